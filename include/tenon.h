@@ -116,6 +116,10 @@ typedef struct tn_options {
     double eps;                         /* 1.2e-38 to 1e6 (1e-8): of adamw: added to the root of
                                          * the mean square */
     double momentum;                    /* 0 to below 1 (0): of sgd; 0: no state */
+    const char *rounding;               /* stochastic|nearest (stochastic): how updated
+                                         * parameters of 16 bits are rounded: stochastic, whose
+                                         * mean is the update, or nearest, which loses small
+                                         * ones; NULL: stochastic */
     double clip;                        /* 0 to 1e38 (1.0): largest global norm of the gradient;
                                          * 0: off */
     int dedupe_recompute;               /* the pass cse merges what the backward computes again

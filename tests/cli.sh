@@ -471,7 +471,7 @@ ok "weights in one file" [ "$(ls "$dir/o/w2/step-2" | grep -c '^model')" = 1 ]
 # Text: evaluation, samples, memory.
 cat docs/*.md >"$dir/text"
 gives 0 'held-out loss' train demo --data "$dir/text" --steps 3 --batch-size 2 --seq-len 16 --out "$dir/o/t" \
-    --eval-every 2 --save-every 2 --sample-tokens 5 --val-fraction 0.01 --metrics "$dir/m"
+    --eval-every 2 --eval-windows all --save-every 2 --sample-tokens 5 --val-fraction 0.01 --metrics "$dir/m"
 ok "a sample" grep -q -- '---- sample ----' "$dir/out"
 ok "evaluations" [ "$(grep -c '"eval_loss": [0-9]' "$dir/m")" = 2 ]
 ok "epochs" grep -q '"tokens": 96, "epoch": 0.0' "$dir/m"

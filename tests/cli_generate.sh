@@ -21,7 +21,7 @@ seq 1 2000 | tr '\n' ' ' >"$dir/text"
 train() {
     gives 0 "" train demo --data "$dir/text" --batch-size 2 --seq-len 32 --lr 3e-3 "$@"
 }
-train --steps 6 --eval-every 2 --out "$dir/run" --metrics "$dir/m" --profile "$dir/trace" --accumulate 2 \
+train --steps 6 --eval-every 2 --eval-windows all --out "$dir/run" --metrics "$dir/m" --profile "$dir/trace" --accumulate 2 \
     --sample-tokens 20 --prompt "1 2 3" --seed 4
 ok "a sample begins with its prompt" grep -q '^1 2 3' "$dir/out"
 ok "three steps in the profile" [ "$(grep -c '"name": "step [345]"' "$dir/trace")" = 3 ]
@@ -191,6 +191,8 @@ seq 1 4000 | tr '\n' ' ' >"$dir/long"
 gives 0 "step 2  partial held-out loss" train demo --data "$dir/long" --batch-size 2 --seq-len 16 --steps 3 --eval-every 2 \
     --out "$dir/evals" --metrics "$dir/e" --val-fraction 0.2
 ok "of some windows" grep -q 'partial held-out loss .* in 64 of [0-9]* windows$' "$dir/err"
+ok "at the end of a tenth of what was trained, or one" grep -q 'step 3 .* in 1 of [0-9]* windows$' "$dir/err"
+gives 0 'already at step 3' train --resume --out "$dir/evals" --eval-windows all
 ok "then of all" grep -q '^step 3  held-out loss .* in \([0-9]*\) of \1 windows$' "$dir/err"
 ok "the names" [ "$(sed -n 's/.*"\(eval_loss_[a-z]*\)".*/\1/p' "$dir/e" | tr '\n' ' ')" = "eval_loss_partial eval_loss_full " ]
 ok "one name for both, too" [ "$(grep -c '"eval_loss": ' "$dir/e")" = 2 ]

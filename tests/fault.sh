@@ -104,7 +104,7 @@ for model in "$ref kept" "$dir/model blown"; do
     code=0 text=''
     [ "$2" = kept ] || code=1 text='step 3: the held-out loss is nan'
     gives $code "$text" train "$1" --data "$dir/quotes" --token-type byte --batch-size 1 --seq-len 8 --steps 3 --save-every 2 \
-        --keep 1 --threads 1 --dtype bf16 --out "$dir/$2"
+        --eval-windows all --keep 1 --threads 1 --dtype bf16 --out "$dir/$2"
 done
 ok "one is kept" [ "$(ls "$dir/kept")" = "$(printf 'latest\nstep-3')" ]
 ok "the one before stays" [ "$(ls "$dir/blown")" = "$(printf 'latest\nstep-2\nstep-3')" ]

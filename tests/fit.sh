@@ -127,7 +127,8 @@ ok "a graph as it is: nothing can be set" [ "$(tail -c 300 "$dir/err" | grep -c 
 
 cp -r $ref "$dir/it's gpt2"
 seq 1 3000 | tr '\n' ' ' >"$dir/text"
-set -- train demo --data "$dir/text" --steps 2 --batch-size 8 --seq-len 128 --threads 2 --val-fraction 0.2
+set -- train demo --data "$dir/text" --steps 2 --batch-size 8 --seq-len 128 --threads 2 --val-fraction 0.2 \
+    --eval-windows all
 refused "$@" --out "$dir/o1" --memory 44MiB
 says 'this fits'
 ok "nothing is made where it does not fit" [ ! -e "$dir/o1" ]

@@ -94,7 +94,13 @@ static void grow(void *arg)
         in[i] = graph_input(g, "x", type, ROLE_NONE, NULL);
     }
     Value **out = NEWN(t->a, Value *, n->nout);
-    node_part(&(Part){&b, n, f, size, NEWN(t->a, Value *, MAX_FACTOR), in, false, out});
+    node_part(&(Part){.b = &b,
+                      .n = n,
+                      .f = f,
+                      .size = size,
+                      .start = NEWN(t->a, Value *, MAX_FACTOR),
+                      .in = in,
+                      .out = out});
     t->grown = out[0]->def;
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_LENGTH = 1024, IGNORED = -100 };
+enum { DEFAULT_LENGTH = 1024, IGNORED = -100, INTERRUPTED = 130 };
 
 /* What was asked for; a rank has its own copy, with what it opens and finds. */
 typedef struct Eval {
@@ -19,6 +19,7 @@ typedef struct Eval {
     const char *batch, *logits; /* of --batch, the file and where to write logits */
     Source source;
     int64_t document_token; /* -1: none */
+    int64_t windows;        /* that are looked at, at most; 0: all */
     int json;
     Option table[MOST_OPTIONS];
     Texts args;
@@ -154,6 +155,9 @@ static void print(const Eval *x, const Evaluation *e)
         return;
     }
     printf("loss %.9g\n", e->loss);
+    if (e->stopped)
+        fprintf(stderr, "tenon: interrupted after %lld of %lld windows, whose loss this is\n",
+                (long long)e->windows, (long long)e->planned);
     fprintf(stderr,
             "perplexity %.6g; %lld tokens in %lld windows of %lld, %.1f s, %.0f tokens/s; arena "
             "%lld bytes\n",
@@ -176,7 +180,11 @@ static int run_data(tn_context *ctx, Eval *x)
 {
     tn_model *m;
     tn_plan *p = NULL;
-    Evaluation e = {.ctx = ctx, .most = INT64_MAX, .progress = x->first && isatty(STDERR_FILENO)};
+    Evaluation e = {.ctx = ctx,
+                    .most = x->windows ? x->windows : INT64_MAX,
+                    .announce = true,
+                    .progress = x->first && isatty(STDERR_FILENO),
+                    .log = x->source.log};
     int code = tn_model_open(ctx, x->model, &m);
     if (!code) {
         x->c.seq = find_length(m, &x->c);
@@ -193,14 +201,21 @@ static int run_data(tn_context *ctx, Eval *x)
     double start = wall_sec();
     if (!code)
         source_tell(&x->source);
-    if (!code)
+    if (!code) {
+        double added;
+        tn_plan_sec(p, &e.pass_sec, &added);
+        e.stop = interrupt_begin(ctx);
         code = evaluate(&e);
+        interrupt_end();
+    }
     x->sec = wall_sec() - start;
+    if (!code && e.stopped && !e.count)
+        return INTERRUPTED;
     if (!code)
         code = check_loss(ctx, &e);
     if (!code)
         print(x, &e);
-    return code;
+    return !code && e.stopped ? INTERRUPTED : code;
 }
 
 /* ---- one batch ---- */
@@ -296,8 +311,9 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
     if (!x->data.count && !x->batch)
         return report(TN_CODE_USAGE, "eval: --data or --batch is missing");
     if (x->batch)
-        return options_refuse(c, table, "data batch-size seq-len val-fraction token-type tokenizer",
-                              "does not go with --batch");
+        return options_refuse(
+            c, table, "data batch-size seq-len val-fraction token-type tokenizer eval-windows",
+            "does not go with --batch");
     return options_refuse(c, table, "logits", "needs --batch");
 }
 
@@ -324,6 +340,7 @@ static int parse_eval(Eval *x)
                                 {"token-type", &x->source.token_type},
                                 {"tokenizer", &x->source.tokenizer},
                                 {"document-token", &x->document_token},
+                                {"eval-windows", &x->windows},
                                 {"batch", &x->batch},
                                 {"logits", &x->logits},
                                 {"json", &x->json},

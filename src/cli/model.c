@@ -43,7 +43,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     if (code < 0 && strcmp(o->optimizer, "sgd") != 0)
         code = options_refuse(command, table, "momentum", "is for --optimizer sgd");
     if (code < 0 && !strcmp(o->optimizer, "none"))
-        code = options_refuse(command, table, "weight-decay no-decay clip",
+        code = options_refuse(command, table, "weight-decay no-decay clip rounding",
                               "means nothing with --optimizer none");
     return code;
 }

@@ -25,6 +25,7 @@ enum { ELSEWHERE = -1 };
 /* A default, a number or a text. */
 #define VALUE_FLAG(x)   x, NULL
 #define VALUE_INT(x)    x, NULL
+#define VALUE_COUNT(x)  x, NULL
 #define VALUE_SEED(x)   x, NULL
 #define VALUE_REAL(x)   x, NULL
 #define VALUE_BYTES(x)  x, NULL
@@ -95,6 +96,7 @@ static void store_default(const Option *o)
     case OPT_FLAG: *(int *)o->into = (int)o->number; break;
     case OPT_REAL: *(double *)o->into = o->number; break;
     case OPT_INT:
+    case OPT_COUNT:
     case OPT_BYTES: *(int64_t *)o->into = (int64_t)o->number; break;
     case OPT_LIST:
     case OPT_INS:
@@ -126,10 +128,10 @@ void options_begin(Option *table, const char *command, tn_options *o, const Opti
 const char *option_argument(const Option *o)
 {
     static const char *const kinds[] = {
-        [OPT_FLAG] = "",        [OPT_INT] = "N",     [OPT_REAL] = "X",    [OPT_BYTES] = "BYTES",
-        [OPT_MEMORY] = "BYTES", [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT",
-        [OPT_IN] = "PATH",      [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",
-        [OPT_DIR] = "DIR",      [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
+        [OPT_FLAG] = "",       [OPT_INT] = "N",        [OPT_COUNT] = "",    [OPT_REAL] = "X",
+        [OPT_BYTES] = "BYTES", [OPT_MEMORY] = "BYTES", [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT",
+        [OPT_SHARED] = "TEXT", [OPT_IN] = "PATH",      [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",
+        [OPT_ONTO] = "FILE",   [OPT_DIR] = "DIR",      [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
     bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
     return o->words && !number ? o->words : kinds[o->kind];
 }

@@ -172,15 +172,25 @@ static const char *reason(const Option *o, double x)
     return beyond ? o->words : NULL;
 }
 
+/* The word that a count may be; NULL: none. */
+static const char *count_word(const Option *o)
+{
+    return o->kind == OPT_COUNT ? strchr(o->words, '|') + 1 : NULL;
+}
+
 static int store_number(const Command *c, Option *o, const char *value)
 {
     char *end, expected[100];
-    double x = strtod(value, &end);
-    snprintf(expected, sizeof expected, "%s from %.10g to %s%.10g",
-             o->kind == OPT_INT ? "an integer" : "a number", o->lo, o->open ? "below " : "", o->hi);
-    bool number = end != value && !*end, whole = o->kind != OPT_INT || x == floor(x);
+    const char *word = count_word(o);
+    double x = word && !strcmp(value, word) ? o->hi : strtod(value, &end);
+    if (word && !strcmp(value, word))
+        end = (char *)value + strlen(value);
+    snprintf(expected, sizeof expected, "%s from %.10g to %s%.10g%s%s",
+             o->kind == OPT_REAL ? "a number" : "an integer", o->lo, o->open ? "below " : "", o->hi,
+             word ? ", or " : "", word ? word : "");
+    bool number = end != value && !*end, whole = o->kind == OPT_REAL || x == floor(x);
     if (!number || !whole || !option_within(o, x)) {
-        const char *why = number ? reason(o, x) : NULL;
+        const char *why = number && !word ? reason(o, x) : NULL;
         return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s%s", c->name, o->name,
                       expected, value, why ? ": " : "", why ? why : "");
     }
@@ -188,7 +198,7 @@ static int store_number(const Command *c, Option *o, const char *value)
         *(double *)o->into = x;
     } else {
         *(int64_t *)o->into = strtoll(value, &end, 10);
-        if (*end) /* 1e6 */
+        if (*end) /* 1e6, or a word */
             *(int64_t *)o->into = (int64_t)x;
     }
     return -1;
@@ -219,6 +229,7 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
         return bad_value(c, o, "a path", value);
     switch (o->kind) {
     case OPT_INT:
+    case OPT_COUNT:
     case OPT_REAL: return store_number(c, o, value);
     case OPT_BYTES:
         *(int64_t *)o->into = tn_bytes(value);

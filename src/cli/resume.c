@@ -26,6 +26,7 @@ json_t *option_value(const Option *o)
     switch (o->kind) {
     case OPT_FLAG: return json_boolean(*(int *)o->into);
     case OPT_INT:
+    case OPT_COUNT:
     case OPT_BYTES: return json_integer(*(int64_t *)o->into);
     case OPT_MEMORY: return json_integer(((tn_options *)o->into)->memory);
     case OPT_REAL: return json_real(*(double *)o->into);
@@ -103,7 +104,8 @@ static bool take(Option *o, const json_t *value)
     double x = json_number_value(value);
     switch (o->kind) {
     case OPT_FLAG: *(int *)o->into = json_is_true(value); return json_is_boolean(value);
-    case OPT_INT: *(int64_t *)o->into = json_integer_value(value); break;
+    case OPT_INT:
+    case OPT_COUNT: *(int64_t *)o->into = json_integer_value(value); break;
     case OPT_MEMORY:
         ((tn_options *)o->into)->memory = json_integer_value(value);
         return json_is_integer(value) && x >= 0;
@@ -126,7 +128,7 @@ static bool take(Option *o, const json_t *value)
 bool option_absent(const Option *o, const json_t *value)
 {
     double x = json_number_value(value);
-    bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
+    bool number = o->kind == OPT_INT || o->kind == OPT_COUNT || o->kind == OPT_REAL;
     return json_is_null(value) || (json_is_array(value) && !json_array_size(value)) ||
            (number && (!option_within(o, x) || (x == 0 && o->resume == RESUME_END)));
 }

@@ -76,6 +76,9 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
         return code;
     if (!strcmp(o->optimizer, "none"))
         return report(TN_CODE_USAGE, "train: --optimizer none: nothing would be trained");
+    if (strcmp(o->param_dtype, "bf16") != 0 &&
+        options_refuse(c, table, "rounding", "is for --param-dtype bf16") >= 0)
+        return TN_CODE_USAGE;
     if (t->lr * o->weight_decay > 1)
         return report(
             TN_CODE_USAGE,
@@ -89,11 +92,16 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file)
         return options_refuse(
             c, table,
-            "batch-size seq-len token-type val-fraction document-token eval-every sample-every "
+            "batch-size seq-len token-type val-fraction document-token eval-every eval-windows "
+            "sample-every "
             "sample-tokens prompt tokenizer",
             "is for --data, not for --batch");
     if (t->eval_every && t->val_fraction == 0)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
+    if (t->val_fraction == 0 && options_refuse(c, table, "eval-windows",
+                                               "does not go with --val-fraction 0, which holds "
+                                               "nothing out") >= 0)
+        return TN_CODE_USAGE;
     if (t->sample_tokens == 0)
         return options_refuse(c, table, "sample-every prompt", "needs --sample-tokens");
     return -1;
@@ -232,7 +240,9 @@ static int resume_options(Train *a)
     TrainOptions *t = &a->t;
     Common *c = &a->c;
     const Resume *from = &a->from;
-    const json_t *options = json_object_get(from->state, "options");
+    json_t *options = json_object_get(from->state, "options");
+    if (options && !json_object_get(options, "rounding")) /* of a version that knew no other */
+        json_object_set_new(options, "rounding", json_string("nearest"));
     bool threads = option_given(a->table, "threads"),
          tokenizer = option_given(a->table, "tokenizer");
     a->machine = option_given(a->table, "machine");
@@ -436,6 +446,7 @@ static int parse(Train *a)
                                 {"sample-tokens", &t->sample_tokens},
                                 {"prompt", &t->prompt},
                                 {"tokenizer", &t->tokenizer},
+                                {"eval-windows", &t->eval_windows},
                                 {"metrics", &t->metrics},
                                 {"profile", &t->profile},
                                 {"on-nan", &a->on_nan},

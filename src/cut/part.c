@@ -39,6 +39,26 @@ static Value *add_start(Build *b, const PartCut *cut, int64_t step, Value *start
     return v && start ? emit1(b, "add", IN(start, v), NOATTRS) : v ? v : start;
 }
 
+/* The runs of factors that are `apart`, from the shortest to the longest. */
+static int fill_runs(Build *b, const Factors *f, int ncut, const PartCut *cuts, const NodeCut *how,
+                     FactorRun *run)
+{
+    int nrun = 0;
+    for (int c = 0; c < ncut; c++) {
+        const Factor *x = &f->factor[how[c].factor];
+        if (how[c].kind != NODE_FACTOR || !x->apart || cuts[c].count == 1)
+            continue;
+        int64_t unit = x->size / (how[c].outer * cuts[c].count);
+        FactorRun own = {how[c].factor, unit * cuts[c].units, unit * cuts[c].count,
+                         cuts[c].start(cuts[c].arg, b, unit)};
+        int j = nrun++;
+        for (; j && run[j - 1].run > own.run; j--)
+            run[j] = run[j - 1];
+        run[j] = own;
+    }
+    return nrun;
+}
+
 static Part make_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
                       const NodeCut *how, Value *const *in, Value **out)
 {
@@ -57,7 +77,9 @@ static Part make_part(Build *b, const Node *n, const Factors *f, int ncut, const
             start[k] = add_start(b, &cuts[c], x->size / (how[c].outer * cuts[c].count), start[k]);
     }
     bool partials = cut_partials(f, ncut, how, NULL) > 0;
-    return (Part){b, n, f, size, start, in, partials, out};
+    FactorRun *run = NEWN(a, FactorRun, ncut);
+    return (Part){b,  n, f, size, start, in, partials, out, fill_runs(b, f, ncut, cuts, how, run),
+                  run};
 }
 
 void cut_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,

@@ -8,17 +8,18 @@
  * p may have 16 bits where g, m and v are f32.
  *
  * Numerics: the coefficients in double, each element in the dtype of g (f32 for g of 16 bits); p'
- * is rounded to nearest even into its dtype: an update below half a unit of p's last place is lost.
+ * is rounded into its dtype as update.c says, stochastically or to nearest even.
  */
-#include "rows.h"
+#include "update.h"
 
-enum { BETA1, BETA2, EPS, DECAY };
+enum { BETA1, BETA2, EPS, DECAY, ROUNDING };
 
 static const AttrField attrs[] = {
     {"beta1", ATTR_FLOAT, .f = 0.9},
     {"beta2", ATTR_FLOAT, .f = 0.95},
     {"eps", ATTR_FLOAT, .f = 1e-8},
     {"weight_decay", ATTR_FLOAT, .f = 0.1},
+    ROUNDING_FIELDS,
     {0},
 };
 
@@ -46,6 +47,10 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_dtype(g, n, APPLY, BOOL);
     need_beta(g, n, BETA1, "beta1");
     need_beta(g, n, BETA2, "beta2");
+    if (n->nin - rounding_operands(n, ROUNDING) != APPLY + 1)
+        fail_node(g, n, "expected %d operands, and seed, step and starts for rounding, found %d",
+                  APPLY + 1, n->nin);
+    rounding_infer(g, n, ROUNDING);
     out[0] = n->in[P]->type;
     out[1] = out[2] = t;
     return 3;
@@ -60,7 +65,12 @@ static Cost cost(const Node *n)
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_split(n, f, n->in[P]->type.rank, FACTOR_PARALLEL, "xxxx....", "xxx");
+    rounding_factors(n, f, ROUNDING, "xxxx....");
+}
+
+static void part_of(Part *p)
+{
+    rounding_part(p, ROUNDING);
 }
 
 static int check_step(Call *c)
@@ -87,14 +97,17 @@ static int ref(Call *c)
     static const int old[] = {P, M, V};
     bool apply = tensor_int(&c->in[APPLY], 0);
     int64_t count = tensor_nelem(&c->in[P]);
+    Rounding r = rounding_of(c, ROUNDING);
     if (check_step(c))
         return -1;
     for (int64_t i = 0; i < count; i++) {
         double x[3], g = get_at(&c->in[G], i);
         for (int k = 0; k < 3; k++)
             x[k] = get_at(&c->in[old[k]], i);
-        if (apply)
+        if (apply) {
             ref_update(c, x, g * tensor_get(&c->in[SCALE], 0));
+            x[0] = rounding_ref(&r, i, x[0], c->out[0].dtype);
+        }
         for (int k = 0; k < 3; k++)
             set_at(&c->out[k], i, x[k]);
     }
@@ -117,6 +130,7 @@ typedef struct Coefficients {
     float scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */
     float keep;                              /* what weight decay leaves: 1 - lr weight_decay */
     float lr, root, eps;                     /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t) */
+    Rounding rounding;
 } Coefficients;
 
 static Coefficients coefficients_of(Call *c)
@@ -134,12 +148,14 @@ static Coefficients coefficients_of(Call *c)
         .lr = (float)(lr / (1 - pow(a[BETA1].f, t))),
         .root = (float)(1 / sqrt(1 - pow(a[BETA2].f, t))),
         .eps = (float)a[EPS].f,
+        .rounding = rounding_of(c, ROUNDING),
     };
 }
 
-/* p and p1 are of dtype d. */
+/* p and p1 are of dtype d; word: of each element, or NULL: p1 is rounded to nearest. */
 INLINE void update(const void *p, const float *g, const float *m, const float *v, void *p1,
-                   float *m1, float *v1, int64_t n, const Coefficients *step, DType d)
+                   float *m1, float *v1, int64_t n, const Coefficients *step, const uint32_t *word,
+                   DType d)
 {
     const Coefficients s = *step;
     INDEPENDENT
@@ -149,33 +165,53 @@ INLINE void update(const void *p, const float *g, const float *m, const float *v
         float vi = s.beta2 * v[i] + s.rest2 * gi * gi;
         m1[i] = mi;
         v1[i] = vi;
-        v_store(p1, i, s.keep * v_load(p, i, d) - s.lr * mi / (sqrtf(vi) * s.root + s.eps), d);
+        float pi = s.keep * v_load(p, i, d) - s.lr * mi / (sqrtf(vi) * s.root + s.eps);
+        if (word)
+            store_rounded(p1, i, pi, word[i]);
+        else
+            v_store(p1, i, pi, d);
     }
 }
 
-KERNEL(void, update_f32,
-       (const void *p, const float *g, const float *m, const float *v, void *p1, float *m1,
-        float *v1, int64_t n, const Coefficients *step),
-       (p, g, m, v, p1, m1, v1, n, step))
-{
-    update(p, g, m, v, p1, m1, v1, n, step, F32);
-}
+/* Whether there are words is known to the compiler in each loop. */
+#define UPDATE(name, d, word)                                                                   \
+    KERNEL(void, name,                                                                          \
+           (const void *p, const float *g, const float *m, const float *v, void *p1, float *m1, \
+            float *v1, int64_t n, const Coefficients *step, const uint32_t *words),             \
+           (p, g, m, v, p1, m1, v1, n, step, words))                                            \
+    {                                                                                           \
+        (void)words;                                                                            \
+        update(p, g, m, v, p1, m1, v1, n, step, word, d);                                       \
+    }
 
-KERNEL(void, update_bf16,
-       (const void *p, const float *g, const float *m, const float *v, void *p1, float *m1,
-        float *v1, int64_t n, const Coefficients *step),
-       (p, g, m, v, p1, m1, v1, n, step))
+UPDATE(update_f32, F32, NULL)
+UPDATE(update_bf16, BF16, NULL)
+UPDATE(update_rounded, BF16, words)
+
+typedef void UpdateFn(const void *p, const float *g, const float *m, const float *v, void *p1,
+                      float *m1, float *v1, int64_t n, const Coefficients *step,
+                      const uint32_t *words);
+
+static void update_run(const Coefficients *s, UpdateFn *fn, int64_t lo, int64_t n,
+                       const uint32_t *words)
 {
-    update(p, g, m, v, p1, m1, v1, n, step, BF16);
+    const Tensor *in = s->c->in, *out = s->c->out;
+    fn(element(&in[P], lo), f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
+       element(&out[0], lo), f32(&out[1]) + lo, f32(&out[2]) + lo, n, s, words);
 }
 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
     const Coefficients *s = arg;
-    const Tensor *in = s->c->in, *out = s->c->out;
-    (in[P].dtype == F32 ? update_f32 : update_bf16)(
-        element(&in[P], lo), f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
-        element(&out[0], lo), f32(&out[1]) + lo, f32(&out[2]) + lo, hi - lo, s);
+    uint32_t drawn[DRAWN];
+    if (!s->rounding.stochastic) {
+        update_run(s, s->c->in[P].dtype == F32 ? update_f32 : update_bf16, lo, hi - lo, NULL);
+        return;
+    }
+    for (int n; lo < hi; lo += n) {
+        const uint32_t *words = rounding_words(&s->rounding, lo, hi, drawn, &n);
+        update_run(s, update_rounded, lo, n, words);
+    }
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)
@@ -207,6 +243,7 @@ const OpRules op_adamw = {
     .infer = infer,
     .cost = cost,
     .factors = factors,
+    .part = part_of,
     .inplace = {1 << P, 1 << M, 1 << V},
     .kernels = kernels,
     .ref = ref,

@@ -2,7 +2,7 @@
  * time; many tensors are updated by one launch, whose blocks go over chunks of all of them. */
 #include "update.cuh"
 
-enum { BETA1, BETA2, EPS, DECAY };
+enum { BETA1, BETA2, EPS, DECAY, ROUNDING };
 enum { P, G, M, V, LR, STEP, SCALE, APPLY };
 
 static const char *const faults[] = {"step: expected at least 1, found %lld", NULL};
@@ -11,6 +11,28 @@ static bool accepts(const Call *c)
 {
     return all_contiguous(c, P, V);
 }
+
+/* Rounding of a parameter, of 16 bits alone. */
+template <int SIZE> struct OwnRounding {
+    __device__ Rounding get() const
+    {
+        return {};
+    }
+    void set(const Rounding &)
+    {
+    }
+};
+template <> struct OwnRounding<2> {
+    Rounding r;
+    __device__ const Rounding &get() const
+    {
+        return r;
+    }
+    void set(const Rounding &x)
+    {
+        r = x;
+    }
+};
 
 /* A parameter of T, gradients and moments of U. */
 template <typename T, typename U> struct One {
@@ -22,13 +44,17 @@ template <typename T, typename U> struct One {
     int64_t n;
     unsigned end; /* the first chunk behind */
     bool fours;
+    OwnRounding<sizeof(T)> rounding;
 };
 
-enum { MOST = 44, CHUNK = THREADS * EACH }; /* MOST: what 4 KiB of arguments hold */
+enum { CHUNK = THREADS * EACH };
 
-/* Several of them, of which all else is the same. */
+/* Of which 4 KiB of arguments hold so many, */
+template <typename T> constexpr int most = sizeof(T) == 2 ? 7 : 44;
+
+/* of which all else is the same. */
 template <typename T, typename U> struct Update {
-    One<T, U> of[MOST];
+    One<T, U> of[most<T>];
     int count;
     Tensor lr, scale;
     const int64_t *step;
@@ -71,14 +97,15 @@ __device__ static void fill_coefficients(const A &u, Coefficients<W> *s)
 }
 
 template <typename T, typename U, typename W>
-__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s, W keep)
+__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s, W keep,
+                                  const Rounding &r, unsigned word)
 {
     W gi = s.scale * wide(g);
     W mi = s.beta1 * wide(*m) + s.rest1 * gi;
     W vi = s.beta2 * wide(*v) + s.rest2 * gi * gi;
     *m = narrow<U>(mi);
     *v = narrow<U>(vi);
-    *p = narrow<T>(keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps));
+    *p = narrow_so<T>(r, keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps), word);
 }
 
 /* What a thread has of a chunk: which tensor, its elements from i on. */
@@ -120,8 +147,11 @@ static __global__ void update(__grid_constant__ const Update<T, U> u)
         Loaded<T, U> next = load_chunk(u, chunk + gridDim.x);
         const One<T, U> &to = u.of[x.of];
         W keep = (W)(1 - s.rate * to.decay);
+        unsigned word[EACH] = {};
+        const auto &r = to.rounding.get();
+        rounding_words(r, x.i, to.n, word);
         for (int k = 0; k < EACH && apply; k++)
-            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s, keep);
+            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s, keep, r, word[k]);
         store_four(to.p1, x.i, to.n, to.fours, x.p);
         store_four(to.m1, x.i, to.n, to.fours, x.m);
         store_four(to.v1, x.i, to.n, to.fours, x.v);
@@ -140,6 +170,7 @@ template <typename T, typename U> static One<T, U> one_of(const Call *c)
                    .v1 = data<U>(c->out[2]),
                    .decay = c->node->attr[DECAY].f,
                    .n = tensor_nelem(&c->in[P])};
+    x.rounding.set(rounding_of(c, ROUNDING));
     x.fours = in_fours(x.p) && in_fours(x.g) && in_fours(x.m) && in_fours(x.v);
     return x;
 }
@@ -172,6 +203,7 @@ static bool alike(const Call *a, const Call *b)
 
 template <typename T, typename U> static int update_some(Call *const *c, int n)
 {
+    static_assert(sizeof(Update<T, U>) <= 4096);
     Update<T, U> u = update_of<T, U>(c[0]);
     unsigned end = 0;
     for (int k = 0; k < n; k++) {
@@ -190,7 +222,8 @@ template <typename T, typename U> static int update_some(Call *const *c, int n)
 static int run_all(Call *const *c, int n)
 {
     for (int k = 0, count; k < n; k += count) {
-        for (count = 1; count < MOST && k + count < n && alike(c[k], c[k + count]);)
+        int limit = dtype_size(c[k]->in[P].dtype) == 2 ? most<bf16> : most<float>;
+        for (count = 1; count < limit && k + count < n && alike(c[k], c[k + count]);)
             count++;
         int bad = 0;
         BY_PARAMETER(c[k], T, U, bad = (update_some<T, U>(c + k, count)));

@@ -8,8 +8,9 @@
  * dy with the same stream, draws the same mask. Of an axis without an offset operand x has all; a
  * part of it gets one.
  *
- * Kernel: the four words of one counter serve four neighbouring positions; BLOCK counters at a
- * time, as vectors. u >= p is compared in integers: u has 24 bits. */
+ * Kernel: words are drawn for neighbouring positions at once (draw.c). u >= p is compared in
+ * integers: u has 24 bits. */
+#include "draw.h"
 #include "pointwise.h"
 
 enum { P, AXES, EXTENTS };
@@ -173,8 +174,7 @@ static int check_offsets(Call *c)
 
 /* What the positions and the words of a call come from. */
 typedef struct Draw {
-    uint64_t seed;
-    uint32_t stream, step;
+    DrawKey from;
     uint32_t least; /* kept where word >> 8 is at least this */
     float scale;
     int64_t first;           /* position of x's first element */
@@ -185,8 +185,8 @@ static Draw draw_of(const Call *c)
 {
     const Node *n = c->node;
     const Tensor *x = &c->in[0];
-    Draw r = {.seed = (uint64_t)tensor_int(&c->in[1], 0), .stream = (uint32_t)n->stream};
-    r.step = (uint32_t)tensor_int(&c->in[2], 0);
+    Draw r = {.from = {(uint64_t)tensor_int(&c->in[1], 0), (uint32_t)n->stream,
+                       (uint32_t)tensor_int(&c->in[2], 0)}};
     r.least = (uint32_t)ceil(n->attr[P].f * 0x1p24);
     r.scale = (float)(1 / (1 - n->attr[P].f));
     uint64_t first = 0;
@@ -215,7 +215,7 @@ static int ref(Call *c)
         int64_t position = r.first;
         for (int d = 0; d < x->rank; d++)
             position += ix[d] * r.stride[d];
-        float u = random_uniform(r.seed, r.stream, r.step, (uint64_t)position);
+        float u = random_uniform(r.from.seed, r.from.stream, r.from.step, (uint64_t)position);
         double scaled = tensor_get(x, tensor_index(x, ix)) / (1 - p);
         bool kept = (double)u >= p;
         tensor_set(y, tensor_index(y, ix), kept ? scaled : 0);
@@ -226,35 +226,6 @@ static int ref(Call *c)
 }
 
 /* ---- kernel ---- */
-
-enum { BLOCK = 64 }; /* counters at a time: 256 positions */
-
-/* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. All in
- * 64 bits with the upper halves 0, where vectors have the product of two halves. */
-KERNEL(void, draw_block, (const Draw *r, uint64_t first, int count, uint32_t *word),
-       (r, first, count, word))
-{
-    const uint64_t low = 0xffffffff;
-    const uint64_t key0 = r->seed & low, key1 = r->seed >> 32, stream = r->stream, step = r->step;
-    for (int i = 0; i < count; i++) {
-        uint64_t c0 = (first + (uint64_t)i) & low, c1 = (first + (uint64_t)i) >> 32;
-        uint64_t c2 = stream, c3 = step, k0 = key0, k1 = key1;
-        for (int round = 0; round < 10; round++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0;
-            uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2;
-            c0 = (p1 >> 32) ^ c1 ^ k0;
-            c1 = p1 & low;
-            c2 = (p0 >> 32) ^ c3 ^ k1;
-            c3 = p0 & low;
-            k0 = (k0 + 0x9E3779B9u) & low;
-            k1 = (k1 + 0xBB67AE85u) & low;
-        }
-        word[4 * i] = (uint32_t)c0;
-        word[4 * i + 1] = (uint32_t)c1;
-        word[4 * i + 2] = (uint32_t)c2;
-        word[4 * i + 3] = (uint32_t)c3;
-    }
-}
 
 INLINE void keep(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
                  const Draw *r, DType d)
@@ -312,7 +283,7 @@ static void row_apart(const Draw *r, int64_t n, void *y, uint8_t *mask, const vo
 {
     for (int64_t i = 0; i < n; i++) {
         uint64_t at = (uint64_t)(position + i * stride[2]);
-        float u = random_uniform(r->seed, r->stream, r->step, at);
+        float u = random_uniform(r->from.seed, r->from.stream, r->from.step, at);
         bool kept = u * 0x1p24f >= (float)r->least;
         v_store(y, i, kept ? v_load(x, i * stride[1], d) * r->scale : 0.0f, d);
         if (mask)
@@ -329,18 +300,17 @@ static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
     const char *x = job->c->in[0].data + at[1] * size;
     uint8_t *mask = job->c->nout == 2 ? (uint8_t *)job->c->out[1].data + at[0] : NULL;
     uint64_t position = (uint64_t)(job->draw.first + at[2]);
-    uint32_t word[4 * BLOCK];
+    uint32_t drawn[DRAWN];
     if (stride[2] != 1 && n > 1) {
         row_apart(&job->draw, n, y, mask, x, d, (int64_t)position, stride);
         return;
     }
     while (n > 0) {
-        uint64_t skip = position % 4;
-        int64_t m = MIN(n, (int64_t)(4 * BLOCK - skip));
-        draw_block(&job->draw, position / 4, (int)((m + (int64_t)skip + 3) / 4), word);
-        (d == F32 ? keep_f32 : keep_bf16)(m, y, x, stride[1], word + skip, &job->draw);
+        int64_t m = MIN(n, (int64_t)(DRAWN - position % 4));
+        const uint32_t *word = draw_words(&job->draw.from, position, (int)m, drawn);
+        (d == F32 ? keep_f32 : keep_bf16)(m, y, x, stride[1], word, &job->draw);
         if (mask) {
-            fill_mask(m, mask, word + skip, job->draw.least);
+            fill_mask(m, mask, word, job->draw.least);
             mask += m;
         }
         position += (uint64_t)m;

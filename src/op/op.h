@@ -121,6 +121,7 @@ typedef struct Factor {
     int64_t size;
     int8_t offset; /* operand (i64[]) that takes the part's start in the whole, or NO_FACTOR */
     bool placed;   /* part() reads start, if only to add an operand: a part is one run */
+    bool apart;    /* part() reads runs: a part may be many */
     /* Where npartial is not 0, part() makes that many values to be merged, each by its kind, and
      * finish() makes the results of them. Else results without this factor are merged by `kind`. */
     int npartial;
@@ -140,6 +141,14 @@ typedef struct Factors {
     Axes *in, *out; /* one for each operand and result */
 } Factors;
 
+/* How one loop or mesh axis cuts a factor: of each `span` elements the part has `run`, from `start`
+ * on (i64[]; NULL: 0). */
+typedef struct FactorRun {
+    int factor;
+    int64_t run, span;
+    Value *start;
+} FactorRun;
+
 /* What an op's part() and finish() read and fill. n is the whole node, all else is the part's. */
 typedef struct Part {
     Build *b; /* in n's phase and scope */
@@ -150,6 +159,8 @@ typedef struct Part {
     Value *const *in;    /* by operand */
     bool partials;       /* a factor that has partials is cut: part() is to make these */
     Value **out;         /* to fill: results, or partials */
+    int nrun;            /* of the factors that are `apart`, from the shortest run to the longest */
+    const FactorRun *run;
 } Part;
 
 /* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own). Offset operands are

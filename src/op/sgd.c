@@ -7,24 +7,30 @@
  *
  * p may have 16 bits where g and m are f32.
  *
- * Numerics: each element in the dtype of g (f32 for g of 16 bits); p' is rounded to nearest even
- * into its dtype: an update below half a unit of p's last place is lost.
+ * Numerics: each element in the dtype of g (f32 for g of 16 bits); p' is rounded into its dtype as
+ * update.c says, stochastically or to nearest even.
  */
-#include "rows.h"
+#include "update.h"
 
-enum { DECAY, MOMENTUM };
+enum { DECAY, MOMENTUM, ROUNDING };
 
 static const AttrField attrs[] = {
     {"weight_decay", ATTR_FLOAT, .f = 0},
     {"momentum", ATTR_FLOAT, .f = 0},
+    ROUNDING_FIELDS,
     {0},
 };
 
 enum { P, G, LR, SCALE, APPLY, M };
 
+static bool has_momentum(const Node *n)
+{
+    return n->nin - rounding_operands(n, ROUNDING) > M;
+}
+
 static int infer(const Graph *g, const Node *n, Type *out)
 {
-    bool has_m = n->nin > M;
+    bool has_m = has_momentum(n);
     double momentum = n->attr[MOMENTUM].f;
     need_float(g, n, P);
     Type t = n->in[P]->type;
@@ -42,6 +48,11 @@ static int infer(const Graph *g, const Node *n, Type *out)
         fail_node(g, n, "momentum: expected at least 0 and less than 1, found %g", momentum);
     if (momentum > 0 && !has_m)
         fail_node(g, n, "momentum %g: expected operand %d with the momentum so far", momentum, M);
+    if (n->nin - rounding_operands(n, ROUNDING) != (has_m ? M + 1 : M))
+        fail_node(g, n,
+                  "expected %d or %d operands, and seed, step and starts for rounding, found %d", M,
+                  M + 1, n->nin);
+    rounding_infer(g, n, ROUNDING);
     out[0] = n->in[P]->type;
     out[1] = t;
     return has_m ? 2 : 1;
@@ -50,13 +61,18 @@ static int infer(const Graph *g, const Node *n, Type *out)
 static Cost cost(const Node *n)
 {
     Cost c = cost_bytes(n);
-    c.nflop = (n->nin > M ? 7 : 5) * (double)type_nelem(&n->in[P]->type);
+    c.nflop = (has_momentum(n) ? 7 : 5) * (double)type_nelem(&n->in[P]->type);
     return c;
 }
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_split(n, f, n->in[P]->type.rank, FACTOR_PARALLEL, "xx...x", "xx");
+    rounding_factors(n, f, ROUNDING, "xx...x");
+}
+
+static void part_of(Part *p)
+{
+    rounding_part(p, ROUNDING);
 }
 
 /* ---- reference ---- */
@@ -65,13 +81,14 @@ static int ref(Call *c)
 {
     const Attr *a = c->node->attr;
     double lr = tensor_get(&c->in[LR], 0), scale = tensor_get(&c->in[SCALE], 0);
-    bool apply = tensor_int(&c->in[APPLY], 0), has_m = c->nin > M;
+    bool apply = tensor_int(&c->in[APPLY], 0), has_m = has_momentum(c->node);
     int64_t count = tensor_nelem(&c->in[P]);
+    Rounding r = rounding_of(c, ROUNDING);
     for (int64_t i = 0; i < count; i++) {
         double p = get_at(&c->in[P], i), m = has_m ? get_at(&c->in[M], i) : 0;
         if (apply) {
             m = a[MOMENTUM].f * m + scale * get_at(&c->in[G], i) + a[DECAY].f * p;
-            p -= lr * m;
+            p = rounding_ref(&r, i, p - lr * m, c->out[0].dtype);
         }
         set_at(&c->out[0], i, p);
         if (has_m)
@@ -84,7 +101,7 @@ static int ref(Call *c)
 
 static bool accepts(const Call *c)
 {
-    bool m = c->nin <= M || (c->in[M].dtype == F32 && tensor_contiguous(&c->in[M]));
+    bool m = !has_momentum(c->node) || (c->in[M].dtype == F32 && tensor_contiguous(&c->in[M]));
     return m && (c->in[P].dtype == F32 || c->in[P].dtype == BF16) && c->in[G].dtype == F32 &&
            tensor_contiguous(&c->in[P]) && tensor_contiguous(&c->in[G]);
 }
@@ -93,11 +110,13 @@ static bool accepts(const Call *c)
 typedef struct Coefficients {
     Call *c;
     float lr, scale, decay, momentum;
+    Rounding rounding;
 } Coefficients;
 
-/* p and p1 are of dtype d; m and m1 are NULL where there is no momentum. */
+/* p and p1 are of dtype d; m and m1 are NULL where there is no momentum; word: of each element, or
+ * NULL: p1 is rounded to nearest. */
 INLINE void update(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
-                   const Coefficients *step, DType d)
+                   const Coefficients *step, const uint32_t *word, DType d)
 {
     const Coefficients s = *step;
     INDEPENDENT
@@ -105,34 +124,55 @@ INLINE void update(const void *p, const float *g, const float *m, void *p1, floa
         float pi = v_load(p, i, d), gi = s.scale * g[i] + s.decay * pi;
         if (m)
             m1[i] = gi = s.momentum * m[i] + gi;
-        v_store(p1, i, pi - s.lr * gi, d);
+        if (word)
+            store_rounded(p1, i, pi - s.lr * gi, word[i]);
+        else
+            v_store(p1, i, pi - s.lr * gi, d);
     }
 }
 
-/* Whether there is momentum is known to the compiler in each loop. */
-#define UPDATE(name, d)                                                                    \
+/* Whether there are momentum and words is known to the compiler in each loop. */
+#define UPDATE(name, d, word)                                                              \
     KERNEL(void, name,                                                                     \
            (const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n, \
-            const Coefficients *s),                                                        \
-           (p, g, m, p1, m1, n, s))                                                        \
+            const Coefficients *s, const uint32_t *words),                                 \
+           (p, g, m, p1, m1, n, s, words))                                                 \
     {                                                                                      \
+        (void)words;                                                                       \
         if (m)                                                                             \
-            update(p, g, m, p1, m1, n, s, d);                                              \
+            update(p, g, m, p1, m1, n, s, word, d);                                        \
         else                                                                               \
-            update(p, g, NULL, p1, NULL, n, s, d);                                         \
+            update(p, g, NULL, p1, NULL, n, s, word, d);                                   \
     }
 
-UPDATE(update_f32, F32)
-UPDATE(update_bf16, BF16)
+UPDATE(update_f32, F32, NULL)
+UPDATE(update_bf16, BF16, NULL)
+UPDATE(update_rounded, BF16, words)
+
+typedef void UpdateFn(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
+                      const Coefficients *s, const uint32_t *words);
+
+static void update_run(const Coefficients *s, UpdateFn *fn, int64_t lo, int64_t n,
+                       const uint32_t *words)
+{
+    const Tensor *in = s->c->in, *out = s->c->out;
+    bool has_m = has_momentum(s->c->node);
+    fn(element(&in[P], lo), f32(&in[G]) + lo, has_m ? f32(&in[M]) + lo : NULL, element(&out[0], lo),
+       has_m ? f32(&out[1]) + lo : NULL, n, s, words);
+}
 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
     const Coefficients *s = arg;
-    const Tensor *in = s->c->in, *out = s->c->out;
-    bool has_m = s->c->nin > M;
-    (in[P].dtype == F32 ? update_f32 : update_bf16)(
-        element(&in[P], lo), f32(&in[G]) + lo, has_m ? f32(&in[M]) + lo : NULL,
-        element(&out[0], lo), has_m ? f32(&out[1]) + lo : NULL, hi - lo, s);
+    uint32_t drawn[DRAWN];
+    if (!s->rounding.stochastic) {
+        update_run(s, s->c->in[P].dtype == F32 ? update_f32 : update_bf16, lo, hi - lo, NULL);
+        return;
+    }
+    for (int n; lo < hi; lo += n) {
+        const uint32_t *words = rounding_words(&s->rounding, lo, hi, drawn, &n);
+        update_run(s, update_rounded, lo, n, words);
+    }
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)
@@ -151,7 +191,8 @@ static int run(Call *c)
                       .lr = (float)tensor_get(&c->in[LR], 0),
                       .scale = (float)tensor_get(&c->in[SCALE], 0),
                       .decay = (float)a[DECAY].f,
-                      .momentum = (float)a[MOMENTUM].f};
+                      .momentum = (float)a[MOMENTUM].f,
+                      .rounding = rounding_of(c, ROUNDING)};
     par_for(tensor_nelem(&c->in[P]), 16384, tensor_int(&c->in[APPLY], 0) ? update_part : keep_part,
             &s);
     return 0;
@@ -166,6 +207,7 @@ const OpRules op_sgd = {
     .infer = infer,
     .cost = cost,
     .factors = factors,
+    .part = part_of,
     .inplace = {1 << P, 1 << M},
     .kernels = kernels,
     .ref = ref,

@@ -2,12 +2,12 @@
  */
 #include "update.cuh"
 
-enum { DECAY, MOMENTUM };
+enum { DECAY, MOMENTUM, ROUNDING };
 enum { P, G, LR, SCALE, APPLY, M };
 
 static bool accepts(const Call *c)
 {
-    return all_contiguous(c, P, G) && all_contiguous(c, M, c->nin - 1);
+    return all_contiguous(c, P, G) && all_contiguous(c, M, own_operands(c, ROUNDING) - 1);
 }
 
 /* Parameters are of T, gradients and momentum of U; m and m1 are NULL where there is none. */
@@ -21,6 +21,7 @@ template <typename T, typename U> struct Update {
     int64_t n;
     bool fours;
     wide_t<U> decay, momentum;
+    Rounding rounding;
 };
 
 template <typename T, typename U> static __global__ void update(Update<T, U> u)
@@ -33,12 +34,14 @@ template <typename T, typename U> static __global__ void update(Update<T, U> u)
         Four<U> g = load_four(u.g, i, u.n, u.fours), m = {};
         if (u.m)
             m = load_four(u.m, i, u.n, u.fours);
+        unsigned word[EACH] = {};
+        rounding_words(u.rounding, i, u.n, word);
         for (int k = 0; k < EACH && apply; k++) {
             W pi = wide(p.x[k]), gi = scale * wide(g.x[k]) + u.decay * pi;
             if (u.m)
                 gi = u.momentum * wide(m.x[k]) + gi;
             m.x[k] = narrow<U>(gi);
-            p.x[k] = narrow<T>(pi - lr * gi);
+            p.x[k] = narrow_so<T>(u.rounding, pi - lr * gi, word[k]);
         }
         store_four(u.p1, i, u.n, u.fours, p);
         if (u.m)
@@ -49,7 +52,7 @@ template <typename T, typename U> static __global__ void update(Update<T, U> u)
 template <typename T, typename U> static int update_all(Call *c)
 {
     const Attr *a = c->node->attr;
-    bool has_m = c->nin > M;
+    bool has_m = own_operands(c, ROUNDING) > M;
     Update<T, U> u = {.p = data<T>(c->in[P]),
                       .g = data<U>(c->in[G]),
                       .m = has_m ? data<U>(c->in[M]) : NULL,
@@ -60,7 +63,8 @@ template <typename T, typename U> static int update_all(Call *c)
                       .apply = data<uint8_t>(c->in[APPLY]),
                       .n = tensor_nelem(&c->in[P]),
                       .decay = (wide_t<U>)a[DECAY].f,
-                      .momentum = (wide_t<U>)a[MOMENTUM].f};
+                      .momentum = (wide_t<U>)a[MOMENTUM].f,
+                      .rounding = rounding_of(c, ROUNDING)};
     u.fours = in_fours(u.p) && in_fours(u.g) && in_fours(u.m);
     return LAUNCH(c, (update<T, U>), grid_of(u.n), THREADS, 0, u);
 }

@@ -3,18 +3,25 @@
  * exist. The operand `apply` is false if the norm or the loss (without clipping: the loss) is not
  * finite; then the step changes nothing. Adds the inputs lr and, for AdamW, step, the states
  * (AdamW: PARAM.m, PARAM.v; SGD with momentum: PARAM.m), and the metric grad_norm. Weight decay
- * applies to parameters of two or more dimensions that no pattern of no_decay matches. Linear. */
+ * applies to parameters of two or more dimensions that no pattern of no_decay matches. Parameters
+ * of 16 bits are rounded stochastically (op/update.c), each by a stream of its own and the inputs
+ * seed and step, or to nearest where o->rounding says so, with a warning. Linear. */
 #include "pass.h"
 
 #include <string.h>
 
-enum { MOST_STATES = 2 };
+enum { MOST_STATES = 2, MOST_OPERANDS = 10 };
+
+/* The stream of the first parameter's rounding, above those of dropout; the others follow. */
+enum { ROUNDING_STREAM = 0x52000000 };
 
 typedef struct Update {
     Build b;
     const PassOptions *o;
     Value *lr, *step, *scale, *apply;
-    int nstate; /* of a parameter */
+    Value *seed;    /* NULL: nothing is rounded stochastically */
+    int64_t stream; /* of the next parameter's rounding */
+    int nstate;     /* of a parameter */
     Node *(*emit)(struct Update *u, Value *p, Value *grad, Value *const *state, double decay);
 } Update;
 
@@ -48,19 +55,42 @@ static void replace(Graph *g, Value *v, const Value *p, const char *name)
     graph_output(g, v, ROLE_NEW, name);
 }
 
+static bool is_narrow(const Value *p)
+{
+    return dtype_size(p->type.dtype) == 2;
+}
+
+/* The update of p by its own operands and attributes, and those that say how it is rounded. */
+static Node *emit_update(Update *u, const char *op, Value *const *own, int nown, AttrArg *attr,
+                         int nattr)
+{
+    const Type *t = &own[0]->type;
+    Value *in[MOST_OPERANDS];
+    memcpy(in, own, sizeof *in * (size_t)nown);
+    if (u->seed && is_narrow(own[0])) {
+        in[nown++] = u->seed;
+        in[nown++] = u->step;
+        attr[nattr++] = A_INT("rounding", u->stream++);
+        attr[nattr++] = A_INTS("extents", t->rank, t->dim);
+    }
+    attr[nattr] = (AttrArg){0};
+    return emit(&u->b, op, nown, in, attr);
+}
+
 static Node *adamw(Update *u, Value *p, Value *grad, Value *const *state, double decay)
 {
     const PassOptions *o = u->o;
-    return emit(&u->b, "adamw", IN(p, grad, state[0], state[1], u->lr, u->step, u->scale, u->apply),
-                ATTRS(A_FLOAT("beta1", o->beta1), A_FLOAT("beta2", o->beta2),
-                      A_FLOAT("eps", o->eps), A_FLOAT("weight_decay", decay)));
+    Value *in[] = {p, grad, state[0], state[1], u->lr, u->step, u->scale, u->apply};
+    AttrArg attr[7] = {A_FLOAT("beta1", o->beta1), A_FLOAT("beta2", o->beta2),
+                       A_FLOAT("eps", o->eps), A_FLOAT("weight_decay", decay)};
+    return emit_update(u, "adamw", in, 8, attr, 4);
 }
 
 static Node *sgd(Update *u, Value *p, Value *grad, Value *const *state, double decay)
 {
     Value *in[] = {p, grad, u->lr, u->scale, u->apply, state[0]};
-    return emit(&u->b, "sgd", 5 + u->nstate, in,
-                ATTRS(A_FLOAT("weight_decay", decay), A_FLOAT("momentum", u->o->momentum)));
+    AttrArg attr[5] = {A_FLOAT("weight_decay", decay), A_FLOAT("momentum", u->o->momentum)};
+    return emit_update(u, "sgd", in, 5 + u->nstate, attr, 2);
 }
 
 static void update(Update *u, const Known *known, Port grad)
@@ -141,6 +171,29 @@ static void watch_loss(Update *u)
     u->apply = emit1(&u->b, "isfinite", IN(loss->v), NOATTRS);
 }
 
+/* The seed by which parameters are rounded; NULL where none of those with gradients has 16 bits, or
+ * they are to be rounded to nearest, which is warned of. */
+static Value *rounding_seed(Update *u, Arena *tmp, const Port *grad, int count)
+{
+    Graph *g = u->b.g;
+    Map param = graph_named(g->in, g->nin, ROLE_PARAM, tmp);
+    int narrow = 0;
+    for (int i = 0; i < count; i++) {
+        const Value *p = map_find(&param, grad[i].name);
+        narrow += is_narrow(p);
+    }
+    bool nearest = u->o->rounding && !strcmp(u->o->rounding, "nearest");
+    if (narrow && nearest && u->o->warn)
+        u->o->warn(
+            u->o->warn_arg,
+            arena_printf(tmp,
+                         "rounding nearest: of %d parameters of 16 bits updates below half a "
+                         "unit of the last place, 1/512 of a weight in bf16, are lost in "
+                         "every step; --rounding stochastic keeps their mean",
+                         narrow));
+    return narrow && !nearest ? input(g, "seed", type_make(I64, 0, NULL), ROLE_SEED, NULL) : NULL;
+}
+
 int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
 {
     bool is_adamw = !strcmp(o->optimizer, "adamw");
@@ -154,10 +207,12 @@ int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
     Port *grad = take_gradients(g, tmp, &count);
     Update u = {.b = {.g = g, .phase = OPTIMIZER},
                 .o = o,
+                .stream = ROUNDING_STREAM,
                 .nstate = is_adamw ? 2 : o->momentum > 0,
                 .emit = is_adamw ? adamw : sgd};
     u.lr = input(g, "lr", type_make(F32, 0, NULL), ROLE_SCALAR, "lr");
-    if (is_adamw)
+    u.seed = rounding_seed(&u, tmp, grad, count);
+    if (is_adamw || u.seed)
         u.step = input(g, "step", type_make(I64, 0, NULL), ROLE_STEP, NULL);
     if (o->clip > 0)
         clip(&u, grad, count);

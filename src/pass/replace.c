@@ -97,7 +97,14 @@ void node_expose(Graph *g, Arena *tmp, Node *n)
     Build b = build_like(g, n, n);
     for (int k = 0; k < f->count; k++)
         size[k] = f->factor[k].size;
-    Part p = {&b, n, f, size, NEWN(tmp, Value *, MAX_FACTOR), n->in, true, partial};
+    Part p = {.b = &b,
+              .n = n,
+              .f = f,
+              .size = size,
+              .start = NEWN(tmp, Value *, MAX_FACTOR),
+              .in = n->in,
+              .partials = true,
+              .out = partial};
     node_part(&p);
     p.out = out;
     n->op->rules->finish(&p, partial);

@@ -1,34 +1,86 @@
 /* Held-out loss: the mean over all labels of the validation part's windows, each predicted from its
  * own tokens alone. If only some windows are evaluated they are evenly spaced from the beginning,
  * and the same each time. Of a pass each rank reads all rows, which tells it how many labels count,
- * and computes its own. */
+ * and computes its own. How many windows there are to be is a count, so that no number hangs on a
+ * clock; a signal and --max-sec end it after a pass, with what it has. */
 #include "train.h"
 
+#include <inttypes.h>
 #include <math.h>
+
+enum { WINDOWS = 64, PART = 10, IGNORED = -100, SAY_SEC = 30 };
+
+int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end)
+{
+    double part = (double)step * (double)t->batch / PART;
+    if (t->eval_windows)
+        return t->eval_windows;
+    return !end || part >= WINDOWS ? WINDOWS : part < 1 ? 1 : (int64_t)part;
+}
 
 /* Rows of one pass, all and those of this rank. */
 typedef struct Pass {
     Batch all, own;
     int64_t stride, count; /* count: labels of all of them */
+    double start, said;    /* of wall_sec: when it began, and when that was told last */
 } Pass;
+
+/* ---- what is said ---- */
+
+static void announce(const Evaluation *e)
+{
+    double passes = ceil((double)e->planned / (double)e->batch);
+    if (e->announce && e->log)
+        fprintf(e->log, "evaluating %" PRId64 " of %" PRId64 " windows, about %.3g s\n", e->planned,
+                e->all, passes * e->pass_sec);
+}
+
+/* On a terminal a line that is rewritten, elsewhere one every SAY_SEC. */
+static void tell(const Evaluation *e, int64_t done, Pass *p)
+{
+    double now = wall_sec(), left = done ? (now - p->start) / (double)done : 0;
+    double pause = e->say_sec > 0 ? e->say_sec : SAY_SEC;
+    if (!e->log || (!e->progress && now < p->said + pause))
+        return;
+    p->said = now;
+    fprintf(e->log, "%sevaluating: %" PRId64 " of %" PRId64 " windows",
+            e->progress ? "\r\033[K" : "", done, e->planned);
+    if (done)
+        fprintf(e->log, ", %.0f s left", left * (double)(e->planned - done));
+    fputs(e->progress ? "" : "\n", e->log);
+    fflush(e->log);
+}
+
+/* ---- passes ---- */
+
+/* Rows behind the last window that is looked at do not count. */
+static void leave_out(const Evaluation *e, int64_t rows, Pass *p)
+{
+    for (int64_t i = rows * e->seq; i < e->batch * e->seq; i++) {
+        p->count -= p->all.labels[i] != IGNORED;
+        p->all.labels[i] = IGNORED;
+    }
+}
 
 static int read_pass(Evaluation *e, int64_t first, Pass *p)
 {
-    if (e->progress)
-        show_evaluating(first, e->windows);
+    tell(e, first, p);
     int code = tn_data_val(e->data, first * p->stride, p->stride, e->batch, e->seq, p->all.ids,
                            p->all.labels, &p->count);
+    if (!code && e->planned - first < e->batch)
+        leave_out(e, e->planned - first, p);
     if (code || tn_ranks(e->ctx) == 1)
         return code;
     return batch_pick(&p->all, e->plan, &p->own);
 }
 
 /* Ranks run a pass together or not at all. */
-static int agree_pass(Evaluation *e, bool stop, int code)
+static int agree_pass(Evaluation *e, bool stop, bool late, int code)
 {
-    int64_t x[] = {stop, code};
-    int lost = tn_agree(e->ctx, x, 2);
+    int64_t x[] = {stop, code, late};
+    int lost = tn_agree(e->ctx, x, 3);
     e->stopped = x[0] > 0;
+    e->late = x[2] > 0 && !e->stopped;
     if (lost || !x[1])
         return lost;
     return tn_agree_code(e->ctx, code);
@@ -48,37 +100,42 @@ static int run_pass(Evaluation *e, const Pass *p)
 /* The sum of the losses of all labels. */
 static int sum_losses(Evaluation *e, Pass *p, double *sum)
 {
-    for (int64_t first = 0; first < e->windows; first += e->batch) {
-        bool stop = stopped(e->stop);
-        int code = agree_pass(e, stop, stop ? 0 : read_pass(e, first, p));
-        if (code || e->stopped || !p->count)
+    for (e->windows = 0; e->windows < e->planned;) {
+        bool stop = stopped(e->stop), late = e->windows && e->deadline && wall_sec() > e->deadline;
+        int code = agree_pass(e, stop, late, stop || late ? 0 : read_pass(e, e->windows, p));
+        if (code || e->stopped || e->late)
             return code;
-        if ((code = run_pass(e, p)))
+        if (p->count && (code = run_pass(e, p)))
             return code;
-        *sum += port_number(e->x, "loss") * (double)p->count;
+        *sum += p->count ? port_number(e->x, "loss") * (double)p->count : 0;
         e->count += p->count;
+        int64_t end = e->windows + e->batch;
+        e->windows = end < e->planned ? end : e->planned;
     }
     return 0;
 }
 
 int evaluate(Evaluation *e)
 {
-    Pass p = {.stride = 1};
+    Pass p = {.stride = 1, .start = wall_sec()};
     double sum = 0;
     int64_t nlabel;
     int code = tn_data_windows(e->data, 1, e->seq, &e->all, &nlabel);
-    e->windows = e->all;
-    if (e->windows > e->most && (e->most + e->batch - 1) / e->batch * e->batch < e->windows) {
-        e->windows = (e->most + e->batch - 1) / e->batch * e->batch; /* whole batches */
-        p.stride = e->all / e->windows;
+    e->planned = e->all;
+    if (!code && e->planned > e->most) {
+        e->planned = e->most;
+        p.stride = e->all / e->planned;
     }
     e->count = 0;
-    e->stopped = false;
+    e->stopped = e->late = false;
+    p.said = p.start;
     if (!code)
         code = batch_make(e->ctx, e->batch, e->seq, &p.all);
     if (!code && tn_ranks(e->ctx) > 1)
         code = batch_make_part(e->ctx, e->plan, e->seq, &p.own);
     code = tn_agree_code(e->ctx, code);
+    if (!code)
+        announce(e);
     if (!code)
         code = sum_losses(e, &p, &sum);
     batch_drop(&p.all);

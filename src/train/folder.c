@@ -161,6 +161,76 @@ int folder_begin(Trainer *r)
     return write_run(r, path, aside);
 }
 
+/* ---- the evaluation at its end ---- */
+
+static bool evaluated_path(const Trainer *r, char path[CHECKPOINT_PATH])
+{
+    return snprintf(path, CHECKPOINT_PATH, "%s/.evaluated", r->t->out) < CHECKPOINT_PATH;
+}
+
+/* A regular file, not one that a link or a pipe stands for. */
+static FILE *open_evaluated(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool file = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode);
+    FILE *f = file ? fdopen(fd, "rb") : NULL;
+    if (fd >= 0 && !f)
+        close(fd);
+    return f;
+}
+
+void folder_evaluated(const Trainer *r, int64_t step)
+{
+    const Evaluation *e = &r->last_eval;
+    char path[CHECKPOINT_PATH], aside[CHECKPOINT_PATH];
+    if (e->late || !evaluated_path(r, path) ||
+        snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
+        return;
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "run", r->run, "step", (json_int_t)step,
+                          "windows", (json_int_t)e->windows, "all", (json_int_t)e->all, "tokens",
+                          (json_int_t)e->count, "eval_loss", e->loss);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    bool good = o && fd >= 0 && !json_dumpfd(o, fd, 0);
+    if (fd >= 0)
+        good &= !close(fd);
+    if (fd >= 0 && (!good || rename(aside, path)))
+        unlink(aside);
+    json_decref(o);
+}
+
+/* Whether an evaluation of as many windows as now is what the file has. */
+static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
+{
+    char id[RUN_ID];
+    int64_t all, nlabel, most = evaluation_most(r->t, step, true);
+    const json_t *loss = json_object_get(o, "eval_loss");
+    run_of_state(o, id);
+    if (tn_data_windows(r->data, 1, r->t->seq, &all, &nlabel) || !*r->run ||
+        strcmp(id, r->run) != 0)
+        return false;
+    r->last_eval = (Evaluation){.windows = json_integer_value(json_object_get(o, "windows")),
+                                .all = json_integer_value(json_object_get(o, "all")),
+                                .count = json_integer_value(json_object_get(o, "tokens")),
+                                .loss = json_real_value(loss)};
+    return json_integer_value(json_object_get(o, "step")) == step && json_is_real(loss) &&
+           r->last_eval.all == all && r->last_eval.windows == (most < all ? most : all);
+}
+
+int folder_find_evaluated(Trainer *r)
+{
+    char path[CHECKPOINT_PATH];
+    if (!r->data || !r->eval_plan || !resume_at_end(r->t) || !evaluated_path(r, path))
+        return 0;
+    FILE *f = open_evaluated(path);
+    json_t *o = f ? json_loadf(f, 0, NULL) : NULL;
+    r->known = o && take_evaluated(r, o, r->t->resume->step);
+    if (f)
+        fclose(f);
+    json_decref(o);
+    return 0;
+}
+
 /* ---- one run at a time ---- */
 
 static int fail_busy(tn_context *ctx, const char *path)

@@ -111,7 +111,7 @@ typedef struct Kept {
 } Kept;
 
 /* Whether a line stays: of a step up to the checkpoint's. An evaluation of that step itself stays
- * too where others follow (it may be of all windows, as at the end); at the end it is done again.
+ * too where others follow (it may be of all windows), or where it is not done again at the end.
  * -1: not a line of metrics. */
 static int stays(const Trainer *r, const char *line, size_t len, Kept *kept)
 {
@@ -123,7 +123,7 @@ static int stays(const Trainer *r, const char *line, size_t len, Kept *kept)
     run_of_state(o, id);
     kept->own &= *id && !strcmp(id, r->run);
     if (answer > 0 && evaluation && at == step) {
-        answer = !resume_at_end(r->t);
+        answer = r->known || !resume_at_end(r->t);
         kept->evaluated = answer;
     }
     json_decref(o);

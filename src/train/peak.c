@@ -1,4 +1,6 @@
-/* Measures this machine's best matmul rate: a square product through the same library, repeated. As
+/* Measures this machine's best matmul rate: square products through the same library, repeated, and
+ * whole steps, which may be faster than these: their shapes may suit the library better, and a
+ * neighbour may have taken the cores while products were measured. So no step is above the peak. As
  * machines get hot, busy or throttled, it is measured again when steps become slower or faster. */
 #include "train.h"
 
@@ -7,8 +9,11 @@
 #include <string.h>
 #include <time.h>
 
-/* Of the product: of a processor's core, or of a GPU, which a small one does not fill. */
-enum { SIDE = 1024, GPU_SIDE = 4096, RUNS = 12, REST_SEC = 30 };
+/* Of the product: of a processor, the larger one where that takes no longer than LONG_SEC; of a
+ * GPU, which a small one does not fill. */
+enum { SIDE = 1024, LARGE_SIDE = 2048, GPU_SIDE = 4096, RUNS = 12, LARGE_RUNS = 3, REST_SEC = 30 };
+
+#define LONG_SEC 0.15
 
 double wall_sec(void)
 {
@@ -29,10 +34,10 @@ static int build(tn_context *ctx, const char *dtype, int64_t side, tn_graph **g)
     return code ? code : tn_graph_output(*g, out, "", NULL);
 }
 
-static double best_sec(tn_program *x)
+static double best_sec(tn_program *x, int runs)
 {
     double best = 0;
-    for (int i = 0; i < RUNS; i++) {
+    for (int i = 0; i < runs; i++) {
         double start = wall_sec();
         if (tn_program_run(x))
             return 0;
@@ -53,11 +58,10 @@ static int fill(tn_program *x)
     return zeros ? code : -1;
 }
 
-static double measure(tn_context *ctx, const tn_options *from)
+/* Operations per second; 0: it cannot be measured. */
+static double measure_side(tn_context *ctx, const tn_options *from, int64_t side, int runs)
 {
     tn_options o = tn_options_default();
-    bool gpu = from->backend && !strcmp(from->backend, "cuda");
-    int64_t side = gpu ? GPU_SIDE : SIDE;
     o.backend = from->backend;
     o.device = from->device;
     o.machine = from->machine;
@@ -67,11 +71,21 @@ static double measure(tn_context *ctx, const tn_options *from)
     double sec = 0;
     if (!build(ctx, from->dtype, side, &g) && !tn_plan_new(g, &o, 0, &p) &&
         !tn_program_new(p, &o, &x) && !fill(x))
-        sec = best_sec(x);
+        sec = best_sec(x, runs);
     tn_program_free(x);
     tn_plan_free(p);
     tn_graph_free(g);
     return sec > 0 ? 2.0 * (double)side * (double)side * (double)side / sec : 0;
+}
+
+static double measure(tn_context *ctx, const tn_options *from)
+{
+    if (from->backend && !strcmp(from->backend, "cuda"))
+        return measure_side(ctx, from, GPU_SIDE, RUNS);
+    double flops = measure_side(ctx, from, SIDE, RUNS), large = 2.0 * pow(LARGE_SIDE, 3);
+    if (flops * LONG_SEC < large)
+        return flops;
+    return fmax(flops, measure_side(ctx, from, LARGE_SIDE, LARGE_RUNS));
 }
 
 Peak peak_new(tn_context *ctx, const tn_options *o)
@@ -79,11 +93,21 @@ Peak peak_new(tn_context *ctx, const tn_options *o)
     return (Peak){.flops = measure(ctx, o), .when = wall_sec()};
 }
 
-bool peak_drifts(const Peak *p, double nflop, double step_sec)
+bool peak_drifts(const Peak *p, double step_sec)
 {
     const double part = 0.15;
-    bool slower = step_sec > (1 + part) * p->step_sec, faster = step_sec < p->step_sec / (1 + part);
-    return slower || faster || nflop > p->flops * step_sec;
+    return step_sec > (1 + part) * p->step_sec || step_sec < p->step_sec / (1 + part);
+}
+
+void peak_see(Peak *p, double nflop, double step_sec)
+{
+    if (p->flops > 0)
+        p->flops = fmax(p->flops, nflop / step_sec);
+}
+
+double peak_part(const Peak *p, double nflop, double step_sec)
+{
+    return nflop / step_sec / p->flops;
 }
 
 void peak_follow(Peak *p, tn_context *ctx, const tn_options *o, double nflop, double step_sec)
@@ -92,11 +116,10 @@ void peak_follow(Peak *p, tn_context *ctx, const tn_options *o, double nflop, do
         return;
     if (p->step_sec == 0)
         p->step_sec = step_sec;
-    p->stale = peak_drifts(p, nflop, step_sec);
+    p->stale = peak_drifts(p, step_sec);
     if (!p->stale || wall_sec() < p->when + REST_SEC)
         return;
     *p = peak_new(ctx, o);
     p->step_sec = step_sec;
-    if (p->flops > 0) /* a step may be faster than the best of these products */
-        p->flops = fmax(p->flops, nflop / step_sec);
+    peak_see(p, nflop, step_sec); /* smoothed, it still has steps from before */
 }

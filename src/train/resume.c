@@ -419,5 +419,5 @@ int resume_check(const Trainer *r)
 bool resume_at_end(const TrainOptions *t)
 {
     const Resume *x = t->resume;
-    return x && (x->step >= t->steps || (t->max_sec > 0 && x->sec >= t->max_sec));
+    return x && (x->step >= t->steps || (t->max_sec > 0 && x->sec >= train_sec(t)));
 }

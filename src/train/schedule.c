@@ -14,6 +14,11 @@
 #include <math.h>
 #include <string.h>
 
+double train_sec(const TrainOptions *t)
+{
+    return t->ndata && t->val_fraction > 0 ? 0.95 * t->max_sec : t->max_sec;
+}
+
 double schedule_lr(const TrainOptions *t, int64_t step, double by_time)
 {
     double low = t->min_lr < 0 ? 0.1 * t->lr : t->min_lr;

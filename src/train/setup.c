@@ -288,6 +288,8 @@ static int check_beside_tokens(Trainer *r)
 static int share_run(Trainer *r)
 {
     int code = tn_share(r->ctx, r->run, sizeof r->run);
+    if (!code)
+        code = tn_share(r->ctx, &r->known, sizeof r->known);
     return code ? code : tn_share(r->ctx, &r->evaluated, sizeof r->evaluated);
 }
 
@@ -302,43 +304,19 @@ static const struct {
     int (*run)(Trainer *r);
     bool first;
 } phases[] = {
-    {check_run, false},
-    {check_folder, true},
-    {measure_rate, true},
-    {open_data, false},
-    {make_whole, false},
-    {read_whole, true},
-    {share_whole, false},
-    {count_files, false},
-    {plan_step, false},
-    {plan_evaluation, false},
-    {plan_sampling, false},
-    {slice_more, false},
-    {check_memory, false},
-    {check_resume, false},
-    {folder_clean, true},
-    {room_open, true},
-    {folder_open, true},
-    {tokenize, false},
-    {open_tokens, false},
-    {count_tokens, false},
-    {check_beside_tokens, true},
-    {drop_evaluation, false},
-    {check_place, false},
-    {open_metrics, true},
-    {share_run, false},
-    {tell_plan, false},
-    {make_step, false},
-    {make_evaluation, false},
-    {start_generator, false},
-    {make_batch, false},
-    {profile_start, false},
-    {load, false},
-    {restore, false},
-    {check_loaded, false},
-    {go_on, false},
-    {folder_begin, true},
-    {read_ahead, false},
+    {check_run, false},       {check_folder, true},     {measure_rate, true},
+    {open_data, false},       {make_whole, false},      {read_whole, true},
+    {share_whole, false},     {count_files, false},     {plan_step, false},
+    {plan_evaluation, false}, {plan_sampling, false},   {slice_more, false},
+    {check_memory, false},    {check_resume, false},    {folder_clean, true},
+    {room_open, true},        {folder_open, true},      {tokenize, false},
+    {open_tokens, false},     {count_tokens, false},    {check_beside_tokens, true},
+    {drop_evaluation, false}, {check_place, false},     {folder_find_evaluated, true},
+    {open_metrics, true},     {share_run, false},       {tell_plan, false},
+    {make_step, false},       {make_evaluation, false}, {start_generator, false},
+    {make_batch, false},      {profile_start, false},   {load, false},
+    {restore, false},         {check_loaded, false},    {go_on, false},
+    {folder_begin, true},     {read_ahead, false},
 };
 
 int setup(Trainer *r)

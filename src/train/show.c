@@ -46,7 +46,7 @@ void show_plan(const Trainer *r)
 
 double show_time_done(const Trainer *r)
 {
-    return r->t->max_sec > 0 ? fmin(1, r->elapsed / r->t->max_sec) : 0;
+    return r->t->max_sec > 0 ? fmin(1, r->elapsed / train_sec(r->t)) : 0;
 }
 
 /* Epochs begun with the last row of a step. */
@@ -80,7 +80,7 @@ static double left_sec(const Trainer *r, int64_t step, double smooth_sec)
 {
     double left = smooth_sec * (double)(r->t->steps - step);
     if (r->t->max_sec > 0)
-        left = fmin(left, r->t->max_sec - r->elapsed);
+        left = fmin(left, train_sec(r->t) - r->elapsed);
     return fmax(left, 0);
 }
 
@@ -93,7 +93,7 @@ double show_epochs_done(const Trainer *r, int64_t step)
 static void show_progress(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
     const TrainOptions *t = r->t;
-    double done = show_done(r, step), before = fmax(0, done - s->sec / fmax(t->max_sec, 1e-9));
+    double done = show_done(r, step), before = fmax(0, done - s->sec / fmax(train_sec(t), 1e-9));
     if (t->max_sec == 0)
         before = (double)(step - 1) / (double)t->steps;
     if (!t->progress && step > 1 && done < 1 && floor(50 * done) <= floor(50 * before))
@@ -106,7 +106,7 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
             (double)(t->batch * t->seq) / smooth_sec);
     if (r->peak_rate.flops > 0 && !r->peak_rate.stale)
         fprintf(r->log, "  %.0f %% of product peak",
-                100 * r->flops / smooth_sec / r->peak_rate.flops);
+                100 * peak_part(&r->peak_rate, r->flops, smooth_sec));
     fprintf(r->log, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
 }
 
@@ -129,19 +129,18 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
     fflush(stdout);
 }
 
-void show_evaluating(int64_t done, int64_t all)
-{
-    fprintf(stderr, "\r\033[Kevaluating: %" PRId64 " of %" PRId64 " windows", done, all);
-}
-
 void show_evaluation(const Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->last_eval;
     fprintf(r->log,
             "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token, of %" PRId64
-            " tokens in %" PRId64 " of %" PRId64 " windows\n",
+            " tokens in %" PRId64 " of %" PRId64 " windows",
             show_line_start(r), step, evaluation_is_part(e) ? "partial " : "", e->loss, e->count,
             e->windows, e->all);
+    if (e->stopped || e->late)
+        fprintf(r->log, "; %s before %" PRId64, e->stopped ? "interrupted" : "--max-sec ended it",
+                e->planned);
+    fprintf(r->log, r->known ? " (evaluated before)\n" : "\n");
 }
 
 /* A word as a shell reads it. */

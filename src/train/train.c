@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
-
 /* ---- one step ---- */
 
 static int read_batch(Trainer *r, int64_t step)
@@ -187,25 +185,40 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
 
 /* ---- evaluation ---- */
 
-static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
+/* What a pass is estimated to take, by how long steps take that were estimated too. */
+static double pass_sec(const Trainer *r)
 {
+    double sec, added;
+    tn_plan_sec(r->eval_plan, &sec, &added);
+    return r->step_sec > 0 && r->est_sec > 0 ? sec * r->step_sec / r->est_sec : sec;
+}
+
+/* end: the run's last one. What a signal has ended is shown, and is no evaluation that stays. */
+static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
+{
+    const TrainOptions *t = r->t;
+    if (!r->eval)
+        return 0;
     Evaluation e = {.ctx = r->ctx,
                     .x = r->eval,
                     .plan = r->eval_plan,
                     .data = r->data,
-                    .batch = pass_rows(r->t),
-                    .seq = r->t->seq,
-                    .most = most,
+                    .batch = pass_rows(t),
+                    .seq = t->seq,
+                    .most = evaluation_most(t, step, end),
                     .stop = r->stop,
-                    .progress = r->t->progress};
-    if (!r->eval)
-        return 0;
+                    .deadline = t->max_sec > 0 ? r->start + t->max_sec : 0,
+                    .pass_sec = pass_sec(r),
+                    .announce = end,
+                    .progress = t->progress,
+                    .log = r->log};
     int code = evaluate(&e);
     r->last_eval = e;
     r->stopping |= e.stopped;
+    if (!code && (e.count || !r->stopping))
+        show_evaluation(r, step);
     if (code || r->stopping)
         return code;
-    show_evaluation(r, step);
     code = tn_agree_code(r->ctx, write_metrics(r, step, NULL));
     if (code || !e.count)
         return code;
@@ -213,7 +226,21 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "step %" PRId64 ": the held-out loss is %g",
                                step, e.loss);
     checkpoint_tried(r);
+    if (end && !r->rank)
+        folder_evaluated(r, step);
     return 0;
+}
+
+/* The evaluation at the end, or what is known of it. */
+static int evaluate_end(Trainer *r, int64_t step)
+{
+    if (!r->known)
+        return evaluate_and_tell(r, step, true);
+    if (!r->rank)
+        show_evaluation(r, step);
+    if (!r->evaluated)
+        agree_later(r, write_metrics(r, step, NULL));
+    return agree_settle(r);
 }
 
 static int show_sample(Trainer *r)
@@ -241,7 +268,7 @@ static bool finished(const Trainer *r, int64_t step)
 static int pause_to_evaluate(Trainer *r, int64_t step)
 {
     int64_t every = r->t->eval_every;
-    return every && step % every == 0 ? evaluate_and_tell(r, step, QUICK_WINDOWS) : 0;
+    return every && step % every == 0 ? evaluate_and_tell(r, step, false) : 0;
 }
 
 static bool pauses(const Trainer *r, int64_t step)
@@ -270,6 +297,9 @@ static int after_step(Trainer *r, int64_t step)
  * the next message, or before anything that takes long. */
 static int tell_step(Trainer *r, int64_t step, const StepResult *s, double smooth)
 {
+    r->step_sec = smooth;
+    if (!r->rank)
+        peak_see(&r->peak_rate, r->flops, s->sec);
     if (step >= r->first + 3 && !r->rank) /* the first two write the whole arena */
         peak_follow(&r->peak_rate, r->ctx, &r->t->o, r->flops, smooth);
     show_step(r, step, s, smooth);
@@ -380,7 +410,7 @@ static int finish(Trainer *r, int64_t last)
     if (!code)
         code = agree(r, NULL);
     if (!code && r->data)
-        code = evaluate_and_tell(r, last, INT64_MAX);
+        code = evaluate_end(r, last);
     if (!code && !r->eval) /* nothing is held out */
         checkpoint_tried(r);
     if (!code && !r->stopping)

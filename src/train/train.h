@@ -35,7 +35,7 @@ typedef struct Resume {
 typedef struct TrainOptions {
     tn_options o;
     int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
-    double max_sec;                    /* stop and let the schedule end by then; 0: no limit */
+    double max_sec;                    /* the run ends by then, see train_sec; 0: no limit */
     double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
     const char *schedule;              /* "cosine", "linear", "constant" */
     const char *out;                   /* checkpoint folder */
@@ -49,17 +49,18 @@ typedef struct TrainOptions {
     double val_fraction;
     int64_t document_token;                                      /* -1: none */
     int64_t eval_every, save_every, sample_every, sample_tokens; /* 0: only at the end */
-    const char *prompt, *tokenizer;                              /* tokenizer NULL: the model's */
-    bool skip_bad;                                               /* --on-nan skip */
-    bool progress;            /* standard error is a terminal: one line that is rewritten */
-    double save_sec;          /* between two checkpoints; 0: any time */
-    int64_t keep;             /* checkpoints; 0: all but those that save_sec asks for */
-    bool overwrite;           /* a run that is in out is renamed */
-    const char *model;        /* as it was named, for state.json */
-    struct json_t *described; /* the command line, for state.json; borrowed */
-    const Resume *resume;     /* NULL: from the beginning */
-    bool retune;              /* it goes on with other kernels than it had */
-    bool log_ranks;           /* ranks other than 0 say what they do too */
+    int64_t eval_windows;           /* of an evaluation, at most; 0: as evaluation_most says */
+    const char *prompt, *tokenizer; /* tokenizer NULL: the model's */
+    bool skip_bad;                  /* --on-nan skip */
+    bool progress;                  /* standard error is a terminal: one line that is rewritten */
+    double save_sec;                /* between two checkpoints; 0: any time */
+    int64_t keep;                   /* checkpoints; 0: all but those that save_sec asks for */
+    bool overwrite;                 /* a run that is in out is renamed */
+    const char *model;              /* as it was named, for state.json */
+    struct json_t *described;       /* the command line, for state.json; borrowed */
+    const Resume *resume;           /* NULL: from the beginning */
+    bool retune;                    /* it goes on with other kernels than it had */
+    bool log_ranks;                 /* ranks other than 0 say what they do too */
     /* Called where a plan needs more than o.memory, with the context's message; may be NULL. */
     void (*misfit)(void *arg, const struct Trainer *r);
     void *misfit_arg;
@@ -84,6 +85,9 @@ void log_close(FILE *log); /* NULL allowed */
 
 /* Learning rate at a step, from 1; by_time: the part of --max-sec behind it (0: no limit). */
 double schedule_lr(const TrainOptions *t, int64_t step, double by_time);
+/* Seconds of --max-sec in which a run trains: where something is held out a twentieth is left for
+ * the evaluation at the end. */
+double train_sec(const TrainOptions *t);
 
 /* ---- peak.c ---- */
 
@@ -98,8 +102,12 @@ typedef struct Peak {
 
 /* Measures it, in about half a second, for the dtype and on the back end of the options. */
 Peak peak_new(tn_context *ctx, const tn_options *o);
-/* Whether steps of nflop operations that take so long say that it is. */
-bool peak_drifts(const Peak *p, double nflop, double step_sec);
+/* Whether steps that take so long say that it is. */
+bool peak_drifts(const Peak *p, double step_sec);
+/* After each step: one that was faster than the products were shows what the machine can do. */
+void peak_see(Peak *p, double nflop, double step_sec);
+/* The part of it that steps reach; at most 1 for the mean time of steps that were seen. */
+double peak_part(const Peak *p, double nflop, double step_sec);
 /* After a step: measures again where it is, at most twice a minute. */
 void peak_follow(Peak *p, tn_context *ctx, const tn_options *o, double nflop, double step_sec);
 double wall_sec(void);
@@ -139,17 +147,28 @@ typedef struct Evaluation {
     tn_program *x;
     tn_plan *plan; /* x's: with ranks, which rows of a pass are this one's */
     tn_data *data;
-    int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at, about */
+    int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at */
     const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
-    bool progress;
+    double deadline;                   /* of wall_sec: ends it after the first pass; 0: none */
+    double pass_sec;                   /* that a pass is estimated to take */
+    bool announce;                     /* say before how much it is, and for how long */
+    bool progress;                     /* a terminal: one line that is rewritten */
+    double say_sec;                    /* elsewhere a line every so many seconds; 0: 30 */
+    FILE *log;                         /* for what is said; NULL: nothing */
     /* what came of it */
     int64_t windows, all, count; /* windows of all that there are; count: labels */
+    int64_t planned;             /* windows that were to be looked at */
     double loss;                 /* the mean over them; NaN where there are none */
     bool stopped;                /* it was ended, of whichever rank that was asked */
+    bool late;                   /* the deadline ended it */
 } Evaluation;
 
+/* Where a signal or the deadline ends it, what came of it is that of the windows until then. */
 int evaluate(Evaluation *e);
 bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
+/* How many windows an evaluation behind `step` steps looks at, unless options say: 64 on the way;
+ * at the end as many, but no more than a tenth of the tokens trained, or one. */
+int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end);
 
 /* ---- sample.c ---- */
 
@@ -298,6 +317,8 @@ typedef struct Trainer {
     int64_t save_bytes, save_largest; /* of a checkpoint, of its largest file; 0: not known */
     bool spoiled;                     /* a step has failed half-way: the state is that of no step */
     bool evaluated;   /* the metrics have an evaluation of the step that it goes on from */
+    bool known;       /* the folder has that of the end; last_eval is it */
+    double step_sec;  /* that a step takes, smoothed; 0: none yet */
     char run[RUN_ID]; /* which run it is, kept by --resume; "": not known */
     int64_t skipped,
         skipped_now; /* steps with --on-nan skip: of all, and of the last ones in a row */
@@ -382,6 +403,10 @@ int folder_clean(Trainer *r);
 int folder_open(Trainer *r);
 /* Says in the folder that this is its last run. */
 int folder_begin(Trainer *r);
+/* Keeps the evaluation at the end in the folder, last_eval; where that fails it is done again. */
+void folder_evaluated(const Trainer *r, int64_t step);
+/* Of a run that goes on from its end: finds the one that would be done again. */
+int folder_find_evaluated(Trainer *r);
 /* Before each save: it may have been renamed or removed since, and the lock with it. */
 int folder_hold(Trainer *r);
 /* The last step before `step` of which there is a folder, -1: none. */
@@ -457,7 +482,6 @@ void show_epoch(const Trainer *r, int64_t step); /* where one begins with the st
 double show_done(const Trainer *r, int64_t step);
 void show_estimate(const Trainer *r, int64_t step); /* before the first step of a process */
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
-void show_evaluating(int64_t done, int64_t all); /* on a terminal */
 void show_evaluation(const Trainer *r, int64_t step);
 void show_resume(const Trainer *r);            /* the command that goes on */
 const char *show_line_start(const Trainer *r); /* on a terminal, over the line of progress */
