@@ -388,6 +388,7 @@ static tn_options o;
 typedef struct Heard {
     char path[300];
     int ways, known;
+    double ratio; /* what is estimated of the step as it runs */
 } Heard;
 
 static void hear(void *arg, const tn_tune_news *n)
@@ -395,6 +396,8 @@ static void hear(void *arg, const tn_tune_news *n)
     Heard *h = arg;
     h->ways += !strcmp(n->doing, "ways");
     h->known += !strcmp(n->doing, "done") && n->known;
+    if (!strcmp(n->doing, "done") && n->step_sec > 0)
+        h->ratio = n->est_sec / n->step_sec;
     snprintf(h->path, sizeof h->path, "%s", n->path);
 }
 
@@ -444,15 +447,26 @@ static int tune(tn_context *of, Heard *h)
     return tn_tune(of, &step, 1, &t);
 }
 
+/* The least of the seconds in a machine file. */
+static double least_sec(const char *text)
+{
+    double least = SEC_MOST;
+    for (const char *line = strstr(text, "\nsec "); line; line = strstr(line + 1, "\nsec "))
+        least = MIN(least, strtod(strstr(line, "\" ") + 2, NULL));
+    return least;
+}
+
 static void test_tune(tn_context *of)
 {
     Heard h;
     EXPECT(plan_has(of, "(h100)", "cublaslt") && !*warning);
     EXPECT(!tune(of, &h) && h.ways > 3 && !h.known);
+    EXPECT(h.ratio > 0.8 && h.ratio < 1.2); /* though each call that is timed is waited for */
     EXPECT(strstr(h.path, "/cublaslt-13-1-0-nvidia-h200.machine"));
     size_t len;
     Arena *a = arena_new(&ctx);
     const char *text = file_read(a, h.path, &len);
+    EXPECT(least_sec(text) < 1.6e-3); /* that wait is no part of them */
     EXPECT(strstr(text, "\nname tuned\nlike h200\n") && !strstr(text, "\nthreads "));
     EXPECT(strstr(text, "\nlibrary \"cublaslt 13.1.0, NVIDIA H200\"\n"));
     EXPECT(strstr(text, "]\" cublaslt_2\n") && strstr(text, "\nsec \"mm "));
