@@ -21,6 +21,7 @@
 enum { MOST_TURNS = 100, FEW_TURNS = 3, MOST_EACH = 50, BLOCK = 1 << 20 };
 
 #define SHORT_RUN 0.1  /* seconds */
+#define FAR_ABOVE 4    /* times the best: not worth another run */
 #define EACH_SEC  2e-3 /* between two looks at the clock, where the device computes by itself */
 
 /* ---- which ---- */
@@ -198,9 +199,9 @@ static Call copy_call(const Bench *b, const Step *s)
 
 typedef struct Timed {
     Call call;
-    double sec[MOST_TURNS], least;
-    int n, each; /* each: runs between two looks at the clock */
-    bool out;    /* is not run again */
+    double sec[MOST_TURNS], least, first; /* first: when it was warm, counted or not */
+    int n, each;                          /* each: runs between two looks at the clock */
+    bool out;                             /* is not run again */
 } Timed;
 
 /* A kernel for which another stands in has no times of its own. */
@@ -263,8 +264,25 @@ static void warm_up(const Bench *b, const WayTime *way, Timed *t)
         sec = run_once(b, way, t);
         t->each = (int)MIN(MAX(ceil(EACH_SEC / MAX(sec, 1e-9)), 1), MOST_EACH);
     }
+    t->first = sec;
     if (sec >= SHORT_RUN)
         count_run(t, sec);
+}
+
+/* Beside the host a first run is as good as any other, and may take a thousand times the best. */
+static void drop_far(const WayTime *way, Timed *t, int n)
+{
+    double best = -1;
+    for (int i = 0; i < n; i++)
+        if (!t[i].out && (best < 0 || t[i].first < best))
+            best = t[i].first;
+    for (int i = 0; i < n; i++) {
+        if (t[i].out || way[i].taken || t[i].first <= FAR_ABOVE * best)
+            continue;
+        t[i].out = true;
+        if (!t[i].n)
+            count_run(&t[i], t[i].first);
+    }
 }
 
 /* One run slows down while others work, so that one alone says less than several. */
@@ -284,6 +302,8 @@ static void take_turns(const Bench *b, const WayTime *way, Timed *t, int n, doub
     double start = b->clock();
     for (int i = 0; i < n; i++)
         warm_up(b, &way[i], &t[i]);
+    if (!device_is_host(b->p->device))
+        drop_far(way, t, n);
     for (int turn = 0; turn < MOST_TURNS - 1; turn++) {
         for (int i = 0; i < n; i++) {
             double sec = t[i].out ? -1 : run_once(b, &way[i], &t[i]);
