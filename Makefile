@@ -151,7 +151,7 @@ $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
 # table's rows may be weak.
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out $(if $(CUDA_HOME),,%_cuda.c),$(wildcard tests/test_*.c)))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
 # Programs for mpirun, and the modules with short messages cut as only long ones are.
 MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
@@ -173,6 +173,9 @@ $(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
 $(BUILD)/tests/nvrtc: $(BUILD)/tests/nvrtc_cuda.c.o $(BUILD)/src/op/fused_cuda.c.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+
+# Has src/op/matmul_cuda.c in itself, and what stands in for CUDA's libraries.
+$(BUILD)/tests/test_lt_cuda.o: CFLAGS += -I$(CUDA_HOME)/include
 
 # The same as test_cuda and test_ref, on a GPU.
 $(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o
@@ -285,7 +288,7 @@ race:
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
-SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:

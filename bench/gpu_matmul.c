@@ -1,9 +1,10 @@
 /* The products of a training step on a GPU: GPT-2 124M at 32 x 1024 tokens and Llama-3.2-1B at 2 x
- * 2048 in bf16, as our kernel runs them, and beside each the best of what cuBLASLt's heuristic
- * offers under other limits of workspace: TFLOP/s, its place among those offered, its MiB. Random
- * data; the median of 20 runs by events; shares are of the largest rate measured in the same run on
- * 8192^3. Layouts: n plain, t transposed in memory. Usage: gpu_matmul [WORD], which times the rows
- * with WORD in their name.
+ * 2048 in bf16, as our first kernel runs them, and beside each the best of what cuBLASLt's
+ * heuristic offers within the plan's workspace, which are the other kernels, how many times as fast
+ * that is, and under other limits of workspace: TFLOP/s, its place among those offered, its MiB.
+ * Random data; the median of 20 runs by events; shares are of the largest rate measured in the same
+ * run on 8192^3. Layouts: n plain, t transposed in memory. Usage: gpu_matmul [WORD], which times
+ * the rows with WORD in their name.
  *
  * It is one file with the kernel, whose search for algorithms nothing else calls from outside. */
 #include "../src/op/matmul_cuda.c"
@@ -168,8 +169,8 @@ static double median_sec(const Bench *b, const Kernel *k, Call *c, int runs)
     return sec[runs / 2];
 }
 
-/* The best of what is offered within so many bytes. */
-static void try_limit(const Bench *b, const Kernel *k, Call *c, int64_t limit, double nflop)
+/* The best of what is offered within so many bytes. Returns its seconds. */
+static double try_limit(const Bench *b, const Kernel *k, Call *c, int64_t limit, double nflop)
 {
     cublasLtMatmulHeuristicResult_t found[OFFERED];
     Product *p = c->state, kept = *p;
@@ -190,6 +191,7 @@ static void try_limit(const Bench *b, const Kernel *k, Call *c, int64_t limit, d
     else
         printf("  %6s %2s %4s", "-", "", "");
     *p = kept;
+    return best;
 }
 
 static void print_row(Bench *b, const Row *r, const Kernel *k, Call *c)
@@ -205,6 +207,8 @@ static void print_row(Bench *b, const Row *r, const Kernel *k, Call *c)
     printf("%-20s %6lld %6lld %6lld %-3s %-4s %8.3f %6.1f %5.1f %5.1f", r->what, (long long)r->m,
            (long long)r->n, (long long)r->k, r->layout, dtype_name(r->y), sec * 1e3,
            nflop / sec * 1e-12, 100 * nflop / sec / b->ceiling, (double)c->nbytes_work / 1048576);
+    double best = try_limit(b, k, c, ((const Product *)c->state)->parts, nflop);
+    printf("  x%6.3f", best > 0 ? sec / best : 0);
     for (int i = 0; i < NLIMIT; i++)
         try_limit(b, k, c, limits[i], nflop);
     printf("\n");
@@ -296,6 +300,7 @@ int main(int argc, char **argv)
     printf("%s, %d processors\n%-20s %6s %6s %6s %-8s %8s %6s %5s %5s", device.name,
            device.multiProcessorCount, "product", "M", "N", "K", "layout", "ms", "TF/s", "%",
            "MiB");
+    printf("  best of plan's   first");
     for (int i = 0; i < NLIMIT; i++)
         printf("  best of %2lld MiB", (long long)(limits[i] >> 20));
     printf("\n");

@@ -3,7 +3,8 @@
  * the arena, and by op and shape what calls take, waited for one by one, as a share of the
  * bandwidth or the product rate measured in the same run. Usage: gpu_step MODEL BATCH SEQ DTYPE
  * [RECOMPUTE [WORD...]]; brief: not the calls; gradients: forward and backward alone, with
- * parameters in DTYPE */
+ * parameters in DTYPE; machine=FILE|NAME|none: by which the step is planned (as tenon does without
+ * --machine) */
 #include "../include/tenon.h"
 
 #include <cuda_runtime_api.h>
@@ -24,6 +25,7 @@ typedef struct Bench {
     int64_t *ids;
     int64_t batch, seq, vocab;
     bool gradients, brief;
+    const char *machine;
     double bandwidth; /* bytes a second */
 } Bench;
 
@@ -181,17 +183,33 @@ static void read_words(Bench *b, int argc, char **argv)
 {
     for (int i = 6; i < argc; i++) {
         bool brief = !strcmp(argv[i], "brief"), gradients = !strcmp(argv[i], "gradients");
-        if (!brief && !gradients)
+        bool machine = !strncmp(argv[i], "machine=", 8);
+        if (machine)
+            b->machine = argv[i] + 8;
+        if (!brief && !gradients && !machine)
             argc = 0;
         b->brief |= brief;
         b->gradients |= gradients;
     }
     if (argc < 5) {
-        fprintf(stderr, "usage: gpu_step MODEL BATCH SEQ DTYPE [RECOMPUTE [brief|gradients]...]\n");
+        fprintf(stderr, "usage: gpu_step MODEL BATCH SEQ DTYPE [RECOMPUTE "
+                        "[brief|gradients|machine=FILE]...]\n");
         exit(2);
     }
     b->batch = atoll(argv[2]);
     b->seq = atoll(argv[3]);
+}
+
+/* The line of the plan that names its machine, and that of the ways that are not the first. */
+static void show_plan(const Bench *b)
+{
+    const char *text;
+    good(b, tn_plan_text(b->plan, 0, &text), "plan");
+    for (const char *line = text; line && *line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (!strncmp(line, "  estimate", 10) || !strncmp(line, "  ways", 6))
+            printf("%.*s\n", (int)strcspn(line, "\n"), line);
+    }
 }
 
 static double product_flop(const Bench *b)
@@ -214,11 +232,13 @@ int main(int argc, char **argv)
     o.backend = "cuda";
     o.dtype = argv[4];
     o.recompute = argc > 5 ? argv[5] : "none";
+    o.machine = b.machine;
     if (b.gradients)
         o.param_dtype = o.dtype;
     b.bandwidth = measure_bandwidth();
     double before = used_bytes();
     open_step(&b, argv, &o);
+    show_plan(&b);
     show_memory(&b, before);
     for (int i = 0; i < WARM + RUNS; i++) {
         struct timespec t[2];

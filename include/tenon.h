@@ -1636,7 +1636,8 @@ TN_API int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate);
 typedef struct tn_tune_step {
     const char *model; /* as tn_model_open takes it */
     int64_t batch, seq;
-    const tn_options *options; /* of its plan; machine and mesh are not read */
+    const tn_options *options; /* of its plan; machine and mesh are not read; all steps of a call have
+                                * one backend and device */
 } tn_tune_step;
 
 /* What tn_tune does. */
@@ -1663,17 +1664,18 @@ typedef struct tn_tune_options {
 
 /* Finds the fastest kernel for each call of some training steps, and how long each of their nodes
  * takes within the step, and writes a machine file of it, by which plans for this processor, library and
- * number of threads are made from then on, where options.machine is NULL. What a file of that path knows
+ * number of threads (for another backend: for it; for cuda: for this sort of GPU and version of cuBLASLt)
+ * are made from then on, where options.machine is NULL. What a file of that path knows
  * is kept and not measured again. The file grows aside, PATH.part, with each call that was measured:
  * a process that ends before the end leaves it, and PATH as it was, and the next goes on from there.
- * in: context; count steps, each of which runs on the processor; options
+ * in: context; count steps, each of which runs on its backend here; options
  * out: the file
  * error: FAIL: another process is measuring for the file (it holds PATH.lock), or the file cannot be
- *     written: what was measured before stays; FIT: a step needs more memory than there is; USAGE: nothing
- *     says where the file should be; 130: *stop; as tn_model_open, tn_graph_passes and tn_plan_new
+ *     written: what was measured before stays; or of cuda there is no GPU or no cuBLASLt; FIT: a step needs more memory than there is; USAGE: nothing
+ *     says where the file should be, steps are for several devices, or CPU seconds are asked of a GPU; 130: *stop; as tn_model_open, tn_graph_passes and tn_plan_new
  * cost: minutes: each kernel of each call at least twice, each step at least four times
  * from: `tenon tune`; FFTW's wisdom
- * see also: tn_tune_path, tn_threads */
+ * see also: tn_tune_path, tn_tune_path_for, tn_threads */
 TN_API int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count,
                    const tn_tune_options *options);
 
@@ -1687,6 +1689,16 @@ TN_API int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count,
  * from: `tenon tune`
  * see also: tn_tune */
 TN_API int tn_tune_path(tn_context *ctx, const char **path);
+
+/* The same for the backend and device of options: for cuda by what the GPU calls itself and the version of
+ * cuBLASLt.
+ * in: context; options
+ * out: *path, as of tn_tune_path
+ * error: FAIL: for cuda: no GPU, or no cuBLASLt; USAGE: unknown backend
+ * cost: for cuda it asks the driver
+ * from: `tenon tune --backend`
+ * see also: tn_tune_path */
+TN_API int tn_tune_path_for(tn_context *ctx, const tn_options *options, const char **path);
 
 /* Frees a program and unmaps its arena.
  * in: program (TN_TAKE), NULL allowed

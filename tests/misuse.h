@@ -176,6 +176,7 @@ CALL(tn_limit_product, P(0), P(1), W(2), P(3))
 CALL(tn_limit_streams, P(0), W(1), P(2))
 CALL(tn_tune, P(0), P(1), W(2), P(3))
 CALL(tn_tune_path, P(0), P(1))
+CALL(tn_tune_path_for, P(0), P(1), P(2))
 CALL_VOID(tn_program_free, P(0))
 CALL(tn_generator_new, P(0), I(1), P(2), P(3))
 CALL_VOID(tn_generator_bytes, P(0), P(1), P(2))
@@ -260,6 +261,7 @@ static const Row rows[] = {
     QUIET(tn_program_random, "Xi"),
     ROW(tn_limit_product, "Cpir"),       ROW(tn_limit_streams, "C.r"),
     ROW(tn_tune, "C0n0"),                ROW(tn_tune_path, "Cr"),
+    ROW(tn_tune_path_for, "Cor"),
     QUIET(tn_program_free, "0"),         ROW(tn_generator_new, "Mnor"),
     QUIET(tn_generator_bytes, "Nrr"),    ROW(tn_generator_start, "N0"),
     QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),

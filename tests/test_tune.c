@@ -1,6 +1,7 @@
 /* tn_tune: what it tells on the way, that it ends when it is asked to and goes on from there, that
- * a step which does not fit is left out, and that a context makes plans by the new file. What ends
- * the process, and folders: tests/tune.sh. */
+ * a step which does not fit is left out, and that a context makes plans by the new file; the same
+ * on a device whose memory the host cannot touch. What ends the process, and folders:
+ * tests/tune.sh. */
 #include "../include/tenon.h"
 #include "test.h"
 
@@ -82,7 +83,7 @@ static void test_stop(tn_context *ctx, const tn_tune_step *step)
 {
     Heard h = {.stop = 1};
     EXPECT(tune(ctx, step, 1, &h) == 130);
-    EXPECT(strstr(tn_error(ctx), "interrupted") && h.runs >= 1 && !h.done);
+    EXPECT(strstr(tn_error(ctx), "interrupted") && h.ways >= 1 && h.runs >= 1 && !h.done);
     EXPECT(!is_there("") && is_there(".part") && !is_there(".lock") && !is_there(".part.new"));
     Heard now = {.stopping = 1};
     EXPECT(tune(ctx, step, 1, &now) == 130 && now.goes_on && now.plans <= 1);
@@ -112,6 +113,31 @@ static void test_misfit(tn_context *ctx, const tn_tune_step *small)
     unlink(part);
 }
 
+/* The device has a file of its own; where there is none plans for it are made by the processor's.
+ */
+static void test_device(tn_context *ctx, tn_model *m)
+{
+    char cpu_path[300];
+    const char *found;
+    snprintf(cpu_path, sizeof cpu_path, "%s", path);
+    o.backend = "emulated";
+    EXPECT(planned_by(m, "(tuned, 1 core)"));
+    EXPECT(!tn_tune_path_for(ctx, &o, &found) && strstr(found, "/emulated-") && !is_there(".part"));
+    snprintf(path, sizeof path, "%s", found);
+    tn_tune_step step = {"tests/ref/llama-tiny", 2, 16, &o};
+    test_stop(ctx, &step);
+    unlink(cpu_path);
+    EXPECT(planned_by(m, "(tuned, 1 core)")); /* as it was read */
+    Heard h = {0}, again = {0};
+    EXPECT(!tune(ctx, &step, 1, &h));
+    EXPECT(h.goes_on && h.runs >= 8 && h.done == 1 && !h.known && !h.order);
+    EXPECT(h.step_sec > 0 && h.est_sec > 0.6 * h.step_sec && h.est_sec < 1.4 * h.step_sec);
+    EXPECT(!tune(ctx, &step, 1, &again) && again.known && !again.ways && !again.runs);
+    EXPECT(planned_by(m, "(tuned, 1 core)"));
+    o.backend = "cpu";
+    EXPECT(!planned_by(m, "(tuned, 1 core)")); /* the processor's is gone, and this is not its */
+}
+
 int main(void)
 {
     tn_context *ctx = tn_context_new();
@@ -132,6 +158,7 @@ int main(void)
     test_whole(ctx, &step);
     EXPECT(planned_by(m, "(tuned, 1 core)"));
     test_misfit(ctx, &step);
+    test_device(ctx, m);
     tn_context_free(ctx);
     unlink(path);
     rmdir(folder);

@@ -235,6 +235,50 @@ gives 2 'the model has 32 positions' tune $ref tests/ref/gpt2-tiny --batch-size 
 ok "nothing was measured before" [ ! -s "$dir/out" -a ! -e "$dir/shapes.part" ]
 gives 2 '--retune needs --resume' train $ref --batch $batch --steps 1 --out "$dir/no" --retune
 
+# ---- on a device beside the processor, and a run on it that keeps its kernels ----
+
+gives 2 '--clock cpu does not go with --backend cuda' tune "$@" --backend cuda
+gives 2 '--device 1: expected --backend cuda, found emulated' tune "$@" --backend emulated --device 1
+if [ ! -e /dev/nvidiactl ]; then
+    "$tenon" tune $ref --batch-size 2 --seq-len 16 --backend cuda >"$dir/out" 2>"$dir/err"
+    ok "without a GPU there is nothing to measure" [ $? -gt 0 ]
+    ok "why" grep -q 'expected a GPU, found none\|was built without it' "$dir/err"
+fi
+on_device() { "$tenon" plan $ref --batch-size 2 --seq-len 16 --threads 1 --backend emulated "$@" 2>"$dir/err" |
+    sed -n 's/.*a step  (\(.*\))/\1/p'; }
+device_file=$(dirname "$file")/emulated-$(basename "$file")
+ok "by the processor's file" [ "$(on_device)" = 'tuned, 1 core' ]
+mv "$file" "$dir/cpu"
+ok "by none" [ "$(on_device)" = "$row, 1 core" ]
+tune_device="tune $ref --batch-size 2 --seq-len 16 --threads 1 --dtype f32 --backend emulated"
+gives 0 '' train $ref --batch $batch --threads 1 --schedule constant --backend emulated --steps 4 --out "$dir/device-whole"
+tail -2 "$dir/out" >"$dir/device-want"
+gives 0 '' train $ref --batch $batch --threads 1 --schedule constant --backend emulated --steps 2 --out "$dir/device"
+"$tenon" $tune_device >"$dir/first.out" 2>"$dir/first.err" &
+pid=$!
+while ! grep -q '^way ' "$device_file.part" 2>/dev/null && kill -0 $pid 2>/dev/null; do sleep 0.01; done
+kill -INT $pid
+wait $pid
+ok "Ctrl-C on a device: exit code 130" [ $? = 130 ]
+cp "$device_file.part" "$dir/part"
+gives 0 "goes on from $device_file.part" $tune_device
+ok "on a device: what was measured is kept" [ "$(grep -cxFf "$dir/part" "$device_file")" -ge "$(grep -c '^way' "$dir/part")" ]
+ok "on a device: seconds of nodes" [ "$(grep -c '^sec "' "$device_file")" -gt 20 ]
+ok "on a device: a file of its own alone" [ "$(ls "$dir/cache")" = "$(basename "$device_file")" ]
+ok "plans for it are made by it" [ "$(on_device)" = 'tuned, 1 core' ]
+ok "none: as before" [ "$(on_device --machine none)" = "$row, 1 core" ]
+gives 0 "($row, 1 core)" plan $ref --batch-size 2 --seq-len 16 --threads 1 # it is not the processor's
+gives 0 'nothing is new' $tune_device
+gives 0 '' train --resume --steps 4 --out "$dir/device" --backend emulated
+ok "on a device, tuned since: no warning" not grep -q 'bits may differ' "$dir/err"
+ok "on a device, tuned since: the same steps" cmp -s "$dir/out" "$dir/device-want"
+head -c 1000 "$device_file" >"$dir/cut"
+cp "$dir/cut" "$device_file"
+ok "damaged: by none" [ "$(on_device)" = "$row, 1 core" ]
+ok "damaged: what to do" grep -q '^  the file is not used; `tenon tune --backend emulated` makes a new one$' "$dir/err"
+rm "$device_file"
+mv "$dir/cpu" "$file"
+
 # ---- a run keeps its kernels ----
 
 rm "$file"

@@ -293,6 +293,8 @@ static void find_here(void *arg)
     if (driver_of(d)->ready)
         driver_of(d)->ready(&x->ctx->ctx, 0);
     const Machine *m = machine_for(x->tmp, d, x->name), *here = machine_get(x->tmp, NULL, 1);
+    if (d->machine && machine_is_gpu(m))
+        gpu_check(m, 0, machine_is_text(x->name) || !x->name ? "machine" : x->name);
     if (d->machine ? machine_is_gpu(m) : machine_is_here(m))
         return;
     bool damaged = machine_is_text(x->name) && machine_is_gpu(m) == !d->machine;
@@ -320,7 +322,7 @@ static void print_machine(void *arg)
     const Plan *p = x->plan->p;
     Arena *a = x->plan->h.a;
     Buf b = {.a = a};
-    bool chooses = p->device->kernels == KERNELS_CPU && !p->machine->gpu;
+    bool chooses = (p->device->kernels == KERNELS_CUDA) == p->machine->gpu;
     Machine *m = chooses ? machine_copy(a, p->machine) : NULL;
     for (int i = 0; i < p->nstep && chooses; i++) {
         const Step *s = &p->step[i];

@@ -223,7 +223,8 @@ static void read_machine(void *arg)
     MachineArgs *x = arg;
     Buf b = {.a = x->tmp};
     const char *name = machine_asked(x->name);
-    const Machine *tuned = name ? NULL : machine_tuned(&x->ctx->ctx, par_threads());
+    const Machine *tuned =
+        name ? NULL : machine_tuned(&x->ctx->ctx, device_at(DEVICE_cpu), par_threads());
     if (tuned)
         machine_print(&b, tuned);
     else if (machine_is_file(name))

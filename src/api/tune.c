@@ -7,26 +7,31 @@
  * as it is. Other kernels may want their operands otherwise, so that the step is planned again,
  * until all calls are known. Then the whole step is run, and what each node takes there, caches as
  * they are, is kept by the node's key: by these seconds the step is planned from then on. What is
- * known from an earlier run is not measured again. */
+ * known from an earlier run is not measured again.
+ *
+ * Calls of a device beside the host are timed one by one, each waited for, and the step apart from
+ * that, as it runs: what waiting adds to each call is what they take too long together. */
 #include "tune.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 4, LEAST_RUNS = 3, MOST_TUNE_RUNS = 25, INTERRUPTED = 130 };
+enum { MOST_ROUNDS = 4, LEAST_RUNS = 3, MOST_TUNE_RUNS = 25, WARM_RUNS = 2, INTERRUPTED = 130 };
 
 #define CLEAR_GAIN  0.97 /* of the seconds of the kernel that the plan has */
 #define WAY_SEC     0.5  /* that the ways of a call take in turns, at least */
 #define RUNS_SEC    3    /* that runs of a whole step take, at least */
 #define LONG_SEC    20   /* with which fewer runs than LEAST_RUNS are enough */
 #define MOST_LONGER 1.5  /* than its calls a run is taken to be */
+#define MOST_WAIT   0.75 /* of what a call took, that it waited for */
 #define MOST_OFF    0.1  /* of the step, by which its estimate differs where nothing disturbs it */
 
 typedef struct Tuner {
     tn_context *ctx;
     Arena *a;
     const tn_tune_options *o;
+    TunedFor to;
     TuneFile *f;
     Map seen; /* keys measured here: "way KEY", "sec KEY" */
     tn_tune_news news;
@@ -124,7 +129,8 @@ static void plan_step(Subject *s)
 /* Operands of one call alone could take more than there is. */
 static void check_fit(const Subject *s)
 {
-    int64_t peak = s->plan->p->space[SPACE_MAIN].peak, available = memory_available();
+    int64_t peak = s->plan->p->space[SPACE_MAIN].peak,
+            available = driver_of(s->t->to.device)->available();
     char text[2][40];
     if (available >= 0 && peak > available)
         fail(&s->t->ctx->ctx, TN_FIT, "does not fit: a step needs %s, available are %s",
@@ -286,24 +292,37 @@ static int64_t expected_runs(double sec)
     return (int64_t)MIN(MAX(n, LEAST_RUNS), MOST_TUNE_RUNS);
 }
 
-/* Runs of the whole step: one that does not count, then some that are recorded. Returns how many;
- * sec: of each. */
-static int run_steps(Subject *s, double *sec)
+/* Runs of the whole step, recorded or as they are. Returns how many; sec: of each. */
+static int run_steps(Subject *s, bool recorded, double *sec)
 {
     Tuner *t = s->t;
     double all = 0;
     int n = 0;
-    tell(t, "run", 0, LEAST_RUNS, "");
-    run_step(s, 1);
-    s->program->x->trace = trace_new(s->program->h.a, s->plan->p, MOST_TUNE_RUNS, clock_of(t));
     while ((n < LEAST_RUNS && all < LONG_SEC) || (n < MOST_TUNE_RUNS && all < RUNS_SEC)) {
         look_for_stop(t);
         tell(t, "run", n, n ? expected_runs(all / n) : LEAST_RUNS, "");
-        trace_next(s->program->x->trace, n);
+        if (recorded)
+            trace_next(s->program->x->trace, n);
         sec[n] = run_step(s, n + 2);
         all += sec[n++];
     }
     return n;
+}
+
+/* Behind some that do not count, in which memory is new and libraries load what they run. Returns
+ * seconds of a run. */
+static double time_steps(Subject *s)
+{
+    Tuner *t = s->t;
+    double sec[MOST_TUNE_RUNS];
+    bool apart = !device_is_host(t->to.device);
+    tell(t, "run", 0, LEAST_RUNS, "");
+    for (int i = 0; i < (apart ? WARM_RUNS : 1); i++)
+        run_step(s, 1);
+    double whole = apart ? median_sec(sec, run_steps(s, false, sec)) : 0;
+    s->program->x->trace = trace_new(s->program->h.a, s->plan->p, MOST_TUNE_RUNS, clock_of(t));
+    int n = run_steps(s, true, sec);
+    return apart ? whole : median_sec(sec, n);
 }
 
 /* Times of the steps of the plan that have a key. */
@@ -343,15 +362,45 @@ static StepTimes *step_times(Subject *s)
     return t;
 }
 
-/* By how much more than its calls a run takes: what lies between them, and whatever else the
- * machine does, which a median of one call does not see. */
-static double longer(const Subject *s, const StepTimes *t, double step_sec)
+/* What a call took where it was timed is `wait` longer, but for a quarter of it, and in a step it
+ * takes `by` times the rest. */
+typedef struct Correction {
+    double wait, by;
+} Correction;
+
+static double without_wait(const Correction *x, double sec)
 {
-    double calls = 0;
-    for (int i = 0; i < s->plan->p->nstep; i++)
-        calls += t[i].median * t[i].count;
-    calls /= (double)MAX(trace_runs(s->program->x->trace), 1);
-    return calls > 0 ? MIN(MAX(step_sec / calls, 1), MOST_LONGER) : 1;
+    return MAX(sec - x->wait, (1 - MOST_WAIT) * sec);
+}
+
+/* Of the calls of a run together; n: how many those are. */
+static double calls_sec(const Subject *s, const StepTimes *t, const Correction *x, double *n)
+{
+    double sum = 0, count = 0, runs = (double)MAX(trace_runs(s->program->x->trace), 1);
+    for (int i = 0; i < s->plan->p->nstep; i++) {
+        if (s->plan->p->step[i].queue != QUEUE_COMPUTE)
+            continue;
+        sum += without_wait(x, t[i].median) * t[i].count;
+        count += t[i].count;
+    }
+    *n = count / runs;
+    return sum / runs;
+}
+
+/* Beside the host a call was waited for, which is alike for all. A run then takes longer than its
+ * calls by what lies between them, and whatever else the machine does, which a median of one call
+ * does not see. */
+static Correction correct(const Subject *s, const StepTimes *t, double step_sec)
+{
+    Correction x = {0, 1};
+    bool apart = !device_is_host(s->t->to.device);
+    double n, calls = calls_sec(s, t, &x, &n);
+    if (apart && n > 0)
+        x.wait = MAX(calls - step_sec, 0) / n;
+    calls = calls_sec(s, t, &x, &n);
+    if (calls > 0)
+        x.by = MIN(MAX(step_sec / calls, apart ? 1 / MOST_LONGER : 1), MOST_LONGER);
+    return x;
 }
 
 /* So many digits as say something. */
@@ -367,7 +416,7 @@ static void keep_seconds(Subject *s, double step_sec)
 {
     const Plan *p = s->plan->p;
     const StepTimes *t = step_times(s);
-    double by = longer(s, t, step_sec);
+    const Correction x = correct(s, t, step_sec);
     KeyTimes *list = NEWN(s->a, KeyTimes, p->nstep + 1);
     Map known = {.a = s->a};
     int n = 0;
@@ -381,7 +430,7 @@ static void keep_seconds(Subject *s, double step_sec)
             k->key = key;
             map_put(&known, key, k);
         }
-        k->sum += by * t[i].median;
+        k->sum += x.by * without_wait(&x, t[i].median);
         k->count++;
     }
     for (int i = 0; i < n; i++) {
@@ -395,11 +444,9 @@ static void keep_seconds(Subject *s, double step_sec)
 /* Returns what is estimated of what a run took. */
 static double measure_nodes(Subject *s)
 {
-    double sec[MOST_TUNE_RUNS];
     tell(s->t, "load", 0, 0, "");
     open_program(s);
-    int n = run_steps(s, sec);
-    s->t->news.step_sec = median_sec(sec, n);
+    s->t->news.step_sec = time_steps(s);
     keep_seconds(s, s->t->news.step_sec);
     plan_step(s);
     return s->plan->p->est.step / s->t->news.step_sec;
@@ -436,7 +483,6 @@ static Subject *open_step(const StepArgs *x)
 {
     Subject *s = NEW(x->a, Subject);
     *s = (Subject){.t = x->t, .a = x->a, .of = x->of, .o = *x->of->options};
-    s->o.backend = "cpu";
     s->o.machine = "none";
     s->o.mesh = NULL;
     s->o.memory = 0;
@@ -511,9 +557,13 @@ static bool tune_or_warn(Tuner *t, const TuneArgs *x, int step)
 static void tune(void *arg)
 {
     TuneArgs *x = arg;
-    Tuner t = {.ctx = x->ctx, .a = x->tmp, .o = x->o, .seen = {.a = x->tmp}};
+    Tuner t = {.ctx = x->ctx,
+               .a = x->tmp,
+               .o = x->o,
+               .to = tune_for_steps(&x->ctx->ctx, x->steps, x->count, x->o),
+               .seen = {.a = x->tmp}};
     look_at_steps(&t, x);
-    t.f = tune_open(x->tmp, x->o->path);
+    t.f = tune_open(x->tmp, x->o->path, &t.to);
     if (t.f->warning && x->o->warn)
         x->o->warn(x->o->arg, t.f->warning);
     t.news = (tn_tune_news){.nstep = x->count, .path = t.f->path, .goes_on = t.f->goes_on};
@@ -537,25 +587,4 @@ int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count, const tn_tune
             return TN_CODE_USAGE;
     TuneArgs x = {ctx, NULL, steps, count, options};
     return try_aside(ctx, &x.tmp, tune, &x);
-}
-
-typedef struct PathArgs {
-    Ctx *ctx;
-    const char *path;
-} PathArgs;
-
-static void find_path(void *arg)
-{
-    PathArgs *x = arg;
-    x->path = cache_path(memo_arena(x->ctx), par_threads());
-}
-
-int tn_tune_path(tn_context *ctx, const char **path)
-{
-    if (!GIVEN(ctx, ctx, path))
-        return TN_CODE_USAGE;
-    PathArgs x = {&ctx->ctx, NULL};
-    int code = (int)ctx_try(&ctx->ctx, find_path, &x);
-    *path = x.path;
-    return code;
 }

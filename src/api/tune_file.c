@@ -1,7 +1,7 @@
-/* The machine file that tn_tune makes. It grows aside: each save writes PATH.part.new, syncs it and
- * renames it to PATH.part, so that a process that is killed leaves what it has measured, and PATH
- * as it was; the next one goes on from there. A lock on PATH.lock, which ends with the process,
- * keeps two from measuring at once. Nothing else is left in the folder. */
+/* The machine file that tn_tune makes, and for what it is. It grows aside: each save writes
+ * PATH.part.new, syncs it and renames it to PATH.part, so that a process that is killed leaves what
+ * it has measured, and PATH as it was; the next one goes on from there. A lock on PATH.lock, which
+ * ends with the process, keeps two from measuring at once. Nothing else is left in the folder. */
 #include "tune.h"
 
 #include <errno.h>
@@ -58,19 +58,20 @@ static void lock(TuneFile *f)
 typedef struct Reading {
     Arena *a;
     const char *path;
+    const TunedFor *to;
     Machine *machine;
 } Reading;
 
 static void read_machine(void *arg)
 {
     Reading *x = arg;
-    x->machine = machine_copy(x->a, machine_of_file(x->a, x->path, par_threads()));
+    x->machine = machine_copy(x->a, machine_of_file(x->a, x->path, x->to));
 }
 
 /* NULL where there is none, or it cannot be read, which is kept as a warning. */
 static Machine *read_old(TuneFile *f, const char *path)
 {
-    Reading x = {.a = f->a, .path = path};
+    Reading x = {.a = f->a, .path = path, .to = &f->to};
     Ctx *ctx = arena_ctx(f->a);
     struct stat st;
     if (stat(path, &st) || !ctx_try(ctx, read_machine, &x))
@@ -90,22 +91,26 @@ static void check_old(const TuneFile *f, bool named)
     if (!S_ISREG(st.st_mode))
         fail(arena_ctx(a), TN_FAIL, "%s: not a regular file", f->path);
     if (named)
-        machine_of_file(a, f->path, par_threads());
+        machine_of_file(a, f->path, &f->to);
 }
 
-static Machine *new_machine(Arena *a)
+static Machine *new_machine(Arena *a, const TunedFor *to)
 {
-    Machine *m = machine_copy(a, machine_get(a, "none", par_threads()));
+    bool gpu = to->device->kernels == KERNELS_CUDA;
+    const char *row = gpu ? gpu_row(a, to->device, to->number) : "none";
+    Machine *m = machine_copy(a, machine_get(a, row, to->nthread));
     m->name = TUNED;
+    if (gpu)
+        machine_set_ways_for(m, 0, gpu_library(a, to->number));
     return m;
 }
 
 /* ---- opening and saving ---- */
 
-static const char *find_path(Arena *a, const char *path)
+static const char *find_path(Arena *a, const char *path, const TunedFor *to)
 {
     if (!path)
-        path = cache_path(a, par_threads());
+        path = cache_path(a, to);
     if (!path)
         fail(
             arena_ctx(a), TN_USAGE,
@@ -131,12 +136,13 @@ static void make_folder(Arena *a, const char *path)
         fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", folder, strerror(errno));
 }
 
-TuneFile *tune_open(Arena *a, const char *path)
+TuneFile *tune_open(Arena *a, const char *path, const TunedFor *to)
 {
     TuneFile *f = NEW(a, TuneFile);
     f->a = a;
     f->tmp = arena_tmp(a);
-    f->path = find_path(a, path);
+    f->to = *to;
+    f->path = find_path(a, path, to);
     f->part = arena_printf(a, "%s.part", f->path);
     f->aside = arena_printf(a, "%s.new", f->part);
     f->lock_path = arena_printf(a, "%s.lock", f->path);
@@ -149,7 +155,7 @@ TuneFile *tune_open(Arena *a, const char *path)
     if (!f->machine)
         f->machine = read_old(f, f->path);
     if (!f->machine)
-        f->machine = new_machine(a);
+        f->machine = new_machine(a, to);
     tune_save(f); /* what cannot be written is known before anything is measured */
     return f;
 }
@@ -194,4 +200,68 @@ void tune_end(TuneFile *f)
     tune_save(f);
     if (rename(f->part, f->path))
         fail(arena_ctx(f->a), TN_FAIL, "%s: cannot create: %s", f->path, strerror(errno));
+}
+
+/* ---- for what it is ---- */
+
+TunedFor tune_for(Ctx *ctx, const tn_options *o)
+{
+    TunedFor to = {device_get(ctx, o ? o->backend : NULL), o ? (int)o->device : 0, par_threads()};
+    const Driver *d = driver_of(to.device);
+    if (to.number && to.device->kernels != KERNELS_CUDA)
+        fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", to.number,
+             to.device->name);
+    if (d->ready)
+        d->ready(ctx, to.number);
+    if (to.device->kernels == KERNELS_CUDA && !gpu_library(memo_arena(ctx), to.number))
+        fail(ctx, TN_FAIL,
+             "--backend cuda: expected cuBLASLt, found none (LD_LIBRARY_PATH says where to look)");
+    return to;
+}
+
+TunedFor tune_for_steps(Ctx *ctx, const tn_tune_step *steps, int count, const tn_tune_options *o)
+{
+    TunedFor to = tune_for(ctx, steps[0].options);
+    for (int i = 1; i < count; i++) {
+        const tn_options *x = steps[i].options;
+        if (device_get(ctx, x->backend) != to.device || x->device != to.number)
+            fail(ctx, TN_USAGE, "step %d is for another device than the first: each has a file",
+                 i + 1);
+    }
+    if (o->cpu && to.device->kernels == KERNELS_CUDA)
+        fail(ctx, TN_USAGE, "what a GPU takes is no CPU time");
+    return to;
+}
+
+typedef struct PathArgs {
+    Ctx *ctx;
+    const tn_options *o; /* NULL: of the processor */
+    const char *path;
+} PathArgs;
+
+static void find_path_for(void *arg)
+{
+    PathArgs *x = arg;
+    TunedFor to = tune_for(x->ctx, x->o);
+    x->path = cache_path(memo_arena(x->ctx), &to);
+}
+
+int tn_tune_path(tn_context *ctx, const char **path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    PathArgs x = {&ctx->ctx, NULL, NULL};
+    int code = (int)ctx_try(&ctx->ctx, find_path_for, &x);
+    *path = x.path;
+    return code;
+}
+
+int tn_tune_path_for(tn_context *ctx, const tn_options *options, const char **path)
+{
+    if (!GIVEN(ctx, ctx, options, path) || !args_options(ctx, __func__, options))
+        return TN_CODE_USAGE;
+    PathArgs x = {&ctx->ctx, options, NULL};
+    int code = (int)ctx_try(&ctx->ctx, find_path_for, &x);
+    *path = x.path;
+    return code;
 }

@@ -155,9 +155,9 @@ tn_options rank_options(const tn_context *ctx, const Common *x)
 int rank_machine(tn_context *ctx, tn_options *o)
 {
     const char *set = getenv("TENON_MACHINE");
-    bool own = o->backend && !strcmp(o->backend, "cuda"); /* what was tuned is the processor's */
+    bool own = o->backend && !strcmp(o->backend, "cuda") && o->mesh;
     if (!o->machine && own && !(set && *set))
-        o->machine = "none";
+        o->machine = "none"; /* what ranks share is what was tuned on rank 0's processor */
     int code = tn_machine_share(ctx, o->machine, &o->machine);
     return tn_agree_code(ctx, code ? code : tn_machine_here(ctx, o->backend, o->machine));
 }

@@ -1,6 +1,6 @@
-/* tune: measures this machine's kernels at the shapes of models' steps, into the file by which
- * plans are made from then on. Without M what most runs consist of: the shapes of gpt2 and of the
- * demo, short and long, in both dtypes. */
+/* tune: measures this machine's kernels, or those of a device of it, at the shapes of models'
+ * steps, into the file by which plans for it are made from then on. Without M what most runs
+ * consist of: the shapes of gpt2 and of the demo, short and long, in both dtypes. */
 #include "cli.h"
 
 #include "../train/train.h"
@@ -84,16 +84,27 @@ static void print_step(const Tune *x, const tn_tune_news *n)
     fflush(stdout);
 }
 
+/* "2 threads"; or on what steps run beside the processor. */
+static const char *where_text(const Tune *x, char text[40])
+{
+    int n = tn_threads_used();
+    if (strcmp(x->c.o.backend, "cpu") != 0)
+        snprintf(text, 40, "--backend %s", x->c.o.backend);
+    else
+        snprintf(text, 40, "%d thread%s", n, n > 1 ? "s" : "");
+    return text;
+}
+
 /* Once there is something to measure. */
 static void say_before(Tune *x, const tn_tune_news *n)
 {
+    char where[40];
     x->told = true;
-    fprintf(
-        stderr,
-        "tenon: note: measures the kernels of %d step%s with %d thread%s, each call by all kernels "
-        "that take it, then the whole step; minutes, in which nothing else should run; what is "
-        "measured is kept if this is ended\n",
-        x->count, x->count > 1 ? "s" : "", tn_threads_used(), tn_threads_used() > 1 ? "s" : "");
+    fprintf(stderr,
+            "tenon: note: measures the kernels of %d step%s with %s, each call by all kernels that "
+            "take it, then the whole step; minutes, in which nothing else should run; what is "
+            "measured is kept if this is ended\n",
+            x->count, x->count > 1 ? "s" : "", where_text(x, where));
     if (n->goes_on)
         fprintf(stderr, "tenon: note: goes on from %s.part\n", n->path);
 }
@@ -122,21 +133,21 @@ static void show(void *arg, const tn_tune_news *n)
 static void say_after(const Tune *x, const char *path)
 {
     const char *set = getenv("TENON_MACHINE");
-    int n = tn_threads_used();
+    char where[40];
     if (x->output)
         fprintf(stderr, "tenon: note: %s: --machine %s makes plans by it\n", path, path);
     else if (set && *set)
         fprintf(stderr, "tenon: note: %s: not used while TENON_MACHINE is set, which is \"%s\"\n",
                 path, set);
     else
-        fprintf(stderr, "tenon: note: %s: plans for %d thread%s are made by it from now on\n", path,
-                n, n > 1 ? "s" : "");
+        fprintf(stderr, "tenon: note: %s: plans for %s are made by it from now on\n", path,
+                where_text(x, where));
 }
 
 static int measure(tn_context *ctx, Tune *x)
 {
     const char *path = x->output;
-    int code = path ? 0 : tn_tune_path(ctx, &path);
+    int code = path ? 0 : tn_tune_path_for(ctx, &x->c.o, &path);
     if (!code && !path)
         code = tn_context_fail(ctx, TN_CODE_USAGE,
                                "tune: none of TENON_CACHE, XDG_CACHE_HOME and HOME says where the "
@@ -176,6 +187,9 @@ static int parse(int argc, char **argv, Tune *x)
     if (code < 0 && !strcmp(x->clock, "cpu") && option_given(x->table, "threads") &&
         x->c.threads != 1)
         return report(TN_CODE_USAGE, "tune: --clock cpu is for one thread");
+    if (code < 0 && !strcmp(x->clock, "cpu") && !strcmp(x->c.o.backend, "cuda"))
+        return report(TN_CODE_USAGE, "tune: --clock cpu does not go with --backend cuda: what a "
+                                     "GPU takes is no CPU time");
     if (code < 0 && x->output && !strcmp(x->output, "-"))
         return report(TN_CODE_USAGE, "tune: --output: expected a file, which grows as it measures");
     if (code < 0)

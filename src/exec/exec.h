@@ -278,17 +278,18 @@ int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls);
 typedef struct WayTime {
     const Kernel *kernel;
     bool taken; /* by the plan */
-    double sec; /* of one run, alone: the median of `runs`; negative: it failed */
+    double sec; /* of one run, alone: the median of `runs`; negative: it failed, or another kernel
+                   stands in for it */
     int runs;
 } WayTime;
 
 enum { MOST_WAYS = 32 };
 
-/* How many ways a step of a plan has, 0 of what computes nothing on the host: collectives, copies
- * between memories, what only the reference does. */
+/* How many ways a step of a plan has, 0 of what is no kernel's: collectives, copies between
+ * memories, what only the reference does. */
 int way_count(const Plan *p, int step);
-/* Times them all, in turns until `most` seconds have gone, and each at least once; returns how
- * many. Operands and workspaces are memory of tmp, which is not reset. */
+/* Times them all on the plan's device, in turns until `most` seconds have gone, and each at least
+ * once; returns how many. Operands, workspaces and queues are tmp's, which is not reset. */
 int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(void),
               WayTime way[MOST_WAYS]);
 

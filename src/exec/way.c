@@ -1,19 +1,28 @@
 /* The ways of a call, kernels of its op that accept it as it lies, each timed alone: in turns, so
  * that whatever else the machine does meets all alike, on one set of operands, with the plan's
- * threads. Floating-point operands are 0.0115 (f16: 1.06), so that neither denormals nor zeros
- * change the speed, booleans true, integers 0, which is in every range. Results lie over operands
- * where the plan has it so.
+ * threads. They lie in memory of the plan's device, and runs are work for its queue. Floating-point
+ * operands are random numbers of either sign from 1/2 to 1 (f16: 1.75 to 2, f64: below 0.01), as
+ * the power that a GPU draws, and so its clock, depends on the data; booleans are true, integers 0,
+ * which is in every range. Results lie over operands where the plan has it so.
  *
- * A first run is not counted where it is short: code, scratchpad and memory are new then. A way
- * whose fastest run is far above the best way's is not run again, so that the most that this takes
- * is two runs of each and what was asked for. */
+ * A device beside the host is given several runs between two looks at the clock, so that what it
+ * takes to start one does not decide.
+ *
+ * A first run is not counted where it is short: code, scratchpad and memory are new then; nor
+ * beside the host, where libraries then load what they run. A way whose fastest run is far above
+ * the best way's is not run again, so that the most that this takes is two or three runs of each
+ * and what was asked for. */
 #include "exec.h"
 
+#include <errno.h>
+#include <math.h>
 #include <string.h>
 
-enum { MOST_TURNS = 100, FEW_TURNS = 3 };
+enum { MOST_TURNS = 100, FEW_TURNS = 3, MOST_EACH = 50, BLOCK = 1 << 20 };
 
-#define SHORT_RUN 0.1 /* seconds */
+#define SHORT_RUN 0.1  /* seconds */
+#define FAR_ABOVE 4    /* times the best: not worth another run */
+#define EACH_SEC  2e-3 /* between two looks at the clock, where the device computes by itself */
 
 /* ---- which ---- */
 
@@ -22,8 +31,8 @@ static int find_ways(const Plan *p, int step, WayTime *way, int most)
 {
     const Step *s = &p->step[step];
     int n = 0;
-    if (s->kind != STEP_CALL || !s->kernel || !device_is_host(p->device) ||
-        s->node->op->class == CLASS_COLLECTIVE || node_transfers(s->node))
+    if (s->kind != STEP_CALL || !s->kernel || s->node->op->class == CLASS_COLLECTIVE ||
+        node_transfers(s->node))
         return 0;
     const Kernel *k = op_kernels(s->node->op, p->device->kernels);
     for (; k && k->name && n < most; k++)
@@ -36,6 +45,53 @@ int way_count(const Plan *p, int step)
 {
     WayTime way[MOST_WAYS];
     return find_ways(p, step, way, MOST_WAYS);
+}
+
+/* ---- the device ---- */
+
+/* Where calls of a plan are timed. All that is made lives in tmp. */
+typedef struct Bench {
+    Arena *tmp;
+    const Plan *p;
+    const Driver *driver;
+    Queues *queues;
+    double (*clock)(void);
+    char *random; /* BLOCK bytes */
+} Bench;
+
+/* Each 16 bits are a number of either sign from 1/2 to 1 of bf16; so is every f32 of them. */
+static void fill_random(char *to)
+{
+    uint64_t z = 88172645463325252u;
+    for (int i = 0; i < BLOCK / 2; i++) {
+        z ^= z << 13, z ^= z >> 7, z ^= z << 17;
+        uint16_t x = (uint16_t)((z & 0x807f) | 0x3f00);
+        memcpy(to + 2 * i, &x, sizeof x);
+    }
+}
+
+static Bench bench_open(Arena *tmp, const Plan *p, double (*clock)(void))
+{
+    Bench b = {.tmp = tmp, .p = p, .driver = driver_of(p->device), .clock = clock};
+    if (b.driver->ready)
+        b.driver->ready(arena_ctx(tmp), p->number);
+    b.queues = b.driver->open(tmp, p->number);
+    b.random = b.driver->host_memory ? b.driver->host_memory(tmp, BLOCK) : arena_alloc(tmp, BLOCK);
+    fill_random(b.random);
+    return b;
+}
+
+/* Has it run on the queue of kernels, and waits for it. 0, or -1 with the reason. */
+static int run_alone(const Bench *b, int (*run)(const Work *w, char *message), void *arg,
+                     char *message)
+{
+    b->driver->launch(b->queues, QUEUE_COMPUTE, &(Work){.run = run, .arg = arg});
+    int bad = b->driver->finish(b->queues, message);
+    Fault *f = b->queues->fault;
+    if (!f || !f->noted)
+        return bad;
+    *f = (Fault){0};
+    return -1;
 }
 
 /* ---- operands ---- */
@@ -63,40 +119,70 @@ static int under_result(const Step *s, int k)
     return -1;
 }
 
-static void unmap(void *m)
+typedef struct Mapped {
+    const Driver *driver;
+    Memory m;
+} Mapped;
+
+static void unmap(void *arg)
 {
-    memory_unmap(m);
+    Mapped *x = arg;
+    x->driver->unmap(&x->m);
 }
 
-static char *map_bytes(Arena *tmp, int64_t nbytes)
+/* Where work finds it. */
+static char *map_bytes(const Bench *b, int64_t nbytes)
 {
-    Memory *m = NEW(tmp, Memory);
-    m->nbytes = (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
-    int why = memory_map(m, 0);
+    Mapped *x = NEW(b->tmp, Mapped);
+    nbytes = (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+    *x = (Mapped){b->driver,
+                  {.space = SPACE_MAIN, .number = b->p->number, .nbytes = MAX(nbytes, PLAN_ALIGN)}};
+    int why = b->driver->map(&x->m);
     if (why)
-        fail(arena_ctx(tmp), TN_FAIL, "cannot map %lld bytes to time a call: %s",
-             (long long)m->nbytes, strerror(why));
-    arena_defer(tmp, unmap, m);
-    return m->at;
+        fail(arena_ctx(b->tmp), why == ENOMEM ? TN_FIT : TN_FAIL,
+             "cannot map %lld bytes to time a call: %s", (long long)x->m.nbytes, strerror(why));
+    arena_defer(b->tmp, unmap, x);
+    return x->m.work_at;
 }
 
-static void fill_tensor(Arena *tmp, Tensor *t)
+typedef struct Fill {
+    const Bench *b;
+    DType dtype;
+    char *to;
+    int64_t nbytes;
+} Fill;
+
+static int fill(const Work *w, char *message)
 {
+    const Fill *f = w->arg;
+    const Driver *d = f->b->driver;
+    (void)message;
+    if (!dtype_float(f->dtype))
+        d->fill(w->stream, f->to, f->dtype == BOOL, f->nbytes);
+    for (int64_t at = 0; at < f->nbytes && dtype_float(f->dtype); at += BLOCK)
+        d->copy(w->stream, f->to + at, f->b->random, MIN(BLOCK, f->nbytes - at));
+    return 0;
+}
+
+static void fill_tensor(const Bench *b, Tensor *t)
+{
+    char message[RUN_MESSAGE];
     int64_t first, nbytes = span(t, &first) * dtype_size(t->dtype);
-    char *at = map_bytes(tmp, nbytes);
-    memset(at, t->dtype == BOOL ? 1 : dtype_float(t->dtype) ? 0x3c : 0, (size_t)nbytes);
+    char *at = map_bytes(b, nbytes);
+    if (run_alone(b, fill, &(Fill){b, t->dtype, at, nbytes}, message))
+        fail(arena_ctx(b->tmp), TN_FAIL, "cannot fill the operands of a call: %s", message);
     t->data = at + first * dtype_size(t->dtype);
 }
 
 /* The step's call, with tensors and memory of its own. */
-static Call copy_call(Arena *tmp, const Step *s)
+static Call copy_call(const Bench *b, const Step *s)
 {
     Call c = s->call;
-    c.in = NEWN(tmp, Tensor, c.nin + 1);
-    c.out = NEWN(tmp, Tensor, c.nout + 1);
+    c.in = NEWN(b->tmp, Tensor, c.nin + 1);
+    c.out = NEWN(b->tmp, Tensor, c.nout + 1);
     for (int i = 0; i < c.nin; i++) {
         c.in[i] = s->call.in[i];
-        fill_tensor(tmp, &c.in[i]);
+        fill_tensor(b, &c.in[i]);
     }
     for (int k = 0; k < c.nout; k++) {
         int under = under_result(s, k);
@@ -104,7 +190,7 @@ static Call copy_call(Arena *tmp, const Step *s)
         if (under >= 0)
             c.out[k].data = c.in[under].data;
         else
-            fill_tensor(tmp, &c.out[k]);
+            fill_tensor(b, &c.out[k]);
     }
     return c;
 }
@@ -113,27 +199,56 @@ static Call copy_call(Arena *tmp, const Step *s)
 
 typedef struct Timed {
     Call call;
-    double sec[MOST_TURNS], least;
-    int n;
-    bool out; /* is not run again */
+    double sec[MOST_TURNS], least, first; /* first: when it was warm, counted or not */
+    int n, each;                          /* each: runs between two looks at the clock */
+    bool out;                             /* is not run again */
 } Timed;
 
-static void make_ready(Arena *tmp, const Call *c, const WayTime *way, Timed *t)
+/* A kernel for which another stands in has no times of its own. */
+static void make_ready(const Bench *b, const Call *c, const WayTime *way, Timed *t)
 {
+    const Kernel *k = way->kernel;
     t->call = *c;
-    kernel_prepare(way->kernel, &t->call, tmp);
-    t->call.work = t->call.nbytes_work ? map_bytes(tmp, t->call.nbytes_work) : NULL;
+    t->each = 1;
+    kernel_prepare(k, &t->call, b->tmp);
+    t->call.work = t->call.nbytes_work ? map_bytes(b, t->call.nbytes_work) : NULL;
+    t->out = k->own && !k->own(&t->call);
+}
+
+typedef struct Run {
+    const Bench *b;
+    const WayTime *way;
+    Timed *t;
+    double sec;
+} Run;
+
+static int run_each(const Work *w, char *message)
+{
+    Run *r = w->arg;
+    const Bench *b = r->b;
+    Call *c = &r->t->call;
+    par_set_threads(b->p->nthread); /* of the queue's own thread */
+    c->stream = w->stream;
+    c->fault = b->queues->fault;
+    double start = b->clock();
+    for (int i = 0; i < r->t->each; i++)
+        if (r->way->kernel->run(c)) {
+            snprintf(message, RUN_MESSAGE, "%s", c->message);
+            return -1;
+        }
+    if (b->driver->wait_for)
+        b->driver->wait_for(w->stream);
+    r->sec = (b->clock() - start) / r->t->each;
+    return 0;
 }
 
 /* Seconds of one run, -1 where it failed. */
-static double run_once(const WayTime *way, Timed *t, double (*clock)(void))
+static double run_once(const Bench *b, const WayTime *way, Timed *t)
 {
-    double start = clock();
-    if (way->kernel->run(&t->call)) {
-        t->out = true;
-        return -1;
-    }
-    return clock() - start;
+    char message[RUN_MESSAGE];
+    Run r = {b, way, t, -1};
+    t->out = t->out || run_alone(b, run_each, &r, message);
+    return t->out ? -1 : r.sec;
 }
 
 static void count_run(Timed *t, double sec)
@@ -142,11 +257,32 @@ static void count_run(Timed *t, double sec)
     t->least = t->n++ ? MIN(t->least, sec) : sec;
 }
 
-static void warm_up(const WayTime *way, Timed *t, double (*clock)(void))
+static void warm_up(const Bench *b, const WayTime *way, Timed *t)
 {
-    double sec = run_once(way, t, clock);
+    double sec = run_once(b, way, t);
+    if (!device_is_host(b->p->device) && !t->out) {
+        sec = run_once(b, way, t);
+        t->each = (int)MIN(MAX(ceil(EACH_SEC / MAX(sec, 1e-9)), 1), MOST_EACH);
+    }
+    t->first = sec;
     if (sec >= SHORT_RUN)
         count_run(t, sec);
+}
+
+/* Beside the host a first run is as good as any other, and may take a thousand times the best. */
+static void drop_far(const WayTime *way, Timed *t, int n)
+{
+    double best = -1;
+    for (int i = 0; i < n; i++)
+        if (!t[i].out && (best < 0 || t[i].first < best))
+            best = t[i].first;
+    for (int i = 0; i < n; i++) {
+        if (t[i].out || way[i].taken || t[i].first <= FAR_ABOVE * best)
+            continue;
+        t[i].out = true;
+        if (!t[i].n)
+            count_run(&t[i], t[i].first);
+    }
 }
 
 /* One run slows down while others work, so that one alone says less than several. */
@@ -161,18 +297,20 @@ static void drop_slow(const WayTime *way, Timed *t, int n)
             t[i].out = t[i].out || t[i].least > (t[i].n < FEW_TURNS ? 1.5 : 1.15) * best;
 }
 
-static void take_turns(const WayTime *way, Timed *t, int n, double most, double (*clock)(void))
+static void take_turns(const Bench *b, const WayTime *way, Timed *t, int n, double most)
 {
-    double start = clock();
+    double start = b->clock();
     for (int i = 0; i < n; i++)
-        warm_up(&way[i], &t[i], clock);
+        warm_up(b, &way[i], &t[i]);
+    if (!device_is_host(b->p->device))
+        drop_far(way, t, n);
     for (int turn = 0; turn < MOST_TURNS - 1; turn++) {
         for (int i = 0; i < n; i++) {
-            double sec = t[i].out ? -1 : run_once(&way[i], &t[i], clock);
+            double sec = t[i].out ? -1 : run_once(b, &way[i], &t[i]);
             if (sec >= 0)
                 count_run(&t[i], sec);
         }
-        if (clock() - start > most)
+        if (b->clock() - start > most)
             return;
         drop_slow(way, t, n);
     }
@@ -185,13 +323,14 @@ int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(
     sigset_t mask;
     if (!n)
         return 0;
-    Call c = copy_call(tmp, &p->step[step]);
+    Bench b = bench_open(tmp, p, clock);
+    Call c = copy_call(&b, &p->step[step]);
     Timed *t = NEWN(tmp, Timed, n);
     par_set_threads(p->nthread);
     for (int i = 0; i < n; i++)
-        make_ready(tmp, &c, &way[i], &t[i]);
+        make_ready(&b, &c, &way[i], &t[i]);
     signals_hold(&mask);
-    take_turns(way, t, n, most, clock);
+    take_turns(&b, way, t, n, most);
     signals_release(&mask);
     par_set_threads(before);
     for (int i = 0; i < n; i++) {

@@ -1,8 +1,9 @@
-/* The file that `tenon tune` has made on this processor, by which plans are made where the user
- * names no machine: as FFTW's wisdom. It lies in the user's folder of caches, one for each
- * processor, version of the library and number of threads. A context reads it once, so that all
- * passes and plans of a compilation have one machine. One that is damaged, or of another processor,
- * library or number of threads, is left alone: the row of the processor stands for it, and a
+/* The file that `tenon tune` has made here, by which plans are made where the user names no
+ * machine: as FFTW's wisdom. It lies in the user's folder of caches, one for each processor,
+ * version of the library and number of threads; for a device beside the processor one of its own,
+ * of GPUs for each sort and version of the library. A context reads it once, so that all passes and
+ * plans of a compilation have one machine. One that is damaged, or of another processor, GPU,
+ * library or number of threads, is left alone: the row of the processor or GPU stands for it, and a
  * warning waits for whoever can give it. */
 #include "machine.h"
 
@@ -55,8 +56,7 @@ static void fill_brand(char brand[49])
 #endif
 }
 
-/* Letters and digits in lower case; all else between them becomes one hyphen. */
-static char *plain_words(Arena *a, const char *text)
+char *plain_words(Arena *a, const char *text)
 {
     Buf b = {.a = a};
     for (bool gap = false; *text; text++) {
@@ -73,69 +73,87 @@ static char *plain_words(Arena *a, const char *text)
     return b.text ? b.text : arena_strdup(a, "");
 }
 
-const char *cache_path(Arena *a, int nthread)
+const char *cache_path(Arena *a, const TunedFor *to)
 {
-    const char *folder = cache_folder(a);
+    const char *folder = cache_folder(a), *gpu = NULL;
+    bool is_gpu = to->device->kernels == KERNELS_CUDA;
     char brand[49];
-    if (!folder)
+    if (folder && is_gpu)
+        gpu = gpu_library(a, to->number);
+    if (!folder || (is_gpu && !gpu))
         return NULL;
+    if (gpu)
+        return arena_printf(a, "%s/%s.machine", folder, plain_words(a, gpu));
     fill_brand(brand);
     const char *words =
-        arena_printf(a, "%s %s %s", brand, machine_get(a, "none", 1)->like, machine_library(a));
-    return arena_printf(a, "%s/%s-%d-thread%s.machine", folder, plain_words(a, words), nthread,
-                        nthread > 1 ? "s" : "");
+        arena_printf(a, "%s %s %s %s", device_is_host(to->device) ? "" : to->device->name, brand,
+                     machine_get(a, "none", 1)->like, machine_library(a));
+    return arena_printf(a, "%s/%s-%d-thread%s.machine", folder, plain_words(a, words), to->nthread,
+                        to->nthread > 1 ? "s" : "");
 }
 
 /* ---- what is in it ---- */
 
-/* What a context has found for a number of threads. */
+/* What a context has found. */
 typedef struct Tuned {
-    int nthread;
+    TunedFor to;
     const Machine *machine; /* NULL: the row of the processor stands */
     const char *warning;    /* of a file that is left alone; NULL: none, or it was given */
     struct Tuned *next;
 } Tuned;
 
-Machine *machine_of_file(Arena *a, const char *path, int nthread)
+Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to)
 {
     Ctx *ctx = arena_ctx(a);
     size_t len;
     const char *text = file_read_regular(a, path, &len);
     Machine *m = machine_parse(a, text, len, path);
+    if (to->device->kernels == KERNELS_CUDA) {
+        if (!m->gpu)
+            fail(ctx, TN_FAIL, "%s: expected a machine that is like a GPU, found like %s", path,
+                 m->like);
+        gpu_check(m, to->number, path);
+        return m;
+    }
     if (!machine_is_here(m))
         fail(ctx, TN_FAIL, "%s: expected a machine that is like this processor, found like %s",
              path, m->like);
-    machine_check_ways(m, nthread, path);
-    m->cores = nthread;
+    machine_check_ways(m, to->nthread, path);
+    m->cores = to->nthread;
     return m;
 }
 
 typedef struct Reading {
     Arena *a;
     const char *path;
-    int nthread;
+    const TunedFor *to;
     const Machine *machine;
 } Reading;
 
 static void read_file(void *arg)
 {
     Reading *x = arg;
-    x->machine = machine_of_file(x->a, x->path, x->nthread);
+    x->machine = machine_of_file(x->a, x->path, x->to);
+}
+
+static const char *tune_words(Arena *a, const Device *d)
+{
+    return device_is_host(d) ? "" : arena_printf(a, " --backend %s", d->name);
 }
 
 /* A failure is a warning, and leaves the context's message as it was. */
 static void read_tuned(Ctx *ctx, Tuned *t)
 {
     Arena *a = memo_arena(ctx);
-    Reading x = {.a = a, .path = cache_path(a, t->nthread), .nthread = t->nthread};
+    Reading x = {.a = a, .path = cache_path(a, &t->to), .to = &t->to};
     struct stat st;
     if (!x.path || stat(x.path, &st)) /* it cannot be there, or is not */
         return;
     char *message = arena_strdup(a, ctx->message);
     Code code = ctx->code;
     if (ctx_try(ctx, read_file, &x))
-        t->warning = arena_printf(a, "%s\n  the file is not used; `tenon tune` makes a new one",
-                                  ctx->message);
+        t->warning = arena_printf(a, "%s\n  the file is not used; `tenon tune%s` makes a new one",
+                                  ctx->message, tune_words(a, t->to.device));
     else
         t->machine = x.machine;
     memcpy(ctx->message, message, strlen(message) + 1);
@@ -153,15 +171,15 @@ static Tuned **tuned_of(Ctx *ctx)
     return first;
 }
 
-const Machine *machine_tuned(Ctx *ctx, int nthread)
+const Machine *machine_tuned(Ctx *ctx, const Device *d, int nthread)
 {
     Tuned **first = tuned_of(ctx), *t = *first;
-    while (t && t->nthread != nthread)
+    while (t && (t->to.device != d || t->to.nthread != nthread))
         t = t->next;
     if (t)
         return t->machine;
     t = NEW(memo_arena(ctx), Tuned);
-    *t = (Tuned){.nthread = nthread, .next = *first};
+    *t = (Tuned){.to = {d, 0, nthread}, .next = *first};
     *first = t;
     read_tuned(ctx, t);
     return t->machine;

@@ -222,8 +222,10 @@ const Machine *machine_get(Arena *a, const char *name, int nthread)
 const Machine *machine_for(Arena *a, const Device *d, const char *name)
 {
     const char *asked = machine_asked(name);
-    bool tunes = !asked && !d->machine && d->kernels == KERNELS_CPU;
-    const Machine *tuned = tunes ? machine_tuned(arena_ctx(a), par_threads()) : NULL;
+    const Device *cpu = device_at(DEVICE_cpu);
+    const Machine *tuned = asked ? NULL : machine_tuned(arena_ctx(a), d, par_threads());
+    if (!asked && !tuned && d != cpu && d->kernels == cpu->kernels)
+        tuned = machine_tuned(arena_ctx(a), cpu, par_threads());
     bool none = !asked || !strcmp(asked, "none");
     return tuned ? tuned : machine_get(a, none ? d->machine : asked, par_threads());
 }
@@ -232,6 +234,8 @@ const Machine *machine_for(Arena *a, const Device *d, const char *name)
 
 const char *machine_title(Arena *a, const Machine *m)
 {
+    if (m->gpu && strcmp(m->name, m->like) != 0)
+        return arena_printf(a, "%s, %s", m->name, m->like);
     if (m->gpu)
         return m->name;
     return arena_printf(a, "%s, %d core%s", m->name, m->cores, m->cores > 1 ? "s" : "");

@@ -20,13 +20,13 @@ const Machine *machine_get(Arena *a, const char *name, int nthread);
 bool machine_is_file(const char *name); /* whether it would be looked for in a file */
 bool machine_is_text(const char *name); /* whether it is a text as machine_print writes it */
 /* The same of what runs on d: "none" is its own; NULL what the environment's TENON_MACHINE says,
- * else where that is this processor what was tuned here, else as "none". */
+ * else what was tuned here for d, or for the processor whose kernels d runs, else as "none". */
 const Machine *machine_for(Arena *a, const Device *d, const char *name);
 /* Whether it stands for the processor that runs this: by instruction set, not by speed. */
 bool machine_is_here(const Machine *m);
 bool machine_is_gpu(const Machine *m);
 const char *machine_name(const Machine *m);
-const char *machine_title(Arena *a, const Machine *m); /* "avx2, 4 cores" */
+const char *machine_title(Arena *a, const Machine *m); /* "avx2, 4 cores"; "tuned, h100" */
 uint64_t machine_hash(const Machine *m);               /* of its name and all figures used */
 void machine_print(Buf *b, const Machine *m);          /* in the form of a file */
 const char *machine_list(Arena *a);                    /* names of the rows, separated by spaces */
@@ -53,9 +53,10 @@ Machine *machine_copy(Arena *a, const Machine *m);
  * the kernel is none. */
 void machine_set_way(Machine *m, const char *key, const char *kernel);
 void machine_set_sec(Machine *m, const char *key, double sec);
-/* For how many threads and which library, before or after; else for those in use. */
+/* For how many threads (0: any) and which library, before or after; else for those in use. */
 void machine_set_ways_for(Machine *m, int nthread, const char *library);
-/* Fails where ways or seconds were measured with another number of threads, or another library. */
+/* Fails where a processor's ways or seconds were measured with another number of threads, or
+ * another library. Plans may be priced by those of a GPU that is not here. */
 void machine_check_ways(const Machine *m, int nthread, const char *file);
 /* What was said of a key: NULL, or less than 0: nothing. */
 const char *machine_known_way(const Machine *m, const char *key);
@@ -64,22 +65,40 @@ double machine_known_sec(const Machine *m, const char *key);
 const char *machine_call_way(const Machine *m, const Call *c);
 double machine_node_sec(const Machine *m, const Node *n);
 double machine_call_sec(const Machine *m, const Call *c);
-/* Of which ways and seconds are measured: "onednn 2.6.3". */
+/* Of which a processor's ways and seconds are measured: "onednn 2.6.3". */
 const char *machine_library(Arena *a);
 
-/* ---- cache.c: the file of what was tuned on this processor ---- */
+/* ---- gpu.c: the GPU at hand ---- */
+
+/* Of which the ways and seconds of the GPU of that number are measured, and what it calls itself:
+ * "cublaslt 13.1.0, NVIDIA H200"; NULL: there is none, or no library. */
+const char *gpu_library(Arena *a, int number);
+/* The row that its name says, else that by which d is priced. */
+const char *gpu_row(Arena *a, const Device *d, int number);
+/* Fails where ways or seconds of m were measured on another sort of GPU (TN_USAGE) or with another
+ * version of the library (TN_FAIL) than are here. */
+void gpu_check(const Machine *m, int number, const char *file);
+
+/* ---- cache.c: the file of what was tuned here ---- */
+
+/* What a file is tuned for: a device; of GPUs its number, of the processor how many threads. */
+typedef struct TunedFor {
+    const Device *device;
+    int number, nthread;
+} TunedFor;
 
 /* name, or of NULL what TENON_MACHINE says; NULL where that is not set either. */
 const char *machine_asked(const char *name);
-/* Where it is for that number of threads; NULL: the environment names no folder. */
-const char *cache_path(Arena *a, int nthread);
-/* Its machine, which a context reads once; NULL: there is none that holds. */
-const Machine *machine_tuned(Ctx *ctx, int nthread);
+/* Where it is; NULL: the environment names no folder, or there is no GPU. */
+const char *cache_path(Arena *a, const TunedFor *to);
+/* Its machine, which a context reads once; NULL: there is none that holds. Of GPUs that of the
+ * first. */
+const Machine *machine_tuned(Ctx *ctx, const Device *d, int nthread);
 void machine_forget(Ctx *ctx); /* it is read again: there is a new one */
 /* Why a file was left alone, said once; NULL: nothing is to be said. */
 const char *machine_warning(Ctx *ctx);
-/* A machine of a regular file that stands for this processor with so many threads; else fails. */
-Machine *machine_of_file(Arena *a, const char *path, int nthread);
+/* A machine of a regular file that stands for what is here; else fails. */
+Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to);
 
 /* ---- node.c: seconds of computing ---- */
 
@@ -169,7 +188,7 @@ struct Machine {
     double figure[NFIGURE];
     Share share[NCLASS];
     int nthread;         /* for which `way` and `known` hold; 0: any number */
-    const char *library; /* of which they were measured; NULL: none is said */
+    const char *library; /* of which they were measured, and on which GPU; NULL: none is said */
     MeasuredList way, known;
 };
 
@@ -190,6 +209,8 @@ uint64_t node_hash(const Node *n);
 bool node_has_key(const Node *n); /* whether its seconds may be known */
 /* That of a key, and its op. Fails where it is none. title: for messages. */
 uint64_t key_hash(Arena *a, const char *key, const char *title, const Op **op);
+/* cache.c: letters and digits in lower case; all else between them becomes one hyphen. */
+char *plain_words(Arena *a, const char *text);
 /* way.c: as machine_set_way and _sec, of a file; false: in place of another. title: where the key
  * stands. */
 bool machine_put_way(Machine *m, const char *key, const char *kernel, const char *title);

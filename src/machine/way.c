@@ -85,14 +85,16 @@ bool machine_put_sec(Machine *m, const char *key, double sec, const char *title)
 
 static void measured_here(Machine *m)
 {
-    m->nthread = m->nthread ? m->nthread : m->cores;
-    m->library = m->library ? m->library : machine_library(m->a);
+    if (!m->nthread && !m->gpu) /* which is used whole */
+        m->nthread = m->cores;
+    if (!m->library)
+        m->library = m->gpu ? gpu_library(m->a, 0) : machine_library(m->a);
 }
 
 void machine_set_ways_for(Machine *m, int nthread, const char *library)
 {
     m->nthread = nthread;
-    m->library = arena_strdup(m->a, library);
+    m->library = library ? arena_strdup(m->a, library) : NULL;
 }
 
 void machine_set_way(Machine *m, const char *key, const char *kernel)
@@ -131,7 +133,7 @@ double machine_known_sec(const Machine *m, const char *key)
 void machine_check_ways(const Machine *m, int nthread, const char *file)
 {
     const char *here = machine_library(m->a);
-    if (m->library && strcmp(m->library, here) != 0)
+    if (!m->gpu && m->library && strcmp(m->library, here) != 0)
         fail(arena_ctx(m->a), TN_FAIL,
              "%s: expected what was measured with %s, which this program uses, found %s", file,
              here, m->library);

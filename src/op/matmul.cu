@@ -1,8 +1,8 @@
-/* The products on CUDA: first cuBLASLt's (matmul_cuda.c), which takes all that training needs; then
- * a plain tiled one for what that refuses: empty operands, strides that are no leading dimension,
- * batches beyond 65535, a bias of f32 that is more than one row beside 16 bits. The plain one takes
- * every dtype and stride. It sums in ascending order in f32 (f64 in f64) by fma, adds the bias and
- * rounds once. */
+/* The products on CUDA: first cuBLASLt's (matmul_cuda.c), which take all that training needs, the
+ * choice of its heuristic and behind it what that offers else; then a plain tiled one for what that
+ * refuses: empty operands, strides that are no leading dimension, batches beyond 65535, a bias of
+ * f32 that is more than one row beside 16 bits. The plain one takes every dtype and stride. It sums
+ * in ascending order in f32 (f64 in f64) by fma, adds the bias and rounds once. */
 #include "cuda.cuh"
 
 extern "C" {
@@ -117,12 +117,15 @@ extern "C" int matmul_spread_bias(Call *c, void *to, int64_t rows)
                   y.cols);
 }
 
-#define LIBRARY                        \
-    {.name = "cublaslt",               \
-     .accepts = matmul_lt_accepts,     \
-     .workspace = matmul_lt_workspace, \
-     .prepare = matmul_lt_prepare,     \
+#define CANDIDATE(suffix)                  \
+    {.name = "cublaslt" #suffix,           \
+     .accepts = matmul_lt_accepts,         \
+     .workspace = matmul_lt_workspace,     \
+     .prepare = matmul_lt_prepare##suffix, \
+     .own = matmul_lt_own,                 \
      .run = matmul_lt_run},
+#define OTHER(n) CANDIDATE(_##n)
+#define LIBRARY  CANDIDATE() MATMUL_LT_OTHERS(OTHER)
 #endif
 #define TILES                                           \
     {                                                   \

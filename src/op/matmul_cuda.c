@@ -9,8 +9,13 @@
  * sums stay in f32 and are added in order. A bias of one row, of 32 or 16 bits as y, is added
  * before rounding; an f32 bias beside a y of 16 bits is itself rounded first, as cuBLASLt takes it
  * in y's dtype alone. Any other bias is written to y first, exactly, and the product is added to
- * it; y may be in its place. The algorithm depends on shapes, strides and whether all operands are
- * aligned to 16 bytes; so the same call gives the same bits.
+ * it; y may be in its place. The algorithm depends on shapes, strides, the kernel and whether all
+ * operands are aligned to 16 bytes; so the same call gives the same bits.
+ *
+ * A kernel for each of the first MATMUL_LT_WAYS candidates of the heuristic, whose own first choice
+ * is up to 30 % slower than the best of them: which is the fastest is measured (`tenon tune`). All
+ * have the workspace of the plan as their limit. Where fewer are offered, and for operands that are
+ * not aligned, the first stands in for the others.
  *
  * The workspace: a result of few tiles and a large depth, as a weight's gradient, leaves most of
  * the processors idle unless the depth is split, and each part of it then is an f32 matrix of y's
@@ -55,19 +60,47 @@ static void need(cublasStatus_t status, Ctx *ctx, const Lt *lt, const Call *c, c
              c->node->out[0]->name, what, lt->GetStatusString(status));
 }
 
+static const char *const library_names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
+                                            "libcublasLt.so",
+                                            "/usr/local/cuda/lib64/libcublasLt.so"};
+
+static void *open_any(void)
+{
+    void *library = NULL;
+    for (int i = 0; i < LEN(library_names) && !library; i++)
+        library = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
 static void *open_library(Ctx *ctx, const Call *c)
 {
-    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
-                                        "/usr/local/cuda/lib64/libcublasLt.so"};
-    for (int i = 0; i < LEN(names); i++) {
-        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (library)
-            return library;
-    }
+    void *library = open_any();
+    if (library)
+        return library;
     fail(ctx, TN_FAIL,
          "%s %%%s: expected cuBLASLt, found no %s, %s, %s (LD_LIBRARY_PATH says where to look) nor "
          "%s",
-         c->node->op->name, c->node->out[0]->name, names[0], names[1], names[2], names[3]);
+         c->node->op->name, c->node->out[0]->name, library_names[0], library_names[1],
+         library_names[2], library_names[3]);
+}
+
+bool cuda_about(int number, GpuAbout *x)
+{
+    struct cudaDeviceProp device;
+    if (cudaGetDeviceProperties(&device, number)) {
+        cudaGetLastError(); /* or the next call would report it */
+        return false;
+    }
+    void *library = open_any(), *f = library ? dlsym(library, "cublasLtGetVersion") : NULL;
+    __typeof__(&cublasLtGetVersion) get_version;
+    if (!f)
+        return false;
+    memcpy(&get_version, &f, sizeof f);
+    int version = (int)get_version();
+    snprintf(x->name, sizeof x->name, "%s", device.name);
+    snprintf(x->library, sizeof x->library, "%d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100);
+    return true;
 }
 
 static void *get_function(Ctx *ctx, void *library, const char *name)
@@ -211,6 +244,7 @@ typedef struct Product {
     /* [0]: for operands aligned to ALIGN; [1]: to an element, `any` where there is one */
     cublasLtMatmulAlgo_t algo[2];
     bool any;
+    bool own; /* algo[0] is the candidate that was asked for */
 } Product;
 
 static void drop(void *what)
@@ -271,6 +305,16 @@ static cublasStatus_t make_desc(Product *p, cublasOperation_t a, cublasOperation
     return s;
 }
 
+/* Drops those that would not run. */
+static int keep_good(cublasLtMatmulHeuristicResult_t *found, int count)
+{
+    int n = 0;
+    for (int i = 0; i < count; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            found[n++] = found[i];
+    return n;
+}
+
 /* Up to `most` algorithms for operands of that alignment, best first, which need no more than
  * nbytes of workspace; returns how many. Parts of a sum are added in f32, by a kernel of its own.
  */
@@ -303,7 +347,7 @@ static int find(const Product *p, int64_t nbytes, uint32_t align, int most,
         s = lt->MatmulAlgoGetHeuristic(lt->handle, p->desc, p->b, p->a, p->y, p->y, pref, most,
                                        found, &count);
     lt->MatmulPreferenceDestroy(pref);
-    return s ? 0 : count;
+    return s ? 0 : keep_good(found, count);
 }
 
 /* What all matrices of t are aligned to where the first is to ALIGN. */
@@ -313,17 +357,19 @@ static uint32_t step_align(const Tensor *t)
     return t->rank == 3 && t->dim[0] > 1 && t->stride[0] * size % ALIGN ? (uint32_t)size : ALIGN;
 }
 
-static void choose(Product *p, Ctx *ctx, const Call *c, uint32_t align)
+/* rank: of the candidate, from 0. */
+static void choose(Product *p, Ctx *ctx, const Call *c, uint32_t align, int rank)
 {
-    cublasLtMatmulHeuristicResult_t found;
-    if (!find(p, p->parts, align, 1, &found))
+    cublasLtMatmulHeuristicResult_t found[MATMUL_LT_WAYS], first;
+    p->own = !rank || rank < find(p, p->parts, align, MATMUL_LT_WAYS, found);
+    if ((!rank || !p->own) && !find(p, p->parts, align, 1, &first))
         need(CUBLAS_STATUS_NOT_SUPPORTED, ctx, p->lt, c, "algorithm");
-    p->algo[0] = found.algo;
-    p->any = find(p, p->parts, (uint32_t)dtype_size(p->dtype), 1, &found);
-    p->algo[1] = found.algo;
+    p->algo[0] = rank && p->own ? found[rank].algo : first.algo;
+    p->any = find(p, p->parts, (uint32_t)dtype_size(p->dtype), 1, &first);
+    p->algo[1] = first.algo;
 }
 
-void matmul_lt_prepare(Call *c, Arena *arena)
+static void prepare(Call *c, Arena *arena, int rank)
 {
     Ctx *ctx = arena_ctx(arena);
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
@@ -338,7 +384,25 @@ void matmul_lt_prepare(Call *c, Arena *arena)
     need(make_layout(p->lt, &p->b, b, &op_b), ctx, p->lt, c, "layout of b");
     need(make_layout(p->lt, &p->y, y, &op_y), ctx, p->lt, c, "layout of y");
     need(make_desc(p, op_a, op_b), ctx, p->lt, c, "description");
-    choose(p, ctx, c, MIN(MIN(step_align(a), step_align(b)), step_align(y)));
+    choose(p, ctx, c, MIN(MIN(step_align(a), step_align(b)), step_align(y)), rank);
+}
+
+void matmul_lt_prepare(Call *c, Arena *a)
+{
+    prepare(c, a, 0);
+}
+
+#define X(n)                                      \
+    void matmul_lt_prepare_##n(Call *c, Arena *a) \
+    {                                             \
+        prepare(c, a, (n)-1);                     \
+    }
+MATMUL_LT_OTHERS(X)
+#undef X
+
+bool matmul_lt_own(const Call *c)
+{
+    return ((const Product *)c->state)->own;
 }
 
 static char *align_up(char *p, uintptr_t align)

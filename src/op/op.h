@@ -51,6 +51,14 @@ typedef struct Device {
 
 const Device *device_get(Ctx *ctx, const char *name); /* fails where unknown; NULL: cpu */
 const Device *device_at(DeviceId id);
+/* What kernels for CUDA run on, and the version of the library of products, cuBLASLt. */
+typedef struct GpuAbout {
+    char name[256], library[24]; /* "NVIDIA H100 80GB HBM3", "13.0.2" */
+} GpuAbout;
+/* Of the GPU of that number; false: there is none, or no library. matmul_cuda.c; absent from
+ * programs that are linked without it: its address is then NULL. */
+bool cuda_about(int number, GpuAbout *x) __attribute__((weak));
+
 /* Whether kernels compute in the host's memory, in one queue. */
 static inline bool device_is_host(const Device *d)
 {
@@ -240,6 +248,9 @@ typedef struct Kernel {
     /* Optional, once for each program, with nbytes_work set: sets state; handles are registered
      * with a. par_threads() is what it will be when run() is called. */
     void (*prepare)(Call *c, Arena *a);
+    /* Of a call that prepare() has made ready: false where the first kernel of the list stands in,
+     * as the library has no more to offer; NULL: it is always itself. */
+    bool (*own)(const Call *c);
     /* Bytes of a library's handles that prepare() makes, beside the workspace; NULL: none, of a
      * product those of one. */
     int64_t (*handles)(const Call *c);
