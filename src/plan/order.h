@@ -40,7 +40,7 @@ typedef struct Problem {
     Lists dep, depend; /* the same without the readers of old values: what holds in any order */
     Lists use, user;   /* storages that a node touches; nodes that touch a storage */
     Lists make;        /* storages that a node makes */
-    Lists reuse;       /* indices into reuses, of a node; by result, then operand */
+    Lists reuse;       /* indices into reuses, of a storage that may lie over another; by operand */
     Reuse *reuses;
     int *used;         /* by entry of use: the last step of the node that touches it */
     int *first, *last; /* by entry of make: the steps of the node from, to which it does */

@@ -23,6 +23,7 @@ typedef struct Make {
     Problem *q;
     int *index;   /* of an item: its node */
     int *storage; /* of a root, or -1 */
+    int *slots;   /* of a root: how often the present node reads it */
     Pairs wait, use, make, reuse;
     int nreuse, capreuse, capused, capfirst, caplast;
 } Make;
@@ -113,14 +114,6 @@ static void add_touches(Make *m, int i)
     }
 }
 
-static bool reads_once(const Flow *f, const FlowItem *x, int root)
-{
-    for (int k = x->touch; k < x->touch + x->ntouch; k++)
-        if (f->touch[k].root == root)
-            return f->touch[k].slots == 1;
-    return false;
-}
-
 /* The operands that result k of node i may lie over. A new value may lie over the old one, after
  * all nodes that touch that. */
 static void add_reuses(Make *m, int i, int k)
@@ -135,10 +128,10 @@ static void add_reuses(Make *m, int i, int k)
         int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
         bool over =
             item_may_lie_over(f, q->item[i], k, j) || (!j && item_may_narrow(m->f, q->item[i]));
-        if (!(mask >> j & 1) || from < 0 || !reads_once(f, x, root) || !over)
+        if (!(mask >> j & 1) || to < 0 || from < 0 || m->slots[root] != 1 || !over)
             continue;
         Reuse r = {to, from, j};
-        add_pair(m, &m->reuse, i, m->nreuse);
+        add_pair(m, &m->reuse, to, m->nreuse);
         PUSH(m->tmp, q->reuses, m->nreuse, m->capreuse, r);
         if (root == y->renews)
             q->over[to] = from;
@@ -155,9 +148,9 @@ static void add_carries(Make *m, int i)
             continue;
         int root = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
         Reuse r = {m->storage[x->carry[j]], m->storage[root], -1};
-        if (r.from < 0 || !reads_once(f, x, root))
+        if (r.to < 0 || r.from < 0 || m->slots[root] != 1)
             continue;
-        add_pair(m, &m->reuse, i, m->nreuse);
+        add_pair(m, &m->reuse, r.to, m->nreuse);
         PUSH(m->tmp, m->q->reuses, m->nreuse, m->capreuse, r);
     }
 }
@@ -168,6 +161,8 @@ static void add_node(Make *m, int i)
     const FlowItem *x = &f->item[m->q->item[i]];
     const Node *n = x->node;
     add_touches(m, i);
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        m->slots[f->touch[k].root] = f->touch[k].slots;
     for (int j = 0; j < n->nin; j++)
         if (n->in[j]->def)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
@@ -177,6 +172,8 @@ static void add_node(Make *m, int i)
         add_reuses(m, i, k);
     if (n->op->region == LOOP)
         add_carries(m, i);
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        m->slots[f->touch[k].root] = 0;
 }
 
 /* ---- the problem ---- */
@@ -203,6 +200,7 @@ static Make setup(Flow *f, Arena *tmp)
     int most = 0;
     m.index = NEWN(tmp, int, f->nitem);
     m.storage = NEWN(tmp, int, f->nroot);
+    m.slots = NEWN(tmp, int, f->nroot);
     q->flow = f;
     q->item = NEWN(tmp, int, f->nitem);
     q->nbytes = NEWN(tmp, int64_t, f->nroot);
@@ -233,7 +231,7 @@ Problem *problem_new(Flow *f, Arena *tmp)
     q->use = make_lists(tmp, &m.use, q->n, false);
     q->user = make_lists(tmp, &m.use, q->nstorage, true);
     q->make = make_lists(tmp, &m.make, q->n, false);
-    q->reuse = make_lists(tmp, &m.reuse, q->n, false);
+    q->reuse = make_lists(tmp, &m.reuse, q->nstorage, false);
     q->dep = make_lists(tmp, &m.wait, q->n, false);
     q->depend = make_lists(tmp, &m.wait, q->n, true);
     const FlowItem *first = &f->item[f->first], *last = &f->item[f->last];
@@ -261,13 +259,13 @@ static bool dies(const Problem *q, const int *left, int own, int s)
     return left[s] == own && !q->kept[s];
 }
 
-/* Whether result s of node i lies over an operand; taken: operands that others lie over. */
-static bool lies_over(const Problem *q, const int *left, int own, int i, int s, unsigned *taken)
+/* Whether result s lies over an operand; taken: operands that others of its node lie over. */
+static bool lies_over(const Problem *q, const int *left, int own, int s, unsigned *taken)
 {
-    EACH_ITEM(k, q->reuse, i)
+    EACH_ITEM(k, q->reuse, s)
     {
         Reuse r = q->reuses[q->reuse.item[k]];
-        if (r.to != s || !dies(q, left, own, r.from))
+        if (!dies(q, left, own, r.from))
             continue;
         if (r.slot < 0)
             return true;
@@ -297,7 +295,7 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
         int s = q->make.item[k];
         if (q->over[s] >= 0)
             continue;
-        q->change[q->first[k] + lies_over(q, left, own, i, s, &taken)] += q->nbytes[s];
+        q->change[q->first[k] + lies_over(q, left, own, s, &taken)] += q->nbytes[s];
         q->change[q->last[k] + 1] -= dies(q, left, 0, s) ? q->nbytes[s] : 0;
     }
     for (int k = 0; k <= nstep; k++) {
