@@ -155,6 +155,22 @@ static void add_carries(Make *m, int i)
     }
 }
 
+static bool reduces(const Node *n)
+{
+    CollectiveKind k = n && n->op->class == CLASS_COLLECTIVE ? node_collective(n) : ALL_GATHER;
+    return k == REDUCE_SCATTER || k == ALL_REDUCE;
+}
+
+/* Node i waits for a reduction; of one that several wait for, none is its end. */
+static void add_finish(Make *m, int i, const Node *start)
+{
+    Problem *q = m->q;
+    int k = m->index[m->f->item_of[start->id]];
+    bool again = q->finish[k] >= 0;
+    q->begin[again ? q->finish[k] : i] = again ? -1 : k;
+    q->finish[k] = again ? -1 : i;
+}
+
 static void add_node(Make *m, int i)
 {
     const Flow *f = m->f;
@@ -168,6 +184,8 @@ static void add_node(Make *m, int i)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
     for (int j = 0; j < n->nafter; j++)
         add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
+    if (n->op->wait && reduces(n->in[0]->def))
+        add_finish(m, i, n->in[0]->def);
     for (int k = 0; k < n->nout && !node_aliases(n) && n->op->region != LOOP; k++)
         add_reuses(m, i, k);
     if (n->op->region == LOOP)
@@ -209,6 +227,10 @@ static Make setup(Flow *f, Arena *tmp)
     q->part = NEWN(tmp, bool, f->nroot);
     q->aside = NEWN(tmp, bool, f->nitem);
     q->over = NEWN(tmp, int, f->nroot);
+    q->finish = NEWN(tmp, int, f->nitem);
+    q->begin = NEWN(tmp, int, f->nitem);
+    for (int i = 0; i < f->nitem; i++)
+        q->finish[i] = q->begin[i] = -1;
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
         most = MAX(most, x->nbefore + x->ncore + x->nafter);
@@ -306,6 +328,21 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
     return e;
 }
 
+static void count_users(const Problem *q, int *left, int i, int by)
+{
+    EACH_ITEM(k, q->use, i)
+    left[q->use.item[k]] += by;
+}
+
+Effect problem_pair_effect(const Problem *q, int *left, int i)
+{
+    Effect e = problem_effect(q, left, 1, i);
+    count_users(q, left, i, -1);
+    Effect w = problem_effect(q, left, 1, q->finish[i]);
+    count_users(q, left, i, 1);
+    return (Effect){MAX(e.need, e.net + w.need), e.net + w.net};
+}
+
 int64_t problem_peak(const Problem *q, Arena *tmp, const int *order)
 {
     int *left = NEWN(tmp, int, q->nstorage);
@@ -316,8 +353,7 @@ int64_t problem_peak(const Problem *q, Arena *tmp, const int *order)
         Effect e = problem_effect(q, left, 1, order[k]);
         peak = MAX(peak, live + e.need);
         live += e.net;
-        EACH_ITEM(j, q->use, order[k])
-        left[q->use.item[j]]--;
+        count_users(q, left, order[k], -1);
     }
     return peak;
 }

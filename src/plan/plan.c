@@ -267,18 +267,18 @@ static Placed placed_so(Arena *a, const Plan *p)
 
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
  * of two orders about as good the one whose plan equals its bound is taken. Where the bound says
- * that the score cannot be lower, nothing is placed. */
+ * that the score is higher, nothing is placed. */
 static int64_t score(Graph *g, void *arg)
 {
     Scoring *s = arg;
     Plan *p = plan_measured(s->tmp, g, &s->to);
     const PlanSpace *x = &p->space[SPACE_MAIN];
-    int64_t cost = s->best;
-    if (x->bound < s->best) {
+    int64_t cost = INT64_MAX;
+    if (x->bound <= s->best) {
         place_storages(p, p->nstorage < SMALL_PLAN ? 2 : 0, NULL);
         cost = x->peak + (x->peak - x->bound);
     }
-    if (cost < s->best) {
+    if (cost <= s->best) {
         s->best = cost;
         arena_reset(s->keep);
         s->placed = placed_so(s->keep, p);
