@@ -295,6 +295,7 @@ static void push_members(Find *x, const Seed *s, int first)
         ChunkCandidate *c = push(x, m->v, x->r->candidate[first].region);
         const ChunkCandidate *like = &x->r->candidate[first];
         c->member = true;
+        c->group = like->group;
         c->nnode = like->nnode;
         c->size = like->size;
         c->loops = like->loops;
@@ -334,7 +335,7 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
         fill_values(x, &y, c);
         fill_scopes(x, &y, c);
         cover(x);
-        if (!region.all)
+        if (!region.all && !region.cheap)
             push_members(x, s, first);
     }
     arena_reset(x->trial);
@@ -391,7 +392,10 @@ static bool try_cheap(Find *x, const Seed *s, ChunkRegion region)
         try_region(x, s, region) && x->r->candidate[at].loops > 1 && next_is_alike(x, s, &region);
     for (int i = 0; i < at && found; i++)
         found = !same_values(&x->r->candidate[i], &x->r->candidate[at]);
-    if (!found) {
+    if (found) { /* of a region that is not listed, members would be many, each as large */
+        push_members(x, s, at);
+        arena_reset(x->trial);
+    } else {
         x->r->ncandidate = at;
         x->ngroup = group;
     }

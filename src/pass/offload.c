@@ -27,9 +27,9 @@
  * - A device with one memory has nowhere to move a value: an error.
  *
  * Invariants: bits, as a copy lies as x does and clones are views. The flow's peak in the graph's
- * order is that without any distance. Each body of a loop is a graph of its own. Cost: for each
- * value log n moves on the flow, before each of which a place beside a node that stands alone is
- * looked for, and two scans over the time line: O(values x n log n) places at the most. */
+ * order is that without any distance. Each body of a loop is a graph of its own. Cost: linear in
+ * nodes, and for each value log n moves on the flow: what is looked for on the way, a node that
+ * stands alone or a moment of the time line, is found by a table or by bisection. */
 #include "../flow/flow.h"
 #include "../machine/machine.h"
 #include "pass.h"
@@ -56,6 +56,10 @@ typedef struct OffloadSource {
     Node **at;   /* by place in the graph's order */
     int *place;  /* by node id */
     Reads *read; /* by value id */
+    /* by place: */
+    bool *later;        /* the node reads what the host may have had */
+    int *above, *below; /* the nearest node that stands alone: itself, or before it (-1: none) and
+                           behind it (count: none) */
 } OffloadSource;
 
 typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
@@ -106,11 +110,12 @@ static void find_last(OffloadSource *s)
 {
     for (int p = 0; p < s->count; p++) {
         const Node *n = s->at[p];
+        bool spans = spans_both(n);
         for (int i = 0; i < n->nin; i++) {
             Reads *r = &s->read[s->read[n->in[i]->id].base->id];
-            if (spans_both(n))
+            if (spans)
                 r->kept = "a loop over forward and backward reads it";
-            if (reads_later(n))
+            if (s->later[p])
                 r->later = true;
             else if (!n->op->view)
                 r->last = p;
@@ -123,12 +128,13 @@ static void find_last(OffloadSource *s)
     }
 }
 
-/* Sets `first` of v, of what it views, and so on. */
+/* Sets `first` of v, of what it views, and so on, to what is the least that was told so far: places
+ * come in their order. */
 static void add_reader(const OffloadSource *s, const Value *v, int place)
 {
     const Value *base = s->read[v->id].base;
-    for (; place > s->read[base->id].last; v = v->def->in[0]) {
-        s->read[v->id].first = MIN(s->read[v->id].first, place);
+    for (; place > s->read[base->id].last && s->read[v->id].first > place; v = v->def->in[0]) {
+        s->read[v->id].first = place;
         if (v == base)
             return;
     }
@@ -136,13 +142,11 @@ static void add_reader(const OffloadSource *s, const Value *v, int place)
 
 static OffloadSource read_source(Graph *g, Arena *tmp)
 {
-    OffloadSource s = {g,
-                       0,
-                       g->nnode,
-                       g->nvalue,
-                       NEWN(tmp, Node *, g->nnode),
-                       NEWN(tmp, int, g->nnode),
-                       NEWN(tmp, Reads, g->nvalue)};
+    OffloadSource s = {.g = g, .nnode = g->nnode, .nvalue = g->nvalue};
+    s.at = NEWN(tmp, Node *, g->nnode);
+    s.place = NEWN(tmp, int, g->nnode);
+    s.later = NEWN(tmp, bool, g->nnode);
+    s.read = NEWN(tmp, Reads, g->nvalue);
     for (int i = 0; i < g->nin; i++)
         s.read[g->in[i].v->id].base = g->in[i].v;
     for (Node *n = g->first; n; n = n->next) {
@@ -152,6 +156,7 @@ static OffloadSource read_source(Graph *g, Arena *tmp)
             s.read[v->id].last = s.count;
         }
         s.place[n->id] = s.count;
+        s.later[s.count] = reads_later(n);
         s.at[s.count++] = n;
     }
     for (int i = 0; i < g->nvalue; i++)
@@ -160,7 +165,7 @@ static OffloadSource read_source(Graph *g, Arena *tmp)
         s.read[s.read[g->out[i].v->id].base->id].output = true;
     find_last(&s);
     for (int p = 0; p < s.count; p++)
-        for (int i = 0; i < s.at[p]->nin && reads_later(s.at[p]); i++)
+        for (int i = 0; i < s.at[p]->nin && s.later[p]; i++)
             add_reader(&s, s.at[p]->in[i], p);
     return s;
 }
@@ -255,15 +260,22 @@ static bool stands_alone(const Node *n)
     return !node_fusible(n, &s);
 }
 
+static void fill_alone(OffloadSource *s, Arena *tmp)
+{
+    s->above = NEWN(tmp, int, s->count);
+    s->below = NEWN(tmp, int, s->count);
+    for (int p = 0, near = -1; p < s->count; p++)
+        s->above[p] = near = stands_alone(s->at[p]) ? p : near;
+    for (int p = s->count - 1, near = s->count; p >= 0; p--)
+        s->below[p] = near = s->above[p] == p ? p : near;
+}
+
 /* The first place on the way from `from` to `to`, both included, before which a node stands alone,
  * or `behind` which one does; none: otherwise. */
 static int find_alone(const OffloadSource *s, int from, int to, bool behind, int otherwise)
 {
-    int step = to < from ? -1 : 1;
-    for (int p = from; p != to + step; p += step)
-        if (stands_alone(s->at[behind ? p - 1 : p]))
-            return p;
-    return otherwise;
+    int place = (to < from ? s->above : s->below)[from - behind] + behind;
+    return place >= MIN(from, to) && place <= MAX(from, to) ? place : otherwise;
 }
 
 static int by_copied(const void *p, const void *q)
@@ -280,6 +292,7 @@ static int by_needed(const void *p, const void *q)
 
 static void find_limits(const Offload *x, Transfers *t)
 {
+    fill_alone(&t->s, x->tmp);
     for (int i = 0; i < t->count; i++) {
         Transfer *c = &t->list[i];
         const Reads *r = &t->s.read[c->x->id];
@@ -288,6 +301,32 @@ static void find_limits(const Offload *x, Transfers *t)
         c->copied = x->o->fuse ? find_alone(&t->s, made, c->needed, false, made) : made;
         c->least = MAX(r->last + 1, c->copied);
     }
+}
+
+/* The first place from `from` on, or `to`, where `busy` seconds of a line are over. */
+static int find_moment(const double *sec, int from, int to, double busy)
+{
+    while (from < to) {
+        int middle = from + (to - from) / 2;
+        if (sec[middle] < busy)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+/* The last place up to `to`, or `from`, where no more than `busy` seconds are over. */
+static int find_moment_before(const double *sec, int from, int to, double busy)
+{
+    while (from < to) {
+        int middle = to - (to - from) / 2;
+        if (sec[middle] > busy)
+            to = middle - 1;
+        else
+            from = middle;
+    }
+    return from;
 }
 
 /* Fills where copies are done, and where they begin to be done in time: at least one node lies in
@@ -307,8 +346,7 @@ static void find_times(const Offload *x, Transfers *t)
             continue;
         busy = MAX(busy, sec[c->copied]) + copy_sec(m, (double)type_nbytes(&c->x->type));
         c->freed = MIN(MAX(c->least, c->copied + 1), c->needed);
-        while (c->freed < c->needed && sec[c->freed] < busy)
-            c->freed++;
+        c->freed = find_moment(sec, c->freed, c->needed, busy);
         c->freed = find_alone(s, c->freed, c->needed, true, c->freed);
     }
     qsort(t->list, (size_t)t->count, sizeof *t->list, by_needed);
@@ -317,8 +355,7 @@ static void find_times(const Offload *x, Transfers *t)
         Transfer *c = &t->list[i];
         busy = MIN(busy, sec[c->needed]) - copy_sec(m, (double)type_nbytes(&c->x->type));
         c->begun = MAX(c->least, c->needed - 1);
-        while (c->begun > c->least && sec[c->begun] > busy)
-            c->begun--;
+        c->begun = find_moment_before(sec, c->least, c->begun, busy);
     }
 }
 
@@ -395,7 +432,7 @@ static void redirect(const Offload *x, const Transfers *t)
             for (int k = 0; k < n->nout; k++)
                 now[n->out[k]->id] = m->out[k];
         }
-        for (int i = 0; i < n->nin && reads_later(n); i++) {
+        for (int i = 0; i < n->nin && s->later[p]; i++) {
             const Value *v = n->in[i];
             if (now[v->id] && p >= s->read[s->read[v->id].base->id].first)
                 n->in[i] = now[v->id];
@@ -476,45 +513,119 @@ static bool computes(const Node *n)
     return n->nin && !n->op->view && !node_transfers(n) && n->phase <= BACKWARD;
 }
 
-/* The next node from `from` on, before `end`, that computes alone, or if none does, computes.
- * forward: on the way to the graph's end, where only the backward counts. */
-static Node *find_pin(Node *from, const Node *end, bool forward)
+/* By place, of the nodes of one graph as they stand now: the nearest that computes, and that
+ * computes alone: itself, or one on the way to the graph's end (where only the backward counts) or
+ * to its beginning; -1: none. */
+typedef struct Pins {
+    Node **at;
+    int *place; /* by node id */
+    int *next, *next_alone, *prev, *prev_alone;
+} Pins;
+
+/* A node runs after another one. */
+typedef struct Edge {
+    Node *node, *after;
+    int index;
+} Edge;
+
+typedef struct Edges {
+    Arena *tmp;
+    Edge *list;
+    int count, cap;
+} Edges;
+
+static Pins find_pins(const Graph *g, Arena *tmp)
 {
-    Node *other = NULL;
-    for (Node *n = from; n && n != end; n = forward ? n->next : n->prev) {
-        if (!computes(n) || (forward && n->phase != BACKWARD))
-            continue;
-        if (stands_alone(n))
-            return n;
-        other = other ? other : n;
+    Pins p = {.at = NEWN(tmp, Node *, g->nnode), .place = NEWN(tmp, int, g->nnode)};
+    int **table[] = {&p.prev, &p.prev_alone, &p.next, &p.next_alone};
+    int count = 0, near[LEN(table)];
+    for (int k = 0; k < LEN(table); k++) {
+        *table[k] = NEWN(tmp, int, g->nnode);
+        near[k] = -1;
     }
-    return other;
+    for (Node *n = g->first; n; n = n->next) {
+        bool good = computes(n);
+        p.place[n->id] = count;
+        near[0] = good ? count : near[0];
+        near[1] = good && stands_alone(n) ? count : near[1];
+        p.prev[count] = near[0];
+        p.prev_alone[count] = near[1];
+        p.at[count++] = n;
+    }
+    for (int k = count - 1; k >= 0; k--) {
+        bool backward = p.at[k]->phase == BACKWARD;
+        p.next[k] = near[2] = backward && p.prev[k] == k ? k : near[2];
+        p.next_alone[k] = near[3] = backward && p.prev_alone[k] == k ? k : near[3];
+    }
+    return p;
 }
 
-static void add_edge(Graph *g, Node *n, Node *after)
+/* The next node from `from` on, before `end`, that computes alone, or if none does, computes. */
+static Node *find_pin(const Pins *p, const Node *from, const Node *end, bool forward)
 {
-    Node **list = NEWN(g->a, Node *, n->nafter + 1);
-    if (n->nafter)
-        memcpy(list, n->after, sizeof *list * (size_t)n->nafter);
-    list[n->nafter++] = after;
-    n->after = list;
+    if (!from)
+        return NULL;
+    int k = p->place[from->id], stop = end ? p->place[end->id] : -1;
+    int alone = (forward ? p->next_alone : p->prev_alone)[k];
+    int other = (forward ? p->next : p->prev)[k];
+    if (alone >= 0 && (forward ? alone < stop : alone > stop))
+        return p->at[alone];
+    return other >= 0 && (forward ? other < stop : other > stop) ? p->at[other] : NULL;
+}
+
+static void add_edge(Edges *e, Node *n, Node *after)
+{
+    PUSH(e->tmp, e->list, e->count, e->cap, ((Edge){n, after, e->count}));
+}
+
+static int by_node(const void *p, const void *q)
+{
+    const Edge *x = p, *y = q;
+    return x->node != y->node ? x->node->id - y->node->id : x->index - y->index;
+}
+
+/* Gives the nodes of g the edges that were added. */
+static void emit_edges(Graph *g, const Edges *e)
+{
+    if (e->count)
+        qsort(e->list, (size_t)e->count, sizeof *e->list, by_node);
+    for (int i = 0, end; i < e->count; i = end) {
+        Node *n = e->list[i].node;
+        for (end = i; end < e->count && e->list[end].node == n; end++)
+            ;
+        Node **list = NEWN(g->a, Node *, n->nafter + end - i);
+        if (n->nafter)
+            memcpy(list, n->after, sizeof *list * (size_t)n->nafter);
+        for (int k = i; k < end; k++)
+            list[n->nafter++] = e->list[k].after;
+        n->after = list;
+    }
 }
 
 /* Keeps what was moved away from its first place. */
-static void pin(Graph *g, const Transfer *c)
+static void pin(const Pins *p, Edges *e, const Transfer *c)
 {
     Node *host = c->node[HOST_NODE], *load = c->node[LOAD_NODE];
-    Node *pin = c->deferred ? find_pin(host->prev, c->node[COPY_NODE], false) : NULL;
+    Node *pin = c->deferred ? find_pin(p, host->prev, c->node[COPY_NODE], false) : NULL;
     if (pin) {
         host->phase = MAX(host->phase, pin->phase);
-        add_edge(g, host, pin);
+        add_edge(e, host, pin);
     }
     if (!c->prefetched)
         return;
-    if ((pin = find_pin(load->next, c->node[BACK_NODE], true)))
-        add_edge(g, pin, load);
-    if ((pin = find_pin(load->prev, load->in[0]->def, false)))
-        add_edge(g, load, pin);
+    if ((pin = find_pin(p, load->next, c->node[BACK_NODE], true)))
+        add_edge(e, pin, load);
+    if ((pin = find_pin(p, load->prev, load->in[0]->def, false)))
+        add_edge(e, load, pin);
+}
+
+static void pin_all(const Transfers *t, Arena *tmp)
+{
+    Pins p = find_pins(t->s.g, tmp);
+    Edges e = {.tmp = tmp};
+    for (int k = 0; k < t->count; k++)
+        pin(&p, &e, &t->list[k]);
+    emit_edges(t->s.g, &e);
 }
 
 /* ---- the graph and its bodies ---- */
@@ -572,8 +683,7 @@ int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
     if (changes)
         settle(pass_flow(g, o, tmp), &x);
     for (int i = 0; i < x.count; i++)
-        for (int k = 0; k < x.graph[i]->count; k++)
-            pin(x.graph[i]->s.g, &x.graph[i]->list[k]);
+        pin_all(x.graph[i], tmp);
     warn_refused(g, &x);
     return changes;
 }

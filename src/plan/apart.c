@@ -8,11 +8,12 @@
  * kind alone lowers it, all of them. A kind are nodes of equal bodies and types, as layers have
  * them. It ends when that peak is reached, or when the plan's is lowered no more.
  *
- * What is tried is ordered for the live sum and placed roughly. What was found is planned in full,
- * and dropped if that plan is not lower by as much: GPT-2 in bf16 would lose 24 bodies to an order
- * that placement makes no use of.
+ * What is tried is ordered for the live sum, and nothing is placed. What was found is ordered and
+ * placed as a plan is, and dropped if that is not lower by as much: GPT-2 in bf16 would lose 24
+ * bodies to an order that placement makes no use of.
  *
- * Cost: a plan for the nodes apart, one for each kind that is tried, and two for what is found. */
+ * Cost: an order for the nodes apart, one for each kind that is tried, and for what is found one
+ * with its placements. */
 #include "order.h"
 #include "plan.h"
 
@@ -89,78 +90,85 @@ static Kinds kinds_at_peak(Arena *a, const Plan *p)
     return k;
 }
 
-/* The plan of h in the order of the lowest live sum, roughly placed. */
-static Plan *plan_tried(Arena *a, Graph *h, const PlanFor *to)
+/* The peak of h in the order of the lowest live sum, but for what placement would waste. */
+static int64_t peak_ordered(Arena *tmp, Graph *h, const PlanFor *to)
 {
-    Arena *tmp = arena_tmp(a);
     order_graph(h, to->device, to->machine, tmp, NULL, NULL);
-    return plan_make(a, h, to);
+    int64_t peak = plan_measured(tmp, h, to)->space[SPACE_MAIN].bound;
+    arena_reset(tmp);
+    return peak;
 }
 
-/* The plan of a copy of g without fused nodes of these kinds. */
-static Plan *plan_without(Arena *a, const Graph *g, const Kinds *k, const PlanFor *to)
+/* The same of a copy of g without fused nodes of these kinds, NULL: without any. */
+static int64_t peak_without(Arena *tmp, const Graph *g, const Kinds *k, const PlanFor *to)
 {
-    Graph *h = graph_clone(a, g);
-    graph_unfuse(h, arena_tmp(a), k->count, k->key);
-    return plan_tried(a, h, to);
+    Graph *h = graph_clone(tmp, g);
+    if (k)
+        graph_unfuse(h, tmp, k->count, k->key);
+    else
+        pass_unfuse(h, tmp, NULL);
+    return peak_ordered(tmp, h, to);
 }
 
-static Plan *plan_apart(Arena *a, const Graph *g, const PlanFor *to)
+/* The kinds at the peak of a plan without which g has the lowest peak, which is *best; false: none
+ * is lower than *best was. */
+static bool find_lower(Arena *tmp, const Graph *g, const Kinds *all, const PlanFor *to,
+                       int64_t *best, Kinds *out)
 {
-    Graph *h = graph_clone(a, g);
-    pass_unfuse(h, arena_tmp(a), NULL);
-    return plan_tried(a, h, to);
-}
-
-/* Without what placement wastes: plans that are tried are placed only roughly. */
-static int64_t peak_of(const Plan *p)
-{
-    return p->space[SPACE_MAIN].bound;
-}
-
-/* The kinds at p's peak without which g's plan is lowest, and that plan; NULL: none is lower. */
-static const Plan *lower(Arena *a, const Graph *g, const Plan *p, const PlanFor *to, Kinds *out)
-{
-    Kinds all = kinds_at_peak(a, p);
-    const Plan *best = NULL;
-    for (int i = 0; i <= all.count && !(best && i == all.count); i++) {
-        Kinds k = i < all.count ? (Kinds){{all.key[i]}, 1} : all;
-        const Plan *q = plan_without(a, g, &k, to);
-        if (peak_of(q) >= peak_of(best ? best : p))
+    bool found = false;
+    for (int i = 0; i <= all->count && !(found && i == all->count); i++) {
+        Kinds k = i < all->count ? (Kinds){{all->key[i]}, 1} : *all;
+        int64_t peak = peak_without(tmp, g, &k, to);
+        if (peak >= *best)
             continue;
-        best = q;
+        found = true;
+        *best = peak;
         *out = k;
     }
-    return best;
+    return found;
 }
 
-/* Takes kinds of g apart while that lowers the rough plan, and adds them to `out`. */
-static bool take_apart(Arena *a, Graph *g, const Plan *p, const PlanFor *to, Found *out)
+/* The kinds that hold the peak of g in the order of the lowest live sum. */
+static Kinds kinds_of_ordered(Arena *a, Arena *tmp, const Graph *g, const PlanFor *to)
 {
-    PlanFor rough = *to;
-    rough.rough = true;
-    double enough = with_gain(peak_of(plan_apart(a, g, &rough)));
-    Kinds k;
-    while ((double)peak_of(p) > enough && (p = lower(a, g, p, &rough, &k))) {
-        graph_unfuse(g, arena_tmp(a), k.count, k.key);
+    Graph *h = graph_clone(tmp, g);
+    order_graph(h, to->device, to->machine, tmp, NULL, NULL);
+    Kinds k = kinds_at_peak(a, plan_measured(tmp, h, to));
+    arena_reset(tmp);
+    return k;
+}
+
+/* Takes kinds of g apart while that lowers its peak, and adds them to `out`; whether there were
+ * any.
+ */
+static bool take_apart(Arena *a, Arena *tmp, Graph *g, const PlanFor *to, Found *out)
+{
+    const Plan *p = plan_measured(tmp, g, to);
+    int64_t peak = p->space[SPACE_MAIN].bound;
+    Kinds all = kinds_at_peak(a, p), k;
+    arena_reset(tmp);
+    double enough = with_gain(peak_without(tmp, g, NULL, to));
+    while ((double)peak > enough && find_lower(tmp, g, &all, to, &peak, &k)) {
+        graph_unfuse(g, tmp, k.count, k.key);
         for (int i = 0; i < k.count; i++)
             PUSH(a, out->key, out->count, out->cap, k.key[i]);
+        if ((double)peak > enough)
+            all = kinds_of_ordered(a, tmp, g, to);
     }
     return out->count > 0;
 }
 
-bool plan_take_apart(Graph *g, const Plan *p, const PlanFor *to)
+bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to)
 {
     if (!has_fused(g))
         return false;
-    Arena *a = arena_tmp(g->a);
+    Arena *a = arena_tmp(g->a), *tmp = arena_tmp(g->a);
     Graph *h = graph_clone(a, g);
     Found k = {.count = 0};
-    int64_t peak = p->space[SPACE_MAIN].peak;
-    bool changed = take_apart(a, h, p, to, &k) &&
-                   with_gain(plan_searched(a, h, to)->space[SPACE_MAIN].peak) < (double)peak;
+    bool changed = take_apart(a, tmp, h, to, &k) && with_gain(plan_score(h, to)) < (double)score;
     if (changed)
-        graph_unfuse(g, arena_tmp(a), k.count, k.key);
+        graph_unfuse(g, tmp, k.count, k.key);
     arena_reset(a);
+    arena_reset(tmp);
     return changed;
 }

@@ -9,6 +9,9 @@
  * often. Peaks are the flow's, to the byte; the caller's score adds what placement costs. The best
  * score wins, construction order on a tie: the result is never worse.
  *
+ * Of orders of one score that is taken in which reductions over ranks follow what they reduce
+ * (order_pull.c).
+ *
  * Bodies of regions are ordered first, innermost first; their orders are kept only if the score of
  * the whole improves. */
 #include "order.h"
@@ -156,6 +159,13 @@ int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
         relink(s->g, s->node, s->n);
     chosen = chosen ? chosen : stand;
     apply(q, chosen);
+    int *pulled = NEWN(tmp, int, q->n);
+    if (!q->cyclic && order_pull(q, tmp, chosen, pulled)) {
+        apply(q, pulled);
+        if (evaluate(f, score, arg) <= best)
+            chosen = pulled;
+        apply(q, chosen);
+    }
     for (int i = 0; i < q->n; i++)
         nmoved += chosen[i] != i;
     return nmoved;

@@ -40,7 +40,7 @@ typedef struct Problem {
     Lists dep, depend; /* the same without the readers of old values: what holds in any order */
     Lists use, user;   /* storages that a node touches; nodes that touch a storage */
     Lists make;        /* storages that a node makes */
-    Lists reuse;       /* indices into reuses, of a node; by result, then operand */
+    Lists reuse;       /* indices into reuses, of a storage that may lie over another; by operand */
     Reuse *reuses;
     int *used;         /* by entry of use: the last step of the node that touches it */
     int *first, *last; /* by entry of make: the steps of the node from, to which it does */
@@ -48,6 +48,8 @@ typedef struct Problem {
     int *def;          /* of a storage: a node, -1: it is an input */
     bool *kept;        /* of a storage: it is there at the end */
     bool *aside;       /* of a node: it touches another space, too */
+    int *finish;       /* of a reduction over ranks: the node that waits for it; else -1 */
+    int *begin;        /* of that node: the reduction; else -1 */
     bool *part;        /* of a storage: it could be made inside of a cat's result */
     int *over;         /* of a storage: the old value in whose place it lies, or -1 */
     int64_t base;      /* alive throughout */
@@ -68,6 +70,9 @@ typedef struct Effect {
 /* The effect of node i. left[s] - own is the number of nodes after it that touch storage s. */
 Effect problem_effect(const Problem *q, const int *left, int own, int i);
 
+/* The same of node i, a reduction, and the node that waits for it, one right behind the other. */
+Effect problem_pair_effect(const Problem *q, int *left, int i);
+
 int64_t problem_peak(const Problem *q, Arena *tmp, const int *order);
 
 /* ---- order_search.c: an order within a limit ---- */
@@ -84,6 +89,12 @@ void order_late(const Problem *q, Arena *tmp, const int *base, int *out);
 /* Fills out with base in depth-first order: each node follows the nodes that only it waits for, so
  * values are close to their readers, and a weight's update to its gradient. */
 void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out);
+
+/* ---- order_pull.c: reductions behind what they reduce ---- */
+
+/* Fills out with order, in which reductions over ranks that leave no more alive than before, and
+ * what waits for them, run as soon as they can without a higher peak; false: they do already. */
+bool order_pull(const Problem *q, Arena *tmp, const int *order, int *out);
 
 /* ---- order_bound.c: a lower bound for every order ---- */
 

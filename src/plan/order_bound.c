@@ -205,19 +205,13 @@ static int64_t least_alive(Network *c, int x, int y, bool ran)
     return sum + max_flow(c);
 }
 
-static bool may_lie_over(const Problem *q, int i, int s)
+/* Bytes that a result, entry k of q->make, adds in a step to the cut, which has all kept and read
+ * results of its node if that counts as run (ran). */
+static int64_t made_bytes(const Problem *q, int k, int step, bool ran)
 {
-    EACH_ITEM(k, q->reuse, i)
-    if (q->reuses[q->reuse.item[k]].to == s)
-        return true;
-    return false;
-}
-
-/* Bytes that result k of node i adds in a step to the cut, which has all kept and read results of i
- * if i counts as run (ran). */
-static int64_t made_bytes(const Problem *q, int i, int k, int step, bool ran)
-{
-    int s = q->make.item[k], first = q->first[k] + may_lie_over(q, i, s);
+    int s = q->make.item[k];
+    bool may_lie_over = q->reuse.at[s] < q->reuse.at[s + 1];
+    int first = q->first[k] + may_lie_over;
     bool unread = !q->kept[s] && q->user.at[s] == q->user.at[s + 1];
     bool alive = first <= step && (!unread || step <= q->last[k]);
     return q->over[s] >= 0 ? 0 : (alive - (ran && !unread)) * q->nbytes[s];
@@ -234,7 +228,7 @@ static int64_t own_bytes(const Network *c, int i, bool ran)
         bool body = c->body && x->body[0] && core >= 0 && core < x->ncore;
         int64_t sum = body ? c->body[2 * i + core] : item_core_bytes(x, SPACE_MAIN, step);
         EACH_ITEM(k, q->make, i)
-        sum += made_bytes(q, i, k, step, ran);
+        sum += made_bytes(q, k, step, ran);
         EACH_ITEM(k, q->use, i)
         if (!ran && q->used[k] < step && !q->kept[q->use.item[k]])
             sum -= q->nbytes[q->use.item[k]];

@@ -23,6 +23,7 @@ typedef struct Make {
     Problem *q;
     int *index;   /* of an item: its node */
     int *storage; /* of a root, or -1 */
+    int *slots;   /* of a root: how often the present node reads it */
     Pairs wait, use, make, reuse;
     int nreuse, capreuse, capused, capfirst, caplast;
 } Make;
@@ -113,14 +114,6 @@ static void add_touches(Make *m, int i)
     }
 }
 
-static bool reads_once(const Flow *f, const FlowItem *x, int root)
-{
-    for (int k = x->touch; k < x->touch + x->ntouch; k++)
-        if (f->touch[k].root == root)
-            return f->touch[k].slots == 1;
-    return false;
-}
-
 /* The operands that result k of node i may lie over. A new value may lie over the old one, after
  * all nodes that touch that. */
 static void add_reuses(Make *m, int i, int k)
@@ -135,10 +128,10 @@ static void add_reuses(Make *m, int i, int k)
         int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
         bool over =
             item_may_lie_over(f, q->item[i], k, j) || (!j && item_may_narrow(m->f, q->item[i]));
-        if (!(mask >> j & 1) || from < 0 || !reads_once(f, x, root) || !over)
+        if (!(mask >> j & 1) || to < 0 || from < 0 || m->slots[root] != 1 || !over)
             continue;
         Reuse r = {to, from, j};
-        add_pair(m, &m->reuse, i, m->nreuse);
+        add_pair(m, &m->reuse, to, m->nreuse);
         PUSH(m->tmp, q->reuses, m->nreuse, m->capreuse, r);
         if (root == y->renews)
             q->over[to] = from;
@@ -155,11 +148,27 @@ static void add_carries(Make *m, int i)
             continue;
         int root = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
         Reuse r = {m->storage[x->carry[j]], m->storage[root], -1};
-        if (r.from < 0 || !reads_once(f, x, root))
+        if (r.to < 0 || r.from < 0 || m->slots[root] != 1)
             continue;
-        add_pair(m, &m->reuse, i, m->nreuse);
+        add_pair(m, &m->reuse, r.to, m->nreuse);
         PUSH(m->tmp, m->q->reuses, m->nreuse, m->capreuse, r);
     }
+}
+
+static bool reduces(const Node *n)
+{
+    CollectiveKind k = n && n->op->class == CLASS_COLLECTIVE ? node_collective(n) : ALL_GATHER;
+    return k == REDUCE_SCATTER || k == ALL_REDUCE;
+}
+
+/* Node i waits for a reduction; of one that several wait for, none is its end. */
+static void add_finish(Make *m, int i, const Node *start)
+{
+    Problem *q = m->q;
+    int k = m->index[m->f->item_of[start->id]];
+    bool again = q->finish[k] >= 0;
+    q->begin[again ? q->finish[k] : i] = again ? -1 : k;
+    q->finish[k] = again ? -1 : i;
 }
 
 static void add_node(Make *m, int i)
@@ -168,15 +177,21 @@ static void add_node(Make *m, int i)
     const FlowItem *x = &f->item[m->q->item[i]];
     const Node *n = x->node;
     add_touches(m, i);
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        m->slots[f->touch[k].root] = f->touch[k].slots;
     for (int j = 0; j < n->nin; j++)
         if (n->in[j]->def)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
     for (int j = 0; j < n->nafter; j++)
         add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
+    if (n->op->wait && reduces(n->in[0]->def))
+        add_finish(m, i, n->in[0]->def);
     for (int k = 0; k < n->nout && !node_aliases(n) && n->op->region != LOOP; k++)
         add_reuses(m, i, k);
     if (n->op->region == LOOP)
         add_carries(m, i);
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        m->slots[f->touch[k].root] = 0;
 }
 
 /* ---- the problem ---- */
@@ -203,6 +218,7 @@ static Make setup(Flow *f, Arena *tmp)
     int most = 0;
     m.index = NEWN(tmp, int, f->nitem);
     m.storage = NEWN(tmp, int, f->nroot);
+    m.slots = NEWN(tmp, int, f->nroot);
     q->flow = f;
     q->item = NEWN(tmp, int, f->nitem);
     q->nbytes = NEWN(tmp, int64_t, f->nroot);
@@ -211,6 +227,10 @@ static Make setup(Flow *f, Arena *tmp)
     q->part = NEWN(tmp, bool, f->nroot);
     q->aside = NEWN(tmp, bool, f->nitem);
     q->over = NEWN(tmp, int, f->nroot);
+    q->finish = NEWN(tmp, int, f->nitem);
+    q->begin = NEWN(tmp, int, f->nitem);
+    for (int i = 0; i < f->nitem; i++)
+        q->finish[i] = q->begin[i] = -1;
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
         most = MAX(most, x->nbefore + x->ncore + x->nafter);
@@ -233,7 +253,7 @@ Problem *problem_new(Flow *f, Arena *tmp)
     q->use = make_lists(tmp, &m.use, q->n, false);
     q->user = make_lists(tmp, &m.use, q->nstorage, true);
     q->make = make_lists(tmp, &m.make, q->n, false);
-    q->reuse = make_lists(tmp, &m.reuse, q->n, false);
+    q->reuse = make_lists(tmp, &m.reuse, q->nstorage, false);
     q->dep = make_lists(tmp, &m.wait, q->n, false);
     q->depend = make_lists(tmp, &m.wait, q->n, true);
     const FlowItem *first = &f->item[f->first], *last = &f->item[f->last];
@@ -261,13 +281,13 @@ static bool dies(const Problem *q, const int *left, int own, int s)
     return left[s] == own && !q->kept[s];
 }
 
-/* Whether result s of node i lies over an operand; taken: operands that others lie over. */
-static bool lies_over(const Problem *q, const int *left, int own, int i, int s, unsigned *taken)
+/* Whether result s lies over an operand; taken: operands that others of its node lie over. */
+static bool lies_over(const Problem *q, const int *left, int own, int s, unsigned *taken)
 {
-    EACH_ITEM(k, q->reuse, i)
+    EACH_ITEM(k, q->reuse, s)
     {
         Reuse r = q->reuses[q->reuse.item[k]];
-        if (r.to != s || !dies(q, left, own, r.from))
+        if (!dies(q, left, own, r.from))
             continue;
         if (r.slot < 0)
             return true;
@@ -297,7 +317,7 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
         int s = q->make.item[k];
         if (q->over[s] >= 0)
             continue;
-        q->change[q->first[k] + lies_over(q, left, own, i, s, &taken)] += q->nbytes[s];
+        q->change[q->first[k] + lies_over(q, left, own, s, &taken)] += q->nbytes[s];
         q->change[q->last[k] + 1] -= dies(q, left, 0, s) ? q->nbytes[s] : 0;
     }
     for (int k = 0; k <= nstep; k++) {
@@ -306,6 +326,21 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
             e.need = MAX(e.need, e.net + item_core_bytes(x, SPACE_MAIN, k));
     }
     return e;
+}
+
+static void count_users(const Problem *q, int *left, int i, int by)
+{
+    EACH_ITEM(k, q->use, i)
+    left[q->use.item[k]] += by;
+}
+
+Effect problem_pair_effect(const Problem *q, int *left, int i)
+{
+    Effect e = problem_effect(q, left, 1, i);
+    count_users(q, left, i, -1);
+    Effect w = problem_effect(q, left, 1, q->finish[i]);
+    count_users(q, left, i, 1);
+    return (Effect){MAX(e.need, e.net + w.need), e.net + w.net};
 }
 
 int64_t problem_peak(const Problem *q, Arena *tmp, const int *order)
@@ -318,8 +353,7 @@ int64_t problem_peak(const Problem *q, Arena *tmp, const int *order)
         Effect e = problem_effect(q, left, 1, order[k]);
         peak = MAX(peak, live + e.need);
         live += e.net;
-        EACH_ITEM(j, q->use, order[k])
-        left[q->use.item[j]]--;
+        count_users(q, left, order[k], -1);
     }
     return peak;
 }

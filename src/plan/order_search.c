@@ -4,8 +4,8 @@
  * raise the live sum above the limit waits until others have freed enough. A node that fits and
  * leaves no more alive than before runs at once; that loses nothing, as in any order within the
  * limit it can be moved forward. But one that changes nothing and touches another space waits for
- * its turn, so as not to fill that space: copies there may be free of charge from the start. Which
- * of the other ready nodes runs is a choice. If no node fits,
+ * its turn, so as not to fill that space: copies there may be free of charge from the start. From
+ * the start, a reduction over ranks and the node that waits for it count as one. Which of the other ready nodes runs is a choice. If no node fits,
  * or the same set of nodes has run before, the last choice is undone and its next node tried; so
  * the search is exact until its steps are used up.
  *
@@ -91,13 +91,35 @@ static void refresh(OrderSearch *x, int i)
     int64_t need[2] = {INT64_MAX, INT64_MAX};
     if (!x->done[i] && !x->wait[i]) {
         Effect e = problem_effect(x->q, x->left, !x->late, i);
+        Effect both = {0, 1};
         if (x->late)
             e = (Effect){e.need - e.net, -e.net};
+        else if (x->q->finish[i] >= 0 && x->wait[x->q->finish[i]] == 1)
+            both = problem_pair_effect(x->q, x->left, i);
+        e = both.net <= 0 ? both : e;
         need[e.net > 0 || (!e.net && x->q->aside[i])] = e.need;
     }
     x->work--;
     put(x, SHRINKS, x->rank[i], need[SHRINKS]);
     put(x, GROWS, x->rank[i], need[GROWS]);
+}
+
+/* Those of a storage that nothing else is to read. */
+static void refresh_reductions(OrderSearch *x, int s)
+{
+    const Problem *q = x->q;
+    EACH_ITEM(j, q->user, s)
+    if (q->finish[q->user.item[j]] >= 0)
+        refresh(x, q->user.item[j]);
+}
+
+/* After one node more or less must run before i, where at the least `wait` of them must. */
+static void refresh_waiting(OrderSearch *x, int i, int wait)
+{
+    if (!wait)
+        refresh(x, i);
+    else if (wait == 1 && !x->late && x->q->begin[i] >= 0)
+        refresh(x, x->q->begin[i]);
 }
 
 /* Counts node i among the readers of what it reads; by is 1 or -1. */
@@ -108,6 +130,8 @@ static void count_reader(OrderSearch *x, int i, int by)
     {
         int s = q->use.item[k], *left = &x->left[s], now = *left;
         *left += by;
+        if (!x->late && !q->kept[s] && (by < 0 ? *left : now) == 2)
+            refresh_reductions(x, s);
         if ((by < 0) == x->late ? now != 1 : *left != 1)
             continue;
         for (int j = q->user.at[s]; j < q->user.at[s + 1] && !q->kept[s]; j++)
@@ -134,8 +158,10 @@ static void run(OrderSearch *x, int i, bool choice)
     refresh(x, i);
     count_reader(x, i, x->late ? 1 : -1);
     EACH_ITEM(k, *next, i)
-    if (!--x->wait[next->item[k]])
-        refresh(x, next->item[k]);
+    {
+        int now = --x->wait[next->item[k]];
+        refresh_waiting(x, next->item[k], now);
+    }
 }
 
 static Ran take_back(OrderSearch *x)
@@ -143,8 +169,10 @@ static Ran take_back(OrderSearch *x)
     Ran r = x->ran[--x->nran];
     const Lists *next = x->late ? &x->q->pred : &x->q->succ;
     EACH_ITEM(k, *next, r.node)
-    if (!x->wait[next->item[k]]++)
-        refresh(x, next->item[k]);
+    {
+        int was = x->wait[next->item[k]]++;
+        refresh_waiting(x, next->item[k], was);
+    }
     count_reader(x, r.node, x->late ? -1 : 1);
     x->done[r.node] = false;
     Effect e = problem_effect(x->q, x->left, !x->late, r.node);

@@ -135,11 +135,16 @@ static bool place_again(Plan *p, const Placed *x)
     return same;
 }
 
-/* known: NULL, or what may be placed already. */
-static void place_storages(Plan *p, int64_t persistent, int effort, const Placed *known)
+/* No addresses, but for what is kept: nothing lost between buffers. */
+static void leave_unplaced(Plan *p)
 {
-    p->persistent_nbytes =
-        place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(persistent)));
+    for (int s = 0; s < device_nspace(p->device); s++)
+        p->space[s].peak = p->space[s].bound;
+}
+
+/* known: NULL, or what may be placed already. */
+static void place_storages(Plan *p, int effort, const Placed *known)
+{
     if (known && place_again(p, known))
         return;
     Arena *tmp = arena_tmp(p->g->a);
@@ -149,9 +154,8 @@ static void place_storages(Plan *p, int64_t persistent, int effort, const Placed
     }
 }
 
-/* Lowers g and measures live ranges and peak. Refuses buffers of more than 2^62 bytes together, so
- * that no sum of them overflows. */
-static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
+/* Refuses buffers of more than 2^62 bytes together, so that no sum of them overflows. */
+Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
 {
     Flow *f = flow_new(g, to->device, to->machine, a);
     plan_check_spaces(f);
@@ -169,13 +173,19 @@ static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
     plan_measure(p);
     for (int s = 0; s < device_nspace(to->device); s++)
         CHECK(p->space[s].bound == flow_space_peak(f, (Space)s));
+    int64_t own = p->persistent_nbytes;
+    p->persistent_nbytes =
+        place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(to->persistent)));
+    p->space[SPACE_MAIN].bound += p->persistent_nbytes - own;
+    p->by_category[CAT_OTHER] += p->persistent_nbytes - own;
     return p;
 }
 
-static int64_t bound_of(Graph *g, const PlanFor *to)
+static int64_t bound_of(const Plan *p, const PlanFor *to)
 {
-    Arena *tmp = arena_tmp(g->a);
-    int64_t bound = order_bound(flow_new(g, to->device, to->machine, tmp), tmp);
+    Arena *tmp = arena_tmp(p->g->a);
+    int64_t others = p->by_category[CAT_OTHER]; /* nothing else is counted there */
+    int64_t bound = others + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
     return bound;
 }
@@ -192,14 +202,13 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
 static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
 {
     double start = now_sec();
-    Plan *p = measured(a, g, to);
-    int64_t own = p->persistent_nbytes;
-    place_storages(p, to->persistent, to->rough ? 0 : PLACE_EFFORT, known);
+    Plan *p = plan_measured(a, g, to);
+    if (to->rough && plan_one_queue(p))
+        leave_unplaced(p);
+    else
+        place_storages(p, to->rough ? 0 : PLACE_EFFORT, known);
     plan_waits(p, a);
-    int64_t others = p->persistent_nbytes - own;
-    p->space[SPACE_MAIN].bound += others;
-    p->order_bound = to->rough ? 0 : others + bound_of(g, to);
-    p->by_category[CAT_OTHER] += others;
+    p->order_bound = to->rough ? 0 : bound_of(p, to);
     p->number = to->number;
     fill_reserve(p);
     p->reserve = MAX(p->reserve, to->reserve);
@@ -221,7 +230,7 @@ int64_t plan_bound(Graph *g, const Device *d)
 {
     Arena *tmp = arena_tmp(g->a);
     PlanFor x = {.device = d};
-    int64_t bound = measured(tmp, g, &x)->space[SPACE_MAIN].bound;
+    int64_t bound = plan_measured(tmp, g, &x)->space[SPACE_MAIN].bound;
     arena_reset(tmp);
     return bound;
 }
@@ -258,18 +267,18 @@ static Placed placed_so(Arena *a, const Plan *p)
 
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
  * of two orders about as good the one whose plan equals its bound is taken. Where the bound says
- * that the score cannot be lower, nothing is placed. */
+ * that the score is higher, nothing is placed. */
 static int64_t score(Graph *g, void *arg)
 {
     Scoring *s = arg;
-    Plan *p = measured(s->tmp, g, &s->to);
+    Plan *p = plan_measured(s->tmp, g, &s->to);
     const PlanSpace *x = &p->space[SPACE_MAIN];
-    int64_t cost = s->best;
-    if (x->bound < s->best) {
-        place_storages(p, 0, p->nstorage < SMALL_PLAN ? 2 : 0, NULL);
+    int64_t cost = INT64_MAX;
+    if (x->bound <= s->best) {
+        place_storages(p, p->nstorage < SMALL_PLAN ? 2 : 0, NULL);
         cost = x->peak + (x->peak - x->bound);
     }
-    if (cost < s->best) {
+    if (cost <= s->best) {
         s->best = cost;
         arena_reset(s->keep);
         s->placed = placed_so(s->keep, p);
@@ -278,25 +287,51 @@ static int64_t score(Graph *g, void *arg)
     return cost;
 }
 
-Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to)
+/* Orders g for the least score; its placement is kept. */
+static void order_scored(Graph *g, Scoring *s)
 {
     Arena *tmp = arena_tmp(g->a);
-    Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = *to, .best = INT64_MAX};
-    s.to.persistent = 0;
-    order_graph(g, s.to.device, s.to.machine, tmp, score, &s);
+    s->best = INT64_MAX;
+    s->placed = (Placed){0};
+    order_graph(g, s->to.device, s->to.machine, tmp, score, s);
     arena_reset(tmp);
-    Plan *p = make(a, g, to, &s.placed);
+}
+
+static Scoring scoring(Graph *g, const PlanFor *to)
+{
+    Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = *to};
+    s.to.persistent = 0;
+    return s;
+}
+
+int64_t plan_score(Graph *g, const PlanFor *to)
+{
+    Scoring s = scoring(g, to);
+    order_scored(g, &s);
     arena_reset(s.keep);
+    return s.best;
+}
+
+static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
+{
+    double start = now_sec();
+    PlanFor x = made_for(a, to);
+    Scoring s = scoring(g, &x);
+    order_scored(g, &s);
+    if (apart && plan_take_apart(g, s.best, &x))
+        order_scored(g, &s);
+    Plan *p = make(a, g, &x, &s.placed);
+    arena_reset(s.keep);
+    p->sec = now_sec() - start;
     return p;
+}
+
+Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to)
+{
+    return ordered(a, g, to, false);
 }
 
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
 {
-    double start = now_sec();
-    PlanFor x = made_for(a, to);
-    Plan *p = plan_searched(a, g, &x);
-    if (plan_take_apart(g, p, &x))
-        p = plan_searched(a, g, &x);
-    p->sec = now_sec() - start;
-    return p;
+    return ordered(a, g, to, true);
 }

@@ -102,7 +102,8 @@ typedef struct PlanFor {
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
                            shares the arena keeps there; caches lie behind them */
     int64_t reserve; /* the library's is at least so many bytes, of which another plan has the use */
-    bool rough; /* nothing is searched for: addresses may waste bytes, and order_bound is 0 */
+    bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
+                   no wait follows from them */
 } PlanFor;
 
 /* Immutable once it is made: many programs may run it at once. */
@@ -134,18 +135,26 @@ typedef struct Plan {
  * of its own on cpu. */
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to);
 
+/* The steps of g as ordered, with live ranges and bounds: only what is kept has an address, and
+ * nothing is estimated. Of `to` all is given. */
+Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);
+
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
 int64_t plan_bound(Graph *g, const Device *d);
 
 /* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart. */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
-/* The same of the nodes as they are; of `to` all is given. */
+/* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 
+/* Orders g for the least peak; that peak, to which what placement wastes is added once more. Of
+ * `to` all is given. */
+int64_t plan_score(Graph *g, const PlanFor *to);
+
 /* ---- apart.c ---- */
-/* Takes apart, in g, fused nodes without which the plan of g would have a lower peak than p has;
- * whether there were any. */
-bool plan_take_apart(Graph *g, const Plan *p, const PlanFor *to);
+/* Takes apart, in g, fused nodes without which the plan of g would have a lower peak; whether there
+ * were any. score: of g as it is (plan_score). Of `to` all is given. */
+bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to);
 
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
@@ -178,6 +187,7 @@ typedef void StepAccess(void *arg, int step, int storage, ByteRange b, bool writ
  * the steps of the loops around it, outermost first. */
 void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAccess *see, void *arg);
 
+bool plan_one_queue(const Plan *p); /* then no step waits for another */
 /* Fills which steps of other queues each step waits for, from the addresses; a: the plan's. */
 void plan_waits(Plan *p, Arena *a);
 

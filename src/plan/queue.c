@@ -354,9 +354,14 @@ static WaitWalk *walk_new(Plan *p, Arena *tmp)
     return x;
 }
 
+bool plan_one_queue(const Plan *p)
+{
+    return one_queue(p, 0, p->nstep);
+}
+
 void plan_waits(Plan *p, Arena *a)
 {
-    if (one_queue(p, 0, p->nstep))
+    if (plan_one_queue(p))
         return;
     Arena *tmp = arena_tmp(p->g->a);
     for (int i = 0; i < p->nstorage; i++) {
