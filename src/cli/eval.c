@@ -206,7 +206,7 @@ static int run_data(tn_context *ctx, Eval *x)
         tn_plan_sec(p, &e.pass_sec, &added);
         e.stop = interrupt_begin(ctx);
         code = evaluate(&e);
-        interrupt_end();
+        interrupt_end(INTERRUPT_WAITS);
     }
     x->sec = wall_sec() - start;
     if (!code && e.stopped && !e.count)
