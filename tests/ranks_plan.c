@@ -4,6 +4,8 @@
  * place, after a look at what must have been left alone in between. */
 #include "ranks.h"
 
+#include "gen.h"
+
 #include <string.h>
 
 /* A collective of one rank between its start and its wait. */
@@ -284,17 +286,40 @@ Tensor **fleet_read(const Fleet *t, Arena *a)
     return out;
 }
 
-Ranks ranks_staged(const Ranks *r)
+static void draw_offload(Graph *g, Rng *rng, double chance)
+{
+    for (Node *n = g->first; n; n = n->next) {
+        if (n->phase < BACKWARD && !n->op->view && !n->op->wait && !n->policy &&
+            rng_chance(rng, chance))
+            n->policy = OFFLOAD;
+        EACH_LOOP_BODY(b, n)
+            draw_offload(n->region->body[b], rng, chance);
+    }
+}
+
+static Ranks staged(const Ranks *r, const char *passes, uint64_t seed, double chance)
 {
     PassOptions o = pass_defaults();
     Ranks x = *r;
     o.backend = "emulated";
     x.g = NEWN(r->a, Graph *, r->n);
     for (int j = 0; j < r->n; j++) {
+        Rng rng = {seed, 0};
         x.g[j] = graph_clone(r->a, r->g[j]);
-        passes_run(x.g[j], "stage", &o, NULL, NULL);
+        draw_offload(x.g[j], &rng, chance);
+        passes_run(x.g[j], passes, &o, NULL, NULL);
     }
     return x;
+}
+
+Ranks ranks_staged(const Ranks *r)
+{
+    return staged(r, "stage", 0, 0);
+}
+
+Ranks ranks_offloaded(const Ranks *r, uint64_t seed, double chance)
+{
+    return staged(r, "stage,offload", seed, chance);
 }
 
 Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in)

@@ -11,7 +11,7 @@ enum { MOST_RULES = 40 };
 
 /* What trials did. */
 typedef struct Counts {
-    int64_t run, refused, on_border, explained, planned, staged, steps, loops, policies;
+    int64_t run, refused, on_border, explained, planned, staged, steps, loops, policies, offloaded;
 } Counts;
 
 /* A graph, and the ranks that are made of it. */

@@ -143,7 +143,12 @@ static void compare(Trial *t, Tensor *got)
 static void compare_planned(Trial *t, Tensor *const *in, Tensor *const *out)
 {
     bool two = rng_chance(&t->rng, 0.5);
-    Ranks r = two ? ranks_staged(&t->ranks) : t->ranks;
+    bool moves = two && t->step && rng_chance(&t->rng, 0.7);
+    uint64_t seed = (uint64_t)rng_below(&t->rng, 1 << 30);
+    Ranks r = moves ? ranks_offloaded(&t->ranks, seed, rng_uniform(&t->rng))
+              : two ? ranks_staged(&t->ranks)
+                    : t->ranks;
+    t->done->offloaded += moves;
     Tensor **again = ranks_execute(&r, device_at(two ? DEVICE_emulated : DEVICE_cpu), in);
     t->done->planned++;
     t->done->staged += two;
@@ -244,11 +249,11 @@ static void expect_ways(Seen *s, const Library *lib)
 static void expect_counts(const Counts *done, double count)
 {
     printf("note: %lld graphs run by ranks, %lld on planned arenas; %lld steps, %lld loops, %lld "
-           "with policies; "
+           "with policies, %lld offloaded; "
            "%lld refused, %lld near a border, %lld differences explained by rounding\n",
            (long long)done->run, (long long)done->planned, (long long)done->steps,
-           (long long)done->loops, (long long)done->policies, (long long)done->refused,
-           (long long)done->on_border, (long long)done->explained);
+           (long long)done->loops, (long long)done->policies, (long long)done->offloaded,
+           (long long)done->refused, (long long)done->on_border, (long long)done->explained);
     EXPECT((double)done->run >= 0.8 * count);
     EXPECT((double)done->planned >= 0.35 * count);
     EXPECT((double)done->staged >= 0.15 * count);

@@ -452,7 +452,7 @@ Map graph_named(const Port *p, int count, Role role, Arena *tmp);
 
 /* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
 const char *graph_fresh(Graph *g, const char *stem);
-/* New names, of which no two are equal, for results like n's: theirs with a suffix, or so. */
+/* New names for results like n's, with a suffix; no two are equal. */
 const char **graph_fresh_results(Graph *g, const Node *n, const char *suffix);
 void value_rename(Graph *g, Value *v, const char *name); /* CHECKs that the name is free */
 
@@ -502,8 +502,7 @@ Node *emit_clone(Build *b, const Node *n, Value *const *in);
 /* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope,
  * origin and line. */
 Build build_like(Graph *g, Node *before, const Node *n);
-/* A node as n with other operands and a region of its own; its results are called as n's, with
- * `suffix` and, where that is taken, a number added. */
+/* A node as n with other operands and a region of its own; its results get fresh names. */
 Node *emit_like(Build *b, const Node *n, Value *const *in, Region *r, const char *suffix);
 
 /* A region node; the region's bodies are complete, operands are in port order of `arg`. */

@@ -9,13 +9,16 @@
  *
  * The bodies hold the parts of nodes that are cut (cut/part.c, cut/loop.c). Whole nodes stay before
  * the loop, except constants, which the bodies recompute; a whole value of which a part needs rows
- * is sliced. Labels are counted over the whole step, before the loop. Late nodes run once, after
+ * is sliced. Labels are counted over the whole step, before the loop; so is every sum over rows of
+ * the batch alone, without parameters, that rows are mixed with, as by the gradient of a loss that
+ * is divided by a mask's sum. Late nodes run once, after
  * the loop, on the sums. Sums of sums (a parameter that is used twice) are added within the
  * iteration, so that the loop holds one accumulator; views of sums are emitted wherever they are
  * read. The last iteration has a body of its own, the tail, if K does not divide the rows.
  *
  * Numerics: iterations are summed in f32 (f64 for f64), in order; nothing else changes. Linear, but
  * for the search of operands among ports and one more walk for each node that is replaced. */
+#include "chunk.h"
 #include "loop_make.h"
 
 #include <string.h>
@@ -52,8 +55,47 @@ static Slices find_batch(const Graph *g, const PassOptions *o)
 
 typedef struct States {
     GraphCut cut;
-    bool *late; /* by value id */
+    bool *late;  /* by value id */
+    bool *alone; /* by value id: made of the batch and constants, without parameters */
 } States;
+
+/* Values that are made of the batch alone and whole, before the loop; by id. */
+typedef struct Early {
+    bool *is;
+    int count;
+} Early;
+
+typedef enum { DONE, EXPOSE, AGAIN } Found;
+
+static bool is_early(const Early *e, const Value *v)
+{
+    return v->id < e->count && e->is[v->id];
+}
+
+static bool all_alone(const States *s, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (!s->alone[n->in[i]->id])
+            return false;
+    return true;
+}
+
+/* v is to be early, and the sums that it is made of. */
+static void make_early(const Graph *g, Arena *tmp, const States *s, Early *e, const Value *v)
+{
+    if (e->count < g->nvalue) {
+        bool *more = NEWN(tmp, bool, g->nvalue);
+        if (e->count)
+            memcpy(more, e->is, sizeof *more * (size_t)e->count);
+        *e = (Early){more, g->nvalue};
+    }
+    if (e->is[v->id] || !v->def || (s->cut.value[v->id].kind == CUT_SLICE))
+        return;
+    for (int k = 0; k < v->def->nout; k++)
+        e->is[v->def->out[k]->id] = true;
+    for (int i = 0; i < v->def->nin; i++)
+        make_early(g, tmp, s, e, v->def->in[i]);
+}
 
 _Noreturn static void refuse(const Graph *g, const Node *n, const char *why)
 {
@@ -103,21 +145,29 @@ static bool cut_rows(const Graph *g, Arena *tmp, States *s, const Node *n)
     return !merged;
 }
 
-/* False: n is to be exposed first. */
-static bool find_state(const Graph *g, Arena *tmp, States *s, const Node *n)
+static Found find_state(const Graph *g, Arena *tmp, States *s, Early *e, const Node *n)
 {
     int rows = -1, sum = -1;
+    bool alone = n->stream < 0 && !n->region && all_alone(s, n);
+    for (int k = 0; k < n->nout; k++)
+        s->alone[n->out[k]->id] = alone;
+    if (is_early(e, n->out[0]))
+        return DONE;
     for (int i = 0; i < n->nin; i++) {
         int v = n->in[i]->id;
         rows = s->cut.value[v].kind == CUT_SLICE ? i : rows;
         sum = s->cut.value[v].kind == CUT_SUM || s->late[v] ? i : sum;
+    }
+    if (rows >= 0 && sum >= 0 && s->alone[n->in[sum]->id]) {
+        make_early(g, tmp, s, e, n->in[sum]);
+        return AGAIN;
     }
     if (rows >= 0 && sum >= 0)
         refuse(g, n,
                arena_printf(tmp, "it mixes rows with a sum over rows, operand %d (%%%s)", sum,
                             n->in[sum]->name));
     if (rows >= 0 && !n->op->counts)
-        return cut_rows(g, tmp, s, n);
+        return cut_rows(g, tmp, s, n) ? DONE : EXPOSE;
     bool partial = sum >= 0 && stays_partial(s, n);
     if (partial)
         s->cut.node[n->id] = (NodeCut){.kind = NODE_LINEAR, .partial = ~0ULL, .merge = CUT_SUM};
@@ -125,23 +175,29 @@ static bool find_state(const Graph *g, Arena *tmp, States *s, const Node *n)
         s->cut.value[n->out[k]->id] = (Cut){.kind = partial ? CUT_SUM : CUT_WHOLE};
         s->late[n->out[k]->id] = sum >= 0 && !partial;
     }
-    return true;
+    return DONE;
 }
 
 static States find_states(Graph *g, Arena *tmp, int64_t rows)
 {
+    Early e = {0};
     for (;;) {
         States s = {{rows, NEWN(tmp, Cut, g->nvalue), NEWN(tmp, NodeCut, g->nnode)},
+                    NEWN(tmp, bool, g->nvalue),
                     NEWN(tmp, bool, g->nvalue)};
+        Found found = DONE;
         Node *n = g->first;
-        for (int i = 0; i < g->nin; i++)
+        for (int i = 0; i < g->nin; i++) {
             if (g->in[i].role == ROLE_BATCH)
                 s.cut.value[g->in[i].v->id] = (Cut){CUT_SLICE, 0, 1};
-        while (n && find_state(g, tmp, &s, n))
+            s.alone[g->in[i].v->id] = g->in[i].role != ROLE_PARAM;
+        }
+        while (n && (found = find_state(g, tmp, &s, &e, n)) == DONE)
             n = n->next;
         if (!n)
             return s;
-        node_expose(g, tmp, n);
+        if (found == EXPOSE)
+            node_expose(g, tmp, n);
     }
 }
 
@@ -205,6 +261,7 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->accumulate <= 1)
         return 0;
     Slices slices = find_batch(g, o);
+    chunk_losses(g, tmp);
     States s = find_states(g, tmp, slices.units);
     LoopPart p = {.slices = slices, .cut = s.cut, .what = what};
     find_places(g, tmp, &s, &p);
