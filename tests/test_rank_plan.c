@@ -175,6 +175,23 @@ static void test_llama(void)
     drop(&never);
 }
 
+/* Reductions of more than NEAR calls behind the one that made what they reduce. */
+static int count_late(const Case *x)
+{
+    enum { NEAR = 20 };
+    int *made = NEWN(x->a, int, x->p->nstorage), late = 0;
+    for (int i = 0; i < x->p->nstep; i++) {
+        const Step *s = &x->p->step[i];
+        if (s->kind != STEP_CALL)
+            continue;
+        if (node_is(s->node, OP_reduce_scatter_tensor))
+            late += i - made[s->arg[0].storage] > NEAR;
+        for (int j = s->call.nin; j < s->narg; j++)
+            made[s->arg[j].storage] = i;
+    }
+    return late;
+}
+
 static void test_llama_peaks(void)
 {
     Case selective = llama("selective", NULL), full = llama("full", NULL);
@@ -186,6 +203,8 @@ static void test_llama_peaks(void)
     EXPECT(full.p->space[SPACE_MAIN].peak <= (int64_t)(2.4 * 0x1p30));
     EXPECT(selective.p->space[SPACE_MAIN].peak == selective.p->space[SPACE_MAIN].bound);
     EXPECT(full.p->space[SPACE_MAIN].peak == full.p->space[SPACE_MAIN].bound);
+    EXPECT(count_late(&selective) == 0);
+    EXPECT(count_late(&full) == 0);
     drop(&selective);
     drop(&full);
 }
