@@ -3,8 +3,8 @@
  * the arena, and by op and shape what calls take, waited for one by one, as a share of the
  * bandwidth or the product rate measured in the same run. Usage: gpu_step MODEL BATCH SEQ DTYPE
  * [RECOMPUTE [WORD...]]; brief: not the calls; gradients: forward and backward alone, with
- * parameters in DTYPE; machine=FILE|NAME|none: by which the step is planned (as tenon does without
- * --machine) */
+ * parameters in DTYPE; unfused: without fused nodes; machine=FILE|NAME|none: by which the step is
+ * planned (as tenon does without --machine) */
 #include "../include/tenon.h"
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ typedef struct Bench {
     tn_program *x;
     int64_t *ids;
     int64_t batch, seq, vocab;
-    bool gradients, brief;
+    bool gradients, brief, unfused;
     const char *machine;
     double bandwidth; /* bytes a second */
 } Bench;
@@ -183,17 +183,18 @@ static void read_words(Bench *b, int argc, char **argv)
 {
     for (int i = 6; i < argc; i++) {
         bool brief = !strcmp(argv[i], "brief"), gradients = !strcmp(argv[i], "gradients");
-        bool machine = !strncmp(argv[i], "machine=", 8);
+        bool machine = !strncmp(argv[i], "machine=", 8), unfused = !strcmp(argv[i], "unfused");
         if (machine)
             b->machine = argv[i] + 8;
-        if (!brief && !gradients && !machine)
+        if (!brief && !gradients && !machine && !unfused)
             argc = 0;
         b->brief |= brief;
         b->gradients |= gradients;
+        b->unfused |= unfused;
     }
     if (argc < 5) {
         fprintf(stderr, "usage: gpu_step MODEL BATCH SEQ DTYPE [RECOMPUTE "
-                        "[brief|gradients|machine=FILE]...]\n");
+                        "[brief|gradients|unfused|machine=FILE]...]\n");
         exit(2);
     }
     b->batch = atoll(argv[2]);
@@ -233,6 +234,8 @@ int main(int argc, char **argv)
     o.dtype = argv[4];
     o.recompute = argc > 5 ? argv[5] : "none";
     o.machine = b.machine;
+    if (b.unfused)
+        o.fuse = 0;
     if (b.gradients)
         o.param_dtype = o.dtype;
     b.bandwidth = measure_bandwidth();
