@@ -119,9 +119,9 @@ endef
 $(BUILD)/tenon-mpi-%.so: src/comm/transport_mpi.c
 	$(call link_module,$*)
 
-# The kernels of ops for the processor (tests/simt.h). Functions of two files may have one name, as for
+# The kernels of ops, and src/exec/memory.cu, for the processor (tests/simt.h). Functions of two files may have one name, as for
 # a GPU: all but the lists of kernels becomes local.
-SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu))
+SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu)) $(BUILD)/src/op/kernels_cuda.c.o
 SIMTFLAGS := -std=c++20 -O1 -g1 -Wall -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics \
              -fno-gnu-unique -ffp-contract=off -DTN_SIMT -include tests/simt.h -Iinclude $(EXTRA)
 $(BUILD)/simt/%.o: %.cu
@@ -131,6 +131,7 @@ $(BUILD)/simt/%.o: %.cu
 	$(Q)$(LD) -r --force-group-allocation $@.all -o $@.one
 	$(Q)$(OBJCOPY) -w --keep-global-symbol='cuda_*' $@.one $@
 	$(Q)rm -f $@.all $@.one
+$(BUILD)/tests/test_cuda_memory: $(SIMT) $(BUILD)/tests/fused_made.o $(BUILD)/simt/src/exec/memory.o
 $(BUILD)/tests/test_cuda: $(SIMT) $(BUILD)/tests/fused_made.o
 $(BUILD)/tests/test_simt: $(BUILD)/simt/tests/simt_try.o
 
@@ -154,7 +155,7 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
 # Programs for mpirun, and the modules with short messages cut as only long ones are.
 MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
-tests: $(TESTS) $(MPI_TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref)
+tests: $(TESTS) $(BUILD)/tests/fused_texts $(MPI_TESTS) $(if $(CUDA_HOME),$(addprefix $(BUILD)/tests/,gpu_op gpu_ref nvrtc))
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -167,6 +168,11 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 $(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
 $(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
 	$(call link_module,$*)
+
+# Compiles texts for a GPU without one.
+$(BUILD)/tests/nvrtc: $(BUILD)/tests/nvrtc_cuda.c.o $(BUILD)/src/op/fused_cuda.c.o $(BUILD)/tests/help.a $(LIB)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 # The same as test_cuda and test_ref, on a GPU.
 $(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o
@@ -277,7 +283,7 @@ race:
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
-SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
@@ -396,6 +402,6 @@ bench: all $(BUILD)/bench/place $(BUILD)/bench/chunk_head
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/src/exec/memory.d $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 .PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

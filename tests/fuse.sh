@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fusion from outside: gradients, losses and logits have the same bits with --fuse on and off, for every family of
 # models, in f32 and bf16, in microbatches and with dropout, with one thread and two; plans of the presets never take
-# more, recomputation included.
+# more, recomputation included, and keep their fused nodes.
 # Usage: tests/fuse.sh BUILD
 . tools/checks.sh
 
@@ -94,6 +94,24 @@ for dtype in f32 bf16; do
     plans llama3-1b --batch-size 1 --seq-len 2048 --dtype $dtype --recompute selective
 done
 ok "fused nodes in plans" [ $fused -gt 60 ]
+
+# A plan keeps the bodies that the pass made, where it would not be lower without: kept COUNT MODEL OPTIONS...
+kept() {
+    least=$1
+    shift
+    before=$fused
+    plans "$@"
+    ok "plan $*: expected $least fused nodes, found $((fused - before))" [ $((fused - before)) -ge "$least" ]
+}
+backends=cpu
+if "$tenon" --version | grep -qx 'backend cuda'; then backends='cpu cuda'; fi
+for backend in $backends; do
+    for dtype in f32 bf16; do
+        kept 24 gpt2 --batch-size 8 --seq-len 1024 --dtype $dtype --backend $backend
+        kept 66 llama3-1b --batch-size 8 --seq-len 1024 --dtype $dtype --backend $backend
+    done
+done
+[ "$backends" != cpu ] || echo "note: built without nvcc: no plans for a GPU are compared"
 
 "$tenon" plan demo --batch-size 1 --seq-len 8 --fuse fast >"$dir/out" 2>"$dir/err"
 ok "--fuse fast: expected exit code 0" [ $? = 0 ]

@@ -7,7 +7,7 @@
 
 /* Of graphs, nodes made of them, ops along rows in these, graphs with a greater planned peak, and
  * runs of nodes whose results were parts of larger tensors. */
-enum { GRAPHS, NODES, ALONG_ROWS, RAISED, PARTS, FUSED_COUNTS };
+enum { GRAPHS, NODES, ALONG_ROWS, RAISED, APART, PARTS, FUSED_COUNTS };
 
 typedef struct Trial {
     Arena *a;

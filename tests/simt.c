@@ -70,6 +70,7 @@ static struct {
 } s;
 
 SimtIndex threadIdx, blockIdx, blockDim, gridDim;
+long simt_natomic;
 
 /* ---- changing stacks ---- */
 

@@ -26,6 +26,7 @@ typedef struct SimtIndex {
 } SimtIndex;
 
 extern SimtIndex threadIdx, blockIdx, blockDim, gridDim;
+extern long simt_natomic; /* atomics so far */
 
 enum { SIMT_BYTES = 128 }; /* at most, that a lane publishes */
 
@@ -284,12 +285,13 @@ SIMT_REDUCE(min, int, y < all[i] ? y : all[i])
 SIMT_REDUCE(or, unsigned, y | all[i])
 SIMT_REDUCE(and, unsigned, y &all[i])
 
-/* ---- atomics: threads change places at waits only ---- */
+/* ---- atomics: threads change places at waits only; they are counted ---- */
 
 #define SIMT_ATOMIC(name, result)                                             \
     template <typename T, typename U> static inline T atomic##name(T *p, U u) \
     {                                                                         \
         T old = *p, x = (T)u;                                                 \
+        simt_natomic++;                                                       \
         *p = (T)(result);                                                     \
         return old;                                                           \
     }
@@ -306,6 +308,7 @@ SIMT_ATOMIC(Dec, old == 0 || old > x ? x : old - 1)
 template <typename T, typename U, typename V> static inline T atomicCAS(T *p, U expected, V x)
 {
     T old = *p;
+    simt_natomic++;
     if (old == (T)expected)
         *p = (T)x;
     return old;

@@ -2,7 +2,8 @@
  * and of random chains of pointwise ops on operands that lie in all ways. Each gives the bits of
  * its nodes one by one, by the CUDA kernels of their ops, in place of an operand and as a part of a
  * larger tensor too, and what the references give. With the argument `texts` it prints what it will
- * run, as C++ (fused_made.h). */
+ * run, as C++ (fused_made.h); with `all` these texts and those of the bodies that fuse makes of
+ * graphs of PyTorch, for NVRTC (nvrtc.sh), each behind a form feed. */
 #include "../include/tenon.h"
 #include "../src/op/fused.h"
 #include "../src/op/fused_text.h"
@@ -15,12 +16,15 @@
 #include "simt.h"
 #include "test.h"
 
+#include <dirent.h>
+#include <unistd.h>
+
 enum { CHAINS = 8, MOST_NODES = 14, TRIES = 3 };
 
 typedef struct Trial {
     Arena *a;
     Rng rng;
-    bool print;
+    bool print, every; /* the texts, and run nothing; also of what is not run here */
     const char **text;
     int ntext, captext;
     const char *what;
@@ -214,14 +218,22 @@ static void try_body(Trial *t, const Graph *g, const Node *n, bool lie_anyhow)
     }
 }
 
+static void try_bodies(Trial *t, const Graph *g, int tries)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        for (int k = 0; n->op->region == FUSED && k < tries; k++)
+            try_body(t, g, n, k > 0);
+        EACH_LOOP_BODY(b, n)
+            try_bodies(t, n->region->body[b], tries);
+    }
+}
+
 static void each_body(Trial *t, Graph *g, int tries)
 {
     PassOptions o = pass_defaults();
     o.backend = "cuda";
     passes_run(g, "fuse", &o, NULL, NULL);
-    for (const Node *n = g->first; n; n = n->next)
-        for (int k = 0; n->op->region == FUSED && k < tries; k++)
-            try_body(t, g, n, k > 0);
+    try_bodies(t, g, tries);
 }
 
 /* ---- where bodies come from ---- */
@@ -245,6 +257,42 @@ static void try_model(Trial *t, const char *folder, const char *dtype, double dr
     else
         each_body(t, graph_parse(t->a, text, folder), 1);
     tn_context_free(ctx);
+}
+
+/* A graph of PyTorch, imported; in bf16 too. */
+static void try_traced(Trial *t, const char *folder, const char *dtype)
+{
+    tn_context *ctx = tn_context_new();
+    tn_graph *g;
+    const char *text = NULL, *summary;
+    const char *path = arena_printf(t->a, "%s/graph.txt", folder);
+    tn_fx_options fx = {.inputs = arena_printf(t->a, "%s/inputs.safetensors", folder)};
+    tn_options o = tn_options_default();
+    o.dtype = dtype;
+    o.backend = "cuda";
+    t->what = arena_printf(t->a, "%s %s", folder, dtype);
+    bool made = !tn_graph_import_fx(ctx, path, &fx, &g, &summary) &&
+                !tn_graph_passes(g, "precision,canonicalize,cse,dce", &o, NULL, NULL) &&
+                !tn_graph_print(g, &text);
+    if (!EXPECT(made))
+        printf("  %s: %s\n", t->what, tn_error(ctx));
+    else
+        each_body(t, graph_parse(t->a, text, folder), 1);
+    tn_context_free(ctx);
+}
+
+static void each_traced(Trial *t, const char *parent)
+{
+    DIR *dir = opendir(parent);
+    CHECK(dir);
+    for (struct dirent *e; (e = readdir(dir));) {
+        const char *folder = arena_printf(t->a, "%s/%s", parent, e->d_name);
+        if (e->d_name[0] == '.' || access(arena_printf(t->a, "%s/graph.txt", folder), R_OK))
+            continue;
+        try_traced(t, folder, "f32");
+        try_traced(t, folder, "bf16");
+    }
+    closedir(dir);
 }
 
 static const char *const floats1[] = {"neg",  "abs",  "exp",    "sqrt",   "tanh",  "sigmoid",
@@ -365,7 +413,12 @@ static void all(void *arg)
     for (int i = 0; i < LEN(rows); i++)
         for (int narrow = 0; narrow < 2; narrow++)
             try_rows(t, rows[i], narrow ? BF16 : F32);
-    if (t->print)
+    if (t->every) {
+        each_traced(t, "tests/fx");
+        each_traced(t, "../shared/fixtures/fx");
+        for (int k = 0; k < t->ntext; k++)
+            printf("\f\n%s", t->text[k]);
+    } else if (t->print)
         fused_made_print(t->text, t->ntext);
     else
         printf("%d bodies, %d of them beside their nodes\n", t->bodies, t->alone);
@@ -376,7 +429,7 @@ static void all(void *arg)
 int main(int argc, char **argv)
 {
     Ctx ctx = {0};
-    Trial t = {.print = argc > 1 && !strcmp(argv[1], "texts"), .rng = {.seed = 7}};
+    Trial t = {.print = argc > 1, .every = argc > 1 && !strcmp(argv[1], "all"), .rng = {.seed = 7}};
     t.a = arena_new(&ctx);
     if (!EXPECT(ctx_try(&ctx, all, &t) == TN_OK))
         printf("  %s: %s\n", t.what, ctx.message);

@@ -266,34 +266,45 @@ static void wait_for(void *stream)
     cudaStreamSynchronize(stream);
 }
 
-/* Where a look at memory says what it found: host memory that the GPU reaches, a thread's own. */
-static unsigned long long *found_here(void)
+/* What a look at memory finds: a number of the GPU's, and where it is copied to, which the host
+ * reaches, a thread's own. */
+typedef struct Look {
+    unsigned long long *there, *here;
+} Look;
+
+static bool look(Look *l, void *stream)
 {
-    static _Thread_local unsigned long long *found;
-    if (!found && cudaHostAlloc((void **)&found, sizeof *found, cudaHostAllocDefault))
-        return NULL;
-    *found = 0;
-    return found;
+    static _Thread_local unsigned long long *here;
+    if (!here && cudaHostAlloc((void **)&here, sizeof *here, cudaHostAllocDefault))
+        return false;
+    l->here = here;
+    return !cudaMallocAsync((void **)&l->there, sizeof *l->there, stream) &&
+           !cudaMemsetAsync(l->there, 0, sizeof *l->there, stream);
+}
+
+static unsigned long long found(const Look *l, void *stream)
+{
+    cudaMemcpyAsync(l->here, l->there, sizeof *l->here, cudaMemcpyDeviceToHost, stream);
+    cudaFreeAsync(l->there, stream);
+    return cudaStreamSynchronize(stream) ? 0 : *l->here;
 }
 
 static int64_t high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
 {
-    unsigned long long *found = found_here();
-    if (!found)
+    Look l;
+    if (!look(&l, stream))
         return 0;
-    cuda_high(stream, p, byte, nbytes, PLAN_ALIGN, found);
-    cudaStreamSynchronize(stream);
-    return (int64_t)*found;
+    cuda_high(stream, p, byte, nbytes, PLAN_ALIGN, l.there);
+    return (int64_t)found(&l, stream);
 }
 
 static bool any(void *stream, const Tensor *t, Unsound what)
 {
-    unsigned long long *found = found_here();
-    if (!found)
+    Look l;
+    if (!look(&l, stream))
         return false;
-    cuda_any(stream, t, what == POISONED ? POISON : 0, found);
-    cudaStreamSynchronize(stream);
-    return *found;
+    cuda_any(stream, t, what == POISONED ? POISON : 0, l.there);
+    return found(&l, stream);
 }
 
 const Driver driver_cuda = {

@@ -107,11 +107,13 @@ __device__ inline int64_t thread_number()
     return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* Notes the first fault of a run; what: which of the kernel's faults. */
+/* Notes the first fault of a run; what: which of the kernel's faults. f is memory of the host,
+ * where an atomic takes a microsecond, one after the other: a thread that sees a note leaves it
+ * alone. */
 __device__ inline void note(Fault *f, int step, int what, long long a, long long b = 0,
                             long long c = 0, long long d = 0)
 {
-    if (atomicCAS(&f->noted, 0, 1))
+    if (*(volatile int *)&f->noted || atomicCAS(&f->noted, 0, 1))
         return;
     f->step = step;
     f->what = what;

@@ -14,6 +14,10 @@
  * and the elements alone, wherever these come from, and a body of `fused` has the bits of the
  * kernels that are alone.
  *
+ * NVRTC compiles all of this for the device alone: it knows no builtin of the host's compiler but
+ * __builtin_bit_cast, and takes a lambda with a parameter of type `auto` for a function of the
+ * host.
+ *
  * Team<threads, steps, whole>: `steps` is the most packs that a thread has, 0 where that is not
  * known; where it is, values of a row can be held in an array of registers. With `whole` n is a
  * multiple of PACK. All threads of a team call the functions along rows together. What a row is
@@ -100,7 +104,7 @@ __device__ inline double exp_of(double x)
 
 template <typename W> __device__ constexpr W lowest()
 {
-    return (W)-__builtin_huge_val();
+    return (W)(-__builtin_bit_cast(double, 0x7ff0000000000000ull));
 }
 
 /* The greater; a NaN is passed over. */
@@ -259,14 +263,14 @@ __device__ inline A row_reduce(const T &t, int n, int kind, X x)
 {
     A acc = reduce_start<A>(kind);
     if (kind == ROW_SUM)
-        each_loaded<G>(t, n, x, [&](const auto &p, int count) {
+        each_loaded<G>(t, n, x, [&](const decltype(x(0, 0, 0)) &p, int count) {
 #pragma unroll
             for (int v = 0; v < PACK; v++)
                 if (v < count)
                     acc = reduce_join(ROW_SUM, acc, (A)p.v[v]);
         });
     else
-        each_loaded<G>(t, n, x, [&](const auto &p, int count) {
+        each_loaded<G>(t, n, x, [&](const decltype(x(0, 0, 0)) &p, int count) {
             auto best = p.v[0];
 #pragma unroll
             for (int v = 1; v < PACK; v++)
@@ -395,7 +399,7 @@ template <int G = GROUP, class T, class X, class F>
 __device__ inline double row_total(const T &t, int n, X x, F f)
 {
     double s = 0;
-    each_loaded<G>(t, n, x, [&](const auto &p, int count) {
+    each_loaded<G>(t, n, x, [&](const decltype(x(0, 0, 0)) &p, int count) {
         Pack<double> y;
 #pragma unroll
         for (int v = 0; v < PACK; v++)
