@@ -121,7 +121,7 @@ $(BUILD)/tenon-mpi-%.so: src/comm/transport_mpi.c
 
 # The kernels of ops, and src/exec/memory.cu, for the processor (tests/simt.h). Functions of two files may have one name, as for
 # a GPU: all but the lists of kernels becomes local.
-SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu))
+SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu)) $(BUILD)/src/op/kernels_cuda.c.o
 SIMTFLAGS := -std=c++20 -O1 -g1 -Wall -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics \
              -fno-gnu-unique -ffp-contract=off -DTN_SIMT -include tests/simt.h -Iinclude $(EXTRA)
 $(BUILD)/simt/%.o: %.cu

@@ -91,8 +91,9 @@ static void child(Progress *p, char *const *names, bool tell)
 /* All names of ops. */
 static char **all_names(void)
 {
-    static char *names[NOP + 1];
+    char **names = calloc((size_t)op_count + 1, sizeof *names);
     int count = 0;
+    CHECK(names);
     for (int i = 0; i < op_count; i++)
         if (op_table[i].rules && !op_table[i].region)
             names[count++] = (char *)op_table[i].name;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What `make` prints: one short line for each file that it makes, the whole command with V=1, nothing with
-# -s. With `true` for every tool, so that nothing is compiled.
+# -s. With `true` for every tool, so that nothing is compiled. And what a new op compiles.
 # Usage: tests/make.sh BUILD
 . tools/checks.sh
 
@@ -31,5 +31,16 @@ prints silent -s "$dir/b/src/base/map.o" "$dir/b/libtenon.so"
 ok "-s: nothing" [ ! -s "$dir/silent" ]
 # A number of jobs as make is told it, which tools/test.sh has of `make race JOBS=-j2`.
 ok "JOBS=-j2" env JOBS=-j2 tools/test.sh "$build" layers.sh >"$dir/out" 2>"$dir/err"
+
+# A new row of op.def compiles op.c and the table of CUDA kernels again, and no other file.
+others=
+for d in "$build"/src/*/*.d; do
+    name=${d#"$build/"} name=${name%.d}
+    [ -f "$name" ] || name=$name.c
+    case $name in src/op/op.c | src/op/kernels_cuda.c) continue ;; esac
+    if [ -f "$name" ] && grep -q 'src/op/op\.def' "$d"; then others="$others $name"; fi
+done
+ok "op.c is compiled with op.def" grep -q 'src/op/op\.def' "$build/src/op/op.d"
+ok "op.def is included, by way of others, in$(printf '%.300s' "$others")" [ -z "$others" ]
 
 totals

@@ -11,10 +11,11 @@
 /* ---- the ranks have one graph ---- */
 
 /* By op and attribute: where ranks may differ, as parts begin elsewhere. */
+extern const OpId OP_slice, OP_full;
 static const struct {
-    OpId op;
+    const OpId *op;
     const char *attr;
-} own[] = {{OP_slice, "start"}, {OP_slice, "end"}, {OP_full, "fill_value"}};
+} own[] = {{&OP_slice, "start"}, {&OP_slice, "end"}, {&OP_full, "fill_value"}};
 
 static bool same_attrs(Arena *a, const Node *n, const Node *m)
 {
@@ -27,7 +28,7 @@ static bool same_attrs(Arena *a, const Node *n, const Node *m)
     for (int i = 0; i < count && n->op == m->op; i++) {
         x.attr[i] = m->attr[i];
         for (int k = 0; k < LEN(own); k++)
-            if (node_is(n, own[k].op) && !strcmp(f[i].name, own[k].attr))
+            if (node_of(n, own[k].op) && !strcmp(f[i].name, own[k].attr))
                 x.attr[i] = n->attr[i];
     }
     return attrs_equal(n, &x);
@@ -114,10 +115,11 @@ static const Cut *port_cut(const Port *p)
 /* Whether v, perhaps seen otherwise, is what a loss takes for labels. */
 static bool is_labels(const Graph *g, const Value *v)
 {
+    extern const OpId OP_cross_entropy, OP_count_labels, OP_nll_loss_forward;
     static const struct {
-        OpId op;
+        const OpId *op;
         int operand;
-    } readers[] = {{OP_cross_entropy, 1}, {OP_count_labels, 0}, {OP_nll_loss_forward, 1}};
+    } readers[] = {{&OP_cross_entropy, 1}, {&OP_count_labels, 0}, {&OP_nll_loss_forward, 1}};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin; i++) {
             if (n->in[i] != v)
@@ -125,7 +127,7 @@ static bool is_labels(const Graph *g, const Value *v)
             if (n->op->view && is_labels(g, n->out[0]))
                 return true;
             for (int k = 0; k < LEN(readers); k++)
-                if (node_is(n, readers[k].op) && i == readers[k].operand)
+                if (node_of(n, readers[k].op) && i == readers[k].operand)
                     return true;
         }
     return false;
@@ -369,11 +371,12 @@ static void run_exchange(const Member *m)
 
 static void run_member(const Member *m)
 {
-    switch (m->n->op->id) {
-    case OP_all_gather_into_tensor: run_gather(m); break;
-    case OP_all_to_all_single: run_exchange(m); break;
-    default: run_reduce(m);
-    }
+    if (node_is(m->n, OP_all_gather_into_tensor))
+        run_gather(m);
+    else if (node_is(m->n, OP_all_to_all_single))
+        run_exchange(m);
+    else
+        run_reduce(m);
 }
 
 void ranks_collective(const Ranks *r, Node *const *n, const Tensor *in, const Tensor *out)

@@ -10,7 +10,7 @@ static Ctx ctx;
 static Arena *a;
 static tn_context *api;
 
-static Node *node_of(const char *text)
+static Node *node_from(const char *text)
 {
     Graph *g = graph_parse(a, text, "text");
     graph_verify(g);
@@ -55,14 +55,14 @@ static const char *print(const Machine *m)
 
 static void test_keys(void)
 {
-    Node *n = node_of(MM);
+    Node *n = node_from(MM);
     Call c = call_of(n);
     EXPECT(!strcmp(node_key(a, n), MM_KEY) && !strcmp(way_key(a, &c), MM_KEY));
     c.in[1].stride[0] = 1;
     c.in[1].stride[1] = 32;
     EXPECT(!strcmp(way_key(a, &c), "mm bf16[64, 32] bf16[32, 48]@[1, 32] -> bf16[64, 48]"));
-    n = node_of("tenon 1\ngraph g(%x: f32[4, 1, 8]) {\n"
-                "  %y: f32[4, 1] = sum(%x, dim=[2])\n  return %y\n}\n");
+    n = node_from("tenon 1\ngraph g(%x: f32[4, 1, 8]) {\n"
+                  "  %y: f32[4, 1] = sum(%x, dim=[2])\n  return %y\n}\n");
     c = call_of(n);
     c.in[0].stride[1] = 77; /* of an axis of size 1 */
     EXPECT(!strcmp(way_key(a, &c), "sum(dim=[2]) f32[4, 1, 8] -> f32[4, 1]"));
@@ -77,7 +77,7 @@ static void test_ops(void)
     for (int i = 0; i < op_count; i++) {
         const char *text;
         EXPECT(tn_ops(api, op_table[i].name, "infer", &text) == TN_CODE_OK);
-        Node *n = node_of(text);
+        Node *n = node_from(text);
         const char *key = node_key(a, n);
         Machine *m = machine_copy(a, machine_get(a, "avx2", 2));
         double formula = node_sec(m, NULL, n);
@@ -107,7 +107,7 @@ static void test_attrs(void)
                                        "threshold_backward(%x, %x, threshold=0.25)"};
     Node *n[LEN(call)];
     for (int i = 0; i < LEN(call); i++)
-        n[i] = node_of(arena_printf(
+        n[i] = node_from(arena_printf(
             a, "tenon 1\ngraph g(%%x: f32[8, 8]) {\n  %%y = %s\n  return %%y\n}\n", call[i]));
     for (int i = 0; i < LEN(call); i++) {
         Machine *m = machine_copy(a, machine_get(a, "avx2", 2));
@@ -121,7 +121,7 @@ static void test_attrs(void)
 
 static Node *fused(const char *x, const char *op)
 {
-    return node_of(arena_printf(
+    return node_from(arena_printf(
         a,
         "tenon 1\ngraph g(%%x: f32[8, 4], %%z: f32[8, 4]) {\n  %%y: f32[8, 4] = fused(%%x: f32[8, "
         "4] = %%x, %%z: f32[8, 4] = %%z) {\n    %%%s: f32[8, 4] = add(%%x, %%z)\n    %%b: f32[8, "
@@ -136,18 +136,19 @@ static void test_fused(void)
     const char *key = node_key(a, fused("u", "mul"));
     EXPECT(!strcmp(key, node_key(a, fused("v", "mul"))));
     EXPECT(strcmp(key, node_key(a, fused("u", "sub"))) != 0);
-    EXPECT(strcmp(key, node_key(a, node_of("tenon 1\ngraph g(%x: f32[8, 4], %z: f32[8, 4]) {\n"
-                                           "  %y: f32[8, 4] = fused(%x: f32[8, 4] = %x, %z: f32[8, "
-                                           "4] = %z) {\n    %u: f32[8, 4] = add(%x, %z)\n"
-                                           "    %b: f32[8, 4] = mul(%u, %x)\n    yield %b\n  }\n"
-                                           "  return %y\n}\n"))) != 0);
+    EXPECT(
+        strcmp(key, node_key(a, node_from("tenon 1\ngraph g(%x: f32[8, 4], %z: f32[8, 4]) {\n"
+                                          "  %y: f32[8, 4] = fused(%x: f32[8, 4] = %x, %z: f32[8, "
+                                          "4] = %z) {\n    %u: f32[8, 4] = add(%x, %z)\n"
+                                          "    %b: f32[8, 4] = mul(%u, %x)\n    yield %b\n  }\n"
+                                          "  return %y\n}\n"))) != 0);
 }
 
 /* ---- what a file says ---- */
 
 static void test_choice(void)
 {
-    Node *n = node_of(MM);
+    Node *n = node_from(MM);
     Call c = call_of(n);
     const Kernel list[] = {
         op_kernels(n->op, KERNELS_CPU)[0], op_kernels(n->op, KERNELS_CPU)[1], {0}};
@@ -159,8 +160,8 @@ static void test_choice(void)
     c.in[0].stride[0] = 40;
     EXPECT(!machine_call_way(m, &c) && !machine_way(m, &c, list)); /* another call */
     m = machine_with("way \"mm f32[64, 32] f32[32, 48] -> f32[64, 48]\" onednn_widened");
-    n = node_of("tenon 1\ngraph g(%x: f32[64, 32], %w: f32[32, 48]) {\n"
-                "  %y: f32[64, 48] = mm(%x, %w)\n  return %y\n}\n");
+    n = node_from("tenon 1\ngraph g(%x: f32[64, 32], %w: f32[32, 48]) {\n"
+                  "  %y: f32[64, 48] = mm(%x, %w)\n  return %y\n}\n");
     c = call_of(n);
     EXPECT(!list[1].accepts(&c) && !machine_way(m, &c, list)); /* which is not taken */
 }
@@ -168,8 +169,8 @@ static void test_choice(void)
 /* A kernel that a file names but that does not take the call leaves it to the row WAY. */
 static void test_not_taken(void)
 {
-    Call c = call_of(node_of("tenon 1\ngraph g(%x: f32[512, 32], %w: f32[32, 1024]) {\n"
-                             "  %y: f32[512, 1024] = mm(%x, %w)\n  return %y\n}\n"));
+    Call c = call_of(node_from("tenon 1\ngraph g(%x: f32[512, 32], %w: f32[32, 1024]) {\n"
+                               "  %y: f32[512, 1024] = mm(%x, %w)\n  return %y\n}\n"));
     const Kernel *list = op_kernels(c.node->op, KERNELS_CPU);
     Machine *m = machine_copy(a, machine_get(a, "avx512_amx", 1));
     const Kernel *row = machine_way(m, &c, list);
@@ -191,8 +192,8 @@ static void test_hash(void)
     EXPECT(machine_hash(machine_with(arena_printf(a, "%s%s", one, way))) != machine_hash(m));
     EXPECT(machine_hash(machine_with("sec \"" MM_KEY "\" 0.25")) != machine_hash(m));
     EXPECT(machine_hash(machine_with(arena_printf(a, "threads 2 %s", one))) == machine_hash(plain));
-    EXPECT(node_sec(machine_with(arena_printf(a, "threads 2 %s", one)), NULL, node_of(MM)) < 0.1);
-    EXPECT(node_sec(m, NULL, node_of(MM)) == 0.5);
+    EXPECT(node_sec(machine_with(arena_printf(a, "threads 2 %s", one)), NULL, node_from(MM)) < 0.1);
+    EXPECT(node_sec(m, NULL, node_from(MM)) == 0.5);
 }
 
 static void parse(void *arg)
@@ -268,9 +269,9 @@ static void test_set(void)
     EXPECT(machine_known_sec(m, MM_KEY) == 3 &&
            machine_known_sec(m, "relu f32[9] -> f32[9]") == 10);
     EXPECT(!strcmp(machine_known_way(m, MM_KEY), "onednn_widened"));
-    EXPECT(machine_node_sec(m, node_of(MM)) == 0); /* of three threads */
+    EXPECT(machine_node_sec(m, node_from(MM)) == 0); /* of three threads */
     m->cores = 3;
-    EXPECT(machine_node_sec(m, node_of(MM)) == 3);
+    EXPECT(machine_node_sec(m, node_from(MM)) == 3);
 }
 
 /* ---- shipped rows ---- */
@@ -285,20 +286,21 @@ static bool has_kernel(int op, const char *name)
 
 static void test_rows(void)
 {
+    extern const OpId OP_mm, OP_addmm, OP_flash_attention, OP_flash_attention_backward;
     static const struct {
         const char *processor;
-        int op;
+        const OpId *op;
         const char *layouts, *kernel;
     } rows[] = {
-#define WAY(processor, op, dtype, layouts, when, kernel) {#processor, OP_##op, layouts, kernel},
+#define WAY(processor, op, dtype, layouts, when, kernel) {#processor, &OP_##op, layouts, kernel},
 #include "../src/machine/machine.def"
         {0}};
     for (int i = 0; rows[i].kernel; i++)
         if (!test_note(machine_row(a, rows[i].processor) &&
-                           has_kernel(rows[i].op, rows[i].kernel) &&
+                           has_kernel(rows[i].op->row, rows[i].kernel) &&
                            strspn(rows[i].layouts, "nts.") == strlen(rows[i].layouts),
                        __FILE__, __LINE__, "a row WAY"))
-            printf("  %s %s \"%s\" %s\n", rows[i].processor, op_table[rows[i].op].name,
+            printf("  %s %s \"%s\" %s\n", rows[i].processor, op_table[rows[i].op->row].name,
                    rows[i].layouts, rows[i].kernel);
 }
 

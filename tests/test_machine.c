@@ -93,7 +93,7 @@ static void test_rings(void)
 }
 
 /* The last node, or what it waits for. */
-static Node *node_of(const char *text)
+static Node *node_from(const char *text)
 {
     Graph *g = graph_parse(a, text, "text");
     graph_verify(g);
@@ -103,8 +103,8 @@ static Node *node_of(const char *text)
 /* The column-parallel product of w1, 16384 x 4096 x 1792. */
 static void test_product(void)
 {
-    Node *n = node_of("tenon 1\ngraph g(%x: bf16[16384, 4096], %w: bf16[4096, 1792]) {\n"
-                      "  %y: bf16[16384, 1792] = mm(%x, %w)\n  return %y\n}\n");
+    Node *n = node_from("tenon 1\ngraph g(%x: bf16[16384, 4096], %w: bf16[4096, 1792]) {\n"
+                        "  %y: bf16[16384, 1792] = mm(%x, %w)\n  return %y\n}\n");
     near_usec(node_sec(machine("h100"), NULL, n), 347, 0.002, "w1");
     Cost nothing = {.nread = 1, .nwrite = 1};
     near_usec(cost_sec(machine("h100"), CLASS_POINTWISE, F32, &nothing), 7, 0.002, "launch");
@@ -175,16 +175,17 @@ static void test_mesh(void)
 static void test_vast_groups(void)
 {
     static const char *const sizes[] = {"3000000000", "9223372036854775807"};
-    Node *small = node_of("tenon 1\ngraph g(%x: f32[0, 6]) {\n  %y: f32[0, 6] = "
-                          "all_gather_into_tensor(%x, group_size=64, group=\"0\")\n"
-                          "  %w: f32[0, 6] = wait_tensor(%y, %x)\n  return %w\n}\n");
+    Node *small = node_from("tenon 1\ngraph g(%x: f32[0, 6]) {\n  %y: f32[0, 6] = "
+                            "all_gather_into_tensor(%x, group_size=64, group=\"0\")\n"
+                            "  %w: f32[0, 6] = wait_tensor(%y, %x)\n  return %w\n}\n");
     for (int i = 0; i < LEN(sizes); i++) {
-        Node *vast = node_of(arena_printf(a,
-                                          "tenon 1\ngraph g(%%x: f32[0, 6]) {\n  %%y: f32[0, 6] = "
-                                          "all_gather_into_tensor(%%x, group_size=%s, group=\"0\")"
-                                          "\n  %%w: f32[0, 6] = wait_tensor(%%y, %%x)\n"
-                                          "  return %%w\n}\n",
-                                          sizes[i]));
+        Node *vast =
+            node_from(arena_printf(a,
+                                   "tenon 1\ngraph g(%%x: f32[0, 6]) {\n  %%y: f32[0, 6] = "
+                                   "all_gather_into_tensor(%%x, group_size=%s, group=\"0\")"
+                                   "\n  %%w: f32[0, 6] = wait_tensor(%%y, %%x)\n"
+                                   "  return %%w\n}\n",
+                                   sizes[i]));
         for (int k = 0; k < LEN(rows); k++)
             EXPECT(node_sec(machine(rows[k]), NULL, vast) >
                    100 * node_sec(machine(rows[k]), NULL, small));
@@ -258,7 +259,7 @@ static Node *example(const Op *op)
 {
     const char *text;
     EXPECT(tn_ops(api, op->name, "infer", &text) == TN_CODE_OK);
-    return node_of(text);
+    return node_from(text);
 }
 
 static void test_ops(void)
@@ -361,14 +362,15 @@ static void test_hash(void)
 /* A loop of 3 iterations and a tail: their bodies, and four sums of one element. */
 static void test_loop(void)
 {
-    Node *n = node_of("tenon 1\ngraph step(%x: f32[700, 80], %w: f32[80, 40]) {\n"
-                      "  %y: f32[700, 40], %l: f32[] = loop(n=3, slice %xb: f32[200, 80] = %x axis "
-                      "0, whole %w: f32[80, 40] = %w) -> (concat axis 0, sum f32) {\n"
-                      "    %mm: f32[200, 40] = mm(%xb, %w)\n"
-                      "    %v: f32[8000] = view(%mm, size=[8000])\n    %s: f32[] = sum(%v)\n"
-                      "    yield %mm, %s\n  } tail(%xb: f32[100, 80], %w: f32[80, 40]) {\n"
-                      "    %mm: f32[100, 40] = mm(%xb, %w)\n    %s: f32[] = sum(%mm)\n"
-                      "    yield %mm, %s\n  }\n  return %y, %l\n}\n");
+    Node *n =
+        node_from("tenon 1\ngraph step(%x: f32[700, 80], %w: f32[80, 40]) {\n"
+                  "  %y: f32[700, 40], %l: f32[] = loop(n=3, slice %xb: f32[200, 80] = %x axis "
+                  "0, whole %w: f32[80, 40] = %w) -> (concat axis 0, sum f32) {\n"
+                  "    %mm: f32[200, 40] = mm(%xb, %w)\n"
+                  "    %v: f32[8000] = view(%mm, size=[8000])\n    %s: f32[] = sum(%v)\n"
+                  "    yield %mm, %s\n  } tail(%xb: f32[100, 80], %w: f32[80, 40]) {\n"
+                  "    %mm: f32[100, 40] = mm(%xb, %w)\n    %s: f32[] = sum(%mm)\n"
+                  "    yield %mm, %s\n  }\n  return %y, %l\n}\n");
     Cost c = node_cost(n);
     EXPECT(c.nread == 3 * (4 * (16000 + 3200) + 32000) + 4 * (8000 + 3200) + 16000);
     EXPECT(c.nwrite == 3 * (32000 + 4) + 16000 + 4);
@@ -384,11 +386,12 @@ static void test_loop(void)
 /* A fused chain reads and writes memory once: less than its nodes apart, not less than one. */
 static void test_fused(void)
 {
-    Node *n = node_of("tenon 1\ngraph step(%x: f32[4096, 4096], %z: f32[4096, 4096]) {\n"
-                      "  %y: f32[4096, 4096] = fused(%x: f32[4096, 4096] = %x, %z: "
-                      "f32[4096, 4096] = %z) {\n    %a: f32[4096, 4096] = add(%x, %z)\n"
-                      "    %b: f32[4096, 4096] = mul(%a, %z)\n    %c: f32[4096, 4096] = relu(%b)\n"
-                      "    yield %c\n  }\n  return %y\n}\n");
+    Node *n =
+        node_from("tenon 1\ngraph step(%x: f32[4096, 4096], %z: f32[4096, 4096]) {\n"
+                  "  %y: f32[4096, 4096] = fused(%x: f32[4096, 4096] = %x, %z: "
+                  "f32[4096, 4096] = %z) {\n    %a: f32[4096, 4096] = add(%x, %z)\n"
+                  "    %b: f32[4096, 4096] = mul(%a, %z)\n    %c: f32[4096, 4096] = relu(%b)\n"
+                  "    yield %c\n  }\n  return %y\n}\n");
     for (int i = 0; i < LEN(rows); i++) {
         const Machine *m = machine(rows[i]);
         double sec = node_sec(m, NULL, n);

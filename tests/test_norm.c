@@ -36,7 +36,7 @@ static int64_t below(Rng *r, int64_t n)
 
 /* ---- calls ---- */
 
-static Node *node_of(Arena *a, const char *op, int nin, const Type *type, DType to)
+static Node *node_from(Arena *a, const char *op, int nin, const Type *type, DType to)
 {
     Graph *g = graph_new(a, "norm");
     Build b = {.g = g};
@@ -59,7 +59,7 @@ static void sum_of(Arena *a, const Tensor *x, bool by_ref, int64_t *sum)
     Type t = type_make(x->dtype, x->rank, x->dim);
     Tensor in = *x, out = {.data = (char *)sum, .dtype = I64, .rank = 1, .dim = {LENGTH}};
     out.stride[0] = 1;
-    Call c = {.node = node_of(a, "sum_squares", 1, &t, NDTYPE),
+    Call c = {.node = node_from(a, "sum_squares", 1, &t, NDTYPE),
               .in = &in,
               .out = &out,
               .nin = 1,
@@ -75,7 +75,8 @@ static double norm_of(Arena *a, int n, int64_t (*sum)[LENGTH], DType d)
     for (int i = 0; i < n; i++)
         in[i] = (Tensor){.data = (char *)sum[i], .dtype = I64, .rank = 1, .dim = {LENGTH}, {1}};
     out.data = (char *)&y;
-    Call c = {.node = node_of(a, "norm_of", n, &t, d), .in = in, .out = &out, .nin = n, .nout = 1};
+    Call c = {
+        .node = node_from(a, "norm_of", n, &t, d), .in = in, .out = &out, .nin = n, .nout = 1};
     run_call(&c, false);
     return tensor_get(&out, 0);
 }

@@ -226,19 +226,21 @@ static double copied_sec(const Trial *x, const Type *t)
 
 static double wire_sec(const Trial *x, const Node *n)
 {
+    extern const OpId OP_all_gather_into_tensor, OP_reduce_scatter_tensor, OP_all_reduce,
+        OP_all_to_all_single;
     static const struct {
-        OpId op;
+        const OpId *op;
         CollectiveKind kind;
-    } kinds[] = {{OP_all_gather_into_tensor, ALL_GATHER},
-                 {OP_reduce_scatter_tensor, REDUCE_SCATTER},
-                 {OP_all_reduce, ALL_REDUCE},
-                 {OP_all_to_all_single, ALL_TO_ALL}};
+    } kinds[] = {{&OP_all_gather_into_tensor, ALL_GATHER},
+                 {&OP_reduce_scatter_tensor, REDUCE_SCATTER},
+                 {&OP_all_reduce, ALL_REDUCE},
+                 {&OP_all_to_all_single, ALL_TO_ALL}};
     int axes[MAX_MESH], k = 0, at = attr_index(n->op, "group");
     bool in_group[MAX_MESH] = {0};
     int naxes = group_axes(&x->mesh, n->attr[at].s, axes);
     for (int i = 0; i < naxes; i++)
         in_group[axes[i]] = true;
-    while (!node_is(n, kinds[k].op))
+    while (!node_of(n, kinds[k].op))
         k++;
     int64_t in = type_nbytes(&n->in[0]->type), out = type_nbytes(&n->out[0]->type);
     return collective_sec(x->machine, kinds[k].kind,

@@ -37,7 +37,7 @@ static Graph *read_graph(const Subject *s, const char *text)
 }
 
 /* The last node; of an op whose result must be waited for, the one before. */
-static const Node *node_of(const Subject *s, const Graph *g)
+static const Node *node_from(const Subject *s, const Graph *g)
 {
     return op_starts(s->op) ? g->last->prev : g->last;
 }
@@ -47,14 +47,14 @@ static const Node *node_of(const Subject *s, const Graph *g)
 static void check_infer(const Subject *s)
 {
     const Graph *g = read_graph(s, show(s, "infer"));
-    const Node *n = node_of(s, g);
+    const Node *n = node_from(s, g);
     holds(s, n->op == s->op, "the example's last node is the op's");
     holds(s, s->op->nout < 0 || s->op->nout == n->nout, "as many results as the row says");
 }
 
 static void check_cost(const Subject *s)
 {
-    Cost c = node_cost(node_of(s, read_graph(s, show(s, "infer"))));
+    Cost c = node_cost(node_from(s, read_graph(s, show(s, "infer"))));
     const char *want =
         arena_printf(s->a, "flops         %8.0f\nbytes read    %8.0f\nbytes written %8.0f\n",
                      c.nflop, c.nread, c.nwrite);
@@ -124,7 +124,7 @@ static void check_value(const Subject *s, const char *text, const Value *v, cons
 
 static void check_factors(const Subject *s)
 {
-    const Node *n = node_of(s, read_graph(s, show(s, "infer")));
+    const Node *n = node_from(s, read_graph(s, show(s, "infer")));
     const char *text = show(s, "factors"), *line = strstr(text, "factor  kind");
     long long size[LETTERS] = {0};
     char letter, kind[16];

@@ -295,7 +295,7 @@ typedef enum {
 /* A row of op/op.def, where the columns are explained. */
 typedef struct Op {
     const char *name;
-    int id;                  /* op/op.h's OpId: for ops and what is above them, not for ir */
+    int id;                  /* its row of op.def: for ops and what is above them, not for ir */
     int nin_least, nin_most; /* -1: any number */
     int nout;                /* -1: attributes or bodies say */
     OpClass class;

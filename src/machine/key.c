@@ -89,7 +89,7 @@ static uint64_t hash_body(const Graph *body)
 
 static uint64_t start_hash(const Op *op, uint64_t body, int nin, int nout)
 {
-    return hash_int(nout, hash_int(nin, hash_int(op->id, body)));
+    return hash_int(nout, hash_int(nin, hash_bytes(op->name, strlen(op->name), body)));
 }
 
 static uint64_t body_of(const Node *n)

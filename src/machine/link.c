@@ -71,12 +71,10 @@ Group node_group(const Machine *m, const Mesh *mesh, const Node *n)
 
 CollectiveKind node_collective(const Node *n)
 {
-    switch (n->op->id) {
-    case OP_all_gather_into_tensor: return ALL_GATHER;
-    case OP_reduce_scatter_tensor: return REDUCE_SCATTER;
-    case OP_all_reduce: return ALL_REDUCE;
-    default: return ALL_TO_ALL;
-    }
+    return node_is(n, OP_all_gather_into_tensor)  ? ALL_GATHER
+           : node_is(n, OP_reduce_scatter_tensor) ? REDUCE_SCATTER
+           : node_is(n, OP_all_reduce)            ? ALL_REDUCE
+                                                  : ALL_TO_ALL;
 }
 
 /* ---- on one host ---- */

@@ -257,16 +257,18 @@ static const Kernel *kernel_named(const Kernel *list, const char *name, const Ca
     return NULL;
 }
 
+extern const OpId OP_mm, OP_addmm, OP_flash_attention, OP_flash_attention_backward;
+
 typedef struct Way {
     const char *processor;
-    int op;
+    const OpId *op;
     DType dtype;
     const char *layouts, *when, *kernel;
 } Way;
 
 static const Way ways[] = {
 #define WAY(processor, op, dtype, layouts, when, kernel) \
-    {#processor, OP_##op, dtype, layouts, #when, kernel},
+    {#processor, &OP_##op, dtype, layouts, #when, kernel},
 #include "machine.def"
     {0}};
 
@@ -275,8 +277,8 @@ uint64_t machine_hash_rows(const Machine *m, uint64_t h)
     for (const Way *w = ways; w->kernel; w++) {
         if (strcmp(w->processor, m->like) != 0)
             continue;
-        const char *text[] = {w->layouts, w->when, w->kernel};
-        h = hash_bytes(&w->dtype, sizeof w->dtype, hash_bytes(&w->op, sizeof w->op, h));
+        const char *text[] = {op_table[w->op->row].name, w->layouts, w->when, w->kernel};
+        h = hash_bytes(&w->dtype, sizeof w->dtype, h);
         for (int i = 0; i < LEN(text); i++)
             h = hash_bytes(text[i], strlen(text[i]) + 1, h);
     }
@@ -295,7 +297,7 @@ static const Kernel *shipped_way(const Machine *machine, const Call *c, const Ke
     (void)threads, (void)m, (void)n, (void)k, (void)b; /* perhaps no row asks for one */
     for (int i = 0; ways[i].kernel; i++) {
         const Way *w = &ways[i];
-        if (holds_here[i] && c->node->op->id == w->op && s.dtype == w->dtype &&
+        if (holds_here[i] && node_of(c->node, w->op) && s.dtype == w->dtype &&
             !strcmp(machine->like, w->processor) && lies(c, w->layouts)) {
             const Kernel *found = kernel_named(list, w->kernel, c);
             if (found)

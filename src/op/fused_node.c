@@ -198,29 +198,24 @@ void text_statement(Writer *w, Buf *b, const Node *n)
 {
     int id = n->out[0]->id, row = (int)w->shape.row;
     const char *W = wide_name(n->in[0]->type.dtype), *x = packs(w, n, 0, W);
-    switch ((OpId)n->op->id) {
-    case OP_native_layer_norm:
+    if (node_is(n, OP_native_layer_norm)) {
         buf_printf(b, "const Moments<%s> s%d = row_moments<%s>(t, %d, (%s)%s, %s);\n", W, id, W,
                    row, W, eps_of(w, n), x);
         buf_printf(b, "const %s v%d = s%d.mean, v%d = s%d.rstd;\n", W, n->out[1]->id, id,
                    n->out[2]->id, id);
-        break;
-    case OP_rms_norm:
+    } else if (node_is(n, OP_rms_norm)) {
         buf_printf(b, "const %s v%d = row_rstd<%s>(t, %d, (%s)%s, %s);\n", W, n->out[1]->id, W, row,
                    W, eps_of(w, n), x);
-        break;
-    case OP__softmax:
-    case OP__log_softmax:
+    } else if (node_is(n, OP__softmax) || node_is(n, OP__log_softmax)) {
         buf_printf(b, "const Online<%s> s%d = row_online<%s>(t, %d, false, %s);\n", W, id, W, row,
                    x);
         if (node_is(n, OP__log_softmax))
             buf_printf(b, "const %s l%d = (%s)log((double)s%d.sum);\n", W, id, W, id);
-        break;
-    case OP__softmax_backward_data:
+    } else if (node_is(n, OP__softmax_backward_data)) {
         buf_printf(b, "const %s s%d = (%s)row_dot(t, %d, %s, %s);\n", W, id, W, row, x,
                    packs(w, n, 1, W));
-        break;
-    default: buf_printf(b, "const %s s%d = (%s)row_total(t, %d, %s);\n", W, id, W, row, x);
+    } else {
+        buf_printf(b, "const %s s%d = (%s)row_total(t, %d, %s);\n", W, id, W, row, x);
     }
 }
 
@@ -229,21 +224,19 @@ static const char *element_call(Writer *w, const Node *n, const char *W)
 {
     int id = n->out[0]->id;
     const char *x = operand(w, n, 0), *y = n->nin > 1 ? operand(w, n, 1) : "";
-    switch ((OpId)n->op->id) {
-    case OP_native_layer_norm:
+    if (node_is(n, OP_native_layer_norm))
         return arena_printf(w->a, "layer_norm_of<%s>(wide(%s), s%d, (%s)wide(%s), (%s)wide(%s))", W,
                             x, id, W, y, W, operand(w, n, 2));
-    case OP_rms_norm:
+    if (node_is(n, OP_rms_norm))
         return arena_printf(w->a, "rms_norm_of<%s>(wide(%s), v%d, (%s)wide(%s))", W, x,
                             n->out[1]->id, W, y);
-    case OP__softmax: return arena_printf(w->a, "softmax_of<%s>(wide(%s), s%d)", W, x, id);
-    case OP__log_softmax:
+    if (node_is(n, OP__softmax))
+        return arena_printf(w->a, "softmax_of<%s>(wide(%s), s%d)", W, x, id);
+    if (node_is(n, OP__log_softmax))
         return arena_printf(w->a, "log_softmax_of<%s>(wide(%s), s%d.max, l%d)", W, x, id, id);
-    case OP__softmax_backward_data:
+    if (node_is(n, OP__softmax_backward_data))
         return arena_printf(w->a, "softmax_gradient<%s>(wide(%s), wide(%s), s%d)", W, x, y, id);
-    default:
-        return arena_printf(w->a, "log_softmax_gradient<%s>(wide(%s), wide(%s), s%d)", W, x, y, id);
-    }
+    return arena_printf(w->a, "log_softmax_gradient<%s>(wide(%s), wide(%s), s%d)", W, x, y, id);
 }
 
 const char *text_element(Writer *w, const Node *n)
@@ -254,14 +247,7 @@ const char *text_element(Writer *w, const Node *n)
 
 bool text_has_row(const Node *n)
 {
-    static const OpId ops[] = {OP_native_layer_norm,
-                               OP_rms_norm,
-                               OP__softmax,
-                               OP__log_softmax,
-                               OP__softmax_backward_data,
-                               OP__log_softmax_backward_data};
-    bool found = false;
-    for (int i = 0; i < LEN(ops); i++)
-        found |= node_is(n, ops[i]);
-    return found;
+    return node_is(n, OP_native_layer_norm) || node_is(n, OP_rms_norm) || node_is(n, OP__softmax) ||
+           node_is(n, OP__log_softmax) || node_is(n, OP__softmax_backward_data) ||
+           node_is(n, OP__log_softmax_backward_data);
 }

@@ -128,11 +128,11 @@ struct BackShape {
 };
 __host__ __device__ constexpr BackShape back_shape(int64_t n, int size)
 {
-    return n <= 256    ? BackShape{32, 1, 8, size == 2 ? 4 : 3}
-           : n <= 512  ? BackShape{64, 1, 4, size == 2 ? 4 : 3}
-           : n <= 768  ? BackShape{96, 1, 3, 3}
-           : n <= 1024 ? BackShape{128, 1, 2, size == 2 ? 4 : 3}
-           : n <= 2048 ? BackShape{256, 1, 1, size == 2 ? 4 : 3}
+    return n <= 256    ? BackShape{32, 1, 8, 3}
+           : n <= 512  ? BackShape{64, 1, 4, 3}
+           : n <= 768  ? BackShape{96, 1, 3, size == 2 ? 3 : 2}
+           : n <= 1024 ? BackShape{128, 1, 2, 3}
+           : n <= 2048 ? BackShape{256, 1, 1, 3}
            : n <= 4096 ? BackShape{256, 2, 1, 2}
                        : BackShape{256, 4, 1, 2};
 }
@@ -179,17 +179,41 @@ __device__ inline void join_teams(const T &t, int n, const Pack<float> *dw, cons
     }
 }
 
-/* Copies 16 bytes to shared memory; there, for the thread itself, after copies_end(). */
-__device__ inline void copy_begin(Quad *to, const void *from)
+/* An address in shared memory, in 32 bits where there is a GPU. */
+#ifdef TN_SIMT
+typedef char *SharedAt;
+__device__ inline SharedAt shared_at(void *p)
+{
+    return (char *)p;
+}
+#else
+typedef unsigned SharedAt;
+__device__ inline SharedAt shared_at(void *p)
+{
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+#endif
+
+/* Copies 16 bytes to shared memory; there, for the thread itself, after copies_wait(). */
+__device__ inline void copy_begin(SharedAt to, const void *from)
 {
 #ifdef TN_SIMT
-    memcpy(to, from, sizeof *to);
+    memcpy(to, from, sizeof(Quad));
 #else
-    asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
-        "l"(from)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #endif
+}
+__device__ inline Quad fetch(SharedAt from)
+{
+    Quad q;
+#ifdef TN_SIMT
+    memcpy(&q, from, sizeof q);
+#else
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q.w[0]), "=r"(q.w[1]), "=r"(q.w[2]), "=r"(q.w[3])
+                 : "r"(from));
+#endif
+    return q;
 }
 /* What a thread has begun so far is one group; waits for all but its latest N groups. */
 __device__ inline void copies_group()
@@ -211,27 +235,23 @@ template <int N> __device__ inline void copies_wait()
 template <class T, class E, int THREADS> struct Ahead {
     static constexpr int quads = sizeof(Pack<E>) / sizeof(Quad), each = T::held * quads,
                          nquad = 2 * each * THREADS, most = (40 << 10) / (int)sizeof(Quad) / nquad,
-                         stages = most < 3 ? most : 3;
-    Quad *at;
-    __device__ Quad *slot(int stage, int which, int k, int q) const
+                         stages = most < 3 ? most : 3, stage_bytes = nquad * (int)sizeof(Quad);
+    /* From a thread's first place of a stage to quad q of its pack k of dy (0) or x (1). */
+    __host__ __device__ static constexpr int slot(int which, int k, int q)
     {
-        return at + stage * nquad + (which * each + k * quads + q) * THREADS + threadIdx.x;
+        return (which * each + k * quads + q) * THREADS * (int)sizeof(Quad);
     }
-    __device__ void begin(const T &t, int n, int stage, int which, const E *row) const
+    __device__ static int after(int stage) /* in bytes from the first */
     {
-        each_pack(t, n, [&](int i, int, int k) {
-#pragma unroll
-            for (int q = 0; q < quads; q++)
-                copy_begin(slot(stage, which, k, q), (const Quad *)(const void *)(row + i) + q);
-        });
+        return stage == (stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
     }
-    __device__ Pack<E> pack(int stage, int which, int k) const
+    __device__ static Pack<E> pack(SharedAt at, int which, int k)
     {
         Quad q[quads];
         Pack<E> x;
 #pragma unroll
         for (int j = 0; j < quads; j++)
-            q[j] = *slot(stage, which, k, j);
+            q[j] = fetch(at + slot(which, k, j));
         memcpy(&x, q, sizeof x);
         return x;
     }
@@ -259,11 +279,19 @@ template <class T> __device__ inline Two<float> sum_of_team(Two<float> x, Two<fl
     return x;
 }
 
-/* A row of a set that has one axis. */
-template <class E> __device__ inline E *plain_row(const RowSet &x, int64_t row)
-{
-    return (E *)(void *)x.data + row * x.stride[0];
-}
+/* A thread's place in rows of a set that has one axis, from which on it goes by `step` rows. */
+template <class E> struct RowWalk {
+    E *at;
+    int64_t apart;
+    __device__ RowWalk(const RowSet &x, int64_t row, int64_t step, int column)
+        : at((E *)(void *)x.data + row * x.stride[0] + column), apart(step * x.stride[0])
+    {
+    }
+    __device__ void next()
+    {
+        at += apart;
+    }
+};
 
 template <class E, int N> struct BackTeam {
     static constexpr BackShape shape = back_shape(N, sizeof(E));
@@ -280,63 +308,81 @@ __global__ void __launch_bounds__(BackTeam<E, N>::threads, BackTeam<E, N>::shape
     constexpr int THREADS = BackTeam<E, N>::threads, teams = BackTeam<E, N>::shape.teams;
     typedef Ahead<T, E, THREADS> Next;
     constexpr int stages = Next::stages, nsum = teams > 1 ? 2 * N / 4 : 1,
+                  apart = T::threads * PACK,
                   nquad = stages * Next::nquad > nsum ? stages * Next::nquad : nsum;
     __shared__ Quad memory[nquad];
     __shared__ Two<float> sums[2][THREADS / WARP];
     T t = team_here<T>(NULL);
     WeightAt<E> w(a.w);
-    Next next = {memory};
     Pack<float> dw[T::held] = {}, db[T::held] = {}, weight = {};
-    int64_t step = (int64_t)gridDim.x * teams, r = (int64_t)blockIdx.x * teams + team_row<T>(),
-            end = r + (a.rows - (int64_t)blockIdx.x * teams + step - 1) / step * step;
-    auto begin = [&](int64_t row, int to) {
-        if (row < a.rows) {
-            next.begin(t, a.n, to, 0, plain_row<E>(a.dy, row));
-            next.begin(t, a.n, to, 1, plain_row<E>(a.x, row));
-        }
+    int64_t step = (int64_t)gridDim.x * teams, block = (int64_t)blockIdx.x * teams,
+            first = block + team_row<T>();
+    int turns = (int)((a.rows - block + step - 1) / step), column = t.lane * PACK,
+        count = first < a.rows ? (int)((a.rows - first + step - 1) / step) : 0, at = 0, to = 0;
+    float per = 1 / (float)a.n;
+    const float *mean = a.mean + first, *rstd = a.rstd + first;
+    RowWalk<const E> dy_next(a.dy, first, step, column), x_next(a.x, first, step, column);
+    RowWalk<E> dx(a.dx, first, step, column);
+    SharedAt own = shared_at(&memory[threadIdx.x]);
+    auto begin = [&](int turn) {
+        if (turn < count)
+            each_pack(t, a.n, [&](int, int, int k) {
+#pragma unroll
+                for (int q = 0; q < Next::quads; q++) {
+                    int i = k * apart + q * (int)(sizeof(Quad) / sizeof(E));
+                    copy_begin(own + to + Next::slot(0, k, q), dy_next.at + i);
+                    copy_begin(own + to + Next::slot(1, k, q), x_next.at + i);
+                }
+            });
         copies_group();
+        to = Next::after(to);
+        dy_next.next();
+        x_next.next();
     };
-    auto moments = [&](int64_t row) {
-        return row < a.rows ? Moments<float>{RMS ? 0 : a.mean[row], a.rstd[row]}
-                            : Moments<float>{0, 0};
+    auto moments = [&](int turn) {
+        Moments<float> m = {0, 0};
+        if (turn < count)
+            m = {RMS ? 0 : *mean, *rstd};
+        mean += step;
+        rstd += step;
+        return m;
     };
 #pragma unroll
     for (int k = 0; k < (stages > 1 ? stages - 1 : stages); k++)
-        begin(r + k * step, k);
-    if (T::held == 1 && t.lane * PACK < a.n)
-        weight = w.load(t.lane * PACK, PACK);
-    Moments<float> m = moments(r);
-    int stage = 0;
-    for (int turn = 0; r < end; r += step, turn ^= 1) {
+        begin(k);
+    if (T::held == 1 && column < a.n)
+        weight = w.load(column, PACK);
+    Moments<float> m = moments(0);
+    for (int turn = 0; turn < turns; turn++) {
         Pack<E> dy[T::held], x[T::held];
-        Moments<float> after = moments(r + step);
+        Moments<float> after = moments(turn + 1);
         Two<float> s = {0, 0};
-        bool mine = r < a.rows;
+        int n = turn < count ? a.n : 0;
         if constexpr (stages > 1) {
             copies_wait<stages - 2>();
-            begin(r + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);
+            begin(turn + stages - 1);
         } else {
             copies_wait<0>();
         }
-        auto each = [&](auto f) {
-            each_pack(t, mine ? a.n : 0, [&](int i, int, int k) {
-                f(i, k, wide_pack(dy[k]), wide_pack(x[k]), T::held == 1 ? weight : w.load(i, PACK));
-            });
-        };
-        each_pack(t, mine ? a.n : 0, [&](int i, int, int k) {
-            dy[k] = stages ? next.pack(stage, 0, k) : load_pack(plain_row<E>(a.dy, r) + i);
-            x[k] = stages ? next.pack(stage, 1, k) : load_pack(plain_row<E>(a.x, r) + i);
+        each_pack(t, n, [&](int, int, int k) {
+            dy[k] = stages ? Next::pack(own + at, 0, k) : load_pack(dy_next.at + k * apart);
+            x[k] = stages ? Next::pack(own + at, 1, k) : load_pack(x_next.at + k * apart);
         });
-        if constexpr (stages == 1)
-            begin(r + step, 0);
-        each([&](int, int, const Pack<float> &d, const Pack<float> &q, const Pack<float> &p) {
-            Two<float> own = pack_norm_sums<RMS>(d, q, p, m);
-            s = {s.a + own.a, s.b + own.b};
+        if constexpr (stages < 2) {
+            if (stages)
+                begin(turn + 1);
+            else
+                dy_next.next(), x_next.next();
+        }
+        auto weight_at = [&](int i) { return T::held == 1 ? weight : w.load(i, PACK); };
+        each_pack(t, n, [&](int i, int, int k) {
+            Two<float> p = pack_norm_sums<RMS>(wide_pack(dy[k]), wide_pack(x[k]), weight_at(i), m);
+            s = {s.a + p.a, s.b + p.b};
         });
-        s = sum_of_team<T>(s, sums[turn]);
-        s = {s.a / (float)a.n, s.b / (float)a.n};
-        each([&](int i, int k, const Pack<float> &d, const Pack<float> &q, const Pack<float> &p) {
-            Pack<float> y;
+        s = sum_of_team<T>(s, sums[turn % 2]);
+        s = {s.a * per, s.b * per};
+        each_pack(t, n, [&](int i, int, int k) {
+            Pack<float> d = wide_pack(dy[k]), q = wide_pack(x[k]), p = weight_at(i), y;
 #pragma unroll
             for (int v = 0; v < PACK; v++) {
                 float h = norm_input<RMS>(q.v[v], m);
@@ -345,10 +391,11 @@ __global__ void __launch_bounds__(BackTeam<E, N>::threads, BackTeam<E, N>::shape
                 if constexpr (!RMS)
                     db[k].v[v] += d.v[v];
             }
-            store_pack(plain_row<E>(a.dx, r) + i, narrow_pack<E>(y));
+            store_pack(dx.at + k * apart, narrow_pack<E>(y));
         });
+        dx.next();
         m = after;
-        stage = stage + 1 < stages ? stage + 1 : 0;
+        at = Next::after(at);
     }
     __syncthreads(); /* no team reads its next row any more */
     join_teams<RMS>(t, a.n, dw, db, (float *)(void *)memory,

@@ -11,6 +11,15 @@
 #include "op.def"
 #undef OP
 
+enum {
+#define OP(n, ...) ROW_##n,
+#include "op.def"
+#undef OP
+};
+#define OP(n, ...) const OpId OP_##n = {ROW_##n};
+#include "op.def"
+#undef OP
+
 /* What the column `trait` says, beside LOOP and FUSED. */
 enum {
     COMMUTES = 4,
@@ -26,7 +35,7 @@ enum {
 #define HAS(t, trait) (((t) & (trait)) == (trait))
 #define OP(n, least, most, nresult, kind, t, sets, letters) \
     {.name = #n,                                            \
-     .id = OP_##n,                                          \
+     .id = ROW_##n,                                         \
      .nin_least = least,                                    \
      .nin_most = most,                                      \
      .nout = nresult,                                       \
@@ -49,7 +58,7 @@ const Op op_table[] = {
 #undef OP
 const int op_count = LEN(op_table);
 
-/* By id, cuda_kernels.cu; absent from programs that are linked without it. */
+/* By id, kernels_cuda.c; absent from programs that are linked without it. */
 extern const Kernel *const cuda_kernels[] __attribute__((weak, visibility("hidden")));
 
 const Kernel *op_kernels(const Op *op, KernelSet set)
@@ -106,9 +115,9 @@ int op_infer(const Graph *g, const Node *n, Type *out)
     return n->op->rules->infer(g, n, out);
 }
 
-bool node_is(const Node *n, OpId op)
+bool node_of(const Node *n, const OpId *op)
 {
-    return n && n->op->id == (int)op;
+    return n && n->op->id == op->row;
 }
 
 bool node_is_full(const Node *n, double value)

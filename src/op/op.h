@@ -4,12 +4,10 @@
 
 #include "../ir/ir.h"
 
-/* The rows of op.def by name: OP_mm, OP_view. */
-typedef enum {
-#define OP(n, ...) OP_##n,
-#include "op.def"
-#undef OP
-    NOP
+/* The rows of op.def by name: OP_mm, OP_view. Each is a constant of its own, which op.c makes and
+ * whoever names it declares: so a new row changes nothing that other files include. */
+typedef struct OpId {
+    int row;
 } OpId;
 
 /* ---- device.c: what runs steps, from device.def ---- */
@@ -399,7 +397,14 @@ typedef struct OpRules {
 
 extern const Op op_table[];
 extern const int op_count;
-bool node_is(const Node *n, OpId op);           /* n may be NULL */
+/* Whether n, which may be NULL, is of an op: node_is(n, OP_mm), or node_of(n, &OP_mm) where OP_mm
+ * is declared. */
+bool node_of(const Node *n, const OpId *op);
+#define node_is(n, op)        \
+    __extension__({           \
+        extern const OpId op; \
+        node_of(n, &op);      \
+    })
 bool node_is_full(const Node *n, double value); /* a `full` of that value; n may be NULL */
 /* Whether n moves values between memories or waits for what other queues do. */
 static inline bool node_transfers(const Node *n)

@@ -15,9 +15,10 @@ enum { DIM, KEEPDIM, DTYPE };
 
 ReduceKind reduce_kind(const Node *n)
 {
-    static const OpId ops[] = {OP_sum, OP_mean, OP_amax, OP_amin};
+    extern const OpId OP_sum, OP_mean, OP_amax, OP_amin;
+    static const OpId *const ops[] = {&OP_sum, &OP_mean, &OP_amax, &OP_amin};
     int kind = SUM;
-    while (!node_is(n, ops[kind]))
+    while (!node_of(n, ops[kind]))
         kind++;
     return (ReduceKind)kind;
 }

@@ -657,6 +657,17 @@ template <typename T> __device__ inline Pack<wide_t<T>> wide_pack(const Pack<T> 
         y.v[v] = wide(x.v[v]);
     return y;
 }
+/* Of bf16 by words of two, an instruction for each element. */
+__device__ inline Pack<float> wide_pack(const Pack<bf16> &x)
+{
+    unsigned w[PACK / 2];
+    Pack<float> y;
+    memcpy(w, &x, sizeof x);
+#pragma unroll
+    for (int v = 0; v < PACK; v++)
+        y.v[v] = __builtin_bit_cast(float, v % 2 ? w[v / 2] & 0xffff0000u : w[v / 2] << 16);
+    return y;
+}
 template <typename T, typename W> __device__ inline Pack<T> narrow_pack(const Pack<W> &x)
 {
     Pack<T> y;

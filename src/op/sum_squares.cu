@@ -121,34 +121,20 @@ template <typename T> struct alignas(OWN * sizeof(T) < 16 ? OWN * sizeof(T) : 16
     T x[OWN];
 };
 
-template <typename T> __device__ static void add_owned(double (&s)[OWN], const Owned<T> &own)
-{
-#pragma unroll
-    for (int k = 0; k < OWN; k++)
-        s[k] = square_to(s[k], &own.x[k]);
-}
-
 /* Of a run of n elements at p, the sums of lanes OWN q to OWN (q + 1); whole: these are loaded at
- * once, AHEAD of them before the first is waited for. */
+ * once. */
 template <typename T>
 __device__ static void lane_sums(const T *p, int q, int64_t n, bool whole, double (&s)[OWN])
 {
-    constexpr int AHEAD = 8;
     int64_t i = OWN * q;
     if (whole) {
-#pragma unroll 1
-        for (; i + (AHEAD - 1) * NLANE < n; i += AHEAD * NLANE) {
-            Owned<T> own[AHEAD];
+#pragma unroll 8
+        for (; i < n; i += NLANE) {
+            Owned<T> own = *(const Owned<T> *)(const void *)(p + i);
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                own[k] = *(const Owned<T> *)(const void *)(p + i + k * NLANE);
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                add_owned(s, own[k]);
+            for (int k = 0; k < OWN; k++)
+                s[k] = square_to(s[k], &own.x[k]);
         }
-#pragma unroll 1
-        for (; i < n; i += NLANE)
-            add_owned(s, *(const Owned<T> *)(const void *)(p + i));
     } else {
         for (; i < n; i += NLANE)
             for (int k = 0; k < OWN; k++)

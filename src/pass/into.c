@@ -93,23 +93,27 @@ static bool is_free(const Readers *r, const Value *v)
 
 /* An op that can add to a base, and the op that does. */
 typedef struct Adder {
-    OpId from, to;
+    const OpId *from, *to;
     int at;        /* the base's operand */
     bool to_zeros; /* `from` has zeros there */
     bool any;      /* whatever the gradient is of */
 } Adder;
 
+extern const OpId OP_embedding_dense_backward, OP_mm, OP_addmm, OP_index_put, OP_scatter_add;
 static const Adder adders[] = {
-    {.from = OP_embedding_dense_backward, .to = OP_embedding_dense_backward, .at = 2, .any = true},
-    {.from = OP_mm, .to = OP_addmm}, /* of the same attributes */
-    {.from = OP_index_put, .to = OP_index_put, .to_zeros = true},
-    {.from = OP_scatter_add, .to = OP_scatter_add, .to_zeros = true},
+    {.from = &OP_embedding_dense_backward,
+     .to = &OP_embedding_dense_backward,
+     .at = 2,
+     .any = true},
+    {.from = &OP_mm, .to = &OP_addmm}, /* of the same attributes */
+    {.from = &OP_index_put, .to = &OP_index_put, .to_zeros = true},
+    {.from = &OP_scatter_add, .to = &OP_scatter_add, .to_zeros = true},
 };
 
 /* Whether n has no base yet, but can have one. */
 static bool may_add(const Node *n, const Adder *x)
 {
-    if (!node_is(n, x->from))
+    if (!node_of(n, x->from))
         return false;
     if (node_is(n, OP_index_put) && !n->attr[attr_index(n->op, "accumulate")].i)
         return false;
@@ -158,7 +162,8 @@ static Value *add_into(Graph *g, Arena *tmp, const Sum *s)
         in[nin++] = i == at ? s->base : n->in[i > at ? i - more : i];
     Build b = build_like(g, n->next, n);
     const char *name = graph_fresh(g, n->out[0]->name);
-    return emit_named(&b, &op_table[s->adder->to], nin, in, n->attr, NULL, -1, &name, 1)->out[0];
+    return emit_named(&b, &op_table[s->adder->to->row], nin, in, n->attr, NULL, -1, &name, 1)
+        ->out[0];
 }
 
 static int into(Graph *g, Arena *tmp, const int *by)
