@@ -71,6 +71,12 @@ static const char *const passing[] = {
     OF("torch.ops.aten.linear.default(a, c)"),
     OF("torch.ops.aten.linear.default(torch.ops.aten.reshape.default(a, [1, 2, 4]), c)"),
     OF("torch.ops.aten.matmul.default(a, c)"),
+    OF("torch.ops.aten.scaled_dot_product_attention.default(a, a, torch.ops.aten.narrow.default(a, "
+       "1, 0, 3))"),
+    OF("torch.ops.aten.scaled_dot_product_attention.default(torch.ops.aten.narrow.default(a, 1, 0, "
+       "2), torch.ops.aten.narrow.default(a, 1, 1, 2), a, None, 0.0, True)"),
+    OF("torch.ops.aten.scaled_dot_product_attention.default(torch.ops.aten.narrow.default(a, 1, 0, "
+       "2), torch.ops.aten.narrow.default(a, 1, 1, 2), a, scale = 0.3)"),
     OF("torch.ops.aten.dropout.default(a, 0.0, True)"),
     OF("torch.ops.aten.dropout.default(a, 0.5, False)"),
     OF("torch.ops.aten.clamp.default(a)"),

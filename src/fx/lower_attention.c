@@ -1,8 +1,9 @@
 /* Scaled dot-product attention. ATen's tensors are [B, H, T, D], our op's [B, T, H, D]; the
  * transposed views of operands and results cost nothing. ATen aligns a causal mask with the first
  * query and key, our op with the last: the same with as many keys as queries, else it becomes an
- * explicit mask. Results that do not affect values (philox seeds without dropout, sequence lengths)
- * are None. */
+ * explicit mask. Values of another width than queries: the narrower of both get zeros behind, which
+ * add nothing to scores, and columns of the result that are left out. Results that do not affect
+ * values (philox seeds without dropout, sequence lengths) are None. */
 #include "fx.h"
 
 #include <math.h>
@@ -86,33 +87,65 @@ static const AttrArg *attrs(Site *s, const Ask *a)
     return x;
 }
 
+/* [B, H, T, D] with zeros behind the last axis up to `width` */
+static Value *as_wide(Site *s, Value *x, int64_t width)
+{
+    const int64_t pad[] = {0, x->type.rank == 4 ? width - x->type.dim[3] : 0};
+    return pad[1] > 0 ? emit1(s->b, "constant_pad_nd", IN(x), ATTRS(A_INTS("pad", 2, pad))) : x;
+}
+
+/* The first elements of the last axis */
+static Value *as_narrow(Site *s, Value *x, int64_t width)
+{
+    return x->type.dim[3] > width ? lower_slice(s, x, 3, 0, width, 1) : x;
+}
+
+/* Makes query, key and value equally wide; returns that width. */
+static int64_t widen(Site *s, Ask *a)
+{
+    if (a->q->type.rank != 4 || a->v->type.rank != 4)
+        return 0; /* refused where the axes are swapped */
+    int64_t own = a->q->type.dim[3], width = MAX(own, a->v->type.dim[3]);
+    if (width > own && a->scale == 0)
+        a->scale = 1 / sqrt((double)own);
+    if (a->k->type.rank == 4 && a->k->type.dim[3] == own)
+        a->k = as_wide(s, a->k, width);
+    a->q = as_wide(s, a->q, width);
+    a->v = as_wide(s, a->v, width);
+    return width;
+}
+
 /* o and its logsumexp [B, H, T] */
 static Value *attend(Site *s, Ask *a, Value **lse)
 {
+    int64_t width = a->v->type.dim[3];
+    widen(s, a);
     Value *in[] = {swapped(s, a->q), swapped(s, a->k), swapped(s, a->v), NULL};
     settle(s, a);
     in[3] = a->mask;
     Node *n = emit(s->b, "flash_attention", in[3] ? 4 : 3, in, attrs(s, a));
     *lse = n->out[1];
-    return swapped(s, n->out[0]);
+    return as_narrow(s, swapped(s, n->out[0]), width);
 }
 
 /* (dq, dk, dv), and None up to `count` */
 static void backward(Site *s, Ask *a, Value *lse, int count)
 {
+    const int64_t own[] = {a->q->type.dim[3], a->k->type.dim[3], a->v->type.dim[3]};
+    int64_t width = widen(s, a);
     Value *out[4] = {0};
-    Value *in[] = {swapped(s, site_tensor(s, "grad_out")),
+    Value *in[] = {swapped(s, as_wide(s, site_tensor(s, "grad_out"), width)),
                    swapped(s, a->q),
                    swapped(s, a->k),
                    swapped(s, a->v),
-                   swapped(s, site_tensor(s, "out")),
+                   swapped(s, as_wide(s, site_tensor(s, "out"), width)),
                    lse,
                    NULL};
     settle(s, a);
     in[6] = a->mask;
     Node *n = emit(s->b, "flash_attention_backward", in[6] ? 7 : 6, in, attrs(s, a));
     for (int i = 0; i < 3; i++)
-        out[i] = swapped(s, n->out[i]);
+        out[i] = as_narrow(s, swapped(s, n->out[i]), own[i]);
     site_return_list(s, count, out);
 }
 

@@ -208,13 +208,25 @@ static void note(Offload *x, const Node *n, const Decision *d)
     }
 }
 
+/* Whether v was copied to the host's memory, or is what ranks make of such values there (stage.c),
+ * where it stays. */
+static bool lies_in_host(const Value *v)
+{
+    while (v->def && v->def->op->view && !v->def->op->wait)
+        v = v->def->in[0];
+    const Node *made = v->def && v->def->op->wait ? v->def->in[0]->def : NULL;
+    if (!made || made->op->to_host)
+        return made;
+    return made->op->class == CLASS_COLLECTIVE && lies_in_host(made->in[0]);
+}
+
 /* Adds n's results that are to be moved to t. */
 static void choose_node(Offload *x, Transfers *t, const Node *n)
 {
     Decision d = {.policy = OFFLOAD, .unused = true, .honoured = true};
     for (int k = 0; k < n->nout; k++) {
         const Reads *r = &t->s.read[n->out[k]->id];
-        bool honoured = true, already = r->host && !r->later;
+        bool honoured = true, already = (r->host && !r->later) || lies_in_host(n->out[k]);
         const char *why = already ? NULL : find_reason(&t->s, n->out[k], &honoured);
         if (why) {
             d.reason = d.reason && honoured ? d.reason : why;

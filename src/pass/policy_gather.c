@@ -24,6 +24,7 @@ typedef struct Chain {
     const Value *param; /* NULL: it is made of more, or of none */
     const Node *gather;
     bool reads; /* it is made of a parameter, alone or not */
+    bool plain; /* it has the parameter's elements, cast at most */
 } Chain;
 
 typedef struct Gathers {
@@ -31,7 +32,9 @@ typedef struct Gathers {
     bool always;
     enum { GIVE, LOOK, CHECK_ALL } task; /* gives policies; fills `gathered`; checks all policies */
     bool inner;                          /* in a loop of the forward alone */
-    Map gathered;                        /* "PARAMETER GROUP" of each gather in the forward */
+    Map gathered; /* "GRAPH PARAMETER GROUP" of each gather in the forward: bodies have their own */
+    const Graph *level[TN_MAX_DEPTH + 1]; /* the graph that is walked, and those around it */
+    int depth;
     int changes;
 } Gathers;
 
@@ -65,6 +68,8 @@ static Chain chain_of(const Node *n, const Chain *c)
         x.gather = x.gather ? x.gather : y->gather;
     }
     x.gather = x.param && is_gather(n) ? n : x.gather;
+    x.plain = x.param && n->nin && c[n->in[0]->id].plain &&
+              (n->op->class == CLASS_MOVEMENT || n->op->copy || is_gather(n));
     for (int i = 0; i < n->nin; i++)
         x.reads |= c[n->in[i]->id].reads;
     return x;
@@ -144,17 +149,27 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
     }
 }
 
-/* Of which parameter, from which ranks. */
-static const char *gather_key(const Gathers *x, const Node *n, const Chain *c)
+/* Of which parameter, from which ranks, in which graph. */
+static const char *gather_key(const Gathers *x, int level, const Node *n, const Chain *c)
 {
     const char *group = n->attr[attr_index(n->op, "group")].s;
-    return arena_printf(x->tmp, "%s %s", c[n->out[0]->id].param->name, group);
+    return arena_printf(x->tmp, "%p %s %s", (const void *)x->level[level],
+                        c[n->out[0]->id].param->name, group);
 }
 
 static void look_at(Gathers *x, const Chain *c, Node *n)
 {
-    if (is_gather(n) && n->phase < BACKWARD && c[n->out[0]->id].param)
-        map_put(&x->gathered, gather_key(x, n, c), n);
+    if (is_gather(n) && n->phase < BACKWARD && c[n->out[0]->id].plain)
+        map_put(&x->gathered, gather_key(x, x->depth, n, c), n);
+}
+
+/* Whether the forward has gathered so what n gathers, where n could read it. */
+static bool is_repeated(const Gathers *x, const Chain *c, const Node *n)
+{
+    bool found = false;
+    for (int i = 0; i <= x->depth && c[n->out[0]->id].plain; i++)
+        found |= map_find(&x->gathered, gather_key(x, i, n, c)) != NULL;
+    return found;
 }
 
 static void check_kept(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
@@ -162,7 +177,7 @@ static void check_kept(const Graph *g, const Gathers *x, const Chain *c, const N
     const Node *from = find_original(g, n);
     if (!is_gather(n) || n->phase != BACKWARD || !c[n->out[0]->id].param || from)
         return;
-    if (n->origin || map_find(&x->gathered, gather_key(x, n, c)))
+    if (n->origin || is_repeated(x, c, n))
         fail_node(g, n, "gathers %%%s in the backward, which reshard never excludes, and %s: %s",
                   c[n->out[0]->id].param->name,
                   n->origin ? "the forward's gather that it repeats is gone"
@@ -185,13 +200,16 @@ static void walk_body(const Node *n, int b, Gathers *x, const Chain *outer)
     }
     bool outside = x->inner;
     x->inner = n->phase < BACKWARD;
+    x->depth++;
     walk(r->body[b], x, c);
+    x->depth--;
     x->inner = outside;
 }
 
 /* c: by value id, with the inputs' chains. */
 static void walk(Graph *g, Gathers *x, Chain *c)
 {
+    x->level[x->depth] = g;
     for (Node *n = g->first; n; n = n->next) {
         Chain y = chain_of(n, c);
         for (int k = 0; k < n->nout; k++)
@@ -214,7 +232,7 @@ static void walk_all(Graph *g, Gathers *x)
     Chain *c = NEWN(x->tmp, Chain, g->nvalue);
     for (int i = 0; i < g->nin; i++)
         if (g->in[i].role == ROLE_PARAM)
-            c[g->in[i].v->id] = (Chain){.param = g->in[i].v, .reads = true};
+            c[g->in[i].v->id] = (Chain){.param = g->in[i].v, .reads = true, .plain = true};
     walk(g, x, c);
 }
 

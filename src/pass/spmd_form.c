@@ -181,10 +181,11 @@ static const char *block_for(const Side *s, const Known *k, const Node *reader)
     return k->param && !s->x->keep && reader ? block_name(s, reader) : NULL;
 }
 
-/* Not what was made for a node of a later phase that stands before the reader. */
-static bool may_read(const Have *h, const char *block, const Node *reader)
+/* Not what was made for a node of a later phase that stands before the reader, but for parameters
+ * that are gathered once: kept. */
+static bool may_read(const Have *h, const char *block, const Node *reader, bool kept)
 {
-    bool made = h->v && (!reader || !h->v->def || h->v->def->phase <= reader->phase);
+    bool made = h->v && (!reader || !h->v->def || h->v->def->phase <= reader->phase || kept);
     return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
@@ -209,7 +210,7 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
     Reshard r;
     *sec = INFINITY;
     for (const Have *h = k->have; h; h = h->next) {
-        if (!may_read(h, block, reader))
+        if (!may_read(h, block, reader, s->x->keep && side_known(s, v)->param))
             continue;
         logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
