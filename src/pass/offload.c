@@ -32,7 +32,7 @@
  * stands alone or a moment of the time line, is found by a table or by bisection. */
 #include "../flow/flow.h"
 #include "../machine/machine.h"
-#include "pass.h"
+#include "offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -261,23 +261,12 @@ static bool is_meant(const Transfers *t, const Node *n)
 
 /* ---- where copies stand ---- */
 
-/* Whether n computes something, in a call that no body of `fused` takes in. */
-static bool stands_alone(const Node *n)
-{
-    FusedShape s;
-    if (n->op->view || !n->nin || node_transfers(n))
-        return false;
-    if (!node_rows(n, &s))
-        s = (FusedShape){type_nelem(&n->out[0]->type), 0};
-    return !node_fusible(n, &s);
-}
-
 static void fill_alone(OffloadSource *s, Arena *tmp)
 {
     s->above = NEWN(tmp, int, s->count);
     s->below = NEWN(tmp, int, s->count);
     for (int p = 0, near = -1; p < s->count; p++)
-        s->above[p] = near = stands_alone(s->at[p]) ? p : near;
+        s->above[p] = near = offload_stands_alone(s->at[p]) ? p : near;
     for (int p = s->count - 1, near = s->count; p >= 0; p--)
         s->below[p] = near = s->above[p] == p ? p : near;
 }
@@ -520,124 +509,30 @@ static void settle(Flow *f, Offload *x)
 
 /* ---- order edges ---- */
 
-static bool computes(const Node *n)
-{
-    return n->nin && !n->op->view && !node_transfers(n) && n->phase <= BACKWARD;
-}
-
-/* By place, of the nodes of one graph as they stand now: the nearest that computes, and that
- * computes alone: itself, or one on the way to the graph's end (where only the backward counts) or
- * to its beginning; -1: none. */
-typedef struct Pins {
-    Node **at;
-    int *place; /* by node id */
-    int *next, *next_alone, *prev, *prev_alone;
-} Pins;
-
-/* A node runs after another one. */
-typedef struct Edge {
-    Node *node, *after;
-    int index;
-} Edge;
-
-typedef struct Edges {
-    Arena *tmp;
-    Edge *list;
-    int count, cap;
-} Edges;
-
-static Pins find_pins(const Graph *g, Arena *tmp)
-{
-    Pins p = {.at = NEWN(tmp, Node *, g->nnode), .place = NEWN(tmp, int, g->nnode)};
-    int **table[] = {&p.prev, &p.prev_alone, &p.next, &p.next_alone};
-    int count = 0, near[LEN(table)];
-    for (int k = 0; k < LEN(table); k++) {
-        *table[k] = NEWN(tmp, int, g->nnode);
-        near[k] = -1;
-    }
-    for (Node *n = g->first; n; n = n->next) {
-        bool good = computes(n);
-        p.place[n->id] = count;
-        near[0] = good ? count : near[0];
-        near[1] = good && stands_alone(n) ? count : near[1];
-        p.prev[count] = near[0];
-        p.prev_alone[count] = near[1];
-        p.at[count++] = n;
-    }
-    for (int k = count - 1; k >= 0; k--) {
-        bool backward = p.at[k]->phase == BACKWARD;
-        p.next[k] = near[2] = backward && p.prev[k] == k ? k : near[2];
-        p.next_alone[k] = near[3] = backward && p.prev_alone[k] == k ? k : near[3];
-    }
-    return p;
-}
-
-/* The next node from `from` on, before `end`, that computes alone, or if none does, computes. */
-static Node *find_pin(const Pins *p, const Node *from, const Node *end, bool forward)
-{
-    if (!from)
-        return NULL;
-    int k = p->place[from->id], stop = end ? p->place[end->id] : -1;
-    int alone = (forward ? p->next_alone : p->prev_alone)[k];
-    int other = (forward ? p->next : p->prev)[k];
-    if (alone >= 0 && (forward ? alone < stop : alone > stop))
-        return p->at[alone];
-    return other >= 0 && (forward ? other < stop : other > stop) ? p->at[other] : NULL;
-}
-
-static void add_edge(Edges *e, Node *n, Node *after)
-{
-    PUSH(e->tmp, e->list, e->count, e->cap, ((Edge){n, after, e->count}));
-}
-
-static int by_node(const void *p, const void *q)
-{
-    const Edge *x = p, *y = q;
-    return x->node != y->node ? x->node->id - y->node->id : x->index - y->index;
-}
-
-/* Gives the nodes of g the edges that were added. */
-static void emit_edges(Graph *g, const Edges *e)
-{
-    if (e->count)
-        qsort(e->list, (size_t)e->count, sizeof *e->list, by_node);
-    for (int i = 0, end; i < e->count; i = end) {
-        Node *n = e->list[i].node;
-        for (end = i; end < e->count && e->list[end].node == n; end++)
-            ;
-        Node **list = NEWN(g->a, Node *, n->nafter + end - i);
-        if (n->nafter)
-            memcpy(list, n->after, sizeof *list * (size_t)n->nafter);
-        for (int k = i; k < end; k++)
-            list[n->nafter++] = e->list[k].after;
-        n->after = list;
-    }
-}
-
 /* Keeps what was moved away from its first place. */
 static void pin(const Pins *p, Edges *e, const Transfer *c)
 {
     Node *host = c->node[HOST_NODE], *load = c->node[LOAD_NODE];
-    Node *pin = c->deferred ? find_pin(p, host->prev, c->node[COPY_NODE], false) : NULL;
+    Node *pin = c->deferred ? pins_find(p, host->prev, c->node[COPY_NODE], false) : NULL;
     if (pin) {
         host->phase = MAX(host->phase, pin->phase);
-        add_edge(e, host, pin);
+        edges_add(e, host, pin);
     }
     if (!c->prefetched)
         return;
-    if ((pin = find_pin(p, load->next, c->node[BACK_NODE], true)))
-        add_edge(e, pin, load);
-    if ((pin = find_pin(p, load->prev, load->in[0]->def, false)))
-        add_edge(e, load, pin);
+    if ((pin = pins_find(p, load->next, c->node[BACK_NODE], true)))
+        edges_add(e, pin, load);
+    if ((pin = pins_find(p, load->prev, load->in[0]->def, false)))
+        edges_add(e, load, pin);
 }
 
 static void pin_all(const Transfers *t, Arena *tmp)
 {
-    Pins p = find_pins(t->s.g, tmp);
+    Pins p = pins_new(t->s.g, tmp);
     Edges e = {.tmp = tmp};
     for (int k = 0; k < t->count; k++)
         pin(&p, &e, &t->list[k]);
-    emit_edges(t->s.g, &e);
+    edges_emit(t->s.g, &e);
 }
 
 /* ---- the graph and its bodies ---- */

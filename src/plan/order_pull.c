@@ -13,9 +13,9 @@
 typedef struct Pull {
     const Problem *q;
     int *out, nout;
-    int *left;  /* of a storage: readers that have not run */
-    int *wait;  /* of a node: how many must run first */
-    bool *done; /* of a node */
+    int *left;        /* of a storage: readers that have not run */
+    int *wait;        /* of a node: how many must run first */
+    bool *done;       /* of a node */
     int *todo, ntodo; /* reductions to be tried */
     int64_t live, peak;
 } Pull;

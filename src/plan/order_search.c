@@ -5,9 +5,9 @@
  * leaves no more alive than before runs at once; that loses nothing, as in any order within the
  * limit it can be moved forward. But one that changes nothing and touches another space waits for
  * its turn, so as not to fill that space: copies there may be free of charge from the start. From
- * the start, a reduction over ranks and the node that waits for it count as one. Which of the other ready nodes runs is a choice. If no node fits,
- * or the same set of nodes has run before, the last choice is undone and its next node tried; so
- * the search is exact until its steps are used up.
+ * the start, a reduction over ranks and the node that waits for it count as one. Which of the other
+ * ready nodes runs is a choice. If no node fits, or the same set of nodes has run before, the last
+ * choice is undone and its next node tried; so the search is exact until its steps are used up.
  *
  * Ready nodes are kept by rank in two trees of least need, one of nodes that leave nothing more
  * alive and one of the others: finding the first that fits takes O(log n), running or undoing a

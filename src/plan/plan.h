@@ -101,7 +101,8 @@ typedef struct PlanFor {
     const Machine *machine; /* by which it is priced; NULL: this processor */
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
                            shares the arena keeps there; caches lie behind them */
-    int64_t reserve; /* the library's is at least so many bytes, of which another plan has the use */
+    int64_t
+        reserve; /* the library's is at least so many bytes, of which another plan has the use */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
                    no wait follows from them */
 } PlanFor;
@@ -142,7 +143,8 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
 int64_t plan_bound(Graph *g, const Device *d);
 
-/* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart. */
+/* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart.
+ */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
