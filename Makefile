@@ -190,6 +190,7 @@ $(filter-out $(UNCHECKED:%=$(BUILD)/tests/%),$(TESTS)): LDLIBS += -Wl,-u,__wrap_
 $(BUILD)/tests/test_rank_files: LDLIBS += $(foreach f,pwrite pread fsync rename,-Wl,--wrap=$(f))
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 $(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
+$(BUILD)/tests/test_signals: $(BUILD)/src/train/interrupt.o
 $(BUILD)/tests/test_train_ranks: $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/train/*.c))
 $(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new -Wl,--wrap=tn_program_save
 

@@ -546,6 +546,7 @@ static void in_child(void (*test)(void))
     pid_t child = fork();
     CHECK(child >= 0);
     if (!child) {
+        interrupt_watch();
         test();
         fflush(stdout);
         _exit(test_nfail != 0);

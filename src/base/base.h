@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -164,6 +165,11 @@ void par_set_threads(int n); /* 0: the cores that the process may use */
 
 /* pthread_create, with all signals blocked but for those that an instruction causes. */
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg);
+/* Before kernels are called, with as many threads as par_set_threads has set: blocks the signals
+ * that have a handler, but for those that an instruction causes, in this thread and in OpenMP's.
+ * Nothing in between unwinds. */
+void signals_hold(sigset_t *before);
+void signals_release(const sigset_t *before); /* gives this thread its mask back */
 /* USEC[,SEED] from the environment, for tests; false where it is not set, fails where malformed. */
 bool delay_read(Ctx *ctx, const char *name, int64_t *usec, uint64_t *seed);
 

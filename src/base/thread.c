@@ -1,6 +1,14 @@
-/* Threads that the library starts, and random delays of what they do, for tests. Signals are for
- * the threads that were there before: a handler never runs on a thread of ours, which may hold
- * locks, and a blocking call of the caller is interrupted as if we were not there. */
+/* Threads that the library starts, signals while kernels run, and random delays of what threads do,
+ * for tests. Signals are for the threads that were there before: a handler never runs on a thread
+ * of ours, which may hold locks, and a blocking call of the caller is interrupted as if we were not
+ * there.
+ *
+ * Nor does one run where kernels do. Linux writes the frame of a handler (kilobytes, with the
+ * registers of AVX-512) below the stack pointer, and products that oneDNN generates for f32 use
+ * that as one more general register, which points into the heap: a handler overwrites what lies
+ * there (uxlfoundation/oneDNN#4845, mended in 3.11.2). So whoever calls kernels holds back what has
+ * a handler, in its own thread and in those that OpenMP has for it, which have masks of their own;
+ * threads that OpenMP starts later have the mask of the one that starts them. */
 #include "base.h"
 
 #include <errno.h>
@@ -19,9 +27,11 @@ static void choose_stack(pthread_attr_t *attr)
         pthread_attr_setstacksize(attr, MUCH_STACK);
 }
 
+/* What the instructions of a thread itself cause: blocked, they would end the process. */
+static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)
 {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t blocked, before;
     pthread_attr_t attr;
     pthread_attr_init(&attr);
@@ -34,6 +44,48 @@ int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return why;
+}
+
+static bool is_own(int number)
+{
+    bool found = false;
+    for (int i = 0; i < LEN(own); i++)
+        found |= own[i] == number;
+    return found;
+}
+
+/* Returns whether there are any. The C library does not tell of those that it keeps for itself. */
+static bool find_handled(sigset_t *handled)
+{
+    bool any = false;
+    sigemptyset(handled);
+    for (int i = 1; i <= SIGRTMAX; i++) {
+        struct sigaction act;
+        if (is_own(i) || sigaction(i, NULL, &act) || act.sa_handler == SIG_DFL ||
+            act.sa_handler == SIG_IGN)
+            continue;
+        sigaddset(handled, i);
+        any = true;
+    }
+    return any;
+}
+
+/* Threads of OpenMP keep their masks, as they run no code but that of regions. */
+void signals_hold(sigset_t *before)
+{
+    sigset_t handled;
+    pthread_sigmask(SIG_BLOCK, NULL, before);
+    if (!find_handled(&handled))
+        return;
+#ifdef _OPENMP
+#pragma omp parallel
+#endif
+    pthread_sigmask(SIG_BLOCK, &handled, NULL);
+}
+
+void signals_release(const sigset_t *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
 bool delay_read(Ctx *ctx, const char *name, int64_t *usec, uint64_t *seed)

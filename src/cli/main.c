@@ -4,6 +4,8 @@
  * policy when it is loaded, the program sets it and starts itself again. */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <jansson.h>
 #include <poll.h>
 #include <signal.h>
@@ -98,6 +100,7 @@ static int run(int argc, char **argv)
     if (asks)
         return c->run(2, (char *[]){argv[2], "--help", NULL});
     wait_briefly(argv);
+    interrupt_watch();
     return c->run(argc - 1, argv + 1);
 }
 

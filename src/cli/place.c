@@ -1,12 +1,12 @@
 /* place: finds offsets for the buffers of a CSV file, or checks those that it has.
  *
- * The search does not return before its end, so a second thread waits for signals and shows
- * progress on a terminal. Signals are blocked while a file is written. */
+ * The search does not return before its end, so a second thread shows progress on a terminal, and a
+ * signal ends the process at once. While a file is written it does not. */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,58 +14,68 @@
 
 /* ---- the thread beside the search ---- */
 
-enum { END = SIGUSR2, INTERRUPTED = 130 };
-
 typedef struct Watch {
     pthread_t thread;
     bool begun;
-    sigset_t before, stop;
-    _Atomic int64_t count; /* buffers, once they are read */
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    int64_t count; /* buffers, once they are read */
+    bool end;
 } Watch;
+
+/* Locked: until then, or the end. */
+static void wait_until(Watch *w, const struct timespec *then)
+{
+    while (!w->end && !pthread_cond_timedwait(&w->changed, &w->lock, then))
+        continue;
+}
 
 static void *watch(void *arg)
 {
-    const Watch *w = arg;
-    bool terminal = isatty(STDERR_FILENO), open = false;
-    for (int turn = 1;; turn++) { /* of a fifth of a second */
-        int number = sigtimedwait(&w->stop, NULL, &(struct timespec){0, 200000000});
-        if (number > 0 && open)
-            fprintf(stderr, "\r\033[K");
-        if (number == END)
-            return NULL;
-        if (number > 0)
-            _exit(report(INTERRUPTED, "interrupted; nothing was written"));
-        if (terminal && w->count && turn % 5 == 0) {
-            fprintf(stderr, "\rplacing %lld buffers: %d s\033[K", (long long)w->count, turn / 5);
-            open = true;
-        }
+    Watch *w = arg;
+    bool open = false;
+    struct timespec next;
+    clock_gettime(CLOCK_REALTIME, &next);
+    pthread_mutex_lock(&w->lock);
+    for (int sec = 1; !w->end; sec++) {
+        next.tv_sec++;
+        wait_until(w, &next);
+        open |= w->count && !w->end;
+        if (w->count && !w->end)
+            fprintf(stderr, "\rplacing %lld buffers: %d s\033[K", (long long)w->count, sec);
     }
+    pthread_mutex_unlock(&w->lock);
+    if (open)
+        fprintf(stderr, "\r\033[K");
+    return NULL;
 }
 
 static void watch_begin(Watch *w)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, END};
-    struct sigaction old;
-    sigemptyset(&w->stop);
-    for (int i = 0; i < LEN(signals); i++)
-        if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) || old.sa_handler != SIG_IGN)
-            sigaddset(&w->stop, signals[i]); /* under nohup none of that name */
-    pthread_sigmask(SIG_BLOCK, &w->stop, &w->before);
-    w->begun = !pthread_create(&w->thread, NULL, watch, w);
-    if (!w->begun) /* then signals do what they always do */
-        pthread_sigmask(SIG_SETMASK, &w->before, NULL);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    w->begun = isatty(STDERR_FILENO) && !pthread_create(&w->thread, NULL, watch, w);
+    interrupt_as(INTERRUPT_EXITS);
 }
 
-/* Signals stay blocked. */
+static void watch_count(Watch *w, int64_t count)
+{
+    pthread_mutex_lock(&w->lock);
+    w->count = count;
+    pthread_mutex_unlock(&w->lock);
+}
+
 static void watch_end(Watch *w)
 {
-    if (w->begun && !pthread_kill(w->thread, END))
+    interrupt_as(INTERRUPT_WAITS);
+    pthread_mutex_lock(&w->lock);
+    w->end = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (w->begun)
         pthread_join(w->thread, NULL);
-}
-
-static void watch_forget(const Watch *w)
-{
-    pthread_sigmask(SIG_SETMASK, &w->before, NULL);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
 }
 
 /* ---- the command ---- */
@@ -95,7 +105,7 @@ static int work(tn_context *ctx, Ask *x, Watch *w, tn_buffers **b)
         code = tn_buffers_list(*b, &list, &count);
     if (code)
         return code;
-    w->count = count;
+    watch_count(w, count);
     double begin = cpu_seconds();
     code = x->check ? tn_buffers_check(*b, &x->result)
                     : tn_place(ctx, count, list, x->capacity, x->effort, &x->result);
@@ -108,11 +118,11 @@ static int work(tn_context *ctx, Ask *x, Watch *w, tn_buffers **b)
 }
 
 /* What waits for a reader may be interrupted while it is written. */
-static int write_output(tn_context *ctx, const Ask *x, const Watch *w, tn_buffers *b)
+static int write_output(tn_context *ctx, const Ask *x, tn_buffers *b)
 {
     struct stat st;
     if (!strcmp(x->output, "-") || (!stat(x->output, &st) && !S_ISREG(st.st_mode)))
-        watch_forget(w);
+        interrupt_as(INTERRUPT_KILLS);
     int code = tn_buffers_write(b, x->output);
     return code ? report_last(code, ctx) : 0;
 }
@@ -128,10 +138,10 @@ static void print_result(const Ask *x, int code)
             proved ? "yes" : "no");
 }
 
-static int finish(tn_context *ctx, const Ask *x, const Watch *w, tn_buffers *b, int code)
+static int finish(tn_context *ctx, const Ask *x, tn_buffers *b, int code)
 {
     if (!code && x->output)
-        code = write_output(ctx, x, w, b);
+        code = write_output(ctx, x, b);
     else if (code == TN_CODE_FIT)
         report(code, "%s: %s%s", strcmp(x->path, "-") ? x->path : "standard input", tn_error(ctx),
                x->output ? "\n  --output is not written" : "");
@@ -172,7 +182,7 @@ int command_place(int argc, char **argv)
     watch_begin(&w);
     code = work(ctx, &x, &w, &b);
     watch_end(&w);
-    code = finish(ctx, &x, &w, b, code);
+    code = finish(ctx, &x, b, code);
     tn_context_free(ctx);
     return code;
 }

@@ -1,15 +1,16 @@
-/* tokenize, detokenize: text to tokens and back. Ctrl-C is blocked and polled between pieces of
- * text, so that an incomplete output can be removed. */
+/* tokenize, detokenize: text to tokens and back. Signals are counted, which is looked at between
+ * pieces of text, so that an incomplete output can be removed. */
 #include "cli.h"
 
-#include <signal.h>
+#include "../train/train.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef struct Progress {
-    sigset_t stop;
+    const volatile sig_atomic_t *stop;
     bool shown, stopped; /* shown: standard error is a terminal */
     bool open;           /* a line is */
     double start, last;  /* seconds */
@@ -42,17 +43,13 @@ static int show_progress(void *arg, int64_t done, int64_t total)
 {
     Progress *p = arg;
     show(p, done, total);
-    p->stopped = sigtimedwait(&p->stop, NULL, &(struct timespec){0, 0}) > 0;
+    p->stopped = stopped(p->stop);
     return p->stopped;
 }
 
-static Progress begin(void)
+static Progress begin(tn_context *ctx)
 {
-    Progress p = {.shown = isatty(STDERR_FILENO), .start = now()};
-    sigemptyset(&p.stop);
-    sigaddset(&p.stop, SIGINT);
-    sigprocmask(SIG_BLOCK, &p.stop, NULL);
-    return p;
+    return (Progress){.shown = isatty(STDERR_FILENO), .start = now(), .stop = interrupt_begin(ctx)};
 }
 
 /* Below the line of progress, where one is open. */
@@ -68,6 +65,7 @@ static void warn_below(void *arg, const char *message)
 /* The exit code; what was done, or why not, on standard error. */
 static int end(Progress *p, int code, const tn_context *ctx, const char *done)
 {
+    interrupt_end(INTERRUPT_WAITS);
     if (p->open)
         fprintf(stderr, "\r\033[K");
     if (p->stopped)
@@ -95,11 +93,11 @@ int command_tokenize(int argc, char **argv)
         return code;
     if (!output)
         return report(TN_CODE_USAGE, "tokenize: --output is missing");
-    Progress p = begin();
+    tn_context *ctx = context_new();
+    Progress p = begin(ctx);
     o.progress = show_progress;
     o.progress_arg = o.warn_arg = &p;
     o.warn = warn_below;
-    tn_context *ctx = context_new();
     tn_tokenizer *t;
     int64_t count = 0;
     int width = 0;
@@ -128,10 +126,10 @@ int command_detokenize(int argc, char **argv)
     int code = options_parse(command_find("detokenize"), argc, argv, table, &args, 1, 1);
     if (code >= 0)
         return code;
-    Progress p = begin();
+    tn_context *ctx = context_new();
+    Progress p = begin(ctx);
     o.progress = show_progress;
     o.progress_arg = &p;
-    tn_context *ctx = context_new();
     tn_tokenizer *t;
     int64_t count = 0;
     char done[200];

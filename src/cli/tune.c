@@ -151,7 +151,7 @@ static int measure(tn_context *ctx, Tune *x)
                          .warn = warn,
                          .arg = x};
     code = tn_tune(ctx, x->step, x->count, &o);
-    interrupt_end();
+    interrupt_end(INTERRUPT_WAITS);
     if (x->terminal && code)
         fputs("\r\033[K", stderr);
     if (code)

@@ -100,6 +100,15 @@ static double time_layout(const LoneProduct *x, double best, double (*clock)(voi
     return median_sec(sec, n);
 }
 
+static double time_held(const LoneProduct *x, double best, double (*clock)(void))
+{
+    sigset_t before;
+    signals_hold(&before);
+    double sec = time_layout(x, best, clock);
+    signals_release(&before);
+    return sec;
+}
+
 double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
 {
     static const OperandLayout a[] = {PLAIN, TRANSPOSED}, b[] = {PLAIN, TRANSPOSED, PACKED};
@@ -109,7 +118,7 @@ double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
         OneProduct one = {.a = describe(p->in, p->m, p->k, a[i / LEN(b)]),
                           .b = describe(p->in, p->k, p->n, b[i % LEN(b)]),
                           .y = describe(p->out, p->m, p->n, PLAIN)};
-        double sec = make(tmp, &x, &one) ? time_layout(&x, best, clock) : -1;
+        double sec = make(tmp, &x, &one) ? time_held(&x, best, clock) : -1;
         if (sec > 0 && (best < 0 || sec < best))
             best = sec;
         arena_reset(tmp);

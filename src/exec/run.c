@@ -211,6 +211,23 @@ static bool noted(Program *x)
     return true;
 }
 
+/* Where kernels run in this thread no handler does. Those of a device have threads that none does.
+ */
+static int run_queues(Program *x)
+{
+    bool here = device_is_host(x->plan->device);
+    sigset_t before;
+    if (here) {
+        par_set_threads(x->plan->nthread);
+        signals_hold(&before);
+    }
+    give_run(x);
+    int bad = x->driver->finish(x->queues, x->message);
+    if (here)
+        signals_release(&before);
+    return bad;
+}
+
 int program_run(Program *x)
 {
     int before = par_threads();
@@ -218,8 +235,7 @@ int program_run(Program *x)
     x->not_finite = NULL;
     if (x->hashes)
         hash_run(x);
-    give_run(x);
-    int bad = x->driver->finish(x->queues, x->message);
+    int bad = run_queues(x);
     bad = noted(x) ? -1 : bad;
     par_set_threads(before);
     if (x->traced)

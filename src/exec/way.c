@@ -182,6 +182,7 @@ int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(
               WayTime way[MOST_WAYS])
 {
     int n = find_ways(p, step, way, MOST_WAYS), before = par_threads();
+    sigset_t mask;
     if (!n)
         return 0;
     Call c = copy_call(tmp, &p->step[step]);
@@ -189,7 +190,9 @@ int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(
     par_set_threads(p->nthread);
     for (int i = 0; i < n; i++)
         make_ready(tmp, &c, &way[i], &t[i]);
+    signals_hold(&mask);
     take_turns(way, t, n, most, clock);
+    signals_release(&mask);
     par_set_threads(before);
     for (int i = 0; i < n; i++) {
         way[i].sec = t[i].n ? median_sec(t[i].sec, t[i].n) : -1;

@@ -1,29 +1,40 @@
-/* SIGINT, SIGTERM and SIGHUP: at the first a run finishes its step and saves; at the second it only
- * says that it is saving, so that a save in progress is not lost; at the third it ends at once. An
- * ignored SIGHUP stays ignored, as under nohup. The others are handled even if they were ignored,
- * as a shell ignores SIGINT for background jobs, and a script may ignore SIGTERM. Launchers of
- * ranks pass SIGUSR1 on, which then is one of them. Where ranks are threads of one process the
- * first to begin takes the signals, the last to end gives them back. */
+/* The signals that end a process: SIGINT, SIGTERM and SIGHUP, and SIGUSR1, which launchers pass on
+ * to ranks. No handler takes them, as its frame would overwrite the heap where it meets a product
+ * of oneDNN (base/thread.c). They are blocked in the main thread before any other is there, so that
+ * all threads of Tenon, OpenMP, MPI and CUDA have them blocked, and one thread waits for them.
+ *
+ * What it does depends on what the process does. While a run trains: at the first it finishes its
+ * step and saves; at the second it only says that it is saving, so that a save in progress is not
+ * lost; at the third it ends at once. Where there is nothing to save, the default action comes back
+ * and the signal is sent again.
+ *
+ * What is ignored from the start: SIGHUP stays so, as under nohup. The others are taken while there
+ * is something to save, as a shell ignores SIGINT for background jobs, and a script may ignore
+ * SIGTERM. (Linux keeps a signal that is blocked, ignored or not.) Where ranks are threads of one
+ * process the first to begin lets signals be counted, and the last ends that. */
 #include "train.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_INTERRUPTS = 3, SIGNALS = 4 };
+enum { MOST_INTERRUPTS = 3 };
 
-/* The last one with ranks alone. */
-static const int signals[SIGNALS] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+/* The last one is for ranks. */
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 static struct {
-    volatile sig_atomic_t count; /* how many came */
-    volatile sig_atomic_t loud;  /* rank 0 is here, which speaks for all */
+    volatile sig_atomic_t count; /* how many came while they were counted */
     pthread_mutex_t lock;        /* of what follows */
-    int nrun, nsignal;           /* runs that take signals, and how many kinds */
-    struct sigaction before[SIGNALS];
+    Interrupted what;
+    bool loud;  /* rank 0 is here, which speaks for all */
+    bool ranks; /* SIGUSR1 is one of them */
+    int nrun;   /* runs that count */
+    sigset_t before, watched;
 } interrupted = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What a signal handler may call; on a terminal below the line that shows progress. */
+/* On a terminal below the line that shows progress. Not by stdio: what holds its lock may hang. */
 static void say(const char *text)
 {
     if (!interrupted.loud)
@@ -33,49 +44,106 @@ static void say(const char *text)
     (void)done;
 }
 
-static void on_interrupt(int number)
+/* Returns where it was ignored when the process began. */
+static void end_by(int number)
 {
-    (void)number;
-    int count = __atomic_add_fetch(&interrupted.count, 1, __ATOMIC_RELAXED);
-    if (count >= MOST_INTERRUPTS) {
-        say("tenon: ended by a third signal: what was done since the last checkpoint is lost\n");
+    sigset_t one;
+    struct sigaction was;
+    if (!sigaction(number, NULL, &was) && was.sa_handler == SIG_IGN)
+        return;
+    signal(number, SIG_DFL);
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    raise(number);
+}
+
+/* Locked: one more. */
+static void count(bool saves)
+{
+    int n = __atomic_add_fetch(&interrupted.count, 1, __ATOMIC_RELAXED);
+    if (n >= MOST_INTERRUPTS) {
+        say(saves ? "tenon: ended by a third signal: what was done since the last checkpoint is "
+                    "lost\n"
+                  : "tenon: ended by a third signal\n");
         _exit(TN_CODE_FAIL);
     }
-    if (count > 1)
+    if (n > 1 && saves)
         say("tenon: note: the step is being finished and saved; a third signal ends at once\n");
 }
 
-static void take(int nsignal)
+/* Locked. */
+static void take(int number)
 {
-    struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
-    sigemptyset(&act.sa_mask);
-    interrupted.nsignal = nsignal;
-    for (int i = 0; i < nsignal; i++)
-        sigaddset(&act.sa_mask, signals[i]);
-    for (int i = 0; i < nsignal; i++) {
-        sigaction(signals[i], NULL, &interrupted.before[i]);
-        if (signals[i] != SIGHUP || interrupted.before[i].sa_handler != SIG_IGN)
-            sigaction(signals[i], &act, NULL);
+    bool other = number == SIGUSR1 && !interrupted.ranks; /* which is of no concern */
+    switch (other ? INTERRUPT_KILLS : interrupted.what) {
+    case INTERRUPT_KILLS: end_by(number); break;
+    case INTERRUPT_EXITS: say("tenon: interrupted; nothing was written\n"); _exit(130);
+    case INTERRUPT_SAVES: count(true); break;
+    case INTERRUPT_WAITS: count(false); break;
     }
+}
+
+static void *watch(void *arg)
+{
+    int number;
+    (void)arg;
+    for (;;) {
+        if (sigwait(&interrupted.watched, &number))
+            continue;
+        pthread_mutex_lock(&interrupted.lock);
+        take(number);
+        pthread_mutex_unlock(&interrupted.lock);
+    }
+    return NULL;
+}
+
+static void unblock(void)
+{
+    pthread_sigmask(SIG_SETMASK, &interrupted.before, NULL);
+}
+
+void interrupt_watch(void)
+{
+    pthread_t thread;
+    struct sigaction was;
+    sigemptyset(&interrupted.watched);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &was) || was.sa_handler != SIG_IGN)
+            sigaddset(&interrupted.watched, signals[i]);
+    pthread_sigmask(SIG_BLOCK, &interrupted.watched, &interrupted.before);
+    if (pthread_create(&thread, NULL, watch, NULL)) { /* then signals do what they always do */
+        unblock();
+        return;
+    }
+    pthread_detach(thread);
+    pthread_atfork(NULL, NULL, unblock); /* children have the mask that this process was given */
+}
+
+void interrupt_as(Interrupted what)
+{
+    pthread_mutex_lock(&interrupted.lock);
+    interrupted.what = what;
+    interrupted.loud |= what == INTERRUPT_EXITS;
+    pthread_mutex_unlock(&interrupted.lock);
 }
 
 const volatile sig_atomic_t *interrupt_begin(tn_context *ctx)
 {
     pthread_mutex_lock(&interrupted.lock);
-    if (!tn_rank(ctx))
-        __atomic_store_n(&interrupted.loud, 1, __ATOMIC_RELAXED);
-    if (!interrupted.nrun++)
-        take(tn_ranks(ctx) > 1 ? SIGNALS : SIGNALS - 1);
+    interrupted.loud |= !tn_rank(ctx);
+    interrupted.ranks |= tn_ranks(ctx) > 1;
+    interrupted.nrun++;
+    interrupted.what = INTERRUPT_SAVES;
     pthread_mutex_unlock(&interrupted.lock);
     tn_ranks_stop(ctx, &interrupted.count);
     return &interrupted.count;
 }
 
-void interrupt_end(void)
+void interrupt_end(Interrupted then)
 {
     pthread_mutex_lock(&interrupted.lock);
     if (!--interrupted.nrun)
-        for (int i = 0; i < interrupted.nsignal; i++)
-            sigaction(signals[i], &interrupted.before[i], NULL);
+        interrupted.what = then;
     pthread_mutex_unlock(&interrupted.lock);
 }

@@ -111,7 +111,7 @@ static int tokenize(Trainer *r)
     }
     while (!x.done && !x.code)
         agree_tokenizing(&x, false);
-    interrupt_end();
+    interrupt_end(INTERRUPT_KILLS);
     return code ? code : x.code;
 }
 

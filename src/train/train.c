@@ -414,7 +414,7 @@ static int train_rank(Trainer *r)
     else
         last = r->first;
     code = code ? fail_run(r, code, last) : finish(r, last);
-    interrupt_end();
+    interrupt_end(INTERRUPT_WAITS);
     drop(r);
     return code;
 }
