@@ -22,19 +22,20 @@ ok "the library's products run" sh -c "'$tenon' plan '$dir/config.json' $shape |
 
 # ---- masks ----
 
-# mask FILE NAME BITS: of a thread's status those of INT, TERM, HUP and USR1: 0x4203 is all of them.
+# mask NAME BITS: of the thread's $status those of INT, TERM, HUP and USR1: 0x4203 is all of them.
 mask() {
-    text=$(sed -n "s/^$2:[[:space:]]*[0-9a-f]*\([0-9a-f]\{4\}\)\$/\1/p" "$1" 2>/dev/null)
-    echo $((0x${text:-0} & $3))
+    text=$(printf '%s\n' "$status" | sed -n "s/^$1:[[:space:]]*[0-9a-f]*\([0-9a-f]\{4\}\)\$/\1/p")
+    echo $((0x${text:-0} & $2))
 }
 # masks WHAT LEAST PID: of the process's threads, of which there are LEAST or more. Libraries of MPI have handlers (MPICH
 # for USR1, UCX for HUP), which do not run either.
 masks() {
     all=0 waiting=0 handled=0 blocked=0
     for thread in /proc/"$3"/task/*; do
+        status=$(cat "$thread/status" 2>/dev/null) || continue # it has ended: OpenMP's come and go
         all=$((all + 1))
-        [ "$(mask "$thread/status" SigCgt 0x4203)" = 0 ] || handled=$((handled + 1))
-        case $(mask "$thread/status" SigBlk 0x4203) in
+        [ "$(mask SigCgt 0x4203)" = 0 ] || handled=$((handled + 1))
+        case $(mask SigBlk 0x4203) in
         0) waiting=$((waiting + 1)) ;; # what a thread waits for is not blocked meanwhile
         $((0x4203))) blocked=$((blocked + 1)) ;;
         esac
@@ -115,7 +116,7 @@ for signal in HUP:129 TERM:143 USR1:138; do
     pid=$!
     exec 3>"$dir/graph" # opens when it is there
     for _ in $(seq 100); do
-        grep -q '^SigBlk:.*[24]203$' /proc/$pid/task/$pid/status && break
+        grep -q '^SigBlk:.*4203$' /proc/$pid/task/$pid/status && break
         sleep 0.05
     done
     masks "opt" 2 $pid
