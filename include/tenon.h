@@ -453,8 +453,8 @@ TN_API void tn_ranks_end(tn_context *ctx, int code);
 /* Tells where a request to stop will be noted. Once there is one, a rank whose process does not answer for
  * 5 seconds ends all, whatever the timeout of tn_join: it may have been killed, and the others shall not
  * wait for it until their launcher kills them too.
- * in: context; stop, which is 0 until then and which a signal handler may set: valid until the context is
- *     freed; NULL: nowhere
+ * in: context; stop, which is 0 until then and which a signal handler, or a thread that waits for signals, may
+ *     set: valid until the context is freed; NULL: nowhere
  * out: nothing
  * error: none
  * cost: none
