@@ -128,6 +128,27 @@ for signal in HUP:129 TERM:143 USR1:138; do
     ok "opt: $signal, found $got" [ $got = "${signal#*:}" ]
 done
 
+# Those that would leave a part of a file: it is removed.
+for signal in INT TERM HUP; do
+    mkfifo "$dir/words"
+    yes "some text" >"$dir/words" 2>/dev/null &
+    words=$!
+    "$tenon" tokenize "$dir/words" --tokenizer tests/tokenizer/gpt2.json -o "$dir/ids" >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    for _ in $(seq 200); do
+        [ -z "$(ls "$dir/ids"* 2>/dev/null)" ] || break
+        sleep 0.05
+    done
+    kill -$signal $pid
+    wait $pid
+    got=$?
+    kill $words 2>/dev/null
+    wait $words 2>/dev/null
+    rm "$dir/words"
+    ok "tokenize: $signal: exit code 130, found $got" [ $got = 130 ]
+    ok "tokenize: $signal: nothing is left, found $(ls "$dir")" [ -z "$(ls "$dir/ids"* 2>/dev/null)" ]
+done
+
 # ---- random moments ----
 
 # random MOST SEED: seconds below MOST.

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_INTERRUPTS = 3 };
+enum { MOST_INTERRUPTS = 3, STACK = 256 << 10 };
 
 /* The last one is for ranks. */
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -103,21 +103,32 @@ static void unblock(void)
     pthread_sigmask(SIG_SETMASK, &interrupted.before, NULL);
 }
 
-void interrupt_watch(void)
+/* Returns why it cannot. */
+static int start(void)
 {
     pthread_t thread;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, STACK); /* it needs little */
+    int why = pthread_create(&thread, &attr, watch, NULL);
+    pthread_attr_destroy(&attr);
+    return why;
+}
+
+void interrupt_watch(void)
+{
     struct sigaction was;
     sigemptyset(&interrupted.watched);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &was) || was.sa_handler != SIG_IGN)
             sigaddset(&interrupted.watched, signals[i]);
     pthread_sigmask(SIG_BLOCK, &interrupted.watched, &interrupted.before);
-    if (pthread_create(&thread, NULL, watch, NULL)) { /* then signals do what they always do */
+    if (start()) /* then signals do what they always do */
         unblock();
-        return;
-    }
-    pthread_detach(thread);
-    pthread_atfork(NULL, NULL, unblock); /* children have the mask that this process was given */
+    else
+        pthread_atfork(NULL, NULL,
+                       unblock); /* children have the mask that this process was given */
 }
 
 void interrupt_as(Interrupted what)
