@@ -35,7 +35,7 @@ shift
 [ $# -gt 0 ] || set -- $(cd tests && ls -- *.sh) $(cd "$build/tests" && ls -d test_* | grep -v '\.')
 # What takes longest begins first, so that no core waits for it at the end.
 first=
-for name in test_spmd_ref ranks.sh test_op cli.sh mpi.sh test_cuda ranks_kill.sh fit.sh test_remat test_prop; do
+for name in test_spmd_ref ranks.sh test_op cli.sh mpi.sh test_cuda ranks_kill.sh signals.sh fit.sh test_remat test_prop; do
     for given; do
         [ "$given" != $name ] || first="$first $name"
     done

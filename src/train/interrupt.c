@@ -124,11 +124,10 @@ void interrupt_watch(void)
         if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &was) || was.sa_handler != SIG_IGN)
             sigaddset(&interrupted.watched, signals[i]);
     pthread_sigmask(SIG_BLOCK, &interrupted.watched, &interrupted.before);
-    if (start()) /* then signals do what they always do */
-        unblock();
+    if (start())
+        unblock(); /* then signals do what they always do */
     else
-        pthread_atfork(NULL, NULL,
-                       unblock); /* children have the mask that this process was given */
+        pthread_atfork(NULL, NULL, unblock); /* children have the mask that was there before */
 }
 
 void interrupt_as(Interrupted what)
