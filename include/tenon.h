@@ -715,6 +715,15 @@ TN_API const char *tn_model_dtype(const tn_model *m);
  * see also: tn_tokenizer_open */
 TN_API const char *tn_model_folder(const tn_model *m);
 
+/* A file that a model was read from: the configuration, then weights, then the tokenizer's.
+ * in: model; i from 0
+ * out: path, valid until the model is freed, or NULL: there is no such file, as of a preset
+ * error: none
+ * cost: none
+ * from: tn_model_open
+ * see also: tn_file_hash */
+TN_API const char *tn_model_file(const tn_model *m, int i);
+
 /* Takes a tokenizer into the model's checkpoints, where those of the model's folder are anyway.
  * in: model; path: a tokenizer.json, or a folder with one, which may be a run's
  * out: nothing; the file is opened now and copied by each tn_program_save
@@ -929,6 +938,16 @@ TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64
  * from: `tenon train --batch`
  * see also: tn_batch_read */
 TN_API int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq);
+
+/* A hash by which files are told apart, as those of ranks, which should be alike: of all bytes up to 16 MiB, of
+ * a longer file of 1024 blocks of 16 KiB that lie evenly in it.
+ * in: path
+ * out: *nbytes, *hash
+ * error: the file cannot be read, or is no regular file
+ * cost: reads at most 16 MiB
+ * from: `tenon train --mesh`
+ * see also: tn_gather, tn_model_file, tn_data_file */
+TN_API int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *hash);
 
 /* Frees a data set.
  * in: data (TN_TAKE), NULL allowed

@@ -198,10 +198,39 @@ gives 1 'config.json:2:1: ' train "$dir/model" --batch $batch --steps 1 --out "$
 vlimited() { (ulimit -v 3000000 && exec "$@") }
 limit=vlimited
 gives 3 'cannot map an arena: asked for ' train gpt2-medium --data "$dir/text" --batch-size 1 --seq-len 8 \
-    --steps 1 --val-fraction 0 --out "$dir/o"
+    --steps 1 --val-fraction 0 --out "$dir/refused/o"
+ok "what could be mapped" grep -Eq '; what could be mapped is [12][0-9]{9};' "$dir/err"
+ok "which is what no other plan fits" grep -q 'other plans fits what could be mapped; this one needs least' "$dir/err"
+ok "no folder is left" [ ! -e "$dir/refused" ]
 ok "what is available" grep -q 'available are [0-9]*; the address space is limited to 3072000000' "$dir/err"
 ok "the parts of the plan" grep -q '^    optimizer  *[0-9]* bytes' "$dir/err"
+most=$(sed -n 's/.*what could be mapped is \([0-9]*\);.*/\1/p' "$dir/err")
+gives 3 'this fits, by estimate the fastest' train gpt2 --data "$dir/text" --batch-size 16 --seq-len 512 --steps 1 \
+    --val-fraction 0 --out "$dir/refused"
+needs=$(sed -n "s/.*library's reserve \([0-9]*\):\$/\1/p" "$dir/err")
+ok "one that could be mapped: $needs of $most" [ "${needs:-0}" -gt 0 ]
+ok "one that could be mapped: $needs of $most" [ "${needs:-$most}" -le "$most" ]
+ok "no folder is left" [ ! -e "$dir/refused" ]
 limit=
+
+# A run that is refused after its folder was made, as its weights are not finite, leaves nothing of it.
+cp -r $ref "$dir/nan"
+file=$dir/nan/model.safetensors
+place '\0\0\300\177'
+set -- train "$dir/nan" --data "$dir/text" --batch-size 2 --seq-len 16 --steps 2 --threads 1 --metrics "$dir/refused.m"
+gives 1 'values that are not finite' "$@" --out "$dir/refused/by/that"
+ok "no folder is left" [ ! -e "$dir/refused" ]
+ok "no metrics are left" [ ! -e "$dir/refused.m" ]
+mkdir "$dir/refused"
+gives 1 'values that are not finite' "$@" --out "$dir/refused/it"
+ok "one that was there stays" [ -d "$dir/refused" ]
+ok "with nothing in it" [ -z "$(ls -A "$dir/refused")" ]
+gives 0 '' train $ref --batch $batch --steps 1 --threads 1 --out "$dir/refused/it"
+ls -A "$dir/refused/it" >"$dir/want"
+gives 1 'values that are not finite' "$@" --out "$dir/refused/it" --overwrite
+ok "a run that was to be replaced is there" [ "$(ls "$dir/refused")" = it ]
+ls -A "$dir/refused/it" >"$dir/got"
+ok "as it was" cmp "$dir/want" "$dir/got"
 
 # ---- the start ----
 

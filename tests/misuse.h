@@ -93,6 +93,8 @@ CALL(tn_model_dropout, P(0), P(1))
 CALL(tn_model_dtype, P(0))
 CALL_VOID(tn_model_shape, P(0), P(1), P(2))
 CALL(tn_model_folder, P(0))
+CALL(tn_model_file, P(0), W(1))
+CALL(tn_file_hash, P(0), P(1), P(2), P(3))
 CALL(tn_model_tokenizer, P(0), P(1))
 CALL(tn_model_end, P(0), W(1), P(2))
 CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
@@ -223,6 +225,7 @@ static const Row rows[] = {
     ROW(tn_graph_node, "Gsc0000c0"),     ROW(tn_graph_output, "GV00"),
     ROW(tn_model_open, "Csr"),           QUIET(tn_model_count, "M"),
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
+    QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
     ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
     ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),

@@ -259,7 +259,13 @@ ok "a renamed run goes on with its file" lines "$dir/m.jsonl" 8
 cp "$dir/m.jsonl" "$dir/whole"
 gives 0 "the metrics that were in $dir/m.jsonl are now in $dir/m.jsonl~1" train "$@" --steps 4 --save-every 2 \
     --out "$dir/other" --metrics "$dir/m.jsonl"
-gives 0 "the metrics that were in $dir/m.jsonl are now in $dir/m.jsonl~2" train --resume --out "$dir/moved" --steps 9
+cp "$dir/m.jsonl" "$dir/theirs"
+gives 0 "m.jsonl does not have this run's metrics, though the checkpoint names it" train --resume --out "$dir/moved" --steps 9
+ok "another run's metrics are left alone" cmp "$dir/m.jsonl" "$dir/theirs"
+rm -r "$dir/moved/step-9"
+ln -sfn step-8 "$dir/moved/latest"
+gives 0 "the metrics that were in $dir/m.jsonl are now in $dir/m.jsonl~2" train --resume --out "$dir/moved" --steps 9 \
+    --metrics "$dir/m.jsonl"
 ok "nothing is lost: the first run's" cmp "$dir/m.jsonl~1" "$dir/whole"
 ok "nothing is lost: the other's" lines "$dir/m.jsonl~2" 4
 ok "nor mixed" lines "$dir/m.jsonl" 1

@@ -47,6 +47,8 @@ struct tn_model {
     ModelConfig config;
     TensorFile *file; /* NULL: a preset, initialised by its seed */
     const char *folder;
+    int nread; /* files that it was read from: the configuration, weights, the tokenizer's */
+    const char **read;
     const ModelParam *param;
     int nparam;
 };

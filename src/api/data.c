@@ -327,6 +327,28 @@ int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq,
     return try_aside(ctx, &x.a, read_batch, &x);
 }
 
+typedef struct HashArgs {
+    tn_context *ctx;
+    const char *path;
+    int64_t *nbytes;
+    uint64_t *hash;
+} HashArgs;
+
+static void hash_file(void *arg)
+{
+    HashArgs *x = arg;
+    *x->hash = file_hash(&x->ctx->ctx, x->path, x->nbytes);
+}
+
+int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *hash)
+{
+    if (!GIVEN(ctx, ctx, path, nbytes, hash))
+        return TN_CODE_USAGE;
+    *nbytes = 0;
+    *hash = 0;
+    return (int)ctx_try(&ctx->ctx, hash_file, &(HashArgs){ctx, path, nbytes, hash});
+}
+
 int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq)
 {
     if (!GIVEN(ctx, ctx, path, batch, seq))

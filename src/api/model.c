@@ -69,6 +69,20 @@ static void fail_unknown(Ctx *ctx, const char *path)
          near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
 }
 
+/* Notes what of the folder, or of a configuration alone, decides on what the model computes. */
+static void list_read(tn_model *m, const char *config)
+{
+    Arena *a = m->h.a;
+    int n = m->file ? m->file->nfile : 0;
+    m->read = NEWN(a, const char *, n + 2);
+    m->read[m->nread++] = arena_strdup(a, config);
+    for (int i = 0; i < n; i++)
+        m->read[m->nread++] = m->file->file[i].path;
+    for (const Companion *c = m->companion; c; c = c->next)
+        if (!strcmp(c->name, "tokenizer.json"))
+            m->read[m->nread++] = arena_printf(a, "%s/%s", m->folder, c->name);
+}
+
 static void open_model(void *arg)
 {
     ModelArgs *x = arg;
@@ -84,10 +98,12 @@ static void open_model(void *arg)
         m->file = tensors_open(a, folder);
         model_match(a, &m->config, m->file);
         companions_open(m, folder);
+        list_read(m, arena_printf(a, "%s/config.json", folder));
     } else if (is_config(x->path)) {
         m->config = config_read(a, x->path);
         m->folder = parent(a, x->path);
         companions_open(m, m->folder);
+        list_read(m, x->path);
     } else if (preset) {
         m->config = *preset;
     } else {
@@ -161,6 +177,13 @@ const char *tn_model_folder(const tn_model *m)
     if (!GIVEN(args_owner(m), m))
         return NULL;
     return m->folder;
+}
+
+const char *tn_model_file(const tn_model *m, int i)
+{
+    if (!GIVEN(args_owner(m), m))
+        return NULL;
+    return i >= 0 && i < m->nread ? m->read[i] : NULL;
 }
 
 /* eos_token_id is a number or a list of them. */

@@ -286,6 +286,10 @@ FILE *file_stream(Ctx *ctx, const char *path);
 int file_open(Ctx *ctx, const char *path, int64_t *nbytes);
 const char *file_title(const char *path); /* for messages: the path, or "standard input" */
 
+/* A hash of a regular file, of all its bytes up to 16 MiB, else of 1024 blocks that lie evenly in
+ * it; and its size. Fails with the path. */
+uint64_t file_hash(Ctx *ctx, const char *path, int64_t *nbytes);
+
 /* Creates the file that is to be renamed into place, new, so that nothing is written through a link
  * of that name: a descriptor, or -1 with errno. */
 int file_create_aside(const char *path);

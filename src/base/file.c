@@ -162,6 +162,34 @@ int file_create_aside(const char *path)
     return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
+/* Where block i of a file is hashed, of `count`: evenly from the first byte to the last. */
+static int64_t block_at(int64_t last, int64_t i, int64_t count)
+{
+    int64_t n = MAX(count - 1, 1);
+    return last / n * i + last % n * i / n; /* last * i / n, without overflow */
+}
+
+uint64_t file_hash(Ctx *ctx, const char *path, int64_t *nbytes)
+{
+    enum { BLOCK = 1 << 14, MOST = 1 << 10 };
+    char block[BLOCK];
+    int fd = open_regular(ctx, path, nbytes);
+    int64_t count = MIN((*nbytes + BLOCK - 1) / BLOCK, (int64_t)MOST), last = *nbytes - BLOCK;
+    bool whole = count < MOST;
+    uint64_t h = 0;
+    ssize_t n = 0;
+    for (int64_t i = 0; i < count && n >= 0; i++) {
+        int64_t at = whole ? i * BLOCK : block_at(last, i, count);
+        n = pread(fd, block, BLOCK, at);
+        h = hash_bytes(block, n > 0 ? (size_t)n : 0, h);
+    }
+    int why = errno;
+    close(fd);
+    if (n < 0)
+        fail(ctx, TN_FAIL, "%s: cannot read: %s", path, strerror(why));
+    return h;
+}
+
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len)
 {
     if (!strcmp(path, "-")) {

@@ -190,7 +190,12 @@ static int run_data(tn_context *ctx, Eval *x)
         x->c.seq = find_length(m, &x->c);
         code = open_data(ctx, m, x, &e.data);
     }
-    if ((code = tn_agree_code(ctx, code)))
+    code = tn_agree_code(ctx, code);
+    if (!code)
+        code = alike_model(ctx, m, x->model);
+    if (!code)
+        code = alike_data(ctx, &x->source);
+    if (code)
         return code;
     e.batch = x->c.batch;
     e.seq = x->c.seq;
@@ -291,6 +296,10 @@ static int run_batch(tn_context *ctx, Eval *x)
     if (!code)
         code = read_batch(ctx, m, x, &b, &e.count);
     code = tn_agree_code(ctx, code);
+    if (!code)
+        code = alike_model(ctx, m, x->model);
+    if (!code)
+        code = alike_file(ctx, x->batch);
     if (!code)
         code = make_plan(ctx, m, x, &p);
     if (!code && x->logits)

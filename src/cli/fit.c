@@ -1,5 +1,5 @@
-/* fit: if a plan needs more than --memory, finds settings of --recompute and --accumulate with
- * which the same command fits. Every setting that is named was planned.
+/* fit: if a plan needs more than --memory, or than could be mapped, finds settings of --recompute
+ * and --accumulate with which the same command fits. Every setting that is named was planned.
  *
  * For each way to recompute, numbers of microbatches 1, 2, 4, ... are planned; more microbatches do
  * not always need less memory, as more than one needs accumulators, and parts of unequal size need
@@ -41,7 +41,8 @@ typedef struct FitSearch {
     int nlow;
     const char **chunk; /* --chunk without auto, NULL: it was not asked for */
     int nchunk;
-    bool slices; /* with auto, nevertheless */
+    bool slices;   /* with auto, nevertheless */
+    int64_t limit; /* --memory, else what could be mapped */
     int count;
 } FitSearch;
 
@@ -62,7 +63,7 @@ static bool try_setting(FitSearch *s, Setting *x)
     tn_options o = *s->f->o;
     o.recompute = x->recompute;
     o.accumulate = x->accumulate;
-    o.chunk_memory = o.memory;
+    o.chunk_memory = s->limit;
     o.memory = 0;
     o.warn = NULL; /* of the plan that was asked for it has warned */
     if (s->chunk && !s->slices) {
@@ -80,7 +81,7 @@ static bool try_setting(FitSearch *s, Setting *x)
         s->least = *x;
     if (x->nbytes && !s->slices)
         keep_low(s, x);
-    return x->nbytes && x->nbytes <= s->f->o->memory;
+    return x->nbytes && x->nbytes <= s->limit;
 }
 
 /* A larger batch is better, then less time. */
@@ -249,9 +250,11 @@ static void put_found(const FitSearch *s, bool other_batch)
 static void put_least(const FitSearch *s)
 {
     char all[40];
+    bool given = s->f->o->memory > 0;
     tn_bytes_text(s->least.nbytes, s->f->o->memory_unit, all, sizeof all);
-    fprintf(stderr, "  none of %d other plans fits; this one needs least, %s:\n", s->count, all);
-    put_command(s->f, &s->least, all);
+    fprintf(stderr, "  none of %d other plans fits%s; this one needs least, %s:\n", s->count,
+            given ? "" : " what could be mapped", all);
+    put_command(s->f, &s->least, given ? all : NULL);
 }
 
 /* The error, where it says what the least is with that of all plans of the batch. */
@@ -291,9 +294,21 @@ static bool begin_slices(FitSearch *s, bool *any)
     return false;
 }
 
+/* What a plan may need: --memory; without it the error says what could be mapped. 0: not known. */
+static int64_t find_limit(const Fit *f, const char *text)
+{
+    static const char phrase[] = "what could be mapped is ";
+    const char *at = f->o->memory || !text ? NULL : strstr(text, phrase);
+    return at ? strtoll(at + sizeof phrase - 1, NULL, 10) : f->o->memory;
+}
+
 int64_t fit_report(tn_context *ctx, const Fit *f)
 {
-    FitSearch s = {.f = f};
+    FitSearch s = {.f = f, .limit = find_limit(f, tn_error(ctx))};
+    if (!s.limit) {
+        report_last(TN_CODE_FIT, ctx);
+        return 0;
+    }
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
     bool chunk, slices = begin_slices(&s, &chunk);
     char *text = strdup(tn_error(ctx)); /* before other plans have theirs */

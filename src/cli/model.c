@@ -172,9 +172,14 @@ static int open_gradients(tn_context *ctx, const Grad *a, Gradients *s)
     tn_graph *g;
     int code = rank_machine(ctx, &s->o);
     if (!code)
-        code = tn_model_open(ctx, a->model, &s->m);
+        code = tn_agree_code(ctx, tn_model_open(ctx, a->model, &s->m));
     if (!code)
-        code = tn_batch_shape(ctx, a->batch, &s->batch, &s->seq);
+        code = alike_model(ctx, s->m, a->model);
+    if (!code)
+        code = alike_file(ctx, a->batch);
+    if (code)
+        return code;
+    code = tn_batch_shape(ctx, a->batch, &s->batch, &s->seq);
     if (!code)
         code = plan_gradients(s, &s->o, &g, &s->p);
     return tn_agree_code(ctx, code);

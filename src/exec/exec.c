@@ -28,16 +28,40 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
-_Noreturn static void fail_mapping(Arena *a, const Plan *p, int64_t nbytes, int why)
+/* The most bytes of a space that can be mapped where so many cannot, to a thousandth of these; of a
+ * device what it says is free, as a trial there would take its time. */
+static int64_t find_most(const Plan *p, Space space, int64_t nbytes)
 {
-    struct rlimit space;
+    const Driver *d = driver_of(p->device);
+    int64_t good = 0, bad = nbytes, step = MAX(nbytes / 1000, (int64_t)PLAN_ALIGN);
+    if (!device_is_host(p->device))
+        return space == SPACE_MAIN ? d->available() : -1;
+    while (bad - good > step) {
+        Memory m = {.space = space, .number = p->number, .nbytes = good + (bad - good) / 2};
+        m.nbytes = m.nbytes / PLAN_ALIGN * PLAN_ALIGN;
+        if (d->map(&m)) {
+            bad = m.nbytes;
+        } else {
+            d->unmap(&m);
+            good = m.nbytes;
+        }
+    }
+    return good;
+}
+
+_Noreturn static void fail_mapping(Arena *a, const Plan *p, Space space, int64_t nbytes, int why)
+{
+    struct rlimit limit;
     int64_t available = driver_of(p->device)->available();
+    int64_t most = why == ENOMEM ? find_most(p, space, nbytes) : -1;
     Buf plan = {.a = a}, b = {.a = a};
+    if (most >= 0)
+        buf_printf(&b, "; what could be mapped is %lld", (long long)most);
     if (available >= 0)
         buf_printf(&b, "; available are %lld", (long long)available);
-    if (device_is_host(p->device) && !getrlimit(RLIMIT_AS, &space) &&
-        space.rlim_cur != RLIM_INFINITY)
-        buf_printf(&b, "; the address space is limited to %lld", (long long)space.rlim_cur);
+    if (device_is_host(p->device) && !getrlimit(RLIMIT_AS, &limit) &&
+        limit.rlim_cur != RLIM_INFINITY)
+        buf_printf(&b, "; the address space is limited to %lld", (long long)limit.rlim_cur);
     plan_print(&plan, p);
     char *rest;
     for (char *line = strtok_r(plan.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
@@ -111,7 +135,7 @@ static void map_space(Program *x, Arena *a, Space space, int64_t nbytes)
     *mapped = (Mapped){x->driver, m};
     int why = x->driver->map(m);
     if (why)
-        fail_mapping(a, x->plan, nbytes + 2 * GUARD, why);
+        fail_mapping(a, x->plan, space, nbytes + 2 * GUARD, why);
     arena_defer(a, unmap, mapped);
     use_memory(x, space, m);
 }

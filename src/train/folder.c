@@ -327,7 +327,53 @@ static int rename_folder(Trainer *r)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "--overwrite: cannot rename %s to %s: %s",
                                real, aside, strerror(errno));
     fprintf(r->log, "tenon: note: the run that was in %s is now in %s\n", real, aside);
+    memcpy(r->aside, aside, sizeof aside);
+    r->before = strlen(r->t->out) - 1; /* the folder's parent stays */
     return tn_folder_make(r->ctx, real);
+}
+
+/* How many bytes of a path name what is there. */
+static size_t there(const char *path)
+{
+    char part[CHECKPOINT_PATH];
+    struct stat st;
+    snprintf(part, sizeof part, "%s", path);
+    size_t n = strlen(part);
+    while (n && lstat(part, &st)) {
+        while (n && part[n - 1] == '/')
+            n--;
+        while (n && part[n - 1] != '/')
+            n--;
+        part[n] = 0;
+    }
+    return n;
+}
+
+void folder_undo(Trainer *r)
+{
+    char path[CHECKPOINT_PATH];
+    const char *out = r->t->out;
+    if (r->rank || !r->made)
+        return;
+    r->made = false;
+    bool own = r->before < strlen(out); /* what is there this run has made */
+    if (own && snprintf(path, sizeof path, "%s/.run", out) < (int)sizeof path)
+        unlink(path);
+    if (own && r->source.made) {
+        unlink(r->tokens);
+        if (snprintf(path, sizeof path, "%s.json", r->tokens) < (int)sizeof path)
+            unlink(path);
+    }
+    snprintf(path, sizeof path, "%s", out);
+    for (size_t n = strlen(path); n > r->before && !rmdir(path);) {
+        while (n && path[n - 1] == '/')
+            n--;
+        while (n && path[n - 1] != '/')
+            n--;
+        path[n] = 0;
+    }
+    if (*r->aside && (!rmdir(r->folder) || errno == ENOENT) && !rename(r->aside, r->folder))
+        fprintf(r->log, "tenon: note: the run that was in %s is there again\n", r->folder);
 }
 
 /* A checkpoint of a later step is done again and replaced, at whatever step a save may come. So it
@@ -380,6 +426,8 @@ int folder_open(Trainer *r)
 {
     const TrainOptions *t = r->t;
     int code = 0;
+    r->before = there(t->out);
+    r->made = true;
     if (t->overwrite && folder_before(t->out, INT64_MAX) >= 0) {
         code = metrics_check(r);
         if (!code)

@@ -57,6 +57,33 @@ static int open_data(Trainer *r)
     return code;
 }
 
+/* ---- whether all ranks read the same ---- */
+
+static int compare_file(Trainer *r, const char *name)
+{
+    char path[CHECKPOINT_PATH + 30];
+    snprintf(path, sizeof path, "%s/%s", r->t->resume->folder, name);
+    return alike_file(r->ctx, path);
+}
+
+/* Of a run that goes on also where it stands. */
+static int compare_models(Trainer *r)
+{
+    int code = alike_model(r->ctx, r->m, r->t->resume ? r->t->resume->folder : r->t->model);
+    if (!code && r->t->resume)
+        code = compare_file(r, "state.json");
+    if (!code && r->t->resume)
+        code = compare_file(r, "optimizer.safetensors");
+    return code;
+}
+
+static int compare_data(Trainer *r)
+{
+    return r->t->ndata ? alike_data(r->ctx, &r->source) : alike_file(r->ctx, r->t->batch_file);
+}
+
+/* ---- tokens ---- */
+
 /* Between two pieces of text: whether any rank is to stop. So ranks that wait hear that rank 0 is
  * still at work. */
 typedef struct Tokenizing {
@@ -304,19 +331,46 @@ static const struct {
     int (*run)(Trainer *r);
     bool first;
 } phases[] = {
-    {check_run, false},       {check_folder, true},     {measure_rate, true},
-    {open_data, false},       {make_whole, false},      {read_whole, true},
-    {share_whole, false},     {count_files, false},     {plan_step, false},
-    {plan_evaluation, false}, {plan_sampling, false},   {slice_more, false},
-    {check_memory, false},    {check_resume, false},    {folder_clean, true},
-    {room_open, true},        {folder_open, true},      {tokenize, false},
-    {open_tokens, false},     {count_tokens, false},    {check_beside_tokens, true},
-    {drop_evaluation, false}, {check_place, false},     {folder_find_evaluated, true},
-    {open_metrics, true},     {share_run, false},       {tell_plan, false},
-    {make_step, false},       {make_evaluation, false}, {start_generator, false},
-    {make_batch, false},      {profile_start, false},   {load, false},
-    {restore, false},         {check_loaded, false},    {go_on, false},
-    {folder_begin, true},     {read_ahead, false},
+    {check_run, false},
+    {check_folder, true},
+    {compare_models, false},
+    {measure_rate, true},
+    {open_data, false},
+    {compare_data, false},
+    {make_whole, false},
+    {read_whole, true},
+    {share_whole, false},
+    {count_files, false},
+    {plan_step, false},
+    {plan_evaluation, false},
+    {plan_sampling, false},
+    {slice_more, false},
+    {check_memory, false},
+    {check_resume, false},
+    {make_step, false},
+    {folder_clean, true},
+    {room_open, true},
+    {folder_open, true},
+    {tokenize, false},
+    {open_tokens, false},
+    {count_tokens, false},
+    {check_beside_tokens, true},
+    {drop_evaluation, false},
+    {check_place, false},
+    {folder_find_evaluated, true},
+    {tell_plan, false},
+    {make_evaluation, false},
+    {start_generator, false},
+    {make_batch, false},
+    {load, false},
+    {restore, false},
+    {check_loaded, false},
+    {profile_start, false},
+    {open_metrics, true},
+    {share_run, false},
+    {go_on, false},
+    {folder_begin, true},
+    {read_ahead, false},
 };
 
 int setup(Trainer *r)

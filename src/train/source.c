@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the model's run and its tokenizer ---- */
@@ -54,6 +55,17 @@ static const char *find_tokenizer(const Source *s, const tn_model *m, char path[
     if (s->tokenizer)
         return strcmp(s->tokenizer, "bytes") != 0 ? s->tokenizer : NULL;
     return source_tokenizer(m, path) ? path : NULL;
+}
+
+bool source_own_tokenizer(const Source *s, char path[CHECKPOINT_PATH])
+{
+    struct stat st;
+    const char *own = s->tokenizer;
+    if (!own || !strcmp(own, "bytes"))
+        return false;
+    bool folder = !stat(own, &st) && S_ISDIR(st.st_mode);
+    return snprintf(path, CHECKPOINT_PATH, folder ? "%s/tokenizer.json" : "%s", own) <
+           CHECKPOINT_PATH;
 }
 
 /* ---- what the files are ---- */

@@ -438,6 +438,8 @@ static int train_rank(Trainer *r)
         r->t->misfit(r->t->misfit_arg, r);
     if (code == TN_CODE_FIT) /* which takes its time */
         code = tn_agree_code(r->ctx, code);
+    if (code)
+        folder_undo(r);
     r->stop = interrupt_begin(r->ctx);
     if (!code)
         code = loop(r, &last);

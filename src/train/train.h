@@ -269,6 +269,16 @@ void source_drop(Source *s);
 void source_run_type(const tn_model *m, char type[TYPE_NAME]);
 /* Whether the model's folder has a tokenizer, and its path. */
 bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH]);
+/* Whether text has another tokenizer than the model's, and the path of its file. */
+bool source_own_tokenizer(const Source *s, char path[CHECKPOINT_PATH]);
+
+/* ---- alike.c: whether ranks that are processes read the same ---- */
+
+/* Compare hashes of files with rank 0's; where one differs all ranks fail, with the rank and the
+ * file: those of a model, named so on the command line; those of --data; one file. */
+int alike_model(tn_context *ctx, const tn_model *m, const char *name);
+int alike_data(tn_context *ctx, const Source *s);
+int alike_file(tn_context *ctx, const char *path);
 
 /* What the run would need with other options and rows of a step, and no limit: bytes of the arena,
  * of it and the library's reserve together, and the seconds of a step. */
@@ -325,6 +335,9 @@ typedef struct Trainer {
     int64_t first;   /* the step before this process's first */
     int lock;        /* the folder of checkpoints, held; -1: not yet */
     char folder[CHECKPOINT_PATH]; /* its path from the root */
+    char aside[CHECKPOINT_PATH];  /* the name that --overwrite gave the run that was there; "" */
+    bool made;                    /* folder_open was called, */
+    size_t before;                /* when so many bytes of its path were those of what is there */
     FILE *metrics;
     char metrics_path[CHECKPOINT_PATH];
     struct json_t *originals; /* metrics files of the runs that this is a copy of; NULL: none */
@@ -401,6 +414,9 @@ int folder_clean(Trainer *r);
 /* Makes the folder (an earlier run's is renamed first), takes it for this run and removes what is
  * not finished there; sees that no save will meet something that is not this run's. */
 int folder_open(Trainer *r);
+/* After a refusal, before anything was trained: removes the folder, as far as this run has made it,
+ * and gives a folder that was renamed its name again. */
+void folder_undo(Trainer *r);
 /* Says in the folder that this is its last run. */
 int folder_begin(Trainer *r);
 /* Keeps the evaluation at the end in the folder, last_eval; where that fails it is done again. */
