@@ -206,7 +206,7 @@ TN_API const char *tn_nearest(const char *word, const char *const *candidates, i
 
 /* Reads "12", "3GiB", "1.5 MB".
  * in: text
- * out: bytes, -1 where malformed
+ * out: bytes, a part of one left away; -1 where malformed, or where bytes without a unit are not whole
  * error: none
  * cost: none
  * from: --memory

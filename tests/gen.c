@@ -4,6 +4,7 @@
  * views that do nothing. Loops are made in gen_loop.c. */
 #include "gen.h"
 
+#include "../src/pass/pass.h"
 #include "interp.h"
 
 #include <math.h>
@@ -179,7 +180,8 @@ bool gen_within(const Known *k, double lo, double hi)
     return k->lo >= lo && k->hi <= hi;
 }
 
-/* Integers are often all equal: indices that repeat. */
+/* Integers are often all equal: indices that repeat. Floats sometimes have few values, so that
+ * there are ties, where no difference has to be smooth. */
 static void fill(Gen *x, const Tensor *t, double lo, double hi)
 {
     if (lo > hi) {
@@ -188,8 +190,10 @@ static void fill(Gen *x, const Tensor *t, double lo, double hi)
     }
     if (!dtype_float(t->dtype) && rng_chance(x->rng, 0.25))
         lo = hi = floor(lo + (hi - lo + 1) * rng_uniform(x->rng));
+    bool tied = !x->smooth && dtype_float(t->dtype) && rng_chance(x->rng, 0.15);
     for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
         double u = rng_uniform(x->rng);
+        u = tied ? floor(3 * u) / 2 : u; /* an end, or the middle */
         u = dtype_float(t->dtype) ? lo + (hi - lo) * u : floor(lo + (hi - lo + 1) * u);
         tensor_set(t, i, lo == hi ? lo : u);
     }
@@ -464,6 +468,39 @@ static void duplicate(Gen *x, const Known *k)
     gen_run(x, m, t);
 }
 
+/* The safe softmax of rows of which a mask leaves some nothing, as importers build it. */
+static void mask_rows(Gen *x, Known *k)
+{
+    Type t = k->v->type, mask = t;
+    int64_t last = t.rank - 1;
+    if (!t.rank || !is_float(k) || !k->finite || !tensor_nelem(&k->t))
+        return;
+    mask.dtype = BOOL;
+    Known *zero = constant(x, 0), *none = constant(x, -INFINITY);
+    if (t.dtype != F64)
+        return;
+    mask.dim[last] = 1; /* whole rows */
+    Known *seen = gen_operand(x, &mask, 0, 1);
+    Known *s = gen_emit(x, "where", 3, (Known *[]){seen, k, none}, NOATTRS);
+    Known *most = gen_emit(x, "amax", 1, &s, ATTRS(A_INTS("dim", 1, &last), A_BOOL("keepdim", 1)));
+    Known *masked = gen_emit(x, "eq", 2, (Known *[]){most, none}, NOATTRS);
+    s = gen_emit(x, "where", 3, (Known *[]){masked, zero, s}, NOATTRS);
+    s = gen_emit(x, "_softmax", 1, &s, ATTRS(A_INT("dim", last)));
+    gen_emit(x, "where", 3, (Known *[]){masked, zero, s}, NOATTRS);
+}
+
+/* A bound that is NaN is one: all becomes NaN. */
+static void bound_by_nan(Gen *x, Known *k)
+{
+    Known *nan = constant(x, NAN);
+    if (k->v->type.dtype != F64)
+        return;
+    Known *is = gen_emit(x, "ne", 2, (Known *[]){nan, nan}, NOATTRS);
+    Known *holds = gen_emit(x, "le", 2, (Known *[]){k, nan}, NOATTRS);
+    holds = gen_emit(x, "logical_or", 2, (Known *[]){holds, is}, NOATTRS);
+    gen_emit(x, "where", 3, (Known *[]){holds, nan, k}, NOATTRS);
+}
+
 void gen_node(Gen *x)
 {
     double what = rng_uniform(x->rng);
@@ -476,6 +513,10 @@ void gen_node(Gen *x)
         join_many(x, k);
     else if (what < 0.757 && !x->smooth)
         unread_loss(x);
+    else if (what < 0.767)
+        mask_rows(x, k);
+    else if (what < 0.77 && !x->smooth)
+        bound_by_nan(x, k);
     else if (what < 0.82)
         do_nothing(x, k);
     else if (what < 0.88)
@@ -507,7 +548,18 @@ static void choose_outputs(Gen *x)
         graph_output(g, x->known[x->nknown - 1].v, ROLE_NONE, NULL);
 }
 
-/* The sum over some values v of sum(tanh(v) * c). */
+static bool reaches_parameter(const Gen *x, const Value *loss)
+{
+    const Graph *g = x->b.g;
+    bool *need = NEWN(x->a, bool, g->nvalue);
+    for (int i = 0; i < g->nin; i++)
+        need[g->in[i].v->id] = g->in[i].role == ROLE_PARAM;
+    grad_mark(g, need);
+    return need[loss->id];
+}
+
+/* The sum over some values v of sum(tanh(v) * c); of the first parameter's too where else none is
+ * reached. */
 static void add_loss(Gen *x)
 {
     Known *loss = constant(x, 0);
@@ -521,6 +573,13 @@ static void add_loss(Gen *x)
         y = gen_emit(x, "sum", 1, &y, NOATTRS);
         loss = gen_emit(x, "add", 2, (Known *[]){loss, y}, NOATTRS);
         terms++;
+    }
+    const Port *p = graph_find_input(x->b.g, ROLE_PARAM, NULL);
+    if (p && !reaches_parameter(x, loss->v)) {
+        Known *y = find_known(x, p->v);
+        y = gen_emit(x, "tanh", 1, &y, NOATTRS);
+        y = gen_emit(x, "sum", 1, &y, NOATTRS);
+        loss = gen_emit(x, "add", 2, (Known *[]){loss, y}, NOATTRS);
     }
     graph_output(x->b.g, loss->v, ROLE_LOSS, NULL);
 }
