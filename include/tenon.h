@@ -836,6 +836,16 @@ TN_API int tn_data_width(const tn_data *d);
  * see also: tn_data_tokenize */
 TN_API const char *tn_data_not_text(const tn_data *d);
 
+/* Whether files of bytes are text, and not something that text would have to be made of first.
+ * in: data, opened with token type "byte" or "auto"
+ * out: nothing
+ * error: a file that is compressed, a table, JSON, or text in another encoding: what it is, and the
+ *        command that makes text of it
+ * cost: 64 KiB of each file are read
+ * from: formats.md, "Training data"
+ * see also: tn_data_not_text */
+TN_API int tn_data_check_text(tn_data *d);
+
 /* How tn_data_tokenize works. */
 typedef struct tn_text_options {
     const char *file;    /* the token file to be made; NULL: one without a name, gone with the data */

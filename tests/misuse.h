@@ -121,6 +121,7 @@ CALL(tn_tokenizer_decode_begin, P(0), I(1), P(2), P(3), P(4))
 CALL(tn_tokenizer_decode_next, P(0), I(1), P(2), P(3), P(4))
 CALL(tn_data_width, P(0))
 CALL(tn_data_not_text, P(0))
+CALL(tn_data_check_text, P(0))
 CALL(tn_data_tokenize, P(0), P(1), P(2), P(3), P(4))
 CALL(tn_tokenize, P(0), W(1), P(2), P(3), P(4), P(5), P(6))
 CALL(tn_detokenize, P(0), P(1), P(2), P(3), P(4))
@@ -273,6 +274,7 @@ static const Row rows[] = {
     ROW(tn_plan_machine, "Pr"),
     QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C00"), ROW(tn_machine_hash, "C00r"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
+    ROW(tn_data_check_text, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
     ROW(tn_place, "Cc0zzr"),             ROW(tn_place_check, "Cc0r"),
     ROW(tn_buffers_read, "Cs00r"),       ROW(tn_buffers_list, "Brr"),

@@ -53,7 +53,7 @@ one=$(gathers --save 'layers.1.self_attn.q_proj::all_gather_into_tensor')
 ok "reshard: --save of one gather: expected $((again - 1)), found $one" [ "$one" = $((again - 1)) ]
 one=$(gathers --reshard never --recompute-rule 'layers.1.self_attn.q_proj::wait_tensor')
 ok "reshard never: a rule for one wait: expected $((kept + 1)), found $one" [ "$one" = $((kept + 1)) ]
-gives 0 '@layers.1.self_attn.q_proj  must_recompute: the backward communicates again' \
+gives 0 '@layers.1.self_attn.q_proj  must_recompute: takes no memory until %' \
     plan demo --batch-size 8 --seq-len 64 --mesh fsdp=2 --explain
 
 # The first of these graphs was traced with mm computed again, the second asked for it and lost it.
@@ -137,11 +137,11 @@ gives 2 '"layers.1.*::mm" is for all that begin so, such as "layers.1.self_attn.
 gives 2 'layers.?1' $demo --save "$(printf 'layers.\0331::mm')"
 gives 2 'found "every=+2"' $demo --recompute every=+2
 gives 2 '--json and --steps exclude each other' $demo --json --steps
-gives 3 'the backward computes it again' $demo --recompute full --memory 1KiB --explain
+gives 3 'takes no memory until %' $demo --recompute full --memory 1KiB --explain
 gives 2 'the forward has no sillu; the nearest is silu' $demo --recompute-rule '*::sillu'
 gives 2 'expected PATTERN::OP' $demo --save silu
 gives 2 'changes nothing in a graph without --passes' plan "$dir/once.tn" --recompute full
-gives 0 'must_recompute: the backward computes it again' $demo --save '*::*' --recompute-rule '*::silu' --explain
+gives 0 'must_recompute: takes no memory until %' $demo --save '*::*' --recompute-rule '*::silu' --explain
 gives 0 'must_save: the backward reads it' $demo --recompute full --save '*::silu' --explain
 gives 0 '"honoured": true' $demo --recompute full --json
 

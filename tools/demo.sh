@@ -25,6 +25,6 @@ rm -rf "$folder/run"
     --batch-size 8 --seq-len 128 --lr 6e-3 --min-lr 1e-5 --warmup 100 --eval-every 500 \
     --sample-tokens 400 --prompt "And the LORD said" --out "$folder/run" --metrics "$folder/metrics.jsonl" || exit
 
-loss=$(sed -n 's/.*"eval_loss": \([0-9.e+-]*\).*/\1/p' "$folder/metrics.jsonl" | tail -1)
+loss=$("$build/tenon" eval "$folder/run" --data "$text" --token-type byte --val-fraction 0.1 | sed "s/loss //")
 awk -v loss="$loss" -v xz="$xz" 'BEGIN {
     printf "held-out loss %.4f nats per byte; xz -9 needs %s nats per byte for the whole text\n", loss, xz }'

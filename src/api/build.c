@@ -55,13 +55,29 @@ static Role find_role(Graph *g, const BuildArgs *x, bool input)
                  named ? x->role_name : "");
         return r;
     }
-    fail(g->ctx, TN_USAGE, "role of an %s: expected one of docs/formats.md, found \"%.200s\"",
-         input ? "input" : "output", role);
+    const char *names[NROLE];
+    char text[400];
+    int n = 0;
+    for (int r = 0; r < NROLE; r++)
+        if (r != ROLE_NONE && (r < ROLE_LOSS) == input)
+            names[n++] = role_name(r);
+    fail(g->ctx, TN_USAGE, "role of an %s: found \"%.200s\"%s, and \"\" for none",
+         input ? "input" : "output", role, names_hint(role, names, n, text, sizeof text));
 }
 
 static const char *null_if_empty(const char *s)
 {
     return s && *s ? s : NULL;
+}
+
+_Noreturn static void fail_dtype(Ctx *ctx, const BuildArgs *x)
+{
+    const char *names[NDTYPE];
+    char text[200];
+    for (int d = 0; d < NDTYPE; d++)
+        names[d] = dtype_name(d);
+    fail(ctx, TN_USAGE, "input \"%.200s\": unknown dtype \"%.50s\"%s", x->name, x->dtype,
+         names_hint(x->dtype, names, NDTYPE, text, sizeof text));
 }
 
 static void add_input(void *arg)
@@ -73,7 +89,7 @@ static void add_input(void *arg)
         fail(g->ctx, TN_USAGE, "input \"%.200s\": expected a name that is free, of [A-Za-z0-9_.]",
              x->name);
     if (d < 0)
-        fail(g->ctx, TN_USAGE, "input \"%.200s\": unknown dtype \"%.50s\"", x->name, x->dtype);
+        fail_dtype(g->ctx, x);
     if (x->rank < 0 || x->rank > TN_RANK)
         fail(g->ctx, TN_USAGE, "input \"%.200s\": expected rank 0 to %d, found %d", x->name,
              TN_RANK, x->rank);
@@ -113,7 +129,12 @@ static Phase find_phase(Ctx *ctx, const char *name)
     for (int p = 0; p < NPHASE; p++)
         if (!strcmp(phase_name(p), name ? name : "forward"))
             return p;
-    fail(ctx, TN_USAGE, "unknown phase \"%.200s\"", name);
+    const char *names[NPHASE];
+    char text[200];
+    for (int p = 0; p < NPHASE; p++)
+        names[p] = phase_name(p);
+    fail(ctx, TN_USAGE, "unknown phase \"%.200s\"%s", name,
+         names_hint(name, names, NPHASE, text, sizeof text));
 }
 
 /* The value, which must be one of this graph. */

@@ -79,6 +79,28 @@ const char *tn_data_not_text(const tn_data *d)
 
 /* ---- texts ---- */
 
+typedef struct CheckArgs {
+    tn_data *d;
+    Arena *tmp;
+} CheckArgs;
+
+static void check_text(void *arg)
+{
+    CheckArgs *x = arg;
+    if (tn_data_width(x->d) != 1)
+        fail(arena_ctx(x->tmp), TN_USAGE, "%s: expected a text, found tokens of %d bytes",
+             x->d->set->file[0].path, tn_data_width(x->d));
+    data_check_text(x->tmp, x->d->set);
+}
+
+int tn_data_check_text(tn_data *d)
+{
+    if (!GIVEN(args_owner(d), d))
+        return TN_CODE_USAGE;
+    CheckArgs x = {.d = d};
+    return try_aside(d->h.owner, &x.tmp, check_text, &x);
+}
+
 typedef struct TextArgs {
     tn_data *text, *tokens;
     tn_tokenizer *t;

@@ -55,8 +55,23 @@ static void check_readable(Ctx *ctx, const char *path)
             fail(ctx, TN_FAIL, "%s: cannot be read: %s", name, strerror(errno));
 }
 
+/* Whether a path names a graph rather than a model. */
+static bool is_graph(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 3 && !strcmp(path + n - 3, ".tn");
+}
+
 static void fail_unknown(Ctx *ctx, const char *path)
 {
+    if (is_graph(path))
+        fail(ctx, TN_USAGE,
+             "%s: a graph, where a model is expected (a folder, a preset, a config.json): graphs "
+             "are "
+             "not trained, evaluated or asked for text\n"
+             "  `tenon opt %s --passes=default` makes a training step of a forward with a loss, "
+             "`tenon run` runs one step, `tenon plan` plans it",
+             path, path);
     const char *names[32];
     int n = 0;
     while (n < LEN(names) && (names[n] = config_preset_name(n)))
@@ -339,11 +354,22 @@ const ModelParam *model_param(const tn_model *m, const char *name)
     return NULL;
 }
 
+_Noreturn static void fail_param(const tn_model *m, const char *name)
+{
+    char text[1000];
+    Arena *a = arena_tmp(m->h.a);
+    const char **names = NEWN(a, const char *, m->nparam);
+    for (int i = 0; i < m->nparam; i++)
+        names[i] = m->param[i].name;
+    fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model%s", name,
+         names_hint(name, names, m->nparam, text, sizeof text));
+}
+
 static const ModelParam *get_param(const tn_model *m, const Plan *plan, const PlanPort *p)
 {
     const ModelParam *param = model_param(m, p->name);
     if (!param || !part_fits(plan, p, &param->type))
-        fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model", p->name);
+        fail_param(m, p->name);
     return param;
 }
 

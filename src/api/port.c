@@ -2,6 +2,8 @@
  * the program's, so that programs of one plan can be used by several threads at once. */
 #include "api.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- names ---- */
@@ -57,12 +59,45 @@ const PlanPort *port_find(const Plan *p, const char *name)
     return NULL;
 }
 
+enum { NAME = 200 }; /* of a port, in messages */
+
+static void put_name(const Plan *p, int i, char *to)
+{
+    const PlanPort *o = &p->out[i - p->nin];
+    if (i < p->nin)
+        snprintf(to, NAME, "%s", p->in[i].value);
+    else if (o->role == ROLE_LOSS)
+        snprintf(to, NAME, "loss");
+    else if (o->role == ROLE_NONE)
+        snprintf(to, NAME, "out%d", i - p->nin);
+    else
+        snprintf(to, NAME, "%s.%s", role_name(o->role), o->name);
+}
+
+/* Fails with the names that there are. Several threads may be here, none of which may unwind. */
+static void fail_name(tn_program *x, const char *name)
+{
+    const Plan *p = x->x->plan;
+    int n = p->nin + p->nout;
+    char text[1000] = "", *all = malloc((size_t)n * NAME + 1);
+    const char **names = malloc((size_t)n * sizeof *names + 1);
+    for (int i = 0; i < n && all && names; i++) {
+        names[i] = all + (size_t)i * NAME;
+        put_name(p, i, all + (size_t)i * NAME);
+    }
+    if (all && names)
+        names_hint(name, names, n, text, sizeof text);
+    program_fail(x, TN_CODE_FAIL, "no input or output \"%.600s\"%s", name, text);
+    free(names);
+    free(all);
+}
+
 /* NULL after an error. */
 static const PlanPort *get_port(tn_program *x, const char *name)
 {
     const PlanPort *p = port_find(x->x->plan, name);
     if (!p)
-        program_fail(x, TN_CODE_FAIL, "no input or output \"%.600s\"", name);
+        fail_name(x, name);
     return p;
 }
 

@@ -362,6 +362,25 @@ typedef struct FileArgs {
     const char *path, *prefix;
 } FileArgs;
 
+/* For messages that end in the tensors of a file, or in the inputs of a plan. */
+static const char *file_names(Arena *a, const TensorFile *file, const char *word)
+{
+    enum { SIZE = 1000 };
+    const char **names = NEWN(a, const char *, file->count);
+    for (int k = 0; k < file->count; k++)
+        names[k] = file->entry[k].name;
+    return names_hint(word, names, file->count, NEWN(a, char, SIZE), SIZE);
+}
+
+static const char *input_names(Arena *a, const Plan *p, const char *word)
+{
+    enum { SIZE = 1000 };
+    const char **names = NEWN(a, const char *, p->nin);
+    for (int i = 0; i < p->nin; i++)
+        names[i] = p->in[i].value;
+    return names_hint(word, names, p->nin, NEWN(a, char, SIZE), SIZE);
+}
+
 static void read_input(const FileArgs *f, Arena *tmp, const TensorFile *file, int i)
 {
     Ctx *ctx = arena_ctx(f->a);
@@ -371,8 +390,8 @@ static void read_input(const FileArgs *f, Arena *tmp, const TensorFile *file, in
     if (!e && p->role == ROLE_SEED)
         return;
     if (!e)
-        fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor", file->path,
-             p->value, type_text(f->a, whole));
+        fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor%s", file->path,
+             p->value, type_text(f->a, whole), file_names(f->a, file, p->value));
     if (!part_fits(f->x->x->plan, p, &e->type))
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found %s", file->path, p->value,
              type_text(f->a, whole), type_text(f->a, &e->type));
@@ -394,8 +413,8 @@ static void read_inputs(void *arg)
     }
     for (int k = 0; k < file->count; k++)
         if (!map_find(&known, file->entry[k].name))
-            fail(arena_ctx(f->a), TN_FAIL, "%s: tensor \"%s\" is no input of the graph", file->path,
-                 file->entry[k].name);
+            fail(arena_ctx(f->a), TN_FAIL, "%s: tensor \"%s\" is no input of the graph%s",
+                 file->path, file->entry[k].name, input_names(f->a, p, file->entry[k].name));
 }
 
 int tn_program_read_file(tn_program *x, const char *path)

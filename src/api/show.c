@@ -21,8 +21,15 @@ static const char *numbered(Arena *a, const char *stem, int i, int count)
 static AttrArg read_attr(Lexer *x, const Op *op, const char *name)
 {
     int i = attr_index(op, name);
-    if (i < 0)
-        lex_fail(x, &x->t, "%s: expected one of its attributes, found \"%s\"", op->name, name);
+    if (i < 0) {
+        const char *names[TN_MAX_ATTR];
+        char text[400];
+        int n = 0;
+        for (const AttrField *f = op_attrs(op); f->kind; f++)
+            names[n++] = f->name;
+        lex_fail(x, &x->t, "%s: expected one of its attributes, found \"%s\"%s", op->name, name,
+                 names_hint(name, names, n, text, sizeof text));
+    }
     AttrKind kind = op_attrs(op)[i].kind;
     return (AttrArg){op_attrs(op)[i].name, kind, lex_attr(x, kind)};
 }

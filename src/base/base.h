@@ -137,6 +137,10 @@ int near_edits(const char *word, bool wild);
  * these are few, or one with a part that begins with the word; else NULL. */
 const char *nearest(const char *word, const char *const *candidates, int n);
 const char *glob_nearest(const char *pattern, const char *const *candidates, int n);
+/* For the end of a message that found no such word: the nearest candidate and the first ones, each
+ * once, in text; "" where there are none. */
+const char *names_hint(const char *word, const char *const *candidates, int n, char *text,
+                       size_t size);
 
 /* ---- memo.c: what a context remembers until it ends, by keys of bytes ---- */
 

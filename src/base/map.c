@@ -151,3 +151,20 @@ const char *glob_nearest(const char *pattern, const char *const *candidates, int
 {
     return find_nearest(pattern, candidates, n, true);
 }
+
+const char *names_hint(const char *word, const char *const *candidates, int n, char *text,
+                       size_t size)
+{
+    enum { SHOWN = 12 };
+    const char *near = nearest(word, candidates, n);
+    int at = 0, shown = MIN(n, SHOWN);
+    *text = 0;
+    if (near)
+        at = snprintf(text, size, "; the nearest is \"%.100s\"", near);
+    for (int i = 0; i < shown && (size_t)at + 200 < size; i++)
+        at += snprintf(text + at, size - (size_t)at, "%s%.100s", i ? ", " : "; there are ",
+                       candidates[i]);
+    if (n > shown)
+        snprintf(text + at, size - (size_t)at, " and %d more", n - shown);
+    return text;
+}

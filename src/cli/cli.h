@@ -116,6 +116,12 @@ int fuse_asked(const char *word);                 /* whether --fuse is on; of fa
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
 
+/* ---- foreign.c ---- */
+
+/* What to do here where other trainers have an option or a command of that name; NULL: none has. */
+const char *foreign_option(const char *word);
+const char *foreign_command(const char *word);
+
 /* ---- paths.c ---- */
 
 /* Whether both are there and are one file or folder. */

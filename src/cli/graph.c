@@ -71,7 +71,49 @@ int command_passes(int argc, char **argv)
 typedef struct After {
     const char *pass; /* dump after this one; NULL: none */
     int timing, seen;
+    char ran[1000]; /* passes that did, each once, separated by spaces */
 } After;
+
+static void add_ran(After *x, const char *pass)
+{
+    size_t n = strlen(x->ran);
+    if (!word_among(x->ran, pass))
+        snprintf(x->ran + n, sizeof x->ran - n, "%s%s", n ? " " : "", pass);
+}
+
+/* The pass of the table that a name probably means; NULL: none. */
+static const char *nearest_pass(tn_context *ctx, const char *name, char *into, size_t size)
+{
+    enum { MOST = 200, LINE = 60 };
+    static const char blanks[] = " \t";
+    const char *text, *names[MOST];
+    char line[MOST][LINE];
+    int n = 0;
+    if (tn_passes(ctx, &text))
+        return NULL;
+    for (const char *s = text; *s && n < MOST; s += strcspn(s, "\n"), s += *s == '\n') {
+        size_t indent = strspn(s, blanks), group = strcspn(s + indent, " \t\n");
+        const char *pass = s + (indent ? 0 : group); /* lines have a group or are of the last one */
+        pass += strspn(pass, blanks);
+        snprintf(line[n], LINE, "%.*s", (int)strcspn(pass, " \t\n"), pass);
+        names[n] = line[n];
+        n += *line[n] != 0;
+    }
+    const char *near = tn_nearest(name, names, n);
+    snprintf(into, size, "%s", near ? near : "");
+    return near ? into : NULL;
+}
+
+static int fail_after(tn_context *ctx, const After *x)
+{
+    char into[60];
+    const char *near = nearest_pass(ctx, x->pass, into, sizeof into);
+    bool known = near && !strcmp(near, x->pass);
+    return report(TN_CODE_USAGE,
+                  "opt: --after: pass \"%s\" did not run%s%s%s\n  those that did: %s", x->pass,
+                  near && !known ? "; the nearest is \"" : "", near && !known ? near : "",
+                  near && !known ? "\"" : "", x->ran);
+}
 
 static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, double sec)
 {
@@ -79,6 +121,7 @@ static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, do
     const char *text;
     if (x->timing)
         fprintf(stderr, "%-25s %6d changes %9.6f s\n", pass, changes, sec);
+    add_ran(x, pass);
     if (!x->pass || strcmp(x->pass, pass) || tn_graph_print(g, &text))
         return;
     x->seen = 1;
@@ -98,7 +141,7 @@ static int take_half(tn_graph **g, const char *half)
 int command_opt(int argc, char **argv)
 {
     const char *passes, *output, *half;
-    After after = {NULL, 0, 0};
+    After after = {NULL, 0, 0, ""};
     Common c = {.o = tn_options_default()};
     const OptionSlot slots[] = {{"passes", &passes},
                                 {"output", &output},
@@ -133,7 +176,7 @@ int command_opt(int argc, char **argv)
     if (code)
         code = report_last(code, ctx);
     else if (after.pass && !after.seen)
-        code = report(TN_CODE_USAGE, "opt: --after: pass \"%s\" did not run", after.pass);
+        code = fail_after(ctx, &after);
     else if (!after.pass || output)
         code = write_text(output ? output : "-", text);
     tn_context_free(ctx);

@@ -44,7 +44,10 @@ static int unknown(const char *name)
     const char *names[LEN(command_table)];
     for (int i = 0; i < command_count; i++)
         names[i] = command_table[i].name;
-    const char *near = tn_nearest(name, names, command_count);
+    const char *here = foreign_command(name), *near = tn_nearest(name, names, command_count);
+    if (here)
+        return report(TN_CODE_USAGE, "unknown command \"%s\"; here it is %s; see tenon --help",
+                      name, here);
     return report(TN_CODE_USAGE, "unknown command \"%s\"%s%s%s; see tenon --help", name,
                   near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
 }

@@ -1,6 +1,7 @@
 /* Options and their errors, help, messages: what all commands share. */
 #include "cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -129,6 +130,16 @@ int options_refuse_passes(const Command *c, const Option *table, const char *why
     return -1;
 }
 
+/* Whether a word is an option of the command, but for _ instead of - and capital letters. */
+static bool is_spelling(const char *word, const char *option)
+{
+    word += strspn(word, "-");
+    for (; option && *word && *option; word++, option++)
+        if ((*word == '_' ? '-' : tolower((unsigned char)*word)) != *option)
+            return false;
+    return option && !*word && !*option;
+}
+
 static int unknown(const Command *c, const Option *table, const char *arg)
 {
     const char *names[MOST_OPTIONS];
@@ -137,7 +148,14 @@ static int unknown(const Command *c, const Option *table, const char *arg)
     snprintf(word, sizeof word, "%.*s", (int)strcspn(arg, "="), arg);
     for (const Option *o = table; o->kind && n < LEN(names); o++)
         names[n++] = o->name;
-    const char *near = tn_nearest(word + strspn(word, "-"), names, n);
+    const char *here = foreign_option(word), *near = tn_nearest(word + strspn(word, "-"), names, n);
+    if (here && !is_spelling(word, near)) {
+        size_t len = !strncmp(here, "--", 2) ? strcspn(here + 2, " ,;") : 0;
+        bool other = len && !find((Option *)(uintptr_t)table, here + 2, len);
+        return report(TN_CODE_USAGE, "%s: unknown option \"%s\"; here it is %s%s%s%s", c->name,
+                      word, here, other ? ", which " : "", other ? c->name : "",
+                      other ? " does not take" : "");
+    }
     return report(TN_CODE_USAGE, "%s: unknown option \"%s\"%s%s%s", c->name, word,
                   near ? "; the nearest is \"--" : "", near ? near : "", near ? "\"" : "");
 }

@@ -43,7 +43,8 @@ static bool is_model_file(const char *name)
     return false;
 }
 
-static bool folder_has(const char *folder, const struct stat *out)
+/* all: any file of it, as of a folder of data. */
+static bool folder_has(const char *folder, const struct stat *out, bool all)
 {
     struct stat st;
     bool found = false;
@@ -51,7 +52,8 @@ static bool folder_has(const char *folder, const struct stat *out)
     if (!d)
         return false;
     for (struct dirent *e; !found && (e = readdir(d));)
-        found = is_model_file(e->d_name) && !fstatat(dirfd(d), e->d_name, &st, 0) && same(&st, out);
+        found = (all || is_model_file(e->d_name)) && !fstatat(dirfd(d), e->d_name, &st, 0) &&
+                same(&st, out);
     closedir(d);
     return found;
 }
@@ -85,7 +87,7 @@ static bool has(const char *input, const struct stat *out)
         return same(&st, out);
     if (snprintf(latest, sizeof latest, "%s/latest", input) >= (int)sizeof latest)
         return false;
-    return folder_has(input, out) || folder_has(latest, out);
+    return folder_has(input, out, false) || folder_has(latest, out, false);
 }
 
 static bool option_has(const Option *o, const struct stat *out)
@@ -94,7 +96,7 @@ static bool option_has(const Option *o, const struct stat *out)
         return has(*(const char **)o->into, out);
     const Texts *t = o->into;
     for (int i = 0; o->kind == OPT_INS && i < t->count; i++)
-        if (has(t->text[i], out))
+        if (has(t->text[i], out) || folder_has(t->text[i], out, true))
             return true;
     return false;
 }

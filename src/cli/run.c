@@ -123,6 +123,10 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
         code = tn_program_trace_write(x, r->profile);
     if (!code && r->json)
         print_run(x, p, r);
+    else if (!code &&
+             port_there(x, "loss")) /* standard output is the file's if it is written there */
+        fprintf(r->outputs && !strcmp(r->outputs, "-") ? stderr : stdout, "loss %.9g\n",
+                plain_nan(port_number(x, "loss")));
     return code;
 }
 

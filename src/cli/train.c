@@ -25,6 +25,17 @@ typedef struct Train {
     char **argv;
 } Train;
 
+/* A graph is refused before anything else is asked for. */
+static int check_graph(tn_context *ctx, const TrainOptions *t)
+{
+    tn_model *m;
+    size_t n = t->model ? strlen(t->model) : 0;
+    if (n < 4 || strcmp(t->model + n - 3, ".tn") != 0)
+        return -1;
+    int code = tn_model_open(ctx, t->model, &m);
+    return code ? report_last(code, ctx) : -1;
+}
+
 /* One refusal for all that a run cannot begin without, and the command line with likely values. */
 static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char **argv)
 {
@@ -386,6 +397,8 @@ static int finish_options(tn_context *ctx, Train *a)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
         code = check_chunk(command_find("train"), a->table, NULL, &a->c);
+    if (code < 0)
+        code = check_graph(ctx, t);
     if (code < 0)
         code = check_missing(ctx, t, a->argc, a->argv);
     if (code < 0)

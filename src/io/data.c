@@ -7,9 +7,11 @@
  * depend on the size of files, and no file stays open. */
 #include "io.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -193,14 +195,18 @@ static int *new_fd(Arena *a, int value)
     return fd;
 }
 
-static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
+static bool is_folder(const char *path)
 {
     struct stat st;
+    return strcmp(path, "-") != 0 && !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
+{
     bool standard = !strcmp(path, "-");
     DataFile f = {.path = arena_strdup(a, file_title(path))};
-    if (!standard && !stat(path, &st) && S_ISDIR(st.st_mode))
-        fail(s->ctx, TN_FAIL, "%s: a folder: expected a file, or a pattern such as '%s/*'", path,
-             path);
+    if (is_folder(path))
+        fail(s->ctx, TN_FAIL, "%s: a folder: expected a file", path);
     int *fd = new_fd(a, -1);
     *fd = file_open(s->ctx, path, &f.nbytes);
     add_open(a, s, fd, f, standard, type);
@@ -211,8 +217,50 @@ static void drop_glob(void *g)
     globfree(g);
 }
 
+static void drop_dir(void *d)
+{
+    closedir(d);
+}
+
+static int by_name(const void *x, const void *y)
+{
+    return strcmp(*(const char *const *)x, *(const char *const *)y);
+}
+
+/* The files of a folder, by name, without hidden and empty ones and what is no regular file.
+ * Folders in it are not gone into: a run may have its own there. */
+static void add_folder(Arena *a, DataSet *s, const char *path, TokenType type)
+{
+    const char **name = NULL;
+    int count = 0, cap = 0, folders = 0;
+    struct stat st;
+    size_t len = strlen(path);
+    DIR *d = opendir(path);
+    if (!d)
+        fail(s->ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    arena_defer(a, drop_dir, d);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.' || fstatat(dirfd(d), e->d_name, &st, 0))
+            continue;
+        folders += S_ISDIR(st.st_mode);
+        if (S_ISREG(st.st_mode) && st.st_size)
+            PUSH(a, name, count, cap,
+                 arena_printf(a, len && path[len - 1] == '/' ? "%s%s" : "%s/%s", path, e->d_name));
+    }
+    if (!count)
+        fail(s->ctx, TN_FAIL, "%s: no file in the folder%s", path,
+             folders ? arena_printf(a, "; '%s/*/*' names the files of those in it", path) : "");
+    qsort(name, (size_t)count, sizeof *name, by_name);
+    for (int i = 0; i < count; i++)
+        add_file(a, s, name[i], type);
+}
+
 static void add_path(Arena *a, DataSet *s, const char *path, TokenType type)
 {
+    if (is_folder(path)) {
+        add_folder(a, s, path, type);
+        return;
+    }
     if (!strcmp(path, "-") || !access(path, F_OK)) {
         add_file(a, s, path, type);
         return;
@@ -267,6 +315,22 @@ DataSet *data_open_fd(Arena *a, int fd, const char *title, const DataOptions *o)
     DataFile f = {.path = arena_strdup(a, title), .nbytes = st.st_size};
     add_open(a, s, own, f, true, o->type);
     return hold_out(s, o);
+}
+
+void data_check_text(Arena *tmp, const DataSet *s)
+{
+    enum { HEAD = 1 << 16 };
+    int64_t *byte = NEWN(tmp, int64_t, HEAD);
+    char *head = NEWN(tmp, char, HEAD);
+    for (int i = 0; i < s->count; i++) {
+        const DataFile *f = &s->file[i];
+        int64_t n = MIN(f->ntoken, (int64_t)HEAD);
+        data_tokens(s, f->first, n, byte);
+        for (int64_t k = 0; k < n; k++)
+            head[k] = (char)byte[k];
+        foreign_check(tmp, f->path, head, (size_t)n,
+                      "--token-type byte takes its bytes as they are");
+    }
 }
 
 void data_set_document(DataSet *s, int64_t token)

@@ -186,6 +186,9 @@ typedef struct DataSet {
     int64_t nrow;
 } DataSet;
 
+/* foreign_check of all files, which are of bytes. */
+void data_check_text(Arena *tmp, const DataSet *s);
+
 /* "auto", "byte", "u16", "u32" to a TokenType, or -1. */
 int token_type_parse(const char *name);
 
@@ -305,6 +308,12 @@ typedef struct TextOptions {
  * now lives in tmp. */
 DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenizer *t,
                        const TextOptions *o, bool *made);
+
+/* ---- foreign.c ---- */
+
+/* Fails where a file's first n bytes, or its name, say that it is no text but holds some, as
+ * compressed files, tables and JSON do: with the command that makes text of it, and another line. */
+void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise);
 
 /* ---- tokenizer_file.c ---- */
 

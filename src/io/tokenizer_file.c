@@ -214,13 +214,17 @@ static int64_t find_end(const TokenizeJob *job)
     return id;
 }
 
-static void tokenize(TokenizeJob *job, Encoder *e, const Input *in, char *buffer)
+static void tokenize(Arena *a, TokenizeJob *job, Encoder *e, const Input *in, char *buffer)
 {
     encoder_begin(e, in->path);
     if (job->o->special)
         encoder_put_special(e, false);
-    for (size_t n; (n = read_input(job, in, buffer, MAX_FEED)) > 0;)
+    bool first = true;
+    for (size_t n; (n = read_input(job, in, buffer, MAX_FEED)) > 0; first = false) {
+        if (first)
+            foreign_check(a, in->path, buffer, n, NULL);
         encoder_feed(e, buffer, n);
+    }
     encoder_end(e);
     if (job->o->special)
         encoder_put_special(e, true);
@@ -243,7 +247,7 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
     *out = (Output){writer_open(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
     Encoder *e = encoder_new(a, t, put, out);
     for (int i = 0; i < n; i++) {
-        tokenize(&job, e, in[i], buffer);
+        tokenize(a, &job, e, in[i], buffer);
         if (end >= 0)
             put(out, &(uint32_t){(uint32_t)end}, 1);
     }

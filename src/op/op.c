@@ -100,8 +100,8 @@ const Op *op_get(Ctx *ctx, const char *name)
     for (int i = 0; i < op_count; i++)
         names[i] = op_table[i].name;
     const char *near = nearest(name, names, op_count);
-    fail(ctx, TN_FAIL, "unknown op \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
-         near ? near : "", near ? "\"" : "");
+    fail(ctx, TN_FAIL, "unknown op \"%s\"%s%s%s; `tenon ops` lists them", name,
+         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
 }
 
 const AttrField *op_attrs(const Op *op)

@@ -110,8 +110,8 @@ _Noreturn static void fail_unknown(Ctx *ctx, const char *name)
         names[n++] = rows[i].pass->name;
     }
     const char *near = nearest(name, names, n);
-    fail(ctx, TN_USAGE, "unknown pass \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
-         near ? near : "", near ? "\"" : "");
+    fail(ctx, TN_USAGE, "unknown pass \"%s\"%s%s%s; `tenon passes` lists them", name,
+         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
 }
 
 /* clang-format off */

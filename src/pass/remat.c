@@ -169,6 +169,9 @@ static void choose_collected(const RematSource *s, Choices *c, const Collected *
             : "the loop keeps it for another loop";
 }
 
+/* Why a value is recomputed follows from its readers, and is said once they are known. */
+static const char recomputed[] = "";
+
 static void choose_node(const RematSource *s, Choices *c, const Node *n)
 {
     RematChoice *x = &c->of[n->id];
@@ -181,8 +184,7 @@ static void choose_node(const RematSource *s, Choices *c, const Node *n)
     if (x->why)
         return;
     x->recompute = true;
-    x->why = n->op->class == CLASS_COLLECTIVE ? "the backward communicates again"
-                                              : "the backward computes it again";
+    x->why = recomputed;
     end_chains(s, c, n);
     for (int i = 0; i < n->nin; i++)
         add_reader(s, c, n->in[i], x->reader);
@@ -206,6 +208,14 @@ static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
     return c;
 }
 
+/* What recomputation is for: between the forward and this reader nothing of the value is there. */
+static const char *why_recomputed(Arena *a, const Node *n, const Node *reader)
+{
+    return arena_printf(a, "takes no memory until %%%s%s%s reads it, and is %s again for it",
+                        reader->out[0]->name, *reader->scope ? " @" : "", reader->scope,
+                        n->op->class == CLASS_COLLECTIVE ? "communicated" : "computed");
+}
+
 static void note(const Notes *notes, const Node *n, const RematChoice *c)
 {
     Decisions *d = notes->to;
@@ -215,7 +225,9 @@ static void note(const Notes *notes, const Node *n, const RematChoice *c)
                   .honoured = !c->why || c->recompute == policy_again(n->policy),
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
-                  .reason = c->why ? c->why : "the backward has no use for it",
+                  .reason = c->why == recomputed ? why_recomputed(d->a, n, c->reader)
+                            : c->why             ? c->why
+                                                 : "the backward has no use for it",
                   .sec = notes->times * node_sec(notes->machine, notes->mesh, n)};
     for (int k = 0; k < n->nout; k++)
         x.nbytes += type_nbytes(&n->out[k]->type);

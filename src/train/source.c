@@ -109,6 +109,9 @@ static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run
     if (is_ids(run) && !has && !s->tokenizer)
         return refuse(ctx, first, "token ids, as the model was trained on; found text",
                       "--tokenizer names the tokenizer of the text, --token-type says what it is");
+    int code = s->keep ? 0 : tn_data_check_text(s->files); /* a run that began with it goes on */
+    if (code)
+        return code;
     if (has && binary)
         return refuse(ctx, binary, "text, found bytes that are none",
                       "--token-type u16 or u32 where these are token ids, byte where each byte is "
@@ -164,9 +167,13 @@ int source_open(tn_context *ctx, const tn_model *m, Source *s)
     if (code)
         return code;
     static const char *const types[] = {[1] = "byte", [2] = "u16", [4] = "u32"};
-    if (strcmp(type, "auto") != 0 || tn_data_width(s->files) > 1 || s->old)
-        set_type(s, types[tn_data_width(s->files)]);
-    else
+    int width = tn_data_width(s->files);
+    bool known = strcmp(type, "auto") != 0 || width > 1 || s->old;
+    if (known)
+        set_type(s, types[width]);
+    if (known && width == 1 && !strcmp(s->token_type, "auto") && !s->keep)
+        code = tn_data_check_text(s->files);
+    else if (!known)
         code = choose(ctx, s, m, run, vocab);
     if (!code && !strcmp(s->type, "byte"))
         tell_bytes(s, run, vocab);
