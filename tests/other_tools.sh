@@ -1,7 +1,7 @@
 #!/bin/sh
 # What users of other tools bring: files that are no text, folders, their options and commands, graphs where models
 # are expected. What is refused says what to do instead.
-# Usage: tests/foreign.sh BUILD
+# Usage: tests/other_tools.sh BUILD
 . tools/checks.sh
 
 cd "$dir" || exit 1
