@@ -106,8 +106,8 @@ static int64_t widen(Site *s, Ask *a)
     if (a->q->type.rank != 4 || a->v->type.rank != 4)
         return 0; /* refused where the axes are swapped */
     int64_t own = a->q->type.dim[3], width = MAX(own, a->v->type.dim[3]);
-    if (width > own && a->scale == 0)
-        a->scale = 1 / sqrt((double)own);
+    if (width > own && a->scale.absent)
+        a->scale = (Attr){.f = 1 / sqrt((double)own)};
     if (a->k->type.rank == 4 && a->k->type.dim[3] == own)
         a->k = as_wide(s, a->k, width);
     a->q = as_wide(s, a->q, width);
