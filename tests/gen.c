@@ -473,12 +473,10 @@ static void mask_rows(Gen *x, Known *k)
 {
     Type t = k->v->type, mask = t;
     int64_t last = t.rank - 1;
-    if (!t.rank || !is_float(k) || !k->finite || !tensor_nelem(&k->t))
+    if (!t.rank || t.dtype != F64 || !k->finite || !tensor_nelem(&k->t))
         return;
     mask.dtype = BOOL;
     Known *zero = constant(x, 0), *none = constant(x, -INFINITY);
-    if (t.dtype != F64)
-        return;
     mask.dim[last] = 1; /* whole rows */
     Known *seen = gen_operand(x, &mask, 0, 1);
     Known *s = gen_emit(x, "where", 3, (Known *[]){seen, k, none}, NOATTRS);

@@ -83,7 +83,7 @@ static const AttrArg *attrs(Site *s, const Ask *a)
 {
     AttrArg *x = NEWN(s->im->a, AttrArg, 3);
     x[0] = A_BOOL("causal", a->causal);
-    x[1] = A_OF("scale", ATTR_FLOAT, a->scale);
+    x[1] = (AttrArg){"scale", ATTR_FLOAT, a->scale};
     return x;
 }
 

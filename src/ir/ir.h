@@ -224,8 +224,7 @@ void part_each_piece(const PartMap *p, int64_t first, int64_t n, SeePartPiece *s
 typedef enum { ATTR_END, ATTR_INT, ATTR_FLOAT, ATTR_BOOL, ATTR_STR, ATTR_INTS, ATTR_DTYPE } AttrKind;
 /* clang-format on */
 
-/* One row of an op's attribute table. Without `required` the default below holds; an attribute that
- * is `optional` has none: where it is not given it is absent, which no value of it says. */
+/* One row of an op's attribute table: required, optional (else absent), or of the default below. */
 typedef struct AttrField {
     const char *name;
     AttrKind kind;
@@ -256,7 +255,6 @@ typedef struct AttrArg {
 #define A_FLOAT(n, v)       ((AttrArg){(n), ATTR_FLOAT, {.f = (v)}})
 #define A_STR(n, v)         ((AttrArg){(n), ATTR_STR, {.s = (v)}})
 #define A_INTS(n, count, v) ((AttrArg){(n), ATTR_INTS, {.i = (count), .ints = (v)}})
-#define A_OF(n, k, attr)    ((AttrArg){(n), (k), (attr)}) /* an Attr as it is, absent too */
 #define ATTRS(...)          ((const AttrArg[]){__VA_ARGS__, {0}})
 #define NOATTRS             NULL
 
@@ -499,8 +497,7 @@ Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const Att
 /* A clone of n with other operands: n's attributes, stream, phase, policy, scope and origin. */
 Node *emit_clone(Build *b, const Node *n, Value *const *in);
 
-/* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope,
- * origin and line. */
+/* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope and place. */
 Build build_like(Graph *g, Node *before, const Node *n);
 /* A node as n with other operands and a region of its own; its results get fresh names. */
 Node *emit_like(Build *b, const Node *n, Value *const *in, Region *r, const char *suffix);

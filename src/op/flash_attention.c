@@ -95,7 +95,7 @@ static void diff(Grad *d)
         d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1], mask ? n->in[3] : NULL};
     Node *back = emit(d->b, "flash_attention_backward", 6 + mask, in,
                       ATTRS(A_BOOL("causal", n->attr[FLASH_CAUSAL].i),
-                            A_OF("scale", ATTR_FLOAT, n->attr[FLASH_SCALE])));
+                            (AttrArg){"scale", ATTR_FLOAT, n->attr[FLASH_SCALE]}));
     for (int i = 0; i < 3; i++)
         d->dx[i] = d->need[i] ? back->out[i] : NULL;
     if (mask && d->need[3])
