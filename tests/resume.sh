@@ -32,7 +32,7 @@ same() {
     for file in config.json model.safetensors optimizer.safetensors; do
         ok "$2: $file" cmp "$dir/$1/latest/$file" "$dir/$2/latest/$file"
     done
-    ok "$2: nothing is left aside" [ -z "$(find "$dir/$2" -name '.*' ! -name .run ! -path "$dir/$2")" ]
+    ok "$2: nothing is left aside" [ -z "$(find "$dir/$2" -name '.*' ! -name .run ! -name .evaluated ! -path "$dir/$2")" ]
 }
 # wait_for COMMAND...: until it succeeds, at most a minute.
 wait_for() {

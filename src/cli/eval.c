@@ -183,6 +183,7 @@ static int run_data(tn_context *ctx, Eval *x)
     Evaluation e = {.ctx = ctx,
                     .most = x->windows ? x->windows : INT64_MAX,
                     .announce = true,
+                    .announce_from = 1,
                     .progress = x->first && isatty(STDERR_FILENO),
                     .log = x->source.log};
     int code = tn_model_open(ctx, x->model, &m);

@@ -29,10 +29,10 @@ typedef struct Pass {
 
 static void announce(const Evaluation *e)
 {
-    double passes = ceil((double)e->planned / (double)e->batch);
-    if (e->announce && e->log)
+    double sec = e->pass_sec * ceil((double)e->planned / (double)e->batch);
+    if (e->announce && e->log && sec >= e->announce_from)
         fprintf(e->log, "evaluating %" PRId64 " of %" PRId64 " windows, about %.3g s\n", e->planned,
-                e->all, passes * e->pass_sec);
+                e->all, sec);
 }
 
 /* On a terminal a line that is rewritten, elsewhere one every SAY_SEC. */

@@ -151,7 +151,8 @@ typedef struct Evaluation {
     const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
     double deadline;                   /* of wall_sec: ends it after the first pass; 0: none */
     double pass_sec;                   /* that a pass is estimated to take */
-    bool announce;                     /* say before how much it is, and for how long */
+    bool announce;                     /* say before how much it is, and for how long, */
+    double announce_from;              /* where that is at least so many seconds */
     bool progress;                     /* a terminal: one line that is rewritten */
     double say_sec;                    /* elsewhere a line every so many seconds; 0: 30 */
     FILE *log;                         /* for what is said; NULL: nothing */
