@@ -41,7 +41,8 @@ refuses() {
 }
 # change FILE BYTE: one byte of the second rank's file.
 change() {
-    printf '\%s' "$2" | dd of="$dir/b/$1" bs=1 seek=$(($(wc -c <"$dir/b/$1") - 105)) conv=notrunc 2>"$dir/err"
+    # shellcheck disable=SC2059
+    printf "\\$2" | dd of="$dir/b/$1" bs=1 seek=$(($(wc -c <"$dir/b/$1") - 104)) conv=notrunc 2>"$dir/err"
 }
 train="train model --steps 2 --mesh dp=2 --threads 1 --out $dir/o"
 for mpi in $(mpis); do
