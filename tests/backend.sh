@@ -58,6 +58,15 @@ ok "the change of the back end is not said" grep -q "the run was on the back end
 ok "a run resumed on another device differs" cmp "$dir/cpu/whole/step-6/model.safetensors" \
     "$dir/cpu/cut/step-6/model.safetensors"
 
+# Begun with values in the host's memory, it goes on where there is no other, to the same bits.
+does train $ref/config.json $run --steps 6 --out "$dir/moved" --backend emulated --offload '*::*' --threads 1
+rm -r "$dir/moved/step-6"
+ln -sfn step-3 "$dir/moved/latest"
+does train --resume --out "$dir/moved" --backend cpu --threads 1
+ok "what is not offloaded any more is not said" grep -q 'note: --offload of the run was for a memory beside' "$dir/err"
+ok "a run resumed without offload differs" cmp "$dir/cpu/whole/step-6/model.safetensors" \
+    "$dir/moved/step-6/model.safetensors"
+
 # Also where it fuses otherwise, so that the graph has other nodes.
 rm -r "$dir/cpu/cut/step-6"
 ln -sfn step-3 "$dir/cpu/cut/latest"

@@ -40,7 +40,24 @@ gives 2 '--min-lr 0.2 is above --lr 0.1' train $ref --batch $batch --steps 1 --o
 gives 2 'freeze "h.7.*": matches no parameter; the nearest is "h.' plan $ref --batch-size 1 --seq-len 8 --freeze 'h.7.*'
 gives 2 'no-decay "wte.wight": matches no parameter; the nearest is "wte.weight"' \
     plan $ref --batch-size 1 --seq-len 8 --no-decay wte.wight
-gives 2 'lm_head.weight is tied to "wte.weight"' plan $ref --batch-size 1 --seq-len 8 --freeze 'lm_head.*'
+gives 0 '' plan $ref --batch-size 1 --seq-len 8 --freeze 'lm_head.*' --json
+cp "$dir/out" "$dir/tied"
+gives 0 '' plan $ref --batch-size 1 --seq-len 8 --freeze 'wte.weight' --json
+ok "a tied head that is frozen is the embedding" \
+    [ "$(grep peak_bytes "$dir/tied")" = "$(grep peak_bytes "$dir/out")" ]
+gives 0 '' plan $ref --batch-size 1 --seq-len 8 --json
+ok "and has no gradient" [ "$(grep peak_bytes "$dir/tied")" != "$(grep peak_bytes "$dir/out")" ]
+gives 0 '' train $ref --batch $batch --steps 1 --out "$dir/frozen" --freeze 'lm_head*' --threads 1
+
+# A file that holds a tied model's head alone: it is the embedding. (The header keeps its length.)
+tied=tests/ref/llama-tied
+mkdir "$dir/head" && cp $tied/* "$dir/head" && chmod u+w "$dir/head/model.safetensors"
+LC_ALL=C sed 's/"model.embed_tokens.weight"/"lm_head.weight"           /' $tied/model.safetensors \
+    >"$dir/head/model.safetensors"
+gives 0 '' grad $tied --batch $tied/batch.safetensors --out "$dir/embedding.st" --threads 1
+gives 0 '' grad "$dir/head" --batch $tied/batch.safetensors --out "$dir/head.st" --threads 1
+ok "a tied model by its head" cmp "$dir/embedding.st" "$dir/head.st"
+
 gives 2 'nothing is left to train' plan $ref --batch-size 1 --seq-len 8 --freeze 'w*' --freeze 'h.*' --freeze 'ln_f.*'
 gives 2 'without --passes' plan tests/ir/flat.tn --freeze 'w*'
 ok "nothing was written" [ ! -e "$dir/o" ]

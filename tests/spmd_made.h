@@ -31,7 +31,7 @@ typedef struct Trial {
     const char *rule[MOST_RULES];
     int nrule;
     const char *names; /* of the passes that make a rank's graph */
-    bool step, loop; /* it is a training step, in microbatches */
+    bool step, loop;   /* it is a training step, in microbatches */
     Ranks ranks;
     const char *failure;
 } Trial;

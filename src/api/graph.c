@@ -270,11 +270,26 @@ static PassOptions pass_options(Arena *a, const tn_options *o)
         .warn = o->warn, .warn_arg = o->warn_arg};
 }
 
+/* A pattern for the head of a tied model means the embedding, which is both. */
+static void name_tied(const tn_graph *g, Globs *p)
+{
+    const char *head = "lm_head.weight", **pattern = NEWN(g->h.a, const char *, p->count);
+    for (int i = 0; g->tied && i < p->count; i++) {
+        Globs one = {&p->pattern[i], 1};
+        bool alone = globs_match(&one, head) && !globs_match(&one, g->tied);
+        pattern[i] = alone ? g->tied : p->pattern[i];
+    }
+    if (g->tied && p->count)
+        p->pattern = pattern;
+}
+
 static void run_passes(void *arg)
 {
     PassArgs *x = arg;
     tn_graph *g = x->graph;
     PassOptions p = pass_options(g->h.a, x->o);
+    name_tied(g, &p.freeze);
+    name_tied(g, &p.no_decay);
     g->decisions.a = g->h.a;
     p.decisions = &g->decisions;
     g->chunk.a = g->h.a;

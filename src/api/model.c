@@ -267,9 +267,9 @@ static void make_graph(void *arg)
     GraphArgs *x = arg;
     const tn_options *o = x->o;
     Ctx *ctx = &x->model->h.owner->ctx;
-    check_tied(x->model, &(Globs){o->freeze, o->nfreeze}, "freeze");
-    check_tied(x->model, &(Globs){o->no_decay, o->nno_decay}, "no-decay");
     x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
+    x->graph->tied =
+        x->model->config.tie ? arena_strdup(x->graph->h.a, x->model->param[0].name) : NULL;
     Arena *a = x->graph->h.a;
     check_tied_shardings(x->model, a, o);
     x->graph->filled = x->batch;

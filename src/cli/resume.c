@@ -204,6 +204,27 @@ static bool is_of_mesh(const Option *table, const json_t *stored, const Option *
     return other || of_ranks;
 }
 
+/* Rules of the run without --offload, where it goes on without a memory beside the host's: then
+ * what was offloaded is saved, with the same bits. Takes `before`. */
+static json_t *without_offload(const Option *table, const Option *o, json_t *before)
+{
+    const Option *backend = find(table, "backend");
+    bool off = o->kind == OPT_SHARED && json_is_array(before) && backend->kind && backend->given &&
+               !strcmp(*(const char **)backend->into, "cpu");
+    json_t *kept = json_array();
+    for (size_t i = 0; off && i < json_array_size(before); i++) {
+        json_t *rule = json_array_get(before, i); /* whose text the options will hold */
+        if (!json_is_string(rule) || strncmp(json_string_value(rule), "offload=", 8))
+            json_array_append(kept, rule);
+    }
+    off = off && json_array_size(kept) < json_array_size(before);
+    if (off && !strcmp(o->name, "offload"))
+        fprintf(stderr, "tenon: note: --offload of the run was for a memory beside the host's: it "
+                        "is not taken to --backend cpu\n");
+    json_decref(off ? before : kept);
+    return off ? kept : before;
+}
+
 /* The value that a run began with, new; earlier versions wrote an empty list as the word for it.
  * NULL: it had no such option. */
 static json_t *value_before(const Option *o, const json_t *stored)
@@ -217,7 +238,8 @@ static json_t *value_before(const Option *o, const json_t *stored)
 int options_resume(Option *table, const json_t *stored, const char *where)
 {
     for (Option *o = table; o->kind; o++) {
-        json_t *before = value_before(o, stored), *now = option_value(o);
+        json_t *before = without_offload(table, o, value_before(o, stored));
+        json_t *now = option_value(o);
         int code = -1;
         if (!before || o->resume == RESUME_NEVER || json_equal(before, now) ||
             (!o->given && shared_given(table, o)))

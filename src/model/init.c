@@ -149,13 +149,24 @@ static void check_other(Misfits *m, const ModelConfig *c, const ModelParam *embe
                embedding->name);
 }
 
-void model_match(Arena *a, ModelConfig *c, const TensorFile *f)
+/* A file may hold a tied model's head alone: it is the embedding, and is found by that name. */
+static void name_tied(const ModelConfig *c, const ModelParam *embedding, TensorFile *f)
+{
+    const TensorEntry *head = c->tie ? tensors_find(f, "lm_head.weight") : NULL;
+    if (!head || tensors_find(f, embedding->name))
+        return;
+    map_put(&f->names, embedding->name, map_find(&f->names, head->name));
+    f->entry[head - f->entry].name = embedding->name;
+}
+
+void model_match(Arena *a, ModelConfig *c, TensorFile *f)
 {
     Map known = {.a = a};
     Misfits m = {.f = f, .text = {.a = a}};
     int count;
     c->prefix = find_prefix(c, f);
     const ModelParam *p = model_params(a, c, &count);
+    name_tied(c, &p[0], f);
     for (int i = 0; i < count; i++) {
         check_param(&m, &p[i]);
         map_put(&known, p[i].name, (void *)&p[i]);

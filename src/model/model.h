@@ -65,7 +65,7 @@ void model_init_part(const ModelParam *p, uint64_t seed, DType d, int64_t first,
                      void *dst);
 /* Sets c->prefix from the names in f and checks that f has every parameter in its shape, as
  * floating-point numbers, and nothing else that the model would have to use. */
-void model_match(Arena *a, ModelConfig *c, const TensorFile *f);
+void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
 /* ---- model.c: the graph ---- */
 
