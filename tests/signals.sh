@@ -69,7 +69,7 @@ stops() {
 begin --out "$dir/one" --threads 3
 masks "one process" 4 $pid
 kill -TSTP $pid
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+for _ in $(seq 100); do # others may be at work
     grep -q '^State:.T' /proc/$pid/status && break
     sleep 0.1
 done

@@ -320,14 +320,11 @@ DataSet *data_open_fd(Arena *a, int fd, const char *title, const DataOptions *o)
 void data_check_text(Arena *tmp, const DataSet *s)
 {
     enum { HEAD = 1 << 16 };
-    int64_t *byte = NEWN(tmp, int64_t, HEAD);
     char *head = NEWN(tmp, char, HEAD);
     for (int i = 0; i < s->count; i++) {
         const DataFile *f = &s->file[i];
-        int64_t n = MIN(f->ntoken, (int64_t)HEAD);
-        data_tokens(s, f->first, n, byte);
-        for (int64_t k = 0; k < n; k++)
-            head[k] = (char)byte[k];
+        int64_t n = MIN(f->nbytes, (int64_t)HEAD);
+        data_bytes(s, f, 0, n, head);
         foreign_check(tmp, f->path, head, (size_t)n,
                       "--token-type byte takes its bytes as they are");
     }
