@@ -27,6 +27,7 @@ typedef struct OpCases {
 typedef struct Library {
     OpCases *op;
     int count;
+    bool apart; /* no ties: where sums of other orders must not decide what is greater */
 } Library;
 
 /* Reads tests/op/NAME.case for every op that has one; fails where a file is malformed. */

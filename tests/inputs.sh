@@ -83,7 +83,7 @@ ok "no warning with 256 tokens" [ "$(grep -c 'is taken as a token' err)" = 0 ]
 
 mkdir old new
 cp text old/a
-cp m.jsonl old/b
+tr a-z A-Z <text | head -c 3210 >old/b
 set -- train demo --batch-size 1 --seq-len 8 --out run --seed 3
 gives 0 'trained 2 steps' "$@" --data old/a --data old/b --steps 2
 mv old/a old/b new

@@ -403,6 +403,7 @@ int main(int argc, char **argv)
     par_set_threads(1); /* all is small */
     if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();
+    lib.apart = true;
     try_refused(&ctx);
     for (int i = 0; i < LEN(known); i++)
         try_one(&ctx, &lib, i, &known[i], &done);

@@ -201,7 +201,7 @@ static bool timed(const char *path)
 {
     const char *name = strrchr(path, '/') + 1;
     return !strcmp(name, "out") || !strcmp(name, "err") || strstr(name, ".jsonl") ||
-           !strcmp(name, "p.json") || !strcmp(name, ".run");
+           !strcmp(name, "p.json") || !strcmp(name, ".run") || !strcmp(name, ".evaluated");
 }
 
 /* A run that fails saves where it is: at steps that one without faults does not save. They are

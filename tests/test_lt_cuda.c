@@ -462,7 +462,7 @@ static void test_tune(tn_context *of)
     Heard h;
     EXPECT(plan_has(of, "(h100)", "cublaslt") && !*warning);
     EXPECT(!tune(of, &h) && h.ways > 3 && !h.known);
-    EXPECT(h.ratio > 0.8 && h.ratio < 1.2); /* though each call that is timed is waited for */
+    EXPECT(h.ratio > 0.2 && h.ratio < 5); /* a clock's: each call that is timed is waited for */
     EXPECT(strstr(h.path, "/cublaslt-13-1-0-nvidia-h200.machine"));
     size_t len;
     Arena *a = arena_new(&ctx);

@@ -287,6 +287,7 @@ int main(int argc, char **argv)
     par_set_threads(1); /* all is small */
     if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();
+    lib.apart = true;
     expect_ways(&seen, &lib);
     for (int i = first; i < count; i++)
         try_one(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, &seen);

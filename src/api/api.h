@@ -82,11 +82,12 @@ struct tn_program {
     Handle h;
     tn_plan *plan;
     Program *x;
-    bool shares;   /* the arena of another */
-    bool lacks;    /* ranks that its collectives need */
-    bool fast;     /* its sums are the library's */
-    int64_t shard; /* most bytes of a file of weights; 0: any */
-    char *stage;   /* nstage bytes of the host; NULL: it can touch all memory */
+    const char **names; /* of inputs, then of outputs: for messages */
+    bool shares;        /* the arena of another */
+    bool lacks;         /* ranks that its collectives need */
+    bool fast;          /* its sums are the library's */
+    int64_t shard;      /* most bytes of a file of weights; 0: any */
+    char *stage;        /* nstage bytes of the host; NULL: it can touch all memory */
     int64_t nstage;
     Type *whole; /* by input: of what ranks have parts; without padding once `sized` */
     bool sized;
@@ -179,6 +180,7 @@ int program_fail(tn_program *x, int code, const char *format, ...)
 
 const char *port_input_name(const PlanPort *p); /* seed and step have that of their role */
 const PlanPort *port_find(const Plan *p, const char *name); /* NULL where there is none */
+const char **port_names(Arena *a, const Plan *p);           /* of inputs, then of outputs */
 /* The name under which output i is found and written: loss, grad.NAME, metric.NAME, outN. */
 const char *port_output_name(Arena *a, const Plan *p, int i);
 

@@ -59,37 +59,32 @@ const PlanPort *port_find(const Plan *p, const char *name)
     return NULL;
 }
 
-enum { NAME = 200 }; /* of a port, in messages */
-
-static void put_name(const Plan *p, int i, char *to)
+static const char *name_at(Arena *a, const Plan *p, int i)
 {
     const PlanPort *o = &p->out[i - p->nin];
-    if (i < p->nin)
-        snprintf(to, NAME, "%s", p->in[i].value);
-    else if (o->role == ROLE_LOSS)
-        snprintf(to, NAME, "loss");
-    else if (o->role == ROLE_NONE)
-        snprintf(to, NAME, "out%d", i - p->nin);
-    else
-        snprintf(to, NAME, "%s.%s", role_name(o->role), o->name);
+    return i < p->nin             ? p->in[i].value
+           : o->role == ROLE_LOSS ? "loss"
+           : o->role == ROLE_NONE ? arena_printf(a, "out%d", i - p->nin)
+                                  : arena_printf(a, "%s.%s", role_name(o->role), o->name);
 }
 
-/* Fails with the names that there are. Several threads may be here, none of which may unwind. */
+const char **port_names(Arena *a, const Plan *p)
+{
+    int n = p->nin + p->nout;
+    const char **names = NEWN(a, const char *, n + 1);
+    for (int i = 0; i < n; i++)
+        names[i] = name_at(a, p, i);
+    return names;
+}
+
+/* Fails with the names that there are. Several threads may be here, none of which may unwind or
+ * allocate. */
 static void fail_name(tn_program *x, const char *name)
 {
     const Plan *p = x->x->plan;
-    int n = p->nin + p->nout;
-    char text[1000] = "", *all = malloc((size_t)n * NAME + 1);
-    const char **names = malloc((size_t)n * sizeof *names + 1);
-    for (int i = 0; i < n && all && names; i++) {
-        names[i] = all + (size_t)i * NAME;
-        put_name(p, i, all + (size_t)i * NAME);
-    }
-    if (all && names)
-        names_hint(name, names, n, text, sizeof text);
-    program_fail(x, TN_CODE_FAIL, "no input or output \"%.600s\"%s", name, text);
-    free(names);
-    free(all);
+    char text[1000] = "";
+    program_fail(x, TN_CODE_FAIL, "no input or output \"%.600s\"%s", name,
+                 names_hint(name, x->names, p->nin + p->nout, text, sizeof text));
 }
 
 /* NULL after an error. */

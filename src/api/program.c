@@ -34,6 +34,7 @@ static tn_program *new_program(tn_plan *p)
 {
     tn_program *x = handle_new(p->h.owner, sizeof *x);
     x->plan = p;
+    x->names = port_names(x->h.a, p->p);
     x->lacks = !ranks_run(p) && !joins_alone(p->p) && find_collective(p->p, false);
     return x;
 }

@@ -190,12 +190,15 @@ void folder_evaluated(const Trainer *r, int64_t step)
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "run", r->run, "step", (json_int_t)step,
                           "windows", (json_int_t)e->windows, "all", (json_int_t)e->all, "tokens",
                           (json_int_t)e->count, "eval_loss", e->loss);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    bool good = o && fd >= 0 && !json_dumpfd(o, fd, 0);
+    char *text = o ? json_dumps(o, 0) : NULL;
+    int fd = text ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
+    size_t n = text ? strlen(text) : 0;
+    bool good = fd >= 0 && write(fd, text, n) == (ssize_t)n;
     if (fd >= 0)
         good &= !close(fd);
     if (fd >= 0 && (!good || rename(aside, path)))
         unlink(aside);
+    free(text);
     json_decref(o);
 }
 
