@@ -76,7 +76,7 @@ static void read_op(Arena *a, const Op *op, const char *path, OpCases *o)
 
 Library library_read(Arena *a)
 {
-    Library lib = {NEWN(a, OpCases, op_count), 0};
+    Library lib = {.op = NEWN(a, OpCases, op_count)};
     if (access("tests/op", R_OK))
         fail(arena_ctx(a), TN_FAIL, "tests/op: cannot read: run this where the sources are");
     for (int i = 0; i < op_count; i++) {
