@@ -132,9 +132,16 @@ __device__ static Loaded<T, U> load_chunk(const Update<T, U> &u, int64_t chunk)
             load_four(x.v, i, x.n, x.fours)};
 }
 
+/* Blocks of a multiprocessor, by registers. */
+template <typename T, typename U>
+constexpr int resident = sizeof(U) == 8   ? 2
+                         : sizeof(T) == 2 ? 3
+                                          : 4;
+
 /* While coefficients are computed the first elements are on their way, then always the next. */
 template <typename T, typename U>
-static __global__ void update(__grid_constant__ const Update<T, U> u)
+static __global__ void __launch_bounds__(THREADS, resident<T, U>)
+    update(__grid_constant__ const Update<T, U> u)
 {
     typedef wide_t<U> W;
     __shared__ Coefficients<W> s;
@@ -216,7 +223,8 @@ template <typename T, typename U> static int update_some(Call *const *c, int n)
     }
     if (!u.count)
         return 0;
-    return LAUNCH(c[0], (update<T, U>), MIN(end, (unsigned)BLOCKS), THREADS, 0, u);
+    return LAUNCH(c[0], (update<T, U>), MIN(end, (unsigned)(BLOCKS / 4 * resident<T, U>)), THREADS,
+                  0, u);
 }
 
 static int run_all(Call *const *c, int n)

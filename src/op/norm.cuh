@@ -45,9 +45,7 @@ template <bool RMS, class T, class E> __global__ void ROW_BOUNDS(T) norm_rows(No
     HeldRow<T, E> x(t, a.n, RowAt<E>(a.x, r));
     WeightAt<E> w(a.w), b(a.b);
     for (; r < a.rows; r += step) {
-        HeldRow<T, E> next = x;
-        if (RMS && r + step < a.rows)
-            next = HeldRow<T, E>(t, a.n, RowAt<E>(a.x, r + step));
+        HeldRow<T, E> next(t, RMS ? a.n : 0, RowAt<E>(a.x, r + step < a.rows ? r + step : r));
         RowAt<E> y(a.y, r);
         Moments<W> m = {0, 0};
         if constexpr (RMS)

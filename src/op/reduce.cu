@@ -1,14 +1,12 @@
 /* sum, mean, amax, amin on CUDA (reduce.c has the rules), of any dtype, axes and strides.
  *
- * Accumulators are double, or i64 for integers; down columns of 16 bits four rows are first added
- * in f32, which is exact to 2^-24 of them and takes a quarter of the conversions to double. If the
- * axis of least stride goes, a team adds a row (rows.cuh); else a block adds rows onto 256 columns:
- * warp w of it takes every 8th row, a thread a pack of columns. Where there are few results, what
- * goes is cut into blocks, whose results, in c->work, a second kernel joins in a fixed order. All
- * follows from shape and strides. */
+ * Accumulators are double, or i64 for integers. If the axis of least stride goes, a team adds a row
+ * (rows.cuh); else a block adds rows onto 256 columns: warp w of it takes every 8th row, a thread a
+ * pack of columns. Where there are few results, what goes is cut into blocks, whose results, in
+ * c->work, a second kernel joins in a fixed order. All follows from shape and strides. */
 #include "reduce_rows.cuh"
 
-static constexpr int WARPS = 8, STRIP = WARP * (int)PACK, FEW = 16, MANY = 396, LEAST_ROWS = 64;
+static constexpr int WARPS = 8, STRIP = WARP * (int)PACK, FEW = 16, MANY = 528, LEAST_ROWS = 64;
 static constexpr int64_t BLOCK_RUN = 1 << 15, MOST_RUNS = 2048;
 
 struct Reduction {
@@ -148,76 +146,47 @@ template <class T, class E> __global__ void ROW_BOUNDS(T) reduce_rows(Reduction 
 }
 
 /* The thread's packs of its columns, from element `at` on, of every WARPS-th of the gone positions
- * lo to hi, go to add() in their order, up to AHEAD of them at once. */
-static constexpr int AHEAD = 4;
+ * lo to hi, go to add() in their order. */
 template <class E, class F>
 __device__ static void each_row(const Reduction &p, int64_t at, int64_t lo, int64_t hi, int count,
                                 F add)
 {
+    typedef wide_t<E> W;
     if constexpr (is_any<E>) {
-        typedef wide_t<E> W;
 #pragma unroll 1
         for (int64_t i = lo; i < hi; i += WARPS) {
-            Pack<W> x[1] = {};
+            Pack<W> x = {};
             int64_t from = at + row_offset(p.gone, i);
             load_apart(p.x.data + from * size_of(p.x.dtype), p.x.dtype, p.xs * size_of(p.x.dtype),
-                       count, x);
-            add(x, 1);
+                       count, &x);
+            add(x);
         }
     } else if (p.gone.rank > 1) {
 #pragma unroll 1
-        for (int64_t i = lo; i < hi; i += WARPS) {
-            Pack<E> x[1] = {
-                load_pack((const E *)(const void *)p.x.data + at + row_offset(p.gone, i))};
-            add(x, 1);
-        }
-    } else {
-        constexpr int N = sizeof(E) == 2 ? AHEAD : AHEAD / 2; /* 64 bytes on their way */
+        for (int64_t i = lo; i < hi; i += WARPS)
+            add(wide_pack(
+                load_pack((const E *)(const void *)p.x.data + at + row_offset(p.gone, i))));
+    } else { /* 64 bytes on their way */
+        constexpr int AHEAD = 64 / sizeof(Pack<E>);
         const E *from = (const E *)(const void *)p.x.data + at + lo * p.gone.stride[0];
         int64_t step = WARPS * p.gone.stride[0];
         int left = (int)((hi - lo + WARPS - 1) / WARPS);
 #pragma unroll 1
-        for (; left > 0; left -= N, from += N * step) {
-            Pack<E> x[N];
+        for (; left > 0; left -= AHEAD, from += AHEAD * step) {
+            Pack<E> x[AHEAD];
 #pragma unroll
-            for (int k = 0; k < N; k++)
+            for (int k = 0; k < AHEAD; k++)
                 if (k < left)
                     x[k] = load_pack(from + k * step);
-            add(x, left);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (k < left)
+                    add(wide_pack(x[k]));
         }
     }
 }
 
-/* Joins the first `count` of N packs to acc, one after the other. */
-template <typename A, typename X, int N>
-__device__ static void join_packs(int kind, A (&acc)[PACK], const Pack<X> (&x)[N], int count)
-{
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        if (k < count)
-#pragma unroll
-            for (int v = 0; v < PACK; v++)
-                acc[v] = reduce_join(kind, acc[v], (A)wide(x[k].v[v]));
-}
-
-/* Adds x[0] to x[3] to acc, each column's in f32 first, unless that overflows. */
-template <class E> __device__ static void add_four(double (&acc)[PACK], const Pack<E> (&x)[AHEAD])
-{
-    float sum[PACK];
-    bool finite = true;
-#pragma unroll
-    for (int v = 0; v < PACK; v++) {
-        sum[v] = (wide(x[0].v[v]) + wide(x[1].v[v])) + (wide(x[2].v[v]) + wide(x[3].v[v]));
-        finite &= fabsf(sum[v]) <= 3.402823466e38f;
-    }
-    if (!finite)
-        return join_packs(ROW_SUM, acc, x, AHEAD);
-#pragma unroll
-    for (int v = 0; v < PACK; v++)
-        acc[v] += (double)sum[v];
-}
-
-template <class E> __global__ void __launch_bounds__(WARP *WARPS, 3) reduce_columns(Reduction p)
+template <class E> __global__ void __launch_bounds__(WARP *WARPS, 4) reduce_columns(Reduction p)
 {
     typedef Sum<E> A;
     __shared__ A sums[WARPS][STRIP];
@@ -231,17 +200,17 @@ template <class E> __global__ void __launch_bounds__(WARP *WARPS, 3) reduce_colu
 #pragma unroll
     for (int v = 0; v < PACK; v++)
         acc[v] = reduce_start<A>(p.kind);
-    if (count > 0 && p.kind == ROW_SUM)
-        each_row<E>(p, at, block * p.block + w, hi, count, [&](const auto &x, int left) {
-            if constexpr (sizeof(E) == 2 && sizeof x == AHEAD * sizeof(Pack<E>)) {
-                if (left >= AHEAD)
-                    return add_four(acc, x);
-            }
-            join_packs(ROW_SUM, acc, x, left);
+    auto add = [&](auto join) {
+        each_row<E>(p, at, block * p.block + w, hi, count, [&](const Pack<wide_t<E>> &x) {
+#pragma unroll
+            for (int v = 0; v < PACK; v++)
+                acc[v] = join(acc[v], (A)x.v[v]);
         });
+    };
+    if (count > 0 && p.kind == ROW_SUM)
+        add([](A a, A b) { return reduce_join(ROW_SUM, a, b); });
     else if (count > 0)
-        each_row<E>(p, at, block * p.block + w, hi, count,
-                    [&](const auto &x, int left) { join_packs(p.kind, acc, x, left); });
+        add([&](A a, A b) { return reduce_join(p.kind, a, b); });
 #pragma unroll
     for (int v = 0; v < PACK; v++)
         sums[w][lane * PACK + v] = acc[v];

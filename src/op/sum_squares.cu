@@ -9,7 +9,7 @@
 static constexpr int LIMB = 27, NLIMB = 22, NINFINITE = NLIMB, NNAN = NLIMB + 1, LENGTH = NLIMB + 2,
                      LOWEST = -298, HIGHEST = LOWEST + NLIMB * LIMB, NLANE = 16, NDIGIT = NLIMB + 4,
                      THREADS = 128, WINDOW = 5, MOST = 96, OWN = 4, RUN_THREADS = NLANE / OWN;
-static constexpr int64_t RUN = 65536, BLOCK_NELEM = 65536, LONG_NELEM = 16384, LEAST_BLOCKS = 512;
+static constexpr int64_t RUN = 65536, BLOCK_NELEM = 65536, LEAST_BLOCKS = 512;
 static constexpr unsigned long long MASK = (1ull << LIMB) - 1;
 
 /* ---- limbs that a thread holds ---- */
@@ -224,8 +224,7 @@ static Squares squares_of(const Tensor *x)
     Squares q = {.data = x->data, .n = nrow ? tensor_nelem(x) / nrow : 0, .dtype = x->dtype};
     const int each = q.n < NLANE ? THREADS : THREADS / RUN_THREADS; /* that a block has at once */
     q.runs = nrow * ((q.n + RUN - 1) / RUN);
-    int64_t nelem = q.n < NLANE ? BLOCK_NELEM : LONG_NELEM; /* many blocks end at about one time */
-    q.block_runs = (int)MIN(nelem / MAX((int64_t)1, MIN(q.n, RUN)), q.runs / LEAST_BLOCKS);
+    q.block_runs = (int)MIN(BLOCK_NELEM / MAX((int64_t)1, MIN(q.n, RUN)), q.runs / LEAST_BLOCKS);
     q.block_runs = MAX(1, q.block_runs);
     q.block_runs = (q.block_runs + each - 1) / each * each;
     q.end = grid_for(q.runs, q.block_runs);
