@@ -101,6 +101,29 @@ static void weight(Build *b, int count, Value **v)
     graph_output(b->g, emit1(b, "mean", 1, v, NOATTRS), ROLE_LOSS, NULL);
 }
 
+/* The same by elements: the weight's gradient is a chain of sums, and what the backward computes of
+ * the weight alone stands before the loop, which has a port for each. */
+static void elements(Build *b, int count, Value **v, const char *op)
+{
+    Type t = type_make(F32, 2, (int64_t[]){4, 4});
+    Value *w = graph_input(b->g, "w", t, ROLE_PARAM, "w");
+    v[0] = graph_input(b->g, "x", t, ROLE_BATCH, NULL);
+    for (int i = 0; i < count / 4; i++)
+        v[0] = emit1(b, "mul", IN(v[0], op ? emit1(b, op, IN(w), NOATTRS) : w), NOATTRS);
+    b->phase = LOSS;
+    graph_output(b->g, emit1(b, "mean", 1, v, NOATTRS), ROLE_LOSS, NULL);
+}
+
+static void factor(Build *b, int count, Value **v)
+{
+    elements(b, count, v, NULL);
+}
+
+static void tanh_of_weight(Build *b, int count, Value **v)
+{
+    elements(b, count, v, "tanh");
+}
+
 /* ---- what is timed ---- */
 
 static void run_pass(void *arg)
@@ -156,9 +179,12 @@ static const struct {
     const char *first, *pass;
     const char *backend;
     int64_t accumulate;
-} options[] = {{"activations", activations, "grad,remat", "offload", "emulated", 1},
-               {"a weight", weight, "grad", "accumulate", "cpu", 2},
-               {"a weight in a loop", weight, "grad,accumulate,cse,dce", "offload", "cpu", 2}};
+} options[] = {
+    {"activations", activations, "grad,remat", "offload", "emulated", 1},
+    {"a weight", weight, "grad", "accumulate", "cpu", 2},
+    {"a weight in a loop", weight, "grad,accumulate,cse,dce", "offload", "cpu", 2},
+    {"a factor", factor, "grad,accumulate,canonicalize,cse,dce", "fuse", "cpu", 2},
+    {"a factor's tanh", tanh_of_weight, "grad,accumulate,canonicalize,cse,dce", "fuse", "cpu", 2}};
 
 static void test_options(void)
 {

@@ -2,8 +2,9 @@
  * keeps it makes the nodes. Before an item moves or is located anew its touches leave the heaps of
  * the roots, and they enter again after; a root whose last item changes marks two items to be
  * measured. When the operand of a view moves, the readers of the view are located anew too. An edit
- * in a body marks the loops around it. An edit is undone by its opposite, the latest first. Cost:
- * O(k log n) for k roots and items whose place or life changes. */
+ * in a body marks the loops around it. When an operand of a loop moves, its ports alone follow, in
+ * the bodies and among the loop's touches, unless it is carried. An edit is undone by its opposite,
+ * the latest first. Cost: O(k log n) for k roots and items whose place or life changes. */
 #include "flow.h"
 
 #include <string.h>
@@ -49,13 +50,24 @@ static bool reads(const Flow *f, int slot)
     return x->node && slot >= x->slot && slot < x->slot + x->node->nin;
 }
 
+/* The slot's item reads it elsewhere now, perhaps with other strides. Of a loop's operand only what
+ * is of that follows, not all other operands. */
+static void slot_moved(Flow *f, int slot, bool choose)
+{
+    const FlowItem *x = &f->item[f->slot[slot].item];
+    if (x->node && x->node->op->region == LOOP && reads(f, slot))
+        PUSH(f->a, f->shifted, f->nshifted, f->capshifted, slot);
+    else
+        item_moved(f, f->slot[slot].item, choose && reads(f, slot));
+}
+
 /* After a value has moved from `old`, with the same strides or others. */
 static void relocate_readers(Flow *f, int value, const Place *old)
 {
     const FlowValue *y = &f->value[value];
     bool choose = !same_strides(&y->at, old);
     for (int s = y->reader; s >= 0; s = f->slot[s].next)
-        item_moved(f, f->slot[s].item, choose && reads(f, s));
+        slot_moved(f, s, choose);
     if (y->yielded)
         item_moved(f, f->last, false);
 }
@@ -74,6 +86,38 @@ static void relocate_bodies(const FlowItem *x)
         }
         relocate_moved(x->body[c]);
     }
+}
+
+/* Has port j of the loop's bodies follow the operand. False: all of the loop is to be located anew.
+ */
+static bool shift_port(Flow *f, int item, int j)
+{
+    FlowItem *x = &f->item[item];
+    bool good = x->node->region->in[j].kind != PORT_CARRY;
+    for (int c = 0; c < 2 && x->body[c] && good; c++) {
+        Place old;
+        int was = port_outer(x->body[c], j), value = body_follow(x->body[c], j, &old);
+        if (value >= 0)
+            relocate_readers(x->body[c], value, &old);
+        if (was >= 0)
+            good = loop_shift(f, item, c, old.root, was);
+    }
+    return good;
+}
+
+/* Operands of loops that have moved. */
+static void relocate_operand(Flow *f, int slot)
+{
+    int item = f->slot[slot].item;
+    FlowItem *x = &f->item[item];
+    for (int j = loop_port(f, item, slot - x->slot); j >= 0; j = loop_next_port(f, item, j))
+        if (!shift_port(f, item, j)) {
+            item_moved(f, item, false);
+            return;
+        }
+    for (int c = 0; c < 2 && x->body[c]; c++)
+        relocate_moved(x->body[c]);
+    item_mark(f, item);
 }
 
 /* Finds anew where an item's values lie. */
@@ -102,8 +146,12 @@ static void relocate_item(Flow *f, int item)
 
 static void relocate_moved(Flow *f)
 {
-    while (f->nmoved)
-        relocate_item(f, f->moved[--f->nmoved]);
+    while (f->nmoved || f->nshifted) {
+        if (f->nshifted)
+            relocate_operand(f, f->shifted[--f->nshifted]);
+        else
+            relocate_item(f, f->moved[--f->nmoved]);
+    }
 }
 
 static void relocate(Flow *f, int item, bool choose)
@@ -156,7 +204,8 @@ static void rewire(Flow *f, int slot, int value)
     slot_link(f, slot, false);
     f->slot[slot].value = value;
     slot_link(f, slot, true);
-    relocate(f, f->slot[slot].item, choose);
+    slot_moved(f, slot, choose);
+    relocate_moved(f);
 }
 
 static void hold(Flow *f, int item, int slot)

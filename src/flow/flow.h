@@ -40,7 +40,9 @@ typedef struct Root {
     bool narrow;   /* may lie over an operand of more bytes */
     bool kept;     /* alive at the end of the graph */
     bool was_kept; /* before the last end was located anew */
-    int *use;      /* touches by other items than def, a heap: the latest first */
+    bool port;     /* of a body: an operand port's; counted: the loop's touches have it as read */
+    bool counted, flipped; /* flipped: that may have changed, and it is in the body's list */
+    int *use;              /* touches by other items than def, a heap: the latest first */
     int nuse, capuse;
     int latest; /* the touch that was made last */
 } Root;
@@ -65,7 +67,9 @@ typedef struct Slot {
 /* The first and last step of an item that touches a root; slots: operands that lie there. */
 typedef struct Touch {
     int item, root, first, last, slots;
-    int heap; /* its place in root's `use`, -1: none */
+    int heap;   /* its place in root's `use`, -1: none */
+    int second; /* of a loop: of slots those of ports of its second body */
+    bool other; /* not only ports of a loop's bodies touch it */
 } Touch;
 
 typedef enum {
@@ -109,12 +113,14 @@ typedef struct FlowItem {
     int64_t work;         /* bytes of the call's workspace */
     struct Flow *body[2]; /* of a loop: in the order in which they run; [1] may be NULL */
     int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
+    int *port_of; /* of a loop: by operand the first port that is of it, then by port the next one,
+                     or -1; NULL: not asked yet */
     int *made, nmade, mostmade, capmade; /* roots of its moves, and last of a collective's
                                             workspace: in use; ever, to be reused */
     int *held, nheld, capheld; /* slots of values whose storage it keeps alive without reading */
     int *part, npart, cappart; /* of a cat: items that write joined operands */
     bool moved, rechoose;      /* it is to be located anew, or its kernel chosen too */
-    bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
+    bool gone, dirty, retouch; /* retouch: bodies may read other operands than they did */
     /* line.c */
     int prev, next;
     int64_t label;                       /* ascends along the line */
@@ -177,9 +183,11 @@ typedef struct Flow {
     int *copy_of; /* by output: the root it moves to where its own lies over an input, or -1 */
     int *was_port; /* by output, twice: the roots of both before the end was located anew */
     int *dirty, ndirty, capdirty;
-    int *moved, nmoved, capmoved; /* items that are to be located anew */
-    Edits *edits;                 /* shared with bodies */
-    Tensor *tensor;               /* scratch of calls */
+    int *moved, nmoved, capmoved;       /* items that are to be located anew */
+    int *shifted, nshifted, capshifted; /* slots: operands of loops that have moved */
+    int *flipped, nflipped, capflipped; /* of a body: roots of ports that are read now or no more */
+    Edits *edits;                       /* shared with bodies */
+    Tensor *tensor;                     /* scratch of calls */
     int captensor;
     int64_t *change; /* scratch of measure: by space, then step */
     int capchange;
@@ -282,8 +290,15 @@ void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches 
 /* ---- loop.c: bodies ---- */
 
 void locate_loop(Flow *f, int item);
-/* Updates the loop's touches after its bodies began or ceased to read an operand. */
-void loop_touch(Flow *f, int item);
+/* Updates the loop's touches after its bodies began or ceased to read operands. */
+void loop_retouch(Flow *f, int item);
+int port_outer(Flow *body, int j); /* the root around that its root for port j stands for, or -1 */
+/* The first port of operand i, the next of the same operand; -1: none. */
+int loop_port(Flow *f, int item, int i);
+int loop_next_port(const Flow *f, int item, int j);
+/* Updates the loop's touches after body c's root for an operand port has come to stand for another
+ * root than `old`. False: all of the loop is to be located anew. */
+bool loop_shift(Flow *f, int item, int c, int root, int old);
 /* Moves a body's value of operand port j to where the operand lies now. Returns it if it moved
  * (from `old`), else -1. */
 int body_follow(Flow *f, int j, Place *old);
@@ -302,6 +317,12 @@ void end_locate(Flow *f); /* fills places, moves and touches of the last end */
 /* ---- life.c: touches, what lies over what, bytes ---- */
 
 void touch_add(Flow *f, int item, int root, int step, int slots);
+/* The same of a port of body c, which reads the root; and, of an item whose touches are in the
+ * heaps, one port more or less. False: the root is touched otherwise too, and it cannot be told
+ * how. */
+void touch_port(Flow *f, int item, int root, int c);
+bool touch_more(Flow *f, int item, int root, int c);
+bool touch_less(Flow *f, int item, int root, int c);
 void touch_held(Flow *f, int item);    /* touches of what the item keeps alive */
 void touches_enter(Flow *f, int item); /* into the heaps of roots; out of them */
 void touches_leave(Flow *f, int item);

@@ -30,27 +30,47 @@ static void grow_touches(Flow *f, FlowItem *x)
     for (; more > 0; more--, x->captouch++)
         PUSH(f->a, f->touch, f->ntouch, f->captouch, ((Touch){.heap = -1}));
     for (int k = 0; k < x->ntouch && from != x->touch; k++) {
-        f->touch[x->touch + k] = f->touch[from + k];
-        f->root[f->touch[from + k].root].latest = x->touch + k;
+        Touch *t = &f->touch[x->touch + k];
+        *t = f->touch[from + k];
+        f->root[t->root].latest = x->touch + k;
+        if (t->heap >= 0)
+            f->root[t->root].use[t->heap] = x->touch + k;
     }
 }
 
-void touch_add(Flow *f, int item, int root, int step, int slots)
+/* Whether touch k is x's of the root. */
+static bool is_touch(const Flow *f, const FlowItem *x, int root, int k)
+{
+    return k >= x->touch && k < x->touch + x->ntouch && f->touch[k].root == root;
+}
+
+static Touch *add_touch(Flow *f, int item, int root, int step, int slots)
 {
     FlowItem *x = &f->item[item];
     CHECK(root >= 0); /* of a value that has been located */
     int k = f->root[root].latest;
-    if (k >= x->touch && k < x->touch + x->ntouch && f->touch[k].root == root) {
+    if (is_touch(f, x, root, k)) {
         Touch *t = &f->touch[k];
         t->first = MIN(t->first, step);
         t->last = MAX(t->last, step);
         t->slots += slots;
-        return;
+        return t;
     }
     if (x->ntouch == x->captouch)
         grow_touches(f, x);
     k = f->root[root].latest = x->touch + x->ntouch++;
-    f->touch[k] = (Touch){item, root, step, step, slots, -1};
+    f->touch[k] = (Touch){item, root, step, step, slots, .heap = -1};
+    return &f->touch[k];
+}
+
+void touch_add(Flow *f, int item, int root, int step, int slots)
+{
+    add_touch(f, item, root, step, slots)->other = true;
+}
+
+void touch_port(Flow *f, int item, int root, int c)
+{
+    add_touch(f, item, root, f->item[item].nbefore + c, 1)->second += c;
 }
 
 void touch_held(Flow *f, int item)
@@ -102,11 +122,15 @@ static void sift(Flow *f, Root *r, int at, int touch)
     put(f, r, at, touch);
 }
 
-/* The body now touches another part of the graph around than before. */
-static void retouch(Flow *f)
+/* The body begins or ceases to touch a root of the graph around. */
+static void retouch(Flow *f, int root)
 {
-    f->outer->item[f->loop].retouch = true;
     item_mark(f->outer, f->loop);
+    if (!f->root[root].port || f->root[root].flipped)
+        return;
+    f->root[root].flipped = true;
+    PUSH(f->a, f->flipped, f->nflipped, f->capflipped, root);
+    f->outer->item[f->loop].retouch = true;
 }
 
 /* Marks the item that touches r last, unless it is the defining one and r outlives it anyway. */
@@ -125,7 +149,7 @@ static void enter(Flow *f, int touch)
     PUSH(f->a, r->use, r->nuse, r->capuse, touch);
     sift(f, r, r->nuse - 1, touch);
     if (r->outer >= 0 && r->nuse == 1)
-        retouch(f);
+        retouch(f, f->touch[touch].root);
     if (r->use[0] == touch)
         mark_last(f, r, last);
 }
@@ -141,7 +165,7 @@ static void leave(Flow *f, int touch)
     if (moved != touch)
         sift(f, r, at, moved);
     if (r->outer >= 0 && r->nuse == 0)
-        retouch(f);
+        retouch(f, f->touch[touch].root);
     if (at == 0)
         mark_last(f, r, root_last(f, f->touch[touch].root));
 }
@@ -159,6 +183,53 @@ void touches_leave(Flow *f, int item)
     FlowItem *x = &f->item[item];
     for (int k = x->touch; k < x->touch + x->ntouch; k++)
         leave(f, k);
+}
+
+/* The item's touch of a root that it does not define, which is then the latest, or -1. */
+static int find_touch(Flow *f, int item, int root)
+{
+    Root *r = &f->root[root];
+    if (is_touch(f, &f->item[item], root, r->latest))
+        return r->latest;
+    for (int i = 0; i < r->nuse; i++)
+        if (f->touch[r->use[i]].item == item)
+            return r->latest = r->use[i];
+    return -1;
+}
+
+bool touch_more(Flow *f, int item, int root, int c)
+{
+    bool is = find_touch(f, item, root) >= 0;
+    if (f->root[root].def == item)
+        return false;
+    touch_port(f, item, root, c);
+    if (!is)
+        enter(f, f->root[root].latest);
+    item_mark(f, item);
+    return true;
+}
+
+bool touch_less(Flow *f, int item, int root, int c)
+{
+    FlowItem *x = &f->item[item];
+    int k = find_touch(f, item, root), last = x->touch + x->ntouch - 1;
+    if (k < 0 || f->touch[k].other)
+        return false;
+    Touch *t = &f->touch[k];
+    t->slots--;
+    t->second -= c;
+    t->first = x->nbefore + (t->second == t->slots);
+    t->last = x->nbefore + (t->second > 0);
+    item_mark(f, item);
+    if (t->slots)
+        return true;
+    leave(f, k);
+    *t = f->touch[last];
+    x->ntouch--;
+    f->root[t->root].latest = k;
+    if (t->heap >= 0)
+        f->root[t->root].use[t->heap] = k;
+    return true;
 }
 
 /* ---- what lies over what ---- */
@@ -362,7 +433,7 @@ void flow_settle(Flow *f)
         if (f->item[item].gone)
             continue;
         if (f->item[item].retouch)
-            loop_touch(f, item);
+            loop_retouch(f, item);
         f->item[item].retouch = f->item[item].dirty = false;
         if (item_measure(f, item))
             line_update(f, item);

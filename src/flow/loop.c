@@ -76,13 +76,14 @@ static void begin_results(Flow *f, int item)
     }
 }
 
-/* Whether the body reads operand port j, which it sees. */
-static bool reads_port(const Flow *body, int j)
+/* The body's root for operand port j, or NULL: it does not see it. */
+static Root *port_root(Flow *body, int j)
 {
     const PortIn *p = &body->outer->item[body->loop].node->region->in[j];
     int i = p->at[body->tail];
-    return i >= 0 && p->kind != PORT_OFFSET &&
-           body->root[body->value[body->value_of[body->g->in[i].v->id]].at.root].nuse > 0;
+    return i < 0 || p->kind == PORT_OFFSET
+               ? NULL
+               : &body->root[body->value[body->value_of[body->g->in[i].v->id]].at.root];
 }
 
 /* What a body touches of the graph around, in the loop's core step c. */
@@ -91,16 +92,21 @@ static void touch_body(Flow *f, int item, int c)
     const FlowItem *x = &f->item[item];
     const Region *r = x->node->region;
     int step = x->nbefore + c;
-    for (int j = 0; j < r->nin; j++)
-        if (reads_port(x->body[c], j))
-            touch_add(f, item, x->carry[j] < 0 ? operand_root(f, x, r->in[j].arg) : x->carry[j],
-                      step, 1);
+    for (int j = 0; j < r->nin; j++) {
+        Root *y = port_root(x->body[c], j);
+        if (y)
+            y->counted = y->nuse > 0;
+        if (y && y->counted)
+            touch_port(f, item, x->carry[j] < 0 ? operand_root(f, x, r->in[j].arg) : x->carry[j],
+                       c);
+    }
     for (int k = 0; k < r->nout; k++)
         if (r->out[k].at[x->body[c]->tail] >= 0)
             touch_add(f, item, f->value[x->value + k].at.root, step, 0);
 }
 
-void loop_touch(Flow *f, int item)
+/* All of a loop's touches anew. */
+static void touch_again(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     touches_leave(f, item);
@@ -116,6 +122,63 @@ void loop_touch(Flow *f, int item)
         touch_body(f, item, c);
     touch_held(f, item);
     touches_enter(f, item);
+}
+
+void loop_retouch(Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    bool good = true;
+    for (int c = 0; c < x->ncore; c++) {
+        Flow *b = x->body[c];
+        for (; b->nflipped; b->nflipped--) {
+            Root *r = &b->root[b->flipped[b->nflipped - 1]];
+            bool now = r->nuse > 0;
+            if (now && !r->counted)
+                good &= touch_more(f, item, r->outer, c);
+            else if (!now && r->counted)
+                good &= touch_less(f, item, r->outer, c);
+            r->counted = now;
+            r->flipped = false;
+        }
+    }
+    if (!good)
+        touch_again(f, item);
+}
+
+int port_outer(Flow *body, int j)
+{
+    const Root *r = port_root(body, j);
+    return r ? r->outer : -1;
+}
+
+int loop_next_port(const Flow *f, int item, int j)
+{
+    return f->item[item].port_of[f->item[item].node->nin + j];
+}
+
+int loop_port(Flow *f, int item, int i)
+{
+    FlowItem *x = &f->item[item];
+    const Region *r = x->node->region;
+    if (x->port_of)
+        return x->port_of[i];
+    int n = x->node->nin;
+    x->port_of = NEWN(f->a, int, n + r->nin);
+    memset(x->port_of, 0xff, sizeof *x->port_of * (size_t)(n + r->nin));
+    for (int j = r->nin - 1; j >= 0; j--)
+        if (r->in[j].kind != PORT_OFFSET) {
+            x->port_of[n + j] = x->port_of[r->in[j].arg];
+            x->port_of[r->in[j].arg] = j;
+        }
+    return x->port_of[i];
+}
+
+bool loop_shift(Flow *f, int item, int c, int root, int old)
+{
+    const Root *r = &f->item[item].body[c]->root[root];
+    if (r->outer == old || !r->counted)
+        return true;
+    return touch_more(f, item, r->outer, c) && touch_less(f, item, old, c);
 }
 
 void locate_loop(Flow *f, int item)
@@ -219,6 +282,7 @@ int body_follow(Flow *f, int j, Place *old)
     Place *at = &f->value[value].at;
     *old = *at;
     *at = from_outside(f, input_place(f, j), old);
+    f->root[at->root].port = true;
     return place_equal(at, old) ? -1 : value;
 }
 

@@ -209,13 +209,14 @@ static void factors(const Node *n, Factors *f)
 static bool keeps(const Node *m, const Value *y, const Value *x, bool made)
 {
     FusedShape own;
-    const RowKernel *rows = node_rows(m, &own);
     bool keep = false;
     for (int i = 0; i < m->nin && !m->op->view; i++) {
+        if (m->in[i] != x && fused_base(m->in[i]) != x)
+            continue;
+        const RowKernel *rows = node_rows(m, &own);
         bool self = m == y->def && !(rows && !(node_inplace(m, y->index) >> i & 1));
         bool whole = rows && rows->in[i] == ROW_ALL;
-        if (m->in[i] == x || fused_base(m->in[i]) == x)
-            keep |= whole || (made && !self);
+        keep |= whole || (made && !self);
     }
     return keep;
 }
@@ -229,7 +230,8 @@ bool fused_overwrites(Node *const *node, int count, const Value *y, const Value 
     for (int j = 0; j < count && !keep; j++) {
         FusedShape own;
         made |= node[j] == y->def;
-        keep = keeps(node[j], y, x, made) || (node_rows(node[j], &own) && nelem(y) != own.nelem);
+        keep = keeps(node[j], y, x, made) ||
+               (node[j]->op->rules->rows && node_rows(node[j], &own) && nelem(y) != own.nelem);
     }
     return !keep;
 }
