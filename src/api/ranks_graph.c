@@ -103,7 +103,8 @@ static void set_group(void *arg, const Graph *g, Node *n, int64_t times)
 static const Mesh *make_mesh(Graph *g, Arena *tmp, int rank, int nranks)
 {
     Naming x = {.nranks = nranks, .size = {.a = tmp}, .a = tmp};
-    Mesh *m = mesh_parse(g->ctx, g->a, arena_printf(tmp, "%s=%d,%s=1", all_ranks, nranks, one_rank));
+    Mesh *m =
+        mesh_parse(g->ctx, g->a, arena_printf(tmp, "%s=%d,%s=1", all_ranks, nranks, one_rank));
     mesh_set_rank(m, rank);
     each_collective(g, 1, note_size, &x);
     each_collective(g, 1, set_group, &x);
@@ -113,11 +114,13 @@ static const Mesh *make_mesh(Graph *g, Arena *tmp, int rank, int nranks)
 static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
 {
     const Mesh *m = g->mesh;
+    const char *file = g->file ? g->file : "", *colon = g->file ? ": " : "";
     if (mesh_nranks(m) != nranks)
-        fail(g->ctx, TN_USAGE, "mesh %s has %lld ranks: expected as many graphs, found %d",
-             mesh_text(tmp, m), (long long)mesh_nranks(m), nranks);
+        fail(g->ctx, TN_USAGE, "%s%smesh %s has %lld ranks: expected as many graphs, found %d",
+             file, colon, mesh_text(tmp, m), (long long)mesh_nranks(m), nranks);
     if (mesh_rank(m) != rank)
-        fail(g->ctx, TN_USAGE, "expected the graph of rank %d of mesh %s, found that of rank %lld",
+        fail(g->ctx, TN_USAGE,
+             "%s%sexpected the graph of rank %d of mesh %s, found that of rank %lld", file, colon,
              rank, mesh_text(tmp, m), (long long)mesh_rank(m));
 }
 
@@ -125,7 +128,8 @@ static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
 
 /* A collective: whom it calls, and what all of them must call. */
 typedef struct Sent {
-    int64_t axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits each */
+    int64_t
+        axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits each */
     uint64_t what;
 } Sent;
 
@@ -253,7 +257,7 @@ static _Noreturn void fail_differ(tn_context *ctx, const Calls *c, const Differ 
     int rank = tn_rank(ctx);
     int64_t at = rank == d->rank ? d->at : d->at_first;
     bool mine = rank == d->rank || rank == d->first;
-    char *own = NEWN(c->a, char, SHOWN), *all = NEWN(c->a, char, SHOWN * tn_ranks(ctx));
+    char *own = NEWN(c->a, char, SHOWN), *all = NEWN(c->a, char, SHOWN *tn_ranks(ctx));
     snprintf(own, SHOWN, "%s", mine && at < c->count ? c->text[at] : "no other");
     gather(ctx, own, SHOWN, all);
     fail(&ctx->ctx, TN_FAIL,
@@ -283,7 +287,7 @@ static void compare(tn_context *ctx, const Calls *c, const char *how)
 static void compare_meshes(tn_context *ctx, Arena *a, const Mesh *m)
 {
     int n = tn_ranks(ctx);
-    char *own = NEWN(a, char, SHOWN), *all = NEWN(a, char, SHOWN * n);
+    char *own = NEWN(a, char, SHOWN), *all = NEWN(a, char, SHOWN *n);
     snprintf(own, SHOWN, "%s", mesh_text(a, m));
     gather(ctx, own, SHOWN, all);
     for (int i = 1; i < n; i++)

@@ -18,8 +18,8 @@ typedef struct Run {
     bool seeded; /* --seed was given */
     int64_t seed;
     Common c;
-    Texts args;            /* the graphs, by rank */
-    const char *who;       /* for warnings: "" or "rank 1: " */
+    Texts args;              /* the graphs, by rank */
+    const char *who;         /* for warnings: "" or "rank 1: " */
     int64_t high, high_host; /* end of what was written */
     double sec, lr, step;
 } Run;
@@ -195,22 +195,30 @@ static int rank_path(tn_context *ctx, const char *pattern, int rank, char path[P
     return 0;
 }
 
-/* The context's message with the file before it, unless it begins with that, and rank 0's number,
- * which the ranks' own words leave out. */
-static int fail_file(tn_context *ctx, int code, const char *file)
+/* The context's message with the file before it, unless it begins with that. */
+static int name_file(tn_context *ctx, int code, const char *file)
 {
     char text[2000];
     size_t n = strlen(file);
     snprintf(text, sizeof text, "%s", tn_error(ctx));
-    bool named = !strncmp(text, file, n) && text[n] == ':';
-    return tn_context_fail(ctx, code, "%s%s%s%s", tn_rank(ctx) ? "" : "rank 0: ", named ? "" : file,
-                           named ? "" : ": ", text);
+    return !strncmp(text, file, n) && text[n] == ':'
+               ? code
+               : tn_context_fail(ctx, code, "%s: %s", file, text);
+}
+
+/* Where rank 0 itself has failed, its number, which stands before the messages of others alone. */
+static int name_first(tn_context *ctx, int code)
+{
+    char text[2000];
+    snprintf(text, sizeof text, "%s", tn_error(ctx));
+    return code && rank_first(ctx) ? tn_context_fail(ctx, code, "rank 0: %s", text) : code;
 }
 
 /* Ends a phase at which a rank alone may have failed: then all ranks fail. */
-static int agree_on(tn_context *ctx, int code, const char *file)
+static int agree_on(tn_context *ctx, int own, const char *file)
 {
-    return tn_agree_code(ctx, code ? fail_file(ctx, code, file) : 0);
+    int code = tn_agree_code(ctx, own ? name_file(ctx, own, file) : 0);
+    return own ? name_first(ctx, own) : code;
 }
 
 /* The program of the rank's own graph. */
@@ -257,7 +265,7 @@ static int write_rank(tn_context *ctx, tn_program *x, const Run *r, const char *
 {
     int code = 0;
     if (r->outputs)
-        code = agree_on(ctx, tn_program_write_file(x, r->outputs, ""), file);
+        code = tn_program_write_file(x, r->outputs, "");
     if (code || !r->profile)
         return code;
     int own = tn_program_trace_write(x, r->profile);
@@ -291,7 +299,7 @@ static int run_rank(tn_context *ctx, const void *arg, bool *told)
     if (!code) {
         code = run_program(ctx, x, r);
         if (code)
-            code = rank_ran(ctx, fail_file(ctx, code, file));
+            code = name_first(ctx, rank_ran(ctx, name_file(ctx, code, file)));
     }
     if (!code)
         code = write_rank(ctx, x, r, file);
@@ -304,10 +312,11 @@ static int check_pattern(const char *option, const char *pattern)
 {
     if (!pattern || strstr(pattern, "%r"))
         return -1;
-    return report(TN_CODE_USAGE,
-                  "run: --%s %s: expected %%r, the rank, in the name, as each of several graphs has "
-                  "files of its own\n  for example: --%s '%s%%r.%s'",
-                  option, pattern, option, option, strcmp(option, "profile") ? "safetensors" : "json");
+    return report(
+        TN_CODE_USAGE,
+        "run: --%s %s: expected %%r, the rank, in the name, as each of several graphs has "
+        "files of its own\n  for example: --%s '%s%%r.%s'",
+        option, pattern, option, option, strcmp(option, "profile") ? "safetensors" : "json");
 }
 
 /* No rank writes a file that another reads. */
