@@ -524,6 +524,21 @@ TN_API int tn_graph_split(tn_graph *g, int backward, tn_graph **half);
  * see also: tn_graph_print */
 TN_API int tn_graph_dot(tn_graph *g, const char **text);
 
+/* Makes a graph that of this rank alone, to run with graphs that other ranks have of their own, as PyTorch
+ * traces them: all ranks call it, each with its own. Plans may then differ from rank to rank, inputs and
+ * outputs are read and written as each rank has them, in files of its own, and tn_program_write_file gives
+ * none of these its name before all are written. A graph with a mesh has groups of its axes; one without,
+ * whose groups have the names that PyTorch gave them, gets the mesh ranks=N,one=1. Where the graphs differ
+ * in form, each collective runs after the one that is written before it.
+ * in: graph, of a context that has joined
+ * out: graph
+ * error: alike on all ranks: a mesh of another number of ranks, or the graph of another rank (USAGE); a
+ *     group whose ranks the graph does not say; collectives that do not match: the first that differs
+ * cost: linear in the graphs, a message to each other rank
+ * from: `tenon run R0.tn R1.tn`
+ * see also: tn_graph_read, tn_ranks_run, tn_plan_new */
+TN_API int tn_graph_ranks(tn_graph *g);
+
 /* What a rank of the graph's mesh has of the inputs and outputs, as two tables: of each the types of the whole and of
  * the rank's part, the cuts, bytes of both (with padding); and of each mesh axis the bytes of parameters, state,
  * constants and caches that all ranks along it have alike, and how many inputs and outputs it cuts, has partials of,

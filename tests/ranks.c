@@ -375,6 +375,8 @@ static void run_member(const Member *m)
         run_gather(m);
     else if (node_is(m->n, OP_all_to_all_single))
         run_exchange(m);
+    else if (node_is(m->n, OP_broadcast))
+        strided_copy(m->out, m->in[attr_of(m->n, "src")->i]);
     else
         run_reduce(m);
 }

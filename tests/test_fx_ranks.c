@@ -50,6 +50,8 @@ static const char *const calls[][2] = {
      "reduce_scatter_tensor(%x, reduce_op=\"sum\", group_size=2, group=\"1\")"},
     {FUNCTIONAL "all_to_all_single.default(x, [2, 1], [1, 1], '0')",
      "all_to_all_single(%x, output_split_sizes=[2, 1], input_split_sizes=[1, 1], group=\"0\")"},
+    {FUNCTIONAL "broadcast.default(x, 1, '0')", "broadcast(%x, src=1, group=\"0\")"},
+    {OLDER "broadcast.default(x, 1, " RANKS ")", "broadcast(%x, src=1, group=\"0,1\")"},
     {"torch.ops._c10d_functional_autograd.all_gather_into_tensor.default(x, 2, '0')",
      "all_gather_into_tensor(%x, group_size=2, group=\"0\")"},
     {OLDER "all_gather_into_tensor.default(x, " RANKS ")",
@@ -98,6 +100,9 @@ static const char *const waits[][2] = {
     {"  a = torch.ops.aten.relu.default(x)\n  v = torch.ops.aten.select.int(a, 0, 1)\n"
      "  b = " FUNCTIONAL "all_reduce_.default(v, 'sum', '0')\n  return a",
      "= wait_tensor(%b.all_reduce, %v)"},
+    {"  a = torch.ops.aten.relu.default(x)\n  b = " FUNCTIONAL "broadcast_.default(a, 1, '0')\n"
+     "  c = " FUNCTIONAL "wait_tensor.default(a)\n  return (a, b)",
+     "  %c: f32[2, 4] = wait_tensor(%b, %a)  forward\n  return %c, %c\n"},
     /* into a tensor that is there */
     {"  o = torch.ops.aten.empty.memory_format([4, 4])\n"
      "  b = " FUNCTIONAL "all_gather_into_tensor_out.default(x, 2, '0', out = o)\n"
@@ -157,8 +162,8 @@ static void test_tables(void)
         expect("dp=2,tp=2", grouped[k][0], grouped[k][1]);
     expect(NULL, "  return torch.ops._dtensor.shard_dim_alltoall.default(x, 0, 1, '0')",
            "group \"0\": expected --mesh and --group");
-    expect(NULL, "  return " FUNCTIONAL "broadcast.default(x, 0, '0')",
-           "unknown op _c10d_functional.broadcast.default");
+    expect("dp=2,tp=2", "  return " FUNCTIONAL "broadcast.default(x, 2, '0')",
+           "argument src: expected 0 to 1, a place in group \"dp\", found 2");
 }
 
 /* ---- options ---- */

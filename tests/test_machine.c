@@ -157,6 +157,7 @@ static void test_mesh(void)
         n[REDUCE_SCATTER] = emit(&b, "reduce_scatter_tensor", IN(x), ATTRS(sum, size, group));
         n[ALL_REDUCE] = emit(&b, "all_reduce", IN(x), ATTRS(sum, group));
         n[ALL_TO_ALL] = emit(&b, "all_to_all_single", IN(x), ATTRS(group));
+        n[BROADCAST] = emit(&b, "broadcast", IN(x), ATTRS(A_INT("src", 0), group));
         for (int k = 0; k < NCOLLECTIVE; k++) {
             double nbytes = 2 * nelem * (k == ALL_GATHER ? ranks : 1);
             Group found = node_group(m, mesh, n[k]);

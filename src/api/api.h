@@ -33,6 +33,7 @@ struct tn_graph {
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
+    bool own; /* this rank's alone: others have graphs, inputs and outputs of their own */
 };
 
 /* A file that goes into the model's checkpoints as it is. */
@@ -294,6 +295,11 @@ bool ranks_run(const tn_plan *p);
  * them run together, or fails alike on all where one has failed, or has another program than rank
  * 0: then the message says what differs. o NULL: options have been compared. */
 int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o);
+
+/* ---- ranks_graph.c ---- */
+
+/* Fails alike on all ranks unless the collectives of their plans, of graphs of their own, match. */
+void ranks_match(const tn_plan *p, Arena *a);
 
 /* ---- plan.c ---- */
 

@@ -128,6 +128,10 @@ static void collect(Alike *x, const Plan *p, const tn_options *o)
     add(x, "machine",
         arena_printf(x->a, "%s, %s", machine_name(p->machine),
                      hash_text(x->a, machine_hash(p->machine))));
+}
+
+static void collect_plan(Alike *x, const Plan *p)
+{
     add(x, "collectives", sequence(x->a, p));
     add(x, "plan", hash_text(x->a, plan_hash(p)));
 }
@@ -168,6 +172,8 @@ static void compare(void *arg)
     Alike x = {.a = c->a};
     uint64_t mine[MOST_ALIKE] = {0}, *all = NEWN(c->a, uint64_t, n * MOST_ALIKE);
     collect(&x, c->plan->p, c->o);
+    if (!c->plan->graph->own)
+        collect_plan(&x, c->plan->p);
     for (int i = 0; i < x.count; i++)
         mine[i] = hash_bytes(x.text[i], strlen(x.text[i]), 1);
     gather(c, mine, sizeof mine, all);
@@ -175,6 +181,8 @@ static void compare(void *arg)
         for (int rank = 1; rank < n; rank++)
             if (all[rank * MOST_ALIKE + i] != all[i])
                 fail_other(c, &x, i, rank);
+    if (c->plan->graph->own)
+        ranks_match(c->plan, c->a);
 }
 
 /* ---- a plan and the ranks that are there ---- */

@@ -254,6 +254,9 @@ int launch_check(const Command *c, const Option *table, Common *x);
  * read; told: that the error is on standard error already, which else is printed once. */
 int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
                const void *arg);
+/* The same on n ranks, each of which has a file of its own. */
+int launch_each(Launch *l, const Common *x, int n,
+                int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg);
 void launch_drop(Launch *l);
 
 /* Whether this rank prints what is the same on all of them. */

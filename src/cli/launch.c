@@ -312,27 +312,50 @@ static void note_reduce(const tn_options *o, bool processes)
                           : "ranks that are threads sum in their order all the same");
 }
 
-int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
-               const void *arg)
+/* Runs it on n ranks, those that a launcher has started or threads; `of` says whose ranks: "",
+ * " of --mesh X". */
+static int run_ranks(Launch *l, int64_t n, const char *of, double timeout, Run *all)
 {
-    const char *mesh = x->o.mesh;
-    int64_t n = mesh_ranks(mesh);
-    Run all = {run, arg, x->threads};
-    int code = check_launch(l, mesh, n);
-    if (code >= 0)
-        return code;
-    bool joined = tn_ranks(l->ctx) > 1;
-    if (n > 1 && rank_first(l->ctx))
-        note_reduce(&x->o, joined);
-    if (n < 2 || joined)
-        return run_rank(l->ctx, &all);
+    if (n < 2 || tn_ranks(l->ctx) > 1)
+        return run_rank(l->ctx, all);
     if (n > TN_RANKS)
         return report(TN_CODE_USAGE,
                       "%s: %lld ranks cannot be started as threads: expected %d at most",
                       l->c->name, (long long)n, TN_RANKS);
     fprintf(stderr,
-            "tenon: note: the %lld ranks of --mesh %s run as threads of this process: no launcher, "
+            "tenon: note: the %lld ranks%s run as threads of this process: no launcher, "
             "such as mpirun -n %lld, has started them\n",
-            (long long)n, mesh, (long long)n);
-    return tn_ranks_run((int)n, x->comm_timeout, run_rank, &all);
+            (long long)n, of, (long long)n);
+    return tn_ranks_run((int)n, timeout, run_rank, all);
+}
+
+int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
+               const void *arg)
+{
+    const char *mesh = x->o.mesh;
+    char of[200];
+    int64_t n = mesh_ranks(mesh);
+    Run all = {run, arg, x->threads};
+    int code = check_launch(l, mesh, n);
+    if (code >= 0)
+        return code;
+    if (n > 1 && rank_first(l->ctx))
+        note_reduce(&x->o, tn_ranks(l->ctx) > 1);
+    snprintf(of, sizeof of, " of --mesh %s", mesh ? mesh : "none");
+    return run_ranks(l, n, of, x->comm_timeout, &all);
+}
+
+int launch_each(Launch *l, const Common *x, int n,
+                int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg)
+{
+    int launched = tn_launched();
+    Run all = {run, arg, x->threads};
+    if (launched && launched != n)
+        return !rank_first(l->ctx)
+                   ? TN_CODE_USAGE
+                   : report(TN_CODE_USAGE,
+                            "%s: expected %d file%s, one for each rank that the launcher has "
+                            "started, found %d",
+                            l->c->name, launched, launched == 1 ? "" : "s", n);
+    return run_ranks(l, n, "", x->comm_timeout, &all);
 }

@@ -5,6 +5,7 @@
  *
  *   all_gather       every rank's x to all, into their result
  *   all_to_all       by sizes, into the result
+ *   broadcast        the source's x to all, into their result
  *   reduce_scatter   every rank's parts to their ranks, into the workspace; each reduces its own
  *   all_reduce       likewise, of x's elements in row-major order, then a gather of the parts
  *
@@ -177,6 +178,20 @@ static void make_all_to_all(Make *m)
                   m->me, (long long)path[m->me].from.nbytes, (long long)path[m->me].to.nbytes);
 }
 
+/* All of the source's operand to all members, the source too. */
+static void make_broadcast(Make *m)
+{
+    const Node *n = m->c->node;
+    int64_t src = n->attr[attr_index(n->op, "src")].i, nbytes = nbytes_of(&m->c->in[0]);
+    Path *path = add_exchange(m);
+    if (src < 0 || src >= m->n)
+        fail_node(m->j->x->plan->g, n, "src: expected one of the %d ranks of the group, found %lld",
+                  m->n, (long long)src);
+    path[src].to = (Spot){AT_OUT, 0, nbytes};
+    for (int i = 0; i < m->n && m->me == src; i++)
+        path[i].from = (Spot){AT_IN, 0, nbytes};
+}
+
 static void reduce(void *arg)
 {
     const Reduction *r = arg;
@@ -267,6 +282,8 @@ static void make_rounds(Make *m)
         make_gather(m);
     } else if (kind == ALL_TO_ALL) {
         make_all_to_all(m);
+    } else if (kind == BROADCAST) {
+        make_broadcast(m);
     } else if (!make_fast(m, scatter)) {
         make_reduction(m, scatter);
         if (!scatter)

@@ -291,6 +291,19 @@ void row_all_to_all(Site *s)
                                A_INTS("input_split_sizes", nin, in), A_STR("group", group))));
 }
 
+/* src is the place in the group: of both forms, as the older calls the newer. */
+void row_broadcast(Site *s)
+{
+    int64_t ranks;
+    const char *group = group_of(s, &ranks);
+    int64_t src = site_int(s, "src");
+    if (src < 0 || (ranks && src >= ranks))
+        site_fail(s, "argument src: expected 0 to %lld, a place in group \"%s\", found %lld",
+                  (long long)(ranks ? ranks : INT64_MAX) - 1, group, (long long)src);
+    site_return(s, emit1(s->b, "broadcast", IN(site_tensor(s, s->arg_name[0])),
+                         ATTRS(A_INT("src", src), A_STR("group", group))));
+}
+
 /* x with axis `from` before axis `to` of the others. */
 static Value *move_axis(Site *s, Value *x, int from, int to)
 {

@@ -74,6 +74,7 @@ CollectiveKind node_collective(const Node *n)
     return node_is(n, OP_all_gather_into_tensor)  ? ALL_GATHER
            : node_is(n, OP_reduce_scatter_tensor) ? REDUCE_SCATTER
            : node_is(n, OP_all_reduce)            ? ALL_REDUCE
+           : node_is(n, OP_broadcast)             ? BROADCAST
                                                   : ALL_TO_ALL;
 }
 

@@ -119,7 +119,8 @@ double copy_sec(const Machine *m, double nbytes);
     X(ALL_GATHER, "all_gather")         \
     X(REDUCE_SCATTER, "reduce_scatter") \
     X(ALL_REDUCE, "all_reduce")         \
-    X(ALL_TO_ALL, "all_to_all")
+    X(ALL_TO_ALL, "all_to_all")         \
+    X(BROADCAST, "broadcast")
 
 typedef enum {
 #define X(id, name) id,
@@ -143,7 +144,7 @@ Group node_group(const Machine *m, const Mesh *mesh, const Node *n);
 /* Which collective it is. */
 CollectiveKind node_collective(const Node *n);
 /* nbytes: of all_gather the gathered tensor, of reduce_scatter and all_reduce the one that is
- * reduced, of all_to_all what one rank holds. 0 for a single rank. */
+ * reduced, of all_to_all and broadcast what one rank holds. 0 for a single rank. */
 double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes);
 
 /* ---- what the files of this folder share ---- */

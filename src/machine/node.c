@@ -162,8 +162,11 @@ static double communication_sec(const Machine *m, const Mesh *mesh, const Node *
 {
     CollectiveKind kind = node_collective(n);
     double in = (double)type_nbytes(&n->in[0]->type), out = (double)type_nbytes(&n->out[0]->type);
-    double nbytes[NCOLLECTIVE] = {
-        [ALL_GATHER] = out, [REDUCE_SCATTER] = in, [ALL_REDUCE] = in, [ALL_TO_ALL] = MAX(in, out)};
+    double nbytes[NCOLLECTIVE] = {[ALL_GATHER] = out,
+                                  [REDUCE_SCATTER] = in,
+                                  [ALL_REDUCE] = in,
+                                  [ALL_TO_ALL] = MAX(in, out),
+                                  [BROADCAST] = in};
     return collective_sec(m, kind, node_group(m, mesh, n), nbytes[kind]);
 }
 

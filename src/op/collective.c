@@ -7,6 +7,7 @@
  *   reduce_scatter_tensor    y = this rank's part along axis 0 of the reduced x
  *   all_to_all_single        y = what the ranks send to this one, by sizes along axis 0 (none:
  * equal)
+ *   broadcast                y = x of the rank whose place in the group is src
  *
  * `group` names the ranks: in a graph with a mesh by the axes that it spans, "tp,fsdp", major
  * first.
@@ -16,11 +17,11 @@
  * from each of the others, in the dtype of x, which is what the workspace holds: of n ranks (n - 1)
  * times the elements of a part, ceil(nelem(x) / n). Its own part it reads in x, the sum of an
  * element stays in a register, and the result is rounded once. all_reduce then sends its part to
- * the others, which receive it in the result itself. all_gather_into_tensor and all_to_all_single
- * receive in their result. A group of one rank needs nothing.
+ * the others, which receive it in the result itself. all_gather_into_tensor, all_to_all_single
+ * and broadcast receive in their result. A group of one rank needs nothing.
  *
- * A loop may cut each along axes other than 0, and all_reduce along any: every element is made of
- * the same ranks' elements in the same order, so bits are those of the whole.
+ * A loop may cut each along axes other than 0, all_reduce and broadcast along any: every element is
+ * made of the same ranks' elements in the same order, so bits are those of the whole.
  *
  * As a call each begins what the rank's comm does beside the kernels (exec/collective.c), and its
  * wait_tensor ends it. A program that has not joined the other ranks refuses to run it. */
@@ -49,6 +50,12 @@ static const AttrField scatter_attrs[] = {REDUCE_OP, SIZE, GROUP, {0}};
 static const AttrField all_to_all_attrs[] = {
     {.name = "output_split_sizes", .kind = ATTR_INTS},
     {.name = "input_split_sizes", .kind = ATTR_INTS},
+    GROUP,
+    {0},
+};
+
+static const AttrField broadcast_attrs[] = {
+    {.name = "src", .kind = ATTR_INT, .required = true},
     GROUP,
     {0},
 };
@@ -149,6 +156,17 @@ static int all_to_all_infer(const Graph *g, const Node *n, Type *out)
         fail_node(g, n, "input_split_sizes: expected sizes of sum %lld", (long long)out[0].dim[0]);
     if (n->attr[OUTPUT].i)
         out[0].dim[0] = total(g, n, &n->attr[OUTPUT], "output_split_sizes");
+    return 1;
+}
+
+static int broadcast_infer(const Graph *g, const Node *n, Type *out)
+{
+    int64_t src = n->attr[0].i, ranks = mesh_ranks(graph_mesh(g), n);
+    if (src < 0 || (ranks && src >= ranks))
+        fail_node(
+            g, n, "src: expected a place in group \"%s\"%s, found %lld", text_attr(n, "group"),
+            ranks ? arena_printf(g->a, ", 0 to %lld", (long long)ranks - 1) : "", (long long)src);
+    out[0] = n->in[0]->type;
     return 1;
 }
 
@@ -314,3 +332,5 @@ RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced ove
       factors_inner, reduce_kernels)
 RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
       "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, factors_inner, move_kernels)
+RULES(broadcast, "y = x of the group's rank src", "f32[4, 6] src=0 group=\"0\"", broadcast_attrs,
+      broadcast_infer, factors_elementwise, move_kernels)

@@ -269,6 +269,16 @@ static Phase phase_of(const Node *n)
     return n->phase == LOSS ? FORWARD : n->phase;
 }
 
+/* Whether this rank is the one that sends; without a mesh that is not known. */
+static bool is_source(const Mesh *mesh, const Node *n)
+{
+    int axes[MAX_MESH], naxes = mesh ? group_axes(mesh, group_of(&(Sent){.node = n}), axes) : -1;
+    int64_t place = 0;
+    for (int i = 0; i < naxes; i++)
+        place = place * mesh->size[axes[i]] + mesh->at[axes[i]];
+    return naxes >= 0 && place == n->attr[attr_index(n->op, "src")].i;
+}
+
 /* Bytes that this rank receives in one call. */
 static double received(const Mesh *mesh, const Node *n)
 {
@@ -278,6 +288,7 @@ static double received(const Mesh *mesh, const Node *n)
     case ALL_GATHER: return out - in;
     case REDUCE_SCATTER: return in - out;
     case ALL_REDUCE: return 2 * in * others;
+    case BROADCAST: return is_source(mesh, n) ? 0 : out;
     default: return out * others;
     }
 }

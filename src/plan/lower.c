@@ -168,7 +168,8 @@ static void emit_moves(Lower *l, const Frame *f, const Node *from, const Move *m
 
 static bool gathers(const Node *n)
 {
-    return node_is(n, OP_all_gather_into_tensor) || node_is(n, OP_all_to_all_single);
+    return node_is(n, OP_all_gather_into_tensor) || node_is(n, OP_all_to_all_single) ||
+           node_is(n, OP_broadcast);
 }
 
 /* A parameter in the dtype of computation counts as one, as what is gathered of it; a copy in
