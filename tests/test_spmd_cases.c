@@ -151,6 +151,22 @@ static const Shard cases[] = {
      .ranks = "spmd,remat",
      .mesh = "fsdp=2",
      .rule = {"w=1:fsdp"}},
+    {.name = "a transpose of a parameter's part in microbatches that see both",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 3] batch, %w: f64[4, 6] param \"w\") {\n"
+             "  %a: f64[2, 6], %b: f64[2, 6] = split(%w, split_sizes=[2, 2])  forward\n"
+             "  %s = view(%b, size=[4, 3])  forward\n"
+             "  %t = t(%s)  forward\n"
+             "  %y = mm(%x, %t)  forward\n"
+             "  %z = mm(%y, %s)  forward\n"
+             "  %u = tanh(%z)  forward\n"
+             "  %l = sum(%u)  loss\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad,accumulate,canonicalize,cse,dce",
+     .accumulate = 2,
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2"},
     {.name = "batch inputs of different rows where tp alone cuts",
      .text = "tenon 1\n"
              "graph g(%x: f64[8, 6] batch, %z: f64[3, 6] batch, %w: f64[4, 6] param "

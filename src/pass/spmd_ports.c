@@ -102,24 +102,52 @@ static bool views_parameter(const Gathered *p, const Value *v)
     return is_gathered(p, v);
 }
 
+static bool is_read(const Graph *body, const Value *v)
+{
+    EACH_NODE(m, body)
+        for (int i = 0; i < m->nin; i++)
+            if (m->in[i] == v)
+                return true;
+    return graph_is_output(body, v);
+}
+
+static bool port_is_read(const Node *n, const PortIn *p)
+{
+    EACH_BODY(t, n)
+        if (p->at[t] >= 0 && is_read(n->region->body[t], n->region->body[t]->in[p->at[t]].v))
+            return true;
+    return false;
+}
+
+/* Has bodies make the view that they see through the port. */
+static void sink_view(Graph *g, Node *n, PortIn port)
+{
+    Value *v = n->in[port.arg], *seen[NBODY];
+    see_whole(g, n, v->def->in[0], seen);
+    EACH_BODY(t, n) {
+        Graph *body = n->region->body[t];
+        if (port.at[t] < 0)
+            continue;
+        Build b = build_like(body, body->first, v->def);
+        b.phase = FORWARD; /* what reads the view there may be of any phase */
+        Node *m = emit_like(&b, v->def, &seen[t], NULL, "");
+        replace_in(body, body->in[port.at[t]].v, m->out[v->index]);
+    }
+}
+
 /* Views of parameters go from before the loop into the bodies that read them, so that what they
- * need is gathered there. */
+ * need is gathered there. A view of a view that is seen too gives its port readers again. */
 static void sink_views(Graph *g, const Gathered *p, Node *n)
 {
-    for (int j = 0; j < n->region->nin; j++) { /* ports are added while it runs */
-        const PortIn port = n->region->in[j];
-        Value *v = port.kind == PORT_WHOLE ? n->in[port.arg] : NULL, *seen[NBODY];
-        if (!v || !views_parameter(p, v))
-            continue;
-        see_whole(g, n, v->def->in[0], seen);
-        EACH_BODY(t, n) {
-            Graph *body = n->region->body[t];
-            if (port.at[t] < 0)
+    for (bool again = true; again;) {
+        again = false;
+        for (int j = 0; j < n->region->nin; j++) { /* ports are added while it runs */
+            const PortIn port = n->region->in[j];
+            if (port.kind != PORT_WHOLE || !views_parameter(p, n->in[port.arg]) ||
+                !port_is_read(n, &port))
                 continue;
-            Build b = build_like(body, body->first, v->def);
-            b.phase = FORWARD; /* what reads the view there may be of any phase */
-            Node *m = emit_like(&b, v->def, &seen[t], NULL, "");
-            replace_in(body, body->in[port.at[t]].v, m->out[v->index]);
+            sink_view(g, n, port);
+            again = true;
         }
     }
 }
