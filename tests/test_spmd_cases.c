@@ -193,7 +193,7 @@ static const Shard cases[] = {
      .ranks = "spmd,remat",
      .mesh = "fsdp=2",
      .reshard = "never",
-     .gathers = 2},
+     .gathers = 3},
     {.name = "a gradient that is the last rows of a product",
      .text = PRODUCT(2, 12),
      .mesh = "fsdp=4"},
