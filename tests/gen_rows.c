@@ -226,10 +226,18 @@ static Known *weighted_sum(Rows *r, Known *k)
     return emit_one(r->x, "sum", emit_two(r->x, "mul", k, param(r->x, 1, &n), NOATTRS), NOATTRS);
 }
 
+/* Logits of an odd vocabulary, whose table has a row for each token, as a tied embedding has. */
+static Known *head(Rows *r, Known *k)
+{
+    Gen *x = r->x;
+    Known *table = param(x, 2, (int64_t[]){3 + 2 * rng_below(x->rng, 3), last_dim(k)});
+    return emit_two(x, "mm", matrix(x, k), emit_one(x, "t", table, NOATTRS), NOATTRS);
+}
+
 static Known *cross_entropy(Rows *r, Known *k)
 {
     Gen *x = r->x;
-    k = matrix(x, k);
+    k = r->formed && rng_chance(x->rng, 0.5) ? head(r, k) : matrix(x, k);
     int64_t n = k->v->type.dim[0], v = last_dim(k);
     if (n % r->b)
         return NULL;
