@@ -167,6 +167,21 @@ static const Shard cases[] = {
      .accumulate = 2,
      .ranks = "spmd,remat",
      .mesh = "fsdp=2"},
+    {.name = "microbatches that see what is computed of a padded parameter's view",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 6] batch, %w: f64[5, 6] param \"w\") {\n"
+             "  %s = slice(%w, dim=0, start=1, end=4)  forward\n"
+             "  %t = t(%s)  forward\n"
+             "  %a = gelu(%t)  forward\n"
+             "  %y = mm(%x, %a)  forward\n"
+             "  %u = tanh(%y)  forward\n"
+             "  %l = sum(%u)  loss\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad,accumulate,canonicalize,cse,dce",
+     .accumulate = 2,
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2"},
     {.name = "batch inputs of different rows where tp alone cuts",
      .text = "tenon 1\n"
              "graph g(%x: f64[8, 6] batch, %z: f64[3, 6] batch, %w: f64[4, 6] param "

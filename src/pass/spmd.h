@@ -57,7 +57,7 @@ typedef struct Side {
 
 /* ---- spmd.c ---- */
 Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
-bool side_data_axis(const Spmd *x, int c); /* c cuts the batch, in more than one part */
+bool side_data_axis(const Spmd *x, int c);  /* c cuts the batch, in more than one part */
 /* m stands for n: it runs after what stands for the nodes that n runs after. */
 void side_order(Side *s, const Node *n, Node *m);
 void side_rewrite(Side *s); /* emits all nodes of s->from */
