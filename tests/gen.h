@@ -67,6 +67,8 @@ Gen *gen_graph(Arena *a, Library *lib, Rng *rng, int nodes, bool smooth);
 
 /* A graph over *rows rows of batch inputs, with a loss that is a sum over them. */
 Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows);
+/* The same, with weights that are formed of parameters alone, and tables of odd vocabularies. */
+Gen *gen_formed(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows);
 
 /* ---- gen_offload.c ---- */
 

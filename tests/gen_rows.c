@@ -9,7 +9,8 @@ enum { MOST_SIZE = 400 };
 
 typedef struct Rows {
     Gen *x;
-    int64_t b; /* rows */
+    int64_t b;   /* rows */
+    bool formed; /* weights are formed of parameters */
     Known *seed, *step;
 } Rows;
 
@@ -90,10 +91,32 @@ static Known *binary(Rows *r, Known *k)
     return emit_two(r->x, ops[rng_below(r->x->rng, LEN(ops))], k, w, NOATTRS);
 }
 
+/* A weight that the forward forms of parameters alone: normed, scaled, a product of narrow ones. */
+static Known *formed_weight(Rows *r, int64_t n, int64_t m)
+{
+    Gen *x = r->x;
+    const AttrArg *rows =
+        ATTRS(A_INTS("dim", 1, (int64_t[]){rng_below(x->rng, 2)}), A_BOOL("keepdim", 1));
+    Known *w = part_of_param(x, 2, (int64_t[]){n, m});
+    switch (rng_below(x->rng, 6)) {
+    case 0: return unary(r, w);
+    case 1: return emit_one(x, "_softmax", w, ATTRS(A_INT("dim", rng_below(x->rng, 2))));
+    case 2: return emit_two(x, "mul", unary(r, w), emit_one(x, "sum", w, rows), NOATTRS);
+    case 3: return emit_two(x, "add", w, unary(r, param(x, 1, &m)), NOATTRS);
+    case 4: return emit_one(x, "t", unary(r, emit_one(x, "t", w, NOATTRS)), NOATTRS);
+    default:
+        return emit_two(x, "add", w,
+                        emit_two(x, "mm", param(x, 2, (int64_t[]){n, 2}),
+                                 unary(r, param(x, 2, (int64_t[]){2, m})), NOATTRS),
+                        NOATTRS);
+    }
+}
+
 static Known *linear(Rows *r, Known *k)
 {
     int64_t n = last_dim(k), m = 1 + rng_below(r->x->rng, 6);
-    Known *w = part_of_param(r->x, 2, (int64_t[]){n, m});
+    Known *w = r->formed && rng_chance(r->x->rng, 0.5) ? formed_weight(r, n, m)
+                                                       : part_of_param(r->x, 2, (int64_t[]){n, m});
     k = matrix(r->x, k);
     if (rng_chance(r->x->rng, 0.5))
         return emit_two(r->x, "mm", k, w, NOATTRS);
@@ -203,10 +226,18 @@ static Known *weighted_sum(Rows *r, Known *k)
     return emit_one(r->x, "sum", emit_two(r->x, "mul", k, param(r->x, 1, &n), NOATTRS), NOATTRS);
 }
 
+/* Logits of an odd vocabulary, whose table has a row for each token, as a tied embedding has. */
+static Known *head(Rows *r, Known *k)
+{
+    Gen *x = r->x;
+    Known *table = param(x, 2, (int64_t[]){3 + 2 * rng_below(x->rng, 3), last_dim(k)});
+    return emit_two(x, "mm", matrix(x, k), emit_one(x, "t", table, NOATTRS), NOATTRS);
+}
+
 static Known *cross_entropy(Rows *r, Known *k)
 {
     Gen *x = r->x;
-    k = matrix(x, k);
+    k = r->formed && rng_chance(x->rng, 0.5) ? head(r, k) : matrix(x, k);
     int64_t n = k->v->type.dim[0], v = last_dim(k);
     if (n % r->b)
         return NULL;
@@ -232,12 +263,12 @@ static Known *layer(Rows *r, Known *k)
     return gen_within(y, 1, -1) ? y : emit_one(r->x, "tanh", y, NOATTRS);
 }
 
-Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows)
+static Gen *make(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows, bool formed)
 {
     Gen *x = NEW(a, Gen);
     *x = (Gen){.a = a, .rng = rng, .lib = lib, .smooth = true};
     x->b = (Build){.g = graph_new(a, "rows")};
-    Rows r = {.x = x, .b = *rows = 2 + rng_below(rng, 6)};
+    Rows r = {.x = x, .b = *rows = 2 + rng_below(rng, 6), .formed = formed};
     Known *loss = NULL, *k = linear(&r, batch(&r, F64, 2, 1 + rng_below(rng, 6), 0, -1, 1));
     while (x->b.g->nnode < nodes || !loss) {
         k = layer(&r, k);
@@ -251,4 +282,14 @@ Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows)
     }
     graph_output(x->b.g, loss->v, ROLE_LOSS, NULL);
     return x;
+}
+
+Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows)
+{
+    return make(a, lib, rng, nodes, rows, false);
+}
+
+Gen *gen_formed(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows)
+{
+    return make(a, lib, rng, nodes, rows, true);
 }

@@ -45,8 +45,9 @@ Tensor **fleet_read(const Fleet *t, Arena *a); /* outputs by rank and output */
 
 /* Copies of the graphs, in which ranks talk through the host's memory: for the emulated device. */
 Ranks ranks_staged(const Ranks *r);
-/* Such copies in which what a forward has is offloaded, each value with that chance. */
-Ranks ranks_offloaded(const Ranks *r, uint64_t seed, double chance);
+/* Such copies in which what a forward has is offloaded, each value with that chance. reshard: with
+ * which the graphs were made. */
+Ranks ranks_offloaded(const Ranks *r, const char *reshard, uint64_t seed, double chance);
 /* One run by the references. */
 Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in);
 

@@ -297,11 +297,13 @@ static void draw_offload(Graph *g, Rng *rng, double chance)
     }
 }
 
-static Ranks staged(const Ranks *r, const char *passes, uint64_t seed, double chance)
+static Ranks staged(const Ranks *r, const char *passes, const char *reshard, uint64_t seed,
+                    double chance)
 {
     PassOptions o = pass_defaults();
     Ranks x = *r;
     o.backend = "emulated";
+    o.reshard = reshard;
     x.g = NEWN(r->a, Graph *, r->n);
     for (int j = 0; j < r->n; j++) {
         Rng rng = {seed, 0};
@@ -314,12 +316,12 @@ static Ranks staged(const Ranks *r, const char *passes, uint64_t seed, double ch
 
 Ranks ranks_staged(const Ranks *r)
 {
-    return staged(r, "stage", 0, 0);
+    return staged(r, "stage", NULL, 0, 0);
 }
 
-Ranks ranks_offloaded(const Ranks *r, uint64_t seed, double chance)
+Ranks ranks_offloaded(const Ranks *r, const char *reshard, uint64_t seed, double chance)
 {
-    return staged(r, "stage,offload", seed, chance);
+    return staged(r, "stage,offload", reshard, seed, chance);
 }
 
 Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in)

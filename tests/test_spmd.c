@@ -145,7 +145,7 @@ static void compare_planned(Trial *t, Tensor *const *in, Tensor *const *out)
     bool two = rng_chance(&t->rng, 0.5);
     bool moves = two && t->step && rng_chance(&t->rng, 0.7);
     uint64_t seed = (uint64_t)rng_below(&t->rng, 1 << 30);
-    Ranks r = moves ? ranks_offloaded(&t->ranks, seed, rng_uniform(&t->rng))
+    Ranks r = moves ? ranks_offloaded(&t->ranks, t->o.reshard, seed, rng_uniform(&t->rng))
               : two ? ranks_staged(&t->ranks)
                     : t->ranks;
     t->done->offloaded += moves;

@@ -151,6 +151,37 @@ static const Shard cases[] = {
      .ranks = "spmd,remat",
      .mesh = "fsdp=2",
      .rule = {"w=1:fsdp"}},
+    {.name = "a transpose of a parameter's part in microbatches that see both",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 3] batch, %w: f64[4, 6] param \"w\") {\n"
+             "  %a: f64[2, 6], %b: f64[2, 6] = split(%w, split_sizes=[2, 2])  forward\n"
+             "  %s = view(%b, size=[4, 3])  forward\n"
+             "  %t = t(%s)  forward\n"
+             "  %y = mm(%x, %t)  forward\n"
+             "  %z = mm(%y, %s)  forward\n"
+             "  %u = tanh(%z)  forward\n"
+             "  %l = sum(%u)  loss\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad,accumulate,canonicalize,cse,dce",
+     .accumulate = 2,
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2"},
+    {.name = "microbatches that see what is computed of a padded parameter's view",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 6] batch, %w: f64[5, 6] param \"w\") {\n"
+             "  %s = slice(%w, dim=0, start=1, end=4)  forward\n"
+             "  %t = t(%s)  forward\n"
+             "  %a = gelu(%t)  forward\n"
+             "  %y = mm(%x, %a)  forward\n"
+             "  %u = tanh(%y)  forward\n"
+             "  %l = sum(%u)  loss\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad,accumulate,canonicalize,cse,dce",
+     .accumulate = 2,
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2"},
     {.name = "batch inputs of different rows where tp alone cuts",
      .text = "tenon 1\n"
              "graph g(%x: f64[8, 6] batch, %z: f64[3, 6] batch, %w: f64[4, 6] param "
@@ -177,7 +208,7 @@ static const Shard cases[] = {
      .ranks = "spmd,remat",
      .mesh = "fsdp=2",
      .reshard = "never",
-     .gathers = 2},
+     .gathers = 3},
     {.name = "a gradient that is the last rows of a product",
      .text = PRODUCT(2, 12),
      .mesh = "fsdp=4"},

@@ -279,6 +279,8 @@ static void test_bits(void)
     EXPECT(same_file(&one, &dp, "model.safetensors"));
     EXPECT(same_file(&one, &fsdp, "model.safetensors"));
     EXPECT(same_file(&one, &fsdp, "optimizer.safetensors"));
+    /* held-out losses: of passes of all ranks' rows, and of a microbatch's */
+    EXPECT(dp.eval[6] > 0 && dp.eval[6] == fsdp.eval[6] && fabs(one.eval[6] - dp.eval[6]) <= 1e-5);
 }
 
 /* Rows that no rank has enough of, in a step, a microbatch and an evaluation. */

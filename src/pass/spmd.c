@@ -8,7 +8,8 @@
  * only: starts of slices and offsets; all else is the same on every rank. One walk: linear in the
  * nodes, times the ways to cut one.
  *
- * Sums over ranks have another order than on one rank, so that bits differ from one rank's. */
+ * Data axes keep the bits of one rank with a microbatch for each rank (spmd_choose.c); other sums
+ * over ranks have another order than on one rank, so that bits differ from one rank's. */
 #include "spmd.h"
 
 #include <string.h>
@@ -35,8 +36,30 @@ static void name_result(Side *s, const Value *old, Value *v)
         value_rename(s->to, v, old->name);
 }
 
-static void know_result(Side *s, const Node *n, const Value *v)
+bool side_data_axis(const Spmd *x, int c)
 {
+    return x->cuts[c].count > 1 && (x->kind[c] == AXIS_DP || x->kind[c] == AXIS_FSDP);
+}
+
+/* Whether n's result v, of that form, has rows of the batch, or sums over them, or neither. */
+static void know_batch(Side *s, const Node *n, const Value *v, const Cut *out)
+{
+    bool alone = true, sums = true;
+    for (int i = 0; i < n->nin; i++) {
+        const Known *k = side_known(s, n->in[i]);
+        alone &= k->alone;
+        sums &= k->alone || k->sums;
+    }
+    for (int c = 0; c < s->x->mesh->naxes && !alone; c++)
+        sums |= side_data_axis(s->x, c) && cut_is_partial(out[c]);
+    Known *k = side_known(s, v);
+    k->alone = alone;
+    k->sums = sums && !alone;
+}
+
+static void know_result(Side *s, const Node *n, const Value *v, const Cut *out)
+{
+    know_batch(s, n, v, out);
     if (!n->nin || !(n->op->view || n->op->identity || n->op->copy))
         return;
     Known from = *side_known(s, n->in[0]), *to = side_known(s, v);
@@ -73,7 +96,7 @@ static bool is_put_off(Side *s, const Node *n, const Strategy *t)
 static void put_off(Side *s, const Node *n, const Factors *f, const Strategy *t)
 {
     for (int k = 0; k < n->nout; k++) {
-        know_result(s, n, n->out[k]);
+        know_result(s, n, n->out[k], t->out[k]);
         form_add(s, n->out[k], t->out[k], NULL, NULL);
     }
     token_results(s, n, f);
@@ -93,7 +116,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
     side_order(s, n, out[0]->def);
     for (int k = 0; k < n->nout; k++) {
         name_result(s, n->out[k], out[k]);
-        know_result(s, n, n->out[k]);
+        know_result(s, n, n->out[k], t->out[k]);
         form_add(s, n->out[k], t->out[k], out[k], NULL);
     }
     token_results(s, n, f);
@@ -198,6 +221,7 @@ static void add_inputs(Side *s, const Sharding *in)
         s->to->in[i].column = p->column;
         Known *k = side_known(s, p->v);
         k->param = p->role == ROLE_PARAM;
+        k->alone = p->role == ROLE_PARAM || p->role == ROLE_SEED || p->role == ROLE_STEP;
         k->of = in[i];
         form_add(s, p->v, cut, v, NULL);
     }

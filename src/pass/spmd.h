@@ -35,6 +35,8 @@ enum { TOKEN_ROW, TOKEN_PLACE, NTOKEN };
 typedef struct Known {
     Have *have;             /* the one that its node made first */
     bool param;             /* a parameter, or one through casts and views */
+    bool alone;             /* it is made of parameters and constants, without the batch */
+    bool sums;              /* ... or of sums over rows of the batch, over all data ranks */
     Sharding of;            /* of a parameter: its own, of which held and stored are read */
     Cut token[NTOKEN];      /* along which axis the batch's rows lie, and the tokens of a row */
     const Sharding *wanted; /* in what form the optimizer or an output reads it; NULL: unknown */
@@ -55,6 +57,7 @@ typedef struct Side {
 
 /* ---- spmd.c ---- */
 Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
+bool side_data_axis(const Spmd *x, int c);  /* c cuts the batch, in more than one part */
 /* m stands for n: it runs after what stands for the nodes that n runs after. */
 void side_order(Side *s, const Node *n, Node *m);
 void side_rewrite(Side *s); /* emits all nodes of s->from */

@@ -3,7 +3,8 @@
  * An axis has a few ways to cut a node: as its operands are cut already, or as the optimizer wants
  * its results; along any factor, by tp along the tokens, where an operand is partial and has to be
  * reduced anyway (reduce-scatter); by passing on what is partial, where nothing has to be gathered
- * for that; or not at all. All combinations of the axes' ways that src/cut allows are priced, and
+ * for that; or not at all. On data axes ways that give other bits than one rank in microbatches are
+ * left out. All combinations of the axes' ways that src/cut allows are priced, and
  * the cheapest is taken: seconds to bring the operands there, by the steps that would be emitted;
  * the node's own seconds, shared by the ranks that cut it; and reducing what becomes partial, which
  * somebody will have to do. Of equal prices the first is taken. Linear in the combinations: ways to
@@ -188,6 +189,77 @@ static void find_ways(Search *x, int c)
     way_add(&x->ways[c], (NodeCut){.kind = NODE_WHOLE});
 }
 
+/* ---- the bits of one rank ---- */
+
+/* Whether axis c may cut n only so that sums have the order that they have on one rank in
+ * microbatches. Of these the loop's sums are added up before anything is computed with them, and
+ * products of what has no rows are whole. Not in loops: a body of microbatches would reduce in
+ * every iteration, and other numbers of microbatches have other bits anyway. */
+static bool keeps_order(const Search *x, int c)
+{
+    const Spmd *p = x->s->x;
+    return side_data_axis(p, c) && !p->draw && !x->s->loop && x->n->phase < OPTIMIZER;
+}
+
+static bool has_rows(const Search *x)
+{
+    for (int i = 0; i < x->n->nin; i++) {
+        const Known *k = side_known(x->s, x->n->in[i]);
+        if (!k->alone && !k->sums)
+            return true;
+    }
+    return false;
+}
+
+/* Whether axis c, which cuts n so, cuts sums over rows of the batch along another axis than 0
+ * although nobody wants that: a gradient's norm adds its rows up exactly, and parts of rows not. */
+static bool cuts_rows(Search *x, int c, const NodeCut *how)
+{
+    bool sums = false;
+    for (int i = 0; i < x->n->nin; i++)
+        sums |= side_known(x->s, x->n->in[i])->sums;
+    cut_fill(x->n, x->f, how, x->cut, x->cut + x->n->nin);
+    for (int k = 0; k < x->n->nout && sums; k++) {
+        Cut out = x->cut[x->n->nin + k];
+        const Sharding *wanted = side_known(x->s, x->n->out[k])->wanted;
+        if (out.kind == CUT_SLICE && out.axis && !(wanted && cut_equal(wanted->cut[c], out)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether n only moves what is partial, or adds sums up, as accumulate does within an iteration. */
+static bool passes_partial(const Node *n, const NodeCut *how)
+{
+    bool all = true;
+    for (int i = 0; i < n->nin; i++)
+        all &= (int)(how->partial >> MIN(i, 63) & 1);
+    return n->op->class == CLASS_MOVEMENT || n->op->copy ||
+           (n->op->class == CLASS_POINTWISE && n->nin > 1 && all);
+}
+
+static bool keeps_bits(Search *x, int c, const NodeCut *how)
+{
+    const Node *n = x->n;
+    if (how->kind == NODE_LINEAR)
+        return passes_partial(n, how);
+    if (how->kind != NODE_FACTOR || has_rows(x))
+        return true;
+    return x->f->factor[how->factor].kind == FACTOR_PARALLEL && n->op->class != CLASS_PRODUCT &&
+           n->op->class != CLASS_REDUCTION && !cuts_rows(x, c, how);
+}
+
+/* Of the ways of axis c only those that keep one rank's bits; whole is one of them. */
+static void drop_ways(Search *x, int c)
+{
+    Ways *w = &x->ways[c];
+    int count = 0;
+    for (int j = 0; j < w->count; j++)
+        if (!keeps_order(x, c) || keeps_bits(x, c, &w->way[j]))
+            w->way[count++] = w->way[j];
+    w->count = count;
+}
+
 /* ---- the price of a combination ---- */
 
 /* What is left open as INSIDE follows from the other axes that cut the same factor. */
@@ -357,6 +429,8 @@ Strategy *strategy_choose(Side *s, const Node *n, const Factors *f)
     x->best = strategy_room(s->tmp, n);
     for (int c = 0; c < s->x->mesh->naxes; c++)
         find_ways(x, c);
+    for (int c = 0; c < s->x->mesh->naxes; c++)
+        drop_ways(x, c);
     consider_all(x, s->x->mesh->naxes);
     if (!x->nlegal)
         fail_node(s->from, n, "cannot be run by the ranks of a mesh");

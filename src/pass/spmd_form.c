@@ -36,7 +36,8 @@ static bool is_avoided(const Side *s, const Known *k, const ReshardStep *step)
         int c = step->axes[j];
         MeshAxisKind kind = s->x->kind[c];
         bool moves = step->kind == RESHARD_GATHER || step->kind == RESHARD_EXCHANGE;
-        if (moves && (k->param ? k->of.held[c] : kind == AXIS_DP || kind == AXIS_FSDP))
+        bool data = (kind == AXIS_DP || kind == AXIS_FSDP) && !k->alone;
+        if (moves && (k->param ? k->of.held[c] : data))
             return true;
         if (step->kind == RESHARD_REDUCE && k->wanted && k->wanted->cut[c].kind == CUT_SLICE)
             return true;

@@ -1,7 +1,8 @@
-/* spmd_ports: what loops see of parameters that are gathered. Under --reshard always views of them
- * go from before a loop into the bodies that read them, so that what a view needs is gathered there
- * and dropped again; under never casts go before the loop, so that what they make is gathered once.
- * Linear in the nodes of bodies for each port. */
+/* spmd_ports: what loops see of parameters that are gathered. Under --reshard always views of them,
+ * and what is computed of views element by element, go from before a loop into the bodies that read
+ * them, so that what a view needs is gathered there and dropped again; under never casts go before
+ * the loop, so that what they make is gathered once. Linear in the nodes of bodies for each port.
+ */
 #include "spmd.h"
 
 #include <string.h>
@@ -92,34 +93,68 @@ static void hoist_casts(Graph *g, Arena *tmp, const Gathered *p, Node *n)
     }
 }
 
-/* Whether v is a view of a parameter that is gathered, perhaps of a cast of one. */
-static bool views_parameter(const Gathered *p, const Value *v)
+/* Whether v is made of a parameter that is gathered, element by element: a view, perhaps of a cast,
+ * or what is computed of one. A cast alone is not: it is made of the part that is stored. */
+static bool formed_of_parameter(const Gathered *p, const Value *v)
 {
-    if (!v->def || !v->def->op->view)
+    bool moved = false;
+    if (!v->def || v->def->op->copy)
         return false;
-    while (v->def && v->def->nin == 1 && (v->def->op->view || v->def->op->copy))
+    while (v->def && v->def->nin == 1 &&
+           (v->def->op->view || v->def->op->class == CLASS_POINTWISE)) {
+        moved |= v->def->op->view;
         v = v->def->in[0];
-    return is_gathered(p, v);
+    }
+    return moved && is_gathered(p, v);
 }
 
-/* Views of parameters go from before the loop into the bodies that read them, so that what they
- * need is gathered there. */
+static bool is_read(const Graph *body, const Value *v)
+{
+    EACH_NODE(m, body)
+        for (int i = 0; i < m->nin; i++)
+            if (m->in[i] == v)
+                return true;
+    return graph_is_output(body, v);
+}
+
+static bool port_is_read(const Node *n, const PortIn *p)
+{
+    EACH_BODY(t, n)
+        if (p->at[t] >= 0 && is_read(n->region->body[t], n->region->body[t]->in[p->at[t]].v))
+            return true;
+    return false;
+}
+
+/* Has bodies make what they see through the port. */
+static void sink_view(Graph *g, Node *n, PortIn port)
+{
+    Value *v = n->in[port.arg], *seen[NBODY];
+    see_whole(g, n, v->def->in[0], seen);
+    EACH_BODY(t, n) {
+        Graph *body = n->region->body[t];
+        if (port.at[t] < 0)
+            continue;
+        Build b = build_like(body, body->first, v->def);
+        b.phase = FORWARD; /* what reads the view there may be of any phase */
+        Node *m = emit_like(&b, v->def, &seen[t], NULL, "");
+        replace_in(body, body->in[port.at[t]].v, m->out[v->index]);
+    }
+}
+
+/* What is formed of views of parameters goes from before the loop into the bodies that read it, so
+ * that what views need is gathered there. A view of a view that is seen too gives its port readers
+ * again. */
 static void sink_views(Graph *g, const Gathered *p, Node *n)
 {
-    for (int j = 0; j < n->region->nin; j++) { /* ports are added while it runs */
-        const PortIn port = n->region->in[j];
-        Value *v = port.kind == PORT_WHOLE ? n->in[port.arg] : NULL, *seen[NBODY];
-        if (!v || !views_parameter(p, v))
-            continue;
-        see_whole(g, n, v->def->in[0], seen);
-        EACH_BODY(t, n) {
-            Graph *body = n->region->body[t];
-            if (port.at[t] < 0)
+    for (bool again = true; again;) {
+        again = false;
+        for (int j = 0; j < n->region->nin; j++) { /* ports are added while it runs */
+            const PortIn port = n->region->in[j];
+            if (port.kind != PORT_WHOLE || !formed_of_parameter(p, n->in[port.arg]) ||
+                !port_is_read(n, &port))
                 continue;
-            Build b = build_like(body, body->first, v->def);
-            b.phase = FORWARD; /* what reads the view there may be of any phase */
-            Node *m = emit_like(&b, v->def, &seen[t], NULL, "");
-            replace_in(body, body->in[port.at[t]].v, m->out[v->index]);
+            sink_view(g, n, port);
+            again = true;
         }
     }
 }
