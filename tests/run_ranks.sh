@@ -142,6 +142,31 @@ ok "seeds are those of the files" [ "$(integers "$dir/seeded.out1")" = ' 5 4 ' ]
 gives 0 '' run "$dir"/seeded.[01].tn --inputs "$dir/seeded.in%r" --outputs "$dir/seeded.out%r" --seed 7
 ok "--seed goes to all ranks" [ "$(integers "$dir/seeded.out1")" = ' 7 7 ' ]
 
+# apart RANK N: ranks whose vectors are of different lengths; sums over them match all the same.
+apart() {
+    cat <<END
+tenon 1
+graph apart mesh(dp=2) at($1) (%x: f32[$2]) {
+  %o: f32[$2] = mul(%x, %x)  forward
+  %so: f32[] = sum(%o)  forward
+  %a: f32[] = all_reduce(%so, reduce_op="sum", group="dp")  forward
+  %aw: f32[] = wait_tensor(%a, %so)  forward
+  %t: f32[$2] = exp(%x)  forward
+  %st: f32[] = sum(%t)  forward
+  %b: f32[] = all_reduce(%st, reduce_op="max", group="dp")  forward
+  %bw: f32[] = wait_tensor(%b, %st)  forward
+  return %o, %aw, %bw
+}
+END
+    # shellcheck disable=SC2046
+    tensors "$dir/apart.in$1" '{"x":{"dtype":"F32","shape":['$2'],"data_offsets":[0,'$((4 * $2))']}}' \
+        "$(printf '\\000%.0s' $(seq $((4 * $2))))"
+}
+apart 0 1 >"$dir/apart.0.tn"
+apart 1 999 >"$dir/apart.1.tn"
+gives 0 '' run "$dir"/apart.[01].tn --inputs "$dir/apart.in%r" --outputs "$dir/apart.out%r"
+ok "one order: the largest sum of 1 and of 999" [ "$(floats "$dir/apart.out0" | tr -s ' \n' ' ')" = ' 0 0 999 ' ]
+
 # What opt has cut runs on the parts that ranks have: of a batch of ones, rows of 1, 1, 2 and 2.
 cat >"$dir/whole.tn" <<END
 tenon 1
