@@ -70,6 +70,42 @@ foreign table 'CSV, a table' ''
 awk 'BEGIN { print "id\ttext" } { printf "%d\t%s\n", NR, $0 }' plain.txt >"it's.tsv"
 gives 1 "TSV, a table" train demo --data "it's.tsv" --steps 1 --batch-size 2 --seq-len 8 --out run
 ok "a path is quoted" grep -qF "<'it'\\''s.tsv' >'it'\\''s.txt'" err
+
+# found FILE WHAT FIRST: what it is called, and the first line of what its command makes.
+found() {
+    gives 1 "$1: expected text, found $2" tokenize "$1" -o tokens.bin
+    sed -n 's/^  text of it makes: //p' err >command.sh
+    if command -v "$(cut -d ' ' -f 1 command.sh)" >/dev/null; then
+        sh command.sh
+        ok "$1: $(cat command.sh): expected the line: $3" [ "$(head -1 "$(sed 's/.*>//' command.sh)")" = "$3" ]
+    fi
+}
+first=$(head -1 plain.txt)
+sed 's/.*/"&"/' plain.txt >strings.jsonl
+found strings.jsonl 'JSON Lines' "$first"
+awk '{ printf "[%d, \"%s\"]\n", NR, $0 }' plain.txt >arrays.ndjson
+found arrays.ndjson 'JSON Lines' "$first"
+awk '{ printf "{\n  \"id\": \"%d\",\n  \"my text\": \"%s\"\n}\n", NR, $0 }' plain.txt >pretty
+found pretty 'JSON, object after object' "$first"
+awk '{ printf "{\"id\": \"%d\", \"it'"'"'s\": \"%s\"}\n", NR, $0 }' plain.txt >key.jsonl
+found key.jsonl 'JSON Lines' "$first"
+awk '{ printf "{\"OUT\": \"%s\"}\n", $0 }' plain.txt >"out.jsonl"
+found out.jsonl 'JSON Lines' "$first"
+# object RECORDS: an object whose member has records of text.
+object() { awk -v n="$1" 'BEGIN { printf "{\"version\": \"1\", \"data\": [" }
+    { line[NR] = $0 } END { while (i++ < n) printf "%s{\"story\": \"%s\"}", (i > 1 ? ", " : ""), line[(i - 1) % NR + 1]; print "]}" }' plain.txt; }
+object 40 >one
+found one JSON "$first"
+object 4000 >large.json # longer than is looked at
+found large.json JSON "$first"
+awk 'BEGIN { print "id;my story" } { printf "%d;%s\n", NR, $0 }' plain.txt >semicolon.csv
+found semicolon.csv 'CSV, a table' "$first"
+awk '{ printf "good\t%s\n\n", $0 }' plain.txt >bare.tsv
+found bare.tsv 'TSV, a table' "$first"
+awk '{ printf "\"%s\",%d\n", $0, NR }' plain.txt >bare.csv
+found bare.csv 'CSV, a table' "$first"
+awk 'BEGIN { print "id\tname\tstory" } { printf "%d\tx\t%s\n", NR, $0 }' plain.txt >columns
+found columns 'TSV, a table' "$first"
 gives 1 'standard input: expected text, found gzip' tokenize - -o tokens.bin <a.gz
 gives 1 'gzip -dc FILE >FILE.txt' tokenize - -o tokens.bin <a.gz
 
@@ -82,7 +118,16 @@ gives 1 'JSON Lines' train bytes --data lines --steps 1 --batch-size 2 --seq-len
 { echo 'So, he said, and went,'; echo 'on, as he did, before,'; echo 'and, so, on,'; words 20; } >commas.txt
 { echo '[a stage direction]'; words 20; } >brackets.txt
 printf '#include <stdio.h>\nint main(void) { return 0; }\n\n/* %s */\n' "$(words 20)" >code.c
-for file in braces.txt commas.txt brackets.txt code.c; do
+words 1000 | sed 's/^the line/word\t&/' >tabs.txt
+{ printf 'word\tmeaning\n'; cat tabs.txt; } >named.txt
+seq 1000 | sed 's/.*/&,&,&/' >commas_numbers.txt
+seq 1000 >numbers.jsonl
+words 40 >prose.jsonl
+{ echo '"So," he said, "it is."'; words 20; } >quotes.jsonl
+{ echo '{"a": "b"}'; words 20; } >object_first.txt
+{ echo '[1] a note'; words 20; } >notes.txt
+for file in braces.txt commas.txt brackets.txt code.c tabs.txt named.txt commas_numbers.txt numbers.jsonl prose.jsonl \
+    quotes.jsonl object_first.txt notes.txt; do
     gives 0 '' eval demo --data $file
     gives 0 '' tokenize $file -o tokens.bin
 done

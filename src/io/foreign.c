@@ -1,15 +1,16 @@
 /* foreign: files that are no text, but hold some: compressed, in tables, in JSON, in other
  * encodings. Taken as text, their braces, commas and codes would be learned. They are recognised by
- * what they begin with; tables of commas by their records, or by their name. The message has the
- * command that makes text of them. Constant: only the first bytes are looked at. */
+ * what they begin with, JSON and tables also by their name; without one, only where nothing else is
+ * likely. The message has the command that makes text of them. Constant: only the first bytes are
+ * looked at. */
 #include "io.h"
 
 #include <ctype.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-/* In commands IN is the file, OUT what it would be called as text. */
 static const struct {
     int at, len;
     const char *magic, *what, *how;
@@ -57,6 +58,12 @@ typedef struct Head {
     size_t n;
 } Head;
 
+/* A command that makes text: a line in which IN is the file, OUT what it would be called as text,
+ * ARG a word of its own. */
+typedef struct How {
+    const char *line, *arg;
+} How;
+
 static bool has_suffix(const Head *h, const char *suffix)
 {
     size_t n = strlen(h->path), k = strlen(suffix);
@@ -65,19 +72,34 @@ static bool has_suffix(const Head *h, const char *suffix)
 
 /* ---- commands ---- */
 
-/* A word as a shell reads it. */
-static const char *shell_word(Arena *a, const char *text)
+/* A word as a shell reads it, in quotes. */
+static const char *quoted(Arena *a, const char *text)
 {
     Buf b = {.a = a};
-    if (*text &&
-        !text[strspn(text,
-                     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+=@%-")])
-        return text;
     buf_printf(&b, "'");
     for (; *text; text++)
         buf_printf(&b, *text == '\'' ? "'\\''" : "%c", *text);
     buf_printf(&b, "'");
     return b.text;
+}
+
+/* The same, in quotes where it needs them. */
+static const char *shell_word(Arena *a, const char *text)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+=@%-";
+    return *text && !text[strspn(text, plain)] ? text : quoted(a, text);
+}
+
+/* A text in double quotes, as jq and Python read it; NULL where it is not UTF-8. */
+static const char *string_literal(Arena *a, const char *text, size_t n)
+{
+    json_t *o = json_stringn(text, n);
+    char *literal = o ? json_dumps(o, JSON_ENCODE_ANY) : NULL;
+    const char *copy = literal ? arena_strdup(a, literal) : NULL;
+    free(literal);
+    json_decref(o);
+    return copy;
 }
 
 /* The path with another end. */
@@ -90,28 +112,44 @@ static const char *text_path(const Head *h)
     return arena_printf(h->a, text ? "%.*s.utf8.txt" : "%.*s.txt", stem, h->path);
 }
 
-/* A command with IN and OUT as they are. */
-static const char *command(const Head *h, const char *how)
+/* A command with IN, OUT and ARG as they are: what stands for them is not looked at again. */
+static const char *command(const Head *h, const How *how)
 {
     bool standard = !strcmp(h->path, "standard input");
-    const char *in = standard ? "FILE" : shell_word(h->a, h->path);
-    const char *out = standard ? "FILE.txt" : shell_word(h->a, text_path(h));
+    const struct {
+        const char *word, *text;
+    } words[] = {{"IN", standard ? "FILE" : shell_word(h->a, h->path)},
+                 {"OUT", standard ? "FILE.txt" : shell_word(h->a, text_path(h))},
+                 {"ARG", how->arg ? how->arg : ""}};
     Buf b = {.a = h->a};
-    buf_printf(&b, "%s", "");
-    while (*how) {
-        bool is_in = !strncmp(how, "IN", 2), is_out = !strncmp(how, "OUT", 3);
-        if (is_in || is_out)
-            buf_printf(&b, "%s", is_in ? in : out);
+    for (const char *s = how->line; *s;) {
+        int k = 0;
+        while (k < LEN(words) && strncmp(s, words[k].word, strlen(words[k].word)) != 0)
+            k++;
+        if (k < LEN(words))
+            buf_add(&b, words[k].text);
         else
-            buf_printf(&b, "%c", *how);
-        how += is_in ? 2 : is_out ? 3 : 1;
+            buf_addn(&b, s, 1);
+        s += k < LEN(words) ? strlen(words[k].word) : 1;
     }
     return b.text;
 }
 
 /* ---- JSON ---- */
 
-/* The key of the longest text. */
+/* How much text a value has: that of all elements, or of the member that has most. */
+static size_t text_length(const json_t *v)
+{
+    size_t sum = json_is_string(v) ? json_string_length(v) : 0;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        sum += text_length(json_array_get(v, i));
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)v, key, value) sum = MAX(sum, text_length(value));
+    return sum;
+}
+
+/* The key of the value with most text; NULL: there is no text. */
 static const char *longest_text(const json_t *o)
 {
     const char *best = NULL, *key;
@@ -119,8 +157,9 @@ static const char *longest_text(const json_t *o)
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)o, key, value)
     {
-        if (json_is_string(value) && json_string_length(value) >= most) {
-            most = json_string_length(value);
+        size_t n = text_length(value);
+        if (n && n >= most) {
+            most = n;
             best = key;
         }
     }
@@ -132,12 +171,22 @@ static bool has_text(const json_t *o, const char *key)
     return json_is_string(json_object_get(o, key));
 }
 
-/* What gives the text of an object such as this one, as jq says it. */
-static const char *jq_of(Arena *a, const json_t *o)
+/* A member, as jq says it. */
+static const char *jq_key(Arena *a, const char *key)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    bool is_plain = *key && !isdigit((unsigned char)*key) && !key[strspn(key, plain)];
+    return is_plain ? arena_printf(a, ".%s", key)
+                    : arena_printf(a, ".[%s]", string_literal(a, key, strlen(key)));
+}
+
+static const char *jq_of(Arena *a, const json_t *v, int depth);
+
+static const char *jq_of_object(Arena *a, const json_t *o, int depth)
 {
     const char *key = has_text(o, "text") ? "text" : has_text(o, "content") ? "content" : NULL;
     if (key)
-        return arena_printf(a, ".%s", key);
+        return jq_key(a, key);
     if (json_is_array(json_object_get(o, "messages")))
         return ".messages[].content";
     if (json_is_array(json_object_get(o, "conversations")))
@@ -147,9 +196,35 @@ static const char *jq_of(Arena *a, const json_t *o)
     if (has_text(o, "prompt") && has_text(o, "completion"))
         return ".prompt, .completion";
     key = longest_text(o);
-    bool plain =
-        key && strspn(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") == strlen(key);
-    return plain ? arena_printf(a, ".%s", key) : ".text";
+    if (!key)
+        return ".. | strings";
+    const json_t *value = json_object_get(o, key);
+    const char *name = jq_key(a, key), *rest = jq_of(a, value, depth + 1);
+    if (json_is_string(value))
+        return name;
+    return arena_printf(a, "%s%s%s", name, *rest == '.' && rest[1] == '[' ? "" : " | ",
+                        *rest == '.' && rest[1] == '[' ? rest + 1 : rest);
+}
+
+/* What gives the text of values such as this one, as jq says it. */
+static const char *jq_of(Arena *a, const json_t *v, int depth)
+{
+    enum { MOST_DEPTH = 8 };
+    if (json_is_string(v))
+        return ".";
+    if (depth > MOST_DEPTH || (!json_is_object(v) && !json_is_array(v)))
+        return ".. | strings";
+    if (json_is_object(v))
+        return jq_of_object(a, v, depth);
+    size_t n = json_array_size(v), nested = 0, text = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_array_get(v, i);
+        nested += json_is_object(x) || json_is_array(x);
+        text += json_is_string(x);
+    }
+    if (nested && nested == n)
+        return arena_printf(a, ".[] | %s", jq_of(a, json_array_get(v, 0), depth + 1));
+    return nested ? ".. | strings" : text && text < n ? ".[] | strings" : ".[]";
 }
 
 static size_t skip_blanks(const Head *h, size_t at)
@@ -167,114 +242,273 @@ static bool is_object(const Head *h, size_t at)
     at = skip_blanks(h, at + 1);
     if (at >= h->n || h->s[at] != '"')
         return false;
-    const char *end = memchr(h->s + at + 1, '"', h->n - at - 1);
-    size_t colon = end ? skip_blanks(h, (size_t)(end - h->s) + 1) : h->n;
+    for (at++; at < h->n && h->s[at] != '"'; at++)
+        at += h->s[at] == '\\';
+    size_t colon = skip_blanks(h, at + 1);
     return colon < h->n && h->s[colon] == ':';
 }
 
-/* One where a line ends behind each object, or where the first is longer than what is looked at. */
-static bool is_lines(const Head *h, size_t at)
+/* The value that begins at *at, which moves behind it. NULL: none does; *cut: it may go on behind
+ * what is looked at. */
+static json_t *read_value(const Head *h, size_t *at, bool *cut)
 {
-    const char *end = memchr(h->s + at, '\n', h->n - at);
-    size_t next = end ? skip_blanks(h, (size_t)(end - h->s)) : h->n;
-    json_t *o = end ? json_loadb(h->s + at, (size_t)(end - h->s) - at, 0, NULL) : NULL;
-    bool whole = json_is_object(o), named = has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson");
-    json_decref(o);
-    return named || (end ? whole && is_object(h, next) : h->n > 4096);
+    enum { CHARACTER = 4 }; /* the bytes of one, which may be cut too */
+    json_error_t e = {0};
+    json_t *v = json_loadb(h->s + *at, h->n - *at, JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, &e);
+    *cut = !v && (json_error_code(&e) == json_error_premature_end_of_input ||
+                  (size_t)e.position + CHARACTER > h->n - *at);
+    *at += v ? (size_t)e.position : 0;
+    return v;
 }
 
-static const char *find_json(const Head *h, const char **how)
+/* The first part of a value that is cut, ended by what is missing in its last string, or behind its
+ * last member. NULL: it makes no value. */
+static json_t *mend_value(const Head *h, size_t at)
+{
+    enum { MOST_DEPTH = 64 };
+    char open[MOST_DEPTH];
+    int depth = 0, end_depth = 0;
+    size_t end = 0, blank = 0, begin = at;
+    bool string = false;
+    for (; at < h->n && depth < MOST_DEPTH; at++) {
+        char c = h->s[at];
+        if (string && c == '\\') {
+            at++;
+        } else if (c == '"') {
+            string = !string;
+            blank = 0;
+        } else if (string) {
+            blank = c == ' ' ? at : blank;
+        } else if (c == '{' || c == '[') {
+            open[depth++] = c == '{' ? '}' : ']';
+        } else if (c == '}' || c == ']' || c == ',') {
+            depth -= c != ',' && depth > 0;
+            end = at + (c != ',');
+            end_depth = depth;
+        }
+    }
+    json_t *v = NULL;
+    for (int i = 0; i < 2 && !v; i++) { /* in the string, which may be a key; else before it */
+        size_t to = i ? end : blank;
+        if (!to || (!i && !string))
+            continue;
+        Buf b = {.a = h->a};
+        buf_addn(&b, h->s + begin, to - begin);
+        buf_add(&b, i ? "" : "\"");
+        for (int k = i ? end_depth : depth; k--;)
+            buf_addn(&b, &open[k], 1);
+        v = json_loadb(b.text, b.len, JSON_DISABLE_EOF_CHECK | JSON_DECODE_ANY, NULL);
+    }
+    return v;
+}
+
+/* What JSON it is, by the first value and what is behind it; NULL: none. Without a name that says
+ * so, it is where that value is an object which is alone, before another, or longer than is looked
+ * at, or an array of them. */
+static const char *json_kind(const Head *h, size_t at, const json_t *v, size_t end, bool cut)
+{
+    enum { LEAST_CUT = 4096 };
+    bool lines = has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson");
+    bool named = lines || has_suffix(h, ".json"), list = h->s[at] == '[';
+    bool object = is_object(h, at), objects = list && is_object(h, skip_blanks(h, at + 1));
+    size_t next = skip_blanks(h, end), line = end;
+    while (line < h->n && (h->s[line] == ' ' || h->s[line] == '\t' || h->s[line] == '\r'))
+        line++;
+    bool ends = v && (line >= h->n || h->s[line] == '\n');
+    bool alone = v && next == h->n, another = v && is_object(h, next);
+    bool sure = alone || another || (cut && h->n >= LEAST_CUT);
+    bool by_name = object || objects || (strchr("[\"", h->s[at]) && (ends || cut));
+    if (!(named && by_name) && !objects && !(object && sure))
+        return NULL;
+    if (list && !lines)
+        return "a JSON array";
+    if (another && !lines &&
+        (memchr(h->s + at, '\n', end - at) || !memchr(h->s + end, '\n', next - end)))
+        return "JSON, object after object";
+    return lines || another ? "JSON Lines" : "JSON";
+}
+
+static const char *find_json(const Head *h, How *how)
 {
     size_t at = skip_blanks(h, h->n >= 3 && !memcmp(h->s, "\xef\xbb\xbf", 3) ? 3 : 0);
-    bool list = at < h->n && h->s[at] == '[';
-    size_t first = list ? skip_blanks(h, at + 1) : at;
-    bool named = has_suffix(h, ".json"), object = is_object(h, first);
-    if (!object && !(named && list && first < h->n && h->s[first] == '"'))
+    if (at >= h->n || !strchr("{[\"", h->s[at]) || !h->s[at])
         return NULL;
-    if (!list && !is_lines(h, at) && !named)
-        return NULL;
-    json_t *o =
-        object ? json_loadb(h->s + first, h->n - first, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
-    const char *jq = object ? jq_of(h->a, o) : "";
-    *how = arena_printf(h->a, "jq -r '%s%s' IN >OUT", list ? (*jq ? ".[] | " : ".[]") : "", jq);
-    json_decref(o);
-    return list ? "a JSON array" : is_lines(h, at) ? "JSON Lines" : "JSON";
+    size_t end = at;
+    bool cut;
+    json_t *v = read_value(h, &end, &cut);
+    const char *what = json_kind(h, at, v, end, cut);
+    if (what) {
+        v = v ? v : mend_value(h, at);
+        *how = (How){"jq -r ARG IN >OUT", quoted(h->a, v ? jq_of(h->a, v, 0) : ".. | strings")};
+    }
+    json_decref(v);
+    return what;
 }
 
-/* ---- tables of commas ---- */
+/* ---- tables ---- */
 
-/* The fields of the record at *at, which moves behind it; 0 where it does not end. */
-static int record_fields(const Head *h, size_t *at, char separator)
+enum { MOST_COLUMNS = 64, MOST_RECORDS = 50, LEAST_RECORDS = 4, LONG_NAME = 40 };
+
+/* A text without its quotes. */
+typedef struct Cell {
+    const char *s;
+    size_t n;
+} Cell;
+
+/* The first records of a file by one separator. */
+typedef struct Table {
+    char separator;
+    int columns, records;        /* of the first one; all that end */
+    bool even;                   /* all have as many columns */
+    bool again;                  /* a cell of the first one is another's in its column */
+    Cell first[MOST_COLUMNS];    /* cells */
+    size_t length[MOST_COLUMNS]; /* of all others' cells */
+} Table;
+
+static Cell make_cell(const char *s, const char *end)
+{
+    while (end > s && (end[-1] == '\r' || end[-1] == '\n'))
+        end--;
+    bool quotes = end - s >= 2 && *s == '"' && end[-1] == '"';
+    return (Cell){s + quotes, (size_t)(end - s) - 2 * quotes};
+}
+
+/* The columns of the record at *at, which moves behind it, and their cells; 0 where it does not
+ * end. */
+static int read_record(const Head *h, size_t *at, char separator, Cell *cell)
 {
     bool quoted = false;
-    int fields = 1;
-    for (; *at < h->n; ++*at) {
+    int n = 0;
+    for (size_t begin = *at; *at < h->n; ++*at) {
         char c = h->s[*at];
         quoted ^= c == '"';
-        fields += !quoted && c == separator;
-        if (!quoted && c == '\n') {
+        if (quoted || (c != '\n' && c != separator))
+            continue;
+        if (n < MOST_COLUMNS)
+            cell[n] = make_cell(h->s + begin, h->s + *at);
+        n++;
+        begin = *at + 1;
+        if (c == '\n') {
             ++*at;
-            return fields;
+            return n;
         }
     }
     return 0;
 }
 
-/* Whether the first line is names alone, none of which begins with a blank, as prose would. */
-static bool is_header(const Head *h, char separator)
+static Table *read_table(const Head *h, char separator)
 {
-    bool begins = true;
-    for (size_t i = 0; i < h->n && h->s[i] != '\n'; i++) {
-        char c = h->s[i];
-        bool name = isalnum((unsigned char)c) || strchr("_\"-\r", c) || (!begins && c == ' ');
-        if (c != separator && (!c || !name))
-            return false;
-        begins = c == separator;
+    Table *t = NEW(h->a, Table);
+    Cell cell[MOST_COLUMNS];
+    size_t at = h->n >= 3 && !memcmp(h->s, "\xef\xbb\xbf", 3) ? 3 : 0;
+    *t = (Table){.separator = separator, .even = true};
+    for (int n; t->records < MOST_RECORDS && (n = read_record(h, &at, separator, cell));
+         t->records++) {
+        if (!t->records) {
+            t->columns = n;
+            memcpy(t->first, cell, sizeof cell[0] * (size_t)MIN(n, MOST_COLUMNS));
+            continue;
+        }
+        t->even &= n == t->columns;
+        for (int i = 0; i < MIN(MIN(n, t->columns), MOST_COLUMNS); i++) {
+            const Cell *first = &t->first[i];
+            t->length[i] += cell[i].n;
+            t->again |= first->n == cell[i].n && !memcmp(first->s, cell[i].s, first->n);
+        }
     }
-    return true;
+    return t;
 }
 
-static bool is_table(const Head *h, char separator)
+/* Whether it may be a column's name, which begins with no blank, as prose would, and no number. */
+static bool is_name(const Cell *c)
 {
-    enum { LEAST = 4, MOST = 50 };
-    size_t at = 0;
-    int fields = record_fields(h, &at, separator), records = 1;
-    if (fields < 2 || !is_header(h, separator))
-        return false;
-    for (int n; records < MOST && at < h->n && (n = record_fields(h, &at, separator)); records++)
-        if (n != fields)
+    for (size_t i = 0; i < c->n; i++) {
+        unsigned char x = (unsigned char)c->s[i];
+        bool letter = isalpha(x) || x == '_' || x >= 0x80;
+        if (!letter && !(i && (isdigit(x) || x == '-' || x == ' ')))
             return false;
-    return records >= LEAST;
-}
-
-/* The name of the column that probably has the text: "text", else the last one. */
-static const char *text_column(const Head *h, char separator)
-{
-    const char *end = memchr(h->s, '\n', h->n), *name = "text";
-    size_t n = end ? (size_t)(end - h->s) : h->n;
-    for (size_t i = 0; i < n;) {
-        size_t k = i;
-        while (k < n && h->s[k] != separator && h->s[k] != '\r')
-            k++;
-        if (k > i)
-            name = arena_printf(h->a, "%.*s", (int)(k - i), h->s + i);
-        if (!strcmp(name, "text") || !strcmp(name, "\"text\""))
-            return "text";
-        i = k + 1;
     }
-    return strpbrk(name, "\"'\\") || strlen(name) > 40 ? "COLUMN" : name;
+    return c->n && c->n <= LONG_NAME;
 }
 
-static const char *find_table(const Head *h, const char **how)
+static bool is_text(const Cell *c)
 {
-    bool tabs = has_suffix(h, ".tsv") || is_table(h, '\t');
-    if (!tabs && !has_suffix(h, ".csv") && !is_table(h, ','))
+    return c->n == 4 && !strncasecmp(c->s, "text", 4);
+}
+
+/* The column that has the text: "text", else the one of most bytes. */
+static int text_column(const Table *t)
+{
+    int best = 0, n = MIN(t->columns, MOST_COLUMNS);
+    for (int i = 0; i < n; i++)
+        best = t->length[i] > t->length[best] ? i : best;
+    for (int i = 0; i < n; i++)
+        if (is_text(&t->first[i]))
+            return i;
+    return best;
+}
+
+/* Whether the first record is names: none comes again, and that of the texts is much shorter. */
+static bool has_header(const Table *t)
+{
+    for (int i = 0; i < MIN(t->columns, MOST_COLUMNS); i++)
+        if (!is_name(&t->first[i]))
+            return false;
+    int k = text_column(t);
+    const Cell *name = &t->first[k];
+    return t->columns &&
+           (is_text(name) || (!t->again && t->records > 1 &&
+                              2 * name->n * (size_t)(t->records - 1) <= t->length[k]));
+}
+
+/* Without a name that says so: a tab is in many texts, two are in few. */
+static bool is_table(const Table *t)
+{
+    return t->even && t->records >= LEAST_RECORDS && t->columns >= (t->separator == '\t' ? 3 : 2) &&
+           has_header(t);
+}
+
+static const Table *find_separator(const Head *h)
+{
+    static const char separators[] = ",;\t";
+    bool tsv = has_suffix(h, ".tsv"), csv = has_suffix(h, ".csv");
+    const Table *best = NULL;
+    for (const char *s = separators; *s; s++) {
+        const Table *t = read_table(h, *s);
+        if (tsv ? *s == '\t' : !csv && is_table(t))
+            return t;
+        if (csv && (!best || (t->columns > 1 && t->even > (best->columns > 1 && best->even)) ||
+                    (t->even == best->even && t->columns > best->columns)))
+            best = t;
+    }
+    return best;
+}
+
+/* By its name, or without one by its number. */
+static const char *find_table(const Head *h, How *how)
+{
+    const Table *t = find_separator(h);
+    if (!t)
         return NULL;
-    *how = arena_printf(h->a,
-                        "python3 -c 'import csv, sys; [print(r[\"%s\"]) for r in "
-                        "csv.DictReader(sys.stdin%s)]' <IN >OUT",
-                        text_column(h, tabs ? '\t' : ','), tabs ? ", delimiter=\"\\t\"" : "");
-    return tabs ? "TSV, a table" : "CSV, a table";
+    int k = text_column(t);
+    bool marked = h->s[0] == '\xef'; /* which Python takes as part of the first name */
+    const char *name = has_header(t) && !(marked && !k)
+                           ? string_literal(h->a, t->first[k].s, t->first[k].n)
+                           : NULL;
+    const char *delimiter = t->separator == ','   ? ""
+                            : t->separator == ';' ? ", delimiter=\";\""
+                                                  : ", delimiter=\"\\t\"";
+    const char *line =
+        name
+            ? arena_printf(h->a,
+                           "import csv, sys; [print(r[%s]) for r in csv.DictReader(sys.stdin%s)]",
+                           name, delimiter)
+            : arena_printf(
+                  h->a,
+                  "import csv, sys; [print(r[%d]) for r in csv.reader(sys.stdin%s) if len(r) > %d]",
+                  k, delimiter, k);
+    *how = (How){"python3 -c ARG <IN >OUT", quoted(h->a, line)};
+    return t->separator == '\t' ? "TSV, a table" : "CSV, a table";
 }
 
 /* ---- all of them ---- */
@@ -298,23 +532,21 @@ static const char *find_utf16(const Head *h)
     return n < 8 ? NULL : low > n * 19 / 20 ? "UTF-16LE" : high > n * 19 / 20 ? "UTF-16BE" : NULL;
 }
 
-static const char *find_kind(const Head *h, const char **how)
+static const char *find_kind(const Head *h, How *how)
 {
     for (int i = 0; i < LEN(kinds); i++)
         if (h->n >= (size_t)(kinds[i].at + kinds[i].len) &&
             !memcmp(h->s + kinds[i].at, kinds[i].magic, (size_t)kinds[i].len)) {
-            *how = kinds[i].how;
+            how->line = kinds[i].how;
             return kinds[i].what;
         }
     const char *utf16 = find_utf16(h);
     if (utf16) {
-        *how = arena_printf(h->a, "iconv -f %s -t UTF-8 IN >OUT", utf16);
+        *how = (How){"iconv -f ARG -t UTF-8 IN >OUT", utf16};
         return "text in UTF-16";
     }
-    if (is_safetensors(h)) {
-        *how = NULL;
+    if (is_safetensors(h))
         return "safetensors: a model's weights, no text; their folder is named as the model";
-    }
     const char *what = find_json(h, how);
     return what ? what : find_table(h, how);
 }
@@ -322,9 +554,10 @@ static const char *find_kind(const Head *h, const char **how)
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise)
 {
     const Head h = {a, path, head, n};
-    const char *how = NULL, *what = find_kind(&h, &how);
+    How how = {0};
+    const char *what = find_kind(&h, &how);
     if (what)
         fail(arena_ctx(a), TN_FAIL, "%s: expected text, found %s%s%s%s%s", path, what,
-             how ? "\n  text of it makes: " : "", how ? command(&h, how) : "",
+             how.line ? "\n  text of it makes: " : "", how.line ? command(&h, &how) : "",
              otherwise ? "\n  " : "", otherwise ? otherwise : "");
 }
