@@ -191,6 +191,7 @@ static void fill(Gen *x, const Tensor *t, double lo, double hi)
     if (!dtype_float(t->dtype) && rng_chance(x->rng, 0.25))
         lo = hi = floor(lo + (hi - lo + 1) * rng_uniform(x->rng));
     bool tied = !x->smooth && !x->lib->apart && dtype_float(t->dtype) && rng_chance(x->rng, 0.15);
+    x->tied |= tied;
     for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
         double u = rng_uniform(x->rng);
         u = tied ? floor(3 * u) / 2 : u; /* an end, or the middle */

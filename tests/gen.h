@@ -56,6 +56,7 @@ typedef struct Gen {
     Tensor *in; /* data of the graph's inputs, by index */
     int nin, capin;
     bool smooth;          /* only what has a gradient */
+    bool tied;            /* some input has few values */
     struct LoopGen *loop; /* of a body: the loop being made; NULL at the top */
     bool tail;            /* of a body: the tail's */
     int depth;

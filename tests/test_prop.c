@@ -116,7 +116,8 @@ static void run_trial(void *arg)
     if (rows)
         prop_rows(t, rows);
     prop_plan(t, graph_clone(t->a, g), t->x->in, t->want);
-    prop_narrow(t);
+    if (!t->x->tied) /* what is equal in double may not be in f32 */
+        prop_narrow(t);
     prop_fused(t, g);
 }
 
