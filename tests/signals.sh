@@ -72,12 +72,15 @@ masks "one process" 4 $pid
 sleep 100 &
 idle=$!
 kill -TSTP $pid $idle
-for _ in $(seq 100); do # others may be at work
-    grep -q '^State:.T' /proc/$pid/status && break
-    grep -q '^State:.T' /proc/$idle/status || break
+for _ in $(seq 20); do
+    grep -q '^State:.T' /proc/$idle/status && break
     sleep 0.1
 done
 if grep -q '^State:.T' /proc/$idle/status; then
+    for _ in $(seq 100); do # others may be at work
+        grep -q '^State:.T' /proc/$pid/status && break
+        sleep 0.1
+    done
     ok "Ctrl-Z stops it" grep -q '^State:.T' /proc/$pid/status
 else
     echo "note: signals.sh: nothing stops at SIGTSTP here, as no shell waits"
