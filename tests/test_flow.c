@@ -252,6 +252,36 @@ static int walk_model(Walk *w, Arena *a, const char *preset, int64_t iterations,
     return !walk_graph(w, g, arena_printf(a, "%s, %s", preset, recompute));
 }
 
+/* What is sent has to be copied. A wait need not read that without a mesh, or may read another. */
+static const char *const waits[] = {
+    "%w: f64[7, 5] = wait_tensor(%r)  forward", "%w: f64[7, 5] = wait_tensor(%r, %r)  forward",
+    "%w: f64[7, 5] = wait_tensor(%r, %c)  forward", "%w: f64[7, 5] = wait_tensor(%r, %t)  forward",
+    "%v: f64[7, 5] = wait_tensor(%r, %t)  forward\n %w: f64[7, 5] = wait_tensor(%r)  forward"};
+
+/* Plans before the edits too, which may take the wait away. Returns how many walks failed. */
+static int walk_waits(Walk *w, Arena *a)
+{
+    int nbad = 0;
+    for (int i = 0; i < LEN(waits); i++) {
+        const char *text = arena_printf(a,
+                                        "tenon 1\ngraph g(%%p: f64[5, 7]) {\n"
+                                        " %%t: f64[7, 5] = t(%%p)  forward\n"
+                                        " %%r: f64[7, 5] = all_reduce(%%t, reduce_op=\"sum\", "
+                                        "group=\"r\")  forward\n"
+                                        " %%a: f64[5, 7] = gelu(%%p)  forward\n"
+                                        " %%b: f64[5, 7] = exp(%%a)  forward\n"
+                                        " %%c: f64[7, 5] = t(%%b)  forward\n"
+                                        " %s\n"
+                                        " return %%w, %%b\n}\n",
+                                        waits[i]);
+        Graph *g = graph_parse(a, text, "waits");
+        graph_verify(g);
+        plan_bound(g, device_at(DEVICE_cpu)); /* compares by itself */
+        nbad += !walk_graph(w, g, "waits");
+    }
+    return nbad;
+}
+
 static void walk_known(void *arg)
 {
     Walk *w = arg;
@@ -262,6 +292,7 @@ static void walk_known(void *arg)
     CHECK(a);
     for (int i = 0; i < LEN(folder); i++)
         walk_folder(w, a, folder[i]);
+    walk_waits(w, a);
     for (int i = 0; i < 8; i++)
         walk_model(w, a, i & 1 ? "gpt2" : "llama3-1b", i & 2 ? 3 : 1, i & 4 ? "full" : "none");
     arena_free(a);

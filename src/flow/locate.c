@@ -7,10 +7,11 @@
  * A wait is a call whose result is its operand 0, where that lies; as it reads what an asynchronous
  * copy or a collective reads and makes, both are alive until then, and nothing lies over them. So
  * are a collective's workspace and, where its kernel needs it row-major, the copy that it sends in
- * place of its operand. A node runs by the kernel that the machine names for its operands as they
- * lie, else by the first that accepts them so, or accepts them once some are copied; only those
- * that it does not accept are copied, or those of a copy of a node that lie otherwise than the
- * original's (alike.c). Linear.
+ * place of its operand; but what is sent, be it a copy or not, only if the wait reads that operand,
+ * as it must in a graph with a mesh. A node runs by the kernel that the machine names for its
+ * operands as they lie, else by the first that accepts them so, or accepts them once some are
+ * copied; only those that it does not accept are copied, or those of a copy of a node that lie
+ * otherwise than the original's (alike.c). Linear.
  */
 #include "flow.h"
 
@@ -416,8 +417,8 @@ static void locate_wait(Flow *f, int item)
     for (int i = 0; i < x->node->nin; i++)
         touch_add(f, item, item_reads(f, x, i)->root, 0, 1);
     const FlowItem *y = item_started(f, x);
-    for (int k = 0; y && k < y->nmade; k++)
-        touch_add(f, item, y->made[k], 0, 0);
+    if (y && y->work) /* of its copies only what this reads: lowering knows of no other */
+        touch_add(f, item, y->made[y->nmade - 1], 0, 0);
 }
 
 void item_locate(Flow *f, int item)
