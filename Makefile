@@ -287,8 +287,8 @@ race:
 	OMP_NUM_THREADS=1 TN_QUICK=1 tools/test.sh $(BUILD)/race $(RACES)
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
-# is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
-SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+# is for GPUs alone; seconds held against seconds, which they change; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
+SLOW := test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:

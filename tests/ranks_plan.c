@@ -60,7 +60,8 @@ static Call *place_call(const Program *x, const Work *w)
 static void poison(const Tensor *t)
 {
     CHECK(tensor_contiguous(t));
-    memset(t->data, POISON, (size_t)tensor_nbytes(t));
+    if (tensor_nbytes(t))
+        memset(t->data, POISON, (size_t)tensor_nbytes(t));
 }
 
 static bool poisoned(const char *data, int64_t nbytes)

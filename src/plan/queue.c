@@ -187,6 +187,8 @@ static int by_address(const void *s, const void *t)
 static void sort_edges(WaitWalk *x)
 {
     int n = 0;
+    if (!x->nedge)
+        return;
     qsort(x->edge, (size_t)x->nedge, sizeof *x->edge, by_address);
     for (int k = 0; k < x->nedge; k++)
         if (!n || x->edge[n - 1] != x->edge[k])
