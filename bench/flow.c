@@ -4,7 +4,7 @@
  * undone. The choice of edits is not timed. Usage: flow [LAYERS [EDITS]] */
 #include "../src/model/model.h"
 #include "../src/pass/pass.h"
-#include "../tests/flow_edits.h"
+#include "../tests/shared/flow_edits.h"
 
 #include <malloc.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * [WORD], which takes the rows with WORD in their name.
  *
  * It is one file with the backward, of which it times each part. */
-#include "../src/op/flash_attention_backward.cu"
+#include "../src/cuda/flash_attention_backward.cu"
 
 enum { RUNS = 20 };
 

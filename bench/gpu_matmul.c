@@ -7,7 +7,7 @@
  * the rows with WORD in their name.
  *
  * It is one file with the kernel, whose search for algorithms nothing else calls from outside. */
-#include "../src/op/matmul_cuda.c"
+#include "../src/cuda/matmul_cuda.c"
 
 #include <math.h>
 #include <stdlib.h>

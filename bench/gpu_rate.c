@@ -3,7 +3,7 @@
  * those of the op's cost; the bandwidth is that of a copy within the GPU's memory in the same run.
  * The median of RUNS runs by events; before each the caches are filled with something else. Usage:
  * gpu_rate [NAME]... */
-#include "../tests/case.h"
+#include "../tests/shared/case.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@ complain()
 awk '/^[^#]/ && NF < 3 { print FILENAME ":" FNR ": a reason is missing"; bad = 1 } END { exit bad }' \
     "$exceptions" || failed=1
 
-sources=$(git ls-files -co --exclude-standard 'src/*.[ch]' 'src/*.cu' 'src/*.cuh' 'tests/*.[ch]' 'tests/*.cu' \
+sources=$(git ls-files -co --exclude-standard 'src/*.[ch]' 'src/*.cu' 'src/*.cuh' 'tests/*/*.[ch]' 'tests/*/*.cu' \
     'bench/*.[ch]' 'bench/*.cu' 'include/*.h' 'examples/*.[ch]' | while read -r file; do [ -f "$file" ] && echo "$file"; done)
 
 for file in $sources; do

@@ -1,14 +1,14 @@
 #!/bin/sh
 # Runs the test programs of a build folder and the scripts of tests, one more at a time than there are cores, as some
 # wait for others (or JOBS); each prints what fails, then its totals, which are added up.
-# Usage: tools/test.sh BUILD [NAME...]; a name is of BUILD/tests or tests/NAME.sh; without names all of them.
+# Usage: tools/test.sh BUILD [NAME...]; a name is of BUILD/tests or tests/scripts/NAME.sh; without names all of them.
 
 # One test: tools/test.sh --one BUILD FOLDER NAME. Its output goes to FOLDER until it ends.
 if [ "$1" = --one ]; then
     build=$2 dir=$3 name=$4
     start=$(date +%s)
     case $name in
-    *.sh) run="tests/$name $build" ;;
+    *.sh) run="tests/scripts/$name $build" ;;
     *) run=$build/tests/$name ;;
     esac
     # Tests send signals: also where what started them ignores some, as nohup does.
@@ -32,7 +32,7 @@ fi
 build=$1
 shift
 # shellcheck disable=SC2046 # a word for each
-[ $# -gt 0 ] || set -- $(cd tests && ls -- *.sh) $(cd "$build/tests" && ls -d test_* | grep -v '\.')
+[ $# -gt 0 ] || set -- $(cd tests/scripts && ls -- *.sh) $(cd "$build/tests" && ls -d test_* | grep -v '\.')
 # What takes longest begins first, so that no core waits for it at the end.
 first=
 for name in test_spmd_ref ranks.sh test_op cli.sh mpi.sh test_cuda ranks_kill.sh signals.sh fit.sh test_remat test_prop; do

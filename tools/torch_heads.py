@@ -1,4 +1,4 @@
-"""Joint graphs of losses over large logits, as PyTorch traces them, for tests/fx and tests/test_chunk.c.
+"""Joint graphs of losses over large logits, as PyTorch traces them, for tests/fx and tests/programs/test_chunk.c.
 
 torch_heads.py DIR [CASE...]    writes DIR/CASE/graph.txt, inputs.safetensors, outputs.safetensors
 

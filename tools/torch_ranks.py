@@ -1,4 +1,4 @@
-"""Graphs that PyTorch traces on several ranks, for tests/test_fx_ranks.c.
+"""Graphs that PyTorch traces on several ranks, for tests/programs/test_fx_ranks.c.
 
 torch_ranks.py DIR    writes for each case and rank R: DIR/CASE/graph.R.txt, inputs.R.safetensors,
                       outputs.R.safetensors and mesh.R.txt

@@ -1,7 +1,7 @@
 /* Contexts, what belongs to them, versions, threads and defaults. */
 #include "api.h"
 #include "../comm/comm.h"
-#include "../op/onednn.h"
+#include "../product/onednn.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * A layout is plain, transposed, or for the right operand the library's own choice ("packed";
  * repacking is not counted). Layouts that are clearly slower in a first run are not timed again. */
 #include "exec.h"
-#include "../op/onednn.h"
+#include "../product/onednn.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The tables of machine.def: rows by name, the row of this processor, a machine as text and its
  * hash. The instruction set is what oneDNN says it uses, as products are its. */
 #include "machine.h"
-#include "../op/onednn.h"
+#include "../product/onednn.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -21,7 +21,7 @@
  * order of keys, whatever the threads. Processors that multiply bf16 have kernels for it: "panels"
  * and "amx" (flash_panels.c), "blocks" (flash_blocks.c). ref: two passes in double, maximum and
  * sum, then values. */
-#include "flash_blocks.h"
+#include "../attention/flash_blocks.h"
 #include "rows.h"
 
 /* ---- rules ---- */

@@ -5,7 +5,7 @@
  *
  * A mask, operand 6, is added to the scores as in the forward. Kernels are in flash_backward.c; ref
  * sums each element of a gradient in double. */
-#include "flash_tile.h"
+#include "../attention/flash_tile.h"
 
 /* ---- rules ---- */
 

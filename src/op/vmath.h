@@ -1,7 +1,7 @@
 /* Elementary functions in f32 that compilers vectorise: no branches, no tables, no library calls,
  * no contraction, so that every instruction set and every loop tail gives the same bits. The errors
  * stated, in units of the last place (ulp), are measured against the C library in double;
- * infinities and NaN are the library's. tests/test_vmath.c holds them. */
+ * infinities and NaN are the library's. tests/programs/test_vmath.c holds them. */
 #ifndef TENON_VMATH_H
 #define TENON_VMATH_H
 

@@ -18,7 +18,7 @@
  *
  * Numerics: iterations are summed in f32 (f64 for f64), in order; nothing else changes. Linear, but
  * for the search of operands among ports and one more walk for each node that is replaced. */
-#include "chunk.h"
+#include "../chunk/chunk.h"
 #include "loop_make.h"
 
 #include <string.h>

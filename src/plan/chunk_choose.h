@@ -3,7 +3,7 @@
 #ifndef TENON_CHUNK_CHOOSE_H
 #define TENON_CHUNK_CHOOSE_H
 
-#include "../pass/chunk.h"
+#include "../chunk/chunk.h"
 #include "plan.h"
 
 /* ---- chunk_search.c: the choice, by trials alone ---- */

@@ -5,7 +5,7 @@
  * for. */
 #include "plan.h"
 #include "order.h"
-#include "../op/onednn.h"
+#include "../product/onednn.h"
 #include "../place/place.h"
 
 #include <string.h>

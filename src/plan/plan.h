@@ -4,7 +4,7 @@
 
 #include "../flow/flow.h"
 #include "../machine/machine.h"
-#include "../pass/chunk.h"
+#include "../chunk/chunk.h"
 
 enum { PLAN_ALIGN = FLOW_ALIGN }; /* sizes and offsets in the arena are multiples of it */
 

@@ -1,7 +1,7 @@
-/* The transport of a module of MPI by itself, started by a launcher: tests/mpi.sh.
+/* The transport of a module of MPI by itself, started by a launcher: tests/scripts/mpi.sh.
  * Usage: direct messages|reduce|errors|memory|abort|leave|kill */
 #include "../../src/comm/comm.h"
-#include "../test.h"
+#include "../shared/test.h"
 
 #include <signal.h>
 #include <unistd.h>

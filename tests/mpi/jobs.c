@@ -1,7 +1,7 @@
-/* Ends of comm over MPI, started by a launcher: tests/mpi.sh. What test_comm does over MPI is not
+/* Ends of comm over MPI, started by a launcher: tests/scripts/mpi.sh. What test_comm does over MPI is not
  * here. Usage: jobs reduce|late|abort|hang|stop|end */
 #include "../../src/comm/comm.h"
-#include "../test.h"
+#include "../shared/test.h"
 
 #include <signal.h>
 #include <unistd.h>

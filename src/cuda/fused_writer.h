@@ -1,0 +1,87 @@
+/* What the files that write the text of a body of `fused` share (fused_text.c): what it reads,
+ * makes and writes where, which fused_segment.c finds out, and the expressions of fused_node.c. */
+#ifndef TENON_FUSED_WRITER_H
+#define TENON_FUSED_WRITER_H
+
+#include "../op/fused.h"
+#include "fused_text.h"
+
+/* As rows.cuh has them. */
+enum { WARP = 32, WARP_ROW = 1024, SHORT_ROW = 8192, HELD_ROW = 16384, WARP_BLOCK = 128 };
+
+/* Of which a value has one, and by which variable of the text it is counted: of all (p), of the
+ * rows (r), of a row (i), of one. */
+typedef enum { EACH, EACH_ROW, EACH_COLUMN, ONE } Count;
+
+/* What lies in memory and is read or written at positions of one shape. */
+typedef struct Access {
+    int index; /* of the operand or result */
+    DType dtype;
+    Count per;
+    Walk walk;      /* of the shape, then the tensor */
+    uint64_t loops; /* segments by whose loops it must have been read */
+    bool statement; /* one reads it */
+} Access;
+
+/* A value that a node of the body makes. */
+typedef struct Made {
+    int segment;    /* EACH: in whose loop */
+    uint64_t loops; /* as of an Access */
+    bool statement;
+} Made;
+
+/* Of a loop: a node's lane, or the elements of what is along rows. */
+typedef struct Segment {
+    const Node *loop[FUSED_MOST], *after[FUSED_MOST];
+    int nloop, nafter;
+} Segment;
+
+typedef struct Writer {
+    Arena *a;
+    const Call *c;
+    FusedShape shape;
+    Access *load, *store;
+    int nload, capload, nstore, capstore;
+    Made *made; /* by value id */
+    Segment *segment;
+    int nsegment;
+    int together; /* V */
+    int steps;    /* packs of a thread; 0: too many to be held */
+    bool wide;    /* positions and offsets need 64 bits */
+    FusedText text;
+} Writer;
+/* ---- fused_segment.c ---- */
+
+/* Fills all but the text for the body of w->c. */
+void text_plan(Writer *w);
+Count text_count(const Writer *w, const Value *v); /* of values in the body and results */
+const RowKernel *text_rows(const Node *n);         /* what n does along rows, or NULL */
+int text_team(int64_t row);                        /* the threads of a row of so many elements */
+/* The place in w->load of operand i of n, of which the body has no more than a view. */
+int text_load(Writer *w, const Node *n, int i);
+/* Of a thread's elements, whether they are one access where the data begin as they would alone,
+ * and whether they are access_stride() apart. */
+bool access_whole(const Writer *w, const Access *x);
+bool access_even(const Writer *w, const Access *x);
+int64_t access_stride(const Access *x);
+bool access_held(const Writer *w, uint64_t loops, bool statement); /* in registers, by a thread */
+
+/* ---- fused_node.c ---- */
+
+extern const char *const text_types[];     /* by dtype */
+extern const char *const text_positions[]; /* by Count: variables */
+const char *text_number(const Writer *w, int64_t x);
+/* The offset of position p. */
+const char *text_offset(const Writer *w, const Walk *y, const char *p);
+const char *access_offset(const Writer *w, const Access *x);
+/* One element of a node: by its lane, or of an op along rows once its statement has run. */
+const char *text_lane(Writer *w, const Node *n);
+const char *text_element(Writer *w, const Node *n);
+/* What n, an op along rows, needs of all elements of a row. */
+void text_statement(Writer *w, Buf *b, const Node *n);
+bool text_has_row(const Node *n);
+/* What the words of a dropout are drawn from, and those of a thread's elements. */
+void text_stream(Writer *w, Buf *b, const Node *n);
+void text_words(Writer *w, Buf *b, const Node *n);
+
+#endif

@@ -1,0 +1,374 @@
+/* A plan as text: the breakdown for people, every step with its addresses, and the hash of these.
+ */
+#include "../plan/plan.h"
+
+#include <string.h>
+
+enum { MIB = 1 << 20 };
+
+static double mib(int64_t nbytes)
+{
+    return (double)nbytes / MIB;
+}
+
+/* ---- groups of parameters ---- */
+
+/* Whether a parameter is in a group: trained by an optimizer's node, or not at all. */
+static bool find_group(const Map *renewed, const Map *grads, const char *param, const Node **n)
+{
+    const Value *now = map_find(renewed, param);
+    *n = now ? now->def : NULL;
+    if (now)
+        return *n && attr_index((*n)->op, "weight_decay") >= 0;
+    return !map_find(grads, param);
+}
+
+static bool trains(const Graph *g, Arena *a)
+{
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, a);
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_GRAD ||
+            (g->out[i].role == ROLE_NEW && map_find(&params, g->out[i].name)))
+            return true;
+    return false;
+}
+
+static void add_to_group(Arena *a, ParamGroup **groups, int *count, int *cap, const Node *n,
+                         const Type *t)
+{
+    const Op *op = n ? n->op : NULL;
+    double decay = n ? n->attr[attr_index(op, "weight_decay")].f : 0;
+    int i = 0;
+    while (i < *count && ((*groups)[i].op != op || (*groups)[i].decay != decay))
+        i++;
+    if (i == *count)
+        PUSH(a, *groups, *count, *cap, ((ParamGroup){op, decay, 0, 0}));
+    (*groups)[i].ntensor++;
+    (*groups)[i].nelem += type_nelem(t);
+}
+
+int plan_groups(Arena *a, const Plan *p, ParamGroup **groups)
+{
+    const Graph *g = p->g;
+    const Node *n;
+    int count = 0, cap = 0;
+    if (!trains(g, a))
+        return 0;
+    const Map renewed = graph_named(g->out, g->nout, ROLE_NEW, a),
+              grads = graph_named(g->out, g->nout, ROLE_GRAD, a);
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int i = 0; i < g->nin; i++)
+            if (g->in[i].role == ROLE_PARAM && find_group(&renewed, &grads, g->in[i].name, &n) &&
+                (n == NULL) == frozen)
+                add_to_group(a, groups, &count, &cap, n, &g->in[i].v->type);
+    return count;
+}
+
+static void print_groups(Buf *b, const Plan *p)
+{
+    ParamGroup *group = NULL;
+    int count = plan_groups(b->a, p, &group);
+    for (int i = 0; i < count; i++) {
+        const ParamGroup *x = &group[i];
+        buf_printf(b, "  %-13s %12lld values in %d tensors", x->op ? x->op->name : "frozen",
+                   (long long)x->nelem, x->ntensor);
+        if (x->op)
+            buf_printf(b, ", weight decay %g", x->decay);
+        buf_add(b, "\n");
+    }
+}
+
+/* ---- ways ---- */
+
+typedef struct KernelRows {
+    Arena *a;
+    KernelRow *row;
+    int count, cap;
+} KernelRows;
+
+static bool has_ways(const Plan *p, const Step *s)
+{
+    const Kernel *k = op_kernels(s->node->op, p->device->kernels);
+    return k && k->name && k[1].name;
+}
+
+static void add_call(KernelRows *x, const Step *s, int64_t times)
+{
+    const char *kernel = s->kernel ? s->kernel->name : "ref";
+    int i = 0;
+    while (i < x->count && (x->row[i].op != s->node->op || strcmp(x->row[i].kernel, kernel) != 0))
+        i++;
+    if (i == x->count)
+        PUSH(x->a, x->row, x->count, x->cap, ((KernelRow){s->node->op, kernel, 0, 0}));
+    x->row[i].calls += times;
+    x->row[i].sec += s->sec * (double)times;
+}
+
+static void add_calls(KernelRows *x, const Plan *p, int from, int to, int64_t times)
+{
+    for (int i = from; i < to; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_LOOP) {
+            add_calls(x, p, i + 1, s->end, times * s->count);
+            i = s->end;
+        } else if (s->kind == STEP_CALL && !s->copy && has_ways(p, s)) {
+            add_call(x, s, times);
+        }
+    }
+}
+
+int plan_kernels(Arena *a, const Plan *p, KernelRow **rows)
+{
+    KernelRows x = {.a = a};
+    add_calls(&x, p, 0, p->nstep, 1);
+    *rows = x.row;
+    return x.count;
+}
+
+static void print_kernels(Buf *b, const Plan *p)
+{
+    KernelRow *row = NULL;
+    int count = plan_kernels(b->a, p, &row);
+    for (int i = 0; i < count; i++)
+        buf_printf(b, "%s%s.%s %lld", i ? ", " : "  ways          ", row[i].op->name, row[i].kernel,
+                   (long long)row[i].calls);
+    buf_add(b, count ? "\n" : "");
+}
+
+/* ---- ranks ---- */
+
+static void print_rank_groups(Buf *b, const Plan *p)
+{
+    RankGroup *group = NULL;
+    int count = plan_rank_groups(b->a, p, &group);
+    for (int i = 0; i < count; i++)
+        buf_printf(b, "  %-13s %12lld ranks, estimated as on %d host%s\n", group[i].name,
+                   (long long)group[i].ranks, group[i].where.nodes,
+                   group[i].where.nodes > 1 ? "s" : "");
+}
+
+static void print_collectives(Buf *b, const Plan *p)
+{
+    CollectiveRow *row = NULL;
+    int count = plan_collectives(b->a, p, &row);
+    const Mesh *m = p->g->mesh;
+    if (m)
+        buf_printf(b, "mesh %s: rank %lld of %lld\n", mesh_text(b->a, m), (long long)mesh_rank(m),
+                   (long long)mesh_nranks(m));
+    print_rank_groups(b, p);
+    if (!count)
+        return;
+    buf_printf(
+        b, "collectives, estimated %s a step:\n  %-8s %-10s %-14s %-10s %-4s %7s %7s %14s %10s\n",
+        sec_text(b->a, p->est.by_class[CLASS_COLLECTIVE]), "phase", "of", "kind", "group", "",
+        "values", "calls", "MiB received", "estimate");
+    for (int i = 0; i < count; i++) {
+        const CollectiveRow *x = &row[i];
+        buf_printf(b, "  %-8s %-10s %-14s %-10s %-4s %7lld %7lld %14.2f %10s\n",
+                   phase_name(x->phase), collective_role(x->role), collective_name(x->kind),
+                   x->group, dtype_name(x->dtype), (long long)x->count, (long long)x->calls,
+                   x->nbytes / MIB, sec_text(b->a, x->sec));
+    }
+}
+
+/* ---- the plan ---- */
+
+static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
+{
+    bool backward = x->nsaved || x->nrecomputed;
+    buf_printf(b, "by scope, in MiB:                 at the peak%s\n",
+               backward ? "        saved   recomputed" : "");
+    for (int i = 0; i < x->nrow; i++) {
+        const ScopeBytes *y = &x->row[i];
+        if (MAX(y->peak, MAX(y->saved, y->recomputed)) * y->count < MIB / 100)
+            continue; /* labels and such */
+        buf_printf(b, "  %-24s", scope_title(b->a, y));
+        buf_printf(b, y->count > 1 ? "%4d x" : "      ", y->count);
+        buf_printf(b, " %12.2f", mib(y->peak));
+        if (backward)
+            buf_printf(b, " %12.2f %12.2f", mib(y->saved), mib(y->recomputed));
+        buf_add(b, "\n");
+    }
+    if (backward)
+        buf_printf(b, "saved for the backward: %d values, %lld bytes, %.2f MiB\n", x->nsaved,
+                   (long long)x->saved, mib(x->saved));
+    if (x->nrecomputed)
+        buf_printf(b,
+                   "computed again: %d values, %lld bytes, %.2f MiB, %.4g GFLOP (%.1f %% of the "
+                   "step's), estimated %s\n",
+                   x->nrecomputed, (long long)x->recomputed, mib(x->recomputed),
+                   x->added_nflop / 1e9, 100 * x->added_nflop / MAX(x->nflop, 1),
+                   sec_text(b->a, e->added));
+}
+
+void plan_print(Buf *b, const Plan *p)
+{
+    buf_printf(b, "plan: %d nodes, %d calls (%d copies), %d buffers\n", graph_count(p->g), p->nstep,
+               p->ncopies, p->nstorage);
+    buf_printf(b, "  peak          %12lld bytes  %10.2f MiB\n",
+               (long long)p->space[SPACE_MAIN].peak, mib(p->space[SPACE_MAIN].peak));
+    buf_printf(b, "  lower bound   %12lld bytes  %10.2f MiB\n",
+               (long long)p->space[SPACE_MAIN].bound, mib(p->space[SPACE_MAIN].bound));
+    buf_printf(b, "  order bound   %12lld bytes  %10.2f MiB (of any order)\n",
+               (long long)p->order_bound, mib(p->order_bound));
+    buf_printf(b, "  waste         %12lld bytes\n",
+               (long long)(p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound));
+    buf_printf(b, "  library       %12lld bytes  %10.2f MiB (reserve, beside the peak)\n",
+               (long long)p->reserve, mib(p->reserve));
+    if (!device_is_host(p->device))
+        buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld)\n",
+                   (long long)p->space[SPACE_HOST].peak, mib(p->space[SPACE_HOST].peak),
+                   (long long)p->space[SPACE_HOST].bound);
+    buf_printf(b, "  estimate      %12s a step  (%s)\n", sec_text(b->a, p->est.step),
+               machine_title(b->a, p->machine));
+    buf_printf(b, "  of it         %s\n", estimate_shares(b->a, &p->est));
+    print_kernels(b, p);
+    print_groups(b, p);
+    print_collectives(b, p);
+    const Node *n =
+        p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
+    if (n)
+        buf_printf(b, "alive at the peak (%s%s%s):\n", n->op->name, *n->scope ? " in " : "",
+                   n->scope);
+    for (int c = 0; c < NCATEGORY; c++)
+        if (p->by_category[c])
+            buf_printf(b, "  %-13s %12lld bytes  %10.2f MiB\n", category_name((Category)c),
+                       (long long)p->by_category[c], mib(p->by_category[c]));
+    print_scopes(b, plan_breakdown(b->a, p), &p->est);
+}
+
+static void print_arg(Buf *b, const Plan *p, const Arg *a)
+{
+    const Storage *s = &p->storage[a->storage];
+    buf_printf(b, " %s@%lld", s->name, (long long)(s->offset + a->offset));
+    for (int d = 0; d < TN_MAX_DEPTH; d++)
+        if (a->loop_stride[d])
+            buf_printf(b, "+%lldt%d", (long long)a->loop_stride[d], d);
+}
+
+/* The queue, and what is waited for. */
+static void print_queue(Buf *b, const Step *s)
+{
+    static const char *const names[] = {
+        [QUEUE_COMPUTE] = "", [QUEUE_OUT] = "out: ", [QUEUE_IN] = "in: "};
+    buf_add(b, names[s->queue]);
+    for (int k = 0; k < s->nwait; k++)
+        buf_printf(b, "%s%d%s", k ? ", " : "after ", s->wait[k], k + 1 < s->nwait ? "" : ": ");
+}
+
+static void print_call(Buf *b, const Plan *p, const Step *s)
+{
+    buf_printf(b, "%s%s.%s", s->copy ? "(planner) " : "", s->node->op->name,
+               s->kernel ? s->kernel->name : "ref");
+    for (int i = 0; i < s->call.nin; i++)
+        print_arg(b, p, &s->arg[i]);
+    buf_add(b, " ->");
+    for (int k = 0; k < s->call.nout; k++)
+        print_arg(b, p, &s->arg[s->call.nin + k]);
+    if (s->work >= 0)
+        buf_printf(b, " work @%lld %lld", (long long)p->storage[s->work].offset,
+                   (long long)s->call.nbytes_work);
+    if (*s->node->scope)
+        buf_printf(b, "  %s", s->node->scope);
+}
+
+void plan_print_steps(Buf *b, const Plan *p)
+{
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        buf_printf(b, "%5d ", i);
+        print_queue(b, s);
+        switch (s->kind) {
+        case STEP_CALL: print_call(b, p, s); break;
+        case STEP_LOOP:
+            buf_printf(b, "loop t%d = %lld, %lld iterations by %lld", s->depth, (long long)s->first,
+                       (long long)s->count, (long long)s->by);
+            break;
+        case STEP_END: buf_printf(b, "end of loop %d", s->end); break;
+        case STEP_ZERO: buf_printf(b, "zero %lld bytes", (long long)s->nbytes); break;
+        case STEP_OFFSET: buf_printf(b, "offset t%d * %lld", s->depth, (long long)s->by); break;
+        }
+        if (s->kind == STEP_ZERO || s->kind == STEP_OFFSET)
+            print_arg(b, p, &s->arg[0]);
+        buf_add(b, "\n");
+    }
+}
+
+/* What a device with several spaces and queues adds. */
+static uint64_t hash_device(const Plan *p, uint64_t h)
+{
+    h = hash_bytes(p->device->name, strlen(p->device->name), h);
+    for (int i = 0; i < p->nstorage; i++)
+        h = hash_bytes(&p->storage[i].space, sizeof p->storage[i].space, h);
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        int key[] = {(int)s->queue, s->nwait};
+        h = hash_bytes(key, sizeof key, h);
+        h = hash_bytes(s->wait, sizeof *s->wait * (size_t)s->nwait, h);
+    }
+    return h;
+}
+
+static void clear_attr(Node *n, const char *name)
+{
+    Attr *x = &n->attr[attr_index(n->op, name)];
+    x->i = 0;
+    x->f = 0;
+}
+
+/* Forgets what may differ from rank to rank: where slices begin, and integers made from nothing. */
+static void clear_coordinates(Graph *g)
+{
+    EACH_NODE(n, g) {
+        EACH_BODY(b, n)
+            clear_coordinates(n->region->body[b]);
+        if (node_is(n, OP_slice)) {
+            clear_attr(n, "start");
+            clear_attr(n, "end");
+        } else if (node_is(n, OP_full) && !dtype_float(n->out[0]->type.dtype)) {
+            clear_attr(n, "fill_value");
+        }
+    }
+}
+
+/* Of a rank's graph what all ranks have in common, as their plans must be one. */
+static uint64_t hash_graph(Graph *g)
+{
+    if (!g->mesh)
+        return graph_hash(g);
+    Arena *tmp = arena_tmp(g->a);
+    Graph *x = graph_clone(tmp, g);
+    Mesh *mesh = mesh_clone(tmp, g->mesh);
+    mesh_set_rank(mesh, 0);
+    x->mesh = mesh;
+    clear_coordinates(x);
+    uint64_t h = graph_hash(x);
+    arena_reset(tmp);
+    return h;
+}
+
+/* h, which is of the graph and what else counts, with addresses and kernels. */
+static uint64_t hash_steps(const Plan *p, uint64_t h)
+{
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        int64_t key[] = {s->offset, s->nbytes, s->start, s->end};
+        h = hash_bytes(key, sizeof key, h);
+    }
+    for (int i = 0; i < p->nstep; i++) {
+        const char *kernel = p->step[i].kernel ? p->step[i].kernel->name : "ref";
+        h = hash_bytes(kernel, strlen(kernel), h);
+    }
+    return p->device->id == DEVICE_cpu ? h : hash_device(p, h);
+}
+
+uint64_t plan_hash(const Plan *p)
+{
+    uint64_t machine = machine_hash(p->machine);
+    return hash_steps(p, hash_bytes(&machine, sizeof machine, hash_graph(p->g)));
+}
+
+uint64_t plan_hash_steps(const Plan *p)
+{
+    return hash_steps(p, hash_graph(p->g));
+}

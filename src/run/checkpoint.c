@@ -1,0 +1,489 @@
+/* Checkpoints: folders in Hugging Face's layout, with the optimizer's state and what a run needs to
+ * resume. A folder is written under another name, synced and renamed, and the link `latest` is
+ * replaced last, so that at any moment there is a complete one. What a killed save leaves has a
+ * name of its own (".NAME.tmpPID") and is removed when a run begins. */
+#define _GNU_SOURCE /* renameat2 */
+#include "../api/api.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <ftw.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct SaveArgs {
+    tn_program *x;
+    tn_model *m;
+    Arena *a;
+    const char *folder, *state;
+    const char *parent, *name; /* of the folder */
+    char *aside;               /* where it is written first */
+    bool first;                /* rank 0 */
+    int64_t pid;               /* its process */
+} SaveArgs;
+
+/* A plan's inputs of a role, as files have them. */
+static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
+{
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    Type *whole = NEWN(a, Type, p->nin);
+    part_wholes(p, m, whole);
+    *n = 0;
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == role)
+            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+    return out;
+}
+
+static void write_tensors(const SaveArgs *s)
+{
+    const Plan *p = s->x->x->plan;
+    int n, nshard;
+    const TensorOut *weights = list_role(s->a, p, s->m, ROLE_PARAM, &n);
+    TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
+    for (int i = 0; i < nshard; i++)
+        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
+    const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
+    write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
+}
+
+static void write_text(const SaveArgs *s, const char *text, const char *file)
+{
+    file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
+}
+
+static DType param_dtype(const Plan *p)
+{
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == ROLE_PARAM)
+            return p->in[i].type.dtype;
+    return F32;
+}
+
+static void sync_folder(Ctx *ctx, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int why = fd < 0 || fsync(fd) ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (why)
+        fail(ctx, TN_FAIL, "%s: cannot sync: %s", path, strerror(why));
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path) && errno != ENOENT;
+}
+
+/* Removes a folder with its contents; links are not followed. Returns 0 or -1 with errno. */
+static int remove_folder(const char *path)
+{
+    return nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) && errno != ENOENT ? -1 : 0;
+}
+
+static void drop_folder(void *path)
+{
+    remove_folder(path);
+}
+
+static void close_folder(void *folder)
+{
+    closedir(folder);
+}
+
+/* Whether a file of that name is one that a save writes. */
+static bool is_part(const char *name)
+{
+    static const char *const parts[] = {"config.json",
+                                        "model.safetensors",
+                                        "model-[0-9]*-of-[0-9]*.safetensors",
+                                        "model.safetensors.index.json",
+                                        "optimizer.safetensors",
+                                        "state.json"};
+    for (int i = 0; i < LEN(parts); i++)
+        if (!fnmatch(parts[i], name, 0))
+            return true;
+    return companion_is(name);
+}
+
+/* What is removed has to be a checkpoint and nothing else: an error names the first entry that no
+ * save has written, or says that state.json is not there. An empty folder may go. */
+static void check_own(Arena *a, const char *path)
+{
+    Ctx *ctx = arena_ctx(a);
+    bool state = false, empty = true;
+    struct stat st;
+    if (lstat(path, &st)) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return;
+        fail(ctx, TN_FAIL, "%s: cannot look at: %s", path, strerror(errno));
+    }
+    if (!S_ISDIR(st.st_mode))
+        fail(ctx, TN_FAIL, "%s: not a checkpoint: it stays as it is", path);
+    DIR *folder = opendir(path);
+    if (!folder)
+        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    arena_defer(a, close_folder, folder);
+    errno = 0;
+    for (struct dirent *e; (e = readdir(folder)); errno = 0) {
+        const char *inner = arena_printf(a, "%s/%s", path, e->d_name);
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        if (!is_part(e->d_name) || lstat(inner, &st) || !S_ISREG(st.st_mode))
+            fail(ctx, TN_FAIL, "%s: not a file of a checkpoint: its folder stays as it is", inner);
+        empty = false;
+        state |= !strcmp(e->d_name, "state.json");
+    }
+    if (errno)
+        fail(ctx, TN_FAIL, "%s: cannot read: %s", path, strerror(errno));
+    if (!empty && !state)
+        fail(ctx, TN_FAIL, "%s: has no state.json: not a checkpoint, it stays as it is", path);
+}
+
+/* An earlier folder of that name is exchanged as a whole, so that at every moment one is there;
+ * where the file system cannot, it is moved out of the way first. */
+static void put_in_place(const SaveArgs *s)
+{
+    char *old = arena_printf(s->a, "%s.old", s->aside);
+    if (!rename(s->aside, s->folder) ||
+        !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->folder, RENAME_EXCHANGE))
+        return;
+    bool moved = (errno == EINVAL || errno == ENOSYS) && !rename(s->folder, old);
+    if (!moved || rename(s->aside, s->folder))
+        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+    remove_folder(old);
+}
+
+static void make_folders(Arena *a, const char *path)
+{
+    char *part = arena_strdup(a, path);
+    for (char *end = part;;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        char after = *end;
+        *end = 0;
+        if (mkdir(part, 0777) && errno != EEXIST)
+            fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", part, strerror(errno));
+        if (!after)
+            return;
+        *end = after;
+    }
+}
+
+static void replace_latest(const SaveArgs *s)
+{
+    Ctx *ctx = arena_ctx(s->a);
+    const char *link = arena_printf(s->a, "%s/latest", s->parent);
+    const char *aside = arena_printf(s->a, "%s/.latest.tmp%ld", s->parent, (long)getpid());
+    unlink(aside);
+    if (symlink(s->name, aside) || rename(aside, link)) {
+        int why = errno;
+        unlink(aside);
+        fail(ctx, TN_FAIL, "%s: cannot replace: %s", link, strerror(why));
+    }
+    sync_folder(ctx, s->parent);
+}
+
+static void split_path(SaveArgs *s)
+{
+    size_t len = strlen(s->folder);
+    while (len > 1 && s->folder[len - 1] == '/')
+        len--;
+    s->folder = arena_strndup(s->a, s->folder, len);
+    const char *slash = strrchr(s->folder, '/');
+    s->name = slash ? slash + 1 : s->folder;
+    s->parent = !slash ? "." : arena_strndup(s->a, s->folder, (size_t)MAX(slash - s->folder, 1));
+}
+
+static void check_state(const SaveArgs *s)
+{
+    json_error_t e = {0};
+    json_t *state = json_loads(s->state, JSON_REJECT_DUPLICATES, &e);
+    bool good = json_is_object(state);
+    json_decref(state);
+    if (!good)
+        fail(arena_ctx(s->a), TN_USAGE, "state: expected a JSON object: %s",
+             *e.text ? e.text : "found another value");
+}
+
+static char *aside_of(const SaveArgs *s)
+{
+    return arena_printf(s->a, "%s/.%s.tmp%lld", s->parent, s->name, (long long)s->pid);
+}
+
+/* Rank 0 makes the folder aside, with all but tensors in it. */
+static void begin_save(void *arg)
+{
+    SaveArgs *s = arg;
+    check_state(s);
+    model_check(s->m, s->x->x->plan);
+    split_path(s);
+    if (!s->first)
+        return;
+    check_own(s->a, s->folder);
+    make_folders(s->a, s->parent);
+    s->pid = getpid();
+    s->aside = aside_of(s);
+    remove_folder(s->aside); /* of a process that was killed */
+    if (mkdir(s->aside, 0777))
+        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+    arena_defer(s->a, drop_folder, s->aside); /* what failed, or what was there before */
+    write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x->x->plan)), "config.json");
+    companions_write(s->m, s->a, s->aside);
+    write_text(s, s->state, "state.json");
+}
+
+static void end_save(void *arg)
+{
+    SaveArgs *s = arg;
+    int n;
+    if (!s->first)
+        return;
+    const TensorOut *weights = list_role(s->a, s->x->x->plan, s->m, ROLE_PARAM, &n);
+    tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
+    sync_folder(arena_ctx(s->a), s->aside);
+    put_in_place(s);
+    replace_latest(s);
+}
+
+static void save(void *arg)
+{
+    SaveArgs *s = arg;
+    tn_context *owner = s->x->h.owner;
+    Comm *c = write_ranks(s->x);
+    s->first = !c || !comm_rank(c);
+    ranks_do(owner, c, begin_save, s);
+    ranks_share(owner, c, &s->pid, sizeof s->pid);
+    s->aside = aside_of(s);
+    write_tensors(s);
+    ranks_do(owner, c, end_save, s);
+}
+
+int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state)
+{
+    if (!GIVEN(args_owner(x), x, m, folder, state) || !args_kin(__func__, x, m))
+        return TN_CODE_USAGE;
+    SaveArgs s = {.x = x, .m = m, .folder = folder, .state = state};
+    return try_aside(x->h.owner, &s.a, save, &s);
+}
+
+typedef struct SizeArgs {
+    const Plan *p;
+    tn_model *m;
+    int64_t shard;
+    Arena *a;
+    FileSizes sizes;
+} SizeArgs;
+
+static void add_sizes(void *arg)
+{
+    SizeArgs *x = arg;
+    int n;
+    model_check(x->m, x->p);
+    const TensorOut *weights = list_role(x->a, x->p, x->m, ROLE_PARAM, &n);
+    tensors_folder_sizes(x->a, x->shard, n, weights, &x->sizes);
+    const TensorOut *state = list_role(x->a, x->p, x->m, ROLE_STATE, &n);
+    sizes_add(&x->sizes, tensors_size(x->a, n, state));
+    const char *config = config_text_of(x->a, &x->m->config, param_dtype(x->p));
+    sizes_add(&x->sizes, (int64_t)strlen(config));
+    companions_sizes(x->m, &x->sizes);
+}
+
+int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64_t block,
+                       int64_t *nbytes, int64_t *largest)
+{
+    if (!GIVEN(args_owner(p), p, m, options, nbytes, largest) || !args_kin(__func__, p, m))
+        return TN_CODE_USAGE;
+    SizeArgs x = {.p = p->p, .m = m, .shard = options->shard, .sizes = {.block = block}};
+    if (block < 1 || block > (int64_t)1 << 40)
+        return tn_context_fail(p->h.owner, TN_CODE_USAGE,
+                               "%s: block: expected 1 to 2^40 bytes, found %lld", __func__,
+                               (long long)block);
+    int code = try_aside(p->h.owner, &x.a, add_sizes, &x);
+    *nbytes = x.sizes.nbytes;
+    *largest = x.sizes.largest;
+    return code;
+}
+
+/* ---- before training ---- */
+
+typedef struct FolderArgs {
+    Arena *a;
+    const char *path;
+} FolderArgs;
+
+static void try_folder(void *arg)
+{
+    FolderArgs *x = arg;
+    make_folders(x->a, x->path);
+    const char *probe = arena_printf(x->a, "%s/.probe.tmp%ld", x->path, (long)getpid());
+    int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot write there: %s", x->path, strerror(errno));
+    close(fd);
+    unlink(probe);
+}
+
+int tn_folder_make(tn_context *ctx, const char *path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, try_folder, &x);
+}
+
+static void check_replace(void *arg)
+{
+    FolderArgs *x = arg;
+    check_own(x->a, x->path);
+}
+
+int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, check_replace, &x);
+}
+
+/* ---- after training ---- */
+
+/* Names that saves give to what is not finished. */
+static bool unfinished(const char *name)
+{
+    static const char *const begins[] = {".step-",   ".latest.tmp",    ".probe.tmp",
+                                         ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
+    for (int i = 0; i < LEN(begins); i++)
+        if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
+            return true;
+    return false;
+}
+
+static void clean_entry(const FolderArgs *x, const char *name)
+{
+    const char *path = arena_printf(x->a, "%s/%s", x->path, name);
+    size_t len = strlen(name), stem = (size_t)(strstr(name, ".tmp") - name);
+    if (len > 4 && !strcmp(name + len - 4, ".old")) { /* moved away, and not yet replaced */
+        const char *place = arena_printf(x->a, "%s/%.*s", x->path, (int)stem - 1, name + 1);
+        if (access(place, F_OK) && !rename(path, place))
+            return;
+    }
+    if (remove_folder(path))
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", path, strerror(errno));
+}
+
+static void clean(void *arg)
+{
+    FolderArgs *x = arg;
+    DIR *folder = opendir(x->path);
+    if (!folder)
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot open: %s", x->path, strerror(errno));
+    arena_defer(x->a, close_folder, folder);
+    for (struct dirent *e; (e = readdir(folder));)
+        if (unfinished(e->d_name))
+            clean_entry(x, e->d_name);
+}
+
+int tn_checkpoint_clean(tn_context *ctx, const char *path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, clean, &x);
+}
+
+static void remove_checkpoint(void *arg)
+{
+    FolderArgs *x = arg;
+    SaveArgs s = {.a = x->a, .folder = x->path};
+    split_path(&s);
+    check_own(s.a, s.folder);
+    const char *aside = arena_printf(x->a, "%s/.%s.tmp%ld", s.parent, s.name, (long)getpid());
+    if (rename(s.folder, aside) || remove_folder(aside))
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", s.folder, strerror(errno));
+}
+
+int tn_checkpoint_remove(tn_context *ctx, const char *path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, remove_checkpoint, &x);
+}
+
+/* The headers say where each tensor begins and ends, and the last ends where its file does. */
+static void check_whole(void *arg)
+{
+    FolderArgs *x = arg;
+    Arena *a = x->a;
+    SaveArgs s = {.a = a, .folder = x->path};
+    split_path(&s);
+    ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.folder));
+    model_match(a, &config, tensors_open(a, s.folder));
+    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.folder));
+    Json state = json_read(a, arena_printf(a, "%s/state.json", s.folder));
+    int64_t step = json_get_int(state, "step", 0, INT64_MAX);
+    if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
+        fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
+             state.where, (long long)step);
+}
+
+int tn_checkpoint_check(tn_context *ctx, const char *path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, check_whole, &x);
+}
+
+typedef struct RestoreArgs {
+    tn_program *x;
+    Arena *a;
+    const char *folder;
+} RestoreArgs;
+
+/* Fails where a tensor of the file is not the state of which input i has a part. */
+static void check_tensor(const RestoreArgs *r, const TensorFile *f, const TensorEntry *e, int i)
+{
+    const PlanPort *p = &r->x->x->plan->in[i];
+    const Type *whole = &r->x->whole[i];
+    bool fits = r->x->sized ? shape_equal(&e->type, whole) : part_fits(r->x->x->plan, p, &e->type);
+    if (!fits || e->type.dtype != whole->dtype)
+        fail(arena_ctx(r->a), TN_FAIL, "%s: \"%s\": expected %s, found %s", f->path, e->name,
+             type_text(r->a, whole), type_text(r->a, &e->type));
+}
+
+static void restore(void *arg)
+{
+    RestoreArgs *r = arg;
+    const Plan *p = r->x->x->plan;
+    Arena *tmp = arena_tmp(r->a);
+    const TensorFile *f =
+        tensors_open(r->a, arena_printf(r->a, "%s/optimizer.safetensors", r->folder));
+    int n = 0;
+    for (int i = 0; i < p->nin; i++) {
+        if (p->in[i].role != ROLE_STATE)
+            continue;
+        const TensorEntry *e = tensors_get(f, p->in[i].name);
+        check_tensor(r, f, e, i);
+        stage_tensor(r->x, tmp, &p->in[i], f, e, false);
+        arena_reset(tmp);
+        n++;
+    }
+    if (n != f->count)
+        fail(arena_ctx(r->a), TN_FAIL, "%s: expected %d tensors, found %d", f->path, n, f->count);
+}
+
+int tn_program_restore(tn_program *x, const char *folder)
+{
+    if (!GIVEN(args_owner(x), x, folder))
+        return TN_CODE_USAGE;
+    RestoreArgs r = {x, NULL, folder};
+    return try_aside(x->h.owner, &r.a, restore, &r);
+}

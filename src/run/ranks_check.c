@@ -1,0 +1,209 @@
+/* Whether ranks run one program. Of everything that they must have alike each rank has a text; the
+ * hashes of all texts go to all ranks, so that all find the same first rank and text that differs
+ * from rank 0's; then that text alone goes around, for the message. */
+#include "../api/api.h"
+#include "../product/onednn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ALIKE = 64, SHOWN = 120 };
+
+/* What all ranks must have alike, by name. */
+typedef struct Alike {
+    Arena *a;
+    int count;
+    const char *what[MOST_ALIKE], *text[MOST_ALIKE];
+} Alike;
+
+static void add(Alike *x, const char *what, const char *text)
+{
+    CHECK(x->count < MOST_ALIKE);
+    x->what[x->count] = what;
+    x->text[x->count++] = text;
+}
+
+/* ---- options ---- */
+
+/* clang-format off */
+#define TEXT_FLAG(o, field)   arena_printf(x->a, "%d", (o)->field)
+#define TEXT_SWITCH(o, field) TEXT_FLAG(o, field)
+#define TEXT_INT(o, field)    arena_printf(x->a, "%lld", (long long)(o)->field)
+#define TEXT_BYTES(o, field)  TEXT_INT(o, field)
+#define TEXT_MEMORY(o, field) TEXT_INT(o, field)
+#define TEXT_SEED(o, field)   arena_printf(x->a, "%llu", (unsigned long long)(o)->field)
+#define TEXT_REAL(o, field)   arena_printf(x->a, "%.17g", (o)->field)
+#define TEXT_WORD(o, field)   ((o)->field ? (o)->field : "none")
+#define TEXT_DTYPE(o, field)  ((o)->field ? (o)->field : "f32")
+#define TEXT_TEXT(o, field)   TEXT_WORD(o, field)
+#define TEXT_IN(o, field)     NULL /* files that are the same may lie elsewhere */
+#define TEXT_LIST(o, field)   list_text(x->a, (o)->n##field, (o)->field)
+#define TEXT_RULES(o, field)  NULL /* the plan says what became of them */
+/* clang-format on */
+
+static const char *list_text(Arena *a, int n, const char *const *list)
+{
+    Buf b = {.a = a};
+    buf_add(&b, n ? "" : "none");
+    for (int i = 0; i < n; i++)
+        buf_printf(&b, "%s%s", i ? " " : "", list[i]);
+    return b.text;
+}
+
+static void add_option(Alike *x, const char *name, const char *text)
+{
+    if (text)
+        add(x, arena_printf(x->a, "--%s", name), text);
+}
+
+/* Which rows of options decide over numbers: what a run keeps when it is resumed, and what passes
+ * read of a run's own. */
+enum { CALL_SAME = 1, CALL_OWN = 0, CALL_NEVER = 0 };
+enum { PASS_SAME = 1, PASS_OWN = 1, PASS_NEVER = 0 };
+
+static void add_options(Alike *x, const tn_options *o)
+{
+#define CALL_OPTION(name, field, kind, resume, ...) \
+    if (CALL_##resume)                              \
+        add_option(x, name, TEXT_##kind(o, field));
+#define PASS_OPTION(name, field, kind, resume, ...) \
+    if (PASS_##resume)                              \
+        add_option(x, name, TEXT_##kind(o, field));
+#include "../base/options.def"
+    add_option(x, "reduce", o->reduce ? o->reduce : "ordered");
+}
+
+/* ---- the rest ---- */
+
+static const char *versions(Arena *a)
+{
+    char *text = arena_strdup(a, tn_version());
+    for (char *s = text; (s = strchr(s, '\n'));)
+        *s = ',';
+    return text;
+}
+
+static const char *processor(Arena *a)
+{
+    return arena_printf(a, "%s, instruction set %x", machine_name(machine_get(a, NULL, 1)),
+                        onednn_isa_bits());
+}
+
+static const char *hash_text(Arena *a, uint64_t hash)
+{
+    return arena_printf(a, "%016llx", (unsigned long long)hash);
+}
+
+/* What goes around in a step, in its order: kinds, groups and shapes. */
+static const char *sequence(Arena *a, const Plan *p)
+{
+    uint64_t hash = 0;
+    int count = 0;
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        int64_t loop[] = {s->kind, s->first, s->count, s->by};
+        if (s->kind == STEP_LOOP || s->kind == STEP_END)
+            hash = hash_bytes(loop, sizeof loop, hash);
+        if (s->kind != STEP_CALL || s->node->op->class != CLASS_COLLECTIVE)
+            continue;
+        const Node *n = s->node;
+        const char *text =
+            arena_printf(a, "%s %s %s %s", n->op->name, n->attr[attr_index(n->op, "group")].s,
+                         type_text(a, &n->in[0]->type), type_text(a, &n->out[0]->type));
+        hash = hash_bytes(text, strlen(text), hash);
+        count++;
+    }
+    return arena_printf(a, "%d of them, %s", count, hash_text(a, hash));
+}
+
+static void collect(Alike *x, const Plan *p, const tn_options *o)
+{
+    add(x, "version", versions(x->a));
+    add(x, "processor", processor(x->a));
+    add(x, "threads", arena_printf(x->a, "%d", p->nthread));
+    add(x, "device", p->device->name);
+    add(x, "mesh", mesh_text(x->a, p->g->mesh));
+    if (o)
+        add_options(x, o);
+    add(x, "machine",
+        arena_printf(x->a, "%s, %s", machine_name(p->machine),
+                     hash_text(x->a, machine_hash(p->machine))));
+}
+
+static void collect_plan(Alike *x, const Plan *p)
+{
+    add(x, "collectives", sequence(x->a, p));
+    add(x, "plan", hash_text(x->a, plan_hash(p)));
+}
+
+/* ---- among ranks ---- */
+
+typedef struct CheckArgs {
+    const tn_plan *plan;
+    tn_program *x;
+    const tn_options *o;
+    Arena *a;
+} CheckArgs;
+
+static void gather(const CheckArgs *c, const void *mine, int64_t nbytes, void *all)
+{
+    char message[COMM_MESSAGE] = "";
+    tn_context *ctx = c->plan->h.owner;
+    if (comm_gather(ctx->comm, mine, nbytes, all, true, message))
+        fail(&ctx->ctx, TN_FAIL, "%s", message);
+}
+
+static _Noreturn void fail_other(const CheckArgs *c, const Alike *x, int i, int rank)
+{
+    const char *what = i < x->count ? x->what[i] : "options";
+    char *mine = NEWN(c->a, char, SHOWN);
+    char *all = NEWN(c->a, char, SHOWN *tn_ranks(c->plan->h.owner));
+    snprintf(mine, SHOWN, "%s", i < x->count ? x->text[i] : "");
+    gather(c, mine, SHOWN, all);
+    fail(arena_ctx(c->a), TN_FAIL,
+         "ranks must run one program; they differ in %s: rank %d has %.*s, rank 0 has %.*s", what,
+         rank, SHOWN - 1, all + SHOWN * rank, SHOWN - 1, all);
+}
+
+static void compare(void *arg)
+{
+    const CheckArgs *c = arg;
+    int n = tn_ranks(c->plan->h.owner);
+    Alike x = {.a = c->a};
+    uint64_t mine[MOST_ALIKE] = {0}, *all = NEWN(c->a, uint64_t, n * MOST_ALIKE);
+    collect(&x, c->plan->p, c->o);
+    if (!c->plan->graph->own)
+        collect_plan(&x, c->plan->p);
+    for (int i = 0; i < x.count; i++)
+        mine[i] = hash_bytes(x.text[i], strlen(x.text[i]), 1);
+    gather(c, mine, sizeof mine, all);
+    for (int i = 0; i < MOST_ALIKE; i++)
+        for (int rank = 1; rank < n; rank++)
+            if (all[rank * MOST_ALIKE + i] != all[i])
+                fail_other(c, &x, i, rank);
+    if (c->plan->graph->own)
+        ranks_match(c->plan, c->a);
+}
+
+/* ---- a plan and the ranks that are there ---- */
+
+bool ranks_run(const tn_plan *p)
+{
+    return p->p->g->mesh && mesh_nranks(p->p->g->mesh) > 1 && p->h.owner->comm;
+}
+
+static void let_run(void *arg)
+{
+    const CheckArgs *c = arg;
+    program_join(c->x->x, c->x->h.a, c->plan->h.owner->comm, c->x->fast);
+}
+
+int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o)
+{
+    CheckArgs c = {.plan = p, .x = x, .o = o};
+    tn_context *ctx = p->h.owner;
+    code = tn_agree_code(ctx, code);
+    if (!code)
+        code = try_aside(ctx, &c.a, compare, &c);
+    return code ? code : tn_agree_code(ctx, (int)ctx_try(&ctx->ctx, let_run, &c));
+}

@@ -1,0 +1,430 @@
+/* Graphs of which each rank has its own, as PyTorch traces them: made ready to run together.
+ *
+ * A graph that was imported with its mesh has groups by axes. One without has the names that
+ * PyTorch gave its process groups; it gets the mesh ranks=N,one=1, and a group of all ranks, or of
+ * one, is that axis. Which ranks a smaller group has the graph does not say: it is refused.
+ *
+ * Ranks' collectives must match: of each group all members call the same ones in one order. Each
+ * rank describes its calls; hashes of these go to all ranks, so that all find the same first call
+ * that differs, and the texts of both go around for the message. It is looked at as the graphs are
+ * written, and again as they are planned.
+ *
+ * The planner orders nodes, and graphs of one form alike. Where forms differ, each collective runs
+ * after the one that is written before it, so that all ranks keep one order. */
+#include "../api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 160 };
+
+static const char all_ranks[] = "ranks", one_rank[] = "one";
+
+static bool is_collective(const Node *n)
+{
+    return n->op->class == CLASS_COLLECTIVE;
+}
+
+static Attr *group_attr(const Node *n)
+{
+    return &n->attr[attr_index(n->op, "group")];
+}
+
+/* Calls see(arg, g, n, times) for each collective, those in bodies too, which run `times` times. */
+typedef void SeeCollective(void *arg, const Graph *g, Node *n, int64_t times);
+
+static void each_collective(const Graph *g, int64_t times, SeeCollective *see, void *arg)
+{
+    EACH_NODE(n, g) {
+        if (is_collective(n))
+            see(arg, g, n, times);
+        EACH_LOOP_BODY(b, n)
+            each_collective(n->region->body[b], times * region_times(n->region, b), see, arg);
+    }
+}
+
+/* ---- the mesh ---- */
+
+typedef struct Naming {
+    int64_t nranks;
+    Map size; /* of groups, that some collective says: name -> int64_t */
+    Arena *a;
+} Naming;
+
+static void note_size(void *arg, const Graph *g, Node *n, int64_t times)
+{
+    Naming *x = arg;
+    int i = attr_index(n->op, "group_size");
+    (void)g;
+    (void)times;
+    if (i >= 0)
+        map_put(&x->size, group_attr(n)->s, &n->attr[i].i);
+}
+
+/* Whether a group is named by its ranks, "0,1,2", and these are all. */
+static bool lists_all(const char *group, int64_t nranks)
+{
+    const char *s = group;
+    for (int64_t i = 0; i < nranks; i++) {
+        char *end;
+        if (strtoll(s, &end, 10) != i || end == s || *end != (i + 1 < nranks ? ',' : 0))
+            return false;
+        s = end + 1;
+    }
+    return true;
+}
+
+/* Of a group whose size nothing says: PyTorch's first, "0", has all ranks, and so has one of two
+ * ranks that has any but this one. */
+static bool has_all(const Naming *x, const char *group, int64_t size)
+{
+    if (size)
+        return size == x->nranks;
+    return x->nranks == 2 || !strcmp(group, "0") || lists_all(group, x->nranks);
+}
+
+static void set_group(void *arg, const Graph *g, Node *n, int64_t times)
+{
+    const Naming *x = arg;
+    Attr *group = group_attr(n);
+    const int64_t *said = map_find(&x->size, group->s);
+    int64_t size = said ? *said : 0;
+    (void)times;
+    if (size != 1 && !has_all(x, group->s, size))
+        fail_node(g, n,
+                  "group \"%s\": the graph does not say which %s of the %lld ranks it has: import "
+                  "it with --mesh and --group '%s=AXIS'",
+                  group->s, size ? arena_printf(x->a, "%lld", (long long)size) : "ones",
+                  (long long)x->nranks, group->s);
+    group->s = size == 1 ? one_rank : all_ranks;
+}
+
+/* Gives a graph without a mesh that of all ranks. */
+static const Mesh *make_mesh(Graph *g, Arena *tmp, int rank, int nranks)
+{
+    Naming x = {.nranks = nranks, .size = {.a = tmp}, .a = tmp};
+    Mesh *m =
+        mesh_parse(g->ctx, g->a, arena_printf(tmp, "%s=%d,%s=1", all_ranks, nranks, one_rank));
+    mesh_set_rank(m, rank);
+    each_collective(g, 1, note_size, &x);
+    each_collective(g, 1, set_group, &x);
+    return m;
+}
+
+static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
+{
+    const Mesh *m = g->mesh;
+    const char *file = g->file ? g->file : "", *colon = g->file ? ": " : "";
+    if (mesh_nranks(m) != nranks)
+        fail(g->ctx, TN_USAGE, "%s%smesh %s has %lld ranks: expected as many graphs, found %d",
+             file, colon, mesh_text(tmp, m), (long long)mesh_nranks(m), nranks);
+    if (mesh_rank(m) != rank)
+        fail(g->ctx, TN_USAGE,
+             "%s%sexpected the graph of rank %d of mesh %s, found that of rank %lld", file, colon,
+             rank, mesh_text(tmp, m), (long long)mesh_rank(m));
+}
+
+/* ---- calls that match ---- */
+
+/* A collective: whom it calls, and what all of them must call. */
+typedef struct Sent {
+    int64_t
+        axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits each */
+    uint64_t what;
+} Sent;
+
+typedef struct Calls {
+    const Graph *g;
+    Arena *a;
+    Sent *sent;
+    const char **text;
+    int count, capsent, captext;
+} Calls;
+
+/* The part of an operand that all members have alike: of all_to_all the rows may differ. */
+static const char *operand_text(Arena *a, const Node *n)
+{
+    Type t = n->in[0]->type;
+    if (node_collective(n) == ALL_TO_ALL && t.rank)
+        t.dim[0] = 0;
+    return type_text(a, &t);
+}
+
+static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
+{
+    Calls *c = arg;
+    int axes[MAX_MESH], naxes = group_axes(c->g->mesh, group_attr(n)->s, axes);
+    Sent s = {0};
+    if (naxes < 0)
+        fail_node(g, n, "group \"%s\": expected axes of the mesh %s", group_attr(n)->s,
+                  mesh_text(c->a, c->g->mesh));
+    for (int i = 0; i < naxes; i++)
+        s.axes |= (int64_t)(axes[i] + 1) << 4 * i;
+    const char *extra = "";
+    for (int i = 0; op_attrs(n->op)[i].kind; i++) {
+        const char *name = op_attrs(n->op)[i].name;
+        if (!strcmp(name, "reduce_op"))
+            extra = arena_printf(c->a, " %s", n->attr[i].s);
+        else if (!strcmp(name, "src"))
+            extra = arena_printf(c->a, " from %lld", (long long)n->attr[i].i);
+    }
+    const char *often = times == 1 ? "" : arena_printf(c->a, " %lld times", (long long)times);
+    const char *text = arena_printf(c->a, "%s%s of %s over %s%s", n->op->name, extra,
+                                    operand_text(c->a, n), group_attr(n)->s, often);
+    s.what = hash_bytes(text, strlen(text), 1);
+    text = arena_printf(c->a, "%s (%%%s)", text, n->out[0]->name);
+    PUSH(c->a, c->sent, c->count, c->capsent, s);
+    c->count--;
+    PUSH(c->a, c->text, c->count, c->captext, text);
+}
+
+static void gather(tn_context *ctx, const void *mine, int64_t nbytes, void *all)
+{
+    char message[COMM_MESSAGE] = "";
+    if (comm_gather(ctx->comm, mine, nbytes, all, true, message))
+        fail(&ctx->ctx, TN_FAIL, "%s", message);
+}
+
+/* What all ranks call, by rank. */
+typedef struct AllCalls {
+    const Mesh *mesh;
+    int nranks;
+    const Sent *sent; /* most of each rank */
+    const int64_t *count;
+    int64_t most;
+} AllCalls;
+
+/* The next call from `i` on by the rank in which a group with these axes takes part; its count:
+ * none. */
+static int64_t find_next(const AllCalls *x, int rank, int64_t axes, int64_t i)
+{
+    while (i < x->count[rank] && x->sent[rank * x->most + i].axes != axes)
+        i++;
+    return i;
+}
+
+/* The first member of the group with these axes that the rank is in. */
+static int find_first(const Mesh *mesh, int rank, int64_t axes)
+{
+    Mesh m = *mesh;
+    mesh_set_rank(&m, rank);
+    for (; axes; axes >>= 4)
+        m.at[(axes & 15) - 1] = 0;
+    return (int)mesh_rank(&m);
+}
+
+/* Where a rank parts from the first of a group of its own. */
+typedef struct Differ {
+    int rank, first;
+    int64_t at, at_first; /* the call of each; their count: none is left */
+} Differ;
+
+static bool group_differs(const AllCalls *x, int64_t axes, Differ *d)
+{
+    for (d->rank = 0; d->rank < x->nranks; d->rank++) {
+        d->first = find_first(x->mesh, d->rank, axes);
+        d->at = d->at_first = -1;
+        do {
+            d->at = find_next(x, d->rank, axes, d->at + 1);
+            d->at_first = find_next(x, d->first, axes, d->at_first + 1);
+            bool end = d->at == x->count[d->rank], end_first = d->at_first == x->count[d->first];
+            if (end && end_first)
+                break;
+            if (end != end_first || x->sent[d->rank * x->most + d->at].what !=
+                                        x->sent[d->first * x->most + d->at_first].what)
+                return true;
+        } while (1);
+    }
+    return false;
+}
+
+static bool find_differ(const AllCalls *x, Differ *d)
+{
+    for (int rank = 0; rank < x->nranks; rank++)
+        for (int64_t i = 0; i < x->count[rank]; i++) {
+            int64_t axes = x->sent[rank * x->most + i].axes;
+            bool seen = false;
+            for (int64_t k = 0; k < i && !seen; k++)
+                seen = x->sent[rank * x->most + k].axes == axes;
+            if (!seen && group_differs(x, axes, d))
+                return true;
+        }
+    return false;
+}
+
+static _Noreturn void fail_differ(tn_context *ctx, const Calls *c, const Differ *d, const char *how)
+{
+    int rank = tn_rank(ctx);
+    int64_t at = rank == d->rank ? d->at : d->at_first;
+    bool mine = rank == d->rank || rank == d->first;
+    char *own = NEWN(c->a, char, SHOWN), *all = NEWN(c->a, char, SHOWN *tn_ranks(ctx));
+    snprintf(own, SHOWN, "%s", mine && at < c->count ? c->text[at] : "no other");
+    gather(ctx, own, SHOWN, all);
+    fail(&ctx->ctx, TN_FAIL,
+         "the collectives of the ranks do not match%s: rank %d has %s, where rank %d has %s", how,
+         d->first, all + SHOWN * d->first, d->rank, all + SHOWN * d->rank);
+}
+
+static void compare(tn_context *ctx, const Calls *c, const char *how)
+{
+    int n = tn_ranks(ctx);
+    int64_t count = c->count, most = 1;
+    int64_t *counts = NEWN(c->a, int64_t, n);
+    gather(ctx, &count, sizeof count, counts);
+    for (int i = 0; i < n; i++)
+        most = MAX(most, counts[i]);
+    Sent *mine = NEWN(c->a, Sent, most), *all = NEWN(c->a, Sent, most * n);
+    if (count)
+        memcpy(mine, c->sent, sizeof *mine * (size_t)count);
+    gather(ctx, mine, (int64_t)sizeof *mine * most, all);
+    AllCalls x = {c->g->mesh, n, all, counts, most};
+    Differ d;
+    if (find_differ(&x, &d))
+        fail_differ(ctx, c, &d, how);
+}
+
+/* All ranks have the same mesh, by which they read each other's groups. */
+static void compare_meshes(tn_context *ctx, Arena *a, const Mesh *m)
+{
+    int n = tn_ranks(ctx);
+    char *own = NEWN(a, char, SHOWN), *all = NEWN(a, char, SHOWN *n);
+    snprintf(own, SHOWN, "%s", mesh_text(a, m));
+    gather(ctx, own, SHOWN, all);
+    for (int i = 1; i < n; i++)
+        if (strcmp(all, all + SHOWN * i) != 0)
+            fail(&ctx->ctx, TN_FAIL, "rank %d has mesh %s, where rank 0 has mesh %s", i,
+                 all + SHOWN * i, all);
+}
+
+/* ---- one order ---- */
+
+/* Of what the planner reads when it orders: ops, operands and types. */
+static uint64_t form_of(const Graph *g, Arena *a)
+{
+    uint64_t hash = 1;
+    EACH_NODE(n, g) {
+        int64_t head[] = {n->nin, n->nout, n->phase, (int64_t)n->policy};
+        hash = hash_bytes(n->op->name, strlen(n->op->name), hash);
+        hash = hash_bytes(head, sizeof head, hash);
+        for (int i = 0; i < n->nin; i++)
+            hash = hash_bytes(&n->in[i]->id, sizeof n->in[i]->id, hash);
+        for (int k = 0; k < n->nout; k++) {
+            const char *text = type_text(a, &n->out[k]->type);
+            hash = hash_bytes(text, strlen(text), hash);
+        }
+        EACH_BODY(b, n)
+            hash ^= form_of(n->region->body[b], a) * (uint64_t)(b + 3);
+    }
+    return hash;
+}
+
+static void add_after(Graph *g, Node *n, Node *before)
+{
+    Node **after = NEWN(g->a, Node *, n->nafter + 1);
+    for (int i = 0; i < n->nafter; i++)
+        after[i] = n->after[i];
+    after[n->nafter++] = before;
+    n->after = after;
+}
+
+/* Each collective after the one before it that no phase keeps it from. */
+static void keep_order(Graph *g)
+{
+    Node *last = NULL;
+    EACH_NODE(n, g) {
+        EACH_LOOP_BODY(b, n)
+            keep_order(n->region->body[b]);
+        if (!is_collective(n))
+            continue;
+        if (last && last->phase <= n->phase)
+            add_after(g, n, last);
+        last = n;
+    }
+}
+
+/* Whether all ranks' graphs have one form. */
+static bool one_form(tn_context *ctx, const Graph *g, Arena *a)
+{
+    int n = tn_ranks(ctx);
+    uint64_t own = form_of(g, a), *all = NEWN(a, uint64_t, n);
+    gather(ctx, &own, sizeof own, all);
+    for (int i = 1; i < n; i++)
+        if (all[i] != all[0])
+            return false;
+    return true;
+}
+
+/* ---- a graph of a rank's own ---- */
+
+typedef struct Ready {
+    tn_graph *graph;
+    int rank, nranks;
+    Arena *a;
+} Ready;
+
+static void list_written(const Ready *x, Calls *c)
+{
+    *c = (Calls){.g = x->graph->g, .a = x->a};
+    each_collective(x->graph->g, 1, add_call, c);
+}
+
+/* What a rank's files have is what it has. */
+static void drop_cuts(Port *p, int count)
+{
+    for (int i = 0; i < count; i++)
+        p[i].cut = NULL;
+}
+
+static void own(void *arg)
+{
+    const Ready *x = arg;
+    Graph *g = x->graph->g;
+    if (g->mesh)
+        check_mesh(g, x->a, x->rank, x->nranks);
+    else
+        g->mesh = make_mesh(g, x->a, x->rank, x->nranks);
+    drop_cuts(g->in, g->nin);
+    drop_cuts(g->out, g->nout);
+    graph_verify(g);
+    x->graph->own = true;
+    Calls c;
+    list_written(x, &c); /* fails here, where the others wait, if at all */
+}
+
+/* ---- what others call ---- */
+
+static void match(void *arg)
+{
+    Ready *x = arg;
+    tn_context *ctx = x->graph->h.owner;
+    Graph *g = x->graph->g;
+    Calls c;
+    compare_meshes(ctx, x->a, g->mesh);
+    list_written(x, &c);
+    compare(ctx, &c, "");
+    if (!one_form(ctx, g, x->a))
+        keep_order(g);
+}
+
+int tn_graph_ranks(tn_graph *g)
+{
+    tn_context *ctx = args_owner(g);
+    if (!GIVEN(ctx, g))
+        return TN_CODE_USAGE;
+    Ready x = {.graph = g, .rank = tn_rank(ctx), .nranks = tn_ranks(ctx)};
+    int code = tn_agree_code(ctx, try_aside(ctx, &x.a, own, &x));
+    if (code || !ctx->comm)
+        return code;
+    return try_aside(ctx, &x.a, match, &x);
+}
+
+void ranks_match(const tn_plan *p, Arena *a)
+{
+    Calls c = {.g = p->p->g, .a = a};
+    for (int i = 0; i < p->p->nstep; i++) {
+        const Step *s = &p->p->step[i];
+        if (s->kind == STEP_CALL && !s->copy && is_collective(s->node))
+            add_call(&c, p->p->g, (Node *)(uintptr_t)s->node, 1);
+    }
+    compare(p->h.owner, &c, " as they are planned");
+}

@@ -1,0 +1,169 @@
+/* Writing safetensors: in pieces, by several at once, and in the shards of a folder. */
+#include "../shared/folder.h"
+
+#include "../../src/io/io.h"
+
+#include <math.h>
+#include <sys/stat.h>
+
+/* ---- in pieces ---- */
+
+enum { COUNT = 70000, PART = 9999 };
+
+/* Tensors whose bytes several writers put, each a part of them. */
+typedef struct Pieces {
+    Arena *a;
+    const char *path;
+    TensorLayout l;
+    TensorWriter *w[2];
+} Pieces;
+
+static void begin_pieces(Pieces *p, int n, const TensorOut *t)
+{
+    p->a = arena_tmp(a);
+    p->path = arena_strdup(p->a, in_dir("pieces.safetensors"));
+    p->l = tensors_layout(p->a, p->path, n, t);
+    p->w[0] = tensors_begin(p->a, p->path, &p->l, true);
+    p->w[1] = tensors_join(p->a, p->path, getpid());
+    for (int i = n - 1; i >= 0; i--)
+        for (int64_t nbytes = type_nbytes(&t[i].type), at = 0, piece; at < nbytes; at += piece) {
+            piece = MIN(PART, nbytes - at);
+            tensors_put(p->w[at / PART % 2], p->l.begin[i] + at, (const char *)t[i].data + at,
+                        piece);
+        }
+    for (int i = 0; i < 2; i++)
+        tensors_sync(p->w[i]);
+}
+
+static void check_second(void *arg)
+{
+    const Pieces *p = arg;
+    tensors_check(p->w[1]);
+}
+
+static const char *aside_pieces(const Pieces *p)
+{
+    return arena_printf(a, "%s.tmp%ld", p->path, (long)getpid());
+}
+
+/* What one writer put is not what the file has, as another wrote there, or the file is shorter. */
+static void test_pieces_lost(int n, const TensorOut *t)
+{
+    for (int i = 0; i < 2; i++) {
+        Pieces p;
+        begin_pieces(&p, n, t);
+        const char *aside = aside_pieces(&p);
+        tensors_check(p.w[0]);
+        if (i)
+            CHECK(!truncate(aside, p.l.begin[0] + 2 * PART - 1));
+        else
+            tensors_put(p.w[0], p.l.begin[0] + 2 * PART - 1, "!", 1);
+        EXPECT_FAIL(&ctx, check_second, &p, "what was read back is not what was written, 9999");
+        arena_reset(p.a);
+        EXPECT(access(aside, F_OK));
+    }
+}
+
+/* A file is the same whoever puts its bytes and in which order, and read in parts as it is as a
+ * whole. */
+static void test_pieces(void)
+{
+    static float x[COUNT];
+    static uint16_t whole[COUNT], parts[COUNT];
+    const TensorOut t[] = {{"x", {F32, 1, {COUNT}}, x}, {"y", {F32, 1, {3}}, x + 5}};
+    const char *text[2];
+    size_t len[2];
+    Pieces p;
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)sin(i);
+    test_pieces_lost(LEN(t), t);
+    tensors_write(&ctx, in_dir("whole.safetensors"), LEN(t), t);
+    text[0] = file_read(a, in_dir("whole.safetensors"), &len[0]);
+    begin_pieces(&p, LEN(t), t);
+    for (int i = 0; i < 2; i++)
+        tensors_check(p.w[i]);
+    tensors_end(p.w[0]);
+    arena_reset(p.a);
+    text[1] = file_read(a, in_dir("pieces.safetensors"), &len[1]);
+    EXPECT(len[0] == len[1] && !memcmp(text[0], text[1], len[0]));
+    TensorFile *f = tensors_open(a, in_dir("pieces.safetensors"));
+    const TensorEntry *e = tensors_get(f, "x");
+    for (int d = 0; d < 2; d++) {
+        DType to = d ? F32 : BF16;
+        tensors_read(f, e, to, true, d ? (void *)x : whole);
+        for (int64_t at = 0; at < COUNT; at += PART)
+            tensors_read_part(f, e, to, true, at, MIN(PART, COUNT - at),
+                              d ? (void *)(x + at) : parts + at);
+        EXPECT(d || !memcmp(whole, parts, sizeof whole));
+    }
+    EXPECT(x[COUNT - 1] == (float)sin(COUNT - 1) && x[PART] == (float)sin(PART));
+}
+
+/* ---- folders written ---- */
+
+enum { SHARDED = 5 };
+static const int64_t sharded_size[SHARDED] = {3, 0, 5, 1, 2}; /* of f32: 12, 0, 20, 4, 8 bytes */
+
+typedef struct Sharded {
+    const char *folder;
+    int64_t most;
+    TensorOut t[SHARDED];
+} Sharded;
+
+static void write_folder(void *arg)
+{
+    const Sharded *s = arg;
+    int n;
+    const TensorShard *shard = tensors_shards(a, s->folder, s->most, SHARDED, s->t, &n);
+    for (int i = 0; i < n; i++)
+        tensors_write(&ctx, shard[i].path, shard[i].n, shard[i].t);
+    tensors_write_index(a, s->folder, s->most, SHARDED, s->t);
+}
+
+/* That the folder has these many files, and reads back. */
+static void check_sharded(const Sharded *s, int nfile)
+{
+    TensorFile *f = tensors_open(a, s->folder);
+    EXPECT(f->nfile == nfile && f->count == SHARDED);
+    for (int i = 0; i < SHARDED; i++) {
+        float x[5] = {0};
+        tensors_read(f, tensors_get(f, s->t[i].name), F32, false, x);
+        EXPECT(!memcmp(x, s->t[i].data, (size_t)type_nbytes(&s->t[i].type)));
+    }
+}
+
+static void test_shards(void)
+{
+    static const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    static const struct {
+        int64_t most;
+        int nfile;
+    } cases[] = {{0, 1}, {44, 1}, {43, 2}, {36, 2}, {32, 2}, {31, 3}, {12, 3}, {11, 5}, {1, 5}};
+    for (int i = 0; i < LEN(cases); i++) {
+        Sharded s = {arena_printf(a, "%s/shards%d", dir, i), cases[i].most, {{0}}};
+        for (int k = 0; k < SHARDED; k++)
+            s.t[k] = (TensorOut){arena_printf(a, "t%d\"", k), {F32, 1, {sharded_size[k]}}, x + k};
+        mkdir(s.folder, 0700);
+        write_folder(&s);
+        check_sharded(&s, cases[i].nfile);
+        EXPECT(count_entries(s.folder) == 2 + cases[i].nfile + (cases[i].nfile > 1));
+        EXPECT(!access(arena_printf(a, "%s/model.safetensors", s.folder), F_OK) ==
+               (cases[i].nfile == 1));
+        if (cases[i].nfile < 5)
+            continue;
+        const char *index = arena_printf(a, "%s/model.safetensors.index.json", s.folder);
+        Json meta = json_get_object(json_read(a, index), "metadata");
+        EXPECT(json_get_int(meta, "total_size", 0, 99) == 44);
+        unlink(index); /* the index comes last: where it cannot be written, all else is there */
+        mkdir(index, 0700);
+        unlink(arena_printf(a, "%s/model-00005-of-00005.safetensors", s.folder));
+        EXPECT_FAIL(&ctx, write_folder, &s, "index.json: cannot write");
+        EXPECT(!access(arena_printf(a, "%s/model-00005-of-00005.safetensors", s.folder), F_OK));
+    }
+}
+
+int main(void)
+{
+    static void (*const tests[])(void) = {test_pieces, test_shards};
+    return test_in_folder(tests, LEN(tests));
+}

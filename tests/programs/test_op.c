@@ -1,0 +1,15 @@
+/* Every op against every line of its case file (check_op.c). With arguments: only the named ops.
+ * TN_QUICK: every sixth line. */
+#include "../shared/check.h"
+
+#include <stdlib.h>
+
+int main(int argc, char **argv)
+{
+    Total t = {0};
+    (void)argc;
+    check_ops(&(Harness){.kernels = KERNELS_CPU, .every = getenv("TN_QUICK") ? 6 : 0}, argv + 1,
+              &t);
+    printf("%d passed, %d failed\n", t.passed, t.failed);
+    return t.failed != 0;
+}

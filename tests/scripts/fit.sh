@@ -1,0 +1,162 @@
+#!/bin/sh
+# Where --memory does not suffice: the command line that fits is named, in the unit given, and when it is
+# pasted it does fit. Usage: tests/scripts/fit.sh BUILD
+. tools/checks.sh
+ref=tests/ref/gpt2-tiny
+
+# refused ARGUMENTS...: exit code 3, and a command line named last; it goes to $command.
+refused() {
+    gives 3 'does not fit' "$@"
+    command=$(tail -1 "$dir/err")
+    case $command in
+    "  $tenon $1 "*) ok "" true ;;
+    *)
+        ok "$*: names a command, found $command" false
+        command=false
+        ;;
+    esac
+}
+# pasted: that command does what it says.
+pasted() {
+    eval "$command" >"$dir/out" 2>"$dir/err2"
+    ok "fits: $command" [ $? = 0 ]
+}
+says() {
+    ok "expected the text: $1" grep -qF -e "$1" "$dir/err"
+}
+needs() { # bytes of arena and reserve of a plan
+    "$tenon" plan "$@" --json | awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 }
+        END { printf "%d\n", n }'
+}
+
+# ---- plan ----
+
+set -- demo --batch-size 16 --seq-len 256
+all=$(needs "$@")
+least=$(needs "$@" --recompute full --accumulate 16)
+ok "what can be saved: $all to $least" [ $((2 * least)) -lt "$all" ]
+for part in 0 1 3 6; do
+    limit=$((least + (all - least) * part / 8))
+    refused plan "$@" --memory $limit
+    says "this fits, by estimate the fastest of all that do; its planned peak is "
+    pasted
+    peak=$(sed -n 's/.*its planned peak is \([0-9]*\), with the library.*/\1/p' "$dir/err")
+    ok "the peak that it says" grep -q "^ *peak *$peak bytes" "$dir/out"
+    # Fewer microbatches would not do.
+    iterations=$(expr "$command" : '.*--accumulate \([0-9]*\)')
+    if [ "${iterations:-1}" -gt 1 ]; then
+        fewer=$(echo "$command" | sed "s/--accumulate $iterations/--accumulate $((iterations / 2))/")
+        eval "$fewer" >"$dir/out" 2>"$dir/err2"
+        ok "does not fit: $fewer" [ $? = 3 ]
+    fi
+done
+# In the unit given; what was given before is replaced.
+refused plan "$@" --memory '60 MiB' --recompute=none --accumulate 1
+says 'the limit is 60.00MiB; the least that would do is '
+says 'MiB, with the library'
+ok "an option stands once" not grep -Eq -e '--accumulate.*--accumulate|--recompute.*--recompute' "$dir/err"
+ok "quoted for a shell" grep -q -e "--memory '60 MiB'" "$dir/err"
+pasted
+refused plan "$@" --memory 0.06GB --recompute full
+says 'GB, with the library'
+pasted
+# Nothing fits: what needs least, with the memory that it needs.
+refused plan "$@" --memory 22MiB
+says 'other plans fits; this one needs least, '
+ok "few plans" [ "$(sed -n 's/.*none of \([0-9]*\) other.*/\1/p' "$dir/err")" -le 28 ]
+ok "the same batch" not grep -q -e '--batch-size 1 ' "$dir/err"
+pasted
+refused plan "$@" --memory 22MiB --json
+ok "JSON: the least of all that were planned" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
+ok "JSON: what this plan needs" [ "$(awk '/^ "(peak|library_reserve)_bytes"/ { sub(/.*: /, ""); n += $0 } END { print n }' "$dir/out")" = "$all" ]
+# With slices the least is the same command's; other settings may need less beside it.
+set -- $ref --batch-size 64 --seq-len 16
+for chunk in 4 lm_head=4; do
+    refused plan "$@" --chunk $chunk --memory 1KiB --json
+    least=$(sed -n 's/^ "least_feasible_bytes": \([0-9]*\),*$/\1/p' "$dir/out")
+    ok "--chunk $chunk: the least is what it needs" [ "$least" = "$(needs "$@" --chunk $chunk)" ]
+    pasted
+    gives 0 'chunk: ' plan "$@" --chunk $chunk --memory "$least"
+    gives 3 "the least that would do is $least" plan "$@" --chunk $chunk --memory $((least - 1))
+done
+set -- demo --batch-size 16 --seq-len 256
+# All ways: where accumulators cost more than they save, where 4 parts of 10 rows need more than 2,
+# and where less than what was asked is what fits. Without TN_LONG two of them.
+brute() {
+    for way in none selective every=2 full; do
+        for iterations in 1 2 3 4 5 6 7 8 9 10; do
+            needs "$@" --recompute $way --accumulate $iterations
+        done
+    done 2>/dev/null | awk '$1 && (!least || $1 < least) { least = $1 } END { print least }'
+}
+while read -r words; do
+    [ "$words" ] || continue
+    # shellcheck disable=SC2086
+    set -- $words
+    least=$(brute "$@")
+    refused plan "$@" --memory "$least"
+    says "the least that would do is $least"
+    says "this fits, by estimate the fastest of all that do; its planned peak is "
+    pasted
+    refused plan "$@" --memory $((least - 1))
+    says "the least that would do is $least"
+    ok "$*: less does not fit" not grep -q 'this fits' "$dir/err"
+done <<EOF
+$ref --batch-size 10 --seq-len 16
+demo --batch-size 6 --seq-len 32 --dtype bf16 --accumulate 3
+${TN_LONG:+demo --batch-size 7 --seq-len 32 --dtype bf16}
+${TN_LONG:+demo --batch-size 7 --seq-len 64 --optimizer sgd --dtype bf16}
+EOF
+set -- demo --batch-size 16 --seq-len 256
+least=$(needs "$@" --recompute full --accumulate 16)
+# Only with fewer rows: said so.
+one=$(needs demo --batch-size 1 --seq-len 256 --recompute full)
+if [ "$one" -lt "$least" ]; then
+    refused plan "$@" --memory $one
+    says 'only a smaller batch fits, which trains otherwise'
+    pasted
+fi
+# A batch that powers of two do not divide; options that hold for what is suggested too.
+refused plan demo --batch-size 7 --seq-len 256 --memory 40MiB --dtype bf16 --optimizer sgd
+pasted
+# Graphs: what their passes do.
+"$tenon" plan tests/ir/flat.tn --memory 10 >"$dir/out" 2>"$dir/err"
+ok "a graph as it is: nothing can be set" [ "$(tail -c 300 "$dir/err" | grep -c "$tenon")" = 0 ]
+
+# ---- train, grad, eval, run ----
+
+cp -r $ref "$dir/it's gpt2"
+seq 1 3000 | tr '\n' ' ' >"$dir/text"
+set -- train demo --data "$dir/text" --steps 2 --batch-size 8 --seq-len 128 --threads 2 --val-fraction 0.2 \
+    --eval-windows all
+refused "$@" --out "$dir/o1" --memory 44MiB
+says 'this fits'
+ok "nothing is made where it does not fit" [ ! -e "$dir/o1" ]
+pasted
+ok "it was trained and evaluated" grep -q 'held-out loss' "$dir/err2"
+refused "$@" --out "$dir/o2" --memory 45MB --sample-tokens 3 --eval-every 1
+says 'MB, with evaluation and sampling'
+pasted
+refused "$@" --out "$dir/o3" --memory 23MiB
+says 'MiB, with evaluation'
+says 'this one needs least'
+pasted
+# The same numbers but for the last bits: the mean over all labels of the step.
+"$tenon" "$@" --out "$dir/o4" >"$dir/out" 2>"$dir/err2"
+ok "the loss is that of the step in one piece" [ "$(sed -n 's/.*step 2 *held-out loss \(.....\).*/\1/p' "$dir/err2")" = \
+    "$("$tenon" eval "$dir/o1" --data "$dir/text" --val-fraction 0.2 2>/dev/null | sed 's/loss \(.....\).*/\1/')" ]
+zeros=$(awk 'BEGIN { while (i++ < 1024) printf "\\0\\0\\0\\0\\0\\0\\0\\0" }')
+tensors "$dir/b" '{"input_ids":{"dtype":"I64","shape":[32,32],"data_offsets":[0,8192]},"labels":{"dtype":"I64","shape":[32,32],"data_offsets":[8192,16384]}}' "$zeros$zeros"
+refused grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g" --memory 23MiB
+pasted
+ok "gradients were written" [ -s "$dir/g" ]
+refused train "$dir/it's gpt2" --batch "$dir/b" --steps 1 --out "$dir/o5" --memory 23MiB
+pasted
+ok "a step was made" grep -q '^step 1 loss' "$dir/out"
+refused eval demo --data "$dir/text" --seq-len 256 --batch-size 20 --memory 40MiB
+ok "evaluation: fewer rows at once" grep -q -e '--batch-size [1-9]' "$dir/err"
+pasted
+says 'this fits'
+gives 3 'the limit is 0.01MiB; the least that would do is' generate demo --prompt a --tokens 3 --memory 0.01MiB
+
+totals

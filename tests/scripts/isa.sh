@@ -1,0 +1,58 @@
+#!/bin/sh
+# TN_ISA: what is in use is the least of what the processor has and what it allows, by our dispatch and oneDNN's; a
+# wrong one is an error; products against ref at each level that this processor has, and with TN_LONG=1 attention and
+# products with a bias too. Usage: tests/scripts/isa.sh BUILD
+. tools/checks.sh
+levels='base avx2 avx512 bf16 amx'
+top=$("$tenon" --version | sed -n 's/^isa //p')
+ops='mm bmm'
+[ -z "$TN_LONG" ] || ops='mm bmm addmm flash_attention flash_attention_backward'
+unset TN_ISA TENON_MACHINE
+
+ok "one of the levels is in use" [ -n "$top" ]
+ok "which is one of them" grep -qw -e "$top" <<.
+$levels
+.
+# The name of the machine whose processors have that level.
+machine() {
+    case $1 in
+    base) echo x86_64 ;;
+    avx2 | avx512) echo "$1" ;;
+    bf16 | amx) echo "avx512_$1" ;;
+    esac
+}
+
+# Against ref.
+products() {
+    # shellcheck disable=SC2086 # names
+    "$build/tests/test_op" $ops >"$dir/err"
+}
+
+# Of avx2 the library's gemm asks how many threads there are whenever it runs.
+onednn() {
+    "$build/tests/test_onednn" >"$dir/err"
+}
+
+has=1 # whether the processor has the level
+for level in $levels; do
+    export TN_ISA="$level"
+    [ $has = 0 ] || most=$level
+    gives 0 "isa $most" --version
+    if [ "$(uname -m)" = x86_64 ]; then
+        gives 0 "\"machine\": \"$(machine "$most")\"" plan demo --batch-size 1 --seq-len 32 --json
+    fi
+    if [ $has = 1 ] && { [ "$level" != "$top" ] || [ -n "$TN_LONG" ]; }; then
+        ok "TN_ISA=$level test_op $ops" products
+        [ "$level" != avx2 ] || ok "TN_ISA=$level test_onednn" onednn
+    fi
+    [ "$level" != "$top" ] || has=0
+done
+
+export TN_ISA=avx3
+for command in --version 'ops mm' 'plan demo --batch-size 1 --seq-len 32' 'place nothing.csv'; do
+    # shellcheck disable=SC2086 # words
+    gives 2 'TN_ISA: expected base, avx2, avx512, bf16 or amx, found "avx3"' $command
+done
+export TN_ISA=
+gives 0 "isa $top" --version
+totals

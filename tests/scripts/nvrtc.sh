@@ -1,0 +1,24 @@
+#!/bin/sh
+# The texts of fused bodies for GPUs (those that test_cuda_fused runs on the processor, and those that fuse makes of
+# PyTorch's graphs) compile by NVRTC, which needs no GPU, for H100 and as intermediate code for A100 and newer. Where
+# the build has no CUDA nothing is compiled, and the reason is printed. Usage: tests/scripts/nvrtc.sh BUILD
+. tools/checks.sh
+"$build/tests/fused_texts" all >"$dir/texts" 2>"$dir/err"
+ok "the texts of bodies are printed"
+count=$(grep -c "$(printf '\f')" "$dir/texts")
+ok "expected more than 300 texts, found $count" [ "$count" -gt 300 ]
+for name in row_online row_total row_dot row_moments row_rstd lane_maximum lane_dropout; do
+    ok "no text has $name" grep -q "$name" "$dir/texts"
+done
+if [ -x "$build/tests/nvrtc" ]; then
+    for arch in sm_90a compute_80; do
+        { "$build/tests/nvrtc" $arch <"$dir/texts" >"$dir/$arch"; } &
+    done
+    wait
+    for arch in sm_90a compute_80; do
+        ok "$arch: $(grep -v '^0 passed' "$dir/$arch" | head -5)" grep -qx "$count passed, 0 failed" "$dir/$arch"
+    done
+else
+    echo "note: $count texts of fused bodies were not compiled: this build found no nvcc (CUDA_HOME)"
+fi
+totals

@@ -1,0 +1,95 @@
+#!/bin/sh
+# tenon opt, show and check on the graphs of tests/pass: opt prints what the library's pass gives (or fails
+# with the code that the file states), show prints what it reads, simplified graphs check as equal, and one
+# with another constant does not. Usage: tests/scripts/opt.sh BUILD
+. tools/checks.sh
+
+# said FILE KEY: what the file's comment "# KEY: ..." says.
+said() {
+    sed -n "s/^# $2: //p" "$1" | head -1
+}
+
+for file in tests/pass/*/*.tn; do
+    passes=$(said "$file" passes)
+    folder=${file%/*}
+    options=$(said "$file" options | sed 's/\(^\| \)\([^ =]*\)=/\1--\2=/g; :again; s/\(--[a-z-]*\)_/\1-/; t again')
+    sed '/^---$/,$d' "$file" >"$dir/in.tn"
+    # shellcheck disable=SC2086
+    "$tenon" opt "$dir/in.tn" --passes="${passes:-${folder##*/}}" $options -o "$dir/out.tn" 2>"$dir/err"
+    code=$?
+    if [ -n "$(said "$file" error)" ]; then
+        want=$(said "$file" code)
+        [ $code = "${want:-1}" ]
+        ok "$file: expected exit code ${want:-1}, found $code"
+        grep -q '^tenon: ' "$dir/err"
+        ok "$file: expected a message"
+        continue
+    fi
+    [ $code = 0 ]
+    ok "$file: opt: exit code $code"
+    if grep -q '^---$' "$file"; then
+        sed '1,/^---$/d' "$file" | cmp -s - "$dir/out.tn"
+        ok "$file: opt printed something else"
+    fi
+    "$tenon" show - <"$dir/out.tn" 2>"$dir/err" | cmp -s - "$dir/out.tn"
+    ok "$file: show does not print what it read"
+    case $folder in
+    */canonicalize | */cse | */dce | */loops)
+        [ "$("$tenon" check "$dir/in.tn" "$dir/out.tn" 2>"$dir/err")" = equal ]
+        ok "$file: check does not say equal"
+        ;;
+    esac
+done
+
+# Dumps, and numbers that differ.
+file=tests/pass/default/mlp.tn
+sed '/^---$/,$d' $file >"$dir/in.tn"
+"$tenon" opt - --passes=grad,optimizer,dce --after=grad <"$dir/in.tn" >"$dir/after.tn" 2>"$dir/err"
+"$tenon" opt "$dir/in.tn" --passes=grad -o "$dir/grad.tn" 2>"$dir/err"
+cmp -s "$dir/after.tn" "$dir/grad.tn"
+ok "--after=grad does not print what --passes=grad gives"
+
+# A group is its rows: after the last of them, or each one of a name, which stands for itself alone too.
+remat="--passes=default --recompute-rule *::gelu"
+set -f
+"$tenon" opt "$dir/in.tn" $remat --after=remat >"$dir/after.tn" 2>"$dir/err"
+"$tenon" opt "$dir/in.tn" $remat --after=remat.repeat >"$dir/repeat.tn" 2>"$dir/err"
+cmp -s "$dir/after.tn" "$dir/repeat.tn"
+ok "--after=remat and --after=remat.repeat differ, though nothing is dead"
+"$tenon" opt "$dir/in.tn" $remat --after=remat.dce >"$dir/dce.tn" 2>"$dir/err"
+[ "$(grep -c '^graph' "$dir/dce.tn")" = 3 ]
+ok "--after=remat.dce: expected a graph after each of 3 rows"
+grep -q 'origin=%a$' "$dir/after.tn"
+ok "--after=remat: expected a copy of gelu"
+gives 2 'pass "remat.saves" did not run' opt "$dir/in.tn" --after=remat.saves
+gives 2 'unknown pass "remap"; the nearest is "remat"' opt "$dir/in.tn" --passes=remap
+gives 0 'remat.remat                    1 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
+gives 0 'remat                          2 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
+set +f
+
+# A step in two: as it stands, or after passes; together all products of the whole.
+"$tenon" opt "$dir/in.tn" -o "$dir/step.tn"
+for half in forward backward; do
+    "$tenon" opt "$dir/step.tn" --split $half -o "$dir/$half.tn"
+    "$tenon" opt "$dir/in.tn" --passes=default --split $half 2>"$dir/err" | cmp -s - "$dir/$half.tn"
+    ok "opt --split $half: after passes it is another half"
+done
+products() {
+    cat "$@" | grep -c 'mm('
+}
+ok "opt --split: expected the products of both" [ "$(products "$dir/step.tn")" = \
+    "$(products "$dir/forward.tn" "$dir/backward.tn")" ]
+ok "opt --split forward: expected the loss" grep -q 'return loss %loss, %h, ' "$dir/forward.tn"
+gives 2 'the graph has no backward' opt "$dir/in.tn" --split forward
+gives 2 '--split' opt "$dir/in.tn" --split middle
+gives 1 'its iterations run forward and backward in turn' opt "$dir/in.tn" --passes=default --accumulate 2 \
+    --split backward
+sed 's/gelu(%h)/relu(%h)/' "$dir/in.tn" >"$dir/relu.tn"
+"$tenon" check "$dir/in.tn" "$dir/relu.tn" >"$dir/out" 2>"$dir/err"
+[ $? = 1 ]
+ok "check of graphs that differ: expected exit code 1"
+grep -q '^largest relative error .* at loss' "$dir/out"
+ok "check does not say where graphs differ: $(cat "$dir/out")"
+"$tenon" check "$dir/in.tn" "$dir/relu.tn" --tolerance=10 >"$dir/out" 2>"$dir/err"
+ok "check within the tolerance: expected exit code 0"
+totals
