@@ -1,59 +1,10 @@
-/* api: the public interface of include/tenon.h over the layers below. */
+/* api: the public interface of include/tenon.h over the layers below. What it has of objects lies in run.h. */
 #ifndef TENON_API_H
 #define TENON_API_H
 
 #include "../../include/tenon.h"
 
-#include "../exec/exec.h"
-#include "../model/model.h"
-#include "../place/place.h"
-
-struct tn_context {
-    Ctx ctx;
-    Arena *a; /* what belongs to the context is freed by its deferred calls */
-    struct Handle *live;
-    bool warned_slow;          /* that bf16 is slow here */
-    Comm *comm;                /* to the ranks of which this context is one; NULL: it is alone */
-    Arena *joined;             /* what that takes */
-    struct RankThread *thread; /* of tn_ranks_run, NULL: none */
-};
-
-/* What every object begins with: its context and its own memory. */
-typedef struct Handle {
-    tn_context *owner;
-    Arena *a;
-    struct Handle *prev, *next; /* in the context's list */
-} Handle;
-
-struct tn_graph {
-    Handle h;
-    Graph *g;
-    Decisions decisions;  /* of the passes that ran */
-    ChunkReport chunk;    /* likewise */
-    int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
-    int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
-    const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
-    bool own; /* this rank's alone: others have graphs, inputs and outputs of their own */
-};
-
-/* A file that goes into the model's checkpoints as it is. */
-typedef struct Companion {
-    const char *name;
-    int fd;
-    struct Companion *next;
-} Companion;
-
-struct tn_model {
-    Handle h;
-    Companion *companion;
-    ModelConfig config;
-    TensorFile *file; /* NULL: a preset, initialised by its seed */
-    const char *folder;
-    int nread; /* files that it was read from: the configuration, weights, the tokenizer's */
-    const char **read;
-    const ModelParam *param;
-    int nparam;
-};
+#include "../run/run.h"
 
 struct tn_data {
     Handle h;
@@ -71,85 +22,11 @@ struct tn_tokenizer {
     Buf text;
 };
 
-struct tn_plan {
-    Handle h;
-    tn_graph *graph;
-    Plan *p;
-    bool fits;           /* into the options' memory */
-    int64_t *rows, nrow; /* of the whole batch, that this rank has; NULL: not asked for yet */
-};
-
-struct tn_program {
-    Handle h;
-    tn_plan *plan;
-    Program *x;
-    const char **names; /* of inputs, then of outputs: for messages */
-    bool shares;        /* the arena of another */
-    bool lacks;         /* ranks that its collectives need */
-    bool fast;          /* its sums are the library's */
-    int64_t shard;      /* most bytes of a file of weights; 0: any */
-    char *stage;        /* nstage bytes of the host; NULL: it can touch all memory */
-    int64_t nstage;
-    Type *whole; /* by input: of what ranks have parts; without padding once `sized` */
-    bool sized;
-    char error[800]; /* why the last call failed, of those that may run at once with others */
-    char fault[400];
-};
-
 struct tn_buffers {
     Handle h;
     PlaceTable *table;
     tn_buffer *list; /* the table's, whose offsets may have been set since */
 };
-
-/* ---- args.c: what functions ask of their arguments; false after an error with code USAGE ---- */
-
-#define MOST_WINDOW  ((int64_t)1 << 53) /* so that first + stride * batch does not overflow */
-#define MOST_PORTS   (1 << 20)
-#define MOST_VOCAB   ((int64_t)1 << 32)
-#define MOST_THREADS 4096
-#define MOST_BUFFERS ((int64_t)1 << 26)
-#define MOST_EFFORT  1000000
-
-/* The context of an object, NULL of NULL. */
-static inline tn_context *args_owner(const void *handle)
-{
-    return handle ? ((const Handle *)handle)->owner : NULL;
-}
-
-/* Those named are not NULL. */
-#define GIVEN(ctx, ...)                                                             \
-    args_given((ctx), __func__, #__VA_ARGS__, LEN(((const void *[]){__VA_ARGS__})), \
-               (const void *[]){__VA_ARGS__})
-/* The same, as an error of a program. */
-#define GIVEN_TO(x, ...)                                                             \
-    args_given_to((x), __func__, #__VA_ARGS__, LEN(((const void *[]){__VA_ARGS__})), \
-                  (const void *[]){__VA_ARGS__})
-/* Those named are from low to high. */
-#define WITHIN(ctx, low, high, ...)                                                   \
-    args_within((ctx), __func__, #__VA_ARGS__, LEN(((const int64_t[]){__VA_ARGS__})), \
-                (const int64_t[]){__VA_ARGS__}, (low), (high))
-
-bool args_given(tn_context *ctx, const char *call, const char *names, int n, const void *const *p);
-bool args_given_to(tn_program *x, const char *call, const char *names, int n, const void *const *p);
-bool args_within(tn_context *ctx, const char *call, const char *names, int n, const int64_t *x,
-                 int64_t low, int64_t high);
-bool args_kin(const char *call, const void *x, const void *y); /* two objects are of one context */
-bool args_list(tn_context *ctx, const char *call, const char *name, int n, const char *const *list);
-bool args_traced(const char *call, const tn_program *x); /* its runs are recorded */
-/* One plan, or two of one context, each with its side. */
-bool args_plans(const char *call, tn_plan *const *plans, const char *const *side, int count);
-bool args_options(tn_context *ctx, const char *call, const tn_options *o);
-
-/* ---- model.c ---- */
-
-/* The folder that holds config.json: path itself, or of a training run its latest checkpoint; else
- * NULL. */
-const char *model_folder(Arena *a, const char *path);
-
-const ModelParam *model_param(const tn_model *m, const char *name); /* NULL where absent */
-/* Fails where the plan's parameters are not the model's. */
-void model_check(const tn_model *m, const Plan *p);
 
 /* ---- plan.c ---- */
 
@@ -158,24 +35,11 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o);
 /* Says once why a file of what was tuned here is left alone. */
 void warn_machine(tn_context *ctx, const tn_options *o);
 
-/* ---- companion.c ---- */
-
-bool companion_is(const char *name);                   /* whether a companion has that file name */
-void companions_open(tn_model *m, const char *folder); /* those that are there */
-void companions_write(const tn_model *m, Arena *a, const char *folder);
-void companions_sizes(const tn_model *m, FileSizes *sizes); /* adds theirs */
-
 /* ---- convert.c ---- */
 
 /* Fails where a folder has weights that are not safetensors, with the line of Python that makes
  * them so. */
 void convert_check(Arena *a, const char *folder);
-
-/* ---- program.c ---- */
-
-/* Stores the message as the program's, not its context's; returns code. */
-int program_fail(tn_program *x, int code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 /* ---- port.c: inputs and outputs by name ---- */
 
@@ -184,51 +48,6 @@ const PlanPort *port_find(const Plan *p, const char *name); /* NULL where there 
 const char **port_names(Arena *a, const Plan *p);           /* of inputs, then of outputs */
 /* The name under which output i is found and written: loss, grad.NAME, metric.NAME, outN. */
 const char *port_output_name(Arena *a, const Plan *p, int i);
-
-/* ---- stage.c: inputs and outputs piece by piece, wherever they lie ---- */
-
-/* A buffer for the program to move what the host cannot touch; unwinds without memory. */
-void stage_make(tn_program *x);
-/* Where to put a port's bytes from `at` on: at most *nbytes, sets how many. In the host's memory
- * that is the port itself, all at once, so that nothing is copied. */
-void *stage_room(const tn_program *x, const PlanPort *p, int64_t at, int64_t *nbytes);
-void stage_done(const tn_program *x, const PlanPort *p, int64_t at, int64_t nbytes); /* they are */
-/* A port's bytes from `at` on, likewise; valid until the next call. */
-const void *stage_bytes(const tn_program *x, const PlanPort *p, int64_t at, int64_t *nbytes);
-/* Puts elements [first, first + n) of a whole at `to`. */
-typedef void GiveElements(void *arg, int64_t first, int64_t n, void *to);
-/* Fills a port with this rank's part of a whole, and zeros where that is padding. */
-void stage_part(const tn_program *x, Arena *tmp, const PlanPort *p, const Type *whole,
-                GiveElements *give, void *arg);
-void stage_zeros(const tn_program *x, const PlanPort *p);
-/* Reads this rank's part of a tensor of a file into a port, as the port's dtype. */
-void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const TensorFile *f,
-                  const TensorEntry *e, bool lossy);
-
-/* ---- part.c: the wholes of which ranks have parts ---- */
-
-/* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
- * the axes that it cuts. */
-bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
-/* By input, the type of the whole: as the model says of parameters and their state; of the rest,
- * and where m is NULL, as large as all parts together. */
-void part_wholes(const Plan *p, const tn_model *m, Type *whole);
-/* Of an output; whole[] is by input. */
-Type part_output(const Plan *p, const Type *whole, const PlanPort *out);
-
-/* ---- write.c: what all ranks do together ---- */
-
-/* What ranks of x say to each other; NULL: its plan is for one. Fails where they have not joined.
- */
-Comm *write_ranks(const tn_program *x);
-/* Calls fn on every rank; where it fails on some, it fails on all as it did on the lowest. c NULL:
- * one rank. */
-void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg);
-void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /* rank 0's */
-/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
- * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
- * and their data PlanPorts of x; NULL: zeros. */
-void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t);
 
 /* ---- scalar.c ---- */
 
@@ -273,33 +92,6 @@ struct tn_generator {
     float *logits; /* after the last token in the caches */
     Candidate *candidate;
 };
-
-/* ---- context.c ---- */
-
-/* A new object of `size` bytes that begins with a Handle; unwinds without memory. */
-void *handle_new(tn_context *ctx, size_t size);
-void handle_free(Handle *h);
-
-/* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
-int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
-
-/* ---- ranks.c ---- */
-
-void ranks_leave(tn_context *ctx); /* closes what the context has joined */
-
-/* ---- ranks_check.c ---- */
-
-/* Whether the plan is for several ranks, and the context one of some. */
-bool ranks_run(const tn_plan *p);
-/* Called by all ranks with the program that each has made, or the code by which it failed: lets
- * them run together, or fails alike on all where one has failed, or has another program than rank
- * 0: then the message says what differs. o NULL: options have been compared. */
-int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o);
-
-/* ---- ranks_graph.c ---- */
-
-/* Fails alike on all ranks unless the collectives of their plans, of graphs of their own, match. */
-void ranks_match(const tn_plan *p, Arena *a);
 
 /* ---- plan.c ---- */
 

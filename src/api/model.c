@@ -1,5 +1,6 @@
 /* Models: opening, graphs, weights into a program's arena. */
 #include "api.h"
+#include "../spmd/spmd.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -18,16 +19,6 @@ static bool exists(const char *path)
 {
     struct stat st;
     return !stat(path, &st);
-}
-
-const char *model_folder(Arena *a, const char *path)
-{
-    if (exists(arena_printf(a, "%s/config.json", path)))
-        return path;
-    const char *latest = arena_printf(a, "%s/latest", path);
-    if (exists(arena_printf(a, "%s/config.json", latest)))
-        return latest;
-    return NULL;
 }
 
 /* A config.json by itself: a model that has no weights yet, whatever the file is called. */
@@ -346,44 +337,6 @@ typedef struct LoadArgs {
     Arena *a; /* of one input */
 } LoadArgs;
 
-const ModelParam *model_param(const tn_model *m, const char *name)
-{
-    for (int i = 0; i < m->nparam; i++)
-        if (!strcmp(m->param[i].name, name))
-            return &m->param[i];
-    return NULL;
-}
-
-_Noreturn static void fail_param(const tn_model *m, const char *name)
-{
-    char text[1000];
-    Arena *a = arena_tmp(m->h.a);
-    const char **names = NEWN(a, const char *, m->nparam);
-    for (int i = 0; i < m->nparam; i++)
-        names[i] = m->param[i].name;
-    fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model%s", name,
-         names_hint(name, names, m->nparam, text, sizeof text));
-}
-
-static const ModelParam *get_param(const tn_model *m, const Plan *plan, const PlanPort *p)
-{
-    const ModelParam *param = model_param(m, p->name);
-    if (!param || !part_fits(plan, p, &param->type))
-        fail_param(m, p->name);
-    return param;
-}
-
-void model_check(const tn_model *m, const Plan *p)
-{
-    int n = 0;
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == ROLE_PARAM && get_param(m, p, &p->in[i]))
-            n++;
-    if (n != m->nparam)
-        fail(&m->h.owner->ctx, TN_FAIL, "expected the model's %d parameters, found %d", m->nparam,
-             n);
-}
-
 typedef struct Draw {
     const ModelParam *param;
     uint64_t seed;
@@ -399,7 +352,7 @@ static void draw_run(void *arg, int64_t first, int64_t n, void *to)
 static void load_param(const LoadArgs *l, const PlanPort *p)
 {
     const tn_model *m = l->m;
-    const ModelParam *param = get_param(m, l->x->x->plan, p);
+    const ModelParam *param = model_get_param(m, l->x->x->plan, p);
     Draw d = {param, l->o->seed, p->type.dtype};
     if (m->file)
         stage_tensor(l->x, l->a, p, m->file, tensors_get(m->file, p->name), true);

@@ -136,17 +136,6 @@ void tn_program_free(tn_program *x)
     handle_free((Handle *)x);
 }
 
-int program_fail(tn_program *x, int code, const char *format, ...)
-{
-    va_list args;
-    if (!x)
-        return code;
-    va_start(args, format);
-    vsnprintf(x->error, sizeof x->error, format, args);
-    va_end(args);
-    return code;
-}
-
 const char *tn_program_error(const tn_program *x)
 {
     return x ? x->error : "no program";

@@ -2,7 +2,7 @@
  *
  * The regions are those that the driver chose (PassOptions.chunk_region), and for each PATTERN=N of
  * the option those of the values that it names: the first region of each value that there is one
- * of, in the order of candidates. chunk_find.c lists candidates, chunk_grow.c finds a region's
+ * of, in the order of candidates. find.c lists candidates, grow.c finds a region's
  * nodes, loop_make.c makes the loops. A region is made in every graph, body or not, that has its
  * seed and is in no such body itself.
  *
@@ -201,7 +201,7 @@ static bool any_asked(const ChunkAsked *asked, const PassOptions *o)
 static Graph *with_losses(Arena *a, const Graph *g, Arena *tmp)
 {
     Graph *h = graph_clone(a, g);
-    chunk_losses(h, tmp);
+    loss_counts(h, tmp);
     return h;
 }
 
@@ -210,7 +210,7 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     ChunkReport own = {.a = tmp}, *r = o->chunk_report ? o->chunk_report : &own;
     bool any = any_asked(&asked, o);
-    int changes = any ? chunk_losses(g, tmp) : 0;
+    int changes = any ? loss_counts(g, tmp) : 0;
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(any ? g : with_losses(r->a, g, tmp), tmp, o, r);
     Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);

@@ -1,7 +1,7 @@
 /* chunk: parts of a graph that hold its peak are run in slices. chunk.c is the pass: it makes the
- * regions that it is told. chunk_find.c lists candidates; chunk_grow.c finds the nodes of one and
- * how they are cut, chunk_close.c makes one loop of them or two, chunk_clone.c what the second
- * computes again, chunk_region.c what loop_make.c is told. Which candidates are taken is the
+ * regions that it is told. find.c lists candidates; grow.c finds the nodes of one and
+ * how they are cut, close.c makes one loop of them or two, clone.c what the second
+ * computes again, region.c what loop_make.c is told. Which candidates are taken is the
  * driver's choice (plan/chunk_choose.c). */
 #ifndef TENON_CHUNK_H
 #define TENON_CHUNK_H
@@ -61,7 +61,7 @@ typedef struct ChunkReport {
     int ncandidate, cap;
 } ChunkReport;
 
-/* ---- chunk_option.c ---- */
+/* ---- option.c ---- */
 
 typedef enum {
     CHUNK_OFF,
@@ -89,13 +89,7 @@ ChunkAsked chunk_asked(Arena *a, const Globs *texts);
 /* Whether sums over slices keep their own dtype; NULL: f32. */
 bool chunk_narrow(Ctx *ctx, const char *accumulate);
 
-/* ---- chunk_loss.c ---- */
-
-/* Has losses of log-probabilities read the number of their labels, or the weights of these, before
- * any region: else a region would have it behind. Returns how many changes. */
-int chunk_losses(Graph *g, Arena *tmp);
-
-/* ---- chunk_find.c ---- */
+/* ---- find.c ---- */
 
 /* The candidates at the peak of g, bodies of loops included, by bytes alive there; the largest
  * first. Each with its region grown on trial, or why there is none. */
@@ -108,7 +102,7 @@ bool chunk_nameable(const ChunkCandidate *c);
 double chunk_named(const ChunkCandidate *c, const char *pattern);
 #define CHUNK_NAMED 0.45 /* a region of which a pattern names less is another one */
 
-/* ---- chunk_region.c ---- */
+/* ---- region.c ---- */
 
 /* One or two loops (of the forward and of the backward): what loop_make() is to be given. */
 typedef struct Grown {

@@ -4,7 +4,7 @@
 #include "rows.cuh"
 
 extern "C" {
-#include "../exec/cuda.h"
+#include "memory.h"
 }
 
 enum { THREADS = 256, MOST_BLOCKS = 4096 }; /* enough to fill a GPU */

@@ -6,7 +6,7 @@
  * launched, and so are runs that are traced or checked.
  *
  * The arena is one cudaMalloc, the host's memory is pinned. */
-#include "cuda.h"
+#include "../cuda/memory.h"
 #include "exec.h"
 
 #include <cuda_runtime_api.h>

@@ -18,7 +18,6 @@
  *
  * Numerics: iterations are summed in f32 (f64 for f64), in order; nothing else changes. Linear, but
  * for the search of operands among ports and one more walk for each node that is replaced. */
-#include "../chunk/chunk.h"
 #include "loop_make.h"
 
 #include <string.h>
@@ -261,7 +260,7 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->accumulate <= 1)
         return 0;
     Slices slices = find_batch(g, o);
-    chunk_losses(g, tmp);
+    loss_counts(g, tmp);
     States s = find_states(g, tmp, slices.units);
     LoopPart p = {.slices = slices, .cut = s.cut, .what = what};
     find_places(g, tmp, &s, &p);

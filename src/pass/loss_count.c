@@ -1,4 +1,4 @@
-/* chunk_loss: has losses of log-probabilities read what they divide by before any region.
+/* loss_count: has losses of log-probabilities read what they divide by before any region.
  *
  * nll_loss_forward gives a mean and the sum of its rows' weights, by which the backward divides,
  * too. That sum depends on the labels alone, but as a result of a node that reads all
@@ -6,7 +6,7 @@
  * a loop of its own. So the mean becomes a sum over rows, divided, and the weights are added up
  * from the labels, where the loss stands. The sum of weights has the same bits, the mean is rounded
  * once more. Linear in the graph, and once more for each loss. */
-#include "../chunk/chunk.h"
+#include "pass.h"
 
 #include <string.h>
 
@@ -60,7 +60,7 @@ static void read_instead(Graph *g, Arena *tmp, const Node *n, int k, Value *v)
     replace_outputs(&r, g);
 }
 
-int chunk_losses(Graph *g, Arena *tmp)
+int loss_counts(Graph *g, Arena *tmp)
 {
     int count = 0;
     EACH_NODE(n, g) {

@@ -582,7 +582,7 @@ void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkRe
     d.o.decisions = NULL;
     d.o.chunk_report = NULL;
     d.o.warn = NULL;
-    chunk_losses(d.g, d.tmp);
+    loss_counts(d.g, d.tmp);
     arena_reset(d.tmp);
     find_candidates(&d);
     d.o.chunk = (Globs){0};

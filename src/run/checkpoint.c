@@ -3,7 +3,7 @@
  * replaced last, so that at any moment there is a complete one. What a killed save leaves has a
  * name of its own (".NAME.tmpPID") and is removed when a run begins. */
 #define _GNU_SOURCE /* renameat2 */
-#include "../api/api.h"
+#include "run.h"
 
 #include <dirent.h>
 #include <errno.h>

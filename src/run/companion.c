@@ -2,7 +2,7 @@
  * checkpoint needs: the tokenizer's, and settings of generation. They are opened with the model and
  * copied into each checkpoint, so that they remain when their folder, an older checkpoint, is
  * removed. */
-#include "../api/api.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* The wholes of which ranks have parts: parts are of equal size on all ranks, so what the mesh does
  * not divide is padded there, but not in files. */
-#include "../api/api.h"
+#include "run.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * a rank that has returned a code waits for the others, not for long, and then ends them with its
  * message. A rank that has returned 0 leaves: whoever waits for it later is told that it has ended.
  */
-#include "../api/api.h"
+#include "run.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* Whether ranks run one program. Of everything that they must have alike each rank has a text; the
  * hashes of all texts go to all ranks, so that all find the same first rank and text that differs
  * from rank 0's; then that text alone goes around, for the message. */
-#include "../api/api.h"
+#include "run.h"
 #include "../product/onednn.h"
 
 #include <stdlib.h>

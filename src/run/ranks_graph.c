@@ -11,7 +11,7 @@
  *
  * The planner orders nodes, and graphs of one form alike. Where forms differ, each collective runs
  * after the one that is written before it, so that all ranks keep one order. */
-#include "../api/api.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>

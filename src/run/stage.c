@@ -1,7 +1,7 @@
 /* Moves inputs and outputs between files and a program, in pieces of bounded size where the host
  * cannot touch the program's memory. Where it can, a tensor is one piece, which is read and written
  * in its place. */
-#include "../api/api.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>

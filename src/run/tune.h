@@ -1,8 +1,8 @@
 /* What the files of tn_tune share. */
-#ifndef TENON_API_TUNE_H
-#define TENON_API_TUNE_H
+#ifndef TENON_RUN_TUNE_H
+#define TENON_RUN_TUNE_H
 
-#include "../api/api.h"
+#include "run.h"
 
 /* ---- tune_file.c: the machine file that grows ---- */
 

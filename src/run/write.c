@@ -12,7 +12,7 @@
  * known here, rank 0 writes all pieces, in their order in the file; so it does to pipes. Each rank
  * syncs and then compares what is in the file with what it put there. Rank 0 begins the file and,
  * when all agree that it is whole, gives it its name. */
-#include "../api/api.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>

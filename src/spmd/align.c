@@ -15,7 +15,7 @@
  * Invariants: every sum has the same terms and, where it is over the columns, zeros; a product may
  * add in another order where it has more columns. Bodies of loops are aligned like graphs; nothing
  * changes for devices without such a wish. Linear in the nodes for each x. */
-#include "../pass/pass.h"
+#include "spmd.h"
 
 #include <string.h>
 

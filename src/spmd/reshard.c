@@ -16,7 +16,7 @@
  *
  * There is no way to a partial form from another; from partial log-sum-exps, which are merged by
  * their op; from sums and maxima at once. */
-#include "../pass/pass.h"
+#include "spmd.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef TENON_SHARDING_H
 #define TENON_SHARDING_H
 
-#include "../pass/pass.h"
+#include "spmd.h"
 
 typedef struct Rule {
     const char *text, *pattern;

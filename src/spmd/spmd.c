@@ -1,16 +1,16 @@
 /* spmd: makes of the graph of the whole step the graph that one rank of a mesh runs.
  *
  * What ranks have of inputs and outputs follows from rules and recipes (sharding.c). Node by node
- * the pass chooses how each axis of the mesh cuts the node (spmd_choose.c), brings its operands
- * into the forms that this needs (spmd_form.c, reshard.c), which emits collectives, and emits the
+ * the pass chooses how each axis of the mesh cuts the node (choose.c), brings its operands
+ * into the forms that this needs (form.c, reshard.c), which emits collectives, and emits the
  * node's part (src/cut). What is partial is passed on as long as it can be and is reduced once.
- * Bodies of loops are rewritten likewise (spmd_loop.c). The rank's coordinates appear as constants
+ * Bodies of loops are rewritten likewise (loop.c). The rank's coordinates appear as constants
  * only: starts of slices and offsets; all else is the same on every rank. One walk: linear in the
  * nodes, times the ways to cut one.
  *
- * Data axes keep the bits of one rank with a microbatch for each rank (spmd_choose.c); other sums
+ * Data axes keep the bits of one rank with a microbatch for each rank (choose.c); other sums
  * over ranks have another order than on one rank, so that bits differ from one rank's. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

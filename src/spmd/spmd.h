@@ -1,138 +1,88 @@
-/* spmd: what the files of the pass share. A logical graph, which is whole, is rewritten node by
- * node into the graph of one rank. A value of the logical graph has one or more forms in the
- * rank's: what the rank has of it, a Cut for each axis of the mesh. */
+/* spmd: the graph of one rank, made of the graph of the whole step. What ranks have of inputs and outputs
+ * (sharding), the steps from one form of a value to another (reshard), and sizes that a mesh divides (align). */
 #ifndef TENON_SPMD_H
 #define TENON_SPMD_H
 
 #include "../pass/pass.h"
 
-/* What holds for the whole pass. */
-typedef struct Spmd {
-    const PassOptions *o;
-    Ctx *ctx;
-    const Mesh *mesh;
-    const Machine *machine;
-    MeshAxisKind kind[MAX_MESH];
-    PartCut cuts[MAX_MESH]; /* for src/cut: a part is one of the axis' ranks */
-    bool warned;            /* that tokens are not cut */
-    bool keep;              /* gathered parameters are kept: --reshard never */
-    uint64_t draw;          /* strategies are drawn by this state and not chosen; 0: chosen */
-} Spmd;
+/* ---- align.c ---- */
 
-/* A form of a logical value that the rank's graph has. */
-typedef struct Have {
+/* Whether n puts zeros behind axes, and nothing elsewhere. */
+bool puts_zeros_behind(const Node *n);
+
+/* By input: its type, where readers put zeros behind its axes, directly or cast, transposed or in
+ * loops, with its sizes then. */
+Type *align_padded(Graph *g, Arena *tmp);
+
+/* ---- sharding.c, recipe.def: what ranks have of inputs and outputs ---- */
+
+/* What the name of a mesh axis says. */
+typedef enum {
+    AXIS_DP,    /* cuts the batch; parameters are replicated */
+    AXIS_FSDP,  /* cuts the batch, and parameters where they are stored */
+    AXIS_TP,    /* cuts matrices and what they compute, by recipes for model families */
+    AXIS_OTHER, /* cuts what --shard says */
+} MeshAxisKind;
+
+MeshAxisKind mesh_axis_kind(const char *name);
+
+/* o's mesh at o's rank, NULL where there is none; fails where the mesh has no such rank. */
+Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o);
+
+/* Rows of a batch of which every data rank has as many in each of `iterations` microbatches:
+ * `rows`, or more, whose rest is padding. Where an iteration would have none of the rows: `rows`.
+ */
+int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations);
+
+/* By input or output of a graph, and mesh axis. */
+typedef struct Sharding {
     Cut cut[MAX_MESH];
-    Value *v;          /* NULL: it is made where it is read */
-    const char *block; /* of a gathered parameter: whose readers alone may read it; NULL: all */
-    double sec;        /* of a gathered parameter: what gathering it again takes */
-    Phase phase;       /* of the reader for which it was made first */
-    struct Have *next;
-} Have;
+    bool held[MAX_MESH]; /* a recipe's matrix: it is read as it is cut, not gathered on that axis */
+    bool
+        stored[MAX_MESH]; /* cut where it is stored only: what reads it is not to be cut for that */
+} Sharding;
 
-enum { TOKEN_ROW, TOKEN_PLACE, NTOKEN };
+/* Fills in[] and out[], one for each port of g, from o's mesh, shard, ... and the recipes. Fails
+ * where a rule cannot be obeyed, with rule, parameter and sizes. An axis whose size does not divide
+ * is to be padded. */
+void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
+                   Sharding *out);
 
-/* What is known of a logical value beside its forms. */
-typedef struct Known {
-    Have *have;             /* the one that its node made first */
-    bool param;             /* a parameter, or one through casts and views */
-    bool alone;             /* it is made of parameters and constants, without the batch */
-    bool sums;              /* ... or of sums over rows of the batch, over all data ranks */
-    Sharding of;            /* of a parameter: its own, of which held and stored are read */
-    Cut token[NTOKEN];      /* along which axis the batch's rows lie, and the tokens of a row */
-    const Sharding *wanted; /* in what form the optimizer or an output reads it; NULL: unknown */
-} Known;
+/* ---- reshard.c: from one form of a value to another ---- */
 
-/* A graph or body that is being rewritten. */
-typedef struct Side {
-    Spmd *x;
-    Arena *tmp;
-    Graph *from, *to;
-    Known *known; /* by value id of `from` */
-    int cap;
-    int nremade;            /* nodes that are being made again for each other */
-    int64_t ntoken[NTOKEN]; /* rows of the batch, tokens of a row; 0: unknown */
-    struct LoopPart *loop;  /* of a body: the loop that is being made */
-    int body;               /* of a body: MAIN or TAIL */
-} Side;
+typedef enum {
+    RESHARD_SLICE,    /* whole -> slice: a view */
+    RESHARD_GATHER,   /* slice -> whole: all_gather */
+    RESHARD_SCATTER,  /* partial -> slice: reduce_scatter */
+    RESHARD_REDUCE,   /* partial -> whole: all_reduce */
+    RESHARD_EXCHANGE, /* slice -> slice of another axis: all_to_all */
+} ReshardKind;
 
-/* ---- spmd.c ---- */
-Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
-bool side_data_axis(const Spmd *x, int c);  /* c cuts the batch, in more than one part */
-/* m stands for n: it runs after what stands for the nodes that n runs after. */
-void side_order(Side *s, const Node *n, Node *m);
-void side_rewrite(Side *s); /* emits all nodes of s->from */
+/* One step, over the group of these mesh axes, major first. */
+typedef struct ReshardStep {
+    ReshardKind kind;
+    int naxes, axes[MAX_MESH];
+    Cut from[MAX_MESH], to[MAX_MESH]; /* the value's form before and after, by mesh axis */
+    bool strided;                     /* so the step before left the operand: it is copied first */
+    double nbytes;                    /* as collective_sec takes them; of SLICE 0 */
+    double sec;                       /* its copies included */
+} ReshardStep;
 
-/* ---- spmd_form.c ---- */
-Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);
-/* Seconds until `reader` has v in that form, by the forms there are. */
-double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
-/* v in that form for that node: found, or emitted. */
-Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader);
+enum { MAX_RESHARD = 2 * MAX_MESH };
 
-/* ---- spmd_token.c ---- */
-
-/* Finds where the tokens of the batch lie in inputs of a graph, */
-void token_inputs(Side *s);
-/* ... in the inputs of a loop's body, */
-void token_body(Side *inner, Side *outer, const Node *n, int t);
-/* ... in result k of a loop, of which the body yields v, */
-void token_leave(Side *outer, Side *inner, const Node *n, int k, const Value *v);
-/* ... and in another node's results. */
-void token_results(Side *s, const Node *n, const Factors *f);
-/* Whether factor k of n holds rows of the batch or their tokens. */
-bool token_factor(Side *s, const Node *n, const Factors *f, int k);
-
-/* ---- spmd_choose.c ---- */
-
-/* How a node runs on the ranks: how each mesh axis cuts it, and the forms of what it reads and
- * makes, by operand or result and mesh axis. */
-typedef struct Strategy {
-    NodeCut how[MAX_MESH];
-    Cut (*in)[MAX_MESH], (*out)[MAX_MESH];
-    bool merges; /* parts make partials, which the node's finish() needs merged */
+typedef struct Reshard {
+    int nstep;
+    ReshardStep step[MAX_RESHARD];
     double sec;
-} Strategy;
+} Reshard;
 
-Strategy *strategy_choose(Side *s, const Node *n, const Factors *f);
-
-/* ---- spmd_loop.c ---- */
-void loop_rewrite(Side *s, const Node *n);
-/* In a body: an operand of the loop that its bodies read whole, in that form made before the loop;
- * NULL: v is none. */
-Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader);
-
-/* ---- spmd_prepare.c ---- */
-
-/* Rewrites what is to be cut otherwise than it stands: norms of gradients, casts behind gathers,
- * axes that do not divide. in, out: of the graph's ports. */
-void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
-                  const Sharding *out);
-
-/* ---- spmd_narrow.c ---- */
-
-/* Which inputs of a graph or body are parameters that are gathered to be read. */
-typedef struct Gathered {
-    bool *is; /* by index of the input */
-    int nin;  /* inputs that are newer are none */
-} Gathered;
-
-Gathered graph_gathered(const Graph *g, Arena *tmp, const Mesh *m, const Sharding *in);
-Gathered body_gathered(const Gathered *p, Arena *tmp, const Node *n, int t);
-bool is_gathered(const Gathered *p, const Value *v);
-/* The first cast of w to d in the forward before `end` (NULL: anywhere), or NULL. */
-Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
-/* d: the dtype of computation. */
-void spmd_narrow(Graph *g, Arena *tmp, const Gathered *p, DType d);
-
-/* ---- spmd_ports.c ---- */
-
-/* keep: --reshard never. */
-void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep);
-
-/* ---- spmd_pad.c ---- */
-
-/* Pads inputs whose axes the mesh does not divide, and what takes their place. */
-void spmd_pad(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
-              const Sharding *out);
+/* The cheapest steps that bring a value of logical type t from one form to another; false: there
+ * are none (a whole or sliced value never becomes partial, a maximum no sum), or a form is not
+ * legal. Mesh axes of one rank need no step, and are whole in all steps' forms. */
+bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cut *from,
+                  const Cut *to, Reshard *r);
+const char *reshard_name(ReshardKind k); /* of its op: "all_gather_into_tensor" */
+/* Emits one step on v, which has its form `from`: b says phase and scope. */
+Value *reshard_emit(Build *b, const Mesh *m, const Type *t, const ReshardStep *s, Value *v);
 
 #endif

@@ -1,7 +1,7 @@
 /* Looking at memory on CUDA (exec/memory.cu), and notes of faults (op/cuda.cuh), on the processor
  * (simt.h): what is found, and by how many atomics, which all take turns: one of a block at most,
  * not one of a thread. */
-#include "../../src/exec/cuda.h"
+#include "../../src/cuda/memory.h"
 #include "../../src/op/op.h"
 #include "../shared/simt.h"
 #include "../shared/test.h"

@@ -5,7 +5,7 @@
  * cheaper. Every kind of step and every flat group of two axes must have come up 100 times.
  * `test_reshard SEED` runs one trial; TN_LONG: ten times as many. */
 #include "../../src/flow/flow.h"
-#include "../../src/pass/pass.h"
+#include "../../src/spmd/spmd.h"
 #include "../shared/cut_parts.h"
 #include "../shared/gen.h"
 #include "../shared/ranks.h"

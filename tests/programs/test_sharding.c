@@ -1,7 +1,7 @@
 /* What ranks have of inputs and outputs: recipes on the presets of each family, rules of the user,
  * batches in iterations; and every error, with what it names. */
 #include "../../src/model/model.h"
-#include "../../src/pass/pass.h"
+#include "../../src/spmd/spmd.h"
 #include "../shared/test.h"
 
 static Ctx ctx;

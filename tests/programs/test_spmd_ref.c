@@ -8,7 +8,7 @@
  * model is run on every other mesh in one way, and a few of those on the emulated device; with
  * TN_LONG all. */
 #include "../../src/model/model.h"
-#include "../../src/pass/pass.h"
+#include "../../src/spmd/spmd.h"
 #include "../shared/ranks.h"
 #include "../shared/test.h"
 

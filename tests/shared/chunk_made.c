@@ -172,7 +172,7 @@ static void try_region(Made *t, const ChunkRegion *r)
     Graph *g = graph_clone(t->a, t->g);
     const char *why;
     Graph *losses = graph_clone(t->a, t->g); /* what they divide by is made apart in any case */
-    chunk_losses(losses, t->a);
+    loss_counts(losses, t->a);
     const char *before = graphs_text(t->a, losses);
     if (t->show)
         printf("---- %%%s axis %d outer %lld inner %lld%s in %lld slices\n", r->value, r->cut.axis,

@@ -1,4 +1,4 @@
-/* spmd_loop: a loop on the ranks of a mesh. Its bodies are rewritten like graphs, collectives
+/* loop: a loop on the ranks of a mesh. Its bodies are rewritten like graphs, collectives
  * included; its ports say in what forms values enter and leave.
  *
  * An operand enters as it is cut, unless the port itself takes the axis apart: a cut of an axis
@@ -8,7 +8,7 @@
  * other axes it is reduced in the body to the form that the optimizer reads, so that only this
  * rank's part is added up. If there is a tail, both bodies reduce. What bodies gather of kept
  * parameters is hoisted: gathered before the loop, and seen through a port of its own. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
-/* spmd_ports: what loops see of parameters that are gathered. Under --reshard always views of them,
+/* ports: what loops see of parameters that are gathered. Under --reshard always views of them,
  * and what is computed of views element by element, go from before a loop into the bodies that read
  * them, so that what a view needs is gathered there and dropped again; under never casts go before
  * the loop, so that what they make is gathered once. Linear in the nodes of bodies for each port.
  */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

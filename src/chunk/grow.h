@@ -1,5 +1,5 @@
-/* chunk_grow.h: a region while it is found; for chunk_grow.c, chunk_close.c, chunk_clone.c and
- * chunk_region.c. */
+/* grow.h: a region while it is found; for grow.c, close.c, clone.c and
+ * region.c. */
 #ifndef TENON_CHUNK_GROW_H
 #define TENON_CHUNK_GROW_H
 
@@ -33,7 +33,7 @@ static inline bool is_made(const Growth *x, const Value *v)
     return v->def && x->joined[v->def->id];
 }
 
-/* ---- chunk_grow.c ---- */
+/* ---- grow.c ---- */
 
 Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r);
 /* Has nodes join from the seed's on; false: the seed cannot be sliced, `why` says why. */
@@ -50,7 +50,7 @@ void growth_cuts(const Growth *x, const Node *n, Cut *in, Cut *out);
 /* Whether what n needs and gives is what is known: a whole value can be sliced by its readers. */
 bool growth_agrees(Growth *x, const Node *n, const Cut *in, const Cut *out);
 
-/* ---- chunk_close.c ---- */
+/* ---- close.c ---- */
 
 /* What is known of the values on these ways, by value id. */
 typedef struct Ways {
@@ -70,7 +70,7 @@ typedef struct Closed {
  * on ways from it back to it. Returns how many; 0: that cannot be, `why` says why. */
 int growth_close(Growth *x, Closed loop[2]);
 
-/* ---- chunk_clone.c ---- */
+/* ---- clone.c ---- */
 
 /* Marks, by node id, the nodes of the first loop whose large values the second reads, and those
  * that these need in turn. Returns how many; -1: one of them cannot be repeated. */

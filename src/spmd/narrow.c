@@ -1,10 +1,10 @@
-/* spmd_narrow: parameters that are gathered are cast to the dtype of computation where they are
+/* narrow: parameters that are gathered are cast to the dtype of computation where they are
  * stored, so that gathers move no more than they must.
  *
  * A cast behind an embedding goes before it, which keeps every bit. What reads a parameter in its
  * own dtype, as norms do, reads it rounded to that of computation: a cast of the stored part, and
  * one back of what is gathered. Quadratic in parameters times nodes, which is little. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

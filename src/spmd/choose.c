@@ -1,4 +1,4 @@
-/* spmd_choose: how a node is cut by each axis of the mesh.
+/* choose: how a node is cut by each axis of the mesh.
  *
  * An axis has a few ways to cut a node: as its operands are cut already, or as the optimizer wants
  * its results; along any factor, by tp along the tokens, where an operand is partial and has to be
@@ -9,7 +9,7 @@
  * the node's own seconds, shared by the ranks that cut it; and reducing what becomes partial, which
  * somebody will have to do. Of equal prices the first is taken. Linear in the combinations: ways to
  * the power of axes. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The checks that every function of tenon.h makes on its arguments before it does anything. */
-#include "api.h"
+#include "run.h"
 
 #include <string.h>
 

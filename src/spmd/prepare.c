@@ -1,9 +1,9 @@
-/* spmd_prepare: rewrites what ranks need otherwise than it stands, while the graph is still whole:
- * pads what the mesh does not divide (spmd_pad.c), casts what is gathered (spmd_narrow.c), moves
- * what loops see of it (spmd_ports.c). And norm_of gets limb arrays (op/sum_squares.c), which ranks
+/* prepare: rewrites what ranks need otherwise than it stands, while the graph is still whole:
+ * pads what the mesh does not divide (pad.c), casts what is gathered (narrow.c), moves
+ * what loops see of it (ports.c). And norm_of gets limb arrays (op/sum_squares.c), which ranks
  * add: one array for all gradients that are cut alike, so that one reduction of 24 numbers makes
  * the norm. Linear in the nodes. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

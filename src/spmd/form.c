@@ -1,4 +1,4 @@
-/* spmd_form: the forms of values: which there are, what another costs, and how it is made.
+/* form: the forms of values: which there are, what another costs, and how it is made.
  *
  * A form is made once and shared by all readers; a reader starts from the cheapest form there is,
  * so that nothing is gathered to be sliced again. Gathers stand before their reader and carry its
@@ -8,7 +8,7 @@
  * transpose are gathered once; what has no operands is made in the form that is read; a widened
  * parameter is gathered narrow and widened then. A partial log-sum-exp is merged as
  * m + log sum exp(x - m), m being the maximum or, where that is infinite, 0. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* chunk_find: lists the values that hold the peak and the regions that would slice them.
+/* find: lists the values that hold the peak and the regions that would slice them.
  *
  * flow says which values are alive at the peak of the graph that the pass is given, in a loop's
  * body if the peak is there. They are taken by size; one that the region of a larger one slices

@@ -1,4 +1,4 @@
-/* chunk_option: what the texts of --chunk ask for. One of them may say what holds for the whole
+/* option: what the texts of --chunk ask for. One of them may say what holds for the whole
  * graph (off, auto, N); any number of PATTERN=N stand beside it. */
 #include "chunk.h"
 

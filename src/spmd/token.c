@@ -1,7 +1,7 @@
-/* spmd_token: where the tokens of the batch lie: in each value the axis of its rows and that of a
+/* token: where the tokens of the batch lie: in each value the axis of its rows and that of a
  * row's tokens, followed from the batch as cuts into single rows and tokens would be. Sequence
  * parallelism cuts norms and residuals there and nowhere else. Linear in the nodes. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

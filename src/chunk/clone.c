@@ -1,7 +1,7 @@
-/* chunk_clone: a second loop, mostly of the backward, computes again what it reads of the first's
+/* clone: a second loop, mostly of the backward, computes again what it reads of the first's
  * large values: clones of the first's nodes, with their names as origin, join it. Small values, as
  * statistics of rows, are read from what the first loop yields. */
-#include "chunk_grow.h"
+#include "grow.h"
 
 int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned)
 {

@@ -1,4 +1,4 @@
-/* chunk_grow: finds the nodes around a value that are to run in slices, and how each is cut.
+/* grow: finds the nodes around a value that are to run in slices, and how each is cut.
  *
  * The region starts with the value's definer and readers. A value of at least half its elements
  * that they need or make as a slice is sliced too: its definer and its readers join, each cut as
@@ -6,7 +6,7 @@
  * as slices or sums. Where a definer or reader cannot be cut, or is of the optimizer, the value is
  * on the border as well; only the seed must be sliced wherever it is read. What reads nothing of
  * the region and is needed around it stays outside. Linear in the region's nodes. */
-#include "chunk_grow.h"
+#include "grow.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* spmd_pad: inputs whose axes the mesh does not divide get padding, zeros behind each such axis, so
+/* pad: inputs whose axes the mesh does not divide get padding, zeros behind each such axis, so
  * that all ranks have equal shapes.
  *
  * What reads such an input reads a slice of it; the optimizer works on the padded parameter and
@@ -8,7 +8,7 @@
  * is what was sliced, where that has zeros there: a padded parameter, or its gradient through
  * products with columns of zeros (align.c). Bodies of loops see padded operands padded, and yield
  * gradients padded. Linear in the nodes. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* chunk_region: from a value to what loop_make is told: which nodes are inside, which results the
+/* region: from a value to what loop_make is told: which nodes are inside, which results the
  * graph around reads, in whose place bodies read ones, and where the loops stand. */
-#include "chunk_grow.h"
+#include "grow.h"
 
 /* ---- what loop_make is told ---- */
 

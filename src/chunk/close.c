@@ -1,4 +1,4 @@
-/* chunk_close: makes one loop of a region, or two.
+/* close: makes one loop of a region, or two.
  *
  * The nodes fall into levels: one that depends on a result of level l by a way outside of the
  * region is of level l + 1. Neighbouring levels become one loop if all nodes on the ways between
@@ -6,7 +6,7 @@
  * slices are (a later scale of the loss): bodies then read 1 in its place, all that is made of it
  * must be linear in it, and what leaves the loop is multiplied by it. More than two loops are
  * refused. Linear in the graph for each try. */
-#include "chunk_grow.h"
+#include "grow.h"
 
 #include <string.h>
 

@@ -1,0 +1,54 @@
+/* Objects behind tenon.h: made, listed by their context, freed; calls with an arena of their own. */
+#include "run.h"
+
+#include <stdlib.h>
+
+void *handle_new(tn_context *ctx, size_t size)
+{
+    Handle *h = calloc(1, size);
+    Arena *a = arena_new(&ctx->ctx);
+    if (!h || !a) {
+        free(h);
+        arena_free(a);
+        fail(&ctx->ctx, TN_FAIL, "out of memory");
+    }
+    h->owner = ctx;
+    h->a = a;
+    h->next = ctx->live;
+    if (h->next)
+        h->next->prev = h;
+    ctx->live = h;
+    return h;
+}
+
+int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg)
+{
+    *a = arena_new(&ctx->ctx);
+    if (!*a)
+        return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
+    int code = (int)ctx_try(&ctx->ctx, fn, arg);
+    arena_free(*a);
+    return code;
+}
+
+void handle_free(Handle *h)
+{
+    if (!h)
+        return;
+    *(h->prev ? &h->prev->next : &h->owner->live) = h->next;
+    if (h->next)
+        h->next->prev = h->prev;
+    arena_free(h->a);
+    free(h);
+}
+
+int program_fail(tn_program *x, int code, const char *format, ...)
+{
+    va_list args;
+    if (!x)
+        return code;
+    va_start(args, format);
+    vsnprintf(x->error, sizeof x->error, format, args);
+    va_end(args);
+    return code;
+}

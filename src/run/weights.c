@@ -1,0 +1,59 @@
+/* What a model folder has: where its configuration lies, and the parameters of a plan among its own. */
+#include "run.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st);
+}
+
+const char *model_folder(Arena *a, const char *path)
+{
+    if (exists(arena_printf(a, "%s/config.json", path)))
+        return path;
+    const char *latest = arena_printf(a, "%s/latest", path);
+    if (exists(arena_printf(a, "%s/config.json", latest)))
+        return latest;
+    return NULL;
+}
+
+const ModelParam *model_param(const tn_model *m, const char *name)
+{
+    for (int i = 0; i < m->nparam; i++)
+        if (!strcmp(m->param[i].name, name))
+            return &m->param[i];
+    return NULL;
+}
+
+_Noreturn static void fail_param(const tn_model *m, const char *name)
+{
+    char text[1000];
+    Arena *a = arena_tmp(m->h.a);
+    const char **names = NEWN(a, const char *, m->nparam);
+    for (int i = 0; i < m->nparam; i++)
+        names[i] = m->param[i].name;
+    fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model%s", name,
+         names_hint(name, names, m->nparam, text, sizeof text));
+}
+
+const ModelParam *model_get_param(const tn_model *m, const Plan *plan, const PlanPort *p)
+{
+    const ModelParam *param = model_param(m, p->name);
+    if (!param || !part_fits(plan, p, &param->type))
+        fail_param(m, p->name);
+    return param;
+}
+
+void model_check(const tn_model *m, const Plan *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == ROLE_PARAM && model_get_param(m, p, &p->in[i]))
+            n++;
+    if (n != m->nparam)
+        fail(&m->h.owner->ctx, TN_FAIL, "expected the model's %d parameters, found %d", m->nparam,
+             n);
+}

@@ -1,0 +1,138 @@
+/* spmd: what the files of the pass share. A logical graph, which is whole, is rewritten node by
+ * node into the graph of one rank. A value of the logical graph has one or more forms in the
+ * rank's: what the rank has of it, a Cut for each axis of the mesh. */
+#ifndef TENON_SPMD_REWRITE_H
+#define TENON_SPMD_REWRITE_H
+
+#include "spmd.h"
+
+/* What holds for the whole pass. */
+typedef struct Spmd {
+    const PassOptions *o;
+    Ctx *ctx;
+    const Mesh *mesh;
+    const Machine *machine;
+    MeshAxisKind kind[MAX_MESH];
+    PartCut cuts[MAX_MESH]; /* for src/cut: a part is one of the axis' ranks */
+    bool warned;            /* that tokens are not cut */
+    bool keep;              /* gathered parameters are kept: --reshard never */
+    uint64_t draw;          /* strategies are drawn by this state and not chosen; 0: chosen */
+} Spmd;
+
+/* A form of a logical value that the rank's graph has. */
+typedef struct Have {
+    Cut cut[MAX_MESH];
+    Value *v;          /* NULL: it is made where it is read */
+    const char *block; /* of a gathered parameter: whose readers alone may read it; NULL: all */
+    double sec;        /* of a gathered parameter: what gathering it again takes */
+    Phase phase;       /* of the reader for which it was made first */
+    struct Have *next;
+} Have;
+
+enum { TOKEN_ROW, TOKEN_PLACE, NTOKEN };
+
+/* What is known of a logical value beside its forms. */
+typedef struct Known {
+    Have *have;             /* the one that its node made first */
+    bool param;             /* a parameter, or one through casts and views */
+    bool alone;             /* it is made of parameters and constants, without the batch */
+    bool sums;              /* ... or of sums over rows of the batch, over all data ranks */
+    Sharding of;            /* of a parameter: its own, of which held and stored are read */
+    Cut token[NTOKEN];      /* along which axis the batch's rows lie, and the tokens of a row */
+    const Sharding *wanted; /* in what form the optimizer or an output reads it; NULL: unknown */
+} Known;
+
+/* A graph or body that is being rewritten. */
+typedef struct Side {
+    Spmd *x;
+    Arena *tmp;
+    Graph *from, *to;
+    Known *known; /* by value id of `from` */
+    int cap;
+    int nremade;            /* nodes that are being made again for each other */
+    int64_t ntoken[NTOKEN]; /* rows of the batch, tokens of a row; 0: unknown */
+    struct LoopPart *loop;  /* of a body: the loop that is being made */
+    int body;               /* of a body: MAIN or TAIL */
+} Side;
+
+/* ---- spmd.c ---- */
+Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
+bool side_data_axis(const Spmd *x, int c);  /* c cuts the batch, in more than one part */
+/* m stands for n: it runs after what stands for the nodes that n runs after. */
+void side_order(Side *s, const Node *n, Node *m);
+void side_rewrite(Side *s); /* emits all nodes of s->from */
+
+/* ---- form.c ---- */
+Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);
+/* Seconds until `reader` has v in that form, by the forms there are. */
+double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
+/* v in that form for that node: found, or emitted. */
+Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader);
+
+/* ---- token.c ---- */
+
+/* Finds where the tokens of the batch lie in inputs of a graph, */
+void token_inputs(Side *s);
+/* ... in the inputs of a loop's body, */
+void token_body(Side *inner, Side *outer, const Node *n, int t);
+/* ... in result k of a loop, of which the body yields v, */
+void token_leave(Side *outer, Side *inner, const Node *n, int k, const Value *v);
+/* ... and in another node's results. */
+void token_results(Side *s, const Node *n, const Factors *f);
+/* Whether factor k of n holds rows of the batch or their tokens. */
+bool token_factor(Side *s, const Node *n, const Factors *f, int k);
+
+/* ---- choose.c ---- */
+
+/* How a node runs on the ranks: how each mesh axis cuts it, and the forms of what it reads and
+ * makes, by operand or result and mesh axis. */
+typedef struct Strategy {
+    NodeCut how[MAX_MESH];
+    Cut (*in)[MAX_MESH], (*out)[MAX_MESH];
+    bool merges; /* parts make partials, which the node's finish() needs merged */
+    double sec;
+} Strategy;
+
+Strategy *strategy_choose(Side *s, const Node *n, const Factors *f);
+
+/* ---- loop.c ---- */
+void loop_rewrite(Side *s, const Node *n);
+/* In a body: an operand of the loop that its bodies read whole, in that form made before the loop;
+ * NULL: v is none. */
+Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader);
+
+/* ---- prepare.c ---- */
+
+/* Rewrites what is to be cut otherwise than it stands: norms of gradients, casts behind gathers,
+ * axes that do not divide. in, out: of the graph's ports. */
+void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+                  const Sharding *out);
+
+/* ---- narrow.c ---- */
+
+/* Which inputs of a graph or body are parameters that are gathered to be read. */
+typedef struct Gathered {
+    bool *is; /* by index of the input */
+    int nin;  /* inputs that are newer are none */
+} Gathered;
+
+Gathered graph_gathered(const Graph *g, Arena *tmp, const Mesh *m, const Sharding *in);
+Gathered body_gathered(const Gathered *p, Arena *tmp, const Node *n, int t);
+bool is_gathered(const Gathered *p, const Value *v);
+/* The first cast of w to d in the forward before `end` (NULL: anywhere), or NULL. */
+Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
+/* d: the dtype of computation. */
+void spmd_narrow(Graph *g, Arena *tmp, const Gathered *p, DType d);
+
+/* ---- ports.c ---- */
+
+/* keep: --reshard never. */
+void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep);
+
+/* ---- pad.c ---- */
+
+/* Pads inputs whose axes the mesh does not divide, and what takes their place. */
+void spmd_pad(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+              const Sharding *out);
+
+#endif
