@@ -38,9 +38,9 @@ for d in "$build"/src/*/*.d; do
     name=${d#"$build/"} name=${name%.d}
     [ -f "$name" ] || name=$name.c
     case $name in src/op/op.c | src/cuda/kernels_cuda.c) continue ;; esac
-    if [ -f "$name" ] && grep -q 'src/op/op\.def' "$d"; then others="$others $name"; fi
+    if [ -f "$name" ] && grep -q 'op/op\.def' "$d"; then others="$others $name"; fi
 done
-ok "op.c is compiled with op.def" grep -q 'src/op/op\.def' "$build/src/op/op.d"
+ok "op.c is compiled with op.def" grep -q 'op/op\.def' "$build/src/op/op.d"
 ok "op.def is included, by way of others, in$(printf '%.300s' "$others")" [ -z "$others" ]
 
 totals

@@ -19,7 +19,7 @@ static void print_string(const char *text)
 void fused_made_print(const char *const *text, int count)
 {
     printf(
-        "#include \"fused.cuh\"\n#include \"../../tests/fused_made.h\"\n"
+        "#include \"fused.cuh\"\n#include \"../../tests/shared/fused_made.h\"\n"
         "#include <utility>\n\n"
         "template <typename... P, size_t... I>\n"
         "static void call(void (*kernel)(P...), unsigned blocks, unsigned threads, void **arg,\n"

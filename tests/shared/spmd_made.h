@@ -2,7 +2,7 @@
 #ifndef TENON_TEST_SPMD_MADE_H
 #define TENON_TEST_SPMD_MADE_H
 
-#include "../../src/pass/pass.h"
+#include "../../src/spmd/spmd.h"
 #include "gen.h"
 #include "ranks.h"
 #include "spmd_seen.h"
