@@ -136,7 +136,8 @@ demo:
 	$(Q)$(MAKE) $(JOBS) all
 	tools/demo.sh $(BUILD)
 
-# PREFIX and DESTDIR as usual.
+# PREFIX and DESTDIR as usual. Documents for users are installed too, and link to each other.
+GUIDES := api chunking clusters formats gpu measurements memory tutorial
 INTO = $(DESTDIR)$(PREFIX)
 install: all
 	$(call show,INSTALL,$(INTO))
@@ -151,14 +152,14 @@ install: all
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
 	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
 	$(Q)install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
-	$(Q)install -m 644 docs/api.md docs/chunking.md docs/clusters.md docs/formats.md docs/tutorial.md $(INTO)/share/doc/tenon
+	$(Q)install -m 644 $(GUIDES:%=docs/%.md) $(INTO)/share/doc/tenon
 
 uninstall:
 	$(call show,REMOVE,$(INTO))
 	$(Q)rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc \
-	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/chunking.md $(INTO)/share/doc/tenon/clusters.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md \
+	    $(GUIDES:%=$(INTO)/share/doc/tenon/%.md) \
 	    $(MPIS:%=$(INTO)/lib/tenon/tenon-mpi-%.so)
 	$(Q)rmdir $(INTO)/lib/tenon 2>/dev/null || true
 

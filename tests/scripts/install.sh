@@ -23,7 +23,8 @@ ok() {
 
 ok "make install" make BUILD="$build" PREFIX="$dir/p" install
 for file in bin/tenon include/tenon.h lib/libtenon.a lib/libtenon.so lib/pkgconfig/tenon.pc share/man/man1/tenon.1 \
-    share/doc/tenon/api.md share/doc/tenon/clusters.md share/doc/tenon/formats.md; do
+    share/doc/tenon/api.md share/doc/tenon/clusters.md share/doc/tenon/formats.md share/doc/tenon/gpu.md \
+    share/doc/tenon/memory.md share/doc/tenon/tutorial.md; do
     ok "$file" [ -s "$dir/p/$file" ]
 done
 version=$("$dir/p/bin/tenon" --version | sed -n '1s/tenon //p')
