@@ -251,6 +251,7 @@ void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard);
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */
 bool policy_merge(Policy *p, Policy more);
 bool policy_must(Policy p);  /* not prefer_ */
+bool policy_binds(const Node *n); /* it has one of those, or as a fused node a part of it has */
 bool policy_again(Policy p); /* recompute */
 
 /* A node in a loop's bodies that must be saved, with which the whole loop is; NULL: none. */
