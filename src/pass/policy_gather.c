@@ -143,9 +143,10 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
         if (gather && base && base->policy == MUST_RECOMPUTE)
             fail_node(g, gather,
                       "must be dropped after the forward (reshard always), but stands before loop "
-                      "%%%s over forward and backward, which keeps it: %s; gather in its body, or "
-                      "take reshard never",
-                      n->out[0]->name, path_of(x->tmp, n->in[i], c));
+                      "%%%s over forward and backward, which keeps it: %s; gather in its body, "
+                      "where weights are formed by at most %d nodes of at most %d times their "
+                      "bytes, or take reshard never",
+                      n->out[0]->name, path_of(x->tmp, n->in[i], c), FORMED_NODES, FORMED_TIMES);
     }
 }
 
