@@ -228,7 +228,7 @@ static const Shard cases[] = {
      FORMED(PARAM("a", "80, 4") ", " PARAM("b", "4"),
             "  %s = slice(%a, end=4)  forward\n  %w = add(%s, %b)  forward\n"),
      .mesh = "fsdp=2",
-     .refused = "must be dropped after the forward"},
+     .refused = "where weights of at most 16 nodes and 16 times their bytes are formed"},
     {.name = "a weight of more than 16 nodes",
      FORMED(PARAM("a", "4, 4") ", " PARAM("b", "4"),
             "  %s0 = add(%a, %b)  forward\n" ADDED(1, 0) ADDED(2, 1) ADDED(3, 2) ADDED(4, 3)
@@ -237,7 +237,7 @@ static const Shard cases[] = {
                         ADDED(16, 15) "  %w = tanh(%s16)  forward\n"),
      .mesh = "fsdp=2",
      .rule = {"b=0:fsdp"},
-     .refused = "must be dropped after the forward"},
+     .refused = "where weights of at most 16 nodes and 16 times their bytes are formed"},
     {.name = "batch inputs of different rows where tp alone cuts",
      .text = "tenon 1\n"
              "graph g(%x: f64[8, 6] batch, %z: f64[3, 6] batch, %w: f64[4, 6] param "
