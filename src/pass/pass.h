@@ -241,6 +241,10 @@ bool layout_keeps(Layouts *x, const Value *old, const Value *now);
 int policy_named(Graph *g, Arena *tmp, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
+/* What goes into a loop that reads a weight formed of gathered parameters (spmd_formed.c): at most
+ * so many nodes without views, which read and make at most so many times the weight's bytes. */
+enum { FORMED_NODES = 16, FORMED_TIMES = 16 };
+
 /* Gives gathers of parameters the policy that `reshard` ("always", or NULL, or "never") asks for,
  * where they have none. */
 int policy_gathers(Graph *g, Arena *tmp, const char *reshard);
