@@ -64,7 +64,19 @@ interrupted eval "$dir/ended" --data "$dir/long" --batch-size 1 --threads 1
 ok "eval: Ctrl-C: exit code 130, found $?" [ $? = 130 ]
 ok "eval: what it has" grep -q '^loss [0-9.]*$' "$dir/out"
 ok "eval: how much that is of" grep -q '^tenon: interrupted after [0-9]* of [0-9]* windows, whose loss this is$' "$dir/err"
-gives 0 'in 6 windows of 16' eval "$dir/ended" --data "$dir/long" --eval-windows 6
+gives 0 ' windows of 16 tokens, ' eval "$dir/ended" --data "$dir/long" --eval-windows 6
+ok "eval: how many that is of" grep -q ' in 6 of [0-9]* windows of 16 tokens, ' "$dir/err"
+# As one object: whether it is of all, and whether that was asked for.
+field() { sed -n "s/.*\"$1\": \([^,}]*\).*/\1/p" "$dir/out"; }
+interrupted eval "$dir/ended" --data "$dir/long" --batch-size 1 --threads 1 --eval-windows 300000 --json
+ok "eval --json: Ctrl-C: exit code 130, found $?" [ $? = 130 ]
+ok "it was interrupted, found $(cat "$dir/out")" [ "$(field interrupted)" = true ]
+ok "windows of those planned: $(cat "$dir/out")" [ "$(field windows)" -lt "$(field windows_planned)" ]
+ok "and of all: $(cat "$dir/out")" [ "$(field windows_planned)" -lt "$(field windows_all)" ]
+ok "the text says it too" grep -q "^tenon: interrupted after $(field windows) of $(field windows_planned) windows" "$dir/err"
+"$tenon" eval "$dir/ended" --data "$dir/text" --eval-windows 6 --json >"$dir/out" 2>"$dir/err"
+ok "all that were asked for" [ "$(field windows) $(field windows_planned) $(field interrupted)" = "6 6 false" ]
+ok "which are not all, found $(field windows_all)" [ "$(field windows_all)" -gt 6 ]
 gives 2 '--eval-windows does not go with --batch' eval "$dir/ended" --batch x --eval-windows 6
 
 totals
