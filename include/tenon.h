@@ -1056,7 +1056,7 @@ TN_API int tn_tokenizer_decode_next(tn_tokenizer *t, int64_t count, const int64_
 
 /* How tn_tokenize and tn_detokenize work; all zero are the defaults. */
 typedef struct tn_tokenize_options {
-    const char *token_type; /* "u16", "u32"; NULL or "auto": the narrower one that holds every id */
+    const char *token_type; /* "byte", "u16", "u32"; NULL, "auto": u16 where it holds every id, else u32 */
     int special;            /* with the tokenizer's special tokens before and after each text */
     const char *end;        /* the token to put after each text; NULL: none */
     int (*progress)(void *arg, int64_t done, int64_t total); /* bytes, total 0 where unknown; nonzero
@@ -1071,7 +1071,7 @@ typedef struct tn_tokenize_options {
  * in: tokenizer; npath texts ("-": standard input), one after the other; output ("-": standard output),
  *     written aside and renamed; options
  * out: the file, flat little-endian; *count tokens; *width bytes of each
- * error: the file and why; a token that does not fit 16 bits; no token options->end; no token at
+ * error: the file and why; a token that does not fit the type; no token options->end; no token at
  *        all, as of an empty text; stopped
  * cost: tens of megabytes of text per second
  * from: `tenon tokenize`
