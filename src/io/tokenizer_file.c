@@ -127,8 +127,11 @@ static Input *open_input(Arena *a, const char *path)
     arena_defer(a, drop_input, in);
     if (in->fd < 0)
         in->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (in->fd < 0 || fstat(in->fd, &st))
-        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", in->path, strerror(errno));
+    if (in->fd < 0 || fstat(in->fd, &st)) {
+        int why = errno;
+        file_check_link(arena_ctx(a), path);
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", in->path, strerror(why));
+    }
     if (S_ISDIR(st.st_mode))
         fail(arena_ctx(a), TN_FAIL, "%s: is a folder", in->path);
     in->nbytes = S_ISREG(st.st_mode) ? st.st_size : 0;
