@@ -137,8 +137,9 @@ typedef struct tn_options {
                                          * seconds estimated, such as h100; none: this processor
                                          * as shipped; NULL: as TENON_MACHINE says, else what
                                          * tn_tune has measured here, else as none */
-    int64_t align;                      /* 0 to 4096 (0): bytes to whose multiples the pass align
-                                         * pads rows of large logits; 0: as the back end wants */
+    int64_t align;                      /* 1 to 4096 (0): bytes to whose multiples the pass align
+                                         * pads rows of large logits, a power of two; 0: not
+                                         * given, as the back end wants */
     const char *mesh;                   /* the ranks that run the step, such as dp=2,fsdp=4,tp=2;
                                          * NULL: one */
     int64_t rank;                       /* 0 to 2147483646 (0): whose graph it is, of the mesh's

@@ -251,7 +251,10 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
     case OPT_REAL: return store_number(c, o, value);
     case OPT_BYTES:
         *(int64_t *)o->into = tn_bytes(value);
-        return *(int64_t *)o->into < 0 ? bad_value(c, o, "bytes such as 3GiB", value) : -1;
+        if (*(int64_t *)o->into >= 0 && option_within(o, (double)*(int64_t *)o->into))
+            return -1;
+        return bad_value(c, o, o->lo > 0 ? "bytes such as 3GiB, at least 1" : "bytes such as 3GiB",
+                         value);
     case OPT_MEMORY: return store_memory(c, o, value);
     case OPT_WORD:
         if (!word_among(o->words, value))
