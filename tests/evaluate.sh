@@ -39,6 +39,15 @@ evaluated 8 "and is no evaluation"
 gives 0 'evaluating' "$@" --max-sec 0.2 --batch-size 2 --out "$dir/short" --eval-windows all
 ok "in time, or ended" grep -q 'held-out loss' "$dir/err"
 gives 0 'already at step' train --resume --out "$dir/short"
+for _ in 1 2 3 4 5 6 7 8; do cat docs/*.md; done >"$dir/much"
+gives 0 ', of which --max-sec leaves ' train demo --data "$dir/much" --seq-len 16 --threads 1 --max-sec 0.4 --batch-size 1 \
+    --out "$dir/late" --eval-windows all --metrics "$dir/late.jsonl"
+ok "the clock ended it, which is said" grep -q 'of [0-9]* windows; --max-sec ended it before [0-9]*$' "$dir/err"
+late=$(grep -o 'partial held-out loss.*' "$dir/err")
+ok "the metrics have the windows too" grep -q "\"eval_windows\": $(echo "$late" | sed 's/.* in \([0-9]*\) of .*/\1/'), " "$dir/late.jsonl"
+gives 0 "$late (evaluated before)" train --resume --out "$dir/late"
+gives 0 "$late (evaluated before)" train --resume --out "$dir/late"
+gives 0 'evaluating 3 of ' train --resume --out "$dir/late" --eval-windows 3
 
 # Ctrl-C in an evaluation that would take minutes.
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat docs/*.md; done >"$dir/long"
