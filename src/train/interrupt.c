@@ -10,9 +10,10 @@
  * the signal is sent again.
  *
  * What is ignored from the start: SIGHUP stays so, as under nohup. The others are taken while there
- * is something to save, as a shell ignores SIGINT for background jobs, and a script may ignore
- * SIGTERM. (Linux keeps a signal that is blocked, ignored or not.) Where ranks are threads of one
- * process the first to begin lets signals be counted, and the last ends that. */
+ * is something to save, and before that by train, as a shell ignores SIGINT for background jobs,
+ * and a script may ignore SIGTERM. (Linux keeps a signal that is blocked, ignored or not.) Where
+ * ranks are threads of one process the first to begin lets signals be counted, and the last ends
+ * that. */
 #include "train.h"
 
 #include <pthread.h>
