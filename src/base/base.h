@@ -287,6 +287,11 @@ char *file_read(Arena *a, const char *path, size_t *len);
 char *file_read_regular(Arena *a, const char *path, size_t *len);
 /* Opens such a file; fails with the path. */
 FILE *file_stream(Ctx *ctx, const char *path);
+int file_open_regular(Ctx *ctx, const char *path, int64_t *nbytes);
+
+/* Fails where the path is a link that leads nowhere, or back to itself: nobody made one in order
+ * that the file be taken for one that is not there. */
+void file_check_link(Ctx *ctx, const char *path);
 
 /* Opens a regular file to be read at any position, with its size; fails with the path. "-" is
  * standard input: a pipe is first read to its end into memory, which then takes its place. */
