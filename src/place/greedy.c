@@ -20,7 +20,6 @@
 #include <string.h>
 
 enum {
-    MOST_PAIRS = 500000000,  /* alive at once, for orders that visit all of them */
     ROUNDS = 4,              /* over the orders of the stack at the peak */
     YOUNG = 4,               /* times as many end sooner as start later */
     MEND = 4,                /* steps of ejection for each pair, in each round; */
@@ -283,7 +282,7 @@ static void place_stacks(Greedy *g, Arena *tmp, const double *load)
 
 void place_orders(Arena *tmp, Leaf *leaf)
 {
-    if (leaf->order >= 2 * NORDER || leaf->peak <= leaf->target || leaf->pairs > MOST_PAIRS)
+    if (leaf->order >= 2 * NORDER || leaf->peak <= leaf->target)
         return;
     Greedy g = {.leaf = leaf, .gaps = gaps_new(tmp, leaf)};
     double *load = make_load(tmp, leaf);
