@@ -149,14 +149,26 @@ Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 
-/* Orders g for the least peak; that peak, to which what placement wastes is added once more. Of
- * `to` all is given. */
-int64_t plan_score(Graph *g, const PlanFor *to);
+/* ---- placed.c ---- */
+
+/* Placements made so far, so that equal buffers are not placed twice. They live in a. */
+typedef struct Placements Placements;
+Placements *placements_new(Arena *a);
+/* Gives the storages that are not kept their addresses. known: NULL, or what is looked up first and
+ * added to; a placement found in it that took less effort goes on from there. */
+void plan_place(Plan *p, int effort, Placements *known);
+
+/* ---- plan.c ---- */
+
+/* Orders g for the least score: the peak, to which what placement wastes is added once more. Orders
+ * that score above `most` are not placed; INT64_MAX if there are no others. Of `to` all is given.
+ */
+int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most);
 
 /* ---- apart.c ---- */
 /* Takes apart, in g, fused nodes without which the plan of g would have a lower peak; whether there
  * were any. score: of g as it is (plan_score). Of `to` all is given. */
-bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to);
+bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to, Placements *known);
 
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
