@@ -137,8 +137,9 @@ typedef struct tn_options {
                                          * seconds estimated, such as h100; none: this processor
                                          * as shipped; NULL: as TENON_MACHINE says, else what
                                          * tn_tune has measured here, else as none */
-    int64_t align;                      /* 0 to 4096 (0): bytes to whose multiples the pass align
-                                         * pads rows of large logits; 0: as the back end wants */
+    int64_t align;                      /* 1 to 4096 (0): bytes to whose multiples the pass align
+                                         * pads rows of large logits, a power of two; 0: not
+                                         * given, as the back end wants */
     const char *mesh;                   /* the ranks that run the step, such as dp=2,fsdp=4,tp=2;
                                          * NULL: one */
     int64_t rank;                       /* 0 to 2147483646 (0): whose graph it is, of the mesh's
@@ -1056,7 +1057,7 @@ TN_API int tn_tokenizer_decode_next(tn_tokenizer *t, int64_t count, const int64_
 
 /* How tn_tokenize and tn_detokenize work; all zero are the defaults. */
 typedef struct tn_tokenize_options {
-    const char *token_type; /* "u16", "u32"; NULL or "auto": the narrower one that holds every id */
+    const char *token_type; /* "byte", "u16", "u32"; NULL, "auto": u16 where it holds every id, else u32 */
     int special;            /* with the tokenizer's special tokens before and after each text */
     const char *end;        /* the token to put after each text; NULL: none */
     int (*progress)(void *arg, int64_t done, int64_t total); /* bytes, total 0 where unknown; nonzero
@@ -1071,7 +1072,7 @@ typedef struct tn_tokenize_options {
  * in: tokenizer; npath texts ("-": standard input), one after the other; output ("-": standard output),
  *     written aside and renamed; options
  * out: the file, flat little-endian; *count tokens; *width bytes of each
- * error: the file and why; a token that does not fit 16 bits; no token options->end; no token at
+ * error: the file and why; a token that does not fit the type; no token options->end; no token at
  *        all, as of an empty text; stopped
  * cost: tens of megabytes of text per second
  * from: `tenon tokenize`

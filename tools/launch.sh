@@ -6,7 +6,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 
 # mpis: the names of those whose module was built and whose mpirun.NAME is there; of others a note in $dir/skipped.
 mpis() {
-    for mpi in openmpi mpich; do
+    for mpi in mpich openmpi; do # the first, which starts faster, tries what either can
         if [ ! -e "$build/tenon-mpi-$mpi.so" ]; then
             echo "note: no ranks by $mpi: its module was not built"
         elif ! command -v mpirun.$mpi >/dev/null; then

@@ -4,6 +4,7 @@
 
 #include "../../include/tenon.h"
 
+#include "../page/page.h"
 #include "../run/run.h"
 
 struct tn_data {

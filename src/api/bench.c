@@ -55,6 +55,7 @@ int tn_program_calls(tn_program *x, const tn_call **calls, int *count)
 /* ---- limits ---- */
 
 typedef struct LimitArgs {
+    tn_context *ctx;
     Arena *a;
     const tn_product *p;
     int cpu;
@@ -92,14 +93,17 @@ int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec)
 static void measure_streams(void *arg)
 {
     LimitArgs *x = arg;
-    stream_rates(x->a, x->cpu ? cpu_sec : now_sec, x->rate);
+    tn_context *ctx = x->ctx;
+    if (!ctx->stream && !(ctx->stream = stream_new()))
+        fail(&ctx->ctx, TN_FAIL, "out of memory");
+    stream_rates(ctx->stream, x->cpu ? cpu_sec : now_sec, x->rate);
 }
 
 int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
 {
     if (!GIVEN(ctx, ctx, rate))
         return TN_CODE_USAGE;
-    LimitArgs x = {.cpu = cpu};
+    LimitArgs x = {.ctx = ctx, .cpu = cpu};
     int code = try_aside(ctx, &x.a, measure_streams, &x);
     *rate = (tn_streams){x.rate[LIMIT_READ], x.rate[LIMIT_COPY], x.rate[LIMIT_ADD],
                          x.rate[LIMIT_UPDATE]};

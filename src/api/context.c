@@ -61,6 +61,7 @@ void tn_context_free(tn_context *ctx)
     while (ctx->live) /* the newest first: programs before plans before graphs */
         handle_free(ctx->live);
     ranks_leave(ctx); /* programs have left their groups */
+    stream_free(ctx->stream);
     ctx_end(&ctx->ctx);
     free(ctx);
 }

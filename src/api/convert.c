@@ -85,8 +85,12 @@ void convert_check(Arena *a, const char *folder)
 {
     const char *name = NULL;
     int kind = 0;
-    if (!access(arena_printf(a, "%s/model.safetensors", folder), F_OK) ||
-        !access(arena_printf(a, "%s/model.safetensors.index.json", folder), F_OK))
+    const char *one = arena_printf(a, "%s/model.safetensors", folder);
+    const char *index = arena_printf(a, "%s/model.safetensors.index.json", folder);
+    file_check_link(arena_ctx(a), one);
+    if (access(one, F_OK))
+        file_check_link(arena_ctx(a), index);
+    if (!access(one, F_OK) || !access(index, F_OK))
         return;
     while (kind < LEN(kinds) && !(name = find_file(a, folder, kinds[kind].pattern)))
         kind++;

@@ -35,15 +35,22 @@ static const char *parent(Arena *a, const char *path)
     return slash ? arena_strndup(a, path, (size_t)MAX(slash - path, 1)) : ".";
 }
 
-/* A folder, or the checkpoint of a run, that is there but not for this process. */
+/* A folder, or the checkpoint of a run, that is there but not for this process, or is a link that
+ * leads nowhere. */
 static void check_readable(Ctx *ctx, const char *path)
 {
     static const char *const below[] = {"", "/config.json", "/latest/", "/latest/config.json"};
     char name[4096];
-    for (int i = 0; i < LEN(below); i++)
-        if (snprintf(name, sizeof name, "%s%s", path, below[i]) < (int)sizeof name &&
-            access(name, R_OK) && errno == EACCES)
+    for (int i = 0; i < LEN(below); i++) {
+        int n = snprintf(name, sizeof name, "%s%s", path, below[i]);
+        if (n >= (int)sizeof name)
+            continue;
+        if (access(name, R_OK) && errno == EACCES)
             fail(ctx, TN_FAIL, "%s: cannot be read: %s", name, strerror(errno));
+        if (n > 1 && name[n - 1] == '/') /* of the link itself */
+            name[n - 1] = 0;
+        file_check_link(ctx, name);
+    }
 }
 
 /* Whether a path names a graph rather than a model. */
@@ -99,6 +106,7 @@ static void open_model(void *arg)
     const char *folder = model_folder(a, x->path);
     if (folder) {
         m->folder = arena_strdup(a, folder);
+        file_check_link(&x->ctx->ctx, arena_printf(a, "%s/state.json", folder));
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
         convert_check(a, folder);
         m->file = tensors_open(a, folder);

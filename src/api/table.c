@@ -128,7 +128,11 @@ static void describe_attrs(Buf *b, const Op *op)
     for (const AttrField *f = op_attrs(op); f->kind; f++) {
         Attr fallback = {.i = f->i, .f = f->f, .s = f->s};
         buf_printf(b, "  attribute %s: %s", f->name, kinds[f->kind]);
-        if (!f->required) {
+        bool none = f->kind == ATTR_DTYPE && f->i == NDTYPE;
+        if (f->optional ||
+            (none && !f->required)) { /* no value that can be written is the default */
+            buf_add(b, " (absent)");
+        } else if (!f->required) {
             buf_add(b, " = ");
             attr_print(b, f->kind, &fallback);
         }

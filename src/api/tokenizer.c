@@ -192,8 +192,8 @@ static void fill_options(FileArgs *x)
     const tn_tokenize_options *o = x->options;
     int type = token_type_parse(o->token_type ? o->token_type : "auto");
     if (type < 0)
-        fail(&x->t->h.owner->ctx, TN_USAGE, "token type: expected auto, u16 or u32, found \"%s\"",
-             o->token_type);
+        fail(&x->t->h.owner->ctx, TN_USAGE,
+             "token type: expected auto, byte, u16 or u32, found \"%s\"", o->token_type);
     x->o = (TokenizeOptions){.type = (TokenType)type,
                              .special = o->special != 0,
                              .end = o->end,
@@ -220,7 +220,7 @@ int tn_tokenize(tn_tokenizer *t, int npath, const char *const *path, const char 
     FileArgs x = {.t = t, .npath = npath, .path = path, .output = output, .options = options};
     int code = try_aside(t->h.owner, &x.a, tokenize, &x);
     *count = x.count;
-    *width = x.type == TOKEN_U32 ? 4 : 2;
+    *width = code ? 0 : token_width(x.type);
     return code;
 }
 

@@ -4,8 +4,15 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { ALIGN = 16, FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, FIRST_LIST = 64 };
+enum {
+    ALIGN = 16,
+    FIRST_BLOCK = 4096,
+    LAST_BLOCK = 1 << 20,
+    FIRST_LIST = 64,
+    LEAST_MAPPED = 1 << 16, /* bytes: less is cheaper to clear than to map */
+};
 
 typedef struct ArenaBlock {
     struct ArenaBlock *next;
@@ -61,6 +68,33 @@ void *arena_alloc(Arena *a, size_t nbytes)
     void *p = a->block->data + a->block->used;
     a->block->used += need;
     return memset(p, 0, need);
+}
+
+typedef struct Mapped {
+    void *p;
+    size_t nbytes;
+} Mapped;
+
+static void unmap(void *mapped)
+{
+    const Mapped *m = mapped;
+    munmap(m->p, m->nbytes);
+}
+
+void *arena_sparse(Arena *a, size_t nbytes)
+{
+    if (nbytes < LEAST_MAPPED)
+        return arena_alloc(a, nbytes);
+    Mapped *m = NEW(a, Mapped);
+    Defer *d = NEW(a, Defer);
+    *m = (Mapped){mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+                  nbytes};
+    if (m->p == MAP_FAILED)
+        fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", nbytes);
+    madvise(m->p, nbytes, MADV_NOHUGEPAGE); /* else one byte that is written clears 2 MiB */
+    *d = (Defer){a->defer, unmap, m};
+    a->defer = d;
+    return m->p;
 }
 
 char *arena_strndup(Arena *a, const char *s, size_t n)

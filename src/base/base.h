@@ -81,6 +81,8 @@ Arena *arena_tmp(Arena *with);
 
 /* Zeroed memory, aligned to 16 bytes, valid until the arena is reset or freed. */
 void *arena_alloc(Arena *a, size_t nbytes);
+/* The same for an array of which little is written: what is not takes no time to clear. */
+void *arena_sparse(Arena *a, size_t nbytes);
 char *arena_strdup(Arena *a, const char *s);
 char *arena_strndup(Arena *a, const char *s, size_t n);
 char *arena_printf(Arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -92,8 +94,9 @@ void arena_reset(Arena *a); /* runs the deferred calls, keeps the arena usable *
 void arena_free(Arena *a);  /* runs the deferred calls; NULL is allowed */
 Ctx *arena_ctx(const Arena *a);
 
-#define NEW(a, T)     ((T *)arena_alloc((a), sizeof(T)))
-#define NEWN(a, T, n) ((T *)arena_alloc((a), sizeof(T) * (size_t)(n)))
+#define NEW(a, T)       ((T *)arena_alloc((a), sizeof(T)))
+#define NEWN(a, T, n)   ((T *)arena_alloc((a), sizeof(T) * (size_t)(n)))
+#define SPARSE(a, T, n) ((T *)arena_sparse((a), sizeof(T) * (size_t)(n)))
 
 /* Grows an arena array to hold one more element; amortised. cap is updated. */
 void *arena_grow(Arena *a, void *array, int count, int *cap, size_t size);
@@ -284,6 +287,11 @@ char *file_read(Arena *a, const char *path, size_t *len);
 char *file_read_regular(Arena *a, const char *path, size_t *len);
 /* Opens such a file; fails with the path. */
 FILE *file_stream(Ctx *ctx, const char *path);
+int file_open_regular(Ctx *ctx, const char *path, int64_t *nbytes);
+
+/* Fails where the path is a link that leads nowhere, or back to itself: nobody made one in order
+ * that the file be taken for one that is not there. */
+void file_check_link(Ctx *ctx, const char *path);
 
 /* Opens a regular file to be read at any position, with its size; fails with the path. "-" is
  * standard input: a pipe is first read to its end into memory, which then takes its place. */

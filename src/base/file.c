@@ -18,8 +18,38 @@ static void drop_file(void *f)
     fclose(f);
 }
 
-/* Opens what is a regular file, and closes it: a pipe that nobody writes to would be waited for. */
-static int open_regular(Ctx *ctx, const char *path, int64_t *nbytes)
+/* ---- links ---- */
+
+void file_check_link(Ctx *ctx, const char *path)
+{
+    struct stat st;
+    char to[1024];
+    if (!stat(path, &st) || lstat(path, &st) || !S_ISLNK(st.st_mode))
+        return;
+    ssize_t n = readlink(path, to, sizeof to - 1);
+    to[n > 0 ? n : 0] = 0;
+    if (!stat(path, &st) || errno == EACCES)
+        return;
+    if (errno == ELOOP)
+        fail(ctx, TN_FAIL, "%s: expected a file, found a link that leads back to itself, by \"%s\"",
+             path, to);
+    fail(ctx, TN_FAIL,
+         "%s: expected a file, found a link to \"%s\", which is not there\n"
+         "  a copy made by `cp -rL` has what links lead to",
+         path, to);
+}
+
+_Noreturn static void cannot_open(Ctx *ctx, const char *path, int why)
+{
+    file_check_link(ctx, path);
+    fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(why));
+}
+
+/* ---- regular files ---- */
+
+/* Opens what is a regular file; `otherwise` is said of a pipe. A pipe that nobody writes to would
+ * be waited for. */
+static int open_regular(Ctx *ctx, const char *path, const char *otherwise, int64_t *nbytes)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), why = errno;
@@ -29,13 +59,21 @@ static int open_regular(Ctx *ctx, const char *path, int64_t *nbytes)
         fd = -1;
     }
     if (fd < 0)
-        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(why));
+        cannot_open(ctx, path, why);
     if (!S_ISREG(st.st_mode)) {
         close(fd);
-        fail(ctx, TN_FAIL, "%s: not a regular file", path);
+        fail(ctx, TN_FAIL, "%s: not a regular file%s", path,
+             S_ISFIFO(st.st_mode)  ? otherwise
+             : S_ISDIR(st.st_mode) ? " but a folder"
+                                   : "");
     }
     *nbytes = st.st_size;
     return fd;
+}
+
+int file_open_regular(Ctx *ctx, const char *path, int64_t *nbytes)
+{
+    return open_regular(ctx, path, " but a pipe", nbytes);
 }
 
 /* Far beyond any graph or configuration, and what /dev/zero gives in a moment. */
@@ -74,14 +112,14 @@ char *file_read(Arena *a, const char *path, size_t *len)
 {
     FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     if (!f)
-        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+        cannot_open(arena_ctx(a), path, errno);
     return read_stream(a, f, path, len);
 }
 
 FILE *file_stream(Ctx *ctx, const char *path)
 {
     int64_t nbytes;
-    int fd = open_regular(ctx, path, &nbytes);
+    int fd = file_open_regular(ctx, path, &nbytes);
     FILE *f = fdopen(fd, "rb");
     if (f)
         return f;
@@ -140,7 +178,10 @@ int file_open(Ctx *ctx, const char *path, int64_t *nbytes)
     if (standard && !fstat(STDIN_FILENO, &st) && !S_ISREG(st.st_mode) && keep_stdin())
         fail(ctx, TN_FAIL, "standard input: cannot read: %s", strerror(errno));
     if (!standard)
-        return open_regular(ctx, path, nbytes);
+        return open_regular(ctx, path,
+                            " but a pipe; standard input may be one: `COMMAND | tenon ...` with - "
+                            "in its place",
+                            nbytes);
     int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
     if (fd < 0 || fstat(fd, &st)) {
         int why = errno;
@@ -173,7 +214,7 @@ uint64_t file_hash(Ctx *ctx, const char *path, int64_t *nbytes)
 {
     enum { BLOCK = 1 << 14, MOST = 1 << 10 };
     char block[BLOCK];
-    int fd = open_regular(ctx, path, nbytes);
+    int fd = file_open_regular(ctx, path, nbytes);
     int64_t count = MIN((*nbytes + BLOCK - 1) / BLOCK, (int64_t)MOST), last = *nbytes - BLOCK;
     bool whole = count < MOST;
     uint64_t h = 0;

@@ -56,6 +56,18 @@ static const char *common_scope(Node *const *inside, Arena *a)
     return arena_strndup(a, scope, len);
 }
 
+/* A loop that is made moves nodes behind it: lists the nodes inside of another in their order. */
+static void list_again(const Graph *g, const LoopPart *made, LoopPart *p)
+{
+    bool moved = false;
+    int count = 0;
+    for (Node *const *n = p->node; *n; n++)
+        moved |= made->behind[(*n)->id];
+    for (Node *n = g->first; n && moved; n = n->next)
+        if (p->inside[n->id])
+            p->node[count++] = n;
+}
+
 /* Makes the region around one seed, if that is still there; returns how many loops. trial is for
  * this alone. */
 static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const PassOptions *o)
@@ -68,6 +80,8 @@ static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const Pa
     if (y.why)
         x->of->why = arena_strdup(g->a, y.why);
     for (int l = 0; l < y.count; l++) {
+        if (l)
+            list_again(g, &y.part[l - 1], &y.part[l]);
         chunk_place(g, trial, &y.part[l]);
         const char *scope = common_scope(y.inside[l], g->a);
         loop_make(g, trial, &y.part[l])->scope = scope;

@@ -3,10 +3,24 @@
  * statistics of rows, are read from what the first loop yields. */
 #include "grow.h"
 
+#include <string.h>
+
+/* The nodes of both loops in the graph's order, up to a NULL; how many. */
+static int both_nodes(const Growth *x, const Closed loop[2], Node ***list)
+{
+    int count = loop[0].nnode + loop[1].nnode;
+    *list = NEWN(x->tmp, Node *, count + 1);
+    memcpy(*list, loop[0].node, sizeof **list * (size_t)loop[0].nnode);
+    memcpy(*list + loop[0].nnode, loop[1].node, sizeof **list * (size_t)loop[1].nnode);
+    return growth_sort(x, *list, count);
+}
+
 int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned)
 {
+    Node **list;
     int count = 0;
-    for (const Node *n = x->g->last; n; n = n->prev) {
+    for (int at = both_nodes(x, loop, &list); at-- > 0;) {
+        const Node *n = list[at];
         if (!loop[1].inside[n->id] && !cloned[n->id])
             continue;
         if (cloned[n->id] && (n->op->class == CLASS_COLLECTIVE || n->op->region || n->nafter)) {
@@ -25,6 +39,22 @@ int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned)
     return count;
 }
 
+/* Adds n to the readers of its operands. */
+static void add_users(Growth *x, Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        Node ***user = &x->user[n->in[i]->id];
+        int count = 0;
+        while (*user && (*user)[count])
+            count++;
+        Node **more = NEWN(x->tmp, Node *, count + 2);
+        if (count)
+            memcpy(more, *user, sizeof *more * (size_t)count);
+        more[count] = n;
+        *user = more;
+    }
+}
+
 /* Adds a node's copy, with its cuts, to the second loop. */
 static void add_clone(Growth *x, Closed *second, const Node *n, Node *m)
 {
@@ -36,12 +66,14 @@ static void add_clone(Growth *x, Closed *second, const Node *n, Node *m)
 }
 
 /* By node id of what is cloned: the earliest phase of a reader in the second loop. */
-static Phase *find_phases(const Growth *x, const Closed *second, const bool *cloned)
+static Phase *find_phases(const Growth *x, const Closed *second, const bool *cloned,
+                          Node *const *list, int count)
 {
-    Phase *phase = NEWN(x->tmp, Phase, x->g->nnode);
-    for (int i = 0; i < x->g->nnode; i++)
-        phase[i] = BACKWARD;
-    for (const Node *n = x->g->last; n; n = n->prev) {
+    Phase *phase = SPARSE(x->tmp, Phase, x->g->nnode);
+    for (int i = 0; i < count; i++)
+        phase[list[i]->id] = BACKWARD;
+    while (count-- > 0) {
+        const Node *n = list[count];
         bool inside = second->inside[n->id];
         Phase own = inside ? n->phase : phase[n->id];
         for (int i = 0; i < n->nin && (inside || cloned[n->id]); i++)
@@ -51,18 +83,17 @@ static Phase *find_phases(const Growth *x, const Closed *second, const bool *clo
     return phase;
 }
 
-void growth_clone(Growth *x, Closed *second, const bool *cloned)
+void growth_clone(Growth *x, Closed loop[2], const bool *cloned)
 {
     Graph *g = x->g;
-    const Phase *phase = find_phases(x, second, cloned);
-    Node *before = g->first;
-    while (!second->inside[before->id])
-        before = before->next;
+    Node **list, *before = loop[1].node[0];
+    int count = both_nodes(x, loop, &list), made = 0;
+    const Phase *phase = find_phases(x, &loop[1], cloned, list, count);
+    Node **node = NEWN(x->tmp, Node *, 2 * count + 1);
     Replace r = replace_start(g, x->tmp);
-    EACH_NODE(n, g) {
-        if (n->id >= r.nnode)
-            continue;
-        if (second->inside[n->id])
+    for (int i = 0; i < count; i++) {
+        Node *n = list[i];
+        if (loop[1].inside[n->id])
             replace_operands(&r, n);
         if (!cloned[n->id])
             continue;
@@ -71,6 +102,11 @@ void growth_clone(Growth *x, Closed *second, const bool *cloned)
         replace_operands(&r, m);
         for (int k = 0; k < n->nout; k++)
             replace_with(&r, n, k, m->out[k]);
-        add_clone(x, second, n, m);
+        add_clone(x, &loop[1], n, m);
+        add_users(x, m);
+        node[made++] = m;
     }
+    memcpy(node + made, loop[1].node, sizeof *node * (size_t)loop[1].nnode);
+    loop[1].node = node;
+    loop[1].nnode += made;
 }

@@ -19,17 +19,18 @@ static int readers_level(const Growth *x, const Node *n, const int *level)
 {
     int least = MOST_LEVELS;
     for (int k = 0; k < n->nout; k++)
-        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
             least = MIN(least, x->joined[(*m)->id] ? level[(*m)->id] : level[n->id]);
     return least == MOST_LEVELS ? level[n->id] : least;
 }
 
-/* By node id: the level of a node of the region; of others, of what may read them. What only a
- * later level reads is of that one, as what the backward alone needs of the forward. */
+/* By node id: the level of a node of the region; of others between them, of what may read them.
+ * What only a later level reads is of that one, as what the backward alone needs of the forward. */
 static int *find_levels(const Growth *x)
 {
-    int *level = NEWN(x->tmp, int, x->g->nnode);
-    for (const Node *n = x->g->first; n; n = n->next) {
+    int *level = SPARSE(x->tmp, int, x->g->nnode);
+    const Node *end = x->queue[x->nqueue - 1]->next;
+    for (const Node *n = x->queue[0]; n != end; n = n->next) {
         bool inside = x->joined[n->id];
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
@@ -37,9 +38,10 @@ static int *find_levels(const Growth *x)
             level[n->id] = MAX(level[n->id], from);
         }
     }
-    for (const Node *n = x->g->last; n; n = n->prev)
-        if (x->joined[n->id])
-            level[n->id] = MAX(level[n->id], readers_level(x, n, level));
+    for (int i = x->nqueue; i-- > 0;) {
+        const Node *n = x->queue[i];
+        level[n->id] = MAX(level[n->id], readers_level(x, n, level));
+    }
     return level;
 }
 
@@ -207,18 +209,23 @@ static bool has_operands(Growth *x, const Ways *w, const Node *n)
 static bool is_awaited(Growth *x, const Node *n)
 {
     for (int k = 0; k < n->nout && op_starts(n->op); k++)
-        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
             if (!x->joined[(*m)->id])
                 return growth_refuse(x, n, "it is waited for outside");
     return true;
 }
 
 /* Whether all readers inside have what they need, and no order or wait crosses the loop. */
-static bool is_sound(Growth *x, const Ways *w)
+static bool is_sound(Growth *x, const Closed *c)
 {
-    for (const Node *n = x->g->first; n; n = n->next) {
+    Node **list = NEWN(x->tmp, Node *, c->nnode + x->nedged + 1);
+    memcpy(list, c->node, sizeof *list * (size_t)c->nnode);
+    memcpy(list + c->nnode, x->edged, sizeof *list * (size_t)x->nedged);
+    growth_sort(x, list, c->nnode + x->nedged);
+    for (; *list; list++) {
+        const Node *n = *list;
         bool inside = x->joined[n->id];
-        if (inside && (!has_operands(x, w, n) || !is_awaited(x, n)))
+        if (inside && (!has_operands(x, &c->ways, n) || !is_awaited(x, n)))
             return false;
         for (int i = 0; i < n->nafter; i++)
             if (x->joined[n->after[i]->id] != inside)
@@ -227,21 +234,85 @@ static bool is_sound(Growth *x, const Ways *w)
     return true;
 }
 
+/* Whether a loop of the nodes that y has must fail, as one of them needs a value that is there only
+ * behind it, has more than one element, and is made by nodes that cannot join: whatever they read
+ * of the loop leads to such a value too. This is one walk, where a trial takes several. */
+static bool is_hopeless(const Growth *y, Node *const *node, int count)
+{
+    bool *after = SPARSE(y->tmp, bool, y->g->nnode), *may = SPARSE(y->tmp, bool, y->g->nnode);
+    const Node *first = count ? node[0] : NULL, *end = count ? node[count - 1]->next : NULL;
+    for (const Node *n = first; n != end; n = n->next) {
+        bool inside = y->joined[n->id], blocked = false, reads = false;
+        for (int i = 0; i < node_nsource(n); i++) {
+            const Node *m = node_source(n, i);
+            if (!m)
+                continue;
+            bool made = y->joined[m->id] || may[m->id], late = !made && after[m->id];
+            bool one = i < n->nin && type_nelem(&n->in[i]->type) == 1;
+            after[n->id] |= after[m->id] || (y->joined[m->id] && !makes_whole(y, m));
+            blocked |= late && !one && i < n->nin;
+            reads |= made || (late && one);
+        }
+        if (inside && blocked)
+            return true;
+        may[n->id] = !inside && after[n->id] && reads && !blocked && !makes_large(y, n);
+    }
+    return false;
+}
+
+/* Whether a node must run after one of the region, beside what reads say. */
+static bool has_order(const Growth *x)
+{
+    for (int i = 0; i < x->nedged; i++)
+        for (int j = 0; j < x->edged[i]->nafter; j++)
+            if (x->joined[x->edged[i]->after[j]->id])
+                return true;
+    return false;
+}
+
+/* A loop of the nodes of one level has none on ways out of it and back, if these are ways of reads:
+ * its nodes behind them would be of the next. */
+static bool close_level(Growth *y, Closed *c)
+{
+    c->ways.late = SPARSE(y->tmp, bool, y->mostvalue);
+    c->ways.root = SPARSE(y->tmp, Value *, y->mostvalue);
+    return is_sound(y, c);
+}
+
+/* The same of several levels, with the nodes between them. */
+static bool close_levels(Growth *y, Closed *c)
+{
+    Cut *want = SPARSE(y->tmp, Cut, y->mostvalue);
+    memcpy(want, y->want, sizeof *want * (size_t)y->g->nvalue);
+    y->want = want;
+    c->ways = find_ways(y, y->joined);
+    if (!close_ways(y, &c->ways))
+        return false;
+    memcpy(y->queue + y->nqueue, c->node, sizeof *c->node * (size_t)c->nnode);
+    c->nnode = growth_sort(y, y->queue, y->nqueue + c->nnode);
+    c->node = y->queue;
+    return is_sound(y, c);
+}
+
 /* Makes one loop of the nodes of levels low ... high, if there can be one. */
 static Closed close_loop(Growth *x, const int *level, int low, int high)
 {
     Growth y = *x;
-    y.joined = NEWN(x->tmp, bool, x->mostnode);
-    y.queue = NEWN(x->tmp, Node *, x->g->nnode);
+    y.joined = SPARSE(x->tmp, bool, x->mostnode);
+    y.queue = SPARSE(x->tmp, Node *, x->g->nnode + x->nqueue + 1);
     y.nqueue = 0;
-    y.want = NEWN(x->tmp, Cut, x->mostvalue);
-    memcpy(y.want, x->want, sizeof *y.want * (size_t)x->mostvalue);
+    Closed c = {.inside = y.joined, .node = NEWN(x->tmp, Node *, x->nqueue + 1)};
     for (int i = 0; i < x->nqueue; i++) {
-        int l = level[x->queue[i]->id];
-        y.joined[x->queue[i]->id] = l >= low && l <= high;
+        Node *n = x->queue[i];
+        if (level[n->id] < low || level[n->id] > high)
+            continue;
+        y.joined[n->id] = true;
+        c.node[c.nnode++] = n;
     }
-    Closed c = {y.joined, find_ways(x, y.joined)};
-    if (!close_ways(&y, &c.ways) || !is_sound(&y, &c.ways))
+    bool good = low == high && !has_order(x)
+                    ? close_level(&y, &c)
+                    : (low == high || !is_hopeless(&y, c.node, c.nnode)) && close_levels(&y, &c);
+    if (!good)
         c.inside = NULL;
     x->why = y.why;
     return c;
@@ -249,12 +320,14 @@ static Closed close_loop(Growth *x, const int *level, int low, int high)
 
 int growth_close(Growth *x, Closed loop[2])
 {
+    Node *seed = x->queue[0];
+    x->nqueue = growth_sort(x, x->queue, x->nqueue);
     const int *level = find_levels(x);
     int last = 0, low = 0, count = 0;
     for (int i = 0; i < x->nqueue; i++)
         last = MAX(last, level[x->queue[i]->id]);
     if (last >= MOST_LEVELS)
-        return growth_refuse(x, x->queue[0], "it would take many loops after each other");
+        return growth_refuse(x, seed, "it would take many loops after each other");
     while (low <= last) {
         int high = last;
         Closed c = close_loop(x, level, low, high);
@@ -263,7 +336,7 @@ int growth_close(Growth *x, Closed loop[2])
         if (!c.inside)
             return 0;
         if (count == 2)
-            return growth_refuse(x, x->queue[0], "it would take three loops after each other");
+            return growth_refuse(x, seed, "it would take three loops after each other");
         loop[count++] = c;
         low = high + 1;
     }

@@ -8,24 +8,56 @@
  * the region and is needed around it stays outside. Linear in the region's nodes. */
 #include "grow.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- readers ---- */
 
-static Node ***find_users(const Graph *g, Arena *tmp)
+static void find_users(Growth *x)
 {
-    int *count = NEWN(tmp, int, g->nvalue);
-    Node ***user = NEWN(tmp, Node **, g->nvalue);
-    for (const Node *n = g->first; n; n = n->next)
+    const Graph *g = x->g;
+    int *count = NEWN(x->tmp, int, g->nvalue), place = 0, cap = 0;
+    x->user = SPARSE(x->tmp, Node **, x->mostvalue);
+    x->place = NEWN(x->tmp, int, g->nnode);
+    for (Node *n = g->first; n; n = n->next) {
+        x->place[n->id] = place++;
         for (int i = 0; i < n->nin; i++)
             count[n->in[i]->id]++;
+        if (n->nafter)
+            PUSH(x->tmp, x->edged, x->nedged, cap, n);
+    }
     for (int v = 0; v < g->nvalue; v++)
-        user[v] = NEWN(tmp, Node *, count[v] + 1);
+        x->user[v] = count[v] ? NEWN(x->tmp, Node *, count[v] + 1) : NULL;
     memset(count, 0, sizeof *count * (size_t)g->nvalue);
     for (Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin; i++)
-            user[n->in[i]->id][count[n->in[i]->id]++] = n;
-    return user;
+            x->user[n->in[i]->id][count[n->in[i]->id]++] = n;
+}
+
+typedef struct Placed {
+    int place;
+    Node *n;
+} Placed;
+
+static int by_place(const void *a, const void *b)
+{
+    const Placed *x = a, *y = b;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+int growth_sort(const Growth *x, Node **list, int count)
+{
+    Placed *p = NEWN(x->tmp, Placed, count);
+    int n = 0;
+    for (int i = 0; i < count; i++)
+        p[i] = (Placed){x->place[list[i]->id], list[i]};
+    if (count)
+        qsort(p, (size_t)count, sizeof *p, by_place);
+    for (int i = 0; i < count; i++)
+        if (!n || list[n - 1] != p[i].n)
+            list[n++] = p[i].n;
+    list[n] = NULL;
+    return n;
 }
 
 /* ---- joining ---- */
@@ -158,7 +190,7 @@ static bool join_readers(Growth *x, const Value *v)
 {
     if (x->cut.value[v->id].kind != CUT_SLICE || !is_large(x, v))
         return true;
-    for (Node **n = x->user[v->id]; *n; n++)
+    for (Node **n = x->user[v->id]; n && *n; n++)
         if (!growth_join(x, *n) && v == x->seed)
             return false;
     return true;
@@ -172,8 +204,8 @@ static bool is_outer(const Growth *x, const Node *n)
         if (is_made(x, n->in[i]))
             return false;
     for (int k = 0; k < n->nout; k++) {
-        read |= graph_is_output(x->g, n->out[k]);
-        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+        read |= x->output[n->out[k]->id];
+        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
             read |= !x->joined[(*m)->id];
     }
     return read && n->op->class != CLASS_CREATION && n != x->seed->def;
@@ -233,14 +265,17 @@ Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r)
                                     : (type_nelem(&seed->type) + 1) / 2,
                 .units = units,
                 .cheap = r->cheap,
-                .cut = {units, NEWN(tmp, Cut, mostvalue), NEWN(tmp, NodeCut, mostnode)},
-                .joined = NEWN(tmp, bool, mostnode),
-                .want = NEWN(tmp, Cut, mostvalue),
-                .factors = NEWN(tmp, const Factors *, mostnode),
-                .user = find_users(g, tmp),
-                .queue = NEWN(tmp, Node *, g->nnode),
+                .cut = {units, SPARSE(tmp, Cut, mostvalue), SPARSE(tmp, NodeCut, mostnode)},
+                .joined = SPARSE(tmp, bool, mostnode),
+                .want = SPARSE(tmp, Cut, mostvalue),
+                .factors = SPARSE(tmp, const Factors *, mostnode),
+                .output = SPARSE(tmp, bool, mostvalue),
+                .queue = SPARSE(tmp, Node *, g->nnode + 1),
                 .mostnode = mostnode,
                 .mostvalue = mostvalue};
     x.want[seed->id] = r->cut;
+    for (int i = 0; i < g->nout; i++)
+        x.output[g->out[i].v->id] = true;
+    find_users(&x);
     return x;
 }

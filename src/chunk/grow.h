@@ -15,7 +15,11 @@ typedef struct Growth {
     bool *joined; /* by node id */
     Cut *want;    /* by value id: how a reader needs a value whose definer may join */
     const Factors **factors; /* by node id, once asked for */
-    Node ***user;            /* by value id: its readers, up to a NULL */
+    bool *output;            /* by value id: the graph returns it */
+    Node ***user;            /* by value id: its readers, up to a NULL; NULL: none */
+    int *place;              /* by node id: its place in the graph's order */
+    Node **edged;            /* the nodes with order edges */
+    int nedged;
     Node **queue;
     int nqueue;
     int mostnode, mostvalue; /* sizes of these arrays, with room for what chunk adds to the graph */
@@ -36,6 +40,9 @@ static inline bool is_made(const Growth *x, const Value *v)
 /* ---- grow.c ---- */
 
 Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r);
+/* Sorts nodes by their places in the graph, and leaves out what is there twice. Returns how many
+ * there are; a NULL follows the last, for which there must be room. */
+int growth_sort(const Growth *x, Node **list, int count);
 /* Has nodes join from the seed's on; false: the seed cannot be sliced, `why` says why. */
 bool growth_grow(Growth *x);
 const Factors *growth_factors(const Growth *x, const Node *n);
@@ -63,6 +70,8 @@ typedef struct Ways {
 /* The nodes of a loop, by id, and what is around them. */
 typedef struct Closed {
     bool *inside; /* NULL: there can be no such loop */
+    Node **node;  /* the same in the graph's order, up to a NULL */
+    int nnode;
     Ways ways;
 } Closed;
 
@@ -75,6 +84,7 @@ int growth_close(Growth *x, Closed loop[2]);
 /* Marks, by node id, the nodes of the first loop whose large values the second reads, and those
  * that these need in turn. Returns how many; -1: one of them cannot be repeated. */
 int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned);
-void growth_clone(Growth *x, Closed *second, const bool *cloned); /* makes them */
+/* Makes them: they join the second loop, before its nodes. */
+void growth_clone(Growth *x, Closed loop[2], const bool *cloned);
 
 #endif

@@ -2,6 +2,8 @@
  * graph around reads, in whose place bodies read ones, and where the loops stand. */
 #include "grow.h"
 
+#include <string.h>
+
 /* ---- what loop_make is told ---- */
 
 /* Says that the graph around needs v, which is made inside. */
@@ -37,43 +39,49 @@ static bool reads_clone(const Closed *second, const bool *cloned, const Node *n,
     return second && cloned[v->def->id] && (second->inside[n->id] || cloned[n->id]);
 }
 
-static void find_outside(const Growth *x, LoopPart *p, const Ways *w, const Closed *second,
+/* Whether n, which is inside, is read around the loop, by the graph's outputs or by a node that is
+ * not of the loop or is outside of it too. */
+static void find_readers(const Growth *x, LoopPart *p, const Ways *w, const Closed *second,
+                         const bool *cloned, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++) {
+        const Value *v = n->out[k];
+        bool read = x->output[v->id];
+        for (Node **m = x->user[v->id]; m && *m && !read; m++)
+            read = p->outside[(*m)->id] && !reads_clone(second, cloned, *m, v);
+        if (read)
+            need_outside(x, p, w, v);
+    }
+}
+
+static void find_outside(const Growth *x, LoopPart *p, const Closed *c, const Closed *second,
                          const bool *cloned)
 {
-    const Graph *g = x->g;
-    for (int i = 0; i < x->mostnode; i++)
-        p->outside[i] = i >= g->nnode || !p->inside[i];
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].v->def && p->inside[g->out[i].v->def->id])
-            need_outside(x, p, w, g->out[i].v);
-    for (const Node *n = g->last; n; n = n->prev) {
-        if (p->inside[n->id])
-            need_operands(x, p, w, n);
-        for (int i = 0; i < n->nin && p->outside[n->id]; i++)
-            if (n->in[i]->def && p->inside[n->in[i]->def->id] &&
-                !reads_clone(second, cloned, n, n->in[i]))
-                need_outside(x, p, w, n->in[i]);
+    memset(p->outside, true, sizeof *p->outside * (size_t)x->mostnode);
+    for (int i = 0; i < c->nnode; i++)
+        p->outside[c->node[i]->id] = false;
+    for (int i = c->nnode; i-- > 0;) {
+        find_readers(x, p, &c->ways, second, cloned, c->node[i]);
+        need_operands(x, p, &c->ways, c->node[i]);
     }
 }
 
 /* The loop stands where its last node stood. */
 void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
 {
-    bool *after = NEWN(tmp, bool, g->nnode);
-    const Node *last = NULL;
-    for (const Node *n = g->first; n; n = n->next) {
+    bool *after = SPARSE(tmp, bool, g->nnode);
+    const Node *first = p->node[0], *last = first;
+    for (Node *const *n = p->node; *n; n++)
+        last = *n;
+    p->before = last->next;
+    for (const Node *n = first; n != p->before; n = n->next) {
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
             bool made = m && p->inside[m->id] && !p->outside[m->id];
             after[n->id] |= made || (m && after[m->id]);
         }
-        last = p->inside[n->id] ? n : last;
-    }
-    p->before = last->next;
-    for (const Node *n = g->first; n; n = n->next)
-        p->behind[n->id] = false;
-    for (const Node *n = g->first; n != p->before; n = n->next)
         p->behind[n->id] = p->outside[n->id] && after[n->id];
+    }
 }
 
 /* second: the loop that has clones of this one's nodes; NULL: none has. */
@@ -83,15 +91,17 @@ static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second
     LoopPart p = {.slices = slices_of(x->units, MAX(r->slices, 1)),
                   .cut = x->cut,
                   .inside = c->inside,
+                  .node = c->node,
+                  .user = x->user,
                   .outside = NEWN(x->tmp, bool, x->mostnode),
-                  .behind = NEWN(x->tmp, bool, x->mostnode),
-                  .yielded = NEWN(x->tmp, bool, x->mostvalue),
-                  .one = NEWN(x->tmp, Value *, x->mostvalue),
-                  .scale = NEWN(x->tmp, Value *, x->mostvalue),
+                  .behind = SPARSE(x->tmp, bool, x->mostnode),
+                  .yielded = SPARSE(x->tmp, bool, x->mostvalue),
+                  .one = SPARSE(x->tmp, Value *, x->mostvalue),
+                  .scale = SPARSE(x->tmp, Value *, x->mostvalue),
                   .sums = SUM_PRODUCT,
                   .narrow = narrow,
                   .what = "cannot be cut into slices"};
-    find_outside(x, &p, &c->ways, second, cloned);
+    find_outside(x, &p, c, second, cloned);
     return p;
 }
 
@@ -118,23 +128,13 @@ bool chunk_costly(const Value *v)
            (n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION);
 }
 
-static Node **list_nodes(const Growth *x, const bool *inside)
-{
-    int count = 0;
-    Node **list = NEWN(x->tmp, Node *, x->g->nnode + 1);
-    EACH_NODE(n, x->g)
-        if (inside[n->id])
-            list[count++] = n;
-    return list;
-}
-
 static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool *cloned,
                        const ChunkRegion *r, const PassOptions *o)
 {
     bool narrow = chunk_narrow(x->g->ctx, o->chunk_accumulate);
     for (int l = 0; l < y->count; l++) {
         y->part[l] = fill_part(x, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
-        y->inside[l] = list_nodes(x, loop[l].inside);
+        y->inside[l] = loop[l].node;
     }
 }
 
@@ -184,7 +184,7 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
         return (Grown){.why = "the graph returns it whole"};
     if (!growth_grow(&x) || !(y.count = growth_close(&x, loop)))
         return (Grown){.why = x.why ? x.why : "nothing computes it"};
-    bool *cloned = NEWN(tmp, bool, x.mostnode);
+    bool *cloned = SPARSE(tmp, bool, x.mostnode);
     int clones = y.count == 2 ? growth_find_clones(&x, loop, cloned) : 0;
     if (clones < 0)
         return (Grown){.why = x.why};
@@ -196,7 +196,7 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
         if (!reads_slices(&x, &y.part[l], y.inside[l]))
             return (Grown){.why = "it is made of constants alone"};
     if (clones && clone) {
-        growth_clone(&x, &loop[1], cloned);
+        growth_clone(&x, loop, cloned);
         fill_parts(&x, &y, loop, cloned, r, o);
     }
     count_bytes(&x, &y);

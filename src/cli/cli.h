@@ -83,7 +83,11 @@ void options_bind(Option *table, const char *command, tn_options *o, const Optio
 void options_default(const Option *table); /* stores the defaults */
 /* Both. */
 void options_begin(Option *table, const char *command, tn_options *o, const OptionSlot *slot);
-double option_number(const char *name);       /* the default of a row of options.def */
+double option_number(const char *name); /* the default of a row of options.def */
+/* A row of the commands of which some take an option of that name, as it is spelled or with _ for -
+ * and capital letters; NULL: none. */
+bool option_spelled(const char *word, const char *option);
+const Option *option_elsewhere(const char *word);
 const char *option_argument(const Option *o); /* as help shows it */
 const char *option_default(const Option *o);  /* the same; NULL: nothing is shown */
 
@@ -120,6 +124,8 @@ int write_text(const char *path, const char *text);
 
 /* What to do here where other trainers have an option or a command of that name; NULL: none has. */
 const char *foreign_option(const char *word);
+/* The same of a value that one of Tenon's options does not take. */
+const char *foreign_value(const char *option, const char *value);
 const char *foreign_command(const char *word);
 
 /* ---- paths.c ---- */

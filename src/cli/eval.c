@@ -134,14 +134,37 @@ static int make_program(tn_context *ctx, tn_plan *p, tn_model *m, const tn_optio
     return tn_agree_code(ctx, code ? code : tn_program_load(*program, m, o));
 }
 
+/* A member; null where there is no number. */
+static void put_real(const char *name, double x, const char *format)
+{
+    printf("\"%s\": ", name);
+    printf(isfinite(x) ? format : "null", x);
+    printf(", ");
+}
+
 static void print_json(const Eval *x, const Evaluation *e)
 {
-    printf("{\"eval_loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"windows\": %lld, "
-           "\"batch_size\": %lld, \"seq_len\": %lld, \"sec\": %.6g, \"tokens_per_sec\": %.6g, "
-           "\"planned_peak_bytes\": %lld, \"rss_peak_bytes\": %lld}\n",
-           e->loss, exp(e->loss), (long long)e->count, (long long)e->windows, (long long)e->batch,
-           (long long)e->seq, x->sec, (double)e->count / x->sec, (long long)x->peak,
+    printf("{");
+    put_real("eval_loss", e->loss, "%.9g");
+    put_real("perplexity", exp(e->loss), "%.9g");
+    printf("\"tokens\": %lld, \"windows\": %lld, \"windows_planned\": %lld, \"windows_all\": %lld, "
+           "\"interrupted\": %s, \"batch_size\": %lld, \"seq_len\": %lld, ",
+           (long long)e->count, (long long)e->windows, (long long)e->planned, (long long)e->all,
+           e->stopped ? "true" : "false", (long long)e->batch, (long long)e->seq);
+    put_real("sec", x->sec, "%.6g");
+    put_real("tokens_per_sec", (double)e->count / x->sec, "%.6g");
+    printf("\"planned_peak_bytes\": %lld, \"rss_peak_bytes\": %lld}\n", (long long)x->peak,
            (long long)tn_rss_peak());
+}
+
+static void tell_windows(const Eval *x, const Evaluation *e)
+{
+    fprintf(stderr, "perplexity %.6g; %lld tokens in %lld", exp(e->loss), (long long)e->count,
+            (long long)e->windows);
+    if (evaluation_is_part(e))
+        fprintf(stderr, " of %lld", (long long)e->all);
+    fprintf(stderr, " windows of %lld tokens, %.1f s, %.0f tokens/s; arena %lld bytes\n",
+            (long long)e->seq, x->sec, (double)e->count / x->sec, (long long)x->peak);
 }
 
 static void print(const Eval *x, const Evaluation *e)
@@ -150,19 +173,15 @@ static void print(const Eval *x, const Evaluation *e)
         return;
     if (e->progress)
         fprintf(stderr, "\r\033[K");
-    if (x->json) {
+    if (x->json)
         print_json(x, e);
-        return;
-    }
-    printf("loss %.9g\n", e->loss);
+    else if (e->count)
+        printf("loss %.9g\n", e->loss);
     if (e->stopped)
-        fprintf(stderr, "tenon: interrupted after %lld of %lld windows, whose loss this is\n",
-                (long long)e->windows, (long long)e->planned);
-    fprintf(stderr,
-            "perplexity %.6g; %lld tokens in %lld windows of %lld, %.1f s, %.0f tokens/s; arena "
-            "%lld bytes\n",
-            exp(e->loss), (long long)e->count, (long long)e->windows, (long long)e->seq, x->sec,
-            (double)e->count / x->sec, (long long)x->peak);
+        fprintf(stderr, "tenon: interrupted after %lld of %lld windows%s\n", (long long)e->windows,
+                (long long)e->planned, e->count ? ", whose loss this is" : ": no loss");
+    if (!x->json && e->count)
+        tell_windows(x, e);
 }
 
 static int check_loss(tn_context *ctx, const Evaluation *e)
@@ -215,9 +234,7 @@ static int run_data(tn_context *ctx, Eval *x)
         interrupt_end(INTERRUPT_WAITS);
     }
     x->sec = wall_sec() - start;
-    if (!code && e.stopped && !e.count)
-        return INTERRUPTED;
-    if (!code)
+    if (!code && (e.count || !e.stopped))
         code = check_loss(ctx, &e);
     if (!code)
         print(x, &e);
@@ -308,7 +325,7 @@ static int run_batch(tn_context *ctx, Eval *x)
     if (!code)
         code = run_loss(ctx, m, p, x, &b, &e);
     batch_drop(&b);
-    e.windows = e.batch = x->c.batch;
+    e.windows = e.planned = e.all = e.batch = x->c.batch;
     e.seq = x->c.seq;
     if (!code)
         print(x, &e);

@@ -6,40 +6,63 @@
 #include <string.h>
 
 typedef struct Foreign {
-    const char *names, *here;
+    const char *names, *values, *here; /* values: of a VALUE */
 } Foreign;
 
-#define OPTION(names, here) {names, here},
+#define OPTION(names, here) {names, NULL, here},
+#define VALUE(names, values, here)
 #define COMMAND(names, here)
 static const Foreign options[] = {
 #include "foreign.def"
 };
 #define OPTION(names, here)
-#define COMMAND(names, here) {names, here},
+#define VALUE(names, values, here) {names, values, here},
+#define COMMAND(names, here)
+static const Foreign values[] = {
+#include "foreign.def"
+};
+#define OPTION(names, here)
+#define VALUE(names, values, here)
+#define COMMAND(names, here) {names, NULL, here},
 static const Foreign commands[] = {
 #include "foreign.def"
 };
 
-static const char *find(const Foreign *row, int n, const char *word)
+enum { PLAIN = 80 };
+
+/* A word as the table has it; "" where it is longer than any there. */
+static void plain_word(const char *word, char plain[PLAIN])
 {
-    char plain[80];
     int len = 0;
     word += strspn(word, "-");
-    for (; word[len] && word[len] != '=' && len + 1 < LEN(plain); len++)
+    for (; word[len] && word[len] != '=' && len + 1 < PLAIN; len++)
         plain[len] = word[len] == '_' ? '-' : (char)tolower((unsigned char)word[len]);
-    plain[len] = 0;
-    for (int i = 0; i < n && len; i++)
-        if (word_among(row[i].names, plain))
+    plain[len + 1 < PLAIN ? len : 0] = 0;
+}
+
+static const char *find(const Foreign *row, int n, const char *word, const char *value)
+{
+    char plain[PLAIN], known[PLAIN];
+    plain_word(word, plain);
+    plain_word(value, known);
+    for (int i = 0; i < n && *plain; i++)
+        if (word_among(row[i].names, plain) &&
+            (!row[i].values || (*known && word_among(row[i].values, known))))
             return row[i].here;
     return NULL;
 }
 
 const char *foreign_option(const char *word)
 {
-    return find(options, LEN(options), word);
+    return find(options, LEN(options), word, "");
+}
+
+const char *foreign_value(const char *option, const char *value)
+{
+    return find(values, LEN(values), option, value);
 }
 
 const char *foreign_command(const char *word)
 {
-    return find(commands, LEN(commands), word);
+    return find(commands, LEN(commands), word, "");
 }

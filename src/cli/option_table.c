@@ -2,6 +2,7 @@
  * of tn_options, or what the command names in an OptionSlot. */
 #include "cli.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,23 @@ double option_number(const char *name)
         if (!strcmp(row->name, name))
             return row->number;
     return 0;
+}
+
+bool option_spelled(const char *word, const char *option)
+{
+    word += strspn(word, "-");
+    for (; option && *word && *option; word++, option++)
+        if ((*word == '_' ? '-' : tolower((unsigned char)*word)) != *option)
+            return false;
+    return option && !*word && !*option;
+}
+
+const Option *option_elsewhere(const char *word)
+{
+    for (const Option *row = rows; row < rows + LEN(rows); row++)
+        if (*row->name && *row->commands && option_spelled(word, row->name))
+            return row;
+    return NULL;
 }
 
 static void *find_place(const Option *row, tn_options *o, const OptionSlot *slot)

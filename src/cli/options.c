@@ -130,14 +130,14 @@ int options_refuse_passes(const Command *c, const Option *table, const char *why
     return -1;
 }
 
-/* Whether a word is an option of the command, but for _ instead of - and capital letters. */
-static bool is_spelling(const char *word, const char *option)
+/* What other tools mean by it, and whether the command takes what is named. */
+static int unknown_here(const Command *c, const Option *table, const char *word, const char *here)
 {
-    word += strspn(word, "-");
-    for (; option && *word && *option; word++, option++)
-        if ((*word == '_' ? '-' : tolower((unsigned char)*word)) != *option)
-            return false;
-    return option && !*word && !*option;
+    size_t len = !strncmp(here, "--", 2) ? strcspn(here + 2, " ,;") : 0;
+    bool other = len && !find((Option *)(uintptr_t)table, here + 2, len);
+    return report(TN_CODE_USAGE, "%s: unknown option \"%s\"; here it is %s%s%s%s", c->name, word,
+                  here, other ? ", which " : "", other ? c->name : "",
+                  other ? " does not take" : "");
 }
 
 static int unknown(const Command *c, const Option *table, const char *arg)
@@ -149,13 +149,17 @@ static int unknown(const Command *c, const Option *table, const char *arg)
     for (const Option *o = table; o->kind && n < LEN(names); o++)
         names[n++] = o->name;
     const char *here = foreign_option(word), *near = tn_nearest(word + strspn(word, "-"), names, n);
-    if (here && !is_spelling(word, near)) {
-        size_t len = !strncmp(here, "--", 2) ? strcspn(here + 2, " ,;") : 0;
-        bool other = len && !find((Option *)(uintptr_t)table, here + 2, len);
-        return report(TN_CODE_USAGE, "%s: unknown option \"%s\"; here it is %s%s%s%s", c->name,
-                      word, here, other ? ", which " : "", other ? c->name : "",
-                      other ? " does not take" : "");
-    }
+    const Option *other = option_elsewhere(word);
+    bool spelled = near && option_spelled(word, near);
+    if (here && !spelled)
+        return unknown_here(c, table, word, here);
+    if (other && !spelled)
+        return report(TN_CODE_USAGE, "%s: unknown option \"%s\": --%s is an option of %s", c->name,
+                      word, other->name, other->commands);
+    if (!near && strlen(word + strspn(word, "-")) == 1)
+        return report(TN_CODE_USAGE,
+                      "%s: unknown option \"%s\": options have names, which tenon %s --help lists",
+                      c->name, word, c->name);
     return report(TN_CODE_USAGE, "%s: unknown option \"%s\"%s%s%s", c->name, word,
                   near ? "; the nearest is \"--" : "", near ? near : "", near ? "\"" : "");
 }
@@ -179,8 +183,9 @@ bool option_within(const Option *o, double x)
 
 static int bad_value(const Command *c, const Option *o, const char *expected, const char *value)
 {
-    return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"", c->name, o->name, expected,
-                  value);
+    const char *here = foreign_value(o->name, value);
+    return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s%s", c->name, o->name,
+                  expected, value, here ? "; here it is " : "", here ? here : "");
 }
 
 /* Why the row has the limit that x is beyond; NULL: it does not say. */
@@ -209,8 +214,10 @@ static int store_number(const Command *c, Option *o, const char *value)
     bool number = end != value && !*end, whole = o->kind == OPT_REAL || x == floor(x);
     if (!number || !whole || !option_within(o, x)) {
         const char *why = number && !word ? reason(o, x) : NULL;
-        return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s%s", c->name, o->name,
-                      expected, value, why ? ": " : "", why ? why : "");
+        if (!why)
+            return bad_value(c, o, expected, value);
+        return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\": %s", c->name, o->name,
+                      expected, value, why);
     }
     if (o->kind == OPT_REAL) {
         *(double *)o->into = x;
@@ -251,7 +258,10 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
     case OPT_REAL: return store_number(c, o, value);
     case OPT_BYTES:
         *(int64_t *)o->into = tn_bytes(value);
-        return *(int64_t *)o->into < 0 ? bad_value(c, o, "bytes such as 3GiB", value) : -1;
+        if (*(int64_t *)o->into >= 0 && option_within(o, (double)*(int64_t *)o->into))
+            return -1;
+        return bad_value(c, o, o->lo > 0 ? "bytes such as 3GiB, at least 1" : "bytes such as 3GiB",
+                         value);
     case OPT_MEMORY: return store_memory(c, o, value);
     case OPT_WORD:
         if (!word_among(o->words, value))

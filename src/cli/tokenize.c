@@ -105,8 +105,9 @@ int command_tokenize(int argc, char **argv)
     code = tn_tokenizer_open(ctx, path, &t);
     if (!code)
         code = tn_tokenize(t, args.count, args.text, output, &o, &count, &width);
-    snprintf(done, sizeof done, "%lld tokens, u%d, of %lld ids; to train on them: --token-type u%d",
-             (long long)count, 8 * width, code ? 0 : (long long)tn_tokenizer_limit(t), 8 * width);
+    const char *type = width == 1 ? "byte" : width == 2 ? "u16" : "u32";
+    snprintf(done, sizeof done, "%lld tokens, %s, of %lld ids; to train on them: --token-type %s",
+             (long long)count, type, code ? 0 : (long long)tn_tokenizer_limit(t), type);
     code = end(&p, code, ctx, done);
     tn_context_free(ctx);
     return code;

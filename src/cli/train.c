@@ -482,6 +482,7 @@ int command_train(int argc, char **argv)
     if (code < 0)
         code = launch_parsed(&l, parse(&a), a.table, &a.args);
     if (code < 0) {
+        interrupt_before(l.ctx);
         launch_hold(&l);
         code = launch_agree(&l, finish_options(l.ctx, &a));
     }

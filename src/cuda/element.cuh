@@ -91,4 +91,14 @@ template <typename T, typename W> __device__ inline T narrow(W x)
     return Narrow<T>::of(x);
 }
 
+/* a b + c, rounded once. */
+__device__ inline float fma_of(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+__device__ inline double fma_of(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+
 #endif

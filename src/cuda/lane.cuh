@@ -184,16 +184,6 @@ template <typename W> __device__ inline W gelu_none_slope(W x)
     return normal_cdf(x, e) + x * (e * W(0.3989422804014327));
 }
 
-/* a b + c, rounded once. */
-__device__ inline float fma_of(float a, float b, float c)
-{
-    return fmaf(a, b, c);
-}
-__device__ inline double fma_of(double a, double b, double c)
-{
-    return fma(a, b, c);
-}
-
 template <typename T, typename W> __device__ inline W gelu_tanh_of(W x)
 {
     return x * logistic<T>(x * fma_of(gelu_d<W>, x * x, gelu_c<W>));

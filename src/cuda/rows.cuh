@@ -472,15 +472,6 @@ template <typename W> __device__ inline W rms_norm_of(W x, W rstd, W w)
     return x * rstd * w;
 }
 
-__device__ inline float add_product(float s, float a, float b)
-{
-    return fmaf(a, b, s);
-}
-__device__ inline double add_product(double s, double a, double b)
-{
-    return fma(a, b, s);
-}
-
 /* h = (x - mean) rstd. RMS: mean is 0. */
 template <bool RMS, typename W> __device__ inline W norm_input(W x, Moments<W> m)
 {
@@ -500,7 +491,7 @@ __device__ inline Two<W> pack_norm_sums(const Pack<W> &dy, const Pack<W> &x, con
           h = v < count ? norm_input<RMS>(x.v[v], m) : (W)0;
         if constexpr (!RMS)
             s[v % 2].a += g;
-        s[v % 2].b = add_product(s[v % 2].b, g, h);
+        s[v % 2].b = fma_of(g, h, s[v % 2].b);
     }
     return {s[0].a + s[1].a, s[0].b + s[1].b};
 }
@@ -522,7 +513,7 @@ __device__ inline Two<W> row_norm_sums(const T &t, int n, Moments<W> m, D dy, X 
 template <bool RMS, typename W>
 __device__ inline W norm_gradient(W dy, W h, W w, Moments<W> m, Two<W> mean)
 {
-    W g = add_product(RMS ? dy * w : dy * w - mean.a, -h, mean.b);
+    W g = fma_of(-h, mean.b, RMS ? dy * w : dy * w - mean.a);
     return m.rstd * g;
 }
 

@@ -304,8 +304,12 @@ typedef struct Product {
 /* Median seconds of a product alone through the library in the fastest of plain, transposed and
  * packed layouts. tmp is reset. */
 double product_sec(Arena *tmp, const Product *p, double (*clock)(void));
-/* Bytes read and written per second by the fastest stream of each kind, past the caches. */
-void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM]);
+/* Four arrays that no cache holds; NULL without memory. */
+typedef struct Stream Stream;
+Stream *stream_new(void);
+void stream_free(Stream *s);
+/* Bytes read and written per second by the fastest stream of each kind over them. */
+void stream_rates(const Stream *s, double (*clock)(void), double rate[NSTREAM]);
 double median_sec(double *sec, int n); /* sorts them; 0 of none */
 
 #endif

@@ -130,10 +130,10 @@ double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
 
 /* ---- streams ---- */
 
-typedef struct Stream {
+struct Stream {
     float *w, *x, *y, *z;
     int64_t n;
-} Stream;
+};
 
 enum { PIECE = 512, SUMS = 64 }; /* elements */
 
@@ -244,7 +244,35 @@ static void touch(void *arg, int64_t lo, int64_t hi)
         s->w[i] = s->x[i] = s->y[i] = s->z[i] = 1;
 }
 
-void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM])
+Stream *stream_new(void)
+{
+    int64_t nbytes = MIN(4 * cache_nbytes(), (int64_t)512 << 20);
+    Stream *s = malloc(sizeof *s);
+    char *memory = aligned_alloc(HUGE, 4 * (size_t)nbytes);
+    if (!s || !memory) {
+        free(s);
+        free(memory);
+        return NULL;
+    }
+#ifdef MADV_HUGEPAGE
+    madvise(memory, 4 * (size_t)nbytes, MADV_HUGEPAGE);
+#endif
+    *s = (Stream){.n = nbytes / (int64_t)sizeof(float)};
+    float **part[] = {&s->w, &s->x, &s->y, &s->z};
+    for (int i = 0; i < LEN(part); i++)
+        *part[i] = (float *)(void *)(memory + i * nbytes);
+    par_for(s->n, 1, touch, s);
+    return s;
+}
+
+void stream_free(Stream *s)
+{
+    if (s)
+        free(s->w);
+    free(s);
+}
+
+void stream_rates(const Stream *s, double (*clock)(void), double rate[NSTREAM])
 {
     static const struct {
         LimitKind kind;
@@ -254,23 +282,11 @@ void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM])
                   {LIMIT_COPY, copy_past, 8},      {LIMIT_ADD, add, 12},
                   {LIMIT_ADD, add_past, 12},       {LIMIT_UPDATE, update, 12},
                   {LIMIT_UPDATE, update_three, 28}};
-    int64_t nbytes = MIN(4 * cache_nbytes(), (int64_t)512 << 20);
-    char *memory = aligned_alloc(HUGE, 4 * (size_t)nbytes);
-    if (!memory)
-        fail(arena_ctx(tmp), TN_FAIL, "out of memory");
-#ifdef MADV_HUGEPAGE
-    madvise(memory, 4 * (size_t)nbytes, MADV_HUGEPAGE);
-#endif
-    Stream s = {.n = nbytes / (int64_t)sizeof(float)};
-    float **part[] = {&s.w, &s.x, &s.y, &s.z};
-    for (int i = 0; i < LEN(part); i++)
-        *part[i] = (float *)(void *)(memory + i * nbytes);
-    par_for(s.n, 1, touch, &s);
+    Stream arrays = *s;
     for (int i = 0; i < NSTREAM; i++)
         rate[i] = 0;
     for (int i = 0; i < LEN(stream); i++) {
-        double found = stream_rate(&s, stream[i].fn, stream[i].nbytes, clock);
+        double found = stream_rate(&arrays, stream[i].fn, stream[i].nbytes, clock);
         rate[stream[i].kind] = MAX(rate[stream[i].kind], found);
     }
-    free(memory);
 }

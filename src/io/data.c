@@ -33,8 +33,6 @@ static const struct {
               {20240522, "an evaluation of llm.c"},
               {20240527, "a training state of llm.c"}};
 
-static const int widths[] = {[TOKEN_AUTO] = 1, [TOKEN_BYTE] = 1, [TOKEN_U16] = 2, [TOKEN_U32] = 4};
-
 int token_type_parse(const char *name)
 {
     static const char *const names[] = {
@@ -43,6 +41,13 @@ int token_type_parse(const char *name)
         if (!strcmp(name, names[i]))
             return i;
     return -1;
+}
+
+int token_width(TokenType type)
+{
+    static const int width[] = {
+        [TOKEN_AUTO] = 1, [TOKEN_BYTE] = 1, [TOKEN_U16] = 2, [TOKEN_U32] = 4};
+    return width[type];
 }
 
 /* ---- one file ---- */
@@ -142,15 +147,15 @@ static void read_head(Ctx *ctx, int fd, DataFile *f, TokenType type)
         fail(ctx, TN_FAIL, "%s: no data: the file is empty", f->path);
     f->inode = (uint64_t)st.st_ino;
     f->changed = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-    f->width = widths[type];
+    f->width = token_width(type);
     if (!parse_shard(ctx, fd, f, type)) {
         f->ntoken = f->nbytes / f->width;
         if (f->nbytes % f->width)
             fail(ctx, TN_FAIL, "%s: expected tokens of %d bytes, found %lld bytes", f->path,
                  f->width, (long long)f->nbytes);
-    } else if (type != TOKEN_AUTO && f->width != widths[type]) {
+    } else if (type != TOKEN_AUTO && f->width != token_width(type)) {
         fail(ctx, TN_FAIL, "%s: expected tokens of %d bytes, found a shard of %d", f->path,
-             widths[type], f->width);
+             token_width(type), f->width);
     }
     if (!f->ntoken)
         fail(ctx, TN_FAIL, "%s: no data: a shard of 0 tokens", f->path);

@@ -108,8 +108,11 @@ static const char *text_path(const Head *h)
     const char *slash = strrchr(h->path, '/'), *name = slash ? slash + 1 : h->path;
     const char *dot = strrchr(name, '.');
     int stem = dot && dot > name ? (int)(dot - h->path) : (int)strlen(h->path);
+    const char *own = arena_strndup(h->a, h->path, (size_t)stem);
+    if (stem - (name - h->path) > 4 && !strcasecmp(own + stem - 4, ".txt")) /* NAME.txt.gz */
+        return own;
     bool text = dot && !strcasecmp(dot, ".txt");
-    return arena_printf(h->a, text ? "%.*s.utf8.txt" : "%.*s.txt", stem, h->path);
+    return arena_printf(h->a, text ? "%s.utf8.txt" : "%s.txt", own);
 }
 
 /* A command with IN, OUT and ARG as they are: what stands for them is not looked at again. */

@@ -191,6 +191,8 @@ void data_check_text(Arena *tmp, const DataSet *s);
 
 /* "auto", "byte", "u16", "u32" to a TokenType, or -1. */
 int token_type_parse(const char *name);
+/* Bytes of a token; of AUTO, of a file that is no shard. */
+int token_width(TokenType type);
 
 /* Opens files; a path that does not exist is a glob pattern, whose matches come sorted. */
 DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptions *o);
@@ -312,13 +314,14 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
 /* ---- foreign.c ---- */
 
 /* Fails where a file's first n bytes, or its name, say that it is no text but holds some, as
- * compressed files, tables and JSON do: with the command that makes text of it, and another line. */
+ * compressed files, tables and JSON do: with the command that makes text of it, and another line.
+ */
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise);
 
 /* ---- tokenizer_file.c ---- */
 
 typedef struct TokenizeOptions {
-    TokenType type;  /* U16, U32; AUTO: the narrower one that holds every id */
+    TokenType type;  /* AUTO: U16 where it holds every id, else U32 */
     bool special;    /* with the special tokens before and after each text */
     const char *end; /* token after each text; NULL: none */
     bool (*progress)(void *arg, int64_t done,

@@ -227,6 +227,7 @@ TensorFile *tensors_open(Arena *a, const char *path)
     }
     const char *one = arena_printf(a, "%s/model.safetensors", path);
     const char *index = arena_printf(a, "%s/model.safetensors.index.json", path);
+    file_check_link(arena_ctx(a), one);
     if (access(one, F_OK) && !access(index, F_OK))
         read_index(f, path, index);
     else

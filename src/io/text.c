@@ -143,7 +143,7 @@ _Noreturn static void fail_vocab(const TextJob *j, uint32_t id)
 static void put(void *arg, const uint32_t *id, size_t n)
 {
     TextJob *j = arg;
-    size_t width = width_of(j->t) == TOKEN_U16 ? 2 : 4;
+    size_t width = (size_t)token_width(width_of(j->t));
     for (size_t i = 0; i < n; i++, j->count++) {
         char bytes[4];
         for (int k = 0; k < 4; k++)

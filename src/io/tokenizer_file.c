@@ -127,8 +127,11 @@ static Input *open_input(Arena *a, const char *path)
     arena_defer(a, drop_input, in);
     if (in->fd < 0)
         in->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (in->fd < 0 || fstat(in->fd, &st))
-        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", in->path, strerror(errno));
+    if (in->fd < 0 || fstat(in->fd, &st)) {
+        int why = errno;
+        file_check_link(arena_ctx(a), path);
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", in->path, strerror(why));
+    }
     if (S_ISDIR(st.st_mode))
         fail(arena_ctx(a), TN_FAIL, "%s: is a folder", in->path);
     in->nbytes = S_ISREG(st.st_mode) ? st.st_size : 0;
@@ -179,19 +182,17 @@ static void put(void *arg, const uint32_t *id, size_t n)
         char bytes[4];
         for (int k = 0; k < 4; k++)
             bytes[k] = (char)(id[i] >> (8 * k));
-        if (out->width == 2 && id[i] > UINT16_MAX)
-            fail(out->w->ctx, TN_FAIL, "%s: token %u does not fit 16 bits; use --token-type u32",
-                 out->t->path, id[i]);
+        if (out->width < 4 && id[i] >> (8 * out->width))
+            fail(out->w->ctx, TN_FAIL, "%s: token %u does not fit %d bits; use --token-type %s",
+                 out->t->path, id[i], 8 * out->width, id[i] > UINT16_MAX ? "u32" : "u16");
         writer_put(out->w, bytes, (size_t)out->width);
     }
     out->count += (int64_t)n;
 }
 
-/* The type to write or read: what is asked, else the narrower one that holds every id. */
-static TokenType choose(Ctx *ctx, const Tokenizer *t, TokenType type)
+/* The type to write or read: what is asked, else u16 where it holds every id. */
+static TokenType choose(const Tokenizer *t, TokenType type)
 {
-    if (type == TOKEN_BYTE)
-        fail(ctx, TN_USAGE, "token type: expected u16 or u32, found \"byte\"");
     return type != TOKEN_AUTO ? type : tokenizer_limit(t) > UINT16_MAX + 1 ? TOKEN_U32 : TOKEN_U16;
 }
 
@@ -242,9 +243,9 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
         check_output(job.ctx, in[i], output);
         job.total += in[i]->nbytes;
     }
-    *type = choose(job.ctx, t, o->type);
+    *type = choose(t, o->type);
     Output *out = NEW(a, Output);
-    *out = (Output){writer_open(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
+    *out = (Output){writer_open(a, output), t, token_width(*type), 0};
     Encoder *e = encoder_new(a, t, put, out);
     for (int i = 0; i < n; i++) {
         tokenize(a, &job, e, in[i], buffer);
@@ -290,7 +291,7 @@ static int64_t detokenize_data(Arena *a, TokenizeJob *job, const char *path, Tex
     int64_t *ids = NEWN(a, int64_t, COUNT);
     DataSet *s = data_open(a, 1, &path, &how);
     if (how.type == TOKEN_AUTO && !s->file[0].begin) {
-        how.type = choose(job->ctx, job->t, how.type);
+        how.type = choose(job->t, how.type);
         s = data_open(a, 1, &path, &how);
     }
     for (int64_t at = 0; at < s->ntoken; at += COUNT) {
@@ -308,16 +309,16 @@ static int64_t detokenize_data(Arena *a, TokenizeJob *job, const char *path, Tex
 static int64_t detokenize_stream(Arena *a, TokenizeJob *job, const Input *in, Text *x)
 {
     unsigned char *buffer = NEWN(a, unsigned char, MAX_FEED);
-    size_t width = choose(job->ctx, job->t, job->o->type) == TOKEN_U16 ? 2 : 4, got;
+    size_t width = (size_t)token_width(choose(job->t, job->o->type)), got;
     int64_t count = 0;
     while ((got = read_input(job, in, (char *)buffer, MAX_FEED)) > 0) {
         if (got % width)
             fail(job->ctx, TN_FAIL, "%s: expected tokens of %zu bytes, found %lld bytes", in->path,
                  width, (long long)job->done);
         for (size_t i = 0; i < got; i += width) {
-            uint32_t id = buffer[i] | (uint32_t)buffer[i + 1] << 8;
-            if (width == 4)
-                id |= (uint32_t)buffer[i + 2] << 16 | (uint32_t)buffer[i + 3] << 24;
+            uint32_t id = 0;
+            for (size_t k = 0; k < width; k++)
+                id |= (uint32_t)buffer[i + k] << (8 * k);
             write_token(job, x, in->path, count++, id);
         }
     }
@@ -328,7 +329,6 @@ int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const ch
                         const TokenizeOptions *o)
 {
     TokenizeJob job = {.ctx = arena_ctx(a), .t = t, .o = o};
-    choose(job.ctx, t, o->type);
     Input *in = open_input(a, path);
     check_output(job.ctx, in, output);
     Text x = {writer_open(a, output), decoder_new(a, t), {.a = a}};

@@ -192,10 +192,11 @@ typedef void UpdateFn(const void *p, const float *g, const float *m, const float
                       float *m1, float *v1, int64_t n, const Coefficients *step,
                       const uint32_t *words);
 
-static void update_run(const Coefficients *s, UpdateFn *fn, int64_t lo, int64_t n,
-                       const uint32_t *words)
+static void update_run(const void *arg, int64_t lo, int64_t n, const uint32_t *words)
 {
+    const Coefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
+    UpdateFn *fn = words ? update_rounded : in[P].dtype == F32 ? update_f32 : update_bf16;
     fn(element(&in[P], lo), f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
        element(&out[0], lo), f32(&out[1]) + lo, f32(&out[2]) + lo, n, s, words);
 }
@@ -203,15 +204,7 @@ static void update_run(const Coefficients *s, UpdateFn *fn, int64_t lo, int64_t 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
     const Coefficients *s = arg;
-    uint32_t drawn[DRAWN];
-    if (!s->rounding.stochastic) {
-        update_run(s, s->c->in[P].dtype == F32 ? update_f32 : update_bf16, lo, hi - lo, NULL);
-        return;
-    }
-    for (int n; lo < hi; lo += n) {
-        const uint32_t *words = rounding_words(&s->rounding, lo, hi, drawn, &n);
-        update_run(s, update_rounded, lo, n, words);
-    }
+    update_walk(&s->rounding, lo, hi, update_run, s);
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)

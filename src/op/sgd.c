@@ -152,10 +152,11 @@ UPDATE(update_rounded, BF16, words)
 typedef void UpdateFn(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
                       const Coefficients *s, const uint32_t *words);
 
-static void update_run(const Coefficients *s, UpdateFn *fn, int64_t lo, int64_t n,
-                       const uint32_t *words)
+static void update_run(const void *arg, int64_t lo, int64_t n, const uint32_t *words)
 {
+    const Coefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
+    UpdateFn *fn = words ? update_rounded : in[P].dtype == F32 ? update_f32 : update_bf16;
     bool has_m = has_momentum(s->c->node);
     fn(element(&in[P], lo), f32(&in[G]) + lo, has_m ? f32(&in[M]) + lo : NULL, element(&out[0], lo),
        has_m ? f32(&out[1]) + lo : NULL, n, s, words);
@@ -164,15 +165,7 @@ static void update_run(const Coefficients *s, UpdateFn *fn, int64_t lo, int64_t 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
     const Coefficients *s = arg;
-    uint32_t drawn[DRAWN];
-    if (!s->rounding.stochastic) {
-        update_run(s, s->c->in[P].dtype == F32 ? update_f32 : update_bf16, lo, hi - lo, NULL);
-        return;
-    }
-    for (int n; lo < hi; lo += n) {
-        const uint32_t *words = rounding_words(&s->rounding, lo, hi, drawn, &n);
-        update_run(s, update_rounded, lo, n, words);
-    }
+    update_walk(&s->rounding, lo, hi, update_run, s);
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)

@@ -167,13 +167,26 @@ static uint64_t position_of(const Rounding *r, int64_t i)
     return position;
 }
 
-const uint32_t *rounding_words(const Rounding *r, int64_t i, int64_t end, uint32_t word[DRAWN],
-                               int *n)
+/* The words of elements from i on, *n of them and not beyond `end`. */
+static const uint32_t *draw(const Rounding *r, int64_t i, int64_t end, uint32_t word[DRAWN], int *n)
 {
     uint64_t position = position_of(r, i);
     int64_t most = MIN(end - i, r->neighbours - i % r->neighbours);
     *n = (int)MIN(most, (int64_t)(DRAWN - position % 4));
     return draw_words(&r->key, position, *n, word);
+}
+
+void update_walk(const Rounding *r, int64_t lo, int64_t hi, UpdateRun *run, const void *arg)
+{
+    uint32_t drawn[DRAWN];
+    if (!r->stochastic) {
+        run(arg, lo, hi - lo, NULL);
+        return;
+    }
+    for (int n; lo < hi; lo += n) {
+        const uint32_t *word = draw(r, lo, hi, drawn, &n);
+        run(arg, lo, n, word);
+    }
 }
 
 /* ---- reference ---- */

@@ -38,9 +38,11 @@ typedef struct Rounding {
 Rounding rounding_of(const Call *c, int first);
 /* x rounded as the part's element i, of dtype d. */
 double rounding_ref(const Rounding *r, int64_t i, double x, DType d);
-/* The words of elements from i on, *n of them and not beyond `end`. */
-const uint32_t *rounding_words(const Rounding *r, int64_t i, int64_t end, uint32_t word[DRAWN],
-                               int *n);
+/* Computes elements [i, i + n) of an update; word: for each what it is rounded by, NULL: to
+ * nearest. */
+typedef void UpdateRun(const void *arg, int64_t i, int64_t n, const uint32_t *word);
+/* Walks elements [lo, hi): at once, or by as many as words are drawn for. */
+void update_walk(const Rounding *r, int64_t lo, int64_t hi, UpdateRun *run, const void *arg);
 
 /* Stores x in bf16, a word saying to which neighbour: what bf16 has no bits for and as many bits of
  * the word are added. */

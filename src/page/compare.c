@@ -1,6 +1,6 @@
 /* Compares two plans: a table of their figures (bytes, operations, counts), those that are zero in
  * both left out. */
-#include "../plan/plan.h"
+#include "page.h"
 
 #include <math.h>
 

@@ -104,4 +104,70 @@ void put_grouped(Buf *b, double x, int decimals);
  * and the command that did it. */
 void plan_page(Buf *b, const PageSide *side, int count, const char *title, const char *command);
 
+/* ---- report.c ---- */
+void plan_print(Buf *b, const Plan *p); /* the breakdown people read */
+/* Parameters that have the optimizer and the weight decay in common, or that are frozen. */
+typedef struct ParamGroup {
+    const Op *op; /* NULL: frozen */
+    double decay;
+    int ntensor;
+    int64_t nelem;
+} ParamGroup;
+
+int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the frozen ones last */
+
+/* Calls that one kernel of an op runs, of ops that have several: the ways that were taken. */
+typedef struct KernelRow {
+    const Op *op;
+    const char *kernel;
+    int64_t calls; /* of a step, as often as loops run */
+    double sec;    /* of these together, estimated */
+} KernelRow;
+
+/* How many; by first call. What the planner adds does not count. */
+int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
+void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
+uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
+uint64_t plan_hash_steps(const Plan *p);      /* the same without the machine */
+int64_t plan_least(const Plan *p);            /* bytes --memory must at least be */
+
+/* ---- chunk_show.c ---- */
+
+/* Candidates that are alike: of several layers, with the same outcome. */
+typedef struct ChunkRow {
+    const ChunkCandidate *c; /* the first of them */
+    int count;
+    const char *scope;            /* of all their values: "layers.0-11.mlp" */
+    int64_t nbytes, nbytes_slice; /* of all: at the peak, and that with slices */
+    double sec;                   /* that all add */
+} ChunkRow;
+
+int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows); /* how many */
+const char *chunk_axis(Arena *a, const ChunkCandidate *c);       /* "axis 0" */
+const char *chunk_scopes(Arena *a, const ChunkCandidate *c); /* of its nodes, "layers.0-11, ln_f" */
+int64_t chunk_slice_nbytes(const ChunkCandidate *c);         /* of its nbytes, with slices */
+bool chunk_priced(const ChunkCandidate *c);                  /* its seconds are known */
+const char *chunk_reason(const ChunkCandidate *c);           /* why it was taken or not */
+/* The region that a loop runs in slices, by the names of its values; NULL: it runs none. */
+const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop);
+/* A line for each row of regions that run in slices; for every row of candidates. */
+void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e);
+void chunk_explain(Buf *b, const ChunkReport *r);
+
+/* ---- compare.c ---- */
+
+typedef enum { UNIT_BYTES, UNIT_GFLOP, UNIT_SEC, UNIT_COUNT } FigureUnit;
+
+/* A number in which plans are compared, of each of two. */
+typedef struct Figure {
+    const char *title;
+    FigureUnit unit;
+    double value[2];
+} Figure;
+
+/* Two plans beside each other; what is nothing in both is left out. Returns how many. */
+int plan_figures(Arena *a, const Plan *const p[2], Figure **list);
+/* The same as text, `side` says what each has of its own. */
+void plan_compare(Buf *b, const Plan *const p[2], const char *const side[2]);
+
 #endif

@@ -1,6 +1,6 @@
 /* A plan as text: the breakdown for people, every step with its addresses, and the hash of these.
  */
-#include "../plan/plan.h"
+#include "page.h"
 
 #include <string.h>
 

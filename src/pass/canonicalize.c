@@ -18,8 +18,7 @@ static bool takes_policy(const Value *v, const Node *n)
         def = def->in[0]->def;
     if (!def || n->phase >= BACKWARD)
         return true;
-    return !(policy_must(def->policy) && policy_must(n->policy)) &&
-           policy_merge(&def->policy, n->policy);
+    return !(policy_binds(def) && policy_must(n->policy)) && policy_merge(&def->policy, n->policy);
 }
 
 /* What replaces n's only result, or NULL; n's operands and results have their layouts in l. */

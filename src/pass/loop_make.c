@@ -32,11 +32,13 @@ typedef struct Loop {
     Arena *tmp;
     const LoopPart *p;
     Region *r;
-    Source *source; /* by port */
-    Value **in;     /* the loop's operands */
-    Value **result; /* values of the graph that it yields, by result */
-    bool *leads;    /* by node id: it runs before the loop */
-    bool *wide;     /* by node id: a product that bodies make in f32 */
+    Source *source;    /* by port */
+    Value **in;        /* the loop's operands */
+    Value **result;    /* values of the graph that it yields, by result */
+    Node *const *node; /* those inside, in order, up to a NULL */
+    Node *first;       /* the nodes before it are not concerned */
+    bool *trails;      /* by node id: it does not run before the loop */
+    bool *wide;        /* by node id: a product that bodies make in f32 */
     Value **ones[NBODY];
     ProductSums sums;
     int nsource, nin, nresult, capsource, capin, capport, capout, capresult;
@@ -70,17 +72,6 @@ static Type part_type(const Loop *x, const Type *type, Cut c, int t)
     return cut_type(type, 1, &cut, &c);
 }
 
-/* t with the axis split in [outer][rest]. */
-static Type split_type(const Type *t, int axis, int64_t outer)
-{
-    Type s = *t;
-    for (int d = s.rank++; d > axis; d--)
-        s.dim[d] = s.dim[d - 1];
-    s.dim[axis] = outer;
-    s.dim[axis + 1] = t->dim[axis] / outer;
-    return s;
-}
-
 static Value *emit_view(Build *b, Value *v, const Type *to)
 {
     return emit1(b, "view", IN(v), ATTRS(A_INTS("size", to->rank, to->dim)));
@@ -92,7 +83,7 @@ static Value *emit_view(Build *b, Value *v, const Type *to)
 static Type source_type(const Source *s)
 {
     return !s->v          ? s->zeros
-           : s->outer > 1 ? split_type(&s->v->type, s->axis, s->outer)
+           : s->outer > 1 ? loop_split_type(&s->v->type, s->axis, s->outer)
                           : s->v->type;
 }
 
@@ -168,7 +159,7 @@ static Value *ones_like(Loop *x, const Node *n, const Value *v, Cut need, int t)
 /* Body t's value of an operand that enters by a port. */
 static Value *operand_input(Loop *x, const Node *n, Value *v, Cut need, int t)
 {
-    if (v->def && !x->leads[v->def->id])
+    if (v->def && x->trails[v->def->id])
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is not made before", v->name));
     if (cut_is_partial(need))
         refuse(x, n, arena_printf(x->tmp, "it needs parts of the sum %%%s", v->name));
@@ -263,7 +254,7 @@ static void yield_value(const Body *y, const Value *v)
     Cut c = cut_of(x, v);
     if (c.kind == CUT_SLICE && c.outer > 1) {
         Build b = build_like(body, NULL, v->def);
-        Type type = split_type(&now->type, c.axis, c.outer);
+        Type type = loop_split_type(&now->type, c.axis, c.outer);
         now = emit_view(&b, now, &type);
     }
     graph_output(body, now, ROLE_NONE, NULL);
@@ -299,10 +290,9 @@ static void add_terms(const Body *y, const Node *n)
 
 static void make_body(Loop *x, int t)
 {
-    Body y = {x, t, NEWN(x->tmp, Value *, x->nvalue)};
-    for (const Node *n = x->g->first; n; n = n->next) {
-        if (!x->p->inside[n->id])
-            continue;
+    Body y = {x, t, SPARSE(x->tmp, Value *, x->nvalue)};
+    for (Node *const *at = x->node; *at; at++) {
+        const Node *n = *at;
         if (x->sums.within[n->id]) {
             carry_node(&y, n, x->sums.within[n->id]);
         } else {
@@ -348,31 +338,17 @@ static void add_result(Loop *x, Value *v)
     PUSH(x->tmp, x->result, x->nresult, x->capresult, v);
 }
 
-/* Slices that are scaled behind the loop are rounded only there, if a product makes them and
- * nothing but views is between. */
-static void widen_product(Loop *x, const int *readers, const Value *v)
-{
-    const LoopPart *p = x->p;
-    if (p->narrow || !p->scale || !p->scale[v->id] || cut_of(x, v).kind != CUT_SLICE)
-        return;
-    while (v->def->op->view && v->def->nin == 1 && readers[v->id] == 1 && v->def->in[0]->def)
-        v = v->def->in[0];
-    const Node *n = v->def;
-    x->wide[n->id] = (node_is(n, OP_mm) || node_is(n, OP_bmm) || node_is(n, OP_addmm)) &&
-                     readers[v->id] == 1 && dtype_size(v->type.dtype) == 2;
-}
-
 static void find_results(Loop *x)
 {
     const int *readers = loop_readers(x->g, x->tmp, x->p);
-    x->wide = NEWN(x->tmp, bool, x->nnode);
-    for (const Node *n = x->g->first; n; n = n->next)
-        for (int k = 0; k < n->nout; k++)
-            if (x->p->yielded[n->out[k]->id]) {
-                if (!x->p->inside[n->id])
-                    refuse(x, n, "it is to be yielded, but is not inside");
-                add_result(x, n->out[k]);
-                widen_product(x, readers, n->out[k]);
+    x->wide = SPARSE(x->tmp, bool, x->nnode);
+    for (Node *const *at = x->node; *at; at++)
+        for (int k = 0; k < (*at)->nout; k++)
+            if (x->p->yielded[(*at)->out[k]->id]) {
+                const Node *wide = loop_wide_product(x->p, readers, (*at)->out[k]);
+                add_result(x, (*at)->out[k]);
+                if (wide)
+                    x->wide[wide->id] = true;
             }
     if (!x->nresult)
         fail(x->g->ctx, TN_FAIL, "%s: a loop without results", x->p->what);
@@ -389,11 +365,30 @@ static bool goes(const Loop *x, const Value *v)
 /* Whether n, which stays around the loop, may read v there. */
 static void check_read(const Loop *x, const Node *n, const Value *v)
 {
-    bool leads = x->leads[n->id];
+    bool leads = !x->trails[n->id];
     if (goes(x, v) && (leads || !x->p->yielded[v->id]))
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is inside of the loop", v->name));
     if (leads && v->def && x->p->behind[v->def->id])
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is behind the loop", v->name));
+}
+
+static void check_node(const Loop *x, const Node *n)
+{
+    const LoopPart *p = x->p;
+    for (int i = 0; i < n->nafter; i++) {
+        int m = n->after[i]->id;
+        bool in = p->inside[n->id] && !p->inside[m];
+        bool out = p->outside[n->id] && !p->outside[m];
+        if (in || out || (!x->trails[n->id] && p->behind[m]))
+            refuse(x, n,
+                   arena_printf(x->tmp, "its order after %%%s crosses the loop",
+                                n->after[i]->out[0]->name));
+    }
+    for (int i = 0; i < n->nin && p->outside[n->id]; i++)
+        check_read(x, n, n->in[i]);
+    for (int k = 0; k < n->nout; k++)
+        if (p->yielded[n->out[k]->id] && !p->inside[n->id])
+            refuse(x, n, "it is to be yielded, but is not inside");
 }
 
 /* Finds what runs before the loop, which must not read what it makes; an order edge must not cross
@@ -401,23 +396,15 @@ static void check_read(const Loop *x, const Node *n, const Value *v)
 static void find_leads(Loop *x)
 {
     const LoopPart *p = x->p;
-    x->leads = NEWN(x->tmp, bool, x->nnode);
+    const Node *end = p->node ? p->before : NULL; /* whoever knows the nodes has seen to the rest */
+    x->trails = SPARSE(x->tmp, bool, x->nnode);
     CHECK(!p->before || (p->outside[p->before->id] && !p->behind[p->before->id]));
-    for (const Node *n = x->g->first; n != p->before; n = n->next)
-        x->leads[n->id] = p->outside[n->id] && !p->behind[n->id];
-    for (const Node *n = x->g->first; n; n = n->next) {
-        for (int i = 0; i < n->nafter; i++) {
-            int m = n->after[i]->id;
-            bool in = p->inside[n->id] && !p->inside[m];
-            bool out = p->outside[n->id] && !p->outside[m];
-            if (in || out || (x->leads[n->id] && p->behind[m]))
-                refuse(x, n,
-                       arena_printf(x->tmp, "its order after %%%s crosses the loop",
-                                    n->after[i]->out[0]->name));
-        }
-        for (int i = 0; i < n->nin && p->outside[n->id]; i++)
-            check_read(x, n, n->in[i]);
-    }
+    for (const Node *n = x->first; n != p->before; n = n->next)
+        x->trails[n->id] = !p->outside[n->id] || p->behind[n->id];
+    for (const Node *n = p->before; n != end; n = n->next)
+        x->trails[n->id] = true;
+    for (const Node *n = x->first; n != end; n = n->next)
+        check_node(x, n);
 }
 
 /* Emits operands that are not values of the graph: views and zeros. */
@@ -442,9 +429,12 @@ static Node *emit_made(Loop *x)
 {
     const char **names = NEWN(x->tmp, const char *, x->nresult);
     fill_operands(x); /* the names of what the loop yields are not free yet */
-    EACH_NODE(n, x->g)
+    Node *before = x->first->prev, *end = x->p->node ? x->p->before : NULL;
+    for (Node *n = x->first, *next; n != end; n = next) {
+        next = n->next;
         if (n->id < x->nnode && !x->p->outside[n->id])
             node_unlink(x->g, n);
+    }
     for (int k = 0; k < x->nresult; k++)
         names[k] = x->result[k]->name;
     Build b = {.g = x->g, .before = x->p->before};
@@ -452,6 +442,7 @@ static Node *emit_made(Loop *x)
     Node *loop =
         emit_named(&b, op, x->nin, x->in, attrs_make(x->g, op, NULL), x->r, -1, names, x->nresult);
     region_fit_phase(loop);
+    x->first = before ? before->next : x->g->first;
     return loop;
 }
 
@@ -461,6 +452,7 @@ typedef struct Behind {
     Node *loop;
     Value **now;
     bool *placed; /* by node id: it has been put behind the loop */
+    bool later;   /* one of these is of a later phase than before */
 } Behind;
 
 /* By what result k is multiplied; false: that is not there yet. */
@@ -469,7 +461,7 @@ static bool find_scale(const Behind *y, int k, Value **scale)
     const Loop *x = y->x;
     Value *s = x->p->scale ? x->p->scale[x->result[k]->id] : NULL;
     *scale = s && y->now[s->id] ? y->now[s->id] : s;
-    return !s || y->now[s->id] || !s->def || x->leads[s->def->id] || y->placed[s->def->id];
+    return !s || y->now[s->id] || !s->def || !x->trails[s->def->id] || y->placed[s->def->id];
 }
 
 /* The value for which result k stands. */
@@ -515,9 +507,10 @@ static void read_results(const Behind *y, Node *n)
     int phase = n->phase;
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
-        if (goes(x, v) && !y->now[v->id])
+        bool old = v->id < x->nvalue; /* else n has read results already */
+        if (old && goes(x, v) && !y->now[v->id])
             refuse(x, n, arena_printf(x->tmp, "it reads %%%s before its scale", v->name));
-        if (y->now[v->id])
+        if (old && y->now[v->id])
             n->in[i] = y->now[v->id];
         phase = MAX(phase, n->in[i]->def ? (int)n->in[i]->def->phase : 0);
     }
@@ -543,35 +536,46 @@ static void read_outputs(const Behind *y)
     }
 }
 
-/* By node id: it makes a scale. */
-static bool *find_scales(const Loop *x)
+/* Has what stands behind the loop read its results: their readers, where these are known, but all
+ * where one is of a later phase than before, as what reads that one must be too. */
+static void read_behind(const Behind *y)
 {
-    bool *makes = NEWN(x->tmp, bool, x->nnode);
-    for (int i = 0; i < x->nvalue; i++)
-        if (x->p->scale && x->p->scale[i] && x->p->scale[i]->def)
-            makes[x->p->scale[i]->def->id] = true;
-    return makes;
+    const Loop *x = y->x;
+    bool later = !x->p->user || y->later;
+    for (int k = 0; k < x->nresult && !later; k++)
+        for (Node **n = x->p->user[x->result[k]->id]; n && *n; n++) {
+            Phase phase = (*n)->phase;
+            if (!x->p->outside[(*n)->id] || y->placed[(*n)->id])
+                continue;
+            read_results(y, *n);
+            later |= (*n)->phase != phase;
+        }
+    for (Node *n = x->p->before; n && later; n = n->next)
+        read_results(y, n);
 }
 
 /* Puts what reads the loop's results behind it. */
 static void place_readers(Loop *x, Node *loop)
 {
-    Behind y = {x, loop, NEWN(x->tmp, Value *, x->nvalue), NEWN(x->tmp, bool, x->nnode)};
-    const bool *scales = find_scales(x);
+    Behind y = {.x = x,
+                .loop = loop,
+                .now = SPARSE(x->tmp, Value *, x->nvalue),
+                .placed = SPARSE(x->tmp, bool, x->nnode)};
+    const bool *scales = loop_scales(x->g, x->tmp, x->p, x->node);
     emit_results(&y);
-    EACH_NODE(n, x->g) {
-        if (n == loop)
-            break;
+    for (Node *n = x->first, *next; n != loop; n = next) {
+        next = n->next;
         if (n->id >= x->nnode || !x->p->behind[n->id])
             continue;
+        Phase phase = n->phase;
         node_move(x->g, n, x->p->before);
         read_results(&y, n);
+        y.later |= n->phase != phase;
         y.placed[n->id] = true;
         if (scales[n->id])
             emit_results(&y);
     }
-    for (Node *n = x->p->before; n; n = n->next)
-        read_results(&y, n);
+    read_behind(&y);
     read_outputs(&y);
 }
 
@@ -581,8 +585,10 @@ Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p)
     Region *r = NEW(g->a, Region);
     *r = (Region){.n = s->n, .body = {graph_body(g), s->rest ? graph_body(g) : NULL}};
     Loop x = {.g = g, .tmp = tmp, .p = p, .r = r, .nnode = g->nnode, .nvalue = g->nvalue};
+    x.node = loop_nodes(g, tmp, p);
+    x.first = p->node ? p->node[0] : g->first;
     for (int t = 0; t < NBODY; t++)
-        x.ones[t] = p->one ? NEWN(tmp, Value *, g->nvalue) : NULL;
+        x.ones[t] = p->one ? SPARSE(tmp, Value *, g->nvalue) : NULL;
     find_leads(&x);
     x.sums = product_sums(g, tmp, p);
     find_results(&x);

@@ -26,6 +26,9 @@ typedef struct LoopPart {
     Slices slices;
     GraphCut cut;  /* of the nodes inside, and of what they make; what is made outside is whole */
     bool *inside;  /* nodes: the bodies compute them */
+    Node **node;   /* NULL, or the same in the graph's order, up to a NULL: then no other node goes
+                      or, before the first, is `behind`, and no order edge crosses the loop */
+    Node ***user;  /* NULL, or by value id: what reads those that are yielded, up to a NULL */
     bool *outside; /* nodes: the graph around computes them, too or alone; in place or `behind` */
     bool *behind;  /* nodes of `outside` that run behind the loop, as they read its results */
     bool *yielded; /* values made inside that are results of the loop: slices or sums */
@@ -55,8 +58,18 @@ Slices slices_of(int64_t units, int64_t count);
 const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
 /* In which dtype the loop adds values of dtype d. */
 DType loop_sum_dtype(const LoopPart *p, DType d);
+/* The nodes inside in the graph's order, up to a NULL. */
+Node *const *loop_nodes(const Graph *g, Arena *tmp, const LoopPart *p);
 /* By value id: how many operands of nodes inside it is, a result of the loop counting as one. */
 const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p);
+
+/* t with the axis split in [outer][rest]. */
+Type loop_split_type(const Type *t, int axis, int64_t outer);
+/* The product that makes v, a result of slices that are scaled behind the loop, with nothing but
+ * views between: they are rounded only there, if they are of 16 bits. NULL: there is none. */
+const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v);
+/* By node id: it makes a scale of what nodes inside make. */
+bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside);
 
 /* ---- loop_product.c: sums to which products add themselves ---- */
 

@@ -49,14 +49,60 @@ DType loop_sum_dtype(const LoopPart *p, DType d)
     return p->narrow || !dtype_float(d) || d == F64 ? d : F32;
 }
 
+Node *const *loop_nodes(const Graph *g, Arena *tmp, const LoopPart *p)
+{
+    if (p->node)
+        return p->node;
+    Node **list = NEWN(tmp, Node *, g->nnode + 1);
+    int count = 0;
+    for (Node *n = g->first; n; n = n->next)
+        if (p->inside[n->id])
+            list[count++] = n;
+    return list;
+}
+
 const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p)
 {
-    int *readers = NEWN(tmp, int, g->nvalue);
-    for (const Node *n = g->first; n; n = n->next) {
-        for (int i = 0; i < n->nin && p->inside[n->id]; i++)
+    int *readers = SPARSE(tmp, int, g->nvalue);
+    for (Node *const *at = loop_nodes(g, tmp, p); *at; at++) {
+        const Node *n = *at;
+        for (int i = 0; i < n->nin; i++)
             readers[n->in[i]->id]++;
         for (int k = 0; k < n->nout; k++)
             readers[n->out[k]->id] += p->yielded[n->out[k]->id];
     }
     return readers;
+}
+
+Type loop_split_type(const Type *t, int axis, int64_t outer)
+{
+    Type s = *t;
+    for (int d = s.rank++; d > axis; d--)
+        s.dim[d] = s.dim[d - 1];
+    s.dim[axis] = outer;
+    s.dim[axis + 1] = t->dim[axis] / outer;
+    return s;
+}
+
+const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v)
+{
+    if (p->narrow || !p->scale || !p->scale[v->id] || p->cut.value[v->id].kind != CUT_SLICE)
+        return NULL;
+    while (v->def->op->view && v->def->nin == 1 && readers[v->id] == 1 && v->def->in[0]->def)
+        v = v->def->in[0];
+    const Node *n = v->def;
+    bool product = node_is(n, OP_mm) || node_is(n, OP_bmm) || node_is(n, OP_addmm);
+    return product && readers[v->id] == 1 && dtype_size(v->type.dtype) == 2 ? n : NULL;
+}
+
+bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside)
+{
+    bool *makes = SPARSE(tmp, bool, g->nnode);
+    for (Node *const *n = inside; *n && p->scale; n++)
+        for (int k = 0; k < (*n)->nout; k++) {
+            const Value *scale = p->scale[(*n)->out[k]->id];
+            if (scale && scale->def)
+                makes[scale->def->id] = true;
+        }
+    return makes;
 }

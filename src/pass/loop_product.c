@@ -100,10 +100,11 @@ static ProductSum *find_sum(Try *x, const Value *v)
 
 ProductSums product_sums(const Graph *g, Arena *tmp, const LoopPart *p)
 {
-    ProductSums known = {NEWN(tmp, ProductSum *, g->nvalue), NEWN(tmp, ProductSum *, g->nnode),
-                         NEWN(tmp, ProductSum *, g->nvalue)};
+    ProductSums known = {SPARSE(tmp, ProductSum *, g->nvalue), SPARSE(tmp, ProductSum *, g->nnode),
+                         SPARSE(tmp, ProductSum *, g->nvalue)};
     const int *readers = p->sums == SUM_PRODUCT ? loop_readers(g, tmp, p) : NULL;
-    for (const Node *n = g->first; n && readers; n = n->next) {
+    for (Node *const *at = loop_nodes(g, tmp, p); *at && readers; at++) {
+        const Node *n = *at;
         const Value *v = n->out[0];
         if (n->nout != 1 || !p->yielded[v->id])
             continue;

@@ -241,6 +241,10 @@ bool layout_keeps(Layouts *x, const Value *old, const Value *now);
 int policy_named(Graph *g, Arena *tmp, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
+/* What goes into a loop that reads a weight formed of gathered parameters (spmd/formed.c): at most
+ * so many nodes without views, which read and make at most so many times the weight's bytes. */
+enum { FORMED_NODES = 16, FORMED_TIMES = 16 };
+
 /* Gives gathers of parameters the policy that `reshard` ("always", or NULL, or "never") asks for,
  * where they have none. */
 int policy_gathers(Graph *g, Arena *tmp, const char *reshard);
@@ -251,6 +255,7 @@ void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard);
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */
 bool policy_merge(Policy *p, Policy more);
 bool policy_must(Policy p);  /* not prefer_ */
+bool policy_binds(const Node *n); /* it has one of those, or as a fused node a part of it has */
 bool policy_again(Policy p); /* recompute */
 
 /* A node in a loop's bodies that must be saved, with which the whole loop is; NULL: none. */

@@ -65,6 +65,14 @@ bool policy_must(Policy p)
     return p == MUST_SAVE || p == MUST_RECOMPUTE || p == OFFLOAD;
 }
 
+bool policy_binds(const Node *n)
+{
+    bool binds = policy_must(n->policy);
+    EACH_FUSED(m, n)
+        binds |= policy_must(m->policy);
+    return binds;
+}
+
 bool policy_again(Policy p)
 {
     return p == PREFER_RECOMPUTE || p == MUST_RECOMPUTE;

@@ -122,6 +122,22 @@ static const char *path_of(Arena *a, const Value *v, const Chain *c)
     return b.text;
 }
 
+/* Whether v is made of several values, so that spmd might have formed it in the loop. */
+static bool is_formed(const Value *v)
+{
+    for (; v->def && v->def->nin; v = v->def->in[0])
+        if (v->def->nin > 1 && !v->def->op->wait)
+            return true;
+    return false;
+}
+
+static const char *where_formed(Arena *a)
+{
+    return arena_printf(a,
+                        ", where weights of at most %d nodes and %d times their bytes are formed",
+                        FORMED_NODES, FORMED_TIMES);
+}
+
 /* Whether the forward begins before the loop, which reads an activation: it is a region that the
  * pass chunk cut, and what is gathered for it is dropped behind it. */
 static bool is_late(const Node *n, const Chain *c)
@@ -143,9 +159,10 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
         if (gather && base && base->policy == MUST_RECOMPUTE)
             fail_node(g, gather,
                       "must be dropped after the forward (reshard always), but stands before loop "
-                      "%%%s over forward and backward, which keeps it: %s; gather in its body, or "
-                      "take reshard never",
-                      n->out[0]->name, path_of(x->tmp, n->in[i], c));
+                      "%%%s over forward and backward, which keeps it: %s; gather in its body%s, "
+                      "or take reshard never",
+                      n->out[0]->name, path_of(x->tmp, n->in[i], c),
+                      is_formed(n->in[i]) ? where_formed(x->tmp) : "");
     }
 }
 

@@ -46,7 +46,7 @@ typedef struct Precision {
 /* ---- what must not be rounded ---- */
 
 /* Letters of the column bf16. */
-enum { NARROW = 'n', COMMON = 'c', WIDE = 'w', SOFT = 's' };
+enum { NARROW = 'n', COMMON = 'c', WIDE = 'w', SOFT = 's', RESULT = 'r' };
 
 static bool is_product(const Node *n)
 {
@@ -202,10 +202,14 @@ static DType common_dtype(const Precision *s, const Node *n)
 static void set_operands(Precision *s, Node *n)
 {
     Build b = {.g = s->g, .before = n, .phase = n->phase, .scope = n->scope};
-    DType common = common_dtype(s, n);
+    DType common = common_dtype(s, n), sum = sum_dtype(n) < 0 ? NDTYPE : F32;
     for (int i = 0; i < n->nin; i++) {
         char x = letter(s, n, i);
-        DType d = x == NARROW ? BF16 : x == WIDE ? F32 : x == COMMON ? common : NDTYPE;
+        DType d = x == NARROW   ? BF16
+                  : x == WIDE   ? F32
+                  : x == COMMON ? common
+                  : x == RESULT ? sum
+                                : NDTYPE;
         if (is_cast(n->in[i]) && d != NDTYPE)
             n->in[i] = as(s, &b, n->in[i], d);
     }
@@ -223,13 +227,13 @@ static void set_types(Precision *s, Node *n)
 static void set_sum(Precision *s, Node *n)
 {
     int i = sum_dtype(n), count = op_nattr(n->op);
-    if (i < 0 || n->out[0]->type.dtype != BF16 || (is_product(n) && !s->exact[n->out[0]->id]))
+    DType summed = n->nin ? n->in[is_product(n) ? n->nin - 1 : 0]->type.dtype : NDTYPE;
+    if (i < 0 || summed != BF16 || (is_product(n) && !s->exact[n->out[0]->id]))
         return;
     Attr *attr = NEWN(s->g->a, Attr, count);
     memcpy(attr, n->attr, sizeof *attr * (size_t)count);
     attr[i].i = F32;
     n->attr = attr;
-    set_types(s, n);
 }
 
 static void rewrite_region(Precision *s, Node *n);
@@ -245,8 +249,8 @@ static void rewrite_node(Precision *s, Node *n)
         s->soft[n->out[k]->id] = s->dtype == BF16 && strchr(n->op->bf16, SOFT);
     }
     set_operands(s, n);
-    set_types(s, n);
     set_sum(s, n);
+    set_types(s, n);
 }
 
 /* ---- graphs ---- */

@@ -6,7 +6,7 @@
 
 Replace replace_start(const Graph *g, Arena *tmp)
 {
-    return (Replace){NEWN(tmp, Value *, g->nvalue), NEWN(tmp, Node *, g->nnode), g->nvalue,
+    return (Replace){SPARSE(tmp, Value *, g->nvalue), SPARSE(tmp, Node *, g->nnode), g->nvalue,
                      g->nnode};
 }
 

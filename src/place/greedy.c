@@ -1,9 +1,9 @@
 /* Greedy placement: each buffer, in some order, goes into a gap between the buffers placed before
  * it that are alive with it. Orders: by start and by end (sweeps, O(n log n)); by length of life,
  * which stacks what a training step saves; by size (Pisarchyk and Lee, 2020); by area; by the
- * largest live sum that a buffer meets ("load"); and by the stack at the peak. Each of these costs
- * the number of pairs alive at once; as many are tried as steps allow. An order is abandoned once
- * it reaches the best peak known.
+ * largest live sum that a buffer meets ("load"); and by the stack at the peak. Gaps are found by
+ * gaps.c, without a visit to all that are alive; as many orders are tried as steps allow. An order
+ * is abandoned once it reaches the best peak known.
  *
  * The stack at the peak: without waste, the buffers alive at the peak form one stack without a gap,
  * and a large buffer that lives later needs the space of dead ones in one piece, as one that lives
@@ -20,23 +20,19 @@
 #include <string.h>
 
 enum {
-    MOST_PAIRS = 500000000, /* alive at once, for orders that visit all of them */
-    PAIR_STEPS = 4,
     ROUNDS = 4,              /* over the orders of the stack at the peak */
     YOUNG = 4,               /* times as many end sooner as start later */
     MEND = 4,                /* steps of ejection for each pair, in each round; */
     MEND_STEPS = 20000,      /* of many pairs these */
-    MEND_SHARE = 4,          /* and one for so many pairs: ejection succeeds soon or never */
+    MEND_SHARE = 4,          /* and one for so many pairs: ejection succeeds soon or never, */
+    MEND_EACH = 100,         /* but not more than these for each buffer */
     MISSING = 32,            /* buffers that may miss the target; if more do, an order is no use */
     STACK_STEPS = 800000000, /* of the stacks */
 };
 
 typedef struct Greedy {
     Leaf *leaf;
-    Near near;
-    int *list;
-    Key *key, *spread;
-    int *count;
+    Gaps *gaps;
     int64_t *offset; /* of this attempt */
     Rank *rank;
     int *order;
@@ -44,45 +40,11 @@ typedef struct Greedy {
 
 /* ---- one order ---- */
 
-/* Fills key[] with the n buffers of list[], all below `top`, sorted by offset. */
-static void sort_list(Greedy *g, int n, int64_t top)
-{
-    for (int k = 0; k < n; k++)
-        g->spread[k] = (Key){g->offset[g->list[k]], g->list[k]};
-    place_spread(g->key, g->spread, n, top, g->count);
-}
-
-/* The lowest gap that takes nbytes, or the tightest, between n buffers sorted by offset. */
-static int64_t find_gap(const Greedy *g, int n, int64_t nbytes, Fit fit)
-{
-    int64_t top = 0, best = -1, room = INT64_MAX;
-    for (int k = 0; k < n; k++) {
-        int64_t gap = g->key[k].at - top, hi = g->key[k].at + g->leaf->b[g->key[k].i].nbytes;
-        if (gap >= nbytes && gap < room) {
-            best = top;
-            room = gap;
-            if (fit == FIT_FIRST)
-                break;
-        }
-        top = MAX(top, hi);
-    }
-    return best >= 0 ? best : top;
-}
-
-/* Where buffer i goes among those placed, none of which ends above `peak`. */
-static int64_t find_place(Greedy *g, int i, Fit fit, int64_t peak)
-{
-    int n = near_fill(&g->near, i, g->list);
-    sort_list(g, n, peak);
-    g->leaf->steps += PAIR_STEPS * (n + 1);
-    return find_gap(g, n, g->leaf->b[i].nbytes, fit);
-}
-
 /* Returns the peak with i at an offset. */
 static int64_t put(Greedy *g, int i, int64_t at, int64_t peak)
 {
     g->offset[i] = at;
-    near_set(&g->near, i, true);
+    gaps_put(g->gaps, i, at);
     return MAX(peak, at + g->leaf->b[i].nbytes);
 }
 
@@ -91,10 +53,10 @@ static int64_t put(Greedy *g, int i, int64_t at, int64_t peak)
 static int64_t place_in_order(Greedy *g, const int *order, Fit fit, int64_t ceiling)
 {
     int64_t peak = 0;
-    near_clear(&g->near);
+    gaps_clear(g->gaps);
     for (int k = 0; k < g->leaf->n; k++) {
         int i = order[k];
-        int64_t at = find_place(g, i, fit, peak);
+        int64_t at = gaps_find(g->gaps, i, fit, &g->leaf->steps);
         if (at + g->leaf->b[i].nbytes >= ceiling || g->leaf->steps > g->leaf->stop)
             return -1;
         peak = put(g, i, at, peak);
@@ -248,10 +210,10 @@ static int64_t place_below(Greedy *g, const int *order, int *missed)
 {
     int64_t peak = 0, target = g->leaf->target;
     int room = MISSING;
-    near_clear(&g->near);
+    gaps_clear(g->gaps);
     for (int k = 0; k < g->leaf->n; k++) {
         int i = order[k];
-        int64_t at = find_place(g, i, FIT_FIRST, peak);
+        int64_t at = gaps_find(g->gaps, i, FIT_FIRST, &g->leaf->steps);
         bool over = at + g->leaf->b[i].nbytes > target;
         room -= over;
         if (room < 0 || g->leaf->steps > g->leaf->stop)
@@ -273,7 +235,8 @@ static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
         g->offset[i] = at;
     }
     leaf->peak = peak;
-    int64_t limit = MIN(MEND * leaf->pairs, MEND_STEPS + leaf->pairs / MEND_SHARE);
+    int64_t many = MIN(leaf->pairs / MEND_SHARE, (int64_t)MEND_EACH * leaf->n);
+    int64_t limit = MIN(MEND * leaf->pairs, MEND_STEPS + many);
     if (peak > leaf->target)
         place_eject(tmp, leaf, leaf->target, limit);
     if (leaf->peak > best)
@@ -319,20 +282,16 @@ static void place_stacks(Greedy *g, Arena *tmp, const double *load)
 
 void place_orders(Arena *tmp, Leaf *leaf)
 {
-    if (leaf->order >= 2 * NORDER || leaf->peak <= leaf->target || leaf->pairs > MOST_PAIRS)
+    if (leaf->order >= 2 * NORDER || leaf->peak <= leaf->target)
         return;
-    Greedy g = {.leaf = leaf, .near = near_new(tmp, leaf)};
+    Greedy g = {.leaf = leaf, .gaps = gaps_new(tmp, leaf)};
     double *load = make_load(tmp, leaf);
     g.rank = NEWN(tmp, Rank, leaf->n);
     g.order = NEWN(tmp, int, leaf->n);
     g.offset = NEWN(tmp, int64_t, leaf->n);
-    g.list = NEWN(tmp, int, leaf->n);
-    g.key = NEWN(tmp, Key, leaf->n);
-    g.spread = NEWN(tmp, Key, leaf->n);
-    g.count = NEWN(tmp, int, 2 * leaf->n + 2);
     place_stacks(&g, tmp, load);
     for (; leaf->order < 2 * NORDER && leaf->peak > leaf->target; leaf->order++) {
-        if (leaf->steps + PAIR_STEPS * leaf->pairs > leaf->stop)
+        if (leaf->steps > leaf->stop)
             return;
         for (int i = 0; i < leaf->n; i++)
             g.rank[i] = rank_of(&leaf->b[i], i, load[i], (Order)(leaf->order / 2));

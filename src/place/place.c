@@ -247,8 +247,20 @@ static int compare_start(const void *p, const void *q)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Places a leaf by what takes little time; `target` is good enough for its base + peak. */
-static void place_leaf(Driver *d, Section *p, int64_t target)
+/* Takes the offsets that the caller's buffers have. */
+static void take_offsets(const Driver *d, Section *p)
+{
+    Leaf *leaf = &p->search->leaf;
+    leaf->peak = 0;
+    for (int i = 0; i < p->n; i++) {
+        p->b[i].offset = d->buf[p->id[i]].offset / d->unit - p->base;
+        leaf->peak = MAX(leaf->peak, p->b[i].offset + p->b[i].nbytes);
+    }
+}
+
+/* Places a leaf by what takes little time, or (placed) has been; `target` is good enough for its
+ * base + peak. */
+static void place_leaf(Driver *d, Section *p, int64_t target, bool placed)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1);
     int *id = NEWN(d->tmp, int, p->n);
@@ -263,6 +275,10 @@ static void place_leaf(Driver *d, Section *p, int64_t target)
         id[i] = p->id[p->b[i].offset];
     p->id = id;
     leaf->target = MAX(target - p->base, s->proved);
+    if (placed && p->n > SMALL) {
+        take_offsets(d, p);
+        return;
+    }
     place_sweeps(d->tmp, leaf);
     leaf->stop = leaf->steps + ORDER_STEPS;
     place_orders(d->tmp, leaf);
@@ -321,10 +337,11 @@ static Section *gather(Driver *d, int n)
     for (int i = 0; i < n; i++) {
         PlaceBuf *x = &d->buf[i];
         CHECK(x->nbytes >= 0);
-        x->offset = 0;
         if (x->nbytes > 0 && x->start < x->end) {
             d->unit = common_divisor(x->nbytes, d->unit);
             add_to(p, *x, i);
+        } else {
+            x->offset = 0;
         }
     }
     for (int i = 0; i < p->n; i++)
@@ -351,7 +368,9 @@ static void keep_leaf(const Driver *d, const Section *p, PlaceResult *r)
     r->steps += p->search->leaf.steps;
 }
 
-PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort)
+/* placed: the greedy orders have been tried, and buf[].offset is what they found. */
+static PlaceResult place_all(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort,
+                             bool placed)
 {
     PlaceResult r = {.proved = true};
     Driver d = {.tmp = tmp,
@@ -366,7 +385,7 @@ PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort
     int64_t bound = load_bound(tmp, all->b, all->n, nsection), least = bound;
     cut_all(&d, all);
     for (Section *p = d.leaf; p; p = p->next)
-        place_leaf(&d, p, MAX(bound, capacity / d.unit));
+        place_leaf(&d, p, MAX(bound, capacity / d.unit), placed);
     search(&d, capacity / d.unit, &least);
     for (Section *p = d.leaf; p; p = p->next)
         keep_leaf(&d, p, &r);
@@ -378,4 +397,14 @@ PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort
     r.answer = r.peak <= capacity ? PLACE_FOUND : r.least > capacity ? PLACE_NONE : PLACE_LIMIT;
     r.proved = r.peak <= MAX(capacity, r.least);
     return r;
+}
+
+PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort)
+{
+    return place_all(tmp, buf, n, capacity, effort, false);
+}
+
+PlaceResult place_on(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort)
+{
+    return place_all(tmp, buf, n, capacity, effort, true);
 }

@@ -34,6 +34,9 @@ enum { PLACE_EFFORT = 10 }; /* the default: a few seconds at worst */
  * never gives a higher peak or a lower `least`: searches follow each other in one order, which
  * effort only cuts short. */
 PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort);
+/* The same of buffers with the offsets that place gave them with effort 0 and that capacity,
+ * without doing that again. */
+PlaceResult place_on(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort);
 
 /* ---- check.c: shares nothing with the placer ---- */
 
@@ -135,9 +138,20 @@ void near_set(Near *t, int i, bool placed);
  */
 int near_fill(const Near *t, int i, int *list);
 
-/* ---- sweep.c ---- */
-
 typedef enum { FIT_FIRST, FIT_BEST } Fit;
+
+/* ---- gaps.c: the gap for a buffer between the placed ones that are alive with it ---- */
+
+typedef struct Gaps Gaps;
+
+Gaps *gaps_new(Arena *tmp, const Leaf *leaf);
+void gaps_clear(Gaps *x);
+void gaps_put(Gaps *x, int i, int64_t at); /* once for each buffer, between clears */
+/* The lowest gap that takes buffer i, or the tightest; what was placed ends there if there is none.
+ */
+int64_t gaps_find(Gaps *x, int i, Fit fit, int64_t *steps);
+
+/* ---- sweep.c ---- */
 
 /* Places buffers in the order of their starts, or with `mirror` of their ends, latest first; n log
  * n. Returns the peak, or -1 once it would reach `ceiling`. *pairs counts the pairs alive at once.
@@ -150,8 +164,7 @@ int64_t place_sweep(Arena *tmp, Leaf *leaf, bool mirror, Fit fit, int64_t ceilin
 /* Sweeps until the target is met; counts pairs. */
 void place_sweeps(Arena *tmp, Leaf *leaf);
 
-/* The greedy orders from leaf->order on, of which each costs up to four steps a pair, as many as
- * fit below the stop, until the target is met. */
+/* The greedy orders from leaf->order on, as many as fit below the stop, until the target is met. */
 void place_orders(Arena *tmp, Leaf *leaf);
 
 /* ---- small.c ---- */

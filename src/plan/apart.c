@@ -158,14 +158,15 @@ static bool take_apart(Arena *a, Arena *tmp, Graph *g, const PlanFor *to, Found 
     return out->count > 0;
 }
 
-bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to)
+bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to, Placements *known)
 {
     if (!has_fused(g))
         return false;
     Arena *a = arena_tmp(g->a), *tmp = arena_tmp(g->a);
     Graph *h = graph_clone(a, g);
     Found k = {.count = 0};
-    bool changed = take_apart(a, tmp, h, to, &k) && with_gain(plan_score(h, to)) < (double)score;
+    int64_t now = take_apart(a, tmp, h, to, &k) ? plan_score(h, to, known, score) : INT64_MAX;
+    bool changed = with_gain(now) < (double)score;
     if (changed)
         graph_unfuse(g, tmp, k.count, k.key);
     arena_reset(a);

@@ -78,80 +78,11 @@ static int64_t place_kept(Plan *p, bool caches, int64_t at)
     return at;
 }
 
-/* A library may leave the end of its workspace unwritten. If only workspaces reach the top, the
- * placement is turned upside down, which is as good, so that the byte at the peak is written. */
-static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const Plan *p,
-                                     int64_t top)
-{
-    for (int i = 0; i < n; i++)
-        if (buf[i].offset + buf[i].nbytes == top && p->storage[of[i]].category != CAT_WORK)
-            return;
-    for (int i = 0; i < n; i++)
-        buf[i].offset = top - buf[i].offset - buf[i].nbytes;
-}
-
-/* Places what is not kept, from `at` on. */
-static void place_space(Plan *p, Space space, int64_t at, int effort, Arena *tmp)
-{
-    PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
-    int *of = NEWN(tmp, int, p->nstorage), n = 0;
-    for (int i = 0; i < p->nstorage; i++) {
-        const Storage *s = &p->storage[i];
-        if (s->space != space || s->persistent || s->end <= s->start)
-            continue;
-        buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
-        of[n++] = i;
-    }
-    PlaceResult r = place(tmp, buf, n, 0, effort);
-    turn_if_only_work_on_top(buf, of, n, p, r.peak);
-    for (int i = 0; i < n; i++)
-        p->storage[of[i]].offset = at + buf[i].offset;
-    p->space[space].peak = at + r.peak;
-}
-
-/* Storages that were placed without waste; NULL: none. */
-typedef struct Placed {
-    const Storage *storage;
-    int count;
-    int64_t persistent, peak[MAX_SPACE];
-} Placed;
-
-/* Places p's storages as those were, if they live as these do. */
-static bool place_again(Plan *p, const Placed *x)
-{
-    bool same = x->storage && x->count == p->nstorage;
-    for (int i = 0; same && i < p->nstorage; i++) {
-        const Storage *s = &p->storage[i], *t = &x->storage[i];
-        same = s->space == t->space && s->nbytes == t->nbytes && s->start == t->start &&
-               s->end == t->end && s->persistent == t->persistent;
-    }
-    int64_t up = p->persistent_nbytes - x->persistent;
-    for (int i = 0; same && i < p->nstorage; i++)
-        if (!p->storage[i].persistent)
-            p->storage[i].offset =
-                x->storage[i].offset + (p->storage[i].space == SPACE_MAIN ? up : 0);
-    for (int k = 0; same && k < MAX_SPACE; k++)
-        p->space[k].peak = x->peak[k] + (k == SPACE_MAIN ? up : 0);
-    return same;
-}
-
 /* No addresses, but for what is kept: nothing lost between buffers. */
 static void leave_unplaced(Plan *p)
 {
     for (int s = 0; s < device_nspace(p->device); s++)
         p->space[s].peak = p->space[s].bound;
-}
-
-/* known: NULL, or what may be placed already. */
-static void place_storages(Plan *p, int effort, const Placed *known)
-{
-    if (known && place_again(p, known))
-        return;
-    Arena *tmp = arena_tmp(p->g->a);
-    for (int s = 0; s < device_nspace(p->device); s++) {
-        place_space(p, (Space)s, s == SPACE_MAIN ? p->persistent_nbytes : 0, effort, tmp);
-        arena_reset(tmp);
-    }
 }
 
 /* Refuses buffers of more than 2^62 bytes together, so that no sum of them overflows. */
@@ -199,14 +130,14 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     return x;
 }
 
-static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
+static Plan *make(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
     if (to->rough && plan_one_queue(p))
         leave_unplaced(p);
     else
-        place_storages(p, to->rough ? 0 : PLACE_EFFORT, known);
+        plan_place(p, to->rough ? 0 : PLACE_EFFORT, known);
     plan_waits(p, a);
     p->order_bound = to->rough ? 0 : bound_of(p, to);
     p->number = to->number;
@@ -245,25 +176,12 @@ enum {
 }; /* buffers up to which orders are compared by more than greedy placement */
 
 typedef struct Scoring {
-    Arena *tmp, *keep;
+    Arena *tmp;
     PlanFor to;
-    int64_t best;  /* score so far */
-    Placed placed; /* by the order that has it */
+    int64_t best; /* no higher score is of interest */
+    bool found;   /* that score or a lower one */
+    Placements *known;
 } Scoring;
-
-static Placed placed_so(Arena *a, const Plan *p)
-{
-    Placed x = {.count = p->nstorage, .persistent = p->persistent_nbytes};
-    Storage *storage = NEWN(a, Storage, p->nstorage);
-    memcpy(storage, p->storage, sizeof *storage * (size_t)p->nstorage);
-    for (int k = 0; k < MAX_SPACE; k++) {
-        x.peak[k] = p->space[k].peak;
-        if (p->space[k].peak > p->space[k].bound)
-            return (Placed){0};
-    }
-    x.storage = storage;
-    return x;
-}
 
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
  * of two orders about as good the one whose plan equals its bound is taken. Where the bound says
@@ -275,53 +193,36 @@ static int64_t score(Graph *g, void *arg)
     const PlanSpace *x = &p->space[SPACE_MAIN];
     int64_t cost = INT64_MAX;
     if (x->bound <= s->best) {
-        place_storages(p, p->nstorage < SMALL_PLAN ? 2 : 0, NULL);
+        plan_place(p, p->nstorage < SMALL_PLAN ? 2 : 0, s->known);
         cost = x->peak + (x->peak - x->bound);
     }
-    if (cost <= s->best) {
-        s->best = cost;
-        arena_reset(s->keep);
-        s->placed = placed_so(s->keep, p);
-    }
+    s->found |= cost <= s->best;
+    s->best = MIN(s->best, cost);
     arena_reset(s->tmp);
     return cost;
 }
 
-/* Orders g for the least score; its placement is kept. */
-static void order_scored(Graph *g, Scoring *s)
+int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most)
 {
     Arena *tmp = arena_tmp(g->a);
-    s->best = INT64_MAX;
-    s->placed = (Placed){0};
-    order_graph(g, s->to.device, s->to.machine, tmp, score, s);
-    arena_reset(tmp);
-}
-
-static Scoring scoring(Graph *g, const PlanFor *to)
-{
-    Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = *to};
+    Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .best = most, .known = known};
     s.to.persistent = 0;
-    return s;
-}
-
-int64_t plan_score(Graph *g, const PlanFor *to)
-{
-    Scoring s = scoring(g, to);
-    order_scored(g, &s);
-    arena_reset(s.keep);
-    return s.best;
+    order_graph(g, to->device, to->machine, tmp, score, &s);
+    arena_reset(tmp);
+    return s.found ? s.best : INT64_MAX;
 }
 
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
     PlanFor x = made_for(a, to);
-    Scoring s = scoring(g, &x);
-    order_scored(g, &s);
-    if (apart && plan_take_apart(g, s.best, &x))
-        order_scored(g, &s);
-    Plan *p = make(a, g, &x, &s.placed);
-    arena_reset(s.keep);
+    Arena *keep = arena_tmp(g->a);
+    Placements *known = placements_new(keep);
+    int64_t best = plan_score(g, &x, known, INT64_MAX);
+    if (apart && plan_take_apart(g, best, &x, known))
+        plan_score(g, &x, known, INT64_MAX);
+    Plan *p = make(a, g, &x, known);
+    arena_reset(keep);
     p->sec = now_sec() - start;
     return p;
 }

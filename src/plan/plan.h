@@ -149,14 +149,26 @@ Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 
-/* Orders g for the least peak; that peak, to which what placement wastes is added once more. Of
- * `to` all is given. */
-int64_t plan_score(Graph *g, const PlanFor *to);
+/* ---- placed.c ---- */
+
+/* Placements made so far, so that equal buffers are not placed twice. They live in a. */
+typedef struct Placements Placements;
+Placements *placements_new(Arena *a);
+/* Gives the storages that are not kept their addresses. known: NULL, or what is looked up first and
+ * added to; a placement found in it that took less effort goes on from there. */
+void plan_place(Plan *p, int effort, Placements *known);
+
+/* ---- plan.c ---- */
+
+/* Orders g for the least score: the peak, to which what placement wastes is added once more. Orders
+ * that score above `most` are not placed; INT64_MAX if there are no others. Of `to` all is given.
+ */
+int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most);
 
 /* ---- apart.c ---- */
 /* Takes apart, in g, fused nodes without which the plan of g would have a lower peak; whether there
  * were any. score: of g as it is (plan_score). Of `to` all is given. */
-bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to);
+bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to, Placements *known);
 
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
@@ -233,56 +245,6 @@ const char *scope_title(Arena *a, const ScopeBytes *x); /* "layers.0-10" */
 /* By index of g's inputs: the scope of the first node that reads it; state has its parameter's. */
 const char **plan_input_scopes(Arena *a, const Graph *g);
 
-/* ---- report.c ---- */
-void plan_print(Buf *b, const Plan *p); /* the breakdown people read */
-/* Parameters that have the optimizer and the weight decay in common, or that are frozen. */
-typedef struct ParamGroup {
-    const Op *op; /* NULL: frozen */
-    double decay;
-    int ntensor;
-    int64_t nelem;
-} ParamGroup;
-
-int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the frozen ones last */
-
-/* Calls that one kernel of an op runs, of ops that have several: the ways that were taken. */
-typedef struct KernelRow {
-    const Op *op;
-    const char *kernel;
-    int64_t calls; /* of a step, as often as loops run */
-    double sec;    /* of these together, estimated */
-} KernelRow;
-
-/* How many; by first call. What the planner adds does not count. */
-int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
-void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
-uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
-uint64_t plan_hash_steps(const Plan *p);      /* the same without the machine */
-int64_t plan_least(const Plan *p);            /* bytes --memory must at least be */
-
-/* ---- chunk_show.c ---- */
-
-/* Candidates that are alike: of several layers, with the same outcome. */
-typedef struct ChunkRow {
-    const ChunkCandidate *c; /* the first of them */
-    int count;
-    const char *scope;            /* of all their values: "layers.0-11.mlp" */
-    int64_t nbytes, nbytes_slice; /* of all: at the peak, and that with slices */
-    double sec;                   /* that all add */
-} ChunkRow;
-
-int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows); /* how many */
-const char *chunk_axis(Arena *a, const ChunkCandidate *c);       /* "axis 0" */
-const char *chunk_scopes(Arena *a, const ChunkCandidate *c); /* of its nodes, "layers.0-11, ln_f" */
-int64_t chunk_slice_nbytes(const ChunkCandidate *c);         /* of its nbytes, with slices */
-bool chunk_priced(const ChunkCandidate *c);                  /* its seconds are known */
-const char *chunk_reason(const ChunkCandidate *c);           /* why it was taken or not */
-/* The region that a loop runs in slices, by the names of its values; NULL: it runs none. */
-const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop);
-/* A line for each row of regions that run in slices; for every row of candidates. */
-void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e);
-void chunk_explain(Buf *b, const ChunkReport *r);
-
 /* ---- collectives.c ---- */
 
 #define COLLECTIVE_ROLES(X)         \
@@ -317,21 +279,5 @@ typedef struct RankGroup {
 } RankGroup;
 
 int plan_rank_groups(Arena *a, const Plan *p, RankGroup **groups);
-
-/* ---- compare.c ---- */
-
-typedef enum { UNIT_BYTES, UNIT_GFLOP, UNIT_SEC, UNIT_COUNT } FigureUnit;
-
-/* A number in which plans are compared, of each of two. */
-typedef struct Figure {
-    const char *title;
-    FigureUnit unit;
-    double value[2];
-} Figure;
-
-/* Two plans beside each other; what is nothing in both is left out. Returns how many. */
-int plan_figures(Arena *a, const Plan *const p[2], Figure **list);
-/* The same as text, `side` says what each has of its own. */
-void plan_compare(Buf *b, const Plan *const p[2], const char *const side[2]);
 
 #endif

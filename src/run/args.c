@@ -117,18 +117,31 @@ typedef struct Limit {
     const char *name;
     size_t at;
     Number number;
-    double low, high;
-    bool open;       /* high itself is too much */
-    const char *why; /* of high where that is open, else of low; or NULL */
+    double low, high, fallback; /* fallback: the default, which may lie outside: not given */
+    bool open;                  /* high itself is too much */
+    const char *why;            /* of high where that is open, else of low; or NULL */
 } Limit;
 
 /* clang-format off */
-#define TO(low, high)    low, high, false
-#define BELOW(low, high) low, high, true
-#define ANY              -0x1p62, 0x1p62, false
+#define TO(low, high)    low, high
+#define BELOW(low, high) low, high, .open = true
+#define ANY              -0x1p62, 0x1p62
+#define NUMBER_INT(x)    .fallback = x
+#define NUMBER_BYTES(x)  .fallback = x
+#define NUMBER_MEMORY(x) .fallback = x
+#define NUMBER_REAL(x)   .fallback = x
+#define NUMBER_FLAG(x)   .fallback = 0
+#define NUMBER_SEED(x)   .fallback = 0
+#define NUMBER_SWITCH(x) .fallback = 0
+#define NUMBER_WORD(x)   .fallback = 0
+#define NUMBER_DTYPE(x)  .fallback = 0
+#define NUMBER_TEXT(x)   .fallback = 0
+#define NUMBER_IN(x)     .fallback = 0
+#define NUMBER_LIST(x)   .fallback = 0
+#define NUMBER_RULES(x)  .fallback = 0
 static const Limit limits[] = {
-#define CALL_OPTION(name, field, kind, resume, value, range, commands, why, ...) \
-    {#field, offsetof(tn_options, field), OF_##kind, range, why},
+#define CALL_OPTION(name, field, kind, resume, value, range, commands, words, ...) \
+    {#field, offsetof(tn_options, field), OF_##kind, range, NUMBER_##kind(value), .why = words},
 #define PASS_OPTION CALL_OPTION
 #include "../base/options.def"
 };
@@ -145,7 +158,7 @@ static bool number_within(tn_context *ctx, const char *call, const tn_options *o
     const void *field = (const char *)o + l->at;
     bool real = l->number == REAL;
     double x = real ? *(const double *)field : (double)*(const int64_t *)field;
-    if (x >= l->low && (l->open ? x < l->high : x <= l->high))
+    if (x == l->fallback || (x >= l->low && (l->open ? x < l->high : x <= l->high)))
         return true;
     int digits = real ? 10 : 19; /* integers are shown as such */
     const char *why = reason(l, x);

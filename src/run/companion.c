@@ -40,10 +40,11 @@ static void take(tn_model *m, const char *path, const char *name)
 {
     Ctx *ctx = &m->h.owner->ctx;
     struct stat st;
+    file_check_link(ctx, path);
     if (stat(path, &st) && errno == ENOENT)
         return;
     int64_t nbytes;
-    int fd = file_open(ctx, path, &nbytes);
+    int fd = file_open_regular(ctx, path, &nbytes);
     Companion *c = NEW(m->h.a, Companion), **at = &m->companion;
     *c = (Companion){name, fd, NULL};
     arena_defer(m->h.a, drop_companion, c);

@@ -2,6 +2,7 @@
  * hashes of all texts go to all ranks, so that all find the same first rank and text that differs
  * from rank 0's; then that text alone goes around, for the message. */
 #include "run.h"
+#include "../page/page.h"
 #include "../product/onednn.h"
 
 #include <stdlib.h>

@@ -277,7 +277,8 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
                .nbytes = o->align ? o->align : pass_device(g, o)->align,
                .m = g->mesh ? NULL : sharding_mesh(g->ctx, tmp, o)};
     if (x.nbytes & (x.nbytes - 1))
-        fail(g->ctx, TN_USAGE, "align: expected a power of two, found %lld", (long long)x.nbytes);
+        fail(g->ctx, TN_USAGE, "align: expected a power of two from 1 to 4096, found %lld",
+             (long long)x.nbytes);
     if (!x.nbytes && !x.m)
         return 0;
     if (x.m) {

@@ -100,6 +100,7 @@ static void add_inputs(Side *s)
             if (r->in[j].kind == PORT_WHOLE) {
                 Known from = *side_known(x->outer, x->n->in[arg]), *k = side_known(s, v);
                 k->param = from.param;
+                k->alone = from.alone;
                 k->of = from.of;
             }
         }

@@ -1,8 +1,7 @@
-/* ports: what loops see of parameters that are gathered. Under --reshard always views of them,
- * and what is computed of views element by element, go from before a loop into the bodies that read
- * them, so that what a view needs is gathered there and dropped again; under never casts go before
- * the loop, so that what they make is gathered once. Linear in the nodes of bodies for each port.
- */
+/* ports: what loops see of parameters that are gathered. Under --reshard always what is formed
+ * of them (formed.c) goes from before a loop into the bodies that read it, so that what it
+ * needs is gathered there and dropped again; under never casts go before the loop, so that what
+ * they make is gathered once. Linear in the nodes of bodies for each port. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -93,21 +92,6 @@ static void hoist_casts(Graph *g, Arena *tmp, const Gathered *p, Node *n)
     }
 }
 
-/* Whether v is made of a parameter that is gathered, element by element: a view, perhaps of a cast,
- * or what is computed of one. A cast alone is not: it is made of the part that is stored. */
-static bool formed_of_parameter(const Gathered *p, const Value *v)
-{
-    bool moved = false;
-    if (!v->def || v->def->op->copy)
-        return false;
-    while (v->def && v->def->nin == 1 &&
-           (v->def->op->view || v->def->op->class == CLASS_POINTWISE)) {
-        moved |= v->def->op->view;
-        v = v->def->in[0];
-    }
-    return moved && is_gathered(p, v);
-}
-
 static bool is_read(const Graph *body, const Value *v)
 {
     EACH_NODE(m, body)
@@ -125,46 +109,111 @@ static bool port_is_read(const Node *n, const PortIn *p)
     return false;
 }
 
-/* Has bodies make what they see through the port. */
-static void sink_view(Graph *g, Node *n, PortIn port)
+/* The node before which body makes what takes its input's place, for all that read it. */
+static Node *first_reader(const Graph *body, const Value *v)
 {
-    Value *v = n->in[port.arg], *seen[NBODY];
-    see_whole(g, n, v->def->in[0], seen);
+    EACH_NODE(m, body)
+        for (int i = 0; i < m->nin; i++)
+            if (m->in[i] == v)
+                return m;
+    return NULL;
+}
+
+typedef Value *Seen[NBODY]; /* by body */
+
+static Value *make_constant(Graph *body, Node *before, const Value *v)
+{
+    Build b = build_like(body, before, v->def);
+    b.phase = FORWARD;
+    return emit_like(&b, v->def, NULL, NULL, "")->out[v->index];
+}
+
+/* Has bodies make what they see through the port. */
+static void sink(Graph *g, Arena *tmp, Node *n, PortIn port)
+{
+    const Value *v = n->in[port.arg];
+    const Node *def = v->def;
+    Seen *seen = NEWN(tmp, Seen, def->nin);
+    Value **in = NEWN(tmp, Value *, def->nin);
+    for (int i = 0; i < def->nin; i++)
+        if (!def->in[i]->def || def->in[i]->def->nin)
+            see_whole(g, n, def->in[i], seen[i]);
     EACH_BODY(t, n) {
         Graph *body = n->region->body[t];
         if (port.at[t] < 0)
             continue;
-        Build b = build_like(body, body->first, v->def);
-        b.phase = FORWARD; /* what reads the view there may be of any phase */
-        Node *m = emit_like(&b, v->def, &seen[t], NULL, "");
-        replace_in(body, body->in[port.at[t]].v, m->out[v->index]);
+        Value *old = body->in[port.at[t]].v;
+        Build b = build_like(body, first_reader(body, old), def);
+        b.phase = FORWARD; /* what reads it there may be of any phase */
+        for (int i = 0; i < def->nin; i++)
+            in[i] = seen[i][t] ? seen[i][t] : make_constant(body, b.before, def->in[i]);
+        replace_in(body, old, emit_like(&b, def, in, NULL, "")->out[v->index]);
     }
 }
 
-/* What is formed of views of parameters goes from before the loop into the bodies that read it, so
- * that what views need is gathered there. A view of a view that is seen too gives its port readers
- * again. */
-static void sink_views(Graph *g, const Gathered *p, Node *n)
+/* Has bodies make v where they see it whole. */
+static bool sink_value(Graph *g, FormedSet *x, Node *n, const Value *v)
 {
-    for (bool again = true; again;) {
-        again = false;
-        for (int j = 0; j < n->region->nin; j++) { /* ports are added while it runs */
-            const PortIn port = n->region->in[j];
-            if (port.kind != PORT_WHOLE || !formed_of_parameter(p, n->in[port.arg]) ||
-                !port_is_read(n, &port))
-                continue;
-            sink_view(g, n, port);
-            again = true;
-        }
+    bool any = false;
+    for (int j = 0, count = n->region->nin; j < count; j++) { /* ports are added while it runs */
+        const PortIn port = n->region->in[j];
+        if (port.kind != PORT_WHOLE || n->in[port.arg] != v || !port_is_read(n, &port))
+            continue;
+        sink(g, x->tmp, n, port);
+        formed_put_in(x, v);
+        any = true;
+    }
+    return any;
+}
+
+/* What is formed of gathered parameters goes from before the loop into the bodies that read it, so
+ * that what it needs is gathered there: readers before what they read, so that all share it. */
+static bool sink_all(Graph *g, FormedSet *x, Node *n)
+{
+    bool any = false;
+    for (Node *m = n->prev; m; m = m->prev)
+        for (int k = 0; k < m->nout; k++)
+            any |= formed_goes_in(x, n, m->out[k]) && sink_value(g, x, n, m->out[k]);
+    return any;
+}
+
+/* Removes what loops alone have read, so that nothing is gathered for it. */
+static void drop_unread(Graph *g, const FormedSet *x)
+{
+    int *nread = NEWN(x->tmp, int, g->nvalue);
+    EACH_NODE(n, g) {
+        for (int i = 0; i < n->nin; i++)
+            nread[n->in[i]->id]++;
+        for (int i = 0; i < n->nafter; i++)
+            nread[n->after[i]->out[0]->id]++;
+    }
+    for (int i = 0; i < g->nout; i++)
+        nread[g->out[i].v->id]++;
+    for (Node *n = g->last, *prev; n; n = prev) {
+        bool read = n->out[0]->id >= x->nvalue || !x->of[n->out[0]->id].gathers;
+        prev = n->prev;
+        for (int k = 0; k < n->nout; k++)
+            read |= nread[n->out[k]->id] > 0;
+        for (int i = 0; i < n->nin && !read; i++)
+            nread[n->in[i]->id]--;
+        if (!read)
+            node_unlink(g, n);
     }
 }
 
-void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep)
+void spmd_ports(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+                const Gathered *p, bool keep)
 {
+    FormedSet x = {0};
+    bool any = false;
     EACH_NODE(n, g) {
         if (n->op->region == LOOP && keep)
             hoist_casts(g, tmp, p, n);
-        else if (n->op->region == LOOP)
-            sink_views(g, p, n);
+        else if (n->op->region == LOOP) {
+            x = x.of ? x : formed_fill(g, tmp, o, m, in, p);
+            any |= sink_all(g, &x, n);
+        }
     }
+    if (any)
+        drop_unread(g, &x);
 }

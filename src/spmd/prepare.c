@@ -89,5 +89,5 @@ void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, con
     spmd_pad(g, tmp, o, m, in, out);
     unfold_norms(g, tmp, m, in);
     spmd_narrow(g, tmp, &p, o->dtype);
-    spmd_ports(g, tmp, &p, keep);
+    spmd_ports(g, tmp, o, m, in, &p, keep);
 }

@@ -124,10 +124,39 @@ Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
 /* d: the dtype of computation. */
 void spmd_narrow(Graph *g, Arena *tmp, const Gathered *p, DType d);
 
+/* ---- formed.c ---- */
+
+/* What is known of a value before loops. */
+typedef struct Formed {
+    bool alone;   /* it is made of parameters and constants, element by element */
+    bool gathers; /* ... of parameters that are gathered, among them */
+    bool apart;   /* ranks make their parts of it of what they store: cut[] */
+    bool inside;  /* a loop needs it for what goes into it */
+    Cut cut[MAX_MESH];
+} Formed;
+
+typedef struct FormedSet {
+    Arena *tmp;
+    Formed *of; /* by value id */
+    int nvalue; /* values that are newer are not formed */
+    PartCut cuts[MAX_MESH];
+    int naxes;
+    bool drawn; /* strategies are drawn: of several operands ranks may gather any */
+} FormedSet;
+
+FormedSet formed_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m,
+                      const Sharding *in, const Gathered *p);
+/* Whether v, which bodies of the loop see whole, is to be made there. */
+bool formed_goes_in(FormedSet *x, const Node *loop, const Value *v);
+/* v is made there, and so what it is made of, as far as ranks do not make that of what they store.
+ */
+void formed_put_in(FormedSet *x, const Value *v);
+
 /* ---- ports.c ---- */
 
 /* keep: --reshard never. */
-void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep);
+void spmd_ports(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+                const Gathered *p, bool keep);
 
 /* ---- pad.c ---- */
 

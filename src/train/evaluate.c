@@ -30,9 +30,15 @@ typedef struct Pass {
 static void announce(const Evaluation *e)
 {
     double sec = e->pass_sec * ceil((double)e->planned / (double)e->batch);
-    if (e->announce && e->log && sec >= e->announce_from)
-        fprintf(e->log, "evaluating %" PRId64 " of %" PRId64 " windows, about %.3g s\n", e->planned,
-                e->all, sec);
+    double left = e->deadline - wall_sec();
+    if (!e->announce || !e->log || sec < e->announce_from)
+        return;
+    fprintf(e->log, "evaluating %" PRId64 " of %" PRId64 " windows, about %.3g s", e->planned,
+            e->all, sec);
+    if (e->deadline && left < sec)
+        fprintf(e->log, ", of which --max-sec leaves %.3g: the loss is that of as many windows",
+                left > 0 ? left : 0);
+    fputc('\n', e->log);
 }
 
 /* On a terminal a line that is rewritten, elsewhere one every SAY_SEC. */

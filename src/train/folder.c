@@ -184,12 +184,13 @@ void folder_evaluated(const Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->last_eval;
     char path[CHECKPOINT_PATH], aside[CHECKPOINT_PATH];
-    if (e->late || !evaluated_path(r, path) ||
+    if (!evaluated_path(r, path) ||
         snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         return;
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:f}", "run", r->run, "step", (json_int_t)step,
-                          "windows", (json_int_t)e->windows, "all", (json_int_t)e->all, "tokens",
-                          (json_int_t)e->count, "eval_loss", e->loss);
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f}", "run", r->run, "step", (json_int_t)step,
+                  "windows", (json_int_t)e->windows, "planned", (json_int_t)e->planned, "all",
+                  (json_int_t)e->all, "tokens", (json_int_t)e->count, "eval_loss", e->loss);
     char *text = o ? json_dumps(o, 0) : NULL;
     int fd = text ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     size_t n = text ? strlen(text) : 0;
@@ -202,22 +203,28 @@ void folder_evaluated(const Trainer *r, int64_t step)
     json_decref(o);
 }
 
-/* Whether an evaluation of as many windows as now is what the file has. */
+/* Whether an evaluation of as many windows as now is what the file has. One that --max-sec ended
+ * is, as long as there is such a limit: it would end another after other windows. */
 static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
 {
     char id[RUN_ID];
     int64_t all, nlabel, most = evaluation_most(r->t, step, true);
-    const json_t *loss = json_object_get(o, "eval_loss");
+    const json_t *loss = json_object_get(o, "eval_loss"), *planned = json_object_get(o, "planned");
     run_of_state(o, id);
     if (tn_data_windows(r->data, 1, r->t->seq, &all, &nlabel) || !*r->run ||
         strcmp(id, r->run) != 0)
         return false;
-    r->last_eval = (Evaluation){.windows = json_integer_value(json_object_get(o, "windows")),
-                                .all = json_integer_value(json_object_get(o, "all")),
-                                .count = json_integer_value(json_object_get(o, "tokens")),
-                                .loss = json_real_value(loss)};
+    int64_t windows = json_integer_value(json_object_get(o, "windows"));
+    Evaluation e = {.windows = windows,
+                    .planned = planned ? json_integer_value(planned) : windows,
+                    .all = json_integer_value(json_object_get(o, "all")),
+                    .count = json_integer_value(json_object_get(o, "tokens")),
+                    .loss = json_real_value(loss)};
+    e.late = windows < e.planned;
+    r->last_eval = e;
     return json_integer_value(json_object_get(o, "step")) == step && json_is_real(loss) &&
-           r->last_eval.all == all && r->last_eval.windows == (most < all ? most : all);
+           windows > 0 && e.count > 0 && e.all == all && e.planned == (most < all ? most : all) &&
+           (!e.late || r->t->max_sec > 0);
 }
 
 int folder_find_evaluated(Trainer *r)

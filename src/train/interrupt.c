@@ -5,13 +5,15 @@
  *
  * What it does depends on what the process does. While a run trains: at the first it finishes its
  * step and saves; at the second it only says that it is saving, so that a save in progress is not
- * lost; at the third it ends at once. Where there is nothing to save, the default action comes back
- * and the signal is sent again.
+ * lost; at the third it ends at once. Before the first step it says so and ends, as there is
+ * nothing to save yet. Elsewhere, where there is nothing to save, the default action comes back and
+ * the signal is sent again.
  *
  * What is ignored from the start: SIGHUP stays so, as under nohup. The others are taken while there
- * is something to save, as a shell ignores SIGINT for background jobs, and a script may ignore
- * SIGTERM. (Linux keeps a signal that is blocked, ignored or not.) Where ranks are threads of one
- * process the first to begin lets signals be counted, and the last ends that. */
+ * is something to save, and before that by train, as a shell ignores SIGINT for background jobs,
+ * and a script may ignore SIGTERM. (Linux keeps a signal that is blocked, ignored or not.) Where
+ * ranks are threads of one process the first to begin lets signals be counted, and the last ends
+ * that. */
 #include "train.h"
 
 #include <pthread.h>
@@ -78,6 +80,9 @@ static void take(int number)
     bool other = number == SIGUSR1 && !interrupted.ranks; /* which is of no concern */
     switch (other ? INTERRUPT_KILLS : interrupted.what) {
     case INTERRUPT_KILLS: end_by(number); break;
+    case INTERRUPT_BEGINS:
+        say("tenon: interrupted before the first step: the same command begins again\n");
+        _exit(130);
     case INTERRUPT_EXITS: say("tenon: interrupted; nothing was written\n"); _exit(130);
     case INTERRUPT_SAVES: count(true); break;
     case INTERRUPT_WAITS: count(false); break;
@@ -135,6 +140,15 @@ void interrupt_as(Interrupted what)
     pthread_mutex_lock(&interrupted.lock);
     interrupted.what = what;
     interrupted.loud |= what == INTERRUPT_EXITS;
+    pthread_mutex_unlock(&interrupted.lock);
+}
+
+void interrupt_before(const tn_context *ctx)
+{
+    pthread_mutex_lock(&interrupted.lock);
+    interrupted.what = INTERRUPT_BEGINS;
+    interrupted.loud |= !tn_rank(ctx);
+    interrupted.ranks |= tn_ranks(ctx) > 1;
     pthread_mutex_unlock(&interrupted.lock);
 }
 

@@ -51,7 +51,10 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
         bool part = evaluation_is_part(&r->last_eval);
         put_real(f, "eval_loss", r->last_eval.loss);
         put_real(f, part ? "eval_loss_partial" : "eval_loss_full", r->last_eval.loss);
-        fprintf(f, "\"eval_tokens\": %" PRId64 ", ", r->last_eval.count);
+        fprintf(f,
+                "\"eval_tokens\": %" PRId64 ", \"eval_windows\": %" PRId64
+                ", \"eval_windows_all\": %" PRId64 ", ",
+                r->last_eval.count, r->last_eval.windows, r->last_eval.all);
     }
     fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->peak);
     if (r->high)

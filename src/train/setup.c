@@ -138,7 +138,7 @@ static int tokenize(Trainer *r)
     }
     while (!x.done && !x.code)
         agree_tokenizing(&x, false);
-    interrupt_end(INTERRUPT_KILLS);
+    interrupt_end(INTERRUPT_BEGINS);
     return code ? code : x.code;
 }
 

@@ -116,17 +116,19 @@ double wall_sec(void);
 
 /* What SIGINT, SIGTERM and SIGHUP do, of a process with ranks SIGUSR1 too. */
 typedef enum Interrupted {
-    INTERRUPT_KILLS, /* what they always do: there is nothing to save */
-    INTERRUPT_EXITS, /* end the process with exit code 130; it says that nothing was written */
-    INTERRUPT_SAVES, /* are counted, for a run that then ends; the third ends the process (1) */
-    INTERRUPT_WAITS, /* likewise, where it ends soon by itself */
+    INTERRUPT_KILLS,  /* what they always do: there is nothing to save */
+    INTERRUPT_BEGINS, /* end the process with exit code 130; it says that no step was done */
+    INTERRUPT_EXITS,  /* end the process with exit code 130; it says that nothing was written */
+    INTERRUPT_SAVES,  /* are counted, for a run that then ends; the third ends the process (1) */
+    INTERRUPT_WAITS,  /* likewise, where it ends soon by itself */
 } Interrupted;
 
 /* Called once, before there is another thread: blocks them in this one, and so in all that come
  * after, and starts one that waits for them. Where it cannot be started they do what they always
  * do. */
 void interrupt_watch(void);
-void interrupt_as(Interrupted what); /* from now on */
+void interrupt_as(Interrupted what);          /* from now on */
+void interrupt_before(const tn_context *ctx); /* INTERRUPT_BEGINS; rank 0 speaks */
 /* Lets them be counted, in what this returns, until as many calls of interrupt_end. Ranks of one
  * process count together. */
 const volatile sig_atomic_t *interrupt_begin(tn_context *ctx);

@@ -2,6 +2,7 @@
  * "---" (`test_collectives bless` writes it there where there is nothing yet). Ranks of a mesh have
  * one plan and one hash, though constants of their graphs differ; what is gathered of a parameter
  * counts as one at the peak. */
+#include "../../src/page/page.h"
 #include "../../src/plan/plan.h"
 #include "../shared/test.h"
 

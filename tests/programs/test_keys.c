@@ -4,6 +4,7 @@
 #include "../shared/test.h"
 
 #include "../../include/tenon.h"
+#include "../../src/page/page.h"
 #include "../../src/plan/plan.h"
 
 static Ctx ctx;

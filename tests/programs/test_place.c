@@ -371,6 +371,107 @@ static void test_many(Arena *a)
     arena_reset(a);
 }
 
+/* The gap that a visit to all placed buffers finds. */
+static int64_t visit_all(const PlaceBuf *b, int n, const bool *placed, int i, Fit fit)
+{
+    int64_t best = -1, room = INT64_MAX, top = 0;
+    for (int64_t at = -1;;) {
+        int next = -1;
+        for (int j = 0; j < n; j++)
+            if (placed[j] && together(&b[i], &b[j]) && b[j].offset > at &&
+                (next < 0 || b[j].offset < b[next].offset))
+                next = j;
+        if (next < 0)
+            return best < 0 ? top : best;
+        at = b[next].offset;
+        bool better = at - top >= b[i].nbytes && at - top < room;
+        if (better && (best < 0 || fit == FIT_BEST)) {
+            best = top;
+            room = at - top;
+        }
+        for (int j = 0; j < n; j++)
+            if (placed[j] && together(&b[i], &b[j]) && b[j].offset == at)
+                top = MAX(top, at + b[j].nbytes);
+    }
+}
+
+/* Short and long lives mixed, placed in any order; some buffers float, so that there are gaps. */
+static void test_gaps(Arena *a, int count)
+{
+    for (int k = 0; k < count; k++) {
+        int n = 20 + (int)below(k % 10 ? 100 : 600), span = 2 + (int)below(k % 3 ? 900 : 60);
+        PlaceBuf *b = NEWN(a, PlaceBuf, n);
+        bool *placed = NEWN(a, bool, n);
+        int *order = NEWN(a, int, n);
+        for (int i = 0; i < n; i++) {
+            int64_t start = below(span), life = 1 + below(below(2) ? 40 : span);
+            b[i] = (PlaceBuf){start, MIN(start + life, span + 1), 1 + below(20), 0};
+        }
+        qsort(b, (size_t)n, sizeof *b, by_span);
+        Leaf leaf = {.b = b, .n = n, .nsection = span + 1};
+        Gaps *x = gaps_new(a, &leaf);
+        for (int round = 0; round < 2; round++) {
+            gaps_clear(x);
+            memset(placed, 0, sizeof *placed * (size_t)n);
+            for (int i = 0; i < n; i++) {
+                int j = (int)below(i + 1);
+                order[i] = order[j];
+                order[j] = i;
+            }
+            for (int j = 0; j < n; j++) {
+                Fit fit = below(2) ? FIT_FIRST : FIT_BEST;
+                int i = order[j];
+                int64_t steps = 0, at = gaps_find(x, i, fit, &steps);
+                EXPECT(at == visit_all(b, n, placed, i, fit) && steps > 0);
+                b[i].offset = below(4) ? at : at + 2000 + 10 * below(200);
+                bool free = true;
+                for (int l = 0; l < n; l++)
+                    free &= !placed[l] || !together(&b[i], &b[l]) ||
+                            b[l].offset >= b[i].offset + b[i].nbytes ||
+                            b[l].offset + b[l].nbytes <= b[i].offset;
+                b[i].offset = free ? b[i].offset : at;
+                placed[i] = true;
+                gaps_put(x, i, b[i].offset);
+            }
+        }
+        arena_reset(a);
+    }
+}
+
+/* Twice the layers take little more than twice the steps, where they took four times as many while
+ * each buffer visited all that are alive with it. */
+static void test_steps(Arena *a)
+{
+    int64_t steps[3] = {0};
+    for (int k = 0; k < 3; k++) {
+        Instance x = make_layers(a, 63 << k, 1);
+        steps[k] = place(a, x.b, x.n, 0, 0).steps;
+        arena_reset(a);
+    }
+    printf("steps of 63, 126, 252 layers: %.2f, %.2f, %.2f million\n", (double)steps[0] / 1e6,
+           (double)steps[1] / 1e6, (double)steps[2] / 1e6);
+    EXPECT(steps[1] < 3 * steps[0] && steps[2] < 3 * steps[1]);
+}
+
+/* What was placed with no effort goes on as if it had been placed with more at once. */
+static void test_on(Arena *a)
+{
+    int lower = 0;
+    for (int k = 0; k < 6; k++) {
+        Instance x = make_packing(a, (Packing)(k % NPACKING), 300, (uint64_t)k + 1);
+        PlaceBuf *b = NEWN(a, PlaceBuf, x.n), *c = NEWN(a, PlaceBuf, x.n);
+        memcpy(b, x.b, sizeof *b * (size_t)x.n);
+        memcpy(c, x.b, sizeof *b * (size_t)x.n);
+        PlaceResult none = place(a, b, x.n, 0, 0), on = place_on(a, b, x.n, 0, 1);
+        PlaceResult once = place(a, c, x.n, 0, 1);
+        EXPECT(!memcmp(b, c, sizeof *b * (size_t)x.n) && on.peak == once.peak);
+        EXPECT(on.least == once.least && on.proved == once.proved && on.steps < once.steps);
+        lower += on.peak < none.peak;
+        arena_reset(a);
+    }
+    EXPECT(lower);
+}
+
 /* A capacity above the bound ends the search early. */
 static void test_capacity(Arena *a)
 {
@@ -469,6 +570,9 @@ static void run(void *arg)
     test_large(a);
     test_many(a);
     test_capacity(a);
+    test_gaps(a, 40);
+    test_steps(a);
+    test_on(a);
     test_effort(a, quick ? 4 : 20);
     test_packings(a, false, PINWHEEL, 200, quick ? 1 : 5, 0, PLACE_EFFORT);
     test_packings(a, true, UNEVEN, 150, quick ? 1 : 5, 0, PLACE_EFFORT);

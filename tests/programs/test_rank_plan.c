@@ -3,6 +3,7 @@
  * reduced, as often as there are parameters; what is gathered is not saved but by --reshard never;
  * nothing is sliced of what was gathered before; every rank has one plan. Chains of gathers are one
  * gather over both axes where latency makes that cheaper, and only there. */
+#include "../../src/page/page.h"
 #include "../../src/model/model.h"
 #include "../../src/plan/plan.h"
 #include "../shared/test.h"

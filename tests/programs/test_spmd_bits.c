@@ -1,6 +1,7 @@
 /* dp=n and fsdp=n give the bits of one rank with --accumulate n: random graphs over the rows of a
  * batch, whose parameters are computed with before they are read, as steps with clipping and
- * AdamW, by the ops' references in double.
+ * AdamW, by the ops' references in double. In microbatches, fsdp=n gathers parameters in the loop
+ * (--reshard always), which then forms weights of them, or before it (never), with the same bits.
  *
  * `test_spmd_bits SEED` runs one graph; `test_spmd_bits SEED show` prints it, and that of rank 0
  * of each mesh. TN_LONG: ten times as many. */
@@ -23,7 +24,7 @@ typedef struct Bits {
     Gen *x;
     Tensor *want, *in;
     Graph *one; /* of one rank, whose batch is whole */
-    int64_t *run, *refused;
+    int64_t *run, *refused, *loops;
 } Bits;
 
 static double input_value(Rng *r, const Port *p)
@@ -55,28 +56,58 @@ static Graph *compile(const Bits *t, PassOptions *o)
     Graph *g = graph_clone(t->a, t->x->b.g);
     passes_run(g, "grad,accumulate,optimizer,settle,canonicalize,cse,dce,align,cse,dce,spmd,dce", o,
                NULL, NULL);
+    if (o->mesh)
+        passes_run(g, "remat", o, NULL, NULL);
     return g;
+}
+
+/* What n ranks give. */
+static Tensor *run_mesh(const Bits *t, PassOptions *o)
+{
+    Graph **g = NEWN(t->a, Graph *, t->n);
+    Tensor *got = NEWN(t->a, Tensor, t->one->nout);
+    for (o->rank = 0; o->rank < t->n; o->rank++)
+        g[o->rank] = compile(t, o);
+    Ranks r = ranks_of(t->a, (int)t->n, g);
+    if (t->show)
+        ranks_print(o->mesh, t->a, g[0]);
+    Tensor **out = ranks_interpret(&r, ranks_inputs(&r, t->one, t->in), NULL);
+    const char *why = ranks_together(&r, t->one, out, got);
+    if (why)
+        fail(arena_ctx(t->a), TN_FAIL, "%s: %s", o->mesh, why);
+    return got;
+}
+
+static void compare(const Bits *t, const Tensor *got, const Tensor *want, const char *how)
+{
+    for (int k = 0; k < t->one->nout; k++)
+        if (!tensor_same_bits(&got[k], &want[k]))
+            fail(arena_ctx(t->a), TN_FAIL, "output %%%s has other bits %s", t->one->out[k].v->name,
+                 how);
 }
 
 static void compare_mesh(const Bits *t, const char *kind)
 {
     PassOptions o = pass_defaults();
-    Graph **g = NEWN(t->a, Graph *, t->n);
-    Tensor *got = NEWN(t->a, Tensor, t->one->nout);
     o.mesh = arena_printf(t->a, "%s=%lld", kind, (long long)t->n);
-    for (o.rank = 0; o.rank < t->n; o.rank++)
-        g[o.rank] = compile(t, &o);
-    Ranks r = ranks_of(t->a, (int)t->n, g);
-    if (t->show)
-        ranks_print(o.mesh, t->a, g[0]);
-    Tensor **out = ranks_interpret(&r, ranks_inputs(&r, t->one, t->in), NULL);
-    const char *why = ranks_together(&r, t->one, out, got);
-    for (int k = 0; k < t->one->nout && !why; k++)
-        if (!tensor_same_bits(&got[k], &t->want[k]))
-            why = arena_printf(t->a, "output %%%s has other bits than with --accumulate %lld",
-                               t->one->out[k].v->name, (long long)t->n);
-    if (why)
-        fail(arena_ctx(t->a), TN_FAIL, "%s: %s", o.mesh, why);
+    compare(t, run_mesh(t, &o), t->want,
+            arena_printf(t->a, "on %s than with --accumulate %lld", o.mesh, (long long)t->n));
+}
+
+/* Where the ranks can share the rows of two microbatches. */
+static void compare_reshard(const Bits *t)
+{
+    PassOptions o = pass_defaults();
+    if (t->rows % (2 * t->n))
+        return;
+    o.mesh = arena_printf(t->a, "fsdp=%lld", (long long)t->n);
+    o.accumulate = 2;
+    o.reshard = "never";
+    Tensor *never = run_mesh(t, &o);
+    o.reshard = "always";
+    compare(t, run_mesh(t, &o), never,
+            arena_printf(t->a, "on %s --accumulate 2 than with --reshard never", o.mesh));
+    ++*t->loops;
 }
 
 static void run_one(void *arg)
@@ -99,6 +130,7 @@ static void run_meshes(void *arg)
     const Bits *t = arg;
     for (int i = 0; i < LEN(kinds); i++)
         compare_mesh(t, kinds[i]);
+    compare_reshard(t);
 }
 
 static void try_one(Ctx *ctx, Bits t)
@@ -122,7 +154,7 @@ int main(int argc, char **argv)
     Ctx ctx = {0};
     Arena *a = arena_new(&ctx);
     Library lib;
-    int64_t run = 0, refused = 0;
+    int64_t run = 0, refused = 0, loops = 0;
     int first = argc > 1 ? atoi(argv[1]) : 0;
     int count = argc > 1             ? first + 1
                 : getenv("TN_LONG")  ? NGRAPH * LONG
@@ -136,10 +168,12 @@ int main(int argc, char **argv)
                              .rng = {(uint64_t)i, 0},
                              .show = argc > 2,
                              .run = &run,
-                             .refused = &refused});
-    printf("note: %lld graphs, of which %lld cannot be taken apart\n", (long long)run,
-           (long long)refused);
+                             .refused = &refused,
+                             .loops = &loops});
+    printf("note: %lld graphs, of which %lld cannot be taken apart; %lld in microbatches too\n",
+           (long long)run, (long long)refused, (long long)loops);
     EXPECT(argc > 1 || refused * 10 < run);
+    EXPECT(argc > 1 || loops * 20 > run);
     arena_free(a);
     ctx_end(&ctx);
     return test_report();

@@ -42,6 +42,49 @@ static const Node *node_from(const Subject *s, const Graph *g)
     return op_starts(s->op) ? g->last->prev : g->last;
 }
 
+/* ---- attributes ---- */
+
+/* The example's text with one more attribute of the op's call; NULL: the call has it already. */
+static const char *with_attr(const Subject *s, const char *text, const char *name,
+                             const char *value)
+{
+    const char *call = strstr(text, arena_printf(s->a, " = %s(", s->op->name));
+    const char *end = call ? strchr(call, '\n') : NULL, *has = NULL;
+    while (end && *end != ')')
+        end--;
+    has = call ? strstr(call, arena_printf(s->a, "%s=", name)) : NULL;
+    holds(s, call && end > call, "the example calls the op");
+    if (!call || (has && has < end))
+        return NULL;
+    bool first = end[-1] == '(';
+    return arena_printf(s->a, "%.*s%s%s=%s%s", (int)(end - text), text, first ? "" : ", ", name,
+                        value, end);
+}
+
+/* What is shown as a default can be written, and means what leaving it out does. */
+static void check_attrs(const Subject *s)
+{
+    const char *line = arena_strdup(s->a, show(s, NULL)), *example = show(s, "infer");
+    for (const AttrField *f = op_attrs(s->op); f->kind; f++) {
+        const char *at = strstr(line, arena_printf(s->a, "  attribute %s: ", f->name));
+        holds(s, at != NULL, f->name);
+        at = at ? at + strlen("  attribute ") : "";
+        const char *end = strchr(at, '\n'), *equal = strstr(at, " = ");
+        bool absent = end && end - at > 9 && !strncmp(end - 9, " (absent)", 9);
+        equal = equal && equal < end ? equal : NULL;
+        holds(s, f->required ? !equal && !absent : absent == !equal, "a default, or none");
+        holds(s, !f->optional || absent, "an optional attribute has no value where it is absent");
+        const char *value =
+            equal ? arena_printf(s->a, "%.*s", (int)(end - equal - 3), equal + 3) : NULL;
+        const char *text = value ? with_attr(s, example, f->name, value) : NULL;
+        if (!text)
+            continue;
+        Buf b = {.a = s->a};
+        graph_print(&b, read_graph(s, text));
+        holds(s, !strcmp(b.text, example), text);
+    }
+}
+
 /* ---- infer and cost ---- */
 
 static void check_infer(const Subject *s)
@@ -152,6 +195,7 @@ static void check_op(void *arg)
     if (!s->op->rules->example)
         return;
     check_infer(s);
+    check_attrs(s);
     check_cost(s);
     check_diff(s);
     check_factors(s);

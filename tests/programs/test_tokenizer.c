@@ -417,6 +417,13 @@ static void test_files(void)
     back.o.type = TOKEN_U32;
     detokenize_call(&back);
     EXPECT(back.count == 1 && file_is(back.output, " a", 2));
+    c.o = (TokenizeOptions){.type = TOKEN_BYTE};
+    tokenize_call(&c);
+    EXPECT(c.count == 1 && c.type == TOKEN_BYTE && file_is(c.output, "&", 1)); /* 38 */
+    back = file_call(SMALL, c.output, "back.txt");
+    back.o.type = TOKEN_BYTE;
+    detokenize_call(&back);
+    EXPECT(back.count == 1 && file_is(back.output, " a", 2));
     c.o = (TokenizeOptions){.special = true};
     tokenize_call(&c);
     EXPECT(c.count == 3 && file_is(c.output, around, sizeof around));
@@ -451,8 +458,6 @@ static void test_file_errors(void)
     EXPECT_FAIL(&ctx, tokenize_call, &c, "stopped");
     c.o = (TokenizeOptions){.end = "no such"};
     EXPECT_FAIL(&ctx, tokenize_call, &c, "bytes: no token \"no such\"");
-    c.o = (TokenizeOptions){.type = TOKEN_BYTE};
-    EXPECT_FAIL(&ctx, tokenize_call, &c, "expected u16 or u32");
     c = file_call("bytes", dir, "kept.bin");
     EXPECT_FAIL(&ctx, tokenize_call, &c, "is a folder");
     c.path[0] = in_dir("absent");
@@ -466,6 +471,13 @@ static void test_file_errors(void)
     c = file_call(put_file("wide.json", json, strlen(json)), put_file("text", "a<", 2), "kept.bin");
     c.o.type = TOKEN_U16;
     EXPECT_FAIL(&ctx, tokenize_call, &c, "token 65536 does not fit 16 bits; use --token-type u32");
+    c.o.type = TOKEN_BYTE;
+    EXPECT_FAIL(&ctx, tokenize_call, &c, "token 65536 does not fit 8 bits; use --token-type u32");
+    json = edit(file_read(a, SMALL, &len), "\"<\":12,", "\"<\":256,");
+    json = edit(json, "\"id\":12,", "\"id\":256,");
+    c = file_call(put_file("wide.json", json, strlen(json)), c.path[0], "kept.bin");
+    c.o.type = TOKEN_BYTE;
+    EXPECT_FAIL(&ctx, tokenize_call, &c, "token 256 does not fit 8 bits; use --token-type u16");
     EXPECT(count_entries(dir) == entries + 1 && file_is(in_dir("kept.bin"), "kept", 4));
 }
 

@@ -3,6 +3,7 @@
  * are what stands below a line "---"; or the reason why the graph is refused. `test_waits bless`
  * writes it there where there is nothing yet. On a plan of many steps the waits are found in time
  * that grows as the steps do. */
+#include "../../src/page/page.h"
 #include "../../src/plan/plan.h"
 #include "../shared/test.h"
 

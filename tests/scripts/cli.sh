@@ -125,6 +125,12 @@ for command in "show" "plan" "opt --passes=cse" "run --inputs x" "check $dir/bad
 done
 gives 1 'standard input:1:1' show - </dev/null
 gives 2 'unknown op "gellu"' ops gellu
+for command in plan "opt --passes=default"; do # no value says that it is not given
+    gives 2 '--align: expected an integer from 1 to 4096, found "0": a power of two; where it is not given, as the back end wants' \
+        $command tests/ir/flat.tn --align 0
+done
+gives 2 'align: expected a power of two from 1 to 4096, found 3' plan demo --batch-size 1 --seq-len 8 --align 3
+gives 0 '' plan demo --batch-size 1 --seq-len 8 --align 16
 
 # A model's file cut short, wherever it is cut, and one with more than it says.
 mkdir "$dir/cut"

@@ -39,6 +39,15 @@ evaluated 8 "and is no evaluation"
 gives 0 'evaluating' "$@" --max-sec 0.2 --batch-size 2 --out "$dir/short" --eval-windows all
 ok "in time, or ended" grep -q 'held-out loss' "$dir/err"
 gives 0 'already at step' train --resume --out "$dir/short"
+for _ in 1 2 3 4 5 6 7 8; do cat docs/*.md; done >"$dir/much"
+gives 0 ', of which --max-sec leaves ' train demo --data "$dir/much" --seq-len 16 --threads 1 --max-sec 0.4 --batch-size 1 \
+    --out "$dir/late" --eval-windows all --metrics "$dir/late.jsonl"
+ok "the clock ended it, which is said" grep -q 'of [0-9]* windows; --max-sec ended it before [0-9]*$' "$dir/err"
+late=$(grep -o 'partial held-out loss.*' "$dir/err")
+ok "the metrics have the windows too" grep -q "\"eval_windows\": $(echo "$late" | sed 's/.* in \([0-9]*\) of .*/\1/'), " "$dir/late.jsonl"
+gives 0 "$late (evaluated before)" train --resume --out "$dir/late"
+gives 0 "$late (evaluated before)" train --resume --out "$dir/late"
+gives 0 'evaluating 3 of ' train --resume --out "$dir/late" --eval-windows 3
 
 # Ctrl-C in an evaluation that would take minutes.
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat docs/*.md; done >"$dir/long"
@@ -64,7 +73,19 @@ interrupted eval "$dir/ended" --data "$dir/long" --batch-size 1 --threads 1
 ok "eval: Ctrl-C: exit code 130, found $?" [ $? = 130 ]
 ok "eval: what it has" grep -q '^loss [0-9.]*$' "$dir/out"
 ok "eval: how much that is of" grep -q '^tenon: interrupted after [0-9]* of [0-9]* windows, whose loss this is$' "$dir/err"
-gives 0 'in 6 windows of 16' eval "$dir/ended" --data "$dir/long" --eval-windows 6
+gives 0 ' windows of 16 tokens, ' eval "$dir/ended" --data "$dir/long" --eval-windows 6
+ok "eval: how many that is of" grep -q ' in 6 of [0-9]* windows of 16 tokens, ' "$dir/err"
+# As one object: whether it is of all, and whether that was asked for.
+field() { sed -n "s/.*\"$1\": \([^,}]*\).*/\1/p" "$dir/out"; }
+interrupted eval "$dir/ended" --data "$dir/long" --batch-size 1 --threads 1 --eval-windows 300000 --json
+ok "eval --json: Ctrl-C: exit code 130, found $?" [ $? = 130 ]
+ok "it was interrupted, found $(cat "$dir/out")" [ "$(field interrupted)" = true ]
+ok "windows of those planned: $(cat "$dir/out")" [ "$(field windows)" -lt "$(field windows_planned)" ]
+ok "and of all: $(cat "$dir/out")" [ "$(field windows_planned)" -lt "$(field windows_all)" ]
+ok "the text says it too" grep -q "^tenon: interrupted after $(field windows) of $(field windows_planned) windows" "$dir/err"
+"$tenon" eval "$dir/ended" --data "$dir/text" --eval-windows 6 --json >"$dir/out" 2>"$dir/err"
+ok "all that were asked for" [ "$(field windows) $(field windows_planned) $(field interrupted)" = "6 6 false" ]
+ok "which are not all, found $(field windows_all)" [ "$(field windows_all)" -gt 6 ]
 gives 2 '--eval-windows does not go with --batch' eval "$dir/ended" --batch x --eval-windows 6
 
 totals

@@ -181,6 +181,49 @@ else
 fi
 chmod 755 run/step-6
 
+# ---- links that lead nowhere, and pipes ----
+
+# linked FILE [HOW]: a model whose FILE is a link to nothing, then one to itself: it is never taken for a file that is
+# not there. HOW: what makes the model before.
+linked() {
+    for to in nowhere/x "$(basename "$1")"; do
+        rm -rf L
+        cp -r other/step-2 L
+        eval "$2"
+        ln -sfn "$to" "L/$1"
+        case $to in
+        nowhere/x) told="L/$1: expected a file, found a link to \"nowhere/x\", which is not there" ;;
+        *) told="L/$1: expected a file, found a link that leads back to itself, by \"$to\"" ;;
+        esac
+        for command in 'plan L --batch-size 1 --seq-len 8' 'eval L --data text' 'generate L --prompt a --tokens 1' \
+            'train L --data text --batch-size 1 --seq-len 8 --steps 1 --out o --overwrite'; do
+            # shellcheck disable=SC2086
+            gives 1 "$told" $command
+        done
+    done
+}
+for file in config.json model.safetensors tokenizer.json tokenizer.model generation_config.json state.json; do
+    linked $file
+done
+linked model.safetensors.index.json 'rm L/model.safetensors'
+linked latest 'mv L L0; mkdir L; rm -r L0'
+for to in nowhere link; do
+    ln -sfn $to link
+    for command in 'plan link --batch-size 1 --seq-len 8' 'eval M --batch link' 'eval M --data link' 'show link' \
+        'tokenize text --tokenizer link -o ids' 'tokenize link -o ids' 'detokenize link -o back' \
+        'generate M --prompt a --tokens 1 --tokenizer link' 'plan M/config.json --batch-size 1 --seq-len 8 --machine ./link'; do
+        # shellcheck disable=SC2086
+        gives 1 "link: expected a file, found a link" $command
+    done
+done
+mkfifo pipe
+gives 1 'pipe: not a regular file but a pipe; standard input may be one: `COMMAND | tenon ...` with - in its place' \
+    eval M --data pipe
+gives 1 'pipe: not a regular file but a pipe; standard input may be one' eval M --batch pipe
+# shellcheck disable=SC2002
+cat zero | "$tenon" eval M --data - --token-type u16 >out 2>err
+ok "as that says" [ $? = 0 ]
+
 # ---- next to no memory ----
 
 # From the least memory on in which the program starts: oneDNN, and CUDA's runtime before main, crash where they

@@ -27,6 +27,11 @@ words 40 >plain.txt
 gzip -c plain.txt >a.gz
 foreign a.gz 'gzip, compressed' 'gzip -dc a.gz >a.txt'
 made a.txt
+gzip -c plain.txt >b.TXT.gz
+foreign b.TXT.gz 'gzip, compressed' 'gzip -dc b.TXT.gz >b.TXT'
+made b.TXT
+gzip -c plain.txt >packed.txt
+foreign packed.txt 'gzip, compressed' 'gzip -dc packed.txt >packed.utf8.txt'
 printf '\050\265\057\375 and more of it' >a.zst
 foreign a.zst 'zstd, compressed' 'zstd -dc a.zst >a.txt'
 printf '\3757zXZ\0 and more of it' >a.xz
@@ -165,7 +170,20 @@ for words in 'epochs 3|--steps N' 'num_train_epochs 3|--steps N' 'learning-rate 
     # shellcheck disable=SC2086
     gives 2 "here it is ${words#*|}" train demo --${words%%|*}
 done
-gives 2 'unknown option "-i"; here it is --data PATH' train demo -i file
+for letter in i v b l n s x; do # another meaning in each tool
+    gives 2 "unknown option \"-$letter\": options have names, which tenon train --help lists" train demo -$letter file
+    ok "nothing else is claimed of it" not grep -q 'here it is' err
+done
+gives 2 'unknown option "-o"; here it is --out DIR' train demo -o run
+gives 2 'found "cuda"; here it is --backend cuda' train demo --device cuda
+gives 2 'found "gpu"; here it is --backend cuda' train demo --backend gpu
+gives 2 'found "fp16"; here it is bf16' train demo --dtype fp16
+gives 2 'found "linear_with_warmup"; here it is cosine, linear or constant' train demo --schedule linear_with_warmup
+gives 2 'unknown option "--weight_decay"; the nearest is "--weight-decay"' train demo --weight_decay 0.1
+gives 2 'unknown option "--weight_decay": --weight-decay is an option of train plan opt' eval demo --weight_decay 0.1
+gives 2 'unknown option "--seq_len"; the nearest is "--seq-len"' eval demo --seq_len 8
+gives 2 'unknown option "--threads": --threads is an option of train grad' ops --threads 2
+gives 2 'unknown option "--model"; here it is the first argument' train --model gpt2
 gives 2 'unknown option "--batch_size"; the nearest is "--batch-size"' train demo --batch_size 3
 gives 2 'here it is --tokens N' generate demo --max_new_tokens 5
 gives 2 'here it is --lr X, which plan does not take' plan demo --learning-rate 3

@@ -92,7 +92,8 @@ gives 2 'place: --effort is not for --check' place "$dir/wrong.csv" --check --ef
 gives 2 'expected 1 argument, found 0' place
 gives 2 'expected 1 argument, found 2' place a b
 gives 2 'the nearest is "--capacity"' place a --capasity 3
-gives 2 '--capacity: expected bytes such as 3GiB, found "lots"' place a --capacity lots
+gives 2 '--capacity: expected bytes such as 3GiB, at least 1, found "lots"' place a --capacity lots
+gives 2 '--capacity: expected bytes such as 3GiB, at least 1, found "0"' place "$dir/gap.csv" --capacity 0
 gives 2 '--effort: expected an integer from 0 to 1000000, found "-1"' place a --effort -1
 gives 1 "$dir/none.csv: cannot open" place "$dir/none.csv"
 gives 1 "$dir: cannot read: Is a directory" place "$dir"

@@ -6,7 +6,7 @@
 . tools/checks.sh
 . tools/launch.sh
 ref=tests/ref/gpt2-tiny
-steps=6 more= other=
+steps=6 more= other= tried=
 [ -z "$TN_LONG" ] || steps=20 more='dp=2 tp=2' other='dp=2,tp=2'
 
 # does ARGUMENTS...: tenon, with exit code 0; starts with $before.
@@ -331,6 +331,7 @@ for mpi in $mpis; do
     does eval $ref --batch "$dir/b8"
     # unlike TEXT ARGUMENTS...: those of the last of three ranks are other than $given.
     unlike() {
+        [ -z "$tried" ] || [ -n "$TN_LONG" ] || return 0
         before="timeout 60 mpirun.$mpi -n 2 $tenon $given : -n 1"
         refuses "$@"
     }
@@ -357,12 +358,15 @@ for mpi in $mpis; do
     # A rank that has no memory for the streams of bench, where the others wait to begin a step. A machine of small
     # caches may need less.
     given="bench step --model $ref --batch-size 4 --seq-len 16 --runs 1 --threads 1 --mesh fsdp=2"
-    # shellcheck disable=SC2086
-    timeout 60 "mpirun.$mpi" -n 1 "$tenon" $given : -n 1 sh -c "ulimit -v 600000; exec $tenon $given" \
-        >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "$mpi: bench: one rank without memory: exit code 0 or 1, found $got" [ $got -lt 2 ]
-    [ $got = 0 ] || ok "$mpi: bench: a rank without memory is named" grep -q 'rank 1: .*out of memory' "$dir/err"
+    if [ -z "$tried" ] || [ -n "$TN_LONG" ]; then
+        # shellcheck disable=SC2086
+        timeout 60 "mpirun.$mpi" -n 1 "$tenon" $given : -n 1 sh -c "ulimit -v 600000; exec $tenon $given" \
+            >"$dir/out" 2>"$dir/err"
+        got=$?
+        ok "$mpi: bench: one rank without memory: exit code 0 or 1, found $got" [ $got -lt 2 ]
+        [ $got = 0 ] || ok "$mpi: bench: a rank without memory is named" grep -q 'rank 1: .*out of memory' "$dir/err"
+    fi
+    tried=1 # one MPI tries what does not depend on it
     # What is the same is not refused for how it is written, nor what each may have its own of.
     given="eval $ref --batch $dir/b8 --mesh fsdp=3"
     before="mpirun.$mpi -n 2 $tenon $given : -n 1"

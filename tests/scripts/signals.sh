@@ -121,6 +121,24 @@ for mpi in $(mpis); do
 done
 [ ! -s "$dir/skipped" ] || sed 's/^note:/note: signals.sh:/' "$dir/skipped"
 
+# Before the first step of a run that goes on, which waits for somebody to read its metrics.
+begin --out "$dir/before"
+stops TERM 130 "to go on from"
+for signal in HUP INT TERM; do
+    # shellcheck disable=SC2086
+    "$tenon" $train --steps 1000000 --resume --out "$dir/before" --metrics "$dir/pipe" >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    for _ in $(seq 100); do
+        [ -s "$dir/err" ] && break
+        sleep 0.05
+    done
+    kill -$signal $pid
+    wait $pid 2>/dev/null
+    got=$?
+    ok "before the first step: $signal: expected exit code 130, found $got" [ $got = 130 ]
+    ok "it says so: $(cat "$dir/err")" grep -q '^tenon: interrupted before the first step: the same command begins again$' "$dir/err"
+done
+
 # Commands that save nothing: what a signal always does.
 for signal in HUP:129 TERM:143 USR1:138; do
     mkfifo "$dir/graph"

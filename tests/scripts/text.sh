@@ -117,6 +117,31 @@ ok "and its ids" cmp text.bin none.bin
 gives 0 "as they are in none2/tokens.bin" train --resume --out none2 --steps 5
 gives 0 "data: each byte is a token (the model has no tokenizer)" train demo $run --data text.txt --out demo1
 
+# ---- ids in a byte each ----
+
+config small 49
+cp "$source/tests/tokenizer/small.json" small/tokenizer.json
+seq 1 400 | sed 's/.*/word wo rd bcd/' >few.txt
+gives 0 " tokens, u16, of 49 ids; to train on them: --token-type u16" tokenize few.txt --tokenizer small -o few.u16
+gives 0 " tokens, byte, of 49 ids; to train on them: --token-type byte" \
+    tokenize few.txt --tokenizer small -o few.byte --token-type byte
+ok "a byte each" [ "$((2 * $(wc -c <few.byte)))" = "$(wc -c <few.u16)" ]
+gives 0 "" detokenize few.u16 --tokenizer small -o few.want
+gives 0 "" detokenize few.byte --tokenizer small --token-type byte -o few.again
+ok "and back" cmp few.want few.again
+"$tenon" detokenize - --tokenizer small --token-type byte <few.byte >few.again 2>err
+ok "from standard input" cmp few.want few.again
+for type in u16 byte; do
+    gives 0 "" train small/config.json $run --data few.$type --token-type $type --out few-$type
+    loss few-$type --data few.$type
+    echo "$loss" >few-$type/loss
+done
+ok "train: the same tokens" cmp few-u16/latest/model.safetensors few-byte/latest/model.safetensors
+ok "eval: the same tokens, as the model was trained" cmp few-u16/loss few-byte/loss
+gives 1 "does not fit 8 bits; use --token-type u16" tokenize text.txt --tokenizer M -o x.byte --token-type byte
+gives 0 "" tokenize few.txt -o few.bytes --token-type byte
+ok "the bytes of a text" cmp few.txt few.bytes
+
 # ---- a run that goes on ----
 
 rm -r d

@@ -290,10 +290,7 @@ bool trial_ranks(Trial *t)
         t->o.spmd_arg = t->seen;
         if (try_passes(g[j], t->names, &t->o))
             continue;
-        /* weights that are formed of several values before a loop: not gathered in its body yet */
-        bool formed = is_formed(t) && strstr(t->g->ctx->message, "must be dropped after");
-        if (t->g->ctx->code != TN_USAGE && !formed &&
-            !strstr(t->g->ctx->message, "without collectives"))
+        if (t->g->ctx->code != TN_USAGE && !strstr(t->g->ctx->message, "without collectives"))
             trial_fail(t, "rank %d: %s", j, t->g->ctx->message);
         else if (t->say)
             printf("refused: %s\n", t->g->ctx->message);

@@ -1,0 +1,118 @@
+/* Gives storages their addresses (src/place), and remembers placements: while a plan is made,
+ * buffers of equal lives and sizes are placed several times, as orders are scored, of the graph and
+ * of the one whose fused nodes are taken apart, and at last for the plan itself. */
+#include "plan.h"
+#include "../place/place.h"
+
+typedef struct Placement {
+    struct Placement *next;
+    PlaceBuf *buf;
+    int n, effort;
+    PlaceResult result;
+} Placement;
+
+struct Placements {
+    Arena *a;
+    Placement *first; /* the latest */
+};
+
+Placements *placements_new(Arena *a)
+{
+    Placements *x = NEW(a, Placements);
+    x->a = a;
+    return x;
+}
+
+static bool is_of(const Placement *x, const PlaceBuf *buf, int n)
+{
+    if (x->n != n)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (x->buf[i].start != buf[i].start || x->buf[i].end != buf[i].end ||
+            x->buf[i].nbytes != buf[i].nbytes)
+            return false;
+    return true;
+}
+
+/* The placement of these buffers, or NULL. */
+static Placement *find(const Placements *known, const PlaceBuf *buf, int n)
+{
+    Placement *x = known ? known->first : NULL;
+    while (x && !is_of(x, buf, n))
+        x = x->next;
+    return x;
+}
+
+static void copy_offsets(PlaceBuf *to, const PlaceBuf *from, int n)
+{
+    for (int i = 0; i < n; i++)
+        to[i].offset = from[i].offset;
+}
+
+static void remember(Placements *known, const PlaceBuf *buf, int n, int effort, PlaceResult r)
+{
+    Placement *x = NEW(known->a, Placement);
+    *x = (Placement){known->first, NEWN(known->a, PlaceBuf, n), n, effort, r};
+    for (int i = 0; i < n; i++)
+        x->buf[i] = buf[i];
+    known->first = x;
+}
+
+/* Fills buf[].offset. Where greedy orders alone were tried before, only the search is left. */
+static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Placements *known)
+{
+    const Placement *x = find(known, buf, n);
+    PlaceResult r;
+    if (x)
+        copy_offsets(buf, x->buf, n);
+    if (x && (x->effort >= effort || x->result.peak == x->result.bound))
+        return x->result;
+    if (x && !x->effort)
+        r = place_on(tmp, buf, n, 0, effort);
+    else
+        r = place(tmp, buf, n, 0, effort);
+    if (known)
+        remember(known, buf, n, effort, r);
+    return r;
+}
+
+/* A library may leave the end of its workspace unwritten. If only workspaces reach the top, the
+ * placement is turned upside down, which is as good, so that the byte at the peak is written. */
+static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const Plan *p,
+                                     int64_t top)
+{
+    for (int i = 0; i < n; i++)
+        if (buf[i].offset + buf[i].nbytes == top && p->storage[of[i]].category != CAT_WORK)
+            return;
+    for (int i = 0; i < n; i++)
+        buf[i].offset = top - buf[i].offset - buf[i].nbytes;
+}
+
+/* Places what is not kept, from `at` on. */
+static void place_space(Plan *p, Space space, int64_t at, int effort, Placements *known, Arena *tmp)
+{
+    PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
+    int *of = NEWN(tmp, int, p->nstorage), n = 0;
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        if (s->space != space || s->persistent || s->end <= s->start)
+            continue;
+        buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
+        of[n++] = i;
+    }
+    PlaceResult r = place_known(tmp, buf, n, effort, known);
+    turn_if_only_work_on_top(buf, of, n, p, r.peak);
+    for (int i = 0; i < n; i++)
+        p->storage[of[i]].offset = at + buf[i].offset;
+    p->space[space].peak = at + r.peak;
+}
+
+void plan_place(Plan *p, int effort, Placements *known)
+{
+    Arena *tmp = arena_tmp(p->g->a);
+    for (int s = 0; s < device_nspace(p->device); s++) {
+        int64_t at = s == SPACE_MAIN ? p->persistent_nbytes : 0;
+        place_space(p, (Space)s, at, effort, known, tmp);
+        arena_reset(tmp);
+    }
+}
