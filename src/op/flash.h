@@ -1,12 +1,21 @@
-/* Flash attention and its backward: their attributes, problem sizes and operands, for the kernels
- * of the processor (flash_tile.h) and those on CUDA (flash.cuh). */
+/* Flash attention and its backward: attributes, sizes, masks and operands (flash.c), which their
+ * rules and references share with the kernels of the processor (attention) and those of CUDA. */
 #ifndef TENON_FLASH_H
 #define TENON_FLASH_H
 
 #include "op.h"
 
+/* The processor's kernels (attention). */
+extern const Kernel flash_kernels[], flash_backward_kernels[];
+
 enum { FLASH_CAUSAL, FLASH_SCALE };
 extern const AttrField flash_attrs[];
+
+/* Operands and results of the backward. */
+enum { DO, Q, K, V, O, LSE, MASK };
+enum { DQ, DK, DV };
+
+/* ---- sizes ---- */
 
 /* Sizes of q[batch, queries, heads, size] and k, v[batch, keys, heads / group, size]. Query t sees
  * keys up to t + offset; all of them where not causal. */
@@ -25,19 +34,54 @@ Flash flash_check(const Graph *g, const Node *n, int first);
 Flash flash_of(const Node *n, int first);
 double flash_pairs(const Flash *f);                /* query and key see each other, all heads */
 int64_t flash_seen(const Flash *f, int64_t query); /* keys that a query sees */
-/* Operand `at` as a mask: floats (q's dtype or f32) that are added to the scores, [B, H, T, S] or 1
- * in place of any of them; q is operand `first`. */
-void flash_check_mask(const Graph *g, const Node *n, int first, int at);
-bool flash_has_mask(const Node *n, int at);
-/* Operand `at` where it is a mask, else NULL. */
-const Tensor *flash_mask(const Call *c, int at);
-double flash_mask_at(const Tensor *mask, int64_t b, int64_t h, int64_t query, int64_t key);
 /* Sets the offset where operand 3 of the forward has it. Returns 0, or a failed run. */
 int flash_place(Call *c, Flash *f);
 Type flash_lse_type(const Graph *g, const Node *n, int first);
 
-/* Operands and results of the backward. */
-enum { DO, Q, K, V, O, LSE, MASK };
-enum { DQ, DK, DV };
+/* ---- masks ---- */
+
+/* Checks that operand `at` is a mask: floats (q's dtype or f32) that are added to the scores,
+ * [B, H, T, S] or 1 in place of any of them; q is operand `first`. */
+void flash_check_mask(const Graph *g, const Node *n, int first, int at);
+bool flash_has_mask(const Node *n, int at);
+/* Operand `at` where it is a mask, else NULL. */
+const Tensor *flash_mask(const Call *c, int at);
+/* The strides of a mask, 0 where it is broadcast. */
+void flash_mask_strides(const Tensor *mask, int64_t stride[4]);
+
+/* ---- factors ---- */
+
+/* The factors of q[batch, query, head member, size] and k, v[batch, key, head, size]: heads of a
+ * group are its members. */
+typedef struct FlashFactors {
+    int batch, query, key, head, member, size;
+} FlashFactors;
+
+/* Queries and keys that a causal mask ties to their places stay whole, whatever their kind. */
+FlashFactors flash_factors(Factors *f, const Flash *s, FactorKind query, FactorKind key,
+                           FactorKind member);
+void flash_query_axes(Axes *x, const FlashFactors *f); /* q, o and their gradients */
+void flash_key_axes(Axes *x, const FlashFactors *f);   /* k, v and their gradients */
+void flash_lse_axes(Axes *x, const FlashFactors *f);
+void flash_mask_axes(Axes *x, const Type *mask, const FlashFactors *f);
+
+/* ---- for references ---- */
+
+enum { FLASH_PART = 2048 }; /* elements of a head that are summed at once */
+
+/* The offset of row [b, i, h]. */
+INLINE int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h)
+{
+    return b * t->stride[0] + i * t->stride[1] + h * t->stride[2];
+}
+
+/* The product of `size` elements of two rows. */
+double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size);
+/* The scaled score of query t of head h and key j, with the mask where there is one. */
+double flash_score(const Flash *f, const Tensor *q, const Tensor *k, const Tensor *mask, int64_t b,
+                   int64_t t, int64_t h, int64_t j);
+/* sum[d] += w x[at + d] */
+void flash_add_row(double *sum, double w, const Tensor *x, int64_t at, int64_t n);
+void flash_set_row(const Tensor *y, int64_t at, const double *sum, int64_t n);
 
 #endif

@@ -3,9 +3,11 @@
  *
  *   dv = p^T do,   dp = do v^T,   ds = p (dp - delta) scale,   dq = ds k,   dk = ds^T q
  *
- * A mask, operand 6, is added to the scores as in the forward. Kernels are in flash_backward.c; ref
- * sums each element of a gradient in double. */
-#include "../attention/flash_tile.h"
+ * A mask, operand 6, is added to the scores as in the forward. ref sums each element of a gradient
+ * in double. */
+#include "flash.h"
+
+#include <math.h>
 
 /* ---- rules ---- */
 
@@ -36,118 +38,89 @@ static Cost cost(const Node *n)
 static void factors(const Node *n, Factors *f)
 {
     Flash s = flash_of(n, Q);
-    int batch = factor_new(f, FACTOR_PARALLEL, s.batch);
-    int query = factor_new(f, s.causal ? FACTOR_REPLICATE : FACTOR_SUM, s.queries);
-    int key = factor_new(f, s.causal ? FACTOR_REPLICATE : FACTOR_SUM, s.keys);
-    int head = factor_new(f, FACTOR_PARALLEL, s.heads / s.group);
-    int member = factor_new(f, FACTOR_SUM, s.group);
-    int size = factor_new(f, FACTOR_REPLICATE, s.size);
+    FlashFactors x = flash_factors(f, &s, FACTOR_SUM, FACTOR_SUM, FACTOR_SUM);
     Axes *like_q[] = {&f->in[DO], &f->in[Q], &f->in[O], &f->out[DQ]};
     Axes *like_k[] = {&f->in[K], &f->in[V], &f->out[DK], &f->out[DV]};
     for (int i = 0; i < 4; i++) {
-        flash_axes(like_q[i], batch, query, head, member, size);
-        flash_axes(like_k[i], batch, key, head, NO_FACTOR, size);
+        flash_query_axes(like_q[i], &x);
+        flash_key_axes(like_k[i], &x);
     }
-    flash_lse_axes(&f->in[LSE], batch, head, member, query);
+    flash_lse_axes(&f->in[LSE], &x);
     if (n->nin > MASK)
-        flash_mask_axes(&f->in[MASK], &n->in[MASK]->type, batch, head, member, query, key);
+        flash_mask_axes(&f->in[MASK], &n->in[MASK]->type, &x);
 }
 
 /* ---- ref: each row of a gradient from all pairs it takes part in ---- */
 
-enum { PART = 2048 }; /* of larger heads probabilities are computed for each part */
-
-typedef struct Ref {
+typedef struct FlashGradRef {
     Flash f;
     const Tensor *in, *out, *mask;
-} Ref;
+} FlashGradRef;
 
 /* p and ds of query t of head h and key j. */
-static void pair(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j, double *p, double *ds)
+static void pair(const FlashGradRef *r, int64_t b, int64_t t, int64_t h, int64_t j, double *p,
+                 double *ds)
 {
     const Tensor *x = r->in, *lse = &x[LSE];
-    int64_t size = r->f.size, shared = h / r->f.group;
-    int64_t query = flash_at(&x[Q], b, t, h), key = flash_at(&x[K], b, j, shared);
-    int64_t grad = flash_at(&x[DO], b, t, h);
-    double s = r->f.scale * flash_dot(&x[Q], query, &x[K], key, size) +
-               (r->mask ? flash_mask_at(r->mask, b, h, t, j) : 0);
-    double dp = flash_dot(&x[DO], grad, &x[V], flash_at(&x[V], b, j, shared), size);
+    int64_t size = r->f.size, grad = flash_at(&x[DO], b, t, h);
+    double s = flash_score(&r->f, &x[Q], &x[K], r->mask, b, t, h, j);
+    double dp = flash_dot(&x[DO], grad, &x[V], flash_at(&x[V], b, j, h / r->f.group), size);
     double delta = flash_dot(&x[DO], grad, &x[O], flash_at(&x[O], b, t, h), size);
-    *p = exp(s - tensor_get(lse, b * lse->stride[0] + h * lse->stride[1] + t * lse->stride[2]));
+    *p = exp(s - tensor_get(lse, tensor_index(lse, (int64_t[]){b, h, t})));
     *ds = *p * (dp - delta) * r->f.scale;
 }
 
-static void clear(double *sum, int64_t n)
+static void ref_query(const FlashGradRef *r, int64_t b, int64_t t, int64_t h, int64_t d0, int64_t n)
 {
-    for (int64_t d = 0; d < n; d++)
-        sum[d] = 0;
-}
-
-/* sum[d] += w x[at + d] */
-static void add_row(double *sum, double w, const Tensor *x, int64_t at, int64_t n)
-{
-    for (int64_t d = 0; d < n; d++)
-        sum[d] += w * tensor_get(x, at + d * x->stride[3]);
-}
-
-static void put_row(const Tensor *y, int64_t at, const double *sum, int64_t n)
-{
-    for (int64_t d = 0; d < n; d++)
-        tensor_set(y, at + d * y->stride[3], sum[d]);
-}
-
-static void ref_query(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t d0, int64_t n)
-{
-    double dq[PART], p, ds;
+    double dq[FLASH_PART] = {0}, p, ds;
     const Tensor *k = &r->in[K], *y = &r->out[DQ];
-    clear(dq, n);
     for (int64_t j = 0; j < flash_seen(&r->f, t); j++) {
         pair(r, b, t, h, j, &p, &ds);
-        add_row(dq, ds, k, flash_at(k, b, j, h / r->f.group) + d0 * k->stride[3], n);
+        flash_add_row(dq, ds, k, flash_at(k, b, j, h / r->f.group) + d0 * k->stride[3], n);
     }
-    put_row(y, flash_at(y, b, t, h) + d0 * y->stride[3], dq, n);
+    flash_set_row(y, flash_at(y, b, t, h) + d0 * y->stride[3], dq, n);
 }
 
-static void ref_key(const Ref *r, int64_t b, int64_t j, int64_t shared, int64_t d0, int64_t n)
+static void ref_key(const FlashGradRef *r, int64_t b, int64_t j, int64_t shared, int64_t d0,
+                    int64_t n)
 {
-    double dk[PART], dv[PART], p, ds;
+    double dk[FLASH_PART] = {0}, dv[FLASH_PART] = {0}, p, ds;
     const Tensor *q = &r->in[Q], *g = &r->in[DO], *y = r->out;
-    clear(dk, n);
-    clear(dv, n);
     for (int64_t h = shared * r->f.group; h < (shared + 1) * r->f.group; h++)
         for (int64_t t = 0; t < r->f.queries; t++) {
             if (j >= flash_seen(&r->f, t))
                 continue;
             pair(r, b, t, h, j, &p, &ds);
-            add_row(dk, ds, q, flash_at(q, b, t, h) + d0 * q->stride[3], n);
-            add_row(dv, p, g, flash_at(g, b, t, h) + d0 * g->stride[3], n);
+            flash_add_row(dk, ds, q, flash_at(q, b, t, h) + d0 * q->stride[3], n);
+            flash_add_row(dv, p, g, flash_at(g, b, t, h) + d0 * g->stride[3], n);
         }
-    put_row(&y[DK], flash_at(&y[DK], b, j, shared) + d0 * y[DK].stride[3], dk, n);
-    put_row(&y[DV], flash_at(&y[DV], b, j, shared) + d0 * y[DV].stride[3], dv, n);
+    flash_set_row(&y[DK], flash_at(&y[DK], b, j, shared) + d0 * y[DK].stride[3], dk, n);
+    flash_set_row(&y[DV], flash_at(&y[DV], b, j, shared) + d0 * y[DV].stride[3], dv, n);
 }
 
 static void ref_queries(void *arg, int64_t lo, int64_t hi)
 {
-    const Ref *r = arg;
+    const FlashGradRef *r = arg;
     int64_t heads = r->f.heads, rows = r->f.queries;
     for (int64_t i = lo; i < hi; i++)
-        for (int64_t d = 0; d < r->f.size; d += PART)
+        for (int64_t d = 0; d < r->f.size; d += FLASH_PART)
             ref_query(r, i / heads / rows, i / heads % rows, i % heads, d,
-                      MIN(PART, r->f.size - d));
+                      MIN(FLASH_PART, r->f.size - d));
 }
 
 static void ref_keys(void *arg, int64_t lo, int64_t hi)
 {
-    const Ref *r = arg;
+    const FlashGradRef *r = arg;
     int64_t heads = r->f.heads / r->f.group, rows = r->f.keys;
     for (int64_t i = lo; i < hi; i++)
-        for (int64_t d = 0; d < r->f.size; d += PART)
-            ref_key(r, i / heads / rows, i / heads % rows, i % heads, d, MIN(PART, r->f.size - d));
+        for (int64_t d = 0; d < r->f.size; d += FLASH_PART)
+            ref_key(r, i / heads / rows, i / heads % rows, i % heads, d,
+                    MIN(FLASH_PART, r->f.size - d));
 }
 
 static int ref(Call *c)
 {
-    Ref r = {flash_of(c->node, Q), c->in, c->out, flash_mask(c, MASK)};
+    FlashGradRef r = {flash_of(c->node, Q), c->in, c->out, flash_mask(c, MASK)};
     par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_queries, &r);
     par_for(r.f.batch * r.f.keys * r.f.heads / r.f.group, 1, ref_keys, &r);
     return 0;

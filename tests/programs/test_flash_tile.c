@@ -2,7 +2,7 @@
  * those of panels of bf16, against plain loops in double: every remainder of rows and columns,
  * every way to join the result, and nothing written beside it. The exponential functions of tiles.
  */
-#include "../../src/attention/flash_panel.h"
+#include "../../src/attention/attention.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* AMX in software, so that its kernels are tested everywhere: in programs linked with
  * --wrap=amx_has there is AMX. A processor without it raises SIGILL, whose handler decodes the
- * instruction and runs it on tiles of the thread's own. Only what flash_amx.c is made of:
+ * instruction and runs it on tiles of the thread's own. Only what amx.c is made of:
  * LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED and TDPBF16PS, after Intel's Software
  * Developer's Manual, volume 2. What is not allowed ends the program. */
 #define _GNU_SOURCE

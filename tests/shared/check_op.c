@@ -10,7 +10,7 @@
 #include "check.h"
 
 #include "interp.h"
-#include "../../src/attention/flash_panel.h"
+#include "../../src/attention/attention.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,12 +1,11 @@
-/* flash_attention of one query a head, as text is generated: nothing to reuse but the keys and
- * values themselves, which the heads of a group share, so it runs as fast as they are read. A task
- * is a group of heads: scores of all its keys, their softmax, then the sum of the values.
+/* The variants "query_f32" and "query_bf16": one query a head, as text is generated: nothing to
+ * reuse but the keys and values themselves, which the heads of a group share, so it runs as fast as
+ * they are read. A task is a group of heads: scores of all its keys, their softmax, then the sum of
+ * the values.
  *
  * Numerics: f32, to which bf16 is converted as it is read; a score's products in LANES partial
  * sums, values in the order of the keys four at a time, whatever the threads. */
-#include "flash_tile.h"
-#include "../op/rows.h"
-#include "../op/vmath.h"
+#include "attention.h"
 
 #include <math.h>
 
@@ -16,48 +15,34 @@ typedef struct QueryState {
     int64_t nfloat; /* workspace of a slot: the scores of a group, a row of o */
 } QueryState;
 
-static bool accepts(const Call *c, DType d)
-{
-    return c->in[0].dim[1] == 1 && c->in[0].dtype == d && flash_accepts(c, 3) && !flash_mask(c, 3);
-}
-
-bool flash_query_accepts_f32(const Call *c)
-{
-    return accepts(c, F32);
-}
-
-bool flash_query_accepts_bf16(const Call *c)
-{
-    return accepts(c, BF16);
-}
-
 static QueryState state_of(const Call *c)
 {
     QueryState s = {.f = flash_of(c->node, 0)};
     s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads / s.f.group));
-    s.nfloat = round_lanes(s.f.group * s.f.keys + s.f.size);
+    s.nfloat = round_up(s.f.group * s.f.keys + s.f.size, TILE_LANES);
     return s;
 }
 
-int64_t flash_query_workspace(Ctx *ctx, const Call *c)
-{
-    (void)ctx;
-    QueryState s = state_of(c);
-    return s.nslot * s.nfloat * (int64_t)sizeof(float);
-}
-
-void flash_query_prepare(Call *c, Arena *a)
-{
-    QueryState *s = c->state = NEW(a, QueryState);
-    *s = state_of(c);
-}
-
-INLINE float dot(const void *x, const void *y, int64_t n, DType d)
-{
-    float sum[LANES] = {0};
-    EACH_LANE(n, i, lane, sum[lane] += v_load(x, i, d) * v_load(y, i, d));
-    return lanes_sum(sum);
-}
+#define X(prefix, type)                                                                       \
+    bool prefix##_accepts(const Call *c)                                                      \
+    {                                                                                         \
+        return c->in[0].dim[1] == 1 && c->in[0].dtype == (type) && flash_accepts(c, false) && \
+               !flash_mask(c, 3);                                                             \
+    }                                                                                         \
+    int64_t prefix##_workspace(Ctx *ctx, const Call *c)                                       \
+    {                                                                                         \
+        (void)ctx;                                                                            \
+        QueryState s = state_of(c);                                                           \
+        return s.nslot * s.nfloat * (int64_t)sizeof(float);                                   \
+    }                                                                                         \
+    void prefix##_prepare(Call *c, Arena *a)                                                  \
+    {                                                                                         \
+        QueryState *s = c->state = NEW(a, QueryState);                                        \
+        *s = state_of(c);                                                                     \
+    }
+X(query_f32, F32)
+X(query_bf16, BF16)
+#undef X
 
 /* s[j] = scale q k[j] for n keys, `step` bytes apart; returns the greatest. */
 INLINE float scores(float *s, const char *q, const char *k, int64_t step, int64_t n, int64_t size,
@@ -65,7 +50,7 @@ INLINE float scores(float *s, const char *q, const char *k, int64_t step, int64_
 {
     float top = -INFINITY;
     for (int64_t j = 0; j < n; j++) {
-        s[j] = scale * dot(q, k + j * step, size, d);
+        s[j] = scale * row_dot(q, k + j * step, size, d);
         top = MAX(top, s[j]);
     }
     return top;
@@ -167,7 +152,7 @@ static void slots(void *arg, int64_t lo, int64_t hi)
             group(c, &s->f, (float *)(void *)c->work + slot * s->nfloat, i / heads, i % heads);
 }
 
-int flash_query_run(Call *c)
+int query_run(Call *c)
 {
     QueryState *s = c->state;
     if (flash_place(c, &s->f))

@@ -1,8 +1,10 @@
-/* Tiles of AMX: each instruction multiplies 16 rows of 32 numbers by 32 rows of 16 and adds to 16 x
- * 16 sums, in 16 cycles. A block of 2 x 2 tiles of c loads four tiles for four of them, which is as
- * fast as the first cache gives them; so panels of b, which all rows of a meet, should lie there.
+/* Products of panels by tiles of AMX. A tile is 16 rows of 64 bytes: of a 32 numbers of each of 16
+ * rows, of b as many pairs of rows, 16 columns each, of c 16 sums in f32. Each instruction
+ * multiplies 16 rows of 32 numbers by 32 rows of 16 and adds to 16 x 16 sums, in 16 cycles. A block
+ * of 2 x 2 tiles of c loads four tiles for four of them, which is as fast as the first cache gives
+ * them; so panels of b, which all rows of a meet, should lie there.
  */
-#include "flash_amx.h"
+#include "attention.h"
 
 bool amx_has(void)
 {
@@ -14,15 +16,15 @@ bool amx_has(void)
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
 
 /* Palette 1: 8 tiles of 16 rows of 64 bytes. */
-typedef struct Config {
+typedef struct AmxConfig {
     uint8_t palette, start, unused[14];
     uint16_t bytes[16];
     uint8_t rows[16];
-} Config;
+} AmxConfig;
 
 TARGET void amx_begin(void)
 {
-    Config config = {.palette = 1};
+    AmxConfig config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         config.bytes[i] = 64;
         config.rows[i] = 16;

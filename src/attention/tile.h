@@ -1,4 +1,4 @@
-/* The register-blocked product of tiles for one width of vectors, included by flash_tile.c once for
+/* The register-blocked product of tiles for one width of vectors, included by tiles.c once for
  * each: LANES floats in a vector, blocks of ROWS rows and COLUMNS vectors whose sums fill the
  * registers, NAME(x) the names made here, TARGET the instruction set.
  *

@@ -1,0 +1,520 @@
+/* The frame of "blocks", "panels" and "amx": attention by products of whole blocks of queries and
+ * keys, each run by one thread, forward and backward. It cuts a call into tasks, copies operands,
+ * walks blocks and keys, and writes results; a variant multiplies (blocks.c, panels.c).
+ *
+ * A task is a key head, or a part of its blocks of queries. The heads of a group stand in a block
+ * side by side: row t group + g is query t of the group's head g, so that keys are read once for
+ * all of them. Operands are copied densely, keys with zeros behind, so that a few shapes of the
+ * library serve all blocks: products of a block and 1, 2, ... units of keys. Panels have any number
+ * of rows: on the diagonal of causal attention they take a strip of keys at a time, and leave out
+ * the queries before the first that sees one of it.
+ *
+ * Rows of a block are a share of the queries: larger ones cost less for each product, smaller ones
+ * waste less where attention is causal.
+ *
+ * Backward: a task walks its blocks of queries one after the other and adds to sums of dk and dv of
+ * its own, in f32 in the workspace; those of a key head's tasks are added in order. How many tasks
+ * a key head has follows from the sizes alone. */
+#include "attention.h"
+
+typedef struct BlockState {
+    Blocks s;
+    OneRun **run;       /* product i of u units of slot s is at [(s nproduct + i) steps + u - 1] */
+    int *status;        /* of each slot */
+    int64_t sums, nsum; /* where sums of dk and dv begin in the workspace; floats of one of them */
+} BlockState;
+
+/* ---- sizes ---- */
+
+static int64_t block_width(const Blocks *s) /* bytes of an element */
+{
+    return dtype_size(s->dtype);
+}
+
+/* Queries of block i, the last perhaps shorter. */
+static int64_t block_queries(const Blocks *s, int64_t i)
+{
+    return MIN(s->queries, s->f.queries - i * s->queries);
+}
+
+/* The keys that block i sees. */
+static int64_t block_seen(const Blocks *s, int64_t i)
+{
+    return flash_seen(&s->f, i * s->queries + block_queries(s, i) - 1);
+}
+
+int64_t block_unseen(const Blocks *s, int64_t i, int64_t key)
+{
+    int64_t queries = key - s->f.offset - i * s->queries; /* before the one that sees it */
+    return s->f.causal ? MAX(0, MIN(queries * s->f.group, s->rows)) : 0;
+}
+
+/* How many keys, from `key` on, block i takes at once. */
+static int64_t block_keys(const Blocks *s, int64_t i, int64_t key)
+{
+    int64_t all = round_up(flash_seen(&s->f, i * s->queries), s->strip);
+    int64_t most = key < all ? MIN(s->steps * s->unit, all - key) : s->strip;
+    return MIN(most, block_seen(s, i) - key);
+}
+
+/* All, where the position among the keys is known only when it runs. */
+static unsigned units_used(const Call *c, const Blocks *s)
+{
+    unsigned used = 1u << (s->steps - 1);
+    if (!s->by->backward && c->nin > 3 && !flash_mask(c, 3))
+        return 2 * used - 1;
+    int64_t most = s->steps * s->unit;
+    for (int64_t i = 0; i < s->count; i++)
+        if (block_seen(s, i) % most)
+            used |= 1u << (block_units(s, block_seen(s, i) % most) - 1);
+    return used;
+}
+
+static Blocks blocks_of(const Call *c, const BlockVariant *by)
+{
+    enum { LEAST_ROWS = 64 };
+    _Static_assert(LANES % PANEL == 0, "rows of a block are whole panels");
+    Blocks s = {.f = flash_of(c->node, by->backward ? Q : 0), .dtype = c->in[0].dtype, .by = by};
+    const Flash *f = &s.f;
+    s.size = by->describe ? f->size : round_up(f->size, PANEL);
+    int64_t rows = MIN(MAX(f->queries * f->group / by->cut.share, LEAST_ROWS), by->cut.most_rows);
+    s.queries = MIN(MAX(rows / f->group, 1), f->queries);
+    s.count = (f->queries + s.queries - 1) / s.queries;
+    s.queries = (f->queries + s.count - 1) / s.count;
+    s.rows = round_up(s.queries * f->group, LANES);
+    s.unit = MIN(by->cut.unit, round_up(f->keys, LANES));
+    s.padded = round_up(f->keys, s.unit);
+    s.steps = MIN(by->cut.keys, s.padded) / s.unit;
+    s.strip = by->cut.strip ? by->cut.strip : s.steps * s.unit;
+    s.used = units_used(c, &s);
+    int64_t heads = f->batch * (f->heads / f->group);
+    s.parts = flash_parts(heads, s.count);
+    s.ntask = heads * s.parts;
+    s.nslot = MAX(1, MIN(par_threads(), s.ntask));
+    return s;
+}
+
+static BlockWork work_of(const Blocks *s, char *work, int64_t *nbytes)
+{
+    int64_t keys = s->steps * s->unit, size = s->size, width = block_width(s);
+    bool backward = s->by->backward, panels = !s->by->describe, narrow = s->dtype != F32;
+    BlockWork w = {0};
+    *nbytes = 0;
+    w.q = take_bytes(work, nbytes, s->rows * size * width);
+    w.k = take_bytes(work, nbytes, s->padded * size * width);
+    w.v = take_bytes(work, nbytes, (panels && !backward ? s->unit : s->padded) * size * width);
+    w.s = take_floats(work, nbytes, s->rows * keys);
+    w.p = narrow ? take_bytes(work, nbytes, s->rows * keys * width) : (char *)w.s;
+    w.y = take_floats(work, nbytes, s->rows * size);
+    if (backward) {
+        w.grad = take_bytes(work, nbytes, s->rows * size * width);
+        w.dp = take_floats(work, nbytes, s->rows * keys);
+        w.ds = narrow ? take_bytes(work, nbytes, s->rows * keys * width) : (char *)w.dp;
+        w.delta = take_floats(work, nbytes, s->rows);
+    } else {
+        w.top = take_floats(work, nbytes, s->rows);
+        w.sum = take_floats(work, nbytes, s->rows);
+    }
+    w.lse = backward || panels ? take_floats(work, nbytes, s->rows) : w.top;
+    w.own = take_bytes(work, nbytes, s->nown);
+    return w;
+}
+
+/* The most that any of the library's products takes. */
+static int64_t scratch(Ctx *ctx, const Node *n, const Blocks *s)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < s->by->nproduct * s->steps; i++) {
+        if (!(s->used >> i % s->steps & 1))
+            continue;
+        OneProduct p = s->by->describe(s, (int)(i / s->steps), (i % s->steps + 1) * s->unit);
+        OneRoom room = onednn_room(ctx, n, &p);
+        most = MAX(most, room.scratch);
+    }
+    return most;
+}
+
+static Blocks sizes(Ctx *ctx, const Call *c, const BlockVariant *by)
+{
+    Blocks s = blocks_of(c, by);
+    s.nown = by->own ? by->own(&s) : scratch(ctx, c->node, &s);
+    work_of(&s, NULL, &s.nbytes);
+    return s;
+}
+
+/* Pairs of sums: of each task, or of each slot where a key head has one task. */
+static int64_t nsums(const Blocks *s)
+{
+    return s->parts == 1 ? s->nslot : s->ntask;
+}
+
+/* ---- what a Kernel asks ---- */
+
+bool block_accepts(const Call *c, const BlockVariant *by)
+{
+    const Tensor *q = &c->in[by->backward ? Q : 0];
+    return flash_accepts(c, by->backward) && tensor_nelem(q) && q->dim[3] <= ONE_MOST_LEADING;
+}
+
+int64_t block_workspace(Ctx *ctx, const Call *c, const BlockVariant *by)
+{
+    Blocks s = sizes(ctx, c, by);
+    int64_t sums = by->backward ? 2 * nsums(&s) * s.padded * s.size * (int64_t)sizeof(float) : 0;
+    return s.nslot * s.nbytes + sums;
+}
+
+int64_t block_handles(const Call *c, const BlockVariant *by)
+{
+    enum { MADE = 6 << 10 }; /* nothing is packed */
+    Blocks s = blocks_of(c, by);
+    int64_t each = MADE + (s.nslot - 1) * onednn_keeps().each_twin;
+    return by->nproduct * __builtin_popcount(s.used) * each;
+}
+
+/* The library's products for each slot. */
+static OneRun **products(Arena *a, const Node *n, const Blocks *s)
+{
+    int64_t count = s->by->nproduct, each = count * s->steps;
+    OneRun **run = NEWN(a, OneRun *, s->nslot * each);
+    for (int64_t i = 0; i < s->nslot * each; i++) {
+        if (!(s->used >> i % s->steps & 1))
+            continue;
+        OneProduct p =
+            s->by->describe(s, (int)(i / s->steps % count), (i % s->steps + 1) * s->unit);
+        run[i] = i < each ? onednn_make(a, n, &p) : onednn_twin(a, n, run[i - each]);
+    }
+    return run;
+}
+
+void block_prepare(Call *c, Arena *a, const BlockVariant *by)
+{
+    BlockState *x = c->state = NEW(a, BlockState);
+    x->s = sizes(arena_ctx(a), c, by);
+    x->sums = x->s.nslot * x->s.nbytes;
+    x->nsum = x->s.padded * x->s.size;
+    x->run = products(a, c->node, &x->s);
+    x->status = NEWN(a, int, x->s.nslot);
+}
+
+/* ---- copies of operands ---- */
+
+/* Fetches the row of a head that is read or written AHEAD rows later: rows of a head are further
+ * apart than the processor looks by itself. */
+enum { AHEAD = 8 };
+static void fetch(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_t h)
+{
+    int64_t width = block_width(s);
+    const char *row = t->data + flash_at(t, b, i, h) * width;
+    for (int64_t at = 0; at < t->dim[3] * width; at += 64)
+        __builtin_prefetch(row + at);
+}
+
+/* A row, and zeros behind it. */
+static void load_row(const Blocks *s, const Tensor *t, int64_t at, char *to)
+{
+    int64_t width = block_width(s), nbytes = s->f.size * width;
+    memcpy(to, t->data + at * width, (size_t)nbytes);
+    if (s->size > s->f.size)
+        memset(to + nbytes, 0, (size_t)(s->size * width - nbytes));
+}
+
+void block_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
+                     int64_t u, char *to)
+{
+    int64_t nbytes = s->size * block_width(s), lo = u * s->unit;
+    int64_t hi = MIN(n, lo + s->unit);
+    for (int64_t j = lo; j < hi; j++) {
+        if (j + AHEAD < n)
+            fetch(s, t, b, j + AHEAD, head);
+        load_row(s, t, flash_at(t, b, j, head), to + (j - lo) * nbytes);
+    }
+    memset(to + (hi - lo) * nbytes, 0, (size_t)((lo + s->unit - hi) * nbytes));
+}
+
+/* The first n keys, to whole units. */
+static void load_keys(const BlockJob *j, const Tensor *t, int64_t n, char *to)
+{
+    const Blocks *s = j->s;
+    for (int64_t u = 0; u < block_units(s, n); u++)
+        block_load_unit(s, t, j->b, j->head, n, u, to + u * s->unit * s->size * block_width(s));
+}
+
+/* The query and the head of a block's row. */
+static int64_t query_of(const BlockJob *j, int64_t row)
+{
+    return j->query + row / j->s->f.group;
+}
+
+static int64_t head_of(const BlockJob *j, int64_t row)
+{
+    return j->head * j->s->f.group + row % j->s->f.group;
+}
+
+/* The block's rows of q or do, and zeros behind. */
+static void load_rows(const BlockJob *j, const Tensor *t, char *to)
+{
+    const Blocks *s = j->s;
+    int64_t nbytes = s->size * block_width(s);
+    for (int64_t r = 0; r < j->n; r++)
+        load_row(s, t, flash_at(t, j->b, query_of(j, r), head_of(j, r)), to + r * nbytes);
+    memset(to + j->n * nbytes, 0, (size_t)((s->rows - j->n) * nbytes));
+}
+
+/* The way back of one row, rounded. */
+static void put_row(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_t h,
+                    const float *row)
+{
+    if (i + AHEAD < t->dim[1])
+        fetch(s, t, b, i + AHEAD, h);
+    if (s->dtype == F32)
+        memcpy(flash_row(t, b, i, h), row, sizeof *row * (size_t)s->f.size);
+    else
+        flash_store(t, b, i, h, 1, row, s->f.size);
+}
+
+/* ---- rows of a block ---- */
+
+/* q turned, for what looks for the greatest score before it scales. Nothing is summed yet. */
+static void begin_forward(const BlockJob *j)
+{
+    const Blocks *s = j->s;
+    float turn = (float)s->f.turn;
+    for (int64_t i = 0; turn != 1 && i < s->rows * s->size; i++)
+        v_store(j->w.q, i, turn * v_load(j->w.q, i, s->dtype), s->dtype);
+    for (int64_t r = 0; r < s->rows; r++) {
+        j->w.top[r] = -INFINITY;
+        j->w.sum[r] = 0;
+    }
+}
+
+KERNEL_FMA(float, dot_f32, (const char *x, const char *y, int64_t n), (x, y, n))
+{
+    return row_dot(x, y, n, F32);
+}
+
+KERNEL_FMA(float, dot_bf16, (const char *x, const char *y, int64_t n), (x, y, n))
+{
+    return row_dot(x, y, n, BF16);
+}
+
+/* Rows of do, and what each row has one of. Rows behind are of no weight. */
+static void begin_backward(const BlockJob *j)
+{
+    const Blocks *s = j->s;
+    const Tensor *x = j->c->in, *lse = &x[LSE];
+    int64_t nbytes = s->size * block_width(s);
+    load_rows(j, &x[DO], j->w.grad);
+    for (int64_t r = 0; r < s->rows; r++) {
+        int64_t t = query_of(j, r), h = head_of(j, r);
+        j->w.lse[r] = INFINITY;
+        j->w.delta[r] = 0;
+        if (r >= j->n)
+            continue;
+        if (t + AHEAD < s->f.queries)
+            fetch(s, &x[O], j->b, t + AHEAD, h);
+        const char *o = element(&x[O], flash_at(&x[O], j->b, t, h));
+        j->w.lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})];
+        j->w.delta[r] =
+            (s->dtype == F32 ? dot_f32 : dot_bf16)(j->w.grad + r * nbytes, o, s->f.size);
+    }
+}
+
+static void put_rows(const BlockJob *j)
+{
+    const Tensor *lse = &j->c->out[1];
+    for (int64_t r = 0; r < j->n; r++) {
+        int64_t t = query_of(j, r), h = head_of(j, r);
+        put_row(j->s, &j->c->out[0], j->b, t, h, j->w.y + r * j->s->size);
+        if (!j->s->by->backward)
+            f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] = j->w.lse[r];
+    }
+}
+
+void block_add_mask(const BlockJob *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
+                    int64_t apart)
+{
+    for (int64_t r = first; r < j->n && j->mask; r++)
+        flash_add_mask(j->mask, j->w.s + r * step, apart, j->factor, j->b, head_of(j, r),
+                       query_of(j, r), key, nkeys);
+}
+
+/* p and ds of a key and `n` rows, from scores and dp. */
+INLINE void grads(const BlockWork *w, int64_t at, int64_t n, int64_t from, float scale,
+                  float factor, bool narrow)
+{
+    const float *s = w->s + at, *dp = w->dp + at;
+    float *p_wide = w->s + at, *ds_wide = w->dp + at;
+    uint16_t *p_half = (uint16_t *)(void *)w->p + at, *ds_half = (uint16_t *)(void *)w->ds + at;
+    INDEPENDENT
+    for (int64_t i = from; i < n; i++) {
+        float x = s[i] * scale - w->lse[i];
+        float p = narrow ? tile_exp2(x * LOG2E) : tile_exp(x);
+        float ds = p * (dp[i] - w->delta[i]) * factor;
+        if (narrow) {
+            p_half[i] = tile_half(p);
+            ds_half[i] = tile_half(ds);
+        } else {
+            p_wide[i] = p;
+            ds_wide[i] = ds;
+        }
+    }
+}
+
+KERNEL_FMA(void, grads_f32,
+           (const BlockWork *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
+           (w, at, n, from, scale, factor))
+{
+    grads(w, at, n, from, scale, factor, false);
+}
+
+KERNEL_FMA(void, grads_bf16,
+           (const BlockWork *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
+           (w, at, n, from, scale, factor))
+{
+    grads(w, at, n, from, scale, factor, true);
+}
+
+void block_score_grads(const BlockJob *j, int64_t key, int64_t nkeys, int64_t width, int64_t first)
+{
+    const Blocks *s = j->s;
+    const BlockWork *w = &j->w;
+    bool narrow = s->dtype != F32;
+    int64_t element = block_width(s);
+    block_add_mask(j, key, nkeys, first, 1, s->rows);
+    for (int64_t i = 0; i < width; i++) {
+        int64_t at = i * s->rows, blind = i < nkeys ? block_unseen(s, j->i, key + i) : s->rows;
+        int64_t from = MAX(first, blind / LANES * LANES);
+        (narrow ? grads_bf16 : grads_f32)(w, at, s->rows, from, j->scale, j->factor);
+        blind = MAX(first, blind);
+        memset(w->p + (at + first) * element, 0, (size_t)((blind - first) * element));
+        memset(w->ds + (at + first) * element, 0, (size_t)((blind - first) * element));
+    }
+}
+
+/* ---- tasks ---- */
+
+static int block(const BlockJob *j)
+{
+    const Blocks *s = j->s;
+    const BlockSteps *steps = s->by->steps;
+    bool backward = s->by->backward;
+    int64_t seen = block_seen(s, j->i), taken;
+    int status = 0;
+    load_rows(j, &j->c->in[backward ? Q : 0], j->w.q);
+    (backward ? begin_backward : begin_forward)(j);
+    if (steps->begin)
+        steps->begin(j);
+    else
+        memset(j->w.y, 0, sizeof(float) * (size_t)(s->rows * s->size));
+    for (int64_t key = 0; key < seen && !status; key += taken) {
+        taken = block_keys(s, j->i, key);
+        status = steps->step(j, key, taken);
+    }
+    if (steps->end)
+        steps->end(j);
+    put_rows(j);
+    return status;
+}
+
+static float *sums_of(const Call *c, int64_t slot, int64_t i, int k)
+{
+    const BlockState *x = c->state;
+    float *sums = (float *)(void *)(c->work + x->sums);
+    return sums + (2 * (x->s.parts == 1 ? slot : i) + k - DK) * x->nsum;
+}
+
+static BlockJob job_of(const Call *c, int64_t slot, int64_t i)
+{
+    const BlockState *x = c->state;
+    const Blocks *s = &x->s;
+    bool backward = s->by->backward;
+    int64_t heads = s->f.heads / s->f.group, unit = i / s->parts, nbytes;
+    BlockJob j = {.c = c, .s = s, .b = unit / heads, .head = unit % heads};
+    j.w = work_of(s, c->work + slot * s->nbytes, &nbytes);
+    j.run = x->run + slot * s->by->nproduct * s->steps;
+    j.mask = flash_mask(c, backward ? MASK : 3);
+    j.factor = (float)(backward ? s->f.scale : s->f.above);
+    j.scale = j.mask ? 1 : j.factor;
+    return j;
+}
+
+static int task(const Call *c, int64_t slot, int64_t i)
+{
+    const BlockState *x = c->state;
+    const Blocks *s = &x->s;
+    bool backward = s->by->backward;
+    BlockJob j = job_of(c, slot, i);
+    int64_t seen = block_seen(s, s->count - 1);
+    int first = backward ? Q : 0, status = 0;
+    load_keys(&j, &c->in[first + 1], seen, j.w.k);
+    if (backward || s->by->describe)
+        load_keys(&j, &c->in[first + 2], seen, j.w.v);
+    if (s->by->steps->load_keys)
+        s->by->steps->load_keys(&j, seen);
+    if (backward) {
+        j.dk = sums_of(c, slot, i, DK);
+        j.dv = sums_of(c, slot, i, DV);
+        memset(j.dk, 0, sizeof(float) * (size_t)(2 * x->nsum));
+    }
+    for (j.i = 0; j.i < s->count && !status; j.i++) {
+        j.query = j.i * s->queries;
+        j.n = block_queries(s, j.i) * s->f.group;
+        if (flash_deals(j.i, s->parts, i % s->parts))
+            status = block(&j);
+    }
+    for (int64_t key = 0; backward && key < s->f.keys && s->parts == 1; key++) {
+        put_row(s, &c->out[DK], j.b, key, j.head, j.dk + key * s->size);
+        put_row(s, &c->out[DV], j.b, key, j.head, j.dv + key * s->size);
+    }
+    return status;
+}
+
+/* Runs the tasks of slots lo to hi in turn, until one gives a status that is not 0. */
+static void run_slots(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const BlockState *x = c->state;
+    const Blocks *s = &x->s;
+    bool amx = s->by->multiply == amx_multiply;
+    for (int64_t slot = lo; slot < hi; slot++) {
+        x->status[slot] = 0;
+        if (amx)
+            amx_begin();
+        for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
+            x->status[slot] = task(c, slot, i);
+        if (amx)
+            amx_end();
+    }
+}
+
+/* Rows lo to hi of dk and dv, by heads: the sums of a head's tasks. */
+static void add_parts(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const BlockState *x = c->state;
+    const Blocks *s = &x->s;
+    int64_t heads = s->f.heads / s->f.group, size = s->size;
+    for (int64_t i = 2 * lo; i < 2 * hi; i++) {
+        int k = i % 2 ? DV : DK;
+        int64_t head = i / 2 / s->f.keys, key = i / 2 % s->f.keys;
+        float *row = sums_of(c, 0, head * s->parts, k) + key * size;
+        for (int64_t part = 1; part < s->parts; part++)
+            flash_add(row, sums_of(c, 0, head * s->parts + part, k) + key * size, size);
+        put_row(s, &c->out[k], head / heads, key, head % heads, row);
+    }
+}
+
+int blocks_run(Call *c)
+{
+    BlockState *x = c->state;
+    const Blocks *s = &x->s;
+    if (!s->by->backward && flash_place(c, &x->s.f))
+        return -1;
+    par_for(s->nslot, 1, run_slots, c);
+    for (int64_t i = 0; i < s->nslot; i++)
+        if (x->status[i])
+            return run_fail(c, "oneDNN product failed (status %d)", x->status[i]);
+    if (s->by->backward && s->parts > 1)
+        par_for(s->ntask / s->parts * s->f.keys, row_grain(s->f.size), add_parts, c);
+    return 0;
+}
