@@ -21,25 +21,31 @@ ok "a folder to begin from" [ $? = 0 ]
 tune="train $dir/base --data $dir/text --batch-size 2 --seq-len 32 --steps 24 --lr 1e-3 --eval-every 6 --eval-windows 8
       --save-every 4 --keep 2 --threads 2"
 
+# random MOST SEED: below MOST.
+random() { awk -v most="$1" -v seed="$2" 'BEGIN { srand(seed); rand(); printf "%.3f", most * rand() }'; }
+# after COUNT: returns when the run has that many lines of metrics, or is gone.
+after() {
+    while kill -0 $pid 2>/dev/null && [ "$(cat "$dir/$run.jsonl" 2>/dev/null | wc -l)" -lt "$1" ]; do sleep 0.02; done
+}
 # evaluated RUN: what eval says of its last checkpoint.
 evaluated() { "$tenon" eval "$dir/$1" --data LICENSE --batch-size 2 --seq-len 32 --threads 2 2>"$dir/err"; }
-begun=$(cut -d ' ' -f 1 /proc/uptime)
 # shellcheck disable=SC2086
 "$tenon" $tune --out "$dir/alone" >"$dir/out" 2>"$dir/err"
 ok "left alone" [ $? = 0 ]
-took=$(awk -v a="$begun" -v b="$(cut -d ' ' -f 1 /proc/uptime)" 'BEGIN { print b - a }')
 evaluated alone >"$dir/want"
 ok "evaluated: $(cat "$dir/want")" grep -q loss "$dir/want"
 
 stopped=0 ended=0
 for trial in $(seq $count); do
     run=run$trial codes=
-    for turn in $(seq 6) last; do
+    for turn in 0 1 2 last; do
         # shellcheck disable=SC2086
-        "$tenon" $tune --resume --out "$dir/$run" >"$dir/out" 2>"$dir/err" &
+        "$tenon" $tune --resume --out "$dir/$run" --metrics "$dir/$run.jsonl" >"$dir/out" 2>"$dir/err" &
         pid=$!
-        if [ "$turn" != last ]; then
-            sleep "$(awk -v most="$took" -v seed=$((trial * 100 + turn)) 'BEGIN { srand(seed); rand(); printf "%.3f", 0.6 * most * rand() }')"
+        if [ "$turn" != last ]; then # of 24 steps and 4 evaluations: while it starts, or in a third of the run
+            number=$(random 9 $((trial * 100 + turn)))
+            [ "$turn" = 0 ] && [ $((trial % 5)) = 0 ] || after $((turn * 9 + ${number%.*} + 1))
+            sleep "$(random 0.1 $((trial * 100 + 50 + turn)))"
             kill -INT $pid 2>/dev/null
         fi
         wait $pid
@@ -55,7 +61,7 @@ for trial in $(seq $count); do
     ok "fine-tune $trial: evaluated as the run left alone" cmp "$dir/want" "$dir/got"
     ok "fine-tune $trial: the tokenizer goes along" cmp tests/tokenizer/gpt2.json "$dir/$run/latest/tokenizer.json"
     ok "fine-tune $trial: nothing is left aside" [ -z "$(find "$dir/$run" -name '.*tmp*')" ]
-    rm -r "${dir:?}/$run"
+    rm -r "${dir:?}/$run" "$dir/$run.jsonl"
 done
 ok "some were stopped: $stopped" [ $stopped -gt 0 ]
 echo "note: finetune.sh: $count fine-tunes, stopped $stopped times, $ended came to their end"

@@ -256,7 +256,7 @@ static void check_columns(const Op *op, Total *t)
     bool linear = !strcmp(op->linear, "-") || !strcmp(op->linear, "*") ||
                   (isdigit((unsigned char)*op->linear) &&
                    strspn(op->linear, "0123456789+ ") == strlen(op->linear));
-    if (linear && *op->bf16 && strspn(op->bf16, "ncwks") == strlen(op->bf16))
+    if (linear && *op->bf16 && strspn(op->bf16, "ncwksr") == strlen(op->bf16))
         return;
     printf("op.def: %s: linear \"%s\" or bf16 \"%s\" is not as its head says\n", op->name,
            op->linear, op->bf16);

@@ -1,7 +1,6 @@
 /* Random graphs: nodes are random lines of random ops' case files. Each operand is an
  * earlier value of its type within its range; or an earlier value reshaped, cut and squashed by
- * tanh to fit; or a new input. Between them: what passes look for, such as copies of nodes and
- * views that do nothing. Loops are made in gen_loop.c. */
+ * tanh to fit; or a new input. Between them: copies of nodes and views that do nothing. */
 #include "gen.h"
 
 #include "../../src/pass/pass.h"
