@@ -1,5 +1,5 @@
-# Targets: all deps demo test test-long test-onednn3 test-torch race bench lint install uninstall bless fuzz clean
-# oracle-tokenizer oracle-models oracle-finetune.
+# Targets: all deps demo tests test test-long test-onednn3 test-torch race sanitized bench lint format install uninstall
+# bless fuzz clean oracle-tokenizer oracle-models oracle-finetune.
 # BUILD=dir builds elsewhere; V=1 prints whole commands.
 VERSION := 0.1.0
 SOVERSION := 0
@@ -198,11 +198,6 @@ bless: $(BUILD)/tests/test_pass
 
 format:
 	clang-format -i $(STYLED)
-
-# Families of placement instances: build/bench/place.
-$(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/shared/place_make.o $(LIB)
-	$(call show,LD)
-	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # Time products and attention on a GPU; they have src/cuda/matmul_cuda.c and flash_attention_backward.cu
 # in themselves.

@@ -803,7 +803,7 @@ TN_API void tn_model_free(TN_TAKE tn_model *m);
 /* ---- data ---- */
 
 /* Opens training data: text or token files.
- * in: npath paths or glob patterns; token_type "auto", "byte", "u16" or "u32"; val_fraction of all
+ * in: npath paths of files or folders, or glob patterns; token_type "auto", "byte", "u16" or "u32"; val_fraction of all
  *     tokens, at the end, kept for validation; vocab: tokens must lie below it, 0: any
  * out: *data
  * error: the file and why

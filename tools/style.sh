@@ -45,6 +45,21 @@ echo "$functions" | awk '{ n[NR] = $1 } END {
     printf "style: %d functions, median %d lines, 90th percentile %d, longest %d\n", NR, median, most, n[NR]
     exit median > 15 || most > 45 }' || complain length all "functions: median above 15 or 90th percentile above 45"
 
+# Types: one name, one type in all of src.
+awk '
+/^} [A-Z][A-Za-z0-9]*;/ { name = $2; sub(/;.*/, "", name) }
+/^typedef (struct|enum|union) [A-Z][A-Za-z0-9]* \{/ { name = $3 }
+name && file[name] != FILENAME {
+    if (file[name])
+        print name, file[name], FILENAME
+    file[name] = FILENAME
+}
+{ name = "" }' $(echo "$sources" | grep '^src/') >"${TMPDIR:-/tmp}/style.$$"
+while read -r name one two; do
+    complain type "$name" "$two: the type $name is defined in $one as well"
+done <"${TMPDIR:-/tmp}/style.$$"
+rm -f "${TMPDIR:-/tmp}/style.$$"
+
 # Rows: every op of op.def has a case file, every op_NAME defined by name is a row. The linker sees to
 # rows that are not defined.
 rows=$(sed -n 's/^OP( *\([A-Za-z0-9_]*\),.*/\1/p' src/op/op.def)
