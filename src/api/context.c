@@ -41,16 +41,13 @@ const char *tn_version(void)
     return version_text;
 }
 
-static void nothing(void *arg)
-{
-    (void)arg;
-}
-
 tn_context *tn_context_new(void)
 {
     tn_context *ctx = calloc(1, sizeof *ctx);
-    if (ctx)
-        ctx_try(&ctx->ctx, nothing, NULL); /* says what no call will do with, a wrong TN_ISA */
+    if (!ctx)
+        return NULL;
+    TRY(t, &ctx->ctx) { /* says what no call will do with, a wrong TN_ISA */
+    }
     return ctx;
 }
 
@@ -60,6 +57,7 @@ void tn_context_free(tn_context *ctx)
         return;
     while (ctx->live) /* the newest first: programs before plans before graphs */
         handle_free(ctx->live);
+    arena_free(ctx->a);
     ranks_leave(ctx); /* programs have left their groups */
     ctx_end(&ctx->ctx);
     free(ctx);

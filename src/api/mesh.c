@@ -143,16 +143,9 @@ static void show_mesh(Buf *b, const Show *x)
     table_print(b, &axes);
 }
 
-typedef struct MeshArgs {
-    tn_graph *graph;
-    const char *text;
-} MeshArgs;
-
-static void mesh(void *arg)
+static const char *tables(const Graph *g, Arena *a)
 {
-    MeshArgs *args = arg;
-    const Graph *g = args->graph->g;
-    Buf b = {.a = args->graph->h.a};
+    Buf b = {.a = a};
     graph_verify(g);
     if (!g->mesh)
         fail(g->ctx, TN_FAIL,
@@ -160,16 +153,14 @@ static void mesh(void *arg)
              "of a rank",
              g->file ? g->file : "", g->file ? ": " : "", g->name);
     show_mesh(&b, &(Show){b.a, g, g->mesh});
-    args->text = b.text;
+    return b.text;
 }
 
 int tn_graph_mesh(tn_graph *g, const char **text)
 {
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
-    MeshArgs x = {g, NULL};
-    int code = (int)ctx_try(&g->h.owner->ctx, mesh, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &g->h.owner->ctx)
+        *text = tables(g->g, g->h.a);
+    return tried(&t);
 }

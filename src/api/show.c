@@ -96,13 +96,13 @@ static void show_infer(Buf *b, const Op *op)
 
 /* ---- diff ---- */
 
-typedef struct Backward {
+typedef struct ExampleBackward {
     Arena *a;
     const Op *op;
     bool first; /* a gradient comes to result 0 only, else to every floating-point result */
     Graph *g;   /* the example with its backward; operands with a gradient have outputs `grad` */
     Value **grad;
-} Backward;
+} ExampleBackward;
 
 static bool is_float(const Value *v)
 {
@@ -111,7 +111,7 @@ static bool is_float(const Value *v)
 
 static void differentiate(void *arg)
 {
-    Backward *w = arg;
+    ExampleBackward *w = arg;
     Graph *g = w->g = example(w->a, w->op);
     Node *n = example_node(g, w->op);
     Value **dy = NEWN(w->a, Value *, n->nout);
@@ -146,7 +146,7 @@ static void show_diff(Buf *b, const Op *op)
         buf_printf(b, "%s cannot be differentiated\n", op->name);
         return;
     }
-    Backward w = {.a = b->a, .op = op};
+    ExampleBackward w = {.a = b->a, .op = op};
     if (ctx_try(ctx, differentiate, &w)) {
         buf_printf(b, "# %.*s\n", (int)strcspn(ctx->message, "\n"), ctx->message);
         w.first = true;

@@ -48,7 +48,7 @@ typedef struct Memo {
 /* One chain of protected calls, the last message, and what is remembered from call to call. Not
  * shared between threads. Zeros at first. */
 typedef struct Ctx {
-    jmp_buf *handler; /* innermost ctx_try, NULL outside of any */
+    jmp_buf *handler; /* innermost ctx_try or TRY, NULL outside of any */
     Code code;
     char message[2000]; /* one line, then optional lines that begin with two spaces */
     Memo memo;
@@ -60,7 +60,33 @@ void ctx_end(Ctx *ctx);
 /* Runs fn(arg); returns TN_OK, or the code of the fail() that unwound it. Calls nest. */
 Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
 
-/* Stores the formatted message and unwinds to the innermost ctx_try. */
+/* The same for a statement or block that stands behind it:
+ *     TRY(t, ctx)
+ *         *text = print(try_arena(&t), x);
+ *     return tried(&t);
+ * A local variable that the block has changed has any value after a failure: the block writes its
+ * results through pointers, the last thing that it does (gcc's -Wclobbered warns). */
+#define TRY(t, context)                               \
+    Try t __attribute__((cleanup(try_end)));          \
+    if (!try_begin(&t, (context))) { /* t has code */ \
+    } else if (setjmp(t.here))                        \
+        try_failed(&t);                               \
+    else
+
+typedef struct Try {
+    Ctx *ctx; /* NULL: it has ended */
+    jmp_buf here, *outer;
+    Arena *volatile a;
+    Code code;
+} Try;
+
+bool try_begin(Try *t, Ctx *ctx);
+void try_failed(Try *t);
+Arena *try_arena(Try *t); /* the block's own memory, freed by tried(); fails without memory */
+Code tried(Try *t);       /* ends it: TN_OK, or the code of the fail() that ended the block */
+void try_end(Try *t);
+
+/* Stores the formatted message and unwinds to the innermost ctx_try or TRY. */
 _Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)

@@ -24,6 +24,7 @@ typedef struct Handle {
     tn_context *owner;
     Arena *a;
     struct Handle *prev, *next; /* in the context's list */
+    bool kept;                  /* the call that has made it did not fail */
 } Handle;
 
 struct tn_graph {
@@ -122,12 +123,11 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o);
 
 /* ---- handle.c ---- */
 
-/* A new object of `size` bytes that begins with a Handle; unwinds without memory. */
-void *handle_new(tn_context *ctx, size_t size);
+/* A new object of `size` bytes that begins with a Handle, freed with `call` unless it is kept:
+ * handle_keep returns it. Unwinds without memory. */
+void *handle_new(tn_context *ctx, Arena *call, size_t size);
+void *handle_keep(void *handle);
 void handle_free(Handle *h);
-
-/* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
-int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 
 /* Stores the message as the program's, not its context's; returns code. */
 int program_fail(tn_program *x, int code, const char *format, ...)
