@@ -67,24 +67,24 @@ Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
  * A local variable that the block has changed has any value after a failure: the block writes its
  * results through pointers, the last thing that it does (gcc's -Wclobbered warns). */
 #define TRY(t, context)                               \
-    Try t __attribute__((cleanup(try_end)));          \
+    Attempt t __attribute__((cleanup(try_end)));      \
     if (!try_begin(&t, (context))) { /* t has code */ \
     } else if (setjmp(t.here))                        \
         try_failed(&t);                               \
     else
 
-typedef struct Try {
+typedef struct Attempt {
     Ctx *ctx; /* NULL: it has ended */
     jmp_buf here, *outer;
     Arena *volatile a;
     Code code;
-} Try;
+} Attempt;
 
-bool try_begin(Try *t, Ctx *ctx);
-void try_failed(Try *t);
-Arena *try_arena(Try *t); /* the block's own memory, freed by tried(); fails without memory */
-Code tried(Try *t);       /* ends it: TN_OK, or the code of the fail() that ended the block */
-void try_end(Try *t);
+bool try_begin(Attempt *t, Ctx *ctx);
+void try_failed(Attempt *t);
+Arena *try_arena(Attempt *t); /* the block's own memory, freed by tried(); fails without memory */
+Code tried(Attempt *t);       /* ends it: TN_OK, or the code of the fail() that ended the block */
+void try_end(Attempt *t);
 
 /* Stores the formatted message and unwinds to the innermost ctx_try or TRY. */
 _Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)

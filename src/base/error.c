@@ -1,5 +1,5 @@
-/* Errors that unwind: fail() stores one message and jumps out of the innermost ctx_try or TRY. Memory
- * belongs to arenas, which the caller of ctx_try drops. Bugs abort. */
+/* Errors that unwind: fail() stores one message and jumps out of the innermost ctx_try or TRY.
+ * Memory belongs to arenas, which the caller of ctx_try drops. Bugs abort. */
 #include "base.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void nothing(void *arg)
     (void)arg;
 }
 
-bool try_begin(Try *t, Ctx *ctx)
+bool try_begin(Attempt *t, Ctx *ctx)
 {
     t->ctx = ctx;
     t->outer = ctx->handler;
@@ -37,19 +37,19 @@ bool try_begin(Try *t, Ctx *ctx)
     return !t->code;
 }
 
-void try_failed(Try *t)
+void try_failed(Attempt *t)
 {
     t->code = t->ctx->code;
 }
 
-Arena *try_arena(Try *t)
+Arena *try_arena(Attempt *t)
 {
     if (!t->a && !(t->a = arena_new(t->ctx)))
         fail(t->ctx, TN_FAIL, "out of memory");
     return t->a;
 }
 
-void try_end(Try *t)
+void try_end(Attempt *t)
 {
     if (!t->ctx)
         return;
@@ -58,7 +58,7 @@ void try_end(Try *t)
     t->ctx = NULL;
 }
 
-Code tried(Try *t)
+Code tried(Attempt *t)
 {
     try_end(t);
     return t->code;

@@ -356,54 +356,51 @@ static bool one_form(tn_context *ctx, const Graph *g, Arena *a)
 
 /* ---- a graph of a rank's own ---- */
 
-typedef struct Ready {
-    tn_graph *graph;
-    int rank, nranks;
-    Arena *a;
-} Ready;
-
-static void list_written(const Ready *x, Calls *c)
+static Calls list_written(Graph *g, Arena *a)
 {
-    *c = (Calls){.g = x->graph->g, .a = x->a};
-    each_collective(x->graph->g, 1, add_call, c);
+    Calls c = {.g = g, .a = a};
+    each_collective(g, 1, add_call, &c);
+    return c;
 }
 
-/* What a rank's files have is what it has. */
+/* A rank's files have its parts, not wholes. */
 static void drop_cuts(Port *p, int count)
 {
     for (int i = 0; i < count; i++)
         p[i].cut = NULL;
 }
 
-static void own(void *arg)
+static void own(tn_graph *graph, Arena *a)
 {
-    const Ready *x = arg;
-    Graph *g = x->graph->g;
+    Graph *g = graph->g;
+    int rank = tn_rank(graph->h.owner), nranks = tn_ranks(graph->h.owner);
     if (g->mesh)
-        check_mesh(g, x->a, x->rank, x->nranks);
+        check_mesh(g, a, rank, nranks);
     else
-        g->mesh = make_mesh(g, x->a, x->rank, x->nranks);
+        g->mesh = make_mesh(g, a, rank, nranks);
     drop_cuts(g->in, g->nin);
     drop_cuts(g->out, g->nout);
     graph_verify(g);
-    x->graph->own = true;
-    Calls c;
-    list_written(x, &c); /* fails here, where the others wait, if at all */
+    graph->own = true;
+    list_written(g, a); /* fails here, where the others wait, if at all */
 }
 
 /* ---- what others call ---- */
 
-static void match(void *arg)
+static void match(tn_context *ctx, Graph *g, Arena *a)
 {
-    Ready *x = arg;
-    tn_context *ctx = x->graph->h.owner;
-    Graph *g = x->graph->g;
-    Calls c;
-    compare_meshes(ctx, x->a, g->mesh);
-    list_written(x, &c);
+    compare_meshes(ctx, a, g->mesh);
+    Calls c = list_written(g, a);
     compare(ctx, &c, "");
-    if (!one_form(ctx, g, x->a))
+    if (!one_form(ctx, g, a))
         keep_order(g);
+}
+
+static int make_own(tn_graph *g)
+{
+    TRY(t, &g->h.owner->ctx)
+        own(g, try_arena(&t));
+    return tried(&t);
 }
 
 int tn_graph_ranks(tn_graph *g)
@@ -411,11 +408,12 @@ int tn_graph_ranks(tn_graph *g)
     tn_context *ctx = args_owner(g);
     if (!GIVEN(ctx, g))
         return TN_CODE_USAGE;
-    Ready x = {.graph = g, .rank = tn_rank(ctx), .nranks = tn_ranks(ctx)};
-    int code = tn_agree_code(ctx, try_aside(ctx, &x.a, own, &x));
+    int code = tn_agree_code(ctx, make_own(g));
     if (code || !ctx->comm)
         return code;
-    return try_aside(ctx, &x.a, match, &x);
+    TRY(t, &ctx->ctx)
+        match(ctx, g->g, try_arena(&t));
+    return tried(&t);
 }
 
 void ranks_match(const tn_plan *p, Arena *a)

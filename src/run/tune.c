@@ -473,37 +473,23 @@ static void measure_nodes_well(Subject *s)
 
 /* ---- all of it ---- */
 
-typedef struct StepArgs {
-    Tuner *t;
-    Arena *a; /* of the step */
-    const tn_tune_step *of;
-} StepArgs;
-
-static Subject *open_step(const StepArgs *x)
+static Subject *open_step(Tuner *t, Arena *a, const tn_tune_step *of)
 {
-    Subject *s = NEW(x->a, Subject);
-    *s = (Subject){.t = x->t, .a = x->a, .of = x->of, .o = *x->of->options};
+    Subject *s = NEW(a, Subject);
+    *s = (Subject){.t = t, .a = a, .of = of, .o = *of->options};
     s->o.machine = "none";
     s->o.mesh = NULL;
     s->o.memory = 0;
     arena_defer(s->a, drop, s);
     s->tmp = arena_tmp(s->a);
-    need(x->t, tn_model_open(x->t->ctx, s->of->model, &s->model));
+    need(t, tn_model_open(t->ctx, of->model, &s->model));
     return s;
 }
 
-/* What a model or its options refuse is known before anything is measured. */
-static void look_at_step(void *arg)
+static void tune_step(Tuner *t, Arena *a, const tn_tune_step *of)
 {
-    make_graph(open_step(arg));
-}
-
-static void tune_step(void *arg)
-{
-    const StepArgs *x = arg;
-    Tuner *t = x->t;
     tell(t, "plan", 0, 0, "");
-    Subject *s = open_step(x);
+    Subject *s = open_step(t, a, of);
     plan_step(s);
     check_fit(s);
     bool changed = false;
@@ -519,62 +505,55 @@ static void tune_step(void *arg)
     t->news.step_sec = t->news.est_sec = 0;
 }
 
-typedef struct TuneArgs {
-    tn_context *ctx;
-    Arena *tmp;
-    const tn_tune_step *steps;
-    int count;
-    const tn_tune_options *o;
-} TuneArgs;
-
-static void look_at_steps(Tuner *t, const TuneArgs *x)
+/* A model or options that are refused are known before anything is measured. */
+static void look_at_steps(Tuner *t, const tn_tune_step *steps, int count)
 {
-    for (int i = 0; i < x->count; i++) {
-        StepArgs y = {t, arena_tmp(t->a), &x->steps[i]};
-        if (ctx_try(&x->ctx->ctx, look_at_step, &y))
-            fail_again(&x->ctx->ctx, "");
-        arena_reset(y.a);
+    Arena *a = arena_tmp(t->a);
+    for (int i = 0; i < count; i++) {
+        make_graph(open_step(t, a, &steps[i]));
+        arena_reset(a);
     }
 }
 
-/* One of several that needs more memory than there is is left out. Returns whether it was. */
-static bool tune_or_warn(Tuner *t, const TuneArgs *x, int step)
+/* A step of several that needs more memory than there is is left out. Returns whether it was. */
+static bool tune_or_warn(Tuner *t, const tn_tune_step *steps, int count, int step)
 {
     Ctx *ctx = &t->ctx->ctx;
-    StepArgs y = {t, arena_tmp(t->a), &x->steps[step]};
+    const tn_tune_step *of = &steps[step];
     t->news.step = step;
-    int code = (int)ctx_try(ctx, tune_step, &y);
-    if (code && (code != TN_FIT || x->count == 1))
+    TRY(call, ctx)
+        tune_step(t, try_arena(&call), of);
+    Code code = tried(&call);
+    if (code && (code != TN_FIT || count == 1))
         fail_again(ctx, "");
-    if (code && x->o->warn)
-        x->o->warn(x->o->arg,
-                   arena_printf(t->a, "%s, batch %lld, length %lld: left out: %s", y.of->model,
-                                (long long)y.of->batch, (long long)y.of->seq, ctx->message));
-    arena_reset(y.a);
+    if (code && t->o->warn)
+        t->o->warn(t->o->arg,
+                   arena_printf(t->a, "%s, batch %lld, length %lld: left out: %s", of->model,
+                                (long long)of->batch, (long long)of->seq, ctx->message));
     return code;
 }
 
-static void tune(void *arg)
+static void tune(tn_context *ctx, Arena *a, const tn_tune_step *steps, int count,
+                 const tn_tune_options *o)
 {
-    TuneArgs *x = arg;
-    Tuner t = {.ctx = x->ctx,
-               .a = x->tmp,
-               .o = x->o,
-               .to = tune_for_steps(&x->ctx->ctx, x->steps, x->count, x->o),
-               .seen = {.a = x->tmp}};
-    look_at_steps(&t, x);
-    t.f = tune_open(x->tmp, x->o->path, &t.to);
-    if (t.f->warning && x->o->warn)
-        x->o->warn(x->o->arg, t.f->warning);
-    t.news = (tn_tune_news){.nstep = x->count, .path = t.f->path, .goes_on = t.f->goes_on};
+    Tuner t = {.ctx = ctx,
+               .a = a,
+               .o = o,
+               .to = tune_for_steps(&ctx->ctx, steps, count, o),
+               .seen = {.a = a}};
+    look_at_steps(&t, steps, count);
+    t.f = tune_open(a, o->path, &t.to);
+    if (t.f->warning && o->warn)
+        o->warn(o->arg, t.f->warning);
+    t.news = (tn_tune_news){.nstep = count, .path = t.f->path, .goes_on = t.f->goes_on};
     int left = 0;
-    for (int i = 0; i < x->count; i++)
-        left += tune_or_warn(&t, x, i);
-    if (left == x->count)
-        fail(&x->ctx->ctx, TN_FIT, "none of the %d steps fits into the memory that is available",
-             x->count);
+    for (int i = 0; i < count; i++)
+        left += tune_or_warn(&t, steps, count, i);
+    if (left == count)
+        fail(&ctx->ctx, TN_FIT, "none of the %d steps fits into the memory that is available",
+             count);
     tune_end(t.f);
-    machine_forget(&x->ctx->ctx);
+    machine_forget(&ctx->ctx);
 }
 
 int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count, const tn_tune_options *options)
@@ -585,6 +564,7 @@ int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count, const tn_tune
         if (!GIVEN(ctx, steps[i].model, steps[i].options) ||
             !args_options(ctx, __func__, steps[i].options))
             return TN_CODE_USAGE;
-    TuneArgs x = {ctx, NULL, steps, count, options};
-    return try_aside(ctx, &x.tmp, tune, &x);
+    TRY(t, &ctx->ctx)
+        tune(ctx, try_arena(&t), steps, count, options);
+    return tried(&t);
 }

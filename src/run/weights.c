@@ -1,4 +1,5 @@
-/* What a model folder has: where its configuration lies, and the parameters of a plan among its own. */
+/* What a model folder has: where its configuration lies, and the parameters of a plan among its
+ * own. */
 #include "run.h"
 
 #include <string.h>
