@@ -5,22 +5,22 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Foreign {
+typedef struct ForeignOption {
     const char *names, *here;
-} Foreign;
+} ForeignOption;
 
 #define OPTION(names, here) {names, here},
 #define COMMAND(names, here)
-static const Foreign options[] = {
+static const ForeignOption options[] = {
 #include "foreign.def"
 };
 #define OPTION(names, here)
 #define COMMAND(names, here) {names, here},
-static const Foreign commands[] = {
+static const ForeignOption commands[] = {
 #include "foreign.def"
 };
 
-static const char *find(const Foreign *row, int n, const char *word)
+static const char *find(const ForeignOption *row, int n, const char *word)
 {
     char plain[80];
     int len = 0;

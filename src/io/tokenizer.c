@@ -207,14 +207,14 @@ Tokenizer *tokenizer_open(Arena *a, const char *path)
     return finish(a, tmp, json_read(*tmp, path));
 }
 
-typedef struct Text {
+typedef struct JsonText {
     const char *at;
     size_t left;
-} Text;
+} JsonText;
 
 static size_t next_text(void *buffer, size_t size, void *data)
 {
-    Text *x = data;
+    JsonText *x = data;
     size_t n = MIN(size, x->left);
     memcpy(buffer, x->at, n);
     x->at += n;
@@ -225,7 +225,7 @@ static size_t next_text(void *buffer, size_t size, void *data)
 Tokenizer *tokenizer_parse(Arena *a, const char *text, size_t n, const char *where)
 {
     Arena **tmp = new_tmp(a);
-    Text x = {text, n};
+    JsonText x = {text, n};
     return finish(a, tmp, json_stream(*tmp, next_text, &x, where));
 }
 

@@ -38,7 +38,7 @@ typedef struct Tuner {
 } Tuner;
 
 /* A step, planned. Its handles go with `a`. */
-typedef struct Subject {
+typedef struct TunedStep {
     Tuner *t;
     Arena *a, *tmp; /* tmp: of one call */
     const tn_tune_step *of;
@@ -47,7 +47,7 @@ typedef struct Subject {
     tn_graph *graph;
     tn_plan *plan;
     tn_program *program;
-} Subject;
+} TunedStep;
 
 static double (*clock_of(const Tuner *t))(void)
 {
@@ -90,7 +90,7 @@ static void note(Tuner *t, const char *what, const char *key)
 
 /* ---- planning ---- */
 
-static void drop_plan(Subject *s)
+static void drop_plan(TunedStep *s)
 {
     tn_program_free(s->program);
     tn_plan_free(s->plan);
@@ -102,12 +102,12 @@ static void drop_plan(Subject *s)
 
 static void drop(void *arg)
 {
-    Subject *s = arg;
+    TunedStep *s = arg;
     drop_plan(s);
     tn_model_free(s->model);
 }
 
-static void make_graph(Subject *s)
+static void make_graph(TunedStep *s)
 {
     int code = tn_model_graph(s->model, s->of->batch, s->of->seq, &s->o, &s->graph);
     if (!code)
@@ -116,7 +116,7 @@ static void make_graph(Subject *s)
 }
 
 /* By the machine as it is known now. */
-static void plan_step(Subject *s)
+static void plan_step(TunedStep *s)
 {
     Buf text = {.a = s->a};
     drop_plan(s);
@@ -127,7 +127,7 @@ static void plan_step(Subject *s)
 }
 
 /* Operands of one call alone could take more than there is. */
-static void check_fit(const Subject *s)
+static void check_fit(const TunedStep *s)
 {
     int64_t peak = s->plan->p->space[SPACE_MAIN].peak,
             available = driver_of(s->t->to.device)->available();
@@ -141,7 +141,7 @@ static void check_fit(const Subject *s)
 /* ---- ways ---- */
 
 /* Whether the ways of a call of the plan are to be measured. */
-static bool lacks_way(Subject *s, int step)
+static bool lacks_way(TunedStep *s, int step)
 {
     const Call *c = &s->plan->p->step[step].call;
     if (way_count(s->plan->p, step) < 2)
@@ -150,7 +150,7 @@ static bool lacks_way(Subject *s, int step)
 }
 
 /* Steps of the plan, each with a call of its own of which the ways are to be measured. */
-static int find_calls(Subject *s, int **list)
+static int find_calls(TunedStep *s, int **list)
 {
     const Plan *p = s->plan->p;
     Map listed = {.a = s->a};
@@ -180,7 +180,7 @@ static const WayTime *choose(const WayTime *way, int n)
     return taken && best->sec > CLEAR_GAIN * taken->sec ? taken : best;
 }
 
-static void measure_call(Subject *s, int step)
+static void measure_call(TunedStep *s, int step)
 {
     WayTime way[MOST_WAYS];
     Tuner *t = s->t;
@@ -197,7 +197,7 @@ static void measure_call(Subject *s, int step)
 }
 
 /* Returns whether there were any. */
-static bool measure_calls(Subject *s)
+static bool measure_calls(TunedStep *s)
 {
     int *list, n = find_calls(s, &list);
     for (int i = 0; i < n; i++) {
@@ -219,7 +219,7 @@ static const char *step_key(Arena *a, const Step *s)
     return s->copy ? way_key(a, &s->call) : node_key(a, s->node);
 }
 
-static bool lacks_sec(Subject *s, const Step *x)
+static bool lacks_sec(TunedStep *s, const Step *x)
 {
     const Machine *m = s->t->f->machine;
     const char *key = step_key(s->a, x);
@@ -229,7 +229,7 @@ static bool lacks_sec(Subject *s, const Step *x)
     return !(known > 0) || is_new(s->t, "sec", key);
 }
 
-static bool knows_nodes(Subject *s)
+static bool knows_nodes(TunedStep *s)
 {
     const Plan *p = s->plan->p;
     for (int i = 0; i < p->nstep; i++)
@@ -239,7 +239,7 @@ static bool knows_nodes(Subject *s)
 }
 
 /* Writes what a run reads: any tokens, and a rate by which weights stay finite. */
-static void write_inputs(Subject *s, int64_t number)
+static void write_inputs(TunedStep *s, int64_t number)
 {
     const float rate = 1e-5f;
     const Plan *p = s->plan->p;
@@ -267,7 +267,7 @@ static void write_inputs(Subject *s, int64_t number)
     arena_reset(s->tmp);
 }
 
-static double run_step(Subject *s, int64_t number)
+static double run_step(TunedStep *s, int64_t number)
 {
     write_inputs(s, number);
     double (*clock)(void) = clock_of(s->t), start = clock();
@@ -276,7 +276,7 @@ static double run_step(Subject *s, int64_t number)
     return clock() - start;
 }
 
-static void open_program(Subject *s)
+static void open_program(TunedStep *s)
 {
     tn_options o = s->o;
     int code = tn_program_new(s->plan, &o, &s->program);
@@ -293,7 +293,7 @@ static int64_t expected_runs(double sec)
 }
 
 /* Runs of the whole step, recorded or as they are. Returns how many; sec: of each. */
-static int run_steps(Subject *s, bool recorded, double *sec)
+static int run_steps(TunedStep *s, bool recorded, double *sec)
 {
     Tuner *t = s->t;
     double all = 0;
@@ -311,7 +311,7 @@ static int run_steps(Subject *s, bool recorded, double *sec)
 
 /* Behind some that do not count, in which memory is new and libraries load what they run. Returns
  * seconds of a run. */
-static double time_steps(Subject *s)
+static double time_steps(TunedStep *s)
 {
     Tuner *t = s->t;
     double sec[MOST_TUNE_RUNS];
@@ -338,7 +338,7 @@ typedef struct StepTimes {
     int count;
 } StepTimes;
 
-static StepTimes *step_times(Subject *s)
+static StepTimes *step_times(TunedStep *s)
 {
     const Trace *x = s->program->x->trace;
     int nstep = s->plan->p->nstep;
@@ -374,7 +374,7 @@ static double without_wait(const Correction *x, double sec)
 }
 
 /* Of the calls of a run together; n: how many those are. */
-static double calls_sec(const Subject *s, const StepTimes *t, const Correction *x, double *n)
+static double calls_sec(const TunedStep *s, const StepTimes *t, const Correction *x, double *n)
 {
     double sum = 0, count = 0, runs = (double)MAX(trace_runs(s->program->x->trace), 1);
     for (int i = 0; i < s->plan->p->nstep; i++) {
@@ -390,7 +390,7 @@ static double calls_sec(const Subject *s, const StepTimes *t, const Correction *
 /* Beside the host a call was waited for, which is alike for all. A run then takes longer than its
  * calls by what lies between them, and whatever else the machine does, which a median of one call
  * does not see. */
-static Correction correct(const Subject *s, const StepTimes *t, double step_sec)
+static Correction correct(const TunedStep *s, const StepTimes *t, double step_sec)
 {
     Correction x = {0, 1};
     bool apart = !device_is_host(s->t->to.device);
@@ -412,7 +412,7 @@ static double rounded(double sec)
 }
 
 /* Nodes of one key have the mean of what each takes where it stands. */
-static void keep_seconds(Subject *s, double step_sec)
+static void keep_seconds(TunedStep *s, double step_sec)
 {
     const Plan *p = s->plan->p;
     const StepTimes *t = step_times(s);
@@ -442,7 +442,7 @@ static void keep_seconds(Subject *s, double step_sec)
 }
 
 /* Returns what is estimated of what a run took. */
-static double measure_nodes(Subject *s)
+static double measure_nodes(TunedStep *s)
 {
     tell(s->t, "load", 0, 0, "");
     open_program(s);
@@ -454,7 +454,7 @@ static double measure_nodes(Subject *s)
 
 /* Where the calls do not add up to the step something else has run beside it, or the plan by the
  * new seconds is another: once more, and then it is told. */
-static void measure_nodes_well(Subject *s)
+static void measure_nodes_well(TunedStep *s)
 {
     const Tuner *t = s->t;
     const tn_tune_step *of = s->of;
@@ -473,10 +473,10 @@ static void measure_nodes_well(Subject *s)
 
 /* ---- all of it ---- */
 
-static Subject *open_step(Tuner *t, Arena *a, const tn_tune_step *of)
+static TunedStep *open_step(Tuner *t, Arena *a, const tn_tune_step *of)
 {
-    Subject *s = NEW(a, Subject);
-    *s = (Subject){.t = t, .a = a, .of = of, .o = *of->options};
+    TunedStep *s = NEW(a, TunedStep);
+    *s = (TunedStep){.t = t, .a = a, .of = of, .o = *of->options};
     s->o.machine = "none";
     s->o.mesh = NULL;
     s->o.memory = 0;
@@ -489,7 +489,7 @@ static Subject *open_step(Tuner *t, Arena *a, const tn_tune_step *of)
 static void tune_step(Tuner *t, Arena *a, const tn_tune_step *of)
 {
     tell(t, "plan", 0, 0, "");
-    Subject *s = open_step(t, a, of);
+    TunedStep *s = open_step(t, a, of);
     plan_step(s);
     check_fit(s);
     bool changed = false;

@@ -2,7 +2,7 @@
  * so each step ends with one message in which every rank says what it knows, and what happens next
  * follows from the maximum over all of them, never from what one rank alone has seen. With one rank
  * that is the rank's own. */
-#include "train.h"
+#include "trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,18 +31,18 @@ static double to_sec(int64_t ns)
 /* A rank that does not answer is lost: what happens is not the step's end, so nothing is saved. */
 static int lose(Trainer *r, int code)
 {
-    r->spoiled = true;
+    r->ending.spoiled = true;
     return code;
 }
 
 static Message say(const Trainer *r, const StepResult *s)
 {
     double now = wall_sec();
-    Message m = {.stop = stopped(r->stop),
-                 .failed = r->failed,
-                 .unread = r->unread,
-                 .elapsed = r->rank ? INT64_MIN : to_ns(now - r->start),
-                 .unsaved = r->rank ? INT64_MIN : to_ns(now - r->last_save),
+    Message m = {.stop = stopped(r->ending.stop),
+                 .failed = r->ending.failed,
+                 .unread = r->feed.unread,
+                 .elapsed = r->rank ? INT64_MIN : to_ns(now - r->clock.start),
+                 .unsaved = r->rank ? INT64_MIN : to_ns(now - r->clock.last_save),
                  .sec = s ? to_ns(s->sec) : 0,
                  .high = r->high,
                  .high_host = r->high_host,
@@ -57,10 +57,10 @@ int agree(Trainer *r, StepResult *s)
     int code = tn_agree(r->ctx, (int64_t *)&m, NUMBERS);
     if (code)
         return lose(r, code);
-    r->stopping = m.stop > 0;
-    r->unread = m.unread;
-    r->elapsed = to_sec(m.elapsed);
-    r->unsaved = to_sec(m.unsaved);
+    r->ending.stopping = m.stop > 0;
+    r->feed.unread = m.unread;
+    r->clock.elapsed = to_sec(m.elapsed);
+    r->clock.unsaved = to_sec(m.unsaved);
     r->high = m.high;
     r->high_host = m.high_host;
     if (s && r->nrank > 1) {
@@ -75,21 +75,21 @@ void agree_later(Trainer *r, int code)
 {
     if (!code)
         return;
-    r->failed = code;
-    snprintf(r->failure, sizeof r->failure, "%s", tn_error(r->ctx));
+    r->ending.failed = code;
+    snprintf(r->ending.failure, sizeof r->ending.failure, "%s", tn_error(r->ctx));
 }
 
 int agree_settle(Trainer *r)
 {
-    if (r->failed)
-        tn_context_fail(r->ctx, r->failed, "%s", r->failure);
-    return tn_agree_code(r->ctx, r->failed);
+    if (r->ending.failed)
+        tn_context_fail(r->ctx, r->ending.failed, "%s", r->ending.failure);
+    return tn_agree_code(r->ctx, r->ending.failed);
 }
 
 int agree_end(Trainer *r, int code)
 {
     if (code)
-        r->spoiled = true;
+        r->ending.spoiled = true;
     if (code && r->nrank > 1)
         tn_ranks_end(r->ctx, code);
     return code;

@@ -5,7 +5,7 @@
  *
  * The checkpoint is the one that `latest` names, or if that is damaged the newest complete one of
  * the same run. Later steps are repeated. */
-#include "train.h"
+#include "trainer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -290,7 +290,7 @@ static void add_line(char *text, size_t size, const char *before, const char *no
 static void add_ways(const Trainer *r, char *text, size_t size)
 {
     const char *before = stored_machine(r), *asked = r->t->o.machine, *now;
-    if (before && asked && !strcmp(before, asked) && !tn_plan_machine(r->step_plan, &now))
+    if (before && asked && !strcmp(before, asked) && !tn_plan_machine(r->plans.step, &now))
         add_line(text, size, before, now);
 }
 
@@ -324,7 +324,7 @@ static bool other_machine(const Trainer *r, const json_t *now)
     const char *x = json_string_value(json_object_get(before, "machine"));
     const char *y = json_string_value(json_object_get(now, "machine"));
     const char *was = stored_machine(r), *is;
-    bool other = !was || tn_plan_machine(r->step_plan, &is) || strcmp(was, is) != 0;
+    bool other = !was || tn_plan_machine(r->plans.step, &is) || strcmp(was, is) != 0;
     if (!was)
         fprintf(r->log,
                 "tenon: warning: --resume: the checkpoint, of an earlier tenon, does not say "
