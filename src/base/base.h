@@ -198,7 +198,7 @@ void par_set_threads(int n); /* 0: the cores that the process may use */
 /* pthread_create, with all signals blocked but for those that an instruction causes. */
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg);
 /* The same; fails with "WHOSE: cannot start a thread". */
-void thread_start(Ctx *ctx, const char *whose, pthread_t *thread, void *(*run)(void *arg),
+void thread_begin(Ctx *ctx, const char *whose, pthread_t *thread, void *(*run)(void *arg),
                   void *arg);
 /* Before kernels are called, with as many threads as par_set_threads has set: blocks the signals
  * that have a handler, but for those that an instruction causes, in this thread and in OpenMP's.

@@ -47,7 +47,7 @@ int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)
     return why;
 }
 
-void thread_start(Ctx *ctx, const char *whose, pthread_t *thread, void *(*run)(void *arg),
+void thread_begin(Ctx *ctx, const char *whose, pthread_t *thread, void *(*run)(void *arg),
                   void *arg)
 {
     int why = thread_new(thread, run, arg);

@@ -185,7 +185,7 @@ static Queues *open_queues(Arena *a, int number)
     }
     arena_defer(a, close_queues, e);
     for (int i = 0; i < MAX_QUEUE; i++) {
-        thread_start(arena_ctx(a), "emulated", &e->worker[i].thread, serve, &e->worker[i]);
+        thread_begin(arena_ctx(a), "emulated", &e->worker[i].thread, serve, &e->worker[i]);
         pthread_mutex_lock(&e->lock);
         e->nworker++;
         pthread_mutex_unlock(&e->lock);

@@ -78,7 +78,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
         r->slot[i] = NEWN(a, int64_t, 2 * r->nid);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    thread_start(arena_ctx(a), "data", &r->thread, read_ahead, r);
+    thread_begin(arena_ctx(a), "data", &r->thread, read_ahead, r);
     arena_defer(a, stop, r);
     return r;
 }
