@@ -150,7 +150,7 @@ const char *tn_model_dropout(const tn_model *m, double *p)
     if (!GIVEN(args_owner(m), m, p))
         return NULL;
     *p = m->config.dropout;
-    return m->config.dropout_said;
+    return m->config.dropout_text;
 }
 
 const char *tn_model_dtype(const tn_model *m)

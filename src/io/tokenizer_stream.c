@@ -459,7 +459,8 @@ void encoder_tell(const Encoder *e, Arena *a, void (*warn)(void *arg, const char
 void encoder_put_special(Encoder *e, bool after)
 {
     const Tokenizer *t = e->t;
-    if (t->post)
-        fail(t->ctx, TN_FAIL, "%s: special tokens: %s", t->path, t->post);
-    e->put(e->arg, after ? t->after : t->before, (size_t)(after ? t->nafter : t->nbefore));
+    if (t->special.post)
+        fail(t->ctx, TN_FAIL, "%s: special tokens: %s", t->path, t->special.post);
+    e->put(e->arg, after ? t->special.after : t->special.before,
+           (size_t)(after ? t->special.nafter : t->special.nbefore));
 }

@@ -15,7 +15,7 @@ typedef struct ModelConfig {
     ModelKind kind;
     int64_t vocab, hidden, intermediate, nlayer, nhead, nkv, head_dim;
     int64_t npos;           /* GPT-2: rows of wpe; decoders: as many as it was made for */
-    bool npos_said;         /* by config.json; else npos is transformers' default, or a preset's */
+    bool npos_given;        /* by config.json; else npos is transformers' default, or a preset's */
     int64_t window;         /* decoders: how many tokens a token sees in some layer; 0: all */
     const char *activation; /* Hugging Face's name */
     double norm_eps, init_std;
@@ -30,7 +30,7 @@ typedef struct ModelConfig {
     /* What it was trained with, by config.json, beside the graph's: of embeddings and residual
      * branches at most; all that there is, "resid_pdrop 0.1, ..." or NULL. */
     double dropout;
-    const char *dropout_said;
+    const char *dropout_text;
     const char *prefix; /* of the names in the file: "transformer.", "model." or "" */
     const char *source; /* the text of config.json as it was read, or NULL */
 } ModelConfig;
