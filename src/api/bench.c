@@ -85,7 +85,7 @@ int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
 
 /* ---- ways ---- */
 
-/* Of the library in its fastest layout; of f32 or bf16, a batch of them one after the other. 0: not
+/* Seconds of the library in its fastest layout; products of a batch run one after the other. 0: not
  * measured. */
 static double library_sec(Arena *tmp, const Step *s, double (*clock)(void))
 {

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What integers are drawn. */
+/* The integers that inputs are drawn from. */
 typedef enum { BITS, ONES, ZEROS, NINTEGERS } Integers;
 
 static double value_for(const PlanPort *p, Integers draw, uint64_t seed, int stream, int64_t i)

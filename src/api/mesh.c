@@ -1,11 +1,11 @@
-/* What the ranks of a mesh have of a graph's inputs and outputs, as tables: a row for each, and one
- * for each mesh axis that says what it cuts. Read from the graph's text form alone: no plan is
+/* Tables of the parts of a graph's inputs and outputs that a mesh's ranks have: a row for each, and
+ * one for each mesh axis that says what it cuts. Read from the graph's text form alone: no plan is
  * made. */
 #include "api.h"
 
 #include <string.h>
 
-/* What a table is made of. */
+/* The graph that a table shows. */
 typedef struct Show {
     Arena *a;
     const Graph *g;

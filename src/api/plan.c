@@ -38,7 +38,7 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     return plan;
 }
 
-/* What the plan needs, as details of a message. */
+/* The plan's needs, as details of a message. */
 static const char *need_text(Arena *a, const Plan *p)
 {
     Buf b = {.a = a}, lines = {.a = a};
@@ -103,7 +103,7 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
     return tried(&t);
 }
 
-/* What ranks have of inputs and outputs, and what they make of values that they have otherwise. */
+/* Lists the parts of inputs and outputs that ranks have, and the values that they reshard. */
 static void explain_mesh(Buf *b, const Graph *g, const Decisions *d)
 {
     for (int side = 0; side < 2; side++)

@@ -33,7 +33,7 @@ static tn_program *new_program(tn_plan *p, Arena *call)
     return x;
 }
 
-/* What every program needs once it has its memory. */
+/* Ends what makes a program, once it has its memory. */
 static tn_program *start(tn_program *x)
 {
     stage_make(x);
@@ -131,7 +131,7 @@ const char *tn_program_error(const tn_program *x)
     return x ? x->error : "no program";
 }
 
-/* That ranks are missing; of a graph without a mesh it is not known which. */
+/* Fails because ranks are missing; without a mesh it is not known which. */
 static int fail_alone(tn_program *x)
 {
     const Plan *p = x->x->plan;
@@ -218,7 +218,7 @@ static const char *find_unsound(const tn_program *x, int64_t *count)
     return NULL;
 }
 
-/* What cannot be read is not found: whoever saves it is told. */
+/* Values that cannot be read count as finite: whoever saves them is told. */
 const char *tn_program_unsound(const tn_program *x, int64_t *count)
 {
     if (!GIVEN(args_owner(x), x, count))

@@ -204,7 +204,7 @@ static const char *partials_text(Arena *a, const Factor *x)
     return arena_printf(a, "%s, %s", kinds[x->partial[0]], kinds[x->partial[1]]);
 }
 
-/* What tells the node of a part where it begins. */
+/* How the node of a part knows where it begins. */
 static const char *offset_text(const Node *n, const Factor *x)
 {
     return x->offset >= 0 ? n->in[x->offset]->name : x->placed ? "placed" : "-";

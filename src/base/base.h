@@ -38,7 +38,7 @@ typedef enum {
 
 typedef struct Arena Arena;
 
-/* What a context remembers (memo.c). */
+/* Answers that a context remembers (memo.c). */
 typedef struct Memo {
     Arena *a; /* NULL: nothing yet */
     struct Remembered *entry;

@@ -28,7 +28,7 @@ static void choose_stack(pthread_attr_t *attr)
         pthread_attr_setstacksize(attr, MUCH_STACK);
 }
 
-/* What the instructions of a thread itself cause: blocked, they would end the process. */
+/* Signals that a thread's own instructions cause: blocked, they would end the process. */
 static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)

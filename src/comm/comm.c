@@ -1,4 +1,4 @@
-/* What callers see of an end. One lock guards what they and the thread (engine.c) share: the lists
+/* An end as callers see it. One lock guards what they and the thread (engine.c) share: the lists
  * of jobs, what is asked of the thread, and how it all ended. What a job says of its round is the
  * thread's while it runs.
  *
@@ -57,7 +57,7 @@ static void ask(Comm *c, Ask what, CommGroup *g, int code, const char *reason)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Of a job of the group under way. */
+/* Whether a job of the group is under way. */
 static bool is_busy(CommGroup *g, char *reason)
 {
     pthread_mutex_lock(&g->c->lock);
@@ -114,7 +114,7 @@ static Comm *make(Arena *a)
     return c;
 }
 
-/* What is needed once the number of ranks is known. */
+/* Makes what needs the number of ranks. */
 static void make_small(Comm *c, Arena *a)
 {
     int *all = NEWN(a, int, c->size);

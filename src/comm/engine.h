@@ -32,7 +32,7 @@ struct CommGroup {
     double moved;          /* the thread's: when anything of it last came or began */
 };
 
-/* What callers ask of the thread, but for jobs. */
+/* Requests of callers to the thread, but for jobs. */
 typedef enum {
     ASK_NOTHING,
     ASK_LIBRARY, /* what the transport has of a group */
@@ -94,7 +94,7 @@ struct Comm {
 
 void *engine_serve(void *comm); /* the thread */
 void engine_tell(Comm *c);      /* that there is something new; locked */
-/* What a rank sends itself in an exchange. */
+/* Copies what a rank sends itself in an exchange. */
 void engine_copy_own(const CommGroup *g, const CommRound *r);
 
 #endif

@@ -46,7 +46,7 @@ typedef struct MpiMessage {
 } MpiMessage;
 _Static_assert(sizeof(MpiMessage) <= COMM_ROOM, "a request has room");
 
-/* What goes around: to the next rank, and from the one before. */
+/* A beat: to the next rank, and from the one before. */
 typedef struct Beats {
     int before, next;
     MPI_Request in, out;
@@ -114,7 +114,7 @@ static int request_fail(MpiMessage *r, int error, char *message)
 
 /* ---- messages ---- */
 
-/* Of `nbytes` bytes; NULL without memory. */
+/* A message of `nbytes` bytes; NULL without memory. */
 static MpiMessage *message_new(void **request, bool receives, int peer, int64_t nbytes,
                                char *message)
 {
@@ -205,7 +205,7 @@ static bool is_left(const MpiGroup *g)
     return x->scatter ? x->member < g->size : x->at < x->count;
 }
 
-/* What is scattered and short, at once. */
+/* Reduces at once what is scattered and short. */
 static int scatter_all(const MpiGroup *g, MpiReduction *x, MPI_Request *request)
 {
     x->member = g->size;

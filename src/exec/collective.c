@@ -24,14 +24,14 @@ typedef struct CallBytes {
     int64_t at, nbytes;
 } CallBytes;
 
-/* What goes to a member of the group and comes from it. */
+/* Bytes for a member of the group and from it. */
 typedef struct MemberBytes {
     CallBytes from, to;
 } MemberBytes;
 
 enum { ROUNDS = 3 };
 
-/* What comm's thread reduces: a part of each member, this rank's own among them. */
+/* A reduction by comm's thread: a part of each member, this rank's own among them. */
 typedef struct LocalSum {
     const Node *node;
     int count;
@@ -47,8 +47,7 @@ struct Collective {
     CommRound round[ROUNDS];
     MemberBytes *path[ROUNDS]; /* by member, of the rounds that exchange */
     LocalSum sum;
-    CallBytes *part,
-        result; /* of the reduction: by member where its part is, and where the result */
+    CallBytes *part, result; /* of the reduction: by member where its part is; the result */
 };
 
 /* While a program's jobs are made. */
@@ -199,7 +198,7 @@ static void reduce(void *arg)
     collective_reduce(r->node, r->count, r->x, r->nelem, r->y);
 }
 
-/* Where member i's part of a tensor is that all have; the last parts may be shorter. */
+/* The bytes of member i's part of a tensor that all have; the last parts may be shorter. */
 static CallBytes part_of(const CollectiveMake *m, Where where, int i)
 {
     const Tensor *t = &m->c->in[0];

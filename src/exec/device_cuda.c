@@ -27,7 +27,7 @@ struct Recording {
     bool capturing, warm;
 };
 
-/* What a queue's work failed with first. */
+/* Keeps the first error of a queue's work. */
 static bool good(Cuda *c, cudaError_t e)
 {
     if (e != cudaSuccess && !c->queues.failed) {

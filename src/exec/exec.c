@@ -247,7 +247,7 @@ static int move(Program *x, const PlanPort *port, MemoryCopy c)
     return 0;
 }
 
-/* Where work finds it. */
+/* The address at which work finds it. */
 static char *place_of(const Program *x, const PlanPort *port)
 {
     const Storage *s = &x->plan->storage[port->storage];
@@ -326,7 +326,7 @@ int64_t program_high(Program *x, Space space, uint8_t pattern)
     return f.high;
 }
 
-/* Of this process alone: getrusage's figure starts at the peak of the parent process. */
+/* Reads this process's own: getrusage's figure starts at the peak of the parent process. */
 int64_t rss_peak_bytes(void)
 {
     char line[128];

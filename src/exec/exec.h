@@ -68,7 +68,7 @@ typedef struct Queues {
     Fault *fault; /* what kernels note; NULL: theirs say it themselves */
 } Queues;
 
-/* What work does to memory, by its stream and by addresses that it reaches. */
+/* Operations of work on memory, by its stream and by addresses that it reaches. */
 typedef struct StreamWork {
     void (*copy)(void *stream, void *to, const void *from, int64_t nbytes);
     void (*fill)(void *stream, void *to, uint8_t byte, int64_t nbytes);
@@ -254,7 +254,7 @@ void trace_print(Buf *b, const Trace *t, const Plan *p);
 
 /* ---- calls.c: recorded calls by group ---- */
 
-/* What bounds a call: for calls bound by memory, the stream that reads and writes alike. */
+/* The bound of a call: for calls bound by memory, the stream that reads and writes alike. */
 typedef enum {
     LIMIT_READ,   /* reads far more than it writes */
     LIMIT_COPY,   /* writes about what it reads to elsewhere */

@@ -222,7 +222,7 @@ static void give_run(Program *x)
         x->driver->recorder->end(x->queues, x->recording);
 }
 
-/* What a kernel noted, as the run's message; whether one did. */
+/* Writes what a kernel noted as the run's message; whether one did. */
 static bool noted(Program *x)
 {
     Fault *f = x->queues->fault;
@@ -238,7 +238,7 @@ static bool noted(Program *x)
     return true;
 }
 
-/* Where kernels run in this thread no handler does. Those of a device have threads that none does.
+/* No handler runs on this thread while kernels do; threads of a device have none.
  */
 static int run_queues(Program *x)
 {

@@ -49,7 +49,7 @@ int way_count(const Plan *p, int step)
 
 /* ---- the device ---- */
 
-/* Where calls of a plan are timed. All that is made lives in tmp. */
+/* A bench for calls of a plan. All that is made lives in tmp. */
 typedef struct WayBench {
     Arena *tmp;
     const Plan *p;
@@ -130,7 +130,7 @@ static void unmap(void *arg)
     x->driver->unmap(&x->m);
 }
 
-/* Where work finds it. */
+/* The address at which work finds it. */
 static char *map_bytes(const WayBench *b, int64_t nbytes)
 {
     MappedOperand *x = NEW(b->tmp, MappedOperand);

@@ -9,7 +9,7 @@
 
 enum { MOST_ALIKE = 64, SHOWN = 120 };
 
-/* What all ranks must have alike, by name. */
+/* Texts that all ranks must have alike, by name. */
 typedef struct Alike {
     Arena *a;
     int count;
@@ -94,7 +94,7 @@ static const char *hash_text(Arena *a, uint64_t hash)
     return arena_printf(a, "%016llx", (unsigned long long)hash);
 }
 
-/* What goes around in a step, in its order: kinds, groups and shapes. */
+/* The collectives of a step in their order: kinds, groups and shapes. */
 static const char *sequence(Arena *a, const Plan *p)
 {
     uint64_t hash = 0;

@@ -185,7 +185,7 @@ static void gather(tn_context *ctx, const void *mine, int64_t nbytes, void *all)
         fail(&ctx->ctx, TN_FAIL, "%s", message);
 }
 
-/* What all ranks call, by rank. */
+/* The calls of all ranks, by rank. */
 typedef struct AllCalls {
     const Mesh *mesh;
     int nranks;
@@ -213,7 +213,7 @@ static int find_first(const Mesh *mesh, int rank, int64_t axes)
     return (int)mesh_rank(&m);
 }
 
-/* Where a rank parts from the first of a group of its own. */
+/* The call at which a rank parts from the first rank of its group. */
 typedef struct Differ {
     int rank, first;
     int64_t at, at_first; /* the call of each; their count: none is left */
@@ -298,7 +298,7 @@ static void compare_meshes(tn_context *ctx, Arena *a, const Mesh *m)
 
 /* ---- one order ---- */
 
-/* Of what the planner reads when it orders: ops, operands and types. */
+/* A hash of what the planner reads when it orders: ops, operands and types. */
 static uint64_t form_of(const Graph *g, Arena *a)
 {
     uint64_t hash = 1;

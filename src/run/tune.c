@@ -373,7 +373,7 @@ static double without_wait(const Correction *x, double sec)
     return MAX(sec - x->wait, (1 - MOST_WAIT) * sec);
 }
 
-/* Of the calls of a run together; n: how many those are. */
+/* Seconds of a run's calls together; n: their number. */
 static double calls_sec(const TunedStep *s, const StepTimes *t, const Correction *x, double *n)
 {
     double sum = 0, count = 0, runs = (double)MAX(trace_runs(s->program->x->trace), 1);

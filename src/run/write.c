@@ -32,7 +32,7 @@ typedef struct FilePiece {
     bool alone; /* the writer has all of it */
 } FilePiece;
 
-/* What the axes behind the first add to the numbers of ranks. */
+/* What the axes behind the first add to the number of a rank. */
 typedef struct Sharers {
     int64_t *rank;
     int count;
@@ -43,7 +43,7 @@ typedef struct Bytes {
     int64_t n, cap;
 } Bytes;
 
-/* What goes to other ranks and comes from them in a round. */
+/* Bytes for other ranks and from them in a round. */
 typedef struct Traffic {
     Bytes send, received, joined;
     CommPart *part;
@@ -57,7 +57,7 @@ typedef struct PortWindow {
     const char *data;
 } PortWindow;
 
-/* What rank 0 tells the others of a file that it has begun. */
+/* Rank 0's message on a file that it has begun. */
 typedef struct Begun {
     int64_t process;  /* its own, by which the file is named until it is whole */
     int64_t parallel; /* whether ranks write side by side */
@@ -182,7 +182,7 @@ static void add_pieces(Together *o, FilePiece p, int64_t most)
     }
 }
 
-/* Of rows that the same ranks have. */
+/* Adds pieces of rows that the same ranks have. */
 static void add_rows(Together *o, int tensor, int64_t first, int64_t n, int64_t base)
 {
     const Sharers *s = &o->sharers[tensor];
@@ -249,7 +249,7 @@ static void make_pieces(void *arg)
     sort_pieces(o);
 }
 
-/* What a rank writes in a round; NULL: nothing. */
+/* The piece that a rank writes in a round; NULL: none. */
 static const FilePiece *piece_of(const Together *o, int writer, int round)
 {
     int i = o->first[writer] + round;
@@ -308,7 +308,7 @@ static const char *look(Together *o, const PlanPort *p, int64_t at, int64_t *n)
 
 /* ---- a round ---- */
 
-/* What is done to the pieces' parts. */
+/* The arguments of a function that sees each part of a piece. */
 typedef struct PieceWalk {
     Together *o;
     const PlanPort *port;
@@ -385,7 +385,7 @@ static bool is_sharer(const Together *o, const FilePiece *p)
     return p->base < 0;
 }
 
-/* What this rank sends to the others' pieces. */
+/* Packs this rank's parts of the others' pieces. */
 static void pack(void *arg)
 {
     const Round *r = arg;
@@ -404,7 +404,7 @@ static void pack(void *arg)
         o->traffic.part[w].send = o->traffic.send.p + at;
 }
 
-/* Where it receives what others have of its own piece. */
+/* Makes room for others' parts of this rank's piece. */
 static void make_room(void *arg)
 {
     const Round *r = arg;

@@ -1,4 +1,4 @@
-/* What ranks agree on. All see the same loss, but each has its own clock, disk, signals and memory:
+/* How ranks agree. All see the same loss, but each has its own clock, disk, signals and memory:
  * so each step ends with one message in which every rank says what it knows, and what happens next
  * follows from the maximum over all of them, never from what one rank alone has seen. With one rank
  * that is the rank's own. */

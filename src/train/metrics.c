@@ -103,7 +103,7 @@ static int put_aside(const Trainer *r, const char *path)
     return code;
 }
 
-/* What a file has of a run that goes on. */
+/* The lines of a file that a run keeps when it goes on. */
 typedef struct Kept {
     off_t nbytes; /* up to the first line that goes */
     bool own;     /* every line is of the run */

@@ -41,7 +41,7 @@ int plan_step(Trainer *r)
     return 0;
 }
 
-/* Where the step runs in slices, evaluations do in as many as they must to need no more than it:
+/* Evaluations run in slices where the step does, in as many as they must to need no more than it:
  * their logits are as large, and what the step's patterns name they may not have. */
 static void slice_evaluation(const TrainPlans *p, tn_options *o)
 {

@@ -128,7 +128,7 @@ static int find(tn_context *ctx, const char *out, Resume *x)
     return tn_context_fail(ctx, TN_CODE_FAIL, "%s: none of the checkpoints there is whole", out);
 }
 
-/* What rank 0 has found. */
+/* Sends rank 0's finding to all. */
 static int share(tn_context *ctx, Resume *x)
 {
     int code = tn_share(ctx, &x->step, sizeof x->step);
@@ -176,7 +176,7 @@ static int differs(const Trainer *r, const char *what, const char *of, const jso
     return code;
 }
 
-/* Where the run goes on in its data, by what was stored and by what is computed. */
+/* Compares the place in the data where the run goes on: as stored, and as computed. */
 static int check_place(const Trainer *r)
 {
     const Resume *x = r->t->resume;
@@ -286,7 +286,7 @@ static void add_line(char *text, size_t size, const char *before, const char *no
     }
 }
 
-/* Where the run's kernels were to be taken again, that they were. */
+/* Checks that the run's kernels were taken again, where they were to be. */
 static void add_ways(const Trainer *r, char *text, size_t size)
 {
     const char *before = stored_machine(r), *asked = r->t->o.machine, *now;
@@ -294,8 +294,9 @@ static void add_ways(const Trainer *r, char *text, size_t size)
         add_line(text, size, before, now);
 }
 
-/* What differs between the stored plan and this one, one line each; empty where nothing does. The
- * hash and bytes may be the machine's: where it is another the graph and the decisions count. */
+/* Writes a line for each difference between the stored plan and this one, none where there is none.
+ * The hash and bytes may be the machine's: where it is another the graph and the decisions count.
+ */
 static void compare_plans(const Trainer *r, const json_t *now, bool other, char *text, size_t size)
 {
     static const char *const fields[] = {"nodes", "steps_hash", "peak_bytes"};

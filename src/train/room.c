@@ -28,7 +28,7 @@ static bool find_room(const char *folder, struct statvfs *v)
     return v->f_blocks > 0 && v->f_frsize > 0;
 }
 
-/* What a checkpoint takes there, in whole blocks. */
+/* Measures a checkpoint there, in whole blocks. */
 static int measure(Trainer *r, const struct statvfs *v)
 {
     int64_t block = (int64_t)v->f_frsize;

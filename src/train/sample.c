@@ -56,7 +56,7 @@ static void put_token(const Sample *s, int64_t id)
         put(s, bytes, n);
 }
 
-/* What follows is decoded as the rest of the prompt's text, which is written as it was given. */
+/* New tokens are decoded as the rest of the prompt's text, which is written as it was given. */
 static int skip_prompt(const Sample *s, const int64_t *ids)
 {
     const char *bytes;

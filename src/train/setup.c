@@ -65,7 +65,7 @@ static int compare_file(Trainer *r, const char *name)
     return alike_file(r->ctx, path);
 }
 
-/* Of a run that goes on also where it stands. */
+/* Compares the models, and of a run that goes on its state too. */
 static int compare_models(Trainer *r)
 {
     int code = alike_model(r->ctx, r->m, r->t->resume ? r->t->resume->folder : r->t->model);
@@ -244,7 +244,7 @@ static int go_on(Trainer *r)
     return 0;
 }
 
-/* Of each step this rank reads its own rows. */
+/* This rank reads its own rows of each step. */
 static int read_ahead(Trainer *r)
 {
     const TrainOptions *t = r->t;
@@ -310,7 +310,7 @@ static int check_beside_tokens(Trainer *r)
     return code;
 }
 
-/* What rank 0 has found in the run's files. */
+/* Sends what rank 0 has found in the run's files. */
 static int share_run(Trainer *r)
 {
     int code = tn_share(r->ctx, r->folder.run, sizeof r->folder.run);

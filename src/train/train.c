@@ -185,7 +185,7 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
 
 /* ---- evaluation ---- */
 
-/* What a pass is estimated to take, by how long steps take that were estimated too. */
+/* Seconds estimated for a pass, scaled as steps compare with their estimate. */
 static double pass_sec(const Trainer *r)
 {
     double sec, added;
@@ -430,7 +430,7 @@ static int finish(Trainer *r, int64_t last)
     return code;
 }
 
-/* What one rank has of a run. Rank 0 alone writes files that are not checkpoints, and to terminals.
+/* Runs one rank's part. Rank 0 alone writes files that are not checkpoints, and to terminals.
  */
 static int train_rank(Trainer *r)
 {

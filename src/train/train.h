@@ -76,8 +76,8 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t);
 
 /* ---- log.c ---- */
 
-/* Where a rank says what it does: rank 0 on standard error; others nowhere, or, with `all`, there
- * too, each line after "rank N: ". NULL without memory. */
+/* The stream on which a rank says what it does: rank 0 on standard error; others nowhere, or, with
+ * `all`, there too, each line after "rank N: ". NULL without memory. */
 FILE *log_open(const tn_context *ctx, bool all);
 void log_close(FILE *log); /* NULL allowed */
 
@@ -114,7 +114,7 @@ double wall_sec(void);
 
 /* ---- interrupt.c ---- */
 
-/* What SIGINT, SIGTERM and SIGHUP do, of a process with ranks SIGUSR1 too. */
+/* The effect of SIGINT, SIGTERM and SIGHUP, of a process with ranks SIGUSR1 too. */
 typedef enum Interrupted {
     INTERRUPT_KILLS, /* what they always do: there is nothing to save */
     INTERRUPT_EXITS, /* end the process with exit code 130; it says that nothing was written */
@@ -164,7 +164,7 @@ typedef struct Evaluation {
     bool late;                   /* the deadline ended it */
 } Evaluation;
 
-/* Where a signal or the deadline ends it, what came of it is that of the windows until then. */
+/* Evaluates; after a signal or the deadline the results are those of the windows until then. */
 int evaluate(Evaluation *e);
 bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
 /* How many windows an evaluation behind `step` steps looks at, unless options say: 64 on the way;
@@ -286,7 +286,7 @@ int alike_model(tn_context *ctx, const tn_model *m, const char *name);
 int alike_data(tn_context *ctx, const Source *s);
 int alike_file(tn_context *ctx, const char *path);
 
-/* What the run would need with other options and rows of a step, and no limit: bytes of the arena,
+/* Plans the run with other options and rows of a step, and no limit; gives bytes of the arena,
  * of it and the library's reserve together, and the seconds of a step. */
 int train_need(const struct Trainer *r, const tn_options *o, int64_t batch, int64_t *peak,
                int64_t *nbytes, double *sec);

@@ -17,7 +17,7 @@ typedef struct Feed {
     int64_t windows;              /* that an epoch has; 0: one batch */
 } Feed;
 
-/* What the step, evaluation and sampling need (plans.c), in one arena. */
+/* The plans of step, evaluation and sampling (plans.c), which share one arena. */
 typedef struct TrainPlans {
     tn_graph *step_graph, *eval_graph;
     tn_plan *step, *eval;
@@ -103,7 +103,7 @@ typedef struct Trainer {
     Ending ending;
 } Trainer;
 
-/* What a step gave. */
+/* The results of a step. */
 typedef struct StepResult {
     double loss, norm, lr, sec;
     bool has_norm;
@@ -144,7 +144,7 @@ int agree(Trainer *r, StepResult *s);
 void agree_later(Trainer *r, int code);
 /* Tells all of what was kept. */
 int agree_settle(Trainer *r);
-/* What failed on this rank while the others wait for it within a step: ends them too. */
+/* After a failure on this rank within a step, while the others wait for it: ends them too. */
 int agree_end(Trainer *r, int code);
 /* After what all have failed at: fails where a rank is lost, with what ended it; then nothing more
  * is tried. */
@@ -162,7 +162,7 @@ int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
 /* Refuses a new run in a folder that holds one. */
 int folder_check(tn_context *ctx, const TrainOptions *t);
-/* Where the folder is there, takes it and removes what saves that were killed have left. Chooses
+/* Takes the folder, if it is there, and removes what saves that were killed have left. Chooses
  * the run's id. */
 int folder_clean(Trainer *r);
 /* Makes the folder (an earlier run's is renamed first), takes it for this run and removes what is
@@ -175,7 +175,7 @@ void folder_undo(Trainer *r);
 int folder_begin(Trainer *r);
 /* Keeps the evaluation at the end in the folder, last_eval; where that fails it is done again. */
 void folder_evaluated(const Trainer *r, int64_t step);
-/* Of a run that goes on from its end: finds the one that would be done again. */
+/* Finds the evaluation that a run which goes on from its end would do again. */
 int folder_find_evaluated(Trainer *r);
 /* Before each save: it may have been renamed or removed since, and the lock with it. */
 int folder_hold(Trainer *r);
@@ -215,7 +215,7 @@ bool checkpoint_due(const Trainer *r, int64_t step);
 int checkpoint_sound(Trainer *r, const char *when);
 /* The text of state.json, to be freed; NULL without memory. by_time: saved as save_sec asks. */
 char *checkpoint_state(const Trainer *r, int64_t step, bool by_time);
-/* What state.json says of the plan, of the data, of the tokens of text (else null), and of the
+/* Parts of state.json: the plan, the data, the tokens of text (else null), and the
  * place in them after a step: new objects. */
 struct json_t *checkpoint_plan(const Trainer *r);
 struct json_t *checkpoint_data(const Trainer *r);
