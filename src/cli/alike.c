@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What each rank may have its own of: rank 0's machine file alone is read, and how long a rank
- * waits and whether it speaks changes nothing for others. */
+/* Options of which each rank may have its own: rank 0's machine file alone is read, and how long a
+ * rank waits and whether it speaks changes nothing for others. */
 static const char own[] = "machine log-ranks comm-timeout";
 
 static json_t *arguments(const Texts *args)

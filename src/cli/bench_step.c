@@ -21,7 +21,7 @@
 
 enum { MOST_OPS = 200 };
 
-/* What is measured: a model's step, or a graph as it is written. */
+/* The step that is measured: a model's, or a graph as it is written. */
 typedef struct BenchStep {
     tn_model *m; /* NULL: a graph */
     tn_graph *g;
@@ -128,7 +128,7 @@ static int measure_peak(Bench *b, const BenchStep *s)
     return 0;
 }
 
-/* What a process has that runs this step and measures nothing. */
+/* The memory of a process that runs this step and measures nothing. */
 static void print_resident(Bench *b, const BenchStep *s)
 {
     int64_t peak, persistent, reserve;
@@ -278,7 +278,7 @@ static int by_time(const void *x, const void *y)
     return s < t ? 1 : s > t ? -1 : strcmp(c->tensors, d->tensors);
 }
 
-/* What another way would save, behind the call's line. */
+/* Prints what another way would save, behind the call's line. */
 static void print_better(const CallWays *w)
 {
     if (w->lost > 0)

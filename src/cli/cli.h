@@ -41,7 +41,7 @@ typedef struct Texts {
     int count;
 } Texts;
 
-/* What a run that goes on may be told: options.def, "resume". */
+/* The options that a run which goes on may be given: options.def, "resume". */
 typedef enum { RESUME_SAME, RESUME_OWN, RESUME_END, RESUME_NEVER } ResumeClass;
 
 /* One long option: a row of options.def, and what a command line has of it. Tables end with {0}. */
@@ -63,7 +63,7 @@ typedef struct Option {
 
 enum { MOST_OPTIONS = 96 }; /* of one command, and the end of their table */
 
-/* Where a command keeps the value of an option. Lists end with {0}. */
+/* A command's option and the place of its value. Lists end with {0}. */
 typedef struct OptionSlot {
     const char *name;
     void *into;
@@ -118,7 +118,7 @@ int write_text(const char *path, const char *text);
 
 /* ---- foreign.c ---- */
 
-/* What to do here where other trainers have an option or a command of that name; NULL: none has. */
+/* Advice where other trainers have an option or a command of that name; NULL: none has. */
 const char *foreign_option(const char *word);
 const char *foreign_command(const char *word);
 
@@ -205,7 +205,7 @@ int check_chunk(const Command *c, const Option *table, const char *passes, const
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 
-/* Where Common has what is not in its tn_options. */
+/* Places in Common of what is not in its tn_options. */
 /* clang-format off */
 #define COMMON_SLOTS(c)                                                                 \
     {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
@@ -230,7 +230,8 @@ int alike_options(tn_context *ctx, const Command *c, const Option *table, const 
 
 /* ---- launch.c ---- */
 
-/* What runs a command: one rank, those that a launcher has started, or threads of this process. */
+/* The ranks that run a command: one, those that a launcher has started, or threads of this process.
+ */
 typedef struct Launch {
     const Command *c;
     tn_context *ctx;

@@ -11,7 +11,7 @@
 
 enum { DEFAULT_LENGTH = 1024, IGNORED = -100, INTERRUPTED = 130 };
 
-/* What was asked for; a rank has its own copy, with what it opens and finds. */
+/* The command's options; a rank has its own copy, with what it opens and finds. */
 typedef struct Eval {
     Common c;
     const char *model;

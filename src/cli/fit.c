@@ -3,7 +3,7 @@
  *
  * For each way to recompute, numbers of microbatches 1, 2, 4, ... are planned; more microbatches do
  * not always need less memory, as more than one needs accumulators, and parts of unequal size need
- * two bodies. Of the settings that fit the one that takes the least time is named. A smaller batch,
+ * two bodies. The fastest of the settings that fit is named. A smaller batch,
  * which changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for
  * 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command needs,
  * beside which other settings may need less. With --chunk auto, for which a step is planned many
@@ -24,7 +24,7 @@ enum {
     MOST_SLICED = 3, /* settings that are planned with --chunk auto */
 };
 
-/* What may be set, and what came of it. */
+/* Settings, and their results. */
 typedef struct FitSetting {
     const char *recompute;
     int64_t accumulate, batch;
@@ -295,7 +295,8 @@ static bool begin_slices(FitSearch *s, bool *any)
     return false;
 }
 
-/* What a plan may need: --memory; without it the error says what could be mapped. 0: not known. */
+/* Bytes that a plan may need: --memory; without it those that could be mapped, from the error. 0:
+ * not known. */
 static int64_t find_limit(const Fit *f, const char *text)
 {
     static const char phrase[] = "what could be mapped is ";

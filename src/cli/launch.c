@@ -80,7 +80,7 @@ static double find_timeout(int argc, char **argv)
     return sec;
 }
 
-/* What is wrong usage is so of all processes of a host: the first of them says it. */
+/* Usage is wrong in all processes of a host alike: the first of them says it. */
 static int fail_join(const Launch *l, int code)
 {
     return code == TN_CODE_USAGE && !tn_launched_first() ? code : report_last(code, l->ctx);
@@ -184,7 +184,7 @@ int rank_ran(tn_context *ctx, int code)
     return code;
 }
 
-/* Where a rank runs: its host, and the cores that it may use there. */
+/* The place of a rank: its host, and the cores that it may use there. */
 typedef struct Where {
     char host[HOST];
     cpu_set_t cores;
@@ -303,7 +303,7 @@ static int run_rank(tn_context *ctx, void *arg)
     return code && code != 130 && first && !told ? report_last(code, ctx) : code;
 }
 
-/* What --reduce fast comes to. */
+/* Says what --reduce fast comes to. */
 static void note_reduce(const tn_options *o, bool processes)
 {
     if (o->reduce && !strcmp(o->reduce, "fast"))

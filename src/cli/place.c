@@ -117,7 +117,7 @@ static int work(tn_context *ctx, PlaceCommand *x, Watch *w, tn_buffers **b)
     return code;
 }
 
-/* What waits for a reader may be interrupted while it is written. */
+/* A write that waits for a reader may be interrupted. */
 static int write_output(tn_context *ctx, const PlaceCommand *x, tn_buffers *b)
 {
     struct stat st;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one plan is made of, and what is asked of it. */
+/* The options of one plan. */
 typedef struct PlanCommand {
     Common c;
     const char *path, *passes, *html, *compare[2];
@@ -159,7 +159,7 @@ static int cut_words(const char *text, char *to, char **word)
     return n;
 }
 
-/* What is asked of both plans together is not an option of a side. */
+/* Options of both plans together are not options of a side. */
 static int refuse_of_both(const Command *c, int n, char **word)
 {
     static const char *const of_both[] = {"--json",    "--html", "--explain", "--steps",
@@ -221,7 +221,7 @@ static int write_page(tn_context *ctx, const PlanCommand *x, tn_plan *const *p, 
     return code ? report_last(code, ctx) : write_text(x->html, text);
 }
 
-/* Where the page goes to standard output, what is said of the plan does not. */
+/* Nothing else goes to standard output where the page does. */
 static FILE *output(const PlanCommand *x)
 {
     return x->html && !strcmp(x->html, "-") ? stderr : stdout;

@@ -88,7 +88,7 @@ static bool may_wait(const char *path)
     return path && !stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-/* What a checkpoint names to be read: whoever made it may have named anything. */
+/* Paths that a checkpoint names to be read: whoever made it may have named anything. */
 static bool names_files(const Option *o)
 {
     const Texts *t = o->into;

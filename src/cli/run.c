@@ -83,7 +83,7 @@ static void put_real(Object *b, const char *name, double value)
     put(b, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
 }
 
-/* What --json says of a run, without the braces. */
+/* Prints the members of --json on a run, without the braces. */
 static void put_run(Object *b, tn_program *x, tn_plan *p, const RunCommand *r)
 {
     int64_t peak, persistent, reserve;
@@ -206,7 +206,7 @@ static int name_file(tn_context *ctx, int code, const char *file)
                : tn_context_fail(ctx, code, "%s: %s", file, text);
 }
 
-/* Where rank 0 itself has failed, its number, which stands before the messages of others alone. */
+/* Adds rank 0's number to its own failure; other ranks' messages have theirs. */
 static int name_first(tn_context *ctx, int code)
 {
     char text[2000];

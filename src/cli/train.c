@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What was asked for, which all ranks read. */
+/* The command's options, which all ranks read. */
 typedef struct Train {
     Common c;
     Texts data, args;
@@ -133,7 +133,7 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return train_need(arg, o, batch, peak, nbytes, sec);
 }
 
-/* What shares the step's arena. */
+/* Names what shares the step's arena. */
 static const char *planned_beside(const TrainOptions *t)
 {
     return !t->ndata             ? NULL

@@ -23,7 +23,7 @@ static const struct {
     int width;
 } shards[] = {{20240520, 1, 2}, {20240801, 7, 4}}; /* GPT-2's and Llama 3's tokens */
 
-/* What else llm.c writes; as text it would be noise. */
+/* Other files of llm.c's; as text they would be noise. */
 static const struct {
     int32_t magic;
     const char *what;

@@ -30,7 +30,7 @@ static uint32_t draw(uint64_t seed, uint32_t stream, uint32_t epoch, uint32_t x,
     return word[0];
 }
 
-/* Where i goes in a permutation of [0, n), n < 2^62. */
+/* The place of i in a permutation of [0, n), n < 2^62. */
 static int64_t permute(uint64_t seed, uint32_t epoch, int64_t n, int64_t i)
 {
     int bits = 1;

@@ -101,7 +101,7 @@ typedef struct TensorOut {
  * it fails, path is as before and nothing is left aside. */
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
 
-/* Where tensors lie in a file. */
+/* The places of tensors in a file. */
 typedef struct TensorLayout {
     Buf header; /* what comes before them */
     int n;
@@ -142,7 +142,7 @@ TensorShard *tensors_shards(Arena *a, const char *folder, int64_t most, int n, c
                             int *count);
 void tensors_write_index(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t);
 
-/* What files take on disk, where each begins with a new block; not rounded: the largest. */
+/* Bytes of files on disk, each in blocks of its own; not rounded: the largest. */
 typedef struct FileSizes {
     int64_t block, nbytes, largest;
 } FileSizes;
@@ -312,7 +312,8 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
 /* ---- foreign.c ---- */
 
 /* Fails where a file's first n bytes, or its name, say that it is no text but holds some, as
- * compressed files, tables and JSON do: with the command that makes text of it, and another line. */
+ * compressed files, tables and JSON do: with the command that makes text of it, and another line.
+ */
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise);
 
 /* ---- tokenizer_file.c ---- */

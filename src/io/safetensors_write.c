@@ -185,7 +185,7 @@ TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid)
     return w;
 }
 
-/* Of whole words; returns what is left of them. */
+/* Hashes whole words; returns how many bytes are left. */
 static int64_t hash_words(const char *p, int64_t n, uint64_t *h)
 {
     uint64_t word;

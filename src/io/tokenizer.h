@@ -1,4 +1,4 @@
-/* What the files of the tokenizer share; io.h has what others use. */
+/* Shared by the files of the tokenizer; io.h has what others use. */
 #ifndef TENON_TOKENIZER_H
 #define TENON_TOKENIZER_H
 
@@ -54,7 +54,7 @@ typedef struct Normal {
 
 /* The normalizer that a JSON object describes; false where the type is another. */
 bool normal_read(Arena *a, Json j, const char *type, Normal *f);
-/* What becomes of a whole text by n normalizers, one after the other. */
+/* Normalizes a whole text by n normalizers, one after the other. */
 const char *normal_text(Arena *a, const Normal *f, int n, const char *text);
 
 /* ---- tokenizer_charsmap.c: SentencePiece's map of characters ---- */
@@ -122,7 +122,7 @@ typedef struct Decoding {
 
 typedef struct Trie Trie; /* tokenizer_unigram.c */
 
-/* What BPE merges, in tables of open addressing: see tokenizer_bpe.c. */
+/* The merges of BPE, in tables of open addressing: see tokenizer_bpe.c. */
 typedef struct BpeMerges {
     Merge *merge; /* id NO_TOKEN: empty */
     uint64_t merge_mask;

@@ -236,7 +236,7 @@ static bool joins(const Tokenizer *t, uint32_t left, uint32_t right)
     return t->bpe.joint[bit / 64] >> bit % 64 & 1;
 }
 
-/* What a cut must know of the characters before. */
+/* The state of the characters before, by which cuts are found. */
 typedef struct Before {
     uint32_t c;
     Kind kind;

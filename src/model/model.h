@@ -10,7 +10,7 @@
 typedef enum { MODEL_GPT2, MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3, NMODEL } ModelKind;
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeKind;
 
-/* What decides the mathematics, the shapes and the initialisation. */
+/* The configuration that decides the mathematics, the shapes and the initialisation. */
 typedef struct ModelConfig {
     ModelKind kind;
     int64_t vocab, hidden, intermediate, nlayer, nhead, nkv, head_dim;
@@ -69,7 +69,7 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
 /* ---- model.c: the graph ---- */
 
-/* What is asked of training. */
+/* Options of training. */
 typedef struct ModelOptions {
     double dropout, z_loss, label_smoothing;
 } ModelOptions;
@@ -89,7 +89,8 @@ Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capa
 
 /* ---- what gpt2.c and decoder.c share ---- */
 
-/* Where names begin: in the file ("h.3.", "" outside of the layers) and in scopes ("layers.3"). */
+/* The beginnings of names: in the file ("h.3.", "" outside of the layers) and in scopes
+ * ("layers.3"). */
 typedef struct Layer {
     const char *name, *scope;
 } Layer;
