@@ -128,7 +128,7 @@ static int measure_peak(Bench *b, const BenchStep *s)
     return 0;
 }
 
-/* The memory of a process that runs this step and measures nothing. */
+/* Prints the memory of a process that runs this step and measures nothing. */
 static void print_resident(Bench *b, const BenchStep *s)
 {
     int64_t peak, persistent, reserve;

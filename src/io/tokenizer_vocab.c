@@ -427,7 +427,7 @@ static void check_bpe(Json model)
         fail(ctx, TN_FAIL, "%s: \"dropout\" is not supported", model.where);
 }
 
-/* Reads how unknown characters are treated, of no use where every byte is known. */
+/* Refuses a treatment of unknown characters where a byte has no token. */
 static void check_unknown(const Load *l, Json model)
 {
     bool fallback = json_find_bool(model, "byte_fallback", false);

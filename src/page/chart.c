@@ -15,7 +15,7 @@
 
 enum { LEFT = 92, TOP = 30, RIGHT_MARGIN = 30, GRID_WIDTH = 400, GRID_HEIGHT = 200 };
 
-/* Storages that stay, then those that come and go. */
+/* Categories that stay, then those that come and go. */
 const Category page_stack[NCATEGORY] = {CAT_PARAM, CAT_STATE,      CAT_INPUT,     CAT_OTHER,
                                         CAT_GRAD,  CAT_ACTIVATION, CAT_RECOMPUTE, CAT_WORK};
 
@@ -476,7 +476,7 @@ static void put_cells(Page *x, int category, float (*cell)[NCATEGORY])
         buf_add(b, "\"/>\n");
 }
 
-/* Storages that are not drawn one by one. */
+/* Draws the storages that are not drawn one by one, cell by cell. */
 static void put_small(Page *x, const Picture *d)
 {
     const Plan *p = d->p;

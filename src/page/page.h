@@ -28,7 +28,7 @@ typedef struct Column {
     int64_t live[NCATEGORY], total; /* alive at that step */
 } Column;
 
-/* A plan's picture. */
+/* The picture of a plan. */
 typedef struct Picture {
     const Plan *p;
     const ChunkReport *chunk;

@@ -294,7 +294,7 @@ void plan_print_steps(Buf *b, const Plan *p)
     }
 }
 
-/* Adds the lines of a device with several spaces and queues. */
+/* Hashes what a device with several spaces and queues adds. */
 static uint64_t hash_device(const Plan *p, uint64_t h)
 {
     h = hash_bytes(p->device->name, strlen(p->device->name), h);
