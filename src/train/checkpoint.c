@@ -101,13 +101,13 @@ static json_t *text_or_null(const char *text)
 }
 
 /* The fields of the plan's JSON by which a resumed run checks that it has the same plan. */
-json_t *checkpoint_plan(const Trainer *r)
+json_t *checkpoint_plan(tn_plan *p)
 {
     static const char *const fields[] = {"plan_hash",    "steps_hash", "peak_bytes",
                                          "nodes",        "backend",    "machine",
                                          "machine_hash", "decisions",  "mesh"};
     const char *text;
-    if (tn_plan_json(r->plans.step, 1, &text))
+    if (tn_plan_json(p, 1, &text))
         return NULL;
     json_t *all = json_loads(text, 0, NULL), *some = json_object();
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -142,14 +142,13 @@ json_t *checkpoint_data(const Trainer *r)
     return list;
 }
 
-json_t *checkpoint_tokens(const Trainer *r)
+json_t *checkpoint_tokens(const Feed *f)
 {
     json_t *list = json_array(), *file = json_null();
     const char *path;
     int64_t nbytes;
     uint64_t fingerprint;
-    if (source_is_text(&r->feed.source) &&
-        tn_data_file(r->feed.data, 0, &path, &nbytes, &fingerprint)) {
+    if (source_is_text(&f->source) && tn_data_file(f->data, 0, &path, &nbytes, &fingerprint)) {
         add_file(list, path, nbytes, fingerprint);
         file = json_incref(json_array_get(list, 0));
     }
@@ -157,9 +156,9 @@ json_t *checkpoint_tokens(const Trainer *r)
     return file;
 }
 
-json_t *checkpoint_place(const Trainer *r, int64_t step)
+json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step)
 {
-    int64_t done = step * r->t->batch, windows = r->feed.windows;
+    int64_t done = step * batch, windows = f->windows;
     if (!windows)
         return json_null();
     return json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)(done / windows + 1), "position",
@@ -175,12 +174,13 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         (json_int_t)t->o.seed, "threads", tn_threads_used(), "batch_size", (json_int_t)t->batch,
         "seq_len", (json_int_t)t->seq, "elapsed_sec", wall_sec() - r->clock.start, "version",
         tn_version_number(), "model", text_or_null(t->model), "options", t->described, "data",
-        checkpoint_data(r), "plan", checkpoint_plan(r), "skipped_steps", (json_int_t)r->skipped,
-        "skipped_in_a_row", (json_int_t)r->skipped_now, "epoch", checkpoint_place(r, step));
+        checkpoint_data(r), "plan", checkpoint_plan(r->plans.step), "skipped_steps",
+        (json_int_t)r->skipped, "skipped_in_a_row", (json_int_t)r->skipped_now, "epoch",
+        checkpoint_place(&r->feed, t->batch, step));
     if (o) {
         json_object_set_new(o, "token_type",
                             text_or_null(r->feed.data ? r->feed.source.type : NULL));
-        json_object_set_new(o, "tokens", checkpoint_tokens(r));
+        json_object_set_new(o, "tokens", checkpoint_tokens(&r->feed));
     }
     if (o && *r->folder.run)
         json_object_set_new(o, "run", json_string(r->folder.run));

@@ -111,27 +111,27 @@ bool run_of_folder(const char *out, char id[RUN_ID])
 }
 
 /* The id of the resumed run, or a new one: random, so that no two runs share it. */
-static void choose_id(Trainer *r)
+static void choose_id(const Resume *from, char run[RUN_ID])
 {
     struct timespec now = {0};
     uint64_t id;
-    if (r->t->resume) {
-        memcpy(r->folder.run, r->t->resume->run, RUN_ID);
+    if (from) {
+        memcpy(run, from->run, RUN_ID);
         return;
     }
     if (getrandom(&id, sizeof id, GRND_NONBLOCK) != sizeof id) { /* soon after the start */
         clock_gettime(CLOCK_REALTIME, &now);
         id = (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 48;
     }
-    snprintf(r->folder.run, RUN_ID, "%016" PRIx64, id);
+    snprintf(run, RUN_ID, "%016" PRIx64, id);
 }
 
-static int write_run(const Trainer *r, const char *path, const char *aside)
+static int write_run(tn_context *ctx, const char *run, const char *path, const char *aside)
 {
     unlink(aside); /* a link of that name is not written through */
     int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-    bool bad = !f || fprintf(f, "%s\n", r->folder.run) < 0 || fflush(f) || fsync(fileno(f));
+    bool bad = !f || fprintf(f, "%s\n", run) < 0 || fflush(f) || fsync(fileno(f));
     int why = errno;
     if (!f && fd >= 0)
         close(fd);
@@ -146,7 +146,7 @@ static int write_run(const Trainer *r, const char *path, const char *aside)
     if (!bad)
         return 0;
     unlink(aside);
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why));
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why));
 }
 
 int folder_begin(Trainer *r)
@@ -158,7 +158,7 @@ int folder_begin(Trainer *r)
     if (snprintf(path, sizeof path, "%s/.run", r->t->out) >= (int)sizeof path ||
         snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
-    return write_run(r, path, aside);
+    return write_run(r->ctx, r->folder.run, path, aside);
 }
 
 /* ---- the evaluation at its end ---- */
@@ -248,29 +248,29 @@ int lock_file(tn_context *ctx, int fd, const char *path)
     return 0; /* or there are no locks there */
 }
 
-static int take_folder(Trainer *r)
+static int take_folder(tn_context *ctx, const char *out, RunFolder *f)
 {
-    int fd = open(r->t->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (r->folder.lock >= 0)
-        close(r->folder.lock);
-    r->folder.lock = fd;
-    return fd >= 0 ? lock_file(r->ctx, fd, r->t->out) : 0;
+    int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->lock >= 0)
+        close(f->lock);
+    f->lock = fd;
+    return fd >= 0 ? lock_file(ctx, fd, out) : 0;
 }
 
 int folder_hold(Trainer *r)
 {
-    struct stat held, now;
+    struct stat locked, now;
     const char *out = r->t->out;
     bool there = !stat(out, &now);
-    if (r->folder.lock < 0 || (!there && errno != ENOENT) || fstat(r->folder.lock, &held) ||
-        (there && held.st_dev == now.st_dev && held.st_ino == now.st_ino))
+    if (r->folder.lock < 0 || (!there && errno != ENOENT) || fstat(r->folder.lock, &locked) ||
+        (there && locked.st_dev == now.st_dev && locked.st_ino == now.st_ino))
         return 0;
     fprintf(r->log, "tenon: warning: %s: %s\n", out,
             there ? "another folder than when the run began; the run goes on there"
                   : "the folder is gone; it is made again");
     int code = there ? 0 : tn_folder_make(r->ctx, out);
     if (!code)
-        code = take_folder(r);
+        code = take_folder(r->ctx, r->t->out, &r->folder);
     if (!code)
         code = folder_begin(r);
     r->saves.saved = 0;
@@ -306,12 +306,12 @@ int folder_check(tn_context *ctx, const TrainOptions *t)
 
 _Static_assert(CHECKPOINT_PATH >= PATH_MAX, "realpath writes so many");
 
-static int find_path(Trainer *r)
+static int find_path(tn_context *ctx, const char *out, RunFolder *f)
 {
-    if (realpath(r->t->out, r->folder.path))
+    if (realpath(out, f->path))
         return 0;
-    *r->folder.path = 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: %s", r->t->out, strerror(errno));
+    *f->path = 0;
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: %s", out, strerror(errno));
 }
 
 /* The folder itself, not a link to it, gets another name: the link then leads to the new one. */
@@ -319,11 +319,11 @@ static int rename_folder(Trainer *r)
 {
     const char *real = r->folder.path;
     char aside[CHECKPOINT_PATH];
-    int code = find_path(r);
+    int code = find_path(r->ctx, r->t->out, &r->folder);
     if (!code)
         code = path_aside(r->ctx, real, aside);
     if (!code)
-        code = take_folder(r);
+        code = take_folder(r->ctx, r->t->out, &r->folder);
     if (code)
         return code;
     if (rename(real, aside))
@@ -419,10 +419,10 @@ static int check_latest(const Trainer *r)
 int folder_clean(Trainer *r)
 {
     struct stat st;
-    choose_id(r);
+    choose_id(r->t->resume, r->folder.run);
     if (stat(r->t->out, &st) || !S_ISDIR(st.st_mode))
         return 0;
-    int code = take_folder(r);
+    int code = take_folder(r->ctx, r->t->out, &r->folder);
     return code ? code : tn_checkpoint_clean(r->ctx, r->t->out);
 }
 
@@ -440,9 +440,9 @@ int folder_open(Trainer *r)
     if (!code)
         code = tn_folder_make(r->ctx, t->out);
     if (!code)
-        code = find_path(r);
+        code = find_path(r->ctx, r->t->out, &r->folder);
     if (!code)
-        code = take_folder(r);
+        code = take_folder(r->ctx, r->t->out, &r->folder);
     if (!code)
         code = check_latest(r);
     return code ? code : check_later(r);

@@ -157,9 +157,9 @@ static int find_kept(const Trainer *r, FILE *f, const char *path, Kept *kept)
                            (int64_t)at);
 }
 
-static int fail_open(const Trainer *r, const char *path)
+static int fail_open(tn_context *ctx, const char *path)
 {
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
 }
 
 /* Looks at a file that no other run may be writing to. */
@@ -167,7 +167,7 @@ static int look_at(const Trainer *r, const char *path, Kept *kept)
 {
     FILE *f = fopen(path, "rb");
     if (!f)
-        return fail_open(r, path);
+        return fail_open(r->ctx, path);
     int code = lock_file(r->ctx, fileno(f), path);
     if (!code && r->t->resume)
         code = find_kept(r, f, path, kept);
@@ -277,9 +277,9 @@ static int copy_kept(Trainer *r, const char *path, const char *to)
 {
     Kept kept = {0};
     FILE *f = fopen(path, "rb"), *out = NULL;
-    int code = f ? find_kept(r, f, path, &kept) : fail_open(r, path);
+    int code = f ? find_kept(r, f, path, &kept) : fail_open(r->ctx, path);
     if (!code && !(out = fopen(to, "wb")))
-        code = fail_open(r, to);
+        code = fail_open(r->ctx, to);
     if (!code && kept.own) {
         rewind(f);
         r->heldout.evaluated = kept.evaluated;

@@ -180,7 +180,8 @@ static int differs(const Trainer *r, const char *what, const char *of, const jso
 static int check_place(const Trainer *r)
 {
     const Resume *x = r->t->resume;
-    json_t *now = checkpoint_place(r, x->step), *before = json_object_get(x->state, "epoch");
+    json_t *now = checkpoint_place(&r->feed, r->t->batch, x->step),
+           *before = json_object_get(x->state, "epoch");
     int code = json_equal(before, now) ? 0 : differs(r, "the place ", x->folder, before, now);
     json_decref(now);
     return code;
@@ -219,7 +220,7 @@ static int check_tokens(const Trainer *r)
 {
     const json_t *before = json_object_get(r->t->resume->state, "tokens");
     const json_t *x = json_object_get(before, "fingerprint");
-    json_t *now = checkpoint_tokens(r), *y = json_object_get(now, "fingerprint");
+    json_t *now = checkpoint_tokens(&r->feed), *y = json_object_get(now, "fingerprint");
     const char *path = json_string_value(json_object_get(now, "path"));
     int code = json_equal(x, y) || (!x && !y)
                    ? 0
@@ -405,7 +406,7 @@ static int compare(const Trainer *r, const json_t *plan)
 
 static int check_plan(const Trainer *r)
 {
-    json_t *plan = checkpoint_plan(r);
+    json_t *plan = checkpoint_plan(r->plans.step);
     int code = other_mesh(r, plan) ? 0 : compare(r, plan);
     json_decref(plan);
     return code;

@@ -43,16 +43,16 @@ static int measure(Trainer *r, const struct statvfs *v)
     return code;
 }
 
-static int check_limit(const Trainer *r)
+static int check_limit(tn_context *ctx, const char *out, int64_t largest)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
-        (int64_t)limit.rlim_cur >= r->saves.largest)
+        (int64_t)limit.rlim_cur >= largest)
         return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+    return tn_context_fail(ctx, TN_CODE_FAIL,
                            "%s: a checkpoint cannot be written there: its largest file has %" PRId64
                            " bytes, and files are limited to %" PRId64 " (ulimit -f)",
-                           r->t->out, r->saves.largest, (int64_t)limit.rlim_cur);
+                           out, largest, (int64_t)limit.rlim_cur);
 }
 
 static int64_t bytes_free(const struct statvfs *v)
@@ -119,7 +119,7 @@ int room_open(Trainer *r)
         return 0;
     int code = measure(r, &v);
     if (!code)
-        code = check_limit(r);
+        code = check_limit(r->ctx, t->out, r->saves.largest);
     if (!code)
         code = check_room(r, &v, count_more(r));
     int64_t saves = count_saves(t);

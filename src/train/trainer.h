@@ -217,10 +217,10 @@ int checkpoint_sound(Trainer *r, const char *when);
 char *checkpoint_state(const Trainer *r, int64_t step, bool by_time);
 /* Parts of state.json: the plan, the data, the tokens of text (else null), and the
  * place in them after a step: new objects. */
-struct json_t *checkpoint_plan(const Trainer *r);
+struct json_t *checkpoint_plan(tn_plan *step);
 struct json_t *checkpoint_data(const Trainer *r);
-struct json_t *checkpoint_tokens(const Trainer *r);
-struct json_t *checkpoint_place(const Trainer *r, int64_t step);
+struct json_t *checkpoint_tokens(const Feed *f);
+struct json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step);
 
 /* ---- resume.c ---- */
 
