@@ -146,15 +146,15 @@ void tn_graph_free(tn_graph *g)
 typedef void AfterFn(void *arg, tn_graph *g, const char *pass, int changes, double sec);
 
 /* The user's function, called after each pass. */
-typedef struct After {
+typedef struct AfterPass {
     AfterFn *fn; /* NULL: none */
     void *arg;
     tn_graph *graph;
-} After;
+} AfterPass;
 
 static void after_pass(void *arg, const Graph *g, const PassReport *r)
 {
-    const After *x = arg;
+    const AfterPass *x = arg;
     (void)g;
     if (x->fn)
         x->fn(x->arg, x->graph, r->name, r->changes, r->sec);
@@ -233,7 +233,7 @@ static void name_tied(const tn_graph *g, Globs *p)
         p->pattern = pattern;
 }
 
-static void run_passes(tn_graph *g, const char *names, const tn_options *o, After *after)
+static void run_passes(tn_graph *g, const char *names, const tn_options *o, AfterPass *after)
 {
     PassOptions p = pass_options(g->h.a, o);
     name_tied(g, &p.freeze);
@@ -266,6 +266,6 @@ int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, A
     if (!GIVEN(args_owner(g), g, names, options) || !args_options(args_owner(g), __func__, options))
         return TN_CODE_USAGE;
     TRY(t, &g->h.owner->ctx)
-        run_passes(g, names, options, &(After){after, arg, g});
+        run_passes(g, names, options, &(AfterPass){after, arg, g});
     return tried(&t);
 }

@@ -147,14 +147,14 @@ struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
  * refuses what was given otherwise. Returns -1 to go on, or an exit code. */
 int options_resume(Option *table, const struct json_t *stored, const char *where);
-/* That what the state in the folder `where` says beside the options agrees with them, and that it
+/* Checks that the state in the folder `where` agrees with the options beside them, and that it
  * is of no later version. Returns -1 to go on, or an exit code. */
 int state_check(const struct json_t *state, const char *where);
 
 /* ---- fit.c ---- */
 
 /* A command that needs more than o->memory. */
-typedef struct Fit {
+typedef struct Misfit {
     /* Plans it with other options and rows, without a limit: bytes of the arena, of it and the
      * library's reserve together, and the seconds that a step is estimated to take. Returns a code.
      */
@@ -167,12 +167,12 @@ typedef struct Fit {
     const char *beside; /* what the error may not count, plan does; or NULL */
     int argc;           /* the command line, from the command's name on */
     char **argv;
-} Fit;
+} Misfit;
 
 /* Prints the error that says what does not fit, and the command line that fits, or what needs
  * least. Returns the fewest bytes of all plans of the batch, 0 where nothing can be set. */
-int64_t fit_report(tn_context *ctx, const Fit *f);
-/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Fit. */
+int64_t fit_report(tn_context *ctx, const Misfit *f);
+/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Misfit. */
 void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec);
 /* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;
  * names with --, a NULL last) and their values. */

@@ -34,7 +34,7 @@ typedef struct FitSetting {
 } FitSetting;
 
 typedef struct FitSearch {
-    const Fit *f;
+    const Misfit *f;
     FitSetting least;            /* of all that were planned, the fewest bytes */
     FitSetting best;             /* of those that fit; nbytes 0: none */
     FitSetting low[MOST_SLICED]; /* of all without slices, those with the fewest bytes */
@@ -128,7 +128,7 @@ void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec)
 
 /* Microbatches of so many rows that none is empty: one, then twice as many, and as many as were
  * asked for. */
-static int fill_accumulate(const Fit *f, const char *recompute, FitSetting *level)
+static int fill_accumulate(const Misfit *f, const char *recompute, FitSetting *level)
 {
     int count = 0;
     int64_t rows = f->batch, asked = f->o->accumulate, last = 0;
@@ -147,7 +147,7 @@ static int fill_accumulate(const Fit *f, const char *recompute, FitSetting *leve
     return count;
 }
 
-static int fill_batch(const Fit *f, const char *recompute, FitSetting *level)
+static int fill_batch(const Misfit *f, const char *recompute, FitSetting *level)
 {
     int count = 0;
     int64_t size = 1;
@@ -159,7 +159,7 @@ static int fill_batch(const Fit *f, const char *recompute, FitSetting *level)
 }
 
 static void search(FitSearch *s,
-                   int (*fill)(const Fit *f, const char *recompute, FitSetting *level),
+                   int (*fill)(const Misfit *f, const char *recompute, FitSetting *level),
                    void (*run)(FitSearch *s, FitSetting *level, int count))
 {
     static const char *const ways[] = {"none", "selective", "every=2", "full"};
@@ -208,7 +208,7 @@ void command_put(FILE *f, const char *program, int argc, char **argv, const char
 }
 
 /* The command of a setting, with a new limit where it needs one. */
-static void put_command(const Fit *f, const FitSetting *x, const char *memory)
+static void put_command(const Misfit *f, const FitSetting *x, const char *memory)
 {
     const tn_options *o = f->o;
     const char *drop[5] = {NULL};
@@ -259,7 +259,7 @@ static void put_least(const FitSearch *s)
 }
 
 /* The error, where it says what the least is with that of all plans of the batch. */
-static void put_error(const Fit *f, const char *text, int64_t least)
+static void put_error(const Misfit *f, const char *text, int64_t least)
 {
     static const char phrase[] = "the least that would do is ";
     char bytes[40];
@@ -297,14 +297,14 @@ static bool begin_slices(FitSearch *s, bool *any)
 
 /* Bytes that a plan may need: --memory; without it those that could be mapped, from the error. 0:
  * not known. */
-static int64_t find_limit(const Fit *f, const char *text)
+static int64_t find_limit(const Misfit *f, const char *text)
 {
     static const char phrase[] = "what could be mapped is ";
     const char *at = f->o->memory || !text ? NULL : strstr(text, phrase);
     return at ? strtoll(at + sizeof phrase - 1, NULL, 10) : f->o->memory;
 }
 
-int64_t fit_report(tn_context *ctx, const Fit *f)
+int64_t fit_report(tn_context *ctx, const Misfit *f)
 {
     FitSearch s = {.f = f, .limit = find_limit(f, tn_error(ctx))};
     if (!s.limit) {

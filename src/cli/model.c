@@ -233,14 +233,14 @@ static int run_grad(tn_context *ctx, const void *arg, bool *told)
         return write_gradients(ctx, a, &s);
     *told = code == TN_CODE_FIT && rank_first(ctx);
     if (*told)
-        fit_report(ctx, &(Fit){.plan = plan_again,
-                               .arg = &s,
-                               .o = &s.o,
-                               .batch = s.batch,
-                               .recompute = true,
-                               .accumulate = true,
-                               .argc = a->argc,
-                               .argv = a->argv});
+        fit_report(ctx, &(Misfit){.plan = plan_again,
+                                  .arg = &s,
+                                  .o = &s.o,
+                                  .batch = s.batch,
+                                  .recompute = true,
+                                  .accumulate = true,
+                                  .argc = a->argc,
+                                  .argv = a->argv});
     return code;
 }
 

@@ -303,15 +303,15 @@ static bool runs(const PlanCommand *x, const char *pass)
 static int64_t advise(tn_context *ctx, const PlanCommand *x, int argc, char **argv)
 {
     PlanAgain again = {ctx, x};
-    return fit_report(ctx, &(Fit){.plan = plan_again,
-                                  .arg = &again,
-                                  .o = &x->c.o,
-                                  .batch = x->c.batch,
-                                  .recompute = strcmp(x->path, "-") && runs(x, "policies"),
-                                  .accumulate = x->reorder && runs(x, "accumulate"),
-                                  .smaller_batch = x->reorder,
-                                  .argc = argc,
-                                  .argv = argv});
+    return fit_report(ctx, &(Misfit){.plan = plan_again,
+                                     .arg = &again,
+                                     .o = &x->c.o,
+                                     .batch = x->c.batch,
+                                     .recompute = strcmp(x->path, "-") && runs(x, "policies"),
+                                     .accumulate = x->reorder && runs(x, "accumulate"),
+                                     .smaller_batch = x->reorder,
+                                     .argc = argc,
+                                     .argv = argv});
 }
 
 static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int argc, char **argv)

@@ -152,16 +152,16 @@ static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
     if (t->resume)
         report_last(TN_CODE_FIT, line->ctx);
     else
-        fit_report(line->ctx, &(Fit){.plan = plan_again,
-                                     .arg = (void *)r,
-                                     .o = &t->o,
-                                     .batch = t->batch,
-                                     .recompute = true,
-                                     .accumulate = true,
-                                     .smaller_batch = !t->batch_file,
-                                     .beside = planned_beside(t),
-                                     .argc = line->argc,
-                                     .argv = line->argv});
+        fit_report(line->ctx, &(Misfit){.plan = plan_again,
+                                        .arg = (void *)r,
+                                        .o = &t->o,
+                                        .batch = t->batch,
+                                        .recompute = true,
+                                        .accumulate = true,
+                                        .smaller_batch = !t->batch_file,
+                                        .beside = planned_beside(t),
+                                        .argc = line->argc,
+                                        .argv = line->argv});
 }
 
 /* What the model's folder has and the run, as nothing else was said, has not. */
