@@ -1,5 +1,4 @@
-/* api: the public interface of include/tenon.h over the layers below. What it has of objects lies
- * in run.h. */
+/* api: the public interface of include/tenon.h over the layers below. Its objects lie in run.h. */
 #ifndef TENON_API_H
 #define TENON_API_H
 
