@@ -50,6 +50,27 @@ void memory_unmap(Memory *m)
     m->mapped = m->hidden = NULL;
 }
 
+typedef struct MappedMemory {
+    const Driver *driver;
+    Memory *m;
+} MappedMemory;
+
+static void unmap(void *arg)
+{
+    const MappedMemory *x = arg;
+    x->driver->unmap(x->m);
+}
+
+int memory_own(Arena *a, const Driver *d, Memory *m)
+{
+    MappedMemory *x = NEW(a, MappedMemory);
+    *x = (MappedMemory){d, m};
+    int why = d->map(m);
+    if (!why)
+        arena_defer(a, unmap, x);
+    return why;
+}
+
 static void copy(void *stream, void *to, const void *from, int64_t nbytes)
 {
     (void)stream;

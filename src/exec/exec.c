@@ -9,17 +9,6 @@
 
 /* ---- making ---- */
 
-typedef struct MappedArena {
-    const Driver *driver;
-    Memory *m;
-} MappedArena;
-
-static void unmap(void *arg)
-{
-    const MappedArena *x = arg;
-    x->driver->unmap(x->m);
-}
-
 static const PlanPort *find(const PlanPort *p, int count, Role role, const char *name)
 {
     for (int i = 0; i < count; i++)
@@ -130,13 +119,10 @@ static void use_memory(Program *x, Space space, Memory *m)
 static void map_space(Program *x, Arena *a, Space space, int64_t nbytes)
 {
     Memory *m = NEW(a, Memory);
-    MappedArena *mapped = NEW(a, MappedArena);
     *m = (Memory){.space = space, .number = x->plan->number, .nbytes = nbytes};
-    *mapped = (MappedArena){x->driver, m};
-    int why = x->driver->map(m);
+    int why = memory_own(a, x->driver, m);
     if (why)
         fail_mapping(a, x->plan, space, nbytes + 2 * GUARD, why);
-    arena_defer(a, unmap, mapped);
     use_memory(x, space, m);
 }
 

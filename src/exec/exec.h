@@ -124,6 +124,8 @@ const Driver *driver_of(const Device *d);
  * nobody can touch. Returns 0 or an errno. */
 int memory_map(Memory *m, size_t edge);
 void memory_unmap(Memory *m);
+/* Maps by the driver what is unmapped with a. Returns 0 or an errno. */
+int memory_own(Arena *a, const Driver *d, Memory *m);
 int64_t memory_available(void); /* that the system can give without swapping; -1: it does not say */
 /* Ends a run: 0, or -1 with the message of what has failed, which is then forgotten. */
 int queues_end(Queues *q, char *message);

@@ -119,31 +119,17 @@ static int under_result(const Step *s, int k)
     return -1;
 }
 
-typedef struct MappedOperand {
-    const Driver *driver;
-    Memory m;
-} MappedOperand;
-
-static void unmap(void *arg)
-{
-    MappedOperand *x = arg;
-    x->driver->unmap(&x->m);
-}
-
 /* The address at which work finds it. */
 static char *map_bytes(const WayBench *b, int64_t nbytes)
 {
-    MappedOperand *x = NEW(b->tmp, MappedOperand);
+    Memory *m = NEW(b->tmp, Memory);
     nbytes = (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
-    *x = (MappedOperand){
-        b->driver,
-        {.space = SPACE_MAIN, .number = b->p->number, .nbytes = MAX(nbytes, PLAN_ALIGN)}};
-    int why = b->driver->map(&x->m);
+    *m = (Memory){.space = SPACE_MAIN, .number = b->p->number, .nbytes = MAX(nbytes, PLAN_ALIGN)};
+    int why = memory_own(b->tmp, b->driver, m);
     if (why)
         fail(arena_ctx(b->tmp), why == ENOMEM ? TN_FIT : TN_FAIL,
-             "cannot map %lld bytes to time a call: %s", (long long)x->m.nbytes, strerror(why));
-    arena_defer(b->tmp, unmap, x);
-    return x->m.work_at;
+             "cannot map %lld bytes to time a call: %s", (long long)m->nbytes, strerror(why));
+    return m->work_at;
 }
 
 typedef struct RandomFill {
