@@ -1,6 +1,6 @@
-/* Whether the ranks that a launcher has started were given one command line. What rank 0 has goes
- * to all of them as JSON, and each compares its own: values, so that it does not count how they
- * were written. */
+/* Checks that the ranks that a launcher has started were given one command line. Rank 0's options
+ * go to all of them as JSON, and each compares the values with its own, however they were written.
+ */
 #include "cli.h"
 
 #include <jansson.h>

@@ -1,13 +1,13 @@
-/* bench step, bench ops: what a step takes, call by call, against what this machine can do.
+/* bench step, bench ops: the time of a step, call by call, against what this machine can do.
  *
- * Limits are measured in the same run. Of products and attention: floating-point operations (of
- * attention 4 forward and 10 backward for each head, head size and pair that is not masked) at the
- * best rate of any product that ran alone. Of everything else: bytes read and written, as the op's
- * cost rule says, at the bandwidth of a plain stream past the caches that reads and writes as the
- * call does; what stays in a cache may be faster than that. Of a step: its own products alone, each
- * by the fastest of its ways and of the library's layouts, and its attention at the best rate.
- * Times of calls are those inside of steps, with the caches as they are there; times of ways are
- * alone.
+ * Limits are measured in the same run. Products and attention are limited by their floating-point
+ * operations (of attention 4 forward and 10 backward for each head, head size and pair that is not
+ * masked) at the best rate of any product that ran alone; everything else by the bytes that it
+ * reads and writes, as the op's cost rule says, at the bandwidth of a plain stream past the caches
+ * that reads and writes as the call does: what stays in a cache may be faster than that. The limit
+ * of a step is its own products alone, each by the fastest of its ways and of the library's
+ * layouts, and its attention at the best rate. Times of calls are those inside of steps, with the
+ * caches as they are there; times of ways are alone.
  *
  * bench time: the step's seconds, its bytes by the plan and the system, and nothing else. */
 #include "bench.h"

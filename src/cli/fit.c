@@ -1,15 +1,15 @@
 /* fit: if a plan needs more than --memory, or than could be mapped, finds settings of --recompute
  * and --accumulate with which the same command fits. Every setting that is named was planned.
  *
- * For each way to recompute, numbers of microbatches 1, 2, 4, ... are planned; more microbatches do
- * not always need less memory, as more than one needs accumulators, and parts of unequal size need
- * two bodies. The fastest of the settings that fit is named. A smaller batch,
- * which changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for
- * 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command needs,
- * beside which other settings may need less. With --chunk auto, for which a step is planned many
- * times, nothing is sliced in these plans, as it would not be where they fit; if none does, those
- * that need least are planned with slices. Evaluation can only change its batch, whose size affects
- * the last bits only. */
+ * For each setting of --recompute, numbers of microbatches 1, 2, 4, ... are planned; more
+ * microbatches do not always need less memory, as more than one needs accumulators, and parts of
+ * unequal size need two bodies. The fastest of the settings that fit is named. A smaller batch,
+ * which changes the training, is tried only if nothing else fits. At most 4 settings times 33 plans
+ * for 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command
+ * needs, beside which other settings may need less. With --chunk auto, for which a step is planned
+ * many times, nothing is sliced in these plans, as it would not be where they fit; if none does,
+ * those that need least are planned with slices. Evaluation can only change its batch, whose size
+ * affects the last bits only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 

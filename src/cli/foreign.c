@@ -1,4 +1,4 @@
-/* What other trainers call things: foreign.def says what to do here instead. */
+/* Names of options and commands in other trainers: foreign.def says what to do here instead. */
 #include "cli.h"
 
 #include <ctype.h>

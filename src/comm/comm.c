@@ -1,6 +1,6 @@
-/* An end as callers see it. One lock guards what they and the thread (engine.c) share: the lists
- * of jobs, what is asked of the thread, and how it all ended. What a job says of its round is the
- * thread's while it runs.
+/* An end as callers see it. One lock guards what they and the thread (engine.c) share: the lists of
+ * jobs, requests to the thread, and how it all ended. The round of a job belongs to the thread
+ * while it runs.
  *
  * Groups lie in a table by id. A group that is made again, by another program of the rank, is the
  * same; once the last of its users has gone, another may take its id. */

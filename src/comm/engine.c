@@ -1,22 +1,23 @@
 /* The thread of an end. It takes jobs which others start, posts what a round sends and receives,
  * and looks whether it has come. It alone calls the transport. A group has one round under way, of
  * the oldest of its jobs; a message carries its group's id as tag. Members of a group run the same
- * jobs in the same order, and what one rank sends another with one tag arrives in order: so
+ * jobs in the same order, and messages of one tag from one rank to another arrive in order: so
  * messages find their jobs without a number, whatever other groups of the same two ranks do in
  * between.
  *
  * The thread sleeps between looks, an eighth of the time for which nothing has moved: a wait is at
- * most so much longer than it had to be, and long waits cost little. What its own clock ends, a
- * delay or the model of a link, it sleeps for exactly.
+ * most so much longer than it had to be, and long waits cost little. It sleeps exactly until a time
+ * that its own clock sets: the end of a delay, or of a message on a modelled link.
  *
- * What goes wrong here fails all waits of this rank, and then ends all ranks: at once where they
- * are threads, whose waits fail with the same message. Where it kills processes a caller first has
- * some seconds to do it.
+ * An error here fails all waits of this rank, and then ends all ranks: at once where they are
+ * threads, whose waits fail with the same message. Where that kills processes, a caller has some
+ * seconds to do it first.
  *
- * Whether another process still runs is not seen by what it sends, which may take its caller any
- * time. But its thread is always there: so each tells the next of all ranks, several times in a
- * second, that it lives. A rank that hangs or has died is thus missed by one other, which ends all;
- * where a collective is late for it too, members leave that to the one, and then to each other. */
+ * Messages do not show whether another process still runs, as its caller may take any time before
+ * it sends. But its thread is always there: so each tells the next of all ranks, several times in a
+ * second, that it lives. A rank that hangs or has died is thus missed by one other, which ends all.
+ * Members for whom a collective is late too wait for that rank first, and then for each other, so
+ * that one message is printed. */
 #include "engine.h"
 
 #include <math.h>

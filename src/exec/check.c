@@ -4,8 +4,9 @@
  *
  * Poison is a write of which the plan knows nothing. It takes only bytes that its step touches, for
  * what another queue writes there next waits for that step; a storage of which parts are last
- * touched by several steps dies in parts. What lives outside of a loop dies behind that step in the
- * last iteration, not at the loop's end, behind which another queue may have been let in. */
+ * touched by several steps dies in parts. A storage that lives outside of a loop dies behind that
+ * step in the last iteration, not at the loop's end, behind which another queue may have been let
+ * in. */
 #include "exec.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * version, count; then the tokens), recognised by their magic. Together, in order, they are one
  * sequence, whose end may be held out; data_batch.c decides what a step reads, data_read.c reads.
  *
- * Of each file its state when it was opened is kept: size, time of the last change, inode, and a
+ * The state of each file when it was opened is kept: size, time of the last change, inode, and a
  * fingerprint of some of its bytes, by which a run that is resumed recognises it. Memory does not
  * depend on the size of files, and no file stays open. */
 #include "io.h"

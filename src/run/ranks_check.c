@@ -1,6 +1,6 @@
-/* Whether ranks run one program. Of everything that they must have alike each rank has a text; the
- * hashes of all texts go to all ranks, so that all find the same first rank and text that differs
- * from rank 0's; then that text alone goes around, for the message. */
+/* Checks that ranks run one program. Each rank makes texts of everything that all must have alike;
+ * hashes of the texts go to all ranks, so that all find the same first rank and text that differ
+ * from rank 0's. Only that text goes around then, for the message. */
 #include "run.h"
 #include "../product/onednn.h"
 

@@ -2,14 +2,14 @@
  *
  * A graph that was imported with its mesh has groups by axes. One without has the names that
  * PyTorch gave its process groups; it gets the mesh ranks=N,one=1, and a group of all ranks, or of
- * one, is that axis. Which ranks a smaller group has the graph does not say: it is refused.
+ * one, is that axis. The graph does not say which ranks a smaller group has: it is refused.
  *
- * Ranks' collectives must match: of each group all members call the same ones in one order. Each
- * rank describes its calls; hashes of these go to all ranks, so that all find the same first call
- * that differs, and the texts of both go around for the message. It is looked at as the graphs are
+ * Ranks' collectives must match: all members of a group call the same ones in one order. Each rank
+ * describes its calls; hashes of these go to all ranks, so that all find the same first call that
+ * differs, and the texts of both go around for the message. Graphs are compared as they are
  * written, and again as they are planned.
  *
- * The planner orders nodes, and graphs of one form alike. Where forms differ, each collective runs
+ * The planner orders nodes, and graphs of one form alike. If forms differ, each collective runs
  * after the one that is written before it, so that all ranks keep one order. */
 #include "run.h"
 

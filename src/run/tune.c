@@ -1,16 +1,15 @@
-/* Tuning: which kernel is the fastest for each call of some training steps, and how long each of
- * their nodes takes.
+/* Tuning: finds the fastest kernel for each call of some training steps, and how long each of their
+ * nodes takes.
  *
  * A step is planned by the machine as known so far. Each of its calls that several kernels take is
- * run by all of them, alone (exec/way.c). A kernel other than that which the plan has is chosen
- * where it is faster by more than such times differ from run to run, so that what is as fast stays
- * as it is. Other kernels may want their operands otherwise, so that the step is planned again,
- * until all calls are known. Then the whole step is run, and what each node takes there, caches as
- * they are, is kept by the node's key: by these seconds the step is planned from then on. What is
- * known from an earlier run is not measured again.
+ * run by all of them, alone (exec/way.c). Another kernel than the plan's is chosen only if it is
+ * faster by more than times differ from run to run. Other kernels may want their operands
+ * otherwise, so the step is planned again, until all calls are known. Then the whole step is run;
+ * the time of each node in it, with the caches as they are there, is kept by the node's key, and
+ * later plans of the step use it. Times that are known from an earlier run are not measured again.
  *
- * Calls of a device beside the host are timed one by one, each waited for, and the step apart from
- * that, as it runs: what waiting adds to each call is what they take too long together. */
+ * Calls of a device beside the host are timed one by one, each waited for. The step is timed apart,
+ * as it runs: the time by which the calls together exceed it is what waiting adds to them. */
 #include "tune.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The machine file that tn_tune makes, and for what it is. It grows aside: each save writes
+/* The machine file that tn_tune makes, and its device. It grows aside: each save writes
  * PATH.part.new, syncs it and renames it to PATH.part, so that a process that is killed leaves what
  * it has measured, and PATH as it was; the next one goes on from there. A lock on PATH.lock, which
  * ends with the process, keeps two from measuring at once. Nothing else is left in the folder. */

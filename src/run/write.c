@@ -1,17 +1,17 @@
 /* Files of tensors that all ranks of a program write together, byte for byte what one rank with the
  * same weights would write.
  *
- * A file is cut into pieces of bounded size, contiguous in it, each of which one rank writes: one
- * of those that have elements of it. Where several have, as ranks do that share rows, they send
- * theirs to the writer first. That is done in rounds, in which each rank writes one piece at most;
- * all ranks know all pieces, so they go through the same rounds, and what each sends and receives
- * follows from the cuts. Of ranks that have the same, the first alone counts; padding is in no
- * piece. A rank that fails goes on to the next round with messages, says so, and all stop there.
+ * A file is cut into contiguous pieces of bounded size. Each is written by one rank, of those that
+ * have elements of it; if several have, as ranks that share rows, they send theirs to the writer
+ * first. This is done in rounds, in which each rank writes one piece at most. All ranks know all
+ * pieces, so they go through the same rounds, and their messages follow from the cuts. Of ranks
+ * with the same elements only the first counts; padding is in no piece. A rank that fails goes on
+ * to the next round with messages, says so, and all stop there.
  *
  * On file systems where several processes may not write to one file at once, or whose name is not
  * known here, rank 0 writes all pieces, in their order in the file; so it does to pipes. Each rank
- * syncs and then compares what is in the file with what it put there. Rank 0 begins the file and,
- * when all agree that it is whole, gives it its name. */
+ * syncs and then compares the file with what it put there. Rank 0 begins the file and, when all
+ * agree that it is whole, gives it its name. */
 #include "run.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Held-out loss: the mean over all labels of the validation part's windows, each predicted from its
  * own tokens alone. If only some windows are evaluated they are evenly spaced from the beginning,
- * and the same each time. Of a pass each rank reads all rows, which tells it how many labels count,
+ * and the same each time. Each rank reads all rows of a pass, which tells it how many labels count,
  * and computes its own. How many windows there are to be is a count, so that no number hangs on a
  * clock; a signal and --max-sec end it after a pass, with what it has. */
 #include "train.h"
