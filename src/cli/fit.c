@@ -162,11 +162,11 @@ static void search(FitSearch *s,
                    int (*fill)(const Misfit *f, const char *recompute, FitSetting *level),
                    void (*run)(FitSearch *s, FitSetting *level, int count))
 {
-    static const char *const ways[] = {"none", "selective", "every=2", "full"};
+    static const char *const settings[] = {"none", "selective", "every=2", "full"};
     const char *asked = s->f->o->recompute;
-    for (int i = 0; i < (s->f->recompute ? LEN(ways) : 1); i++) {
+    for (int i = 0; i < (s->f->recompute ? LEN(settings) : 1); i++) {
         FitSetting level[MOST_LEVELS];
-        int count = fill(s->f, s->f->recompute ? ways[i] : asked, level);
+        int count = fill(s->f, s->f->recompute ? settings[i] : asked, level);
         run(s, level, count);
     }
 }

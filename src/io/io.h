@@ -334,7 +334,7 @@ typedef struct TokenizeOptions {
  * there is none; warns of empty texts, and of what is not UTF-8 (which bytes need not be). */
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
                        const char *output, const TokenizeOptions *o, TokenType *type);
-/* Writes the text of a token file, the same way. */
+/* Writes the text of a token file likewise. */
 int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const char *output,
                         const TokenizeOptions *o);
 

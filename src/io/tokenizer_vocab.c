@@ -198,7 +198,7 @@ static void fill_letters(Load *l)
 
 /* The number as Hugging Face's parser (serde_json) makes it of the shortest decimal that stands for
  * x: the digits as one integer, times or by a power of ten, each rounded. It may be off in the last
- * bit, which decides between ways to write a text that are otherwise equal. */
+ * bit, which decides between segmentations that are otherwise equal. */
 static double round_as_serde(double x)
 {
     char text[40], digits[40] = {0};

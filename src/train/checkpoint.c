@@ -310,7 +310,7 @@ int checkpoint_save(Trainer *r, int64_t step)
     return save(r, step, r->ending.stopping && !(every && step % every == 0));
 }
 
-/* ---- saves on the way ---- */
+/* ---- saves during training ---- */
 
 static bool due_by_step(const Trainer *r, int64_t step)
 {

@@ -89,7 +89,7 @@ double show_epochs_done(const Trainer *r, int64_t step)
     return (double)step * (double)r->t->batch / (double)r->feed.windows;
 }
 
-/* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the way. */
+/* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the run. */
 static void show_progress(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
     const TrainOptions *t = r->t;

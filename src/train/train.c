@@ -266,7 +266,7 @@ static bool finished(const Trainer *r, int64_t step)
     return r->ending.stopping || show_done(r, step) >= 1;
 }
 
-/* An evaluation on the way, if it is this step's turn. */
+/* An evaluation during training, if it is this step's turn. */
 static int pause_to_evaluate(Trainer *r, int64_t step)
 {
     int64_t every = r->t->eval_every;

@@ -167,8 +167,8 @@ typedef struct Evaluation {
 /* Evaluates; after a signal or the deadline the results are those of the windows until then. */
 int evaluate(Evaluation *e);
 bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
-/* How many windows an evaluation behind `step` steps looks at, unless options say: 64 on the way;
- * at the end as many, but no more than a tenth of the tokens trained, or one. */
+/* How many windows an evaluation behind `step` steps looks at, unless options say: 64 during
+ * training; at the end as many, but no more than a tenth of the tokens trained, or one. */
 int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end);
 
 /* ---- sample.c ---- */

@@ -74,7 +74,7 @@ typedef struct MetricsFile {
 typedef struct Ending {
     const volatile sig_atomic_t *stop; /* not 0: this rank is asked to end after the step, saved */
     bool stopping;                     /* any rank is */
-    bool spoiled;       /* a step has failed half-way: the state is that of no step */
+    bool spoiled;       /* a step has failed after it began: the state is that of no step */
     int failed;         /* the code of what went wrong here since the last step, 0: nothing */
     char failure[2000]; /* its message */
 } Ending;
@@ -207,8 +207,8 @@ int checkpoint_save(Trainer *r, int64_t step);
 void checkpoint_tried(Trainer *r);
 /* How many checkpoints before a step --keep counts, or without it those by the clock. */
 int64_t checkpoint_count(const Trainer *r, int64_t step);
-/* After a step on the way: saves where it is time to. Where that fails it warns, unless the weights
- * are not finite. */
+/* After a step that is not the last: saves where it is time to. Where that fails it warns, unless
+ * the weights are not finite. */
 int checkpoint_pause(Trainer *r, int64_t step);
 bool checkpoint_due(const Trainer *r, int64_t step);
 /* Fails where weights or state have values that are not finite. */
@@ -246,7 +246,7 @@ void show_plan(const Trainer *r);
 /* Part of --max-sec that is behind a run, 0 without. */
 double show_time_done(const Trainer *r);
 void show_epoch(const Trainer *r, int64_t step); /* where one begins with the step */
-/* Part of the way behind a run after `step` steps, by steps or by time. */
+/* Part of a run that is done after `step` steps, by steps or by time. */
 double show_done(const Trainer *r, int64_t step);
 void show_estimate(const Trainer *r, int64_t step); /* before the first step of a process */
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
