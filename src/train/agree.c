@@ -29,9 +29,9 @@ static double to_sec(int64_t ns)
 }
 
 /* A rank that does not answer is lost: what happens is not the step's end, so nothing is saved. */
-static int lose(Trainer *r, int code)
+static int lose(Ending *e, int code)
 {
-    r->ending.spoiled = true;
+    e->spoiled = true;
     return code;
 }
 
@@ -56,7 +56,7 @@ int agree(Trainer *r, StepResult *s)
     Message m = say(r, s);
     int code = tn_agree(r->ctx, (int64_t *)&m, NUMBERS);
     if (code)
-        return lose(r, code);
+        return lose(&r->ending, code);
     r->ending.stopping = m.stop > 0;
     r->feed.unread = m.unread;
     r->clock.elapsed = to_sec(m.elapsed);
@@ -68,41 +68,41 @@ int agree(Trainer *r, StepResult *s)
         s->received = m.received;
         s->waited = to_sec(m.waited);
     }
-    return m.failed ? agree_settle(r) : 0;
+    return m.failed ? agree_settle(r->ctx, &r->ending) : 0;
 }
 
-void agree_later(Trainer *r, int code)
+void agree_later(tn_context *ctx, Ending *e, int code)
 {
     if (!code)
         return;
-    r->ending.failed = code;
-    snprintf(r->ending.failure, sizeof r->ending.failure, "%s", tn_error(r->ctx));
+    e->failed = code;
+    snprintf(e->failure, sizeof e->failure, "%s", tn_error(ctx));
 }
 
-int agree_settle(Trainer *r)
+int agree_settle(tn_context *ctx, const Ending *e)
 {
-    if (r->ending.failed)
-        tn_context_fail(r->ctx, r->ending.failed, "%s", r->ending.failure);
-    return tn_agree_code(r->ctx, r->ending.failed);
+    if (e->failed)
+        tn_context_fail(ctx, e->failed, "%s", e->failure);
+    return tn_agree_code(ctx, e->failed);
 }
 
-int agree_end(Trainer *r, int code)
+int agree_end(tn_context *ctx, Ending *e, int code)
 {
     if (code)
-        r->ending.spoiled = true;
-    if (code && r->nrank > 1)
-        tn_ranks_end(r->ctx, code);
+        e->spoiled = true;
+    if (code && tn_ranks(ctx) > 1)
+        tn_ranks_end(ctx, code);
     return code;
 }
 
-int agree_lost(Trainer *r)
+int agree_lost(tn_context *ctx, Ending *e)
 {
-    int code = tn_agree_code(r->ctx, 0);
-    return code ? lose(r, code) : 0;
+    int code = tn_agree_code(ctx, 0);
+    return code ? lose(e, code) : 0;
 }
 
-bool agree_whole(Trainer *r, bool here)
+bool agree_whole(tn_context *ctx, bool here)
 {
     int64_t bad = !here;
-    return !tn_agree(r->ctx, &bad, 1) && !bad;
+    return !tn_agree(ctx, &bad, 1) && !bad;
 }

@@ -332,7 +332,7 @@ int checkpoint_pause(Trainer *r, int64_t step)
     if (!code || r->ending.spoiled)
         return code;
     snprintf(why, sizeof why, "%s", tn_error(r->ctx));
-    if ((code = agree_lost(r)))
+    if ((code = agree_lost(r->ctx, &r->ending)))
         return code;
     fprintf(r->log,
             "tenon: warning: step %" PRId64 " is not saved: %s\n  the next save tries again\n",

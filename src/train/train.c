@@ -84,7 +84,7 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     if (!code)
         code = run_filled(r, s);
     if (code)
-        return agree_end(r, code);
+        return agree_end(r->ctx, &r->ending, code);
     s->sec = r->feed.read_sec + wall_sec() - start;
     int64_t high = measured ? tn_program_high(r->step, pattern[turn]) : 0;
     int64_t host = measured ? tn_program_high_host(r->step, pattern[turn]) : 0;
@@ -113,7 +113,7 @@ static int run_checked(Trainer *r, int64_t step, double lr)
         code = tn_program_check(r->step, 1);
     code = tn_agree_code(r->ctx, code);
     if (!code)
-        code = agree_end(r, port_run(r->ctx, r->step));
+        code = agree_end(r->ctx, &r->ending, port_run(r->ctx, r->step));
     tn_program_check(r->step, 0);
     return code;
 }
@@ -241,8 +241,8 @@ static int evaluate_end(Trainer *r, int64_t step)
     if (!r->rank)
         show_evaluation(r, step);
     if (!r->heldout.evaluated)
-        agree_later(r, write_metrics(r, step, NULL));
-    return agree_settle(r);
+        agree_later(r->ctx, &r->ending, write_metrics(r, step, NULL));
+    return agree_settle(r->ctx, &r->ending);
 }
 
 static int show_sample(Trainer *r)
@@ -285,7 +285,7 @@ static int after_step(Trainer *r, int64_t step)
     const TrainOptions *t = r->t;
     if (!pauses(r, step))
         return 0;
-    int code = agree_settle(r);
+    int code = agree_settle(r->ctx, &r->ending);
     if (!code)
         code = checkpoint_pause(r, step);
     if (!code)
@@ -308,8 +308,8 @@ static int tell_step(Trainer *r, int64_t step, const StepResult *s, double smoot
     int code = write_metrics(r, step, s);
     if (!code)
         code = profile_after(r, finished(r, step));
-    agree_later(r, code);
-    return r->nrank == 1 || finished(r, step) ? agree_settle(r) : 0;
+    agree_later(r->ctx, &r->ending, code);
+    return r->nrank == 1 || finished(r, step) ? agree_settle(r->ctx, &r->ending) : 0;
 }
 
 static int one_step(Trainer *r, int64_t step, StepResult *s)
@@ -365,7 +365,7 @@ static int fail_run(Trainer *r, int code, int64_t last)
     if (last == r->first)
         return code;
     snprintf(message, sizeof message, "%s", tn_error(r->ctx));
-    if (!agree_whole(r, !r->ending.spoiled && !r->saves.failed))
+    if (!agree_whole(r->ctx, !r->ending.spoiled && !r->saves.failed))
         return tn_context_fail(r->ctx, code, "%s", message);
     if (!checkpoint_save(r, last))
         return tn_context_fail(

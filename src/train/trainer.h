@@ -141,16 +141,16 @@ int64_t pass_rows(const TrainOptions *t);
  * on one. */
 int agree(Trainer *r, StepResult *s);
 /* Keeps what went wrong on this rank until all are told of it. */
-void agree_later(Trainer *r, int code);
+void agree_later(tn_context *ctx, Ending *e, int code);
 /* Tells all of what was kept. */
-int agree_settle(Trainer *r);
+int agree_settle(tn_context *ctx, const Ending *e);
 /* After a failure on this rank within a step, while the others wait for it: ends them too. */
-int agree_end(Trainer *r, int code);
+int agree_end(tn_context *ctx, Ending *e, int code);
 /* After what all have failed at: fails where a rank is lost, with what ended it; then nothing more
  * is tried. */
-int agree_lost(Trainer *r);
+int agree_lost(tn_context *ctx, Ending *e);
 /* Whether all ranks are there, and all have a state that can be saved. */
-bool agree_whole(Trainer *r, bool here);
+bool agree_whole(tn_context *ctx, bool here);
 
 /* ---- profile.c ---- */
 
