@@ -57,7 +57,7 @@ typedef struct Checkpoints {
 typedef struct RunFolder {
     char run[RUN_ID];            /* which run it is, kept by --resume; "": not known */
     int lock;                    /* the folder, held; -1: not yet */
-    char path[CHECKPOINT_PATH];  /* from the root */
+    char path[CHECKPOINT_PATH];  /* absolute */
     char aside[CHECKPOINT_PATH]; /* the name that --overwrite gave the run that was there; "" */
     bool made;                   /* folder_open was called, */
     size_t before;               /* when so many bytes of its path were those of what is there */
