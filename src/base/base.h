@@ -64,8 +64,8 @@ Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
  *     TRY(t, ctx)
  *         *text = print(try_arena(&t), x);
  *     return tried(&t);
- * A local variable that the block has changed has any value after a failure: the block writes its
- * results through pointers, the last thing that it does (gcc's -Wclobbered warns). */
+ * After a failure a local variable that the block has changed is undefined, unless it is volatile:
+ * so the block writes its results through pointers, last of all (gcc's -Wclobbered warns). */
 #define TRY(t, context)                               \
     Attempt t __attribute__((cleanup(try_end)));      \
     if (!try_begin(&t, (context))) { /* t has code */ \
