@@ -5,22 +5,22 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct ForeignOption {
+typedef struct Foreign {
     const char *names, *here;
-} ForeignOption;
+} Foreign;
 
 #define OPTION(names, here) {names, here},
 #define COMMAND(names, here)
-static const ForeignOption options[] = {
+static const Foreign options[] = {
 #include "foreign.def"
 };
 #define OPTION(names, here)
 #define COMMAND(names, here) {names, here},
-static const ForeignOption commands[] = {
+static const Foreign commands[] = {
 #include "foreign.def"
 };
 
-static const char *find(const ForeignOption *row, int n, const char *word)
+static const char *find(const Foreign *row, int n, const char *word)
 {
     char plain[80];
     int len = 0;

@@ -130,16 +130,16 @@ double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
 
 /* ---- streams ---- */
 
-typedef struct MemoryStream {
+typedef struct Stream {
     float *w, *x, *y, *z;
     int64_t n;
-} MemoryStream;
+} Stream;
 
 enum { PIECE = 512, SUMS = 64 }; /* elements */
 
 KERNEL(void, read_all, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     float sum[SUMS] = {0};
     for (int64_t i = lo; i + SUMS <= hi; i += SUMS)
         for (int j = 0; j < SUMS; j++)
@@ -150,7 +150,7 @@ KERNEL(void, read_all, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 
 KERNEL(void, copy_all, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     float *restrict y = s->y;
     const float *restrict x = s->x;
     for (int64_t i = lo; i < hi; i++)
@@ -159,7 +159,7 @@ KERNEL(void, copy_all, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 
 static void copy_past(void *arg, int64_t lo, int64_t hi)
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     stream_store(s->y + lo, s->x + lo, (hi - lo) * (int64_t)sizeof(float));
     stream_end();
 }
@@ -172,13 +172,13 @@ INLINE void add_to(float *restrict z, const float *restrict x, const float *rest
 
 KERNEL(void, add, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     add_to(s->z + lo, s->x + lo, s->y + lo, hi - lo);
 }
 
 KERNEL(void, add_past, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     _Alignas(64) float piece[PIECE];
     for (; lo < hi; lo += PIECE) {
         int64_t n = MIN(PIECE, hi - lo);
@@ -190,7 +190,7 @@ KERNEL(void, add_past, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 
 KERNEL(void, update, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     float *restrict y = s->y;
     const float *restrict x = s->x;
     for (int64_t i = lo; i < hi; i++)
@@ -200,7 +200,7 @@ KERNEL(void, update, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 /* More streams at once keep more of the memory busy. */
 KERNEL(void, update_three, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     float *restrict w = s->w, *restrict x = s->x, *restrict y = s->y;
     const float *restrict z = s->z;
     for (int64_t i = lo; i < hi; i++) {
@@ -211,7 +211,7 @@ KERNEL(void, update_three, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 }
 
 /* The fastest of some runs: a limit is sought, and others share the bandwidth. */
-static double stream_rate(MemoryStream *s, void (*fn)(void *, int64_t, int64_t), double nbytes,
+static double stream_rate(Stream *s, void (*fn)(void *, int64_t, int64_t), double nbytes,
                           double (*clock)(void))
 {
     double best = 0;
@@ -239,7 +239,7 @@ static int64_t cache_nbytes(void)
 
 static void touch(void *arg, int64_t lo, int64_t hi)
 {
-    const MemoryStream *s = arg;
+    const Stream *s = arg;
     for (int64_t i = lo; i < hi; i++)
         s->w[i] = s->x[i] = s->y[i] = s->z[i] = 1;
 }
@@ -261,7 +261,7 @@ void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM])
 #ifdef MADV_HUGEPAGE
     madvise(memory, 4 * (size_t)nbytes, MADV_HUGEPAGE);
 #endif
-    MemoryStream s = {.n = nbytes / (int64_t)sizeof(float)};
+    Stream s = {.n = nbytes / (int64_t)sizeof(float)};
     float **part[] = {&s.w, &s.x, &s.y, &s.z};
     for (int i = 0; i < LEN(part); i++)
         *part[i] = (float *)(void *)(memory + i * nbytes);
