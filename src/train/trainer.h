@@ -173,7 +173,8 @@ int folder_open(Trainer *r);
 void folder_undo(Trainer *r);
 /* Says in the folder that this is its last run. */
 int folder_begin(Trainer *r);
-/* Keeps the evaluation at the end, heldout.last, in the folder; where that fails it is done again. */
+/* Keeps the evaluation at the end (heldout.last) in the folder; where that fails it is done again.
+ */
 void folder_evaluated(const Trainer *r, int64_t step);
 /* Finds the evaluation that a run which goes on from its end would do again. */
 int folder_find_evaluated(Trainer *r);
