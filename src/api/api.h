@@ -1,4 +1,4 @@
-/* api: the public interface of include/tenon.h over the layers below. What it has of objects lies in run.h. */
+/* api: the public interface of include/tenon.h over the layers below. Its objects lie in run.h. */
 #ifndef TENON_API_H
 #define TENON_API_H
 
@@ -31,7 +31,8 @@ struct tn_buffers {
 
 /* ---- plan.c ---- */
 
-/* What a plan of g is made for; fails where the options do not agree. Machines are read into a. */
+/* Device, machine and limits for a plan of g; fails where the options do not agree. Machines are
+ * read into a. */
 PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o);
 /* Says once why a file of what was tuned here is left alone. */
 void warn_machine(tn_context *ctx, const tn_options *o);
@@ -125,7 +126,7 @@ void table_print(Buf *b, const Table *t);
 
 /* ---- show.c ---- */
 
-/* What the rule ("infer", "diff", "cost", "factors") of op says of the op's example. */
+/* Prints what a rule of op ("infer", "diff", "cost", "factors") gives for the op's example. */
 void show_rule(Buf *b, const Op *op, const char *rule);
 
 #endif

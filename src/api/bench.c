@@ -1,12 +1,6 @@
 /* Measurements: the time of a program's calls, and the most that the machine can do. */
 #include "api.h"
 
-typedef struct CallArgs {
-    tn_program *x;
-    tn_call *calls;
-    int count;
-} CallArgs;
-
 static tn_call call_of(const CallTimes *t)
 {
     static const char *const limit[] = {"read", "copy", "add", "update", "product", "attention"};
@@ -28,15 +22,14 @@ static tn_call call_of(const CallTimes *t)
     };
 }
 
-static void fill_calls(void *arg)
+static const tn_call *list_calls(const tn_program *x, int *count)
 {
-    CallArgs *c = arg;
-    Arena *a = c->x->h.a;
     CallTimes *times;
-    c->count = trace_calls(a, c->x->x->trace, c->x->x->plan, &times);
-    c->calls = NEWN(a, tn_call, c->count + 1);
-    for (int i = 0; i < c->count; i++)
-        c->calls[i] = call_of(&times[i]);
+    *count = trace_calls(x->h.a, x->x->trace, x->x->plan, &times);
+    tn_call *calls = NEWN(x->h.a, tn_call, *count + 1);
+    for (int i = 0; i < *count; i++)
+        calls[i] = call_of(&times[i]);
+    return calls;
 }
 
 int tn_program_calls(tn_program *x, const tn_call **calls, int *count)
@@ -45,37 +38,21 @@ int tn_program_calls(tn_program *x, const tn_call **calls, int *count)
         return TN_CODE_USAGE;
     if (!args_traced(__func__, x))
         return TN_CODE_USAGE;
-    CallArgs c = {.x = x};
-    int code = (int)ctx_try(&x->h.owner->ctx, fill_calls, &c);
-    *calls = c.calls;
-    *count = c.count;
-    return code;
+    *calls = NULL;
+    *count = 0;
+    TRY(t, &x->h.owner->ctx)
+        *calls = list_calls(x, count);
+    return tried(&t);
 }
 
 /* ---- limits ---- */
 
-typedef struct LimitArgs {
-    tn_context *ctx;
-    Arena *a;
-    const tn_product *p;
-    int cpu;
-    double result, rate[NSTREAM];
-} LimitArgs;
-
-static DType product_dtype(const LimitArgs *x, const char *name)
+static DType product_dtype(Ctx *ctx, const char *name)
 {
     int d = dtype_parse(name);
     if (d != F32 && d != BF16)
-        fail(arena_ctx(x->a), TN_FAIL, "products are measured in f32 or bf16, not in %s", name);
+        fail(ctx, TN_FAIL, "products are measured in f32 or bf16, not in %s", name);
     return (DType)d;
-}
-
-static void measure_product(void *arg)
-{
-    LimitArgs *x = arg;
-    Product p = {product_dtype(x, x->p->dtype), product_dtype(x, x->p->out_dtype), x->p->m, x->p->k,
-                 x->p->n};
-    x->result = product_sec(x->a, &p, x->cpu ? cpu_sec : now_sec);
 }
 
 int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec)
@@ -84,44 +61,34 @@ int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec)
         return TN_CODE_USAGE;
     if (!GIVEN(ctx, p->dtype, p->out_dtype) || !WITHIN(ctx, 1, INT32_MAX, p->m, p->k, p->n))
         return TN_CODE_USAGE;
-    LimitArgs x = {.p = p, .cpu = cpu};
-    int code = try_aside(ctx, &x.a, measure_product, &x);
-    *sec = x.result;
-    return code;
-}
-
-static void measure_streams(void *arg)
-{
-    LimitArgs *x = arg;
-    tn_context *ctx = x->ctx;
-    if (!ctx->stream && !(ctx->stream = stream_new()))
-        fail(&ctx->ctx, TN_FAIL, "out of memory");
-    stream_rates(ctx->stream, x->cpu ? cpu_sec : now_sec, x->rate);
+    *sec = 0;
+    TRY(t, &ctx->ctx) {
+        DType in = product_dtype(t.ctx, p->dtype), out = product_dtype(t.ctx, p->out_dtype);
+        *sec = product_sec(try_arena(&t), &(Product){in, out, p->m, p->k, p->n},
+                           cpu ? cpu_sec : now_sec);
+    }
+    return tried(&t);
 }
 
 int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
 {
     if (!GIVEN(ctx, ctx, rate))
         return TN_CODE_USAGE;
-    LimitArgs x = {.ctx = ctx, .cpu = cpu};
-    int code = try_aside(ctx, &x.a, measure_streams, &x);
-    *rate = (tn_streams){x.rate[LIMIT_READ], x.rate[LIMIT_COPY], x.rate[LIMIT_ADD],
-                         x.rate[LIMIT_UPDATE]};
-    return code;
+    *rate = (tn_streams){0};
+    TRY(t, &ctx->ctx) {
+        double x[NSTREAM];
+        if (!ctx->stream && !(ctx->stream = stream_new()))
+            fail(t.ctx, TN_FAIL, "out of memory");
+        stream_rates(ctx->stream, cpu ? cpu_sec : now_sec, x);
+        *rate = (tn_streams){x[LIMIT_READ], x[LIMIT_COPY], x[LIMIT_ADD], x[LIMIT_UPDATE]};
+    }
+    return tried(&t);
 }
 
 /* ---- ways ---- */
 
-typedef struct WayArgs {
-    Arena *a;
-    tn_program *x;
-    const Step *s;
-    double most_sec, fastest_sec; /* of the library in its fastest layout, 0: not measured */
-    int step, cpu, count;
-    WayTime way[MOST_WAYS];
-} WayArgs;
-
-/* Of f32 or bf16, a batch of them one after the other. */
+/* Seconds of the library in its fastest layout; products of a batch run one after the other. 0: not
+ * measured. */
 static double library_sec(Arena *tmp, const Step *s, double (*clock)(void))
 {
     const Tensor *a = &s->call.in[s->call.nin - 2], *b = a + 1, *y = &s->call.out[0];
@@ -133,17 +100,22 @@ static double library_sec(Arena *tmp, const Step *s, double (*clock)(void))
     return product_sec(tmp, &p, clock) * (double)(y->rank == 3 ? y->dim[0] : 1);
 }
 
-static void measure_ways(void *arg)
+/* Fills at most `most` ways of a step, the library's fastest last. Returns how many. */
+static int measure_ways(Arena *a, const Plan *p, int step, double most_sec, double (*clock)(void),
+                        int most, tn_way *ways)
 {
-    WayArgs *w = arg;
-    const Plan *p = w->x->x->plan;
-    OpClass class = w->s->node->op->class;
-    double (*clock)(void) = w->cpu ? cpu_sec : now_sec;
-    if (way_count(p, w->step) < 2 && class != CLASS_PRODUCT && class != CLASS_ATTENTION)
-        return;
-    w->fastest_sec = library_sec(w->a, w->s, clock);
-    arena_reset(w->a);
-    w->count = way_times(w->a, p, w->step, w->most_sec, clock, w->way);
+    WayTime way[MOST_WAYS];
+    OpClass class = p->step[step].node->op->class;
+    if (way_count(p, step) < 2 && class != CLASS_PRODUCT && class != CLASS_ATTENTION)
+        return 0;
+    double fastest = library_sec(a, &p->step[step], clock);
+    arena_reset(a);
+    int count = 0, n = way_times(a, p, step, most_sec, clock, way);
+    for (int i = 0; i < n && count < most; i++)
+        ways[count++] = (tn_way){way[i].kernel->name, way[i].taken, way[i].runs, way[i].sec};
+    if (fastest > 0 && count < most)
+        ways[count++] = (tn_way){.runs = 1, .sec = fastest};
+    return count;
 }
 
 int tn_program_ways(tn_program *x, const tn_call *call, double most_sec, int cpu, int most,
@@ -153,17 +125,12 @@ int tn_program_ways(tn_program *x, const tn_call *call, double most_sec, int cpu
         !WITHIN(args_owner(x), 0, x->x->plan->nstep - 1, call->step) ||
         !WITHIN(args_owner(x), 0, INT32_MAX, most))
         return TN_CODE_USAGE;
-    WayArgs w = {.x = x,
-                 .step = call->step,
-                 .s = &x->x->plan->step[call->step],
-                 .most_sec = most_sec,
-                 .cpu = cpu};
     *count = 0;
-    int code = w.s->kind == STEP_CALL ? try_aside(x->h.owner, &w.a, measure_ways, &w) : 0;
-    for (int i = 0; i < w.count && !code && *count < most; i++)
-        ways[(*count)++] =
-            (tn_way){w.way[i].kernel->name, w.way[i].taken, w.way[i].runs, w.way[i].sec};
-    if (!code && w.fastest_sec > 0 && *count < most)
-        ways[(*count)++] = (tn_way){.runs = 1, .sec = w.fastest_sec};
-    return code;
+    const Plan *p = x->x->plan;
+    if (p->step[call->step].kind != STEP_CALL)
+        return TN_CODE_OK;
+    TRY(t, &x->h.owner->ctx)
+        *count = measure_ways(try_arena(&t), p, call->step, most_sec, cpu ? cpu_sec : now_sec, most,
+                              ways);
+    return tried(&t);
 }

@@ -4,55 +4,36 @@
 
 #include <string.h>
 
-typedef struct BuildArgs {
-    tn_context *ctx;
-    tn_graph *graph;
-    const char *name, *dtype, *role, *role_name, *attributes, *scope, *phase;
-    int rank, nin, nout;
-    const int64_t *shape;
-    tn_value *const *in;
-    tn_value *value, **out;
-} BuildArgs;
-
 static bool name_valid(const char *s)
 {
     return *s && !s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")];
-}
-
-static void make(void *arg)
-{
-    BuildArgs *x = arg;
-    if (!name_valid(x->name))
-        fail(&x->ctx->ctx, TN_USAGE, "graph \"%.200s\": expected a name of [A-Za-z0-9_.]", x->name);
-    x->graph = handle_new(x->ctx, sizeof *x->graph);
-    x->graph->g = graph_new(x->graph->h.a, x->name);
 }
 
 int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph)
 {
     if (!GIVEN(ctx, ctx, name, graph))
         return TN_CODE_USAGE;
-    BuildArgs x = {.ctx = ctx, .name = name};
-    int code = (int)ctx_try(&ctx->ctx, make, &x);
-    if (code)
-        tn_graph_free(x.graph);
-    else
-        *graph = x.graph;
-    return code;
+    TRY(t, &ctx->ctx) {
+        if (!name_valid(name))
+            fail(t.ctx, TN_USAGE, "graph \"%.200s\": expected a name of [A-Za-z0-9_.]", name);
+        tn_graph *g = handle_new(ctx, try_arena(&t), sizeof *g);
+        g->g = graph_new(g->h.a, name);
+        *graph = handle_keep(g);
+    }
+    return tried(&t);
 }
 
 /* A role of inputs, or of outputs, with a name where it has to have one. */
-static Role find_role(Graph *g, const BuildArgs *x, bool input)
+static Role find_role(Graph *g, const char *role, const char *name, bool input)
 {
-    const char *role = x->role ? x->role : "";
+    role = role ? role : "";
     for (int r = 0; r < NROLE; r++) {
         if (strcmp(role_name(r), role) || (r != ROLE_NONE && (r < ROLE_LOSS) != input))
             continue;
-        bool named = x->role_name && *x->role_name;
+        bool named = name && *name;
         if (role_named(r) != named)
             fail(g->ctx, TN_USAGE, "role \"%s\": expected %s, found %s%.200s", role,
-                 role_named(r) ? "a name" : "no name", named ? "" : "none",
-                 named ? x->role_name : "");
+                 role_named(r) ? "a name" : "no name", named ? "" : "none", named ? name : "");
         return r;
     }
     const char *names[NROLE];
@@ -70,38 +51,36 @@ static const char *null_if_empty(const char *s)
     return s && *s ? s : NULL;
 }
 
-_Noreturn static void fail_dtype(Ctx *ctx, const BuildArgs *x)
+_Noreturn static void fail_dtype(Ctx *ctx, const char *name, const char *dtype)
 {
     const char *names[NDTYPE];
     char text[200];
     for (int d = 0; d < NDTYPE; d++)
         names[d] = dtype_name(d);
-    fail(ctx, TN_USAGE, "input \"%.200s\": unknown dtype \"%.50s\"%s", x->name, x->dtype,
-         names_hint(x->dtype, names, NDTYPE, text, sizeof text));
+    fail(ctx, TN_USAGE, "input \"%.200s\": unknown dtype \"%.50s\"%s", name, dtype,
+         names_hint(dtype, names, NDTYPE, text, sizeof text));
 }
 
-static void add_input(void *arg)
+static Type input_type(Graph *g, const char *name, const char *dtype, int rank,
+                       const int64_t *shape)
 {
-    BuildArgs *x = arg;
-    Graph *g = x->graph->g;
-    int d = dtype_parse(x->dtype);
-    if (!name_valid(x->name) || map_find(&g->names, x->name))
+    int d = dtype_parse(dtype);
+    if (!name_valid(name) || map_find(&g->names, name))
         fail(g->ctx, TN_USAGE, "input \"%.200s\": expected a name that is free, of [A-Za-z0-9_.]",
-             x->name);
+             name);
     if (d < 0)
-        fail_dtype(g->ctx, x);
-    if (x->rank < 0 || x->rank > TN_RANK)
-        fail(g->ctx, TN_USAGE, "input \"%.200s\": expected rank 0 to %d, found %d", x->name,
-             TN_RANK, x->rank);
-    Type t = type_make((DType)d, x->rank, x->shape);
+        fail_dtype(g->ctx, name, dtype);
+    if (rank < 0 || rank > TN_RANK)
+        fail(g->ctx, TN_USAGE, "input \"%.200s\": expected rank 0 to %d, found %d", name, TN_RANK,
+             rank);
+    Type t = type_make((DType)d, rank, shape);
     const char *wrong = type_fault(&t);
     if (wrong)
         fail(g->ctx, TN_USAGE,
              "input \"%.200s\": expected a type of sizes from 0 and at most 2^56 bytes, found %s: "
              "%s",
-             x->name, type_text(g->a, &t), wrong);
-    x->value =
-        (tn_value *)graph_input(g, x->name, t, find_role(g, x, true), null_if_empty(x->role_name));
+             name, type_text(g->a, &t), wrong);
+    return t;
 }
 
 int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank, const int64_t *shape,
@@ -111,17 +90,12 @@ int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank, c
         return TN_CODE_USAGE;
     if (rank > 0 && !GIVEN(args_owner(g), shape))
         return TN_CODE_USAGE;
-    BuildArgs x = {.graph = g,
-                   .name = name,
-                   .dtype = dtype,
-                   .rank = rank,
-                   .shape = shape,
-                   .role = role,
-                   .role_name = role_name};
-    int code = (int)ctx_try(&g->h.owner->ctx, add_input, &x);
-    if (!code)
-        *value = x.value;
-    return code;
+    TRY(t, &g->h.owner->ctx) {
+        Type type = input_type(g->g, name, dtype, rank, shape);
+        Role r = find_role(g->g, role, role_name, true);
+        *value = (tn_value *)graph_input(g->g, name, type, r, null_if_empty(role_name));
+    }
+    return tried(&t);
 }
 
 static Phase find_phase(Ctx *ctx, const char *name)
@@ -158,25 +132,21 @@ static int64_t next_stream(const Graph *g, const Op *op)
     return stream + 1;
 }
 
-static void add_node(void *arg)
+static const Node *add_node(Build *b, const char *name, int nin, tn_value *const *value,
+                            const char *attributes, int nout)
 {
-    BuildArgs *x = arg;
-    Graph *g = x->graph->g;
-    Build b = {.g = g,
-               .phase = find_phase(g->ctx, x->phase),
-               .scope = arena_strdup(g->a, x->scope ? x->scope : "")};
-    const Op *op = op_get(g->ctx, x->name);
-    Value **in = NEWN(g->a, Value *, x->nin);
-    for (int i = 0; i < x->nin; i++)
-        in[i] = get_value(g, x->in[i], "operand", i);
-    Attr *attr = attrs_parse(g, op, x->attributes ? x->attributes : "");
-    Node *n = emit_named(&b, op, x->nin, in, attr, NULL, next_stream(g, op), NULL, -1);
-    if (n->nout != x->nout) {
+    Graph *g = b->g;
+    const Op *op = op_get(g->ctx, name);
+    Value **in = NEWN(g->a, Value *, nin);
+    for (int i = 0; i < nin; i++)
+        in[i] = get_value(g, value[i], "operand", i);
+    Attr *attr = attrs_parse(g, op, attributes ? attributes : "");
+    Node *n = emit_named(b, op, nin, in, attr, NULL, next_stream(g, op), NULL, -1);
+    if (n->nout != nout) {
         node_unlink(g, n);
-        fail(g->ctx, TN_USAGE, "%s: has %d results, found room for %d", op->name, n->nout, x->nout);
+        fail(g->ctx, TN_USAGE, "%s: has %d results, found room for %d", op->name, n->nout, nout);
     }
-    for (int k = 0; k < n->nout; k++)
-        x->out[k] = (tn_value *)n->out[k];
+    return n;
 }
 
 int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *in, const char *attributes,
@@ -185,30 +155,23 @@ int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *in, con
     if (!GIVEN(args_owner(g), g, op) || !WITHIN(args_owner(g), 0, MOST_PORTS, nin, nout) ||
         (nin && !GIVEN(args_owner(g), in)) || (nout && !GIVEN(args_owner(g), out)))
         return TN_CODE_USAGE;
-    BuildArgs x = {.graph = g,
-                   .name = op,
-                   .nin = nin,
-                   .in = in,
-                   .attributes = attributes,
-                   .scope = scope,
-                   .phase = phase,
-                   .nout = nout,
-                   .out = out};
-    return (int)ctx_try(&g->h.owner->ctx, add_node, &x);
-}
-
-static void add_output(void *arg)
-{
-    BuildArgs *x = arg;
-    Graph *g = x->graph->g;
-    graph_output(g, get_value(g, x->value, "output", g->nout), find_role(g, x, false),
-                 null_if_empty(x->role_name));
+    TRY(t, &g->h.owner->ctx) {
+        Build b = {.g = g->g,
+                   .phase = find_phase(t.ctx, phase),
+                   .scope = arena_strdup(g->h.a, scope ? scope : "")};
+        const Node *n = add_node(&b, op, nin, in, attributes, nout);
+        for (int k = 0; k < nout; k++)
+            out[k] = (tn_value *)n->out[k];
+    }
+    return tried(&t);
 }
 
 int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const char *role_name)
 {
     if (!GIVEN(args_owner(g), g, value))
         return TN_CODE_USAGE;
-    BuildArgs x = {.graph = g, .value = value, .role = role, .role_name = role_name};
-    return (int)ctx_try(&g->h.owner->ctx, add_output, &x);
+    TRY(t, &g->h.owner->ctx)
+        graph_output(g->g, get_value(g->g, value, "output", g->g->nout),
+                     find_role(g->g, role, role_name, false), null_if_empty(role_name));
+    return tried(&t);
 }

@@ -7,17 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct Compare {
-    tn_graph *a, *b;
-    Arena *tmp; /* plans and programs */
-    uint64_t seed;
-    double worst;
-    const char *where;
-} Compare;
+/* The integers that inputs are drawn from. */
+typedef enum { BITS, ONES, ZEROS, NINTEGERS } Integers;
 
-typedef enum { BITS, ONES, ZEROS, NDRAW } Draw;
-
-static double value_for(const PlanPort *p, Draw draw, uint64_t seed, int stream, int64_t i)
+static double value_for(const PlanPort *p, Integers draw, uint64_t seed, int stream, int64_t i)
 {
     if (p->role == ROLE_STEP)
         return 1;
@@ -33,11 +26,11 @@ static double value_for(const PlanPort *p, Draw draw, uint64_t seed, int stream,
 enum { PIECE = 4096, REPEAT = 16 * PIECE }; /* elements moved at once; that are drawn anew */
 
 /* Some elements of a tensor. */
-typedef struct Piece {
+typedef struct ElementPiece {
     _Alignas(64) char bytes[PIECE * 8];
-} Piece;
+} ElementPiece;
 
-static Tensor piece_of(Piece *piece, const PlanPort *p)
+static Tensor piece_of(ElementPiece *piece, const PlanPort *p)
 {
     return (Tensor){.data = piece->bytes, .dtype = p->type.dtype, .rank = 1};
 }
@@ -45,9 +38,9 @@ static Tensor piece_of(Piece *piece, const PlanPort *p)
 /* Fills an input of x, and of y where that is not NULL; the first `most` elements are drawn, and
  * what follows repeats them. */
 static int fill_input(Program *x, const PlanPort *p, Program *y, const PlanPort *q, int64_t most,
-                      Draw draw, uint64_t seed, int stream)
+                      Integers draw, uint64_t seed, int stream)
 {
-    Piece piece;
+    ElementPiece piece;
     Tensor t = piece_of(&piece, p);
     int64_t nelem = type_nelem(&p->type), size = dtype_size(p->type.dtype);
     for (int64_t at = 0, n; at < nelem; at += n) {
@@ -81,9 +74,10 @@ static const PlanPort *same_port(const PlanPort *ports, int count, const PlanPor
     return NULL;
 }
 
-/* How an output of one graph differs from that of the other. */
+/* How an output of one graph differs from that of the other: the largest finite value; the largest
+ * difference. */
 typedef struct Difference {
-    double most, diff; /* the largest finite value; the largest difference */
+    double most, diff;
 } Difference;
 
 static void compare_piece(Difference *d, const Tensor *s, const Tensor *t, int64_t n)
@@ -96,14 +90,15 @@ static void compare_piece(Difference *d, const Tensor *s, const Tensor *t, int64
     }
 }
 
-static void compare_output(Compare *c, Program *x, Program *y, int i)
+/* The largest difference of output i, as a part of its largest value. */
+static double compare_output(Program *x, Program *y, int i)
 {
     const PlanPort *p = &x->plan->out[i];
     const PlanPort *q = same_port(y->plan->out, y->plan->nout, p, i);
     Ctx *ctx = x->plan->g->ctx;
     if (!q)
         fail(ctx, TN_FAIL, "output %d (%%%s): the second graph has none like it", i, p->value);
-    Piece piece[2];
+    ElementPiece piece[2];
     Tensor s = piece_of(&piece[0], p), t = piece_of(&piece[1], q);
     Difference d = {0, 0};
     int64_t nelem = type_nelem(&p->type), size = dtype_size(p->type.dtype);
@@ -115,11 +110,7 @@ static void compare_output(Compare *c, Program *x, Program *y, int i)
             fail(ctx, TN_FAIL, "%s", y->message);
         compare_piece(&d, &s, &t, n);
     }
-    double relative = d.diff > 0 ? d.diff / (d.most > 0 ? d.most : 1) : 0;
-    if (relative > c->worst || !c->where) {
-        c->worst = relative;
-        c->where = arena_strdup(c->a->h.a, p->name ? p->name : p->value);
-    }
+    return d.diff > 0 ? d.diff / (d.most > 0 ? d.most : 1) : 0;
 }
 
 static bool has_copies_to_host(const Graph *g)
@@ -140,34 +131,29 @@ static Program *prepare(Arena *a, Graph *g)
     return program_make(a, plan_make(a, g, &to), false, 0);
 }
 
-static void fill_both(const Compare *c, Program *x, Program *y, Draw draw)
+static void fill_both(Program *x, Program *y, Integers draw, uint64_t seed)
 {
+    Ctx *ctx = x->plan->g->ctx;
     for (int i = 0; i < x->plan->nin; i++) {
         const PlanPort *p = &x->plan->in[i];
         const PlanPort *q = same_port(y->plan->in, y->plan->nin, p, i);
         if (!q)
-            fail(c->a->g->ctx, TN_FAIL, "input %%%s: the second graph has none like it", p->value);
-        if (fill_input(x, p, y, q, INT64_MAX, draw, c->seed, i))
-            fail(c->a->g->ctx, TN_FAIL, "%s%s", x->message, y->message);
+            fail(ctx, TN_FAIL, "input %%%s: the second graph has none like it", p->value);
+        if (fill_input(x, p, y, q, INT64_MAX, draw, seed, i))
+            fail(ctx, TN_FAIL, "%s%s", x->message, y->message);
     }
 }
 
-static void compare(void *arg)
+/* Runs both on the first integers with which the first runs. */
+static void run_both(Program *x, Program *y, uint64_t seed)
 {
-    Compare *c = arg;
-    Ctx *ctx = c->a->g->ctx;
-    const Mesh *m = c->a->g->mesh ? c->a->g->mesh : c->b->g->mesh;
-    if (m)
-        fail(ctx, TN_FAIL,
-             "a graph of one rank of %s does not run alone: that of the whole step can be compared",
-             mesh_text(c->tmp, m));
-    Program *x = prepare(c->tmp, c->a->g), *y = prepare(c->tmp, c->b->g);
+    Ctx *ctx = x->plan->g->ctx;
     if (x->plan->nin != y->plan->nin || x->plan->nout != y->plan->nout)
         fail(ctx, TN_FAIL, "the graphs have %d and %d inputs, %d and %d outputs", x->plan->nin,
              y->plan->nin, x->plan->nout, y->plan->nout);
     bool runs = false;
-    for (int draw = BITS; draw < NDRAW && !runs; draw++) {
-        fill_both(c, x, y, (Draw)draw);
+    for (int draw = BITS; draw < NINTEGERS && !runs; draw++) {
+        fill_both(x, y, (Integers)draw, seed);
         runs = !program_run(x);
     }
     if (!runs)
@@ -178,17 +164,35 @@ static void compare(void *arg)
             x->message);
     if (program_run(y))
         fail(ctx, TN_FAIL, "the second graph fails where the first runs: %s", y->message);
-    for (int i = 0; i < x->plan->nout; i++)
-        compare_output(c, x, y, i);
+}
+
+static void compare(const tn_graph *a, const tn_graph *b, Arena *tmp, uint64_t seed, double *worst,
+                    const char **where)
+{
+    const Mesh *m = a->g->mesh ? a->g->mesh : b->g->mesh;
+    if (m)
+        fail(a->g->ctx, TN_FAIL,
+             "a graph of one rank of %s does not run alone: that of the whole step can be compared",
+             mesh_text(tmp, m));
+    Program *x = prepare(tmp, a->g), *y = prepare(tmp, b->g);
+    run_both(x, y, seed);
+    for (int i = 0; i < x->plan->nout; i++) {
+        const PlanPort *p = &x->plan->out[i];
+        double relative = compare_output(x, y, i);
+        if (!(relative > *worst) && *where)
+            continue;
+        *worst = relative;
+        *where = arena_strdup(a->h.a, p->name ? p->name : p->value);
+    }
 }
 
 int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *worst, const char **where)
 {
     if (!GIVEN(args_owner(a), a, b, worst, where) || !args_kin(__func__, a, b))
         return TN_CODE_USAGE;
-    Compare c = {a, b, NULL, seed, 0, NULL};
-    int code = try_aside(a->h.owner, &c.tmp, compare, &c);
-    *worst = c.worst;
-    *where = c.where;
-    return code;
+    *worst = 0;
+    *where = NULL;
+    TRY(t, &a->h.owner->ctx)
+        compare(a, b, try_arena(&t), seed, worst, where);
+    return tried(&t);
 }

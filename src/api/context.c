@@ -14,7 +14,7 @@
 static char version_text[400];
 
 /* A line for each back end, and for each module of MPI. */
-static void list_ways(char *text, size_t size)
+static void list_backends(char *text, size_t size)
 {
     const char *mpi[COMM_MODULES];
     int len = 0, nmpi = comm_modules(mpi);
@@ -27,12 +27,12 @@ static void list_ways(char *text, size_t size)
 
 __attribute__((constructor)) static void fill_version(void)
 {
-    char pcre2[64] = "", ways[200] = "", onednn[ONE_VERSION];
-    list_ways(ways, sizeof ways);
+    char pcre2[64] = "", backends[200] = "", onednn[ONE_VERSION];
+    list_backends(backends, sizeof backends);
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s\nisa %s", TN_VERSION, ways,
-             onednn_version(onednn), JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
+             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s\nisa %s", TN_VERSION,
+             backends, onednn_version(onednn), JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
              utf8proc_version(), isa_name(isa_level()));
 }
 
@@ -41,16 +41,13 @@ const char *tn_version(void)
     return version_text;
 }
 
-static void nothing(void *arg)
-{
-    (void)arg;
-}
-
 tn_context *tn_context_new(void)
 {
     tn_context *ctx = calloc(1, sizeof *ctx);
-    if (ctx)
-        ctx_try(&ctx->ctx, nothing, NULL); /* says what no call will do with, a wrong TN_ISA */
+    if (!ctx)
+        return NULL;
+    TRY(t, &ctx->ctx) { /* says what no call will do with, a wrong TN_ISA */
+    }
     return ctx;
 }
 
@@ -60,6 +57,7 @@ void tn_context_free(tn_context *ctx)
         return;
     while (ctx->live) /* the newest first: programs before plans before graphs */
         handle_free(ctx->live);
+    arena_free(ctx->a);
     ranks_leave(ctx); /* programs have left their groups */
     stream_free(ctx->stream);
     ctx_end(&ctx->ctx);

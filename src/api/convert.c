@@ -31,7 +31,7 @@ static const struct {
              {"*.h5", NULL},
              {"*.msgpack", NULL}};
 
-/* What trainers put beside the weights. */
+/* Files that trainers put beside the weights. */
 static const char *const beside[] = {"optimizer*", "scheduler*", "rng_state*", "training_args*",
                                      "scaler*"};
 

@@ -1,26 +1,12 @@
 /* Training data and batch files. */
 #include "api.h"
 
-typedef struct OpenArgs {
-    tn_context *ctx;
-    int npath;
-    const char *const *path;
-    const char *token_type;
-    double val_fraction;
-    int64_t vocab;
-    tn_data *data;
-} OpenArgs;
-
-static void open_data(void *arg)
+static TokenType get_token_type(Ctx *ctx, const char *name)
 {
-    OpenArgs *x = arg;
-    int type = token_type_parse(x->token_type);
+    int type = token_type_parse(name);
     if (type < 0)
-        fail(&x->ctx->ctx, TN_USAGE, "token type: expected auto, byte, u16 or u32, found \"%s\"",
-             x->token_type);
-    x->data = handle_new(x->ctx, sizeof *x->data);
-    DataOptions o = {(TokenType)type, x->val_fraction, x->vocab};
-    x->data->set = data_open(x->data->h.a, x->npath, x->path, &o);
+        fail(ctx, TN_USAGE, "token type: expected auto, byte, u16 or u32, found \"%s\"", name);
+    return (TokenType)type;
 }
 
 int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
@@ -29,13 +15,13 @@ int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char
     if (!GIVEN(ctx, ctx, token_type, data) || !WITHIN(ctx, 1, INT32_MAX, npath) ||
         !args_list(ctx, __func__, "path", npath, path) || !WITHIN(ctx, 0, MOST_VOCAB, vocab))
         return TN_CODE_USAGE;
-    OpenArgs x = {ctx, npath, path, token_type, val_fraction, vocab, NULL};
-    int code = (int)ctx_try(&ctx->ctx, open_data, &x);
-    if (code)
-        tn_data_free(x.data);
-    else
-        *data = x.data;
-    return code;
+    TRY(t, &ctx->ctx) {
+        DataOptions o = {get_token_type(t.ctx, token_type), val_fraction, vocab};
+        tn_data *d = handle_new(ctx, try_arena(&t), sizeof *d);
+        d->set = data_open(d->h.a, npath, path, &o);
+        *data = handle_keep(d);
+    }
+    return tried(&t);
 }
 
 void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nbytes)
@@ -79,35 +65,23 @@ const char *tn_data_not_text(const tn_data *d)
 
 /* ---- texts ---- */
 
-typedef struct CheckArgs {
-    tn_data *d;
-    Arena *tmp;
-} CheckArgs;
-
-static void check_text(void *arg)
+static void need_text(const tn_data *d)
 {
-    CheckArgs *x = arg;
-    if (tn_data_width(x->d) != 1)
-        fail(arena_ctx(x->tmp), TN_USAGE, "%s: expected a text, found tokens of %d bytes",
-             x->d->set->file[0].path, tn_data_width(x->d));
-    data_check_text(x->tmp, x->d->set);
+    if (tn_data_width(d) != 1)
+        fail(&d->h.owner->ctx, TN_USAGE, "%s: expected a text, found tokens of %d bytes",
+             d->set->file[0].path, tn_data_width(d));
 }
 
 int tn_data_check_text(tn_data *d)
 {
     if (!GIVEN(args_owner(d), d))
         return TN_CODE_USAGE;
-    CheckArgs x = {.d = d};
-    return try_aside(d->h.owner, &x.tmp, check_text, &x);
+    TRY(t, &d->h.owner->ctx) {
+        need_text(d);
+        data_check_text(try_arena(&t), d->set);
+    }
+    return tried(&t);
 }
-
-typedef struct TextArgs {
-    tn_data *text, *tokens;
-    tn_tokenizer *t;
-    Arena *tmp;
-    const tn_text_options *options;
-    bool made;
-} TextArgs;
 
 static bool progress(void *arg, int64_t done, int64_t total)
 {
@@ -115,10 +89,9 @@ static bool progress(void *arg, int64_t done, int64_t total)
     return !o->progress(o->progress_arg, done, total);
 }
 
-static void tokenize(void *arg)
+static tn_data *tokenize(const tn_data *text, Arena *call, const tn_tokenizer *t,
+                         const tn_text_options *o, int *made)
 {
-    TextArgs *x = arg;
-    const tn_text_options *o = x->options;
     TextOptions how = {.path = o->file,
                        .keep = o->keep != 0,
                        .between = o->between,
@@ -128,11 +101,12 @@ static void tokenize(void *arg)
                        .arg = (void *)(uintptr_t)o,
                        .warn = o->warn,
                        .warn_arg = o->warn_arg};
-    if (tn_data_width(x->text) != 1)
-        fail(arena_ctx(x->tmp), TN_USAGE, "%s: expected a text, found tokens of %d bytes",
-             x->text->set->file[0].path, tn_data_width(x->text));
-    x->tokens = handle_new(x->text->h.owner, sizeof *x->tokens);
-    x->tokens->set = data_tokenize(x->tokens->h.a, x->tmp, x->text->set, x->t->t, &how, &x->made);
+    bool new = false;
+    need_text(text);
+    tn_data *tokens = handle_new(text->h.owner, call, sizeof *tokens);
+    tokens->set = data_tokenize(tokens->h.a, arena_tmp(call), text->set, t->t, &how, &new);
+    *made = new;
+    return tokens;
 }
 
 int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
@@ -140,54 +114,32 @@ int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *opti
 {
     if (!GIVEN(args_owner(text), text, t, options, tokens, made) || !args_kin(__func__, text, t))
         return TN_CODE_USAGE;
-    TextArgs x = {.text = text, .t = t, .options = options};
-    int code = try_aside(text->h.owner, &x.tmp, tokenize, &x);
-    *made = x.made;
-    if (code)
-        tn_data_free(x.tokens);
-    else
-        *tokens = x.tokens;
-    return code;
+    *made = 0;
+    TRY(call, &text->h.owner->ctx)
+        *tokens = handle_keep(tokenize(text, try_arena(&call), t, options, made));
+    return tried(&call);
 }
 
 /* ---- batches ---- */
-
-typedef struct DocumentArgs {
-    tn_data *d;
-    int64_t token;
-} DocumentArgs;
-
-static void set_document(void *arg)
-{
-    DocumentArgs *x = arg;
-    data_set_document(x->d->set, x->token);
-}
 
 int tn_data_document(tn_data *d, int64_t token)
 {
     if (!GIVEN(args_owner(d), d))
         return TN_CODE_USAGE;
-    DocumentArgs x = {d, token};
-    return (int)ctx_try(&d->h.owner->ctx, set_document, &x);
+    TRY(t, &d->h.owner->ctx)
+        data_set_document(d->set, token);
+    return tried(&t);
 }
 
-typedef struct PartArgs {
-    tn_data *d;
-    int64_t count;
-    const int64_t *rows;
-} PartArgs;
-
 /* A reader has begun with the rows that were asked for before: it is asked no more. */
-static void set_part(void *arg)
+static void set_part(tn_data *d, int64_t count, const int64_t *rows)
 {
-    const PartArgs *x = arg;
-    DataSet *s = x->d->set;
-    int64_t *row = x->rows ? NEWN(x->d->h.a, int64_t, MAX(x->count, 1)) : NULL;
-    for (int64_t i = 0; row && i < x->count; i++)
-        row[i] = x->rows[i];
-    s->row = row;
-    s->nrow = x->count;
-    x->d->ahead = NULL;
+    int64_t *row = rows ? NEWN(d->h.a, int64_t, MAX(count, 1)) : NULL;
+    for (int64_t i = 0; row && i < count; i++)
+        row[i] = rows[i];
+    d->set->row = row;
+    d->set->nrow = count;
+    d->ahead = NULL;
 }
 
 int tn_data_part(tn_data *d, int64_t count, const int64_t *rows)
@@ -200,20 +152,9 @@ int tn_data_part(tn_data *d, int64_t count, const int64_t *rows)
             return tn_context_fail(ctx, TN_CODE_USAGE,
                                    "%s: rows: expected 0 or more, found %lld at %lld", __func__,
                                    (long long)rows[i], (long long)i);
-    PartArgs x = {d, count, rows};
-    return (int)ctx_try(&ctx->ctx, set_part, &x);
-}
-
-typedef struct WindowArgs {
-    tn_data *d;
-    bool val;
-    int64_t seq, windows, labels;
-} WindowArgs;
-
-static void count_windows(void *arg)
-{
-    WindowArgs *x = arg;
-    x->windows = data_windows(x->d->set, x->val, x->seq, &x->labels);
+    TRY(t, &ctx->ctx)
+        set_part(d, count, rows);
+    return tried(&t);
 }
 
 int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t *labels)
@@ -221,28 +162,10 @@ int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t 
     if (!GIVEN(args_owner(d), d, windows, labels) || !WITHIN(args_owner(d), 0, 1, val) ||
         !WITHIN(args_owner(d), 1, INT32_MAX, seq))
         return TN_CODE_USAGE;
-    WindowArgs x = {.d = d, .val = val, .seq = seq};
-    int code = (int)ctx_try(&d->h.owner->ctx, count_windows, &x);
-    *windows = x.windows;
-    *labels = x.labels;
-    return code;
-}
-
-typedef struct BatchArgs {
-    tn_data *d;
-    uint64_t seed;
-    uint32_t step;
-    int64_t first, stride, batch, seq, count;
-    int64_t *ids, *labels;
-} BatchArgs;
-
-static void train_batch(void *arg)
-{
-    BatchArgs *x = arg;
-    if (x->d->ahead &&
-        data_reader_take(x->d->ahead, x->seed, x->step, x->batch, x->seq, x->ids, x->labels))
-        return;
-    data_train_batch(x->d->set, x->seed, x->step, x->batch, x->seq, x->ids, x->labels);
+    *windows = *labels = 0;
+    TRY(t, &d->h.owner->ctx)
+        *windows = data_windows(d->set, val, seq, labels);
+    return tried(&t);
 }
 
 int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
@@ -251,20 +174,10 @@ int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64
     if (!GIVEN(args_owner(d), d, ids, labels) || !WITHIN(args_owner(d), 1, INT32_MAX, batch, seq) ||
         !WITHIN(args_owner(d), 1, UINT32_MAX, step))
         return TN_CODE_USAGE;
-    BatchArgs x = {.d = d,
-                   .seed = seed,
-                   .step = step,
-                   .batch = batch,
-                   .seq = seq,
-                   .ids = ids,
-                   .labels = labels};
-    return (int)ctx_try(&d->h.owner->ctx, train_batch, &x);
-}
-
-static void read_ahead(void *arg)
-{
-    BatchArgs *x = arg;
-    x->d->ahead = data_reader_start(x->d->h.a, x->d->set, x->seed, x->step, x->batch, x->seq);
+    TRY(t, &d->h.owner->ctx)
+        if (!d->ahead || !data_reader_take(d->ahead, seed, step, batch, seq, ids, labels))
+            data_train_batch(d->set, seed, step, batch, seq, ids, labels);
+    return tried(&t);
 }
 
 int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq)
@@ -272,14 +185,9 @@ int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, 
     if (!GIVEN(args_owner(d), d) || !WITHIN(args_owner(d), 1, INT32_MAX, batch, seq) ||
         !WITHIN(args_owner(d), 1, UINT32_MAX, step))
         return TN_CODE_USAGE;
-    BatchArgs x = {.d = d, .seed = seed, .step = step, .batch = batch, .seq = seq};
-    return (int)ctx_try(&d->h.owner->ctx, read_ahead, &x);
-}
-
-static void val_batch(void *arg)
-{
-    BatchArgs *x = arg;
-    x->count = data_val_batch(x->d->set, x->first, x->stride, x->batch, x->seq, x->ids, x->labels);
+    TRY(t, &d->h.owner->ctx)
+        d->ahead = data_reader_start(d->h.a, d->set, seed, step, batch, seq);
+    return tried(&t);
 }
 
 int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq, int64_t *ids,
@@ -289,25 +197,13 @@ int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_
         !WITHIN(args_owner(d), 0, MOST_WINDOW, first) ||
         !WITHIN(args_owner(d), 1, INT32_MAX, stride, batch, seq))
         return TN_CODE_USAGE;
-    BatchArgs x = {.d = d,
-                   .first = first,
-                   .stride = stride,
-                   .batch = batch,
-                   .seq = seq,
-                   .ids = ids,
-                   .labels = labels};
-    int code = (int)ctx_try(&d->h.owner->ctx, val_batch, &x);
-    *count = x.count;
-    return code;
+    *count = 0;
+    TRY(t, &d->h.owner->ctx)
+        *count = data_val_batch(d->set, first, stride, batch, seq, ids, labels);
+    return tried(&t);
 }
 
 /* ---- one batch from a file ---- */
-
-typedef struct FileArgs {
-    Arena *a;
-    const char *path;
-    int64_t batch, seq, *ids, *labels; /* ids NULL: only the shape is wanted */
-} FileArgs;
 
 static const TensorEntry *get_tokens(Arena *a, const TensorFile *f, const char *name)
 {
@@ -318,26 +214,27 @@ static const TensorEntry *get_tokens(Arena *a, const TensorFile *f, const char *
     return e;
 }
 
-static void read_batch(void *arg)
+/* A batch file; its entries are input_ids and labels, both of *type. */
+static const TensorFile *open_batch(Arena *a, const char *path, Type *type)
 {
-    FileArgs *x = arg;
-    Ctx *ctx = arena_ctx(x->a);
-    TensorFile *f = tensors_open(x->a, x->path);
-    const TensorEntry *ids = get_tokens(x->a, f, "input_ids");
-    const TensorEntry *labels = get_tokens(x->a, f, "labels");
-    if (!shape_equal(&ids->type, &labels->type) || f->count != 2)
-        fail(ctx, TN_FAIL, "%s: expected input_ids and labels of one shape and nothing else",
-             f->path);
-    if (!x->ids) {
-        x->batch = ids->type.dim[0];
-        x->seq = ids->type.dim[1];
-        return;
-    }
-    if (ids->type.dim[0] != x->batch || ids->type.dim[1] != x->seq)
-        fail(ctx, TN_FAIL, "%s: expected i64[%lld, %lld], found %s", f->path, (long long)x->batch,
-             (long long)x->seq, type_text(x->a, &ids->type));
-    tensors_read(f, ids, I64, false, x->ids);
-    tensors_read(f, labels, I64, false, x->labels);
+    TensorFile *f = tensors_open(a, path);
+    *type = get_tokens(a, f, "input_ids")->type;
+    if (!shape_equal(type, &get_tokens(a, f, "labels")->type) || f->count != 2)
+        fail(arena_ctx(a), TN_FAIL,
+             "%s: expected input_ids and labels of one shape and nothing else", f->path);
+    return f;
+}
+
+static void read_batch(Arena *a, const char *path, int64_t batch, int64_t seq, int64_t *ids,
+                       int64_t *labels)
+{
+    Type t;
+    const TensorFile *f = open_batch(a, path, &t);
+    if (t.dim[0] != batch || t.dim[1] != seq)
+        fail(arena_ctx(a), TN_FAIL, "%s: expected i64[%lld, %lld], found %s", f->path,
+             (long long)batch, (long long)seq, type_text(a, &t));
+    tensors_read(f, tensors_get(f, "input_ids"), I64, false, ids);
+    tensors_read(f, tensors_get(f, "labels"), I64, false, labels);
 }
 
 int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
@@ -345,21 +242,9 @@ int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq,
 {
     if (!GIVEN(ctx, ctx, path, ids, labels) || !WITHIN(ctx, 1, INT32_MAX, batch, seq))
         return TN_CODE_USAGE;
-    FileArgs x = {NULL, path, batch, seq, ids, labels};
-    return try_aside(ctx, &x.a, read_batch, &x);
-}
-
-typedef struct HashArgs {
-    tn_context *ctx;
-    const char *path;
-    int64_t *nbytes;
-    uint64_t *hash;
-} HashArgs;
-
-static void hash_file(void *arg)
-{
-    HashArgs *x = arg;
-    *x->hash = file_hash(&x->ctx->ctx, x->path, x->nbytes);
+    TRY(t, &ctx->ctx)
+        read_batch(try_arena(&t), path, batch, seq, ids, labels);
+    return tried(&t);
 }
 
 int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *hash)
@@ -368,18 +253,23 @@ int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *h
         return TN_CODE_USAGE;
     *nbytes = 0;
     *hash = 0;
-    return (int)ctx_try(&ctx->ctx, hash_file, &(HashArgs){ctx, path, nbytes, hash});
+    TRY(t, &ctx->ctx)
+        *hash = file_hash(t.ctx, path, nbytes);
+    return tried(&t);
 }
 
 int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq)
 {
     if (!GIVEN(ctx, ctx, path, batch, seq))
         return TN_CODE_USAGE;
-    FileArgs x = {.path = path};
-    int code = try_aside(ctx, &x.a, read_batch, &x);
-    *batch = x.batch;
-    *seq = x.seq;
-    return code;
+    *batch = *seq = 0;
+    TRY(t, &ctx->ctx) {
+        Type type;
+        open_batch(try_arena(&t), path, &type);
+        *batch = type.dim[0];
+        *seq = type.dim[1];
+    }
+    return tried(&t);
 }
 
 void tn_data_free(tn_data *d)

@@ -12,10 +12,9 @@
 
 #include <string.h>
 
-enum {
-    CHUNK = 64
-}; /* tokens of a run over many: products are as fast as they get, and little is
-      lost where fewer are asked for */
+/* Tokens of a run over many: products are as fast as they get, and little is lost where fewer are
+ * asked for. */
+enum { CHUNK = 64 };
 
 static tn_context *context_of(const tn_generator *x)
 {
@@ -68,28 +67,18 @@ static int check_memory(const tn_generator *x)
     return fit_fail(context_of(x), what, x->peak, x->reserve, &x->o, "");
 }
 
-typedef struct NewArgs {
-    tn_model *m;
-    int64_t capacity;
-    const tn_options *o;
-    tn_generator *generator;
-} NewArgs;
-
-static void make(void *arg)
+static tn_generator *make(tn_model *m, Arena *call, int64_t capacity, const tn_options *o)
 {
-    NewArgs *n = arg;
-    tn_generator *x = n->generator = handle_new(n->m->h.owner, sizeof *x);
-    if (n->capacity < 1)
-        fail(&x->h.owner->ctx, TN_USAGE, "capacity: expected at least 1, found %lld",
-             (long long)n->capacity);
-    x->model = n->m;
-    x->o = *n->o;
-    x->capacity = n->capacity;
-    x->vocab = n->m->config.vocab;
-    x->text = NEWN(x->h.a, int64_t, x->capacity);
-    x->ids = NEWN(x->h.a, int64_t, MIN(x->capacity, CHUNK));
+    tn_generator *x = handle_new(m->h.owner, call, sizeof *x);
+    x->model = m;
+    x->o = *o;
+    x->capacity = capacity;
+    x->vocab = m->config.vocab;
+    x->text = NEWN(x->h.a, int64_t, capacity);
+    x->ids = NEWN(x->h.a, int64_t, MIN(capacity, CHUNK));
     x->logits = NEWN(x->h.a, float, x->vocab);
     x->candidate = NEWN(x->h.a, Candidate, x->vocab);
+    return x;
 }
 
 int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
@@ -99,9 +88,11 @@ int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
         !WITHIN(args_owner(m), 1, INT32_MAX, capacity) ||
         !args_options(args_owner(m), __func__, options))
         return TN_CODE_USAGE;
-    NewArgs n = {m, capacity, options, NULL};
-    int code = (int)ctx_try(&m->h.owner->ctx, make, &n);
-    tn_generator *x = n.generator;
+    tn_generator *volatile made = NULL;
+    TRY(t, &m->h.owner->ctx)
+        made = handle_keep(make(m, try_arena(&t), capacity, options));
+    int code = tried(&t);
+    tn_generator *x = made;
     if (!code)
         code = plan_pass(x, &x->one, 1);
     if (!code && capacity > 1)

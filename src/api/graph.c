@@ -7,12 +7,6 @@
 
 /* ---- reading and printing ---- */
 
-typedef struct ParseArgs {
-    tn_context *ctx;
-    const char *text, *file;
-    tn_graph *graph;
-} ParseArgs;
-
 /* A file's text; a NUL byte in it would end the graph before the file does. */
 static const char *read_text(Arena *a, const char *path)
 {
@@ -30,66 +24,43 @@ static const char *read_text(Arena *a, const char *path)
          (int)(nul - begin) + 1);
 }
 
-static void parse(void *arg)
+static tn_graph *parse(tn_graph *g, const char *text, const char *file)
 {
-    ParseArgs *x = arg;
-    x->graph = handle_new(x->ctx, sizeof *x->graph);
-    Arena *a = x->graph->h.a;
-    if (!x->text) {
-        x->text = read_text(a, x->file);
-        x->file = file_title(x->file);
-    }
-    x->graph->g = graph_parse(a, x->text, x->file);
-    graph_verify(x->graph->g);
-}
-
-static int parse_any(tn_context *ctx, const char *text, const char *file, tn_graph **graph)
-{
-    ParseArgs x = {ctx, text, file, NULL};
-    int code = (int)ctx_try(&ctx->ctx, parse, &x);
-    if (code)
-        tn_graph_free(x.graph);
-    else
-        *graph = x.graph;
-    return code;
+    g->g = graph_parse(g->h.a, text, file);
+    graph_verify(g->g);
+    return handle_keep(g);
 }
 
 int tn_graph_parse(tn_context *ctx, const char *text, const char *file, tn_graph **graph)
 {
     if (!GIVEN(ctx, ctx, text, file, graph))
         return TN_CODE_USAGE;
-    return parse_any(ctx, text, file, graph);
+    TRY(t, &ctx->ctx)
+        *graph = parse(handle_new(ctx, try_arena(&t), sizeof **graph), text, file);
+    return tried(&t);
 }
 
 int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph)
 {
     if (!GIVEN(ctx, ctx, path, graph))
         return TN_CODE_USAGE;
-    return parse_any(ctx, NULL, path, graph);
-}
-
-typedef struct PrintArgs {
-    tn_graph *graph;
-    const char *text;
-} PrintArgs;
-
-static void print(void *arg)
-{
-    PrintArgs *x = arg;
-    Buf b = {.a = x->graph->h.a};
-    graph_print(&b, x->graph->g);
-    x->text = b.text;
+    TRY(t, &ctx->ctx) {
+        tn_graph *g = handle_new(ctx, try_arena(&t), sizeof *g);
+        *graph = parse(g, read_text(g->h.a, path), file_title(path));
+    }
+    return tried(&t);
 }
 
 int tn_graph_print(tn_graph *g, const char **text)
 {
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
-    PrintArgs x = {g, NULL};
-    int code = (int)ctx_try(&g->h.owner->ctx, print, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &g->h.owner->ctx) {
+        Buf b = {.a = g->h.a};
+        graph_print(&b, g->g);
+        *text = b.text;
+    }
+    return tried(&t);
 }
 
 /* ---- Graphviz ---- */
@@ -136,53 +107,33 @@ static void dot_graph(Buf *b, const Graph *g, const char *prefix)
     }
 }
 
-static void dot(void *arg)
-{
-    PrintArgs *x = arg;
-    Buf b = {.a = x->graph->h.a};
-    buf_printf(&b, "digraph \"%s\" {\n", x->graph->g->name);
-    dot_graph(&b, x->graph->g, "");
-    buf_add(&b, "}\n");
-    x->text = b.text;
-}
-
 int tn_graph_dot(tn_graph *g, const char **text)
 {
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
-    PrintArgs x = {g, NULL};
-    int code = (int)ctx_try(&g->h.owner->ctx, dot, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &g->h.owner->ctx) {
+        Buf b = {.a = g->h.a};
+        buf_printf(&b, "digraph \"%s\" {\n", g->g->name);
+        dot_graph(&b, g->g, "");
+        buf_add(&b, "}\n");
+        *text = b.text;
+    }
+    return tried(&t);
 }
 
 /* ---- halves of a step ---- */
-
-typedef struct SplitArgs {
-    tn_graph *graph, *half;
-    int backward;
-} SplitArgs;
-
-static void split(void *arg)
-{
-    SplitArgs *x = arg;
-    x->half = handle_new(x->graph->h.owner, sizeof *x->half);
-    x->half->g = graph_split(x->half->h.a, x->half->h.a, x->graph->g, x->backward);
-}
 
 int tn_graph_split(tn_graph *g, int backward, tn_graph **half)
 {
     tn_context *ctx = args_owner(g);
     if (!GIVEN(ctx, g, half) || !WITHIN(ctx, 0, 1, backward))
         return TN_CODE_USAGE;
-    SplitArgs x = {g, NULL, backward};
-    int code = (int)ctx_try(&ctx->ctx, split, &x);
-    if (code)
-        tn_graph_free(x.half);
-    else
-        *half = x.half;
-    return code;
+    TRY(t, &ctx->ctx) {
+        tn_graph *new = handle_new(ctx, try_arena(&t), sizeof *new);
+        new->g = graph_split(new->h.a, new->h.a, g->g, backward);
+        *half = handle_keep(new);
+    }
+    return tried(&t);
 }
 
 void tn_graph_free(tn_graph *g)
@@ -194,20 +145,19 @@ void tn_graph_free(tn_graph *g)
 
 typedef void AfterFn(void *arg, tn_graph *g, const char *pass, int changes, double sec);
 
-typedef struct PassArgs {
-    tn_graph *graph;
-    const char *names;
-    const tn_options *o;
-    AfterFn *after;
+/* The user's function, called after each pass. */
+typedef struct AfterPass {
+    AfterFn *fn; /* NULL: none */
     void *arg;
-} PassArgs;
+    tn_graph *graph;
+} AfterPass;
 
 static void after_pass(void *arg, const Graph *g, const PassReport *r)
 {
-    PassArgs *x = arg;
+    const AfterPass *x = arg;
     (void)g;
-    if (x->after)
-        x->after(x->arg, x->graph, r->name, r->changes, r->sec);
+    if (x->fn)
+        x->fn(x->arg, x->graph, r->name, r->changes, r->sec);
 }
 
 /* "f32" or "bf16"; NULL is f32. */
@@ -283,11 +233,9 @@ static void name_tied(const tn_graph *g, Globs *p)
         p->pattern = pattern;
 }
 
-static void run_passes(void *arg)
+static void run_passes(tn_graph *g, const char *names, const tn_options *o, AfterPass *after)
 {
-    PassArgs *x = arg;
-    tn_graph *g = x->graph;
-    PassOptions p = pass_options(g->h.a, x->o);
+    PassOptions p = pass_options(g->h.a, o);
     name_tied(g, &p.freeze);
     name_tied(g, &p.no_decay);
     g->decisions.a = g->h.a;
@@ -296,20 +244,20 @@ static void run_passes(void *arg)
     p.filled = g->rows == g->filled ? 0 : g->filled;
     ChunkAsked asked = chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whatever runs */
     bool chunks = asked.mode != CHUNK_OFF || asked.npattern;
-    if (chunks || x->o->explain)
+    if (chunks || o->explain)
         p.chunk_report = &g->chunk;
     chunk_narrow(&g->h.owner->ctx, p.chunk_accumulate);
-    warn_slow(g->h.owner, x->o, p.dtype);
-    PassWalk w = passes_begin(g->g, x->names, &p);
+    warn_slow(g->h.owner, o, p.dtype);
+    PassWalk w = passes_begin(g->g, names, &p);
     w.after = after_pass;
-    w.arg = x;
+    w.arg = after;
     if (chunks && passes_until(&w, "chunk")) {
-        int64_t goal = x->o->chunk_memory ? x->o->chunk_memory : x->o->memory;
-        ChunkTask t = {&asked, plan_for(g, g->h.a, x->o), g->rows > 0, goal};
+        int64_t goal = o->chunk_memory ? o->chunk_memory : o->memory;
+        ChunkTask t = {&asked, plan_for(g, g->h.a, o), g->rows > 0, goal};
         chunk_choose(&w, &t, &p, &g->chunk);
     }
     passes_until(&w, NULL);
-    warn_machine(g->h.owner, x->o);
+    warn_machine(g->h.owner, o);
 }
 
 int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,
@@ -317,6 +265,7 @@ int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, A
 {
     if (!GIVEN(args_owner(g), g, names, options) || !args_options(args_owner(g), __func__, options))
         return TN_CODE_USAGE;
-    PassArgs x = {g, names, options, after, arg};
-    return (int)ctx_try(&g->h.owner->ctx, run_passes, &x);
+    TRY(t, &g->h.owner->ctx)
+        run_passes(g, names, options, &(AfterPass){after, arg, g});
+    return tried(&t);
 }

@@ -6,14 +6,6 @@
 
 #include <string.h>
 
-typedef struct ImportArgs {
-    tn_context *ctx;
-    const char *path;
-    const tn_fx_options *o;
-    tn_graph *graph;
-    const char *text;
-} ImportArgs;
-
 static const char *title(const char *path)
 {
     return strcmp(path, "-") ? path : "standard input";
@@ -76,14 +68,11 @@ static const Mesh *mesh_of(Ctx *ctx, Arena *a, const tn_fx_options *o)
     return m;
 }
 
-static void import(void *arg)
+static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const char **summary)
 {
-    ImportArgs *x = arg;
-    const tn_fx_options *o = x->o;
+    Ctx *ctx = arena_ctx(a);
     TypeList types = {0};
     size_t len;
-    x->graph = handle_new(x->ctx, sizeof *x->graph);
-    Arena *a = x->graph->h.a;
     if (o->shapes)
         parse_shapes(a, o->shapes, &types);
     if (o->inputs)
@@ -99,15 +88,15 @@ static void import(void *arg)
                     .params = o->params,
                     .backward = o->backward_from,
                     .alias = o->alias,
-                    .mesh = mesh_of(&x->ctx->ctx, a, o),
+                    .mesh = mesh_of(ctx, a, o),
                     .ngroup = o->ngroups,
                     .group = o->groups};
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
-        fail(&x->ctx->ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
-    const char *text = file_read(a, x->path, &len);
+        fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
+    const char *text = file_read(a, path, &len);
     if (strlen(text) != len)
-        fail(&x->ctx->ctx, TN_FAIL, "%s: a NUL byte", title(x->path));
-    x->graph->g = fx_import(a, text, title(x->path), &fx, &x->text);
+        fail(ctx, TN_FAIL, "%s: a NUL byte", title(path));
+    return fx_import(a, text, title(path), &fx, summary);
 }
 
 int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
@@ -116,33 +105,24 @@ int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *o
     if (!GIVEN(ctx, ctx, path, options, graph, summary) ||
         !args_list(ctx, __func__, "options.groups", options->ngroups, options->groups))
         return TN_CODE_USAGE;
-    ImportArgs x = {.ctx = ctx, .path = path, .o = options};
-    int code = (int)ctx_try(&ctx->ctx, import, &x);
-    if (code) {
-        tn_graph_free(x.graph);
-        return code;
+    TRY(t, &ctx->ctx) {
+        const char *text;
+        tn_graph *g = handle_new(ctx, try_arena(&t), sizeof *g);
+        g->g = import(g->h.a, path, options, &text);
+        *summary = text;
+        *graph = handle_keep(g);
     }
-    *graph = x.graph;
-    *summary = x.text;
-    return code;
-}
-
-static void list_unknown(void *arg)
-{
-    ImportArgs *x = arg;
-    size_t len;
-    Arena *a = text_arena(x->ctx);
-    const char *text = file_read(a, x->path, &len);
-    x->text = fx_unknown(a, text, title(x->path));
+    return tried(&t);
 }
 
 int tn_fx_unknown(tn_context *ctx, const char *path, const char **text)
 {
     if (!GIVEN(ctx, ctx, path, text))
         return TN_CODE_USAGE;
-    ImportArgs x = {.ctx = ctx, .path = path};
-    int code = (int)ctx_try(&ctx->ctx, list_unknown, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &ctx->ctx) {
+        size_t len;
+        Arena *a = text_arena(ctx);
+        *text = fx_unknown(a, file_read(a, path, &len), title(path));
+    }
+    return tried(&t);
 }

@@ -1,11 +1,11 @@
-/* What the ranks of a mesh have of a graph's inputs and outputs, as tables: a row for each, and one
- * for each mesh axis that says what it cuts. Read from the graph's text form alone: no plan is
+/* Tables of the parts of a graph's inputs and outputs that a mesh's ranks have: a row for each, and
+ * one for each mesh axis that says what it cuts. Read from the graph's text form alone: no plan is
  * made. */
 #include "api.h"
 
 #include <string.h>
 
-/* What a table is made of. */
+/* The graph that a table shows. */
 typedef struct Show {
     Arena *a;
     const Graph *g;
@@ -143,16 +143,9 @@ static void show_mesh(Buf *b, const Show *x)
     table_print(b, &axes);
 }
 
-typedef struct MeshArgs {
-    tn_graph *graph;
-    const char *text;
-} MeshArgs;
-
-static void mesh(void *arg)
+static const char *tables(const Graph *g, Arena *a)
 {
-    MeshArgs *args = arg;
-    const Graph *g = args->graph->g;
-    Buf b = {.a = args->graph->h.a};
+    Buf b = {.a = a};
     graph_verify(g);
     if (!g->mesh)
         fail(g->ctx, TN_FAIL,
@@ -160,16 +153,14 @@ static void mesh(void *arg)
              "of a rank",
              g->file ? g->file : "", g->file ? ": " : "", g->name);
     show_mesh(&b, &(Show){b.a, g, g->mesh});
-    args->text = b.text;
+    return b.text;
 }
 
 int tn_graph_mesh(tn_graph *g, const char **text)
 {
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
-    MeshArgs x = {g, NULL};
-    int code = (int)ctx_try(&g->h.owner->ctx, mesh, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &g->h.owner->ctx)
+        *text = tables(g->g, g->h.a);
+    return tried(&t);
 }

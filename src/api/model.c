@@ -9,12 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct ModelArgs {
-    tn_context *ctx;
-    const char *path;
-    tn_model *model;
-} ModelArgs;
-
 static bool exists(const char *path)
 {
     struct stat st;
@@ -96,47 +90,42 @@ static void list_read(tn_model *m, const char *config)
             m->read[m->nread++] = arena_printf(a, "%s/%s", m->folder, c->name);
 }
 
-static void open_model(void *arg)
+static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
 {
-    ModelArgs *x = arg;
-    x->model = handle_new(x->ctx, sizeof *x->model);
-    tn_model *m = x->model;
+    tn_model *m = handle_new(ctx, call, sizeof *m);
     Arena *a = m->h.a;
-    const ModelConfig *preset = config_preset(x->path);
-    const char *folder = model_folder(a, x->path);
+    const ModelConfig *preset = config_preset(path);
+    const char *folder = model_folder(a, path);
     if (folder) {
         m->folder = arena_strdup(a, folder);
-        file_check_link(&x->ctx->ctx, arena_printf(a, "%s/state.json", folder));
+        file_check_link(&ctx->ctx, arena_printf(a, "%s/state.json", folder));
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
         convert_check(a, folder);
         m->file = tensors_open(a, folder);
         model_match(a, &m->config, m->file);
         companions_open(m, folder);
         list_read(m, arena_printf(a, "%s/config.json", folder));
-    } else if (is_config(x->path)) {
-        m->config = config_read(a, x->path);
-        m->folder = parent(a, x->path);
+    } else if (is_config(path)) {
+        m->config = config_read(a, path);
+        m->folder = parent(a, path);
         companions_open(m, m->folder);
-        list_read(m, x->path);
+        list_read(m, path);
     } else if (preset) {
         m->config = *preset;
     } else {
-        fail_unknown(&x->ctx->ctx, x->path);
+        fail_unknown(&ctx->ctx, path);
     }
     m->param = model_params(a, &m->config, &m->nparam);
+    return m;
 }
 
 int tn_model_open(tn_context *ctx, const char *path, tn_model **model)
 {
     if (!GIVEN(ctx, ctx, path, model))
         return TN_CODE_USAGE;
-    ModelArgs x = {ctx, path, NULL};
-    int code = (int)ctx_try(&ctx->ctx, open_model, &x);
-    if (code)
-        tn_model_free(x.model);
-    else
-        *model = x.model;
-    return code;
+    TRY(t, &ctx->ctx)
+        *model = handle_keep(open_model(ctx, try_arena(&t), path));
+    return tried(&t);
 }
 
 void tn_model_free(tn_model *m)
@@ -169,7 +158,7 @@ const char *tn_model_dropout(const tn_model *m, double *p)
     if (!GIVEN(args_owner(m), m, p))
         return NULL;
     *p = m->config.dropout;
-    return m->config.dropout_said;
+    return m->config.dropout_text;
 }
 
 const char *tn_model_dtype(const tn_model *m)
@@ -219,13 +208,6 @@ int tn_model_end(const tn_model *m, int most, int64_t *ids)
     return count;
 }
 
-typedef struct GraphArgs {
-    tn_model *model;
-    int64_t batch, seq; /* of a graph that decodes: tokens at once, capacity */
-    const tn_options *o;
-    tn_graph *graph;
-} GraphArgs;
-
 /* A head that is tied has no tensor of its own to be chosen: the embedding, every model's first, is
  * both. */
 static void check_tied(const tn_model *m, const Globs *p, const char *what)
@@ -261,22 +243,20 @@ static int64_t count_rows(Ctx *ctx, Arena *a, int64_t batch, const tn_options *o
     return m ? sharding_rows(m, batch, o->accumulate) : batch;
 }
 
-static void make_graph(void *arg)
+static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64_t seq,
+                            const tn_options *o)
 {
-    GraphArgs *x = arg;
-    const tn_options *o = x->o;
-    Ctx *ctx = &x->model->h.owner->ctx;
-    x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
-    x->graph->tied =
-        x->model->config.tie ? arena_strdup(x->graph->h.a, x->model->param[0].name) : NULL;
-    Arena *a = x->graph->h.a;
-    check_tied_shardings(x->model, a, o);
-    x->graph->filled = x->batch;
-    x->graph->iterations = o->accumulate;
-    x->graph->rows = count_rows(ctx, a, x->batch, o);
-    x->graph->g = model_graph(a, &x->model->config, x->graph->rows, x->seq,
-                              &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing});
-    graph_verify(x->graph->g);
+    tn_graph *g = handle_new(m->h.owner, call, sizeof *g);
+    Arena *a = g->h.a;
+    g->tied = m->config.tie ? arena_strdup(a, m->param[0].name) : NULL;
+    check_tied_shardings(m, a, o);
+    g->filled = batch;
+    g->iterations = o->accumulate;
+    g->rows = count_rows(arena_ctx(a), a, batch, o);
+    g->g = model_graph(a, &m->config, g->rows, seq,
+                       &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing});
+    graph_verify(g->g);
+    return g;
 }
 
 int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *options,
@@ -286,101 +266,73 @@ int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *op
         !WITHIN(args_owner(m), 1, INT32_MAX, batch, seq) ||
         !args_options(args_owner(m), __func__, options))
         return TN_CODE_USAGE;
-    GraphArgs x = {m, batch, seq, options, NULL};
-    int code = (int)ctx_try(&m->h.owner->ctx, make_graph, &x);
-    if (code)
-        tn_graph_free(x.graph);
-    else
-        *graph = x.graph;
-    return code;
-}
-
-static void make_logits(void *arg)
-{
-    GraphArgs *x = arg;
-    x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
-    x->graph->g = model_logits(x->graph->h.a, &x->model->config, x->batch, x->seq);
+    TRY(t, &m->h.owner->ctx)
+        *graph = handle_keep(make_graph(m, try_arena(&t), batch, seq, options));
+    return tried(&t);
 }
 
 int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
 {
     if (!GIVEN(args_owner(m), m, graph) || !WITHIN(args_owner(m), 1, INT32_MAX, batch, seq))
         return TN_CODE_USAGE;
-    GraphArgs x = {m, batch, seq, NULL, NULL};
-    int code = (int)ctx_try(&m->h.owner->ctx, make_logits, &x);
-    if (code)
-        tn_graph_free(x.graph);
-    else
-        *graph = x.graph;
-    return code;
-}
-
-static void make_decode(void *arg)
-{
-    GraphArgs *x = arg;
-    x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
-    x->graph->g = model_decode(x->graph->h.a, &x->model->config, x->batch, x->seq);
-    graph_verify(x->graph->g);
+    TRY(t, &m->h.owner->ctx) {
+        tn_graph *g = handle_new(m->h.owner, try_arena(&t), sizeof *g);
+        g->g = model_logits(g->h.a, &m->config, batch, seq);
+        *graph = handle_keep(g);
+    }
+    return tried(&t);
 }
 
 int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **graph)
 {
     if (!GIVEN(args_owner(m), m, graph) || !WITHIN(args_owner(m), 1, INT32_MAX, tokens, capacity))
         return TN_CODE_USAGE;
-    GraphArgs x = {m, tokens, capacity, NULL, NULL};
-    int code = (int)ctx_try(&m->h.owner->ctx, make_decode, &x);
-    if (code)
-        tn_graph_free(x.graph);
-    else
-        *graph = x.graph;
-    return code;
+    TRY(t, &m->h.owner->ctx) {
+        tn_graph *g = handle_new(m->h.owner, try_arena(&t), sizeof *g);
+        g->g = model_decode(g->h.a, &m->config, tokens, capacity);
+        graph_verify(g->g);
+        *graph = handle_keep(g);
+    }
+    return tried(&t);
 }
 
 /* ---- weights in ---- */
 
-typedef struct LoadArgs {
-    tn_program *x;
-    tn_model *m;
-    const tn_options *o;
-    Arena *a; /* of one input */
-} LoadArgs;
-
-typedef struct Draw {
+typedef struct InitialWeights {
     const ModelParam *param;
     uint64_t seed;
     DType dtype;
-} Draw;
+} InitialWeights;
 
 static void draw_run(void *arg, int64_t first, int64_t n, void *to)
 {
-    const Draw *d = arg;
-    model_init_part(d->param, d->seed, d->dtype, first, n, to);
+    const InitialWeights *x = arg;
+    model_init_part(x->param, x->seed, x->dtype, first, n, to);
 }
 
-static void load_param(const LoadArgs *l, const PlanPort *p)
+static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
+                       uint64_t seed)
 {
-    const tn_model *m = l->m;
-    const ModelParam *param = model_get_param(m, l->x->x->plan, p);
-    Draw d = {param, l->o->seed, p->type.dtype};
+    const ModelParam *param = model_get_param(m, x->x->plan, p);
+    InitialWeights initial = {param, seed, p->type.dtype};
     if (m->file)
-        stage_tensor(l->x, l->a, p, m->file, tensors_get(m->file, p->name), true);
+        stage_tensor(x, tmp, p, m->file, tensors_get(m->file, p->name), true);
     else
-        stage_part(l->x, l->a, p, &param->type, draw_run, &d);
+        stage_part(x, tmp, p, &param->type, draw_run, &initial);
 }
 
-static void load(void *arg)
+static void load(tn_program *x, const tn_model *m, Arena *tmp, uint64_t seed)
 {
-    LoadArgs *l = arg;
-    const Plan *p = l->x->x->plan;
+    const Plan *p = x->x->plan;
     for (int i = 0; i < p->nin; i++) {
         if (p->in[i].role == ROLE_PARAM)
-            load_param(l, &p->in[i]);
+            load_param(x, m, tmp, &p->in[i], seed);
         else if (p->in[i].role == ROLE_STATE)
-            stage_zeros(l->x, &p->in[i]);
-        arena_reset(l->a);
+            stage_zeros(x, &p->in[i]);
+        arena_reset(tmp);
     }
-    part_wholes(p, l->m, l->x->whole);
-    l->x->sized = true;
+    part_wholes(p, m, x->whole);
+    x->sized = true;
 }
 
 int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
@@ -388,6 +340,7 @@ int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
     if (!GIVEN(args_owner(x), x, m, options) || !args_kin(__func__, x, m) ||
         !args_options(args_owner(x), __func__, options))
         return TN_CODE_USAGE;
-    LoadArgs l = {x, m, options, NULL};
-    return try_aside(x->h.owner, &l.a, load, &l);
+    TRY(t, &x->h.owner->ctx)
+        load(x, m, try_arena(&t), options->seed);
+    return tried(&t);
 }

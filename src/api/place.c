@@ -5,35 +5,31 @@ _Static_assert((int)TN_EFFORT == (int)PLACE_EFFORT, "one default");
 
 /* ---- lists ---- */
 
-typedef struct ListArgs {
-    tn_context *ctx;
+/* The buffers of a call, for messages. */
+typedef struct BufferList {
     Arena *a;
     const char *call;
     int n;
     const tn_buffer *buffer;
-    tn_buffer *out; /* the same where they are to be placed, NULL where they are checked */
-    int64_t capacity;
-    int effort;
-    tn_placement *result;
-} ListArgs;
+} BufferList;
 
 /* `buffer 3 ("id")` */
-static const char *title(const ListArgs *x, int i)
+static const char *title(const BufferList *x, int i)
 {
     const char *id = x->buffer[i].id;
     return id ? arena_printf(x->a, "buffer %d (\"%.60s\")", i, id)
               : arena_printf(x->a, "buffer %d", i);
 }
 
-static void need(const ListArgs *x, int i, const char *name, int64_t value, int64_t low,
+static void need(const BufferList *x, int i, const char *name, int64_t value, int64_t low,
                  int64_t high)
 {
     if (value < low || value > high)
-        fail(&x->ctx->ctx, TN_USAGE, "%s: %s: %s: expected %lld to %lld, found %lld", x->call,
+        fail(arena_ctx(x->a), TN_USAGE, "%s: %s: %s: expected %lld to %lld, found %lld", x->call,
              title(x, i), name, (long long)low, (long long)high, (long long)value);
 }
 
-static PlaceBuf *make_list(const ListArgs *x)
+static PlaceBuf *make_list(const BufferList *x, bool placed)
 {
     PlaceBuf *buf = NEWN(x->a, PlaceBuf, x->n);
     int64_t left = PLACE_MOST; /* for the sizes that follow */
@@ -42,7 +38,7 @@ static PlaceBuf *make_list(const ListArgs *x)
         need(x, i, "upper", b->upper, -PLACE_MOST, PLACE_MOST);
         need(x, i, "lower", b->lower, -PLACE_MOST, b->upper);
         need(x, i, "size", b->size, 0, left);
-        if (!x->out)
+        if (placed)
             need(x, i, "offset", b->offset, 0, PLACE_MOST - b->size);
         left -= b->size;
         buf[i] = (PlaceBuf){b->lower, b->upper, b->size, b->offset};
@@ -67,16 +63,16 @@ _Noreturn static void fail_fit(Ctx *ctx, const PlaceResult *r, int64_t capacity)
          peak, least, limit);
 }
 
-static void place_list(void *arg)
+static void place_list(const BufferList *x, int64_t capacity, int effort, tn_buffer *to,
+                       tn_placement *result)
 {
-    ListArgs *x = arg;
-    PlaceBuf *buf = make_list(x);
-    PlaceResult r = place(x->a, buf, x->n, x->capacity, x->effort);
+    PlaceBuf *buf = make_list(x, false);
+    PlaceResult r = place(x->a, buf, x->n, capacity, effort);
     for (int i = 0; i < x->n; i++)
-        x->out[i].offset = buf[i].offset;
-    *x->result = (tn_placement){r.bound, r.least, r.peak};
-    if (x->capacity && r.peak > x->capacity)
-        fail_fit(&x->ctx->ctx, &r, x->capacity);
+        to[i].offset = buf[i].offset;
+    *result = (tn_placement){r.bound, r.least, r.peak};
+    if (capacity && r.peak > capacity)
+        fail_fit(arena_ctx(x->a), &r, capacity);
 }
 
 int tn_place(tn_context *ctx, int64_t count, tn_buffer *buffer, int64_t capacity, int64_t effort,
@@ -86,15 +82,11 @@ int tn_place(tn_context *ctx, int64_t count, tn_buffer *buffer, int64_t capacity
         !WITHIN(ctx, 0, PLACE_MOST, capacity) || !WITHIN(ctx, 0, MOST_EFFORT, effort) ||
         (count && !GIVEN(ctx, buffer)))
         return TN_CODE_USAGE;
-    ListArgs x = {.ctx = ctx,
-                  .call = __func__,
-                  .n = (int)count,
-                  .buffer = buffer,
-                  .out = buffer,
-                  .capacity = capacity,
-                  .effort = (int)effort,
-                  .result = result};
-    return try_aside(ctx, &x.a, place_list, &x);
+    TRY(t, &ctx->ctx) {
+        BufferList x = {try_arena(&t), __func__, (int)count, buffer};
+        place_list(&x, capacity, (int)effort, buffer, result);
+    }
+    return tried(&t);
 }
 
 static tn_placement checked(const PlaceCheck *c)
@@ -102,16 +94,15 @@ static tn_placement checked(const PlaceCheck *c)
     return (tn_placement){c->bound, c->bound, c->peak};
 }
 
-static void check_list(void *arg)
+static void check_list(const BufferList *x, tn_placement *result)
 {
-    ListArgs *x = arg;
-    const PlaceBuf *buf = make_list(x);
+    const PlaceBuf *buf = make_list(x, true);
     PlaceCheck c = place_check(x->a, buf, x->n);
-    *x->result = checked(&c);
+    *result = checked(&c);
     if (c.first < 0)
         return;
     const PlaceBuf *b = &buf[c.first], *d = &buf[c.second];
-    fail(&x->ctx->ctx, TN_FAIL,
+    fail(arena_ctx(x->a), TN_FAIL,
          "%s at %lld to %lld and %s at %lld to %lld overlap, both alive from %lld to %lld",
          title(x, c.first), (long long)b->offset, (long long)(b->offset + b->nbytes),
          title(x, c.second), (long long)d->offset, (long long)(d->offset + d->nbytes),
@@ -123,30 +114,22 @@ int tn_place_check(tn_context *ctx, int64_t count, const tn_buffer *buffer, tn_p
     if (!GIVEN(ctx, ctx, result) || !WITHIN(ctx, 0, MOST_BUFFERS, count) ||
         (count && !GIVEN(ctx, buffer)))
         return TN_CODE_USAGE;
-    ListArgs x = {
-        .ctx = ctx, .call = __func__, .n = (int)count, .buffer = buffer, .result = result};
-    return try_aside(ctx, &x.a, check_list, &x);
+    TRY(t, &ctx->ctx)
+        check_list(&(BufferList){try_arena(&t), __func__, (int)count, buffer}, result);
+    return tried(&t);
 }
 
 /* ---- files ---- */
 
-typedef struct FileArgs {
-    tn_context *ctx;
-    Arena *a;
-    const char *path;
-    tn_buffers *buffers;
-    tn_placement *result;
-} FileArgs;
-
-static void read_file(void *arg)
+static tn_buffers *read_file(tn_context *ctx, Arena *call, const char *path)
 {
-    FileArgs *x = arg;
-    tn_buffers *b = x->buffers = handle_new(x->ctx, sizeof *b);
-    const PlaceTable *t = b->table = place_read(b->h.a, x->path);
+    tn_buffers *b = handle_new(ctx, call, sizeof *b);
+    const PlaceTable *t = b->table = place_read(b->h.a, path);
     b->list = NEWN(b->h.a, tn_buffer, t->n);
     for (int i = 0; i < t->n; i++)
         b->list[i] = (tn_buffer){t->row[i].id, t->buf[i].start, t->buf[i].end, t->buf[i].nbytes,
                                  t->buf[i].offset};
+    return b;
 }
 
 int tn_buffers_read(tn_context *ctx, const char *path, void (*warn)(void *arg, const char *message),
@@ -154,16 +137,13 @@ int tn_buffers_read(tn_context *ctx, const char *path, void (*warn)(void *arg, c
 {
     if (!GIVEN(ctx, ctx, path, buffers))
         return TN_CODE_USAGE;
-    FileArgs x = {.ctx = ctx, .path = path};
-    int code = (int)ctx_try(&ctx->ctx, read_file, &x);
-    if (code) {
-        tn_buffers_free(x.buffers);
-        return code;
+    TRY(t, &ctx->ctx) {
+        tn_buffers *b = read_file(ctx, try_arena(&t), path);
+        if (warn && b->table->unread)
+            warn(arg, b->table->unread);
+        *buffers = handle_keep(b);
     }
-    if (warn && x.buffers->table->unread)
-        warn(arg, x.buffers->table->unread);
-    *buffers = x.buffers;
-    return 0;
+    return tried(&t);
 }
 
 int tn_buffers_list(tn_buffers *b, tn_buffer **list, int64_t *count)
@@ -184,38 +164,30 @@ static const PlaceTable *placed(const tn_buffers *b)
     return b->table;
 }
 
-static void check_file(void *arg)
-{
-    FileArgs *x = arg;
-    const PlaceTable *t = placed(x->buffers);
-    PlaceCheck c = place_check(x->a, t->buf, t->n);
-    *x->result = checked(&c);
-    if (c.first >= 0)
-        place_overlap(t, &c);
-}
-
 int tn_buffers_check(tn_buffers *b, tn_placement *result)
 {
     if (!GIVEN(args_owner(b), b, result))
         return TN_CODE_USAGE;
-    FileArgs x = {.buffers = b, .result = result};
-    return try_aside(b->h.owner, &x.a, check_file, &x);
-}
-
-static void write_file(void *arg)
-{
-    FileArgs *x = arg;
-    Buf text = {.a = x->a};
-    place_print(&text, placed(x->buffers));
-    file_write(&x->buffers->h.owner->ctx, x->path, text.text, text.len);
+    TRY(t, &b->h.owner->ctx) {
+        const PlaceTable *table = placed(b);
+        PlaceCheck c = place_check(try_arena(&t), table->buf, table->n);
+        *result = checked(&c);
+        if (c.first >= 0)
+            place_overlap(table, &c);
+    }
+    return tried(&t);
 }
 
 int tn_buffers_write(tn_buffers *b, const char *path)
 {
     if (!GIVEN(args_owner(b), b, path))
         return TN_CODE_USAGE;
-    FileArgs x = {.buffers = b, .path = path};
-    return try_aside(b->h.owner, &x.a, write_file, &x);
+    TRY(t, &b->h.owner->ctx) {
+        Buf text = {.a = try_arena(&t)};
+        place_print(&text, placed(b));
+        file_write(t.ctx, path, text.text, text.len);
+    }
+    return tried(&t);
 }
 
 void tn_buffers_free(tn_buffers *b)

@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-typedef struct PlanArgs {
-    tn_graph *graph;
-    const tn_options *o;
-    int reorder;
-    tn_plan *plan;
-    const char *need;
-} PlanArgs;
-
 void warn_machine(tn_context *ctx, const tn_options *o)
 {
     const char *warning = o->warn ? machine_warning(&ctx->ctx) : NULL;
@@ -34,27 +26,27 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
                      .reserve = o->reserve};
 }
 
-static void make(void *arg)
+static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
 {
-    PlanArgs *x = arg;
-    graph_verify(x->graph->g); /* it may have been built by hand */
-    x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
-    x->plan->graph = x->graph;
-    Arena *a = x->plan->h.a;
-    PlanFor to = plan_for(x->graph, a, x->o);
-    x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, &to) : plan_make(a, x->graph->g, &to);
+    graph_verify(g->g); /* it may have been built by hand */
+    tn_plan *plan = handle_new(g->h.owner, call, sizeof *plan);
+    plan->graph = g;
+    Arena *a = plan->h.a;
+    PlanFor to = plan_for(g, a, o);
+    plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_make(a, g->g, &to);
+    plan->fits = !o->memory || plan_least(plan->p) <= o->memory;
+    return plan;
 }
 
-/* What the plan needs, as details of a message. */
-static void describe_need(void *arg)
+/* The plan's needs, as details of a message. */
+static const char *need_text(Arena *a, const Plan *p)
 {
-    PlanArgs *x = arg;
-    Buf b = {.a = x->plan->h.a}, lines = {.a = b.a};
-    plan_print(&b, x->plan->p);
+    Buf b = {.a = a}, lines = {.a = a};
+    plan_print(&b, p);
     char *rest;
     for (char *line = strtok_r(b.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         buf_printf(&lines, "\n  %s", line);
-    x->need = lines.text;
+    return lines.text;
 }
 
 int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
@@ -77,55 +69,41 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
 {
     if (!GIVEN(args_owner(g), g, options, plan) || !args_options(args_owner(g), __func__, options))
         return TN_CODE_USAGE;
-    PlanArgs x = {g, options, reorder, NULL, NULL};
-    int code = (int)ctx_try(&g->h.owner->ctx, make, &x);
-    if (code) {
-        tn_plan_free(x.plan);
-        return code;
+    TRY(t, &g->h.owner->ctx) {
+        *plan = handle_keep(make(g, try_arena(&t), options, reorder));
+        const Plan *p = (*plan)->p;
+        if (!(*plan)->fits)
+            fit_fail(g->h.owner, "", p->space[SPACE_MAIN].peak, p->reserve, options,
+                     need_text(try_arena(&t), p));
     }
-    *plan = x.plan;
-    const Plan *p = x.plan->p;
-    x.plan->fits = !options->memory || plan_least(p) <= options->memory;
-    if (x.plan->fits)
-        return 0;
-    code = (int)ctx_try(&g->h.owner->ctx, describe_need, &x);
-    return code ? code
-                : fit_fail(g->h.owner, "", p->space[SPACE_MAIN].peak, p->reserve, options, x.need);
+    int code = tried(&t);
+    return code || (*plan)->fits ? code : TN_CODE_FIT;
 }
 
-typedef struct TextArgs {
-    tn_plan *plan;
-    int steps;
-    const char *text;
-} TextArgs;
-
-static void print(void *arg)
+static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
 {
-    TextArgs *x = arg;
-    const tn_graph *g = x->plan->graph;
-    Buf b = {.a = x->plan->h.a};
-    plan_print(&b, x->plan->p);
-    chunk_print(&b, &g->chunk, &x->plan->p->est);
+    const tn_graph *g = p->graph;
+    Buf b = {.a = a};
+    plan_print(&b, p->p);
+    chunk_print(&b, &g->chunk, &p->p->est);
     if (g->rows != g->filled)
         buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",
                    (long long)g->filled, (long long)(g->rows - g->filled));
-    if (x->steps)
-        plan_print_steps(&b, x->plan->p);
-    x->text = b.text;
+    if (steps)
+        plan_print_steps(&b, p->p);
+    return b.text;
 }
 
 int tn_plan_text(tn_plan *p, int steps, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
-    TextArgs x = {p, steps, NULL};
-    int code = (int)ctx_try(&p->h.owner->ctx, print, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &p->h.owner->ctx)
+        *text = plan_text(p, p->h.a, steps);
+    return tried(&t);
 }
 
-/* What ranks have of inputs and outputs, and what they make of values that they have otherwise. */
+/* Lists the parts of inputs and outputs that ranks have, and the values that they reshard. */
 static void explain_mesh(Buf *b, const Graph *g, const Decisions *d)
 {
     for (int side = 0; side < 2; side++)
@@ -145,14 +123,13 @@ static void explain_mesh(Buf *b, const Graph *g, const Decisions *d)
     }
 }
 
-static void explain(void *arg)
+static const char *explanation(const tn_plan *p, Arena *a)
 {
-    TextArgs *x = arg;
-    Buf b = {.a = x->plan->h.a};
-    const Decisions *d = &x->plan->graph->decisions;
-    if (x->plan->p->g->mesh)
-        explain_mesh(&b, x->plan->p->g, d);
-    chunk_explain(&b, &x->plan->graph->chunk);
+    Buf b = {.a = a};
+    const Decisions *d = &p->graph->decisions;
+    if (p->p->g->mesh)
+        explain_mesh(&b, p->p->g, d);
+    chunk_explain(&b, &p->graph->chunk);
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];
         buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s\n",
@@ -160,70 +137,46 @@ static void explain(void *arg)
                    sec_text(b.a, y->sec), y->node, *y->scope ? " @" : "", y->scope,
                    y->honoured ? "" : "overrules ", policy_name(y->policy), y->reason);
     }
-    x->text = b.text ? b.text : "";
+    return b.text ? b.text : "";
 }
 
 int tn_plan_explain(tn_plan *p, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
-    TextArgs x = {p, 0, NULL};
-    int code = (int)ctx_try(&p->h.owner->ctx, explain, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &p->h.owner->ctx)
+        *text = explanation(p, p->h.a);
+    return tried(&t);
 }
 
 /* ---- JSON ---- */
-
-static void json(void *arg)
-{
-    TextArgs *x = arg;
-    x->text = plan_json(x->plan, !x->steps);
-}
 
 int tn_plan_json(tn_plan *p, int fits, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
-    TextArgs x = {p, !fits, NULL};
-    int code = (int)ctx_try(&p->h.owner->ctx, json, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &p->h.owner->ctx)
+        *text = plan_json(p, fits);
+    return tried(&t);
 }
 
 /* ---- two plans ---- */
 
-typedef struct CompareArgs {
-    tn_plan *const *plans;
-    const char *const *side;
-    int json;
-    const char *text;
-} CompareArgs;
-
-static void compare(void *arg)
+static const char *comparison(tn_plan *const *plans, const char *const *side)
 {
-    CompareArgs *x = arg;
-    const Plan *p[] = {x->plans[0]->p, x->plans[1]->p};
-    Buf b = {.a = x->plans[0]->h.a};
-    if (x->json) {
-        x->text = plans_json(x->plans, x->side);
-        return;
-    }
-    plan_compare(&b, p, x->side);
-    x->text = b.text;
+    const Plan *p[] = {plans[0]->p, plans[1]->p};
+    Buf b = {.a = plans[0]->h.a};
+    plan_compare(&b, p, side);
+    return b.text;
 }
 
 int tn_plan_compare(tn_plan *const *plans, const char *const *side, int as_json, const char **text)
 {
     if (!args_plans(__func__, plans, side, 2) || !GIVEN(args_owner(plans[0]), side, text))
         return TN_CODE_USAGE;
-    CompareArgs x = {plans, side, as_json, NULL};
-    int code = (int)ctx_try(&plans[0]->h.owner->ctx, compare, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &plans[0]->h.owner->ctx)
+        *text = as_json ? plans_json(plans, side) : comparison(plans, side);
+    return tried(&t);
 }
 
 /* ---- numbers ---- */
@@ -279,48 +232,39 @@ void tn_plan_sec(const tn_plan *p, double *step, double *added)
 
 /* ---- machines ---- */
 
-typedef struct MachineArgs {
-    tn_context *ctx;
-    const char *backend, *name;
-    Arena *tmp;
-} MachineArgs;
-
 /* No plan of the back end gives the text of a machine of the other sort: such a text is damaged. */
-static void find_here(void *arg)
+static void check_here(Ctx *ctx, Arena *tmp, const char *backend, const char *name)
 {
-    const MachineArgs *x = arg;
-    const Device *d = device_get(&x->ctx->ctx, x->backend);
+    const Device *d = device_get(ctx, backend);
     if (driver_of(d)->ready)
-        driver_of(d)->ready(&x->ctx->ctx, 0);
-    const Machine *m = machine_for(x->tmp, d, x->name), *here = machine_get(x->tmp, NULL, 1);
+        driver_of(d)->ready(ctx, 0);
+    const Machine *m = machine_for(tmp, d, name), *here = machine_get(tmp, NULL, 1);
     if (d->machine && machine_is_gpu(m))
-        gpu_check(m, 0, machine_is_text(x->name) || !x->name ? "machine" : x->name);
+        gpu_check(m, 0, machine_is_text(name) || !name ? "machine" : name);
     if (d->machine ? machine_is_gpu(m) : machine_is_here(m))
         return;
-    bool damaged = machine_is_text(x->name) && machine_is_gpu(m) == !d->machine;
+    bool damaged = machine_is_text(name) && machine_is_gpu(m) == !d->machine;
     Code code = damaged ? TN_FAIL : TN_USAGE;
     if (d->machine)
-        fail(&x->ctx->ctx, code, "machine: %s is no GPU, on which --backend %s runs",
-             machine_name(m), d->name);
-    fail(&x->ctx->ctx, code,
+        fail(ctx, code, "machine: %s is no GPU, on which --backend %s runs", machine_name(m),
+             d->name);
+    fail(ctx, code,
          "machine: %s is not this processor, which is %s: plans can be priced by it, not run",
          machine_name(m), machine_name(here));
 }
 
 int tn_machine_here(tn_context *ctx, const char *backend, const char *name)
 {
-    MachineArgs x = {ctx, backend, name, NULL};
     if (!GIVEN(ctx, ctx))
         return TN_CODE_USAGE;
-    return try_aside(ctx, &x.tmp, find_here, &x);
+    TRY(t, &ctx->ctx)
+        check_here(&ctx->ctx, try_arena(&t), backend, name);
+    return tried(&t);
 }
 
 /* The machine, and which kernel each call has that has a choice. */
-static void print_machine(void *arg)
+static const char *machine_text(const Plan *p, Arena *a)
 {
-    TextArgs *x = arg;
-    const Plan *p = x->plan->p;
-    Arena *a = x->plan->h.a;
     Buf b = {.a = a};
     bool chooses = (p->device->kernels == KERNELS_CUDA) == p->machine->gpu;
     Machine *m = chooses ? machine_copy(a, p->machine) : NULL;
@@ -331,40 +275,26 @@ static void print_machine(void *arg)
             machine_set_way(m, way_key(a, &s->call), s->kernel->name);
     }
     machine_print(&b, chooses ? m : p->machine);
-    x->text = b.text;
+    return b.text;
 }
 
 int tn_plan_machine(tn_plan *p, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
-    TextArgs x = {p, 0, NULL};
-    int code = (int)ctx_try(&p->h.owner->ctx, print_machine, &x);
-    if (!code)
-        *text = x.text;
-    return code;
-}
-
-typedef struct HashArgs {
-    MachineArgs of;
-    uint64_t hash;
-} HashArgs;
-
-static void find_hash(void *arg)
-{
-    HashArgs *x = arg;
-    const Device *d = device_get(&x->of.ctx->ctx, x->of.backend);
-    x->hash = machine_hash(machine_for(x->of.tmp, d, x->of.name));
+    TRY(t, &p->h.owner->ctx)
+        *text = machine_text(p->p, p->h.a);
+    return tried(&t);
 }
 
 int tn_machine_hash(tn_context *ctx, const char *backend, const char *name, uint64_t *hash)
 {
-    HashArgs x = {.of = {ctx, backend, name, NULL}};
     if (!GIVEN(ctx, ctx, hash))
         return TN_CODE_USAGE;
-    int code = try_aside(ctx, &x.of.tmp, find_hash, &x);
-    *hash = x.hash;
-    return code;
+    *hash = 0;
+    TRY(t, &ctx->ctx)
+        *hash = machine_hash(machine_for(try_arena(&t), device_get(&ctx->ctx, backend), name));
+    return tried(&t);
 }
 
 /* ---- products ---- */

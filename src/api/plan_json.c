@@ -92,7 +92,7 @@ static int by_size(const void *s, const void *t)
     return x->nbytes != y->nbytes ? (x->nbytes < y->nbytes ? 1 : -1) : x->start - y->start;
 }
 
-/* What holds the peak, largest first. */
+/* The storages that hold the peak, largest first. */
 static void fill_peak_values(Arena *a, json_t *list, const Plan *p)
 {
     const Storage **s = NEWN(a, const Storage *, p->nstorage);

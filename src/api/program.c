@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct ProgramArgs {
-    tn_plan *plan;
-    const tn_options *o;
-    tn_program *program;
-} ProgramArgs;
-
 /* A collective, or one that other ranks answer; NULL: the plan has none. How many ranks a group has
  * may be unknown where there is no mesh. */
 static const Node *find_collective(const Plan *p, bool of_others)
@@ -30,30 +24,31 @@ static bool joins_alone(const Plan *p)
     return one && find_collective(p, false) && !find_collective(p, true);
 }
 
-static tn_program *new_program(tn_plan *p)
+static tn_program *new_program(tn_plan *p, Arena *call)
 {
-    tn_program *x = handle_new(p->h.owner, sizeof *x);
+    tn_program *x = handle_new(p->h.owner, call, sizeof *x);
     x->plan = p;
     x->names = port_names(x->h.a, p->p);
     x->lacks = !ranks_run(p) && !joins_alone(p->p) && find_collective(p->p, false);
     return x;
 }
 
-static void join_alone(void *arg)
+/* Ends what makes a program, once it has its memory. */
+static tn_program *start(tn_program *x)
 {
-    tn_program *x = arg;
-    program_join(x->x, x->h.a, comm_alone(x->h.a), x->fast);
+    stage_make(x);
+    scalars_start(x);
+    if (!ranks_run(x->plan) && joins_alone(x->plan->p))
+        program_join(x->x, x->h.a, comm_alone(x->h.a), x->fast);
+    return x;
 }
 
-/* Ends what makes a program, whose `code` is that so far: of a plan for several ranks all of them
- * have made theirs, or none has. */
-static int end_making(tn_program *x, tn_plan *p, int code, const tn_options *o,
-                      tn_program **program)
+/* Gives a program that was made with `code`, 0 or this rank's failure. All ranks of a plan for
+ * several have a program then, or none has. o NULL: options have been compared. */
+static int give(tn_program *x, tn_plan *p, int code, const tn_options *o, tn_program **program)
 {
     if (ranks_run(p))
         code = ranks_join(p, x, code, o);
-    else if (!code && joins_alone(p->p))
-        code = (int)ctx_try(&p->h.owner->ctx, join_alone, x);
     if (code)
         tn_program_free(x);
     else
@@ -79,16 +74,14 @@ static void start_hashes(tn_program *x)
         program_hash(x->x, a, m ? arena_printf(a, "%s.%lld", path, (long long)mesh_rank(m)) : path);
 }
 
-static void make(void *arg)
+static tn_program *make(tn_plan *p, Arena *call, const tn_options *o)
 {
-    ProgramArgs *x = arg;
-    x->program = new_program(x->plan);
-    x->program->shard = x->o->shard;
-    x->program->fast = is_fast(&x->plan->h.owner->ctx, x->o->reduce);
-    x->program->x = program_make(x->program->h.a, x->plan->p, x->o->check, x->o->arena);
-    start_hashes(x->program);
-    stage_make(x->program);
-    scalars_start(x->program);
+    tn_program *x = new_program(p, call);
+    x->shard = o->shard;
+    x->fast = is_fast(&p->h.owner->ctx, o->reduce);
+    x->x = program_make(x->h.a, p->p, o->check, o->arena);
+    start_hashes(x);
+    return start(x);
 }
 
 int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program)
@@ -96,34 +89,31 @@ int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program)
     if (!GIVEN(args_owner(p), p, options, program) ||
         !args_options(args_owner(p), __func__, options))
         return TN_CODE_USAGE;
-    ProgramArgs x = {p, options, NULL};
-    int code = (int)ctx_try(&p->h.owner->ctx, make, &x);
-    return end_making(x.program, p, code, options, program);
+    tn_program *volatile x = NULL;
+    TRY(t, &p->h.owner->ctx)
+        x = handle_keep(make(p, try_arena(&t), options));
+    int code = tried(&t);
+    return give(x, p, code, options, program);
 }
 
-typedef struct ShareArgs {
-    tn_plan *plan;
-    tn_program *host, *program;
-} ShareArgs;
-
-static void share(void *arg)
+static tn_program *share(tn_plan *p, Arena *call, tn_program *host)
 {
-    ShareArgs *x = arg;
-    x->program = new_program(x->plan);
-    x->program->fast = x->host->fast;
-    x->program->x = program_share(x->program->h.a, x->plan->p, x->host->x);
-    x->program->shares = true;
-    stage_make(x->program);
-    scalars_start(x->program);
+    tn_program *x = new_program(p, call);
+    x->fast = host->fast;
+    x->x = program_share(x->h.a, p->p, host->x);
+    x->shares = true;
+    return start(x);
 }
 
 int tn_program_share(tn_plan *p, tn_program *host, tn_program **program)
 {
     if (!GIVEN(args_owner(p), p, host, program) || !args_kin(__func__, p, host))
         return TN_CODE_USAGE;
-    ShareArgs x = {p, host, NULL};
-    int code = (int)ctx_try(&p->h.owner->ctx, share, &x);
-    return end_making(x.program, p, code, NULL, program);
+    tn_program *volatile x = NULL;
+    TRY(t, &p->h.owner->ctx)
+        x = handle_keep(share(p, try_arena(&t), host));
+    int code = tried(&t);
+    return give(x, p, code, NULL, program);
 }
 
 int64_t tn_rss_peak(void)
@@ -141,7 +131,7 @@ const char *tn_program_error(const tn_program *x)
     return x ? x->error : "no program";
 }
 
-/* That ranks are missing; of a graph without a mesh it is not known which. */
+/* Fails because ranks are missing; without a mesh it is not known which. */
 static int fail_alone(tn_program *x)
 {
     const Plan *p = x->x->plan;
@@ -171,17 +161,6 @@ int tn_program_run(tn_program *x)
     return program_run(x->x) ? program_fail(x, TN_CODE_FAIL, "%s", x->x->message) : TN_CODE_OK;
 }
 
-typedef struct CheckArgs {
-    tn_program *x;
-    int on;
-} CheckArgs;
-
-static void check(void *arg)
-{
-    CheckArgs *c = arg;
-    program_check(c->x->x, c->x->h.a, c->on);
-}
-
 int tn_program_check(tn_program *x, int on)
 {
     if (!GIVEN(args_owner(x), x))
@@ -190,8 +169,9 @@ int tn_program_check(tn_program *x, int on)
         return tn_context_fail(x->h.owner, TN_CODE_USAGE,
                                "%s: the program shares another's arena, which has no checks",
                                __func__);
-    CheckArgs c = {x, on};
-    return (int)ctx_try(&x->h.owner->ctx, check, &c);
+    TRY(t, &x->h.owner->ctx)
+        program_check(x->x, x->h.a, on);
+    return tried(&t);
 }
 
 const char *tn_program_fault(tn_program *x)
@@ -226,66 +206,52 @@ static int64_t count_bad(const tn_program *x, const PlanPort *p)
     return count;
 }
 
-typedef struct UnsoundArgs {
-    const tn_program *x;
-    int64_t count;
-    const char *name;
-} UnsoundArgs;
-
-static void find_unsound(void *arg)
+/* The first parameter or state with values that are not finite, *count of them; NULL: none. */
+static const char *find_unsound(const tn_program *x, int64_t *count)
 {
-    UnsoundArgs *u = arg;
-    const Plan *p = u->x->x->plan;
-    for (int i = 0; i < p->nin && !u->count; i++) {
+    const Plan *p = x->x->plan;
+    for (int i = 0; i < p->nin; i++) {
         const PlanPort *in = &p->in[i];
-        if (in->role != ROLE_PARAM && in->role != ROLE_STATE)
-            continue;
-        u->count = count_bad(u->x, in);
-        u->name = u->count ? in->name : NULL;
+        if ((in->role == ROLE_PARAM || in->role == ROLE_STATE) && (*count = count_bad(x, in)))
+            return in->name;
     }
+    return NULL;
 }
 
-/* What cannot be read is not found: whoever saves it is told. */
+/* Values that cannot be read count as finite: whoever saves them is told. */
 const char *tn_program_unsound(const tn_program *x, int64_t *count)
 {
     if (!GIVEN(args_owner(x), x, count))
         return NULL;
-    UnsoundArgs u = {x, 0, NULL};
-    ctx_try(&x->h.owner->ctx, find_unsound, &u);
-    *count = u.count;
-    return u.name;
+    const char *volatile name = NULL;
+    *count = 0;
+    TRY(t, &x->h.owner->ctx)
+        name = find_unsound(x, count);
+    tried(&t);
+    return name;
 }
 
 /* ---- what calls took ---- */
 
-typedef struct TraceArgs {
-    tn_program *x;
-    int64_t nruns;
-    double (*clock)(void);
-    Arena *a;
-    const char *path;
-} TraceArgs;
-
-static void make_trace(void *arg)
+static int make_trace(tn_program *x, int64_t nruns, double (*clock)(void))
 {
-    TraceArgs *t = arg;
-    t->x->x->trace = trace_new(t->x->h.a, t->x->x->plan, t->nruns, t->clock);
+    TRY(t, &x->h.owner->ctx)
+        x->x->trace = trace_new(x->h.a, x->x->plan, nruns, clock);
+    return tried(&t);
 }
 
 int tn_program_trace(tn_program *x, int64_t nruns)
 {
     if (!GIVEN(args_owner(x), x) || !WITHIN(args_owner(x), 1, INT32_MAX, nruns))
         return TN_CODE_USAGE;
-    TraceArgs t = {.x = x, .nruns = nruns, .clock = now_sec};
-    return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
+    return make_trace(x, nruns, now_sec);
 }
 
 int tn_program_trace_cpu(tn_program *x, int64_t nruns)
 {
     if (!GIVEN(args_owner(x), x) || !WITHIN(args_owner(x), 1, INT32_MAX, nruns))
         return TN_CODE_USAGE;
-    TraceArgs t = {.x = x, .nruns = nruns, .clock = cpu_sec};
-    return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
+    return make_trace(x, nruns, cpu_sec);
 }
 
 void tn_program_trace_next(tn_program *x, int64_t number)
@@ -296,22 +262,18 @@ void tn_program_trace_next(tn_program *x, int64_t number)
         trace_next(x->x->trace, number);
 }
 
-static void write_trace(void *arg)
-{
-    TraceArgs *t = arg;
-    Buf b = {.a = t->a};
-    trace_print(&b, t->x->x->trace, t->x->x->plan);
-    file_write(arena_ctx(t->a), t->path, b.text, b.len);
-}
-
 int tn_program_trace_write(tn_program *x, const char *path)
 {
     if (!GIVEN(args_owner(x), x, path))
         return TN_CODE_USAGE;
     if (!args_traced(__func__, x))
         return TN_CODE_USAGE;
-    TraceArgs t = {.x = x, .path = path};
-    return try_aside(x->h.owner, &t.a, write_trace, &t);
+    TRY(t, &x->h.owner->ctx) {
+        Buf b = {.a = try_arena(&t)};
+        trace_print(&b, x->x->trace, x->x->plan);
+        file_write(t.ctx, path, b.text, b.len);
+    }
+    return tried(&t);
 }
 
 /* ---- measuring memory ---- */
@@ -346,12 +308,6 @@ int64_t tn_program_used(const tn_program *x)
 
 /* ---- safetensors ---- */
 
-typedef struct FileArgs {
-    tn_program *x;
-    Arena *a;
-    const char *path, *prefix;
-} FileArgs;
-
 /* For messages that end in the tensors of a file, or in the inputs of a plan. */
 static const char *file_names(Arena *a, const TensorFile *file, const char *word)
 {
@@ -371,58 +327,57 @@ static const char *input_names(Arena *a, const Plan *p, const char *word)
     return names_hint(word, names, p->nin, NEWN(a, char, SIZE), SIZE);
 }
 
-static void read_input(const FileArgs *f, Arena *tmp, const TensorFile *file, int i)
+static void read_input(tn_program *x, Arena *a, const TensorFile *file, int i)
 {
-    Ctx *ctx = arena_ctx(f->a);
-    const PlanPort *p = &f->x->x->plan->in[i];
-    Type *whole = &f->x->whole[i];
+    Ctx *ctx = arena_ctx(a);
+    const PlanPort *p = &x->x->plan->in[i];
+    Type *whole = &x->whole[i];
     const TensorEntry *e = tensors_find(file, p->value);
     if (!e && p->role == ROLE_SEED)
         return;
     if (!e)
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor%s", file->path,
-             p->value, type_text(f->a, whole), file_names(f->a, file, p->value));
-    if (!part_fits(f->x->x->plan, p, &e->type))
+             p->value, type_text(a, whole), file_names(a, file, p->value));
+    if (!part_fits(x->x->plan, p, &e->type))
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found %s", file->path, p->value,
-             type_text(f->a, whole), type_text(f->a, &e->type));
+             type_text(a, whole), type_text(a, &e->type));
     memcpy(whole->dim, e->type.dim, sizeof whole->dim);
-    stage_tensor(f->x, tmp, p, file, e, false);
-    arena_reset(tmp);
+    stage_tensor(x, a, p, file, e, false);
+    arena_reset(a);
 }
 
-static void read_inputs(void *arg)
+static void read_inputs(tn_program *x, Arena *a, const char *path)
 {
-    FileArgs *f = arg;
-    const Plan *p = f->x->x->plan;
-    const TensorFile *file = tensors_open(f->a, f->path);
-    Map known = {.a = f->a};
-    Arena *tmp = arena_tmp(f->a);
+    const Plan *p = x->x->plan;
+    const TensorFile *file = tensors_open(a, path);
+    Map known = {.a = a};
+    Arena *tmp = arena_tmp(a);
     for (int i = 0; i < p->nin; i++) {
-        read_input(f, tmp, file, i);
-        map_put(&known, p->in[i].value, f);
+        read_input(x, tmp, file, i);
+        map_put(&known, p->in[i].value, x);
     }
     for (int k = 0; k < file->count; k++)
         if (!map_find(&known, file->entry[k].name))
-            fail(arena_ctx(f->a), TN_FAIL, "%s: tensor \"%s\" is no input of the graph%s",
-                 file->path, file->entry[k].name, input_names(f->a, p, file->entry[k].name));
+            fail(arena_ctx(a), TN_FAIL, "%s: tensor \"%s\" is no input of the graph%s", file->path,
+                 file->entry[k].name, input_names(a, p, file->entry[k].name));
 }
 
 int tn_program_read_file(tn_program *x, const char *path)
 {
     if (!GIVEN(args_owner(x), x, path))
         return TN_CODE_USAGE;
-    FileArgs f = {x, NULL, path, NULL};
-    return try_aside(x->h.owner, &f.a, read_inputs, &f);
+    TRY(t, &x->h.owner->ctx)
+        read_inputs(x, try_arena(&t), path);
+    return tried(&t);
 }
 
-static void check_output(const FileArgs *f, const char *name, const PlanPort *p)
+static void check_output(const Graph *g, const char *path, const char *name, const PlanPort *p)
 {
-    const Mesh *m = graph_mesh(f->x->x->plan->g);
+    const Mesh *m = graph_mesh(g);
     for (int c = 0; p->cut && c < m->naxes; c++)
         if (cut_is_partial(p->cut[c]) && m->size[c] > 1)
-            fail(arena_ctx(f->a), TN_FAIL,
-                 "%s: output \"%s\": each rank of \"%s\" has a term of it", f->path, name,
-                 m->name[c]);
+            fail(g->ctx, TN_FAIL, "%s: output \"%s\": each rank of \"%s\" has a term of it", path,
+                 name, m->name[c]);
 }
 
 static bool has_gradient(const Plan *p, const char *name)
@@ -434,11 +389,11 @@ static bool has_gradient(const Plan *p, const char *name)
 }
 
 /* A frozen parameter has no gradient in the plan, and zeros in the file. */
-static int add_zeros(const FileArgs *f, int n, TensorOut *out)
+static int add_zeros(const tn_program *x, int n, TensorOut *out)
 {
-    const Plan *p = f->x->x->plan;
+    const Plan *p = x->x->plan;
     for (int i = 0; i < p->nin; i++) {
-        Type t = f->x->whole[i];
+        Type t = x->whole[i];
         if (p->in[i].role != ROLE_PARAM || has_gradient(p, p->in[i].name))
             continue;
         t.dtype = t.dtype == F64 ? F64 : F32;
@@ -447,30 +402,30 @@ static int add_zeros(const FileArgs *f, int n, TensorOut *out)
     return n;
 }
 
-static void write_outputs(void *arg)
+static void write_outputs(tn_program *x, Arena *a, const char *path, const char *prefix)
 {
-    FileArgs *f = arg;
-    const Plan *p = f->x->x->plan;
-    TensorOut *out = NEWN(f->a, TensorOut, p->nout + p->nin);
-    size_t cut = strlen(f->prefix);
+    const Plan *p = x->x->plan;
+    TensorOut *out = NEWN(a, TensorOut, p->nout + p->nin);
+    size_t cut = strlen(prefix);
     int n = 0;
     for (int i = 0; i < p->nout; i++) {
-        const char *text = port_output_name(f->a, p, i);
-        if (strncmp(text, f->prefix, cut) != 0)
+        const char *text = port_output_name(a, p, i);
+        if (strncmp(text, prefix, cut) != 0)
             continue;
-        check_output(f, text, &p->out[i]);
-        Type whole = part_output(p, f->x->whole, &p->out[i]);
+        check_output(p->g, path, text, &p->out[i]);
+        Type whole = part_output(p, x->whole, &p->out[i]);
         out[n++] = (TensorOut){text + cut, whole, &p->out[i]};
     }
-    if (!strcmp(f->prefix, "grad."))
-        n = add_zeros(f, n, out);
-    write_together(f->x, f->a, f->path, n, out);
+    if (!strcmp(prefix, "grad."))
+        n = add_zeros(x, n, out);
+    write_together(x, a, path, n, out);
 }
 
 int tn_program_write_file(tn_program *x, const char *path, const char *prefix)
 {
     if (!GIVEN(args_owner(x), x, path, prefix))
         return TN_CODE_USAGE;
-    FileArgs f = {x, NULL, path, prefix};
-    return try_aside(x->h.owner, &f.a, write_outputs, &f);
+    TRY(t, &x->h.owner->ctx)
+        write_outputs(x, try_arena(&t), path, prefix);
+    return tried(&t);
 }

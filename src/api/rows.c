@@ -2,11 +2,10 @@
  * iteration behind those that the batch has for it. */
 #include "api.h"
 
-typedef struct RowArgs {
-    tn_plan *plan;
-    Arena *tmp;
+typedef struct RowList {
+    const tn_graph *g;
     int64_t *row, count;
-} RowArgs;
+} RowList;
 
 /* Row `at` of the graph's batch as one of the batch that was asked for; a padding row is behind. */
 static int64_t real_row(const tn_graph *g, int64_t at)
@@ -21,36 +20,35 @@ static int64_t real_row(const tn_graph *g, int64_t at)
 
 static void add_rows(void *arg, PartRun r)
 {
-    RowArgs *x = arg;
+    RowList *x = arg;
     for (int64_t i = 0; i < r.n; i++)
-        x->row[x->count++] = real_row(x->plan->graph, r.whole + i);
+        x->row[x->count++] = real_row(x->g, r.whole + i);
 }
 
-static void find_rows(void *arg)
+static void find_rows(tn_plan *plan, Arena *tmp)
 {
-    RowArgs *x = arg;
-    const Plan *p = x->plan->p;
+    const Plan *p = plan->p;
     const PlanPort *ids = port_find(p, "input_ids");
     if (!ids || !ids->type.rank)
-        fail(arena_ctx(x->tmp), TN_FAIL, "the plan has no input \"input_ids\" with rows");
+        fail(arena_ctx(tmp), TN_FAIL, "the plan has no input \"input_ids\" with rows");
     Type local = type_make(I64, 1, ids->type.dim);
     Type whole = cut_whole_type(&local, p->g->mesh, ids->cut);
-    x->row = NEWN(x->plan->h.a, int64_t, MAX(local.dim[0], 1));
-    part_each_run(x->tmp, &local, p->g->mesh, ids->cut, &whole, add_rows, x);
-    CHECK(x->count == local.dim[0]);
-    x->plan->rows = x->row;
-    x->plan->nrow = x->count;
+    RowList x = {plan->graph, NEWN(plan->h.a, int64_t, MAX(local.dim[0], 1)), 0};
+    part_each_run(tmp, &local, p->g->mesh, ids->cut, &whole, add_rows, &x);
+    CHECK(x.count == local.dim[0]);
+    plan->rows = x.row;
+    plan->nrow = x.count;
 }
 
 int tn_plan_rows(tn_plan *p, const int64_t **rows, int64_t *count)
 {
     if (!GIVEN(args_owner(p), p, rows, count))
         return TN_CODE_USAGE;
-    RowArgs x = {.plan = p};
-    int code = p->rows ? 0 : try_aside(p->h.owner, &x.tmp, find_rows, &x);
-    if (code)
-        return code;
-    *rows = p->rows;
-    *count = p->nrow;
-    return TN_CODE_OK;
+    TRY(t, &p->h.owner->ctx) {
+        if (!p->rows)
+            find_rows(p, try_arena(&t));
+        *rows = p->rows;
+        *count = p->nrow;
+    }
+    return tried(&t);
 }

@@ -96,32 +96,30 @@ static void show_infer(Buf *b, const Op *op)
 
 /* ---- diff ---- */
 
-typedef struct Backward {
-    Arena *a;
-    const Op *op;
-    bool first; /* a gradient comes to result 0 only, else to every floating-point result */
-    Graph *g;   /* the example with its backward; operands with a gradient have outputs `grad` */
+/* The example with its backward; operands with a gradient have outputs `grad`. */
+typedef struct ExampleBackward {
+    Graph *g;
     Value **grad;
-} Backward;
+} ExampleBackward;
 
 static bool is_float(const Value *v)
 {
     return dtype_float(v->type.dtype);
 }
 
-static void differentiate(void *arg)
+/* first: a gradient comes to result 0 only, else to every floating-point result. */
+static void differentiate(Arena *a, const Op *op, bool first, ExampleBackward *w)
 {
-    Backward *w = arg;
-    Graph *g = w->g = example(w->a, w->op);
-    Node *n = example_node(g, w->op);
-    Value **dy = NEWN(w->a, Value *, n->nout);
+    Graph *g = w->g = example(a, op);
+    Node *n = example_node(g, op);
+    Value **dy = NEWN(a, Value *, n->nout);
     int nin = g->nin;
-    for (int k = 0; k < (w->first ? 1 : n->nout); k++)
+    for (int k = 0; k < (first ? 1 : n->nout); k++)
         if (is_float(n->out[k]))
-            dy[k] = graph_input(g, arena_printf(w->a, "d%s", n->out[k]->name), n->out[k]->type,
+            dy[k] = graph_input(g, arena_printf(a, "d%s", n->out[k]->name), n->out[k]->type,
                                 ROLE_NONE, NULL);
-    bool *need = NEWN(w->a, bool, g->nvalue);
-    w->grad = NEWN(w->a, Value *, g->nvalue);
+    bool *need = NEWN(a, bool, g->nvalue);
+    w->grad = NEWN(a, Value *, g->nvalue);
     for (int i = 0; i < nin; i++)
         need[g->in[i].v->id] = is_float(g->in[i].v);
     for (int k = 0; k < n->nout; k++)
@@ -146,16 +144,18 @@ static void show_diff(Buf *b, const Op *op)
         buf_printf(b, "%s cannot be differentiated\n", op->name);
         return;
     }
-    Backward w = {.a = b->a, .op = op};
-    if (ctx_try(ctx, differentiate, &w)) {
+    ExampleBackward *w = NEW(b->a, ExampleBackward);
+    TRY(t, ctx)
+        differentiate(b->a, op, false, w);
+    if (tried(&t)) {
         buf_printf(b, "# %.*s\n", (int)strcspn(ctx->message, "\n"), ctx->message);
-        w.first = true;
-        differentiate(&w);
+        differentiate(b->a, op, true, w);
     }
-    for (int i = 0; i < w.g->nin; i++)
-        if (w.g->in[i].role == ROLE_PARAM && !w.grad[w.g->in[i].v->id])
-            buf_printf(b, "# the gradient of %%%s is zero\n", w.g->in[i].v->name);
-    graph_print(b, w.g);
+    const Graph *g = w->g;
+    for (int i = 0; i < g->nin; i++)
+        if (g->in[i].role == ROLE_PARAM && !w->grad[g->in[i].v->id])
+            buf_printf(b, "# the gradient of %%%s is zero\n", g->in[i].v->name);
+    graph_print(b, g);
 }
 
 /* ---- cost ---- */
@@ -204,7 +204,7 @@ static const char *partials_text(Arena *a, const Factor *x)
     return arena_printf(a, "%s, %s", kinds[x->partial[0]], kinds[x->partial[1]]);
 }
 
-/* What tells the node of a part where it begins. */
+/* How the node of a part knows where it begins. */
 static const char *offset_text(const Node *n, const Factor *x)
 {
     return x->offset >= 0 ? n->in[x->offset]->name : x->placed ? "placed" : "-";

@@ -3,17 +3,10 @@
 
 #include <string.h>
 
-typedef struct TableArgs {
-    tn_context *ctx;
-    const char *name, *rule, *text;
-} TableArgs;
-
 Arena *text_arena(tn_context *ctx)
 {
-    if (!ctx->a) {
-        Handle *h = handle_new(ctx, sizeof *h);
-        ctx->a = h->a;
-    }
+    if (!ctx->a && !(ctx->a = arena_new(&ctx->ctx)))
+        fail(&ctx->ctx, TN_FAIL, "out of memory");
     arena_reset(ctx->a);
     return ctx->a;
 }
@@ -177,28 +170,25 @@ static void describe_op(Buf *b, const Op *op)
     describe_example(b, op);
 }
 
-static void ops(void *arg)
+static const char *ops_text(Arena *a, const char *name, const char *rule)
 {
-    TableArgs *x = arg;
-    Ctx *ctx = &x->ctx->ctx;
-    Buf b = {.a = text_arena(x->ctx)};
-    if (!x->name)
+    Buf b = {.a = a};
+    if (!name)
         list_ops(&b);
-    else if (x->rule)
-        show_rule(&b, op_get(ctx, x->name), x->rule);
+    else if (rule)
+        show_rule(&b, op_get(arena_ctx(a), name), rule);
     else
-        describe_op(&b, op_get(ctx, x->name));
-    x->text = b.text;
+        describe_op(&b, op_get(arena_ctx(a), name));
+    return b.text;
 }
 
 int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **text)
 {
     if (!GIVEN(ctx, ctx, text))
         return TN_CODE_USAGE;
-    TableArgs x = {ctx, name, rule, NULL};
-    int code = (int)ctx_try(&ctx->ctx, ops, &x);
-    if (!code)
-        *text = x.text;
+    TRY(t, &ctx->ctx)
+        *text = ops_text(text_arena(ctx), name, rule);
+    int code = tried(&t);
     return code && name && !op_find(name) ? TN_CODE_USAGE : code; /* an argument, not a file's op */
 }
 
@@ -223,10 +213,9 @@ static void list_pipelines(Buf *b)
     buf_add(b, "\n");
 }
 
-static void passes(void *arg)
+static const char *passes_text(Arena *a)
 {
-    TableArgs *x = arg;
-    Buf b = {.a = text_arena(x->ctx)};
+    Buf b = {.a = a};
     Table t = {.a = b.a, .ncol = 7};
     list_pipelines(&b);
     table_row(&t, "group", "pass", "in", "needs", "gives", "removes", "what it does");
@@ -238,18 +227,16 @@ static void passes(void *arg)
                   pass_properties(b.a, row->pass->removes), row->pass->what);
     }
     table_print(&b, &t);
-    x->text = b.text;
+    return b.text;
 }
 
 int tn_passes(tn_context *ctx, const char **text)
 {
     if (!GIVEN(ctx, ctx, text))
         return TN_CODE_USAGE;
-    TableArgs x = {ctx, NULL, NULL, NULL};
-    int code = (int)ctx_try(&ctx->ctx, passes, &x);
-    if (!code)
-        *text = x.text;
-    return code;
+    TRY(t, &ctx->ctx)
+        *text = passes_text(text_arena(ctx));
+    return tried(&t);
 }
 
 int tn_passes_have(const char *names, const char *pass)

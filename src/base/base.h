@@ -38,7 +38,7 @@ typedef enum {
 
 typedef struct Arena Arena;
 
-/* What a context remembers (memo.c). */
+/* Answers that a context remembers (memo.c). */
 typedef struct Memo {
     Arena *a; /* NULL: nothing yet */
     struct Remembered *entry;
@@ -48,7 +48,7 @@ typedef struct Memo {
 /* One chain of protected calls, the last message, and what is remembered from call to call. Not
  * shared between threads. Zeros at first. */
 typedef struct Ctx {
-    jmp_buf *handler; /* innermost ctx_try, NULL outside of any */
+    jmp_buf *handler; /* innermost ctx_try or TRY, NULL outside of any */
     Code code;
     char message[2000]; /* one line, then optional lines that begin with two spaces */
     Memo memo;
@@ -60,7 +60,33 @@ void ctx_end(Ctx *ctx);
 /* Runs fn(arg); returns TN_OK, or the code of the fail() that unwound it. Calls nest. */
 Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
 
-/* Stores the formatted message and unwinds to the innermost ctx_try. */
+/* The same for a statement or block that stands behind it:
+ *     TRY(t, ctx)
+ *         *text = print(try_arena(&t), x);
+ *     return tried(&t);
+ * After a failure a local variable that the block has changed is undefined, unless it is volatile:
+ * so the block writes its results through pointers, last of all (gcc's -Wclobbered warns). */
+#define TRY(t, context)                               \
+    Attempt t __attribute__((cleanup(try_end)));      \
+    if (!try_begin(&t, (context))) { /* t has code */ \
+    } else if (setjmp(t.here))                        \
+        try_failed(&t);                               \
+    else
+
+typedef struct Attempt {
+    Ctx *ctx; /* NULL: it has ended */
+    jmp_buf here, *outer;
+    Arena *volatile a;
+    Code code;
+} Attempt;
+
+bool try_begin(Attempt *t, Ctx *ctx);
+void try_failed(Attempt *t);
+Arena *try_arena(Attempt *t); /* the block's own memory, freed by tried(); fails without memory */
+Code tried(Attempt *t);       /* ends it: TN_OK, or the code of the fail() that ended the block */
+void try_end(Attempt *t);
+
+/* Stores the formatted message and unwinds to the innermost ctx_try or TRY. */
 _Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
@@ -174,6 +200,9 @@ void par_set_threads(int n); /* 0: the cores that the process may use */
 
 /* pthread_create, with all signals blocked but for those that an instruction causes. */
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg);
+/* The same; fails with "WHOSE: cannot start a thread". */
+void thread_begin(Ctx *ctx, const char *whose, pthread_t *thread, void *(*run)(void *arg),
+                  void *arg);
 /* Before kernels are called, with as many threads as par_set_threads has set: blocks the signals
  * that have a handler, but for those that an instruction causes, in this thread and in OpenMP's.
  * Nothing in between unwinds. */

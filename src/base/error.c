@@ -1,5 +1,5 @@
-/* Errors that unwind: fail() stores one message and jumps to the innermost ctx_try. Memory belongs
- * to arenas, which the caller of ctx_try drops. Bugs abort. */
+/* Errors that unwind: fail() stores one message and jumps out of the innermost ctx_try or TRY.
+ * Memory belongs to arenas, which the caller of ctx_try drops. Bugs abort. */
 #include "base.h"
 
 #include <stdlib.h>
@@ -19,6 +19,49 @@ Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg)
     fn(arg);
     ctx->handler = outer;
     return TN_OK;
+}
+
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+bool try_begin(Attempt *t, Ctx *ctx)
+{
+    t->ctx = ctx;
+    t->outer = ctx->handler;
+    t->a = NULL;
+    t->code = ctx->handler ? TN_OK : ctx_try(ctx, nothing, NULL); /* which may refuse TN_ISA */
+    if (!t->code)
+        ctx->handler = &t->here;
+    return !t->code;
+}
+
+void try_failed(Attempt *t)
+{
+    t->code = t->ctx->code;
+}
+
+Arena *try_arena(Attempt *t)
+{
+    if (!t->a && !(t->a = arena_new(t->ctx)))
+        fail(t->ctx, TN_FAIL, "out of memory");
+    return t->a;
+}
+
+void try_end(Attempt *t)
+{
+    if (!t->ctx)
+        return;
+    t->ctx->handler = t->outer;
+    arena_free(t->a);
+    t->ctx = NULL;
+}
+
+Code tried(Attempt *t)
+{
+    try_end(t);
+    return t->code;
 }
 
 _Noreturn static void unwind(Ctx *ctx)

@@ -79,7 +79,7 @@ int file_open_regular(Ctx *ctx, const char *path, int64_t *nbytes)
 /* Far beyond any graph or configuration, and what /dev/zero gives in a moment. */
 static const int64_t longest_text = (int64_t)256 << 20;
 
-/* What a stream has from here to its end; closes it, unless it is standard input. */
+/* Reads a stream from here to its end; closes it, unless it is standard input. */
 static char *read_stream(Arena *a, FILE *f, const char *path, size_t *len)
 {
     Ctx *ctx = arena_ctx(a);
@@ -203,7 +203,7 @@ int file_create_aside(const char *path)
     return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
-/* Where block i of a file is hashed, of `count`: evenly from the first byte to the last. */
+/* The place of block i of `count` that are hashed: evenly from the first byte to the last. */
 static int64_t block_at(int64_t last, int64_t i, int64_t count)
 {
     int64_t n = MAX(count - 1, 1);

@@ -1,6 +1,6 @@
-/* What a context remembers until it ends: answers that are expensive and always the same, and
- * handles of which one suffices. Keys are bytes, compared in full. Open addressing with linear
- * probing, at most half full; single entries are never removed. */
+/* A context's memory until it ends: answers that are expensive and always the same, and handles of
+ * which one suffices. Keys are bytes, compared in full. Open addressing with linear probing, at
+ * most half full; single entries are never removed. */
 #include "base.h"
 
 #include <string.h>

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 enum { MUCH_STACK = 64 << 20 };
@@ -27,7 +28,7 @@ static void choose_stack(pthread_attr_t *attr)
         pthread_attr_setstacksize(attr, MUCH_STACK);
 }
 
-/* What the instructions of a thread itself cause: blocked, they would end the process. */
+/* Signals that a thread's own instructions cause: blocked, they would end the process. */
 static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
 
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)
@@ -44,6 +45,14 @@ int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return why;
+}
+
+void thread_begin(Ctx *ctx, const char *whose, pthread_t *thread, void *(*run)(void *arg),
+                  void *arg)
+{
+    int why = thread_new(thread, run, arg);
+    if (why)
+        fail(ctx, TN_FAIL, "%s: cannot start a thread: %s", whose, strerror(why));
 }
 
 static bool is_own(int number)

@@ -1,14 +1,14 @@
-/* Whether the ranks that a launcher has started were given one command line. What rank 0 has goes
- * to all of them as JSON, and each compares its own: values, so that it does not count how they
- * were written. */
+/* Checks that the ranks that a launcher has started were given one command line. Rank 0's options
+ * go to all of them as JSON, and each compares the values with its own, however they were written.
+ */
 #include "cli.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What each rank may have its own of: rank 0's machine file alone is read, and how long a rank
- * waits and whether it speaks changes nothing for others. */
+/* Options of which each rank may have its own: rank 0's machine file alone is read, and how long a
+ * rank waits and whether it speaks changes nothing for others. */
 static const char own[] = "machine log-ranks comm-timeout";
 
 static json_t *arguments(const Texts *args)

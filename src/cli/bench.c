@@ -36,7 +36,7 @@ static void print_json(Bench *b, const char *title, const Result *r, double rati
     printf("}");
 }
 
-/* What was asked of chunking, in a result's name. */
+/* The options of chunking, in a result's name. */
 static void put_chunk(const Bench *b, char *text, size_t size)
 {
     size_t n = 0;

@@ -6,7 +6,7 @@
 
 enum { MOST_RUNS = 99 };
 
-/* What was asked for; a rank has its own copy. */
+/* The command's options; a rank has its own copy. */
 typedef struct Bench {
     Common c;
     const char *what, *model, *file, *clock; /* file NULL: the model's step */
@@ -57,7 +57,7 @@ typedef struct WaySums {
 /* One for each call; freed by the caller, also after an error. */
 int ways_measure(Bench *b, tn_program *x, const tn_call *calls, int n, CallWays **ways);
 WaySums ways_sum(const CallWays *ways, int n);
-/* What is lost, the most first, and products against their fastest ways. Sorts them. */
+/* Prints the calls that lose most, and products against their fastest ways. Sorts them. */
 void ways_print(Bench *b, CallWays *ways, int n);
 
 /* ---- bench_step.c ---- */

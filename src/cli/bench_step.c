@@ -1,13 +1,13 @@
-/* bench step, bench ops: what a step takes, call by call, against what this machine can do.
+/* bench step, bench ops: the time of a step, call by call, against what this machine can do.
  *
- * Limits are measured in the same run. Of products and attention: floating-point operations (of
- * attention 4 forward and 10 backward for each head, head size and pair that is not masked) at the
- * best rate of any product that ran alone. Of everything else: bytes read and written, as the op's
- * cost rule says, at the bandwidth of a plain stream past the caches that reads and writes as the
- * call does; what stays in a cache may be faster than that. Of a step: its own products alone, each
- * by the fastest of its ways and of the library's layouts, and its attention at the best rate.
- * Times of calls are those inside of steps, with the caches as they are there; times of ways are
- * alone.
+ * Limits are measured in the same run. Products and attention are limited by their floating-point
+ * operations (of attention 4 forward and 10 backward for each head, head size and pair that is not
+ * masked) at the best rate of any product that ran alone; everything else by the bytes that it
+ * reads and writes, as the op's cost rule says, at the bandwidth of a plain stream past the caches
+ * that reads and writes as the call does: what stays in a cache may be faster than that. The limit
+ * of a step is its own products alone, each by the fastest of its ways and of the library's
+ * layouts, and its attention at the best rate. Times of calls are those inside of steps, with the
+ * caches as they are there; times of ways are alone.
  *
  * bench time: the step's seconds, its bytes by the plan and the system, and nothing else. */
 #include "bench.h"
@@ -21,8 +21,8 @@
 
 enum { MOST_OPS = 200 };
 
-/* What is measured: a model's step, or a graph as it is written. */
-typedef struct Subject {
+/* The step that is measured: a model's, or a graph as it is written. */
+typedef struct BenchStep {
     tn_model *m; /* NULL: a graph */
     tn_graph *g;
     tn_plan *p;
@@ -31,7 +31,7 @@ typedef struct Subject {
     /* of ranks: what a step receives from others, and of each run the part that waits for them */
     int64_t nreceived;
     double waited[MOST_RUNS];
-} Subject;
+} BenchStep;
 
 typedef struct Limits {
     tn_streams stream; /* bytes per second */
@@ -51,7 +51,7 @@ static void fill_tokens(Batch *b, int64_t vocab)
     }
 }
 
-static int open_step(Bench *b, Subject *s)
+static int open_step(Bench *b, BenchStep *s)
 {
     int64_t vocab, context;
     int code = tn_model_open(b->ctx, b->model, &s->m);
@@ -75,7 +75,7 @@ static int open_step(Bench *b, Subject *s)
 }
 
 /* Inputs are written before each run: their memory may have been used for something else. */
-static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
+static int write_inputs(tn_context *ctx, const BenchStep *s, int64_t step)
 {
     const float rate = 1e-4f;
     if (!s->m) {
@@ -88,7 +88,7 @@ static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
     return code ? code : port_put(ctx, s->x, "step", &step, sizeof step);
 }
 
-static int run_once(tn_context *ctx, const Subject *s, int64_t step)
+static int run_once(tn_context *ctx, const BenchStep *s, int64_t step)
 {
     int code = write_inputs(ctx, s, step);
     return rank_ran(ctx, code ? code : port_run(ctx, s->x));
@@ -104,7 +104,7 @@ static void print_bytes(Bench *b, Result *r, int n)
     }
 }
 
-static int measure_peak(Bench *b, const Subject *s)
+static int measure_peak(Bench *b, const BenchStep *s)
 {
     int64_t high = 0, peak, persistent, reserve;
     for (int i = 0; i < 2; i++) {
@@ -128,8 +128,8 @@ static int measure_peak(Bench *b, const Subject *s)
     return 0;
 }
 
-/* What a process has that runs this step and measures nothing. */
-static void print_resident(Bench *b, const Subject *s)
+/* Prints the memory of a process that runs this step and measures nothing. */
+static void print_resident(Bench *b, const BenchStep *s)
 {
     int64_t peak, persistent, reserve;
     tn_plan_bytes(s->p, &peak, &persistent, &reserve);
@@ -151,7 +151,7 @@ static double median_of(const tn_streams *seen, int64_t n, size_t member)
 
 /* Runs that are recorded; sec[i] is what each took. Streams are measured before each: what memory
  * gives may change from second to second, and then for both. */
-static int record(Bench *b, Subject *s, double *sec, tn_streams *stream)
+static int record(Bench *b, BenchStep *s, double *sec, tn_streams *stream)
 {
     tn_streams seen[MOST_RUNS];
     int64_t before, after = 0;
@@ -180,7 +180,7 @@ static int record(Bench *b, Subject *s, double *sec, tn_streams *stream)
     return code;
 }
 
-static void print_waits(Bench *b, Subject *s)
+static void print_waits(Bench *b, BenchStep *s)
 {
     if (!b->o.mesh)
         return;
@@ -278,7 +278,7 @@ static int by_time(const void *x, const void *y)
     return s < t ? 1 : s > t ? -1 : strcmp(c->tensors, d->tensors);
 }
 
-/* What another way would save, behind the call's line. */
+/* Prints what another way would save, behind the call's line. */
 static void print_better(const CallWays *w)
 {
     if (w->lost > 0)
@@ -317,7 +317,7 @@ static void print_call(Bench *b, Limits *l, const CallWays *w)
 }
 
 /* Seconds of whole steps into sec, then of each call, and the limits of those. */
-static int measure_calls(Bench *b, Subject *s, Limits *l, double *sec, const tn_call **calls,
+static int measure_calls(Bench *b, BenchStep *s, Limits *l, double *sec, const tn_call **calls,
                          int *n)
 {
     int code = record(b, s, sec, &l->stream);
@@ -354,7 +354,7 @@ static int print_calls(Bench *b, Limits *l, tn_program *x, const tn_call *calls,
 
 int bench_ops(Bench *b)
 {
-    Subject s = {0};
+    BenchStep s = {0};
     Limits l = {0};
     double sec[MOST_RUNS];
     const tn_call *calls;
@@ -472,7 +472,7 @@ enum { SPELLS = 3 };
  * medians counts (bench_ways.c); so that a spell does not meet the step alone, its runs are
  * repeated when the ways have been measured, and those with the least median count, with what was
  * recorded of them. */
-static int measure_spells(Bench *b, Subject *s, Limits *l, double *sec, const tn_call **calls,
+static int measure_spells(Bench *b, BenchStep *s, Limits *l, double *sec, const tn_call **calls,
                           CallWays *ways)
 {
     double least = bench_median("", "", sec, b->runs).value, start = bench_now(b);
@@ -510,7 +510,7 @@ static int measure_spells(Bench *b, Subject *s, Limits *l, double *sec, const tn
 
 int bench_step(Bench *b)
 {
-    Subject s = {0};
+    BenchStep s = {0};
     Limits l = {0};
     double sec[MOST_RUNS];
     const tn_call *calls;
@@ -535,7 +535,7 @@ int bench_step(Bench *b)
 
 int bench_time(Bench *b)
 {
-    Subject s = {0};
+    BenchStep s = {0};
     double sec[MOST_RUNS];
     int code = open_step(b, &s);
     if (!code)

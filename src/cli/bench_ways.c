@@ -16,14 +16,14 @@ enum { MOST_WAYS = 40, ROUNDS = 3 };
 #define LONG_SEC 3   /* a call whose ways took so long in all is not measured again */
 
 /* A call's ways, and what all of them took. */
-typedef struct Seen {
+typedef struct TimedWays {
     tn_way way[MOST_WAYS];
     int n;
     double sec;
-} Seen;
+} TimedWays;
 
 /* The next round's ways come in the order of the first's. */
-static void keep_least(Seen *s, const tn_way *way, int n)
+static void keep_least(TimedWays *s, const tn_way *way, int n)
 {
     for (int i = 0; i < n; i++) {
         if (i >= s->n)
@@ -33,7 +33,7 @@ static void keep_least(Seen *s, const tn_way *way, int n)
     }
 }
 
-static int measure_call(Bench *b, tn_program *x, const tn_call *call, Seen *s)
+static int measure_call(Bench *b, tn_program *x, const tn_call *call, TimedWays *s)
 {
     tn_way way[MOST_WAYS];
     int n;
@@ -46,7 +46,7 @@ static int measure_call(Bench *b, tn_program *x, const tn_call *call, Seen *s)
     return 0;
 }
 
-static int measure_rounds(Bench *b, tn_program *x, const tn_call *calls, int n, Seen *seen)
+static int measure_rounds(Bench *b, tn_program *x, const tn_call *calls, int n, TimedWays *seen)
 {
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ static int measure_rounds(Bench *b, tn_program *x, const tn_call *calls, int n, 
     return 0;
 }
 
-static void sort_out(CallWays *w, const Seen *s)
+static void sort_out(CallWays *w, const TimedWays *s)
 {
     for (int i = 0; i < s->n; i++) {
         const tn_way *x = &s->way[i];
@@ -80,7 +80,7 @@ static void sort_out(CallWays *w, const Seen *s)
 int ways_measure(Bench *b, tn_program *x, const tn_call *calls, int n, CallWays **ways)
 {
     CallWays *list = *ways = calloc((size_t)n + 1, sizeof *list);
-    Seen *seen = calloc((size_t)n + 1, sizeof *seen);
+    TimedWays *seen = calloc((size_t)n + 1, sizeof *seen);
     int code = list && seen ? measure_rounds(b, x, calls, n, seen)
                             : tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
     for (int i = 0; i < n && !code; i++) {

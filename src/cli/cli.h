@@ -41,7 +41,7 @@ typedef struct Texts {
     int count;
 } Texts;
 
-/* What a run that goes on may be told: options.def, "resume". */
+/* The options that a run which goes on may be given: options.def, "resume". */
 typedef enum { RESUME_SAME, RESUME_OWN, RESUME_END, RESUME_NEVER } ResumeClass;
 
 /* One long option: a row of options.def, and what a command line has of it. Tables end with {0}. */
@@ -63,7 +63,7 @@ typedef struct Option {
 
 enum { MOST_OPTIONS = 96 }; /* of one command, and the end of their table */
 
-/* Where a command keeps the value of an option. Lists end with {0}. */
+/* A command's option and the place of its value. Lists end with {0}. */
 typedef struct OptionSlot {
     const char *name;
     void *into;
@@ -122,7 +122,7 @@ int write_text(const char *path, const char *text);
 
 /* ---- foreign.c ---- */
 
-/* What to do here where other trainers have an option or a command of that name; NULL: none has. */
+/* Advice where other trainers have an option or a command of that name; NULL: none has. */
 const char *foreign_option(const char *word);
 /* The same of a value that one of Tenon's options does not take. */
 const char *foreign_value(const char *option, const char *value);
@@ -153,14 +153,14 @@ struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
  * refuses what was given otherwise. Returns -1 to go on, or an exit code. */
 int options_resume(Option *table, const struct json_t *stored, const char *where);
-/* That what the state in the folder `where` says beside the options agrees with them, and that it
+/* Checks that the state in the folder `where` agrees with the options beside them, and that it
  * is of no later version. Returns -1 to go on, or an exit code. */
 int state_check(const struct json_t *state, const char *where);
 
 /* ---- fit.c ---- */
 
 /* A command that needs more than o->memory. */
-typedef struct Fit {
+typedef struct Misfit {
     /* Plans it with other options and rows, without a limit: bytes of the arena, of it and the
      * library's reserve together, and the seconds that a step is estimated to take. Returns a code.
      */
@@ -173,12 +173,12 @@ typedef struct Fit {
     const char *beside; /* what the error may not count, plan does; or NULL */
     int argc;           /* the command line, from the command's name on */
     char **argv;
-} Fit;
+} Misfit;
 
 /* Prints the error that says what does not fit, and the command line that fits, or what needs
  * least. Returns the fewest bytes of all plans of the batch, 0 where nothing can be set. */
-int64_t fit_report(tn_context *ctx, const Fit *f);
-/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Fit. */
+int64_t fit_report(tn_context *ctx, const Misfit *f);
+/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Misfit. */
 void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec);
 /* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;
  * names with --, a NULL last) and their values. */
@@ -211,7 +211,7 @@ int check_chunk(const Command *c, const Option *table, const char *passes, const
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 
-/* Where Common has what is not in its tn_options. */
+/* Places in Common of what is not in its tn_options. */
 /* clang-format off */
 #define COMMON_SLOTS(c)                                                                 \
     {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
@@ -236,7 +236,8 @@ int alike_options(tn_context *ctx, const Command *c, const Option *table, const 
 
 /* ---- launch.c ---- */
 
-/* What runs a command: one rank, those that a launcher has started, or threads of this process. */
+/* The ranks that run a command: one, those that a launcher has started, or threads of this process.
+ */
 typedef struct Launch {
     const Command *c;
     tn_context *ctx;

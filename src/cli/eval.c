@@ -11,7 +11,7 @@
 
 enum { DEFAULT_LENGTH = 1024, IGNORED = -100, INTERRUPTED = 130 };
 
-/* What was asked for; a rank has its own copy, with what it opens and finds. */
+/* The command's options; a rank has its own copy, with what it opens and finds. */
 typedef struct Eval {
     Common c;
     const char *model;
@@ -114,13 +114,13 @@ static int make_plan(tn_context *ctx, tn_model *m, Eval *x, tn_plan **p)
     code = tn_agree_code(ctx, code);
     if (code == TN_CODE_FIT && x->first) {
         x->told = true;
-        fit_report(ctx, &(Fit){.plan = plan_again,
-                               .arg = &(Again){m, x->c.seq},
-                               .o = o,
-                               .batch = x->c.batch,
-                               .smaller_batch = !x->batch,
-                               .argc = x->argc,
-                               .argv = x->argv});
+        fit_report(ctx, &(Misfit){.plan = plan_again,
+                                  .arg = &(Again){m, x->c.seq},
+                                  .o = o,
+                                  .batch = x->c.batch,
+                                  .smaller_batch = !x->batch,
+                                  .argc = x->argc,
+                                  .argv = x->argv});
     }
     if (!code)
         tn_plan_bytes(*p, &x->peak, &persistent, &reserve);

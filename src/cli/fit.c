@@ -1,15 +1,15 @@
 /* fit: if a plan needs more than --memory, or than could be mapped, finds settings of --recompute
  * and --accumulate with which the same command fits. Every setting that is named was planned.
  *
- * For each way to recompute, numbers of microbatches 1, 2, 4, ... are planned; more microbatches do
- * not always need less memory, as more than one needs accumulators, and parts of unequal size need
- * two bodies. Of the settings that fit the one that takes the least time is named. A smaller batch,
- * which changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for
- * 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command needs,
- * beside which other settings may need less. With --chunk auto, for which a step is planned many
- * times, nothing is sliced in these plans, as it would not be where they fit; if none does, those
- * that need least are planned with slices. Evaluation can only change its batch, whose size affects
- * the last bits only. */
+ * For each setting of --recompute, numbers of microbatches 1, 2, 4, ... are planned; more
+ * microbatches do not always need less memory, as more than one needs accumulators, and parts of
+ * unequal size need two bodies. The fastest of the settings that fit is named. A smaller batch,
+ * which changes the training, is tried only if nothing else fits. At most 4 settings times 33 plans
+ * for 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command
+ * needs, beside which other settings may need less. With --chunk auto, for which a step is planned
+ * many times, nothing is sliced in these plans, as it would not be where they fit; if none does,
+ * those that need least are planned with slices. Evaluation can only change its batch, whose size
+ * affects the last bits only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 
@@ -24,20 +24,20 @@ enum {
     MOST_SLICED = 3, /* settings that are planned with --chunk auto */
 };
 
-/* What may be set, and what came of it. */
-typedef struct Setting {
+/* Settings, and their results. */
+typedef struct FitSetting {
     const char *recompute;
     int64_t accumulate, batch;
     int64_t nbytes; /* arena and library reserve; 0: cannot be planned */
     int64_t peak;
     double sec; /* of a step, estimated */
-} Setting;
+} FitSetting;
 
 typedef struct FitSearch {
-    const Fit *f;
-    Setting least;            /* of all that were planned, the fewest bytes */
-    Setting best;             /* of those that fit; nbytes 0: none */
-    Setting low[MOST_SLICED]; /* of all without slices, those with the fewest bytes */
+    const Misfit *f;
+    FitSetting least;            /* of all that were planned, the fewest bytes */
+    FitSetting best;             /* of those that fit; nbytes 0: none */
+    FitSetting low[MOST_SLICED]; /* of all without slices, those with the fewest bytes */
     int nlow;
     const char **chunk; /* --chunk without auto, NULL: it was not asked for */
     int nchunk;
@@ -48,7 +48,7 @@ typedef struct FitSearch {
 
 /* ---- planning ---- */
 
-static void keep_low(FitSearch *s, const Setting *x)
+static void keep_low(FitSearch *s, const FitSetting *x)
 {
     int i = s->nlow < MOST_SLICED ? s->nlow++ : MOST_SLICED;
     for (; i > 0 && x->nbytes < s->low[i - 1].nbytes; i--)
@@ -58,7 +58,7 @@ static void keep_low(FitSearch *s, const Setting *x)
         s->low[i] = *x;
 }
 
-static bool try_setting(FitSearch *s, Setting *x)
+static bool try_setting(FitSearch *s, FitSetting *x)
 {
     tn_options o = *s->f->o;
     o.recompute = x->recompute;
@@ -85,14 +85,14 @@ static bool try_setting(FitSearch *s, Setting *x)
 }
 
 /* A larger batch is better, then less time. */
-static void consider(FitSearch *s, const Setting *x)
+static void consider(FitSearch *s, const FitSetting *x)
 {
-    const Setting *best = &s->best;
+    const FitSetting *best = &s->best;
     if (!best->nbytes || x->batch > best->batch || (x->batch == best->batch && x->sec < best->sec))
         s->best = *x;
 }
 
-static void try_all(FitSearch *s, Setting *level, int count)
+static void try_all(FitSearch *s, FitSetting *level, int count)
 {
     for (int i = 0; i < count; i++)
         if (try_setting(s, &level[i]))
@@ -100,7 +100,7 @@ static void try_all(FitSearch *s, Setting *level, int count)
 }
 
 /* The first level that fits, of batches that get smaller. */
-static void bisect(FitSearch *s, Setting *level, int count)
+static void bisect(FitSearch *s, FitSetting *level, int count)
 {
     int low = 0, high = count - 1;
     if (count < 1 || !try_setting(s, &level[high]))
@@ -128,7 +128,7 @@ void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec)
 
 /* Microbatches of so many rows that none is empty: one, then twice as many, and as many as were
  * asked for. */
-static int fill_accumulate(const Fit *f, const char *recompute, Setting *level)
+static int fill_accumulate(const Misfit *f, const char *recompute, FitSetting *level)
 {
     int count = 0;
     int64_t rows = f->batch, asked = f->o->accumulate, last = 0;
@@ -143,29 +143,30 @@ static int fill_accumulate(const Fit *f, const char *recompute, Setting *level)
         last = iterations;
     }
     for (int i = 0; i < count; i++)
-        level[i] = (Setting){recompute, level[i].accumulate, rows, 0, 0, 0};
+        level[i] = (FitSetting){recompute, level[i].accumulate, rows, 0, 0, 0};
     return count;
 }
 
-static int fill_batch(const Fit *f, const char *recompute, Setting *level)
+static int fill_batch(const Misfit *f, const char *recompute, FitSetting *level)
 {
     int count = 0;
     int64_t size = 1;
     while (2 * size < f->batch)
         size *= 2;
     for (; size && size < f->batch; size /= 2)
-        level[count++] = (Setting){.recompute = recompute, .accumulate = 1, .batch = size};
+        level[count++] = (FitSetting){.recompute = recompute, .accumulate = 1, .batch = size};
     return count;
 }
 
-static void search(FitSearch *s, int (*fill)(const Fit *f, const char *recompute, Setting *level),
-                   void (*run)(FitSearch *s, Setting *level, int count))
+static void search(FitSearch *s,
+                   int (*fill)(const Misfit *f, const char *recompute, FitSetting *level),
+                   void (*run)(FitSearch *s, FitSetting *level, int count))
 {
-    static const char *const ways[] = {"none", "selective", "every=2", "full"};
+    static const char *const settings[] = {"none", "selective", "every=2", "full"};
     const char *asked = s->f->o->recompute;
-    for (int i = 0; i < (s->f->recompute ? LEN(ways) : 1); i++) {
-        Setting level[MOST_LEVELS];
-        int count = fill(s->f, s->f->recompute ? ways[i] : asked, level);
+    for (int i = 0; i < (s->f->recompute ? LEN(settings) : 1); i++) {
+        FitSetting level[MOST_LEVELS];
+        int count = fill(s->f, s->f->recompute ? settings[i] : asked, level);
         run(s, level, count);
     }
 }
@@ -207,7 +208,7 @@ void command_put(FILE *f, const char *program, int argc, char **argv, const char
 }
 
 /* The command of a setting, with a new limit where it needs one. */
-static void put_command(const Fit *f, const Setting *x, const char *memory)
+static void put_command(const Misfit *f, const FitSetting *x, const char *memory)
 {
     const tn_options *o = f->o;
     const char *drop[5] = {NULL};
@@ -236,7 +237,7 @@ static void put_command(const Fit *f, const Setting *x, const char *memory)
 
 static void put_found(const FitSearch *s, bool other_batch)
 {
-    const Setting *x = &s->best;
+    const FitSetting *x = &s->best;
     const char *unit = s->f->o->memory_unit;
     char peak[40], all[40];
     fprintf(stderr, "  %s; its planned peak is %s, with the library's reserve %s:\n",
@@ -258,7 +259,7 @@ static void put_least(const FitSearch *s)
 }
 
 /* The error, where it says what the least is with that of all plans of the batch. */
-static void put_error(const Fit *f, const char *text, int64_t least)
+static void put_error(const Misfit *f, const char *text, int64_t least)
 {
     static const char phrase[] = "the least that would do is ";
     char bytes[40];
@@ -294,15 +295,16 @@ static bool begin_slices(FitSearch *s, bool *any)
     return false;
 }
 
-/* What a plan may need: --memory; without it the error says what could be mapped. 0: not known. */
-static int64_t find_limit(const Fit *f, const char *text)
+/* Bytes that a plan may need: --memory; without it those that could be mapped, from the error. 0:
+ * not known. */
+static int64_t find_limit(const Misfit *f, const char *text)
 {
     static const char phrase[] = "what could be mapped is ";
     const char *at = f->o->memory || !text ? NULL : strstr(text, phrase);
     return at ? strtoll(at + sizeof phrase - 1, NULL, 10) : f->o->memory;
 }
 
-int64_t fit_report(tn_context *ctx, const Fit *f)
+int64_t fit_report(tn_context *ctx, const Misfit *f)
 {
     FitSearch s = {.f = f, .limit = find_limit(f, tn_error(ctx))};
     if (!s.limit) {
@@ -312,7 +314,7 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
     bool chunk, slices = begin_slices(&s, &chunk);
     char *text = strdup(tn_error(ctx)); /* before other plans have theirs */
-    Setting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
+    FitSetting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
     asked.batch = f->batch;
     if (chunk) { /* what the same command needs at least, all plans of a run together */
         s.slices = slices;
@@ -320,7 +322,7 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
         s.slices = false;
         s.least.nbytes = 0;
     }
-    const Setting same = chunk ? asked : (Setting){.nbytes = 0};
+    const FitSetting same = chunk ? asked : (FitSetting){.nbytes = 0};
     if (step) {
         try_all(&s, &asked, 1);
         s.count = 0;
@@ -333,7 +335,7 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
     }
     if (same.nbytes && (!s.least.nbytes || same.nbytes < s.least.nbytes))
         s.least = same;
-    const Setting least = s.least;
+    const FitSetting least = s.least;
     bool other_batch = !s.best.nbytes && f->smaller_batch;
     if (other_batch)
         search(&s, fill_batch, bisect);

@@ -1,30 +1,30 @@
-/* What other trainers call things: foreign.def says what to do here instead. */
+/* Names of options and commands in other trainers: foreign.def says what to do here instead. */
 #include "cli.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Foreign {
+typedef struct ForeignOption {
     const char *names, *values, *here; /* values: of a VALUE */
-} Foreign;
+} ForeignOption;
 
 #define OPTION(names, here) {names, NULL, here},
 #define VALUE(names, values, here)
 #define COMMAND(names, here)
-static const Foreign options[] = {
+static const ForeignOption options[] = {
 #include "foreign.def"
 };
 #define OPTION(names, here)
 #define VALUE(names, values, here) {names, values, here},
 #define COMMAND(names, here)
-static const Foreign values[] = {
+static const ForeignOption values[] = {
 #include "foreign.def"
 };
 #define OPTION(names, here)
 #define VALUE(names, values, here)
 #define COMMAND(names, here) {names, NULL, here},
-static const Foreign commands[] = {
+static const ForeignOption commands[] = {
 #include "foreign.def"
 };
 
@@ -40,7 +40,7 @@ static void plain_word(const char *word, char plain[PLAIN])
     plain[len + 1 < PLAIN ? len : 0] = 0;
 }
 
-static const char *find(const Foreign *row, int n, const char *word, const char *value)
+static const char *find(const ForeignOption *row, int n, const char *word, const char *value)
 {
     char plain[PLAIN], known[PLAIN];
     plain_word(word, plain);

@@ -80,7 +80,7 @@ static double find_timeout(int argc, char **argv)
     return sec;
 }
 
-/* What is wrong usage is so of all processes of a host: the first of them says it. */
+/* Usage is wrong in all processes of a host alike: the first of them says it. */
 static int fail_join(const Launch *l, int code)
 {
     return code == TN_CODE_USAGE && !tn_launched_first() ? code : report_last(code, l->ctx);
@@ -184,7 +184,7 @@ int rank_ran(tn_context *ctx, int code)
     return code;
 }
 
-/* Where a rank runs: its host, and the cores that it may use there. */
+/* The place of a rank: its host, and the cores that it may use there. */
 typedef struct Where {
     char host[HOST];
     cpu_set_t cores;
@@ -286,15 +286,15 @@ static int check_launch(const Launch *l, const char *mesh, int64_t n)
 }
 
 /* A command's function, on one of the ranks. */
-typedef struct Run {
+typedef struct RankCommand {
     int (*run)(tn_context *ctx, const void *arg, bool *told);
     const void *arg;
     int64_t threads;
-} Run;
+} RankCommand;
 
 static int run_rank(tn_context *ctx, void *arg)
 {
-    const Run *x = arg;
+    const RankCommand *x = arg;
     bool told = false, first = rank_first(ctx);
     int code = set_threads(ctx, x->threads);
     if (!code)
@@ -303,7 +303,7 @@ static int run_rank(tn_context *ctx, void *arg)
     return code && code != 130 && first && !told ? report_last(code, ctx) : code;
 }
 
-/* What --reduce fast comes to. */
+/* Says what --reduce fast comes to. */
 static void note_reduce(const tn_options *o, bool processes)
 {
     if (o->reduce && !strcmp(o->reduce, "fast"))
@@ -314,7 +314,7 @@ static void note_reduce(const tn_options *o, bool processes)
 
 /* Runs it on n ranks, those that a launcher has started or threads; `of` says whose ranks: "",
  * " of --mesh X". */
-static int run_ranks(Launch *l, int64_t n, const char *of, double timeout, Run *all)
+static int run_ranks(Launch *l, int64_t n, const char *of, double timeout, RankCommand *all)
 {
     if (n < 2 || tn_ranks(l->ctx) > 1)
         return run_rank(l->ctx, all);
@@ -335,7 +335,7 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
     const char *mesh = x->o.mesh;
     char of[200];
     int64_t n = mesh_ranks(mesh);
-    Run all = {run, arg, x->threads};
+    RankCommand all = {run, arg, x->threads};
     int code = check_launch(l, mesh, n);
     if (code >= 0)
         return code;
@@ -349,7 +349,7 @@ int launch_each(Launch *l, const Common *x, int n,
                 int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg)
 {
     int launched = tn_launched();
-    Run all = {run, arg, x->threads};
+    RankCommand all = {run, arg, x->threads};
     if (launched && launched != n)
         return !rank_first(l->ctx)
                    ? TN_CODE_USAGE

@@ -115,23 +115,23 @@ int64_t trained_length(const tn_model *m)
 
 /* ---- grad ---- */
 
-typedef struct Grad {
+typedef struct GradCommand {
     Common c;
     const char *model, *batch, *out;
     Option table[MOST_OPTIONS];
     Texts args;
     int argc; /* the command line */
     char **argv;
-} Grad;
+} GradCommand;
 
 /* On a rank: the model, with the sizes of its batch, and what runs it. */
-typedef struct Gradients {
+typedef struct GradStep {
     tn_model *m;
     int64_t batch, seq;
     tn_options o;
     tn_plan *p;
     tn_program *x;
-} Gradients;
+} GradStep;
 
 /* A loss that is not finite is a fault, named by its node under --check. */
 static int check_loss(tn_context *ctx, tn_program *x, double loss)
@@ -145,7 +145,7 @@ static int check_loss(tn_context *ctx, tn_program *x, double loss)
                            fault ? fault : "");
 }
 
-static int plan_gradients(const Gradients *s, const tn_options *o, tn_graph **g, tn_plan **p)
+static int plan_gradients(const GradStep *s, const tn_options *o, tn_graph **g, tn_plan **p)
 {
     int code = tn_model_graph(s->m, s->batch, s->seq, o, g);
     if (!code)
@@ -167,7 +167,7 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return code;
 }
 
-static int open_gradients(tn_context *ctx, const Grad *a, Gradients *s)
+static int open_gradients(tn_context *ctx, const GradCommand *a, GradStep *s)
 {
     tn_graph *g;
     int code = rank_machine(ctx, &s->o);
@@ -185,7 +185,7 @@ static int open_gradients(tn_context *ctx, const Grad *a, Gradients *s)
     return tn_agree_code(ctx, code);
 }
 
-static int fill(tn_context *ctx, const Grad *a, Gradients *s)
+static int fill(tn_context *ctx, const GradCommand *a, GradStep *s)
 {
     const int64_t step = 1;
     Batch b = {0};
@@ -206,7 +206,7 @@ static int fill(tn_context *ctx, const Grad *a, Gradients *s)
     return tn_agree_code(ctx, code);
 }
 
-static int write_gradients(tn_context *ctx, const Grad *a, Gradients *s)
+static int write_gradients(tn_context *ctx, const GradCommand *a, GradStep *s)
 {
     bool first = rank_first(ctx);
     int code = fill(ctx, a, s);
@@ -226,25 +226,25 @@ static int write_gradients(tn_context *ctx, const Grad *a, Gradients *s)
 
 static int run_grad(tn_context *ctx, const void *arg, bool *told)
 {
-    const Grad *a = arg;
-    Gradients s = {.o = rank_options(ctx, &a->c)};
+    const GradCommand *a = arg;
+    GradStep s = {.o = rank_options(ctx, &a->c)};
     int code = open_gradients(ctx, a, &s);
     if (!code)
         return write_gradients(ctx, a, &s);
     *told = code == TN_CODE_FIT && rank_first(ctx);
     if (*told)
-        fit_report(ctx, &(Fit){.plan = plan_again,
-                               .arg = &s,
-                               .o = &s.o,
-                               .batch = s.batch,
-                               .recompute = true,
-                               .accumulate = true,
-                               .argc = a->argc,
-                               .argv = a->argv});
+        fit_report(ctx, &(Misfit){.plan = plan_again,
+                                  .arg = &s,
+                                  .o = &s.o,
+                                  .batch = s.batch,
+                                  .recompute = true,
+                                  .accumulate = true,
+                                  .argc = a->argc,
+                                  .argv = a->argv});
     return code;
 }
 
-static int parse_grad(Grad *a)
+static int parse_grad(GradCommand *a)
 {
     const OptionSlot slots[] = {{"batch", &a->batch}, {"out", &a->out}, COMMON_SLOTS(a->c), {0}};
     const Command *c = command_find("grad");
@@ -266,7 +266,7 @@ static int parse_grad(Grad *a)
 
 int command_grad(int argc, char **argv)
 {
-    Grad a = {.c = {.o = tn_options_default()}, .argc = argc, .argv = argv};
+    GradCommand a = {.c = {.o = tn_options_default()}, .argc = argc, .argv = argv};
     Launch l;
     int code = launch_begin(&l, command_find("grad"), argc, argv);
     if (code < 0)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* clang-format off */
-/* Where a value lies in tn_options, by the kind of its row; some are made of what is kept elsewhere. */
+/* The place of a value in tn_options, by its row's kind; some are made of what is kept elsewhere */
 #define AT_FLAG(field)   (int)offsetof(tn_options, field)
 #define AT_INT(field)    (int)offsetof(tn_options, field)
 #define AT_SEED(field)   (int)offsetof(tn_options, field)

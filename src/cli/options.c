@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What comes from patterns and files may hold what a terminal obeys. */
+/* Text from patterns and files may hold what a terminal obeys. */
 int report(int code, const char *format, ...)
 {
     char text[1 << 14];

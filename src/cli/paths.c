@@ -24,7 +24,7 @@ bool path_same(const char *path, const char *other)
     return !stat(path, &x) && !stat(other, &y) && same(&x, &y);
 }
 
-/* What is read of a model's or a tokenizer's folder. */
+/* Files that are read of a model's or a tokenizer's folder. */
 static bool is_model_file(const char *name)
 {
     static const char *const patterns[] = {"config.json",

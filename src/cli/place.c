@@ -80,13 +80,13 @@ static void watch_end(Watch *w)
 
 /* ---- the command ---- */
 
-typedef struct Ask {
+typedef struct PlaceCommand {
     const char *path, *output;
     int64_t capacity, effort;
     int check;
     tn_placement result;
     double sec;
-} Ask;
+} PlaceCommand;
 
 static double cpu_seconds(void)
 {
@@ -96,7 +96,7 @@ static double cpu_seconds(void)
 }
 
 /* Reads and places, or checks. */
-static int work(tn_context *ctx, Ask *x, Watch *w, tn_buffers **b)
+static int work(tn_context *ctx, PlaceCommand *x, Watch *w, tn_buffers **b)
 {
     tn_buffer *list;
     int64_t count;
@@ -117,8 +117,8 @@ static int work(tn_context *ctx, Ask *x, Watch *w, tn_buffers **b)
     return code;
 }
 
-/* What waits for a reader may be interrupted while it is written. */
-static int write_output(tn_context *ctx, const Ask *x, tn_buffers *b)
+/* A write that waits for a reader may be interrupted. */
+static int write_output(tn_context *ctx, const PlaceCommand *x, tn_buffers *b)
 {
     struct stat st;
     if (!strcmp(x->output, "-") || (!stat(x->output, &st) && !S_ISREG(st.st_mode)))
@@ -128,7 +128,7 @@ static int write_output(tn_context *ctx, const Ask *x, tn_buffers *b)
 }
 
 /* Proved: that none is lower, or where none was found within the capacity, that there is none. */
-static void print_result(const Ask *x, int code)
+static void print_result(const PlaceCommand *x, int code)
 {
     const tn_placement *r = &x->result;
     bool proved = code == TN_CODE_FIT && !x->check ? r->least > x->capacity : r->least == r->peak;
@@ -138,7 +138,7 @@ static void print_result(const Ask *x, int code)
             proved ? "yes" : "no");
 }
 
-static int finish(tn_context *ctx, const Ask *x, tn_buffers *b, int code)
+static int finish(tn_context *ctx, const PlaceCommand *x, tn_buffers *b, int code)
 {
     if (!code && x->output)
         code = write_output(ctx, x, b);
@@ -157,7 +157,7 @@ static int finish(tn_context *ctx, const Ask *x, tn_buffers *b, int code)
 
 int command_place(int argc, char **argv)
 {
-    Ask x = {0};
+    PlaceCommand x = {0};
     const OptionSlot slots[] = {{"capacity", &x.capacity},
                                 {"effort", &x.effort},
                                 {"output", &x.output},

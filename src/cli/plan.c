@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one plan is made of, and what is asked of it. */
-typedef struct Ask {
+/* The options of one plan. */
+typedef struct PlanCommand {
     Common c;
     const char *path, *passes, *html, *compare[2];
     int json, steps;
     bool reorder;
     Option table[MOST_OPTIONS];
     tn_model *model; /* NULL: a graph, or not open yet */
-} Ask;
+} PlanCommand;
 
-static void fill_table(Ask *x)
+static void fill_table(PlanCommand *x)
 {
     const OptionSlot slots[] = {
         {"batch-size", &x->c.batch}, {"seq-len", &x->c.seq}, {"json", &x->json},
@@ -32,7 +32,7 @@ static bool is_graph_file(const char *path)
     return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
 }
 
-static int load(tn_context *ctx, Ask *x, tn_graph **g)
+static int load(tn_context *ctx, PlanCommand *x, tn_graph **g)
 {
     const Common *c = &x->c;
     int code = 0;
@@ -58,7 +58,7 @@ static int check_graph_options(const Command *c, const Option *table)
 }
 
 /* Parses the words over what x has already. Returns -1 to go on, or an exit code. */
-static int parse(const Command *c, int argc, char **argv, Ask *x)
+static int parse(const Command *c, int argc, char **argv, PlanCommand *x)
 {
     Texts args;
     int code = options_parse(c, argc, argv, x->table, &args, 0, 1);
@@ -98,7 +98,7 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
 }
 
 /* Checks that the options agree with each other, once all are read. */
-static int check(const Command *c, Ask *x)
+static int check(const Command *c, PlanCommand *x)
 {
     if (!x->path)
         return report(TN_CODE_USAGE, "%s: expected 1 argument, found 0; usage: tenon plan %s",
@@ -122,7 +122,7 @@ static int check(const Command *c, Ask *x)
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 
-static int make(tn_context *ctx, Ask *x, tn_plan **p)
+static int make(tn_context *ctx, PlanCommand *x, tn_plan **p)
 {
     tn_graph *g;
     common_apply(&x->c);
@@ -159,7 +159,7 @@ static int cut_words(const char *text, char *to, char **word)
     return n;
 }
 
-/* What is asked of both plans together is not an option of a side. */
+/* Options of both plans together are not options of a side. */
 static int refuse_of_both(const Command *c, int n, char **word)
 {
     static const char *const of_both[] = {"--json",    "--html", "--explain", "--steps",
@@ -174,7 +174,8 @@ static int refuse_of_both(const Command *c, int n, char **word)
 }
 
 /* The options of a side over those of both, which x begins with. `memory` holds their words. */
-static int parse_side(const Command *c, const Ask *both, const char *text, Ask *x, char **memory)
+static int parse_side(const Command *c, const PlanCommand *both, const char *text, PlanCommand *x,
+                      char **memory)
 {
     *x = *both;
     fill_table(x);
@@ -211,7 +212,7 @@ static char *command_line(int argc, char **argv)
 }
 
 /* The plans (one, or two with what each has of its own) as a page. */
-static int write_page(tn_context *ctx, const Ask *x, tn_plan *const *p, const char *title,
+static int write_page(tn_context *ctx, const PlanCommand *x, tn_plan *const *p, const char *title,
                       const char *command)
 {
     const char *text;
@@ -220,8 +221,8 @@ static int write_page(tn_context *ctx, const Ask *x, tn_plan *const *p, const ch
     return code ? report_last(code, ctx) : write_text(x->html, text);
 }
 
-/* Where the page goes to standard output, what is said of the plan does not. */
-static FILE *output(const Ask *x)
+/* Nothing else goes to standard output where the page does. */
+static FILE *output(const PlanCommand *x)
 {
     return x->html && !strcmp(x->html, "-") ? stderr : stdout;
 }
@@ -236,7 +237,7 @@ static char *with_least(const char *text, int64_t least)
     return all;
 }
 
-static int print_json(tn_context *ctx, const Ask *x, tn_plan *p, bool fits, int64_t least)
+static int print_json(tn_context *ctx, const PlanCommand *x, tn_plan *p, bool fits, int64_t least)
 {
     const char *text;
     if (tn_plan_json(p, fits, &text))
@@ -249,7 +250,7 @@ static int print_json(tn_context *ctx, const Ask *x, tn_plan *p, bool fits, int6
     return 0;
 }
 
-static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code, int64_t least)
+static int print(tn_context *ctx, const PlanCommand *x, tn_plan *p, int code, int64_t least)
 {
     const char *text = NULL;
     if (x->json) {
@@ -268,16 +269,16 @@ static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code, int64_t le
     return code;
 }
 
-typedef struct Again {
+typedef struct PlanAgain {
     tn_context *ctx;
-    const Ask *x;
-} Again;
+    const PlanCommand *x;
+} PlanAgain;
 
 static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
                       double *sec)
 {
-    const Again *a = arg;
-    Ask x = *a->x;
+    const PlanAgain *a = arg;
+    PlanCommand x = *a->x;
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     x.c.o = *o;
@@ -293,27 +294,27 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
 }
 
 /* Whether a pass runs: a graph is given to nothing but the passes that were asked for. */
-static bool runs(const Ask *x, const char *pass)
+static bool runs(const PlanCommand *x, const char *pass)
 {
     return x->passes ? tn_passes_have(x->passes, pass) : x->reorder;
 }
 
 /* A graph has no batch to be parted. */
-static int64_t advise(tn_context *ctx, const Ask *x, int argc, char **argv)
+static int64_t advise(tn_context *ctx, const PlanCommand *x, int argc, char **argv)
 {
-    Again again = {ctx, x};
-    return fit_report(ctx, &(Fit){.plan = plan_again,
-                                  .arg = &again,
-                                  .o = &x->c.o,
-                                  .batch = x->c.batch,
-                                  .recompute = strcmp(x->path, "-") && runs(x, "policies"),
-                                  .accumulate = x->reorder && runs(x, "accumulate"),
-                                  .smaller_batch = x->reorder,
-                                  .argc = argc,
-                                  .argv = argv});
+    PlanAgain again = {ctx, x};
+    return fit_report(ctx, &(Misfit){.plan = plan_again,
+                                     .arg = &again,
+                                     .o = &x->c.o,
+                                     .batch = x->c.batch,
+                                     .recompute = strcmp(x->path, "-") && runs(x, "policies"),
+                                     .accumulate = x->reorder && runs(x, "accumulate"),
+                                     .smaller_batch = x->reorder,
+                                     .argc = argc,
+                                     .argv = argv});
 }
 
-static int plan_one(tn_context *ctx, Ask *x, const char *command, int argc, char **argv)
+static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int argc, char **argv)
 {
     tn_plan *p = NULL;
     int code = check(command_find("plan"), x);
@@ -333,7 +334,8 @@ static int plan_one(tn_context *ctx, Ask *x, const char *command, int argc, char
 
 static const char *const side_names[] = {"plan: --compare, A", "plan: --compare, B"};
 
-static int plan_side(tn_context *ctx, const Ask *both, int i, Ask *x, char **memory, tn_plan **p)
+static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanCommand *x, char **memory,
+                     tn_plan **p)
 {
     Command c = *command_find("plan");
     c.name = side_names[i];
@@ -346,8 +348,8 @@ static int plan_side(tn_context *ctx, const Ask *both, int i, Ask *x, char **mem
     return code ? report(code, "%s: %s", c.name, tn_error(ctx)) : 0;
 }
 
-static int print_both(tn_context *ctx, const Ask *x, const Ask *side, tn_plan *const *p,
-                      const char *command)
+static int print_both(tn_context *ctx, const PlanCommand *x, const PlanCommand *side,
+                      tn_plan *const *p, const char *command)
 {
     const char *text;
     char title[500];
@@ -363,10 +365,10 @@ static int print_both(tn_context *ctx, const Ask *x, const Ask *side, tn_plan *c
     return 0;
 }
 
-static int plan_two(tn_context *ctx, const Ask *x, const char *command)
+static int plan_two(tn_context *ctx, const PlanCommand *x, const char *command)
 {
     const Command *c = command_find("plan");
-    Ask side[2];
+    PlanCommand side[2];
     char *memory[2] = {NULL};
     tn_plan *p[2] = {NULL};
     int code = options_refuse(c, x->table, "steps explain", "is for one plan, not for --compare");
@@ -386,7 +388,7 @@ static int plan_two(tn_context *ctx, const Ask *x, const char *command)
 
 static int run_plan(tn_context *ctx, int argc, char **argv)
 {
-    Ask x = {.c = {.o = tn_options_default()}};
+    PlanCommand x = {.c = {.o = tn_options_default()}};
     fill_table(&x);
     options_default(x.table);
     int code = parse(command_find("plan"), argc, argv, &x);

@@ -48,11 +48,11 @@ static void sort(Series *s)
 
 /* ---- reading ---- */
 
-typedef struct Reader {
+typedef struct MetricsReader {
     Plot *plot;
     const char *path;
     int64_t line, bad, first_bad; /* lines; of them those that are not JSON */
-} Reader;
+} MetricsReader;
 
 static int add_value(Series *s, json_t *step, json_t *value, int64_t order)
 {
@@ -62,7 +62,7 @@ static int add_value(Series *s, json_t *step, json_t *value, int64_t order)
     return series_add(s, json_number_value(step), x, order);
 }
 
-static int add_line(Reader *r, const char *text, size_t n)
+static int add_line(MetricsReader *r, const char *text, size_t n)
 {
     json_t *o = json_loadb(text, n, 0, NULL), *step = json_object_get(o, "step");
     int code = 0;
@@ -82,7 +82,7 @@ static int add_line(Reader *r, const char *text, size_t n)
     return code ? report(TN_CODE_FAIL, "out of memory") : 0;
 }
 
-static int read_lines(Reader *r, FILE *f)
+static int read_lines(MetricsReader *r, FILE *f)
 {
     char *text = NULL;
     size_t cap = 0;
@@ -104,7 +104,7 @@ static bool any_finite(const Series *s)
     return false;
 }
 
-static int read_file(Reader *r, const char *path)
+static int read_file(MetricsReader *r, const char *path)
 {
     bool standard = !strcmp(path, "-");
     r->path = standard ? "standard input" : path;
@@ -148,7 +148,7 @@ static int write_plot(const Plot *p, const char *path)
 int command_plot(int argc, char **argv)
 {
     Plot p = {0};
-    Reader r = {.plot = &p};
+    MetricsReader r = {.plot = &p};
     const char *output;
     const OptionSlot slots[] = {
         {"output", &output}, {"title", &p.title}, {"smooth", &p.smooth}, {0}};

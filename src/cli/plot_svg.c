@@ -26,21 +26,21 @@ enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 864, TOP = 92, BOTTOM = 480
 #define HELD_OUT "stroke=\"" ORANGE "\" stroke-width=\"2.2\""
 #define PART     "stroke=\"" GREEN "\" stroke-width=\"2.2\""
 
-typedef struct Axis {
+typedef struct PlotAxis {
     double lo, hi, tick;
     int from, to; /* of the picture */
-} Axis;
+} PlotAxis;
 
 typedef struct Drawing {
     FILE *f;
     const Plot *p;
-    Axis x, y;
+    PlotAxis x, y;
     Series mean;    /* of the training loss */
     int64_t window; /* steps that it is the mean of */
     double last;    /* step */
 } Drawing;
 
-static double place(const Axis *a, double value)
+static double place(const PlotAxis *a, double value)
 {
     return a->from + (a->to - a->from) * (value - a->lo) / (a->hi - a->lo);
 }
@@ -103,7 +103,7 @@ static int fill_loss_axis(Drawing *d)
         hi += half;
     }
     double tick = round_tick(hi - lo, 7);
-    d->y = (Axis){floor(lo / tick) * tick, ceil(hi / tick) * tick, tick, BOTTOM, TOP};
+    d->y = (PlotAxis){floor(lo / tick) * tick, ceil(hi / tick) * tick, tick, BOTTOM, TOP};
     return 0;
 }
 
@@ -122,7 +122,7 @@ static void fill_step_axis(Drawing *d)
         lo -= 1;
         hi += 1;
     }
-    d->x = (Axis){lo, hi, fmax(1, round_tick(hi - lo, 8)), LEFT, RIGHT};
+    d->x = (PlotAxis){lo, hi, fmax(1, round_tick(hi - lo, 8)), LEFT, RIGHT};
 }
 
 /* ---- the mean ---- */
@@ -223,22 +223,22 @@ static void put_loss(FILE *f, double value)
 /* ---- lines ---- */
 
 /* A path in the making: of the points in a half unit of width the least and the greatest. */
-typedef struct Path {
+typedef struct SvgPath {
     Drawing *d;
     int64_t column;
     int n; /* of the column: points, up to two kept in order */
     Point kept[2];
     bool broken; /* the next point begins a new line */
-} Path;
+} SvgPath;
 
-static void put_point(Path *w, const Point *p)
+static void put_point(SvgPath *w, const Point *p)
 {
     fprintf(w->d->f, "%c%.1f %.1f", w->broken ? 'M' : 'L', place(&w->d->x, p->step),
             fmin(fmax(place(&w->d->y, p->value), -1e4), 1e4));
     w->broken = false;
 }
 
-static void flush(Path *w)
+static void flush(SvgPath *w)
 {
     int first = w->n == 2 && w->kept[1].step < w->kept[0].step;
     for (int i = 0; i < w->n; i++)
@@ -246,7 +246,7 @@ static void flush(Path *w)
     w->n = 0;
 }
 
-static void add_point(Path *w, const Point *p)
+static void add_point(SvgPath *w, const Point *p)
 {
     int64_t column = (int64_t)floor(2 * place(&w->d->x, p->step));
     if (w->n && column != w->column)
@@ -268,7 +268,7 @@ static void add_point(Path *w, const Point *p)
 
 static void put_line(Drawing *d, const Series *s, const char *style)
 {
-    Path w = {.d = d, .broken = true};
+    SvgPath w = {.d = d, .broken = true};
     fputs("<path d=\"", d->f);
     for (int64_t i = 0; i < s->count; i++) {
         if (isfinite(s->point[i].value)) {

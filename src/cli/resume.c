@@ -88,7 +88,7 @@ static bool may_wait(const char *path)
     return path && !stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-/* What a checkpoint names to be read: whoever made it may have named anything. */
+/* Paths that a checkpoint names to be read: whoever made it may have named anything. */
 static bool names_files(const Option *o)
 {
     const Texts *t = o->into;
@@ -133,8 +133,8 @@ bool option_absent(const Option *o, const json_t *value)
            (number && (!option_within(o, x) || (x == 0 && o->resume == RESUME_END)));
 }
 
-/* Of --min-lr the stored value where it was not given, but is what it then stands for: a tenth of
- * --lr. */
+/* Takes the stored --min-lr where none was given then, and the one given now is what it stands for:
+ * a tenth of --lr. */
 static bool is_default_min(Option *o, const json_t *stored, const json_t *before)
 {
     double lr = json_number_value(json_object_get(stored, "lr"));

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct Run {
+typedef struct RunCommand {
     const char *inputs, *outputs, *profile; /* of ranks: with %r */
     int json;
     bool seeded; /* --seed was given */
@@ -22,11 +22,11 @@ typedef struct Run {
     const char *who;         /* for warnings: "" or "rank 1: " */
     int64_t high, high_host; /* end of what was written */
     double sec, lr, step;
-} Run;
+} RunCommand;
 
 /* An input of role seed comes from the file; where it is not there, or --seed was given, from
  * --seed. */
-static int read_inputs(tn_context *ctx, tn_program *x, const Run *r)
+static int read_inputs(tn_context *ctx, tn_program *x, const RunCommand *r)
 {
     if (r->seeded && !port_there(x, "seed"))
         return tn_context_fail(ctx, TN_CODE_USAGE,
@@ -38,7 +38,7 @@ static int read_inputs(tn_context *ctx, tn_program *x, const Run *r)
 }
 
 /* One run; with --json over an arena filled with the pattern. */
-static int run_over(tn_context *ctx, tn_program *x, Run *r, int pattern)
+static int run_over(tn_context *ctx, tn_program *x, RunCommand *r, int pattern)
 {
     if (r->json)
         tn_program_fill(x, pattern);
@@ -83,8 +83,8 @@ static void put_real(Object *b, const char *name, double value)
     put(b, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
 }
 
-/* What --json says of a run, without the braces. */
-static void put_run(Object *b, tn_program *x, tn_plan *p, const Run *r)
+/* Prints the members of --json on a run, without the braces. */
+static void put_run(Object *b, tn_program *x, tn_plan *p, const RunCommand *r)
 {
     int64_t peak, persistent, reserve;
     tn_port ids;
@@ -105,7 +105,7 @@ static void put_run(Object *b, tn_program *x, tn_plan *p, const Run *r)
     put(b, "\"rss_peak_bytes\": %lld", (long long)tn_rss_peak());
 }
 
-static void print_run(tn_program *x, tn_plan *p, const Run *r)
+static void print_run(tn_program *x, tn_plan *p, const RunCommand *r)
 {
     Object b = {.len = 0};
     put_run(&b, x, p, r);
@@ -140,7 +140,7 @@ int program_of_graph(tn_context *ctx, const char *path, const tn_options *o, tn_
 }
 
 /* Runs a program, over two patterns with --json. */
-static int run_program(tn_context *ctx, tn_program *x, Run *r)
+static int run_program(tn_context *ctx, tn_program *x, RunCommand *r)
 {
     int code = r->json ? run_over(ctx, x, r, 0x5a) : 0;
     if (!code && r->profile && !(code = tn_program_trace(x, 1)))
@@ -155,7 +155,7 @@ static int run_program(tn_context *ctx, tn_program *x, Run *r)
 
 static int run_graph(tn_context *ctx, const void *arg, bool *told)
 {
-    Run all = *(const Run *)arg, *r = &all;
+    RunCommand all = *(const RunCommand *)arg, *r = &all;
     tn_plan *p;
     tn_program *x = NULL;
     (void)told;
@@ -206,7 +206,7 @@ static int name_file(tn_context *ctx, int code, const char *file)
                : tn_context_fail(ctx, code, "%s: %s", file, text);
 }
 
-/* Where rank 0 itself has failed, its number, which stands before the messages of others alone. */
+/* Adds rank 0's number to its own failure; other ranks' messages have theirs. */
 static int name_first(tn_context *ctx, int code)
 {
     char text[2000];
@@ -222,7 +222,8 @@ static int agree_on(tn_context *ctx, int own, const char *file)
 }
 
 /* The program of the rank's own graph. */
-static int make_rank(tn_context *ctx, const Run *r, const char *file, tn_plan **p, tn_program **x)
+static int make_rank(tn_context *ctx, const RunCommand *r, const char *file, tn_plan **p,
+                     tn_program **x)
 {
     tn_options o = rank_options(ctx, &r->c);
     tn_graph *g = NULL;
@@ -237,7 +238,7 @@ static int make_rank(tn_context *ctx, const Run *r, const char *file, tn_plan **
 }
 
 /* Rank 0 prints what each of them says. */
-static int print_ranks(tn_context *ctx, tn_program *x, tn_plan *p, const Run *r)
+static int print_ranks(tn_context *ctx, tn_program *x, tn_plan *p, const RunCommand *r)
 {
     Object own = {.len = 0};
     int n = tn_ranks(ctx), rank = tn_rank(ctx);
@@ -261,7 +262,7 @@ static int print_ranks(tn_context *ctx, tn_program *x, tn_plan *p, const Run *r)
 
 /* The profile comes last, as what other ranks may fail at is over then; where one of them cannot
  * write its own none stays. */
-static int write_rank(tn_context *ctx, tn_program *x, const Run *r, const char *file)
+static int write_rank(tn_context *ctx, tn_program *x, const RunCommand *r, const char *file)
 {
     int code = 0;
     if (r->outputs)
@@ -277,7 +278,7 @@ static int write_rank(tn_context *ctx, tn_program *x, const Run *r, const char *
 
 static int run_rank(tn_context *ctx, const void *arg, bool *told)
 {
-    Run all = *(const Run *)arg, *r = &all;
+    RunCommand all = *(const RunCommand *)arg, *r = &all;
     char inputs[PATH_MAX], outputs[PATH_MAX], profile[PATH_MAX], who[PATH_MAX];
     int rank = tn_rank(ctx);
     const char *file = r->args.text[rank];
@@ -320,7 +321,7 @@ static int check_pattern(const char *option, const char *pattern)
 }
 
 /* No rank writes a file that another reads. */
-static int check_ranks(tn_context *ctx, const Run *r)
+static int check_ranks(tn_context *ctx, const RunCommand *r)
 {
     char out[PATH_MAX], in[PATH_MAX];
     const char *o, *i;
@@ -338,7 +339,7 @@ static int check_ranks(tn_context *ctx, const Run *r)
 
 /* ---- the command ---- */
 
-static int parse_run(tn_context *ctx, Run *r, Option *table, int argc, char **argv)
+static int parse_run(tn_context *ctx, RunCommand *r, Option *table, int argc, char **argv)
 {
     const OptionSlot slots[] = {{"inputs", &r->inputs},
                                 {"outputs", &r->outputs},
@@ -371,7 +372,7 @@ static int parse_run(tn_context *ctx, Run *r, Option *table, int argc, char **ar
 
 int command_run(int argc, char **argv)
 {
-    Run r = {.c = {.o = tn_options_default()}, .who = ""};
+    RunCommand r = {.c = {.o = tn_options_default()}, .who = ""};
     Option table[MOST_OPTIONS];
     Launch l;
     int code = launch_begin(&l, command_find("run"), argc, argv);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What was asked for, which all ranks read. */
+/* The command's options, which all ranks read. */
 typedef struct Train {
     Common c;
     Texts data, args;
@@ -120,12 +120,12 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
 
 /* ---- where it does not fit ---- */
 
-typedef struct Line {
+typedef struct TrainCommand {
     tn_context *ctx;
     int argc;
     char **argv;
     bool told; /* the error is on standard error already */
-} Line;
+} TrainCommand;
 
 static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
                       double *sec)
@@ -133,37 +133,35 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return train_need(arg, o, batch, peak, nbytes, sec);
 }
 
-/* What shares the step's arena. */
-static const char *planned_beside(const Trainer *r)
+/* Names what shares the step's arena. */
+static const char *planned_beside(const TrainOptions *t)
 {
-    const TrainOptions *t = r->t;
-    return !r->data              ? NULL
+    return !t->ndata             ? NULL
            : t->sample_tokens    ? "evaluation and sampling"
            : t->val_fraction > 0 ? "evaluation"
                                  : NULL;
 }
 
 /* A run that goes on keeps its settings, as its bits depend on them. */
-static void advise(void *arg, const Trainer *r)
+static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
 {
-    Line *line = arg;
-    const TrainOptions *t = r->t;
+    TrainCommand *line = arg;
     if (!rank_first(line->ctx))
         return;
     line->told = true;
     if (t->resume)
         report_last(TN_CODE_FIT, line->ctx);
     else
-        fit_report(line->ctx, &(Fit){.plan = plan_again,
-                                     .arg = (void *)r,
-                                     .o = &t->o,
-                                     .batch = t->batch,
-                                     .recompute = true,
-                                     .accumulate = true,
-                                     .smaller_batch = !t->batch_file,
-                                     .beside = planned_beside(r),
-                                     .argc = line->argc,
-                                     .argv = line->argv});
+        fit_report(line->ctx, &(Misfit){.plan = plan_again,
+                                        .arg = (void *)r,
+                                        .o = &t->o,
+                                        .batch = t->batch,
+                                        .recompute = true,
+                                        .accumulate = true,
+                                        .smaller_batch = !t->batch_file,
+                                        .beside = planned_beside(t),
+                                        .argc = line->argc,
+                                        .argv = line->argv});
 }
 
 /* What the model's folder has and the run, as nothing else was said, has not. */
@@ -205,7 +203,7 @@ static int run_train(tn_context *ctx, const void *arg, bool *told)
 {
     const Train *a = arg;
     TrainOptions t = a->t;
-    Line line = {ctx, a->argc, a->argv, false};
+    TrainCommand line = {ctx, a->argc, a->argv, false};
     tn_model *m;
     t.o = rank_options(ctx, &a->c);
     t.progress = rank_first(ctx) && isatty(STDERR_FILENO);

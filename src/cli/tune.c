@@ -1,6 +1,6 @@
 /* tune: measures this machine's kernels, or those of a device of it, at the shapes of models'
- * steps, into the file by which plans for it are made from then on. Without M what most runs
- * consist of: the shapes of gpt2 and of the demo, short and long, in both dtypes. */
+ * steps, into the file by which plans for it are made from then on. Without M it takes the shapes
+ * that most runs have: those of gpt2 and of the demo, short and long, in both dtypes. */
 #include "cli.h"
 
 #include "../train/train.h"

@@ -1,6 +1,6 @@
-/* What callers see of an end. One lock guards what they and the thread (engine.c) share: the lists
- * of jobs, what is asked of the thread, and how it all ended. What a job says of its round is the
- * thread's while it runs.
+/* An end as callers see it. One lock guards what they and the thread (engine.c) share: the lists of
+ * jobs, requests to the thread, and how it all ended. The round of a job belongs to the thread
+ * while it runs.
  *
  * Groups lie in a table by id. A group that is made again, by another program of the rank, is the
  * same; once the last of its users has gone, another may take its id. */
@@ -43,21 +43,21 @@ CommOptions comm_options(Ctx *ctx, double timeout)
 static void ask(Comm *c, Ask what, CommGroup *g, int code, const char *reason)
 {
     pthread_mutex_lock(&c->lock);
-    while (c->ask)
+    while (c->asked.kind)
         pthread_cond_wait(&c->done, &c->lock);
     if (what == ASK_END ? !c->ended : !c->failed) {
-        c->ask = what;
-        c->asked = g;
-        c->code = code;
-        snprintf(c->reason, COMM_MESSAGE, "%s", reason);
+        c->asked.kind = what;
+        c->asked.group = g;
+        c->asked.code = code;
+        snprintf(c->asked.reason, COMM_MESSAGE, "%s", reason);
         engine_tell(c);
     }
-    while (c->ask)
+    while (c->asked.kind)
         pthread_cond_wait(&c->done, &c->lock);
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Of a job of the group under way. */
+/* Whether a job of the group is under way. */
 static bool is_busy(CommGroup *g, char *reason)
 {
     pthread_mutex_lock(&g->c->lock);
@@ -114,7 +114,7 @@ static Comm *make(Arena *a)
     return c;
 }
 
-/* What is needed once the number of ranks is known. */
+/* Makes what needs the number of ranks. */
 static void make_small(Comm *c, Arena *a)
 {
     int *all = NEWN(a, int, c->size);
@@ -122,12 +122,12 @@ static void make_small(Comm *c, Arena *a)
         all[i] = i;
     for (int i = 0; i < COMM_GROUPS; i++)
         c->group[i].rank = NEWN(a, int, c->size);
-    c->part = NEWN(a, CommPart, c->size);
-    c->number = NEWN(a, int64_t, (c->size + 1) * MAX_NUMBERS);
-    c->round = (CommRound){.kind = ROUND_EXCHANGE, .part = c->part};
-    c->small = (CommJob){.round = &c->round, .nround = 1};
-    c->small.group = comm_group(c, a, 0, c->size, all, false);
-    comm_prepare(a, &c->small);
+    c->small.part = NEWN(a, CommPart, c->size);
+    c->small.number = NEWN(a, int64_t, (c->size + 1) * MAX_NUMBERS);
+    c->small.round = (CommRound){.kind = ROUND_EXCHANGE, .part = c->small.part};
+    c->small.job = (CommJob){.round = &c->small.round, .nround = 1};
+    c->small.job.group = comm_group(c, a, 0, c->size, all, false);
+    comm_prepare(a, &c->small.job);
 }
 
 Comm *comm_alone(Arena *a)
@@ -339,28 +339,28 @@ int comm_wait(Comm *c, CommJob *j, char *message)
 
 static int run_small(Comm *c, const char *what, bool patient, char *message)
 {
-    c->small.what = what;
-    c->small.patient = patient;
-    comm_start(c, &c->small);
-    return comm_wait(c, &c->small, message);
+    c->small.job.what = what;
+    c->small.job.patient = patient;
+    comm_start(c, &c->small.job);
+    return comm_wait(c, &c->small.job, message);
 }
 
 static void gather_parts(Comm *c, const void *mine, int64_t nbytes, void *all)
 {
     for (int i = 0; i < c->size; i++)
-        c->part[i] = (CommPart){mine, (char *)all + i * nbytes, nbytes, nbytes};
+        c->small.part[i] = (CommPart){mine, (char *)all + i * nbytes, nbytes, nbytes};
 }
 
 int comm_max(Comm *c, int64_t *x, int n, char *message)
 {
     CHECK(n <= MAX_NUMBERS);
-    int64_t *mine = c->number + (int64_t)c->size * MAX_NUMBERS;
+    int64_t *mine = c->small.number + (int64_t)c->size * MAX_NUMBERS;
     memcpy(mine, x, sizeof *x * (size_t)n);
-    gather_parts(c, mine, (int64_t)sizeof *x * n, c->number);
+    gather_parts(c, mine, (int64_t)sizeof *x * n, c->small.number);
     if (run_small(c, "a maximum of all ranks", false, message))
         return -1;
     for (int i = 0; i < c->size * n; i++)
-        x[i % n] = MAX(x[i % n], c->number[i]);
+        x[i % n] = MAX(x[i % n], c->small.number[i]);
     return 0;
 }
 
@@ -372,7 +372,7 @@ int comm_gather(Comm *c, const void *mine, int64_t nbytes, void *all, bool patie
 
 int comm_exchange(Comm *c, const CommPart *part, bool patient, char *message)
 {
-    memcpy(c->part, part, sizeof *part * (size_t)c->size);
+    memcpy(c->small.part, part, sizeof *part * (size_t)c->size);
     return run_small(c, "what all ranks exchange", patient, message);
 }
 

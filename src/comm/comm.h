@@ -14,7 +14,7 @@ typedef struct CommGroup CommGroup;
 
 /* ---- transport: how bytes move; transport_mpi.c (a module for each MPI), threads.c ---- */
 
-/* What libraries can reduce themselves. */
+/* Element types that libraries can reduce themselves. */
 typedef enum { COMM_F64, COMM_F32, COMM_I64, COMM_I32, NCOMM_TYPE } CommType;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
 
@@ -79,8 +79,8 @@ Comm *comm_alone(Arena *a); /* of one rank: no thread */
 int comm_rank(const Comm *c);
 int comm_size(const Comm *c);
 int comm_here(const Comm *c); /* ranks on this host */
-/* Where a request to stop is noted, until c goes: once *stop is not 0, a rank may be silent for
- * seconds only. */
+/* Names where a request to stop is noted, until c goes: once *stop is not 0, a rank may be silent
+ * for seconds only. */
 void comm_stop_by(Comm *c, const volatile int *stop);
 
 /* The group of these ranks, this one among them, in their order, which is the members'. All ranks
@@ -97,7 +97,7 @@ int comm_group_size(const CommGroup *g);
 int comm_member(const CommGroup *g);   /* this rank's place in it */
 bool comm_reduces(const CommGroup *g); /* whether the library can */
 
-/* What goes to a member of the group and comes from it: bytes, 0 for nothing. What a rank sends
+/* Bytes for a member of the group and from it, 0 for nothing. What a rank sends
  * itself is copied, or where both are one place stays. */
 typedef struct CommPart {
     const void *send;
@@ -146,7 +146,7 @@ int comm_wait(Comm *c, CommJob *j, char *message); /* 0, or -1 with COMM_MESSAGE
 /* Among all ranks, at once. Return 0 or -1 with the reason. */
 int comm_max(Comm *c, int64_t *x, int n, char *message); /* elementwise, in place; n up to 64 */
 int comm_gather(Comm *c, const void *mine, int64_t nbytes, void *all, bool patient, char *message);
-/* What this rank sends to and receives from each rank, by rank. */
+/* Exchanges bytes with each rank; part is by rank. */
 int comm_exchange(Comm *c, const CommPart *part, bool patient, char *message);
 
 /* Ends all ranks, whose waits then fail with "rank N: " and that message. Where that kills
@@ -154,7 +154,7 @@ int comm_exchange(Comm *c, const CommPart *part, bool patient, char *message);
  */
 void comm_abort(Comm *c, int code, const char *message);
 
-/* What went so far. */
+/* Counts until now. */
 typedef struct CommCount {
     int64_t nreceived, nmessage; /* bytes and messages from other ranks */
     double waited;               /* seconds that callers of comm_wait did nothing else */

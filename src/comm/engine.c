@@ -1,22 +1,23 @@
 /* The thread of an end. It takes jobs which others start, posts what a round sends and receives,
  * and looks whether it has come. It alone calls the transport. A group has one round under way, of
  * the oldest of its jobs; a message carries its group's id as tag. Members of a group run the same
- * jobs in the same order, and what one rank sends another with one tag arrives in order: so
+ * jobs in the same order, and messages of one tag from one rank to another arrive in order: so
  * messages find their jobs without a number, whatever other groups of the same two ranks do in
  * between.
  *
  * The thread sleeps between looks, an eighth of the time for which nothing has moved: a wait is at
- * most so much longer than it had to be, and long waits cost little. What its own clock ends, a
- * delay or the model of a link, it sleeps for exactly.
+ * most so much longer than it had to be, and long waits cost little. It sleeps exactly until a time
+ * that its own clock sets: the end of a delay, or of a message on a modelled link.
  *
- * What goes wrong here fails all waits of this rank, and then ends all ranks: at once where they
- * are threads, whose waits fail with the same message. Where it kills processes a caller first has
- * some seconds to do it.
+ * An error here fails all waits of this rank, and then ends all ranks: at once where they are
+ * threads, whose waits fail with the same message. Where that kills processes, a caller has some
+ * seconds to do it first.
  *
- * Whether another process still runs is not seen by what it sends, which may take its caller any
- * time. But its thread is always there: so each tells the next of all ranks, several times in a
- * second, that it lives. A rank that hangs or has died is thus missed by one other, which ends all;
- * where a collective is late for it too, members leave that to the one, and then to each other. */
+ * Messages do not show whether another process still runs, as its caller may take any time before
+ * it sends. But its thread is always there: so each tells the next of all ranks, several times in a
+ * second, that it lives. A rank that hangs or has died is thus missed by one other, which ends all.
+ * Members for whom a collective is late too wait for that rank first, and then for each other, so
+ * that one message is printed. */
 #include "engine.h"
 
 #include <math.h>
@@ -44,7 +45,7 @@ static int post_receive(Comm *c, CommGroup *g, const CommRound *r, int i)
     m->state = MESSAGE_POSTED;
     m->request = m->room;
     return c->t->receive(c->self, g->rank[i], g->id, r->part[i].receive, r->part[i].nreceive,
-                         &m->request, c->why);
+                         &m->request, c->own.why);
 }
 
 static int post_send(Comm *c, CommGroup *g, const CommRound *r, int i)
@@ -53,14 +54,14 @@ static int post_send(Comm *c, CommGroup *g, const CommRound *r, int i)
     m->state = MESSAGE_POSTED;
     m->request = m->room;
     return c->t->send(c->self, g->rank[i], g->id, r->part[i].send, r->part[i].nsend, &m->request,
-                      c->why);
+                      c->own.why);
 }
 
 /* Now, or with a delay. */
 static int begin_send(Comm *c, CommGroup *g, const CommRound *r, int i, double now)
 {
     CommMessage *m = &g->current->message[g->n + i];
-    uint64_t number = c->nsent++;
+    uint64_t number = c->own.nsent++;
     if (!c->options.delay)
         return post_send(c, g, r, i);
     float share = random_uniform(c->options.seed, (uint32_t)c->rank, 0, number);
@@ -73,20 +74,20 @@ static void end_message(Comm *c, CommGroup *g, CommMessage *m, double now)
 {
     m->state = MESSAGE_NONE;
     g->current->left--;
-    g->moved = c->moved = now;
+    g->moved = c->own.moved = now;
 }
 
 /* It is here, but for the model of a link: one server, which it takes from now on. */
 static void arrive(Comm *c, CommGroup *g, CommMessage *m, int64_t nbytes, double now)
 {
-    c->came.nreceived += nbytes;
-    c->came.nmessage++;
+    c->own.came.nreceived += nbytes;
+    c->own.came.nmessage++;
     if (c->options.rate <= 0) {
         end_message(c, g, m, now);
         return;
     }
-    c->link = MAX(c->link, now) + c->options.wait + (double)nbytes / c->options.rate;
-    m->due = c->link;
+    c->own.link = MAX(c->own.link, now) + c->options.wait + (double)nbytes / c->options.rate;
+    m->due = c->own.link;
     m->state = MESSAGE_ON_LINK;
 }
 
@@ -95,7 +96,7 @@ static bool is_due(Comm *c, const CommMessage *m, double now)
 {
     if (now >= m->due)
         return true;
-    c->due = fmin(c->due, m->due);
+    c->own.due = fmin(c->own.due, m->due);
     return false;
 }
 
@@ -103,7 +104,7 @@ static int look_posted(Comm *c, CommGroup *g, const CommRound *r, int i, double 
 {
     CommMessage *m = &g->current->message[i];
     bool done = false, received = r->kind == ROUND_EXCHANGE && i < g->n;
-    if (c->t->done(c->self, m->request, &done, c->why))
+    if (c->t->done(c->self, m->request, &done, c->own.why))
         return -1;
     if (done && received)
         arrive(c, g, m, r->part[i].nreceive, now);
@@ -165,15 +166,15 @@ static int post_reduce(Comm *c, CommGroup *g, const CommRound *r)
     g->current->left = 1;
     m->state = MESSAGE_POSTED;
     m->request = m->room;
-    c->came.nreceived += r->scatter ? nbytes * others : 2 * nbytes * others / g->n;
-    c->came.nmessage += r->scatter ? others : 2 * others;
+    c->own.came.nreceived += r->scatter ? nbytes * others : 2 * nbytes * others / g->n;
+    c->own.came.nmessage += r->scatter ? others : 2 * others;
     return c->t->reduce(c->self, g->library, r->scatter, r->type, r->op, r->from, r->to, r->count,
-                        &m->request, c->why);
+                        &m->request, c->own.why);
 }
 
 static int post(Comm *c, CommGroup *g, const CommRound *r, double now)
 {
-    g->moved = c->moved = now;
+    g->moved = c->own.moved = now;
     g->current->posted = true;
     g->current->left = 0;
     switch (r->kind) {
@@ -191,8 +192,8 @@ static void end_job(Comm *c, CommGroup *g)
     pthread_mutex_lock(&c->lock);
     g->first = j->next;
     j->running = false;
-    c->count.nreceived = c->came.nreceived;
-    c->count.nmessage = c->came.nmessage;
+    c->count.nreceived = c->own.came.nreceived;
+    c->count.nmessage = c->own.came.nmessage;
     pthread_cond_broadcast(&c->done);
     pthread_mutex_unlock(&c->lock);
 }
@@ -277,7 +278,7 @@ static const CommGroup *find_late(const Comm *c, double now)
     for (int i = 0; i < COMM_GROUPS && c->options.timeout > 0; i++) {
         const CommGroup *g = &c->group[i];
         bool waits = g->nwaiting && g->current && !g->current->patient;
-        double sec = waits ? now - fmax(fmax(g->waiting, g->moved), c->resumed) : 0;
+        double sec = waits ? now - fmax(fmax(g->waiting, g->moved), c->own.resumed) : 0;
         if (sec > c->options.timeout && sec > c->options.timeout + grace(c, g))
             return g;
     }
@@ -296,23 +297,24 @@ static double silence(const Comm *c)
  * while, nothing is late that may come now. */
 static void note_look(Comm *c, double now)
 {
-    if (now - c->looked > LAPSE)
-        c->resumed = now;
-    c->looked = now;
+    if (now - c->own.looked > LAPSE)
+        c->own.resumed = now;
+    c->own.looked = now;
 }
 
-/* Locked, after a look at what has come: whether a rank is missing; c->why says which. */
+/* Locked, after a look at what has come: whether a rank is missing; c->own.why says which. */
 static bool misses(Comm *c)
 {
     double now = now_sec(), sec = silence(c);
     note_look(c, now);
     const CommGroup *late = find_late(c, now);
-    bool silent = has_beats(c) && now - fmax(c->heard, c->resumed) > sec;
+    bool silent = has_beats(c) && now - fmax(c->own.heard, c->own.resumed) > sec;
     if (silent)
-        snprintf(c->why, COMM_MESSAGE, "rank %d has not answered for %.4g s: it hangs or has died",
+        snprintf(c->own.why, COMM_MESSAGE,
+                 "rank %d has not answered for %.4g s: it hangs or has died",
                  (c->rank + c->size - 1) % c->size, sec);
     else if (late)
-        say_late(c, late, c->why);
+        say_late(c, late, c->own.why);
     return silent || late;
 }
 
@@ -350,7 +352,7 @@ static void end_ranks(Comm *c, int code, const char *message)
 /* This rank cannot go on. */
 static void give_up(Comm *c, const char *message)
 {
-    c->patience = now_sec() + PATIENCE_SEC;
+    c->own.patience = now_sec() + PATIENCE_SEC;
     if (c->t->kills)
         fail_waits(c, message);
     else
@@ -361,20 +363,20 @@ static void give_up(Comm *c, const char *message)
 
 static int beat(Comm *c, bool last, CommBeat *heard)
 {
-    if (c->t->beat(c->self, last, heard, c->why))
+    if (c->t->beat(c->self, last, heard, c->own.why))
         return -1;
     double now = now_sec();
-    c->beat = now + beat_sec;
+    c->own.beat = now + beat_sec;
     if (*heard)
-        c->heard = now;
+        c->own.heard = now;
     return 0;
 }
 
 static void beat_in_time(Comm *c, double now)
 {
     CommBeat heard;
-    if (has_beats(c) && !c->failed && now >= c->beat && beat(c, false, &heard))
-        give_up(c, c->why);
+    if (has_beats(c) && !c->failed && now >= c->own.beat && beat(c, false, &heard))
+        give_up(c, c->own.why);
 }
 
 /* All ranks do, so that no beat is under way any more. */
@@ -383,9 +385,9 @@ static void part(Comm *c)
     CommBeat heard = BEAT_NONE;
     while (has_beats(c) && heard != BEAT_OVER && !c->failed) {
         if (beat(c, true, &heard))
-            fail_waits(c, c->why);
+            fail_waits(c, c->own.why);
         else if (misses(c))
-            end_ranks(c, TN_FAIL, c->why);
+            end_ranks(c, TN_FAIL, c->own.why);
         else if (heard != BEAT_OVER)
             nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
@@ -397,12 +399,12 @@ static void part(Comm *c)
 static void look_at_all(Comm *c)
 {
     const char *why = c->t->aborted(c->self);
-    c->due = INFINITY;
+    c->own.due = INFINITY;
     if (why)
         note_end(c, why);
     for (int i = 0; i < COMM_GROUPS && !why; i++)
         if (c->group[i].current && advance(c, &c->group[i])) {
-            give_up(c, c->why);
+            give_up(c, c->own.why);
             return;
         }
 }
@@ -428,12 +430,12 @@ static struct timespec time_at(double sec)
 /* Locked: sleeps until something is new, or it is time to look again. */
 static void rest(Comm *c, bool busy)
 {
-    double now = now_sec(), until = c->failed && !c->ended ? c->patience : INFINITY;
-    double pause = fmin(fmax((now - c->moved) / 8, 5e-6), 1e-3);
+    double now = now_sec(), until = c->failed && !c->ended ? c->own.patience : INFINITY;
+    double pause = fmin(fmax((now - c->own.moved) / 8, 5e-6), 1e-3);
     if (busy && !c->failed)
-        until = fmin(now + pause, c->due);
+        until = fmin(now + pause, c->own.due);
     if (has_beats(c) && !c->failed)
-        until = fmin(until, c->beat);
+        until = fmin(until, c->own.beat);
     if (until == INFINITY) {
         pthread_cond_wait(&c->wake, &c->lock);
         return;
@@ -452,19 +454,19 @@ static void look_around(Comm *c, bool busy, double now)
     bool missing = !c->failed && misses(c);
     pthread_mutex_unlock(&c->lock);
     if (missing)
-        end_ranks(c, TN_FAIL, c->why);
+        end_ranks(c, TN_FAIL, c->own.why);
 }
 
 static void serve_asked(Comm *c, Ask ask, CommGroup *g, int code)
 {
-    if (ask == ASK_LIBRARY && c->t->group(c->self, g->n, g->rank, &g->library, c->why))
-        give_up(c, c->why);
+    if (ask == ASK_LIBRARY && c->t->group(c->self, g->n, g->rank, &g->library, c->own.why))
+        give_up(c, c->own.why);
     else if (ask == ASK_DROP)
-        give_up(c, c->reason);
+        give_up(c, c->asked.reason);
     else if (ask == ASK_END)
-        end_ranks(c, code, c->reason);
+        end_ranks(c, code, c->asked.reason);
     pthread_mutex_lock(&c->lock);
-    c->ask = ASK_NOTHING;
+    c->asked.kind = ASK_NOTHING;
     pthread_cond_broadcast(&c->done);
     pthread_mutex_unlock(&c->lock);
 }
@@ -474,34 +476,34 @@ static void serve_once(Comm *c)
 {
     c->news = false;
     bool busy = take_jobs(c), failed = c->failed, ended = c->ended;
-    Ask ask = c->ask;
-    CommGroup *asked = c->asked;
-    int code = c->code;
-    double before = c->moved, now = now_sec();
+    Ask ask = c->asked.kind;
+    CommGroup *asked = c->asked.group;
+    int code = c->asked.code;
+    double before = c->own.moved, now = now_sec();
     note_look(c, now);
     pthread_mutex_unlock(&c->lock);
     if (ask) {
         serve_asked(c, ask, asked, code);
-    } else if (failed && !ended && now >= c->patience) {
+    } else if (failed && !ended && now >= c->own.patience) {
         end_ranks(c, TN_FAIL, c->message);
     } else if (!failed) {
         look_around(c, busy, now);
     }
     pthread_mutex_lock(&c->lock);
-    if (!c->news && before == c->moved)
+    if (!c->news && before == c->own.moved)
         rest(c, busy && !ask);
 }
 
 void *engine_serve(void *comm)
 {
     Comm *c = comm;
-    bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->why);
+    bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->own.why);
     pthread_mutex_lock(&c->lock);
     c->opened = true;
-    c->looked = c->heard = now_sec();
+    c->own.looked = c->own.heard = now_sec();
     if (!good) {
         c->failed = c->ended = true;
-        memcpy(c->message, c->why, COMM_MESSAGE);
+        memcpy(c->message, c->own.why, COMM_MESSAGE);
     }
     pthread_cond_broadcast(&c->done);
     while (!c->stop)

@@ -32,7 +32,7 @@ struct CommGroup {
     double moved;          /* the thread's: when anything of it last came or began */
 };
 
-/* What callers ask of the thread, but for jobs. */
+/* Requests of callers to the thread, but for jobs. */
 typedef enum {
     ASK_NOTHING,
     ASK_LIBRARY, /* what the transport has of a group */
@@ -40,35 +40,23 @@ typedef enum {
     ASK_END      /* to end all ranks */
 } Ask;
 
-struct Comm {
-    const Transport *t; /* NULL: one rank, or no thread */
-    void *self;
-    CommOptions options;
-    int rank, size, here;
-    CommGroup group[COMM_GROUPS];
-    CommJob small; /* of comm_max and the like */
+/* The job of comm_max and the like. */
+typedef struct SmallJob {
+    CommJob job;
     CommRound round;
     CommPart *part;
     int64_t *number;
+} SmallJob;
 
-    pthread_t thread;
-    pid_t process;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t wake;  /* for the thread: there is something new */
-    pthread_cond_t done;  /* for the others: a job, or what was asked, is */
-    bool opened, stop;
-    bool failed; /* nothing of what waits, or will, comes any more: `message` says why */
-    bool ended;  /* on all ranks */
-    bool news;   /* since the thread last looked */
-    const volatile int *stopping; /* NULL: nothing asks for it */
-    Ask ask;
-    CommGroup *asked;
+typedef struct CommAsked {
+    Ask kind;
+    CommGroup *group;
     int code;                  /* of ASK_END */
     char reason[COMM_MESSAGE]; /* of ASK_DROP and ASK_END */
-    char message[COMM_MESSAGE];
-    CommCount count;
+} CommAsked;
 
-    /* the thread's */
+/* The thread's own. */
+typedef struct EngineState {
     char why[COMM_MESSAGE];
     CommCount came;
     uint64_t nsent;
@@ -79,11 +67,34 @@ struct Comm {
     double resumed;    /* when it did so again after this process had not run */
     double beat;       /* when the next rank is to hear of this one */
     double heard;      /* when this one last heard of the one before */
+} EngineState;
+
+struct Comm {
+    const Transport *t; /* NULL: one rank, or no thread */
+    void *self;
+    CommOptions options;
+    int rank, size, here;
+    CommGroup group[COMM_GROUPS];
+    SmallJob small;
+    EngineState own;
+    pthread_t thread;
+    pid_t process;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;  /* for the thread: there is something new */
+    pthread_cond_t done;  /* for the others: a job, or what was asked, is */
+    bool opened, stop;
+    bool failed; /* nothing of what waits, or will, comes any more: `message` says why */
+    bool ended;  /* on all ranks */
+    bool news;   /* since the thread last looked */
+    const volatile int *stopping; /* NULL: nothing asks for it */
+    CommAsked asked;
+    char message[COMM_MESSAGE];
+    CommCount count;
 };
 
 void *engine_serve(void *comm); /* the thread */
 void engine_tell(Comm *c);      /* that there is something new; locked */
-/* What a rank sends itself in an exchange. */
+/* Copies what a rank sends itself in an exchange. */
 void engine_copy_own(const CommGroup *g, const CommRound *r);
 
 #endif

@@ -83,7 +83,7 @@ static void own_folder(char path[static PATH_MAX])
         *strrchr(path, '/') = 0;
 }
 
-/* Where modules are, relative to that. */
+/* The folders of modules, relative to that. */
 static const char *const folders[] = {"", "/tenon", "/../lib/tenon"};
 
 static bool find(const char *mpi, char path[static PATH_MAX])

@@ -10,18 +10,18 @@
 #include <string.h>
 
 /* In the room that comes with it. */
-typedef struct Request {
-    struct Request *next; /* of one pair's posts */
+typedef struct ThreadRequest {
+    struct ThreadRequest *next; /* of one pair's posts */
     int peer, tag;
     const void *from;
     void *to; /* NULL: this is a send */
     int64_t nbytes;
     bool over; /* of a send: it was copied */
-} Request;
-_Static_assert(sizeof(Request) <= COMM_ROOM, "room for a request");
+} ThreadRequest;
+_Static_assert(sizeof(ThreadRequest) <= COMM_ROOM, "room for a request");
 
 typedef struct Post {
-    Request *first, *last;
+    ThreadRequest *first, *last;
 } Post;
 
 /* One rank. */
@@ -49,7 +49,7 @@ static Post *post_of(const CommShared *s, int from, int to)
     return &s->post[from * s->n + to];
 }
 
-static void put_last(Post *p, Request *r)
+static void put_last(Post *p, ThreadRequest *r)
 {
     r->next = NULL;
     if (p->last)
@@ -60,9 +60,9 @@ static void put_last(Post *p, Request *r)
 }
 
 /* Takes the oldest with that tag off; NULL: there is none. */
-static Request *take_tagged(Post *p, int tag)
+static ThreadRequest *take_tagged(Post *p, int tag)
 {
-    Request *before = NULL, *r = p->first;
+    ThreadRequest *before = NULL, *r = p->first;
     for (; r && r->tag != tag; r = r->next)
         before = r;
     if (!r)
@@ -93,8 +93,8 @@ static int send_to(void *self, int to, int tag, const void *p, int64_t nbytes, v
     (void)message;
     End *e = self;
     CommShared *s = e->shared;
-    Request *r = *request;
-    *r = (Request){.peer = to, .tag = tag, .from = p, .nbytes = nbytes};
+    ThreadRequest *r = *request;
+    *r = (ThreadRequest){.peer = to, .tag = tag, .from = p, .nbytes = nbytes};
     pthread_mutex_lock(&s->lock);
     put_last(post_of(s, e->rank, to), r);
     pthread_mutex_unlock(&s->lock);
@@ -106,13 +106,13 @@ static int receive_from(void *self, int from, int tag, void *p, int64_t nbytes, 
 {
     (void)self;
     (void)message;
-    Request *r = *request;
-    *r = (Request){.peer = from, .tag = tag, .to = p, .nbytes = nbytes};
+    ThreadRequest *r = *request;
+    *r = (ThreadRequest){.peer = from, .tag = tag, .to = p, .nbytes = nbytes};
     return 0;
 }
 
 /* Without the lock; the post stays as it is until it is over. */
-static int copy_post(const Request *r, const Request *post, char *message)
+static int copy_post(const ThreadRequest *r, const ThreadRequest *post, char *message)
 {
     if (post->nbytes == r->nbytes) {
         memcpy(r->to, post->from, (size_t)r->nbytes);
@@ -123,12 +123,12 @@ static int copy_post(const Request *r, const Request *post, char *message)
     return -1;
 }
 
-static int receive_done(End *e, const Request *r, bool *done, char *message)
+static int receive_done(End *e, const ThreadRequest *r, bool *done, char *message)
 {
     CommShared *s = e->shared;
     pthread_mutex_lock(&s->lock);
     End *from = &s->end[r->peer];
-    Request *post = s->aborted ? NULL : take_tagged(post_of(s, r->peer, e->rank), r->tag);
+    ThreadRequest *post = s->aborted ? NULL : take_tagged(post_of(s, r->peer, e->rank), r->tag);
     bool left = !s->aborted && !post && from->left;
     from->copied += post != NULL;
     pthread_mutex_unlock(&s->lock);
@@ -146,7 +146,7 @@ static int receive_done(End *e, const Request *r, bool *done, char *message)
     return bad;
 }
 
-static int send_done(const End *e, const Request *r, bool *done, char *message)
+static int send_done(const End *e, const ThreadRequest *r, bool *done, char *message)
 {
     CommShared *s = e->shared;
     pthread_mutex_lock(&s->lock);
@@ -160,7 +160,7 @@ static int send_done(const End *e, const Request *r, bool *done, char *message)
 
 static int is_done(void *self, void *request, bool *done, char *message)
 {
-    const Request *r = request;
+    const ThreadRequest *r = request;
     *done = false;
     return r->to ? receive_done(self, r, done, message) : send_done(self, r, done, message);
 }

@@ -19,7 +19,7 @@
 enum { PIECE = CHUNK < (1 << 18) ? CHUNK : 1 << 18 };
 
 /* A reduction on its way: what is left begins at element `at`, of `member`'s part if scattered. */
-typedef struct Reduction {
+typedef struct MpiReduction {
     bool scatter;
     CommType type;
     CommOp op;
@@ -27,26 +27,26 @@ typedef struct Reduction {
     char *to;
     int64_t count, at;
     int member;
-} Reduction;
+} MpiReduction;
 
-typedef struct Group {
-    struct Group *next;
+typedef struct MpiGroup {
+    struct MpiGroup *next;
     MPI_Comm comm;
     int size;
-    Reduction reduction; /* that there is one of at a time */
-} Group;
+    MpiReduction reduction; /* that there is one of at a time */
+} MpiGroup;
 
-typedef struct Request {
+typedef struct MpiMessage {
     MPI_Request one, *part; /* its chunks: `one`, or memory of its own */
-    Group *group;           /* of a reduction; NULL: a message */
+    MpiGroup *group;        /* of a reduction; NULL: a message */
     int64_t nbytes, came;   /* of a message */
     int count, at;          /* chunks, and how many are over */
     int peer;
     bool receives;
-} Request;
-_Static_assert(sizeof(Request) <= COMM_ROOM, "a request has room");
+} MpiMessage;
+_Static_assert(sizeof(MpiMessage) <= COMM_ROOM, "a request has room");
 
-/* What goes around: to the next rank, and from the one before. */
+/* A beat: to the next rank, and from the one before. */
 typedef struct Beats {
     int before, next;
     MPI_Request in, out;
@@ -57,7 +57,7 @@ typedef struct Beats {
 typedef struct Mpi {
     MPI_Comm world; /* ours alone */
     bool ours;      /* MPI too: nothing else of the process has started it */
-    Group *group;
+    MpiGroup *group;
     Beats beats;
 } Mpi;
 
@@ -94,14 +94,14 @@ static int no_memory(char *message)
 
 /* ---- requests ---- */
 
-static void request_drop(Request *r)
+static void request_drop(MpiMessage *r)
 {
     if (r->part != &r->one)
         free(r->part);
 }
 
 /* It is over, by an error. */
-static int request_fail(Request *r, int error, char *message)
+static int request_fail(MpiMessage *r, int error, char *message)
 {
     char what[80] = "reducing";
     if (!r->group)
@@ -114,11 +114,12 @@ static int request_fail(Request *r, int error, char *message)
 
 /* ---- messages ---- */
 
-/* Of `nbytes` bytes; NULL without memory. */
-static Request *message_new(void **request, bool receives, int peer, int64_t nbytes, char *message)
+/* A message of `nbytes` bytes; NULL without memory. */
+static MpiMessage *message_new(void **request, bool receives, int peer, int64_t nbytes,
+                               char *message)
 {
-    Request *r = *request;
-    *r = (Request){.nbytes = nbytes, .peer = peer, .receives = receives};
+    MpiMessage *r = *request;
+    *r = (MpiMessage){.nbytes = nbytes, .peer = peer, .receives = receives};
     r->count = (int)MAX((nbytes + CHUNK - 1) / CHUNK, 1);
     r->part = r->count == 1 ? &r->one : calloc((size_t)r->count, sizeof *r->part);
     if (!r->part)
@@ -130,7 +131,7 @@ static int send(void *self, int to, int tag, const void *p, int64_t nbytes, void
                 char *message)
 {
     const Mpi *m = self;
-    Request *r = message_new(request, false, to, nbytes, message);
+    MpiMessage *r = message_new(request, false, to, nbytes, message);
     int error = MPI_SUCCESS;
     for (int64_t i = 0; r && i < r->count && error == MPI_SUCCESS; i++)
         error = MPI_Isend((const char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK),
@@ -142,7 +143,7 @@ static int receive(void *self, int from, int tag, void *p, int64_t nbytes, void 
                    char *message)
 {
     const Mpi *m = self;
-    Request *r = message_new(request, true, from, nbytes, message);
+    MpiMessage *r = message_new(request, true, from, nbytes, message);
     int error = MPI_SUCCESS;
     for (int64_t i = 0; r && i < r->count && error == MPI_SUCCESS; i++)
         error = MPI_Irecv((char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK), MPI_BYTE,
@@ -150,7 +151,7 @@ static int receive(void *self, int from, int tag, void *p, int64_t nbytes, void 
     return !r ? -1 : error ? request_fail(r, error, message) : 0;
 }
 
-static int check_length(const Request *r, char *message)
+static int check_length(const MpiMessage *r, char *message)
 {
     if (!r->receives || r->came == r->nbytes)
         return 0;
@@ -183,7 +184,7 @@ static int group(void *self, int n, const int *rank, void **out, char *message)
     MPI_Comm_rank(m->world, &mine);
     while (at < n && rank[at] != mine)
         at++;
-    Group *g = calloc(1, sizeof *g);
+    MpiGroup *g = calloc(1, sizeof *g);
     if (!g)
         return no_memory(message);
     g->size = n;
@@ -198,14 +199,14 @@ static int group(void *self, int n, const int *rank, void **out, char *message)
     return 0;
 }
 
-static bool is_left(const Group *g)
+static bool is_left(const MpiGroup *g)
 {
-    const Reduction *x = &g->reduction;
+    const MpiReduction *x = &g->reduction;
     return x->scatter ? x->member < g->size : x->at < x->count;
 }
 
-/* What is scattered and short, at once. */
-static int scatter_all(const Group *g, Reduction *x, MPI_Request *request)
+/* Reduces at once what is scattered and short. */
+static int scatter_all(const MpiGroup *g, MpiReduction *x, MPI_Request *request)
 {
     x->member = g->size;
     return MPI_Ireduce_scatter_block(x->from, x->to, (int)x->count, type_of[x->type], op_of[x->op],
@@ -213,7 +214,7 @@ static int scatter_all(const Group *g, Reduction *x, MPI_Request *request)
 }
 
 /* Else a piece of a member's part is reduced to that member. */
-static int scatter_piece(const Group *g, Reduction *x, MPI_Request *request)
+static int scatter_piece(const MpiGroup *g, MpiReduction *x, MPI_Request *request)
 {
     int n = (int)MIN(x->count - x->at, PIECE), size = size_of[x->type], member = x->member;
     const char *from = x->from + (member * x->count + x->at) * size;
@@ -226,7 +227,7 @@ static int scatter_piece(const Group *g, Reduction *x, MPI_Request *request)
     return MPI_Ireduce(from, to, n, type_of[x->type], op_of[x->op], member, g->comm, request);
 }
 
-static int all_piece(const Group *g, Reduction *x, MPI_Request *request)
+static int all_piece(const MpiGroup *g, MpiReduction *x, MPI_Request *request)
 {
     int64_t at = x->at * size_of[x->type];
     int n = (int)MIN(x->count - x->at, PIECE);
@@ -235,10 +236,10 @@ static int all_piece(const Group *g, Reduction *x, MPI_Request *request)
                           request);
 }
 
-static int reduce_more(Request *r, char *message)
+static int reduce_more(MpiMessage *r, char *message)
 {
-    Reduction *x = &r->group->reduction;
-    const Group *g = r->group;
+    MpiReduction *x = &r->group->reduction;
+    const MpiGroup *g = r->group;
     r->at = 0;
     int error = !x->scatter                   ? all_piece(g, x, r->part)
                 : x->count * g->size <= PIECE ? scatter_all(g, x, r->part)
@@ -250,10 +251,10 @@ static int reduce(void *self, void *in, bool scatter, CommType type, CommOp op, 
                   void *to, int64_t count, void **request, char *message)
 {
     (void)self;
-    Request *r = *request;
-    Group *g = in;
-    *r = (Request){.part = &r->one, .group = g, .count = 1};
-    g->reduction = (Reduction){scatter, type, op, from, to, count, 0, 0};
+    MpiMessage *r = *request;
+    MpiGroup *g = in;
+    *r = (MpiMessage){.part = &r->one, .group = g, .count = 1};
+    g->reduction = (MpiReduction){scatter, type, op, from, to, count, 0, 0};
     return reduce_more(r, message);
 }
 
@@ -263,7 +264,7 @@ static int reduce(void *self, void *in, bool scatter, CommType type, CommOp op, 
 static int request_done(void *self, void *request, bool *done, char *message)
 {
     (void)self;
-    Request *r = request;
+    MpiMessage *r = request;
     *done = false;
     while (r->at < r->count) {
         MPI_Status status;
@@ -449,7 +450,7 @@ static const char *aborted(void *self)
 static void close_mpi(void *self, bool failed)
 {
     Mpi *m = self;
-    for (Group *g = m->group, *next; g; g = next) {
+    for (MpiGroup *g = m->group, *next; g; g = next) {
         next = g->next;
         if (!failed)
             MPI_Comm_free(&g->comm);

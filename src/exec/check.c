@@ -4,8 +4,9 @@
  *
  * Poison is a write of which the plan knows nothing. It takes only bytes that its step touches, for
  * what another queue writes there next waits for that step; a storage of which parts are last
- * touched by several steps dies in parts. What lives outside of a loop dies behind that step in the
- * last iteration, not at the loop's end, behind which another queue may have been let in. */
+ * touched by several steps dies in parts. A storage that lives outside of a loop dies behind that
+ * step in the last iteration, not at the loop's end, behind which another queue may have been let
+ * in. */
 #include "exec.h"
 
 #include <math.h>
@@ -26,16 +27,16 @@ typedef struct Gap {
 } Gap;
 
 /* A walk from the last step to the first. */
-typedef struct Walk {
+typedef struct LifetimeWalk {
     Program *x;
     Arena *a;
     Gap *gap;
     int ngap, capgap;
     int *first; /* by storage: its first gap */
     int loop[TN_MAX_DEPTH], depth;
-} Walk;
+} LifetimeWalk;
 
-static void add_gap(Walk *w, int storage, uint64_t low, uint64_t high)
+static void add_gap(LifetimeWalk *w, int storage, uint64_t low, uint64_t high)
 {
     if (low >= high)
         return;
@@ -46,7 +47,7 @@ static void add_gap(Walk *w, int storage, uint64_t low, uint64_t high)
 
 static void touch(void *arg, int step, int storage, ByteRange b, bool write)
 {
-    Walk *w = arg;
+    LifetimeWalk *w = arg;
     Program *x = w->x;
     (void)write;
     int loop = x->plan->storage[storage].loop;
@@ -67,7 +68,7 @@ static void touch(void *arg, int step, int storage, ByteRange b, bool write)
 }
 
 /* Before the walk; what is alive at the end of the run, or stays, does not die. */
-static void open_gaps(Walk *w)
+static void open_gaps(LifetimeWalk *w)
 {
     const Plan *p = w->x->plan;
     w->first = NEWN(w->a, int, p->nstorage);
@@ -84,7 +85,7 @@ static void open_gaps(Walk *w)
 static void fill_dying(Program *x, Arena *a)
 {
     const Plan *p = x->plan;
-    Walk w = {.x = x, .a = a};
+    LifetimeWalk w = {.x = x, .a = a};
     open_gaps(&w);
     x->dying_at = NEWN(a, int, p->nstep + 1);
     for (int i = p->nstep - 1; i >= 0; i--) {
@@ -111,8 +112,8 @@ static int mark_guards(const Work *w, char *message)
     for (int s = 0; s < MAX_SPACE; s++) {
         if (!x->memory[s])
             continue;
-        x->driver->fill(w->stream, x->base[s] - GUARD, GUARD_BYTE, GUARD);
-        x->driver->fill(w->stream, x->base[s] + x->memory[s]->nbytes, GUARD_BYTE, GUARD);
+        x->driver->work->fill(w->stream, x->base[s] - GUARD, GUARD_BYTE, GUARD);
+        x->driver->work->fill(w->stream, x->base[s] + x->memory[s]->nbytes, GUARD_BYTE, GUARD);
     }
     return 0;
 }
@@ -130,8 +131,9 @@ static bool guards_whole(const Work *w)
     const Driver *d = x->driver;
     for (int s = 0; s < MAX_SPACE; s++) {
         const char *at = x->base[s];
-        if (x->memory[s] && (d->high(w->stream, at - GUARD, GUARD_BYTE, GUARD) ||
-                             d->high(w->stream, at + x->memory[s]->nbytes, GUARD_BYTE, GUARD)))
+        if (x->memory[s] &&
+            (d->work->high(w->stream, at - GUARD, GUARD_BYTE, GUARD) ||
+             d->work->high(w->stream, at + x->memory[s]->nbytes, GUARD_BYTE, GUARD)))
             return false;
     }
     return true;
@@ -166,8 +168,8 @@ static bool is_sound(const Work *w, const Node *n, const Tensor *t)
     if (!dtype_float(t->dtype) || !tensor_nelem(t) || n->op->class == CLASS_COLLECTIVE)
         return true;
     return node_transfers(n) && waits_for_copies(n)
-               ? !d->any(w->stream, t, POISONED)
-               : !d->any(w->stream, t, NOT_FINITE) || is_meant(n);
+               ? !d->work->any(w->stream, t, POISONED)
+               : !d->work->any(w->stream, t, NOT_FINITE) || is_meant(n);
 }
 
 static void look_for_nan(const Work *w)
@@ -188,8 +190,8 @@ static void poison(const Program *x, const Work *w)
         uint64_t space = d->bytes.low >> SPACE_SHIFT,
                  offset = d->bytes.low - (space << SPACE_SHIFT);
         if (w->last <= d->depth)
-            x->driver->fill(w->stream, x->base[space] + offset, POISON,
-                            (int64_t)(d->bytes.high - d->bytes.low));
+            x->driver->work->fill(w->stream, x->base[space] + offset, POISON,
+                                  (int64_t)(d->bytes.high - d->bytes.low));
     }
 }
 

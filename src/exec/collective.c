@@ -19,35 +19,35 @@
 typedef enum { AT_IN, AT_OUT, AT_WORK, NMEMORY } Where;
 
 /* Bytes from `at` on. */
-typedef struct Spot {
+typedef struct CallBytes {
     Where where;
     int64_t at, nbytes;
-} Spot;
+} CallBytes;
 
-/* What goes to a member of the group and comes from it. */
-typedef struct Path {
-    Spot from, to;
-} Path;
+/* Bytes for a member of the group and from it. */
+typedef struct MemberBytes {
+    CallBytes from, to;
+} MemberBytes;
 
 enum { ROUNDS = 3 };
 
-/* What comm's thread reduces: a part of each member, this rank's own among them. */
-typedef struct Reduction {
+/* A reduction by comm's thread: a part of each member, this rank's own among them. */
+typedef struct LocalSum {
     const Node *node;
     int count;
     const void **x;
     int64_t nelem;
     void *y;
-} Reduction;
+} LocalSum;
 
 struct Collective {
     int start; /* of a wait: the step for whose end it waits, or -1: no collective's */
     bool runs; /* it has started and not been waited for */
     CommJob job;
     CommRound round[ROUNDS];
-    Path *path[ROUNDS]; /* by member, of the rounds that exchange */
-    Reduction sum;
-    Spot *part, result; /* of the reduction: by member where its part is, and where the result */
+    MemberBytes *path[ROUNDS]; /* by member, of the rounds that exchange */
+    LocalSum sum;
+    CallBytes *part, result; /* of the reduction: by member where its part is; the result */
 };
 
 /* While a program's jobs are made. */
@@ -62,12 +62,12 @@ typedef struct Join {
 } Join;
 
 /* One collective while its job is made. */
-typedef struct Make {
+typedef struct CollectiveMake {
     Join *j;
     Collective *k;
     const Call *c;
     int n, me; /* members, and which of them this rank is */
-} Make;
+} CollectiveMake;
 
 /* ---- groups ---- */
 
@@ -105,7 +105,7 @@ static CommGroup *find_group(Join *j, const Node *n)
 
 /* ---- rounds ---- */
 
-static CommRound *add_round(Make *m, RoundKind kind)
+static CommRound *add_round(CollectiveMake *m, RoundKind kind)
 {
     CommRound *r = &m->k->round[m->k->job.nround++];
     r->kind = kind;
@@ -113,11 +113,11 @@ static CommRound *add_round(Make *m, RoundKind kind)
 }
 
 /* Returns the paths, by member, to be filled. */
-static Path *add_exchange(Make *m)
+static MemberBytes *add_exchange(CollectiveMake *m)
 {
     int at = m->k->job.nround;
     add_round(m, ROUND_EXCHANGE)->part = NEWN(m->j->a, CommPart, m->n);
-    return m->k->path[at] = NEWN(m->j->a, Path, m->n);
+    return m->k->path[at] = NEWN(m->j->a, MemberBytes, m->n);
 }
 
 static int64_t nbytes_of(const Tensor *t)
@@ -126,12 +126,12 @@ static int64_t nbytes_of(const Tensor *t)
 }
 
 /* All of the operand to all members. */
-static void make_gather(Make *m)
+static void make_gather(CollectiveMake *m)
 {
-    Path *path = add_exchange(m);
+    MemberBytes *path = add_exchange(m);
     int64_t n = nbytes_of(&m->c->in[0]);
     for (int i = 0; i < m->n; i++)
-        path[i] = (Path){{AT_IN, 0, n}, {AT_OUT, i * n, n}};
+        path[i] = (MemberBytes){{AT_IN, 0, n}, {AT_OUT, i * n, n}};
 }
 
 static int64_t row_nbytes(const Tensor *t)
@@ -143,13 +143,13 @@ static int64_t row_nbytes(const Tensor *t)
 }
 
 /* Bytes of rows to or from member i, of `all` rows. */
-static int64_t size_of(const Make *m, const char *sizes, int64_t all, int i)
+static int64_t size_of(const CollectiveMake *m, const char *sizes, int64_t all, int i)
 {
     const Attr *a = &m->c->node->attr[attr_index(m->c->node->op, sizes)];
     return row_nbytes(&m->c->in[0]) * (a->i ? a->ints[i] : all / m->n);
 }
 
-static void check_sizes(const Make *m, const char *sizes, int64_t all)
+static void check_sizes(const CollectiveMake *m, const char *sizes, int64_t all)
 {
     const Node *n = m->c->node;
     int64_t count = n->attr[attr_index(n->op, sizes)].i;
@@ -158,16 +158,16 @@ static void check_sizes(const Make *m, const char *sizes, int64_t all)
                   m->n, m->n);
 }
 
-static void make_all_to_all(Make *m)
+static void make_all_to_all(CollectiveMake *m)
 {
     static const char in[] = "input_split_sizes", out[] = "output_split_sizes";
     int64_t sent = 0, received = 0, nin = m->c->in[0].dim[0], nout = m->c->out[0].dim[0];
-    Path *path = add_exchange(m);
+    MemberBytes *path = add_exchange(m);
     check_sizes(m, in, nin);
     check_sizes(m, out, nout);
     for (int i = 0; i < m->n; i++) {
-        path[i].from = (Spot){AT_IN, sent, size_of(m, in, nin, i)};
-        path[i].to = (Spot){AT_OUT, received, size_of(m, out, nout, i)};
+        path[i].from = (CallBytes){AT_IN, sent, size_of(m, in, nin, i)};
+        path[i].to = (CallBytes){AT_OUT, received, size_of(m, out, nout, i)};
         sent += path[i].from.nbytes;
         received += path[i].to.nbytes;
     }
@@ -179,63 +179,63 @@ static void make_all_to_all(Make *m)
 }
 
 /* All of the source's operand to all members, the source too. */
-static void make_broadcast(Make *m)
+static void make_broadcast(CollectiveMake *m)
 {
     const Node *n = m->c->node;
     int64_t src = n->attr[attr_index(n->op, "src")].i, nbytes = nbytes_of(&m->c->in[0]);
-    Path *path = add_exchange(m);
+    MemberBytes *path = add_exchange(m);
     if (src < 0 || src >= m->n)
         fail_node(m->j->x->plan->g, n, "src: expected one of the %d ranks of the group, found %lld",
                   m->n, (long long)src);
-    path[src].to = (Spot){AT_OUT, 0, nbytes};
+    path[src].to = (CallBytes){AT_OUT, 0, nbytes};
     for (int i = 0; i < m->n && m->me == src; i++)
-        path[i].from = (Spot){AT_IN, 0, nbytes};
+        path[i].from = (CallBytes){AT_IN, 0, nbytes};
 }
 
 static void reduce(void *arg)
 {
-    const Reduction *r = arg;
+    const LocalSum *r = arg;
     collective_reduce(r->node, r->count, r->x, r->nelem, r->y);
 }
 
-/* Where member i's part of a tensor is that all have; the last parts may be shorter. */
-static Spot part_of(const Make *m, Where where, int i)
+/* The bytes of member i's part of a tensor that all have; the last parts may be shorter. */
+static CallBytes part_of(const CollectiveMake *m, Where where, int i)
 {
     const Tensor *t = &m->c->in[0];
     int64_t n = nbytes_of(t), size = dtype_size(t->dtype);
     int64_t part = (tensor_nelem(t) + m->n - 1) / m->n * size, at = MIN(i * part, n);
-    return (Spot){where, at, MIN(part, n - at)};
+    return (CallBytes){where, at, MIN(part, n - at)};
 }
 
-static void make_reduction(Make *m, bool scatter)
+static void make_reduction(CollectiveMake *m, bool scatter)
 {
     Collective *k = m->k;
-    Path *path = add_exchange(m);
-    Spot own = part_of(m, AT_IN, m->me);
+    MemberBytes *path = add_exchange(m);
+    CallBytes own = part_of(m, AT_IN, m->me);
     int64_t slot = part_of(m, AT_IN, 0).nbytes; /* the longest */
-    k->part = NEWN(m->j->a, Spot, m->n);
+    k->part = NEWN(m->j->a, CallBytes, m->n);
     for (int i = 0; i < m->n; i++) {
         bool other = i != m->me;
-        Spot to = {AT_WORK, (i - (i > m->me)) * slot, own.nbytes};
+        CallBytes to = {AT_WORK, (i - (i > m->me)) * slot, own.nbytes};
         k->part[i] = other ? to : own;
         if (other)
-            path[i] = (Path){part_of(m, AT_IN, i), to};
+            path[i] = (MemberBytes){part_of(m, AT_IN, i), to};
     }
-    k->result = scatter ? (Spot){AT_OUT, 0, own.nbytes} : part_of(m, AT_OUT, m->me);
-    k->sum = (Reduction){m->c->node, m->n, NEWN(m->j->a, const void *, m->n),
-                         own.nbytes / dtype_size(m->c->in[0].dtype), NULL};
+    k->result = scatter ? (CallBytes){AT_OUT, 0, own.nbytes} : part_of(m, AT_OUT, m->me);
+    k->sum = (LocalSum){m->c->node, m->n, NEWN(m->j->a, const void *, m->n),
+                        own.nbytes / dtype_size(m->c->in[0].dtype), NULL};
     CommRound *r = add_round(m, ROUND_CALL);
     r->call = reduce;
     r->arg = &k->sum;
 }
 
 /* Each member's reduced part to all. */
-static void make_sharing(Make *m)
+static void make_sharing(CollectiveMake *m)
 {
-    Path *path = add_exchange(m);
+    MemberBytes *path = add_exchange(m);
     for (int i = 0; i < m->n; i++)
         if (i != m->me)
-            path[i] = (Path){part_of(m, AT_OUT, m->me), part_of(m, AT_OUT, i)};
+            path[i] = (MemberBytes){part_of(m, AT_OUT, m->me), part_of(m, AT_OUT, i)};
 }
 
 /* ---- reductions of the library ---- */
@@ -261,7 +261,7 @@ static bool comm_op(const Node *n, CommOp *op)
 }
 
 /* Whether the library can do it. */
-static bool make_fast(Make *m, bool scatter)
+static bool make_fast(CollectiveMake *m, bool scatter)
 {
     CommRound r = {.kind = ROUND_REDUCE, .scatter = scatter};
     r.count = tensor_nelem(&m->c->out[0]);
@@ -274,7 +274,7 @@ static bool make_fast(Make *m, bool scatter)
 
 /* ---- making ---- */
 
-static void make_rounds(Make *m)
+static void make_rounds(CollectiveMake *m)
 {
     CollectiveKind kind = node_collective(m->c->node);
     bool scatter = kind == REDUCE_SCATTER;
@@ -315,7 +315,7 @@ static void make_job(Join *j, int i)
     const Call *c = &j->x->call[i];
     Collective *k = &j->x->collective[i];
     CommGroup *g = find_group(j, c->node);
-    Make m = {j, k, c, comm_group_size(g), comm_member(g)};
+    CollectiveMake m = {j, k, c, comm_group_size(g), comm_member(g)};
     CHECK(tensor_contiguous(&c->in[0]) && tensor_contiguous(&c->out[0]));
     check_reach(j->x, &j->x->plan->step[i]);
     k->job.group = g;
@@ -399,7 +399,7 @@ static void fill_addresses(Collective *k, const Call *c)
     int n = comm_group_size(k->job.group);
     for (int r = 0; r < k->job.nround; r++)
         for (int i = 0; k->path[r] && i < n; i++) {
-            const Path *path = &k->path[r][i];
+            const MemberBytes *path = &k->path[r][i];
             k->round[r].part[i].send = base[path->from.where] + path->from.at;
             k->round[r].part[i].receive = base[path->to.where] + path->to.at;
         }

@@ -50,19 +50,40 @@ void memory_unmap(Memory *m)
     m->mapped = m->hidden = NULL;
 }
 
-void memory_copy(void *stream, void *to, const void *from, int64_t nbytes)
+typedef struct MappedMemory {
+    const Driver *driver;
+    Memory *m;
+} MappedMemory;
+
+static void unmap(void *arg)
+{
+    const MappedMemory *x = arg;
+    x->driver->unmap(x->m);
+}
+
+int memory_own(Arena *a, const Driver *d, Memory *m)
+{
+    MappedMemory *x = NEW(a, MappedMemory);
+    *x = (MappedMemory){d, m};
+    int why = d->map(m);
+    if (!why)
+        arena_defer(a, unmap, x);
+    return why;
+}
+
+static void copy(void *stream, void *to, const void *from, int64_t nbytes)
 {
     (void)stream;
     memcpy(to, from, (size_t)nbytes);
 }
 
-void memory_fill(void *stream, void *to, uint8_t byte, int64_t nbytes)
+static void fill(void *stream, void *to, uint8_t byte, int64_t nbytes)
 {
     (void)stream;
     memset(to, byte, (size_t)nbytes);
 }
 
-void memory_store(void *stream, int64_t *to, int64_t x)
+static void store(void *stream, int64_t *to, int64_t x)
 {
     (void)stream;
     *to = x;
@@ -73,7 +94,7 @@ static bool all_bytes(const char *p, int64_t n, uint8_t byte)
     return n <= 0 || ((uint8_t)p[0] == byte && !memcmp(p, p + 1, (size_t)n - 1));
 }
 
-int64_t memory_high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
+static int64_t high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
 {
     (void)stream;
     if (all_bytes(p, nbytes, byte))
@@ -91,7 +112,7 @@ static bool poisoned(const char *p, int size)
     return !memcmp(p, poison, (size_t)size);
 }
 
-bool memory_any(void *stream, const Tensor *t, Unsound what)
+static bool any(void *stream, const Tensor *t, Unsound what)
 {
     int64_t ix[TN_RANK] = {0};
     int size = dtype_size(t->dtype);
@@ -104,6 +125,8 @@ bool memory_any(void *stream, const Tensor *t, Unsound what)
     return false;
 }
 
+const StreamWork host_work = {.copy = copy, .fill = fill, .store = store, .high = high, .any = any};
+
 int64_t memory_available(void)
 {
     char line[100];
@@ -115,4 +138,13 @@ int64_t memory_available(void)
     if (f)
         fclose(f);
     return kib < 0 ? -1 : kib * 1024;
+}
+
+int queues_end(Queues *q, char *message)
+{
+    if (!q->failed)
+        return 0;
+    memcpy(message, q->message, RUN_MESSAGE);
+    q->failed = false;
+    return -1;
 }

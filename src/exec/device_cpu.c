@@ -2,8 +2,6 @@
  * what it is given is done when launch() returns, so there is nothing to wait for. */
 #include "exec.h"
 
-#include <string.h>
-
 static int map(Memory *m)
 {
     return memory_map(m, 0);
@@ -27,15 +25,6 @@ static void record(Queues *q, Queue in, Event *e)
     (void)q, (void)in, (void)e;
 }
 
-static int finish(Queues *q, char *message)
-{
-    if (!q->failed)
-        return 0;
-    memcpy(message, q->message, RUN_MESSAGE);
-    q->failed = false;
-    return -1;
-}
-
 const Driver driver_cpu = {
     .available = memory_available,
     .map = map,
@@ -44,10 +33,6 @@ const Driver driver_cpu = {
     .launch = launch,
     .record = record,
     .wait = record,
-    .finish = finish,
-    .copy = memory_copy,
-    .fill = memory_fill,
-    .store = memory_store,
-    .high = memory_high,
-    .any = memory_any,
+    .finish = queues_end,
+    .work = &host_work,
 };

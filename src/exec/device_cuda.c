@@ -27,7 +27,7 @@ struct Recording {
     bool capturing, warm;
 };
 
-/* What a queue's work failed with first. */
+/* Keeps the first error of a queue's work. */
 static bool good(Cuda *c, cudaError_t e)
 {
     if (e != cudaSuccess && !c->queues.failed) {
@@ -194,12 +194,8 @@ static int finish(Queues *q, char *message)
         good(c, cudaStreamSynchronize(c->stream[i]));
     good(c, cudaGetLastError());
     c->nrun++;
-    if (!q->failed)
-        return 0;
-    memcpy(message, q->message, RUN_MESSAGE);
-    q->failed = false;
-    cudaGetLastError();
-    return -1;
+    cudaGetLastError(); /* or a later run would meet it */
+    return queues_end(q, message);
 }
 
 /* ---- recordings ---- */
@@ -249,6 +245,8 @@ static void end(Queues *q, Recording *r)
         cudaGraphDestroy(graph);
 }
 
+static const Recorder recorder = {.make = recording, .begin = begin, .end = end};
+
 /* ---- work ---- */
 
 static void copy(void *stream, void *to, const void *from, int64_t nbytes)
@@ -268,11 +266,11 @@ static void wait_for(void *stream)
 
 /* What a look at memory finds: a number of the GPU's, and where it is copied to, which the host
  * reaches, a thread's own. */
-typedef struct Look {
+typedef struct Finding {
     unsigned long long *there, *here;
-} Look;
+} Finding;
 
-static bool look(Look *l, void *stream)
+static bool look(Finding *l, void *stream)
 {
     static _Thread_local unsigned long long *here;
     if (!here && cudaHostAlloc((void **)&here, sizeof *here, cudaHostAllocDefault))
@@ -282,7 +280,7 @@ static bool look(Look *l, void *stream)
            !cudaMemsetAsync(l->there, 0, sizeof *l->there, stream);
 }
 
-static unsigned long long found(const Look *l, void *stream)
+static unsigned long long found(const Finding *l, void *stream)
 {
     cudaMemcpyAsync(l->here, l->there, sizeof *l->here, cudaMemcpyDeviceToHost, stream);
     cudaFreeAsync(l->there, stream);
@@ -291,7 +289,7 @@ static unsigned long long found(const Look *l, void *stream)
 
 static int64_t high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
 {
-    Look l;
+    Finding l;
     if (!look(&l, stream))
         return 0;
     cuda_high(stream, p, byte, nbytes, PLAN_ALIGN, l.there);
@@ -300,12 +298,19 @@ static int64_t high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
 
 static bool any(void *stream, const Tensor *t, Unsound what)
 {
-    Look l;
+    Finding l;
     if (!look(&l, stream))
         return false;
     cuda_any(stream, t, what == POISONED ? POISON : 0, l.there);
     return found(&l, stream);
 }
+
+static const StreamWork work = {.copy = copy,
+                                .fill = fill,
+                                .store = cuda_store,
+                                .wait_for = wait_for,
+                                .high = high,
+                                .any = any};
 
 const Driver driver_cuda = {
     .ready = ready,
@@ -320,13 +325,6 @@ const Driver driver_cuda = {
     .record = record,
     .wait = wait,
     .finish = finish,
-    .recording = recording,
-    .begin = begin,
-    .end = end,
-    .copy = copy,
-    .fill = fill,
-    .store = cuda_store,
-    .wait_for = wait_for,
-    .high = high,
-    .any = any,
+    .recorder = &recorder,
+    .work = &work,
 };

@@ -22,12 +22,12 @@ enum { RING = 256 };
 
 typedef enum { ITEM_WORK, ITEM_RECORD, ITEM_WAIT } ItemKind;
 
-typedef struct Item {
+typedef struct QueueItem {
     ItemKind kind;
     Work work;
     Event *event;
     uint64_t number; /* of the event */
-} Item;
+} QueueItem;
 
 typedef struct Emulated Emulated;
 
@@ -36,7 +36,7 @@ typedef struct Worker {
     Queue queue;
     pthread_t thread;
     pthread_cond_t wake; /* something was put, or an event reached */
-    Item ring[RING];
+    QueueItem ring[RING];
     int64_t nput, ndone;
     char message[RUN_MESSAGE]; /* the thread's own */
 } Worker;
@@ -93,7 +93,7 @@ static void pause_before(const Worker *w)
 }
 
 /* Unlocked while it runs. */
-static void work(Worker *w, const Item *item)
+static void work(Worker *w, const QueueItem *item)
 {
     Emulated *e = w->e;
     pthread_mutex_unlock(&e->lock);
@@ -107,7 +107,7 @@ static void work(Worker *w, const Item *item)
     wake_all(e);
 }
 
-static void serve_item(Worker *w, const Item *item)
+static void serve_item(Worker *w, const QueueItem *item)
 {
     Emulated *e = w->e;
     switch (item->kind) {
@@ -185,9 +185,7 @@ static Queues *open_queues(Arena *a, int number)
     }
     arena_defer(a, close_queues, e);
     for (int i = 0; i < MAX_QUEUE; i++) {
-        int why = thread_new(&e->worker[i].thread, serve, &e->worker[i]);
-        if (why)
-            fail(arena_ctx(a), TN_FAIL, "emulated: cannot start a thread: %s", strerror(why));
+        thread_begin(arena_ctx(a), "emulated", &e->worker[i].thread, serve, &e->worker[i]);
         pthread_mutex_lock(&e->lock);
         e->nworker++;
         pthread_mutex_unlock(&e->lock);
@@ -203,7 +201,7 @@ static bool is_lost(const Emulated *e)
 }
 
 /* Returns whether nothing has failed. */
-static bool put(Emulated *e, Queue to, const Item *item)
+static bool put(Emulated *e, Queue to, const QueueItem *item)
 {
     Worker *w = &e->worker[to];
     if (is_lost(e))
@@ -220,17 +218,17 @@ static bool put(Emulated *e, Queue to, const Item *item)
 
 static bool launch(Queues *q, Queue to, const Work *w)
 {
-    return put((Emulated *)q, to, &(Item){.kind = ITEM_WORK, .work = *w});
+    return put((Emulated *)q, to, &(QueueItem){.kind = ITEM_WORK, .work = *w});
 }
 
 static void record(Queues *q, Queue in, Event *e)
 {
-    put((Emulated *)q, in, &(Item){.kind = ITEM_RECORD, .event = e, .number = ++e->recorded});
+    put((Emulated *)q, in, &(QueueItem){.kind = ITEM_RECORD, .event = e, .number = ++e->recorded});
 }
 
 static void wait_for(Queues *q, Queue in, Event *e)
 {
-    put((Emulated *)q, in, &(Item){.kind = ITEM_WAIT, .event = e, .number = e->recorded});
+    put((Emulated *)q, in, &(QueueItem){.kind = ITEM_WAIT, .event = e, .number = e->recorded});
 }
 
 static int finish(Queues *q, char *message)
@@ -244,12 +242,9 @@ static int finish(Queues *q, char *message)
     for (int i = 0; i < MAX_QUEUE; i++)
         while (e->worker[i].ndone < e->worker[i].nput)
             pthread_cond_wait(&e->progress, &e->lock);
-    bool failed = q->failed;
-    if (failed)
-        memcpy(message, q->message, RUN_MESSAGE);
-    q->failed = false;
+    int bad = queues_end(q, message);
     pthread_mutex_unlock(&e->lock);
-    return failed ? -1 : 0;
+    return bad;
 }
 
 const Driver driver_emulated = {
@@ -261,9 +256,5 @@ const Driver driver_emulated = {
     .record = record,
     .wait = wait_for,
     .finish = finish,
-    .copy = memory_copy,
-    .fill = memory_fill,
-    .store = memory_store,
-    .high = memory_high,
-    .any = memory_any,
+    .work = &host_work,
 };

@@ -9,17 +9,6 @@
 
 /* ---- making ---- */
 
-typedef struct Mapped {
-    const Driver *driver;
-    Memory *m;
-} Mapped;
-
-static void unmap(void *arg)
-{
-    const Mapped *x = arg;
-    x->driver->unmap(x->m);
-}
-
 static const PlanPort *find(const PlanPort *p, int count, Role role, const char *name)
 {
     for (int i = 0; i < count; i++)
@@ -117,7 +106,7 @@ static Program *new_program(Arena *a, const Plan *p)
     char *memory = x->driver->host_memory ? x->driver->host_memory(a, nscalar)
                                           : arena_alloc(a, (size_t)nscalar);
     x->scalar = memory + PLAN_ALIGN - (uintptr_t)memory % PLAN_ALIGN;
-    x->recording = x->driver->recording ? x->driver->recording(a) : NULL;
+    x->recording = x->driver->recorder ? x->driver->recorder->make(a) : NULL;
     return x;
 }
 
@@ -130,13 +119,10 @@ static void use_memory(Program *x, Space space, Memory *m)
 static void map_space(Program *x, Arena *a, Space space, int64_t nbytes)
 {
     Memory *m = NEW(a, Memory);
-    Mapped *mapped = NEW(a, Mapped);
     *m = (Memory){.space = space, .number = x->plan->number, .nbytes = nbytes};
-    *mapped = (Mapped){x->driver, m};
-    int why = x->driver->map(m);
+    int why = memory_own(a, x->driver, m);
     if (why)
         fail_mapping(a, x->plan, space, nbytes + 2 * GUARD, why);
-    arena_defer(a, unmap, mapped);
     use_memory(x, space, m);
 }
 
@@ -218,17 +204,17 @@ void *program_data(const Program *x, const PlanPort *port)
     return x->memory[s->space]->on_host ? x->memory[s->space]->at + s->offset : NULL;
 }
 
-typedef struct Copy {
+typedef struct MemoryCopy {
     void *to;
     const void *from;
     int64_t nbytes;
-} Copy;
+} MemoryCopy;
 
 static int copy(const Work *w, char *message)
 {
     (void)message;
-    const Copy *c = w->arg;
-    w->x->driver->copy(w->stream, c->to, c->from, c->nbytes);
+    const MemoryCopy *c = w->arg;
+    w->x->driver->work->copy(w->stream, c->to, c->from, c->nbytes);
     return 0;
 }
 
@@ -239,7 +225,7 @@ static int run_alone(Program *x, int (*run)(const Work *w, char *message), void 
     return x->driver->finish(x->queues, x->message);
 }
 
-static int move(Program *x, const PlanPort *port, Copy c)
+static int move(Program *x, const PlanPort *port, MemoryCopy c)
 {
     if (!port_set_once(port))
         return run_alone(x, copy, &c);
@@ -247,7 +233,7 @@ static int move(Program *x, const PlanPort *port, Copy c)
     return 0;
 }
 
-/* Where work finds it. */
+/* The address at which work finds it. */
 static char *place_of(const Program *x, const PlanPort *port)
 {
     const Storage *s = &x->plan->storage[port->storage];
@@ -256,12 +242,12 @@ static char *place_of(const Program *x, const PlanPort *port)
 
 int program_read(Program *x, const PlanPort *port, int64_t at, int64_t nbytes, void *to)
 {
-    return move(x, port, (Copy){to, place_of(x, port) + at, nbytes});
+    return move(x, port, (MemoryCopy){to, place_of(x, port) + at, nbytes});
 }
 
 int program_write(Program *x, const PlanPort *port, int64_t at, int64_t nbytes, const void *from)
 {
-    return move(x, port, (Copy){place_of(x, port) + at, from, nbytes});
+    return move(x, port, (MemoryCopy){place_of(x, port) + at, from, nbytes});
 }
 
 const PlanPort *program_find_input(const Program *x, Role role, const char *name)
@@ -276,11 +262,11 @@ const PlanPort *program_find_output(const Program *x, Role role, const char *nam
 
 /* ---- measuring ---- */
 
-typedef struct Fill {
+typedef struct SpaceFill {
     Space space;
     uint8_t byte;
     int64_t high;
-} Fill;
+} SpaceFill;
 
 /* Bytes of a space before those that runs use anew. */
 static int64_t kept(const Program *x, Space space)
@@ -291,12 +277,13 @@ static int64_t kept(const Program *x, Space space)
 static int fill_spaces(const Work *w, char *message)
 {
     (void)message;
-    const Fill *f = w->arg;
+    const SpaceFill *f = w->arg;
     const Program *x = w->x;
     for (int s = 0; s < MAX_SPACE; s++) {
         int64_t from = kept(x, (Space)s);
         if (x->memory[s])
-            x->driver->fill(w->stream, x->base[s] + from, f->byte, x->memory[s]->nbytes - from);
+            x->driver->work->fill(w->stream, x->base[s] + from, f->byte,
+                                  x->memory[s]->nbytes - from);
     }
     return 0;
 }
@@ -304,28 +291,28 @@ static int fill_spaces(const Work *w, char *message)
 static int find_high(const Work *w, char *message)
 {
     (void)message;
-    Fill *f = w->arg;
+    SpaceFill *f = w->arg;
     const Program *x = w->x;
     int64_t from = kept(x, f->space);
     int64_t n = x->memory[f->space]->nbytes - from;
-    f->high = from + x->driver->high(w->stream, x->base[f->space] + from, f->byte, n);
+    f->high = from + x->driver->work->high(w->stream, x->base[f->space] + from, f->byte, n);
     return 0;
 }
 
 void program_fill(Program *x, uint8_t pattern)
 {
-    run_alone(x, fill_spaces, &(Fill){.byte = pattern});
+    run_alone(x, fill_spaces, &(SpaceFill){.byte = pattern});
 }
 
 int64_t program_high(Program *x, Space space, uint8_t pattern)
 {
-    Fill f = {.space = space, .byte = pattern};
+    SpaceFill f = {.space = space, .byte = pattern};
     if (x->memory[space])
         run_alone(x, find_high, &f);
     return f.high;
 }
 
-/* Of this process alone: getrusage's figure starts at the peak of the parent process. */
+/* Reads this process's own: getrusage's figure starts at the peak of the parent process. */
 int64_t rss_peak_bytes(void)
 {
     char line[128];

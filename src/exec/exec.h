@@ -68,6 +68,30 @@ typedef struct Queues {
     Fault *fault; /* what kernels note; NULL: theirs say it themselves */
 } Queues;
 
+/* Operations of work on memory, by its stream and by addresses that it reaches. */
+typedef struct StreamWork {
+    void (*copy)(void *stream, void *to, const void *from, int64_t nbytes);
+    void (*fill)(void *stream, void *to, uint8_t byte, int64_t nbytes);
+    void (*store)(void *stream, int64_t *to, int64_t x);
+    /* These wait for what the stream was given before. */
+    void (*wait_for)(void *stream); /* NULL: nothing is left to wait for */
+    /* The end of the last line of PLAN_ALIGN bytes of which one is another; 0: none. */
+    int64_t (*high)(void *stream, const char *p, uint8_t byte, int64_t nbytes);
+    /* Whether an element of t, which is of floats, is so. */
+    bool (*any)(void *stream, const Tensor *t, Unsound what);
+} StreamWork;
+
+extern const StreamWork host_work; /* in the host's memory, done when it returns */
+
+/* Records a run, to repeat it as a whole. */
+typedef struct Recorder {
+    Recording *(*make)(Arena *a);
+    /* False where r holds a run, which has then been given; else what is given until end() is
+     * recorded and given. */
+    bool (*begin)(Queues *q, Recording *r);
+    void (*end)(Queues *q, Recording *r);
+} Recorder;
+
 /* The running half of a Device: device_NAME.c ends with one. */
 typedef struct Driver {
     /* Fails where the device of that number cannot be used; NULL: it always can. */
@@ -86,21 +110,8 @@ typedef struct Driver {
     void (*record)(Queues *q, Queue in, Event *e); /* after what it was given so far */
     void (*wait)(Queues *q, Queue in, Event *e);   /* for the latest record; none: not at all */
     int (*finish)(Queues *q, char *message);       /* waits for all; the first error, or 0 */
-    /* Runs that are recorded; NULL: each run gives its steps anew. begin() is false where r holds a
-     * run, which has then been given; else what is given until end() is recorded and given. */
-    Recording *(*recording)(Arena *a);
-    bool (*begin)(Queues *q, Recording *r);
-    void (*end)(Queues *q, Recording *r);
-    /* For work only, by its stream and addresses that it reaches. */
-    void (*copy)(void *stream, void *to, const void *from, int64_t nbytes);
-    void (*fill)(void *stream, void *to, uint8_t byte, int64_t nbytes);
-    void (*store)(void *stream, int64_t *to, int64_t x);
-    /* These wait for what the stream was given before. */
-    void (*wait_for)(void *stream); /* NULL: nothing is left to wait for */
-    /* The end of the last line of PLAN_ALIGN bytes of which one is another; 0: none. */
-    int64_t (*high)(void *stream, const char *p, uint8_t byte, int64_t nbytes);
-    /* Whether an element of t, which is of floats, is so. */
-    bool (*any)(void *stream, const Tensor *t, Unsound what);
+    const Recorder *recorder;                      /* NULL: each run gives its steps anew */
+    const StreamWork *work;
 } Driver;
 
 /* driver_cuda is absent from programs that are linked without it: its address is then NULL. */
@@ -113,12 +124,11 @@ const Driver *driver_of(const Device *d);
  * nobody can touch. Returns 0 or an errno. */
 int memory_map(Memory *m, size_t edge);
 void memory_unmap(Memory *m);
-void memory_copy(void *stream, void *to, const void *from, int64_t nbytes);
-void memory_fill(void *stream, void *to, uint8_t byte, int64_t nbytes);
-void memory_store(void *stream, int64_t *to, int64_t x);
-int64_t memory_high(void *stream, const char *p, uint8_t byte, int64_t nbytes);
-bool memory_any(void *stream, const Tensor *t, Unsound what);
+/* Maps by the driver what is unmapped with a. Returns 0 or an errno. */
+int memory_own(Arena *a, const Driver *d, Memory *m);
 int64_t memory_available(void); /* that the system can give without swapping; -1: it does not say */
+/* Ends a run: 0, or -1 with the message of what has failed, which is then forgotten. */
+int queues_end(Queues *q, char *message);
 
 /* ---- exec.c: programs ---- */
 
@@ -246,7 +256,7 @@ void trace_print(Buf *b, const Trace *t, const Plan *p);
 
 /* ---- calls.c: recorded calls by group ---- */
 
-/* What bounds a call: for calls bound by memory, the stream that reads and writes alike. */
+/* The bound of a call: for calls bound by memory, the stream that reads and writes alike. */
 typedef enum {
     LIMIT_READ,   /* reads far more than it writes */
     LIMIT_COPY,   /* writes about what it reads to elsewhere */

@@ -29,7 +29,7 @@ static uint64_t add_bytes(uint64_t h, const char *p, int64_t n)
     return h;
 }
 
-/* Of the elements, row-major. */
+/* Hashes the elements, row-major. */
 static uint64_t hash_tensor(const Tensor *t)
 {
     int64_t n = tensor_nelem(t), size = dtype_size(t->dtype);
@@ -73,7 +73,7 @@ void hash_run(Program *x)
 
 /* ---- making ---- */
 
-/* What it is a view of. */
+/* The value that it is a view of. */
 static const Value *base_of(const Value *v)
 {
     while (v->def && v->def->op->view)
@@ -97,7 +97,7 @@ static const char **line_ends(Arena *a, const Node *n)
     return end;
 }
 
-/* What the planner added is no node's, and what a collective makes is there after its wait. */
+/* Steps that the planner added are no node's; a collective's result is there after its wait. */
 static bool is_hashed(const Step *s)
 {
     return s->kind == STEP_CALL && !s->copy && s->node->op->class != CLASS_COLLECTIVE;

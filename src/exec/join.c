@@ -6,7 +6,7 @@
 
 enum { MOST_JOINED = 256, MOST_TOUCHED = 16 };
 
-/* What a step touches. */
+/* The ranges that a step touches. */
 typedef struct Touched {
     ByteRange bytes[MOST_TOUCHED];
     bool write[MOST_TOUCHED];

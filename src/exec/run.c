@@ -23,8 +23,8 @@ static int start_compute(const Work *w, char *message)
     for (int i = 0; i < p->nin; i++) {
         const Storage *s = &p->storage[p->in[i].storage];
         if (port_set_once(&p->in[i]))
-            x->driver->copy(w->stream, x->base[s->space] + s->offset, program_data(x, &p->in[i]),
-                            type_nbytes(&p->in[i].type));
+            x->driver->work->copy(w->stream, x->base[s->space] + s->offset,
+                                  program_data(x, &p->in[i]), type_nbytes(&p->in[i].type));
     }
     return 0;
 }
@@ -112,18 +112,18 @@ static int run_step(const Work *w, char *message)
         if (call(w, message))
             return -1;
         break;
-    case STEP_ZERO: x->driver->fill(w->stream, address(x, s->arg, w), 0, s->nbytes); break;
+    case STEP_ZERO: x->driver->work->fill(w->stream, address(x, s->arg, w), 0, s->nbytes); break;
     case STEP_OFFSET:
-        x->driver->store(w->stream, (int64_t *)(void *)address(x, s->arg, w),
-                         w->iteration[s->depth] * s->by);
+        x->driver->work->store(w->stream, (int64_t *)(void *)address(x, s->arg, w),
+                               w->iteration[s->depth] * s->by);
         break;
     case STEP_LOOP:
     case STEP_END: break; /* to be recorded */
     }
     if (x->hashes)
         hash_step(w);
-    if (x->traced && x->driver->wait_for)
-        x->driver->wait_for(w->stream);
+    if (x->traced && x->driver->work->wait_for)
+        x->driver->work->wait_for(w->stream);
     if (x->traced)
         trace_step(x->trace, x->plan, w->step, w->iteration[s->depth], w->jumps, start);
     return x->check ? check_step(w, message) : 0;
@@ -214,15 +214,15 @@ static void give_starts(Program *x)
 static void give_run(Program *x)
 {
     bool records = x->recording && !x->traced && !x->check;
-    if (records && !x->driver->begin(x->queues, x->recording))
+    if (records && !x->driver->recorder->begin(x->queues, x->recording))
         return;
     give_starts(x);
     give_steps(x);
     if (records)
-        x->driver->end(x->queues, x->recording);
+        x->driver->recorder->end(x->queues, x->recording);
 }
 
-/* What a kernel noted, as the run's message; whether one did. */
+/* Writes what a kernel noted as the run's message; whether one did. */
 static bool noted(Program *x)
 {
     Fault *f = x->queues->fault;
@@ -238,7 +238,7 @@ static bool noted(Program *x)
     return true;
 }
 
-/* Where kernels run in this thread no handler does. Those of a device have threads that none does.
+/* No handler runs on this thread while kernels do; threads of a device have none.
  */
 static int run_queues(Program *x)
 {

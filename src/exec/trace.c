@@ -20,7 +20,7 @@ typedef struct Slice {
     double start, end;
 } Slice;
 
-/* What a queue did. In the order of starts; a slice precedes those inside it. */
+/* A piece of a queue's time. Slices are in the order of starts; one precedes those inside it. */
 typedef struct Track {
     Slice *slice;
     int64_t count, cap, lost;

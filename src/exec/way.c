@@ -49,15 +49,15 @@ int way_count(const Plan *p, int step)
 
 /* ---- the device ---- */
 
-/* Where calls of a plan are timed. All that is made lives in tmp. */
-typedef struct Bench {
+/* A bench for calls of a plan. All that is made lives in tmp. */
+typedef struct WayBench {
     Arena *tmp;
     const Plan *p;
     const Driver *driver;
     Queues *queues;
     double (*clock)(void);
     char *random; /* BLOCK bytes */
-} Bench;
+} WayBench;
 
 /* Each 16 bits are a number of either sign from 1/2 to 1 of bf16; so is every f32 of them. */
 static void fill_random(char *to)
@@ -70,9 +70,9 @@ static void fill_random(char *to)
     }
 }
 
-static Bench bench_open(Arena *tmp, const Plan *p, double (*clock)(void))
+static WayBench bench_open(Arena *tmp, const Plan *p, double (*clock)(void))
 {
-    Bench b = {.tmp = tmp, .p = p, .driver = driver_of(p->device), .clock = clock};
+    WayBench b = {.tmp = tmp, .p = p, .driver = driver_of(p->device), .clock = clock};
     if (b.driver->ready)
         b.driver->ready(arena_ctx(tmp), p->number);
     b.queues = b.driver->open(tmp, p->number);
@@ -82,7 +82,7 @@ static Bench bench_open(Arena *tmp, const Plan *p, double (*clock)(void))
 }
 
 /* Has it run on the queue of kernels, and waits for it. 0, or -1 with the reason. */
-static int run_alone(const Bench *b, int (*run)(const Work *w, char *message), void *arg,
+static int run_alone(const WayBench *b, int (*run)(const Work *w, char *message), void *arg,
                      char *message)
 {
     b->driver->launch(b->queues, QUEUE_COMPUTE, &(Work){.run = run, .arg = arg});
@@ -119,63 +119,50 @@ static int under_result(const Step *s, int k)
     return -1;
 }
 
-typedef struct Mapped {
-    const Driver *driver;
-    Memory m;
-} Mapped;
-
-static void unmap(void *arg)
+/* The address at which work finds it. */
+static char *map_bytes(const WayBench *b, int64_t nbytes)
 {
-    Mapped *x = arg;
-    x->driver->unmap(&x->m);
-}
-
-/* Where work finds it. */
-static char *map_bytes(const Bench *b, int64_t nbytes)
-{
-    Mapped *x = NEW(b->tmp, Mapped);
+    Memory *m = NEW(b->tmp, Memory);
     nbytes = (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
-    *x = (Mapped){b->driver,
-                  {.space = SPACE_MAIN, .number = b->p->number, .nbytes = MAX(nbytes, PLAN_ALIGN)}};
-    int why = b->driver->map(&x->m);
+    *m = (Memory){.space = SPACE_MAIN, .number = b->p->number, .nbytes = MAX(nbytes, PLAN_ALIGN)};
+    int why = memory_own(b->tmp, b->driver, m);
     if (why)
         fail(arena_ctx(b->tmp), why == ENOMEM ? TN_FIT : TN_FAIL,
-             "cannot map %lld bytes to time a call: %s", (long long)x->m.nbytes, strerror(why));
-    arena_defer(b->tmp, unmap, x);
-    return x->m.work_at;
+             "cannot map %lld bytes to time a call: %s", (long long)m->nbytes, strerror(why));
+    return m->work_at;
 }
 
-typedef struct Fill {
-    const Bench *b;
+typedef struct RandomFill {
+    const WayBench *b;
     DType dtype;
     char *to;
     int64_t nbytes;
-} Fill;
+} RandomFill;
 
 static int fill(const Work *w, char *message)
 {
-    const Fill *f = w->arg;
+    const RandomFill *f = w->arg;
     const Driver *d = f->b->driver;
     (void)message;
     if (!dtype_float(f->dtype))
-        d->fill(w->stream, f->to, f->dtype == BOOL, f->nbytes);
+        d->work->fill(w->stream, f->to, f->dtype == BOOL, f->nbytes);
     for (int64_t at = 0; at < f->nbytes && dtype_float(f->dtype); at += BLOCK)
-        d->copy(w->stream, f->to + at, f->b->random, MIN(BLOCK, f->nbytes - at));
+        d->work->copy(w->stream, f->to + at, f->b->random, MIN(BLOCK, f->nbytes - at));
     return 0;
 }
 
-static void fill_tensor(const Bench *b, Tensor *t)
+static void fill_tensor(const WayBench *b, Tensor *t)
 {
     char message[RUN_MESSAGE];
     int64_t first, nbytes = span(t, &first) * dtype_size(t->dtype);
     char *at = map_bytes(b, nbytes);
-    if (run_alone(b, fill, &(Fill){b, t->dtype, at, nbytes}, message))
+    if (run_alone(b, fill, &(RandomFill){b, t->dtype, at, nbytes}, message))
         fail(arena_ctx(b->tmp), TN_FAIL, "cannot fill the operands of a call: %s", message);
     t->data = at + first * dtype_size(t->dtype);
 }
 
 /* The step's call, with tensors and memory of its own. */
-static Call copy_call(const Bench *b, const Step *s)
+static Call copy_call(const WayBench *b, const Step *s)
 {
     Call c = s->call;
     c.in = NEWN(b->tmp, Tensor, c.nin + 1);
@@ -205,7 +192,7 @@ typedef struct Timed {
 } Timed;
 
 /* A kernel for which another stands in has no times of its own. */
-static void make_ready(const Bench *b, const Call *c, const WayTime *way, Timed *t)
+static void make_ready(const WayBench *b, const Call *c, const WayTime *way, Timed *t)
 {
     const Kernel *k = way->kernel;
     t->call = *c;
@@ -215,17 +202,17 @@ static void make_ready(const Bench *b, const Call *c, const WayTime *way, Timed 
     t->out = k->own && !k->own(&t->call);
 }
 
-typedef struct Run {
-    const Bench *b;
+typedef struct WayRun {
+    const WayBench *b;
     const WayTime *way;
     Timed *t;
     double sec;
-} Run;
+} WayRun;
 
 static int run_each(const Work *w, char *message)
 {
-    Run *r = w->arg;
-    const Bench *b = r->b;
+    WayRun *r = w->arg;
+    const WayBench *b = r->b;
     Call *c = &r->t->call;
     par_set_threads(b->p->nthread); /* of the queue's own thread */
     c->stream = w->stream;
@@ -236,17 +223,17 @@ static int run_each(const Work *w, char *message)
             snprintf(message, RUN_MESSAGE, "%s", c->message);
             return -1;
         }
-    if (b->driver->wait_for)
-        b->driver->wait_for(w->stream);
+    if (b->driver->work->wait_for)
+        b->driver->work->wait_for(w->stream);
     r->sec = (b->clock() - start) / r->t->each;
     return 0;
 }
 
 /* Seconds of one run, -1 where it failed. */
-static double run_once(const Bench *b, const WayTime *way, Timed *t)
+static double run_once(const WayBench *b, const WayTime *way, Timed *t)
 {
     char message[RUN_MESSAGE];
-    Run r = {b, way, t, -1};
+    WayRun r = {b, way, t, -1};
     t->out = t->out || run_alone(b, run_each, &r, message);
     return t->out ? -1 : r.sec;
 }
@@ -257,7 +244,7 @@ static void count_run(Timed *t, double sec)
     t->least = t->n++ ? MIN(t->least, sec) : sec;
 }
 
-static void warm_up(const Bench *b, const WayTime *way, Timed *t)
+static void warm_up(const WayBench *b, const WayTime *way, Timed *t)
 {
     double sec = run_once(b, way, t);
     if (!device_is_host(b->p->device) && !t->out) {
@@ -297,7 +284,7 @@ static void drop_slow(const WayTime *way, Timed *t, int n)
             t[i].out = t[i].out || t[i].least > (t[i].n < FEW_TURNS ? 1.5 : 1.15) * best;
 }
 
-static void take_turns(const Bench *b, const WayTime *way, Timed *t, int n, double most)
+static void take_turns(const WayBench *b, const WayTime *way, Timed *t, int n, double most)
 {
     double start = b->clock();
     for (int i = 0; i < n; i++)
@@ -323,7 +310,7 @@ int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(
     sigset_t mask;
     if (!n)
         return 0;
-    Bench b = bench_open(tmp, p, clock);
+    WayBench b = bench_open(tmp, p, clock);
     Call c = copy_call(&b, &p->step[step]);
     Timed *t = NEWN(tmp, Timed, n);
     par_set_threads(p->nthread);

@@ -2,7 +2,7 @@
  * version, count; then the tokens), recognised by their magic. Together, in order, they are one
  * sequence, whose end may be held out; data_batch.c decides what a step reads, data_read.c reads.
  *
- * Of each file its state when it was opened is kept: size, time of the last change, inode, and a
+ * The state of each file when it was opened is kept: size, time of the last change, inode, and a
  * fingerprint of some of its bytes, by which a run that is resumed recognises it. Memory does not
  * depend on the size of files, and no file stays open. */
 #include "io.h"
@@ -23,7 +23,7 @@ static const struct {
     int width;
 } shards[] = {{20240520, 1, 2}, {20240801, 7, 4}}; /* GPT-2's and Llama 3's tokens */
 
-/* What else llm.c writes; as text it would be noise. */
+/* Other files of llm.c's; as text they would be noise. */
 static const struct {
     int32_t magic;
     const char *what;

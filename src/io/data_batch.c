@@ -30,7 +30,7 @@ static uint32_t draw(uint64_t seed, uint32_t stream, uint32_t epoch, uint32_t x,
     return word[0];
 }
 
-/* Where i goes in a permutation of [0, n), n < 2^62. */
+/* The place of i in a permutation of [0, n), n < 2^62. */
 static int64_t permute(uint64_t seed, uint32_t epoch, int64_t n, int64_t i)
 {
     int bits = 1;
@@ -52,14 +52,14 @@ static int64_t permute(uint64_t seed, uint32_t epoch, int64_t n, int64_t i)
 /* ---- windows ---- */
 
 /* One of the two parts of a file. */
-typedef struct Share {
+typedef struct FilePart {
     const DataFile *file;
     int64_t begin, nlabel, windows; /* its first token */
-} Share;
+} FilePart;
 
-static Share part_of(const DataSet *s, int i, bool val, int64_t T)
+static FilePart part_of(const DataSet *s, int i, bool val, int64_t T)
 {
-    Share p = {.file = &s->file[i]};
+    FilePart p = {.file = &s->file[i]};
     int64_t ntrain = MIN(MAX(s->ntrain - p.file->first, 0), p.file->ntoken);
     p.begin = val ? ntrain : 0;
     p.nlabel = MAX((val ? p.file->ntoken - ntrain : ntrain) - 1, 0);
@@ -70,7 +70,8 @@ static Share part_of(const DataSet *s, int i, bool val, int64_t T)
 }
 
 /* How much shorter than T the first window is: neither it nor the last becomes empty. */
-static int64_t draw_offset(const Share *p, uint64_t seed, uint32_t epoch, int64_t index, int64_t T)
+static int64_t draw_offset(const FilePart *p, uint64_t seed, uint32_t epoch, int64_t index,
+                           int64_t T)
 {
     int64_t slack = p->windows * T - p->nlabel;
     int64_t least = MAX(slack - T + 1, 0), most = MIN(slack, T - 1);
@@ -83,7 +84,7 @@ int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
     int64_t windows = 0, most = 0;
     *nlabel = 0;
     for (int i = 0; i < s->count; i++) {
-        Share p = part_of(s, i, val, T);
+        FilePart p = part_of(s, i, val, T);
         windows += p.windows;
         *nlabel += p.nlabel;
         most = MAX(most, p.nlabel);
@@ -122,7 +123,7 @@ static void mask_documents(const DataSet *s, int64_t n, const int64_t *ids, int6
 }
 
 /* Labels [from, to) of a part as one row; the rest of it is filled up. Returns how many count. */
-static int64_t fill_row(const DataSet *s, const Share *p, int64_t from, int64_t to, int64_t T,
+static int64_t fill_row(const DataSet *s, const FilePart *p, int64_t from, int64_t to, int64_t T,
                         int64_t *ids, int64_t *labels)
 {
     int64_t n = to - from, count = 0;
@@ -151,7 +152,7 @@ static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_
     uint32_t epoch = (uint32_t)(at / windows);
     int64_t k = permute(seed, epoch, windows, at % windows);
     int i = find_file(s, false, T, &k);
-    Share p = part_of(s, i, false, T);
+    FilePart p = part_of(s, i, false, T);
     int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
     fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), T, ids, labels);
 }
@@ -183,7 +184,7 @@ int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t 
     for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
         int64_t k = first + b * stride;
         int i = find_file(s, true, T, &k);
-        Share p = {.nlabel = 0};
+        FilePart p = {.nlabel = 0};
         if (i >= 0)
             p = part_of(s, i, true, T);
         count += fill_row(s, &p, k * T, MIN((k + 1) * T, p.nlabel), T, ids, labels);

@@ -78,9 +78,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
         r->slot[i] = NEWN(a, int64_t, 2 * r->nid);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    int bad = thread_new(&r->thread, read_ahead, r);
-    if (bad)
-        fail(arena_ctx(a), TN_FAIL, "data: cannot start a thread: %s", strerror(bad));
+    thread_begin(arena_ctx(a), "data", &r->thread, read_ahead, r);
     arena_defer(a, stop, r);
     return r;
 }

@@ -52,11 +52,11 @@ static const struct {
 };
 
 /* A file by its first bytes. */
-typedef struct Head {
+typedef struct FileHead {
     Arena *a;
     const char *path, *s;
     size_t n;
-} Head;
+} FileHead;
 
 /* A command that makes text: a line in which IN is the file, OUT what it would be called as text,
  * ARG a word of its own. */
@@ -64,7 +64,7 @@ typedef struct How {
     const char *line, *arg;
 } How;
 
-static bool has_suffix(const Head *h, const char *suffix)
+static bool has_suffix(const FileHead *h, const char *suffix)
 {
     size_t n = strlen(h->path), k = strlen(suffix);
     return n > k && !strcasecmp(h->path + n - k, suffix);
@@ -103,7 +103,7 @@ static const char *string_literal(Arena *a, const char *text, size_t n)
 }
 
 /* The path with another end. */
-static const char *text_path(const Head *h)
+static const char *text_path(const FileHead *h)
 {
     const char *slash = strrchr(h->path, '/'), *name = slash ? slash + 1 : h->path;
     const char *dot = strrchr(name, '.');
@@ -116,7 +116,7 @@ static const char *text_path(const Head *h)
 }
 
 /* A command with IN, OUT and ARG as they are: what stands for them is not looked at again. */
-static const char *command(const Head *h, const How *how)
+static const char *command(const FileHead *h, const How *how)
 {
     bool standard = !strcmp(h->path, "standard input");
     const struct {
@@ -230,7 +230,7 @@ static const char *jq_of(Arena *a, const json_t *v, int depth)
     return nested ? ".. | strings" : text && text < n ? ".[] | strings" : ".[]";
 }
 
-static size_t skip_blanks(const Head *h, size_t at)
+static size_t skip_blanks(const FileHead *h, size_t at)
 {
     while (at < h->n && isspace((unsigned char)h->s[at]))
         at++;
@@ -238,7 +238,7 @@ static size_t skip_blanks(const Head *h, size_t at)
 }
 
 /* Whether an object begins there: {"KEY": */
-static bool is_object(const Head *h, size_t at)
+static bool is_object(const FileHead *h, size_t at)
 {
     if (at >= h->n || h->s[at] != '{')
         return false;
@@ -253,7 +253,7 @@ static bool is_object(const Head *h, size_t at)
 
 /* The value that begins at *at, which moves behind it. NULL: none does; *cut: it may go on behind
  * what is looked at. */
-static json_t *read_value(const Head *h, size_t *at, bool *cut)
+static json_t *read_value(const FileHead *h, size_t *at, bool *cut)
 {
     enum { CHARACTER = 4 }; /* the bytes of one, which may be cut too */
     json_error_t e = {0};
@@ -266,7 +266,7 @@ static json_t *read_value(const Head *h, size_t *at, bool *cut)
 
 /* The first part of a value that is cut, ended by what is missing in its last string, or behind its
  * last member. NULL: it makes no value. */
-static json_t *mend_value(const Head *h, size_t at)
+static json_t *mend_value(const FileHead *h, size_t at)
 {
     enum { MOST_DEPTH = 64 };
     char open[MOST_DEPTH];
@@ -308,7 +308,7 @@ static json_t *mend_value(const Head *h, size_t at)
 /* What JSON it is, by the first value and what is behind it; NULL: none. Without a name that says
  * so, it is where that value is an object which is alone, before another, or longer than is looked
  * at, or an array of them. */
-static const char *json_kind(const Head *h, size_t at, const json_t *v, size_t end, bool cut)
+static const char *json_kind(const FileHead *h, size_t at, const json_t *v, size_t end, bool cut)
 {
     enum { LEAST_CUT = 4096 };
     bool lines = has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson");
@@ -331,7 +331,7 @@ static const char *json_kind(const Head *h, size_t at, const json_t *v, size_t e
     return lines || another ? "JSON Lines" : "JSON";
 }
 
-static const char *find_json(const Head *h, How *how)
+static const char *find_json(const FileHead *h, How *how)
 {
     size_t at = skip_blanks(h, h->n >= 3 && !memcmp(h->s, "\xef\xbb\xbf", 3) ? 3 : 0);
     if (at >= h->n || !strchr("{[\"", h->s[at]) || !h->s[at])
@@ -359,14 +359,14 @@ typedef struct Cell {
 } Cell;
 
 /* The first records of a file by one separator. */
-typedef struct Table {
+typedef struct CellTable {
     char separator;
     int columns, records;        /* of the first one; all that end */
     bool even;                   /* all have as many columns */
     bool again;                  /* a cell of the first one is another's in its column */
     Cell first[MOST_COLUMNS];    /* cells */
     size_t length[MOST_COLUMNS]; /* of all others' cells */
-} Table;
+} CellTable;
 
 static Cell make_cell(const char *s, const char *end)
 {
@@ -378,7 +378,7 @@ static Cell make_cell(const char *s, const char *end)
 
 /* The columns of the record at *at, which moves behind it, and their cells; 0 where it does not
  * end. */
-static int read_record(const Head *h, size_t *at, char separator, Cell *cell)
+static int read_record(const FileHead *h, size_t *at, char separator, Cell *cell)
 {
     bool quoted = false;
     int n = 0;
@@ -399,12 +399,12 @@ static int read_record(const Head *h, size_t *at, char separator, Cell *cell)
     return 0;
 }
 
-static Table *read_table(const Head *h, char separator)
+static CellTable *read_table(const FileHead *h, char separator)
 {
-    Table *t = NEW(h->a, Table);
+    CellTable *t = NEW(h->a, CellTable);
     Cell cell[MOST_COLUMNS];
     size_t at = h->n >= 3 && !memcmp(h->s, "\xef\xbb\xbf", 3) ? 3 : 0;
-    *t = (Table){.separator = separator, .even = true};
+    *t = (CellTable){.separator = separator, .even = true};
     for (int n; t->records < MOST_RECORDS && (n = read_record(h, &at, separator, cell));
          t->records++) {
         if (!t->records) {
@@ -440,7 +440,7 @@ static bool is_text(const Cell *c)
 }
 
 /* The column that has the text: "text", else the one of most bytes. */
-static int text_column(const Table *t)
+static int text_column(const CellTable *t)
 {
     int best = 0, n = MIN(t->columns, MOST_COLUMNS);
     for (int i = 0; i < n; i++)
@@ -452,7 +452,7 @@ static int text_column(const Table *t)
 }
 
 /* Whether the first record is names: none comes again, and that of the texts is much shorter. */
-static bool has_header(const Table *t)
+static bool has_header(const CellTable *t)
 {
     for (int i = 0; i < MIN(t->columns, MOST_COLUMNS); i++)
         if (!is_name(&t->first[i]))
@@ -465,19 +465,19 @@ static bool has_header(const Table *t)
 }
 
 /* Without a name that says so: a tab is in many texts, two are in few. */
-static bool is_table(const Table *t)
+static bool is_table(const CellTable *t)
 {
     return t->even && t->records >= LEAST_RECORDS && t->columns >= (t->separator == '\t' ? 3 : 2) &&
            has_header(t);
 }
 
-static const Table *find_separator(const Head *h)
+static const CellTable *find_separator(const FileHead *h)
 {
     static const char separators[] = ",;\t";
     bool tsv = has_suffix(h, ".tsv"), csv = has_suffix(h, ".csv");
-    const Table *best = NULL;
+    const CellTable *best = NULL;
     for (const char *s = separators; *s; s++) {
-        const Table *t = read_table(h, *s);
+        const CellTable *t = read_table(h, *s);
         if (tsv ? *s == '\t' : !csv && is_table(t))
             return t;
         if (csv && (!best || (t->columns > 1 && t->even > (best->columns > 1 && best->even)) ||
@@ -488,9 +488,9 @@ static const Table *find_separator(const Head *h)
 }
 
 /* By its name, or without one by its number. */
-static const char *find_table(const Head *h, How *how)
+static const char *find_table(const FileHead *h, How *how)
 {
-    const Table *t = find_separator(h);
+    const CellTable *t = find_separator(h);
     if (!t)
         return NULL;
     int k = text_column(t);
@@ -517,14 +517,14 @@ static const char *find_table(const Head *h, How *how)
 /* ---- all of them ---- */
 
 /* Weights: the length of a JSON object, and that object. */
-static bool is_safetensors(const Head *h)
+static bool is_safetensors(const FileHead *h)
 {
     static const char zeros[4];
     return h->n > 10 && !memcmp(h->s + 4, zeros, 4) && h->s[8] == '{' && h->s[9] == '"';
 }
 
 /* Text in UTF-16 without a mark: nearly every other byte is 0, and those between are letters. */
-static const char *find_utf16(const Head *h)
+static const char *find_utf16(const FileHead *h)
 {
     size_t n = MIN(h->n, (size_t)4096) / 2, low = 0, high = 0;
     for (size_t i = 0; i < n; i++) {
@@ -535,7 +535,7 @@ static const char *find_utf16(const Head *h)
     return n < 8 ? NULL : low > n * 19 / 20 ? "UTF-16LE" : high > n * 19 / 20 ? "UTF-16BE" : NULL;
 }
 
-static const char *find_kind(const Head *h, How *how)
+static const char *find_kind(const FileHead *h, How *how)
 {
     for (int i = 0; i < LEN(kinds); i++)
         if (h->n >= (size_t)(kinds[i].at + kinds[i].len) &&
@@ -556,7 +556,7 @@ static const char *find_kind(const Head *h, How *how)
 
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise)
 {
-    const Head h = {a, path, head, n};
+    const FileHead h = {a, path, head, n};
     How how = {0};
     const char *what = find_kind(&h, &how);
     if (what)

@@ -101,7 +101,7 @@ typedef struct TensorOut {
  * it fails, path is as before and nothing is left aside. */
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
 
-/* Where tensors lie in a file. */
+/* The places of tensors in a file. */
 typedef struct TensorLayout {
     Buf header; /* what comes before them */
     int n;
@@ -142,7 +142,7 @@ TensorShard *tensors_shards(Arena *a, const char *folder, int64_t most, int n, c
                             int *count);
 void tensors_write_index(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t);
 
-/* What files take on disk, where each begins with a new block; not rounded: the largest. */
+/* Bytes of files on disk, each in blocks of its own; not rounded: the largest. */
 typedef struct FileSizes {
     int64_t block, nbytes, largest;
 } FileSizes;
@@ -336,7 +336,7 @@ typedef struct TokenizeOptions {
  * there is none; warns of empty texts, and of what is not UTF-8 (which bytes need not be). */
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
                        const char *output, const TokenizeOptions *o, TokenType *type);
-/* Writes the text of a token file, the same way. */
+/* Writes the text of a token file likewise. */
 int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const char *output,
                         const TokenizeOptions *o);
 

@@ -185,7 +185,7 @@ TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid)
     return w;
 }
 
-/* Of whole words; returns what is left of them. */
+/* Hashes whole words; returns how many bytes are left. */
 static int64_t hash_words(const char *p, int64_t n, uint64_t *h)
 {
     uint64_t word;
@@ -264,21 +264,13 @@ void tensors_end(TensorWriter *w)
     w->aside = NULL;
 }
 
-typedef struct WriteArgs {
-    Arena *a;
-    const char *path;
-    int n;
-    const TensorOut *t;
-} WriteArgs;
-
-static void write_tensors(void *arg)
+static void write_tensors(Arena *a, const char *path, int n, const TensorOut *t)
 {
-    const WriteArgs *x = arg;
-    TensorLayout l = tensors_layout(x->a, x->path, x->n, x->t);
-    TensorWriter *w = tensors_begin(x->a, x->path, &l, false);
-    for (int k = 0; k < x->n; k++) {
+    TensorLayout l = tensors_layout(a, path, n, t);
+    TensorWriter *w = tensors_begin(a, path, &l, false);
+    for (int k = 0; k < n; k++) {
         int i = l.order[k];
-        tensors_put(w, l.begin[i], x->t[i].data, type_nbytes(&x->t[i].type));
+        tensors_put(w, l.begin[i], t[i].data, type_nbytes(&t[i].type));
     }
     tensors_sync(w);
     tensors_end(w);
@@ -286,12 +278,9 @@ static void write_tensors(void *arg)
 
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
 {
-    WriteArgs x = {arena_new(ctx), path, n, t};
-    if (!x.a)
-        fail(ctx, TN_FAIL, "out of memory");
-    Code code = ctx_try(ctx, write_tensors, &x);
-    arena_free(x.a);
-    if (code)
+    TRY(call, ctx)
+        write_tensors(try_arena(&call), path, n, t);
+    if (tried(&call))
         fail_again(ctx, "");
 }
 

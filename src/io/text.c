@@ -96,16 +96,10 @@ static const char *other_text(const TextJob *j, Json r)
     return i < (size_t)j->text->count ? f[i].path : i < count ? "--data" : NULL;
 }
 
-typedef struct Look {
-    const TextJob *j;
-    bool whole;        /* the token file is the one of the record */
-    const char *other; /* what it was made of is another now; NULL: nothing */
-} Look;
-
-static void look(void *arg)
+/* Whether the token file is the one of the record; *other is what differs now of all that it was
+ * made of, NULL: nothing. */
+static bool is_whole(const TextJob *j, const char **other)
 {
-    Look *x = arg;
-    const TextJob *j = x->j;
     DataOptions o = data_options(j);
     Json r = json_read(j->tmp, j->record);
     const DataFile *f = data_open(j->tmp, 1, &j->o->path, &o)->file;
@@ -113,21 +107,26 @@ static void look(void *arg)
                  !strcmp(json_get_string(r, "tokenizer"), j->tokenizer) &&
                  json_get_int(r, "between", -1, INT64_MAX) == j->o->between &&
                  (!o.vocab || json_get_int(r, "limit", 0, INT64_MAX) <= o.vocab);
-    x->other = alike ? other_text(j, r) : j->t->path;
-    x->whole = f->ntoken == json_get_int(r, "tokens", 0, INT64_MAX) &&
-               says(r, "fingerprint", f->fingerprint);
+    *other = alike ? other_text(j, r) : j->t->path;
+    return f->ntoken == json_get_int(r, "tokens", 0, INT64_MAX) &&
+           says(r, "fingerprint", f->fingerprint);
 }
 
 /* Whether the token file is what would be made. One that cannot be read is not. */
 static bool is_made(const TextJob *j)
 {
-    Look x = {.j = j};
-    if (!j->record || access(j->record, F_OK) || ctx_try(j->ctx, look, &x) || !x.whole)
+    const char **other = NEW(j->tmp, const char *);
+    volatile bool whole = false;
+    if (!j->record || access(j->record, F_OK))
         return false;
-    if (x.other && j->o->keep)
+    TRY(t, j->ctx)
+        whole = is_whole(j, other);
+    if (tried(&t) || !whole)
+        return false;
+    if (*other && j->o->keep)
         fail(j->ctx, TN_FAIL, "%s: the run began with other content, of which %s has the tokens",
-             x.other, j->o->path);
-    return !x.other;
+             *other, j->o->path);
+    return !*other;
 }
 
 /* ---- making it ---- */

@@ -31,12 +31,12 @@ static void add_special(Json j, const char *name, int64_t id, uint32_t *list, in
 static void add_template(Tokenizer *t, Json j, Json item, bool after)
 {
     const char *name = json_get_string(json_get_object(item, "SpecialToken"), "id");
-    int64_t id[LEN(t->before)];
+    int64_t id[LEN(t->special.before)];
     Json all = json_get_object(j, "special_tokens"), token = json_get_object(all, name);
     int n = json_get_ints(token, "ids", LEN(id), id);
     for (int i = 0; i < n; i++)
-        add_special(j, name, id[i], after ? t->after : t->before, after ? &t->nafter : &t->nbefore,
-                    LEN(t->before));
+        add_special(j, name, id[i], after ? t->special.after : t->special.before,
+                    after ? &t->special.nafter : &t->special.nbefore, LEN(t->special.before));
 }
 
 static void read_template(Tokenizer *t, Json j)
@@ -62,8 +62,10 @@ static void read_roberta(Tokenizer *t, Json j)
     json_t *sep = json_array_get(json_object_get(j.object, "sep"), 1);
     if (!json_is_integer(cls) || !json_is_integer(sep))
         fail(t->ctx, TN_FAIL, "%s: expected \"cls\" and \"sep\" as [\"token\", id]", j.where);
-    add_special(j, "cls", json_integer_value(cls), t->before, &t->nbefore, LEN(t->before));
-    add_special(j, "sep", json_integer_value(sep), t->after, &t->nafter, LEN(t->after));
+    add_special(j, "cls", json_integer_value(cls), t->special.before, &t->special.nbefore,
+                LEN(t->special.before));
+    add_special(j, "sep", json_integer_value(sep), t->special.after, &t->special.nafter,
+                LEN(t->special.after));
 }
 
 static void read_post_processor(Tokenizer *t, Arena *a, Json j, int depth)
@@ -74,14 +76,14 @@ static void read_post_processor(Tokenizer *t, Arena *a, Json j, int depth)
     if (!strcmp(type, "Sequence"))
         for (size_t i = 0; i < json_count(j, "processors"); i++)
             read_post_processor(t, a, step_item(j, "processors", i, depth), depth + 1);
-    else if (adds && (t->nbefore || t->nafter))
-        t->post = "more than one post_processor that adds them is not supported";
+    else if (adds && (t->special.nbefore || t->special.nafter))
+        t->special.post = "more than one post_processor that adds them is not supported";
     else if (!strcmp(type, "TemplateProcessing"))
         read_template(t, j);
     else if (adds)
         read_roberta(t, j);
     else if (strcmp(type, "ByteLevel"))
-        t->post = arena_printf(a, "post_processor of type \"%s\" is not supported", type);
+        t->special.post = arena_printf(a, "post_processor of type \"%s\" is not supported", type);
 }
 
 /* ---- the whole file ---- */
@@ -102,8 +104,9 @@ static void check_root(Tokenizer *t, Json root)
 static void check_special(const Tokenizer *t)
 {
     size_t n;
-    for (int i = 0; i < t->nbefore + t->nafter; i++) {
-        uint32_t id = i < t->nbefore ? t->before[i] : t->after[i - t->nbefore];
+    for (int i = 0; i < t->special.nbefore + t->special.nafter; i++) {
+        uint32_t id = i < t->special.nbefore ? t->special.before[i]
+                                             : t->special.after[i - t->special.nbefore];
         if (!tokenizer_bytes(t, id, &n))
             fail(t->ctx, TN_FAIL, "%s: \"post_processor\": no token has the id %u", t->path, id);
     }
@@ -207,14 +210,14 @@ Tokenizer *tokenizer_open(Arena *a, const char *path)
     return finish(a, tmp, json_read(*tmp, path));
 }
 
-typedef struct Text {
+typedef struct JsonText {
     const char *at;
     size_t left;
-} Text;
+} JsonText;
 
 static size_t next_text(void *buffer, size_t size, void *data)
 {
-    Text *x = data;
+    JsonText *x = data;
     size_t n = MIN(size, x->left);
     memcpy(buffer, x->at, n);
     x->at += n;
@@ -225,7 +228,7 @@ static size_t next_text(void *buffer, size_t size, void *data)
 Tokenizer *tokenizer_parse(Arena *a, const char *text, size_t n, const char *where)
 {
     Arena **tmp = new_tmp(a);
-    Text x = {text, n};
+    JsonText x = {text, n};
     return finish(a, tmp, json_stream(*tmp, next_text, &x, where));
 }
 

@@ -1,4 +1,4 @@
-/* What the files of the tokenizer share; io.h has what others use. */
+/* Shared by the files of the tokenizer; io.h has what others use. */
 #ifndef TENON_TOKENIZER_H
 #define TENON_TOKENIZER_H
 
@@ -54,7 +54,7 @@ typedef struct Normal {
 
 /* The normalizer that a JSON object describes; false where the type is another. */
 bool normal_read(Arena *a, Json j, const char *type, Normal *f);
-/* What becomes of a whole text by n normalizers, one after the other. */
+/* Normalizes a whole text by n normalizers, one after the other. */
 const char *normal_text(Arena *a, const Normal *f, int n, const char *text);
 
 /* ---- tokenizer_charsmap.c: SentencePiece's map of characters ---- */
@@ -122,6 +122,24 @@ typedef struct Decoding {
 
 typedef struct Trie Trie; /* tokenizer_unigram.c */
 
+/* The merges of BPE, in tables of open addressing: see tokenizer_bpe.c. */
+typedef struct BpeMerges {
+    Merge *merge; /* id NO_TOKEN: empty */
+    uint64_t merge_mask;
+    uint64_t *joint; /* bits by hash: which characters merges join */
+    uint64_t joint_mask;
+    bool no_cuts;      /* nothing is known of what merges join */
+    VocabEntry *whole; /* where a word that is a token is not merged: tokens by bytes; else NULL */
+    uint64_t whole_mask;
+} BpeMerges;
+
+/* The ids that --add-special adds. */
+typedef struct SpecialIds {
+    int nbefore, nafter;
+    uint32_t before[16], after[16];
+    const char *post; /* why it cannot; NULL: it can */
+} SpecialIds;
+
 struct Tokenizer {
     Ctx *ctx;
     const char *path;
@@ -133,15 +151,9 @@ struct Tokenizer {
     uint32_t symbol[256]; /* by byte; of characters: the tokens that stand for a byte */
     uint32_t **letter;    /* tokens of one character, by code point, in pages of 256; or NULL */
     bool byte_fallback, fuse_unk;
-    uint32_t unk;    /* NO_TOKEN: none */
-    uint64_t *joint; /* bits by hash: which characters merges join; see tokenizer_bpe.c */
-    uint64_t joint_mask;
-    bool no_cuts; /* nothing is known of what merges join */
-    Trie *trie;   /* of Unigram; else NULL */
-    Merge *merge; /* open addressing; id NO_TOKEN: empty */
-    uint64_t merge_mask;
-    VocabEntry *whole; /* where a word that is a token is not merged: tokens by bytes; else NULL */
-    uint64_t whole_mask;
+    uint32_t unk; /* NO_TOKEN: none */
+    BpeMerges bpe;
+    Trie *trie;     /* of Unigram; else NULL */
     size_t longest; /* bytes of a token */
 
     Finder *verbatim, *normalized; /* NULL: none */
@@ -151,9 +163,7 @@ struct Tokenizer {
     Split split[MAX_SPLITS];
     Decoding decoding[MAX_SPLITS];
 
-    int nbefore, nafter; /* what --add-special adds */
-    uint32_t before[16], after[16];
-    const char *post; /* why it cannot; NULL: it can */
+    SpecialIds special;
 };
 
 /* Fills tokens, merges and added tokens from the root object of a tokenizer.json. What is needed

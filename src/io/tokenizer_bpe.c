@@ -75,7 +75,8 @@ static const Merge *find_merge(const Bpe *b, int i)
     const Symbol *s = &b->symbol[i];
     if (s->next < 0)
         return NULL;
-    const Merge *m = &b->t->merge[merge_slot(b->t, (uint64_t)s->id << 32 | b->symbol[s->next].id)];
+    const Merge *m =
+        &b->t->bpe.merge[merge_slot(b->t, (uint64_t)s->id << 32 | b->symbol[s->next].id)];
     return m->id == NO_TOKEN ? NULL : m;
 }
 
@@ -220,22 +221,22 @@ void bpe_fill_joint(Tokenizer *t, Arena *a, int count, const char *const *left,
     uint64_t size = 64;
     while (size < 64 * (uint64_t)count)
         size *= 2;
-    t->joint = NEWN(a, uint64_t, size / 64);
-    t->joint_mask = size - 1;
+    t->bpe.joint = NEWN(a, uint64_t, size / 64);
+    t->bpe.joint_mask = size - 1;
     for (int i = 0; i < count; i++) {
         uint32_t before = char_at(left[i] + char_before(left[i], strlen(left[i])), &bytes);
-        uint64_t bit = joint_bit(before, char_at(right[i], &bytes)) & t->joint_mask;
-        t->joint[bit / 64] |= (uint64_t)1 << bit % 64;
+        uint64_t bit = joint_bit(before, char_at(right[i], &bytes)) & t->bpe.joint_mask;
+        t->bpe.joint[bit / 64] |= (uint64_t)1 << bit % 64;
     }
 }
 
 static bool joins(const Tokenizer *t, uint32_t left, uint32_t right)
 {
-    uint64_t bit = joint_bit(left, right) & t->joint_mask;
-    return t->joint[bit / 64] >> bit % 64 & 1;
+    uint64_t bit = joint_bit(left, right) & t->bpe.joint_mask;
+    return t->bpe.joint[bit / 64] >> bit % 64 & 1;
 }
 
-/* What a cut must know of the characters before. */
+/* The state of the characters before, by which cuts are found. */
 typedef struct Before {
     uint32_t c;
     Kind kind;
@@ -250,7 +251,7 @@ static bool cuts(const Tokenizer *t, Before *x, uint32_t c, Kind kind)
     x->waits = kind == UNKNOWN || (x->waits && kind == BYTES);
     x->c = c;
     x->kind = kind;
-    return cut && !t->no_cuts;
+    return cut && !t->bpe.no_cuts;
 }
 
 /* ---- words ---- */
@@ -296,10 +297,10 @@ size_t bpe_encode(Bpe *b, const char *text, size_t n, bool begin, bool end, cons
 {
     const Tokenizer *t = b->t;
     b->count = *count = 0;
-    if ((t->byte_level || (t->whole && begin && n <= t->longest)) && !end)
+    if ((t->byte_level || (t->bpe.whole && begin && n <= t->longest)) && !end)
         return 0;
-    if (t->whole && begin && end) {
-        const VocabEntry *x = &t->whole[whole_slot(t, text, n)];
+    if (t->bpe.whole && begin && end) {
+        const VocabEntry *x = &t->bpe.whole[whole_slot(t, text, n)];
         *id = &x->id;
         *count = x->bytes != NULL;
         if (*count)

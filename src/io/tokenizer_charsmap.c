@@ -48,7 +48,7 @@ static size_t offset_of(uint32_t unit)
     return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
-/* What the shortest beginning of s[0..n) that the map has becomes; NULL: it has none. */
+/* The image of the shortest beginning of s[0..n) that the map has; NULL: it has none. */
 static const char *look_up(const Charsmap *m, const char *s, size_t n)
 {
     size_t at = offset_of(unit_at(m, 0));
@@ -98,7 +98,7 @@ Charsmap *charsmap_new(Arena *a, const char *where, const char *base64)
     return m;
 }
 
-/* Where the cluster at s[at] ends; 0 where more text must say. */
+/* The end of the cluster at s[at]; 0 where more text must say. */
 static size_t cluster_end(const char *s, size_t n, size_t at, bool end)
 {
     int bytes;

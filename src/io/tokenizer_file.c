@@ -262,19 +262,20 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
 
 /* ---- detokenize ---- */
 
-typedef struct Text {
+typedef struct DecodedText {
     Writer *w;
     Decoder *d;
     Buf buf;
-} Text;
+} DecodedText;
 
-static void flush_text(Text *x)
+static void flush_text(DecodedText *x)
 {
     writer_put(x->w, x->buf.text, x->buf.len);
     x->buf.len = 0;
 }
 
-static void write_token(const TokenizeJob *job, Text *x, const char *path, int64_t at, int64_t id)
+static void write_token(const TokenizeJob *job, DecodedText *x, const char *path, int64_t at,
+                        int64_t id)
 {
     if (!decoder_put(x->d, id, &x->buf))
         fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path,
@@ -284,7 +285,7 @@ static void write_token(const TokenizeJob *job, Text *x, const char *path, int64
 }
 
 /* A file of any kind that the data reader knows; a shard says its own width. */
-static int64_t detokenize_data(Arena *a, TokenizeJob *job, const char *path, Text *x)
+static int64_t detokenize_data(Arena *a, TokenizeJob *job, const char *path, DecodedText *x)
 {
     enum { COUNT = 8192 };
     DataOptions how = {.type = job->o->type};
@@ -306,7 +307,7 @@ static int64_t detokenize_data(Arena *a, TokenizeJob *job, const char *path, Tex
 }
 
 /* Tokens without a header from a stream. */
-static int64_t detokenize_stream(Arena *a, TokenizeJob *job, const Input *in, Text *x)
+static int64_t detokenize_stream(Arena *a, TokenizeJob *job, const Input *in, DecodedText *x)
 {
     unsigned char *buffer = NEWN(a, unsigned char, MAX_FEED);
     size_t width = (size_t)token_width(choose(job->t, job->o->type)), got;
@@ -331,7 +332,7 @@ int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const ch
     TokenizeJob job = {.ctx = arena_ctx(a), .t = t, .o = o};
     Input *in = open_input(a, path);
     check_output(job.ctx, in, output);
-    Text x = {writer_open(a, output), decoder_new(a, t), {.a = a}};
+    DecodedText x = {writer_open(a, output), decoder_new(a, t), {.a = a}};
     bool whole = in->nbytes && in->fd != STDIN_FILENO;
     job.total = in->nbytes;
     int64_t count = whole ? detokenize_data(a, &job, path, &x) : detokenize_stream(a, &job, in, &x);

@@ -168,7 +168,7 @@ static bool rewrite_escape(Rewrite *w, bool in_class)
     return c != 'v';
 }
 
-/* What stands before in a class: only after a character can a dash make a range. */
+/* The token before in a class: only after a character can a dash make a range. */
 typedef enum { CLASS_NONE, CLASS_CHAR, CLASS_SET, CLASS_DASH } ClassItem;
 
 static ClassItem rewrite_class_item(Rewrite *w, ClassItem before)

@@ -21,11 +21,11 @@
 
 #include <string.h>
 
-typedef struct Stage {
+typedef struct TextStage {
     /* Works on text[0..n), after which the stretch ends or not; returns how much it is done with.
      */
-    size_t (*run)(struct Stage *s, const char *text, size_t n, bool end);
-    struct Stage *next;
+    size_t (*run)(struct TextStage *s, const char *text, size_t n, bool end);
+    struct TextStage *next;
     Encoder *e;
     const char *what;    /* it keeps, for the message */
     const Split *prefix; /* whose mark a stretch begins with; NULL: none */
@@ -41,7 +41,7 @@ typedef struct Stage {
     bool put;             /* something of the stretch was passed on */
     Buf made;             /* text that was changed */
     size_t nmade, now;    /* bytes of it: of all texts, and of what was fed last */
-} Stage;
+} TextStage;
 
 struct Encoder {
     Arena *a;
@@ -61,12 +61,12 @@ struct Encoder {
     Buf raw, repaired, scratch;
     bool first; /* nothing of the text was given yet */
     int nstage;
-    Stage stage[2 * MAX_SPLITS + 3];
+    TextStage stage[2 * MAX_SPLITS + 3];
 };
 
 /* ---- the chain ---- */
 
-_Noreturn static void fail_long(const Stage *s)
+_Noreturn static void fail_long(const TextStage *s)
 {
     fail(s->e->t->ctx, TN_FAIL,
          "%s: before byte %lld: expected at most %d bytes of %s\n  white space or line breaks "
@@ -74,7 +74,7 @@ _Noreturn static void fail_long(const Stage *s)
          s->e->where, (long long)s->e->nbyte, MAX_WORD, s->what);
 }
 
-static void clear(Stage *s)
+static void clear(TextStage *s)
 {
     s->window.len = 0;
     s->given = s->searched = 0;
@@ -82,14 +82,14 @@ static void clear(Stage *s)
 }
 
 /* Whether a stretch that begins so wants its mark before it. */
-static bool wants_prefix(const Stage *s, const char *text)
+static bool wants_prefix(const TextStage *s, const char *text)
 {
     const Split *p = s->prefix;
     return (p->prefix == PREFIX_ALWAYS || s->e->first) && *text != ' ' &&
            strncmp(text, p->mark, strlen(p->mark));
 }
 
-static void take(Stage *s, const char *text, size_t n, bool end)
+static void take(TextStage *s, const char *text, size_t n, bool end)
 {
     if (!n && !(end && s->begun))
         return;
@@ -140,7 +140,7 @@ static int longest(const Finder *f, const char *text, size_t n, size_t *len, boo
     }
 }
 
-static bool word_at(const Stage *s, const char *text)
+static bool word_at(const TextStage *s, const char *text)
 {
     size_t lo, hi;
     int n;
@@ -171,7 +171,7 @@ static size_t spaces_after(const char *text, size_t at, size_t n)
 typedef enum { TOKEN_OPEN, TOKEN_NOT, TOKEN_IS } Verdict;
 
 /* Whether the token at [*lo, *hi) is one where it stands, and with which white space. */
-static Verdict judge(const Stage *s, const Added *x, const char *text, size_t n, bool end,
+static Verdict judge(const TextStage *s, const Added *x, const char *text, size_t n, bool end,
                      size_t *lo, size_t *hi)
 {
     if ((x->single_word || x->rstrip) && *hi == n && !end)
@@ -189,7 +189,7 @@ static Verdict judge(const Stage *s, const Added *x, const char *text, size_t n,
 }
 
 /* One token at s->searched, or none; false where more text is needed to say. */
-static bool find_token(Stage *s, const char *text, size_t n, bool end)
+static bool find_token(TextStage *s, const char *text, size_t n, bool end)
 {
     size_t len = 0, lo = s->searched;
     bool open;
@@ -215,7 +215,7 @@ static bool find_token(Stage *s, const char *text, size_t n, bool end)
     return true;
 }
 
-static size_t find_added(Stage *s, const char *text, size_t n, bool end)
+static size_t find_added(TextStage *s, const char *text, size_t n, bool end)
 {
     for (bool go = true; go && s->searched < n;)
         if (!s->finder->start[(unsigned char)text[s->searched]])
@@ -238,14 +238,14 @@ static size_t find_added(Stage *s, const char *text, size_t n, bool end)
 /* ---- normalizers, splits, words ---- */
 
 /* How much a normalizer may make: of all texts so far, and at once, as later stages hold it all. */
-static size_t room(const Stage *s)
+static size_t room(const TextStage *s)
 {
     size_t all = MAX_GROWTH * s->e->nfed + MAX_MORE, once = MAX_MADE;
     size_t left = MIN(all - MIN(all, s->nmade), once - MIN(once, s->now));
     return MAX(left, 1u);
 }
 
-static size_t normalize(Stage *s, const char *text, size_t n, bool end)
+static size_t normalize(TextStage *s, const char *text, size_t n, bool end)
 {
     const Normal *f = s->normal;
     s->made.len = 0;
@@ -259,7 +259,7 @@ static size_t normalize(Stage *s, const char *text, size_t n, bool end)
     return done;
 }
 
-static size_t split(Stage *s, const char *text, size_t n, bool end)
+static size_t split(TextStage *s, const char *text, size_t n, bool end)
 {
     size_t at = 0, lo, hi;
     Found found = FOUND_ALL;
@@ -280,7 +280,7 @@ static size_t split(Stage *s, const char *text, size_t n, bool end)
 }
 
 /* Spaces become marks, and each mark begins a word. */
-static size_t metaspace(Stage *s, const char *text, size_t n, bool end)
+static size_t metaspace(TextStage *s, const char *text, size_t n, bool end)
 {
     const char *mark = s->split->mark;
     size_t len = strlen(mark), from = 0;
@@ -304,7 +304,7 @@ static size_t metaspace(Stage *s, const char *text, size_t n, bool end)
 }
 
 /* As much of a word as its model can tell the ids of. */
-static size_t word(Stage *s, const char *text, size_t n, bool end)
+static size_t word(TextStage *s, const char *text, size_t n, bool end)
 {
     const uint32_t *id;
     size_t count, done;
@@ -324,11 +324,11 @@ static size_t word(Stage *s, const char *text, size_t n, bool end)
 
 /* ---- the encoder ---- */
 
-static Stage *add_stage(Encoder *e, size_t (*run)(Stage *, const char *, size_t, bool),
-                        const char *what)
+static TextStage *add_stage(Encoder *e, size_t (*run)(TextStage *, const char *, size_t, bool),
+                            const char *what)
 {
-    Stage *s = &e->stage[e->nstage++];
-    *s = (Stage){.run = run, .e = e, .what = what, .window.a = e->a, .made.a = e->a};
+    TextStage *s = &e->stage[e->nstage++];
+    *s = (TextStage){.run = run, .e = e, .what = what, .window.a = e->a, .made.a = e->a};
     buf_add(&s->made, "");
     if (e->nstage > 1)
         s[-1].next = s;
@@ -345,9 +345,9 @@ static void add_splits(Encoder *e)
         prefix = x && x->prefix ? x : prefix;
         if (x && x->how == SPLIT_NONE)
             continue;
-        Stage *s = x ? add_stage(e, x->how == SPLIT_METASPACE ? metaspace : split,
-                                 "a match of the pre-tokenizer")
-                     : add_stage(e, word, "a word of the pre-tokenizer");
+        TextStage *s = x ? add_stage(e, x->how == SPLIT_METASPACE ? metaspace : split,
+                                     "a match of the pre-tokenizer")
+                         : add_stage(e, word, "a word of the pre-tokenizer");
         s->split = x;
         s->prefix = prefix;
         prefix = NULL;
@@ -459,7 +459,8 @@ void encoder_tell(const Encoder *e, Arena *a, void (*warn)(void *arg, const char
 void encoder_put_special(Encoder *e, bool after)
 {
     const Tokenizer *t = e->t;
-    if (t->post)
-        fail(t->ctx, TN_FAIL, "%s: special tokens: %s", t->path, t->post);
-    e->put(e->arg, after ? t->after : t->before, (size_t)(after ? t->nafter : t->nbefore));
+    if (t->special.post)
+        fail(t->ctx, TN_FAIL, "%s: special tokens: %s", t->path, t->special.post);
+    e->put(e->arg, after ? t->special.after : t->special.before,
+           (size_t)(after ? t->special.nafter : t->special.nbefore));
 }

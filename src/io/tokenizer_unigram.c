@@ -95,10 +95,10 @@ Trie *trie_new(Arena *a, Arena *tmp, int count, const VocabEntry *token, const d
     return t;
 }
 
-/* ---- the best way ---- */
+/* ---- the best path ---- */
 
 typedef struct Best {
-    double score;   /* of the best way to here */
+    double score;   /* of the best path to here */
     uint32_t from;  /* where its last token begins */
     uint32_t token; /* its index; NO_TOKEN: unknown */
     bool reached;
@@ -186,7 +186,7 @@ static void put_unknown(Unigram *u, const char *s, size_t n)
     put(u, token == NO_TOKEN ? t->unk : token);
 }
 
-/* Whether the best way to a place ends in what counts as unknown. */
+/* Whether the best path to a place ends in what counts as unknown. */
 static bool unknown(const Unigram *u, const Best *b)
 {
     return b->token == NO_TOKEN || b->token == u->t->unk;

@@ -94,17 +94,18 @@ static uint64_t table_size(size_t count)
 uint64_t merge_slot(const Tokenizer *t, uint64_t pair)
 {
     uint64_t h = pair * 0x9e3779b97f4a7c15u;
-    h = (h ^ h >> 32) & t->merge_mask;
-    while (t->merge[h].id != NO_TOKEN && t->merge[h].pair != pair)
-        h = (h + 1) & t->merge_mask;
+    h = (h ^ h >> 32) & t->bpe.merge_mask;
+    while (t->bpe.merge[h].id != NO_TOKEN && t->bpe.merge[h].pair != pair)
+        h = (h + 1) & t->bpe.merge_mask;
     return h;
 }
 
 uint64_t whole_slot(const Tokenizer *t, const char *bytes, size_t n)
 {
-    uint64_t h = hash_bytes(bytes, n, 0) & t->whole_mask;
-    while (t->whole[h].bytes && (t->whole[h].n != n || memcmp(t->whole[h].bytes, bytes, n)))
-        h = (h + 1) & t->whole_mask;
+    uint64_t h = hash_bytes(bytes, n, 0) & t->bpe.whole_mask;
+    while (t->bpe.whole[h].bytes &&
+           (t->bpe.whole[h].n != n || memcmp(t->bpe.whole[h].bytes, bytes, n)))
+        h = (h + 1) & t->bpe.whole_mask;
     return h;
 }
 
@@ -129,8 +130,8 @@ static void add_token(Load *l, const char *text, uint32_t id, bool verbatim)
     x->bytes = bytes;
     x->id = id;
     t->longest = MAX(t->longest, n);
-    if ((decoded || (!verbatim && !t->byte_level)) && t->whole)
-        t->whole[whole_slot(t, bytes, x->n)] = *x;
+    if ((decoded || (!verbatim && !t->byte_level)) && t->bpe.whole)
+        t->bpe.whole[whole_slot(t, bytes, x->n)] = *x;
     t->ntoken++;
     map_put(&l->ids, text, (void *)(intptr_t)t->ntoken);
 }
@@ -140,8 +141,8 @@ static void fill_vocab(Load *l, Json model)
     Json vocab = json_get_object(model, "vocab");
     uint64_t size = table_size(json_object_size(vocab.object));
     if (json_find_bool(model, "ignore_merges", false))
-        l->t->whole = NEWN(l->a, VocabEntry, size);
-    l->t->whole_mask = size - 1;
+        l->t->bpe.whole = NEWN(l->a, VocabEntry, size);
+    l->t->bpe.whole_mask = size - 1;
     for (const char *text = json_next(vocab, NULL); text; text = json_next(vocab, text)) {
         int64_t id = json_get_int(vocab, text, 0, NO_TOKEN - 1);
         if (!*text)
@@ -197,7 +198,7 @@ static void fill_letters(Load *l)
 
 /* The number as Hugging Face's parser (serde_json) makes it of the shortest decimal that stands for
  * x: the digits as one integer, times or by a power of ten, each rounded. It may be off in the last
- * bit, which decides between ways to write a text that are otherwise equal. */
+ * bit, which decides between segmentations that are otherwise equal. */
 static double round_as_serde(double x)
 {
     char text[40], digits[40] = {0};
@@ -263,13 +264,13 @@ static void add_merge(Load *l, const char *left, const char *right, size_t i, ui
 {
     uint32_t x = get_id(l, left, i), y = get_id(l, right, i);
     uint64_t pair = (uint64_t)x << 32 | y;
-    l->t->no_cuts = l->t->no_cuts || stands_for(l, left, x) || stands_for(l, right, y);
+    l->t->bpe.no_cuts = l->t->bpe.no_cuts || stands_for(l, left, x) || stands_for(l, right, y);
     l->left[l->nmerge] = left;
     l->right[l->nmerge++] = right;
     l->scratch.len = 0;
     buf_add(&l->scratch, left);
     buf_add(&l->scratch, right);
-    l->t->merge[merge_slot(l->t, pair)] = (Merge){pair, rank, get_id(l, l->scratch.text, i)};
+    l->t->bpe.merge[merge_slot(l->t, pair)] = (Merge){pair, rank, get_id(l, l->scratch.text, i)};
 }
 
 /* A merge is "a b" or ["a", "b"]. */
@@ -297,10 +298,10 @@ static void fill_merges(Load *l, Json model)
     uint32_t rank = 0;
     l->left = NEWN(l->tmp, const char *, count);
     l->right = NEWN(l->tmp, const char *, count);
-    l->t->merge = NEWN(l->a, Merge, size);
-    l->t->merge_mask = size - 1;
+    l->t->bpe.merge = NEWN(l->a, Merge, size);
+    l->t->bpe.merge_mask = size - 1;
     for (size_t i = 0; i < size; i++)
-        l->t->merge[i].id = NO_TOKEN;
+        l->t->bpe.merge[i].id = NO_TOKEN;
     for (size_t i = 0; i < count; i++) {
         const json_t *m = json_array_get(merges, i);
         const char *line = json_string_value(m);
@@ -426,7 +427,7 @@ static void check_bpe(Json model)
         fail(ctx, TN_FAIL, "%s: \"dropout\" is not supported", model.where);
 }
 
-/* What is done with what is unknown, of no use where every byte is known. */
+/* Refuses a treatment of unknown characters where a byte has no token. */
 static void check_unknown(const Load *l, Json model)
 {
     bool fallback = json_find_bool(model, "byte_fallback", false);

@@ -115,7 +115,7 @@ static void read_gpt2(Json j, const Family *f, ModelConfig *c)
     c->nlayer = json_get_int(j, "n_layer", 1, DEEPEST);
     c->nhead = json_get_int(j, "n_head", 1, HEADS);
     c->npos = json_get_int(j, "n_positions", 1, MOST);
-    c->npos_said = true;
+    c->npos_given = true;
     c->activation = find_activation(j, f, "activation_function", "gelu_new");
     c->norm_eps = find_positive(j, "layer_norm_epsilon", 1e-5);
     c->tie = json_find_bool(j, "tie_word_embeddings", true);
@@ -282,7 +282,7 @@ static void read_decoder(Json j, const Family *f, ModelConfig *c)
     c->intermediate = json_get_int(j, "intermediate_size", 1, WIDEST);
     c->nlayer = json_get_int(j, "num_hidden_layers", 1, DEEPEST);
     c->npos = json_find_int(j, "max_position_embeddings", 1, MOST, f->npos);
-    c->npos_said = json_has(j, "max_position_embeddings");
+    c->npos_given = json_has(j, "max_position_embeddings");
     c->activation = find_activation(j, f, "hidden_act", "silu");
     c->norm_eps = find_positive(j, "rms_norm_eps", 1e-6);
     c->tie = json_find_bool(j, "tie_word_embeddings", false);
@@ -322,7 +322,7 @@ static void read_dropout(Json j, ModelConfig *c)
         if (p > 0)
             buf_printf(&said, "%s%s %g", said.len ? ", " : "", all[i].key, p);
     }
-    c->dropout_said = said.text;
+    c->dropout_text = said.text;
 }
 
 ModelConfig config_read(Arena *a, const char *path)

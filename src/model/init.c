@@ -33,16 +33,16 @@ const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count)
 
 /* ---- initial values ---- */
 
-typedef struct Fill {
+typedef struct InitFill {
     const ModelParam *p;
     uint64_t seed;
     int64_t first;
     Tensor dst; /* from there on */
-} Fill;
+} InitFill;
 
 static void fill_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Fill *f = arg;
+    const InitFill *f = arg;
     for (int64_t i = lo; i < hi; i++) {
         double x = f->p->mean;
         if (f->p->std > 0)
@@ -55,7 +55,7 @@ static void fill_part(void *arg, int64_t lo, int64_t hi)
 void model_init_part(const ModelParam *p, uint64_t seed, DType d, int64_t first, int64_t n,
                      void *dst)
 {
-    Fill f = {p, seed, first, {.data = dst, .dtype = d}};
+    InitFill f = {p, seed, first, {.data = dst, .dtype = d}};
     par_for(n, 4096, fill_part, &f);
 }
 

@@ -207,8 +207,8 @@ static const char *longest_text(Arena *a, const ModelConfig *c)
     if (!c->source)
         return "as the preset has it";
     return arena_printf(a,
-                        c->npos_said ? "\"%s\" of its config.json"
-                                     : "transformers' default where config.json has no \"%s\"",
+                        c->npos_given ? "\"%s\" of its config.json"
+                                      : "transformers' default where config.json has no \"%s\"",
                         key);
 }
 

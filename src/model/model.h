@@ -10,12 +10,12 @@
 typedef enum { MODEL_GPT2, MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3, NMODEL } ModelKind;
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeKind;
 
-/* What decides the mathematics, the shapes and the initialisation. */
+/* The configuration that decides the mathematics, the shapes and the initialisation. */
 typedef struct ModelConfig {
     ModelKind kind;
     int64_t vocab, hidden, intermediate, nlayer, nhead, nkv, head_dim;
     int64_t npos;           /* GPT-2: rows of wpe; decoders: as many as it was made for */
-    bool npos_said;         /* by config.json; else npos is transformers' default, or a preset's */
+    bool npos_given;        /* by config.json; else npos is transformers' default, or a preset's */
     int64_t window;         /* decoders: how many tokens a token sees in some layer; 0: all */
     const char *activation; /* Hugging Face's name */
     double norm_eps, init_std;
@@ -30,7 +30,7 @@ typedef struct ModelConfig {
     /* What it was trained with, by config.json, beside the graph's: of embeddings and residual
      * branches at most; all that there is, "resid_pdrop 0.1, ..." or NULL. */
     double dropout;
-    const char *dropout_said;
+    const char *dropout_text;
     const char *prefix; /* of the names in the file: "transformer.", "model." or "" */
     const char *source; /* the text of config.json as it was read, or NULL */
 } ModelConfig;
@@ -69,7 +69,7 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
 /* ---- model.c: the graph ---- */
 
-/* What is asked of training. */
+/* Options of training. */
 typedef struct ModelOptions {
     double dropout, z_loss, label_smoothing;
 } ModelOptions;
@@ -89,7 +89,8 @@ Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capa
 
 /* ---- what gpt2.c and decoder.c share ---- */
 
-/* Where names begin: in the file ("h.3.", "" outside of the layers) and in scopes ("layers.3"). */
+/* The beginnings of names: in the file ("h.3.", "" outside of the layers) and in scopes
+ * ("layers.3"). */
 typedef struct Layer {
     const char *name, *scope;
 } Layer;

@@ -15,19 +15,19 @@
 
 enum { LEFT = 92, TOP = 30, RIGHT_MARGIN = 30, GRID_WIDTH = 400, GRID_HEIGHT = 200 };
 
-/* What stays, then what comes and goes. */
+/* Categories that stay, then those that come and go. */
 const Category page_stack[NCATEGORY] = {CAT_PARAM, CAT_STATE,      CAT_INPUT,     CAT_OTHER,
                                         CAT_GRAD,  CAT_ACTIVATION, CAT_RECOMPUTE, CAT_WORK};
 
-typedef struct Frame {
+typedef struct ChartFrame {
     int width, height; /* of the whole picture */
     int right, bottom; /* edges of what is drawn in it, from LEFT and TOP on */
-} Frame;
+} ChartFrame;
 
-static Frame frame_of(const Page *x, int high, int below)
+static ChartFrame frame_of(const Page *x, int high, int below)
 {
     int width = x->npic > 1 ? 640 : 1200;
-    return (Frame){width, TOP + high + below, width - RIGHT_MARGIN, TOP + high};
+    return (ChartFrame){width, TOP + high + below, width - RIGHT_MARGIN, TOP + high};
 }
 
 /* ---- scales ---- */
@@ -58,19 +58,19 @@ Scale scale_make(double lo, double hi)
     return (Scale){lo, ceil((lo + least) / tick) * tick, tick};
 }
 
-static double at_byte(const Frame *f, const Scale *s, double nbytes)
+static double at_byte(const ChartFrame *f, const Scale *s, double nbytes)
 {
     return f->bottom - (f->bottom - TOP) * (nbytes - s->lo) / (s->hi - s->lo);
 }
 
-static double at_step(const Picture *d, const Frame *f, double step)
+static double at_step(const Picture *d, const ChartFrame *f, double step)
 {
     return LEFT + (f->right - LEFT) * step / d->nstep;
 }
 
 /* ---- axes ---- */
 
-static void put_byte_axis(Page *x, const Frame *f, const Scale *s)
+static void put_byte_axis(Page *x, const ChartFrame *f, const Scale *s)
 {
     Buf *b = x->b;
     double unit = unit_of(s->hi), tick = s->tick / unit;
@@ -87,7 +87,7 @@ static void put_byte_axis(Page *x, const Frame *f, const Scale *s)
                LEFT - 8, TOP - 14, unit_name(unit));
 }
 
-static void put_step_axis(Page *x, const Picture *d, const Frame *f, int y)
+static void put_step_axis(Page *x, const Picture *d, const ChartFrame *f, int y)
 {
     Buf *b = x->b;
     double tick = fmax(1, round_tick(d->nstep, x->npic > 1 ? 6 : 12));
@@ -106,7 +106,7 @@ static void put_step_axis(Page *x, const Picture *d, const Frame *f, int y)
 
 /* ---- the frame of a picture ---- */
 
-static void begin_picture(Page *x, const Picture *d, const Frame *f, const char *what,
+static void begin_picture(Page *x, const Picture *d, const ChartFrame *f, const char *what,
                           const char *label)
 {
     buf_printf(x->b,
@@ -134,7 +134,7 @@ static const Scale *begin_scale(Page *x, int i)
     return i ? &x->zoom : &x->full;
 }
 
-static void put_byte_axes(Page *x, const Frame *f)
+static void put_byte_axes(Page *x, const ChartFrame *f)
 {
     for (int i = 0; i < scales(x); i++) {
         put_byte_axis(x, f, begin_scale(x, i));
@@ -143,7 +143,7 @@ static void put_byte_axes(Page *x, const Frame *f)
 }
 
 /* Begins what has steps and bytes for coordinates; `what` is the id of its group. */
-static void begin_data(Page *x, const Picture *d, const Frame *f, const char *what)
+static void begin_data(Page *x, const Picture *d, const ChartFrame *f, const char *what)
 {
     buf_printf(x->b,
                "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %.17g\" "
@@ -153,7 +153,7 @@ static void begin_data(Page *x, const Picture *d, const Frame *f, const char *wh
                scales(x) == 1 ? "" : " class=\"full\"", d->id, what, x->full.hi / x->unit);
 }
 
-static void end_data(Page *x, const Picture *d, const Frame *f, const char *what)
+static void end_data(Page *x, const Picture *d, const ChartFrame *f, const char *what)
 {
     buf_add(x->b, "</g></svg>\n");
     if (scales(x) == 1)
@@ -167,7 +167,7 @@ static void end_data(Page *x, const Picture *d, const Frame *f, const char *what
 }
 
 /* The arena's end as a line, and where the most bytes are alive. */
-static void put_peak(Page *x, const Picture *d, const Frame *f, const Scale *s, bool dot)
+static void put_peak(Page *x, const Picture *d, const ChartFrame *f, const Scale *s, bool dot)
 {
     Buf *b = x->b, name = {.a = x->a};
     double y = at_byte(f, s, (double)d->p->space[SPACE_MAIN].peak),
@@ -220,8 +220,8 @@ static void put_layer(Page *x, const Picture *d, int layer, const int64_t *sum)
 
 /* The layer's name where the layer is high for as long as the name is wide, beside the peak's line.
  */
-static void put_layer_name(Page *x, const Picture *d, const Frame *f, const Scale *s, int layer,
-                           const int64_t *sum)
+static void put_layer_name(Page *x, const Picture *d, const ChartFrame *f, const Scale *s,
+                           int layer, const int64_t *sum)
 {
     const char *name = category_name(page_stack[layer]);
     double wide = 7.5 * (double)strlen(name) + 16, best = 20, best_x = 0, best_y = 0;
@@ -247,7 +247,7 @@ static void put_layer_name(Page *x, const Picture *d, const Frame *f, const Scal
                    page_stack[layer], best_x, best_y + 4, name);
 }
 
-static void put_layer_names(Page *x, const Picture *d, const Frame *f, const Scale *s)
+static void put_layer_names(Page *x, const Picture *d, const ChartFrame *f, const Scale *s)
 {
     int64_t *sum = NEWN(x->a, int64_t, d->ncolumn);
     for (int layer = 0; layer < NCATEGORY; layer++) {
@@ -259,15 +259,15 @@ static void put_layer_names(Page *x, const Picture *d, const Frame *f, const Sca
 /* ---- phases and loops ---- */
 
 /* Columns of one phase. */
-typedef struct Run {
+typedef struct PhaseColumns {
     Phase phase;
     double from, to, text; /* edges, middle of its name */
-} Run;
+} PhaseColumns;
 
 /* The run that begins at column *k, which becomes that of the next. */
-static Run next_run(const Picture *d, const Frame *f, int *k)
+static PhaseColumns next_run(const Picture *d, const ChartFrame *f, int *k)
 {
-    Run r = {.phase = d->column[*k].phase, .from = at_step(d, f, d->column[*k].first)};
+    PhaseColumns r = {.phase = d->column[*k].phase, .from = at_step(d, f, d->column[*k].first)};
     while (*k < d->ncolumn && d->column[*k].phase == r.phase)
         ++*k;
     r.to = at_step(d, f, *k < d->ncolumn ? d->column[*k].first : d->nstep);
@@ -277,17 +277,17 @@ static Run next_run(const Picture *d, const Frame *f, int *k)
 
 static int by_place(const void *s, const void *t)
 {
-    const Run *x = s, *y = t;
+    const PhaseColumns *x = s, *y = t;
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
 /* The longest run of each phase, in order of the step. */
-static int find_runs(const Picture *d, const Frame *f, Run *run)
+static int find_runs(const Picture *d, const ChartFrame *f, PhaseColumns *run)
 {
-    Run longest[NPHASE] = {{0}};
+    PhaseColumns longest[NPHASE] = {{0}};
     int n = 0;
     for (int k = 0; k < d->ncolumn;) {
-        Run r = next_run(d, f, &k), *l = &longest[r.phase];
+        PhaseColumns r = next_run(d, f, &k), *l = &longest[r.phase];
         if (r.to - r.from > l->to - l->from)
             *l = r;
     }
@@ -298,13 +298,13 @@ static int find_runs(const Picture *d, const Frame *f, Run *run)
     return n;
 }
 
-static double half_width(const Run *r)
+static double half_width(const PhaseColumns *r)
 {
     return 3.5 * (double)strlen(phase_name(r->phase)) + 7;
 }
 
 /* Names that would touch move apart, within the frame. */
-static void spread(Run *run, int n, const Frame *f)
+static void spread(PhaseColumns *run, int n, const ChartFrame *f)
 {
     double edge = LEFT;
     for (int i = 0; i < n; i++) {
@@ -319,14 +319,14 @@ static void spread(Run *run, int n, const Frame *f)
 }
 
 /* A ribbon below the frame whose colours are phases, with their names. */
-static void put_phases(Page *x, const Picture *d, const Frame *f)
+static void put_phases(Page *x, const Picture *d, const ChartFrame *f)
 {
     Buf *b = x->b;
-    Run run[NPHASE];
+    PhaseColumns run[NPHASE];
     int n = find_runs(d, f, run);
     spread(run, n, f);
     for (int k = 0; k < d->ncolumn;) {
-        Run r = next_run(d, f, &k);
+        PhaseColumns r = next_run(d, f, &k);
         buf_printf(b, "<rect class=\"p%d\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"10\"/>\n",
                    r.phase, r.from, f->bottom + 4, fmax(r.to - r.from, 0.6));
     }
@@ -373,7 +373,7 @@ static const char *loops_text(Arena *a, const Picture *d, int i, bool *region)
 }
 
 /* A bracket above the frame over each loop that lies in no other. */
-static void put_loops(Page *x, const Picture *d, const Frame *f)
+static void put_loops(Page *x, const Picture *d, const ChartFrame *f)
 {
     Buf *b = x->b;
     const Plan *p = d->p;
@@ -402,7 +402,7 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
 
 void page_live(Page *x, const Picture *d)
 {
-    Frame f = frame_of(x, 340, 78);
+    ChartFrame f = frame_of(x, 340, 78);
     int64_t *sum = NEWN(x->a, int64_t, d->ncolumn);
     begin_picture(x, d, &f, "live", "bytes alive, by call");
     put_byte_axes(x, &f);
@@ -476,7 +476,7 @@ static void put_cells(Page *x, int category, float (*cell)[NCATEGORY])
         buf_add(b, "\"/>\n");
 }
 
-/* What is not drawn one by one. */
+/* Draws the storages that are not drawn one by one, cell by cell. */
 static void put_small(Page *x, const Picture *d)
 {
     const Plan *p = d->p;
@@ -498,7 +498,7 @@ static void put_small(Page *x, const Picture *d)
 }
 
 /* Whether a buffer is large enough to be seen with an edge. */
-static bool has_edge(const Page *x, const Picture *d, const Frame *f, const Storage *s)
+static bool has_edge(const Page *x, const Picture *d, const ChartFrame *f, const Storage *s)
 {
     return (f->right - LEFT) * (double)(s->end - s->start) / d->nstep > 4 &&
            (f->bottom - TOP) * (double)s->nbytes / x->full.hi > 4;
@@ -543,7 +543,7 @@ static void put_rects(Page *x, const Picture *d, const Tone *all, Category categ
         buf_add(b, "\"/>\n");
 }
 
-static void put_buffers(Page *x, const Picture *d, const Frame *f)
+static void put_buffers(Page *x, const Picture *d, const ChartFrame *f)
 {
     Tone *tone = NEWN(x->a, Tone, d->nrect);
     for (int i = 0; i < d->nrect; i++)
@@ -555,7 +555,7 @@ static void put_buffers(Page *x, const Picture *d, const Frame *f)
 
 void page_arena(Page *x, const Picture *d)
 {
-    Frame f = frame_of(x, 440, 44);
+    ChartFrame f = frame_of(x, 440, 44);
     begin_picture(x, d, &f, "arena", "the arena, by call and address");
     put_byte_axes(x, &f);
     put_step_axis(x, d, &f, f.bottom);

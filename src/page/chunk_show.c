@@ -1,4 +1,4 @@
-/* What became of chunking, as texts: the regions that run in slices, and every candidate with why
+/* The results of chunking, as texts: the regions that run in slices, and every candidate with why
  * it was taken or not. Candidates of several layers that are alike, with the same outcome, are one
  * row: quadratic in the groups of candidates, of which there are few. */
 #include "page.h"

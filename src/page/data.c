@@ -86,30 +86,30 @@ static void fill_columns(Picture *d, Arena *a, Arena *tmp)
 
 /* ---- buffers ---- */
 
-typedef struct Ranked {
+typedef struct RankedStorage {
     int storage;
     bool kept; /* always alive */
     double size;
-} Ranked;
+} RankedStorage;
 
 static int by_size(const void *s, const void *t)
 {
-    const Ranked *x = s, *y = t;
+    const RankedStorage *x = s, *y = t;
     if (x->kept != y->kept)
         return x->kept ? 1 : -1;
     return x->size != y->size ? (x->size < y->size ? 1 : -1) : x->storage - y->storage;
 }
 
 /* All buffers that are shown, ranked by bytes or by bytes times steps. */
-static Ranked *rank(const Picture *d, Arena *tmp, bool area, int *count)
+static RankedStorage *rank(const Picture *d, Arena *tmp, bool area, int *count)
 {
-    Ranked *r = NEWN(tmp, Ranked, d->p->nstorage);
+    RankedStorage *r = NEWN(tmp, RankedStorage, d->p->nstorage);
     *count = 0;
     for (int i = 0; i < d->p->nstorage; i++) {
         const Storage *s = &d->p->storage[i];
         if (storage_shown(s))
-            r[(*count)++] = (Ranked){i, !area && s->persistent,
-                                     (double)s->nbytes * (area ? s->end - s->start : 1)};
+            r[(*count)++] = (RankedStorage){i, !area && s->persistent,
+                                            (double)s->nbytes * (area ? s->end - s->start : 1)};
     }
     qsort(r, (size_t)*count, sizeof *r, by_size);
     return r;
@@ -130,7 +130,7 @@ static void choose_rects(Picture *d, Arena *a, Arena *tmp, bool *named)
 {
     const Plan *p = d->p;
     int n;
-    Ranked *r = rank(d, tmp, true, &n);
+    RankedStorage *r = rank(d, tmp, true, &n);
     bool top = false;
     d->rect = NEWN(a, int, MIN(n, PAGE_BUFFERS + 1));
     for (int i = 0; i < n; i++) {
@@ -150,7 +150,7 @@ static void choose_rects(Picture *d, Arena *a, Arena *tmp, bool *named)
 static void choose_named(Picture *d, Arena *a, Arena *tmp, bool *named)
 {
     int n, cap = 0;
-    Ranked *r = rank(d, tmp, false, &n);
+    RankedStorage *r = rank(d, tmp, false, &n);
     for (int k = 0; k < d->ncolumn; k++) {
         int most = d->column[k].step == d->peak_step ? PAGE_PEAK : PAGE_LARGEST;
         for (int i = 0, found = 0; i < n && found < most; i++) {

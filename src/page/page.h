@@ -13,7 +13,7 @@ enum {
     PAGE_PEAK = 20,       /* and at the peak */
 };
 
-/* What is shown of a plan. */
+/* A plan to be shown. */
 typedef struct PageSide {
     const Plan *p;
     const ChunkReport *chunk;
@@ -28,7 +28,7 @@ typedef struct Column {
     int64_t live[NCATEGORY], total; /* alive at that step */
 } Column;
 
-/* What is drawn of a plan. */
+/* The picture of a plan. */
 typedef struct Picture {
     const Plan *p;
     const ChunkReport *chunk;

@@ -294,7 +294,7 @@ void plan_print_steps(Buf *b, const Plan *p)
     }
 }
 
-/* What a device with several spaces and queues adds. */
+/* Hashes what a device with several spaces and queues adds. */
 static uint64_t hash_device(const Plan *p, uint64_t h)
 {
     h = hash_bytes(p->device->name, strlen(p->device->name), h);
@@ -331,7 +331,7 @@ static void clear_coordinates(Graph *g)
     }
 }
 
-/* Of a rank's graph what all ranks have in common, as their plans must be one. */
+/* Hashes the parts of a rank's graph that all ranks share, as their plans must be one. */
 static uint64_t hash_graph(Graph *g)
 {
     if (!g->mesh)

@@ -332,7 +332,7 @@ static void put_known(Buf *b, bool known, int64_t nbytes)
         buf_add(b, "<td></td>");
 }
 
-/* What was asked and made of a candidate. */
+/* Prints what was asked of a candidate, and its outcome. */
 static void put_slices(Page *x, const ChunkRow *row)
 {
     Buf *b = x->b;

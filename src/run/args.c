@@ -102,7 +102,7 @@ bool args_traced(const char *call, const tn_program *x)
 
 /* ---- options ---- */
 
-/* What the members of tn_options are, by their kind. */
+/* The members of tn_options by kind. */
 /* clang-format off */
 typedef enum {
     NO_NUMBER, INTEGER, REAL,

@@ -16,16 +16,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct SaveArgs {
+/* A path's folder and the name in it. */
+typedef struct FolderPath {
+    const char *path; /* without slashes at its end */
+    const char *parent, *name;
+} FolderPath;
+
+typedef struct Save {
     tn_program *x;
     tn_model *m;
     Arena *a;
-    const char *folder, *state;
-    const char *parent, *name; /* of the folder */
-    char *aside;               /* where it is written first */
-    bool first;                /* rank 0 */
-    int64_t pid;               /* its process */
-} SaveArgs;
+    FolderPath to;
+    const char *state;
+    char *aside; /* where the folder is written first */
+    bool first;  /* rank 0 */
+    int64_t pid; /* its process */
+} Save;
 
 /* A plan's inputs of a role, as files have them. */
 static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
@@ -40,7 +46,7 @@ static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role rol
     return out;
 }
 
-static void write_tensors(const SaveArgs *s)
+static void write_tensors(const Save *s)
 {
     const Plan *p = s->x->x->plan;
     int n, nshard;
@@ -52,7 +58,7 @@ static void write_tensors(const SaveArgs *s)
     write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
 }
 
-static void write_text(const SaveArgs *s, const char *text, const char *file)
+static void write_text(const Save *s, const char *text, const char *file)
 {
     file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
 }
@@ -148,15 +154,14 @@ static void check_own(Arena *a, const char *path)
 
 /* An earlier folder of that name is exchanged as a whole, so that at every moment one is there;
  * where the file system cannot, it is moved out of the way first. */
-static void put_in_place(const SaveArgs *s)
+static void put_in_place(Arena *a, const char *aside, const char *path)
 {
-    char *old = arena_printf(s->a, "%s.old", s->aside);
-    if (!rename(s->aside, s->folder) ||
-        !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->folder, RENAME_EXCHANGE))
+    char *old = arena_printf(a, "%s.old", aside);
+    if (!rename(aside, path) || !renameat2(AT_FDCWD, aside, AT_FDCWD, path, RENAME_EXCHANGE))
         return;
-    bool moved = (errno == EINVAL || errno == ENOSYS) && !rename(s->folder, old);
-    if (!moved || rename(s->aside, s->folder))
-        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+    bool moved = (errno == EINVAL || errno == ENOSYS) && !rename(path, old);
+    if (!moved || rename(aside, path))
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", path, strerror(errno));
     remove_folder(old);
 }
 
@@ -176,63 +181,63 @@ static void make_folders(Arena *a, const char *path)
     }
 }
 
-static void replace_latest(const SaveArgs *s)
+static void replace_latest(Arena *a, const FolderPath *to)
 {
-    Ctx *ctx = arena_ctx(s->a);
-    const char *link = arena_printf(s->a, "%s/latest", s->parent);
-    const char *aside = arena_printf(s->a, "%s/.latest.tmp%ld", s->parent, (long)getpid());
+    Ctx *ctx = arena_ctx(a);
+    const char *link = arena_printf(a, "%s/latest", to->parent);
+    const char *aside = arena_printf(a, "%s/.latest.tmp%ld", to->parent, (long)getpid());
     unlink(aside);
-    if (symlink(s->name, aside) || rename(aside, link)) {
+    if (symlink(to->name, aside) || rename(aside, link)) {
         int why = errno;
         unlink(aside);
         fail(ctx, TN_FAIL, "%s: cannot replace: %s", link, strerror(why));
     }
-    sync_folder(ctx, s->parent);
+    sync_folder(ctx, to->parent);
 }
 
-static void split_path(SaveArgs *s)
+static FolderPath split_path(Arena *a, const char *path)
 {
-    size_t len = strlen(s->folder);
-    while (len > 1 && s->folder[len - 1] == '/')
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')
         len--;
-    s->folder = arena_strndup(s->a, s->folder, len);
-    const char *slash = strrchr(s->folder, '/');
-    s->name = slash ? slash + 1 : s->folder;
-    s->parent = !slash ? "." : arena_strndup(s->a, s->folder, (size_t)MAX(slash - s->folder, 1));
+    path = arena_strndup(a, path, len);
+    const char *slash = strrchr(path, '/');
+    const char *parent = !slash ? "." : arena_strndup(a, path, (size_t)MAX(slash - path, 1));
+    return (FolderPath){path, parent, slash ? slash + 1 : path};
 }
 
-static void check_state(const SaveArgs *s)
+static void check_state(Ctx *ctx, const char *text)
 {
     json_error_t e = {0};
-    json_t *state = json_loads(s->state, JSON_REJECT_DUPLICATES, &e);
+    json_t *state = json_loads(text, JSON_REJECT_DUPLICATES, &e);
     bool good = json_is_object(state);
     json_decref(state);
     if (!good)
-        fail(arena_ctx(s->a), TN_USAGE, "state: expected a JSON object: %s",
+        fail(ctx, TN_USAGE, "state: expected a JSON object: %s",
              *e.text ? e.text : "found another value");
 }
 
-static char *aside_of(const SaveArgs *s)
+static char *path_aside(Arena *a, const FolderPath *to, int64_t pid)
 {
-    return arena_printf(s->a, "%s/.%s.tmp%lld", s->parent, s->name, (long long)s->pid);
+    return arena_printf(a, "%s/.%s.tmp%lld", to->parent, to->name, (long long)pid);
 }
 
 /* Rank 0 makes the folder aside, with all but tensors in it. */
 static void begin_save(void *arg)
 {
-    SaveArgs *s = arg;
-    check_state(s);
+    Save *s = arg;
+    check_state(arena_ctx(s->a), s->state);
     model_check(s->m, s->x->x->plan);
-    split_path(s);
+    s->to = split_path(s->a, s->to.path);
     if (!s->first)
         return;
-    check_own(s->a, s->folder);
-    make_folders(s->a, s->parent);
+    check_own(s->a, s->to.path);
+    make_folders(s->a, s->to.parent);
     s->pid = getpid();
-    s->aside = aside_of(s);
+    s->aside = path_aside(s->a, &s->to, s->pid);
     remove_folder(s->aside); /* of a process that was killed */
     if (mkdir(s->aside, 0777))
-        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->to.path, strerror(errno));
     arena_defer(s->a, drop_folder, s->aside); /* what failed, or what was there before */
     write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x->x->plan)), "config.json");
     companions_write(s->m, s->a, s->aside);
@@ -241,26 +246,25 @@ static void begin_save(void *arg)
 
 static void end_save(void *arg)
 {
-    SaveArgs *s = arg;
+    Save *s = arg;
     int n;
     if (!s->first)
         return;
     const TensorOut *weights = list_role(s->a, s->x->x->plan, s->m, ROLE_PARAM, &n);
     tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
     sync_folder(arena_ctx(s->a), s->aside);
-    put_in_place(s);
-    replace_latest(s);
+    put_in_place(s->a, s->aside, s->to.path);
+    replace_latest(s->a, &s->to);
 }
 
-static void save(void *arg)
+static void save(Save *s)
 {
-    SaveArgs *s = arg;
     tn_context *owner = s->x->h.owner;
     Comm *c = write_ranks(s->x);
     s->first = !c || !comm_rank(c);
     ranks_do(owner, c, begin_save, s);
     ranks_share(owner, c, &s->pid, sizeof s->pid);
-    s->aside = aside_of(s);
+    s->aside = path_aside(s->a, &s->to, s->pid);
     write_tensors(s);
     ranks_do(owner, c, end_save, s);
 }
@@ -269,30 +273,25 @@ int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *
 {
     if (!GIVEN(args_owner(x), x, m, folder, state) || !args_kin(__func__, x, m))
         return TN_CODE_USAGE;
-    SaveArgs s = {.x = x, .m = m, .folder = folder, .state = state};
-    return try_aside(x->h.owner, &s.a, save, &s);
+    TRY(t, &x->h.owner->ctx)
+        save(&(Save){.x = x, .m = m, .a = try_arena(&t), .to.path = folder, .state = state});
+    return tried(&t);
 }
 
-typedef struct SizeArgs {
-    const Plan *p;
-    tn_model *m;
-    int64_t shard;
-    Arena *a;
-    FileSizes sizes;
-} SizeArgs;
-
-static void add_sizes(void *arg)
+static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t shard,
+                            int64_t block)
 {
-    SizeArgs *x = arg;
+    FileSizes sizes = {.block = block};
     int n;
-    model_check(x->m, x->p);
-    const TensorOut *weights = list_role(x->a, x->p, x->m, ROLE_PARAM, &n);
-    tensors_folder_sizes(x->a, x->shard, n, weights, &x->sizes);
-    const TensorOut *state = list_role(x->a, x->p, x->m, ROLE_STATE, &n);
-    sizes_add(&x->sizes, tensors_size(x->a, n, state));
-    const char *config = config_text_of(x->a, &x->m->config, param_dtype(x->p));
-    sizes_add(&x->sizes, (int64_t)strlen(config));
-    companions_sizes(x->m, &x->sizes);
+    model_check(m, p);
+    const TensorOut *weights = list_role(a, p, m, ROLE_PARAM, &n);
+    tensors_folder_sizes(a, shard, n, weights, &sizes);
+    const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
+    sizes_add(&sizes, tensors_size(a, n, state));
+    const char *config = config_text_of(a, &m->config, param_dtype(p));
+    sizes_add(&sizes, (int64_t)strlen(config));
+    companions_sizes(m, &sizes);
+    return sizes;
 }
 
 int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64_t block,
@@ -300,32 +299,28 @@ int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64
 {
     if (!GIVEN(args_owner(p), p, m, options, nbytes, largest) || !args_kin(__func__, p, m))
         return TN_CODE_USAGE;
-    SizeArgs x = {.p = p->p, .m = m, .shard = options->shard, .sizes = {.block = block}};
     if (block < 1 || block > (int64_t)1 << 40)
         return tn_context_fail(p->h.owner, TN_CODE_USAGE,
                                "%s: block: expected 1 to 2^40 bytes, found %lld", __func__,
                                (long long)block);
-    int code = try_aside(p->h.owner, &x.a, add_sizes, &x);
-    *nbytes = x.sizes.nbytes;
-    *largest = x.sizes.largest;
-    return code;
+    *nbytes = *largest = 0;
+    TRY(t, &p->h.owner->ctx) {
+        FileSizes sizes = save_sizes(p->p, m, try_arena(&t), options->shard, block);
+        *nbytes = sizes.nbytes;
+        *largest = sizes.largest;
+    }
+    return tried(&t);
 }
 
 /* ---- before training ---- */
 
-typedef struct FolderArgs {
-    Arena *a;
-    const char *path;
-} FolderArgs;
-
-static void try_folder(void *arg)
+static void try_folder(Arena *a, const char *path)
 {
-    FolderArgs *x = arg;
-    make_folders(x->a, x->path);
-    const char *probe = arena_printf(x->a, "%s/.probe.tmp%ld", x->path, (long)getpid());
+    make_folders(a, path);
+    const char *probe = arena_printf(a, "%s/.probe.tmp%ld", path, (long)getpid());
     int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
-        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot write there: %s", x->path, strerror(errno));
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot write there: %s", path, strerror(errno));
     close(fd);
     unlink(probe);
 }
@@ -334,22 +329,18 @@ int tn_folder_make(tn_context *ctx, const char *path)
 {
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
-    FolderArgs x = {NULL, path};
-    return try_aside(ctx, &x.a, try_folder, &x);
-}
-
-static void check_replace(void *arg)
-{
-    FolderArgs *x = arg;
-    check_own(x->a, x->path);
+    TRY(t, &ctx->ctx)
+        try_folder(try_arena(&t), path);
+    return tried(&t);
 }
 
 int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 {
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
-    FolderArgs x = {NULL, path};
-    return try_aside(ctx, &x.a, check_replace, &x);
+    TRY(t, &ctx->ctx)
+        check_own(try_arena(&t), path);
+    return tried(&t);
 }
 
 /* ---- after training ---- */
@@ -365,69 +356,65 @@ static bool unfinished(const char *name)
     return false;
 }
 
-static void clean_entry(const FolderArgs *x, const char *name)
+static void clean_entry(Arena *a, const char *folder, const char *name)
 {
-    const char *path = arena_printf(x->a, "%s/%s", x->path, name);
+    const char *path = arena_printf(a, "%s/%s", folder, name);
     size_t len = strlen(name), stem = (size_t)(strstr(name, ".tmp") - name);
     if (len > 4 && !strcmp(name + len - 4, ".old")) { /* moved away, and not yet replaced */
-        const char *place = arena_printf(x->a, "%s/%.*s", x->path, (int)stem - 1, name + 1);
+        const char *place = arena_printf(a, "%s/%.*s", folder, (int)stem - 1, name + 1);
         if (access(place, F_OK) && !rename(path, place))
             return;
     }
     if (remove_folder(path))
-        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", path, strerror(errno));
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot remove: %s", path, strerror(errno));
 }
 
-static void clean(void *arg)
+static void clean(Arena *a, const char *path)
 {
-    FolderArgs *x = arg;
-    DIR *folder = opendir(x->path);
+    DIR *folder = opendir(path);
     if (!folder)
-        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot open: %s", x->path, strerror(errno));
-    arena_defer(x->a, close_folder, folder);
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    arena_defer(a, close_folder, folder);
     for (struct dirent *e; (e = readdir(folder));)
         if (unfinished(e->d_name))
-            clean_entry(x, e->d_name);
+            clean_entry(a, path, e->d_name);
 }
 
 int tn_checkpoint_clean(tn_context *ctx, const char *path)
 {
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
-    FolderArgs x = {NULL, path};
-    return try_aside(ctx, &x.a, clean, &x);
+    TRY(t, &ctx->ctx)
+        clean(try_arena(&t), path);
+    return tried(&t);
 }
 
-static void remove_checkpoint(void *arg)
+static void remove_checkpoint(Arena *a, const char *path)
 {
-    FolderArgs *x = arg;
-    SaveArgs s = {.a = x->a, .folder = x->path};
-    split_path(&s);
-    check_own(s.a, s.folder);
-    const char *aside = arena_printf(x->a, "%s/.%s.tmp%ld", s.parent, s.name, (long)getpid());
-    if (rename(s.folder, aside) || remove_folder(aside))
-        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", s.folder, strerror(errno));
+    FolderPath s = split_path(a, path);
+    check_own(a, s.path);
+    const char *aside = path_aside(a, &s, getpid());
+    if (rename(s.path, aside) || remove_folder(aside))
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot remove: %s", s.path, strerror(errno));
 }
 
 int tn_checkpoint_remove(tn_context *ctx, const char *path)
 {
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
-    FolderArgs x = {NULL, path};
-    return try_aside(ctx, &x.a, remove_checkpoint, &x);
+    TRY(t, &ctx->ctx)
+        remove_checkpoint(try_arena(&t), path);
+    return tried(&t);
 }
 
 /* The headers say where each tensor begins and ends, and the last ends where its file does. */
-static void check_whole(void *arg)
+static void check_whole(Arena *a, const char *path)
 {
-    FolderArgs *x = arg;
-    Arena *a = x->a;
-    SaveArgs s = {.a = a, .folder = x->path};
-    split_path(&s);
-    ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.folder));
-    model_match(a, &config, tensors_open(a, s.folder));
-    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.folder));
-    Json state = json_read(a, arena_printf(a, "%s/state.json", s.folder));
+    FolderPath s = split_path(a, path);
+    ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
+    model_match(a, &config, tensors_open(a, s.path));
+    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
+    Json state = json_read(a, arena_printf(a, "%s/state.json", s.path));
     int64_t step = json_get_int(state, "step", 0, INT64_MAX);
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
@@ -438,52 +425,47 @@ int tn_checkpoint_check(tn_context *ctx, const char *path)
 {
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
-    FolderArgs x = {NULL, path};
-    return try_aside(ctx, &x.a, check_whole, &x);
+    TRY(t, &ctx->ctx)
+        check_whole(try_arena(&t), path);
+    return tried(&t);
 }
-
-typedef struct RestoreArgs {
-    tn_program *x;
-    Arena *a;
-    const char *folder;
-} RestoreArgs;
 
 /* Fails where a tensor of the file is not the state of which input i has a part. */
-static void check_tensor(const RestoreArgs *r, const TensorFile *f, const TensorEntry *e, int i)
+static void check_tensor(const tn_program *x, Arena *a, const TensorFile *f, const TensorEntry *e,
+                         int i)
 {
-    const PlanPort *p = &r->x->x->plan->in[i];
-    const Type *whole = &r->x->whole[i];
-    bool fits = r->x->sized ? shape_equal(&e->type, whole) : part_fits(r->x->x->plan, p, &e->type);
+    const Type *whole = &x->whole[i];
+    bool fits = x->sized ? shape_equal(&e->type, whole)
+                         : part_fits(x->x->plan, &x->x->plan->in[i], &e->type);
     if (!fits || e->type.dtype != whole->dtype)
-        fail(arena_ctx(r->a), TN_FAIL, "%s: \"%s\": expected %s, found %s", f->path, e->name,
-             type_text(r->a, whole), type_text(r->a, &e->type));
+        fail(arena_ctx(a), TN_FAIL, "%s: \"%s\": expected %s, found %s", f->path, e->name,
+             type_text(a, whole), type_text(a, &e->type));
 }
 
-static void restore(void *arg)
+static void restore(const tn_program *x, Arena *a, const char *folder)
 {
-    RestoreArgs *r = arg;
-    const Plan *p = r->x->x->plan;
-    Arena *tmp = arena_tmp(r->a);
-    const TensorFile *f =
-        tensors_open(r->a, arena_printf(r->a, "%s/optimizer.safetensors", r->folder));
+    const Plan *p = x->x->plan;
+    Arena *tmp = arena_tmp(a);
+    const TensorFile *f = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", folder));
     int n = 0;
     for (int i = 0; i < p->nin; i++) {
         if (p->in[i].role != ROLE_STATE)
             continue;
         const TensorEntry *e = tensors_get(f, p->in[i].name);
-        check_tensor(r, f, e, i);
-        stage_tensor(r->x, tmp, &p->in[i], f, e, false);
+        check_tensor(x, a, f, e, i);
+        stage_tensor(x, tmp, &p->in[i], f, e, false);
         arena_reset(tmp);
         n++;
     }
     if (n != f->count)
-        fail(arena_ctx(r->a), TN_FAIL, "%s: expected %d tensors, found %d", f->path, n, f->count);
+        fail(arena_ctx(a), TN_FAIL, "%s: expected %d tensors, found %d", f->path, n, f->count);
 }
 
 int tn_program_restore(tn_program *x, const char *folder)
 {
     if (!GIVEN(args_owner(x), x, folder))
         return TN_CODE_USAGE;
-    RestoreArgs r = {x, NULL, folder};
-    return try_aside(x->h.owner, &r.a, restore, &r);
+    TRY(t, &x->h.owner->ctx)
+        restore(x, try_arena(&t), folder);
+    return tried(&t);
 }

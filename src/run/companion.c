@@ -99,26 +99,21 @@ void companions_sizes(const tn_model *m, FileSizes *sizes)
             sizes_add(sizes, st.st_size);
 }
 
-typedef struct TakeArgs {
-    tn_model *m;
-    const char *path;
-} TakeArgs;
-
-static void take_tokenizer(void *arg)
+static void take_tokenizer(tn_model *m, const char *path)
 {
-    const TakeArgs *x = arg;
     struct stat st;
-    const char *folder = model_folder(x->m->h.a, x->path);
-    if (folder || (!stat(x->path, &st) && S_ISDIR(st.st_mode)))
-        companions_open(x->m, folder ? folder : x->path);
+    const char *folder = model_folder(m->h.a, path);
+    if (folder || (!stat(path, &st) && S_ISDIR(st.st_mode)))
+        companions_open(m, folder ? folder : path);
     else
-        take(x->m, x->path, names[0]);
+        take(m, path, names[0]);
 }
 
 int tn_model_tokenizer(tn_model *m, const char *path)
 {
     if (!GIVEN(args_owner(m), m, path))
         return TN_CODE_USAGE;
-    TakeArgs x = {m, path};
-    return (int)ctx_try(&m->h.owner->ctx, take_tokenizer, &x);
+    TRY(t, &m->h.owner->ctx)
+        take_tokenizer(m, path);
+    return tried(&t);
 }

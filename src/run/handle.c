@@ -1,9 +1,15 @@
-/* Objects behind tenon.h: made, listed by their context, freed; calls with an arena of their own. */
+/* Objects behind tenon.h: made, listed by their context, freed. */
 #include "run.h"
 
 #include <stdlib.h>
 
-void *handle_new(tn_context *ctx, size_t size)
+static void drop(void *handle)
+{
+    if (!((Handle *)handle)->kept)
+        handle_free(handle);
+}
+
+void *handle_new(tn_context *ctx, Arena *call, size_t size)
 {
     Handle *h = calloc(1, size);
     Arena *a = arena_new(&ctx->ctx);
@@ -18,17 +24,14 @@ void *handle_new(tn_context *ctx, size_t size)
     if (h->next)
         h->next->prev = h;
     ctx->live = h;
+    arena_defer(call, drop, h);
     return h;
 }
 
-int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg)
+void *handle_keep(void *handle)
 {
-    *a = arena_new(&ctx->ctx);
-    if (!*a)
-        return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
-    int code = (int)ctx_try(&ctx->ctx, fn, arg);
-    arena_free(*a);
-    return code;
+    ((Handle *)handle)->kept = true;
+    return handle;
 }
 
 void handle_free(Handle *h)

@@ -1,5 +1,5 @@
-/* The wholes of which ranks have parts: parts are of equal size on all ranks, so what the mesh does
- * not divide is padded there, but not in files. */
+/* Wholes of which ranks have parts. Parts are of equal size on all ranks, so axes that the mesh
+ * does not divide are padded there, but not in files. */
 #include "run.h"
 
 #include <string.h>

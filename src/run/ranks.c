@@ -51,36 +51,30 @@ static void note_end(RankThread *r)
 
 /* ---- joining ---- */
 
-typedef struct JoinArgs {
-    tn_context *ctx;
-    CommShared *shared; /* NULL: a launcher has started the ranks */
-    int rank;
-    double timeout;
-} JoinArgs;
-
-static void join(void *arg)
+static void join(tn_context *context, CommShared *shared, int rank, double timeout)
 {
-    const JoinArgs *x = arg;
-    Ctx *ctx = &x->ctx->ctx;
+    Ctx *ctx = &context->ctx;
     void *self = NULL;
-    const Transport *t = x->shared ? comm_threads(x->shared, x->rank, &self) : comm_mpi(ctx);
-    CommOptions o = comm_options(ctx, x->timeout);
-    x->ctx->comm = comm_open(x->ctx->joined, t, self, &o);
-    int n = comm_size(x->ctx->comm);
-    if (!x->shared && n != comm_launched())
+    const Transport *t = shared ? comm_threads(shared, rank, &self) : comm_mpi(ctx);
+    CommOptions o = comm_options(ctx, timeout);
+    context->comm = comm_open(context->joined, t, self, &o);
+    int n = comm_size(context->comm);
+    if (!shared && n != comm_launched())
         fail(ctx, TN_USAGE,
              "%s finds %d of the %d ranks that the launcher has started: its MPI may be another, "
              "which TENON_MPI=openmpi|mpich|PATH names",
              t->name, n, comm_launched());
 }
 
-static int join_by(const JoinArgs *x)
+/* shared NULL: a launcher has started the ranks. */
+static int join_by(tn_context *ctx, CommShared *shared, int rank, double timeout)
 {
-    tn_context *ctx = x->ctx;
     ctx->joined = arena_new(&ctx->ctx);
     if (!ctx->joined)
         return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
-    int code = (int)ctx_try(&ctx->ctx, join, (void *)(uintptr_t)x);
+    TRY(t, &ctx->ctx)
+        join(ctx, shared, rank, timeout);
+    int code = tried(&t);
     if (code)
         ranks_leave(ctx);
     return code;
@@ -119,7 +113,7 @@ int tn_join(tn_context *ctx, double timeout)
                                "%s: no launcher has started this process: mpirun and srun do, and "
                                "tn_ranks_run starts ranks as threads",
                                __func__);
-    return join_by(&(JoinArgs){.ctx = ctx, .timeout = timeout});
+    return join_by(ctx, NULL, 0, timeout);
 }
 
 int tn_rank(const tn_context *ctx)
@@ -177,120 +171,103 @@ int tn_gather(tn_context *ctx, const void *mine, size_t nbytes, void *all)
     return TN_CODE_OK;
 }
 
-typedef struct SendArgs {
-    tn_context *ctx;
-    int from;
-    void *data;
-    int64_t nbytes;
-    Arena *tmp;
-} SendArgs;
-
-/* One rank's bytes to all. */
-static void send_all(void *arg)
+/* Sends one rank's bytes to all. */
+static void send_all(Arena *tmp, Comm *c, int from, void *data, int64_t nbytes)
 {
-    const SendArgs *x = arg;
-    Comm *c = x->ctx->comm;
     char message[COMM_MESSAGE] = "";
-    CommPart *part = NEWN(x->tmp, CommPart, comm_size(c));
-    if (comm_rank(c) != x->from)
-        part[x->from] = (CommPart){.receive = x->data, .nreceive = x->nbytes};
-    for (int i = 0; i < comm_size(c) && comm_rank(c) == x->from; i++)
-        if (i != x->from)
-            part[i] = (CommPart){.send = x->data, .nsend = x->nbytes};
+    CommPart *part = NEWN(tmp, CommPart, comm_size(c));
+    if (comm_rank(c) != from)
+        part[from] = (CommPart){.receive = data, .nreceive = nbytes};
+    for (int i = 0; i < comm_size(c) && comm_rank(c) == from; i++)
+        if (i != from)
+            part[i] = (CommPart){.send = data, .nsend = nbytes};
     if (comm_exchange(c, part, true, message))
-        fail(&x->ctx->ctx, TN_FAIL, "%s", message);
+        fail(arena_ctx(tmp), TN_FAIL, "%s", message);
 }
 
 int tn_share(tn_context *ctx, void *data, size_t nbytes)
 {
     if (!GIVEN(ctx, ctx, data) || !WITHIN(ctx, 1, INT64_MAX, (int64_t)nbytes))
         return TN_CODE_USAGE;
-    SendArgs x = {.ctx = ctx, .from = 0, .data = data, .nbytes = (int64_t)nbytes};
-    return ctx->comm ? try_aside(ctx, &x.tmp, send_all, &x) : TN_CODE_OK;
+    if (!ctx->comm)
+        return TN_CODE_OK;
+    TRY(t, &ctx->ctx)
+        send_all(try_arena(&t), ctx->comm, 0, data, (int64_t)nbytes);
+    return tried(&t);
 }
 
-typedef struct MachineArgs {
-    tn_context *ctx;
-    const char *name;
-    char *text;
-    int64_t n; /* with the end of the text */
-    Arena *tmp;
-} MachineArgs;
-
-/* Of what rank 0's environment or its own file says too: other ranks may have others. */
-static void read_machine(void *arg)
+/* The text of a machine as rank 0 finds it: its environment or its own file may say another than
+ * the other ranks'. Lives with what the context has joined. */
+static int machine_text(tn_context *ctx, const char *name, const char **text)
 {
-    MachineArgs *x = arg;
-    Buf b = {.a = x->tmp};
-    const char *name = machine_asked(x->name);
-    const Machine *tuned =
-        name ? NULL : machine_tuned(&x->ctx->ctx, device_at(DEVICE_cpu), par_threads());
-    if (tuned)
-        machine_print(&b, tuned);
-    else if (machine_is_file(name))
-        machine_print(&b, machine_get(x->tmp, name, par_threads()));
-    else
-        buf_add(&b, name ? name : "none");
-    x->text = arena_strdup(x->ctx->joined, b.text);
-    x->n = (int64_t)b.len + 1;
+    TRY(t, &ctx->ctx) {
+        Buf b = {.a = try_arena(&t)};
+        const char *asked = machine_asked(name);
+        const Machine *tuned =
+            asked ? NULL : machine_tuned(t.ctx, device_at(DEVICE_cpu), par_threads());
+        if (tuned)
+            machine_print(&b, tuned);
+        else if (machine_is_file(asked))
+            machine_print(&b, machine_get(b.a, asked, par_threads()));
+        else
+            buf_add(&b, asked ? asked : "none");
+        *text = arena_strdup(ctx->joined, b.text);
+    }
+    return tried(&t);
 }
 
-static void make_room(void *arg)
+static int make_room(tn_context *ctx, int64_t nbytes, const char **text)
 {
-    MachineArgs *x = arg;
-    x->text = arena_alloc(x->ctx->joined, (size_t)x->n);
+    TRY(t, &ctx->ctx)
+        *text = arena_alloc(ctx->joined, (size_t)nbytes);
+    return tried(&t);
 }
 
 int tn_machine_share(tn_context *ctx, const char *name, const char **machine)
 {
-    MachineArgs x = {.ctx = ctx, .name = name};
     if (!GIVEN(ctx, ctx, machine))
         return TN_CODE_USAGE;
     *machine = name;
     if (!ctx->comm)
         return TN_CODE_OK;
-    int code = tn_agree_code(ctx, tn_rank(ctx) ? 0 : try_aside(ctx, &x.tmp, read_machine, &x));
+    bool first = !tn_rank(ctx);
+    const char *text = "";
+    int code = tn_agree_code(ctx, first ? machine_text(ctx, name, &text) : 0);
+    int64_t nbytes = (int64_t)strlen(text) + 1;
     if (!code)
-        code = tn_share(ctx, &x.n, sizeof x.n);
+        code = tn_share(ctx, &nbytes, sizeof nbytes);
     if (!code)
-        code = tn_agree_code(ctx, tn_rank(ctx) ? (int)ctx_try(&ctx->ctx, make_room, &x) : 0);
+        code = tn_agree_code(ctx, first ? 0 : make_room(ctx, nbytes, &text));
     if (!code)
-        code = tn_share(ctx, x.text, (size_t)x.n);
+        code = tn_share(ctx, (char *)(uintptr_t)text, (size_t)nbytes);
     if (!code)
-        *machine = x.text;
+        *machine = text;
     return code;
 }
 
-typedef struct AgreeArgs {
-    tn_context *ctx;
-    int code;
-    Arena *tmp;
-} AgreeArgs;
-
 /* The lowest rank that has a code, which becomes *code; -1: none has. What leads here may have
  * taken one rank alone very long. */
-static int find_failed(const AgreeArgs *x, int *code)
+static int find_failed(tn_context *ctx, Arena *tmp, int *code)
 {
-    int n = tn_ranks(x->ctx), *all = NEWN(x->tmp, int, n);
+    int n = tn_ranks(ctx), *all = NEWN(tmp, int, n);
     char message[COMM_MESSAGE] = "";
-    if (comm_gather(x->ctx->comm, &x->code, sizeof x->code, all, true, message))
-        fail(&x->ctx->ctx, TN_FAIL, "%s", message);
+    if (comm_gather(ctx->comm, code, sizeof *code, all, true, message))
+        fail(&ctx->ctx, TN_FAIL, "%s", message);
     for (int i = 0; i < n; i++)
         if ((*code = all[i]))
             return i;
     return -1;
 }
 
-static void agree_code(void *arg)
+static void agree_code(tn_context *context, Arena *tmp, int code)
 {
-    AgreeArgs *x = arg;
-    Ctx *ctx = &x->ctx->ctx;
+    Ctx *ctx = &context->ctx;
     char text[sizeof ctx->message] = "", rank[40] = "";
-    int code, failed = find_failed(x, &code);
+    int failed = find_failed(context, tmp, &code);
     if (failed < 0)
         return;
     memcpy(text, ctx->message, sizeof text);
-    send_all(&(SendArgs){x->ctx, failed, text, sizeof text, x->tmp});
+    send_all(tmp, context->comm, failed, text, sizeof text);
     text[sizeof text - 1] = 0;
     if (failed)
         snprintf(rank, sizeof rank, "rank %d: ", failed);
@@ -299,10 +276,13 @@ static void agree_code(void *arg)
 
 int tn_agree_code(tn_context *ctx, int code)
 {
-    AgreeArgs x = {.ctx = ctx, .code = code};
     if (!GIVEN(ctx, ctx))
         return TN_CODE_USAGE;
-    return ctx->comm ? try_aside(ctx, &x.tmp, agree_code, &x) : code;
+    if (!ctx->comm)
+        return code;
+    TRY(t, &ctx->ctx)
+        agree_code(ctx, try_arena(&t), code);
+    return tried(&t);
 }
 
 void tn_ranks_end(tn_context *ctx, int code)
@@ -328,9 +308,9 @@ static bool await_others(RankTeam *t)
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += GRACE_SEC;
-    int late = 0;
-    while (t->returned < t->n && !t->ended && !late)
-        late = pthread_cond_timedwait(&t->changed, &t->lock, &end) == ETIMEDOUT;
+    bool over = false;
+    while (t->returned < t->n && !t->ended && !over)
+        over = pthread_cond_timedwait(&t->changed, &t->lock, &end) == ETIMEDOUT;
     return t->returned == t->n;
 }
 
@@ -406,10 +386,8 @@ static int run_team(RankTeam *t)
     return code;
 }
 
-static void make_ranks(void *arg)
+static void make_ranks(RankTeam *t, double timeout)
 {
-    RankTeam *t = ((void **)arg)[0];
-    const double *timeout = ((void **)arg)[1];
     CommShared *shared = comm_shared(t->a, t->n);
     t->rank = NEWN(t->a, RankThread, t->n);
     for (int i = 0; i < t->n; i++) {
@@ -419,8 +397,7 @@ static void make_ranks(void *arg)
         if (!r->ctx)
             fail(&t->ctx, TN_FAIL, "out of memory");
         r->ctx->thread = r;
-        JoinArgs x = {r->ctx, shared, i, *timeout};
-        int code = join_by(&x);
+        int code = join_by(r->ctx, shared, i, timeout);
         if (code)
             fail(&t->ctx, (Code)code, "%s", tn_error(r->ctx));
     }
@@ -448,7 +425,9 @@ int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *ar
     json_object_seed(0); /* which each thread would do else when it first needs it */
     pthread_mutex_init(&t.lock, NULL);
     init_changed(&t);
-    int code = (int)ctx_try(&t.ctx, make_ranks, (void *[]){&t, &timeout});
+    TRY(call, &t.ctx)
+        make_ranks(&t, timeout);
+    int code = tried(&call);
     if (code)
         say_never(t.ctx.message);
     else

@@ -1,6 +1,6 @@
-/* Whether ranks run one program. Of everything that they must have alike each rank has a text; the
- * hashes of all texts go to all ranks, so that all find the same first rank and text that differs
- * from rank 0's; then that text alone goes around, for the message. */
+/* Checks that ranks run one program. Each rank makes texts of everything that all must have alike;
+ * hashes of the texts go to all ranks, so that all find the same first rank and text that differ
+ * from rank 0's. Only that text goes around then, for the message. */
 #include "run.h"
 #include "../page/page.h"
 #include "../product/onednn.h"
@@ -10,7 +10,7 @@
 
 enum { MOST_ALIKE = 64, SHOWN = 120 };
 
-/* What all ranks must have alike, by name. */
+/* Texts that all ranks must have alike, by name. */
 typedef struct Alike {
     Arena *a;
     int count;
@@ -95,7 +95,7 @@ static const char *hash_text(Arena *a, uint64_t hash)
     return arena_printf(a, "%016llx", (unsigned long long)hash);
 }
 
-/* What goes around in a step, in its order: kinds, groups and shapes. */
+/* The collectives of a step in their order: kinds, groups and shapes. */
 static const char *sequence(Arena *a, const Plan *p)
 {
     uint64_t hash = 0;
@@ -139,51 +139,43 @@ static void collect_plan(Alike *x, const Plan *p)
 
 /* ---- among ranks ---- */
 
-typedef struct CheckArgs {
-    const tn_plan *plan;
-    tn_program *x;
-    const tn_options *o;
-    Arena *a;
-} CheckArgs;
-
-static void gather(const CheckArgs *c, const void *mine, int64_t nbytes, void *all)
+static void gather(tn_context *ctx, const void *mine, int64_t nbytes, void *all)
 {
     char message[COMM_MESSAGE] = "";
-    tn_context *ctx = c->plan->h.owner;
     if (comm_gather(ctx->comm, mine, nbytes, all, true, message))
         fail(&ctx->ctx, TN_FAIL, "%s", message);
 }
 
-static _Noreturn void fail_other(const CheckArgs *c, const Alike *x, int i, int rank)
+static _Noreturn void fail_other(tn_context *ctx, const Alike *x, int i, int rank)
 {
     const char *what = i < x->count ? x->what[i] : "options";
-    char *mine = NEWN(c->a, char, SHOWN);
-    char *all = NEWN(c->a, char, SHOWN *tn_ranks(c->plan->h.owner));
+    char *mine = NEWN(x->a, char, SHOWN);
+    char *all = NEWN(x->a, char, SHOWN *tn_ranks(ctx));
     snprintf(mine, SHOWN, "%s", i < x->count ? x->text[i] : "");
-    gather(c, mine, SHOWN, all);
-    fail(arena_ctx(c->a), TN_FAIL,
+    gather(ctx, mine, SHOWN, all);
+    fail(&ctx->ctx, TN_FAIL,
          "ranks must run one program; they differ in %s: rank %d has %.*s, rank 0 has %.*s", what,
          rank, SHOWN - 1, all + SHOWN * rank, SHOWN - 1, all);
 }
 
-static void compare(void *arg)
+static void compare(const tn_plan *p, Arena *a, const tn_options *o)
 {
-    const CheckArgs *c = arg;
-    int n = tn_ranks(c->plan->h.owner);
-    Alike x = {.a = c->a};
-    uint64_t mine[MOST_ALIKE] = {0}, *all = NEWN(c->a, uint64_t, n * MOST_ALIKE);
-    collect(&x, c->plan->p, c->o);
-    if (!c->plan->graph->own)
-        collect_plan(&x, c->plan->p);
+    tn_context *ctx = p->h.owner;
+    int n = tn_ranks(ctx);
+    Alike x = {.a = a};
+    uint64_t mine[MOST_ALIKE] = {0}, *all = NEWN(a, uint64_t, n * MOST_ALIKE);
+    collect(&x, p->p, o);
+    if (!p->graph->own)
+        collect_plan(&x, p->p);
     for (int i = 0; i < x.count; i++)
         mine[i] = hash_bytes(x.text[i], strlen(x.text[i]), 1);
-    gather(c, mine, sizeof mine, all);
+    gather(ctx, mine, sizeof mine, all);
     for (int i = 0; i < MOST_ALIKE; i++)
         for (int rank = 1; rank < n; rank++)
             if (all[rank * MOST_ALIKE + i] != all[i])
-                fail_other(c, &x, i, rank);
-    if (c->plan->graph->own)
-        ranks_match(c->plan, c->a);
+                fail_other(ctx, &x, i, rank);
+    if (p->graph->own)
+        ranks_match(p, a);
 }
 
 /* ---- a plan and the ranks that are there ---- */
@@ -193,18 +185,25 @@ bool ranks_run(const tn_plan *p)
     return p->p->g->mesh && mesh_nranks(p->p->g->mesh) > 1 && p->h.owner->comm;
 }
 
-static void let_run(void *arg)
+static int compare_all(const tn_plan *p, const tn_options *o)
 {
-    const CheckArgs *c = arg;
-    program_join(c->x->x, c->x->h.a, c->plan->h.owner->comm, c->x->fast);
+    TRY(t, &p->h.owner->ctx)
+        compare(p, try_arena(&t), o);
+    return tried(&t);
+}
+
+static int let_run(tn_program *x, Comm *c)
+{
+    TRY(t, &x->h.owner->ctx)
+        program_join(x->x, x->h.a, c, x->fast);
+    return tried(&t);
 }
 
 int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o)
 {
-    CheckArgs c = {.plan = p, .x = x, .o = o};
     tn_context *ctx = p->h.owner;
     code = tn_agree_code(ctx, code);
     if (!code)
-        code = try_aside(ctx, &c.a, compare, &c);
-    return code ? code : tn_agree_code(ctx, (int)ctx_try(&ctx->ctx, let_run, &c));
+        code = compare_all(p, o);
+    return code ? code : tn_agree_code(ctx, let_run(x, ctx->comm));
 }

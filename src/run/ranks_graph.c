@@ -2,14 +2,14 @@
  *
  * A graph that was imported with its mesh has groups by axes. One without has the names that
  * PyTorch gave its process groups; it gets the mesh ranks=N,one=1, and a group of all ranks, or of
- * one, is that axis. Which ranks a smaller group has the graph does not say: it is refused.
+ * one, is that axis. The graph does not say which ranks a smaller group has: it is refused.
  *
- * Ranks' collectives must match: of each group all members call the same ones in one order. Each
- * rank describes its calls; hashes of these go to all ranks, so that all find the same first call
- * that differs, and the texts of both go around for the message. It is looked at as the graphs are
+ * Ranks' collectives must match: all members of a group call the same ones in one order. Each rank
+ * describes its calls; hashes of these go to all ranks, so that all find the same first call that
+ * differs, and the texts of both go around for the message. Graphs are compared as they are
  * written, and again as they are planned.
  *
- * The planner orders nodes, and graphs of one form alike. Where forms differ, each collective runs
+ * The planner orders nodes, and graphs of one form alike. If forms differ, each collective runs
  * after the one that is written before it, so that all ranks keep one order. */
 #include "run.h"
 
@@ -127,16 +127,16 @@ static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
 /* ---- calls that match ---- */
 
 /* A collective: whom it calls, and what all of them must call. */
-typedef struct Sent {
+typedef struct SentCall {
     int64_t
         axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits each */
     uint64_t what;
-} Sent;
+} SentCall;
 
 typedef struct Calls {
     const Graph *g;
     Arena *a;
-    Sent *sent;
+    SentCall *sent;
     const char **text;
     int count, capsent, captext;
 } Calls;
@@ -154,7 +154,7 @@ static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
 {
     Calls *c = arg;
     int axes[MAX_MESH], naxes = group_axes(c->g->mesh, group_attr(n)->s, axes);
-    Sent s = {0};
+    SentCall s = {0};
     if (naxes < 0)
         fail_node(g, n, "group \"%s\": expected axes of the mesh %s", group_attr(n)->s,
                   mesh_text(c->a, c->g->mesh));
@@ -185,11 +185,11 @@ static void gather(tn_context *ctx, const void *mine, int64_t nbytes, void *all)
         fail(&ctx->ctx, TN_FAIL, "%s", message);
 }
 
-/* What all ranks call, by rank. */
+/* The calls of all ranks, by rank. */
 typedef struct AllCalls {
     const Mesh *mesh;
     int nranks;
-    const Sent *sent; /* most of each rank */
+    const SentCall *sent; /* most of each rank */
     const int64_t *count;
     int64_t most;
 } AllCalls;
@@ -213,7 +213,7 @@ static int find_first(const Mesh *mesh, int rank, int64_t axes)
     return (int)mesh_rank(&m);
 }
 
-/* Where a rank parts from the first of a group of its own. */
+/* The call at which a rank parts from the first rank of its group. */
 typedef struct Differ {
     int rank, first;
     int64_t at, at_first; /* the call of each; their count: none is left */
@@ -273,7 +273,7 @@ static void compare(tn_context *ctx, const Calls *c, const char *how)
     gather(ctx, &count, sizeof count, counts);
     for (int i = 0; i < n; i++)
         most = MAX(most, counts[i]);
-    Sent *mine = NEWN(c->a, Sent, most), *all = NEWN(c->a, Sent, most * n);
+    SentCall *mine = NEWN(c->a, SentCall, most), *all = NEWN(c->a, SentCall, most * n);
     if (count)
         memcpy(mine, c->sent, sizeof *mine * (size_t)count);
     gather(ctx, mine, (int64_t)sizeof *mine * most, all);
@@ -298,7 +298,7 @@ static void compare_meshes(tn_context *ctx, Arena *a, const Mesh *m)
 
 /* ---- one order ---- */
 
-/* Of what the planner reads when it orders: ops, operands and types. */
+/* A hash of what the planner reads when it orders: ops, operands and types. */
 static uint64_t form_of(const Graph *g, Arena *a)
 {
     uint64_t hash = 1;
@@ -356,54 +356,51 @@ static bool one_form(tn_context *ctx, const Graph *g, Arena *a)
 
 /* ---- a graph of a rank's own ---- */
 
-typedef struct Ready {
-    tn_graph *graph;
-    int rank, nranks;
-    Arena *a;
-} Ready;
-
-static void list_written(const Ready *x, Calls *c)
+static Calls list_written(Graph *g, Arena *a)
 {
-    *c = (Calls){.g = x->graph->g, .a = x->a};
-    each_collective(x->graph->g, 1, add_call, c);
+    Calls c = {.g = g, .a = a};
+    each_collective(g, 1, add_call, &c);
+    return c;
 }
 
-/* What a rank's files have is what it has. */
+/* A rank's files have its parts, not wholes. */
 static void drop_cuts(Port *p, int count)
 {
     for (int i = 0; i < count; i++)
         p[i].cut = NULL;
 }
 
-static void own(void *arg)
+static void own(tn_graph *graph, Arena *a)
 {
-    const Ready *x = arg;
-    Graph *g = x->graph->g;
+    Graph *g = graph->g;
+    int rank = tn_rank(graph->h.owner), nranks = tn_ranks(graph->h.owner);
     if (g->mesh)
-        check_mesh(g, x->a, x->rank, x->nranks);
+        check_mesh(g, a, rank, nranks);
     else
-        g->mesh = make_mesh(g, x->a, x->rank, x->nranks);
+        g->mesh = make_mesh(g, a, rank, nranks);
     drop_cuts(g->in, g->nin);
     drop_cuts(g->out, g->nout);
     graph_verify(g);
-    x->graph->own = true;
-    Calls c;
-    list_written(x, &c); /* fails here, where the others wait, if at all */
+    graph->own = true;
+    list_written(g, a); /* fails here, where the others wait, if at all */
 }
 
 /* ---- what others call ---- */
 
-static void match(void *arg)
+static void match(tn_context *ctx, Graph *g, Arena *a)
 {
-    Ready *x = arg;
-    tn_context *ctx = x->graph->h.owner;
-    Graph *g = x->graph->g;
-    Calls c;
-    compare_meshes(ctx, x->a, g->mesh);
-    list_written(x, &c);
+    compare_meshes(ctx, a, g->mesh);
+    Calls c = list_written(g, a);
     compare(ctx, &c, "");
-    if (!one_form(ctx, g, x->a))
+    if (!one_form(ctx, g, a))
         keep_order(g);
+}
+
+static int make_own(tn_graph *g)
+{
+    TRY(t, &g->h.owner->ctx)
+        own(g, try_arena(&t));
+    return tried(&t);
 }
 
 int tn_graph_ranks(tn_graph *g)
@@ -411,11 +408,12 @@ int tn_graph_ranks(tn_graph *g)
     tn_context *ctx = args_owner(g);
     if (!GIVEN(ctx, g))
         return TN_CODE_USAGE;
-    Ready x = {.graph = g, .rank = tn_rank(ctx), .nranks = tn_ranks(ctx)};
-    int code = tn_agree_code(ctx, try_aside(ctx, &x.a, own, &x));
+    int code = tn_agree_code(ctx, make_own(g));
     if (code || !ctx->comm)
         return code;
-    return try_aside(ctx, &x.a, match, &x);
+    TRY(t, &ctx->ctx)
+        match(ctx, g->g, try_arena(&t));
+    return tried(&t);
 }
 
 void ranks_match(const tn_plan *p, Arena *a)

@@ -1,5 +1,5 @@
-/* run: the objects behind tenon.h, and the engines that its calls start: tuning, saving and restoring,
- * ranks, inputs and outputs piece by piece. */
+/* run: the objects behind tenon.h, and the engines that its calls start: tuning, saving and
+ * restoring, ranks, inputs and outputs piece by piece. */
 #ifndef TENON_RUN_H
 #define TENON_RUN_H
 
@@ -20,11 +20,12 @@ struct tn_context {
     struct RankThread *thread; /* of tn_ranks_run, NULL: none */
 };
 
-/* What every object begins with: its context and its own memory. */
+/* The head of every object: its context and its own memory. */
 typedef struct Handle {
     tn_context *owner;
     Arena *a;
     struct Handle *prev, *next; /* in the context's list */
+    bool kept;                  /* the call that has made it did not fail */
 } Handle;
 
 struct tn_graph {
@@ -123,12 +124,11 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o);
 
 /* ---- handle.c ---- */
 
-/* A new object of `size` bytes that begins with a Handle; unwinds without memory. */
-void *handle_new(tn_context *ctx, size_t size);
+/* A new object of `size` bytes that begins with a Handle, freed with `call` unless it is kept:
+ * handle_keep returns it. Unwinds without memory. */
+void *handle_new(tn_context *ctx, Arena *call, size_t size);
+void *handle_keep(void *handle);
 void handle_free(Handle *h);
-
-/* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
-int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 
 /* Stores the message as the program's, not its context's; returns code. */
 int program_fail(tn_program *x, int code, const char *format, ...)
@@ -141,7 +141,7 @@ int program_fail(tn_program *x, int code, const char *format, ...)
 const char *model_folder(Arena *a, const char *path);
 
 const ModelParam *model_param(const tn_model *m, const char *name); /* NULL where absent */
-/* That of a parameter of the plan; fails where the model has none, or of another shape. */
+/* The model's parameter for a plan's; fails where there is none, or one of another shape. */
 const ModelParam *model_get_param(const tn_model *m, const Plan *plan, const PlanPort *p);
 /* Fails where the plan's parameters are not the model's. */
 void model_check(const tn_model *m, const Plan *p);
@@ -181,12 +181,12 @@ bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
 /* By input, the type of the whole: as the model says of parameters and their state; of the rest,
  * and where m is NULL, as large as all parts together. */
 void part_wholes(const Plan *p, const tn_model *m, Type *whole);
-/* Of an output; whole[] is by input. */
+/* The type of an output's whole; whole[] is by input. */
 Type part_output(const Plan *p, const Type *whole, const PlanPort *out);
 
 /* ---- write.c: what all ranks do together ---- */
 
-/* What ranks of x say to each other; NULL: its plan is for one. Fails where they have not joined.
+/* The comm between the ranks of x; NULL: its plan is for one. Fails where they have not joined.
  */
 Comm *write_ranks(const tn_program *x);
 /* Calls fn on every rank; where it fails on some, it fails on all as it did on the lowest. c NULL:

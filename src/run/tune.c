@@ -1,16 +1,15 @@
-/* Tuning: which kernel is the fastest for each call of some training steps, and how long each of
- * their nodes takes.
+/* Tuning: finds the fastest kernel for each call of some training steps, and how long each of their
+ * nodes takes.
  *
  * A step is planned by the machine as known so far. Each of its calls that several kernels take is
- * run by all of them, alone (exec/way.c). A kernel other than that which the plan has is chosen
- * where it is faster by more than such times differ from run to run, so that what is as fast stays
- * as it is. Other kernels may want their operands otherwise, so that the step is planned again,
- * until all calls are known. Then the whole step is run, and what each node takes there, caches as
- * they are, is kept by the node's key: by these seconds the step is planned from then on. What is
- * known from an earlier run is not measured again.
+ * run by all of them, alone (exec/way.c). Another kernel than the plan's is chosen only if it is
+ * faster by more than times differ from run to run. Other kernels may want their operands
+ * otherwise, so the step is planned again, until all calls are known. Then the whole step is run;
+ * the time of each node in it, with the caches as they are there, is kept by the node's key, and
+ * later plans of the step use it. Times that are known from an earlier run are not measured again.
  *
- * Calls of a device beside the host are timed one by one, each waited for, and the step apart from
- * that, as it runs: what waiting adds to each call is what they take too long together. */
+ * Calls of a device beside the host are timed one by one, each waited for. The step is timed apart,
+ * as it runs: the time by which the calls together exceed it is what waiting adds to them. */
 #include "tune.h"
 
 #include <math.h>
@@ -38,7 +37,7 @@ typedef struct Tuner {
 } Tuner;
 
 /* A step, planned. Its handles go with `a`. */
-typedef struct Subject {
+typedef struct TunedStep {
     Tuner *t;
     Arena *a, *tmp; /* tmp: of one call */
     const tn_tune_step *of;
@@ -47,7 +46,7 @@ typedef struct Subject {
     tn_graph *graph;
     tn_plan *plan;
     tn_program *program;
-} Subject;
+} TunedStep;
 
 static double (*clock_of(const Tuner *t))(void)
 {
@@ -90,7 +89,7 @@ static void note(Tuner *t, const char *what, const char *key)
 
 /* ---- planning ---- */
 
-static void drop_plan(Subject *s)
+static void drop_plan(TunedStep *s)
 {
     tn_program_free(s->program);
     tn_plan_free(s->plan);
@@ -102,12 +101,12 @@ static void drop_plan(Subject *s)
 
 static void drop(void *arg)
 {
-    Subject *s = arg;
+    TunedStep *s = arg;
     drop_plan(s);
     tn_model_free(s->model);
 }
 
-static void make_graph(Subject *s)
+static void make_graph(TunedStep *s)
 {
     int code = tn_model_graph(s->model, s->of->batch, s->of->seq, &s->o, &s->graph);
     if (!code)
@@ -116,7 +115,7 @@ static void make_graph(Subject *s)
 }
 
 /* By the machine as it is known now. */
-static void plan_step(Subject *s)
+static void plan_step(TunedStep *s)
 {
     Buf text = {.a = s->a};
     drop_plan(s);
@@ -127,7 +126,7 @@ static void plan_step(Subject *s)
 }
 
 /* Operands of one call alone could take more than there is. */
-static void check_fit(const Subject *s)
+static void check_fit(const TunedStep *s)
 {
     int64_t peak = s->plan->p->space[SPACE_MAIN].peak,
             available = driver_of(s->t->to.device)->available();
@@ -141,7 +140,7 @@ static void check_fit(const Subject *s)
 /* ---- ways ---- */
 
 /* Whether the ways of a call of the plan are to be measured. */
-static bool lacks_way(Subject *s, int step)
+static bool lacks_way(TunedStep *s, int step)
 {
     const Call *c = &s->plan->p->step[step].call;
     if (way_count(s->plan->p, step) < 2)
@@ -150,7 +149,7 @@ static bool lacks_way(Subject *s, int step)
 }
 
 /* Steps of the plan, each with a call of its own of which the ways are to be measured. */
-static int find_calls(Subject *s, int **list)
+static int find_calls(TunedStep *s, int **list)
 {
     const Plan *p = s->plan->p;
     Map listed = {.a = s->a};
@@ -180,7 +179,7 @@ static const WayTime *choose(const WayTime *way, int n)
     return taken && best->sec > CLEAR_GAIN * taken->sec ? taken : best;
 }
 
-static void measure_call(Subject *s, int step)
+static void measure_call(TunedStep *s, int step)
 {
     WayTime way[MOST_WAYS];
     Tuner *t = s->t;
@@ -197,7 +196,7 @@ static void measure_call(Subject *s, int step)
 }
 
 /* Returns whether there were any. */
-static bool measure_calls(Subject *s)
+static bool measure_calls(TunedStep *s)
 {
     int *list, n = find_calls(s, &list);
     for (int i = 0; i < n; i++) {
@@ -219,7 +218,7 @@ static const char *step_key(Arena *a, const Step *s)
     return s->copy ? way_key(a, &s->call) : node_key(a, s->node);
 }
 
-static bool lacks_sec(Subject *s, const Step *x)
+static bool lacks_sec(TunedStep *s, const Step *x)
 {
     const Machine *m = s->t->f->machine;
     const char *key = step_key(s->a, x);
@@ -229,7 +228,7 @@ static bool lacks_sec(Subject *s, const Step *x)
     return !(known > 0) || is_new(s->t, "sec", key);
 }
 
-static bool knows_nodes(Subject *s)
+static bool knows_nodes(TunedStep *s)
 {
     const Plan *p = s->plan->p;
     for (int i = 0; i < p->nstep; i++)
@@ -239,7 +238,7 @@ static bool knows_nodes(Subject *s)
 }
 
 /* Writes what a run reads: any tokens, and a rate by which weights stay finite. */
-static void write_inputs(Subject *s, int64_t number)
+static void write_inputs(TunedStep *s, int64_t number)
 {
     const float rate = 1e-5f;
     const Plan *p = s->plan->p;
@@ -267,7 +266,7 @@ static void write_inputs(Subject *s, int64_t number)
     arena_reset(s->tmp);
 }
 
-static double run_step(Subject *s, int64_t number)
+static double run_step(TunedStep *s, int64_t number)
 {
     write_inputs(s, number);
     double (*clock)(void) = clock_of(s->t), start = clock();
@@ -276,7 +275,7 @@ static double run_step(Subject *s, int64_t number)
     return clock() - start;
 }
 
-static void open_program(Subject *s)
+static void open_program(TunedStep *s)
 {
     tn_options o = s->o;
     int code = tn_program_new(s->plan, &o, &s->program);
@@ -293,7 +292,7 @@ static int64_t expected_runs(double sec)
 }
 
 /* Runs of the whole step, recorded or as they are. Returns how many; sec: of each. */
-static int run_steps(Subject *s, bool recorded, double *sec)
+static int run_steps(TunedStep *s, bool recorded, double *sec)
 {
     Tuner *t = s->t;
     double all = 0;
@@ -311,7 +310,7 @@ static int run_steps(Subject *s, bool recorded, double *sec)
 
 /* Behind some that do not count, in which memory is new and libraries load what they run. Returns
  * seconds of a run. */
-static double time_steps(Subject *s)
+static double time_steps(TunedStep *s)
 {
     Tuner *t = s->t;
     double sec[MOST_TUNE_RUNS];
@@ -338,7 +337,7 @@ typedef struct StepTimes {
     int count;
 } StepTimes;
 
-static StepTimes *step_times(Subject *s)
+static StepTimes *step_times(TunedStep *s)
 {
     const Trace *x = s->program->x->trace;
     int nstep = s->plan->p->nstep;
@@ -373,8 +372,8 @@ static double without_wait(const Correction *x, double sec)
     return MAX(sec - x->wait, (1 - MOST_WAIT) * sec);
 }
 
-/* Of the calls of a run together; n: how many those are. */
-static double calls_sec(const Subject *s, const StepTimes *t, const Correction *x, double *n)
+/* Seconds of a run's calls together; n: their number. */
+static double calls_sec(const TunedStep *s, const StepTimes *t, const Correction *x, double *n)
 {
     double sum = 0, count = 0, runs = (double)MAX(trace_runs(s->program->x->trace), 1);
     for (int i = 0; i < s->plan->p->nstep; i++) {
@@ -390,7 +389,7 @@ static double calls_sec(const Subject *s, const StepTimes *t, const Correction *
 /* Beside the host a call was waited for, which is alike for all. A run then takes longer than its
  * calls by what lies between them, and whatever else the machine does, which a median of one call
  * does not see. */
-static Correction correct(const Subject *s, const StepTimes *t, double step_sec)
+static Correction correct(const TunedStep *s, const StepTimes *t, double step_sec)
 {
     Correction x = {0, 1};
     bool apart = !device_is_host(s->t->to.device);
@@ -412,7 +411,7 @@ static double rounded(double sec)
 }
 
 /* Nodes of one key have the mean of what each takes where it stands. */
-static void keep_seconds(Subject *s, double step_sec)
+static void keep_seconds(TunedStep *s, double step_sec)
 {
     const Plan *p = s->plan->p;
     const StepTimes *t = step_times(s);
@@ -442,7 +441,7 @@ static void keep_seconds(Subject *s, double step_sec)
 }
 
 /* Returns what is estimated of what a run took. */
-static double measure_nodes(Subject *s)
+static double measure_nodes(TunedStep *s)
 {
     tell(s->t, "load", 0, 0, "");
     open_program(s);
@@ -454,7 +453,7 @@ static double measure_nodes(Subject *s)
 
 /* Where the calls do not add up to the step something else has run beside it, or the plan by the
  * new seconds is another: once more, and then it is told. */
-static void measure_nodes_well(Subject *s)
+static void measure_nodes_well(TunedStep *s)
 {
     const Tuner *t = s->t;
     const tn_tune_step *of = s->of;
@@ -473,37 +472,23 @@ static void measure_nodes_well(Subject *s)
 
 /* ---- all of it ---- */
 
-typedef struct StepArgs {
-    Tuner *t;
-    Arena *a; /* of the step */
-    const tn_tune_step *of;
-} StepArgs;
-
-static Subject *open_step(const StepArgs *x)
+static TunedStep *open_step(Tuner *t, Arena *a, const tn_tune_step *of)
 {
-    Subject *s = NEW(x->a, Subject);
-    *s = (Subject){.t = x->t, .a = x->a, .of = x->of, .o = *x->of->options};
+    TunedStep *s = NEW(a, TunedStep);
+    *s = (TunedStep){.t = t, .a = a, .of = of, .o = *of->options};
     s->o.machine = "none";
     s->o.mesh = NULL;
     s->o.memory = 0;
     arena_defer(s->a, drop, s);
     s->tmp = arena_tmp(s->a);
-    need(x->t, tn_model_open(x->t->ctx, s->of->model, &s->model));
+    need(t, tn_model_open(t->ctx, of->model, &s->model));
     return s;
 }
 
-/* What a model or its options refuse is known before anything is measured. */
-static void look_at_step(void *arg)
+static void tune_step(Tuner *t, Arena *a, const tn_tune_step *of)
 {
-    make_graph(open_step(arg));
-}
-
-static void tune_step(void *arg)
-{
-    const StepArgs *x = arg;
-    Tuner *t = x->t;
     tell(t, "plan", 0, 0, "");
-    Subject *s = open_step(x);
+    TunedStep *s = open_step(t, a, of);
     plan_step(s);
     check_fit(s);
     bool changed = false;
@@ -519,62 +504,55 @@ static void tune_step(void *arg)
     t->news.step_sec = t->news.est_sec = 0;
 }
 
-typedef struct TuneArgs {
-    tn_context *ctx;
-    Arena *tmp;
-    const tn_tune_step *steps;
-    int count;
-    const tn_tune_options *o;
-} TuneArgs;
-
-static void look_at_steps(Tuner *t, const TuneArgs *x)
+/* A model or options that are refused are known before anything is measured. */
+static void look_at_steps(Tuner *t, const tn_tune_step *steps, int count)
 {
-    for (int i = 0; i < x->count; i++) {
-        StepArgs y = {t, arena_tmp(t->a), &x->steps[i]};
-        if (ctx_try(&x->ctx->ctx, look_at_step, &y))
-            fail_again(&x->ctx->ctx, "");
-        arena_reset(y.a);
+    Arena *a = arena_tmp(t->a);
+    for (int i = 0; i < count; i++) {
+        make_graph(open_step(t, a, &steps[i]));
+        arena_reset(a);
     }
 }
 
-/* One of several that needs more memory than there is is left out. Returns whether it was. */
-static bool tune_or_warn(Tuner *t, const TuneArgs *x, int step)
+/* A step of several that needs more memory than there is is left out. Returns whether it was. */
+static bool tune_or_warn(Tuner *t, const tn_tune_step *steps, int count, int step)
 {
     Ctx *ctx = &t->ctx->ctx;
-    StepArgs y = {t, arena_tmp(t->a), &x->steps[step]};
+    const tn_tune_step *of = &steps[step];
     t->news.step = step;
-    int code = (int)ctx_try(ctx, tune_step, &y);
-    if (code && (code != TN_FIT || x->count == 1))
+    TRY(call, ctx)
+        tune_step(t, try_arena(&call), of);
+    Code code = tried(&call);
+    if (code && (code != TN_FIT || count == 1))
         fail_again(ctx, "");
-    if (code && x->o->warn)
-        x->o->warn(x->o->arg,
-                   arena_printf(t->a, "%s, batch %lld, length %lld: left out: %s", y.of->model,
-                                (long long)y.of->batch, (long long)y.of->seq, ctx->message));
-    arena_reset(y.a);
+    if (code && t->o->warn)
+        t->o->warn(t->o->arg,
+                   arena_printf(t->a, "%s, batch %lld, length %lld: left out: %s", of->model,
+                                (long long)of->batch, (long long)of->seq, ctx->message));
     return code;
 }
 
-static void tune(void *arg)
+static void tune(tn_context *ctx, Arena *a, const tn_tune_step *steps, int count,
+                 const tn_tune_options *o)
 {
-    TuneArgs *x = arg;
-    Tuner t = {.ctx = x->ctx,
-               .a = x->tmp,
-               .o = x->o,
-               .to = tune_for_steps(&x->ctx->ctx, x->steps, x->count, x->o),
-               .seen = {.a = x->tmp}};
-    look_at_steps(&t, x);
-    t.f = tune_open(x->tmp, x->o->path, &t.to);
-    if (t.f->warning && x->o->warn)
-        x->o->warn(x->o->arg, t.f->warning);
-    t.news = (tn_tune_news){.nstep = x->count, .path = t.f->path, .goes_on = t.f->goes_on};
+    Tuner t = {.ctx = ctx,
+               .a = a,
+               .o = o,
+               .to = tune_for_steps(&ctx->ctx, steps, count, o),
+               .seen = {.a = a}};
+    look_at_steps(&t, steps, count);
+    t.f = tune_open(a, o->path, &t.to);
+    if (t.f->warning && o->warn)
+        o->warn(o->arg, t.f->warning);
+    t.news = (tn_tune_news){.nstep = count, .path = t.f->path, .goes_on = t.f->goes_on};
     int left = 0;
-    for (int i = 0; i < x->count; i++)
-        left += tune_or_warn(&t, x, i);
-    if (left == x->count)
-        fail(&x->ctx->ctx, TN_FIT, "none of the %d steps fits into the memory that is available",
-             x->count);
+    for (int i = 0; i < count; i++)
+        left += tune_or_warn(&t, steps, count, i);
+    if (left == count)
+        fail(&ctx->ctx, TN_FIT, "none of the %d steps fits into the memory that is available",
+             count);
     tune_end(t.f);
-    machine_forget(&x->ctx->ctx);
+    machine_forget(&ctx->ctx);
 }
 
 int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count, const tn_tune_options *options)
@@ -585,6 +563,7 @@ int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count, const tn_tune
         if (!GIVEN(ctx, steps[i].model, steps[i].options) ||
             !args_options(ctx, __func__, steps[i].options))
             return TN_CODE_USAGE;
-    TuneArgs x = {ctx, NULL, steps, count, options};
-    return try_aside(ctx, &x.tmp, tune, &x);
+    TRY(t, &ctx->ctx)
+        tune(ctx, try_arena(&t), steps, count, options);
+    return tried(&t);
 }

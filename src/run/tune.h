@@ -1,4 +1,4 @@
-/* What the files of tn_tune share. */
+/* Shared by the files of tn_tune. */
 #ifndef TENON_RUN_TUNE_H
 #define TENON_RUN_TUNE_H
 
@@ -18,7 +18,7 @@ typedef struct TuneFile {
     const char *warning; /* of a file that was there and could not be read; NULL: none */
 } TuneFile;
 
-/* What the options' backend and device are, NULL: the processor. Fails where they are not here. */
+/* The device that options name, NULL: the processor. Fails where it is not here. */
 TunedFor tune_for(Ctx *ctx, const tn_options *o);
 /* The same of all steps; one file is for one device. */
 TunedFor tune_for_steps(Ctx *ctx, const tn_tune_step *steps, int count, const tn_tune_options *o);

@@ -1,4 +1,4 @@
-/* The machine file that tn_tune makes, and for what it is. It grows aside: each save writes
+/* The machine file that tn_tune makes, and its device. It grows aside: each save writes
  * PATH.part.new, syncs it and renames it to PATH.part, so that a process that is killed leaves what
  * it has measured, and PATH as it was; the next one goes on from there. A lock on PATH.lock, which
  * ends with the process, keeps two from measuring at once. Nothing else is left in the folder. */
@@ -26,9 +26,9 @@ static void unlock(void *arg)
 /* Whether the file that was locked is the one that is there. */
 static bool is_there(const TuneFile *f)
 {
-    struct stat held, now;
-    return !fstat(f->lock, &held) && !stat(f->lock_path, &now) && held.st_ino == now.st_ino &&
-           held.st_dev == now.st_dev;
+    struct stat locked, now;
+    return !fstat(f->lock, &locked) && !stat(f->lock_path, &now) && locked.st_ino == now.st_ino &&
+           locked.st_dev == now.st_dev;
 }
 
 static void lock(TuneFile *f)
@@ -55,29 +55,19 @@ static void lock(TuneFile *f)
 
 /* ---- what is there ---- */
 
-typedef struct Reading {
-    Arena *a;
-    const char *path;
-    const TunedFor *to;
-    Machine *machine;
-} Reading;
-
-static void read_machine(void *arg)
-{
-    Reading *x = arg;
-    x->machine = machine_copy(x->a, machine_of_file(x->a, x->path, x->to));
-}
-
 /* NULL where there is none, or it cannot be read, which is kept as a warning. */
 static Machine *read_old(TuneFile *f, const char *path)
 {
-    Reading x = {.a = f->a, .path = path, .to = &f->to};
     Ctx *ctx = arena_ctx(f->a);
+    Machine *volatile m = NULL;
     struct stat st;
-    if (stat(path, &st) || !ctx_try(ctx, read_machine, &x))
-        return x.machine;
-    f->warning = arena_printf(f->a, "%s\n  the file is not gone on from", ctx->message);
-    return NULL;
+    if (stat(path, &st))
+        return NULL;
+    TRY(t, ctx)
+        m = machine_copy(f->a, machine_of_file(f->a, path, &f->to));
+    if (tried(&t))
+        f->warning = arena_printf(f->a, "%s\n  the file is not gone on from", ctx->message);
+    return m;
 }
 
 /* What is no file, which could not be replaced or should not be, stays; as does what no machine's
@@ -233,35 +223,27 @@ TunedFor tune_for_steps(Ctx *ctx, const tn_tune_step *steps, int count, const tn
     return to;
 }
 
-typedef struct PathArgs {
-    Ctx *ctx;
-    const tn_options *o; /* NULL: of the processor */
-    const char *path;
-} PathArgs;
-
-static void find_path_for(void *arg)
+/* o NULL: of the processor. */
+static int find_path_for(tn_context *ctx, const tn_options *o, const char **path)
 {
-    PathArgs *x = arg;
-    TunedFor to = tune_for(x->ctx, x->o);
-    x->path = cache_path(memo_arena(x->ctx), &to);
+    *path = NULL;
+    TRY(t, &ctx->ctx) {
+        TunedFor to = tune_for(t.ctx, o);
+        *path = cache_path(memo_arena(t.ctx), &to);
+    }
+    return tried(&t);
 }
 
 int tn_tune_path(tn_context *ctx, const char **path)
 {
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
-    PathArgs x = {&ctx->ctx, NULL, NULL};
-    int code = (int)ctx_try(&ctx->ctx, find_path_for, &x);
-    *path = x.path;
-    return code;
+    return find_path_for(ctx, NULL, path);
 }
 
 int tn_tune_path_for(tn_context *ctx, const tn_options *options, const char **path)
 {
     if (!GIVEN(ctx, ctx, options, path) || !args_options(ctx, __func__, options))
         return TN_CODE_USAGE;
-    PathArgs x = {&ctx->ctx, options, NULL};
-    int code = (int)ctx_try(&ctx->ctx, find_path_for, &x);
-    *path = x.path;
-    return code;
+    return find_path_for(ctx, options, path);
 }

@@ -1,4 +1,5 @@
-/* What a model folder has: where its configuration lies, and the parameters of a plan among its own. */
+/* A model folder: the place of its configuration, and the model's parameters for those of a plan.
+ */
 #include "run.h"
 
 #include <string.h>

@@ -1,17 +1,17 @@
 /* Files of tensors that all ranks of a program write together, byte for byte what one rank with the
  * same weights would write.
  *
- * A file is cut into pieces of bounded size, contiguous in it, each of which one rank writes: one
- * of those that have elements of it. Where several have, as ranks do that share rows, they send
- * theirs to the writer first. That is done in rounds, in which each rank writes one piece at most;
- * all ranks know all pieces, so they go through the same rounds, and what each sends and receives
- * follows from the cuts. Of ranks that have the same, the first alone counts; padding is in no
- * piece. A rank that fails goes on to the next round with messages, says so, and all stop there.
+ * A file is cut into contiguous pieces of bounded size. Each is written by one rank, of those that
+ * have elements of it; if several have, as ranks that share rows, they send theirs to the writer
+ * first. This is done in rounds, in which each rank writes one piece at most. All ranks know all
+ * pieces, so they go through the same rounds, and their messages follow from the cuts. Of ranks
+ * with the same elements only the first counts; padding is in no piece. A rank that fails goes on
+ * to the next round with messages, says so, and all stop there.
  *
  * On file systems where several processes may not write to one file at once, or whose name is not
  * known here, rank 0 writes all pieces, in their order in the file; so it does to pipes. Each rank
- * syncs and then compares what is in the file with what it put there. Rank 0 begins the file and,
- * when all agree that it is whole, gives it its name. */
+ * syncs and then compares the file with what it put there. Rank 0 begins the file and, when all
+ * agree that it is whole, gives it its name. */
 #include "run.h"
 
 #include <stdlib.h>
@@ -25,14 +25,14 @@ enum {
 };
 
 /* Elements [first, first + n) of a tensor. */
-typedef struct Piece {
+typedef struct FilePiece {
     int tensor, writer;
     int64_t base; /* what axis 0 adds to the numbers of the ranks that have it; -1: any may */
     int64_t first, n;
     bool alone; /* the writer has all of it */
-} Piece;
+} FilePiece;
 
-/* What the axes behind the first add to the numbers of ranks. */
+/* What the axes behind the first add to the number of a rank. */
 typedef struct Sharers {
     int64_t *rank;
     int count;
@@ -43,14 +43,21 @@ typedef struct Bytes {
     int64_t n, cap;
 } Bytes;
 
+/* Bytes for other ranks and from them in a round. */
+typedef struct Traffic {
+    Bytes send, received, joined;
+    CommPart *part;
+    int64_t *cursor; /* by rank: in what it has sent */
+} Traffic;
+
 /* Bytes [at, at + n) of a port, where the host can read them. */
-typedef struct Window {
+typedef struct PortWindow {
     const PlanPort *port;
     int64_t at, n;
     const char *data;
-} Window;
+} PortWindow;
 
-/* What rank 0 tells the others of a file that it has begun. */
+/* Rank 0's message on a file that it has begun. */
 typedef struct Begun {
     int64_t process;  /* its own, by which the file is named until it is whole */
     int64_t parallel; /* whether ranks write side by side */
@@ -69,14 +76,12 @@ typedef struct Together {
     TensorWriter *w; /* NULL: another rank writes */
     PartMap *map;    /* by tensor */
     Sharers *sharers;
-    Piece *piece; /* by writer: from first[writer] to before first[writer + 1] */
+    FilePiece *piece; /* by writer: from first[writer] to before first[writer + 1] */
     int npiece, cappiece, *first;
-    Window window;
-    Bytes send, received, joined;
-    CommPart *part;
-    int64_t *cursor; /* by rank: in what it has sent */
-    int *codes;      /* by rank */
-    Code code;       /* this rank has failed, its message is the context's */
+    PortWindow window;
+    Traffic traffic;
+    int *codes; /* by rank */
+    Code code;  /* this rank has failed, its message is the context's */
 } Together;
 
 /* ---- ranks ---- */
@@ -166,7 +171,7 @@ static Sharers find_sharers(Arena *a, const PartMap *m)
     return all;
 }
 
-static void add_pieces(Together *o, Piece p, int64_t most)
+static void add_pieces(Together *o, FilePiece p, int64_t most)
 {
     const Sharers *s = &o->sharers[p.tensor];
     int64_t end = p.first + p.n;
@@ -177,13 +182,13 @@ static void add_pieces(Together *o, Piece p, int64_t most)
     }
 }
 
-/* Of rows that the same ranks have. */
+/* Adds pieces of rows that the same ranks have. */
 static void add_rows(Together *o, int tensor, int64_t first, int64_t n, int64_t base)
 {
     const Sharers *s = &o->sharers[tensor];
     int64_t size = dtype_size(o->t[tensor].type.dtype), share = (n + s->count - 1) / s->count;
     int64_t most = s->count == 1 ? PIECE / size : MAX(MIN(share, PIECE / size), SMALL_PIECE / size);
-    add_pieces(o, (Piece){tensor, 0, base, first, n, s->count == 1}, most);
+    add_pieces(o, (FilePiece){tensor, 0, base, first, n, s->count == 1}, most);
 }
 
 static void add_tensor(Together *o, int tensor)
@@ -196,7 +201,7 @@ static void add_tensor(Together *o, int tensor)
         bool alone = o->sharers[tensor].count == 1;
         for (int64_t k = 0; m->whole.rank && k < m->nspan[0]; k++)
             alone &= !m->span[0][k].rank;
-        add_pieces(o, (Piece){tensor, 0, -1, 0, n, alone}, PIECE / dtype_size(m->whole.dtype));
+        add_pieces(o, (FilePiece){tensor, 0, -1, 0, n, alone}, PIECE / dtype_size(m->whole.dtype));
         return;
     }
     if (!m->whole.rank) {
@@ -215,7 +220,7 @@ static void add_tensor(Together *o, int tensor)
 /* Those of each writer together, in the order in which they are. */
 static void sort_pieces(Together *o)
 {
-    Piece *sorted = NEWN(o->a, Piece, o->npiece);
+    FilePiece *sorted = NEWN(o->a, FilePiece, o->npiece);
     o->first = NEWN(o->a, int, o->nranks + 2); /* one further for counting */
     for (int i = 0; i < o->npiece; i++)
         o->first[o->piece[i].writer + 2]++;
@@ -244,8 +249,8 @@ static void make_pieces(void *arg)
     sort_pieces(o);
 }
 
-/* What a rank writes in a round; NULL: nothing. */
-static const Piece *piece_of(const Together *o, int writer, int round)
+/* The piece that a rank writes in a round; NULL: none. */
+static const FilePiece *piece_of(const Together *o, int writer, int round)
 {
     int i = o->first[writer] + round;
     return i < o->first[writer + 1] ? &o->piece[i] : NULL;
@@ -285,7 +290,7 @@ static char *more_bytes(Together *o, Bytes *b, int64_t n)
 static const char *look(Together *o, const PlanPort *p, int64_t at, int64_t *n)
 {
     static const char zeros[1 << 16];
-    Window *w = &o->window;
+    PortWindow *w = &o->window;
     if (!p) {
         *n = MIN(*n, LEN(zeros));
         return zeros;
@@ -303,24 +308,24 @@ static const char *look(Together *o, const PlanPort *p, int64_t at, int64_t *n)
 
 /* ---- a round ---- */
 
-/* What is done to the pieces' parts. */
-typedef struct Walk {
+/* The arguments of a function that sees each part of a piece. */
+typedef struct PieceWalk {
     Together *o;
     const PlanPort *port;
     int64_t size, first; /* bytes of an element; the first element */
     int64_t at;          /* of the tensor in the file */
-} Walk;
+} PieceWalk;
 
-static void walk(Together *o, const Piece *p, SeePartPiece *see)
+static void walk(Together *o, const FilePiece *p, SeePartPiece *see)
 {
     const TensorOut *t = &o->t[p->tensor];
-    Walk k = {o, t->data, dtype_size(t->type.dtype), p->first, o->layout.begin[p->tensor]};
+    PieceWalk k = {o, t->data, dtype_size(t->type.dtype), p->first, o->layout.begin[p->tensor]};
     part_each_piece(&o->map[p->tensor], p->first, p->n, see, &k);
 }
 
 static void put_piece(void *arg, PartPiece x)
 {
-    const Walk *k = arg;
+    const PieceWalk *k = arg;
     int64_t from = x.local * k->size, to = k->at + x.whole * k->size, end = to + x.n * k->size;
     for (int64_t n; to < end; from += n, to += n) {
         n = end - to;
@@ -329,7 +334,7 @@ static void put_piece(void *arg, PartPiece x)
     }
 }
 
-static void copy_part(const Walk *k, PartPiece x, char *to)
+static void copy_part(const PieceWalk *k, PartPiece x, char *to)
 {
     int64_t from = x.local * k->size, end = from + x.n * k->size;
     for (int64_t n; from < end; from += n, to += n) {
@@ -341,29 +346,29 @@ static void copy_part(const Walk *k, PartPiece x, char *to)
 
 static void pack_piece(void *arg, PartPiece x)
 {
-    const Walk *k = arg;
+    const PieceWalk *k = arg;
     if (x.rank == k->o->rank)
-        copy_part(k, x, more_bytes(k->o, &k->o->send, x.n * k->size));
+        copy_part(k, x, more_bytes(k->o, &k->o->traffic.send, x.n * k->size));
 }
 
 static void count_piece(void *arg, PartPiece x)
 {
-    const Walk *k = arg;
+    const PieceWalk *k = arg;
     if (x.rank != k->o->rank)
-        k->o->part[x.rank].nreceive += x.n * k->size;
+        k->o->traffic.part[x.rank].nreceive += x.n * k->size;
 }
 
 static void join_piece(void *arg, PartPiece x)
 {
-    const Walk *k = arg;
+    const PieceWalk *k = arg;
     Together *o = k->o;
-    char *to = o->joined.p + (x.whole - k->first) * k->size;
+    char *to = o->traffic.joined.p + (x.whole - k->first) * k->size;
     if (x.rank == o->rank) {
         copy_part(k, x, to);
         return;
     }
-    memcpy(to, o->received.p + o->cursor[x.rank], (size_t)(x.n * k->size));
-    o->cursor[x.rank] += x.n * k->size;
+    memcpy(to, o->traffic.received.p + o->traffic.cursor[x.rank], (size_t)(x.n * k->size));
+    o->traffic.cursor[x.rank] += x.n * k->size;
 }
 
 typedef struct Round {
@@ -371,7 +376,7 @@ typedef struct Round {
     int number;
 } Round;
 
-static bool is_sharer(const Together *o, const Piece *p)
+static bool is_sharer(const Together *o, const FilePiece *p)
 {
     const Sharers *s = &o->sharers[p->tensor];
     for (int i = 0; i < s->count; i++)
@@ -380,52 +385,52 @@ static bool is_sharer(const Together *o, const Piece *p)
     return p->base < 0;
 }
 
-/* What this rank sends to the others' pieces. */
+/* Packs this rank's parts of the others' pieces. */
 static void pack(void *arg)
 {
     const Round *r = arg;
     Together *o = r->o;
-    o->send.n = 0;
-    more_bytes(o, &o->send, 0);
+    o->traffic.send.n = 0;
+    more_bytes(o, &o->traffic.send, 0);
     for (int w = 0; w < o->nranks; w++) {
-        const Piece *p = piece_of(o, w, r->number);
-        int64_t before = o->send.n;
+        const FilePiece *p = piece_of(o, w, r->number);
+        int64_t before = o->traffic.send.n;
         if (p && w != o->rank && !p->alone && is_sharer(o, p))
             walk(o, p, pack_piece);
-        o->part[w].nsend = o->send.n - before;
+        o->traffic.part[w].nsend = o->traffic.send.n - before;
     }
     int64_t at = 0;
-    for (int w = 0; w < o->nranks; at += o->part[w++].nsend)
-        o->part[w].send = o->send.p + at;
+    for (int w = 0; w < o->nranks; at += o->traffic.part[w++].nsend)
+        o->traffic.part[w].send = o->traffic.send.p + at;
 }
 
-/* Where it receives what others have of its own piece. */
+/* Makes room for others' parts of this rank's piece. */
 static void make_room(void *arg)
 {
     const Round *r = arg;
     Together *o = r->o;
-    const Piece *p = piece_of(o, o->rank, r->number);
+    const FilePiece *p = piece_of(o, o->rank, r->number);
     int64_t at = 0;
     pack(arg);
     for (int q = 0; q < o->nranks; q++)
-        o->part[q].nreceive = 0;
+        o->traffic.part[q].nreceive = 0;
     if (p && !p->alone)
         walk(o, p, count_piece);
-    for (int q = 0; q < o->nranks; at += o->part[q++].nreceive)
-        o->cursor[q] = at;
-    o->received.n = o->joined.n = 0;
-    more_bytes(o, &o->received, at);
+    for (int q = 0; q < o->nranks; at += o->traffic.part[q++].nreceive)
+        o->traffic.cursor[q] = at;
+    o->traffic.received.n = o->traffic.joined.n = 0;
+    more_bytes(o, &o->traffic.received, at);
     for (int q = 0; q < o->nranks; q++)
-        o->part[q].receive = o->received.p + o->cursor[q];
+        o->traffic.part[q].receive = o->traffic.received.p + o->traffic.cursor[q];
     if (p && !p->alone)
-        more_bytes(o, &o->joined, p->n * dtype_size(o->t[p->tensor].type.dtype));
+        more_bytes(o, &o->traffic.joined, p->n * dtype_size(o->t[p->tensor].type.dtype));
 }
 
 static void put(void *arg)
 {
     const Round *r = arg;
     Together *o = r->o;
-    const Piece *p = piece_of(o, o->rank, r->number);
+    const FilePiece *p = piece_of(o, o->rank, r->number);
     if (!p)
         return;
     if (p->alone) {
@@ -434,7 +439,8 @@ static void put(void *arg)
     }
     walk(o, p, join_piece);
     int64_t size = dtype_size(o->t[p->tensor].type.dtype);
-    tensors_put(o->w, o->layout.begin[p->tensor] + p->first * size, o->joined.p, o->joined.n);
+    tensors_put(o->w, o->layout.begin[p->tensor] + p->first * size, o->traffic.joined.p,
+                o->traffic.joined.n);
 }
 
 /* fn, unless this rank has failed. */
@@ -460,7 +466,7 @@ static bool has_failed(Together *o)
 static void exchange(Together *o)
 {
     char message[COMM_MESSAGE] = "";
-    if (comm_exchange(o->comm, o->part, true, message))
+    if (comm_exchange(o->comm, o->traffic.part, true, message))
         fail(arena_ctx(o->a), TN_FAIL, "%s", message);
 }
 
@@ -470,7 +476,7 @@ static bool do_round(Together *o, int number)
     Round r = {o, number};
     bool alone = true;
     for (int w = 0; w < o->nranks && alone; w++) {
-        const Piece *p = piece_of(o, w, number);
+        const FilePiece *p = piece_of(o, w, number);
         alone = !p || p->alone;
     }
     if (!alone) {
@@ -489,12 +495,12 @@ static void begin(void *arg)
 {
     Together *o = arg;
     o->layout = tensors_layout(o->a, o->path, o->n, o->t);
-    o->part = NEWN(o->a, CommPart, o->nranks);
-    o->cursor = NEWN(o->a, int64_t, o->nranks);
+    o->traffic.part = NEWN(o->a, CommPart, o->nranks);
+    o->traffic.cursor = NEWN(o->a, int64_t, o->nranks);
     o->codes = NEWN(o->a, int, o->nranks);
-    arena_defer(o->a, drop_bytes, &o->send);
-    arena_defer(o->a, drop_bytes, &o->received);
-    arena_defer(o->a, drop_bytes, &o->joined);
+    arena_defer(o->a, drop_bytes, &o->traffic.send);
+    arena_defer(o->a, drop_bytes, &o->traffic.received);
+    arena_defer(o->a, drop_bytes, &o->traffic.joined);
     if (o->rank)
         return;
     o->w = tensors_begin(o->a, o->path, &o->layout, o->comm != NULL);

@@ -1,8 +1,8 @@
-/* What ranks agree on. All see the same loss, but each has its own clock, disk, signals and memory:
+/* How ranks agree. All see the same loss, but each has its own clock, disk, signals and memory:
  * so each step ends with one message in which every rank says what it knows, and what happens next
  * follows from the maximum over all of them, never from what one rank alone has seen. With one rank
  * that is the rank's own. */
-#include "train.h"
+#include "trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,20 +29,20 @@ static double to_sec(int64_t ns)
 }
 
 /* A rank that does not answer is lost: what happens is not the step's end, so nothing is saved. */
-static int lose(Trainer *r, int code)
+static int lose(Ending *e, int code)
 {
-    r->spoiled = true;
+    e->spoiled = true;
     return code;
 }
 
 static Message say(const Trainer *r, const StepResult *s)
 {
     double now = wall_sec();
-    Message m = {.stop = stopped(r->stop),
-                 .failed = r->failed,
-                 .unread = r->unread,
-                 .elapsed = r->rank ? INT64_MIN : to_ns(now - r->start),
-                 .unsaved = r->rank ? INT64_MIN : to_ns(now - r->last_save),
+    Message m = {.stop = stopped(r->ending.stop),
+                 .failed = r->ending.failed,
+                 .unread = r->feed.unread,
+                 .elapsed = r->rank ? INT64_MIN : to_ns(now - r->clock.start),
+                 .unsaved = r->rank ? INT64_MIN : to_ns(now - r->clock.last_save),
                  .sec = s ? to_ns(s->sec) : 0,
                  .high = r->high,
                  .high_host = r->high_host,
@@ -56,11 +56,11 @@ int agree(Trainer *r, StepResult *s)
     Message m = say(r, s);
     int code = tn_agree(r->ctx, (int64_t *)&m, NUMBERS);
     if (code)
-        return lose(r, code);
-    r->stopping = m.stop > 0;
-    r->unread = m.unread;
-    r->elapsed = to_sec(m.elapsed);
-    r->unsaved = to_sec(m.unsaved);
+        return lose(&r->ending, code);
+    r->ending.stopping = m.stop > 0;
+    r->feed.unread = m.unread;
+    r->clock.elapsed = to_sec(m.elapsed);
+    r->clock.unsaved = to_sec(m.unsaved);
     r->high = m.high;
     r->high_host = m.high_host;
     if (s && r->nrank > 1) {
@@ -68,41 +68,41 @@ int agree(Trainer *r, StepResult *s)
         s->received = m.received;
         s->waited = to_sec(m.waited);
     }
-    return m.failed ? agree_settle(r) : 0;
+    return m.failed ? agree_settle(r->ctx, &r->ending) : 0;
 }
 
-void agree_later(Trainer *r, int code)
+void agree_later(tn_context *ctx, Ending *e, int code)
 {
     if (!code)
         return;
-    r->failed = code;
-    snprintf(r->failure, sizeof r->failure, "%s", tn_error(r->ctx));
+    e->failed = code;
+    snprintf(e->failure, sizeof e->failure, "%s", tn_error(ctx));
 }
 
-int agree_settle(Trainer *r)
+int agree_settle(tn_context *ctx, const Ending *e)
 {
-    if (r->failed)
-        tn_context_fail(r->ctx, r->failed, "%s", r->failure);
-    return tn_agree_code(r->ctx, r->failed);
+    if (e->failed)
+        tn_context_fail(ctx, e->failed, "%s", e->failure);
+    return tn_agree_code(ctx, e->failed);
 }
 
-int agree_end(Trainer *r, int code)
+int agree_end(tn_context *ctx, Ending *e, int code)
 {
     if (code)
-        r->spoiled = true;
-    if (code && r->nrank > 1)
-        tn_ranks_end(r->ctx, code);
+        e->spoiled = true;
+    if (code && tn_ranks(ctx) > 1)
+        tn_ranks_end(ctx, code);
     return code;
 }
 
-int agree_lost(Trainer *r)
+int agree_lost(tn_context *ctx, Ending *e)
 {
-    int code = tn_agree_code(r->ctx, 0);
-    return code ? lose(r, code) : 0;
+    int code = tn_agree_code(ctx, 0);
+    return code ? lose(e, code) : 0;
 }
 
-bool agree_whole(Trainer *r, bool here)
+bool agree_whole(tn_context *ctx, bool here)
 {
     int64_t bad = !here;
-    return !tn_agree(r->ctx, &bad, 1) && !bad;
+    return !tn_agree(ctx, &bad, 1) && !bad;
 }

@@ -1,7 +1,7 @@
 /* Checkpoints of a run: what state.json contains, when one is saved, and which are kept. Saving
  * changes nothing that training reads, so a run's numbers do not depend on its saves. Ranks save
  * together, each its part; rank 0 alone looks for room and removes what is not to be kept. */
-#include "train.h"
+#include "trainer.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -21,7 +21,7 @@ static bool is_counted(const Trainer *r, int64_t step)
     char id[RUN_ID];
     json_t *state = folder_state(r->t->out, step);
     run_of_state(state, id);
-    bool counted = state && !strcmp(id, r->run) &&
+    bool counted = state && !strcmp(id, r->folder.run) &&
                    (r->t->keep || json_is_true(json_object_get(state, "by_time")));
     json_decref(state);
     return counted;
@@ -44,7 +44,7 @@ static int64_t most_kept(const Trainer *r)
 static void drop_old(const Trainer *r, int64_t step)
 {
     char folder[CHECKPOINT_PATH];
-    int64_t at = step, kept = r->t->keep || r->by_time, most = most_kept(r);
+    int64_t at = step, kept = r->t->keep || r->saves.by_time, most = most_kept(r);
     while ((at = folder_before(r->t->out, at)) >= 0) {
         if (!is_counted(r, at) || kept++ < most)
             continue;
@@ -61,7 +61,7 @@ static bool give_up_oldest(const Trainer *r, int64_t step)
     char folder[CHECKPOINT_PATH];
     int64_t at = step, oldest = -1, good = 0, least = most_kept(r) > 2 ? most_kept(r) - 1 : 1;
     while ((at = folder_before(r->t->out, at)) >= 0) {
-        if (at == r->untried || !is_counted(r, at))
+        if (at == r->saves.untried || !is_counted(r, at))
             continue;
         oldest = at;
         good++;
@@ -78,9 +78,9 @@ static bool give_up_oldest(const Trainer *r, int64_t step)
 
 void checkpoint_tried(Trainer *r)
 {
-    if (r->untried && !r->rank)
-        drop_old(r, r->untried);
-    r->untried = 0;
+    if (r->saves.untried && !r->rank)
+        drop_old(r, r->saves.untried);
+    r->saves.untried = 0;
 }
 
 /* ---- state.json ---- */
@@ -101,13 +101,13 @@ static json_t *text_or_null(const char *text)
 }
 
 /* The fields of the plan's JSON by which a resumed run checks that it has the same plan. */
-json_t *checkpoint_plan(const Trainer *r)
+json_t *checkpoint_plan(tn_plan *p)
 {
     static const char *const fields[] = {"plan_hash",    "steps_hash", "peak_bytes",
                                          "nodes",        "backend",    "machine",
                                          "machine_hash", "decisions",  "mesh"};
     const char *text;
-    if (tn_plan_json(r->step_plan, 1, &text))
+    if (tn_plan_json(p, 1, &text))
         return NULL;
     json_t *all = json_loads(text, 0, NULL), *some = json_object();
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -133,21 +133,22 @@ json_t *checkpoint_data(const Trainer *r)
     const char *path;
     int64_t nbytes, count = 2 * r->t->batch * r->t->seq;
     uint64_t fingerprint;
-    if (!r->data)
-        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->whole.ids,
-                 hash_ids(r->whole.ids, count));
-    for (int i = 0; r->data && tn_data_file(r->source.files, i, &path, &nbytes, &fingerprint); i++)
+    if (!r->feed.data)
+        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->feed.whole.ids,
+                 hash_ids(r->feed.whole.ids, count));
+    for (int i = 0;
+         r->feed.data && tn_data_file(r->feed.source.files, i, &path, &nbytes, &fingerprint); i++)
         add_file(list, path, nbytes, fingerprint);
     return list;
 }
 
-json_t *checkpoint_tokens(const Trainer *r)
+json_t *checkpoint_tokens(const Feed *f)
 {
     json_t *list = json_array(), *file = json_null();
     const char *path;
     int64_t nbytes;
     uint64_t fingerprint;
-    if (source_is_text(&r->source) && tn_data_file(r->data, 0, &path, &nbytes, &fingerprint)) {
+    if (source_is_text(&f->source) && tn_data_file(f->data, 0, &path, &nbytes, &fingerprint)) {
         add_file(list, path, nbytes, fingerprint);
         file = json_incref(json_array_get(list, 0));
     }
@@ -155,9 +156,9 @@ json_t *checkpoint_tokens(const Trainer *r)
     return file;
 }
 
-json_t *checkpoint_place(const Trainer *r, int64_t step)
+json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step)
 {
-    int64_t done = step * r->t->batch, windows = r->epoch_windows;
+    int64_t done = step * batch, windows = f->windows;
     if (!windows)
         return json_null();
     return json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)(done / windows + 1), "position",
@@ -171,25 +172,27 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         "{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:s, s:o, s:O, s:o, s:o, s:I, s:I, s:o}", "step",
         (json_int_t)step, "data_position", (json_int_t)(step * t->batch * t->seq), "seed",
         (json_int_t)t->o.seed, "threads", tn_threads_used(), "batch_size", (json_int_t)t->batch,
-        "seq_len", (json_int_t)t->seq, "elapsed_sec", wall_sec() - r->start, "version",
+        "seq_len", (json_int_t)t->seq, "elapsed_sec", wall_sec() - r->clock.start, "version",
         tn_version_number(), "model", text_or_null(t->model), "options", t->described, "data",
-        checkpoint_data(r), "plan", checkpoint_plan(r), "skipped_steps", (json_int_t)r->skipped,
-        "skipped_in_a_row", (json_int_t)r->skipped_now, "epoch", checkpoint_place(r, step));
+        checkpoint_data(r), "plan", checkpoint_plan(r->plans.step), "skipped_steps",
+        (json_int_t)r->skipped, "skipped_in_a_row", (json_int_t)r->skipped_now, "epoch",
+        checkpoint_place(&r->feed, t->batch, step));
     if (o) {
-        json_object_set_new(o, "token_type", text_or_null(r->data ? r->source.type : NULL));
-        json_object_set_new(o, "tokens", checkpoint_tokens(r));
+        json_object_set_new(o, "token_type",
+                            text_or_null(r->feed.data ? r->feed.source.type : NULL));
+        json_object_set_new(o, "tokens", checkpoint_tokens(&r->feed));
     }
-    if (o && *r->run)
-        json_object_set_new(o, "run", json_string(r->run));
+    if (o && *r->folder.run)
+        json_object_set_new(o, "run", json_string(r->folder.run));
     if (o && by_time)
         json_object_set_new(o, "by_time", json_true());
     const char *machine;
-    if (o && !tn_plan_machine(r->step_plan, &machine))
+    if (o && !tn_plan_machine(r->plans.step, &machine))
         json_object_set_new(o, "machine_file", text_or_null(machine));
     if (o)
-        json_object_set_new(o, "folder", text_or_null(r->folder));
-    if (o && r->originals)
-        json_object_set(o, "originals", r->originals);
+        json_object_set_new(o, "folder", text_or_null(r->folder.path));
+    if (o && r->metrics.originals)
+        json_object_set(o, "originals", r->metrics.originals);
     if (o)
         json_object_set(o, "decisions", json_object_get(json_object_get(o, "plan"), "decisions"));
     json_object_del(json_object_get(o, "plan"), "decisions");
@@ -204,12 +207,12 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
 static int fail_save(Trainer *r, int code)
 {
     char message[2000];
-    r->save_failed = true;
-    if (r->saved == 0)
+    r->saves.failed = true;
+    if (r->saves.saved == 0)
         return code;
     snprintf(message, sizeof message, "%s", tn_error(r->ctx));
     return tn_context_fail(r->ctx, code, "%s\n  the last checkpoint is %s/step-%" PRId64, message,
-                           r->t->out, r->saved);
+                           r->t->out, r->saves.saved);
 }
 
 int checkpoint_sound(Trainer *r, const char *when)
@@ -222,7 +225,7 @@ int checkpoint_sound(Trainer *r, const char *when)
             tn_context_fail(r->ctx, TN_CODE_FAIL,
                             "%s: %s has %" PRId64 " values that are not finite", when, name, count);
     code = tn_agree_code(r->ctx, code);
-    r->spoiled |= code != 0;
+    r->ending.spoiled |= code != 0;
     return code;
 }
 
@@ -275,8 +278,8 @@ static int write_checkpoint(Trainer *r, int64_t step, bool by_time, const char *
     if (!state)
         code = tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
     code = tn_agree_code(r->ctx, code);
-    if (!code && r->metrics)
-        fsync(fileno(r->metrics)); /* no checkpoint before its metrics; a pipe cannot */
+    if (!code && r->metrics.file)
+        fsync(fileno(r->metrics.file)); /* no checkpoint before its metrics; a pipe cannot */
     if (!code)
         code = tn_agree_code(r->ctx, tn_program_save(r->step, r->m, folder, state));
     free(state);
@@ -286,7 +289,7 @@ static int write_checkpoint(Trainer *r, int64_t step, bool by_time, const char *
 static int save(Trainer *r, int64_t step, bool by_time)
 {
     char folder[CHECKPOINT_PATH];
-    if (r->saved == step)
+    if (r->saves.saved == step)
         return 0;
     if (snprintf(folder, sizeof folder, "%s/step-%" PRId64, r->t->out, step) >= (int)sizeof folder)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
@@ -295,8 +298,8 @@ static int save(Trainer *r, int64_t step, bool by_time)
         code = write_checkpoint(r, step, by_time, folder);
     if (code)
         return fail_save(r, code);
-    r->saved = r->untried = step;
-    r->by_time = by_time;
+    r->saves.saved = r->saves.untried = step;
+    r->saves.by_time = by_time;
     tell(r, step, folder);
     return 0;
 }
@@ -304,10 +307,10 @@ static int save(Trainer *r, int64_t step, bool by_time)
 int checkpoint_save(Trainer *r, int64_t step)
 {
     const int64_t every = r->t->save_every;
-    return save(r, step, r->stopping && !(every && step % every == 0));
+    return save(r, step, r->ending.stopping && !(every && step % every == 0));
 }
 
-/* ---- saves on the way ---- */
+/* ---- saves during training ---- */
 
 static bool due_by_step(const Trainer *r, int64_t step)
 {
@@ -316,7 +319,7 @@ static bool due_by_step(const Trainer *r, int64_t step)
 
 bool checkpoint_due(const Trainer *r, int64_t step)
 {
-    return due_by_step(r, step) || (r->t->save_sec > 0 && r->unsaved >= r->t->save_sec);
+    return due_by_step(r, step) || (r->t->save_sec > 0 && r->clock.unsaved >= r->t->save_sec);
 }
 
 int checkpoint_pause(Trainer *r, int64_t step)
@@ -325,15 +328,15 @@ int checkpoint_pause(Trainer *r, int64_t step)
     if (!checkpoint_due(r, step))
         return 0;
     int code = save(r, step, !due_by_step(r, step));
-    r->last_save = wall_sec();
-    if (!code || r->spoiled)
+    r->clock.last_save = wall_sec();
+    if (!code || r->ending.spoiled)
         return code;
     snprintf(why, sizeof why, "%s", tn_error(r->ctx));
-    if ((code = agree_lost(r)))
+    if ((code = agree_lost(r->ctx, &r->ending)))
         return code;
     fprintf(r->log,
             "tenon: warning: step %" PRId64 " is not saved: %s\n  the next save tries again\n",
             step, why);
-    r->save_failed = false;
+    r->saves.failed = false;
     return 0;
 }

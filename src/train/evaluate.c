@@ -1,6 +1,6 @@
 /* Held-out loss: the mean over all labels of the validation part's windows, each predicted from its
  * own tokens alone. If only some windows are evaluated they are evenly spaced from the beginning,
- * and the same each time. Of a pass each rank reads all rows, which tells it how many labels count,
+ * and the same each time. Each rank reads all rows of a pass, which tells it how many labels count,
  * and computes its own. How many windows there are to be is a count, so that no number hangs on a
  * clock; a signal and --max-sec end it after a pass, with what it has. */
 #include "train.h"
@@ -19,11 +19,11 @@ int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end)
 }
 
 /* Rows of one pass, all and those of this rank. */
-typedef struct Pass {
+typedef struct EvaluationPass {
     Batch all, own;
     int64_t stride, count; /* count: labels of all of them */
     double start, said;    /* of wall_sec: when it began, and when that was told last */
-} Pass;
+} EvaluationPass;
 
 /* ---- what is said ---- */
 
@@ -42,7 +42,7 @@ static void announce(const Evaluation *e)
 }
 
 /* On a terminal a line that is rewritten, elsewhere one every SAY_SEC. */
-static void tell(const Evaluation *e, int64_t done, Pass *p)
+static void tell(const Evaluation *e, int64_t done, EvaluationPass *p)
 {
     double now = wall_sec(), left = done ? (now - p->start) / (double)done : 0;
     double pause = e->say_sec > 0 ? e->say_sec : SAY_SEC;
@@ -60,7 +60,7 @@ static void tell(const Evaluation *e, int64_t done, Pass *p)
 /* ---- passes ---- */
 
 /* Rows behind the last window that is looked at do not count. */
-static void leave_out(const Evaluation *e, int64_t rows, Pass *p)
+static void leave_out(const Evaluation *e, int64_t rows, EvaluationPass *p)
 {
     for (int64_t i = rows * e->seq; i < e->batch * e->seq; i++) {
         p->count -= p->all.labels[i] != IGNORED;
@@ -68,7 +68,7 @@ static void leave_out(const Evaluation *e, int64_t rows, Pass *p)
     }
 }
 
-static int read_pass(Evaluation *e, int64_t first, Pass *p)
+static int read_pass(Evaluation *e, int64_t first, EvaluationPass *p)
 {
     tell(e, first, p);
     int code = tn_data_val(e->data, first * p->stride, p->stride, e->batch, e->seq, p->all.ids,
@@ -92,7 +92,7 @@ static int agree_pass(Evaluation *e, bool stop, bool late, int code)
     return tn_agree_code(e->ctx, code);
 }
 
-static int run_pass(Evaluation *e, const Pass *p)
+static int run_pass(Evaluation *e, const EvaluationPass *p)
 {
     bool alone = tn_ranks(e->ctx) == 1;
     int code = batch_write(e->ctx, e->x, alone ? &p->all : &p->own);
@@ -104,7 +104,7 @@ static int run_pass(Evaluation *e, const Pass *p)
 }
 
 /* The sum of the losses of all labels. */
-static int sum_losses(Evaluation *e, Pass *p, double *sum)
+static int sum_losses(Evaluation *e, EvaluationPass *p, double *sum)
 {
     for (e->windows = 0; e->windows < e->planned;) {
         bool stop = stopped(e->stop), late = e->windows && e->deadline && wall_sec() > e->deadline;
@@ -123,7 +123,7 @@ static int sum_losses(Evaluation *e, Pass *p, double *sum)
 
 int evaluate(Evaluation *e)
 {
-    Pass p = {.stride = 1, .start = wall_sec()};
+    EvaluationPass p = {.stride = 1, .start = wall_sec()};
     double sum = 0;
     int64_t nlabel;
     int code = tn_data_windows(e->data, 1, e->seq, &e->all, &nlabel);

@@ -4,7 +4,7 @@
  * checkpoints. A folder with a checkpoint belongs to that run: a new run begins there only after
  * the folder was renamed. */
 #define _GNU_SOURCE /* getrandom */
-#include "train.h"
+#include "trainer.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -111,27 +111,27 @@ bool run_of_folder(const char *out, char id[RUN_ID])
 }
 
 /* The id of the resumed run, or a new one: random, so that no two runs share it. */
-static void choose_id(Trainer *r)
+static void choose_id(const Resume *from, char run[RUN_ID])
 {
     struct timespec now = {0};
     uint64_t id;
-    if (r->t->resume) {
-        memcpy(r->run, r->t->resume->run, RUN_ID);
+    if (from) {
+        memcpy(run, from->run, RUN_ID);
         return;
     }
     if (getrandom(&id, sizeof id, GRND_NONBLOCK) != sizeof id) { /* soon after the start */
         clock_gettime(CLOCK_REALTIME, &now);
         id = (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 48;
     }
-    snprintf(r->run, RUN_ID, "%016" PRIx64, id);
+    snprintf(run, RUN_ID, "%016" PRIx64, id);
 }
 
-static int write_run(const Trainer *r, const char *path, const char *aside)
+static int write_run(tn_context *ctx, const char *run, const char *path, const char *aside)
 {
     unlink(aside); /* a link of that name is not written through */
     int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-    bool bad = !f || fprintf(f, "%s\n", r->run) < 0 || fflush(f) || fsync(fileno(f));
+    bool bad = !f || fprintf(f, "%s\n", run) < 0 || fflush(f) || fsync(fileno(f));
     int why = errno;
     if (!f && fd >= 0)
         close(fd);
@@ -146,19 +146,19 @@ static int write_run(const Trainer *r, const char *path, const char *aside)
     if (!bad)
         return 0;
     unlink(aside);
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why));
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why));
 }
 
 int folder_begin(Trainer *r)
 {
     char path[CHECKPOINT_PATH], aside[CHECKPOINT_PATH], id[RUN_ID];
     run_of_folder(r->t->out, id);
-    if (!*r->run || !strcmp(id, r->run))
+    if (!*r->folder.run || !strcmp(id, r->folder.run))
         return 0;
     if (snprintf(path, sizeof path, "%s/.run", r->t->out) >= (int)sizeof path ||
         snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
-    return write_run(r, path, aside);
+    return write_run(r->ctx, r->folder.run, path, aside);
 }
 
 /* ---- the evaluation at its end ---- */
@@ -182,15 +182,15 @@ static FILE *open_evaluated(const char *path)
 
 void folder_evaluated(const Trainer *r, int64_t step)
 {
-    const Evaluation *e = &r->last_eval;
+    const Evaluation *e = &r->heldout.last;
     char path[CHECKPOINT_PATH], aside[CHECKPOINT_PATH];
     if (!evaluated_path(r, path) ||
         snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         return;
-    json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f}", "run", r->run, "step", (json_int_t)step,
-                  "windows", (json_int_t)e->windows, "planned", (json_int_t)e->planned, "all",
-                  (json_int_t)e->all, "tokens", (json_int_t)e->count, "eval_loss", e->loss);
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f}", "run", r->folder.run, "step",
+                          (json_int_t)step, "windows", (json_int_t)e->windows, "planned",
+                          (json_int_t)e->planned, "all", (json_int_t)e->all, "tokens",
+                          (json_int_t)e->count, "eval_loss", e->loss);
     char *text = o ? json_dumps(o, 0) : NULL;
     int fd = text ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     size_t n = text ? strlen(text) : 0;
@@ -211,8 +211,8 @@ static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
     int64_t all, nlabel, most = evaluation_most(r->t, step, true);
     const json_t *loss = json_object_get(o, "eval_loss"), *planned = json_object_get(o, "planned");
     run_of_state(o, id);
-    if (tn_data_windows(r->data, 1, r->t->seq, &all, &nlabel) || !*r->run ||
-        strcmp(id, r->run) != 0)
+    if (tn_data_windows(r->feed.data, 1, r->t->seq, &all, &nlabel) || !*r->folder.run ||
+        strcmp(id, r->folder.run) != 0)
         return false;
     int64_t windows = json_integer_value(json_object_get(o, "windows"));
     Evaluation e = {.windows = windows,
@@ -221,7 +221,7 @@ static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
                     .count = json_integer_value(json_object_get(o, "tokens")),
                     .loss = json_real_value(loss)};
     e.late = windows < e.planned;
-    r->last_eval = e;
+    r->heldout.last = e;
     return json_integer_value(json_object_get(o, "step")) == step && json_is_real(loss) &&
            windows > 0 && e.count > 0 && e.all == all && e.planned == (most < all ? most : all) &&
            (!e.late || r->t->max_sec > 0);
@@ -230,11 +230,11 @@ static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
 int folder_find_evaluated(Trainer *r)
 {
     char path[CHECKPOINT_PATH];
-    if (!r->data || !r->eval_plan || !resume_at_end(r->t) || !evaluated_path(r, path))
+    if (!r->feed.data || !r->plans.eval || !resume_at_end(r->t) || !evaluated_path(r, path))
         return 0;
     FILE *f = open_evaluated(path);
     json_t *o = f ? json_loadf(f, 0, NULL) : NULL;
-    r->known = o && take_evaluated(r, o, r->t->resume->step);
+    r->heldout.known = o && take_evaluated(r, o, r->t->resume->step);
     if (f)
         fclose(f);
     json_decref(o);
@@ -255,32 +255,32 @@ int lock_file(tn_context *ctx, int fd, const char *path)
     return 0; /* or there are no locks there */
 }
 
-static int take_folder(Trainer *r)
+static int take_folder(tn_context *ctx, const char *out, RunFolder *f)
 {
-    int fd = open(r->t->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (r->lock >= 0)
-        close(r->lock);
-    r->lock = fd;
-    return fd >= 0 ? lock_file(r->ctx, fd, r->t->out) : 0;
+    int fd = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->lock >= 0)
+        close(f->lock);
+    f->lock = fd;
+    return fd >= 0 ? lock_file(ctx, fd, out) : 0;
 }
 
 int folder_hold(Trainer *r)
 {
-    struct stat held, now;
+    struct stat locked, now;
     const char *out = r->t->out;
     bool there = !stat(out, &now);
-    if (r->lock < 0 || (!there && errno != ENOENT) || fstat(r->lock, &held) ||
-        (there && held.st_dev == now.st_dev && held.st_ino == now.st_ino))
+    if (r->folder.lock < 0 || (!there && errno != ENOENT) || fstat(r->folder.lock, &locked) ||
+        (there && locked.st_dev == now.st_dev && locked.st_ino == now.st_ino))
         return 0;
     fprintf(r->log, "tenon: warning: %s: %s\n", out,
             there ? "another folder than when the run began; the run goes on there"
                   : "the folder is gone; it is made again");
     int code = there ? 0 : tn_folder_make(r->ctx, out);
     if (!code)
-        code = take_folder(r);
+        code = take_folder(r->ctx, r->t->out, &r->folder);
     if (!code)
         code = folder_begin(r);
-    r->saved = 0;
+    r->saves.saved = 0;
     return code;
 }
 
@@ -313,32 +313,32 @@ int folder_check(tn_context *ctx, const TrainOptions *t)
 
 _Static_assert(CHECKPOINT_PATH >= PATH_MAX, "realpath writes so many");
 
-static int find_path(Trainer *r)
+static int find_path(tn_context *ctx, const char *out, RunFolder *f)
 {
-    if (realpath(r->t->out, r->folder))
+    if (realpath(out, f->path))
         return 0;
-    *r->folder = 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: %s", r->t->out, strerror(errno));
+    *f->path = 0;
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: %s", out, strerror(errno));
 }
 
 /* The folder itself, not a link to it, gets another name: the link then leads to the new one. */
 static int rename_folder(Trainer *r)
 {
-    const char *real = r->folder;
+    const char *real = r->folder.path;
     char aside[CHECKPOINT_PATH];
-    int code = find_path(r);
+    int code = find_path(r->ctx, r->t->out, &r->folder);
     if (!code)
         code = path_aside(r->ctx, real, aside);
     if (!code)
-        code = take_folder(r);
+        code = take_folder(r->ctx, r->t->out, &r->folder);
     if (code)
         return code;
     if (rename(real, aside))
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "--overwrite: cannot rename %s to %s: %s",
                                real, aside, strerror(errno));
     fprintf(r->log, "tenon: note: the run that was in %s is now in %s\n", real, aside);
-    memcpy(r->aside, aside, sizeof aside);
-    r->before = strlen(r->t->out) - 1; /* the folder's parent stays */
+    memcpy(r->folder.aside, aside, sizeof aside);
+    r->folder.before = strlen(r->t->out) - 1; /* the folder's parent stays */
     return tn_folder_make(r->ctx, real);
 }
 
@@ -363,27 +363,28 @@ void folder_undo(Trainer *r)
 {
     char path[CHECKPOINT_PATH];
     const char *out = r->t->out;
-    if (r->rank || !r->made)
+    if (r->rank || !r->folder.made)
         return;
-    r->made = false;
-    bool own = r->before < strlen(out); /* what is there this run has made */
+    r->folder.made = false;
+    bool own = r->folder.before < strlen(out); /* what is there this run has made */
     if (own && snprintf(path, sizeof path, "%s/.run", out) < (int)sizeof path)
         unlink(path);
-    if (own && r->source.made) {
-        unlink(r->tokens);
-        if (snprintf(path, sizeof path, "%s.json", r->tokens) < (int)sizeof path)
+    if (own && r->feed.source.made) {
+        unlink(r->feed.tokens);
+        if (snprintf(path, sizeof path, "%s.json", r->feed.tokens) < (int)sizeof path)
             unlink(path);
     }
     snprintf(path, sizeof path, "%s", out);
-    for (size_t n = strlen(path); n > r->before && !rmdir(path);) {
+    for (size_t n = strlen(path); n > r->folder.before && !rmdir(path);) {
         while (n && path[n - 1] == '/')
             n--;
         while (n && path[n - 1] != '/')
             n--;
         path[n] = 0;
     }
-    if (*r->aside && (!rmdir(r->folder) || errno == ENOENT) && !rename(r->aside, r->folder))
-        fprintf(r->log, "tenon: note: the run that was in %s is there again\n", r->folder);
+    if (*r->folder.aside && (!rmdir(r->folder.path) || errno == ENOENT) &&
+        !rename(r->folder.aside, r->folder.path))
+        fprintf(r->log, "tenon: note: the run that was in %s is there again\n", r->folder.path);
 }
 
 /* A checkpoint of a later step is done again and replaced, at whatever step a save may come. So it
@@ -399,7 +400,7 @@ static int check_later(const Trainer *r)
             snprintf(folder, sizeof folder, "%s/step-%" PRId64, out, at) >= (int)sizeof folder)
             continue;
         code = tn_checkpoint_replaceable(r->ctx, folder);
-        if (!code && run_of_step(out, at, id) && strcmp(id, r->run) != 0)
+        if (!code && run_of_step(out, at, id) && strcmp(id, r->folder.run) != 0)
             code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: a checkpoint of another run", folder);
         if (code)
             tn_context_fail(r->ctx, code, "%s\n  the run would save there: move it away first",
@@ -425,10 +426,10 @@ static int check_latest(const Trainer *r)
 int folder_clean(Trainer *r)
 {
     struct stat st;
-    choose_id(r);
+    choose_id(r->t->resume, r->folder.run);
     if (stat(r->t->out, &st) || !S_ISDIR(st.st_mode))
         return 0;
-    int code = take_folder(r);
+    int code = take_folder(r->ctx, r->t->out, &r->folder);
     return code ? code : tn_checkpoint_clean(r->ctx, r->t->out);
 }
 
@@ -436,8 +437,8 @@ int folder_open(Trainer *r)
 {
     const TrainOptions *t = r->t;
     int code = 0;
-    r->before = there(t->out);
-    r->made = true;
+    r->folder.before = there(t->out);
+    r->folder.made = true;
     if (t->overwrite && folder_before(t->out, INT64_MAX) >= 0) {
         code = metrics_check(r);
         if (!code)
@@ -446,9 +447,9 @@ int folder_open(Trainer *r)
     if (!code)
         code = tn_folder_make(r->ctx, t->out);
     if (!code)
-        code = find_path(r);
+        code = find_path(r->ctx, r->t->out, &r->folder);
     if (!code)
-        code = take_folder(r);
+        code = take_folder(r->ctx, r->t->out, &r->folder);
     if (!code)
         code = check_latest(r);
     return code ? code : check_later(r);

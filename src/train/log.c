@@ -1,5 +1,5 @@
-/* Where a rank says what it does. Output is there once, from rank 0; that of other ranks goes to a
- * stream that drops it, or that puts the rank's number before each line. */
+/* The stream on which a rank says what it does: rank 0's goes to standard error; other ranks' is
+ * dropped, or has the rank's number before each line. */
 #define _GNU_SOURCE /* fopencookie */
 #include "train.h"
 

@@ -1,7 +1,7 @@
 /* Writes the metrics of a run, JSON Lines with the run's id. An existing file of another run is
  * renamed, never appended to or cut; one of the same run, resumed, is cut to its step. One run at a
  * time holds the file, by a lock. */
-#include "train.h"
+#include "trainer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ static void put_step(const Trainer *r, FILE *f, int64_t step, const StepResult *
     put_real(f, "grad_norm", s->has_norm ? s->norm : NAN);
     put_real(f, "lr", s->lr);
     fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
-    if (r->epoch_windows)
+    if (r->feed.windows)
         put_real(f, "epoch", show_epochs_done(r, step));
     put_real(f, "step_sec", s->sec);
     put_real(f, "tokens_per_sec", (double)per_step / s->sec);
@@ -41,41 +41,41 @@ static void put_step(const Trainer *r, FILE *f, int64_t step, const StepResult *
 
 int write_metrics(Trainer *r, int64_t step, const StepResult *s)
 {
-    FILE *f = r->metrics;
+    FILE *f = r->metrics.file;
     if (!f)
         return 0;
     fprintf(f, "{\"step\": %" PRId64 ", ", step);
     if (s) {
         put_step(r, f, step, s);
     } else {
-        bool part = evaluation_is_part(&r->last_eval);
-        put_real(f, "eval_loss", r->last_eval.loss);
-        put_real(f, part ? "eval_loss_partial" : "eval_loss_full", r->last_eval.loss);
+        const Evaluation *e = &r->heldout.last;
+        put_real(f, "eval_loss", e->loss);
+        put_real(f, evaluation_is_part(e) ? "eval_loss_partial" : "eval_loss_full", e->loss);
         fprintf(f,
                 "\"eval_tokens\": %" PRId64 ", \"eval_windows\": %" PRId64
                 ", \"eval_windows_all\": %" PRId64 ", ",
-                r->last_eval.count, r->last_eval.windows, r->last_eval.all);
+                e->count, e->windows, e->all);
     }
-    fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->peak);
+    fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->plans.peak);
     if (r->high)
         fprintf(f, "\"measured_peak_bytes\": %" PRId64 ", ", r->high);
     else /* no step yet */
         fputs("\"measured_peak_bytes\": null, ", f);
-    if (tn_plan_host(r->step_plan) && r->high)
+    if (tn_plan_host(r->plans.step) && r->high)
         fprintf(f, "\"planned_host_bytes\": %" PRId64 ", \"measured_host_bytes\": %" PRId64 ", ",
-                tn_plan_host(r->step_plan), r->high_host);
-    fprintf(f, "\"rss_peak_bytes\": %" PRId64 ", \"run\": \"%s\"}\n", tn_rss_peak(), r->run);
+                tn_plan_host(r->plans.step), r->high_host);
+    fprintf(f, "\"rss_peak_bytes\": %" PRId64 ", \"run\": \"%s\"}\n", tn_rss_peak(), r->folder.run);
     if (!fflush(f))
         return 0;
     if (errno == EPIPE) {
         fprintf(r->log, "tenon: warning: %s: nobody reads the metrics any longer\n",
-                r->metrics_path);
+                r->metrics.path);
         if (f != stdout)
             fclose(f);
-        r->metrics = NULL;
+        r->metrics.file = NULL;
         return 0;
     }
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", r->metrics_path,
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", r->metrics.path,
                            strerror(errno));
 }
 
@@ -106,7 +106,7 @@ static int put_aside(const Trainer *r, const char *path)
     return code;
 }
 
-/* What a file has of a run that goes on. */
+/* The lines of a file that a run keeps when it goes on. */
 typedef struct Kept {
     off_t nbytes; /* up to the first line that goes */
     bool own;     /* every line is of the run */
@@ -124,9 +124,9 @@ static int stays(const Trainer *r, const char *line, size_t len, Kept *kept)
     int answer = json_is_integer(n) ? at <= step : -1;
     char id[RUN_ID];
     run_of_state(o, id);
-    kept->own &= *id && !strcmp(id, r->run);
+    kept->own &= *id && !strcmp(id, r->folder.run);
     if (answer > 0 && evaluation && at == step) {
-        answer = r->known || !resume_at_end(r->t);
+        answer = r->heldout.known || !resume_at_end(r->t);
         kept->evaluated = answer;
     }
     json_decref(o);
@@ -160,9 +160,9 @@ static int find_kept(const Trainer *r, FILE *f, const char *path, Kept *kept)
                            (int64_t)at);
 }
 
-static int fail_open(const Trainer *r, const char *path)
+static int fail_open(tn_context *ctx, const char *path)
 {
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
 }
 
 /* Looks at a file that no other run may be writing to. */
@@ -170,7 +170,7 @@ static int look_at(const Trainer *r, const char *path, Kept *kept)
 {
     FILE *f = fopen(path, "rb");
     if (!f)
-        return fail_open(r, path);
+        return fail_open(r->ctx, path);
     int code = lock_file(r->ctx, fileno(f), path);
     if (!code && r->t->resume)
         code = find_kept(r, f, path, kept);
@@ -185,7 +185,7 @@ static int cut(Trainer *r, const char *path)
     int code = look_at(r, path, &kept);
     if (code || !kept.own)
         return code ? code : put_aside(r, path);
-    r->evaluated = kept.evaluated;
+    r->heldout.evaluated = kept.evaluated;
     if (truncate(path, kept.nbytes))
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot cut: %s", path, strerror(errno));
     return 0;
@@ -206,8 +206,8 @@ static const char *parent_of(const char *path, char folder[CHECKPOINT_PATH])
 static bool is_inside(const Trainer *r, const char *path)
 {
     char folder[CHECKPOINT_PATH], real[CHECKPOINT_PATH];
-    size_t n = strlen(r->folder);
-    return n && realpath(parent_of(path, folder), real) && !strncmp(real, r->folder, n) &&
+    size_t n = strlen(r->folder.path);
+    return n && realpath(parent_of(path, folder), real) && !strncmp(real, r->folder.path, n) &&
            (!real[n] || real[n] == '/');
 }
 
@@ -253,22 +253,22 @@ static void find_originals(Trainer *r)
     const json_t *state = r->t->resume->state, *options = json_object_get(state, "options");
     const char *before = json_string_value(json_object_get(options, "metrics"));
     char path[CHECKPOINT_PATH];
-    r->originals = json_deep_copy(json_object_get(state, "originals"));
+    r->metrics.originals = json_deep_copy(json_object_get(state, "originals"));
     if (!is_copy(r) || !before || !realpath(before, path))
         return;
-    if (!json_is_array(r->originals)) {
-        json_decref(r->originals);
-        r->originals = json_array();
+    if (!json_is_array(r->metrics.originals)) {
+        json_decref(r->metrics.originals);
+        r->metrics.originals = json_array();
     }
-    json_array_append_new(r->originals, json_string(path));
+    json_array_append_new(r->metrics.originals, json_string(path));
 }
 
 static bool is_original(const Trainer *r, const char *path)
 {
     struct stat x, y;
     bool found = false;
-    for (size_t i = 0; i < json_array_size(r->originals); i++) {
-        const char *original = json_string_value(json_array_get(r->originals, i));
+    for (size_t i = 0; i < json_array_size(r->metrics.originals); i++) {
+        const char *original = json_string_value(json_array_get(r->metrics.originals, i));
         found |= original && !stat(path, &x) && !stat(original, &y) && x.st_dev == y.st_dev &&
                  x.st_ino == y.st_ino;
     }
@@ -280,12 +280,12 @@ static int copy_kept(Trainer *r, const char *path, const char *to)
 {
     Kept kept = {0};
     FILE *f = fopen(path, "rb"), *out = NULL;
-    int code = f ? find_kept(r, f, path, &kept) : fail_open(r, path);
+    int code = f ? find_kept(r, f, path, &kept) : fail_open(r->ctx, path);
     if (!code && !(out = fopen(to, "wb")))
-        code = fail_open(r, to);
+        code = fail_open(r->ctx, to);
     if (!code && kept.own) {
         rewind(f);
-        r->evaluated = kept.evaluated;
+        r->heldout.evaluated = kept.evaluated;
         for (int c; kept.nbytes-- && (c = getc(f)) != EOF;)
             putc(c, out);
     }
@@ -300,7 +300,7 @@ static int copy_kept(Trainer *r, const char *path, const char *to)
 static int leave_original(Trainer *r)
 {
     char own[CHECKPOINT_PATH];
-    const char *path = r->metrics_path, *slash = strrchr(path, '/');
+    const char *path = r->metrics.path, *slash = strrchr(path, '/');
     if (snprintf(own, sizeof own, "%s/%s", r->t->out, slash ? slash + 1 : path) >= (int)sizeof own)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
     fprintf(r->log,
@@ -310,7 +310,7 @@ static int leave_original(Trainer *r)
     int code = check_plain(r, own);
     if (!code)
         code = is_file(own) ? cut(r, own) : copy_kept(r, path, own);
-    snprintf(r->metrics_path, sizeof r->metrics_path, "%s", own);
+    snprintf(r->metrics.path, sizeof r->metrics.path, "%s", own);
     json_object_set_new(r->t->described, "metrics", json_string(own));
     return code;
 }
@@ -362,7 +362,7 @@ static bool claim(const Trainer *r, const char *path)
 
 static int prepare(Trainer *r)
 {
-    const char *path = r->metrics_path;
+    const char *path = r->metrics.path;
     Kept kept;
     if (!is_file(path)) /* not there yet, a device or a pipe */
         return 0;
@@ -382,8 +382,8 @@ int open_metrics(Trainer *r)
     if (!path)
         return 0;
     bool file = strcmp(path, "-") != 0;
-    if (snprintf(r->metrics_path, sizeof r->metrics_path, "%s", file ? path : "standard output") >=
-        (int)sizeof r->metrics_path)
+    if (snprintf(r->metrics.path, sizeof r->metrics.path, "%s", file ? path : "standard output") >=
+        (int)sizeof r->metrics.path)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", path);
     if (file && !claim(r, path))
         return 0;
@@ -392,9 +392,9 @@ int open_metrics(Trainer *r)
         code = prepare(r);
     if (code)
         return code;
-    path = r->metrics_path;
-    r->metrics = file ? open_file(r, path) : stdout;
-    if (r->metrics)
-        return is_regular(r->metrics) ? lock_file(r->ctx, fileno(r->metrics), path) : 0;
+    path = r->metrics.path;
+    r->metrics.file = file ? open_file(r, path) : stdout;
+    if (r->metrics.file)
+        return is_regular(r->metrics.file) ? lock_file(r->ctx, fileno(r->metrics.file), path) : 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
 }

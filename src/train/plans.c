@@ -1,6 +1,6 @@
 /* The plans of a run: of the step, evaluation and sampling, in one arena as large as the largest of
  * them needs, and checked against the limit together. */
-#include "train.h"
+#include "trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,38 +11,39 @@ static int64_t most(int64_t x, int64_t y)
 }
 
 /* One more plan, whose program shares the step's arena, or several. */
-static void add_need(Trainer *r, int64_t peak, int64_t reserve, int64_t handles)
+static void add_need(TrainPlans *p, int64_t peak, int64_t reserve, int64_t handles)
 {
-    int64_t shared = most(r->reserve - r->handles, reserve - handles);
-    r->handles += handles;
-    r->reserve = shared + r->handles;
-    r->arena = most(r->arena, peak);
+    int64_t shared = most(p->reserve - p->handles, reserve - handles);
+    p->handles += handles;
+    p->reserve = shared + p->handles;
+    p->arena = most(p->arena, peak);
 }
 
 int plan_step(Trainer *r)
 {
     const TrainOptions *t = r->t;
+    TrainPlans *p = &r->plans;
     tn_options o = t->o;
     int64_t reserve;
     double all, added;
-    o.chunk_memory = r->goal ? r->goal : o.chunk_memory;
-    int code = tn_model_graph(r->m, t->batch, t->seq, &o, &r->step_graph);
+    o.chunk_memory = p->goal ? p->goal : o.chunk_memory;
+    int code = tn_model_graph(r->m, t->batch, t->seq, &o, &p->step_graph);
     if (!code)
-        code = tn_graph_passes(r->step_graph, "default", &o, NULL, NULL);
+        code = tn_graph_passes(p->step_graph, "default", &o, NULL, NULL);
     if (!code)
-        code = tn_plan_new(r->step_graph, &o, 1, &r->step_plan);
+        code = tn_plan_new(p->step_graph, &o, 1, &p->step);
     if (code)
         return code;
-    tn_plan_bytes(r->step_plan, &r->peak, &r->persistent, &reserve);
-    tn_plan_flops(r->step_plan, &all, &r->flops);
-    tn_plan_sec(r->step_plan, &r->est_sec, &added);
-    add_need(r, r->peak, reserve, tn_plan_handles(r->step_plan));
+    tn_plan_bytes(p->step, &p->peak, &p->persistent, &reserve);
+    tn_plan_flops(p->step, &all, &p->flops);
+    tn_plan_sec(p->step, &p->est_sec, &added);
+    add_need(p, p->peak, reserve, tn_plan_handles(p->step));
     return 0;
 }
 
-/* Where the step runs in slices, evaluations do in as many as they must to need no more than it:
+/* Evaluations run in slices where the step does, in as many as they must to need no more than it:
  * their logits are as large, and what the step's patterns name they may not have. */
-static void slice_evaluation(const Trainer *r, tn_options *o)
+static void slice_evaluation(const TrainPlans *p, tn_options *o)
 {
     static const char *const chunk[] = {"auto"};
     int any = 0;
@@ -50,8 +51,8 @@ static void slice_evaluation(const Trainer *r, tn_options *o)
         any |= strcmp(o->chunk[i], "off") != 0;
     o->chunk = chunk;
     o->nchunk = any;
-    o->reserve = r->reserve - r->handles; /* which the step has anyway */
-    o->memory = any ? r->peak + o->reserve : 0;
+    o->reserve = p->reserve - p->handles; /* which the step has anyway */
+    o->memory = any ? p->peak + o->reserve : 0;
 }
 
 /* A forward graph that shares the step's parameters. */
@@ -59,10 +60,10 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
 {
     tn_options o = r->t->o;
     int64_t peak, persistent, reserve;
-    o.persistent = r->persistent;
+    o.persistent = r->plans.persistent;
     o.chunk_memory = 0; /* the step's */
     o.accumulate = 1;
-    slice_evaluation(r, &o);
+    slice_evaluation(&r->plans, &o);
     int code = tn_graph_passes(g, "forward", &o, NULL, NULL);
     o.memory = 0;
     if (!code)
@@ -70,7 +71,7 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
     if (code)
         return code;
     tn_plan_bytes(*plan, &peak, &persistent, &reserve);
-    add_need(r, peak, reserve, tn_plan_handles(*plan));
+    add_need(&r->plans, peak, reserve, tn_plan_handles(*plan));
     return 0;
 }
 
@@ -90,9 +91,9 @@ int plan_evaluation(Trainer *r)
 {
     tn_options plain = r->t->o;
     int64_t windows, nlabel;
-    if (!r->data)
+    if (!r->feed.data)
         return 0;
-    int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
+    int code = tn_data_windows(r->feed.data, 1, r->t->seq, &windows, &nlabel);
     if (!code && !windows && r->t->eval_every)
         code = fail_held_out(r);
     if (code || !windows)
@@ -100,22 +101,22 @@ int plan_evaluation(Trainer *r)
     /* the loss that runs are compared by, of one microbatch */
     plain.dropout = plain.z_loss = plain.label_smoothing = 0;
     plain.accumulate = 1;
-    code = tn_model_graph(r->m, pass_rows(r->t), r->t->seq, &plain, &r->eval_graph);
-    return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
+    code = tn_model_graph(r->m, pass_rows(r->t), r->t->seq, &plain, &r->plans.eval_graph);
+    return code ? code : plan_beside(r, r->plans.eval_graph, &r->plans.eval);
 }
 
 int drop_evaluation(Trainer *r)
 {
     int64_t windows, nlabel;
-    if (!source_is_text(&r->source))
+    if (!source_is_text(&r->feed.source))
         return 0;
-    int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
-    if (code || windows || !r->eval_plan)
+    int code = tn_data_windows(r->feed.data, 1, r->t->seq, &windows, &nlabel);
+    if (code || windows || !r->plans.eval)
         return code;
     if (r->t->eval_every)
         return fail_held_out(r);
-    tn_plan_free(r->eval_plan);
-    r->eval_plan = NULL;
+    tn_plan_free(r->plans.eval);
+    r->plans.eval = NULL;
     return 0;
 }
 
@@ -134,22 +135,23 @@ static int open_tokenizer(Trainer *r)
 static int plan_generator(Trainer *r)
 {
     tn_options o = r->t->o;
+    TrainPlans *p = &r->plans;
     int64_t peak, reserve;
-    o.persistent = r->persistent;
+    o.persistent = p->persistent;
     o.memory = 0;
     o.nchunk = 0; /* a token's logits are few */
-    int code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
+    int code = tn_generator_new(r->m, r->t->seq, &o, &p->generator);
     if (code)
         return code;
-    tn_generator_bytes(r->generator, &peak, &reserve);
-    add_need(r, peak, reserve, tn_generator_handles(r->generator));
+    tn_generator_bytes(p->generator, &peak, &reserve);
+    add_need(p, peak, reserve, tn_generator_handles(p->generator));
     return 0;
 }
 
 int plan_sampling(Trainer *r)
 {
-    int code = r->data ? open_tokenizer(r) : 0;
-    if (code || !r->data || !r->t->sample_tokens)
+    int code = r->feed.data ? open_tokenizer(r) : 0;
+    if (code || !r->feed.data || !r->t->sample_tokens)
         return code;
     code = plan_generator(r);
     if (code)
@@ -158,22 +160,23 @@ int plan_sampling(Trainer *r)
     return sample_begin(&s); /* the prompt is known to be good */
 }
 
-void drop_plans(Trainer *r)
+void drop_plans(TrainPlans *p)
 {
-    tn_generator_free(r->generator);
-    tn_plan_free(r->eval_plan);
-    tn_plan_free(r->step_plan);
-    tn_graph_free(r->eval_graph);
-    tn_graph_free(r->step_graph);
-    r->generator = NULL;
-    r->eval_plan = r->step_plan = NULL;
-    r->eval_graph = r->step_graph = NULL;
-    r->arena = r->reserve = r->handles = 0;
+    tn_generator_free(p->generator);
+    tn_plan_free(p->eval);
+    tn_plan_free(p->step);
+    tn_graph_free(p->eval_graph);
+    tn_graph_free(p->step_graph);
+    p->generator = NULL;
+    p->eval = p->step = NULL;
+    p->eval_graph = p->step_graph = NULL;
+    p->arena = p->reserve = p->handles = 0;
 }
 
 int slice_more(Trainer *r)
 {
     enum { TIMES = 4 };
+    TrainPlans *p = &r->plans;
     int64_t limit = r->t->o.memory, over;
     int code = 0;
     bool slices = false;
@@ -181,11 +184,11 @@ int slice_more(Trainer *r)
         slices |= !strcmp(r->t->o.chunk[i], "auto");
     if (!limit || !slices)
         return 0;
-    for (int i = 1; !code && i <= TIMES && (over = r->arena + r->reserve - limit) > 0; i++) {
-        bool samples = r->generator;
-        r->goal = most((r->goal ? r->goal : limit) - over, 1);
-        r->goal = i < TIMES ? r->goal : 1; /* the least that it can be */
-        drop_plans(r);
+    for (int i = 1; !code && i <= TIMES && (over = p->arena + p->reserve - limit) > 0; i++) {
+        bool samples = p->generator;
+        p->goal = most((p->goal ? p->goal : limit) - over, 1);
+        p->goal = i < TIMES ? p->goal : 1; /* the least that it can be */
+        drop_plans(p);
         code = plan_step(r);
         code = code ? code : plan_evaluation(r);
         code = code || !samples ? code : plan_generator(r);
@@ -197,7 +200,8 @@ int slice_more(Trainer *r)
  */
 int check_memory(Trainer *r)
 {
-    int64_t limit = r->t->o.memory, least = r->arena + r->reserve;
+    const TrainPlans *p = &r->plans;
+    int64_t limit = r->t->o.memory, least = p->arena + p->reserve;
     if (!limit || least <= limit)
         return 0;
     const char *unit = r->t->o.memory_unit;
@@ -208,17 +212,17 @@ int check_memory(Trainer *r)
         "does not fit: evaluation and sampling need %s%s (arena %s, library reserve %s), the limit "
         "is "
         "%s; the least that would do is %s\n  the step alone needs an arena of %s",
-        all, unit && *unit ? "" : " bytes", tn_bytes_text(r->arena, unit, text[0], sizeof *text),
-        tn_bytes_text(r->reserve, unit, text[1], sizeof *text),
+        all, unit && *unit ? "" : " bytes", tn_bytes_text(p->arena, unit, text[0], sizeof *text),
+        tn_bytes_text(p->reserve, unit, text[1], sizeof *text),
         tn_bytes_text(limit, unit, text[2], sizeof *text), all,
-        tn_bytes_text(r->peak, unit, text[3], sizeof *text));
+        tn_bytes_text(p->peak, unit, text[3], sizeof *text));
 }
 
 int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
                double *sec)
 {
     TrainOptions t = *r->t;
-    Trainer x = {.ctx = r->ctx, .m = r->m, .t = &t, .data = r->data, .lock = -1};
+    Trainer x = {.ctx = r->ctx, .m = r->m, .t = &t, .feed.data = r->feed.data, .folder.lock = -1};
     t.o = *o;
     t.o.memory = 0;
     t.batch = batch;
@@ -227,10 +231,10 @@ int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *pe
         code = plan_evaluation(&x);
     if (!code && t.sample_tokens)
         code = plan_generator(&x);
-    *peak = x.arena;
-    *nbytes = x.arena + x.reserve;
-    *sec = x.est_sec;
-    x.data = NULL; /* r's */
+    *peak = x.plans.arena;
+    *nbytes = x.plans.arena + x.plans.reserve;
+    *sec = x.plans.est_sec;
+    x.feed.data = NULL; /* r's */
     drop(&x);
     return code;
 }

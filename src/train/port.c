@@ -1,5 +1,5 @@
-/* Inputs and outputs of programs, copied in and out; what is wrong becomes the context's error,
- * which is what a run ends with. */
+/* Inputs and outputs of programs, copied in and out; a program's error becomes the context's, with
+ * which a run ends. */
 #include "train.h"
 
 #include <math.h>

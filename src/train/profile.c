@@ -1,7 +1,7 @@
 /* --profile: records the third to the fifth step of a run, as the first two also measure memory and
  * take page faults; of a shorter run the last step. The file is written as soon as they are done,
  * so that it can be read while training goes on. */
-#include "train.h"
+#include "trainer.h"
 
 enum { FIRST = 3, COUNT = 3, END = FIRST + COUNT };
 

@@ -5,7 +5,7 @@
  *
  * The checkpoint is the one that `latest` names, or if that is damaged the newest complete one of
  * the same run. Later steps are repeated. */
-#include "train.h"
+#include "trainer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -128,7 +128,7 @@ static int find(tn_context *ctx, const char *out, Resume *x)
     return tn_context_fail(ctx, TN_CODE_FAIL, "%s: none of the checkpoints there is whole", out);
 }
 
-/* What rank 0 has found. */
+/* Sends rank 0's finding to all. */
 static int share(tn_context *ctx, Resume *x)
 {
     int code = tn_share(ctx, &x->step, sizeof x->step);
@@ -176,11 +176,12 @@ static int differs(const Trainer *r, const char *what, const char *of, const jso
     return code;
 }
 
-/* Where the run goes on in its data, by what was stored and by what is computed. */
+/* Compares the place in the data where the run goes on: as stored, and as computed. */
 static int check_place(const Trainer *r)
 {
     const Resume *x = r->t->resume;
-    json_t *now = checkpoint_place(r, x->step), *before = json_object_get(x->state, "epoch");
+    json_t *now = checkpoint_place(&r->feed, r->t->batch, x->step),
+           *before = json_object_get(x->state, "epoch");
     int code = json_equal(before, now) ? 0 : differs(r, "the place ", x->folder, before, now);
     json_decref(now);
     return code;
@@ -219,7 +220,7 @@ static int check_tokens(const Trainer *r)
 {
     const json_t *before = json_object_get(r->t->resume->state, "tokens");
     const json_t *x = json_object_get(before, "fingerprint");
-    json_t *now = checkpoint_tokens(r), *y = json_object_get(now, "fingerprint");
+    json_t *now = checkpoint_tokens(&r->feed), *y = json_object_get(now, "fingerprint");
     const char *path = json_string_value(json_object_get(now, "path"));
     int code = json_equal(x, y) || (!x && !y)
                    ? 0
@@ -286,16 +287,17 @@ static void add_line(char *text, size_t size, const char *before, const char *no
     }
 }
 
-/* Where the run's kernels were to be taken again, that they were. */
+/* Checks that the run's kernels were taken again, where they were to be. */
 static void add_ways(const Trainer *r, char *text, size_t size)
 {
     const char *before = stored_machine(r), *asked = r->t->o.machine, *now;
-    if (before && asked && !strcmp(before, asked) && !tn_plan_machine(r->step_plan, &now))
+    if (before && asked && !strcmp(before, asked) && !tn_plan_machine(r->plans.step, &now))
         add_line(text, size, before, now);
 }
 
-/* What differs between the stored plan and this one, one line each; empty where nothing does. The
- * hash and bytes may be the machine's: where it is another the graph and the decisions count. */
+/* Writes a line for each difference between the stored plan and this one, none where there is none.
+ * The hash and bytes may be the machine's: where it is another the graph and the decisions count.
+ */
 static void compare_plans(const Trainer *r, const json_t *now, bool other, char *text, size_t size)
 {
     static const char *const fields[] = {"nodes", "steps_hash", "peak_bytes"};
@@ -324,7 +326,7 @@ static bool other_machine(const Trainer *r, const json_t *now)
     const char *x = json_string_value(json_object_get(before, "machine"));
     const char *y = json_string_value(json_object_get(now, "machine"));
     const char *was = stored_machine(r), *is;
-    bool other = !was || tn_plan_machine(r->step_plan, &is) || strcmp(was, is) != 0;
+    bool other = !was || tn_plan_machine(r->plans.step, &is) || strcmp(was, is) != 0;
     if (!was)
         fprintf(r->log,
                 "tenon: warning: --resume: the checkpoint, of an earlier tenon, does not say "
@@ -404,7 +406,7 @@ static int compare(const Trainer *r, const json_t *plan)
 
 static int check_plan(const Trainer *r)
 {
-    json_t *plan = checkpoint_plan(r);
+    json_t *plan = checkpoint_plan(r->plans.step);
     int code = other_mesh(r, plan) ? 0 : compare(r, plan);
     json_decref(plan);
     return code;

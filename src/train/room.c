@@ -1,6 +1,6 @@
 /* Checks that the disk has room for checkpoints, whose size follows from the plan: before a run's
  * first step, and before each save, as others may fill the disk. */
-#include "train.h"
+#include "trainer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static bool find_room(const char *folder, struct statvfs *v)
     return v->f_blocks > 0 && v->f_frsize > 0;
 }
 
-/* What a checkpoint takes there, in whole blocks. */
+/* Measures a checkpoint there, in whole blocks. */
 static int measure(Trainer *r, const struct statvfs *v)
 {
     int64_t block = (int64_t)v->f_frsize;
@@ -37,22 +37,22 @@ static int measure(Trainer *r, const struct statvfs *v)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
     int64_t nbytes = (int64_t)strlen(state) + STATE_GROWS;
     free(state);
-    int code =
-        tn_plan_save_bytes(r->step_plan, r->m, &r->t->o, block, &r->save_bytes, &r->save_largest);
-    r->save_bytes += (nbytes + block - 1) / block * block;
+    int code = tn_plan_save_bytes(r->plans.step, r->m, &r->t->o, block, &r->saves.nbytes,
+                                  &r->saves.largest);
+    r->saves.nbytes += (nbytes + block - 1) / block * block;
     return code;
 }
 
-static int check_limit(const Trainer *r)
+static int check_limit(tn_context *ctx, const char *out, int64_t largest)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
-        (int64_t)limit.rlim_cur >= r->save_largest)
+        (int64_t)limit.rlim_cur >= largest)
         return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+    return tn_context_fail(ctx, TN_CODE_FAIL,
                            "%s: a checkpoint cannot be written there: its largest file has %" PRId64
                            " bytes, and files are limited to %" PRId64 " (ulimit -f)",
-                           r->t->out, r->save_largest, (int64_t)limit.rlim_cur);
+                           out, largest, (int64_t)limit.rlim_cur);
 }
 
 static int64_t bytes_free(const struct statvfs *v)
@@ -62,7 +62,7 @@ static int64_t bytes_free(const struct statvfs *v)
 
 static int check_room(const Trainer *r, const struct statvfs *v, int64_t count)
 {
-    double need = (double)count * (double)r->save_bytes;
+    double need = (double)count * (double)r->saves.nbytes;
     char at_once[100] = "";
     if (need <= (double)bytes_free(v))
         return 0;
@@ -73,7 +73,7 @@ static int check_room(const Trainer *r, const struct statvfs *v, int64_t count)
     return tn_context_fail(r->ctx, TN_CODE_FAIL,
                            "%s: too little room: a checkpoint needs %" PRId64
                            " bytes%s; free are %" PRId64,
-                           r->t->out, r->save_bytes, at_once, bytes_free(v));
+                           r->t->out, r->saves.nbytes, at_once, bytes_free(v));
 }
 
 /* Saves that are still to come for certain. */
@@ -104,11 +104,11 @@ static int64_t count_more(const Trainer *r)
 /* A save by the clock needs room beside the checkpoint before it. */
 static void warn_of_clock(const Trainer *r, const struct statvfs *v)
 {
-    if (r->t->save_sec > 0 && bytes_free(v) / r->save_bytes + count_there(r) < 2)
+    if (r->t->save_sec > 0 && bytes_free(v) / r->saves.nbytes + count_there(r) < 2)
         fprintf(r->log,
                 "tenon: warning: %s: room for 1 checkpoint, of %" PRId64
                 " bytes: after one by the clock none can be saved, not even at the end\n",
-                r->t->out, r->save_bytes);
+                r->t->out, r->saves.nbytes);
 }
 
 int room_open(Trainer *r)
@@ -119,16 +119,16 @@ int room_open(Trainer *r)
         return 0;
     int code = measure(r, &v);
     if (!code)
-        code = check_limit(r);
+        code = check_limit(r->ctx, t->out, r->saves.largest);
     if (!code)
         code = check_room(r, &v, count_more(r));
     int64_t saves = count_saves(t);
     if (!code && !t->keep && t->save_every &&
-        (double)saves * (double)r->save_bytes > (double)bytes_free(&v))
+        (double)saves * (double)r->saves.nbytes > (double)bytes_free(&v))
         fprintf(r->log,
                 "tenon: warning: %s: room for %" PRId64 " of the %" PRId64
                 " checkpoints to come, of %" PRId64 " bytes each; --keep N removes old ones\n",
-                t->out, bytes_free(&v) / r->save_bytes, saves, r->save_bytes);
+                t->out, bytes_free(&v) / r->saves.nbytes, saves, r->saves.nbytes);
     if (!code)
         warn_of_clock(r, &v);
     return code;
@@ -137,13 +137,13 @@ int room_open(Trainer *r)
 int room_beside_tokens(const Trainer *r)
 {
     struct statvfs v;
-    return r->save_bytes && find_room(r->t->out, &v) ? check_room(r, &v, count_more(r)) : 0;
+    return r->saves.nbytes && find_room(r->t->out, &v) ? check_room(r, &v, count_more(r)) : 0;
 }
 
 int room_check(const Trainer *r)
 {
     struct statvfs v;
-    if (!r->save_bytes || !find_room(r->t->out, &v))
+    if (!r->saves.nbytes || !find_room(r->t->out, &v))
         return 0;
     return check_room(r, &v, 1);
 }

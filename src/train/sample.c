@@ -1,5 +1,5 @@
 /* Text from a model: a prompt to tokens, tokens from a generator, and their bytes as they come. */
-#include "train.h"
+#include "trainer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static void put_token(const Sample *s, int64_t id)
         put(s, bytes, n);
 }
 
-/* What follows is decoded as the rest of the prompt's text, which is written as it was given. */
+/* New tokens are decoded as the rest of the prompt's text, which is written as it was given. */
 static int skip_prompt(const Sample *s, const int64_t *ids)
 {
     const char *bytes;
@@ -93,7 +93,7 @@ Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop)
 {
     const TrainOptions *t = r->t;
     Sample s = {.ctx = r->ctx,
-                .generator = r->generator,
+                .generator = r->plans.generator,
                 .tokenizer = r->tokenizer,
                 .sampling = tn_sampling_default(),
                 .prompt = t->prompt,

@@ -1,7 +1,7 @@
 /* Prepares a run: plans for the step, evaluation and sampling, all in one arena as large as the
  * largest of them, which is checked against the limit before anything runs. It is done in phases,
  * each of which ranks end together, so that one which fails on one of them fails on all. */
-#include "train.h"
+#include "trainer.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -15,36 +15,35 @@ enum { TOKENIZING_SEC = 1 }; /* between two messages to ranks that wait for toke
 
 static int make_whole(Trainer *r)
 {
-    return r->t->ndata ? 0 : batch_make(r->ctx, r->t->batch, r->t->seq, &r->whole);
+    return r->t->ndata ? 0 : batch_make(r->ctx, r->t->batch, r->t->seq, &r->feed.whole);
 }
 
 static int read_whole(Trainer *r)
 {
-    return r->t->ndata ? 0 : batch_read(r->ctx, r->m, r->t->batch_file, &r->whole);
+    return r->t->ndata ? 0 : batch_read(r->ctx, r->m, r->t->batch_file, &r->feed.whole);
 }
 
 /* All ranks have what rank 0 has read, whatever their own files say. */
 static int share_whole(Trainer *r)
 {
-    size_t nbytes = (size_t)(2 * r->whole.rows * r->whole.seq) * sizeof *r->whole.ids;
-    return r->t->ndata ? 0 : tn_share(r->ctx, r->whole.ids, nbytes);
+    size_t nbytes =
+        (size_t)(2 * r->feed.whole.rows * r->feed.whole.seq) * sizeof *r->feed.whole.ids;
+    return r->t->ndata ? 0 : tn_share(r->ctx, r->feed.whole.ids, nbytes);
 }
 
 static int open_data(Trainer *r)
 {
     const TrainOptions *t = r->t;
-    int64_t context;
-    Source *s = &r->source;
-    tn_model_shape(r->m, &r->vocab, &context);
+    Source *s = &r->feed.source;
     if (!t->ndata)
         return 0;
-    snprintf(r->tokens, sizeof r->tokens, "%s/tokens.bin", t->out);
+    snprintf(r->feed.tokens, sizeof r->feed.tokens, "%s/tokens.bin", t->out);
     *s = (Source){.path = t->data,
                   .npath = t->ndata,
                   .token_type = t->token_type,
                   .tokenizer = t->tokenizer,
                   .val_fraction = t->val_fraction,
-                  .file = r->tokens,
+                  .file = r->feed.tokens,
                   .keep = t->resume != NULL,
                   .progress = t->progress,
                   .log = r->log};
@@ -53,7 +52,7 @@ static int open_data(Trainer *r)
     if (code && t->resume)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --data names the new place",
                         tn_error(r->ctx));
-    r->data = s->data;
+    r->feed.data = s->data;
     return code;
 }
 
@@ -66,7 +65,7 @@ static int compare_file(Trainer *r, const char *name)
     return alike_file(r->ctx, path);
 }
 
-/* Of a run that goes on also where it stands. */
+/* Compares the models, and of a run that goes on its state too. */
 static int compare_models(Trainer *r)
 {
     int code = alike_model(r->ctx, r->m, r->t->resume ? r->t->resume->folder : r->t->model);
@@ -79,7 +78,7 @@ static int compare_models(Trainer *r)
 
 static int compare_data(Trainer *r)
 {
-    return r->t->ndata ? alike_data(r->ctx, &r->source) : alike_file(r->ctx, r->t->batch_file);
+    return r->t->ndata ? alike_data(r->ctx, &r->feed.source) : alike_file(r->ctx, r->t->batch_file);
 }
 
 /* ---- tokens ---- */
@@ -113,11 +112,11 @@ static bool pause_tokenizing(void *arg)
 
 static int tokenize_first(Trainer *r, Tokenizing *x)
 {
-    r->source.pause = pause_tokenizing;
-    r->source.pause_arg = x;
-    int code = source_tokenize(r->ctx, r->m, &r->source);
+    r->feed.source.pause = pause_tokenizing;
+    r->feed.source.pause_arg = x;
+    int code = source_tokenize(r->ctx, r->m, &r->feed.source);
     bool ended = code && x->stopping;
-    r->source.pause = NULL;
+    r->feed.source.pause = NULL;
     if (ended)
         fprintf(r->log,
                 "tenon: interrupted while text was tokenized; the same command begins again\n");
@@ -129,7 +128,7 @@ static int tokenize(Trainer *r)
 {
     Tokenizing x = {.ctx = r->ctx};
     int code = 0;
-    if (!source_is_text(&r->source))
+    if (!source_is_text(&r->feed.source))
         return 0;
     x.stop = interrupt_begin(r->ctx);
     if (!r->rank) {
@@ -152,17 +151,17 @@ static bool make_none(void *arg)
 static int open_tokens(Trainer *r)
 {
     bool unseen = false;
-    if (!r->rank || !source_is_text(&r->source))
+    if (!r->rank || !source_is_text(&r->feed.source))
         return 0;
-    r->source.pause = make_none;
-    r->source.pause_arg = &unseen;
-    int code = source_tokenize(r->ctx, r->m, &r->source);
-    r->source.pause = NULL;
-    if (code && (unseen || access(r->tokens, F_OK)))
+    r->feed.source.pause = make_none;
+    r->feed.source.pause_arg = &unseen;
+    int code = source_tokenize(r->ctx, r->m, &r->feed.source);
+    r->feed.source.pause = NULL;
+    if (code && (unseen || access(r->feed.tokens, F_OK)))
         tn_context_fail(r->ctx, code,
                         "%s: expected rank 0's tokens of the texts of --data, found none: expected "
                         "--out and --data in folders that all ranks share",
-                        r->tokens);
+                        r->feed.tokens);
     return code;
 }
 
@@ -172,20 +171,20 @@ static int count_windows(Trainer *r)
     const TrainOptions *t = r->t;
     int64_t nlabel;
     int code = 0;
-    r->data = r->source.data;
+    r->feed.data = r->feed.source.data;
     if (t->document_token >= 0)
-        code = tn_data_document(r->data, t->document_token);
-    return code ? code : tn_data_windows(r->data, 0, t->seq, &r->epoch_windows, &nlabel);
+        code = tn_data_document(r->feed.data, t->document_token);
+    return code ? code : tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
 }
 
 static int count_files(Trainer *r)
 {
-    return r->data && !source_is_text(&r->source) ? count_windows(r) : 0;
+    return r->feed.data && !source_is_text(&r->feed.source) ? count_windows(r) : 0;
 }
 
 static int count_tokens(Trainer *r)
 {
-    return source_is_text(&r->source) ? count_windows(r) : 0;
+    return source_is_text(&r->feed.source) ? count_windows(r) : 0;
 }
 
 /* ---- programs ---- */
@@ -193,24 +192,24 @@ static int count_tokens(Trainer *r)
 static int make_step(Trainer *r)
 {
     tn_options o = r->t->o;
-    o.arena = r->arena;
-    return tn_program_new(r->step_plan, &o, &r->step);
+    o.arena = r->plans.arena;
+    return tn_program_new(r->plans.step, &o, &r->step);
 }
 
 static int make_evaluation(Trainer *r)
 {
-    return r->eval_plan ? tn_program_share(r->eval_plan, r->step, &r->eval) : 0;
+    return r->plans.eval ? tn_program_share(r->plans.eval, r->step, &r->eval) : 0;
 }
 
 static int start_generator(Trainer *r)
 {
-    return r->generator ? tn_generator_start(r->generator, r->step) : 0;
+    return r->plans.generator ? tn_generator_start(r->plans.generator, r->step) : 0;
 }
 
 static int make_batch(Trainer *r)
 {
-    int code = batch_make_part(r->ctx, r->step_plan, r->t->seq, &r->batch);
-    return code || r->data ? code : batch_pick(&r->whole, r->step_plan, &r->batch);
+    int code = batch_make_part(r->ctx, r->plans.step, r->t->seq, &r->feed.batch);
+    return code || r->feed.data ? code : batch_pick(&r->feed.whole, r->plans.step, &r->feed.batch);
 }
 
 static int load(Trainer *r)
@@ -238,27 +237,27 @@ static int go_on(Trainer *r)
     r->first = x->step;
     r->skipped = x->skipped;
     r->skipped_now = x->skipped_now;
-    r->saved = x->torn ? 0 : x->step;
-    r->untried = x->step; /* so that --keep removes what a killed run has left */
-    r->by_time = json_is_true(json_object_get(x->state, "by_time"));
+    r->saves.saved = x->torn ? 0 : x->step;
+    r->saves.untried = x->step; /* so that --keep removes what a killed run has left */
+    r->saves.by_time = json_is_true(json_object_get(x->state, "by_time"));
     fprintf(r->log, "tenon: goes on from %s\n", x->folder);
     return 0;
 }
 
-/* Of each step this rank reads its own rows. */
+/* This rank reads its own rows of each step. */
 static int read_ahead(Trainer *r)
 {
     const TrainOptions *t = r->t;
     const int64_t *rows;
     int64_t count;
-    if (!r->data)
+    if (!r->feed.data)
         return 0;
-    int code = tn_plan_rows(r->step_plan, &rows, &count);
+    int code = tn_plan_rows(r->plans.step, &rows, &count);
     if (!code && r->nrank > 1)
-        code = tn_data_part(r->data, count, rows);
-    return code
-               ? code
-               : tn_data_read_ahead(r->data, t->o.seed, (uint32_t)(r->first + 1), t->batch, t->seq);
+        code = tn_data_part(r->feed.data, count, rows);
+    return code ? code
+                : tn_data_read_ahead(r->feed.data, t->o.seed, (uint32_t)(r->first + 1), t->batch,
+                                     t->seq);
 }
 
 /* ---- all of it ---- */
@@ -283,7 +282,7 @@ static int check_folder(Trainer *r)
 static int measure_rate(Trainer *r)
 {
     if (!r->t->batch_file)
-        r->peak_rate = peak_new(r->ctx, &r->t->o);
+        r->rate = peak_new(r->ctx, &r->t->o);
     return 0;
 }
 
@@ -301,23 +300,23 @@ static int check_place(Trainer *r)
 static int check_beside_tokens(Trainer *r)
 {
     char record[CHECKPOINT_PATH + 10];
-    int code = source_is_text(&r->source) ? room_beside_tokens(r) : 0;
-    if (!code || !r->source.made)
+    int code = source_is_text(&r->feed.source) ? room_beside_tokens(r) : 0;
+    if (!code || !r->feed.source.made)
         return code;
-    snprintf(record, sizeof record, "%s.json", r->tokens);
-    unlink(r->tokens);
+    snprintf(record, sizeof record, "%s.json", r->feed.tokens);
+    unlink(r->feed.tokens);
     unlink(record);
     rmdir(r->t->out); /* where nothing else is there */
     return code;
 }
 
-/* What rank 0 has found in the run's files. */
+/* Sends what rank 0 has found in the run's files. */
 static int share_run(Trainer *r)
 {
-    int code = tn_share(r->ctx, r->run, sizeof r->run);
+    int code = tn_share(r->ctx, r->folder.run, sizeof r->folder.run);
     if (!code)
-        code = tn_share(r->ctx, &r->known, sizeof r->known);
-    return code ? code : tn_share(r->ctx, &r->evaluated, sizeof r->evaluated);
+        code = tn_share(r->ctx, &r->heldout.known, sizeof r->heldout.known);
+    return code ? code : tn_share(r->ctx, &r->heldout.evaluated, sizeof r->heldout.evaluated);
 }
 
 static int tell_plan(Trainer *r)
@@ -386,18 +385,18 @@ int setup(Trainer *r)
 
 void drop(Trainer *r)
 {
-    if (r->metrics && r->metrics != stdout)
-        fclose(r->metrics); /* each line was flushed */
-    tn_generator_free(r->generator);
-    r->generator = NULL;
+    if (r->metrics.file && r->metrics.file != stdout)
+        fclose(r->metrics.file); /* each line was flushed */
+    tn_generator_free(r->plans.generator);
+    r->plans.generator = NULL;
     tn_program_free(r->eval);
     tn_program_free(r->step);
-    drop_plans(r);
+    drop_plans(&r->plans);
     tn_tokenizer_free(r->tokenizer);
-    source_drop(&r->source);
-    json_decref(r->originals);
-    batch_drop(&r->batch);
-    batch_drop(&r->whole);
-    if (r->lock >= 0)
-        close(r->lock);
+    source_drop(&r->feed.source);
+    json_decref(r->metrics.originals);
+    batch_drop(&r->feed.batch);
+    batch_drop(&r->feed.whole);
+    if (r->folder.lock >= 0)
+        close(r->folder.lock);
 }

@@ -1,6 +1,6 @@
 /* Prints a run's plan before it starts, and its progress. */
 #define _GNU_SOURCE /* program_invocation_name */
-#include "train.h"
+#include "trainer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,10 +15,10 @@ const char *show_line_start(const Trainer *r)
 static void show_data(const Trainer *r)
 {
     int64_t ntrain, nval, nbytes, windows, nlabel;
-    tn_data_size(r->data, &ntrain, &nval, &nbytes);
-    source_tell(&r->source);
+    tn_data_size(r->feed.data, &ntrain, &nval, &nbytes);
+    source_tell(&r->feed.source);
     fprintf(r->log, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
-    if (tn_data_windows(r->data, 0, r->t->seq, &windows, &nlabel))
+    if (tn_data_windows(r->feed.data, 0, r->t->seq, &windows, &nlabel))
         return;
     double places = (double)windows * (double)r->t->seq, filled = (double)nlabel / places;
     fprintf(r->log, "epoch: %" PRId64 " windows of %" PRId64 " tokens, %.6g steps", windows,
@@ -32,33 +32,33 @@ static void show_data(const Trainer *r)
 void show_plan(const Trainer *r)
 {
     const char *text;
-    if (!r->data || tn_plan_text(r->step_plan, 0, &text))
+    if (!r->feed.data || tn_plan_text(r->plans.step, 0, &text))
         return;
     fprintf(r->log, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
     show_data(r);
     fputs(text, r->log);
-    if (r->arena > r->peak)
+    if (r->plans.arena > r->plans.peak)
         fprintf(r->log,
                 "  arena         %12" PRId64
                 " bytes (evaluation and sampling need more than the step)\n",
-                r->arena);
+                r->plans.arena);
 }
 
 double show_time_done(const Trainer *r)
 {
-    return r->t->max_sec > 0 ? fmin(1, r->elapsed / train_sec(r->t)) : 0;
+    return r->t->max_sec > 0 ? fmin(1, r->clock.elapsed / train_sec(r->t)) : 0;
 }
 
 /* Epochs begun with the last row of a step. */
 static int64_t epochs(const Trainer *r, int64_t step)
 {
-    return step < 1 ? 0 : (step * r->t->batch - 1) / r->epoch_windows + 1;
+    return step < 1 ? 0 : (step * r->t->batch - 1) / r->feed.windows + 1;
 }
 
 void show_epoch(const Trainer *r, int64_t step)
 {
     enum { FEW = 10 }; /* steps of epochs that are too short to be told of */
-    int64_t windows = r->epoch_windows, done = (step - 1) * r->t->batch;
+    int64_t windows = r->feed.windows, done = (step - 1) * r->t->batch;
     if (!windows)
         return;
     int64_t now = epochs(r, step), before = epochs(r, step - 1);
@@ -80,16 +80,16 @@ static double left_sec(const Trainer *r, int64_t step, double smooth_sec)
 {
     double left = smooth_sec * (double)(r->t->steps - step);
     if (r->t->max_sec > 0)
-        left = fmin(left, train_sec(r->t) - r->elapsed);
+        left = fmin(left, train_sec(r->t) - r->clock.elapsed);
     return fmax(left, 0);
 }
 
 double show_epochs_done(const Trainer *r, int64_t step)
 {
-    return (double)step * (double)r->t->batch / (double)r->epoch_windows;
+    return (double)step * (double)r->t->batch / (double)r->feed.windows;
 }
 
-/* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the way. */
+/* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the run. */
 static void show_progress(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
     const TrainOptions *t = r->t;
@@ -104,23 +104,23 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
     fprintf(r->log, "  epoch %.2f", show_epochs_done(r, step));
     fprintf(r->log, "  loss %.4f  %.0f tokens/s", s->loss,
             (double)(t->batch * t->seq) / smooth_sec);
-    if (r->peak_rate.flops > 0 && !r->peak_rate.stale)
+    if (r->rate.flops > 0 && !r->rate.stale)
         fprintf(r->log, "  %.0f %% of product peak",
-                100 * peak_part(&r->peak_rate, r->flops, smooth_sec));
+                100 * peak_part(&r->rate, r->plans.flops, smooth_sec));
     fprintf(r->log, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
 }
 
 void show_estimate(const Trainer *r, int64_t step)
 {
-    double left = left_sec(r, step - 1, r->est_sec);
-    if (r->data)
+    double left = left_sec(r, step - 1, r->plans.est_sec);
+    if (r->feed.data)
         fprintf(r->log, "%sstep %" PRId64 "  estimated %.3g s a step, %.0f s left%s",
-                show_line_start(r), step, r->est_sec, left, r->t->progress ? "" : "\n");
+                show_line_start(r), step, r->plans.est_sec, left, r->t->progress ? "" : "\n");
 }
 
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
-    if (r->data) {
+    if (r->feed.data) {
         show_progress(r, step, s, smooth_sec);
         return;
     }
@@ -131,7 +131,7 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
 
 void show_evaluation(const Trainer *r, int64_t step)
 {
-    const Evaluation *e = &r->last_eval;
+    const Evaluation *e = &r->heldout.last;
     fprintf(r->log,
             "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token, of %" PRId64
             " tokens in %" PRId64 " of %" PRId64 " windows",
@@ -140,7 +140,7 @@ void show_evaluation(const Trainer *r, int64_t step)
     if (e->stopped || e->late)
         fprintf(r->log, "; %s before %" PRId64, e->stopped ? "interrupted" : "--max-sec ended it",
                 e->planned);
-    fprintf(r->log, r->known ? " (evaluated before)\n" : "\n");
+    fprintf(r->log, r->heldout.known ? " (evaluated before)\n" : "\n");
 }
 
 /* A word as a shell reads it. */

@@ -188,16 +188,16 @@ bool source_is_text(const Source *s)
     return !strcmp(s->type, "text");
 }
 
-typedef struct Progress {
+typedef struct TokenizingLine {
     const Source *s;
     double start, last; /* seconds */
     bool told;
-} Progress;
+} TokenizingLine;
 
 /* On a terminal a line that is rewritten, elsewhere one once it takes a while. */
 static int show_progress(void *arg, int64_t done, int64_t total)
 {
-    Progress *p = arg;
+    TokenizingLine *p = arg;
     double now = wall_sec(), rate = (double)done * 1e-6 / (now - p->start + 1e-9);
     if (p->s->pause && p->s->pause(p->s->pause_arg))
         return 1;
@@ -214,7 +214,7 @@ static int show_progress(void *arg, int64_t done, int64_t total)
 /* Below the line of progress, where one is open. */
 static void show_warning(void *arg, const char *message)
 {
-    const Progress *p = arg;
+    const TokenizingLine *p = arg;
     fprintf(log_of(p->s), "%stenon: warning: %s\n", p->told && p->s->progress ? "\r\033[K" : "",
             message);
 }
@@ -250,7 +250,7 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
 {
     char path[CHECKPOINT_PATH];
     const char *from = find_tokenizer(s, m, path);
-    Progress p = {.s = s, .start = wall_sec()};
+    TokenizingLine p = {.s = s, .start = wall_sec()};
     tn_tokenizer *t;
     int64_t context;
     int made = 0, code = tn_tokenizer_open(ctx, from, &t);

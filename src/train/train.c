@@ -1,6 +1,6 @@
 /* The training loop: reads a batch, runs the step, writes its results; evaluates, samples and saves
  * checkpoints in between. An interrupt ends it after the step, with a checkpoint. */
-#include "train.h"
+#include "trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -13,11 +13,11 @@ static int read_batch(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
     double start = wall_sec();
-    int code = r->data ? tn_data_batch(r->data, t->o.seed, (uint32_t)step, t->batch, t->seq,
-                                       r->batch.ids, r->batch.labels)
-                       : 0;
-    r->unread = code != 0;
-    r->read_sec = wall_sec() - start;
+    int code = r->feed.data ? tn_data_batch(r->feed.data, t->o.seed, (uint32_t)step, t->batch,
+                                            t->seq, r->feed.batch.ids, r->feed.batch.labels)
+                            : 0;
+    r->feed.unread = code != 0;
+    r->feed.read_sec = wall_sec() - start;
     return code;
 }
 
@@ -25,13 +25,13 @@ static int read_batch(Trainer *r, int64_t step)
  * could not: then all try it again, and know why it fails. */
 static int get_batch(Trainer *r, int64_t step)
 {
-    return r->unread ? tn_agree_code(r->ctx, read_batch(r, step)) : 0;
+    return r->feed.unread ? tn_agree_code(r->ctx, read_batch(r, step)) : 0;
 }
 
 static int fill(Trainer *r, int64_t step, double lr)
 {
     float rate = (float)lr;
-    int code = batch_write(r->ctx, r->step, &r->batch);
+    int code = batch_write(r->ctx, r->step, &r->feed.batch);
     if (!code)
         code = port_put(r->ctx, r->step, "lr", &rate, sizeof rate);
     if (!code)
@@ -55,7 +55,7 @@ static int run_filled(Trainer *r, StepResult *s)
     tn_ranks_count(r->ctx, &s->received, &s->waited);
     s->received -= nreceived;
     s->waited -= waited;
-    r->spoiled |= code != 0;
+    r->ending.spoiled |= code != 0;
     return code;
 }
 
@@ -84,8 +84,8 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     if (!code)
         code = run_filled(r, s);
     if (code)
-        return agree_end(r, code);
-    s->sec = r->read_sec + wall_sec() - start;
+        return agree_end(r->ctx, &r->ending, code);
+    s->sec = r->feed.read_sec + wall_sec() - start;
     int64_t high = measured ? tn_program_high(r->step, pattern[turn]) : 0;
     int64_t host = measured ? tn_program_high_host(r->step, pattern[turn]) : 0;
     r->high = high > r->high ? high : r->high;
@@ -97,10 +97,10 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
 /* ---- a step that is not finite ---- */
 
 /* The first such value of a rank. */
-typedef struct Fault {
+typedef struct StepFault {
     int64_t at;     /* in the order of calls; -1: there is none */
     char node[300]; /* its name */
-} Fault;
+} StepFault;
 
 enum { FAULT = 350 }; /* of the text that says it */
 
@@ -113,23 +113,23 @@ static int run_checked(Trainer *r, int64_t step, double lr)
         code = tn_program_check(r->step, 1);
     code = tn_agree_code(r->ctx, code);
     if (!code)
-        code = agree_end(r, port_run(r->ctx, r->step));
+        code = agree_end(r->ctx, &r->ending, port_run(r->ctx, r->step));
     tn_program_check(r->step, 0);
     return code;
 }
 
-static Fault own_fault(const Trainer *r)
+static StepFault own_fault(const Trainer *r)
 {
-    Fault own = {.at = tn_program_fault_at(r->step)};
+    StepFault own = {.at = tn_program_fault_at(r->step)};
     const char *node = tn_program_fault(r->step);
     snprintf(own.node, sizeof own.node, "%s", node ? node : "");
     return own;
 }
 
 /* The first of all ranks: the others have it from there. */
-static void first_fault(Trainer *r, Fault *all, char text[FAULT])
+static void first_fault(Trainer *r, StepFault *all, char text[FAULT])
 {
-    const Fault own = own_fault(r), *first = NULL;
+    const StepFault own = own_fault(r), *first = NULL;
     int code = tn_gather(r->ctx, &own, sizeof own, all);
     for (int i = 0; !code && i < r->nrank; i++)
         if (all[i].at >= 0 && (!first || all[i].at < first->at))
@@ -143,7 +143,7 @@ static void first_fault(Trainer *r, Fault *all, char text[FAULT])
 /* Which node first gave such a value; "" where it cannot be said. */
 static void find_fault(Trainer *r, int64_t step, double lr, char text[FAULT])
 {
-    Fault *all = malloc((size_t)r->nrank * sizeof *all);
+    StepFault *all = malloc((size_t)r->nrank * sizeof *all);
     *text = 0;
     if (!tn_agree_code(r->ctx, all ? 0 : TN_CODE_FAIL) &&
         (r->t->o.check || !run_checked(r, step, lr)))
@@ -185,12 +185,14 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
 
 /* ---- evaluation ---- */
 
-/* What a pass is estimated to take, by how long steps take that were estimated too. */
+/* Seconds estimated for a pass, scaled as steps compare with their estimate. */
 static double pass_sec(const Trainer *r)
 {
     double sec, added;
-    tn_plan_sec(r->eval_plan, &sec, &added);
-    return r->step_sec > 0 && r->est_sec > 0 ? sec * r->step_sec / r->est_sec : sec;
+    tn_plan_sec(r->plans.eval, &sec, &added);
+    return r->clock.step_sec > 0 && r->plans.est_sec > 0
+               ? sec * r->clock.step_sec / r->plans.est_sec
+               : sec;
 }
 
 /* end: the run's last one. What a signal has ended is shown, and is no evaluation that stays. */
@@ -201,23 +203,23 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
         return 0;
     Evaluation e = {.ctx = r->ctx,
                     .x = r->eval,
-                    .plan = r->eval_plan,
-                    .data = r->data,
+                    .plan = r->plans.eval,
+                    .data = r->feed.data,
                     .batch = pass_rows(t),
                     .seq = t->seq,
                     .most = evaluation_most(t, step, end),
-                    .stop = r->stop,
-                    .deadline = t->max_sec > 0 ? r->start + t->max_sec : 0,
+                    .stop = r->ending.stop,
+                    .deadline = t->max_sec > 0 ? r->clock.start + t->max_sec : 0,
                     .pass_sec = pass_sec(r),
                     .announce = end,
                     .progress = t->progress,
                     .log = r->log};
     int code = evaluate(&e);
-    r->last_eval = e;
-    r->stopping |= e.stopped;
-    if (!code && (e.count || !r->stopping))
+    r->heldout.last = e;
+    r->ending.stopping |= e.stopped;
+    if (!code && (e.count || !r->ending.stopping))
         show_evaluation(r, step);
-    if (code || r->stopping)
+    if (code || r->ending.stopping)
         return code;
     code = tn_agree_code(r->ctx, write_metrics(r, step, NULL));
     if (code || !e.count)
@@ -234,19 +236,19 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
 /* The evaluation at the end, or what is known of it. */
 static int evaluate_end(Trainer *r, int64_t step)
 {
-    if (!r->known)
+    if (!r->heldout.known)
         return evaluate_and_tell(r, step, true);
     if (!r->rank)
         show_evaluation(r, step);
-    if (!r->evaluated)
-        agree_later(r, write_metrics(r, step, NULL));
-    return agree_settle(r);
+    if (!r->heldout.evaluated)
+        agree_later(r->ctx, &r->ending, write_metrics(r, step, NULL));
+    return agree_settle(r->ctx, &r->ending);
 }
 
 static int show_sample(Trainer *r)
 {
-    Sample s = sample_of(r, r->stop);
-    if (!r->generator)
+    Sample s = sample_of(r, r->ending.stop);
+    if (!r->plans.generator)
         return 0;
     printf("---- sample ----\n");
     int code = sample_begin(&s);
@@ -261,10 +263,10 @@ static int show_sample(Trainer *r)
 
 static bool finished(const Trainer *r, int64_t step)
 {
-    return r->stopping || show_done(r, step) >= 1;
+    return r->ending.stopping || show_done(r, step) >= 1;
 }
 
-/* An evaluation on the way, if it is this step's turn. */
+/* An evaluation during training, if it is this step's turn. */
 static int pause_to_evaluate(Trainer *r, int64_t step)
 {
     int64_t every = r->t->eval_every;
@@ -283,7 +285,7 @@ static int after_step(Trainer *r, int64_t step)
     const TrainOptions *t = r->t;
     if (!pauses(r, step))
         return 0;
-    int code = agree_settle(r);
+    int code = agree_settle(r->ctx, &r->ending);
     if (!code)
         code = checkpoint_pause(r, step);
     if (!code)
@@ -297,17 +299,17 @@ static int after_step(Trainer *r, int64_t step)
  * the next message, or before anything that takes long. */
 static int tell_step(Trainer *r, int64_t step, const StepResult *s, double smooth)
 {
-    r->step_sec = smooth;
+    r->clock.step_sec = smooth;
     if (!r->rank)
-        peak_see(&r->peak_rate, r->flops, s->sec);
+        peak_see(&r->rate, r->plans.flops, s->sec);
     if (step >= r->first + 3 && !r->rank) /* the first two write the whole arena */
-        peak_follow(&r->peak_rate, r->ctx, &r->t->o, r->flops, smooth);
+        peak_follow(&r->rate, r->ctx, &r->t->o, r->plans.flops, smooth);
     show_step(r, step, s, smooth);
     int code = write_metrics(r, step, s);
     if (!code)
         code = profile_after(r, finished(r, step));
-    agree_later(r, code);
-    return r->nrank == 1 || finished(r, step) ? agree_settle(r) : 0;
+    agree_later(r->ctx, &r->ending, code);
+    return r->nrank == 1 || finished(r, step) ? agree_settle(r->ctx, &r->ending) : 0;
 }
 
 static int one_step(Trainer *r, int64_t step, StepResult *s)
@@ -320,7 +322,7 @@ static int one_step(Trainer *r, int64_t step, StepResult *s)
         code = check_step(r, step, s);
     if (code)
         return code;
-    r->unread = true;
+    r->feed.unread = true;
     if (r->nrank > 1)
         read_batch(r, step + 1);
     return 0;
@@ -330,13 +332,13 @@ static int loop(Trainer *r, int64_t *last)
 {
     double smooth = 0;
     *last = r->first;
-    r->last_save = wall_sec();
-    r->elapsed = r->t->resume ? r->t->resume->sec : 0;
-    r->start = r->last_save - r->elapsed;
-    r->unread = true;
+    r->clock.last_save = wall_sec();
+    r->clock.elapsed = r->t->resume ? r->t->resume->sec : 0;
+    r->clock.start = r->clock.last_save - r->clock.elapsed;
+    r->feed.unread = true;
     if (r->first && show_done(r, r->first) >= 1)
         return 0;
-    if (r->first && !r->evaluated && pause_to_evaluate(r, r->first))
+    if (r->first && !r->heldout.evaluated && pause_to_evaluate(r, r->first))
         return TN_CODE_FAIL;
     for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
@@ -363,7 +365,7 @@ static int fail_run(Trainer *r, int code, int64_t last)
     if (last == r->first)
         return code;
     snprintf(message, sizeof message, "%s", tn_error(r->ctx));
-    if (!agree_whole(r, !r->spoiled && !r->save_failed))
+    if (!agree_whole(r->ctx, !r->ending.spoiled && !r->saves.failed))
         return tn_context_fail(r->ctx, code, "%s", message);
     if (!checkpoint_save(r, last))
         return tn_context_fail(
@@ -381,7 +383,7 @@ static void show_end(const Trainer *r, int64_t last, double sec)
         fprintf(r->log, "tenon: already at step %" PRId64 "\n", last);
         return;
     }
-    if (!r->data)
+    if (!r->feed.data)
         return;
     fprintf(r->log, "trained %" PRId64 " steps in %.1f s", last, sec);
     fprintf(r->log, r->skipped ? ", %" PRId64 " of them skipped\n" : "\n", r->skipped);
@@ -390,34 +392,34 @@ static void show_end(const Trainer *r, int64_t last, double sec)
 static void show_memory(const Trainer *r)
 {
     int64_t used = tn_program_used(r->step);
-    if (r->data && r->high)
+    if (r->feed.data && r->high)
         fprintf(r->log,
                 "memory: planned %" PRId64 " bytes, highest byte written %" PRId64
                 ", peak resident %" PRId64 "\n",
-                r->peak, r->high, tn_rss_peak());
-    if (r->data && used)
+                r->plans.peak, r->high, tn_rss_peak());
+    if (r->feed.data && used)
         fprintf(r->log, "memory of the device: in use %" PRId64 " bytes, by all processes\n", used);
 }
 
 static int finish(Trainer *r, int64_t last)
 {
-    double sec = wall_sec() - r->start;
-    if (r->t->progress && r->data)
+    double sec = wall_sec() - r->clock.start;
+    if (r->t->progress && r->feed.data)
         fputc('\n', r->log);
     int code = checkpoint_save(r, last);
     if (!code)
         show_end(r, last, sec);
     if (!code)
         code = agree(r, NULL);
-    if (!code && r->data)
+    if (!code && r->feed.data)
         code = evaluate_end(r, last);
     if (!code && !r->eval) /* nothing is held out */
         checkpoint_tried(r);
-    if (!code && !r->stopping)
+    if (!code && !r->ending.stopping)
         code = show_sample(r);
     if (!code)
         code = agree(r, NULL);
-    if (!code && r->stopping) {
+    if (!code && r->ending.stopping) {
         fprintf(r->log, "tenon: interrupted after step %" PRId64 "; saved in %s/step-%" PRId64 "\n",
                 last, r->t->out, last);
         show_resume(r);
@@ -428,19 +430,19 @@ static int finish(Trainer *r, int64_t last)
     return code;
 }
 
-/* What one rank has of a run. Rank 0 alone writes files that are not checkpoints, and to terminals.
+/* Runs one rank's part. Rank 0 alone writes files that are not checkpoints, and to terminals.
  */
 static int train_rank(Trainer *r)
 {
     int64_t last = 0;
     int code = setup(r);
     if (code == TN_CODE_FIT && r->t->misfit)
-        r->t->misfit(r->t->misfit_arg, r);
+        r->t->misfit(r->t->misfit_arg, r, r->t);
     if (code == TN_CODE_FIT) /* which takes its time */
         code = tn_agree_code(r->ctx, code);
     if (code)
         folder_undo(r);
-    r->stop = interrupt_begin(r->ctx);
+    r->ending.stop = interrupt_begin(r->ctx);
     if (!code)
         code = loop(r, &last);
     else
@@ -463,7 +465,7 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
                  .t = &own,
                  .rank = tn_rank(ctx),
                  .nrank = tn_ranks(ctx),
-                 .lock = -1,
+                 .folder.lock = -1,
                  .log = log_open(ctx, t->log_ranks)};
     if (r.rank) {
         own.metrics = own.profile = NULL;

@@ -62,7 +62,7 @@ typedef struct TrainOptions {
     bool retune;                    /* it goes on with other kernels than it had */
     bool log_ranks;                 /* ranks other than 0 say what they do too */
     /* Called where a plan needs more than o.memory, with the context's message; may be NULL. */
-    void (*misfit)(void *arg, const struct Trainer *r);
+    void (*misfit)(void *arg, const struct Trainer *r, const struct TrainOptions *t);
     void *misfit_arg;
 } TrainOptions;
 
@@ -76,8 +76,8 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t);
 
 /* ---- log.c ---- */
 
-/* Where a rank says what it does: rank 0 on standard error; others nowhere, or, with `all`, there
- * too, each line after "rank N: ". NULL without memory. */
+/* The stream on which a rank says what it does: rank 0 on standard error; others nowhere, or, with
+ * `all`, there too, each line after "rank N: ". NULL without memory. */
 FILE *log_open(const tn_context *ctx, bool all);
 void log_close(FILE *log); /* NULL allowed */
 
@@ -114,7 +114,7 @@ double wall_sec(void);
 
 /* ---- interrupt.c ---- */
 
-/* What SIGINT, SIGTERM and SIGHUP do, of a process with ranks SIGUSR1 too. */
+/* The effect of SIGINT, SIGTERM and SIGHUP, of a process with ranks SIGUSR1 too. */
 typedef enum Interrupted {
     INTERRUPT_KILLS,  /* what they always do: there is nothing to save */
     INTERRUPT_BEGINS, /* end the process with exit code 130; it says that no step was done */
@@ -166,11 +166,11 @@ typedef struct Evaluation {
     bool late;                   /* the deadline ended it */
 } Evaluation;
 
-/* Where a signal or the deadline ends it, what came of it is that of the windows until then. */
+/* Evaluates; after a signal or the deadline the results are those of the windows until then. */
 int evaluate(Evaluation *e);
 bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
-/* How many windows an evaluation behind `step` steps looks at, unless options say: 64 on the way;
- * at the end as many, but no more than a tenth of the tokens trained, or one. */
+/* How many windows an evaluation behind `step` steps looks at, unless options say: 64 during
+ * training; at the end as many, but no more than a tenth of the tokens trained, or one. */
 int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end);
 
 /* ---- sample.c ---- */
@@ -237,6 +237,11 @@ int port_run(tn_context *ctx, tn_program *x);
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
 
+/* ---- folder.c ---- */
+
+/* A JSON file of a folder: a new value, NULL where it cannot be read or is no regular file. */
+struct json_t *folder_json(const char *path);
+
 /* ---- source.c ---- */
 
 /* The files of --data, and what they are taken as. */
@@ -283,227 +288,9 @@ int alike_model(tn_context *ctx, const tn_model *m, const char *name);
 int alike_data(tn_context *ctx, const Source *s);
 int alike_file(tn_context *ctx, const char *path);
 
-/* What the run would need with other options and rows of a step, and no limit: bytes of the arena,
+/* Plans the run with other options and rows of a step, and no limit; gives bytes of the arena,
  * of it and the library's reserve together, and the seconds of a step. */
 int train_need(const struct Trainer *r, const tn_options *o, int64_t batch, int64_t *peak,
                int64_t *nbytes, double *sec);
-
-/* ---- inside ---- */
-
-/* One training run; with ranks what one of them has of it. */
-typedef struct Trainer {
-    tn_context *ctx;
-    tn_model *m;
-    const TrainOptions *t;
-    int rank, nrank;
-    FILE *log; /* of log_open */
-    Source source;
-    char tokens[CHECKPOINT_PATH]; /* of source.file */
-    tn_data *data;                /* source.data; NULL: one batch */
-    tn_graph *step_graph, *eval_graph;
-    tn_plan *step_plan, *eval_plan;
-    tn_program *step, *eval;
-    tn_generator *generator; /* of samples; NULL: none are wanted */
-    tn_tokenizer *tokenizer;
-    Batch batch;     /* the rows of a step that this rank has */
-    Batch whole;     /* --batch, all of it */
-    bool unread;     /* `batch` is not the next step's yet */
-    double read_sec; /* that it took to read it */
-    int64_t vocab;
-    int64_t peak, persistent; /* bytes of the step's plan */
-    int64_t goal;             /* that --chunk auto is to reach for it; 0: the limit */
-    int64_t reserve, handles; /* of the libraries for all programs; of that, their own */
-    int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
-    int64_t high_host;        /* the same in the host's memory, where the device has another */
-    double flops;             /* of a step's products */
-    double est_sec;           /* that a step is estimated to take */
-    Peak peak_rate;
-    double start;
-    Evaluation last_eval;
-    int64_t epoch_windows; /* that an epoch has; 0: one batch */
-    int64_t ran;           /* steps of this run, until the profile is written */
-    int64_t saved;         /* the step of the last checkpoint, 0: none */
-    int64_t untried;       /* that step, until a loss from its weights was finite; 0: it was */
-    bool by_time;          /* that checkpoint is one that save_sec asked for */
-    bool save_failed;
-    double last_save;                 /* when a save was tried last, or the loop began */
-    int64_t save_bytes, save_largest; /* of a checkpoint, of its largest file; 0: not known */
-    bool spoiled;                     /* a step has failed half-way: the state is that of no step */
-    bool evaluated;   /* the metrics have an evaluation of the step that it goes on from */
-    bool known;       /* the folder has that of the end; last_eval is it */
-    double step_sec;  /* that a step takes, smoothed; 0: none yet */
-    char run[RUN_ID]; /* which run it is, kept by --resume; "": not known */
-    int64_t skipped,
-        skipped_now; /* steps with --on-nan skip: of all, and of the last ones in a row */
-    int64_t first;   /* the step before this process's first */
-    int lock;        /* the folder of checkpoints, held; -1: not yet */
-    char folder[CHECKPOINT_PATH]; /* its path from the root */
-    char aside[CHECKPOINT_PATH];  /* the name that --overwrite gave the run that was there; "" */
-    bool made;                    /* folder_open was called, */
-    size_t before;                /* when so many bytes of its path were those of what is there */
-    FILE *metrics;
-    char metrics_path[CHECKPOINT_PATH];
-    struct json_t *originals; /* metrics files of the runs that this is a copy of; NULL: none */
-    const volatile sig_atomic_t *stop; /* not 0: this rank is asked to end after the step, saved */
-
-    bool stopping;           /* any rank is */
-    double elapsed, unsaved; /* seconds since the run began and since the last save, rank 0's */
-    int failed;              /* the code of what went wrong here since the last step, 0: nothing */
-    char failure[2000];      /* its message */
-} Trainer;
-
-/* What a step gave. */
-typedef struct StepResult {
-    double loss, norm, lr, sec;
-    bool has_norm;
-    int64_t received; /* bytes from other ranks, by the rank with most */
-    double waited;    /* seconds for other ranks, likewise */
-} StepResult;
-
-/* The sample of a run; ready for sample_begin. */
-Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop);
-
-/* ---- setup.c ---- */
-
-/* Data, plans, memory check, programs, weights, output folder. The code is that of all ranks. */
-int setup(Trainer *r);
-void drop(Trainer *r);
-
-/* ---- plans.c: phases of setup, and what they make ---- */
-
-int plan_step(Trainer *r);
-int plan_evaluation(Trainer *r); /* where something is held out */
-int plan_sampling(Trainer *r);
-/* Takes what evaluation and sampling need beside the step off what --chunk auto may leave it. */
-int slice_more(Trainer *r);
-int check_memory(Trainer *r); /* the limit, for all plans */
-/* Held-out bytes that made a window may be too few tokens for one: then nothing is evaluated. */
-int drop_evaluation(Trainer *r);
-void drop_plans(Trainer *r);
-/* Rows of a pass: an evaluation takes no more at once than the step does. */
-int64_t pass_rows(const TrainOptions *t);
-
-/* ---- agree.c: with ranks, what happens next is decided by what all of them say ---- */
-
-/* At the end of a step, and after whatever takes long: whether to stop, the time, and s, of which
- * the slowest and largest count; NULL: no step. Fails on all ranks alike where something has failed
- * on one. */
-int agree(Trainer *r, StepResult *s);
-/* Keeps what went wrong on this rank until all are told of it. */
-void agree_later(Trainer *r, int code);
-/* Tells all of what was kept. */
-int agree_settle(Trainer *r);
-/* What failed on this rank while the others wait for it within a step: ends them too. */
-int agree_end(Trainer *r, int code);
-/* After what all have failed at: fails where a rank is lost, with what ended it; then nothing more
- * is tried. */
-int agree_lost(Trainer *r);
-/* Whether all ranks are there, and all have a state that can be saved. */
-bool agree_whole(Trainer *r, bool here);
-
-/* ---- profile.c ---- */
-
-int profile_start(Trainer *r);
-void profile_before(Trainer *r, int64_t step); /* a step is about to run */
-int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
-
-/* ---- folder.c ---- */
-
-/* Refuses a new run in a folder that holds one. */
-int folder_check(tn_context *ctx, const TrainOptions *t);
-/* Where the folder is there, takes it and removes what saves that were killed have left. Chooses
- * the run's id. */
-int folder_clean(Trainer *r);
-/* Makes the folder (an earlier run's is renamed first), takes it for this run and removes what is
- * not finished there; sees that no save will meet something that is not this run's. */
-int folder_open(Trainer *r);
-/* After a refusal, before anything was trained: removes the folder, as far as this run has made it,
- * and gives a folder that was renamed its name again. */
-void folder_undo(Trainer *r);
-/* Says in the folder that this is its last run. */
-int folder_begin(Trainer *r);
-/* Keeps the evaluation at the end in the folder, last_eval; where that fails it is done again. */
-void folder_evaluated(const Trainer *r, int64_t step);
-/* Of a run that goes on from its end: finds the one that would be done again. */
-int folder_find_evaluated(Trainer *r);
-/* Before each save: it may have been renamed or removed since, and the lock with it. */
-int folder_hold(Trainer *r);
-/* The last step before `step` of which there is a folder, -1: none. */
-int64_t folder_before(const char *out, int64_t step);
-/* A JSON file of a folder: a new value, NULL where it cannot be read or is no regular file. */
-struct json_t *folder_json(const char *path);
-/* The state.json of a step: a new object, NULL where it cannot be read. */
-struct json_t *folder_state(const char *out, int64_t step);
-/* The run that an object, such as state.json, names; "" where it does not. */
-void run_of_state(const struct json_t *state, char id[RUN_ID]);
-/* The id of a checkpoint's run, and of a folder's last run; false if it cannot be read. */
-bool run_of_step(const char *out, int64_t step, char id[RUN_ID]);
-bool run_of_folder(const char *out, char id[RUN_ID]);
-/* Fails where another run holds a file that is open here. */
-int lock_file(tn_context *ctx, int fd, const char *path);
-/* The first of PATH~1, PATH~2, ... that is not there. */
-int path_aside(tn_context *ctx, const char *path, char aside[CHECKPOINT_PATH]);
-
-/* ---- room.c ---- */
-
-int room_open(Trainer *r);                /* whether there is room for what will be saved */
-int room_beside_tokens(const Trainer *r); /* the same once the tokens are there too */
-int room_check(const Trainer *r);         /* for one more checkpoint */
-
-/* ---- checkpoint.c ---- */
-
-/* Saves the state after a last step. Earlier ones stay until a loss from its weights was finite: */
-int checkpoint_save(Trainer *r, int64_t step);
-/* then this removes what is not to be kept. */
-void checkpoint_tried(Trainer *r);
-/* How many checkpoints before a step --keep counts, or without it those by the clock. */
-int64_t checkpoint_count(const Trainer *r, int64_t step);
-/* After a step on the way: saves where it is time to. Where that fails it warns, unless the weights
- * are not finite. */
-int checkpoint_pause(Trainer *r, int64_t step);
-bool checkpoint_due(const Trainer *r, int64_t step);
-/* Fails where weights or state have values that are not finite. */
-int checkpoint_sound(Trainer *r, const char *when);
-/* The text of state.json, to be freed; NULL without memory. by_time: saved as save_sec asks. */
-char *checkpoint_state(const Trainer *r, int64_t step, bool by_time);
-/* What state.json says of the plan, of the data, of the tokens of text (else null), and of the
- * place in them after a step: new objects. */
-struct json_t *checkpoint_plan(const Trainer *r);
-struct json_t *checkpoint_data(const Trainer *r);
-struct json_t *checkpoint_tokens(const Trainer *r);
-struct json_t *checkpoint_place(const Trainer *r, int64_t step);
-
-/* ---- resume.c ---- */
-
-/* Checks that data and plan are those of the run; warns if the threads are not. */
-int resume_check(const Trainer *r);
-/* Checks tokens and the position in them likewise, once text has been tokenized. */
-int resume_check_place(const Trainer *r);
-/* Whether the run is already at its end. */
-bool resume_at_end(const TrainOptions *t);
-
-/* ---- metrics.c ---- */
-
-/* Whether the file of a new run can be opened, which changes nothing yet. */
-int metrics_check(const Trainer *r);
-/* Opens the file, where there is to be one. Of a run that goes on, what came after the checkpoint
- * is removed from it; what it has of other runs is put aside. */
-int open_metrics(Trainer *r);
-int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: evaluation */
-
-/* ---- show.c ---- */
-
-void show_plan(const Trainer *r);
-/* Part of --max-sec that is behind a run, 0 without. */
-double show_time_done(const Trainer *r);
-void show_epoch(const Trainer *r, int64_t step); /* where one begins with the step */
-/* Part of the way behind a run after `step` steps, by steps or by time. */
-double show_done(const Trainer *r, int64_t step);
-void show_estimate(const Trainer *r, int64_t step); /* before the first step of a process */
-void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
-void show_evaluation(const Trainer *r, int64_t step);
-void show_resume(const Trainer *r);            /* the command that goes on */
-const char *show_line_start(const Trainer *r); /* on a terminal, over the line of progress */
-double show_epochs_done(const Trainer *r, int64_t step);
 
 #endif

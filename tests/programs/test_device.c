@@ -325,7 +325,7 @@ static int spoil(const Work *w, char *message)
 {
     (void)message;
     const Spoil *s = w->arg;
-    w->x->driver->fill(w->stream, w->x->base[s->space] + s->at, s->byte, 1);
+    w->x->driver->work->fill(w->stream, w->x->base[s->space] + s->at, s->byte, 1);
     return 0;
 }
 
