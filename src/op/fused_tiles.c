@@ -12,9 +12,9 @@
  * linear scan of Poletto and Sarkar (1999) over the body. Slots of one element for each row are a
  * pool of their own. Only where a few rows are more than STACK bytes does the buffer lie in the
  * plan's workspace, one for each thread. */
-#include "../op/fused.h"
+#include "fused.h"
 
-#include "../op/rows.h"
+#include "rows.h"
 
 enum {
     TILE = 1024,    /* elements, where the slots then fit into the buffer */
