@@ -12,18 +12,9 @@
  * blocks, whose partial results are added in block order. Blocks follow from shape and strides
  * alone, so bits do not depend on threads. Memory: work holds one f64 for each block and result. */
 #include "reduce.h"
+#include "rows.h"
 
-#include "vmath.h"
-
-enum {
-    LANES = 32,
-    HELD = 8,
-    STRIP = 2048,
-    FEW = 16,
-    BLOCK_ROWS = 256,
-    BLOCK_MOST = 32,
-    BLOCK_RUN = 1 << 15
-};
+enum { HELD = 8, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
 
 typedef struct Axis {
     int64_t dim, xs, ys; /* size, strides in operand and result */
@@ -85,17 +76,6 @@ INLINE double join(ReduceKind kind, double a, double x)
     return a + x;
 }
 
-/* Element i, whatever of these dtypes it has, exactly. */
-INLINE double load(const void *x, int64_t i, DType d)
-{
-    switch (d) {
-    case F64: return ((const double *)x)[i];
-    case I32: return ((const int32_t *)x)[i];
-    case BOOL: return ((const uint8_t *)x)[i] != 0;
-    default: return (double)v_load(x, i, d);
-    }
-}
-
 /* Element i goes to lane i % LANES; lanes are joined by halves. */
 INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride, DType d)
 {
@@ -105,9 +85,9 @@ INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride
         acc[l] = start(kind);
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
-            acc[l] = join(kind, acc[l], load(x, (i + l) * stride, d));
+            acc[l] = join(kind, acc[l], load_f64(x, (i + l) * stride, d));
     for (int l = 0; i < n; i++, l++)
-        acc[l] = join(kind, acc[l], load(x, i * stride, d));
+        acc[l] = join(kind, acc[l], load_f64(x, i * stride, d));
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; l++)
             acc[l] = join(kind, acc[l], acc[l + half]);
@@ -121,14 +101,14 @@ INLINE void join_held(ReduceKind kind, double *restrict acc, const void *const r
     const void *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
     const void *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
     for (int64_t j = 0; j < n; j++) {
-        double a = join(kind, acc[j], load(r0, j * stride, d));
-        a = join(kind, a, load(r1, j * stride, d));
-        a = join(kind, a, load(r2, j * stride, d));
-        a = join(kind, a, load(r3, j * stride, d));
-        a = join(kind, a, load(r4, j * stride, d));
-        a = join(kind, a, load(r5, j * stride, d));
-        a = join(kind, a, load(r6, j * stride, d));
-        acc[j] = join(kind, a, load(r7, j * stride, d));
+        double a = join(kind, acc[j], load_f64(r0, j * stride, d));
+        a = join(kind, a, load_f64(r1, j * stride, d));
+        a = join(kind, a, load_f64(r2, j * stride, d));
+        a = join(kind, a, load_f64(r3, j * stride, d));
+        a = join(kind, a, load_f64(r4, j * stride, d));
+        a = join(kind, a, load_f64(r5, j * stride, d));
+        a = join(kind, a, load_f64(r6, j * stride, d));
+        acc[j] = join(kind, a, load_f64(r7, j * stride, d));
     }
 }
 
@@ -159,7 +139,7 @@ INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const *
     else
         for (int i = 0; i < count; i++)
             for (int64_t j = 0; j < n; j++)
-                acc[j] = join(kind, acc[j], load(row[i], j * stride, d));
+                acc[j] = join(kind, acc[j], load_f64(row[i], j * stride, d));
 }
 
 #define JOIN(name, kind, d)                                                                \

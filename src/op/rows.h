@@ -187,6 +187,26 @@ INLINE float lanes_sum(const float *s)
     return sum[0] + sum[1];
 }
 
+/* The same in double; s is overwritten. */
+INLINE double lanes_sum_f64(double *s)
+{
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            s[l] += s[l + half];
+    return s[0];
+}
+
+/* Element i, exactly; not of I64, U8 and F16. */
+INLINE double load_f64(const void *x, int64_t i, DType d)
+{
+    switch (d) {
+    case F64: return ((const double *)x)[i];
+    case I32: return ((const int32_t *)x)[i];
+    case BOOL: return ((const uint8_t *)x)[i] != 0;
+    default: return (double)v_load(x, i, d);
+    }
+}
+
 /* Whether y, which may be in the place of x, is better written past the caches. */
 INLINE bool tensor_past(const Tensor *y, const Tensor *x)
 {
