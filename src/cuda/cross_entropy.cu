@@ -48,7 +48,7 @@ enum { PADDING = SMOOTHING + 1 };
 enum { PART_SMOOTHING = 1, PART_CLASSES, PART_FIRST = 3 };
 
 struct Loss {
-    RowSet x, row; /* rows, and the elements of one */
+    TensorRows x, row; /* rows, and the elements of one */
     Labels labels;
     const int64_t *first; /* NULL: 0 */
     int n;

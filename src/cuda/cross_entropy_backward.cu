@@ -7,7 +7,7 @@ enum { CLASSES = SMOOTHING + 1, PADDING, FIRST = 5 };
 static constexpr int THREADS = 512;
 
 struct LossGrad {
-    RowSet x, dx;
+    TensorRows x, dx;
     Labels labels;
     const int64_t *first; /* NULL: 0 */
     const void *dloss, *lse;

@@ -9,7 +9,7 @@ enum { DIM, REVERSE };
 static constexpr int THREADS = 128, WARPS = 16, EACH = 8, TAKEN = WARP * EACH;
 
 struct Lines {
-    RowSet x, y;
+    TensorRows x, y;
     int64_t rows, n;
     bool reverse;
 };

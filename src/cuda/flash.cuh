@@ -115,12 +115,12 @@ __device__ inline double multiply_add(double x, double y, double z)
 }
 
 /* Rows [first, n) of one head. */
-struct Rows {
+struct HeadRows {
     Heads x;
     int64_t b, h, first, n, size;
 };
 
-template <typename W> __device__ inline W element_of(const Rows &x, int64_t i, int64_t e)
+template <typename W> __device__ inline W element_of(const HeadRows &x, int64_t i, int64_t e)
 {
     if (x.first + i >= x.n || e >= x.size)
         return 0;
@@ -144,8 +144,8 @@ __device__ inline void multiply_step(W (&c)[ROWS][COLS], const W (*a)[SIDE * ROW
 
 /* s = x y^T of SIDE R rows each; xs and ys are free behind a barrier. */
 template <typename W, int R>
-__device__ void plain_scores(W (&s)[R][R], const Rows &x, const Rows &y, W (*xs)[SIDE * R + PAD],
-                             W (*ys)[SIDE * R + PAD])
+__device__ void plain_scores(W (&s)[R][R], const HeadRows &x, const HeadRows &y,
+                             W (*xs)[SIDE * R + PAD], W (*ys)[SIDE * R + PAD])
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++)
@@ -164,7 +164,7 @@ __device__ void plain_scores(W (&s)[R][R], const Rows &x, const Rows &y, W (*xs)
 /* acc += p y for COLUMNS elements of y's rows from `column` on, with p[row of y][SIDE R] in shared
  * memory. */
 template <typename W, int R>
-__device__ void plain_values(W (&acc)[R][EACH], const W (*p)[SIDE * R + PAD], const Rows &y,
+__device__ void plain_values(W (&acc)[R][EACH], const W (*p)[SIDE * R + PAD], const HeadRows &y,
                              int64_t column, W (*ys)[COLUMNS + PAD])
 {
     for (int j = 0; j < SIDE * R; j += STEP) {
@@ -189,7 +189,7 @@ __device__ inline void put_turned(W (*to)[SIDE * R + PAD], const W (&p)[R][R])
 
 /* The thread's rows of acc, scaled, as elements from `column` on. */
 template <typename W, int R>
-__device__ void plain_store(const W (&acc)[R][EACH], const W (&scale)[R], const Rows &y,
+__device__ void plain_store(const W (&acc)[R][EACH], const W (&scale)[R], const HeadRows &y,
                             int64_t column)
 {
     for (int i = 0; i < R; i++) {

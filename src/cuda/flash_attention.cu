@@ -81,7 +81,8 @@ template <typename W> __device__ static W row_sum(W x)
 
 /* Scores to scaled and masked ones. */
 template <typename W, int R>
-__device__ static void mask_scores(W (&s)[R][R], const Attention &x, const Rows &q, const Rows &k)
+__device__ static void mask_scores(W (&s)[R][R], const Attention &x, const HeadRows &q,
+                                   const HeadRows &k)
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++) {
@@ -115,7 +116,7 @@ __device__ static void soften(W (&s)[R][R], W (&top)[R], W (&sum)[R], W (&acc)[R
 }
 
 template <typename W, int R>
-__device__ static void put_results(const Attention &x, const Rows &q, int64_t column,
+__device__ static void put_results(const Attention &x, const HeadRows &q, int64_t column,
                                    const W (&top)[R], const W (&sum)[R], const W (&acc)[R][EACH])
 {
     W scale[R];
@@ -137,8 +138,8 @@ template <typename W, int R> __global__ void __launch_bounds__(BLOCK) attend_pla
     if (!place(x))
         return;
     PlainPlace at = plain_place(x.f.queries, x.f.heads, TILE);
-    Rows q = {x.q, at.b, at.h, at.first, x.f.queries, x.f.size};
-    Rows k = {x.k, at.b, at.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
+    HeadRows q = {x.q, at.b, at.h, at.first, x.f.queries, x.f.size};
+    HeadRows k = {x.k, at.b, at.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
     v.x = x.v;
     for (int i = 0; i < R; i++)
         top[i] = -INFINITY;
@@ -247,7 +248,7 @@ __device__ static void scale_rows(float (&acc)[MB][DB][4], const float (&by)[MB]
 
 /* The warp's o and lse; `row`: its first in the tile. */
 template <int D, int QUERIES, int MB>
-__device__ static void put_results(const Attention &x, const Rows &q, const Running<MB> &r,
+__device__ static void put_results(const Attention &x, const HeadRows &q, const Running<MB> &r,
                                    const float (&acc)[MB][D / 8][4], char *tile, int row)
 {
     float scale[MB][2];
@@ -270,7 +271,7 @@ __device__ static void put_results(const Attention &x, const Rows &q, const Runn
 
 /* Keys and values from x.first on into a stage. */
 template <typename Way, int D>
-__device__ static void load_stage(char *stage, const Attention &x, Rows rows)
+__device__ static void load_stage(char *stage, const Attention &x, HeadRows rows)
 {
     rows.x = x.k;
     load_tile<Way::KEYS, D, Way::THREADS>(stage, rows);
@@ -280,11 +281,11 @@ __device__ static void load_stage(char *stage, const Attention &x, Rows rows)
 
 /* Walks the keys [0, end), of which all queries see the first `clear`. */
 template <int D>
-__device__ static void walk(const Attention &x, const Rows &q, char *qs, Running<2> &r,
+__device__ static void walk(const Attention &x, const HeadRows &q, char *qs, Running<2> &r,
                             float (&acc)[2][D / 8][4], int end, int clear)
 {
     typedef Way<D, false> Way;
-    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
+    HeadRows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
     int row = threadIdx.x / 32 * 16 * Way::MB;
     float s[Way::MB][Way::NB][4], alphas[Way::MB][2], scale = (float)(x.f.above * M_LOG2E);
     uint32_t held[Way::HELD][Way::MB][4], p[Way::NB / 2][Way::MB][4];
@@ -313,11 +314,11 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs, Running
 /* The same by groups. Products with values go on beside the softmax of the next tile, whose scores
  * are queued before them; one stage more keeps what they read. */
 template <int D>
-__device__ static void walk(const Attention &x, const Rows &q, char *qs, Running<1> &r,
+__device__ static void walk(const Attention &x, const HeadRows &q, char *qs, Running<1> &r,
                             float (&acc)[1][D / 8][4], int end, int clear)
 {
     typedef Way<D, true> Way;
-    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
+    HeadRows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
     int row = threadIdx.x / 32 * 16, at = 0;
     float s[1][Way::NB][4], alphas[1][2], scale = (float)(x.f.above * M_LOG2E);
     uint32_t none[1][1][4], p[Way::NB / 2][1][4];
@@ -370,12 +371,12 @@ __global__ void __launch_bounds__(Way<D, GROUPS>::THREADS, Way<D, GROUPS>::BLOCK
     if (!place(x))
         return;
     Task task = task_of(x.order);
-    Rows q = {x.q,
-              task.head / x.f.heads,
-              task.head % x.f.heads,
-              (x.order.ntile - 1 - task.tile) * Way::QUERIES,
-              x.f.queries,
-              x.f.size};
+    HeadRows q = {x.q,
+                  task.head / x.f.heads,
+                  task.head % x.f.heads,
+                  (x.order.ntile - 1 - task.tile) * Way::QUERIES,
+                  x.f.queries,
+                  x.f.size};
     float acc[Way::MB][D / 8][4] = {};
     Running<Way::MB> r;
     for (int i = 0; i < 2 * Way::MB; i++) {

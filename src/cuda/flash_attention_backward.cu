@@ -96,7 +96,7 @@ __device__ static void load_stage(char *stage, char *stats, const Gradient &x, c
     constexpr bool KEYS = Way::KEYS;
     constexpr int OTHER = Way::OTHER;
     int64_t head = w.head + member, n = KEYS ? x.f.queries : x.f.keys;
-    Rows y = {x.other[0], w.b, KEYS ? head : head / x.f.group, first, n, x.f.size};
+    HeadRows y = {x.other[0], w.b, KEYS ? head : head / x.f.group, first, n, x.f.size};
     load_tile<OTHER, Way::D, Way::THREADS>(stage, y);
     y.x = x.other[1];
     load_tile<OTHER, Way::D, Way::THREADS>(stage + Way::OTHER_BYTES, y);
@@ -284,7 +284,7 @@ __device__ static void walk(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
 /* The warp's rows of a sum as f32 where blocks share a result. */
 template <int D, int MB>
 __device__ static void store_part(const float (&sum)[MB][D / 8][4], float scale, float *to,
-                                  const Rows &y, int64_t nhead, int row)
+                                  const HeadRows &y, int64_t nhead, int row)
 {
 #pragma unroll
     for (int m = 0; m < MB; m++)
@@ -306,7 +306,7 @@ __device__ static void store_part(const float (&sum)[MB][D / 8][4], float scale,
 template <typename Way>
 __device__ static void put_sums(const Gradient &x,
                                 const float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
-                                char *tiles, Rows y, int64_t part)
+                                char *tiles, HeadRows y, int64_t part)
 {
     constexpr int D = Way::D, MB = Way::MB;
     int row = threadIdx.x / 32 * 16 * MB;
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(Way::THREADS, Way::SHAPE.blocks) gradient_warp
     Task task = task_of(x.order);
     int64_t tile = Way::KEYS ? task.tile : x.order.ntile - 1 - task.tile, first = tile * Way::OWN;
     Walk w = walk_of<Way>(x, first, task.head);
-    Rows y = {x.own[0], w.b, w.own_head, first, Way::KEYS ? x.f.keys : x.f.queries, x.f.size};
+    HeadRows y = {x.own[0], w.b, w.own_head, first, Way::KEYS ? x.f.keys : x.f.queries, x.f.size};
     float sum[1 + Way::KEYS][Way::MB][Way::D / 8][4] = {}, lse[Way::NSTAT], delta[Way::NSTAT];
     load_tile<Way::OWN, Way::D, Way::THREADS>(own, y);
     y.x = x.own[1];

@@ -154,8 +154,8 @@ __device__ static bool apart(const Flash &f, int64_t own, int64_t other)
 
 /* s = exp(scale s + mask - lse), 0 where the two do not see each other. */
 template <typename W, int R, bool KEYS>
-__device__ static void make_p(W (&s)[R][R], const Gradient &x, const Rows &own, const Rows &other,
-                              int64_t head)
+__device__ static void make_p(W (&s)[R][R], const Gradient &x, const HeadRows &own,
+                              const HeadRows &other, int64_t head)
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++) {
@@ -174,7 +174,7 @@ __device__ static void make_p(W (&s)[R][R], const Gradient &x, const Rows &own, 
 /* dp = p (dp - delta) scale */
 template <typename W, int R, bool KEYS>
 __device__ static void make_ds(W (&dp)[R][R], const W (&p)[R][R], const Gradient &x,
-                               const Rows &own, const Rows &other, int64_t head)
+                               const HeadRows &own, const HeadRows &other, int64_t head)
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++) {
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(BLOCK) gradient_plain(Gradient x)
     int64_t nown = KEYS ? x.f.keys : x.f.queries, nother = KEYS ? x.f.queries : x.f.keys;
     int64_t members = KEYS ? x.f.group : 1;
     PlainPlace at = plain_place(nown, KEYS ? x.f.heads / x.f.group : x.f.heads, TILE);
-    Rows own[2], other[2];
+    HeadRows own[2], other[2];
     for (int i = 0; i < 2; i++)
         own[i] = {x.own[i], at.b, at.h, at.first, nown, x.f.size};
     for (int64_t m = 0; m < members; m++) {

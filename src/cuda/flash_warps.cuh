@@ -329,7 +329,8 @@ __device__ inline void gather_piece(char *to, const uint16_t *from, int64_t step
 }
 
 /* Rows [x.first, x.first + ROWS) with D elements, zeros outside of x, into a tile; asynchronous. */
-template <int ROWS, int D, int THREADS> __device__ inline void load_tile(char *tile, const Rows &x)
+template <int ROWS, int D, int THREADS>
+__device__ inline void load_tile(char *tile, const HeadRows &x)
 {
     constexpr int PIECES = D / 8, APART = THREADS / PIECES;
     static_assert(APART % 8 == 0, "a thread's pieces are exchanged alike");
@@ -454,7 +455,7 @@ __device__ inline void multiply_values(float (&acc)[MB][D / 8][4], const uint32_
  * reads, and from there to y. */
 template <int D, int ROWS, int MB>
 __device__ inline void store_rows(const float (&acc)[MB][D / 8][4], const float (&scale)[MB][2],
-                                  char *tile, int row, const Rows &y)
+                                  char *tile, int row, const HeadRows &y)
 {
     constexpr int PIECES = D / 8;
     int lane = lane_number();

@@ -9,11 +9,6 @@ Count text_count(const Writer *w, const Value *v)
     return type_nelem(&v->type) == w->shape.nelem ? EACH : EACH_ROW;
 }
 
-int text_team(int64_t row)
-{
-    return row <= WARP_ROW ? WARP : row <= SHORT_ROW ? 256 : 512;
-}
-
 const RowKernel *text_rows(const Node *n)
 {
     FusedShape own;
@@ -203,7 +198,7 @@ void text_plan(Writer *w)
     w->together = TOGETHER;
     w->made = NEWN(w->a, Made, g->nvalue);
     if (w->shape.row && w->shape.row <= HELD_ROW) {
-        int once = TOGETHER * text_team(w->shape.row);
+        int once = TOGETHER * row_team(w->shape.row);
         w->steps = (int)((w->shape.row + once - 1) / once);
     }
     make_segments(w, g);

@@ -264,11 +264,11 @@ static void write_after(Writer *w, Buf *b, const Node *n)
 static void write_rows(Writer *w, Buf *b)
 {
     int64_t row = w->shape.row, rows = w->shape.nelem / row;
-    int team = text_team(row), block = row <= WARP_ROW ? WARP_BLOCK : team;
+    int team = row_team(row), block = row_block(row);
     buf_add(b, "__shared__ __align__(16) char shared[ROW_SHARED];\n");
     buf_printf(b, "const auto t = team_here<Team<%d, %d, %s>>(shared);\n", team, w->steps,
                row % w->together ? "false" : "true");
-    buf_printf(b, "const Index r = (Index)blockIdx.x * %d + threadIdx.x / %d;\n", block / team,
+    buf_printf(b, "const Index r = (Index)blockIdx.x * %d + threadIdx.x / %d;\n", row_count(row),
                team);
     buf_printf(b, "if (r >= %s) return;\n", text_number(w, rows));
     buf_printf(b, "const Index o = r * %s;\n", text_number(w, row));
@@ -284,7 +284,7 @@ static void write_rows(Writer *w, Buf *b)
             write_after(w, b, w->segment[s].after[j]);
     }
     w->text.threads = block;
-    w->text.blocks = (rows + block / team - 1) / (block / team);
+    w->text.blocks = (rows + row_count(row) - 1) / row_count(row);
 }
 
 bool node_has_text(const Node *n)

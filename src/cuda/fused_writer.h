@@ -5,9 +5,7 @@
 
 #include "../op/fused.h"
 #include "fused_text.h"
-
-/* As rows.cuh has them. */
-enum { WARP = 32, WARP_ROW = 1024, SHORT_ROW = 8192, HELD_ROW = 16384, WARP_BLOCK = 128 };
+#include "team.cuh"
 
 /* Of which a value has one, and by which variable of the text it is counted: of all (p), of the
  * rows (r), of a row (i), of one. */
@@ -56,7 +54,6 @@ typedef struct Writer {
 void text_plan(Writer *w);
 Count text_count(const Writer *w, const Value *v); /* of values in the body and results */
 const RowKernel *text_rows(const Node *n);         /* what n does along rows, or NULL */
-int text_team(int64_t row);                        /* the threads of a row of so many elements */
 /* The place in w->load of operand i of n, of which the body has no more than a view. */
 int text_load(Writer *w, const Node *n, int i);
 /* Of a thread's elements, whether they are one access where the data begin as they would alone,

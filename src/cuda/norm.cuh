@@ -26,7 +26,7 @@ enum { MULTIPROCESSORS = 128 };
 enum { FRONT_THREADS = 1024 }; /* of a multiprocessor where teams have several rows */
 
 template <typename W> struct NormOf {
-    RowSet x, w, b, y;
+    TensorRows x, w, b, y;
     W *mean, *rstd;
     int64_t rows;
     int n;
@@ -91,8 +91,8 @@ template <bool RMS> static int norm_run(Call *c, int lead, double eps)
 {
     const Tensor *t = &c->in[0];
     int64_t n = axes_nelem(t, lead, t->rank), rows = axes_nelem(t, 0, lead);
-    RowSet x = rows_of(t, lead), y = rows_of(&c->out[0], lead), w = rows_of(&c->in[1], 0),
-           b = rows_of(&c->in[RMS ? 1 : 2], 0);
+    TensorRows x = rows_of(t, lead), y = rows_of(&c->out[0], lead), w = rows_of(&c->in[1], 0),
+               b = rows_of(&c->in[RMS ? 1 : 2], 0);
     bool aligned =
         rows_aligned(x, n) && rows_aligned(y, n) && rows_aligned(w, n) && rows_aligned(b, n);
     return by_element(t->dtype, n, aligned, [&](auto e) {
@@ -146,7 +146,7 @@ static NormBackward norm_backward_of(const Call *c, int lead, int w)
 }
 
 template <typename W> struct NormGrad {
-    RowSet dy, x, w, dx;
+    TensorRows dy, x, w, dx;
     const W *mean, *rstd; /* mean: unused by RMS */
     W *part;              /* [block][dw, db][n] */
     int64_t rows;
@@ -281,7 +281,7 @@ template <class T> __device__ inline Two<float> sum_of_team(Two<float> x, Two<fl
 template <class E> struct RowWalk {
     E *at;
     int64_t apart;
-    __device__ RowWalk(const RowSet &x, int64_t row, int64_t step, int column)
+    __device__ RowWalk(const TensorRows &x, int64_t row, int64_t step, int column)
         : at((E *)(void *)x.data + row * x.stride[0] + column), apart(step * x.stride[0])
     {
     }
@@ -535,7 +535,7 @@ static bool norm_backward_aligned(const Call *c, const NormBackward &k)
 {
     const Tensor *x = &c->in[1], *rows[] = {&c->in[0], x, &c->out[0]};
     for (const Tensor *t : rows) {
-        RowSet r = rows_of(t, k.lead);
+        TensorRows r = rows_of(t, k.lead);
         if (r.rank > 1 || !rows_aligned(r, k.n))
             return false;
     }

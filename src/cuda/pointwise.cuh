@@ -447,4 +447,29 @@ inline bool accepts_all(const Call *c)
         }                                                                 \
     };
 
+/* NAME_run() of lane_NAME, whose result and operands have one dtype: what pointwise() makes is
+ * `fast` for F32 and BF16, and one element a thread for the other dtypes of `by`. TYPES(T) lists
+ * the type of the result and of each operand. */
+#define ONE_OPERAND(T)  T, T
+#define TWO_OPERANDS(T) T, T, T
+#define RUN_BY_DTYPE(by, fast, TYPES, f)                       \
+    do {                                                       \
+        DType d = c->out[0].dtype;                             \
+        if (d == F32)                                          \
+            return pointwise<fast, TYPES(float)>(c, f);        \
+        if (d == BF16)                                         \
+            return pointwise<fast, TYPES(bf16)>(c, f);         \
+        by(d, T, return (pointwise<0, TYPES(T)>(c, f)));       \
+        return run_fail(c, "no kernel for %s", dtype_name(d)); \
+    } while (0)
+#define LANE_RUN(name, by, fast, TYPES)               \
+    LANE(name)                                        \
+    static int name##_run(Call *c)                    \
+    {                                                 \
+        RUN_BY_DTYPE(by, fast, TYPES, Lane_##name()); \
+    }
+#define LANE_KERNELS(name, by, fast, TYPES) \
+    LANE_RUN(name, by, fast, TYPES)         \
+    POINTWISE_KERNELS(name, name##_run);
+
 #endif

@@ -10,8 +10,8 @@ static constexpr int WARPS = 8, STRIP = WARP * (int)PACK, FEW = 16, MANY = 528, 
 static constexpr int64_t BLOCK_RUN = 1 << 15, MOST_RUNS = 2048;
 
 struct Reduction {
-    RowSet x, y;                          /* kept axes but the column's, in operand and result */
-    RowSet gone;                          /* one row */
+    TensorRows x, y;                      /* kept axes but the column's, in operand and result */
+    TensorRows gone;                      /* one row */
     int64_t column, xs, ys;               /* how many, and their strides */
     int64_t count;                        /* gone positions */
     int64_t outer, block, nblock, nstrip; /* kept positions; positions in a block; blocks; strips */
@@ -53,8 +53,8 @@ static void fill_kept(Reduction *p, const Call *c, unsigned gone)
         kept.dim[column] = to.dim[column] = 1;
     }
     p->outer = tensor_nelem(&kept);
-    p->x = {.data = x->data, .dtype = x->dtype, .step = 1};
-    p->y = {.data = to.data, .dtype = to.dtype, .step = 1};
+    p->x = {{}, x->data, x->dtype, 1};
+    p->y = {{}, to.data, to.dtype, 1};
     for (int d = 0; d < kept.rank; d++)
         if (kept.dim[d] != 1) {
             p->x.dim[p->x.rank] = p->y.dim[p->y.rank] = kept.dim[d];
@@ -79,7 +79,7 @@ static void fill_blocks(Reduction *p)
 static Reduction plan(const Call *c)
 {
     const Tensor *x = &c->in[0];
-    unsigned mask = reduced_axes(c->node);
+    unsigned mask = reduce_axes(c->node);
     Tensor gone = axes_in(x, mask);
     int least_gone = least_axis(x, mask), least_kept = least_axis(x, ~mask);
     Reduction p = {.kind = kind_of(c->node), .mean = node_is(c->node, OP_mean)};

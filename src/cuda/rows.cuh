@@ -1,18 +1,11 @@
 /* What ops along rows do with one row on CUDA, as functions of a team of threads. Part of what is
- * compiled at run time too: it includes element.cuh alone.
+ * compiled at run time too: it includes element.cuh and team.cuh alone.
  *
- * A row of n elements is worked on by a team of row_team(n) threads, in blocks of row_block(n):
- *
- *   n                threads of a team   of a block   rows of a block
- *   0 ... 1024       32 (a warp)         128          4
- *   1025 ... 8192    256                 256          1
- *   8193 ...         512                 512          1
- *
- * Elements come in packs of PACK = 8: pack p, of the elements [8 p, 8 p + 8), is the thread's whose
- * number in the team is p % threads. A thread adds what its packs have in their order, a pack by
- * halves; threads are joined by halves of a warp, then by halves of the warps. So bits depend on n
- * and the elements alone, wherever these come from, and a body of `fused` has the bits of the
- * kernels that are alone.
+ * A row is worked on by a team of threads (team.cuh). Elements come in packs of PACK = 8: pack p,
+ * of the elements [8 p, 8 p + 8), is the thread's whose number in the team is p % threads. A thread
+ * adds what its packs have in their order, a pack by halves; threads are joined by halves of a
+ * warp, then by halves of the warps. So bits depend on n and the elements alone, wherever these
+ * come from, and a body of `fused` has the bits of the kernels that are alone.
  *
  * NVRTC compiles all of this for the device alone: it knows no builtin of the host's compiler but
  * __builtin_bit_cast, and takes a lambda with a parameter of type `auto` for a function of the
@@ -28,30 +21,13 @@
 #define TENON_ROWS_CUH
 
 #include "element.cuh"
+#include "team.cuh"
 
 enum {
     PACK = 8,
-    WARP = 32,
-    WARP_ROW = 1024,  /* the longest row of a warp */
-    SHORT_ROW = 8192, /* of 256 threads */
-    GROUP = 4,        /* packs of a thread that are taken together */
-    HELD_ROW = 16384, /* that has at most 4 packs a thread */
-    ROW_SHARED = 512  /* bytes of shared memory with which the warps of a team exchange values */
+    GROUP = 4,       /* packs of a thread that are taken together */
+    ROW_SHARED = 512 /* bytes of shared memory with which the warps of a team exchange values */
 };
-
-__host__ __device__ constexpr int row_team(long long n)
-{
-    return n <= WARP_ROW ? WARP : n <= SHORT_ROW ? 256 : 512;
-}
-__host__ __device__ constexpr int row_block(long long n)
-{
-    return n <= WARP_ROW ? 128 : row_team(n);
-}
-/* The rows of a block. */
-__host__ __device__ constexpr int row_count(long long n)
-{
-    return row_block(n) / row_team(n);
-}
 
 template <typename W> struct Pack {
     W v[PACK];

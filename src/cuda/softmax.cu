@@ -5,7 +5,7 @@
 enum Which { SOFTMAX, LOG_SOFTMAX, SOFTMAX_BACKWARD, LOG_SOFTMAX_BACKWARD };
 
 struct SoftmaxOf {
-    RowSet a, b, y; /* x; or dy and y */
+    TensorRows a, b, y; /* x; or dy and y */
     int64_t rows;
     int n;
 };

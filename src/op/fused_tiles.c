@@ -10,8 +10,8 @@
  * a tile, row by row. A node writes to its result's memory, or to a slot of a small buffer on the
  * stack, from which a result that is a part of a larger tensor is copied; slots are given by the
  * linear scan of Poletto and Sarkar (1999) over the body. Slots of one element for each row are a
- * pool of their own. Only where a few rows are more than STACK bytes does the buffer lie in the
- * plan's workspace, one for each thread. */
+ * pool of their own. Only where a few rows are more than FUSED_ROOM bytes does the buffer lie in
+ * the plan's workspace, one for each thread. */
 #include "fused.h"
 
 #include "rows.h"
@@ -20,9 +20,8 @@ enum {
     TILE = 1024,    /* elements, where the slots then fit into the buffer */
     FAR_TILE = 512, /* the same where no cache holds the arrays: what is fetched ahead at once */
     ROWS_TILE =
-        16384,       /* the same of rows: as long a run of each operand as the second cache holds */
-    BUFFER = 32768,  /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
-    STACK = 1 << 18, /* bytes, for slots of one long row */
+        16384,      /* the same of rows: as long a run of each operand as the second cache holds */
+    BUFFER = 32768, /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
     SLOTS = FUSED_MOST * ROW_RESULTS + ROW_OPERANDS,
 };
 
@@ -248,7 +247,7 @@ static void choose_tile(Tiling *p, int size)
     p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
     p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
     p->buffer = (p->nslot[0] + p->far) * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
-    p->nlocal = p->buffer > STACK ? MIN(par_threads(), p->nelem / p->row) : 0;
+    p->nlocal = p->buffer > FUSED_ROOM ? MIN(par_threads(), p->nelem / p->row) : 0;
     p->local = p->nbytes_work;
     p->nbytes_work += p->nlocal * p->buffer;
 }
@@ -482,7 +481,7 @@ static void run_short(void *arg, int64_t lo, int64_t hi)
 static void run_long(void *arg, int64_t lo, int64_t hi)
 {
     TileRun x = *(const TileRun *)arg;
-    _Alignas(64) char buffer[STACK];
+    _Alignas(64) char buffer[FUSED_ROOM];
     x.buffer = buffer;
     run_tiles(x, lo, hi);
 }

@@ -346,7 +346,9 @@ typedef struct FusedShape {
 /* What n does along rows where operands are contiguous, and its shape; NULL: nothing. */
 const RowKernel *node_rows(const Node *n, FusedShape *s);
 
-enum { FUSED_MOST = 48 }; /* nodes in a body of `fused` */
+/* Of a body of `fused`: nodes, and bytes that nodes may hand each other for one row, which the
+ * processor's kernel has on its stack (fused_tiles.c). */
+enum { FUSED_MOST = 48, FUSED_ROOM = 1 << 18 };
 /* Whether n may stand in a body of `fused` of that shape (fused.c) ... */
 bool node_fusible(const Node *n, const FusedShape *s);
 /* ... and its operand i then be a value that the body computes. */
