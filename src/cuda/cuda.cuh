@@ -64,6 +64,11 @@ extern "C" {
     BY_TYPES(dtype, AS_FLOATS(T, __VA_ARGS__) AS_INTEGERS(T, __VA_ARGS__) \
                         AS_TYPE(BOOL, uint8_t, T, __VA_ARGS__))
 
+/* What moves 16 bytes at once. */
+struct alignas(16) Unit16 {
+    uint64_t half[2];
+};
+
 /* ---- launching ---- */
 
 #ifdef TN_SIMT

@@ -14,14 +14,14 @@ extern "C" {
 /* ---- rows of heads ---- */
 
 /* A [B, T, H, D] tensor; steps in elements. */
-struct Heads {
+struct HeadTensor {
     char *data;
     int64_t batch, row, head, element;
     DType dtype;
     bool pieces; /* rows are whole pieces of 16 bytes, aligned */
 };
 
-static inline Heads heads_of(const Tensor &t)
+static inline HeadTensor heads_of(const Tensor &t)
 {
     int64_t each = 16 / dtype_size(t.dtype);
     bool pieces = (uintptr_t)t.data % 16 == 0 && t.dim[3] % each == 0 && t.stride[3] == 1;
@@ -76,7 +76,7 @@ template <typename W> __device__ inline void store(char *data, DType dtype, int6
     BY_FLOAT(dtype, T, ((T *)(void *)data)[at] = narrow<T>(x));
 }
 
-__device__ inline int64_t heads_at(const Heads &x, int64_t b, int64_t i, int64_t h)
+__device__ inline int64_t heads_at(const HeadTensor &x, int64_t b, int64_t i, int64_t h)
 {
     return b * x.batch + i * x.row + h * x.head;
 }
@@ -116,7 +116,7 @@ __device__ inline double multiply_add(double x, double y, double z)
 
 /* Rows [first, n) of one head. */
 struct HeadRows {
-    Heads x;
+    HeadTensor x;
     int64_t b, h, first, n, size;
 };
 

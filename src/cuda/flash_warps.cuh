@@ -52,20 +52,20 @@ __device__ inline void load_matrices_turned(uint32_t (&r)[4], const char *row)
             memcpy((char *)&r[i] + 2 * e, rows[8 * i + lane % 4 * 2 + e] + lane / 4 * 2, 2);
 }
 
-struct Operands {
+struct TileOperands {
     uint32_t a[4], b[2];
 };
 
 __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
 {
-    Operands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    const Operands *of = simt_all(SIMT_ALL, SIMT_MATRICES, mine);
+    TileOperands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const TileOperands *of = simt_all(SIMT_ALL, SIMT_MATRICES, mine);
     int g = simt_lane() / 4, t = simt_lane() % 4;
     for (int e = 0; e < 4; e++)
         for (int k = 0; k < 16; k++) {
-            const Operands *left = &of[4 * g + k % 8 / 2];
-            const Operands *right = &of[4 * (2 * t + e % 2) + k % 8 / 2];
+            const TileOperands *left = &of[4 * g + k % 8 / 2];
+            const TileOperands *right = &of[4 * (2 * t + e % 2) + k % 8 / 2];
             c[e] +=
                 element_at(left->a[k / 8 * 2 + e / 2], k % 2) * element_at(right->b[k / 8], k % 2);
         }
@@ -490,11 +490,11 @@ __device__ inline void store_rows(const float (&acc)[MB][D / 8][4], const float 
 
 /* Blocks are tiles of `nhead` heads. Sections of heads whose rows fit the second cache follow each
  * other; within one the longest tiles of all its heads come first. */
-struct Order {
+struct BlockOrder {
     int64_t nhead, ntile, section;
 };
 
-static inline Order order_of(int64_t nhead, int64_t ntile, int64_t nbytes_head)
+static inline BlockOrder order_of(int64_t nhead, int64_t ntile, int64_t nbytes_head)
 {
     enum { CACHE = 16 << 20 };
     int64_t fit = CACHE / (nbytes_head > 0 ? nbytes_head : 1);
@@ -505,7 +505,7 @@ struct Task {
     int64_t head, tile; /* tile 0 is the longest */
 };
 
-__device__ inline Task task_of(const Order &o)
+__device__ inline Task task_of(const BlockOrder &o)
 {
     int64_t each = o.section * o.ntile, section = blockIdx.x / each, at = blockIdx.x % each;
     int64_t left = o.nhead - section * o.section, here = left < o.section ? left : o.section;

@@ -34,7 +34,7 @@ typedef struct Segment {
     int nloop, nafter;
 } Segment;
 
-typedef struct Writer {
+typedef struct TextWriter {
     Arena *a;
     const Call *c;
     FusedShape shape;
@@ -47,38 +47,39 @@ typedef struct Writer {
     int steps;    /* packs of a thread; 0: too many to be held */
     bool wide;    /* positions and offsets need 64 bits */
     FusedText text;
-} Writer;
+} TextWriter;
 /* ---- fused_segment.c ---- */
 
 /* Fills all but the text for the body of w->c. */
-void text_plan(Writer *w);
-Count text_count(const Writer *w, const Value *v); /* of values in the body and results */
-const RowKernel *text_rows(const Node *n);         /* what n does along rows, or NULL */
+void text_plan(TextWriter *w);
+Count text_count(const TextWriter *w, const Value *v); /* of values in the body and results */
+const RowKernel *text_rows(const Node *n);             /* what n does along rows, or NULL */
 /* The place in w->load of operand i of n, of which the body has no more than a view. */
-int text_load(Writer *w, const Node *n, int i);
+int text_load(TextWriter *w, const Node *n, int i);
 /* Of a thread's elements, whether they are one access where the data begin as they would alone,
  * and whether they are access_stride() apart. */
-bool access_whole(const Writer *w, const Access *x);
-bool access_even(const Writer *w, const Access *x);
+bool access_whole(const TextWriter *w, const Access *x);
+bool access_even(const TextWriter *w, const Access *x);
 int64_t access_stride(const Access *x);
-bool access_held(const Writer *w, uint64_t loops, bool statement); /* in registers, by a thread */
+bool access_held(const TextWriter *w, uint64_t loops,
+                 bool statement); /* in registers, by a thread */
 
 /* ---- fused_node.c ---- */
 
 extern const char *const text_types[];     /* by dtype */
 extern const char *const text_positions[]; /* by Count: variables */
-const char *text_number(const Writer *w, int64_t x);
+const char *text_number(const TextWriter *w, int64_t x);
 /* The offset of position p. */
-const char *text_offset(const Writer *w, const Walk *y, const char *p);
-const char *access_offset(const Writer *w, const Access *x);
+const char *text_offset(const TextWriter *w, const Walk *y, const char *p);
+const char *access_offset(const TextWriter *w, const Access *x);
 /* One element of a node: by its lane, or of an op along rows once its statement has run. */
-const char *text_lane(Writer *w, const Node *n);
-const char *text_element(Writer *w, const Node *n);
+const char *text_lane(TextWriter *w, const Node *n);
+const char *text_element(TextWriter *w, const Node *n);
 /* What n, an op along rows, needs of all elements of a row. */
-void text_statement(Writer *w, Buf *b, const Node *n);
+void text_statement(TextWriter *w, Buf *b, const Node *n);
 bool text_has_row(const Node *n);
 /* What the words of a dropout are drawn from, and those of a thread's elements. */
-void text_stream(Writer *w, Buf *b, const Node *n);
-void text_words(Writer *w, Buf *b, const Node *n);
+void text_stream(TextWriter *w, Buf *b, const Node *n);
+void text_words(TextWriter *w, Buf *b, const Node *n);
 
 #endif

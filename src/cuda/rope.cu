@@ -88,7 +88,7 @@ POINTWISE_KERNELS(rope, run);
 
 static const char *const faults[] = {"offset %lld: expected -2^53 to %lld", NULL};
 
-struct Table {
+struct RopeTable {
     const int64_t *offset; /* or NULL: 0 */
     int64_t length, half;
     double theta, dim;
@@ -96,7 +96,7 @@ struct Table {
     int step;
 };
 
-template <typename T> __global__ void table(Table a, T *cosine, T *sine)
+template <typename T> __global__ void table(RopeTable a, T *cosine, T *sine)
 {
     int64_t n = thread_number(), first = a.offset ? *a.offset : 0;
     int64_t bound = (int64_t)1 << 53;
@@ -117,13 +117,13 @@ static int table_run(Call *c)
 {
     const Tensor &y = c->out[0];
     const Attr *attr = c->node->attr;
-    Table a = {.offset = c->nin ? data<int64_t>(c->in[0]) : NULL,
-               .length = y.dim[0],
-               .half = y.dim[1],
-               .theta = attr[THETA].f,
-               .dim = (double)attr[DIM].i,
-               .fault = c->fault,
-               .step = c->step};
+    RopeTable a = {.offset = c->nin ? data<int64_t>(c->in[0]) : NULL,
+                   .length = y.dim[0],
+                   .half = y.dim[1],
+                   .theta = attr[THETA].f,
+                   .dim = (double)attr[DIM].i,
+                   .fault = c->fault,
+                   .step = c->step};
     unsigned grid = grid_for(MAX(a.length * a.half, 1), BLOCK);
     BY_FLOAT(y.dtype, T,
              return LAUNCH(c, (table<T>), grid, BLOCK, 0, a, data<T>(y), data<T>(c->out[1])));

@@ -106,7 +106,7 @@ struct Squares {
     unsigned end; /* the first block behind */
 };
 
-struct Batch {
+struct SquaresBatch {
     int count;
     Squares of[MOST];
 };
@@ -194,7 +194,7 @@ __device__ static void add_runs(const Squares &q, int64_t block, Limbs *l, unsig
     }
 }
 
-static __global__ void add_tensors(Batch b, unsigned long long *sum)
+static __global__ void add_tensors(SquaresBatch b, unsigned long long *sum)
 {
     Limbs l = {-1, {}};
     int k = 0;
@@ -234,7 +234,7 @@ static Squares squares_of(const Tensor *x)
 /* Adds the squares of those of the tensors that are of floats. */
 static int add_all(Call *c, const Tensor *x, int count, unsigned long long *sum)
 {
-    Batch b = {};
+    SquaresBatch b = {};
     for (int i = 0; i < count; i++) {
         Squares q = dtype_float(x[i].dtype) ? squares_of(&x[i]) : Squares{};
         if (q.end) {

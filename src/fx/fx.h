@@ -212,37 +212,63 @@ typedef struct FxOptions {
     const char *const *group; /* "NAME=AXIS": which mesh axes a process group spans */
 } FxOptions;
 
+/* What names of the code stand for. */
+typedef struct FxNames {
+    Map env;   /* name -> Item * */
+    Map known; /* name -> Type *, of the options */
+    Map used;  /* names in the code */
+} FxNames;
+
+/* Which nodes a statement makes. */
+typedef struct FxProgress {
+    const FxStatement *at;       /* the statement in work */
+    int mark;                    /* the first node id of that statement */
+    const FxStatement **made_by; /* by node id */
+    int nmade, capmade;
+} FxProgress;
+
+/* Ones made like another tensor; NULL: a scalar, like none. */
+typedef struct Tangent {
+    Value *like, *ones;
+} Tangent;
+
+/* A write that autograd does not see; what its whole tensor was. */
+typedef struct Unrecorded {
+    const FxStatement *at;
+    Value *old;
+} Unrecorded;
+
+/* What decides where gradients begin and where they stop. */
+typedef struct FxGradients {
+    Tangent *tangent;
+    int ntangent, captangent;
+    Unrecorded *unrecorded;
+    int nunrecorded, capunrecorded;
+    bool off;          /* what is computed now has no gradient */
+    const char *alias; /* of aten.alias: pass, stop, unknown */
+    int nalias;        /* how many there are */
+} FxGradients;
+
+/* Collectives and their process groups. */
+typedef struct FxGroups {
+    Map wait;    /* a collective's id -> the wait_tensor for it */
+    Map known;   /* names of the groups so far */
+    Buf names;   /* the same as text, for messages */
+    bool *given; /* by option: whether it was used */
+} FxGroups;
+
 typedef struct Importer {
     Arena *a;
     Graph *g;
     Build b;
     const FxModule *m;
     const FxOptions *o;
-    Map env;                     /* name -> Item * */
-    Map known;                   /* name -> Type *, of the options */
-    Map used;                    /* names in the code */
-    const FxStatement *at;       /* the statement in work */
-    int mark;                    /* the first node id of that statement */
-    const FxStatement **made_by; /* by node id */
-    int nmade, capmade;
-    struct Tangent { /* ones made like another tensor; NULL: a scalar, like none */
-        Value *like, *ones;
-    } * tangent;
-    int ntangent, captangent;
-    struct Unrecorded { /* a write that autograd does not see; what its whole tensor was */
-        const FxStatement *at;
-        Value *old;
-    } * unrecorded;
-    int nunrecorded, capunrecorded;
-    bool no_grad;         /* what is computed now has no gradient */
-    const char *gradient; /* of aten.alias: pass, stop, unknown */
-    int nalias;           /* how many there are */
-    int nstream;          /* random nodes so far */
-    int nnone;            /* results of None, which are left out */
-    Map wait;             /* a collective's id -> the wait_tensor for it */
-    Map group;            /* process groups of the collectives so far */
-    Buf groups;           /* their names, for messages */
-    bool *group_used;     /* by option */
+    FxNames names;
+    FxProgress progress;
+    FxGradients gradients;
+    FxGroups groups;
+    int nstream; /* random nodes so far */
+    int nnone;   /* results of None, which are left out */
     Buf summary;
 } Importer;
 

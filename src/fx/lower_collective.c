@@ -42,23 +42,24 @@ void fx_check_groups(Importer *im)
                 fail(im->g->ctx, TN_USAGE, "--group %s: expected each group once, found --group %s",
                      text, o->group[k]);
     }
-    im->group_used = NEWN(im->a, bool, o->ngroup + 1);
+    im->groups.given = NEWN(im->a, bool, o->ngroup + 1);
 }
 
 void fx_check_groups_used(Importer *im)
 {
     for (int i = 0; i < im->o->ngroup; i++)
-        if (!im->group_used[i])
+        if (!im->groups.given[i])
             fail(im->g->ctx, TN_FAIL, "--group %s: no collective of %s has this group; theirs: %s",
-                 im->o->group[i], im->m->file, im->groups.len ? im->groups.text : "none");
+                 im->o->group[i], im->m->file,
+                 im->groups.names.len ? im->groups.names.text : "none");
 }
 
 static void note_group(Importer *im, const char *name)
 {
-    if (map_find(&im->group, name))
+    if (map_find(&im->groups.known, name))
         return;
-    map_put(&im->group, name, im);
-    buf_printf(&im->groups, "%s\"%s\"", im->groups.len ? ", " : "", name);
+    map_put(&im->groups.known, name, im);
+    buf_printf(&im->groups.names, "%s\"%s\"", im->groups.names.len ? ", " : "", name);
 }
 
 /* Whether the ranks are those of the mesh's group of these axes in which the first of them is. */
@@ -117,7 +118,7 @@ static const char *mesh_group(Site *s, const char *name, const Item *ranks)
         const char *axis = axis_said(im->o->group[i], name);
         if (!axis)
             continue;
-        im->group_used[i] = true;
+        im->groups.given[i] = true;
         return axis;
     }
     const char *found = ranks ? group_of_ranks(im, ranks) : NULL;
@@ -163,10 +164,10 @@ Value *fx_waited(Importer *im, Value *v)
     if (!n || n->op->class != CLASS_COLLECTIVE)
         return v;
     const char *key = arena_printf(im->a, "%d", n->id);
-    Value *y = map_find(&im->wait, key);
+    Value *y = map_find(&im->groups.wait, key);
     if (!y) {
         y = emit1(&im->b, "wait_tensor", IN(v, n->in[0]), NOATTRS);
-        map_put(&im->wait, key, y);
+        map_put(&im->groups.wait, key, y);
     }
     return y;
 }

@@ -288,7 +288,7 @@ void row_dropout(Site *s)
 void row_assert(Site *s)
 {
     buf_printf(&s->im->summary, "line %d: an assertion about data is not checked\n",
-               s->im->at->line);
+               s->im->progress.at->line);
     s->result = (Item){.kind = FX_NONE};
 }
 

@@ -44,8 +44,8 @@ static void fill_wanted(Site *s, bool like, DType otherwise)
 static void note_tangent(Site *s, FxTensor *like)
 {
     Importer *im = s->im;
-    struct Tangent t = {like ? fx_peek(im, like) : NULL, s->result.t->v};
-    PUSH(im->a, im->tangent, im->ntangent, im->captangent, t);
+    Tangent t = {like ? fx_peek(im, like) : NULL, s->result.t->v};
+    PUSH(im->a, im->gradients.tangent, im->gradients.ntangent, im->gradients.captangent, t);
 }
 
 static bool is_scalar_one(Site *s)

@@ -280,8 +280,8 @@ void row_detach(Site *s)
 void row_alias(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    s->im->nalias += !s->copied;
-    site_return(s, s->copied ? x : lower_alias(s, x, s->im->gradient));
+    s->im->gradients.nalias += !s->copied;
+    site_return(s, s->copied ? x : lower_alias(s, x, s->im->gradients.alias));
 }
 
 void row_diagonal(Site *s)

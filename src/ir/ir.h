@@ -439,6 +439,7 @@ const char *value_scope(const Value *v);
 Graph *graph_new(Arena *a, const char *name);
 Graph *graph_body(Graph *parent);       /* an empty graph for a region's body, same arena */
 const Mesh *graph_mesh(const Graph *g); /* of a body that of the graph around it; NULL: none */
+int graph_depth(const Graph *g);        /* 1, and one more for each region around it */
 
 Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name);
 void graph_output(Graph *g, Value *v, Role role, const char *role_name);
@@ -523,6 +524,8 @@ Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args);
 
 /* Output types of a region node from its bodies and operands; fails where ports do not fit. */
 int region_infer(const Graph *g, const Node *n, Type *out);
+/* Fails where n is a loop in g and loops around it are TN_MAX_DEPTH already. */
+void region_need_depth(const Graph *g, const Node *n);
 /* What body b sees through port j, given the operand's type. */
 Type region_input_type(const Graph *g, const Node *n, int j, int b);
 

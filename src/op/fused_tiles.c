@@ -360,15 +360,15 @@ static char *address(const TileRun *x, const TilePlace *p)
     }
 }
 
-typedef struct Copy {
+typedef struct SlotCopy {
     char *slot; /* of position 0 */
     const Tensor *t;
     bool out; /* from the slot */
-} Copy;
+} SlotCopy;
 
 static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
-    const Copy *x = arg;
+    const SlotCopy *x = arg;
     int64_t size = dtype_size(x->t->dtype), apart = stride[1] * size;
     char *slot = x->slot + at[0] * size, *there = x->t->data + at[1] * size;
     if (x->out)
@@ -383,7 +383,7 @@ static void run_moves(const TileRun *x, const TileMove *move, int count, int64_t
     for (const TileMove *l = move; l < move + count; l++) {
         int64_t per = l->slot.by_row ? x->p->row : 1, lo = x->lo / per;
         const Tensor *t = out ? &x->c->out[l->index] : &x->c->in[l->index];
-        Copy copy = {address(x, &l->slot) - lo * l->slot.size, t, out};
+        SlotCopy copy = {address(x, &l->slot) - lo * l->slot.size, t, out};
         walk_part(&l->walk, lo, lo + n / per, copy_row, &copy);
     }
 }

@@ -214,16 +214,16 @@ int norm_run(Call *c)
 
 /* Partial sums of dw, and behind them of db, lie in the workspace, `width` numbers for each block
  * of rows. */
-typedef struct NormBackward {
+typedef struct NormBlocks {
     const Call *c;
     Rows dy, x;
     int64_t n, width, rows, block, nblock;
-} NormBackward;
+} NormBlocks;
 
-static NormBackward backward_of(const Call *c)
+static NormBlocks backward_of(const Call *c)
 {
     int lead = backward_lead(c);
-    NormBackward k = {.c = c, .dy = rows_of(&c->in[0], lead), .x = rows_of(&c->in[1], lead)};
+    NormBlocks k = {.c = c, .dy = rows_of(&c->in[0], lead), .x = rows_of(&c->in[1], lead)};
     k.n = tensor_nelem(&c->in[c->nin - 1]);
     k.width = centered(c) ? 2 * k.n : k.n;
     k.rows = axes_nelem(&c->in[1], 0, lead);
@@ -240,7 +240,7 @@ bool norm_backward_accepts(const Call *c)
 int64_t norm_backward_workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    NormBackward k = backward_of(c);
+    NormBlocks k = backward_of(c);
     return k.nblock * k.width * (int64_t)sizeof(float);
 }
 
@@ -305,7 +305,7 @@ BACKWARD_ROW(rms_backward_f32, F32, F32, false)
 BACKWARD_ROW(rms_backward_mixed, BF16, F32, false)
 BACKWARD_ROW(rms_backward_bf16, BF16, BF16, false)
 
-static void backward_block(const NormBackward *k, int64_t b, bool past)
+static void backward_block(const NormBlocks *k, int64_t b, bool past)
 {
     const Call *c = k->c;
     const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[c->nin - 1];
@@ -330,7 +330,7 @@ static void backward_block(const NormBackward *k, int64_t b, bool past)
 
 static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 {
-    const NormBackward *k = arg;
+    const NormBlocks *k = arg;
     const Tensor *in = k->c->in, *dx = &k->c->out[0];
     bool past = tensor_past(dx, &in[0]) && tensor_past(dx, &in[1]);
     for (int64_t b = lo; b < hi; b++)
@@ -341,7 +341,7 @@ static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 
 static void add_blocks(void *arg, int64_t lo, int64_t hi)
 {
-    const NormBackward *k = arg;
+    const NormBlocks *k = arg;
     const float *part = (const float *)k->c->work;
     for (int i = 1; i < k->c->nout; i++)
         rows_sum_to(&k->c->out[i], part + (i - 1) * k->n, k->nblock, k->width, lo, hi);
@@ -349,7 +349,7 @@ static void add_blocks(void *arg, int64_t lo, int64_t hi)
 
 int norm_backward_run(Call *c)
 {
-    NormBackward k = backward_of(c);
+    NormBlocks k = backward_of(c);
     par_for(k.nblock, row_grain(k.block * k.n), backward_blocks, &k);
     par_for(k.n, row_grain(k.nblock), add_blocks, &k);
     return 0;

@@ -16,14 +16,14 @@
 
 enum { HELD = 8, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
 
-typedef struct Axis {
+typedef struct ReduceAxis {
     int64_t dim, xs, ys; /* size, strides in operand and result */
-} Axis;
+} ReduceAxis;
 
 /* Axes by falling operand stride. Where columns are added, the last kept axis is `column`. */
-typedef struct Reduction {
+typedef struct RowReduction {
     ReduceKind kind;
-    Axis kept[TN_RANK], gone[TN_RANK], column;
+    ReduceAxis kept[TN_RANK], gone[TN_RANK], column;
     int nkept, ngone;
     int64_t outer, count;          /* positions of kept, of gone */
     int64_t block, nblock, nstrip; /* gone positions in one block; blocks; strips of columns */
@@ -33,15 +33,15 @@ typedef struct Reduction {
     const char *x;
     char *y;
     double *partial; /* [outer][nblock][column.dim] */
-} Reduction;
+} RowReduction;
 
-typedef struct Position {
+typedef struct ReducePosition {
     int64_t ix[TN_RANK], x, y;
-} Position;
+} ReducePosition;
 
-static Position position_at(const Axis *axis, int n, int64_t i)
+static ReducePosition position_at(const ReduceAxis *axis, int n, int64_t i)
 {
-    Position w = {.x = 0};
+    ReducePosition w = {.x = 0};
     for (int d = n - 1; d >= 0; d--) {
         w.ix[d] = i % axis[d].dim;
         i /= axis[d].dim;
@@ -51,7 +51,7 @@ static Position position_at(const Axis *axis, int n, int64_t i)
     return w;
 }
 
-static void position_next(Position *w, const Axis *axis, int n)
+static void position_next(ReducePosition *w, const ReduceAxis *axis, int n)
 {
     for (int d = n - 1; d >= 0; d--) {
         w->x += axis[d].xs;
@@ -183,7 +183,7 @@ static const Joins joins[][4] = {[F32] = KINDS(f32),
                                  [I32] = KINDS(i32),
                                  [BOOL] = KINDS(bool)};
 
-static const Joins *joins_of(const Reduction *p)
+static const Joins *joins_of(const RowReduction *p)
 {
     return &joins[p->from][p->kind];
 }
@@ -201,7 +201,7 @@ KERNEL(void, finish_floats, (char *y, const double *acc, int64_t n, double count
 }
 
 /* n results, `stride` elements apart. */
-static void finish(const Reduction *p, int64_t at, int64_t stride, const double *acc, int64_t n)
+static void finish(const RowReduction *p, int64_t at, int64_t stride, const double *acc, int64_t n)
 {
     Tensor to = {.data = p->y, .dtype = p->to};
     double count = p->kind == MEAN ? (double)p->count : 1;
@@ -213,12 +213,12 @@ static void finish(const Reduction *p, int64_t at, int64_t stride, const double 
 }
 
 /* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
-static double block_of_rows(const Reduction *p, const char *x, int64_t lo, int64_t hi)
+static double block_of_rows(const RowReduction *p, const char *x, int64_t lo, int64_t hi)
 {
     double acc = start(p->kind);
     int n = p->ngone - 1;
     int64_t len = n < 0 ? 1 : p->gone[n].dim, stride = n < 0 ? 1 : p->gone[n].xs, at = lo % len;
-    Position w = position_at(p->gone, MAX(n, 0), lo / len);
+    ReducePosition w = position_at(p->gone, MAX(n, 0), lo / len);
     for (int64_t i = lo; i < hi; at = 0) {
         int64_t run = MIN(len - at, hi - i);
         const char *from = x + (w.x + at * stride) * p->size;
@@ -230,10 +230,10 @@ static double block_of_rows(const Reduction *p, const char *x, int64_t lo, int64
 }
 
 /* The gone positions [lo, hi) of n columns. */
-static void block_of_columns(const Reduction *p, const char *x, int64_t lo, int64_t hi, int64_t n,
-                             double *acc)
+static void block_of_columns(const RowReduction *p, const char *x, int64_t lo, int64_t hi,
+                             int64_t n, double *acc)
 {
-    Position w = position_at(p->gone, p->ngone, lo);
+    ReducePosition w = position_at(p->gone, p->ngone, lo);
     const void *row[HELD];
     int held = 0;
     for (int64_t j = 0; j < n; j++)
@@ -251,12 +251,12 @@ static void block_of_columns(const Reduction *p, const char *x, int64_t lo, int6
 /* One task is one block of one strip of one outer position. */
 static void run_tasks(void *arg, int64_t lo, int64_t hi)
 {
-    const Reduction *p = arg;
+    const RowReduction *p = arg;
     double acc[STRIP];
     for (int64_t i = lo; i < hi; i++) {
         int64_t strip = i % p->nstrip, block = i / p->nstrip % p->nblock,
                 o = i / p->nstrip / p->nblock;
-        Position w = position_at(p->kept, p->nkept, o);
+        ReducePosition w = position_at(p->kept, p->nkept, o);
         int64_t first = block * p->block, last = MIN(first + p->block, p->count);
         int64_t j0 = strip * STRIP, n = MIN(STRIP, p->column.dim - j0);
         if (p->rows)
@@ -274,7 +274,7 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
 /* Joins the blocks' partial results, in block order, a strip of neighbours at a time. */
 static void join_blocks(void *arg, int64_t lo, int64_t hi)
 {
-    const Reduction *p = arg;
+    const RowReduction *p = arg;
     double acc[STRIP];
     for (int64_t i = lo, n; i < hi; i += n) {
         int64_t o = i / p->column.dim, j = i % p->column.dim;
@@ -288,31 +288,31 @@ static void join_blocks(void *arg, int64_t lo, int64_t hi)
 }
 
 /* Inserts an axis so that operand strides fall; merges axes that lie as one in both tensors. */
-static int add_axis(Axis *axis, int n, int64_t dim, int64_t xs, int64_t ys)
+static int add_axis(ReduceAxis *axis, int n, int64_t dim, int64_t xs, int64_t ys)
 {
     int at = n;
     if (dim == 1)
         return n;
     for (; at > 0 && axis[at - 1].xs < xs; at--)
         axis[at] = axis[at - 1];
-    axis[at] = (Axis){dim, xs, ys};
+    axis[at] = (ReduceAxis){dim, xs, ys};
     return n + 1;
 }
 
-static int merge_axes(Axis *axis, int n)
+static int merge_axes(ReduceAxis *axis, int n)
 {
     int m = 0;
     for (int d = 0; d < n; d++) {
-        Axis *last = &axis[MAX(m, 1) - 1], x = axis[d];
+        ReduceAxis *last = &axis[MAX(m, 1) - 1], x = axis[d];
         if (m && last->xs == x.xs * x.dim && last->ys == x.ys * x.dim)
-            *last = (Axis){last->dim * x.dim, x.xs, x.ys};
+            *last = (ReduceAxis){last->dim * x.dim, x.xs, x.ys};
         else
             axis[m++] = x;
     }
     return m;
 }
 
-static void fill_axes(Reduction *p, const Call *c)
+static void fill_axes(RowReduction *p, const Call *c)
 {
     unsigned mask = reduce_axes(c->node);
     const Tensor *x = &c->in[0];
@@ -329,7 +329,7 @@ static void fill_axes(Reduction *p, const Call *c)
     p->ngone = merge_axes(p->gone, p->ngone);
 }
 
-static int64_t positions(const Axis *axis, int n)
+static int64_t positions(const ReduceAxis *axis, int n)
 {
     int64_t count = 1;
     for (int d = 0; d < n; d++)
@@ -337,9 +337,9 @@ static int64_t positions(const Axis *axis, int n)
     return count;
 }
 
-static void fill_plan(Reduction *p, const Call *c)
+static void fill_plan(RowReduction *p, const Call *c)
 {
-    *p = (Reduction){.kind = reduce_kind(c->node)};
+    *p = (RowReduction){.kind = reduce_kind(c->node)};
     fill_axes(p, c);
     p->from = c->in[0].dtype;
     p->to = c->out[0].dtype;
@@ -347,9 +347,9 @@ static void fill_plan(Reduction *p, const Call *c)
     p->count = positions(p->gone, p->ngone);
     if (p->count == 0)
         p->ngone = 0;
-    Axis gone = p->ngone ? p->gone[p->ngone - 1] : (Axis){0};
+    ReduceAxis gone = p->ngone ? p->gone[p->ngone - 1] : (ReduceAxis){0};
     p->rows = !p->nkept || (gone.dim >= LANES && gone.xs < p->kept[p->nkept - 1].xs);
-    p->column = p->rows ? (Axis){1, 1, 1} : p->kept[--p->nkept];
+    p->column = p->rows ? (ReduceAxis){1, 1, 1} : p->kept[--p->nkept];
     p->outer = positions(p->kept, p->nkept);
     p->nstrip = (p->column.dim + STRIP - 1) / STRIP;
     p->block = p->rows ? BLOCK_RUN : MAX(BLOCK_ROWS, (p->count + BLOCK_MOST - 1) / BLOCK_MOST);
@@ -361,21 +361,21 @@ static void fill_plan(Reduction *p, const Call *c)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    Reduction p;
+    RowReduction p;
     fill_plan(&p, c);
     return p.nblock > 1 ? p.outer * p.nblock * p.column.dim * (int64_t)sizeof(double) : 0;
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    Reduction *p = NEW(a, Reduction);
+    RowReduction *p = NEW(a, RowReduction);
     fill_plan(p, c);
     c->state = p;
 }
 
 static int run(Call *c)
 {
-    Reduction p = *(const Reduction *)c->state;
+    RowReduction p = *(const RowReduction *)c->state;
     p.x = c->in[0].data;
     p.y = c->out[0].data;
     p.partial = (double *)c->work;
@@ -390,7 +390,7 @@ static int run(Call *c)
 
 static int lead_of(const Call *c)
 {
-    Reduction p;
+    RowReduction p;
     fill_plan(&p, c);
     return p.rows && p.nblock == 1 ? reduce_lead(c->node, &c->in[0]) : -1;
 }
@@ -399,7 +399,7 @@ static int lead_of(const Call *c)
 static void run_rows(void *call, int64_t lo, int64_t hi)
 {
     const Call *c = call;
-    Reduction p = *(const Reduction *)c->state;
+    RowReduction p = *(const RowReduction *)c->state;
     p.x = c->in[0].data;
     p.y = c->out[0].data;
     run_tasks(&p, lo, hi);

@@ -316,13 +316,13 @@ static int64_t workspace(Ctx *ctx, const Call *c, int how)
 
 /* What prepare() makes: a run for each slot, which takes every nslot-th of some pieces of a's rows,
  * whose first bytes and those of their results are next_a and next_y apart. */
-typedef struct Made {
+typedef struct PreparedRuns {
     bool swap;
     Room room;
     OneRun **run;
     int *status; /* of each slot */
     int64_t nslot, pieces, next_a, next_y;
-} Made;
+} PreparedRuns;
 
 static void prepare(Call *c, Arena *a, int how)
 {
@@ -330,13 +330,13 @@ static void prepare(Call *c, Arena *a, int how)
     OneProduct p = product_of(ctx, c, how);
     const Tensor *x = &c->in[c->nin - 2], *y = &c->out[0];
     int64_t rows = how & ROWS ? p.a.dim[0] : 0;
-    Made *m = c->state = NEW(a, Made);
-    *m = (Made){.swap = how & SWAP,
-                .room = room_of(ctx, c, how),
-                .nslot = slots_of(c, how),
-                .pieces = rows ? x->dim[0] / rows : 1,
-                .next_a = rows * x->stride[x->rank - 2] * dtype_size(x->dtype),
-                .next_y = rows * y->stride[y->rank - 2] * dtype_size(y->dtype)};
+    PreparedRuns *m = c->state = NEW(a, PreparedRuns);
+    *m = (PreparedRuns){.swap = how & SWAP,
+                        .room = room_of(ctx, c, how),
+                        .nslot = slots_of(c, how),
+                        .pieces = rows ? x->dim[0] / rows : 1,
+                        .next_a = rows * x->stride[x->rank - 2] * dtype_size(x->dtype),
+                        .next_y = rows * y->stride[y->rank - 2] * dtype_size(y->dtype)};
     CHECK(m->room.end == c->nbytes_work);
     m->status = NEWN(a, int, m->nslot);
     m->run = NEWN(a, OneRun *, m->nslot);
@@ -357,7 +357,7 @@ static int64_t handles(const Call *c, int how)
  * lies. */
 static int pack(const Call *c, bool of_b, const char **x, int64_t own)
 {
-    const Made *m = c->state;
+    const PreparedRuns *m = c->state;
     const char *from = *x;
     *x = c->work + own;
     return onednn_pack(m->run[0], of_b, from, c->work + own, c->work);
@@ -373,7 +373,7 @@ typedef struct Pieces {
 static void run_slots(void *arg, int64_t lo, int64_t hi)
 {
     const Pieces *x = arg;
-    const Made *m = x->c->state;
+    const PreparedRuns *m = x->c->state;
     for (int64_t s = lo; s < hi; s++) {
         m->status[s] = 0;
         for (int64_t i = s; i < m->pieces && !m->status[s]; i += m->nslot)
@@ -385,7 +385,7 @@ static void run_slots(void *arg, int64_t lo, int64_t hi)
 /* Packs what is to be packed, and multiplies. Returns 0, or the library's status. */
 static int multiply(const Call *c)
 {
-    const Made *m = c->state;
+    const PreparedRuns *m = c->state;
     const Tensor *in = &c->in[c->nin - 2], *y = &c->out[0];
     Pieces x = {c, in[m->swap].data, in[!m->swap].data, m->swap ? c->work + m->room.y : y->data};
     int status = m->room.packs_a ? pack(c, false, &x.a, m->room.a) : 0;
@@ -417,11 +417,11 @@ static int run(Call *c)
 
 /* The call with f32 tensors of the same layouts in place of 16-bit ones. They lie in the workspace,
  * before the primitive's scratchpad; what the product is added to, where the result does. */
-typedef struct Wide {
+typedef struct WideCall {
     Call c;
     Tensor in[3], out[1];
     int64_t nbytes;
-} Wide;
+} WideCall;
 
 /* Elements of memory that t spans, a batch of one repeated matrix once. */
 static int64_t span(const Tensor *t)
@@ -429,7 +429,7 @@ static int64_t span(const Tensor *t)
     return t->rank == 3 && t->stride[0] == 0 ? t->dim[1] * t->dim[2] : tensor_nelem(t);
 }
 
-static void place(Wide *w, Tensor *t)
+static void place(WideCall *w, Tensor *t)
 {
     if (t->dtype == F32)
         return;
@@ -438,9 +438,9 @@ static void place(Wide *w, Tensor *t)
     w->nbytes += (span(t) * (int64_t)sizeof(float) + 63) / 64 * 64;
 }
 
-static void widen(Wide *w, const Call *c)
+static void widen(WideCall *w, const Call *c)
 {
-    *w = (Wide){.c = *c};
+    *w = (WideCall){.c = *c};
     memcpy(w->in, c->in, sizeof *c->in * (size_t)c->nin);
     w->out[0] = c->out[0];
     w->c.in = w->in;
@@ -462,21 +462,21 @@ static bool accepts_wide(const Call *c, int how)
         return false;
     if (first && c->in[0].dtype != F32 && !tensor_contiguous(&c->in[0]))
         return false;
-    Wide w;
+    WideCall w;
     widen(&w, c);
     return accepts(&w.c, how);
 }
 
 static int64_t workspace_wide(Ctx *ctx, const Call *c, int how)
 {
-    Wide w;
+    WideCall w;
     widen(&w, c);
     return w.nbytes + workspace(ctx, &w.c, how);
 }
 
 static void prepare_wide(Call *c, Arena *a, int how)
 {
-    Wide w;
+    WideCall w;
     widen(&w, c);
     w.c.nbytes_work = c->nbytes_work - w.nbytes;
     prepare(&w.c, a, how);
@@ -522,7 +522,7 @@ static void convert(const Tensor *wide, const Tensor *narrow, void (*fn)(void *,
 
 static int run_wide(Call *c)
 {
-    Wide w;
+    WideCall w;
     widen(&w, c);
     for (int i = 0; i < c->nin; i++)
         convert(&w.in[i], &c->in[i], load);
