@@ -4,7 +4,7 @@
 
 static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
 
-/* Where the new positions go. */
+/* The place of the new positions. */
 struct CachePlace {
     const int64_t *position;
     int64_t most, stride;

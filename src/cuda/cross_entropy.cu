@@ -74,7 +74,7 @@ __device__ inline void end_row(const Loss &a, int64_t r, Online<W> s, double tot
         a.loss[r] = counts ? lse - target + (a.z > 0 ? a.z * lse * lse : 0) : 0;
 }
 
-/* What is read at the label is on its way while the row is. */
+/* The element at the label is loaded while the row is. */
 template <class T, class E> __global__ void ROW_BOUNDS(T) loss_rows(Loss a)
 {
     typedef wide_t<E> W;

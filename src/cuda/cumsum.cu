@@ -14,7 +14,7 @@ struct LineSet {
     bool reverse;
 };
 
-/* What elements of E are added in: unsigned, so that integers wrap. */
+/* The type in which elements of E are added: unsigned, so that integers wrap. */
 template <typename W> struct WrappingSum {
     typedef double type;
 };

@@ -13,7 +13,7 @@ enum { FIRST_OFFSET = 3 }; /* operands: x, seed, step, offsets */
 
 static const char *const faults[] = {"offset %lld of axis %lld: expected %lld to %lld", NULL};
 
-/* What masks come from: scalar operands, and where x lies in the whole tensor. */
+/* The source of masks: scalar operands, and x's place in the whole tensor. */
 struct MaskSource {
     const int64_t *seed, *step, *offset[TN_RANK];
     int64_t stride[TN_RANK], most[TN_RANK], axis[TN_RANK]; /* of the axes that have offsets */

@@ -221,7 +221,7 @@ __device__ static R base_at(const GradientSums<D, R> &s, int64_t row, int64_t co
                                                   : R{};
 }
 
-/* What the sum of pairs from k on, which are of this row, begins with. */
+/* The first value of the sum of pairs from k on, which are of this row. */
 template <typename D, typename R, int N>
 __device__ static void begin_sum(const GradientSums<D, R> &s, int64_t k, int64_t row,
                                  int64_t column, typename GradientSums<D, R>::W (&sum)[N])

@@ -1,4 +1,4 @@
-/* What the CUDA kernels of flash attention and its backward share: rows of heads, and products of
+/* Shared by the CUDA kernels of flash attention and its backward: rows of heads, and products of
  * any dtype, size and strides. Those of bf16 on tensor cores are in flash_warps.cuh. */
 #ifndef TENON_FLASH_CUH
 #define TENON_FLASH_CUH

@@ -21,7 +21,7 @@ struct Attention {
     const int64_t *position; /* NULL: none */
     Fault *fault;
     int step;
-    Order order;
+    BlockOrder order;
 };
 
 static Attention attention_of(const Call *c)
@@ -184,7 +184,7 @@ template <int D, bool GROUPS> struct QueryBlock {
     static constexpr int BYTES = QUERIES * D * 2 + 2 * STAGES * TILE + TILE_ALIGN;
 };
 
-/* What a lane keeps of its rows m, half: 16 m + 8 half + g. */
+/* A lane's state of its rows m, half: 16 m + 8 half + g. */
 template <int MB> struct Running {
     float top[MB][2], sum[MB][2];
 };

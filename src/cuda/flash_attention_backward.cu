@@ -62,7 +62,7 @@ template <int D_, bool KEYS_, bool GROUPS> struct GradientBlock {
     static constexpr int NSTAT = KEYS ? 2 * NB : 2 * MB;
 };
 
-/* What a block walks: `count` tiles for each of some members, tile by tile. */
+/* The tiles that a block walks: `count` for each of some members, tile by tile. */
 struct TileWalk {
     int64_t b, own_head, head; /* head: the first member's */
     int first, count, total;   /* first: of the first tile; total: over all members */

@@ -10,8 +10,8 @@ struct Gradient {
     HeadTensor own[2], other[2], out[2];
     Stats lse, delta;
     Mask mask;
-    /* Of warps: */
-    Order order;
+    /* Kernels by warps read these: */
+    BlockOrder order;
     int64_t parts; /* blocks to which a group's members are dealt */
     float *sums;   /* their dk and dv, where parts is not 1: [parts][2][batch][keys][heads][size] */
 };

@@ -1,9 +1,9 @@
 /* Products of bf16 on tensor cores, for flash attention and its backward: tiles in shared memory,
  * and their products by warps or by groups of four of them.
  *
- * A warp's product is mma.sync m16n8k16 with sums in f32. Where lanes hold what, by g = lane / 4
- * and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"): of a sum of 16 rows and 8
- * columns elements 0 and 1 are columns 2t and 2t + 1 of row g, elements 2 and 3 those of row g + 8.
+ * A warp's product is mma.sync m16n8k16 with sums in f32. With g = lane / 4 and t = lane % 4 (PTX
+ * ISA, "Matrix fragments for mma.m16n8k16") a lane holds, of a sum of 16 rows and 8 columns,
+ * columns 2t and 2t + 1 of row g as elements 0 and 1, and those of row g + 8 as elements 2 and 3.
  * Two such sums side by side, rounded, are the left operand of the next product, so that
  * probabilities never leave registers.
  *
@@ -165,8 +165,9 @@ __device__ inline uint32_t pair_of(float low, float high)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WARP_GROUPS 1
 
-/* Of a tile (below) from `at` on, as wgmma reads it: swizzled rows of 128 bytes, eight of them 1024
- * bytes apart from the next eight; `panel`: bytes from one panel to the next, where it reads two.
+/* Describes a tile (below) from `at` on, as wgmma reads it: swizzled rows of 128 bytes, eight of
+ * them 1024 bytes apart from the next eight; `panel`: bytes from one panel to the next, where it
+ * reads two.
  */
 __device__ inline uint64_t describe(const char *at, int panel)
 {
@@ -355,7 +356,7 @@ __device__ inline void load_tile(char *tile, const HeadRows &x)
     }
 }
 
-/* What a lane needs of rows [row, row + 16) and elements [16 k, 16 k + 16) as a left operand. */
+/* A lane's part of rows [row, row + 16) and elements [16 k, 16 k + 16) as a left operand. */
 template <int ROWS>
 __device__ inline void load_left(uint32_t (&a)[4], const char *tile, int row, int k)
 {

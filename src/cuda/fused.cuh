@@ -1,5 +1,6 @@
-/* What the texts of bodies of `fused` are compiled with at run time (fused_text.c makes them, and
- * fused_cuda.c compiles): a thread's neighbouring elements, in as few accesses as possible. */
+/* Included by the texts of bodies of `fused`, which are compiled at run time (fused_text.c writes
+ * them, fused_cuda.c compiles): a thread's neighbouring elements, in as few accesses as possible.
+ */
 #ifndef TENON_FUSED_CUH
 #define TENON_FUSED_CUH
 
@@ -47,7 +48,7 @@ template <typename... P> __device__ inline bool aligned(const P *...p)
     return ((size_t(0) | ... | (size_t)p) & 15) == 0;
 }
 
-/* What functions along rows compute with. */
+/* The pack with which functions along rows compute. */
 template <typename W, typename T> __device__ inline Pack<W> packed(const Neighbours<T, PACK> &x)
 {
     Pack<W> y;

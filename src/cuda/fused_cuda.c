@@ -58,7 +58,7 @@ static const Nvrtc *get_nvrtc(Ctx *ctx)
 
 /* ---- compiling ---- */
 
-/* What the texts include, as lines. */
+/* The headers that texts include, as lines. */
 static const struct Header {
     const char *name;
     const char *const *line;

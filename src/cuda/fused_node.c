@@ -90,7 +90,7 @@ static Walk drop_walk(const Node *n)
     return y;
 }
 
-/* What the words of n are drawn from, and the position of x's first element. */
+/* Writes the source of the words of n, and the position of x's first element. */
 void text_stream(TextWriter *w, Buf *b, const Node *n)
 {
     int id = n->out[0]->id, stream = w->text.nstream++;
@@ -219,7 +219,7 @@ void text_statement(TextWriter *w, Buf *b, const Node *n)
     }
 }
 
-/* What the function of rows.cuh that makes one element is given, in W. */
+/* The argument, in W, of the function of rows.cuh that makes one element. */
 static const char *element_call(TextWriter *w, const Node *n, const char *W)
 {
     int id = n->out[0]->id;

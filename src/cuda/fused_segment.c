@@ -1,5 +1,5 @@
-/* What the text of a body of `fused` reads and writes, in which segment, and how many elements a
- * thread has (fused_text.c has the method). */
+/* Finds what the text of a body of `fused` reads and writes, in which segment, and how many
+ * elements a thread has (fused_text.c has the method). */
 #include "fused_writer.h"
 
 enum { TOGETHER = 8, SEGMENTS = FUSED_MOST + 1 };
@@ -56,8 +56,8 @@ bool access_even(const TextWriter *w, const Access *x)
     return (row && !(last % row)) || (!(last % w->together) && !(row % w->together));
 }
 
-/* What operand i of n, of which the body has no more than a view, is read as. Of those that an op
- * along rows reads whole the weights of norms have an element for each column. */
+/* How operand i of n, of which the body has no more than a view, is read. The weights of norms,
+ * which an op along rows reads whole, have an element for each column. */
 static Access operand_access(const TextWriter *w, const Node *n, int i)
 {
     const Value *v = n->in[i], *x = fused_base(v);
@@ -96,7 +96,7 @@ static void find_stores(TextWriter *w)
 
 /* ---- segments ---- */
 
-/* What a statement reads is held from some loop on, or read from memory by the statement itself. */
+/* A statement's operand is held from some loop on, or read from memory by the statement itself. */
 static void note_reads(TextWriter *w, const Node *n, int segment, bool statement)
 {
     for (int i = 0; i < n->nin; i++) {

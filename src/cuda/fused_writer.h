@@ -1,5 +1,6 @@
-/* What the files that write the text of a body of `fused` share (fused_text.c): what it reads,
- * makes and writes where, which fused_segment.c finds out, and the expressions of fused_node.c. */
+/* Shared by the files that write the text of a body of `fused` (fused_text.c has the method):
+ * reads, values and writes with their places, which fused_segment.c finds, and expressions of
+ * fused_node.c. */
 #ifndef TENON_FUSED_WRITER_H
 #define TENON_FUSED_WRITER_H
 
@@ -7,11 +8,11 @@
 #include "fused_text.h"
 #include "team.cuh"
 
-/* Of which a value has one, and by which variable of the text it is counted: of all (p), of the
- * rows (r), of a row (i), of one. */
+/* A value has one element for each element of all (counted by the variable p of the text), for each
+ * row (r), for each of a row's elements (i), or one alone. */
 typedef enum { EACH, EACH_ROW, EACH_COLUMN, ONE } Count;
 
-/* What lies in memory and is read or written at positions of one shape. */
+/* A tensor in memory that is read or written at positions of one shape. */
 typedef struct Access {
     int index; /* of the operand or result */
     DType dtype;
@@ -28,7 +29,7 @@ typedef struct Made {
     bool statement;
 } Made;
 
-/* Of a loop: a node's lane, or the elements of what is along rows. */
+/* Nodes whose elements one loop computes, and nodes along rows whose statements follow it. */
 typedef struct Segment {
     const Node *loop[FUSED_MOST], *after[FUSED_MOST];
     int nloop, nafter;
@@ -75,10 +76,10 @@ const char *access_offset(const TextWriter *w, const Access *x);
 /* One element of a node: by its lane, or of an op along rows once its statement has run. */
 const char *text_lane(TextWriter *w, const Node *n);
 const char *text_element(TextWriter *w, const Node *n);
-/* What n, an op along rows, needs of all elements of a row. */
+/* Writes the statement of n, an op along rows, that goes over all elements of a row. */
 void text_statement(TextWriter *w, Buf *b, const Node *n);
 bool text_has_row(const Node *n);
-/* What the words of a dropout are drawn from, and those of a thread's elements. */
+/* Write the source of a dropout's words, and the words of a thread's elements. */
 void text_stream(TextWriter *w, Buf *b, const Node *n);
 void text_words(TextWriter *w, Buf *b, const Node *n);
 

@@ -1,4 +1,4 @@
-/* What the CUDA kernels that read and write by index tensors share, and dropout and sorts with
+/* Shared by the CUDA kernels that read and write by index tensors, and by dropout and sorts with
  * them: walks over several tensors, moving of elements in large units, checks of indices, and
  * stable sorts of keys, by which several elements for one place are put there in order. */
 #ifndef TENON_INDEX_CUH
@@ -173,7 +173,7 @@ extern "C" const char *const cuda_index_faults[];
 
 /* ---- sorts (sort.cu) ---- */
 
-/* What is sorted: no two are equal. */
+/* An item to be sorted: no two are equal. */
 struct SortItem {
     uint64_t key;
     uint64_t position;

@@ -1,4 +1,4 @@
-/* What kernels that read and write by index tensors share on CUDA; see index.cuh.
+/* Shared on CUDA by kernels that read and write by index tensors; see index.cuh.
  *
  * Several elements may be put to one place. Positions are sorted by place, those for one place in
  * row-major order, and one thread puts all that go to an element: the last one stays, or the sum is

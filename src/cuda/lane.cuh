@@ -1,5 +1,6 @@
-/* What one element of every pointwise op is, on CUDA. Kernels call it, and it is the text that
- * bodies of `fused` are compiled with at run time: it includes element.cuh and lanes.cuh alone.
+/* One element of every pointwise op on CUDA, as a function. Kernels call it, and it is the text
+ * that bodies of `fused` are compiled with at run time: it includes element.cuh and lanes.cuh
+ * alone.
  *
  *     lane_NAME<T>(operands, attributes)            lane_add<bf16>(a, b)
  *     lane_NAME_VARIANT<T>(...)                     lane_gelu_tanh<float>(x)
@@ -42,7 +43,7 @@ inline float __double2float_rd(double x)
 
 /* ---- definitions by an expression ---- */
 
-/* Of floats: x, or a and b, and the expression in W, float or double. */
+/* A lane of floats: x, or a and b, and the expression have the type W, float or double. */
 #define FLOAT_LANE1(name, expr)                          \
     template <typename T> __device__ T lane_##name(T x_) \
     {                                                    \
@@ -58,7 +59,7 @@ inline float __double2float_rd(double x)
         return narrow<T>((W)(expr));                           \
     }
 
-/* The same, and of integers, in which `ints` is computed. */
+/* A lane of floats and of integers, in which `ints` is computed. */
 #define NUMBER_LANE1(name, expr, ints)                   \
     template <typename T> __device__ T lane_##name(T x_) \
     {                                                    \

@@ -1,7 +1,7 @@
 /* Products on CUDA by cuBLASLt, which is opened at run time: a program runs without it where no
  * product does. prepare() makes descriptions and asks for an algorithm; run() enqueues it.
  *
- * Of matrices in row-major order y = a b is y' = b' a' in cuBLASLt's column-major order. An operand
+ * y = a b in row-major order is y' = b' a' in cuBLASLt's column-major order. An operand
  * is a matrix or a transposed matrix with a leading dimension, batches are any step apart, 0 too:
  * views by t, transpose and slice, and heads inside of rows, need no copy.
  *
@@ -233,7 +233,7 @@ int64_t matmul_lt_workspace(Ctx *ctx, const Call *c)
 
 enum { ALIGN = 16 }; /* of all operands, for the algorithms that are fast */
 
-/* What prepare() makes. */
+/* Made by prepare(). */
 typedef struct LtProduct {
     const Lt *lt;
     cublasLtMatmulDesc_t desc;
@@ -350,7 +350,7 @@ static int find(const LtProduct *p, int64_t nbytes, uint32_t align, int most,
     return s ? 0 : keep_good(found, count);
 }
 
-/* What all matrices of t are aligned to where the first is to ALIGN. */
+/* The alignment of all matrices of t where the first is aligned to ALIGN. */
 static uint32_t step_align(const Tensor *t)
 {
     int64_t size = dtype_size(t->dtype);

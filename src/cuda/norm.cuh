@@ -1,4 +1,4 @@
-/* What layer_norm.cu and rms_norm.cu share: their kernels, of which RMS says which they are.
+/* The kernels of layer_norm.cu (RMS false) and of rms_norm.cu (RMS true).
  *
  * Forward: a row is read into registers and written once. Backward: each team goes over every so
  * many rows, writes their dx and adds to dw and db in registers; a block's teams are joined in
@@ -213,7 +213,7 @@ __device__ inline Quad fetch(SharedAt from)
 #endif
     return q;
 }
-/* What a thread has begun so far is one group; waits for all but its latest N groups. */
+/* Closes the group of copies that a thread has begun; waits for all but its latest N groups. */
 __device__ inline void copies_group()
 {
 #ifndef TN_SIMT

@@ -230,7 +230,7 @@ __device__ inline void stage(const TileAxes &t, TileShare<T, V> &p)
             to[n * next + place<V>(t.packed[K], v)] = p.line[n].v[v];
 }
 
-/* What a thread has of a staged operand along the columns. */
+/* A thread's part of a staged operand along the columns. */
 template <int K, int V, typename T>
 __device__ inline void unstage(const TileAxes &t, TileShare<T, V> &p)
 {

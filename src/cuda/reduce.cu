@@ -101,7 +101,7 @@ static int64_t workspace(Ctx *ctx, const Call *c)
 
 /* ---- kernels ---- */
 
-/* What elements of E are added in. */
+/* The type in which elements of E are added. */
 template <typename W> struct ReducedSum {
     typedef double type;
 };

@@ -1,4 +1,4 @@
-/* What ops along rows do with one row on CUDA, as functions of a team of threads. Part of what is
+/* Functions by which a team of threads does ops along rows on one row, on CUDA. Part of what is
  * compiled at run time too: it includes element.cuh and team.cuh alone.
  *
  * A row is worked on by a team of threads (team.cuh). Elements come in packs of PACK = 8: pack p,
@@ -155,7 +155,7 @@ template <class X> __device__ inline X shuffle_xor(X x, int d)
     return shuffle(x, ((int)threadIdx.x % WARP) ^ d);
 }
 
-/* What join(a, b), which commutes, makes of the team's x; the same in all threads. */
+/* Joins the team's x by join(a, b), which commutes; the same in all threads. */
 template <class T, class X, class F> __device__ inline X team_join(const T &t, X x, F join)
 {
 #pragma unroll
@@ -233,7 +233,7 @@ template <typename A> __device__ inline A reduce_join(int kind, A a, A b)
     return kind == ROW_MAX ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* Of a row, in A; greatest and least of a pack as its elements are: A holds them. */
+/* Reduces a row in A, which holds the greatest and the least of a pack as its elements are. */
 template <typename A, int G = GROUP, class T, class X>
 __device__ inline A row_reduce(const T &t, int n, int kind, X x)
 {
@@ -518,7 +518,7 @@ __device__ inline long long classes_within(long long n, long long first, long lo
     return first < 0 ? n : first >= classes ? 0 : n < left ? n : left;
 }
 
-/* What is the same for a row: dx = (exp(x - lse) grow - target) scale. */
+/* Constants of a row: dx = (exp(x - lse) grow - target) scale. */
 template <typename W> struct RowGradient {
     W lse, grow, target, other, scale; /* target: at the label; other: everywhere else */
 };
@@ -633,7 +633,7 @@ template <typename T> __device__ inline Pack<wide_t<T>> wide_pack(const Pack<T> 
         y.v[v] = wide(x.v[v]);
     return y;
 }
-/* Of bf16 by words of two, an instruction for each element. */
+/* bf16 comes in words of two: an instruction for each element. */
 __device__ inline Pack<float> wide_pack(const Pack<bf16> &x)
 {
     unsigned w[PACK / 2];

@@ -167,7 +167,7 @@ __device__ static uint64_t float_key(uint64_t bits, uint64_t top)
     return bits & top ? ~bits & (top | (top - 1)) : bits | top;
 }
 
-/* Of -0 what 0 has, of NaN the greatest. */
+/* -0 has the key of 0, NaN the greatest. */
 __device__ static uint64_t key_of(double x)
 {
     uint64_t bits;

@@ -121,7 +121,7 @@ template <typename T> struct alignas(OWN * sizeof(T) < 16 ? OWN * sizeof(T) : 16
     T x[OWN];
 };
 
-/* Of a run of n elements at p, the sums of lanes OWN q to OWN (q + 1); whole: these are loaded at
+/* The sums of lanes OWN q to OWN (q + 1) of a run of n elements at p; whole: these are loaded at
  * once. */
 template <typename T>
 __device__ static void lane_sums(const T *p, int q, int64_t n, bool whole, double (&s)[OWN])
@@ -335,7 +335,7 @@ __device__ static double root_of(const unsigned long long *digit, bool f64)
 
 enum { NWORD = sizeof(Total) / sizeof(unsigned long long) };
 
-/* Of NWORD threads, one; all fetch the words, which it would wait for one after the other. */
+/* One of NWORD threads computes; all fetch the words, for which it would wait one by one. */
 static __global__ void norm_end(const Total *t, Tensor y)
 {
     __shared__ Total own;

@@ -288,7 +288,7 @@ static void rename_all(Importer *im, const FxTensor *old, FxTensor *t)
     }
 }
 
-/* Of a list of lists the first is written to the first argument, the second to the second. */
+/* A list of lists is written to the arguments: the first to the first, the second to the second. */
 static void write_back(Site *s, const Item *self)
 {
     const Item *result = &s->result;

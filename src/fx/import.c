@@ -249,8 +249,8 @@ static void check_annotation(Importer *im, const Annotation *a, const Item *x, c
          type_text(im->a, &x->t->type));
 }
 
-/* Where the annotation says so, what ATen may keep or not is nothing, and what depends on the
- * device is not the CPU's. */
+/* Believes the annotation about a result that ATen may keep or not, and about what depends on the
+ * device. */
 static void fit_annotation(Importer *im, const Annotation *a, Item *x)
 {
     const Type *t = &a->type;
@@ -304,7 +304,7 @@ static void run(void *arg)
     }
 }
 
-/* What the statement calls, for messages. */
+/* The name that the statement calls, for messages. */
 static const char *called(const Expr *e)
 {
     if (e && e->kind == EX_CALL)

@@ -18,7 +18,7 @@ static Value *swapped(Site *s, Value *x)
     return emit1(s->b, "transpose", IN(x), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
 }
 
-/* What attention is asked for; all [B, H, T, D]. */
+/* One attention; all operands are [B, H, T, D]. */
 typedef struct AttentionCall {
     Value *q, *k, *v, *mask;
     bool causal;
@@ -167,7 +167,7 @@ void row_attention_cpu_backward(Site *s)
 
 /* ---- flash attention, cuDNN's ---- */
 
-/* Where these differ from each other in what causal means, they are refused. */
+/* Refuses shapes for which these kernels differ in what causal means. */
 static void check_square(Site *s)
 {
     const Type *q = site_type(s, "query"), *k = site_type(s, "key");

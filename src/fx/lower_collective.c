@@ -129,14 +129,14 @@ static const char *mesh_group(Site *s, const char *name, const Item *ranks)
 }
 
 /* How many ranks the call's group has; 0: it does not say, and there is no mesh. */
-static int64_t ranks_of_group(Site *s, const char *group, int64_t said)
+static int64_t ranks_of_group(Site *s, const char *group, int64_t stated)
 {
     const Mesh *m = s->im->o->mesh;
     int axes[MAX_MESH], n = m ? group_axes(m, group, axes) : 0;
-    int64_t ranks = m ? group_nranks(m, n, axes) : said;
-    if (said && said != ranks)
+    int64_t ranks = m ? group_nranks(m, n, axes) : stated;
+    if (stated && stated != ranks)
         site_fail(s, "group_size: expected the %lld ranks of \"%s\" in the mesh %s, found %lld",
-                  (long long)ranks, group, mesh_text(s->im->a, m), (long long)said);
+                  (long long)ranks, group, mesh_text(s->im->a, m), (long long)stated);
     return ranks;
 }
 

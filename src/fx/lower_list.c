@@ -62,7 +62,7 @@ void row_foreach_factors(Site *s)
 
 /* ---- fused optimizers ---- */
 
-/* What is updated, a list for each of the first arguments, in their order. */
+/* The lists to update, one for each of the first arguments, in their order. */
 enum { MOST_LISTS = 5 };
 
 typedef struct ListUpdate {

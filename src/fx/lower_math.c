@@ -75,7 +75,7 @@ void row_atanh(Site *s)
     result(s, lower_times(s, y, 0.5));
 }
 
-/* Where both inverses below are log(2 x), and before the square of x is too large. */
+/* Whether x is so large that both inverses below are log(2 x); smaller squares do not overflow. */
 static Value *is_far(Site *s, Value *x)
 {
     return compare(s, "gt", x, x->type.dtype == F64 ? 1e150 : 1e15);

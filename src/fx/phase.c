@@ -134,14 +134,14 @@ static Value *only_scalar(const Graph *g)
 static bool makes_result(Importer *im, const Value *from)
 {
     const Graph *g = im->g;
-    bool *late = NEWN(im->a, bool, g->nvalue);
-    late[from->id] = true;
+    bool *dependent = NEWN(im->a, bool, g->nvalue);
+    dependent[from->id] = true;
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin; i++)
-            for (int k = 0; late[n->in[i]->id] && k < n->nout; k++)
-                late[n->out[k]->id] = true;
+            for (int k = 0; dependent[n->in[i]->id] && k < n->nout; k++)
+                dependent[n->out[k]->id] = true;
     for (int i = 0; i < g->nout; i++)
-        if (late[g->out[i].v->id])
+        if (dependent[g->out[i].v->id])
             return true;
     return false;
 }
@@ -179,15 +179,15 @@ static void set_backward(Importer *im, Marks *m)
     bool *early = NEWN(im->a, bool, g->nvalue); /* an output or a forward node needs it */
     Node *first = NULL;
     for (Node *n = g->first; n; n = n->next) {
-        bool late = false;
+        bool backward = false;
         for (int i = 0; i < n->nin; i++)
-            late |= m->value[n->in[i]->id];
+            backward |= m->value[n->in[i]->id];
         for (int k = 0; k < n->nout; k++)
-            late |= m->value[n->out[k]->id];
-        for (int k = 0; late && k < n->nout; k++)
+            backward |= m->value[n->out[k]->id];
+        for (int k = 0; backward && k < n->nout; k++)
             m->value[n->out[k]->id] = true;
-        n->phase = late ? BACKWARD : FORWARD;
-        first = late && !first ? n : first;
+        n->phase = backward ? BACKWARD : FORWARD;
+        first = backward && !first ? n : first;
     }
     for (int i = 0; i < g->nout; i++)
         early[g->out[i].v->id] = true;
@@ -206,11 +206,11 @@ static bool set_annotated(Importer *im)
 {
     bool any = false;
     for (Node *n = im->g->first; n; n = n->next) {
-        bool late = says_backward(remark_of(im, n));
+        bool backward = says_backward(remark_of(im, n));
         for (int i = 0; i < n->nin; i++)
-            late |= n->in[i]->def && n->in[i]->def->phase == BACKWARD;
-        n->phase = late ? BACKWARD : FORWARD;
-        any |= late;
+            backward |= n->in[i]->def && n->in[i]->def->phase == BACKWARD;
+        n->phase = backward ? BACKWARD : FORWARD;
+        any |= backward;
     }
     return any;
 }

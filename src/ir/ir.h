@@ -177,7 +177,7 @@ const char *cuts_text(Arena *a, const Mesh *m, const Cut *cut);
 /* The mesh axes that cut an axis of a value, major first; how many. */
 int cuts_of_axis(const Mesh *m, const Cut *cut, int axis, int *axes);
 Cut *cuts_clone(Arena *a, const Mesh *m, const Cut *cut);
-/* What no cuts of ranks' parts of type `local` may have: what was expected and found, or NULL. */
+/* The fault of cuts of ranks' parts of type `local` (what was expected and found), or NULL. */
 const char *cuts_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut);
 const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no partial */
 
@@ -202,7 +202,7 @@ typedef struct PartSpan {
     int64_t local; /* index of the first along that rank's axis */
 } PartSpan;
 
-/* Which rank has what of a whole; of ranks that have the same, the first. */
+/* Maps elements of a whole to ranks: to the first one of those that have the same. */
 typedef struct PartMap {
     Type local, whole; /* whole: without padding; inner axes that nothing cuts are one */
     int64_t nspan[TN_RANK];
@@ -264,8 +264,8 @@ struct OpRules; /* op/op.h: what is particular to an op */
 struct Node;
 struct Graph;
 
-/* What bodies an op owns: one that runs in iterations, perhaps with a tail; one that runs once,
- * part by part of its values: all ports are whole, input i of the body is operand i. */
+/* The bodies that an op owns. LOOP: one that runs in iterations, perhaps with a tail. FUSED: one
+ * that runs once, part by part of its values: all ports are whole, input i is operand i. */
 typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
 #define OP_CLASSES(X)                                                                        \
@@ -526,7 +526,7 @@ Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args);
 int region_infer(const Graph *g, const Node *n, Type *out);
 /* Fails where n is a loop in g and loops around it are TN_MAX_DEPTH already. */
 void region_need_depth(const Graph *g, const Node *n);
-/* What body b sees through port j, given the operand's type. */
+/* The type that body b sees through port j, given the operand's. */
 Type region_input_type(const Graph *g, const Node *n, int j, int b);
 
 /* ---- errors that name a node ---- */

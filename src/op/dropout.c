@@ -5,7 +5,7 @@
  * base.h). position is the row-major index in the logical whole-step tensor: x's shape, in which
  * axis axes[i] has the size extents[i] and x's part of it begins at the i-th offset operand. So the
  * mask depends neither on how the work is cut nor on when it is drawn, and backward, the same op on
- * dy with the same stream, draws the same mask. Of an axis without an offset operand x has all; a
+ * dy with the same stream, draws the same mask. x has all of an axis without an offset operand; a
  * part of it gets one.
  *
  * Kernel: words are drawn for neighbouring positions at once (draw.c). u >= p is compared in
@@ -172,7 +172,7 @@ static int check_offsets(Call *c)
     return 0;
 }
 
-/* What the positions and the words of a call come from. */
+/* The source of a call's positions and words. */
 typedef struct MaskDraw {
     DrawKey from;
     uint32_t least; /* kept where word >> 8 is at least this */

@@ -215,7 +215,7 @@ static void backward_factors(const Node *n, Factors *f)
         f->in[BASE] = f->out[0];
 }
 
-/* Where the part's rows begin in the table; NULL: it is all of it. */
+/* The table's row that is the part's first; NULL: the part is all of it. */
 static Value *part_first(const Part *p)
 {
     int k = p->f->out[0].n[0] ? p->f->out[0].f[0][0] : NO_FACTOR, first = first_operand(p->n);

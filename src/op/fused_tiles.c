@@ -27,7 +27,7 @@ enum {
 
 /* ---- what a run needs, made once ---- */
 
-/* Where a value lies while a tile is worked on. WHOLE: an operand of one element, or one that every
+/* A value's place while a tile is worked on. WHOLE: an operand of one element, or one that every
  * row reads from its beginning. END: a result that is there after the last row. */
 typedef enum { AT_OPERAND, AT_RESULT, AT_SLOT, AT_WHOLE, AT_CONSTANT, AT_END } At;
 
@@ -147,7 +147,7 @@ static TilePlace operand_place(TileMake *m, TileStep *s, const Node *n, int i)
     return load(m, s, x->index, s->rows || v != x ? &v->type : &n->out[0]->type);
 }
 
-/* Where result k of n is put: a slot is taken only now, which its operands do not have. */
+/* Places result k of n: a slot is taken only now, which its operands do not have. */
 static TilePlace result_place(TileMake *m, TileStep *s, const Node *n, int k)
 {
     const Value *y = n->out[k];
@@ -534,7 +534,7 @@ static uint64_t apart(const Call *c)
     return mask;
 }
 
-/* What ops along rows do before the first row, or after the last. */
+/* Runs what ops along rows do before the first row, or after the last. */
 static int run_borders(Call *c, bool start)
 {
     const Tiling *p = c->state;

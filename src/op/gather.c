@@ -6,8 +6,8 @@
  * the greatest or least (NaN wins), whose gradient the elements that tie share equally, those of x
  * too. x, index and src have one rank, of at least 1; the index may be smaller than src on any
  * axis, and than x on all but `dim`. An index outside of [0, size) is an error of the run: unlike
- * those of `index`, ATen's do not wrap. Of several elements for one place the last one along `dim`
- * stays; sums are formed in that order (index_put.c).
+ * those of `index`, ATen's do not wrap. The last one along `dim` of several elements
+ * for one place stays; sums are formed in that order (index_put.c).
  *
  * Kernels take any dtype and strides. The last axis is the inner loop; scatters are cut into strips
  * of it, and each walks `dim` in order. */

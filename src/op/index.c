@@ -26,7 +26,7 @@ static const AttrField index_put_attrs[] = {
 
 /* ---- which axes ---- */
 
-/* What x's axes and the indices become in the result. */
+/* The place of x's axes and of the indices in the result. */
 typedef struct IndexShape {
     int count, lead;         /* index operands, and the first of them */
     int first, rank, nblock; /* the indices' first axis in the result; its rank; how many axes */

@@ -68,7 +68,7 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     return 3;
 }
 
-/* What reaches x through the outputs mean (its gradient dmean) and rstd (drstd); either may be
+/* The gradient of x through the outputs mean (of gradient dmean) and rstd (drstd); either may be
  * NULL: dmean / C - drstd rstd^3 (x - mean) / C. */
 static Value *stats_diff(Build *b, const Node *n, Value *dmean, Value *drstd)
 {

@@ -210,7 +210,7 @@ static void mean_finish(Part *p, Value *const *merged)
     p->out[0] = emit_cast(p->b, y, p->n->out[0]->type.dtype);
 }
 
-/* What has x's order reversed, exactly. */
+/* x with its order reversed, exactly. */
 static Value *reversed(Build *b, Value *x)
 {
     return emit1(b, dtype_float(x->type.dtype) ? "neg" : "bitwise_not", IN(x), NOATTRS);

@@ -1,5 +1,5 @@
-/* What the reductions' rules (reduce.c), their kernels (reduce_rows.c) and the reductions with
- * rules of their own (var_mean.c, logsumexp.c) share. The first attributes of all are dim and
+/* Shared by the reductions' rules (reduce.c), their kernels (reduce_rows.c) and the reductions with
+ * rules of their own (var_mean.c, logsumexp.c). The first attributes of all are dim and
  * keepdim. */
 #ifndef TENON_REDUCE_H
 #define TENON_REDUCE_H

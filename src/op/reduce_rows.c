@@ -7,14 +7,21 @@
  * (columns).
  *
  * Accumulators are f64: the error is the one rounding at the end, and f64 additions keep up with
- * memory, but of bf16: there HELD rows are first added in f32, which rounds only what is 2^13 times
- * less than the greatest of them. Where there are few results, the gone positions are cut into
- * blocks, whose partial results are added in block order. Blocks follow from shape and strides
+ * memory, but of bf16: there TOGETHER rows are first added in f32, which rounds only what is 2^13
+ * times less than the greatest of them. Where there are few results, the gone positions are cut
+ * into blocks, whose partial results are added in block order. Blocks follow from shape and strides
  * alone, so bits do not depend on threads. Memory: work holds one f64 for each block and result. */
 #include "reduce.h"
 #include "rows.h"
 
-enum { HELD = 8, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
+enum {
+    TOGETHER = 8,
+    STRIP = 2048,
+    FEW = 16,
+    BLOCK_ROWS = 256,
+    BLOCK_MOST = 32,
+    BLOCK_RUN = 1 << 15
+};
 
 typedef struct ReduceAxis {
     int64_t dim, xs, ys; /* size, strides in operand and result */
@@ -94,9 +101,9 @@ INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride
     return acc[0];
 }
 
-/* Adds HELD rows, in order, onto the strip. */
-INLINE void join_held(ReduceKind kind, double *restrict acc, const void *const row[HELD], int64_t n,
-                      int64_t stride, DType d)
+/* Adds TOGETHER rows, in order, onto the strip. */
+INLINE void join_together(ReduceKind kind, double *restrict acc, const void *const row[TOGETHER],
+                          int64_t n, int64_t stride, DType d)
 {
     const void *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
     const void *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
@@ -112,10 +119,12 @@ INLINE void join_held(ReduceKind kind, double *restrict acc, const void *const r
     }
 }
 
-/* The sum of HELD rows of bf16, in f32, onto the strip. */
-INLINE void add_held(double *restrict acc, const void *const row[HELD], int64_t n, int64_t stride)
+/* The sum of TOGETHER rows of bf16, in f32, onto the strip. */
+INLINE void add_together(double *restrict acc, const void *const row[TOGETHER], int64_t n,
+                         int64_t stride)
 {
-    const float part = 1.0f / HELD; /* of each, exactly: then no sum of finite values overflows */
+    const float part =
+        1.0f / TOGETHER; /* of each, exactly: then no sum of finite values overflows */
     const uint16_t *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
     const uint16_t *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
     for (int64_t j = 0; j < n; j++) {
@@ -124,18 +133,18 @@ INLINE void add_held(double *restrict acc, const void *const row[HELD], int64_t 
         float b = part * v_bf16_to_f32(r2[i]) + part * v_bf16_to_f32(r3[i]);
         float c = part * v_bf16_to_f32(r4[i]) + part * v_bf16_to_f32(r5[i]);
         float e = part * v_bf16_to_f32(r6[i]) + part * v_bf16_to_f32(r7[i]);
-        acc[j] += HELD * (double)((a + b) + (c + e));
+        acc[j] += TOGETHER * (double)((a + b) + (c + e));
     }
 }
 
-/* Joins at most HELD rows to the strip. */
+/* Joins at most TOGETHER rows to the strip. */
 INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const *row, int count,
                       int64_t n, int64_t stride, DType d)
 {
-    if (count == HELD && kind == SUM && d == BF16)
-        add_held(acc, row, n, stride);
-    else if (count == HELD)
-        join_held(kind, acc, row, n, stride, d);
+    if (count == TOGETHER && kind == SUM && d == BF16)
+        add_together(acc, row, n, stride);
+    else if (count == TOGETHER)
+        join_together(kind, acc, row, n, stride, d);
     else
         for (int i = 0; i < count; i++)
             for (int64_t j = 0; j < n; j++)
@@ -234,16 +243,16 @@ static void block_of_columns(const RowReduction *p, const char *x, int64_t lo, i
                              int64_t n, double *acc)
 {
     ReducePosition w = position_at(p->gone, p->ngone, lo);
-    const void *row[HELD];
-    int held = 0;
+    const void *row[TOGETHER];
+    int count = 0;
     for (int64_t j = 0; j < n; j++)
         acc[j] = start(p->kind);
     for (int64_t i = lo; i < hi; i++) {
-        row[held++] = x + w.x * p->size;
+        row[count++] = x + w.x * p->size;
         position_next(&w, p->gone, p->ngone);
-        if (held == HELD || i + 1 == hi) {
-            joins_of(p)->rows(acc, row, held, n, p->column.xs);
-            held = 0;
+        if (count == TOGETHER || i + 1 == hi) {
+            joins_of(p)->rows(acc, row, count, n, p->column.xs);
+            count = 0;
         }
     }
 }

@@ -38,7 +38,7 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     return 2;
 }
 
-/* What reaches x through the output rstd: -drstd rstd^3 x / C. */
+/* The gradient of x through the output rstd: -drstd rstd^3 x / C. */
 static Value *stats_diff(Build *b, const Node *n, Value *drstd)
 {
     Value *x = n->in[0], *rstd = n->out[1];

@@ -185,7 +185,7 @@ INLINE float row_max(const float *x, int64_t n)
     return m[0];
 }
 
-/* What a row's sum is made of. */
+/* The terms of a row's sum. */
 typedef enum { TERM, EXP, PRODUCT } Term;
 
 INLINE double term(Term what, float a, float b)

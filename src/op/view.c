@@ -254,7 +254,7 @@ static void view_diff(Grad *d)
     d->dx[0] = emit1(d->b, "view", IN(d->dy[0]), ATTRS(A_INTS("size", t.rank, t.dim)));
 }
 
-/* Where the factoring stands in one of the two shapes. */
+/* How far the factoring has come in one of the two shapes. */
 typedef struct Factoring {
     const Type *t;
     Axes axes;    /* factors, minor first until turned round */

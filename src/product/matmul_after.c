@@ -1,4 +1,4 @@
-/* What follows a product where oneDNN does not do it: a bias that is neither a row nor of y's type,
+/* Steps behind a product that oneDNN does not do: a bias that is neither a row nor of y's type,
  * and a transposed product into its place. */
 #include "../op/matmul.h"
 

@@ -22,13 +22,13 @@
  * - swapped: the transposed product, b' a', which is then transposed: where y has few rows, b is
  *   packed for few uses, but as the left operand it is read as it lies.
  *
- * Numerics: sums in f32, rounded once. The order of a sum depends on way, shapes, strides and
+ * Numerics: sums in f32, rounded once. The order of a sum depends on kernel, shapes, strides and
  * thread count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same
  * bits as an add after the product. An addend of y's own type is where the sum begins or ends, as
  * the primitive likes: it lies in y before the product, copied there unless y is in its place.
  *
- * It counts in 32 bits in places, and says nothing where they do not suffice. Of 2^32 rows 0 are
- * left, by which it divides, and of 2^32 + 64 it multiplies 64: sizes of 2^31 and more are refused.
+ * It counts in 32 bits in places, and says nothing where they do not suffice. It takes 2^32 rows
+ * for 0, by which it divides, and 2^32 + 64 for 64: sizes of 2^31 and more are refused.
  * Bytes to a row of a block of operands without gaps are too many from a leading dimension of some
  * 19 million on, where it crashed or summed what lies elsewhere: such operands are given a gap,
  * with which the packed gemm takes them, that counts in 64 bits (tests/programs/test_matmul.c). */
@@ -43,7 +43,7 @@ enum {
     GAP = 32,             /* elements */
     FEW = 128,            /* rows at a time: at least, */
     MANY = 512,           /* and at most */
-    SPARE = 64 << 20,     /* bytes of workspace that a way may take whatever the call, */
+    SPARE = 64 << 20,     /* bytes of workspace that a kernel may take whatever the call, */
     SPARE_SWAP = 1 << 20, /* the transposed product, whose result lies beside the call's, */
     SPARE_SHARE = 8       /* or such a part of the call's operands and results */
 };
@@ -198,7 +198,7 @@ static int64_t nbytes_of(const Tensor *t)
     return tensor_nelem(t) * dtype_size(t->dtype);
 }
 
-/* Bytes that a way takes beside what the call as it lies does, nearly. */
+/* Bytes that a kernel takes, nearly, beside those of the call as it lies. */
 static int64_t spare(const Call *c, int how)
 {
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
@@ -262,7 +262,8 @@ static bool packed(const Call *c, int how)
     return (how & GEMM) || far_rows(c);
 }
 
-/* What oneDNN multiplies: with the bias that it adds, or added to y; of some rows, the first. */
+/* Tells oneDNN what to multiply: with the bias that it adds, or added to y; of some rows, the
+ * first. */
 static OneProduct product_of(Ctx *ctx, const Call *c, int how)
 {
     int first = c->nin - 2;
@@ -285,7 +286,7 @@ static OneProduct product_of(Ctx *ctx, const Call *c, int how)
     return p;
 }
 
-/* Where in the workspace is what, from the scratchpads on; `end` is its size. */
+/* The parts of the workspace, from the scratchpads on; `end` is its size. */
 typedef struct Room {
     int64_t scratch;      /* bytes of each slot's */
     int64_t a, b, y, end; /* a, b: in the library's own layout, where that is another */
@@ -314,7 +315,7 @@ static int64_t workspace(Ctx *ctx, const Call *c, int how)
     return room_of(ctx, c, how).end;
 }
 
-/* What prepare() makes: a run for each slot, which takes every nslot-th of some pieces of a's rows,
+/* Made by prepare(): a run for each slot, which takes every nslot-th of some pieces of a's rows,
  * whose first bytes and those of their results are next_a and next_y apart. */
 typedef struct PreparedRuns {
     bool swap;

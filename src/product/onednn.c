@@ -179,8 +179,8 @@ bool onednn_describes(const OneMatrix *m)
 
 enum { A, B, NOPERAND };
 
-/* What the library is told of a product, and says, while one is described. pack: of operands in its
- * own layout; NULL where that is how they lie. */
+/* A product as the library is told, and its answer, while one is described. pack: of operands in
+ * its own layout; NULL where that is how they lie. */
 typedef struct ProductForm {
     Lies from[NOPERAND], to[NOPERAND], y, bias;
     dnnl_primitive_desc_t product, pack[NOPERAND];
@@ -423,7 +423,7 @@ typedef struct MadeProduct {
 
 enum { SLOT_A, SLOT_B, SLOT_Y, SLOT_SCRATCH, SLOT_BIAS, NSLOT };
 
-/* What has addresses, and so runs in one thread at a time. from, scratch: of packing. */
+/* The part with addresses, which runs in one thread at a time. from, scratch: of packing. */
 struct OneRun {
     const MadeProduct *made;
     dnnl_stream_t stream;
@@ -463,7 +463,7 @@ static void drop_run(void *what)
         dnnl_stream_destroy(x->stream);
 }
 
-/* Where oneDNN cannot map its code it crashes, so that there is room is tried before. */
+/* Tries whether there is room: oneDNN crashes where it cannot map its code. */
 static void check_room(Ctx *ctx, const Node *n)
 {
     const size_t room = (size_t)16 << 20;
