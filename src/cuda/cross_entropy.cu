@@ -135,11 +135,7 @@ static int launch_rows(Call *c, const Loss &a)
 static Loss loss_of(Call *c, int64_t n, int64_t classes)
 {
     return {.x = rows_of(&c->in[0], 1),
-            .row = {.data = c->in[0].data,
-                    .dtype = c->in[0].dtype,
-                    .rank = 1,
-                    .dim = {n},
-                    .stride = {1}},
+            .row = {{1, {n}, {1}}, c->in[0].data, c->in[0].dtype, 1},
             .labels = labels_of(c, &c->in[1], &c->in[2], classes),
             .n = (int)n};
 }

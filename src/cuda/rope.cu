@@ -18,16 +18,16 @@ __global__ void __launch_bounds__(BLOCK)
     if (i >= s.nelem)
         return;
     locate(s, i, at);
-    Pack<T, V> p = load<V>(x + at[1], 1), q = load<V>(x + at[1] + half_x, 1), p1, q1;
-    Pack<C, V> u = load<V>(cosine + at[2], 1), v = load<V>(sine + at[3], 1);
+    RunOf<T, V> p = load<V>(x + at[1], 1), q = load<V>(x + at[1] + half_x, 1), p1, q1;
+    RunOf<C, V> u = load<V>(cosine + at[2], 1), v = load<V>(sine + at[3], 1);
     for (int j = 0; j < V; j++) {
         W a = wide(p.v[j]), b = wide(q.v[j]), c = wide(u.v[j]);
         W d = inverse ? -wide(v.v[j]) : wide(v.v[j]);
         p1.v[j] = narrow<T>(a * c - b * d);
         q1.v[j] = narrow<T>(b * c + a * d);
     }
-    *(Pack<T, V> *)(y + at[0]) = p1;
-    *(Pack<T, V> *)(y + at[0] + half_y) = q1;
+    *(RunOf<T, V> *)(y + at[0]) = p1;
+    *(RunOf<T, V> *)(y + at[0] + half_y) = q1;
 }
 
 /* The walk over all pairs; tables [T, D / 2] are [T, 1, D / 2] to it. */
