@@ -261,8 +261,10 @@ typedef struct AttrArg {
 /* ---- the op table: one row's comparable columns; op/op.c has the table and the functions ---- */
 
 struct OpRules; /* op/op.h: what is particular to an op */
-struct Node;
-struct Graph;
+typedef struct Graph Graph;
+typedef struct Node Node;
+typedef struct Value Value;
+typedef struct Region Region;
 
 /* The bodies that an op owns. LOOP: one that runs in iterations, perhaps with a tail. FUSED: one
  * that runs once, part by part of its values: all ports are whole, input i is operand i. */
@@ -311,17 +313,12 @@ static inline bool op_starts(const Op *op)
     return op->async || op->class == CLASS_COLLECTIVE;
 }
 const char *class_name(OpClass c);
-const Op *op_find(const char *name);          /* NULL where unknown */
-const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */
-const AttrField *op_attrs(const Op *op);      /* ends with ATTR_END; never NULL */
-int op_infer(const struct Graph *g, const struct Node *n, Type *out); /* number of outputs */
+const Op *op_find(const char *name);                    /* NULL where unknown */
+const Op *op_get(Ctx *ctx, const char *name);           /* fails, naming the nearest op */
+const AttrField *op_attrs(const Op *op);                /* ends with ATTR_END; never NULL */
+int op_infer(const Graph *g, const Node *n, Type *out); /* number of outputs */
 
 /* ---- graph.c ---- */
-
-typedef struct Graph Graph;
-typedef struct Node Node;
-typedef struct Value Value;
-typedef struct Region Region;
 
 struct Value {
     int id;           /* dense in its graph: an index into arrays of g->nvalue elements */
@@ -488,10 +485,9 @@ typedef struct Build {
     (int)(sizeof((Value *[]){__VA_ARGS__}) / sizeof(Value *)), ((Value *[]){__VA_ARGS__})
 
 /* Appends a node: looks the op up, checks operands and attributes, infers output types. Fails with
- * the op, what was expected and what was found. Output names are derived from the op's name. */
+ * the op, expected and found. Output names come from the op's name. emit1() returns out[0]. */
 Node *emit(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs);
-Value *emit1(Build *b, const char *op, int nin, Value *const *in,
-             const AttrArg *attrs); /* out[0] */
+Value *emit1(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs);
 Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs,
                   int64_t stream); /* a random op */
 
