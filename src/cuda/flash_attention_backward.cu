@@ -254,7 +254,7 @@ step(float (&sum)[1 + GradientBlock::KEYS][GradientBlock::MB][GradientBlock::D /
         group_wait<MB, 0>();
 }
 
-/* All steps of a walk that has some; own rows are on their way. */
+/* All steps of a walk that has some; own rows are in flight. */
 template <typename GradientBlock>
 __device__ static void
 walk(float (&sum)[1 + GradientBlock::KEYS][GradientBlock::MB][GradientBlock::D / 8][4],

@@ -201,7 +201,7 @@ __device__ inline uint64_t describe(const char *at, int panel)
                  : "l"(a), "l"(b), "n"(add))
 
 /* c[64][8 n] = a[64][16] b^T, or added, by rows of a and of b; asynchronous. What is only written
- * is no operand: nothing may set it while other products are on their way. */
+ * is no operand: nothing may set it while other products are in flight. */
 template <bool ADD> __device__ inline void group_multiply(float (&c)[8][4], uint64_t a, uint64_t b)
 {
     if (ADD)

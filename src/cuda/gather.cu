@@ -37,7 +37,7 @@ static int check(Call *c)
 
 /* ---- gather ---- */
 
-enum { UNITS = 4 }; /* of a thread, whose loads are on their way together */
+enum { UNITS = 4 }; /* of a thread, whose loads are in flight together */
 
 struct Gather {
     Tensor ids;

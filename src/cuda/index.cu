@@ -138,7 +138,7 @@ static WalkOf<3> result_walk(const Call *c, const IndexedAxes &s)
     return w;
 }
 
-enum { UNITS = 4 }; /* of a thread, whose loads are on their way together */
+enum { UNITS = 4 }; /* of a thread, whose loads are in flight together */
 
 template <typename U>
 static __global__ void __launch_bounds__(THREADS)

@@ -33,7 +33,7 @@ template <typename W> struct NormOf {
     W eps;
 };
 
-/* RMS, which needs few registers: a team's next row is on its way while it works on one. */
+/* RMS, which needs few registers: a team's next row is in flight while it works on one. */
 template <bool RMS, class T, class E> __global__ void ROW_BOUNDS(T) norm_rows(NormOf<wide_t<E>> a)
 {
     typedef wide_t<E> W;
@@ -227,7 +227,7 @@ template <int N> __device__ inline void copies_wait()
 #endif
 }
 
-/* Where a thread's packs of rows of dy and x are on their way to: with several stages later rows
+/* Where a thread's packs of rows of dy and x are in flight to: with several stages later rows
  * come while one is read from there, with one the row is in registers meanwhile, with none there is
  * no room. */
 template <class T, class E, int THREADS> struct Ahead {
@@ -297,7 +297,7 @@ template <class E, int N> struct BackTeam {
     typedef Team<shape.team, shape.packs> T;
 };
 
-/* Rows of up to N elements. The next ones are on their way to shared memory, if that has room. */
+/* Rows of up to N elements. The next ones are in flight to shared memory, if that has room. */
 template <bool RMS, class E, int N>
 __global__ void __launch_bounds__(BackTeam<E, N>::threads, BackTeam<E, N>::shape.blocks)
     norm_backward_rows(NormGrad<float> a)

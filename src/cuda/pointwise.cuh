@@ -245,7 +245,7 @@ __device__ inline void unstage(const TileAxes &t, TileShare<T, V> &p)
     }
 }
 
-/* All loads of the tile are on their way before the first is waited for. */
+/* All loads of the tile are in flight before the first is waited for. */
 template <int V, typename F, typename Y, int... K, typename... X>
 __device__ inline void combine(const TileAxes &t, int rows, int cols, F f, Y *y,
                                OperandNumbers<K...>, TileShare<X, V>... x)

@@ -167,7 +167,7 @@ __device__ static void each_row(const AxisReduction &p, int64_t at, int64_t lo, 
         for (int64_t i = lo; i < hi; i += WARPS)
             add(wide_pack(
                 load_pack((const E *)(const void *)p.x.data + at + row_offset(p.gone, i))));
-    } else { /* 64 bytes on their way */
+    } else { /* 64 bytes in flight */
         constexpr int AHEAD = 64 / sizeof(Pack<E>);
         const E *from = (const E *)(const void *)p.x.data + at + lo * p.gone.stride[0];
         int64_t step = WARPS * p.gone.stride[0];

@@ -113,7 +113,7 @@ template <class T, class F> __device__ inline void each_pack(const T &t, int n, 
 }
 
 /* f(x(i, count, k), count) for each of the thread's packs, in their order; where steps is 0 the
- * loads of G whole ones are on their way at once. */
+ * loads of G whole ones are in flight at once. */
 template <int G = GROUP, class T, class X, class F>
 __device__ inline void each_loaded(const T &t, int n, X x, F f)
 {
@@ -308,7 +308,7 @@ __device__ inline void online_add(Online<W> *s, const Pack<W> (&p)[N], bool any)
         s->sum += pack_exp_sum(p[k], online_base(m, any));
 }
 
-/* A thread takes GROUP of its packs at a time, whose loads are all on their way before the first is
+/* A thread takes GROUP of its packs at a time, whose loads are all in flight before the first is
  * waited for. */
 template <typename W, class T, class X>
 __device__ inline Online<W> row_online(const T &t, int n, bool any, X x)
@@ -599,7 +599,7 @@ template <typename T> __device__ inline void store_pack(T *p, const Pack<T> &x)
 
 /* The same at an address that is aligned to an element, by loads of 16 bytes: of what lies around
  * the pack what is not its own is dropped. Without branches, so that the loads of several packs are
- * on their way together. */
+ * in flight together. */
 template <typename T> __device__ READS_AROUND inline Pack<T> load_pack_across(const T *p)
 {
     constexpr int quads = sizeof(Pack<T>) / sizeof(Quad), words = quads * 4;

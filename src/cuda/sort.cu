@@ -371,8 +371,8 @@ template <typename W> __device__ static bool beats(W x, W best, bool greatest)
     return best == best && (x != x || (greatest ? x > best : x < best));
 }
 
-/* The best of elements first, first + width, ... of n, which at() gives: SEEN of them are on their
- * way at a time. */
+/* The best of elements first, first + width, ... of n, which at() gives: SEEN of them are in
+ * flight at a time. */
 template <typename W, class F>
 __device__ static SortItem search(int64_t first, int64_t n, int width, bool greatest, F at)
 {

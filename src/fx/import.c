@@ -204,7 +204,7 @@ static void give_name(Importer *im, Value *v, const char *name)
         value_rename(im->g, v, graph_fresh(im->g, name));
 }
 
-/* The statement's nodes lose the names that the builder gave them: they are on the way. */
+/* The statement's nodes lose the names that the builder gave them: they are intermediate values. */
 static void name_between(Importer *im, const char *target)
 {
     for (Node *n = im->g->last; n && n->id >= im->progress.mark; n = n->prev) {

@@ -2,7 +2,7 @@
  *
  * One order for all of them, PyTorch's: NaN is greater than every number and equal to NaN, -0
  * equals 0, false is less than true. Equal elements stand in the order of their positions,
- * whichever way the sort goes (ATen's stable sort; its topk leaves that open), and argmax and
+ * in either direction (ATen's stable sort; its topk leaves that open), and argmax and
  * argmin take the first (for argmin too a NaN comes before every number, as in ATen). topk's
  * results are sorted.
  *

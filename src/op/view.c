@@ -1,6 +1,6 @@
 /* view, squeeze, unsqueeze, detach, alias; and what all view ops share (permute.c, expand.c,
  * slice.c). A view op gives the same elements under another shape. Shapes and names as in ATen; any
- * dtype; sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
+ * dtype; sizes of 0 are legal; no arithmetic, so the bits are the same however it is done.
  *
  * A view costs nothing if strides can address its result: the rule `view` tells. If they cannot, or
  * a reader needs it dense, the copy kernel materialises it; `cost` is that of the copy. `ref` maps
