@@ -1,10 +1,10 @@
-/* What layer_norm.c and rms_norm.c share: types of their rules, and kernels along rows
+/* Shared by layer_norm.c and rms_norm.c: types of their rules, and kernels along rows
  * (norm_rows.c).
  *
- * rms_norm is layer_norm with a mean of 0 and without b. Operands and results of both, forward and
- * backward, where [] marks what layer_norm alone has:
+ * rms_norm is layer_norm with a mean of 0 and without b: one result less tells it. Operands and
+ * results of both, forward and backward; [] marks what layer_norm alone has:
  *
- *   x, w [, b]           -> y [, mean], rstd
+ *   x, w [, b]               -> y [, mean], rstd
  *   dy, x [, mean], rstd, w  -> dx, dw [, db]
  *
  * The normalized axes of x are its last ones, as many as w has. */
