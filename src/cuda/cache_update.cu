@@ -4,8 +4,8 @@
 
 static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
 
-/* Where the new positions go. */
-struct Place {
+/* The place of the new positions. */
+struct CachePlace {
     const int64_t *position;
     int64_t most, stride;
     Fault *fault;
@@ -14,7 +14,7 @@ struct Place {
 
 /* s is x's positions, with the strides of the cache and of x. */
 template <typename T>
-__global__ void __launch_bounds__(BLOCK) assign(Positions s, Place p, T *y, const T *x)
+__global__ void __launch_bounds__(BLOCK) assign(Positions s, CachePlace p, T *y, const T *x)
 {
     int64_t i = thread_number(), position = *p.position, at[2];
     if (position < 0 || position > p.most) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(BLOCK) assign(Positions s, Place p, T *y, cons
 }
 
 /* One block at least, which checks the position. */
-template <typename T> static int assign_of(Call *c, const Walk &w, const Place &p)
+template <typename T> static int assign_of(Call *c, const Walk &w, const CachePlace &p)
 {
     unsigned grid = grid_for(MAX(w.nelem, 1), BLOCK);
     return LAUNCH(c, (assign<T>), grid, BLOCK, 0, positions_of(&w), p, data<T>(c->out[0]),
@@ -38,7 +38,7 @@ template <typename T> static int assign_of(Call *c, const Walk &w, const Place &
 static int run(Call *c)
 {
     const Tensor &y = c->out[0], &x = c->in[1];
-    Place p = {data<int64_t>(c->in[2]), y.dim[1] - x.dim[1], y.stride[1], c->fault, c->step};
+    CachePlace p = {data<int64_t>(c->in[2]), y.dim[1] - x.dim[1], y.stride[1], c->fault, c->step};
     Tensor to = y;
     Walk w;
     memcpy(to.dim, x.dim, sizeof to.dim);

@@ -5,10 +5,6 @@
 
 #include "pointwise.cuh"
 
-struct alignas(16) Unit16 {
-    uint64_t half[2];
-};
-
 struct Same {
     template <typename T> __device__ T operator()(T x) const
     {
@@ -51,11 +47,11 @@ __global__ void __launch_bounds__(BLOCK) collect(Positions s, T *y, const T *x)
         return;
     locate(s, i, at);
     int64_t step = s.stride[1][s.rank - 1] / V;
-    Pack<T, V> p;
+    RunOf<T, V> p;
 #pragma unroll
     for (int v = 0; v < V; v++)
         p.v[v] = x[at[1] + v * step];
-    *(Pack<T, V> *)(y + at[0]) = p;
+    *(RunOf<T, V> *)(y + at[0]) = p;
 }
 
 template <typename T> static int copy_units(Call *c, Walk w, char *to, const char *from)

@@ -48,7 +48,7 @@ enum { PADDING = SMOOTHING + 1 };
 enum { PART_SMOOTHING = 1, PART_CLASSES, PART_FIRST = 3 };
 
 struct Loss {
-    RowSet x, row; /* rows, and the elements of one */
+    TensorRows x, row; /* rows, and the elements of one */
     Labels labels;
     const int64_t *first; /* NULL: 0 */
     int n;
@@ -74,7 +74,7 @@ __device__ inline void end_row(const Loss &a, int64_t r, Online<W> s, double tot
         a.loss[r] = counts ? lse - target + (a.z > 0 ? a.z * lse * lse : 0) : 0;
 }
 
-/* What is read at the label is on its way while the row is. */
+/* The element at the label is loaded while the row is. */
 template <class T, class E> __global__ void ROW_BOUNDS(T) loss_rows(Loss a)
 {
     typedef wide_t<E> W;
@@ -135,11 +135,7 @@ static int launch_rows(Call *c, const Loss &a)
 static Loss loss_of(Call *c, int64_t n, int64_t classes)
 {
     return {.x = rows_of(&c->in[0], 1),
-            .row = {.data = c->in[0].data,
-                    .dtype = c->in[0].dtype,
-                    .rank = 1,
-                    .dim = {n},
-                    .stride = {1}},
+            .row = {{1, {n}, {1}}, c->in[0].data, c->in[0].dtype, 1},
             .labels = labels_of(c, &c->in[1], &c->in[2], classes),
             .n = (int)n};
 }

@@ -1,4 +1,4 @@
-/* What cross_entropy.cu and cross_entropy_backward.cu share: checking labels. */
+/* Shared by cross_entropy.cu and cross_entropy_backward.cu: checks of labels. */
 #ifndef TENON_CROSS_ENTROPY_CUH
 #define TENON_CROSS_ENTROPY_CUH
 

@@ -7,7 +7,7 @@ enum { CLASSES = SMOOTHING + 1, PADDING, FIRST = 5 };
 static constexpr int THREADS = 512;
 
 struct LossGrad {
-    RowSet x, dx;
+    TensorRows x, dx;
     Labels labels;
     const int64_t *first; /* NULL: 0 */
     const void *dloss, *lse;
@@ -15,7 +15,7 @@ struct LossGrad {
     double z, smoothing;
 };
 
-template <typename W> struct RowOf {
+template <typename W> struct LogitGradient {
     RowGradient<W> r;
     int64_t label; /* which class of the row, or -1 */
     int64_t n;     /* classes with a gradient: none where the row does not count */
@@ -25,7 +25,7 @@ template <typename W> struct RowOf {
     }
 };
 
-template <typename W> __device__ inline RowOf<W> row_of(const LossGrad &a, int64_t row)
+template <typename W> __device__ inline LogitGradient<W> row_of(const LossGrad &a, int64_t row)
 {
     int64_t label = a.labels.at[row * a.labels.step], first = a.first ? *a.first : 0;
     int64_t n = classes_within(a.n, first, a.labels.classes);
@@ -44,7 +44,7 @@ template <class E> __global__ void gradient_rows(LossGrad a)
     int64_t row = blockIdx.x;
     if (row >= a.labels.rows)
         return;
-    RowOf<W> f = row_of<W>(a, row);
+    LogitGradient<W> f = row_of<W>(a, row);
     const E *x = (const E *)(const void *)a.x.data + row_offset(a.x, row);
     E *dx = (E *)(void *)a.dx.data + row_offset(a.dx, row);
     int64_t head = (int64_t)((0 - (uintptr_t)x) % sizeof(Quad) / sizeof(E));
@@ -74,7 +74,7 @@ template <typename W> __global__ void gradient_any(LossGrad a)
     int64_t row = blockIdx.x;
     if (row >= a.labels.rows)
         return;
-    RowOf<W> f = row_of<W>(a, row);
+    LogitGradient<W> f = row_of<W>(a, row);
     RowAt<Any<W>> x(a.x, row), dx(a.dx, row);
     for (int64_t i = threadIdx.x; i < a.n; i += THREADS)
         store_any(dx.p + i * dx.step, dx.dtype, f(x.at(i), i));

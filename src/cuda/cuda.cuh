@@ -1,4 +1,4 @@
-/* What kernels in .cu share: the op's types, elements of 16 bits, launching, notes of faults.
+/* Shared by kernels in .cu: the op's types, elements of 16 bits, launching, notes of faults.
  *
  * NAME.cu holds the CUDA kernels of the ops of NAME.c. Those of an op are a list
  *     CUDA_KERNELS(sgd) = {{.name = "sgd", .accepts = accepts, .run = run}, {}};
@@ -63,6 +63,11 @@ extern "C" {
 #define BY_DTYPE(dtype, T, ...)                                           \
     BY_TYPES(dtype, AS_FLOATS(T, __VA_ARGS__) AS_INTEGERS(T, __VA_ARGS__) \
                         AS_TYPE(BOOL, uint8_t, T, __VA_ARGS__))
+
+/* A unit that moves 16 bytes at once. */
+struct alignas(16) Unit16 {
+    uint64_t half[2];
+};
 
 /* ---- launching ---- */
 

@@ -8,28 +8,28 @@
 enum { DIM, REVERSE };
 static constexpr int THREADS = 128, WARPS = 16, EACH = 8, TAKEN = WARP * EACH;
 
-struct Lines {
-    RowSet x, y;
+struct LineSet {
+    TensorRows x, y;
     int64_t rows, n;
     bool reverse;
 };
 
-/* What elements of E are added in: unsigned, so that integers wrap. */
-template <typename W> struct Accumulator {
+/* The type in which elements of E are added: unsigned, so that integers wrap. */
+template <typename W> struct WrappingSum {
     typedef double type;
 };
-template <> struct Accumulator<int64_t> {
+template <> struct WrappingSum<int64_t> {
     typedef uint64_t type;
 };
-template <class E> using Sum = typename Accumulator<wide_t<E>>::type;
+template <class E> using LineSum = typename WrappingSum<wide_t<E>>::type;
 
 /* One line in the order in which it is added; of Any<W> a dtype that is known when it runs. */
-template <class E> struct Line {
+template <class E> struct ScanLine {
     typedef wide_t<E> W;
     char *x, *y;
     DType from;
     int64_t xs, ys; /* bytes */
-    __device__ Line(const Lines &l, int64_t row) : from(l.x.dtype)
+    __device__ ScanLine(const LineSet &l, int64_t row) : from(l.x.dtype)
     {
         int64_t size = size_of(from), first = l.reverse ? l.n - 1 : 0, sign = l.reverse ? -1 : 1;
         x = l.x.data + (row_offset(l.x, row) + first * l.x.step) * size;
@@ -61,14 +61,14 @@ template <typename A> __device__ static void add_up(A (&sum)[EACH])
         sum[k] += sum[k - 1];
 }
 
-template <class E> __global__ void __launch_bounds__(WARP *WARPS) sum_lines(Lines l)
+template <class E> __global__ void __launch_bounds__(WARP *WARPS) sum_lines(LineSet l)
 {
-    typedef Sum<E> A;
+    typedef LineSum<E> A;
     typedef wide_t<E> W;
     __shared__ A total[WARPS][WARP];
     int lane = (int)threadIdx.x % WARP, w = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     int64_t row = (int64_t)blockIdx.x * WARP + lane;
-    Line<E> line(l, row < l.rows ? row : 0);
+    ScanLine<E> line(l, row < l.rows ? row : 0);
     int64_t n = row < l.rows ? l.n : 0;
     A before = 0;
 #pragma unroll 1
@@ -100,9 +100,9 @@ __device__ static int bank(int i)
     return i + i / EACH;
 }
 
-template <class E> __global__ void __launch_bounds__(THREADS, 6) scan_lines(Lines l)
+template <class E> __global__ void __launch_bounds__(THREADS, 6) scan_lines(LineSet l)
 {
-    typedef Sum<E> A;
+    typedef LineSum<E> A;
     typedef wide_t<E> W;
     __shared__ W taken[THREADS / WARP][TAKEN + WARP];
     int64_t row = thread_number() / WARP;
@@ -110,7 +110,7 @@ template <class E> __global__ void __launch_bounds__(THREADS, 6) scan_lines(Line
     W *own = taken[threadIdx.x / WARP];
     if (row >= l.rows)
         return;
-    Line<E> line(l, row);
+    ScanLine<E> line(l, row);
     A before = 0;
 #pragma unroll 1
     for (int64_t first = 0; first < l.n; first += TAKEN) {
@@ -152,7 +152,7 @@ static bool accepts(const Call *c)
     return true;
 }
 
-template <class E> static int run_as(Call *c, const Lines &l, bool scans)
+template <class E> static int run_as(Call *c, const LineSet &l, bool scans)
 {
     if (scans)
         return LAUNCH(c, scan_lines<E>, grid_for(l.rows * WARP, THREADS), THREADS, 0, l);
@@ -165,9 +165,9 @@ static int run(Call *c)
     const Tensor *x = &c->in[0];
     int64_t dim = c->node->attr[DIM].i;
     int axis = (int)(dim < 0 ? dim + x->rank : dim);
-    Lines l = {rows_of(x, 0, axis), rows_of(&c->out[0], 0, axis),
-               x->dim[axis] ? tensor_nelem(x) / x->dim[axis] : 0, x->dim[axis],
-               c->node->attr[REVERSE].i != 0};
+    LineSet l = {rows_of(x, 0, axis), rows_of(&c->out[0], 0, axis),
+                 x->dim[axis] ? tensor_nelem(x) / x->dim[axis] : 0, x->dim[axis],
+                 c->node->attr[REVERSE].i != 0};
     bool scans = axis == x->rank - 1;
     switch (x->dtype) {
     case F32: return run_as<float>(c, l, scans);

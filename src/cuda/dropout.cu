@@ -13,8 +13,8 @@ enum { FIRST_OFFSET = 3 }; /* operands: x, seed, step, offsets */
 
 static const char *const faults[] = {"offset %lld of axis %lld: expected %lld to %lld", NULL};
 
-/* What masks come from: scalar operands, and where x lies in the whole tensor. */
-struct Draw {
+/* The source of masks: scalar operands, and x's place in the whole tensor. */
+struct MaskSource {
     const int64_t *seed, *step, *offset[TN_RANK];
     int64_t stride[TN_RANK], most[TN_RANK], axis[TN_RANK]; /* of the axes that have offsets */
     int count;
@@ -34,11 +34,11 @@ static int offset_of(const Attr *attr, int d)
 }
 
 /* Also walks x: the elements of x, and positions. y lies row-major. */
-static Draw draw_of(const Call *c, Walk<2> *w)
+static MaskSource draw_of(const Call *c, WalkOf<2> *w)
 {
     const Tensor &x = c->in[0];
     const Attr *a = c->node->attr;
-    Draw r = {.seed = data<int64_t>(c->in[1]), .step = data<int64_t>(c->in[2])};
+    MaskSource r = {.seed = data<int64_t>(c->in[1]), .step = data<int64_t>(c->in[2])};
     int64_t stride[TN_RANK];
     for (int64_t d = x.rank - 1, size = 1; d >= 0; d--) {
         int i = offset_of(a, (int)d);
@@ -65,7 +65,7 @@ static Draw draw_of(const Call *c, Walk<2> *w)
 }
 
 /* The position of x's first element. */
-__device__ static uint64_t first_position(const Draw &r)
+__device__ static uint64_t first_position(const MaskSource &r)
 {
     uint64_t first = 0;
     for (int i = 0; i < r.count; i++)
@@ -73,7 +73,7 @@ __device__ static uint64_t first_position(const Draw &r)
     return first;
 }
 
-__device__ static void check_offsets(const Draw &r)
+__device__ static void check_offsets(const MaskSource &r)
 {
     for (int i = 0; i < r.count; i++)
         if (*r.offset[i] < 0 || *r.offset[i] > r.most[i]) {
@@ -88,8 +88,8 @@ template <typename T, int N> struct alignas(N * sizeof(T)) Some {
 
 /* w walks N elements at a time; mask may be NULL. */
 template <typename T, int N>
-static __global__ void drop(const Some<T, N> *x, Some<T, N> *y, Some<uint8_t, N> *mask, Walk<2> w,
-                            Draw r)
+static __global__ void drop(const Some<T, N> *x, Some<T, N> *y, Some<uint8_t, N> *mask, WalkOf<2> w,
+                            MaskSource r)
 {
     int64_t i = thread_number(), at[2];
     if (i == 0)
@@ -116,7 +116,7 @@ static bool accepts(const Call *)
     return true;
 }
 
-template <typename T, int N> static int drop_some(Call *c, const Walk<2> &w, const Draw &r)
+template <typename T, int N> static int drop_some(Call *c, const WalkOf<2> &w, const MaskSource &r)
 {
     typedef Some<T, N> S;
     S *x = (S *)(void *)c->in[0].data, *y = (S *)(void *)c->out[0].data;
@@ -126,9 +126,9 @@ template <typename T, int N> static int drop_some(Call *c, const Walk<2> &w, con
 
 template <typename T> static int drop_dtype(Call *c)
 {
-    Walk<2> w;
-    Draw r = draw_of(c, &w);
-    Walk<2> units = w;
+    WalkOf<2> w;
+    MaskSource r = draw_of(c, &w);
+    WalkOf<2> units = w;
     uint64_t common = (uint64_t)c->in[0].data | (uint64_t)c->out[0].data;
     if (walk_units(&units, 2, sizeof(T), common) == 16)
         return drop_some<T, 16 / sizeof(T)>(c, units, r);

@@ -10,7 +10,7 @@ struct f16 {
     unsigned short bits;
 };
 
-/* What kernels compute in: float for 16 bits. */
+/* The type in which kernels compute: float for 16 bits. */
 template <typename T> struct Wide {
     typedef T type;
 };

@@ -27,7 +27,7 @@ static const char *const faults[] = {"id %lld at position %lld: expected %lld to
 /* The ids, and the rows of the table that there are. */
 struct Ids {
     Tensor id;
-    Walk<1> at;
+    WalkOf<1> at;
     const int64_t *first; /* row of the whole table; NULL: it is the whole */
     int64_t rows;
 };
@@ -61,11 +61,11 @@ static bool accepts(const Call *)
 }
 
 /* Walks the result: in one row of the table, in the result, and in the positions. */
-static Walk<3> result_walk(const Call *c)
+static WalkOf<3> result_walk(const Call *c)
 {
     const Tensor &w = c->in[0], &y = c->out[0];
     Tensor ids = c->in[1];
-    Walk<3> r = walk_none<3>();
+    WalkOf<3> r = walk_none<3>();
     tensor_fill_strides(&ids);
     for (int d = 0; d < ids.rank; d++)
         walk_axis(&r, ids.dim[d], {0, y.stride[d], ids.stride[d]});
@@ -76,7 +76,7 @@ static Walk<3> result_walk(const Call *c)
 enum { UNITS = 2 }; /* that a thread has */
 
 template <typename U>
-static __global__ void take_rows(const U *w, int64_t stride, U *y, Walk<3> r, Ids s)
+static __global__ void take_rows(const U *w, int64_t stride, U *y, WalkOf<3> r, Ids s)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS * UNITS + threadIdx.x, at[UNITS][3];
     U own[UNITS];
@@ -97,7 +97,7 @@ static __global__ void take_rows(const U *w, int64_t stride, U *y, Walk<3> r, Id
 static int run(Call *c)
 {
     const Tensor &w = c->in[0], &y = c->out[0];
-    Walk<3> r = result_walk(c);
+    WalkOf<3> r = result_walk(c);
     int64_t size = dtype_size(w.dtype), step = w.stride[0] * size;
     int64_t unit = walk_units(&r, 2, size, (uint64_t)w.data | (uint64_t)y.data | (uint64_t)step);
     Ids s = ids_of(c, w.dim[0]);
@@ -143,11 +143,11 @@ static __global__ void fill_pairs(Ids s, int64_t padding, uint64_t *pair)
 }
 
 /* Everything that is summed: of D, to sums in W, to results of R. */
-template <typename D, typename R> struct Sums {
+template <typename D, typename R> struct GradientSums {
     typedef wide_t<R> W;
     const uint64_t *pair;
     const D *dy;
-    Walk<1> at;   /* where rows of dy begin */
+    WalkOf<1> at; /* where rows of dy begin */
     int64_t step; /* from column to column of them */
     bool aligned; /* dy is read 16 bytes at a time */
     W *part;      /* of each tile: the sum from before, and that into the next */
@@ -158,20 +158,21 @@ template <typename D, typename R> struct Sums {
 };
 
 /* Elements that a thread has side by side. */
-template <typename D> struct Columns {
+template <typename D> struct ColumnPack {
     static constexpr int64_t EACH = 16 / sizeof(D);
     alignas(16) D x[EACH];
 };
 
 template <typename D, typename R>
-__device__ static void load_columns(const Sums<D, R> &s, int64_t k, int64_t column, Columns<D> *to)
+__device__ static void load_columns(const GradientSums<D, R> &s, int64_t k, int64_t column,
+                                    ColumnPack<D> *to)
 {
     const D *row = s.dy + walk_at(s.at, pair_position(s.pair[k]));
     if (s.aligned) {
         *(Unit16 *)(void *)to = *(const Unit16 *)(const void *)(row + column);
         return;
     }
-    for (int e = 0; e < Columns<D>::EACH; e++)
+    for (int e = 0; e < ColumnPack<D>::EACH; e++)
         to->x[e] = column + e < s.n ? row[(column + e) * s.step] : D{};
 }
 
@@ -191,15 +192,16 @@ __device__ static void store_columns(T *row, int64_t column, int64_t n, const W 
 }
 
 /* Row of pair k, or one that no pair has. */
-template <typename D, typename R> __device__ static int64_t row_at(const Sums<D, R> &s, int64_t k)
+template <typename D, typename R>
+__device__ static int64_t row_at(const GradientSums<D, R> &s, int64_t k)
 {
     return k < 0 || k >= s.count ? NOWHERE : pair_row(s.pair[k]);
 }
 
 /* The sum of pairs lo to k - 1, of one row, of the tile [first, end) goes to its place. */
 template <typename D, typename R, int N>
-__device__ static void put_run(const Sums<D, R> &s, int64_t first, int64_t lo, int64_t k,
-                               int64_t column, const typename Sums<D, R>::W (&sum)[N])
+__device__ static void put_run(const GradientSums<D, R> &s, int64_t first, int64_t lo, int64_t k,
+                               int64_t column, const typename GradientSums<D, R>::W (&sum)[N])
 {
     int64_t row = pair_row(s.pair[lo]), tile = first / TILE;
     if (row == s.rows)
@@ -213,34 +215,34 @@ __device__ static void put_run(const Sums<D, R> &s, int64_t first, int64_t lo, i
 }
 
 template <typename D, typename R>
-__device__ static R base_at(const Sums<D, R> &s, int64_t row, int64_t column)
+__device__ static R base_at(const GradientSums<D, R> &s, int64_t row, int64_t column)
 {
     return s.base && row < s.rows && column < s.n ? s.base[row * s.base_row + column * s.base_step]
                                                   : R{};
 }
 
-/* What the sum of pairs from k on, which are of this row, begins with. */
+/* The first value of the sum of pairs from k on, which are of this row. */
 template <typename D, typename R, int N>
-__device__ static void begin_sum(const Sums<D, R> &s, int64_t k, int64_t row, int64_t column,
-                                 typename Sums<D, R>::W (&sum)[N])
+__device__ static void begin_sum(const GradientSums<D, R> &s, int64_t k, int64_t row,
+                                 int64_t column, typename GradientSums<D, R>::W (&sum)[N])
 {
     bool begins = row_at(s, k - 1) != row;
     for (int e = 0; e < N; e++)
-        sum[e] = begins ? (typename Sums<D, R>::W)wide(base_at(s, row, column + e)) : 0;
+        sum[e] = begins ? (typename GradientSums<D, R>::W)wide(base_at(s, row, column + e)) : 0;
 }
 
 /* Adds up the pairs of a tile, some columns. */
 template <typename D, typename R>
-__device__ static void add_tile(const Sums<D, R> &s, int64_t first, int64_t column)
+__device__ static void add_tile(const GradientSums<D, R> &s, int64_t first, int64_t column)
 {
-    constexpr int N = Columns<D>::EACH;
-    typedef typename Sums<D, R>::W W;
+    constexpr int N = ColumnPack<D>::EACH;
+    typedef typename GradientSums<D, R>::W W;
     int64_t end = first + TILE < s.count ? first + TILE : s.count, lo = first;
     int64_t row = pair_row(s.pair[first]);
     W sum[N];
     begin_sum(s, first, row, column, sum);
     for (int64_t k = first; k < end; k += AHEAD) {
-        Columns<D> ahead[AHEAD];
+        ColumnPack<D> ahead[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
             if (k + a < end)
@@ -265,7 +267,7 @@ __device__ static void add_tile(const Sums<D, R> &s, int64_t first, int64_t colu
 
 /* The first pair whose row is not less. */
 template <typename D, typename R>
-__device__ static int64_t find_row(const Sums<D, R> &s, int64_t row)
+__device__ static int64_t find_row(const GradientSums<D, R> &s, int64_t row)
 {
     int64_t lo = 0;
     for (int64_t left = s.count; left > 0;) {
@@ -279,7 +281,7 @@ __device__ static int64_t find_row(const Sums<D, R> &s, int64_t row)
 
 /* Makes those of ROWS rows that no pair has: zeros, or the base's. */
 template <typename D, typename R>
-__device__ static void fill_rows(const Sums<D, R> &s, int64_t first)
+__device__ static void fill_rows(const GradientSums<D, R> &s, int64_t first)
 {
     __shared__ bool has[ROWS];
     int64_t end = first + ROWS < s.rows ? first + ROWS : s.rows;
@@ -301,9 +303,9 @@ __device__ static void fill_rows(const Sums<D, R> &s, int64_t first)
 }
 
 /* Blocks of tiles, then, but in the base's place, blocks of rows. */
-template <typename D, typename R> static __global__ void add_tiles(Sums<D, R> s)
+template <typename D, typename R> static __global__ void add_tiles(GradientSums<D, R> s)
 {
-    constexpr int64_t EACH = Columns<D>::EACH;
+    constexpr int64_t EACH = ColumnPack<D>::EACH;
     if (blockIdx.x >= s.tiles)
         fill_rows(s, (int64_t)(blockIdx.x - s.tiles) * ROWS);
     else
@@ -312,9 +314,9 @@ template <typename D, typename R> static __global__ void add_tiles(Sums<D, R> s)
 }
 
 /* Adds the sums of the row with which the tile ends, if it begins there and goes on. */
-template <typename D, typename R> static __global__ void add_parts(Sums<D, R> s)
+template <typename D, typename R> static __global__ void add_parts(GradientSums<D, R> s)
 {
-    typedef typename Sums<D, R>::W W;
+    typedef typename GradientSums<D, R>::W W;
     int64_t tile = blockIdx.x, first = tile * TILE, next = first + TILE;
     int64_t column = (int64_t)blockIdx.y * COLUMN_THREADS + threadIdx.x;
     int64_t row = row_at(s, next - 1);
@@ -357,24 +359,24 @@ template <typename D, typename R> static int add_rows(Call *c, const uint64_t *p
     const Tensor &dy = c->in[0], &dw = c->out[0], *base = base_of(c);
     int last = dy.rank - 1;
     int64_t rows = dw.dim[0], n = dw.dim[1], tiles = tiles_of(c);
-    Sums<D, R> s = {.pair = pair,
-                    .dy = data<D>(dy),
-                    .at = walk_of(dy, last),
-                    .step = dy.stride[last],
-                    .part = (wide_t<R> *)(void *)(c->work + 2 * nbytes_pairs(c)),
-                    .dw = data<R>(dw),
-                    .base = base ? data<R>(*base) : NULL,
-                    .base_row = base ? base->stride[0] : 0,
-                    .base_step = base ? base->stride[1] : 0,
-                    .count = tensor_nelem(&c->in[1]),
-                    .n = n,
-                    .rows = rows,
-                    .tiles = tiles};
-    Walk<1> units = walk_none<1>();
+    GradientSums<D, R> s = {.pair = pair,
+                            .dy = data<D>(dy),
+                            .at = walk_of(dy, last),
+                            .step = dy.stride[last],
+                            .part = (wide_t<R> *)(void *)(c->work + 2 * nbytes_pairs(c)),
+                            .dw = data<R>(dw),
+                            .base = base ? data<R>(*base) : NULL,
+                            .base_row = base ? base->stride[0] : 0,
+                            .base_step = base ? base->stride[1] : 0,
+                            .count = tensor_nelem(&c->in[1]),
+                            .n = n,
+                            .rows = rows,
+                            .tiles = tiles};
+    WalkOf<1> units = walk_none<1>();
     for (int d = 0; d <= last; d++)
         walk_axis(&units, dy.dim[d], {dy.stride[d]});
     s.aligned =
-        n % Columns<D>::EACH == 0 && walk_units(&units, 1, sizeof(D), (uint64_t)dy.data) == 16;
+        n % ColumnPack<D>::EACH == 0 && walk_units(&units, 1, sizeof(D), (uint64_t)dy.data) == 16;
     int64_t grid = tiles + (base && base->data == dw.data ? 0 : grid_for(rows, ROWS));
     if (n == 0 || grid == 0)
         return 0;

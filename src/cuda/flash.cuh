@@ -1,4 +1,4 @@
-/* What the CUDA kernels of flash attention and its backward share: rows of heads, and products of
+/* Shared by the CUDA kernels of flash attention and its backward: rows of heads, and products of
  * any dtype, size and strides. Those of bf16 on tensor cores are in flash_warps.cuh. */
 #ifndef TENON_FLASH_CUH
 #define TENON_FLASH_CUH
@@ -14,14 +14,14 @@ extern "C" {
 /* ---- rows of heads ---- */
 
 /* A [B, T, H, D] tensor; steps in elements. */
-struct Heads {
+struct HeadTensor {
     char *data;
     int64_t batch, row, head, element;
     DType dtype;
     bool pieces; /* rows are whole pieces of 16 bytes, aligned */
 };
 
-static inline Heads heads_of(const Tensor &t)
+static inline HeadTensor heads_of(const Tensor &t)
 {
     int64_t each = 16 / dtype_size(t.dtype);
     bool pieces = (uintptr_t)t.data % 16 == 0 && t.dim[3] % each == 0 && t.stride[3] == 1;
@@ -76,7 +76,7 @@ template <typename W> __device__ inline void store(char *data, DType dtype, int6
     BY_FLOAT(dtype, T, ((T *)(void *)data)[at] = narrow<T>(x));
 }
 
-__device__ inline int64_t heads_at(const Heads &x, int64_t b, int64_t i, int64_t h)
+__device__ inline int64_t heads_at(const HeadTensor &x, int64_t b, int64_t i, int64_t h)
 {
     return b * x.batch + i * x.row + h * x.head;
 }
@@ -115,12 +115,12 @@ __device__ inline double multiply_add(double x, double y, double z)
 }
 
 /* Rows [first, n) of one head. */
-struct Rows {
-    Heads x;
+struct HeadRows {
+    HeadTensor x;
     int64_t b, h, first, n, size;
 };
 
-template <typename W> __device__ inline W element_of(const Rows &x, int64_t i, int64_t e)
+template <typename W> __device__ inline W element_of(const HeadRows &x, int64_t i, int64_t e)
 {
     if (x.first + i >= x.n || e >= x.size)
         return 0;
@@ -144,8 +144,8 @@ __device__ inline void multiply_step(W (&c)[ROWS][COLS], const W (*a)[SIDE * ROW
 
 /* s = x y^T of SIDE R rows each; xs and ys are free behind a barrier. */
 template <typename W, int R>
-__device__ void plain_scores(W (&s)[R][R], const Rows &x, const Rows &y, W (*xs)[SIDE * R + PAD],
-                             W (*ys)[SIDE * R + PAD])
+__device__ void plain_scores(W (&s)[R][R], const HeadRows &x, const HeadRows &y,
+                             W (*xs)[SIDE * R + PAD], W (*ys)[SIDE * R + PAD])
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++)
@@ -164,7 +164,7 @@ __device__ void plain_scores(W (&s)[R][R], const Rows &x, const Rows &y, W (*xs)
 /* acc += p y for COLUMNS elements of y's rows from `column` on, with p[row of y][SIDE R] in shared
  * memory. */
 template <typename W, int R>
-__device__ void plain_values(W (&acc)[R][EACH], const W (*p)[SIDE * R + PAD], const Rows &y,
+__device__ void plain_values(W (&acc)[R][EACH], const W (*p)[SIDE * R + PAD], const HeadRows &y,
                              int64_t column, W (*ys)[COLUMNS + PAD])
 {
     for (int j = 0; j < SIDE * R; j += STEP) {
@@ -189,7 +189,7 @@ __device__ inline void put_turned(W (*to)[SIDE * R + PAD], const W (&p)[R][R])
 
 /* The thread's rows of acc, scaled, as elements from `column` on. */
 template <typename W, int R>
-__device__ void plain_store(const W (&acc)[R][EACH], const W (&scale)[R], const Rows &y,
+__device__ void plain_store(const W (&acc)[R][EACH], const W (&scale)[R], const HeadRows &y,
                             int64_t column)
 {
     for (int i = 0; i < R; i++) {

@@ -15,13 +15,13 @@ static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
 
 struct Attention {
     Flash f;
-    Heads q, k, v, o;
+    HeadTensor q, k, v, o;
     Stats lse;
     Mask mask;
     const int64_t *position; /* NULL: none */
     Fault *fault;
     int step;
-    Order order;
+    BlockOrder order;
 };
 
 static Attention attention_of(const Call *c)
@@ -81,7 +81,8 @@ template <typename W> __device__ static W row_sum(W x)
 
 /* Scores to scaled and masked ones. */
 template <typename W, int R>
-__device__ static void mask_scores(W (&s)[R][R], const Attention &x, const Rows &q, const Rows &k)
+__device__ static void mask_scores(W (&s)[R][R], const Attention &x, const HeadRows &q,
+                                   const HeadRows &k)
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++) {
@@ -115,7 +116,7 @@ __device__ static void soften(W (&s)[R][R], W (&top)[R], W (&sum)[R], W (&acc)[R
 }
 
 template <typename W, int R>
-__device__ static void put_results(const Attention &x, const Rows &q, int64_t column,
+__device__ static void put_results(const Attention &x, const HeadRows &q, int64_t column,
                                    const W (&top)[R], const W (&sum)[R], const W (&acc)[R][EACH])
 {
     W scale[R];
@@ -137,8 +138,8 @@ template <typename W, int R> __global__ void __launch_bounds__(BLOCK) attend_pla
     if (!place(x))
         return;
     PlainPlace at = plain_place(x.f.queries, x.f.heads, TILE);
-    Rows q = {x.q, at.b, at.h, at.first, x.f.queries, x.f.size};
-    Rows k = {x.k, at.b, at.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
+    HeadRows q = {x.q, at.b, at.h, at.first, x.f.queries, x.f.size};
+    HeadRows k = {x.k, at.b, at.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
     v.x = x.v;
     for (int i = 0; i < R; i++)
         top[i] = -INFINITY;
@@ -174,7 +175,7 @@ static int run_plain(Call *c)
 
 /* Sizes of a block: HELD parts of the queries' operands stay in registers, BLOCKS a multiprocessor.
  */
-template <int D, bool GROUPS> struct Way {
+template <int D, bool GROUPS> struct QueryBlock {
     static constexpr int WARPS = GROUPS ? 8 : 4, THREADS = 32 * WARPS, MB = GROUPS ? 1 : 2;
     static constexpr int QUERIES = 16 * MB * WARPS, KEYS = GROUPS && D == 128 ? 128 : 64;
     static constexpr int NB = KEYS / 8, HELD = D == 64 && !GROUPS ? D / 16 : 1;
@@ -183,7 +184,7 @@ template <int D, bool GROUPS> struct Way {
     static constexpr int BYTES = QUERIES * D * 2 + 2 * STAGES * TILE + TILE_ALIGN;
 };
 
-/* What a lane keeps of its rows m, half: 16 m + 8 half + g. */
+/* A lane's state of its rows m, half: 16 m + 8 half + g. */
 template <int MB> struct Running {
     float top[MB][2], sum[MB][2];
 };
@@ -247,7 +248,7 @@ __device__ static void scale_rows(float (&acc)[MB][DB][4], const float (&by)[MB]
 
 /* The warp's o and lse; `row`: its first in the tile. */
 template <int D, int QUERIES, int MB>
-__device__ static void put_results(const Attention &x, const Rows &q, const Running<MB> &r,
+__device__ static void put_results(const Attention &x, const HeadRows &q, const Running<MB> &r,
                                    const float (&acc)[MB][D / 8][4], char *tile, int row)
 {
     float scale[MB][2];
@@ -269,81 +270,83 @@ __device__ static void put_results(const Attention &x, const Rows &q, const Runn
 }
 
 /* Keys and values from x.first on into a stage. */
-template <typename Way, int D>
-__device__ static void load_stage(char *stage, const Attention &x, Rows rows)
+template <typename QueryBlock, int D>
+__device__ static void load_stage(char *stage, const Attention &x, HeadRows rows)
 {
     rows.x = x.k;
-    load_tile<Way::KEYS, D, Way::THREADS>(stage, rows);
+    load_tile<QueryBlock::KEYS, D, QueryBlock::THREADS>(stage, rows);
     rows.x = x.v;
-    load_tile<Way::KEYS, D, Way::THREADS>(stage + Way::TILE, rows);
+    load_tile<QueryBlock::KEYS, D, QueryBlock::THREADS>(stage + QueryBlock::TILE, rows);
 }
 
 /* Walks the keys [0, end), of which all queries see the first `clear`. */
 template <int D>
-__device__ static void walk(const Attention &x, const Rows &q, char *qs, Running<2> &r,
+__device__ static void walk(const Attention &x, const HeadRows &q, char *qs, Running<2> &r,
                             float (&acc)[2][D / 8][4], int end, int clear)
 {
-    typedef Way<D, false> Way;
-    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
-    int row = threadIdx.x / 32 * 16 * Way::MB;
-    float s[Way::MB][Way::NB][4], alphas[Way::MB][2], scale = (float)(x.f.above * M_LOG2E);
-    uint32_t held[Way::HELD][Way::MB][4], p[Way::NB / 2][Way::MB][4];
-    char *stage = qs + Way::QUERIES * D * 2, *next = stage + 2 * Way::TILE, *free;
-    load_stage<Way, D>(stage, x, k);
-    for (int at = 0; at < end; at += Way::KEYS, free = stage, stage = next, next = free) {
+    typedef QueryBlock<D, false> QueryBlock;
+    HeadRows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
+    int row = threadIdx.x / 32 * 16 * QueryBlock::MB;
+    float s[QueryBlock::MB][QueryBlock::NB][4], alphas[QueryBlock::MB][2],
+        scale = (float)(x.f.above * M_LOG2E);
+    uint32_t held[QueryBlock::HELD][QueryBlock::MB][4], p[QueryBlock::NB / 2][QueryBlock::MB][4];
+    char *stage = qs + QueryBlock::QUERIES * D * 2, *next = stage + 2 * QueryBlock::TILE, *free;
+    load_stage<QueryBlock, D>(stage, x, k);
+    for (int at = 0; at < end; at += QueryBlock::KEYS, free = stage, stage = next, next = free) {
         copies_wait();
         __syncthreads();
-        k.first = at + Way::KEYS;
+        k.first = at + QueryBlock::KEYS;
         if (k.first < end)
-            load_stage<Way, D>(next, x, k);
-        for (int i = 0; Way::HELD > 1 && at == 0 && i < Way::HELD * Way::MB; i++)
-            load_left<Way::QUERIES>(held[i / Way::MB][i % Way::MB], qs, row + 16 * (i % Way::MB),
-                                    i / Way::MB);
-        multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, held, stage);
+            load_stage<QueryBlock, D>(next, x, k);
+        for (int i = 0; QueryBlock::HELD > 1 && at == 0 && i < QueryBlock::HELD * QueryBlock::MB;
+             i++)
+            load_left<QueryBlock::QUERIES>(held[i / QueryBlock::MB][i % QueryBlock::MB], qs,
+                                           row + 16 * (i % QueryBlock::MB), i / QueryBlock::MB);
+        multiply_scores<D, QueryBlock::QUERIES, QueryBlock::KEYS>(s, qs, row, held, stage);
         turn_scores(s, x.f);
-        if (at + Way::KEYS > clear)
+        if (at + QueryBlock::KEYS > clear)
             hide(s, x.f, (int)q.first + row, at);
         soften(s, r, alphas, scale);
         scale_rows(acc, alphas);
         make_left(p, s);
-        multiply_values<D, Way::KEYS>(acc, p, stage + Way::TILE);
+        multiply_values<D, QueryBlock::KEYS>(acc, p, stage + QueryBlock::TILE);
     }
 }
 
 /* The same by groups. Products with values go on beside the softmax of the next tile, whose scores
  * are queued before them; one stage more keeps what they read. */
 template <int D>
-__device__ static void walk(const Attention &x, const Rows &q, char *qs, Running<1> &r,
+__device__ static void walk(const Attention &x, const HeadRows &q, char *qs, Running<1> &r,
                             float (&acc)[1][D / 8][4], int end, int clear)
 {
-    typedef Way<D, true> Way;
-    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
+    typedef QueryBlock<D, true> QueryBlock;
+    HeadRows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
     int row = threadIdx.x / 32 * 16, at = 0;
-    float s[1][Way::NB][4], alphas[1][2], scale = (float)(x.f.above * M_LOG2E);
-    uint32_t none[1][1][4], p[Way::NB / 2][1][4];
-    char *stages = qs + Way::QUERIES * D * 2, *stage = stages, *before = NULL, *next;
-    load_stage<Way, D>(stage, x, k);
+    float s[1][QueryBlock::NB][4], alphas[1][2], scale = (float)(x.f.above * M_LOG2E);
+    uint32_t none[1][1][4], p[QueryBlock::NB / 2][1][4];
+    char *stages = qs + QueryBlock::QUERIES * D * 2, *stage = stages, *before = NULL, *next;
+    load_stage<QueryBlock, D>(stage, x, k);
     do {
-        next = stage == stages + 4 * Way::TILE ? stages : stage + 2 * Way::TILE;
+        next = stage == stages + 4 * QueryBlock::TILE ? stages : stage + 2 * QueryBlock::TILE;
         copies_wait();
         group_publish<1>();
         __syncthreads();
-        k.first = at + Way::KEYS;
+        k.first = at + QueryBlock::KEYS;
         if (k.first < end)
-            load_stage<Way, D>(next, x, k);
+            load_stage<QueryBlock, D>(next, x, k);
         group_begin<1>();
-        multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, none, stage);
+        multiply_scores<D, QueryBlock::QUERIES, QueryBlock::KEYS>(s, qs, row, none, stage);
         group_commit<1>();
         if (before) {
             group_begin<1>();
-            multiply_values<D, Way::KEYS>(acc, p, before + Way::TILE);
+            multiply_values<D, QueryBlock::KEYS>(acc, p, before + QueryBlock::TILE);
             group_commit<1>();
             group_wait<1, 1>();
         } else
             group_wait<1, 0>();
         group_settle(s);
         turn_scores(s, x.f);
-        if (at + Way::KEYS > clear)
+        if (at + QueryBlock::KEYS > clear)
             hide(s, x.f, (int)q.first + row, at);
         soften(s, r, alphas, scale);
         group_wait<1, 0>();
@@ -352,43 +355,43 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs, Running
         make_left(p, s);
         before = stage;
         stage = next;
-    } while ((at += Way::KEYS) < end);
+    } while ((at += QueryBlock::KEYS) < end);
     group_begin<1>();
-    multiply_values<D, Way::KEYS>(acc, p, before + Way::TILE);
+    multiply_values<D, QueryBlock::KEYS>(acc, p, before + QueryBlock::TILE);
     group_commit<1>();
     group_wait<1, 0>();
     group_settle(acc);
 }
 
 template <int D, bool GROUPS>
-__global__ void __launch_bounds__(Way<D, GROUPS>::THREADS, Way<D, GROUPS>::BLOCKS)
+__global__ void __launch_bounds__(QueryBlock<D, GROUPS>::THREADS, QueryBlock<D, GROUPS>::BLOCKS)
     attend_warps(Attention x)
 {
-    typedef Way<D, GROUPS> Way;
+    typedef QueryBlock<D, GROUPS> QueryBlock;
     DYNAMIC_SHARED(shared);
     char *qs = tiles_from(shared);
     if (!place(x))
         return;
     Task task = task_of(x.order);
-    Rows q = {x.q,
-              task.head / x.f.heads,
-              task.head % x.f.heads,
-              (x.order.ntile - 1 - task.tile) * Way::QUERIES,
-              x.f.queries,
-              x.f.size};
-    float acc[Way::MB][D / 8][4] = {};
-    Running<Way::MB> r;
-    for (int i = 0; i < 2 * Way::MB; i++) {
+    HeadRows q = {x.q,
+                  task.head / x.f.heads,
+                  task.head % x.f.heads,
+                  (x.order.ntile - 1 - task.tile) * QueryBlock::QUERIES,
+                  x.f.queries,
+                  x.f.size};
+    float acc[QueryBlock::MB][D / 8][4] = {};
+    Running<QueryBlock::MB> r;
+    for (int i = 0; i < 2 * QueryBlock::MB; i++) {
         r.top[i / 2][i % 2] = -INFINITY;
         r.sum[i / 2][i % 2] = 0;
     }
-    load_tile<Way::QUERIES, D, Way::THREADS>(qs, q);
-    int end = (int)seen(x.f, q.first + Way::QUERIES);
+    load_tile<QueryBlock::QUERIES, D, QueryBlock::THREADS>(qs, q);
+    int end = (int)seen(x.f, q.first + QueryBlock::QUERIES);
     if (end > 0)
         walk<D>(x, q, qs, r, acc, end, (int)seen(x.f, q.first + 1));
     copies_wait();
     __syncthreads(); /* products of all warps of a group have read the queries */
-    put_results<D, Way::QUERIES>(x, q, r, acc, qs, threadIdx.x / 32 * 16 * Way::MB);
+    put_results<D, QueryBlock::QUERIES>(x, q, r, acc, qs, threadIdx.x / 32 * 16 * QueryBlock::MB);
 }
 
 static bool accepts_warps(const Call *c)
@@ -400,8 +403,8 @@ static void prepare_warps(Call *c, Arena *a)
 {
     (void)c;
     (void)a;
-    allow_shared(attend_warps<64, false>, Way<64, false>::BYTES);
-    allow_shared(attend_warps<128, false>, Way<128, false>::BYTES);
+    allow_shared(attend_warps<64, false>, QueryBlock<64, false>::BYTES);
+    allow_shared(attend_warps<128, false>, QueryBlock<128, false>::BYTES);
 }
 
 static void prepare_groups(Call *c, Arena *a)
@@ -409,19 +412,20 @@ static void prepare_groups(Call *c, Arena *a)
     prepare_warps(c, a);
     if (!has_groups())
         return;
-    allow_shared(attend_warps<64, true>, Way<64, true>::BYTES);
-    allow_shared(attend_warps<128, true>, Way<128, true>::BYTES);
+    allow_shared(attend_warps<64, true>, QueryBlock<64, true>::BYTES);
+    allow_shared(attend_warps<128, true>, QueryBlock<128, true>::BYTES);
 }
 
 template <int D, bool GROUPS> static int run_size(Call *c)
 {
-    typedef Way<D, GROUPS> Way;
+    typedef QueryBlock<D, GROUPS> QueryBlock;
     Attention x = attention_of(c);
     const Flash *f = &x.f;
-    x.order = order_of(f->batch * f->heads, (f->queries + Way::QUERIES - 1) / Way::QUERIES,
-                       4 * f->keys * f->size / f->group);
+    x.order =
+        order_of(f->batch * f->heads, (f->queries + QueryBlock::QUERIES - 1) / QueryBlock::QUERIES,
+                 4 * f->keys * f->size / f->group);
     unsigned grid = (unsigned)(x.order.nhead * x.order.ntile);
-    return LAUNCH(c, (attend_warps<D, GROUPS>), grid, Way::THREADS, Way::BYTES, x);
+    return LAUNCH(c, (attend_warps<D, GROUPS>), grid, QueryBlock::THREADS, QueryBlock::BYTES, x);
 }
 
 static int run_warps(Call *c)

@@ -22,11 +22,11 @@
 
 /* Own rows of a warp by 16 and other rows of a step by 8, such that sums and scores fit the
  * registers of `blocks` blocks a multiprocessor. */
-struct Shape {
+struct WarpShape {
     int mb, nb, blocks;
 };
 
-template <int D, bool KEYS, bool GROUPS> __host__ __device__ constexpr Shape shape_of()
+template <int D, bool KEYS, bool GROUPS> __host__ __device__ constexpr WarpShape shape_of()
 {
     if (GROUPS)
         return {1, 8, D == 64 ? 2 : 1};
@@ -42,7 +42,7 @@ enum DpWhen { WITH_SCORES, AFTER_SCORES, AFTER_P };
  * lse and delta of these where they are queries. A group leaves the last products of a step to the
  * next one and so reads a stage while one is used and one is filled. Two blocks of one group, that
  * do not wait for each other, are faster than one of two where registers are enough for no more. */
-template <int D_, bool KEYS_, bool GROUPS> struct Way {
+template <int D_, bool KEYS_, bool GROUPS> struct GradientBlock {
     static constexpr int D = D_, WARPS = GROUPS && !(D == 64 && KEYS_) ? 8 : 4;
     static constexpr int THREADS = 32 * WARPS;
     static constexpr bool AHEAD = GROUPS; /* leaves products to the next step */
@@ -52,7 +52,7 @@ template <int D_, bool KEYS_, bool GROUPS> struct Way {
     static constexpr DpWhen DP = !GROUPS              ? AFTER_P
                                  : (D == 64) == KEYS_ ? WITH_SCORES
                                                       : AFTER_SCORES;
-    static constexpr Shape SHAPE = shape_of<D, KEYS, GROUPS>();
+    static constexpr WarpShape SHAPE = shape_of<D, KEYS, GROUPS>();
     static constexpr int MB = SHAPE.mb, NB = SHAPE.nb, OWN = 16 * MB * WARPS, OTHER = 8 * NB;
     static constexpr int OWN_BYTES = OWN * D * 2, OTHER_BYTES = OTHER * D * 2;
     static constexpr int STATS_BYTES = KEYS ? OTHER * 4 : 0, STAGE_BYTES = 2 * OTHER_BYTES;
@@ -62,16 +62,17 @@ template <int D_, bool KEYS_, bool GROUPS> struct Way {
     static constexpr int NSTAT = KEYS ? 2 * NB : 2 * MB;
 };
 
-/* What a block walks: `count` tiles for each of some members, tile by tile. */
-struct Walk {
+/* The tiles that a block walks: `count` for each of some members, tile by tile. */
+struct TileWalk {
     int64_t b, own_head, head; /* head: the first member's */
     int first, count, total;   /* first: of the first tile; total: over all members */
 };
 
-template <typename Way> __device__ static Walk walk_of(const Gradient &x, int64_t own, int64_t at)
+template <typename GradientBlock>
+__device__ static TileWalk walk_of(const Gradient &x, int64_t own, int64_t at)
 {
-    constexpr int OWN = Way::OWN, OTHER = Way::OTHER;
-    constexpr bool KEYS = Way::KEYS;
+    constexpr int OWN = GradientBlock::OWN, OTHER = GradientBlock::OTHER;
+    constexpr bool KEYS = GradientBlock::KEYS;
     int64_t members = KEYS ? x.f.group / x.parts : 1, here = at / x.parts;
     int64_t nhead = KEYS ? x.f.heads / x.f.group : x.f.heads;
     int64_t end = KEYS ? x.f.queries : x.f.keys, first = 0;
@@ -79,7 +80,7 @@ template <typename Way> __device__ static Walk walk_of(const Gradient &x, int64_
         first = (own - x.f.offset) / OTHER * OTHER;
     if (x.f.causal && !KEYS && own + OWN + x.f.offset < end)
         end = own + OWN + x.f.offset;
-    Walk w = {here / nhead, here % nhead, here % nhead};
+    TileWalk w = {here / nhead, here % nhead, here % nhead};
     if (KEYS)
         w.head = w.own_head * x.f.group + at % x.parts * members;
     w.first = (int)first;
@@ -89,17 +90,18 @@ template <typename Way> __device__ static Walk walk_of(const Gradient &x, int64_
 }
 
 /* The other rows from `first` on of a member into a stage. */
-template <typename Way>
-__device__ static void load_stage(char *stage, char *stats, const Gradient &x, const Walk &w,
+template <typename GradientBlock>
+__device__ static void load_stage(char *stage, char *stats, const Gradient &x, const TileWalk &w,
                                   int member, int first)
 {
-    constexpr bool KEYS = Way::KEYS;
-    constexpr int OTHER = Way::OTHER;
+    constexpr bool KEYS = GradientBlock::KEYS;
+    constexpr int OTHER = GradientBlock::OTHER;
     int64_t head = w.head + member, n = KEYS ? x.f.queries : x.f.keys;
-    Rows y = {x.other[0], w.b, KEYS ? head : head / x.f.group, first, n, x.f.size};
-    load_tile<OTHER, Way::D, Way::THREADS>(stage, y);
+    HeadRows y = {x.other[0], w.b, KEYS ? head : head / x.f.group, first, n, x.f.size};
+    load_tile<OTHER, GradientBlock::D, GradientBlock::THREADS>(stage, y);
     y.x = x.other[1];
-    load_tile<OTHER, Way::D, Way::THREADS>(stage + Way::OTHER_BYTES, y);
+    load_tile<OTHER, GradientBlock::D, GradientBlock::THREADS>(stage + GradientBlock::OTHER_BYTES,
+                                                               y);
     if (KEYS && threadIdx.x < 2 * OTHER) {
         const Stats &s = threadIdx.x < OTHER ? x.lse : x.delta;
         int64_t row = y.first + threadIdx.x % OTHER;
@@ -112,7 +114,7 @@ __device__ static void load_stage(char *stage, char *stats, const Gradient &x, c
 /* lse, times log2 e, and delta of the lane's own rows, `row` on, which are queries. */
 template <int N>
 __device__ static void load_own_stats(float (&lse)[N], float (&delta)[N], const Gradient &x,
-                                      const Walk &w, int64_t row)
+                                      const TileWalk &w, int64_t row)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -154,11 +156,13 @@ __device__ static void hide(float (&s)[MB][NB][4], const Flash &f, int own, int 
 }
 
 /* Whether rows of these two tiles may not see each other. */
-template <typename Way> __device__ static bool hides(const Flash &f, int64_t own, int64_t other)
+template <typename GradientBlock>
+__device__ static bool hides(const Flash &f, int64_t own, int64_t other)
 {
-    if (Way::KEYS)
-        return f.causal && own + Way::OWN - 1 > other + f.offset;
-    return other + Way::OTHER > f.keys || (f.causal && other + Way::OTHER - 1 > own + f.offset);
+    if (GradientBlock::KEYS)
+        return f.causal && own + GradientBlock::OWN - 1 > other + f.offset;
+    return other + GradientBlock::OTHER > f.keys ||
+           (f.causal && other + GradientBlock::OTHER - 1 > own + f.offset);
 }
 
 /* p from scores; lse times log2 e, of columns (KEYS) without. */
@@ -186,43 +190,45 @@ __device__ static void make_ds(float (&dp)[MB][NB][4], const float (&p)[MB][NB][
 }
 
 /* dp by own rows, before the scale; asynchronous where products are a group's. */
-template <typename Way>
-__device__ static void start_dp(float (&dp)[Way::MB][Way::NB][4], const char *own,
-                                const char *other)
+template <typename GradientBlock>
+__device__ static void start_dp(float (&dp)[GradientBlock::MB][GradientBlock::NB][4],
+                                const char *own, const char *other)
 {
-    constexpr int MB = Way::MB;
+    constexpr int MB = GradientBlock::MB;
     uint32_t none[1][MB][4];
     group_begin<MB>();
-    multiply_scores<Way::D, Way::OWN, Way::OTHER>(dp, own + Way::OWN_BYTES,
-                                                  threadIdx.x / 32 * 16 * MB, none, other);
+    multiply_scores<GradientBlock::D, GradientBlock::OWN, GradientBlock::OTHER>(
+        dp, own + GradientBlock::OWN_BYTES, threadIdx.x / 32 * 16 * MB, none, other);
     group_commit<MB>();
 }
 
 /* One step: sum[0] += ds other[0], of keys also sum[1] += p other[1], but for the scale. Products
  * of groups go on beside what does not need them, those into sums until the next step's scores. */
-template <typename Way>
-__device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4], const Gradient &x,
-                            float scale, const char *own, const char *stage, const char *stats,
-                            float (&lse)[Way::NSTAT], float (&delta)[Way::NSTAT], int64_t own_first,
-                            int64_t other_first)
+template <typename GradientBlock>
+__device__ static void
+step(float (&sum)[1 + GradientBlock::KEYS][GradientBlock::MB][GradientBlock::D / 8][4],
+     const Gradient &x, float scale, const char *own, const char *stage, const char *stats,
+     float (&lse)[GradientBlock::NSTAT], float (&delta)[GradientBlock::NSTAT], int64_t own_first,
+     int64_t other_first)
 {
-    constexpr int D = Way::D, MB = Way::MB, NB = Way::NB, OWN = Way::OWN, OTHER = Way::OTHER;
-    constexpr bool KEYS = Way::KEYS;
+    constexpr int D = GradientBlock::D, MB = GradientBlock::MB, NB = GradientBlock::NB,
+                  OWN = GradientBlock::OWN, OTHER = GradientBlock::OTHER;
+    constexpr bool KEYS = GradientBlock::KEYS;
     int row = threadIdx.x / 32 * 16 * MB;
     float p[MB][NB][4], ds[MB][NB][4];
     uint32_t left[NB / 2][MB][4], none[1][MB][4], right[NB / 2][MB][4];
-    const char *other[] = {stage, stage + Way::OTHER_BYTES};
+    const char *other[] = {stage, stage + GradientBlock::OTHER_BYTES};
     group_begin<MB>();
     multiply_scores<D, OWN, OTHER>(p, own, row, none, other[0]);
     group_commit<MB>();
-    if (Way::DP == WITH_SCORES)
-        start_dp<Way>(ds, own, other[1]);
-    group_wait<MB, Way::DP == WITH_SCORES>();
+    if (GradientBlock::DP == WITH_SCORES)
+        start_dp<GradientBlock>(ds, own, other[1]);
+    group_wait<MB, GradientBlock::DP == WITH_SCORES>();
     group_settle(p);
-    if (Way::DP == AFTER_SCORES)
-        start_dp<Way>(ds, own, other[1]);
+    if (GradientBlock::DP == AFTER_SCORES)
+        start_dp<GradientBlock>(ds, own, other[1]);
     turn_scores(p, x.f);
-    if (hides<Way>(x.f, own_first, other_first))
+    if (hides<GradientBlock>(x.f, own_first, other_first))
         hide<KEYS>(p, x.f, (int)own_first + row, (int)other_first);
     if (KEYS)
         load_other_stats(lse, stats);
@@ -233,58 +239,61 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
         multiply_values<D, OTHER>(sum[1], left, other[1]);
         group_commit<MB>();
     }
-    if (Way::DP == AFTER_P)
-        start_dp<Way>(ds, own, other[1]);
-    group_wait<MB, Way::DP != AFTER_P && KEYS>();
+    if (GradientBlock::DP == AFTER_P)
+        start_dp<GradientBlock>(ds, own, other[1]);
+    group_wait<MB, GradientBlock::DP != AFTER_P && KEYS>();
     group_settle(ds);
     if (KEYS)
-        load_other_stats(delta, stats + Way::STATS_BYTES);
+        load_other_stats(delta, stats + GradientBlock::STATS_BYTES);
     make_ds<KEYS>(ds, p, delta);
     make_left(right, ds);
     group_begin<MB>();
     multiply_values<D, OTHER>(sum[0], right, other[0]);
     group_commit<MB>();
-    if (!Way::AHEAD)
+    if (!GradientBlock::AHEAD)
         group_wait<MB, 0>();
 }
 
-/* All steps of a walk that has some; own rows are on their way. */
-template <typename Way>
-__device__ static void walk(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4], const Gradient &x,
-                            const Walk &w, char *own, float (&lse)[Way::NSTAT],
-                            float (&delta)[Way::NSTAT], int64_t own_first)
+/* All steps of a walk that has some; own rows are in flight. */
+template <typename GradientBlock>
+__device__ static void
+walk(float (&sum)[1 + GradientBlock::KEYS][GradientBlock::MB][GradientBlock::D / 8][4],
+     const Gradient &x, const TileWalk &w, char *own, float (&lse)[GradientBlock::NSTAT],
+     float (&delta)[GradientBlock::NSTAT], int64_t own_first)
 {
-    char *stage = own + 2 * Way::OWN_BYTES, *stats = own + Way::STATS;
-    int at = 0, first = w.first, end = first + w.count * Way::OTHER, member = 0;
+    char *stage = own + 2 * GradientBlock::OWN_BYTES, *stats = own + GradientBlock::STATS;
+    int at = 0, first = w.first, end = first + w.count * GradientBlock::OTHER, member = 0;
     float scale = (float)(x.f.above * M_LOG2E);
-    load_stage<Way>(stage, stats, x, w, 0, first);
+    load_stage<GradientBlock>(stage, stats, x, w, 0, first);
     for (int i = w.total; i > 0; i--) {
-        int next = at + 1 < Way::STAGES ? at + 1 : 0, here = first;
+        int next = at + 1 < GradientBlock::STAGES ? at + 1 : 0, here = first;
         copies_wait();
-        group_publish<Way::MB>();
+        group_publish<GradientBlock::MB>();
         __syncthreads();
-        first += Way::OTHER;
+        first += GradientBlock::OTHER;
         if (first == end) {
             first = w.first;
             member++;
         }
         if (i > 1)
-            load_stage<Way>(stage + next * Way::STAGE_BYTES, stats + next * 2 * Way::STATS_BYTES, x,
-                            w, member, first);
-        step<Way>(sum, x, scale, own, stage + at * Way::STAGE_BYTES,
-                  stats + at * 2 * Way::STATS_BYTES, lse, delta, own_first, here);
+            load_stage<GradientBlock>(stage + next * GradientBlock::STAGE_BYTES,
+                                      stats + next * 2 * GradientBlock::STATS_BYTES, x, w, member,
+                                      first);
+        step<GradientBlock>(sum, x, scale, own, stage + at * GradientBlock::STAGE_BYTES,
+                            stats + at * 2 * GradientBlock::STATS_BYTES, lse, delta, own_first,
+                            here);
         at = next;
     }
-    group_wait<Way::MB, 0>();
+    group_wait<GradientBlock::MB, 0>();
 #pragma unroll
-    for (int i = 0; i <= Way::KEYS; i++)
+    for (int i = 0; i <= GradientBlock::KEYS; i++)
         group_settle(sum[i]);
 }
 
 /* The warp's rows of a sum as f32 where blocks share a result. */
 template <int D, int MB>
 __device__ static void store_part(const float (&sum)[MB][D / 8][4], float scale, float *to,
-                                  const Rows &y, int64_t nhead, int row)
+                                  const HeadRows &y, int64_t nhead, int row)
 {
 #pragma unroll
     for (int m = 0; m < MB; m++)
@@ -303,48 +312,56 @@ __device__ static void store_part(const float (&sum)[MB][D / 8][4], float scale,
         }
 }
 
-template <typename Way>
-__device__ static void put_sums(const Gradient &x,
-                                const float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
-                                char *tiles, Rows y, int64_t part)
+template <typename GradientBlock>
+__device__ static void
+put_sums(const Gradient &x,
+         const float (&sum)[1 + GradientBlock::KEYS][GradientBlock::MB][GradientBlock::D / 8][4],
+         char *tiles, HeadRows y, int64_t part)
 {
-    constexpr int D = Way::D, MB = Way::MB;
+    constexpr int D = GradientBlock::D, MB = GradientBlock::MB;
     int row = threadIdx.x / 32 * 16 * MB;
     int64_t nhead = x.f.heads / x.f.group, nelem = x.f.batch * x.f.keys * nhead * x.f.size;
 #pragma unroll
-    for (int i = 0; i <= Way::KEYS; i++) {
+    for (int i = 0; i <= GradientBlock::KEYS; i++) {
         float factor = i ? 1.0f : (float)x.f.scale, scale[MB][2];
 #pragma unroll
         for (int m = 0; m < 2 * MB; m++)
             scale[m / 2][m % 2] = factor;
         y.x = x.out[i];
         if (x.parts == 1)
-            store_rows<D, Way::OWN, MB>(sum[i], scale, tiles + i * Way::OWN_BYTES, row, y);
-        else if (Way::KEYS)
+            store_rows<D, GradientBlock::OWN, MB>(sum[i], scale,
+                                                  tiles + i * GradientBlock::OWN_BYTES, row, y);
+        else if (GradientBlock::KEYS)
             store_part<D, MB>(sum[i], factor, x.sums + (2 * part + i) * nelem, y, nhead, row);
     }
 }
 
-template <typename Way>
-__global__ void __launch_bounds__(Way::THREADS, Way::SHAPE.blocks) gradient_warps(Gradient x)
+template <typename GradientBlock>
+__global__ void __launch_bounds__(GradientBlock::THREADS, GradientBlock::SHAPE.blocks)
+    gradient_warps(Gradient x)
 {
     DYNAMIC_SHARED(shared);
     char *own = tiles_from(shared);
     Task task = task_of(x.order);
-    int64_t tile = Way::KEYS ? task.tile : x.order.ntile - 1 - task.tile, first = tile * Way::OWN;
-    Walk w = walk_of<Way>(x, first, task.head);
-    Rows y = {x.own[0], w.b, w.own_head, first, Way::KEYS ? x.f.keys : x.f.queries, x.f.size};
-    float sum[1 + Way::KEYS][Way::MB][Way::D / 8][4] = {}, lse[Way::NSTAT], delta[Way::NSTAT];
-    load_tile<Way::OWN, Way::D, Way::THREADS>(own, y);
+    int64_t tile = GradientBlock::KEYS ? task.tile : x.order.ntile - 1 - task.tile,
+            first = tile * GradientBlock::OWN;
+    TileWalk w = walk_of<GradientBlock>(x, first, task.head);
+    HeadRows y = {x.own[0], w.b, w.own_head, first, GradientBlock::KEYS ? x.f.keys : x.f.queries,
+                  x.f.size};
+    float sum[1 + GradientBlock::KEYS][GradientBlock::MB][GradientBlock::D / 8]
+             [4] = {},
+           lse[GradientBlock::NSTAT], delta[GradientBlock::NSTAT];
+    load_tile<GradientBlock::OWN, GradientBlock::D, GradientBlock::THREADS>(own, y);
     y.x = x.own[1];
-    load_tile<Way::OWN, Way::D, Way::THREADS>(own + Way::OWN_BYTES, y);
-    if (!Way::KEYS)
-        load_own_stats(lse, delta, x, w, first + threadIdx.x / 32 * 16 * Way::MB);
+    load_tile<GradientBlock::OWN, GradientBlock::D, GradientBlock::THREADS>(
+        own + GradientBlock::OWN_BYTES, y);
+    if (!GradientBlock::KEYS)
+        load_own_stats(lse, delta, x, w, first + threadIdx.x / 32 * 16 * GradientBlock::MB);
     if (w.total > 0)
-        walk<Way>(sum, x, w, own, lse, delta, first);
+        walk<GradientBlock>(sum, x, w, own, lse, delta, first);
     copies_wait();
     __syncthreads();
-    put_sums<Way>(x, sum, own, y, task.head % x.parts);
+    put_sums<GradientBlock>(x, sum, own, y, task.head % x.parts);
 }
 
 /* dk and dv from the sums of `parts` blocks, in order. */
@@ -356,7 +373,7 @@ __global__ void add_parts(Gradient x, int64_t nelem)
     float sum = 0;
     for (int64_t part = 0; part < x.parts; part++)
         sum += x.sums[2 * part * nelem + i];
-    const Heads &y = x.out[i / nelem];
+    const HeadTensor &y = x.out[i / nelem];
     i %= nelem;
     int64_t row = i / size / nhead;
     int64_t at = heads_at(y, row / x.f.keys, row % x.f.keys, i / size % nhead);
@@ -400,10 +417,14 @@ static int64_t workspace_warps(Ctx *ctx, const Call *c)
 
 template <bool GROUPS> static void allow()
 {
-    allow_shared(gradient_warps<Way<64, false, GROUPS>>, Way<64, false, GROUPS>::BYTES);
-    allow_shared(gradient_warps<Way<64, true, GROUPS>>, Way<64, true, GROUPS>::BYTES);
-    allow_shared(gradient_warps<Way<128, false, GROUPS>>, Way<128, false, GROUPS>::BYTES);
-    allow_shared(gradient_warps<Way<128, true, GROUPS>>, Way<128, true, GROUPS>::BYTES);
+    allow_shared(gradient_warps<GradientBlock<64, false, GROUPS>>,
+                 GradientBlock<64, false, GROUPS>::BYTES);
+    allow_shared(gradient_warps<GradientBlock<64, true, GROUPS>>,
+                 GradientBlock<64, true, GROUPS>::BYTES);
+    allow_shared(gradient_warps<GradientBlock<128, false, GROUPS>>,
+                 GradientBlock<128, false, GROUPS>::BYTES);
+    allow_shared(gradient_warps<GradientBlock<128, true, GROUPS>>,
+                 GradientBlock<128, true, GROUPS>::BYTES);
 }
 
 static void prepare_warps(Call *c, Arena *a)
@@ -415,19 +436,20 @@ static void prepare_warps(Call *c, Arena *a)
         allow<true>();
 }
 
-template <typename Way> static int run_side(Call *c)
+template <typename GradientBlock> static int run_side(Call *c)
 {
-    constexpr bool KEYS = Way::KEYS;
+    constexpr bool KEYS = GradientBlock::KEYS;
     Gradient x = gradient_of(c, KEYS);
     const Flash &f = x.f;
     x.parts = KEYS ? parts_of(f) : 1;
     x.sums = (float *)(void *)(c->work + delta_bytes(f));
     int64_t nhead = KEYS ? f.batch * (f.heads / f.group) * x.parts : f.batch * f.heads;
     int64_t each = KEYS ? f.queries * f.group / x.parts : f.keys / f.group;
-    int64_t ntile = ((KEYS ? f.keys : f.queries) + Way::OWN - 1) / Way::OWN;
+    int64_t ntile = ((KEYS ? f.keys : f.queries) + GradientBlock::OWN - 1) / GradientBlock::OWN;
     x.order = order_of(nhead, ntile, 4 * each * f.size);
     unsigned grid = (unsigned)(nhead * ntile);
-    int failed = LAUNCH(c, gradient_warps<Way>, grid, Way::THREADS, Way::BYTES, x);
+    int failed = LAUNCH(c, gradient_warps<GradientBlock>, grid, GradientBlock::THREADS,
+                        GradientBlock::BYTES, x);
     if (failed || x.parts == 1)
         return failed;
     int64_t nelem = nelem_keys(f);
@@ -437,8 +459,8 @@ template <typename Way> static int run_side(Call *c)
 template <bool KEYS, bool GROUPS> static int run_size(Call *c)
 {
     if (c->in[Q].dim[3] <= 64)
-        return run_side<Way<64, KEYS, GROUPS>>(c);
-    return run_side<Way<128, KEYS, GROUPS>>(c);
+        return run_side<GradientBlock<64, KEYS, GROUPS>>(c);
+    return run_side<GradientBlock<128, KEYS, GROUPS>>(c);
 }
 
 template <bool GROUPS> static int run_both(Call *c)

@@ -7,11 +7,11 @@
 
 struct Gradient {
     Flash f;
-    Heads own[2], other[2], out[2];
+    HeadTensor own[2], other[2], out[2];
     Stats lse, delta;
     Mask mask;
-    /* Of warps: */
-    Order order;
+    /* Kernels by warps read these: */
+    BlockOrder order;
     int64_t parts; /* blocks to which a group's members are dealt */
     float *sums;   /* their dk and dv, where parts is not 1: [parts][2][batch][keys][heads][size] */
 };
@@ -25,8 +25,8 @@ static Stats delta_of(const Call *c)
 
 static Gradient gradient_of(const Call *c, bool keys)
 {
-    Heads queries[] = {heads_of(c->in[Q]), heads_of(c->in[DO])};
-    Heads others[] = {heads_of(c->in[K]), heads_of(c->in[V])};
+    HeadTensor queries[] = {heads_of(c->in[Q]), heads_of(c->in[DO])};
+    HeadTensor others[] = {heads_of(c->in[K]), heads_of(c->in[V])};
     Gradient x = {};
     x.f = flash_of(c->node, Q);
     for (int i = 0; i < 2; i++) {
@@ -54,7 +54,7 @@ __host__ __device__ static int64_t nquery(const Flash &f)
 }
 
 /* A warp for each row of do and o. */
-template <typename W> __global__ void make_delta(Heads grad, Heads o, Flash f, W *delta)
+template <typename W> __global__ void make_delta(HeadTensor grad, HeadTensor o, Flash f, W *delta)
 {
     int64_t i = (int64_t)blockIdx.x * DELTA_ROWS + threadIdx.x / 32;
     if (i >= f.batch * f.heads * f.queries)
@@ -75,7 +75,7 @@ template <typename W> __global__ void make_delta(Heads grad, Heads o, Flash f, W
  * in memory, a thread several whose loads are in flight together. */
 template <int LANES>
 __global__ void __launch_bounds__(BLOCK)
-    make_delta_pieces(Heads grad, Heads o, Flash f, float *delta)
+    make_delta_pieces(HeadTensor grad, HeadTensor o, Flash f, float *delta)
 {
     constexpr int ROWS = DELTA_FLIGHT, APART = BLOCK / LANES;
     int piece = threadIdx.x % LANES, n = (int)nquery(f), heads = (int)f.heads;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(BLOCK)
 }
 
 template <int LANES>
-static int run_delta_pieces(Call *c, const Heads &grad, const Heads &o, Flash f)
+static int run_delta_pieces(Call *c, const HeadTensor &grad, const HeadTensor &o, Flash f)
 {
     constexpr int ROWS = DELTA_FLIGHT;
     unsigned grid = grid_for(nquery(f), ROWS * BLOCK / LANES);
@@ -122,7 +122,7 @@ static int run_delta_pieces(Call *c, const Heads &grad, const Heads &o, Flash f)
 static int run_delta(Call *c)
 {
     Flash f = flash_of(c->node, Q);
-    Heads grad = heads_of(c->in[DO]), o = heads_of(c->in[O]);
+    HeadTensor grad = heads_of(c->in[DO]), o = heads_of(c->in[O]);
     unsigned grid = grid_for(nquery(f), DELTA_ROWS), block = 32 * DELTA_ROWS;
     if (grad.dtype == F64)
         return LAUNCH(c, make_delta<double>, grid, block, 0, grad, o, f, (double *)(void *)c->work);
@@ -135,32 +135,32 @@ static int run_delta(Call *c)
 /* ---- plain ---- */
 
 /* Own row i and other row j as a query and a key. */
-struct Pair {
+struct QueryKey {
     int64_t query, key;
 };
 
-template <bool KEYS> __device__ static Pair pair_at(int64_t i, int64_t j)
+template <bool KEYS> __device__ static QueryKey pair_at(int64_t i, int64_t j)
 {
-    return KEYS ? Pair{j, i} : Pair{i, j};
+    return KEYS ? QueryKey{j, i} : QueryKey{i, j};
 }
 
 /* Whether no own row of these and no other row of those see each other. */
 template <bool KEYS, int TILE>
 __device__ static bool apart(const Flash &f, int64_t own, int64_t other)
 {
-    Pair p = KEYS ? Pair{other + TILE - 1, own} : Pair{own + TILE - 1, other};
+    QueryKey p = KEYS ? QueryKey{other + TILE - 1, own} : QueryKey{own + TILE - 1, other};
     return f.causal && p.key > p.query + f.offset;
 }
 
 /* s = exp(scale s + mask - lse), 0 where the two do not see each other. */
 template <typename W, int R, bool KEYS>
-__device__ static void make_p(W (&s)[R][R], const Gradient &x, const Rows &own, const Rows &other,
-                              int64_t head)
+__device__ static void make_p(W (&s)[R][R], const Gradient &x, const HeadRows &own,
+                              const HeadRows &other, int64_t head)
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++) {
-            Pair at = pair_at<KEYS>(own.first + threadIdx.x / SIDE * R + i,
-                                    other.first + threadIdx.x % SIDE * R + j);
+            QueryKey at = pair_at<KEYS>(own.first + threadIdx.x / SIDE * R + i,
+                                        other.first + threadIdx.x % SIDE * R + j);
             W score = s[i][j] * (W)x.f.scale;
             s[i][j] = 0;
             if (!sees(x.f, at.query, at.key))
@@ -174,12 +174,12 @@ __device__ static void make_p(W (&s)[R][R], const Gradient &x, const Rows &own, 
 /* dp = p (dp - delta) scale */
 template <typename W, int R, bool KEYS>
 __device__ static void make_ds(W (&dp)[R][R], const W (&p)[R][R], const Gradient &x,
-                               const Rows &own, const Rows &other, int64_t head)
+                               const HeadRows &own, const HeadRows &other, int64_t head)
 {
     for (int i = 0; i < R; i++)
         for (int j = 0; j < R; j++) {
-            Pair at = pair_at<KEYS>(own.first + threadIdx.x / SIDE * R + i,
-                                    other.first + threadIdx.x % SIDE * R + j);
+            QueryKey at = pair_at<KEYS>(own.first + threadIdx.x / SIDE * R + i,
+                                        other.first + threadIdx.x % SIDE * R + j);
             W delta = at.query < x.f.queries ? *stats_at<W>(x.delta, own.b, head, at.query) : 0;
             dp[i][j] = p[i][j] * (dp[i][j] - delta) * (W)x.f.scale;
         }
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(BLOCK) gradient_plain(Gradient x)
     int64_t nown = KEYS ? x.f.keys : x.f.queries, nother = KEYS ? x.f.queries : x.f.keys;
     int64_t members = KEYS ? x.f.group : 1;
     PlainPlace at = plain_place(nown, KEYS ? x.f.heads / x.f.group : x.f.heads, TILE);
-    Rows own[2], other[2];
+    HeadRows own[2], other[2];
     for (int i = 0; i < 2; i++)
         own[i] = {x.own[i], at.b, at.h, at.first, nown, x.f.size};
     for (int64_t m = 0; m < members; m++) {

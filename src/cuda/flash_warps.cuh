@@ -1,9 +1,9 @@
 /* Products of bf16 on tensor cores, for flash attention and its backward: tiles in shared memory,
  * and their products by warps or by groups of four of them.
  *
- * A warp's product is mma.sync m16n8k16 with sums in f32. Where lanes hold what, by g = lane / 4
- * and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"): of a sum of 16 rows and 8
- * columns elements 0 and 1 are columns 2t and 2t + 1 of row g, elements 2 and 3 those of row g + 8.
+ * A warp's product is mma.sync m16n8k16 with sums in f32. With g = lane / 4 and t = lane % 4 (PTX
+ * ISA, "Matrix fragments for mma.m16n8k16") a lane holds, of a sum of 16 rows and 8 columns,
+ * columns 2t and 2t + 1 of row g as elements 0 and 1, and those of row g + 8 as elements 2 and 3.
  * Two such sums side by side, rounded, are the left operand of the next product, so that
  * probabilities never leave registers.
  *
@@ -52,20 +52,20 @@ __device__ inline void load_matrices_turned(uint32_t (&r)[4], const char *row)
             memcpy((char *)&r[i] + 2 * e, rows[8 * i + lane % 4 * 2 + e] + lane / 4 * 2, 2);
 }
 
-struct Operands {
+struct TileOperands {
     uint32_t a[4], b[2];
 };
 
 __device__ inline void multiply_matrices(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
 {
-    Operands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    const Operands *of = simt_all(SIMT_ALL, SIMT_MATRICES, mine);
+    TileOperands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const TileOperands *of = simt_all(SIMT_ALL, SIMT_MATRICES, mine);
     int g = simt_lane() / 4, t = simt_lane() % 4;
     for (int e = 0; e < 4; e++)
         for (int k = 0; k < 16; k++) {
-            const Operands *left = &of[4 * g + k % 8 / 2];
-            const Operands *right = &of[4 * (2 * t + e % 2) + k % 8 / 2];
+            const TileOperands *left = &of[4 * g + k % 8 / 2];
+            const TileOperands *right = &of[4 * (2 * t + e % 2) + k % 8 / 2];
             c[e] +=
                 element_at(left->a[k / 8 * 2 + e / 2], k % 2) * element_at(right->b[k / 8], k % 2);
         }
@@ -165,8 +165,9 @@ __device__ inline uint32_t pair_of(float low, float high)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define WARP_GROUPS 1
 
-/* Of a tile (below) from `at` on, as wgmma reads it: swizzled rows of 128 bytes, eight of them 1024
- * bytes apart from the next eight; `panel`: bytes from one panel to the next, where it reads two.
+/* Describes a tile (below) from `at` on, as wgmma reads it: swizzled rows of 128 bytes, eight of
+ * them 1024 bytes apart from the next eight; `panel`: bytes from one panel to the next, where it
+ * reads two.
  */
 __device__ inline uint64_t describe(const char *at, int panel)
 {
@@ -200,7 +201,7 @@ __device__ inline uint64_t describe(const char *at, int panel)
                  : "l"(a), "l"(b), "n"(add))
 
 /* c[64][8 n] = a[64][16] b^T, or added, by rows of a and of b; asynchronous. What is only written
- * is no operand: nothing may set it while other products are on their way. */
+ * is no operand: nothing may set it while other products are in flight. */
 template <bool ADD> __device__ inline void group_multiply(float (&c)[8][4], uint64_t a, uint64_t b)
 {
     if (ADD)
@@ -329,7 +330,8 @@ __device__ inline void gather_piece(char *to, const uint16_t *from, int64_t step
 }
 
 /* Rows [x.first, x.first + ROWS) with D elements, zeros outside of x, into a tile; asynchronous. */
-template <int ROWS, int D, int THREADS> __device__ inline void load_tile(char *tile, const Rows &x)
+template <int ROWS, int D, int THREADS>
+__device__ inline void load_tile(char *tile, const HeadRows &x)
 {
     constexpr int PIECES = D / 8, APART = THREADS / PIECES;
     static_assert(APART % 8 == 0, "a thread's pieces are exchanged alike");
@@ -354,7 +356,7 @@ template <int ROWS, int D, int THREADS> __device__ inline void load_tile(char *t
     }
 }
 
-/* What a lane needs of rows [row, row + 16) and elements [16 k, 16 k + 16) as a left operand. */
+/* A lane's part of rows [row, row + 16) and elements [16 k, 16 k + 16) as a left operand. */
 template <int ROWS>
 __device__ inline void load_left(uint32_t (&a)[4], const char *tile, int row, int k)
 {
@@ -454,7 +456,7 @@ __device__ inline void multiply_values(float (&acc)[MB][D / 8][4], const uint32_
  * reads, and from there to y. */
 template <int D, int ROWS, int MB>
 __device__ inline void store_rows(const float (&acc)[MB][D / 8][4], const float (&scale)[MB][2],
-                                  char *tile, int row, const Rows &y)
+                                  char *tile, int row, const HeadRows &y)
 {
     constexpr int PIECES = D / 8;
     int lane = lane_number();
@@ -489,11 +491,11 @@ __device__ inline void store_rows(const float (&acc)[MB][D / 8][4], const float 
 
 /* Blocks are tiles of `nhead` heads. Sections of heads whose rows fit the second cache follow each
  * other; within one the longest tiles of all its heads come first. */
-struct Order {
+struct BlockOrder {
     int64_t nhead, ntile, section;
 };
 
-static inline Order order_of(int64_t nhead, int64_t ntile, int64_t nbytes_head)
+static inline BlockOrder order_of(int64_t nhead, int64_t ntile, int64_t nbytes_head)
 {
     enum { CACHE = 16 << 20 };
     int64_t fit = CACHE / (nbytes_head > 0 ? nbytes_head : 1);
@@ -504,7 +506,7 @@ struct Task {
     int64_t head, tile; /* tile 0 is the longest */
 };
 
-__device__ inline Task task_of(const Order &o)
+__device__ inline Task task_of(const BlockOrder &o)
 {
     int64_t each = o.section * o.ntile, section = blockIdx.x / each, at = blockIdx.x % each;
     int64_t left = o.nhead - section * o.section, here = left < o.section ? left : o.section;

@@ -1,5 +1,6 @@
-/* What the texts of bodies of `fused` are compiled with at run time (fused_text.c makes them, and
- * fused_cuda.c compiles): a thread's neighbouring elements, in as few accesses as possible. */
+/* Included by the texts of bodies of `fused`, which are compiled at run time (fused_text.c writes
+ * them, fused_cuda.c compiles): a thread's neighbouring elements, in as few accesses as possible.
+ */
 #ifndef TENON_FUSED_CUH
 #define TENON_FUSED_CUH
 
@@ -8,25 +9,25 @@
 #include "rows.cuh"
 
 /* V neighbours, a power of two. */
-template <typename T, int V> struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Run {
+template <typename T, int V> struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Neighbours {
     T v[V];
 };
 
 /* At an address that is a multiple of 16 bytes, or of all V. */
-template <int V, typename T> __device__ inline Run<T, V> load(const T *from)
+template <int V, typename T> __device__ inline Neighbours<T, V> load(const T *from)
 {
-    return *(const Run<T, V> *)from;
+    return *(const Neighbours<T, V> *)from;
 }
-template <typename T, int V> __device__ inline void store(T *to, const Run<T, V> &x)
+template <typename T, int V> __device__ inline void store(T *to, const Neighbours<T, V> &x)
 {
-    *(Run<T, V> *)to = x;
+    *(Neighbours<T, V> *)to = x;
 }
 
 /* The same of the first `count` elements, at any address, `stride` apart; 0: one element. */
 template <int V, typename T>
-__device__ inline Run<T, V> load(const T *from, long long stride, int count = V)
+__device__ inline Neighbours<T, V> load(const T *from, long long stride, int count = V)
 {
-    Run<T, V> x = {};
+    Neighbours<T, V> x = {};
 #pragma unroll
     for (int k = 0; k < V; k++)
         if (k < count)
@@ -34,7 +35,7 @@ __device__ inline Run<T, V> load(const T *from, long long stride, int count = V)
     return x;
 }
 template <typename T, int V>
-__device__ inline void store(T *to, const Run<T, V> &x, long long stride, int count = V)
+__device__ inline void store(T *to, const Neighbours<T, V> &x, long long stride, int count = V)
 {
 #pragma unroll
     for (int k = 0; k < V; k++)
@@ -47,8 +48,8 @@ template <typename... P> __device__ inline bool aligned(const P *...p)
     return ((size_t(0) | ... | (size_t)p) & 15) == 0;
 }
 
-/* What functions along rows compute with. */
-template <typename W, typename T> __device__ inline Pack<W> packed(const Run<T, PACK> &x)
+/* The pack with which functions along rows compute. */
+template <typename W, typename T> __device__ inline Pack<W> packed(const Neighbours<T, PACK> &x)
 {
     Pack<W> y;
 #pragma unroll

@@ -58,28 +58,34 @@ static const Nvrtc *get_nvrtc(Ctx *ctx)
 
 /* ---- compiling ---- */
 
-static const char *const element_lines[] = {
-#include "element.cuh.inc"
-    NULL};
-static const char *const lane_lines[] = {
-#include "lane.cuh.inc"
-    NULL};
-static const char *const random_lines[] = {
-#include "random.cuh.inc"
-    NULL};
-static const char *const rows_lines[] = {
-#include "rows.cuh.inc"
-    NULL};
-static const char *const fused_lines[] = {
-#include "fused.cuh.inc"
-    NULL};
-
+/* The headers that texts include, as lines. */
 static const struct Header {
     const char *name;
     const char *const *line;
 } headers[] = {
-    {"element.cuh", element_lines}, {"lane.cuh", lane_lines},   {"random.cuh", random_lines},
-    {"rows.cuh", rows_lines},       {"fused.cuh", fused_lines},
+    /* clang-format off */
+    {"element.cuh", (const char *const[]){
+#include "element.cuh.inc"
+    NULL}},
+    {"lane.cuh", (const char *const[]){
+#include "lane.cuh.inc"
+    NULL}},
+    {"lanes.cuh", (const char *const[]){
+#include "lanes.cuh.inc"
+    NULL}},
+    {"random.cuh", (const char *const[]){
+#include "random.cuh.inc"
+    NULL}},
+    {"rows.cuh", (const char *const[]){
+#include "rows.cuh.inc"
+    NULL}},
+    {"team.cuh", (const char *const[]){
+#include "team.cuh.inc"
+    NULL}},
+    {"fused.cuh", (const char *const[]){
+#include "fused.cuh.inc"
+    NULL}},
+    /* clang-format on */
 };
 
 static const char *joined(Arena *a, const char *const *line)

@@ -10,13 +10,13 @@ const char *const text_positions[] = {"p", "r", "i", "0"};
 
 /* ---- expressions ---- */
 
-const char *text_number(const Writer *w, int64_t x)
+const char *text_number(const TextWriter *w, int64_t x)
 {
     return arena_printf(w->a, "%lld%s", (long long)x, w->wide ? "ll" : "u");
 }
 
 /* The offset of position p. */
-const char *text_offset(const Writer *w, const Walk *y, const char *p)
+const char *text_offset(const TextWriter *w, const Walk *y, const char *p)
 {
     Buf b = {.a = w->a};
     int64_t below = 1;
@@ -34,13 +34,13 @@ const char *text_offset(const Writer *w, const Walk *y, const char *p)
     return b.len ? b.text : "0";
 }
 
-const char *access_offset(const Writer *w, const Access *x)
+const char *access_offset(const TextWriter *w, const Access *x)
 {
     return text_offset(w, &x->walk, text_positions[x->per]);
 }
 
 /* The bits of a number of dtype d. */
-static const char *constant(const Writer *w, DType d, const void *bits)
+static const char *constant(const TextWriter *w, DType d, const void *bits)
 {
     uint64_t x = 0;
     memcpy(&x, bits, (size_t)dtype_size(d));
@@ -55,7 +55,7 @@ static const char *constant(const Writer *w, DType d, const void *bits)
 }
 
 /* Operand i of n as one element: of those of a run, number v. */
-static const char *operand(Writer *w, const Node *n, int i)
+static const char *operand(TextWriter *w, const Node *n, int i)
 {
     const Value *x = fused_base(n->in[i]);
     if (x->def) {
@@ -90,8 +90,8 @@ static Walk drop_walk(const Node *n)
     return y;
 }
 
-/* What the words of n are drawn from, and the position of x's first element. */
-void text_stream(Writer *w, Buf *b, const Node *n)
+/* Writes the source of the words of n, and the position of x's first element. */
+void text_stream(TextWriter *w, Buf *b, const Node *n)
 {
     int id = n->out[0]->id, stream = w->text.nstream++;
     w->text.stream[stream] = (unsigned)n->stream;
@@ -111,10 +111,10 @@ void text_stream(Writer *w, Buf *b, const Node *n)
 }
 
 /* The words of a thread's elements. */
-void text_words(Writer *w, Buf *b, const Node *n)
+void text_words(TextWriter *w, Buf *b, const Node *n)
 {
     Access y = {.per = text_count(w, n->out[0]), .walk = drop_walk(n)};
-    Writer far = *w; /* positions of a part may need more bits than x has */
+    TextWriter far = *w; /* positions of a part may need more bits than x has */
     far.wide = true;
     int id = n->out[0]->id, count = y.per == EACH ? w->together : 1;
     const char *p = arena_printf(w->a, "(long long)%s", text_positions[y.per]);
@@ -128,7 +128,7 @@ void text_words(Writer *w, Buf *b, const Node *n)
                    text_offset(&far, &y.walk, arena_printf(w->a, "(%s + v)", p)));
 }
 
-static const char *drop_text(Writer *w, const Node *n)
+static const char *drop_text(TextWriter *w, const Node *n)
 {
     double scale = 1 / (1 - n->attr[DROP_P].f);
     bool each = text_count(w, n->out[0]) == EACH;
@@ -141,7 +141,7 @@ static const char *drop_text(Writer *w, const Node *n)
 
 /* The op's name and what of its attributes are words; then the types that it is for; then operands,
  * and attributes that are numbers. */
-const char *text_lane(Writer *w, const Node *n)
+const char *text_lane(TextWriter *w, const Node *n)
 {
     const AttrField *f = op_attrs(n->op);
     Buf name = {.a = w->a}, types = {.a = w->a}, args = {.a = w->a};
@@ -173,7 +173,7 @@ static const char *wide_name(DType d)
 }
 
 /* A function along rows gets operand i of n as packs of W. */
-static const char *packs(Writer *w, const Node *n, int i, const char *W)
+static const char *packs(TextWriter *w, const Node *n, int i, const char *W)
 {
     const Value *x = fused_base(n->in[i]);
     int k = x->def ? x->id : text_load(w, n, i);
@@ -188,13 +188,13 @@ static const char *packs(Writer *w, const Node *n, int i, const char *W)
                         (long long)access_stride(&w->load[k]));
 }
 
-static const char *eps_of(const Writer *w, const Node *n)
+static const char *eps_of(const TextWriter *w, const Node *n)
 {
     return constant(w, F64, &n->attr[attr_index(n->op, "eps")].f);
 }
 
 /* A row's number of its own: its name is s, or that of a result, and the id. */
-void text_statement(Writer *w, Buf *b, const Node *n)
+void text_statement(TextWriter *w, Buf *b, const Node *n)
 {
     int id = n->out[0]->id, row = (int)w->shape.row;
     const char *W = wide_name(n->in[0]->type.dtype), *x = packs(w, n, 0, W);
@@ -219,8 +219,8 @@ void text_statement(Writer *w, Buf *b, const Node *n)
     }
 }
 
-/* What the function of rows.cuh that makes one element is given, in W. */
-static const char *element_call(Writer *w, const Node *n, const char *W)
+/* The argument, in W, of the function of rows.cuh that makes one element. */
+static const char *element_call(TextWriter *w, const Node *n, const char *W)
 {
     int id = n->out[0]->id;
     const char *x = operand(w, n, 0), *y = n->nin > 1 ? operand(w, n, 1) : "";
@@ -239,7 +239,7 @@ static const char *element_call(Writer *w, const Node *n, const char *W)
     return arena_printf(w->a, "log_softmax_gradient<%s>(wide(%s), wide(%s), s%d)", W, x, y, id);
 }
 
-const char *text_element(Writer *w, const Node *n)
+const char *text_element(TextWriter *w, const Node *n)
 {
     DType d = n->in[0]->type.dtype;
     return arena_printf(w->a, "narrow<%s>(%s)", text_types[d], element_call(w, n, wide_name(d)));

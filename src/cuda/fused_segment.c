@@ -1,17 +1,12 @@
-/* What the text of a body of `fused` reads and writes, in which segment, and how many elements a
- * thread has (fused_text.c has the method). */
+/* Finds what the text of a body of `fused` reads and writes, in which segment, and how many
+ * elements a thread has (fused_text.c has the method). */
 #include "fused_writer.h"
 
 enum { TOGETHER = 8, SEGMENTS = FUSED_MOST + 1 };
 
-Count text_count(const Writer *w, const Value *v)
+Count text_count(const TextWriter *w, const Value *v)
 {
     return type_nelem(&v->type) == w->shape.nelem ? EACH : EACH_ROW;
-}
-
-int text_team(int64_t row)
-{
-    return row <= WARP_ROW ? WARP : row <= SHORT_ROW ? 256 : 512;
 }
 
 const RowKernel *text_rows(const Node *n)
@@ -46,7 +41,7 @@ int64_t access_stride(const Access *x)
 }
 
 /* Whether the elements of a thread are one access, where the data begin as they would alone. */
-bool access_whole(const Writer *w, const Access *x)
+bool access_whole(const TextWriter *w, const Access *x)
 {
     bool fits = access_stride(x) == 1 && !(w->shape.row % w->together);
     for (int d = 0; d < x->walk.rank - 1; d++)
@@ -55,15 +50,15 @@ bool access_whole(const Writer *w, const Access *x)
 }
 
 /* Whether they are access_stride() apart. */
-bool access_even(const Writer *w, const Access *x)
+bool access_even(const TextWriter *w, const Access *x)
 {
     int64_t last = x->walk.dim[x->walk.rank - 1], row = w->shape.row;
     return (row && !(last % row)) || (!(last % w->together) && !(row % w->together));
 }
 
-/* What operand i of n, of which the body has no more than a view, is read as. Of those that an op
- * along rows reads whole the weights of norms have an element for each column. */
-static Access operand_access(const Writer *w, const Node *n, int i)
+/* How operand i of n, of which the body has no more than a view, is read. The weights of norms,
+ * which an op along rows reads whole, have an element for each column. */
+static Access operand_access(const TextWriter *w, const Node *n, int i)
 {
     const Value *v = n->in[i], *x = fused_base(v);
     const RowKernel *rows = text_rows(n);
@@ -78,7 +73,7 @@ static Access operand_access(const Writer *w, const Node *n, int i)
 }
 
 /* Its place in w->load. */
-int text_load(Writer *w, const Node *n, int i)
+int text_load(TextWriter *w, const Node *n, int i)
 {
     Access y = operand_access(w, n, i);
     int k = 0;
@@ -89,7 +84,7 @@ int text_load(Writer *w, const Node *n, int i)
     return k;
 }
 
-static void find_stores(Writer *w)
+static void find_stores(TextWriter *w)
 {
     const Region *r = w->c->node->region;
     for (int k = 0; k < r->nout; k++) {
@@ -101,8 +96,8 @@ static void find_stores(Writer *w)
 
 /* ---- segments ---- */
 
-/* What a statement reads is held from some loop on, or read from memory by the statement itself. */
-static void note_reads(Writer *w, const Node *n, int segment, bool statement)
+/* A statement's operand is held from some loop on, or read from memory by the statement itself. */
+static void note_reads(TextWriter *w, const Node *n, int segment, bool statement)
 {
     for (int i = 0; i < n->nin; i++) {
         const Value *x = fused_base(n->in[i]);
@@ -119,7 +114,7 @@ static void note_reads(Writer *w, const Node *n, int segment, bool statement)
 }
 
 /* The last segment whose loop makes an operand of n. */
-static int made_in(const Writer *w, const Node *n)
+static int made_in(const TextWriter *w, const Node *n)
 {
     int last = 0;
     for (int i = 0; i < n->nin; i++) {
@@ -129,7 +124,7 @@ static int made_in(const Writer *w, const Node *n)
     return last;
 }
 
-static void add_to_loop(Writer *w, const Node *n, int segment)
+static void add_to_loop(TextWriter *w, const Node *n, int segment)
 {
     Segment *s = &w->segment[segment];
     s->loop[s->nloop++] = n;
@@ -138,7 +133,7 @@ static void add_to_loop(Writer *w, const Node *n, int segment)
     note_reads(w, n, segment, false);
 }
 
-static void make_segments(Writer *w, const Graph *g)
+static void make_segments(TextWriter *w, const Graph *g)
 {
     int at = 0;
     w->segment = NEWN(w->a, Segment, SEGMENTS);
@@ -159,7 +154,7 @@ static void make_segments(Writer *w, const Graph *g)
     }
 }
 
-bool access_held(const Writer *w, uint64_t loops, bool statement)
+bool access_held(const TextWriter *w, uint64_t loops, bool statement)
 {
     return w->steps && (statement || (loops & (loops - 1)));
 }
@@ -168,7 +163,7 @@ bool access_held(const Writer *w, uint64_t loops, bool statement)
 
 /* Takes into account how x lies: V divides its rows, and is not more than fills 16 bytes of the
  * narrowest tensor. */
-static void fit(Writer *w, const Access *x, int *size)
+static void fit(TextWriter *w, const Access *x, int *size)
 {
     const Walk *y = &x->walk;
     int64_t last = 0;
@@ -184,7 +179,7 @@ static void fit(Writer *w, const Access *x, int *size)
     *size = MIN(*size, dtype_size(x->dtype));
 }
 
-static void choose_sizes(Writer *w)
+static void choose_sizes(TextWriter *w)
 {
     int size = 8;
     w->wide = w->shape.nelem > INT32_MAX;
@@ -196,14 +191,14 @@ static void choose_sizes(Writer *w)
         w->together /= 2;
 }
 
-void text_plan(Writer *w)
+void text_plan(TextWriter *w)
 {
     const Graph *g = w->c->node->region->body[MAIN];
     w->shape = fused_shape(w->c->node);
     w->together = TOGETHER;
     w->made = NEWN(w->a, Made, g->nvalue);
     if (w->shape.row && w->shape.row <= HELD_ROW) {
-        int once = TOGETHER * text_team(w->shape.row);
+        int once = TOGETHER * row_team(w->shape.row);
         w->steps = (int)((w->shape.row + once - 1) / once);
     }
     make_segments(w, g);

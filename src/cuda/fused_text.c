@@ -35,7 +35,7 @@ static bool is_first(uint64_t loops, int segment)
 }
 
 /* Whether the loop of the segment reads x from memory. */
-static bool is_loaded(const Writer *w, const Access *x, int segment)
+static bool is_loaded(const TextWriter *w, const Access *x, int segment)
 {
     return in_loop(x->loops, segment) &&
            (x->per == EACH_COLUMN || !access_held(w, x->loops, x->statement) ||
@@ -43,7 +43,7 @@ static bool is_loaded(const Writer *w, const Access *x, int segment)
 }
 
 /* The end of a call that reads or writes x: how elements lie. */
-static const char *apart(const Writer *w, const Access *x, bool whole)
+static const char *apart(const TextWriter *w, const Access *x, bool whole)
 {
     if (whole)
         return "";
@@ -51,7 +51,7 @@ static const char *apart(const Writer *w, const Access *x, bool whole)
                         w->shape.row ? ", count" : "");
 }
 
-static void write_load(const Writer *w, Buf *b, int k, bool whole)
+static void write_load(const TextWriter *w, Buf *b, int k, bool whole)
 {
     const Access *x = &w->load[k];
     if (access_even(w, x))
@@ -63,13 +63,13 @@ static void write_load(const Writer *w, Buf *b, int k, bool whole)
             text_offset(w, &x->walk, arena_printf(w->a, "(%s + v)", text_positions[x->per])));
 }
 
-static int result_id(const Writer *w, int k)
+static int result_id(const TextWriter *w, int k)
 {
     const Region *r = w->c->node->region;
     return r->body[MAIN]->out[r->out[k].at[MAIN]].v->id;
 }
 
-static void write_store(const Writer *w, Buf *b, int k, bool whole)
+static void write_store(const TextWriter *w, Buf *b, int k, bool whole)
 {
     const Access *x = &w->store[k];
     int id = result_id(w, k);
@@ -82,16 +82,16 @@ static void write_store(const Writer *w, Buf *b, int k, bool whole)
                    id);
 }
 
-static bool is_stored(const Writer *w, const Access *x, int segment)
+static bool is_stored(const TextWriter *w, const Access *x, int segment)
 {
     return x->per == EACH && w->made[result_id(w, x->index)].segment == segment;
 }
 
-typedef bool Chosen(const Writer *w, const Access *x, int segment);
-typedef void WriteAccess(const Writer *w, Buf *b, int k, bool whole);
+typedef bool Chosen(const TextWriter *w, const Access *x, int segment);
+typedef void WriteAccess(const TextWriter *w, Buf *b, int k, bool whole);
 
 /* All that may be whole under one condition, so that no load waits for another. */
-static void write_accesses(const Writer *w, Buf *b, const Access *x, int count, int segment,
+static void write_accesses(const TextWriter *w, Buf *b, const Access *x, int count, int segment,
                            Chosen *chosen, WriteAccess *write)
 {
     bool any = false;
@@ -110,14 +110,14 @@ static void write_accesses(const Writer *w, Buf *b, const Access *x, int count, 
 }
 
 /* What the loop of a segment has before its nodes: runs of what it reads and makes. */
-static void write_runs(Writer *w, Buf *b, int segment)
+static void write_runs(TextWriter *w, Buf *b, int segment)
 {
     const Graph *g = w->c->node->region->body[MAIN];
     const Segment *s = &w->segment[segment];
     for (int k = 0; k < w->nload; k++) {
         const Access *x = &w->load[k];
         if (is_loaded(w, x, segment))
-            buf_printf(b, "Run<%s, %d> x%d;\n", text_types[x->dtype], w->together, k);
+            buf_printf(b, "Neighbours<%s, %d> x%d;\n", text_types[x->dtype], w->together, k);
         else if (x->per == EACH && in_loop(x->loops, segment))
             buf_printf(b, "const auto x%d = hx%d[k];\n", k, k);
     }
@@ -129,13 +129,13 @@ static void write_runs(Writer *w, Buf *b, int segment)
     write_accesses(w, b, w->load, w->nload, segment, is_loaded, write_load);
     for (int j = 0; j < s->nloop; j++) {
         const Value *y = s->loop[j]->out[0];
-        buf_printf(b, "Run<%s, %d> v%d;\n", text_types[y->type.dtype], w->together, y->id);
+        buf_printf(b, "Neighbours<%s, %d> v%d;\n", text_types[y->type.dtype], w->together, y->id);
         if (node_is(s->loop[j], OP_dropout))
             text_words(w, b, s->loop[j]);
     }
 }
 
-static void write_holds(const Writer *w, Buf *b, int segment)
+static void write_holds(const TextWriter *w, Buf *b, int segment)
 {
     const Segment *s = &w->segment[segment];
     for (int k = 0; k < w->nload; k++) {
@@ -151,7 +151,7 @@ static void write_holds(const Writer *w, Buf *b, int segment)
     }
 }
 
-static void write_loop(Writer *w, Buf *b, int segment)
+static void write_loop(TextWriter *w, Buf *b, int segment)
 {
     const Segment *s = &w->segment[segment];
     write_runs(w, b, segment);
@@ -168,7 +168,7 @@ static void write_loop(Writer *w, Buf *b, int segment)
 
 /* ---- the kernel ---- */
 
-static void write_arguments(const Writer *w, Buf *b)
+static void write_arguments(const TextWriter *w, Buf *b)
 {
     const Call *c = w->c;
     int count = 0;
@@ -181,7 +181,7 @@ static void write_arguments(const Writer *w, Buf *b)
 }
 
 /* Whether the data of all that may be accessed whole begin as they would alone. */
-static void write_whole(const Writer *w, Buf *b)
+static void write_whole(const TextWriter *w, Buf *b)
 {
     Buf names = {.a = w->a};
     for (int k = 0; k < w->nload + w->nstore; k++) {
@@ -196,7 +196,7 @@ static void write_whole(const Writer *w, Buf *b)
 }
 
 /* Numbers, constants, what there is once for each row, streams. */
-static void write_numbers(Writer *w, Buf *b)
+static void write_numbers(TextWriter *w, Buf *b)
 {
     const Graph *g = w->c->node->region->body[MAIN];
     for (int k = 0; k < w->nload; k++) {
@@ -215,7 +215,7 @@ static void write_numbers(Writer *w, Buf *b)
 }
 
 /* Without ops along rows: the one loop, of which each thread has one run. */
-static void write_elements(Writer *w, Buf *b)
+static void write_elements(TextWriter *w, Buf *b)
 {
     buf_printf(b, "const Index p = ((Index)blockIdx.x * %d + threadIdx.x) * %d;\n", THREADS,
                w->together);
@@ -228,24 +228,24 @@ static void write_elements(Writer *w, Buf *b)
 }
 
 /* Registers for what is held. */
-static void write_held(const Writer *w, Buf *b)
+static void write_held(const TextWriter *w, Buf *b)
 {
     for (int k = 0; k < w->nload; k++)
         if (w->load[k].per == EACH && access_held(w, w->load[k].loops, w->load[k].statement))
-            buf_printf(b, "Run<%s, %d> hx%d[%d];\n", text_types[w->load[k].dtype], w->together, k,
-                       w->steps);
+            buf_printf(b, "Neighbours<%s, %d> hx%d[%d];\n", text_types[w->load[k].dtype],
+                       w->together, k, w->steps);
     for (int s = 0; s < w->nsegment; s++)
         for (int j = 0; j < w->segment[s].nloop; j++) {
             const Value *y = w->segment[s].loop[j]->out[0];
             const Made *m = &w->made[y->id];
             if (m->statement || m->loops & ~(UINT64_C(1) << s))
-                buf_printf(b, "Run<%s, %d> hv%d[%d];\n", text_types[y->type.dtype], w->together,
-                           y->id, w->steps);
+                buf_printf(b, "Neighbours<%s, %d> hv%d[%d];\n", text_types[y->type.dtype],
+                           w->together, y->id, w->steps);
         }
 }
 
 /* Once for each row: a statement, and results that there are then. */
-static void write_after(Writer *w, Buf *b, const Node *n)
+static void write_after(TextWriter *w, Buf *b, const Node *n)
 {
     if (node_is(n, OP_dropout))
         text_words(w, b, n);
@@ -261,14 +261,14 @@ static void write_after(Writer *w, Buf *b, const Node *n)
                            n->out[j]->id);
 }
 
-static void write_rows(Writer *w, Buf *b)
+static void write_rows(TextWriter *w, Buf *b)
 {
     int64_t row = w->shape.row, rows = w->shape.nelem / row;
-    int team = text_team(row), block = row <= WARP_ROW ? WARP_BLOCK : team;
+    int team = row_team(row), block = row_block(row);
     buf_add(b, "__shared__ __align__(16) char shared[ROW_SHARED];\n");
     buf_printf(b, "const auto t = team_here<Team<%d, %d, %s>>(shared);\n", team, w->steps,
                row % w->together ? "false" : "true");
-    buf_printf(b, "const Index r = (Index)blockIdx.x * %d + threadIdx.x / %d;\n", block / team,
+    buf_printf(b, "const Index r = (Index)blockIdx.x * %d + threadIdx.x / %d;\n", row_count(row),
                team);
     buf_printf(b, "if (r >= %s) return;\n", text_number(w, rows));
     buf_printf(b, "const Index o = r * %s;\n", text_number(w, row));
@@ -284,7 +284,7 @@ static void write_rows(Writer *w, Buf *b)
             write_after(w, b, w->segment[s].after[j]);
     }
     w->text.threads = block;
-    w->text.blocks = (rows + block / team - 1) / (block / team);
+    w->text.blocks = (rows + row_count(row) - 1) / row_count(row);
 }
 
 bool node_has_text(const Node *n)
@@ -346,7 +346,7 @@ static const char *indented(Arena *a, const char *text)
 
 FusedText fused_text(Arena *a, const Call *c)
 {
-    Writer w = {.a = a, .c = c};
+    TextWriter w = {.a = a, .c = c};
     Buf b = {.a = a}, head = {.a = a};
     text_plan(&w);
     if (w.shape.row)

@@ -1,5 +1,5 @@
-/* What makes a kernel's text of a body of `fused` (fused_text.c), what compiles it (fused_cuda.c)
- * and what launches it (fused.cu) share. */
+/* Shared by the writer of a kernel's text of a body of `fused` (fused_text.c), its compiler
+ * (fused_cuda.c) and its launch (fused.cu). */
 #ifndef TENON_FUSED_TEXT_H
 #define TENON_FUSED_TEXT_H
 

@@ -1,19 +1,18 @@
-/* What the files that write the text of a body of `fused` share (fused_text.c): what it reads,
- * makes and writes where, which fused_segment.c finds out, and the expressions of fused_node.c. */
+/* Shared by the files that write the text of a body of `fused` (fused_text.c has the method):
+ * reads, values and writes with their places, which fused_segment.c finds, and expressions of
+ * fused_node.c. */
 #ifndef TENON_FUSED_WRITER_H
 #define TENON_FUSED_WRITER_H
 
 #include "../op/fused.h"
 #include "fused_text.h"
+#include "team.cuh"
 
-/* As rows.cuh has them. */
-enum { WARP = 32, WARP_ROW = 1024, SHORT_ROW = 8192, HELD_ROW = 16384, WARP_BLOCK = 128 };
-
-/* Of which a value has one, and by which variable of the text it is counted: of all (p), of the
- * rows (r), of a row (i), of one. */
+/* A value has one element for each element of all (counted by the variable p of the text), for each
+ * row (r), for each of a row's elements (i), or one alone. */
 typedef enum { EACH, EACH_ROW, EACH_COLUMN, ONE } Count;
 
-/* What lies in memory and is read or written at positions of one shape. */
+/* A tensor in memory that is read or written at positions of one shape. */
 typedef struct Access {
     int index; /* of the operand or result */
     DType dtype;
@@ -30,13 +29,13 @@ typedef struct Made {
     bool statement;
 } Made;
 
-/* Of a loop: a node's lane, or the elements of what is along rows. */
+/* Nodes whose elements one loop computes, and nodes along rows whose statements follow it. */
 typedef struct Segment {
     const Node *loop[FUSED_MOST], *after[FUSED_MOST];
     int nloop, nafter;
 } Segment;
 
-typedef struct Writer {
+typedef struct TextWriter {
     Arena *a;
     const Call *c;
     FusedShape shape;
@@ -49,39 +48,39 @@ typedef struct Writer {
     int steps;    /* packs of a thread; 0: too many to be held */
     bool wide;    /* positions and offsets need 64 bits */
     FusedText text;
-} Writer;
+} TextWriter;
 /* ---- fused_segment.c ---- */
 
 /* Fills all but the text for the body of w->c. */
-void text_plan(Writer *w);
-Count text_count(const Writer *w, const Value *v); /* of values in the body and results */
-const RowKernel *text_rows(const Node *n);         /* what n does along rows, or NULL */
-int text_team(int64_t row);                        /* the threads of a row of so many elements */
+void text_plan(TextWriter *w);
+Count text_count(const TextWriter *w, const Value *v); /* of values in the body and results */
+const RowKernel *text_rows(const Node *n);             /* what n does along rows, or NULL */
 /* The place in w->load of operand i of n, of which the body has no more than a view. */
-int text_load(Writer *w, const Node *n, int i);
+int text_load(TextWriter *w, const Node *n, int i);
 /* Of a thread's elements, whether they are one access where the data begin as they would alone,
  * and whether they are access_stride() apart. */
-bool access_whole(const Writer *w, const Access *x);
-bool access_even(const Writer *w, const Access *x);
+bool access_whole(const TextWriter *w, const Access *x);
+bool access_even(const TextWriter *w, const Access *x);
 int64_t access_stride(const Access *x);
-bool access_held(const Writer *w, uint64_t loops, bool statement); /* in registers, by a thread */
+bool access_held(const TextWriter *w, uint64_t loops,
+                 bool statement); /* in registers, by a thread */
 
 /* ---- fused_node.c ---- */
 
 extern const char *const text_types[];     /* by dtype */
 extern const char *const text_positions[]; /* by Count: variables */
-const char *text_number(const Writer *w, int64_t x);
+const char *text_number(const TextWriter *w, int64_t x);
 /* The offset of position p. */
-const char *text_offset(const Writer *w, const Walk *y, const char *p);
-const char *access_offset(const Writer *w, const Access *x);
+const char *text_offset(const TextWriter *w, const Walk *y, const char *p);
+const char *access_offset(const TextWriter *w, const Access *x);
 /* One element of a node: by its lane, or of an op along rows once its statement has run. */
-const char *text_lane(Writer *w, const Node *n);
-const char *text_element(Writer *w, const Node *n);
-/* What n, an op along rows, needs of all elements of a row. */
-void text_statement(Writer *w, Buf *b, const Node *n);
+const char *text_lane(TextWriter *w, const Node *n);
+const char *text_element(TextWriter *w, const Node *n);
+/* Writes the statement of n, an op along rows, that goes over all elements of a row. */
+void text_statement(TextWriter *w, Buf *b, const Node *n);
 bool text_has_row(const Node *n);
-/* What the words of a dropout are drawn from, and those of a thread's elements. */
-void text_stream(Writer *w, Buf *b, const Node *n);
-void text_words(Writer *w, Buf *b, const Node *n);
+/* Write the source of a dropout's words, and the words of a thread's elements. */
+void text_stream(TextWriter *w, Buf *b, const Node *n);
+void text_words(TextWriter *w, Buf *b, const Node *n);
 
 #endif

@@ -19,10 +19,10 @@ static bool accepts(const Call *)
 
 /* The axes of the index, without `skip`: the strides of the index, and of `x` and `y` along it, but
  * that in x along `dim` the index says where. */
-static Walk<3> index_walk(const Call *c, const Tensor &x, const Tensor &y, int skip)
+static WalkOf<3> index_walk(const Call *c, const Tensor &x, const Tensor &y, int skip)
 {
     const Tensor &ids = c->in[INDEX];
-    Walk<3> w = walk_none<3>();
+    WalkOf<3> w = walk_none<3>();
     for (int d = 0; d < ids.rank; d++)
         if (d != skip)
             walk_axis(&w, ids.dim[d],
@@ -37,11 +37,11 @@ static int check(Call *c)
 
 /* ---- gather ---- */
 
-enum { UNITS = 4 }; /* of a thread, whose loads are on their way together */
+enum { UNITS = 4 }; /* of a thread, whose loads are in flight together */
 
 struct Gather {
     Tensor ids;
-    Walk<3> w;
+    WalkOf<3> w;
     int64_t size, stride; /* of x along `dim` */
     Fault *fault;
     int step;
@@ -98,16 +98,16 @@ CUDA_KERNELS(gather) = {{.name = "gather",
 
 /* ---- scatter: few indices along `dim` ---- */
 
-struct Scatter {
-    PutWay way;
+struct ScatterLines {
+    PutKind kind;
     Tensor ids;
-    Walk<3> line;                    /* lines along `dim`: of the index, y and src */
+    WalkOf<3> line;                  /* lines along `dim`: of the index, y and src */
     int64_t along;                   /* length of one */
     int64_t id_step, y_step, x_step; /* along `dim` */
     int64_t size;                    /* of y along `dim` */
 };
 
-static PutWay way_of(const Call *c)
+static PutKind kind_of(const Call *c)
 {
     if (node_is(c->node, OP_scatter_add))
         return c->out[0].dtype == BOOL ? PUT_ANY : PUT_SUM;
@@ -116,11 +116,11 @@ static PutWay way_of(const Call *c)
                                                : PUT_LAST;
 }
 
-static Scatter scatter_of(const Call *c)
+static ScatterLines scatter_of(const Call *c)
 {
     int dim = axis_of(c);
     const Tensor &ids = c->in[INDEX], &y = c->out[0], &src = c->in[SRC];
-    return {.way = way_of(c),
+    return {.kind = kind_of(c),
             .ids = ids,
             .line = index_walk(c, y, src, dim),
             .along = ids.dim[dim],
@@ -131,7 +131,8 @@ static Scatter scatter_of(const Call *c)
 }
 
 /* Whether another index from `lo` to `hi` of the line is the same. */
-__device__ static bool occurs(const Scatter &s, int64_t line, int64_t lo, int64_t hi, int64_t id)
+__device__ static bool occurs(const ScatterLines &s, int64_t line, int64_t lo, int64_t hi,
+                              int64_t id)
 {
     for (int64_t j = lo; j < hi; j++)
         if (index_at(s.ids, line + j * s.id_step) == id)
@@ -139,14 +140,14 @@ __device__ static bool occurs(const Scatter &s, int64_t line, int64_t lo, int64_
     return false;
 }
 
-template <typename T> static __global__ void scatter_few(const T *x, T *y, Scatter s)
+template <typename T> static __global__ void scatter_few(const T *x, T *y, ScatterLines s)
 {
     int64_t i = thread_number(), j = quotient(i, s.line.nelem), at[3];
     if (j >= s.along)
         return;
     walk_at(s.line, i - j * s.line.nelem, at);
     int64_t id = index_at(s.ids, at[0] + j * s.id_step);
-    bool last = s.way == PUT_LAST;
+    bool last = s.kind == PUT_LAST;
     if (id < 0 || id >= s.size || occurs(s, at[0], last ? j + 1 : 0, last ? s.along : j, id))
         return;
     T *to = y + at[1] + id * s.y_step, best = *to;
@@ -155,12 +156,12 @@ template <typename T> static __global__ void scatter_few(const T *x, T *y, Scatt
         if (index_at(s.ids, at[0] + j * s.id_step) != id)
             continue;
         T own = x[at[2] + j * s.x_step];
-        if (s.way == PUT_SUM)
+        if (s.kind == PUT_SUM)
             sum = put_sum(sum, wide(own));
         else
-            best = put_other(s.way, best, own);
+            best = put_other(s.kind, best, own);
     }
-    *to = s.way == PUT_SUM ? narrow<T>(sum) : best;
+    *to = s.kind == PUT_SUM ? narrow<T>(sum) : best;
 }
 
 static bool few(const Call *c)
@@ -170,7 +171,7 @@ static bool few(const Call *c)
 
 static int run_few(Call *c)
 {
-    Scatter s = scatter_of(c);
+    ScatterLines s = scatter_of(c);
     if (check(c) || cuda_copy_operand(c))
         return -1;
     BY_DTYPE(c->out[0].dtype, T,
@@ -181,7 +182,8 @@ static int run_few(Call *c)
 
 /* ---- scatter: many ---- */
 
-static __global__ void fill_items(Tensor ids, Walk<3> w, Pair *item, int64_t size, int64_t stride)
+static __global__ void fill_items(Tensor ids, WalkOf<3> w, SortItem *item, int64_t size,
+                                  int64_t stride)
 {
     int64_t i = thread_number(), at[3];
     if (i >= w.nelem)
@@ -200,15 +202,15 @@ static int64_t workspace(Ctx *, const Call *c)
 static int run_sorted(Call *c)
 {
     const Tensor &ids = c->in[INDEX], &y = c->out[0], &src = c->in[SRC];
-    Walk<3> w = index_walk(c, y, src, -1);
-    Put p = {way_of(c), walk_none<1>(), walk_none<2>()};
+    WalkOf<3> w = index_walk(c, y, src, -1);
+    Put p = {kind_of(c), walk_none<1>(), walk_none<2>()};
     int dim = axis_of(c);
     for (int d = 0; d < ids.rank; d++)
         walk_axis(&p.at, ids.dim[d], {src.stride[d]});
     if (check(c) || cuda_copy_operand(c))
         return -1;
     if (LAUNCH(c, fill_items, grid_for(w.nelem, THREADS), THREADS, 0, ids, w,
-               (Pair *)(void *)c->work, y.dim[dim], y.stride[dim]))
+               (SortItem *)(void *)c->work, y.dim[dim], y.stride[dim]))
         return -1;
     return cuda_put_sorted(c, p, src);
 }

@@ -8,13 +8,13 @@ enum { DIMS, ACCUMULATE, VALUES = 1 };
 /* ---- which axes ---- */
 
 /* Operand 0's axes and the indices in the result. */
-struct Shape {
+struct IndexedAxes {
     int count, lead;   /* index operands, and the first of them */
     int first, nblock; /* the indices' first axis in the result, and how many axes they have */
     const int64_t *dims;
 };
 
-static bool indexed(const Shape &s, int axis)
+static bool indexed(const IndexedAxes &s, int axis)
 {
     for (int j = 0; j < s.count; j++)
         if (s.dims[j] == axis)
@@ -22,9 +22,9 @@ static bool indexed(const Shape &s, int axis)
     return false;
 }
 
-static Shape shape_of(const Call *c, int lead)
+static IndexedAxes shape_of(const Call *c, int lead)
 {
-    Shape s = {.count = c->nin - lead, .lead = lead, .dims = c->node->attr[DIMS].ints};
+    IndexedAxes s = {.count = c->nin - lead, .lead = lead, .dims = c->node->attr[DIMS].ints};
     for (int i = lead; i < c->nin; i++)
         s.nblock = s.nblock > c->in[i].rank ? s.nblock : c->in[i].rank;
     if (s.dims[s.count - 1] - s.dims[0] == s.count - 1)
@@ -33,7 +33,7 @@ static Shape shape_of(const Call *c, int lead)
 }
 
 /* The indices' axes, row-major. */
-static Tensor block_of(const Call *c, const Shape &s)
+static Tensor block_of(const Call *c, const IndexedAxes &s)
 {
     Tensor b = {};
     b.rank = s.nblock;
@@ -57,7 +57,7 @@ struct Indices {
     int64_t size[TN_RANK], stride[TN_RANK]; /* of the indexed axes */
 };
 
-static Indices indices_of(const Call *c, const Shape &s, const Tensor &x)
+static Indices indices_of(const Call *c, const IndexedAxes &s, const Tensor &x)
 {
     Indices r = {.count = s.count, .block = block_of(c, s)};
     for (int j = 0; j < s.count; j++) {
@@ -89,14 +89,14 @@ static __global__ void fill_offsets(Indices r, int64_t *offset, int64_t count)
         offset[p] = 0; /* reads an element that is there, if any is: the run has failed */
 }
 
-static __global__ void fill_items(Indices r, Pair *item, int64_t count)
+static __global__ void fill_items(Indices r, SortItem *item, int64_t count)
 {
     int64_t p = thread_number(), offset;
     if (p < count)
         item[p] = {find_offset(r, p, &offset) ? (uint64_t)offset : (uint64_t)NOWHERE, (uint64_t)p};
 }
 
-static int check_indices(Call *c, const Shape &s)
+static int check_indices(Call *c, const IndexedAxes &s)
 {
     for (int j = 0; j < s.count; j++) {
         int64_t size = c->in[0].dim[s.dims[j]];
@@ -120,11 +120,11 @@ static int64_t index_workspace(Ctx *, const Call *c)
 }
 
 /* Walks the result: in x, in y, and in the positions of the indices. */
-static Walk<3> result_walk(const Call *c, const Shape &s)
+static WalkOf<3> result_walk(const Call *c, const IndexedAxes &s)
 {
     const Tensor &x = c->in[0], &y = c->out[0];
     Tensor block = block_of(c, s);
-    Walk<3> w = walk_none<3>();
+    WalkOf<3> w = walk_none<3>();
     for (int e = 0, d = 0; e < y.rank; e++) {
         int b = e - s.first;
         if (b >= 0 && b < s.nblock) {
@@ -138,11 +138,11 @@ static Walk<3> result_walk(const Call *c, const Shape &s)
     return w;
 }
 
-enum { UNITS = 4 }; /* of a thread, whose loads are on their way together */
+enum { UNITS = 4 }; /* of a thread, whose loads are in flight together */
 
 template <typename U>
 static __global__ void __launch_bounds__(THREADS)
-    take(const U *x, U *y, Walk<3> w, const int64_t *offset, int64_t elements)
+    take(const U *x, U *y, WalkOf<3> w, const int64_t *offset, int64_t elements)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS * UNITS + threadIdx.x, at[UNITS][3];
     U own[UNITS];
@@ -161,10 +161,10 @@ static __global__ void __launch_bounds__(THREADS)
 static int index_run(Call *c)
 {
     const Tensor &x = c->in[0], &y = c->out[0];
-    Shape s = shape_of(c, 1);
+    IndexedAxes s = shape_of(c, 1);
     Indices r = indices_of(c, s, x);
     int64_t count = tensor_nelem(&r.block), *offset = (int64_t *)(void *)c->work;
-    Walk<3> w = result_walk(c, s);
+    WalkOf<3> w = result_walk(c, s);
     uint64_t common = (uint64_t)x.data | (uint64_t)y.data;
     for (int j = 0; j < r.count; j++)
         common |= (uint64_t)(r.stride[j] * dtype_size(x.dtype));
@@ -204,11 +204,11 @@ static int64_t broadcast_stride(const Tensor &v, int rank, int e)
     return d < 0 || v.dim[d] == 1 ? 0 : v.stride[d];
 }
 
-static Put put_of(const Call *c, const Shape &s, const Tensor &block)
+static Put put_of(const Call *c, const IndexedAxes &s, const Tensor &block)
 {
     const Tensor &y = c->out[0], &v = c->in[VALUES];
     int rank = y.rank - s.count + s.nblock;
-    PutWay add = v.dtype == BOOL ? PUT_ANY : PUT_SUM;
+    PutKind add = v.dtype == BOOL ? PUT_ANY : PUT_SUM;
     Put p = {c->node->attr[ACCUMULATE].i ? add : PUT_LAST, walk_none<1>(), walk_none<2>()};
     for (int e = 0, d = 0; e < rank; e++) {
         int b = e - s.first;
@@ -227,12 +227,12 @@ static Put put_of(const Call *c, const Shape &s, const Tensor &block)
 
 static int index_put_run(Call *c)
 {
-    Shape s = shape_of(c, 2);
+    IndexedAxes s = shape_of(c, 2);
     Indices r = indices_of(c, s, c->out[0]);
     int64_t count = tensor_nelem(&r.block);
     if (check_indices(c, s) || cuda_copy_operand(c))
         return -1;
-    if (LAUNCH(c, fill_items, grid_for(count, THREADS), THREADS, 0, r, (Pair *)(void *)c->work,
+    if (LAUNCH(c, fill_items, grid_for(count, THREADS), THREADS, 0, r, (SortItem *)(void *)c->work,
                count))
         return -1;
     return cuda_put_sorted(c, put_of(c, s, r.block), c->in[VALUES]);

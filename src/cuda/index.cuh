@@ -1,4 +1,4 @@
-/* What the CUDA kernels that read and write by index tensors share, and dropout and sorts with
+/* Shared by the CUDA kernels that read and write by index tensors, and by dropout and sorts with
  * them: walks over several tensors, moving of elements in large units, checks of indices, and
  * stable sorts of keys, by which several elements for one place are put there in order. */
 #ifndef TENON_INDEX_CUH
@@ -11,20 +11,20 @@ enum { THREADS = 256 };
 /* ---- walks ---- */
 
 /* The axes of one shape with the strides of N tensors; axes that lie as one in all are merged. */
-template <int N> struct Walk {
+template <int N> struct WalkOf {
     int rank;
     int64_t nelem, dim[TN_RANK], stride[N][TN_RANK];
 };
 
-template <int N> inline Walk<N> walk_none()
+template <int N> inline WalkOf<N> walk_none()
 {
-    Walk<N> w = {};
+    WalkOf<N> w = {};
     w.nelem = 1;
     return w;
 }
 
 /* Adds an axis, inner to those before it. */
-template <int N> inline void walk_axis(Walk<N> *w, int64_t dim, const int64_t (&stride)[N])
+template <int N> inline void walk_axis(WalkOf<N> *w, int64_t dim, const int64_t (&stride)[N])
 {
     bool merged = w->rank > 0;
     for (int k = 0; k < N && merged; k++)
@@ -39,9 +39,9 @@ template <int N> inline void walk_axis(Walk<N> *w, int64_t dim, const int64_t (&
 }
 
 /* Over all axes of t but `skip`. */
-inline Walk<1> walk_of(const Tensor &t, int skip = -1)
+inline WalkOf<1> walk_of(const Tensor &t, int skip = -1)
 {
-    Walk<1> w = walk_none<1>();
+    WalkOf<1> w = walk_none<1>();
     for (int d = 0; d < t.rank; d++)
         if (d != skip)
             walk_axis(&w, t.dim[d], {t.stride[d]});
@@ -56,7 +56,7 @@ __host__ __device__ inline int64_t quotient(int64_t i, int64_t n)
 
 /* The element offsets of row-major position i. */
 template <int N>
-__host__ __device__ inline void walk_at(const Walk<N> &w, int64_t i, int64_t (&at)[N])
+__host__ __device__ inline void walk_at(const WalkOf<N> &w, int64_t i, int64_t (&at)[N])
 {
     for (int k = 0; k < N; k++)
         at[k] = 0;
@@ -68,7 +68,7 @@ __host__ __device__ inline void walk_at(const Walk<N> &w, int64_t i, int64_t (&a
     }
 }
 
-__host__ __device__ inline int64_t walk_at(const Walk<1> &w, int64_t i)
+__host__ __device__ inline int64_t walk_at(const WalkOf<1> &w, int64_t i)
 {
     int64_t at[1];
     walk_at(w, i, at);
@@ -77,13 +77,9 @@ __host__ __device__ inline int64_t walk_at(const Walk<1> &w, int64_t i)
 
 /* ---- moving elements: in units of up to 16 bytes ---- */
 
-struct alignas(16) Unit16 {
-    uint64_t half[2];
-};
-
 /* Whether in elements of `size` bytes all tensors but those from `moved` on, which do not move
  * along the last axis, can be walked in units of `unit` bytes. */
-template <int N> inline bool walk_fits(const Walk<N> &w, int moved, int64_t size, int64_t unit)
+template <int N> inline bool walk_fits(const WalkOf<N> &w, int moved, int64_t size, int64_t unit)
 {
     int last = w.rank - 1;
     if (unit == size || last < 0)
@@ -103,7 +99,7 @@ template <int N> inline bool walk_fits(const Walk<N> &w, int moved, int64_t size
 /* Turns elements of `size` bytes into units, of which w's first `moved` tensors consist, the others
  * being the same for all of a unit. `common` has a bit for all that must be a multiple of a unit's
  * bytes: addresses and steps. Returns the bytes. */
-template <int N> inline int64_t walk_units(Walk<N> *w, int moved, int64_t size, uint64_t common)
+template <int N> inline int64_t walk_units(WalkOf<N> *w, int moved, int64_t size, uint64_t common)
 {
     int64_t unit = 16;
     while (unit > size && ((common & (uint64_t)(unit - 1)) || !walk_fits(*w, moved, size, unit)))
@@ -155,9 +151,9 @@ __device__ inline int64_t index_at(const Tensor &t, int64_t at)
 /* Notes the first index that is not in [least, size), by who found that number i is not one: so it
  * does not matter who does. Tensor 0 of the walk is the index. */
 template <int N>
-__device__ __attribute__((noinline)) void note_index(const Tensor &ids, const Walk<N> &w, int64_t i,
-                                                     int64_t least, int64_t size, Fault *fault,
-                                                     int step, int what)
+__device__ __attribute__((noinline)) void note_index(const Tensor &ids, const WalkOf<N> &w,
+                                                     int64_t i, int64_t least, int64_t size,
+                                                     Fault *fault, int step, int what)
 {
     int64_t p = 0, at[N], id;
     for (;; p++) {
@@ -177,25 +173,25 @@ extern "C" const char *const cuda_index_faults[];
 
 /* ---- sorts (sort.cu) ---- */
 
-/* What is sorted: no two are equal. */
-struct Pair {
+/* An item to be sorted: no two are equal. */
+struct SortItem {
     uint64_t key;
     uint64_t position;
 };
-__host__ __device__ inline bool operator<(const Pair &a, const Pair &b)
+__host__ __device__ inline bool operator<(const SortItem &a, const SortItem &b)
 {
     return a.key < b.key || (a.key == b.key && a.position < b.position);
 }
 
 /* Launches sorts of lines of n items each: *sorted is where they are then, items or tmp. */
-extern "C" int cuda_sort_pairs(Call *c, Pair *items, Pair *tmp, int64_t lines, int64_t n,
-                               Pair **sorted);
+extern "C" int cuda_sort_pairs(Call *c, SortItem *items, SortItem *tmp, int64_t lines, int64_t n,
+                               SortItem **sorted);
 extern "C" int cuda_sort_words(Call *c, uint64_t *items, uint64_t *tmp, int64_t lines, int64_t n,
                                uint64_t **sorted);
 
 /* ---- several elements for one place (index_put.cu) ---- */
 
-typedef enum { PUT_LAST, PUT_SUM, PUT_ANY, PUT_GREATEST, PUT_LEAST } PutWay;
+typedef enum { PUT_LAST, PUT_SUM, PUT_ANY, PUT_GREATEST, PUT_LEAST } PutKind;
 
 /* Output 0 of contiguous elements begins as operand 0. */
 extern "C" int cuda_copy_operand(Call *c);
@@ -205,9 +201,9 @@ extern "C" int64_t cuda_put_nwork(int64_t count);
 
 /* Puts elements of a source to output 0 by positions. */
 struct Put {
-    PutWay way;
-    Walk<1> at;     /* the positions in the source */
-    Walk<2> column; /* the elements at one position: in output 0 and in the source */
+    PutKind kind;
+    WalkOf<1> at;     /* the positions in the source */
+    WalkOf<2> column; /* the elements at one position: in output 0 and in the source */
 };
 enum { NOWHERE = -1 };
 
@@ -226,10 +222,10 @@ template <typename T> __device__ inline T put_sum(T y, T x)
         return y + x;
 }
 
-template <typename T> __device__ inline T put_other(PutWay way, T y, T x)
+template <typename T> __device__ inline T put_other(PutKind kind, T y, T x)
 {
     auto a = wide(y), b = wide(x);
-    switch (way) {
+    switch (kind) {
     case PUT_GREATEST: return b > a || b != b ? x : y;
     case PUT_LEAST: return b < a || b != b ? x : y;
     case PUT_ANY: return b != 0 || a != 0 ? narrow<T>(1) : y;

@@ -1,4 +1,4 @@
-/* What kernels that read and write by index tensors share on CUDA; see index.cuh.
+/* Shared on CUDA by kernels that read and write by index tensors; see index.cuh.
  *
  * Several elements may be put to one place. Positions are sorted by place, those for one place in
  * row-major order, and one thread puts all that go to an element: the last one stays, or the sum is
@@ -14,8 +14,8 @@ const char *const cuda_index_faults[] = {
 };
 
 static __global__ void check_index(const __grid_constant__ Tensor ids,
-                                   const __grid_constant__ Walk<1> at, int64_t least, int64_t size,
-                                   Fault *fault, int step, int what)
+                                   const __grid_constant__ WalkOf<1> at, int64_t least,
+                                   int64_t size, Fault *fault, int step, int what)
 {
     int64_t i = thread_number();
     if (i >= at.nelem)
@@ -27,14 +27,14 @@ static __global__ void check_index(const __grid_constant__ Tensor ids,
 
 int cuda_check_index(Call *c, int i, int64_t least, int64_t size, int what)
 {
-    Walk<1> at = walk_of(c->in[i]);
+    WalkOf<1> at = walk_of(c->in[i]);
     return LAUNCH(c, check_index, grid_for(at.nelem, THREADS), THREADS, 0, c->in[i], at, least,
                   size, c->fault, c->step, what);
 }
 
 /* ---- copy ---- */
 
-template <typename U> static __global__ void copy_units(const U *x, U *y, Walk<2> w)
+template <typename U> static __global__ void copy_units(const U *x, U *y, WalkOf<2> w)
 {
     int64_t i = thread_number(), at[2];
     if (i >= w.nelem)
@@ -46,7 +46,7 @@ template <typename U> static __global__ void copy_units(const U *x, U *y, Walk<2
 int cuda_copy_operand(Call *c)
 {
     const Tensor &x = c->in[0], &y = c->out[0];
-    Walk<2> w = walk_none<2>();
+    WalkOf<2> w = walk_none<2>();
     if (x.data == y.data)
         return 0;
     for (int d = 0; d < x.rank; d++)
@@ -62,24 +62,24 @@ int cuda_copy_operand(Call *c)
 
 int64_t cuda_put_nwork(int64_t count)
 {
-    return 2 * count * (int64_t)sizeof(Pair);
+    return 2 * count * (int64_t)sizeof(SortItem);
 }
 
 /* The thread of a place's first position, or, where the last stays, of the last, puts. */
 template <typename T>
-static __global__ void put_sorted(const Pair *item, const T *x, T *y, Put p, int64_t columns)
+static __global__ void put_sorted(const SortItem *item, const T *x, T *y, Put p, int64_t columns)
 {
     int64_t i = thread_number(), k = quotient(i, columns), at[2], last = p.at.nelem - 1;
     if (k > last || item[k].key == (uint64_t)NOWHERE)
         return;
     uint64_t place = item[k].key;
-    if (p.way == PUT_LAST ? k < last && item[k + 1].key == place
-                          : k > 0 && item[k - 1].key == place)
+    if (p.kind == PUT_LAST ? k < last && item[k + 1].key == place
+                           : k > 0 && item[k - 1].key == place)
         return;
     walk_at(p.column, i - k * columns, at);
     T *to = y + place + at[0];
     const T *from = x + at[1];
-    if (p.way == PUT_SUM) {
+    if (p.kind == PUT_SUM) {
         auto sum = wide(*to);
         for (; k <= last && item[k].key == place; k++)
             sum = put_sum(sum, wide(from[walk_at(p.at, (int64_t)item[k].position)]));
@@ -87,7 +87,7 @@ static __global__ void put_sorted(const Pair *item, const T *x, T *y, Put p, int
     } else {
         T best = *to;
         for (; k <= last && item[k].key == place; k++)
-            best = put_other(p.way, best, from[walk_at(p.at, (int64_t)item[k].position)]);
+            best = put_other(p.kind, best, from[walk_at(p.at, (int64_t)item[k].position)]);
         *to = best;
     }
 }
@@ -95,7 +95,7 @@ static __global__ void put_sorted(const Pair *item, const T *x, T *y, Put p, int
 int cuda_put_sorted(Call *c, const Put &p, const Tensor &source)
 {
     int64_t count = p.at.nelem, columns = p.column.nelem;
-    Pair *items = (Pair *)(void *)c->work, *sorted = items;
+    SortItem *items = (SortItem *)(void *)c->work, *sorted = items;
     if (count * columns == 0)
         return 0;
     if (cuda_sort_pairs(c, items, items + count, 1, count, &sorted))

@@ -1,5 +1,6 @@
-/* What one element of every pointwise op is, on CUDA. Kernels call it, and it is the text that
- * bodies of `fused` are compiled with at run time: it includes nothing but element.cuh.
+/* One element of every pointwise op on CUDA, as a function. Kernels call it, and it is the text
+ * that bodies of `fused` are compiled with at run time: it includes element.cuh and lanes.cuh
+ * alone.
  *
  *     lane_NAME<T>(operands, attributes)            lane_add<bf16>(a, b)
  *     lane_NAME_VARIANT<T>(...)                     lane_gelu_tanh<float>(x)
@@ -42,7 +43,7 @@ inline float __double2float_rd(double x)
 
 /* ---- definitions by an expression ---- */
 
-/* Of floats: x, or a and b, and the expression in W, float or double. */
+/* A lane of floats: x, or a and b, and the expression have the type W, float or double. */
 #define FLOAT_LANE1(name, expr)                          \
     template <typename T> __device__ T lane_##name(T x_) \
     {                                                    \
@@ -58,7 +59,7 @@ inline float __double2float_rd(double x)
         return narrow<T>((W)(expr));                           \
     }
 
-/* The same, and of integers, in which `ints` is computed. */
+/* A lane of floats and of integers, in which `ints` is computed. */
 #define NUMBER_LANE1(name, expr, ints)                   \
     template <typename T> __device__ T lane_##name(T x_) \
     {                                                    \
@@ -88,7 +89,7 @@ inline float __double2float_rd(double x)
 #define WRAPPED(a, op, b) ((unsigned long long)(a) op (unsigned long long)(b))
 /* clang-format on */
 
-/* ---- two operands (binary.c) ---- */
+/* ---- one operand and two (unary.c, binary.c) ---- */
 
 /* a^b, wrapped; for a negative b 1 / a^|b| cut to an integer. */
 __device__ inline long long power(long long a, long long b)
@@ -203,21 +204,16 @@ template <typename T, typename W> __device__ inline W silu_slope(W x)
     return s * fma_of(x, 1 - s, W(1));
 }
 
-/* clang-format off */
-NUMBER_LANE2(add,     a + b,                      WRAPPED(a, +, b))
-NUMBER_LANE2(sub,     a - b,                      WRAPPED(a, -, b))
-NUMBER_LANE2(mul,     a * b,                      WRAPPED(a, *, b))
-NUMBER_LANE2(pow,     pow(a, b),                  power(a, b))
-NUMBER_LANE2(maximum, a > b || a != a ? a : b,    a > b ? a : b)
-NUMBER_LANE2(minimum, a < b || a != a ? a : b,    a < b ? a : b)
-FLOAT_LANE2(div,                a / b)
-FLOAT_LANE2(atan2,              atan2(a, b))
-FLOAT_LANE2(gelu_backward_none, a * gelu_none_slope(b))
-FLOAT_LANE2(gelu_backward_tanh, a * gelu_tanh_slope<T>(b))
-FLOAT_LANE2(silu_backward,      a * silu_slope<T>(b))
-FLOAT_LANE2(tanh_backward,      a * ((1 - b) * (1 + b)))
-FLOAT_LANE2(sigmoid_backward,   a * (1 - b) * b)
-/* clang-format on */
+FLOAT_LANE1(gelu_none, x *normal_cdf(x, bell(x)))
+FLOAT_LANE1(gelu_tanh, gelu_tanh_of<T>(x))
+FLOAT_LANE2(gelu_backward_none, a *gelu_none_slope(b))
+FLOAT_LANE2(gelu_backward_tanh, a *gelu_tanh_slope<T>(b))
+
+#define FLOAT1(name, fast, expr)        FLOAT_LANE1(name, expr)
+#define FLOAT2(name, fast, expr)        FLOAT_LANE2(name, expr)
+#define NUMBER1(name, fast, expr, ints) NUMBER_LANE1(name, expr, ints)
+#define NUMBER2(name, fast, expr, ints) NUMBER_LANE2(name, expr, ints)
+#include "lanes.cuh"
 
 /* The greatest float not above the threshold decides the same for floats. */
 template <typename T> __device__ T lane_threshold_backward(T dy, T x, double threshold)
@@ -323,38 +319,6 @@ template <> __device__ inline bool lane_bitwise_not(bool x)
 {
     return !x;
 }
-
-/* ---- one operand (unary.c) ---- */
-
-/* clang-format off */
-NUMBER_LANE1(neg, -x,                WRAPPED(0, -, x))
-NUMBER_LANE1(abs, fabs(x),           x < 0 ? WRAPPED(0, -, x) : x)
-NUMBER_LANE1(sign,(x > 0) - (x < 0), (x > 0) - (x < 0))
-FLOAT_LANE1(floor,      floor(x))
-FLOAT_LANE1(ceil,       ceil(x))
-FLOAT_LANE1(round,      rint(x))
-FLOAT_LANE1(trunc,      trunc(x))
-FLOAT_LANE1(exp,        exp(x))
-FLOAT_LANE1(expm1,      expm1(x))
-FLOAT_LANE1(exp2,       exp2(x))
-FLOAT_LANE1(log,        log(x))
-FLOAT_LANE1(log1p,      log1p(x))
-FLOAT_LANE1(log2,       log2(x))
-FLOAT_LANE1(sqrt,       sqrt(x))
-FLOAT_LANE1(rsqrt,      1 / sqrt(x))
-FLOAT_LANE1(reciprocal, 1 / x)
-FLOAT_LANE1(sin,        sin(x))
-FLOAT_LANE1(cos,        cos(x))
-FLOAT_LANE1(erf,        erf(x))
-FLOAT_LANE1(erfc,       erfc(x))
-FLOAT_LANE1(erfinv,     erfinv(x))
-FLOAT_LANE1(tanh,       tanh(x))
-FLOAT_LANE1(sigmoid,    logistic<T>(x))
-FLOAT_LANE1(relu,       x < 0 ? W(0) : x)
-FLOAT_LANE1(silu,       x * logistic<T>(x))
-FLOAT_LANE1(gelu_none,  x * normal_cdf(x, bell(x)))
-FLOAT_LANE1(gelu_tanh,  gelu_tanh_of<T>(x))
-/* clang-format on */
 
 /* ---- casts (cast.c): f64 to 16 bits by way of float ---- */
 

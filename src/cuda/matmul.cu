@@ -12,34 +12,36 @@ extern "C" {
 enum { TILE = 16, MOST_BLOCKS = 1 << 30 };
 
 /* A Matrix as kernels take it. */
-struct View {
+struct MatrixView {
     char *data;
     DType dtype;
     int64_t stride[3];
 };
 
-static View view_of(const Matrix &x)
+static MatrixView view_of(const Matrix &x)
 {
     return {x.t->data, x.t->dtype, {x.stride[0], x.stride[1], x.stride[2]}};
 }
 
-template <typename W> __device__ static W get(const View &x, int64_t at)
+template <typename W> __device__ static W get(const MatrixView &x, int64_t at)
 {
     BY_FLOAT(x.dtype, T, return (W)wide(((const T *)(const void *)x.data)[at]));
     return 0;
 }
 
-template <typename W> __device__ static void put(const View &x, int64_t at, W value)
+template <typename W> __device__ static void put(const MatrixView &x, int64_t at, W value)
 {
     BY_FLOAT(x.dtype, T, ((T *)(void *)x.data)[at] = narrow<T>(value));
 }
 
-struct Shape {
+struct ProductShape {
     int64_t batch, rows, cols, depth;
 };
 
 /* One element of the result a thread. Operands have the dtype T. */
-template <typename T> __global__ static void multiply(View a, View b, View bias, View y, Shape s)
+template <typename T>
+__global__ static void multiply(MatrixView a, MatrixView b, MatrixView bias, MatrixView y,
+                                ProductShape s)
 {
     typedef wide_t<T> W;
     __shared__ W as[TILE][TILE + 1], bs[TILE][TILE + 1];
@@ -81,8 +83,8 @@ static int run(Call *c)
 {
     int first = c->nin - 2;
     Matrix a = matrix(&c->in[first]), b = matrix(&c->in[first + 1]), y = matrix(&c->out[0]);
-    View bias = first ? view_of(bias_matrix(&c->in[0], &y)) : View{};
-    Shape s = {y.batch, y.rows, y.cols, a.cols};
+    MatrixView bias = first ? view_of(bias_matrix(&c->in[0], &y)) : MatrixView{};
+    ProductShape s = {y.batch, y.rows, y.cols, a.cols};
     int64_t tiles = y.batch * ((y.rows + TILE - 1) / TILE) * ((y.cols + TILE - 1) / TILE);
     BY_FLOAT(a.t->dtype, T,
              return LAUNCH(c, multiply<T>, (unsigned)MIN(tiles, MOST_BLOCKS), dim3(TILE, TILE), 0,
@@ -97,7 +99,7 @@ static int run(Call *c)
 
 enum { THREADS = 256 };
 
-__global__ static void spread(View bias, View y, int64_t rows, int64_t cols)
+__global__ static void spread(MatrixView bias, MatrixView y, int64_t rows, int64_t cols)
 {
     for (int64_t i = thread_number(); i < rows * cols; i += (int64_t)gridDim.x * THREADS) {
         int64_t at = i / cols * bias.stride[1] + i % cols * bias.stride[2];
@@ -111,7 +113,7 @@ __global__ static void spread(View bias, View y, int64_t rows, int64_t cols)
 extern "C" int matmul_spread_bias(Call *c, void *to, int64_t rows)
 {
     Matrix y = matrix(&c->out[0]);
-    View at = {(char *)to, c->out[0].dtype, {}};
+    MatrixView at = {(char *)to, c->out[0].dtype, {}};
     unsigned grid = (unsigned)MIN((rows * y.cols + THREADS - 1) / THREADS, MOST_BLOCKS);
     return LAUNCH(c, spread, grid, THREADS, 0, view_of(bias_matrix(&c->in[0], &y)), at, rows,
                   y.cols);

@@ -1,7 +1,7 @@
 /* Products on CUDA by cuBLASLt, which is opened at run time: a program runs without it where no
  * product does. prepare() makes descriptions and asks for an algorithm; run() enqueues it.
  *
- * Of matrices in row-major order y = a b is y' = b' a' in cuBLASLt's column-major order. An operand
+ * y = a b in row-major order is y' = b' a' in cuBLASLt's column-major order. An operand
  * is a matrix or a transposed matrix with a leading dimension, batches are any step apart, 0 too:
  * views by t, transpose and slice, and heads inside of rows, need no copy.
  *
@@ -146,17 +146,17 @@ static const Lt *get_library(Ctx *ctx, const Call *c)
 /* ---- what it is told ---- */
 
 /* A matrix in column-major order, or a batch of them. */
-typedef struct Columns {
+typedef struct ColumnMajor {
     int64_t rows, cols, leading, step;
     int32_t batch;
     cublasOperation_t op; /* that makes t's transpose of it */
-} Columns;
+} ColumnMajor;
 
 enum { MOST_BATCH = 65535 };
 
 /* False where t is no matrix with a leading dimension. Strides of axes of size 1 are ours to
  * choose. */
-static bool describe(const Tensor *t, Columns *x)
+static bool describe(const Tensor *t, ColumnMajor *x)
 {
     Matrix m = matrix(t);
     int64_t row = m.stride[1], col = m.stride[2];
@@ -168,8 +168,8 @@ static bool describe(const Tensor *t, Columns *x)
     if ((!plain && (row != 1 || col < m.rows)) || (m.batch > 1 && m.stride[0] < 0) ||
         m.batch > MOST_BATCH || MAX(m.rows, m.cols) > INT32_MAX)
         return false;
-    *x = plain ? (Columns){m.cols, m.rows, row, m.stride[0], (int32_t)m.batch, CUBLAS_OP_N}
-               : (Columns){m.rows, m.cols, col, m.stride[0], (int32_t)m.batch, CUBLAS_OP_T};
+    *x = plain ? (ColumnMajor){m.cols, m.rows, row, m.stride[0], (int32_t)m.batch, CUBLAS_OP_N}
+               : (ColumnMajor){m.rows, m.cols, col, m.stride[0], (int32_t)m.batch, CUBLAS_OP_T};
     return true;
 }
 
@@ -192,7 +192,7 @@ bool matmul_lt_accepts(const Call *c)
 {
     int first = c->nin - 2;
     const Tensor *a = &c->in[first], *b = &c->in[first + 1], *y = &c->out[0];
-    Columns x;
+    ColumnMajor x;
     if (!dtype_float(a->dtype) || !tensor_nelem(a) || !tensor_nelem(b))
         return false;
     if (bias_kind(c) == BIAS_FIRST && !widens(c->in[0].dtype, y->dtype))
@@ -233,8 +233,8 @@ int64_t matmul_lt_workspace(Ctx *ctx, const Call *c)
 
 enum { ALIGN = 16 }; /* of all operands, for the algorithms that are fast */
 
-/* What prepare() makes. */
-typedef struct Product {
+/* Made by prepare(). */
+typedef struct LtProduct {
     const Lt *lt;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, y;
@@ -245,11 +245,11 @@ typedef struct Product {
     cublasLtMatmulAlgo_t algo[2];
     bool any;
     bool own; /* algo[0] is the candidate that was asked for */
-} Product;
+} LtProduct;
 
 static void drop(void *what)
 {
-    Product *p = what;
+    LtProduct *p = what;
     cublasLtMatrixLayout_t layout[] = {p->a, p->b, p->y};
     for (int i = 0; i < LEN(layout); i++)
         if (layout[i])
@@ -266,7 +266,7 @@ static cudaDataType_t type_of(DType d)
 static cublasStatus_t make_layout(const Lt *lt, cublasLtMatrixLayout_t *to, const Tensor *t,
                                   cublasOperation_t *op)
 {
-    Columns x = {0};
+    ColumnMajor x = {0};
     CHECK(describe(t, &x));
     *op = x.op;
     cublasStatus_t s = lt->MatrixLayoutCreate(to, type_of(t->dtype), (uint64_t)x.rows,
@@ -280,13 +280,13 @@ static cublasStatus_t make_layout(const Lt *lt, cublasLtMatrixLayout_t *to, cons
     return s;
 }
 
-static cublasStatus_t set_bias(const Product *p, const void *bias)
+static cublasStatus_t set_bias(const LtProduct *p, const void *bias)
 {
     return p->lt->MatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                          sizeof bias);
 }
 
-static cublasStatus_t make_desc(Product *p, cublasOperation_t a, cublasOperation_t b)
+static cublasStatus_t make_desc(LtProduct *p, cublasOperation_t a, cublasOperation_t b)
 {
     const Lt *lt = p->lt;
     bool wide = p->dtype == F64;
@@ -318,7 +318,7 @@ static int keep_good(cublasLtMatmulHeuristicResult_t *found, int count)
 /* Up to `most` algorithms for operands of that alignment, best first, which need no more than
  * nbytes of workspace; returns how many. Parts of a sum are added in f32, by a kernel of its own.
  */
-static int find(const Product *p, int64_t nbytes, uint32_t align, int most,
+static int find(const LtProduct *p, int64_t nbytes, uint32_t align, int most,
                 cublasLtMatmulHeuristicResult_t *found)
 {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -350,7 +350,7 @@ static int find(const Product *p, int64_t nbytes, uint32_t align, int most,
     return s ? 0 : keep_good(found, count);
 }
 
-/* What all matrices of t are aligned to where the first is to ALIGN. */
+/* The alignment of all matrices of t where the first is aligned to ALIGN. */
 static uint32_t step_align(const Tensor *t)
 {
     int64_t size = dtype_size(t->dtype);
@@ -358,7 +358,7 @@ static uint32_t step_align(const Tensor *t)
 }
 
 /* rank: of the candidate, from 0. */
-static void choose(Product *p, Ctx *ctx, const Call *c, uint32_t align, int rank)
+static void choose(LtProduct *p, Ctx *ctx, const Call *c, uint32_t align, int rank)
 {
     cublasLtMatmulHeuristicResult_t found[MATMUL_LT_WAYS], first;
     p->own = !rank || rank < find(p, p->parts, align, MATMUL_LT_WAYS, found);
@@ -373,12 +373,12 @@ static void prepare(Call *c, Arena *arena, int rank)
 {
     Ctx *ctx = arena_ctx(arena);
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
-    Product *p = c->state = NEW(arena, Product);
+    LtProduct *p = c->state = NEW(arena, LtProduct);
     cublasOperation_t op_a, op_b, op_y;
-    *p = (Product){.lt = get_library(ctx, c),
-                   .bias = bias_kind(c),
-                   .parts = room_to_split(c),
-                   .dtype = a->dtype};
+    *p = (LtProduct){.lt = get_library(ctx, c),
+                     .bias = bias_kind(c),
+                     .parts = room_to_split(c),
+                     .dtype = a->dtype};
     arena_defer(arena, drop, p);
     need(make_layout(p->lt, &p->a, a, &op_a), ctx, p->lt, c, "layout of a");
     need(make_layout(p->lt, &p->b, b, &op_b), ctx, p->lt, c, "layout of b");
@@ -402,7 +402,7 @@ MATMUL_LT_OTHERS(X)
 
 bool matmul_lt_own(const Call *c)
 {
-    return ((const Product *)c->state)->own;
+    return ((const LtProduct *)c->state)->own;
 }
 
 static char *align_up(char *p, uintptr_t align)
@@ -419,7 +419,7 @@ static bool aligned(const Call *c)
 }
 
 /* The bias as the epilogue reads it: where it lies, or a copy in y's dtype. */
-static int place_bias(Call *c, const Product *p)
+static int place_bias(Call *c, const LtProduct *p)
 {
     const Tensor *bias = &c->in[0];
     int64_t n = c->out[0].dim[1];
@@ -435,7 +435,7 @@ static int place_bias(Call *c, const Product *p)
 
 int matmul_lt_run(Call *c)
 {
-    const Product *p = c->state;
+    const LtProduct *p = c->state;
     const float one = 1, zero = 0;
     const double one64 = 1, zero64 = 0;
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];

@@ -1,4 +1,4 @@
-/* What the products on CUDA share: those by cuBLASLt (matmul_cuda.c, in C) and those by kernels of
+/* Shared by the products on CUDA: those by cuBLASLt (matmul_cuda.c, in C) and those by kernels of
  * our own (matmul.cu). */
 #ifndef TENON_MATMUL_CUDA_H
 #define TENON_MATMUL_CUDA_H

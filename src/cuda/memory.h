@@ -1,4 +1,4 @@
-/* What the driver of cuda (device_cuda.c) has done on the GPU (memory.cu). Everything is given to a
+/* Work on the GPU (memory.cu) for the driver of cuda (device_cuda.c). Everything is given to a
  * stream; `found` is memory of the GPU, 0 before: atomics on the host's, one after the other over
  * the bus, take a microsecond each. */
 #ifndef TENON_EXEC_CUDA_H

@@ -9,7 +9,7 @@ static constexpr int THREADS = 1024, CLEAR_THREADS = 256, CLEAR_EACH = 8;
 
 static const char *const faults[] = {"target %lld at row %lld: expected 0 to %lld, or %lld", NULL};
 
-/* Of tensors with one axis, or none: the element at i. */
+/* A tensor with one axis, or none. */
 struct Vector {
     char *data;
     DType dtype;

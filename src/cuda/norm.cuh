@@ -1,4 +1,4 @@
-/* What layer_norm.cu and rms_norm.cu share: their kernels, of which RMS says which they are.
+/* The kernels of layer_norm.cu (RMS false) and of rms_norm.cu (RMS true).
  *
  * Forward: a row is read into registers and written once. Backward: each team goes over every so
  * many rows, writes their dx and adds to dw and db in registers; a block's teams are joined in
@@ -26,14 +26,14 @@ enum { MULTIPROCESSORS = 128 };
 enum { FRONT_THREADS = 1024 }; /* of a multiprocessor where teams have several rows */
 
 template <typename W> struct NormOf {
-    RowSet x, w, b, y;
+    TensorRows x, w, b, y;
     W *mean, *rstd;
     int64_t rows;
     int n;
     W eps;
 };
 
-/* RMS, which needs few registers: a team's next row is on its way while it works on one. */
+/* RMS, which needs few registers: a team's next row is in flight while it works on one. */
 template <bool RMS, class T, class E> __global__ void ROW_BOUNDS(T) norm_rows(NormOf<wide_t<E>> a)
 {
     typedef wide_t<E> W;
@@ -91,8 +91,8 @@ template <bool RMS> static int norm_run(Call *c, int lead, double eps)
 {
     const Tensor *t = &c->in[0];
     int64_t n = axes_nelem(t, lead, t->rank), rows = axes_nelem(t, 0, lead);
-    RowSet x = rows_of(t, lead), y = rows_of(&c->out[0], lead), w = rows_of(&c->in[1], 0),
-           b = rows_of(&c->in[RMS ? 1 : 2], 0);
+    TensorRows x = rows_of(t, lead), y = rows_of(&c->out[0], lead), w = rows_of(&c->in[1], 0),
+               b = rows_of(&c->in[RMS ? 1 : 2], 0);
     bool aligned =
         rows_aligned(x, n) && rows_aligned(y, n) && rows_aligned(w, n) && rows_aligned(b, n);
     return by_element(t->dtype, n, aligned, [&](auto e) {
@@ -146,7 +146,7 @@ static NormBackward norm_backward_of(const Call *c, int lead, int w)
 }
 
 template <typename W> struct NormGrad {
-    RowSet dy, x, w, dx;
+    TensorRows dy, x, w, dx;
     const W *mean, *rstd; /* mean: unused by RMS */
     W *part;              /* [block][dw, db][n] */
     int64_t rows;
@@ -213,7 +213,7 @@ __device__ inline Quad fetch(SharedAt from)
 #endif
     return q;
 }
-/* What a thread has begun so far is one group; waits for all but its latest N groups. */
+/* Closes the group of copies that a thread has begun; waits for all but its latest N groups. */
 __device__ inline void copies_group()
 {
 #ifndef TN_SIMT
@@ -227,7 +227,7 @@ template <int N> __device__ inline void copies_wait()
 #endif
 }
 
-/* Where a thread's packs of rows of dy and x are on their way to: with several stages later rows
+/* Where a thread's packs of rows of dy and x are in flight to: with several stages later rows
  * come while one is read from there, with one the row is in registers meanwhile, with none there is
  * no room. */
 template <class T, class E, int THREADS> struct Ahead {
@@ -281,7 +281,7 @@ template <class T> __device__ inline Two<float> sum_of_team(Two<float> x, Two<fl
 template <class E> struct RowWalk {
     E *at;
     int64_t apart;
-    __device__ RowWalk(const RowSet &x, int64_t row, int64_t step, int column)
+    __device__ RowWalk(const TensorRows &x, int64_t row, int64_t step, int column)
         : at((E *)(void *)x.data + row * x.stride[0] + column), apart(step * x.stride[0])
     {
     }
@@ -297,7 +297,7 @@ template <class E, int N> struct BackTeam {
     typedef Team<shape.team, shape.packs> T;
 };
 
-/* Rows of up to N elements. The next ones are on their way to shared memory, if that has room. */
+/* Rows of up to N elements. The next ones are in flight to shared memory, if that has room. */
 template <bool RMS, class E, int N>
 __global__ void __launch_bounds__(BackTeam<E, N>::threads, BackTeam<E, N>::shape.blocks)
     norm_backward_rows(NormGrad<float> a)
@@ -535,7 +535,7 @@ static bool norm_backward_aligned(const Call *c, const NormBackward &k)
 {
     const Tensor *x = &c->in[1], *rows[] = {&c->in[0], x, &c->out[0]};
     for (const Tensor *t : rows) {
-        RowSet r = rows_of(t, k.lead);
+        TensorRows r = rows_of(t, k.lead);
         if (r.rank > 1 || !rows_aligned(r, k.n))
             return false;
     }

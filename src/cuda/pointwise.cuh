@@ -75,63 +75,63 @@ template <int N> __device__ inline void locate(const Positions &s, int64_t i, in
 }
 
 /* Numbers<0, 1, ..., N - 1>, by which the operands of a kernel are counted. */
-template <int... K> struct Numbers {
+template <int... K> struct OperandNumbers {
 };
-template <int N, int... K> struct Count : Count<N - 1, N - 1, K...> {
+template <int N, int... K> struct CountTo : CountTo<N - 1, N - 1, K...> {
 };
-template <int... K> struct Count<0, K...> {
-    typedef Numbers<K...> type;
+template <int... K> struct CountTo<0, K...> {
+    typedef OperandNumbers<K...> type;
 };
 
 /* ---- runs: V elements of the innermost axis ---- */
 
-template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
+template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) RunOf {
     T v[V];
 };
 
 /* V elements, which are one element again and again where the step is 0. */
-template <int V, typename T> __device__ inline Pack<T, V> load(const T *x, int64_t step)
+template <int V, typename T> __device__ inline RunOf<T, V> load(const T *x, int64_t step)
 {
     if constexpr (V > 1)
         if (step == 0) {
-            Pack<T, V> p;
+            RunOf<T, V> p;
             for (int j = 0; j < V; j++)
                 p.v[j] = *x;
             return p;
         }
-    return *(const Pack<T, V> *)x;
+    return *(const RunOf<T, V> *)x;
 }
 
 template <int V, typename Y, typename F, typename... X>
-__device__ inline Pack<Y, V> map(F f, const Pack<X, V> &...x)
+__device__ inline RunOf<Y, V> map(F f, const RunOf<X, V> &...x)
 {
-    Pack<Y, V> y;
+    RunOf<Y, V> y;
     for (int j = 0; j < V; j++)
         y.v[j] = f(x.v[j]...);
     return y;
 }
 
 template <int V, typename F, typename Y, typename... X, int... K>
-__device__ inline void run_at(const Positions &s, F f, Y *y, Numbers<K...>, const X *...x)
+__device__ inline void run_at(const Positions &s, F f, Y *y, OperandNumbers<K...>, const X *...x)
 {
     int64_t i = thread_number(), at[1 + sizeof...(X)];
     if (i >= s.nelem)
         return;
     locate(s, i, at);
-    *(Pack<Y, V> *)(y + at[0]) =
+    *(RunOf<Y, V> *)(y + at[0]) =
         map<V, Y>(f, load<V>(x + at[1 + K], s.stride[1 + K][s.rank - 1])...);
 }
 
 template <int V, typename F, typename Y, typename... X>
 __global__ void __launch_bounds__(BLOCK) runs(Positions s, F f, Y *y, const X *...x)
 {
-    run_at<V>(s, f, y, typename Count<sizeof...(X)>::type(), x...);
+    run_at<V>(s, f, y, typename CountTo<sizeof...(X)>::type(), x...);
 }
 
 /* ---- tiles ---- */
 
 /* The axis of a tile's rows and the innermost, its columns; Positions has the other axes. */
-struct Tiles {
+struct TileAxes {
     int64_t nrow, ncol;    /* sizes */
     unsigned down, across; /* tiles along each */
     int64_t row[OPERANDS + 1], col[OPERANDS + 1];
@@ -149,8 +149,8 @@ template <typename... T> constexpr int tile_pack()
 
 /* The elements of a tile that one thread has: of every LINES-th line, V along the line. */
 enum { LINES = BLOCK / SIDE };
-template <typename T, int V> struct Share {
-    Pack<T, V> line[V * SIDE / LINES];
+template <typename T, int V> struct TileShare {
+    RunOf<T, V> line[V * SIDE / LINES];
 };
 
 /* Where element v of a lane is in its line: neighbours if the lane has a pack. */
@@ -164,10 +164,10 @@ template <int V> __device__ inline int place(bool packed, int v)
  * a line are `step` apart, lines `next`. by_pack: a lane has neighbours; packed: loads them as a
  * pack. */
 template <int V, typename T>
-__device__ inline Share<T, V> fetch(const T *x, int length, int lines, int64_t step, int64_t next,
-                                    bool by_pack, bool packed)
+__device__ inline TileShare<T, V> fetch(const T *x, int length, int lines, int64_t step,
+                                        int64_t next, bool by_pack, bool packed)
 {
-    Share<T, V> p;
+    TileShare<T, V> p;
     int line = threadIdx.x / SIDE;
     x += line * next + place<V>(by_pack, 0) * step;
     int64_t apart = by_pack ? step : step * SIDE;
@@ -177,7 +177,7 @@ __device__ inline Share<T, V> fetch(const T *x, int length, int lines, int64_t s
 #pragma unroll
         for (int n = 0; n < V * SIDE / LINES; n++, x += next)
             if (in && line + n * LINES < lines)
-                p.line[n] = *(const Pack<T, V> *)x;
+                p.line[n] = *(const RunOf<T, V> *)x;
         return p;
     }
 #pragma unroll
@@ -201,7 +201,7 @@ template <int K, int V, typename T> __device__ inline Staging<K, V, T> &staging(
 }
 
 template <int K, int V, typename T>
-__device__ inline Share<T, V> fetch_operand(const Tiles &t, int rows, int cols, const T *x)
+__device__ inline TileShare<T, V> fetch_operand(const TileAxes &t, int rows, int cols, const T *x)
 {
     if (t.staged[K])
         return fetch<V>(x, rows, cols, 1, t.col[K], t.packed[K], t.packed[K]);
@@ -209,7 +209,8 @@ __device__ inline Share<T, V> fetch_operand(const Tiles &t, int rows, int cols, 
 }
 
 /* All lanes store: what lies beyond the tensor is not read. */
-template <int K, int V, typename T> __device__ inline void stage(const Tiles &t, Share<T, V> &p)
+template <int K, int V, typename T>
+__device__ inline void stage(const TileAxes &t, TileShare<T, V> &p)
 {
     if (!t.staged[K])
         return;
@@ -219,7 +220,7 @@ template <int K, int V, typename T> __device__ inline void stage(const Tiles &t,
     if (sizeof(T) < 4 && t.packed[K]) {
 #pragma unroll
         for (int n = 0; n < V * SIDE / LINES; n++)
-            *(Pack<T, V> *)(to + n * next + place<V>(true, 0)) = p.line[n];
+            *(RunOf<T, V> *)(to + n * next + place<V>(true, 0)) = p.line[n];
         return;
     }
 #pragma unroll
@@ -229,8 +230,9 @@ template <int K, int V, typename T> __device__ inline void stage(const Tiles &t,
             to[n * next + place<V>(t.packed[K], v)] = p.line[n].v[v];
 }
 
-/* What a thread has of a staged operand along the columns. */
-template <int K, int V, typename T> __device__ inline void unstage(const Tiles &t, Share<T, V> &p)
+/* A thread's part of a staged operand along the columns. */
+template <int K, int V, typename T>
+__device__ inline void unstage(const TileAxes &t, TileShare<T, V> &p)
 {
     if (!t.staged[K])
         return;
@@ -243,10 +245,10 @@ template <int K, int V, typename T> __device__ inline void unstage(const Tiles &
     }
 }
 
-/* All loads of the tile are on their way before the first is waited for. */
+/* All loads of the tile are in flight before the first is waited for. */
 template <int V, typename F, typename Y, int... K, typename... X>
-__device__ inline void combine(const Tiles &t, int rows, int cols, F f, Y *y, Numbers<K...>,
-                               Share<X, V>... x)
+__device__ inline void combine(const TileAxes &t, int rows, int cols, F f, Y *y,
+                               OperandNumbers<K...>, TileShare<X, V>... x)
 {
     (stage<1 + K, V>(t, x), ...);
     __syncthreads();
@@ -259,7 +261,7 @@ __device__ inline void combine(const Tiles &t, int rows, int cols, F f, Y *y, Nu
 #pragma unroll
         for (int n = 0; n < V * SIDE / LINES; n++, y += next)
             if (in && line + n * LINES < rows)
-                *(Pack<Y, V> *)y = map<V, Y>(f, x.line[n]...);
+                *(RunOf<Y, V> *)y = map<V, Y>(f, x.line[n]...);
         return;
     }
 #pragma unroll
@@ -271,8 +273,8 @@ __device__ inline void combine(const Tiles &t, int rows, int cols, F f, Y *y, Nu
 }
 
 template <int V, typename F, typename Y, typename... X, int... K>
-__device__ inline void tile_at(const Positions &s, const Tiles &t, F f, Y *y, Numbers<K...> numbers,
-                               const X *...x)
+__device__ inline void tile_at(const Positions &s, const TileAxes &t, F f, Y *y,
+                               OperandNumbers<K...> numbers, const X *...x)
 {
     constexpr int side = V * SIDE;
     unsigned b = blockIdx.x,
@@ -288,9 +290,9 @@ __device__ inline void tile_at(const Positions &s, const Tiles &t, F f, Y *y, Nu
 }
 
 template <int V, typename F, typename Y, typename... X>
-__global__ void __launch_bounds__(BLOCK) tiles(Positions s, Tiles t, F f, Y *y, const X *...x)
+__global__ void __launch_bounds__(BLOCK) tiles(Positions s, TileAxes t, F f, Y *y, const X *...x)
 {
-    tile_at<V>(s, t, f, y, typename Count<sizeof...(X)>::type(), x...);
+    tile_at<V>(s, t, f, y, typename CountTo<sizeof...(X)>::type(), x...);
 }
 
 inline bool lies_along(const Walk *w, int k, int axis)
@@ -312,7 +314,7 @@ inline bool lies_in_packs(const Walk *w, int k, int axis, int64_t V, int64_t siz
 
 /* Takes the two axes out of w, of tiles with V elements a lane; false where no operand lies across
  * the result. size, place: of the tensors. */
-inline bool find_tiles(Walk *w, Tiles *t, int V, const int64_t *size, const void *const *place)
+inline bool find_tiles(Walk *w, TileAxes *t, int V, const int64_t *size, const void *const *place)
 {
     int inner = w->rank - 1, axis = -1, rank = 0;
     for (int k = 1; k < w->count && axis < 0; k++)
@@ -398,7 +400,7 @@ int walk_run(Call *c, Walk w, F f, Y *y, const X *...x)
     }
     if constexpr ((MADE & TILES) != 0) {
         constexpr int pack = tile_pack<Y, X...>();
-        Tiles t;
+        TileAxes t;
         const int64_t size[] = {sizeof(Y), sizeof(X)...};
         const void *const place[] = {y, x...};
         if (find_tiles(&w, &t, pack, size, place))
@@ -410,7 +412,7 @@ int walk_run(Call *c, Walk w, F f, Y *y, const X *...x)
 }
 
 template <int MADE, typename Y, typename... X, typename F, int... K>
-int operands_run(Call *c, F f, Numbers<K...>)
+int operands_run(Call *c, F f, OperandNumbers<K...>)
 {
     Walk w;
     walk_make(&w, &c->out[0], sizeof...(X), c->in);
@@ -420,7 +422,7 @@ int operands_run(Call *c, F f, Numbers<K...>)
 /* Result 0 by f from the first operands, of element types Y and X. */
 template <int MADE, typename Y, typename... X, typename F> int pointwise(Call *c, F f)
 {
-    return operands_run<MADE, Y, X...>(c, f, typename Count<sizeof...(X)>::type());
+    return operands_run<MADE, Y, X...>(c, f, typename CountTo<sizeof...(X)>::type());
 }
 
 inline bool accepts_all(const Call *c)
@@ -446,5 +448,30 @@ inline bool accepts_all(const Call *c)
             return lane_##name(x...);                                     \
         }                                                                 \
     };
+
+/* NAME_run() of lane_NAME, whose result and operands have one dtype: what pointwise() makes is
+ * `fast` for F32 and BF16, and one element a thread for the other dtypes of `by`. TYPES(T) lists
+ * the type of the result and of each operand. */
+#define ONE_OPERAND(T)  T, T
+#define TWO_OPERANDS(T) T, T, T
+#define RUN_BY_DTYPE(by, fast, TYPES, f)                       \
+    do {                                                       \
+        DType d = c->out[0].dtype;                             \
+        if (d == F32)                                          \
+            return pointwise<fast, TYPES(float)>(c, f);        \
+        if (d == BF16)                                         \
+            return pointwise<fast, TYPES(bf16)>(c, f);         \
+        by(d, T, return (pointwise<0, TYPES(T)>(c, f)));       \
+        return run_fail(c, "no kernel for %s", dtype_name(d)); \
+    } while (0)
+#define LANE_RUN(name, by, fast, TYPES)               \
+    LANE(name)                                        \
+    static int name##_run(Call *c)                    \
+    {                                                 \
+        RUN_BY_DTYPE(by, fast, TYPES, Lane_##name()); \
+    }
+#define LANE_KERNELS(name, by, fast, TYPES) \
+    LANE_RUN(name, by, fast, TYPES)         \
+    POINTWISE_KERNELS(name, name##_run);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "element.cuh"
 
-/* What words are drawn from. */
+/* The source of random words. */
 struct Stream {
     unsigned long long seed;
     unsigned stream, step;

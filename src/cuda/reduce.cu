@@ -9,9 +9,9 @@
 static constexpr int WARPS = 8, STRIP = WARP * (int)PACK, FEW = 16, MANY = 528, LEAST_ROWS = 64;
 static constexpr int64_t BLOCK_RUN = 1 << 15, MOST_RUNS = 2048;
 
-struct Reduction {
-    RowSet x, y;                          /* kept axes but the column's, in operand and result */
-    RowSet gone;                          /* one row */
+struct AxisReduction {
+    TensorRows x, y;                      /* kept axes but the column's, in operand and result */
+    TensorRows gone;                      /* one row */
     int64_t column, xs, ys;               /* how many, and their strides */
     int64_t count;                        /* gone positions */
     int64_t outer, block, nblock, nstrip; /* kept positions; positions in a block; blocks; strips */
@@ -37,7 +37,7 @@ static int least_axis(const Tensor *x, unsigned mask)
     return least;
 }
 
-static void fill_kept(Reduction *p, const Call *c, unsigned gone)
+static void fill_kept(AxisReduction *p, const Call *c, unsigned gone)
 {
     const Tensor *x = &c->in[0];
     Tensor kept = axes_in(x, ~gone), to = kept;
@@ -53,8 +53,8 @@ static void fill_kept(Reduction *p, const Call *c, unsigned gone)
         kept.dim[column] = to.dim[column] = 1;
     }
     p->outer = tensor_nelem(&kept);
-    p->x = {.data = x->data, .dtype = x->dtype, .step = 1};
-    p->y = {.data = to.data, .dtype = to.dtype, .step = 1};
+    p->x = {{}, x->data, x->dtype, 1};
+    p->y = {{}, to.data, to.dtype, 1};
     for (int d = 0; d < kept.rank; d++)
         if (kept.dim[d] != 1) {
             p->x.dim[p->x.rank] = p->y.dim[p->y.rank] = kept.dim[d];
@@ -63,7 +63,7 @@ static void fill_kept(Reduction *p, const Call *c, unsigned gone)
         }
 }
 
-static void fill_blocks(Reduction *p)
+static void fill_blocks(AxisReduction *p)
 {
     int64_t teams = p->outer * p->nstrip, most = 1;
     if (p->rows && (p->outer < FEW || !row_length_ok(p->count)))
@@ -76,13 +76,13 @@ static void fill_blocks(Reduction *p)
     p->nblock = MAX((int64_t)1, (p->count + p->block - 1) / p->block);
 }
 
-static Reduction plan(const Call *c)
+static AxisReduction plan(const Call *c)
 {
     const Tensor *x = &c->in[0];
-    unsigned mask = reduced_axes(c->node);
+    unsigned mask = reduce_axes(c->node);
     Tensor gone = axes_in(x, mask);
     int least_gone = least_axis(x, mask), least_kept = least_axis(x, ~mask);
-    Reduction p = {.kind = kind_of(c->node), .mean = node_is(c->node, OP_mean)};
+    AxisReduction p = {.kind = kind_of(c->node), .mean = node_is(c->node, OP_mean)};
     p.gone = rows_of(&gone, gone.rank);
     p.count = tensor_nelem(&gone);
     p.rows = least_kept < 0 || (least_gone >= 0 && x->stride[least_gone] < x->stride[least_kept]);
@@ -95,23 +95,24 @@ static Reduction plan(const Call *c)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    Reduction p = plan(c);
+    AxisReduction p = plan(c);
     return p.nblock > 1 ? p.outer * p.nblock * p.column * (int64_t)sizeof(double) : 0;
 }
 
 /* ---- kernels ---- */
 
-/* What elements of E are added in. */
-template <typename W> struct Accumulator {
+/* The type in which elements of E are added. */
+template <typename W> struct ReducedSum {
     typedef double type;
 };
-template <> struct Accumulator<int64_t> {
+template <> struct ReducedSum<int64_t> {
     typedef int64_t type;
 };
-template <class E> using Sum = typename Accumulator<wide_t<E>>::type;
+template <class E> using Sum = typename ReducedSum<wide_t<E>>::type;
 
 /* Result j of columns, at outer position o. */
-template <typename A> __device__ static void finish(const Reduction &p, int64_t o, int64_t j, A acc)
+template <typename A>
+__device__ static void finish(const AxisReduction &p, int64_t o, int64_t j, A acc)
 {
     char *y = p.y.data + (row_offset(p.y, o) + j * p.ys) * size_of(p.y.dtype);
     if (p.mean)
@@ -121,7 +122,7 @@ template <typename A> __device__ static void finish(const Reduction &p, int64_t 
 }
 
 template <typename A>
-__device__ static void end_block(const Reduction &p, int64_t o, int64_t block, int64_t j, A acc)
+__device__ static void end_block(const AxisReduction &p, int64_t o, int64_t block, int64_t j, A acc)
 {
     if (p.nblock > 1)
         ((A *)p.partial)[(o * p.nblock + block) * p.column + j] = acc;
@@ -129,7 +130,7 @@ __device__ static void end_block(const Reduction &p, int64_t o, int64_t block, i
         finish(p, o, j, acc);
 }
 
-template <class T, class E> __global__ void ROW_BOUNDS(T) reduce_rows(Reduction p)
+template <class T, class E> __global__ void ROW_BOUNDS(T) reduce_rows(AxisReduction p)
 {
     typedef Sum<E> A;
     ROW_SHARED_MEMORY(shared);
@@ -148,8 +149,8 @@ template <class T, class E> __global__ void ROW_BOUNDS(T) reduce_rows(Reduction 
 /* The thread's packs of its columns, from element `at` on, of every WARPS-th of the gone positions
  * lo to hi, go to add() in their order. */
 template <class E, class F>
-__device__ static void each_row(const Reduction &p, int64_t at, int64_t lo, int64_t hi, int count,
-                                F add)
+__device__ static void each_row(const AxisReduction &p, int64_t at, int64_t lo, int64_t hi,
+                                int count, F add)
 {
     typedef wide_t<E> W;
     if constexpr (is_any<E>) {
@@ -166,7 +167,7 @@ __device__ static void each_row(const Reduction &p, int64_t at, int64_t lo, int6
         for (int64_t i = lo; i < hi; i += WARPS)
             add(wide_pack(
                 load_pack((const E *)(const void *)p.x.data + at + row_offset(p.gone, i))));
-    } else { /* 64 bytes on their way */
+    } else { /* 64 bytes in flight */
         constexpr int AHEAD = 64 / sizeof(Pack<E>);
         const E *from = (const E *)(const void *)p.x.data + at + lo * p.gone.stride[0];
         int64_t step = WARPS * p.gone.stride[0];
@@ -186,7 +187,7 @@ __device__ static void each_row(const Reduction &p, int64_t at, int64_t lo, int6
     }
 }
 
-template <class E> __global__ void __launch_bounds__(WARP *WARPS, 4) reduce_columns(Reduction p)
+template <class E> __global__ void __launch_bounds__(WARP *WARPS, 4) reduce_columns(AxisReduction p)
 {
     typedef Sum<E> A;
     __shared__ A sums[WARPS][STRIP];
@@ -225,7 +226,7 @@ template <class E> __global__ void __launch_bounds__(WARP *WARPS, 4) reduce_colu
 }
 
 /* Joins the blocks' results of 32 columns: warp w first those of the blocks w, w + 32, ... */
-template <typename A> __global__ void join_blocks(Reduction p)
+template <typename A> __global__ void join_blocks(AxisReduction p)
 {
     __shared__ A group[WARP][WARP + 1];
     int64_t strips = (p.column + WARP - 1) / WARP, o = blockIdx.x / strips,
@@ -250,13 +251,13 @@ template <typename A> __global__ void join_blocks(Reduction p)
 /* ---- launching ---- */
 
 /* Whether a column is alone a pack of an aligned run. */
-static bool columns_aligned(const Reduction &p)
+static bool columns_aligned(const AxisReduction &p)
 {
     return p.xs == 1 && p.column % PACK == 0 && rows_aligned(p.x, p.column) &&
            rows_aligned(p.gone, p.column);
 }
 
-template <class E> static int run_as(Call *c, const Reduction &p)
+template <class E> static int run_as(Call *c, const AxisReduction &p)
 {
     if (p.rows) {
         int64_t n = MIN(p.block, p.count), rows = p.outer * p.nblock;
@@ -276,7 +277,7 @@ template <class E> static int run_as(Call *c, const Reduction &p)
 
 static int run(Call *c)
 {
-    Reduction p = plan(c);
+    AxisReduction p = plan(c);
     DType d = c->in[0].dtype;
     p.partial = c->work;
     if (p.outer * p.column == 0)

@@ -6,24 +6,16 @@
 
 #include "row_tensor.cuh"
 
+extern "C" {
+#include "../op/reduce.h"
+}
+
 struct ReducedRows {
-    RowSet kept, gone; /* over the same data; that of `gone` as one row */
+    TensorRows kept, gone; /* over the same data; that of `gone` as one row */
     int64_t rows;
     int n;
     bool packed; /* the axes that go are contiguous and aligned to an element */
 };
-
-/* Bit mask of the axes that go; attribute 0 is dim. */
-static inline unsigned reduced_axes(const Node *n)
-{
-    int rank = n->in[0]->type.rank;
-    unsigned gone = n->attr[0].i ? 0 : (1u << rank) - 1;
-    for (int i = 0; i < n->attr[0].i; i++) {
-        int64_t d = n->attr[0].ints[i];
-        gone |= 1u << (d < 0 ? d + rank : d);
-    }
-    return gone;
-}
 
 /* The axes of t in `mask`. */
 static inline Tensor axes_in(const Tensor *t, unsigned mask)
@@ -39,7 +31,7 @@ static inline Tensor axes_in(const Tensor *t, unsigned mask)
 
 static inline ReducedRows reduced_rows(const Call *c)
 {
-    unsigned mask = reduced_axes(c->node);
+    unsigned mask = reduce_axes(c->node);
     Tensor kept = axes_in(&c->in[0], ~mask), gone = axes_in(&c->in[0], mask);
     return {rows_of(&kept, kept.rank), rows_of(&gone, gone.rank), tensor_nelem(&kept),
             (int)tensor_nelem(&gone), tensor_contiguous(&gone)};
@@ -47,7 +39,7 @@ static inline ReducedRows reduced_rows(const Call *c)
 
 static inline bool reduced_accepts(const Call *c)
 {
-    Tensor gone = axes_in(&c->in[0], reduced_axes(c->node));
+    Tensor gone = axes_in(&c->in[0], reduce_axes(c->node));
     return row_length_ok(tensor_nelem(&gone));
 }
 
@@ -57,7 +49,7 @@ template <class E> struct GoneRow {
     typedef wide_t<E> W;
     static constexpr int ahead = 64 / sizeof(Pack<E>); /* packs that are loaded together */
     const E *p;
-    __device__ GoneRow(const RowSet &kept, const RowSet &, int64_t row, int64_t first = 0)
+    __device__ GoneRow(const TensorRows &kept, const TensorRows &, int64_t row, int64_t first = 0)
         : p((const E *)(const void *)kept.data + row_offset(kept, row) + first)
     {
     }
@@ -94,8 +86,8 @@ template <class E> struct GoneRow<Aligned<E>> : GoneRow<E> {
 
 /* A pack of elements from number i on. */
 template <typename W>
-__device__ __attribute__((noinline)) void load_gone(const char *p, const RowSet &gone, int64_t i,
-                                                    int count, Pack<W> *x)
+__device__ __attribute__((noinline)) void load_gone(const char *p, const TensorRows &gone,
+                                                    int64_t i, int count, Pack<W> *x)
 {
 #pragma unroll 1
     for (int v = 0; v < count; v++)
@@ -106,9 +98,9 @@ template <typename W_> struct GoneRow<Any<W_>> {
     typedef W_ W;
     static constexpr int ahead = 1;
     const char *p;
-    const RowSet &gone;
+    const TensorRows &gone;
     int64_t first;
-    __device__ GoneRow(const RowSet &kept, const RowSet &g, int64_t row, int64_t from = 0)
+    __device__ GoneRow(const TensorRows &kept, const TensorRows &g, int64_t row, int64_t from = 0)
         : p(kept.data + row_offset(kept, row) * size_of(kept.dtype)), gone(g), first(from)
     {
     }
@@ -132,7 +124,7 @@ template <class E, class F> static inline int by_reduced_team(int64_t n, F f)
 }
 
 /* Whether each row begins at a multiple of 16 bytes. */
-static inline bool begins_aligned(const RowSet &r)
+static inline bool begins_aligned(const TensorRows &r)
 {
     bool ok = (uintptr_t)r.data % sizeof(Quad) == 0;
     for (int d = 0; d < r.rank; d++)

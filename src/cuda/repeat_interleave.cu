@@ -9,7 +9,7 @@ static const char *const faults[] = {
     "repeats: expected a sum of %lld, found more, at position %lld",
     "repeats: expected a sum of %lld, found %lld", NULL};
 
-/* What a thread, or all before it, have: numbers that would pass the result's size stop there. */
+/* Counts of a thread, or of all before it: numbers that would pass the result's size stop there. */
 __device__ static int64_t sum_to(int64_t a, int64_t b, int64_t most)
 {
     return a > most - b ? most : a + b;

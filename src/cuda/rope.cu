@@ -18,16 +18,16 @@ __global__ void __launch_bounds__(BLOCK)
     if (i >= s.nelem)
         return;
     locate(s, i, at);
-    Pack<T, V> p = load<V>(x + at[1], 1), q = load<V>(x + at[1] + half_x, 1), p1, q1;
-    Pack<C, V> u = load<V>(cosine + at[2], 1), v = load<V>(sine + at[3], 1);
+    RunOf<T, V> p = load<V>(x + at[1], 1), q = load<V>(x + at[1] + half_x, 1), p1, q1;
+    RunOf<C, V> u = load<V>(cosine + at[2], 1), v = load<V>(sine + at[3], 1);
     for (int j = 0; j < V; j++) {
         W a = wide(p.v[j]), b = wide(q.v[j]), c = wide(u.v[j]);
         W d = inverse ? -wide(v.v[j]) : wide(v.v[j]);
         p1.v[j] = narrow<T>(a * c - b * d);
         q1.v[j] = narrow<T>(b * c + a * d);
     }
-    *(Pack<T, V> *)(y + at[0]) = p1;
-    *(Pack<T, V> *)(y + at[0] + half_y) = q1;
+    *(RunOf<T, V> *)(y + at[0]) = p1;
+    *(RunOf<T, V> *)(y + at[0] + half_y) = q1;
 }
 
 /* The walk over all pairs; tables [T, D / 2] are [T, 1, D / 2] to it. */
@@ -88,7 +88,7 @@ POINTWISE_KERNELS(rope, run);
 
 static const char *const faults[] = {"offset %lld: expected -2^53 to %lld", NULL};
 
-struct Table {
+struct RopeTable {
     const int64_t *offset; /* or NULL: 0 */
     int64_t length, half;
     double theta, dim;
@@ -96,7 +96,7 @@ struct Table {
     int step;
 };
 
-template <typename T> __global__ void table(Table a, T *cosine, T *sine)
+template <typename T> __global__ void table(RopeTable a, T *cosine, T *sine)
 {
     int64_t n = thread_number(), first = a.offset ? *a.offset : 0;
     int64_t bound = (int64_t)1 << 53;
@@ -117,13 +117,13 @@ static int table_run(Call *c)
 {
     const Tensor &y = c->out[0];
     const Attr *attr = c->node->attr;
-    Table a = {.offset = c->nin ? data<int64_t>(c->in[0]) : NULL,
-               .length = y.dim[0],
-               .half = y.dim[1],
-               .theta = attr[THETA].f,
-               .dim = (double)attr[DIM].i,
-               .fault = c->fault,
-               .step = c->step};
+    RopeTable a = {.offset = c->nin ? data<int64_t>(c->in[0]) : NULL,
+                   .length = y.dim[0],
+                   .half = y.dim[1],
+                   .theta = attr[THETA].f,
+                   .dim = (double)attr[DIM].i,
+                   .fault = c->fault,
+                   .step = c->step};
     unsigned grid = grid_for(MAX(a.length * a.half, 1), BLOCK);
     BY_FLOAT(y.dtype, T,
              return LAUNCH(c, (table<T>), grid, BLOCK, 0, a, data<T>(y), data<T>(c->out[1])));

@@ -1,5 +1,5 @@
-/* What the kernels along rows (rows.cuh) share beyond a row: rows of tensors of any strides and
- * dtype, the choice of a team, a grid over rows.
+/* Kernels along rows share, beyond what rows.cuh does with one row: rows of tensors of any strides
+ * and dtype, the choice of a team, a grid over rows.
  *
  * Kernels are compiled for rows of float and bf16 that registers hold and that are aligned to 16
  * bytes, and once more for rows of Any<W>: of any dtype, length and strides, computed in W. Both
@@ -10,13 +10,16 @@
 #include "cuda.cuh"
 #include "rows.cuh"
 
-/* Rows: leading axes, merged where their strides allow; elements `step` apart. */
-typedef struct RowSet {
+extern "C" {
+#include "../op/tensor_rows.h"
+}
+
+/* A tensor's rows; elements of a row are `step` apart. */
+struct TensorRows : Rows {
     char *data;
     DType dtype;
-    int rank;
-    int64_t step, dim[TN_RANK], stride[TN_RANK];
-} RowSet;
+    int64_t step;
+};
 
 template <typename W> struct Any {
     typedef W type;
@@ -29,44 +32,10 @@ template <typename W> constexpr bool is_any<Any<W>> = true;
 
 /* The rows of t along its axes from `lead` on, which are one run of even steps; or, where `axis`
  * is not -1, along that axis alone. */
-static inline RowSet rows_of(const Tensor *t, int lead, int axis = -1)
+static inline TensorRows rows_of(const Tensor *t, int lead, int axis = -1)
 {
-    RowSet r = {.data = t->data, .dtype = t->dtype, .step = 1};
-    if (axis >= 0)
-        r.step = t->stride[axis];
-    for (int d = 0; d < (axis >= 0 ? t->rank : lead); d++) {
-        int last = r.rank - 1;
-        if (t->dim[d] == 1 || d == axis)
-            continue;
-        if (r.rank && r.stride[last] == t->stride[d] * t->dim[d]) {
-            r.dim[last] *= t->dim[d];
-            r.stride[last] = t->stride[d];
-        } else {
-            r.dim[r.rank] = t->dim[d];
-            r.stride[r.rank++] = t->stride[d];
-        }
-    }
-    return r;
-}
-
-/* Whether the axes from `lead` on are one contiguous run. */
-static inline bool rows_contiguous(const Tensor *t, int lead)
-{
-    int64_t stride = 1;
-    for (int d = t->rank - 1; d >= lead; d--) {
-        if (t->dim[d] != 1 && t->stride[d] != stride)
-            return false;
-        stride *= t->dim[d];
-    }
-    return true;
-}
-
-static inline int64_t axes_nelem(const Tensor *t, int from, int to)
-{
-    int64_t n = 1;
-    for (int d = from; d < to; d++)
-        n *= t->dim[d];
-    return n;
+    Rows r = row_axes(t, axis >= 0 ? t->rank : lead, axis);
+    return {r, t->data, t->dtype, axis >= 0 ? t->stride[axis] : 1};
 }
 
 /* Row lengths that kernels count in int, all packs of a team included. */
@@ -75,19 +44,9 @@ static inline bool row_length_ok(int64_t n)
     return n < 1 << 30;
 }
 
-static inline DType stat_dtype(DType d)
+__device__ inline int64_t row_offset(const Rows &r, int64_t i)
 {
-    return d == F64 ? F64 : F32;
-}
-
-__device__ inline int64_t row_offset(const RowSet &r, int64_t i)
-{
-    int64_t at = 0;
-    for (int d = r.rank - 1; d > 0; d--) {
-        at += i % r.dim[d] * r.stride[d];
-        i /= r.dim[d];
-    }
-    return r.rank ? at + i * r.stride[0] : 0;
+    return row_offset(&r, i);
 }
 
 /* ---- one element of any dtype ---- */
@@ -146,7 +105,7 @@ template <class E> struct RowAt {
     typedef wide_t<E> W;
     typedef Pack<E> Raw;
     E *p;
-    __device__ RowAt(const RowSet &x, int64_t row) : p((E *)(void *)x.data + row_offset(x, row))
+    __device__ RowAt(const TensorRows &x, int64_t row) : p((E *)(void *)x.data + row_offset(x, row))
     {
     }
     __device__ Raw raw(int i, int) const
@@ -177,7 +136,7 @@ template <typename W_> struct RowAt<Any<W_>> {
     char *p;
     DType dtype;
     int64_t step; /* bytes */
-    __device__ RowAt(const RowSet &x, int64_t row)
+    __device__ RowAt(const TensorRows &x, int64_t row)
         : p(x.data + row_offset(x, row) * size_of(x.dtype)), dtype(x.dtype),
           step(x.step * size_of(x.dtype))
     {
@@ -211,7 +170,7 @@ template <class E> struct WeightAt {
     typedef wide_t<E> W;
     const char *p;
     bool wide;
-    __device__ WeightAt(const RowSet &x) : p(x.data), wide(x.dtype == F32)
+    __device__ WeightAt(const TensorRows &x) : p(x.data), wide(x.dtype == F32)
     {
     }
     __device__ Pack<W> load(int i, int) const
@@ -221,7 +180,7 @@ template <class E> struct WeightAt {
     }
 };
 template <typename W> struct WeightAt<Any<W>> : RowAt<Any<W>> {
-    __device__ WeightAt(const RowSet &x) : RowAt<Any<W>>(x, 0)
+    __device__ WeightAt(const TensorRows &x) : RowAt<Any<W>>(x, 0)
     {
     }
 };
@@ -248,7 +207,7 @@ template <class T, class E> struct HeldRow {
 /* ---- launching ---- */
 
 /* Whether packs of the rows, of n elements, are aligned to 16 bytes. */
-static inline bool rows_aligned(const RowSet &r, int64_t n)
+static inline bool rows_aligned(const TensorRows &r, int64_t n)
 {
     bool ok = n % PACK == 0 && r.step == 1 && (uintptr_t)r.data % sizeof(Quad) == 0;
     for (int d = 0; d < r.rank; d++)

@@ -1,18 +1,11 @@
-/* What ops along rows do with one row on CUDA, as functions of a team of threads. Part of what is
- * compiled at run time too: it includes element.cuh alone.
+/* Functions by which a team of threads does ops along rows on one row, on CUDA. Part of what is
+ * compiled at run time too: it includes element.cuh and team.cuh alone.
  *
- * A row of n elements is worked on by a team of row_team(n) threads, in blocks of row_block(n):
- *
- *   n                threads of a team   of a block   rows of a block
- *   0 ... 1024       32 (a warp)         128          4
- *   1025 ... 8192    256                 256          1
- *   8193 ...         512                 512          1
- *
- * Elements come in packs of PACK = 8: pack p, of the elements [8 p, 8 p + 8), is the thread's whose
- * number in the team is p % threads. A thread adds what its packs have in their order, a pack by
- * halves; threads are joined by halves of a warp, then by halves of the warps. So bits depend on n
- * and the elements alone, wherever these come from, and a body of `fused` has the bits of the
- * kernels that are alone.
+ * A row is worked on by a team of threads (team.cuh). Elements come in packs of PACK = 8: pack p,
+ * of the elements [8 p, 8 p + 8), is the thread's whose number in the team is p % threads. A thread
+ * adds what its packs have in their order, a pack by halves; threads are joined by halves of a
+ * warp, then by halves of the warps. So bits depend on n and the elements alone, wherever these
+ * come from, and a body of `fused` has the bits of the kernels that are alone.
  *
  * NVRTC compiles all of this for the device alone: it knows no builtin of the host's compiler but
  * __builtin_bit_cast, and takes a lambda with a parameter of type `auto` for a function of the
@@ -28,30 +21,13 @@
 #define TENON_ROWS_CUH
 
 #include "element.cuh"
+#include "team.cuh"
 
 enum {
     PACK = 8,
-    WARP = 32,
-    WARP_ROW = 1024,  /* the longest row of a warp */
-    SHORT_ROW = 8192, /* of 256 threads */
-    GROUP = 4,        /* packs of a thread that are taken together */
-    HELD_ROW = 16384, /* that has at most 4 packs a thread */
-    ROW_SHARED = 512  /* bytes of shared memory with which the warps of a team exchange values */
+    GROUP = 4,       /* packs of a thread that are taken together */
+    ROW_SHARED = 512 /* bytes of shared memory with which the warps of a team exchange values */
 };
-
-__host__ __device__ constexpr int row_team(long long n)
-{
-    return n <= WARP_ROW ? WARP : n <= SHORT_ROW ? 256 : 512;
-}
-__host__ __device__ constexpr int row_block(long long n)
-{
-    return n <= WARP_ROW ? 128 : row_team(n);
-}
-/* The rows of a block. */
-__host__ __device__ constexpr int row_count(long long n)
-{
-    return row_block(n) / row_team(n);
-}
 
 template <typename W> struct Pack {
     W v[PACK];
@@ -137,7 +113,7 @@ template <class T, class F> __device__ inline void each_pack(const T &t, int n, 
 }
 
 /* f(x(i, count, k), count) for each of the thread's packs, in their order; where steps is 0 the
- * loads of G whole ones are on their way at once. */
+ * loads of G whole ones are in flight at once. */
 template <int G = GROUP, class T, class X, class F>
 __device__ inline void each_loaded(const T &t, int n, X x, F f)
 {
@@ -179,7 +155,7 @@ template <class X> __device__ inline X shuffle_xor(X x, int d)
     return shuffle(x, ((int)threadIdx.x % WARP) ^ d);
 }
 
-/* What join(a, b), which commutes, makes of the team's x; the same in all threads. */
+/* Joins the team's x by join(a, b), which commutes; the same in all threads. */
 template <class T, class X, class F> __device__ inline X team_join(const T &t, X x, F join)
 {
 #pragma unroll
@@ -257,7 +233,7 @@ template <typename A> __device__ inline A reduce_join(int kind, A a, A b)
     return kind == ROW_MAX ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* Of a row, in A; greatest and least of a pack as its elements are: A holds them. */
+/* Reduces a row in A, which holds the greatest and the least of a pack as its elements are. */
 template <typename A, int G = GROUP, class T, class X>
 __device__ inline A row_reduce(const T &t, int n, int kind, X x)
 {
@@ -332,7 +308,7 @@ __device__ inline void online_add(Online<W> *s, const Pack<W> (&p)[N], bool any)
         s->sum += pack_exp_sum(p[k], online_base(m, any));
 }
 
-/* A thread takes GROUP of its packs at a time, whose loads are all on their way before the first is
+/* A thread takes GROUP of its packs at a time, whose loads are all in flight before the first is
  * waited for. */
 template <typename W, class T, class X>
 __device__ inline Online<W> row_online(const T &t, int n, bool any, X x)
@@ -533,7 +509,7 @@ __device__ inline long long classes_within(long long n, long long first, long lo
     return first < 0 ? n : first >= classes ? 0 : n < left ? n : left;
 }
 
-/* What is the same for a row: dx = (exp(x - lse) grow - target) scale. */
+/* Constants of a row: dx = (exp(x - lse) grow - target) scale. */
 template <typename W> struct RowGradient {
     W lse, grow, target, other, scale; /* target: at the label; other: everywhere else */
 };
@@ -614,7 +590,7 @@ template <typename T> __device__ inline void store_pack(T *p, const Pack<T> &x)
 
 /* The same at an address that is aligned to an element, by loads of 16 bytes: of what lies around
  * the pack what is not its own is dropped. Without branches, so that the loads of several packs are
- * on their way together. */
+ * in flight together. */
 template <typename T> __device__ READS_AROUND inline Pack<T> load_pack_across(const T *p)
 {
     constexpr int quads = sizeof(Pack<T>) / sizeof(Quad), words = quads * 4;
@@ -648,7 +624,7 @@ template <typename T> __device__ inline Pack<wide_t<T>> wide_pack(const Pack<T> 
         y.v[v] = wide(x.v[v]);
     return y;
 }
-/* Of bf16 by words of two, an instruction for each element. */
+/* bf16 comes in words of two: an instruction for each element. */
 __device__ inline Pack<float> wide_pack(const Pack<bf16> &x)
 {
     unsigned w[PACK / 2];

@@ -2,10 +2,10 @@
  * a row that registers hold is read once and written once. */
 #include "row_tensor.cuh"
 
-enum Which { SOFTMAX, LOG_SOFTMAX, SOFTMAX_BACKWARD, LOG_SOFTMAX_BACKWARD };
+enum SoftmaxKind { SOFTMAX, LOG_SOFTMAX, SOFTMAX_BACKWARD, LOG_SOFTMAX_BACKWARD };
 
 struct SoftmaxOf {
-    RowSet a, b, y; /* x; or dy and y */
+    TensorRows a, b, y; /* x; or dy and y */
     int64_t rows;
     int n;
 };
@@ -63,7 +63,7 @@ static bool accepts(const Call *c)
     return row_length_ok(c->in[0].dim[axis_of(c->node)]);
 }
 
-template <Which WHICH> static int run(Call *c)
+template <SoftmaxKind WHICH> static int run(Call *c)
 {
     int axis = axis_of(c->node);
     const Tensor *x = &c->in[0];

@@ -20,7 +20,7 @@ __device__ static void set_last(uint64_t *x)
     *x = UINT64_MAX;
 }
 
-__device__ static void set_last(Pair *x)
+__device__ static void set_last(SortItem *x)
 {
     *x = {UINT64_MAX, UINT64_MAX};
 }
@@ -148,7 +148,8 @@ static int sort_lines(Call *c, T *items, T *tmp, int64_t lines, int64_t n, T **s
     return bad;
 }
 
-int cuda_sort_pairs(Call *c, Pair *items, Pair *tmp, int64_t lines, int64_t n, Pair **sorted)
+int cuda_sort_pairs(Call *c, SortItem *items, SortItem *tmp, int64_t lines, int64_t n,
+                    SortItem **sorted)
 {
     return sort_lines(c, items, tmp, lines, n, sorted);
 }
@@ -166,7 +167,7 @@ __device__ static uint64_t float_key(uint64_t bits, uint64_t top)
     return bits & top ? ~bits & (top | (top - 1)) : bits | top;
 }
 
-/* Of -0 what 0 has, of NaN the greatest. */
+/* -0 has the key of 0, NaN the greatest. */
 __device__ static uint64_t key_of(double x)
 {
     uint64_t bits;
@@ -203,7 +204,7 @@ __device__ static void make_item(uint64_t *item, uint64_t key, int64_t position,
     *item = (falling ? ~key : key) << 32 | (uint64_t)position;
 }
 
-__device__ static void make_item(Pair *item, uint64_t key, int64_t position, bool falling)
+__device__ static void make_item(SortItem *item, uint64_t key, int64_t position, bool falling)
 {
     *item = {falling ? ~key : key, (uint64_t)position};
 }
@@ -213,7 +214,7 @@ __device__ static int64_t position_of(uint64_t item)
     return (int64_t)(item & UINT32_MAX);
 }
 
-__device__ static int64_t position_of(const Pair &item)
+__device__ static int64_t position_of(const SortItem &item)
 {
     return (int64_t)item.position;
 }
@@ -221,14 +222,15 @@ __device__ static int64_t position_of(const Pair &item)
 /* ---- lines of a tensor ---- */
 
 /* Lines [first, first + count) of n elements, of which `kept` are results. */
-struct Lines {
-    Walk<1> x, y;           /* where lines begin */
+struct SortLines {
+    WalkOf<1> x, y;         /* where lines begin */
     int64_t x_step, y_step; /* from element to element */
     int64_t n, kept, first, count;
     bool falling;
 };
 
-template <typename T, typename I> static __global__ void make_items(const T *x, I *items, Lines l)
+template <typename T, typename I>
+static __global__ void make_items(const T *x, I *items, SortLines l)
 {
     int64_t at = thread_number();
     if (at >= l.count * l.n)
@@ -239,7 +241,7 @@ template <typename T, typename I> static __global__ void make_items(const T *x, 
 }
 
 template <typename T, typename I>
-static __global__ void take_sorted(const T *x, const I *items, T *y, int64_t *index, Lines l)
+static __global__ void take_sorted(const T *x, const I *items, T *y, int64_t *index, SortLines l)
 {
     int64_t at = thread_number();
     if (at >= l.count * l.kept)
@@ -255,7 +257,7 @@ static __global__ void take_sorted(const T *x, const I *items, T *y, int64_t *in
 
 enum { SORT_DIM, DESCENDING, TOPK_DIM = 1, LARGEST };
 
-static Lines lines_of(const Call *c)
+static SortLines lines_of(const Call *c)
 {
     const Attr *a = c->node->attr;
     const Tensor &x = c->in[0], &y = c->out[0];
@@ -271,7 +273,7 @@ static Lines lines_of(const Call *c)
             .falling = a[sorts ? DESCENDING : LARGEST].i != 0};
 }
 
-static int64_t lines_at_once(const Lines &l)
+static int64_t lines_at_once(const SortLines &l)
 {
     int64_t most = l.n < LINES_AT_ONCE ? LINES_AT_ONCE / (l.n ? l.n : 1) : 1;
     return l.x.nelem < most ? l.x.nelem : most;
@@ -282,9 +284,9 @@ static bool is_wide(const Call *c)
     return dtype_size(c->in[0].dtype) == 8;
 }
 
-static int64_t nbytes_items(const Call *c, const Lines &l)
+static int64_t nbytes_items(const Call *c, const SortLines &l)
 {
-    int64_t size = is_wide(c) ? sizeof(Pair) : sizeof(uint64_t);
+    int64_t size = is_wide(c) ? sizeof(SortItem) : sizeof(uint64_t);
     return (lines_at_once(l) * l.n * size + 63) / 64 * 64;
 }
 
@@ -298,7 +300,7 @@ static bool accepts(const Call *c)
     return lines_of(c).n < UINT32_MAX;
 }
 
-template <typename T, typename I> static int sort_some(Call *c, const Lines &l)
+template <typename T, typename I> static int sort_some(Call *c, const SortLines &l)
 {
     I *items = (I *)(void *)c->work;
     I *tmp = (I *)(void *)(c->work + nbytes_items(c, l)), *sorted = items;
@@ -311,17 +313,17 @@ template <typename T, typename I> static int sort_some(Call *c, const Lines &l)
                   sorted, data<T>(c->out[0]), data<int64_t>(c->out[1]), l);
 }
 
-template <typename T> static int sort_dtype(Call *c, const Lines &l)
+template <typename T> static int sort_dtype(Call *c, const SortLines &l)
 {
     if constexpr (sizeof(T) == 8)
-        return sort_some<T, Pair>(c, l);
+        return sort_some<T, SortItem>(c, l);
     else
         return sort_some<T, uint64_t>(c, l);
 }
 
 static int run(Call *c)
 {
-    Lines l = lines_of(c);
+    SortLines l = lines_of(c);
     int64_t lines = l.x.nelem, step = lines_at_once(l);
     if (tensor_nelem(&c->out[0]) == 0)
         return 0;
@@ -344,8 +346,8 @@ CUDA_KERNELS(topk) = {
 
 enum { ARG_DIM, SEEN = 8, SEARCHED = 4 };
 
-struct Search {
-    Walk<1> row, line;
+struct ExtremeSearch {
+    WalkOf<1> row, line;
     int width; /* threads of a group, a power of two */
     bool greatest;
 };
@@ -358,7 +360,7 @@ template <typename W> __device__ static uint64_t merit(W x, bool greatest)
     return greatest || nan ? key : ~key & (sizeof(W) == 8 ? UINT64_MAX : UINT32_MAX);
 }
 
-__device__ static void keep_best(Pair *x, const Pair &y)
+__device__ static void keep_best(SortItem *x, const SortItem &y)
 {
     if (y.key > x->key || (y.key == x->key && y.position < x->position))
         *x = y;
@@ -369,10 +371,10 @@ template <typename W> __device__ static bool beats(W x, W best, bool greatest)
     return best == best && (x != x || (greatest ? x > best : x < best));
 }
 
-/* The best of elements first, first + width, ... of n, which at() gives: SEEN of them are on their
- * way at a time. */
+/* The best of elements first, first + width, ... of n, which at() gives: SEEN of them are in
+ * flight at a time. */
 template <typename W, class F>
-__device__ static Pair search(int64_t first, int64_t n, int width, bool greatest, F at)
+__device__ static SortItem search(int64_t first, int64_t n, int width, bool greatest, F at)
 {
     if (first >= n)
         return {0, UINT64_MAX};
@@ -401,14 +403,14 @@ __device__ static Pair search(int64_t first, int64_t n, int width, bool greatest
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, SEARCHED)
-    search_lines(const T *x, int64_t *y, Search s)
+    search_lines(const T *x, int64_t *y, ExtremeSearch s)
 {
-    __shared__ Pair best[THREADS];
+    __shared__ SortItem best[THREADS];
     int lane = (int)threadIdx.x % s.width;
     int64_t row = thread_number() / s.width;
     int64_t n = row < s.row.nelem ? s.line.nelem : 0, step = s.line.stride[0][0];
     typedef wide_t<T> W;
-    Pair own;
+    SortItem own;
     x += n ? walk_at(s.row, row) : 0;
     if (s.line.rank == 1)
         own = search<W>(lane, n, s.width, s.greatest, [=](int64_t i) { return wide(x[i * step]); });
@@ -425,11 +427,11 @@ static __global__ void __launch_bounds__(THREADS, SEARCHED)
         y[row] = (int64_t)best[threadIdx.x].position;
 }
 
-static Search search_of(const Call *c)
+static ExtremeSearch search_of(const Call *c)
 {
     const Attr &dim = c->node->attr[ARG_DIM];
     const Tensor &x = c->in[0];
-    Search s = {.line = walk_of(x), .width = 1, .greatest = node_is(c->node, OP_argmax)};
+    ExtremeSearch s = {.line = walk_of(x), .width = 1, .greatest = node_is(c->node, OP_argmax)};
     s.row = walk_none<1>();
     if (dim.i) {
         int axis = (int)(dim.ints[0] < 0 ? dim.ints[0] + x.rank : dim.ints[0]);
@@ -451,7 +453,7 @@ static bool arg_accepts(const Call *)
 
 static int arg_run(Call *c)
 {
-    Search s = search_of(c);
+    ExtremeSearch s = search_of(c);
     BY_DTYPE(c->in[0].dtype, T,
              return LAUNCH(c, (search_lines<T>), grid_for(s.row.nelem * s.width, THREADS), THREADS,
                            0, data<T>(c->in[0]), data<int64_t>(c->out[0]), s));

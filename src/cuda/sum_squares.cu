@@ -106,7 +106,7 @@ struct Squares {
     unsigned end; /* the first block behind */
 };
 
-struct Batch {
+struct SquaresBatch {
     int count;
     Squares of[MOST];
 };
@@ -121,7 +121,7 @@ template <typename T> struct alignas(OWN * sizeof(T) < 16 ? OWN * sizeof(T) : 16
     T x[OWN];
 };
 
-/* Of a run of n elements at p, the sums of lanes OWN q to OWN (q + 1); whole: these are loaded at
+/* The sums of lanes OWN q to OWN (q + 1) of a run of n elements at p; whole: these are loaded at
  * once. */
 template <typename T>
 __device__ static void lane_sums(const T *p, int q, int64_t n, bool whole, double (&s)[OWN])
@@ -194,7 +194,7 @@ __device__ static void add_runs(const Squares &q, int64_t block, Limbs *l, unsig
     }
 }
 
-static __global__ void add_tensors(Batch b, unsigned long long *sum)
+static __global__ void add_tensors(SquaresBatch b, unsigned long long *sum)
 {
     Limbs l = {-1, {}};
     int k = 0;
@@ -234,7 +234,7 @@ static Squares squares_of(const Tensor *x)
 /* Adds the squares of those of the tensors that are of floats. */
 static int add_all(Call *c, const Tensor *x, int count, unsigned long long *sum)
 {
-    Batch b = {};
+    SquaresBatch b = {};
     for (int i = 0; i < count; i++) {
         Squares q = dtype_float(x[i].dtype) ? squares_of(&x[i]) : Squares{};
         if (q.end) {
@@ -335,7 +335,7 @@ __device__ static double root_of(const unsigned long long *digit, bool f64)
 
 enum { NWORD = sizeof(Total) / sizeof(unsigned long long) };
 
-/* Of NWORD threads, one; all fetch the words, which it would wait for one after the other. */
+/* One of NWORD threads computes; all fetch the words, for which it would wait one by one. */
 static __global__ void norm_end(const Total *t, Tensor y)
 {
     __shared__ Total own;

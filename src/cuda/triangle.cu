@@ -37,13 +37,13 @@ __global__ void __launch_bounds__(BLOCK) triangle(Positions s, Triangle t, T *y,
             matrix = quotient(s, row, t.rows, t.by_rows);
     int64_t above = (i - row * t.columns) * V - (row - matrix * t.rows);
     locate(s, i, at);
-    Pack<T, V> p = {};
+    RunOf<T, V> p = {};
     if (t.upper ? above + V - 1 >= diagonal : above <= diagonal)
-        p = *(const Pack<T, V> *)(x + at[1]);
+        p = *(const RunOf<T, V> *)(x + at[1]);
 #pragma unroll
     for (int v = 0; v < V; v++)
         p.v[v] = (t.upper ? above + v >= diagonal : above + v <= diagonal) ? p.v[v] : T(0);
-    *(Pack<T, V> *)(y + at[0]) = p;
+    *(RunOf<T, V> *)(y + at[0]) = p;
 }
 
 template <int V, typename T> static int run_by(Call *c, const Walk &w, Triangle t)

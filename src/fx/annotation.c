@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What torch calls dtypes in annotations, where we have them. */
+/* The names of our dtypes in torch's annotations. */
 static int short_dtype(const char *s, size_t n)
 {
     static const char *const names[][2] = {{"b8", "bool"}};

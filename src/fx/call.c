@@ -280,15 +280,15 @@ static void write_item(Site *s, const Item *self, const Item *result)
  * names stand for the view. */
 static void rename_all(Importer *im, const FxTensor *old, FxTensor *t)
 {
-    for (int i = 0; i < im->env.cap; i++) {
-        const char *name = im->env.key[i];
-        Item *x = name && strncmp(name, "input ", 6) ? im->env.val[i] : NULL;
+    for (int i = 0; i < im->names.env.cap; i++) {
+        const char *name = im->names.env.key[i];
+        Item *x = name && strncmp(name, "input ", 6) ? im->names.env.val[i] : NULL;
         if (x && x->kind == FX_TENSOR && x->t == old)
             x->t = t;
     }
 }
 
-/* Of a list of lists the first is written to the first argument, the second to the second. */
+/* A list of lists is written to the arguments: the first to the first, the second to the second. */
 static void write_back(Site *s, const Item *self)
 {
     const Item *result = &s->result;

@@ -85,13 +85,13 @@ typedef enum {
     PART,
     ABS,
     SIGN
-} Rule;
+} ComplexRule;
 
-static Rule rule_of(const char *name, bool view)
+static ComplexRule rule_of(const char *name, bool view)
 {
     static const struct Known {
         const char *name;
-        Rule rule;
+        ComplexRule rule;
     } known[] = {
         {"aten.mul", PRODUCT},
         {"aten.div", QUOTIENT},
@@ -138,7 +138,7 @@ static Rule rule_of(const char *name, bool view)
 
 /* Part k of an argument: complex dtypes become those of their parts; of a sum's real number the
  * imaginary part is 0. */
-static Item part_of(Importer *im, const Item *x, int k, Rule rule)
+static Item part_of(Importer *im, const Item *x, int k, ComplexRule rule)
 {
     static const char *const dtypes[][2] = {{"torch.complex64", "torch.float32"},
                                             {"torch.complex128", "torch.float64"},
@@ -171,7 +171,7 @@ static Item joined(Importer *im, const Item *re, const Item *imag)
     return list;
 }
 
-static Item each_part(Site *s, const Expr *call, const Item *arg, Rule rule)
+static Item each_part(Site *s, const Expr *call, const Item *arg, ComplexRule rule)
 {
     Item *part = NEWN(s->im->a, Item, call->count + 1), y[2];
     for (int k = 0; k < 2; k++) {
@@ -252,7 +252,7 @@ Item fx_complex_of_real(Site *s, const Expr *call, const Item *arg)
 Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool writes)
 {
     bool flat = !strcmp(s->name, "aten.view.dtype"); /* pairs along the last axis */
-    Rule rule = flat ? PAIRS : writes ? REFUSED : rule_of(s->name, view);
+    ComplexRule rule = flat ? PAIRS : writes ? REFUSED : rule_of(s->name, view);
     const char *why = writes ? " in place" : "";
     bool first = call->count > 0 && arg[0].kind == FX_COMPLEX;
     bool second = call->count > 1 && arg[1].kind == FX_COMPLEX;

@@ -35,7 +35,8 @@ static const char *const detached[] = {"detach", NULL};
 
 enum { MANY = 8, DECOMPOSED = 2 }; /* kinds of calls that show the form, and of the second list */
 
-/* Which of the names "torch.ops.aten.linear.default" is, without the torch.ops.aten; -1: none. */
+/* The index of the name that "torch.ops.aten.linear.default" is without torch.ops.aten; -1: none.
+ */
 static int find(const char *const *name, const char *call)
 {
     if (strncmp(call, "torch.ops.aten.", 15) != 0)

@@ -68,7 +68,7 @@ typedef struct Expr {
     const char **key;
 } Expr;
 
-/* What an annotation such as "f32[2, 4][4, 1]cpu" says; without dtype it says nothing. */
+/* An annotation such as "f32[2, 4][4, 1]cpu"; without dtype it says nothing. */
 typedef struct Annotation {
     const char *other; /* a dtype that is none of ours */
     bool known, has_stride;
@@ -78,7 +78,7 @@ typedef struct Annotation {
 
 /* ---- annotation.c ---- */
 
-/* Of the text that py_annotation gave; `where` is for messages. */
+/* Reads the text that py_annotation gave; `where` is for messages. */
 Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *s);
 
 /* ---- foreign.c: texts that are no code of ATen calls ---- */
@@ -101,7 +101,7 @@ typedef enum {
 
 _Noreturn void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what);
 Foreign fx_foreign_graph(const char *text); /* which one a text is that begins with "graph(" */
-/* What a call is that is none of torch.ops, or NULL; what a call of a module inside is. */
+/* Describe a call that is none of torch.ops (NULL: it is one), and a call of a module inside. */
 const char *fx_foreign_call(const char *name);
 const char *fx_foreign_nested(const char *call);
 
@@ -185,7 +185,7 @@ typedef enum {
 } ItemKind;
 /* clang-format on */
 
-/* What an expression gives. */
+/* The value of an expression. */
 typedef struct Item {
     ItemKind kind;
     int64_t i; /* BOOL, INT; SELECTED: the axis of the rows */
@@ -212,37 +212,63 @@ typedef struct FxOptions {
     const char *const *group; /* "NAME=AXIS": which mesh axes a process group spans */
 } FxOptions;
 
+/* The meaning of names of the code. */
+typedef struct FxNames {
+    Map env;   /* name -> Item * */
+    Map known; /* name -> Type *, of the options */
+    Map used;  /* names in the code */
+} FxNames;
+
+/* The nodes that each statement makes. */
+typedef struct FxProgress {
+    const FxStatement *at;       /* the statement in work */
+    int mark;                    /* the first node id of that statement */
+    const FxStatement **made_by; /* by node id */
+    int nmade, capmade;
+} FxProgress;
+
+/* Ones made like another tensor; NULL: a scalar, like none. */
+typedef struct Tangent {
+    Value *like, *ones;
+} Tangent;
+
+/* A write that autograd does not see; what its whole tensor was. */
+typedef struct Unrecorded {
+    const FxStatement *at;
+    Value *old;
+} Unrecorded;
+
+/* Facts that decide where gradients begin and stop. */
+typedef struct FxGradients {
+    Tangent *tangent;
+    int ntangent, captangent;
+    Unrecorded *unrecorded;
+    int nunrecorded, capunrecorded;
+    bool off;          /* what is computed now has no gradient */
+    const char *alias; /* of aten.alias: pass, stop, unknown */
+    int nalias;        /* how many there are */
+} FxGradients;
+
+/* Collectives and their process groups. */
+typedef struct FxGroups {
+    Map wait;    /* a collective's id -> the wait_tensor for it */
+    Map known;   /* names of the groups so far */
+    Buf names;   /* the same as text, for messages */
+    bool *given; /* by option: whether it was used */
+} FxGroups;
+
 typedef struct Importer {
     Arena *a;
     Graph *g;
     Build b;
     const FxModule *m;
     const FxOptions *o;
-    Map env;                     /* name -> Item * */
-    Map known;                   /* name -> Type *, of the options */
-    Map used;                    /* names in the code */
-    const FxStatement *at;       /* the statement in work */
-    int mark;                    /* the first node id of that statement */
-    const FxStatement **made_by; /* by node id */
-    int nmade, capmade;
-    struct Tangent { /* ones made like another tensor; NULL: a scalar, like none */
-        Value *like, *ones;
-    } * tangent;
-    int ntangent, captangent;
-    struct Unrecorded { /* a write that autograd does not see; what its whole tensor was */
-        const FxStatement *at;
-        Value *old;
-    } * unrecorded;
-    int nunrecorded, capunrecorded;
-    bool no_grad;         /* what is computed now has no gradient */
-    const char *gradient; /* of aten.alias: pass, stop, unknown */
-    int nalias;           /* how many there are */
-    int nstream;          /* random nodes so far */
-    int nnone;            /* results of None, which are left out */
-    Map wait;             /* a collective's id -> the wait_tensor for it */
-    Map group;            /* process groups of the collectives so far */
-    Buf groups;           /* their names, for messages */
-    bool *group_used;     /* by option */
+    FxNames names;
+    FxProgress progress;
+    FxGradients gradients;
+    FxGroups groups;
+    int nstream; /* random nodes so far */
+    int nnone;   /* results of None, which are left out */
     Buf summary;
 } Importer;
 
@@ -374,8 +400,8 @@ Item fx_complex_number(Importer *im, int n, const Item *arg); /* complex(0., 1.)
 /* ---- promote.c: PyTorch's type promotion ---- */
 
 DType promote(DType s, DType t);
-/* Of tensors and numbers, by their categories: tensors with axes, tensors without, Python's
- * numbers. */
+/* The type of a result of tensors and numbers, by their categories: tensors with axes, tensors
+ * without, Python's numbers. */
 DType result_type(Site *s, int count, const Item *const *arg);
 DType result_type_of(Site *s, int count); /* of the first arguments */
 /* The argument as a value of dtype d: a tensor is cast, a number made. */
@@ -393,8 +419,8 @@ int torch_dtype(const char *name);
 void fx_finish(Importer *im);
 
 /* ---- optimizer.c ---- */
-/* Gives the optimizer's nodes their phase; late: values that depend on the tangent, by id. */
-void fx_find_optimizer(Importer *im, const bool *late);
+/* Gives the optimizer's nodes their phase; dependent: on the tangent, by value id. */
+void fx_find_optimizer(Importer *im, const bool *dependent);
 
 /* ---- again.c ---- */
 

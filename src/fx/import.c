@@ -14,7 +14,7 @@ static Item evaluate(Importer *im, const Expr *e);
 
 static Item *find_name(const Importer *im, const char *name)
 {
-    return map_find(&im->env, name);
+    return map_find(&im->names.env, name);
 }
 
 static Item number_item(double x, bool whole)
@@ -39,11 +39,11 @@ static Item name_item(Importer *im, const Expr *e)
             return (Item){.kind = FX_FLOAT, .f = constants[i].x};
     if (!strncmp(e->s, "torch.", 6))
         return (Item){.kind = FX_WORD, .s = e->s};
-    const char **names = NEWN(im->a, const char *, im->env.count + 1);
+    const char **names = NEWN(im->a, const char *, im->names.env.count + 1);
     int n = 0;
-    for (int i = 0; i < im->env.cap; i++)
-        if (im->env.key[i])
-            names[n++] = im->env.key[i];
+    for (int i = 0; i < im->names.env.cap; i++)
+        if (im->names.env.key[i])
+            names[n++] = im->names.env.key[i];
     const char *near = nearest(e->s, names, n);
     fail(im->g->ctx, TN_FAIL, "nothing is named \"%s\"%s%s%s", e->s,
          near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
@@ -145,7 +145,7 @@ static Item call_item(Importer *im, const Expr *e)
     if (op)
         return operate(im, op, e->count, arg);
     if (!strcmp(e->s, FX_SET_GRAD) && e->count == 1 && arg[0].kind == FX_BOOL) {
-        im->no_grad = !arg[0].i;
+        im->gradients.off = !arg[0].i;
         return (Item){.kind = FX_NONE};
     }
     if (!strcmp(e->s, "device") || !strcmp(e->s, "torch.device"))
@@ -204,15 +204,15 @@ static void give_name(Importer *im, Value *v, const char *name)
         value_rename(im->g, v, graph_fresh(im->g, name));
 }
 
-/* The statement's nodes lose the names that the builder gave them: they are on the way. */
+/* The statement's nodes lose the names that the builder gave them: they are intermediate values. */
 static void name_between(Importer *im, const char *target)
 {
-    for (Node *n = im->g->last; n && n->id >= im->mark; n = n->prev) {
-        while (im->nmade <= n->id)
-            PUSH(im->a, im->made_by, im->nmade, im->capmade, NULL);
-        im->made_by[n->id] = im->at;
-        n->line = im->at->line;
-        n->column = im->at->column;
+    for (Node *n = im->g->last; n && n->id >= im->progress.mark; n = n->prev) {
+        while (im->progress.nmade <= n->id)
+            PUSH(im->a, im->progress.made_by, im->progress.nmade, im->progress.capmade, NULL);
+        im->progress.made_by[n->id] = im->progress.at;
+        n->line = im->progress.at->line;
+        n->column = im->progress.at->column;
         for (int k = 0; k < n->nout; k++) {
             const char *name = arena_printf(im->a, "%s.%s", target, n->op->name);
             value_rename(im->g, n->out[k], graph_fresh(im->g, name));
@@ -249,8 +249,8 @@ static void check_annotation(Importer *im, const Annotation *a, const Item *x, c
          type_text(im->a, &x->t->type));
 }
 
-/* Where the annotation says so, what ATen may keep or not is nothing, and what depends on the
- * device is not the CPU's. */
+/* Believes the annotation about a result that ATen may keep or not, and about what depends on the
+ * device. */
 static void fit_annotation(Importer *im, const Annotation *a, Item *x)
 {
     const Type *t = &a->type;
@@ -270,7 +270,7 @@ static void assign(Importer *im, const char *name, const Item *x)
 {
     Item *copy = NEW(im->a, Item);
     *copy = *x;
-    map_put(&im->env, name, copy);
+    map_put(&im->names.env, name, copy);
 }
 
 static void unpack(Importer *im, const FxStatement *s, const Item *x)
@@ -287,7 +287,7 @@ static void unpack(Importer *im, const FxStatement *s, const Item *x)
 static void run(void *arg)
 {
     Importer *im = arg;
-    const FxStatement *s = im->at;
+    const FxStatement *s = im->progress.at;
     if (!s->value)
         return;
     Item x = evaluate(im, s->value);
@@ -304,7 +304,7 @@ static void run(void *arg)
     }
 }
 
-/* What the statement calls, for messages. */
+/* The name that the statement calls, for messages. */
 static const char *called(const Expr *e)
 {
     if (e && e->kind == EX_CALL)
@@ -315,8 +315,8 @@ static const char *called(const Expr *e)
 /* Runs fn; its error gets the place in the file before it. */
 static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
 {
-    im->at = s;
-    im->mark = im->g->nnode;
+    im->progress.at = s;
+    im->progress.mark = im->g->nnode;
     if (!ctx_try(im->g->ctx, fn, im))
         return;
     const char *what = called(s->value);
@@ -330,7 +330,7 @@ static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
 
 static const Type *known_type(const Importer *im, const char *name)
 {
-    return map_find(&im->known, name);
+    return map_find(&im->names.known, name);
 }
 
 typedef struct NameList {
@@ -384,14 +384,14 @@ static void check_names(Importer *im)
 static void find_used(Importer *im, const Expr *e)
 {
     if (e && e->kind == EX_NAME)
-        map_put(&im->used, e->s, im);
+        map_put(&im->names.used, e->s, im);
     for (int i = 0; e && i < e->count; i++)
         find_used(im, e->item[i]);
 }
 
 static bool used(const Importer *im, const char *name)
 {
-    return map_find(&im->used, name);
+    return map_find(&im->names.used, name);
 }
 
 static void add_input(Importer *im, const FxInput *in)
@@ -499,42 +499,65 @@ static void finish(void *arg)
     name_between(im, "result");
 }
 
+static Importer start_import(Arena *a, const char *text, const char *file, const FxOptions *o)
+{
+    Importer im = {.a = a, .m = fx_parse(a, text, file), .o = o, .g = graph_new(a, "forward")};
+    im.g->file = file;
+    im.g->mesh = mesh_clone(a, o->mesh);
+    im.b = (Build){.g = im.g};
+    im.names.env.a = im.names.known.a = im.names.used.a = a;
+    im.groups.wait.a = im.groups.known.a = im.groups.names.a = im.summary.a = a;
+    buf_add(&im.summary, "");
+    im.gradients.alias = o->alias ? o->alias : fx_alias_gradient(im.m);
+    return im;
+}
+
+/* Fills the maps of names, and fails for names of the options that stand for nothing. */
+static void find_names(Importer *im)
+{
+    const FxOptions *o = im->o;
+    for (int i = 0; i < o->ninput; i++)
+        if (!map_find(&im->names.known, o->name[i]))
+            map_put(&im->names.known, o->name[i], (void *)&o->type[i]);
+    for (int i = 0; i < im->m->nstatement; i++)
+        find_used(im, im->m->statement[i].value);
+    find_used(im, im->m->result);
+    if (o->all)
+        check_names(im);
+}
+
+static void add_inputs(Importer *im)
+{
+    for (int i = 0; i < im->m->nin; i++) {
+        const FxInput *in = &im->m->in[i];
+        add_input(im, in);
+        const Item *x = find_name(im, in->name);
+        if (x)
+            assign(im, arena_printf(im->a, "input %s", in->name), x);
+    }
+}
+
+static void run_statements(Importer *im)
+{
+    const FxModule *m = im->m;
+    FxStatement result = {.line = m->result->line, .column = m->result->column};
+    for (int i = 0; i < m->nstatement; i++)
+        find_constants(im, m->statement[i].value, &m->statement[i]);
+    find_constants(im, m->result, NULL);
+    for (int i = 0; i < m->nstatement; i++)
+        at_place(im, run, &m->statement[i]);
+    at_place(im, finish, &result);
+}
+
 Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
                  const char **summary)
 {
-    Importer im = {.a = a, .m = fx_parse(a, text, file), .o = o};
-    im.g = graph_new(a, "forward");
-    im.g->file = file;
-    im.b = (Build){.g = im.g};
-    im.env.a = im.known.a = im.used.a = im.wait.a = im.group.a = a;
-    im.summary.a = im.groups.a = a;
-    buf_add(&im.summary, "");
-    im.gradient = o->alias ? o->alias : fx_alias_gradient(im.m);
+    Importer im = start_import(a, text, file, o);
     fx_check_calls(a, im.m);
     fx_check_groups(&im);
-    im.g->mesh = mesh_clone(a, o->mesh);
-    for (int i = 0; i < o->ninput; i++)
-        if (!map_find(&im.known, o->name[i]))
-            map_put(&im.known, o->name[i], (void *)&o->type[i]);
-    for (int i = 0; i < im.m->nstatement; i++)
-        find_used(&im, im.m->statement[i].value);
-    find_used(&im, im.m->result);
-    if (o->all)
-        check_names(&im);
-    for (int i = 0; i < im.m->nin; i++) {
-        const FxInput *in = &im.m->in[i];
-        add_input(&im, in);
-        const Item *x = find_name(&im, in->name);
-        if (x)
-            assign(&im, arena_printf(a, "input %s", in->name), x);
-    }
-    for (int i = 0; i < im.m->nstatement; i++)
-        find_constants(&im, im.m->statement[i].value, &im.m->statement[i]);
-    find_constants(&im, im.m->result, NULL);
-    for (int i = 0; i < im.m->nstatement; i++)
-        at_place(&im, run, &im.m->statement[i]);
-    FxStatement result = {.line = im.m->result->line, .column = im.m->result->column};
-    at_place(&im, finish, &result);
+    find_names(&im);
+    add_inputs(&im);
+    run_statements(&im);
     fx_check_groups_used(&im);
     fx_finish(&im);
     graph_verify(im.g);

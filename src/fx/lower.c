@@ -18,8 +18,8 @@ Value *lower_alias(Site *s, Value *x, const char *gradient)
     return emit1(s->b, "alias", IN(x), ATTRS(A_STR("gradient", gradient)));
 }
 
-/* What PyTorch stores of x in dtype d: integers towards zero, bool nonzero. */
-static double stored(Site *s, double x, DType d)
+/* x as PyTorch stores it in dtype d: integers towards zero, bool nonzero. */
+static double as_dtype(Site *s, double x, DType d)
 {
     if (dtype_float(d))
         return x;
@@ -34,7 +34,8 @@ Value *lower_full(Site *s, double x, const Type *t)
 {
     return emit1(s->b, "full", 0, NULL,
                  ATTRS(A_INTS("size", t->rank, t->dim),
-                       A_FLOAT("fill_value", stored(s, x, t->dtype)), A_DTYPE("dtype", t->dtype)));
+                       A_FLOAT("fill_value", as_dtype(s, x, t->dtype)),
+                       A_DTYPE("dtype", t->dtype)));
 }
 
 Value *lower_number(Site *s, double x, DType d)

@@ -18,12 +18,12 @@ static Value *swapped(Site *s, Value *x)
     return emit1(s->b, "transpose", IN(x), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
 }
 
-/* What attention is asked for; all [B, H, T, D]. */
-typedef struct Ask {
+/* One attention; all operands are [B, H, T, D]. */
+typedef struct AttentionCall {
     Value *q, *k, *v, *mask;
     bool causal;
     Attr scale; /* absent: 1 / sqrt(D) */
-} Ask;
+} AttentionCall;
 
 /* Added to scores, rank 4; a bool one says what is seen. */
 static Value *mask_of(Site *s, Value *m, DType d)
@@ -54,9 +54,9 @@ static Attr scale_of(Site *s)
     return site_has(s, "scale") ? (Attr){.f = site_real(s, "scale")} : (Attr){.absent = true};
 }
 
-static Ask ask(Site *s, const char *mask_name)
+static AttentionCall ask(Site *s, const char *mask_name)
 {
-    Ask a = {
+    AttentionCall a = {
         .q = site_tensor(s, "query"), .k = site_tensor(s, "key"), .v = site_tensor(s, "value")};
     Value *mask = mask_name ? site_find_tensor(s, mask_name) : NULL;
     if (site_real(s, "dropout_p") > 0)
@@ -69,7 +69,7 @@ static Ask ask(Site *s, const char *mask_name)
 }
 
 /* causal and a mask as our op takes them; rank 4 is checked before. */
-static void settle(Site *s, Ask *a)
+static void settle(Site *s, AttentionCall *a)
 {
     int64_t nquery = a->q->type.dim[2], nkey = a->k->type.dim[2];
     if (!a->causal || (nquery == nkey && !a->mask))
@@ -79,7 +79,7 @@ static void settle(Site *s, Ask *a)
     a->causal = false;
 }
 
-static const AttrArg *attrs(Site *s, const Ask *a)
+static const AttrArg *attrs(Site *s, const AttentionCall *a)
 {
     AttrArg *x = NEWN(s->im->a, AttrArg, 3);
     x[0] = A_BOOL("causal", a->causal);
@@ -101,7 +101,7 @@ static Value *as_narrow(Site *s, Value *x, int64_t width)
 }
 
 /* Makes query, key and value equally wide; returns that width. */
-static int64_t widen(Site *s, Ask *a)
+static int64_t widen(Site *s, AttentionCall *a)
 {
     if (a->q->type.rank != 4 || a->v->type.rank != 4)
         return 0; /* refused where the axes are swapped */
@@ -116,7 +116,7 @@ static int64_t widen(Site *s, Ask *a)
 }
 
 /* o and its logsumexp [B, H, T] */
-static Value *attend(Site *s, Ask *a, Value **lse)
+static Value *attend(Site *s, AttentionCall *a, Value **lse)
 {
     int64_t width = a->v->type.dim[3];
     widen(s, a);
@@ -129,7 +129,7 @@ static Value *attend(Site *s, Ask *a, Value **lse)
 }
 
 /* (dq, dk, dv), and None up to `count` */
-static void backward(Site *s, Ask *a, Value *lse, int count)
+static void backward(Site *s, AttentionCall *a, Value *lse, int count)
 {
     const int64_t own[] = {a->q->type.dim[3], a->k->type.dim[3], a->v->type.dim[3]};
     int64_t width = widen(s, a);
@@ -153,7 +153,7 @@ static void backward(Site *s, Ask *a, Value *lse, int count)
 
 void row_attention_cpu(Site *s)
 {
-    Ask a = ask(s, "attn_mask");
+    AttentionCall a = ask(s, "attn_mask");
     Value *out[2];
     out[0] = attend(s, &a, &out[1]);
     site_return_list(s, 2, out);
@@ -161,13 +161,13 @@ void row_attention_cpu(Site *s)
 
 void row_attention_cpu_backward(Site *s)
 {
-    Ask a = ask(s, "attn_mask");
+    AttentionCall a = ask(s, "attn_mask");
     backward(s, &a, site_tensor(s, "logsumexp"), 3);
 }
 
 /* ---- flash attention, cuDNN's ---- */
 
-/* Where these differ from each other in what causal means, they are refused. */
+/* Refuses shapes for which these kernels differ in what causal means. */
 static void check_square(Site *s)
 {
     const Type *q = site_type(s, "query"), *k = site_type(s, "key");
@@ -177,7 +177,7 @@ static void check_square(Site *s)
 }
 
 /* o, logsumexp, None but for the longest sequences */
-static void return_flash(Site *s, const Ask *a, Value *o, Value *lse)
+static void return_flash(Site *s, const AttentionCall *a, Value *o, Value *lse)
 {
     Value *out[9] = {o, lse};
     site_return_list(s, LEN(out), out);
@@ -189,7 +189,7 @@ static void return_flash(Site *s, const Ask *a, Value *o, Value *lse)
 
 void row_attention_flash(Site *s)
 {
-    Ask a = ask(s, NULL);
+    AttentionCall a = ask(s, NULL);
     Value *lse, *o;
     check_square(s);
     o = attend(s, &a, &lse);
@@ -198,7 +198,7 @@ void row_attention_flash(Site *s)
 
 void row_attention_flash_backward(Site *s)
 {
-    Ask a = ask(s, NULL);
+    AttentionCall a = ask(s, NULL);
     check_square(s);
     backward(s, &a, site_tensor(s, "logsumexp"), 3);
 }
@@ -206,7 +206,7 @@ void row_attention_flash_backward(Site *s)
 /* Its logsumexp is [B, H, T, 1]. */
 void row_attention_cudnn(Site *s)
 {
-    Ask a = ask(s, "attn_bias");
+    AttentionCall a = ask(s, "attn_bias");
     Value *lse, *o;
     check_square(s);
     o = attend(s, &a, &lse);
@@ -215,7 +215,7 @@ void row_attention_cudnn(Site *s)
 
 void row_attention_cudnn_backward(Site *s)
 {
-    Ask a = ask(s, "attn_bias");
+    AttentionCall a = ask(s, "attn_bias");
     Value *lse = site_tensor(s, "logsumexp");
     check_square(s);
     backward(s, &a, lower_reshape(s, lse, 3, lse->type.dim), 3);
@@ -226,7 +226,7 @@ void row_attention_cudnn_backward(Site *s)
 /* Its logsumexp has room for blocks of queries, or none. */
 void row_attention_efficient(Site *s)
 {
-    Ask a = ask(s, "attn_bias");
+    AttentionCall a = ask(s, "attn_bias");
     Value *out[4] = {0};
     out[0] = attend(s, &a, &out[1]);
     int64_t n = out[1]->type.dim[2], more = (LSE_BLOCK - n % LSE_BLOCK) % LSE_BLOCK;
@@ -241,7 +241,7 @@ void row_attention_efficient(Site *s)
 
 void row_attention_efficient_backward(Site *s)
 {
-    Ask a = ask(s, "attn_bias");
+    AttentionCall a = ask(s, "attn_bias");
     Value *lse = site_tensor(s, "logsumexp");
     const Item *wanted = site_arg(s, "grad_input_mask");
     if (wanted->count > 3 && wanted->item[3].i && a.mask)
@@ -284,16 +284,16 @@ static Value *mask_in_four(Site *s, Value *m, const Type *q)
     return in_four(s, lower_expand(s, m, &t));
 }
 
-static Ask ask_any_rank(Site *s)
+static AttentionCall ask_any_rank(Site *s)
 {
     Value *q = site_tensor(s, "query"), *mask = site_find_tensor(s, "attn_mask");
     const Type *t = &q->type;
     if (site_real(s, "dropout_p") > 0)
         site_fail(s,
                   "argument dropout_p: expected 0: dropout inside of attention is not supported");
-    Ask a = {.q = in_four(s, q),
-             .k = in_four(s, site_tensor(s, "key")),
-             .v = in_four(s, site_tensor(s, "value"))};
+    AttentionCall a = {.q = in_four(s, q),
+                       .k = in_four(s, site_tensor(s, "key")),
+                       .v = in_four(s, site_tensor(s, "value"))};
     a.mask = mask ? mask_of(s, mask_in_four(s, mask, t), t->dtype) : NULL;
     a.causal = site_bool(s, "is_causal");
     a.scale = scale_of(s);
@@ -310,7 +310,7 @@ static Value *like_query(Site *s, Value *y)
 
 void row_attention_plain(Site *s)
 {
-    Ask a = ask_any_rank(s);
+    AttentionCall a = ask_any_rank(s);
     Value *lse;
     site_return(s, like_query(s, attend(s, &a, &lse)));
 }
@@ -332,7 +332,7 @@ static Value *by_head(Site *s, Value *x, int64_t heads)
  * is seen has become -inf elsewhere before. */
 void row_attention_math(Site *s)
 {
-    Ask a = ask_any_rank(s);
+    AttentionCall a = ask_any_rank(s);
     Value *mask = site_find_tensor(s, "attn_mask");
     if (mask && mask->type.dtype == BOOL)
         a.mask =

@@ -39,7 +39,7 @@ static Value *vector(Site *s, Value *x)
     return lower_reshape(s, x, 1, &n);
 }
 
-/* What the forward keeps is of the widest dtype among input, weight, bias and statistics. */
+/* The forward's statistics have the widest dtype among input, weight, bias and statistics. */
 static DType saved_type(const Site *s)
 {
     DType d = NDTYPE;
@@ -218,7 +218,7 @@ void row_native_group_norm_backward(Site *s)
 
 /* ---- the batch ---- */
 
-/* Of one call: y, what is kept for the backward, and the running statistics after it. */
+/* The results of one call: y, what the backward reads, and the running statistics after it. */
 typedef struct BatchNorm {
     Value *y, *mean, *rstd, *running_mean, *running_var;
 } BatchNorm;
@@ -282,7 +282,7 @@ static BatchNorm batch_norm(Site *s, bool training)
     return r;
 }
 
-/* What is not used of cuDNN's: u8[0] */
+/* cuDNN's reserve, which nothing uses: u8[0] */
 static Value *reserve(Site *s)
 {
     return lower_full(s, 0, &(Type){.dtype = U8, .rank = 1});

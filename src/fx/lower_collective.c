@@ -42,23 +42,24 @@ void fx_check_groups(Importer *im)
                 fail(im->g->ctx, TN_USAGE, "--group %s: expected each group once, found --group %s",
                      text, o->group[k]);
     }
-    im->group_used = NEWN(im->a, bool, o->ngroup + 1);
+    im->groups.given = NEWN(im->a, bool, o->ngroup + 1);
 }
 
 void fx_check_groups_used(Importer *im)
 {
     for (int i = 0; i < im->o->ngroup; i++)
-        if (!im->group_used[i])
+        if (!im->groups.given[i])
             fail(im->g->ctx, TN_FAIL, "--group %s: no collective of %s has this group; theirs: %s",
-                 im->o->group[i], im->m->file, im->groups.len ? im->groups.text : "none");
+                 im->o->group[i], im->m->file,
+                 im->groups.names.len ? im->groups.names.text : "none");
 }
 
 static void note_group(Importer *im, const char *name)
 {
-    if (map_find(&im->group, name))
+    if (map_find(&im->groups.known, name))
         return;
-    map_put(&im->group, name, im);
-    buf_printf(&im->groups, "%s\"%s\"", im->groups.len ? ", " : "", name);
+    map_put(&im->groups.known, name, im);
+    buf_printf(&im->groups.names, "%s\"%s\"", im->groups.names.len ? ", " : "", name);
 }
 
 /* Whether the ranks are those of the mesh's group of these axes in which the first of them is. */
@@ -117,7 +118,7 @@ static const char *mesh_group(Site *s, const char *name, const Item *ranks)
         const char *axis = axis_said(im->o->group[i], name);
         if (!axis)
             continue;
-        im->group_used[i] = true;
+        im->groups.given[i] = true;
         return axis;
     }
     const char *found = ranks ? group_of_ranks(im, ranks) : NULL;
@@ -128,14 +129,14 @@ static const char *mesh_group(Site *s, const char *name, const Item *ranks)
 }
 
 /* How many ranks the call's group has; 0: it does not say, and there is no mesh. */
-static int64_t ranks_of_group(Site *s, const char *group, int64_t said)
+static int64_t ranks_of_group(Site *s, const char *group, int64_t stated)
 {
     const Mesh *m = s->im->o->mesh;
     int axes[MAX_MESH], n = m ? group_axes(m, group, axes) : 0;
-    int64_t ranks = m ? group_nranks(m, n, axes) : said;
-    if (said && said != ranks)
+    int64_t ranks = m ? group_nranks(m, n, axes) : stated;
+    if (stated && stated != ranks)
         site_fail(s, "group_size: expected the %lld ranks of \"%s\" in the mesh %s, found %lld",
-                  (long long)ranks, group, mesh_text(s->im->a, m), (long long)said);
+                  (long long)ranks, group, mesh_text(s->im->a, m), (long long)stated);
     return ranks;
 }
 
@@ -163,10 +164,10 @@ Value *fx_waited(Importer *im, Value *v)
     if (!n || n->op->class != CLASS_COLLECTIVE)
         return v;
     const char *key = arena_printf(im->a, "%d", n->id);
-    Value *y = map_find(&im->wait, key);
+    Value *y = map_find(&im->groups.wait, key);
     if (!y) {
         y = emit1(&im->b, "wait_tensor", IN(v, n->in[0]), NOATTRS);
-        map_put(&im->wait, key, y);
+        map_put(&im->groups.wait, key, y);
     }
     return y;
 }

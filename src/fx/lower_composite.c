@@ -243,7 +243,7 @@ void row_pairwise_distance(Site *s)
     s->result = lower_call(s, "linalg_vector_norm.default", 4, arg);
 }
 
-/* Of norms of matrices that of Frobenius alone, the norm of all elements. */
+/* Takes one norm of matrices, that of Frobenius, which is the norm of all elements. */
 void row_matrix_norm(Site *s)
 {
     if (strcmp(site_text(s, "ord"), "fro") != 0)
@@ -288,7 +288,7 @@ void row_dropout(Site *s)
 void row_assert(Site *s)
 {
     buf_printf(&s->im->summary, "line %d: an assertion about data is not checked\n",
-               s->im->at->line);
+               s->im->progress.at->line);
     s->result = (Item){.kind = FX_NONE};
 }
 
@@ -369,7 +369,7 @@ static Value *smooth(Site *s, const ByRow *r, Value *logp)
     return lower_where(s, ignored, lower_like(s, 0, y), y);
 }
 
-/* Of probabilities: -sum over classes of weight target logp, the mean over rows */
+/* Targets are probabilities: -sum over classes of weight target logp, the mean over rows */
 static Value *likelihood_of_all(Site *s, const ByRow *r, Value *logp, double smoothing)
 {
     static const int64_t classes = 1;

@@ -44,8 +44,8 @@ static void fill_wanted(Site *s, bool like, DType otherwise)
 static void note_tangent(Site *s, FxTensor *like)
 {
     Importer *im = s->im;
-    struct Tangent t = {like ? fx_peek(im, like) : NULL, s->result.t->v};
-    PUSH(im->a, im->tangent, im->ntangent, im->captangent, t);
+    Tangent t = {like ? fx_peek(im, like) : NULL, s->result.t->v};
+    PUSH(im->a, im->gradients.tangent, im->gradients.ntangent, im->gradients.captangent, t);
 }
 
 static bool is_scalar_one(Site *s)
@@ -140,7 +140,7 @@ static Value *arange(Site *s, int64_t start, int64_t end, int64_t step, DType d)
         ATTRS(A_INT("start", start), A_INT("end", end), A_INT("step", step), A_DTYPE("dtype", d)));
 }
 
-/* Of integers; of floats where all three are whole, or start + i step in f64. */
+/* Integers are exact; so are floats where all three are whole; else start + i step in f64. */
 void row_arange(Site *s)
 {
     double start = has_arg(s, "start") ? site_real(s, "start") : 0, end = site_real(s, "end");

@@ -17,7 +17,7 @@ static Value *joined(Site *s, int count, Value **x, int axis)
     return count == 1 ? x[0] : emit1(s->b, "cat", count, x, ATTRS(A_INT("dim", axis)));
 }
 
-/* What is sent, and where it is received, whose values nobody reads before. */
+/* The tensor to send, and the one to receive in, whose values nobody reads before. */
 void row_all_gather_copy_in(Site *s)
 {
     int count;

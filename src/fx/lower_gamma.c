@@ -30,7 +30,7 @@ static void result(Site *s, Value *y)
     site_return(s, lower_cast(s, y, float_type(site_type(s, "self")->dtype)));
 }
 
-/* What both need of self. */
+/* Values of self that both need. */
 typedef struct Gamma {
     Value *x;       /* where the result is wanted of it, else 1: whose slopes are finite */
     Value *left;    /* whether x < 1/2 */

@@ -108,7 +108,7 @@ static bool put_mask(Site *s, Value *x, Value *values)
     return true;
 }
 
-/* What a mask selects, for a sum over it: zeros elsewhere, the mask's axes as one. */
+/* The elements that a mask selects, for a sum over it: zeros elsewhere, the mask's axes as one. */
 static bool select_by_mask(Site *s, Value *x)
 {
     const Item *list = site_arg(s, "indices");
@@ -312,7 +312,7 @@ void row_cummaxmin_backward(Site *s)
     site_return(s, lower_reshape(s, dx, x->type.rank, x->type.dim));
 }
 
-/* What is scattered: "src", or one number everywhere. */
+/* The values to scatter: "src", or one number everywhere. */
 static Value *scattered(Site *s)
 {
     Type t = *site_type(s, "index");
@@ -337,7 +337,7 @@ void row_scatter(Site *s)
     site_return(s, scatter(s, op, site_tensor(s, "self"), scattered(s)));
 }
 
-/* Of the older reductions `add` alone. */
+/* Takes `add` alone of the older reductions. */
 void row_scatter_add(Site *s)
 {
     if (strcmp(site_text(s, "reduce"), "add") != 0)

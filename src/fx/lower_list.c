@@ -62,20 +62,20 @@ void row_foreach_factors(Site *s)
 
 /* ---- fused optimizers ---- */
 
-/* What is updated, a list for each of the first arguments, in their order. */
+/* The lists to update, one for each of the first arguments, in their order. */
 enum { MOST_LISTS = 5 };
 
-typedef struct Update {
+typedef struct ListUpdate {
     Value **list[MOST_LISTS];
     int nlist, count;
     Value *lr, *apply; /* apply: a bool, NULL: always */
-} Update;
+} ListUpdate;
 
 /* The lists, of which those from `need` on may be empty; gradients (list 1) are divided by
  * grad_scale. */
-static Update update_of(Site *s, int nlist, int need)
+static ListUpdate update_of(Site *s, int nlist, int need)
 {
-    Update u = {.nlist = nlist, .count = s->arg[0].count};
+    ListUpdate u = {.nlist = nlist, .count = s->arg[0].count};
     for (int k = 0; k < nlist; k++) {
         int n = 0;
         u.list[k] = site_tensors(s, s->arg_name[k], &n);
@@ -98,7 +98,7 @@ static Update update_of(Site *s, int nlist, int need)
 
 /* The lists after the update, as the functional forms return them. What did not change needs no
  * copy. */
-static void return_update(Site *s, const Update *u)
+static void return_update(Site *s, const ListUpdate *u)
 {
     Item *out = NEWN(s->im->a, Item, u->nlist);
     for (int k = 0; k < u->nlist; k++) {
@@ -116,7 +116,7 @@ static void return_update(Site *s, const Update *u)
 }
 
 /* y where the step applies, else x as it was */
-static Value *applied(Site *s, const Update *u, Value *y, Value *x)
+static Value *applied(Site *s, const ListUpdate *u, Value *y, Value *x)
 {
     return u->apply ? lower_where(s, u->apply, y, x) : y;
 }
@@ -145,7 +145,7 @@ static Value *bias_correction(Site *s, Value *step, double beta)
 enum { P, G, M, V, MOST };
 
 /* Adam with the largest second moment so far: no op of ours. */
-static void amsgrad(Site *s, Update *u, int i, Value *g, Value *step, double decay)
+static void amsgrad(Site *s, ListUpdate *u, int i, Value *g, Value *step, double decay)
 {
     Value *p = u->list[P][i], *m = u->list[M][i], *v = u->list[V][i];
     double beta1 = site_real(s, "beta1"), beta2 = site_real(s, "beta2");
@@ -171,7 +171,7 @@ static void amsgrad(Site *s, Update *u, int i, Value *g, Value *step, double dec
     u->list[MOST][i] = applied(s, u, most, u->list[MOST][i]);
 }
 
-static void adam_step(Site *s, Update *u, int i, Value *g, Value *step, double decay)
+static void adam_step(Site *s, ListUpdate *u, int i, Value *g, Value *step, double decay)
 {
     Value *scale = lower_number(s, 1, F32);
     Value *apply = u->apply ? u->apply : lower_number(s, 1, BOOL);
@@ -190,7 +190,7 @@ static void adam_step(Site *s, Update *u, int i, Value *g, Value *step, double d
 void row_fused_adam(Site *s)
 {
     int nstep;
-    Update u = update_of(s, 5, 4);
+    ListUpdate u = update_of(s, 5, 4);
     Value **step = site_tensors(s, "state_steps", &nstep);
     bool decoupled = strstr(s->row->name, "adamw") != NULL;
     double decay = site_real(s, "weight_decay");
@@ -214,7 +214,7 @@ void row_fused_sgd(Site *s)
     bool first = site_bool(s, "is_first_step");
     int nbuffer = s->arg[M].count;
     s->arg[M].count = first ? 0 : nbuffer; /* it may be empty, which is not to be read */
-    Update u = update_of(s, 3, 2);
+    ListUpdate u = update_of(s, 3, 2);
     s->arg[M].count = nbuffer;
     if (first)
         u.list[M] = NEWN(s->im->a, Value *, nbuffer + 1);
@@ -240,7 +240,7 @@ void row_fused_sgd(Site *s)
 /* The squares of gradients summed; lr falls with the steps. */
 void row_fused_adagrad(Site *s)
 {
-    Update u = update_of(s, 4, 4);
+    ListUpdate u = update_of(s, 4, 4);
     for (int i = 0; i < u.count; i++) {
         Value *p = u.list[P][i], *g = ascent(s, u.list[G][i], p, site_real(s, "weight_decay"));
         Value *sum = lower2(s, "add", u.list[M][i], lower2(s, "mul", g, g));

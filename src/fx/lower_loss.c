@@ -22,7 +22,7 @@ static Value *difference(Site *s)
     return lower2(s, "sub", common(s, "self"), common(s, "target"));
 }
 
-/* What ATen gives in the dtype of self, whatever it is computed in. */
+/* A result that ATen gives in the dtype of self, whatever it is computed in. */
 static void return_own(Site *s, Value *y)
 {
     site_return(s, lower_cast(s, y, site_type(s, "self")->dtype));

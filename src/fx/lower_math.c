@@ -75,7 +75,7 @@ void row_atanh(Site *s)
     result(s, lower_times(s, y, 0.5));
 }
 
-/* Where both inverses below are log(2 x), and before the square of x is too large. */
+/* Whether x is so large that both inverses below are log(2 x); smaller squares do not overflow. */
 static Value *is_far(Site *s, Value *x)
 {
     return compare(s, "gt", x, x->type.dtype == F64 ? 1e150 : 1e15);
@@ -306,20 +306,20 @@ void row_nan_to_num(Site *s)
 
 /* ---- two operands ---- */
 
-typedef struct Pair {
+typedef struct OperandPair {
     DType d; /* of the result */
     Value *x, *y;
-} Pair;
+} OperandPair;
 
-static Pair pair(Site *s)
+static OperandPair pair(Site *s)
 {
-    Pair p = {.d = float_type(result_type_of(s, 2))};
+    OperandPair p = {.d = float_type(result_type_of(s, 2))};
     p.x = lower_cast(s, promoted(s, &s->arg[0], p.d), opmath_type(p.d));
     p.y = lower_cast(s, promoted(s, &s->arg[1], p.d), opmath_type(p.d));
     return p;
 }
 
-static void pair_result(Site *s, const Pair *p, Value *y)
+static void pair_result(Site *s, const OperandPair *p, Value *y)
 {
     site_return(s, lower_cast(s, y, p->d));
 }
@@ -355,25 +355,25 @@ Value *lower_logaddexp(Site *s, Value *x, Value *y)
 
 void row_logaddexp(Site *s)
 {
-    Pair p = pair(s);
+    OperandPair p = pair(s);
     pair_result(s, &p, lower_logaddexp(s, p.x, p.y));
 }
 
 void row_logaddexp2(Site *s)
 {
-    Pair p = pair(s);
+    OperandPair p = pair(s);
     pair_result(s, &p, log_add(s, "exp2", 1 / M_LN2, p.x, p.y));
 }
 
 void row_atan2(Site *s)
 {
-    Pair p = pair(s);
+    OperandPair p = pair(s);
     pair_result(s, &p, lower2(s, "atan2", p.x, p.y));
 }
 
 void row_copysign(Site *s)
 {
-    Pair p = pair(s);
+    OperandPair p = pair(s);
     Value *size = lower1(s, "abs", p.x);
     pair_result(s, &p, lower_where(s, is_negative(s, p.y), lower1(s, "neg", size), size));
 }
@@ -381,7 +381,7 @@ void row_copysign(Site *s)
 /* max sqrt(1 + (min / max)^2) of the absolute values */
 void row_hypot(Site *s)
 {
-    Pair p = pair(s);
+    OperandPair p = pair(s);
     Value *x = lower1(s, "abs", p.x), *y = lower1(s, "abs", p.y);
     Value *most = lower2(s, "maximum", x, y),
           *ratio = quotient(s, lower2(s, "minimum", x, y), most);

@@ -250,8 +250,8 @@ void row_inner(Site *s)
 
 /* ---- products of groups of rows ---- */
 
-/* Of a tensor whose axis `axis` is cut into groups that end at offs: for each group the tensor with
- * 0 outside of it, [group, ...]. */
+/* [group, ...]: x for each group with 0 outside of it; the groups cut the axis `axis` and end at
+ * offs. */
 static Value *in_groups(Site *s, Value *x, int axis)
 {
     Value *end = lower_cast(s, site_tensor(s, "offs"), I64);

@@ -253,7 +253,7 @@ static Value *norm(Site *s, Value *x, double p)
     return p > 0 ? lower_root(s, x, p) : lower2(s, "pow", x, lower_like(s, 1 / p, x));
 }
 
-/* Of the root of the sum of squares alone, for whatever axes; of other norms those of vectors. */
+/* The root of the sum of squares takes any axes; other norms are those of vectors. */
 void row_linalg_norm(Site *s)
 {
     int64_t dims[TN_RANK];

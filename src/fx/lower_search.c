@@ -100,9 +100,9 @@ void row_isin(Site *s)
 
 /* ---- elements by rank ---- */
 
-typedef struct Ranked {
+typedef struct RankedValues {
     Value *value, *at; /* where self has it; the axis is the last, of size 1 */
-} Ranked;
+} RankedValues;
 
 /* self with its axis "dim" last, or flat where there is no such argument */
 static Value *axis_last(Site *s, bool whole)
@@ -137,14 +137,14 @@ static Node *ordered(Site *s, Value *x, bool descending)
                 ATTRS(A_INT("dim", x->type.rank - 1), A_BOOL("descending", descending)));
 }
 
-static Ranked element(Site *s, const Node *sorted, int64_t k)
+static RankedValues element(Site *s, const Node *sorted, int64_t k)
 {
     int last = sorted->out[0]->type.rank - 1;
-    return (Ranked){lower_slice(s, sorted->out[0], last, k, k + 1, 1),
-                    lower_slice(s, sorted->out[1], last, k, k + 1, 1)};
+    return (RankedValues){lower_slice(s, sorted->out[0], last, k, k + 1, 1),
+                          lower_slice(s, sorted->out[1], last, k, k + 1, 1)};
 }
 
-static void return_ranked(Site *s, Ranked r)
+static void return_ranked(Site *s, RankedValues r)
 {
     Value *out[] = {axis_back(s, r.value), axis_back(s, r.at)};
     site_return_list(s, 2, out);
@@ -160,11 +160,11 @@ static int64_t need_some(Site *s, const Value *x)
 
 /* The lower of the two in the middle; the first NaN where there is one, which comes first in
  * descending order. */
-static Ranked median(Site *s, Value *x)
+static RankedValues median(Site *s, Value *x)
 {
     int64_t n = need_some(s, x);
     Node *sorted = ordered(s, x, true);
-    Ranked middle = element(s, sorted, n / 2), first = element(s, sorted, 0);
+    RankedValues middle = element(s, sorted, n / 2), first = element(s, sorted, 0);
     if (dtype_float(x->type.dtype)) {
         Value *nan = lower2(s, "ne", first.value, first.value);
         middle.value = lower_where(s, nan, first.value, middle.value);
@@ -196,7 +196,7 @@ void row_median_dim(Site *s)
 }
 
 /* The median of those that are not NaN, which come last in ascending order. */
-static Ranked nanmedian(Site *s, Value *x)
+static RankedValues nanmedian(Site *s, Value *x)
 {
     need_some(s, x);
     Node *sorted = ordered(s, x, false);
@@ -205,7 +205,7 @@ static Ranked nanmedian(Site *s, Value *x)
     count = lower_reduce(s, "sum", lower_cast(s, count, I64), 1, &last, true);
     Value *k = lower2(s, "maximum", plus(s, count, -1), lower_number(s, 0, I64));
     k = lower2(s, "floor_divide", k, lower_number(s, 2, I64));
-    return (Ranked){gathered(s, sorted->out[0], k), gathered(s, sorted->out[1], k)};
+    return (RankedValues){gathered(s, sorted->out[0], k), gathered(s, sorted->out[1], k)};
 }
 
 void row_nanmedian(Site *s)
@@ -241,7 +241,8 @@ void row_mode(Site *s)
     Value *k =
         emit1(s->b, "argmax", IN(length), ATTRS(A_INTS("dim", 1, &last), A_BOOL("keepdim", 1)));
     Value *at = gathered(s, sorted->out[1], plus(s, gathered(s, end, k), -1));
-    return_ranked(s, (Ranked){gathered(s, x, at), at}); /* the gradient goes where `at` says */
+    return_ranked(s,
+                  (RankedValues){gathered(s, x, at), at}); /* the gradient goes where `at` says */
 }
 
 /* ---- counts ---- */

@@ -280,8 +280,8 @@ void row_detach(Site *s)
 void row_alias(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    s->im->nalias += !s->copied;
-    site_return(s, s->copied ? x : lower_alias(s, x, s->im->gradient));
+    s->im->gradients.nalias += !s->copied;
+    site_return(s, s->copied ? x : lower_alias(s, x, s->im->gradients.alias));
 }
 
 void row_diagonal(Site *s)
@@ -327,9 +327,9 @@ void row_as_strided(Site *s)
                                A_INT("storage_offset", offset))));
 }
 
-/* ---- the other way ---- */
+/* ---- diagonals and parts written back ---- */
 
-/* Where a diagonal's elements lie in a tensor of type t. */
+/* The positions of a diagonal's elements in a tensor of type t. */
 static Value *diagonal_positions(Site *s, const Type *t)
 {
     const AttrArg *a =

@@ -23,18 +23,18 @@ typedef struct InputSet {
     int of[2];
 } InputSet;
 
-/* What is known of values, by id. */
+/* Facts about values, by id. */
 typedef struct Facts {
     Arena *a;
     const Graph *g;
-    const bool *late; /* depends on the tangent */
-    bool *own;        /* made of constants, scalars and updated inputs alone */
-    bool *held;       /* an output that is no update, or read by no candidate */
+    const bool *dependent; /* on the tangent */
+    bool *own;             /* made of constants, scalars and updated inputs alone */
+    bool *needed;          /* an output that is no update, or read by a node that is no candidate */
     bool *used;
     bool *update;    /* an output that is one */
     bool *renewed;   /* an input that has one */
-    int *part;       /* the set of inputs that it is the scaled sum of, late values aside */
-    bool *changed;   /* ... and of a late value */
+    int *part;       /* the inputs that it is the scaled sum of, dependent values aside */
+    bool *changed;   /* ... and of a dependent value */
     bool *candidate; /* by node id */
     InputSet *set;
     int nset, capset;
@@ -63,7 +63,7 @@ static int unite(Facts *x, int s, int t)
     return !s || s == t ? t : !t ? s : add_set(x, (InputSet){.of = {s, t}});
 }
 
-/* x + y - z: late values add no inputs. */
+/* x + y - z: dependent values add no inputs. */
 static void find_sum(Facts *x, const Node *n)
 {
     const Value *y = n->out[0];
@@ -71,12 +71,12 @@ static void find_sum(Facts *x, const Node *n)
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
         x->part[y->id] = unite(x, x->part[y->id], x->part[v->id]);
-        moved |= x->changed[v->id] || (x->late[v->id] && !x->part[v->id]);
+        moved |= x->changed[v->id] || (x->dependent[v->id] && !x->part[v->id]);
     }
     x->changed[y->id] = x->part[y->id] && moved;
 }
 
-/* x * y, x / y: nothing where a late value scales, or two are changed. */
+/* x * y, x / y: nothing where a dependent value scales, or two are changed. */
 static void find_product(Facts *x, const Node *n)
 {
     const Value *y = n->out[0];
@@ -85,7 +85,7 @@ static void find_product(Facts *x, const Node *n)
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
         int part = x->part[v->id];
-        scaled &= part || !x->late[v->id];
+        scaled &= part || !x->dependent[v->id];
         if (x->changed[v->id]) {
             scaled &= !changed || changed == part;
             changed = part;
@@ -184,18 +184,18 @@ static void find_candidates(Facts *x)
 {
     for (int i = 0; i < x->g->nout; i++) {
         x->used[x->g->out[i].v->id] = true;
-        x->held[x->g->out[i].v->id] |= !x->update[x->g->out[i].v->id];
+        x->needed[x->g->out[i].v->id] |= !x->update[x->g->out[i].v->id];
     }
     for (const Node *n = x->g->last; n; n = n->prev) {
-        bool used = false, held = !may_be(n);
+        bool used = false, needed = !may_be(n);
         for (int k = 0; k < n->nout; k++) {
             used |= x->used[n->out[k]->id];
-            held |= x->held[n->out[k]->id];
+            needed |= x->needed[n->out[k]->id];
         }
-        x->candidate[n->id] = used && !held;
+        x->candidate[n->id] = used && !needed;
         for (int i = 0; i < n->nin; i++) {
             x->used[n->in[i]->id] = true;
-            x->held[n->in[i]->id] |= !x->candidate[n->id];
+            x->needed[n->in[i]->id] |= !x->candidate[n->id];
         }
     }
 }
@@ -207,15 +207,15 @@ static bool reads_twice(const Node *n)
     return n->nin == 2 && n->in[0] == n->in[1];
 }
 
-static bool is_late(const Facts *x, const Node *n)
+static bool is_dependent(const Facts *x, const Node *n)
 {
     for (int k = 0; k < n->nout; k++)
-        if (x->late[n->out[k]->id])
+        if (x->dependent[n->out[k]->id])
             return true;
     return false;
 }
 
-static void keep_late(Facts *x)
+static void choose_dependent(Facts *x)
 {
     for (Node *n = x->g->first; n; n = n->next) {
         bool own = n->op->class != CLASS_RANDOM, stays = reads_twice(n);
@@ -225,8 +225,8 @@ static void keep_late(Facts *x)
             stays |= x->own[v->id] || (v->def && v->def->phase == OPTIMIZER);
         }
         for (int k = 0; k < n->nout; k++)
-            x->own[n->out[k]->id] = own && !is_late(x, n);
-        if (x->candidate[n->id] && is_late(x, n) && stays)
+            x->own[n->out[k]->id] = own && !is_dependent(x, n);
+        if (x->candidate[n->id] && is_dependent(x, n) && stays)
             n->phase = OPTIMIZER;
     }
 }
@@ -248,11 +248,11 @@ static void keep_early(Facts *x)
     }
 }
 
-void fx_find_optimizer(Importer *im, const bool *late)
+void fx_find_optimizer(Importer *im, const bool *dependent)
 {
     Graph *g = im->g;
-    Facts x = {.a = im->a, .g = g, .late = late};
-    bool **of_value[] = {&x.own, &x.held, &x.used, &x.update, &x.renewed, &x.changed};
+    Facts x = {.a = im->a, .g = g, .dependent = dependent};
+    bool **of_value[] = {&x.own, &x.needed, &x.used, &x.update, &x.renewed, &x.changed};
     for (int i = 0; i < LEN(of_value); i++)
         *of_value[i] = NEWN(im->a, bool, g->nvalue);
     x.part = NEWN(im->a, int, g->nvalue);
@@ -262,11 +262,11 @@ void fx_find_optimizer(Importer *im, const bool *late)
     for (int i = 0; i < g->nin; i++) {
         const Value *in = g->in[i].v;
         any |= x.renewed[in->id];
-        x.own[in->id] = !late[in->id] && (x.renewed[in->id] || type_nelem(&in->type) == 1);
+        x.own[in->id] = !dependent[in->id] && (x.renewed[in->id] || type_nelem(&in->type) == 1);
     }
     if (!any)
         return;
     find_candidates(&x);
-    keep_late(&x);
+    choose_dependent(&x);
     keep_early(&x);
 }

@@ -2,7 +2,7 @@
  * docs/formats.md.
  *
  * The text around the one function is checked and then ignored: the head of print(gm), imports,
- * `class NAME(torch.nn.Module):`. Of pytree code, tree_flatten_spec names the inputs, and
+ * `class NAME(torch.nn.Module):`. In pytree code tree_flatten_spec names the inputs, and
  * tree_unflatten of the result is its first argument. */
 #include "fx.h"
 
@@ -161,7 +161,7 @@ static Expr *arguments(Parser *p, const PyToken *t, const char *callee)
     return e;
 }
 
-/* What begins with the name t. */
+/* Parses an expression that begins with the name t. */
 static const char *dotted_name(Parser *p, const PyToken *t)
 {
     Buf b = {.a = p->a};
@@ -290,7 +290,7 @@ static Expr *postfix(Parser *p)
     }
 }
 
-/* What a minus stands before, negated. */
+/* Negates the operand of a minus. */
 static Expr *negative(Parser *p, const PyToken *minus)
 {
     PyToken t = p->x.t;

@@ -49,7 +49,7 @@ static Policy policy_said(const char *remark)
 
 static const char *remark_of(const Importer *im, const Node *n)
 {
-    const FxStatement *s = n->id < im->nmade ? im->made_by[n->id] : NULL;
+    const FxStatement *s = n->id < im->progress.nmade ? im->progress.made_by[n->id] : NULL;
     return s && s->remark ? s->remark : "";
 }
 
@@ -57,7 +57,7 @@ static const char *remark_of(const Importer *im, const Node *n)
 
 static Value *named(Importer *im, const char *name, const char *option)
 {
-    const Item *x = map_find(&im->env, name);
+    const Item *x = map_find(&im->names.env, name);
     if (x && x->kind == FX_TENSOR)
         return fx_peek(im, x->t);
     Value *v = map_find(&im->g->names, name);
@@ -72,8 +72,8 @@ static Value *guess_loss(const Importer *im, bool *several)
 {
     for (int pass = 0; pass < 2; pass++) {
         Value *found = NULL;
-        for (int i = 0; i < im->ntangent; i++) {
-            Value *v = im->tangent[i].like;
+        for (int i = 0; i < im->gradients.ntangent; i++) {
+            Value *v = im->gradients.tangent[i].like;
             bool fits = v && type_nelem(&v->type) == 1 && dtype_float(v->type.dtype) &&
                         (pass || graph_is_output(im->g, v));
             if (fits && found && v != found) {
@@ -109,9 +109,9 @@ static void find_seeds(Importer *im, const Value *loss, Marks *m)
         mark(m, v);
         return;
     }
-    for (int i = 0; loss && i < im->ntangent; i++)
-        if (im->tangent[i].like == loss)
-            mark(m, im->tangent[i].ones);
+    for (int i = 0; loss && i < im->gradients.ntangent; i++)
+        if (im->gradients.tangent[i].like == loss)
+            mark(m, im->gradients.tangent[i].ones);
     for (int i = 0; i < im->g->nin; i++)
         if (!strncmp(im->g->in[i].v->name, "tangents", 8))
             mark(m, im->g->in[i].v);
@@ -134,14 +134,14 @@ static Value *only_scalar(const Graph *g)
 static bool makes_result(Importer *im, const Value *from)
 {
     const Graph *g = im->g;
-    bool *late = NEWN(im->a, bool, g->nvalue);
-    late[from->id] = true;
+    bool *dependent = NEWN(im->a, bool, g->nvalue);
+    dependent[from->id] = true;
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin; i++)
-            for (int k = 0; late[n->in[i]->id] && k < n->nout; k++)
-                late[n->out[k]->id] = true;
+            for (int k = 0; dependent[n->in[i]->id] && k < n->nout; k++)
+                dependent[n->out[k]->id] = true;
     for (int i = 0; i < g->nout; i++)
-        if (late[g->out[i].v->id])
+        if (dependent[g->out[i].v->id])
             return true;
     return false;
 }
@@ -151,9 +151,10 @@ static bool makes_result(Importer *im, const Value *from)
 static Value *find_one(Importer *im, Value *loss, Marks *m)
 {
     Value *of = loss ? loss : only_scalar(im->g);
-    for (int i = 0; of && of->def && i < im->ntangent; i++) {
-        Value *one = im->tangent[i].ones;
-        if (im->tangent[i].like || one->def->id < of->def->id || !type_equal(&one->type, &of->type))
+    for (int i = 0; of && of->def && i < im->gradients.ntangent; i++) {
+        Value *one = im->gradients.tangent[i].ones;
+        if (im->gradients.tangent[i].like || one->def->id < of->def->id ||
+            !type_equal(&one->type, &of->type))
             continue;
         if (!makes_result(im, one))
             return loss;
@@ -178,15 +179,15 @@ static void set_backward(Importer *im, Marks *m)
     bool *early = NEWN(im->a, bool, g->nvalue); /* an output or a forward node needs it */
     Node *first = NULL;
     for (Node *n = g->first; n; n = n->next) {
-        bool late = false;
+        bool backward = false;
         for (int i = 0; i < n->nin; i++)
-            late |= m->value[n->in[i]->id];
+            backward |= m->value[n->in[i]->id];
         for (int k = 0; k < n->nout; k++)
-            late |= m->value[n->out[k]->id];
-        for (int k = 0; late && k < n->nout; k++)
+            backward |= m->value[n->out[k]->id];
+        for (int k = 0; backward && k < n->nout; k++)
             m->value[n->out[k]->id] = true;
-        n->phase = late ? BACKWARD : FORWARD;
-        first = late && !first ? n : first;
+        n->phase = backward ? BACKWARD : FORWARD;
+        first = backward && !first ? n : first;
     }
     for (int i = 0; i < g->nout; i++)
         early[g->out[i].v->id] = true;
@@ -205,11 +206,11 @@ static bool set_annotated(Importer *im)
 {
     bool any = false;
     for (Node *n = im->g->first; n; n = n->next) {
-        bool late = says_backward(remark_of(im, n));
+        bool backward = says_backward(remark_of(im, n));
         for (int i = 0; i < n->nin; i++)
-            late |= n->in[i]->def && n->in[i]->def->phase == BACKWARD;
-        n->phase = late ? BACKWARD : FORWARD;
-        any |= late;
+            backward |= n->in[i]->def && n->in[i]->def->phase == BACKWARD;
+        n->phase = backward ? BACKWARD : FORWARD;
+        any |= backward;
     }
     return any;
 }
@@ -358,11 +359,13 @@ static const char *method(const Importer *im, const Marks *m, bool annotated, bo
 /* Says what aten.alias does to gradients; a graph with a backward needs no answer. */
 static void count_aliases(Importer *im, bool differentiated)
 {
-    bool asked = im->o->alias || (im->nalias && !differentiated);
+    bool asked = im->o->alias || (im->gradients.nalias && !differentiated);
     if (!asked)
         return;
-    const char *tell = !strcmp(im->gradient, "unknown") ? " (--alias pass or stop tells)" : "";
-    buf_printf(&im->summary, "aliases %d: gradient %s%s\n", im->nalias, im->gradient, tell);
+    const char *tell =
+        !strcmp(im->gradients.alias, "unknown") ? " (--alias pass or stop tells)" : "";
+    buf_printf(&im->summary, "aliases %d: gradient %s%s\n", im->gradients.nalias,
+               im->gradients.alias, tell);
 }
 
 void fx_finish(Importer *im)

@@ -18,12 +18,12 @@ void site_fail(const Site *s, const char *format, ...)
 /* ---- the schema ---- */
 
 /* One argument of a schema: "int[]? dim=None" or "Tensor(a!) self". */
-typedef struct Field {
+typedef struct SchemaField {
     const char *type, *name, *fallback; /* NULL: must be given */
     bool keyword;                       /* only by its name */
-} Field;
+} SchemaField;
 
-static int fields(Site *s, Field *f)
+static int fields(Site *s, SchemaField *f)
 {
     Arena *a = s->im->a;
     char *text = arena_strdup(a, s->row->schema), *next;
@@ -47,7 +47,7 @@ static int fields(Site *s, Field *f)
         space = strrchr(p, ' ');
         CHECK(space);
         *space = 0;
-        f[count++] = (Field){p, space + 1, value, keyword};
+        f[count++] = (SchemaField){p, space + 1, value, keyword};
         s->viewed |= !s->copied && !strcmp(p, "Tensor(a)");
     }
     return count;
@@ -138,7 +138,7 @@ static bool fits(const char *type, size_t n, const Item *x)
     return x->kind == FX_WORD; /* ScalarType, Layout, Device, MemoryFormat */
 }
 
-static void check_type(const Site *s, const Field *f, const Item *x)
+static void check_type(const Site *s, const SchemaField *f, const Item *x)
 {
     size_t n = strlen(f->type);
     bool optional = f->type[n - 1] == '?';
@@ -172,7 +172,7 @@ static Item fallback(Arena *a, const char *text)
 
 void site_bind(Site *s, const Expr *call, const Item *arg)
 {
-    Field f[FX_MAX_ARG];
+    SchemaField f[FX_MAX_ARG];
     bool given[FX_MAX_ARG] = {0};
     s->narg = fields(s, f);
     for (int i = 0; i < call->count; i++) {
@@ -312,7 +312,7 @@ int site_axis(const Site *s, const char *name, int rank)
  * the gradient passes. */
 static Value *own_value(Site *s, Value *v)
 {
-    bool named = !v->def || v->def->id < s->im->mark;
+    bool named = !v->def || v->def->id < s->im->progress.mark;
     if (!named)
         return v;
     return s->viewed ? lower_alias(s, v, "pass") : lower1(s, "clone", v);
@@ -323,7 +323,7 @@ static Item tensor_item(Site *s, Value *v)
     if (!v)
         return (Item){.kind = FX_NONE};
     v = own_value(s, v);
-    if (s->im->no_grad && dtype_float(v->type.dtype))
+    if (s->im->gradients.off && dtype_float(v->type.dtype))
         v = lower1(s, "detach", fx_waited(s->im, v));
     FxTensor *t = s->viewed ? fx_view(s->im, s->arg[0].t, v) : fx_fresh(s->im, v);
     return (Item){.kind = FX_TENSOR, .t = t};

@@ -34,7 +34,7 @@ FxTensor *fx_empty(Importer *im, Value *zeros)
 {
     FxTensor *x = fx_fresh(im, zeros);
     FxStorage *m = x->storage;
-    m->line = im->at->line;
+    m->line = im->progress.at->line;
     m->unwritten = type_nelem(&zeros->type);
     return x;
 }

@@ -13,12 +13,13 @@ static bool through_detach(const FxTensor *t)
 
 void fx_note_write(Importer *im, FxTensor *t)
 {
-    if (!dtype_float(t->type.dtype) || !(im->no_grad || through_detach(t)))
+    if (!dtype_float(t->type.dtype) || !(im->gradients.off || through_detach(t)))
         return;
     while (t->base)
         t = t->base;
-    struct Unrecorded x = {im->at, fx_peek(im, t)};
-    PUSH(im->a, im->unrecorded, im->nunrecorded, im->capunrecorded, x);
+    Unrecorded x = {im->progress.at, fx_peek(im, t)};
+    PUSH(im->a, im->gradients.unrecorded, im->gradients.nunrecorded, im->gradients.capunrecorded,
+         x);
 }
 
 void fx_check_writes(Importer *im)
@@ -34,8 +35,8 @@ void fx_check_writes(Importer *im)
         for (int k = 0; k < n->nout; k++)
             carries[n->out[k]->id] = any && !stops_gradient(n);
     }
-    for (int i = 0; i < im->nunrecorded; i++) {
-        const struct Unrecorded *x = &im->unrecorded[i];
+    for (int i = 0; i < im->gradients.nunrecorded; i++) {
+        const Unrecorded *x = &im->gradients.unrecorded[i];
         if (carries[x->old->id])
             fail(g->ctx, TN_FAIL,
                  "%s:%d:%d: writes under no_grad, or through detach, to a tensor whose gradient is "

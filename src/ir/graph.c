@@ -30,6 +30,14 @@ const Mesh *graph_mesh(const Graph *g)
     return g->mesh;
 }
 
+int graph_depth(const Graph *g)
+{
+    int depth = 1;
+    while ((g = g->parent))
+        depth++;
+    return depth;
+}
+
 const char *graph_fresh(Graph *g, const char *stem)
 {
     if (!map_find(&g->names, stem))

@@ -177,7 +177,7 @@ const char *cuts_text(Arena *a, const Mesh *m, const Cut *cut);
 /* The mesh axes that cut an axis of a value, major first; how many. */
 int cuts_of_axis(const Mesh *m, const Cut *cut, int axis, int *axes);
 Cut *cuts_clone(Arena *a, const Mesh *m, const Cut *cut);
-/* What no cuts of ranks' parts of type `local` may have: what was expected and found, or NULL. */
+/* The fault of cuts of ranks' parts of type `local` (what was expected and found), or NULL. */
 const char *cuts_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut);
 const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no partial */
 
@@ -202,7 +202,7 @@ typedef struct PartSpan {
     int64_t local; /* index of the first along that rank's axis */
 } PartSpan;
 
-/* Which rank has what of a whole; of ranks that have the same, the first. */
+/* Maps elements of a whole to ranks: to the first one of those that have the same. */
 typedef struct PartMap {
     Type local, whole; /* whole: without padding; inner axes that nothing cuts are one */
     int64_t nspan[TN_RANK];
@@ -261,11 +261,13 @@ typedef struct AttrArg {
 /* ---- the op table: one row's comparable columns; op/op.c has the table and the functions ---- */
 
 struct OpRules; /* op/op.h: what is particular to an op */
-struct Node;
-struct Graph;
+typedef struct Graph Graph;
+typedef struct Node Node;
+typedef struct Value Value;
+typedef struct Region Region;
 
-/* What bodies an op owns: one that runs in iterations, perhaps with a tail; one that runs once,
- * part by part of its values: all ports are whole, input i of the body is operand i. */
+/* The bodies that an op owns. LOOP: one that runs in iterations, perhaps with a tail. FUSED: one
+ * that runs once, part by part of its values: all ports are whole, input i is operand i. */
 typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
 #define OP_CLASSES(X)                                                                        \
@@ -311,17 +313,12 @@ static inline bool op_starts(const Op *op)
     return op->async || op->class == CLASS_COLLECTIVE;
 }
 const char *class_name(OpClass c);
-const Op *op_find(const char *name);          /* NULL where unknown */
-const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */
-const AttrField *op_attrs(const Op *op);      /* ends with ATTR_END; never NULL */
-int op_infer(const struct Graph *g, const struct Node *n, Type *out); /* number of outputs */
+const Op *op_find(const char *name);                    /* NULL where unknown */
+const Op *op_get(Ctx *ctx, const char *name);           /* fails, naming the nearest op */
+const AttrField *op_attrs(const Op *op);                /* ends with ATTR_END; never NULL */
+int op_infer(const Graph *g, const Node *n, Type *out); /* number of outputs */
 
 /* ---- graph.c ---- */
-
-typedef struct Graph Graph;
-typedef struct Node Node;
-typedef struct Value Value;
-typedef struct Region Region;
 
 struct Value {
     int id;           /* dense in its graph: an index into arrays of g->nvalue elements */
@@ -439,6 +436,7 @@ const char *value_scope(const Value *v);
 Graph *graph_new(Arena *a, const char *name);
 Graph *graph_body(Graph *parent);       /* an empty graph for a region's body, same arena */
 const Mesh *graph_mesh(const Graph *g); /* of a body that of the graph around it; NULL: none */
+int graph_depth(const Graph *g);        /* 1, and one more for each region around it */
 
 Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name);
 void graph_output(Graph *g, Value *v, Role role, const char *role_name);
@@ -487,10 +485,9 @@ typedef struct Build {
     (int)(sizeof((Value *[]){__VA_ARGS__}) / sizeof(Value *)), ((Value *[]){__VA_ARGS__})
 
 /* Appends a node: looks the op up, checks operands and attributes, infers output types. Fails with
- * the op, what was expected and what was found. Output names are derived from the op's name. */
+ * the op, expected and found. Output names come from the op's name. emit1() returns out[0]. */
 Node *emit(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs);
-Value *emit1(Build *b, const char *op, int nin, Value *const *in,
-             const AttrArg *attrs); /* out[0] */
+Value *emit1(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs);
 Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs,
                   int64_t stream); /* a random op */
 
@@ -523,7 +520,9 @@ Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args);
 
 /* Output types of a region node from its bodies and operands; fails where ports do not fit. */
 int region_infer(const Graph *g, const Node *n, Type *out);
-/* What body b sees through port j, given the operand's type. */
+/* Fails where n is a loop in g and loops around it are TN_MAX_DEPTH already. */
+void region_need_depth(const Graph *g, const Node *n);
+/* The type that body b sees through port j, given the operand's. */
 Type region_input_type(const Graph *g, const Node *n, int j, int b);
 
 /* ---- errors that name a node ---- */

@@ -3,14 +3,14 @@
  * keeps its operand's number. By hashing, linear. */
 #include "ir.h"
 
-typedef struct Numbers {
+typedef struct Numbering {
     int *of; /* by value id */
     Node **table;
     int cap;
     Arena *tmp;
-} Numbers;
+} Numbering;
 
-static uint64_t hash_node(const Numbers *x, const Node *n)
+static uint64_t hash_node(const Numbering *x, const Node *n)
 {
     uint64_t h = attrs_hash(n);
     if (n->region)
@@ -66,7 +66,7 @@ static bool regions_equal(const Region *r, const Region *s, Arena *tmp)
 
 /* ---- nodes ---- */
 
-static bool equal(const Numbers *x, const Node *n, const Node *m)
+static bool equal(const Numbering *x, const Node *n, const Node *m)
 {
     if (!attrs_equal(n, m) || n->nin != m->nin || n->nout != m->nout)
         return false;
@@ -76,7 +76,7 @@ static bool equal(const Numbers *x, const Node *n, const Node *m)
     return !n->region || regions_equal(n->region, m->region, x->tmp);
 }
 
-static Node *find_or_put(Numbers *x, Node *n)
+static Node *find_or_put(Numbering *x, Node *n)
 {
     int i = (int)(hash_node(x, n) & (uint64_t)(x->cap - 1));
     while (x->table[i] && !equal(x, n, x->table[i]))
@@ -87,7 +87,7 @@ static Node *find_or_put(Numbers *x, Node *n)
 Node **graph_equals(const Graph *g, Arena *tmp)
 {
     Node **first = NEWN(tmp, Node *, g->nnode);
-    Numbers x = {.of = NEWN(tmp, int, g->nvalue), .cap = 16, .tmp = tmp};
+    Numbering x = {.of = NEWN(tmp, int, g->nvalue), .cap = 16, .tmp = tmp};
     while (x.cap < 2 * g->nnode)
         x.cap *= 2;
     x.table = NEWN(tmp, Node *, x.cap);

@@ -86,7 +86,7 @@ static void parse_attrs(Lexer *x, const Op *op, AttrList *l)
     }
 }
 
-/* What the list gives and the defaults; at_op: where an attribute is missing. */
+/* The list's attributes and defaults; at_op: the place to name if an attribute is missing. */
 static Attr *make_attrs(Lexer *x, Graph *g, const Op *op, const Token *at_op, const AttrList *l)
 {
     const AttrField *f = op_attrs(op);

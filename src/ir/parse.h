@@ -10,7 +10,7 @@ typedef struct AttrList {
     int count;
 } AttrList;
 
-/* What stands before "=": names, and types where given. */
+/* The text before "=": names, and types where given. */
 typedef struct ResultName {
     Token t;
     bool typed;
@@ -24,7 +24,7 @@ typedef struct Results {
     int count;
 } Results;
 
-/* What stands after ")". */
+/* The fields after ")". */
 typedef struct Fields {
     unsigned given; /* bits of parse.c */
     Phase phase;
@@ -40,7 +40,7 @@ typedef struct Operands {
     int count, cap;
 } Operands;
 
-/* What a node's text says before the node is made. */
+/* A node's text before the node is made. */
 typedef struct Head {
     Token t, at_op;
     Results results;
@@ -63,7 +63,8 @@ void parse_nodes(Lexer *x, Graph *g); /* as many as there are, before yield or r
 
 /* ---- parse_region.c ---- */
 
-/* What follows the op of a region node; fills the head's operands, attributes and fields. */
+/* Parses the text behind the op of a region node; fills the head's operands, attributes and fields.
+ */
 Region *parse_region(Lexer *x, Graph *g, Head *h);
 
 #endif

@@ -43,14 +43,14 @@ Mesh *lex_mesh(Lexer *x)
 /* ---- shardings ---- */
 
 /* One port's, as far as they are read. */
-typedef struct Reading {
+typedef struct PortCuts {
     const Mesh *m;
     Cut *cut;
     bool sharded[TN_RANK], merged[CUT_LOGSUMEXP + 1];
-} Reading;
+} PortCuts;
 
 /* The mesh axis that stands here, which has no cut yet. */
-static int take_axis(Lexer *x, Reading *r)
+static int take_axis(Lexer *x, PortCuts *r)
 {
     Token t = lex_token(x, TOK_WORD, "a mesh axis");
     int i = mesh_axis(r->m, t.s);
@@ -70,7 +70,7 @@ static int64_t multiply(Lexer *x, const Token *t, int64_t units, int64_t by)
 }
 
 /* (AXIS: PART, ...), where a part is a mesh axis, or the size of a part that is not cut. */
-static void parse_shard(Lexer *x, Reading *r)
+static void parse_shard(Lexer *x, PortCuts *r)
 {
     lex_need(x, "(");
     Token t = x->t;
@@ -107,7 +107,7 @@ static CutKind parse_merge(Lexer *x)
 }
 
 /* (sum: AXIS, ...) */
-static void parse_partial(Lexer *x, Reading *r)
+static void parse_partial(Lexer *x, PortCuts *r)
 {
     lex_need(x, "(");
     Token t = x->t;
@@ -124,7 +124,7 @@ static void parse_partial(Lexer *x, Reading *r)
 
 const Cut *lex_cuts(Lexer *x, const Mesh *m)
 {
-    Reading r = {.m = m};
+    PortCuts r = {.m = m};
     while (lex_at(x, "shard") || lex_at(x, "partial")) {
         if (!m)
             lex_expected(x, "no sharding, as the graph has no mesh");

@@ -10,10 +10,7 @@ static const char *const ports[] = {PORTS(X)};
 
 static Graph *new_body(Lexer *x, Graph *g, const Head *h)
 {
-    int depth = 1;
-    for (const Graph *up = g; up->parent; up = up->parent)
-        depth++;
-    if (depth > TN_MAX_DEPTH + (h->op->region == FUSED))
+    if (graph_depth(g) > TN_MAX_DEPTH + (h->op->region == FUSED))
         lex_fail(x, &h->t, "%s: expected loops at most %d deep, found another inside", h->op->name,
                  TN_MAX_DEPTH);
     return graph_body(g);

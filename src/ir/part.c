@@ -1,5 +1,5 @@
-/* Which elements of a whole a rank's part has, as runs that lie contiguous in both; and of the
- * elements of a whole, which rank has them. */
+/* Finds the elements of a whole that a rank's part has, as runs that lie contiguous in both, and
+ * the rank that has an element. */
 #include "ir.h"
 
 #include <string.h>
@@ -116,7 +116,7 @@ void part_each_run(Arena *tmp, const Type *local, const Mesh *m, const Cut *cut,
 
 /* ---- who has what ---- */
 
-/* What coordinate 1 along a mesh axis adds to a rank's number. */
+/* The difference of ranks' numbers for 1 along a mesh axis. */
 static int64_t rank_stride(const Mesh *m, int axis)
 {
     int64_t stride = 1;

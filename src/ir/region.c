@@ -183,14 +183,16 @@ Region *region_whole(Graph *body)
     return r;
 }
 
+void region_need_depth(const Graph *g, const Node *n)
+{
+    if (n->op->region == LOOP && graph_depth(g) > TN_MAX_DEPTH)
+        fail_node(g, n, "expected loops at most %d deep, found another inside", TN_MAX_DEPTH);
+}
+
 int region_infer(const Graph *g, const Node *n, Type *out)
 {
     const Region *r = n->region;
-    int depth = 1;
-    for (const Graph *up = g; up->parent; up = up->parent)
-        depth++;
-    if (n->op->region == LOOP && depth > TN_MAX_DEPTH)
-        fail_node(g, n, "loops nested deeper than %d", TN_MAX_DEPTH);
+    region_need_depth(g, n);
     if (n->op->region == FUSED && (r->n != 1 || r->reverse || r->body[TAIL]))
         fail_node(g, n, "expected one body that runs once");
     for (int j = 0; j < r->nin && n->op->region == FUSED; j++)

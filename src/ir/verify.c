@@ -351,11 +351,8 @@ static void check_operand_ports(const Scan *s, const Node *n)
 static void check_region(const Scan *s, const Node *n)
 {
     const Region *r = n->region;
-    int depth = 1, phase = -1;
-    for (const Graph *up = s->g; up->parent; up = up->parent)
-        depth++;
-    if (n->op->region == LOOP && depth > TN_MAX_DEPTH)
-        fail_node(s->g, n, "expected loops at most %d deep, found another inside", TN_MAX_DEPTH);
+    int phase = -1;
+    region_need_depth(s->g, n);
     EACH_BODY(b, n) {
         const Graph *body = r->body[b];
         if (!body || body->parent != s->g || body->ctx != s->g->ctx)

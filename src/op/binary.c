@@ -234,7 +234,7 @@ INLINE float silu_slope(float x, float s)
         return lane_of(l, c, FLOAT_SET(name));        \
     }
 
-/* Of many operations: may be contracted, and bf16 has an expression that comes near. */
+/* A row of many operations: they may be contracted, and bf16 has an expression that comes near. */
 #define LONG_ROW(name, expr, near)                    \
     LONG_ROWS2(name, expr, near)                      \
     static bool name##_lane(const Call *c, LaneFn *l) \

@@ -70,9 +70,9 @@ static Value *logical_not_fold(Build *b, Node *n) /* not not x */
 /* ---- references ---- */
 
 /* less, equal, greater, neither */
-typedef enum { LESS, EQUAL, GREATER, UNORDERED } Order;
+typedef enum { LESS, EQUAL, GREATER, UNORDERED } Ordering;
 
-static Order order_of(const Tensor *a, int64_t p, const Tensor *b, int64_t q)
+static Ordering order_of(const Tensor *a, int64_t p, const Tensor *b, int64_t q)
 {
     if (!dtype_float(a->dtype)) {
         int64_t x = tensor_int(a, p), y = tensor_int(b, q);
@@ -90,7 +90,7 @@ static int compare_ref(Call *c, unsigned set)
     if (tensor_nelem(y) == 0)
         return 0;
     do {
-        Order o = order_of(a, broadcast_at(y, a, ix), b, broadcast_at(y, b, ix));
+        Ordering o = order_of(a, broadcast_at(y, a, ix), b, broadcast_at(y, b, ix));
         tensor_set_int(y, tensor_index(y, ix), set >> o & 1);
     } while (next_index(y->rank, y->dim, ix));
     return 0;

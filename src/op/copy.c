@@ -18,36 +18,36 @@ enum {
 }; /* elements; the last two, bytes */
 
 /* Strides in bytes; the last axis is the inner one. */
-typedef struct Axis {
+typedef struct CopyAxis {
     int64_t dim, ts, fs; /* size, strides in `to` and `from` */
-} Axis;
+} CopyAxis;
 
 typedef struct Grid {
     char *to;
     const char *from;
     int rank;
-    Axis axis[TN_RANK];
+    CopyAxis axis[TN_RANK];
     int64_t size;      /* of one element */
     int64_t len, nlen; /* elements that an inner run is cut into, and how many cuts */
 } Grid;
 
-static void add_axis(Grid *c, Axis x)
+static void add_axis(Grid *c, CopyAxis x)
 {
-    Axis *last = &c->axis[c->rank - (c->rank > 0)];
+    CopyAxis *last = &c->axis[c->rank - (c->rank > 0)];
     if (c->rank && last->ts == x.ts * x.dim && last->fs == x.fs * x.dim)
-        *last = (Axis){last->dim * x.dim, x.ts, x.fs};
+        *last = (CopyAxis){last->dim * x.dim, x.ts, x.fs};
     else if (x.dim != 1)
         c->axis[c->rank++] = x;
 }
 
 /* A position in the leading axes, and its byte offsets. */
-typedef struct Position {
+typedef struct CopyPosition {
     int64_t ix[TN_RANK], to, from;
-} Position;
+} CopyPosition;
 
-static Position position_at(const Grid *c, int rank, int64_t i)
+static CopyPosition position_at(const Grid *c, int rank, int64_t i)
 {
-    Position w = {.to = 0};
+    CopyPosition w = {.to = 0};
     for (int d = rank - 1; d >= 0; d--) {
         w.ix[d] = i % c->axis[d].dim;
         i /= c->axis[d].dim;
@@ -57,10 +57,10 @@ static Position position_at(const Grid *c, int rank, int64_t i)
     return w;
 }
 
-static void position_next(Position *w, const Grid *c, int rank)
+static void position_next(CopyPosition *w, const Grid *c, int rank)
 {
     for (int d = rank - 1; d >= 0; d--) {
-        const Axis *x = &c->axis[d];
+        const CopyAxis *x = &c->axis[d];
         w->to += x->ts;
         w->from += x->fs;
         if (++w->ix[d] < x->dim)
@@ -110,8 +110,8 @@ static void run_runs(void *arg, int64_t lo, int64_t hi)
 {
     const Grid *c = arg;
     int outer = c->rank - 1;
-    Axis x = c->axis[outer];
-    Position w = position_at(c, outer, lo / c->nlen);
+    CopyAxis x = c->axis[outer];
+    CopyPosition w = position_at(c, outer, lo / c->nlen);
     int64_t k = lo % c->nlen;
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = k * c->len;
@@ -136,7 +136,7 @@ static void copy_runs(Grid *c)
 
 /* ---- tiles: `from` is dense along the last axis but one, `to` along the last ---- */
 
-INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k,
+INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, CopyAxis r, CopyAxis k,
                  size_t size)
 {
     char tile[TILE * TILE * 8], line[TILE * 8];
@@ -149,24 +149,24 @@ INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r,
     }
 }
 
-#define TURN(bytes)                                                                  \
-    KERNEL(void, turn_##bytes,                                                       \
-           (char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k), \
-           (to, from, rows, cols, r, k))                                             \
-    {                                                                                \
-        if (rows == TILE && cols == TILE)                                            \
-            turn(to, from, TILE, TILE, r, k, bytes);                                 \
-        else                                                                         \
-            turn(to, from, rows, cols, r, k, bytes);                                 \
+#define TURN(bytes)                                                                          \
+    KERNEL(void, turn_##bytes,                                                               \
+           (char *to, const char *from, int64_t rows, int64_t cols, CopyAxis r, CopyAxis k), \
+           (to, from, rows, cols, r, k))                                                     \
+    {                                                                                        \
+        if (rows == TILE && cols == TILE)                                                    \
+            turn(to, from, TILE, TILE, r, k, bytes);                                         \
+        else                                                                                 \
+            turn(to, from, rows, cols, r, k, bytes);                                         \
     }
 TURN(1)
 TURN(2)
 TURN(4)
 TURN(8)
 
-typedef void Turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k);
+typedef void TurnFn(char *to, const char *from, int64_t rows, int64_t cols, CopyAxis r, CopyAxis k);
 
-static Turn *turn_of(int64_t size)
+static TurnFn *turn_of(int64_t size)
 {
     switch (size) {
     case 1: return turn_1;
@@ -185,10 +185,10 @@ static int64_t bands(int64_t rows)
 static void run_bands(void *arg, int64_t lo, int64_t hi)
 {
     const Grid *c = arg;
-    Axis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
-    Turn *fn = turn_of(c->size);
+    CopyAxis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
+    TurnFn *fn = turn_of(c->size);
     for (int64_t i = lo; i < hi; i++) {
-        Position w = position_at(c, c->rank - 2, i / bands(r.dim));
+        CopyPosition w = position_at(c, c->rank - 2, i / bands(r.dim));
         int64_t first = i % bands(r.dim) * BAND, end = MIN(first + BAND, r.dim);
         for (int64_t col = 0; col < k.dim; col += TILE)
             for (int64_t row = first; row < end; row += TILE)
@@ -200,7 +200,7 @@ static void run_bands(void *arg, int64_t lo, int64_t hi)
 
 static void copy_bands(Grid *c)
 {
-    Axis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
+    CopyAxis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
     int64_t outer = 1;
     for (int d = 0; d < c->rank - 2; d++)
         outer *= c->axis[d].dim;
@@ -215,7 +215,7 @@ static bool find_matrix(Grid *c)
         return false;
     for (int d = 0; d < last; d++)
         if (c->axis[d].fs == c->size && c->axis[d].dim > 1) {
-            Axis rows = c->axis[d];
+            CopyAxis rows = c->axis[d];
             memmove(&c->axis[d], &c->axis[d + 1], sizeof rows * (size_t)(last - 1 - d));
             c->axis[last - 1] = rows;
             return true;
@@ -230,10 +230,10 @@ void strided_copy(const Tensor *to, const Tensor *from)
     for (int d = 0; d < from->rank; d++) {
         if (from->dim[d] == 0)
             return;
-        add_axis(&c, (Axis){from->dim[d], to->stride[d] * size, from->stride[d] * size});
+        add_axis(&c, (CopyAxis){from->dim[d], to->stride[d] * size, from->stride[d] * size});
     }
     if (c.rank == 0)
-        c.axis[c.rank++] = (Axis){1, size, size};
+        c.axis[c.rank++] = (CopyAxis){1, size, size};
     if (find_matrix(&c))
         copy_bands(&c);
     else

@@ -19,9 +19,9 @@
  * 0. They are there so that rows are aligned for products and the cut of columns is even
  * (pass/align.c).
  *
- * Where the classes are cut, cross_entropy_part gives of the classes from `first` on, of V =
- * `classes` in all, in rows that count (columns behind the last class do not matter; with none
- * before it lse is -inf),
+ * Where the classes are cut, cross_entropy_part has those from `first` on; there are V = `classes`
+ * in all. In rows that count it gives (columns behind the last class do not matter; with none
+ * before it lse is -inf)
  *
  *   target = ((1 - e) x[label] if label is among them) + e / V sum(x),   lse = log sum exp(x)
  *
@@ -124,7 +124,7 @@ static int part_infer(const Graph *g, const Node *n, Type *out)
     return 2;
 }
 
-/* What reaches the logits through the output lse: dlse exp(x - lse). */
+/* The gradient of the logits through the output lse: dlse exp(x - lse). */
 static Value *lse_diff(Build *b, const Node *n, Value *dlse)
 {
     Value *x = n->in[0], *lse = n->out[1];

@@ -1,4 +1,4 @@
-/* What cross_entropy, its parts and its backward share (cross_entropy.c). */
+/* Shared by cross_entropy, its parts and its backward (cross_entropy.c). */
 #ifndef TENON_CROSS_ENTROPY_H
 #define TENON_CROSS_ENTROPY_H
 
@@ -29,7 +29,7 @@ static inline int64_t label_at(const Tensor *labels, int64_t i)
     return *((const int64_t *)labels->data + i * labels->stride[0]);
 }
 
-/* Where the classes begin, by the optional operand `first`. */
+/* The first class, by the optional operand `first`. */
 static inline int64_t first_of(const Call *c, int first)
 {
     return c->nin > first ? tensor_int(&c->in[first], 0) : 0;

@@ -56,7 +56,7 @@ static void factors(const Node *n, Factors *f)
     }
 }
 
-/* Of a part of the columns, their number tells which are no classes. */
+/* A part of the columns knows by their number which are no classes. */
 static void part(Part *p)
 {
     Attr *attr = part_attr(p);
@@ -115,7 +115,7 @@ static bool accepts(const Call *c)
     return logits_accepted(&c->in[1]) && tensor_contiguous(&c->in[3]);
 }
 
-/* What is the same for a row: dx = (exp(x - lse) grow - target) scale. Without z-loss and smoothing
+/* Constants of a row: dx = (exp(x - lse) grow - target) scale. Without z-loss and smoothing
  * grow is 1, other 0 and target 1, and the bits are those of the plain formula. */
 typedef struct RowGrad {
     float lse, grow, target, other, scale; /* target: at the label; other: everywhere else */

@@ -72,25 +72,25 @@ static int ref(Call *c)
 /* ---- kernels ---- */
 
 /* Lines of n elements, `width` of them side by side; steps of x and y along and across. */
-typedef struct Lines {
+typedef struct SumLines {
     int64_t n, width;
     int64_t xn, yn, xw, yw;
-} Lines;
+} SumLines;
 
-typedef void LinesFn(const Lines *l, const void *from, void *to);
+typedef void LinesFn(const SumLines *l, const void *from, void *to);
 
 #define AS_IS(x) (x)
-#define LINES(name, T, Sum, get, put)                            \
-    static void name(const Lines *l, const void *from, void *to) \
-    {                                                            \
-        const T *x = from;                                       \
-        T *y = to;                                               \
-        Sum sum[STRIP] = {0};                                    \
-        for (int64_t i = 0; i < l->n; i++)                       \
-            for (int64_t k = 0; k < l->width; k++) {             \
-                sum[k] += (Sum)get(x[i * l->xn + k * l->xw]);    \
-                y[i * l->yn + k * l->yw] = (T)put(sum[k]);       \
-            }                                                    \
+#define LINES(name, T, Sum, get, put)                               \
+    static void name(const SumLines *l, const void *from, void *to) \
+    {                                                               \
+        const T *x = from;                                          \
+        T *y = to;                                                  \
+        Sum sum[STRIP] = {0};                                       \
+        for (int64_t i = 0; i < l->n; i++)                          \
+            for (int64_t k = 0; k < l->width; k++) {                \
+                sum[k] += (Sum)get(x[i * l->xn + k * l->xw]);       \
+                y[i * l->yn + k * l->yw] = (T)put(sum[k]);          \
+            }                                                       \
     }
 #define TO_BF16(x) f32_to_bf16((float)(x))
 #define TO_F16(x)  f32_to_f16((float)(x))
@@ -152,12 +152,12 @@ static void sum_lines(void *arg, int64_t lo, int64_t hi)
     LinesFn *fn = lines_of(x->dtype);
     for (int64_t i = lo; i < hi; i++) {
         int64_t width = dim == last ? 1 : MIN(STRIP, x->dim[last] - i % strips * STRIP);
-        Lines l = {n,
-                   width,
-                   sign * x->stride[dim],
-                   sign * y->stride[dim],
-                   x->stride[last],
-                   y->stride[last]};
+        SumLines l = {n,
+                      width,
+                      sign * x->stride[dim],
+                      sign * y->stride[dim],
+                      x->stride[last],
+                      y->stride[last]};
         fn(&l, x->data + (start(x, dim, strips, i) + end * x->stride[dim]) * size,
            y->data + (start(y, dim, strips, i) + end * y->stride[dim]) * size);
     }

@@ -3,9 +3,10 @@
  *   floor_divide  y = floor(a / b)               remainder  y = a - b floor(a / b), sign of b
  *   trunc_divide  y = a / b towards zero         fmod       y = a - b trunc(a / b), sign of a
  *
- * Of integers exact, wrapped where the least is divided by -1; a divisor of 0 is an error of the
- * run. Of floats by fmod, which is exact: floor_divide rounds (a - remainder) / b to the nearest
- * integer, as ATen and Python do, so that it agrees with the remainder; x / 0 is infinite or NaN.
+ * Integers are divided exactly, wrapped where the least is divided by -1; a divisor of 0 is an
+ * error of the run. Floats are divided by fmod, which is exact: floor_divide rounds
+ * (a - remainder) / b to the nearest integer, as ATen and Python do, so that it agrees with the
+ * remainder; x / 0 is infinite or NaN.
  * The quotients' gradients are zero, as in ATen.
  *
  * Kernels for f32 and bf16 (computed in f32, each result rounded), f64, i64, i32, any strides. */

@@ -6,7 +6,7 @@
 
 enum { DRAWN = 256 }; /* positions whose words are drawn at a time, a multiple of 4 */
 
-/* What words are drawn from. */
+/* The source of random words. */
 typedef struct DrawKey {
     uint64_t seed;
     uint32_t stream, step;

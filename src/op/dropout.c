@@ -5,7 +5,7 @@
  * base.h). position is the row-major index in the logical whole-step tensor: x's shape, in which
  * axis axes[i] has the size extents[i] and x's part of it begins at the i-th offset operand. So the
  * mask depends neither on how the work is cut nor on when it is drawn, and backward, the same op on
- * dy with the same stream, draws the same mask. Of an axis without an offset operand x has all; a
+ * dy with the same stream, draws the same mask. x has all of an axis without an offset operand; a
  * part of it gets one.
  *
  * Kernel: words are drawn for neighbouring positions at once (draw.c). u >= p is compared in
@@ -172,21 +172,21 @@ static int check_offsets(Call *c)
     return 0;
 }
 
-/* What the positions and the words of a call come from. */
-typedef struct Draw {
+/* The source of a call's positions and words. */
+typedef struct MaskDraw {
     DrawKey from;
     uint32_t least; /* kept where word >> 8 is at least this */
     float scale;
     int64_t first;           /* position of x's first element */
     int64_t stride[TN_RANK]; /* what one step along an axis adds to the position */
-} Draw;
+} MaskDraw;
 
-static Draw draw_of(const Call *c)
+static MaskDraw draw_of(const Call *c)
 {
     const Node *n = c->node;
     const Tensor *x = &c->in[0];
-    Draw r = {.from = {(uint64_t)tensor_int(&c->in[1], 0), (uint32_t)n->stream,
-                       (uint32_t)tensor_int(&c->in[2], 0)}};
+    MaskDraw r = {.from = {(uint64_t)tensor_int(&c->in[1], 0), (uint32_t)n->stream,
+                           (uint32_t)tensor_int(&c->in[2], 0)}};
     r.least = (uint32_t)ceil(n->attr[P].f * 0x1p24);
     r.scale = (float)(1 / (1 - n->attr[P].f));
     uint64_t first = 0;
@@ -205,7 +205,7 @@ static int ref(Call *c)
 {
     const Tensor *y = &c->out[0], *x = &c->in[0];
     double p = c->node->attr[P].f;
-    Draw r = draw_of(c);
+    MaskDraw r = draw_of(c);
     int64_t ix[TN_RANK] = {0};
     if (check_offsets(c))
         return -1;
@@ -228,7 +228,7 @@ static int ref(Call *c)
 /* ---- kernel ---- */
 
 INLINE void keep(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
-                 const Draw *r, DType d)
+                 const MaskDraw *r, DType d)
 {
     uint32_t least = r->least;
     float scale = r->scale;
@@ -243,14 +243,14 @@ INLINE void keep(int64_t n, void *y, const void *x, int64_t step, const uint32_t
 }
 
 KERNEL(void, keep_f32,
-       (int64_t n, void *y, const void *x, int64_t step, const uint32_t *word, const Draw *r),
+       (int64_t n, void *y, const void *x, int64_t step, const uint32_t *word, const MaskDraw *r),
        (n, y, x, step, word, r))
 {
     keep(n, y, x, step, word, r, F32);
 }
 
 KERNEL(void, keep_bf16,
-       (int64_t n, void *y, const void *x, int64_t step, const uint32_t *word, const Draw *r),
+       (int64_t n, void *y, const void *x, int64_t step, const uint32_t *word, const MaskDraw *r),
        (n, y, x, step, word, r))
 {
     keep(n, y, x, step, word, r, BF16);
@@ -265,7 +265,7 @@ KERNEL(void, fill_mask, (int64_t n, uint8_t *mask, const uint32_t *word, uint32_
 
 typedef struct DropoutJob {
     const Call *c;
-    Draw draw;
+    MaskDraw draw;
     Walk walk; /* y, x, and the positions as a third tensor */
 } DropoutJob;
 
@@ -278,7 +278,7 @@ static void make_walk(DropoutJob *job)
 }
 
 /* Where positions are not neighbours: an axis of size 1 is a part of a larger one. */
-static void row_apart(const Draw *r, int64_t n, void *y, uint8_t *mask, const void *x, DType d,
+static void row_apart(const MaskDraw *r, int64_t n, void *y, uint8_t *mask, const void *x, DType d,
                       int64_t position, const int64_t *stride)
 {
     for (int64_t i = 0; i < n; i++) {

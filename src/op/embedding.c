@@ -215,7 +215,7 @@ static void backward_factors(const Node *n, Factors *f)
         f->in[BASE] = f->out[0];
 }
 
-/* Where the part's rows begin in the table; NULL: it is all of it. */
+/* The table's row that is the part's first; NULL: the part is all of it. */
 static Value *part_first(const Part *p)
 {
     int k = p->f->out[0].n[0] ? p->f->out[0].f[0][0] : NO_FACTOR, first = first_operand(p->n);
@@ -427,10 +427,10 @@ static int backward_run(Call *c)
 
 /* Any other dtypes and strides: sums in double, rounded once. Positions are sorted by row first:
  * those of row r are position[r ? end[r - 1] : 0] to position[end[r]]. */
-typedef struct Sums {
+typedef struct RowSums {
     const Call *c;
     int64_t *end, *position;
-} Sums;
+} RowSums;
 
 static bool sums_accepts(const Call *c)
 {
@@ -452,7 +452,7 @@ static int64_t added_row(const Call *c, const Rows *at, int64_t i)
 }
 
 /* By counting, so that the positions of a row ascend. */
-static void sort_positions(const Sums *s)
+static void sort_positions(const RowSums *s)
 {
     const Call *c = s->c;
     int64_t rows = c->out[0].dim[0], count = tensor_nelem(&c->in[1]), row;
@@ -469,7 +469,7 @@ static void sort_positions(const Sums *s)
 }
 
 /* Columns [from, from + width) of a row, to which positions lo to hi are added. */
-static void sum_row(const Sums *s, const Rows *at, int64_t row, int64_t lo, int64_t hi,
+static void sum_row(const RowSums *s, const Rows *at, int64_t row, int64_t lo, int64_t hi,
                     int64_t from, int64_t width)
 {
     const Tensor *dy = &s->c->in[0], *dw = &s->c->out[0];
@@ -487,7 +487,7 @@ static void sum_row(const Sums *s, const Rows *at, int64_t row, int64_t lo, int6
 /* Strips lo to hi of columns. */
 static void sum_columns(void *arg, int64_t lo, int64_t hi)
 {
-    const Sums *s = arg;
+    const RowSums *s = arg;
     const Tensor *dy = &s->c->in[0], *dw = &s->c->out[0];
     Rows at = rows_of(dy, dy->rank - 1);
     for (int64_t row = 0, k = 0; row < dw->dim[0]; k = s->end[row++])
@@ -499,7 +499,7 @@ static void sum_columns(void *arg, int64_t lo, int64_t hi)
 static int sums_run(Call *c)
 {
     int64_t *work = (int64_t *)(void *)c->work, n = c->out[0].dim[1];
-    Sums s = {c, work, work + c->out[0].dim[0] + 1};
+    RowSums s = {c, work, work + c->out[0].dim[0] + 1};
     if (check_ids(c, c->out[0].dim[0]))
         return -1;
     begin_sums(c);

@@ -7,7 +7,7 @@
  *
  * With ops along rows (norms, softmax, reductions over last axes, cross-entropy) these elements are
  * rows, of one length for all such ops. Nodes may then have one element for each row instead, which
- * others may stretch over it. What an op along rows reads as a whole (weights, labels) comes from
+ * others may stretch over it. An op along rows reads weights and labels as a whole, which come from
  * outside of the body; what it only has after the last row (a loss) is a result of it. */
 #include "fused.h"
 

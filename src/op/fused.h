@@ -1,10 +1,10 @@
-/* What the rules of `fused` (fused.c) and its kernel (fused_tiles.c) share. */
+/* Shared by the rules of `fused` (fused.c) and its kernels (fused_tiles.c; src/cuda/fused_*). */
 #ifndef TENON_FUSED_H
 #define TENON_FUSED_H
 
 #include "pointwise.h"
 
-/* What the body of n computes. */
+/* The shape of the values that the body of n computes. */
 FusedShape fused_shape(const Node *n);
 /* The value of which v is a view. */
 const Value *fused_base(const Value *v);

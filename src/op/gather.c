@@ -6,8 +6,8 @@
  * the greatest or least (NaN wins), whose gradient the elements that tie share equally, those of x
  * too. x, index and src have one rank, of at least 1; the index may be smaller than src on any
  * axis, and than x on all but `dim`. An index outside of [0, size) is an error of the run: unlike
- * those of `index`, ATen's do not wrap. Of several elements for one place the last one along `dim`
- * stays; sums are formed in that order (index_put.c).
+ * those of `index`, ATen's do not wrap. The last one along `dim` of several elements
+ * for one place stays; sums are formed in that order (index_put.c).
  *
  * Kernels take any dtype and strides. The last axis is the inner loop; scatters are cut into strips
  * of it, and each walks `dim` in order. */
@@ -370,13 +370,13 @@ static const Kernel kernels[] = {
 /* ---- scatter: strips of the last axis, in order along `dim` ---- */
 
 /* A tensor's rows without `dim` and the last axis, and the steps along these. */
-typedef struct Side {
+typedef struct ScatterTensor {
     Rows rows;
     int64_t along, step;
-} Side;
+} ScatterTensor;
 
-typedef struct Scatter {
-    Side y, ids, src;
+typedef struct Scattering {
+    ScatterTensor y, ids, src;
     const Tensor *index;
     const char *data; /* of src */
     int64_t stride;   /* of y along `dim` */
@@ -385,15 +385,15 @@ typedef struct Scatter {
     int64_t strips, size;
     Target target;
     int order; /* of the extreme that is kept: 1 the greatest, -1 the least; 0: none */
-} Scatter;
+} Scattering;
 
-static Side side_of(const Tensor *t, int dim)
+static ScatterTensor side_of(const Tensor *t, int dim)
 {
     int last = t->rank - 1;
     Tensor outer = tensor_axes(t, 0, last);
     if (dim < last)
         outer = tensor_without(&outer, dim);
-    return (Side){rows_of(&outer, outer.rank), t->stride[dim], t->stride[last]};
+    return (ScatterTensor){rows_of(&outer, outer.rank), t->stride[dim], t->stride[last]};
 }
 
 /* Elements of type T, which GET makes numbers of. */
@@ -406,7 +406,7 @@ static Side side_of(const Tensor *t, int dim)
         *y = wins || GET(x) != GET(x) ? x : *y;                           \
     }
 
-static void keep_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, int64_t n)
+static void keep_strip(const Scattering *s, int64_t to, int64_t at, int64_t from, int64_t n)
 {
     switch (s->target.dtype) {
     case F64: KEEP(double, ) break;
@@ -419,7 +419,7 @@ static void keep_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, i
     }
 }
 
-static void put_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, int64_t n)
+static void put_strip(const Scattering *s, int64_t to, int64_t at, int64_t from, int64_t n)
 {
     for (int64_t k = 0; k < n; k++)
         put_run(&s->target,
@@ -429,7 +429,7 @@ static void put_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, in
 
 static void scatter_strips(void *arg, int64_t lo, int64_t hi)
 {
-    const Scatter *s = arg;
+    const Scattering *s = arg;
     for (int64_t i = lo; i < hi; i++) {
         int64_t row = i / s->strips, first = i % s->strips * s->width;
         int64_t to = row_offset(&s->y.rows, row) + first * s->y.step;
@@ -454,7 +454,7 @@ static int scatter_run(Call *c)
     Tensor y = walked(c, &c->out[0]), src = covered(c);
     if (check(c))
         return -1;
-    Scatter s = {.y = side_of(&y, dim), .ids = side_of(ids, dim), .src = side_of(&src, dim)};
+    Scattering s = {.y = side_of(&y, dim), .ids = side_of(ids, dim), .src = side_of(&src, dim)};
     s.index = ids;
     s.data = src.data;
     s.stride = c->out[0].stride[dim];

@@ -26,14 +26,14 @@ static const AttrField index_put_attrs[] = {
 
 /* ---- which axes ---- */
 
-/* What x's axes and the indices become in the result. */
-typedef struct Shape {
+/* The place of x's axes and of the indices in the result. */
+typedef struct IndexShape {
     int count, lead;         /* index operands, and the first of them */
     int first, rank, nblock; /* the indices' first axis in the result; its rank; how many axes */
     const int64_t *dims;
-} Shape;
+} IndexShape;
 
-static bool indexed(const Shape *s, int axis)
+static bool indexed(const IndexShape *s, int axis)
 {
     for (int j = 0; j < s->count; j++)
         if (s->dims[j] == axis)
@@ -41,9 +41,9 @@ static bool indexed(const Shape *s, int axis)
     return false;
 }
 
-static Shape shape_of(const Node *n, int lead)
+static IndexShape shape_of(const Node *n, int lead)
 {
-    Shape s = {.count = n->nin - lead, .lead = lead, .dims = n->attr[DIMS].ints};
+    IndexShape s = {.count = n->nin - lead, .lead = lead, .dims = n->attr[DIMS].ints};
     for (int i = lead; i < n->nin; i++)
         s.nblock = MAX(s.nblock, n->in[i]->type.rank);
     s.rank = n->in[0]->type.rank - s.count + s.nblock;
@@ -53,7 +53,7 @@ static Shape shape_of(const Node *n, int lead)
 }
 
 /* The result's axis that x's axis is; -1 where x is indexed. */
-static int result_axis(const Shape *s, int axis)
+static int result_axis(const IndexShape *s, int axis)
 {
     int kept = 0;
     for (int d = 0; d < axis; d++)
@@ -83,7 +83,7 @@ static Type need_indices(const Graph *g, const Node *n, int lead)
     for (int i = lead; i < n->nin; i++)
         need_index(g, n, i);
     Type block = infer_broadcast(g, n, lead, n->nin - lead);
-    Shape s = shape_of(n, lead);
+    IndexShape s = shape_of(n, lead);
     if (s.rank > TN_RANK)
         fail_node(g, n, "expected a result of rank at most %d, found %d", TN_RANK, s.rank);
     Type t = {.dtype = n->in[0]->type.dtype, .rank = s.rank};
@@ -175,7 +175,7 @@ static Cost index_put_cost(const Node *n)
 
 /* ---- factors: the indexed axes stay whole ---- */
 
-static void x_factors(const Node *n, Factors *f, const Shape *s, Axes *y)
+static void x_factors(const Node *n, Factors *f, const IndexShape *s, Axes *y)
 {
     const Type *x = &n->in[0]->type;
     for (int d = 0; d < x->rank; d++) {
@@ -192,13 +192,13 @@ static void x_factors(const Node *n, Factors *f, const Shape *s, Axes *y)
 }
 
 /* The block's axis that axis d of an operand of rank `rank` is, by broadcasting. */
-static int block_axis(const Shape *s, int rank, int d)
+static int block_axis(const IndexShape *s, int rank, int d)
 {
     return s->first + s->nblock - rank + d;
 }
 
 /* The size of axis e of the result, which is one of the indices'. */
-static int64_t block_size(const Node *n, const Shape *s, int e)
+static int64_t block_size(const Node *n, const IndexShape *s, int e)
 {
     int64_t size = 1;
     for (int i = s->lead; i < n->nin; i++) {
@@ -211,7 +211,7 @@ static int64_t block_size(const Node *n, const Shape *s, int e)
 }
 
 /* The indices' axes, which are axes of y. */
-static void block_factors(const Node *n, Factors *f, const Shape *s, FactorKind kind, Axes *y)
+static void block_factors(const Node *n, Factors *f, const IndexShape *s, FactorKind kind, Axes *y)
 {
     for (int e = s->first; e < s->first + s->nblock; e++) {
         int64_t size = block_size(n, s, e);
@@ -232,7 +232,7 @@ static void block_factors(const Node *n, Factors *f, const Shape *s, FactorKind 
 
 static void index_factors(const Node *n, Factors *f)
 {
-    Shape s = shape_of(n, 1);
+    IndexShape s = shape_of(n, 1);
     x_factors(n, f, &s, &f->out[0]);
     block_factors(n, f, &s, FACTOR_PARALLEL, &f->out[0]);
 }
@@ -241,7 +241,7 @@ static void index_factors(const Node *n, Factors *f)
  * in parts; of what is assigned the last stays. */
 static void index_put_factors(const Node *n, Factors *f)
 {
-    Shape s = shape_of(n, 2);
+    IndexShape s = shape_of(n, 2);
     const Type *v = &n->in[VALUES]->type;
     Axes result = {0};
     x_factors(n, f, &s, &result);
@@ -262,7 +262,7 @@ static void index_put_part(Part *p)
 
 /* ---- what references and kernels share ---- */
 
-static int check_indices(Call *c, const Shape *s)
+static int check_indices(Call *c, const IndexShape *s)
 {
     for (int j = 0; j < s->count; j++) {
         int64_t size = c->in[0].dim[s->dims[j]];
@@ -283,7 +283,7 @@ static Tensor broadcast(const Tensor *t, int rank, const int64_t *dim)
 }
 
 /* The shape of x at the indices, as a tensor without data. */
-static Tensor result_of(const Call *c, const Shape *s)
+static Tensor result_of(const Call *c, const IndexShape *s)
 {
     Tensor r = {.rank = s->rank};
     for (int d = 0; d < c->in[0].rank; d++)
@@ -304,7 +304,7 @@ static Tensor result_of(const Call *c, const Shape *s)
 /* ---- references ---- */
 
 /* The index into x of position ix of the result. */
-static void source(const Call *c, const Shape *s, const int64_t *ix, int64_t *from)
+static void source(const Call *c, const IndexShape *s, const int64_t *ix, int64_t *from)
 {
     for (int d = 0, j = 0; d < c->in[0].rank; d++) {
         if (!indexed(s, d)) {
@@ -323,7 +323,7 @@ static void source(const Call *c, const Shape *s, const int64_t *ix, int64_t *fr
 static int index_ref(Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
-    Shape s = shape_of(c->node, 1);
+    IndexShape s = shape_of(c->node, 1);
     int64_t ix[TN_RANK] = {0}, from[TN_RANK] = {0};
     if (check_indices(c, &s))
         return -1;
@@ -338,7 +338,7 @@ static int index_ref(Call *c)
 
 static int64_t put_target(const Call *c, int64_t p)
 {
-    Shape s = shape_of(c->node, 2);
+    IndexShape s = shape_of(c->node, 2);
     Tensor r = result_of(c, &s);
     int64_t ix[TN_RANK] = {0}, to[TN_RANK] = {0};
     for (int d = r.rank - 1; d >= 0; d--) {
@@ -351,7 +351,7 @@ static int64_t put_target(const Call *c, int64_t p)
 
 static int index_put_ref(Call *c)
 {
-    Shape s = shape_of(c->node, 2);
+    IndexShape s = shape_of(c->node, 2);
     Tensor r = result_of(c, &s), v = broadcast(&c->in[VALUES], r.rank, r.dim);
     if (check_indices(c, &s))
         return -1;
@@ -362,14 +362,14 @@ static int index_put_ref(Call *c)
 
 /* A tensor's axes before, at and behind the indices. The last one behind, or all of them where they
  * lie as one in all tensors, is a run. */
-typedef struct Side {
+typedef struct IndexTensor {
     Rows lead, block, tail;
     int64_t step; /* from element to element of a run */
     char *data;
-} Side;
+} IndexTensor;
 
 typedef struct Indexed {
-    Side x, r;                      /* what is indexed; the result, or the values */
+    IndexTensor x, r;               /* what is indexed; the result, or the values */
     int64_t lead, block, tail, run; /* how many of each */
     const int64_t *offset;          /* in x, of each position of the indices */
     int64_t strips;                 /* index_put: parts of a run */
@@ -377,11 +377,12 @@ typedef struct Indexed {
     Target target;
 } Indexed;
 
-static Side side_of(const Tensor *t, int from, int to, bool whole)
+static IndexTensor side_of(const Tensor *t, int from, int to, bool whole)
 {
     Tensor block = tensor_axes(t, from, to), tail = tensor_axes(t, to, t->rank);
     Rows flat = rows_of(&tail, tail.rank);
-    Side s = {.lead = rows_of(t, from), .block = rows_of(&block, block.rank), .data = t->data};
+    IndexTensor s = {
+        .lead = rows_of(t, from), .block = rows_of(&block, block.rank), .data = t->data};
     if (whole)
         s.step = flat.rank ? flat.stride[0] : 1;
     else {
@@ -397,7 +398,7 @@ static bool one_run(const Tensor *t, int from)
     return rows_of(&tail, tail.rank).rank <= 1;
 }
 
-static Indexed indexed_of(const Tensor *x, const Tensor *r, const Shape *s)
+static Indexed indexed_of(const Tensor *x, const Tensor *r, const IndexShape *s)
 {
     Tensor rest = *x;
     for (int j = s->count - 1; j >= 0; j--)
@@ -415,7 +416,7 @@ static Indexed indexed_of(const Tensor *x, const Tensor *r, const Shape *s)
 }
 
 /* The offset in x that each position of the indices stands for. */
-static void fill_offsets(const Call *c, const Shape *s, const Tensor *x, const Tensor *r,
+static void fill_offsets(const Call *c, const IndexShape *s, const Tensor *x, const Tensor *r,
                          int64_t *offset)
 {
     int64_t count = axes_nelem(r, s->first, s->first + s->nblock);
@@ -439,7 +440,7 @@ static bool accepts(const Call *c)
     return true;
 }
 
-static int64_t nbytes_offsets(const Call *c, const Shape *s)
+static int64_t nbytes_offsets(const Call *c, const IndexShape *s)
 {
     Tensor r = result_of(c, s);
     return ((int64_t)sizeof(int64_t) * axes_nelem(&r, s->first, s->first + s->nblock) + 63) / 64 *
@@ -449,7 +450,7 @@ static int64_t nbytes_offsets(const Call *c, const Shape *s)
 static int64_t index_workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    Shape s = shape_of(c->node, 1);
+    IndexShape s = shape_of(c->node, 1);
     return nbytes_offsets(c, &s);
 }
 
@@ -467,7 +468,7 @@ static void take_runs(void *arg, int64_t lo, int64_t hi)
 static int index_run(Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
-    Shape s = shape_of(c->node, 1);
+    IndexShape s = shape_of(c->node, 1);
     if (check_indices(c, &s))
         return -1;
     fill_offsets(c, &s, x, y, (int64_t *)(void *)c->work);
@@ -486,7 +487,7 @@ static const Kernel index_kernels[] = {
 static int64_t index_put_workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    Shape s = shape_of(c->node, 2);
+    IndexShape s = shape_of(c->node, 2);
     return nbytes_offsets(c, &s) + put_nwork(c, c->node->attr[ACCUMULATE].i);
 }
 
@@ -508,7 +509,7 @@ static void put_strips(void *arg, int64_t lo, int64_t hi)
 static int index_put_run(Call *c)
 {
     const Tensor *y = &c->out[0];
-    Shape s = shape_of(c->node, 2);
+    IndexShape s = shape_of(c->node, 2);
     Tensor r = result_of(c, &s), v = broadcast(&c->in[VALUES], r.rank, r.dim);
     if (check_indices(c, &s))
         return -1;

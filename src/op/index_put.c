@@ -98,22 +98,22 @@ INLINE float half_get(const char *x, int64_t i, DType d)
     return d == BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
-typedef struct Rounding {
+typedef struct RoundedPut {
     float *wide;
     char *narrow;
     DType dtype;
-} Rounding;
+} RoundedPut;
 
 static void widen(void *arg, int64_t lo, int64_t hi)
 {
-    const Rounding *r = arg;
+    const RoundedPut *r = arg;
     for (int64_t i = lo; i < hi; i++)
         r->wide[i] = half_get(r->narrow, i, r->dtype);
 }
 
 static void narrow(void *arg, int64_t lo, int64_t hi)
 {
-    const Rounding *r = arg;
+    const RoundedPut *r = arg;
     uint16_t *y = (uint16_t *)(void *)r->narrow;
     for (int64_t i = lo; i < hi; i++)
         y[i] = r->dtype == BF16 ? f32_to_bf16(r->wide[i]) : f32_to_f16(r->wide[i]);
@@ -126,7 +126,7 @@ Target put_begin(Call *c, bool add, char *work)
     if (y->data != c->in[0].data)
         strided_copy(y, &c->in[0]);
     if (is_wide(c, add)) {
-        Rounding r = {(float *)(void *)work, y->data, y->dtype};
+        RoundedPut r = {(float *)(void *)work, y->data, y->dtype};
         par_for(tensor_nelem(y), 1 << 14, widen, &r);
         t.data = work;
     }
@@ -135,7 +135,7 @@ Target put_begin(Call *c, bool add, char *work)
 
 void put_end(Call *c, const Target *t)
 {
-    Rounding r = {(float *)(void *)t->data, c->out[0].data, t->dtype};
+    RoundedPut r = {(float *)(void *)t->data, c->out[0].data, t->dtype};
     if (is_wide(c, t->add))
         par_for(tensor_nelem(&c->out[0]), 1 << 14, narrow, &r);
 }

@@ -41,23 +41,22 @@ static void factors(const Node *n, Factors *f)
     reduce_factors(n, f, FACTOR_LOGSUMEXP);
 }
 
+static void ref_row(const Call *c, const Tensor *x, double *y)
+{
+    int64_t count = tensor_nelem(x);
+    double m = -INFINITY, sum = 0;
+    (void)c;
+    for (int64_t j = 0; j < count; j++)
+        m = fmax(m, get_at(x, j));
+    m = isinf(m) ? 0 : m;
+    for (int64_t j = 0; j < count; j++)
+        sum += exp(get_at(x, j) - m);
+    *y = count ? m + log(sum) : -INFINITY;
+}
+
 static int ref(Call *c)
 {
-    const Tensor *x = &c->in[0];
-    Tensor kept, gone;
-    reduce_split(c->node, x, &kept, &gone);
-    int64_t count = tensor_nelem(&gone);
-    for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++) {
-        int64_t at = tensor_linear(&kept, i);
-        double m = -INFINITY, sum = 0;
-        for (int64_t j = 0; j < count; j++)
-            m = fmax(m, tensor_get(x, at + tensor_linear(&gone, j)));
-        m = isinf(m) ? 0 : m;
-        for (int64_t j = 0; j < count; j++)
-            sum += exp(tensor_get(x, at + tensor_linear(&gone, j)) - m);
-        set_at(&c->out[0], i, count ? m + log(sum) : -INFINITY);
-    }
-    return 0;
+    return reduce_ref(c, ref_row);
 }
 
 /* ---- kernel ---- */
@@ -68,8 +67,7 @@ INLINE double row_max(const void *x, int64_t n, DType d)
     double m[LANES];
     for (int l = 0; l < LANES; l++)
         m[l] = -INFINITY;
-    EACH_LANE(n, i, lane, double e = d == F64 ? ((const double *)x)[i] : (double)v_load(x, i, d);
-              m[lane] = e > m[lane] ? e : m[lane]);
+    EACH_LANE(n, i, lane, double e = load_f64(x, i, d); m[lane] = e > m[lane] ? e : m[lane]);
     for (int l = 1; l < LANES; l++)
         m[0] = m[l] > m[0] ? m[l] : m[0];
     return isinf(m[0]) ? 0 : m[0];
@@ -83,10 +81,7 @@ INLINE double row_lse(const void *x, int64_t n, DType d)
         EACH_LANE(n, i, lane, s[lane] += exp(((const double *)x)[i] - m));
     else
         EACH_LANE(n, i, lane, s[lane] += (double)v_exp(v_load(x, i, d) - low));
-    for (int half = LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++)
-            s[l] += s[l + half];
-    return m + log(s[0]);
+    return m + log(lanes_sum_f64(s));
 }
 
 #define ROW_LSE(name, d)                                     \
@@ -98,20 +93,15 @@ ROW_LSE(lse_f32, F32)
 ROW_LSE(lse_bf16, BF16)
 ROW_LSE(lse_f64, F64)
 
-static void run_rows(void *arg, int64_t lo, int64_t hi)
+static void row_of(const Call *c, const void *x, int64_t n, double *y)
 {
-    const Call *c = arg;
-    const Tensor *x = &c->in[0];
-    int lead = reduce_lead(c->node, x);
-    Rows rows = rows_of(x, lead);
-    int64_t n = axes_nelem(x, lead, x->rank);
-    for (int64_t i = lo; i < hi; i++) {
-        const void *row = element(x, row_offset(&rows, i));
-        tensor_set(&c->out[0], i,
-                   x->dtype == F32   ? lse_f32(row, n)
-                   : x->dtype == F64 ? lse_f64(row, n)
-                                     : lse_bf16(row, n));
-    }
+    DType d = c->in[0].dtype;
+    *y = d == F32 ? lse_f32(x, n) : d == F64 ? lse_f64(x, n) : lse_bf16(x, n);
+}
+
+static void run_rows(void *call, int64_t lo, int64_t hi)
+{
+    reduce_each_row(call, lo, hi, row_of);
 }
 
 static int run(Call *c)
@@ -119,12 +109,8 @@ static int run(Call *c)
     return reduce_run_rows(c, run_rows);
 }
 
-static int lead_of(const Call *c)
-{
-    return reduce_lead(c->node, &c->in[0]);
-}
-
-static const RowKernel row_kernel = {.in = "r", .out = "e", .lead = lead_of, .run = run_rows};
+static const RowKernel row_kernel = {
+    .in = "r", .out = "e", .lead = reduce_row_lead, .run = run_rows};
 
 static const Kernel kernels[] = {{.name = "rows", .accepts = reduce_accepts_rows, .run = run}, {0}};
 

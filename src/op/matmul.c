@@ -188,10 +188,10 @@ static void addmm_finish(Part *p, Value *const *merged)
 
 enum { TILE = 32, DEPTH = 64 };
 
-typedef struct Ref {
+typedef struct MatmulRef {
     Matrix a, b, y, bias;
     bool has_bias;
-} Ref;
+} MatmulRef;
 
 /* to[i][j] = x[batch, row + i, col + j] as double, zero outside of the matrix. */
 static void load(double *to, int height, int width, const Matrix *x, int64_t batch, int64_t row,
@@ -215,7 +215,7 @@ KERNEL(void, multiply_tile,
                 y[i * TILE + j] += a[i * DEPTH + k] * b[k * TILE + j];
 }
 
-static void ref_tile(const Ref *r, int64_t batch, int64_t row, int64_t col)
+static void ref_tile(const MatmulRef *r, int64_t batch, int64_t row, int64_t col)
 {
     double y[TILE * TILE] = {0}, a[TILE * DEPTH], b[DEPTH * TILE];
     for (int64_t k = 0; k < r->a.cols; k += DEPTH) {
@@ -238,7 +238,7 @@ static void ref_tile(const Ref *r, int64_t batch, int64_t row, int64_t col)
 
 static void ref_tiles(void *arg, int64_t lo, int64_t hi)
 {
-    const Ref *r = arg;
+    const MatmulRef *r = arg;
     int64_t across = (r->y.cols + TILE - 1) / TILE, down = (r->y.rows + TILE - 1) / TILE;
     for (int64_t i = lo; i < hi; i++)
         ref_tile(r, i / across / down, i / across % down * TILE, i % across * TILE);
@@ -247,10 +247,10 @@ static void ref_tiles(void *arg, int64_t lo, int64_t hi)
 static int ref(Call *c)
 {
     int first = c->nin - 2;
-    Ref r = {.a = matrix(&c->in[first]),
-             .b = matrix(&c->in[first + 1]),
-             .y = matrix(&c->out[0]),
-             .has_bias = first};
+    MatmulRef r = {.a = matrix(&c->in[first]),
+                   .b = matrix(&c->in[first + 1]),
+                   .y = matrix(&c->out[0]),
+                   .has_bias = first};
     if (first)
         r.bias = bias_matrix(&c->in[0], &r.y);
     int64_t across = (r.y.cols + TILE - 1) / TILE, down = (r.y.rows + TILE - 1) / TILE;

@@ -1,4 +1,4 @@
-/* What the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c,
+/* Shared by the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c,
  * matmul_after.c) share. */
 #ifndef TENON_MATMUL_H
 #define TENON_MATMUL_H

@@ -8,8 +8,8 @@
  *   dx[i, t] = -w[t] dloss, / total_weight for reduction 1; 0 elsewhere
  *
  * Rows whose target is ignore_index count as 0; any other target outside of [0, C) is an error of
- * the run. Operands: x, target [, weight]; and dloss, x, target, total_weight [, weight]. Of x the
- * backward has the type alone. The weights have no gradient, as in ATen.
+ * the run. Operands: x, target [, weight]; and dloss, x, target, total_weight [, weight]. The
+ * backward reads x's type alone. The weights have no gradient, as in ATen.
  *
  * Numerics: sums in double, row after row. The forward reads one element a row, so its reference
  * is its kernel; the backward's clears rows in parallel and sets one element in each. */

@@ -20,7 +20,7 @@ enum {
 #include "op.def"
 #undef OP
 
-/* What the column `trait` says, beside LOOP and FUSED. */
+/* The words of the column `trait`, beside LOOP and FUSED. */
 enum {
     COMMUTES = 4,
     VIEW = 8,

@@ -19,7 +19,7 @@ typedef enum {
     MAX_SPACE
 } Space;
 
-/* What runs one step after the other, beside the other queues. */
+/* A queue runs its steps one after the other, beside the other queues. */
 typedef enum {
     QUEUE_COMPUTE, /* kernels */
     QUEUE_OUT,     /* copies to the host */
@@ -49,12 +49,12 @@ typedef struct Device {
 
 const Device *device_get(Ctx *ctx, const char *name); /* fails where unknown; NULL: cpu */
 const Device *device_at(DeviceId id);
-/* What kernels for CUDA run on, and the version of the library of products, cuBLASLt. */
+/* The GPU that runs kernels, and the version of the library of products, cuBLASLt. */
 typedef struct GpuAbout {
     char name[256], library[24]; /* "NVIDIA H100 80GB HBM3", "13.0.2" */
 } GpuAbout;
-/* Of the GPU of that number; false: there is none, or no library. matmul_cuda.c; absent from
- * programs that are linked without it: its address is then NULL. */
+/* Describes the GPU of that number; false: there is none, or no library. matmul_cuda.c; absent
+ * from programs that are linked without it: its address is then NULL. */
 bool cuda_about(int number, GpuAbout *x) __attribute__((weak));
 
 /* Whether kernels compute in the host's memory, in one queue. */
@@ -77,7 +77,7 @@ typedef struct Tensor {
     int64_t dim[TN_RANK], stride[TN_RANK];
 } Tensor;
 
-/* Where a value lies inside its storage: elements, not bytes. */
+/* A value's layout inside its storage: elements, not bytes. */
 typedef struct Layout {
     int64_t offset;
     int64_t stride[TN_RANK];
@@ -128,8 +128,8 @@ typedef struct Factor {
     int8_t offset; /* operand (i64[]) that takes the part's start in the whole, or NO_FACTOR */
     bool placed;   /* part() reads start, if only to add an operand: a part is one run */
     bool apart;    /* part() reads runs: a part may be many */
-    /* Where npartial is not 0, part() makes that many values to be merged, each by its kind, and
-     * finish() makes the results of them. Else results without this factor are merged by `kind`. */
+    /* Nonzero: part() makes that many values to be merged, each by its kind, and finish() makes the
+     * results of them. Else results without this factor are merged by `kind`. */
     int npartial;
     FactorKind partial[MAX_PARTIAL];
     bool results; /* the partials are the results themselves: there is nothing to finish */
@@ -155,7 +155,8 @@ typedef struct FactorRun {
     Value *start;
 } FactorRun;
 
-/* What an op's part() and finish() read and fill. n is the whole node, all else is the part's. */
+/* Arguments and results of an op's part() and finish(). n is the whole node, all else the part's.
+ */
 typedef struct Part {
     Build *b; /* in n's phase and scope */
     const Node *n;
@@ -210,7 +211,7 @@ Factors *node_factors(Arena *a, const Node *n);
 
 /* ---- kernels ---- */
 
-/* What is wrong with data that only a device has seen: the first that a kernel notes in a run. It
+/* A fault of data that only a device has seen: the first that a kernel notes in a run. It
  * lies where the host and the device reach it. */
 typedef struct Fault {
     int noted, step, what; /* Call.step; which of Kernel.faults */
@@ -246,8 +247,8 @@ typedef struct Kernel {
     /* Optional, once for each program, with nbytes_work set: sets state; handles are registered
      * with a. par_threads() is what it will be when run() is called. */
     void (*prepare)(Call *c, Arena *a);
-    /* Of a call that prepare() has made ready: false where the first kernel of the list stands in,
-     * as the library has no more to offer; NULL: it is always itself. */
+    /* Whether this kernel runs a call that prepare() has made ready; false: the first one of the
+     * list stands in, as the library has no more to offer; NULL: always. */
     bool (*own)(const Call *c);
     /* Bytes of a library's handles that prepare() makes, beside the workspace; NULL: none, of a
      * product those of one. */
@@ -323,9 +324,9 @@ enum {
     ROW_FINISH = 'f',   /* result: not at all, finish() makes it from c->work */
 };
 
-/* What an op's first kernel does row by row, over the last axes. run() sees contiguous tensors
- * whose `r` and `e` begin where row 0 would lie, though only rows [lo, hi) are there; start() and
- * finish() see `a` and `f` only. */
+/* The part of an op's first kernel that goes row by row, over the last axes. run() sees contiguous
+ * tensors whose `r` and `e` begin where row 0 would lie, though only rows [lo, hi) are there;
+ * start() and finish() see `a` and `f` only. */
 typedef struct RowKernel {
     const char *in, *out; /* a letter for each operand and result */
     /* Number of axes of the first `r` operand before those of a row, from contiguous tensors
@@ -337,16 +338,18 @@ typedef struct RowKernel {
 
 enum { ROW_OPERANDS = 8, ROW_RESULTS = 4 }; /* at most, of a node that has such a kernel */
 
-/* What the nodes of a body of `fused` compute: values of nelem elements and, where it has ops along
+/* The nodes of a body of `fused` compute values of nelem elements and, where it has ops along
  * rows of `row` elements (else 0), of one element for each row. */
 typedef struct FusedShape {
     int64_t nelem, row;
 } FusedShape;
 
-/* What n does along rows where operands are contiguous, and its shape; NULL: nothing. */
+/* n's kernel along rows where operands are contiguous, and its shape; NULL: it has none. */
 const RowKernel *node_rows(const Node *n, FusedShape *s);
 
-enum { FUSED_MOST = 48 }; /* nodes in a body of `fused` */
+/* The most nodes of a body of `fused`, and bytes that these may hand each other for one row: the
+ * processor's kernel has them on its stack (fused_tiles.c). */
+enum { FUSED_MOST = 48, FUSED_ROOM = 1 << 18 };
 /* Whether n may stand in a body of `fused` of that shape (fused.c) ... */
 bool node_fusible(const Node *n, const FusedShape *s);
 /* ... and its operand i then be a value that the body computes. */
@@ -378,7 +381,7 @@ typedef struct OpRules {
     Cost (*cost)(const Node *n);                            /* NULL: one flop per output element */
     void (*factors)(const Node *n, Factors *f); /* NULL: elementwise, or all REPLICATE */
     void (*part)(Part *p);                      /* emits the node of a part; NULL: part_same() */
-    /* Where a factor has partials: the results of those that are merged. */
+    /* The results of merged partials; for factors that have such. */
     void (*finish)(Part *p, Value *const *merged);
     Value *(*fold)(Build *b, Node *n); /* what replaces out[0], or NULL */
     /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
@@ -447,7 +450,7 @@ Cost node_cost(const Node *n);
 unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
 /* How many ranks a collective has, by its attributes or the graph's mesh; 0: not known. */
 int64_t group_ranks(const Mesh *mesh, const Node *n); /* collective.c */
-/* What reduction n makes of `count` members' elements x[0], x[1], ..., in that order; y may be one
+/* Reduces the elements x[0], x[1], ... of `count` members, in that order, as n says; y may be one
  * of them. In one thread. */
 void collective_reduce(const Node *n, int count, const void *const *x, int64_t nelem, void *y);
 int cat_axis(const Node *n); /* along which n, a cat, lays its operands; -1: it is none (cat.c) */

@@ -146,7 +146,7 @@ static const AttrField pad_attrs[] = {
     {0},
 };
 
-/* What is added before (side 0) or after (side 1) axis d. */
+/* The padding before (side 0) or after (side 1) axis d. */
 static int64_t pad_at(const Node *n, int d, int side)
 {
     const Attr *pad = &n->attr[PAD];

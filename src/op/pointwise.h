@@ -177,7 +177,7 @@ typedef struct RowSet {
         name##_f32, name##_bf16, name##_f64, name##_i64, name##_i32 \
     }
 
-/* What a lane() returns: whether there is a row function, which l then has. */
+/* Sets l's row function, for lane() to return; false: there is none. */
 bool lane_is(LaneFn *l, RowFn *row);
 /* The same of the operands' dtype, which all of them have. */
 bool lane_of(LaneFn *l, const Call *c, RowSet set);

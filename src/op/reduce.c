@@ -210,7 +210,7 @@ static void mean_finish(Part *p, Value *const *merged)
     p->out[0] = emit_cast(p->b, y, p->n->out[0]->type.dtype);
 }
 
-/* What has x's order reversed, exactly. */
+/* x with its order reversed, exactly. */
 static Value *reversed(Build *b, Value *x)
 {
     return emit1(b, dtype_float(x->type.dtype) ? "neg" : "bitwise_not", IN(x), NOATTRS);
@@ -256,9 +256,30 @@ int reduce_run_rows(Call *c, void (*rows)(void *, int64_t, int64_t))
     return 0;
 }
 
+int reduce_row_lead(const Call *c)
+{
+    return reduce_lead(c->node, &c->in[0]);
+}
+
+void reduce_each_row(const Call *c, int64_t lo, int64_t hi,
+                     void (*row)(const Call *c, const void *x, int64_t n, double *y))
+{
+    const Tensor *x = &c->in[0];
+    int lead = reduce_row_lead(c);
+    Rows rows = rows_of(x, lead);
+    int64_t n = axes_nelem(x, lead, x->rank);
+    double y[ROW_RESULTS] = {0};
+    for (int64_t i = lo; i < hi; i++) {
+        row(c, element(x, row_offset(&rows, i)), n, y);
+        for (int k = 0; k < c->nout; k++)
+            tensor_set(&c->out[k], i, y[k]);
+    }
+}
+
 /* ---- reference ---- */
 
-void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
+/* The operand's kept and its gone axes, as two tensors over the same data. */
+static void split_axes(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
 {
     unsigned mask = reduce_axes(n);
     *kept = *gone = *x;
@@ -268,6 +289,20 @@ void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
         t->dim[t->rank] = x->dim[d];
         t->stride[t->rank++] = x->stride[d];
     }
+}
+
+int reduce_ref(Call *c, void (*row)(const Call *c, const Tensor *x, double *y))
+{
+    Tensor kept, gone;
+    double y[ROW_RESULTS] = {0};
+    split_axes(c->node, &c->in[0], &kept, &gone);
+    for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++) {
+        gone.data = element(&c->in[0], tensor_linear(&kept, i));
+        row(c, &gone, y);
+        for (int k = 0; k < c->nout; k++)
+            set_at(&c->out[k], i, y[k]);
+    }
+    return 0;
 }
 
 static void store_int(const Tensor *y, int64_t at, int64_t x)
@@ -319,7 +354,7 @@ static void ref_extreme(const Node *n, const Tensor *x, int64_t at, const Tensor
 static int ref(Call *c)
 {
     Tensor kept, gone;
-    reduce_split(c->node, &c->in[0], &kept, &gone);
+    split_axes(c->node, &c->in[0], &kept, &gone);
     bool adds = reduce_kind(c->node) <= MEAN;
     for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++)
         (adds ? ref_sum : ref_extreme)(c->node, &c->in[0], tensor_linear(&kept, i), &gone,

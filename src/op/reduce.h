@@ -1,5 +1,5 @@
-/* What the reductions' rules (reduce.c), their kernels (reduce_rows.c) and the reductions with
- * rules of their own (var_mean.c, logsumexp.c) share. The first attributes of all are dim and
+/* Shared by the reductions' rules (reduce.c), their kernels (reduce_rows.c) and the reductions with
+ * rules of their own (var_mean.c, logsumexp.c). The first attributes of all are dim and
  * keepdim. */
 #ifndef TENON_REDUCE_H
 #define TENON_REDUCE_H
@@ -22,13 +22,21 @@ Value *reduce_stretch(Build *b, const Node *n, Value *y);
 double reduce_count(const Node *n);
 /* Axes that go are of `kind`, the others PARALLEL, in every output. */
 void reduce_factors(const Node *n, Factors *f, FactorKind kind);
-/* The operand's kept and its gone axes, as two tensors over the same data. */
-void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone);
 /* The number of kept axes where those that go are the last ones and contiguous in x, else -1. */
 int reduce_lead(const Node *n, const Tensor *x);
-/* A kernel over rows: accepts f32, bf16 and f64 whose gone axes are such last ones ... */
+
+/* ---- ops that compute their results from the elements of one row at a time ---- */
+
+/* The reference: y[k] becomes what result k has of the elements of x. */
+int reduce_ref(Call *c, void (*row)(const Call *c, const Tensor *x, double *y));
+
+/* A kernel over rows accepts f32, bf16 and f64 whose gone axes are such last ones, runs
+ * rows(c, lo, hi) over the results' elements, divided alike for any thread count, ... */
 bool reduce_accepts_rows(const Call *c);
-/* ... and runs rows(c, lo, hi) over the result's elements, divided alike for any thread count. */
 int reduce_run_rows(Call *c, void (*rows)(void *, int64_t, int64_t));
+int reduce_row_lead(const Call *c); /* as RowKernel.lead */
+/* ... and there calls `row` for each, which sets y as above from n elements. */
+void reduce_each_row(const Call *c, int64_t lo, int64_t hi,
+                     void (*row)(const Call *c, const void *x, int64_t n, double *y));
 
 #endif

@@ -7,17 +7,15 @@
  * (columns).
  *
  * Accumulators are f64: the error is the one rounding at the end, and f64 additions keep up with
- * memory, but of bf16: there HELD rows are first added in f32, which rounds only what is 2^13 times
- * less than the greatest of them. Where there are few results, the gone positions are cut into
- * blocks, whose partial results are added in block order. Blocks follow from shape and strides
+ * memory, but of bf16: there TOGETHER rows are first added in f32, which rounds only what is 2^13
+ * times less than the greatest of them. Where there are few results, the gone positions are cut
+ * into blocks, whose partial results are added in block order. Blocks follow from shape and strides
  * alone, so bits do not depend on threads. Memory: work holds one f64 for each block and result. */
 #include "reduce.h"
-
-#include "vmath.h"
+#include "rows.h"
 
 enum {
-    LANES = 32,
-    HELD = 8,
+    TOGETHER = 8,
     STRIP = 2048,
     FEW = 16,
     BLOCK_ROWS = 256,
@@ -25,14 +23,14 @@ enum {
     BLOCK_RUN = 1 << 15
 };
 
-typedef struct Axis {
+typedef struct ReduceAxis {
     int64_t dim, xs, ys; /* size, strides in operand and result */
-} Axis;
+} ReduceAxis;
 
 /* Axes by falling operand stride. Where columns are added, the last kept axis is `column`. */
-typedef struct Reduction {
+typedef struct RowReduction {
     ReduceKind kind;
-    Axis kept[TN_RANK], gone[TN_RANK], column;
+    ReduceAxis kept[TN_RANK], gone[TN_RANK], column;
     int nkept, ngone;
     int64_t outer, count;          /* positions of kept, of gone */
     int64_t block, nblock, nstrip; /* gone positions in one block; blocks; strips of columns */
@@ -42,15 +40,15 @@ typedef struct Reduction {
     const char *x;
     char *y;
     double *partial; /* [outer][nblock][column.dim] */
-} Reduction;
+} RowReduction;
 
-typedef struct Position {
+typedef struct ReducePosition {
     int64_t ix[TN_RANK], x, y;
-} Position;
+} ReducePosition;
 
-static Position position_at(const Axis *axis, int n, int64_t i)
+static ReducePosition position_at(const ReduceAxis *axis, int n, int64_t i)
 {
-    Position w = {.x = 0};
+    ReducePosition w = {.x = 0};
     for (int d = n - 1; d >= 0; d--) {
         w.ix[d] = i % axis[d].dim;
         i /= axis[d].dim;
@@ -60,7 +58,7 @@ static Position position_at(const Axis *axis, int n, int64_t i)
     return w;
 }
 
-static void position_next(Position *w, const Axis *axis, int n)
+static void position_next(ReducePosition *w, const ReduceAxis *axis, int n)
 {
     for (int d = n - 1; d >= 0; d--) {
         w->x += axis[d].xs;
@@ -85,17 +83,6 @@ INLINE double join(ReduceKind kind, double a, double x)
     return a + x;
 }
 
-/* Element i, whatever of these dtypes it has, exactly. */
-INLINE double load(const void *x, int64_t i, DType d)
-{
-    switch (d) {
-    case F64: return ((const double *)x)[i];
-    case I32: return ((const int32_t *)x)[i];
-    case BOOL: return ((const uint8_t *)x)[i] != 0;
-    default: return (double)v_load(x, i, d);
-    }
-}
-
 /* Element i goes to lane i % LANES; lanes are joined by halves. */
 INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride, DType d)
 {
@@ -105,37 +92,39 @@ INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride
         acc[l] = start(kind);
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
-            acc[l] = join(kind, acc[l], load(x, (i + l) * stride, d));
+            acc[l] = join(kind, acc[l], load_f64(x, (i + l) * stride, d));
     for (int l = 0; i < n; i++, l++)
-        acc[l] = join(kind, acc[l], load(x, i * stride, d));
+        acc[l] = join(kind, acc[l], load_f64(x, i * stride, d));
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; l++)
             acc[l] = join(kind, acc[l], acc[l + half]);
     return acc[0];
 }
 
-/* Adds HELD rows, in order, onto the strip. */
-INLINE void join_held(ReduceKind kind, double *restrict acc, const void *const row[HELD], int64_t n,
-                      int64_t stride, DType d)
+/* Adds TOGETHER rows, in order, onto the strip. */
+INLINE void join_together(ReduceKind kind, double *restrict acc, const void *const row[TOGETHER],
+                          int64_t n, int64_t stride, DType d)
 {
     const void *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
     const void *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
     for (int64_t j = 0; j < n; j++) {
-        double a = join(kind, acc[j], load(r0, j * stride, d));
-        a = join(kind, a, load(r1, j * stride, d));
-        a = join(kind, a, load(r2, j * stride, d));
-        a = join(kind, a, load(r3, j * stride, d));
-        a = join(kind, a, load(r4, j * stride, d));
-        a = join(kind, a, load(r5, j * stride, d));
-        a = join(kind, a, load(r6, j * stride, d));
-        acc[j] = join(kind, a, load(r7, j * stride, d));
+        double a = join(kind, acc[j], load_f64(r0, j * stride, d));
+        a = join(kind, a, load_f64(r1, j * stride, d));
+        a = join(kind, a, load_f64(r2, j * stride, d));
+        a = join(kind, a, load_f64(r3, j * stride, d));
+        a = join(kind, a, load_f64(r4, j * stride, d));
+        a = join(kind, a, load_f64(r5, j * stride, d));
+        a = join(kind, a, load_f64(r6, j * stride, d));
+        acc[j] = join(kind, a, load_f64(r7, j * stride, d));
     }
 }
 
-/* The sum of HELD rows of bf16, in f32, onto the strip. */
-INLINE void add_held(double *restrict acc, const void *const row[HELD], int64_t n, int64_t stride)
+/* The sum of TOGETHER rows of bf16, in f32, onto the strip. */
+INLINE void add_together(double *restrict acc, const void *const row[TOGETHER], int64_t n,
+                         int64_t stride)
 {
-    const float part = 1.0f / HELD; /* of each, exactly: then no sum of finite values overflows */
+    const float part =
+        1.0f / TOGETHER; /* of each, exactly: then no sum of finite values overflows */
     const uint16_t *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
     const uint16_t *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
     for (int64_t j = 0; j < n; j++) {
@@ -144,22 +133,22 @@ INLINE void add_held(double *restrict acc, const void *const row[HELD], int64_t 
         float b = part * v_bf16_to_f32(r2[i]) + part * v_bf16_to_f32(r3[i]);
         float c = part * v_bf16_to_f32(r4[i]) + part * v_bf16_to_f32(r5[i]);
         float e = part * v_bf16_to_f32(r6[i]) + part * v_bf16_to_f32(r7[i]);
-        acc[j] += HELD * (double)((a + b) + (c + e));
+        acc[j] += TOGETHER * (double)((a + b) + (c + e));
     }
 }
 
-/* Joins at most HELD rows to the strip. */
+/* Joins at most TOGETHER rows to the strip. */
 INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const *row, int count,
                       int64_t n, int64_t stride, DType d)
 {
-    if (count == HELD && kind == SUM && d == BF16)
-        add_held(acc, row, n, stride);
-    else if (count == HELD)
-        join_held(kind, acc, row, n, stride, d);
+    if (count == TOGETHER && kind == SUM && d == BF16)
+        add_together(acc, row, n, stride);
+    else if (count == TOGETHER)
+        join_together(kind, acc, row, n, stride, d);
     else
         for (int i = 0; i < count; i++)
             for (int64_t j = 0; j < n; j++)
-                acc[j] = join(kind, acc[j], load(row[i], j * stride, d));
+                acc[j] = join(kind, acc[j], load_f64(row[i], j * stride, d));
 }
 
 #define JOIN(name, kind, d)                                                                \
@@ -203,7 +192,7 @@ static const Joins joins[][4] = {[F32] = KINDS(f32),
                                  [I32] = KINDS(i32),
                                  [BOOL] = KINDS(bool)};
 
-static const Joins *joins_of(const Reduction *p)
+static const Joins *joins_of(const RowReduction *p)
 {
     return &joins[p->from][p->kind];
 }
@@ -221,7 +210,7 @@ KERNEL(void, finish_floats, (char *y, const double *acc, int64_t n, double count
 }
 
 /* n results, `stride` elements apart. */
-static void finish(const Reduction *p, int64_t at, int64_t stride, const double *acc, int64_t n)
+static void finish(const RowReduction *p, int64_t at, int64_t stride, const double *acc, int64_t n)
 {
     Tensor to = {.data = p->y, .dtype = p->to};
     double count = p->kind == MEAN ? (double)p->count : 1;
@@ -233,12 +222,12 @@ static void finish(const Reduction *p, int64_t at, int64_t stride, const double 
 }
 
 /* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
-static double block_of_rows(const Reduction *p, const char *x, int64_t lo, int64_t hi)
+static double block_of_rows(const RowReduction *p, const char *x, int64_t lo, int64_t hi)
 {
     double acc = start(p->kind);
     int n = p->ngone - 1;
     int64_t len = n < 0 ? 1 : p->gone[n].dim, stride = n < 0 ? 1 : p->gone[n].xs, at = lo % len;
-    Position w = position_at(p->gone, MAX(n, 0), lo / len);
+    ReducePosition w = position_at(p->gone, MAX(n, 0), lo / len);
     for (int64_t i = lo; i < hi; at = 0) {
         int64_t run = MIN(len - at, hi - i);
         const char *from = x + (w.x + at * stride) * p->size;
@@ -250,20 +239,20 @@ static double block_of_rows(const Reduction *p, const char *x, int64_t lo, int64
 }
 
 /* The gone positions [lo, hi) of n columns. */
-static void block_of_columns(const Reduction *p, const char *x, int64_t lo, int64_t hi, int64_t n,
-                             double *acc)
+static void block_of_columns(const RowReduction *p, const char *x, int64_t lo, int64_t hi,
+                             int64_t n, double *acc)
 {
-    Position w = position_at(p->gone, p->ngone, lo);
-    const void *row[HELD];
-    int held = 0;
+    ReducePosition w = position_at(p->gone, p->ngone, lo);
+    const void *row[TOGETHER];
+    int count = 0;
     for (int64_t j = 0; j < n; j++)
         acc[j] = start(p->kind);
     for (int64_t i = lo; i < hi; i++) {
-        row[held++] = x + w.x * p->size;
+        row[count++] = x + w.x * p->size;
         position_next(&w, p->gone, p->ngone);
-        if (held == HELD || i + 1 == hi) {
-            joins_of(p)->rows(acc, row, held, n, p->column.xs);
-            held = 0;
+        if (count == TOGETHER || i + 1 == hi) {
+            joins_of(p)->rows(acc, row, count, n, p->column.xs);
+            count = 0;
         }
     }
 }
@@ -271,12 +260,12 @@ static void block_of_columns(const Reduction *p, const char *x, int64_t lo, int6
 /* One task is one block of one strip of one outer position. */
 static void run_tasks(void *arg, int64_t lo, int64_t hi)
 {
-    const Reduction *p = arg;
+    const RowReduction *p = arg;
     double acc[STRIP];
     for (int64_t i = lo; i < hi; i++) {
         int64_t strip = i % p->nstrip, block = i / p->nstrip % p->nblock,
                 o = i / p->nstrip / p->nblock;
-        Position w = position_at(p->kept, p->nkept, o);
+        ReducePosition w = position_at(p->kept, p->nkept, o);
         int64_t first = block * p->block, last = MIN(first + p->block, p->count);
         int64_t j0 = strip * STRIP, n = MIN(STRIP, p->column.dim - j0);
         if (p->rows)
@@ -294,7 +283,7 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
 /* Joins the blocks' partial results, in block order, a strip of neighbours at a time. */
 static void join_blocks(void *arg, int64_t lo, int64_t hi)
 {
-    const Reduction *p = arg;
+    const RowReduction *p = arg;
     double acc[STRIP];
     for (int64_t i = lo, n; i < hi; i += n) {
         int64_t o = i / p->column.dim, j = i % p->column.dim;
@@ -308,31 +297,31 @@ static void join_blocks(void *arg, int64_t lo, int64_t hi)
 }
 
 /* Inserts an axis so that operand strides fall; merges axes that lie as one in both tensors. */
-static int add_axis(Axis *axis, int n, int64_t dim, int64_t xs, int64_t ys)
+static int add_axis(ReduceAxis *axis, int n, int64_t dim, int64_t xs, int64_t ys)
 {
     int at = n;
     if (dim == 1)
         return n;
     for (; at > 0 && axis[at - 1].xs < xs; at--)
         axis[at] = axis[at - 1];
-    axis[at] = (Axis){dim, xs, ys};
+    axis[at] = (ReduceAxis){dim, xs, ys};
     return n + 1;
 }
 
-static int merge_axes(Axis *axis, int n)
+static int merge_axes(ReduceAxis *axis, int n)
 {
     int m = 0;
     for (int d = 0; d < n; d++) {
-        Axis *last = &axis[MAX(m, 1) - 1], x = axis[d];
+        ReduceAxis *last = &axis[MAX(m, 1) - 1], x = axis[d];
         if (m && last->xs == x.xs * x.dim && last->ys == x.ys * x.dim)
-            *last = (Axis){last->dim * x.dim, x.xs, x.ys};
+            *last = (ReduceAxis){last->dim * x.dim, x.xs, x.ys};
         else
             axis[m++] = x;
     }
     return m;
 }
 
-static void fill_axes(Reduction *p, const Call *c)
+static void fill_axes(RowReduction *p, const Call *c)
 {
     unsigned mask = reduce_axes(c->node);
     const Tensor *x = &c->in[0];
@@ -349,7 +338,7 @@ static void fill_axes(Reduction *p, const Call *c)
     p->ngone = merge_axes(p->gone, p->ngone);
 }
 
-static int64_t positions(const Axis *axis, int n)
+static int64_t positions(const ReduceAxis *axis, int n)
 {
     int64_t count = 1;
     for (int d = 0; d < n; d++)
@@ -357,9 +346,9 @@ static int64_t positions(const Axis *axis, int n)
     return count;
 }
 
-static void fill_plan(Reduction *p, const Call *c)
+static void fill_plan(RowReduction *p, const Call *c)
 {
-    *p = (Reduction){.kind = reduce_kind(c->node)};
+    *p = (RowReduction){.kind = reduce_kind(c->node)};
     fill_axes(p, c);
     p->from = c->in[0].dtype;
     p->to = c->out[0].dtype;
@@ -367,9 +356,9 @@ static void fill_plan(Reduction *p, const Call *c)
     p->count = positions(p->gone, p->ngone);
     if (p->count == 0)
         p->ngone = 0;
-    Axis gone = p->ngone ? p->gone[p->ngone - 1] : (Axis){0};
+    ReduceAxis gone = p->ngone ? p->gone[p->ngone - 1] : (ReduceAxis){0};
     p->rows = !p->nkept || (gone.dim >= LANES && gone.xs < p->kept[p->nkept - 1].xs);
-    p->column = p->rows ? (Axis){1, 1, 1} : p->kept[--p->nkept];
+    p->column = p->rows ? (ReduceAxis){1, 1, 1} : p->kept[--p->nkept];
     p->outer = positions(p->kept, p->nkept);
     p->nstrip = (p->column.dim + STRIP - 1) / STRIP;
     p->block = p->rows ? BLOCK_RUN : MAX(BLOCK_ROWS, (p->count + BLOCK_MOST - 1) / BLOCK_MOST);
@@ -381,21 +370,21 @@ static void fill_plan(Reduction *p, const Call *c)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    Reduction p;
+    RowReduction p;
     fill_plan(&p, c);
     return p.nblock > 1 ? p.outer * p.nblock * p.column.dim * (int64_t)sizeof(double) : 0;
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    Reduction *p = NEW(a, Reduction);
+    RowReduction *p = NEW(a, RowReduction);
     fill_plan(p, c);
     c->state = p;
 }
 
 static int run(Call *c)
 {
-    Reduction p = *(const Reduction *)c->state;
+    RowReduction p = *(const RowReduction *)c->state;
     p.x = c->in[0].data;
     p.y = c->out[0].data;
     p.partial = (double *)c->work;
@@ -410,7 +399,7 @@ static int run(Call *c)
 
 static int lead_of(const Call *c)
 {
-    Reduction p;
+    RowReduction p;
     fill_plan(&p, c);
     return p.rows && p.nblock == 1 ? reduce_lead(c->node, &c->in[0]) : -1;
 }
@@ -419,7 +408,7 @@ static int lead_of(const Call *c)
 static void run_rows(void *call, int64_t lo, int64_t hi)
 {
     const Call *c = call;
-    Reduction p = *(const Reduction *)c->state;
+    RowReduction p = *(const RowReduction *)c->state;
     p.x = c->in[0].data;
     p.y = c->out[0].data;
     run_tasks(&p, lo, hi);

@@ -4,6 +4,7 @@
 #ifndef TENON_ROWS_H
 #define TENON_ROWS_H
 
+#include "tensor_rows.h"
 #include "vmath.h"
 
 enum { LANES = 32 }; /* two vectors of AVX-512, so that one addition does not wait for the last */
@@ -83,59 +84,9 @@ INLINE void set_at(const Tensor *t, int64_t i, double x)
 }
 
 /* The rows of a tensor, any strides: leading axes, merged where their strides allow. */
-typedef struct Rows {
-    int rank;
-    int64_t dim[TN_RANK], stride[TN_RANK];
-} Rows;
-
-/* Whether the axes from `lead` on are one contiguous run. */
-INLINE bool rows_contiguous(const Tensor *t, int lead)
-{
-    int64_t stride = 1;
-    for (int d = t->rank - 1; d >= lead; d--) {
-        if (t->dim[d] != 1 && t->stride[d] != stride)
-            return false;
-        stride *= t->dim[d];
-    }
-    return true;
-}
-
 INLINE Rows rows_of(const Tensor *t, int lead)
 {
-    Rows r = {0};
-    for (int d = 0; d < lead; d++) {
-        int last = r.rank - 1;
-        if (t->dim[d] == 1)
-            continue;
-        if (r.rank && r.stride[last] == t->stride[d] * t->dim[d]) {
-            r.dim[last] *= t->dim[d];
-            r.stride[last] = t->stride[d];
-        } else {
-            r.dim[r.rank] = t->dim[d];
-            r.stride[r.rank++] = t->stride[d];
-        }
-    }
-    return r;
-}
-
-/* Element offset of row i. */
-INLINE int64_t row_offset(const Rows *r, int64_t i)
-{
-    int64_t at = 0;
-    for (int d = r->rank - 1; d > 0; d--) {
-        at += i % r->dim[d] * r->stride[d];
-        i /= r->dim[d];
-    }
-    return r->rank ? at + i * r->stride[0] : 0;
-}
-
-/* Number of elements of the axes [from, to). */
-INLINE int64_t axes_nelem(const Tensor *t, int from, int to)
-{
-    int64_t n = 1;
-    for (int d = from; d < to; d++)
-        n *= t->dim[d];
-    return n;
+    return row_axes(t, lead, -1);
 }
 
 /* Rows of n elements that make a part worth a thread. */
@@ -187,16 +138,30 @@ INLINE float lanes_sum(const float *s)
     return sum[0] + sum[1];
 }
 
+/* The same in double; s is overwritten. */
+INLINE double lanes_sum_f64(double *s)
+{
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            s[l] += s[l + half];
+    return s[0];
+}
+
+/* Element i, exactly; not of I64, U8 and F16. */
+INLINE double load_f64(const void *x, int64_t i, DType d)
+{
+    switch (d) {
+    case F64: return ((const double *)x)[i];
+    case I32: return ((const int32_t *)x)[i];
+    case BOOL: return ((const uint8_t *)x)[i] != 0;
+    default: return (double)v_load(x, i, d);
+    }
+}
+
 /* Whether y, which may be in the place of x, is better written past the caches. */
 INLINE bool tensor_past(const Tensor *y, const Tensor *x)
 {
     return y->data != x->data && stream_worth(tensor_nelem(y) * dtype_size(y->dtype));
-}
-
-/* The dtype of statistics of rows (means, log-sum-exp) of elements of dtype d. */
-INLINE DType stat_dtype(DType d)
-{
-    return d == F64 ? F64 : F32;
 }
 
 #endif

@@ -65,29 +65,29 @@ static void factors(const Node *n, Factors *f)
 /* ---- reference: fn computes one row ---- */
 
 /* Elements of a row: at + j * stride. */
-typedef struct Line {
+typedef struct SoftmaxLine {
     const Tensor *t;
     int64_t at, stride;
-} Line;
+} SoftmaxLine;
 
-static double get(Line l, int64_t j)
+static double get(SoftmaxLine l, int64_t j)
 {
     return tensor_get(l.t, l.at + j * l.stride);
 }
 
-static void set(Line l, int64_t j, double x)
+static void set(SoftmaxLine l, int64_t j, double x)
 {
     tensor_set(l.t, l.at + j * l.stride, x);
 }
 
-static Line line_at(const Tensor *t, int axis, int64_t i)
+static SoftmaxLine line_at(const Tensor *t, int axis, int64_t i)
 {
     Tensor first = *t;
     first.dim[axis] = 1;
-    return (Line){t, tensor_linear(&first, i), t->stride[axis]};
+    return (SoftmaxLine){t, tensor_linear(&first, i), t->stride[axis]};
 }
 
-static int ref_by(Call *c, void (*row)(Line y, Line a, Line b, int64_t n))
+static int ref_by(Call *c, void (*row)(SoftmaxLine y, SoftmaxLine a, SoftmaxLine b, int64_t n))
 {
     int axis = axis_of(c->node);
     int64_t n = c->out[0].dim[axis];
@@ -97,7 +97,7 @@ static int ref_by(Call *c, void (*row)(Line y, Line a, Line b, int64_t n))
     return 0;
 }
 
-static double ref_max(Line x, int64_t n)
+static double ref_max(SoftmaxLine x, int64_t n)
 {
     double m = get(x, 0);
     for (int64_t j = 1; j < n; j++)
@@ -105,7 +105,7 @@ static double ref_max(Line x, int64_t n)
     return m;
 }
 
-static double ref_sum_exp(Line x, double m, int64_t n)
+static double ref_sum_exp(SoftmaxLine x, double m, int64_t n)
 {
     double s = 0;
     for (int64_t j = 0; j < n; j++)
@@ -113,7 +113,7 @@ static double ref_sum_exp(Line x, double m, int64_t n)
     return s;
 }
 
-static void ref_softmax_row(Line y, Line x, Line unused, int64_t n)
+static void ref_softmax_row(SoftmaxLine y, SoftmaxLine x, SoftmaxLine unused, int64_t n)
 {
     (void)unused;
     double m = ref_max(x, n), s = ref_sum_exp(x, m, n);
@@ -126,7 +126,7 @@ static int ref_softmax(Call *c)
     return ref_by(c, ref_softmax_row);
 }
 
-static void ref_log_softmax_row(Line y, Line x, Line unused, int64_t n)
+static void ref_log_softmax_row(SoftmaxLine y, SoftmaxLine x, SoftmaxLine unused, int64_t n)
 {
     (void)unused;
     double m = ref_max(x, n), s = ref_sum_exp(x, m, n);
@@ -139,7 +139,7 @@ static int ref_log_softmax(Call *c)
     return ref_by(c, ref_log_softmax_row);
 }
 
-static void ref_softmax_backward_row(Line dx, Line dy, Line y, int64_t n)
+static void ref_softmax_backward_row(SoftmaxLine dx, SoftmaxLine dy, SoftmaxLine y, int64_t n)
 {
     double dot = 0;
     for (int64_t j = 0; j < n; j++)
@@ -153,7 +153,7 @@ static int ref_softmax_backward(Call *c)
     return ref_by(c, ref_softmax_backward_row);
 }
 
-static void ref_log_softmax_backward_row(Line dx, Line dy, Line y, int64_t n)
+static void ref_log_softmax_backward_row(SoftmaxLine dx, SoftmaxLine dy, SoftmaxLine y, int64_t n)
 {
     double sum = 0;
     for (int64_t j = 0; j < n; j++)
@@ -185,7 +185,7 @@ INLINE float row_max(const float *x, int64_t n)
     return m[0];
 }
 
-/* What a row's sum is made of. */
+/* The terms of a row's sum. */
 typedef enum { TERM, EXP, PRODUCT } Term;
 
 INLINE double term(Term what, float a, float b)
@@ -266,9 +266,9 @@ static void run_rows(void *arg, int64_t lo, int64_t hi)
                j->b + row_offset(&j->rb, i), j->n);
 }
 
-typedef void RowOf(float *y, const float *a, const float *b, int64_t n);
+typedef void SoftmaxRow(float *y, const float *a, const float *b, int64_t n);
 
-static SoftmaxJob job_of(const Call *c, RowOf *row)
+static SoftmaxJob job_of(const Call *c, SoftmaxRow *row)
 {
     const Tensor *a = &c->in[0], *b = &c->in[c->nin - 1];
     int last = a->rank - 1;
@@ -282,7 +282,7 @@ static SoftmaxJob job_of(const Call *c, RowOf *row)
                         a->dim[last]};
 }
 
-static int run_by(Call *c, RowOf *row)
+static int run_by(Call *c, SoftmaxRow *row)
 {
     SoftmaxJob j = job_of(c, row);
     if (j.n)

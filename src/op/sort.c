@@ -2,7 +2,7 @@
  *
  * One order for all of them, PyTorch's: NaN is greater than every number and equal to NaN, -0
  * equals 0, false is less than true. Equal elements stand in the order of their positions,
- * whichever way the sort goes (ATen's stable sort; its topk leaves that open), and argmax and
+ * in either direction (ATen's stable sort; its topk leaves that open), and argmax and
  * argmin take the first (for argmin too a NaN comes before every number, as in ATen). topk's
  * results are sorted.
  *
@@ -36,16 +36,16 @@ static const AttrField arg_attrs[] = {
 
 /* ---- sort and topk: what differs ---- */
 
-typedef struct Order {
+typedef struct SortOrder {
     int axis;
     bool greatest_first;
-} Order;
+} SortOrder;
 
-static Order order_of(const Node *n)
+static SortOrder order_of(const Node *n)
 {
     bool sorts = node_is(n, OP_sort);
     int64_t dim = n->attr[sorts ? SORT_DIM : TOPK_DIM].i;
-    return (Order){axis_of(dim, n->in[0]->type.rank), n->attr[sorts ? DESCENDING : LARGEST].i};
+    return (SortOrder){axis_of(dim, n->in[0]->type.rank), n->attr[sorts ? DESCENDING : LARGEST].i};
 }
 
 static int sort_infer(const Graph *g, const Node *n, Type *out)
@@ -130,7 +130,7 @@ static int64_t ref_rank(const Tensor *x, int64_t at, int64_t stride, int64_t n, 
 static int ref(Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0], *at = &c->out[1];
-    Order o = order_of(c->node);
+    SortOrder o = order_of(c->node);
     int64_t ix[TN_RANK] = {0};
     if (tensor_nelem(x) == 0)
         return 0;
@@ -208,7 +208,7 @@ static const Keyed *merge_sort(Keyed *x, Keyed *tmp, int64_t n)
 }
 
 /* The k first of the line at x in `list`. */
-static void short_list(const Tensor *x, int64_t at, const Order *o, int64_t k, Keyed *list)
+static void short_list(const Tensor *x, int64_t at, const SortOrder *o, int64_t k, Keyed *list)
 {
     int64_t n = x->dim[o->axis], count = 0;
     for (int64_t i = 0; i < n && k; i++) {
@@ -227,7 +227,7 @@ static void short_list(const Tensor *x, int64_t at, const Order *o, int64_t k, K
 /* How many lines are sorted at once is how many have memory: two lists of items each. */
 typedef struct Sort {
     const Call *c;
-    Order o;
+    SortOrder o;
     int64_t n, kept;      /* elements of a line, and of those in the result */
     int64_t lines, slots; /* slot s sorts lines [s * lines / slots, (s + 1) * lines / slots) */
     Rows x, y;            /* the lines */

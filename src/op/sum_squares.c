@@ -128,7 +128,7 @@ static int ref(Call *c)
 
 enum { PANEL = 128, AHEAD = 4 }; /* rows; elements of a row */
 
-/* What all tasks of a call read. A task is one run of a panel of rows. */
+/* All tasks of a call read this. A task is one run of a panel of rows. */
 typedef struct SquaresJob {
     const Tensor *x;
     uint64_t *sum;

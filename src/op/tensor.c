@@ -1,5 +1,5 @@
 /* Strided tensors element by element, and 16-bit floats by bit arithmetic (round to nearest even).
- * What references are made of: correct for every dtype and layout, not fast. */
+ * References are made of these: correct for every dtype and layout, not fast. */
 #include "op.h"
 
 #include <math.h>

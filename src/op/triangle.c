@@ -36,7 +36,7 @@ static void factors(const Node *n, Factors *f)
             f->factor[x->f[d][0]].placed = true;
 }
 
-/* Where the part begins on axis d, or NULL. */
+/* The part's beginning on axis d, or NULL. */
 static Value *start_on(const Part *p, int d)
 {
     const Axes *x = &p->f->in[0];

@@ -247,7 +247,7 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
         return lane_of(l, c, FLOAT_SET(name));        \
     }
 
-/* Of many operations: may be contracted, and bf16 has an expression that comes near. */
+/* A row of many operations: they may be contracted, and bf16 has an expression that comes near. */
 #define LONG_ROW(name, expr, near)                    \
     LONG_ROWS1(name, expr, near)                      \
     static bool name##_lane(const Call *c, LaneFn *l) \

@@ -24,7 +24,7 @@ void rounding_infer(const Graph *g, const Node *n, int first);
 void rounding_factors(const Node *n, Factors *f, int first, const char *in);
 void rounding_part(Part *p, int first);
 
-/* Where elements of a part lie in the whole parameter, and what their numbers are drawn from. */
+/* The place of a part's elements in the whole parameter, and what their numbers are drawn from. */
 typedef struct Rounding {
     bool stochastic;
     DrawKey key;

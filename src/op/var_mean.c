@@ -64,51 +64,36 @@ static void factors(const Node *n, Factors *f)
     reduce_factors(n, f, FACTOR_REPLICATE);
 }
 
+static void ref_row(const Call *c, const Tensor *x, double *y)
+{
+    int64_t count = tensor_nelem(x);
+    double sum = 0, squares = 0;
+    for (int64_t j = 0; j < count; j++)
+        sum += get_at(x, j);
+    double mean = sum / (double)count;
+    for (int64_t j = 0; j < count; j++) {
+        double from_mean = get_at(x, j) - mean;
+        squares += from_mean * from_mean;
+    }
+    y[0] = squares / divisor(c->node);
+    y[1] = mean;
+}
+
 static int ref(Call *c)
 {
-    const Tensor *x = &c->in[0];
-    Tensor kept, gone;
-    reduce_split(c->node, x, &kept, &gone);
-    int64_t count = tensor_nelem(&gone);
-    for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++) {
-        int64_t at = tensor_linear(&kept, i);
-        double sum = 0, squares = 0;
-        for (int64_t j = 0; j < count; j++)
-            sum += tensor_get(x, at + tensor_linear(&gone, j));
-        double mean = sum / (double)count;
-        for (int64_t j = 0; j < count; j++) {
-            double from_mean = tensor_get(x, at + tensor_linear(&gone, j)) - mean;
-            squares += from_mean * from_mean;
-        }
-        set_at(&c->out[0], i, squares / divisor(c->node));
-        set_at(&c->out[1], i, mean);
-    }
-    return 0;
+    return reduce_ref(c, ref_row);
 }
 
 /* ---- kernel ---- */
-
-INLINE double load(const void *x, int64_t i, DType d)
-{
-    return d == F64 ? ((const double *)x)[i] : (double)v_load(x, i, d);
-}
-
-INLINE double sum_lanes(double *s)
-{
-    for (int half = LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++)
-            s[l] += s[l + half];
-    return s[0];
-}
 
 /* The mean of n elements, and the sum of their squared distances from it. */
 INLINE void moments(const void *x, int64_t n, double *mean, double *squares, DType d)
 {
     double s[LANES] = {0}, q[LANES] = {0};
-    EACH_LANE(n, i, lane, s[lane] += load(x, i, d));
-    double m = *mean = sum_lanes(s) / (double)n;
-    EACH_LANE(n, i, lane, q[lane] += (load(x, i, d) - m) * (load(x, i, d) - m));
-    *squares = sum_lanes(q);
+    EACH_LANE(n, i, lane, s[lane] += load_f64(x, i, d));
+    double m = *mean = lanes_sum_f64(s) / (double)n;
+    EACH_LANE(n, i, lane, q[lane] += (load_f64(x, i, d) - m) * (load_f64(x, i, d) - m));
+    *squares = lanes_sum_f64(q);
 }
 
 #define MOMENTS(name, d)                                                          \
@@ -121,21 +106,16 @@ MOMENTS(moments_f32, F32)
 MOMENTS(moments_bf16, BF16)
 MOMENTS(moments_f64, F64)
 
-static void run_rows(void *arg, int64_t lo, int64_t hi)
+static void row_of(const Call *c, const void *x, int64_t n, double *y)
 {
-    const Call *c = arg;
-    const Tensor *x = &c->in[0];
-    int lead = reduce_lead(c->node, x);
-    Rows rows = rows_of(x, lead);
-    int64_t n = axes_nelem(x, lead, x->rank);
-    for (int64_t i = lo; i < hi; i++) {
-        double mean = 0, squares = 0;
-        (x->dtype == F32   ? moments_f32
-         : x->dtype == F64 ? moments_f64
-                           : moments_bf16)(element(x, row_offset(&rows, i)), n, &mean, &squares);
-        tensor_set(&c->out[0], i, squares / divisor(c->node));
-        tensor_set(&c->out[1], i, mean);
-    }
+    DType d = c->in[0].dtype;
+    (d == F32 ? moments_f32 : d == F64 ? moments_f64 : moments_bf16)(x, n, &y[1], &y[0]);
+    y[0] /= divisor(c->node);
+}
+
+static void run_rows(void *call, int64_t lo, int64_t hi)
+{
+    reduce_each_row(call, lo, hi, row_of);
 }
 
 static int run(Call *c)
@@ -143,12 +123,8 @@ static int run(Call *c)
     return reduce_run_rows(c, run_rows);
 }
 
-static int lead_of(const Call *c)
-{
-    return reduce_lead(c->node, &c->in[0]);
-}
-
-static const RowKernel row_kernel = {.in = "r", .out = "ee", .lead = lead_of, .run = run_rows};
+static const RowKernel row_kernel = {
+    .in = "r", .out = "ee", .lead = reduce_row_lead, .run = run_rows};
 
 static const Kernel kernels[] = {{.name = "rows", .accepts = reduce_accepts_rows, .run = run}, {0}};
 

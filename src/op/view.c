@@ -1,6 +1,6 @@
 /* view, squeeze, unsqueeze, detach, alias; and what all view ops share (permute.c, expand.c,
  * slice.c). A view op gives the same elements under another shape. Shapes and names as in ATen; any
- * dtype; sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
+ * dtype; sizes of 0 are legal; no arithmetic, so the bits are the same however it is done.
  *
  * A view costs nothing if strides can address its result: the rule `view` tells. If they cannot, or
  * a reader needs it dense, the copy kernel materialises it; `cost` is that of the copy. `ref` maps
@@ -254,38 +254,38 @@ static void view_diff(Grad *d)
     d->dx[0] = emit1(d->b, "view", IN(d->dy[0]), ATTRS(A_INTS("size", t.rank, t.dim)));
 }
 
-/* Where the factoring stands in one of the two shapes. */
-typedef struct Side {
+/* How far the factoring has come in one of the two shapes. */
+typedef struct Factoring {
     const Type *t;
     Axes axes;    /* factors, minor first until turned round */
     int d;        /* axis in work; -1 past the end */
     int64_t left; /* of its size */
-} Side;
+} Factoring;
 
-static Side side_of(const Type *t)
+static Factoring side_of(const Type *t)
 {
-    return (Side){.t = t, .d = t->rank, .left = 1};
+    return (Factoring){.t = t, .d = t->rank, .left = 1};
 }
 
 /* Goes on to the next axis to the left that has a size. */
-static void side_next(Side *s)
+static void side_next(Factoring *s)
 {
     while (s->left == 1 && --s->d >= 0)
         s->left = s->t->dim[s->d];
 }
 
-static void side_take(Side *s, int factor, int64_t size)
+static void side_take(Factoring *s, int factor, int64_t size)
 {
     axis_add(&s->axes, s->d, factor);
     s->left /= size;
 }
 
 /* The rest of a group whose axes do not divide: whole, up to where both sides have as much. */
-static void take_whole(Factors *f, Side *s, Side *t)
+static void take_whole(Factors *f, Factoring *s, Factoring *t)
 {
     int64_t m = 1, k = 1;
     do {
-        Side *less = m <= k ? s : t;
+        Factoring *less = m <= k ? s : t;
         side_next(less);
         int64_t size = less->left;
         *(less == s ? &m : &k) *= size;
@@ -302,7 +302,7 @@ static void turn_round(Axes *to, const Axes *from)
 
 static void factors_reshape(const Node *n, Factors *f)
 {
-    Side s = side_of(&n->in[0]->type), t = side_of(&n->out[0]->type);
+    Factoring s = side_of(&n->in[0]->type), t = side_of(&n->out[0]->type);
     if (type_nelem(s.t) == 0) { /* nothing to divide: each axis on its own */
         for (int d = 0; d < s.t->rank; d++)
             axis_add(&f->in[0], d, factor_new(f, FACTOR_REPLICATE, s.t->dim[d]));

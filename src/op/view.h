@@ -1,4 +1,4 @@
-/* What the view ops share (view.c, permute.c, expand.c, slice.c). */
+/* Shared by the view ops (view.c, permute.c, expand.c, slice.c). */
 #ifndef TENON_VIEW_H
 #define TENON_VIEW_H
 
@@ -32,10 +32,10 @@ int unit_new(Factors *f, int64_t unit);
  * there are not so many factors. */
 int unit_of_runs(Factors *f, int64_t unit, int count, int64_t size);
 void unit_axis(Factors *f, Axes *x, int axis, int64_t size, int unit);
-/* What a place or a length on an axis of runs is on a part of it. */
+/* Converts a place or a length on an axis of runs to one on a part of it. */
 int64_t unit_part(const Part *p, const Axes *x, int axis, int64_t at);
 
-/* What a slice takes of x's axis: count elements from start on, step apart. attr is dim, start,
+/* A slice takes of x's axis count elements from start on, step apart. attr is dim, start,
  * end, step. */
 typedef struct Range {
     int axis;

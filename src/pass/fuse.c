@@ -21,7 +21,7 @@
  *   need at different times. The node is a clone if its results all are.
  * - An op along rows is a member only if its rows lie one after the other, as other layouts may add
  *   in another order in its own kernel. Values of one element for each row are members too. A row's
- *   values take at most ROOM bytes.
+ *   values take at most FUSED_ROOM bytes.
  * - Where a body is compiled for a device, members have a text (op/fused_text.c).
  *
  * Views between members that keep the elements' order become members, as do constants that only
@@ -35,10 +35,8 @@
 #include <string.h>
 
 enum {
-    MEMBERS = 32,   /* of a group at most, constants aside */
-    NEAR = 256,     /* a group takes no node further after its last one */
-    ROOM = 1 << 18, /* bytes that members may hand on for a row: the executor's stack
-                       (op/fused_tiles.c) */
+    MEMBERS = 32, /* of a group at most, constants aside */
+    NEAR = 256,   /* a group takes no node further after its last one */
 };
 
 /* Values that were met in the present walk. */
@@ -312,7 +310,7 @@ static bool may_bind(const FuseTables *t, const Groups *s, const FuseGroup *x, c
               (x->early && y->clone) || (x->clone && y->early)))
         return false;
     return y->nmember + more + (x ? x->nmember : 0) <= MEMBERS &&
-           bytes * row <= (t->texts ? text_room(row) : ROOM);
+           bytes * row <= (t->texts ? text_room(row) : FUSED_ROOM);
 }
 
 static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *seen)

@@ -1,4 +1,4 @@
-/* What follows a product where oneDNN does not do it: a bias that is neither a row nor of y's type,
+/* Steps behind a product that oneDNN does not do: a bias that is neither a row nor of y's type,
  * and a transposed product into its place. */
 #include "../op/matmul.h"
 
@@ -26,17 +26,17 @@ void matmul_add_bias(const Call *c)
 
 enum { BLOCK = 16 };
 
-typedef struct Turn {
+typedef struct Turning {
     float *y;
     const float *turned;
     int64_t rows, cols; /* of y */
-} Turn;
+} Turning;
 
 /* y += the transposed of `turned`, BLOCK rows and columns at a time: lines of both are then in the
  * nearest cache. */
 KERNEL(void, add_turned, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
-    const Turn *x = arg;
+    const Turning *x = arg;
     int64_t end = MIN(hi * BLOCK, x->rows);
     for (int64_t i = lo * BLOCK; i < end; i += BLOCK)
         for (int64_t j = 0; j < x->cols; j += BLOCK)
@@ -52,7 +52,7 @@ void matmul_turn_back(const Call *c, bool adds, char *from)
     t.data = from;
     t.stride[0] = 1;
     t.stride[1] = y->dim[0];
-    Turn x = {(float *)y->data, (const float *)(void *)from, y->dim[0], y->dim[1]};
+    Turning x = {(float *)y->data, (const float *)(void *)from, y->dim[0], y->dim[1]};
     if (adds)
         par_for((x.rows + BLOCK - 1) / BLOCK, MAX(1, 16384 / BLOCK / MAX(x.cols, 1)), add_turned,
                 &x);

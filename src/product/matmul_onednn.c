@@ -22,13 +22,13 @@
  * - swapped: the transposed product, b' a', which is then transposed: where y has few rows, b is
  *   packed for few uses, but as the left operand it is read as it lies.
  *
- * Numerics: sums in f32, rounded once. The order of a sum depends on way, shapes, strides and
+ * Numerics: sums in f32, rounded once. The order of a sum depends on kernel, shapes, strides and
  * thread count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same
  * bits as an add after the product. An addend of y's own type is where the sum begins or ends, as
  * the primitive likes: it lies in y before the product, copied there unless y is in its place.
  *
- * It counts in 32 bits in places, and says nothing where they do not suffice. Of 2^32 rows 0 are
- * left, by which it divides, and of 2^32 + 64 it multiplies 64: sizes of 2^31 and more are refused.
+ * It counts in 32 bits in places, and says nothing where they do not suffice. It takes 2^32 rows
+ * for 0, by which it divides, and 2^32 + 64 for 64: sizes of 2^31 and more are refused.
  * Bytes to a row of a block of operands without gaps are too many from a leading dimension of some
  * 19 million on, where it crashed or summed what lies elsewhere: such operands are given a gap,
  * with which the packed gemm takes them, that counts in 64 bits (tests/programs/test_matmul.c). */
@@ -43,7 +43,7 @@ enum {
     GAP = 32,             /* elements */
     FEW = 128,            /* rows at a time: at least, */
     MANY = 512,           /* and at most */
-    SPARE = 64 << 20,     /* bytes of workspace that a way may take whatever the call, */
+    SPARE = 64 << 20,     /* bytes of workspace that a kernel may take whatever the call, */
     SPARE_SWAP = 1 << 20, /* the transposed product, whose result lies beside the call's, */
     SPARE_SHARE = 8       /* or such a part of the call's operands and results */
 };
@@ -198,7 +198,7 @@ static int64_t nbytes_of(const Tensor *t)
     return tensor_nelem(t) * dtype_size(t->dtype);
 }
 
-/* Bytes that a way takes beside what the call as it lies does, nearly. */
+/* Bytes that a kernel takes, nearly, beside those of the call as it lies. */
 static int64_t spare(const Call *c, int how)
 {
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
@@ -262,7 +262,8 @@ static bool packed(const Call *c, int how)
     return (how & GEMM) || far_rows(c);
 }
 
-/* What oneDNN multiplies: with the bias that it adds, or added to y; of some rows, the first. */
+/* Tells oneDNN what to multiply: with the bias that it adds, or added to y; of some rows, the
+ * first. */
 static OneProduct product_of(Ctx *ctx, const Call *c, int how)
 {
     int first = c->nin - 2;
@@ -285,7 +286,7 @@ static OneProduct product_of(Ctx *ctx, const Call *c, int how)
     return p;
 }
 
-/* Where in the workspace is what, from the scratchpads on; `end` is its size. */
+/* The parts of the workspace, from the scratchpads on; `end` is its size. */
 typedef struct Room {
     int64_t scratch;      /* bytes of each slot's */
     int64_t a, b, y, end; /* a, b: in the library's own layout, where that is another */
@@ -314,15 +315,15 @@ static int64_t workspace(Ctx *ctx, const Call *c, int how)
     return room_of(ctx, c, how).end;
 }
 
-/* What prepare() makes: a run for each slot, which takes every nslot-th of some pieces of a's rows,
+/* Made by prepare(): a run for each slot, which takes every nslot-th of some pieces of a's rows,
  * whose first bytes and those of their results are next_a and next_y apart. */
-typedef struct Made {
+typedef struct PreparedRuns {
     bool swap;
     Room room;
     OneRun **run;
     int *status; /* of each slot */
     int64_t nslot, pieces, next_a, next_y;
-} Made;
+} PreparedRuns;
 
 static void prepare(Call *c, Arena *a, int how)
 {
@@ -330,13 +331,13 @@ static void prepare(Call *c, Arena *a, int how)
     OneProduct p = product_of(ctx, c, how);
     const Tensor *x = &c->in[c->nin - 2], *y = &c->out[0];
     int64_t rows = how & ROWS ? p.a.dim[0] : 0;
-    Made *m = c->state = NEW(a, Made);
-    *m = (Made){.swap = how & SWAP,
-                .room = room_of(ctx, c, how),
-                .nslot = slots_of(c, how),
-                .pieces = rows ? x->dim[0] / rows : 1,
-                .next_a = rows * x->stride[x->rank - 2] * dtype_size(x->dtype),
-                .next_y = rows * y->stride[y->rank - 2] * dtype_size(y->dtype)};
+    PreparedRuns *m = c->state = NEW(a, PreparedRuns);
+    *m = (PreparedRuns){.swap = how & SWAP,
+                        .room = room_of(ctx, c, how),
+                        .nslot = slots_of(c, how),
+                        .pieces = rows ? x->dim[0] / rows : 1,
+                        .next_a = rows * x->stride[x->rank - 2] * dtype_size(x->dtype),
+                        .next_y = rows * y->stride[y->rank - 2] * dtype_size(y->dtype)};
     CHECK(m->room.end == c->nbytes_work);
     m->status = NEWN(a, int, m->nslot);
     m->run = NEWN(a, OneRun *, m->nslot);
@@ -357,7 +358,7 @@ static int64_t handles(const Call *c, int how)
  * lies. */
 static int pack(const Call *c, bool of_b, const char **x, int64_t own)
 {
-    const Made *m = c->state;
+    const PreparedRuns *m = c->state;
     const char *from = *x;
     *x = c->work + own;
     return onednn_pack(m->run[0], of_b, from, c->work + own, c->work);
@@ -373,7 +374,7 @@ typedef struct Pieces {
 static void run_slots(void *arg, int64_t lo, int64_t hi)
 {
     const Pieces *x = arg;
-    const Made *m = x->c->state;
+    const PreparedRuns *m = x->c->state;
     for (int64_t s = lo; s < hi; s++) {
         m->status[s] = 0;
         for (int64_t i = s; i < m->pieces && !m->status[s]; i += m->nslot)
@@ -385,7 +386,7 @@ static void run_slots(void *arg, int64_t lo, int64_t hi)
 /* Packs what is to be packed, and multiplies. Returns 0, or the library's status. */
 static int multiply(const Call *c)
 {
-    const Made *m = c->state;
+    const PreparedRuns *m = c->state;
     const Tensor *in = &c->in[c->nin - 2], *y = &c->out[0];
     Pieces x = {c, in[m->swap].data, in[!m->swap].data, m->swap ? c->work + m->room.y : y->data};
     int status = m->room.packs_a ? pack(c, false, &x.a, m->room.a) : 0;
@@ -417,11 +418,11 @@ static int run(Call *c)
 
 /* The call with f32 tensors of the same layouts in place of 16-bit ones. They lie in the workspace,
  * before the primitive's scratchpad; what the product is added to, where the result does. */
-typedef struct Wide {
+typedef struct WideCall {
     Call c;
     Tensor in[3], out[1];
     int64_t nbytes;
-} Wide;
+} WideCall;
 
 /* Elements of memory that t spans, a batch of one repeated matrix once. */
 static int64_t span(const Tensor *t)
@@ -429,7 +430,7 @@ static int64_t span(const Tensor *t)
     return t->rank == 3 && t->stride[0] == 0 ? t->dim[1] * t->dim[2] : tensor_nelem(t);
 }
 
-static void place(Wide *w, Tensor *t)
+static void place(WideCall *w, Tensor *t)
 {
     if (t->dtype == F32)
         return;
@@ -438,9 +439,9 @@ static void place(Wide *w, Tensor *t)
     w->nbytes += (span(t) * (int64_t)sizeof(float) + 63) / 64 * 64;
 }
 
-static void widen(Wide *w, const Call *c)
+static void widen(WideCall *w, const Call *c)
 {
-    *w = (Wide){.c = *c};
+    *w = (WideCall){.c = *c};
     memcpy(w->in, c->in, sizeof *c->in * (size_t)c->nin);
     w->out[0] = c->out[0];
     w->c.in = w->in;
@@ -462,21 +463,21 @@ static bool accepts_wide(const Call *c, int how)
         return false;
     if (first && c->in[0].dtype != F32 && !tensor_contiguous(&c->in[0]))
         return false;
-    Wide w;
+    WideCall w;
     widen(&w, c);
     return accepts(&w.c, how);
 }
 
 static int64_t workspace_wide(Ctx *ctx, const Call *c, int how)
 {
-    Wide w;
+    WideCall w;
     widen(&w, c);
     return w.nbytes + workspace(ctx, &w.c, how);
 }
 
 static void prepare_wide(Call *c, Arena *a, int how)
 {
-    Wide w;
+    WideCall w;
     widen(&w, c);
     w.c.nbytes_work = c->nbytes_work - w.nbytes;
     prepare(&w.c, a, how);
@@ -522,7 +523,7 @@ static void convert(const Tensor *wide, const Tensor *narrow, void (*fn)(void *,
 
 static int run_wide(Call *c)
 {
-    Wide w;
+    WideCall w;
     widen(&w, c);
     for (int i = 0; i < c->nin; i++)
         convert(&w.in[i], &c->in[i], load);

@@ -179,12 +179,12 @@ bool onednn_describes(const OneMatrix *m)
 
 enum { A, B, NOPERAND };
 
-/* What the library is told of a product, and says, while one is described. pack: of operands in its
- * own layout; NULL where that is how they lie. */
-typedef struct Form {
+/* A product as the library is told, and its answer, while one is described. pack: of operands in
+ * its own layout; NULL where that is how they lie. */
+typedef struct ProductForm {
     Lies from[NOPERAND], to[NOPERAND], y, bias;
     dnnl_primitive_desc_t product, pack[NOPERAND];
-} Form;
+} ProductForm;
 
 static void drop_desc(dnnl_primitive_desc_t x)
 {
@@ -192,7 +192,7 @@ static void drop_desc(dnnl_primitive_desc_t x)
         dnnl_primitive_desc_destroy(x);
 }
 
-static void drop_form(Form *f)
+static void drop_form(ProductForm *f)
 {
     drop_desc(f->product);
     lies_drop(f->y);
@@ -212,7 +212,7 @@ static dnnl_status_t new_attr(dnnl_primitive_attr_t *attr)
 }
 
 /* f32 sums whatever the environment says. */
-static dnnl_status_t describe_product(Form *f, const OneProduct *p, dnnl_engine_t engine)
+static dnnl_status_t describe_product(ProductForm *f, const OneProduct *p, dnnl_engine_t engine)
 {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t then = NULL;
@@ -240,7 +240,7 @@ static LiesThere operand(const_dnnl_primitive_desc_t product, int i)
                                         0);
 }
 
-static dnnl_status_t describe_pack(Form *f, int i, dnnl_engine_t engine)
+static dnnl_status_t describe_pack(ProductForm *f, int i, dnnl_engine_t engine)
 {
     dnnl_primitive_attr_t attr = NULL;
     if (dnnl_memory_desc_equal(f->from[i], operand(f->product, i)))
@@ -272,7 +272,7 @@ static void end(int nthread)
 }
 
 /* Fills f, of which what was made is to be dropped even if this fails. */
-static dnnl_status_t form(Form *f, const OneProduct *p, dnnl_engine_t engine)
+static dnnl_status_t form(ProductForm *f, const OneProduct *p, dnnl_engine_t engine)
 {
     const OneMatrix *in[] = {&p->a, &p->b};
     dnnl_status_t s = lies(&f->y, &p->y, false);
@@ -303,7 +303,7 @@ static int64_t size_of(LiesThere x)
     return (int64_t)dnnl_memory_desc_get_size(x);
 }
 
-static OneRoom room_of(const Form *f)
+static OneRoom room_of(const ProductForm *f)
 {
     OneRoom room = {.scratch = size_of(scratch_of(f->product))};
     int64_t *own[] = {&room.a, &room.b};
@@ -389,7 +389,7 @@ static const Answer *ask(Ctx *ctx, const Node *n, const OneProduct *p)
         return x;
     dnnl_engine_t engine = get_engine(ctx, n);
     x = NEW(memo_arena(ctx), Answer);
-    Form f = {.y = NULL};
+    ProductForm f = {.y = NULL};
     x->status = form(&f, p, engine);
     if (!x->status)
         x->room = room_of(&f);
@@ -416,16 +416,16 @@ OneRoom onednn_room(Ctx *ctx, const Node *n, const OneProduct *p)
 
 /* Primitives, which may run in several threads at once. They keep a description of their own, which
  * those made alike share. */
-typedef struct Made {
+typedef struct MadeProduct {
     dnnl_primitive_t product, pack[NOPERAND];
     bool has_bias, alone;
-} Made;
+} MadeProduct;
 
 enum { SLOT_A, SLOT_B, SLOT_Y, SLOT_SCRATCH, SLOT_BIAS, NSLOT };
 
-/* What has addresses, and so runs in one thread at a time. from, scratch: of packing. */
+/* The part with addresses, which runs in one thread at a time. from, scratch: of packing. */
 struct OneRun {
-    const Made *made;
+    const MadeProduct *made;
     dnnl_stream_t stream;
     dnnl_memory_t memory[NSLOT], from[NOPERAND], scratch[NOPERAND];
 };
@@ -438,7 +438,7 @@ static void drop_primitive(dnnl_primitive_t x)
 
 static void drop_made(void *what)
 {
-    Made *x = what;
+    MadeProduct *x = what;
     drop_primitive(x->product);
     for (int i = 0; i < NOPERAND; i++)
         drop_primitive(x->pack[i]);
@@ -463,7 +463,7 @@ static void drop_run(void *what)
         dnnl_stream_destroy(x->stream);
 }
 
-/* Where oneDNN cannot map its code it crashes, so that there is room is tried before. */
+/* Tries whether there is room: oneDNN crashes where it cannot map its code. */
 static void check_room(Ctx *ctx, const Node *n)
 {
     const size_t room = (size_t)16 << 20;
@@ -506,7 +506,7 @@ static dnnl_status_t make_memory(OneRun *x, dnnl_engine_t engine)
     return s;
 }
 
-static OneRun *run_of(Arena *a, const Node *n, const Made *made)
+static OneRun *run_of(Arena *a, const Node *n, const MadeProduct *made)
 {
     Ctx *ctx = arena_ctx(a);
     dnnl_engine_t engine = get_engine(ctx, n);
@@ -519,9 +519,9 @@ static OneRun *run_of(Arena *a, const Node *n, const Made *made)
 }
 
 /* found: what it takes, as it is made. */
-static dnnl_status_t make(Made *x, const OneProduct *p, dnnl_engine_t engine, OneRoom *found)
+static dnnl_status_t make(MadeProduct *x, const OneProduct *p, dnnl_engine_t engine, OneRoom *found)
 {
-    Form f = {.y = NULL};
+    ProductForm f = {.y = NULL};
     dnnl_status_t s = form(&f, p, engine);
     if (!s)
         *found = room_of(&f);
@@ -541,7 +541,7 @@ OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p)
     Ctx *ctx = arena_ctx(a);
     OneRoom room = onednn_room(ctx, n, p), found = {0};
     dnnl_engine_t engine = get_engine(ctx, n);
-    Made *x = NEW(a, Made);
+    MadeProduct *x = NEW(a, MadeProduct);
     arena_defer(a, drop_made, x);
     x->has_bias = p->has_bias;
     x->alone = p->alone;

@@ -64,11 +64,12 @@ int onednn_run(OneRun *run, const void *a, const void *b, const void *bias, void
 
 /* ---- the library ---- */
 
-/* What it uses here: no more than TN_ISA or its own ONEDNN_MAX_CPU_ISA allows. */
+/* The instruction set that it uses here: no more than TN_ISA or its own ONEDNN_MAX_CPU_ISA allows.
+ */
 Isa onednn_isa(void);
 unsigned onednn_isa_bits(void); /* the same in its own code, with all that is between these */
 
-/* What it allocates by itself beside scratchpads, in bytes, as measured with this version; rounded
+/* Bytes that it allocates by itself beside scratchpads, as measured with this version; rounded
  * up. */
 typedef struct OneKeeps {
     int64_t once;        /* code of all shapes and layouts of a model, small buffers */

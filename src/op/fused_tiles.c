@@ -10,25 +10,24 @@
  * a tile, row by row. A node writes to its result's memory, or to a slot of a small buffer on the
  * stack, from which a result that is a part of a larger tensor is copied; slots are given by the
  * linear scan of Poletto and Sarkar (1999) over the body. Slots of one element for each row are a
- * pool of their own. Only where a few rows are more than STACK bytes does the buffer lie in the
- * plan's workspace, one for each thread. */
-#include "../op/fused.h"
+ * pool of their own. Only where a few rows are more than FUSED_ROOM bytes does the buffer lie in
+ * the plan's workspace, one for each thread. */
+#include "fused.h"
 
-#include "../op/rows.h"
+#include "rows.h"
 
 enum {
     TILE = 1024,    /* elements, where the slots then fit into the buffer */
     FAR_TILE = 512, /* the same where no cache holds the arrays: what is fetched ahead at once */
     ROWS_TILE =
-        16384,       /* the same of rows: as long a run of each operand as the second cache holds */
-    BUFFER = 32768,  /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
-    STACK = 1 << 18, /* bytes, for slots of one long row */
+        16384,      /* the same of rows: as long a run of each operand as the second cache holds */
+    BUFFER = 32768, /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
     SLOTS = FUSED_MOST * ROW_RESULTS + ROW_OPERANDS,
 };
 
 /* ---- what a run needs, made once ---- */
 
-/* Where a value lies while a tile is worked on. WHOLE: an operand of one element, or one that every
+/* A value's place while a tile is worked on. WHOLE: an operand of one element, or one that every
  * row reads from its beginning. END: a result that is there after the last row. */
 typedef enum { AT_OPERAND, AT_RESULT, AT_SLOT, AT_WHOLE, AT_CONSTANT, AT_END } At;
 
@@ -148,7 +147,7 @@ static TilePlace operand_place(TileMake *m, TileStep *s, const Node *n, int i)
     return load(m, s, x->index, s->rows || v != x ? &v->type : &n->out[0]->type);
 }
 
-/* Where result k of n is put: a slot is taken only now, which its operands do not have. */
+/* Places result k of n: a slot is taken only now, which its operands do not have. */
 static TilePlace result_place(TileMake *m, TileStep *s, const Node *n, int k)
 {
     const Value *y = n->out[k];
@@ -248,7 +247,7 @@ static void choose_tile(Tiling *p, int size)
     p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
     p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
     p->buffer = (p->nslot[0] + p->far) * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
-    p->nlocal = p->buffer > STACK ? MIN(par_threads(), p->nelem / p->row) : 0;
+    p->nlocal = p->buffer > FUSED_ROOM ? MIN(par_threads(), p->nelem / p->row) : 0;
     p->local = p->nbytes_work;
     p->nbytes_work += p->nlocal * p->buffer;
 }
@@ -361,15 +360,15 @@ static char *address(const TileRun *x, const TilePlace *p)
     }
 }
 
-typedef struct Copy {
+typedef struct SlotCopy {
     char *slot; /* of position 0 */
     const Tensor *t;
     bool out; /* from the slot */
-} Copy;
+} SlotCopy;
 
 static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
-    const Copy *x = arg;
+    const SlotCopy *x = arg;
     int64_t size = dtype_size(x->t->dtype), apart = stride[1] * size;
     char *slot = x->slot + at[0] * size, *there = x->t->data + at[1] * size;
     if (x->out)
@@ -384,7 +383,7 @@ static void run_moves(const TileRun *x, const TileMove *move, int count, int64_t
     for (const TileMove *l = move; l < move + count; l++) {
         int64_t per = l->slot.by_row ? x->p->row : 1, lo = x->lo / per;
         const Tensor *t = out ? &x->c->out[l->index] : &x->c->in[l->index];
-        Copy copy = {address(x, &l->slot) - lo * l->slot.size, t, out};
+        SlotCopy copy = {address(x, &l->slot) - lo * l->slot.size, t, out};
         walk_part(&l->walk, lo, lo + n / per, copy_row, &copy);
     }
 }
@@ -482,7 +481,7 @@ static void run_short(void *arg, int64_t lo, int64_t hi)
 static void run_long(void *arg, int64_t lo, int64_t hi)
 {
     TileRun x = *(const TileRun *)arg;
-    _Alignas(64) char buffer[STACK];
+    _Alignas(64) char buffer[FUSED_ROOM];
     x.buffer = buffer;
     run_tiles(x, lo, hi);
 }
@@ -535,7 +534,7 @@ static uint64_t apart(const Call *c)
     return mask;
 }
 
-/* What ops along rows do before the first row, or after the last. */
+/* Runs what ops along rows do before the first row, or after the last. */
 static int run_borders(Call *c, bool start)
 {
     const Tiling *p = c->state;
