@@ -20,7 +20,7 @@ BEGIN {
     may["plan"] = "base ir op product machine flow cut pass chunk place plan"
     may["page"] = "base ir op machine flow cut pass chunk plan page"
     may["comm"] = "base comm"
-    may["exec"] = "base ir op product cuda machine flow cut pass plan comm exec"
+    may["exec"] = "base ir op product cuda machine flow cut pass plan page comm exec"
     may["io"] = "base ir op io"
     may["model"] = "base ir op io model"
     may["fx"] = "base ir op fx"

@@ -1,6 +1,7 @@
 /* Programs: making one, alone or in another's arena; its inputs and outputs; measuring its arenas.
  * Whatever touches an arena is work for the device's queue, for which the caller waits. */
 #include "exec.h"
+#include "../page/page.h"
 
 #include <errno.h>
 #include <stdio.h>

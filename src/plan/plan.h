@@ -280,4 +280,9 @@ typedef struct RankGroup {
 
 int plan_rank_groups(Arena *a, const Plan *p, RankGroup **groups);
 
+/* ---- hash.c ---- */
+
+uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
+uint64_t plan_hash_steps(const Plan *p);      /* the same without the machine */
+
 #endif
