@@ -9,7 +9,7 @@
  * strides. An original in another graph, as that of another loop's body, is not looked for.
  *
  * Runs last, before operands of cats are joined, on a flow that is not edited any more. Linear. */
-#include "flow.h"
+#include "inside.h"
 
 /* Whether bits may depend on how operands lie. */
 static bool is_bound(const Node *n)
@@ -48,9 +48,9 @@ static const Node *find_original(const Graph *g, const Node *n)
 static bool reads_alike(Flow *f, int item, int other)
 {
     const FlowItem *x = &f->item[item], *y = &f->item[other];
-    bool alike = x->kernel == y->kernel;
+    bool alike = x->call.kernel == y->call.kernel;
     for (int i = 0; i < x->node->nin && alike; i++) {
-        Tensor s = item_operand(f, x, i), t = item_operand(f, y, i);
+        Tensor s = operand_tensor(f, x, i), t = operand_tensor(f, y, i);
         alike = tensors_alike(&s, &t);
     }
     return alike;
@@ -64,15 +64,15 @@ static void make_alike(Flow *f, int item)
     int other = f->item_of[m->id];
     if (f->item[other].gone || reads_alike(f, item, other))
         return;
-    f->item[item].like = other;
+    f->item[item].call.like = other;
     item_relocate(f, item);
 }
 
 void flow_alike(Flow *f)
 {
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
-        for (int c = 0; c < 2 && f->item[i].body[c]; c++) {
-            flow_alike(f->item[i].body[c]);
+    for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
+        for (int c = 0; c < 2 && f->item[i].loop.body[c]; c++) {
+            flow_alike(f->item[i].loop.body[c]);
             item_mark(f, i);
         }
         make_alike(f, i);

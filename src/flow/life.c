@@ -14,7 +14,7 @@
  * a carry over its first value, where nothing else reads that. Nothing else may lie over what
  * belongs to the caller, to the graph around or to the end of the graph. (Results over wider
  * operands: narrow.c.) */
-#include "flow.h"
+#include "inside.h"
 
 /* ---- touches ---- */
 
@@ -22,13 +22,13 @@
 static void grow_touches(Flow *f, FlowItem *x)
 {
     int from = x->touch, more = 1;
-    if (from + x->captouch != f->ntouch) {
+    if (from + x->captouch != f->count.touch) {
         more = 2 * x->captouch + 1;
-        x->touch = f->ntouch;
+        x->touch = f->count.touch;
         x->captouch = 0;
     }
     for (; more > 0; more--, x->captouch++)
-        PUSH(f->a, f->touch, f->ntouch, f->captouch, ((Touch){.heap = -1}));
+        PUSH(f->a, f->touch, f->count.touch, f->cap.touch, ((Touch){.heap = -1}));
     for (int k = 0; k < x->ntouch && from != x->touch; k++) {
         Touch *t = &f->touch[x->touch + k];
         *t = f->touch[from + k];
@@ -70,23 +70,23 @@ void touch_add(Flow *f, int item, int root, int step, int slots)
 
 void touch_port(Flow *f, int item, int root, int c)
 {
-    add_touch(f, item, root, f->item[item].nbefore + c, 1)->second += c;
+    add_touch(f, item, root, f->item[item].before.count + c, 1)->second += c;
 }
 
 void touch_held(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     int last = MAX(item_steps(x) - 1, 0);
-    for (int k = 0; k < x->nheld; k++)
-        touch_add(f, item, f->value[f->slot[x->held[k]].value].at.root, last, 0);
+    for (int k = 0; k < x->held.count; k++)
+        touch_add(f, item, f->value[f->slot[x->held.at[k]].value].at.root, last, 0);
 }
 
 int root_first(const Flow *f, int root)
 {
     int first = f->root[root].def;
     const FlowItem *x = &f->item[first];
-    for (int k = 0; f->root[root].joined && k < x->npart; k++)
-        first = line_before(f, x->part[k], first) ? x->part[k] : first;
+    for (int k = 0; f->root[root].joined && k < x->part.count; k++)
+        first = line_before(&f->line, x->part.at[k], first) ? x->part.at[k] : first;
     return first;
 }
 
@@ -95,12 +95,12 @@ int root_last(const Flow *f, int root)
     const Root *r = &f->root[root];
     int last = r->nuse ? f->touch[r->use[0]].item : r->def;
     bool copies = r->joined && item_steps(&f->item[r->def]); /* what is not joined */
-    return copies && line_before(f, last, r->def) ? r->def : last;
+    return copies && line_before(&f->line, last, r->def) ? r->def : last;
 }
 
 static bool later(const Flow *f, int x, int y)
 {
-    return line_before(f, f->touch[y].item, f->touch[x].item);
+    return line_before(&f->line, f->touch[y].item, f->touch[x].item);
 }
 
 static void put(Flow *f, Root *r, int at, int touch)
@@ -129,7 +129,7 @@ static void retouch(Flow *f, int root)
     if (!f->root[root].port || f->root[root].flipped)
         return;
     f->root[root].flipped = true;
-    PUSH(f->a, f->flipped, f->nflipped, f->capflipped, root);
+    numbers_add(f->a, &f->todo.flipped, root);
     f->outer->item[f->loop].retouch = true;
 }
 
@@ -218,8 +218,8 @@ bool touch_less(Flow *f, int item, int root, int c)
     Touch *t = &f->touch[k];
     t->slots--;
     t->second -= c;
-    t->first = x->nbefore + (t->second == t->slots);
-    t->last = x->nbefore + (t->second > 0);
+    t->first = x->before.count + (t->second == t->slots);
+    t->last = x->before.count + (t->second > 0);
     item_mark(f, item);
     if (t->slots)
         return true;
@@ -254,7 +254,7 @@ bool item_may_take(const Flow *f, int item, int k, int i)
     const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
-    return !x->copied[i] && r->kept <= renews && (!r->input || renews) &&
+    return !x->call.copied[i] && r->kept <= renews && (!r->input || renews) &&
            (r->outer < 0 || renews) && place_direct(&from->v->type, &from->at);
 }
 
@@ -304,11 +304,11 @@ static void fill_carries(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     for (int j = 0; j < x->node->region->nin; j++) {
-        if (x->carry[j] < 0)
+        if (x->loop.carry[j] < 0)
             continue;
         int from = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
         bool over = carry_may_lie_over(f, item, j) && item_reads_last(f, item, from);
-        set_over(f, x->carry[j], over ? from : -1);
+        set_over(f, x->loop.carry[j], over ? from : -1);
     }
 }
 
@@ -357,9 +357,9 @@ bool move_is(const Flow *f, const Move *m)
 
 int64_t item_core_bytes(const FlowItem *x, Space s, int step)
 {
-    int core = step - x->nbefore;
+    int core = step - x->before.count;
     return core < 0 || core >= x->ncore ? 0
-           : x->body[0]                 ? flow_space_peak(x->body[core], s)
+           : x->loop.body[0]                 ? flow_space_peak(x->loop.body[core], s)
            : s == SPACE_MAIN            ? item_work(x)
                                         : 0;
 }
@@ -378,29 +378,29 @@ static Span add_up(const int64_t *change, int nstep, const FlowItem *x, Space sp
 /* Counts inputs that nothing reads: alive in the first step, here if the end has a step itself. */
 static void count_unread(Flow *f)
 {
-    const FlowItem *x = &f->item[f->first];
-    f->unread = 0;
-    for (int k = x->touch; k < x->touch + x->ntouch && !x->nbefore; k++) {
+    const FlowItem *x = &f->item[f->line.first];
+    f->end.unread = 0;
+    for (int k = x->touch; k < x->touch + x->ntouch && !x->before.count; k++) {
         const Root *r = &f->root[f->touch[k].root];
-        f->unread += r->kept || r->nuse ? 0 : r->nbytes;
+        f->end.unread += r->kept || r->nuse ? 0 : r->nbytes;
     }
 }
 
 bool item_measure(Flow *f, int item)
 {
-    if (item == f->first && !f->outer)
+    if (item == f->line.first && !f->outer)
         count_unread(f);
     fill_over(f, item);
     FlowItem *x = &f->item[item];
     int nstep = MAX(item_steps(x), 1), room = nstep + 2;
-    while (f->capchange < f->nspace * room)
-        f->change = arena_grow(f->a, f->change, f->capchange, &f->capchange, sizeof *f->change);
+    while (f->scratch.capchange < f->nspace * room)
+        f->scratch.change = arena_grow(f->a, f->scratch.change, f->scratch.capchange, &f->scratch.capchange, sizeof *f->scratch.change);
     for (int k = 0; k < f->nspace * room; k++)
-        f->change[k] = 0;
+        f->scratch.change[k] = 0;
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {
         const Touch *t = &f->touch[k];
         const Root *r = &f->root[t->root];
-        int64_t nbytes = root_bytes(f, r), *change = f->change + (int)r->space * room;
+        int64_t nbytes = root_bytes(f, r), *change = f->scratch.change + (int)r->space * room;
         if (root_first(f, t->root) == item)
             change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
         if (!r->kept && root_last(f, t->root) == item)
@@ -408,9 +408,10 @@ bool item_measure(Flow *f, int item)
     }
     bool changed = false;
     for (int s = 0; s < f->nspace; s++) {
-        Span own = add_up(f->change + s * room, nstep, x, (Space)s);
-        changed |= own.net != x->own[s].net || own.most != x->own[s].most;
-        x->own[s] = own;
+        Span own = add_up(f->scratch.change + s * room, nstep, x, (Space)s);
+        Span *old = &f->line.at[item].own[s];
+        changed |= own.net != old->net || own.most != old->most;
+        *old = own;
     }
     return changed;
 }
@@ -420,14 +421,14 @@ void item_mark(Flow *f, int item)
     if (f->item[item].dirty || f->item[item].gone)
         return;
     f->item[item].dirty = true;
-    PUSH(f->a, f->dirty, f->ndirty, f->capdirty, item);
+    numbers_add(f->a, &f->todo.dirty, item);
 }
 
 void flow_settle(Flow *f)
 {
-    while (f->ndirty) {
-        int item = f->dirty[--f->ndirty];
-        if (item >= f->nitem || !f->item[item].dirty)
+    while (f->todo.dirty.count) {
+        int item = f->todo.dirty.at[--f->todo.dirty.count];
+        if (item >= f->count.item || !f->item[item].dirty)
             continue; /* a clone that was dropped */
         f->item[item].dirty = false;
         if (f->item[item].gone)
@@ -436,6 +437,6 @@ void flow_settle(Flow *f)
             loop_retouch(f, item);
         f->item[item].retouch = f->item[item].dirty = false;
         if (item_measure(f, item))
-            line_update(f, item);
+            line_update(&f->line, item);
     }
 }

@@ -13,7 +13,7 @@
  * copied; only those that it does not accept are copied, or those of a copy of a node that lie
  * otherwise than the original's (alike.c). Linear.
  */
-#include "flow.h"
+#include "inside.h"
 
 #include <string.h>
 
@@ -65,7 +65,7 @@ bool place_same(const Type *t, const Place *x, const Place *y)
 
 int root_new(Flow *f, int def, int64_t nbytes)
 {
-    Root *old = f->nroot < f->caproot ? &f->root[f->nroot] : NULL; /* one that was dropped */
+    Root *old = f->count.root < f->cap.root ? &f->root[f->count.root] : NULL; /* one that was dropped */
     Root r = {.nbytes = flow_round(nbytes),
               .room = flow_round(nbytes),
               .use = old ? old->use : NULL,
@@ -75,8 +75,8 @@ int root_new(Flow *f, int def, int64_t nbytes)
               .over = -1,
               .renews = -1,
               .if_over = -1};
-    PUSH(f->a, f->root, f->nroot, f->caproot, r);
-    return f->nroot - 1;
+    PUSH(f->a, f->root, f->count.root, f->cap.root, r);
+    return f->count.root - 1;
 }
 
 /* ---- moves ---- */
@@ -92,24 +92,23 @@ void move_touch(Flow *f, int item, int step, const Move *m)
 void move_add(Flow *f, int item, bool after, Move m)
 {
     FlowItem *x = &f->item[item];
-    Move **list = after ? &x->after : &x->before;
-    int *count = after ? &x->nafter : &x->nbefore, *cap = after ? &x->capafter : &x->capbefore;
-    int step = after ? x->nbefore + x->ncore + *count : *count;
-    PUSH(f->a, *list, *count, *cap, m);
+    Moves *list = after ? &x->after : &x->before;
+    int step = after ? x->before.count + x->ncore + list->count : list->count;
+    PUSH(f->a, list->at, list->count, list->cap, m);
     move_touch(f, item, step, &m);
 }
 
 static int root_made(Flow *f, int item, int64_t nbytes)
 {
     FlowItem *x = &f->item[item];
-    if (x->nmade == x->mostmade)
-        PUSH(f->a, x->made, x->mostmade, x->capmade, root_new(f, item, 0));
-    Root *r = &f->root[x->made[x->nmade]];
+    if (x->made.count == x->made.most)
+        PUSH(f->a, x->made.root, x->made.most, x->made.cap, root_new(f, item, 0));
+    Root *r = &f->root[x->made.root[x->made.count]];
     r->nbytes = flow_round(nbytes);
     r->room = r->over < 0 ? r->nbytes : r->room;
     r->space = SPACE_MAIN;
     r->if_over = -1;
-    return x->made[x->nmade++];
+    return x->made.root[x->made.count++];
 }
 
 Place place_made(Flow *f, int item, const Type *t)
@@ -169,11 +168,11 @@ static Call call_of(Flow *f, const FlowItem *x)
 {
     const Node *n = x->node;
     int count = 2 * n->nin + n->nout;
-    while (f->captensor < count)
-        f->tensor = arena_grow(f->a, f->tensor, f->captensor, &f->captensor, sizeof *f->tensor);
+    while (f->scratch.captensor < count)
+        f->scratch.tensor = arena_grow(f->a, f->scratch.tensor, f->scratch.captensor, &f->scratch.captensor, sizeof *f->scratch.tensor);
     Call c = {.node = n, .mesh = graph_mesh(f->g), .nin = n->nin, .nout = n->nout};
-    c.in = f->tensor;
-    c.out = f->tensor + 2 * n->nin;
+    c.in = f->scratch.tensor;
+    c.out = f->scratch.tensor + 2 * n->nin;
     for (int i = 0; i < n->nin; i++)
         c.in[i] = tensor_at(&n->in[i]->type, &operand(f, x, i)->at);
     for (int k = 0; k < n->nout; k++) {
@@ -209,10 +208,10 @@ static bool takes_packed(const Kernel *k, Call *c, bool *copied)
 
 static void clear_copied(Flow *f, FlowItem *x)
 {
-    if (x->capcopied < x->node->nin)
-        x->copied = NEWN(f->a, bool, x->capcopied = x->node->nin);
+    if (x->call.capcopied < x->node->nin)
+        x->call.copied = NEWN(f->a, bool, x->call.capcopied = x->node->nin);
     for (int i = 0; i < x->node->nin; i++)
-        x->copied[i] = false;
+        x->call.copied[i] = false;
 }
 
 /* The number of elements from the first to the last; 0: they overlap. */
@@ -239,27 +238,27 @@ bool tensors_alike(const Tensor *s, const Tensor *t)
     return alike;
 }
 
-Tensor item_operand(const Flow *f, const FlowItem *x, int i)
+Tensor operand_tensor(const Flow *f, const FlowItem *x, int i)
 {
-    if (x->copied[i] && x->alike)
-        return item_operand(f, &f->item[x->like], i);
+    if (x->call.copied[i] && x->call.alike)
+        return operand_tensor(f, &f->item[x->call.like], i);
     const Type *t = &x->node->in[i]->type;
-    Place at = x->copied[i] ? place_whole(-1, t) : operand(f, x, i)->at;
+    Place at = x->call.copied[i] ? place_whole(-1, t) : operand(f, x, i)->at;
     return tensor_at(t, &at);
 }
 
 /* The same for the kernel of the item that x is like. False where that does not take the call. */
 static bool choose_like(const Flow *f, FlowItem *x, Call *c)
 {
-    const FlowItem *y = &f->item[x->like];
+    const FlowItem *y = &f->item[x->call.like];
     for (int i = 0; i < c->nin; i++) {
-        Tensor t = item_operand(f, y, i);
-        x->copied[i] = extent(&t) && !tensors_alike(&t, &c->in[i]);
-        c->in[i] = x->copied[i] ? t : c->in[i];
+        Tensor t = operand_tensor(f, y, i);
+        x->call.copied[i] = extent(&t) && !tensors_alike(&t, &c->in[i]);
+        c->in[i] = x->call.copied[i] ? t : c->in[i];
     }
-    x->kernel = y->kernel;
-    x->alike = !x->kernel || kernel_takes(x->kernel, c);
-    return x->alike;
+    x->call.kernel = y->call.kernel;
+    x->call.alike = !x->call.kernel || kernel_takes(x->call.kernel, c);
+    return x->call.alike;
 }
 
 /* That which the machine names, or the first of the list that takes the call; or takes it once some
@@ -267,13 +266,13 @@ static bool choose_like(const Flow *f, FlowItem *x, Call *c)
 static void choose_best(Flow *f, FlowItem *x, Call *c)
 {
     const Kernel *list = op_kernels(x->node->op, f->device->kernels), *k = list;
-    x->kernel = machine_way(f->machine, c, list);
-    for (; !x->kernel && k && k->name; k++)
+    x->call.kernel = machine_way(f->machine, c, list);
+    for (; !x->call.kernel && k && k->name; k++)
         if (kernel_takes(k, c)) {
-            x->kernel = k;
-        } else if (takes_packed(k, c, x->copied)) {
+            x->call.kernel = k;
+        } else if (takes_packed(k, c, x->call.copied)) {
             const Kernel *way = machine_way(f->machine, c, list);
-            x->kernel = way ? way : k;
+            x->call.kernel = way ? way : k;
         }
 }
 
@@ -281,30 +280,30 @@ static void choose_best(Flow *f, FlowItem *x, Call *c)
 static void choose(Flow *f, FlowItem *x)
 {
     Call c = call_of(f, x);
-    x->chosen = true;
-    x->alike = false;
+    x->call.chosen = true;
+    x->call.alike = false;
     clear_copied(f, x);
-    if (x->like >= 0 && !choose_like(f, x, &c)) {
+    if (x->call.like >= 0 && !choose_like(f, x, &c)) {
         c = call_of(f, x);
         clear_copied(f, x);
     }
-    if (!x->alike)
+    if (!x->call.alike)
         choose_best(f, x, &c);
-    x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
+    x->call.work = kernel_workspace(f->g->ctx, x->call.kernel, &c);
 }
 
 void choose_as(Flow *f, int item, int other)
 {
     FlowItem *x = &f->item[item];
     const FlowItem *y = &f->item[other];
-    if (!y->chosen)
+    if (!y->call.chosen)
         return;
-    x->chosen = true;
-    x->kernel = y->kernel;
-    x->work = y->work;
+    x->call.chosen = true;
+    x->call.kernel = y->call.kernel;
+    x->call.work = y->call.work;
     clear_copied(f, x);
     for (int i = 0; i < x->node->nin; i++)
-        x->copied[i] = y->copied[i];
+        x->call.copied[i] = y->call.copied[i];
 }
 
 /* Where what a node's item makes lies: what ranks make, where their operand does. */
@@ -321,8 +320,8 @@ Place place_own(Flow *f, int item, FlowValue *y)
     if (y->own < 0) {
         y->own = root_new(f, item, type_nbytes(&y->v->type));
         f->root[y->own].space = space_of(f, item);
-        if (f->renewed && f->value_of[y->v->id] == y - f->value)
-            f->root[y->own].renews = f->renewed[y->v->id];
+        if (f->end.renewed && f->value_of[y->v->id] == y - f->value)
+            f->root[y->own].renews = f->end.renewed[y->v->id];
     }
     return place_whole(y->own, &y->v->type);
 }
@@ -334,14 +333,14 @@ static void fill_results(Flow *f, int item)
         FlowValue *y = &f->value[x->value + k];
         if (y->at.root < 0)
             y->at = place_own(f, item, y);
-        touch_add(f, item, y->at.root, x->nbefore, 0);
+        touch_add(f, item, y->at.root, x->before.count, 0);
     }
 }
 
 /* Whether all operands of a cat are joined to its result: then there is nothing left to do. */
 static bool all_inside(const Flow *f, const FlowItem *x)
 {
-    bool inside = x->npart > 0;
+    bool inside = x->part.count > 0;
     for (int i = 0; i < x->node->nin; i++)
         inside &= operand(f, x, i)->at.root == f->value[x->value].at.root;
     return inside;
@@ -352,7 +351,7 @@ static void copy_operand(Flow *f, int item, int i)
 {
     const FlowItem *x = &f->item[item];
     const FlowValue *v = operand(f, x, i);
-    Tensor t = item_operand(f, x, i);
+    Tensor t = operand_tensor(f, x, i);
     Place out = place_whole(-1, &v->v->type);
     int64_t nelem = extent(&t);
     out.root = root_made(f, item, nelem * dtype_size(t.dtype));
@@ -368,29 +367,29 @@ static void locate_call(Flow *f, int item)
         touch_add(f, item, f->value[x->value].at.root, 0, 0);
         return;
     }
-    if (!x->chosen)
+    if (!x->call.chosen)
         choose(f, x);
     for (int i = 0; i < x->node->nin; i++) {
         Place at = operand(f, x, i)->at;
-        if (!x->copied[i])
+        if (!x->call.copied[i])
             continue;
-        touch_add(f, item, at.root, x->nbefore, 1);
-        if (!x->alike)
+        touch_add(f, item, at.root, x->before.count, 1);
+        if (!x->call.alike)
             move_copy(f, item, operand(f, x, i)->v, at);
         else
             copy_operand(f, item, i);
     }
     x->ncore = 1;
-    for (int k = 0; k < x->nbefore; k++)
-        touch_add(f, item, x->before[k].out.root, x->nbefore, 0);
+    for (int k = 0; k < x->before.count; k++)
+        touch_add(f, item, x->before.at[k].out.root, x->before.count, 0);
     for (int i = 0; i < x->node->nin; i++)
-        if (!x->copied[i])
-            touch_add(f, item, operand(f, x, i)->at.root, x->nbefore, 1);
+        if (!x->call.copied[i])
+            touch_add(f, item, operand(f, x, i)->at.root, x->before.count, 1);
     fill_results(f, item);
-    if (op_starts(x->node->op) && x->work) {
-        int work = root_made(f, item, x->work);
+    if (op_starts(x->node->op) && x->call.work) {
+        int work = root_made(f, item, x->call.work);
         f->root[work].space = space_of(f, item);
-        touch_add(f, item, work, x->nbefore, 0);
+        touch_add(f, item, work, x->before.count, 0);
     }
 }
 
@@ -403,28 +402,28 @@ const FlowItem *item_started(const Flow *f, const FlowItem *x)
 const Place *item_reads(const Flow *f, const FlowItem *x, int i)
 {
     const FlowItem *y = item_started(f, x);
-    bool sent = y && i == 1 && y->copied[0] && operand(f, y, 0) == operand(f, x, 1);
-    return sent ? &y->before[0].out : &operand(f, x, i)->at;
+    bool sent = y && i == 1 && y->call.copied[0] && operand(f, y, 0) == operand(f, x, 1);
+    return sent ? &y->before.at[0].out : &operand(f, x, i)->at;
 }
 
 static void locate_wait(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     f->value[x->value].at = operand(f, x, 0)->at;
-    if (!x->chosen)
+    if (!x->call.chosen)
         choose(f, x);
     x->ncore = 1;
     for (int i = 0; i < x->node->nin; i++)
         touch_add(f, item, item_reads(f, x, i)->root, 0, 1);
     const FlowItem *y = item_started(f, x);
-    if (y && y->work) /* of its copies only what this reads: lowering knows of no other */
-        touch_add(f, item, y->made[y->nmade - 1], 0, 0);
+    if (y && y->call.work) /* of its copies only what this reads: lowering knows of no other */
+        touch_add(f, item, y->made.root[y->made.count - 1], 0, 0);
 }
 
 void item_locate(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    x->ntouch = x->nbefore = x->ncore = x->nafter = x->nmade = 0;
+    x->ntouch = x->before.count = x->ncore = x->after.count = x->made.count = 0;
     if (x->node->op->region == LOOP)
         locate_loop(f, item);
     else if (x->node->op->view)

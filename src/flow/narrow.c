@@ -7,12 +7,12 @@
  * before that is another one's business, which is tried later.
  *
  * Runs last, on a flow that is not edited any more. A try costs O(k log n) as an edit does. */
-#include "flow.h"
+#include "inside.h"
 
 bool item_may_narrow(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    if (!x->node || !x->ncore || !x->kernel || !x->kernel->over_wider)
+    if (!x->node || !x->ncore || !x->call.kernel || !x->call.kernel->over_wider)
         return false;
     const FlowValue *from = &f->value[f->slot[x->slot].value], *to = &f->value[x->value];
     const Root *y = &f->root[to->at.root];
@@ -31,17 +31,17 @@ static void try_narrow(Flow *f, int item)
 {
     if (!item_reads_last(f, item, f->value[f->slot[f->item[item].slot].value].at.root))
         return;
-    int64_t apart = flow_most(f, item, f->last);
+    int64_t apart = flow_most(f, item, f->line.last);
     set_narrow(f, item, true);
-    if (flow_most(f, item, f->last) >= apart)
+    if (flow_most(f, item, f->line.last) >= apart)
         set_narrow(f, item, false);
 }
 
 void flow_narrow(Flow *f)
 {
-    for (int i = f->last; i >= 0; i = f->item[i].prev) {
-        for (int c = 0; c < 2 && f->item[i].body[c]; c++) {
-            flow_narrow(f->item[i].body[c]);
+    for (int i = f->line.last; i >= 0; i = f->line.at[i].prev) {
+        for (int c = 0; c < 2 && f->item[i].loop.body[c]; c++) {
+            flow_narrow(f->item[i].loop.body[c]);
             item_mark(f, i);
         }
         if (item_may_narrow(f, i))

@@ -44,7 +44,7 @@ static void relink(Graph *g, Node *const *node, int n)
 static void apply(const Problem *q, const int *order)
 {
     for (int i = 0; i < q->n; i++)
-        node_move(q->flow->g, (Node *)q->flow->item[q->item[order[i]]].node, NULL);
+        node_move(flow_graph(q->flow), (Node *)item_node(q->flow, q->item[order[i]]), NULL);
 }
 
 static Saved *save_order(Graph *g, Arena *tmp, Saved *next)
@@ -107,12 +107,10 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
 /* Orders the bodies of f's loops; returns how they were, on top of saved. */
 static Saved *order_bodies(Flow *f, Arena *tmp, Saved *saved)
 {
-    for (int i = 0; i < f->nitem; i++)
-        for (int c = 0; c < 2; c++) {
-            Flow *body = f->item[i].body[c];
-            if (!body)
-                continue;
-            saved = order_bodies(body, tmp, save_order(body->g, tmp, saved));
+    for (int i = 0; i < flow_nitem(f); i++)
+        for (int c = 0; item_body(f, i, c); c++) {
+            Flow *body = item_body(f, i, c);
+            saved = order_bodies(body, tmp, save_order(flow_graph(body), tmp, saved));
             Problem *q = problem_new(body, tmp);
             int count = 0;
             if (!q->cyclic)
@@ -128,7 +126,7 @@ static Saved *order_bodies(Flow *f, Arena *tmp, Saved *saved)
 static int64_t evaluate(Flow *f, int64_t (*score)(Graph *g, void *arg), void *arg)
 {
     if (score)
-        return score(f->g, arg);
+        return score(flow_graph(f), arg);
     flow_reorder(f);
     return flow_peak(f);
 }

@@ -73,11 +73,11 @@ static Pull *pull_new(const Problem *q, Arena *tmp, int64_t peak, int *out)
 {
     Pull *x = NEW(tmp, Pull);
     *x = (Pull){.q = q, .out = out, .live = q->base + q->inputs, .peak = peak};
-    x->left = NEWN(tmp, int, q->nstorage);
+    x->left = NEWN(tmp, int, q->storage.count);
     x->wait = NEWN(tmp, int, q->n);
     x->done = NEWN(tmp, bool, q->n);
-    x->todo = NEWN(tmp, int, q->succ.at[q->n] + q->user.at[q->nstorage]);
-    for (int s = 0; s < q->nstorage; s++)
+    x->todo = NEWN(tmp, int, q->succ.at[q->n] + q->user.at[q->storage.count]);
+    for (int s = 0; s < q->storage.count; s++)
         x->left[s] = q->user.at[s + 1] - q->user.at[s];
     for (int i = 0; i < q->n; i++)
         x->wait[i] = q->pred.at[i + 1] - q->pred.at[i];

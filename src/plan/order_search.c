@@ -130,11 +130,11 @@ static void count_reader(OrderSearch *x, int i, int by)
     {
         int s = q->use.item[k], *left = &x->left[s], now = *left;
         *left += by;
-        if (!x->late && !q->kept[s] && (by < 0 ? *left : now) == 2)
+        if (!x->late && !q->storage.kept[s] && (by < 0 ? *left : now) == 2)
             refresh_reductions(x, s);
         if ((by < 0) == x->late ? now != 1 : *left != 1)
             continue;
-        for (int j = q->user.at[s]; j < q->user.at[s + 1] && !q->kept[s]; j++)
+        for (int j = q->user.at[s]; j < q->user.at[s + 1] && !q->storage.kept[s]; j++)
             refresh(x, q->user.item[j]);
     }
 }
@@ -229,10 +229,10 @@ static void start(OrderSearch *x, const int *base)
     x->nran = 0;
     x->set = 1; /* 0 says that a place is empty */
     x->live = q->base + (x->late ? 0 : q->inputs);
-    for (int s = 0; s < q->nstorage; s++)
+    for (int s = 0; s < q->storage.count; s++)
         x->left[s] = x->late ? 0 : q->user.at[s + 1] - q->user.at[s];
-    for (int s = 0; s < q->nstorage && x->late; s++)
-        x->live += q->kept[s] && q->over[s] < 0 ? q->nbytes[s] : 0;
+    for (int s = 0; s < q->storage.count && x->late; s++)
+        x->live += q->storage.kept[s] && q->storage.over[s] < 0 ? q->storage.nbytes[s] : 0;
     for (int k = 0; k < q->n; k++) {
         int i = x->at[k] = base[x->late ? q->n - 1 - k : k];
         x->rank[i] = k;
@@ -251,7 +251,7 @@ static OrderSearch *search_new(const Problem *q, Arena *tmp, bool late)
     *x = (OrderSearch){.q = q, .late = late, .size = 1};
     while (x->size < q->n)
         x->size *= 2;
-    x->left = NEWN(tmp, int, q->nstorage);
+    x->left = NEWN(tmp, int, q->storage.count);
     x->wait = NEWN(tmp, int, q->n);
     x->done = NEWN(tmp, bool, q->n);
     x->rank = NEWN(tmp, int, q->n);

@@ -89,7 +89,7 @@ static void leave_unplaced(Plan *p)
 Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
 {
     Flow *f = flow_new(g, to->device, to->machine, a);
-    plan_check_spaces(f);
+    flow_check_spaces(f);
     flow_alike(f);
     flow_join(f);
     flow_narrow(f);

@@ -3,7 +3,6 @@
 #define TENON_PLAN_H
 
 #include "../flow/flow.h"
-#include "../machine/machine.h"
 #include "../chunk/chunk.h"
 
 enum { PLAN_ALIGN = FLOW_ALIGN }; /* sizes and offsets in the arena are multiples of it */
@@ -117,9 +116,9 @@ typedef struct Plan {
     Estimate est;
     PlanSpace space[MAX_SPACE];
     Step *step;
-    int nstep, capstep;
+    int nstep;
     Storage *storage;
-    int nstorage, capstorage;
+    int nstorage;
     PlanPort *in, *out;
     int nin, nout;
     int64_t persistent_nbytes;      /* the arena's first part, what others keep there included */
@@ -172,11 +171,6 @@ bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to, Placements *kno
 
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
-
-/* ---- space.c ---- */
-
-/* Refuses a graph whose values do not lie where the device's kernels and copies need them. */
-void plan_check_spaces(const Flow *f);
 
 /* ---- queue.c ---- */
 

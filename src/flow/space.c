@@ -6,7 +6,7 @@
  * a wait, or its operand could die while it is being read; what else reads the result the verifier
  * has refused. The planner's own copies are kernels, and these read and write SPACE_MAIN. On a
  * device with one space there is nothing to offload. */
-#include "plan.h"
+#include "inside.h"
 
 static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
 {
@@ -40,7 +40,7 @@ static void check_copy(const Flow *f, const FlowItem *x)
     if (y->reader < 0)
         fail_node(f->g, n, "expected that wait_tensor reads the result, found no reader");
     for (int i = 0; i < n->nin; i++)
-        CHECK(!x->copied[i]); /* or the copy would have to live until the wait */
+        CHECK(!x->call.copied[i]); /* or the copy would have to live until the wait */
 }
 
 /* Kernels read SPACE_MAIN; what a body reads of the graph around is judged there. */
@@ -69,8 +69,8 @@ static void check_ranks(const Flow *f, const FlowItem *x)
 /* What the planner copies, adds or moves for an item; for the end of a body, what it yields. */
 static void check_moves(const Flow *f, const FlowItem *x)
 {
-    for (int k = 0; k < x->nbefore + x->nafter; k++) {
-        const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
+    for (int k = 0; k < x->before.count + x->after.count; k++) {
+        const Move *m = k < x->before.count ? &x->before.at[k] : &x->after.at[k - x->before.count];
         bool end = !x->node && f->outer;
         const Graph *g = end ? f->outer->g : f->g;
         const Node *n = end ? f->outer->item[f->loop].node : x->node;
@@ -96,12 +96,12 @@ static void check_outputs(const Flow *f)
     }
 }
 
-void plan_check_spaces(const Flow *f)
+void flow_check_spaces(const Flow *f)
 {
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
+    for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
         const FlowItem *x = &f->item[i];
-        for (int c = 0; c < 2 && x->body[c]; c++)
-            plan_check_spaces(x->body[c]);
+        for (int c = 0; c < 2 && x->loop.body[c]; c++)
+            flow_check_spaces(x->loop.body[c]);
         if (f->nspace > 1)
             check_moves(f, x);
         if (x->node && x->node->op->class == CLASS_COLLECTIVE)

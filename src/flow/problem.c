@@ -5,7 +5,8 @@
  * graph has that order, with two exceptions: inputs that nothing reads do not count, and a result
  * over a larger storage counts with its own bytes, be it only a plan that may put it there
  * (flow_narrow). Linear in nodes and operands. */
-#include "order.h"
+#include "inside.h"
+#include "problem.h"
 
 typedef struct Pair {
     int row, item;
@@ -55,12 +56,12 @@ static Lists make_lists(Arena *tmp, const Pairs *p, int nrow, bool flip)
 static int add_storage(Make *m, int root, int def, bool kept)
 {
     Problem *q = m->q;
-    int s = m->storage[root] = q->nstorage++;
-    q->def[s] = def;
-    q->kept[s] = kept;
-    q->over[s] = -1;
-    q->nbytes[s] = m->f->root[root].space == SPACE_MAIN ? m->f->root[root].nbytes : 0;
-    q->part[s] = m->f->root[root].part;
+    int s = m->storage[root] = q->storage.count++;
+    q->storage.def[s] = def;
+    q->storage.kept[s] = kept;
+    q->storage.over[s] = -1;
+    q->storage.nbytes[s] = m->f->root[root].space == SPACE_MAIN ? m->f->root[root].nbytes : 0;
+    q->storage.part[s] = m->f->root[root].part;
     return s;
 }
 
@@ -68,25 +69,25 @@ static int add_storage(Make *m, int root, int def, bool kept)
 static void add_storages(Make *m)
 {
     const Flow *f = m->f;
-    const FlowItem *last = &f->item[f->last];
-    bool *stays = NEWN(m->tmp, bool, f->nroot), *renewed = NEWN(m->tmp, bool, f->nroot);
+    const FlowItem *last = &f->item[f->line.last];
+    bool *stays = NEWN(m->tmp, bool, f->count.root), *renewed = NEWN(m->tmp, bool, f->count.root);
     for (int k = last->touch; k < last->touch + last->ntouch; k++)
         stays[f->touch[k].root] = true;
-    for (int r = 0; r < f->nroot; r++)
+    for (int r = 0; r < f->count.root; r++)
         if (f->root[r].renews >= 0)
             renewed[f->root[r].renews] = true;
-    for (int r = 0; r < f->nroot; r++) {
+    for (int r = 0; r < f->count.root; r++) {
         const Root *x = &f->root[r];
         bool carry = x->outer >= 0 && renewed[r] && !stays[r];
-        bool kept = x->kept || stays[r] || carry, input = x->def == f->first;
+        bool kept = x->kept || stays[r] || carry, input = x->def == f->line.first;
         m->storage[r] = -1;
-        if ((x->outer >= 0 && !carry) || x->def == f->last ||
+        if ((x->outer >= 0 && !carry) || x->def == f->line.last ||
             (input && (kept ? !renewed[r] : !x->nuse)))
             continue;
         int s = add_storage(m, r, input ? -1 : m->index[x->def], kept);
         if (input && kept)
-            m->q->nbytes[s] = 0; /* only its readers matter */
-        m->q->inputs += input ? m->q->nbytes[s] : 0;
+            m->q->storage.nbytes[s] = 0; /* only its readers matter */
+        m->q->inputs += input ? m->q->storage.nbytes[s] : 0;
     }
 }
 
@@ -101,7 +102,7 @@ static void add_touches(Make *m, int i)
         const Touch *t = &f->touch[k];
         int s = m->storage[t->root], count = m->make.count;
         q->aside[i] |= f->root[t->root].space != SPACE_MAIN;
-        if (s >= 0 && q->def[s] == i) {
+        if (s >= 0 && q->storage.def[s] == i) {
             PUSH(m->tmp, q->first, count, m->capfirst, t->first);
             count = m->make.count;
             PUSH(m->tmp, q->last, count, m->caplast, t->last);
@@ -134,7 +135,7 @@ static void add_reuses(Make *m, int i, int k)
         add_pair(m, &m->reuse, to, m->nreuse);
         PUSH(m->tmp, q->reuses, m->nreuse, m->capreuse, r);
         if (root == y->renews)
-            q->over[to] = from;
+            q->storage.over[to] = from;
     }
 }
 
@@ -144,10 +145,10 @@ static void add_carries(Make *m, int i)
     const Flow *f = m->f;
     const FlowItem *x = &f->item[m->q->item[i]];
     for (int j = 0; j < x->node->region->nin; j++) {
-        if (x->carry[j] < 0 || !carry_may_lie_over(f, m->q->item[i], j))
+        if (x->loop.carry[j] < 0 || !carry_may_lie_over(f, m->q->item[i], j))
             continue;
         int root = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
-        Reuse r = {m->storage[x->carry[j]], m->storage[root], -1};
+        Reuse r = {m->storage[x->loop.carry[j]], m->storage[root], -1};
         if (r.to < 0 || r.from < 0 || m->slots[root] != 1)
             continue;
         add_pair(m, &m->reuse, r.to, m->nreuse);
@@ -216,24 +217,24 @@ static Make setup(Flow *f, Arena *tmp)
     Problem *q = NEW(tmp, Problem);
     Make m = {.tmp = tmp, .f = f, .q = q};
     int most = 0;
-    m.index = NEWN(tmp, int, f->nitem);
-    m.storage = NEWN(tmp, int, f->nroot);
-    m.slots = NEWN(tmp, int, f->nroot);
+    m.index = NEWN(tmp, int, f->count.item);
+    m.storage = NEWN(tmp, int, f->count.root);
+    m.slots = NEWN(tmp, int, f->count.root);
     q->flow = f;
-    q->item = NEWN(tmp, int, f->nitem);
-    q->nbytes = NEWN(tmp, int64_t, f->nroot);
-    q->def = NEWN(tmp, int, f->nroot);
-    q->kept = NEWN(tmp, bool, f->nroot);
-    q->part = NEWN(tmp, bool, f->nroot);
-    q->aside = NEWN(tmp, bool, f->nitem);
-    q->over = NEWN(tmp, int, f->nroot);
-    q->finish = NEWN(tmp, int, f->nitem);
-    q->begin = NEWN(tmp, int, f->nitem);
-    for (int i = 0; i < f->nitem; i++)
+    q->item = NEWN(tmp, int, f->count.item);
+    q->storage.nbytes = NEWN(tmp, int64_t, f->count.root);
+    q->storage.def = NEWN(tmp, int, f->count.root);
+    q->storage.kept = NEWN(tmp, bool, f->count.root);
+    q->storage.part = NEWN(tmp, bool, f->count.root);
+    q->aside = NEWN(tmp, bool, f->count.item);
+    q->storage.over = NEWN(tmp, int, f->count.root);
+    q->finish = NEWN(tmp, int, f->count.item);
+    q->begin = NEWN(tmp, int, f->count.item);
+    for (int i = 0; i < f->count.item; i++)
         q->finish[i] = q->begin[i] = -1;
-    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
+    for (int i = f->line.at[f->line.first].next; i != f->line.last; i = f->line.at[i].next) {
         const FlowItem *x = &f->item[i];
-        most = MAX(most, x->nbefore + x->ncore + x->nafter);
+        most = MAX(most, item_steps(x));
         m.index[i] = q->n;
         q->item[q->n++] = i;
     }
@@ -251,23 +252,24 @@ Problem *problem_new(Flow *f, Arena *tmp)
     for (int i = 0; i < q->n; i++)
         add_node(&m, i);
     q->use = make_lists(tmp, &m.use, q->n, false);
-    q->user = make_lists(tmp, &m.use, q->nstorage, true);
+    q->user = make_lists(tmp, &m.use, q->storage.count, true);
     q->make = make_lists(tmp, &m.make, q->n, false);
-    q->reuse = make_lists(tmp, &m.reuse, q->nstorage, false);
+    q->reuse = make_lists(tmp, &m.reuse, q->storage.count, false);
     q->dep = make_lists(tmp, &m.wait, q->n, false);
     q->depend = make_lists(tmp, &m.wait, q->n, true);
-    const FlowItem *first = &f->item[f->first], *last = &f->item[f->last];
-    q->base = first->own[SPACE_MAIN].net - q->inputs;
+    const Span *first = &f->line.at[f->line.first].own[SPACE_MAIN];
+    const Span *last = &f->line.at[f->line.last].own[SPACE_MAIN];
+    q->base = first->net - q->inputs;
     int64_t final = q->base;
-    for (int s = 0; s < q->nstorage; s++) {
-        if (q->over[s] < 0)
-            final += q->kept[s] ? q->nbytes[s] : 0;
+    for (int s = 0; s < q->storage.count; s++) {
+        if (q->storage.over[s] < 0)
+            final += q->storage.kept[s] ? q->storage.nbytes[s] : 0;
         else
-            EACH_ITEM(k, q->user, q->over[s])
-        if (q->user.item[k] != q->def[s])
-            add_pair(&m, &m.wait, q->def[s], q->user.item[k]);
+            EACH_ITEM(k, q->user, q->storage.over[s])
+        if (q->user.item[k] != q->storage.def[s])
+            add_pair(&m, &m.wait, q->storage.def[s], q->user.item[k]);
     }
-    q->ends = MAX(first->own[SPACE_MAIN].most, final + last->own[SPACE_MAIN].most);
+    q->ends = MAX(first->most, final + last->most);
     q->pred = make_lists(tmp, &m.wait, q->n, false);
     q->succ = make_lists(tmp, &m.wait, q->n, true);
     q->cyclic = find_cycle(q, tmp);
@@ -278,7 +280,7 @@ Problem *problem_new(Flow *f, Arena *tmp)
 
 static bool dies(const Problem *q, const int *left, int own, int s)
 {
-    return left[s] == own && !q->kept[s];
+    return left[s] == own && !q->storage.kept[s];
 }
 
 /* Whether result s lies over an operand; taken: operands that others of its node lie over. */
@@ -299,10 +301,26 @@ static bool lies_over(const Problem *q, const int *left, int own, int s, unsigne
     return false;
 }
 
-Effect problem_effect(const Problem *q, const int *left, int own, int i)
+int problem_steps(const Problem *q, int i)
+{
+    return MAX(item_steps(&q->flow->item[q->item[i]]), 1);
+}
+
+int64_t problem_core_bytes(const Problem *q, int i, int step)
+{
+    return item_core_bytes(&q->flow->item[q->item[i]], SPACE_MAIN, step);
+}
+
+int problem_body(const Problem *q, int i, int step)
 {
     const FlowItem *x = &q->flow->item[q->item[i]];
-    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
+    int core = step - x->before.count;
+    return x->loop.body[0] && core >= 0 && core < x->ncore ? core : -1;
+}
+
+Effect problem_effect(const Problem *q, const int *left, int own, int i)
+{
+    int nstep = problem_steps(q, i);
     unsigned taken = 0;
     Effect e = {0, 0};
     for (int k = 0; k <= nstep; k++)
@@ -310,20 +328,20 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
     EACH_ITEM(k, q->use, i)
     {
         int s = q->use.item[k];
-        q->change[q->used[k] + 1] -= dies(q, left, own, s) ? q->nbytes[s] : 0;
+        q->change[q->used[k] + 1] -= dies(q, left, own, s) ? q->storage.nbytes[s] : 0;
     }
     EACH_ITEM(k, q->make, i)
     {
         int s = q->make.item[k];
-        if (q->over[s] >= 0)
+        if (q->storage.over[s] >= 0)
             continue;
-        q->change[q->first[k] + lies_over(q, left, own, s, &taken)] += q->nbytes[s];
-        q->change[q->last[k] + 1] -= dies(q, left, 0, s) ? q->nbytes[s] : 0;
+        q->change[q->first[k] + lies_over(q, left, own, s, &taken)] += q->storage.nbytes[s];
+        q->change[q->last[k] + 1] -= dies(q, left, 0, s) ? q->storage.nbytes[s] : 0;
     }
     for (int k = 0; k <= nstep; k++) {
         e.net += q->change[k];
         if (k < nstep)
-            e.need = MAX(e.need, e.net + item_core_bytes(x, SPACE_MAIN, k));
+            e.need = MAX(e.need, e.net + problem_core_bytes(q, i, k));
     }
     return e;
 }
@@ -345,9 +363,9 @@ Effect problem_pair_effect(const Problem *q, int *left, int i)
 
 int64_t problem_peak(const Problem *q, Arena *tmp, const int *order)
 {
-    int *left = NEWN(tmp, int, q->nstorage);
+    int *left = NEWN(tmp, int, q->storage.count);
     int64_t live = q->base + q->inputs, peak = q->ends;
-    for (int s = 0; s < q->nstorage; s++)
+    for (int s = 0; s < q->storage.count; s++)
         left[s] = q->user.at[s + 1] - q->user.at[s];
     for (int k = 0; k < q->n; k++) {
         Effect e = problem_effect(q, left, 1, order[k]);
