@@ -41,6 +41,9 @@ bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *ho
 /* Fills the cuts that operands must have and results then have if n, not a loop, is cut so. */
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
 
+/* How parts of a factor of that kind are merged; CUT_WHOLE: they need not be. */
+CutKind cut_merge(FactorKind k);
+
 /* "it needs all of operand 1 (%x)" */
 const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
 

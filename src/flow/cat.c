@@ -52,8 +52,9 @@ static bool may_spread(const Flow *f, const FlowValue *y)
 {
     const FlowItem *x = &f->item[y->item];
     const Root *r = &f->root[y->at.root];
-    return x->ncore && x->node->op->region != LOOP && x->call.kernel && x->call.kernel->strided_out &&
-           r->def == y->item && r->outer < 0 && r->renews < 0 && !r->kept && !x->part.count;
+    return x->ncore && x->node->op->region != LOOP && x->call.kernel &&
+           x->call.kernel->strided_out && r->def == y->item && r->outer < 0 && r->renews < 0 &&
+           !r->kept && !x->part.count;
 }
 
 /* Whether operand i of the cat can be joined. */

@@ -31,16 +31,13 @@ static void take_room(FlowItem *x, const FlowItem *old)
     x->after = (Moves){.at = old->after.at, .cap = old->after.cap};
     x->call.copied = old->call.copied;
     x->call.capcopied = old->call.capcopied;
-    x->made = (Made){.root = old->made.root, .cap = old->made.cap};
-    x->held = (Numbers){.at = old->held.at, .cap = old->held.cap};
+    x->made = (ItemMade){.root = old->made.root, .cap = old->made.cap};
+    x->held = (NumberList){.at = old->held.at, .cap = old->held.cap};
 }
 
 int item_new(Flow *f, const Node *n)
 {
-    FlowItem x = {.node = n,
-                  .slot = f->count.slot,
-                  .value = f->count.value,
-                  .call.like = -1};
+    FlowItem x = {.node = n, .slot = f->count.slot, .value = f->count.value, .call.like = -1};
     if (f->count.item < f->cap.item)
         take_room(&x, &f->item[f->count.item]);
     for (int i = 0; n && i < n->nin; i++) {
@@ -280,7 +277,7 @@ static Flow *flow_start(Graph *g, const Device *d, const Machine *m, Arena *a)
 {
     Flow *f = NEW(a, Flow);
     *f = (Flow){.a = a, .g = g, .device = d, .machine = m, .nspace = device_nspace(d)};
-    f->line = (Line){.nspace = f->nspace, .top = -1};
+    f->line = (FlowLine){.nspace = f->nspace, .top = -1};
     add_nodes(f);
     return f;
 }

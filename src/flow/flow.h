@@ -48,25 +48,25 @@ bool flow_before(const Flow *f, int x, int y); /* whether item x stands before y
 int flow_nitem(const Flow *f); /* new items and values get the next numbers */
 int flow_nvalue(const Flow *f);
 
-int flow_item(const Flow *f, const Node *n); /* of a node of the graph */
-const Node *item_node(const Flow *f, int item); /* NULL: an end of the line */
-bool item_gone(const Flow *f, int item); /* removed from the line */
-Flow *item_body(const Flow *f, int item, int c); /* of a loop, that which runs as c-th, or NULL */
+int flow_item(const Flow *f, const Node *n);      /* of a node of the graph */
+const Node *item_node(const Flow *f, int item);   /* NULL: an end of the line */
+bool item_gone(const Flow *f, int item);          /* removed from the line */
+Flow *item_body(const Flow *f, int item, int c);  /* of a loop, that which runs as c-th, or NULL */
 int item_operand(const Flow *f, int item, int i); /* values */
 int item_result(const Flow *f, int item, int k);
 int64_t item_made_bytes(const Flow *f, int item); /* of the memory of its results */
 
 int flow_value(const Flow *f, const Value *v); /* of a value of the graph */
 const Value *value_node(const Flow *f, int value);
-int value_item(const Flow *f, int value); /* which defines it */
+int value_item(const Flow *f, int value);       /* which defines it */
 bool values_share(const Flow *f, int x, int y); /* whether both lie in the same memory */
 /* The item that touches the value's memory last; the end where it is alive then. */
 int value_last(const Flow *f, int value);
 /* The first item behind `at` that touches the memory of the item's results; -1: none, or `at`
  * touches it too, or it is alive at the end. */
 int item_next_touch(const Flow *f, int item, int at);
-/* Fills alive[], by value id of the graph, with the bytes of values that are alive at the item, each
- * in memory of its own; of others it fills 0. */
+/* Fills alive[], by value id of the graph, with the bytes of values that are alive at the item,
+ * each in memory of its own; of others it fills 0. */
 void flow_alive(const Flow *f, int item, int64_t *alive);
 
 /* An operand that reads a value, and the next one; -1: none. */

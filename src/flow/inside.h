@@ -1,16 +1,17 @@
-/* inside: the structs of a flow, and the functions that its files share. Only files of src/flow, and
- * tests that compare flows, include it. Sections name the file that implements them. */
+/* inside: the structs of a flow, and the functions that its files share. Only files of src/flow,
+ * and tests that compare flows, include it. Sections name the file that implements them. */
 #ifndef TENON_FLOW_INSIDE_H
 #define TENON_FLOW_INSIDE_H
 
+#include "layout.h"
 #include "steps.h"
 
 /* A list of numbers: of items, slots or roots. */
-typedef struct Numbers {
+typedef struct NumberList {
     int *at, count, cap;
-} Numbers;
+} NumberList;
 
-static inline void numbers_add(Arena *a, Numbers *x, int i)
+static inline void numbers_add(Arena *a, NumberList *x, int i)
 {
     PUSH(a, x->at, x->count, x->cap, i);
 }
@@ -91,9 +92,9 @@ typedef struct ItemLoop {
 
 /* Roots of an item's moves, and last of a collective's workspace: `count` of them in use, `most`
  * made so far, to be reused. */
-typedef struct Made {
+typedef struct ItemMade {
     int *root, count, most, cap;
-} Made;
+} ItemMade;
 
 /* A node on the time line, a clone of one, or one of the two ends of the line. Its steps are the
  * moves `before`, its core (a call, or the bodies of a loop), and the moves `after`. */
@@ -105,10 +106,10 @@ typedef struct FlowItem {
     int ncore;
     ItemCall call;
     ItemLoop loop;
-    Made made;
-    Numbers held;          /* slots of values whose storage it keeps alive without reading */
-    Numbers part;          /* of a cat: items that write joined operands */
-    bool moved, rechoose;  /* it is to be located anew, or its kernel chosen too */
+    ItemMade made;
+    NumberList held;           /* slots of values whose storage it keeps alive without reading */
+    NumberList part;           /* of a cat: items that write joined operands */
+    bool moved, rechoose;      /* it is to be located anew, or its kernel chosen too */
     bool gone, dirty, retouch; /* retouch: bodies may read other operands than they did */
 } FlowItem;
 
@@ -126,14 +127,14 @@ typedef struct LineItem {
     Span own[MAX_SPACE], all[MAX_SPACE]; /* of the item; of its subtree */
 } LineItem;
 
-typedef struct Line {
+typedef struct FlowLine {
     LineItem *at; /* by item */
     int cap;
     int nspace;
     int first, last; /* the ends */
     int top;         /* of the tree; -1: not made */
     int asked;       /* how often for sums along the line, without the tree */
-} Line;
+} FlowLine;
 
 /* What an edit did, for undo. */
 typedef enum {
@@ -170,10 +171,10 @@ typedef struct FlowEnds {
 
 /* What edits have left to do. */
 typedef struct FlowTodo {
-    Numbers dirty;   /* items to be measured */
-    Numbers moved;   /* items to be located anew */
-    Numbers shifted; /* slots: operands of loops that have moved */
-    Numbers flipped; /* of a body: roots of ports that are read now or no more */
+    NumberList dirty;   /* items to be measured */
+    NumberList moved;   /* items to be located anew */
+    NumberList shifted; /* slots: operands of loops that have moved */
+    NumberList flipped; /* of a body: roots of ports that are read now or no more */
 } FlowTodo;
 
 /* Room for a call's tensors, and for the changes of bytes that measuring adds up, by space, then
@@ -207,12 +208,17 @@ struct Flow {
     int *item_of;          /* by node id of the graph */
     int *value_of;         /* by value id of the graph, of which there were nid */
     int nid;
-    Line line;
+    FlowLine line;
     FlowEnds end;
     FlowTodo todo;
     FlowScratch scratch;
     Edits *edits; /* shared with bodies */
 };
+
+static inline const FlowValue *operand_value(const Flow *f, const FlowItem *x, int i)
+{
+    return &f->value[f->slot[x->slot + i].value];
+}
 
 /* ---- edit.c ---- */
 
@@ -323,15 +329,16 @@ bool item_may_narrow(Flow *f, int item);
 
 /* ---- line.c: the order of items, and sums along it ---- */
 
-void line_add(Line *l, Arena *a, int item); /* room for an item, which is not on the line yet */
-void line_insert(Line *l, int item, int before);
-void line_remove(Line *l, int item);
-void line_build(Line *l);            /* the tree */
-void line_update(Line *l, int item); /* after a change of its span, or below it in the tree */
-int line_peak(const Line *l);        /* the first item that reaches the largest sum, by the tree */
-int64_t line_most(const Line *l, int from, int to); /* the largest sum from ... to, by the tree */
-void line_relabel(Line *l);                         /* evenly, along the list */
-static inline bool line_before(const Line *l, int x, int y)
+void line_add(FlowLine *l, Arena *a, int item); /* room for an item, which is not on the line yet */
+void line_insert(FlowLine *l, int item, int before);
+void line_remove(FlowLine *l, int item);
+void line_build(FlowLine *l);            /* the tree */
+void line_update(FlowLine *l, int item); /* after a change of its span, or below it in the tree */
+int line_peak(const FlowLine *l); /* the first item that reaches the largest sum, by the tree */
+int64_t line_most(const FlowLine *l, int from,
+                  int to);      /* the largest sum from ... to, by the tree */
+void line_relabel(FlowLine *l); /* evenly, along the list */
+static inline bool line_before(const FlowLine *l, int x, int y)
 {
     return l->at[x].label < l->at[y].label;
 }

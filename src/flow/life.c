@@ -251,7 +251,7 @@ static bool alike(const Node *n, const Type *x, const Type *y)
 bool item_may_take(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
-    const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
+    const FlowValue *from = operand_value(f, x, i), *to = &f->value[x->value + k];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
     return !x->call.copied[i] && r->kept <= renews && (!r->input || renews) &&
@@ -261,7 +261,7 @@ bool item_may_take(const Flow *f, int item, int k, int i)
 bool item_may_lie_over(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
-    const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
+    const FlowValue *from = operand_value(f, x, i), *to = &f->value[x->value + k];
     return (f->root[to->at.root].narrow || alike(x->node, &from->v->type, &to->v->type)) &&
            item_may_take(f, item, k, i);
 }
@@ -270,7 +270,7 @@ bool carry_may_lie_over(const Flow *f, int item, int j)
 {
     const FlowItem *x = &f->item[item];
     const PortIn *p = &x->node->region->in[j];
-    const FlowValue *from = &f->value[f->slot[x->slot + p->arg].value];
+    const FlowValue *from = operand_value(f, x, p->arg);
     const Root *r = &f->root[from->at.root];
     return p->kind == PORT_CARRY && !r->kept && !r->input && r->outer < 0 &&
            r->space == SPACE_MAIN && place_direct(&from->v->type, &from->at);
@@ -306,7 +306,7 @@ static void fill_carries(Flow *f, int item)
     for (int j = 0; j < x->node->region->nin; j++) {
         if (x->loop.carry[j] < 0)
             continue;
-        int from = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
+        int from = operand_value(f, x, x->node->region->in[j].arg)->at.root;
         bool over = carry_may_lie_over(f, item, j) && item_reads_last(f, item, from);
         set_over(f, x->loop.carry[j], over ? from : -1);
     }
@@ -331,9 +331,9 @@ static void fill_over(Flow *f, int item)
         unsigned mask = flow_inplace(f, item, k) & ~taken;
         for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
             if ((mask >> i & 1) && item_may_lie_over(f, item, k, i) &&
-                item_reads_last(f, item, f->value[f->slot[x->slot + i].value].at.root)) {
+                item_reads_last(f, item, operand_value(f, x, i)->at.root)) {
                 taken |= 1u << i;
-                over = f->value[f->slot[x->slot + i].value].at.root;
+                over = operand_value(f, x, i)->at.root;
                 break;
             }
         set_over(f, to->at.root, over);
@@ -359,7 +359,7 @@ int64_t item_core_bytes(const FlowItem *x, Space s, int step)
 {
     int core = step - x->before.count;
     return core < 0 || core >= x->ncore ? 0
-           : x->loop.body[0]                 ? flow_space_peak(x->loop.body[core], s)
+           : x->loop.body[0]            ? flow_space_peak(x->loop.body[core], s)
            : s == SPACE_MAIN            ? item_work(x)
                                         : 0;
 }
@@ -394,7 +394,8 @@ bool item_measure(Flow *f, int item)
     FlowItem *x = &f->item[item];
     int nstep = MAX(item_steps(x), 1), room = nstep + 2;
     while (f->scratch.capchange < f->nspace * room)
-        f->scratch.change = arena_grow(f->a, f->scratch.change, f->scratch.capchange, &f->scratch.capchange, sizeof *f->scratch.change);
+        f->scratch.change = arena_grow(f->a, f->scratch.change, f->scratch.capchange,
+                                       &f->scratch.capchange, sizeof *f->scratch.change);
     for (int k = 0; k < f->nspace * room; k++)
         f->scratch.change[k] = 0;
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {

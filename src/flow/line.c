@@ -14,7 +14,7 @@ enum { LABEL_BITS = 62 };
 
 /* ---- labels ---- */
 
-void line_relabel(Line *l)
+void line_relabel(FlowLine *l)
 {
     int count = 0;
     for (int i = l->first; i >= 0; i = l->at[i].next)
@@ -25,7 +25,7 @@ void line_relabel(Line *l)
 }
 
 /* Makes room around an item: numbers the smallest aligned range of labels that is sparse enough. */
-static void spread(Line *l, int item)
+static void spread(FlowLine *l, int item)
 {
     double most = 1;
     for (int bits = 1; bits < LABEL_BITS; bits++) {
@@ -49,7 +49,7 @@ static void spread(Line *l, int item)
     line_relabel(l);
 }
 
-static int64_t label_between(Line *l, int prev, int next)
+static int64_t label_between(FlowLine *l, int prev, int next)
 {
     if (l->at[next].label - l->at[prev].label < 2)
         spread(l, prev);
@@ -72,7 +72,7 @@ static Span join(Span x, Span y)
 }
 
 /* Adds up an item's subtree; returns whether it has another span than before. */
-static bool refresh(Line *l, int i)
+static bool refresh(FlowLine *l, int i)
 {
     LineItem *x = &l->at[i];
     bool changed = false;
@@ -87,7 +87,7 @@ static bool refresh(Line *l, int i)
 }
 
 /* Above an item whose subtree has the span that it had, nothing changes. */
-void line_update(Line *l, int item)
+void line_update(FlowLine *l, int item)
 {
     int i = l->top < 0 ? -1 : item;
     while (i >= 0 && refresh(l, i))
@@ -95,7 +95,7 @@ void line_update(Line *l, int item)
 }
 
 /* Puts y, a child of x or -1, where x hangs. */
-static void hang(Line *l, int x, int y)
+static void hang(FlowLine *l, int x, int y)
 {
     int up = l->at[x].up;
     if (y >= 0)
@@ -104,7 +104,7 @@ static void hang(Line *l, int x, int y)
 }
 
 /* Rotates y, a child, above its parent. */
-static void rotate(Line *l, int y)
+static void rotate(FlowLine *l, int y)
 {
     int x = l->at[y].up;
     bool low = l->at[x].low == y;
@@ -119,7 +119,7 @@ static void rotate(Line *l, int y)
     refresh(l, y);
 }
 
-static void tree_insert(Line *l, int item)
+static void tree_insert(FlowLine *l, int item)
 {
     LineItem *x = &l->at[item];
     x->low = x->high = -1;
@@ -137,7 +137,7 @@ static void tree_insert(Line *l, int item)
         line_update(l, l->at[item].up);
 }
 
-static void tree_remove(Line *l, int item)
+static void tree_remove(FlowLine *l, int item)
 {
     for (;;) {
         int low = l->at[item].low, high = l->at[item].high;
@@ -152,7 +152,7 @@ static void tree_remove(Line *l, int item)
     }
 }
 
-void line_build(Line *l)
+void line_build(FlowLine *l)
 {
     int last = -1;
     l->top = -1;
@@ -174,7 +174,7 @@ void line_build(Line *l)
 }
 
 /* The span in SPACE_MAIN of the items of a subtree whose labels are in [low, high]. */
-static Span range(const Line *l, int i, int64_t low, int64_t high)
+static Span range(const FlowLine *l, int i, int64_t low, int64_t high)
 {
     if (i < 0)
         return (Span){0, INT64_MIN / 4};
@@ -187,13 +187,13 @@ static Span range(const Line *l, int i, int64_t low, int64_t high)
     return join(upto, range(l, x->high, INT64_MIN, high));
 }
 
-int64_t line_most(const Line *l, int from, int to)
+int64_t line_most(const FlowLine *l, int from, int to)
 {
     int64_t low = l->at[from].label;
     return range(l, l->top, INT64_MIN, low - 1).net + range(l, l->top, low, l->at[to].label).most;
 }
 
-int line_peak(const Line *l)
+int line_peak(const FlowLine *l)
 {
     int i = l->top;
     for (int64_t most = l->at[i].all[SPACE_MAIN].most;;) {
@@ -213,14 +213,14 @@ int line_peak(const Line *l)
 
 /* ---- the list ---- */
 
-void line_add(Line *l, Arena *a, int item)
+void line_add(FlowLine *l, Arena *a, int item)
 {
     if (item == l->cap)
         l->at = arena_grow(a, l->at, l->cap, &l->cap, sizeof *l->at);
     l->at[item] = (LineItem){.prev = -1, .next = -1, .up = -1, .low = -1, .high = -1};
 }
 
-void line_insert(Line *l, int item, int before)
+void line_insert(FlowLine *l, int item, int before)
 {
     LineItem *x = &l->at[item];
     x->prev = l->at[before].prev;
@@ -231,7 +231,7 @@ void line_insert(Line *l, int item, int before)
         tree_insert(l, item);
 }
 
-void line_remove(Line *l, int item)
+void line_remove(FlowLine *l, int item)
 {
     if (l->top >= 0)
         tree_remove(l, item);

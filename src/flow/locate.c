@@ -21,12 +21,7 @@
 
 Place place_whole(int root, const Type *t)
 {
-    Place x = {.root = root};
-    Tensor shape = {.rank = t->rank};
-    memcpy(shape.dim, t->dim, sizeof shape.dim);
-    tensor_fill_strides(&shape);
-    memcpy(x.at.stride, shape.stride, sizeof x.at.stride);
-    return x;
+    return (Place){.root = root, .at = layout_row_major(t)};
 }
 
 Tensor tensor_at(const Type *t, const Place *x)
@@ -65,7 +60,8 @@ bool place_same(const Type *t, const Place *x, const Place *y)
 
 int root_new(Flow *f, int def, int64_t nbytes)
 {
-    Root *old = f->count.root < f->cap.root ? &f->root[f->count.root] : NULL; /* one that was dropped */
+    Root *old =
+        f->count.root < f->cap.root ? &f->root[f->count.root] : NULL; /* one that was dropped */
     Root r = {.nbytes = flow_round(nbytes),
               .room = flow_round(nbytes),
               .use = old ? old->use : NULL,
@@ -125,11 +121,6 @@ Place move_copy(Flow *f, int item, const Value *v, Place in)
 
 /* ---- nodes ---- */
 
-static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
-{
-    return &f->value[f->slot[x->slot + i].value];
-}
-
 /* Whether n may take a rank's part, half or less, of what all ranks have: its plan must be that of
  * the other ranks, so that where the part begins must not count, be it at 0. */
 static bool takes_part(const Flow *f, const Node *n)
@@ -138,29 +129,28 @@ static bool takes_part(const Flow *f, const Node *n)
            2 * type_nelem(&n->out[0]->type) <= type_nelem(&n->in[0]->type) && graph_mesh(f->g);
 }
 
+/* Fills where a view's results lie in its operand; false: they need a copy of it. */
 static bool fill_views(Flow *f, const FlowItem *x, const Place *from)
 {
     const Node *n = x->node;
-    bool part = from->part || takes_part(f, n);
+    bool part = from->part || takes_part(f, n), fits = true;
     for (int k = 0; k < n->nout; k++) {
         Place *to = &f->value[x->value + k].at;
         *to = *from;
         to->part = part;
-        if (!n->op->rules->view(n, k, &from->at, &to->at))
-            return false;
+        fits &= layout_view(n, k, &from->at, &to->at);
     }
-    return true;
+    return fits;
 }
 
 static void locate_view(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    Place from = operand(f, x, 0)->at;
+    Place from = operand_value(f, x, 0)->at;
     if (fill_views(f, x, &from))
         return;
-    from = move_copy(f, item, operand(f, x, 0)->v, from);
-    bool good = fill_views(f, x, &from);
-    CHECK(good);
+    from = move_copy(f, item, operand_value(f, x, 0)->v, from);
+    fill_views(f, x, &from);
 }
 
 /* The call of an item in scratch: operands, results, and room for the operands packed. */
@@ -169,12 +159,13 @@ static Call call_of(Flow *f, const FlowItem *x)
     const Node *n = x->node;
     int count = 2 * n->nin + n->nout;
     while (f->scratch.captensor < count)
-        f->scratch.tensor = arena_grow(f->a, f->scratch.tensor, f->scratch.captensor, &f->scratch.captensor, sizeof *f->scratch.tensor);
+        f->scratch.tensor = arena_grow(f->a, f->scratch.tensor, f->scratch.captensor,
+                                       &f->scratch.captensor, sizeof *f->scratch.tensor);
     Call c = {.node = n, .mesh = graph_mesh(f->g), .nin = n->nin, .nout = n->nout};
     c.in = f->scratch.tensor;
     c.out = f->scratch.tensor + 2 * n->nin;
     for (int i = 0; i < n->nin; i++)
-        c.in[i] = tensor_at(&n->in[i]->type, &operand(f, x, i)->at);
+        c.in[i] = tensor_at(&n->in[i]->type, &operand_value(f, x, i)->at);
     for (int k = 0; k < n->nout; k++) {
         Place at = f->value[x->value + k].at, whole = place_whole(-1, &n->out[k]->type);
         c.out[k] = tensor_at(&n->out[k]->type, at.root < 0 ? &whole : &at);
@@ -243,7 +234,7 @@ Tensor operand_tensor(const Flow *f, const FlowItem *x, int i)
     if (x->call.copied[i] && x->call.alike)
         return operand_tensor(f, &f->item[x->call.like], i);
     const Type *t = &x->node->in[i]->type;
-    Place at = x->call.copied[i] ? place_whole(-1, t) : operand(f, x, i)->at;
+    Place at = x->call.copied[i] ? place_whole(-1, t) : operand_value(f, x, i)->at;
     return tensor_at(t, &at);
 }
 
@@ -311,7 +302,7 @@ static Space space_of(const Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     return f->nspace == 1                           ? SPACE_MAIN
-           : x->node->op->class == CLASS_COLLECTIVE ? f->root[operand(f, x, 0)->at.root].space
+           : x->node->op->class == CLASS_COLLECTIVE ? f->root[operand_value(f, x, 0)->at.root].space
                                                     : node_space(x->node);
 }
 
@@ -342,7 +333,7 @@ static bool all_inside(const Flow *f, const FlowItem *x)
 {
     bool inside = x->part.count > 0;
     for (int i = 0; i < x->node->nin; i++)
-        inside &= operand(f, x, i)->at.root == f->value[x->value].at.root;
+        inside &= operand_value(f, x, i)->at.root == f->value[x->value].at.root;
     return inside;
 }
 
@@ -350,7 +341,7 @@ static bool all_inside(const Flow *f, const FlowItem *x)
 static void copy_operand(Flow *f, int item, int i)
 {
     const FlowItem *x = &f->item[item];
-    const FlowValue *v = operand(f, x, i);
+    const FlowValue *v = operand_value(f, x, i);
     Tensor t = operand_tensor(f, x, i);
     Place out = place_whole(-1, &v->v->type);
     int64_t nelem = extent(&t);
@@ -370,12 +361,12 @@ static void locate_call(Flow *f, int item)
     if (!x->call.chosen)
         choose(f, x);
     for (int i = 0; i < x->node->nin; i++) {
-        Place at = operand(f, x, i)->at;
+        Place at = operand_value(f, x, i)->at;
         if (!x->call.copied[i])
             continue;
         touch_add(f, item, at.root, x->before.count, 1);
         if (!x->call.alike)
-            move_copy(f, item, operand(f, x, i)->v, at);
+            move_copy(f, item, operand_value(f, x, i)->v, at);
         else
             copy_operand(f, item, i);
     }
@@ -384,7 +375,7 @@ static void locate_call(Flow *f, int item)
         touch_add(f, item, x->before.at[k].out.root, x->before.count, 0);
     for (int i = 0; i < x->node->nin; i++)
         if (!x->call.copied[i])
-            touch_add(f, item, operand(f, x, i)->at.root, x->before.count, 1);
+            touch_add(f, item, operand_value(f, x, i)->at.root, x->before.count, 1);
     fill_results(f, item);
     if (op_starts(x->node->op) && x->call.work) {
         int work = root_made(f, item, x->call.work);
@@ -395,21 +386,23 @@ static void locate_call(Flow *f, int item)
 
 const FlowItem *item_started(const Flow *f, const FlowItem *x)
 {
-    const FlowItem *y = x->node && x->node->op->wait ? &f->item[operand(f, x, 0)->item] : NULL;
+    const FlowItem *y =
+        x->node && x->node->op->wait ? &f->item[operand_value(f, x, 0)->item] : NULL;
     return y && y->node && op_starts(y->node->op) ? y : NULL;
 }
 
 const Place *item_reads(const Flow *f, const FlowItem *x, int i)
 {
     const FlowItem *y = item_started(f, x);
-    bool sent = y && i == 1 && y->call.copied[0] && operand(f, y, 0) == operand(f, x, 1);
-    return sent ? &y->before.at[0].out : &operand(f, x, i)->at;
+    bool sent =
+        y && i == 1 && y->call.copied[0] && operand_value(f, y, 0) == operand_value(f, x, 1);
+    return sent ? &y->before.at[0].out : &operand_value(f, x, i)->at;
 }
 
 static void locate_wait(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    f->value[x->value].at = operand(f, x, 0)->at;
+    f->value[x->value].at = operand_value(f, x, 0)->at;
     if (!x->call.chosen)
         choose(f, x);
     x->ncore = 1;

@@ -38,11 +38,6 @@ void add_sums(Flow *f, int item)
 
 /* ---- a loop, as the graph around sees it ---- */
 
-static int operand_root(const Flow *f, const FlowItem *x, int i)
-{
-    return f->value[f->slot[x->slot + i].value].at.root;
-}
-
 static void begin_carries(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
@@ -53,7 +48,7 @@ static void begin_carries(Flow *f, int item)
         x->loop.carry[j] = -1;
         if (r->in[j].kind != PORT_CARRY)
             continue;
-        const FlowValue *v = &f->value[f->slot[x->slot + r->in[j].arg].value];
+        const FlowValue *v = operand_value(f, x, r->in[j].arg);
         touch_add(f, item, v->at.root, x->before.count, 1);
         x->loop.carry[j] = move_copy(f, item, v->v, v->at).root;
         f->item[item].before.at[f->item[item].before.count - 1].unless_over = x->loop.carry[j];
@@ -97,7 +92,9 @@ static void touch_body(Flow *f, int item, int c)
         if (y)
             y->counted = y->nuse > 0;
         if (y && y->counted)
-            touch_port(f, item, x->loop.carry[j] < 0 ? operand_root(f, x, r->in[j].arg) : x->loop.carry[j],
+            touch_port(f, item,
+                       x->loop.carry[j] < 0 ? operand_value(f, x, r->in[j].arg)->at.root
+                                            : x->loop.carry[j],
                        c);
     }
     for (int k = 0; k < r->nout; k++)
@@ -117,7 +114,7 @@ static void touch_again(Flow *f, int item)
     }
     for (int j = 0, step = 0; j < x->node->region->nin; j++)
         if (x->loop.carry[j] >= 0)
-            touch_add(f, item, operand_root(f, x, x->node->region->in[j].arg), step++, 1);
+            touch_add(f, item, operand_value(f, x, x->node->region->in[j].arg)->at.root, step++, 1);
     for (int c = 0; c < x->ncore; c++)
         touch_body(f, item, c);
     touch_held(f, item);
@@ -206,6 +203,19 @@ static Place from_outside(Flow *f, Place x, const Place *old)
     return x;
 }
 
+/* An iteration's part, in the body, of what lies at y outside: `part` along an axis, or an entry of
+ * a stack. */
+static Place iteration_place(const Flow *f, Place y, PortKind kind, int axis, const Port *part)
+{
+    if (kind == PORT_SLICE || kind == PORT_CONCAT)
+        y.loop_stride[f->depth - 1] = y.at.stride[axis] * part->v->type.dim[axis];
+    if (kind == PORT_STACK) {
+        y.loop_stride[f->depth - 1] = y.at.stride[0];
+        layout_unstack(&y.at);
+    }
+    return y;
+}
+
 /* Where operand port j is, outside, in an iteration of the body. */
 static Place input_place(const Flow *f, int j)
 {
@@ -216,14 +226,7 @@ static Place input_place(const Flow *f, int j)
     Place y = v->at;
     if (p->kind == PORT_CARRY)
         y = place_whole(x->loop.carry[j], &v->v->type);
-    if (p->kind == PORT_SLICE)
-        y.loop_stride[f->depth - 1] =
-            y.at.stride[p->axis] * r->body[MAIN]->in[p->at[MAIN]].v->type.dim[p->axis];
-    if (p->kind == PORT_STACK) {
-        y.loop_stride[f->depth - 1] = y.at.stride[0];
-        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
-    }
-    return y;
+    return iteration_place(f, y, p->kind, p->axis, &r->body[MAIN]->in[p->at[MAIN]]);
 }
 
 static Place offset_place(Flow *f, const Value *v, int64_t by)
@@ -240,15 +243,8 @@ static Place part_place(const Flow *f, int k)
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;
     const PortOut *p = &r->out[k];
-    Place y = f->outer->value[x->value + k].at;
-    if (p->kind == PORT_CONCAT)
-        y.loop_stride[f->depth - 1] =
-            y.at.stride[p->axis] * r->body[MAIN]->out[p->at[MAIN]].v->type.dim[p->axis];
-    if (p->kind == PORT_STACK) {
-        y.loop_stride[f->depth - 1] = y.at.stride[0];
-        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
-    }
-    return y;
+    return iteration_place(f, f->outer->value[x->value + k].at, p->kind, p->axis,
+                           &r->body[MAIN]->out[p->at[MAIN]]);
 }
 
 static bool writable(const Place *y, const Type *t)

@@ -14,7 +14,7 @@ bool item_may_narrow(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     if (!x->node || !x->ncore || !x->call.kernel || !x->call.kernel->over_wider)
         return false;
-    const FlowValue *from = &f->value[f->slot[x->slot].value], *to = &f->value[x->value];
+    const FlowValue *from = operand_value(f, x, 0), *to = &f->value[x->value];
     const Root *y = &f->root[to->at.root];
     return (flow_inplace(f, item, 0) & 1) && y->def == item && y->renews < 0 &&
            dtype_size(to->v->type.dtype) < dtype_size(from->v->type.dtype) &&

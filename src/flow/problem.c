@@ -8,35 +8,35 @@
 #include "inside.h"
 #include "problem.h"
 
-typedef struct Pair {
+typedef struct ListPair {
     int row, item;
-} Pair;
+} ListPair;
 
-typedef struct Pairs {
-    Pair *pair;
+typedef struct ListPairs {
+    ListPair *pair;
     int count, cap;
-} Pairs;
+} ListPairs;
 
 /* Tables needed only while a problem is made. */
-typedef struct Make {
+typedef struct ProblemMake {
     Arena *tmp;
     Flow *f;
     Problem *q;
     int *index;   /* of an item: its node */
     int *storage; /* of a root, or -1 */
     int *slots;   /* of a root: how often the present node reads it */
-    Pairs wait, use, make, reuse;
+    ListPairs wait, use, make, reuse;
     int nreuse, capreuse, capused, capfirst, caplast;
-} Make;
+} ProblemMake;
 
-static void add_pair(Make *m, Pairs *p, int row, int item)
+static void add_pair(ProblemMake *m, ListPairs *p, int row, int item)
 {
-    Pair x = {row, item};
+    ListPair x = {row, item};
     PUSH(m->tmp, p->pair, p->count, p->cap, x);
 }
 
 /* Lists from pairs, in their order; with `flip` by item. */
-static Lists make_lists(Arena *tmp, const Pairs *p, int nrow, bool flip)
+static Lists make_lists(Arena *tmp, const ListPairs *p, int nrow, bool flip)
 {
     Lists r = {NEWN(tmp, int, nrow + 2), NEWN(tmp, int, p->count)};
     int *next = r.at + 1;
@@ -45,7 +45,7 @@ static Lists make_lists(Arena *tmp, const Pairs *p, int nrow, bool flip)
     for (int i = 1; i < nrow; i++)
         next[i + 1] += next[i];
     for (int k = 0; k < p->count; k++) {
-        Pair x = p->pair[k];
+        ListPair x = p->pair[k];
         r.item[next[flip ? x.item : x.row]++] = flip ? x.row : x.item;
     }
     return r;
@@ -53,7 +53,7 @@ static Lists make_lists(Arena *tmp, const Pairs *p, int nrow, bool flip)
 
 /* ---- storages ---- */
 
-static int add_storage(Make *m, int root, int def, bool kept)
+static int add_storage(ProblemMake *m, int root, int def, bool kept)
 {
     Problem *q = m->q;
     int s = m->storage[root] = q->storage.count++;
@@ -66,7 +66,7 @@ static int add_storage(Make *m, int root, int def, bool kept)
 }
 
 /* Storages that the ends touch: inputs and copies at the first, what is kept at the last. */
-static void add_storages(Make *m)
+static void add_storages(ProblemMake *m)
 {
     const Flow *f = m->f;
     const FlowItem *last = &f->item[f->line.last];
@@ -93,7 +93,7 @@ static void add_storages(Make *m)
 
 /* ---- nodes ---- */
 
-static void add_touches(Make *m, int i)
+static void add_touches(ProblemMake *m, int i)
 {
     Problem *q = m->q;
     const Flow *f = m->f;
@@ -117,7 +117,7 @@ static void add_touches(Make *m, int i)
 
 /* The operands that result k of node i may lie over. A new value may lie over the old one, after
  * all nodes that touch that. */
-static void add_reuses(Make *m, int i, int k)
+static void add_reuses(ProblemMake *m, int i, int k)
 {
     Problem *q = m->q;
     const Flow *f = m->f;
@@ -126,7 +126,7 @@ static void add_reuses(Make *m, int i, int k)
     int to = m->storage[f->value[x->value + k].at.root];
     unsigned mask = node_inplace(x->node, k);
     for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->def == q->item[i]; j++) {
-        int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
+        int root = operand_value(f, x, j)->at.root, from = m->storage[root];
         bool over =
             item_may_lie_over(f, q->item[i], k, j) || (!j && item_may_narrow(m->f, q->item[i]));
         if (!(mask >> j & 1) || to < 0 || from < 0 || m->slots[root] != 1 || !over)
@@ -140,14 +140,14 @@ static void add_reuses(Make *m, int i, int k)
 }
 
 /* The first values that a loop's carries may lie over. */
-static void add_carries(Make *m, int i)
+static void add_carries(ProblemMake *m, int i)
 {
     const Flow *f = m->f;
     const FlowItem *x = &f->item[m->q->item[i]];
     for (int j = 0; j < x->node->region->nin; j++) {
         if (x->loop.carry[j] < 0 || !carry_may_lie_over(f, m->q->item[i], j))
             continue;
-        int root = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
+        int root = operand_value(f, x, x->node->region->in[j].arg)->at.root;
         Reuse r = {m->storage[x->loop.carry[j]], m->storage[root], -1};
         if (r.to < 0 || r.from < 0 || m->slots[root] != 1)
             continue;
@@ -163,7 +163,7 @@ static bool reduces(const Node *n)
 }
 
 /* Node i waits for a reduction; of one that several wait for, none is its end. */
-static void add_finish(Make *m, int i, const Node *start)
+static void add_finish(ProblemMake *m, int i, const Node *start)
 {
     Problem *q = m->q;
     int k = m->index[m->f->item_of[start->id]];
@@ -172,7 +172,7 @@ static void add_finish(Make *m, int i, const Node *start)
     q->finish[k] = again ? -1 : i;
 }
 
-static void add_node(Make *m, int i)
+static void add_node(ProblemMake *m, int i)
 {
     const Flow *f = m->f;
     const FlowItem *x = &f->item[m->q->item[i]];
@@ -206,16 +206,16 @@ static bool find_cycle(const Problem *q, Arena *tmp)
     while (ndone < nready) {
         int i = ready[ndone++];
         EACH_ITEM(k, q->succ, i)
-        if (!--wait[q->succ.item[k]])
-            ready[nready++] = q->succ.item[k];
+            if (!--wait[q->succ.item[k]])
+                ready[nready++] = q->succ.item[k];
     }
     return ndone < q->n;
 }
 
-static Make setup(Flow *f, Arena *tmp)
+static ProblemMake setup(Flow *f, Arena *tmp)
 {
     Problem *q = NEW(tmp, Problem);
-    Make m = {.tmp = tmp, .f = f, .q = q};
+    ProblemMake m = {.tmp = tmp, .f = f, .q = q};
     int most = 0;
     m.index = NEWN(tmp, int, f->count.item);
     m.storage = NEWN(tmp, int, f->count.root);
@@ -245,7 +245,7 @@ static Make setup(Flow *f, Arena *tmp)
 Problem *problem_new(Flow *f, Arena *tmp)
 {
     int64_t peak = flow_peak(f); /* measures all items */
-    Make m = setup(f, tmp);
+    ProblemMake m = setup(f, tmp);
     Problem *q = m.q;
     (void)peak;
     add_storages(&m);
@@ -266,8 +266,8 @@ Problem *problem_new(Flow *f, Arena *tmp)
             final += q->storage.kept[s] ? q->storage.nbytes[s] : 0;
         else
             EACH_ITEM(k, q->user, q->storage.over[s])
-        if (q->user.item[k] != q->storage.def[s])
-            add_pair(&m, &m.wait, q->storage.def[s], q->user.item[k]);
+                if (q->user.item[k] != q->storage.def[s])
+                    add_pair(&m, &m.wait, q->storage.def[s], q->user.item[k]);
     }
     q->ends = MAX(first->most, final + last->most);
     q->pred = make_lists(tmp, &m.wait, q->n, false);
@@ -286,8 +286,7 @@ static bool dies(const Problem *q, const int *left, int own, int s)
 /* Whether result s lies over an operand; taken: operands that others of its node lie over. */
 static bool lies_over(const Problem *q, const int *left, int own, int s, unsigned *taken)
 {
-    EACH_ITEM(k, q->reuse, s)
-    {
+    EACH_ITEM(k, q->reuse, s) {
         Reuse r = q->reuses[q->reuse.item[k]];
         if (!dies(q, left, own, r.from))
             continue;
@@ -325,13 +324,11 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
     Effect e = {0, 0};
     for (int k = 0; k <= nstep; k++)
         q->change[k] = 0;
-    EACH_ITEM(k, q->use, i)
-    {
+    EACH_ITEM(k, q->use, i) {
         int s = q->use.item[k];
         q->change[q->used[k] + 1] -= dies(q, left, own, s) ? q->storage.nbytes[s] : 0;
     }
-    EACH_ITEM(k, q->make, i)
-    {
+    EACH_ITEM(k, q->make, i) {
         int s = q->make.item[k];
         if (q->storage.over[s] >= 0)
             continue;
@@ -349,7 +346,7 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
 static void count_users(const Problem *q, int *left, int i, int by)
 {
     EACH_ITEM(k, q->use, i)
-    left[q->use.item[k]] += by;
+        left[q->use.item[k]] += by;
 }
 
 Effect problem_pair_effect(const Problem *q, int *left, int i)

@@ -8,11 +8,6 @@
  * device with one space there is nothing to offload. */
 #include "inside.h"
 
-static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
-{
-    return &f->value[f->slot[x->slot + i].value];
-}
-
 static bool in_host(const Flow *f, int root)
 {
     return root >= 0 && f->root[root].space == SPACE_HOST;
@@ -27,7 +22,7 @@ static void check_copy(const Flow *f, const FlowItem *x)
 {
     const Node *n = x->node;
     const FlowValue *y = &f->value[x->value];
-    bool host = in_host(f, operand(f, x, 0)->at.root);
+    bool host = in_host(f, operand_value(f, x, 0)->at.root);
     if (f->nspace == 1)
         fail_node(f->g, n,
                   "expected a device with a memory of its own, found %s, where there is "
@@ -35,7 +30,7 @@ static void check_copy(const Flow *f, const FlowItem *x)
                   f->device->name);
     if (host == n->op->to_host)
         fail_node(f->g, n, "operand 0: expected a value in the %s memory, found %%%s in the %s",
-                  host ? "device's" : "host's", name_of(operand(f, x, 0)),
+                  host ? "device's" : "host's", name_of(operand_value(f, x, 0)),
                   host ? "host's" : "device's");
     if (y->reader < 0)
         fail_node(f->g, n, "expected that wait_tensor reads the result, found no reader");
@@ -49,21 +44,21 @@ static void check_operands(const Flow *f, const FlowItem *x)
     const Node *n = x->node;
     bool any = node_aliases(n) || n->op->region == LOOP || n->op->class == CLASS_COLLECTIVE;
     for (int i = 0; i < n->nin && !any; i++)
-        if (in_host(f, operand(f, x, i)->at.root))
+        if (in_host(f, operand_value(f, x, i)->at.root))
             fail_node(f->g, n,
                       "operand %d: expected a value in the device's memory, found %%%s in "
                       "the host's: read it by reload",
-                      i, name_of(operand(f, x, i)));
+                      i, name_of(operand_value(f, x, i)));
 }
 
 /* Other ranks reach the host's memory alone. */
 static void check_ranks(const Flow *f, const FlowItem *x)
 {
-    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand(f, x, 0)->at.root))
+    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand_value(f, x, 0)->at.root))
         fail_node(f->g, x->node,
                   "operand 0: expected a value in the host's memory, which other ranks reach, "
                   "found %%%s in the device's: the pass stage brings it there",
-                  name_of(operand(f, x, 0)));
+                  name_of(operand_value(f, x, 0)));
 }
 
 /* What the planner copies, adds or moves for an item; for the end of a body, what it yields. */

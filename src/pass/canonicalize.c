@@ -10,6 +10,7 @@
  * obeyed, the node stays. Nodes that end gradients stay while the graph has a loss but no gradients
  * yet, as `grad` reads them. */
 #include "pass.h"
+#include "../flow/layout.h"
 
 static bool takes_policy(const Value *v, const Node *n)
 {

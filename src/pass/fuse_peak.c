@@ -66,7 +66,8 @@ Groups fuse_groups(const Graph *g, Arena *tmp)
 
 const Value *fuse_stored(const Flow *w, const Value *v)
 {
-    while (v->def && v->def->op->view && values_share(w, flow_value(w, v->def->in[0]), flow_value(w, v)))
+    while (v->def && v->def->op->view &&
+           values_share(w, flow_value(w, v->def->in[0]), flow_value(w, v)))
         v = v->def->in[0];
     return v;
 }

@@ -28,7 +28,7 @@ typedef struct Holder {
     struct Holder *next;
 } Holder;
 
-typedef struct Driver {
+typedef struct ChunkDriver {
     const PassWalk *w;
     const ChunkTask *task;
     ChunkReport *r;
@@ -47,11 +47,11 @@ typedef struct Driver {
     int *nodes;          /* of CHUNK_N: by group, of its regions; else NULL */
     int64_t *own;        /* of CHUNK_N: bytes at the peak that no smaller region slices */
     ChunkChoice choice;
-} Driver;
+} ChunkDriver;
 
 /* ---- what candidates slice ---- */
 
-static bool is_asked(const Driver *d, const ChunkCandidate *c)
+static bool is_asked(const ChunkDriver *d, const ChunkCandidate *c)
 {
     const ChunkAsked *asked = d->task->asked;
     for (int i = 0; i < asked->npattern; i++)
@@ -60,13 +60,13 @@ static bool is_asked(const Driver *d, const ChunkCandidate *c)
     return false;
 }
 
-static bool is_free(const Driver *d, const ChunkCandidate *c)
+static bool is_free(const ChunkDriver *d, const ChunkCandidate *c)
 {
     bool may = !c->region.cheap || d->task->asked->mode == CHUNK_AUTO; /* auto's alone */
     return may && !c->why && c->units > 1 && !is_asked(d, c);
 }
 
-static void add_holder(Driver *d, const char *name, int group)
+static void add_holder(ChunkDriver *d, const char *name, int group)
 {
     Holder *h = NEW(d->keep, Holder), *first = map_find(&d->holder, name);
     for (const Holder *x = first; x; x = x->next)
@@ -76,12 +76,12 @@ static void add_holder(Driver *d, const char *name, int group)
     map_put(&d->holder, arena_strdup(d->keep, name), h);
 }
 
-static int slot_of(const Driver *d, const ChunkCandidate *c)
+static int slot_of(const ChunkDriver *d, const ChunkCandidate *c)
 {
     return d->slot[c - d->r->candidate];
 }
 
-static void find_slots(Driver *d)
+static void find_slots(ChunkDriver *d)
 {
     int n = 0;
     d->slot = NEWN(d->keep, int, d->r->ncandidate);
@@ -94,7 +94,7 @@ static void find_slots(Driver *d)
     d->ngroup = 2 * n;
 }
 
-static void find_groups(Driver *d)
+static void find_groups(ChunkDriver *d)
 {
     find_slots(d);
     d->units = NEWN(d->keep, int64_t, d->ngroup);
@@ -114,7 +114,7 @@ static void find_groups(Driver *d)
 }
 
 /* A seed that is in a loop already is no seed of another. */
-static void find_clashes(Driver *d)
+static void find_clashes(ChunkDriver *d)
 {
     int n = d->ngroup;
     d->clash = NEWN(d->keep, bool, n *n);
@@ -141,7 +141,7 @@ static void find_origins(const Graph *g, const Graph *before, Map *origin)
     }
 }
 
-static void fill_held(const Driver *d, const Plan *p, int64_t *held)
+static void fill_held(const ChunkDriver *d, const Plan *p, int64_t *held)
 {
     Map origin = {.a = d->tmp};
     int peak = p->space[SPACE_MAIN].peak_step;
@@ -166,7 +166,8 @@ static void fill_held(const Driver *d, const Plan *p, int64_t *held)
 /* ---- trials ---- */
 
 /* The regions of a setting, those of patterns first, in a. Returns how many. */
-static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const ChunkRegion **list)
+static int regions_of(const ChunkDriver *d, Arena *a, const int64_t *slices,
+                      const ChunkRegion **list)
 {
     ChunkRegion *region = NEWN(a, ChunkRegion, d->nnamed + d->r->ncandidate);
     int n = 0;
@@ -185,7 +186,7 @@ static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const Ch
 }
 
 typedef struct Trial {
-    Driver *d;
+    ChunkDriver *d;
     const int64_t *slices;
     bool rough;
     ChunkTrial *t;
@@ -194,7 +195,7 @@ typedef struct Trial {
 static void plan_trial(void *arg)
 {
     const Trial *x = arg;
-    Driver *d = x->d;
+    ChunkDriver *d = x->d;
     PlanFor to = d->task->to;
     to.rough = x->rough;
     d->o.nchunk_region = regions_of(d, d->tmp, x->slices, &d->o.chunk_region);
@@ -209,7 +210,7 @@ static void plan_trial(void *arg)
 
 static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
 {
-    Driver *d = arg;
+    ChunkDriver *d = arg;
     Trial x = {d, slices, true, t};
     Ctx *ctx = d->g->ctx;
     if (ctx_try(ctx, plan_trial, &x)) {
@@ -221,7 +222,7 @@ static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
     arena_reset(d->tmp);
 }
 
-static int most_trials(const Driver *d)
+static int most_trials(const ChunkDriver *d)
 {
     int nodes = MAX(graph_count(d->g), 1);
     return MIN(MAX(TRIED_NODES / nodes, LEAST_TRIALS), MOST_TRIALS);
@@ -229,7 +230,7 @@ static int most_trials(const Driver *d)
 
 /* ---- the modes ---- */
 
-static ChunkTrial try_now(Driver *d, const int64_t *slices)
+static ChunkTrial try_now(ChunkDriver *d, const int64_t *slices)
 {
     ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
     try_slices(d, slices, &t);
@@ -237,7 +238,7 @@ static ChunkTrial try_now(Driver *d, const int64_t *slices)
 }
 
 /* The numbers that were chosen, in keep. */
-static int64_t *chosen_slices(const Driver *d)
+static int64_t *chosen_slices(const ChunkDriver *d)
 {
     int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
     for (int g = 0; g < d->ngroup; g++)
@@ -246,7 +247,7 @@ static int64_t *chosen_slices(const Driver *d)
 }
 
 /* By how many bytes the choice does not fit, with addresses that are searched for; 0: it fits. */
-static int64_t exceeds(Driver *d)
+static int64_t exceeds(ChunkDriver *d)
 {
     ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
     plan_trial(&(Trial){d, chosen_slices(d), false, &t});
@@ -255,7 +256,7 @@ static int64_t exceeds(Driver *d)
 }
 
 /* By group as d->units, but 1 of those of cheap regions. */
-static int64_t *units_without_cheap(const Driver *d)
+static int64_t *units_without_cheap(const ChunkDriver *d)
 {
     int64_t *units = NEWN(d->keep, int64_t, d->ngroup);
     memcpy(units, d->units, (size_t)d->ngroup * sizeof *units);
@@ -278,7 +279,7 @@ static bool is_better(const ChunkChoice *x, const ChunkChoice *y, int64_t target
 }
 
 /* Takes the choice of another search if it is better, but what is told of groups that it lacks. */
-static void search_again(Driver *d, const ChunkSearch *s, int64_t target)
+static void search_again(ChunkDriver *d, const ChunkSearch *s, int64_t target)
 {
     ChunkChoice c = chunk_search(d->keep, s), was = d->choice;
     c.reached = c.at.peak >= 0 && c.at.peak <= target; /* which may not be the search's own */
@@ -296,7 +297,7 @@ static void search_again(Driver *d, const ChunkSearch *s, int64_t target)
 
 /* Cheap regions may be in the way of others, which slice more; and what pays may be as low as a
  * target that was sought, which went another way. */
-static void search(Driver *d, ChunkSearch *s)
+static void search(ChunkDriver *d, ChunkSearch *s)
 {
     ChunkSearch without = *s, knee = *s;
     without.units = units_without_cheap(d);
@@ -308,7 +309,7 @@ static void search(Driver *d, ChunkSearch *s)
         search_again(d, &knee, s->target);
 }
 
-static void choose_auto(Driver *d)
+static void choose_auto(ChunkDriver *d)
 {
     ChunkKnown known = {0};
     ChunkSearch s = {.known = &known,
@@ -330,7 +331,7 @@ static void choose_auto(Driver *d)
 }
 
 /* By group: the nodes of its regions, INT_MAX of those of all that a cut reaches. */
-static void count_nodes(Driver *d)
+static void count_nodes(ChunkDriver *d)
 {
     d->nodes = NEWN(d->keep, int, d->ngroup);
     d->own = NEWN(d->keep, int64_t, d->ngroup);
@@ -343,7 +344,7 @@ static void count_nodes(Driver *d)
 
 /* The group that holds most bytes which no smaller region slices: the whole microbatch only where
  * nothing else holds any. -1: none does. */
-static int find_largest(const Driver *d)
+static int find_largest(const ChunkDriver *d)
 {
     int best = -1;
     for (int all = 0; all < 2 && best < 0; all++)
@@ -355,7 +356,7 @@ static int find_largest(const Driver *d)
 
 /* So many slices for the group that holds most bytes at the peak of the step without slices and can
  * be planned so. */
-static void choose_largest(Driver *d, int64_t asked)
+static void choose_largest(ChunkDriver *d, int64_t asked)
 {
     int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
     ChunkGroup *group = NEWN(d->keep, ChunkGroup, d->ngroup);
@@ -390,7 +391,7 @@ static void choose_largest(Driver *d, int64_t asked)
 /* ---- what patterns ask for ---- */
 
 /* Runs the pass alone, on a copy: the candidates then say which of them are made. */
-static void make_on_copy(Driver *d, const PassOptions *o)
+static void make_on_copy(ChunkDriver *d, const PassOptions *o)
 {
     PassOptions x = *o;
     x.warn = NULL;
@@ -407,7 +408,7 @@ static void make_on_copy(Driver *d, const PassOptions *o)
 }
 
 /* Finds the candidates, and the regions that patterns ask for. */
-static void find_candidates(Driver *d)
+static void find_candidates(ChunkDriver *d)
 {
     if (!d->task->asked->npattern) {
         chunk_find(d->g, d->tmp, &d->o, d->r);
@@ -417,7 +418,7 @@ static void find_candidates(Driver *d)
     make_on_copy(d, &d->o);
 }
 
-static void find_named(Driver *d)
+static void find_named(ChunkDriver *d)
 {
     d->named = NEWN(d->keep, ChunkRegion, d->r->ncandidate);
     d->named_group = NEWN(d->keep, int, d->r->ncandidate);
@@ -429,7 +430,7 @@ static void find_named(Driver *d)
     }
 }
 
-static ChunkTrial try_without(Driver *d, const int64_t *slices, int slot)
+static ChunkTrial try_without(ChunkDriver *d, const int64_t *slices, int slot)
 {
     d->without = slot;
     ChunkTrial t = try_now(d, slices);
@@ -438,7 +439,7 @@ static ChunkTrial try_without(Driver *d, const int64_t *slices, int slot)
 }
 
 /* What a slot's regions, that patterns ask for, add to the others, and hold with and without. */
-static void price_slot(Driver *d, int slot, const ChunkTrial *all, const ChunkTrial *without)
+static void price_slot(ChunkDriver *d, int slot, const ChunkTrial *all, const ChunkTrial *without)
 {
     int members = 0;
     for (int k = 0; k < d->nnamed; k++)
@@ -455,7 +456,7 @@ static void price_slot(Driver *d, int slot, const ChunkTrial *all, const ChunkTr
 }
 
 /* Each slot that patterns ask for, beside the others and what was chosen. */
-static void price_named(Driver *d)
+static void price_named(ChunkDriver *d)
 {
     const int64_t *slices = chosen_slices(d);
     bool *done = NEWN(d->keep, bool, d->ngroup);
@@ -475,7 +476,7 @@ static void price_named(Driver *d)
 
 /* ---- what became of candidates ---- */
 
-static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
+static const char *why_not_named(const ChunkDriver *d, const ChunkCandidate *c)
 {
     const ChunkAsked *asked = d->task->asked;
     int64_t slices = 0;
@@ -488,7 +489,7 @@ static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
                            : "another region around the value is what the pattern means";
 }
 
-static const char *why_whole(const Driver *d, const ChunkCandidate *c)
+static const char *why_whole(const ChunkDriver *d, const ChunkCandidate *c)
 {
     const ChunkGroup *y = d->choice.group ? &d->choice.group[slot_of(d, c)] : NULL;
     if (c->region.cheap && d->task->asked->mode != CHUNK_AUTO)
@@ -503,7 +504,7 @@ static const char *why_whole(const Driver *d, const ChunkCandidate *c)
 }
 
 /* What for a group is sliced, and why it has no more slices. */
-static const char *why_sliced(const Driver *d, int slot)
+static const char *why_sliced(const ChunkDriver *d, int slot)
 {
     const ChunkGroup *y = &d->choice.group[slot];
     if (!y->held)
@@ -514,7 +515,7 @@ static const char *why_sliced(const Driver *d, int slot)
 }
 
 /* Where the candidate's group is sliced: whether by this one, or in another's loop. */
-static void fill_sliced(const Driver *d, ChunkCandidate *c, const ChunkGroup *y, int members)
+static void fill_sliced(const ChunkDriver *d, ChunkCandidate *c, const ChunkGroup *y, int members)
 {
     if (!c->taken) { /* the pass has said why; those that are made have the bytes */
         c->nbytes = c->nbytes_slice = 0;
@@ -528,7 +529,7 @@ static void fill_sliced(const Driver *d, ChunkCandidate *c, const ChunkGroup *y,
 }
 
 /* How many candidates share what their slot adds and holds. */
-static int count_members(const Driver *d, int slot, bool sliced)
+static int count_members(const ChunkDriver *d, int slot, bool sliced)
 {
     int n = 0;
     for (int i = 0; i < d->r->ncandidate; i++)
@@ -536,7 +537,7 @@ static int count_members(const Driver *d, int slot, bool sliced)
     return MAX(n, 1);
 }
 
-static void fill_report(Driver *d)
+static void fill_report(ChunkDriver *d)
 {
     for (int i = 0; i < d->r->ncandidate; i++) {
         ChunkCandidate *c = &d->r->candidate[i];
@@ -559,7 +560,7 @@ static void fill_report(Driver *d)
 }
 
 /* The regions of the choice, without those that are in the loops of others. */
-static void order_regions(Driver *d, PassOptions *o)
+static void order_regions(ChunkDriver *d, PassOptions *o)
 {
     o->chunk = (Globs){0};
     o->nchunk_region = regions_of(d, d->keep, chosen_slices(d), &o->chunk_region);
@@ -574,7 +575,7 @@ static void order_regions(Driver *d, PassOptions *o)
 
 void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r)
 {
-    Driver d = {.w = w, .task = t, .r = r, .o = *o, .without = NO_SLOT};
+    ChunkDriver d = {.w = w, .task = t, .r = r, .o = *o, .without = NO_SLOT};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.holder.a = d.keep;

@@ -15,17 +15,17 @@ typedef struct Lower {
 } Lower;
 
 /* A flow while it is being written down: the whole graph's or a body's. */
-typedef struct Frame {
+typedef struct FlowFrame {
     Flow *f;
-    const struct Frame *outer;
+    const struct FlowFrame *outer;
     int *storage; /* by root, -1: none yet */
     int loop;     /* the step that begins it, -1: none */
-} Frame;
+} FlowFrame;
 
 /* ---- storages and steps ---- */
 
-static int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
-                       Space space, int64_t nbytes)
+static int new_storage(Lower *l, const FlowFrame *f, const char *name, const char *scope,
+                       Category c, Space space, int64_t nbytes)
 {
     Plan *p = l->p;
     Storage s = {.name = name,
@@ -39,19 +39,19 @@ static int new_storage(Lower *l, const Frame *f, const char *name, const char *s
 }
 
 /* A root's storage, which exists. */
-static int storage_of(const Frame *f, int root)
+static int storage_of(const FlowFrame *f, int root)
 {
     int outer = root_outer(f->f, root);
     return outer >= 0 ? storage_of(f->outer, outer) : f->storage[root];
 }
 
 /* The storage of a root, made here for `name` unless there is one. */
-static int make_storage(Lower *l, const Frame *f, int root, const char *name, const char *scope,
+static int make_storage(Lower *l, const FlowFrame *f, int root, const char *name, const char *scope,
                         Category c)
 {
     if (storage_of(f, root) < 0)
-        f->storage[root] = new_storage(l, f, name, scope, c, root_space(f->f, root),
-                                       root_nbytes(f->f, root));
+        f->storage[root] =
+            new_storage(l, f, name, scope, c, root_space(f->f, root), root_nbytes(f->f, root));
     return storage_of(f, root);
 }
 
@@ -63,7 +63,7 @@ static Step *new_step(Lower *l, StepKind kind, const Node *n, int narg)
     return &p->step[p->nstep - 1];
 }
 
-static Arg arg_of(const Frame *f, const Type *t, const Place *x)
+static Arg arg_of(const FlowFrame *f, const Type *t, const Place *x)
 {
     int64_t size = dtype_size(t->dtype);
     Arg a = {.storage = storage_of(f, x->root), .offset = x->at.offset * size};
@@ -107,7 +107,8 @@ static void set_kernel(Lower *l, Step *s, const Kernel *k, const Node *from)
 /* ---- moves ---- */
 
 /* A call that is not in the graph (copy, cast, addition), for the node `from` or NULL. */
-static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *from, const Move *m)
+static void emit_helper(Lower *l, const FlowFrame *f, const char *op, const Node *from,
+                        const Move *m)
 {
     Node *n = NEW(l->a, Node);
     *n = (Node){.op = op_get(l->p->g->ctx, op),
@@ -138,7 +139,7 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
     l->p->ncopies += !add;
 }
 
-static void emit_move(Lower *l, const Frame *f, const Node *from, const Move *m)
+static void emit_move(Lower *l, const FlowFrame *f, const Node *from, const Move *m)
 {
     static const char *const op[] = {
         [FLOW_COPY] = "clone", [FLOW_CAST] = "_to_copy", [FLOW_ADD] = "add"};
@@ -161,7 +162,7 @@ static void emit_move(Lower *l, const Frame *f, const Node *from, const Move *m)
 }
 
 /* The moves of an item before its core or after it, for the node `from` or NULL. */
-static void emit_moves(Lower *l, const Frame *f, const Node *from, int item, bool after)
+static void emit_moves(Lower *l, const FlowFrame *f, const Node *from, int item, bool after)
 {
     int count;
     const Move *m = item_moves(f->f, item, after, &count);
@@ -179,7 +180,7 @@ static bool gathers(const Node *n)
 
 /* A parameter in the dtype of computation counts as one, as what is gathered of it; a copy in
  * another memory as what it is. */
-static Category result_category(const Lower *l, const Frame *f, int item)
+static Category result_category(const Lower *l, const FlowFrame *f, int item)
 {
     const Node *n = item_node(f->f, item);
     if (!node_is(n, OP__to_copy) && !gathers(n) && !n->op->async)
@@ -189,7 +190,7 @@ static Category result_category(const Lower *l, const Frame *f, int item)
     return c == CAT_PARAM || n->op->async ? c : category_of(n);
 }
 
-static void make_result(Lower *l, const Frame *f, int item, int k)
+static void make_result(Lower *l, const FlowFrame *f, int item, int k)
 {
     int root = value_place(f->f, item_result(f->f, item, k))->root, over = root_over(f->f, root);
     const Value *v = item_names(f->f, item, k);
@@ -200,7 +201,7 @@ static void make_result(Lower *l, const Frame *f, int item, int k)
 }
 
 /* Fills the call's workspace, and the storage where it lies: a collective's is the wait's, too. */
-static void lower_work(Lower *l, const Frame *f, int item, Step *s)
+static void lower_work(Lower *l, const FlowFrame *f, int item, Step *s)
 {
     const Node *n;
     int root;
@@ -211,7 +212,7 @@ static void lower_work(Lower *l, const Frame *f, int item, Step *s)
         s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, SPACE_MAIN, nbytes);
 }
 
-static void lower_call(Lower *l, const Frame *f, int item)
+static void lower_call(Lower *l, const FlowFrame *f, int item)
 {
     const Node *n = item_node(f->f, item);
     for (int k = 0; k < n->nout && !node_aliases(n); k++)
@@ -239,7 +240,7 @@ static void lower_call(Lower *l, const Frame *f, int item)
 
 /* ---- loops ---- */
 
-static void lower_flow(Lower *l, const Frame *f);
+static void lower_flow(Lower *l, const FlowFrame *f);
 
 /* The loop's scope, or if it has none the scope of the value that the body yields. */
 static const char *result_scope(const Node *n, int k)
@@ -254,15 +255,15 @@ static const char *result_scope(const Node *n, int k)
     return n->scope;
 }
 
-static Frame new_frame(Lower *l, Flow *f, const Frame *outer, int loop)
+static FlowFrame new_frame(Lower *l, Flow *f, const FlowFrame *outer, int loop)
 {
-    Frame x = {f, outer, NEWN(l->a, int, flow_nroot(f)), loop};
+    FlowFrame x = {f, outer, NEWN(l->a, int, flow_nroot(f)), loop};
     memset(x.storage, 0xff, sizeof *x.storage * (size_t)flow_nroot(f));
     return x;
 }
 
 /* A body, between LOOP, whose arguments are what the body touches of the graph around, and END. */
-static void lower_body(Lower *l, const Frame *f, int item, int c)
+static void lower_body(Lower *l, const FlowFrame *f, int item, int c)
 {
     const Node *n = item_node(f->f, item);
     const Region *r = n->region;
@@ -276,7 +277,7 @@ static void lower_body(Lower *l, const Frame *f, int item, int c)
     s->count = tail ? 1 : r->n;
     s->first = tail ? r->n : r->reverse ? r->n - 1 : 0;
     s->by = r->reverse ? -1 : 1;
-    Frame body = new_frame(l, inner, f, begin);
+    FlowFrame body = new_frame(l, inner, f, begin);
     lower_flow(l, &body);
     Step *e = new_step(l, STEP_END, n, 0);
     e->end = begin;
@@ -284,7 +285,7 @@ static void lower_body(Lower *l, const Frame *f, int item, int c)
     l->p->step[begin].end = l->p->nstep - 1;
 }
 
-static void lower_loop(Lower *l, const Frame *f, int item)
+static void lower_loop(Lower *l, const FlowFrame *f, int item)
 {
     const Node *n = item_node(f->f, item);
     for (int k = 0; k < n->nout; k++)
@@ -302,7 +303,7 @@ static void lower_loop(Lower *l, const Frame *f, int item)
 }
 
 /* Every item between the ends of the line, and the ends of a body. */
-static void lower_flow(Lower *l, const Frame *f)
+static void lower_flow(Lower *l, const FlowFrame *f)
 {
     const Node *loop = flow_loop(f->f);
     for (int i = flow_first(f->f); i >= 0; i = flow_next(f->f, i)) {
@@ -330,7 +331,7 @@ static Category input_category(Role role)
                                 : CAT_INPUT;
 }
 
-static void lower_inputs(Lower *l, const Frame *f)
+static void lower_inputs(Lower *l, const FlowFrame *f)
 {
     Plan *p = l->p;
     const Graph *g = p->g;
@@ -347,7 +348,7 @@ static void lower_inputs(Lower *l, const Frame *f)
     emit_moves(l, f, NULL, flow_first(f->f), false);
 }
 
-static void lower_outputs(Lower *l, const Frame *f)
+static void lower_outputs(Lower *l, const FlowFrame *f)
 {
     Plan *p = l->p;
     const Graph *g = p->g;
@@ -371,7 +372,7 @@ Plan *plan_lower(Arena *a, Flow *flow)
     l.p->g = flow_graph(flow);
     l.p->device = flow_device(flow);
     l.p->nthread = par_threads();
-    Frame f = new_frame(&l, flow, NULL, -1);
+    FlowFrame f = new_frame(&l, flow, NULL, -1);
     lower_inputs(&l, &f);
     lower_flow(&l, &f);
     lower_outputs(&l, &f);

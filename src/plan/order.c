@@ -72,8 +72,8 @@ static bool stands(const Problem *q)
 {
     for (int i = 0; i < q->n; i++)
         EACH_ITEM(k, q->pred, i)
-    if (q->pred.item[k] > i)
-        return false;
+            if (q->pred.item[k] > i)
+                return false;
     return true;
 }
 

@@ -133,8 +133,8 @@ static void mark(Network *c, const Lists *with, int i, int side)
     c->side[c->queue[n++] = i] = (unsigned char)side;
     for (int k = 0; k < n; k++)
         EACH_ITEM(j, *with, c->queue[k])
-    if (c->side[with->item[j]] == FREE)
-        c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
+            if (c->side[with->item[j]] == FREE)
+                c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
 }
 
 /* The arcs of dependence; x, y (unless -1) and what depends on them have not run. */
@@ -155,8 +155,8 @@ static void begin_network(Network *c, int x, int y, bool ran)
             c->vertex[i] = add_vertex(c);
     for (int i = 0; i < q->n; i++)
         EACH_ITEM(k, q->dep, i)
-    if (c->side[i] == FREE && c->side[q->dep.item[k]] == FREE)
-        add_arc(c, c->vertex[i], c->vertex[q->dep.item[k]], ENDLESS);
+            if (c->side[i] == FREE && c->side[q->dep.item[k]] == FREE)
+                add_arc(c, c->vertex[i], c->vertex[q->dep.item[k]], ENDLESS);
     c->left -= q->n + q->dep.at[q->n];
 }
 
@@ -165,13 +165,13 @@ static void begin_network(Network *c, int x, int y, bool ran)
 static int64_t add_cost(Network *c, int s)
 {
     const Problem *q = c->q;
-    int def = q->storage.def[s], old = q->storage.over[s], of = old < 0 ? s : old, nfree = 0, last = -1;
+    int def = q->storage.def[s], old = q->storage.over[s], of = old < 0 ? s : old, nfree = 0,
+        last = -1;
     int side = def < 0 ? BEFORE : c->side[def];
     bool kept = old < 0 && q->storage.kept[s];
     if (!q->storage.nbytes[s] || side == AFTER)
         return 0;
-    EACH_ITEM(k, q->user, of)
-    {
+    EACH_ITEM(k, q->user, of) {
         int i = q->user.item[k];
         kept |= i != def && c->side[i] == AFTER;
         nfree += i != def && c->side[i] == FREE;
@@ -188,8 +188,8 @@ static int64_t add_cost(Network *c, int s)
         int v = add_vertex(c);
         add_arc(c, from, v, q->storage.nbytes[s]);
         EACH_ITEM(k, q->user, of)
-        if (q->user.item[k] != def && c->side[q->user.item[k]] == FREE)
-            add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
+            if (q->user.item[k] != def && c->side[q->user.item[k]] == FREE)
+                add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
     }
     return 0;
 }
@@ -226,10 +226,10 @@ static int64_t own_bytes(const Network *c, int i, bool ran)
         int body = c->body ? problem_body(q, i, step) : -1;
         int64_t sum = body < 0 ? problem_core_bytes(q, i, step) : c->body[2 * i + body];
         EACH_ITEM(k, q->make, i)
-        sum += made_bytes(q, k, step, ran);
+            sum += made_bytes(q, k, step, ran);
         EACH_ITEM(k, q->use, i)
-        if (!ran && q->used[k] < step && !q->storage.kept[q->use.item[k]])
-            sum -= q->storage.nbytes[q->use.item[k]];
+            if (!ran && q->used[k] < step && !q->storage.kept[q->use.item[k]])
+                sum -= q->storage.nbytes[q->use.item[k]];
         most = MAX(most, sum);
     }
     return most;
@@ -278,9 +278,9 @@ static int64_t weight(const Problem *q, int i)
 {
     int64_t sum = 0;
     EACH_ITEM(k, q->make, i)
-    sum += q->storage.nbytes[q->make.item[k]];
+        sum += q->storage.nbytes[q->make.item[k]];
     EACH_ITEM(k, q->use, i)
-    sum += q->storage.nbytes[q->use.item[k]];
+        sum += q->storage.nbytes[q->use.item[k]];
     return sum;
 }
 
@@ -298,7 +298,7 @@ static void fill_steps(const Problem *q, const int *order, int *left, NodeSum *b
         by_weight[k] = (NodeSum){weight(q, i), i, k};
         live += e.net;
         EACH_ITEM(j, q->use, i)
-        left[q->use.item[j]]--;
+            left[q->use.item[j]]--;
     }
     qsort(by_live, (size_t)q->n, sizeof *by_live, compare);
     qsort(by_weight, (size_t)q->n, sizeof *by_weight, compare);

@@ -109,8 +109,8 @@ static void refresh_reductions(OrderSearch *x, int s)
 {
     const Problem *q = x->q;
     EACH_ITEM(j, q->user, s)
-    if (q->finish[q->user.item[j]] >= 0)
-        refresh(x, q->user.item[j]);
+        if (q->finish[q->user.item[j]] >= 0)
+            refresh(x, q->user.item[j]);
 }
 
 /* After one node more or less must run before i, where at the least `wait` of them must. */
@@ -126,8 +126,7 @@ static void refresh_waiting(OrderSearch *x, int i, int wait)
 static void count_reader(OrderSearch *x, int i, int by)
 {
     const Problem *q = x->q;
-    EACH_ITEM(k, q->use, i)
-    {
+    EACH_ITEM(k, q->use, i) {
         int s = q->use.item[k], *left = &x->left[s], now = *left;
         *left += by;
         if (!x->late && !q->storage.kept[s] && (by < 0 ? *left : now) == 2)
@@ -157,8 +156,7 @@ static void run(OrderSearch *x, int i, bool choice)
     x->ran[x->nran++] = (Ran){i, choice};
     refresh(x, i);
     count_reader(x, i, x->late ? 1 : -1);
-    EACH_ITEM(k, *next, i)
-    {
+    EACH_ITEM(k, *next, i) {
         int now = --x->wait[next->item[k]];
         refresh_waiting(x, next->item[k], now);
     }
@@ -168,8 +166,7 @@ static Ran take_back(OrderSearch *x)
 {
     Ran r = x->ran[--x->nran];
     const Lists *next = x->late ? &x->q->pred : &x->q->succ;
-    EACH_ITEM(k, *next, r.node)
-    {
+    EACH_ITEM(k, *next, r.node) {
         int was = x->wait[next->item[k]]++;
         refresh_waiting(x, next->item[k], was);
     }

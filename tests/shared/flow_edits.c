@@ -66,7 +66,8 @@ Graph *edited_graph(Arena *a, const Flow *f)
 void flow_put_holds(const Flow *f, Flow *to)
 {
     int *pair = NEWN(to->a, int, f->count.item);
-    for (int i = f->line.first, j = to->line.first; i >= 0; i = f->line.at[i].next, j = to->line.at[j].next)
+    for (int i = f->line.first, j = to->line.first; i >= 0;
+         i = f->line.at[i].next, j = to->line.at[j].next)
         pair[i] = j;
     for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
         const FlowItem *x = &f->item[i];
@@ -110,7 +111,8 @@ const char *flow_differ(Arena *a, Flow *x, Flow *y)
                     item_name(p), i, s, (long long)found[s].net, (long long)found[s].most,
                     (long long)expected[s].net, (long long)expected[s].most);
         for (int c = 0; c < 2; c++) {
-            const char *how = p->loop.body[c] ? flow_differ(a, p->loop.body[c], q->loop.body[c]) : NULL;
+            const char *how =
+                p->loop.body[c] ? flow_differ(a, p->loop.body[c], q->loop.body[c]) : NULL;
             if (how)
                 return arena_printf(a, "in %s: %s", item_name(p), how);
         }
@@ -276,8 +278,8 @@ static bool read_or_yielded(const Flow *f, int item)
 static bool choose_remove(const Chooser *c, const Flow *f, Try *t)
 {
     for (int k = 0; k < 40; k++) {
-        t->item =
-            k < 20 ? f->count.item - 1 - (int)rng_below(c->r, MIN(f->count.item, 64)) : any_item(f, c->r);
+        t->item = k < 20 ? f->count.item - 1 - (int)rng_below(c->r, MIN(f->count.item, 64))
+                         : any_item(f, c->r);
         if (t->item >= 0 && is_node(f, t->item) && !read_or_yielded(f, t->item))
             return true;
     }
@@ -287,7 +289,8 @@ static bool choose_remove(const Chooser *c, const Flow *f, Try *t)
 static bool can_read(const Flow *f, int item, int value, const Type *type)
 {
     const FlowValue *v = &f->value[value];
-    return !f->item[v->item].gone && line_before(&f->line, v->item, item) && type_equal(&v->v->type, type);
+    return !f->item[v->item].gone && line_before(&f->line, v->item, item) &&
+           type_equal(&v->v->type, type);
 }
 
 /* Its original or a clone of it, or any value of its type. */
@@ -316,7 +319,8 @@ static bool choose_rewire(const Chooser *c, const Flow *f, Try *t)
 static bool choose_replace(const Chooser *c, const Flow *f, Try *t)
 {
     for (int k = 0; k < 40; k++) {
-        t->value = f->count.value - 1 - (int)rng_below(c->r, MIN(f->count.value, k < 20 ? 32 : f->count.value));
+        t->value = f->count.value - 1 -
+                   (int)rng_below(c->r, MIN(f->count.value, k < 20 ? 32 : f->count.value));
         const FlowValue *now = &f->value[t->value];
         t->before = k < 20 ? f->value_of[now->v->id] : (int)rng_below(c->r, f->count.value);
         const FlowValue *old = &f->value[t->before];
