@@ -34,7 +34,7 @@ static Place part_of(const Flow *f, const FlowItem *x, int i)
  * row `pitch` behind it. */
 static Place spread(const Type *t, Place to, int64_t row, int64_t pitch)
 {
-    Place x = place_whole(to.root, t);
+    Place x = place_whole(to.buffer, t);
     x.at.offset = to.at.offset;
     for (int d = 0; d < t->rank; d++)
         if (x.at.stride[d] >= row)
@@ -51,7 +51,7 @@ static bool only_reader(const Flow *f, const FlowValue *y)
 static bool may_spread(const Flow *f, const FlowValue *y)
 {
     const FlowItem *x = &f->item[y->item];
-    const Root *r = &f->root[y->at.root];
+    const Buffer *r = &f->buffer[y->at.buffer];
     return x->ncore && x->node->op->region != LOOP && x->call.kernel &&
            x->call.kernel->strided_out && r->def == y->item && r->outer < 0 && r->renews < 0 &&
            !r->kept && !x->part.count;
@@ -107,14 +107,14 @@ static int find_parts(const Flow *f, int item, Joined *list)
     return count;
 }
 
-/* Puts the values where the parts say, or in roots of their own again. False where a kernel would
+/* Puts the values where the parts say, or in buffers of their own again. False where a kernel would
  * change. */
 static bool put_parts(Flow *f, int item, const Joined *list, int count, bool inside)
 {
     FlowItem *x = &f->item[item];
     bool same = true;
     x->part.count = 0;
-    f->root[f->value[x->value].at.root].joined = inside;
+    f->buffer[f->value[x->value].at.buffer].joined = inside;
     for (int k = 0; k < count; k++) {
         FlowValue *y = &f->value[list[k].value];
         const FlowItem *def = &f->item[y->item];
@@ -139,7 +139,7 @@ void flow_mark_parts(Flow *f)
         Joined p;
         for (int j = 0; x->node && cat_axis(x->node) >= 0 && j < MIN(x->node->nin, MOST); j++)
             if (find_part(f, x, j, &p))
-                f->root[f->value[p.value].at.root].part = true;
+                f->buffer[f->value[p.value].at.buffer].part = true;
     }
 }
 
@@ -147,7 +147,7 @@ static void join(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     Joined list[MOST];
-    const Root *r = &f->root[f->value[x->value].at.root];
+    const Buffer *r = &f->buffer[f->value[x->value].at.buffer];
     bool good = x->node->nin <= MOST && r->def == item && r->outer < 0 && r->renews < 0;
     int count = good ? find_parts(f, item, list) : 0;
     if (!count)

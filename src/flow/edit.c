@@ -1,10 +1,10 @@
 /* Edits of a flow, and their undo. An edit changes the flow only, not the graph: a caller that
  * keeps it makes the nodes. Before an item moves or is located anew its touches leave the heaps of
- * the roots, and they enter again after; a root whose last item changes marks two items to be
+ * the buffers, and they enter again after; a buffer whose last item changes marks two items to be
  * measured. When the operand of a view moves, the readers of the view are located anew too. An edit
  * in a body marks the loops around it. When an operand of a loop moves, its ports alone follow, in
  * the bodies and among the loop's touches, unless it is carried. An edit is undone by its opposite,
- * the latest first. Cost: O(k log n) for k roots and items whose place or life changes. */
+ * the latest first. Cost: O(k log n) for k buffers and items whose place or life changes. */
 #include "inside.h"
 
 #include <string.h>
@@ -100,7 +100,7 @@ static bool shift_port(Flow *f, int item, int j)
         if (value >= 0)
             relocate_readers(x->loop.body[c], value, &old);
         if (was >= 0)
-            good = loop_shift(f, item, c, old.root, was);
+            good = loop_shift(f, item, c, old.buffer, was);
     }
     return good;
 }
@@ -256,12 +256,12 @@ static void relocate_value(Flow *f, int value, Place old)
     relocate_moved(f);
 }
 
-static void set_renews(Flow *f, int root, int input)
+static void set_renews(Flow *f, int buffer, int input)
 {
-    if (root < 0)
+    if (buffer < 0)
         return;
-    f->root[root].renews = input;
-    item_mark(f, root_last(f, root));
+    f->buffer[buffer].renews = input;
+    item_mark(f, buffer_last(f, buffer));
 }
 
 /* The output `id` of the graph is now `to` instead of `from`, and has that one's place in a loop's
@@ -274,7 +274,7 @@ static void yield_by(Flow *f, int id, int from, int to)
     x->yielded = false;
     y->yielded = true;
     if (f->outer) {
-        x->at.root = y->at.root = x->sum = y->sum = -1;
+        x->at.buffer = y->at.buffer = x->sum = y->sum = -1;
         set_targets(f, id);
     }
     if (f->end.renewed[id] >= 0) {
@@ -294,8 +294,8 @@ static void drop(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     if (item < f->count.item - 1)
         return;
-    while (f->count.root && f->root[f->count.root - 1].def == item)
-        f->count.root--;
+    while (f->count.buffer && f->buffer[f->count.buffer - 1].def == item)
+        f->count.buffer--;
     if (f->count.slot == x->slot + x->node->nin)
         f->count.slot = x->slot;
     f->count.value = x->value;

@@ -13,7 +13,7 @@ static int value_new(Flow *f, const Value *v, int item)
 {
     FlowValue y = {.v = v,
                    .item = item,
-                   .at = {.root = -1},
+                   .at = {.buffer = -1},
                    .own = -1,
                    .reader = -1,
                    .inplace = -1,
@@ -31,7 +31,7 @@ static void take_room(FlowItem *x, const FlowItem *old)
     x->after = (Moves){.at = old->after.at, .cap = old->after.cap};
     x->call.copied = old->call.copied;
     x->call.capcopied = old->call.capcopied;
-    x->made = (ItemMade){.root = old->made.root, .cap = old->made.cap};
+    x->made = (ItemMade){.buffer = old->made.buffer, .cap = old->made.cap};
     x->held = (NumberList){.at = old->held.at, .cap = old->held.cap};
 }
 
@@ -117,7 +117,7 @@ static void list_renewed(Flow *f)
         f->end.renewed[v] = -1;
     for (int i = 0; i < g->nout; i++) {
         int in = renewed_input(&input, &g->out[i]);
-        f->end.owner[i] = in < 0 ? -1 : f->value[f->value_of[g->in[in].v->id]].at.root;
+        f->end.owner[i] = in < 0 ? -1 : f->value[f->value_of[g->in[in].v->id]].at.buffer;
         if (in >= 0)
             f->end.renewed[g->out[i].v->id] = f->end.owner[i];
     }
@@ -130,14 +130,14 @@ static void locate_start(Flow *f)
     f->end.copy_of = NEWN(f->a, int, g->nout);
     f->end.was_port = NEWN(f->a, int, 2 * g->nout);
     for (int i = 0; i < g->nout; i++)
-        f->end.port[i].root = f->end.copy_of[i] = -1;
+        f->end.port[i].buffer = f->end.copy_of[i] = -1;
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        int root = root_new(f, f->line.first, type_nbytes(&p->v->type));
-        f->root[root].input = true;
-        f->root[root].kept = role_kept(p->role) || role_scalar(p->role);
-        f->value[f->value_of[p->v->id]].at = place_whole(root, &p->v->type);
-        touch_add(f, f->line.first, root, 0, 0);
+        int buffer = buffer_new(f, f->line.first, type_nbytes(&p->v->type));
+        f->buffer[buffer].input = true;
+        f->buffer[buffer].kept = role_kept(p->role) || role_scalar(p->role);
+        f->value[f->value_of[p->v->id]].at = place_whole(buffer, &p->v->type);
+        touch_add(f, f->line.first, buffer, 0, 0);
     }
     for (int i = 0; i < g->nout; i++) {
         const FlowValue *v = &f->value[f->value_of[g->out[i].v->id]];
@@ -148,20 +148,21 @@ static void locate_start(Flow *f)
     list_renewed(f);
 }
 
-static void keep(Flow *f, int root, bool kept)
+static void keep(Flow *f, int buffer, bool kept)
 {
-    if (root >= 0 && !f->root[root].input)
-        f->root[root].kept = kept;
+    if (buffer >= 0 && !f->buffer[buffer].input)
+        f->buffer[buffer].kept = kept;
 }
 
-/* The last item that touches a root is measured anew if the root is now kept and was not, or the
- * reverse. */
-static void mark_kept(Flow *f, int root)
+/* The last item that touches a buffer is measured anew if the buffer is now kept and was not, or
+ * the reverse. */
+static void mark_kept(Flow *f, int buffer)
 {
-    if (root < 0 || f->root[root].input || f->root[root].kept == f->root[root].was_kept)
+    if (buffer < 0 || f->buffer[buffer].input ||
+        f->buffer[buffer].kept == f->buffer[buffer].was_kept)
         return;
-    f->root[root].was_kept = f->root[root].kept;
-    item_mark(f, root_last(f, root));
+    f->buffer[buffer].was_kept = f->buffer[buffer].kept;
+    item_mark(f, buffer_last(f, buffer));
 }
 
 /* Finds where output i lies, and copies it if it must. */
@@ -170,32 +171,32 @@ static void locate_output(Flow *f, int i)
     const Port *p = &f->g->out[i];
     const FlowValue *v = &f->value[f->value_of[p->v->id]];
     Place x = v->v->def ? v->at : f->end.port[i];
-    const Root *r = &f->root[x.root];
+    const Buffer *r = &f->buffer[x.buffer];
     int renews = r->renews;
-    if (!place_direct(&v->v->type, &x) || (r->input && x.root != f->end.owner[i])) {
+    if (!place_direct(&v->v->type, &x) || (r->input && x.buffer != f->end.owner[i])) {
         f->end.port[i] = move_copy(f, f->line.last, v->v, x);
-        keep(f, f->end.port[i].root, f->end.owner[i] < 0);
+        keep(f, f->end.port[i].buffer, f->end.owner[i] < 0);
         return;
     }
     f->end.port[i] = x;
     if (f->end.owner[i] >= 0)
         return;
-    keep(f, x.root, true);
+    keep(f, x.buffer, true);
     if (renews < 0)
         return;
     Place copy = move_copy(f, f->line.last, v->v, x);
     FlowItem *last = &f->item[f->line.last];
-    last->before.at[last->before.count - 1].if_over = x.root;
-    f->root[copy.root].if_over = x.root;
-    keep(f, copy.root, true);
-    f->end.copy_of[i] = copy.root;
+    last->before.at[last->before.count - 1].if_over = x.buffer;
+    f->buffer[copy.buffer].if_over = x.buffer;
+    keep(f, copy.buffer, true);
+    f->end.copy_of[i] = copy.buffer;
 }
 
 static void locate_end(Flow *f)
 {
     const Graph *g = f->g;
     for (int i = 0; i < g->nout; i++) {
-        keep(f, f->end.was_port[2 * i] = f->end.port[i].root, false);
+        keep(f, f->end.was_port[2 * i] = f->end.port[i].buffer, false);
         keep(f, f->end.was_port[2 * i + 1] = f->end.copy_of[i], false);
         f->end.copy_of[i] = -1;
     }
@@ -204,18 +205,18 @@ static void locate_end(Flow *f)
     for (int i = 0; i < g->nout; i++) {
         mark_kept(f, f->end.was_port[2 * i]);
         mark_kept(f, f->end.was_port[2 * i + 1]);
-        mark_kept(f, f->end.port[i].root);
+        mark_kept(f, f->end.port[i].buffer);
         mark_kept(f, f->end.copy_of[i]);
     }
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
         Place in = f->end.port[i];
-        if (f->end.owner[i] < 0 || in.root == f->end.owner[i])
+        if (f->end.owner[i] < 0 || in.buffer == f->end.owner[i])
             continue;
-        bool own = f->root[in.root].renews == f->end.owner[i];
+        bool own = f->buffer[in.buffer].renews == f->end.owner[i];
         Place out = place_whole(f->end.owner[i], &v->type);
         move_add(f, f->line.last, false,
-                 (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1, own ? in.root : -1});
+                 (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1, own ? in.buffer : -1});
     }
 }
 
@@ -223,8 +224,8 @@ int flow_output(const Flow *f, int i)
 {
     if (f->end.owner[i] >= 0)
         return f->end.owner[i];
-    int own = f->end.port[i].root, copy = f->end.copy_of[i];
-    return copy >= 0 && !root_bytes(f, &f->root[own]) ? copy : own;
+    int own = f->end.port[i].buffer, copy = f->end.copy_of[i];
+    return copy >= 0 && !buffer_bytes(f, &f->buffer[own]) ? copy : own;
 }
 
 /* ---- the flow ---- */
@@ -246,14 +247,14 @@ static void link_items(Flow *f)
     line_relabel(&f->line);
 }
 
-/* Fills the heaps of roots: touches in falling order are one. */
+/* Fills the heaps of buffers: touches in falling order are one. */
 static void fill_heaps(Flow *f)
 {
-    for (int r = 0; r < f->count.root; r++)
-        f->root[r].nuse = 0;
+    for (int r = 0; r < f->count.buffer; r++)
+        f->buffer[r].nuse = 0;
     for (int i = f->line.last; i >= 0; i = f->line.at[i].prev)
         for (int k = f->item[i].touch; k < f->item[i].touch + f->item[i].ntouch; k++) {
-            Root *r = &f->root[f->touch[k].root];
+            Buffer *r = &f->buffer[f->touch[k].buffer];
             f->touch[k].heap = r->def == i ? -1 : r->nuse;
             if (r->def != i)
                 PUSH(f->a, r->use, r->nuse, r->capuse, k);

@@ -57,7 +57,7 @@ int item_result(const Flow *f, int item, int k);
 int64_t item_made_bytes(const Flow *f, int item); /* of the memory of its results */
 
 int flow_value(const Flow *f, const Value *v); /* of a value of the graph */
-const Value *value_node(const Flow *f, int value);
+const Value *value_in_graph(const Flow *f, int value);
 int value_item(const Flow *f, int value);       /* which defines it */
 bool values_share(const Flow *f, int x, int y); /* whether both lie in the same memory */
 /* The item that touches the value's memory last; the end where it is alive then. */
@@ -77,7 +77,7 @@ int use_operand(const Flow *f, int use); /* its index among the item's operands 
 
 /* ---- edit.c ---- */
 
-/* Each costs O(k log n) for k roots and items whose place or live range changes. */
+/* Each costs O(k log n) for k buffers and items whose place or live range changes. */
 
 /* A clone of `item` before `before`, with the same operands; returns it. */
 int flow_clone(Flow *f, int item, int before);

@@ -6,7 +6,7 @@
 #include "layout.h"
 #include "steps.h"
 
-/* A list of numbers: of items, slots or roots. */
+/* A list of numbers: of items, slots or buffers. */
 typedef struct NumberList {
     int *at, count, cap;
 } NumberList;
@@ -16,37 +16,37 @@ static inline void numbers_add(Arena *a, NumberList *x, int i)
     PUSH(a, x->at, x->count, x->cap, i);
 }
 
-/* A root is memory that one item defines: a result that is no view, a copy, a sum, an input. */
-typedef struct Root {
+/* A buffer is memory that one item defines: a result that is no view, a copy, a sum, an input. */
+typedef struct Buffer {
     int64_t nbytes; /* rounded up */
     int64_t room;   /* of what it lies over, or the same */
     Space space;
-    int def;       /* the item that defines it */
-    int outer;     /* the root of the graph around that it stands for (no bytes here), or -1 */
-    int over;      /* of a result: the root in whose place it lies, an operand's, or -1; of a carry:
-                      its first value's */
-    int renews;    /* the root of the parameter or state whose new value this is, of the carry which
-                      the next iteration reads so, or -1 */
-    int if_over;   /* exists only if that root lies over what it renews; -1: always */
-    bool input;    /* of the whole graph */
-    bool part;     /* could be joined to a cat's result */
-    bool joined;   /* of a cat's result: operands are joined to it */
-    bool narrow;   /* may lie over an operand of more bytes */
-    bool kept;     /* alive at the end of the graph */
+    int def;     /* the item that defines it */
+    int outer;   /* the buffer of the graph around that it stands for (no bytes here), or -1 */
+    int over;    /* of a result: the buffer in whose place it lies, an operand's, or -1; of a carry:
+                    its first value's */
+    int renews;  /* the buffer of the parameter or state whose new value this is, of the carry which
+                    the next iteration reads so, or -1 */
+    int if_over; /* exists only if that buffer lies over what it renews; -1: always */
+    bool input;  /* of the whole graph */
+    bool part;   /* could be joined to a cat's result */
+    bool joined; /* of a cat's result: operands are joined to it */
+    bool narrow; /* may lie over an operand of more bytes */
+    bool kept;   /* alive at the end of the graph */
     bool was_kept; /* before the last end was located anew */
     bool port;     /* of a body: an operand port's; counted: the loop's touches have it as read */
     bool counted, flipped; /* flipped: that may have changed, and it is in the body's list */
     int *use;              /* touches by other items than def, a heap: the latest first */
     int nuse, capuse;
     int latest; /* the touch that was made last */
-} Root;
+} Buffer;
 
 /* A value of the graph, or of a clone. */
 typedef struct FlowValue {
     const Value *v;
     int item;
     Place at;
-    int own;         /* its item's root for it, or -1: none was needed yet */
+    int own;         /* its item's buffer for it, or -1: none was needed yet */
     int reader;      /* the first slot that reads it, or -1 */
     bool yielded;    /* it is an output */
     int64_t inplace; /* node_inplace of it, -1: not known yet */
@@ -58,10 +58,10 @@ typedef struct Slot {
     int item, value, prev, next; /* prev, next: other slots of the value */
 } Slot;
 
-/* The first and last step of an item that touches a root; slots: operands that lie there. */
+/* The first and last step of an item that touches a buffer; slots: operands that lie there. */
 typedef struct Touch {
-    int item, root, first, last, slots;
-    int heap;   /* its place in root's `use`, -1: none */
+    int item, buffer, first, last, slots;
+    int heap;   /* its place in buffer's `use`, -1: none */
     int second; /* of a loop: of slots those of ports of its second body */
     bool other; /* not only ports of a loop's bodies touch it */
 } Touch;
@@ -85,15 +85,15 @@ typedef struct ItemCall {
 /* A loop, as the graph around sees it. */
 typedef struct ItemLoop {
     struct Flow *body[2]; /* in the order in which they run; [1] may be NULL */
-    int *carry;           /* by operand port, the root that is carried, or -1 */
+    int *carry;           /* by operand port, the buffer that is carried, or -1 */
     int *port_of; /* by operand the first port that is of it, then by port the next one, or -1;
                      NULL: not asked yet */
 } ItemLoop;
 
-/* Roots of an item's moves, and last of a collective's workspace: `count` of them in use, `most`
+/* Buffers of an item's moves, and last of a collective's workspace: `count` of them in use, `most`
  * made so far, to be reused. */
 typedef struct ItemMade {
-    int *root, count, most, cap;
+    int *buffer, count, most, cap;
 } ItemMade;
 
 /* A node on the time line, a clone of one, or one of the two ends of the line. Its steps are the
@@ -160,12 +160,12 @@ typedef struct Edits {
 
 /* What the ends of the line define and copy. */
 typedef struct FlowEnds {
-    int *renewed; /* by value id: the root of the input, or carry, whose new value it is, or -1 */
-    int *owner;   /* by output: the root of the input that it must end in, or -1 */
+    int *renewed; /* by value id: the buffer of the input, or carry, whose new value it is, or -1 */
+    int *owner;   /* by output: the buffer of the input that it must end in, or -1 */
     Place *port;  /* of a body, by result of the loop: where this iteration's part of it belongs; of
                      the whole graph, by output: where it lies before it moves to its owner */
-    int *copy_of; /* by output: the root it moves to where its own lies over an input, or -1 */
-    int *was_port;  /* by output, twice: the roots of both before the end was located anew */
+    int *copy_of; /* by output: the buffer it moves to where its own lies over an input, or -1 */
+    int *was_port;  /* by output, twice: the buffers of both before the end was located anew */
     int64_t unread; /* bytes of inputs that nothing reads: alive in the first step */
 } FlowEnds;
 
@@ -174,7 +174,7 @@ typedef struct FlowTodo {
     NumberList dirty;   /* items to be measured */
     NumberList moved;   /* items to be located anew */
     NumberList shifted; /* slots: operands of loops that have moved */
-    NumberList flipped; /* of a body: roots of ports that are read now or no more */
+    NumberList flipped; /* of a body: buffers of ports that are read now or no more */
 } FlowTodo;
 
 /* Room for a call's tensors, and for the changes of bytes that measuring adds up, by space, then
@@ -187,7 +187,7 @@ typedef struct FlowScratch {
 } FlowScratch;
 
 typedef struct FlowCounts {
-    int item, value, slot, root, touch;
+    int item, value, slot, buffer, touch;
 } FlowCounts;
 
 struct Flow {
@@ -202,7 +202,7 @@ struct Flow {
     FlowItem *item;
     FlowValue *value;
     Slot *slot;
-    Root *root;
+    Buffer *buffer;
     Touch *touch;
     FlowCounts count, cap; /* of these five */
     int *item_of;          /* by node id of the graph */
@@ -230,19 +230,19 @@ void item_relocate(Flow *f,
 
 /* ---- locate.c: places, kernels, copies: what does not depend on the order ---- */
 
-Place place_whole(int root, const Type *t);       /* all of a root, row-major */
-bool place_direct(const Type *t, const Place *x); /* row-major from the root's start */
+Place place_whole(int buffer, const Type *t);     /* all of a buffer, row-major */
+bool place_direct(const Type *t, const Place *x); /* row-major from the buffer's start */
 bool place_equal(const Place *x, const Place *y);
 bool place_same(const Type *t, const Place *x, const Place *y);
-int root_new(Flow *f, int def, int64_t nbytes); /* in SPACE_MAIN */
+int buffer_new(Flow *f, int def, int64_t nbytes); /* in SPACE_MAIN */
 /* Adds a move before the item's core or after it, and the touches of what it reads and writes. */
 void move_add(Flow *f, int item, bool after, Move m);
 void move_touch(Flow *f, int item, int step, const Move *m);
-/* All of a new root for a move of the item. An item that is located anew reuses its roots in order,
- * so that undo restores them. */
+/* All of a new buffer for a move of the item. An item that is located anew reuses its buffers in
+ * order, so that undo restores them. */
 Place place_made(Flow *f, int item, const Type *t);
-Place place_own(Flow *f, int item, FlowValue *y); /* the root of a result, and all of it */
-/* Adds a copy of `v` from `in` to such a root; returns its place. */
+Place place_own(Flow *f, int item, FlowValue *y); /* the buffer of a result, and all of it */
+/* Adds a copy of `v` from `in` to such a buffer; returns its place. */
 Place move_copy(Flow *f, int item, const Value *v, Place in);
 void choose_as(Flow *f, int item, int other); /* the kernel of another, from the same operands */
 /* How a call's kernel sees operand i: as it lies, or a copy of it. */
@@ -259,13 +259,14 @@ void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches 
 void locate_loop(Flow *f, int item);
 /* Updates the loop's touches after its bodies began or ceased to read operands. */
 void loop_retouch(Flow *f, int item);
-int port_outer(Flow *body, int j); /* the root around that its root for port j stands for, or -1 */
+int port_outer(Flow *body,
+               int j); /* the buffer around that its buffer for port j stands for, or -1 */
 /* The first port of operand i, the next of the same operand; -1: none. */
 int loop_port(Flow *f, int item, int i);
 int loop_next_port(const Flow *f, int item, int j);
-/* Updates the loop's touches after body c's root for an operand port has come to stand for another
- * root than `old`. False: all of the loop is to be located anew. */
-bool loop_shift(Flow *f, int item, int c, int root, int old);
+/* Updates the loop's touches after body c's buffer for an operand port has come to stand for
+ * another buffer than `old`. False: all of the loop is to be located anew. */
+bool loop_shift(Flow *f, int item, int c, int buffer, int old);
 /* Moves a body's value of operand port j to where the operand lies now. Returns it if it moved
  * (from `old`), else -1. */
 int body_follow(Flow *f, int j, Place *old);
@@ -283,30 +284,32 @@ void end_locate(Flow *f); /* fills places, moves and touches of the last end */
 
 /* ---- life.c: touches, what lies over what, bytes ---- */
 
-void touch_add(Flow *f, int item, int root, int step, int slots);
-/* The same of a port of body c, which reads the root; and, of an item whose touches are in the
- * heaps, one port more or less. False: the root is touched otherwise too, and it cannot be told
+void touch_add(Flow *f, int item, int buffer, int step, int slots);
+/* The same of a port of body c, which reads the buffer; and, of an item whose touches are in the
+ * heaps, one port more or less. False: the buffer is touched otherwise too, and it cannot be told
  * how. */
-void touch_port(Flow *f, int item, int root, int c);
-bool touch_more(Flow *f, int item, int root, int c);
-bool touch_less(Flow *f, int item, int root, int c);
+void touch_port(Flow *f, int item, int buffer, int c);
+bool touch_more(Flow *f, int item, int buffer, int c);
+bool touch_less(Flow *f, int item, int buffer, int c);
 void touch_held(Flow *f, int item);    /* touches of what the item keeps alive */
-void touches_enter(Flow *f, int item); /* into the heaps of roots; out of them */
+void touches_enter(Flow *f, int item); /* into the heaps of buffers; out of them */
 void touches_leave(Flow *f, int item);
-int root_first(const Flow *f, int root); /* the item that touches it first: its own, or a part's */
-int root_last(const Flow *f, int root);  /* the item that touches it last */
+int buffer_first(const Flow *f,
+                 int buffer); /* the item that touches it first: its own, or a part's */
+int buffer_last(const Flow *f, int buffer);      /* the item that touches it last */
 unsigned flow_inplace(Flow *f, int item, int k); /* node_inplace of the item's result k */
-int64_t root_bytes(const Flow *f, const Root *r);
-/* Whether result k of an item, in a root of its own, may lie over operand i, provided that the item
- * reads that operand's root only there and is the last to touch it. */
+int64_t buffer_bytes(const Flow *f, const Buffer *r);
+/* Whether result k of an item, in a buffer of its own, may lie over operand i, provided that the
+ * item reads that operand's buffer only there and is the last to touch it. */
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
 /* Whether result k could, were it of the operand's type. */
 bool item_may_take(const Flow *f, int item, int k, int i);
-/* Whether the item is the last to touch the root, and reads it by one operand. */
-bool item_reads_last(const Flow *f, int item, int root);
+/* Whether the item is the last to touch the buffer, and reads it by one operand. */
+bool item_reads_last(const Flow *f, int item, int buffer);
 /* The same of a loop's operand port j: whether the carry may lie over its first value. */
 bool carry_may_lie_over(const Flow *f, int item, int j);
-/* Bytes that the item needs in a space, in a step, besides roots: workspace, or its body's peak. */
+/* Bytes that the item needs in a space, in a step, besides buffers: workspace, or its body's peak.
+ */
 int64_t item_core_bytes(const FlowItem *x, Space s, int step);
 static inline int item_steps(const FlowItem *x)
 {

@@ -1,17 +1,17 @@
 /* Where each value lies, which kernel runs each node, and what must be copied first: all that does
  * not depend on the order of the nodes.
  *
- * The results of a node are row-major, each in a root of its own, in the space that its op says, of
- * a collective with its workspace in that of its operand. A view lies in its base's root, with the
- * strides and offset that its op gives it; a view that strides cannot express is a view of a copy.
- * A wait is a call whose result is its operand 0, where that lies; as it reads what an asynchronous
- * copy or a collective reads and makes, both are alive until then, and nothing lies over them. So
- * are a collective's workspace and, where its kernel needs it row-major, the copy that it sends in
- * place of its operand; but what is sent, be it a copy or not, only if the wait reads that operand,
- * as it must in a graph with a mesh. A node runs by the kernel that the machine names for its
- * operands as they lie, else by the first that accepts them so, or accepts them once some are
- * copied; only those that it does not accept are copied, or those of a copy of a node that lie
- * otherwise than the original's (alike.c). Linear.
+ * The results of a node are row-major, each in a buffer of its own, in the space that its op says,
+ * of a collective with its workspace in that of its operand. A view lies in its base's buffer, with
+ * the strides and offset that its op gives it; a view that strides cannot express is a view of a
+ * copy. A wait is a call whose result is its operand 0, where that lies; as it reads what an
+ * asynchronous copy or a collective reads and makes, both are alive until then, and nothing lies
+ * over them. So are a collective's workspace and, where its kernel needs it row-major, the copy
+ * that it sends in place of its operand; but what is sent, be it a copy or not, only if the wait
+ * reads that operand, as it must in a graph with a mesh. A node runs by the kernel that the machine
+ * names for its operands as they lie, else by the first that accepts them so, or accepts them once
+ * some are copied; only those that it does not accept are copied, or those of a copy of a node that
+ * lie otherwise than the original's (alike.c). Linear.
  */
 #include "inside.h"
 
@@ -19,9 +19,9 @@
 
 /* ---- places ---- */
 
-Place place_whole(int root, const Type *t)
+Place place_whole(int buffer, const Type *t)
 {
-    return (Place){.root = root, .at = layout_row_major(t)};
+    return (Place){.buffer = buffer, .at = layout_row_major(t)};
 }
 
 Tensor tensor_at(const Type *t, const Place *x)
@@ -45,7 +45,7 @@ bool place_direct(const Type *t, const Place *x)
 
 bool place_equal(const Place *x, const Place *y)
 {
-    return x->root == y->root && x->part == y->part && !memcmp(&x->at, &y->at, sizeof x->at) &&
+    return x->buffer == y->buffer && x->part == y->part && !memcmp(&x->at, &y->at, sizeof x->at) &&
            !memcmp(x->loop_stride, y->loop_stride, sizeof x->loop_stride);
 }
 
@@ -54,35 +54,35 @@ bool place_same(const Type *t, const Place *x, const Place *y)
     for (int d = 0; d < t->rank; d++)
         if (t->dim[d] > 1 && x->at.stride[d] != y->at.stride[d])
             return false;
-    return x->root == y->root && x->at.offset == y->at.offset &&
+    return x->buffer == y->buffer && x->at.offset == y->at.offset &&
            !memcmp(x->loop_stride, y->loop_stride, sizeof x->loop_stride);
 }
 
-int root_new(Flow *f, int def, int64_t nbytes)
+int buffer_new(Flow *f, int def, int64_t nbytes)
 {
-    Root *old =
-        f->count.root < f->cap.root ? &f->root[f->count.root] : NULL; /* one that was dropped */
-    Root r = {.nbytes = flow_round(nbytes),
-              .room = flow_round(nbytes),
-              .use = old ? old->use : NULL,
-              .capuse = old ? old->capuse : 0,
-              .def = def,
-              .outer = -1,
-              .over = -1,
-              .renews = -1,
-              .if_over = -1};
-    PUSH(f->a, f->root, f->count.root, f->cap.root, r);
-    return f->count.root - 1;
+    Buffer *old = f->count.buffer < f->cap.buffer ? &f->buffer[f->count.buffer]
+                                                  : NULL; /* one that was dropped */
+    Buffer r = {.nbytes = flow_round(nbytes),
+                .room = flow_round(nbytes),
+                .use = old ? old->use : NULL,
+                .capuse = old ? old->capuse : 0,
+                .def = def,
+                .outer = -1,
+                .over = -1,
+                .renews = -1,
+                .if_over = -1};
+    PUSH(f->a, f->buffer, f->count.buffer, f->cap.buffer, r);
+    return f->count.buffer - 1;
 }
 
 /* ---- moves ---- */
 
 void move_touch(Flow *f, int item, int step, const Move *m)
 {
-    if (m->in.root >= 0)
-        touch_add(f, item, m->in.root, step, 0);
-    if (!f->root[m->out.root].input) /* an input is alive all the time */
-        touch_add(f, item, m->out.root, step, 0);
+    if (m->in.buffer >= 0)
+        touch_add(f, item, m->in.buffer, step, 0);
+    if (!f->buffer[m->out.buffer].input) /* an input is alive all the time */
+        touch_add(f, item, m->out.buffer, step, 0);
 }
 
 void move_add(Flow *f, int item, bool after, Move m)
@@ -94,22 +94,22 @@ void move_add(Flow *f, int item, bool after, Move m)
     move_touch(f, item, step, &m);
 }
 
-static int root_made(Flow *f, int item, int64_t nbytes)
+static int buffer_made(Flow *f, int item, int64_t nbytes)
 {
     FlowItem *x = &f->item[item];
     if (x->made.count == x->made.most)
-        PUSH(f->a, x->made.root, x->made.most, x->made.cap, root_new(f, item, 0));
-    Root *r = &f->root[x->made.root[x->made.count]];
+        PUSH(f->a, x->made.buffer, x->made.most, x->made.cap, buffer_new(f, item, 0));
+    Buffer *r = &f->buffer[x->made.buffer[x->made.count]];
     r->nbytes = flow_round(nbytes);
     r->room = r->over < 0 ? r->nbytes : r->room;
     r->space = SPACE_MAIN;
     r->if_over = -1;
-    return x->made.root[x->made.count++];
+    return x->made.buffer[x->made.count++];
 }
 
 Place place_made(Flow *f, int item, const Type *t)
 {
-    return place_whole(root_made(f, item, type_nbytes(t)), t);
+    return place_whole(buffer_made(f, item, type_nbytes(t)), t);
 }
 
 Place move_copy(Flow *f, int item, const Value *v, Place in)
@@ -168,7 +168,7 @@ static Call call_of(Flow *f, const FlowItem *x)
         c.in[i] = tensor_at(&n->in[i]->type, &operand_value(f, x, i)->at);
     for (int k = 0; k < n->nout; k++) {
         Place at = f->value[x->value + k].at, whole = place_whole(-1, &n->out[k]->type);
-        c.out[k] = tensor_at(&n->out[k]->type, at.root < 0 ? &whole : &at);
+        c.out[k] = tensor_at(&n->out[k]->type, at.buffer < 0 ? &whole : &at);
     }
     return c;
 }
@@ -301,18 +301,19 @@ void choose_as(Flow *f, int item, int other)
 static Space space_of(const Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    return f->nspace == 1                           ? SPACE_MAIN
-           : x->node->op->class == CLASS_COLLECTIVE ? f->root[operand_value(f, x, 0)->at.root].space
-                                                    : node_space(x->node);
+    return f->nspace == 1 ? SPACE_MAIN
+           : x->node->op->class == CLASS_COLLECTIVE
+               ? f->buffer[operand_value(f, x, 0)->at.buffer].space
+               : node_space(x->node);
 }
 
 Place place_own(Flow *f, int item, FlowValue *y)
 {
     if (y->own < 0) {
-        y->own = root_new(f, item, type_nbytes(&y->v->type));
-        f->root[y->own].space = space_of(f, item);
+        y->own = buffer_new(f, item, type_nbytes(&y->v->type));
+        f->buffer[y->own].space = space_of(f, item);
         if (f->end.renewed && f->value_of[y->v->id] == y - f->value)
-            f->root[y->own].renews = f->end.renewed[y->v->id];
+            f->buffer[y->own].renews = f->end.renewed[y->v->id];
     }
     return place_whole(y->own, &y->v->type);
 }
@@ -322,9 +323,9 @@ static void fill_results(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     for (int k = 0; k < x->node->nout; k++) {
         FlowValue *y = &f->value[x->value + k];
-        if (y->at.root < 0)
+        if (y->at.buffer < 0)
             y->at = place_own(f, item, y);
-        touch_add(f, item, y->at.root, x->before.count, 0);
+        touch_add(f, item, y->at.buffer, x->before.count, 0);
     }
 }
 
@@ -333,7 +334,7 @@ static bool all_inside(const Flow *f, const FlowItem *x)
 {
     bool inside = x->part.count > 0;
     for (int i = 0; i < x->node->nin; i++)
-        inside &= operand_value(f, x, i)->at.root == f->value[x->value].at.root;
+        inside &= operand_value(f, x, i)->at.buffer == f->value[x->value].at.buffer;
     return inside;
 }
 
@@ -345,7 +346,7 @@ static void copy_operand(Flow *f, int item, int i)
     Tensor t = operand_tensor(f, x, i);
     Place out = place_whole(-1, &v->v->type);
     int64_t nelem = extent(&t);
-    out.root = root_made(f, item, nelem * dtype_size(t.dtype));
+    out.buffer = buffer_made(f, item, nelem * dtype_size(t.dtype));
     memcpy(out.at.stride, t.stride, sizeof out.at.stride);
     move_add(f, item, false,
              (Move){FLOW_COPY, v->v, &v->v->type, &v->v->type, v->at, out, 0, -1, -1});
@@ -355,7 +356,7 @@ static void locate_call(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     if (all_inside(f, x)) {
-        touch_add(f, item, f->value[x->value].at.root, 0, 0);
+        touch_add(f, item, f->value[x->value].at.buffer, 0, 0);
         return;
     }
     if (!x->call.chosen)
@@ -364,7 +365,7 @@ static void locate_call(Flow *f, int item)
         Place at = operand_value(f, x, i)->at;
         if (!x->call.copied[i])
             continue;
-        touch_add(f, item, at.root, x->before.count, 1);
+        touch_add(f, item, at.buffer, x->before.count, 1);
         if (!x->call.alike)
             move_copy(f, item, operand_value(f, x, i)->v, at);
         else
@@ -372,14 +373,14 @@ static void locate_call(Flow *f, int item)
     }
     x->ncore = 1;
     for (int k = 0; k < x->before.count; k++)
-        touch_add(f, item, x->before.at[k].out.root, x->before.count, 0);
+        touch_add(f, item, x->before.at[k].out.buffer, x->before.count, 0);
     for (int i = 0; i < x->node->nin; i++)
         if (!x->call.copied[i])
-            touch_add(f, item, operand_value(f, x, i)->at.root, x->before.count, 1);
+            touch_add(f, item, operand_value(f, x, i)->at.buffer, x->before.count, 1);
     fill_results(f, item);
     if (op_starts(x->node->op) && x->call.work) {
-        int work = root_made(f, item, x->call.work);
-        f->root[work].space = space_of(f, item);
+        int work = buffer_made(f, item, x->call.work);
+        f->buffer[work].space = space_of(f, item);
         touch_add(f, item, work, x->before.count, 0);
     }
 }
@@ -407,10 +408,10 @@ static void locate_wait(Flow *f, int item)
         choose(f, x);
     x->ncore = 1;
     for (int i = 0; i < x->node->nin; i++)
-        touch_add(f, item, item_reads(f, x, i)->root, 0, 1);
+        touch_add(f, item, item_reads(f, x, i)->buffer, 0, 1);
     const FlowItem *y = item_started(f, x);
     if (y && y->call.work) /* of its copies only what this reads: lowering knows of no other */
-        touch_add(f, item, y->made.root[y->made.count - 1], 0, 0);
+        touch_add(f, item, y->made.buffer[y->made.count - 1], 0, 0);
 }
 
 void item_locate(Flow *f, int item)

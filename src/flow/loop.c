@@ -49,8 +49,8 @@ static void begin_carries(Flow *f, int item)
         if (r->in[j].kind != PORT_CARRY)
             continue;
         const FlowValue *v = operand_value(f, x, r->in[j].arg);
-        touch_add(f, item, v->at.root, x->before.count, 1);
-        x->loop.carry[j] = move_copy(f, item, v->v, v->at).root;
+        touch_add(f, item, v->at.buffer, x->before.count, 1);
+        x->loop.carry[j] = move_copy(f, item, v->v, v->at).buffer;
         f->item[item].before.at[f->item[item].before.count - 1].unless_over = x->loop.carry[j];
     }
 }
@@ -64,21 +64,22 @@ static void begin_results(Flow *f, int item)
         const Type *t = &y->v->type;
         if (r->out[k].kind == PORT_CARRY)
             y->at = place_whole(x->loop.carry[r->out[k].carry], t);
-        else if (y->at.root < 0)
+        else if (y->at.buffer < 0)
             y->at = place_own(f, item, y);
         if (r->out[k].kind == PORT_SUM)
-            move_add(f, item, false, (Move){FLOW_ZERO, y->v, t, t, {.root = -1}, y->at, 0, -1, -1});
+            move_add(f, item, false,
+                     (Move){FLOW_ZERO, y->v, t, t, {.buffer = -1}, y->at, 0, -1, -1});
     }
 }
 
-/* The body's root for operand port j, or NULL: it does not see it. */
-static Root *port_root(Flow *body, int j)
+/* The body's buffer for operand port j, or NULL: it does not see it. */
+static Buffer *port_buffer(Flow *body, int j)
 {
     const PortIn *p = &body->outer->item[body->loop].node->region->in[j];
     int i = p->at[body->tail];
     return i < 0 || p->kind == PORT_OFFSET
                ? NULL
-               : &body->root[body->value[body->value_of[body->g->in[i].v->id]].at.root];
+               : &body->buffer[body->value[body->value_of[body->g->in[i].v->id]].at.buffer];
 }
 
 /* What a body touches of the graph around, in the loop's core step c. */
@@ -88,18 +89,18 @@ static void touch_body(Flow *f, int item, int c)
     const Region *r = x->node->region;
     int step = x->before.count + c;
     for (int j = 0; j < r->nin; j++) {
-        Root *y = port_root(x->loop.body[c], j);
+        Buffer *y = port_buffer(x->loop.body[c], j);
         if (y)
             y->counted = y->nuse > 0;
         if (y && y->counted)
             touch_port(f, item,
-                       x->loop.carry[j] < 0 ? operand_value(f, x, r->in[j].arg)->at.root
+                       x->loop.carry[j] < 0 ? operand_value(f, x, r->in[j].arg)->at.buffer
                                             : x->loop.carry[j],
                        c);
     }
     for (int k = 0; k < r->nout; k++)
         if (r->out[k].at[x->loop.body[c]->tail] >= 0)
-            touch_add(f, item, f->value[x->value + k].at.root, step, 0);
+            touch_add(f, item, f->value[x->value + k].at.buffer, step, 0);
 }
 
 /* All of a loop's touches anew. */
@@ -114,7 +115,8 @@ static void touch_again(Flow *f, int item)
     }
     for (int j = 0, step = 0; j < x->node->region->nin; j++)
         if (x->loop.carry[j] >= 0)
-            touch_add(f, item, operand_value(f, x, x->node->region->in[j].arg)->at.root, step++, 1);
+            touch_add(f, item, operand_value(f, x, x->node->region->in[j].arg)->at.buffer, step++,
+                      1);
     for (int c = 0; c < x->ncore; c++)
         touch_body(f, item, c);
     touch_held(f, item);
@@ -128,7 +130,7 @@ void loop_retouch(Flow *f, int item)
     for (int c = 0; c < x->ncore; c++) {
         Flow *b = x->loop.body[c];
         for (; b->todo.flipped.count; b->todo.flipped.count--) {
-            Root *r = &b->root[b->todo.flipped.at[b->todo.flipped.count - 1]];
+            Buffer *r = &b->buffer[b->todo.flipped.at[b->todo.flipped.count - 1]];
             bool now = r->nuse > 0;
             if (now && !r->counted)
                 good &= touch_more(f, item, r->outer, c);
@@ -144,7 +146,7 @@ void loop_retouch(Flow *f, int item)
 
 int port_outer(Flow *body, int j)
 {
-    const Root *r = port_root(body, j);
+    const Buffer *r = port_buffer(body, j);
     return r ? r->outer : -1;
 }
 
@@ -170,9 +172,9 @@ int loop_port(Flow *f, int item, int i)
     return x->loop.port_of[i];
 }
 
-bool loop_shift(Flow *f, int item, int c, int root, int old)
+bool loop_shift(Flow *f, int item, int c, int buffer, int old)
 {
-    const Root *r = &f->item[item].loop.body[c]->root[root];
+    const Buffer *r = &f->item[item].loop.body[c]->buffer[buffer];
     if (r->outer == old || !r->counted)
         return true;
     return touch_more(f, item, r->outer, c) && touch_less(f, item, old, c);
@@ -193,13 +195,13 @@ void locate_loop(Flow *f, int item)
 
 /* ---- a body, from inside ---- */
 
-/* A place of the graph around, as the body sees it: `old` is where it was, or has no root. */
+/* A place of the graph around, as the body sees it: `old` is where it was, or has no buffer. */
 static Place from_outside(Flow *f, Place x, const Place *old)
 {
-    int mine = old->root >= 0 ? old->root : root_new(f, f->line.first, 0);
-    f->root[mine].outer = x.root;
-    f->root[mine].space = f->outer->root[x.root].space;
-    x.root = mine;
+    int mine = old->buffer >= 0 ? old->buffer : buffer_new(f, f->line.first, 0);
+    f->buffer[mine].outer = x.buffer;
+    f->buffer[mine].space = f->outer->buffer[x.buffer].space;
+    x.buffer = mine;
     return x;
 }
 
@@ -231,8 +233,8 @@ static Place input_place(const Flow *f, int j)
 
 static Place offset_place(Flow *f, const Value *v, int64_t by)
 {
-    Place y = place_whole(root_new(f, f->line.first, 8), &v->type);
-    Move m = {FLOW_OFFSET, v, &v->type, &v->type, {.root = -1}, y, by, -1, -1};
+    Place y = place_whole(buffer_new(f, f->line.first, 8), &v->type);
+    Move m = {FLOW_OFFSET, v, &v->type, &v->type, {.buffer = -1}, y, by, -1, -1};
     move_add(f, f->line.first, false, m);
     return y;
 }
@@ -263,7 +265,7 @@ static void set_target(Flow *f, const PortOut *p, int k)
     bool made_here = n && !node_aliases(n) && n->op->region != LOOP;
     if (p->kind == PORT_SUM && n && y->sum < 0)
         y->sum = k;
-    else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.root < 0 &&
+    else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.buffer < 0 &&
              writable(&f->end.port[k], &y->v->type))
         y->at = f->end.port[k];
 }
@@ -278,7 +280,7 @@ int body_follow(Flow *f, int j, Place *old)
     Place *at = &f->value[value].at;
     *old = *at;
     *at = from_outside(f, input_place(f, j), old);
-    f->root[at->root].port = true;
+    f->buffer[at->buffer].port = true;
     return place_equal(at, old) ? -1 : value;
 }
 
@@ -293,7 +295,7 @@ static void list_carried(Flow *f)
         int i = p->kind == PORT_CARRY ? r->in[p->carry].at[f->tail] : -1;
         if (i >= 0 && p->at[f->tail] >= 0)
             f->end.renewed[f->g->out[p->at[f->tail]].v->id] =
-                f->value[f->value_of[f->g->in[i].v->id]].at.root;
+                f->value[f->value_of[f->g->in[i].v->id]].at.buffer;
     }
 }
 
@@ -312,7 +314,7 @@ void locate_body_start(Flow *f)
     list_carried(f);
     f->end.port = NEWN(f->a, Place, r->nout);
     for (int k = 0; k < r->nout; k++)
-        f->end.port[k] = from_outside(f, part_place(f, k), &(Place){.root = -1});
+        f->end.port[k] = from_outside(f, part_place(f, k), &(Place){.buffer = -1});
     for (int k = 0; k < r->nout; k++)
         if (r->out[k].at[f->tail] >= 0)
             set_target(f, &r->out[k], k);
@@ -328,10 +330,10 @@ void set_targets(Flow *f, int id)
     }
 }
 
-/* The same place, whichever of the body's roots names it. */
+/* The same place, whichever of the body's buffers names it. */
 static Place outside(const Flow *f, Place x)
 {
-    x.root = f->root[x.root].outer >= 0 ? -2 - f->root[x.root].outer : x.root;
+    x.buffer = f->buffer[x.buffer].outer >= 0 ? -2 - f->buffer[x.buffer].outer : x.buffer;
     return x;
 }
 
@@ -348,17 +350,17 @@ static bool in_other_carry(const Flow *f, const Type *t, const Place *at, int ca
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;
     for (int j = 0; j < r->nin; j++)
-        if (r->in[j].kind == PORT_CARRY && x->loop.carry[j] == f->root[at->root].outer &&
+        if (r->in[j].kind == PORT_CARRY && x->loop.carry[j] == f->buffer[at->buffer].outer &&
             (j != carry || !same_outside(f, t, at, to)))
             return true;
     return false;
 }
 
-/* Whether a root has what is carried on as result k, so that it may lie in its place. */
-static bool renews_carry(const Flow *f, const Region *r, int k, int root)
+/* Whether a buffer has what is carried on as result k, so that it may lie in its place. */
+static bool renews_carry(const Flow *f, const Region *r, int k, int buffer)
 {
     int i = r->out[k].kind == PORT_CARRY ? r->in[r->out[k].carry].at[f->tail] : -1;
-    return i >= 0 && f->root[root].renews == f->value[f->value_of[f->g->in[i].v->id]].at.root;
+    return i >= 0 && f->buffer[buffer].renews == f->value[f->value_of[f->g->in[i].v->id]].at.buffer;
 }
 
 void locate_body_end(Flow *f)
@@ -386,8 +388,8 @@ void locate_body_end(Flow *f)
     for (int k = 0; k < r->nout; k++) {
         const Value *v = f->outer->item[f->loop].node->out[k];
         Move m = {FLOW_COPY, v, &v->type, &v->type, carried[k], f->end.port[k], 0, -1, -1};
-        if (renews_carry(f, r, k, carried[k].root))
-            m.unless_over = carried[k].root;
+        if (renews_carry(f, r, k, carried[k].buffer))
+            m.unless_over = carried[k].buffer;
         if (r->out[k].kind == PORT_CARRY && r->out[k].at[f->tail] >= 0 &&
             !same_outside(f, &v->type, &carried[k], &f->end.port[k]))
             move_add(f, f->line.last, false, m);

@@ -15,7 +15,7 @@ bool item_may_narrow(Flow *f, int item)
     if (!x->node || !x->ncore || !x->call.kernel || !x->call.kernel->over_wider)
         return false;
     const FlowValue *from = operand_value(f, x, 0), *to = &f->value[x->value];
-    const Root *y = &f->root[to->at.root];
+    const Buffer *y = &f->buffer[to->at.buffer];
     return (flow_inplace(f, item, 0) & 1) && y->def == item && y->renews < 0 &&
            dtype_size(to->v->type.dtype) < dtype_size(from->v->type.dtype) &&
            shape_equal(&to->v->type, &from->v->type) && item_may_take(f, item, 0, 0);
@@ -23,13 +23,13 @@ bool item_may_narrow(Flow *f, int item)
 
 static void set_narrow(Flow *f, int item, bool narrow)
 {
-    f->root[f->value[f->item[item].value].at.root].narrow = narrow;
+    f->buffer[f->value[f->item[item].value].at.buffer].narrow = narrow;
     item_mark(f, item);
 }
 
 static void try_narrow(Flow *f, int item)
 {
-    if (!item_reads_last(f, item, f->value[f->slot[f->item[item].slot].value].at.root))
+    if (!item_reads_last(f, item, f->value[f->slot[f->item[item].slot].value].at.buffer))
         return;
     int64_t apart = flow_most(f, item, f->line.last);
     set_narrow(f, item, true);

@@ -23,8 +23,8 @@ typedef struct ProblemMake {
     Flow *f;
     Problem *q;
     int *index;   /* of an item: its node */
-    int *storage; /* of a root, or -1 */
-    int *slots;   /* of a root: how often the present node reads it */
+    int *storage; /* of a buffer, or -1 */
+    int *slots;   /* of a buffer: how often the present node reads it */
     ListPairs wait, use, make, reuse;
     int nreuse, capreuse, capused, capfirst, caplast;
 } ProblemMake;
@@ -53,15 +53,16 @@ static Lists make_lists(Arena *tmp, const ListPairs *p, int nrow, bool flip)
 
 /* ---- storages ---- */
 
-static int add_storage(ProblemMake *m, int root, int def, bool kept)
+static int add_storage(ProblemMake *m, int buffer, int def, bool kept)
 {
     Problem *q = m->q;
-    int s = m->storage[root] = q->storage.count++;
+    int s = m->storage[buffer] = q->storage.count++;
     q->storage.def[s] = def;
     q->storage.kept[s] = kept;
     q->storage.over[s] = -1;
-    q->storage.nbytes[s] = m->f->root[root].space == SPACE_MAIN ? m->f->root[root].nbytes : 0;
-    q->storage.part[s] = m->f->root[root].part;
+    q->storage.nbytes[s] =
+        m->f->buffer[buffer].space == SPACE_MAIN ? m->f->buffer[buffer].nbytes : 0;
+    q->storage.part[s] = m->f->buffer[buffer].part;
     return s;
 }
 
@@ -70,14 +71,15 @@ static void add_storages(ProblemMake *m)
 {
     const Flow *f = m->f;
     const FlowItem *last = &f->item[f->line.last];
-    bool *stays = NEWN(m->tmp, bool, f->count.root), *renewed = NEWN(m->tmp, bool, f->count.root);
+    bool *stays = NEWN(m->tmp, bool, f->count.buffer),
+         *renewed = NEWN(m->tmp, bool, f->count.buffer);
     for (int k = last->touch; k < last->touch + last->ntouch; k++)
-        stays[f->touch[k].root] = true;
-    for (int r = 0; r < f->count.root; r++)
-        if (f->root[r].renews >= 0)
-            renewed[f->root[r].renews] = true;
-    for (int r = 0; r < f->count.root; r++) {
-        const Root *x = &f->root[r];
+        stays[f->touch[k].buffer] = true;
+    for (int r = 0; r < f->count.buffer; r++)
+        if (f->buffer[r].renews >= 0)
+            renewed[f->buffer[r].renews] = true;
+    for (int r = 0; r < f->count.buffer; r++) {
+        const Buffer *x = &f->buffer[r];
         bool carry = x->outer >= 0 && renewed[r] && !stays[r];
         bool kept = x->kept || stays[r] || carry, input = x->def == f->line.first;
         m->storage[r] = -1;
@@ -100,8 +102,8 @@ static void add_touches(ProblemMake *m, int i)
     const FlowItem *x = &f->item[q->item[i]];
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {
         const Touch *t = &f->touch[k];
-        int s = m->storage[t->root], count = m->make.count;
-        q->aside[i] |= f->root[t->root].space != SPACE_MAIN;
+        int s = m->storage[t->buffer], count = m->make.count;
+        q->aside[i] |= f->buffer[t->buffer].space != SPACE_MAIN;
         if (s >= 0 && q->storage.def[s] == i) {
             PUSH(m->tmp, q->first, count, m->capfirst, t->first);
             count = m->make.count;
@@ -122,19 +124,19 @@ static void add_reuses(ProblemMake *m, int i, int k)
     Problem *q = m->q;
     const Flow *f = m->f;
     const FlowItem *x = &f->item[q->item[i]];
-    const Root *y = &f->root[f->value[x->value + k].at.root];
-    int to = m->storage[f->value[x->value + k].at.root];
+    const Buffer *y = &f->buffer[f->value[x->value + k].at.buffer];
+    int to = m->storage[f->value[x->value + k].at.buffer];
     unsigned mask = node_inplace(x->node, k);
     for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->def == q->item[i]; j++) {
-        int root = operand_value(f, x, j)->at.root, from = m->storage[root];
+        int buffer = operand_value(f, x, j)->at.buffer, from = m->storage[buffer];
         bool over =
             item_may_lie_over(f, q->item[i], k, j) || (!j && item_may_narrow(m->f, q->item[i]));
-        if (!(mask >> j & 1) || to < 0 || from < 0 || m->slots[root] != 1 || !over)
+        if (!(mask >> j & 1) || to < 0 || from < 0 || m->slots[buffer] != 1 || !over)
             continue;
         Reuse r = {to, from, j};
         add_pair(m, &m->reuse, to, m->nreuse);
         PUSH(m->tmp, q->reuses, m->nreuse, m->capreuse, r);
-        if (root == y->renews)
+        if (buffer == y->renews)
             q->storage.over[to] = from;
     }
 }
@@ -147,9 +149,9 @@ static void add_carries(ProblemMake *m, int i)
     for (int j = 0; j < x->node->region->nin; j++) {
         if (x->loop.carry[j] < 0 || !carry_may_lie_over(f, m->q->item[i], j))
             continue;
-        int root = operand_value(f, x, x->node->region->in[j].arg)->at.root;
-        Reuse r = {m->storage[x->loop.carry[j]], m->storage[root], -1};
-        if (r.to < 0 || r.from < 0 || m->slots[root] != 1)
+        int buffer = operand_value(f, x, x->node->region->in[j].arg)->at.buffer;
+        Reuse r = {m->storage[x->loop.carry[j]], m->storage[buffer], -1};
+        if (r.to < 0 || r.from < 0 || m->slots[buffer] != 1)
             continue;
         add_pair(m, &m->reuse, r.to, m->nreuse);
         PUSH(m->tmp, m->q->reuses, m->nreuse, m->capreuse, r);
@@ -179,7 +181,7 @@ static void add_node(ProblemMake *m, int i)
     const Node *n = x->node;
     add_touches(m, i);
     for (int k = x->touch; k < x->touch + x->ntouch; k++)
-        m->slots[f->touch[k].root] = f->touch[k].slots;
+        m->slots[f->touch[k].buffer] = f->touch[k].slots;
     for (int j = 0; j < n->nin; j++)
         if (n->in[j]->def)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
@@ -192,7 +194,7 @@ static void add_node(ProblemMake *m, int i)
     if (n->op->region == LOOP)
         add_carries(m, i);
     for (int k = x->touch; k < x->touch + x->ntouch; k++)
-        m->slots[f->touch[k].root] = 0;
+        m->slots[f->touch[k].buffer] = 0;
 }
 
 /* ---- the problem ---- */
@@ -218,16 +220,16 @@ static ProblemMake setup(Flow *f, Arena *tmp)
     ProblemMake m = {.tmp = tmp, .f = f, .q = q};
     int most = 0;
     m.index = NEWN(tmp, int, f->count.item);
-    m.storage = NEWN(tmp, int, f->count.root);
-    m.slots = NEWN(tmp, int, f->count.root);
+    m.storage = NEWN(tmp, int, f->count.buffer);
+    m.slots = NEWN(tmp, int, f->count.buffer);
     q->flow = f;
     q->item = NEWN(tmp, int, f->count.item);
-    q->storage.nbytes = NEWN(tmp, int64_t, f->count.root);
-    q->storage.def = NEWN(tmp, int, f->count.root);
-    q->storage.kept = NEWN(tmp, bool, f->count.root);
-    q->storage.part = NEWN(tmp, bool, f->count.root);
+    q->storage.nbytes = NEWN(tmp, int64_t, f->count.buffer);
+    q->storage.def = NEWN(tmp, int, f->count.buffer);
+    q->storage.kept = NEWN(tmp, bool, f->count.buffer);
+    q->storage.part = NEWN(tmp, bool, f->count.buffer);
     q->aside = NEWN(tmp, bool, f->count.item);
-    q->storage.over = NEWN(tmp, int, f->count.root);
+    q->storage.over = NEWN(tmp, int, f->count.buffer);
     q->finish = NEWN(tmp, int, f->count.item);
     q->begin = NEWN(tmp, int, f->count.item);
     for (int i = 0; i < f->count.item; i++)

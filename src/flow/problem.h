@@ -17,7 +17,7 @@ typedef struct Reuse {
     int to, from, slot;
 } Reuse;
 
-/* Storages: roots that nodes define, and inputs that die at their last reader. */
+/* Storages: buffers that nodes define, and inputs that die at their last reader. */
 typedef struct OrderStorages {
     int count;
     int64_t *nbytes;

@@ -8,9 +8,9 @@
  * device with one space there is nothing to offload. */
 #include "inside.h"
 
-static bool in_host(const Flow *f, int root)
+static bool in_host(const Flow *f, int buffer)
 {
-    return root >= 0 && f->root[root].space == SPACE_HOST;
+    return buffer >= 0 && f->buffer[buffer].space == SPACE_HOST;
 }
 
 static const char *name_of(const FlowValue *y)
@@ -22,7 +22,7 @@ static void check_copy(const Flow *f, const FlowItem *x)
 {
     const Node *n = x->node;
     const FlowValue *y = &f->value[x->value];
-    bool host = in_host(f, operand_value(f, x, 0)->at.root);
+    bool host = in_host(f, operand_value(f, x, 0)->at.buffer);
     if (f->nspace == 1)
         fail_node(f->g, n,
                   "expected a device with a memory of its own, found %s, where there is "
@@ -44,7 +44,7 @@ static void check_operands(const Flow *f, const FlowItem *x)
     const Node *n = x->node;
     bool any = node_aliases(n) || n->op->region == LOOP || n->op->class == CLASS_COLLECTIVE;
     for (int i = 0; i < n->nin && !any; i++)
-        if (in_host(f, operand_value(f, x, i)->at.root))
+        if (in_host(f, operand_value(f, x, i)->at.buffer))
             fail_node(f->g, n,
                       "operand %d: expected a value in the device's memory, found %%%s in "
                       "the host's: read it by reload",
@@ -54,7 +54,7 @@ static void check_operands(const Flow *f, const FlowItem *x)
 /* Other ranks reach the host's memory alone. */
 static void check_ranks(const Flow *f, const FlowItem *x)
 {
-    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand_value(f, x, 0)->at.root))
+    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand_value(f, x, 0)->at.buffer))
         fail_node(f->g, x->node,
                   "operand 0: expected a value in the host's memory, which other ranks reach, "
                   "found %%%s in the device's: the pass stage brings it there",
@@ -69,7 +69,7 @@ static void check_moves(const Flow *f, const FlowItem *x)
         bool end = !x->node && f->outer;
         const Graph *g = end ? f->outer->g : f->g;
         const Node *n = end ? f->outer->item[f->loop].node : x->node;
-        if (!n || (!in_host(f, m->in.root) && !in_host(f, m->out.root)))
+        if (!n || (!in_host(f, m->in.buffer) && !in_host(f, m->out.buffer)))
             continue;
         fail_node(g, n,
                   "expected a value in the device's memory, found %%%s in the host's, of "
@@ -83,7 +83,7 @@ static void check_outputs(const Flow *f)
     const Graph *g = f->g;
     for (int i = 0; i < g->nout && !f->outer; i++) {
         const FlowValue *y = &f->value[f->value_of[g->out[i].v->id]];
-        if (in_host(f, y->at.root))
+        if (in_host(f, y->at.buffer))
             fail_node(g, y->v->def,
                       "expected outputs in the device's memory, found output %d in "
                       "the host's: return what reload makes of it",

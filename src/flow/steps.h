@@ -5,11 +5,12 @@
 
 #include "flow.h"
 
-/* Where a tensor lies: in a root, with strides, and what an iteration of each enclosing loop adds.
+/* Where a tensor lies: in a buffer, with strides, and what an iteration of each enclosing loop
+ * adds.
  */
 typedef struct Place {
-    int root;  /* -1: none */
-    bool part; /* where it begins may be another for each rank */
+    int buffer; /* -1: none */
+    bool part;  /* where it begins may be another for each rank */
     Layout at;
     int64_t loop_stride[TN_MAX_DEPTH]; /* elements, outermost loop first */
 } Place;
@@ -32,22 +33,23 @@ typedef struct Move {
     const Type *type, *to; /* of in, of out */
     Place in, out;
     int64_t by;
-    int if_over, unless_over; /* only if that root lies where it belongs, or does not; -1: always */
+    int if_over,
+        unless_over; /* only if that buffer lies where it belongs, or does not; -1: always */
 } Move;
 
-/* Roots go by numbers below flow_nroot. A root is memory that one item defines. */
-int flow_nroot(const Flow *f);
-int root_outer(const Flow *f, int root); /* the root of the graph around that it is, or -1 */
-int root_over(const Flow *f, int root);  /* the root in whose place it lies, or -1 */
-Space root_space(const Flow *f, int root);
-int64_t root_nbytes(const Flow *f, int root);
+/* Buffers go by numbers below flow_nbuffer. A buffer is memory that one item defines. */
+int flow_nbuffer(const Flow *f);
+int buffer_outer(const Flow *f, int buffer); /* the buffer of the graph around that it is, or -1 */
+int buffer_over(const Flow *f, int buffer);  /* the buffer in whose place it lies, or -1 */
+Space buffer_space(const Flow *f, int buffer);
+int64_t buffer_nbytes(const Flow *f, int buffer);
 
 /* Of a body: the loop, its depth (the whole graph has 0), whether it is the last, shorter part. */
 const Node *flow_loop(const Flow *f);
 int flow_depth(const Flow *f);
 bool flow_tail(const Flow *f);
 
-int flow_output(const Flow *f, int i); /* the root in which output i of the whole graph ends */
+int flow_output(const Flow *f, int i); /* the buffer in which output i of the whole graph ends */
 
 const Place *value_place(const Flow *f, int value);
 /* Steps of an item: moves before its core, the core (a call, or one step for each body of a loop),
@@ -58,13 +60,14 @@ int item_ncore(const Flow *f, int item);
 const Kernel *item_kernel(const Flow *f, int item); /* NULL: the reference */
 /* Fills where its call reads each operand: as it lies, or the copy that a move has made. */
 void item_read_places(const Flow *f, int item, const Place **at);
-/* Bytes of workspace of its call, *node: of which node, *root: where it lies, -1: nowhere yet. A
+/* Bytes of workspace of its call, *node: of which node, *buffer: where it lies, -1: nowhere yet. A
  * wait has that of what it waits for. */
-int64_t item_workspace(const Flow *f, int item, const Node **node, int *root);
+int64_t item_workspace(const Flow *f, int item, const Node **node, int *buffer);
 /* The value for which the memory of result k is named: the result, or what it is a part of. */
 const Value *item_names(const Flow *f, int item, int k);
-int item_carry(const Flow *f, int item, int j); /* of a loop: the root of operand port j's carry */
-/* The roots that a loop's body number c touches, *count of them. */
+int item_carry(const Flow *f, int item,
+               int j); /* of a loop: the buffer of operand port j's carry */
+/* The buffers that a loop's body number c touches, *count of them. */
 int *item_touched(const Flow *f, int item, int c, Arena *a, int *count);
 
 #endif

@@ -98,7 +98,7 @@ static int view_of(Flow *f, const RangeSplit *c, int v, int base)
     int item = value_item(f, v);
     if (!is_view(f, item))
         return base;
-    int from = view_of(f, c, item_operand(f, item, 0), base), index = value_node(f, v)->index;
+    int from = view_of(f, c, item_operand(f, item, 0), base), index = value_in_graph(f, v)->index;
     for (int u = value_use(f, from); u >= 0; u = use_next(f, u))
         if (item_node(f, use_item(f, u)) == item_node(f, item) &&
             flow_before(f, use_item(f, u), c->place))
@@ -113,7 +113,7 @@ static int view_of(Flow *f, const RangeSplit *c, int v, int base)
 static int value_at(const Repeat *r, RangeSplit *c, int v)
 {
     Flow *f = r->f;
-    int base = view_base(f, v), index = value_node(f, base)->index, item = value_item(f, base);
+    int base = view_base(f, v), index = value_in_graph(f, base)->index, item = value_item(f, base);
     if (item == flow_first(f))
         return v;
     int latest = clone_at(r, c, item);
@@ -309,7 +309,7 @@ static int apply(const Flow *f, Arena *tmp, int nold)
     Value **value = NEWN(tmp, Value *, flow_nvalue(f)), **latest = NEWN(tmp, Value *, g->nvalue);
     Node **now = NEWN(tmp, Node *, flow_nitem(f)), *next = g->first;
     for (int i = 0; i < flow_nvalue(f); i++)
-        value[i] = (Value *)value_node(f, i);
+        value[i] = (Value *)value_in_graph(f, i);
     for (int i = flow_next(f, flow_first(f)); i != flow_last(f); i = flow_next(f, i)) {
         const Node *n = item_node(f, i);
         Value **last = &latest[n->out[0]->id];

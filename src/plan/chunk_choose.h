@@ -18,7 +18,7 @@ typedef struct ChunkTrial {
 
 /* Settings that were planned, and what each came to, for the next search of the same groups. */
 typedef struct ChunkKnown {
-    struct Setting **setting;
+    struct SliceSetting **setting;
     int n, cap;
 } ChunkKnown;
 

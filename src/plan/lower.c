@@ -1,6 +1,6 @@
 /* Lowering: writes the decisions of a flow (src/flow) as a flat list of steps on storages.
  *
- * Each root of the flow that lies over no other becomes a storage; each move, call and loop of an
+ * Each buffer of the flow that lies over no other becomes a storage; each move, call and loop of an
  * item becomes a step, in the order of the line. Lowering adds only a storage's name, scope and
  * category: places, copies and kernels are the flow's. Linear. */
 #include "plan.h"
@@ -18,7 +18,7 @@ typedef struct Lower {
 typedef struct FlowFrame {
     Flow *f;
     const struct FlowFrame *outer;
-    int *storage; /* by root, -1: none yet */
+    int *storage; /* by buffer, -1: none yet */
     int loop;     /* the step that begins it, -1: none */
 } FlowFrame;
 
@@ -38,21 +38,21 @@ static int new_storage(Lower *l, const FlowFrame *f, const char *name, const cha
     return p->nstorage - 1;
 }
 
-/* A root's storage, which exists. */
-static int storage_of(const FlowFrame *f, int root)
+/* A buffer's storage, which exists. */
+static int storage_of(const FlowFrame *f, int buffer)
 {
-    int outer = root_outer(f->f, root);
-    return outer >= 0 ? storage_of(f->outer, outer) : f->storage[root];
+    int outer = buffer_outer(f->f, buffer);
+    return outer >= 0 ? storage_of(f->outer, outer) : f->storage[buffer];
 }
 
-/* The storage of a root, made here for `name` unless there is one. */
-static int make_storage(Lower *l, const FlowFrame *f, int root, const char *name, const char *scope,
-                        Category c)
+/* The storage of a buffer, made here for `name` unless there is one. */
+static int make_storage(Lower *l, const FlowFrame *f, int buffer, const char *name,
+                        const char *scope, Category c)
 {
-    if (storage_of(f, root) < 0)
-        f->storage[root] =
-            new_storage(l, f, name, scope, c, root_space(f->f, root), root_nbytes(f->f, root));
-    return storage_of(f, root);
+    if (storage_of(f, buffer) < 0)
+        f->storage[buffer] = new_storage(l, f, name, scope, c, buffer_space(f->f, buffer),
+                                         buffer_nbytes(f->f, buffer));
+    return storage_of(f, buffer);
 }
 
 static Step *new_step(Lower *l, StepKind kind, const Node *n, int narg)
@@ -66,7 +66,7 @@ static Step *new_step(Lower *l, StepKind kind, const Node *n, int narg)
 static Arg arg_of(const FlowFrame *f, const Type *t, const Place *x)
 {
     int64_t size = dtype_size(t->dtype);
-    Arg a = {.storage = storage_of(f, x->root), .offset = x->at.offset * size};
+    Arg a = {.storage = storage_of(f, x->buffer), .offset = x->at.offset * size};
     for (int d = 0; d < TN_MAX_DEPTH; d++)
         a.loop_stride[d] = x->loop_stride[d] * size;
     return a;
@@ -147,8 +147,8 @@ static void emit_move(Lower *l, const FlowFrame *f, const Node *from, const Move
     if (!move_is(f->f, m))
         return;
     if (m->kind == FLOW_OFFSET)
-        make_storage(l, f, m->out.root, "offset", scope, CAT_INPUT);
-    make_storage(l, f, m->out.root, m->v->name, scope,
+        make_storage(l, f, m->out.buffer, "offset", scope, CAT_INPUT);
+    make_storage(l, f, m->out.buffer, m->v->name, scope,
                  m->kind == FLOW_CAST ? CAT_GRAD : category_of(from));
     if (m->kind == FLOW_ZERO || m->kind == FLOW_OFFSET) {
         Step *s = new_step(l, m->kind == FLOW_ZERO ? STEP_ZERO : STEP_OFFSET, from, 1);
@@ -186,28 +186,29 @@ static Category result_category(const Lower *l, const FlowFrame *f, int item)
     if (!node_is(n, OP__to_copy) && !gathers(n) && !n->op->async)
         return category_of(n);
     const Place *from = value_place(f->f, item_operand(f->f, item, 0));
-    Category c = l->p->storage[storage_of(f, from->root)].category;
+    Category c = l->p->storage[storage_of(f, from->buffer)].category;
     return c == CAT_PARAM || n->op->async ? c : category_of(n);
 }
 
 static void make_result(Lower *l, const FlowFrame *f, int item, int k)
 {
-    int root = value_place(f->f, item_result(f->f, item, k))->root, over = root_over(f->f, root);
+    int buffer = value_place(f->f, item_result(f->f, item, k))->buffer,
+        over = buffer_over(f->f, buffer);
     const Value *v = item_names(f->f, item, k);
     if (over >= 0)
-        f->storage[root] = storage_of(f, over);
+        f->storage[buffer] = storage_of(f, over);
     else
-        make_storage(l, f, root, v->name, value_scope(v), result_category(l, f, item));
+        make_storage(l, f, buffer, v->name, value_scope(v), result_category(l, f, item));
 }
 
 /* Fills the call's workspace, and the storage where it lies: a collective's is the wait's, too. */
 static void lower_work(Lower *l, const FlowFrame *f, int item, Step *s)
 {
     const Node *n;
-    int root;
-    int64_t nbytes = s->call.nbytes_work = item_workspace(f->f, item, &n, &root);
-    if (root >= 0)
-        s->work = make_storage(l, f, root, n->op->name, n->scope, CAT_WORK);
+    int buffer;
+    int64_t nbytes = s->call.nbytes_work = item_workspace(f->f, item, &n, &buffer);
+    if (buffer >= 0)
+        s->work = make_storage(l, f, buffer, n->op->name, n->scope, CAT_WORK);
     else if (nbytes > 0)
         s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, SPACE_MAIN, nbytes);
 }
@@ -257,8 +258,8 @@ static const char *result_scope(const Node *n, int k)
 
 static FlowFrame new_frame(Lower *l, Flow *f, const FlowFrame *outer, int loop)
 {
-    FlowFrame x = {f, outer, NEWN(l->a, int, flow_nroot(f)), loop};
-    memset(x.storage, 0xff, sizeof *x.storage * (size_t)flow_nroot(f));
+    FlowFrame x = {f, outer, NEWN(l->a, int, flow_nbuffer(f)), loop};
+    memset(x.storage, 0xff, sizeof *x.storage * (size_t)flow_nbuffer(f));
     return x;
 }
 
@@ -290,10 +291,10 @@ static void lower_loop(Lower *l, const FlowFrame *f, int item)
     const Node *n = item_node(f->f, item);
     for (int k = 0; k < n->nout; k++)
         if (n->region->out[k].kind != PORT_CARRY)
-            make_storage(l, f, value_place(f->f, item_result(f->f, item, k))->root, n->out[k]->name,
-                         result_scope(n, k), category_of(n));
+            make_storage(l, f, value_place(f->f, item_result(f->f, item, k))->buffer,
+                         n->out[k]->name, result_scope(n, k), category_of(n));
     for (int j = 0; j < n->region->nin; j++) {
-        int carry = item_carry(f->f, item, j), over = carry < 0 ? -1 : root_over(f->f, carry);
+        int carry = item_carry(f->f, item, j), over = carry < 0 ? -1 : buffer_over(f->f, carry);
         if (over >= 0)
             f->storage[carry] = storage_of(f, over);
     }
@@ -340,8 +341,8 @@ static void lower_inputs(Lower *l, const FlowFrame *f)
     p->in = NEWN(l->a, PlanPort, p->nin);
     for (int i = 0; i < p->nin; i++) {
         const Port *q = &g->in[i];
-        int root = value_place(f->f, flow_value(f->f, q->v))->root;
-        int s = make_storage(l, f, root, q->v->name, scope[i], input_category(q->role));
+        int buffer = value_place(f->f, flow_value(f->f, q->v))->buffer;
+        int s = make_storage(l, f, buffer, q->v->name, scope[i], input_category(q->role));
         p->storage[s].persistent = role_kept(q->role);
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s, q->cut};
     }
@@ -360,9 +361,9 @@ static void lower_outputs(Lower *l, const FlowFrame *f)
     p->out = NEWN(l->a, PlanPort, g->nout);
     for (int i = 0; i < g->nout; i++) {
         const Port *o = &g->out[i];
-        int root = flow_output(f->f, i);
+        int buffer = flow_output(f->f, i);
         p->out[i] =
-            (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, root), o->cut};
+            (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, buffer), o->cut};
     }
 }
 

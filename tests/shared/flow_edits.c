@@ -134,7 +134,7 @@ static void print_state(Buf *b, Flow *f)
                        (long long)f->line.at[i].own[s].most);
         buf_add(b, ":");
         for (int k = 0; k < nvalue; k++)
-            buf_printf(b, " %d", root_last(f, f->value[x->value + k].at.root));
+            buf_printf(b, " %d", buffer_last(f, f->value[x->value + k].at.buffer));
         for (int c = 0; c < 2 && x->loop.body[c]; c++)
             print_state(b, x->loop.body[c]);
     }
