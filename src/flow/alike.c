@@ -32,17 +32,19 @@ static bool is_same_call(const Node *n, const Node *m)
     return true;
 }
 
-/* What n is a copy of, itself no copy; NULL: nothing of this graph. */
-static const Node *find_original(const Graph *g, const Node *n)
+Node *node_origin(const Graph *g, const Node *n)
+{
+    const Value *v = n->origin ? map_find(&g->names, n->origin) : NULL;
+    return v ? v->def : NULL;
+}
+
+/* The node of this graph that n is a copy of, through copies, itself none; NULL: there is none. */
+static const Node *find_first(const Graph *g, const Node *n)
 {
     enum { MOST = 256 }; /* origins written by hand may form a ring */
-    for (int i = 0; i < MOST && n->origin; i++) {
-        const Value *v = map_find(&g->names, n->origin);
-        if (!v || !v->def)
-            return NULL;
-        n = v->def;
-    }
-    return n->origin ? NULL : n;
+    for (int i = 0; i < MOST && n && n->origin; i++)
+        n = node_origin(g, n);
+    return n && n->origin ? NULL : n;
 }
 
 static bool reads_alike(Flow *f, int item, int other)
@@ -58,7 +60,7 @@ static bool reads_alike(Flow *f, int item, int other)
 
 static void make_alike(Flow *f, int item)
 {
-    const Node *n = f->item[item].node, *m = n && n->origin ? find_original(f->g, n) : NULL;
+    const Node *n = f->item[item].node, *m = n && n->origin ? find_first(f->g, n) : NULL;
     if (!m || m == n || !is_bound(n) || !is_same_call(n, m) || !f->item[item].ncore)
         return;
     int other = f->item_of[m->id];

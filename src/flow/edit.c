@@ -24,8 +24,8 @@ static void link_operands(Flow *f, int item, bool linked)
     const FlowItem *x = &f->item[item];
     for (int i = 0; i < x->node->nin; i++)
         slot_link(f, x->slot + i, linked);
-    for (int k = 0; k < x->held.count; k++)
-        slot_link(f, x->held.at[k], linked);
+    for (int k = 0; k < x->pinned.count; k++)
+        slot_link(f, x->pinned.at[k], linked);
 }
 
 /* An item is to be located anew; choose: and its kernel chosen, for other strides. */
@@ -211,7 +211,7 @@ static void rewire(Flow *f, int slot, int value)
 static void hold(Flow *f, int item, int slot)
 {
     FlowItem *x = &f->item[item];
-    numbers_add(f->a, &x->held, slot);
+    numbers_add(f->a, &x->pinned, slot);
     slot_link(f, slot, true);
     relocate(f, item, false);
 }
@@ -219,12 +219,12 @@ static void hold(Flow *f, int item, int slot)
 static void let_go(Flow *f, int item, int slot)
 {
     FlowItem *x = &f->item[item];
-    int k = x->held.count - 1;
-    while (k >= 0 && x->held.at[k] != slot)
+    int k = x->pinned.count - 1;
+    while (k >= 0 && x->pinned.at[k] != slot)
         k--;
     CHECK(k >= 0);
     slot_link(f, slot, false);
-    x->held.at[k] = x->held.at[--x->held.count];
+    x->pinned.at[k] = x->pinned.at[--x->pinned.count];
     relocate(f, item, false);
 }
 
@@ -383,11 +383,11 @@ void flow_free(Flow *f, int item, int value)
 {
     const FlowItem *x = &f->item[item];
     int k = 0;
-    while (k < x->held.count && f->slot[x->held.at[k]].value != value)
+    while (k < x->pinned.count && f->slot[x->pinned.at[k]].value != value)
         k++;
-    CHECK(k < x->held.count);
-    log_edit(f, EDIT_FREE, item, x->held.at[k], 0);
-    let_go(f, item, x->held.at[k]);
+    CHECK(k < x->pinned.count);
+    log_edit(f, EDIT_FREE, item, x->pinned.at[k], 0);
+    let_go(f, item, x->pinned.at[k]);
 }
 
 int flow_mark(const Flow *f)

@@ -32,7 +32,7 @@ static void take_room(FlowItem *x, const FlowItem *old)
     x->call.copied = old->call.copied;
     x->call.capcopied = old->call.capcopied;
     x->made = (ItemMade){.buffer = old->made.buffer, .cap = old->made.cap};
-    x->held = (NumberList){.at = old->held.at, .cap = old->held.cap};
+    x->pinned = (NumberList){.at = old->pinned.at, .cap = old->pinned.cap};
 }
 
 int item_new(Flow *f, const Node *n)
@@ -291,7 +291,7 @@ void end_locate(Flow *f)
         locate_body_end(f);
     else
         locate_end(f);
-    touch_held(f, f->line.last);
+    touch_pinned(f, f->line.last);
 }
 
 static void locate_all(Flow *f)

@@ -103,6 +103,8 @@ void flow_check_spaces(const Flow *f);
 /* alike.c: lets copies of nodes read operands that lie as the originals' do, and run by their
  * kernels. */
 void flow_alike(Flow *f);
+/* The node of g that n names as its origin; NULL: none, or it is gone. */
+Node *node_origin(const Graph *g, const Node *n);
 /* cat.c: joins operands of cats to their results where that raises no peak. */
 void flow_join(Flow *f);
 /* narrow.c: puts results over wider operands where that lowers a peak. */

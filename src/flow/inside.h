@@ -107,7 +107,7 @@ typedef struct FlowItem {
     ItemCall call;
     ItemLoop loop;
     ItemMade made;
-    NumberList held;           /* slots of values whose storage it keeps alive without reading */
+    NumberList pinned;         /* slots of values whose storage it keeps alive without reading */
     NumberList part;           /* of a cat: items that write joined operands */
     bool moved, rechoose;      /* it is to be located anew, or its kernel chosen too */
     bool gone, dirty, retouch; /* retouch: bodies may read other operands than they did */
@@ -291,7 +291,7 @@ void touch_add(Flow *f, int item, int buffer, int step, int slots);
 void touch_port(Flow *f, int item, int buffer, int c);
 bool touch_more(Flow *f, int item, int buffer, int c);
 bool touch_less(Flow *f, int item, int buffer, int c);
-void touch_held(Flow *f, int item);    /* touches of what the item keeps alive */
+void touch_pinned(Flow *f, int item);  /* touches of what the item keeps alive */
 void touches_enter(Flow *f, int item); /* into the heaps of buffers; out of them */
 void touches_leave(Flow *f, int item);
 int buffer_first(const Flow *f,

@@ -73,12 +73,12 @@ void touch_port(Flow *f, int item, int buffer, int c)
     add_touch(f, item, buffer, f->item[item].before.count + c, 1)->second += c;
 }
 
-void touch_held(Flow *f, int item)
+void touch_pinned(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     int last = MAX(item_steps(x) - 1, 0);
-    for (int k = 0; k < x->held.count; k++)
-        touch_add(f, item, f->value[f->slot[x->held.at[k]].value].at.buffer, last, 0);
+    for (int k = 0; k < x->pinned.count; k++)
+        touch_add(f, item, f->value[f->slot[x->pinned.at[k]].value].at.buffer, last, 0);
 }
 
 int buffer_first(const Flow *f, int buffer)

@@ -427,5 +427,5 @@ void item_locate(Flow *f, int item)
     else
         locate_call(f, item);
     add_sums(f, item);
-    touch_held(f, item);
+    touch_pinned(f, item);
 }

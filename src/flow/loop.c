@@ -119,7 +119,7 @@ static void touch_again(Flow *f, int item)
                       1);
     for (int c = 0; c < x->ncore; c++)
         touch_body(f, item, c);
-    touch_held(f, item);
+    touch_pinned(f, item);
     touches_enter(f, item);
 }
 

@@ -13,7 +13,8 @@ typedef struct ChunkTrial {
     int64_t peak;    /* bytes, with the library's reserve; -1: it cannot be planned */
     int64_t reserve; /* of these, the reserve */
     double sec;
-    int64_t *held; /* by group: bytes alive at the peak of values that it slices or would slice */
+    int64_t
+        *at_peak; /* by group: bytes alive at the peak of values that it slices or would slice */
 } ChunkTrial;
 
 /* Settings that were planned, and what each came to, for the next search of the same groups. */
@@ -29,7 +30,7 @@ typedef struct ChunkSearch {
     const bool *clash;    /* [ngroup][ngroup]: both cannot be sliced; NULL: any can */
     int64_t target;       /* bytes; 0: as far as it pays */
     int most;             /* trials */
-    void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; held is zeros */
+    void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; at_peak is zeros */
     void *arg;
     ChunkKnown *known; /* in the same arena; NULL: none */
 } ChunkSearch;
@@ -38,7 +39,8 @@ typedef struct ChunkSearch {
 typedef struct ChunkGroup {
     int64_t slices;  /* 1: it stays whole */
     const char *why; /* it stays whole, or a clause: why it has no more slices; NULL: never asked */
-    int64_t held; /* of one that is sliced: bytes at the peak of a setting in which it is whole */
+    int64_t
+        at_peak;  /* of one that is sliced: bytes at the peak of a setting in which it is whole */
     int64_t peak; /* of the step as it was tried last, without the reserve; 0: never */
     double sec;   /* that its slices add; of one that stays whole, as tried last */
 } ChunkGroup;

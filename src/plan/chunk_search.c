@@ -95,7 +95,7 @@ static SliceSetting *setting_new(const SliceSearch *x, const int64_t *slices)
     size_t n = (size_t)x->s->ngroup;
     y->slices = NEWN(x->a, int64_t, n);
     memcpy(y->slices, slices, n * sizeof *slices);
-    y->t.held = NEWN(x->a, int64_t, n);
+    y->t.at_peak = NEWN(x->a, int64_t, n);
     return y;
 }
 
@@ -195,7 +195,7 @@ static bool may_jump(const SliceSearch *x, const SliceSetting *start, const Slic
 {
     if (!to || to->t.peak < 0 || to->slices[g] != 2 || x->s->units[g] < 3)
         return false;
-    double freed = (1 - 2.0 / JUMP) * (double)to->t.held[g];
+    double freed = (1 - 2.0 / JUMP) * (double)to->t.at_peak[g];
     double enough = x->s->target ? 0 : LEAST_GAIN * (double)start->t.peak;
     return (double)(start->t.peak - to->t.peak) + freed > enough;
 }
@@ -223,7 +223,7 @@ static bool clashes(const SliceSearch *x, const SliceSetting *at, int g)
 static bool may_pay(SliceSearch *x, const SliceSetting *start, const SliceSetting *at, int g)
 {
     int64_t now = at->slices[g], units = x->s->units[g];
-    double part = now == 1 ? 1 - 1.0 / JUMP : 0.5, held = (double)at->t.held[g];
+    double part = now == 1 ? 1 - 1.0 / JUMP : 0.5, at_peak = (double)at->t.at_peak[g];
     const char **why = &x->group[g].why, *known = at != start ? *why : NULL;
     if (now >= units) {
         *why = known ? known : WHY_UNITS;
@@ -233,10 +233,10 @@ static bool may_pay(SliceSearch *x, const SliceSetting *start, const SliceSettin
         *why = known ? known : WHY_CLASH;
         return false;
     }
-    double most = (double)(start->t.peak - at->t.peak) + part * held;
-    if (held > 0 && !x->s->target && most < LEAST_GAIN * (double)start->t.peak)
+    double most = (double)(start->t.peak - at->t.peak) + part * at_peak;
+    if (at_peak > 0 && !x->s->target && most < LEAST_GAIN * (double)start->t.peak)
         *why = WHY_LITTLE;
-    else if (held > 0)
+    else if (at_peak > 0)
         return true;
     *why = *why ? *why : WHY_HOLDS;
     return false;
@@ -255,7 +255,7 @@ static int find_rivals(SliceSearch *x, const SliceSetting *start, const SliceSet
         for (; i > 0; i--) {
             int other = rival[i - 1];
             double mine = x->worth[g], its = x->worth[other];
-            if (mine > its || (mine == its && at->t.held[g] <= at->t.held[other]))
+            if (mine > its || (mine == its && at->t.at_peak[g] <= at->t.at_peak[other]))
                 break;
             rival[i] = other;
         }
@@ -282,8 +282,8 @@ static Gain best_step(SliceSearch *x, const SliceSetting *start, const SliceSett
             best = s;
         if (!to || to->t.peak < 0 || to->t.peak > start->t.peak)
             continue;
-        if (at->t.held[g] - to->t.held[g] > freed) {
-            freed = at->t.held[g] - to->t.held[g];
+        if (at->t.at_peak[g] - to->t.at_peak[g] > freed) {
+            freed = at->t.at_peak[g] - to->t.at_peak[g];
             *side = (Gain){g, to, 0};
         }
     }
@@ -461,13 +461,13 @@ static bool within(const SliceSearch *x, const SliceSetting *y, const SliceSetti
 
 /* What a group that is sliced held at the peak before: of the whole step, else where others that
  * are taken were in slices. */
-static int64_t held_before(const SliceSearch *x, const SliceSetting *at, int g)
+static int64_t at_peak_before(const SliceSearch *x, const SliceSetting *at, int g)
 {
-    int64_t most = x->tried[0]->t.held[g];
-    for (int i = 1; i < x->ntried && !x->tried[0]->t.held[g]; i++) {
+    int64_t most = x->tried[0]->t.at_peak[g];
+    for (int i = 1; i < x->ntried && !x->tried[0]->t.at_peak[g]; i++) {
         const SliceSetting *y = x->tried[i];
         if (y->t.peak >= 0 && y->slices[g] == 1 && within(x, y, at))
-            most = MAX(most, y->t.held[g]);
+            most = MAX(most, y->t.at_peak[g]);
     }
     return most;
 }
@@ -478,10 +478,10 @@ static const char *final_why(const SliceSearch *x, const SliceSetting *at, int g
     const char *why = x->group[g].why, *more = NULL;
     if (at->slices[g] == 1) {
         if (!why || why == WHY_HOLDS)
-            return at->t.held[g] ? WHY_LEFT : WHY_HOLDS;
+            return at->t.at_peak[g] ? WHY_LEFT : WHY_HOLDS;
         return why == WHY_CLASH && !clashes(x, at, g) ? WHY_RIVAL : why;
     }
-    if (why == WHY_HOLDS && at->t.held[g])
+    if (why == WHY_HOLDS && at->t.at_peak[g])
         why = x->s->target ? WHY_BACK : WHY_LEFT;
     for (int i = 0; i < LEN(MORE); i++)
         more = MORE[i].why == why ? MORE[i].more : more;
@@ -492,7 +492,7 @@ static void explain_choice(SliceSearch *x, const SliceSetting *whole, const Slic
 {
     for (int g = 0; g < x->s->ngroup; g++) {
         ChunkGroup *y = &x->group[g];
-        y->held = at->slices[g] > 1 ? held_before(x, at, g) : 0;
+        y->at_peak = at->slices[g] > 1 ? at_peak_before(x, at, g) : 0;
         y->why = reaches(x, whole) ? WHY_FITS : final_why(x, at, g);
     }
 }

@@ -90,7 +90,7 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
     int64_t least = problem_bound(q, tmp, stand);
     int *deep = NEWN(tmp, int, q->n), *lazy = NEWN(tmp, int, q->n);
     order_depth_first(q, tmp, stand, deep);
-    order_late(q, tmp, stand, lazy);
+    order_alap(q, tmp, stand, lazy);
     for (int t = 0; t < 4; t++) {
         Ordered x = {NEWN(tmp, int, q->n), 0};
         if (!order_search(q, tmp, t < 2 ? deep : lazy, t % 2 == 0, least,

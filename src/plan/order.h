@@ -17,13 +17,13 @@ int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
 /* ---- order_search.c: an order within a limit ---- */
 
 /* Fills out with an order of the least peak that is found between `least`, a bound, and `most`
- * (INT64_MAX: any), from the start or with `late` from the end, preferring the order of base;
+ * (INT64_MAX: any), from the start or `backward` from the end, preferring the order of base;
  * false: none is found. */
-bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int64_t least,
+bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, int64_t least,
                   int64_t most, int *out);
 
 /* Fills out with base, changed so that every node runs as late as it can. */
-void order_late(const Problem *q, Arena *tmp, const int *base, int *out);
+void order_alap(const Problem *q, Arena *tmp, const int *base, int *out);
 
 /* Fills out with base in depth-first order: each node follows the nodes that only it waits for, so
  * values are close to their readers, and a weight's update to its gradient. */

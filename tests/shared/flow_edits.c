@@ -73,8 +73,8 @@ void flow_put_holds(const Flow *f, Flow *to)
         const FlowItem *x = &f->item[i];
         for (int c = 0; c < 2 && x->loop.body[c]; c++)
             flow_put_holds(x->loop.body[c], to->item[pair[i]].loop.body[c]);
-        for (int k = 0; k < x->held.count; k++) {
-            int held = f->slot[x->held.at[k]].value, made = f->value[held].item;
+        for (int k = 0; k < x->pinned.count; k++) {
+            int held = f->slot[x->pinned.at[k]].value, made = f->value[held].item;
             int value = to->item[pair[made]].value + held - f->item[made].value;
             flow_hold(to, pair[i], value);
         }
@@ -226,8 +226,8 @@ static int last_definer(const Flow *f, int item)
     int last = f->line.first;
     for (int i = 0; i < x->node->nin; i++)
         last = later(f, last, f->value[f->slot[x->slot + i].value].item);
-    for (int k = 0; k < x->held.count; k++)
-        last = later(f, last, f->value[f->slot[x->held.at[k]].value].item);
+    for (int k = 0; k < x->pinned.count; k++)
+        last = later(f, last, f->value[f->slot[x->pinned.at[k]].value].item);
     return last;
 }
 
@@ -339,8 +339,8 @@ static bool choose_hold(const Chooser *c, const Flow *f, Try *t)
     if (t->item < 0)
         return false;
     const FlowItem *x = &f->item[t->item];
-    t->free = x->held.count && rng_chance(c->r, 0.8);
-    t->value = t->free ? f->slot[x->held.at[rng_below(c->r, x->held.count)]].value
+    t->free = x->pinned.count && rng_chance(c->r, 0.8);
+    t->value = t->free ? f->slot[x->pinned.at[rng_below(c->r, x->pinned.count)]].value
                        : (int)rng_below(c->r, f->count.value);
     const FlowValue *v = &f->value[t->value];
     return t->free || (!f->item[v->item].gone && line_before(&f->line, v->item, t->item));
