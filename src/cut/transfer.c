@@ -44,8 +44,8 @@ static int factor_of(const Factors *f, const Axes *x, const Cut *c, int64_t coun
     return -1;
 }
 
-/* The cut of a value with these axes, where `factor` is cut below `outer` of it. Of an axis that is
- * empty `outer` says nothing, but it is at least 1. */
+/* The cut of a value with these axes, where `factor` is cut below `outer` of it. If the axis is
+ * empty, `outer` says nothing, but is at least 1. */
 static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t outer)
 {
     for (int d = 0; d < rank; d++) {

@@ -1,12 +1,12 @@
 /* Copies of nodes (origin) run as their originals do: by the same kernel, on operands that lie
- * likewise, so that a value that is computed again has the same bits. What passes make does so
- * already, as a copy reads the original's operands or copies of them, and what kernel runs a call
- * is a function of the call. Of a graph that was written or traced an operand may lie otherwise: it
- * is copied first to lie as the original's, by the planner, as any copy that a kernel forces.
+ * likewise, so that a value that is computed again has the same bits. Copies that passes make do so
+ * already: they read the original's operands or copies of them, and the kernel is a function of the
+ * call. In a graph that was written or traced an operand may lie otherwise: the planner then copies
+ * it first, to lie as the original's.
  *
- * An operand whose elements overlap in memory (expand, unfold) cannot be written so: it is read
- * as it lies. Of pointwise ops and movements, and of what they fuse to, the bits depend on no
- * strides. An original in another graph, as that of another loop's body, is not looked for.
+ * An operand whose elements overlap in memory (expand, unfold) cannot be written so: it is read as
+ * it lies. The bits of pointwise ops and movements, fused or not, depend on no strides. An original
+ * in another graph, such as another loop's body, is not looked for.
  *
  * Runs last, before operands of cats are joined, on a flow that is not edited any more. Linear. */
 #include "inside.h"

@@ -19,7 +19,7 @@ typedef struct Joined {
     Place at;
 } Joined;
 
-/* Where operand i of a cat belongs in its result. */
+/* The place of a cat's operand i in its result. */
 static Place part_of(const Flow *f, const FlowItem *x, int i)
 {
     const Node *n = x->node;

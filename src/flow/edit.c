@@ -50,8 +50,8 @@ static bool reads(const Flow *f, int slot)
     return x->node && slot >= x->slot && slot < x->slot + x->node->nin;
 }
 
-/* The slot's item reads it elsewhere now, perhaps with other strides. Of a loop's operand only what
- * is of that follows, not all other operands. */
+/* The slot's item reads it elsewhere now, perhaps with other strides. If the item is a loop, only
+ * that operand's ports follow. */
 static void slot_moved(Flow *f, int slot, bool choose)
 {
     const FlowItem *x = &f->item[f->slot[slot].item];

@@ -136,7 +136,7 @@ typedef struct FlowLine {
     int asked;       /* how often for sums along the line, without the tree */
 } FlowLine;
 
-/* What an edit did, for undo. */
+/* An edit, as undo needs it. */
 typedef enum {
     EDIT_CLONE,
     EDIT_MOVE,   /* a: the item that it stood before */
@@ -158,7 +158,7 @@ typedef struct Edits {
     int count, cap;
 } Edits;
 
-/* What the ends of the line define and copy. */
+/* Values that the ends of the line define and copy. */
 typedef struct FlowEnds {
     int *renewed; /* by value id: the buffer of the input, or carry, whose new value it is, or -1 */
     int *owner;   /* by output: the buffer of the input that it must end in, or -1 */
@@ -169,7 +169,7 @@ typedef struct FlowEnds {
     int64_t unread; /* bytes of inputs that nothing reads: alive in the first step */
 } FlowEnds;
 
-/* What edits have left to do. */
+/* Work that edits have left. */
 typedef struct FlowTodo {
     NumberList dirty;   /* items to be measured */
     NumberList moved;   /* items to be located anew */
@@ -248,9 +248,10 @@ void choose_as(Flow *f, int item, int other); /* the kernel of another, from the
 /* How a call's kernel sees operand i: as it lies, or a copy of it. */
 Tensor operand_tensor(const Flow *f, const FlowItem *x, int i);
 bool tensors_alike(const Tensor *s, const Tensor *t); /* of one shape: of equal strides */
-/* What a wait waits for, an asynchronous copy or a collective; NULL: another item, or nothing. */
+/* The asynchronous copy or collective that a wait waits for; NULL: x is no such wait. */
 const FlowItem *item_started(const Flow *f, const FlowItem *x);
-/* Where the item, which reads no copies of its own, reads operand i: a wait what was sent. */
+/* The place where an item that has not copied operand i reads it; a wait reads it where it was sent
+ * from. */
 const Place *item_reads(const Flow *f, const FlowItem *x, int i);
 void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches of a node's item */
 

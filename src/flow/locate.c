@@ -1,18 +1,17 @@
-/* Where each value lies, which kernel runs each node, and what must be copied first: all that does
- * not depend on the order of the nodes.
+/* Finds, for each node, the places of its results, its kernel, and the copies that must be made
+ * first: all that does not depend on the order of the nodes.
  *
- * The results of a node are row-major, each in a buffer of its own, in the space that its op says,
- * of a collective with its workspace in that of its operand. A view lies in its base's buffer, with
- * the strides and offset that its op gives it; a view that strides cannot express is a view of a
- * copy. A wait is a call whose result is its operand 0, where that lies; as it reads what an
- * asynchronous copy or a collective reads and makes, both are alive until then, and nothing lies
- * over them. So are a collective's workspace and, where its kernel needs it row-major, the copy
- * that it sends in place of its operand; but what is sent, be it a copy or not, only if the wait
- * reads that operand, as it must in a graph with a mesh. A node runs by the kernel that the machine
+ * The results of a node are row-major, each in a buffer of its own, in the space that its op says;
+ * those of a collective, and its workspace, in the space of its operand. A view lies in its base's
+ * buffer, with the strides and offset that its op gives it; a view that strides cannot express is a
+ * view of a copy. A wait is a call whose result is its operand 0, in the same place. It also reads
+ * what the asynchronous copy or collective reads, so operand and result of that are alive until the
+ * wait, and nothing lies over them. So are a collective's workspace and, where its kernel needs it
+ * row-major, the copy of its operand that it sends; both this and the operand only if the wait
+ * reads the operand, as it must in a graph with a mesh. A node runs by the kernel that the machine
  * names for its operands as they lie, else by the first that accepts them so, or accepts them once
  * some are copied; only those that it does not accept are copied, or those of a copy of a node that
- * lie otherwise than the original's (alike.c). Linear.
- */
+ * lie otherwise than the original's (alike.c). Linear. */
 #include "inside.h"
 
 #include <string.h>
@@ -252,8 +251,9 @@ static bool choose_like(const Flow *f, FlowItem *x, Call *c)
     return x->call.alike;
 }
 
-/* That which the machine names, or the first of the list that takes the call; or takes it once some
- * operands are packed, then as for any call of such operands. */
+/* Chooses the kernel that the machine names, else the first of the list that takes the call, as it
+ * is or once some operands are packed; then again the one that the machine names for packed
+ * operands. */
 static void choose_best(Flow *f, FlowItem *x, Call *c)
 {
     const Kernel *list = op_kernels(x->node->op, f->device->kernels), *k = list;
@@ -297,7 +297,7 @@ void choose_as(Flow *f, int item, int other)
         x->call.copied[i] = y->call.copied[i];
 }
 
-/* Where what a node's item makes lies: what ranks make, where their operand does. */
+/* The space of a node's results: a collective's is that of its operand. */
 static Space space_of(const Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];

@@ -82,7 +82,7 @@ static Buffer *port_buffer(Flow *body, int j)
                : &body->buffer[body->value[body->value_of[body->g->in[i].v->id]].at.buffer];
 }
 
-/* What a body touches of the graph around, in the loop's core step c. */
+/* Adds the touches of the graph around that body c makes, in the loop's core step c. */
 static void touch_body(Flow *f, int item, int c)
 {
     const FlowItem *x = &f->item[item];
@@ -218,7 +218,7 @@ static Place iteration_place(const Flow *f, Place y, PortKind kind, int axis, co
     return y;
 }
 
-/* Where operand port j is, outside, in an iteration of the body. */
+/* The place of operand port j, outside, in an iteration of the body. */
 static Place input_place(const Flow *f, int j)
 {
     const FlowItem *x = &f->outer->item[f->loop];
@@ -257,7 +257,8 @@ static bool writable(const Place *y, const Type *t)
     return aligned && place_contiguous(t, y);
 }
 
-/* What becomes of the value that the body yields for result k, where it is made. */
+/* Has the value that the body yields for result k added to its sum, or made in its place, as soon
+ * as it exists. */
 static void set_target(Flow *f, const PortOut *p, int k)
 {
     FlowValue *y = &f->value[f->value_of[f->g->out[p->at[f->tail]].v->id]];

@@ -3,8 +3,8 @@
  *
  * The result then has the operand's bytes for as long as it lives, of which it needs a part: that
  * may raise a later peak as well as it lowers that of the cast. So each is tried, those that run
- * last first, and stays where fewer bytes are alive at most from there to the end. What is alive
- * before that is another one's business, which is tried later.
+ * last first, and stays where fewer bytes are alive at most from there to the end. Peaks before
+ * that are left to the results that are tried later.
  *
  * Runs last, on a flow that is not edited any more. A try costs O(k log n) as an edit does. */
 #include "inside.h"

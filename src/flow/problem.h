@@ -58,7 +58,7 @@ void flow_mark_parts(Flow *f);
 /* Bodies count with the peak of their present order. */
 Problem *problem_new(Flow *f, Arena *tmp);
 
-/* What running a node adds to the live sum: `need` while it runs, `net` after it. */
+/* The bytes that running a node adds to the live sum: `need` while it runs, `net` after it. */
 typedef struct Effect {
     int64_t need, net;
 } Effect;

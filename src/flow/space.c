@@ -61,7 +61,7 @@ static void check_ranks(const Flow *f, const FlowItem *x)
                   name_of(operand_value(f, x, 0)));
 }
 
-/* What the planner copies, adds or moves for an item; for the end of a body, what it yields. */
+/* Checks the planner's own moves for an item; those at the end of a body are the loop's. */
 static void check_moves(const Flow *f, const FlowItem *x)
 {
     for (int k = 0; k < x->before.count + x->after.count; k++) {

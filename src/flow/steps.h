@@ -5,9 +5,7 @@
 
 #include "flow.h"
 
-/* Where a tensor lies: in a buffer, with strides, and what an iteration of each enclosing loop
- * adds.
- */
+/* The place of a tensor: a buffer, strides, and what an iteration of each enclosing loop adds. */
 typedef struct Place {
     int buffer; /* -1: none */
     bool part;  /* where it begins may be another for each rank */
@@ -44,7 +42,8 @@ int buffer_over(const Flow *f, int buffer);  /* the buffer in whose place it lie
 Space buffer_space(const Flow *f, int buffer);
 int64_t buffer_nbytes(const Flow *f, int buffer);
 
-/* Of a body: the loop, its depth (the whole graph has 0), whether it is the last, shorter part. */
+/* A body's loop (NULL: no body), its depth (the whole graph has 0), and whether it is the last,
+ * shorter part. */
 const Node *flow_loop(const Flow *f);
 int flow_depth(const Flow *f);
 bool flow_tail(const Flow *f);
@@ -60,8 +59,8 @@ int item_ncore(const Flow *f, int item);
 const Kernel *item_kernel(const Flow *f, int item); /* NULL: the reference */
 /* Fills where its call reads each operand: as it lies, or the copy that a move has made. */
 void item_read_places(const Flow *f, int item, const Place **at);
-/* Bytes of workspace of its call, *node: of which node, *buffer: where it lies, -1: nowhere yet. A
- * wait has that of what it waits for. */
+/* Bytes of the call's workspace; *node: whose it is, *buffer: where it lies, -1: lowering makes it.
+ * A wait has the workspace of the collective that it waits for. */
 int64_t item_workspace(const Flow *f, int item, const Node **node, int *buffer);
 /* The value for which the memory of result k is named: the result, or what it is a part of. */
 const Value *item_names(const Flow *f, int item, int k);

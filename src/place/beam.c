@@ -373,7 +373,7 @@ static void widen(Beam *x, int width)
     x->child = NEWN(x->tmp, Child, (size_t)width * (size_t)(x->buf.n + 1));
 }
 
-/* What a round of the first width takes, about. */
+/* The steps of a round of the first width, about. */
 static int64_t first_cost(const Beam *x)
 {
     int64_t cost = 0;

@@ -296,7 +296,7 @@ PlaceTable *place_read(Arena *a, const char *path)
 
 /* ---- offsets ---- */
 
-/* Where a row's offset is in the text, or would be. */
+/* The place in the text of a row's offset, or where it would be. */
 static size_t offset_at(const PlaceTable *t, int i)
 {
     return t->has_offset ? t->row[i].offset.begin : t->row[i].text.end;

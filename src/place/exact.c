@@ -39,7 +39,7 @@ enum {
     BLOCKED = 1 << 30, /* marks a section that cannot be asked */
 };
 
-/* What decides which section is asked, and which answer is tried first. */
+/* State that decides which section is asked, and which answer is tried first. */
 typedef struct ExactChoice {
     int *rank;        /* by buffer: the order of answers */
     int *failures;    /* by section: how often it overflowed */

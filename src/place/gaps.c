@@ -2,10 +2,10 @@
  * these. Placed buffers are kept by address in blocks. A block knows between which times all of its
  * buffers are alive, and between which any is, and its widest gap; so one whose buffers are dead
  * during the life of the new buffer, or are alive with it and leave no gap that is wide enough, is
- * passed in one step. What a training step saves is stacked in the order of its life, so that few
- * blocks are neither. Buffers of short lives would mix such blocks, as equal layers place them at
- * equal addresses; they are also listed by start, and a buffer of a short life looks there and at
- * blocks of long lives.
+ * passed in one step. Saved values of a training step are stacked in the order of their lives, so
+ * that few blocks are neither. Buffers of short lives would mix such blocks, as equal layers place
+ * them at equal addresses; they are also listed by start, and a buffer of a short life looks there
+ * and at blocks of long lives.
  *
  * Cost of a buffer: the number of blocks, the members of those that are mixed, and the buffers that
  * start within two short lives. The gap is the one that a visit to all buffers finds. */

@@ -128,7 +128,7 @@ static void find_clashes(Chooser *d)
 
 /* ---- who holds the peak ---- */
 
-/* What values that stand for others are clones of: the names of the first, by their own. */
+/* The values that representatives are clones of: the names of the first, by their own. */
 static void find_origins(const Graph *g, const Graph *before, Map *origin)
 {
     for (const Node *n = g->first; n; n = n->next) {
@@ -437,7 +437,7 @@ static ChunkTrial try_without(Chooser *d, const int64_t *slices, int slot)
     return t;
 }
 
-/* What a slot's regions, that patterns ask for, add to the others, and hold with and without. */
+/* Prices a slot's regions that patterns ask for, by trials with and without them. */
 static void price_slot(Chooser *d, int slot, const ChunkTrial *all, const ChunkTrial *without)
 {
     int members = 0;
@@ -502,7 +502,7 @@ static const char *why_whole(const Chooser *d, const ChunkCandidate *c)
     return y->why;
 }
 
-/* What for a group is sliced, and why it has no more slices. */
+/* Says why a group is sliced, and why it has no more slices. */
 static const char *why_sliced(const Chooser *d, int slot)
 {
     const ChunkGroup *y = &d->choice.group[slot];
@@ -513,7 +513,7 @@ static const char *why_sliced(const Chooser *d, int slot)
     return y->why ? arena_printf(d->r->a, "%s; %s", holds, y->why) : holds;
 }
 
-/* Where the candidate's group is sliced: whether by this one, or in another's loop. */
+/* Says whether the candidate's group is sliced by this one or in another's loop. */
 static void fill_sliced(const Chooser *d, ChunkCandidate *c, const ChunkGroup *y, int members)
 {
     if (!c->taken) { /* the pass has said why; those that are made have the bytes */

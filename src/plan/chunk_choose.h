@@ -8,13 +8,13 @@
 
 /* ---- chunk_search.c: the choice, by trials alone ---- */
 
-/* What a setting comes to: the numbers of slices of all groups, 1 of those that stay whole. */
+/* The result of a setting, that is, of numbers of slices of all groups, 1 where a group stays
+ * whole. */
 typedef struct ChunkTrial {
     int64_t peak;    /* bytes, with the library's reserve; -1: it cannot be planned */
     int64_t reserve; /* of these, the reserve */
     double sec;
-    int64_t
-        *at_peak; /* by group: bytes alive at the peak of values that it slices or would slice */
+    int64_t *at_peak; /* by group: bytes there of values that it slices or would slice */
 } ChunkTrial;
 
 /* Settings that were planned, and what each came to, for the next search of the same groups. */
@@ -35,7 +35,7 @@ typedef struct ChunkSearch {
     ChunkKnown *known; /* in the same arena; NULL: none */
 } ChunkSearch;
 
-/* What became of a group. */
+/* The outcome for a group. */
 typedef struct ChunkGroup {
     int64_t slices;  /* 1: it stays whole */
     const char *why; /* it stays whole, or a clause: why it has no more slices; NULL: never asked */
@@ -59,7 +59,7 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s);
 
 /* ---- chunk_choose.c: the same of a graph ---- */
 
-/* What a choice is made for. */
+/* The task of a choice. */
 typedef struct ChunkTask {
     const ChunkAsked *asked;
     PlanFor to;

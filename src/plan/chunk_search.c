@@ -1,17 +1,16 @@
 /* The search for numbers of slices, by trials alone.
  *
  * From a setting, each group that holds the peak can take a step: twice as many slices. The step
- * with the least added seconds per byte by which the peak falls is taken, and so on. What a group's
- * step was worth when it was last tried is taken for a bound of what it is worth now, so that few
- * are tried again (lazy greedy: Minoux 1978; doubling the slices again frees half as many bytes).
- * Where two slices do not pay, eight are tried: a loop has costs that do not depend on the number.
- * Where no step lowers the peak, as two places have the same, the steps of up to MOST_CHAIN groups
- * are judged together.
+ * with the least added seconds per byte by which the peak falls is taken, and so on. The worth of a
+ * group's step when it was last tried bounds its worth now, so few are tried again (lazy greedy:
+ * Minoux 1978; doubling the slices again frees half as many bytes). If two slices do not pay, eight
+ * are tried: a loop has costs that do not depend on the number. If no step lowers the peak, because
+ * two places have the same, the steps of up to MOST_CHAIN groups are judged together.
  *
  * With a target every step counts that lowers the peak, until the target is reached. Then what
  * turned out unnecessary is taken back: groups as a whole, else down to the least number (bisected)
- * with which the target is reached if that saves 0.1 % of the step, those first that add most. Of
- * peaks that are the largest of what each group holds by itself this finds the least numbers.
+ * with which the target is reached if that saves 0.1 % of the step, those first that add most. If
+ * the peak is the largest of what each group holds by itself, this finds the least numbers.
  *
  * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
  * adds to the step's seconds: the knee of the curve. All together add at most 2 % by estimate,
@@ -45,8 +44,8 @@ static const char WHY_RIVAL[] = "another that slices the same values was tried i
 static const char WHY_LOWER[] = "the lowest peak that was found is without it";
 static const char WHY_LEFT[] = "not tried beside what is taken";
 
-/* The same of a group that is sliced: why it has no more slices. What is not listed says nothing
- * of that. */
+/* The same of a group that is sliced: why it has no more slices. Reasons that are not listed say
+ * nothing of that. */
 static const struct {
     const char *why, *more;
 } MORE[] = {
@@ -333,8 +332,8 @@ static const SliceSetting *walk_down(SliceSearch *x, const SliceSetting *whole)
     return start;
 }
 
-/* Where fewer bytes hold the peak, remat may compute less again: groups that do not hold it are
- * tried too, and more slices, and taken where they save time and bytes. */
+/* With fewer bytes at the peak remat may compute less again: groups that do not hold it are tried
+ * too, and more slices, and taken where they save time and bytes. */
 static const SliceSetting *walk_on(SliceSearch *x, const SliceSetting *at)
 {
     const double enough = LEAST_SAVING * x->tried[0]->t.sec;
@@ -420,8 +419,8 @@ static const SliceSetting *take_all_back(SliceSearch *x, const SliceSetting *at)
 
 /* ---- the whole ---- */
 
-/* Of all settings that were tried, the one with the least seconds that reaches the target; where
- * none does, the one with the lowest peak. */
+/* The setting with the least seconds of all tried ones that reach the target; if none does, the one
+ * with the lowest peak. */
 static const SliceSetting *best_tried(const SliceSearch *x)
 {
     const SliceSetting *best = x->tried[0];
@@ -436,7 +435,7 @@ static const SliceSetting *best_tried(const SliceSearch *x)
     return best;
 }
 
-/* Where the way down has not led to the target. */
+/* Ends a search whose steps have not led to the target. */
 static const SliceSetting *settle(SliceSearch *x, const SliceSetting *at)
 {
     const SliceSetting *best = best_tried(x);
@@ -459,8 +458,8 @@ static bool within(const SliceSearch *x, const SliceSetting *y, const SliceSetti
     return all;
 }
 
-/* What a group that is sliced held at the peak before: of the whole step, else where others that
- * are taken were in slices. */
+/* The bytes that a sliced group had at the peak before: of the whole step, else of a setting in
+ * which others were sliced. */
 static int64_t at_peak_before(const SliceSearch *x, const SliceSetting *at, int g)
 {
     int64_t most = x->tried[0]->t.at_peak[g];

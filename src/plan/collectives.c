@@ -5,7 +5,7 @@
  * nothing but what the one before made, moved or cast, and nothing else reads that. A chain counts
  * as its last call, over the groups of all.
  *
- * What a call is for follows from where its operand comes from and where its result goes: values
+ * The role of a call follows from where its operand comes from and where its result goes: values
  * that are a parameter's, moved or cast; the gradient that an optimizer or an output takes, and
  * what that is the moved, cast or scaled value of; what the gradient's norm is made of; all else
  * are activations. Fused nodes and bodies of loops are followed, calls in these counted as often as
@@ -36,7 +36,7 @@ typedef struct SentCall {
     const char *group; /* of the chain, where it ends */
 } SentCall;
 
-/* What a value is, moved or cast. */
+/* The origin of a value that is only moved or cast. */
 typedef struct ValueSource {
     bool param;
     int sent; /* the call that made it, plus one; 0: none */
@@ -84,7 +84,7 @@ static ValueSource collect_call(SentCalls *c, const Node *n, double times, Value
     return (ValueSource){role == FOR_PARAMETER, c->count};
 }
 
-/* What its ports pass on, a body sees; the results of a fused node are what its body yields. */
+/* Follows the ports of body b inwards; the results of a fused node are what its body yields. */
 static void collect_body(SentCalls *c, const Node *n, int b, double times, ValueSource *of)
 {
     const Region *r = n->region;

@@ -81,8 +81,8 @@ static Category category_of(const Node *n)
                                    : CAT_ACTIVATION;
 }
 
-/* What runs the call, NULL: the reference, which is the processor's. `from`: the node that it is
- * for, or NULL. */
+/* Sets the kernel of a call, NULL: the reference, which is the processor's. `from`: the node that
+ * it is for, or NULL. */
 static void set_kernel(Lower *l, Step *s, const Kernel *k, const Node *from)
 {
     const Call *c = &s->call;

@@ -9,8 +9,7 @@
  * often. Peaks are the flow's, to the byte; the caller's score adds what placement costs. The best
  * score wins, construction order on a tie: the result is never worse.
  *
- * Of orders of one score that is taken in which reductions over ranks follow what they reduce
- * (order_pull.c).
+ * At the same score, reductions over ranks follow what they reduce (order_pull.c).
  *
  * Bodies of regions are ordered first, innermost first; their orders are kept only if the score of
  * the whole improves. */

@@ -273,7 +273,7 @@ static Network *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
     return c;
 }
 
-/* What node i reads and makes, in bytes. */
+/* The bytes that node i reads and makes. */
 static int64_t weight(const Problem *q, int i)
 {
     int64_t sum = 0;

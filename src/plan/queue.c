@@ -102,8 +102,8 @@ ByteRange arg_bytes(const Plan *p, const Arg *a, const Tensor *t, int64_t nbytes
     return (ByteRange){address(s, low), address(s, high)};
 }
 
-/* What a copy between memories makes its own queue writes; what ranks make is written until the
- * wait, beside all queues. */
+/* A copy between memories is written by its own queue; a collective's result until its wait, beside
+ * all queues. */
 static bool waits_for_copy(const Node *n)
 {
     return n->op->wait && !node_waits_for(n);
@@ -246,7 +246,7 @@ static void learn(WaitWalk *x, int q, int r, int run)
     x->known[q][r] = MAX(x->known[q][r], run);
 }
 
-/* Of each queue the latest run with which the step conflicts, 0: none. */
+/* Each queue's latest run with which the step conflicts, 0: none. */
 static void find_needs(const WaitWalk *x, int step, int *need)
 {
     for (int k = x->at[step]; k < x->at[step + 1]; k++) {
