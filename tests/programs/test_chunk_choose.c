@@ -313,8 +313,8 @@ static void check_clash(Ctx *ctx)
     arena_free(a);
 }
 
-/* Where nothing is taken in the end, nothing is said to be; what at_peak the peak only once another
- * was in slices has the bytes that it at_peak then. */
+/* If nothing is taken in the end, nothing is reported as taken; a group that held the peak only
+ * once another was in slices has the bytes that it held then. */
 static void check_true_words(Ctx *ctx)
 {
     static const bool clash[] = {false, true, true, false};
