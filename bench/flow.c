@@ -121,7 +121,7 @@ int main(int argc, char **argv)
         print_times(kinds[k], &of_kind[k]);
     print_times("all", &all);
     print_growth(f, &c, edits);
-    Flow *fresh = flow_new(flow_graph(a, f), device_at(DEVICE_cpu), a);
+    Flow *fresh = flow_new(edited_graph(a, f), device_at(DEVICE_cpu), a);
     printf("peak %lld, from scratch %lld\n", (long long)flow_peak(f), (long long)flow_peak(fresh));
     return flow_peak(f) != flow_peak(fresh);
 }

@@ -46,22 +46,6 @@ typedef struct Find {
     int nseed, capseed, ngroup;
 } Find;
 
-/* ---- values that are alive at the peak ---- */
-
-static int64_t *alive_at(Flow *f, Arena *tmp, int peak)
-{
-    int64_t *alive = NEWN(tmp, int64_t, f->g->nvalue);
-    for (int i = 0; i < f->nvalue; i++) {
-        const FlowValue *v = &f->value[i];
-        if (v->own < 0 || v->item < 0 || !f->item[v->item].node)
-            continue;
-        int first = root_first(f, v->own), last = root_last(f, v->own);
-        if (!line_before(f, peak, first) && !line_before(f, last, peak))
-            alive[v->v->id] = root_bytes(f, &f->root[v->own]);
-    }
-    return alive;
-}
-
 /* ---- groups ---- */
 
 /* The scope without the number of its block. */
@@ -525,15 +509,16 @@ static int64_t batch_rows(const Graph *g)
 static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, ChunkReport *r)
 {
     int item = flow_peak_item(f);
-    Find x = {.g = f->g,
+    Find x = {.g = flow_graph(f),
               .tmp = tmp,
               .trial = arena_tmp(tmp),
               .o = o,
               .r = r,
-              .batch = batch_rows(f->g),
+              .batch = batch_rows(flow_graph(f)),
               .ngroup = r->ncandidate ? r->candidate[r->ncandidate - 1].group + 1 : 0};
-    x.alive = alive_at(f, tmp, item);
-    x.sliced = NEWN(tmp, bool, f->g->nvalue);
+    x.alive = NEWN(tmp, int64_t, x.g->nvalue);
+    flow_alive(f, item, x.alive);
+    x.sliced = NEWN(tmp, bool, x.g->nvalue);
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     find_seeds(&x);
     for (int i = 0, tried = 0; i < x.nseed && tried < MOST_SEEDS; i++)
@@ -546,9 +531,8 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
     try_microbatches(&x);
     for (int i = 0; i < asked.npattern; i++)
         try_named(&x, asked.pattern[i].pattern);
-    const FlowItem *at = &f->item[item];
-    if (at->node && at->node->op->region == LOOP)
-        find_in(at->body[MAIN], tmp, o, peak, r);
+    if (item_body(f, item, MAIN))
+        find_in(item_body(f, item, MAIN), tmp, o, peak, r);
 }
 
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)

@@ -41,6 +41,9 @@ bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *ho
 /* Fills the cuts that operands must have and results then have if n, not a loop, is cut so. */
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
 
+/* How parts of a factor of that kind are merged; CUT_WHOLE: they need not be. */
+CutKind cut_merge(FactorKind k);
+
 /* "it needs all of operand 1 (%x)" */
 const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
 
@@ -48,8 +51,8 @@ const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
 
 enum { MAX_CUT = 8 }; /* loops and mesh axes that cut one graph at once */
 
-/* What a part has of one loop or mesh axis: `units` of its `count` units. start() gives where they
- * begin, in steps of so many elements, as an i64[] value that b's graph can read. */
+/* The share of a part in one loop or mesh axis: `units` of its `count` units. start() gives where
+ * they begin, in steps of so many elements, as an i64[] value that b's graph can read. */
 typedef struct PartCut {
     int64_t count, units;
     Value *(*start)(void *arg, Build *b, int64_t step);

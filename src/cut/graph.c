@@ -12,40 +12,40 @@
 enum { MAX_DEPTH = 1000 }; /* of nodes that are remade for each other: they take the stack */
 
 /* A value cut as readers need it, but as it is not: whether it can be, and the slice. */
-typedef struct Form {
+typedef struct CutForm {
     const Cut *need; /* by cut */
     bool good;
     Value *made;
-    struct Form *next;
-} Form;
+    struct CutForm *next;
+} CutForm;
 
 /* A graph and the cuts of several loops and mesh axes. */
-typedef struct View {
+typedef struct CutView {
     Arena *tmp;
     int ncut;
     const PartCut *cuts;
     const GraphCut *const *graph; /* by cut; NULL: all of the graph is whole */
     Graph *to;                    /* the part's graph; NULL: only whether there can be one */
     Value **now;                  /* by value id: the part's */
-    Form **form;                  /* by value id: of whole values of which slices were needed */
-} View;
+    CutForm **form;               /* by value id: of whole values of which slices were needed */
+} CutView;
 
-static Cut value_cut(const View *x, int c, const Value *v)
+static Cut value_cut(const CutView *x, int c, const Value *v)
 {
     return x->graph[c] ? x->graph[c]->value[v->id] : (Cut){.kind = CUT_WHOLE};
 }
 
-static NodeCut node_cut(const View *x, int c, const Node *n)
+static NodeCut node_cut(const CutView *x, int c, const Node *n)
 {
     return x->graph[c] ? x->graph[c]->node[n->id] : (NodeCut){.kind = NODE_WHOLE};
 }
 
 /* depth: readers between the node that is emitted and n. */
-static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
+static bool find_operands(const CutView *x, const Node *n, const Factors *f, const NodeCut *how,
                           int depth, Value **in, CutStop *stop);
 
 /* How v's node must be cut to give v as need[]; false: it cannot. */
-static bool find_remake(const View *x, const Value *v, const Factors *f, const Cut *need,
+static bool find_remake(const CutView *x, const Value *v, const Factors *f, const Cut *need,
                         NodeCut *how)
 {
     const Node *n = v->def;
@@ -68,7 +68,7 @@ static bool find_remake(const View *x, const Value *v, const Factors *f, const C
 
 /* Emits v, which is a node's result, as need[] says; only finds whether it could where no graph is
  * made. */
-static bool remake(const View *x, const Value *v, const Cut *need, int depth, Value **made)
+static bool remake(const CutView *x, const Value *v, const Cut *need, int depth, Value **made)
 {
     const Node *n = v->def;
     NodeCut how[MAX_CUT];
@@ -86,7 +86,7 @@ static bool remake(const View *x, const Value *v, const Cut *need, int depth, Va
 }
 
 /* Finds or emits v as need[] says, by cut: the value itself, or one recomputed in parts. */
-static bool find_form(const View *x, const Value *v, const Cut *need, int depth, Value **made)
+static bool find_form(const CutView *x, const Value *v, const Cut *need, int depth, Value **made)
 {
     bool same = true;
     *made = x->now ? x->now[v->id] : NULL;
@@ -94,14 +94,14 @@ static bool find_form(const View *x, const Value *v, const Cut *need, int depth,
         same &= cut_equal(need[c], value_cut(x, c, v));
     if (same || !v->def || v->def->op->region || depth > MAX_DEPTH)
         return same;
-    Form *y = x->form[v->id];
+    CutForm *y = x->form[v->id];
     while (y && !cuts_equal(x->ncut, y->need, need))
         y = y->next;
     if (!y) {
         Cut *own = NEWN(x->tmp, Cut, x->ncut);
         memcpy(own, need, sizeof *own * (size_t)x->ncut);
-        y = NEW(x->tmp, Form);
-        *y = (Form){.need = own, .next = x->form[v->id]};
+        y = NEW(x->tmp, CutForm);
+        *y = (CutForm){.need = own, .next = x->form[v->id]};
         y->good = remake(x, v, need, depth, &y->made);
         x->form[v->id] = y;
     }
@@ -109,7 +109,7 @@ static bool find_form(const View *x, const Value *v, const Cut *need, int depth,
     return y->good;
 }
 
-static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
+static bool find_operands(const CutView *x, const Node *n, const Factors *f, const NodeCut *how,
                           int depth, Value **in, CutStop *stop)
 {
     Cut *need = NEWN(x->tmp, Cut, n->nin * x->ncut), *out = NEWN(x->tmp, Cut, n->nout);
@@ -129,7 +129,7 @@ static bool find_operands(const View *x, const Node *n, const Factors *f, const 
 
 /* ---- following a cut ---- */
 
-static bool follow_node(const View *x, const GraphCut *c, const Node *n, CutStop *stop)
+static bool follow_node(const CutView *x, const GraphCut *c, const Node *n, CutStop *stop)
 {
     Arena *tmp = x->tmp;
     Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
@@ -160,8 +160,8 @@ static bool follow_node(const View *x, const GraphCut *c, const Node *n, CutStop
 bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, CutStop *stop)
 {
     PartCut part = {.count = c->count};
-    View x = {
-        .tmp = tmp, .ncut = 1, .cuts = &part, .graph = &c, .form = NEWN(tmp, Form *, g->nvalue)};
+    CutView x = {
+        .tmp = tmp, .ncut = 1, .cuts = &part, .graph = &c, .form = NEWN(tmp, CutForm *, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
         if (*at = n, !follow_node(&x, c, n, stop))
             return false;
@@ -171,11 +171,11 @@ bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, C
 bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cuts,
                         const GraphCut *const *graph, CutStop *stop)
 {
-    View x = {.tmp = tmp,
-              .ncut = ncut,
-              .cuts = cuts,
-              .graph = graph,
-              .form = NEWN(tmp, Form *, g->nvalue)};
+    CutView x = {.tmp = tmp,
+                 .ncut = ncut,
+                 .cuts = cuts,
+                 .graph = graph,
+                 .form = NEWN(tmp, CutForm *, g->nvalue)};
     for (int i = 0; i < g->nin; i++) {
         Cut cut[MAX_CUT];
         for (int c = 0; c < ncut; c++)
@@ -204,7 +204,7 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
 
 /* ---- the graph of a part ---- */
 
-static void part_node(const View *x, const Node *n)
+static void part_node(const CutView *x, const Node *n)
 {
     NodeCut how[MAX_CUT];
     CutStop stop;
@@ -240,7 +240,7 @@ static void part_node(const View *x, const Node *n)
 void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
                     const GraphCut *const *graph, Value **now)
 {
-    View x = {tmp, ncut, cuts, graph, to, now, NEWN(tmp, Form *, g->nvalue)};
+    CutView x = {tmp, ncut, cuts, graph, to, now, NEWN(tmp, CutForm *, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
         part_node(&x, n);
     for (int i = 0; i < g->nout; i++)

@@ -141,15 +141,15 @@ typedef struct Start {
     int at[2];
 } Start;
 
-typedef struct LoopPart {
+typedef struct CutLoop {
     Build *b; /* where the loop stands */
     Start *start;
     int nstart, cap;
-} LoopPart;
+} CutLoop;
 
 /* One cut, as a body of the part sees it. */
 typedef struct Inner {
-    LoopPart *loop;
+    CutLoop *loop;
     const PartCut *outer;
     Graph *body;
     int t;
@@ -168,7 +168,7 @@ static Value *inner_start(void *arg, Build *b, int64_t step)
     return graph_input(x->body, graph_fresh(x->body, "start"), outer->type, ROLE_NONE, NULL);
 }
 
-static Graph *part_body(LoopPart *loop, const Node *n, Arena *tmp, int t, int ncut,
+static Graph *part_body(CutLoop *loop, const Node *n, Arena *tmp, int t, int ncut,
                         const PartCut *cuts, const NodeCut *how)
 {
     const Graph *body = n->region->body[t];
@@ -194,7 +194,7 @@ static Graph *part_body(LoopPart *loop, const Node *n, Arena *tmp, int t, int nc
 }
 
 /* Both bodies see every whole port. */
-static void add_start_ports(LoopPart *loop, const Node *n, Region *r, Value **in)
+static void add_start_ports(CutLoop *loop, const Node *n, Region *r, Value **in)
 {
     Arena *a = loop->b->g->a;
     PortIn *ports = NEWN(a, PortIn, r->nin + loop->nstart);
@@ -218,7 +218,7 @@ static void add_start_ports(LoopPart *loop, const Node *n, Region *r, Value **in
 void cut_loop_part(Build *b, const Node *n, Arena *tmp, int ncut, const PartCut *cuts,
                    const NodeCut *how, Value *const *in, Value **out)
 {
-    LoopPart loop = {.b = b};
+    CutLoop loop = {.b = b};
     Region *r = NEW(b->g->a, Region);
     *r = *n->region;
     for (int t = 0; t < 2; t++)

@@ -19,14 +19,12 @@ Type cut_type(const Type *t, int ncut, const PartCut *cuts, const Cut *cut)
 
 int cut_partials(const Factors *f, int ncut, const NodeCut *how, CutKind *merge)
 {
-    static const CutKind kinds[] = {
-        [FACTOR_SUM] = CUT_SUM, [FACTOR_MAX] = CUT_MAX, [FACTOR_LOGSUMEXP] = CUT_LOGSUMEXP};
     for (int c = 0; c < ncut; c++) {
         const Factor *x = &f->factor[how[c].factor];
         if (how[c].kind != NODE_FACTOR || !factor_finished(x))
             continue;
         for (int j = 0; j < x->npartial && merge; j++)
-            merge[j] = kinds[x->partial[j]];
+            merge[j] = cut_merge(x->partial[j]);
         return x->npartial;
     }
     return 0;

@@ -44,8 +44,8 @@ static int factor_of(const Factors *f, const Axes *x, const Cut *c, int64_t coun
     return -1;
 }
 
-/* The cut of a value with these axes, where `factor` is cut below `outer` of it. Of an axis that is
- * empty `outer` says nothing, but it is at least 1. */
+/* The cut of a value with these axes, where `factor` is cut below `outer` of it. If the axis is
+ * empty, `outer` says nothing, but is at least 1. */
 static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t outer)
 {
     for (int d = 0; d < rank; d++) {
@@ -59,15 +59,20 @@ static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t
     return (Cut){.kind = CUT_WHOLE};
 }
 
+CutKind cut_merge(FactorKind k)
+{
+    return k == FACTOR_SUM         ? CUT_SUM
+           : k == FACTOR_MAX       ? CUT_MAX
+           : k == FACTOR_LOGSUMEXP ? CUT_LOGSUMEXP
+                                   : CUT_WHOLE;
+}
+
 /* How result k is merged where it does not have the factor; whole where finish() makes it. */
 static CutKind merge_of(const Factors *f, int factor, int k)
 {
-    static const CutKind kinds[] = {
-        [FACTOR_SUM] = CUT_SUM, [FACTOR_MAX] = CUT_MAX, [FACTOR_LOGSUMEXP] = CUT_LOGSUMEXP};
     const Factor *x = &f->factor[factor];
     FactorKind kind = x->results && k < x->npartial ? x->partial[k] : x->kind;
-    bool merged = kind != FACTOR_PARALLEL && kind != FACTOR_REPLICATE && !factor_finished(x);
-    return merged ? kinds[kind] : CUT_WHOLE;
+    return factor_finished(x) ? CUT_WHOLE : cut_merge(kind);
 }
 
 /* ---- partial operands ---- */

@@ -1,15 +1,15 @@
 /* Copies of nodes (origin) run as their originals do: by the same kernel, on operands that lie
- * likewise, so that a value that is computed again has the same bits. What passes make does so
- * already, as a copy reads the original's operands or copies of them, and what kernel runs a call
- * is a function of the call. Of a graph that was written or traced an operand may lie otherwise: it
- * is copied first to lie as the original's, by the planner, as any copy that a kernel forces.
+ * likewise, so that a value that is computed again has the same bits. Copies that passes make do so
+ * already: they read the original's operands or copies of them, and the kernel is a function of the
+ * call. In a graph that was written or traced an operand may lie otherwise: the planner then copies
+ * it first, to lie as the original's.
  *
- * An operand whose elements overlap in memory (expand, unfold) cannot be written so: it is read
- * as it lies. Of pointwise ops and movements, and of what they fuse to, the bits depend on no
- * strides. An original in another graph, as that of another loop's body, is not looked for.
+ * An operand whose elements overlap in memory (expand, unfold) cannot be written so: it is read as
+ * it lies. The bits of pointwise ops and movements, fused or not, depend on no strides. An original
+ * in another graph, such as another loop's body, is not looked for.
  *
  * Runs last, before operands of cats are joined, on a flow that is not edited any more. Linear. */
-#include "flow.h"
+#include "inside.h"
 
 /* Whether bits may depend on how operands lie. */
 static bool is_bound(const Node *n)
@@ -32,25 +32,27 @@ static bool is_same_call(const Node *n, const Node *m)
     return true;
 }
 
-/* What n is a copy of, itself no copy; NULL: nothing of this graph. */
-static const Node *find_original(const Graph *g, const Node *n)
+Node *node_origin(const Graph *g, const Node *n)
+{
+    const Value *v = n->origin ? map_find(&g->names, n->origin) : NULL;
+    return v ? v->def : NULL;
+}
+
+/* The node of this graph that n is a copy of, through copies, itself none; NULL: there is none. */
+static const Node *find_first(const Graph *g, const Node *n)
 {
     enum { MOST = 256 }; /* origins written by hand may form a ring */
-    for (int i = 0; i < MOST && n->origin; i++) {
-        const Value *v = map_find(&g->names, n->origin);
-        if (!v || !v->def)
-            return NULL;
-        n = v->def;
-    }
-    return n->origin ? NULL : n;
+    for (int i = 0; i < MOST && n && n->origin; i++)
+        n = node_origin(g, n);
+    return n && n->origin ? NULL : n;
 }
 
 static bool reads_alike(Flow *f, int item, int other)
 {
     const FlowItem *x = &f->item[item], *y = &f->item[other];
-    bool alike = x->kernel == y->kernel;
+    bool alike = x->call.kernel == y->call.kernel;
     for (int i = 0; i < x->node->nin && alike; i++) {
-        Tensor s = item_operand(f, x, i), t = item_operand(f, y, i);
+        Tensor s = operand_tensor(f, x, i), t = operand_tensor(f, y, i);
         alike = tensors_alike(&s, &t);
     }
     return alike;
@@ -58,21 +60,21 @@ static bool reads_alike(Flow *f, int item, int other)
 
 static void make_alike(Flow *f, int item)
 {
-    const Node *n = f->item[item].node, *m = n && n->origin ? find_original(f->g, n) : NULL;
+    const Node *n = f->item[item].node, *m = n && n->origin ? find_first(f->g, n) : NULL;
     if (!m || m == n || !is_bound(n) || !is_same_call(n, m) || !f->item[item].ncore)
         return;
     int other = f->item_of[m->id];
     if (f->item[other].gone || reads_alike(f, item, other))
         return;
-    f->item[item].like = other;
+    f->item[item].call.like = other;
     item_relocate(f, item);
 }
 
 void flow_alike(Flow *f)
 {
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
-        for (int c = 0; c < 2 && f->item[i].body[c]; c++) {
-            flow_alike(f->item[i].body[c]);
+    for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
+        for (int c = 0; c < 2 && f->item[i].loop.body[c]; c++) {
+            flow_alike(f->item[i].loop.body[c]);
             item_mark(f, i);
         }
         make_alike(f, i);

@@ -8,7 +8,8 @@
  *
  * Runs last, on a flow that is not edited any more. A cat of n operands makes n tries that cost n
  * each; one of more than MOST operands copies all. */
-#include "flow.h"
+#include "inside.h"
+#include "problem.h"
 
 enum { MOST = 64 };
 
@@ -18,7 +19,7 @@ typedef struct Joined {
     Place at;
 } Joined;
 
-/* Where operand i of a cat belongs in its result. */
+/* The place of a cat's operand i in its result. */
 static Place part_of(const Flow *f, const FlowItem *x, int i)
 {
     const Node *n = x->node;
@@ -33,7 +34,7 @@ static Place part_of(const Flow *f, const FlowItem *x, int i)
  * row `pitch` behind it. */
 static Place spread(const Type *t, Place to, int64_t row, int64_t pitch)
 {
-    Place x = place_whole(to.root, t);
+    Place x = place_whole(to.buffer, t);
     x.at.offset = to.at.offset;
     for (int d = 0; d < t->rank; d++)
         if (x.at.stride[d] >= row)
@@ -50,9 +51,10 @@ static bool only_reader(const Flow *f, const FlowValue *y)
 static bool may_spread(const Flow *f, const FlowValue *y)
 {
     const FlowItem *x = &f->item[y->item];
-    const Root *r = &f->root[y->at.root];
-    return x->ncore && x->node->op->region != LOOP && x->kernel && x->kernel->strided_out &&
-           r->def == y->item && r->outer < 0 && r->renews < 0 && !r->kept && !x->npart;
+    const Buffer *r = &f->buffer[y->at.buffer];
+    return x->ncore && x->node->op->region != LOOP && x->call.kernel &&
+           x->call.kernel->strided_out && r->def == y->item && r->outer < 0 && r->renews < 0 &&
+           !r->kept && !x->part.count;
 }
 
 /* Whether operand i of the cat can be joined. */
@@ -74,7 +76,7 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
         if (!def->node->op->view)
             return may_spread(f, v);
         Layout seen = p->at.at;
-        if (def->node->nout > 1 || def->nbefore)
+        if (def->node->nout > 1 || def->before.count)
             return false;
         p->value = f->slot[def->slot].value;
         if (type_nelem(&f->value[p->value].v->type) != type_nelem(&v->v->type))
@@ -98,46 +100,46 @@ static int find_parts(const Flow *f, int item, Joined *list)
         if (!find_part(f, x, i, &p))
             continue;
         int at = count++, def = f->value[p.value].item;
-        for (; at > 0 && line_before(f, f->value[list[at - 1].value].item, def); at--)
+        for (; at > 0 && line_before(&f->line, f->value[list[at - 1].value].item, def); at--)
             list[at] = list[at - 1];
         list[at] = p;
     }
     return count;
 }
 
-/* Puts the values where the parts say, or in roots of their own again. False where a kernel would
+/* Puts the values where the parts say, or in buffers of their own again. False where a kernel would
  * change. */
 static bool put_parts(Flow *f, int item, const Joined *list, int count, bool inside)
 {
     FlowItem *x = &f->item[item];
     bool same = true;
-    x->npart = 0;
-    f->root[f->value[x->value].at.root].joined = inside;
+    x->part.count = 0;
+    f->buffer[f->value[x->value].at.buffer].joined = inside;
     for (int k = 0; k < count; k++) {
         FlowValue *y = &f->value[list[k].value];
         const FlowItem *def = &f->item[y->item];
-        const Kernel *kernel = def->kernel;
+        const Kernel *kernel = def->call.kernel;
         Place old = y->at;
         y->at = inside ? list[k].at : place_own(f, y->item, y);
         if (inside)
-            PUSH(f->a, x->part, x->npart, x->cappart, y->item);
+            numbers_add(f->a, &x->part, y->item);
         place_changed(f, list[k].value, &old);
-        same &= kernel && def->kernel == kernel && kernel->strided_out;
+        same &= kernel && def->call.kernel == kernel && kernel->strided_out;
     }
-    for (int k = 0; k < x->npart; k++)
-        item_mark(f, x->part[k]);
+    for (int k = 0; k < x->part.count; k++)
+        item_mark(f, x->part.at[k]);
     item_mark(f, item);
     return same;
 }
 
 void flow_mark_parts(Flow *f)
 {
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
+    for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
         const FlowItem *x = &f->item[i];
         Joined p;
         for (int j = 0; x->node && cat_axis(x->node) >= 0 && j < MIN(x->node->nin, MOST); j++)
             if (find_part(f, x, j, &p))
-                f->root[f->value[p.value].at.root].part = true;
+                f->buffer[f->value[p.value].at.buffer].part = true;
     }
 }
 
@@ -145,7 +147,7 @@ static void join(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     Joined list[MOST];
-    const Root *r = &f->root[f->value[x->value].at.root];
+    const Buffer *r = &f->buffer[f->value[x->value].at.buffer];
     bool good = x->node->nin <= MOST && r->def == item && r->outer < 0 && r->renews < 0;
     int count = good ? find_parts(f, item, list) : 0;
     if (!count)
@@ -161,9 +163,9 @@ static void join(Flow *f, int item)
 
 void flow_join(Flow *f)
 {
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
-        for (int c = 0; c < 2 && f->item[i].body[c]; c++) {
-            flow_join(f->item[i].body[c]);
+    for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
+        for (int c = 0; c < 2 && f->item[i].loop.body[c]; c++) {
+            flow_join(f->item[i].loop.body[c]);
             item_mark(f, i);
         }
         if (f->item[i].node && cat_axis(f->item[i].node) >= 0)

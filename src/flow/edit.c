@@ -1,11 +1,11 @@
 /* Edits of a flow, and their undo. An edit changes the flow only, not the graph: a caller that
  * keeps it makes the nodes. Before an item moves or is located anew its touches leave the heaps of
- * the roots, and they enter again after; a root whose last item changes marks two items to be
+ * the buffers, and they enter again after; a buffer whose last item changes marks two items to be
  * measured. When the operand of a view moves, the readers of the view are located anew too. An edit
  * in a body marks the loops around it. When an operand of a loop moves, its ports alone follow, in
  * the bodies and among the loop's touches, unless it is carried. An edit is undone by its opposite,
- * the latest first. Cost: O(k log n) for k roots and items whose place or life changes. */
-#include "flow.h"
+ * the latest first. Cost: O(k log n) for k buffers and items whose place or life changes. */
+#include "inside.h"
 
 #include <string.h>
 
@@ -13,8 +13,8 @@ static void log_edit(Flow *f, EditKind kind, int item, int a, int b)
 {
     Edit e = {f, kind, item, a, b};
     PUSH(f->a, f->edits->edit, f->edits->count, f->edits->cap, e);
-    if (f->top < 0)
-        line_build(f);
+    if (f->line.top < 0)
+        line_build(&f->line);
     for (; f->outer; f = f->outer)
         item_mark(f->outer, f->loop);
 }
@@ -24,8 +24,8 @@ static void link_operands(Flow *f, int item, bool linked)
     const FlowItem *x = &f->item[item];
     for (int i = 0; i < x->node->nin; i++)
         slot_link(f, x->slot + i, linked);
-    for (int k = 0; k < x->nheld; k++)
-        slot_link(f, x->held[k], linked);
+    for (int k = 0; k < x->pinned.count; k++)
+        slot_link(f, x->pinned.at[k], linked);
 }
 
 /* An item is to be located anew; choose: and its kernel chosen, for other strides. */
@@ -34,7 +34,7 @@ static void item_moved(Flow *f, int item, bool choose)
     FlowItem *x = &f->item[item];
     x->rechoose |= choose;
     if (!x->moved)
-        PUSH(f->a, f->moved, f->nmoved, f->capmoved, item);
+        numbers_add(f->a, &f->todo.moved, item);
     x->moved = true;
 }
 
@@ -50,13 +50,13 @@ static bool reads(const Flow *f, int slot)
     return x->node && slot >= x->slot && slot < x->slot + x->node->nin;
 }
 
-/* The slot's item reads it elsewhere now, perhaps with other strides. Of a loop's operand only what
- * is of that follows, not all other operands. */
+/* The slot's item reads it elsewhere now, perhaps with other strides. If the item is a loop, only
+ * that operand's ports follow. */
 static void slot_moved(Flow *f, int slot, bool choose)
 {
     const FlowItem *x = &f->item[f->slot[slot].item];
     if (x->node && x->node->op->region == LOOP && reads(f, slot))
-        PUSH(f->a, f->shifted, f->nshifted, f->capshifted, slot);
+        numbers_add(f->a, &f->todo.shifted, slot);
     else
         item_moved(f, f->slot[slot].item, choose && reads(f, slot));
 }
@@ -69,7 +69,7 @@ static void relocate_readers(Flow *f, int value, const Place *old)
     for (int s = y->reader; s >= 0; s = f->slot[s].next)
         slot_moved(f, s, choose);
     if (y->yielded)
-        item_moved(f, f->last, false);
+        item_moved(f, f->line.last, false);
 }
 
 static void relocate_moved(Flow *f);
@@ -77,14 +77,14 @@ static void relocate_moved(Flow *f);
 /* Nodes of a loop's bodies whose operand has moved outside. */
 static void relocate_bodies(const FlowItem *x)
 {
-    for (int c = 0; c < 2 && x->body[c]; c++) {
+    for (int c = 0; c < 2 && x->loop.body[c]; c++) {
         for (int j = 0; j < x->node->region->nin; j++) {
             Place old;
-            int value = body_follow(x->body[c], j, &old);
+            int value = body_follow(x->loop.body[c], j, &old);
             if (value >= 0)
-                relocate_readers(x->body[c], value, &old);
+                relocate_readers(x->loop.body[c], value, &old);
         }
-        relocate_moved(x->body[c]);
+        relocate_moved(x->loop.body[c]);
     }
 }
 
@@ -94,13 +94,13 @@ static bool shift_port(Flow *f, int item, int j)
 {
     FlowItem *x = &f->item[item];
     bool good = x->node->region->in[j].kind != PORT_CARRY;
-    for (int c = 0; c < 2 && x->body[c] && good; c++) {
+    for (int c = 0; c < 2 && x->loop.body[c] && good; c++) {
         Place old;
-        int was = port_outer(x->body[c], j), value = body_follow(x->body[c], j, &old);
+        int was = port_outer(x->loop.body[c], j), value = body_follow(x->loop.body[c], j, &old);
         if (value >= 0)
-            relocate_readers(x->body[c], value, &old);
+            relocate_readers(x->loop.body[c], value, &old);
         if (was >= 0)
-            good = loop_shift(f, item, c, old.root, was);
+            good = loop_shift(f, item, c, old.buffer, was);
     }
     return good;
 }
@@ -115,8 +115,8 @@ static void relocate_operand(Flow *f, int slot)
             item_moved(f, item, false);
             return;
         }
-    for (int c = 0; c < 2 && x->body[c]; c++)
-        relocate_moved(x->body[c]);
+    for (int c = 0; c < 2 && x->loop.body[c]; c++)
+        relocate_moved(x->loop.body[c]);
     item_mark(f, item);
 }
 
@@ -126,7 +126,7 @@ static void relocate_item(Flow *f, int item)
     FlowItem *x = &f->item[item];
     const Node *n = x->node;
     Place old = n && node_aliases(n) ? f->value[x->value].at : (Place){0};
-    x->chosen &= !x->rechoose;
+    x->call.chosen &= !x->rechoose;
     x->moved = x->rechoose = false;
     touches_leave(f, item);
     if (n)
@@ -146,11 +146,11 @@ static void relocate_item(Flow *f, int item)
 
 static void relocate_moved(Flow *f)
 {
-    while (f->nmoved || f->nshifted) {
-        if (f->nshifted)
-            relocate_operand(f, f->shifted[--f->nshifted]);
+    while (f->todo.moved.count || f->todo.shifted.count) {
+        if (f->todo.shifted.count)
+            relocate_operand(f, f->todo.shifted.at[--f->todo.shifted.count]);
         else
-            relocate_item(f, f->moved[--f->nmoved]);
+            relocate_item(f, f->todo.moved.at[--f->todo.moved.count]);
     }
 }
 
@@ -177,8 +177,8 @@ void item_relocate(Flow *f, int item)
 static void move(Flow *f, int item, int before)
 {
     touches_leave(f, item);
-    line_remove(f, item);
-    line_insert(f, item, before);
+    line_remove(&f->line, item);
+    line_insert(&f->line, item, before);
     touches_enter(f, item);
 }
 
@@ -186,7 +186,7 @@ static void take(Flow *f, int item)
 {
     link_operands(f, item, false);
     touches_leave(f, item);
-    line_remove(f, item);
+    line_remove(&f->line, item);
     f->item[item].gone = true;
 }
 
@@ -194,7 +194,7 @@ static void put_back(Flow *f, int item, int before)
 {
     f->item[item].gone = false;
     link_operands(f, item, true);
-    line_insert(f, item, before);
+    line_insert(&f->line, item, before);
     touches_enter(f, item);
 }
 
@@ -211,7 +211,7 @@ static void rewire(Flow *f, int slot, int value)
 static void hold(Flow *f, int item, int slot)
 {
     FlowItem *x = &f->item[item];
-    PUSH(f->a, x->held, x->nheld, x->capheld, slot);
+    numbers_add(f->a, &x->pinned, slot);
     slot_link(f, slot, true);
     relocate(f, item, false);
 }
@@ -219,12 +219,12 @@ static void hold(Flow *f, int item, int slot)
 static void let_go(Flow *f, int item, int slot)
 {
     FlowItem *x = &f->item[item];
-    int k = x->nheld - 1;
-    while (k >= 0 && x->held[k] != slot)
+    int k = x->pinned.count - 1;
+    while (k >= 0 && x->pinned.at[k] != slot)
         k--;
     CHECK(k >= 0);
     slot_link(f, slot, false);
-    x->held[k] = x->held[--x->nheld];
+    x->pinned.at[k] = x->pinned.at[--x->pinned.count];
     relocate(f, item, false);
 }
 
@@ -243,8 +243,8 @@ static void grow_ids(Flow *f)
     int old = f->nid;
     f->nid = 2 * f->g->nvalue;
     f->value_of = grown(f->a, f->value_of, old, f->nid);
-    if (f->renewed)
-        f->renewed = grown(f->a, f->renewed, old, f->nid);
+    if (f->end.renewed)
+        f->end.renewed = grown(f->a, f->end.renewed, old, f->nid);
 }
 
 /* After a value may have come to lie elsewhere than at `old`. */
@@ -256,12 +256,12 @@ static void relocate_value(Flow *f, int value, Place old)
     relocate_moved(f);
 }
 
-static void set_renews(Flow *f, int root, int input)
+static void set_renews(Flow *f, int buffer, int input)
 {
-    if (root < 0)
+    if (buffer < 0)
         return;
-    f->root[root].renews = input;
-    item_mark(f, root_last(f, root));
+    f->buffer[buffer].renews = input;
+    item_mark(f, buffer_last(f, buffer));
 }
 
 /* The output `id` of the graph is now `to` instead of `from`, and has that one's place in a loop's
@@ -274,32 +274,32 @@ static void yield_by(Flow *f, int id, int from, int to)
     x->yielded = false;
     y->yielded = true;
     if (f->outer) {
-        x->at.root = y->at.root = x->sum = y->sum = -1;
+        x->at.buffer = y->at.buffer = x->sum = y->sum = -1;
         set_targets(f, id);
     }
-    if (f->renewed[id] >= 0) {
+    if (f->end.renewed[id] >= 0) {
         set_renews(f, x->own, -1);
-        set_renews(f, y->own, f->renewed[id]);
+        set_renews(f, y->own, f->end.renewed[id]);
     }
     /* In the order of the line: the later one's node may read the earlier one. */
-    bool later = line_before(f, y->item, x->item);
+    bool later = line_before(&f->line, y->item, x->item);
     relocate_value(f, later ? to : from, later ? was_y : was_x);
     relocate_value(f, later ? from : to, later ? was_x : was_y);
-    relocate(f, f->last, false);
+    relocate(f, f->line.last, false);
 }
 
 /* Forgets a clone, the latest of what is left. */
 static void drop(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    if (item < f->nitem - 1)
+    if (item < f->count.item - 1)
         return;
-    while (f->nroot && f->root[f->nroot - 1].def == item)
-        f->nroot--;
-    if (f->nslot == x->slot + x->node->nin)
-        f->nslot = x->slot;
-    f->nvalue = x->value;
-    f->nitem--;
+    while (f->count.buffer && f->buffer[f->count.buffer - 1].def == item)
+        f->count.buffer--;
+    if (f->count.slot == x->slot + x->node->nin)
+        f->count.slot = x->slot;
+    f->count.value = x->value;
+    f->count.item--;
 }
 
 /* ---- edits ---- */
@@ -309,7 +309,7 @@ static int join_line(Flow *f, int item, int before)
 {
     log_edit(f, EDIT_CLONE, item, 0, 0);
     link_operands(f, item, true);
-    line_insert(f, item, before);
+    line_insert(&f->line, item, before);
     item_locate(f, item);
     touches_enter(f, item);
     return item;
@@ -350,7 +350,7 @@ void flow_replace(Flow *f, int old, int now)
 
 void flow_move(Flow *f, int item, int before)
 {
-    log_edit(f, EDIT_MOVE, item, f->item[item].next, 0);
+    log_edit(f, EDIT_MOVE, item, f->line.at[item].next, 0);
     if (before != item)
         move(f, item, before);
 }
@@ -359,7 +359,7 @@ void flow_remove(Flow *f, int item)
 {
     for (int k = 0; k < f->item[item].node->nout; k++)
         CHECK(f->value[f->item[item].value + k].reader < 0);
-    log_edit(f, EDIT_REMOVE, item, f->item[item].next, 0);
+    log_edit(f, EDIT_REMOVE, item, f->line.at[item].next, 0);
     take(f, item);
 }
 
@@ -373,9 +373,9 @@ void flow_rewire(Flow *f, int item, int i, int value)
 void flow_hold(Flow *f, int item, int value)
 {
     Slot s = {item, value, -1, -1};
-    PUSH(f->a, f->slot, f->nslot, f->capslot, s);
-    log_edit(f, EDIT_HOLD, item, f->nslot - 1, 0);
-    hold(f, item, f->nslot - 1);
+    PUSH(f->a, f->slot, f->count.slot, f->cap.slot, s);
+    log_edit(f, EDIT_HOLD, item, f->count.slot - 1, 0);
+    hold(f, item, f->count.slot - 1);
 }
 
 /* The slot stays, as earlier edits may name it when they are undone. */
@@ -383,11 +383,11 @@ void flow_free(Flow *f, int item, int value)
 {
     const FlowItem *x = &f->item[item];
     int k = 0;
-    while (k < x->nheld && f->slot[x->held[k]].value != value)
+    while (k < x->pinned.count && f->slot[x->pinned.at[k]].value != value)
         k++;
-    CHECK(k < x->nheld);
-    log_edit(f, EDIT_FREE, item, x->held[k], 0);
-    let_go(f, item, x->held[k]);
+    CHECK(k < x->pinned.count);
+    log_edit(f, EDIT_FREE, item, x->pinned.at[k], 0);
+    let_go(f, item, x->pinned.at[k]);
 }
 
 int flow_mark(const Flow *f)
@@ -402,7 +402,7 @@ static void undo(Flow *f, const Edit *e)
     case EDIT_MOVE: move(f, e->item, e->a); break;
     case EDIT_REMOVE: put_back(f, e->item, e->a); break;
     case EDIT_REWIRE: rewire(f, e->item, e->a); break;
-    case EDIT_HOLD: let_go(f, e->item, e->a), f->nslot -= e->a == f->nslot - 1; break;
+    case EDIT_HOLD: let_go(f, e->item, e->a), f->count.slot -= e->a == f->count.slot - 1; break;
     case EDIT_FREE: hold(f, e->item, e->a); break;
     case EDIT_YIELD: yield_by(f, e->item, e->b, e->a); break;
     }

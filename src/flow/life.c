@@ -1,20 +1,20 @@
-/* Live ranges of roots, results that lie over operands, and the bytes that each item adds to the
+/* Live ranges of buffers, results that lie over operands, and the bytes that each item adds to the
  * line.
  *
- * A root is alive from the first step of its defining item that touches it to the last step of the
- * last item that touches it; a cat without steps, all of whose operands are joined, touches
- * nothing. So an item's span of live bytes follows from its own touches and from the roots that it
- * touches last; when a root's last item changes, two items are measured again. Each root keeps the
- * items that touch it in a heap, the latest first.
+ * A buffer is alive from the first step of its defining item that touches it to the last step of
+ * the last item that touches it; a cat without steps, all of whose operands are joined, touches
+ * nothing. So an item's span of live bytes follows from its own touches and from the buffers that
+ * it touches last; when a buffer's last item changes, two items are measured again. Each buffer
+ * keeps the items that touch it in a heap, the latest first.
  *
- * A result lies over an operand if the op allows it, the operand lies row-major from its root's
- * start, the item reads that root by this operand only and without a copy, and no item touches it
- * later; it then takes as many bytes as that root did. The new value of a parameter may lie over
+ * A result lies over an operand if the op allows it, the operand lies row-major from its buffer's
+ * start, the item reads that buffer by this operand only and without a copy, and no item touches it
+ * later; it then takes as many bytes as that buffer did. The new value of a parameter may lie over
  * the old one's storage by the same rule, and what a body yields for a carry over the carry; so may
  * a carry over its first value, where nothing else reads that. Nothing else may lie over what
  * belongs to the caller, to the graph around or to the end of the graph. (Results over wider
  * operands: narrow.c.) */
-#include "flow.h"
+#include "inside.h"
 
 /* ---- touches ---- */
 
@@ -22,34 +22,34 @@
 static void grow_touches(Flow *f, FlowItem *x)
 {
     int from = x->touch, more = 1;
-    if (from + x->captouch != f->ntouch) {
+    if (from + x->captouch != f->count.touch) {
         more = 2 * x->captouch + 1;
-        x->touch = f->ntouch;
+        x->touch = f->count.touch;
         x->captouch = 0;
     }
     for (; more > 0; more--, x->captouch++)
-        PUSH(f->a, f->touch, f->ntouch, f->captouch, ((Touch){.heap = -1}));
+        PUSH(f->a, f->touch, f->count.touch, f->cap.touch, ((Touch){.heap = -1}));
     for (int k = 0; k < x->ntouch && from != x->touch; k++) {
         Touch *t = &f->touch[x->touch + k];
         *t = f->touch[from + k];
-        f->root[t->root].latest = x->touch + k;
+        f->buffer[t->buffer].latest = x->touch + k;
         if (t->heap >= 0)
-            f->root[t->root].use[t->heap] = x->touch + k;
+            f->buffer[t->buffer].use[t->heap] = x->touch + k;
     }
 }
 
-/* Whether touch k is x's of the root. */
-static bool is_touch(const Flow *f, const FlowItem *x, int root, int k)
+/* Whether touch k is x's of the buffer. */
+static bool is_touch(const Flow *f, const FlowItem *x, int buffer, int k)
 {
-    return k >= x->touch && k < x->touch + x->ntouch && f->touch[k].root == root;
+    return k >= x->touch && k < x->touch + x->ntouch && f->touch[k].buffer == buffer;
 }
 
-static Touch *add_touch(Flow *f, int item, int root, int step, int slots)
+static Touch *add_touch(Flow *f, int item, int buffer, int step, int slots)
 {
     FlowItem *x = &f->item[item];
-    CHECK(root >= 0); /* of a value that has been located */
-    int k = f->root[root].latest;
-    if (is_touch(f, x, root, k)) {
+    CHECK(buffer >= 0); /* of a value that has been located */
+    int k = f->buffer[buffer].latest;
+    if (is_touch(f, x, buffer, k)) {
         Touch *t = &f->touch[k];
         t->first = MIN(t->first, step);
         t->last = MAX(t->last, step);
@@ -58,58 +58,58 @@ static Touch *add_touch(Flow *f, int item, int root, int step, int slots)
     }
     if (x->ntouch == x->captouch)
         grow_touches(f, x);
-    k = f->root[root].latest = x->touch + x->ntouch++;
-    f->touch[k] = (Touch){item, root, step, step, slots, .heap = -1};
+    k = f->buffer[buffer].latest = x->touch + x->ntouch++;
+    f->touch[k] = (Touch){item, buffer, step, step, slots, .heap = -1};
     return &f->touch[k];
 }
 
-void touch_add(Flow *f, int item, int root, int step, int slots)
+void touch_add(Flow *f, int item, int buffer, int step, int slots)
 {
-    add_touch(f, item, root, step, slots)->other = true;
+    add_touch(f, item, buffer, step, slots)->other = true;
 }
 
-void touch_port(Flow *f, int item, int root, int c)
+void touch_port(Flow *f, int item, int buffer, int c)
 {
-    add_touch(f, item, root, f->item[item].nbefore + c, 1)->second += c;
+    add_touch(f, item, buffer, f->item[item].before.count + c, 1)->second += c;
 }
 
-void touch_held(Flow *f, int item)
+void touch_pinned(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     int last = MAX(item_steps(x) - 1, 0);
-    for (int k = 0; k < x->nheld; k++)
-        touch_add(f, item, f->value[f->slot[x->held[k]].value].at.root, last, 0);
+    for (int k = 0; k < x->pinned.count; k++)
+        touch_add(f, item, f->value[f->slot[x->pinned.at[k]].value].at.buffer, last, 0);
 }
 
-int root_first(const Flow *f, int root)
+int buffer_first(const Flow *f, int buffer)
 {
-    int first = f->root[root].def;
+    int first = f->buffer[buffer].def;
     const FlowItem *x = &f->item[first];
-    for (int k = 0; f->root[root].joined && k < x->npart; k++)
-        first = line_before(f, x->part[k], first) ? x->part[k] : first;
+    for (int k = 0; f->buffer[buffer].joined && k < x->part.count; k++)
+        first = line_before(&f->line, x->part.at[k], first) ? x->part.at[k] : first;
     return first;
 }
 
-int root_last(const Flow *f, int root)
+int buffer_last(const Flow *f, int buffer)
 {
-    const Root *r = &f->root[root];
+    const Buffer *r = &f->buffer[buffer];
     int last = r->nuse ? f->touch[r->use[0]].item : r->def;
     bool copies = r->joined && item_steps(&f->item[r->def]); /* what is not joined */
-    return copies && line_before(f, last, r->def) ? r->def : last;
+    return copies && line_before(&f->line, last, r->def) ? r->def : last;
 }
 
 static bool later(const Flow *f, int x, int y)
 {
-    return line_before(f, f->touch[y].item, f->touch[x].item);
+    return line_before(&f->line, f->touch[y].item, f->touch[x].item);
 }
 
-static void put(Flow *f, Root *r, int at, int touch)
+static void put(Flow *f, Buffer *r, int at, int touch)
 {
     r->use[at] = touch;
     f->touch[touch].heap = at;
 }
 
-static void sift(Flow *f, Root *r, int at, int touch)
+static void sift(Flow *f, Buffer *r, int at, int touch)
 {
     for (; at > 0 && later(f, touch, r->use[(at - 1) / 2]); at = (at - 1) / 2)
         put(f, r, at, r->use[(at - 1) / 2]);
@@ -122,19 +122,19 @@ static void sift(Flow *f, Root *r, int at, int touch)
     put(f, r, at, touch);
 }
 
-/* The body begins or ceases to touch a root of the graph around. */
-static void retouch(Flow *f, int root)
+/* The body begins or ceases to touch a buffer of the graph around. */
+static void retouch(Flow *f, int buffer)
 {
     item_mark(f->outer, f->loop);
-    if (!f->root[root].port || f->root[root].flipped)
+    if (!f->buffer[buffer].port || f->buffer[buffer].flipped)
         return;
-    f->root[root].flipped = true;
-    PUSH(f->a, f->flipped, f->nflipped, f->capflipped, root);
+    f->buffer[buffer].flipped = true;
+    numbers_add(f->a, &f->todo.flipped, buffer);
     f->outer->item[f->loop].retouch = true;
 }
 
 /* Marks the item that touches r last, unless it is the defining one and r outlives it anyway. */
-static void mark_last(Flow *f, const Root *r, int item)
+static void mark_last(Flow *f, const Buffer *r, int item)
 {
     if (item != r->def || (!r->kept && r->outer < 0))
         item_mark(f, item);
@@ -142,21 +142,21 @@ static void mark_last(Flow *f, const Root *r, int item)
 
 static void enter(Flow *f, int touch)
 {
-    Root *r = &f->root[f->touch[touch].root];
+    Buffer *r = &f->buffer[f->touch[touch].buffer];
     if (r->def == f->touch[touch].item)
         return;
-    int last = root_last(f, f->touch[touch].root);
+    int last = buffer_last(f, f->touch[touch].buffer);
     PUSH(f->a, r->use, r->nuse, r->capuse, touch);
     sift(f, r, r->nuse - 1, touch);
     if (r->outer >= 0 && r->nuse == 1)
-        retouch(f, f->touch[touch].root);
+        retouch(f, f->touch[touch].buffer);
     if (r->use[0] == touch)
         mark_last(f, r, last);
 }
 
 static void leave(Flow *f, int touch)
 {
-    Root *r = &f->root[f->touch[touch].root];
+    Buffer *r = &f->buffer[f->touch[touch].buffer];
     int at = f->touch[touch].heap;
     if (at < 0)
         return;
@@ -165,9 +165,9 @@ static void leave(Flow *f, int touch)
     if (moved != touch)
         sift(f, r, at, moved);
     if (r->outer >= 0 && r->nuse == 0)
-        retouch(f, f->touch[touch].root);
+        retouch(f, f->touch[touch].buffer);
     if (at == 0)
-        mark_last(f, r, root_last(f, f->touch[touch].root));
+        mark_last(f, r, buffer_last(f, f->touch[touch].buffer));
 }
 
 void touches_enter(Flow *f, int item)
@@ -185,11 +185,11 @@ void touches_leave(Flow *f, int item)
         leave(f, k);
 }
 
-/* The item's touch of a root that it does not define, which is then the latest, or -1. */
-static int find_touch(Flow *f, int item, int root)
+/* The item's touch of a buffer that it does not define, which is then the latest, or -1. */
+static int find_touch(Flow *f, int item, int buffer)
 {
-    Root *r = &f->root[root];
-    if (is_touch(f, &f->item[item], root, r->latest))
+    Buffer *r = &f->buffer[buffer];
+    if (is_touch(f, &f->item[item], buffer, r->latest))
         return r->latest;
     for (int i = 0; i < r->nuse; i++)
         if (f->touch[r->use[i]].item == item)
@@ -197,49 +197,49 @@ static int find_touch(Flow *f, int item, int root)
     return -1;
 }
 
-bool touch_more(Flow *f, int item, int root, int c)
+bool touch_more(Flow *f, int item, int buffer, int c)
 {
-    bool is = find_touch(f, item, root) >= 0;
-    if (f->root[root].def == item)
+    bool is = find_touch(f, item, buffer) >= 0;
+    if (f->buffer[buffer].def == item)
         return false;
-    touch_port(f, item, root, c);
+    touch_port(f, item, buffer, c);
     if (!is)
-        enter(f, f->root[root].latest);
+        enter(f, f->buffer[buffer].latest);
     item_mark(f, item);
     return true;
 }
 
-bool touch_less(Flow *f, int item, int root, int c)
+bool touch_less(Flow *f, int item, int buffer, int c)
 {
     FlowItem *x = &f->item[item];
-    int k = find_touch(f, item, root), last = x->touch + x->ntouch - 1;
+    int k = find_touch(f, item, buffer), last = x->touch + x->ntouch - 1;
     if (k < 0 || f->touch[k].other)
         return false;
     Touch *t = &f->touch[k];
     t->slots--;
     t->second -= c;
-    t->first = x->nbefore + (t->second == t->slots);
-    t->last = x->nbefore + (t->second > 0);
+    t->first = x->before.count + (t->second == t->slots);
+    t->last = x->before.count + (t->second > 0);
     item_mark(f, item);
     if (t->slots)
         return true;
     leave(f, k);
     *t = f->touch[last];
     x->ntouch--;
-    f->root[t->root].latest = k;
+    f->buffer[t->buffer].latest = k;
     if (t->heap >= 0)
-        f->root[t->root].use[t->heap] = k;
+        f->buffer[t->buffer].use[t->heap] = k;
     return true;
 }
 
 /* ---- what lies over what ---- */
 
-/* Bytes that a root takes by itself. */
-int64_t root_bytes(const Flow *f, const Root *r)
+/* Bytes that a buffer takes by itself. */
+int64_t buffer_bytes(const Flow *f, const Buffer *r)
 {
     if (r->outer >= 0 || (r->renews >= 0 && r->over == r->renews))
         return 0;
-    return r->if_over < 0 || !root_bytes(f, &f->root[r->if_over]) ? r->room : 0;
+    return r->if_over < 0 || !buffer_bytes(f, &f->buffer[r->if_over]) ? r->room : 0;
 }
 
 static bool alike(const Node *n, const Type *x, const Type *y)
@@ -251,18 +251,18 @@ static bool alike(const Node *n, const Type *x, const Type *y)
 bool item_may_take(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
-    const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
-    const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
-    bool renews = y->renews == from->at.root && !from->v->def;
-    return !x->copied[i] && r->kept <= renews && (!r->input || renews) &&
+    const FlowValue *from = operand_value(f, x, i), *to = &f->value[x->value + k];
+    const Buffer *r = &f->buffer[from->at.buffer], *y = &f->buffer[to->at.buffer];
+    bool renews = y->renews == from->at.buffer && !from->v->def;
+    return !x->call.copied[i] && r->kept <= renews && (!r->input || renews) &&
            (r->outer < 0 || renews) && place_direct(&from->v->type, &from->at);
 }
 
 bool item_may_lie_over(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
-    const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
-    return (f->root[to->at.root].narrow || alike(x->node, &from->v->type, &to->v->type)) &&
+    const FlowValue *from = operand_value(f, x, i), *to = &f->value[x->value + k];
+    return (f->buffer[to->at.buffer].narrow || alike(x->node, &from->v->type, &to->v->type)) &&
            item_may_take(f, item, k, i);
 }
 
@@ -270,15 +270,15 @@ bool carry_may_lie_over(const Flow *f, int item, int j)
 {
     const FlowItem *x = &f->item[item];
     const PortIn *p = &x->node->region->in[j];
-    const FlowValue *from = &f->value[f->slot[x->slot + p->arg].value];
-    const Root *r = &f->root[from->at.root];
+    const FlowValue *from = operand_value(f, x, p->arg);
+    const Buffer *r = &f->buffer[from->at.buffer];
     return p->kind == PORT_CARRY && !r->kept && !r->input && r->outer < 0 &&
            r->space == SPACE_MAIN && place_direct(&from->v->type, &from->at);
 }
 
-bool item_reads_last(const Flow *f, int item, int root)
+bool item_reads_last(const Flow *f, int item, int buffer)
 {
-    return root_last(f, root) == item && f->touch[f->root[root].use[0]].slots == 1;
+    return buffer_last(f, buffer) == item && f->touch[f->buffer[buffer].use[0]].slots == 1;
 }
 
 unsigned flow_inplace(Flow *f, int item, int k)
@@ -289,14 +289,14 @@ unsigned flow_inplace(Flow *f, int item, int k)
     return (unsigned)y->inplace;
 }
 
-static void set_over(Flow *f, int root, int over)
+static void set_over(Flow *f, int buffer, int over)
 {
-    Root *y = &f->root[root];
-    int64_t old = root_bytes(f, y);
+    Buffer *y = &f->buffer[buffer];
+    int64_t old = buffer_bytes(f, y);
     y->over = over;
-    y->room = over < 0 ? y->nbytes : f->root[over].room;
-    if (root_bytes(f, y) != old)
-        item_mark(f, root_last(f, root));
+    y->room = over < 0 ? y->nbytes : f->buffer[over].room;
+    if (buffer_bytes(f, y) != old)
+        item_mark(f, buffer_last(f, buffer));
 }
 
 /* Fills `over` of a loop's carries. */
@@ -304,11 +304,11 @@ static void fill_carries(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     for (int j = 0; j < x->node->region->nin; j++) {
-        if (x->carry[j] < 0)
+        if (x->loop.carry[j] < 0)
             continue;
-        int from = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
+        int from = operand_value(f, x, x->node->region->in[j].arg)->at.buffer;
         bool over = carry_may_lie_over(f, item, j) && item_reads_last(f, item, from);
-        set_over(f, x->carry[j], over ? from : -1);
+        set_over(f, x->loop.carry[j], over ? from : -1);
     }
 }
 
@@ -325,25 +325,25 @@ static void fill_over(Flow *f, int item)
     unsigned taken = 0;
     for (int k = 0; k < x->node->nout; k++) {
         const FlowValue *to = &f->value[x->value + k];
-        if (f->root[to->at.root].def != item)
+        if (f->buffer[to->at.buffer].def != item)
             continue;
         int over = -1;
         unsigned mask = flow_inplace(f, item, k) & ~taken;
         for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
             if ((mask >> i & 1) && item_may_lie_over(f, item, k, i) &&
-                item_reads_last(f, item, f->value[f->slot[x->slot + i].value].at.root)) {
+                item_reads_last(f, item, operand_value(f, x, i)->at.buffer)) {
                 taken |= 1u << i;
-                over = f->value[f->slot[x->slot + i].value].at.root;
+                over = operand_value(f, x, i)->at.buffer;
                 break;
             }
-        set_over(f, to->at.root, over);
+        set_over(f, to->at.buffer, over);
     }
 }
 
 /* ---- spans ---- */
 
-/* Whether a root lies over what it renews, or a carry over its first value. */
-static bool lies_there(const Root *r)
+/* Whether a buffer lies over what it renews, or a carry over its first value. */
+static bool lies_there(const Buffer *r)
 {
     return r->over >= 0 && (r->renews < 0 || r->over == r->renews);
 }
@@ -351,15 +351,15 @@ static bool lies_there(const Root *r)
 bool move_is(const Flow *f, const Move *m)
 {
     if (m->if_over >= 0)
-        return lies_there(&f->root[m->if_over]);
-    return m->unless_over < 0 || !lies_there(&f->root[m->unless_over]);
+        return lies_there(&f->buffer[m->if_over]);
+    return m->unless_over < 0 || !lies_there(&f->buffer[m->unless_over]);
 }
 
 int64_t item_core_bytes(const FlowItem *x, Space s, int step)
 {
-    int core = step - x->nbefore;
+    int core = step - x->before.count;
     return core < 0 || core >= x->ncore ? 0
-           : x->body[0]                 ? flow_space_peak(x->body[core], s)
+           : x->loop.body[0]            ? flow_space_peak(x->loop.body[core], s)
            : s == SPACE_MAIN            ? item_work(x)
                                         : 0;
 }
@@ -378,39 +378,41 @@ static Span add_up(const int64_t *change, int nstep, const FlowItem *x, Space sp
 /* Counts inputs that nothing reads: alive in the first step, here if the end has a step itself. */
 static void count_unread(Flow *f)
 {
-    const FlowItem *x = &f->item[f->first];
-    f->unread = 0;
-    for (int k = x->touch; k < x->touch + x->ntouch && !x->nbefore; k++) {
-        const Root *r = &f->root[f->touch[k].root];
-        f->unread += r->kept || r->nuse ? 0 : r->nbytes;
+    const FlowItem *x = &f->item[f->line.first];
+    f->end.unread = 0;
+    for (int k = x->touch; k < x->touch + x->ntouch && !x->before.count; k++) {
+        const Buffer *r = &f->buffer[f->touch[k].buffer];
+        f->end.unread += r->kept || r->nuse ? 0 : r->nbytes;
     }
 }
 
 bool item_measure(Flow *f, int item)
 {
-    if (item == f->first && !f->outer)
+    if (item == f->line.first && !f->outer)
         count_unread(f);
     fill_over(f, item);
     FlowItem *x = &f->item[item];
     int nstep = MAX(item_steps(x), 1), room = nstep + 2;
-    while (f->capchange < f->nspace * room)
-        f->change = arena_grow(f->a, f->change, f->capchange, &f->capchange, sizeof *f->change);
+    while (f->scratch.capchange < f->nspace * room)
+        f->scratch.change = arena_grow(f->a, f->scratch.change, f->scratch.capchange,
+                                       &f->scratch.capchange, sizeof *f->scratch.change);
     for (int k = 0; k < f->nspace * room; k++)
-        f->change[k] = 0;
+        f->scratch.change[k] = 0;
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {
         const Touch *t = &f->touch[k];
-        const Root *r = &f->root[t->root];
-        int64_t nbytes = root_bytes(f, r), *change = f->change + (int)r->space * room;
-        if (root_first(f, t->root) == item)
+        const Buffer *r = &f->buffer[t->buffer];
+        int64_t nbytes = buffer_bytes(f, r), *change = f->scratch.change + (int)r->space * room;
+        if (buffer_first(f, t->buffer) == item)
             change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
-        if (!r->kept && root_last(f, t->root) == item)
+        if (!r->kept && buffer_last(f, t->buffer) == item)
             change[t->last + 1] -= nbytes;
     }
     bool changed = false;
     for (int s = 0; s < f->nspace; s++) {
-        Span own = add_up(f->change + s * room, nstep, x, (Space)s);
-        changed |= own.net != x->own[s].net || own.most != x->own[s].most;
-        x->own[s] = own;
+        Span own = add_up(f->scratch.change + s * room, nstep, x, (Space)s);
+        Span *old = &f->line.at[item].own[s];
+        changed |= own.net != old->net || own.most != old->most;
+        *old = own;
     }
     return changed;
 }
@@ -420,14 +422,14 @@ void item_mark(Flow *f, int item)
     if (f->item[item].dirty || f->item[item].gone)
         return;
     f->item[item].dirty = true;
-    PUSH(f->a, f->dirty, f->ndirty, f->capdirty, item);
+    numbers_add(f->a, &f->todo.dirty, item);
 }
 
 void flow_settle(Flow *f)
 {
-    while (f->ndirty) {
-        int item = f->dirty[--f->ndirty];
-        if (item >= f->nitem || !f->item[item].dirty)
+    while (f->todo.dirty.count) {
+        int item = f->todo.dirty.at[--f->todo.dirty.count];
+        if (item >= f->count.item || !f->item[item].dirty)
             continue; /* a clone that was dropped */
         f->item[item].dirty = false;
         if (f->item[item].gone)
@@ -436,6 +438,6 @@ void flow_settle(Flow *f)
             loop_retouch(f, item);
         f->item[item].retouch = f->item[item].dirty = false;
         if (item_measure(f, item))
-            line_update(f, item);
+            line_update(&f->line, item);
     }
 }

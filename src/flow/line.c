@@ -8,53 +8,53 @@
  * and others, "Two simplified algorithms for maintaining order in a list", 2002): O(log n)
  * amortized. The rest is O(log n) expected. The tree is built at the first edit or query of a
  * range; the peak of a flow that is not edited is added up along the list. */
-#include "flow.h"
+#include "inside.h"
 
 enum { LABEL_BITS = 62 };
 
 /* ---- labels ---- */
 
-void line_relabel(Flow *f)
+void line_relabel(FlowLine *l)
 {
     int count = 0;
-    for (int i = f->first; i >= 0; i = f->item[i].next)
+    for (int i = l->first; i >= 0; i = l->at[i].next)
         count++;
     int64_t step = ((int64_t)1 << LABEL_BITS) / (count + 1), label = 0;
-    for (int i = f->first; i >= 0; i = f->item[i].next)
-        f->item[i].label = label += step;
+    for (int i = l->first; i >= 0; i = l->at[i].next)
+        l->at[i].label = label += step;
 }
 
 /* Makes room around an item: numbers the smallest aligned range of labels that is sparse enough. */
-static void spread(Flow *f, int item)
+static void spread(FlowLine *l, int item)
 {
     double most = 1;
     for (int bits = 1; bits < LABEL_BITS; bits++) {
-        int64_t size = (int64_t)1 << bits, low = f->item[item].label & ~(size - 1);
+        int64_t size = (int64_t)1 << bits, low = l->at[item].label & ~(size - 1);
         int first = item, last = item;
         int64_t count = 1;
         most *= 1.5; /* of 2^bits labels 1.5^bits may be taken */
-        for (int i = f->item[first].prev; i >= 0 && f->item[i].label >= low; count++)
-            i = f->item[first = i].prev;
-        for (int i = f->item[last].next; i >= 0 && f->item[i].label < low + size; count++)
-            i = f->item[last = i].next;
+        for (int i = l->at[first].prev; i >= 0 && l->at[i].label >= low; count++)
+            i = l->at[first = i].prev;
+        for (int i = l->at[last].next; i >= 0 && l->at[i].label < low + size; count++)
+            i = l->at[last = i].next;
         if ((double)count * 2 > most)
             continue;
         int64_t step = size / count, label = low + step / 2;
-        for (int i = first;; i = f->item[i].next, label += step) {
-            f->item[i].label = label;
+        for (int i = first;; i = l->at[i].next, label += step) {
+            l->at[i].label = label;
             if (i == last)
                 return;
         }
     }
-    line_relabel(f);
+    line_relabel(l);
 }
 
-static int64_t label_between(Flow *f, int prev, int next)
+static int64_t label_between(FlowLine *l, int prev, int next)
 {
-    if (f->item[next].label - f->item[prev].label < 2)
-        spread(f, prev);
-    int64_t low = f->item[prev].label;
-    return low + (f->item[next].label - low) / 2;
+    if (l->at[next].label - l->at[prev].label < 2)
+        spread(l, prev);
+    int64_t low = l->at[prev].label;
+    return low + (l->at[next].label - low) / 2;
 }
 
 /* ---- the tree ---- */
@@ -72,14 +72,14 @@ static Span join(Span x, Span y)
 }
 
 /* Adds up an item's subtree; returns whether it has another span than before. */
-static bool refresh(Flow *f, int i)
+static bool refresh(FlowLine *l, int i)
 {
-    FlowItem *x = &f->item[i];
+    LineItem *x = &l->at[i];
     bool changed = false;
-    for (int s = 0; s < f->nspace; s++) {
-        Span all = x->low < 0 ? x->own[s] : join(f->item[x->low].all[s], x->own[s]);
+    for (int s = 0; s < l->nspace; s++) {
+        Span all = x->low < 0 ? x->own[s] : join(l->at[x->low].all[s], x->own[s]);
         if (x->high >= 0)
-            all = join(all, f->item[x->high].all[s]);
+            all = join(all, l->at[x->high].all[s]);
         changed |= all.net != x->all[s].net || all.most != x->all[s].most;
         x->all[s] = all;
     }
@@ -87,122 +87,119 @@ static bool refresh(Flow *f, int i)
 }
 
 /* Above an item whose subtree has the span that it had, nothing changes. */
-void line_update(Flow *f, int item)
+void line_update(FlowLine *l, int item)
 {
-    int i = f->top < 0 ? -1 : item;
-    while (i >= 0 && refresh(f, i))
-        i = f->item[i].up;
+    int i = l->top < 0 ? -1 : item;
+    while (i >= 0 && refresh(l, i))
+        i = l->at[i].up;
 }
 
 /* Puts y, a child of x or -1, where x hangs. */
-static void hang(Flow *f, int x, int y)
+static void hang(FlowLine *l, int x, int y)
 {
-    int up = f->item[x].up;
+    int up = l->at[x].up;
     if (y >= 0)
-        f->item[y].up = up;
-    *(up < 0 ? &f->top : f->item[up].low == x ? &f->item[up].low : &f->item[up].high) = y;
+        l->at[y].up = up;
+    *(up < 0 ? &l->top : l->at[up].low == x ? &l->at[up].low : &l->at[up].high) = y;
 }
 
 /* Rotates y, a child, above its parent. */
-static void rotate(Flow *f, int y)
+static void rotate(FlowLine *l, int y)
 {
-    int x = f->item[y].up;
-    bool low = f->item[x].low == y;
-    int *from = low ? &f->item[y].high : &f->item[y].low, inner = *from;
-    hang(f, x, y);
+    int x = l->at[y].up;
+    bool low = l->at[x].low == y;
+    int *from = low ? &l->at[y].high : &l->at[y].low, inner = *from;
+    hang(l, x, y);
     *from = x;
-    f->item[x].up = y;
-    *(low ? &f->item[x].low : &f->item[x].high) = inner;
+    l->at[x].up = y;
+    *(low ? &l->at[x].low : &l->at[x].high) = inner;
     if (inner >= 0)
-        f->item[inner].up = x;
-    refresh(f, x);
-    refresh(f, y);
+        l->at[inner].up = x;
+    refresh(l, x);
+    refresh(l, y);
 }
 
-static void tree_insert(Flow *f, int item)
+static void tree_insert(FlowLine *l, int item)
 {
-    FlowItem *x = &f->item[item];
+    LineItem *x = &l->at[item];
     x->low = x->high = -1;
-    if (f->item[x->next].low < 0) {
+    if (l->at[x->next].low < 0) {
         x->up = x->next;
-        f->item[x->next].low = item;
+        l->at[x->next].low = item;
     } else {
         x->up = x->prev;
-        f->item[x->prev].high = item;
+        l->at[x->prev].high = item;
     }
-    refresh(f, item);
-    while (f->item[item].up >= 0 && priority(f->item[item].up) < priority(item))
-        rotate(f, item);
-    if (f->item[item].up >= 0) /* its own subtree is counted, what is above it not yet */
-        line_update(f, f->item[item].up);
+    refresh(l, item);
+    while (l->at[item].up >= 0 && priority(l->at[item].up) < priority(item))
+        rotate(l, item);
+    if (l->at[item].up >= 0) /* its own subtree is counted, what is above it not yet */
+        line_update(l, l->at[item].up);
 }
 
-static void tree_remove(Flow *f, int item)
+static void tree_remove(FlowLine *l, int item)
 {
     for (;;) {
-        int low = f->item[item].low, high = f->item[item].high;
+        int low = l->at[item].low, high = l->at[item].high;
         if (low < 0 || high < 0) {
-            int up = f->item[item].up;
-            hang(f, item, low < 0 ? high : low);
+            int up = l->at[item].up;
+            hang(l, item, low < 0 ? high : low);
             if (up >= 0)
-                line_update(f, up);
+                line_update(l, up);
             return;
         }
-        rotate(f, priority(low) > priority(high) ? low : high);
+        rotate(l, priority(low) > priority(high) ? low : high);
     }
 }
 
-void line_build(Flow *f)
+void line_build(FlowLine *l)
 {
     int last = -1;
-    f->top = -1;
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
-        FlowItem *x = &f->item[i];
+    l->top = -1;
+    for (int i = l->first; i >= 0; i = l->at[i].next) {
+        LineItem *x = &l->at[i];
         int below = -1, up = last;
-        for (; up >= 0 && priority(up) < priority(i); up = f->item[below = up].up)
-            refresh(f, up);
+        for (; up >= 0 && priority(up) < priority(i); up = l->at[below = up].up)
+            refresh(l, up);
         x->low = below;
         x->high = -1;
         x->up = up;
         if (below >= 0)
-            f->item[below].up = i;
-        *(up < 0 ? &f->top : &f->item[up].high) = i;
+            l->at[below].up = i;
+        *(up < 0 ? &l->top : &l->at[up].high) = i;
         last = i;
     }
-    for (; last >= 0; last = f->item[last].up)
-        refresh(f, last);
+    for (; last >= 0; last = l->at[last].up)
+        refresh(l, last);
 }
 
 /* The span in SPACE_MAIN of the items of a subtree whose labels are in [low, high]. */
-static Span range(const Flow *f, int i, int64_t low, int64_t high)
+static Span range(const FlowLine *l, int i, int64_t low, int64_t high)
 {
     if (i < 0)
         return (Span){0, INT64_MIN / 4};
-    const FlowItem *x = &f->item[i];
+    const LineItem *x = &l->at[i];
     if (low == INT64_MIN && high == INT64_MAX)
         return x->all[SPACE_MAIN];
     if (x->label < low || x->label > high)
-        return range(f, x->label < low ? x->high : x->low, low, high);
-    Span upto = join(range(f, x->low, low, INT64_MAX), x->own[SPACE_MAIN]);
-    return join(upto, range(f, x->high, INT64_MIN, high));
+        return range(l, x->label < low ? x->high : x->low, low, high);
+    Span upto = join(range(l, x->low, low, INT64_MAX), x->own[SPACE_MAIN]);
+    return join(upto, range(l, x->high, INT64_MIN, high));
 }
 
-int64_t flow_most(Flow *f, int from, int to)
+int64_t line_most(const FlowLine *l, int from, int to)
 {
-    flow_settle(f);
-    if (f->top < 0)
-        line_build(f);
-    int64_t low = f->item[from].label;
-    return range(f, f->top, INT64_MIN, low - 1).net + range(f, f->top, low, f->item[to].label).most;
+    int64_t low = l->at[from].label;
+    return range(l, l->top, INT64_MIN, low - 1).net + range(l, l->top, low, l->at[to].label).most;
 }
 
-int line_peak(const Flow *f)
+int line_peak(const FlowLine *l)
 {
-    int i = f->top;
-    for (int64_t most = f->item[i].all[SPACE_MAIN].most;;) {
-        const FlowItem *x = &f->item[i];
+    int i = l->top;
+    for (int64_t most = l->at[i].all[SPACE_MAIN].most;;) {
+        const LineItem *x = &l->at[i];
         const Span *own = &x->own[SPACE_MAIN];
-        Span low = x->low < 0 ? (Span){0, INT64_MIN} : f->item[x->low].all[SPACE_MAIN];
+        Span low = x->low < 0 ? (Span){0, INT64_MIN} : l->at[x->low].all[SPACE_MAIN];
         if (low.most == most) {
             i = x->low;
         } else if (low.net + own->most == most) {
@@ -216,21 +213,28 @@ int line_peak(const Flow *f)
 
 /* ---- the list ---- */
 
-void line_insert(Flow *f, int item, int before)
+void line_add(FlowLine *l, Arena *a, int item)
 {
-    FlowItem *x = &f->item[item];
-    x->prev = f->item[before].prev;
-    x->next = before;
-    x->label = label_between(f, x->prev, before);
-    f->item[x->prev].next = f->item[before].prev = item;
-    if (f->top >= 0)
-        tree_insert(f, item);
+    if (item == l->cap)
+        l->at = arena_grow(a, l->at, l->cap, &l->cap, sizeof *l->at);
+    l->at[item] = (LineItem){.prev = -1, .next = -1, .up = -1, .low = -1, .high = -1};
 }
 
-void line_remove(Flow *f, int item)
+void line_insert(FlowLine *l, int item, int before)
 {
-    if (f->top >= 0)
-        tree_remove(f, item);
-    f->item[f->item[item].prev].next = f->item[item].next;
-    f->item[f->item[item].next].prev = f->item[item].prev;
+    LineItem *x = &l->at[item];
+    x->prev = l->at[before].prev;
+    x->next = before;
+    x->label = label_between(l, x->prev, before);
+    l->at[x->prev].next = l->at[before].prev = item;
+    if (l->top >= 0)
+        tree_insert(l, item);
+}
+
+void line_remove(FlowLine *l, int item)
+{
+    if (l->top >= 0)
+        tree_remove(l, item);
+    l->at[l->at[item].prev].next = l->at[item].next;
+    l->at[l->at[item].next].prev = l->at[item].prev;
 }

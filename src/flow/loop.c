@@ -8,7 +8,7 @@
  * it, and through a temporary where it lies in another carry, or in its own in another order.
  * Memory of the graph around takes no bytes in a body, and nothing else in the body may lie over
  * it. */
-#include "flow.h"
+#include "inside.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ static void add_term(Flow *f, int item, bool after, const FlowValue *term, int k
         in = place_made(f, item, acc);
         move_add(f, item, after, (Move){FLOW_CAST, term->v, t, acc, term->at, in, 0, -1, -1});
     }
-    move_add(f, item, after, (Move){FLOW_ADD, term->v, acc, acc, in, f->port[k], 0, -1, -1});
+    move_add(f, item, after, (Move){FLOW_ADD, term->v, acc, acc, in, f->end.port[k], 0, -1, -1});
 }
 
 void add_sums(Flow *f, int item)
@@ -38,25 +38,20 @@ void add_sums(Flow *f, int item)
 
 /* ---- a loop, as the graph around sees it ---- */
 
-static int operand_root(const Flow *f, const FlowItem *x, int i)
-{
-    return f->value[f->slot[x->slot + i].value].at.root;
-}
-
 static void begin_carries(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     const Region *r = x->node->region;
-    if (!x->carry)
-        x->carry = NEWN(f->a, int, r->nin);
+    if (!x->loop.carry)
+        x->loop.carry = NEWN(f->a, int, r->nin);
     for (int j = 0; j < r->nin; j++) {
-        x->carry[j] = -1;
+        x->loop.carry[j] = -1;
         if (r->in[j].kind != PORT_CARRY)
             continue;
-        const FlowValue *v = &f->value[f->slot[x->slot + r->in[j].arg].value];
-        touch_add(f, item, v->at.root, x->nbefore, 1);
-        x->carry[j] = move_copy(f, item, v->v, v->at).root;
-        f->item[item].before[f->item[item].nbefore - 1].unless_over = x->carry[j];
+        const FlowValue *v = operand_value(f, x, r->in[j].arg);
+        touch_add(f, item, v->at.buffer, x->before.count, 1);
+        x->loop.carry[j] = move_copy(f, item, v->v, v->at).buffer;
+        f->item[item].before.at[f->item[item].before.count - 1].unless_over = x->loop.carry[j];
     }
 }
 
@@ -68,41 +63,44 @@ static void begin_results(Flow *f, int item)
         FlowValue *y = &f->value[x->value + k];
         const Type *t = &y->v->type;
         if (r->out[k].kind == PORT_CARRY)
-            y->at = place_whole(x->carry[r->out[k].carry], t);
-        else if (y->at.root < 0)
+            y->at = place_whole(x->loop.carry[r->out[k].carry], t);
+        else if (y->at.buffer < 0)
             y->at = place_own(f, item, y);
         if (r->out[k].kind == PORT_SUM)
-            move_add(f, item, false, (Move){FLOW_ZERO, y->v, t, t, {.root = -1}, y->at, 0, -1, -1});
+            move_add(f, item, false,
+                     (Move){FLOW_ZERO, y->v, t, t, {.buffer = -1}, y->at, 0, -1, -1});
     }
 }
 
-/* The body's root for operand port j, or NULL: it does not see it. */
-static Root *port_root(Flow *body, int j)
+/* The body's buffer for operand port j, or NULL: it does not see it. */
+static Buffer *port_buffer(Flow *body, int j)
 {
     const PortIn *p = &body->outer->item[body->loop].node->region->in[j];
     int i = p->at[body->tail];
     return i < 0 || p->kind == PORT_OFFSET
                ? NULL
-               : &body->root[body->value[body->value_of[body->g->in[i].v->id]].at.root];
+               : &body->buffer[body->value[body->value_of[body->g->in[i].v->id]].at.buffer];
 }
 
-/* What a body touches of the graph around, in the loop's core step c. */
+/* Adds the touches of the graph around that body c makes, in the loop's core step c. */
 static void touch_body(Flow *f, int item, int c)
 {
     const FlowItem *x = &f->item[item];
     const Region *r = x->node->region;
-    int step = x->nbefore + c;
+    int step = x->before.count + c;
     for (int j = 0; j < r->nin; j++) {
-        Root *y = port_root(x->body[c], j);
+        Buffer *y = port_buffer(x->loop.body[c], j);
         if (y)
             y->counted = y->nuse > 0;
         if (y && y->counted)
-            touch_port(f, item, x->carry[j] < 0 ? operand_root(f, x, r->in[j].arg) : x->carry[j],
+            touch_port(f, item,
+                       x->loop.carry[j] < 0 ? operand_value(f, x, r->in[j].arg)->at.buffer
+                                            : x->loop.carry[j],
                        c);
     }
     for (int k = 0; k < r->nout; k++)
-        if (r->out[k].at[x->body[c]->tail] >= 0)
-            touch_add(f, item, f->value[x->value + k].at.root, step, 0);
+        if (r->out[k].at[x->loop.body[c]->tail] >= 0)
+            touch_add(f, item, f->value[x->value + k].at.buffer, step, 0);
 }
 
 /* All of a loop's touches anew. */
@@ -111,16 +109,17 @@ static void touch_again(Flow *f, int item)
     FlowItem *x = &f->item[item];
     touches_leave(f, item);
     x->ntouch = 0;
-    for (int k = 0; k < x->nbefore + x->nafter; k++) {
-        const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
-        move_touch(f, item, k < x->nbefore ? k : k + x->ncore, m);
+    for (int k = 0; k < x->before.count + x->after.count; k++) {
+        const Move *m = k < x->before.count ? &x->before.at[k] : &x->after.at[k - x->before.count];
+        move_touch(f, item, k < x->before.count ? k : k + x->ncore, m);
     }
     for (int j = 0, step = 0; j < x->node->region->nin; j++)
-        if (x->carry[j] >= 0)
-            touch_add(f, item, operand_root(f, x, x->node->region->in[j].arg), step++, 1);
+        if (x->loop.carry[j] >= 0)
+            touch_add(f, item, operand_value(f, x, x->node->region->in[j].arg)->at.buffer, step++,
+                      1);
     for (int c = 0; c < x->ncore; c++)
         touch_body(f, item, c);
-    touch_held(f, item);
+    touch_pinned(f, item);
     touches_enter(f, item);
 }
 
@@ -129,9 +128,9 @@ void loop_retouch(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     bool good = true;
     for (int c = 0; c < x->ncore; c++) {
-        Flow *b = x->body[c];
-        for (; b->nflipped; b->nflipped--) {
-            Root *r = &b->root[b->flipped[b->nflipped - 1]];
+        Flow *b = x->loop.body[c];
+        for (; b->todo.flipped.count; b->todo.flipped.count--) {
+            Buffer *r = &b->buffer[b->todo.flipped.at[b->todo.flipped.count - 1]];
             bool now = r->nuse > 0;
             if (now && !r->counted)
                 good &= touch_more(f, item, r->outer, c);
@@ -147,35 +146,35 @@ void loop_retouch(Flow *f, int item)
 
 int port_outer(Flow *body, int j)
 {
-    const Root *r = port_root(body, j);
+    const Buffer *r = port_buffer(body, j);
     return r ? r->outer : -1;
 }
 
 int loop_next_port(const Flow *f, int item, int j)
 {
-    return f->item[item].port_of[f->item[item].node->nin + j];
+    return f->item[item].loop.port_of[f->item[item].node->nin + j];
 }
 
 int loop_port(Flow *f, int item, int i)
 {
     FlowItem *x = &f->item[item];
     const Region *r = x->node->region;
-    if (x->port_of)
-        return x->port_of[i];
+    if (x->loop.port_of)
+        return x->loop.port_of[i];
     int n = x->node->nin;
-    x->port_of = NEWN(f->a, int, n + r->nin);
-    memset(x->port_of, 0xff, sizeof *x->port_of * (size_t)(n + r->nin));
+    x->loop.port_of = NEWN(f->a, int, n + r->nin);
+    memset(x->loop.port_of, 0xff, sizeof *x->loop.port_of * (size_t)(n + r->nin));
     for (int j = r->nin - 1; j >= 0; j--)
         if (r->in[j].kind != PORT_OFFSET) {
-            x->port_of[n + j] = x->port_of[r->in[j].arg];
-            x->port_of[r->in[j].arg] = j;
+            x->loop.port_of[n + j] = x->loop.port_of[r->in[j].arg];
+            x->loop.port_of[r->in[j].arg] = j;
         }
-    return x->port_of[i];
+    return x->loop.port_of[i];
 }
 
-bool loop_shift(Flow *f, int item, int c, int root, int old)
+bool loop_shift(Flow *f, int item, int c, int buffer, int old)
 {
-    const Root *r = &f->item[item].body[c]->root[root];
+    const Buffer *r = &f->item[item].loop.body[c]->buffer[buffer];
     if (r->outer == old || !r->counted)
         return true;
     return touch_more(f, item, r->outer, c) && touch_less(f, item, old, c);
@@ -188,25 +187,38 @@ void locate_loop(Flow *f, int item)
     begin_results(f, item);
     f->item[item].ncore = region_nbody(r);
     for (int c = 0; c < f->item[item].ncore; c++) {
-        if (!f->item[item].body[c])
-            f->item[item].body[c] = flow_body(f, item, r->body[TAIL] && (c == 1) != r->reverse);
+        if (!f->item[item].loop.body[c])
+            f->item[item].loop.body[c] = body_new(f, item, r->body[TAIL] && (c == 1) != r->reverse);
         touch_body(f, item, c);
     }
 }
 
 /* ---- a body, from inside ---- */
 
-/* A place of the graph around, as the body sees it: `old` is where it was, or has no root. */
+/* A place of the graph around, as the body sees it: `old` is where it was, or has no buffer. */
 static Place from_outside(Flow *f, Place x, const Place *old)
 {
-    int mine = old->root >= 0 ? old->root : root_new(f, f->first, 0);
-    f->root[mine].outer = x.root;
-    f->root[mine].space = f->outer->root[x.root].space;
-    x.root = mine;
+    int mine = old->buffer >= 0 ? old->buffer : buffer_new(f, f->line.first, 0);
+    f->buffer[mine].outer = x.buffer;
+    f->buffer[mine].space = f->outer->buffer[x.buffer].space;
+    x.buffer = mine;
     return x;
 }
 
-/* Where operand port j is, outside, in an iteration of the body. */
+/* An iteration's part, in the body, of what lies at y outside: `part` along an axis, or an entry of
+ * a stack. */
+static Place iteration_place(const Flow *f, Place y, PortKind kind, int axis, const Port *part)
+{
+    if (kind == PORT_SLICE || kind == PORT_CONCAT)
+        y.loop_stride[f->depth - 1] = y.at.stride[axis] * part->v->type.dim[axis];
+    if (kind == PORT_STACK) {
+        y.loop_stride[f->depth - 1] = y.at.stride[0];
+        layout_unstack(&y.at);
+    }
+    return y;
+}
+
+/* The place of operand port j, outside, in an iteration of the body. */
 static Place input_place(const Flow *f, int j)
 {
     const FlowItem *x = &f->outer->item[f->loop];
@@ -215,22 +227,15 @@ static Place input_place(const Flow *f, int j)
     const FlowValue *v = &f->outer->value[f->outer->slot[x->slot + p->arg].value];
     Place y = v->at;
     if (p->kind == PORT_CARRY)
-        y = place_whole(x->carry[j], &v->v->type);
-    if (p->kind == PORT_SLICE)
-        y.loop_stride[f->depth - 1] =
-            y.at.stride[p->axis] * r->body[MAIN]->in[p->at[MAIN]].v->type.dim[p->axis];
-    if (p->kind == PORT_STACK) {
-        y.loop_stride[f->depth - 1] = y.at.stride[0];
-        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
-    }
-    return y;
+        y = place_whole(x->loop.carry[j], &v->v->type);
+    return iteration_place(f, y, p->kind, p->axis, &r->body[MAIN]->in[p->at[MAIN]]);
 }
 
 static Place offset_place(Flow *f, const Value *v, int64_t by)
 {
-    Place y = place_whole(root_new(f, f->first, 8), &v->type);
-    Move m = {FLOW_OFFSET, v, &v->type, &v->type, {.root = -1}, y, by, -1, -1};
-    move_add(f, f->first, false, m);
+    Place y = place_whole(buffer_new(f, f->line.first, 8), &v->type);
+    Move m = {FLOW_OFFSET, v, &v->type, &v->type, {.buffer = -1}, y, by, -1, -1};
+    move_add(f, f->line.first, false, m);
     return y;
 }
 
@@ -240,15 +245,8 @@ static Place part_place(const Flow *f, int k)
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;
     const PortOut *p = &r->out[k];
-    Place y = f->outer->value[x->value + k].at;
-    if (p->kind == PORT_CONCAT)
-        y.loop_stride[f->depth - 1] =
-            y.at.stride[p->axis] * r->body[MAIN]->out[p->at[MAIN]].v->type.dim[p->axis];
-    if (p->kind == PORT_STACK) {
-        y.loop_stride[f->depth - 1] = y.at.stride[0];
-        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
-    }
-    return y;
+    return iteration_place(f, f->outer->value[x->value + k].at, p->kind, p->axis,
+                           &r->body[MAIN]->out[p->at[MAIN]]);
 }
 
 static bool writable(const Place *y, const Type *t)
@@ -259,7 +257,8 @@ static bool writable(const Place *y, const Type *t)
     return aligned && place_contiguous(t, y);
 }
 
-/* What becomes of the value that the body yields for result k, where it is made. */
+/* Has the value that the body yields for result k added to its sum, or made in its place, as soon
+ * as it exists. */
 static void set_target(Flow *f, const PortOut *p, int k)
 {
     FlowValue *y = &f->value[f->value_of[f->g->out[p->at[f->tail]].v->id]];
@@ -267,9 +266,9 @@ static void set_target(Flow *f, const PortOut *p, int k)
     bool made_here = n && !node_aliases(n) && n->op->region != LOOP;
     if (p->kind == PORT_SUM && n && y->sum < 0)
         y->sum = k;
-    else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.root < 0 &&
-             writable(&f->port[k], &y->v->type))
-        y->at = f->port[k];
+    else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.buffer < 0 &&
+             writable(&f->end.port[k], &y->v->type))
+        y->at = f->end.port[k];
 }
 
 int body_follow(Flow *f, int j, Place *old)
@@ -282,7 +281,7 @@ int body_follow(Flow *f, int j, Place *old)
     Place *at = &f->value[value].at;
     *old = *at;
     *at = from_outside(f, input_place(f, j), old);
-    f->root[at->root].port = true;
+    f->buffer[at->buffer].port = true;
     return place_equal(at, old) ? -1 : value;
 }
 
@@ -290,14 +289,14 @@ int body_follow(Flow *f, int j, Place *old)
 static void list_carried(Flow *f)
 {
     const Region *r = f->outer->item[f->loop].node->region;
-    f->renewed = NEWN(f->a, int, f->nid);
-    memset(f->renewed, 0xff, sizeof *f->renewed * (size_t)f->nid);
+    f->end.renewed = NEWN(f->a, int, f->nid);
+    memset(f->end.renewed, 0xff, sizeof *f->end.renewed * (size_t)f->nid);
     for (int k = r->nout - 1; k >= 0; k--) { /* of equal values the first */
         const PortOut *p = &r->out[k];
         int i = p->kind == PORT_CARRY ? r->in[p->carry].at[f->tail] : -1;
         if (i >= 0 && p->at[f->tail] >= 0)
-            f->renewed[f->g->out[p->at[f->tail]].v->id] =
-                f->value[f->value_of[f->g->in[i].v->id]].at.root;
+            f->end.renewed[f->g->out[p->at[f->tail]].v->id] =
+                f->value[f->value_of[f->g->in[i].v->id]].at.buffer;
     }
 }
 
@@ -314,9 +313,9 @@ void locate_body_start(Flow *f)
         body_follow(f, j, &none);
     }
     list_carried(f);
-    f->port = NEWN(f->a, Place, r->nout);
+    f->end.port = NEWN(f->a, Place, r->nout);
     for (int k = 0; k < r->nout; k++)
-        f->port[k] = from_outside(f, part_place(f, k), &(Place){.root = -1});
+        f->end.port[k] = from_outside(f, part_place(f, k), &(Place){.buffer = -1});
     for (int k = 0; k < r->nout; k++)
         if (r->out[k].at[f->tail] >= 0)
             set_target(f, &r->out[k], k);
@@ -332,10 +331,10 @@ void set_targets(Flow *f, int id)
     }
 }
 
-/* The same place, whichever of the body's roots names it. */
+/* The same place, whichever of the body's buffers names it. */
 static Place outside(const Flow *f, Place x)
 {
-    x.root = f->root[x.root].outer >= 0 ? -2 - f->root[x.root].outer : x.root;
+    x.buffer = f->buffer[x.buffer].outer >= 0 ? -2 - f->buffer[x.buffer].outer : x.buffer;
     return x;
 }
 
@@ -352,17 +351,17 @@ static bool in_other_carry(const Flow *f, const Type *t, const Place *at, int ca
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;
     for (int j = 0; j < r->nin; j++)
-        if (r->in[j].kind == PORT_CARRY && x->carry[j] == f->root[at->root].outer &&
+        if (r->in[j].kind == PORT_CARRY && x->loop.carry[j] == f->buffer[at->buffer].outer &&
             (j != carry || !same_outside(f, t, at, to)))
             return true;
     return false;
 }
 
-/* Whether a root has what is carried on as result k, so that it may lie in its place. */
-static bool renews_carry(const Flow *f, const Region *r, int k, int root)
+/* Whether a buffer has what is carried on as result k, so that it may lie in its place. */
+static bool renews_carry(const Flow *f, const Region *r, int k, int buffer)
 {
     int i = r->out[k].kind == PORT_CARRY ? r->in[r->out[k].carry].at[f->tail] : -1;
-    return i >= 0 && f->root[root].renews == f->value[f->value_of[f->g->in[i].v->id]].at.root;
+    return i >= 0 && f->buffer[buffer].renews == f->value[f->value_of[f->g->in[i].v->id]].at.buffer;
 }
 
 void locate_body_end(Flow *f)
@@ -377,23 +376,23 @@ void locate_body_end(Flow *f)
         const Type *t = &v->v->type;
         if (p->kind == PORT_SUM) {
             if (v->sum != k)
-                add_term(f, f->last, false, v, k);
+                add_term(f, f->line.last, false, v, k);
         } else if (p->kind == PORT_CARRY) {
             carried[k] = v->at;
-            if (in_other_carry(f, t, &v->at, p->carry, &f->port[k]))
-                carried[k] = move_copy(f, f->last, v->v, v->at);
-        } else if (!same_outside(f, t, &v->at, &f->port[k])) {
-            Move m = {FLOW_COPY, v->v, t, t, v->at, f->port[k], 0, -1, -1};
-            move_add(f, f->last, false, m);
+            if (in_other_carry(f, t, &v->at, p->carry, &f->end.port[k]))
+                carried[k] = move_copy(f, f->line.last, v->v, v->at);
+        } else if (!same_outside(f, t, &v->at, &f->end.port[k])) {
+            Move m = {FLOW_COPY, v->v, t, t, v->at, f->end.port[k], 0, -1, -1};
+            move_add(f, f->line.last, false, m);
         }
     }
     for (int k = 0; k < r->nout; k++) {
         const Value *v = f->outer->item[f->loop].node->out[k];
-        Move m = {FLOW_COPY, v, &v->type, &v->type, carried[k], f->port[k], 0, -1, -1};
-        if (renews_carry(f, r, k, carried[k].root))
-            m.unless_over = carried[k].root;
+        Move m = {FLOW_COPY, v, &v->type, &v->type, carried[k], f->end.port[k], 0, -1, -1};
+        if (renews_carry(f, r, k, carried[k].buffer))
+            m.unless_over = carried[k].buffer;
         if (r->out[k].kind == PORT_CARRY && r->out[k].at[f->tail] >= 0 &&
-            !same_outside(f, &v->type, &carried[k], &f->port[k]))
-            move_add(f, f->last, false, m);
+            !same_outside(f, &v->type, &carried[k], &f->end.port[k]))
+            move_add(f, f->line.last, false, m);
     }
 }

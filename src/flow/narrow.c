@@ -3,19 +3,19 @@
  *
  * The result then has the operand's bytes for as long as it lives, of which it needs a part: that
  * may raise a later peak as well as it lowers that of the cast. So each is tried, those that run
- * last first, and stays where fewer bytes are alive at most from there to the end. What is alive
- * before that is another one's business, which is tried later.
+ * last first, and stays where fewer bytes are alive at most from there to the end. Peaks before
+ * that are left to the results that are tried later.
  *
  * Runs last, on a flow that is not edited any more. A try costs O(k log n) as an edit does. */
-#include "flow.h"
+#include "inside.h"
 
 bool item_may_narrow(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    if (!x->node || !x->ncore || !x->kernel || !x->kernel->over_wider)
+    if (!x->node || !x->ncore || !x->call.kernel || !x->call.kernel->over_wider)
         return false;
-    const FlowValue *from = &f->value[f->slot[x->slot].value], *to = &f->value[x->value];
-    const Root *y = &f->root[to->at.root];
+    const FlowValue *from = operand_value(f, x, 0), *to = &f->value[x->value];
+    const Buffer *y = &f->buffer[to->at.buffer];
     return (flow_inplace(f, item, 0) & 1) && y->def == item && y->renews < 0 &&
            dtype_size(to->v->type.dtype) < dtype_size(from->v->type.dtype) &&
            shape_equal(&to->v->type, &from->v->type) && item_may_take(f, item, 0, 0);
@@ -23,25 +23,25 @@ bool item_may_narrow(Flow *f, int item)
 
 static void set_narrow(Flow *f, int item, bool narrow)
 {
-    f->root[f->value[f->item[item].value].at.root].narrow = narrow;
+    f->buffer[f->value[f->item[item].value].at.buffer].narrow = narrow;
     item_mark(f, item);
 }
 
 static void try_narrow(Flow *f, int item)
 {
-    if (!item_reads_last(f, item, f->value[f->slot[f->item[item].slot].value].at.root))
+    if (!item_reads_last(f, item, f->value[f->slot[f->item[item].slot].value].at.buffer))
         return;
-    int64_t apart = flow_most(f, item, f->last);
+    int64_t apart = flow_most(f, item, f->line.last);
     set_narrow(f, item, true);
-    if (flow_most(f, item, f->last) >= apart)
+    if (flow_most(f, item, f->line.last) >= apart)
         set_narrow(f, item, false);
 }
 
 void flow_narrow(Flow *f)
 {
-    for (int i = f->last; i >= 0; i = f->item[i].prev) {
-        for (int c = 0; c < 2 && f->item[i].body[c]; c++) {
-            flow_narrow(f->item[i].body[c]);
+    for (int i = f->line.last; i >= 0; i = f->line.at[i].prev) {
+        for (int c = 0; c < 2 && f->item[i].loop.body[c]; c++) {
+            flow_narrow(f->item[i].loop.body[c]);
             item_mark(f, i);
         }
         if (item_may_narrow(f, i))

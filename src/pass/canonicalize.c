@@ -6,10 +6,11 @@
  *
  * Invariants: every element keeps its bits. A replacement has the strides of the node that it
  * replaces unless only pointwise ops read it, as a product over other strides may add in another
- * order (layout.c). The replacement takes over the node's policy; if both have one that must be
- * obeyed, the node stays. Nodes that end gradients stay while the graph has a loss but no gradients
- * yet, as `grad` reads them. */
+ * order (flow/layout.c). The replacement takes over the node's policy; if both have one that must
+ * be obeyed, the node stays. Nodes that end gradients stay while the graph has a loss but no
+ * gradients yet, as `grad` reads them. */
 #include "pass.h"
+#include "../flow/layout.h"
 
 static bool takes_policy(const Value *v, const Node *n)
 {

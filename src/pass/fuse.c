@@ -565,14 +565,15 @@ static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, Seen *
 static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
 {
     int changes = 0;
-    const FuseTables t = fuse_tables(g, flow->device, tmp);
+    const FuseTables t = fuse_tables(g, flow_device(flow), tmp);
     Groups s = fuse_groups(g, tmp);
     Copies copies = {.g = g, .tmp = tmp};
     Seen seen = {.stamp = NEWN(tmp, int, 2 * g->nvalue)};
     for (Node *n = g->first; n; n = n->next) {
-        const FlowItem *x = &flow->item[flow->item_of[n->id]];
-        for (int c = 0; c < x->ncore && x->body[c]; c++)
-            changes += fuse_graph(x->body[c]->g, tmp, x->body[c]);
+        for (int c = 0, item = flow_item(flow, n); item_body(flow, item, c); c++) {
+            Flow *inner = item_body(flow, item, c);
+            changes += fuse_graph(flow_graph(inner), tmp, inner);
+        }
         if (between(&t, &s, n))
             s.of[n->id] = s.of[n->in[0]->def->id];
         else if (may_fuse(&t, n))

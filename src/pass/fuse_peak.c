@@ -64,22 +64,17 @@ Groups fuse_groups(const Graph *g, Arena *tmp)
 
 /* ---- storages ---- */
 
-static int root_of(const Flow *w, const Value *v)
-{
-    return w->value[w->value_of[v->id]].at.root;
-}
-
 const Value *fuse_stored(const Flow *w, const Value *v)
 {
-    while (v->def && v->def->op->view && root_of(w, v->def->in[0]) == root_of(w, v))
+    while (v->def && v->def->op->view &&
+           values_share(w, flow_value(w, v->def->in[0]), flow_value(w, v)))
         v = v->def->in[0];
     return v;
 }
 
 bool fuse_last_read(const Flow *w, const Value *v, const Node *n)
 {
-    int root = root_of(w, v);
-    return !w->root[root].kept && !line_before(w, w->item_of[n->id], root_last(w, root));
+    return !flow_before(w, flow_item(w, n), value_last(w, flow_value(w, v)));
 }
 
 /* ---- whether a group stands right before a node ---- */
@@ -104,12 +99,12 @@ bool fuse_gap(const FuseTables *t, const Groups *s, const FuseGroup *x, int posi
 /* The first item of the group's last members between which nothing else is computed. */
 static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x)
 {
-    int item = w->item_of[t->at[x->last]->id];
+    int item = flow_item(w, t->at[x->last]);
     for (int p = x->last - 1; p >= 0; p--) {
         const Node *n = t->at[p];
         if ((group_of(s, n) != x || !s->member[n->id]) && !n->op->view && !is_constant(n))
             break;
-        item = w->item[w->item_of[n->id]].gone ? item : w->item_of[n->id];
+        item = item_gone(w, flow_item(w, n)) ? item : flow_item(w, n);
     }
     return item;
 }
@@ -117,15 +112,15 @@ static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const
 bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n,
                 Value *const *result)
 {
-    int first = first_item(w, t, s, x), last = w->item_of[t->at[x->last]->id], mark = flow_mark(w);
+    int first = first_item(w, t, s, x), last = flow_item(w, t->at[x->last]), mark = flow_mark(w);
     int64_t apart = flow_most(w, first, last);
-    int before = w->item[first].prev, behind = w->item[last].next;
+    int before = flow_prev(w, first), behind = flow_next(w, last);
     int item = flow_insert(w, n, behind);
     for (int k = 0; k < n->nout; k++)
-        flow_replace(w, w->value_of[result[k]->id], w->item[item].value + k);
+        flow_replace(w, flow_value(w, result[k]), item_result(w, item, k));
     for (int j = x->nmember - 1; j >= 0; j--)
-        flow_remove(w, w->item_of[x->member[j]->id]);
-    if (flow_most(w, w->item[before].next, w->item[behind].prev) <= apart)
+        flow_remove(w, flow_item(w, x->member[j]));
+    if (flow_most(w, flow_next(w, before), flow_prev(w, behind)) <= apart)
         return false;
     flow_undo(w, mark);
     return true;

@@ -447,7 +447,7 @@ static void redirect(const Offload *x, const Transfers *t)
 static bool try_move(Flow *f, Graph *g, int64_t peak, Node *n, Node *before)
 {
     int undo = flow_mark(f);
-    flow_move(f, f->item_of[n->id], f->item_of[before->id]);
+    flow_move(f, flow_item(f, n), flow_item(f, before));
     if (flow_peak(f) > peak) {
         flow_undo(f, undo);
         return false;
@@ -500,11 +500,11 @@ static void move_apart(Flow *f, Transfers *t)
 static void settle(Flow *f, Offload *x)
 {
     for (int i = 0; i < x->count; i++)
-        if (x->graph[i]->s.g == f->g)
+        if (x->graph[i]->s.g == flow_graph(f))
             move_apart(f, x->graph[i]);
-    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next)
-        for (int c = 0; c < f->item[i].ncore && f->item[i].body[c]; c++)
-            settle(f->item[i].body[c], x);
+    for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
+        for (int c = 0; item_body(f, i, c); c++)
+            settle(item_body(f, i, c), x);
 }
 
 /* ---- order edges ---- */

@@ -218,22 +218,6 @@ int graph_unfuse(Graph *g, Arena *tmp, int count, const char *const *key);
  * reads of the first are outputs and inputs without a role. Fails for a loop over both. */
 Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward);
 
-/* ---- layout.c: the strides of values, which a pass that keeps bits must keep ---- */
-
-/* The state of a pass in one graph or body. */
-typedef struct Layouts {
-    Arena *tmp;
-    Layout *at; /* by value id, of inputs and of what was added */
-    int cap, nread;
-    bool *read; /* by value id, of the values at the start: an op reads its strides */
-} Layouts;
-
-Layouts layout_start(const Graph *g, Arena *tmp);
-Layouts layout_start_body(Layouts *outer, const Node *n, bool tail, Arena *tmp);
-void layout_add(Layouts *x, const Node *n); /* n's results, its operands' being known */
-/* Whether `now`, of one type with `old`, may be read in its place. */
-bool layout_keeps(Layouts *x, const Value *old, const Value *now);
-
 /* ---- policy.c, policy_gather.c, policy_named.c, policy_rule.c ---- */
 
 /* Set the policies of nodes by one of o->recompute and o->rule; return how many changed. Fail where

@@ -8,6 +8,8 @@
  * clone, how two policies become one; and the pass `settle`, which moves policies of views to their
  * bases. Linear. */
 #include "pass.h"
+#include "../flow/flow.h"
+
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,10 +52,10 @@ Node *find_original(const Graph *g, const Node *n)
 {
     enum { MOST = 256 }; /* clones of clones; origins written by hand may form a ring */
     for (int i = 0; i < MOST && n && n->phase >= BACKWARD && n->origin; i++) {
-        const Value *v = map_find(&g->names, n->origin);
-        if (v && v->def && v->def->phase < BACKWARD)
-            return v->def;
-        n = v ? v->def : NULL;
+        Node *from = node_origin(g, n);
+        if (from && from->phase < BACKWARD)
+            return from;
+        n = from;
     }
     return NULL;
 }

@@ -48,14 +48,14 @@ typedef struct RangeSplit {
 
 static bool is_view(const Flow *f, int item)
 {
-    return f->item[item].node && f->item[item].node->op->view;
+    return item_node(f, item) && item_node(f, item)->op->view;
 }
 
 /* The base of v if that is a view, or v. */
 static int view_base(const Flow *f, int v)
 {
-    while (is_view(f, f->value[v].item))
-        v = f->slot[f->item[f->value[v].item].slot].value;
+    while (is_view(f, value_item(f, v)))
+        v = item_operand(f, value_item(f, v), 0);
     return v;
 }
 
@@ -64,16 +64,16 @@ static int view_base(const Flow *f, int v)
 static int clone_at(const Repeat *r, const RangeSplit *c, int item)
 {
     for (int k = 0; k < c->nmade; k++)
-        if (r->f->item[c->made[k]].node == r->f->item[item].node)
+        if (item_node(r->f, c->made[k]) == item_node(r->f, item))
             return c->made[k];
-    while (r->again[item] >= 0 && line_before(r->f, r->again[item], c->place))
+    while (r->again[item] >= 0 && flow_before(r->f, r->again[item], c->place))
         item = r->again[item];
     return item;
 }
 
 static bool repeatable(const Repeat *r, int item)
 {
-    const Node *n = r->f->item[item].node;
+    const Node *n = item_node(r->f, item);
     return n && r->left[n->id] > 0;
 }
 
@@ -88,34 +88,6 @@ static double flops(const Node *n)
     return sum;
 }
 
-/* The first item after `peak` that reads a result of `item`; -1: none, or it is read at the peak
- * or outlives the graph. */
-static int reader_after(const Flow *f, int item, int peak)
-{
-    int first = -1;
-    for (int k = 0; k < f->item[item].node->nout; k++) {
-        const Root *r = &f->root[f->value[f->item[item].value + k].at.root];
-        if (r->kept)
-            return -1;
-        for (int u = 0; u < r->nuse; u++) {
-            int reader = f->touch[r->use[u]].item;
-            if (reader == peak || reader == f->last)
-                return -1;
-            if (line_before(f, peak, reader) && (first < 0 || line_before(f, reader, first)))
-                first = reader;
-        }
-    }
-    return first;
-}
-
-static int64_t bytes_of(const Flow *f, int item)
-{
-    int64_t sum = 0;
-    for (int k = 0; k < f->item[item].node->nout; k++)
-        sum += f->root[f->value[f->item[item].value + k].at.root].nbytes;
-    return sum;
-}
-
 /* ---- one split ---- */
 
 static int clone_again(const Repeat *r, RangeSplit *c, int item);
@@ -123,17 +95,17 @@ static int clone_again(const Repeat *r, RangeSplit *c, int item);
 /* The same view as v, of the value `base`. */
 static int view_of(Flow *f, const RangeSplit *c, int v, int base)
 {
-    int item = f->value[v].item;
+    int item = value_item(f, v);
     if (!is_view(f, item))
         return base;
-    int from = view_of(f, c, f->slot[f->item[item].slot].value, base);
-    for (int s = f->value[from].reader; s >= 0; s = f->slot[s].next)
-        if (f->item[f->slot[s].item].node == f->item[item].node &&
-            line_before(f, f->slot[s].item, c->place))
-            return f->item[f->slot[s].item].value + f->value[v].v->index;
+    int from = view_of(f, c, item_operand(f, item, 0), base), index = value_in_graph(f, v)->index;
+    for (int u = value_use(f, from); u >= 0; u = use_next(f, u))
+        if (item_node(f, use_item(f, u)) == item_node(f, item) &&
+            flow_before(f, use_item(f, u), c->place))
+            return item_result(f, use_item(f, u), index);
     int clone = flow_clone(f, item, c->place);
     flow_rewire(f, clone, 0, from);
-    return f->item[clone].value + f->value[v].v->index;
+    return item_result(f, clone, index);
 }
 
 /* The value to read at the place instead of v: v if it is alive there or cannot be cloned, else of
@@ -141,34 +113,34 @@ static int view_of(Flow *f, const RangeSplit *c, int v, int base)
 static int value_at(const Repeat *r, RangeSplit *c, int v)
 {
     Flow *f = r->f;
-    int base = view_base(f, v), index = f->value[base].v->index, item = f->value[base].item;
-    if (item == f->first)
+    int base = view_base(f, v), index = value_in_graph(f, base)->index, item = value_item(f, base);
+    if (item == flow_first(f))
         return v;
     int latest = clone_at(r, c, item);
-    int root = f->value[f->item[latest].value + index].at.root, last = root_last(f, root);
-    if (!f->root[root].kept && line_before(f, last, c->place)) {
+    int last = value_last(f, item_result(f, latest, index));
+    if (flow_before(f, last, c->place)) {
         if (!repeatable(r, latest))
-            c->low = line_before(f, last, c->low) ? last : c->low;
+            c->low = flow_before(f, last, c->low) ? last : c->low;
         else if ((latest = clone_again(r, c, latest)) < 0)
             return -1;
     }
-    return latest == item ? v : view_of(f, c, v, f->item[latest].value + index);
+    return latest == item ? v : view_of(f, c, v, item_result(f, latest, index));
 }
 
 /* Clones `item` before the place; returns the clone, or -1: too many. */
 static int clone_again(const Repeat *r, RangeSplit *c, int item)
 {
     Flow *f = r->f;
-    const Node *n = f->item[item].node;
+    const Node *n = item_node(f, item);
     int *operand = NEWN(r->tmp, int, n->nin);
     for (int i = 0; i < n->nin; i++)
-        if ((operand[i] = value_at(r, c, f->slot[f->item[item].slot + i].value)) < 0)
+        if ((operand[i] = value_at(r, c, item_operand(f, item, i))) < 0)
             return -1;
     if (c->nmade == MOST_AGAIN)
         return -1;
     int clone = flow_clone(f, item, c->place);
     for (int i = 0; i < n->nin; i++)
-        if (operand[i] != f->slot[f->item[clone].slot + i].value)
+        if (operand[i] != item_operand(f, clone, i))
             flow_rewire(f, clone, i, operand[i]);
     c->cost += flops(n);
     c->from[c->nmade] = item;
@@ -179,10 +151,10 @@ static int clone_again(const Repeat *r, RangeSplit *c, int item)
 /* Whether an item from the place on reads a result of a view, through views or directly. */
 static bool read_after(const Flow *f, int item, int place)
 {
-    for (int k = 0; k < f->item[item].node->nout; k++)
-        for (int s = f->value[f->item[item].value + k].reader; s >= 0; s = f->slot[s].next) {
-            int reader = f->slot[s].item;
-            if (!line_before(f, reader, place) ||
+    for (int k = 0; k < item_node(f, item)->nout; k++)
+        for (int u = value_use(f, item_result(f, item, k)); u >= 0; u = use_next(f, u)) {
+            int reader = use_item(f, u);
+            if (!flow_before(f, reader, place) ||
                 (is_view(f, reader) && read_after(f, reader, place)))
                 return true;
         }
@@ -192,16 +164,16 @@ static bool read_after(const Flow *f, int item, int place)
 /* Makes readers of v from the place on read `now`. */
 static void hand_over(Flow *f, int v, int now, int place)
 {
-    for (int s = f->value[v].reader, next; s >= 0; s = next) {
-        int item = f->slot[s].item, i = s - f->item[item].slot;
-        next = f->slot[s].next;
-        if (!line_before(f, item, place)) {
+    for (int u = value_use(f, v), next; u >= 0; u = next) {
+        int item = use_item(f, u), i = use_operand(f, u);
+        next = use_next(f, u);
+        if (!flow_before(f, item, place)) {
             flow_rewire(f, item, i, now);
         } else if (is_view(f, item) && read_after(f, item, place)) {
             int clone = flow_clone(f, item, place);
             flow_rewire(f, clone, 0, now);
-            for (int k = 0; k < f->item[item].node->nout; k++)
-                hand_over(f, f->item[item].value + k, f->item[clone].value + k, place);
+            for (int k = 0; k < item_node(f, item)->nout; k++)
+                hand_over(f, item_result(f, item, k), item_result(f, clone, k), place);
         }
     }
 }
@@ -209,7 +181,7 @@ static void hand_over(Flow *f, int v, int now, int place)
 /* Room for all items. */
 static void grow(Repeat *r)
 {
-    while (r->capagain < r->f->nitem) {
+    while (r->capagain < flow_nitem(r->f)) {
         int old = r->capagain;
         r->again = arena_grow(r->tmp, r->again, old, &r->capagain, sizeof *r->again);
         for (int i = old; i < r->capagain; i++)
@@ -223,7 +195,7 @@ static void commit(Repeat *r, const RangeSplit *c)
     for (int k = 0; k < c->nmade; k++) {
         r->again[c->made[k]] = r->again[c->from[k]];
         r->again[c->from[k]] = c->made[k];
-        r->left[r->f->item[c->made[k]].node->id]--;
+        r->left[item_node(r->f, c->made[k])->id]--;
     }
     r->nflop -= c->cost;
 }
@@ -237,15 +209,15 @@ static bool try_split(Repeat *r, int item, double worth)
     int64_t height = flow_peak(f);
     RangeSplit c = {.place = peak, .low = peak};
     int latest = clone_at(r, &c, item);
-    if (!line_before(f, latest, peak) || !repeatable(r, item))
+    if (!flow_before(f, latest, peak) || !repeatable(r, item))
         return false;
-    c.place = reader_after(f, latest, peak);
+    c.place = item_next_touch(f, latest, peak);
     if (c.place < 0)
         return false;
     int clone = clone_again(r, &c, latest);
-    if (clone >= 0 && c.cost <= MIN(r->nflop, worth * (double)bytes_of(f, latest))) {
-        for (int k = 0; k < f->item[item].node->nout; k++)
-            hand_over(f, f->item[latest].value + k, f->item[clone].value + k, c.place);
+    if (clone >= 0 && c.cost <= MIN(r->nflop, worth * (double)item_made_bytes(f, latest))) {
+        for (int k = 0; k < item_node(f, item)->nout; k++)
+            hand_over(f, item_result(f, latest, k), item_result(f, clone, k), c.place);
         if (flow_most(f, c.low, c.place) < height && flow_peak(f) <= height) {
             commit(r, &c);
             return true;
@@ -272,16 +244,16 @@ static int by_size(const void *x, const void *y)
 static SizedClone *find_candidates(Repeat *r, int *count, double *all)
 {
     const Flow *f = r->f;
-    SizedClone *list = NEWN(r->tmp, SizedClone, f->nitem);
+    SizedClone *list = NEWN(r->tmp, SizedClone, flow_nitem(f));
     *count = 0;
     *all = 1;
-    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
-        double nflop = is_view(f, i) ? 0 : flops(f->item[i].node);
+    for (int i = flow_next(f, flow_first(f)); i != flow_last(f); i = flow_next(f, i)) {
+        double nflop = is_view(f, i) ? 0 : flops(item_node(f, i));
         *all += nflop;
         if (!repeatable(r, i))
             continue;
         r->nflop += nflop;
-        list[(*count)++] = (SizedClone){bytes_of(f, i), i};
+        list[(*count)++] = (SizedClone){item_made_bytes(f, i), i};
     }
     qsort(list, (size_t)*count, sizeof *list, by_size);
     return list;
@@ -332,22 +304,22 @@ static Node *make_node(Graph *g, const Node *n, Node *before, const Value *lates
 /* Applies the flow's changes to the graph; returns how many nodes were cloned, views aside. */
 static int apply(const Flow *f, Arena *tmp, int nold)
 {
+    Graph *g = flow_graph(f);
     int made = 0;
-    Value **value = NEWN(tmp, Value *, f->nvalue), **latest = NEWN(tmp, Value *, f->g->nvalue);
-    Node **now = NEWN(tmp, Node *, f->nitem), *next = f->g->first;
-    for (int i = 0; i < f->nvalue; i++)
-        value[i] = (Value *)f->value[i].v;
-    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
-        const FlowItem *x = &f->item[i];
-        const Node *n = x->node;
+    Value **value = NEWN(tmp, Value *, flow_nvalue(f)), **latest = NEWN(tmp, Value *, g->nvalue);
+    Node **now = NEWN(tmp, Node *, flow_nitem(f)), *next = g->first;
+    for (int i = 0; i < flow_nvalue(f); i++)
+        value[i] = (Value *)value_in_graph(f, i);
+    for (int i = flow_next(f, flow_first(f)); i != flow_last(f); i = flow_next(f, i)) {
+        const Node *n = item_node(f, i);
         Value **last = &latest[n->out[0]->id];
-        now[i] = i < nold ? next : make_node(f->g, n, next, *last ? *last : n->out[0]);
+        now[i] = i < nold ? next : make_node(g, n, next, *last ? *last : n->out[0]);
         next = now[i]->next;
         made += i >= nold && !n->op->view;
         for (int j = 0; j < n->nin; j++)
-            now[i]->in[j] = value[f->slot[x->slot + j].value];
+            now[i]->in[j] = value[item_operand(f, i, j)];
         for (int k = 0; k < n->nout; k++)
-            value[x->value + k] = now[i]->out[k];
+            value[item_result(f, i, k)] = now[i]->out[k];
         *last = n->op->view ? n->out[0] : now[i]->out[0];
     }
     return made;
@@ -369,15 +341,15 @@ static int *find_clones(const Graph *g, Arena *tmp)
 
 static int repeat(Flow *f, Arena *tmp, int64_t enough)
 {
-    Repeat r = {.f = f, .tmp = tmp, .left = find_clones(f->g, tmp)};
-    int nold = f->nitem, count = 0;
+    Repeat r = {.f = f, .tmp = tmp, .left = find_clones(flow_graph(f), tmp)};
+    int nold = flow_nitem(f), count = 0;
     grow(&r);
     find_splits(&r, enough);
-    const FlowItem *peak = &f->item[flow_peak_item(f)];
-    if (f->nitem > nold)
+    int peak = flow_peak_item(f);
+    if (flow_nitem(f) > nold)
         count += apply(f, tmp, nold);
-    for (int c = 0; c < peak->ncore && peak->body[c]; c++)
-        count += repeat(peak->body[c], tmp, enough);
+    for (int c = 0; item_body(f, peak, c); c++)
+        count += repeat(item_body(f, peak, c), tmp, enough);
     return count;
 }
 

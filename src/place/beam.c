@@ -32,9 +32,9 @@ enum {
 };
 
 /* A buffer placed in a state, after that of `parent`. */
-typedef struct Placed {
+typedef struct BeamNode {
     int parent, i, offset;
-} Placed;
+} BeamNode;
 
 typedef struct BeamState {
     int *level, *limit; /* of a section */
@@ -57,20 +57,30 @@ enum { RAISED = -1 };
 
 #define NOISE 0.3 /* of a score, at most */
 
+typedef struct BeamBuffers {
+    int n;
+    int *start, *end, *size;
+    double *area;
+} BeamBuffers;
+
+typedef struct BeamSections {
+    int n;
+    int *low, *slack; /* scratch, slack at first */
+    float *weight;    /* of slack */
+} BeamSections;
+
 struct Beam {
     Arena *tmp;
     Leaf *leaf;
-    int n, nsection, nword;
+    BeamBuffers buf;
+    BeamSections section;
+    int nword;     /* of bits of buffers */
     int64_t grain; /* units of a level */
     int capacity;
-    int *start, *end, *size; /* of a buffer */
-    double *area;
-    int *low, *slack; /* of a section: scratch, slack at first */
-    float *weight;    /* of a section's slack */
     BeamState *now, *next;
     uint64_t *seen; /* hashes of next[] */
     Child *child;
-    Placed *node;
+    BeamNode *node;
     int width, capwidth, nnode, capnode;
     int round;
     uint64_t ndrawn;
@@ -98,13 +108,14 @@ static double draw(Beam *x)
 /* One pass of inference. Returns 1 where a level rose, -1 where one passes its limit. */
 KERNEL(int, raise_levels, (const Beam *x, const BeamState *s), (x, s))
 {
-    int *restrict low = x->low, *restrict level = s->level;
-    const int *restrict limit = s->limit, n = x->nsection;
+    int *restrict low = x->section.low, *restrict level = s->level;
+    const int *restrict limit = s->limit, n = x->section.n;
     for (int t = 0; t < n; t++)
         low[t] = INT32_MAX;
     for (int w = 0; w < x->nword; w++)
         for (uint64_t m = s->open[w]; m; m &= m - 1) {
-            int i = w * 64 + __builtin_ctzll(m), from = x->start[i], to = x->end[i], floor = 0;
+            int i = w * 64 + __builtin_ctzll(m), from = x->buf.start[i], to = x->buf.end[i],
+                floor = 0;
             for (int t = from; t < to; t++)
                 floor = MAX(floor, level[t]);
             for (int t = from; t < to; t++)
@@ -123,8 +134,8 @@ KERNEL(int, raise_levels, (const Beam *x, const BeamState *s), (x, s))
 KERNEL(float, lost_slack, (const Beam *x, const BeamState *s), (x, s))
 {
     float sum = 0;
-    for (int t = 0; t < x->nsection; t++)
-        sum += x->weight[t] * (float)(x->slack[t] - (s->limit[t] - s->level[t]));
+    for (int t = 0; t < x->section.n; t++)
+        sum += x->section.weight[t] * (float)(x->section.slack[t] - (s->limit[t] - s->level[t]));
     return sum;
 }
 
@@ -133,7 +144,7 @@ static bool infer(Beam *x, BeamState *s)
 {
     for (int pass = 0, rose = 1; rose && pass < PASSES; pass++) {
         rose = raise_levels(x, s);
-        x->steps += s->cost + x->nsection / LANES;
+        x->steps += s->cost + x->section.n / LANES;
         if (rose < 0)
             return false;
     }
@@ -145,7 +156,7 @@ static bool infer(Beam *x, BeamState *s)
  * not fit. */
 KERNEL(float, try_buffer, (const Beam *x, const BeamState *s, int i, int *floor), (x, s, i, floor))
 {
-    int from = x->start[i], to = x->end[i], most = 0, least = INT32_MAX;
+    int from = x->buf.start[i], to = x->buf.end[i], most = 0, least = INT32_MAX;
     const int *level = s->level, *limit = s->limit;
     float sum = 0;
     for (int t = from; t < to; t++) {
@@ -156,7 +167,7 @@ KERNEL(float, try_buffer, (const Beam *x, const BeamState *s, int i, int *floor)
     if (most > least)
         return -1;
     for (int t = from; t < to; t++)
-        sum += x->weight[t] * (float)(most - level[t]);
+        sum += x->section.weight[t] * (float)(most - level[t]);
     return sum;
 }
 
@@ -171,7 +182,7 @@ static bool is_done(const Beam *x, const BeamState *s, int t)
 static int find_lowest(const Beam *x, const BeamState *s)
 {
     int best = -1;
-    for (int t = 0; t < x->nsection; t++) {
+    for (int t = 0; t < x->section.n; t++) {
         if (is_done(x, s, t) || (best >= 0 && s->level[t] > s->level[best]))
             continue;
         if (best < 0 || s->level[t] < s->level[best] || s->limit[t] < s->limit[best])
@@ -187,7 +198,7 @@ static void find_valley(const Beam *x, const BeamState *s, int t, int *first, in
     *last = t + 1;
     while (*first > 0 && s->level[*first - 1] == s->level[t])
         --*first;
-    while (*last < x->nsection && s->level[*last] == s->level[t])
+    while (*last < x->section.n && s->level[*last] == s->level[t])
         ++*last;
 }
 
@@ -199,14 +210,14 @@ static int try_raise(const Beam *x, const BeamState *s, int t, Child *c)
     find_valley(x, s, t, &first, &last);
     if (first > 0 && !is_done(x, s, first - 1))
         to = s->level[first - 1];
-    if (last < x->nsection && !is_done(x, s, last))
+    if (last < x->section.n && !is_done(x, s, last))
         to = MIN(to, s->level[last]);
     if (to == INT32_MAX)
         return 0;
     for (int u = first; u < last; u++) {
         if (to > s->limit[u])
             return 0;
-        sum += (double)x->weight[u] * (to - s->level[u]);
+        sum += (double)x->section.weight[u] * (to - s->level[u]);
     }
     *c = (Child){s->used + sum + x->expect * s->rest, 0, RAISED, to, t};
     return 1;
@@ -217,16 +228,16 @@ static int extend(Beam *x, int state, Child *c)
 {
     const BeamState *s = &x->now[state];
     int t = find_lowest(x, s), n = 0;
-    x->steps += x->nsection / 4;
+    x->steps += x->section.n / 4;
     for (int w = 0; w < x->nword; w++)
         for (uint64_t m = s->open[w]; m; m &= m - 1) {
             int i = w * 64 + __builtin_ctzll(m), floor;
-            if (x->start[i] > t || x->end[i] <= t)
+            if (x->buf.start[i] > t || x->buf.end[i] <= t)
                 continue;
             float waste = try_buffer(x, s, i, &floor);
-            x->steps += 4 + (x->end[i] - x->start[i]) / LANES;
+            x->steps += 4 + (x->buf.end[i] - x->buf.start[i]) / LANES;
             if (waste >= 0)
-                c[n++] = (Child){s->used + (double)waste + x->expect * (s->rest - x->area[i]),
+                c[n++] = (Child){s->used + (double)waste + x->expect * (s->rest - x->buf.area[i]),
                                  state, i, floor, t};
         }
     n += try_raise(x, s, t, c + n);
@@ -248,29 +259,29 @@ static int compare_child(const void *p, const void *q)
 static void copy_state(const Beam *x, BeamState *to, const BeamState *from)
 {
     BeamState s = *from;
-    s.level = memcpy(to->level, from->level, sizeof(int) * (size_t)x->nsection);
-    s.limit = memcpy(to->limit, from->limit, sizeof(int) * (size_t)x->nsection);
+    s.level = memcpy(to->level, from->level, sizeof(int) * (size_t)x->section.n);
+    s.limit = memcpy(to->limit, from->limit, sizeof(int) * (size_t)x->section.n);
     s.open = memcpy(to->open, from->open, sizeof *s.open * (size_t)x->nword);
     *to = s;
 }
 
 static int64_t pass_cost(const Beam *x, int i)
 {
-    return 2 + (x->end[i] - x->start[i]) / LANES;
+    return 2 + (x->buf.end[i] - x->buf.start[i]) / LANES;
 }
 
 static void put(Beam *x, BeamState *s, int i, int offset)
 {
-    for (int t = x->start[i]; t < x->end[i]; t++) {
-        s->level[t] = offset + x->size[i];
-        s->limit[t] += x->size[i];
+    for (int t = x->buf.start[i]; t < x->buf.end[i]; t++) {
+        s->level[t] = offset + x->buf.size[i];
+        s->limit[t] += x->buf.size[i];
     }
     s->open[i / 64] &= ~((uint64_t)1 << (i % 64));
     s->hash += mix(((uint64_t)i << 32) + (uint64_t)offset + 1);
-    s->rest -= x->area[i];
+    s->rest -= x->buf.area[i];
     s->cost -= pass_cost(x, i);
     s->nopen--;
-    Placed node = {s->node, i, offset};
+    BeamNode node = {s->node, i, offset};
     s->node = x->nnode;
     PUSH(x->tmp, x->node, x->nnode, x->capnode, node);
 }
@@ -279,7 +290,7 @@ static void put(Beam *x, BeamState *s, int i, int offset)
 static bool make_child(Beam *x, BeamState *to, const Child *c)
 {
     copy_state(x, to, &x->now[c->state]);
-    x->steps += x->nsection / 4;
+    x->steps += x->section.n / 4;
     if (c->i == RAISED) {
         int first, last;
         find_valley(x, to, c->t, &first, &last);
@@ -343,8 +354,8 @@ static BeamState *new_states(const Beam *x, int n)
 {
     BeamState *s = NEWN(x->tmp, BeamState, n);
     for (int k = 0; k < n; k++) {
-        s[k].level = NEWN(x->tmp, int, x->nsection);
-        s[k].limit = NEWN(x->tmp, int, x->nsection);
+        s[k].level = NEWN(x->tmp, int, x->section.n);
+        s[k].limit = NEWN(x->tmp, int, x->section.n);
         s[k].open = NEWN(x->tmp, uint64_t, x->nword);
     }
     return s;
@@ -359,34 +370,34 @@ static void widen(Beam *x, int width)
     x->now = new_states(x, width);
     x->next = new_states(x, width);
     x->seen = NEWN(x->tmp, uint64_t, width);
-    x->child = NEWN(x->tmp, Child, (size_t)width * (size_t)(x->n + 1));
+    x->child = NEWN(x->tmp, Child, (size_t)width * (size_t)(x->buf.n + 1));
 }
 
-/* What a round of the first width takes, about. */
+/* The steps of a round of the first width, about. */
 static int64_t first_cost(const Beam *x)
 {
     int64_t cost = 0;
-    for (int i = 0; i < x->n; i++)
+    for (int i = 0; i < x->buf.n; i++)
         cost += pass_cost(x, i);
-    return FIRST_WIDTH * (int64_t)x->n * (cost / 2 + x->nsection / LANES);
+    return FIRST_WIDTH * (int64_t)x->buf.n * (cost / 2 + x->section.n / LANES);
 }
 
 /* The state in which nothing is placed; false if it is none. */
 static bool first_state(Beam *x, BeamState *s)
 {
     *s = (BeamState){
-        .level = s->level, .limit = s->limit, .open = s->open, .node = -1, .nopen = x->n};
-    memset(s->level, 0, sizeof(int) * (size_t)x->nsection);
-    for (int t = 0; t < x->nsection; t++)
+        .level = s->level, .limit = s->limit, .open = s->open, .node = -1, .nopen = x->buf.n};
+    memset(s->level, 0, sizeof(int) * (size_t)x->section.n);
+    for (int t = 0; t < x->section.n; t++)
         s->limit[t] = x->capacity;
-    for (int i = 0; i < x->n; i++) {
+    for (int i = 0; i < x->buf.n; i++) {
         s->open[i / 64] |= (uint64_t)1 << (i % 64);
-        s->rest += x->area[i];
+        s->rest += x->buf.area[i];
         s->cost += pass_cost(x, i);
-        for (int t = x->start[i]; t < x->end[i]; t++)
-            s->limit[t] -= x->size[i];
+        for (int t = x->buf.start[i]; t < x->buf.end[i]; t++)
+            s->limit[t] -= x->buf.size[i];
     }
-    for (int t = 0; t < x->nsection; t++)
+    for (int t = 0; t < x->section.n; t++)
         if (s->limit[t] < 0)
             return false;
     return true;
@@ -396,13 +407,13 @@ static bool first_state(Beam *x, BeamState *s)
 static void set_scores(Beam *x, BeamState *s)
 {
     double power = draw(x), mean = 0, total = 0;
-    for (int t = 0; t < x->nsection; t++) {
-        x->slack[t] = s->limit[t] - s->level[t];
-        mean += (double)x->slack[t] / x->nsection;
+    for (int t = 0; t < x->section.n; t++) {
+        x->section.slack[t] = s->limit[t] - s->level[t];
+        mean += (double)x->section.slack[t] / x->section.n;
     }
-    for (int t = 0; t < x->nsection; t++) {
-        x->weight[t] = (float)pow((mean + 1) / (x->slack[t] + mean / 8 + 1), power);
-        total += (double)x->weight[t] * x->slack[t];
+    for (int t = 0; t < x->section.n; t++) {
+        x->section.weight[t] = (float)pow((mean + 1) / (x->section.slack[t] + mean / 8 + 1), power);
+        total += (double)x->section.weight[t] * x->section.slack[t];
     }
     x->expect = pow(4, draw(x)) * total / s->rest;
     x->noise = NOISE * draw(x);
@@ -413,7 +424,7 @@ static bool run_round(Beam *x)
     widen(x, MIN(MOST_WIDTH, FIRST_WIDTH << MIN(x->round / SAME, 20)));
     x->nnode = 0;
     x->round++;
-    x->steps += 4 * (x->n + x->nsection);
+    x->steps += 4 * (x->buf.n + x->section.n);
     if (!first_state(x, x->now))
         return false;
     set_scores(x, x->now);
@@ -428,15 +439,15 @@ static bool run_round(Beam *x)
 Beam *beam_new(Arena *tmp, Leaf *leaf)
 {
     Beam *x = NEW(tmp, Beam);
-    *x = (Beam){.tmp = tmp, .leaf = leaf, .n = leaf->n, .nsection = leaf->nsection};
-    x->nword = x->n / 64 + 1;
-    int **of_buffer[] = {&x->start, &x->end, &x->size};
+    *x = (Beam){.tmp = tmp, .leaf = leaf, .buf.n = leaf->n, .section.n = leaf->nsection};
+    x->nword = x->buf.n / 64 + 1;
+    int **of_buffer[] = {&x->buf.start, &x->buf.end, &x->buf.size};
     for (int k = 0; k < LEN(of_buffer); k++)
-        *of_buffer[k] = NEWN(tmp, int, x->n);
-    x->area = NEWN(tmp, double, x->n);
-    x->low = NEWN(tmp, int, x->nsection);
-    x->slack = NEWN(tmp, int, x->nsection);
-    x->weight = NEWN(tmp, float, x->nsection);
+        *of_buffer[k] = NEWN(tmp, int, x->buf.n);
+    x->buf.area = NEWN(tmp, double, x->buf.n);
+    x->section.low = NEWN(tmp, int, x->section.n);
+    x->section.slack = NEWN(tmp, int, x->section.n);
+    x->section.weight = NEWN(tmp, float, x->section.n);
     return x;
 }
 
@@ -445,12 +456,12 @@ PlaceAnswer place_beam(Beam *x, int64_t capacity, int64_t limit)
     Leaf *leaf = x->leaf;
     x->grain = 1 + capacity / LEVELS;
     x->capacity = (int)(capacity / x->grain);
-    for (int i = 0; i < x->n; i++) {
+    for (int i = 0; i < x->buf.n; i++) {
         const PlaceBuf *b = &leaf->b[i];
-        x->start[i] = (int)b->start;
-        x->end[i] = (int)b->end;
-        x->size[i] = (int)((b->nbytes + x->grain - 1) / x->grain);
-        x->area[i] = (double)x->size[i] * (x->end[i] - x->start[i]);
+        x->buf.start[i] = (int)b->start;
+        x->buf.end[i] = (int)b->end;
+        x->buf.size[i] = (int)((b->nbytes + x->grain - 1) / x->grain);
+        x->buf.area[i] = (double)x->buf.size[i] * (x->buf.end[i] - x->buf.start[i]);
     }
     if (!x->main)
         x->main = capacity;

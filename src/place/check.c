@@ -107,14 +107,14 @@ static void fill_ranks(Arena *tmp, const PlaceBuf *buf, int n, int *rank, int *a
 
 /* ---- the sweep ---- */
 
-typedef struct Sweep {
+typedef struct CheckSweep {
     const PlaceBuf *buf;
     int *rank, *at;
     Used used;
-} Sweep;
+} CheckSweep;
 
 /* One of those in use that overlaps buffer i, or -1. */
-static int find_overlap(const Sweep *s, int i)
+static int find_overlap(const CheckSweep *s, int i)
 {
     int below = used_near(&s->used, s->rank[i], false),
         above = used_near(&s->used, s->rank[i], true);
@@ -134,7 +134,7 @@ PlaceCheck place_check(Arena *tmp, const PlaceBuf *buf, int n)
     PlaceCheck c = {.first = -1, .second = -1};
     if (!n)
         return c;
-    Sweep s = {buf, NEWN(tmp, int, n), NEWN(tmp, int, n), used_new(tmp, n)};
+    CheckSweep s = {buf, NEWN(tmp, int, n), NEWN(tmp, int, n), used_new(tmp, n)};
     Moment *moment = NEWN(tmp, Moment, 2 * (int64_t)n);
     int64_t live = 0;
     int count = fill_moments(buf, n, moment);

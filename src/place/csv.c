@@ -14,20 +14,20 @@
 enum { ID, LOWER, UPPER, SIZE, OFFSET, NCOLUMN };
 static const char *const columns[NCOLUMN] = {"id", "lower", "upper", "size", "offset"};
 
-typedef struct Field {
+typedef struct CsvField {
     PlaceSpan text; /* without its quotes */
     bool quoted, last;
-} Field;
+} CsvField;
 
-typedef struct Reader {
+typedef struct CsvReader {
     PlaceTable *t;
     size_t at;
-    Field *field;                /* of the row */
+    CsvField *field;             /* of the row */
     int nfield, column[NCOLUMN]; /* of the header; -1: no such column */
     int field_cap, row_cap, buf_cap;
     Map seen;    /* id to number of row, from 1 */
     int64_t sum; /* of sizes */
-} Reader;
+} CsvReader;
 
 static bool is_blank(char c)
 {
@@ -36,23 +36,23 @@ static bool is_blank(char c)
 
 /* ---- messages ---- */
 
-typedef struct Position {
+typedef struct CsvPosition {
     int line, column; /* from 1 */
-} Position;
+} CsvPosition;
 
 /* Counted only for a message. */
-static Position position(const PlaceTable *t, size_t at)
+static CsvPosition position(const PlaceTable *t, size_t at)
 {
-    Position p = {1, 1};
+    CsvPosition p = {1, 1};
     for (const char *s = t->text, *end = s + at; s < end; s++, p.column++)
         if (*s == '\n' || (*s == '\r' && s[1] != '\n'))
-            p = (Position){p.line + 1, 0};
+            p = (CsvPosition){p.line + 1, 0};
     return p;
 }
 
 static const char *place_text(const PlaceTable *t, size_t at)
 {
-    Position p = position(t, at);
+    CsvPosition p = position(t, at);
     return arena_printf(t->a, "%.300s:%d:%d: ", t->title, p.line, p.column);
 }
 
@@ -87,7 +87,7 @@ static const char *shown_span(const PlaceTable *t, PlaceSpan x)
 /* ---- rows and fields ---- */
 
 /* Goes to the next line that is not blank; false at the end of the text. */
-static bool next_line(Reader *r)
+static bool next_line(CsvReader *r)
 {
     const char *s = r->t->text;
     size_t to = r->at + strspn(s + r->at, " \t\r\n");
@@ -115,19 +115,19 @@ static size_t skip_quoted(const PlaceTable *t, size_t at)
     return at;
 }
 
-static Field read_field(Reader *r)
+static CsvField read_field(CsvReader *r)
 {
     const char *s = r->t->text;
     size_t begin = r->at;
     bool quoted = s[begin] == '"';
     r->at = quoted ? skip_quoted(r->t, begin) : begin + strcspn(s + begin, ",\r\n");
-    Field f = {{begin + quoted, r->at - quoted}, quoted, s[r->at] != ','};
+    CsvField f = {{begin + quoted, r->at - quoted}, quoted, s[r->at] != ','};
     r->at += !f.last;
     return f;
 }
 
 /* Fills the fields of a row; returns how many. */
-static int read_row(Reader *r, PlaceSpan *row)
+static int read_row(CsvReader *r, PlaceSpan *row)
 {
     int n = 0;
     row->begin = r->at;
@@ -138,7 +138,7 @@ static int read_row(Reader *r, PlaceSpan *row)
     return n;
 }
 
-static PlaceSpan trimmed(const PlaceTable *t, Field f)
+static PlaceSpan trimmed(const PlaceTable *t, CsvField f)
 {
     PlaceSpan x = f.text;
     while (x.begin < x.end && is_blank(t->text[x.begin]))
@@ -148,7 +148,7 @@ static PlaceSpan trimmed(const PlaceTable *t, Field f)
     return x;
 }
 
-static const char *text_of(const PlaceTable *t, Field f)
+static const char *text_of(const PlaceTable *t, CsvField f)
 {
     char *text = arena_strndup(t->a, t->text + f.text.begin, f.text.end - f.text.begin), *to = text;
     for (const char *s = text; f.quoted && *s; s += 1 + (*s == '"')) /* of two quotes one */
@@ -159,7 +159,7 @@ static const char *text_of(const PlaceTable *t, Field f)
 }
 
 /* Whether a field is an integer of at most PLACE_MOST, whatever its sign. */
-static bool parse_integer(const PlaceTable *t, Field f, int64_t *x)
+static bool parse_integer(const PlaceTable *t, CsvField f, int64_t *x)
 {
     PlaceSpan digits = trimmed(t, f);
     bool minus = t->text[digits.begin] == '-';
@@ -175,9 +175,9 @@ static bool parse_integer(const PlaceTable *t, Field f, int64_t *x)
     return digits.begin < digits.end && sum <= PLACE_MOST;
 }
 
-static int64_t get_integer(const Reader *r, int k, int64_t least)
+static int64_t get_integer(const CsvReader *r, int k, int64_t least)
 {
-    Field f = r->field[r->column[k]];
+    CsvField f = r->field[r->column[k]];
     int64_t x;
     if (!parse_integer(r->t, f, &x) || x < least)
         bad(r->t, f.text.begin, "%s: expected an integer from %s to 2^62, found %s", columns[k],
@@ -196,7 +196,7 @@ static int find_column(const PlaceTable *t, PlaceSpan x)
     return k;
 }
 
-static void read_header(Reader *r)
+static void read_header(CsvReader *r)
 {
     PlaceTable *t = r->t;
     Buf others = {.a = t->a};
@@ -228,10 +228,10 @@ static void read_header(Reader *r)
                                  place_text(t, t->header.begin), others.text);
 }
 
-static const char *get_id(Reader *r)
+static const char *get_id(CsvReader *r)
 {
     PlaceTable *t = r->t;
-    Field f = r->field[r->column[ID]];
+    CsvField f = r->field[r->column[ID]];
     const char *id = text_of(t, f);
     int64_t other = (intptr_t)map_find(&r->seen, id);
     if (other)
@@ -241,7 +241,7 @@ static const char *get_id(Reader *r)
     return id;
 }
 
-static void add_row(Reader *r, PlaceSpan text)
+static void add_row(CsvReader *r, PlaceSpan text)
 {
     PlaceTable *t = r->t;
     PlaceRow row = {.id = get_id(r), .text = text};
@@ -258,7 +258,7 @@ static void add_row(Reader *r, PlaceSpan text)
             "size: expected at most 2^62 in all rows together, found more");
     r->sum += b.nbytes;
     if (t->has_offset) {
-        Field f = r->field[r->column[OFFSET]];
+        CsvField f = r->field[r->column[OFFSET]];
         row.offset = (PlaceSpan){f.text.begin - f.quoted, f.text.end + f.quoted};
         if (!parse_integer(t, f, &b.offset) || b.offset < 0)
             b.offset = -1;
@@ -271,7 +271,7 @@ static void add_row(Reader *r, PlaceSpan text)
 PlaceTable *place_parse(Arena *a, const char *text, size_t len, const char *title)
 {
     PlaceTable *t = NEW(a, PlaceTable);
-    Reader r = {.t = t, .seen = {.a = a}};
+    CsvReader r = {.t = t, .seen = {.a = a}};
     bool mark = len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3);
     *t = (PlaceTable){.a = a, .title = title, .text = text + (mark ? 3 : 0)};
     if (strlen(text) != len)
@@ -296,7 +296,7 @@ PlaceTable *place_read(Arena *a, const char *path)
 
 /* ---- offsets ---- */
 
-/* Where a row's offset is in the text, or would be. */
+/* The place in the text of a row's offset, or where it would be. */
 static size_t offset_at(const PlaceTable *t, int i)
 {
     return t->has_offset ? t->row[i].offset.begin : t->row[i].text.end;

@@ -23,9 +23,9 @@ enum {
 enum { HOMELESS = -1 }; /* an offset */
 
 /* Buffers without a place. */
-typedef struct Queue {
+typedef struct EjectQueue {
     int *item, n;
-} Queue;
+} EjectQueue;
 
 typedef struct Change {
     int i;
@@ -42,9 +42,9 @@ typedef struct Eject {
     Key *lo, *hi; /* their ends, sorted */
     Key *ends;    /* as they come */
     int *count;
-    Queue homeless;
-    Queue best;   /* the homeless when there were fewest */
-    Change *move; /* made since then */
+    EjectQueue homeless;
+    EjectQueue best; /* the homeless when there were fewest */
+    Change *move;    /* made since then */
     int nmove, capmove;
 } Eject;
 
@@ -52,19 +52,19 @@ typedef struct Eject {
 
 /* The cost of what lies between two addresses that only rise: buffers that start below the upper
  * one minus those that end by the lower one, each list sorted and passed once. */
-typedef struct Window {
+typedef struct EjectWindow {
     const Eject *x;
     int n, started, ended;
     double cost;
-} Window;
+} EjectWindow;
 
-typedef struct Choice {
+typedef struct EjectPlace {
     double cost;
     int64_t at;
-} Choice;
+} EjectPlace;
 
 /* Compares the place at `at` with the best so far; the lower of equals wins. */
-static void consider(Window *w, int64_t at, int64_t nbytes, Choice *best)
+static void consider(EjectWindow *w, int64_t at, int64_t nbytes, EjectPlace *best)
 {
     const Eject *x = w->x;
     if (at < 0 || at + nbytes > x->capacity)
@@ -74,13 +74,13 @@ static void consider(Window *w, int64_t at, int64_t nbytes, Choice *best)
     for (; w->ended < w->n && x->hi[w->ended].at <= at; w->ended++)
         w->cost -= x->cost[x->hi[w->ended].i];
     if (w->cost < best->cost || (w->cost == best->cost && at < best->at))
-        *best = (Choice){w->cost, at};
+        *best = (EjectPlace){w->cost, at};
 }
 
 static int64_t find_cheapest(const Eject *x, int n, int64_t nbytes)
 {
-    Window ends = {x, n, 0, 0, 0}, above = ends, below = ends;
-    Choice best = {INFINITY, 0};
+    EjectWindow ends = {x, n, 0, 0, 0}, above = ends, below = ends;
+    EjectPlace best = {INFINITY, 0};
     consider(&ends, 0, nbytes, &best);
     for (int k = 0; k < n; k++) {
         consider(&above, x->hi[k].at, nbytes, &best);
@@ -116,7 +116,7 @@ static void move(Eject *x, Arena *tmp, int i, int64_t offset)
 /* Takes the homeless buffer of the highest cost. */
 static int take_urgent(Eject *x)
 {
-    Queue *q = &x->homeless;
+    EjectQueue *q = &x->homeless;
     int most = 0;
     for (int k = 1; k < q->n; k++)
         if (x->cost[q->item[k]] > x->cost[q->item[most]])
@@ -150,7 +150,7 @@ static void settle(Eject *x, Arena *tmp, int i)
     x->leaf->steps += 6 * (n + 8);
 }
 
-static void copy_queue(Queue *to, const Queue *from)
+static void copy_queue(EjectQueue *to, const EjectQueue *from)
 {
     memcpy(to->item, from->item, sizeof(int) * (size_t)from->n);
     to->n = from->n;

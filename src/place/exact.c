@@ -39,14 +39,14 @@ enum {
     BLOCKED = 1 << 30, /* marks a section that cannot be asked */
 };
 
-/* What decides which section is asked, and which answer is tried first. */
-typedef struct Choice {
+/* State that decides which section is asked, and which answer is tried first. */
+typedef struct ExactChoice {
     int *rank;        /* by buffer: the order of answers */
     int *failures;    /* by section: how often it overflowed */
     int64_t *answers; /* by section: scratch */
     int nround;       /* orders of answers so far */
     uint64_t ndrawn;  /* random numbers for them */
-} Choice;
+} ExactChoice;
 
 /* Hashes of states without a solution, 0 where none. */
 typedef struct Failed {
@@ -54,11 +54,11 @@ typedef struct Failed {
 } Failed;
 
 /* Lists of buffers of the states on the path, and how far the search may go. */
-typedef struct Path {
+typedef struct ExactPath {
     int *stack, depth;
     size_t used, room;
     int64_t limit;
-} Path;
+} ExactPath;
 
 struct Exact {
     Leaf *leaf;
@@ -67,9 +67,9 @@ struct Exact {
     Buffers b;
     Levels l;
     Places x;
-    Choice c;
+    ExactChoice c;
     Failed failed;
-    Path path;
+    ExactPath path;
 };
 
 static PlaceAnswer solve(Exact *e, const int *id, int n);
@@ -129,7 +129,7 @@ static bool is_better(const Levels *l, const int *failures, int t, int count, in
 }
 
 /* The section with the fewest answers, "nothing" counted where its slack may allow it. */
-static int pick_section(const Buffers *b, const Levels *l, const Places *x, const Choice *c,
+static int pick_section(const Buffers *b, const Levels *l, const Places *x, const ExactChoice *c,
                         ExactState s)
 {
     int best = -1, fewest = 0;
@@ -234,7 +234,7 @@ static uint64_t hash_state(const Buffers *b, const Levels *l, ExactState s)
     return h | 1;
 }
 
-static bool at_limit(const Path *p, ExactState s, int64_t steps)
+static bool at_limit(const ExactPath *p, ExactState s, int64_t steps)
 {
     return steps > p->limit || p->used + 2 * (size_t)s.n > p->room || p->depth > DEPTH;
 }
@@ -256,7 +256,7 @@ static PlaceAnswer ask(Exact *e, ExactState s, int *list)
 
 static PlaceAnswer branch(Exact *e, ExactState s)
 {
-    Path *p = &e->path;
+    ExactPath *p = &e->path;
     uint64_t hash = hash_state(&e->b, &e->l, s),
              *failed = &e->failed.hash[hash >> 8 & e->failed.mask];
     if (*failed == hash)
@@ -320,7 +320,7 @@ static double load_of(const Buffers *b, const int64_t *rest, int i)
 
 /* The order of a round: by width; by load met, width and area; by random mixtures of width and
  * size, every third time within the load met. */
-static void fill_rank(const Buffers *b, const int64_t *rest, Choice *c, Rank *rank)
+static void fill_rank(const Buffers *b, const int64_t *rest, ExactChoice *c, Rank *rank)
 {
     int round = c->nround++;
     double angle = M_PI * (draw(&c->ndrawn) - 0.5), of_width = cos(angle), of_size = sin(angle);

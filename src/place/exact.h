@@ -1,4 +1,4 @@
-/* What the exact search (exact.c) and its inference (exact_infer.c) share. */
+/* exact: the structs that the exact search (exact.c) and its inference (exact_infer.c) share. */
 #ifndef TENON_EXACT_H
 #define TENON_EXACT_H
 
@@ -20,7 +20,7 @@ typedef struct Buffers {
     uint64_t *hash;
 } Buffers;
 
-/* What the search sets and undoes, by section: top is the highest end of placed buffers; open
+/* State that the search sets and undoes, by section: top is the highest end of placed buffers; open
  * buffers lie no lower than level, at least top; rest is the sum of their sizes. */
 typedef struct Levels {
     Arena *tmp;
@@ -30,7 +30,7 @@ typedef struct Levels {
     int nundo, cap;
 } Levels;
 
-/* What follows from levels for the open buffers of a state. */
+/* Places of the open buffers of a state, as they follow from levels. */
 typedef struct Places {
     int64_t *floor; /* by buffer: the highest level below it */
     int64_t *place; /* by buffer, no lower than the floor: the lowest it can have */

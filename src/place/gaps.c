@@ -2,10 +2,10 @@
  * these. Placed buffers are kept by address in blocks. A block knows between which times all of its
  * buffers are alive, and between which any is, and its widest gap; so one whose buffers are dead
  * during the life of the new buffer, or are alive with it and leave no gap that is wide enough, is
- * passed in one step. What a training step saves is stacked in the order of its life, so that few
- * blocks are neither. Buffers of short lives would mix such blocks, as equal layers place them at
- * equal addresses; they are also listed by start, and a buffer of a short life looks there and at
- * blocks of long lives.
+ * passed in one step. Saved values of a training step are stacked in the order of their lives, so
+ * that few blocks are neither. Buffers of short lives would mix such blocks, as equal layers place
+ * them at equal addresses; they are also listed by start, and a buffer of a short life looks there
+ * and at blocks of long lives.
  *
  * Cost of a buffer: the number of blocks, the members of those that are mixed, and the buffers that
  * start within two short lives. The gap is the one that a visit to all buffers finds. */
@@ -145,7 +145,7 @@ static void enter(Arena *tmp, GapList *l, const PlaceBuf *b, int64_t at)
 
 /* ---- a walk from the bottom to the top ---- */
 
-typedef struct Walk {
+typedef struct GapWalk {
     int start, end; /* of the buffer that looks for a place */
     int64_t nbytes;
     Fit fit;
@@ -154,15 +154,15 @@ typedef struct Walk {
     const Key *near;    /* brief buffers that were not passed */
     int nnear;
     const PlaceBuf *b;
-} Walk;
+} GapWalk;
 
-static bool ended(const Walk *w)
+static bool ended(const GapWalk *w)
 {
     return w->best >= 0 && w->fit == FIT_FIRST;
 }
 
 /* Passes what lies from lo to hi, and the gap below. */
-static void pass(Walk *w, int64_t lo, int64_t hi)
+static void pass(GapWalk *w, int64_t lo, int64_t hi)
 {
     int64_t gap = lo - w->top;
     if (gap >= w->nbytes && gap < w->room && !ended(w)) {
@@ -173,14 +173,14 @@ static void pass(Walk *w, int64_t lo, int64_t hi)
 }
 
 /* Passes the brief buffers that begin below an address. */
-static void pass_near(Walk *w, int64_t below)
+static void pass_near(GapWalk *w, int64_t below)
 {
     for (; w->nnear && w->near->at < below; w->near++, w->nnear--)
         pass(w, w->near->at, w->near->at + w->b[w->near->i].nbytes);
 }
 
 /* Returns the steps taken. */
-static int64_t pass_block(Walk *w, const GapBlock *k)
+static int64_t pass_block(GapWalk *w, const GapBlock *k)
 {
     if (k->last_end <= w->start || k->first_start >= w->end)
         return 1;
@@ -199,7 +199,7 @@ static int64_t pass_block(Walk *w, const GapBlock *k)
 }
 
 /* Lists the brief buffers that are alive with the one that looks for a place, by address. */
-static void fill_near(Gaps *x, Walk *w)
+static void fill_near(Gaps *x, GapWalk *w)
 {
     for (int k = x->first[MAX(0, w->start - SHORT + 1)]; k < x->first[w->end]; k++)
         if (x->end[k] > w->start)
@@ -262,7 +262,7 @@ int64_t gaps_find(Gaps *x, int i, Fit fit, int64_t *steps)
 {
     const PlaceBuf *b = &x->b[i];
     const GapList *l = is_brief(b) ? &x->lasting : &x->all;
-    Walk w = {.start = (int)b->start, .end = (int)b->end, .nbytes = b->nbytes, .fit = fit};
+    GapWalk w = {.start = (int)b->start, .end = (int)b->end, .nbytes = b->nbytes, .fit = fit};
     w.best = -1;
     w.room = INT64_MAX;
     w.near = x->near;

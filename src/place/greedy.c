@@ -128,7 +128,7 @@ static void fill_order(Rank *rank, int n, int *order)
 
 /* ---- the stack at the peak ---- */
 
-/* Of the stack, and of buffers of one load in the rest. */
+/* The order within the stack, and among other buffers of one load. */
 typedef struct StackOrder {
     enum { BY_BOTH, BY_END, BY_START } stack;
     enum { SIZE_FIRST, LIFE_FIRST } rest;

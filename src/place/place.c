@@ -54,7 +54,7 @@ typedef struct LeafSearch {
     int tried; /* with this slice */
 } LeafSearch;
 
-typedef struct Driver {
+typedef struct PlaceDriver {
     Arena *tmp;
     PlaceBuf *buf; /* the caller's */
     Section *part; /* to cut */
@@ -62,19 +62,19 @@ typedef struct Driver {
     int64_t unit;
     int64_t work;  /* visits of buffers left for cutting */
     int64_t steps; /* left for searches */
-} Driver;
+} PlaceDriver;
 
 /* ---- sections ---- */
 
-typedef struct Event {
+typedef struct PlaceEvent {
     int64_t time;
     int i; /* buffer, ~buffer for its end */
-} Event;
+} PlaceEvent;
 
 /* Ends before starts of the same time: intervals are half-open. */
 static int compare_event(const void *p, const void *q)
 {
-    const Event *x = p, *y = q;
+    const PlaceEvent *x = p, *y = q;
     if (x->time != y->time)
         return x->time < y->time ? -1 : 1;
     if ((x->i < 0) != (y->i < 0))
@@ -86,12 +86,12 @@ static int compare_event(const void *p, const void *q)
  * alive between sections k-1 and k. */
 static int fill_sections(Arena *tmp, PlaceBuf *b, int n, bool *cut)
 {
-    Event *event = NEWN(tmp, Event, 2 * n);
+    PlaceEvent *event = NEWN(tmp, PlaceEvent, 2 * n);
     int section = 0, live = 0;
     bool ended = false;
     for (int i = 0; i < n; i++) {
-        event[2 * i] = (Event){b[i].start, i};
-        event[2 * i + 1] = (Event){b[i].end, ~i};
+        event[2 * i] = (PlaceEvent){b[i].start, i};
+        event[2 * i + 1] = (PlaceEvent){b[i].end, ~i};
     }
     qsort(event, 2 * (size_t)n, sizeof *event, compare_event);
     for (int k = 0; k < 2 * n; k++) {
@@ -127,7 +127,7 @@ static int64_t load_bound(Arena *tmp, const PlaceBuf *b, int n, int nsection)
 
 /* ---- cutting ---- */
 
-static Section *new_part(Driver *d, int n, int64_t base)
+static Section *new_part(PlaceDriver *d, int n, int64_t base)
 {
     Section *p = NEW(d->tmp, Section);
     *p = (Section){.b = NEWN(d->tmp, PlaceBuf, n), .id = NEWN(d->tmp, int, n), .base = base};
@@ -141,7 +141,7 @@ static void add_to(Section *p, PlaceBuf b, int id)
 }
 
 /* Puts the buffers alive throughout at the bottom; true if there were any. */
-static bool peel(Driver *d, Section *p, int nsection)
+static bool peel(PlaceDriver *d, Section *p, int nsection)
 {
     int kept = 0, n = p->n;
     for (int i = 0; i < n; i++) {
@@ -164,7 +164,7 @@ static void push(Section **list, Section *p)
 }
 
 /* Cuts p at the marked sections into parts of their own. */
-static void split(Driver *d, Section *p, int nsection, const bool *cut)
+static void split(PlaceDriver *d, Section *p, int nsection, const bool *cut)
 {
     int *of = NEWN(d->tmp, int, nsection), count = 0;
     int *size = NEWN(d->tmp, int, nsection);
@@ -179,7 +179,7 @@ static void split(Driver *d, Section *p, int nsection, const bool *cut)
         add_to(part[of[p->b[i].start]], p->b[i], p->id[i]);
 }
 
-static void cut_part(Driver *d, Section *p)
+static void cut_part(PlaceDriver *d, Section *p)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1), any = false;
     int nsection = fill_sections(d->tmp, p->b, p->n, cut);
@@ -248,7 +248,7 @@ static int compare_start(const void *p, const void *q)
 }
 
 /* Takes the offsets that the caller's buffers have. */
-static void take_offsets(const Driver *d, Section *p)
+static void take_offsets(const PlaceDriver *d, Section *p)
 {
     Leaf *leaf = &p->search->leaf;
     leaf->peak = 0;
@@ -260,7 +260,7 @@ static void take_offsets(const Driver *d, Section *p)
 
 /* Places a leaf by what takes little time, or (placed) has been; `target` is good enough for its
  * base + peak. */
-static void place_leaf(Driver *d, Section *p, int64_t target, bool placed)
+static void place_leaf(PlaceDriver *d, Section *p, int64_t target, bool placed)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1);
     int *id = NEWN(d->tmp, int, p->n);
@@ -289,7 +289,7 @@ static void place_leaf(Driver *d, Section *p, int64_t target, bool placed)
 }
 
 /* The leaf of the highest top; *least: the lower bound of the whole that is proved by leaves. */
-static Section *highest(const Driver *d, int64_t *least)
+static Section *highest(const PlaceDriver *d, int64_t *least)
 {
     Section *top = d->leaf;
     for (Section *p = d->leaf; p; p = p->next) {
@@ -302,7 +302,7 @@ static Section *highest(const Driver *d, int64_t *least)
 
 /* Searches on, below the highest leaf, until the peak is at most max(capacity, *least) or the steps
  * are used up. */
-static void search(Driver *d, int64_t capacity, int64_t *least)
+static void search(PlaceDriver *d, int64_t capacity, int64_t *least)
 {
     for (;;) {
         Section *p = highest(d, least);
@@ -331,7 +331,7 @@ static int64_t common_divisor(int64_t x, int64_t y)
 }
 
 /* The buffers that take space, as one part. */
-static Section *gather(Driver *d, int n)
+static Section *gather(PlaceDriver *d, int n)
 {
     Section *p = new_part(d, n, 0);
     for (int i = 0; i < n; i++) {
@@ -350,7 +350,7 @@ static Section *gather(Driver *d, int n)
 }
 
 /* Cuts all the buffers into leaves. */
-static void cut_all(Driver *d, Section *all)
+static void cut_all(PlaceDriver *d, Section *all)
 {
     push(&d->part, all);
     while (d->part) {
@@ -361,7 +361,7 @@ static void cut_all(Driver *d, Section *all)
     }
 }
 
-static void keep_leaf(const Driver *d, const Section *p, PlaceResult *r)
+static void keep_leaf(const PlaceDriver *d, const Section *p, PlaceResult *r)
 {
     for (int i = 0; i < p->n; i++)
         d->buf[p->id[i]].offset = (p->base + p->b[i].offset) * d->unit;
@@ -373,10 +373,10 @@ static PlaceResult place_all(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity,
                              bool placed)
 {
     PlaceResult r = {.proved = true};
-    Driver d = {.tmp = tmp,
-                .buf = buf,
-                .work = (int64_t)CUT_WORK * n + 1000,
-                .steps = (int64_t)EFFORT_STEPS * effort};
+    PlaceDriver d = {.tmp = tmp,
+                     .buf = buf,
+                     .work = (int64_t)CUT_WORK * n + 1000,
+                     .steps = (int64_t)EFFORT_STEPS * effort};
     Section *all = gather(&d, n);
     if (!all->n)
         return r;

@@ -20,13 +20,13 @@ typedef struct LiveBlock {
     Live live[BLOCK];
 } LiveBlock;
 
-typedef struct Sweep {
+typedef struct PlaceSweep {
     Arena *tmp;
     const PlaceBuf *b;
     LiveBlock *first, *last, *spare;
     LiveBlock **home; /* of a live buffer */
     int nblock;
-} Sweep;
+} PlaceSweep;
 
 /* ---- blocks ---- */
 
@@ -48,7 +48,7 @@ static void measure(LiveBlock *k)
 }
 
 /* A new empty block behind k; the first one if k is NULL. */
-static LiveBlock *add_block(Sweep *s, LiveBlock *k)
+static LiveBlock *add_block(PlaceSweep *s, LiveBlock *k)
 {
     LiveBlock *new = s->spare;
     if (new)
@@ -62,7 +62,7 @@ static LiveBlock *add_block(Sweep *s, LiveBlock *k)
     return new;
 }
 
-static void drop_block(Sweep *s, LiveBlock *k)
+static void drop_block(PlaceSweep *s, LiveBlock *k)
 {
     *(k->prev ? &k->prev->next : &s->first) = k->next;
     *(k->next ? &k->next->prev : &s->last) = k->prev;
@@ -71,7 +71,7 @@ static void drop_block(Sweep *s, LiveBlock *k)
     s->nblock--;
 }
 
-static void leave(Sweep *s, int i)
+static void leave(PlaceSweep *s, int i)
 {
     LiveBlock *k = s->home[i], *next = k->next;
     int j = 0;
@@ -86,7 +86,7 @@ static void leave(Sweep *s, int i)
 }
 
 /* Moves the upper half of a full block to a new one. */
-static void halve(Sweep *s, LiveBlock *k)
+static void halve(PlaceSweep *s, LiveBlock *k)
 {
     LiveBlock *up = add_block(s, k);
     up->n = BLOCK / 2;
@@ -97,7 +97,7 @@ static void halve(Sweep *s, LiveBlock *k)
 }
 
 /* Puts x in front of live[j] of block k. */
-static void enter(Sweep *s, LiveBlock *k, int j, Live x)
+static void enter(PlaceSweep *s, LiveBlock *k, int j, Live x)
 {
     if (!k)
         k = add_block(s, NULL);
@@ -119,7 +119,7 @@ static void enter(Sweep *s, LiveBlock *k, int j, Live x)
 /* ---- the sweep ---- */
 
 /* The block for nbytes: the first with room, or the one with least room enough; NULL: none. */
-static LiveBlock *find_block(const Sweep *s, int64_t nbytes, Fit fit)
+static LiveBlock *find_block(const PlaceSweep *s, int64_t nbytes, Fit fit)
 {
     LiveBlock *best = NULL;
     for (LiveBlock *k = s->first; k; k = k->next) {
@@ -150,7 +150,7 @@ static int find_slot(const LiveBlock *k, int64_t nbytes, Fit fit)
 }
 
 /* Gives buffer i an address. */
-static int64_t put(Sweep *s, int i, Fit fit)
+static int64_t put(PlaceSweep *s, int i, Fit fit)
 {
     int64_t nbytes = s->b[i].nbytes;
     LiveBlock *k = find_block(s, nbytes, fit), *last = s->last;
@@ -182,7 +182,7 @@ static void fill_events(const Leaf *leaf, bool mirror, Key *start, Key *end)
 int64_t place_sweep(Arena *tmp, Leaf *leaf, bool mirror, Fit fit, int64_t ceiling, int64_t *offset,
                     int64_t *pairs)
 {
-    Sweep s = {.tmp = tmp, .b = leaf->b, .home = NEWN(tmp, LiveBlock *, leaf->n)};
+    PlaceSweep s = {.tmp = tmp, .b = leaf->b, .home = NEWN(tmp, LiveBlock *, leaf->n)};
     Key *start = NEWN(tmp, Key, leaf->n), *end = NEWN(tmp, Key, leaf->n);
     int64_t peak = 0, n = leaf->nsection + 1;
     fill_events(leaf, mirror, start, end);

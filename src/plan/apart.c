@@ -2,13 +2,13 @@
  * stand; the search for an order may then find a lower one for the nodes apart, which the fused
  * ones exclude, as one that makes a result long before it is read.
  *
- * So the nodes apart are planned too. Where that peak is lower by more than LEAST_GAIN, below which
- * it is not worth a kernel's time, one kind of fused nodes after the other is taken apart: of those
+ * So the nodes apart are planned too. If that peak is lower by more than LEAST_GAIN, below which it
+ * is not worth a kernel's time, one kind of fused nodes after the other is taken apart: of those
  * that make or read what is alive at the peak, the kind without which the plan is lowest; where no
  * kind alone lowers it, all of them. A kind are nodes of equal bodies and types, as layers have
  * them. It ends when that peak is reached, or when the plan's is lowered no more.
  *
- * What is tried is ordered for the live sum, and nothing is placed. What was found is ordered and
+ * Tries are ordered for the live sum, and nothing is placed. The one that is found is ordered and
  * placed as a plan is, and dropped if that is not lower by as much: GPT-2 in bf16 would lose 24
  * bodies to an order that placement makes no use of.
  *
@@ -33,7 +33,7 @@ typedef struct Found {
     int count, cap;
 } Found;
 
-/* What a peak must exceed for `peak` to be worth the kernels' time. */
+/* The peak above which `peak` is worth the kernels' time. */
 static double with_gain(int64_t peak)
 {
     return (1 + LEAST_GAIN) * (double)peak;
@@ -76,7 +76,7 @@ static bool holds_peak(const Plan *p, int i)
     return holds;
 }
 
-/* Of the fused nodes that hold the peak, the nearest first. */
+/* The kinds of the fused nodes that hold the peak, the nearest first. */
 static Kinds kinds_at_peak(Arena *a, const Plan *p)
 {
     Kinds k = {.count = 0};

@@ -28,7 +28,7 @@ typedef struct Holder {
     struct Holder *next;
 } Holder;
 
-typedef struct Driver {
+typedef struct Chooser {
     const PassWalk *w;
     const ChunkTask *task;
     ChunkReport *r;
@@ -47,11 +47,11 @@ typedef struct Driver {
     int *nodes;          /* of CHUNK_N: by group, of its regions; else NULL */
     int64_t *own;        /* of CHUNK_N: bytes at the peak that no smaller region slices */
     ChunkChoice choice;
-} Driver;
+} Chooser;
 
 /* ---- what candidates slice ---- */
 
-static bool is_asked(const Driver *d, const ChunkCandidate *c)
+static bool is_asked(const Chooser *d, const ChunkCandidate *c)
 {
     const ChunkAsked *asked = d->task->asked;
     for (int i = 0; i < asked->npattern; i++)
@@ -60,13 +60,13 @@ static bool is_asked(const Driver *d, const ChunkCandidate *c)
     return false;
 }
 
-static bool is_free(const Driver *d, const ChunkCandidate *c)
+static bool is_free(const Chooser *d, const ChunkCandidate *c)
 {
     bool may = !c->region.cheap || d->task->asked->mode == CHUNK_AUTO; /* auto's alone */
     return may && !c->why && c->units > 1 && !is_asked(d, c);
 }
 
-static void add_holder(Driver *d, const char *name, int group)
+static void add_holder(Chooser *d, const char *name, int group)
 {
     Holder *h = NEW(d->keep, Holder), *first = map_find(&d->holder, name);
     for (const Holder *x = first; x; x = x->next)
@@ -76,12 +76,12 @@ static void add_holder(Driver *d, const char *name, int group)
     map_put(&d->holder, arena_strdup(d->keep, name), h);
 }
 
-static int slot_of(const Driver *d, const ChunkCandidate *c)
+static int slot_of(const Chooser *d, const ChunkCandidate *c)
 {
     return d->slot[c - d->r->candidate];
 }
 
-static void find_slots(Driver *d)
+static void find_slots(Chooser *d)
 {
     int n = 0;
     d->slot = NEWN(d->keep, int, d->r->ncandidate);
@@ -94,7 +94,7 @@ static void find_slots(Driver *d)
     d->ngroup = 2 * n;
 }
 
-static void find_groups(Driver *d)
+static void find_groups(Chooser *d)
 {
     find_slots(d);
     d->units = NEWN(d->keep, int64_t, d->ngroup);
@@ -114,7 +114,7 @@ static void find_groups(Driver *d)
 }
 
 /* A seed that is in a loop already is no seed of another. */
-static void find_clashes(Driver *d)
+static void find_clashes(Chooser *d)
 {
     int n = d->ngroup;
     d->clash = NEWN(d->keep, bool, n *n);
@@ -128,7 +128,7 @@ static void find_clashes(Driver *d)
 
 /* ---- who holds the peak ---- */
 
-/* What values that stand for others are clones of: the names of the first, by their own. */
+/* The values that representatives are clones of: the names of the first, by their own. */
 static void find_origins(const Graph *g, const Graph *before, Map *origin)
 {
     for (const Node *n = g->first; n; n = n->next) {
@@ -141,7 +141,7 @@ static void find_origins(const Graph *g, const Graph *before, Map *origin)
     }
 }
 
-static void fill_held(const Driver *d, const Plan *p, int64_t *held)
+static void fill_at_peak(const Chooser *d, const Plan *p, int64_t *at_peak)
 {
     Map origin = {.a = d->tmp};
     int peak = p->space[SPACE_MAIN].peak_step;
@@ -153,7 +153,7 @@ static void fill_held(const Driver *d, const Plan *p, int64_t *held)
         const char *name = map_find(&origin, s->name);
         int least = -1;
         for (const Holder *h = map_find(&d->holder, name ? name : s->name); h; h = h->next) {
-            held[h->group] += s->nbytes;
+            at_peak[h->group] += s->nbytes;
             if (d->nodes && d->units[h->group] > 1 &&
                 (least < 0 || d->nodes[h->group] < d->nodes[least]))
                 least = h->group;
@@ -166,7 +166,7 @@ static void fill_held(const Driver *d, const Plan *p, int64_t *held)
 /* ---- trials ---- */
 
 /* The regions of a setting, those of patterns first, in a. Returns how many. */
-static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const ChunkRegion **list)
+static int regions_of(const Chooser *d, Arena *a, const int64_t *slices, const ChunkRegion **list)
 {
     ChunkRegion *region = NEWN(a, ChunkRegion, d->nnamed + d->r->ncandidate);
     int n = 0;
@@ -185,7 +185,7 @@ static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const Ch
 }
 
 typedef struct Trial {
-    Driver *d;
+    Chooser *d;
     const int64_t *slices;
     bool rough;
     ChunkTrial *t;
@@ -194,14 +194,14 @@ typedef struct Trial {
 static void plan_trial(void *arg)
 {
     const Trial *x = arg;
-    Driver *d = x->d;
+    Chooser *d = x->d;
     PlanFor to = d->task->to;
     to.rough = x->rough;
     d->o.nchunk_region = regions_of(d, d->tmp, x->slices, &d->o.chunk_region);
     PassWalk w = passes_fork(d->w, graph_clone(d->tmp, d->g), &d->o);
     passes_until(&w, NULL);
     Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, &to) : plan_make(d->tmp, w.g, &to);
-    fill_held(d, p, x->t->held);
+    fill_at_peak(d, p, x->t->at_peak);
     x->t->sec = p->est.step;
     x->t->reserve = p->reserve;
     x->t->peak = (x->rough ? p->space[SPACE_MAIN].bound : p->space[SPACE_MAIN].peak) + p->reserve;
@@ -209,7 +209,7 @@ static void plan_trial(void *arg)
 
 static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
 {
-    Driver *d = arg;
+    Chooser *d = arg;
     Trial x = {d, slices, true, t};
     Ctx *ctx = d->g->ctx;
     if (ctx_try(ctx, plan_trial, &x)) {
@@ -221,7 +221,7 @@ static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
     arena_reset(d->tmp);
 }
 
-static int most_trials(const Driver *d)
+static int most_trials(const Chooser *d)
 {
     int nodes = MAX(graph_count(d->g), 1);
     return MIN(MAX(TRIED_NODES / nodes, LEAST_TRIALS), MOST_TRIALS);
@@ -229,15 +229,15 @@ static int most_trials(const Driver *d)
 
 /* ---- the modes ---- */
 
-static ChunkTrial try_now(Driver *d, const int64_t *slices)
+static ChunkTrial try_now(Chooser *d, const int64_t *slices)
 {
-    ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
+    ChunkTrial t = {.at_peak = NEWN(d->keep, int64_t, d->ngroup)};
     try_slices(d, slices, &t);
     return t;
 }
 
 /* The numbers that were chosen, in keep. */
-static int64_t *chosen_slices(const Driver *d)
+static int64_t *chosen_slices(const Chooser *d)
 {
     int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
     for (int g = 0; g < d->ngroup; g++)
@@ -246,16 +246,16 @@ static int64_t *chosen_slices(const Driver *d)
 }
 
 /* By how many bytes the choice does not fit, with addresses that are searched for; 0: it fits. */
-static int64_t exceeds(Driver *d)
+static int64_t exceeds(Chooser *d)
 {
-    ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
+    ChunkTrial t = {.at_peak = NEWN(d->keep, int64_t, d->ngroup)};
     plan_trial(&(Trial){d, chosen_slices(d), false, &t});
     arena_reset(d->tmp);
     return MAX(t.peak - d->task->memory, 0);
 }
 
 /* By group as d->units, but 1 of those of cheap regions. */
-static int64_t *units_without_cheap(const Driver *d)
+static int64_t *units_without_cheap(const Chooser *d)
 {
     int64_t *units = NEWN(d->keep, int64_t, d->ngroup);
     memcpy(units, d->units, (size_t)d->ngroup * sizeof *units);
@@ -278,7 +278,7 @@ static bool is_better(const ChunkChoice *x, const ChunkChoice *y, int64_t target
 }
 
 /* Takes the choice of another search if it is better, but what is told of groups that it lacks. */
-static void search_again(Driver *d, const ChunkSearch *s, int64_t target)
+static void search_again(Chooser *d, const ChunkSearch *s, int64_t target)
 {
     ChunkChoice c = chunk_search(d->keep, s), was = d->choice;
     c.reached = c.at.peak >= 0 && c.at.peak <= target; /* which may not be the search's own */
@@ -296,7 +296,7 @@ static void search_again(Driver *d, const ChunkSearch *s, int64_t target)
 
 /* Cheap regions may be in the way of others, which slice more; and what pays may be as low as a
  * target that was sought, which went another way. */
-static void search(Driver *d, ChunkSearch *s)
+static void search(Chooser *d, ChunkSearch *s)
 {
     ChunkSearch without = *s, knee = *s;
     without.units = units_without_cheap(d);
@@ -308,7 +308,7 @@ static void search(Driver *d, ChunkSearch *s)
         search_again(d, &knee, s->target);
 }
 
-static void choose_auto(Driver *d)
+static void choose_auto(Chooser *d)
 {
     ChunkKnown known = {0};
     ChunkSearch s = {.known = &known,
@@ -330,7 +330,7 @@ static void choose_auto(Driver *d)
 }
 
 /* By group: the nodes of its regions, INT_MAX of those of all that a cut reaches. */
-static void count_nodes(Driver *d)
+static void count_nodes(Chooser *d)
 {
     d->nodes = NEWN(d->keep, int, d->ngroup);
     d->own = NEWN(d->keep, int64_t, d->ngroup);
@@ -343,7 +343,7 @@ static void count_nodes(Driver *d)
 
 /* The group that holds most bytes which no smaller region slices: the whole microbatch only where
  * nothing else holds any. -1: none does. */
-static int find_largest(const Driver *d)
+static int find_largest(const Chooser *d)
 {
     int best = -1;
     for (int all = 0; all < 2 && best < 0; all++)
@@ -355,7 +355,7 @@ static int find_largest(const Driver *d)
 
 /* So many slices for the group that holds most bytes at the peak of the step without slices and can
  * be planned so. */
-static void choose_largest(Driver *d, int64_t asked)
+static void choose_largest(Chooser *d, int64_t asked)
 {
     int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
     ChunkGroup *group = NEWN(d->keep, ChunkGroup, d->ngroup);
@@ -365,8 +365,8 @@ static void choose_largest(Driver *d, int64_t asked)
     ChunkTrial whole = try_now(d, slices), at = whole;
     int best = find_largest(d);
     for (int g = 0; g < d->ngroup; g++)
-        group[g].why = whole.held[g] && d->units[g] > 1 ? "another holds more of the peak"
-                                                        : "does not hold the peak";
+        group[g].why = whole.at_peak[g] && d->units[g] > 1 ? "another holds more of the peak"
+                                                           : "does not hold the peak";
     if (best >= 0 && asked < 2)
         group[best].why = "one slice is the whole";
     for (; best >= 0 && asked > 1; best = find_largest(d)) {
@@ -374,7 +374,7 @@ static void choose_largest(Driver *d, int64_t asked)
         at = try_now(d, slices);
         if (at.peak >= 0) {
             group[best] = (ChunkGroup){.slices = slices[best],
-                                       .held = whole.held[best],
+                                       .at_peak = whole.at_peak[best],
                                        .peak = at.peak - at.reserve,
                                        .sec = at.sec - whole.sec};
             break;
@@ -390,7 +390,7 @@ static void choose_largest(Driver *d, int64_t asked)
 /* ---- what patterns ask for ---- */
 
 /* Runs the pass alone, on a copy: the candidates then say which of them are made. */
-static void make_on_copy(Driver *d, const PassOptions *o)
+static void make_on_copy(Chooser *d, const PassOptions *o)
 {
     PassOptions x = *o;
     x.warn = NULL;
@@ -407,7 +407,7 @@ static void make_on_copy(Driver *d, const PassOptions *o)
 }
 
 /* Finds the candidates, and the regions that patterns ask for. */
-static void find_candidates(Driver *d)
+static void find_candidates(Chooser *d)
 {
     if (!d->task->asked->npattern) {
         chunk_find(d->g, d->tmp, &d->o, d->r);
@@ -417,7 +417,7 @@ static void find_candidates(Driver *d)
     make_on_copy(d, &d->o);
 }
 
-static void find_named(Driver *d)
+static void find_named(Chooser *d)
 {
     d->named = NEWN(d->keep, ChunkRegion, d->r->ncandidate);
     d->named_group = NEWN(d->keep, int, d->r->ncandidate);
@@ -429,7 +429,7 @@ static void find_named(Driver *d)
     }
 }
 
-static ChunkTrial try_without(Driver *d, const int64_t *slices, int slot)
+static ChunkTrial try_without(Chooser *d, const int64_t *slices, int slot)
 {
     d->without = slot;
     ChunkTrial t = try_now(d, slices);
@@ -437,8 +437,8 @@ static ChunkTrial try_without(Driver *d, const int64_t *slices, int slot)
     return t;
 }
 
-/* What a slot's regions, that patterns ask for, add to the others, and hold with and without. */
-static void price_slot(Driver *d, int slot, const ChunkTrial *all, const ChunkTrial *without)
+/* Prices a slot's regions that patterns ask for, by trials with and without them. */
+static void price_slot(Chooser *d, int slot, const ChunkTrial *all, const ChunkTrial *without)
 {
     int members = 0;
     for (int k = 0; k < d->nnamed; k++)
@@ -449,13 +449,13 @@ static void price_slot(Driver *d, int slot, const ChunkTrial *all, const ChunkTr
             continue;
         c->peak = all->peak - all->reserve;
         c->sec = (all->sec - without->sec) / members;
-        c->nbytes = without->held[slot] / members;
-        c->nbytes_slice = all->held[slot] / members;
+        c->nbytes = without->at_peak[slot] / members;
+        c->nbytes_slice = all->at_peak[slot] / members;
     }
 }
 
 /* Each slot that patterns ask for, beside the others and what was chosen. */
-static void price_named(Driver *d)
+static void price_named(Chooser *d)
 {
     const int64_t *slices = chosen_slices(d);
     bool *done = NEWN(d->keep, bool, d->ngroup);
@@ -475,7 +475,7 @@ static void price_named(Driver *d)
 
 /* ---- what became of candidates ---- */
 
-static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
+static const char *why_not_named(const Chooser *d, const ChunkCandidate *c)
 {
     const ChunkAsked *asked = d->task->asked;
     int64_t slices = 0;
@@ -488,7 +488,7 @@ static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
                            : "another region around the value is what the pattern means";
 }
 
-static const char *why_whole(const Driver *d, const ChunkCandidate *c)
+static const char *why_whole(const Chooser *d, const ChunkCandidate *c)
 {
     const ChunkGroup *y = d->choice.group ? &d->choice.group[slot_of(d, c)] : NULL;
     if (c->region.cheap && d->task->asked->mode != CHUNK_AUTO)
@@ -502,33 +502,33 @@ static const char *why_whole(const Driver *d, const ChunkCandidate *c)
     return y->why;
 }
 
-/* What for a group is sliced, and why it has no more slices. */
-static const char *why_sliced(const Driver *d, int slot)
+/* Says why a group is sliced, and why it has no more slices. */
+static const char *why_sliced(const Chooser *d, int slot)
 {
     const ChunkGroup *y = &d->choice.group[slot];
-    if (!y->held)
+    if (!y->at_peak)
         return "the step takes less time so";
-    const char *holds =
-        d->choice.whole.held[slot] ? "holds the peak" : "holds the peak once others are in slices";
+    const char *holds = d->choice.whole.at_peak[slot] ? "holds the peak"
+                                                      : "holds the peak once others are in slices";
     return y->why ? arena_printf(d->r->a, "%s; %s", holds, y->why) : holds;
 }
 
-/* Where the candidate's group is sliced: whether by this one, or in another's loop. */
-static void fill_sliced(const Driver *d, ChunkCandidate *c, const ChunkGroup *y, int members)
+/* Says whether the candidate's group is sliced by this one or in another's loop. */
+static void fill_sliced(const Chooser *d, ChunkCandidate *c, const ChunkGroup *y, int members)
 {
     if (!c->taken) { /* the pass has said why; those that are made have the bytes */
         c->nbytes = c->nbytes_slice = 0;
         return;
     }
     c->decision = why_sliced(d, slot_of(d, c));
-    c->nbytes = y->held / members;
-    c->nbytes_slice = d->choice.at.held[slot_of(d, c)] / members;
+    c->nbytes = y->at_peak / members;
+    c->nbytes_slice = d->choice.at.at_peak[slot_of(d, c)] / members;
     c->peak = d->choice.at.peak - d->choice.at.reserve;
     c->sec = y->sec / members;
 }
 
 /* How many candidates share what their slot adds and holds. */
-static int count_members(const Driver *d, int slot, bool sliced)
+static int count_members(const Chooser *d, int slot, bool sliced)
 {
     int n = 0;
     for (int i = 0; i < d->r->ncandidate; i++)
@@ -536,7 +536,7 @@ static int count_members(const Driver *d, int slot, bool sliced)
     return MAX(n, 1);
 }
 
-static void fill_report(Driver *d)
+static void fill_report(Chooser *d)
 {
     for (int i = 0; i < d->r->ncandidate; i++) {
         ChunkCandidate *c = &d->r->candidate[i];
@@ -544,7 +544,7 @@ static void fill_report(Driver *d)
         bool sliced = y && y->slices > 1, free = d->slot[i] < d->ngroup / 2;
         int members = count_members(d, d->slot[i], sliced);
         if ((free || !c->taken) && d->choice.whole.peak >= 0)
-            c->nbytes = d->choice.whole.held[d->slot[i]] / members;
+            c->nbytes = d->choice.whole.at_peak[d->slot[i]] / members;
         if (free && sliced) {
             fill_sliced(d, c, y, members);
         } else if (!c->taken) {
@@ -559,7 +559,7 @@ static void fill_report(Driver *d)
 }
 
 /* The regions of the choice, without those that are in the loops of others. */
-static void order_regions(Driver *d, PassOptions *o)
+static void order_regions(Chooser *d, PassOptions *o)
 {
     o->chunk = (Globs){0};
     o->nchunk_region = regions_of(d, d->keep, chosen_slices(d), &o->chunk_region);
@@ -574,7 +574,7 @@ static void order_regions(Driver *d, PassOptions *o)
 
 void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r)
 {
-    Driver d = {.w = w, .task = t, .r = r, .o = *o, .without = NO_SLOT};
+    Chooser d = {.w = w, .task = t, .r = r, .o = *o, .without = NO_SLOT};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.holder.a = d.keep;

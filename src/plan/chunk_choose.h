@@ -8,17 +8,18 @@
 
 /* ---- chunk_search.c: the choice, by trials alone ---- */
 
-/* What a setting comes to: the numbers of slices of all groups, 1 of those that stay whole. */
+/* The result of a setting, that is, of numbers of slices of all groups, 1 where a group stays
+ * whole. */
 typedef struct ChunkTrial {
     int64_t peak;    /* bytes, with the library's reserve; -1: it cannot be planned */
     int64_t reserve; /* of these, the reserve */
     double sec;
-    int64_t *held; /* by group: bytes alive at the peak of values that it slices or would slice */
+    int64_t *at_peak; /* by group: bytes there of values that it slices or would slice */
 } ChunkTrial;
 
 /* Settings that were planned, and what each came to, for the next search of the same groups. */
 typedef struct ChunkKnown {
-    struct Setting **setting;
+    struct SliceSetting **setting;
     int n, cap;
 } ChunkKnown;
 
@@ -29,16 +30,17 @@ typedef struct ChunkSearch {
     const bool *clash;    /* [ngroup][ngroup]: both cannot be sliced; NULL: any can */
     int64_t target;       /* bytes; 0: as far as it pays */
     int most;             /* trials */
-    void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; held is zeros */
+    void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; at_peak is zeros */
     void *arg;
     ChunkKnown *known; /* in the same arena; NULL: none */
 } ChunkSearch;
 
-/* What became of a group. */
+/* The outcome for a group. */
 typedef struct ChunkGroup {
     int64_t slices;  /* 1: it stays whole */
     const char *why; /* it stays whole, or a clause: why it has no more slices; NULL: never asked */
-    int64_t held; /* of one that is sliced: bytes at the peak of a setting in which it is whole */
+    int64_t
+        at_peak;  /* of one that is sliced: bytes at the peak of a setting in which it is whole */
     int64_t peak; /* of the step as it was tried last, without the reserve; 0: never */
     double sec;   /* that its slices add; of one that stays whole, as tried last */
 } ChunkGroup;
@@ -57,7 +59,7 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s);
 
 /* ---- chunk_choose.c: the same of a graph ---- */
 
-/* What a choice is made for. */
+/* The task of a choice. */
 typedef struct ChunkTask {
     const ChunkAsked *asked;
     PlanFor to;

@@ -1,17 +1,16 @@
 /* The search for numbers of slices, by trials alone.
  *
  * From a setting, each group that holds the peak can take a step: twice as many slices. The step
- * with the least added seconds per byte by which the peak falls is taken, and so on. What a group's
- * step was worth when it was last tried is taken for a bound of what it is worth now, so that few
- * are tried again (lazy greedy: Minoux 1978; doubling the slices again frees half as many bytes).
- * Where two slices do not pay, eight are tried: a loop has costs that do not depend on the number.
- * Where no step lowers the peak, as two places have the same, the steps of up to MOST_CHAIN groups
- * are judged together.
+ * with the least added seconds per byte by which the peak falls is taken, and so on. The worth of a
+ * group's step when it was last tried bounds its worth now, so few are tried again (lazy greedy:
+ * Minoux 1978; doubling the slices again frees half as many bytes). If two slices do not pay, eight
+ * are tried: a loop has costs that do not depend on the number. If no step lowers the peak, because
+ * two places have the same, the steps of up to MOST_CHAIN groups are judged together.
  *
  * With a target every step counts that lowers the peak, until the target is reached. Then what
  * turned out unnecessary is taken back: groups as a whole, else down to the least number (bisected)
- * with which the target is reached if that saves 0.1 % of the step, those first that add most. Of
- * peaks that are the largest of what each group holds by itself this finds the least numbers.
+ * with which the target is reached if that saves 0.1 % of the step, those first that add most. If
+ * the peak is the largest of what each group holds by itself, this finds the least numbers.
  *
  * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
  * adds to the step's seconds: the knee of the curve. All together add at most 2 % by estimate,
@@ -45,8 +44,8 @@ static const char WHY_RIVAL[] = "another that slices the same values was tried i
 static const char WHY_LOWER[] = "the lowest peak that was found is without it";
 static const char WHY_LEFT[] = "not tried beside what is taken";
 
-/* The same of a group that is sliced: why it has no more slices. What is not listed says nothing
- * of that. */
+/* The same of a group that is sliced: why it has no more slices. Reasons that are not listed say
+ * nothing of that. */
 static const struct {
     const char *why, *more;
 } MORE[] = {
@@ -66,40 +65,41 @@ static const struct {
     {WHY_LEFT, "more slices were not tried beside what is taken"},
 };
 
-typedef struct Setting {
+typedef struct SliceSetting {
     int64_t *slices;
     ChunkTrial t;
-} Setting;
+} SliceSetting;
 
-typedef struct Search {
+typedef struct SliceSearch {
     Arena *a;
     const ChunkSearch *s;
-    Setting **tried;
+    SliceSetting **tried;
     int ntried, cap;
     ChunkGroup *group;
     double *worth; /* by group: seconds per byte of its last step that paid; -1: not known */
-} Search;
+} SliceSearch;
 
 /* A group's next step, and what it comes to. */
 typedef struct Gain {
     int group;
-    const Setting *to; /* NULL: there is none */
-    double rate;       /* seconds per byte */
+    const SliceSetting *to; /* NULL: there is none */
+    double rate;            /* seconds per byte */
 } Gain;
 
 /* ---- trials ---- */
 
-static Setting *setting_new(const Search *x, const int64_t *slices)
+static SliceSetting *setting_new(const SliceSearch *x, const int64_t *slices)
 {
-    Setting *y = NEW(x->a, Setting);
+    SliceSetting *y = NEW(x->a, SliceSetting);
     size_t n = (size_t)x->s->ngroup;
     y->slices = NEWN(x->a, int64_t, n);
     memcpy(y->slices, slices, n * sizeof *slices);
-    y->t.held = NEWN(x->a, int64_t, n);
+    y->t.at_peak = NEWN(x->a, int64_t, n);
     return y;
 }
 
-static Setting *find_setting(Setting *const *list, int n, const int64_t *slices, int ngroup)
+static SliceSetting *find_setting(SliceSetting *const *list, int n, const int64_t *slices,
+                                  int ngroup)
 {
     for (int i = 0; i < n; i++)
         if (!memcmp(list[i]->slices, slices, (size_t)ngroup * sizeof *slices))
@@ -108,10 +108,10 @@ static Setting *find_setting(Setting *const *list, int n, const int64_t *slices,
 }
 
 /* The setting, planned now, or known from another search. */
-static Setting *plan_setting(const Search *x, const int64_t *slices)
+static SliceSetting *plan_setting(const SliceSearch *x, const int64_t *slices)
 {
     ChunkKnown *k = x->s->known;
-    Setting *y = k ? find_setting(k->setting, k->n, slices, x->s->ngroup) : NULL;
+    SliceSetting *y = k ? find_setting(k->setting, k->n, slices, x->s->ngroup) : NULL;
     if (y)
         return y;
     y = setting_new(x, slices);
@@ -122,9 +122,9 @@ static Setting *plan_setting(const Search *x, const int64_t *slices)
 }
 
 /* The setting, tried now or before; NULL: no more trials may be made. */
-static const Setting *try_setting(Search *x, const int64_t *slices)
+static const SliceSetting *try_setting(SliceSearch *x, const int64_t *slices)
 {
-    Setting *y = find_setting(x->tried, x->ntried, slices, x->s->ngroup);
+    SliceSetting *y = find_setting(x->tried, x->ntried, slices, x->s->ngroup);
     if (y || x->ntried >= x->s->most)
         return y;
     y = plan_setting(x, slices);
@@ -133,14 +133,15 @@ static const Setting *try_setting(Search *x, const int64_t *slices)
 }
 
 /* `from` with another number for one group. */
-static const Setting *try_group(Search *x, const Setting *from, int g, int64_t slices)
+static const SliceSetting *try_group(SliceSearch *x, const SliceSetting *from, int g,
+                                     int64_t slices)
 {
-    Setting *y = setting_new(x, from->slices);
+    SliceSetting *y = setting_new(x, from->slices);
     y->slices[g] = slices;
     return try_setting(x, y->slices);
 }
 
-static bool reaches(const Search *x, const Setting *y)
+static bool reaches(const SliceSearch *x, const SliceSetting *y)
 {
     return y && y->t.peak >= 0 && x->s->target && y->t.peak <= x->s->target;
 }
@@ -148,7 +149,7 @@ static bool reaches(const Search *x, const Setting *y)
 /* ---- steps ---- */
 
 /* Why it is no step from one setting to another; NULL: it is one. */
-static const char *why_not(const Search *x, const Setting *from, const Setting *to)
+static const char *why_not(const SliceSearch *x, const SliceSetting *from, const SliceSetting *to)
 {
     if (!to)
         return WHY_SPENT;
@@ -168,9 +169,10 @@ static const char *why_not(const Search *x, const Setting *from, const Setting *
 }
 
 /* A step of the group to so many slices: from `at`, judged from `start`. */
-static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, int64_t slices)
+static Gain try_step(SliceSearch *x, const SliceSetting *start, const SliceSetting *at, int g,
+                     int64_t slices)
 {
-    const Setting *to = try_group(x, at, g, slices);
+    const SliceSetting *to = try_group(x, at, g, slices);
     ChunkGroup *y = &x->group[g];
     const char *why = to || !y->peak ? why_not(x, start, to) : WHY_AGAIN;
     bool tells = at == start || !y->peak; /* what a step does by itself, rather than in a chain */
@@ -188,16 +190,16 @@ static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, 
 
 /* Whether more slices than the two of `to` could make it a step: of what the group holds then, the
  * better part would have to go. */
-static bool may_jump(const Search *x, const Setting *start, const Setting *to, int g)
+static bool may_jump(const SliceSearch *x, const SliceSetting *start, const SliceSetting *to, int g)
 {
     if (!to || to->t.peak < 0 || to->slices[g] != 2 || x->s->units[g] < 3)
         return false;
-    double freed = (1 - 2.0 / JUMP) * (double)to->t.held[g];
+    double freed = (1 - 2.0 / JUMP) * (double)to->t.at_peak[g];
     double enough = x->s->target ? 0 : LEAST_GAIN * (double)start->t.peak;
     return (double)(start->t.peak - to->t.peak) + freed > enough;
 }
 
-static Gain next_step(Search *x, const Setting *start, const Setting *at, int g)
+static Gain next_step(SliceSearch *x, const SliceSetting *start, const SliceSetting *at, int g)
 {
     int64_t next = MIN(2 * at->slices[g], x->s->units[g]);
     Gain s = try_step(x, start, at, g, next);
@@ -207,7 +209,7 @@ static Gain next_step(Search *x, const Setting *start, const Setting *at, int g)
 }
 
 /* Whether a group is sliced that slices the same values. */
-static bool clashes(const Search *x, const Setting *at, int g)
+static bool clashes(const SliceSearch *x, const SliceSetting *at, int g)
 {
     for (int h = 0; h < x->s->ngroup && x->s->clash; h++)
         if (h != g && at->slices[h] > 1 && x->s->clash[g * x->s->ngroup + h])
@@ -217,10 +219,10 @@ static bool clashes(const Search *x, const Setting *at, int g)
 
 /* Whether a step of the group could pay: slices of what it holds are all that it can free. Why it
  * cannot in a chain of steps that may lead nowhere is said only of groups of which nothing is. */
-static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
+static bool may_pay(SliceSearch *x, const SliceSetting *start, const SliceSetting *at, int g)
 {
     int64_t now = at->slices[g], units = x->s->units[g];
-    double part = now == 1 ? 1 - 1.0 / JUMP : 0.5, held = (double)at->t.held[g];
+    double part = now == 1 ? 1 - 1.0 / JUMP : 0.5, at_peak = (double)at->t.at_peak[g];
     const char **why = &x->group[g].why, *known = at != start ? *why : NULL;
     if (now >= units) {
         *why = known ? known : WHY_UNITS;
@@ -230,10 +232,10 @@ static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
         *why = known ? known : WHY_CLASH;
         return false;
     }
-    double most = (double)(start->t.peak - at->t.peak) + part * held;
-    if (held > 0 && !x->s->target && most < LEAST_GAIN * (double)start->t.peak)
+    double most = (double)(start->t.peak - at->t.peak) + part * at_peak;
+    if (at_peak > 0 && !x->s->target && most < LEAST_GAIN * (double)start->t.peak)
         *why = WHY_LITTLE;
-    else if (held > 0)
+    else if (at_peak > 0)
         return true;
     *why = *why ? *why : WHY_HOLDS;
     return false;
@@ -241,7 +243,8 @@ static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
 
 /* Fills the groups that could take a step: what is not known yet first, by bytes; then those that
  * added least for a byte. Returns how many. */
-static int find_rivals(Search *x, const Setting *start, const Setting *at, int *rival)
+static int find_rivals(SliceSearch *x, const SliceSetting *start, const SliceSetting *at,
+                       int *rival)
 {
     int n = 0;
     for (int g = 0; g < x->s->ngroup; g++) {
@@ -251,7 +254,7 @@ static int find_rivals(Search *x, const Setting *start, const Setting *at, int *
         for (; i > 0; i--) {
             int other = rival[i - 1];
             double mine = x->worth[g], its = x->worth[other];
-            if (mine > its || (mine == its && at->t.held[g] <= at->t.held[other]))
+            if (mine > its || (mine == its && at->t.at_peak[g] <= at->t.at_peak[other]))
                 break;
             rival[i] = other;
         }
@@ -261,7 +264,7 @@ static int find_rivals(Search *x, const Setting *start, const Setting *at, int *
 }
 
 /* The step that adds least for a byte; `side`: one that only changes who holds the peak. */
-static Gain best_step(Search *x, const Setting *start, const Setting *at, Gain *side)
+static Gain best_step(SliceSearch *x, const SliceSetting *start, const SliceSetting *at, Gain *side)
 {
     Gain best = {-1, NULL, 0};
     int *rival = NEWN(x->a, int, x->s->ngroup), n = find_rivals(x, start, at, rival);
@@ -271,15 +274,15 @@ static Gain best_step(Search *x, const Setting *start, const Setting *at, Gain *
         if (best.to && x->worth[g] >= best.rate)
             break; /* nor do those behind it add less */
         Gain s = next_step(x, start, at, g);
-        const Setting *to =
+        const SliceSetting *to =
             s.to ? s.to : try_group(x, at, g, MIN(2 * at->slices[g], x->s->units[g]));
         x->worth[g] = s.to ? MAX(s.rate, 0) : -1;
         if (s.to && (!best.to || s.rate < best.rate))
             best = s;
         if (!to || to->t.peak < 0 || to->t.peak > start->t.peak)
             continue;
-        if (at->t.held[g] - to->t.held[g] > freed) {
-            freed = at->t.held[g] - to->t.held[g];
+        if (at->t.at_peak[g] - to->t.at_peak[g] > freed) {
+            freed = at->t.at_peak[g] - to->t.at_peak[g];
             *side = (Gain){g, to, 0};
         }
     }
@@ -293,7 +296,7 @@ static Gain best_step(Search *x, const Setting *start, const Setting *at, Gain *
 
 /* Notes what the steps from one setting to another add, by group; those in a chain share it by
  * bytes that they held. */
-static void note_step(Search *x, const Setting *from, const Setting *to)
+static void note_step(SliceSearch *x, const SliceSetting *from, const SliceSetting *to)
 {
     double added = to->t.sec - from->t.sec;
     int count = 0;
@@ -310,9 +313,9 @@ static void note_step(Search *x, const Setting *from, const Setting *to)
 }
 
 /* Takes steps while there are any, or until the target is reached; where that ends. */
-static const Setting *walk_down(Search *x, const Setting *whole)
+static const SliceSetting *walk_down(SliceSearch *x, const SliceSetting *whole)
 {
-    const Setting *start = whole, *at = whole;
+    const SliceSetting *start = whole, *at = whole;
     for (int chain = 0; chain < MOST_CHAIN && !reaches(x, start);) {
         Gain side = {-1, NULL, 0}, s = best_step(x, start, at, &side);
         if (s.to) {
@@ -329,16 +332,16 @@ static const Setting *walk_down(Search *x, const Setting *whole)
     return start;
 }
 
-/* Where fewer bytes hold the peak, remat may compute less again: groups that do not hold it are
- * tried too, and more slices, and taken where they save time and bytes. */
-static const Setting *walk_on(Search *x, const Setting *at)
+/* With fewer bytes at the peak remat may compute less again: groups that do not hold it are tried
+ * too, and more slices, and taken where they save time and bytes. */
+static const SliceSetting *walk_on(SliceSearch *x, const SliceSetting *at)
 {
     const double enough = LEAST_SAVING * x->tried[0]->t.sec;
     for (int g = 0; g < x->s->ngroup && at != x->tried[0]; g++) {
         int64_t now = at->slices[g], next = MIN(now == 1 ? JUMP : 4 * now, x->s->units[g]);
         if (next == now || clashes(x, at, g))
             continue;
-        const Setting *to = try_group(x, at, g, next);
+        const SliceSetting *to = try_group(x, at, g, next);
         if (!to || to->t.peak < 0 || to->t.peak > at->t.peak || to->t.sec > at->t.sec - enough)
             continue;
         note_step(x, at, to);
@@ -350,7 +353,7 @@ static const Setting *walk_on(Search *x, const Setting *at)
 /* ---- what is taken back ---- */
 
 /* Groups that are sliced, those that add most first; how many. */
-static int find_taken(const Search *x, const Setting *at, int *taken)
+static int find_taken(const SliceSearch *x, const SliceSetting *at, int *taken)
 {
     int n = 0;
     for (int g = 0; g < x->s->ngroup; g++) {
@@ -364,7 +367,8 @@ static int find_taken(const Search *x, const Setting *at, int *taken)
     return n;
 }
 
-static const Setting *take(Search *x, const Setting *from, const Setting *to, int g)
+static const SliceSetting *take(SliceSearch *x, const SliceSetting *from, const SliceSetting *to,
+                                int g)
 {
     note_step(x, from, to);
     x->group[g].why = WHY_BACK;
@@ -373,15 +377,15 @@ static const Setting *take(Search *x, const Setting *from, const Setting *to, in
 
 /* The least number of the group's slices that still reaches the target, if it saves time: as much
  * as a last slice may cost that is shorter than the others. */
-static const Setting *take_back(Search *x, const Setting *at, int g)
+static const SliceSetting *take_back(SliceSearch *x, const SliceSetting *at, int g)
 {
     int64_t low = 1, high = at->slices[g];
-    const Setting *none = try_group(x, at, g, 1), *best = at;
+    const SliceSetting *none = try_group(x, at, g, 1), *best = at;
     if (reaches(x, none) && none->t.sec <= at->t.sec)
         return take(x, at, none, g);
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        const Setting *y = try_group(x, at, g, middle);
+        const SliceSetting *y = try_group(x, at, g, middle);
         if (!reaches(x, y)) {
             low = middle;
             continue;
@@ -394,15 +398,15 @@ static const Setting *take_back(Search *x, const Setting *at, int g)
 }
 
 /* Without a target: whether the group still pays beside the others. */
-static const Setting *take_unpaid(Search *x, const Setting *at, int g)
+static const SliceSetting *take_unpaid(SliceSearch *x, const SliceSetting *at, int g)
 {
-    const Setting *none = try_group(x, at, g, 1);
+    const SliceSetting *none = try_group(x, at, g, 1);
     if (!none || none->t.peak < 0 || !why_not(x, none, at))
         return at;
     return take(x, at, none, g);
 }
 
-static const Setting *take_all_back(Search *x, const Setting *at)
+static const SliceSetting *take_all_back(SliceSearch *x, const SliceSetting *at)
 {
     int *taken = NEWN(x->a, int, x->s->ngroup), n = find_taken(x, at, taken);
     for (int i = 0; i < n; i++)
@@ -415,13 +419,13 @@ static const Setting *take_all_back(Search *x, const Setting *at)
 
 /* ---- the whole ---- */
 
-/* Of all settings that were tried, the one with the least seconds that reaches the target; where
- * none does, the one with the lowest peak. */
-static const Setting *best_tried(const Search *x)
+/* The setting with the least seconds of all tried ones that reach the target; if none does, the one
+ * with the lowest peak. */
+static const SliceSetting *best_tried(const SliceSearch *x)
 {
-    const Setting *best = x->tried[0];
+    const SliceSetting *best = x->tried[0];
     for (int i = 1; i < x->ntried; i++) {
-        const Setting *y = x->tried[i];
+        const SliceSetting *y = x->tried[i];
         bool now = reaches(x, y), was = reaches(x, best);
         if (y->t.peak >= 0 && (now != was ? now
                                : now      ? y->t.sec < best->t.sec
@@ -431,10 +435,10 @@ static const Setting *best_tried(const Search *x)
     return best;
 }
 
-/* Where the way down has not led to the target. */
-static const Setting *settle(Search *x, const Setting *at)
+/* Ends a search whose steps have not led to the target. */
+static const SliceSetting *settle(SliceSearch *x, const SliceSetting *at)
 {
-    const Setting *best = best_tried(x);
+    const SliceSetting *best = best_tried(x);
     if (best->t.peak >= at->t.peak)
         return at;
     for (int g = 0; g < x->s->ngroup; g++) {
@@ -446,7 +450,7 @@ static const Setting *settle(Search *x, const Setting *at)
 }
 
 /* Whether all that y has in slices is so in another. */
-static bool within(const Search *x, const Setting *y, const Setting *other)
+static bool within(const SliceSearch *x, const SliceSetting *y, const SliceSetting *other)
 {
     bool all = true;
     for (int g = 0; g < x->s->ngroup; g++)
@@ -454,47 +458,47 @@ static bool within(const Search *x, const Setting *y, const Setting *other)
     return all;
 }
 
-/* What a group that is sliced held at the peak before: of the whole step, else where others that
- * are taken were in slices. */
-static int64_t held_before(const Search *x, const Setting *at, int g)
+/* The bytes that a sliced group had at the peak before: of the whole step, else of a setting in
+ * which others were sliced. */
+static int64_t at_peak_before(const SliceSearch *x, const SliceSetting *at, int g)
 {
-    int64_t most = x->tried[0]->t.held[g];
-    for (int i = 1; i < x->ntried && !x->tried[0]->t.held[g]; i++) {
-        const Setting *y = x->tried[i];
+    int64_t most = x->tried[0]->t.at_peak[g];
+    for (int i = 1; i < x->ntried && !x->tried[0]->t.at_peak[g]; i++) {
+        const SliceSetting *y = x->tried[i];
         if (y->t.peak >= 0 && y->slices[g] == 1 && within(x, y, at))
-            most = MAX(most, y->t.held[g]);
+            most = MAX(most, y->t.at_peak[g]);
     }
     return most;
 }
 
 /* Why a group has no more slices, as it is true of the choice. */
-static const char *final_why(const Search *x, const Setting *at, int g)
+static const char *final_why(const SliceSearch *x, const SliceSetting *at, int g)
 {
     const char *why = x->group[g].why, *more = NULL;
     if (at->slices[g] == 1) {
         if (!why || why == WHY_HOLDS)
-            return at->t.held[g] ? WHY_LEFT : WHY_HOLDS;
+            return at->t.at_peak[g] ? WHY_LEFT : WHY_HOLDS;
         return why == WHY_CLASH && !clashes(x, at, g) ? WHY_RIVAL : why;
     }
-    if (why == WHY_HOLDS && at->t.held[g])
+    if (why == WHY_HOLDS && at->t.at_peak[g])
         why = x->s->target ? WHY_BACK : WHY_LEFT;
     for (int i = 0; i < LEN(MORE); i++)
         more = MORE[i].why == why ? MORE[i].more : more;
     return more;
 }
 
-static void explain_choice(Search *x, const Setting *whole, const Setting *at)
+static void explain_choice(SliceSearch *x, const SliceSetting *whole, const SliceSetting *at)
 {
     for (int g = 0; g < x->s->ngroup; g++) {
         ChunkGroup *y = &x->group[g];
-        y->held = at->slices[g] > 1 ? held_before(x, at, g) : 0;
+        y->at_peak = at->slices[g] > 1 ? at_peak_before(x, at, g) : 0;
         y->why = reaches(x, whole) ? WHY_FITS : final_why(x, at, g);
     }
 }
 
 ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
 {
-    Search x = {.a = a, .s = s};
+    SliceSearch x = {.a = a, .s = s};
     int64_t *ones = NEWN(a, int64_t, s->ngroup);
     x.group = NEWN(a, ChunkGroup, s->ngroup);
     x.worth = NEWN(a, double, s->ngroup);
@@ -502,7 +506,7 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
         x.group[g].slices = ones[g] = 1;
         x.worth[g] = -1;
     }
-    const Setting *whole = try_setting(&x, ones), *at = whole;
+    const SliceSetting *whole = try_setting(&x, ones), *at = whole;
     if (whole && whole->t.peak >= 0)
         at = walk_on(&x, walk_down(&x, whole));
     if (at && s->target && !reaches(&x, at))

@@ -5,7 +5,7 @@
  * nothing but what the one before made, moved or cast, and nothing else reads that. A chain counts
  * as its last call, over the groups of all.
  *
- * What a call is for follows from where its operand comes from and where its result goes: values
+ * The role of a call follows from where its operand comes from and where its result goes: values
  * that are a parameter's, moved or cast; the gradient that an optimizer or an output takes, and
  * what that is the moved, cast or scaled value of; what the gradient's norm is made of; all else
  * are activations. Fused nodes and bodies of loops are followed, calls in these counted as often as
@@ -25,7 +25,7 @@ const char *collective_role(CollectiveRole r)
 }
 
 /* A collective of the graph or a body. */
-typedef struct Sent {
+typedef struct SentCall {
     const Node *node;
     double times;
     CollectiveRole role;
@@ -34,19 +34,19 @@ typedef struct Sent {
     int onward;        /* the call of its chain that follows, -1: it ends here */
     int end;           /* the call that ends its chain */
     const char *group; /* of the chain, where it ends */
-} Sent;
+} SentCall;
 
-/* What a value is, moved or cast. */
-typedef struct Source {
+/* The origin of a value that is only moved or cast. */
+typedef struct ValueSource {
     bool param;
     int sent; /* the call that made it, plus one; 0: none */
-} Source;
+} ValueSource;
 
-typedef struct Collected {
+typedef struct SentCalls {
     Arena *a;
-    Sent *sent;
+    SentCall *sent;
     int count, cap;
-} Collected;
+} SentCalls;
 
 /* Whether n's result is operand 0's values, or some of them, elsewhere. */
 static bool moves(const Node *n)
@@ -56,7 +56,7 @@ static bool moves(const Node *n)
 
 /* ---- where operands come from ---- */
 
-static void collect(Collected *c, const Graph *g, double times, Source *of);
+static void collect(SentCalls *c, const Graph *g, double times, ValueSource *of);
 
 static bool reduces(const Node *n)
 {
@@ -64,13 +64,13 @@ static bool reduces(const Node *n)
     return k == REDUCE_SCATTER || k == ALL_REDUCE;
 }
 
-static void mark_read(Collected *c, Source from)
+static void mark_read(SentCalls *c, ValueSource from)
 {
     if (from.sent)
         c->sent[from.sent - 1].read = true;
 }
 
-static Source collect_call(Collected *c, const Node *n, double times, Source from)
+static ValueSource collect_call(SentCalls *c, const Node *n, double times, ValueSource from)
 {
     bool chain = from.sent && c->sent[from.sent - 1].node->op == n->op;
     CollectiveRole role = !reduces(n) && from.param ? FOR_PARAMETER
@@ -78,18 +78,18 @@ static Source collect_call(Collected *c, const Node *n, double times, Source fro
                                                     : FOR_ACTIVATION;
     if (!chain)
         mark_read(c, from);
-    Sent s = {
+    SentCall s = {
         .node = n, .times = times, .role = role, .from = chain ? from.sent - 1 : -1, .onward = -1};
     PUSH(c->a, c->sent, c->count, c->cap, s);
-    return (Source){role == FOR_PARAMETER, c->count};
+    return (ValueSource){role == FOR_PARAMETER, c->count};
 }
 
-/* What its ports pass on, a body sees; the results of a fused node are what its body yields. */
-static void collect_body(Collected *c, const Node *n, int b, double times, Source *of)
+/* Follows the ports of body b inwards; the results of a fused node are what its body yields. */
+static void collect_body(SentCalls *c, const Node *n, int b, double times, ValueSource *of)
 {
     const Region *r = n->region;
     const Graph *body = r->body[b];
-    Source *inside = NEWN(c->a, Source, body->nvalue);
+    ValueSource *inside = NEWN(c->a, ValueSource, body->nvalue);
     for (int j = 0; j < r->nin; j++)
         if (r->in[j].arg >= 0 && r->in[j].at[b] >= 0)
             inside[body->in[r->in[j].at[b]].v->id] = of[n->in[r->in[j].arg]->id];
@@ -104,7 +104,7 @@ static void collect_body(Collected *c, const Node *n, int b, double times, Sourc
 }
 
 /* of: by value id, of g's inputs; fills the others. */
-static void collect(Collected *c, const Graph *g, double times, Source *of)
+static void collect(SentCalls *c, const Graph *g, double times, ValueSource *of)
 {
     for (const Node *n = g->first; n; n = n->next) {
         EACH_BODY(b, n)
@@ -120,9 +120,9 @@ static void collect(Collected *c, const Graph *g, double times, Source *of)
     }
 }
 
-static void collect_graph(Collected *c, const Graph *g)
+static void collect_graph(SentCalls *c, const Graph *g)
 {
-    Source *of = NEWN(c->a, Source, g->nvalue);
+    ValueSource *of = NEWN(c->a, ValueSource, g->nvalue);
     for (int i = 0; i < g->nin; i++)
         of[g->in[i].v->id].param = g->in[i].role == ROLE_PARAM;
     collect(c, g, 1, of);
@@ -133,11 +133,11 @@ static void collect_graph(Collected *c, const Graph *g)
 /* ---- where results go ---- */
 
 /* Reductions of gradients, by node. */
-typedef struct Gradients {
+typedef struct GradientNodes {
     Arena *a;
     const Node **node;
     int count, cap;
-} Gradients;
+} GradientNodes;
 
 /* The operand whose values n's result has, moved, cast or scaled by single elements; -1: none. */
 static int scaled_operand(const Node *n)
@@ -155,9 +155,9 @@ static int scaled_operand(const Node *n)
 }
 
 /* marked: by value id, what is a gradient; marks what it is made of. */
-static void follow(Gradients *x, const Graph *g, bool *marked);
+static void follow(GradientNodes *x, const Graph *g, bool *marked);
 
-static void follow_body(Gradients *x, const Node *n, int b, bool *marked)
+static void follow_body(GradientNodes *x, const Node *n, int b, bool *marked)
 {
     const Region *r = n->region;
     const Graph *body = r->body[b];
@@ -170,7 +170,7 @@ static void follow_body(Gradients *x, const Node *n, int b, bool *marked)
         marked[n->in[i]->id] |= inside[body->in[i].v->id];
 }
 
-static void follow(Gradients *x, const Graph *g, bool *marked)
+static void follow(GradientNodes *x, const Graph *g, bool *marked)
 {
     for (const Node *n = g->last; n; n = n->prev) {
         EACH_BODY(b, n)
@@ -204,9 +204,9 @@ static int by_address(const void *s, const void *t)
     return (x > y) - (x < y);
 }
 
-static void find_gradients(Collected *c, const Graph *g)
+static void find_gradients(SentCalls *c, const Graph *g)
 {
-    Gradients x = {.a = c->a};
+    GradientNodes x = {.a = c->a};
     bool *marked = NEWN(c->a, bool, g->nvalue);
     mark_updates(g, marked);
     follow(&x, g, marked);
@@ -214,7 +214,7 @@ static void find_gradients(Collected *c, const Graph *g)
         return;
     qsort(x.node, (size_t)x.count, sizeof *x.node, by_address);
     for (int i = 0; i < c->count; i++) {
-        Sent *s = &c->sent[i];
+        SentCall *s = &c->sent[i];
         if (s->role != FOR_PARAMETER &&
             bsearch(&s->node, x.node, (size_t)x.count, sizeof *x.node, by_address))
             s->role = FOR_GRADIENT;
@@ -224,7 +224,7 @@ static void find_gradients(Collected *c, const Graph *g)
 /* ---- rows ---- */
 
 /* Links each call that nothing else reads to the first one that goes on with what it made. */
-static void link_chains(Collected *c)
+static void link_chains(SentCalls *c)
 {
     for (int i = 0; i < c->count; i++) {
         int before = c->sent[i].from;
@@ -233,14 +233,14 @@ static void link_chains(Collected *c)
     }
 }
 
-static const char *group_of(const Sent *s)
+static const char *group_of(const SentCall *s)
 {
     return s->node->attr[attr_index(s->node->op, "group")].s;
 }
 
 /* The groups of the chain that ends with a call, major first: what was gathered last, or reduced
  * first, is above the others. */
-static const char *chain_group(const Collected *c, int end)
+static const char *chain_group(const SentCalls *c, int end)
 {
     Buf b = {.a = c->a};
     int *call = NULL, count = 0, cap = 0;
@@ -254,10 +254,10 @@ static const char *chain_group(const Collected *c, int end)
 }
 
 /* Fills where chains end, and the groups of those that have several. */
-static void end_chains(Collected *c)
+static void end_chains(SentCalls *c)
 {
     for (int i = c->count - 1; i >= 0; i--) {
-        Sent *s = &c->sent[i];
+        SentCall *s = &c->sent[i];
         s->end = s->onward < 0 ? i : c->sent[s->onward].end;
         if (s->onward < 0)
             s->group = s->from < 0 ? group_of(s) : chain_group(c, i);
@@ -272,7 +272,8 @@ static Phase phase_of(const Node *n)
 /* Whether this rank is the one that sends; without a mesh that is not known. */
 static bool is_source(const Mesh *mesh, const Node *n)
 {
-    int axes[MAX_MESH], naxes = mesh ? group_axes(mesh, group_of(&(Sent){.node = n}), axes) : -1;
+    int axes[MAX_MESH],
+        naxes = mesh ? group_axes(mesh, group_of(&(SentCall){.node = n}), axes) : -1;
     int64_t place = 0;
     for (int i = 0; i < naxes; i++)
         place = place * mesh->size[axes[i]] + mesh->at[axes[i]];
@@ -307,12 +308,12 @@ static int by_order(const void *s, const void *t)
     return order_of(s, t);
 }
 
-typedef struct Rows {
+typedef struct CollectiveRows {
     CollectiveRow *row;
     int count, cap;
-} Rows;
+} CollectiveRows;
 
-static CollectiveRow *find_row(Arena *a, Rows *rows, const CollectiveRow *key)
+static CollectiveRow *find_row(Arena *a, CollectiveRows *rows, const CollectiveRow *key)
 {
     for (int i = 0; i < rows->count; i++)
         if (!order_of(&rows->row[i], key))
@@ -321,11 +322,11 @@ static CollectiveRow *find_row(Arena *a, Rows *rows, const CollectiveRow *key)
     return &rows->row[rows->count - 1];
 }
 
-static void add_call(const Plan *p, const Collected *c, int i, Rows *rows)
+static void add_call(const Plan *p, const SentCalls *c, int i, CollectiveRows *rows)
 {
-    const Sent *s = &c->sent[i];
+    const SentCall *s = &c->sent[i];
     const Mesh *mesh = p->g->mesh;
-    const Sent *end = &c->sent[s->end];
+    const SentCall *end = &c->sent[s->end];
     const Node *last = end->node;
     CollectiveRow key = {.kind = node_collective(last),
                          .group = end->group,
@@ -341,8 +342,8 @@ static void add_call(const Plan *p, const Collected *c, int i, Rows *rows)
 
 int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)
 {
-    Collected c = {.a = a};
-    Rows x = {0};
+    SentCalls c = {.a = a};
+    CollectiveRows x = {0};
     collect_graph(&c, p->g);
     find_gradients(&c, p->g);
     link_chains(&c);
@@ -359,7 +360,7 @@ int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)
 
 int plan_rank_groups(Arena *a, const Plan *p, RankGroup **groups)
 {
-    Collected c = {.a = a};
+    SentCalls c = {.a = a};
     int count = 0, cap = 0;
     *groups = NULL;
     collect_graph(&c, p->g);

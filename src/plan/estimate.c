@@ -2,8 +2,8 @@
  * takes. Nothing is measured, so that the same plan and machine give the same seconds.
  *
  * Queues run side by side: a call begins when the one before it in its queue has ended, and all
- * that it waits for. Of a loop the first iterations are followed like that; from then on each queue
- * takes as long as for the last of these, as it has settled. Shares of classes and what is computed
+ * that it waits for. The first iterations of a loop are followed like that; each later one takes as
+ * long as the last of these, when the queues have settled. Shares of classes and what is computed
  * again are sums over calls: where queues overlap they exceed the step. A fused node's seconds are
  * shared among the nodes in its body by what these would take alone. Linear in the steps, those in
  * loops counted 8 times for each loop around them. */
@@ -25,7 +25,7 @@ static double tensors_nbytes(const Tensor *t, int count)
     return nbytes;
 }
 
-/* What the planner has added, whose nodes have no operands. */
+/* Calls that the planner has added; their nodes have no operands. */
 static double helper_sec(const Machine *m, const Step *s)
 {
     const Call *x = &s->call;

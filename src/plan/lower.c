@@ -1,29 +1,31 @@
 /* Lowering: writes the decisions of a flow (src/flow) as a flat list of steps on storages.
  *
- * Each root of the flow that lies over no other becomes a storage; each move, call and loop of an
+ * Each buffer of the flow that lies over no other becomes a storage; each move, call and loop of an
  * item becomes a step, in the order of the line. Lowering adds only a storage's name, scope and
  * category: places, copies and kernels are the flow's. Linear. */
 #include "plan.h"
+#include "../flow/steps.h"
 
 #include <string.h>
 
 typedef struct Lower {
     Plan *p;
     Arena *a;
+    int capstep, capstorage;
 } Lower;
 
 /* A flow while it is being written down: the whole graph's or a body's. */
-typedef struct Frame {
+typedef struct FlowFrame {
     Flow *f;
-    const struct Frame *outer;
-    int *storage; /* by root, -1: none yet */
+    const struct FlowFrame *outer;
+    int *storage; /* by buffer, -1: none yet */
     int loop;     /* the step that begins it, -1: none */
-} Frame;
+} FlowFrame;
 
 /* ---- storages and steps ---- */
 
-static int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
-                       Space space, int64_t nbytes)
+static int new_storage(Lower *l, const FlowFrame *f, const char *name, const char *scope,
+                       Category c, Space space, int64_t nbytes)
 {
     Plan *p = l->p;
     Storage s = {.name = name,
@@ -32,39 +34,39 @@ static int new_storage(Lower *l, const Frame *f, const char *name, const char *s
                  .space = space,
                  .nbytes = flow_round(nbytes),
                  .loop = f->loop};
-    PUSH(l->a, p->storage, p->nstorage, p->capstorage, s);
+    PUSH(l->a, p->storage, p->nstorage, l->capstorage, s);
     return p->nstorage - 1;
 }
 
-/* A root's storage, which exists. */
-static int storage_of(const Frame *f, int root)
+/* A buffer's storage, which exists. */
+static int storage_of(const FlowFrame *f, int buffer)
 {
-    const Root *r = &f->f->root[root];
-    return r->outer >= 0 ? storage_of(f->outer, r->outer) : f->storage[root];
+    int outer = buffer_outer(f->f, buffer);
+    return outer >= 0 ? storage_of(f->outer, outer) : f->storage[buffer];
 }
 
-/* The storage of a root, made here for `name` unless there is one. */
-static int make_storage(Lower *l, const Frame *f, int root, const char *name, const char *scope,
-                        Category c)
+/* The storage of a buffer, made here for `name` unless there is one. */
+static int make_storage(Lower *l, const FlowFrame *f, int buffer, const char *name,
+                        const char *scope, Category c)
 {
-    const Root *r = &f->f->root[root];
-    if (storage_of(f, root) < 0)
-        f->storage[root] = new_storage(l, f, name, scope, c, r->space, r->nbytes);
-    return storage_of(f, root);
+    if (storage_of(f, buffer) < 0)
+        f->storage[buffer] = new_storage(l, f, name, scope, c, buffer_space(f->f, buffer),
+                                         buffer_nbytes(f->f, buffer));
+    return storage_of(f, buffer);
 }
 
 static Step *new_step(Lower *l, StepKind kind, const Node *n, int narg)
 {
     Plan *p = l->p;
     Step s = {.kind = kind, .node = n, .work = -1, .narg = narg, .arg = NEWN(l->a, Arg, narg)};
-    PUSH(l->a, p->step, p->nstep, p->capstep, s);
+    PUSH(l->a, p->step, p->nstep, l->capstep, s);
     return &p->step[p->nstep - 1];
 }
 
-static Arg arg_of(const Frame *f, const Type *t, const Place *x)
+static Arg arg_of(const FlowFrame *f, const Type *t, const Place *x)
 {
     int64_t size = dtype_size(t->dtype);
-    Arg a = {.storage = storage_of(f, x->root), .offset = x->at.offset * size};
+    Arg a = {.storage = storage_of(f, x->buffer), .offset = x->at.offset * size};
     for (int d = 0; d < TN_MAX_DEPTH; d++)
         a.loop_stride[d] = x->loop_stride[d] * size;
     return a;
@@ -79,8 +81,8 @@ static Category category_of(const Node *n)
                                    : CAT_ACTIVATION;
 }
 
-/* What runs the call, NULL: the reference, which is the processor's. `from`: the node that it is
- * for, or NULL. */
+/* Sets the kernel of a call, NULL: the reference, which is the processor's. `from`: the node that
+ * it is for, or NULL. */
 static void set_kernel(Lower *l, Step *s, const Kernel *k, const Node *from)
 {
     const Call *c = &s->call;
@@ -105,7 +107,8 @@ static void set_kernel(Lower *l, Step *s, const Kernel *k, const Node *from)
 /* ---- moves ---- */
 
 /* A call that is not in the graph (copy, cast, addition), for the node `from` or NULL. */
-static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *from, const Move *m)
+static void emit_helper(Lower *l, const FlowFrame *f, const char *op, const Node *from,
+                        const Move *m)
 {
     Node *n = NEW(l->a, Node);
     *n = (Node){.op = op_get(l->p->g->ctx, op),
@@ -136,7 +139,7 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
     l->p->ncopies += !add;
 }
 
-static void emit_move(Lower *l, const Frame *f, const Node *from, const Move *m)
+static void emit_move(Lower *l, const FlowFrame *f, const Node *from, const Move *m)
 {
     static const char *const op[] = {
         [FLOW_COPY] = "clone", [FLOW_CAST] = "_to_copy", [FLOW_ADD] = "add"};
@@ -144,22 +147,25 @@ static void emit_move(Lower *l, const Frame *f, const Node *from, const Move *m)
     if (!move_is(f->f, m))
         return;
     if (m->kind == FLOW_OFFSET)
-        make_storage(l, f, m->out.root, "offset", scope, CAT_INPUT);
-    make_storage(l, f, m->out.root, m->v->name, scope,
+        make_storage(l, f, m->out.buffer, "offset", scope, CAT_INPUT);
+    make_storage(l, f, m->out.buffer, m->v->name, scope,
                  m->kind == FLOW_CAST ? CAT_GRAD : category_of(from));
     if (m->kind == FLOW_ZERO || m->kind == FLOW_OFFSET) {
         Step *s = new_step(l, m->kind == FLOW_ZERO ? STEP_ZERO : STEP_OFFSET, from, 1);
         s->nbytes = type_nbytes(m->to);
         s->by = m->by;
-        s->depth = m->kind == FLOW_ZERO ? 0 : f->f->depth - 1;
+        s->depth = m->kind == FLOW_ZERO ? 0 : flow_depth(f->f) - 1;
         s->arg[0] = arg_of(f, m->to, &m->out);
     } else {
         emit_helper(l, f, op[m->kind], from, m);
     }
 }
 
-static void emit_moves(Lower *l, const Frame *f, const Node *from, const Move *m, int count)
+/* The moves of an item before its core or after it, for the node `from` or NULL. */
+static void emit_moves(Lower *l, const FlowFrame *f, const Node *from, int item, bool after)
 {
+    int count;
+    const Move *m = item_moves(f->f, item, after, &count);
     for (int k = 0; k < count; k++)
         emit_move(l, f, from, &m[k]);
 }
@@ -174,77 +180,68 @@ static bool gathers(const Node *n)
 
 /* A parameter in the dtype of computation counts as one, as what is gathered of it; a copy in
  * another memory as what it is. */
-static Category result_category(const Lower *l, const Frame *f, const FlowItem *x)
+static Category result_category(const Lower *l, const FlowFrame *f, int item)
 {
-    if (!node_is(x->node, OP__to_copy) && !gathers(x->node) && !x->node->op->async)
-        return category_of(x->node);
-    const FlowValue *from = &f->f->value[f->f->slot[x->slot].value];
-    Category c = l->p->storage[storage_of(f, from->at.root)].category;
-    return c == CAT_PARAM || x->node->op->async ? c : category_of(x->node);
+    const Node *n = item_node(f->f, item);
+    if (!node_is(n, OP__to_copy) && !gathers(n) && !n->op->async)
+        return category_of(n);
+    const Place *from = value_place(f->f, item_operand(f->f, item, 0));
+    Category c = l->p->storage[storage_of(f, from->buffer)].category;
+    return c == CAT_PARAM || n->op->async ? c : category_of(n);
 }
 
-static void make_result(Lower *l, const Frame *f, const FlowItem *x, const FlowValue *y)
+static void make_result(Lower *l, const FlowFrame *f, int item, int k)
 {
-    const Root *r = &f->f->root[y->at.root];
-    const FlowItem *def = r->outer < 0 ? &f->f->item[r->def] : x;
-    const Value *v = def == x ? y->v : def->node->out[0]; /* of a cat that y is joined to */
-    if (r->over >= 0)
-        f->storage[y->at.root] = storage_of(f, r->over);
+    int buffer = value_place(f->f, item_result(f->f, item, k))->buffer,
+        over = buffer_over(f->f, buffer);
+    const Value *v = item_names(f->f, item, k);
+    if (over >= 0)
+        f->storage[buffer] = storage_of(f, over);
     else
-        make_storage(l, f, y->at.root, v->name, value_scope(v), result_category(l, f, x));
+        make_storage(l, f, buffer, v->name, value_scope(v), result_category(l, f, item));
 }
 
-/* Where the item reads operand i: in place, or from a copy; `made` counts copies so far. */
-static const Place *read_from(const Frame *f, const FlowItem *x, int i, int *made)
+/* Fills the call's workspace, and the storage where it lies: a collective's is the wait's, too. */
+static void lower_work(Lower *l, const FlowFrame *f, int item, Step *s)
 {
-    if (x->copied[i])
-        return &x->before[(*made)++].out;
-    return item_reads(f->f, x, i);
+    const Node *n;
+    int buffer;
+    int64_t nbytes = s->call.nbytes_work = item_workspace(f->f, item, &n, &buffer);
+    if (buffer >= 0)
+        s->work = make_storage(l, f, buffer, n->op->name, n->scope, CAT_WORK);
+    else if (nbytes > 0)
+        s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, SPACE_MAIN, nbytes);
 }
 
-/* The storage of a call's workspace: a collective's is the wait's, too. */
-static int lower_work(Lower *l, const Frame *f, const FlowItem *x)
+static void lower_call(Lower *l, const FlowFrame *f, int item)
 {
-    const FlowItem *from = item_started(f->f, x);
-    from = from ? from : x;
-    if (from->work <= 0)
-        return -1;
-    if (!op_starts(from->node->op))
-        return new_storage(l, f, x->node->op->name, x->node->scope, CAT_WORK, SPACE_MAIN, x->work);
-    int root = from->made[from->nmade - 1];
-    return make_storage(l, f, root, from->node->op->name, from->node->scope, CAT_WORK);
-}
-
-static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
-{
-    const Node *n = x->node;
+    const Node *n = item_node(f->f, item);
     for (int k = 0; k < n->nout && !node_aliases(n); k++)
-        make_result(l, f, x, &f->f->value[x->value + k]);
+        make_result(l, f, item, k);
     Step *s = new_step(l, STEP_CALL, n, n->nin + n->nout);
     Call *c = &s->call;
-    *c = (Call){.node = n, .mesh = graph_mesh(f->f->g), .nin = n->nin, .nout = n->nout};
+    *c = (Call){.node = n, .mesh = graph_mesh(flow_graph(f->f)), .nin = n->nin, .nout = n->nout};
     c->in = NEWN(l->a, Tensor, n->nin);
     c->out = NEWN(l->a, Tensor, n->nout);
-    s->queue = f->f->nspace > 1 ? node_queue(n) : QUEUE_COMPUTE;
-    for (int i = 0, made = 0; i < n->nin; i++) {
-        const Place *at = read_from(f, x, i, &made);
-        c->in[i] = tensor_at(&n->in[i]->type, at);
-        s->arg[i] = arg_of(f, &n->in[i]->type, at);
+    s->queue = device_nspace(l->p->device) > 1 ? node_queue(n) : QUEUE_COMPUTE;
+    const Place **from = NEWN(l->a, const Place *, n->nin);
+    item_read_places(f->f, item, from);
+    for (int i = 0; i < n->nin; i++) {
+        c->in[i] = tensor_at(&n->in[i]->type, from[i]);
+        s->arg[i] = arg_of(f, &n->in[i]->type, from[i]);
     }
     for (int k = 0; k < n->nout; k++) {
-        const Place *at = &f->f->value[x->value + k].at;
+        const Place *at = value_place(f->f, item_result(f->f, item, k));
         c->out[k] = tensor_at(&n->out[k]->type, at);
         s->arg[n->nin + k] = arg_of(f, &n->out[k]->type, at);
     }
-    set_kernel(l, s, x->kernel, n);
-    const FlowItem *from = item_started(f->f, x);
-    c->nbytes_work = (from ? from : x)->work;
-    s->work = lower_work(l, f, x);
+    set_kernel(l, s, item_kernel(f->f, item), n);
+    lower_work(l, f, item, s);
 }
 
 /* ---- loops ---- */
 
-static void lower_flow(Lower *l, const Frame *f);
+static void lower_flow(Lower *l, const FlowFrame *f);
 
 /* The loop's scope, or if it has none the scope of the value that the body yields. */
 static const char *result_scope(const Node *n, int k)
@@ -259,69 +256,69 @@ static const char *result_scope(const Node *n, int k)
     return n->scope;
 }
 
-static Frame new_frame(Lower *l, Flow *f, const Frame *outer, int loop)
+static FlowFrame new_frame(Lower *l, Flow *f, const FlowFrame *outer, int loop)
 {
-    Frame x = {f, outer, NEWN(l->a, int, f->nroot), loop};
-    memset(x.storage, 0xff, sizeof *x.storage * (size_t)f->nroot);
+    FlowFrame x = {f, outer, NEWN(l->a, int, flow_nbuffer(f)), loop};
+    memset(x.storage, 0xff, sizeof *x.storage * (size_t)flow_nbuffer(f));
     return x;
 }
 
 /* A body, between LOOP, whose arguments are what the body touches of the graph around, and END. */
-static void lower_body(Lower *l, const Frame *f, const FlowItem *x, int c)
+static void lower_body(Lower *l, const FlowFrame *f, int item, int c)
 {
-    const Region *r = x->node->region;
-    int begin = l->p->nstep, step = x->nbefore + c, narg = 0;
-    Step *s = new_step(l, STEP_LOOP, x->node, x->ntouch);
-    for (int k = x->touch; k < x->touch + x->ntouch; k++) {
-        const Touch *t = &f->f->touch[k];
-        if (t->first <= step && step <= t->last)
-            s->arg[narg++].storage = storage_of(f, t->root);
-    }
-    bool tail = x->body[c]->tail;
-    s->narg = narg;
-    s->depth = f->f->depth;
+    const Node *n = item_node(f->f, item);
+    const Region *r = n->region;
+    int begin = l->p->nstep, narg, *touched = item_touched(f->f, item, c, l->a, &narg);
+    Flow *inner = item_body(f->f, item, c);
+    Step *s = new_step(l, STEP_LOOP, n, narg);
+    for (int k = 0; k < narg; k++)
+        s->arg[k].storage = storage_of(f, touched[k]);
+    bool tail = flow_tail(inner);
+    s->depth = flow_depth(f->f);
     s->count = tail ? 1 : r->n;
     s->first = tail ? r->n : r->reverse ? r->n - 1 : 0;
     s->by = r->reverse ? -1 : 1;
-    Frame body = new_frame(l, x->body[c], f, begin);
+    FlowFrame body = new_frame(l, inner, f, begin);
     lower_flow(l, &body);
-    Step *e = new_step(l, STEP_END, x->node, 0);
+    Step *e = new_step(l, STEP_END, n, 0);
     e->end = begin;
-    e->depth = f->f->depth;
+    e->depth = flow_depth(f->f);
     l->p->step[begin].end = l->p->nstep - 1;
 }
 
-static void lower_loop(Lower *l, const Frame *f, const FlowItem *x)
+static void lower_loop(Lower *l, const FlowFrame *f, int item)
 {
-    for (int k = 0; k < x->node->nout; k++)
-        if (x->node->region->out[k].kind != PORT_CARRY)
-            make_storage(l, f, f->f->value[x->value + k].at.root, x->node->out[k]->name,
-                         result_scope(x->node, k), category_of(x->node));
-    for (int j = 0; j < x->node->region->nin; j++)
-        if (x->carry[j] >= 0 && f->f->root[x->carry[j]].over >= 0)
-            f->storage[x->carry[j]] = storage_of(f, f->f->root[x->carry[j]].over);
-    emit_moves(l, f, x->node, x->before, x->nbefore);
-    for (int c = 0; c < x->ncore; c++)
-        lower_body(l, f, x, c);
+    const Node *n = item_node(f->f, item);
+    for (int k = 0; k < n->nout; k++)
+        if (n->region->out[k].kind != PORT_CARRY)
+            make_storage(l, f, value_place(f->f, item_result(f->f, item, k))->buffer,
+                         n->out[k]->name, result_scope(n, k), category_of(n));
+    for (int j = 0; j < n->region->nin; j++) {
+        int carry = item_carry(f->f, item, j), over = carry < 0 ? -1 : buffer_over(f->f, carry);
+        if (over >= 0)
+            f->storage[carry] = storage_of(f, over);
+    }
+    emit_moves(l, f, n, item, false);
+    for (int c = 0; item_body(f->f, item, c); c++)
+        lower_body(l, f, item, c);
 }
 
 /* Every item between the ends of the line, and the ends of a body. */
-static void lower_flow(Lower *l, const Frame *f)
+static void lower_flow(Lower *l, const FlowFrame *f)
 {
-    const Flow *w = f->f;
-    const Node *loop = w->outer ? w->outer->item[w->loop].node : NULL;
-    for (int i = w->first; i >= 0; i = w->item[i].next) {
-        const FlowItem *x = &w->item[i];
-        if (!x->node && !loop)
+    const Node *loop = flow_loop(f->f);
+    for (int i = flow_first(f->f); i >= 0; i = flow_next(f->f, i)) {
+        const Node *n = item_node(f->f, i);
+        if (!n && !loop)
             continue;
-        if (x->node && x->node->op->region == LOOP) {
-            lower_loop(l, f, x);
+        if (n && n->op->region == LOOP) {
+            lower_loop(l, f, i);
         } else {
-            emit_moves(l, f, x->node ? x->node : loop, x->before, x->nbefore);
-            if (x->ncore)
-                lower_call(l, f, x);
+            emit_moves(l, f, n ? n : loop, i, false);
+            if (item_ncore(f->f, i))
+                lower_call(l, f, i);
         }
-        emit_moves(l, f, x->node, x->after, x->nafter);
+        emit_moves(l, f, n, i, true);
     }
 }
 
@@ -335,7 +332,7 @@ static Category input_category(Role role)
                                 : CAT_INPUT;
 }
 
-static void lower_inputs(Lower *l, const Frame *f)
+static void lower_inputs(Lower *l, const FlowFrame *f)
 {
     Plan *p = l->p;
     const Graph *g = p->g;
@@ -344,39 +341,39 @@ static void lower_inputs(Lower *l, const Frame *f)
     p->in = NEWN(l->a, PlanPort, p->nin);
     for (int i = 0; i < p->nin; i++) {
         const Port *q = &g->in[i];
-        int root = f->f->value[f->f->value_of[q->v->id]].at.root;
-        int s = make_storage(l, f, root, q->v->name, scope[i], input_category(q->role));
+        int buffer = value_place(f->f, flow_value(f->f, q->v))->buffer;
+        int s = make_storage(l, f, buffer, q->v->name, scope[i], input_category(q->role));
         p->storage[s].persistent = role_kept(q->role);
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s, q->cut};
     }
-    const FlowItem *x = &f->f->item[f->f->first];
-    emit_moves(l, f, NULL, x->before, x->nbefore);
+    emit_moves(l, f, NULL, flow_first(f->f), false);
 }
 
-static void lower_outputs(Lower *l, const Frame *f)
+static void lower_outputs(Lower *l, const FlowFrame *f)
 {
     Plan *p = l->p;
     const Graph *g = p->g;
-    const FlowItem *x = &f->f->item[f->f->last];
-    for (int k = 0; k < x->nbefore; k++)
-        emit_moves(l, f, x->before[k].v->def, &x->before[k], 1);
+    int count;
+    const Move *m = item_moves(f->f, flow_last(f->f), false, &count);
+    for (int k = 0; k < count; k++)
+        emit_move(l, f, m[k].v->def, &m[k]);
     p->nout = g->nout;
     p->out = NEWN(l->a, PlanPort, g->nout);
     for (int i = 0; i < g->nout; i++) {
         const Port *o = &g->out[i];
-        int root = flow_output(f->f, i);
+        int buffer = flow_output(f->f, i);
         p->out[i] =
-            (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, root), o->cut};
+            (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, buffer), o->cut};
     }
 }
 
 Plan *plan_lower(Arena *a, Flow *flow)
 {
     Lower l = {.p = NEW(a, Plan), .a = a};
-    l.p->g = flow->g;
-    l.p->device = flow->device;
+    l.p->g = flow_graph(flow);
+    l.p->device = flow_device(flow);
     l.p->nthread = par_threads();
-    Frame f = new_frame(&l, flow, NULL, -1);
+    FlowFrame f = new_frame(&l, flow, NULL, -1);
     lower_inputs(&l, &f);
     lower_flow(&l, &f);
     lower_outputs(&l, &f);

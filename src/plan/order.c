@@ -9,8 +9,7 @@
  * often. Peaks are the flow's, to the byte; the caller's score adds what placement costs. The best
  * score wins, construction order on a tie: the result is never worse.
  *
- * Of orders of one score that is taken in which reductions over ranks follow what they reduce
- * (order_pull.c).
+ * At the same score, reductions over ranks follow what they reduce (order_pull.c).
  *
  * Bodies of regions are ordered first, innermost first; their orders are kept only if the score of
  * the whole improves. */
@@ -44,7 +43,7 @@ static void relink(Graph *g, Node *const *node, int n)
 static void apply(const Problem *q, const int *order)
 {
     for (int i = 0; i < q->n; i++)
-        node_move(q->flow->g, (Node *)q->flow->item[q->item[order[i]]].node, NULL);
+        node_move(flow_graph(q->flow), (Node *)item_node(q->flow, q->item[order[i]]), NULL);
 }
 
 static Saved *save_order(Graph *g, Arena *tmp, Saved *next)
@@ -72,8 +71,8 @@ static bool stands(const Problem *q)
 {
     for (int i = 0; i < q->n; i++)
         EACH_ITEM(k, q->pred, i)
-    if (q->pred.item[k] > i)
-        return false;
+            if (q->pred.item[k] > i)
+                return false;
     return true;
 }
 
@@ -90,7 +89,7 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
     int64_t least = problem_bound(q, tmp, stand);
     int *deep = NEWN(tmp, int, q->n), *lazy = NEWN(tmp, int, q->n);
     order_depth_first(q, tmp, stand, deep);
-    order_late(q, tmp, stand, lazy);
+    order_alap(q, tmp, stand, lazy);
     for (int t = 0; t < 4; t++) {
         Ordered x = {NEWN(tmp, int, q->n), 0};
         if (!order_search(q, tmp, t < 2 ? deep : lazy, t % 2 == 0, least,
@@ -107,12 +106,10 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
 /* Orders the bodies of f's loops; returns how they were, on top of saved. */
 static Saved *order_bodies(Flow *f, Arena *tmp, Saved *saved)
 {
-    for (int i = 0; i < f->nitem; i++)
-        for (int c = 0; c < 2; c++) {
-            Flow *body = f->item[i].body[c];
-            if (!body)
-                continue;
-            saved = order_bodies(body, tmp, save_order(body->g, tmp, saved));
+    for (int i = 0; i < flow_nitem(f); i++)
+        for (int c = 0; item_body(f, i, c); c++) {
+            Flow *body = item_body(f, i, c);
+            saved = order_bodies(body, tmp, save_order(flow_graph(body), tmp, saved));
             Problem *q = problem_new(body, tmp);
             int count = 0;
             if (!q->cyclic)
@@ -128,7 +125,7 @@ static Saved *order_bodies(Flow *f, Arena *tmp, Saved *saved)
 static int64_t evaluate(Flow *f, int64_t (*score)(Graph *g, void *arg), void *arg)
 {
     if (score)
-        return score(f->g, arg);
+        return score(flow_graph(f), arg);
     flow_reorder(f);
     return flow_peak(f);
 }

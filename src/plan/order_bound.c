@@ -133,8 +133,8 @@ static void mark(Network *c, const Lists *with, int i, int side)
     c->side[c->queue[n++] = i] = (unsigned char)side;
     for (int k = 0; k < n; k++)
         EACH_ITEM(j, *with, c->queue[k])
-    if (c->side[with->item[j]] == FREE)
-        c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
+            if (c->side[with->item[j]] == FREE)
+                c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
 }
 
 /* The arcs of dependence; x, y (unless -1) and what depends on them have not run. */
@@ -155,8 +155,8 @@ static void begin_network(Network *c, int x, int y, bool ran)
             c->vertex[i] = add_vertex(c);
     for (int i = 0; i < q->n; i++)
         EACH_ITEM(k, q->dep, i)
-    if (c->side[i] == FREE && c->side[q->dep.item[k]] == FREE)
-        add_arc(c, c->vertex[i], c->vertex[q->dep.item[k]], ENDLESS);
+            if (c->side[i] == FREE && c->side[q->dep.item[k]] == FREE)
+                add_arc(c, c->vertex[i], c->vertex[q->dep.item[k]], ENDLESS);
     c->left -= q->n + q->dep.at[q->n];
 }
 
@@ -165,31 +165,31 @@ static void begin_network(Network *c, int x, int y, bool ran)
 static int64_t add_cost(Network *c, int s)
 {
     const Problem *q = c->q;
-    int def = q->def[s], old = q->over[s], of = old < 0 ? s : old, nfree = 0, last = -1;
+    int def = q->storage.def[s], old = q->storage.over[s], of = old < 0 ? s : old, nfree = 0,
+        last = -1;
     int side = def < 0 ? BEFORE : c->side[def];
-    bool kept = old < 0 && q->kept[s];
-    if (!q->nbytes[s] || side == AFTER)
+    bool kept = old < 0 && q->storage.kept[s];
+    if (!q->storage.nbytes[s] || side == AFTER)
         return 0;
-    EACH_ITEM(k, q->user, of)
-    {
+    EACH_ITEM(k, q->user, of) {
         int i = q->user.item[k];
         kept |= i != def && c->side[i] == AFTER;
         nfree += i != def && c->side[i] == FREE;
         last = i != def && c->side[i] == FREE ? i : last;
     }
     if (kept && side == BEFORE)
-        return q->nbytes[s];
+        return q->storage.nbytes[s];
     int from = side == BEFORE ? SOURCE : c->vertex[def];
     if (kept) {
-        add_arc(c, from, SINK, q->nbytes[s]);
+        add_arc(c, from, SINK, q->storage.nbytes[s]);
     } else if (nfree == 1) {
-        add_arc(c, from, c->vertex[last], q->nbytes[s]);
+        add_arc(c, from, c->vertex[last], q->storage.nbytes[s]);
     } else if (nfree) {
         int v = add_vertex(c);
-        add_arc(c, from, v, q->nbytes[s]);
+        add_arc(c, from, v, q->storage.nbytes[s]);
         EACH_ITEM(k, q->user, of)
-        if (q->user.item[k] != def && c->side[q->user.item[k]] == FREE)
-            add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
+            if (q->user.item[k] != def && c->side[q->user.item[k]] == FREE)
+                add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
     }
     return 0;
 }
@@ -199,9 +199,9 @@ static int64_t least_alive(Network *c, int x, int y, bool ran)
 {
     int64_t sum = c->q->base;
     begin_network(c, x, y, ran);
-    for (int s = 0; s < c->q->nstorage; s++)
+    for (int s = 0; s < c->q->storage.count; s++)
         sum += add_cost(c, s);
-    c->left -= c->q->user.at[c->q->nstorage];
+    c->left -= c->q->user.at[c->q->storage.count];
     return sum + max_flow(c);
 }
 
@@ -212,26 +212,24 @@ static int64_t made_bytes(const Problem *q, int k, int step, bool ran)
     int s = q->make.item[k];
     bool may_lie_over = q->reuse.at[s] < q->reuse.at[s + 1];
     int first = q->first[k] + may_lie_over;
-    bool unread = !q->kept[s] && q->user.at[s] == q->user.at[s + 1];
+    bool unread = !q->storage.kept[s] && q->user.at[s] == q->user.at[s + 1];
     bool alive = first <= step && (!unread || step <= q->last[k]);
-    return q->over[s] >= 0 ? 0 : (alive - (ran && !unread)) * q->nbytes[s];
+    return q->storage.over[s] >= 0 ? 0 : (alive - (ran && !unread)) * q->storage.nbytes[s];
 }
 
 /* The least that node i needs in its largest step beside what the cut has. */
 static int64_t own_bytes(const Network *c, int i, bool ran)
 {
     const Problem *q = c->q;
-    const FlowItem *x = &q->flow->item[q->item[i]];
     int64_t most = INT64_MIN;
-    for (int step = 0; step < MAX(x->nbefore + x->ncore + x->nafter, 1); step++) {
-        int core = step - x->nbefore;
-        bool body = c->body && x->body[0] && core >= 0 && core < x->ncore;
-        int64_t sum = body ? c->body[2 * i + core] : item_core_bytes(x, SPACE_MAIN, step);
+    for (int step = 0; step < problem_steps(q, i); step++) {
+        int body = c->body ? problem_body(q, i, step) : -1;
+        int64_t sum = body < 0 ? problem_core_bytes(q, i, step) : c->body[2 * i + body];
         EACH_ITEM(k, q->make, i)
-        sum += made_bytes(q, k, step, ran);
+            sum += made_bytes(q, k, step, ran);
         EACH_ITEM(k, q->use, i)
-        if (!ran && q->used[k] < step && !q->kept[q->use.item[k]])
-            sum -= q->nbytes[q->use.item[k]];
+            if (!ran && q->used[k] < step && !q->storage.kept[q->use.item[k]])
+                sum -= q->storage.nbytes[q->use.item[k]];
         most = MAX(most, sum);
     }
     return most;
@@ -240,9 +238,8 @@ static int64_t own_bytes(const Network *c, int i, bool ran)
 /* The least live sum in some step of x, if y, unless that is -1, has not run. */
 static int64_t least_at(Network *c, int x, int y)
 {
-    const FlowItem *item = &c->q->flow->item[c->q->item[x]];
     int64_t sum = least_alive(c, x, y, false) + own_bytes(c, x, false);
-    if (item->nbefore + item->ncore + item->nafter > 1) {
+    if (problem_steps(c->q, x) > 1) {
         int64_t ran = least_alive(c, x, y, true) + own_bytes(c, x, true);
         sum = MAX(sum, ran);
     }
@@ -265,7 +262,7 @@ static int compare(const void *x, const void *y)
 static Network *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
 {
     Network *c = NEW(tmp, Network);
-    int most = q->n + q->nstorage + 2;
+    int most = q->n + q->storage.count + 2;
     *c = (Network){.q = q, .tmp = tmp, .body = body, .left = CUT_WORK};
     c->side = NEWN(tmp, unsigned char, q->n);
     c->vertex = NEWN(tmp, int, q->n);
@@ -276,14 +273,14 @@ static Network *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
     return c;
 }
 
-/* What node i reads and makes, in bytes. */
+/* The bytes that node i reads and makes. */
 static int64_t weight(const Problem *q, int i)
 {
     int64_t sum = 0;
     EACH_ITEM(k, q->make, i)
-    sum += q->nbytes[q->make.item[k]];
+        sum += q->storage.nbytes[q->make.item[k]];
     EACH_ITEM(k, q->use, i)
-    sum += q->nbytes[q->use.item[k]];
+        sum += q->storage.nbytes[q->use.item[k]];
     return sum;
 }
 
@@ -292,7 +289,7 @@ static void fill_steps(const Problem *q, const int *order, int *left, NodeSum *b
                        NodeSum *by_weight)
 {
     int64_t live = q->base + q->inputs;
-    for (int s = 0; s < q->nstorage; s++)
+    for (int s = 0; s < q->storage.count; s++)
         left[s] = q->user.at[s + 1] - q->user.at[s];
     for (int k = 0; k < q->n; k++) {
         int i = order[k];
@@ -301,7 +298,7 @@ static void fill_steps(const Problem *q, const int *order, int *left, NodeSum *b
         by_weight[k] = (NodeSum){weight(q, i), i, k};
         live += e.net;
         EACH_ITEM(j, q->use, i)
-        left[q->use.item[j]]--;
+            left[q->use.item[j]]--;
     }
     qsort(by_live, (size_t)q->n, sizeof *by_live, compare);
     qsort(by_weight, (size_t)q->n, sizeof *by_weight, compare);
@@ -331,7 +328,7 @@ static int64_t bound_pairs(Network *c, NodeSum x, const NodeSum *list, int64_t b
 static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64_t *body)
 {
     NodeSum *step = NEWN(tmp, NodeSum, q->n), *heavy = NEWN(tmp, NodeSum, q->n);
-    fill_steps(q, order, NEWN(tmp, int, q->nstorage), step, heavy);
+    fill_steps(q, order, NEWN(tmp, int, q->storage.count), step, heavy);
     Network *c = cut_new(q, tmp, body);
     int64_t best = q->ends;
     for (int k = 0; k < MIN(q->n, CUT_NODES) && step[k].key > best && c->left > 0; k++) {
@@ -352,15 +349,16 @@ int64_t order_bound(Flow *f, Arena *tmp)
 {
     flow_mark_parts(f);
     Problem *q = problem_new(f, tmp);
-    for (int s = 0; s < q->nstorage; s++)
-        q->nbytes[s] = q->part[s] ? 0 : q->nbytes[s];
+    for (int s = 0; s < q->storage.count; s++)
+        q->storage.nbytes[s] = q->storage.part[s] ? 0 : q->storage.nbytes[s];
     int *order = NEWN(tmp, int, q->n);
     int64_t *body = NEWN(tmp, int64_t, 2 * q->n);
     for (int i = 0; i < q->n; i++) {
-        const FlowItem *x = &f->item[q->item[i]];
         order[i] = i;
-        for (int c = 0; c < 2; c++)
-            body[2 * i + c] = x->body[c] ? order_bound(x->body[c], tmp) : 0;
+        for (int c = 0; c < 2; c++) {
+            Flow *inner = item_body(f, q->item[i], c);
+            body[2 * i + c] = inner ? order_bound(inner, tmp) : 0;
+        }
     }
     return bound(q, tmp, order, body);
 }

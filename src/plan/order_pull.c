@@ -24,16 +24,14 @@ typedef struct Pull {
 static void add_todo(Pull *x, int i)
 {
     const Problem *q = x->q;
-    EACH_ITEM(k, q->succ, i)
-    {
+    EACH_ITEM(k, q->succ, i) {
         int j = q->succ.item[k], now = --x->wait[j];
         if (now == 0 && q->finish[j] >= 0)
             x->todo[x->ntodo++] = j;
         else if (now == 1 && q->begin[j] >= 0)
             x->todo[x->ntodo++] = q->begin[j];
     }
-    EACH_ITEM(k, q->use, i)
-    {
+    EACH_ITEM(k, q->use, i) {
         int s = q->use.item[k];
         bool last = x->left[s] == 2; /* but for a reduction and what waits for it */
         for (int j = q->user.at[s]; last && j < q->user.at[s + 1]; j++)
@@ -49,7 +47,7 @@ static void run(Pull *x, int i)
     x->out[x->nout++] = i;
     x->done[i] = true;
     EACH_ITEM(k, q->use, i)
-    x->left[q->use.item[k]]--;
+        x->left[q->use.item[k]]--;
     add_todo(x, i);
 }
 
@@ -73,11 +71,11 @@ static Pull *pull_new(const Problem *q, Arena *tmp, int64_t peak, int *out)
 {
     Pull *x = NEW(tmp, Pull);
     *x = (Pull){.q = q, .out = out, .live = q->base + q->inputs, .peak = peak};
-    x->left = NEWN(tmp, int, q->nstorage);
+    x->left = NEWN(tmp, int, q->storage.count);
     x->wait = NEWN(tmp, int, q->n);
     x->done = NEWN(tmp, bool, q->n);
-    x->todo = NEWN(tmp, int, q->succ.at[q->n] + q->user.at[q->nstorage]);
-    for (int s = 0; s < q->nstorage; s++)
+    x->todo = NEWN(tmp, int, q->succ.at[q->n] + q->user.at[q->storage.count]);
+    for (int s = 0; s < q->storage.count; s++)
         x->left[s] = q->user.at[s + 1] - q->user.at[s];
     for (int i = 0; i < q->n; i++)
         x->wait[i] = q->pred.at[i + 1] - q->pred.at[i];

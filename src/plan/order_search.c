@@ -1,6 +1,6 @@
 /* Searches an order whose live sum stays within a limit: a node that does not fit waits.
  *
- * Nodes run in the order of base, from the start or (late) from the end, but a node that would
+ * Nodes run in the order of base, from the start or (backward) from the end, but a node that would
  * raise the live sum above the limit waits until others have freed enough. A node that fits and
  * leaves no more alive than before runs at once; that loses nothing, as in any order within the
  * limit it can be moved forward. But one that changes nothing and touches another space waits for
@@ -28,9 +28,9 @@ typedef struct Ran {
 
 typedef struct OrderSearch {
     const Problem *q;
-    bool late;
+    bool backward;
     int64_t limit, live;
-    int *left; /* of a storage: readers that have not run, late: that have */
+    int *left; /* of a storage: readers that have not run, backward: that have */
     int *wait; /* of a node: how many must run first */
     bool *done;
     int *rank, *at;   /* of a node; the node of a rank */
@@ -90,9 +90,9 @@ static void refresh(OrderSearch *x, int i)
 {
     int64_t need[2] = {INT64_MAX, INT64_MAX};
     if (!x->done[i] && !x->wait[i]) {
-        Effect e = problem_effect(x->q, x->left, !x->late, i);
+        Effect e = problem_effect(x->q, x->left, !x->backward, i);
         Effect both = {0, 1};
-        if (x->late)
+        if (x->backward)
             e = (Effect){e.need - e.net, -e.net};
         else if (x->q->finish[i] >= 0 && x->wait[x->q->finish[i]] == 1)
             both = problem_pair_effect(x->q, x->left, i);
@@ -109,8 +109,8 @@ static void refresh_reductions(OrderSearch *x, int s)
 {
     const Problem *q = x->q;
     EACH_ITEM(j, q->user, s)
-    if (q->finish[q->user.item[j]] >= 0)
-        refresh(x, q->user.item[j]);
+        if (q->finish[q->user.item[j]] >= 0)
+            refresh(x, q->user.item[j]);
 }
 
 /* After one node more or less must run before i, where at the least `wait` of them must. */
@@ -118,7 +118,7 @@ static void refresh_waiting(OrderSearch *x, int i, int wait)
 {
     if (!wait)
         refresh(x, i);
-    else if (wait == 1 && !x->late && x->q->begin[i] >= 0)
+    else if (wait == 1 && !x->backward && x->q->begin[i] >= 0)
         refresh(x, x->q->begin[i]);
 }
 
@@ -126,15 +126,14 @@ static void refresh_waiting(OrderSearch *x, int i, int wait)
 static void count_reader(OrderSearch *x, int i, int by)
 {
     const Problem *q = x->q;
-    EACH_ITEM(k, q->use, i)
-    {
+    EACH_ITEM(k, q->use, i) {
         int s = q->use.item[k], *left = &x->left[s], now = *left;
         *left += by;
-        if (!x->late && !q->kept[s] && (by < 0 ? *left : now) == 2)
+        if (!x->backward && !q->storage.kept[s] && (by < 0 ? *left : now) == 2)
             refresh_reductions(x, s);
-        if ((by < 0) == x->late ? now != 1 : *left != 1)
+        if ((by < 0) == x->backward ? now != 1 : *left != 1)
             continue;
-        for (int j = q->user.at[s]; j < q->user.at[s + 1] && !q->kept[s]; j++)
+        for (int j = q->user.at[s]; j < q->user.at[s + 1] && !q->storage.kept[s]; j++)
             refresh(x, q->user.item[j]);
     }
 }
@@ -149,16 +148,15 @@ static uint64_t mix(uint64_t i)
 
 static void run(OrderSearch *x, int i, bool choice)
 {
-    const Lists *next = x->late ? &x->q->pred : &x->q->succ;
-    Effect e = problem_effect(x->q, x->left, !x->late, i);
-    x->live += x->late ? -e.net : e.net;
+    const Lists *next = x->backward ? &x->q->pred : &x->q->succ;
+    Effect e = problem_effect(x->q, x->left, !x->backward, i);
+    x->live += x->backward ? -e.net : e.net;
     x->set += mix((uint64_t)i);
     x->done[i] = true;
     x->ran[x->nran++] = (Ran){i, choice};
     refresh(x, i);
-    count_reader(x, i, x->late ? 1 : -1);
-    EACH_ITEM(k, *next, i)
-    {
+    count_reader(x, i, x->backward ? 1 : -1);
+    EACH_ITEM(k, *next, i) {
         int now = --x->wait[next->item[k]];
         refresh_waiting(x, next->item[k], now);
     }
@@ -167,16 +165,15 @@ static void run(OrderSearch *x, int i, bool choice)
 static Ran take_back(OrderSearch *x)
 {
     Ran r = x->ran[--x->nran];
-    const Lists *next = x->late ? &x->q->pred : &x->q->succ;
-    EACH_ITEM(k, *next, r.node)
-    {
+    const Lists *next = x->backward ? &x->q->pred : &x->q->succ;
+    EACH_ITEM(k, *next, r.node) {
         int was = x->wait[next->item[k]]++;
         refresh_waiting(x, next->item[k], was);
     }
-    count_reader(x, r.node, x->late ? -1 : 1);
+    count_reader(x, r.node, x->backward ? -1 : 1);
     x->done[r.node] = false;
-    Effect e = problem_effect(x->q, x->left, !x->late, r.node);
-    x->live -= x->late ? -e.net : e.net;
+    Effect e = problem_effect(x->q, x->left, !x->backward, r.node);
+    x->live -= x->backward ? -e.net : e.net;
     x->set -= mix((uint64_t)r.node);
     refresh(x, r.node);
     return r;
@@ -223,18 +220,18 @@ static bool search(OrderSearch *x)
 static void start(OrderSearch *x, const int *base)
 {
     const Problem *q = x->q;
-    const Lists *first = x->late ? &q->succ : &q->pred;
+    const Lists *first = x->backward ? &q->succ : &q->pred;
     memset(x->seen, 0, sizeof *x->seen * SEEN);
     memset(x->done, 0, sizeof *x->done * (size_t)q->n);
     x->nran = 0;
     x->set = 1; /* 0 says that a place is empty */
-    x->live = q->base + (x->late ? 0 : q->inputs);
-    for (int s = 0; s < q->nstorage; s++)
-        x->left[s] = x->late ? 0 : q->user.at[s + 1] - q->user.at[s];
-    for (int s = 0; s < q->nstorage && x->late; s++)
-        x->live += q->kept[s] && q->over[s] < 0 ? q->nbytes[s] : 0;
+    x->live = q->base + (x->backward ? 0 : q->inputs);
+    for (int s = 0; s < q->storage.count; s++)
+        x->left[s] = x->backward ? 0 : q->user.at[s + 1] - q->user.at[s];
+    for (int s = 0; s < q->storage.count && x->backward; s++)
+        x->live += q->storage.kept[s] && q->storage.over[s] < 0 ? q->storage.nbytes[s] : 0;
     for (int k = 0; k < q->n; k++) {
-        int i = x->at[k] = base[x->late ? q->n - 1 - k : k];
+        int i = x->at[k] = base[x->backward ? q->n - 1 - k : k];
         x->rank[i] = k;
         x->wait[i] = first->at[i + 1] - first->at[i];
     }
@@ -245,13 +242,13 @@ static void start(OrderSearch *x, const int *base)
         refresh(x, i);
 }
 
-static OrderSearch *search_new(const Problem *q, Arena *tmp, bool late)
+static OrderSearch *search_new(const Problem *q, Arena *tmp, bool backward)
 {
     OrderSearch *x = NEW(tmp, OrderSearch);
-    *x = (OrderSearch){.q = q, .late = late, .size = 1};
+    *x = (OrderSearch){.q = q, .backward = backward, .size = 1};
     while (x->size < q->n)
         x->size *= 2;
-    x->left = NEWN(tmp, int, q->nstorage);
+    x->left = NEWN(tmp, int, q->storage.count);
     x->wait = NEWN(tmp, int, q->n);
     x->done = NEWN(tmp, bool, q->n);
     x->rank = NEWN(tmp, int, q->n);
@@ -272,14 +269,14 @@ static bool search_within(OrderSearch *x, const int *base, int64_t limit, int *o
     if (!search(x))
         return false;
     for (int k = 0; k < n; k++)
-        out[x->late ? n - 1 - k : k] = x->ran[k].node;
+        out[x->backward ? n - 1 - k : k] = x->ran[k].node;
     return true;
 }
 
-bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int64_t least,
+bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, int64_t least,
                   int64_t most, int *out)
 {
-    OrderSearch *x = search_new(q, tmp, late);
+    OrderSearch *x = search_new(q, tmp, backward);
     int *order = NEWN(tmp, int, q->n);
     if (!search_within(x, base, MIN(most, ANY), out))
         return false;
@@ -300,7 +297,7 @@ bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int6
     return true;
 }
 
-void order_late(const Problem *q, Arena *tmp, const int *base, int *out)
+void order_alap(const Problem *q, Arena *tmp, const int *base, int *out)
 {
     search_within(search_new(q, tmp, true), base, ANY, out);
 }

@@ -58,7 +58,7 @@ static void remember(Placements *known, const PlaceBuf *buf, int n, int effort, 
     known->first = x;
 }
 
-/* Fills buf[].offset. Where greedy orders alone were tried before, only the search is left. */
+/* Fills buf[].offset. If greedy orders alone were tried before, only the search is left. */
 static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Placements *known)
 {
     const Placement *x = find(known, buf, n);

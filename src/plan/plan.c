@@ -24,11 +24,11 @@ static int64_t nbytes_handles(const Plan *p, int64_t each)
     return n;
 }
 
-/* What MPI allocates for a rank, as measured with tests/mpi/direct's `memory` (Open MPI 4.1.4,
- * MPICH 4.0.2; 2 to 16 ranks of one host; private and shared memory, not code): at its start 3
- * and 6.5 MiB, after many short messages at once to each rank 0.5 MiB more for each, in sums of the
- * library's own 2 MiB more. Rounded up; a host has at most so many ranks. Ranks that are threads
- * have no MPI, but the same plans. */
+/* The bytes that MPI allocates for a rank, as measured with tests/mpi/direct's `memory` (Open MPI
+ * 4.1.4, MPICH 4.0.2; 2 to 16 ranks of one host; private and shared memory, not code): at its start
+ * 3 and 6.5 MiB, after many short messages at once to each rank 0.5 MiB more for each, in sums of
+ * the library's own 2 MiB more. Rounded up; a host has at most so many ranks. Ranks that are
+ * threads have no MPI, but the same plans. */
 static int64_t mpi_reserve(const Graph *g)
 {
     int64_t n = g->mesh ? mesh_nranks(g->mesh) : 1;
@@ -38,7 +38,8 @@ static int64_t mpi_reserve(const Graph *g)
 /* CUDA's context, the kernels' code and cuBLASLt on a GPU, beside the arena. */
 enum { CUDA_RESERVE = 640 << 20 };
 
-/* Of a call by the packed gemm the bytes of its operands, which bound its buffers; else 0. */
+/* The bytes of the operands of a call by the packed gemm, which bound its buffers; 0 for other
+ * calls. */
 static int64_t gemm_nbytes(const Step *s)
 {
     int64_t nbytes = 0;
@@ -49,7 +50,7 @@ static int64_t gemm_nbytes(const Step *s)
     return nbytes;
 }
 
-/* What oneDNN allocates by itself beside its scratchpads (onednn.h). */
+/* The bytes that oneDNN allocates by itself beside its scratchpads (onednn.h). */
 static void fill_reserve(Plan *p)
 {
     if (p->device->kernels == KERNELS_CUDA) {
@@ -89,7 +90,7 @@ static void leave_unplaced(Plan *p)
 Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
 {
     Flow *f = flow_new(g, to->device, to->machine, a);
-    plan_check_spaces(f);
+    flow_check_spaces(f);
     flow_alike(f);
     flow_join(f);
     flow_narrow(f);
@@ -121,7 +122,8 @@ static int64_t bound_of(const Plan *p, const PlanFor *to)
     return bound;
 }
 
-/* What `to` says, or a plan of its own on cpu. What is looked up lies in a. */
+/* `to` with its defaults filled in, which are a plan of its own on cpu. Machines that are looked up
+ * lie in a. */
 static PlanFor made_for(Arena *a, const PlanFor *to)
 {
     PlanFor x = to ? *to : (PlanFor){0};
@@ -184,8 +186,8 @@ typedef struct Scoring {
 } Scoring;
 
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
- * of two orders about as good the one whose plan equals its bound is taken. Where the bound says
- * that the score is higher, nothing is placed. */
+ * of two orders about as good the one whose plan equals its bound is taken. If the bound says that
+ * the score is higher, nothing is placed. */
 static int64_t score(Graph *g, void *arg)
 {
     Scoring *s = arg;

@@ -3,7 +3,6 @@
 #define TENON_PLAN_H
 
 #include "../flow/flow.h"
-#include "../machine/machine.h"
 #include "../chunk/chunk.h"
 
 enum { PLAN_ALIGN = FLOW_ALIGN }; /* sizes and offsets in the arena are multiples of it */
@@ -34,7 +33,7 @@ typedef struct Storage {
     bool persistent; /* parameters, optimizer state, caches: first in the arena, always alive */
 } Storage;
 
-/* Where a tensor of a call lies. */
+/* The place of a call's tensor. */
 typedef struct Arg {
     int storage;
     int64_t offset; /* bytes from the storage's start */
@@ -94,7 +93,7 @@ typedef struct Estimate {
     bool communicates;       /* there are collectives */
 } Estimate;
 
-/* What a plan is made for. */
+/* The conditions under which a plan is made. */
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
     int number;             /* of the device, where there are several */
@@ -117,9 +116,9 @@ typedef struct Plan {
     Estimate est;
     PlanSpace space[MAX_SPACE];
     Step *step;
-    int nstep, capstep;
+    int nstep;
     Storage *storage;
-    int nstorage, capstorage;
+    int nstorage;
     PlanPort *in, *out;
     int nin, nout;
     int64_t persistent_nbytes;      /* the arena's first part, what others keep there included */
@@ -137,7 +136,7 @@ typedef struct Plan {
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to);
 
 /* The steps of g as ordered, with live ranges and bounds: only what is kept has an address, and
- * nothing is estimated. Of `to` all is given. */
+ * nothing is estimated. `to` is complete. */
 Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);
 
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
@@ -161,22 +160,16 @@ void plan_place(Plan *p, int effort, Placements *known);
 /* ---- plan.c ---- */
 
 /* Orders g for the least score: the peak, to which what placement wastes is added once more. Orders
- * that score above `most` are not placed; INT64_MAX if there are no others. Of `to` all is given.
- */
+ * that score above `most` are not placed; INT64_MAX if there are no others. `to` is complete. */
 int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most);
 
 /* ---- apart.c ---- */
 /* Takes apart, in g, fused nodes without which the plan of g would have a lower peak; whether there
- * were any. score: of g as it is (plan_score). Of `to` all is given. */
+ * were any. score: of g as it is (plan_score). `to` is complete. */
 bool plan_take_apart(Graph *g, int64_t score, const PlanFor *to, Placements *known);
 
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
-
-/* ---- space.c ---- */
-
-/* Refuses a graph whose values do not lie where the device's kernels and copies need them. */
-void plan_check_spaces(const Flow *f);
 
 /* ---- queue.c ---- */
 
@@ -231,7 +224,7 @@ typedef struct ScopeBytes {
     int64_t recomputed;
 } ScopeBytes;
 
-/* What is saved for the backward and what is computed again, as the graph says. */
+/* Values saved for the backward and values computed again, as the graph says. */
 typedef struct Breakdown {
     ScopeBytes *row;
     int nrow;

@@ -43,15 +43,15 @@ typedef struct Mark {
 } Mark;
 
 /* A part of a space that an argument touches, in intervals [first, last). */
-typedef struct Access {
+typedef struct SpaceAccess {
     int first, last;
     bool write;
-} Access;
+} SpaceAccess;
 
-typedef struct Run {
+typedef struct QueueRun {
     int step, order;      /* order: of all runs */
     int known[MAX_QUEUE]; /* how many runs of each queue had ended before it began */
-} Run;
+} QueueRun;
 
 typedef struct Waits {
     int *step, count, cap;
@@ -62,13 +62,13 @@ typedef struct WaitWalk {
     Arena *tmp;
     uint64_t *edge; /* of intervals, ascending: addresses as address() gives them */
     int nedge, capedge;
-    Access *access;
+    SpaceAccess *access;
     int naccess, capaccess;
     int *at;   /* by step: its first access; one more */
     int *last; /* by step: its latest run, 0: none */
     Waits *of; /* by step */
     int nwait; /* all of them */
-    Run *run[MAX_QUEUE];
+    QueueRun *run[MAX_QUEUE];
     int nrun[MAX_QUEUE], caprun[MAX_QUEUE], order;
     int known[MAX_QUEUE][MAX_QUEUE]; /* by queue: what its next step knows */
     Mark *whole, *most; /* segment tree: marks of all of a node's intervals; of any below it */
@@ -102,8 +102,8 @@ ByteRange arg_bytes(const Plan *p, const Arg *a, const Tensor *t, int64_t nbytes
     return (ByteRange){address(s, low), address(s, high)};
 }
 
-/* What a copy between memories makes its own queue writes; what ranks make is written until the
- * wait, beside all queues. */
+/* A copy between memories is written by its own queue; a collective's result until its wait, beside
+ * all queues. */
 static bool waits_for_copy(const Node *n)
 {
     return n->op->wait && !node_waits_for(n);
@@ -161,7 +161,7 @@ static void add_access(void *arg, int step, int storage, ByteRange b, bool write
     if (first == x->nedge || x->edge[first] > b.low)
         first = MAX(first - 1, 0);
     if (b.low < b.high && first < last)
-        PUSH(x->tmp, x->access, x->naccess, x->capaccess, ((Access){first, last, write}));
+        PUSH(x->tmp, x->access, x->naccess, x->capaccess, ((SpaceAccess){first, last, write}));
 }
 
 static void each_step(WaitWalk *x, StepAccess *see)
@@ -207,7 +207,8 @@ static void add_mark(Mark *to, const Mark *m)
 }
 
 /* Adds the marks of any interval of the access to m; node's are [low, high). */
-static void find_marks(const WaitWalk *x, int node, int low, int high, const Access *a, Mark *m)
+static void find_marks(const WaitWalk *x, int node, int low, int high, const SpaceAccess *a,
+                       Mark *m)
 {
     if (a->last <= low || high <= a->first)
         return;
@@ -220,7 +221,7 @@ static void find_marks(const WaitWalk *x, int node, int low, int high, const Acc
     find_marks(x, 2 * node + 1, mid, high, a, m);
 }
 
-static void set_marks(WaitWalk *x, int node, int low, int high, const Access *a, const Mark *m)
+static void set_marks(WaitWalk *x, int node, int low, int high, const SpaceAccess *a, const Mark *m)
 {
     if (a->last <= low || high <= a->first)
         return;
@@ -239,17 +240,17 @@ static void set_marks(WaitWalk *x, int node, int low, int high, const Access *a,
 /* Queue q has waited for a run of queue r. */
 static void learn(WaitWalk *x, int q, int r, int run)
 {
-    const Run *y = &x->run[r][run - 1];
+    const QueueRun *y = &x->run[r][run - 1];
     for (int k = 0; k < MAX_QUEUE; k++)
         x->known[q][k] = MAX(x->known[q][k], y->known[k]);
     x->known[q][r] = MAX(x->known[q][r], run);
 }
 
-/* Of each queue the latest run with which the step conflicts, 0: none. */
+/* Each queue's latest run with which the step conflicts, 0: none. */
 static void find_needs(const WaitWalk *x, int step, int *need)
 {
     for (int k = x->at[step]; k < x->at[step + 1]; k++) {
-        const Access *a = &x->access[k];
+        const SpaceAccess *a = &x->access[k];
         Mark m = {{0}, {0}};
         find_marks(x, 1, 0, x->size, a, &m);
         for (int q = 0; q < MAX_QUEUE; q++)
@@ -282,7 +283,7 @@ static void issue(WaitWalk *x, int i)
         PUSH(x->tmp, w->step, w->count, w->cap, step);
         learn(x, q, r, need[r]);
     }
-    Run run = {.order = x->order++, .step = i};
+    QueueRun run = {.order = x->order++, .step = i};
     memcpy(run.known, x->known[q], sizeof run.known);
     PUSH(x->tmp, x->run[q], x->nrun[q], x->caprun[q], run);
     x->last[i] = x->known[q][q] = x->nrun[q];

@@ -5,8 +5,8 @@
  * scope of its first reader, optimizer state that of its parameter.
  *
  * A value counts where it is computed: in a body once, as its memory is there once for all
- * iterations. A view is not counted beside its base. What lies in the host's memory does not count,
- * nor is it computed again where it comes back from there. Linear in nodes and storages. */
+ * iterations. A view is not counted beside its base. Values in the host's memory do not count, and
+ * are not computed again when they come back from there. Linear in nodes and storages. */
 #include "plan.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@
 
 static void fill_readers(const Graph *g, Arena *a, const char **scope);
 
-/* What the bodies say of the values that their ports pass on. */
+/* Takes the scopes that the bodies give to the values that their ports pass on. */
 static void fill_from_body(const Node *n, bool tail, Arena *a, const char **scope)
 {
     const Graph *body = n->region->body[tail];

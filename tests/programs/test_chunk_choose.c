@@ -57,7 +57,7 @@ static void run(void *arg, const int64_t *slices, ChunkTrial *t)
     t->peak = made_peak(m, slices, &at);
     t->sec = made_sec(m, slices);
     for (int g = 0; g < m->ngroup; g++)
-        t->held[g] = m->part[at][g] ? held_bytes(m, at, g, slices[g]) : 0;
+        t->at_peak[g] = m->part[at][g] ? held_bytes(m, at, g, slices[g]) : 0;
     if (m->bad >= 0 && slices[m->bad] > 1)
         t->peak = -1;
 }
@@ -313,8 +313,8 @@ static void check_clash(Ctx *ctx)
     arena_free(a);
 }
 
-/* Where nothing is taken in the end, nothing is said to be; what held the peak only once another
- * was in slices has the bytes that it held then. */
+/* If nothing is taken in the end, nothing is reported as taken; a group that held the peak only
+ * once another was in slices has the bytes that it held then. */
 static void check_true_words(Ctx *ctx)
 {
     static const bool clash[] = {false, true, true, false};
@@ -331,7 +331,7 @@ static void check_true_words(Ctx *ctx)
     m.part[1][1] = 5000;
     m.each[0] = m.each[1] = 1e-3;
     c = choose(a, &m, 0, MANY);
-    EXPECT(c.group[0].held == 9000 && c.group[1].held == 5000 && !c.whole.held[1]);
+    EXPECT(c.group[0].at_peak == 9000 && c.group[1].at_peak == 5000 && !c.whole.at_peak[1]);
     for (int g = 0; g < 2; g++)
         EXPECT(c.group[g].slices == 64 && strstr(c.group[g].why, "it has no more parts"));
     arena_free(a);

@@ -44,7 +44,7 @@ static void check_flow(const Walk *w, Flow *f, bool plan)
 {
     Arena *tmp = arena_tmp(w->a);
     expect(w, flow_line_fault(tmp, f), "the line");
-    Graph *g = flow_graph(tmp, f);
+    Graph *g = edited_graph(tmp, f);
     if (plan)
         plan_bound(g, w->device); /* compares by itself */
     Flow *fresh = flow_new(g, w->device, w->machine, tmp);

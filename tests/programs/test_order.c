@@ -3,6 +3,7 @@
 #include "../shared/gen.h"
 #include "../shared/test.h"
 
+#include "../../src/flow/inside.h"
 #include "../../src/plan/order.h"
 #include "../../src/plan/plan.h"
 
@@ -405,7 +406,7 @@ static int64_t least_peak(Graph *g, Flow *f, int at, int *norder)
 static void read_inputs(Graph *g)
 {
     Build b = {.g = g, .scope = ""};
-    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), NULL, a)->unread; i++)
+    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), NULL, a)->end.unread; i++)
         emit1(&b, "neg", IN(g->in[i].v), NOATTRS);
 }
 

@@ -4,7 +4,7 @@
  * collectives in the graph and of the copies that flow makes of it; no order of single axes is
  * cheaper. Every kind of step and every flat group of two axes must have come up 100 times.
  * `test_reshard SEED` runs one trial; TN_LONG: ten times as many. */
-#include "../../src/flow/flow.h"
+#include "../../src/flow/steps.h"
 #include "../../src/spmd/spmd.h"
 #include "../shared/cut_parts.h"
 #include "../shared/gen.h"
@@ -251,11 +251,12 @@ static double wire_sec(const Trial *x, const Node *n)
 /* Copies that flow makes for a view; a collective takes its operand row-major. */
 static double moves_sec(const Trial *x, const Flow *f, const Node *n)
 {
-    const FlowItem *item = &f->item[f->item_of[n->id]];
-    const FlowValue *v = &f->value[f->value_of[n->in[0]->id]];
+    const Type *t = &n->in[0]->type;
+    int count;
+    item_moves(f, flow_item(f, n), false, &count);
     if (n->op->class == CLASS_COLLECTIVE)
-        return place_contiguous(&v->v->type, &v->at) ? 0 : copied_sec(x, &v->v->type);
-    return item->nbefore ? copied_sec(x, &n->in[0]->type) : 0;
+        return place_contiguous(t, value_place(f, flow_value(f, n->in[0]))) ? 0 : copied_sec(x, t);
+    return count ? copied_sec(x, t) : 0;
 }
 
 static double graph_sec(const Trial *x, Graph *g)

@@ -3,11 +3,11 @@
 #ifndef TENON_TEST_FLOW_EDITS_H
 #define TENON_TEST_FLOW_EDITS_H
 
-#include "../../src/flow/flow.h"
+#include "../../src/flow/inside.h"
 #include "gen.h"
 
 /* The graph that f describes: its items in the order of the line, bodies as they are now. */
-Graph *flow_graph(Arena *a, const Flow *f);
+Graph *edited_graph(Arena *a, const Flow *f);
 
 /* Puts what f's items keep alive, bodies included, on `to`, the flow of f's graph. */
 void flow_put_holds(const Flow *f, Flow *to);

@@ -1,15 +1,15 @@
-/* layout: the strides that values will have, and the values whose strides matter, for rewrites that
- * must keep bits.
+/* The strides that values will have, and the values whose strides matter.
+ *
  * The results of nodes are row-major; a view has the strides that follow from its operand's, or
- * those of a row-major copy if strides cannot express it (as in flow/locate.c). The order of
+ * those of a row-major copy if strides cannot express it. The order of
  * additions in a product or a sum may depend on the strides of its operands, so a rewrite must keep
  * the strides of every value that an op which is not pointwise reads, directly or through views: it
  * asks layout_keeps. Linear in the graph, for each depth of loops. */
-#include "pass.h"
+#include "layout.h"
 
 #include <string.h>
 
-static Layout row_major(const Type *t)
+Layout layout_row_major(const Type *t)
 {
     Layout x = {0};
     Tensor shape = {.rank = t->rank};
@@ -17,6 +17,21 @@ static Layout row_major(const Type *t)
     tensor_fill_strides(&shape);
     memcpy(x.stride, shape.stride, sizeof x.stride);
     return x;
+}
+
+bool layout_view(const Node *n, int k, const Layout *from, Layout *to)
+{
+    if (n->op->rules->view(n, k, from, to))
+        return true;
+    Layout copy = layout_row_major(&n->in[0]->type);
+    bool good = n->op->rules->view(n, k, &copy, to);
+    CHECK(good);
+    return false;
+}
+
+void layout_unstack(Layout *x)
+{
+    memmove(x->stride, x->stride + 1, sizeof *x->stride * (TN_RANK - 1));
 }
 
 /* ---- who reads strides ---- */
@@ -70,16 +85,12 @@ static Layout *slot(Layouts *x, const Value *v)
 void layout_add(Layouts *x, const Node *n)
 {
     for (int k = 0; k < n->nout; k++) {
-        Layout *y = slot(x, n->out[k]), of = {0};
-        *y = row_major(&n->out[k]->type);
-        if (!n->op->view)
-            continue;
-        of = *slot(x, n->in[0]);
-        if (!n->op->rules->view(n, k, &of, y)) {
-            of = row_major(&n->in[0]->type);
-            bool good = n->op->rules->view(n, k, &of, y);
-            CHECK(good);
+        Layout y = layout_row_major(&n->out[k]->type);
+        if (n->op->view) {
+            Layout from = *slot(x, n->in[0]);
+            layout_view(n, k, &from, &y);
         }
+        *slot(x, n->out[k]) = y;
     }
 }
 
@@ -88,7 +99,7 @@ Layouts layout_start(const Graph *g, Arena *tmp)
     Layouts x = {.tmp = tmp, .nread = g->nvalue, .read = NEWN(tmp, bool, g->nvalue)};
     mark_read(g, x.read, tmp);
     for (int i = 0; i < g->nin; i++)
-        *slot(&x, g->in[i].v) = row_major(&g->in[i].v->type);
+        *slot(&x, g->in[i].v) = layout_row_major(&g->in[i].v->type);
     return x;
 }
 
@@ -104,7 +115,7 @@ Layouts layout_start_body(Layouts *outer, const Node *n, bool tail, Arena *tmp)
             continue;
         Layout y = *slot(outer, n->in[p->arg]);
         if (p->kind == PORT_STACK)
-            memmove(y.stride, y.stride + 1, sizeof *y.stride * (TN_RANK - 1));
+            layout_unstack(&y);
         *slot(&x, body->in[i].v) = y;
     }
     return x;

@@ -6,16 +6,11 @@
  * a wait, or its operand could die while it is being read; what else reads the result the verifier
  * has refused. The planner's own copies are kernels, and these read and write SPACE_MAIN. On a
  * device with one space there is nothing to offload. */
-#include "plan.h"
+#include "inside.h"
 
-static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
+static bool in_host(const Flow *f, int buffer)
 {
-    return &f->value[f->slot[x->slot + i].value];
-}
-
-static bool in_host(const Flow *f, int root)
-{
-    return root >= 0 && f->root[root].space == SPACE_HOST;
+    return buffer >= 0 && f->buffer[buffer].space == SPACE_HOST;
 }
 
 static const char *name_of(const FlowValue *y)
@@ -27,7 +22,7 @@ static void check_copy(const Flow *f, const FlowItem *x)
 {
     const Node *n = x->node;
     const FlowValue *y = &f->value[x->value];
-    bool host = in_host(f, operand(f, x, 0)->at.root);
+    bool host = in_host(f, operand_value(f, x, 0)->at.buffer);
     if (f->nspace == 1)
         fail_node(f->g, n,
                   "expected a device with a memory of its own, found %s, where there is "
@@ -35,12 +30,12 @@ static void check_copy(const Flow *f, const FlowItem *x)
                   f->device->name);
     if (host == n->op->to_host)
         fail_node(f->g, n, "operand 0: expected a value in the %s memory, found %%%s in the %s",
-                  host ? "device's" : "host's", name_of(operand(f, x, 0)),
+                  host ? "device's" : "host's", name_of(operand_value(f, x, 0)),
                   host ? "host's" : "device's");
     if (y->reader < 0)
         fail_node(f->g, n, "expected that wait_tensor reads the result, found no reader");
     for (int i = 0; i < n->nin; i++)
-        CHECK(!x->copied[i]); /* or the copy would have to live until the wait */
+        CHECK(!x->call.copied[i]); /* or the copy would have to live until the wait */
 }
 
 /* Kernels read SPACE_MAIN; what a body reads of the graph around is judged there. */
@@ -49,32 +44,32 @@ static void check_operands(const Flow *f, const FlowItem *x)
     const Node *n = x->node;
     bool any = node_aliases(n) || n->op->region == LOOP || n->op->class == CLASS_COLLECTIVE;
     for (int i = 0; i < n->nin && !any; i++)
-        if (in_host(f, operand(f, x, i)->at.root))
+        if (in_host(f, operand_value(f, x, i)->at.buffer))
             fail_node(f->g, n,
                       "operand %d: expected a value in the device's memory, found %%%s in "
                       "the host's: read it by reload",
-                      i, name_of(operand(f, x, i)));
+                      i, name_of(operand_value(f, x, i)));
 }
 
 /* Other ranks reach the host's memory alone. */
 static void check_ranks(const Flow *f, const FlowItem *x)
 {
-    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand(f, x, 0)->at.root))
+    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand_value(f, x, 0)->at.buffer))
         fail_node(f->g, x->node,
                   "operand 0: expected a value in the host's memory, which other ranks reach, "
                   "found %%%s in the device's: the pass stage brings it there",
-                  name_of(operand(f, x, 0)));
+                  name_of(operand_value(f, x, 0)));
 }
 
-/* What the planner copies, adds or moves for an item; for the end of a body, what it yields. */
+/* Checks the planner's own moves for an item; those at the end of a body are the loop's. */
 static void check_moves(const Flow *f, const FlowItem *x)
 {
-    for (int k = 0; k < x->nbefore + x->nafter; k++) {
-        const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
+    for (int k = 0; k < x->before.count + x->after.count; k++) {
+        const Move *m = k < x->before.count ? &x->before.at[k] : &x->after.at[k - x->before.count];
         bool end = !x->node && f->outer;
         const Graph *g = end ? f->outer->g : f->g;
         const Node *n = end ? f->outer->item[f->loop].node : x->node;
-        if (!n || (!in_host(f, m->in.root) && !in_host(f, m->out.root)))
+        if (!n || (!in_host(f, m->in.buffer) && !in_host(f, m->out.buffer)))
             continue;
         fail_node(g, n,
                   "expected a value in the device's memory, found %%%s in the host's, of "
@@ -88,7 +83,7 @@ static void check_outputs(const Flow *f)
     const Graph *g = f->g;
     for (int i = 0; i < g->nout && !f->outer; i++) {
         const FlowValue *y = &f->value[f->value_of[g->out[i].v->id]];
-        if (in_host(f, y->at.root))
+        if (in_host(f, y->at.buffer))
             fail_node(g, y->v->def,
                       "expected outputs in the device's memory, found output %d in "
                       "the host's: return what reload makes of it",
@@ -96,12 +91,12 @@ static void check_outputs(const Flow *f)
     }
 }
 
-void plan_check_spaces(const Flow *f)
+void flow_check_spaces(const Flow *f)
 {
-    for (int i = f->first; i >= 0; i = f->item[i].next) {
+    for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
         const FlowItem *x = &f->item[i];
-        for (int c = 0; c < 2 && x->body[c]; c++)
-            plan_check_spaces(x->body[c]);
+        for (int c = 0; c < 2 && x->loop.body[c]; c++)
+            flow_check_spaces(x->loop.body[c]);
         if (f->nspace > 1)
             check_moves(f, x);
         if (x->node && x->node->op->class == CLASS_COLLECTIVE)
