@@ -288,6 +288,7 @@ static void run_passes(void *arg)
     PassArgs *x = arg;
     tn_graph *g = x->graph;
     PassOptions p = pass_options(g->h.a, x->o);
+    pass_target(&p, g->h.a);
     name_tied(g, &p.freeze);
     name_tied(g, &p.no_decay);
     g->decisions.a = g->h.a;

@@ -76,7 +76,7 @@ char *plain_words(Arena *a, const char *text)
 const char *cache_path(Arena *a, const TunedFor *to)
 {
     const char *folder = cache_folder(a), *gpu = NULL;
-    bool is_gpu = to->device->kernels == KERNELS_CUDA;
+    bool is_gpu = device_is_gpu(to->device);
     char brand[49];
     if (folder && is_gpu)
         gpu = gpu_library(a, to->number);
@@ -108,7 +108,7 @@ Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to)
     size_t len;
     const char *text = file_read_regular(a, path, &len);
     Machine *m = machine_parse(a, text, len, path);
-    if (to->device->kernels == KERNELS_CUDA) {
+    if (device_is_gpu(to->device)) {
         if (!m->gpu)
             fail(ctx, TN_FAIL, "%s: expected a machine that is like a GPU, found like %s", path,
                  m->like);

@@ -51,9 +51,8 @@ static Measured *measured_put(Arena *a, MeasuredList *x, uint64_t hash)
 /* A GPU's kernels are not known to a program without them. */
 static bool has_kernel(const Machine *m, const Op *op, const char *name)
 {
-    static const KernelSet sets[] = {KERNELS_CPU, KERNELS_CUDA};
-    for (int s = 0; s < LEN(sets); s++)
-        for (const Kernel *k = op_kernels(op, sets[s]); k && k->name; k++)
+    for (int s = 0; s < NKERNELS; s++)
+        for (const Kernel *k = op_kernels(op, (KernelSet)s); k && k->name; k++)
             if (!strcmp(k->name, name))
                 return true;
     return m->gpu && !kernels_linked(KERNELS_CUDA);

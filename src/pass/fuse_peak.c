@@ -24,7 +24,7 @@ static Alone find_alone(const Node *n, int position)
 FuseTables fuse_tables(Graph *g, const Device *d, Arena *tmp)
 {
     FuseTables t = {.g = g,
-                    .texts = d->kernels == KERNELS_CUDA,
+                    .texts = device_is_gpu(d),
                     .at = NEWN(tmp, Node *, g->nnode),
                     .alone = NEWN(tmp, Alone, g->nnode),
                     .uses = NEWN(tmp, int, g->nvalue),

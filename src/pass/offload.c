@@ -85,7 +85,6 @@ typedef struct Transfers {
 typedef struct Offload {
     Arena *tmp;
     const PassOptions *o;
-    const Machine *machine;
     Transfers **graph; /* with what is moved in them */
     int count, cap;
     int refused;
@@ -236,8 +235,8 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
         }
         d.offload = true;
         d.nbytes += type_nbytes(&n->out[k]->type);
-        d.sec += t->times * 2 * copy_sec(x->machine, (double)type_nbytes(&n->out[k]->type));
-        refuse_device(t->s.g, pass_device(t->s.g, x->o), n);
+        d.sec += t->times * 2 * copy_sec(x->o->prices, (double)type_nbytes(&n->out[k]->type));
+        refuse_device(t->s.g, x->o->device, n);
         if (!already)
             PUSH(x->tmp, t->list, t->count, t->cap, (Transfer){.x = n->out[k]});
     }
@@ -335,7 +334,7 @@ static int find_moment_before(const double *sec, int from, int to, double busy)
 static void find_times(const Offload *x, Transfers *t)
 {
     const OffloadSource *s = &t->s;
-    const Machine *m = x->machine;
+    const Machine *m = x->o->prices;
     double *sec = NEWN(x->tmp, double, s->count + 1), busy = 0;
     for (int p = 0; p < s->count; p++)
         sec[p + 1] =
@@ -585,7 +584,7 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
 
 int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Offload x = {.tmp = tmp, .o = o, .machine = pass_machine(tmp, g, o)};
+    Offload x = {.tmp = tmp, .o = o};
     int changes = offload_graph(&x, g, NULL, 1);
     if (changes)
         settle(pass_flow(g, o, tmp), &x);

@@ -69,6 +69,9 @@ typedef struct PassOptions {
 #define PASS_OPTION(name, field, kind, ...) MEMBER_##kind(field)
 #define INNER_OPTION                        PASS_OPTION
 #include "../base/options.def"
+    /* For what graphs are compiled; pass_target() finds both by `backend` and `machine`. */
+    const Device *device;
+    const Machine *prices; /* says what kernels run, and for how long */
     Decisions *decisions; /* where `remat` and `offload` add theirs; may be NULL */
     /* chunk.h: the regions that `chunk` makes, besides those that the option `chunk` names; and
      * where it tells its candidates, may be NULL. */
@@ -83,10 +86,9 @@ typedef struct PassOptions {
 } PassOptions;
 
 PassOptions pass_defaults(void);
-const Device *pass_device(const Graph *g, const PassOptions *o); /* for which g is compiled */
-/* By which it is priced, and which says what kernels run. */
-const Machine *pass_machine(Arena *a, const Graph *g, const PassOptions *o);
-/* Its flow there. */
+/* Finds o->device and o->prices, once for all passes; the machine lives in a. Whoever begins a list
+ * of passes may leave it to passes_begin(). */
+void pass_target(PassOptions *o, Arena *a);
 struct Flow *pass_flow(Graph *g, const PassOptions *o, Arena *a);
 
 /* Each returns how many changes it made. tmp is reset by the manager after every pass. */
@@ -245,11 +247,12 @@ int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
  * so many nodes without views, which read and make at most so many times the weight's bytes. */
 enum { FORMED_NODES = 16, FORMED_TIMES = 16 };
 
-/* Gives gathers of parameters the policy that `reshard` ("always", or NULL, or "never") asks for,
- * where they have none. */
-int policy_gathers(Graph *g, Arena *tmp, const char *reshard);
+/* Whether gathered parameters are kept for the backward: --reshard never. */
+bool gathers_are_kept(const PassOptions *o);
+/* Gives gathers of parameters the policy for that, where they have none. */
+int policy_gathers(Graph *g, Arena *tmp, const PassOptions *o);
 /* Fails where that cannot be obeyed, when all policies are given. */
-void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard);
+void policy_check_gathers(Graph *g, Arena *tmp, const PassOptions *o);
 
 /* Merges two policies of a node into *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */

@@ -142,9 +142,9 @@ void region_check_save(const Graph *g, const Node *n)
 
 int pass_policies(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    int changes = policy_gathers(g, tmp, o->reshard);
+    int changes = policy_gathers(g, tmp, o);
     changes += policy_named(g, tmp, o->recompute ? o->recompute : "none");
     changes += policy_rules(g, tmp, o->rules, o->nrules);
-    policy_check_gathers(g, tmp, o->reshard);
+    policy_check_gathers(g, tmp, o);
     return changes;
 }

@@ -253,22 +253,26 @@ static void walk_all(Graph *g, Gathers *x)
     walk(g, x, c);
 }
 
-static Gathers gathers_start(Arena *tmp, const char *reshard)
+bool gathers_are_kept(const PassOptions *o)
 {
-    return (Gathers){
-        .tmp = tmp, .always = !reshard || strcmp(reshard, "never") != 0, .gathered = {.a = tmp}};
+    return o->reshard && !strcmp(o->reshard, "never");
 }
 
-int policy_gathers(Graph *g, Arena *tmp, const char *reshard)
+static Gathers gathers_start(Arena *tmp, const PassOptions *o)
 {
-    Gathers x = gathers_start(tmp, reshard);
+    return (Gathers){.tmp = tmp, .always = !gathers_are_kept(o), .gathered = {.a = tmp}};
+}
+
+int policy_gathers(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Gathers x = gathers_start(tmp, o);
     walk_all(g, &x);
     return x.changes;
 }
 
-void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard)
+void policy_check_gathers(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Gathers x = gathers_start(tmp, reshard);
+    Gathers x = gathers_start(tmp, o);
     x.task = LOOK;
     if (!x.always)
         walk_all(g, &x);

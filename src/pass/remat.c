@@ -333,6 +333,6 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    const Notes notes = {o->decisions, pass_machine(tmp, g, o), g->mesh, 1};
+    const Notes notes = {o->decisions, o->prices, g->mesh, 1};
     return rematerialize(g, tmp, &notes, NULL);
 }

@@ -164,6 +164,5 @@ static int stage_graph(Graph *g, Arena *tmp, const Device *d)
 
 int pass_stage(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    const Device *d = pass_device(g, o);
-    return device_is_host(d) || !g->mesh ? 0 : stage_graph(g, tmp, d);
+    return device_is_host(o->device) || !g->mesh ? 0 : stage_graph(g, tmp, o->device);
 }

@@ -274,7 +274,7 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Align x = {.g = g,
                .tmp = tmp,
-               .nbytes = o->align ? o->align : pass_device(g, o)->align,
+               .nbytes = o->align ? o->align : o->device->align,
                .m = g->mesh ? NULL : sharding_mesh(g->ctx, tmp, o)};
     if (x.nbytes & (x.nbytes - 1))
         fail(g->ctx, TN_USAGE, "align: expected a power of two from 1 to 4096, found %lld",

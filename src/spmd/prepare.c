@@ -83,7 +83,7 @@ void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, con
                   const Sharding *out)
 {
     Gathered p = graph_gathered(g, tmp, m, in);
-    bool keep = o->reshard && !strcmp(o->reshard, "never");
+    bool keep = gathers_are_kept(o);
     if (keep)
         warn_reshard(g, o, m, &p);
     spmd_pad(g, tmp, o, m, in, out);

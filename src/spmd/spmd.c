@@ -242,13 +242,13 @@ static void add_outputs(Side *s, const Sharding *out)
     }
 }
 
-static Spmd start(Graph *g, Arena *tmp, const PassOptions *o, Mesh *m)
+static Spmd start(const Graph *g, const PassOptions *o, Mesh *m)
 {
     Spmd x = {.o = o,
               .ctx = g->ctx,
               .mesh = m,
-              .machine = pass_machine(tmp, g, o),
-              .keep = o->reshard && !strcmp(o->reshard, "never"),
+              .machine = o->prices,
+              .keep = gathers_are_kept(o),
               .draw = (uint64_t)o->spmd_choice};
     for (int c = 0; c < m->naxes; c++) {
         x.kind[c] = mesh_axis_kind(m->name[c]);
@@ -280,7 +280,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
     spmd_prepare(g, tmp, o, m, in, out);
-    Spmd x = start(g, tmp, o, m);
+    Spmd x = start(g, o, m);
     Side s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
