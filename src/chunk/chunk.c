@@ -73,7 +73,7 @@ static void list_again(const Graph *g, const LoopPart *made, LoopPart *p)
 static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const PassOptions *o)
 {
     if (map_find(&g->names, x->region.value) != seed) {
-        x->of->decision = "it is in the loop of another region";
+        x->of->made.reason = "it is in the loop of another region";
         return 0;
     }
     Grown y = chunk_grow(g, trial, seed, &x->region, o, true);
@@ -85,7 +85,7 @@ static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const Pa
         chunk_place(g, trial, &y.part[l]);
         const char *scope = common_scope(y.inside[l], g->a);
         loop_make(g, trial, &y.part[l])->scope = scope;
-        x->of->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
+        x->of->made.slices = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
     return y.count;
 }

@@ -27,31 +27,36 @@ typedef struct ChunkPlace {
     int64_t nbytes;
 } ChunkPlace;
 
-/* What is known of a candidate. The pass fills it as far as `why`, the driver the rest. */
+/* What became of a candidate: `slices`, and why a region is inside of another, are the pass's; the
+ * rest is filled by who chose among candidates (plan/chunk_choose.c). */
+typedef struct ChunkOutcome {
+    int64_t slices; /* made; 0: none */
+    int64_t peak;   /* of the step with the region, without the reserve; 0: it was not tried */
+    int64_t nbytes; /* alive at the peak with the slices; with `peak` 0 an estimate, or 0 */
+    double sec;     /* that the region adds to the step; as it was taken, or tried last */
+    const char *reason; /* why it was taken or not, as --explain says it */
+} ChunkOutcome;
+
+/* A region that could be made, or why it could not: what chunk_find() has found. */
 typedef struct ChunkCandidate {
     ChunkRegion region;
     const char *scope; /* of the seed, and its op */
     const char *op;
-    int64_t units;        /* slices at most */
-    int group;            /* equal ones of other layers have the same number, from 0 */
-    int64_t nbytes;       /* alive at the peak, without the slices, of what they are of; 0: none */
-    int64_t size;         /* bytes of all values that would be sliced, at the peak or not */
-    int64_t nbytes_slice; /* at the peak with the slices; with `peak` 0 an estimate, or 0 */
-    const char **values;  /* names of all values that are sliced, clones apart */
+    int64_t units;       /* slices at most */
+    int group;           /* equal ones of other layers have the same number, from 0 */
+    bool member;         /* of a group, another of which was tried for it: scopes are that one's */
+    int64_t nbytes;      /* alive at the peak, without the slices, of what they are of; 0: none */
+    int64_t size;        /* bytes of all values that would be sliced, at the peak or not */
+    const char **values; /* names of all values that are sliced, clones apart */
     int nvalue;
     ChunkPlace *place; /* the distinct ones of these: what patterns name */
     int nplace, capplace;
-    bool member;        /* of a group, another of which was tried for it: scopes are that one's */
     int nnode;          /* of the region, clones included; 0: there is none */
     int loops;          /* 1, or 2: of the forward and of the backward */
     const char *scopes; /* of its nodes, the distinct ones joined: "lm_head, loss" */
     bool bits; /* the results keep their bits: no sum over slices, no product of another shape */
     const char *why; /* why there is no region; NULL: there is one */
-    int64_t taken;   /* slices made; 0: none */
-    int64_t
-        peak;   /* of the step with it, without the reserve, as the driver tried it; 0: not tried */
-    double sec; /* that it adds to the step; of the region that was taken, or tried last */
-    const char *decision; /* why it was taken or not, as --explain says it */
+    ChunkOutcome made;
 } ChunkCandidate;
 
 /* What the pass tells: PassOptions.chunk_report. */
