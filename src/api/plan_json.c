@@ -138,8 +138,8 @@ static void fill_chunk_decisions(Arena *a, json_t *list, const ChunkReport *r)
         append(a, list,
                json_pack("{s:s, s:o, s:o, s:s, s:b, s:o, s:I, s:f}", "kind", "chunk", "node",
                          text_json(c->region.value), "scope", text_json(c->scope), "policy", policy,
-                         "honoured", c->made.slices != 0, "reason", text_json(chunk_reason(c)), "bytes",
-                         (json_int_t)c->nbytes, "sec", c->made.sec));
+                         "honoured", c->made.slices != 0, "reason", text_json(chunk_reason(c)),
+                         "bytes", (json_int_t)c->nbytes, "sec", c->made.sec));
     }
 }
 

@@ -14,15 +14,15 @@
 #include <string.h>
 
 /* A region to be made, and the seeds that it has in the graph and in bodies, before any is made. */
-typedef struct Order {
+typedef struct ChunkOrder {
     ChunkRegion region;
     ChunkCandidate *of;
     Graph **in;
     Value **seed;
     int nseed, capin, capseed;
-} Order;
+} ChunkOrder;
 
-static void find_places(Graph *g, Arena *tmp, Order *x)
+static void find_places(Graph *g, Arena *tmp, ChunkOrder *x)
 {
     Value *seed = map_find(&g->names, x->region.value);
     if (seed && seed->def && chunk_units(seed, &x->region) > 1) {
@@ -70,7 +70,7 @@ static void list_again(const Graph *g, const LoopPart *made, LoopPart *p)
 
 /* Makes the region around one seed, if that is still there; returns how many loops. trial is for
  * this alone. */
-static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const PassOptions *o)
+static int make_at(Graph *g, Arena *trial, Value *seed, const ChunkOrder *x, const PassOptions *o)
 {
     if (map_find(&g->names, x->region.value) != seed) {
         x->of->made.reason = "it is in the loop of another region";
@@ -90,7 +90,7 @@ static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const Pa
     return y.count;
 }
 
-static int make(Arena *tmp, const Order *x, const PassOptions *o)
+static int make(Arena *tmp, const ChunkOrder *x, const PassOptions *o)
 {
     int count = 0;
     x->of->region.slices = x->region.slices;
@@ -118,9 +118,9 @@ static ChunkCandidate *candidate_of(ChunkReport *r, const ChunkRegion *region)
     return &r->candidate[r->ncandidate - 1];
 }
 
-static Order order_of(Graph *g, Arena *tmp, const ChunkRegion *region, ChunkCandidate *of)
+static ChunkOrder order_of(Graph *g, Arena *tmp, const ChunkRegion *region, ChunkCandidate *of)
 {
-    Order x = {.region = *region, .of = of};
+    ChunkOrder x = {.region = *region, .of = of};
     find_places(g, tmp, &x);
     return x;
 }
@@ -169,7 +169,8 @@ static int by_share(const void *a, const void *b)
 
 /* Orders for the candidates that patterns name. Of those that slice the same values the first is
  * made: what it slices is then there no more. */
-static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r, Order *list)
+static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r,
+                       ChunkOrder *list)
 {
     bool *found = NEWN(tmp, bool, asked->npattern);
     Named *named = NEWN(tmp, Named, r->ncandidate);
@@ -193,7 +194,8 @@ static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkRepor
 }
 
 /* Orders for what the driver chose. */
-static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r, Order *list)
+static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r,
+                        ChunkOrder *list)
 {
     for (int i = 0; i < o->nchunk_region; i++)
         candidate_of(r, &o->chunk_region[i]); /* the list is complete before any is pointed to */
@@ -227,7 +229,7 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     int changes = any ? loss_counts(g, tmp) : 0;
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(any ? g : with_losses(r->a, g, tmp), tmp, o, r);
-    Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
+    ChunkOrder *list = NEWN(tmp, ChunkOrder, o->nchunk_region + r->ncandidate);
     int loops = 0, count = order_chosen(g, tmp, o, r, list);
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {

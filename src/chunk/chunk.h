@@ -30,10 +30,10 @@ typedef struct ChunkPlace {
 /* What became of a candidate: `slices`, and why a region is inside of another, are the pass's; the
  * rest is filled by who chose among candidates (plan/chunk_choose.c). */
 typedef struct ChunkOutcome {
-    int64_t slices; /* made; 0: none */
-    int64_t peak;   /* of the step with the region, without the reserve; 0: it was not tried */
-    int64_t nbytes; /* alive at the peak with the slices; with `peak` 0 an estimate, or 0 */
-    double sec;     /* that the region adds to the step; as it was taken, or tried last */
+    int64_t slices;     /* made; 0: none */
+    int64_t peak;       /* of the step with the region, without the reserve; 0: it was not tried */
+    int64_t nbytes;     /* alive at the peak with the slices; with `peak` 0 an estimate, or 0 */
+    double sec;         /* that the region adds to the step; as it was taken, or tried last */
     const char *reason; /* why it was taken or not, as --explain says it */
 } ChunkOutcome;
 

@@ -56,11 +56,11 @@ static bool makes_whole(const Growth *x, const Node *n)
     return true;
 }
 
-static Ways find_ways(const Growth *x, const bool *inside)
+static LoopPaths find_paths(const Growth *x, const bool *inside)
 {
     const Graph *g = x->g;
-    Ways w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
-              NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
+    LoopPaths w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
+                   NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
@@ -103,12 +103,12 @@ static bool is_linear(const Node *n, const bool *scaled)
 
 /* By which late value n's results are multiplied, if it is one: false if n is not linear in it, or
  * reads late values otherwise. */
-static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
+static bool find_scale(Growth *x, const LoopPaths *w, const Node *n, Value **scale)
 {
     bool *scaled = NEWN(x->tmp, bool, n->nin);
-    *root = NULL;
+    *scale = NULL;
     for (int i = 0; i < n->nin; i++) {
-        Value *v = n->in[i], *by = is_made(x, v) ? w->root[v->id] : w->late[v->id] ? v : NULL;
+        Value *v = n->in[i], *by = is_made(x, v) ? w->scale[v->id] : w->behind[v->id] ? v : NULL;
         if (!by)
             continue;
         if (type_nelem(&by->type) != 1)
@@ -116,16 +116,16 @@ static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
                                  arena_printf(x->tmp,
                                               "it reads %%%s, which is known only behind the loop",
                                               by->name));
-        if (*root && *root != by)
+        if (*scale && *scale != by)
             return growth_refuse(x, n,
                                  arena_printf(x->tmp, "it reads two later scales, %%%s and %%%s",
-                                              (*root)->name, by->name));
-        *root = by;
+                                              (*scale)->name, by->name));
+        *scale = by;
         scaled[i] = true;
     }
-    return !*root || is_linear(n, scaled) ||
-           growth_refuse(x, n,
-                         arena_printf(x->tmp, "it is not linear in the later %%%s", (*root)->name));
+    return !*scale || is_linear(n, scaled) ||
+           growth_refuse(
+               x, n, arena_printf(x->tmp, "it is not linear in the later %%%s", (*scale)->name));
 }
 
 /* A value as large as what is sliced is for a region of its own. */
@@ -146,7 +146,7 @@ static bool reads_made(const Growth *x, const Node *n)
 }
 
 /* Fills x->want for what is made on the ways only of late values: as its readers need it. */
-static void want_ways(Growth *x, const Ways *w)
+static void want_on_paths(Growth *x, const LoopPaths *w)
 {
     for (Node *n = x->g->last; n; n = n->prev) {
         bool inside = x->joined[n->id], way = !inside && w->after[n->id] && w->before[n->id];
@@ -168,20 +168,20 @@ static void want_ways(Growth *x, const Ways *w)
 
 /* Has the nodes on the ways between those of x->joined join, or leaves them behind the loop if they
  * are only late. False if a node inside needs such a one. */
-static bool close_ways(Growth *x, Ways *w)
+static bool close_paths(Growth *x, LoopPaths *w)
 {
-    want_ways(x, w);
+    want_on_paths(x, w);
     for (Node *n = x->g->first; n; n = n->next) {
-        Value *root = NULL;
+        Value *scale = NULL;
         bool inside = x->joined[n->id], way = w->after[n->id] && w->before[n->id];
-        bool good = (inside || way) && find_root(x, w, n, &root);
+        bool good = (inside || way) && find_scale(x, w, n, &scale);
         if (inside && !good)
             return false;
         if (way && good && !inside)
-            inside = (root || reads_made(x, n)) && !makes_large(x, n) && growth_join(x, n);
+            inside = (scale || reads_made(x, n)) && !makes_large(x, n) && growth_join(x, n);
         for (int k = 0; k < n->nout; k++) {
-            w->root[n->out[k]->id] = inside ? root : NULL;
-            w->late[n->out[k]->id] = !inside && w->after[n->id];
+            w->scale[n->out[k]->id] = inside ? scale : NULL;
+            w->behind[n->out[k]->id] = !inside && w->after[n->id];
         }
     }
     return true;
@@ -189,13 +189,13 @@ static bool close_ways(Growth *x, Ways *w)
 
 /* Whether n has what it needs: slices of a whole value are read from the graph around, which must
  * have it before the loop. */
-static bool has_operands(Growth *x, const Ways *w, const Node *n)
+static bool has_operands(Growth *x, const LoopPaths *w, const Node *n)
 {
     Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
     growth_cuts(x, n, in, out);
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
-        if (is_made(x, v) && w->root[v->id] && !cut_equal(in[i], x->cut.value[v->id]))
+        if (is_made(x, v) && w->scale[v->id] && !cut_equal(in[i], x->cut.value[v->id]))
             return growth_refuse(x, n,
                                  arena_printf(x->tmp,
                                               "it needs a part of %%%s, which is known only "
@@ -225,7 +225,7 @@ static bool is_sound(Growth *x, const Closed *c)
     for (; *list; list++) {
         const Node *n = *list;
         bool inside = x->joined[n->id];
-        if (inside && (!has_operands(x, &c->ways, n) || !is_awaited(x, n)))
+        if (inside && (!has_operands(x, &c->paths, n) || !is_awaited(x, n)))
             return false;
         for (int i = 0; i < n->nafter; i++)
             if (x->joined[n->after[i]->id] != inside)
@@ -247,11 +247,11 @@ static bool is_hopeless(const Growth *y, Node *const *node, int count)
             const Node *m = node_source(n, i);
             if (!m)
                 continue;
-            bool made = y->joined[m->id] || may[m->id], late = !made && after[m->id];
+            bool made = y->joined[m->id] || may[m->id], behind = !made && after[m->id];
             bool one = i < n->nin && type_nelem(&n->in[i]->type) == 1;
             after[n->id] |= after[m->id] || (y->joined[m->id] && !makes_whole(y, m));
-            blocked |= late && !one && i < n->nin;
-            reads |= made || (late && one);
+            blocked |= behind && !one && i < n->nin;
+            reads |= made || (behind && one);
         }
         if (inside && blocked)
             return true;
@@ -274,8 +274,8 @@ static bool has_order(const Growth *x)
  * its nodes behind them would be of the next. */
 static bool close_level(Growth *y, Closed *c)
 {
-    c->ways.late = SPARSE(y->tmp, bool, y->mostvalue);
-    c->ways.root = SPARSE(y->tmp, Value *, y->mostvalue);
+    c->paths.behind = SPARSE(y->tmp, bool, y->mostvalue);
+    c->paths.scale = SPARSE(y->tmp, Value *, y->mostvalue);
     return is_sound(y, c);
 }
 
@@ -285,8 +285,8 @@ static bool close_levels(Growth *y, Closed *c)
     Cut *want = SPARSE(y->tmp, Cut, y->mostvalue);
     memcpy(want, y->want, sizeof *want * (size_t)y->g->nvalue);
     y->want = want;
-    c->ways = find_ways(y, y->joined);
-    if (!close_ways(y, &c->ways))
+    c->paths = find_paths(y, y->joined);
+    if (!close_paths(y, &c->paths))
         return false;
     memcpy(y->queue + y->nqueue, c->node, sizeof *c->node * (size_t)c->nnode);
     c->nnode = growth_sort(y, y->queue, y->nqueue + c->nnode);

@@ -59,20 +59,20 @@ bool growth_agrees(Growth *x, const Node *n, const Cut *in, const Cut *out);
 
 /* ---- close.c ---- */
 
-/* What is known of the values on these ways, by value id. */
-typedef struct Ways {
+/* What the graph around a loop reads of it and hands to it, over any number of nodes. */
+typedef struct LoopPaths {
     bool *after,
-        *before;  /* by node id: it reads what the loop makes, or is read by it, by any way */
-    bool *late;   /* made outside, of what the loop makes: there only behind it */
-    Value **root; /* of values inside: the late value of one element by which they are multiples */
-} Ways;
+        *before;   /* by node id: it reads what the loop makes; the loop reads what it makes */
+    bool *behind;  /* by value id: made outside, of what the loop makes, so after it */
+    Value **scale; /* by value id, inside: the value behind the loop that multiplies it; or NULL */
+} LoopPaths;
 
 /* The nodes of a loop, by id, and what is around them. */
 typedef struct Closed {
     bool *inside; /* NULL: there can be no such loop */
     Node **node;  /* the same in the graph's order, up to a NULL */
     int nnode;
-    Ways ways;
+    LoopPaths paths;
 } Closed;
 
 /* Divides the region among at most two loops, the first as large as possible, each with all nodes

@@ -123,16 +123,16 @@ Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to)
     return m;
 }
 
-typedef struct Reading {
+typedef struct TunedReading {
     Arena *a;
     const char *path;
     const TunedFor *to;
     const Machine *machine;
-} Reading;
+} TunedReading;
 
 static void read_file(void *arg)
 {
-    Reading *x = arg;
+    TunedReading *x = arg;
     x->machine = machine_of_file(x->a, x->path, x->to);
 }
 
@@ -145,7 +145,7 @@ static const char *tune_words(Arena *a, const Device *d)
 static void read_tuned(Ctx *ctx, Tuned *t)
 {
     Arena *a = memo_arena(ctx);
-    Reading x = {.a = a, .path = cache_path(a, &t->to), .to = &t->to};
+    TunedReading x = {.a = a, .path = cache_path(a, &t->to), .to = &t->to};
     struct stat st;
     if (!x.path || stat(x.path, &st)) /* it cannot be there, or is not */
         return;

@@ -168,7 +168,10 @@ bool chunk_priced(const ChunkCandidate *c)
 
 const char *chunk_reason(const ChunkCandidate *c)
 {
-    return c->why ? c->why : c->made.reason ? c->made.reason : c->made.slices ? "asked for" : "not asked for";
+    return c->why           ? c->why
+           : c->made.reason ? c->made.reason
+           : c->made.slices ? "asked for"
+                            : "not asked for";
 }
 
 /* "8 slices of 512 rows" */
@@ -258,10 +261,12 @@ static void explain_region(Buf *b, const ChunkRow *row)
                c->loops > 1 ? ", a loop of the forward and one of the backward" : "");
     if (c->region.slices > 1 || c->made.slices)
         buf_printf(b, "%lld slices asked, %lld made, %lld bytes with them; ",
-                   (long long)c->region.slices, (long long)c->made.slices, (long long)row->nbytes_slice);
+                   (long long)c->region.slices, (long long)c->made.slices,
+                   (long long)row->nbytes_slice);
     if (c->made.peak)
         buf_printf(b, "peak with it %lld bytes; ", (long long)c->made.peak);
-    buf_printf(b, "%s; %s: %s\n", bits_text(c), c->made.slices ? "taken" : "not taken", chunk_reason(c));
+    buf_printf(b, "%s; %s: %s\n", bits_text(c), c->made.slices ? "taken" : "not taken",
+               chunk_reason(c));
 }
 
 static void explain_row(Buf *b, const ChunkRow *row)

@@ -347,8 +347,8 @@ static void put_slices(Page *x, const ChunkRow *row)
     put_cut_cell(b, c->why ? "" : c->bits ? "same" : "may differ");
     put_cut_cell(b, arena_printf(x->a, "%s: %s",
                                  c->made.slices ? "taken"
-                                 : c->why ? "no region"
-                                          : "not taken",
+                                 : c->why       ? "no region"
+                                                : "not taken",
                                  chunk_reason(c)));
 }
 

@@ -371,13 +371,13 @@ static const struct {
                   [BACK_NODE] = {"wait_tensor", "_back", true, true}};
 
 /* What is to be emitted before a place. */
-typedef struct Order {
+typedef struct EmitOrder {
     int place, part, index;
-} Order;
+} EmitOrder;
 
 static int by_place(const void *p, const void *q)
 {
-    const Order *x = p, *y = q;
+    const EmitOrder *x = p, *y = q;
     return x->place != y->place ? x->place - y->place
            : x->part != y->part ? x->part - y->part
                                 : x->index - y->index;
@@ -399,14 +399,14 @@ static void emit_part(const OffloadSource *s, Transfer *c, TransferPart part, in
 
 static void emit_transfers(const Offload *x, Transfers *t)
 {
-    Order *order = NEWN(x->tmp, Order, NPART * t->count);
+    EmitOrder *order = NEWN(x->tmp, EmitOrder, NPART * t->count);
     int count = 0;
     for (int i = 0; i < t->count; i++) {
         const Transfer *c = &t->list[i];
         const int place[NPART] = {c->copied, c->least, c->needed, c->needed};
         bool there = t->s.read[c->x->id].host;
         for (int k = there ? LOAD_NODE : COPY_NODE; k < NPART; k++)
-            order[count++] = (Order){place[k], k, i};
+            order[count++] = (EmitOrder){place[k], k, i};
     }
     qsort(order, (size_t)count, sizeof *order, by_place);
     for (int i = 0; i < count; i++)

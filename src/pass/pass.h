@@ -72,7 +72,7 @@ typedef struct PassOptions {
     /* For what graphs are compiled; pass_target() finds both by `backend` and `machine`. */
     const Device *device;
     const Machine *prices; /* says what kernels run, and for how long */
-    Decisions *decisions; /* where `remat` and `offload` add theirs; may be NULL */
+    Decisions *decisions;  /* where `remat` and `offload` add theirs; may be NULL */
     /* chunk.h: the regions that `chunk` makes, besides those that the option `chunk` names; and
      * where it tells its candidates, may be NULL. */
     const struct ChunkRegion *chunk_region;
@@ -257,9 +257,9 @@ void policy_check_gathers(Graph *g, Arena *tmp, const PassOptions *o);
 /* Merges two policies of a node into *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */
 bool policy_merge(Policy *p, Policy more);
-bool policy_must(Policy p);  /* not prefer_ */
+bool policy_must(Policy p);       /* not prefer_ */
 bool policy_binds(const Node *n); /* it has one of those, or as a fused node a part of it has */
-bool policy_again(Policy p); /* recompute */
+bool policy_again(Policy p);      /* recompute */
 
 /* A node in a loop's bodies that must be saved, with which the whole loop is; NULL: none. */
 const Node *region_must_save(const Node *n);

@@ -52,12 +52,12 @@ typedef struct Choices {
 
 /* For one body of a forward loop, the results that a backward loop reads: all of them are saved, or
  * the loop is recomputed. */
-typedef struct Collected {
+typedef struct LoopResults {
     const Node *loop;
     const bool *read; /* by index of its results */
     bool recompute;
     int body;
-} Collected;
+} LoopResults;
 
 /* Where decisions are noted. */
 typedef struct Notes {
@@ -150,7 +150,8 @@ static void end_chains(const RematSource *s, Choices *c, const Node *n)
 }
 
 /* A value of this body that a later loop reads is saved or recomputed with the whole loop. */
-static void choose_collected(const RematSource *s, Choices *c, const Collected *of, const Value *v)
+static void choose_collected(const RematSource *s, Choices *c, const LoopResults *of,
+                             const Value *v)
 {
     const Node *n = s->base[v->id];
     add_reader(s, c, v, NULL);
@@ -191,7 +192,7 @@ static void choose_node(const RematSource *s, Choices *c, const Node *n)
 }
 
 /* Walks from the last node to the first, so that all clones that will read a node are known. */
-static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
+static Choices choose(const RematSource *s, Arena *tmp, const LoopResults *of)
 {
     Choices c = {NEWN(tmp, RematChoice, s->g->nnode), NEWN(tmp, bool, s->g->nvalue)};
     find_readers(s, &c);
@@ -296,7 +297,7 @@ static int make_clones(const RematSource *s, Arena *tmp, const RematChoice *c)
 
 /* ---- one graph and the bodies in it ---- */
 
-static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const Collected *of);
+static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const LoopResults *of);
 
 static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choices *c)
 {
@@ -305,7 +306,7 @@ static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choic
     for (int k = 0; k < n->nout; k++)
         read[k] = is_forward(n) && c->read[n->out[k]->id];
     EACH_BODY(b, n) {
-        Collected of = {n, read, c->of[n->id].recompute, b};
+        LoopResults of = {n, read, c->of[n->id].recompute, b};
         Notes inside = *d;
         inside.times *= (double)region_times(n->region, b);
         clones += rematerialize(n->region->body[b], tmp, &inside, &of);
@@ -313,7 +314,7 @@ static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choic
     return clones;
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const Collected *of)
+static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const LoopResults *of)
 {
     int clones = 0;
     const RematSource s = read_source(g, tmp);

@@ -10,12 +10,12 @@
 
 #include <string.h>
 
-typedef struct Split {
+typedef struct StepSplit {
     Graph *g; /* a copy of the whole */
     Arena *tmp;
     bool *crosses; /* by value id: handed over */
     bool *again;   /* by node id: a view of the forward that the backward makes again */
-} Split;
+} StepSplit;
 
 static bool is_forward(const Node *n)
 {
@@ -37,7 +37,7 @@ static void check_halves(const Graph *g)
 }
 
 /* The second half reads v. */
-static void hand_over(Split *s, const Value *v)
+static void hand_over(StepSplit *s, const Value *v)
 {
     for (; v->def && is_forward(v->def) && v->def->op->view; v = v->def->in[0])
         s->again[v->def->id] = true;
@@ -61,9 +61,9 @@ static bool is_late(const Port *p)
     return p->v->def ? !is_forward(p->v->def) : named;
 }
 
-static Split find_crossing(Graph *g, Arena *tmp)
+static StepSplit find_crossing(Graph *g, Arena *tmp)
 {
-    Split s = {g, tmp, NEWN(tmp, bool, g->nvalue), NEWN(tmp, bool, g->nnode)};
+    StepSplit s = {g, tmp, NEWN(tmp, bool, g->nvalue), NEWN(tmp, bool, g->nnode)};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin && !is_forward(n); i++)
             hand_over(&s, n->in[i]);
@@ -82,7 +82,7 @@ static void keep_outputs(Graph *g, bool late)
     g->nout = count;
 }
 
-static void make_forward(const Split *s)
+static void make_forward(const StepSplit *s)
 {
     Graph *g = s->g;
     keep_outputs(g, false);
@@ -113,7 +113,7 @@ static void drop_edges(Node *n)
     n->nafter = count;
 }
 
-static void make_backward(const Split *s)
+static void make_backward(const StepSplit *s)
 {
     Graph *g = s->g;
     Replace r = replace_start(g, s->tmp);
@@ -193,7 +193,7 @@ Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward)
     Graph *g = graph_clone(a, whole);
     g->name = arena_printf(a, "%s_%s", whole->name, phase_name(backward ? BACKWARD : FORWARD));
     graph_unfuse_mixed(g, tmp);
-    const Split s = find_crossing(g, tmp);
+    const StepSplit s = find_crossing(g, tmp);
     if (backward)
         make_backward(&s);
     else

@@ -482,10 +482,10 @@ static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
     for (int i = 0; i < asked->npattern; i++)
         if (chunk_named(c, asked->pattern[i].pattern) >= CHUNK_NAMED)
             slices = asked->pattern[i].slices;
-    return slices == 1     ? "a pattern asks for no slices"
-           : c->region.all ? "patterns mean no whole microbatches"
-           : c->made.reason   ? c->made.reason /* of the pass: it could not be made */
-                           : "another region around the value is what the pattern means";
+    return slices == 1      ? "a pattern asks for no slices"
+           : c->region.all  ? "patterns mean no whole microbatches"
+           : c->made.reason ? c->made.reason /* of the pass: it could not be made */
+                            : "another region around the value is what the pattern means";
 }
 
 static const char *why_whole(const Driver *d, const ChunkCandidate *c)

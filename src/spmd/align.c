@@ -22,10 +22,10 @@
 enum { LEAST = 1 << 20 };
 
 /* What a value is of an input of the whole graph, through casts, transposes and whole ports. */
-typedef struct Root {
+typedef struct InputView {
     int input; /* its index, plus 1; 0: nothing */
-    bool turned;
-} Root;
+    bool transposed;
+} InputView;
 
 typedef struct Align {
     Graph *g;
@@ -33,7 +33,7 @@ typedef struct Align {
     int64_t nbytes;     /* that the device wants; 0: nothing */
     const Mesh *m;      /* NULL: one rank */
     const Sharding *in; /* by input of the whole graph */
-    Root *root;         /* by value id */
+    InputView *view;    /* by value id */
     Replace r;
     Value **wide; /* by value id: logits or their gradient with more columns, or its transpose */
     int64_t *own; /* by value id, of those: the columns that sums have */
@@ -79,18 +79,18 @@ static bool takes_logits(const Graph *g, const Node *n, int i)
            only_read_by(g, n->out[0], takes_gradient);
 }
 
-/* Of what the mesh wants the columns of a product with w to be a multiple: *parts; *held is the
+/* Of what the mesh wants the columns of a product with w to be a multiple: *parts; *computed is the
  * number of ranks that have parts of them. */
-static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *held)
+static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *computed)
 {
-    Root r = x->root[w->id];
-    *parts = *held = 1;
+    InputView r = x->view[w->id];
+    *parts = *computed = 1;
     for (int c = 0; r.input && x->m && c < x->m->naxes; c++) {
         const Sharding *s = &x->in[r.input - 1];
-        if (s->cut[c].kind != CUT_SLICE || s->cut[c].axis != !r.turned)
+        if (s->cut[c].kind != CUT_SLICE || s->cut[c].axis != !r.transposed)
             continue;
         *parts = MAX(*parts, s->cut[c].outer * x->m->size[c]);
-        *held *= s->held[c] ? x->m->size[c] : 1;
+        *computed *= s->computed_sharded[c] ? x->m->size[c] : 1;
     }
 }
 
@@ -102,16 +102,16 @@ static int64_t round_up(int64_t n, int64_t unit)
 /* Columns that n's result is to have, 0 where it is not taken; *own: that sums over them have. */
 static int64_t columns_of(const Align *x, const Node *n, int64_t *own)
 {
-    int64_t parts, held, least = 1;
+    int64_t parts, computed, least = 1;
     if (!node_is(n, OP_mm))
         return 0;
     const Type *t = &n->out[0]->type;
-    find_parts(x, n->in[1], &parts, &held);
+    find_parts(x, n->in[1], &parts, &computed);
     if (type_nbytes(t) >= LEAST)
         least = MAX(x->nbytes / dtype_size(t->dtype), 1);
-    int64_t unit = parts / gcd(parts, held * least) * held * least;
+    int64_t unit = parts / gcd(parts, computed * least) * computed * least;
     int64_t all = round_up(t->dim[1], unit);
-    *own = held > 1 ? all : round_up(t->dim[1], least);
+    *own = computed > 1 ? all : round_up(t->dim[1], least);
     return all > t->dim[1] && only_read_by(x->g, n->out[0], takes_logits) ? all : 0;
 }
 
@@ -199,35 +199,35 @@ static void widen_product(Align *x, Build *b, Node *n)
 
 /* ---- graphs ---- */
 
-static void find_roots(Align *x, const Root *in)
+static void find_views(Align *x, const InputView *in)
 {
     const Graph *g = x->g;
-    x->root = NEWN(x->tmp, Root, g->nvalue);
+    x->view = NEWN(x->tmp, InputView, g->nvalue);
     for (int i = 0; i < g->nin; i++)
-        x->root[g->in[i].v->id] = in[i];
+        x->view[g->in[i].v->id] = in[i];
     for (const Node *n = g->first; n; n = n->next)
         if (node_is(n, OP_t) || node_is(n, OP__to_copy)) {
-            Root r = x->root[n->in[0]->id];
-            x->root[n->out[0]->id] = (Root){r.input, r.turned != node_is(n, OP_t)};
+            InputView r = x->view[n->in[0]->id];
+            x->view[n->out[0]->id] = (InputView){r.input, r.transposed != node_is(n, OP_t)};
         }
 }
 
 /* Of the inputs of loop n's body t. */
-static Root *body_roots(const Align *x, const Node *n, int t)
+static InputView *body_views(const Align *x, const Node *n, int t)
 {
     const Region *r = n->region;
-    Root *in = NEWN(x->tmp, Root, r->body[t]->nin);
+    InputView *in = NEWN(x->tmp, InputView, r->body[t]->nin);
     for (int j = 0; j < r->nin; j++)
         if (r->in[j].kind == PORT_WHOLE && r->in[j].at[t] >= 0)
-            in[r->in[j].at[t]] = x->root[n->in[r->in[j].arg]->id];
+            in[r->in[j].at[t]] = x->view[n->in[r->in[j].arg]->id];
     return in;
 }
 
-static Root *input_roots(const Align *x)
+static InputView *input_views(const Align *x)
 {
-    Root *in = NEWN(x->tmp, Root, x->g->nin);
+    InputView *in = NEWN(x->tmp, InputView, x->g->nin);
     for (int i = 0; i < x->g->nin; i++)
-        in[i] = (Root){i + 1, false};
+        in[i] = (InputView){i + 1, false};
     return in;
 }
 
@@ -240,19 +240,19 @@ static Align align_body(const Align *x, const Node *n, int t)
 }
 
 /* Of x only what holds for all graphs is taken. */
-static int align_graph(Align x, const Root *in)
+static int align_graph(Align x, const InputView *in)
 {
     int changes = 0;
     Graph *g = x.g;
     x.r = replace_start(g, x.tmp);
     x.wide = NEWN(x.tmp, Value *, g->nvalue);
     x.own = NEWN(x.tmp, int64_t, g->nvalue);
-    find_roots(&x, in);
+    find_views(&x, in);
     EACH_NODE(n, g) {
         Build b = build_like(g, n, n);
         int64_t own, columns = columns_of(&x, n, &own);
         EACH_LOOP_BODY(t, n)
-            changes += align_graph(align_body(&x, n, t), body_roots(&x, n, t));
+            changes += align_graph(align_body(&x, n, t), body_views(&x, n, t));
         replace_operands(&x.r, n);
         changes += columns > 0;
         if (columns)
@@ -286,7 +286,7 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
         sharding_fill(g, tmp, o, x.m, s, out);
         x.in = s;
     }
-    return align_graph(x, input_roots(&x));
+    return align_graph(x, input_views(&x));
 }
 
 /* ---- what was padded ---- */
@@ -302,15 +302,15 @@ bool puts_zeros_behind(const Node *n)
     return true;
 }
 
-static void find_padded(Align x, const Root *in, Type *t)
+static void find_padded(Align x, const InputView *in, Type *t)
 {
-    find_roots(&x, in);
+    find_views(&x, in);
     for (const Node *n = x.g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
-            find_padded(align_body(&x, n, b), body_roots(&x, n, b), t);
-        Root r = puts_zeros_behind(n) ? x.root[n->in[0]->id] : (Root){0};
+            find_padded(align_body(&x, n, b), body_views(&x, n, b), t);
+        InputView r = puts_zeros_behind(n) ? x.view[n->in[0]->id] : (InputView){0};
         for (int d = 0; r.input && d < n->out[0]->type.rank; d++) {
-            int64_t *size = &t[r.input - 1].dim[r.turned ? !d : d];
+            int64_t *size = &t[r.input - 1].dim[r.transposed ? !d : d];
             *size = MAX(*size, n->out[0]->type.dim[d]);
         }
     }
@@ -322,6 +322,6 @@ Type *align_padded(Graph *g, Arena *tmp)
     Type *t = NEWN(tmp, Type, g->nin);
     for (int i = 0; i < g->nin; i++)
         t[i] = g->in[i].v->type;
-    find_padded(x, input_roots(&x), t);
+    find_padded(x, input_views(&x), t);
     return t;
 }

@@ -18,7 +18,7 @@ Gathered graph_gathered(const Graph *g, Arena *tmp, const Mesh *m, const Shardin
     Gathered p = {NEWN(tmp, bool, g->nin), g->nin};
     for (int i = 0; i < g->nin; i++)
         for (int c = 0; c < m->naxes && g->in[i].role == ROLE_PARAM; c++)
-            p.is[i] |= in[i].cut[c].kind == CUT_SLICE && !in[i].held[c];
+            p.is[i] |= in[i].cut[c].kind == CUT_SLICE && !in[i].computed_sharded[c];
     return p;
 }
 

@@ -328,14 +328,14 @@ static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone)
 }
 
 /* By value id, of gradients that updates and outputs read. */
-typedef struct Gradients {
+typedef struct PaddedGradients {
     Type *want;   /* to which it is to be padded; rank 0: not */
     bool *differ; /* readers want different padding: each pads it for itself */
     bool *other;  /* something else reads it too */
-} Gradients;
+} PaddedGradients;
 
 /* v is read as the gradient of a parameter, which has a value with padding, or NULL. */
-static void want_padding(Gradients *l, const Value *v, const Value *wide)
+static void want_padding(PaddedGradients *l, const Value *v, const Value *wide)
 {
     Type *want = &l->want[v->id];
     Type t = wide ? wide->type : v->type;
@@ -344,11 +344,11 @@ static void want_padding(Gradients *l, const Value *v, const Value *wide)
     *want = l->differ[v->id] ? (Type){0} : t;
 }
 
-static Gradients find_gradients(const Pad *x)
+static PaddedGradients find_gradients(const Pad *x)
 {
     const Graph *g = x->g;
-    Gradients l = {NEWN(x->tmp, Type, g->nvalue), NEWN(x->tmp, bool, g->nvalue),
-                   NEWN(x->tmp, bool, g->nvalue)};
+    PaddedGradients l = {NEWN(x->tmp, Type, g->nvalue), NEWN(x->tmp, bool, g->nvalue),
+                         NEWN(x->tmp, bool, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin; i++)
             l.other[n->in[i]->id] |= n->op->class != CLASS_OPTIMIZER || (is_update(n) && i != 1);
@@ -398,7 +398,7 @@ static void pad_update(Pad *x, Node *n)
 static void pad_updates(Pad *x)
 {
     Graph *g = x->g;
-    Gradients l = find_gradients(x);
+    PaddedGradients l = find_gradients(x);
     int nvalue = g->nvalue;
     Value **gradient = NEWN(x->tmp, Value *, nvalue);
     EACH_NODE(n, g)

@@ -20,67 +20,68 @@ typedef struct Spmd {
 } Spmd;
 
 /* A form of a logical value that the rank's graph has. */
-typedef struct Have {
+typedef struct RankForm {
     Cut cut[MAX_MESH];
     Value *v;          /* NULL: it is made where it is read */
     const char *block; /* of a gathered parameter: whose readers alone may read it; NULL: all */
     double sec;        /* of a gathered parameter: what gathering it again takes */
     Phase phase;       /* of the reader for which it was made first */
-    struct Have *next;
-} Have;
+    struct RankForm *next;
+} RankForm;
 
 enum { TOKEN_ROW, TOKEN_PLACE, NTOKEN };
 
 /* What is known of a logical value beside its forms. */
-typedef struct Known {
-    Have *have;             /* the one that its node made first */
+typedef struct LogicalValue {
+    RankForm *form;         /* the one that its node made first */
     bool param;             /* a parameter, or one through casts and views */
     bool alone;             /* it is made of parameters and constants, without the batch */
     bool sums;              /* ... or of sums over rows of the batch, over all data ranks */
     Sharding of;            /* of a parameter: its own, of which held and stored are read */
     Cut token[NTOKEN];      /* along which axis the batch's rows lie, and the tokens of a row */
     const Sharding *wanted; /* in what form the optimizer or an output reads it; NULL: unknown */
-} Known;
+} LogicalValue;
 
 /* A graph or body that is being rewritten. */
-typedef struct Side {
+typedef struct SpmdGraph {
     Spmd *x;
     Arena *tmp;
     Graph *from, *to;
-    Known *known; /* by value id of `from` */
+    LogicalValue *known; /* by value id of `from` */
     int cap;
     int nremade;            /* nodes that are being made again for each other */
     int64_t ntoken[NTOKEN]; /* rows of the batch, tokens of a row; 0: unknown */
-    struct LoopPart *loop;  /* of a body: the loop that is being made */
+    struct RankLoop *loop;  /* of a body: the loop that is being made */
     int body;               /* of a body: MAIN or TAIL */
-} Side;
+} SpmdGraph;
 
 /* ---- spmd.c ---- */
-Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
-bool side_data_axis(const Spmd *x, int c);  /* c cuts the batch, in more than one part */
+LogicalValue *spmd_logical(SpmdGraph *s,
+                           const Value *v); /* grows the table for nodes that were added */
+bool spmd_data_axis(const Spmd *x, int c);  /* c cuts the batch, in more than one part */
 /* m stands for n: it runs after what stands for the nodes that n runs after. */
-void side_order(Side *s, const Node *n, Node *m);
-void side_rewrite(Side *s); /* emits all nodes of s->from */
+void spmd_order(SpmdGraph *s, const Node *n, Node *m);
+void spmd_nodes(SpmdGraph *s); /* emits all nodes of s->from */
 
 /* ---- form.c ---- */
-Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);
+RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block);
 /* Seconds until `reader` has v in that form, by the forms there are. */
-double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
+double form_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
 /* v in that form for that node: found, or emitted. */
-Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader);
+Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
 
 /* ---- token.c ---- */
 
 /* Finds where the tokens of the batch lie in inputs of a graph, */
-void token_inputs(Side *s);
+void token_inputs(SpmdGraph *s);
 /* ... in the inputs of a loop's body, */
-void token_body(Side *inner, Side *outer, const Node *n, int t);
+void token_body(SpmdGraph *inner, SpmdGraph *outer, const Node *n, int t);
 /* ... in result k of a loop, of which the body yields v, */
-void token_leave(Side *outer, Side *inner, const Node *n, int k, const Value *v);
+void token_leave(SpmdGraph *outer, SpmdGraph *inner, const Node *n, int k, const Value *v);
 /* ... and in another node's results. */
-void token_results(Side *s, const Node *n, const Factors *f);
+void token_results(SpmdGraph *s, const Node *n, const Factors *f);
 /* Whether factor k of n holds rows of the batch or their tokens. */
-bool token_factor(Side *s, const Node *n, const Factors *f, int k);
+bool token_factor(SpmdGraph *s, const Node *n, const Factors *f, int k);
 
 /* ---- choose.c ---- */
 
@@ -93,13 +94,13 @@ typedef struct Strategy {
     double sec;
 } Strategy;
 
-Strategy *strategy_choose(Side *s, const Node *n, const Factors *f);
+Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f);
 
 /* ---- loop.c ---- */
-void loop_rewrite(Side *s, const Node *n);
+void loop_rewrite(SpmdGraph *s, const Node *n);
 /* In a body: an operand of the loop that its bodies read whole, in that form made before the loop;
  * NULL: v is none. */
-Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader);
+Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
 
 /* ---- prepare.c ---- */
 

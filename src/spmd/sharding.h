@@ -4,19 +4,19 @@
 
 #include "spmd.h"
 
-typedef struct Rule {
+typedef struct ShardRule {
     const char *text, *pattern;
     Cut cut[MAX_MESH];      /* axes of the mesh that it does not name: whole */
     int64_t whole[TN_RANK]; /* by tensor axis: the product of the numbers in its list; 0: no list */
     bool params;            /* it matches parameters, else other inputs and outputs */
     bool holds;             /* for one of them */
-} Rule;
+} ShardRule;
 
 typedef struct Sharder {
     const Graph *g;
     Arena *tmp;
     const Mesh *m;
-    Rule *rule;
+    ShardRule *rule;
     int nrule;
     bool used[MAX_MESH]; /* by a rule, a recipe or the axis' name */
     bool linear;         /* a GPT-2 with Linear in the place of Conv1D */
@@ -30,9 +30,9 @@ bool port_has_rules(const Port *p);
 void sharding_set(const Sharder *x, Sharding *s, int c, Cut cut);
 void rules_parse(Sharder *x, const Globs *texts);
 /* The last rule that matches; NULL: none does. */
-Rule *rule_find(const Sharder *x, bool param, const char *name);
+ShardRule *rule_find(const Sharder *x, bool param, const char *name);
 /* Cuts a port so; fails where its type cannot be. */
-void rule_apply(Sharder *x, Rule *r, const char *name, const Type *t, Sharding *s);
+void rule_apply(Sharder *x, ShardRule *r, const char *name, const Type *t, Sharding *s);
 /* Refuses rules that nowhere hold and that a later one does not say again. */
 void rules_check(const Sharder *x);
 

@@ -1,5 +1,6 @@
-/* spmd: the graph of one rank, made of the graph of the whole step. What ranks have of inputs and outputs
- * (sharding), the steps from one form of a value to another (reshard), and sizes that a mesh divides (align). */
+/* spmd: the graph of one rank, made of the graph of the whole step. What ranks have of inputs and
+ * outputs (sharding), the steps from one form of a value to another (reshard), and sizes that a
+ * mesh divides (align). */
 #ifndef TENON_SPMD_H
 #define TENON_SPMD_H
 
@@ -37,9 +38,8 @@ int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations);
 /* By input or output of a graph, and mesh axis. */
 typedef struct Sharding {
     Cut cut[MAX_MESH];
-    bool held[MAX_MESH]; /* a recipe's matrix: it is read as it is cut, not gathered on that axis */
-    bool
-        stored[MAX_MESH]; /* cut where it is stored only: what reads it is not to be cut for that */
+    bool computed_sharded[MAX_MESH]; /* a recipe's matrix: readers compute with the rank's part */
+    bool storage_sharded[MAX_MESH];  /* readers are not to be cut for that: it is gathered */
 } Sharding;
 
 /* Fills in[] and out[], one for each port of g, from o's mesh, shard, ... and the recipes. Fails
