@@ -2,15 +2,15 @@
  * bytes that the device's products want. A vocabulary of 50,257 in 16 bits has rows at odd
  * multiples of 2 bytes, where products run at a seventh of their rate on an H100.
  *
- * Taken are logits x = mm(h, w) of at least LEAST bytes that only cross_entropy and its backward
- * read, whose gradient is only a left operand of products. w gets columns of zeros, which are no
- * classes to the loss; of the weight's gradient the rows that belong to them are sliced off.
- * A product that sums over the columns sums over those that one rank would have: so it has the bits
- * of one rank. Where ranks compute with parts of them it sums over all.
+ * It takes logits x = mm(h, w) of at least LEAST bytes that only cross_entropy and its backward
+ * read, and whose gradient is only a left operand of products. w gets columns of zeros, which the
+ * loss takes for no classes; their rows are sliced off the weight's gradient. A product that sums
+ * over the columns sums over as many as one rank would have, and so has the bits of one rank. It
+ * sums over all where ranks compute with parts of the columns.
  *
- * Where ranks cut the weight, there are as many columns as make the cut even (50,264 for eight
- * ranks), of small logits too; and the columns of one rank that has a part of them are such a
- * multiple of bytes. spmd keeps the padding with the parameter.
+ * If ranks cut the weight, the columns are as many as make the cut even (50,264 for eight ranks),
+ * for small logits too; the part of one rank is a multiple of the device's bytes. spmd keeps the
+ * padding with the parameter.
  *
  * Invariants: every sum has the same terms and, where it is over the columns, zeros; a product may
  * add in another order where it has more columns. Bodies of loops are aligned like graphs; nothing
@@ -21,7 +21,7 @@
 
 enum { LEAST = 1 << 20 };
 
-/* What a value is of an input of the whole graph, through casts, transposes and whole ports. */
+/* A value that is an input of the whole graph, cast or transposed, perhaps seen by a body whole. */
 typedef struct InputView {
     int input; /* its index, plus 1; 0: nothing */
     bool transposed;
@@ -36,7 +36,7 @@ typedef struct Align {
     InputView *view;    /* by value id */
     Replace r;
     Value **wide; /* by value id: logits or their gradient with more columns, or its transpose */
-    int64_t *own; /* by value id, of those: the columns that sums have */
+    int64_t *own; /* by value id of those: columns over which products sum */
 } Align;
 
 /* ---- what is taken ---- */
@@ -79,8 +79,8 @@ static bool takes_logits(const Graph *g, const Node *n, int i)
            only_read_by(g, n->out[0], takes_gradient);
 }
 
-/* Of what the mesh wants the columns of a product with w to be a multiple: *parts; *computed is the
- * number of ranks that have parts of them. */
+/* *parts: the number by which the mesh wants the columns of a product with w to be divisible;
+ * *computed: how many ranks compute with parts of them. */
 static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *computed)
 {
     InputView r = x->view[w->id];
@@ -99,7 +99,7 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Columns that n's result is to have, 0 where it is not taken; *own: that sums over them have. */
+/* The columns that n's result is to have, 0 if it is not taken; *own: those that sums have. */
 static int64_t columns_of(const Align *x, const Node *n, int64_t *own)
 {
     int64_t parts, computed, least = 1;
@@ -212,7 +212,7 @@ static void find_views(Align *x, const InputView *in)
         }
 }
 
-/* Of the inputs of loop n's body t. */
+/* The views that inputs of loop n's body t are. */
 static InputView *body_views(const Align *x, const Node *n, int t)
 {
     const Region *r = n->region;
@@ -231,7 +231,7 @@ static InputView *input_views(const Align *x)
     return in;
 }
 
-/* Of a body: what else holds is x's. */
+/* x for body t of n. */
 static Align align_body(const Align *x, const Node *n, int t)
 {
     Align y = *x;
@@ -239,7 +239,7 @@ static Align align_body(const Align *x, const Node *n, int t)
     return y;
 }
 
-/* Of x only what holds for all graphs is taken. */
+/* in: the views that the inputs of x.g are. */
 static int align_graph(Align x, const InputView *in)
 {
     int changes = 0;

@@ -1,14 +1,15 @@
-/* choose: how a node is cut by each axis of the mesh.
+/* choose: how each axis of the mesh cuts a node.
  *
- * An axis has a few ways to cut a node: as its operands are cut already, or as the optimizer wants
- * its results; along any factor, by tp along the tokens, where an operand is partial and has to be
- * reduced anyway (reduce-scatter); by passing on what is partial, where nothing has to be gathered
- * for that; or not at all. On data axes ways that give other bits than one rank in microbatches are
- * left out. All combinations of the axes' ways that src/cut allows are priced, and
- * the cheapest is taken: seconds to bring the operands there, by the steps that would be emitted;
- * the node's own seconds, shared by the ranks that cut it; and reducing what becomes partial, which
- * somebody will have to do. Of equal prices the first is taken. Linear in the combinations: ways to
- * the power of axes. */
+ * An axis has a few choices. It may cut the node as one of its operands is cut, or so that a result
+ * has the form that the optimizer wants. It may cut along any factor, tp along the tokens, where an
+ * operand is partial and must be reduced anyway (reduce-scatter). It may pass on what is partial,
+ * if nothing has to be gathered for that. It may leave the node whole. On data axes choices that
+ * give other bits than one rank in microbatches are left out.
+ *
+ * Every combination of the axes' choices that src/cut allows has a price: seconds to bring the
+ * operands to their forms, by the steps that would be emitted; the node's own seconds, divided by
+ * the ranks that cut it; and seconds to reduce what becomes partial. The cheapest is taken, the
+ * first among equals. Linear in the combinations: choices to the power of axes. */
 #include "rewrite.h"
 
 #include <math.h>
@@ -35,7 +36,7 @@ typedef struct StrategySearch {
     uint64_t nlegal; /* with their chances, where they are drawn */
 } StrategySearch;
 
-/* ---- the ways of an axis ---- */
+/* ---- the choices of an axis ---- */
 
 static void choice_add(CutChoices *w, NodeCut how)
 {
@@ -68,7 +69,7 @@ static bool has_whole(SpmdGraph *s, const Value *v, int c)
     return false;
 }
 
-/* The way to cut n as the cut of its operand i says. */
+/* Adds the cut of n that follows from a cut of its operand i. */
 static void add_operand_choice(StrategySearch *x, int c, int i, Cut cut)
 {
     const Node *n = x->n;
@@ -80,7 +81,7 @@ static void add_operand_choice(StrategySearch *x, int c, int i, Cut cut)
         choice_add(&x->choices[c], how);
 }
 
-/* tokens: along those of the batch alone. */
+/* Adds cuts along all factors, or along those of the batch's tokens alone. */
 static void add_factor_choices(StrategySearch *x, int c, bool tokens)
 {
     for (int k = 0; k < x->f->count; k++)
@@ -111,15 +112,15 @@ static void add_linear_choice(StrategySearch *x, int c)
         choice_add(&x->choices[c], how);
 }
 
-/* Whether an axis may cut n where no operand is cut so. Of tp this is sequence parallelism, for
- * which the few numbers of the loss are too small. */
+/* Whether an axis may cut n though no operand is cut so. With tp that is sequence parallelism, and
+ * the few numbers of the loss are too small for it. */
 static bool may_cut_anew(const Spmd *p, const Node *n, int c)
 {
     return p->kind[c] != AXIS_TP || (p->o->sequence_parallel && n->phase != LOSS);
 }
 
-/* Ways that bring operand i, where it is partial or the optimizer reads it, to the form that the
- * optimizer wants; where that is unknown they reduce it along any factor. */
+/* Adds cuts that bring operand i, if it is partial or n belongs to the optimizer, to the form that
+ * the optimizer wants; if that is unknown, cuts that reduce it along any factor. */
 static void add_reducing_choices(StrategySearch *x, int c, int i)
 {
     const Node *n = x->n;
@@ -132,7 +133,7 @@ static void add_reducing_choices(StrategySearch *x, int c, int i)
         add_factor_choices(x, c, x->s->x->kind[c] == AXIS_TP);
 }
 
-/* The ways to make results in the form that the optimizer reads. */
+/* Adds cuts that make results in the form that the optimizer reads. */
 static void add_result_choices(StrategySearch *x, int c)
 {
     const Node *n = x->n;
@@ -157,8 +158,8 @@ static bool reads_parameters_only(SpmdGraph *s, const Node *n)
     return true;
 }
 
-/* The ways to cut n as its operands are cut; but how a parameter is stored matters only to what
- * reads nothing else, or updates it. */
+/* Adds the cuts that operands have. The cut in which a parameter is stored counts only for a node
+ * that reads nothing else, or updates it. */
 static void add_operand_choices(StrategySearch *x, int c)
 {
     const Node *n = x->n;
@@ -192,10 +193,10 @@ static void find_choices(StrategySearch *x, int c)
 
 /* ---- the bits of one rank ---- */
 
-/* Whether axis c may cut n only so that sums have the order that they have on one rank in
- * microbatches. Of these the loop's sums are added up before anything is computed with them, and
- * products of what has no rows are whole. Not in loops: a body of microbatches would reduce in
- * every iteration, and other numbers of microbatches have other bits anyway. */
+/* Whether axis c must keep the order of sums on one rank in microbatches. There the loop adds its
+ * sums up before anything is computed with them, and products of what has no rows are whole. In
+ * loops no order is kept: a body of microbatches would reduce in every iteration, and another
+ * number of microbatches has other bits anyway. */
 static bool keeps_order(const StrategySearch *x, int c)
 {
     const Spmd *p = x->s->x;
@@ -250,7 +251,7 @@ static bool keeps_bits(StrategySearch *x, int c, const NodeCut *how)
            n->op->class != CLASS_REDUCTION && !cuts_rows(x, c, how);
 }
 
-/* Of the ways of axis c only those that keep one rank's bits; whole is one of them. */
+/* Leaves axis c only choices that keep one rank's bits, if it must; whole is one of them. */
 static void drop_choices(StrategySearch *x, int c)
 {
     CutChoices *w = &x->choices[c];
@@ -263,7 +264,7 @@ static void drop_choices(StrategySearch *x, int c)
 
 /* ---- the price of a combination ---- */
 
-/* What is left open as INSIDE follows from the other axes that cut the same factor. */
+/* Replaces INSIDE by what follows from the other axes that cut the same factor. */
 static void place_inside(StrategySearch *x, const NodeCut *chosen)
 {
     const Spmd *p = x->s->x;
@@ -362,8 +363,8 @@ static uint64_t draw(Spmd *p)
     return z ^ z >> 31;
 }
 
-/* How often a strategy is to be drawn: what needs others' draws before, as partial operands, or
- * makes them, more often. */
+/* The weight of a strategy in a draw: more for one that takes or makes partial operands, as it
+ * depends on other draws. */
 static uint64_t chance_of(const StrategySearch *x)
 {
     uint64_t weight = 1;
@@ -393,7 +394,7 @@ static void consider(StrategySearch *x, const NodeCut *chosen)
     }
 }
 
-/* The next combination: at[c] is the way of axis c. False after the last. */
+/* The next combination: at[c] is the choice of axis c. False after the last. */
 static bool next_combination(const StrategySearch *x, int naxes, int *at)
 {
     for (int c = 0; c < naxes; c++) {

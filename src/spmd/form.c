@@ -1,21 +1,23 @@
-/* form: the forms of values: which there are, what another costs, and how it is made.
+/* form: the forms of values: which there are, what another one costs, and how it is made.
  *
  * A form is made once and shared by all readers; a reader starts from the cheapest form there is,
  * so that nothing is gathered to be sliced again. Gathers stand before their reader and carry its
- * scope, reductions behind what they reduce and carry its scope. A gathered parameter belongs to
- * the block that reads it, as it is gathered again for each; with --reshard never it is kept, made
- * before all loops. Views are made again of what they are views of, so that a matrix and its
- * transpose are gathered once; what has no operands is made in the form that is read; a widened
- * parameter is gathered narrow and widened then. A partial log-sum-exp is merged as
- * m + log sum exp(x - m), m being the maximum or, where that is infinite, 0. */
+ * scope; reductions stand behind the node whose result they reduce and carry that one's scope.
+ *
+ * A gathered parameter belongs to the block that reads it and is gathered again for each block.
+ * With --reshard never it is kept, and made before all loops. A view is made again from the form of
+ * its operand that is there, so that a matrix and its transpose are gathered once; a node without
+ * operands is made in the form that is read; a widened parameter is gathered narrow, then widened.
+ * A partial log-sum-exp is merged as m + log sum exp(x - m), m being the maximum, or 0 where that
+ * is infinite. */
 #include "rewrite.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Seconds that are worse than any step: if there is any other way, an activation is not gathered
- * where the batch is cut, a recipe's matrix not where it is cut, and no rank gets all of a gradient
- * of which it updates a part. */
+/* Seconds that are worse than any step. Only if nothing else is possible, an activation is gathered
+ * on an axis that cuts the batch, a recipe's matrix on an axis that cuts it, or a gradient reduced
+ * as a whole for a rank that updates a part. */
 #define AVOIDED 1e3
 
 RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block)
@@ -113,7 +115,7 @@ static RankForm *merge_logsumexp(SpmdGraph *s, const Value *v, const RankForm *h
 
 enum { MAX_REMADE = 32 }; /* nodes that are made again for each other */
 
-/* How v's node is cut to make v so, and what it then needs of its operands. */
+/* How v's node is cut so that it makes v in a form, and the forms of operands that this needs. */
 typedef struct Remake {
     Factors *f;
     NodeCut how[MAX_MESH];
@@ -182,16 +184,17 @@ static const char *block_for(const SpmdGraph *s, const LogicalValue *k, const No
     return k->param && !s->x->keep && reader ? block_name(s, reader) : NULL;
 }
 
-/* Not what was made for a node of a later phase that stands before the reader, but for parameters
- * that are gathered once: kept. */
+/* Whether the reader may use the form: not if it was made for a node of a later phase, except a
+ * kept parameter, which is gathered once. */
 static bool may_read(const RankForm *h, const char *block, const Node *reader, bool kept)
 {
     bool made = h->v && (!reader || !h->v->def || h->v->def->phase <= reader->phase || kept);
     return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
-/* What going on from a gathered form costs a reader of the backward: it is gathered there again, in
- * a chain with the steps that follow. A reader of that very form shares the new gather. */
+/* Seconds that a reader of the backward pays for going on from a form that the forward gathered:
+ * the form is gathered again there, in a chain with the steps that follow. A reader of that very
+ * form shares the new gather. */
 static double again_sec(const RankForm *h, const Reshard *r, const Node *reader)
 {
     bool later = h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
@@ -244,13 +247,13 @@ static bool better_again(SpmdGraph *s, const Value *v, double again, double sec)
 static double remake_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
                          int depth, Remake *y);
 
-/* The form in which a value that was put off would be made; NULL: it was not. */
+/* The form in which the node of a value that was put off would make it; NULL: it was not. */
 static const RankForm *put_off_form(const LogicalValue *k)
 {
     return k->form && !k->form->v ? k->form : NULL;
 }
 
-/* Seconds to make what was put off as its node would, and to bring that to the form. */
+/* Seconds to make such a value as its node would, and to bring it to the form. */
 static double put_off_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
                           int depth)
 {
@@ -295,7 +298,7 @@ double form_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reade
 
 /* ---- making a form ---- */
 
-/* Where a step stands, and what it belongs to. */
+/* A builder for a step: its place, scope and phase. */
 static Build step_place(const SpmdGraph *s, const Value *v, const ReshardStep *step,
                         const Value *now, const Node *reader)
 {
@@ -392,7 +395,7 @@ static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, const Ra
     return now;
 }
 
-/* What was made for a reader of a later phase is now read in this one. */
+/* Gives v, made for a reader of a later phase, the phase of an earlier reader. */
 static void make_earlier(Value *v, Phase phase)
 {
     Node *n = v->def;

@@ -1,21 +1,21 @@
 /* reshard: from one form of a value, a cut for each mesh axis, to another.
  *
- * A step changes the cuts of one mesh axis, or of several in one way over their flat group. What it
- * does to a rank's tensor is found by `lower`, by which it is priced and emitted: a collective that
- * joins or divides along axis 0 and, where the units of the ranks lie elsewhere, a permute before
- * or after it, whose copy counts. An axis that n ranks cut is [above][n][rest] in a rank that has
- * all their units; `above` is the cut's outer less what other mesh axes have taken of it.
+ * A step changes the cut of one mesh axis, or alike the cuts of several, over their flat group.
+ * `lower` says how a rank's tensor changes, for the price and for what is emitted: a collective
+ * joins or divides along axis 0; if the units of the ranks lie along another axis, a permute stands
+ * before or after it, whose copy counts. An axis that n ranks cut is [above][n][rest] in a rank
+ * that has all their units; `above` is the cut's outer over what other mesh axes have taken of it.
  *
- * ReshardSearch: a state says of each mesh axis that differs whether its cut is still the first,
- * gone, or the last, and whether the value lies with strides, as a slice leaves it, so that a
- * collective copies it first. Steps lead to states of greater number, so that one walk over them
- * finds the cheapest way of all orders and flat groups; of equal ones that with fewer steps, then
- * the first. Every form on the way must be legal. Only where there is no such way an axis may
+ * Search: a state says for each mesh axis that differs whether its cut is still the first, gone, or
+ * the last, and whether the value lies with strides, as a slice leaves it, so that a collective
+ * copies it first. Steps lead to states of greater number, so that one walk over them finds the
+ * cheapest sequence among all orders and flat groups; among equals the one with fewer steps, then
+ * the first. Every form in between must be legal. Only if there is no such sequence, an axis may
  * become whole in between (a sum to a slice by all_reduce, a slice to another by all_gather). At
  * most 3^d forms for d axes, as a rule 2^d; without allocation.
  *
- * There is no way to a partial form from another; from partial log-sum-exps, which are merged by
- * their op; from sums and maxima at once. */
+ * No steps lead to a partial form from another one, from partial log-sum-exps, which are merged by
+ * their op, or from sums and maxima at once. */
 #include "spmd.h"
 
 #include <string.h>
@@ -38,17 +38,17 @@ const char *reshard_name(ReshardKind k)
 
 /* ---- what a step does to a rank's tensor ---- */
 
-/* Where the units of n ranks lie: on an axis [above][n][rest], below `before` in all, axes further
- * left included. */
+/* The place of the units of n ranks: on an axis [above][n][rest], with `before` elements in front,
+ * those of axes further left included. */
 typedef struct RankUnits {
     int axis;
     int64_t above, rest, before;
 } RankUnits;
 
-/* Spots are zero where there are none: before is 0. */
+/* How a step changes a rank's tensor; units that it does not move are zero. */
 typedef struct Lowering {
     int64_t n;
-    Type part;           /* what comes from or goes to each rank */
+    Type part;           /* that each rank sends or gets */
     RankUnits cut, join; /* of the slices that the step makes, and of those that it joins */
     bool before, after;  /* copies: of the operand, of the result */
     bool strided;        /* so lies the result */
@@ -69,7 +69,8 @@ static bool cuts_above(const Cut *d, const Cut *c)
     return sliced(d) && d->axis == c->axis && d->outer < c->outer;
 }
 
-/* Of a group whose major cut is c. `part` is divided by all cuts before and after the step. */
+/* The units of a group whose major cut is c; `part` is divided by all cuts before and after the
+ * step. */
 static RankUnits units_of(const Mesh *m, const ReshardStep *s, const Cut *c, const Type *part)
 {
     RankUnits x = {.axis = c->axis, .above = c->outer};
@@ -172,7 +173,7 @@ static bool joined(const Mesh *m, const Cut *form, int c, int d)
             (form[c].axis == form[d].axis && form[d].outer == form[c].outer * m->size[c]));
 }
 
-/* Of an exchange within an axis the new cut must lie above or below the old one. */
+/* Whether an exchange is possible: within one axis the new cut must lie above or below the old. */
 static bool exchanges(const Mesh *m, const Type *t, const ReshardStep *s)
 {
     int64_t n = group_nranks(m, s->naxes, s->axes);
@@ -217,7 +218,7 @@ typedef struct ReshardSearch {
     bool detours;              /* through whole axes */
 } ReshardSearch;
 
-/* The cheapest way to a state, by its last step. */
+/* The cheapest steps to a state, by the last one. */
 typedef struct Reached {
     bool reached;
     bool strided; /* so was the value before that step, */
@@ -309,7 +310,7 @@ static void try_steps(const ReshardSearch *s, Reached (*best)[2], int code, bool
         }
 }
 
-/* Writes down the way that ends in a state. */
+/* Writes down the steps that end in a state. */
 static void fill_steps(const ReshardSearch *s, Reached (*best)[2], int code, bool strided,
                        Reshard *r)
 {

@@ -1,10 +1,11 @@
-/* sharding: what each rank of a mesh has of a graph's inputs and outputs.
+/* sharding: the forms of a graph's inputs and outputs on the ranks of a mesh.
  *
  * The names of mesh axes say what they cut. dp and fsdp cut the rows of batch inputs. fsdp cuts
- * parameters where they are stored, tp as recipe.def says or where it says nothing also where they
- * are stored: axis 0, by tp, then by fsdp (see find_param_cut). What --shard says of a parameter or
- * of another value holds instead, whole: mesh axes that a rule does not name replicate. Optimizer
- * state, gradients and new values are cut as their parameters; all other outputs are whole.
+ * parameters where they are stored. tp cuts parameters as recipe.def says, and readers compute with
+ * the parts; a parameter without a recipe it cuts where it is stored: axis 0 by tp, then by fsdp
+ * (see find_param_cut). A rule of --shard for a parameter or another value replaces all of that:
+ * mesh axes that it does not name replicate. Optimizer state, gradients and new values are cut as
+ * their parameters; all other outputs are whole.
  *
  * Rows that loops take in n iterations are cut within an iteration, n being outer: each rank has a
  * part of every microbatch.
@@ -79,7 +80,7 @@ static bool name_ends(const char *name, const char *end)
     return true;
 }
 
-/* Of a parameter; NULL: it has none. */
+/* The recipe of a parameter; NULL: it has none. */
 static const Recipe *find_recipe(const Sharder *x, const Port *p)
 {
     const Type *t = &p->v->type;
@@ -136,9 +137,9 @@ static bool divides(int64_t units, const Type *t, int axis)
     return t->dim[axis] % units == 0;
 }
 
-/* By tp as the recipe says, where that is even or padded in time: padding at the end of an axis
- * would move the borders of heads. Else, and without a recipe, axis 0 by tp. By fsdp axis 0, within
- * what tp cuts; axis 1 where axis 0 does not divide. */
+/* tp cuts as the recipe says, if that is even or padded by align.c: padding at the end of an axis
+ * would move the borders of heads. Else, and without a recipe, tp cuts axis 0. fsdp cuts axis 0,
+ * within the parts of tp, or axis 1 if axis 0 does not divide. */
 static ParamCut find_param_cut(const Sharder *x, const Recipe *r, const Type *t)
 {
     int64_t tp = count_ranks(x, AXIS_TP), fsdp = count_ranks(x, AXIS_FSDP);
@@ -199,7 +200,7 @@ static const Value *find_owner(const Map *params, Arena *tmp, const Port *p)
     return v && shape_equal(&v->type, &p->v->type) ? v : NULL;
 }
 
-/* What follows its parameter. */
+/* State, gradients and new values are cut as their parameter. */
 static void fill_followers(const Sharder *x, Sharding *in, Sharding *out)
 {
     const Graph *g = x->g;
@@ -374,7 +375,7 @@ static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const ShardRule *
     return ranks;
 }
 
-/* That which is cut among most ranks. */
+/* The parameter with heads that is cut among most ranks. */
 static Heads find_heads(const Sharder *x)
 {
     Heads most = {NULL, 1, NULL};

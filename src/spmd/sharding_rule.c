@@ -1,5 +1,5 @@
-/* sharding_rule: the rules of --shard: their text, what they match, and which holds. Of the rules
- * that match a port the last holds, whole. Linear in rules times ports. */
+/* sharding_rule: the rules of --shard: their text, what they match, and which holds: the last rule
+ * that matches a port, alone. Linear in rules times ports. */
 #include "sharding.h"
 
 #include <ctype.h>

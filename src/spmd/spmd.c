@@ -1,15 +1,10 @@
-/* spmd: makes of the graph of the whole step the graph that one rank of a mesh runs.
+/* spmd: walks the nodes of the whole graph and emits each one's part (spmd.h describes the pass).
  *
- * What ranks have of inputs and outputs follows from rules and recipes (sharding.c). Node by node
- * the pass chooses how each axis of the mesh cuts the node (choose.c), brings its operands
- * into the forms that this needs (form.c, reshard.c), which emits collectives, and emits the
- * node's part (src/cut). What is partial is passed on as long as it can be and is reduced once.
- * Bodies of loops are rewritten likewise (loop.c). The rank's coordinates appear as constants
- * only: starts of slices and offsets; all else is the same on every rank. One walk: linear in the
- * nodes, times the ways to cut one.
- *
- * Data axes keep the bits of one rank with a microbatch for each rank (choose.c); other sums
- * over ranks have another order than on one rank, so that bits differ from one rank's. */
+ * Each node is cut as choose.c says, its operands come from form.c in the forms that this needs,
+ * and cut_part() emits its part. A node with partials that its op merges is replaced by those nodes
+ * first (node_expose). A partial result is passed on as long as readers take it, and reduced once.
+ * A view of a parameter that would have to be gathered for it is put off: its reader makes it, so
+ * that the gather belongs to that reader. Linear in the nodes, times the strategies of one. */
 #include "rewrite.h"
 
 #include <string.h>
