@@ -1,13 +1,12 @@
-/* chunk: runs regions of the graph in slices, by loops.
+/* chunk: runs regions of the graph in slices, by loops (chunk.h describes them).
  *
- * The regions are those that the driver chose (PassOptions.chunk_region), and for each PATTERN=N of
- * the option those of the values that it names: the first region of each value that there is one
- * of, in the order of candidates. find.c lists candidates, grow.c finds a region's
- * nodes, loop_make.c makes the loops. A region is made in every graph, body or not, that has its
- * seed and is in no such body itself.
+ * It makes the regions that were chosen (PassOptions.chunk_region), and those that a PATTERN=N of
+ * the option names: for each value the first region that there is, in the order of candidates. A
+ * region is made in every graph, body or not, that has its seed, but not inside of another region.
  *
- * Numerics: values on the border have the bits that slices give; sums over slices are made in f32
- * (f64 for f64), or in their own dtype, slice by slice; a late scale is multiplied last. */
+ * Numerics: values on the border have the bits that slices give. Sums over slices are made in f32
+ * (f64 for f64), or in their own dtype, slice by slice; a scale that is known only behind the loop
+ * multiplies the sum. */
 #include "chunk.h"
 
 #include <stdlib.h>
@@ -158,7 +157,7 @@ static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandi
     return x->slices && chunk_nameable(c) && !is_lesser(r, c);
 }
 
-/* What a pattern names most comes first, and of that what slices most. */
+/* The candidate that patterns name most comes first; among equals the one that slices most. */
 static int by_share(const void *a, const void *b)
 {
     const Named *x = a, *y = b;
@@ -167,8 +166,8 @@ static int by_share(const void *a, const void *b)
                                       : (x->c > y->c) - (x->c < y->c);
 }
 
-/* Orders for the candidates that patterns name. Of those that slice the same values the first is
- * made: what it slices is then there no more. */
+/* Orders for the candidates that patterns name. If several slice the same values, only the first is
+ * made: its values are gone then. */
 static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r,
                        ChunkOrder *list)
 {
@@ -213,7 +212,7 @@ static bool any_asked(const ChunkAsked *asked, const PassOptions *o)
     return any;
 }
 
-/* What g would be if regions were asked for, in a. */
+/* A copy of g in a, as g would be if regions were asked for. */
 static Graph *with_losses(Arena *a, const Graph *g, Arena *tmp)
 {
     Graph *h = graph_clone(a, g);

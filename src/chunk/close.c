@@ -1,9 +1,9 @@
 /* close: makes one loop of a region, or two.
  *
- * The nodes fall into levels: one that depends on a result of level l by a way outside of the
- * region is of level l + 1. Neighbouring levels become one loop if all nodes on the ways between
- * them can be cut too. A way may lead over a value of one element that is known only when all
- * slices are (a later scale of the loss): bodies then read 1 in its place, all that is made of it
+ * The nodes fall into levels: a node that depends on a result of level l through nodes outside of
+ * the region is of level l + 1. Neighbouring levels become one loop if all nodes on paths between
+ * them can be cut too. A path may lead over a value of one element that is known only when all
+ * slices are (a later scale of the loss): bodies then read 1 in its place, everything made of it
  * must be linear in it, and what leaves the loop is multiplied by it. More than two loops are
  * refused. Linear in the graph for each try. */
 #include "grow.h"
@@ -24,8 +24,9 @@ static int readers_level(const Growth *x, const Node *n, const int *level)
     return least == MOST_LEVELS ? level[n->id] : least;
 }
 
-/* By node id: the level of a node of the region; of others between them, of what may read them.
- * What only a later level reads is of that one, as what the backward alone needs of the forward. */
+/* By node id: the level of a node of the region, and of nodes between them the level that a reader
+ * of theirs has at least. A node that only a later level reads is of that level, such as what the
+ * backward alone needs of the forward. */
 static int *find_levels(const Growth *x)
 {
     int *level = SPARSE(x->tmp, int, x->g->nnode);
@@ -45,9 +46,9 @@ static int *find_levels(const Growth *x)
     return level;
 }
 
-/* ---- one loop: the nodes on ways out of it and back ---- */
+/* ---- one loop: the nodes on paths out of it and back ---- */
 
-/* Whether a node has no part in any unit: what it makes is made around the loop as well. */
+/* Whether no result of n is cut: then it is made around the loop as well. */
 static bool makes_whole(const Growth *x, const Node *n)
 {
     for (int k = 0; k < n->nout; k++)
@@ -101,8 +102,8 @@ static bool is_linear(const Node *n, const bool *scaled)
     return op_linear(n, some) || (zeros && op_linear(n, some | zeros));
 }
 
-/* By which late value n's results are multiplied, if it is one: false if n is not linear in it, or
- * reads late values otherwise. */
+/* *scale: the value behind the loop that multiplies n's results, or NULL. False: n is not linear in
+ * it, or reads values behind the loop otherwise. */
 static bool find_scale(Growth *x, const LoopPaths *w, const Node *n, Value **scale)
 {
     bool *scaled = NEWN(x->tmp, bool, n->nin);
@@ -145,14 +146,15 @@ static bool reads_made(const Growth *x, const Node *n)
     return false;
 }
 
-/* Fills x->want for what is made on the ways only of late values: as its readers need it. */
+/* Fills x->want for values on the paths that are made only of values behind the loop: the cuts that
+ * their readers need. */
 static void want_on_paths(Growth *x, const LoopPaths *w)
 {
     for (Node *n = x->g->last; n; n = n->prev) {
-        bool inside = x->joined[n->id], way = !inside && w->after[n->id] && w->before[n->id];
+        bool inside = x->joined[n->id], between = !inside && w->after[n->id] && w->before[n->id];
         Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
         NodeCut how;
-        if (!inside && !way)
+        if (!inside && !between)
             continue;
         if (inside)
             growth_cuts(x, n, in, out);
@@ -166,18 +168,18 @@ static void want_on_paths(Growth *x, const LoopPaths *w)
     }
 }
 
-/* Has the nodes on the ways between those of x->joined join, or leaves them behind the loop if they
- * are only late. False if a node inside needs such a one. */
+/* Has the nodes on paths between those of x->joined join, or leaves them behind the loop. False: a
+ * node inside needs one that is left. */
 static bool close_paths(Growth *x, LoopPaths *w)
 {
     want_on_paths(x, w);
     for (Node *n = x->g->first; n; n = n->next) {
         Value *scale = NULL;
-        bool inside = x->joined[n->id], way = w->after[n->id] && w->before[n->id];
-        bool good = (inside || way) && find_scale(x, w, n, &scale);
+        bool inside = x->joined[n->id], between = w->after[n->id] && w->before[n->id];
+        bool good = (inside || between) && find_scale(x, w, n, &scale);
         if (inside && !good)
             return false;
-        if (way && good && !inside)
+        if (between && good && !inside)
             inside = (scale || reads_made(x, n)) && !makes_large(x, n) && growth_join(x, n);
         for (int k = 0; k < n->nout; k++) {
             w->scale[n->out[k]->id] = inside ? scale : NULL;
@@ -234,9 +236,9 @@ static bool is_sound(Growth *x, const Closed *c)
     return true;
 }
 
-/* Whether a loop of the nodes that y has must fail, as one of them needs a value that is there only
- * behind it, has more than one element, and is made by nodes that cannot join: whatever they read
- * of the loop leads to such a value too. This is one walk, where a trial takes several. */
+/* Whether a loop of y's nodes must fail: one of them needs a value behind the loop of more than one
+ * element, made by nodes that cannot join, as all that they read of the loop leads to such a value
+ * too. This takes one walk, a trial several. */
 static bool is_hopeless(const Growth *y, Node *const *node, int count)
 {
     bool *after = SPARSE(y->tmp, bool, y->g->nnode), *may = SPARSE(y->tmp, bool, y->g->nnode);
@@ -270,8 +272,8 @@ static bool has_order(const Growth *x)
     return false;
 }
 
-/* A loop of the nodes of one level has none on ways out of it and back, if these are ways of reads:
- * its nodes behind them would be of the next. */
+/* Closes a loop of one level. No path of reads leaves it and comes back: the nodes behind would be
+ * of the next level. */
 static bool close_level(Growth *y, Closed *c)
 {
     c->paths.behind = SPARSE(y->tmp, bool, y->mostvalue);
@@ -279,7 +281,7 @@ static bool close_level(Growth *y, Closed *c)
     return is_sound(y, c);
 }
 
-/* The same of several levels, with the nodes between them. */
+/* Closes a loop of several levels, with the nodes between them. */
 static bool close_levels(Growth *y, Closed *c)
 {
     Cut *want = SPARSE(y->tmp, Cut, y->mostvalue);

@@ -1,10 +1,10 @@
-/* region: from a value to what loop_make is told: which nodes are inside, which results the
- * graph around reads, in whose place bodies read ones, and where the loops stand. */
+/* region: from a value to what loop_make() gets: the nodes inside, the results that the graph
+ * around reads, the values in whose place bodies read ones, and where the loops stand. */
 #include "grow.h"
 
 #include <string.h>
 
-/* ---- what loop_make is told ---- */
+/* ---- what loop_make() gets ---- */
 
 /* Says that the graph around needs v, which is made inside. */
 static void need_outside(const Growth *x, LoopPart *p, const LoopPaths *w, const Value *v)
@@ -17,7 +17,7 @@ static void need_outside(const Growth *x, LoopPart *p, const LoopPaths *w, const
     }
 }
 
-/* Where an operand of a node inside comes from, if it is not what another node inside makes so. */
+/* Finds where the operands of n, a node inside, come from that no node inside makes in that cut. */
 static void need_operands(const Growth *x, LoopPart *p, const LoopPaths *w, const Node *n)
 {
     Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
@@ -161,7 +161,7 @@ static bool yields(const LoopPart *p, Node *const *inside)
     return false;
 }
 
-/* What is sliced: values inside that are no views and not yielded whole. */
+/* Counts nodes, and the bytes that are sliced: values inside that are no views and not yielded. */
 static void count_bytes(const Growth *x, Grown *y)
 {
     for (int l = 0; l < y->count; l++)
