@@ -23,7 +23,7 @@ static bool swapped(const Node *n)
     return n->op->commutes && n->nin == 2 && n->in[0]->id > n->in[1]->id;
 }
 
-/* What equal nodes have in common. */
+/* The key by which equal nodes are found. */
 static uint64_t hash_node(const Node *n, bool dedupe)
 {
     uint64_t h = attrs_hash(n);

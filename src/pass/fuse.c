@@ -391,7 +391,7 @@ typedef struct BodyPair {
     Value *inner;
 } BodyPair;
 
-/* What a group is while its node is made: outer values and those of the body. */
+/* The body of a group's node while it is made: outer values and theirs inside. */
 typedef struct FusedBody {
     Graph *body;
     BodyPair *pair;

@@ -22,7 +22,7 @@
  * arithmetic, rounded once. One walk for the readers and one for the sums: linear. */
 #include "pass.h"
 
-/* What reads the values of a graph, by value id. */
+/* The readers of a graph's values, by value id. */
 enum { BY_UPDATE = 1, BY_OTHERS = 2 };
 
 typedef struct Readers {

@@ -16,7 +16,7 @@
 
 /* ---- the loop under construction ---- */
 
-/* What a port gives: a value; one with an axis split; zeros. */
+/* The source of a port: a value; one with an axis split; zeros. */
 typedef struct PortSource {
     Value *v;            /* NULL: none, an offset or zeros */
     int64_t outer;       /* over 1: v's axis is split in [outer][rest] */
@@ -124,7 +124,7 @@ static PortIn port_in(PortKind kind, int axis, int64_t step)
     return (PortIn){.kind = kind, .axis = axis, .step = step, .at = {-1, -1}};
 }
 
-/* What body t sees through the port like p for s. */
+/* The input of body t that gives s through a port like p. */
 static Value *port_value(Loop *x, PortIn p, PortSource s, int t)
 {
     int j = find_port(x, p, s);
@@ -455,7 +455,7 @@ typedef struct Behind {
     bool later;   /* one of these is of a later phase than before */
 } Behind;
 
-/* By what result k is multiplied; false: that is not there yet. */
+/* Finds the value that multiplies result k; false: it is not made yet. */
 static bool find_scale(const Behind *y, int k, Value **scale)
 {
     const Loop *x = y->x;

@@ -33,7 +33,7 @@ static Value *input(Graph *g, const char *name, Type t, Role role, const char *r
     return p ? p->v : graph_input(g, name, t, role, role_name);
 }
 
-/* What the graph has already, by name. */
+/* Inputs and outputs that the graph has already, by name. */
 typedef struct NamedPorts {
     Map param, state, renewed;
 } NamedPorts;

@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-/* What a value is made of: a parameter alone, and the last gather on the way. */
+/* A value made of a parameter alone, and the last gather between. */
 typedef struct Chain {
     const Value *param; /* NULL: it is made of more, or of none */
     const Node *gather;
@@ -166,7 +166,7 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
     }
 }
 
-/* Of which parameter, from which ranks, in which graph. */
+/* A gather's parameter, ranks and graph. */
 static const char *gather_key(const Gathers *x, int level, const Node *n, const Chain *c)
 {
     const char *group = n->attr[attr_index(n->op, "group")].s;

@@ -27,7 +27,7 @@ typedef struct Tags {
     Arena *tmp;
 } Tags;
 
-/* What the walk has met of a block so far. */
+/* A block as far as the walk has met it. */
 typedef struct Count {
     int products;
     bool residual;

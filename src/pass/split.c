@@ -55,7 +55,7 @@ static void hand_over(StepSplit *s, const Value *v)
 }
 
 /* Whether an output belongs to the second half. */
-static bool is_late(const Port *p)
+static bool is_of_backward(const Port *p)
 {
     bool named = p->role == ROLE_GRAD || p->role == ROLE_NEW;
     return p->v->def ? !is_forward(p->v->def) : named;
@@ -73,11 +73,11 @@ static StepSplit find_crossing(Graph *g, Arena *tmp)
 /* ---- the halves ---- */
 
 /* Keeps the outputs of one half. */
-static void keep_outputs(Graph *g, bool late)
+static void keep_outputs(Graph *g, bool backward)
 {
     int count = 0;
     for (int i = 0; i < g->nout; i++)
-        if (is_late(&g->out[i]) == late)
+        if (is_of_backward(&g->out[i]) == backward)
             g->out[count++] = g->out[i];
     g->nout = count;
 }
@@ -145,7 +145,7 @@ static void need_named(bool *need, const Graph *g, const Map *named, const char 
         need[p - g->in] = true;
 }
 
-/* By index: the inputs that nodes read, outputs are or renew, and parameters of state. */
+/* By index: whether nodes read the input, an output is or renews it, or it is state's parameter. */
 static const bool *find_inputs(const Graph *g, Arena *tmp)
 {
     bool *need = NEWN(tmp, bool, g->nin);

@@ -74,7 +74,7 @@ static Node *emit_copy(StagedGraph *x, const Node *n, Node *before, const char *
     return emit_named(&b, op_get(x->g->ctx, op), nin, in, NULL, NULL, -1, &name, 1);
 }
 
-/* What the collective n, a clone, was staged with as that of which it is one; NULL: nothing. */
+/* The staging node, in `of`, of the collective that n clones; NULL: none. */
 static const Node *staged_before(const StagedGraph *x, const Node *n, const Node *const *of)
 {
     const Node *from = n->origin ? find_original(x->g, n) : NULL;
