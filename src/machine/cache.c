@@ -1,10 +1,9 @@
-/* The file that `tenon tune` has made here, by which plans are made where the user names no
- * machine: as FFTW's wisdom. It lies in the user's folder of caches, one for each processor,
- * version of the library and number of threads; for a device beside the processor one of its own,
- * of GPUs for each sort and version of the library. A context reads it once, so that all passes and
- * plans of a compilation have one machine. One that is damaged, or of another processor, GPU,
- * library or number of threads, is left alone: the row of the processor or GPU stands for it, and a
- * warning waits for whoever can give it. */
+/* cache: the file that `tenon tune` has made here, by which plans are made where the user names no
+ * machine, like FFTW's wisdom. It lies in the user's folder of caches: one for each processor,
+ * version of the library and number of threads; one for each GPU and version of the library. A
+ * context reads it once, so that all passes and plans of a compilation have one machine. A file
+ * that is damaged, or was made with another processor, GPU, library or number of threads, is left
+ * alone: the row of the processor or GPU is used, and a warning waits for whoever can give it. */
 #include "machine.h"
 
 #include <ctype.h>
@@ -40,7 +39,7 @@ static const char *cache_folder(Arena *a)
                        : NULL;
 }
 
-/* What the processor calls itself; "" where it does not. */
+/* The processor's own name; "" if it gives none. */
 static void fill_brand(char brand[49])
 {
     brand[0] = 0;
@@ -94,7 +93,7 @@ const char *cache_path(Arena *a, const TunedFor *to)
 
 /* ---- what is in it ---- */
 
-/* What a context has found. */
+/* A file that a context has looked for. */
 typedef struct Tuned {
     TunedFor to;
     const Machine *machine; /* NULL: the row of the processor stands */

@@ -1,5 +1,5 @@
-/* Seconds of collectives, after the model of NCCL in [reference] autoparallel.md 1.4: latency plus
- * bytes over bandwidth.
+/* link: the seconds of collectives, after the model of NCCL in [reference] autoparallel.md 1.4:
+ * latency plus bytes over bandwidth.
  *
  * On one host: measured rates of groups of 2, 4 and 8, linear between, constant beyond.
  *
@@ -12,10 +12,10 @@
  * long, a tree, and a tree of switches that add up. all_to_all: the reference's latencies, and the
  * bytes that leave the host by its rate.
  *
- * Where the reference is not followed: its ramp has steps at which more bytes take less time, and a
- * flat stretch; here it is interpolated between its points, so that cost grows with bytes. It takes
- * tuning.cc's table of corrections for middle sizes and a second ramp for all_reduce from NCCL
- * without giving them; they are left out. Its H200 has no row; ours has. */
+ * Two things differ from the reference. Its ramp has steps at which more bytes take less time, and
+ * a flat stretch; here it is interpolated between its points, so that cost grows with bytes. It
+ * takes tuning.cc's table of corrections for middle sizes and a second ramp for all_reduce from
+ * NCCL without giving them; they are left out. Its H200 has no row; ours has. */
 #include "machine.h"
 
 #include <limits.h>
@@ -115,7 +115,7 @@ static double ramp(double nbytes)
     return share[i] * pow(share[i + 1] / share[i], x - i);
 }
 
-/* Of all ranks of a host together, in GB/s. */
+/* The bandwidth of all ranks of a host together, in GB/s. */
 static double busy_rate(const Machine *m, const Group *g)
 {
     return 0.96 * m->figure[FIGURE_network] * g->ranks_per_node;
