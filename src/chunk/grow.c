@@ -34,23 +34,23 @@ static void find_users(Growth *x)
             x->user[n->in[i]->id][count[n->in[i]->id]++] = n;
 }
 
-typedef struct Placed {
+typedef struct PlacedNode {
     int place;
     Node *n;
-} Placed;
+} PlacedNode;
 
 static int by_place(const void *a, const void *b)
 {
-    const Placed *x = a, *y = b;
+    const PlacedNode *x = a, *y = b;
     return (x->place > y->place) - (x->place < y->place);
 }
 
 int growth_sort(const Growth *x, Node **list, int count)
 {
-    Placed *p = NEWN(x->tmp, Placed, count);
+    PlacedNode *p = NEWN(x->tmp, PlacedNode, count);
     int n = 0;
     for (int i = 0; i < count; i++)
-        p[i] = (Placed){x->place[list[i]->id], list[i]};
+        p[i] = (PlacedNode){x->place[list[i]->id], list[i]};
     if (count)
         qsort(p, (size_t)count, sizeof *p, by_place);
     for (int i = 0; i < count; i++)

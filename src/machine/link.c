@@ -4,11 +4,11 @@
  * On one host: measured rates of groups of 2, 4 and 8, linear between, constant beyond.
  *
  * Between hosts, all_gather and reduce_scatter: rings in the best of three protocols. The
- * reference's table by hosts and ranks per host is reproduced to its last digit by what it was made
- * of, NCCL's tuning.cc: a base, a step inside of hosts for each rank but one of a host, a step
- * between hosts for each host but the first; and a busy bandwidth of 0.96 of the network cards',
- * times ranks over ranks minus one, within a protocol's limit. Where groups take up whole hosts it
- * is reduced for small messages by the reference's ramp. all_reduce: the best of a ring twice that
+ * reference's table by hosts and ranks per host was made by NCCL's tuning.cc, which reproduces it
+ * to its last digit: a base, a step inside of hosts for each rank but one of a host, a step between
+ * hosts for each host but the first; and a busy bandwidth of 0.96 of the network cards', times
+ * ranks over ranks minus one, within a protocol's limit. If groups take up whole hosts, the
+ * reference's ramp reduces it for small messages. all_reduce: the best of a ring twice that
  * long, a tree, and a tree of switches that add up. all_to_all: the reference's latencies, and the
  * bytes that leave the host by its rate.
  *

@@ -49,7 +49,7 @@ Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
 
 /* ---- loop_part.c ---- */
 
-/* As even slices as there are with at most `count` of them: the last may be shorter. */
+/* At most `count` slices, as even as they can be: the last may be shorter. */
 Slices slices_of(int64_t units, int64_t count);
 /* The cuts that n's parts need of its operands. */
 const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);

@@ -344,8 +344,8 @@ static void tell(const PassWalk *w, PassReport x)
         w->after(w->arg, w->g, &x);
 }
 
-/* What a pass says of itself is true, or it is a bug; where it changed nothing it may not have
- * given what it gives: of a graph without parameters there are no gradients. */
+/* Checks the properties that a pass says it gives and keeps; others are a bug. A pass that changed
+ * nothing need not give any, as a graph without parameters gets no gradients. */
 static void check_after(const Pass *p, int changes, unsigned before, unsigned has)
 {
     unsigned wrong = (changes ? p->gives & ~has : 0) | (before & ~p->removes & ~has);

@@ -149,7 +149,8 @@ static bool is_late(const Node *n, const Chain *c)
     return false;
 }
 
-/* What a loop over forward and backward reads is alive in all of it. */
+/* Refuses a gather that `always` cannot drop: a loop over forward and backward keeps what it reads.
+ */
 static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
 {
     if (n->op->region != LOOP || n->phase < BACKWARD || node_in_backward(n) || is_late(n, c))

@@ -59,7 +59,7 @@ typedef struct LoopResults {
     int body;
 } LoopResults;
 
-/* Where decisions are noted. */
+/* The list to which decisions are added, and what their prices depend on. */
 typedef struct Notes {
     Decisions *to; /* NULL: nowhere */
     const Machine *machine;
@@ -209,7 +209,7 @@ static Choices choose(const RematSource *s, Arena *tmp, const LoopResults *of)
     return c;
 }
 
-/* What recomputation is for: between the forward and this reader nothing of the value is there. */
+/* The reason for recomputation: the value takes no memory between the forward and this reader. */
 static const char *why_recomputed(Arena *a, const Node *n, const Node *reader)
 {
     return arena_printf(a, "takes no memory until %%%s%s%s reads it, and is %s again for it",

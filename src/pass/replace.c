@@ -60,7 +60,7 @@ static int latest_phase(const Graph *g)
     return phase;
 }
 
-/* What stands last has no reader in its body that could be of an earlier phase. */
+/* The last node of a body has no reader there that could be of an earlier phase. */
 static void raise_last(Region *r, Phase phase)
 {
     Node *n = r->body[MAIN]->last ? r->body[MAIN]->last

@@ -20,8 +20,8 @@
  * that is compiled again recomputes or saves all of them or none. Its result's policy `offload` is
  * then the reload's: the host has the value already (offload).
  *
- * Copies and waits only, so bits stay. What is staged already is left alone: idempotent. Each body
- * of a loop is a graph of its own. Linear. */
+ * It adds only copies and waits, so bits stay. Collectives that are staged already are left alone:
+ * idempotent. Each body of a loop is a graph of its own. Linear. */
 #include "pass.h"
 
 typedef struct StagedGraph {

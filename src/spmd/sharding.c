@@ -352,11 +352,11 @@ static void check_used(const Sharder *x)
 }
 
 /* A parameter's axis of attention heads, and the ranks among which it is to be cut. */
-typedef struct Heads {
+typedef struct SharedHeads {
     const Port *p;
     int64_t ranks;
     const char *axes; /* of the mesh */
-} Heads;
+} SharedHeads;
 
 /* Among how many ranks a rule, or the recipe itself, cuts the recipe's axis; adds the mesh axes'
  * names: "tp", or "tp times x". */
@@ -376,9 +376,9 @@ static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const ShardRule *
 }
 
 /* The parameter with heads that is cut among most ranks. */
-static Heads find_heads(const Sharder *x)
+static SharedHeads find_heads(const Sharder *x)
 {
-    Heads most = {NULL, 1, NULL};
+    SharedHeads most = {NULL, 1, NULL};
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
         const Recipe *r = p->role == ROLE_PARAM ? find_recipe(x, p) : NULL;
@@ -387,7 +387,7 @@ static Heads find_heads(const Sharder *x)
         Buf axes = {.a = x->tmp};
         int64_t ranks = recipe_ranks(x, r, rule_find(x, true, p->name), &axes);
         if (ranks > most.ranks)
-            most = (Heads){p, ranks, axes.text};
+            most = (SharedHeads){p, ranks, axes.text};
     }
     return most;
 }
@@ -420,7 +420,7 @@ static int64_t largest_divisor(int64_t n, int64_t most)
 
 static void check_heads(const Sharder *x)
 {
-    Heads h = find_heads(x);
+    SharedHeads h = find_heads(x);
     const Node *at = NULL;
     int64_t heads = h.p ? common_heads(x->g, h.ranks, 0, &at) : 0;
     if (at)

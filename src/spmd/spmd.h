@@ -24,8 +24,8 @@
  *
  * Invariants. The rank's graph has local types, and shardings at its ports only. Its coordinates
  * are constants: starts of slices and offsets; all else is equal on all ranks, so that all have one
- * plan and the same collectives in the same order. Nothing is gathered to be sliced again. dp and
- * fsdp keep the bits of one rank with a microbatch for each rank (--reduce ordered); sums over
+ * plan and the same collectives in the same order. Nothing is gathered only to be sliced again. dp
+ * and fsdp keep the bits of one rank with a microbatch for each rank (--reduce ordered); sums over
  * other axes have another order than on one rank. A rule of --shard is obeyed or refused.
  *
  * Sources: tensor parallelism, Shoeybi et al. 2019 (arXiv:1909.08053); sequence parallelism,
