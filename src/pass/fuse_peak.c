@@ -1,4 +1,5 @@
-/* The tables that fuse reads, and the memory that a group takes as one node, against its members.
+/* fuse_peak: the tables that fuse reads, and the memory that a group takes as one node, against its
+ * members.
  *
  * Each group's node is tried on the flow: it takes the place of the group's last member, readers of
  * the members' results read its results, and the members are removed. The group is kept if the peak

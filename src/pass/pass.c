@@ -1,4 +1,4 @@
-/* The pass manager: runs pipelines, groups and passes of pass.def; on a graph that has a backward
+/* pass: the manager: runs pipelines, groups and passes of pass.def; on a graph that has a backward
  * already it runs a pipeline's `other` instead. It checks before each pass that
  * the graph has the properties that the pass needs, and after it those that the pass gives and
  * keeps; then it verifies the graph and takes the time. Properties that can be seen in a graph are

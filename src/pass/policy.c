@@ -1,4 +1,4 @@
-/* policies: gives nodes their policies, whether the backward reads their values saved, recomputes
+/* policy: gives nodes their policies, whether the backward reads their values saved, recomputes
  * them, or finds them in the host's memory. A policy comes from the graph's text, by name for whole
  * blocks (policy_named.c), or by rules for single nodes (policy_rule.c); `remat` and `offload` read
  * it in the node. The more specific one wins: a rule over the text, the text over a name. Named

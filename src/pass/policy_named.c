@@ -1,4 +1,4 @@
-/* Policies by name, for whole blocks of a model:
+/* policy_named: policies by name, for whole blocks of a model:
  *
  *   none       sets none
  *   full       recomputes every block

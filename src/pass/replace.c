@@ -1,6 +1,7 @@
-/* Helpers of passes that rewrite graphs: a table of values that replace others. The operands of a
- * node are renamed when a walk reaches the node, outputs at the end; an order edge follows the
- * value that replaces the node's first result. Also the phase of a region after its bodies changed.
+/* replace: helpers of passes that rewrite graphs: a table of values that replace others. The
+ * operands of a node are renamed when a walk reaches the node, outputs at the end; an order edge
+ * follows the value that replaces the node's first result. Also the phase of a region after its
+ * bodies changed.
  */
 #include "pass.h"
 
