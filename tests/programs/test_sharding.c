@@ -13,8 +13,9 @@ typedef struct Case {
     const char *model, *mesh; /* a preset, or a graph's text */
     int64_t accumulate;
     const char *rule[MOST_RULES];
-    const char *port;   /* a parameter; %value; grad, new or state and a name */
-    const char *expect; /* its cuts, behind them the mesh axes by which readers compute; or the error */
+    const char *port; /* a parameter; %value; grad, new or state and a name */
+    const char
+        *expect; /* its cuts, behind them the mesh axes by which readers compute; or the error */
 } Case;
 
 #define MM(rest)                                                                 \
