@@ -236,6 +236,7 @@ static void name_tied(const tn_graph *g, Globs *p)
 static void run_passes(tn_graph *g, const char *names, const tn_options *o, AfterPass *after)
 {
     PassOptions p = pass_options(g->h.a, o);
+    pass_target(&p, g->h.a);
     name_tied(g, &p.freeze);
     name_tied(g, &p.no_decay);
     g->decisions.a = g->h.a;

@@ -16,7 +16,7 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
     const Device *device = device_get(ctx, o->backend);
     const Machine *machine = machine_for(a, device, o->machine);
     warn_machine(g->h.owner, o);
-    if (o->device && device->kernels != KERNELS_CUDA)
+    if (o->device && !device_is_gpu(device))
         fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
              device->name);
     return (PlanFor){.device = device,
@@ -266,7 +266,7 @@ int tn_machine_here(tn_context *ctx, const char *backend, const char *name)
 static const char *machine_text(const Plan *p, Arena *a)
 {
     Buf b = {.a = a};
-    bool chooses = (p->device->kernels == KERNELS_CUDA) == p->machine->gpu;
+    bool chooses = device_is_gpu(p->device) == p->machine->gpu;
     Machine *m = chooses ? machine_copy(a, p->machine) : NULL;
     for (int i = 0; i < p->nstep && chooses; i++) {
         const Step *s = &p->step[i];

@@ -125,7 +125,7 @@ static void fill_decisions(Arena *a, json_t *list, const Decisions *d)
 /* Whether there was anything to decide: a region was asked for, or taken. */
 static bool was_asked(const ChunkCandidate *c)
 {
-    return c->taken || c->region.slices > 1;
+    return c->made.slices || c->region.slices > 1;
 }
 
 static void fill_chunk_decisions(Arena *a, json_t *list, const ChunkReport *r)
@@ -138,8 +138,8 @@ static void fill_chunk_decisions(Arena *a, json_t *list, const ChunkReport *r)
         append(a, list,
                json_pack("{s:s, s:o, s:o, s:s, s:b, s:o, s:I, s:f}", "kind", "chunk", "node",
                          text_json(c->region.value), "scope", text_json(c->scope), "policy", policy,
-                         "honoured", c->taken != 0, "reason", text_json(chunk_reason(c)), "bytes",
-                         (json_int_t)c->nbytes, "sec", c->sec));
+                         "honoured", c->made.slices != 0, "reason", text_json(chunk_reason(c)),
+                         "bytes", (json_int_t)c->nbytes, "sec", c->made.sec));
     }
 }
 
@@ -168,11 +168,11 @@ static void fill_candidate(Arena *a, json_t *o, const ChunkCandidate *c)
     put(a, o, "scopes", region && c->scopes ? text_json(c->scopes) : json_null());
     put(a, o, "same_bits", region ? json_boolean(c->bits) : json_null());
     put(a, o, "slices_asked", json_integer(c->region.slices));
-    put(a, o, "slices_made", json_integer(c->taken));
+    put(a, o, "slices_made", json_integer(c->made.slices));
     put(a, o, "bytes_with_slices", known(region && was_asked(c), chunk_slice_nbytes(c)));
-    put(a, o, "peak_bytes", known(c->peak != 0, c->peak));
-    put(a, o, "added_sec", chunk_priced(c) ? json_real(c->sec) : json_null());
-    put(a, o, "taken", json_boolean(c->taken));
+    put(a, o, "peak_bytes", known(c->made.peak != 0, c->made.peak));
+    put(a, o, "added_sec", chunk_priced(c) ? json_real(c->made.sec) : json_null());
+    put(a, o, "taken", json_boolean(c->made.slices));
     put(a, o, "reason", text_json(chunk_reason(c)));
 }
 

@@ -1,28 +1,27 @@
-/* chunk: runs regions of the graph in slices, by loops.
+/* chunk: runs regions of the graph in slices, by loops (chunk.h describes them).
  *
- * The regions are those that the driver chose (PassOptions.chunk_region), and for each PATTERN=N of
- * the option those of the values that it names: the first region of each value that there is one
- * of, in the order of candidates. find.c lists candidates, grow.c finds a region's
- * nodes, loop_make.c makes the loops. A region is made in every graph, body or not, that has its
- * seed and is in no such body itself.
+ * It makes the regions that were chosen (PassOptions.chunk_region), and those that a PATTERN=N of
+ * the option names: for each value the first region that there is, in the order of candidates. A
+ * region is made in every graph, body or not, that has its seed, but not inside of another region.
  *
- * Numerics: values on the border have the bits that slices give; sums over slices are made in f32
- * (f64 for f64), or in their own dtype, slice by slice; a late scale is multiplied last. */
+ * Numerics: values on the border have the bits that slices give. Sums over slices are made in f32
+ * (f64 for f64), or in their own dtype, slice by slice; a scale that is known only behind the loop
+ * multiplies the sum. */
 #include "chunk.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A region to be made, and the seeds that it has in the graph and in bodies, before any is made. */
-typedef struct Order {
+typedef struct ChunkOrder {
     ChunkRegion region;
     ChunkCandidate *of;
     Graph **in;
     Value **seed;
     int nseed, capin, capseed;
-} Order;
+} ChunkOrder;
 
-static void find_places(Graph *g, Arena *tmp, Order *x)
+static void find_places(Graph *g, Arena *tmp, ChunkOrder *x)
 {
     Value *seed = map_find(&g->names, x->region.value);
     if (seed && seed->def && chunk_units(seed, &x->region) > 1) {
@@ -70,10 +69,10 @@ static void list_again(const Graph *g, const LoopPart *made, LoopPart *p)
 
 /* Makes the region around one seed, if that is still there; returns how many loops. trial is for
  * this alone. */
-static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const PassOptions *o)
+static int make_at(Graph *g, Arena *trial, Value *seed, const ChunkOrder *x, const PassOptions *o)
 {
     if (map_find(&g->names, x->region.value) != seed) {
-        x->of->decision = "it is in the loop of another region";
+        x->of->made.reason = "it is in the loop of another region";
         return 0;
     }
     Grown y = chunk_grow(g, trial, seed, &x->region, o, true);
@@ -85,12 +84,12 @@ static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const Pa
         chunk_place(g, trial, &y.part[l]);
         const char *scope = common_scope(y.inside[l], g->a);
         loop_make(g, trial, &y.part[l])->scope = scope;
-        x->of->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
+        x->of->made.slices = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
     return y.count;
 }
 
-static int make(Arena *tmp, const Order *x, const PassOptions *o)
+static int make(Arena *tmp, const ChunkOrder *x, const PassOptions *o)
 {
     int count = 0;
     x->of->region.slices = x->region.slices;
@@ -118,9 +117,9 @@ static ChunkCandidate *candidate_of(ChunkReport *r, const ChunkRegion *region)
     return &r->candidate[r->ncandidate - 1];
 }
 
-static Order order_of(Graph *g, Arena *tmp, const ChunkRegion *region, ChunkCandidate *of)
+static ChunkOrder order_of(Graph *g, Arena *tmp, const ChunkRegion *region, ChunkCandidate *of)
 {
-    Order x = {.region = *region, .of = of};
+    ChunkOrder x = {.region = *region, .of = of};
     find_places(g, tmp, &x);
     return x;
 }
@@ -158,7 +157,7 @@ static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandi
     return x->slices && chunk_nameable(c) && !is_lesser(r, c);
 }
 
-/* What a pattern names most comes first, and of that what slices most. */
+/* The candidate that patterns name most comes first; among equals the one that slices most. */
 static int by_share(const void *a, const void *b)
 {
     const Named *x = a, *y = b;
@@ -167,9 +166,10 @@ static int by_share(const void *a, const void *b)
                                       : (x->c > y->c) - (x->c < y->c);
 }
 
-/* Orders for the candidates that patterns name. Of those that slice the same values the first is
- * made: what it slices is then there no more. */
-static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r, Order *list)
+/* Orders for the candidates that patterns name. If several slice the same values, only the first is
+ * made: its values are gone then. */
+static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r,
+                       ChunkOrder *list)
 {
     bool *found = NEWN(tmp, bool, asked->npattern);
     Named *named = NEWN(tmp, Named, r->ncandidate);
@@ -193,7 +193,8 @@ static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkRepor
 }
 
 /* Orders for what the driver chose. */
-static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r, Order *list)
+static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r,
+                        ChunkOrder *list)
 {
     for (int i = 0; i < o->nchunk_region; i++)
         candidate_of(r, &o->chunk_region[i]); /* the list is complete before any is pointed to */
@@ -211,7 +212,7 @@ static bool any_asked(const ChunkAsked *asked, const PassOptions *o)
     return any;
 }
 
-/* What g would be if regions were asked for, in a. */
+/* A copy of g in a, as g would be if regions were asked for. */
 static Graph *with_losses(Arena *a, const Graph *g, Arena *tmp)
 {
     Graph *h = graph_clone(a, g);
@@ -227,7 +228,7 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     int changes = any ? loss_counts(g, tmp) : 0;
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(any ? g : with_losses(r->a, g, tmp), tmp, o, r);
-    Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
+    ChunkOrder *list = NEWN(tmp, ChunkOrder, o->nchunk_region + r->ncandidate);
     int loops = 0, count = order_chosen(g, tmp, o, r, list);
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {

@@ -1,6 +1,6 @@
-/* clone: a second loop, mostly of the backward, computes again what it reads of the first's
- * large values: clones of the first's nodes, with their names as origin, join it. Small values, as
- * statistics of rows, are read from what the first loop yields. */
+/* clone: finds what a second loop, mostly of the backward, computes again of the first's large
+ * values. Clones of the first loop's nodes, with these as origin, join the second. Small values,
+ * such as statistics of rows, are read from what the first loop yields. */
 #include "grow.h"
 
 #include <string.h>
@@ -65,7 +65,7 @@ static void add_clone(Growth *x, Closed *second, const Node *n, Node *m)
         x->cut.value[m->out[k]->id] = x->cut.value[n->out[k]->id];
 }
 
-/* By node id of what is cloned: the earliest phase of a reader in the second loop. */
+/* By id of a node that is cloned: the earliest phase of a reader in the second loop. */
 static Phase *find_phases(const Growth *x, const Closed *second, const bool *cloned,
                           Node *const *list, int count)
 {

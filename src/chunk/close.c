@@ -1,9 +1,9 @@
 /* close: makes one loop of a region, or two.
  *
- * The nodes fall into levels: one that depends on a result of level l by a way outside of the
- * region is of level l + 1. Neighbouring levels become one loop if all nodes on the ways between
- * them can be cut too. A way may lead over a value of one element that is known only when all
- * slices are (a later scale of the loss): bodies then read 1 in its place, all that is made of it
+ * The nodes fall into levels: a node that depends on a result of level l through nodes outside of
+ * the region is of level l + 1. Neighbouring levels become one loop if all nodes on paths between
+ * them can be cut too. A path may lead over a value of one element that is known only when all
+ * slices are (a later scale of the loss): bodies then read 1 in its place, everything made of it
  * must be linear in it, and what leaves the loop is multiplied by it. More than two loops are
  * refused. Linear in the graph for each try. */
 #include "grow.h"
@@ -24,8 +24,9 @@ static int readers_level(const Growth *x, const Node *n, const int *level)
     return least == MOST_LEVELS ? level[n->id] : least;
 }
 
-/* By node id: the level of a node of the region; of others between them, of what may read them.
- * What only a later level reads is of that one, as what the backward alone needs of the forward. */
+/* By node id: the level of a node of the region, and of nodes between them the level that a reader
+ * of theirs has at least. A node that only a later level reads is of that level, such as what the
+ * backward alone needs of the forward. */
 static int *find_levels(const Growth *x)
 {
     int *level = SPARSE(x->tmp, int, x->g->nnode);
@@ -45,9 +46,9 @@ static int *find_levels(const Growth *x)
     return level;
 }
 
-/* ---- one loop: the nodes on ways out of it and back ---- */
+/* ---- one loop: the nodes on paths out of it and back ---- */
 
-/* Whether a node has no part in any unit: what it makes is made around the loop as well. */
+/* Whether no result of n is cut: then it is made around the loop as well. */
 static bool makes_whole(const Growth *x, const Node *n)
 {
     for (int k = 0; k < n->nout; k++)
@@ -56,11 +57,11 @@ static bool makes_whole(const Growth *x, const Node *n)
     return true;
 }
 
-static Ways find_ways(const Growth *x, const bool *inside)
+static LoopPaths find_paths(const Growth *x, const bool *inside)
 {
     const Graph *g = x->g;
-    Ways w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
-              NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
+    LoopPaths w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
+                   NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
@@ -101,14 +102,14 @@ static bool is_linear(const Node *n, const bool *scaled)
     return op_linear(n, some) || (zeros && op_linear(n, some | zeros));
 }
 
-/* By which late value n's results are multiplied, if it is one: false if n is not linear in it, or
- * reads late values otherwise. */
-static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
+/* *scale: the value behind the loop that multiplies n's results, or NULL. False: n is not linear in
+ * it, or reads values behind the loop otherwise. */
+static bool find_scale(Growth *x, const LoopPaths *w, const Node *n, Value **scale)
 {
     bool *scaled = NEWN(x->tmp, bool, n->nin);
-    *root = NULL;
+    *scale = NULL;
     for (int i = 0; i < n->nin; i++) {
-        Value *v = n->in[i], *by = is_made(x, v) ? w->root[v->id] : w->late[v->id] ? v : NULL;
+        Value *v = n->in[i], *by = is_made(x, v) ? w->scale[v->id] : w->behind[v->id] ? v : NULL;
         if (!by)
             continue;
         if (type_nelem(&by->type) != 1)
@@ -116,16 +117,16 @@ static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
                                  arena_printf(x->tmp,
                                               "it reads %%%s, which is known only behind the loop",
                                               by->name));
-        if (*root && *root != by)
+        if (*scale && *scale != by)
             return growth_refuse(x, n,
                                  arena_printf(x->tmp, "it reads two later scales, %%%s and %%%s",
-                                              (*root)->name, by->name));
-        *root = by;
+                                              (*scale)->name, by->name));
+        *scale = by;
         scaled[i] = true;
     }
-    return !*root || is_linear(n, scaled) ||
-           growth_refuse(x, n,
-                         arena_printf(x->tmp, "it is not linear in the later %%%s", (*root)->name));
+    return !*scale || is_linear(n, scaled) ||
+           growth_refuse(
+               x, n, arena_printf(x->tmp, "it is not linear in the later %%%s", (*scale)->name));
 }
 
 /* A value as large as what is sliced is for a region of its own. */
@@ -145,14 +146,15 @@ static bool reads_made(const Growth *x, const Node *n)
     return false;
 }
 
-/* Fills x->want for what is made on the ways only of late values: as its readers need it. */
-static void want_ways(Growth *x, const Ways *w)
+/* Fills x->want for values on the paths that are made only of values behind the loop: the cuts that
+ * their readers need. */
+static void want_on_paths(Growth *x, const LoopPaths *w)
 {
     for (Node *n = x->g->last; n; n = n->prev) {
-        bool inside = x->joined[n->id], way = !inside && w->after[n->id] && w->before[n->id];
+        bool inside = x->joined[n->id], between = !inside && w->after[n->id] && w->before[n->id];
         Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
         NodeCut how;
-        if (!inside && !way)
+        if (!inside && !between)
             continue;
         if (inside)
             growth_cuts(x, n, in, out);
@@ -166,22 +168,22 @@ static void want_ways(Growth *x, const Ways *w)
     }
 }
 
-/* Has the nodes on the ways between those of x->joined join, or leaves them behind the loop if they
- * are only late. False if a node inside needs such a one. */
-static bool close_ways(Growth *x, Ways *w)
+/* Has the nodes on paths between those of x->joined join, or leaves them behind the loop. False: a
+ * node inside needs one that is left. */
+static bool close_paths(Growth *x, LoopPaths *w)
 {
-    want_ways(x, w);
+    want_on_paths(x, w);
     for (Node *n = x->g->first; n; n = n->next) {
-        Value *root = NULL;
-        bool inside = x->joined[n->id], way = w->after[n->id] && w->before[n->id];
-        bool good = (inside || way) && find_root(x, w, n, &root);
+        Value *scale = NULL;
+        bool inside = x->joined[n->id], between = w->after[n->id] && w->before[n->id];
+        bool good = (inside || between) && find_scale(x, w, n, &scale);
         if (inside && !good)
             return false;
-        if (way && good && !inside)
-            inside = (root || reads_made(x, n)) && !makes_large(x, n) && growth_join(x, n);
+        if (between && good && !inside)
+            inside = (scale || reads_made(x, n)) && !makes_large(x, n) && growth_join(x, n);
         for (int k = 0; k < n->nout; k++) {
-            w->root[n->out[k]->id] = inside ? root : NULL;
-            w->late[n->out[k]->id] = !inside && w->after[n->id];
+            w->scale[n->out[k]->id] = inside ? scale : NULL;
+            w->behind[n->out[k]->id] = !inside && w->after[n->id];
         }
     }
     return true;
@@ -189,13 +191,13 @@ static bool close_ways(Growth *x, Ways *w)
 
 /* Whether n has what it needs: slices of a whole value are read from the graph around, which must
  * have it before the loop. */
-static bool has_operands(Growth *x, const Ways *w, const Node *n)
+static bool has_operands(Growth *x, const LoopPaths *w, const Node *n)
 {
     Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
     growth_cuts(x, n, in, out);
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
-        if (is_made(x, v) && w->root[v->id] && !cut_equal(in[i], x->cut.value[v->id]))
+        if (is_made(x, v) && w->scale[v->id] && !cut_equal(in[i], x->cut.value[v->id]))
             return growth_refuse(x, n,
                                  arena_printf(x->tmp,
                                               "it needs a part of %%%s, which is known only "
@@ -225,7 +227,7 @@ static bool is_sound(Growth *x, const Closed *c)
     for (; *list; list++) {
         const Node *n = *list;
         bool inside = x->joined[n->id];
-        if (inside && (!has_operands(x, &c->ways, n) || !is_awaited(x, n)))
+        if (inside && (!has_operands(x, &c->paths, n) || !is_awaited(x, n)))
             return false;
         for (int i = 0; i < n->nafter; i++)
             if (x->joined[n->after[i]->id] != inside)
@@ -234,9 +236,9 @@ static bool is_sound(Growth *x, const Closed *c)
     return true;
 }
 
-/* Whether a loop of the nodes that y has must fail, as one of them needs a value that is there only
- * behind it, has more than one element, and is made by nodes that cannot join: whatever they read
- * of the loop leads to such a value too. This is one walk, where a trial takes several. */
+/* Whether a loop of y's nodes must fail: one of them needs a value behind the loop of more than one
+ * element, made by nodes that cannot join, as all that they read of the loop leads to such a value
+ * too. This takes one walk, a trial several. */
 static bool is_hopeless(const Growth *y, Node *const *node, int count)
 {
     bool *after = SPARSE(y->tmp, bool, y->g->nnode), *may = SPARSE(y->tmp, bool, y->g->nnode);
@@ -247,11 +249,11 @@ static bool is_hopeless(const Growth *y, Node *const *node, int count)
             const Node *m = node_source(n, i);
             if (!m)
                 continue;
-            bool made = y->joined[m->id] || may[m->id], late = !made && after[m->id];
+            bool made = y->joined[m->id] || may[m->id], behind = !made && after[m->id];
             bool one = i < n->nin && type_nelem(&n->in[i]->type) == 1;
             after[n->id] |= after[m->id] || (y->joined[m->id] && !makes_whole(y, m));
-            blocked |= late && !one && i < n->nin;
-            reads |= made || (late && one);
+            blocked |= behind && !one && i < n->nin;
+            reads |= made || (behind && one);
         }
         if (inside && blocked)
             return true;
@@ -270,23 +272,23 @@ static bool has_order(const Growth *x)
     return false;
 }
 
-/* A loop of the nodes of one level has none on ways out of it and back, if these are ways of reads:
- * its nodes behind them would be of the next. */
+/* Closes a loop of one level. No path of reads leaves it and comes back: the nodes behind would be
+ * of the next level. */
 static bool close_level(Growth *y, Closed *c)
 {
-    c->ways.late = SPARSE(y->tmp, bool, y->mostvalue);
-    c->ways.root = SPARSE(y->tmp, Value *, y->mostvalue);
+    c->paths.behind = SPARSE(y->tmp, bool, y->mostvalue);
+    c->paths.scale = SPARSE(y->tmp, Value *, y->mostvalue);
     return is_sound(y, c);
 }
 
-/* The same of several levels, with the nodes between them. */
+/* Closes a loop of several levels, with the nodes between them. */
 static bool close_levels(Growth *y, Closed *c)
 {
     Cut *want = SPARSE(y->tmp, Cut, y->mostvalue);
     memcpy(want, y->want, sizeof *want * (size_t)y->g->nvalue);
     y->want = want;
-    c->ways = find_ways(y, y->joined);
-    if (!close_ways(y, &c->ways))
+    c->paths = find_paths(y, y->joined);
+    if (!close_paths(y, &c->paths))
         return false;
     memcpy(y->queue + y->nqueue, c->node, sizeof *c->node * (size_t)c->nnode);
     c->nnode = growth_sort(y, y->queue, y->nqueue + c->nnode);

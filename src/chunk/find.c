@@ -1,14 +1,14 @@
 /* find: lists the values that hold the peak and the regions that would slice them.
  *
- * flow says which values are alive at the peak of the graph that the pass is given, in a loop's
- * body if the peak is there. They are taken by size; one that the region of a larger one slices
- * already is none of its own. For each, every axis is tried that its definer's factors know, and of
- * rows that are sequences and tokens in one axis the sequences alone; the largest is also tried
- * with a region of all that the cut reaches, which is a loop over microbatches. Values of the
- * forward that no product makes, as activations, are tried again with a region that makes no
- * product twice (cheap). Equal values of other blocks (op, type, scope but for the block's number)
- * are members of the same group. Values smaller than a fraction of the peak are not looked at; of
- * cheap regions, groups. */
+ * flow says which values are alive at the peak of the graph that the pass is given, or of a loop's
+ * body if the peak is there. Larger values come first; a value that the region of a larger one
+ * slices already gets none of its own. Every axis is tried that the factors of the definer know;
+ * if an axis has sequences and tokens in its rows, the sequences alone. For the largest value a
+ * region of all that the cut reaches is tried too: a loop over microbatches. Values of the forward
+ * that no product makes, such as activations, are tried again with a region that makes no product
+ * twice (cheap). Equal values of other blocks (op, type, scope but for the block's number) are
+ * members of the same group. Values smaller than a fraction of the peak are left out, and so are
+ * cheap regions beyond a number of groups. */
 #include "chunk.h"
 
 #include "../flow/flow.h"
@@ -114,8 +114,8 @@ static bool adds_gradients(const Node *n)
     return node_is(n, OP_add) || n->op->copy || node_aliases(n);
 }
 
-/* By value id: results, and gradients of parameters and their terms, which stay whole for the
- * optimizer. What a loop's body yields may be one. */
+/* By value id: results, gradients of parameters and their terms, which stay whole for the
+ * optimizer; a result of a loop's body may be one. */
 static bool *find_gradients(const Graph *g, Arena *tmp)
 {
     bool *gradient = NEWN(tmp, bool, g->nvalue), *other = NEWN(tmp, bool, g->nvalue);
@@ -135,7 +135,7 @@ static bool *find_gradients(const Graph *g, Arena *tmp)
     return gradient;
 }
 
-/* By value id: made of parameters and constants alone, as a cast of a weight. */
+/* By value id: whether it is made of parameters and constants alone, as a cast of a weight. */
 static bool *find_weights(const Graph *g, Arena *tmp)
 {
     bool *weight = NEWN(tmp, bool, g->nvalue);
@@ -182,7 +182,7 @@ static void add_place(ChunkReport *r, Map *index, ChunkCandidate *c, ChunkPlace 
     PUSH(r->a, c->place, c->nplace, c->capplace, place);
 }
 
-/* What the region slices and, of this, the bytes at the peak. */
+/* Fills the values that the region slices, their places, and their bytes at the peak. */
 static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
 {
     Arena *a = x->r->a;
@@ -256,7 +256,7 @@ static const char *place_like(Arena *a, const char *place, Block own, Block memb
     return inside ? arena_printf(a, "%.*s%s", member.len, member.scope, place + own.len) : place;
 }
 
-/* What another member's region slices: what is alike in its own block. */
+/* Fills the values that another member's region slices: those alike in that member's block. */
 static void fill_member(Find *x, const ChunkCandidate *like, ChunkCandidate *c)
 {
     int cap = 0;

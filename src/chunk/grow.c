@@ -1,11 +1,11 @@
 /* grow: finds the nodes around a value that are to run in slices, and how each is cut.
  *
- * The region starts with the value's definer and readers. A value of at least half its elements
- * that they need or make as a slice is sliced too: its definer and its readers join, each cut as
- * cut/transfer.c says. Smaller values are the border: read as slices or whole from outside, yielded
- * as slices or sums. Where a definer or reader cannot be cut, or is of the optimizer, the value is
- * on the border as well; only the seed must be sliced wherever it is read. What reads nothing of
- * the region and is needed around it stays outside. Linear in the region's nodes. */
+ * The region starts with the value's definer and readers. If they need or make a slice of a value
+ * with at least half the seed's elements, that value is sliced too: its definer and readers join,
+ * each cut as cut/transfer.c says. Smaller values are the border: read as slices or whole from
+ * outside, yielded as slices or sums. So is a large value whose definer or reader cannot be cut or
+ * belongs to the optimizer; only the seed must be sliced wherever it is read. A node that reads
+ * nothing of the region and is needed around it stays outside. Linear in the region's nodes. */
 #include "grow.h"
 
 #include <stdlib.h>
@@ -34,23 +34,23 @@ static void find_users(Growth *x)
             x->user[n->in[i]->id][count[n->in[i]->id]++] = n;
 }
 
-typedef struct Placed {
+typedef struct PlacedNode {
     int place;
     Node *n;
-} Placed;
+} PlacedNode;
 
 static int by_place(const void *a, const void *b)
 {
-    const Placed *x = a, *y = b;
+    const PlacedNode *x = a, *y = b;
     return (x->place > y->place) - (x->place < y->place);
 }
 
 int growth_sort(const Growth *x, Node **list, int count)
 {
-    Placed *p = NEWN(x->tmp, Placed, count);
+    PlacedNode *p = NEWN(x->tmp, PlacedNode, count);
     int n = 0;
     for (int i = 0; i < count; i++)
-        p[i] = (Placed){x->place[list[i]->id], list[i]};
+        p[i] = (PlacedNode){x->place[list[i]->id], list[i]};
     if (count)
         qsort(p, (size_t)count, sizeof *p, by_place);
     for (int i = 0; i < count; i++)
@@ -211,7 +211,7 @@ static bool is_outer(const Growth *x, const Node *n)
     return read && n->op->class != CLASS_CREATION && n != x->seed->def;
 }
 
-/* What the graph around makes in any case is read from there. */
+/* Takes nodes out of the region that the graph around runs in any case. */
 static void leave_outer(Growth *x)
 {
     for (bool more = true; more;) {

@@ -1,5 +1,4 @@
-/* grow.h: a region while it is found; for grow.c, close.c, clone.c and
- * region.c. */
+/* grow: a region while it is found; shared by grow.c, close.c, clone.c and region.c. */
 #ifndef TENON_CHUNK_GROW_H
 #define TENON_CHUNK_GROW_H
 
@@ -10,8 +9,8 @@ typedef struct Growth {
     Arena *tmp;
     const Value *seed;
     int64_t least, units;
-    bool cheap;   /* what a product of the forward makes is on the border, however large */
-    GraphCut cut; /* of the nodes that have joined, and of what they make */
+    bool cheap;   /* results of the forward's products are on the border, however large */
+    GraphCut cut; /* of the nodes that have joined, and of their results */
     bool *joined; /* by node id */
     Cut *want;    /* by value id: how a reader needs a value whose definer may join */
     const Factors **factors; /* by node id, once asked for */
@@ -48,43 +47,44 @@ bool growth_grow(Growth *x);
 const Factors *growth_factors(const Growth *x, const Node *n);
 /* Notes why n cannot be in the region; returns false. */
 bool growth_refuse(Growth *x, const Node *n, const char *why);
-/* Finds how n is cut, and the cuts that it then needs and gives; false, with the reason: it cannot
- * be. */
+/* Finds how n is cut, and the cuts of operands and results that follow; false, with the reason: it
+ * cannot be. */
 bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out);
-bool growth_join(Growth *x, Node *n); /* the same, and n is then of the region */
+bool growth_join(Growth *x, Node *n); /* the same, and n joins the region */
 /* The cuts that n, which has joined, needs and gives. */
 void growth_cuts(const Growth *x, const Node *n, Cut *in, Cut *out);
-/* Whether what n needs and gives is what is known: a whole value can be sliced by its readers. */
+/* Whether these cuts agree with those known of n's operands and wanted of its results. A whole
+ * operand always agrees, as readers can slice it. */
 bool growth_agrees(Growth *x, const Node *n, const Cut *in, const Cut *out);
 
 /* ---- close.c ---- */
 
-/* What is known of the values on these ways, by value id. */
-typedef struct Ways {
+/* How the graph around a loop hangs together with it, over any number of nodes. */
+typedef struct LoopPaths {
     bool *after,
-        *before;  /* by node id: it reads what the loop makes, or is read by it, by any way */
-    bool *late;   /* made outside, of what the loop makes: there only behind it */
-    Value **root; /* of values inside: the late value of one element by which they are multiples */
-} Ways;
+        *before;   /* by node id: it reads what the loop makes; the loop reads what it makes */
+    bool *behind;  /* by value id: made outside, of what the loop makes, so after it */
+    Value **scale; /* by value id, inside: the value behind the loop that multiplies it; or NULL */
+} LoopPaths;
 
-/* The nodes of a loop, by id, and what is around them. */
+/* A loop of a region. */
 typedef struct Closed {
-    bool *inside; /* NULL: there can be no such loop */
-    Node **node;  /* the same in the graph's order, up to a NULL */
+    bool *inside; /* by node id; NULL: there can be no such loop */
+    Node **node;  /* the nodes inside, in the graph's order, up to a NULL */
     int nnode;
-    Ways ways;
+    LoopPaths paths;
 } Closed;
 
 /* Divides the region among at most two loops, the first as large as possible, each with all nodes
- * on ways from it back to it. Returns how many; 0: that cannot be, `why` says why. */
+ * on paths that leave it and come back. Returns how many; 0: it cannot, x->why says why. */
 int growth_close(Growth *x, Closed loop[2]);
 
 /* ---- clone.c ---- */
 
-/* Marks, by node id, the nodes of the first loop whose large values the second reads, and those
- * that these need in turn. Returns how many; -1: one of them cannot be repeated. */
+/* Marks, by node id, the nodes of the first loop whose large values the second reads, and the nodes
+ * that these need. Returns how many; -1: one of them cannot be repeated. */
 int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned);
-/* Makes them: they join the second loop, before its nodes. */
+/* Clones the marked nodes; the clones join the second loop, before its nodes. */
 void growth_clone(Growth *x, Closed loop[2], const bool *cloned);
 
 #endif

@@ -1,5 +1,5 @@
-/* option: what the texts of --chunk ask for. One of them may say what holds for the whole
- * graph (off, auto, N); any number of PATTERN=N stand beside it. */
+/* option: the texts of --chunk. One of them may ask something of the whole graph (off, auto, N);
+ * any number of PATTERN=N stand beside it. */
 #include "chunk.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ _Noreturn static void refuse(Arena *a, const char *text, const char *why)
         MOST_SLICES, text, *why ? ": " : "", why);
 }
 
-/* A number of slices; 0: it is none. */
+/* The number of slices that s says; 0: it says none. */
 static int64_t parse_slices(const char *s)
 {
     size_t n = strlen(s);
@@ -41,7 +41,7 @@ static ChunkPattern parse_pattern(Arena *a, const char *text)
     return p;
 }
 
-/* What holds for the whole graph; false: the text is a pattern. */
+/* Reads what a text asks of the whole graph; false: it is a pattern. */
 static bool parse_mode(const char *text, ChunkMode *mode, int64_t *slices)
 {
     *slices = parse_slices(text);
@@ -52,7 +52,7 @@ static bool parse_mode(const char *text, ChunkMode *mode, int64_t *slices)
 ChunkAsked chunk_asked(Arena *a, const Globs *texts)
 {
     ChunkAsked x = {.pattern = NEWN(a, ChunkPattern, texts->count)};
-    const char *said = NULL;
+    const char *whole = NULL;
     for (int i = 0; i < texts->count; i++) {
         const char *text = texts->pattern[i];
         ChunkMode mode;
@@ -61,11 +61,11 @@ ChunkAsked chunk_asked(Arena *a, const Globs *texts)
             x.pattern[x.npattern++] = parse_pattern(a, text);
             continue;
         }
-        if (said)
+        if (whole)
             fail(arena_ctx(a), TN_USAGE,
-                 "chunk: expected one of off, auto and N, found \"%.100s\" and \"%.100s\"", said,
+                 "chunk: expected one of off, auto and N, found \"%.100s\" and \"%.100s\"", whole,
                  text);
-        said = text;
+        whole = text;
         x.mode = mode;
         x.slices = slices;
     }

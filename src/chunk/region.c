@@ -1,24 +1,24 @@
-/* region: from a value to what loop_make is told: which nodes are inside, which results the
- * graph around reads, in whose place bodies read ones, and where the loops stand. */
+/* region: from a value to what loop_make() gets: the nodes inside, the results that the graph
+ * around reads, the values in whose place bodies read ones, and where the loops stand. */
 #include "grow.h"
 
 #include <string.h>
 
-/* ---- what loop_make is told ---- */
+/* ---- what loop_make() gets ---- */
 
 /* Says that the graph around needs v, which is made inside. */
-static void need_outside(const Growth *x, LoopPart *p, const Ways *w, const Value *v)
+static void need_outside(const Growth *x, LoopPart *p, const LoopPaths *w, const Value *v)
 {
     if (x->cut.value[v->id].kind == CUT_WHOLE) {
         p->outside[v->def->id] = true;
     } else {
         p->yielded[v->id] = true;
-        p->scale[v->id] = w->root[v->id];
+        p->scale[v->id] = w->scale[v->id];
     }
 }
 
-/* Where an operand of a node inside comes from, if it is not what another node inside makes so. */
-static void need_operands(const Growth *x, LoopPart *p, const Ways *w, const Node *n)
+/* Finds where the operands of n, a node inside, come from that no node inside makes in that cut. */
+static void need_operands(const Growth *x, LoopPart *p, const LoopPaths *w, const Node *n)
 {
     Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
     growth_cuts(x, n, in, out);
@@ -27,7 +27,7 @@ static void need_operands(const Growth *x, LoopPart *p, const Ways *w, const Nod
         if (v->def && p->inside[v->def->id]) {
             if (!cut_equal(in[i], x->cut.value[v->id]))
                 p->outside[v->def->id] = true;
-        } else if (w->late[v->id]) {
+        } else if (w->behind[v->id]) {
             p->one[v->id] = v;
         }
     }
@@ -41,7 +41,7 @@ static bool reads_clone(const Closed *second, const bool *cloned, const Node *n,
 
 /* Whether n, which is inside, is read around the loop, by the graph's outputs or by a node that is
  * not of the loop or is outside of it too. */
-static void find_readers(const Growth *x, LoopPart *p, const Ways *w, const Closed *second,
+static void find_readers(const Growth *x, LoopPart *p, const LoopPaths *w, const Closed *second,
                          const bool *cloned, const Node *n)
 {
     for (int k = 0; k < n->nout; k++) {
@@ -61,8 +61,8 @@ static void find_outside(const Growth *x, LoopPart *p, const Closed *c, const Cl
     for (int i = 0; i < c->nnode; i++)
         p->outside[c->node[i]->id] = false;
     for (int i = c->nnode; i-- > 0;) {
-        find_readers(x, p, &c->ways, second, cloned, c->node[i]);
-        need_operands(x, p, &c->ways, c->node[i]);
+        find_readers(x, p, &c->paths, second, cloned, c->node[i]);
+        need_operands(x, p, &c->paths, c->node[i]);
     }
 }
 
@@ -161,7 +161,7 @@ static bool yields(const LoopPart *p, Node *const *inside)
     return false;
 }
 
-/* What is sliced: values inside that are no views and not yielded whole. */
+/* Counts nodes, and the bytes that are sliced: values inside that are no views and not yielded. */
 static void count_bytes(const Growth *x, Grown *y)
 {
     for (int l = 0; l < y->count; l++)

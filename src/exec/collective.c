@@ -354,7 +354,7 @@ static void check_mesh(const Join *j)
     if (j->mesh && mesh_rank(j->mesh) != rank)
         fail(ctx, TN_USAGE, "the plan is for rank %lld, found rank %d",
              (long long)mesh_rank(j->mesh), rank);
-    if (j->x->plan->device->kernels != KERNELS_CPU)
+    if (device_is_gpu(j->x->plan->device))
         fail(ctx, TN_USAGE, "ranks run on cpu, found device %s", j->x->plan->device->name);
 }
 

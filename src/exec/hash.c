@@ -107,7 +107,7 @@ void program_hash(Program *x, Arena *a, const char *path)
 {
     const Plan *p = x->plan;
     Hashes *h = NEW(a, Hashes);
-    if (p->device->kernels != KERNELS_CPU)
+    if (device_is_gpu(p->device))
         fail(arena_ctx(a), TN_USAGE, "%s: hashes of results are those of cpu, found device %s",
              path, p->device->name);
     h->depth = NEWN(a, int, p->nstep);

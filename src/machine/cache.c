@@ -1,10 +1,9 @@
-/* The file that `tenon tune` has made here, by which plans are made where the user names no
- * machine: as FFTW's wisdom. It lies in the user's folder of caches, one for each processor,
- * version of the library and number of threads; for a device beside the processor one of its own,
- * of GPUs for each sort and version of the library. A context reads it once, so that all passes and
- * plans of a compilation have one machine. One that is damaged, or of another processor, GPU,
- * library or number of threads, is left alone: the row of the processor or GPU stands for it, and a
- * warning waits for whoever can give it. */
+/* cache: the file that `tenon tune` has made here, by which plans are made where the user names no
+ * machine, like FFTW's wisdom. It lies in the user's folder of caches: one for each processor,
+ * version of the library and number of threads; one for each GPU and version of the library. A
+ * context reads it once, so that all passes and plans of a compilation have one machine. A file
+ * that is damaged, or was made with another processor, GPU, library or number of threads, is left
+ * alone: the row of the processor or GPU is used, and a warning waits for whoever can give it. */
 #include "machine.h"
 
 #include <ctype.h>
@@ -40,7 +39,7 @@ static const char *cache_folder(Arena *a)
                        : NULL;
 }
 
-/* What the processor calls itself; "" where it does not. */
+/* The processor's own name; "" if it gives none. */
 static void fill_brand(char brand[49])
 {
     brand[0] = 0;
@@ -76,7 +75,7 @@ char *plain_words(Arena *a, const char *text)
 const char *cache_path(Arena *a, const TunedFor *to)
 {
     const char *folder = cache_folder(a), *gpu = NULL;
-    bool is_gpu = to->device->kernels == KERNELS_CUDA;
+    bool is_gpu = device_is_gpu(to->device);
     char brand[49];
     if (folder && is_gpu)
         gpu = gpu_library(a, to->number);
@@ -94,7 +93,7 @@ const char *cache_path(Arena *a, const TunedFor *to)
 
 /* ---- what is in it ---- */
 
-/* What a context has found. */
+/* A file that a context has looked for. */
 typedef struct Tuned {
     TunedFor to;
     const Machine *machine; /* NULL: the row of the processor stands */
@@ -108,7 +107,7 @@ Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to)
     size_t len;
     const char *text = file_read_regular(a, path, &len);
     Machine *m = machine_parse(a, text, len, path);
-    if (to->device->kernels == KERNELS_CUDA) {
+    if (device_is_gpu(to->device)) {
         if (!m->gpu)
             fail(ctx, TN_FAIL, "%s: expected a machine that is like a GPU, found like %s", path,
                  m->like);
@@ -123,16 +122,16 @@ Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to)
     return m;
 }
 
-typedef struct Reading {
+typedef struct TunedReading {
     Arena *a;
     const char *path;
     const TunedFor *to;
     const Machine *machine;
-} Reading;
+} TunedReading;
 
 static void read_file(void *arg)
 {
-    Reading *x = arg;
+    TunedReading *x = arg;
     x->machine = machine_of_file(x->a, x->path, x->to);
 }
 
@@ -145,7 +144,7 @@ static const char *tune_words(Arena *a, const Device *d)
 static void read_tuned(Ctx *ctx, Tuned *t)
 {
     Arena *a = memo_arena(ctx);
-    Reading x = {.a = a, .path = cache_path(a, &t->to), .to = &t->to};
+    TunedReading x = {.a = a, .path = cache_path(a, &t->to), .to = &t->to};
     struct stat st;
     if (!x.path || stat(x.path, &st)) /* it cannot be there, or is not */
         return;

@@ -1,11 +1,11 @@
-/* Reads a machine from the text of a file (docs/formats.md): a row to begin with, then figures that
- * differ from it. Words and numbers are those of .tn text. */
+/* file: reads a machine from the text of a file (docs/formats.md): a row to begin with, then
+ * figures that differ from it. Words and numbers are those of .tn text. */
 #include "machine.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What is not a number for that key: halves of ranks, and what is out of its range. */
+/* Whether f is no number for that key: out of its range, or a part of a rank. */
 static bool is_wrong(double f, const char *unit, double least, double most)
 {
     bool whole = !strcmp(unit, "ranks") || !strcmp(unit, "0 or 1");
@@ -116,7 +116,7 @@ static void read_sec(Lexer *x, Machine *m)
         lex_fail(x, &key, "the seconds of this call stand twice");
 }
 
-/* What stands behind `key`, if it is no figure; false: it is none of these. */
+/* Reads what follows `key`, if that is no figure; false: it is none of these keys. */
 static bool read_other(Lexer *x, Machine *m, const Token *key, bool *share)
 {
     if (!strcmp(key->s, "share"))

@@ -1,4 +1,4 @@
-/* The GPU at hand: what files say of it for which they were tuned. It is asked once in a context; a
+/* gpu: the GPU at hand, as far as files that were tuned name it. A context asks for it once; a
  * program that is linked without CUDA has none. */
 #include "machine.h"
 
@@ -41,7 +41,7 @@ const char *gpu_row(Arena *a, const Device *d, int number)
     return d->machine;
 }
 
-/* What follows the library and its version: the GPU. */
+/* The GPU's name, which follows the library and its version. */
 static const char *gpu_name(const char *library)
 {
     const char *comma = strchr(library, ',');

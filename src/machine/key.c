@@ -1,7 +1,7 @@
-/* Keys: what a file calls a call or a node, such as "mm bf16[64, 768] bf16[768, 3072]@[1, 768] ->
- * bf16[64, 3072]" (docs/formats.md). In memory calls are found by hashes of what their keys say, so
- * that a question writes no text. Of 64 bits, for some thousands of keys: none are taken for
- * others. A node's key is that of a call whose tensors are all row-major. */
+/* key: the names of calls and nodes in files, such as "mm bf16[64, 768] bf16[768, 3072]@[1, 768] ->
+ * bf16[64, 3072]" (docs/formats.md). In memory a call is found by a hash of 64 bits of the same
+ * contents, so that a question writes no text; with some thousands of keys none is taken for
+ * another. A node's key is that of a call whose tensors are all row-major. */
 #include "machine.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static uint64_t hash_tensor(const Tensor *t, uint64_t h)
     return hash_shape(t->dtype, t->rank, t->dim, tensor_contiguous(t) ? NULL : t->stride, h);
 }
 
-/* Of a value in a body: which of its inputs, or which result of which of its nodes. */
+/* The hash of a value in a body: which of its inputs, or which result of which node. */
 static uint64_t hash_value(const Graph *body, const Value *v, uint64_t h)
 {
     int64_t at = -1;
@@ -71,7 +71,7 @@ static uint64_t hash_value(const Graph *body, const Value *v, uint64_t h)
     return hash_int(v->index, hash_int(v->def ? at + 1 : -1, h));
 }
 
-/* What a body computes, whatever its values are called: it stands in files. */
+/* The hash of what a body computes, whatever its values are called, as files have it. */
 static uint64_t hash_body(const Graph *body)
 {
     uint64_t h = hash_int(body->nin, 0);
@@ -216,7 +216,7 @@ static uint64_t read_body(Lexer *x)
     return strtoull(text.s, NULL, 16);
 }
 
-/* What stands between parentheses behind the op. */
+/* Reads the parentheses behind the op. */
 static Attr *read_attrs(Lexer *x, const Op *op, const Token *at_op, uint64_t *body)
 {
     Graph *g = graph_new(x->a, "key");

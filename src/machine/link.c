@@ -1,21 +1,21 @@
-/* Seconds of collectives, after the model of NCCL in [reference] autoparallel.md 1.4: latency plus
- * bytes over bandwidth.
+/* link: the seconds of collectives, after the model of NCCL in [reference] autoparallel.md 1.4:
+ * latency plus bytes over bandwidth.
  *
  * On one host: measured rates of groups of 2, 4 and 8, linear between, constant beyond.
  *
  * Between hosts, all_gather and reduce_scatter: rings in the best of three protocols. The
- * reference's table by hosts and ranks per host is reproduced to its last digit by what it was made
- * of, NCCL's tuning.cc: a base, a step inside of hosts for each rank but one of a host, a step
- * between hosts for each host but the first; and a busy bandwidth of 0.96 of the network cards',
- * times ranks over ranks minus one, within a protocol's limit. Where groups take up whole hosts it
- * is reduced for small messages by the reference's ramp. all_reduce: the best of a ring twice that
+ * reference's table by hosts and ranks per host was made by NCCL's tuning.cc, which reproduces it
+ * to its last digit: a base, a step inside of hosts for each rank but one of a host, a step between
+ * hosts for each host but the first; and a busy bandwidth of 0.96 of the network cards', times
+ * ranks over ranks minus one, within a protocol's limit. If groups take up whole hosts, the
+ * reference's ramp reduces it for small messages. all_reduce: the best of a ring twice that
  * long, a tree, and a tree of switches that add up. all_to_all: the reference's latencies, and the
  * bytes that leave the host by its rate.
  *
- * Where the reference is not followed: its ramp has steps at which more bytes take less time, and a
- * flat stretch; here it is interpolated between its points, so that cost grows with bytes. It takes
- * tuning.cc's table of corrections for middle sizes and a second ramp for all_reduce from NCCL
- * without giving them; they are left out. Its H200 has no row; ours has. */
+ * Two things differ from the reference. Its ramp has steps at which more bytes take less time, and
+ * a flat stretch; here it is interpolated between its points, so that cost grows with bytes. It
+ * takes tuning.cc's table of corrections for middle sizes and a second ramp for all_reduce from
+ * NCCL without giving them; they are left out. Its H200 has no row; ours has. */
 #include "machine.h"
 
 #include <limits.h>
@@ -115,7 +115,7 @@ static double ramp(double nbytes)
     return share[i] * pow(share[i + 1] / share[i], x - i);
 }
 
-/* Of all ranks of a host together, in GB/s. */
+/* The bandwidth of all ranks of a host together, in GB/s. */
 static double busy_rate(const Machine *m, const Group *g)
 {
     return 0.96 * m->figure[FIGURE_network] * g->ranks_per_node;

@@ -1,5 +1,5 @@
-/* The tables of machine.def: rows by name, the row of this processor, a machine as text and its
- * hash. The instruction set is what oneDNN says it uses, as products are its. */
+/* machine: the tables of machine.def, the row of this processor, a machine as text, and its hash.
+ * The processor's instruction set is the one that oneDNN, which runs products, says it uses. */
 #include "machine.h"
 #include "../product/onednn.h"
 
@@ -178,7 +178,7 @@ bool machine_is_file(const char *name)
     return name && !is_row && strcmp(name, "none") != 0 && !machine_is_text(name);
 }
 
-/* What a text says, which is read once: each pass and plan asks for the machine anew. */
+/* The machine of a text, which a context reads once, however often it is asked for. */
 static const Machine *parsed(Ctx *ctx, const char *text, size_t len, const char *title)
 {
     Machine *m = memo_find(ctx, text, len);
@@ -189,7 +189,7 @@ static const Machine *parsed(Ctx *ctx, const char *text, size_t len, const char 
     return m;
 }
 
-/* What a text or a file says, or NULL: the name is neither's. */
+/* The machine of a text or a file; NULL: the name is that of neither. */
 static Machine *read_machine(Arena *a, const char *name, int nthread)
 {
     const char *text = name, *title = "machine";

@@ -1,11 +1,12 @@
-/* Seconds of a call: a roofline. The greater of arithmetic by its rate and memory traffic by its
- * bandwidth, of a processor's products both, as packing and sums in memory do not wait behind
- * arithmetic; a launch is added on a cpu, and on a GPU is the least that a call takes. What a
- * call's first bytes find in a cache, small products, and work for each element beside the counted
- * operations are what a step of a small model consists of. Costs, shapes and dtypes are the ops'
- * own; by name only collectives are known, each of which has its own formula (link.c).
+/* node: the seconds of a call, by a roofline: the greater of arithmetic at its rate and memory
+ * traffic at its bandwidth. For a processor's products both are added, as packing and sums in
+ * memory do not wait behind arithmetic. A launch is added on a cpu; on a GPU it is the least that a
+ * call takes. The step of a small model consists of first bytes found in a cache, small products,
+ * and work for each element beside the counted operations, so these have figures of their own.
+ * Costs, shapes and dtypes come from the ops; only collectives are known by name, each with its
+ * formula (link.c).
  *
- * Of [reference] autoparallel.md 1.4 for GPUs: max(flops / (peak x 0.70), bytes / (bandwidth x
+ * For GPUs it is [reference] autoparallel.md 1.4: max(flops / (peak x 0.70), bytes / (bandwidth x
  * 0.70), 7 us). Linear in the nodes of the graph, bodies included. */
 #include "machine.h"
 
@@ -112,7 +113,7 @@ static double product_side(const Node *n)
     return (double)side;
 }
 
-/* Of what a node computes: of products the factors' dtype. */
+/* The dtype in which a node computes: that of a product's factors. */
 static Arithmetic arithmetic_of(const Node *n)
 {
     Arithmetic w = {.class = n->op->class};

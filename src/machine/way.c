@@ -1,7 +1,7 @@
-/* Ways: which of its op's kernels runs a call, where that is not the first that accepts it. First
- * what a file says of exactly this call, then the rows WAY of machine.def. A way is a function of
- * op, attributes, dtypes, shapes, strides and threads. With it what a file knows of calls and
- * nodes: their kernels and seconds, by the hashes of their keys (key.c). */
+/* way: chooses the kernel of an op's list that runs a call: the one that a file names for exactly
+ * this call, else the first row WAY of machine.def that fits, else the first that takes the call. A
+ * choice depends on op, attributes, dtypes, shapes, strides and threads. Entries of files, kernels
+ * and seconds, are found here too, by the hashes of their keys (key.c). */
 #include "machine.h"
 
 #include <string.h>
@@ -51,9 +51,8 @@ static Measured *measured_put(Arena *a, MeasuredList *x, uint64_t hash)
 /* A GPU's kernels are not known to a program without them. */
 static bool has_kernel(const Machine *m, const Op *op, const char *name)
 {
-    static const KernelSet sets[] = {KERNELS_CPU, KERNELS_CUDA};
-    for (int s = 0; s < LEN(sets); s++)
-        for (const Kernel *k = op_kernels(op, sets[s]); k && k->name; k++)
+    for (int s = 0; s < NKERNELS; s++)
+        for (const Kernel *k = op_kernels(op, (KernelSet)s); k && k->name; k++)
             if (!strcmp(k->name, name))
                 return true;
     return m->gpu && !kernels_linked(KERNELS_CUDA);

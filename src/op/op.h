@@ -28,7 +28,7 @@ typedef enum {
 } Queue;
 
 /* For whom kernels are written. */
-typedef enum { KERNELS_CPU, KERNELS_CUDA } KernelSet;
+typedef enum { KERNELS_CPU, KERNELS_CUDA, NKERNELS } KernelSet;
 
 /* The rows of device.def by name. */
 typedef enum {
@@ -61,6 +61,11 @@ bool cuda_about(int number, GpuAbout *x) __attribute__((weak));
 static inline bool device_is_host(const Device *d)
 {
     return !d->space[SPACE_HOST];
+}
+/* Whether it is a GPU: what the processor's kernels run on is none, emulated or not. */
+static inline bool device_is_gpu(const Device *d)
+{
+    return d->kernels != KERNELS_CPU;
 }
 static inline int device_nspace(const Device *d)
 {

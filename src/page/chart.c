@@ -350,7 +350,7 @@ static void put_loop_text(Buf *b, const Picture *d, const Step *s, bool *region)
                    *of && strlen(of) <= 40 ? of
                    : *c->scope             ? c->scope
                                            : c->region.value,
-                   (long long)c->taken);
+                   (long long)c->made.slices);
     else
         buf_printf(b, "%lld iterations", (long long)s->count);
 }

@@ -23,9 +23,9 @@ static const char *text_or_empty(const char *s)
 static bool alike(const ChunkCandidate *x, const ChunkCandidate *y)
 {
     return x->group == y->group && chunk_alike(&x->region, &y->region) &&
-           x->region.slices == y->region.slices && x->taken == y->taken &&
+           x->region.slices == y->region.slices && x->made.slices == y->made.slices &&
            !strcmp(text_or_empty(x->why), text_or_empty(y->why)) &&
-           !strcmp(text_or_empty(x->decision), text_or_empty(y->decision));
+           !strcmp(text_or_empty(x->made.reason), text_or_empty(y->made.reason));
 }
 
 static int ascending(const void *x, const void *y)
@@ -86,7 +86,7 @@ int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows)
         row[k].count++;
         row[k].nbytes += c->nbytes;
         row[k].nbytes_slice += chunk_slice_nbytes(c);
-        row[k].sec += c->sec;
+        row[k].sec += c->made.sec;
     }
     for (int k = 0; k < n; k++)
         row[k].scope = scope_of_all(a, r, row[k].c, row[k].count);
@@ -150,25 +150,28 @@ const char *chunk_axis(Arena *a, const ChunkCandidate *c)
 /* Units of all but the last slice, which may be shorter. */
 static int64_t units_each(const ChunkCandidate *c)
 {
-    int64_t slices = MAX(c->taken ? c->taken : c->region.slices, 1);
+    int64_t slices = MAX(c->made.slices ? c->made.slices : c->region.slices, 1);
     return (c->units + slices - 1) / slices;
 }
 
 int64_t chunk_slice_nbytes(const ChunkCandidate *c)
 {
-    if (c->nbytes_slice || c->peak || !c->units) /* with a peak it is known */
-        return c->nbytes_slice;
+    if (c->made.nbytes || c->made.peak || !c->units) /* with a peak it is known */
+        return c->made.nbytes;
     return (int64_t)((double)c->nbytes / (double)c->units * (double)units_each(c));
 }
 
 bool chunk_priced(const ChunkCandidate *c)
 {
-    return c->peak || c->sec != 0;
+    return c->made.peak || c->made.sec != 0;
 }
 
 const char *chunk_reason(const ChunkCandidate *c)
 {
-    return c->why ? c->why : c->decision ? c->decision : c->taken ? "asked for" : "not asked for";
+    return c->why           ? c->why
+           : c->made.reason ? c->made.reason
+           : c->made.slices ? "asked for"
+                            : "not asked for";
 }
 
 /* "8 slices of 512 rows" */
@@ -176,7 +179,7 @@ static const char *slices_text(Arena *a, const ChunkCandidate *c)
 {
     int64_t each = units_each(c) * MAX(c->region.inner, 1);
     bool rows = c->region.cut.axis == 0 && c->region.cut.outer <= 1;
-    return arena_printf(a, "%lld slices of %lld %s%s", (long long)c->taken, (long long)each,
+    return arena_printf(a, "%lld slices of %lld %s%s", (long long)c->made.slices, (long long)each,
                         rows ? "rows" : "along ", rows ? "" : chunk_axis(a, c));
 }
 
@@ -206,7 +209,7 @@ static bool runs(const ChunkCandidate *c, const Graph *body)
 const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop)
 {
     for (int i = 0; i < r->ncandidate; i++)
-        if (r->candidate[i].taken && runs(&r->candidate[i], loop->region->body[MAIN]))
+        if (r->candidate[i].made.slices && runs(&r->candidate[i], loop->region->body[MAIN]))
             return &r->candidate[i];
     return NULL;
 }
@@ -216,7 +219,7 @@ static double whole_sec(const ChunkReport *r, const Estimate *e)
 {
     double sec = e->step;
     for (int i = 0; i < r->ncandidate; i++)
-        sec -= r->candidate[i].taken ? r->candidate[i].sec : 0;
+        sec -= r->candidate[i].made.slices ? r->candidate[i].made.sec : 0;
     return sec;
 }
 
@@ -243,7 +246,7 @@ void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e)
     int n = chunk_rows(b->a, r, &row);
     double whole = whole_sec(r, e);
     for (int i = 0; i < n; i++)
-        if (row[i].c->taken)
+        if (row[i].c->made.slices)
             print_taken(b, &row[i], whole);
 }
 
@@ -256,18 +259,20 @@ static void explain_region(Buf *b, const ChunkRow *row)
                                  : "",
                chunk_scopes(b->a, c),
                c->loops > 1 ? ", a loop of the forward and one of the backward" : "");
-    if (c->region.slices > 1 || c->taken)
+    if (c->region.slices > 1 || c->made.slices)
         buf_printf(b, "%lld slices asked, %lld made, %lld bytes with them; ",
-                   (long long)c->region.slices, (long long)c->taken, (long long)row->nbytes_slice);
-    if (c->peak)
-        buf_printf(b, "peak with it %lld bytes; ", (long long)c->peak);
-    buf_printf(b, "%s; %s: %s\n", bits_text(c), c->taken ? "taken" : "not taken", chunk_reason(c));
+                   (long long)c->region.slices, (long long)c->made.slices,
+                   (long long)row->nbytes_slice);
+    if (c->made.peak)
+        buf_printf(b, "peak with it %lld bytes; ", (long long)c->made.peak);
+    buf_printf(b, "%s; %s: %s\n", bits_text(c), c->made.slices ? "taken" : "not taken",
+               chunk_reason(c));
 }
 
 static void explain_row(Buf *b, const ChunkRow *row)
 {
     const ChunkCandidate *c = row->c;
-    buf_printf(b, "%-9s  %11lld bytes  %9s  %%%s%s%s::%s", c->taken ? "chunk" : "unchunked",
+    buf_printf(b, "%-9s  %11lld bytes  %9s  %%%s%s%s::%s", c->made.slices ? "chunk" : "unchunked",
                (long long)row->nbytes, chunk_priced(c) ? sec_text(b->a, row->sec) : "-",
                c->region.value, " @", row->scope, c->op);
     if (row->count > 1)

@@ -337,18 +337,18 @@ static void put_slices(Page *x, const ChunkRow *row)
 {
     Buf *b = x->b;
     const ChunkCandidate *c = row->c;
-    bool asked = c->taken || c->region.slices > 1;
+    bool asked = c->made.slices || c->region.slices > 1;
     put_cell(b, row->nbytes);
     put_known(b, asked && !c->why, row->nbytes_slice);
     put_count(b, c->region.slices > 1 ? c->region.slices : 0);
-    put_count(b, c->taken);
+    put_count(b, c->made.slices);
     buf_printf(b, "<td class=\"number\">%s</td>", chunk_priced(c) ? sec_text(x->a, row->sec) : "");
-    put_known(b, c->peak != 0, c->peak);
+    put_known(b, c->made.peak != 0, c->made.peak);
     put_cut_cell(b, c->why ? "" : c->bits ? "same" : "may differ");
     put_cut_cell(b, arena_printf(x->a, "%s: %s",
-                                 c->taken ? "taken"
-                                 : c->why ? "no region"
-                                          : "not taken",
+                                 c->made.slices ? "taken"
+                                 : c->why       ? "no region"
+                                                : "not taken",
                                  chunk_reason(c)));
 }
 
@@ -356,7 +356,7 @@ static void put_chunk(Page *x, const ChunkRow *row)
 {
     Buf *b = x->b;
     const ChunkCandidate *c = row->c;
-    buf_printf(b, "<tr%s><th scope=\"row\">", c->taken ? " class=\"total\"" : "");
+    buf_printf(b, "<tr%s><th scope=\"row\">", c->made.slices ? " class=\"total\"" : "");
     put_cut(b, c->region.value, MOST_NAME);
     buf_add(b, "</th>");
     put_cut_cell(b, arena_printf(x->a, "%s::%s", row->scope, c->op));

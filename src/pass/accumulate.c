@@ -2,19 +2,19 @@
  *
  * The batch inputs are cut along axis 0, with its rows as units, and the cuts are followed forward,
  * node by node (cut/transfer.c). A value is whole, a slice of rows, or a partial sum over rows; a
- * value that depends on such a sum but not on single rows is `late`. A node whose parts give other
- * sums than its results (a mean) is first replaced by the nodes of these sums and those of the
- * results. The pass fails, naming the op, if an op needs all rows at once, or mixes rows with a sum
- * over rows, which would need a second loop.
+ * value that depends on such a sum but not on single rows is made behind the loop. A node whose
+ * parts give other sums than its results (a mean) is first replaced by the nodes of these sums and
+ * those of the results. The pass fails, naming the op, if an op needs all rows at once, or mixes
+ * rows with a sum over rows, which would need a second loop.
  *
  * The bodies hold the parts of nodes that are cut (cut/part.c, cut/loop.c). Whole nodes stay before
  * the loop, except constants, which the bodies recompute; a whole value of which a part needs rows
  * is sliced. Labels are counted over the whole step, before the loop; so is every sum over rows of
  * the batch alone, without parameters, that rows are mixed with, as by the gradient of a loss that
- * is divided by a mask's sum. Late nodes run once, after
- * the loop, on the sums. Sums of sums (a parameter that is used twice) are added within the
- * iteration, so that the loop holds one accumulator; views of sums are emitted wherever they are
- * read. The last iteration has a body of its own, the tail, if K does not divide the rows.
+ * is divided by a mask's sum. Nodes behind the loop run once, on the sums. Sums of sums (a
+ * parameter that is used twice) are added within the iteration, so that the loop holds one
+ * accumulator; views of sums are emitted wherever they are read. The last iteration has a body of
+ * its own, the tail, if K does not divide the rows.
  *
  * Numerics: iterations are summed in f32 (f64 for f64), in order; nothing else changes. Linear, but
  * for the search of operands among ports and one more walk for each node that is replaced. */
@@ -54,8 +54,8 @@ static Slices find_batch(const Graph *g, const PassOptions *o)
 
 typedef struct States {
     GraphCut cut;
-    bool *late;  /* by value id */
-    bool *alone; /* by value id: made of the batch and constants, without parameters */
+    bool *behind; /* by value id */
+    bool *alone;  /* by value id: made of the batch and constants, without parameters */
 } States;
 
 /* Values that are made of the batch alone and whole, before the loop; by id. */
@@ -155,7 +155,7 @@ static Found find_state(const Graph *g, Arena *tmp, States *s, Early *e, const N
     for (int i = 0; i < n->nin; i++) {
         int v = n->in[i]->id;
         rows = s->cut.value[v].kind == CUT_SLICE ? i : rows;
-        sum = s->cut.value[v].kind == CUT_SUM || s->late[v] ? i : sum;
+        sum = s->cut.value[v].kind == CUT_SUM || s->behind[v] ? i : sum;
     }
     if (rows >= 0 && sum >= 0 && s->alone[n->in[sum]->id]) {
         make_early(g, tmp, s, e, n->in[sum]);
@@ -172,7 +172,7 @@ static Found find_state(const Graph *g, Arena *tmp, States *s, Early *e, const N
         s->cut.node[n->id] = (NodeCut){.kind = NODE_LINEAR, .partial = ~0ULL, .merge = CUT_SUM};
     for (int k = 0; k < n->nout; k++) {
         s->cut.value[n->out[k]->id] = (Cut){.kind = partial ? CUT_SUM : CUT_WHOLE};
-        s->late[n->out[k]->id] = sum >= 0 && !partial;
+        s->behind[n->out[k]->id] = sum >= 0 && !partial;
     }
     return DONE;
 }
@@ -204,7 +204,7 @@ static States find_states(Graph *g, Arena *tmp, int64_t rows)
 
 static bool is_whole(const States *s, const Value *v)
 {
-    return s->cut.value[v->id].kind == CUT_WHOLE && !s->late[v->id];
+    return s->cut.value[v->id].kind == CUT_WHOLE && !s->behind[v->id];
 }
 
 /* Whether the bodies compute v, which one of their nodes needs cut as `need`. */
@@ -227,7 +227,8 @@ static void find_places(const Graph *g, Arena *tmp, const States *s, LoopPart *p
     for (const Node *n = g->last; n; n = n->prev) {
         const Value *first = n->out[0];
         const Cut *need = loop_needs(tmp, &s->cut, n);
-        bool later = s->late[first->id] || (s->cut.value[first->id].kind == CUT_SUM && n->op->view);
+        bool later =
+            s->behind[first->id] || (s->cut.value[first->id].kind == CUT_SUM && n->op->view);
         bool before =
             p->outside[n->id] || (is_whole(s, first) && s->cut.node[n->id].kind == NODE_WHOLE);
         for (int k = 0; k < n->nout; k++) {

@@ -22,7 +22,8 @@ static bool takes_policy(const Value *v, const Node *n)
     return !(policy_binds(def) && policy_must(n->policy)) && policy_merge(&def->policy, n->policy);
 }
 
-/* What replaces n's only result, or NULL; n's operands and results have their layouts in l. */
+/* The value that replaces n's only result, or NULL; l has the layouts of n's operands and results.
+ */
 static Value *fold(Graph *g, Node *n, bool keep_ends, Layouts *l)
 {
     if (!n->op->rules->fold || n->nout != 1 || (keep_ends && ends_gradient(n)))

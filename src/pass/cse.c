@@ -1,11 +1,12 @@
 /* cse: common subexpression elimination. Merges nodes with equal op, attributes, stream, phase,
  * origin and operands (in any order if the op commutes). As a recomputed node has an origin or a
  * later phase, it is not merged with its original; with o->dedupe_recompute it is: then a node is
- * merged with an equal one of the same or an earlier phase. The first node's scope stays. Of two
- * policies one that must be obeyed wins, then prefer_save. Two forward nodes with policies that
- * must be obeyed are not merged, even if the policies are equal, else compiling again could merge
- * more. Nodes that order edges make wait are not merged either, nor are regions; the bodies of
- * loops are searched, each by itself. Clones of a merged node become clones of the one that stays.
+ * merged with an equal one of the same or an earlier phase. The first node's scope stays. A
+ * policy that must be obeyed wins over another, then prefer_save. Two forward nodes with policies
+ * that must be obeyed are not merged, even if the policies are equal, else compiling again could
+ * merge more. Nodes that order edges make wait are not merged either, nor are regions; the bodies
+ * of loops are searched, each by itself. Clones of a merged node become clones of the one that
+ * stays.
  *
  * merge: the same of clones alone, with their like only. A graph that had clones before remat made
  * its own may need less with both or with one of them: merged where the peak after `repeat` is then
@@ -23,7 +24,7 @@ static bool swapped(const Node *n)
     return n->op->commutes && n->nin == 2 && n->in[0]->id > n->in[1]->id;
 }
 
-/* What equal nodes have in common. */
+/* The key by which equal nodes are found. */
 static uint64_t hash_node(const Node *n, bool dedupe)
 {
     uint64_t h = attrs_hash(n);

@@ -40,13 +40,13 @@ enum {
 };
 
 /* Values that were met in the present walk. */
-typedef struct Seen {
+typedef struct SeenValues {
     int *stamp; /* by value id: the last walk that met it */
     int walks;
-} Seen;
+} SeenValues;
 
 /* Whether v is met for the first time in this walk. */
-static bool first_time(Seen *seen, const Value *v)
+static bool first_time(SeenValues *seen, const Value *v)
 {
     bool first = seen->stamp[v->id] != seen->walks;
     seen->stamp[v->id] = seen->walks;
@@ -169,7 +169,7 @@ static bool between(const FuseTables *t, const Groups *s, const Node *n)
 /* Bytes of the values that others need, minus those of operands that the group is the last to read.
  */
 static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups *s,
-                                const FuseGroup *x, Seen *seen)
+                                const FuseGroup *x, SeenValues *seen)
 {
     int64_t sum = 0;
     seen->walks++;
@@ -313,7 +313,7 @@ static bool may_bind(const FuseTables *t, const Groups *s, const FuseGroup *x, c
            bytes * row <= (t->texts ? text_room(row) : FUSED_ROOM);
 }
 
-static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *seen)
+static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, SeenValues *seen)
 {
     FuseGroup *list[MOST_TOUCHED], *x = NULL;
     const Alone *own = &t->alone[n->id];
@@ -389,16 +389,16 @@ typedef struct BodyPair {
     Value *inner;
 } BodyPair;
 
-/* What a group is while its node is made: outer values and those of the body. */
-typedef struct Made {
+/* The body of a group's node while it is made: outer values and theirs inside. */
+typedef struct FusedBody {
     Graph *body;
     BodyPair *pair;
     int count, cap;
     Value **in, **result;
     int nin, capin, nresult;
-} Made;
+} FusedBody;
 
-static Value *inner_of(const Made *m, const Value *v)
+static Value *inner_of(const FusedBody *m, const Value *v)
 {
     for (int i = 0; i < m->count; i++)
         if (m->pair[i].outer == v)
@@ -437,7 +437,7 @@ static Value *newest(Copies *c, const FuseGroup *x, const Node *n, Value *v)
     return v;
 }
 
-static void add_body_node(Copies *c, const FuseGroup *x, Made *m, const Node *n)
+static void add_body_node(Copies *c, const FuseGroup *x, FusedBody *m, const Node *n)
 {
     Build b = build_like(m->body, NULL, n);
     Value **in = NEWN(c->tmp, Value *, n->nin);
@@ -482,7 +482,7 @@ static void take_place(Graph *g, FuseGroup *x, Node *n, Value *const *result, Re
 static bool make_node(Flow *w, const FuseTables *t, Groups *s, FuseGroup *x, Copies *c, Replace *r)
 {
     Graph *g = t->g;
-    Made m = {.body = graph_body(g)};
+    FusedBody m = {.body = graph_body(g)};
     const Node *last = t->at[x->last];
     const char **name = NULL;
     int capname = 0, nname = 0, capresult = 0;
@@ -514,7 +514,8 @@ static bool make_node(Flow *w, const FuseTables *t, Groups *s, FuseGroup *x, Cop
 }
 
 /* Bytes that the nodes move and the fused one does not, by the cost model. */
-static double saved_bytes(const FuseTables *t, const Groups *s, const FuseGroup *x, Seen *seen)
+static double saved_bytes(const FuseTables *t, const Groups *s, const FuseGroup *x,
+                          SeenValues *seen)
 {
     double sum = 0;
     seen->walks++;
@@ -533,7 +534,7 @@ static double saved_bytes(const FuseTables *t, const Groups *s, const FuseGroup 
     return sum;
 }
 
-static bool worthwhile(const FuseTables *t, const Groups *s, const FuseGroup *x, Seen *seen)
+static bool worthwhile(const FuseTables *t, const Groups *s, const FuseGroup *x, SeenValues *seen)
 {
     bool read = false; /* else it is dead */
     for (int j = 0; j < x->nmember; j++)
@@ -542,7 +543,7 @@ static bool worthwhile(const FuseTables *t, const Groups *s, const FuseGroup *x,
     return read && x->nlane > 1 && saved_bytes(t, s, x, seen) >= (double)x->shape.nelem;
 }
 
-static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, Seen *seen)
+static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, SeenValues *seen)
 {
     Replace r = replace_start(t->g, s->tmp);
     int changes = 0;
@@ -568,7 +569,7 @@ static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
     const FuseTables t = fuse_tables(g, flow_device(flow), tmp);
     Groups s = fuse_groups(g, tmp);
     Copies copies = {.g = g, .tmp = tmp};
-    Seen seen = {.stamp = NEWN(tmp, int, 2 * g->nvalue)};
+    SeenValues seen = {.stamp = NEWN(tmp, int, 2 * g->nvalue)};
     for (Node *n = g->first; n; n = n->next) {
         for (int c = 0, item = flow_item(flow, n); item_body(flow, item, c); c++) {
             Flow *inner = item_body(flow, item, c);

@@ -1,4 +1,4 @@
-/* What fuse.c, which groups nodes, and fuse_peak.c, which computes the memory of a group, share. */
+/* fuse: shared by fuse.c, which groups nodes, and fuse_peak.c, which finds a group's memory. */
 #ifndef TENON_FUSE_H
 #define TENON_FUSE_H
 
@@ -17,7 +17,7 @@ typedef struct FuseGroup {
     bool early, clone; /* a member is of a phase before the backward and no clone; is a clone */
 } FuseGroup;
 
-/* What node n alone would be: the shape of its body, what it does along rows (NULL: nothing), and
+/* A node that would be fused alone: the shape of its body, its work along rows (NULL: none), and
  * whether an order edge begins or ends there. */
 typedef struct Alone {
     FusedShape shape;
@@ -26,7 +26,7 @@ typedef struct Alone {
     bool edge;
 } Alone;
 
-/* A graph before any node is joined; nothing of it changes. */
+/* Tables of a graph before any node is joined; they do not change. */
 typedef struct FuseTables {
     Graph *g;
     Node **at;    /* by position */
@@ -37,7 +37,7 @@ typedef struct FuseTables {
     bool texts;   /* the device compiles a text of each body: members have one */
 } FuseTables;
 
-/* Which nodes go together. */
+/* The groups of nodes that are to be fused. */
 typedef struct Groups {
     Arena *tmp;
     FuseGroup *list;

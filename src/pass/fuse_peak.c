@@ -1,4 +1,5 @@
-/* The tables that fuse reads, and the memory that a group takes as one node, against its members.
+/* fuse_peak: the tables that fuse reads, and the memory that a group takes as one node, against its
+ * members.
  *
  * Each group's node is tried on the flow: it takes the place of the group's last member, readers of
  * the members' results read its results, and the members are removed. The group is kept if the peak
@@ -24,7 +25,7 @@ static Alone find_alone(const Node *n, int position)
 FuseTables fuse_tables(Graph *g, const Device *d, Arena *tmp)
 {
     FuseTables t = {.g = g,
-                    .texts = d->kernels == KERNELS_CUDA,
+                    .texts = device_is_gpu(d),
                     .at = NEWN(tmp, Node *, g->nnode),
                     .alone = NEWN(tmp, Alone, g->nnode),
                     .uses = NEWN(tmp, int, g->nvalue),

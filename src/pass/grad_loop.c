@@ -255,7 +255,7 @@ static bool made_again(const Node *n)
     return n->op->view || (!n->nin && n->op->class != CLASS_RANDOM && !n->region);
 }
 
-/* What the new body reads in place of v, a value of the forward body. */
+/* The value that the new body reads in place of v, one of the forward body. */
 static Value *stand_in(LoopGrad *l, bool tail, Value *v)
 {
     BodyGrad *p = &l->part[tail];

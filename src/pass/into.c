@@ -8,10 +8,10 @@
  * alike
  *
  * where x stands before the other term, only the sum reads either, and x's memory is no input's.
- * These ops lay their result over x, so that the later term never has a buffer of its own: of a
- * tied embedding one as large as the table. Of three terms the third is added to the sum of the
- * first two. In a loop over microbatches terms are added within the iteration: what the loop
- * carries is an input of its body.
+ * These ops lay their result over x, so that the later term never has a buffer of its own, which
+ * for a tied embedding is as large as the table. A third term is added to the sum of the first two.
+ * In a loop over microbatches terms are added within the iteration: what the loop carries is an
+ * input of its body.
  *
  * All but tables' gradients must be of parameters: nothing but the optimizer and outputs reads
  * them, through loops, collectives, views and pointwise ops. Those of activations keep the bits
@@ -22,7 +22,7 @@
  * arithmetic, rounded once. One walk for the readers and one for the sums: linear. */
 #include "pass.h"
 
-/* What reads the values of a graph, by value id. */
+/* The readers of a graph's values, by value id. */
 enum { BY_UPDATE = 1, BY_OTHERS = 2 };
 
 typedef struct Readers {

@@ -1,10 +1,11 @@
 /* loop_make: makes a loop of nodes of a graph, over slices of their values.
  *
- * The bodies hold the parts of the nodes `inside` (cut/part.c, cut/loop.c). What they read from
- * outside enters by ports, each made when the first node needs it; what is yielded leaves as a
- * concat of slices, as a sum, or as a carry to which products add themselves (loop_product.c). Then
- * nodes that no longer run outside are taken out, the loop is put in its place, and what reads its
- * results follows: casts to the dtypes of the values, scales, and the nodes `behind`.
+ * The bodies hold the parts of the nodes `inside` (cut/part.c, cut/loop.c). Values that they read
+ * from outside enter by ports, each made when the first node needs it. Values that are yielded
+ * leave as a concat of slices, as a sum, or as a carry to which products add themselves
+ * (loop_product.c). Then nodes that no longer run outside are removed and the loop is put in its
+ * place. Readers of its results follow: casts to the dtypes of the values, scales, and the nodes
+ * `behind`.
  *
  * A slice that is not one run of an axis, [outer][count][inner], passes its port as the view
  * [outer][count * inner], sliced along its second axis; bodies read and yield the flat form.
@@ -16,15 +17,15 @@
 
 /* ---- the loop under construction ---- */
 
-/* What a port gives: a value; one with an axis split; zeros. */
-typedef struct Source {
+/* The source of a port: a value; one with an axis split; zeros. */
+typedef struct PortSource {
     Value *v;            /* NULL: none, an offset or zeros */
     int64_t outer;       /* over 1: v's axis is split in [outer][rest] */
     int axis;            /* that one */
     Value *flat[NBODY];  /* then: the bodies' views of it, as v is cut */
     const Node *product; /* zeros: what is added to them */
     Type zeros;
-} Source;
+} PortSource;
 
 /* Port j is input j of both bodies. */
 typedef struct Loop {
@@ -32,13 +33,13 @@ typedef struct Loop {
     Arena *tmp;
     const LoopPart *p;
     Region *r;
-    Source *source;    /* by port */
-    Value **in;        /* the loop's operands */
-    Value **result;    /* values of the graph that it yields, by result */
-    Node *const *node; /* those inside, in order, up to a NULL */
-    Node *first;       /* the nodes before it are not concerned */
-    bool *trails;      /* by node id: it does not run before the loop */
-    bool *wide;        /* by node id: a product that bodies make in f32 */
+    PortSource *source; /* by port */
+    Value **in;         /* the loop's operands */
+    Value **result;     /* values of the graph that it yields, by result */
+    Node *const *node;  /* those inside, in order, up to a NULL */
+    Node *first;        /* the nodes before it are not concerned */
+    bool *trails;       /* by node id: it does not run before the loop */
+    bool *wide;         /* by node id: a product that bodies make in f32 */
     Value **ones[NBODY];
     ProductSums sums;
     int nsource, nin, nresult, capsource, capin, capport, capout, capresult;
@@ -80,7 +81,7 @@ static Value *emit_view(Build *b, Value *v, const Type *to)
 /* ---- ports ---- */
 
 /* The type of the operand that s becomes. */
-static Type source_type(const Source *s)
+static Type source_type(const PortSource *s)
 {
     return !s->v          ? s->zeros
            : s->outer > 1 ? loop_split_type(&s->v->type, s->axis, s->outer)
@@ -88,7 +89,7 @@ static Type source_type(const Source *s)
 }
 
 /* A new port like p, seen by both bodies; returns its index. */
-static int add_port(Loop *x, PortIn p, Source s, const char *name)
+static int add_port(Loop *x, PortIn p, PortSource s, const char *name)
 {
     Region *r = x->r;
     p.arg = p.kind == PORT_OFFSET ? -1 : x->nin;
@@ -107,11 +108,11 @@ static int add_port(Loop *x, PortIn p, Source s, const char *name)
 }
 
 /* The port like p for s, made where there is none. */
-static int find_port(Loop *x, PortIn p, Source s)
+static int find_port(Loop *x, PortIn p, PortSource s)
 {
     for (int j = 0; j < x->r->nin; j++) {
         const PortIn *q = &x->r->in[j];
-        const Source *have = &x->source[j];
+        const PortSource *have = &x->source[j];
         if (q->kind == p.kind && q->axis == p.axis && q->step == p.step && have->v == s.v &&
             have->outer == s.outer)
             return j;
@@ -124,8 +125,8 @@ static PortIn port_in(PortKind kind, int axis, int64_t step)
     return (PortIn){.kind = kind, .axis = axis, .step = step, .at = {-1, -1}};
 }
 
-/* What body t sees through the port like p for s. */
-static Value *port_value(Loop *x, PortIn p, Source s, int t)
+/* The input of body t that gives s through a port like p. */
+static Value *port_value(Loop *x, PortIn p, PortSource s, int t)
 {
     int j = find_port(x, p, s);
     return x->r->body[t]->in[j].v;
@@ -134,7 +135,7 @@ static Value *port_value(Loop *x, PortIn p, Source s, int t)
 /* Body t's flat form of the slices that port j gives. */
 static Value *flat_slice(Loop *x, int j, Cut need, int t)
 {
-    Source *s = &x->source[j];
+    PortSource *s = &x->source[j];
     if (!s->flat[t]) {
         Build b = {.g = x->r->body[t]};
         Type type = part_type(x, &s->v->type, need, t);
@@ -163,7 +164,7 @@ static Value *operand_input(Loop *x, const Node *n, Value *v, Cut need, int t)
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is not made before", v->name));
     if (cut_is_partial(need))
         refuse(x, n, arena_printf(x->tmp, "it needs parts of the sum %%%s", v->name));
-    Source s = {.v = v, .outer = 1};
+    PortSource s = {.v = v, .outer = 1};
     if (need.kind != CUT_SLICE)
         return port_value(x, port_in(PORT_WHOLE, 0, 0), s, t);
     if (need.outer == 1)
@@ -187,7 +188,7 @@ static Value *start(void *arg, Build *b, int64_t step)
     const Iteration *x = arg;
     PortIn p = port_in(PORT_OFFSET, 0, step * x->loop->p->slices.filled);
     (void)b;
-    return port_value(x->loop, p, (Source){.outer = 1}, x->t);
+    return port_value(x->loop, p, (PortSource){.outer = 1}, x->t);
 }
 
 /* Body t under construction: what it has of the graph's values, by id. */
@@ -310,7 +311,7 @@ static void make_body(Loop *x, int t)
 /* A carry that begins as zeros; returns its port. */
 static int add_carry(Loop *x, ProductSum *s, const char *name)
 {
-    Source from = {.outer = 1, .product = s->product, .zeros = s->type};
+    PortSource from = {.outer = 1, .product = s->product, .zeros = s->type};
     int j = add_port(x, port_in(PORT_CARRY, 0, 0), from, name);
     for (int t = 0; t < region_nbody(x->r); t++)
         s->now[t] = x->r->body[t]->in[j].v;
@@ -411,7 +412,7 @@ static void find_leads(Loop *x)
 static void fill_operands(Loop *x)
 {
     for (int j = 0; j < x->nsource; j++) {
-        const Source *s = &x->source[j];
+        const PortSource *s = &x->source[j];
         Type type = source_type(s);
         Build b = {.g = x->g, .before = x->p->before};
         if (s->product) {
@@ -455,7 +456,7 @@ typedef struct Behind {
     bool later;   /* one of these is of a later phase than before */
 } Behind;
 
-/* By what result k is multiplied; false: that is not there yet. */
+/* Finds the value that multiplies result k; false: it is not made yet. */
 static bool find_scale(const Behind *y, int k, Value **scale)
 {
     const Loop *x = y->x;

@@ -1,24 +1,21 @@
 /* loop_make: makes a loop of nodes of a graph, over slices of their values. accumulate and chunk
- * say which nodes and how they are cut; what the bodies, the loop and the graph around it then look
- * like is the same. */
+ * choose the nodes and their cuts; bodies, ports and the graph around are made alike for both. */
 #ifndef TENON_LOOP_MAKE_H
 #define TENON_LOOP_MAKE_H
 
 #include "../cut/cut.h"
 #include "pass.h"
 
-/* How units (rows) are dealt out: `n` iterations of `part` units, and a tail of `rest` (0: none).
- */
+/* Units (rows) by iteration: `n` iterations of `part` units, and a tail of `rest` (0: none). */
 typedef struct Slices {
     int64_t units, part, n, rest;
     int64_t filled; /* of an iteration: those before padding, by which positions count */
 } Slices;
 
-/* What becomes of a value that the graph around the loop reads of it. */
+/* How the loop adds up a value that the graph around reads. */
 typedef enum {
-    SUM_ADD,     /* sums: PORT_SUM, each iteration's value is made, then added */
-    SUM_PRODUCT, /* those of products by the product itself: a carry, to which addmm adds; others as
-                    SUM_ADD */
+    SUM_ADD,     /* each iteration makes its value, which PORT_SUM adds */
+    SUM_PRODUCT, /* a product adds itself (addmm) to a carry; other values as SUM_ADD */
 } SumKind;
 
 /* Nodes that are to run as a loop. Arrays are by id of the graph's nodes and values. */
@@ -52,15 +49,16 @@ Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
 
 /* ---- loop_part.c ---- */
 
-/* As even slices as there are with at most `count` of them: the last may be shorter. */
+/* At most `count` slices, as even as they can be: the last may be shorter. */
 Slices slices_of(int64_t units, int64_t count);
 /* The cuts that n's parts need of its operands. */
 const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
-/* In which dtype the loop adds values of dtype d. */
+/* The dtype in which the loop adds values of dtype d. */
 DType loop_sum_dtype(const LoopPart *p, DType d);
 /* The nodes inside in the graph's order, up to a NULL. */
 Node *const *loop_nodes(const Graph *g, Arena *tmp, const LoopPart *p);
-/* By value id: how many operands of nodes inside it is, a result of the loop counting as one. */
+/* By value id: the number of readers inside, operands counted; a result of the loop counts as one
+ * more. */
 const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p);
 
 /* t with the axis split in [outer][rest]. */
@@ -68,7 +66,7 @@ Type loop_split_type(const Type *t, int axis, int64_t outer);
 /* The product that makes v, a result of slices that are scaled behind the loop, with nothing but
  * views between: they are rounded only there, if they are of 16 bits. NULL: there is none. */
 const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v);
-/* By node id: it makes a scale of what nodes inside make. */
+/* By node id: whether it makes a scale from results of nodes inside. */
 bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside);
 
 /* ---- loop_product.c: sums to which products add themselves ---- */

@@ -1,5 +1,5 @@
-/* loop_part: what follows from how nodes are to run as a loop, before the loop is made. Linear in a
- * node's operands and ports. */
+/* loop_part: answers about a loop before it is made: slices, dtypes of sums, readers, scales.
+ * Linear in a node's operands and ports. */
 #include "loop_make.h"
 
 Slices slices_of(int64_t units, int64_t count)

@@ -1,12 +1,12 @@
 /* loop_product: finds the sums of a loop to which products can add themselves.
  *
- * A yielded sum leads down through casts and views of one operand to what is carried, and from
- * there through casts and additions to its terms. A node on the way, and a product, must have one
- * reader, as bodies then do not compute it: a product adds itself by addmm where it stands, a term
- * that is none is added where it is made. The views follow behind the loop, on the whole sum, and
- * the casts are left out but for the last: a product is rounded only in the dtype that is carried.
- * Terms are added in the order of their nodes. A sum without such a product is left alone. Linear
- * in the graph. */
+ * A yielded sum leads through casts and views of one operand to the value that is carried, and from
+ * there through casts and additions to its terms. A product, and each node between, must have one
+ * reader, as bodies then do not compute it: a product adds itself by addmm where it stands; any
+ * other term is added where it is made. The views follow behind the loop, on the whole sum. Casts
+ * are left out except the last one: a product is rounded only in the dtype that is carried. Terms
+ * are added in the order of their nodes. A sum without such a product is left alone. Linear in the
+ * graph. */
 #include "loop_make.h"
 
 enum { MAX_DEPTH = 64 }; /* additions within each other */

@@ -6,30 +6,31 @@
  *     x_load = reload(x_host)
  *     x_back = wait_tensor(x_load, x_host)  right before x's first reader of the backward
  *
- * and the backward reads x_back; where it read a view of x, a clone that views x_back. All that the
- * backward reads behind x's last other reader is meant, also what `remat` made. Source:
- * torchtitan's apply_cpu_offload, defer_offload_waits and prefetch_reloads, with seconds of a
- * machine instead of numbers of layers.
+ * All readers in the backward behind x's last other reader get x_back, clones that `remat` made
+ * included; a reader of a view of x gets a clone of the view, of x_back. Source: torchtitan's
+ * apply_cpu_offload, defer_offload_waits and prefetch_reloads, with seconds of a machine instead of
+ * numbers of layers.
  *
- * Method: at first each x_host stands as early as it may, and each x_load right before x_back: so
- * little memory copies need. Then both move, so that copies run beside kernels. How far is found on
- * a time line: a node takes its seconds (machine), copies of one direction follow one another.
- * x_host moves down to where the copy is done, x_load up to where a copy must begin to be done in
- * time; as far towards that as the flow's peak remains what it is, found by bisection. What has
- * moved is kept there by order edges: the search for an order would move it back to gain a byte
- * elsewhere. Copies and edges are put beside nodes that `fuse` leaves alone, where there are any.
+ * Method: at first each x_host stands as early as it may, and each x_load right before x_back, so
+ * that copies need the least memory. Then both move, so that copies run beside kernels. A time line
+ * says how far: a node takes its seconds (machine), copies of one direction follow one another.
+ * x_host moves down to where the copy is done, x_load up to where the copy must begin; both only as
+ * far as the flow's peak does not rise, found by bisection. Order edges keep what has moved in its
+ * place, as the search for an order would move it back to gain a byte elsewhere. Copies and edges
+ * are put beside nodes that `fuse` leaves alone, where there are any.
  *
- * - Outputs stay where they are, and what the backward has no use for. A warning says what cannot
- *   be moved: what a loop over forward and backward reads, what a forward loop keeps for another
- *   loop, and what the forward still reads when the backward has read it.
+ * - Outputs stay in their memory, and so do values that the backward does not read. A warning names
+ *   what cannot be moved: values that a loop over forward and backward reads, that a forward loop
+ *   keeps for another loop, or that the forward still reads when the backward has read them.
  * - A collective's result is moved once it was waited for.
- * - What the graph offloads already is reloaded again for new readers, so the pass is idempotent.
- * - A device with one memory has nowhere to move a value: an error.
+ * - Values that the graph offloads already are reloaded again for new readers: the pass is
+ *   idempotent.
+ * - On a device with one memory there is nowhere to move a value: an error.
  *
- * Invariants: bits, as a copy lies as x does and clones are views. The flow's peak in the graph's
- * order is that without any distance. Each body of a loop is a graph of its own. Cost: linear in
- * nodes, and for each value log n moves on the flow: what is looked for on the way, a node that
- * stands alone or a moment of the time line, is found by a table or by bisection. */
+ * Invariants: bits, as a copy has x's strides and clones are views. The flow's peak in the graph's
+ * order is as if nothing had moved. Each body of a loop is a graph of its own. Cost: linear in
+ * nodes, and for each value log n moves on the flow: a node that stands alone, or a moment of the
+ * time line, is found by a table or by bisection. */
 #include "../flow/flow.h"
 #include "../machine/machine.h"
 #include "offload.h"
@@ -85,7 +86,6 @@ typedef struct Transfers {
 typedef struct Offload {
     Arena *tmp;
     const PassOptions *o;
-    const Machine *machine;
     Transfers **graph; /* with what is moved in them */
     int count, cap;
     int refused;
@@ -236,8 +236,8 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
         }
         d.offload = true;
         d.nbytes += type_nbytes(&n->out[k]->type);
-        d.sec += t->times * 2 * copy_sec(x->machine, (double)type_nbytes(&n->out[k]->type));
-        refuse_device(t->s.g, pass_device(t->s.g, x->o), n);
+        d.sec += t->times * 2 * copy_sec(x->o->prices, (double)type_nbytes(&n->out[k]->type));
+        refuse_device(t->s.g, x->o->device, n);
         if (!already)
             PUSH(x->tmp, t->list, t->count, t->cap, (Transfer){.x = n->out[k]});
     }
@@ -249,8 +249,8 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
     note(x, n, &d);
 }
 
-/* Whether n's results are to be moved. What a collective or a reload makes is there when it was
- * waited for: then its policy is the wait's. */
+/* Whether n's results are to be moved. The result of a collective or a reload is there only once it
+ * was waited for, so its policy counts for the wait. */
 static bool is_meant(const Transfers *t, const Node *n)
 {
     const Node *made = n->op->wait ? n->in[0]->def : NULL;
@@ -335,7 +335,7 @@ static int find_moment_before(const double *sec, int from, int to, double busy)
 static void find_times(const Offload *x, Transfers *t)
 {
     const OffloadSource *s = &t->s;
-    const Machine *m = x->machine;
+    const Machine *m = x->o->prices;
     double *sec = NEWN(x->tmp, double, s->count + 1), busy = 0;
     for (int p = 0; p < s->count; p++)
         sec[p + 1] =
@@ -371,14 +371,14 @@ static const struct {
                   [LOAD_NODE] = {"reload", "_load", false, true},
                   [BACK_NODE] = {"wait_tensor", "_back", true, true}};
 
-/* What is to be emitted before a place. */
-typedef struct Order {
+/* A node to be emitted before a place. */
+typedef struct EmitOrder {
     int place, part, index;
-} Order;
+} EmitOrder;
 
 static int by_place(const void *p, const void *q)
 {
-    const Order *x = p, *y = q;
+    const EmitOrder *x = p, *y = q;
     return x->place != y->place ? x->place - y->place
            : x->part != y->part ? x->part - y->part
                                 : x->index - y->index;
@@ -400,14 +400,14 @@ static void emit_part(const OffloadSource *s, Transfer *c, TransferPart part, in
 
 static void emit_transfers(const Offload *x, Transfers *t)
 {
-    Order *order = NEWN(x->tmp, Order, NPART * t->count);
+    EmitOrder *order = NEWN(x->tmp, EmitOrder, NPART * t->count);
     int count = 0;
     for (int i = 0; i < t->count; i++) {
         const Transfer *c = &t->list[i];
         const int place[NPART] = {c->copied, c->least, c->needed, c->needed};
         bool there = t->s.read[c->x->id].host;
         for (int k = there ? LOAD_NODE : COPY_NODE; k < NPART; k++)
-            order[count++] = (Order){place[k], k, i};
+            order[count++] = (EmitOrder){place[k], k, i};
     }
     qsort(order, (size_t)count, sizeof *order, by_place);
     for (int i = 0; i < count; i++)
@@ -585,7 +585,7 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
 
 int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Offload x = {.tmp = tmp, .o = o, .machine = pass_machine(tmp, g, o)};
+    Offload x = {.tmp = tmp, .o = o};
     int changes = offload_graph(&x, g, NULL, 1);
     if (changes)
         settle(pass_flow(g, o, tmp), &x);

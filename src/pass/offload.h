@@ -1,4 +1,4 @@
-/* offload: what offload.c and offload_pins.c share. */
+/* offload: shared by offload.c and offload_pins.c. */
 #ifndef TENON_OFFLOAD_H
 #define TENON_OFFLOAD_H
 
@@ -7,16 +7,16 @@
 /* Whether n computes something, in a call that no body of `fused` takes in. */
 bool offload_stands_alone(const Node *n);
 
-/* By place, of the nodes of one graph as they stand now: the nearest that computes, and that
- * computes alone: itself, or one on the way to the graph's end (where only the backward counts) or
- * to its beginning; -1: none. */
+/* The nodes of one graph in their present order. By place: the nearest node that computes, and the
+ * nearest that computes alone, from that place towards the graph's end (in the backward only) or
+ * towards its beginning, itself included; -1: none. */
 typedef struct Pins {
     Node **at;
     int *place; /* by node id */
     int *next, *next_alone, *prev, *prev_alone;
 } Pins;
 
-/* A node runs after another one. */
+/* An order edge: `node` runs after `after`. */
 typedef struct Edge {
     Node *node, *after;
     int index;

@@ -1,6 +1,6 @@
-/* offload_pins: nodes beside which what `offload` moves is kept, and the order edges that keep it.
- * The nearest node in either direction is looked up in tables, which are filled by two walks over
- * the graph; edges are collected and given to their nodes at the end. Linear, but for a sort. */
+/* offload_pins: the nodes beside which `offload` keeps its copies, and the order edges for that.
+ * Two walks over the graph fill tables that give the nearest such node in either direction; edges
+ * are collected and given to their nodes at the end. Linear, but for a sort. */
 #include "offload.h"
 
 #include <stdlib.h>

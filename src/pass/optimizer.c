@@ -15,15 +15,15 @@ enum { MOST_STATES = 2, MOST_OPERANDS = 10 };
 /* The stream of the first parameter's rounding, above those of dropout; the others follow. */
 enum { ROUNDING_STREAM = 0x52000000 };
 
-typedef struct Update {
+typedef struct ParamUpdate {
     Build b;
     const PassOptions *o;
     Value *lr, *step, *scale, *apply;
     Value *seed;    /* NULL: nothing is rounded stochastically */
     int64_t stream; /* of the next parameter's rounding */
     int nstate;     /* of a parameter */
-    Node *(*emit)(struct Update *u, Value *p, Value *grad, Value *const *state, double decay);
-} Update;
+    Node *(*emit)(struct ParamUpdate *u, Value *p, Value *grad, Value *const *state, double decay);
+} ParamUpdate;
 
 static const char *const suffix[MOST_STATES] = {"m", "v"};
 
@@ -33,12 +33,12 @@ static Value *input(Graph *g, const char *name, Type t, Role role, const char *r
     return p ? p->v : graph_input(g, name, t, role, role_name);
 }
 
-/* What the graph has already, by name. */
-typedef struct Known {
+/* Inputs and outputs that the graph has already, by name. */
+typedef struct NamedPorts {
     Map param, state, renewed;
-} Known;
+} NamedPorts;
 
-static Value *state(Graph *g, const Known *known, const Value *p, const char *param, int k)
+static Value *state(Graph *g, const NamedPorts *known, const Value *p, const char *param, int k)
 {
     Type t = p->type;
     t.dtype = t.dtype == F64 ? F64 : F32;
@@ -61,7 +61,7 @@ static bool is_narrow(const Value *p)
 }
 
 /* The update of p by its own operands and attributes, and those that say how it is rounded. */
-static Node *emit_update(Update *u, const char *op, Value *const *own, int nown, AttrArg *attr,
+static Node *emit_update(ParamUpdate *u, const char *op, Value *const *own, int nown, AttrArg *attr,
                          int nattr)
 {
     const Type *t = &own[0]->type;
@@ -77,7 +77,7 @@ static Node *emit_update(Update *u, const char *op, Value *const *own, int nown,
     return emit(&u->b, op, nown, in, attr);
 }
 
-static Node *adamw(Update *u, Value *p, Value *grad, Value *const *state, double decay)
+static Node *adamw(ParamUpdate *u, Value *p, Value *grad, Value *const *state, double decay)
 {
     const PassOptions *o = u->o;
     Value *in[] = {p, grad, state[0], state[1], u->lr, u->step, u->scale, u->apply};
@@ -86,14 +86,14 @@ static Node *adamw(Update *u, Value *p, Value *grad, Value *const *state, double
     return emit_update(u, "adamw", in, 8, attr, 4);
 }
 
-static Node *sgd(Update *u, Value *p, Value *grad, Value *const *state, double decay)
+static Node *sgd(ParamUpdate *u, Value *p, Value *grad, Value *const *state, double decay)
 {
     Value *in[] = {p, grad, u->lr, u->scale, u->apply, state[0]};
     AttrArg attr[5] = {A_FLOAT("weight_decay", decay), A_FLOAT("momentum", u->o->momentum)};
     return emit_update(u, "sgd", in, 5 + u->nstate, attr, 2);
 }
 
-static void update(Update *u, const Known *known, Port grad)
+static void update(ParamUpdate *u, const NamedPorts *known, Port grad)
 {
     Graph *g = u->b.g;
     if (map_find(&known->renewed, grad.name))
@@ -111,7 +111,7 @@ static void update(Update *u, const Known *known, Port grad)
 
 /* norm + loss, which is finite where both are (but for sums beyond the dtype); a loss of infinity
  * can have gradients that are finite. */
-static Value *with_loss(Update *u, Value *norm)
+static Value *with_loss(ParamUpdate *u, Value *norm)
 {
     const Port *loss = graph_find_output(u->b.g, ROLE_LOSS, NULL);
     if (!loss)
@@ -119,7 +119,7 @@ static Value *with_loss(Update *u, Value *norm)
     return emit1(&u->b, "add", IN(norm, emit_cast(&u->b, loss->v, norm->type.dtype)), NOATTRS);
 }
 
-static Value *emit_norm(Update *u, const Port *grad, int count)
+static Value *emit_norm(ParamUpdate *u, const Port *grad, int count)
 {
     Value **sum = NEWN(u->b.g->a, Value *, count);
     for (int i = 0; i < count; i++)
@@ -128,7 +128,7 @@ static Value *emit_norm(Update *u, const Port *grad, int count)
     return emit1(&u->b, "norm_of", count, sum, ATTRS(A_DTYPE("dtype", d)));
 }
 
-static void clip(Update *u, const Port *grad, int count)
+static void clip(ParamUpdate *u, const Port *grad, int count)
 {
     Graph *g = u->b.g;
     Value *norm = emit_norm(u, grad, count);
@@ -159,7 +159,7 @@ static Port *take_gradients(Graph *g, Arena *tmp, int *count)
 }
 
 /* Without clipping the loss says whether the step is taken. */
-static void watch_loss(Update *u)
+static void watch_loss(ParamUpdate *u)
 {
     Graph *g = u->b.g;
     const Port *loss = graph_find_output(g, ROLE_LOSS, NULL);
@@ -173,7 +173,7 @@ static void watch_loss(Update *u)
 
 /* The seed by which parameters are rounded; NULL where none of those with gradients has 16 bits, or
  * they are to be rounded to nearest, which is warned of. */
-static Value *rounding_seed(Update *u, Arena *tmp, const Port *grad, int count)
+static Value *rounding_seed(ParamUpdate *u, Arena *tmp, const Port *grad, int count)
 {
     Graph *g = u->b.g;
     Map param = graph_named(g->in, g->nin, ROLE_PARAM, tmp);
@@ -205,11 +205,11 @@ int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
     pass_check_names(g, tmp, &o->no_decay, "no-decay");
     int before = g->nnode, count;
     Port *grad = take_gradients(g, tmp, &count);
-    Update u = {.b = {.g = g, .phase = OPTIMIZER},
-                .o = o,
-                .stream = ROUNDING_STREAM,
-                .nstate = is_adamw ? 2 : o->momentum > 0,
-                .emit = is_adamw ? adamw : sgd};
+    ParamUpdate u = {.b = {.g = g, .phase = OPTIMIZER},
+                     .o = o,
+                     .stream = ROUNDING_STREAM,
+                     .nstate = is_adamw ? 2 : o->momentum > 0,
+                     .emit = is_adamw ? adamw : sgd};
     u.lr = input(g, "lr", type_make(F32, 0, NULL), ROLE_SCALAR, "lr");
     u.seed = rounding_seed(&u, tmp, grad, count);
     if (is_adamw || u.seed)
@@ -218,9 +218,9 @@ int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
         clip(&u, grad, count);
     else
         watch_loss(&u);
-    const Known known = {graph_named(g->in, g->nin, ROLE_PARAM, tmp),
-                         graph_named(g->in, g->nin, ROLE_STATE, tmp),
-                         graph_named(g->out, g->nout, ROLE_NEW, tmp)};
+    const NamedPorts known = {graph_named(g->in, g->nin, ROLE_PARAM, tmp),
+                              graph_named(g->in, g->nin, ROLE_STATE, tmp),
+                              graph_named(g->out, g->nout, ROLE_NEW, tmp)};
     for (int i = 0; i < count; i++)
         update(&u, &known, grad[i]);
     return g->nnode - before;

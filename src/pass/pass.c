@@ -1,4 +1,4 @@
-/* The pass manager: runs pipelines, groups and passes of pass.def; on a graph that has a backward
+/* pass: the manager: runs pipelines, groups and passes of pass.def; on a graph that has a backward
  * already it runs a pipeline's `other` instead. It checks before each pass that
  * the graph has the properties that the pass needs, and after it those that the pass gives and
  * keeps; then it verifies the graph and takes the time. Properties that can be seen in a graph are
@@ -127,19 +127,26 @@ _Noreturn static void fail_unknown(Ctx *ctx, const char *name)
 #define DEFAULT_RULES(x)  x
 /* clang-format on */
 
+void pass_target(PassOptions *o, Arena *a)
+{
+    o->device = device_get(arena_ctx(a), o->backend);
+    o->prices = machine_for(a, o->device, o->machine);
+}
+
+/* o, or a copy of it that knows its target. */
+static const PassOptions *targeted(const PassOptions *o, Arena *a)
+{
+    if (o->device)
+        return o;
+    PassOptions *x = NEW(a, PassOptions);
+    *x = *o;
+    pass_target(x, a);
+    return x;
+}
+
 Flow *pass_flow(Graph *g, const PassOptions *o, Arena *a)
 {
-    return flow_new(g, pass_device(g, o), pass_machine(a, g, o), a);
-}
-
-const Machine *pass_machine(Arena *a, const Graph *g, const PassOptions *o)
-{
-    return machine_for(a, pass_device(g, o), o->machine);
-}
-
-const Device *pass_device(const Graph *g, const PassOptions *o)
-{
-    return device_get(g->ctx, o->backend);
+    return flow_new(g, o->device, o->prices, a);
 }
 
 PassOptions pass_defaults(void)
@@ -337,8 +344,8 @@ static void tell(const PassWalk *w, PassReport x)
         w->after(w->arg, w->g, &x);
 }
 
-/* What a pass says of itself is true, or it is a bug; where it changed nothing it may not have
- * given what it gives: of a graph without parameters there are no gradients. */
+/* Checks the properties that a pass says it gives and keeps; others are a bug. A pass that changed
+ * nothing need not give any, as a graph without parameters gets no gradients. */
 static void check_after(const Pass *p, int changes, unsigned before, unsigned has)
 {
     unsigned wrong = (changes ? p->gives & ~has : 0) | (before & ~p->removes & ~has);
@@ -457,7 +464,7 @@ static void check_table(Arena *tmp)
 
 PassWalk passes_begin(Graph *g, const char *names, const PassOptions *o)
 {
-    PassWalk w = {.g = g, .tmp = arena_tmp(g->a), .o = o, .names = names};
+    PassWalk w = {.g = g, .tmp = arena_tmp(g->a), .o = targeted(o, g->a), .names = names};
     check_table(w.tmp);
     return w;
 }
@@ -467,7 +474,7 @@ PassWalk passes_fork(const PassWalk *w, Graph *g, const PassOptions *o)
     PassWalk x = *w;
     x.g = g;
     x.tmp = arena_tmp(g->a);
-    x.o = o;
+    x.o = targeted(o, g->a);
     x.after = NULL;
     return x;
 }

@@ -5,7 +5,7 @@
 #include "../cut/cut.h"
 #include "../machine/machine.h"
 
-/* What a graph can be, that passes need or give; sets of it are sums. */
+/* Properties of graphs that passes need or give; a set of them is a sum. */
 enum {
 #define PROPERTY(name, ...) BIT_##name,
 #include "pass.def"
@@ -22,19 +22,19 @@ typedef struct PolicyRule {
     const char *pattern;
 } PolicyRule;
 
-/* What became of a node that has a policy. */
+/* How a node with a policy is treated. */
 typedef struct Decision {
-    bool unused;    /* the backward needs no such value, there was nothing to decide */
-    bool recompute; /* else: saved, */
-    bool offload;   /* in the host's memory meanwhile */
-    Policy policy;  /* that was asked for */
+    bool unused;    /* the backward does not read its results, so there was nothing to decide */
+    bool recompute; /* else it is saved, */
+    bool offload;   /* in the host's memory */
+    Policy policy;  /* as asked for */
     bool honoured;
     const char *node, *scope, *reason;
     int64_t nbytes; /* of its results */
     double sec;     /* to compute it or to copy it there and back, in all iterations around it */
 } Decision;
 
-/* Another form of a value that ranks make of what they have. */
+/* Another form of a value that ranks make from one that they have. */
 typedef struct ReshardNote {
     const char *value, *from, *to; /* forms as texts have them, "whole" */
     const char *steps;             /* "all_reduce tp, slice fsdp" */
@@ -51,8 +51,8 @@ typedef struct Decisions {
     int nreshard, capreshard;
 } Decisions;
 
-/* What the user asked for, as far as passes read it: a member for each row of options.def that a
- * pass may read, by its kind. */
+/* The user's options, as far as passes read them: a member for each row of options.def that a pass
+ * may read, by its kind. */
 /* clang-format off */
 #define MEMBER_FLAG(field)   bool field;
 #define MEMBER_SWITCH(field) bool field;
@@ -69,7 +69,10 @@ typedef struct PassOptions {
 #define PASS_OPTION(name, field, kind, ...) MEMBER_##kind(field)
 #define INNER_OPTION                        PASS_OPTION
 #include "../base/options.def"
-    Decisions *decisions; /* where `remat` and `offload` add theirs; may be NULL */
+    /* For what graphs are compiled; pass_target() finds both by `backend` and `machine`. */
+    const Device *device;
+    const Machine *prices; /* says what kernels run, and for how long */
+    Decisions *decisions;  /* where `remat` and `offload` add theirs; may be NULL */
     /* chunk.h: the regions that `chunk` makes, besides those that the option `chunk` names; and
      * where it tells its candidates, may be NULL. */
     const struct ChunkRegion *chunk_region;
@@ -83,13 +86,13 @@ typedef struct PassOptions {
 } PassOptions;
 
 PassOptions pass_defaults(void);
-const Device *pass_device(const Graph *g, const PassOptions *o); /* for which g is compiled */
-/* By which it is priced, and which says what kernels run. */
-const Machine *pass_machine(Arena *a, const Graph *g, const PassOptions *o);
-/* Its flow there. */
+/* Finds o->device and o->prices, once for all passes; the machine lives in a. Whoever begins a list
+ * of passes may leave it to passes_begin(). */
+void pass_target(PassOptions *o, Arena *a);
+/* The flow (flow.h) of g on that device. */
 struct Flow *pass_flow(Graph *g, const PassOptions *o, Arena *a);
 
-/* Each returns how many changes it made. tmp is reset by the manager after every pass. */
+/* A pass returns how many changes it made. The manager resets tmp after every pass. */
 typedef int PassFn(Graph *g, Arena *tmp, const PassOptions *o);
 
 /* A pass keeps the properties that it does not remove. */
@@ -99,9 +102,9 @@ typedef struct Pass {
     PassFn *run;
 } Pass;
 
-/* What passes are run for; `other` is for graphs that have a backward already. */
+/* A list of passes for one purpose; `other` is run on graphs that have a backward already. */
 typedef struct Pipeline {
-    char letter; /* stands in the rows that it runs */
+    char letter; /* marks the rows that it runs */
     const char *name, *other, *what;
     unsigned starts; /* the properties of graphs that it is for */
 } Pipeline;
@@ -127,21 +130,21 @@ extern const PassTable pass_table;
 /* Whether a pipeline has the row. */
 bool pass_row_in(const PassRow *row, const Pipeline *p);
 
-/* The names of properties, "-" of none. */
+/* The names of a set of properties, separated by commas; "-" if it is empty. */
 const char *pass_properties(Arena *a, unsigned set);
 
-/* What is wrong with the order of a table's rows; NULL: nothing. A pass of a pipeline must need
- * only what the graph has at the start or what is given before; one of a group, if that runs
- * alone, what can be seen in a graph or is given in the group. */
+/* The fault in the order of a table's rows; NULL: there is none. A pass in a pipeline may need only
+ * properties that the pipeline's graphs have or an earlier pass gives; a pass in a group that runs
+ * alone, only properties that can be seen in a graph or the group gives before. */
 const char *pass_fault(Arena *a, const PassTable *t);
 
 /* Whether a list of pipelines, groups and passes has a pass or group. */
 bool passes_have(const char *names, const char *pass);
 
-/* What running a pass tells. */
+/* A pass or group that has run. */
 typedef struct PassReport {
     const char *name;
-    bool part; /* a row of a group with several, on all of which a report follows */
+    bool part; /* one row of a group of several; a report on the group follows */
     int changes;
     double sec;
 } PassReport;
@@ -153,7 +156,7 @@ typedef void PassAfter(void *arg, const Graph *g, const PassReport *r);
  * run, and after a group of several once more. */
 void passes_run(Graph *g, const char *names, const PassOptions *o, PassAfter *after, void *arg);
 
-/* The same in parts: a list of passes that has been run up to some row. */
+/* A list of passes that has been run up to some row. */
 typedef struct PassWalk {
     Graph *g;
     Arena *tmp;
@@ -161,23 +164,24 @@ typedef struct PassWalk {
     PassAfter *after; /* NULL at first */
     void *arg;
     const char *names;        /* still to be read */
-    const Pipeline *pipeline; /* of those the one that runs; NULL: a group or pass */
-    int row, end;             /* what is to run of it */
+    const Pipeline *pipeline; /* that runs now; NULL: a group or pass does */
+    int row, end;             /* the rows of it that are to run */
     bool alone;               /* a pass that is named by itself */
-    unsigned recorded;        /* properties */
-    PassReport group;         /* the rows of the present group that have run */
+    unsigned recorded;        /* properties that cannot be seen in a graph */
+    PassReport group;         /* on the rows of the present group that have run */
 } PassWalk;
 
 PassWalk passes_begin(Graph *g, const char *names, const PassOptions *o);
-/* The rest of what w is to run, for g, a copy of its graph, with other options. */
+/* The passes that w has not run yet, for g, a copy of its graph, with other options. */
 PassWalk passes_fork(const PassWalk *w, Graph *g, const PassOptions *o);
-/* Runs rows until the pass `stop` is the next one: true. NULL: all that are left. */
+/* Runs rows until the pass `stop` is the next one, and returns true; false: all have run. NULL: no
+ * pass stops it. */
 bool passes_until(PassWalk *w, const char *stop);
 
 /* Fails where a pattern matches no parameter of the graph; `what` names the option. */
 void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *what);
 
-/* Whether it is a training step, with nodes of the backward or the optimizer. */
+/* Whether g has nodes of the backward or the optimizer. */
 bool graph_has_backward(const Graph *g);
 
 /* ---- replace.c: values that stand for others while a pass walks a graph ---- */
@@ -193,8 +197,8 @@ void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n
 bool replace_operands(const Replace *r, Node *n); /* order edges too; whether an operand changed */
 void replace_outputs(const Replace *r, Graph *g);
 
-/* Replaces n by the nodes that make its partials and those that make its results from them, still
- * uncut: each of them is then cut like any node. */
+/* Replaces n by nodes that make its partials and nodes that make its results from these, all still
+ * uncut, so that each can be cut like any node. */
 void node_expose(Graph *g, Arena *tmp, Node *n);
 
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
@@ -203,8 +207,8 @@ void region_fit_phase(Node *n);
 /* The earliest phase of a node of g, bodies included; `phase` if that is earlier. */
 int earliest_phase(const Graph *g, int phase);
 
-/* Removes what no output needs, and returns how many nodes, results and ports: as dce does, but
- * also between the walks of another pass. */
+/* Removes nodes, results and ports that no output needs, as dce does, and returns how many. Passes
+ * may call it between their walks. */
 int graph_prune(Graph *g, Arena *tmp); /* dce.c */
 
 /* Takes apart fused nodes that have nodes of the forward and of the backward. */
@@ -214,8 +218,9 @@ int graph_unfuse(Graph *g, Arena *tmp, int count, const char *const *key);
 
 /* ---- split.c ---- */
 
-/* The forward with the loss of a step, or the backward with the optimizer, in a: what the second
- * reads of the first are outputs and inputs without a role. Fails for a loop over both. */
+/* One half of a step, in a: the forward with the loss, or the backward with the optimizer. Values
+ * that the second reads of the first are outputs and inputs without a role. Fails for a loop over
+ * both. */
 Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward);
 
 /* ---- policy.c, policy_gather.c, policy_named.c, policy_rule.c ---- */
@@ -225,24 +230,25 @@ Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward);
 int policy_named(Graph *g, Arena *tmp, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
-/* What goes into a loop that reads a weight formed of gathered parameters (spmd/formed.c): at most
- * so many nodes without views, which read and make at most so many times the weight's bytes. */
+/* The limit of what goes into a loop for a weight that it reads, formed of gathered parameters
+ * (spmd/formed.c): nodes without views, and bytes that they read and make, over the weight's. */
 enum { FORMED_NODES = 16, FORMED_TIMES = 16 };
 
-/* Gives gathers of parameters the policy that `reshard` ("always", or NULL, or "never") asks for,
- * where they have none. */
-int policy_gathers(Graph *g, Arena *tmp, const char *reshard);
+/* Whether gathered parameters are kept for the backward: --reshard never. */
+bool gathers_are_kept(const PassOptions *o);
+/* Gives gathers of parameters the policy for that, where they have none. */
+int policy_gathers(Graph *g, Arena *tmp, const PassOptions *o);
 /* Fails where that cannot be obeyed, when all policies are given. */
-void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard);
+void policy_check_gathers(Graph *g, Arena *tmp, const PassOptions *o);
 
 /* Merges two policies of a node into *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */
 bool policy_merge(Policy *p, Policy more);
-bool policy_must(Policy p);  /* not prefer_ */
+bool policy_must(Policy p);       /* not prefer_ */
 bool policy_binds(const Node *n); /* it has one of those, or as a fused node a part of it has */
-bool policy_again(Policy p); /* recompute */
+bool policy_again(Policy p);      /* recompute */
 
-/* A node in a loop's bodies that must be saved, with which the whole loop is; NULL: none. */
+/* A node in the bodies of loop n that must be saved, so that the whole loop is; NULL: none. */
 const Node *region_must_save(const Node *n);
 /* Fails if there is such a node and the loop must be recomputed. */
 void region_check_save(const Graph *g, const Node *n);
@@ -263,8 +269,8 @@ Node **find_view_bases(const Graph *g, Arena *tmp);
 /* The node that defines the base of v, in the body if it is fused; NULL: an input. */
 Node *defining_node(const Value *v);
 
-/* The forward node of which backward node n is a clone, or a clone of a clone; NULL: none, or it is
- * gone. */
+/* The forward node that backward node n clones, directly or through other clones; NULL: there is
+ * none any more. */
 Node *find_original(const Graph *g, const Node *n);
 
 /* ---- remat.c ---- */
@@ -295,8 +301,8 @@ Value *grad_zero(Build *b, const Type *t);
 
 /* ---- loss_count.c ---- */
 
-/* Has losses of log-probabilities read the number of their labels, or the weights of these, before
- * any region: else a region would have it behind. Returns how many changes. */
+/* Has losses of log-probabilities read the number of their labels, or the sum of these' weights,
+ * from before any region, as a region would make it only at its end. Returns how many changes. */
 int loss_counts(Graph *g, Arena *tmp);
 
 #endif

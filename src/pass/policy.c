@@ -1,4 +1,4 @@
-/* policies: gives nodes their policies, whether the backward reads their values saved, recomputes
+/* policy: gives nodes their policies, whether the backward reads their values saved, recomputes
  * them, or finds them in the host's memory. A policy comes from the graph's text, by name for whole
  * blocks (policy_named.c), or by rules for single nodes (policy_rule.c); `remat` and `offload` read
  * it in the node. The more specific one wins: a rule over the text, the text over a name. Named
@@ -144,9 +144,9 @@ void region_check_save(const Graph *g, const Node *n)
 
 int pass_policies(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    int changes = policy_gathers(g, tmp, o->reshard);
+    int changes = policy_gathers(g, tmp, o);
     changes += policy_named(g, tmp, o->recompute ? o->recompute : "none");
     changes += policy_rules(g, tmp, o->rules, o->nrules);
-    policy_check_gathers(g, tmp, o->reshard);
+    policy_check_gathers(g, tmp, o);
     return changes;
 }

@@ -1,25 +1,26 @@
-/* Policies of gathered parameters, by `--reshard`. Ranks that cut a parameter gather it before they
- * read it:
+/* policy_gather: policies of gathered parameters, by `--reshard`. Ranks that cut a parameter gather
+ * it before they read it:
  *
  *     %c = _to_copy(%w)                 a cast to a narrower dtype, of this rank's shard
  *     %g = all_gather_into_tensor(%c)
- *     %a = wait_tensor(%g, %c)          then views, a further gather, pads, what is formed of
+ *     %a = wait_tensor(%g, %c)          then views, a further gather, pads, weights formed of
  *                                       gathered parameters alone
  *
- * always: all of it is must_recompute, so that the forward's result dies there and the backward
+ * always: all of these are must_recompute, so that the forward's result dies there and the backward
  * gathers again (ZeRO-3; PyTorch's reshard_after_forward). never: gathers are must_save, so that
- * the backward has none (ZeRO-2); what is formed of them is must_recompute, as a widening cast. In
- * a loop of the forward they prefer: it keeps what the backward's loop reads of that. A policy of
- * the text or of a rule holds instead, as for any value. What cannot be obeyed is an error that
- * names the parameter: a loop over the whole forward and backward keeps what is gathered before it,
- * so `always` wants the gather in its body; `never` wants no gather in the backward of a parameter
- * that the forward gathers from the same ranks. What only the backward gathers is not gathered
- * again. Linear. */
+ * the backward has none (ZeRO-2); values formed of them are must_recompute, as a widening cast. In
+ * a loop of the forward the policies only prefer: it keeps what the backward's loop reads of it. A
+ * policy of the text or of a rule holds instead, as for any value.
+ *
+ * An error names a parameter for which that is impossible. A loop over the whole forward and
+ * backward keeps what is gathered before it, so `always` wants the gather in its body. `never`
+ * wants no gather in the backward of a parameter that the forward gathers from the same ranks. A
+ * parameter that only the backward gathers is gathered once in any case. Linear. */
 #include "pass.h"
 
 #include <string.h>
 
-/* What a value is made of: a parameter alone, and the last gather on the way. */
+/* A value made of a parameter alone, and the last gather between. */
 typedef struct Chain {
     const Value *param; /* NULL: it is made of more, or of none */
     const Node *gather;
@@ -140,7 +141,7 @@ static const char *where_formed(Arena *a)
 
 /* Whether the forward begins before the loop, which reads an activation: it is a region that the
  * pass chunk cut, and what is gathered for it is dropped behind it. */
-static bool is_late(const Node *n, const Chain *c)
+static bool reads_forward(const Node *n, const Chain *c)
 {
     for (int i = 0; i < n->nin; i++)
         if (n->in[i]->def && n->in[i]->def->phase < BACKWARD && c[n->in[i]->id].reads &&
@@ -149,10 +150,11 @@ static bool is_late(const Node *n, const Chain *c)
     return false;
 }
 
-/* What a loop over forward and backward reads is alive in all of it. */
+/* Refuses a gather that `always` cannot drop: a loop over forward and backward keeps what it reads.
+ */
 static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
 {
-    if (n->op->region != LOOP || n->phase < BACKWARD || node_in_backward(n) || is_late(n, c))
+    if (n->op->region != LOOP || n->phase < BACKWARD || node_in_backward(n) || reads_forward(n, c))
         return;
     for (int i = 0; i < n->nin; i++) {
         const Node *gather = c[n->in[i]->id].gather, *base = defining_node(n->in[i]);
@@ -166,7 +168,7 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
     }
 }
 
-/* Of which parameter, from which ranks, in which graph. */
+/* A gather's parameter, ranks and graph. */
 static const char *gather_key(const Gathers *x, int level, const Node *n, const Chain *c)
 {
     const char *group = n->attr[attr_index(n->op, "group")].s;
@@ -253,22 +255,26 @@ static void walk_all(Graph *g, Gathers *x)
     walk(g, x, c);
 }
 
-static Gathers gathers_start(Arena *tmp, const char *reshard)
+bool gathers_are_kept(const PassOptions *o)
 {
-    return (Gathers){
-        .tmp = tmp, .always = !reshard || strcmp(reshard, "never") != 0, .gathered = {.a = tmp}};
+    return o->reshard && !strcmp(o->reshard, "never");
 }
 
-int policy_gathers(Graph *g, Arena *tmp, const char *reshard)
+static Gathers gathers_start(Arena *tmp, const PassOptions *o)
 {
-    Gathers x = gathers_start(tmp, reshard);
+    return (Gathers){.tmp = tmp, .always = !gathers_are_kept(o), .gathered = {.a = tmp}};
+}
+
+int policy_gathers(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Gathers x = gathers_start(tmp, o);
     walk_all(g, &x);
     return x.changes;
 }
 
-void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard)
+void policy_check_gathers(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Gathers x = gathers_start(tmp, reshard);
+    Gathers x = gathers_start(tmp, o);
     x.task = LOOK;
     if (!x.always)
         walk_all(g, &x);

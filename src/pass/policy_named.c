@@ -1,4 +1,4 @@
-/* Policies by name, for whole blocks of a model:
+/* policy_named: policies by name, for whole blocks of a model:
  *
  *   none       sets none
  *   full       recomputes every block
@@ -27,7 +27,7 @@ typedef struct Tags {
     Arena *tmp;
 } Tags;
 
-/* What the walk has met of a block so far. */
+/* A block as far as the walk has met it. */
 typedef struct Count {
     int products;
     bool residual;

@@ -1,7 +1,7 @@
-/* Policies by rules, for the forward nodes and clones whose scope and op match two patterns. A rule
- * for a view counts for its base, one for a clone for its original; the last of several rules for a
- * node holds. A rule that matches nothing is an error that names the nearest scope or op; so is
- * must_save for a clone whose original is gone. Linear for each rule. */
+/* policy_rule: policies by rules, for the forward nodes and clones whose scope and op match two
+ * patterns. A rule for a view counts for its base, one for a clone for its original; the last of
+ * several rules for a node holds. A rule that matches nothing is an error that names the nearest
+ * scope or op; so is must_save for a clone whose original is gone. Linear for each rule. */
 #include "pass.h"
 
 #include <string.h>
@@ -26,9 +26,9 @@ static bool matches(const ParsedRule *s, const Node *n)
 
 /* Fills, by node id, the policy of the last rule: a rule for a view counts for its base, one for a
  * clone for its original, or for the clone if that is gone. */
-static Policy *find_said(const Graph *g, Arena *tmp, ParsedRule *s, int count)
+static Policy *find_asked(const Graph *g, Arena *tmp, ParsedRule *s, int count)
 {
-    Policy *said = NEWN(tmp, Policy, g->nnode);
+    Policy *asked = NEWN(tmp, Policy, g->nnode);
     Node **base = find_view_bases(g, tmp);
     for (int i = 0; i < count; i++)
         for (const Node *n = g->first; n; n = n->next) {
@@ -39,24 +39,24 @@ static Policy *find_said(const Graph *g, Arena *tmp, ParsedRule *s, int count)
             if (def && def->phase >= BACKWARD)
                 from = find_original(g, def);
             if (from || (def && def->origin && def->nin))
-                said[from ? from->id : def->id] = s[i].rule->policy;
+                asked[from ? from->id : def->id] = s[i].rule->policy;
         }
-    return said;
+    return asked;
 }
 
 static int apply_rules(Graph *g, Arena *tmp, ParsedRule *s, int count)
 {
     int changes = 0;
-    const Policy *said = find_said(g, tmp, s, count);
+    const Policy *asked = find_asked(g, tmp, s, count);
     for (Node *n = g->first; n; n = n->next) {
         bool backward = n->phase >= BACKWARD;
-        if (backward && said[n->id] == MUST_SAVE)
+        if (backward && asked[n->id] == MUST_SAVE)
             fail_node(g, n,
                       "is must_save, but the graph computes it here again and has no longer the "
                       "node that it repeats: %%%s <- %%%s, which is gone",
                       n->out[0]->name, n->origin);
-        if (!backward && said[n->id] && n->policy != said[n->id]) {
-            n->policy = said[n->id];
+        if (!backward && asked[n->id] && n->policy != asked[n->id]) {
+            n->policy = asked[n->id];
             changes++;
         }
         if (backward && find_original(g, n))
@@ -67,7 +67,7 @@ static int apply_rules(Graph *g, Arena *tmp, ParsedRule *s, int count)
     return changes;
 }
 
-/* What a rule that matches nothing may have meant. */
+/* The nearest scope or op to a rule that matches nothing. */
 typedef struct RuleNames {
     const char **scope; /* of nodes with the rule's op */
     const char **op;    /* of all nodes */

@@ -52,14 +52,14 @@ typedef struct Choices {
 
 /* For one body of a forward loop, the results that a backward loop reads: all of them are saved, or
  * the loop is recomputed. */
-typedef struct Collected {
+typedef struct LoopResults {
     const Node *loop;
     const bool *read; /* by index of its results */
     bool recompute;
     int body;
-} Collected;
+} LoopResults;
 
-/* Where decisions are noted. */
+/* The list to which decisions are added, and what their prices depend on. */
 typedef struct Notes {
     Decisions *to; /* NULL: nowhere */
     const Machine *machine;
@@ -150,7 +150,8 @@ static void end_chains(const RematSource *s, Choices *c, const Node *n)
 }
 
 /* A value of this body that a later loop reads is saved or recomputed with the whole loop. */
-static void choose_collected(const RematSource *s, Choices *c, const Collected *of, const Value *v)
+static void choose_collected(const RematSource *s, Choices *c, const LoopResults *of,
+                             const Value *v)
 {
     const Node *n = s->base[v->id];
     add_reader(s, c, v, NULL);
@@ -191,7 +192,7 @@ static void choose_node(const RematSource *s, Choices *c, const Node *n)
 }
 
 /* Walks from the last node to the first, so that all clones that will read a node are known. */
-static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
+static Choices choose(const RematSource *s, Arena *tmp, const LoopResults *of)
 {
     Choices c = {NEWN(tmp, RematChoice, s->g->nnode), NEWN(tmp, bool, s->g->nvalue)};
     find_readers(s, &c);
@@ -208,7 +209,7 @@ static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
     return c;
 }
 
-/* What recomputation is for: between the forward and this reader nothing of the value is there. */
+/* The reason for recomputation: the value takes no memory between the forward and this reader. */
 static const char *why_recomputed(Arena *a, const Node *n, const Node *reader)
 {
     return arena_printf(a, "takes no memory until %%%s%s%s reads it, and is %s again for it",
@@ -296,7 +297,7 @@ static int make_clones(const RematSource *s, Arena *tmp, const RematChoice *c)
 
 /* ---- one graph and the bodies in it ---- */
 
-static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const Collected *of);
+static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const LoopResults *of);
 
 static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choices *c)
 {
@@ -305,7 +306,7 @@ static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choic
     for (int k = 0; k < n->nout; k++)
         read[k] = is_forward(n) && c->read[n->out[k]->id];
     EACH_BODY(b, n) {
-        Collected of = {n, read, c->of[n->id].recompute, b};
+        LoopResults of = {n, read, c->of[n->id].recompute, b};
         Notes inside = *d;
         inside.times *= (double)region_times(n->region, b);
         clones += rematerialize(n->region->body[b], tmp, &inside, &of);
@@ -313,7 +314,7 @@ static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choic
     return clones;
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const Collected *of)
+static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const LoopResults *of)
 {
     int clones = 0;
     const RematSource s = read_source(g, tmp);
@@ -333,6 +334,6 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    const Notes notes = {o->decisions, pass_machine(tmp, g, o), g->mesh, 1};
+    const Notes notes = {o->decisions, o->prices, g->mesh, 1};
     return rematerialize(g, tmp, &notes, NULL);
 }

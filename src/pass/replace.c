@@ -1,6 +1,7 @@
-/* Helpers of passes that rewrite graphs: a table of values that replace others. The operands of a
- * node are renamed when a walk reaches the node, outputs at the end; an order edge follows the
- * value that replaces the node's first result. Also the phase of a region after its bodies changed.
+/* replace: helpers of passes that rewrite graphs: a table of values that replace others. The
+ * operands of a node are renamed when a walk reaches the node, outputs at the end; an order edge
+ * follows the value that replaces the node's first result. Also the phase of a region after its
+ * bodies changed.
  */
 #include "pass.h"
 
@@ -60,7 +61,7 @@ static int latest_phase(const Graph *g)
     return phase;
 }
 
-/* What stands last has no reader in its body that could be of an earlier phase. */
+/* The last node of a body has no reader there that could be of an earlier phase. */
 static void raise_last(Region *r, Phase phase)
 {
     Node *n = r->body[MAIN]->last ? r->body[MAIN]->last

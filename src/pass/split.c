@@ -10,12 +10,12 @@
 
 #include <string.h>
 
-typedef struct Split {
+typedef struct StepSplit {
     Graph *g; /* a copy of the whole */
     Arena *tmp;
     bool *crosses; /* by value id: handed over */
     bool *again;   /* by node id: a view of the forward that the backward makes again */
-} Split;
+} StepSplit;
 
 static bool is_forward(const Node *n)
 {
@@ -37,7 +37,7 @@ static void check_halves(const Graph *g)
 }
 
 /* The second half reads v. */
-static void hand_over(Split *s, const Value *v)
+static void hand_over(StepSplit *s, const Value *v)
 {
     for (; v->def && is_forward(v->def) && v->def->op->view; v = v->def->in[0])
         s->again[v->def->id] = true;
@@ -55,15 +55,15 @@ static void hand_over(Split *s, const Value *v)
 }
 
 /* Whether an output belongs to the second half. */
-static bool is_late(const Port *p)
+static bool is_of_backward(const Port *p)
 {
     bool named = p->role == ROLE_GRAD || p->role == ROLE_NEW;
     return p->v->def ? !is_forward(p->v->def) : named;
 }
 
-static Split find_crossing(Graph *g, Arena *tmp)
+static StepSplit find_crossing(Graph *g, Arena *tmp)
 {
-    Split s = {g, tmp, NEWN(tmp, bool, g->nvalue), NEWN(tmp, bool, g->nnode)};
+    StepSplit s = {g, tmp, NEWN(tmp, bool, g->nvalue), NEWN(tmp, bool, g->nnode)};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin && !is_forward(n); i++)
             hand_over(&s, n->in[i]);
@@ -73,16 +73,16 @@ static Split find_crossing(Graph *g, Arena *tmp)
 /* ---- the halves ---- */
 
 /* Keeps the outputs of one half. */
-static void keep_outputs(Graph *g, bool late)
+static void keep_outputs(Graph *g, bool backward)
 {
     int count = 0;
     for (int i = 0; i < g->nout; i++)
-        if (is_late(&g->out[i]) == late)
+        if (is_of_backward(&g->out[i]) == backward)
             g->out[count++] = g->out[i];
     g->nout = count;
 }
 
-static void make_forward(const Split *s)
+static void make_forward(const StepSplit *s)
 {
     Graph *g = s->g;
     keep_outputs(g, false);
@@ -113,7 +113,7 @@ static void drop_edges(Node *n)
     n->nafter = count;
 }
 
-static void make_backward(const Split *s)
+static void make_backward(const StepSplit *s)
 {
     Graph *g = s->g;
     Replace r = replace_start(g, s->tmp);
@@ -145,7 +145,7 @@ static void need_named(bool *need, const Graph *g, const Map *named, const char 
         need[p - g->in] = true;
 }
 
-/* By index: the inputs that nodes read, outputs are or renew, and parameters of state. */
+/* By index: whether nodes read the input, an output is or renews it, or it is state's parameter. */
 static const bool *find_inputs(const Graph *g, Arena *tmp)
 {
     bool *need = NEWN(tmp, bool, g->nin);
@@ -193,7 +193,7 @@ Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward)
     Graph *g = graph_clone(a, whole);
     g->name = arena_printf(a, "%s_%s", whole->name, phase_name(backward ? BACKWARD : FORWARD));
     graph_unfuse_mixed(g, tmp);
-    const Split s = find_crossing(g, tmp);
+    const StepSplit s = find_crossing(g, tmp);
     if (backward)
         make_backward(&s);
     else

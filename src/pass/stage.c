@@ -20,11 +20,11 @@
  * that is compiled again recomputes or saves all of them or none. Its result's policy `offload` is
  * then the reload's: the host has the value already (offload).
  *
- * Copies and waits only, so bits stay. What is staged already is left alone: idempotent. Each body
- * of a loop is a graph of its own. Linear. */
+ * It adds only copies and waits, so bits stay. Collectives that are staged already are left alone:
+ * idempotent. Each body of a loop is a graph of its own. Linear. */
 #include "pass.h"
 
-typedef struct Stage {
+typedef struct StagedGraph {
     Graph *g;
     const Device *device;
     Replace loaded;    /* what stands in the device's memory for what ranks made */
@@ -32,7 +32,7 @@ typedef struct Stage {
     const Node **copy; /* by id of a collective: of its operand to the host, ... */
     const Node **load; /* ... and of its result back; NULL: none */
     int changes;
-} Stage;
+} StagedGraph;
 
 static bool is_collective(const Node *n)
 {
@@ -62,8 +62,9 @@ static bool reads_host(const Node *n)
 /* ---- the nodes ---- */
 
 /* origin: the node of which the new one is a clone, where n is one. */
-static Node *emit_copy(Stage *x, const Node *n, Node *before, const char *op, Value *const *in,
-                       int nin, const Value *of, const char *suffix, const Node *origin)
+static Node *emit_copy(StagedGraph *x, const Node *n, Node *before, const char *op,
+                       Value *const *in, int nin, const Value *of, const char *suffix,
+                       const Node *origin)
 {
     Build b = build_like(x->g, before, n);
     const char *name = graph_fresh(x->g, arena_printf(x->g->a, "%s%s", of->name, suffix));
@@ -73,8 +74,8 @@ static Node *emit_copy(Stage *x, const Node *n, Node *before, const char *op, Va
     return emit_named(&b, op_get(x->g->ctx, op), nin, in, NULL, NULL, -1, &name, 1);
 }
 
-/* What the collective n, a clone, was staged with as that of which it is one; NULL: nothing. */
-static const Node *staged_before(const Stage *x, const Node *n, const Node *const *of)
+/* The staging node, in `of`, of the collective that n clones; NULL: none. */
+static const Node *staged_before(const StagedGraph *x, const Node *n, const Node *const *of)
 {
     const Node *from = n->origin ? find_original(x->g, n) : NULL;
     return from && from->id < x->loaded.nnode ? of[from->id] : NULL;
@@ -85,7 +86,7 @@ static const Node *next_of(const Node *n)
     return n ? n->next : NULL;
 }
 
-static void stage_operand(Stage *x, Node *n)
+static void stage_operand(StagedGraph *x, Node *n)
 {
     Value *v = n->in[0];
     if (!op_kernels(n->op, x->device->kernels))
@@ -102,7 +103,7 @@ static void stage_operand(Stage *x, Node *n)
 }
 
 /* n waits for the collective `made`. */
-static void stage_result(Stage *x, Node *n, Node *made)
+static void stage_result(StagedGraph *x, Node *n, Node *made)
 {
     Value *v = n->out[0];
     const Node *from = staged_before(x, made, x->load);
@@ -117,7 +118,7 @@ static void stage_result(Stage *x, Node *n, Node *made)
     replace_with(&x->loaded, n, 0, back->out[0]);
 }
 
-static void stage_node(Stage *x, Node *n)
+static void stage_node(StagedGraph *x, Node *n)
 {
     Node *made = waited(n);
     if (made) {
@@ -148,7 +149,8 @@ static bool *find_wanted(const Graph *g, Arena *tmp)
 
 static int stage_graph(Graph *g, Arena *tmp, const Device *d)
 {
-    Stage x = {.g = g, .device = d, .loaded = replace_start(g, tmp), .wanted = find_wanted(g, tmp)};
+    StagedGraph x = {
+        .g = g, .device = d, .loaded = replace_start(g, tmp), .wanted = find_wanted(g, tmp)};
     int changes = 0;
     x.copy = NEWN(tmp, const Node *, g->nnode);
     x.load = NEWN(tmp, const Node *, g->nnode);
@@ -164,6 +166,5 @@ static int stage_graph(Graph *g, Arena *tmp, const Device *d)
 
 int pass_stage(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    const Device *d = pass_device(g, o);
-    return device_is_host(d) || !g->mesh ? 0 : stage_graph(g, tmp, d);
+    return device_is_host(o->device) || !g->mesh ? 0 : stage_graph(g, tmp, o->device);
 }

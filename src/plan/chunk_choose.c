@@ -396,7 +396,7 @@ static void make_on_copy(Chooser *d, const PassOptions *o)
     x.warn = NULL;
     x.chunk_report = d->r;
     for (int i = 0; i < d->r->ncandidate; i++)
-        d->r->candidate[i].taken = 0;
+        d->r->candidate[i].made.slices = 0;
     Graph *g = graph_clone(d->tmp, d->g);
     pass_chunk(g, arena_tmp(d->tmp), &x);
     for (int i = 0; i < d->r->ncandidate; i++) {
@@ -422,7 +422,7 @@ static void find_named(Chooser *d)
     d->named = NEWN(d->keep, ChunkRegion, d->r->ncandidate);
     d->named_group = NEWN(d->keep, int, d->r->ncandidate);
     for (int i = 0; i < d->r->ncandidate; i++) {
-        if (!d->r->candidate[i].taken)
+        if (!d->r->candidate[i].made.slices)
             continue;
         d->named_group[d->nnamed] = d->slot[i];
         d->named[d->nnamed++] = d->r->candidate[i].region;
@@ -445,12 +445,12 @@ static void price_slot(Chooser *d, int slot, const ChunkTrial *all, const ChunkT
         members += d->named_group[k] == slot;
     for (int k = 0; k < d->r->ncandidate; k++) {
         ChunkCandidate *c = &d->r->candidate[k];
-        if (!c->taken || d->slot[k] != slot)
+        if (!c->made.slices || d->slot[k] != slot)
             continue;
-        c->peak = all->peak - all->reserve;
-        c->sec = (all->sec - without->sec) / members;
+        c->made.peak = all->peak - all->reserve;
+        c->made.sec = (all->sec - without->sec) / members;
         c->nbytes = without->at_peak[slot] / members;
-        c->nbytes_slice = all->at_peak[slot] / members;
+        c->made.nbytes = all->at_peak[slot] / members;
     }
 }
 
@@ -482,10 +482,10 @@ static const char *why_not_named(const Chooser *d, const ChunkCandidate *c)
     for (int i = 0; i < asked->npattern; i++)
         if (chunk_named(c, asked->pattern[i].pattern) >= CHUNK_NAMED)
             slices = asked->pattern[i].slices;
-    return slices == 1     ? "a pattern asks for no slices"
-           : c->region.all ? "patterns mean no whole microbatches"
-           : c->decision   ? c->decision /* of the pass: it could not be made */
-                           : "another region around the value is what the pattern means";
+    return slices == 1      ? "a pattern asks for no slices"
+           : c->region.all  ? "patterns mean no whole microbatches"
+           : c->made.reason ? c->made.reason /* of the pass: it could not be made */
+                            : "another region around the value is what the pattern means";
 }
 
 static const char *why_whole(const Chooser *d, const ChunkCandidate *c)
@@ -516,15 +516,15 @@ static const char *why_sliced(const Chooser *d, int slot)
 /* Says whether the candidate's group is sliced by this one or in another's loop. */
 static void fill_sliced(const Chooser *d, ChunkCandidate *c, const ChunkGroup *y, int members)
 {
-    if (!c->taken) { /* the pass has said why; those that are made have the bytes */
-        c->nbytes = c->nbytes_slice = 0;
+    if (!c->made.slices) { /* the pass has said why; those that are made have the bytes */
+        c->nbytes = c->made.nbytes = 0;
         return;
     }
-    c->decision = why_sliced(d, slot_of(d, c));
+    c->made.reason = why_sliced(d, slot_of(d, c));
     c->nbytes = y->at_peak / members;
-    c->nbytes_slice = d->choice.at.at_peak[slot_of(d, c)] / members;
-    c->peak = d->choice.at.peak - d->choice.at.reserve;
-    c->sec = y->sec / members;
+    c->made.nbytes = d->choice.at.at_peak[slot_of(d, c)] / members;
+    c->made.peak = d->choice.at.peak - d->choice.at.reserve;
+    c->made.sec = y->sec / members;
 }
 
 /* How many candidates share what their slot adds and holds. */
@@ -532,7 +532,7 @@ static int count_members(const Chooser *d, int slot, bool sliced)
 {
     int n = 0;
     for (int i = 0; i < d->r->ncandidate; i++)
-        n += d->slot[i] == slot && (d->r->candidate[i].taken || !sliced);
+        n += d->slot[i] == slot && (d->r->candidate[i].made.slices || !sliced);
     return MAX(n, 1);
 }
 
@@ -543,17 +543,17 @@ static void fill_report(Chooser *d)
         const ChunkGroup *y = d->choice.group ? &d->choice.group[d->slot[i]] : NULL;
         bool sliced = y && y->slices > 1, free = d->slot[i] < d->ngroup / 2;
         int members = count_members(d, d->slot[i], sliced);
-        if ((free || !c->taken) && d->choice.whole.peak >= 0)
+        if ((free || !c->made.slices) && d->choice.whole.peak >= 0)
             c->nbytes = d->choice.whole.at_peak[d->slot[i]] / members;
         if (free && sliced) {
             fill_sliced(d, c, y, members);
-        } else if (!c->taken) {
+        } else if (!c->made.slices) {
             c->region.slices = 1;
-            c->decision = why_whole(d, c);
-            c->peak = free && y ? y->peak : 0;
-            c->sec = free && y ? y->sec / members : 0;
+            c->made.reason = why_whole(d, c);
+            c->made.peak = free && y ? y->peak : 0;
+            c->made.sec = free && y ? y->sec / members : 0;
         } else {
-            c->decision = "a pattern asks for it";
+            c->made.reason = "a pattern asks for it";
         }
     }
 }
@@ -567,7 +567,7 @@ static void order_regions(Chooser *d, PassOptions *o)
     ChunkRegion *made = NEWN(d->r->a, ChunkRegion, d->r->ncandidate);
     o->nchunk_region = 0;
     for (int i = 0; i < d->r->ncandidate; i++)
-        if (d->r->candidate[i].taken)
+        if (d->r->candidate[i].made.slices)
             made[o->nchunk_region++] = d->r->candidate[i].region;
     o->chunk_region = made;
 }

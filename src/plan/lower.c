@@ -87,7 +87,7 @@ static void set_kernel(Lower *l, Step *s, const Kernel *k, const Node *from)
 {
     const Call *c = &s->call;
     s->kernel = k;
-    if (k || l->p->device->kernels == KERNELS_CPU)
+    if (k || !device_is_gpu(l->p->device))
         return;
     Buf b = {.a = l->a};
     for (int i = 0; i < c->nin + c->nout; i++) {

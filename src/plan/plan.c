@@ -53,7 +53,7 @@ static int64_t gemm_nbytes(const Step *s)
 /* The bytes that oneDNN allocates by itself beside its scratchpads (onednn.h). */
 static void fill_reserve(Plan *p)
 {
-    if (p->device->kernels == KERNELS_CUDA) {
+    if (device_is_gpu(p->device)) {
         p->reserve = CUDA_RESERVE + mpi_reserve(p->g);
         return;
     }

@@ -86,7 +86,7 @@ static void check_old(const TuneFile *f, bool named)
 
 static Machine *new_machine(Arena *a, const TunedFor *to)
 {
-    bool gpu = to->device->kernels == KERNELS_CUDA;
+    bool gpu = device_is_gpu(to->device);
     const char *row = gpu ? gpu_row(a, to->device, to->number) : "none";
     Machine *m = machine_copy(a, machine_get(a, row, to->nthread));
     m->name = TUNED;
@@ -198,12 +198,12 @@ TunedFor tune_for(Ctx *ctx, const tn_options *o)
 {
     TunedFor to = {device_get(ctx, o ? o->backend : NULL), o ? (int)o->device : 0, par_threads()};
     const Driver *d = driver_of(to.device);
-    if (to.number && to.device->kernels != KERNELS_CUDA)
+    if (to.number && !device_is_gpu(to.device))
         fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", to.number,
              to.device->name);
     if (d->ready)
         d->ready(ctx, to.number);
-    if (to.device->kernels == KERNELS_CUDA && !gpu_library(memo_arena(ctx), to.number))
+    if (device_is_gpu(to.device) && !gpu_library(memo_arena(ctx), to.number))
         fail(ctx, TN_FAIL,
              "--backend cuda: expected cuBLASLt, found none (LD_LIBRARY_PATH says where to look)");
     return to;
@@ -218,7 +218,7 @@ TunedFor tune_for_steps(Ctx *ctx, const tn_tune_step *steps, int count, const tn
             fail(ctx, TN_USAGE, "step %d is for another device than the first: each has a file",
                  i + 1);
     }
-    if (o->cpu && to.device->kernels == KERNELS_CUDA)
+    if (o->cpu && device_is_gpu(to.device))
         fail(ctx, TN_USAGE, "what a GPU takes is no CPU time");
     return to;
 }

@@ -2,15 +2,15 @@
  * bytes that the device's products want. A vocabulary of 50,257 in 16 bits has rows at odd
  * multiples of 2 bytes, where products run at a seventh of their rate on an H100.
  *
- * Taken are logits x = mm(h, w) of at least LEAST bytes that only cross_entropy and its backward
- * read, whose gradient is only a left operand of products. w gets columns of zeros, which are no
- * classes to the loss; of the weight's gradient the rows that belong to them are sliced off.
- * A product that sums over the columns sums over those that one rank would have: so it has the bits
- * of one rank. Where ranks compute with parts of them it sums over all.
+ * It takes logits x = mm(h, w) of at least LEAST bytes that only cross_entropy and its backward
+ * read, and whose gradient is only a left operand of products. w gets columns of zeros, which the
+ * loss takes for no classes; their rows are sliced off the weight's gradient. A product that sums
+ * over the columns sums over as many as one rank would have, and so has the bits of one rank. It
+ * sums over all where ranks compute with parts of the columns.
  *
- * Where ranks cut the weight, there are as many columns as make the cut even (50,264 for eight
- * ranks), of small logits too; and the columns of one rank that has a part of them are such a
- * multiple of bytes. spmd keeps the padding with the parameter.
+ * If ranks cut the weight, the columns are as many as make the cut even (50,264 for eight ranks),
+ * for small logits too; the part of one rank is a multiple of the device's bytes. spmd keeps the
+ * padding with the parameter.
  *
  * Invariants: every sum has the same terms and, where it is over the columns, zeros; a product may
  * add in another order where it has more columns. Bodies of loops are aligned like graphs; nothing
@@ -21,11 +21,11 @@
 
 enum { LEAST = 1 << 20 };
 
-/* What a value is of an input of the whole graph, through casts, transposes and whole ports. */
-typedef struct Root {
+/* A value that is an input of the whole graph, cast or transposed, perhaps seen by a body whole. */
+typedef struct InputView {
     int input; /* its index, plus 1; 0: nothing */
-    bool turned;
-} Root;
+    bool transposed;
+} InputView;
 
 typedef struct Align {
     Graph *g;
@@ -33,10 +33,10 @@ typedef struct Align {
     int64_t nbytes;     /* that the device wants; 0: nothing */
     const Mesh *m;      /* NULL: one rank */
     const Sharding *in; /* by input of the whole graph */
-    Root *root;         /* by value id */
+    InputView *view;    /* by value id */
     Replace r;
     Value **wide; /* by value id: logits or their gradient with more columns, or its transpose */
-    int64_t *own; /* by value id, of those: the columns that sums have */
+    int64_t *own; /* by value id of those: columns over which products sum */
 } Align;
 
 /* ---- what is taken ---- */
@@ -79,18 +79,18 @@ static bool takes_logits(const Graph *g, const Node *n, int i)
            only_read_by(g, n->out[0], takes_gradient);
 }
 
-/* Of what the mesh wants the columns of a product with w to be a multiple: *parts; *held is the
- * number of ranks that have parts of them. */
-static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *held)
+/* *parts: the number by which the mesh wants the columns of a product with w to be divisible;
+ * *computed: how many ranks compute with parts of them. */
+static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *computed)
 {
-    Root r = x->root[w->id];
-    *parts = *held = 1;
+    InputView r = x->view[w->id];
+    *parts = *computed = 1;
     for (int c = 0; r.input && x->m && c < x->m->naxes; c++) {
         const Sharding *s = &x->in[r.input - 1];
-        if (s->cut[c].kind != CUT_SLICE || s->cut[c].axis != !r.turned)
+        if (s->cut[c].kind != CUT_SLICE || s->cut[c].axis != !r.transposed)
             continue;
         *parts = MAX(*parts, s->cut[c].outer * x->m->size[c]);
-        *held *= s->held[c] ? x->m->size[c] : 1;
+        *computed *= s->computed_sharded[c] ? x->m->size[c] : 1;
     }
 }
 
@@ -99,19 +99,19 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Columns that n's result is to have, 0 where it is not taken; *own: that sums over them have. */
+/* The columns that n's result is to have, 0 if it is not taken; *own: those that sums have. */
 static int64_t columns_of(const Align *x, const Node *n, int64_t *own)
 {
-    int64_t parts, held, least = 1;
+    int64_t parts, computed, least = 1;
     if (!node_is(n, OP_mm))
         return 0;
     const Type *t = &n->out[0]->type;
-    find_parts(x, n->in[1], &parts, &held);
+    find_parts(x, n->in[1], &parts, &computed);
     if (type_nbytes(t) >= LEAST)
         least = MAX(x->nbytes / dtype_size(t->dtype), 1);
-    int64_t unit = parts / gcd(parts, held * least) * held * least;
+    int64_t unit = parts / gcd(parts, computed * least) * computed * least;
     int64_t all = round_up(t->dim[1], unit);
-    *own = held > 1 ? all : round_up(t->dim[1], least);
+    *own = computed > 1 ? all : round_up(t->dim[1], least);
     return all > t->dim[1] && only_read_by(x->g, n->out[0], takes_logits) ? all : 0;
 }
 
@@ -199,39 +199,39 @@ static void widen_product(Align *x, Build *b, Node *n)
 
 /* ---- graphs ---- */
 
-static void find_roots(Align *x, const Root *in)
+static void find_views(Align *x, const InputView *in)
 {
     const Graph *g = x->g;
-    x->root = NEWN(x->tmp, Root, g->nvalue);
+    x->view = NEWN(x->tmp, InputView, g->nvalue);
     for (int i = 0; i < g->nin; i++)
-        x->root[g->in[i].v->id] = in[i];
+        x->view[g->in[i].v->id] = in[i];
     for (const Node *n = g->first; n; n = n->next)
         if (node_is(n, OP_t) || node_is(n, OP__to_copy)) {
-            Root r = x->root[n->in[0]->id];
-            x->root[n->out[0]->id] = (Root){r.input, r.turned != node_is(n, OP_t)};
+            InputView r = x->view[n->in[0]->id];
+            x->view[n->out[0]->id] = (InputView){r.input, r.transposed != node_is(n, OP_t)};
         }
 }
 
-/* Of the inputs of loop n's body t. */
-static Root *body_roots(const Align *x, const Node *n, int t)
+/* The views that inputs of loop n's body t are. */
+static InputView *body_views(const Align *x, const Node *n, int t)
 {
     const Region *r = n->region;
-    Root *in = NEWN(x->tmp, Root, r->body[t]->nin);
+    InputView *in = NEWN(x->tmp, InputView, r->body[t]->nin);
     for (int j = 0; j < r->nin; j++)
         if (r->in[j].kind == PORT_WHOLE && r->in[j].at[t] >= 0)
-            in[r->in[j].at[t]] = x->root[n->in[r->in[j].arg]->id];
+            in[r->in[j].at[t]] = x->view[n->in[r->in[j].arg]->id];
     return in;
 }
 
-static Root *input_roots(const Align *x)
+static InputView *input_views(const Align *x)
 {
-    Root *in = NEWN(x->tmp, Root, x->g->nin);
+    InputView *in = NEWN(x->tmp, InputView, x->g->nin);
     for (int i = 0; i < x->g->nin; i++)
-        in[i] = (Root){i + 1, false};
+        in[i] = (InputView){i + 1, false};
     return in;
 }
 
-/* Of a body: what else holds is x's. */
+/* x for body t of n. */
 static Align align_body(const Align *x, const Node *n, int t)
 {
     Align y = *x;
@@ -239,20 +239,20 @@ static Align align_body(const Align *x, const Node *n, int t)
     return y;
 }
 
-/* Of x only what holds for all graphs is taken. */
-static int align_graph(Align x, const Root *in)
+/* in: the views that the inputs of x.g are. */
+static int align_graph(Align x, const InputView *in)
 {
     int changes = 0;
     Graph *g = x.g;
     x.r = replace_start(g, x.tmp);
     x.wide = NEWN(x.tmp, Value *, g->nvalue);
     x.own = NEWN(x.tmp, int64_t, g->nvalue);
-    find_roots(&x, in);
+    find_views(&x, in);
     EACH_NODE(n, g) {
         Build b = build_like(g, n, n);
         int64_t own, columns = columns_of(&x, n, &own);
         EACH_LOOP_BODY(t, n)
-            changes += align_graph(align_body(&x, n, t), body_roots(&x, n, t));
+            changes += align_graph(align_body(&x, n, t), body_views(&x, n, t));
         replace_operands(&x.r, n);
         changes += columns > 0;
         if (columns)
@@ -274,7 +274,7 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Align x = {.g = g,
                .tmp = tmp,
-               .nbytes = o->align ? o->align : pass_device(g, o)->align,
+               .nbytes = o->align ? o->align : o->device->align,
                .m = g->mesh ? NULL : sharding_mesh(g->ctx, tmp, o)};
     if (x.nbytes & (x.nbytes - 1))
         fail(g->ctx, TN_USAGE, "align: expected a power of two from 1 to 4096, found %lld",
@@ -286,7 +286,7 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
         sharding_fill(g, tmp, o, x.m, s, out);
         x.in = s;
     }
-    return align_graph(x, input_roots(&x));
+    return align_graph(x, input_views(&x));
 }
 
 /* ---- what was padded ---- */
@@ -302,15 +302,15 @@ bool puts_zeros_behind(const Node *n)
     return true;
 }
 
-static void find_padded(Align x, const Root *in, Type *t)
+static void find_padded(Align x, const InputView *in, Type *t)
 {
-    find_roots(&x, in);
+    find_views(&x, in);
     for (const Node *n = x.g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
-            find_padded(align_body(&x, n, b), body_roots(&x, n, b), t);
-        Root r = puts_zeros_behind(n) ? x.root[n->in[0]->id] : (Root){0};
+            find_padded(align_body(&x, n, b), body_views(&x, n, b), t);
+        InputView r = puts_zeros_behind(n) ? x.view[n->in[0]->id] : (InputView){0};
         for (int d = 0; r.input && d < n->out[0]->type.rank; d++) {
-            int64_t *size = &t[r.input - 1].dim[r.turned ? !d : d];
+            int64_t *size = &t[r.input - 1].dim[r.transposed ? !d : d];
             *size = MAX(*size, n->out[0]->type.dim[d]);
         }
     }
@@ -322,6 +322,6 @@ Type *align_padded(Graph *g, Arena *tmp)
     Type *t = NEWN(tmp, Type, g->nin);
     for (int i = 0; i < g->nin; i++)
         t[i] = g->in[i].v->type;
-    find_padded(x, input_roots(&x), t);
+    find_padded(x, input_views(&x), t);
     return t;
 }

@@ -1,58 +1,59 @@
-/* choose: how a node is cut by each axis of the mesh.
+/* choose: how each axis of the mesh cuts a node.
  *
- * An axis has a few ways to cut a node: as its operands are cut already, or as the optimizer wants
- * its results; along any factor, by tp along the tokens, where an operand is partial and has to be
- * reduced anyway (reduce-scatter); by passing on what is partial, where nothing has to be gathered
- * for that; or not at all. On data axes ways that give other bits than one rank in microbatches are
- * left out. All combinations of the axes' ways that src/cut allows are priced, and
- * the cheapest is taken: seconds to bring the operands there, by the steps that would be emitted;
- * the node's own seconds, shared by the ranks that cut it; and reducing what becomes partial, which
- * somebody will have to do. Of equal prices the first is taken. Linear in the combinations: ways to
- * the power of axes. */
+ * An axis has a few choices. It may cut the node as one of its operands is cut, or so that a result
+ * has the form that the optimizer wants. It may cut along any factor, tp along the tokens, where an
+ * operand is partial and must be reduced anyway (reduce-scatter). It may pass on what is partial,
+ * if nothing has to be gathered for that. It may leave the node whole. On data axes choices that
+ * give other bits than one rank in microbatches are left out.
+ *
+ * Every combination of the axes' choices that src/cut allows has a price: seconds to bring the
+ * operands to their forms, by the steps that would be emitted; the node's own seconds, divided by
+ * the ranks that cut it; and seconds to reduce what becomes partial. The cheapest is taken, the
+ * first among equals. Linear in the combinations: choices to the power of axes. */
 #include "rewrite.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    MAX_WAYS = 48,
+    MAX_CHOICES = 48,
     INSIDE = 0 /* as `outer`: inside of what other axes cut of the factor */
 };
 
-typedef struct Ways {
-    NodeCut way[MAX_WAYS];
+typedef struct CutChoices {
+    NodeCut cut[MAX_CHOICES];
     int count;
-} Ways;
+} CutChoices;
 
-typedef struct Search {
-    Side *s;
+typedef struct StrategySearch {
+    SpmdGraph *s;
     const Node *n;
     const Factors *f;
-    Ways ways[MAX_MESH];
+    CutChoices choices[MAX_MESH];
     Cut *cut; /* room for one axis' cuts of operands and results */
     double sec;
     Strategy now, best;
     uint64_t nlegal; /* with their chances, where they are drawn */
-} Search;
+} StrategySearch;
 
-/* ---- the ways of an axis ---- */
+/* ---- the choices of an axis ---- */
 
-static void way_add(Ways *w, NodeCut way)
+static void choice_add(CutChoices *w, NodeCut how)
 {
     for (int j = 0; j < w->count; j++) {
-        const NodeCut *x = &w->way[j];
-        if (x->kind == way.kind && x->factor == way.factor && x->outer == way.outer &&
-            x->partial == way.partial && x->merge == way.merge)
+        const NodeCut *x = &w->cut[j];
+        if (x->kind == how.kind && x->factor == how.factor && x->outer == how.outer &&
+            x->partial == how.partial && x->merge == how.merge)
             return;
     }
-    if (w->count < MAX_WAYS)
-        w->way[w->count++] = way;
+    if (w->count < MAX_CHOICES)
+        w->cut[w->count++] = how;
 }
 
 /* Whether all forms of v are partial on axis c; *kind gets how. */
-static bool only_partial(Side *s, const Value *v, int c, CutKind *kind)
+static bool only_partial(SpmdGraph *s, const Value *v, int c, CutKind *kind)
 {
-    for (const Have *h = side_known(s, v)->have; h; h = h->next) {
+    for (const RankForm *h = spmd_logical(s, v)->form; h; h = h->next) {
         if (!cut_is_partial(h->cut[c]))
             return false;
         *kind = h->cut[c].kind;
@@ -60,16 +61,16 @@ static bool only_partial(Side *s, const Value *v, int c, CutKind *kind)
     return true;
 }
 
-static bool has_whole(Side *s, const Value *v, int c)
+static bool has_whole(SpmdGraph *s, const Value *v, int c)
 {
-    for (const Have *h = side_known(s, v)->have; h; h = h->next)
+    for (const RankForm *h = spmd_logical(s, v)->form; h; h = h->next)
         if (h->cut[c].kind == CUT_WHOLE)
             return true;
     return false;
 }
 
-/* The way to cut n as the cut of its operand i says. */
-static void add_operand_way(Search *x, int c, int i, Cut cut)
+/* Adds the cut of n that follows from a cut of its operand i. */
+static void add_operand_choice(StrategySearch *x, int c, int i, Cut cut)
 {
     const Node *n = x->n;
     NodeCut how;
@@ -77,20 +78,21 @@ static void add_operand_way(Search *x, int c, int i, Cut cut)
     memset(x->cut, 0, sizeof *x->cut * (size_t)n->nin);
     x->cut[i] = cut;
     if (cut_forward(n, x->f, x->s->x->cuts[c].count, x->cut, &how, &stop))
-        way_add(&x->ways[c], how);
+        choice_add(&x->choices[c], how);
 }
 
-/* tokens: along those of the batch alone. */
-static void add_factor_ways(Search *x, int c, bool tokens)
+/* Adds cuts along all factors, or along those of the batch's tokens alone. */
+static void add_factor_choices(StrategySearch *x, int c, bool tokens)
 {
     for (int k = 0; k < x->f->count; k++)
         if (x->f->factor[k].kind != FACTOR_REPLICATE &&
             (!tokens || token_factor(x->s, x->n, x->f, k)))
-            way_add(&x->ways[c], (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = INSIDE});
+            choice_add(&x->choices[c],
+                       (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = INSIDE});
 }
 
 /* Partial operands pass, where the others are whole already. */
-static void add_linear_way(Search *x, int c)
+static void add_linear_choice(StrategySearch *x, int c)
 {
     const Node *n = x->n;
     NodeCut how;
@@ -107,36 +109,36 @@ static void add_linear_way(Search *x, int c)
         }
     }
     if (found && cut_forward(n, x->f, x->s->x->cuts[c].count, x->cut, &how, &stop))
-        way_add(&x->ways[c], how);
+        choice_add(&x->choices[c], how);
 }
 
-/* Whether an axis may cut n where no operand is cut so. Of tp this is sequence parallelism, for
- * which the few numbers of the loss are too small. */
+/* Whether an axis may cut n though no operand is cut so. With tp that is sequence parallelism, and
+ * the few numbers of the loss are too small for it. */
 static bool may_cut_anew(const Spmd *p, const Node *n, int c)
 {
     return p->kind[c] != AXIS_TP || (p->o->sequence_parallel && n->phase != LOSS);
 }
 
-/* Ways that bring operand i, where it is partial or the optimizer reads it, to the form that the
- * optimizer wants; where that is unknown they reduce it along any factor. */
-static void add_reducing_ways(Search *x, int c, int i)
+/* Adds cuts that bring operand i, if it is partial or n belongs to the optimizer, to the form that
+ * the optimizer wants; if that is unknown, cuts that reduce it along any factor. */
+static void add_reducing_choices(StrategySearch *x, int c, int i)
 {
     const Node *n = x->n;
-    const Sharding *wanted = side_known(x->s, n->in[i])->wanted;
+    const Sharding *wanted = spmd_logical(x->s, n->in[i])->wanted;
     CutKind kind = CUT_SUM;
     bool partial = only_partial(x->s, n->in[i], c, &kind);
     if (wanted && wanted->cut[c].kind == CUT_SLICE && (partial || n->phase == OPTIMIZER))
-        add_operand_way(x, c, i, wanted->cut[c]);
+        add_operand_choice(x, c, i, wanted->cut[c]);
     else if (partial && !wanted && may_cut_anew(x->s->x, n, c))
-        add_factor_ways(x, c, x->s->x->kind[c] == AXIS_TP);
+        add_factor_choices(x, c, x->s->x->kind[c] == AXIS_TP);
 }
 
-/* The ways to make results in the form that the optimizer reads. */
-static void add_result_ways(Search *x, int c)
+/* Adds cuts that make results in the form that the optimizer reads. */
+static void add_result_choices(StrategySearch *x, int c)
 {
     const Node *n = x->n;
     for (int k = 0; k < n->nout; k++) {
-        const Sharding *wanted = side_known(x->s, n->out[k])->wanted;
+        const Sharding *wanted = spmd_logical(x->s, n->out[k])->wanted;
         NodeCut how;
         CutStop stop;
         if (!wanted || wanted->cut[c].kind != CUT_SLICE)
@@ -144,67 +146,67 @@ static void add_result_ways(Search *x, int c)
         memset(x->cut, 0, sizeof *x->cut * (size_t)n->nout);
         x->cut[k] = wanted->cut[c];
         if (cut_backward(n, x->f, x->s->x->cuts[c].count, x->cut, &how, &stop))
-            way_add(&x->ways[c], how);
+            choice_add(&x->choices[c], how);
     }
 }
 
-static bool reads_parameters_only(Side *s, const Node *n)
+static bool reads_parameters_only(SpmdGraph *s, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
-        if (!side_known(s, n->in[i])->param)
+        if (!spmd_logical(s, n->in[i])->param)
             return false;
     return true;
 }
 
-/* The ways to cut n as its operands are cut; but how a parameter is stored matters only to what
- * reads nothing else, or updates it. */
-static void add_operand_ways(Search *x, int c)
+/* Adds the cuts that operands have. The cut in which a parameter is stored counts only for a node
+ * that reads nothing else, or updates it. */
+static void add_operand_choices(StrategySearch *x, int c)
 {
     const Node *n = x->n;
     bool stored = n->phase == OPTIMIZER || reads_parameters_only(x->s, n);
     for (int i = 0; i < n->nin; i++) {
-        const Known *k = side_known(x->s, n->in[i]);
-        if (k->param && k->of.stored[c] && !stored)
+        const LogicalValue *k = spmd_logical(x->s, n->in[i]);
+        if (k->param && k->of.storage_sharded[c] && !stored)
             continue;
-        for (const Have *h = k->have; h; h = h->next)
+        for (const RankForm *h = k->form; h; h = h->next)
             if (h->cut[c].kind == CUT_SLICE)
-                add_operand_way(x, c, i, h->cut[c]);
+                add_operand_choice(x, c, i, h->cut[c]);
     }
 }
 
-static void find_ways(Search *x, int c)
+static void find_choices(StrategySearch *x, int c)
 {
     const Node *n = x->n;
     if (x->s->x->cuts[c].count == 1) { /* it cuts nothing */
-        way_add(&x->ways[c], (NodeCut){.kind = NODE_WHOLE});
+        choice_add(&x->choices[c], (NodeCut){.kind = NODE_WHOLE});
         return;
     }
-    add_linear_way(x, c);
-    add_operand_ways(x, c);
+    add_linear_choice(x, c);
+    add_operand_choices(x, c);
     for (int i = 0; i < n->nin; i++)
-        add_reducing_ways(x, c, i);
-    add_result_ways(x, c);
+        add_reducing_choices(x, c, i);
+    add_result_choices(x, c);
     if (x->s->x->draw)
-        add_factor_ways(x, c, false);
-    way_add(&x->ways[c], (NodeCut){.kind = NODE_WHOLE});
+        add_factor_choices(x, c, false);
+    choice_add(&x->choices[c], (NodeCut){.kind = NODE_WHOLE});
 }
 
 /* ---- the bits of one rank ---- */
 
-/* Whether axis c may cut n only so that sums have the order that they have on one rank in
- * microbatches. Of these the loop's sums are added up before anything is computed with them, and
- * products of what has no rows are whole. Not in loops: a body of microbatches would reduce in
- * every iteration, and other numbers of microbatches have other bits anyway. */
-static bool keeps_order(const Search *x, int c)
+/* Whether axis c must keep the order of sums on one rank in microbatches. There the loop adds its
+ * sums up before anything is computed with them, and products of what has no rows are whole. In
+ * loops no order is kept: a body of microbatches would reduce in every iteration, and another
+ * number of microbatches has other bits anyway. */
+static bool keeps_order(const StrategySearch *x, int c)
 {
     const Spmd *p = x->s->x;
-    return side_data_axis(p, c) && !p->draw && !x->s->loop && x->n->phase < OPTIMIZER;
+    return spmd_data_axis(p, c) && !p->draw && !x->s->loop && x->n->phase < OPTIMIZER;
 }
 
-static bool has_rows(const Search *x)
+static bool has_rows(const StrategySearch *x)
 {
     for (int i = 0; i < x->n->nin; i++) {
-        const Known *k = side_known(x->s, x->n->in[i]);
+        const LogicalValue *k = spmd_logical(x->s, x->n->in[i]);
         if (!k->alone && !k->sums)
             return true;
     }
@@ -213,15 +215,15 @@ static bool has_rows(const Search *x)
 
 /* Whether axis c, which cuts n so, cuts sums over rows of the batch along another axis than 0
  * although nobody wants that: a gradient's norm adds its rows up exactly, and parts of rows not. */
-static bool cuts_rows(Search *x, int c, const NodeCut *how)
+static bool cuts_rows(StrategySearch *x, int c, const NodeCut *how)
 {
     bool sums = false;
     for (int i = 0; i < x->n->nin; i++)
-        sums |= side_known(x->s, x->n->in[i])->sums;
+        sums |= spmd_logical(x->s, x->n->in[i])->sums;
     cut_fill(x->n, x->f, how, x->cut, x->cut + x->n->nin);
     for (int k = 0; k < x->n->nout && sums; k++) {
         Cut out = x->cut[x->n->nin + k];
-        const Sharding *wanted = side_known(x->s, x->n->out[k])->wanted;
+        const Sharding *wanted = spmd_logical(x->s, x->n->out[k])->wanted;
         if (out.kind == CUT_SLICE && out.axis && !(wanted && cut_equal(wanted->cut[c], out)))
             return true;
     }
@@ -238,7 +240,7 @@ static bool passes_partial(const Node *n, const NodeCut *how)
            (n->op->class == CLASS_POINTWISE && n->nin > 1 && all);
 }
 
-static bool keeps_bits(Search *x, int c, const NodeCut *how)
+static bool keeps_bits(StrategySearch *x, int c, const NodeCut *how)
 {
     const Node *n = x->n;
     if (how->kind == NODE_LINEAR)
@@ -249,21 +251,21 @@ static bool keeps_bits(Search *x, int c, const NodeCut *how)
            n->op->class != CLASS_REDUCTION && !cuts_rows(x, c, how);
 }
 
-/* Of the ways of axis c only those that keep one rank's bits; whole is one of them. */
-static void drop_ways(Search *x, int c)
+/* Leaves axis c only choices that keep one rank's bits, if it must; whole is one of them. */
+static void drop_choices(StrategySearch *x, int c)
 {
-    Ways *w = &x->ways[c];
+    CutChoices *w = &x->choices[c];
     int count = 0;
     for (int j = 0; j < w->count; j++)
-        if (!keeps_order(x, c) || keeps_bits(x, c, &w->way[j]))
-            w->way[count++] = w->way[j];
+        if (!keeps_order(x, c) || keeps_bits(x, c, &w->cut[j]))
+            w->cut[count++] = w->cut[j];
     w->count = count;
 }
 
 /* ---- the price of a combination ---- */
 
-/* What is left open as INSIDE follows from the other axes that cut the same factor. */
-static void place_inside(Search *x, const NodeCut *chosen)
+/* Replaces INSIDE by what follows from the other axes that cut the same factor. */
+static void place_inside(StrategySearch *x, const NodeCut *chosen)
 {
     const Spmd *p = x->s->x;
     bool placed[MAX_MESH];
@@ -283,7 +285,7 @@ static void place_inside(Search *x, const NodeCut *chosen)
     }
 }
 
-static void fill_forms(Search *x)
+static void fill_forms(StrategySearch *x)
 {
     const Node *n = x->n;
     for (int c = 0; c < x->s->x->mesh->naxes; c++) {
@@ -295,7 +297,7 @@ static void fill_forms(Search *x)
     }
 }
 
-static bool is_legal(Search *x)
+static bool is_legal(StrategySearch *x)
 {
     const Node *n = x->n;
     const Spmd *p = x->s->x;
@@ -317,7 +319,7 @@ static bool is_legal(Search *x)
 }
 
 /* Seconds to reduce what becomes partial on an axis on which no operand is. */
-static double reduce_sec(const Search *x, int c)
+static double reduce_sec(const StrategySearch *x, int c)
 {
     const Spmd *p = x->s->x;
     const Node *n = x->n;
@@ -337,7 +339,7 @@ static double reduce_sec(const Search *x, int c)
     return nbytes > 0 ? collective_sec(p->machine, REDUCE_SCATTER, g, nbytes) : 0;
 }
 
-static double strategy_sec(Search *x)
+static double strategy_sec(StrategySearch *x)
 {
     const Spmd *p = x->s->x;
     double sec = x->sec;
@@ -361,9 +363,9 @@ static uint64_t draw(Spmd *p)
     return z ^ z >> 31;
 }
 
-/* How often a strategy is to be drawn: what needs others' draws before, as partial operands, or
- * makes them, more often. */
-static uint64_t chance_of(const Search *x)
+/* The weight of a strategy in a draw: more for one that takes or makes partial operands, as it
+ * depends on other draws. */
+static uint64_t chance_of(const StrategySearch *x)
 {
     uint64_t weight = 1;
     for (int c = 0; c < x->s->x->mesh->naxes; c++) {
@@ -374,7 +376,7 @@ static uint64_t chance_of(const Search *x)
     return weight;
 }
 
-static void consider(Search *x, const NodeCut *chosen)
+static void consider(StrategySearch *x, const NodeCut *chosen)
 {
     Spmd *p = x->s->x;
     place_inside(x, chosen);
@@ -392,24 +394,24 @@ static void consider(Search *x, const NodeCut *chosen)
     }
 }
 
-/* The next combination: at[c] is the way of axis c. False after the last. */
-static bool next_combination(const Search *x, int naxes, int *at)
+/* The next combination: at[c] is the choice of axis c. False after the last. */
+static bool next_combination(const StrategySearch *x, int naxes, int *at)
 {
     for (int c = 0; c < naxes; c++) {
-        if (++at[c] < x->ways[c].count)
+        if (++at[c] < x->choices[c].count)
             return true;
         at[c] = 0;
     }
     return false;
 }
 
-static void consider_all(Search *x, int naxes)
+static void consider_all(StrategySearch *x, int naxes)
 {
     int at[MAX_MESH] = {0};
     do {
         NodeCut chosen[MAX_MESH];
         for (int c = 0; c < naxes; c++)
-            chosen[c] = x->ways[c].way[at[c]];
+            chosen[c] = x->choices[c].cut[at[c]];
         consider(x, chosen);
     } while (next_combination(x, naxes, at));
 }
@@ -420,17 +422,17 @@ static Strategy strategy_room(Arena *a, const Node *n)
                       .out = arena_alloc(a, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nout, 1))};
 }
 
-Strategy *strategy_choose(Side *s, const Node *n, const Factors *f)
+Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f)
 {
-    Search *x = NEW(s->tmp, Search);
-    *x = (Search){.s = s, .n = n, .f = f, .cut = NEWN(s->tmp, Cut, n->nin + n->nout)};
+    StrategySearch *x = NEW(s->tmp, StrategySearch);
+    *x = (StrategySearch){.s = s, .n = n, .f = f, .cut = NEWN(s->tmp, Cut, n->nin + n->nout)};
     x->sec = node_sec(s->x->machine, NULL, n);
     x->now = strategy_room(s->tmp, n);
     x->best = strategy_room(s->tmp, n);
     for (int c = 0; c < s->x->mesh->naxes; c++)
-        find_ways(x, c);
+        find_choices(x, c);
     for (int c = 0; c < s->x->mesh->naxes; c++)
-        drop_ways(x, c);
+        drop_choices(x, c);
     consider_all(x, s->x->mesh->naxes);
     if (!x->nlegal)
         fail_node(s->from, n, "cannot be run by the ranks of a mesh");

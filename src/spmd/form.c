@@ -1,27 +1,29 @@
-/* form: the forms of values: which there are, what another costs, and how it is made.
+/* form: the forms of values: which there are, what another one costs, and how it is made.
  *
  * A form is made once and shared by all readers; a reader starts from the cheapest form there is,
  * so that nothing is gathered to be sliced again. Gathers stand before their reader and carry its
- * scope, reductions behind what they reduce and carry its scope. A gathered parameter belongs to
- * the block that reads it, as it is gathered again for each; with --reshard never it is kept, made
- * before all loops. Views are made again of what they are views of, so that a matrix and its
- * transpose are gathered once; what has no operands is made in the form that is read; a widened
- * parameter is gathered narrow and widened then. A partial log-sum-exp is merged as
- * m + log sum exp(x - m), m being the maximum or, where that is infinite, 0. */
+ * scope; reductions stand behind the node whose result they reduce and carry that one's scope.
+ *
+ * A gathered parameter belongs to the block that reads it and is gathered again for each block.
+ * With --reshard never it is kept, and made before all loops. A view is made again from the form of
+ * its operand that is there, so that a matrix and its transpose are gathered once; a node without
+ * operands is made in the form that is read; a widened parameter is gathered narrow, then widened.
+ * A partial log-sum-exp is merged as m + log sum exp(x - m), m being the maximum, or 0 where that
+ * is infinite. */
 #include "rewrite.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Seconds that are worse than any step: if there is any other way, an activation is not gathered
- * where the batch is cut, a recipe's matrix not where it is cut, and no rank gets all of a gradient
- * of which it updates a part. */
+/* Seconds that are worse than any step. Only if nothing else is possible, an activation is gathered
+ * on an axis that cuts the batch, a recipe's matrix on an axis that cuts it, or a gradient reduced
+ * as a whole for a rank that updates a part. */
 #define AVOIDED 1e3
 
-Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block)
+RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block)
 {
-    Have *h = NEW(s->tmp, Have), **at = &side_known(s, v)->have;
-    *h = (Have){.v = is, .block = block};
+    RankForm *h = NEW(s->tmp, RankForm), **at = &spmd_logical(s, v)->form;
+    *h = (RankForm){.v = is, .block = block};
     memcpy(h->cut, cut, sizeof *cut * (size_t)s->x->mesh->naxes);
     while (*at)
         at = &(*at)->next;
@@ -30,14 +32,14 @@ Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *b
 
 /* ---- steps ---- */
 
-static bool is_avoided(const Side *s, const Known *k, const ReshardStep *step)
+static bool is_avoided(const SpmdGraph *s, const LogicalValue *k, const ReshardStep *step)
 {
     for (int j = 0; j < step->naxes; j++) {
         int c = step->axes[j];
         MeshAxisKind kind = s->x->kind[c];
         bool moves = step->kind == RESHARD_GATHER || step->kind == RESHARD_EXCHANGE;
         bool data = (kind == AXIS_DP || kind == AXIS_FSDP) && !k->alone;
-        if (moves && (k->param ? k->of.held[c] : data))
+        if (moves && (k->param ? k->of.computed_sharded[c] : data))
             return true;
         if (step->kind == RESHARD_REDUCE && k->wanted && k->wanted->cut[c].kind == CUT_SLICE)
             return true;
@@ -45,7 +47,7 @@ static bool is_avoided(const Side *s, const Known *k, const ReshardStep *step)
     return false;
 }
 
-static double steps_sec(const Side *s, const Known *k, const Reshard *r)
+static double steps_sec(const SpmdGraph *s, const LogicalValue *k, const Reshard *r)
 {
     double sec = r->sec;
     for (int j = 0; j < r->nstep; j++)
@@ -92,7 +94,7 @@ static Value *reduce(const Spmd *x, Build *b, const Type *t, const Cut *from, co
     return v;
 }
 
-static Have *merge_logsumexp(Side *s, const Value *v, const Have *h)
+static RankForm *merge_logsumexp(SpmdGraph *s, const Value *v, const RankForm *h)
 {
     const Spmd *x = s->x;
     Cut max[MAX_MESH], sum[MAX_MESH], whole[MAX_MESH];
@@ -113,7 +115,7 @@ static Have *merge_logsumexp(Side *s, const Value *v, const Have *h)
 
 enum { MAX_REMADE = 32 }; /* nodes that are made again for each other */
 
-/* How v's node is cut to make v so, and what it then needs of its operands. */
+/* How v's node is cut so that it makes v in a form, and the forms of operands that this needs. */
 typedef struct Remake {
     Factors *f;
     NodeCut how[MAX_MESH];
@@ -121,18 +123,18 @@ typedef struct Remake {
 } Remake;
 
 /* Whether v's node may be made again: a view, what has no operands, a parameter's wider cast. */
-static bool is_cheap(Side *s, const Value *v)
+static bool is_cheap(SpmdGraph *s, const Value *v)
 {
     const Node *n = v->def;
     if (!n || n->region || n->nin > 1)
         return false;
     return !n->nin || n->op->view ||
-           (side_known(s, v)->param && node_is(n, OP__to_copy) &&
+           (spmd_logical(s, v)->param && node_is(n, OP__to_copy) &&
             dtype_size(n->in[0]->type.dtype) < dtype_size(v->type.dtype));
 }
 
 /* Finds the cut of v's node on axis c that gives v as need says. */
-static bool find_cut(const Side *s, const Value *v, int c, Cut need, Remake *y)
+static bool find_cut(const SpmdGraph *s, const Value *v, int c, Cut need, Remake *y)
 {
     const Node *n = v->def;
     Cut *in = NEWN(s->tmp, Cut, n->nin), *out = NEWN(s->tmp, Cut, n->nout);
@@ -149,7 +151,7 @@ static bool find_cut(const Side *s, const Value *v, int c, Cut need, Remake *y)
     return cut_equal(out[v->index], need);
 }
 
-static bool find_remake(Side *s, const Value *v, const Cut *need, Remake *y)
+static bool find_remake(SpmdGraph *s, const Value *v, const Cut *need, Remake *y)
 {
     const Spmd *x = s->x;
     const Node *n = v->def;
@@ -170,48 +172,49 @@ static bool find_remake(Side *s, const Value *v, const Cut *need, Remake *y)
 
 /* ---- the cheapest source ---- */
 
-static const char *block_name(const Side *s, const Node *reader)
+static const char *block_name(const SpmdGraph *s, const Node *reader)
 {
     Block x = block_of(reader->scope);
     return x.len ? arena_printf(s->tmp, "%.*s", x.len, x.scope) : reader->scope;
 }
 
 /* The block whose readers alone read what is gathered of v for this one; NULL: all may. */
-static const char *block_for(const Side *s, const Known *k, const Node *reader)
+static const char *block_for(const SpmdGraph *s, const LogicalValue *k, const Node *reader)
 {
     return k->param && !s->x->keep && reader ? block_name(s, reader) : NULL;
 }
 
-/* Not what was made for a node of a later phase that stands before the reader, but for parameters
- * that are gathered once: kept. */
-static bool may_read(const Have *h, const char *block, const Node *reader, bool kept)
+/* Whether the reader may use the form: not if it was made for a node of a later phase, except a
+ * kept parameter, which is gathered once. */
+static bool may_read(const RankForm *h, const char *block, const Node *reader, bool kept)
 {
     bool made = h->v && (!reader || !h->v->def || h->v->def->phase <= reader->phase || kept);
     return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
-/* What going on from a gathered form costs a reader of the backward: it is gathered there again, in
- * a chain with the steps that follow. A reader of that very form shares the new gather. */
-static double again_sec(const Have *h, const Reshard *r, const Node *reader)
+/* Seconds that a reader of the backward pays for going on from a form that the forward gathered:
+ * the form is gathered again there, in a chain with the steps that follow. A reader of that very
+ * form shares the new gather. */
+static double again_sec(const RankForm *h, const Reshard *r, const Node *reader)
 {
     bool later = h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
     return later && r->nstep ? h->sec : 0;
 }
 
 /* The form from which `need` is made, and the steps; NULL: none. */
-static const Have *find_source(Side *s, const Value *v, const Cut *need, const Node *reader,
-                               Reshard *steps, double *sec)
+static const RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need,
+                                   const Node *reader, Reshard *steps, double *sec)
 {
     const Spmd *x = s->x;
-    const Known *k = side_known(s, v);
+    const LogicalValue *k = spmd_logical(s, v);
     const char *block = block_for(s, k, reader);
-    const Have *best = NULL;
+    const RankForm *best = NULL;
     bool best_merges = false; /* what is merged already is better at the same price */
     Cut merged[MAX_MESH];
     Reshard r;
     *sec = INFINITY;
-    for (const Have *h = k->have; h; h = h->next) {
-        if (!may_read(h, block, reader, s->x->keep && side_known(s, v)->param))
+    for (const RankForm *h = k->form; h; h = h->next) {
+        if (!may_read(h, block, reader, s->x->keep && spmd_logical(s, v)->param))
             continue;
         logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
@@ -234,26 +237,27 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
 /* Whether v is to be made again, which takes `again` seconds, rather than brought to the form,
  * which takes `sec`: views of parameters always are, so that readers of all views share one gather.
  */
-static bool better_again(Side *s, const Value *v, double again, double sec)
+static bool better_again(SpmdGraph *s, const Value *v, double again, double sec)
 {
-    bool view = v->def && v->def->op->view && side_known(s, v)->param;
+    bool view = v->def && v->def->op->view && spmd_logical(s, v)->param;
     return again < INFINITY && (view || again <= sec);
 }
 
 /* Seconds to make v again in that form; INFINITY: it cannot be. */
-static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
-                         Remake *y);
+static double remake_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                         int depth, Remake *y);
 
-/* The form in which a value that was put off would be made; NULL: it was not. */
-static const Have *put_off_form(const Known *k)
+/* The form in which the node of a value that was put off would make it; NULL: it was not. */
+static const RankForm *put_off_form(const LogicalValue *k)
 {
-    return k->have && !k->have->v ? k->have : NULL;
+    return k->form && !k->form->v ? k->form : NULL;
 }
 
-/* Seconds to make what was put off as its node would, and to bring that to the form. */
-static double put_off_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth)
+/* Seconds to make such a value as its node would, and to bring it to the form. */
+static double put_off_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                          int depth)
 {
-    const Have *h = put_off_form(side_known(s, v));
+    const RankForm *h = put_off_form(spmd_logical(s, v));
     Reshard r;
     Remake y;
     if (!h || !reshard_find(s->x->machine, s->x->mesh, &v->type, h->cut, need, &r))
@@ -261,7 +265,8 @@ static double put_off_sec(Side *s, const Value *v, const Cut *need, const Node *
     return r.sec + remake_sec(s, v, h->cut, reader, depth, &y);
 }
 
-static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth)
+static double cheapest_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                           int depth)
 {
     Reshard r;
     Remake y;
@@ -275,8 +280,8 @@ static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node 
     return sec < INFINITY ? sec : put_off_sec(s, v, need, reader, depth);
 }
 
-static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
-                         Remake *y)
+static double remake_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                         int depth, Remake *y)
 {
     double sec = 0;
     if (depth > MAX_REMADE || !find_remake(s, v, need, y))
@@ -286,16 +291,16 @@ static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *r
     return sec;
 }
 
-double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader)
+double form_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
     return cheapest_sec(s, v, need, reader, 0);
 }
 
 /* ---- making a form ---- */
 
-/* Where a step stands, and what it belongs to. */
-static Build step_place(const Side *s, const Value *v, const ReshardStep *step, const Value *now,
-                        const Node *reader)
+/* A builder for a step: its place, scope and phase. */
+static Build step_place(const SpmdGraph *s, const Value *v, const ReshardStep *step,
+                        const Value *now, const Node *reader)
 {
     bool reduces = step->kind == RESHARD_REDUCE || step->kind == RESHARD_SCATTER;
     Build b = {.g = s->to};
@@ -319,7 +324,7 @@ static const char *cuts_name(Arena *a, const Mesh *m, const Cut *cut)
     return *text ? text : "whole";
 }
 
-static void note(const Side *s, const Value *v, const Reshard *r, const Value *made,
+static void note(const SpmdGraph *s, const Value *v, const Reshard *r, const Value *made,
                  const Node *reader)
 {
     Decisions *d = s->x->o->decisions;
@@ -350,10 +355,11 @@ static void note(const Side *s, const Value *v, const Reshard *r, const Value *m
 }
 
 /* Says once that tokens are whole where sequence parallelism would cut them. */
-static void warn_tokens(const Side *s, const Value *v, const ReshardStep *step, const Node *reader)
+static void warn_tokens(const SpmdGraph *s, const Value *v, const ReshardStep *step,
+                        const Node *reader)
 {
     Spmd *x = s->x;
-    const Cut *token = side_known((Side *)s, v)->token;
+    const Cut *token = spmd_logical((SpmdGraph *)s, v)->token;
     bool tokens = token[TOKEN_ROW].kind == CUT_SLICE || token[TOKEN_PLACE].kind == CUT_SLICE;
     bool asked = x->o->sequence_parallel && x->o->warn && !x->draw && !x->warned;
     if (!asked || !tokens || step->kind != RESHARD_REDUCE || !reader || reader->phase != FORWARD)
@@ -371,7 +377,7 @@ static void warn_tokens(const Side *s, const Value *v, const ReshardStep *step, 
         }
 }
 
-static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h,
+static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, const RankForm *h,
                         const Node *reader, const char *block)
 {
     Value *now = h->v;
@@ -381,7 +387,7 @@ static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h
         Build b = step_place(s, v, step, now, reader);
         warn_tokens(s, v, step, reader);
         now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
-        Have *made = form_add(s, v, step->to, now, block);
+        RankForm *made = form_add(s, v, step->to, now, block);
         made->sec = sec += step->sec;
         made->phase = reader ? reader->phase : FORWARD;
     }
@@ -389,7 +395,7 @@ static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h
     return now;
 }
 
-/* What was made for a reader of a later phase is now read in this one. */
+/* Gives v, made for a reader of a later phase, the phase of an earlier reader. */
 static void make_earlier(Value *v, Phase phase)
 {
     Node *n = v->def;
@@ -409,8 +415,8 @@ static bool gathers(const Reshard *r)
 }
 
 /* Makes v's node again for that reader. */
-static Value *remake(Side *s, const Value *v, const Cut *need, const Remake *y, const Node *reader,
-                     const char *block)
+static Value *remake(SpmdGraph *s, const Value *v, const Cut *need, const Remake *y,
+                     const Node *reader, const char *block)
 {
     const Node *n = v->def;
     Value *in[1] = {NULL}, **out = NEWN(s->tmp, Value *, n->nout);
@@ -426,19 +432,19 @@ static Value *remake(Side *s, const Value *v, const Cut *need, const Remake *y, 
     b.policy = POLICY_NONE;
     b.origin = NULL;
     cut_part(&b, n, y->f, s->x->mesh->naxes, s->x->cuts, y->how, in, out);
-    form_add(s, v, need, out[v->index], side_known(s, v)->param ? block : NULL);
+    form_add(s, v, need, out[v->index], spmd_logical(s, v)->param ? block : NULL);
     return out[v->index];
 }
 
-Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
+Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
     const Spmd *x = s->x;
-    Known *k = side_known(s, v);
+    LogicalValue *k = spmd_logical(s, v);
     const char *block = block_for(s, k, reader);
     Reshard r;
     Remake y;
     double sec;
-    const Have *h = find_source(s, v, need, reader, &r, &sec);
+    const RankForm *h = find_source(s, v, need, reader, &r, &sec);
     if (h && reader)
         make_earlier(h->v, reader->phase);
     if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need))
@@ -446,7 +452,7 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
     double again = remake_sec(s, v, need, reader, 0, &y);
     if (better_again(s, v, again, sec) && (!h || s->nremade < MAX_REMADE))
         return remake(s, v, need, &y, reader, block);
-    const Have *later = h ? NULL : put_off_form(k);
+    const RankForm *later = h ? NULL : put_off_form(k);
     if (later && remake_sec(s, v, later->cut, reader, 0, &y) < INFINITY) {
         remake(s, v, later->cut, &y, reader, block);
         return form_get(s, v, need, reader);

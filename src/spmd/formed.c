@@ -1,17 +1,18 @@
-/* formed: which weights that are formed before a loop are to be formed in its bodies.
+/* formed: decides which weights that the graph forms before a loop are formed in its bodies.
  *
- * A weight is formed where it is made of parameters and constants alone, element by element: a sum
- * of two parameters, parts of several joined. What ranks make of the parts that they store stays
- * before the loop, and is gathered in it. What needs parameters gathered (two that are cut along
- * different axes, one that broadcasts, a slice of one) goes into a loop over forward and backward,
- * which would keep the gathered parameter otherwise. There it is computed in every iteration, so
- * that only small trees go: of at most FORMED_NODES nodes without views, whose operands and results
- * have at most FORMED_TIMES the weight's bytes. Views of one parameter always go. Linear. */
+ * A formed weight is made of parameters and constants alone, element by element: a sum of two
+ * parameters, parts of several joined. If each rank can make its part from the parts that it
+ * stores, the weight stays before the loop and is gathered in it. If parameters must be gathered
+ * for it (two that are cut along different axes, one that broadcasts, a slice of one), it goes into
+ * a loop over forward and backward, which would keep the gathered parameter otherwise. There every
+ * iteration computes it, so only small trees go: at most FORMED_NODES nodes without views, whose
+ * operands and results have at most FORMED_TIMES the weight's bytes. Views of one parameter always
+ * go. Linear. */
 #include "rewrite.h"
 
 #include <string.h>
 
-/* ---- what is known of a value ---- */
+/* ---- formed values ---- */
 
 static bool may_form(const Node *n)
 {
@@ -99,8 +100,8 @@ FormedSet formed_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Me
 
 /* ---- what goes into a loop ---- */
 
-/* Whether v is made of one parameter that is gathered, by a view at least. A cast alone is not: it
- * is made of the part that is stored. */
+/* Whether v is made of one gathered parameter by at least one view. A cast alone does not count: a
+ * rank casts the part that it stores. */
 static bool is_viewed(const FormedSet *x, const Value *v)
 {
     bool moved = false;
@@ -114,14 +115,14 @@ static bool is_viewed(const FormedSet *x, const Value *v)
     return moved && !v->def && x->of[v->id].gathers;
 }
 
-/* What goes into the loop for a weight. */
+/* The values that go into the loop for a weight. */
 typedef struct Tree {
     const Value *seen[4 * FORMED_NODES];
     int nseen, nnode;
     int64_t nbytes;
 } Tree;
 
-/* Adds v, and what it is made of in the loop. False: it is too much. */
+/* Adds v, and the values of which the loop makes it. False: they are too many. */
 static bool add_tree(const FormedSet *x, const Value *v, Tree *t)
 {
     const Formed *y = &x->of[v->id];

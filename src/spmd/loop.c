@@ -4,10 +4,10 @@
  * An operand enters as it is cut, unless the port itself takes the axis apart: a cut of an axis
  * that the loop slices must lie within an iteration, [iterations][outer][count] outside being
  * [outer][count] inside, without a tail. A partial operand is reduced before. A carry leaves as it
- * entered. What iterations add may stay partial: on dp, which reduces once behind the loop; on
- * other axes it is reduced in the body to the form that the optimizer reads, so that only this
- * rank's part is added up. If there is a tail, both bodies reduce. What bodies gather of kept
- * parameters is hoisted: gathered before the loop, and seen through a port of its own. */
+ * entered. Sums over iterations may stay partial on dp, which reduces once behind the loop; on
+ * other axes the body reduces them to the form that the optimizer reads, so that only this rank's
+ * part is added up. If there is a tail, both bodies reduce. Kept parameters that bodies gather are
+ * hoisted: gathered before the loop, and seen through a port of their own. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -19,9 +19,9 @@ typedef struct Hoist {
 } Hoist;
 
 /* The loop under construction. */
-struct LoopPart {
+struct RankLoop {
     const Node *n;
-    Side *outer;
+    SpmdGraph *outer;
     Graph *body[NBODY];
     Cut (*enter)[MAX_MESH]; /* by operand: the form in which it comes */
     Cut (*leave)[MAX_MESH]; /* by result: the form in which it goes; from the first body that has it
@@ -30,7 +30,7 @@ struct LoopPart {
     Hoist *hoist;
     int nhoist, cap;
 };
-typedef struct LoopPart LoopPart;
+typedef struct RankLoop RankLoop;
 
 /* ---- ports ---- */
 
@@ -65,11 +65,11 @@ static Cut leave_inside(const Region *r, const PortOut *p, Cut c)
 
 /* The form in which operand i enters: the one that its node made, whole where a port cannot take
  * that. */
-static void find_entry(LoopPart *x, int i)
+static void find_entry(RankLoop *x, int i)
 {
     const Region *r = x->n->region;
     const Mesh *m = x->outer->x->mesh;
-    const Have *h = side_known(x->outer, x->n->in[i])->have;
+    const RankForm *h = spmd_logical(x->outer, x->n->in[i])->form;
     for (int c = 0; c < m->naxes; c++) {
         Cut inside;
         x->enter[i][c] = h->cut[c];
@@ -81,9 +81,9 @@ static void find_entry(LoopPart *x, int i)
 
 /* ---- a body ---- */
 
-static void add_inputs(Side *s)
+static void add_inputs(SpmdGraph *s)
 {
-    LoopPart *x = s->loop;
+    RankLoop *x = s->loop;
     const Region *r = x->n->region;
     const Mesh *m = s->x->mesh;
     for (int i = 0; i < s->from->nin; i++) {
@@ -98,7 +98,7 @@ static void add_inputs(Side *s)
                 CHECK(good);
             }
             if (r->in[j].kind == PORT_WHOLE) {
-                Known from = *side_known(x->outer, x->n->in[arg]), *k = side_known(s, v);
+                LogicalValue from = *spmd_logical(x->outer, x->n->in[arg]), *k = spmd_logical(s, v);
                 k->param = from.param;
                 k->alone = from.alone;
                 k->of = from.of;
@@ -110,7 +110,7 @@ static void add_inputs(Side *s)
 }
 
 /* The operand that a body sees whole as its input v; NULL: v is none. */
-static Value *whole_operand(const LoopPart *x, const Value *v, int body)
+static Value *whole_operand(const RankLoop *x, const Value *v, int body)
 {
     const Region *r = x->n->region;
     for (int j = 0; j < r->nin && !v->def; j++)
@@ -120,7 +120,7 @@ static Value *whole_operand(const LoopPart *x, const Value *v, int body)
 }
 
 /* The hoisted value `outer`, as the loop knows it. */
-static Hoist *find_hoist(LoopPart *x, Value *outer)
+static Hoist *find_hoist(RankLoop *x, Value *outer)
 {
     for (int j = 0; j < x->nhoist; j++)
         if (x->hoist[j].outer == outer)
@@ -129,9 +129,9 @@ static Hoist *find_hoist(LoopPart *x, Value *outer)
     return &x->hoist[x->nhoist - 1];
 }
 
-Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader)
+Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
-    LoopPart *x = s->loop;
+    RankLoop *x = s->loop;
     Value *outer = whole_operand(x, v, s->body);
     if (!outer)
         return NULL;
@@ -151,9 +151,9 @@ Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader)
 }
 
 /* Whether the body can yield v so that result k has the form x->leave[k]. */
-static bool exit_legal(const Side *s, int k, const Value *v)
+static bool exit_legal(const SpmdGraph *s, int k, const Value *v)
 {
-    const LoopPart *x = s->loop;
+    const RankLoop *x = s->loop;
     Cut cut[MAX_MESH];
     for (int c = 0; c < s->x->mesh->naxes; c++)
         cut[c] = leave_inside(x->n->region, &x->n->region->out[k], x->leave[k][c]);
@@ -162,13 +162,13 @@ static bool exit_legal(const Side *s, int k, const Value *v)
 
 /* The form in which result k goes: as the body yields it, and where that is partial as the
  * optimizer wants it. If the two do not go together, all that is wanted, and the rest whole. */
-static void find_exit(Side *s, int k, const Value *v)
+static void find_exit(SpmdGraph *s, int k, const Value *v)
 {
-    LoopPart *x = s->loop;
+    RankLoop *x = s->loop;
     const Region *r = x->n->region;
     const PortOut *p = &r->out[k];
-    const Have *h = side_known(s, v)->have;
-    const Sharding *wanted = side_known(x->outer, x->n->out[k])->wanted;
+    const RankForm *h = spmd_logical(s, v)->form;
+    const Sharding *wanted = spmd_logical(x->outer, x->n->out[k])->wanted;
     bool sums = wanted && (p->kind == PORT_SUM || p->kind == PORT_TAIL);
     for (int c = 0; c < s->x->mesh->naxes; c++) {
         Cut now = h->cut[c], *to = &x->leave[k][c];
@@ -184,9 +184,9 @@ static void find_exit(Side *s, int k, const Value *v)
     x->leaves[k] = true;
 }
 
-static void add_outputs(Side *s)
+static void add_outputs(SpmdGraph *s)
 {
-    LoopPart *x = s->loop;
+    RankLoop *x = s->loop;
     const Region *r = x->n->region;
     for (int i = 0; i < s->from->nout; i++) {
         Value *v = s->from->out[i].v;
@@ -203,25 +203,25 @@ static void add_outputs(Side *s)
     }
 }
 
-static void rewrite_body(LoopPart *x, int t)
+static void rewrite_body(RankLoop *x, int t)
 {
-    Side s = {.x = x->outer->x,
-              .tmp = x->outer->tmp,
-              .from = x->n->region->body[t],
-              .to = graph_body(x->outer->to),
-              .loop = x,
-              .body = t};
+    SpmdGraph s = {.x = x->outer->x,
+                   .tmp = x->outer->tmp,
+                   .from = x->n->region->body[t],
+                   .to = graph_body(x->outer->to),
+                   .loop = x,
+                   .body = t};
     x->body[t] = s.to;
     add_inputs(&s);
     token_body(&s, x->outer, x->n, t);
-    side_rewrite(&s);
+    spmd_nodes(&s);
     add_outputs(&s);
 }
 
 /* ---- the loop ---- */
 
 /* Ports for what was hoisted: every body sees them. */
-static Region *make_region(LoopPart *x, Value **in)
+static Region *make_region(RankLoop *x, Value **in)
 {
     Graph *g = x->outer->to;
     const Region *old = x->n->region;
@@ -249,10 +249,10 @@ static Region *make_region(LoopPart *x, Value **in)
     return r;
 }
 
-void loop_rewrite(Side *s, const Node *n)
+void loop_rewrite(SpmdGraph *s, const Node *n)
 {
     Arena *tmp = s->tmp;
-    LoopPart x = {.n = n,
+    RankLoop x = {.n = n,
                   .outer = s,
                   .enter = arena_alloc(tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1)),
                   .leave = arena_alloc(tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nout, 1)),
@@ -270,7 +270,7 @@ void loop_rewrite(Side *s, const Node *n)
     const char **names = graph_fresh_results(s->to, n, "");
     Build b = build_like(s->to, NULL, n);
     Node *m = emit_named(&b, n->op, n->nin + x.nhoist, all, n->attr, r, n->stream, names, n->nout);
-    side_order(s, n, m);
+    spmd_order(s, n, m);
     for (int k = 0; k < n->nout; k++)
         form_add(s, n->out[k], x.leave[k], m->out[k], NULL);
 }

@@ -1,9 +1,9 @@
-/* narrow: parameters that are gathered are cast to the dtype of computation where they are
- * stored, so that gathers move no more than they must.
+/* narrow: casts parameters to the dtype of computation where they are stored, before they are
+ * gathered, so that gathers move no more than they must.
  *
- * A cast behind an embedding goes before it, which keeps every bit. What reads a parameter in its
- * own dtype, as norms do, reads it rounded to that of computation: a cast of the stored part, and
- * one back of what is gathered. Quadratic in parameters times nodes, which is little. */
+ * A cast behind an embedding goes before it, which keeps every bit. A node that reads a parameter
+ * in its own dtype, as norms do, gets it rounded to that of computation: the stored part is cast,
+ * gathered and cast back. Quadratic in parameters times nodes, which is little. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ Gathered graph_gathered(const Graph *g, Arena *tmp, const Mesh *m, const Shardin
     Gathered p = {NEWN(tmp, bool, g->nin), g->nin};
     for (int i = 0; i < g->nin; i++)
         for (int c = 0; c < m->naxes && g->in[i].role == ROLE_PARAM; c++)
-            p.is[i] |= in[i].cut[c].kind == CUT_SLICE && !in[i].held[c];
+            p.is[i] |= in[i].cut[c].kind == CUT_SLICE && !in[i].computed_sharded[c];
     return p;
 }
 

@@ -1,13 +1,13 @@
 /* pad: inputs whose axes the mesh does not divide get padding, zeros behind each such axis, so
  * that all ranks have equal shapes.
  *
- * What reads such an input reads a slice of it; the optimizer works on the padded parameter and
- * state, whose padding stays zero: there the gradient is zero, so are the moments, and decay pulls
- * zero to zero. Slices and padding that meet go away. A table that is looked up needs no slice, as
- * no index points into the padding, and its gradient is made with as many rows; padding of a slice
- * is what was sliced, where that has zeros there: a padded parameter, or its gradient through
- * products with columns of zeros (align.c). Bodies of loops see padded operands padded, and yield
- * gradients padded. Linear in the nodes. */
+ * A reader of such an input reads a slice of it. The optimizer works on the padded parameter and
+ * state, whose padding stays zero: the gradient is zero there, so are the moments, and decay pulls
+ * zero to zero. Slices and padding that meet go away: a table that is looked up needs no slice, as
+ * no index points into the padding, and its gradient is made with as many rows; if a slice is
+ * padded again and its source has zeros there, the source is read (a padded parameter, or its
+ * gradient through products with columns of zeros, align.c). Bodies of loops see padded operands
+ * padded, and yield gradients padded. Linear in the nodes. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -57,7 +57,7 @@ static Type padded_type(const Graph *g, const char *name, const Type *own, const
     return t;
 }
 
-/* By input: to what it is to be padded at least. State is as its parameter. */
+/* By input: the type to which it is padded at least; state is padded as its parameter. */
 static Type *find_wide(Graph *g, Arena *tmp)
 {
     Type *wide = align_padded(g, tmp);
@@ -137,7 +137,7 @@ static void widen_input(Pad *x, Value *v, const Type *t)
     add_wide(x, v, v, &logical);
 }
 
-/* What a reader of v gets that wants no padding. */
+/* v without padding, for a reader that bears none. */
 static Value *thin_of(Pad *x, const Value *v, const Node *reader)
 {
     Value **thin = &x->thin[v->id], *wide = x->wide[v->id];
@@ -221,9 +221,9 @@ static void pad_reader(Pad *x, Replace *r, Node *n)
                 n->in[i] = bears_padding(x, n, i) ? wide : thin_of(x, n->in[i], n);
 }
 
-/* The same for all nodes. Updates of the whole graph are left to pad_updates(). What reads padding
- * that went away reads the padded value, and no slice of it: it is replaced last. `around`: of a
- * body the loop. */
+/* Gives all nodes what they may read; pad_updates() sees to updates of the whole graph. A reader of
+ * padding that went away reads the padded value, and no slice of it: operands are replaced last.
+ * around: the loop whose body it is. */
 static void pad_graph(Pad *x, const Node *around)
 {
     Replace r = replace_start(x->g, x->tmp);
@@ -317,7 +317,7 @@ static Value *padded_sum(Node *n, int k, const Type *t)
     return n->out[k];
 }
 
-/* What v is replaced by; where others may read it too, v stays as it is. */
+/* v, a gradient, with padding up to t. alone: no other reader wants v as it is. */
 static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone)
 {
     Node *n = v->def;
@@ -327,15 +327,15 @@ static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone)
     return can_add_rows(v, t, 0) ? add_rows(&b, v, t) : padded(&b, v, t);
 }
 
-/* By value id, of gradients that updates and outputs read. */
-typedef struct Gradients {
-    Type *want;   /* to which it is to be padded; rank 0: not */
+/* The gradients that updates and outputs read, by value id. */
+typedef struct PaddedGradients {
+    Type *want;   /* the type to which it is padded; rank 0: it is not */
     bool *differ; /* readers want different padding: each pads it for itself */
     bool *other;  /* something else reads it too */
-} Gradients;
+} PaddedGradients;
 
 /* v is read as the gradient of a parameter, which has a value with padding, or NULL. */
-static void want_padding(Gradients *l, const Value *v, const Value *wide)
+static void want_padding(PaddedGradients *l, const Value *v, const Value *wide)
 {
     Type *want = &l->want[v->id];
     Type t = wide ? wide->type : v->type;
@@ -344,11 +344,11 @@ static void want_padding(Gradients *l, const Value *v, const Value *wide)
     *want = l->differ[v->id] ? (Type){0} : t;
 }
 
-static Gradients find_gradients(const Pad *x)
+static PaddedGradients find_gradients(const Pad *x)
 {
     const Graph *g = x->g;
-    Gradients l = {NEWN(x->tmp, Type, g->nvalue), NEWN(x->tmp, bool, g->nvalue),
-                   NEWN(x->tmp, bool, g->nvalue)};
+    PaddedGradients l = {NEWN(x->tmp, Type, g->nvalue), NEWN(x->tmp, bool, g->nvalue),
+                         NEWN(x->tmp, bool, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin; i++)
             l.other[n->in[i]->id] |= n->op->class != CLASS_OPTIMIZER || (is_update(n) && i != 1);
@@ -398,7 +398,7 @@ static void pad_update(Pad *x, Node *n)
 static void pad_updates(Pad *x)
 {
     Graph *g = x->g;
-    Gradients l = find_gradients(x);
+    PaddedGradients l = find_gradients(x);
     int nvalue = g->nvalue;
     Value **gradient = NEWN(x->tmp, Value *, nvalue);
     EACH_NODE(n, g)

@@ -1,7 +1,9 @@
-/* ports: what loops see of parameters that are gathered. Under --reshard always what is formed
- * of them (formed.c) goes from before a loop into the bodies that read it, so that what it
- * needs is gathered there and dropped again; under never casts go before the loop, so that what
- * they make is gathered once. Linear in the nodes of bodies for each port. */
+/* ports: moves nodes that read gathered parameters into loops or out of them.
+ *
+ * Under --reshard always weights formed of such parameters (formed.c) go from before a loop into
+ * the bodies that read them, so that the parameters are gathered there and dropped again. Under
+ * never casts go before the loop, so that their results are gathered once. Linear in the nodes of
+ * bodies for each port. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -166,8 +168,8 @@ static bool sink_value(Graph *g, FormedSet *x, Node *n, const Value *v)
     return any;
 }
 
-/* What is formed of gathered parameters goes from before the loop into the bodies that read it, so
- * that what it needs is gathered there: readers before what they read, so that all share it. */
+/* Moves formed weights from before the loop into the bodies that read them, readers before their
+ * operands, so that all readers share an operand. */
 static bool sink_all(Graph *g, FormedSet *x, Node *n)
 {
     bool any = false;
@@ -177,7 +179,7 @@ static bool sink_all(Graph *g, FormedSet *x, Node *n)
     return any;
 }
 
-/* Removes what loops alone have read, so that nothing is gathered for it. */
+/* Removes nodes that only loops have read, so that nothing is gathered for them. */
 static void drop_unread(Graph *g, const FormedSet *x)
 {
     int *nread = NEWN(x->tmp, int, g->nvalue);

@@ -1,13 +1,14 @@
-/* prepare: rewrites what ranks need otherwise than it stands, while the graph is still whole:
- * pads what the mesh does not divide (pad.c), casts what is gathered (narrow.c), moves
- * what loops see of it (ports.c). And norm_of gets limb arrays (op/sum_squares.c), which ranks
- * add: one array for all gradients that are cut alike, so that one reduction of 24 numbers makes
- * the norm. Linear in the nodes. */
+/* prepare: rewrites the whole graph before the walk.
+ *
+ * It pads axes that the mesh does not divide (pad.c), casts parameters before they are gathered
+ * (narrow.c), and moves nodes into loops or out of them (ports.c). norm_of gets limb arrays
+ * (op/sum_squares.c), which ranks add: one array for all gradients that are cut alike, so that one
+ * reduction of 24 numbers makes the norm. Linear in the nodes. */
 #include "rewrite.h"
 
 #include <string.h>
 
-/* By value id: the axes of the mesh that cut the parameter whose gradient it is. */
+/* By value id of a gradient: the mesh axes that cut its parameter. */
 static unsigned *find_masks(const Graph *g, Arena *tmp, const Mesh *m, const Sharding *in)
 {
     unsigned *mask = NEWN(tmp, unsigned, g->nvalue);
@@ -83,7 +84,7 @@ void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, con
                   const Sharding *out)
 {
     Gathered p = graph_gathered(g, tmp, m, in);
-    bool keep = o->reshard && !strcmp(o->reshard, "never");
+    bool keep = gathers_are_kept(o);
     if (keep)
         warn_reshard(g, o, m, &p);
     spmd_pad(g, tmp, o, m, in, out);

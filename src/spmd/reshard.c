@@ -1,21 +1,21 @@
 /* reshard: from one form of a value, a cut for each mesh axis, to another.
  *
- * A step changes the cuts of one mesh axis, or of several in one way over their flat group. What it
- * does to a rank's tensor is found by `lower`, by which it is priced and emitted: a collective that
- * joins or divides along axis 0 and, where the units of the ranks lie elsewhere, a permute before
- * or after it, whose copy counts. An axis that n ranks cut is [above][n][rest] in a rank that has
- * all their units; `above` is the cut's outer less what other mesh axes have taken of it.
+ * A step changes the cut of one mesh axis, or alike the cuts of several, over their flat group.
+ * `lower` says how a rank's tensor changes, for the price and for what is emitted: a collective
+ * joins or divides along axis 0; if the units of the ranks lie along another axis, a permute stands
+ * before or after it, whose copy counts. An axis that n ranks cut is [above][n][rest] in a rank
+ * that has all their units; `above` is the cut's outer over what other mesh axes have taken of it.
  *
- * Search: a state says of each mesh axis that differs whether its cut is still the first, gone, or
+ * Search: a state says for each mesh axis that differs whether its cut is still the first, gone, or
  * the last, and whether the value lies with strides, as a slice leaves it, so that a collective
  * copies it first. Steps lead to states of greater number, so that one walk over them finds the
- * cheapest way of all orders and flat groups; of equal ones that with fewer steps, then the first.
- * Every form on the way must be legal. Only where there is no such way an axis may become whole in
- * between (a sum to a slice by all_reduce, a slice to another by all_gather). At most 3^d forms for
- * d axes, as a rule 2^d; without allocation.
+ * cheapest sequence among all orders and flat groups; among equals the one with fewer steps, then
+ * the first. Every form in between must be legal. Only if there is no such sequence, an axis may
+ * become whole in between (a sum to a slice by all_reduce, a slice to another by all_gather). At
+ * most 3^d forms for d axes, as a rule 2^d; without allocation.
  *
- * There is no way to a partial form from another; from partial log-sum-exps, which are merged by
- * their op; from sums and maxima at once. */
+ * No steps lead to a partial form from another one, from partial log-sum-exps, which are merged by
+ * their op, or from sums and maxima at once. */
 #include "spmd.h"
 
 #include <string.h>
@@ -38,20 +38,20 @@ const char *reshard_name(ReshardKind k)
 
 /* ---- what a step does to a rank's tensor ---- */
 
-/* Where the units of n ranks lie: on an axis [above][n][rest], below `before` in all, axes further
- * left included. */
-typedef struct Spot {
+/* The place of the units of n ranks: on an axis [above][n][rest], with `before` elements in front,
+ * those of axes further left included. */
+typedef struct RankUnits {
     int axis;
     int64_t above, rest, before;
-} Spot;
+} RankUnits;
 
-/* Spots are zero where there are none: before is 0. */
+/* How a step changes a rank's tensor; units that it does not move are zero. */
 typedef struct Lowering {
     int64_t n;
-    Type part;          /* what comes from or goes to each rank */
-    Spot cut, join;     /* of the slices that the step makes, and of those that it joins */
-    bool before, after; /* copies: of the operand, of the result */
-    bool strided;       /* so lies the result */
+    Type part;           /* that each rank sends or gets */
+    RankUnits cut, join; /* of the slices that the step makes, and of those that it joins */
+    bool before, after;  /* copies: of the operand, of the result */
+    bool strided;        /* so lies the result */
 } Lowering;
 
 static bool sliced(const Cut *c)
@@ -69,10 +69,11 @@ static bool cuts_above(const Cut *d, const Cut *c)
     return sliced(d) && d->axis == c->axis && d->outer < c->outer;
 }
 
-/* Of a group whose major cut is c. `part` is divided by all cuts before and after the step. */
-static Spot spot_of(const Mesh *m, const ReshardStep *s, const Cut *c, const Type *part)
+/* The units of a group whose major cut is c; `part` is divided by all cuts before and after the
+ * step. */
+static RankUnits units_of(const Mesh *m, const ReshardStep *s, const Cut *c, const Type *part)
 {
-    Spot x = {.axis = c->axis, .above = c->outer};
+    RankUnits x = {.axis = c->axis, .above = c->outer};
     for (int d = 0; d < m->naxes; d++)
         if (cuts_above(&s->from[d], c) || cuts_above(&s->to[d], c))
             x.above /= m->size[d];
@@ -93,11 +94,11 @@ static Lowering lower(const Mesh *m, const Type *v, const ReshardStep *s)
     Lowering w = {.n = group_nranks(m, s->naxes, s->axes), .part = *v};
     if (sliced(to)) {
         w.part.dim[to->axis] /= w.n;
-        w.cut = spot_of(m, s, to, &w.part);
+        w.cut = units_of(m, s, to, &w.part);
     }
     if (sliced(from))
-        w.join = spot_of(m, s, from, &w.part);
-    const Spot *x = slices ? &w.cut : &w.join;
+        w.join = units_of(m, s, from, &w.part);
+    const RankUnits *x = slices ? &w.cut : &w.join;
     bool above = x->above > 1, rest = x->rest > 1;
     w.before = !slices && (s->strided || w.cut.before > 1);
     w.after = x->before > 1 && (slices ? above && rest : above || rest);
@@ -172,7 +173,7 @@ static bool joined(const Mesh *m, const Cut *form, int c, int d)
             (form[c].axis == form[d].axis && form[d].outer == form[c].outer * m->size[c]));
 }
 
-/* Of an exchange within an axis the new cut must lie above or below the old one. */
+/* Whether an exchange is possible: within one axis the new cut must lie above or below the old. */
 static bool exchanges(const Mesh *m, const Type *t, const ReshardStep *s)
 {
     int64_t n = group_nranks(m, s->naxes, s->axes);
@@ -208,16 +209,16 @@ static bool step_between(const Mesh *m, const Type *t, ReshardStep *s)
 /* How far a mesh axis has come; two bits for each make the code of a form. */
 enum { FIRST, GONE, LAST, NCODE = 1 << 2 * MAX_MESH };
 
-typedef struct Search {
+typedef struct ReshardSearch {
     const Machine *machine;
     const Mesh *m;
     const Type *t;
     const Cut *from, *to;
     int naxes, axes[MAX_MESH]; /* that differ */
     bool detours;              /* through whole axes */
-} Search;
+} ReshardSearch;
 
-/* The cheapest way to a state, by its last step. */
+/* The cheapest steps to a state, by the last one. */
 typedef struct Reached {
     bool reached;
     bool strided; /* so was the value before that step, */
@@ -238,7 +239,7 @@ static int stage_of(int code, int i)
     return code >> 2 * i & 3;
 }
 
-static void fill_form(const Search *s, int code, Cut *form)
+static void fill_form(const ReshardSearch *s, int code, Cut *form)
 {
     memcpy(form, s->to, sizeof *form * (size_t)s->m->naxes);
     for (int i = 0; i < s->naxes; i++) {
@@ -250,7 +251,7 @@ static void fill_form(const Search *s, int code, Cut *form)
     }
 }
 
-static bool form_legal(const Search *s, const Cut *form)
+static bool form_legal(const ReshardSearch *s, const Cut *form)
 {
     PartCut cuts[MAX_MESH] = {0};
     for (int d = 0; d < s->m->naxes; d++)
@@ -259,7 +260,7 @@ static bool form_legal(const Search *s, const Cut *form)
 }
 
 /* The step from one code to another, priced; false: there is none. *strided: so lies the result. */
-static bool find_step(const Search *s, int code, int next, ReshardStep *step, bool *strided)
+static bool find_step(const ReshardSearch *s, int code, int next, ReshardStep *step, bool *strided)
 {
     fill_form(s, code, step->from);
     fill_form(s, next, step->to);
@@ -273,7 +274,7 @@ static bool find_step(const Search *s, int code, int next, ReshardStep *step, bo
 }
 
 /* The code after the axes of `set` have come to a stage; -1: one cannot. */
-static int next_code(const Search *s, int code, int set, int stage)
+static int next_code(const ReshardSearch *s, int code, int set, int stage)
 {
     for (int i = 0; i < s->naxes; i++) {
         if (!(set >> i & 1))
@@ -287,19 +288,19 @@ static int next_code(const Search *s, int code, int set, int stage)
     return code;
 }
 
-static void try_step(const Search *s, Reached (*best)[2], int code, bool strided, int next)
+static void try_step(const ReshardSearch *s, Reached (*best)[2], int code, bool strided, int next)
 {
     const Reached *x = &best[code][strided];
     ReshardStep step = {.strided = strided};
     bool left;
     if (!find_step(s, code, next, &step, &left))
         return;
-    Reached way = {true, strided, code, x->nstep + 1, x->sec + step.sec};
-    if (is_cheaper(&way, &best[next][left]))
-        best[next][left] = way;
+    Reached y = {true, strided, code, x->nstep + 1, x->sec + step.sec};
+    if (is_cheaper(&y, &best[next][left]))
+        best[next][left] = y;
 }
 
-static void try_steps(const Search *s, Reached (*best)[2], int code, bool strided)
+static void try_steps(const ReshardSearch *s, Reached (*best)[2], int code, bool strided)
 {
     for (int stage = LAST; stage >= (s->detours ? GONE : LAST); stage--)
         for (int set = 1; set < 1 << s->naxes; set++) {
@@ -309,8 +310,9 @@ static void try_steps(const Search *s, Reached (*best)[2], int code, bool stride
         }
 }
 
-/* Writes down the way that ends in a state. */
-static void fill_steps(const Search *s, Reached (*best)[2], int code, bool strided, Reshard *r)
+/* Writes down the steps that end in a state. */
+static void fill_steps(const ReshardSearch *s, Reached (*best)[2], int code, bool strided,
+                       Reshard *r)
 {
     bool left;
     r->nstep = best[code][strided].nstep;
@@ -327,7 +329,7 @@ static void fill_steps(const Search *s, Reached (*best)[2], int code, bool strid
         r->sec += r->step[i].sec;
 }
 
-static bool search(const Search *s, Reshard *r)
+static bool search(const ReshardSearch *s, Reshard *r)
 {
     Reached best[NCODE][2];
     int end = next_code(s, 0, (1 << s->naxes) - 1, LAST);
@@ -344,7 +346,7 @@ static bool search(const Search *s, Reshard *r)
 }
 
 /* The same where one mesh axis differs. */
-static bool find_single(const Search *s, Reshard *r)
+static bool find_single(const ReshardSearch *s, Reshard *r)
 {
     bool left;
     r->step[0].strided = false;
@@ -373,7 +375,7 @@ bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cu
                   const Cut *to, Reshard *r)
 {
     Cut first[MAX_MESH] = {0}, last[MAX_MESH] = {0};
-    Search s = {.machine = machine, .m = m, .t = t, .from = first, .to = last};
+    ReshardSearch s = {.machine = machine, .m = m, .t = t, .from = first, .to = last};
     bool merges = false;
     for (int d = 0; d < m->naxes; d++) {
         if (m->size[d] == 1)
@@ -413,7 +415,7 @@ static Value *view_as(Build *b, Value *v, int rank, const int64_t *dim)
 /* The axes of `part` with the n units of a spot apart: dim[at] is theirs. Returns how many; those
  * left and those right of them are taken as one where there would be too many. A strided operand
  * is copied for that too, which no price says. */
-static int split_axes(const Type *part, const Spot *x, int64_t n, int64_t *dim, int *at)
+static int split_axes(const Type *part, const RankUnits *x, int64_t n, int64_t *dim, int *at)
 {
     int rank = 0;
     bool few = part->rank + (x->above > 1) + (x->rest != 1) <= TN_RANK;

@@ -1,10 +1,11 @@
-/* sharding: what each rank of a mesh has of a graph's inputs and outputs.
+/* sharding: the forms of a graph's inputs and outputs on the ranks of a mesh.
  *
  * The names of mesh axes say what they cut. dp and fsdp cut the rows of batch inputs. fsdp cuts
- * parameters where they are stored, tp as recipe.def says or where it says nothing also where they
- * are stored: axis 0, by tp, then by fsdp (see find_place). What --shard says of a parameter or of
- * another value holds instead, whole: mesh axes that a rule does not name replicate. Optimizer
- * state, gradients and new values are cut as their parameters; all other outputs are whole.
+ * parameters where they are stored. tp cuts parameters as recipe.def says, and readers compute with
+ * the parts; a parameter without a recipe it cuts where it is stored: axis 0 by tp, then by fsdp
+ * (see find_param_cut). A rule of --shard for a parameter or another value replaces all of that:
+ * mesh axes that it does not name replicate. Optimizer state, gradients and new values are cut as
+ * their parameters; all other outputs are whole.
  *
  * Rows that loops take in n iterations are cut within an iteration, n being outer: each rank has a
  * part of every microbatch.
@@ -79,7 +80,7 @@ static bool name_ends(const char *name, const char *end)
     return true;
 }
 
-/* Of a parameter; NULL: it has none. */
+/* The recipe of a parameter; NULL: it has none. */
 static const Recipe *find_recipe(const Sharder *x, const Port *p)
 {
     const Type *t = &p->v->type;
@@ -126,26 +127,26 @@ static int64_t count_ranks(const Sharder *x, MeshAxisKind kind)
 }
 
 /* How a parameter without a rule is cut. */
-typedef struct Place {
-    bool held; /* by tp as its recipe says */
+typedef struct ParamCut {
+    bool computed; /* with by tp as its recipe says */
     Cut tp, fsdp;
-} Place;
+} ParamCut;
 
 static bool divides(int64_t units, const Type *t, int axis)
 {
     return t->dim[axis] % units == 0;
 }
 
-/* By tp as the recipe says, where that is even or padded in time: padding at the end of an axis
- * would move the borders of heads. Else, and without a recipe, axis 0 by tp. By fsdp axis 0, within
- * what tp cuts; axis 1 where axis 0 does not divide. */
-static Place find_place(const Sharder *x, const Recipe *r, const Type *t)
+/* tp cuts as the recipe says, if that is even or padded by align.c: padding at the end of an axis
+ * would move the borders of heads. Else, and without a recipe, tp cuts axis 0. fsdp cuts axis 0,
+ * within the parts of tp, or axis 1 if axis 0 does not divide. */
+static ParamCut find_param_cut(const Sharder *x, const Recipe *r, const Type *t)
 {
     int64_t tp = count_ranks(x, AXIS_TP), fsdp = count_ranks(x, AXIS_FSDP);
-    Place stored = {false, {CUT_SLICE, 0, 1}, {CUT_SLICE, 0, tp}};
+    ParamCut stored = {false, {CUT_SLICE, 0, 1}, {CUT_SLICE, 0, tp}};
     if (!r)
         return stored;
-    Place p = {true, {CUT_SLICE, r->axis, r->outer}, {CUT_SLICE, 0, r->outer * tp}};
+    ParamCut p = {true, {CUT_SLICE, r->axis, r->outer}, {CUT_SLICE, 0, r->outer * tp}};
     if (r->axis)
         p.fsdp.outer = 1;
     else if (r->what != VOCABULARY && !divides(r->outer * tp * fsdp, t, 0))
@@ -160,16 +161,16 @@ static void fill_stored(Sharder *x, const Port *p, Sharding *s)
     const Type *t = &p->v->type;
     if (!t->rank)
         return;
-    Place at = find_place(x, find_recipe(x, p), t);
+    ParamCut at = find_param_cut(x, find_recipe(x, p), t);
     for (int c = 0; c < x->m->naxes; c++)
         if (is_kind(x, c, AXIS_TP)) {
             sharding_set(x, s, c, at.tp);
-            x->used[c] |= at.held;
-            s->held[c] = at.held && s->cut[c].kind;
-            s->stored[c] = !at.held;
+            x->used[c] |= at.computed;
+            s->computed_sharded[c] = at.computed && s->cut[c].kind;
+            s->storage_sharded[c] = !at.computed;
         } else if (is_kind(x, c, AXIS_FSDP)) {
             sharding_set(x, s, c, at.fsdp);
-            s->stored[c] = true;
+            s->storage_sharded[c] = true;
             x->used[c] = true;
         }
 }
@@ -180,7 +181,7 @@ static void fill_params(Sharder *x, Sharding *in)
         const Port *p = &x->g->in[i];
         if (p->role != ROLE_PARAM)
             continue;
-        Rule *r = rule_find(x, true, p->name);
+        ShardRule *r = rule_find(x, true, p->name);
         if (r)
             rule_apply(x, r, p->name, &p->v->type, &in[i]);
         else
@@ -199,7 +200,7 @@ static const Value *find_owner(const Map *params, Arena *tmp, const Port *p)
     return v && shape_equal(&v->type, &p->v->type) ? v : NULL;
 }
 
-/* What follows its parameter. */
+/* State, gradients and new values are cut as their parameter. */
 static void fill_followers(const Sharder *x, Sharding *in, Sharding *out)
 {
     const Graph *g = x->g;
@@ -305,7 +306,7 @@ static void fill_others(Sharder *x, Sharding *in, Sharding *out)
     const Graph *g = x->g;
     for (int k = 0; k < g->nin + g->nout; k++) {
         const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
-        Rule *r = port_has_rules(p) ? rule_find(x, false, p->v->name) : NULL;
+        ShardRule *r = port_has_rules(p) ? rule_find(x, false, p->v->name) : NULL;
         if (r)
             rule_apply(x, r, p->v->name, &p->v->type, k < g->nin ? &in[k] : &out[k - g->nin]);
     }
@@ -322,7 +323,7 @@ static void check_freed(const Sharder *x, int c)
         const Port *p = &x->g->in[i];
         if (p->role != ROLE_PARAM || !p->v->type.rank || (kind == AXIS_TP && !find_recipe(x, p)))
             continue;
-        const Rule *r = rule_find(x, true, p->name);
+        const ShardRule *r = rule_find(x, true, p->name);
         if (r)
             fail(x->g->ctx, TN_USAGE,
                  "mesh axis \"%s\" of %lld ranks cuts nothing: it would cut \"%s\" %s, but "
@@ -351,15 +352,15 @@ static void check_used(const Sharder *x)
 }
 
 /* A parameter's axis of attention heads, and the ranks among which it is to be cut. */
-typedef struct Heads {
+typedef struct SharedHeads {
     const Port *p;
     int64_t ranks;
     const char *axes; /* of the mesh */
-} Heads;
+} SharedHeads;
 
 /* Among how many ranks a rule, or the recipe itself, cuts the recipe's axis; adds the mesh axes'
  * names: "tp", or "tp times x". */
-static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const Rule *rule, Buf *names)
+static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const ShardRule *rule, Buf *names)
 {
     int64_t ranks = 1;
     for (int c = 0; c < x->m->naxes; c++) {
@@ -374,10 +375,10 @@ static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const Rule *rule,
     return ranks;
 }
 
-/* That which is cut among most ranks. */
-static Heads find_heads(const Sharder *x)
+/* The parameter with heads that is cut among most ranks. */
+static SharedHeads find_heads(const Sharder *x)
 {
-    Heads most = {NULL, 1, NULL};
+    SharedHeads most = {NULL, 1, NULL};
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
         const Recipe *r = p->role == ROLE_PARAM ? find_recipe(x, p) : NULL;
@@ -386,7 +387,7 @@ static Heads find_heads(const Sharder *x)
         Buf axes = {.a = x->tmp};
         int64_t ranks = recipe_ranks(x, r, rule_find(x, true, p->name), &axes);
         if (ranks > most.ranks)
-            most = (Heads){p, ranks, axes.text};
+            most = (SharedHeads){p, ranks, axes.text};
     }
     return most;
 }
@@ -419,7 +420,7 @@ static int64_t largest_divisor(int64_t n, int64_t most)
 
 static void check_heads(const Sharder *x)
 {
-    Heads h = find_heads(x);
+    SharedHeads h = find_heads(x);
     const Node *at = NULL;
     int64_t heads = h.p ? common_heads(x->g, h.ranks, 0, &at) : 0;
     if (at)

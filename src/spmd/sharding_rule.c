@@ -1,5 +1,5 @@
-/* sharding_rule: the rules of --shard: their text, what they match, and which holds. Of the rules
- * that match a port the last holds, whole. Linear in rules times ports. */
+/* sharding_rule: the rules of --shard: their text, what they match, and which holds: the last rule
+ * that matches a port, alone. Linear in rules times ports. */
 #include "sharding.h"
 
 #include <ctype.h>
@@ -21,7 +21,7 @@ _Noreturn static void refuse(const Sharder *x, const char *rule, const char *for
     fail(x->g->ctx, TN_USAGE, "shard \"%.300s\": %s", rule, why);
 }
 
-static int find_mesh_axis(const Sharder *x, const Rule *r, const char *word)
+static int find_mesh_axis(const Sharder *x, const ShardRule *r, const char *word)
 {
     int c = mesh_axis(x->m, word);
     if (c < 0)
@@ -31,7 +31,7 @@ static int find_mesh_axis(const Sharder *x, const Rule *r, const char *word)
     return c;
 }
 
-static int64_t parse_number(const Sharder *x, const Rule *r, const char *word)
+static int64_t parse_number(const Sharder *x, const ShardRule *r, const char *word)
 {
     char *end;
     long long n = strtoll(word, &end, 10);
@@ -53,7 +53,7 @@ static char *trimmed(char *s)
 
 /* "3,tp,fsdp": the mesh axes that cut a tensor axis, major first, and how many parts lie between.
  */
-static void parse_list(const Sharder *x, Rule *r, int axis, char *list)
+static void parse_list(const Sharder *x, ShardRule *r, int axis, char *list)
 {
     int64_t outer = 1;
     bool named = false; /* by the last word: a mesh axis */
@@ -79,9 +79,9 @@ static void parse_list(const Sharder *x, Rule *r, int axis, char *list)
 }
 
 /* "PATTERN=AXIS:LIST;AXIS:LIST", or "PATTERN=" */
-static Rule parse_rule(const Sharder *x, const char *text)
+static ShardRule parse_rule(const Sharder *x, const char *text)
 {
-    Rule r = {.text = text};
+    ShardRule r = {.text = text};
     char *equals = strrchr(text, '=');
     if (!equals || equals == text)
         refuse(x, text, "expected PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp");
@@ -101,7 +101,7 @@ static Rule parse_rule(const Sharder *x, const char *text)
 
 /* ---- what rules match ---- */
 
-static bool matches(const Rule *r, const char *name)
+static bool matches(const ShardRule *r, const char *name)
 {
     return globs_match(&(Globs){&r->pattern, 1}, name);
 }
@@ -134,9 +134,9 @@ void rules_parse(Sharder *x, const Globs *texts)
 {
     int nparam, count;
     const char **name = port_names(x, &nparam, &count);
-    x->rule = NEWN(x->tmp, Rule, texts->count);
+    x->rule = NEWN(x->tmp, ShardRule, texts->count);
     for (int i = 0; i < texts->count; i++) {
-        Rule *r = &x->rule[x->nrule++];
+        ShardRule *r = &x->rule[x->nrule++];
         *r = parse_rule(x, texts->pattern[i]);
         globs_check(x->tmp, &(Globs){&r->pattern, 1}, "shard", name, count);
         for (int k = 0; k < nparam; k++)
@@ -144,7 +144,7 @@ void rules_parse(Sharder *x, const Globs *texts)
     }
 }
 
-Rule *rule_find(const Sharder *x, bool param, const char *name)
+ShardRule *rule_find(const Sharder *x, bool param, const char *name)
 {
     for (int i = x->nrule - 1; i >= 0; i--)
         if (x->rule[i].params == param && matches(&x->rule[i], name))
@@ -159,7 +159,7 @@ void sharding_set(const Sharder *x, Sharding *s, int c, Cut cut)
 }
 
 /* Into how many parts a list cuts an axis, if it has a number; else padding makes it even. */
-static int64_t count_units(const Sharder *x, const Rule *r, int d)
+static int64_t count_units(const Sharder *x, const ShardRule *r, int d)
 {
     int64_t units = r->whole[d];
     for (int c = 0; c < x->m->naxes && r->whole[d] > 1; c++)
@@ -168,7 +168,7 @@ static int64_t count_units(const Sharder *x, const Rule *r, int d)
     return units;
 }
 
-void rule_apply(Sharder *x, Rule *r, const char *name, const Type *t, Sharding *s)
+void rule_apply(Sharder *x, ShardRule *r, const char *name, const Type *t, Sharding *s)
 {
     r->holds = true;
     for (int d = 0; d < TN_RANK; d++) {
@@ -187,9 +187,10 @@ void rule_apply(Sharder *x, Rule *r, const char *name, const Type *t, Sharding *
 }
 
 /* A rule that nowhere holds and that a later one does not say again. */
-static void check_contradiction(const Sharder *x, const Rule *r, const char *name, const Type *t)
+static void check_contradiction(const Sharder *x, const ShardRule *r, const char *name,
+                                const Type *t)
 {
-    const Rule *now = rule_find(x, r->params, name);
+    const ShardRule *now = rule_find(x, r->params, name);
     if (!r->holds && matches(r, name) && !cuts_equal(MAX_MESH, r->cut, now->cut))
         refuse(x, r->text,
                "contradicts \"%.300s\", which holds for all that it matches, such as "
@@ -203,7 +204,7 @@ void rules_check(const Sharder *x)
     for (int i = 0; i < x->nrule; i++)
         for (int k = 0; k < g->nin + g->nout; k++) {
             const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
-            const Rule *r = &x->rule[i];
+            const ShardRule *r = &x->rule[i];
             if (r->params ? p->role == ROLE_PARAM : port_has_rules(p))
                 check_contradiction(x, r, r->params ? p->name : p->v->name, &p->v->type);
         }

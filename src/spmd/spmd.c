@@ -1,24 +1,19 @@
-/* spmd: makes of the graph of the whole step the graph that one rank of a mesh runs.
+/* spmd: walks the nodes of the whole graph and emits each one's part (spmd.h describes the pass).
  *
- * What ranks have of inputs and outputs follows from rules and recipes (sharding.c). Node by node
- * the pass chooses how each axis of the mesh cuts the node (choose.c), brings its operands
- * into the forms that this needs (form.c, reshard.c), which emits collectives, and emits the
- * node's part (src/cut). What is partial is passed on as long as it can be and is reduced once.
- * Bodies of loops are rewritten likewise (loop.c). The rank's coordinates appear as constants
- * only: starts of slices and offsets; all else is the same on every rank. One walk: linear in the
- * nodes, times the ways to cut one.
- *
- * Data axes keep the bits of one rank with a microbatch for each rank (choose.c); other sums
- * over ranks have another order than on one rank, so that bits differ from one rank's. */
+ * Each node is cut as choose.c says, its operands come from form.c in the forms that this needs,
+ * and cut_part() emits its part. A node with partials that its op merges is replaced by those nodes
+ * first (node_expose). A partial result is passed on as long as readers take it, and reduced once.
+ * A view of a parameter that would have to be gathered for it is put off: its reader makes it, so
+ * that the gather belongs to that reader. Linear in the nodes, times the strategies of one. */
 #include "rewrite.h"
 
 #include <string.h>
 
-Known *side_known(Side *s, const Value *v)
+LogicalValue *spmd_logical(SpmdGraph *s, const Value *v)
 {
     if (v->id >= s->cap) {
         int cap = 2 * MAX(v->id + 1, s->from->nvalue);
-        Known *more = NEWN(s->tmp, Known, cap);
+        LogicalValue *more = NEWN(s->tmp, LogicalValue, cap);
         if (s->cap)
             memcpy(more, s->known, sizeof *more * (size_t)s->cap);
         s->known = more;
@@ -30,39 +25,39 @@ Known *side_known(Side *s, const Value *v)
 /* ---- nodes ---- */
 
 /* A result is called as in the logical graph. */
-static void name_result(Side *s, const Value *old, Value *v)
+static void name_result(SpmdGraph *s, const Value *old, Value *v)
 {
     if (v->def && !map_find(&s->to->names, old->name))
         value_rename(s->to, v, old->name);
 }
 
-bool side_data_axis(const Spmd *x, int c)
+bool spmd_data_axis(const Spmd *x, int c)
 {
     return x->cuts[c].count > 1 && (x->kind[c] == AXIS_DP || x->kind[c] == AXIS_FSDP);
 }
 
 /* Whether n's result v, of that form, has rows of the batch, or sums over them, or neither. */
-static void know_batch(Side *s, const Node *n, const Value *v, const Cut *out)
+static void know_batch(SpmdGraph *s, const Node *n, const Value *v, const Cut *out)
 {
     bool alone = true, sums = true;
     for (int i = 0; i < n->nin; i++) {
-        const Known *k = side_known(s, n->in[i]);
+        const LogicalValue *k = spmd_logical(s, n->in[i]);
         alone &= k->alone;
         sums &= k->alone || k->sums;
     }
     for (int c = 0; c < s->x->mesh->naxes && !alone; c++)
-        sums |= side_data_axis(s->x, c) && cut_is_partial(out[c]);
-    Known *k = side_known(s, v);
+        sums |= spmd_data_axis(s->x, c) && cut_is_partial(out[c]);
+    LogicalValue *k = spmd_logical(s, v);
     k->alone = alone;
     k->sums = sums && !alone;
 }
 
-static void know_result(Side *s, const Node *n, const Value *v, const Cut *out)
+static void know_result(SpmdGraph *s, const Node *n, const Value *v, const Cut *out)
 {
     know_batch(s, n, v, out);
     if (!n->nin || !(n->op->view || n->op->identity || n->op->copy))
         return;
-    Known from = *side_known(s, n->in[0]), *to = side_known(s, v);
+    LogicalValue from = *spmd_logical(s, n->in[0]), *to = spmd_logical(s, v);
     to->param = from.param;
     to->of = from.of;
 }
@@ -75,12 +70,12 @@ static bool is_whole(const Spmd *x, const Strategy *t)
     return true;
 }
 
-void side_order(Side *s, const Node *n, Node *m)
+void spmd_order(SpmdGraph *s, const Node *n, Node *m)
 {
     if (n->nafter)
         m->after = NEWN(s->to->a, Node *, n->nafter);
     for (int i = 0; i < n->nafter; i++) {
-        const Have *h = side_known(s, n->after[i]->out[0])->have;
+        const RankForm *h = spmd_logical(s, n->after[i]->out[0])->form;
         if (h && h->v && h->v->def && h->v->def != m)
             m->after[m->nafter++] = h->v->def;
     }
@@ -88,12 +83,13 @@ void side_order(Side *s, const Node *n, Node *m)
 
 /* Whether n views a parameter that would have to be gathered for it. It is made where it is read
  * then, so that the gather belongs to the reader. */
-static bool is_put_off(Side *s, const Node *n, const Strategy *t)
+static bool is_put_off(SpmdGraph *s, const Node *n, const Strategy *t)
 {
-    return n->op->view && side_known(s, n->in[0])->param && form_sec(s, n->in[0], t->in[0], n) > 0;
+    return n->op->view && spmd_logical(s, n->in[0])->param &&
+           form_sec(s, n->in[0], t->in[0], n) > 0;
 }
 
-static void put_off(Side *s, const Node *n, const Factors *f, const Strategy *t)
+static void put_off(SpmdGraph *s, const Node *n, const Factors *f, const Strategy *t)
 {
     for (int k = 0; k < n->nout; k++) {
         know_result(s, n, n->out[k], t->out[k]);
@@ -102,7 +98,7 @@ static void put_off(Side *s, const Node *n, const Factors *f, const Strategy *t)
     token_results(s, n, f);
 }
 
-static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *t)
+static void emit_part(SpmdGraph *s, const Node *n, const Factors *f, const Strategy *t)
 {
     const Spmd *x = s->x;
     Value **in = NEWN(s->tmp, Value *, n->nin), **out = NEWN(s->tmp, Value *, n->nout);
@@ -113,7 +109,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
         memcpy(out, emit_like(&b, n, in, NULL, "")->out, sizeof *out * (size_t)n->nout);
     else
         cut_part(&b, n, f, x->mesh->naxes, x->cuts, t->how, in, out);
-    side_order(s, n, out[0]->def);
+    spmd_order(s, n, out[0]->def);
     for (int k = 0; k < n->nout; k++) {
         name_result(s, n->out[k], out[k]);
         know_result(s, n, n->out[k], t->out[k]);
@@ -123,7 +119,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
 }
 
 /* Emits n, or replaces it by what makes and merges its partials. Returns what comes next. */
-static Node *rewrite_node(Side *s, Node *n)
+static Node *rewrite_node(SpmdGraph *s, Node *n)
 {
     Node *next = n->next, *before = n->prev;
     if (n->op->class == CLASS_COLLECTIVE || n->op->async)
@@ -147,7 +143,7 @@ static Node *rewrite_node(Side *s, Node *n)
     return next;
 }
 
-void side_rewrite(Side *s)
+void spmd_nodes(SpmdGraph *s)
 {
     for (Node *n = s->from->first; n;)
         n = rewrite_node(s, n);
@@ -161,7 +157,7 @@ static bool same_shape(const Node *n, const Value *v)
 }
 
 /* The form of a view's operand where its result is wanted so; whole where there is no such form. */
-static Sharding *viewed_sharding(Side *s, const Node *n, const Sharding *wanted)
+static Sharding *viewed_sharding(SpmdGraph *s, const Node *n, const Sharding *wanted)
 {
     Sharding *y = NEW(s->tmp, Sharding);
     Factors *f = node_factors(s->tmp, n);
@@ -178,20 +174,20 @@ static Sharding *viewed_sharding(Side *s, const Node *n, const Sharding *wanted)
 }
 
 /* Gradients are wanted in the form of their parameter; so is what they are made of. */
-static void find_wanted(Side *s, const Sharding *in, const Sharding *out)
+static void find_wanted(SpmdGraph *s, const Sharding *in, const Sharding *out)
 {
     const Graph *g = s->from;
     for (int i = 0; i < g->nout; i++)
-        side_known(s, g->out[i].v)->wanted = &out[i];
+        spmd_logical(s, g->out[i].v)->wanted = &out[i];
     for (const Node *n = g->last; n; n = n->prev) {
-        const Sharding *wanted = side_known(s, n->out[0])->wanted;
+        const Sharding *wanted = spmd_logical(s, n->out[0])->wanted;
         if (n->op->class == CLASS_OPTIMIZER && n->nin > 1 && !n->in[0]->def)
-            side_known(s, n->in[1])->wanted = &in[n->in[0]->index];
+            spmd_logical(s, n->in[1])->wanted = &in[n->in[0]->index];
         for (int i = 0; i < n->nin && wanted; i++)
-            if (same_shape(n, n->in[i]) && !side_known(s, n->in[i])->wanted)
-                side_known(s, n->in[i])->wanted = wanted;
-        if (wanted && n->op->view && !side_known(s, n->in[0])->wanted)
-            side_known(s, n->in[0])->wanted = viewed_sharding(s, n, wanted);
+            if (same_shape(n, n->in[i]) && !spmd_logical(s, n->in[i])->wanted)
+                spmd_logical(s, n->in[i])->wanted = wanted;
+        if (wanted && n->op->view && !spmd_logical(s, n->in[0])->wanted)
+            spmd_logical(s, n->in[0])->wanted = viewed_sharding(s, n, wanted);
     }
 }
 
@@ -206,7 +202,7 @@ static Value *rank_start(void *arg, Build *b, int64_t step)
                        A_DTYPE("dtype", I64)));
 }
 
-static void add_inputs(Side *s, const Sharding *in)
+static void add_inputs(SpmdGraph *s, const Sharding *in)
 {
     const Graph *g = s->from;
     const Mesh *m = s->x->mesh;
@@ -219,7 +215,7 @@ static void add_inputs(Side *s, const Sharding *in)
         s->to->in[i].cut = cut;
         s->to->in[i].line = p->line;
         s->to->in[i].column = p->column;
-        Known *k = side_known(s, p->v);
+        LogicalValue *k = spmd_logical(s, p->v);
         k->param = p->role == ROLE_PARAM;
         k->alone = p->role == ROLE_PARAM || p->role == ROLE_SEED || p->role == ROLE_STEP;
         k->of = in[i];
@@ -227,7 +223,7 @@ static void add_inputs(Side *s, const Sharding *in)
     }
 }
 
-static void add_outputs(Side *s, const Sharding *out)
+static void add_outputs(SpmdGraph *s, const Sharding *out)
 {
     const Graph *g = s->from;
     const Mesh *m = s->x->mesh;
@@ -242,13 +238,13 @@ static void add_outputs(Side *s, const Sharding *out)
     }
 }
 
-static Spmd start(Graph *g, Arena *tmp, const PassOptions *o, Mesh *m)
+static Spmd start(const Graph *g, const PassOptions *o, Mesh *m)
 {
     Spmd x = {.o = o,
               .ctx = g->ctx,
               .mesh = m,
-              .machine = pass_machine(tmp, g, o),
-              .keep = o->reshard && !strcmp(o->reshard, "never"),
+              .machine = o->prices,
+              .keep = gathers_are_kept(o),
               .draw = (uint64_t)o->spmd_choice};
     for (int c = 0; c < m->naxes; c++) {
         x.kind[c] = mesh_axis_kind(m->name[c]);
@@ -280,13 +276,13 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
     spmd_prepare(g, tmp, o, m, in, out);
-    Spmd x = start(g, tmp, o, m);
-    Side s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
+    Spmd x = start(g, o, m);
+    SpmdGraph s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
     token_inputs(&s);
     find_wanted(&s, in, out);
-    side_rewrite(&s);
+    spmd_nodes(&s);
     add_outputs(&s, out);
     return 1;
 }

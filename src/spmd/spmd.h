@@ -1,5 +1,38 @@
-/* spmd: the graph of one rank, made of the graph of the whole step. What ranks have of inputs and outputs
- * (sharding), the steps from one form of a value to another (reshard), and sizes that a mesh divides (align). */
+/* spmd: makes the graph of one rank from the graph of the whole step.
+ *
+ * Forms. A mesh has named axes, such as dp=2,tp=4. On each axis a value is whole, sliced along one
+ * of its axes, or partial: a term of a sum, maximum or log-sum-exp over the ranks. One Cut for each
+ * mesh axis is a form, as in GSPMD (Xu et al. 2021, arXiv:2105.04663); src/cut says which forms of
+ * operands and results go together, by the same factors by which chunk and accumulate cut in time.
+ *
+ * Method, in the order in which the files come into play:
+ *   align      pads the vocabulary of large logits, for every mesh and also for one rank
+ *   sharding   finds the forms of inputs and outputs: by the names of mesh axes, by the recipes of
+ *              model families (recipe.def), by the rules of --shard
+ *   prepare    rewrites the whole graph: pad makes axes divisible, narrow casts before a gather,
+ *              ports and formed decide what loops see of gathered parameters, and norms become sums
+ *   spmd       walks the nodes once, in their order:
+ *     choose     prices how each mesh axis may cut the node, takes the cheapest combination
+ *     form       brings the operands to the forms needed; a form is made once, for all readers
+ *     reshard    finds the cheapest collectives between two forms; the list that it prices is the
+ *                list that it emits
+ *     token      finds where rows and tokens of the batch lie, for sequence parallelism
+ *     loop       does the same for a loop's bodies and ports
+ * The walk is greedy: the price of a node is its seconds, its operands' collectives and the
+ * reduction of what it leaves partial; what later readers need is known only as far as the
+ * optimizer's and the outputs' forms are wanted.
+ *
+ * Invariants. The rank's graph has local types, and shardings at its ports only. Its coordinates
+ * are constants: starts of slices and offsets; all else is equal on all ranks, so that all have one
+ * plan and the same collectives in the same order. Nothing is gathered only to be sliced again. dp
+ * and fsdp keep the bits of one rank with a microbatch for each rank (--reduce ordered); sums over
+ * other axes have another order than on one rank. A rule of --shard is obeyed or refused.
+ *
+ * Sources: tensor parallelism, Shoeybi et al. 2019 (arXiv:1909.08053); sequence parallelism,
+ * Korthikanti et al. 2022 (arXiv:2205.05198); sharded parameters and state, Rajbhandari et al. 2020
+ * (arXiv:1910.02054).
+ *
+ * This header is for other folders; rewrite.h is what the pass's files share. */
 #ifndef TENON_SPMD_H
 #define TENON_SPMD_H
 
@@ -10,18 +43,18 @@
 /* Whether n puts zeros behind axes, and nothing elsewhere. */
 bool puts_zeros_behind(const Node *n);
 
-/* By input: its type, where readers put zeros behind its axes, directly or cast, transposed or in
- * loops, with its sizes then. */
+/* The types of g's inputs. An axis behind which readers put zeros, directly or through casts,
+ * transposes and loops, has its size with these. */
 Type *align_padded(Graph *g, Arena *tmp);
 
-/* ---- sharding.c, recipe.def: what ranks have of inputs and outputs ---- */
+/* ---- sharding.c, recipe.def: the forms of inputs and outputs ---- */
 
-/* What the name of a mesh axis says. */
+/* The name of a mesh axis says what it cuts. */
 typedef enum {
     AXIS_DP,    /* cuts the batch; parameters are replicated */
     AXIS_FSDP,  /* cuts the batch, and parameters where they are stored */
     AXIS_TP,    /* cuts matrices and what they compute, by recipes for model families */
-    AXIS_OTHER, /* cuts what --shard says */
+    AXIS_OTHER, /* any other name: cuts what --shard says */
 } MeshAxisKind;
 
 MeshAxisKind mesh_axis_kind(const char *name);
@@ -29,22 +62,21 @@ MeshAxisKind mesh_axis_kind(const char *name);
 /* o's mesh at o's rank, NULL where there is none; fails where the mesh has no such rank. */
 Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o);
 
-/* Rows of a batch of which every data rank has as many in each of `iterations` microbatches:
- * `rows`, or more, whose rest is padding. Where an iteration would have none of the rows: `rows`.
- */
+/* The rows that a batch must have so that all data ranks have equally many in each of `iterations`
+ * microbatches: `rows`, or more, the rest being padding. `rows` where a microbatch would be padding
+ * alone. */
 int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations);
 
-/* By input or output of a graph, and mesh axis. */
+/* The form of an input or output, by mesh axis. */
 typedef struct Sharding {
     Cut cut[MAX_MESH];
-    bool held[MAX_MESH]; /* a recipe's matrix: it is read as it is cut, not gathered on that axis */
-    bool
-        stored[MAX_MESH]; /* cut where it is stored only: what reads it is not to be cut for that */
+    bool computed_sharded[MAX_MESH]; /* a recipe's matrix: readers compute with the rank's part */
+    bool storage_sharded[MAX_MESH];  /* readers are not to be cut for that: it is gathered */
 } Sharding;
 
-/* Fills in[] and out[], one for each port of g, from o's mesh, shard, ... and the recipes. Fails
- * where a rule cannot be obeyed, with rule, parameter and sizes. An axis whose size does not divide
- * is to be padded. */
+/* Fills in[] and out[], one for each port of g, by o's rules and the recipes. Fails where a rule
+ * cannot be obeyed, naming rule, parameter and sizes. The pass pads an axis that its ranks do not
+ * divide. */
 void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
                    Sharding *out);
 
@@ -63,9 +95,9 @@ typedef struct ReshardStep {
     ReshardKind kind;
     int naxes, axes[MAX_MESH];
     Cut from[MAX_MESH], to[MAX_MESH]; /* the value's form before and after, by mesh axis */
-    bool strided;                     /* so the step before left the operand: it is copied first */
-    double nbytes;                    /* as collective_sec takes them; of SLICE 0 */
-    double sec;                       /* its copies included */
+    bool strided;                     /* the step before left its operand so: it is copied first */
+    double nbytes;                    /* as collective_sec takes them; 0 for a slice */
+    double sec;                       /* copies included */
 } ReshardStep;
 
 enum { MAX_RESHARD = 2 * MAX_MESH };
@@ -76,13 +108,13 @@ typedef struct Reshard {
     double sec;
 } Reshard;
 
-/* The cheapest steps that bring a value of logical type t from one form to another; false: there
- * are none (a whole or sliced value never becomes partial, a maximum no sum), or a form is not
- * legal. Mesh axes of one rank need no step, and are whole in all steps' forms. */
+/* Finds the cheapest steps that bring a value of logical type t from one form to another; false:
+ * there are none (a whole or sliced value never becomes partial, a maximum no sum), or a form is
+ * not legal. Mesh axes of one rank need no step, and are whole in all steps' forms. */
 bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cut *from,
                   const Cut *to, Reshard *r);
-const char *reshard_name(ReshardKind k); /* of its op: "all_gather_into_tensor" */
-/* Emits one step on v, which has its form `from`: b says phase and scope. */
+const char *reshard_name(ReshardKind k); /* its op's: "all_gather_into_tensor" */
+/* Emits one step on v, which has the step's form `from`; b says phase and scope. */
 Value *reshard_emit(Build *b, const Mesh *m, const Type *t, const ReshardStep *s, Value *v);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-void token_inputs(Side *s)
+void token_inputs(SpmdGraph *s)
 {
     for (int i = 0; i < s->from->nin; i++) {
         const Port *p = &s->from->in[i];
@@ -15,12 +15,12 @@ void token_inputs(Side *s)
         for (int j = 0; j < NTOKEN; j++) {
             s->ntoken[j] = s->ntoken[j] ? s->ntoken[j] : t->dim[j];
             if (t->dim[j] == s->ntoken[j])
-                side_known(s, p->v)->token[j] = (Cut){CUT_SLICE, j, 1};
+                spmd_logical(s, p->v)->token[j] = (Cut){CUT_SLICE, j, 1};
         }
     }
 }
 
-void token_body(Side *inner, Side *outer, const Node *n, int t)
+void token_body(SpmdGraph *inner, SpmdGraph *outer, const Node *n, int t)
 {
     const Region *r = n->region;
     memcpy(inner->ntoken, outer->ntoken, sizeof inner->ntoken);
@@ -29,8 +29,8 @@ void token_body(Side *inner, Side *outer, const Node *n, int t)
         if (p->arg < 0 || p->at[t] < 0 || p->kind == PORT_STACK)
             continue;
         const Value *v = inner->from->in[p->at[t]].v;
-        const Known from = *side_known(outer, n->in[p->arg]);
-        Known *to = side_known(inner, v);
+        const LogicalValue from = *spmd_logical(outer, n->in[p->arg]);
+        LogicalValue *to = spmd_logical(inner, v);
         memcpy(to->token, from.token, sizeof to->token);
         for (int j = 0; j < NTOKEN; j++) {
             Cut *c = &to->token[j];
@@ -42,26 +42,26 @@ void token_body(Side *inner, Side *outer, const Node *n, int t)
     }
 }
 
-void token_leave(Side *outer, Side *inner, const Node *n, int k, const Value *v)
+void token_leave(SpmdGraph *outer, SpmdGraph *inner, const Node *n, int k, const Value *v)
 {
     const PortOut *p = &n->region->out[k];
     for (int j = 0; j < NTOKEN; j++) {
-        Cut c = side_known(inner, v)->token[j];
+        Cut c = spmd_logical(inner, v)->token[j];
         bool joined = p->kind == PORT_CONCAT && p->axis == c.axis;
         if (c.kind != CUT_SLICE || (joined ? c.outer > 1 : inner->ntoken[j] != outer->ntoken[j]))
             continue;
         c.axis += p->kind == PORT_STACK;
-        side_known(outer, n->out[k])->token[j] = c;
+        spmd_logical(outer, n->out[k])->token[j] = c;
     }
 }
 
 /* How single rows (j = 0) or tokens would cut n, by the first of its operands that has them. */
-static bool token_cut(Side *s, const Node *n, const Factors *f, int j, NodeCut *how)
+static bool token_cut(SpmdGraph *s, const Node *n, const Factors *f, int j, NodeCut *how)
 {
     Cut *in = NEWN(s->tmp, Cut, n->nin);
     CutStop stop;
     for (int i = 0; i < n->nin && s->ntoken[j] > 1; i++) {
-        Cut c = side_known(s, n->in[i])->token[j];
+        Cut c = spmd_logical(s, n->in[i])->token[j];
         if (c.kind != CUT_SLICE)
             continue;
         in[i] = c;
@@ -72,7 +72,7 @@ static bool token_cut(Side *s, const Node *n, const Factors *f, int j, NodeCut *
     return false;
 }
 
-void token_results(Side *s, const Node *n, const Factors *f)
+void token_results(SpmdGraph *s, const Node *n, const Factors *f)
 {
     Cut *in = NEWN(s->tmp, Cut, n->nin), *out = NEWN(s->tmp, Cut, n->nout);
     NodeCut how;
@@ -82,11 +82,11 @@ void token_results(Side *s, const Node *n, const Factors *f)
         cut_fill(n, f, &how, in, out);
         for (int k = 0; k < n->nout; k++)
             if (out[k].kind == CUT_SLICE)
-                side_known(s, n->out[k])->token[j] = out[k];
+                spmd_logical(s, n->out[k])->token[j] = out[k];
     }
 }
 
-bool token_factor(Side *s, const Node *n, const Factors *f, int k)
+bool token_factor(SpmdGraph *s, const Node *n, const Factors *f, int k)
 {
     NodeCut how;
     for (int j = 0; j < NTOKEN; j++)

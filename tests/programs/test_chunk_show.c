@@ -23,13 +23,13 @@ static ChunkCandidate layer(int i)
         .group = 1,
         .units = 7,
         .nbytes = i == 1 ? 0 : 3 << 20, /* at the peak */
-        .nbytes_slice = i == 1 ? 0 : 2 << 20,
+        .made.nbytes = i == 1 ? 0 : 2 << 20,
         .nnode = 9,
         .scopes = "layers.0.mlp",
         .bits = true,
-        .taken = i < TAKEN ? 2 : 0,
-        .sec = i < TAKEN ? 0.01 : 0,
-        .decision = i < TAKEN ? "reaches the limit" : "not needed"};
+        .made.slices = i < TAKEN ? 2 : 0,
+        .made.sec = i < TAKEN ? 0.01 : 0,
+        .made.reason = i < TAKEN ? "reaches the limit" : "not needed"};
 }
 
 static void fill(ChunkReport *r)
@@ -43,13 +43,13 @@ static void fill(ChunkReport *r)
                          .group = 0,
                          .units = 4096,
                          .nbytes = 823132160,
-                         .nbytes_slice = 102891520,
+                         .made.nbytes = 102891520,
                          .nnode = 14,
                          .scopes = "lm_head, loss",
-                         .taken = 8,
-                         .peak = 2000000000,
-                         .sec = 0.02,
-                         .decision = "the knee of the curve"};
+                         .made.slices = 8,
+                         .made.peak = 2000000000,
+                         .made.sec = 0.02,
+                         .made.reason = "the knee of the curve"};
     candidate[NCANDIDATE - 2] = (ChunkCandidate){
         .region = {.value = "probabilities", .cut = {CUT_SLICE, 2, 1}, .slices = 4},
         .scope = "",
@@ -67,8 +67,8 @@ static void fill(ChunkReport *r)
                          .nnode = 3,
                          .scopes = "attn",
                          .nbytes = 500,
-                         .peak = 77,
-                         .sec = -0.001};
+                         .made.peak = 77,
+                         .made.sec = -0.001};
     candidate[NLAYER + 1] = (ChunkCandidate){
         .region = {.value = "x", .cut = {CUT_SLICE, 0, 1}, .inner = 256, .all = true, .slices = 3},
         .scope = "wte",
@@ -79,7 +79,7 @@ static void fill(ChunkReport *r)
         .nnode = 472,
         .loops = 2,
         .scopes = "wte, layers.0.mlp, h.0, layers.2, layers.10, layers.1.a, loss",
-        .taken = 2};
+        .made.slices = 2};
     candidate[NLAYER + 2] =
         (ChunkCandidate){.region = {.value = "idle", .cut = {CUT_SLICE, 1, 1}, .slices = 2},
                          .scope = "",
@@ -87,7 +87,7 @@ static void fill(ChunkReport *r)
                          .group = 5,
                          .units = 4,
                          .scopes = "",
-                         .taken = 2};
+                         .made.slices = 2};
     r->candidate = candidate;
     r->ncandidate = NCANDIDATE;
 }

@@ -281,6 +281,7 @@ static void list_candidates(void *arg)
     double start = cpu_sec();
     Graph *g = make_layers(x, &o, "grad,optimizer,cse,dce");
     double middle = cpu_sec();
+    pass_target(&o, x->a);
     chunk_find(g, x->a, &o, &r);
     x->passes = middle - start;
     x->planning = cpu_sec() - middle;

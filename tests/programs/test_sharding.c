@@ -13,8 +13,9 @@ typedef struct Case {
     const char *model, *mesh; /* a preset, or a graph's text */
     int64_t accumulate;
     const char *rule[MOST_RULES];
-    const char *port;   /* a parameter; %value; grad, new or state and a name */
-    const char *expect; /* its cuts, behind them the mesh axes on which it is held; or the error */
+    const char *port; /* a parameter; %value; grad, new or state and a name */
+    const char
+        *expect; /* its cuts, behind them the mesh axes by which readers compute; or the error */
 } Case;
 
 #define MM(rest)                                                                 \
@@ -40,52 +41,52 @@ typedef struct Case {
 /* clang-format off */
 static const Case good[] = {
     /* fsdp and tp by the recipe of each family */
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.q_proj.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.k_proj.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.v_proj.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.o_proj.weight", "shard(0: fsdp) shard(1: tp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.0.mlp.gate_proj.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.0.mlp.up_proj.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.0.mlp.down_proj.weight", "shard(0: fsdp) shard(1: tp) held tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.q_proj.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.k_proj.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.v_proj.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.3.self_attn.o_proj.weight", "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.0.mlp.gate_proj.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.0.mlp.up_proj.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.0.mlp.down_proj.weight", "shard(0: fsdp) shard(1: tp) computes by tp"},
     {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.layers.31.input_layernorm.weight", "shard(0: tp, fsdp)"},
     {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.norm.weight", "shard(0: tp, fsdp)"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.embed_tokens.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "lm_head.weight", "shard(0: tp, fsdp) held tp"},
-    {"llama3-8b", "tp=8,fsdp=16", 1, {0}, "lm_head.weight", "shard(0: tp, fsdp) held tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "model.embed_tokens.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "fsdp=16,tp=8", 1, {0}, "lm_head.weight", "shard(0: tp, fsdp) computes by tp"},
+    {"llama3-8b", "tp=8,fsdp=16", 1, {0}, "lm_head.weight", "shard(0: tp, fsdp) computes by tp"},
     {"llama3-8b", "fsdp=16", 1, {0}, "lm_head.weight", "shard(0: fsdp)"},
     {"llama3-8b", "tp=8", 1, {0}, "model.norm.weight", "shard(0: tp)"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_attn.weight", "shard(0: fsdp) shard(1: 3, tp) held tp"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_attn.bias", "shard(0: 3, tp, fsdp) held tp"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_proj.weight", "shard(0: tp, fsdp) held tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_attn.weight", "shard(0: fsdp) shard(1: 3, tp) computes by tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_attn.bias", "shard(0: 3, tp, fsdp) computes by tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_proj.weight", "shard(0: tp, fsdp) computes by tp"},
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.11.attn.c_proj.bias", "shard(0: tp, fsdp)"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_fc.weight", "shard(0: fsdp) shard(1: tp) held tp"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_fc.bias", "shard(0: tp, fsdp) held tp"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_proj.weight", "shard(0: tp, fsdp) held tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_fc.weight", "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_fc.bias", "shard(0: tp, fsdp) computes by tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_proj.weight", "shard(0: tp, fsdp) computes by tp"},
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.mlp.c_proj.bias", "shard(0: tp, fsdp)"},
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.ln_1.weight", "shard(0: tp, fsdp)"},
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "h.0.ln_1.bias", "shard(0: tp, fsdp)"},
-    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "wte.weight", "shard(0: tp, fsdp) held tp"},
+    {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "wte.weight", "shard(0: tp, fsdp) computes by tp"},
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "wpe.weight", "shard(0: tp, fsdp)"},
     {"gpt2", "dp=4", 1, {0}, "wte.weight", ""},
     {"gpt2", "fsdp=4,tp=1", 1, {0}, "wte.weight", "shard(0: fsdp)"},
     {"tests/ref/qwen3-tiny/config.json", "tp=2", 1, {0}, "model.layers.0.self_attn.q_norm.weight", "shard(0: tp)"},
-    {"tests/ref/qwen3-tiny/config.json", "tp=2", 1, {0}, "model.layers.0.self_attn.q_proj.weight", "shard(0: tp) held tp"},
+    {"tests/ref/qwen3-tiny/config.json", "tp=2", 1, {0}, "model.layers.0.self_attn.q_proj.weight", "shard(0: tp) computes by tp"},
     /* what does not divide: fsdp along the other axis, or tp where it is stored; vocabularies are padded */
     {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.layers.0.mlp.gate_proj.weight",
-     "shard(0: tp) shard(1: fsdp) held tp"},
+     "shard(0: tp) shard(1: fsdp) computes by tp"},
     {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.layers.0.mlp.down_proj.weight",
-     "shard(0: fsdp) shard(1: tp) held tp"},
-    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.embed_tokens.weight", "shard(0: tp, fsdp) held tp"},
+     "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.embed_tokens.weight", "shard(0: tp, fsdp) computes by tp"},
     {"tests/ref/llama-tied/config.json", "fsdp=4,tp=3", 1, {0}, "model.layers.0.mlp.gate_proj.weight", "shard(0: tp, fsdp)"},
     {"tests/ref/llama-tied/config.json", "fsdp=4,tp=3", 1, {0}, "model.layers.0.mlp.down_proj.weight", "shard(0: tp, fsdp)"},
     {"tests/ref/gpt2-tiny/config.json", "fsdp=8,tp=4", 1, {0}, "h.0.attn.c_attn.bias", "shard(0: tp, fsdp)"},
     {"tests/ref/gpt2-tiny/config.json", "fsdp=8,tp=4", 1, {0}, "h.0.attn.c_attn.weight",
-     "shard(0: fsdp) shard(1: 3, tp) held tp"},
+     "shard(0: fsdp) shard(1: 3, tp) computes by tp"},
     /* GPT-2 with Linear; names of traced values */
-    {LINEAR, "fsdp=2,tp=2", 1, {0}, "t.0.attn.c_attn.weight", "shard(0: 3, tp, fsdp) held tp"},
-    {LINEAR, "fsdp=2,tp=2", 1, {0}, "t.0.attn.c_proj.weight", "shard(0: fsdp) shard(1: tp) held tp"},
-    {LINEAR, "fsdp=2,tp=2", 1, {0}, "p_t_0_mlp_c_fc_weight", "shard(0: tp, fsdp) held tp"},
-    {LINEAR, "fsdp=2,tp=2", 1, {0}, "p_t_0_mlp_c_fc_bias", "shard(0: tp, fsdp) held tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "t.0.attn.c_attn.weight", "shard(0: 3, tp, fsdp) computes by tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "t.0.attn.c_proj.weight", "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "p_t_0_mlp_c_fc_weight", "shard(0: tp, fsdp) computes by tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "p_t_0_mlp_c_fc_bias", "shard(0: tp, fsdp) computes by tp"},
     /* the batch, and what is whole */
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "%input_ids", "shard(0: dp, fsdp)"},
     {"gpt2", "fsdp=4,dp=2", 1, {0}, "%labels", "shard(0: fsdp, dp)"},
@@ -100,10 +101,10 @@ static const Case good[] = {
     {LOOP, "dp=2", 1, {0}, "%x", "shard(0: 4, dp)"},
     {LOOP, "dp=8", 1, {"a="}, "%x", "shard(0: dp)"},
     /* what follows a parameter */
-    {"gpt2", "fsdp=4,tp=2", 1, {0}, "state h.0.mlp.c_fc.weight.m", "shard(0: fsdp) shard(1: tp) held tp"},
-    {"gpt2", "fsdp=4,tp=2", 1, {0}, "state h.0.mlp.c_fc.weight.v", "shard(0: fsdp) shard(1: tp) held tp"},
-    {"gpt2", "fsdp=4,tp=2", 2, {0}, "new h.0.mlp.c_fc.weight", "shard(0: fsdp) shard(1: tp) held tp"},
-    {"gpt2", "fsdp=4,tp=2", 1, {0}, "new h.0.mlp.c_fc.weight.m", "shard(0: fsdp) shard(1: tp) held tp"},
+    {"gpt2", "fsdp=4,tp=2", 1, {0}, "state h.0.mlp.c_fc.weight.m", "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {"gpt2", "fsdp=4,tp=2", 1, {0}, "state h.0.mlp.c_fc.weight.v", "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {"gpt2", "fsdp=4,tp=2", 2, {0}, "new h.0.mlp.c_fc.weight", "shard(0: fsdp) shard(1: tp) computes by tp"},
+    {"gpt2", "fsdp=4,tp=2", 1, {0}, "new h.0.mlp.c_fc.weight.m", "shard(0: fsdp) shard(1: tp) computes by tp"},
     {MM(", %m: f32[6, 5] state \"layer.w.m\""), "x=2,y=2", 1, {"*.w=1:y,x"}, "state layer.w.m", "shard(1: y, x)"},
     {MM(", %m: f32[] state \"layer.w.m\""), "fsdp=2", 1, {0}, "state layer.w.m", ""},
     /* rules of the user: the last match holds, whole */
@@ -120,7 +121,7 @@ static const Case good[] = {
     {MM(""), "dp=2,x=2", 1, {"c=0:x"}, "%c", "shard(0: x)"},
     {MM(""), "dp=2,x=2", 1, {"y=0:x"}, "%y", "shard(0: x)"},
     {MM(""), "fsdp=2,x=1", 1, {"*.w=0:x"}, "layer.w", ""},
-    {"gpt2", "tp=3,fsdp=2", 1, {"*c_attn*=0:fsdp", "*attn.c_proj*=0:fsdp"}, "wte.weight", "shard(0: tp, fsdp) held tp"},
+    {"gpt2", "tp=3,fsdp=2", 1, {"*c_attn*=0:fsdp", "*attn.c_proj*=0:fsdp"}, "wte.weight", "shard(0: tp, fsdp) computes by tp"},
     {"gpt2", "fsdp=2,tp=2", 1, {"wte*=0:tp,fsdp"}, "wte.weight", "shard(0: tp, fsdp)"},
     {"gpt2", "fsdp=2,tp=2", 1, {"wte*=0:fsdp", "wte*=0:fsdp"}, "wte.weight", "shard(0: fsdp)"},
 };
@@ -236,8 +237,8 @@ static const char *text_of(const Mesh *m, const Sharding *s)
     Buf b = {.a = a};
     buf_add(&b, cuts_text(a, m, s->cut));
     for (int c = 0; c < m->naxes; c++)
-        if (s->held[c])
-            buf_printf(&b, " held %s", m->name[c]);
+        if (s->computed_sharded[c])
+            buf_printf(&b, " computes by %s", m->name[c]);
     return b.text;
 }
 
