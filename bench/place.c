@@ -1,7 +1,7 @@
-/* Placement on families of instances (tests/shared/place_make.h): of each, how many were solved, the waste
- * over the bound, CPU seconds of one core, steps. Solved: within the capacity that is known to do;
- * where none is known, at the bound.
- * Usage: build/bench/place [EFFORT [FAMILY [COUNT]]] */
+/* Placement on families of instances (tests/shared/place_make.h): of each, how many were solved,
+ * the waste over the bound, CPU seconds of one core, steps. Solved: within the capacity that is
+ * known to do; where none is known, at the bound. Usage: build/bench/place [EFFORT [FAMILY
+ * [COUNT]]] */
 #include "../tests/shared/place_make.h"
 
 #include <stdlib.h>

@@ -128,7 +128,7 @@ const char *foreign_option(const char *word);
 const char *foreign_value(const char *option, const char *value);
 const char *foreign_command(const char *word);
 
-/* ---- paths.c ---- */
+/* ---- same_file.c ---- */
 
 /* Whether both are there and are one file or folder. */
 bool path_same(const char *path, const char *other);
@@ -227,7 +227,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 int program_of_graph(tn_context *ctx, const char *path, const tn_options *o, tn_plan **p,
                      tn_program **x);
 
-/* ---- alike.c ---- */
+/* ---- same_command.c ---- */
 
 /* Fail (2) on all ranks where one has another command line than rank 0; else return 0. */
 int alike_command(tn_context *ctx, const Command *c);

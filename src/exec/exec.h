@@ -254,7 +254,7 @@ Cost step_cost(const Step *s);
 /* Adds the recorded slices as JSON in the trace-event format. */
 void trace_print(Buf *b, const Trace *t, const Plan *p);
 
-/* ---- calls.c: recorded calls by group ---- */
+/* ---- trace_groups.c: recorded calls by group ---- */
 
 /* The bound of a call: for calls bound by memory, the stream that reads and writes alike. */
 typedef enum {
@@ -282,7 +282,7 @@ typedef struct CallTimes {
 /* Distinct calls in the order of the plan; returns how many. */
 int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls);
 
-/* ---- way.c: the ways of a call ---- */
+/* ---- time_ways.c: the ways of a call ---- */
 
 /* A kernel of a step's op that accepts its call as it lies. */
 typedef struct WayTime {
@@ -303,7 +303,7 @@ int way_count(const Plan *p, int step);
 int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(void),
               WayTime way[MOST_WAYS]);
 
-/* ---- limit.c: the most that this machine can do ---- */
+/* ---- ceiling.c: the most that this machine can do ---- */
 
 /* y[m, n] = a[m, k] b[k, n], f32 or bf16. */
 typedef struct Product {

@@ -97,7 +97,8 @@ void flow_undo(Flow *f, int mark); /* takes back all edits since */
 
 /* ---- what a plan does to the finished flow, in this order: no edit may follow ---- */
 
-/* space.c: refuses a graph whose values do not lie where the device's kernels and copies need them.
+/* check_spaces.c: refuses a graph whose values do not lie where the device's kernels and copies
+ * need them.
  */
 void flow_check_spaces(const Flow *f);
 /* alike.c: lets copies of nodes read operands that lie as the originals' do, and run by their

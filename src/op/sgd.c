@@ -107,18 +107,18 @@ static bool accepts(const Call *c)
 }
 
 /* What is the same for all elements of a step. */
-typedef struct Coefficients {
+typedef struct SgdCoefficients {
     Call *c;
     float lr, scale, decay, momentum;
     Rounding rounding;
-} Coefficients;
+} SgdCoefficients;
 
 /* p and p1 are of dtype d; m and m1 are NULL where there is no momentum; word: of each element, or
  * NULL: p1 is rounded to nearest. */
 INLINE void update(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
-                   const Coefficients *step, const uint32_t *word, DType d)
+                   const SgdCoefficients *step, const uint32_t *word, DType d)
 {
-    const Coefficients s = *step;
+    const SgdCoefficients s = *step;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
         float pi = v_load(p, i, d), gi = s.scale * g[i] + s.decay * pi;
@@ -135,7 +135,7 @@ INLINE void update(const void *p, const float *g, const float *m, void *p1, floa
 #define UPDATE(name, d, word)                                                              \
     KERNEL(void, name,                                                                     \
            (const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n, \
-            const Coefficients *s, const uint32_t *words),                                 \
+            const SgdCoefficients *s, const uint32_t *words),                              \
            (p, g, m, p1, m1, n, s, words))                                                 \
     {                                                                                      \
         (void)words;                                                                       \
@@ -150,11 +150,11 @@ UPDATE(update_bf16, BF16, NULL)
 UPDATE(update_rounded, BF16, words)
 
 typedef void UpdateFn(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
-                      const Coefficients *s, const uint32_t *words);
+                      const SgdCoefficients *s, const uint32_t *words);
 
 static void update_run(const void *arg, int64_t lo, int64_t n, const uint32_t *words)
 {
-    const Coefficients *s = arg;
+    const SgdCoefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
     UpdateFn *fn = words ? update_rounded : in[P].dtype == F32 ? update_f32 : update_bf16;
     bool has_m = has_momentum(s->c->node);
@@ -164,14 +164,14 @@ static void update_run(const void *arg, int64_t lo, int64_t n, const uint32_t *w
 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Coefficients *s = arg;
+    const SgdCoefficients *s = arg;
     update_walk(&s->rounding, lo, hi, update_run, s);
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)
 {
     static const int old[] = {P, M};
-    const Coefficients *s = arg;
+    const SgdCoefficients *s = arg;
     for (int k = 0; k < s->c->nout; k++)
         memmove(element(&s->c->out[k], lo), element(&s->c->in[old[k]], lo),
                 (size_t)((hi - lo) * dtype_size(s->c->out[k].dtype)));
@@ -180,12 +180,12 @@ static void keep_part(void *arg, int64_t lo, int64_t hi)
 static int run(Call *c)
 {
     const Attr *a = c->node->attr;
-    Coefficients s = {.c = c,
-                      .lr = (float)tensor_get(&c->in[LR], 0),
-                      .scale = (float)tensor_get(&c->in[SCALE], 0),
-                      .decay = (float)a[DECAY].f,
-                      .momentum = (float)a[MOMENTUM].f,
-                      .rounding = rounding_of(c, ROUNDING)};
+    SgdCoefficients s = {.c = c,
+                         .lr = (float)tensor_get(&c->in[LR], 0),
+                         .scale = (float)tensor_get(&c->in[SCALE], 0),
+                         .decay = (float)a[DECAY].f,
+                         .momentum = (float)a[MOMENTUM].f,
+                         .rounding = rounding_of(c, ROUNDING)};
     par_for(tensor_nelem(&c->in[P]), 16384, tensor_int(&c->in[APPLY], 0) ? update_part : keep_part,
             &s);
     return 0;

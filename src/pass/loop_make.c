@@ -3,9 +3,8 @@
  * The bodies hold the parts of the nodes `inside` (cut/part.c, cut/loop.c). Values that they read
  * from outside enter by ports, each made when the first node needs it. Values that are yielded
  * leave as a concat of slices, as a sum, or as a carry to which products add themselves
- * (loop_product.c). Then nodes that no longer run outside are removed and the loop is put in its
- * place. Readers of its results follow: casts to the dtypes of the values, scales, and the nodes
- * `behind`.
+ * (loop_product.c). Then nodes that no longer run outside are removed and the loop is put in their
+ * place. Readers of its results follow: casts to the values' dtypes, scales, nodes `behind`.
  *
  * A slice that is not one run of an axis, [outer][count][inner], passes its port as the view
  * [outer][count * inner], sliced along its second axis; bodies read and yield the flat form.

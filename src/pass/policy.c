@@ -10,7 +10,6 @@
 #include "pass.h"
 #include "../flow/flow.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 

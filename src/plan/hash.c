@@ -1,4 +1,5 @@
-/* The hash of a plan: its graph, steps, addresses and kernels, without what may differ from rank to rank. */
+/* The hash of a plan: its graph, steps, addresses and kernels, without what may differ from rank to
+ * rank. */
 #include "plan.h"
 
 #include <string.h>

@@ -148,7 +148,7 @@ Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 
-/* ---- placed.c ---- */
+/* ---- addresses.c ---- */
 
 /* Placements made so far, so that equal buffers are not placed twice. They live in a. */
 typedef struct Placements Placements;
@@ -275,7 +275,7 @@ int plan_rank_groups(Arena *a, const Plan *p, RankGroup **groups);
 
 /* ---- hash.c ---- */
 
-uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
-uint64_t plan_hash_steps(const Plan *p);      /* the same without the machine */
+uint64_t plan_hash(const Plan *p);       /* of all ranks of a mesh the same */
+uint64_t plan_hash_steps(const Plan *p); /* the same without the machine */
 
 #endif

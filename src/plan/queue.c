@@ -24,8 +24,9 @@
  * wait names a step that comes later in the body. A body is walked as often as it runs, until a
  * walk after the first adds no wait: all iterations that follow repeat that one, with all runs one
  * iteration later. A tensor that moves with the iteration counts with all bytes that it ever
- * touches, and one with gaps with all from its first to its last. A body that no other queue takes part in is walked once: nothing outside can come to
- * conflict with it that did not in its first iteration.
+ * touches, and one with gaps with all from its first to its last. A body that no other queue takes
+ * part in is walked once: nothing outside can come to conflict with it that did not in its first
+ * iteration.
  *
  * Only bytes touched by a step outside QUEUE_COMPUTE can conflict. The ends of these divide each
  * space into intervals, over which a segment tree keeps the marks; other steps cost a search for

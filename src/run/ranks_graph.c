@@ -127,16 +127,16 @@ static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
 /* ---- calls that match ---- */
 
 /* A collective: whom it calls, and what all of them must call. */
-typedef struct SentCall {
+typedef struct RankCall {
     int64_t
         axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits each */
     uint64_t what;
-} SentCall;
+} RankCall;
 
 typedef struct Calls {
     const Graph *g;
     Arena *a;
-    SentCall *sent;
+    RankCall *sent;
     const char **text;
     int count, capsent, captext;
 } Calls;
@@ -154,7 +154,7 @@ static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
 {
     Calls *c = arg;
     int axes[MAX_MESH], naxes = group_axes(c->g->mesh, group_attr(n)->s, axes);
-    SentCall s = {0};
+    RankCall s = {0};
     if (naxes < 0)
         fail_node(g, n, "group \"%s\": expected axes of the mesh %s", group_attr(n)->s,
                   mesh_text(c->a, c->g->mesh));
@@ -189,7 +189,7 @@ static void gather(tn_context *ctx, const void *mine, int64_t nbytes, void *all)
 typedef struct AllCalls {
     const Mesh *mesh;
     int nranks;
-    const SentCall *sent; /* most of each rank */
+    const RankCall *sent; /* most of each rank */
     const int64_t *count;
     int64_t most;
 } AllCalls;
@@ -273,7 +273,7 @@ static void compare(tn_context *ctx, const Calls *c, const char *how)
     gather(ctx, &count, sizeof count, counts);
     for (int i = 0; i < n; i++)
         most = MAX(most, counts[i]);
-    SentCall *mine = NEWN(c->a, SentCall, most), *all = NEWN(c->a, SentCall, most * n);
+    RankCall *mine = NEWN(c->a, RankCall, most), *all = NEWN(c->a, RankCall, most * n);
     if (count)
         memcpy(mine, c->sent, sizeof *mine * (size_t)count);
     gather(ctx, mine, (int64_t)sizeof *mine * most, all);

@@ -13,10 +13,10 @@ struct tn_context {
     Ctx ctx;
     Arena *a; /* what belongs to the context is freed by its deferred calls */
     struct Handle *live;
-    bool warned_slow;          /* that bf16 is slow here */
-    Comm *comm;                /* to the ranks of which this context is one; NULL: it is alone */
-    Arena *joined;             /* what that takes */
-    Stream *stream;            /* of tn_limit_streams, kept, as it takes long to get; NULL: not yet */
+    bool warned_slow; /* that bf16 is slow here */
+    Comm *comm;       /* to the ranks of which this context is one; NULL: it is alone */
+    Arena *joined;    /* what that takes */
+    Stream *stream;   /* of tn_limit_streams, kept, as it takes long to get; NULL: not yet */
     struct RankThread *thread; /* of tn_ranks_run, NULL: none */
 };
 

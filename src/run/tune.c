@@ -2,8 +2,8 @@
  * nodes takes.
  *
  * A step is planned by the machine as known so far. Each of its calls that several kernels take is
- * run by all of them, alone (exec/way.c). Another kernel than the plan's is chosen only if it is
- * faster by more than times differ from run to run. Other kernels may want their operands
+ * run by all of them, alone (exec/time_ways.c). Another kernel than the plan's is chosen only if it
+ * is faster by more than times differ from run to run. Other kernels may want their operands
  * otherwise, so the step is planned again, until all calls are known. Then the whole step is run;
  * the time of each node in it, with the caches as they are there, is kept by the node's key, and
  * later plans of the step use it. Times that are known from an earlier run are not measured again.

@@ -237,7 +237,7 @@ int port_run(tn_context *ctx, tn_program *x);
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
 
-/* ---- folder.c ---- */
+/* ---- run_folder.c ---- */
 
 /* A JSON file of a folder: a new value, NULL where it cannot be read or is no regular file. */
 struct json_t *folder_json(const char *path);
@@ -280,7 +280,7 @@ bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH]);
 /* Whether text has another tokenizer than the model's, and the path of its file. */
 bool source_own_tokenizer(const Source *s, char path[CHECKPOINT_PATH]);
 
-/* ---- alike.c: whether ranks that are processes read the same ---- */
+/* ---- same_inputs.c: whether ranks that are processes read the same ---- */
 
 /* Compare hashes of files with rank 0's; where one differs all ranks fail, with the rank and the
  * file: those of a model, named so on the command line; those of --data; one file. */

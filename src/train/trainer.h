@@ -53,7 +53,7 @@ typedef struct Checkpoints {
     int64_t nbytes, largest; /* of one, of its largest file; 0: not known */
 } Checkpoints;
 
-/* The folder of checkpoints (folder.c). */
+/* The folder of checkpoints (run_folder.c). */
 typedef struct RunFolder {
     char run[RUN_ID];            /* which run it is, kept by --resume; "": not known */
     int lock;                    /* the folder, held; -1: not yet */
@@ -158,7 +158,7 @@ int profile_start(Trainer *r);
 void profile_before(Trainer *r, int64_t step); /* a step is about to run */
 int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
-/* ---- folder.c ---- */
+/* ---- run_folder.c ---- */
 
 /* Refuses a new run in a folder that holds one. */
 int folder_check(tn_context *ctx, const TrainOptions *t);

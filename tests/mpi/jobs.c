@@ -1,5 +1,5 @@
-/* Ends of comm over MPI, started by a launcher: tests/scripts/mpi.sh. What test_comm does over MPI is not
- * here. Usage: jobs reduce|late|abort|hang|stop|end */
+/* Ends of comm over MPI, started by a launcher: tests/scripts/mpi.sh. What test_comm does over MPI
+ * is not here. Usage: jobs reduce|late|abort|hang|stop|end */
 #include "../../src/comm/comm.h"
 #include "../shared/test.h"
 
