@@ -107,7 +107,7 @@ static void test_cuts(void)
     uint32_t rounds = getenv("TN_QUICK") ? 300 : 2000;
     for (int i = 0; i < LEN(kinds); i++) {
         Subject *s = open_subject(kinds[i]), *whole = open_subject(kinds[i]);
-        whole->t->no_cuts = true;
+        whole->t->bpe.no_cuts = true;
         for (uint32_t r = 0; r < rounds; r++) {
             size_t n;
             const char *text = random_text(r, &n);
@@ -151,7 +151,7 @@ static void test_long(void)
         EXPECT(count > 100000 && s->count == count);
     }
     EncodeCall c = {open_subject("llama2"), text, n, MAX_FEED};
-    c.s->t->no_cuts = true;
+    c.s->t->bpe.no_cuts = true;
     EXPECT_FAIL(&ctx, encode_call, &c, "expected at most 1048576 bytes of a");
 }
 
