@@ -56,47 +56,65 @@ static const char *common_scope(Node *const *inside, Arena *a)
     return arena_strndup(a, scope, len);
 }
 
-/* A loop that is made moves nodes behind it: lists the nodes inside of another in their order. */
-static void list_again(const Graph *g, const LoopPart *made, LoopPart *p)
+/* A loop that is made moves nodes behind it, and changes readers: lists the nodes inside of another
+ * in their order, and their readers as they are now. */
+static void list_again(ChunkIndex *index, Arena *tmp, const LoopPart *p)
 {
-    bool moved = false;
     int count = 0;
-    for (Node *const *n = p->node; *n; n++)
-        moved |= made->behind[(*n)->id];
-    for (Node *n = g->first; n && moved; n = n->next)
-        if (p->inside[n->id])
-            p->node[count++] = n;
+    while (p->node[count])
+        count++;
+    index_sort(index, tmp, p->node, count);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < p->node[i]->nout; k++)
+            index_users(index, p->node[i]->out[k]);
 }
 
 /* Makes the region around one seed, if that is still there; returns how many loops. trial is for
  * this alone. */
-static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const PassOptions *o)
+static int make_at(ChunkIndex *index, Arena *trial, Value *seed, const Order *x,
+                   const PassOptions *o)
 {
+    Graph *g = index->g;
     if (map_find(&g->names, x->region.value) != seed) {
         x->of->decision = "it is in the loop of another region";
         return 0;
     }
-    Grown y = chunk_grow(g, trial, seed, &x->region, o, true);
+    Grown y = chunk_grow(index, trial, seed, &x->region, o, true);
     if (y.why)
         x->of->why = arena_strdup(g->a, y.why);
     for (int l = 0; l < y.count; l++) {
         if (l)
-            list_again(g, &y.part[l - 1], &y.part[l]);
+            list_again(index, trial, &y.part[l]);
         chunk_place(g, trial, &y.part[l]);
         const char *scope = common_scope(y.inside[l], g->a);
-        loop_make(g, trial, &y.part[l])->scope = scope;
+        index_loop(index, trial, &y.part[l])->scope = scope;
         x->of->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
     return y.count;
 }
 
-static int make(Arena *tmp, const Order *x, const PassOptions *o)
+/* Indexes of the graph and of bodies, made when the first region of each is. */
+typedef struct Indexes {
+    Arena *a;
+    ChunkIndex **index;
+    int count, cap;
+} Indexes;
+
+static ChunkIndex *index_of(Indexes *x, Graph *g)
+{
+    for (int i = 0; i < x->count; i++)
+        if (x->index[i]->g == g)
+            return x->index[i];
+    PUSH(x->a, x->index, x->count, x->cap, index_new(g, x->a));
+    return x->index[x->count - 1];
+}
+
+static int make(Indexes *indexes, Arena *trial, const Order *x, const PassOptions *o)
 {
     int count = 0;
     x->of->region.slices = x->region.slices;
-    Arena *trial = arena_tmp(tmp);
     for (int i = 0; i < x->nseed && x->region.slices > 1; i++) {
-        count += make_at(x->in[i], trial, x->seed[i], x, o);
+        count += make_at(index_of(indexes, x->in[i]), trial, x->seed[i], x, o);
         arena_reset(trial);
     }
     return count;
@@ -228,10 +246,12 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(any ? g : with_losses(r->a, g, tmp), tmp, o, r);
     Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
+    Arena *trial = arena_tmp(tmp);
+    Indexes indexes = {.a = tmp};
     int loops = 0, count = order_chosen(g, tmp, o, r, list);
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {
-        int made = make(tmp, &list[i], o);
+        int made = make(&indexes, trial, &list[i], o);
         if (!made && list[i].of->why && o->warn)
             o->warn(o->warn_arg, arena_printf(tmp, "chunk: %%%s is not cut: %s",
                                               list[i].region.value, list[i].of->why));

@@ -1,12 +1,13 @@
 /* chunk: parts of a graph that hold its peak are run in slices. chunk.c is the pass: it makes the
  * regions that it is told. find.c lists candidates; grow.c finds the nodes of one and
  * how they are cut, close.c makes one loop of them or two, clone.c what the second
- * computes again, region.c what loop_make.c is told. Which candidates are taken is the
- * driver's choice (plan/chunk_choose.c). */
+ * computes again, region.c what loop_make.c is told; index.c knows readers and ways, reach.c what
+ * is behind a region. Which candidates are taken is the driver's choice (plan/chunk_choose.c). */
 #ifndef TENON_CHUNK_H
 #define TENON_CHUNK_H
 
 #include "../pass/loop_make.h"
+#include "index.h"
 
 /* A region: around a value, cut along one of its axes, with all values of at least half its size
  * that the cut reaches. The same one may stand in several places: in the bodies of accumulate's
@@ -120,10 +121,10 @@ bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y);
 bool chunk_costly(const Value *v);
 /* Of which number of units a region's seed consists in g; 0: it is no such value. */
 int64_t chunk_units(const Value *seed, const ChunkRegion *r);
-/* Finds the region around a value of g. Changes g only if `clone`: then by the clones that the
- * backward's loop needs; else these are counted. */
-Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
-                 bool clone);
+/* Finds the region around a value of the graph. Changes it only if `clone`: then by the clones that
+ * the backward's loop needs; else these are counted. */
+Grown chunk_grow(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r,
+                 const PassOptions *o, bool clone);
 /* Fills `before` and `behind`, in g as it is now. */
 void chunk_place(const Graph *g, Arena *tmp, LoopPart *p);
 

@@ -6,7 +6,7 @@
  * slices are (a later scale of the loss): bodies then read 1 in its place, all that is made of it
  * must be linear in it, and what leaves the loop is multiplied by it. More than two loops are
  * refused. Linear in the graph for each try. */
-#include "grow.h"
+#include "reach.h"
 
 #include <string.h>
 
@@ -19,24 +19,25 @@ static int readers_level(const Growth *x, const Node *n, const int *level)
 {
     int least = MOST_LEVELS;
     for (int k = 0; k < n->nout; k++)
-        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
+        for (Node **m = index_users(x->index, n->out[k]); m && *m; m++)
             least = MIN(least, x->joined[(*m)->id] ? level[(*m)->id] : level[n->id]);
     return least == MOST_LEVELS ? level[n->id] : least;
 }
 
-/* By node id: the level of a node of the region; of others between them, of what may read them.
- * What only a later level reads is of that one, as what the backward alone needs of the forward. */
+/* By node id, of the region: what only a later level reads is of that one, as what the backward
+ * alone needs of the forward. */
 static int *find_levels(const Growth *x)
 {
     int *level = SPARSE(x->tmp, int, x->g->nnode);
-    const Node *end = x->queue[x->nqueue - 1]->next;
-    for (const Node *n = x->queue[0]; n != end; n = n->next) {
-        bool inside = x->joined[n->id];
+    Reach r = reach_start(x, x->queue, x->nqueue);
+    for (int k = 0; k < x->nqueue; k++) {
+        const Node *n = x->queue[k];
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
-            int from = !m ? 0 : level[m->id] + (x->joined[m->id] && !inside);
+            int from = !m ? 0 : x->joined[m->id] ? level[m->id] : reach_of(&r, m);
             level[n->id] = MAX(level[n->id], from);
         }
+        reach_add(&r, level[n->id] + 1);
     }
     for (int i = x->nqueue; i-- > 0;) {
         const Node *n = x->queue[i];
@@ -56,17 +57,19 @@ static bool makes_whole(const Growth *x, const Node *n)
     return true;
 }
 
-static Ways find_ways(const Growth *x, const bool *inside)
+/* Of the nodes from `first` to before `end`: what is on ways is among them. */
+static Ways find_ways(const Growth *x, const Node *first, const Node *end)
 {
-    const Graph *g = x->g;
-    Ways w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
-              NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
-    for (const Node *n = g->first; n; n = n->next)
+    const bool *inside = x->joined;
+    Ways w = {SPARSE(x->tmp, bool, x->mostnode), SPARSE(x->tmp, bool, x->mostnode),
+              SPARSE(x->tmp, bool, x->mostvalue), SPARSE(x->tmp, Value *, x->mostvalue)};
+    for (const Node *n = first; n != end; n = n->next)
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
             w.after[n->id] |= m && ((inside[m->id] && !makes_whole(x, m)) || w.after[m->id]);
         }
-    for (const Node *n = g->last; n; n = n->prev)
+    const Node *last = end ? end->prev : x->g->last;
+    for (const Node *n = last; n != first->prev; n = n->prev)
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
             if (m)
@@ -146,9 +149,9 @@ static bool reads_made(const Growth *x, const Node *n)
 }
 
 /* Fills x->want for what is made on the ways only of late values: as its readers need it. */
-static void want_ways(Growth *x, const Ways *w)
+static void want_ways(Growth *x, const Ways *w, const Node *first, Node *last)
 {
-    for (Node *n = x->g->last; n; n = n->prev) {
+    for (Node *n = last; n != first->prev; n = n->prev) {
         bool inside = x->joined[n->id], way = !inside && w->after[n->id] && w->before[n->id];
         Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
         NodeCut how;
@@ -168,10 +171,10 @@ static void want_ways(Growth *x, const Ways *w)
 
 /* Has the nodes on the ways between those of x->joined join, or leaves them behind the loop if they
  * are only late. False if a node inside needs such a one. */
-static bool close_ways(Growth *x, Ways *w)
+static bool close_ways(Growth *x, Ways *w, Node *first, Node *last)
 {
-    want_ways(x, w);
-    for (Node *n = x->g->first; n; n = n->next) {
+    want_ways(x, w, first, last);
+    for (Node *n = first; n != last->next; n = n->next) {
         Value *root = NULL;
         bool inside = x->joined[n->id], way = w->after[n->id] && w->before[n->id];
         bool good = (inside || way) && find_root(x, w, n, &root);
@@ -209,7 +212,7 @@ static bool has_operands(Growth *x, const Ways *w, const Node *n)
 static bool is_awaited(Growth *x, const Node *n)
 {
     for (int k = 0; k < n->nout && op_starts(n->op); k++)
-        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
+        for (Node **m = index_users(x->index, n->out[k]); m && *m; m++)
             if (!x->joined[(*m)->id])
                 return growth_refuse(x, n, "it is waited for outside");
     return true;
@@ -218,10 +221,10 @@ static bool is_awaited(Growth *x, const Node *n)
 /* Whether all readers inside have what they need, and no order or wait crosses the loop. */
 static bool is_sound(Growth *x, const Closed *c)
 {
-    Node **list = NEWN(x->tmp, Node *, c->nnode + x->nedged + 1);
+    Node **list = NEWN(x->tmp, Node *, c->nnode + x->index->nedged + 1);
     memcpy(list, c->node, sizeof *list * (size_t)c->nnode);
-    memcpy(list + c->nnode, x->edged, sizeof *list * (size_t)x->nedged);
-    growth_sort(x, list, c->nnode + x->nedged);
+    memcpy(list + c->nnode, x->index->edged, sizeof *list * (size_t)x->index->nedged);
+    growth_sort(x, list, c->nnode + x->index->nedged);
     for (; *list; list++) {
         const Node *n = *list;
         bool inside = x->joined[n->id];
@@ -234,28 +237,48 @@ static bool is_sound(Growth *x, const Closed *c)
     return true;
 }
 
+/* What depends on a region's nodes, but is neither of it nor known before it. */
+typedef struct Late {
+    const Growth *y;
+    Reach r; /* 1: it is behind the loop, or between */
+    bool *seen;
+    const Node **node;
+    int count, cap;
+} Late;
+
+static void find_late(Late *x, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        const Node *m = n->in[i]->def;
+        if (!m || x->y->joined[m->id] || x->seen[m->id] || type_nelem(&n->in[i]->type) == 1 ||
+            !reach_of(&x->r, m))
+            continue;
+        x->seen[m->id] = true;
+        PUSH(x->y->tmp, x->node, x->count, x->cap, m);
+    }
+}
+
 /* Whether a loop of the nodes that y has must fail, as one of them needs a value that is there only
  * behind it, has more than one element, and is made by nodes that cannot join: whatever they read
- * of the loop leads to such a value too. This is one walk, where a trial takes several. */
+ * of the loop leads to such a value too. Looked for from the loop's operands back, the nearest
+ * first: one walk, mostly a short one, where a trial takes several. */
 static bool is_hopeless(const Growth *y, Node *const *node, int count)
 {
-    bool *after = SPARSE(y->tmp, bool, y->g->nnode), *may = SPARSE(y->tmp, bool, y->g->nnode);
-    const Node *first = count ? node[0] : NULL, *end = count ? node[count - 1]->next : NULL;
-    for (const Node *n = first; n != end; n = n->next) {
-        bool inside = y->joined[n->id], blocked = false, reads = false;
-        for (int i = 0; i < node_nsource(n); i++) {
-            const Node *m = node_source(n, i);
-            if (!m)
-                continue;
-            bool made = y->joined[m->id] || may[m->id], late = !made && after[m->id];
-            bool one = i < n->nin && type_nelem(&n->in[i]->type) == 1;
-            after[n->id] |= after[m->id] || (y->joined[m->id] && !makes_whole(y, m));
-            blocked |= late && !one && i < n->nin;
-            reads |= made || (late && one);
+    Late x = {.y = y, .r = reach_start(y, node, count), .seen = SPARSE(y->tmp, bool, y->mostnode)};
+    for (int k = 0; k < count; k++) {
+        bool after = !makes_whole(y, node[k]);
+        for (int i = 0; i < node_nsource(node[k]) && !after; i++) {
+            const Node *m = node_source(node[k], i);
+            after = m && (y->joined[m->id] ? x.r.said[m->id] : reach_of(&x.r, m));
         }
-        if (inside && blocked)
+        reach_add(&x.r, after);
+    }
+    for (int k = 0; k < count; k++)
+        find_late(&x, node[k]);
+    for (int k = 0; k < x.count; k++) {
+        if (x.node[k]->op->region || makes_large(y, x.node[k]))
             return true;
-        may[n->id] = !inside && after[n->id] && reads && !blocked && !makes_large(y, n);
+        find_late(&x, x.node[k]);
     }
     return false;
 }
@@ -263,9 +286,9 @@ static bool is_hopeless(const Growth *y, Node *const *node, int count)
 /* Whether a node must run after one of the region, beside what reads say. */
 static bool has_order(const Growth *x)
 {
-    for (int i = 0; i < x->nedged; i++)
-        for (int j = 0; j < x->edged[i]->nafter; j++)
-            if (x->joined[x->edged[i]->after[j]->id])
+    for (int i = 0; i < x->index->nedged; i++)
+        for (int j = 0; j < x->index->edged[i]->nafter; j++)
+            if (x->joined[x->index->edged[i]->after[j]->id])
                 return true;
     return false;
 }
@@ -285,8 +308,9 @@ static bool close_levels(Growth *y, Closed *c)
     Cut *want = SPARSE(y->tmp, Cut, y->mostvalue);
     memcpy(want, y->want, sizeof *want * (size_t)y->g->nvalue);
     y->want = want;
-    c->ways = find_ways(y, y->joined);
-    if (!close_ways(y, &c->ways))
+    Node *first = c->node[0], *last = c->node[c->nnode - 1];
+    c->ways = find_ways(y, first, last->next);
+    if (!close_ways(y, &c->ways, first, last))
         return false;
     memcpy(y->queue + y->nqueue, c->node, sizeof *c->node * (size_t)c->nnode);
     c->nnode = growth_sort(y, y->queue, y->nqueue + c->nnode);

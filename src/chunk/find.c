@@ -35,6 +35,7 @@ typedef struct Seed {
 
 typedef struct Find {
     Graph *g;
+    ChunkIndex *index;
     Arena *tmp, *trial;
     const PassOptions *o;
     ChunkReport *r;
@@ -324,7 +325,7 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
 {
     int first = x->r->ncandidate;
     ChunkCandidate *c = push(x, s->v, region);
-    Grown y = chunk_grow(x->g, x->trial, s->v, &region, x->o, false);
+    Grown y = chunk_grow(x->index, x->trial, s->v, &region, x->o, false);
     if (y.why) {
         c->why = arena_strdup(x->r->a, y.why);
     } else {
@@ -377,7 +378,7 @@ static bool same_values(const ChunkCandidate *x, const ChunkCandidate *y)
 /* Whether there is such a region around the next of s's group too, if there is a next. */
 static bool next_is_alike(Find *x, const Seed *s, const ChunkRegion *region)
 {
-    bool alike = !s->next || !chunk_grow(x->g, x->trial, s->next->v, region, x->o, false).why;
+    bool alike = !s->next || !chunk_grow(x->index, x->trial, s->next->v, region, x->o, false).why;
     arena_reset(x->trial);
     return alike;
 }
@@ -526,6 +527,7 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
 {
     int item = flow_peak_item(f);
     Find x = {.g = f->g,
+              .index = index_new(f->g, tmp),
               .tmp = tmp,
               .trial = arena_tmp(tmp),
               .o = o,

@@ -521,19 +521,28 @@ static void read_results(const Behind *y, Node *n)
         region_fit_phase(n);
 }
 
-static void read_outputs(const Behind *y)
+static void read_output(const Behind *y, int i)
 {
     Graph *g = y->x->g;
+    const Value *v = g->out[i].v;
+    if (v->id < y->x->nvalue && y->now[v->id])
+        g->out[i].v = y->now[v->id];
+    else if (v->id < y->x->nvalue && goes(y->x, v))
+        refuse(y->x, v->def, "it is an output, but not yielded");
+}
+
+static void read_outputs(const Behind *y)
+{
+    const LoopPart *p = y->x->p;
     for (int k = 0; k < y->x->nresult; k++)
         if (!y->now[y->x->result[k]->id])
             refuse(y->x, y->x->result[k]->def, "its scale is made neither before nor behind");
-    for (int i = 0; i < g->nout; i++) {
-        const Value *v = g->out[i].v;
-        if (v->id < y->x->nvalue && y->now[v->id])
-            g->out[i].v = y->now[v->id];
-        else if (v->id < y->x->nvalue && goes(y->x, v))
-            refuse(y->x, v->def, "it is an output, but not yielded");
-    }
+    for (int i = 0; i < y->x->g->nout && !p->output; i++)
+        read_output(y, i);
+    for (Node *const *n = y->x->node; *n && p->output; n++)
+        for (int k = 0; k < (*n)->nout; k++)
+            for (int i = p->output[(*n)->out[k]->id]; i; i = p->more[i - 1])
+                read_output(y, i - 1);
 }
 
 /* Has what stands behind the loop read its results: their readers, where these are known, but all

@@ -24,11 +24,13 @@ typedef enum {
 /* Nodes that are to run as a loop. Arrays are by id of the graph's nodes and values. */
 typedef struct LoopPart {
     Slices slices;
-    GraphCut cut;  /* of the nodes inside, and of what they make; what is made outside is whole */
-    bool *inside;  /* nodes: the bodies compute them */
-    Node **node;   /* NULL, or the same in the graph's order, up to a NULL: then no other node goes
-                      or, before the first, is `behind`, and no order edge crosses the loop */
-    Node ***user;  /* NULL, or by value id: what reads those that are yielded, up to a NULL */
+    GraphCut cut; /* of the nodes inside, and of what they make; what is made outside is whole */
+    bool *inside; /* nodes: the bodies compute them */
+    Node **node;  /* NULL, or the same in the graph's order, up to a NULL: then no other node goes
+                     or, before the first, is `behind`, and no order edge crosses the loop */
+    Node ***user; /* NULL, or by value id: what reads those that are yielded, up to a NULL */
+    const int *output; /* NULL, or by value id: 1 + the first of the graph's outputs that it is */
+    const int *more;   /* then: by output, 1 + the next that is the same value */
     bool *outside; /* nodes: the graph around computes them, too or alone; in place or `behind` */
     bool *behind;  /* nodes of `outside` that run behind the loop, as they read its results */
     bool *yielded; /* values made inside that are results of the loop: slices or sums */
