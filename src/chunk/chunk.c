@@ -125,14 +125,44 @@ static bool same_region(const ChunkRegion *x, const ChunkRegion *y)
     return !strcmp(x->value, y->value) && chunk_alike(x, y);
 }
 
-/* The candidate that a region is of; one of its own if the list has none. */
-static ChunkCandidate *candidate_of(ChunkReport *r, const ChunkRegion *region)
+/* The candidates around one value, in their order. */
+typedef struct Around {
+    int *candidate; /* by their numbers */
+    int count, cap;
+    int64_t size; /* the largest of those that patterns may mean */
+} Around;
+
+static void add_around(Map *around, const ChunkReport *r, int i)
 {
+    const ChunkCandidate *c = &r->candidate[i];
+    Around *x = map_find(around, c->region.value);
+    if (!x) {
+        x = NEW(around->a, Around);
+        map_put(around, c->region.value, x);
+    }
+    PUSH(around->a, x->candidate, x->count, x->cap, i);
+    x->size = chunk_nameable(c) ? MAX(x->size, c->size) : x->size;
+}
+
+/* By names of values. */
+static Map find_around(Arena *tmp, const ChunkReport *r)
+{
+    Map around = {.a = tmp};
     for (int i = 0; i < r->ncandidate; i++)
-        if (same_region(&r->candidate[i].region, region))
-            return &r->candidate[i];
+        add_around(&around, r, i);
+    return around;
+}
+
+/* The candidate that a region is of; one of its own if the list has none. */
+static ChunkCandidate *candidate_of(ChunkReport *r, Map *around, const ChunkRegion *region)
+{
+    const Around *x = map_find(around, region->value);
+    for (int i = 0; x && i < x->count; i++)
+        if (same_region(&r->candidate[x->candidate[i]].region, region))
+            return &r->candidate[x->candidate[i]];
     ChunkCandidate c = {.region = *region, .scope = "", .op = ""};
     PUSH(r->a, r->candidate, r->ncandidate, r->cap, c);
+    add_around(around, r, r->ncandidate - 1);
     return &r->candidate[r->ncandidate - 1];
 }
 
@@ -151,18 +181,14 @@ typedef struct Named {
 } Named;
 
 /* Whether another region around the same value slices more. */
-static bool is_lesser(const ChunkReport *r, const ChunkCandidate *c)
+static bool is_lesser(const Map *around, const ChunkCandidate *c)
 {
-    for (int i = 0; i < r->ncandidate; i++) {
-        const ChunkCandidate *d = &r->candidate[i];
-        if (chunk_nameable(d) && d->size > c->size && !strcmp(d->region.value, c->region.value))
-            return true;
-    }
-    return false;
+    const Around *x = map_find(around, c->region.value);
+    return x->size > c->size;
 }
 
-static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandidate *c,
-                       bool *found, Named *x)
+static bool find_named(const ChunkAsked *asked, const Map *around, ChunkCandidate *c, bool *found,
+                       Named *x)
 {
     *x = (Named){.c = c};
     for (int i = 0; i < asked->npattern; i++) {
@@ -173,7 +199,7 @@ static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandi
         x->share = share;
         x->slices = asked->pattern[i].slices;
     }
-    return x->slices && chunk_nameable(c) && !is_lesser(r, c);
+    return x->slices && chunk_nameable(c) && !is_lesser(around, c);
 }
 
 /* What a pattern names most comes first, and of that what slices most. */
@@ -191,9 +217,10 @@ static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkRepor
 {
     bool *found = NEWN(tmp, bool, asked->npattern);
     Named *named = NEWN(tmp, Named, r->ncandidate);
+    Map around = find_around(tmp, r);
     int count = 0;
     for (int i = 0; i < r->ncandidate; i++)
-        count += find_named(asked, r, &r->candidate[i], found, &named[count]);
+        count += find_named(asked, &around, &r->candidate[i], found, &named[count]);
     for (int i = 0; i < asked->npattern; i++)
         if (!found[i])
             fail(g->ctx, TN_USAGE,
@@ -213,10 +240,13 @@ static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkRepor
 /* Orders for what the driver chose. */
 static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r, Order *list)
 {
+    Map around = find_around(tmp, r);
     for (int i = 0; i < o->nchunk_region; i++)
-        candidate_of(r, &o->chunk_region[i]); /* the list is complete before any is pointed to */
+        candidate_of(r, &around,
+                     &o->chunk_region[i]); /* the list is complete before any is pointed to */
     for (int i = 0; i < o->nchunk_region; i++)
-        list[i] = order_of(g, tmp, &o->chunk_region[i], candidate_of(r, &o->chunk_region[i]));
+        list[i] =
+            order_of(g, tmp, &o->chunk_region[i], candidate_of(r, &around, &o->chunk_region[i]));
     return o->nchunk_region;
 }
 
