@@ -211,15 +211,6 @@ static Value **find_operands(const Body *y, const Node *n)
     return in;
 }
 
-/* n, a product, with a result in f32. */
-static const Node *wide_node(const Loop *x, const Node *n)
-{
-    Node *m = NEW(x->tmp, Node);
-    *m = *n;
-    m->attr = attrs_make(x->g, n->op, ATTRS(A_DTYPE("out_dtype", F32)));
-    return m;
-}
-
 static void part_node(const Body *y, const Node *n)
 {
     Loop *x = y->loop;
@@ -234,7 +225,7 @@ static void part_node(const Body *y, const Node *n)
         Node *m = emit_like(&b, n, in, region_clone(b.g, n->region), "");
         memcpy(out, m->out, sizeof *out * (size_t)n->nout);
     } else {
-        const Node *m = x->wide[n->id] ? wide_node(x, n) : n;
+        const Node *m = x->wide[n->id] ? loop_wide_node(x->g, x->tmp, n) : n;
         cut_part(&b, m, node_factors(x->tmp, m), 1, &cut, how, in, out);
     }
     for (int k = 0; k < n->nout; k++)

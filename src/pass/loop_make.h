@@ -70,6 +70,8 @@ Type loop_split_type(const Type *t, int axis, int64_t outer);
 /* The product that makes v, a result of slices that are scaled behind the loop, with nothing but
  * views between: they are rounded only there, if they are of 16 bits. NULL: there is none. */
 const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v);
+/* n, a product, with a result in f32. */
+const Node *loop_wide_node(Graph *g, Arena *tmp, const Node *n);
 /* By node id: it makes a scale of what nodes inside make. */
 bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside);
 
