@@ -12,6 +12,8 @@ enum {
     LAST_BLOCK = 1 << 20,
     FIRST_LIST = 64,
     LEAST_MAPPED = 1 << 16, /* bytes: less is cheaper to clear than to map */
+    MAPPED_ARRAYS = 16,     /* for so many like the first there is room in a mapping */
+    MOST_ROOM = 1 << 24,    /* but no more than so many bytes */
 };
 
 typedef struct ArenaBlock {
@@ -30,6 +32,8 @@ struct Arena {
     Ctx *ctx;
     ArenaBlock *block;
     Defer *defer;
+    char *mapped; /* what is left of the last mapping */
+    size_t left;
 };
 
 Arena *arena_new(Ctx *ctx)
@@ -81,10 +85,8 @@ static void unmap(void *mapped)
     munmap(m->p, m->nbytes);
 }
 
-void *arena_sparse(Arena *a, size_t nbytes)
+static void map(Arena *a, size_t nbytes)
 {
-    if (nbytes < LEAST_MAPPED)
-        return arena_alloc(a, nbytes);
     Mapped *m = NEW(a, Mapped);
     Defer *d = NEW(a, Defer);
     *m = (Mapped){mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
@@ -94,7 +96,23 @@ void *arena_sparse(Arena *a, size_t nbytes)
     madvise(m->p, nbytes, MADV_NOHUGEPAGE); /* else one byte that is written clears 2 MiB */
     *d = (Defer){a->defer, unmap, m};
     a->defer = d;
-    return m->p;
+    a->mapped = m->p;
+    a->left = nbytes;
+}
+
+void *arena_sparse(Arena *a, size_t nbytes)
+{
+    size_t need = (nbytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    if (nbytes < LEAST_MAPPED)
+        return arena_alloc(a, nbytes);
+    if (nbytes > SIZE_MAX / 2)
+        fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", nbytes);
+    if (a->left < need)
+        map(a, MAX(need, MIN(need * MAPPED_ARRAYS, (size_t)MOST_ROOM)));
+    void *p = a->mapped;
+    a->mapped += need;
+    a->left -= need;
+    return p;
 }
 
 char *arena_strndup(Arena *a, const char *s, size_t n)
@@ -146,6 +164,8 @@ Arena *arena_tmp(Arena *with)
 
 void arena_reset(Arena *a)
 {
+    a->mapped = NULL;
+    a->left = 0;
     while (a->defer) {
         Defer *d = a->defer;
         a->defer = d->next;

@@ -55,47 +55,65 @@ static const char *common_scope(Node *const *inside, Arena *a)
     return arena_strndup(a, scope, len);
 }
 
-/* A loop that is made moves nodes behind it: lists the nodes inside of another in their order. */
-static void list_again(const Graph *g, const LoopPart *made, LoopPart *p)
+/* A loop that is made moves nodes behind it, and changes readers: lists the nodes inside of another
+ * in their order, and their readers as they are now. */
+static void list_again(ChunkIndex *index, Arena *tmp, const LoopPart *p)
 {
-    bool moved = false;
     int count = 0;
-    for (Node *const *n = p->node; *n; n++)
-        moved |= made->behind[(*n)->id];
-    for (Node *n = g->first; n && moved; n = n->next)
-        if (p->inside[n->id])
-            p->node[count++] = n;
+    while (p->node[count])
+        count++;
+    index_sort(index, tmp, p->node, count);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < p->node[i]->nout; k++)
+            index_users(index, p->node[i]->out[k]);
 }
 
 /* Makes the region around one seed, if that is still there; returns how many loops. trial is for
  * this alone. */
-static int make_at(Graph *g, Arena *trial, Value *seed, const ChunkOrder *x, const PassOptions *o)
+static int make_at(ChunkIndex *index, Arena *trial, Value *seed, const ChunkOrder *x,
+                   const PassOptions *o)
 {
+    Graph *g = index->g;
     if (map_find(&g->names, x->region.value) != seed) {
         x->of->made.reason = "it is in the loop of another region";
         return 0;
     }
-    Grown y = chunk_grow(g, trial, seed, &x->region, o, true);
+    Grown y = chunk_grow(index, trial, seed, &x->region, o, true);
     if (y.why)
         x->of->why = arena_strdup(g->a, y.why);
     for (int l = 0; l < y.count; l++) {
         if (l)
-            list_again(g, &y.part[l - 1], &y.part[l]);
+            list_again(index, trial, &y.part[l]);
         chunk_place(g, trial, &y.part[l]);
         const char *scope = common_scope(y.inside[l], g->a);
-        loop_make(g, trial, &y.part[l])->scope = scope;
+        index_loop(index, trial, &y.part[l])->scope = scope;
         x->of->made.slices = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
     return y.count;
 }
 
-static int make(Arena *tmp, const ChunkOrder *x, const PassOptions *o)
+/* ChunkIndexes of the graph and of bodies, made when the first region of each is. */
+typedef struct ChunkIndexes {
+    Arena *a;
+    ChunkIndex **index;
+    int count, cap;
+} ChunkIndexes;
+
+static ChunkIndex *index_of(ChunkIndexes *x, Graph *g)
+{
+    for (int i = 0; i < x->count; i++)
+        if (x->index[i]->g == g)
+            return x->index[i];
+    PUSH(x->a, x->index, x->count, x->cap, index_new(g, x->a));
+    return x->index[x->count - 1];
+}
+
+static int make(ChunkIndexes *indexes, Arena *trial, const ChunkOrder *x, const PassOptions *o)
 {
     int count = 0;
     x->of->region.slices = x->region.slices;
-    Arena *trial = arena_tmp(tmp);
     for (int i = 0; i < x->nseed && x->region.slices > 1; i++) {
-        count += make_at(x->in[i], trial, x->seed[i], x, o);
+        count += make_at(index_of(indexes, x->in[i]), trial, x->seed[i], x, o);
         arena_reset(trial);
     }
     return count;
@@ -106,14 +124,44 @@ static bool same_region(const ChunkRegion *x, const ChunkRegion *y)
     return !strcmp(x->value, y->value) && chunk_alike(x, y);
 }
 
-/* The candidate that a region is of; one of its own if the list has none. */
-static ChunkCandidate *candidate_of(ChunkReport *r, const ChunkRegion *region)
+/* The candidates around one value, in their order. */
+typedef struct ChunkAround {
+    int *candidate; /* by their numbers */
+    int count, cap;
+    int64_t size; /* the largest of those that patterns may mean */
+} ChunkAround;
+
+static void add_around(Map *around, const ChunkReport *r, int i)
 {
+    const ChunkCandidate *c = &r->candidate[i];
+    ChunkAround *x = map_find(around, c->region.value);
+    if (!x) {
+        x = NEW(around->a, ChunkAround);
+        map_put(around, c->region.value, x);
+    }
+    PUSH(around->a, x->candidate, x->count, x->cap, i);
+    x->size = chunk_nameable(c) ? MAX(x->size, c->size) : x->size;
+}
+
+/* By names of values. */
+static Map find_around(Arena *tmp, const ChunkReport *r)
+{
+    Map around = {.a = tmp};
     for (int i = 0; i < r->ncandidate; i++)
-        if (same_region(&r->candidate[i].region, region))
-            return &r->candidate[i];
+        add_around(&around, r, i);
+    return around;
+}
+
+/* The candidate that a region is of; one of its own if the list has none. */
+static ChunkCandidate *candidate_of(ChunkReport *r, Map *around, const ChunkRegion *region)
+{
+    const ChunkAround *x = map_find(around, region->value);
+    for (int i = 0; x && i < x->count; i++)
+        if (same_region(&r->candidate[x->candidate[i]].region, region))
+            return &r->candidate[x->candidate[i]];
     ChunkCandidate c = {.region = *region, .scope = "", .op = ""};
     PUSH(r->a, r->candidate, r->ncandidate, r->cap, c);
+    add_around(around, r, r->ncandidate - 1);
     return &r->candidate[r->ncandidate - 1];
 }
 
@@ -132,18 +180,14 @@ typedef struct Named {
 } Named;
 
 /* Whether another region around the same value slices more. */
-static bool is_lesser(const ChunkReport *r, const ChunkCandidate *c)
+static bool is_lesser(const Map *around, const ChunkCandidate *c)
 {
-    for (int i = 0; i < r->ncandidate; i++) {
-        const ChunkCandidate *d = &r->candidate[i];
-        if (chunk_nameable(d) && d->size > c->size && !strcmp(d->region.value, c->region.value))
-            return true;
-    }
-    return false;
+    const ChunkAround *x = map_find(around, c->region.value);
+    return x->size > c->size;
 }
 
-static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandidate *c,
-                       bool *found, Named *x)
+static bool find_named(const ChunkAsked *asked, const Map *around, ChunkCandidate *c, bool *found,
+                       Named *x)
 {
     *x = (Named){.c = c};
     for (int i = 0; i < asked->npattern; i++) {
@@ -154,7 +198,7 @@ static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandi
         x->share = share;
         x->slices = asked->pattern[i].slices;
     }
-    return x->slices && chunk_nameable(c) && !is_lesser(r, c);
+    return x->slices && chunk_nameable(c) && !is_lesser(around, c);
 }
 
 /* The candidate that patterns name most comes first; among equals the one that slices most. */
@@ -173,9 +217,10 @@ static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkRepor
 {
     bool *found = NEWN(tmp, bool, asked->npattern);
     Named *named = NEWN(tmp, Named, r->ncandidate);
+    Map around = find_around(tmp, r);
     int count = 0;
     for (int i = 0; i < r->ncandidate; i++)
-        count += find_named(asked, r, &r->candidate[i], found, &named[count]);
+        count += find_named(asked, &around, &r->candidate[i], found, &named[count]);
     for (int i = 0; i < asked->npattern; i++)
         if (!found[i])
             fail(g->ctx, TN_USAGE,
@@ -196,10 +241,13 @@ static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkRepor
 static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r,
                         ChunkOrder *list)
 {
+    Map around = find_around(tmp, r);
     for (int i = 0; i < o->nchunk_region; i++)
-        candidate_of(r, &o->chunk_region[i]); /* the list is complete before any is pointed to */
+        candidate_of(r, &around,
+                     &o->chunk_region[i]); /* the list is complete before any is pointed to */
     for (int i = 0; i < o->nchunk_region; i++)
-        list[i] = order_of(g, tmp, &o->chunk_region[i], candidate_of(r, &o->chunk_region[i]));
+        list[i] =
+            order_of(g, tmp, &o->chunk_region[i], candidate_of(r, &around, &o->chunk_region[i]));
     return o->nchunk_region;
 }
 
@@ -229,10 +277,12 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(any ? g : with_losses(r->a, g, tmp), tmp, o, r);
     ChunkOrder *list = NEWN(tmp, ChunkOrder, o->nchunk_region + r->ncandidate);
+    Arena *trial = arena_tmp(tmp);
+    ChunkIndexes indexes = {.a = tmp};
     int loops = 0, count = order_chosen(g, tmp, o, r, list);
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {
-        int made = make(tmp, &list[i], o);
+        int made = make(&indexes, trial, &list[i], o);
         if (!made && list[i].of->why && o->warn)
             o->warn(o->warn_arg, arena_printf(tmp, "chunk: %%%s is not cut: %s",
                                               list[i].region.value, list[i].of->why));

@@ -9,7 +9,9 @@
  * Method, in the order in which the files come into play:
  *   option     reads the texts of --chunk
  *   find       lists candidates: values alive at the peak, and the axes along which they may be cut
+ *   index      knows what reads a value, which node is before which, and some of the paths
  *   grow       has nodes join a region, forward and backward from the seed, by src/cut
+ *   reach      finds what of the region a node outside depends on, over any number of nodes
  *   close      divides them among at most two loops, with the nodes between
  *   clone      finds what the second loop computes again
  *   region     tells loop_make() (pass) what is inside, what is read around, and where loops stand
@@ -29,6 +31,7 @@
 #define TENON_CHUNK_H
 
 #include "../pass/loop_make.h"
+#include "index.h"
 
 /* A region around a seed, cut along one of its axes, with all values of at least half its size that
  * the cut reaches. It may be there in several places: in both bodies of accumulate's loop, which
@@ -146,10 +149,10 @@ bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y);
 bool chunk_costly(const Value *v);
 /* The number of units in `seed` as r cuts it, at most that many slices; 0: r cannot cut it. */
 int64_t chunk_units(const Value *seed, const ChunkRegion *r);
-/* Finds the region around a value of g. Only if `clone` it changes g: it adds the clones that the
- * backward's loop needs, which are counted otherwise. */
-Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
-                 bool clone);
+/* Finds the region around a value of the index's graph. Only if `clone` it changes the graph: it
+ * adds the clones that the backward's loop needs, which are counted otherwise. */
+Grown chunk_grow(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r,
+                 const PassOptions *o, bool clone);
 /* Fills p->before and p->behind: the loop's place in g as it is now, behind its last node. */
 void chunk_place(const Graph *g, Arena *tmp, LoopPart *p);
 

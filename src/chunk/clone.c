@@ -3,6 +3,7 @@
  * such as statistics of rows, are read from what the first loop yields. */
 #include "grow.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* The nodes of both loops in the graph's order, up to a NULL; how many. */
@@ -39,22 +40,6 @@ int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned)
     return count;
 }
 
-/* Adds n to the readers of its operands. */
-static void add_users(Growth *x, Node *n)
-{
-    for (int i = 0; i < n->nin; i++) {
-        Node ***user = &x->user[n->in[i]->id];
-        int count = 0;
-        while (*user && (*user)[count])
-            count++;
-        Node **more = NEWN(x->tmp, Node *, count + 2);
-        if (count)
-            memcpy(more, *user, sizeof *more * (size_t)count);
-        more[count] = n;
-        *user = more;
-    }
-}
-
 /* Adds a node's copy, with its cuts, to the second loop. */
 static void add_clone(Growth *x, Closed *second, const Node *n, Node *m)
 {
@@ -83,6 +68,38 @@ static Phase *find_phases(const Growth *x, const Closed *second, const bool *clo
     return phase;
 }
 
+/* n reads v: if a clone makes it, that reaches what n reaches. */
+static void reach_through(Growth *x, const Value *v, const Node *n)
+{
+    int *enter = x->index->enter;
+    if (v->def && v->def->id >= x->nnode)
+        enter[v->def->id] = MIN(enter[v->def->id], enter[n->id]);
+}
+
+/* The index learns of the clones: they reach what their readers reach, what they are of does so no
+ * more. */
+static void index_clones(Growth *x, Node *const *node, int made, const Closed *second,
+                         const bool *cloned, Node *const *list)
+{
+    int *enter = x->index->enter;
+    for (int i = 0; i < made; i++) {
+        enter[node[i]->id] = INT_MAX;
+        for (int j = 0; j < node[i]->nin; j++)
+            index_add_user(x->index, node[i]->in[j], node[i]);
+    }
+    for (; *list; list++) {
+        if (cloned[(*list)->id])
+            enter[(*list)->id] = INT_MAX;
+        for (int j = 0; j < (*list)->nin && second->inside[(*list)->id]; j++)
+            reach_through(x, (*list)->in[j], *list);
+    }
+    for (int i = made; i-- > 0;)
+        for (int j = 0; j < node[i]->nin; j++)
+            reach_through(x, node[i]->in[j], node[i]);
+    if (made)
+        index_place(x->index, node[0]->prev, second->node[0]);
+}
+
 void growth_clone(Growth *x, Closed loop[2], const bool *cloned)
 {
     Graph *g = x->g;
@@ -103,9 +120,9 @@ void growth_clone(Growth *x, Closed loop[2], const bool *cloned)
         for (int k = 0; k < n->nout; k++)
             replace_with(&r, n, k, m->out[k]);
         add_clone(x, &loop[1], n, m);
-        add_users(x, m);
         node[made++] = m;
     }
+    index_clones(x, node, made, &loop[1], cloned, list);
     memcpy(node + made, loop[1].node, sizeof *node * (size_t)loop[1].nnode);
     loop[1].node = node;
     loop[1].nnode += made;

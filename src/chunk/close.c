@@ -6,7 +6,7 @@
  * slices are (a later scale of the loss): bodies then read 1 in its place, everything made of it
  * must be linear in it, and what leaves the loop is multiplied by it. More than two loops are
  * refused. Linear in the graph for each try. */
-#include "grow.h"
+#include "reach.h"
 
 #include <string.h>
 
@@ -19,25 +19,25 @@ static int readers_level(const Growth *x, const Node *n, const int *level)
 {
     int least = MOST_LEVELS;
     for (int k = 0; k < n->nout; k++)
-        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
+        for (Node **m = index_users(x->index, n->out[k]); m && *m; m++)
             least = MIN(least, x->joined[(*m)->id] ? level[(*m)->id] : level[n->id]);
     return least == MOST_LEVELS ? level[n->id] : least;
 }
 
-/* By node id: the level of a node of the region, and of nodes between them the level that a reader
- * of theirs has at least. A node that only a later level reads is of that level, such as what the
- * backward alone needs of the forward. */
+/* By node id: the level of a node of the region. A node that only a later level reads is of that
+ * level, such as what the backward alone needs of the forward. */
 static int *find_levels(const Growth *x)
 {
     int *level = SPARSE(x->tmp, int, x->g->nnode);
-    const Node *end = x->queue[x->nqueue - 1]->next;
-    for (const Node *n = x->queue[0]; n != end; n = n->next) {
-        bool inside = x->joined[n->id];
+    Reach r = reach_start(x, x->queue, x->nqueue);
+    for (int k = 0; k < x->nqueue; k++) {
+        const Node *n = x->queue[k];
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
-            int from = !m ? 0 : level[m->id] + (x->joined[m->id] && !inside);
+            int from = !m ? 0 : x->joined[m->id] ? level[m->id] : reach_of(&r, m);
             level[n->id] = MAX(level[n->id], from);
         }
+        reach_add(&r, level[n->id] + 1);
     }
     for (int i = x->nqueue; i-- > 0;) {
         const Node *n = x->queue[i];
@@ -57,17 +57,19 @@ static bool makes_whole(const Growth *x, const Node *n)
     return true;
 }
 
-static LoopPaths find_paths(const Growth *x, const bool *inside)
+/* Of the nodes from `first` to before `end`: what is on paths is among them. */
+static LoopPaths find_paths(const Growth *x, const Node *first, const Node *end)
 {
-    const Graph *g = x->g;
-    LoopPaths w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
-                   NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
-    for (const Node *n = g->first; n; n = n->next)
+    const bool *inside = x->joined;
+    LoopPaths w = {SPARSE(x->tmp, bool, x->mostnode), SPARSE(x->tmp, bool, x->mostnode),
+                   SPARSE(x->tmp, bool, x->mostvalue), SPARSE(x->tmp, Value *, x->mostvalue)};
+    for (const Node *n = first; n != end; n = n->next)
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
             w.after[n->id] |= m && ((inside[m->id] && !makes_whole(x, m)) || w.after[m->id]);
         }
-    for (const Node *n = g->last; n; n = n->prev)
+    const Node *last = end ? end->prev : x->g->last;
+    for (const Node *n = last; n != first->prev; n = n->prev)
         for (int i = 0; i < node_nsource(n); i++) {
             const Node *m = node_source(n, i);
             if (m)
@@ -148,9 +150,9 @@ static bool reads_made(const Growth *x, const Node *n)
 
 /* Fills x->want for values on the paths that are made only of values behind the loop: the cuts that
  * their readers need. */
-static void want_on_paths(Growth *x, const LoopPaths *w)
+static void want_on_paths(Growth *x, const LoopPaths *w, const Node *first, Node *last)
 {
-    for (Node *n = x->g->last; n; n = n->prev) {
+    for (Node *n = last; n != first->prev; n = n->prev) {
         bool inside = x->joined[n->id], between = !inside && w->after[n->id] && w->before[n->id];
         Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
         NodeCut how;
@@ -170,10 +172,10 @@ static void want_on_paths(Growth *x, const LoopPaths *w)
 
 /* Has the nodes on paths between those of x->joined join, or leaves them behind the loop. False: a
  * node inside needs one that is left. */
-static bool close_paths(Growth *x, LoopPaths *w)
+static bool close_paths(Growth *x, LoopPaths *w, Node *first, Node *last)
 {
-    want_on_paths(x, w);
-    for (Node *n = x->g->first; n; n = n->next) {
+    want_on_paths(x, w, first, last);
+    for (Node *n = first; n != last->next; n = n->next) {
         Value *scale = NULL;
         bool inside = x->joined[n->id], between = w->after[n->id] && w->before[n->id];
         bool good = (inside || between) && find_scale(x, w, n, &scale);
@@ -211,7 +213,7 @@ static bool has_operands(Growth *x, const LoopPaths *w, const Node *n)
 static bool is_awaited(Growth *x, const Node *n)
 {
     for (int k = 0; k < n->nout && op_starts(n->op); k++)
-        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
+        for (Node **m = index_users(x->index, n->out[k]); m && *m; m++)
             if (!x->joined[(*m)->id])
                 return growth_refuse(x, n, "it is waited for outside");
     return true;
@@ -220,10 +222,10 @@ static bool is_awaited(Growth *x, const Node *n)
 /* Whether all readers inside have what they need, and no order or wait crosses the loop. */
 static bool is_sound(Growth *x, const Closed *c)
 {
-    Node **list = NEWN(x->tmp, Node *, c->nnode + x->nedged + 1);
+    Node **list = NEWN(x->tmp, Node *, c->nnode + x->index->nedged + 1);
     memcpy(list, c->node, sizeof *list * (size_t)c->nnode);
-    memcpy(list + c->nnode, x->edged, sizeof *list * (size_t)x->nedged);
-    growth_sort(x, list, c->nnode + x->nedged);
+    memcpy(list + c->nnode, x->index->edged, sizeof *list * (size_t)x->index->nedged);
+    growth_sort(x, list, c->nnode + x->index->nedged);
     for (; *list; list++) {
         const Node *n = *list;
         bool inside = x->joined[n->id];
@@ -236,28 +238,49 @@ static bool is_sound(Growth *x, const Closed *c)
     return true;
 }
 
+/* Nodes that depend on a region's, but are neither of it nor known before it. */
+typedef struct NodesBehind {
+    const Growth *y;
+    Reach r; /* 1: it is behind the loop, or between */
+    bool *seen;
+    const Node **node;
+    int count, cap;
+} NodesBehind;
+
+static void find_behind(NodesBehind *x, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        const Node *m = n->in[i]->def;
+        if (!m || x->y->joined[m->id] || x->seen[m->id] || type_nelem(&n->in[i]->type) == 1 ||
+            !reach_of(&x->r, m))
+            continue;
+        x->seen[m->id] = true;
+        PUSH(x->y->tmp, x->node, x->count, x->cap, m);
+    }
+}
+
 /* Whether a loop of y's nodes must fail: one of them needs a value behind the loop of more than one
  * element, made by nodes that cannot join, as all that they read of the loop leads to such a value
- * too. This takes one walk, a trial several. */
+ * too. Walks from the loop's operands back, the nearest first: once, mostly not far, where a trial
+ * takes several walks. */
 static bool is_hopeless(const Growth *y, Node *const *node, int count)
 {
-    bool *after = SPARSE(y->tmp, bool, y->g->nnode), *may = SPARSE(y->tmp, bool, y->g->nnode);
-    const Node *first = count ? node[0] : NULL, *end = count ? node[count - 1]->next : NULL;
-    for (const Node *n = first; n != end; n = n->next) {
-        bool inside = y->joined[n->id], blocked = false, reads = false;
-        for (int i = 0; i < node_nsource(n); i++) {
-            const Node *m = node_source(n, i);
-            if (!m)
-                continue;
-            bool made = y->joined[m->id] || may[m->id], behind = !made && after[m->id];
-            bool one = i < n->nin && type_nelem(&n->in[i]->type) == 1;
-            after[n->id] |= after[m->id] || (y->joined[m->id] && !makes_whole(y, m));
-            blocked |= behind && !one && i < n->nin;
-            reads |= made || (behind && one);
+    NodesBehind x = {
+        .y = y, .r = reach_start(y, node, count), .seen = SPARSE(y->tmp, bool, y->mostnode)};
+    for (int k = 0; k < count; k++) {
+        bool after = !makes_whole(y, node[k]);
+        for (int i = 0; i < node_nsource(node[k]) && !after; i++) {
+            const Node *m = node_source(node[k], i);
+            after = m && (y->joined[m->id] ? x.r.said[m->id] : reach_of(&x.r, m));
         }
-        if (inside && blocked)
+        reach_add(&x.r, after);
+    }
+    for (int k = 0; k < count; k++)
+        find_behind(&x, node[k]);
+    for (int k = 0; k < x.count; k++) {
+        if (x.node[k]->op->region || makes_large(y, x.node[k]))
             return true;
-        may[n->id] = !inside && after[n->id] && reads && !blocked && !makes_large(y, n);
+        find_behind(&x, x.node[k]);
     }
     return false;
 }
@@ -265,9 +288,9 @@ static bool is_hopeless(const Growth *y, Node *const *node, int count)
 /* Whether a node must run after one of the region, beside what reads say. */
 static bool has_order(const Growth *x)
 {
-    for (int i = 0; i < x->nedged; i++)
-        for (int j = 0; j < x->edged[i]->nafter; j++)
-            if (x->joined[x->edged[i]->after[j]->id])
+    for (int i = 0; i < x->index->nedged; i++)
+        for (int j = 0; j < x->index->edged[i]->nafter; j++)
+            if (x->joined[x->index->edged[i]->after[j]->id])
                 return true;
     return false;
 }
@@ -287,8 +310,9 @@ static bool close_levels(Growth *y, Closed *c)
     Cut *want = SPARSE(y->tmp, Cut, y->mostvalue);
     memcpy(want, y->want, sizeof *want * (size_t)y->g->nvalue);
     y->want = want;
-    c->paths = find_paths(y, y->joined);
-    if (!close_paths(y, &c->paths))
+    Node *first = c->node[0], *last = c->node[c->nnode - 1];
+    c->paths = find_paths(y, first, last->next);
+    if (!close_paths(y, &c->paths, first, last))
         return false;
     memcpy(y->queue + y->nqueue, c->node, sizeof *c->node * (size_t)c->nnode);
     c->nnode = growth_sort(y, y->queue, y->nqueue + c->nnode);

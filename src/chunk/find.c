@@ -35,6 +35,7 @@ typedef struct Seed {
 
 typedef struct Find {
     Graph *g;
+    ChunkIndex *index;
     Arena *tmp, *trial;
     const PassOptions *o;
     ChunkReport *r;
@@ -308,7 +309,7 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
 {
     int first = x->r->ncandidate;
     ChunkCandidate *c = push(x, s->v, region);
-    Grown y = chunk_grow(x->g, x->trial, s->v, &region, x->o, false);
+    Grown y = chunk_grow(x->index, x->trial, s->v, &region, x->o, false);
     if (y.why) {
         c->why = arena_strdup(x->r->a, y.why);
     } else {
@@ -361,7 +362,7 @@ static bool same_values(const ChunkCandidate *x, const ChunkCandidate *y)
 /* Whether there is such a region around the next of s's group too, if there is a next. */
 static bool next_is_alike(Find *x, const Seed *s, const ChunkRegion *region)
 {
-    bool alike = !s->next || !chunk_grow(x->g, x->trial, s->next->v, region, x->o, false).why;
+    bool alike = !s->next || !chunk_grow(x->index, x->trial, s->next->v, region, x->o, false).why;
     arena_reset(x->trial);
     return alike;
 }
@@ -510,6 +511,7 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
 {
     int item = flow_peak_item(f);
     Find x = {.g = flow_graph(f),
+              .index = index_new(flow_graph(f), tmp),
               .tmp = tmp,
               .trial = arena_tmp(tmp),
               .o = o,

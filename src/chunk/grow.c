@@ -8,56 +8,9 @@
  * nothing of the region and is needed around it stays outside. Linear in the region's nodes. */
 #include "grow.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- readers ---- */
-
-static void find_users(Growth *x)
-{
-    const Graph *g = x->g;
-    int *count = NEWN(x->tmp, int, g->nvalue), place = 0, cap = 0;
-    x->user = SPARSE(x->tmp, Node **, x->mostvalue);
-    x->place = NEWN(x->tmp, int, g->nnode);
-    for (Node *n = g->first; n; n = n->next) {
-        x->place[n->id] = place++;
-        for (int i = 0; i < n->nin; i++)
-            count[n->in[i]->id]++;
-        if (n->nafter)
-            PUSH(x->tmp, x->edged, x->nedged, cap, n);
-    }
-    for (int v = 0; v < g->nvalue; v++)
-        x->user[v] = count[v] ? NEWN(x->tmp, Node *, count[v] + 1) : NULL;
-    memset(count, 0, sizeof *count * (size_t)g->nvalue);
-    for (Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin; i++)
-            x->user[n->in[i]->id][count[n->in[i]->id]++] = n;
-}
-
-typedef struct PlacedNode {
-    int place;
-    Node *n;
-} PlacedNode;
-
-static int by_place(const void *a, const void *b)
-{
-    const PlacedNode *x = a, *y = b;
-    return (x->place > y->place) - (x->place < y->place);
-}
-
 int growth_sort(const Growth *x, Node **list, int count)
 {
-    PlacedNode *p = NEWN(x->tmp, PlacedNode, count);
-    int n = 0;
-    for (int i = 0; i < count; i++)
-        p[i] = (PlacedNode){x->place[list[i]->id], list[i]};
-    if (count)
-        qsort(p, (size_t)count, sizeof *p, by_place);
-    for (int i = 0; i < count; i++)
-        if (!n || list[n - 1] != p[i].n)
-            list[n++] = p[i].n;
-    list[n] = NULL;
-    return n;
+    return index_sort(x->index, x->tmp, list, count);
 }
 
 /* ---- joining ---- */
@@ -190,7 +143,7 @@ static bool join_readers(Growth *x, const Value *v)
 {
     if (x->cut.value[v->id].kind != CUT_SLICE || !is_large(x, v))
         return true;
-    for (Node **n = x->user[v->id]; n && *n; n++)
+    for (Node **n = index_users(x->index, v); n && *n; n++)
         if (!growth_join(x, *n) && v == x->seed)
             return false;
     return true;
@@ -204,8 +157,8 @@ static bool is_outer(const Growth *x, const Node *n)
         if (is_made(x, n->in[i]))
             return false;
     for (int k = 0; k < n->nout; k++) {
-        read |= x->output[n->out[k]->id];
-        for (Node **m = x->user[n->out[k]->id]; m && *m; m++)
+        read |= x->index->output[n->out[k]->id];
+        for (Node **m = index_users(x->index, n->out[k]); m && *m; m++)
             read |= !x->joined[(*m)->id];
     }
     return read && n->op->class != CLASS_CREATION && n != x->seed->def;
@@ -253,11 +206,14 @@ bool growth_grow(Growth *x)
 
 /* ---- the start ---- */
 
-Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r)
+Growth growth_start(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r)
 {
+    Graph *g = index->g;
     int64_t units = chunk_units(seed, r);
-    int mostnode = 2 * g->nnode + 1000, mostvalue = 2 * g->nvalue + 1000;
+    index_reserve(index);
+    int mostnode = index->mostnode, mostvalue = index->mostvalue;
     Growth x = {.g = g,
+                .index = index,
                 .tmp = tmp,
                 .seed = seed,
                 .least = r->all     ? 1
@@ -269,13 +225,10 @@ Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r)
                 .joined = SPARSE(tmp, bool, mostnode),
                 .want = SPARSE(tmp, Cut, mostvalue),
                 .factors = SPARSE(tmp, const Factors *, mostnode),
-                .output = SPARSE(tmp, bool, mostvalue),
                 .queue = SPARSE(tmp, Node *, g->nnode + 1),
+                .nnode = g->nnode,
                 .mostnode = mostnode,
                 .mostvalue = mostvalue};
     x.want[seed->id] = r->cut;
-    for (int i = 0; i < g->nout; i++)
-        x.output[g->out[i].v->id] = true;
-    find_users(&x);
     return x;
 }

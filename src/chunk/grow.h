@@ -3,9 +3,11 @@
 #define TENON_CHUNK_GROW_H
 
 #include "chunk.h"
+#include "index.h"
 
 typedef struct Growth {
     Graph *g;
+    ChunkIndex *index; /* of g */
     Arena *tmp;
     const Value *seed;
     int64_t least, units;
@@ -14,13 +16,9 @@ typedef struct Growth {
     bool *joined; /* by node id */
     Cut *want;    /* by value id: how a reader needs a value whose definer may join */
     const Factors **factors; /* by node id, once asked for */
-    bool *output;            /* by value id: the graph returns it */
-    Node ***user;            /* by value id: its readers, up to a NULL; NULL: none */
-    int *place;              /* by node id: its place in the graph's order */
-    Node **edged;            /* the nodes with order edges */
-    int nedged;
     Node **queue;
     int nqueue;
+    int nnode;               /* of the graph before there are clones */
     int mostnode, mostvalue; /* sizes of these arrays, with room for what chunk adds to the graph */
     const char *why;         /* the last node that could not join, and why */
 } Growth;
@@ -38,7 +36,7 @@ static inline bool is_made(const Growth *x, const Value *v)
 
 /* ---- grow.c ---- */
 
-Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r);
+Growth growth_start(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r);
 /* Sorts nodes by their places in the graph, and leaves out what is there twice. Returns how many
  * there are; a NULL follows the last, for which there must be room. */
 int growth_sort(const Growth *x, Node **list, int count);

@@ -46,20 +46,20 @@ static void find_readers(const Growth *x, LoopPart *p, const LoopPaths *w, const
 {
     for (int k = 0; k < n->nout; k++) {
         const Value *v = n->out[k];
-        bool read = x->output[v->id];
-        for (Node **m = x->user[v->id]; m && *m && !read; m++)
+        bool read = x->index->output[v->id];
+        for (Node **m = index_users(x->index, v); m && *m && !read; m++)
             read = p->outside[(*m)->id] && !reads_clone(second, cloned, *m, v);
         if (read)
             need_outside(x, p, w, v);
     }
 }
 
-static void find_outside(const Growth *x, LoopPart *p, const Closed *c, const Closed *second,
+static void find_outside(const Growth *x, LoopPart *p, int l, const Closed *c, const Closed *second,
                          const bool *cloned)
 {
-    memset(p->outside, true, sizeof *p->outside * (size_t)x->mostnode);
+    p->outside = index_outside(x->index, l);
     for (int i = 0; i < c->nnode; i++)
-        p->outside[c->node[i]->id] = false;
+        index_lower(x->index, l, c->node[i]);
     for (int i = c->nnode; i-- > 0;) {
         find_readers(x, p, &c->paths, second, cloned, c->node[i]);
         need_operands(x, p, &c->paths, c->node[i]);
@@ -85,15 +85,16 @@ void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
 }
 
 /* second: the loop that has clones of this one's nodes; NULL: none has. */
-static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second,
+static LoopPart fill_part(const Growth *x, int l, const Closed *c, const Closed *second,
                           const bool *cloned, const ChunkRegion *r, bool narrow)
 {
     LoopPart p = {.slices = slices_of(x->units, MAX(r->slices, 1)),
                   .cut = x->cut,
                   .inside = c->inside,
                   .node = c->node,
-                  .user = x->user,
-                  .outside = NEWN(x->tmp, bool, x->mostnode),
+                  .user = x->index->user,
+                  .output = x->index->output,
+                  .more = x->index->more,
                   .behind = SPARSE(x->tmp, bool, x->mostnode),
                   .yielded = SPARSE(x->tmp, bool, x->mostvalue),
                   .one = SPARSE(x->tmp, Value *, x->mostvalue),
@@ -101,7 +102,7 @@ static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second
                   .sums = SUM_PRODUCT,
                   .narrow = narrow,
                   .what = "cannot be cut into slices"};
-    find_outside(x, &p, c, second, cloned);
+    find_outside(x, &p, l, c, second, cloned);
     return p;
 }
 
@@ -133,7 +134,8 @@ static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool
 {
     bool narrow = chunk_narrow(x->g->ctx, o->chunk_accumulate);
     for (int l = 0; l < y->count; l++) {
-        y->part[l] = fill_part(x, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
+        y->part[l] =
+            fill_part(x, l, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
         y->inside[l] = loop[l].node;
     }
 }
@@ -174,13 +176,13 @@ static void count_bytes(const Growth *x, Grown *y)
             }
 }
 
-Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
-                 bool clone)
+Grown chunk_grow(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r,
+                 const PassOptions *o, bool clone)
 {
-    Growth x = growth_start(g, tmp, seed, r);
+    Growth x = growth_start(index, tmp, seed, r);
     Closed loop[2];
     Grown y = {0};
-    if (graph_is_output(g, seed))
+    if (index->output[seed->id])
         return (Grown){.why = "the graph returns it whole"};
     if (!growth_grow(&x) || !(y.count = growth_close(&x, loop)))
         return (Grown){.why = x.why ? x.why : "nothing computes it"};

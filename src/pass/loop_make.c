@@ -211,15 +211,6 @@ static Value **find_operands(const Body *y, const Node *n)
     return in;
 }
 
-/* n, a product, with a result in f32. */
-static const Node *wide_node(const Loop *x, const Node *n)
-{
-    Node *m = NEW(x->tmp, Node);
-    *m = *n;
-    m->attr = attrs_make(x->g, n->op, ATTRS(A_DTYPE("out_dtype", F32)));
-    return m;
-}
-
 static void part_node(const Body *y, const Node *n)
 {
     Loop *x = y->loop;
@@ -234,7 +225,7 @@ static void part_node(const Body *y, const Node *n)
         Node *m = emit_like(&b, n, in, region_clone(b.g, n->region), "");
         memcpy(out, m->out, sizeof *out * (size_t)n->nout);
     } else {
-        const Node *m = x->wide[n->id] ? wide_node(x, n) : n;
+        const Node *m = x->wide[n->id] ? loop_wide_node(x->g, x->tmp, n) : n;
         cut_part(&b, m, node_factors(x->tmp, m), 1, &cut, how, in, out);
     }
     for (int k = 0; k < n->nout; k++)
@@ -521,19 +512,28 @@ static void read_results(const Behind *y, Node *n)
         region_fit_phase(n);
 }
 
-static void read_outputs(const Behind *y)
+static void read_output(const Behind *y, int i)
 {
     Graph *g = y->x->g;
+    const Value *v = g->out[i].v;
+    if (v->id < y->x->nvalue && y->now[v->id])
+        g->out[i].v = y->now[v->id];
+    else if (v->id < y->x->nvalue && goes(y->x, v))
+        refuse(y->x, v->def, "it is an output, but not yielded");
+}
+
+static void read_outputs(const Behind *y)
+{
+    const LoopPart *p = y->x->p;
     for (int k = 0; k < y->x->nresult; k++)
         if (!y->now[y->x->result[k]->id])
             refuse(y->x, y->x->result[k]->def, "its scale is made neither before nor behind");
-    for (int i = 0; i < g->nout; i++) {
-        const Value *v = g->out[i].v;
-        if (v->id < y->x->nvalue && y->now[v->id])
-            g->out[i].v = y->now[v->id];
-        else if (v->id < y->x->nvalue && goes(y->x, v))
-            refuse(y->x, v->def, "it is an output, but not yielded");
-    }
+    for (int i = 0; i < y->x->g->nout && !p->output; i++)
+        read_output(y, i);
+    for (Node *const *n = y->x->node; *n && p->output; n++)
+        for (int k = 0; k < (*n)->nout; k++)
+            for (int i = p->output[(*n)->out[k]->id]; i; i = p->more[i - 1])
+                read_output(y, i - 1);
 }
 
 /* Has what stands behind the loop read its results: their readers, where these are known, but all

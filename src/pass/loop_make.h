@@ -21,11 +21,13 @@ typedef enum {
 /* Nodes that are to run as a loop. Arrays are by id of the graph's nodes and values. */
 typedef struct LoopPart {
     Slices slices;
-    GraphCut cut;  /* of the nodes inside, and of what they make; what is made outside is whole */
-    bool *inside;  /* nodes: the bodies compute them */
-    Node **node;   /* NULL, or the same in the graph's order, up to a NULL: then no other node goes
-                      or, before the first, is `behind`, and no order edge crosses the loop */
-    Node ***user;  /* NULL, or by value id: what reads those that are yielded, up to a NULL */
+    GraphCut cut; /* of the nodes inside, and of what they make; what is made outside is whole */
+    bool *inside; /* nodes: the bodies compute them */
+    Node **node;  /* NULL, or the same in the graph's order, up to a NULL: then no other node goes
+                     or, before the first, is `behind`, and no order edge crosses the loop */
+    Node ***user; /* NULL, or by value id: what reads those that are yielded, up to a NULL */
+    const int *output; /* NULL, or by value id: 1 + the first of the graph's outputs that it is */
+    const int *more;   /* then: by output, 1 + the next that is the same value */
     bool *outside; /* nodes: the graph around computes them, too or alone; in place or `behind` */
     bool *behind;  /* nodes of `outside` that run behind the loop, as they read its results */
     bool *yielded; /* values made inside that are results of the loop: slices or sums */
@@ -66,6 +68,8 @@ Type loop_split_type(const Type *t, int axis, int64_t outer);
 /* The product that makes v, a result of slices that are scaled behind the loop, with nothing but
  * views between: they are rounded only there, if they are of 16 bits. NULL: there is none. */
 const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v);
+/* n, a product, with a result in f32. */
+const Node *loop_wide_node(Graph *g, Arena *tmp, const Node *n);
 /* By node id: whether it makes a scale from results of nodes inside. */
 bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside);
 

@@ -95,6 +95,14 @@ const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value
     return product && readers[v->id] == 1 && dtype_size(v->type.dtype) == 2 ? n : NULL;
 }
 
+const Node *loop_wide_node(Graph *g, Arena *tmp, const Node *n)
+{
+    Node *m = NEW(tmp, Node);
+    *m = *n;
+    m->attr = attrs_make(g, n->op, ATTRS(A_DTYPE("out_dtype", F32)));
+    return m;
+}
+
 bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside)
 {
     bool *makes = SPARSE(tmp, bool, g->nnode);

@@ -339,6 +339,60 @@ static void test_models(void)
     }
 }
 
+/* Makes a region in each layer: seconds go to x->planning. */
+static void make_regions(void *arg)
+{
+    Layers *x = arg;
+    PassOptions o = pass_defaults();
+    ChunkReport r = {.a = x->a};
+    Graph *g = make_layers(x, &o, "grad,optimizer,cse,dce");
+    pass_target(&o, x->a);
+    chunk_find(g, x->a, &o, &r);
+    ChunkRegion *region = NEWN(x->a, ChunkRegion, r.ncandidate);
+    for (int i = 0, group = -1; i < r.ncandidate; i++) {
+        const ChunkCandidate *c = &r.candidate[i];
+        bool members = i + 1 < r.ncandidate && r.candidate[i + 1].group == c->group;
+        group = group < 0 && members && !c->why ? c->group : group;
+        region[o.nchunk_region] = c->region;
+        region[o.nchunk_region].slices = 2;
+        o.nchunk_region += c->group == group;
+    }
+    o.chunk_region = region;
+    double start = cpu_sec();
+    passes_run(g, "chunk", &o, NULL, NULL);
+    x->planning = cpu_sec() - start;
+    x->passes = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        x->passes += n->op->region == LOOP;
+}
+
+static const Layers regions = {
+    .count = 40, .width = 128, .intermediate = 512, .rows = 4, .tokens = 64};
+
+/* A region is found and made in what is around it: where each took walks of the whole graph, five
+ * times the layers took 25 times as long. */
+static void test_regions(void)
+{
+    double sec[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        Ctx ctx = {0};
+        Layers x = regions;
+        x.a = arena_new(&ctx);
+        CHECK(x.a);
+        x.count *= i ? 5 : 1;
+        if (!EXPECT(!ctx_try(&ctx, make_regions, &x)))
+            printf("  regions: %s\n", ctx.message);
+        EXPECT(x.passes >= (double)x.count); /* loops */
+        printf("note: %lld layers: %g loops, made in %.3f s\n", (long long)x.count, x.passes,
+               x.planning);
+        sec[i] = x.planning;
+        arena_free(x.a);
+        ctx_end(&ctx);
+    }
+    if (!EXPECT(sec[1] < 12 * sec[0]))
+        printf("  regions of five times the layers: %.1f times the seconds\n", sec[1] / sec[0]);
+}
+
 /* Where a plan wastes bytes, all greedy orders are tried. Twice the layers take little more than
  * twice the steps; they took four times as many where each buffer visited all alive with it. */
 static void test_waste(void)
@@ -371,6 +425,8 @@ int main(void)
     test_options();
     test_models();
     test_waste();
+    if (!getenv("TN_QUICK"))
+        test_regions();
     static const char *const passes[] = {"cse",   "dce",  "grad",   "precision",
                                          "remat", "fuse", "unfuse", "canonicalize,cse,dce",
                                          "remat", "fuse", "unfuse"};
