@@ -1,8 +1,8 @@
-/* Products of panels by tiles of AMX. A tile is 16 rows of 64 bytes: of a 32 numbers of each of 16
- * rows, of b as many pairs of rows, 16 columns each, of c 16 sums in f32. Each instruction
- * multiplies 16 rows of 32 numbers by 32 rows of 16 and adds to 16 x 16 sums, in 16 cycles. A block
- * of 2 x 2 tiles of c loads four tiles for four of them, which is as fast as the first cache gives
- * them; so panels of b, which all rows of a meet, should lie there.
+/* Products of panels by tiles of AMX. c = a b; a tile is 16 rows of 64 bytes. A tile of `a` is
+ * 16 rows of 32 numbers, one of `b` 16 pairs of rows of 16 columns, one of `c` 16 x 16 sums in f32.
+ * Each instruction multiplies 16 rows of 32 numbers by 32 rows of 16 and adds to 16 x 16 sums, in
+ * 16 cycles. A block of 2 x 2 tiles of c loads four tiles for four of them, which is as fast as the
+ * first cache gives them; so panels of b, which all rows of a meet, should lie there.
  */
 #include "attention.h"
 

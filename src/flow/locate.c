@@ -6,12 +6,12 @@
  * buffer, with the strides and offset that its op gives it; a view that strides cannot express is a
  * view of a copy. A wait is a call whose result is its operand 0, in the same place. It also reads
  * what the asynchronous copy or collective reads, so operand and result of that are alive until the
- * wait, and nothing lies over them. So are a collective's workspace and, where its kernel needs it
- * row-major, the copy of its operand that it sends; both this and the operand only if the wait
- * reads the operand, as it must in a graph with a mesh. A node runs by the kernel that the machine
- * names for its operands as they lie, else by the first that accepts them so, or accepts them once
- * some are copied; only those that it does not accept are copied, or those of a copy of a node that
- * lie otherwise than the original's (alike.c). Linear. */
+ * wait, and nothing lies over them. A collective's workspace is alive until the wait too.
+ * A kernel that needs its operand row-major sends a copy of it. The operand, or the copy, is alive
+ * until the wait if the wait reads the operand, as it must in a graph with a mesh. A node runs by
+ * the kernel that the machine names for its operands as they lie, else by the first that accepts
+ * them so, or accepts them once some are copied; only those that it does not accept are copied, or
+ * those of a copy of a node that lie otherwise than the original's (alike.c). Linear. */
 #include "inside.h"
 
 #include <string.h>

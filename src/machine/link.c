@@ -1,5 +1,5 @@
-/* link: the seconds of collectives, after the model of NCCL in [reference] autoparallel.md 1.4:
- * latency plus bytes over bandwidth.
+/* link: the seconds of collectives: latency plus bytes over bandwidth. The reference is the cost
+ * model of AutoParallel (github.com/meta-pytorch/autoparallel), made after NCCL's tuning.cc.
  *
  * On one host: measured rates of groups of 2, 4 and 8, linear between, constant beyond.
  *

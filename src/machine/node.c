@@ -6,7 +6,7 @@
  * Costs, shapes and dtypes come from the ops; only collectives are known by name, each with its
  * formula (link.c).
  *
- * For GPUs it is [reference] autoparallel.md 1.4: max(flops / (peak x 0.70), bytes / (bandwidth x
+ * For GPUs it is the cost model of AutoParallel: max(flops / (peak x 0.70), bytes / (bandwidth x
  * 0.70), 7 us). Linear in the nodes of the graph, bodies included. */
 #include "machine.h"
 
