@@ -224,7 +224,8 @@ static bool is_sound(Growth *x, const Closed *c)
 {
     Node **list = NEWN(x->tmp, Node *, c->nnode + x->index->nedged + 1);
     memcpy(list, c->node, sizeof *list * (size_t)c->nnode);
-    memcpy(list + c->nnode, x->index->edged, sizeof *list * (size_t)x->index->nedged);
+    if (x->index->nedged)
+        memcpy(list + c->nnode, x->index->edged, sizeof *list * (size_t)x->index->nedged);
     growth_sort(x, list, c->nnode + x->index->nedged);
     for (; *list; list++) {
         const Node *n = *list;

@@ -540,13 +540,14 @@ static void add_inputs(Importer *im)
 static void run_statements(Importer *im)
 {
     const FxModule *m = im->m;
-    FxStatement result = {.line = m->result->line, .column = m->result->column};
+    FxStatement *result = NEW(im->a, FxStatement); /* nodes remember who made them */
+    *result = (FxStatement){.line = m->result->line, .column = m->result->column};
     for (int i = 0; i < m->nstatement; i++)
         find_constants(im, m->statement[i].value, &m->statement[i]);
     find_constants(im, m->result, NULL);
     for (int i = 0; i < m->nstatement; i++)
         at_place(im, run, &m->statement[i]);
-    at_place(im, finish, &result);
+    at_place(im, finish, result);
 }
 
 Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
