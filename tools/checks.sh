@@ -55,6 +55,9 @@ tensors() {
     } >"$1"
 }
 
+# random MOST SEED: a number below MOST.
+random() { awk -v most="$1" -v seed="$2" 'BEGIN { srand(seed); rand(); printf "%.3f", most * rand() }'; }
+
 totals() {
     echo "$passed passed, $failed failed"
     [ $failed = 0 ]

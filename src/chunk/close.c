@@ -57,7 +57,7 @@ static bool makes_whole(const Growth *x, const Node *n)
     return true;
 }
 
-/* Of the nodes from `first` to before `end`: what is on paths is among them. */
+/* Looks at the nodes from `first` to before `end`: all nodes on paths are among them. */
 static LoopPaths find_paths(const Growth *x, const Node *first, const Node *end)
 {
     const bool *inside = x->joined;

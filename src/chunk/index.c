@@ -217,7 +217,7 @@ void index_lower(ChunkIndex *x, int l, const Node *n)
     PUSH(x->a, x->lowered[l], x->nlowered[l], x->caplowered[l], n->id);
 }
 
-/* What reads v, a result of the loop, reads a value that was made since. */
+/* Follows the readers of v, a result of the loop: they read a value that was made since. */
 static void follow_result(ChunkIndex *x, const Value *v, int nvalue)
 {
     for (Node **n = x->user[v->id]; n && *n; n++)

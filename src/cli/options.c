@@ -130,7 +130,7 @@ int options_refuse_passes(const Command *c, const Option *table, const char *why
     return -1;
 }
 
-/* What other tools mean by it, and whether the command takes what is named. */
+/* Reports an option of another tool: what it is called here, and whether the command takes that. */
 static int unknown_here(const Command *c, const Option *table, const char *word, const char *here)
 {
     size_t len = !strncmp(here, "--", 2) ? strcspn(here + 2, " ,;") : 0;

@@ -164,7 +164,7 @@ static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
                                         .argv = line->argv});
 }
 
-/* What the model's folder has and the run, as nothing else was said, has not. */
+/* Prints what the model's folder asks for and the run does not do, as no option says so. */
 static void note_loss(const tn_model *m, const TrainOptions *t, const Option *table)
 {
     double p;

@@ -97,8 +97,8 @@ int comm_group_size(const CommGroup *g);
 int comm_member(const CommGroup *g);   /* this rank's place in it */
 bool comm_reduces(const CommGroup *g); /* whether the library can */
 
-/* Bytes for a member of the group and from it, 0 for nothing. What a rank sends
- * itself is copied, or where both are one place stays. */
+/* Bytes for a member of the group and from it, 0 for nothing. A rank copies the
+ * bytes that it sends itself, unless both places are one. */
 typedef struct CommPart {
     const void *send;
     void *receive;

@@ -49,7 +49,7 @@ template <typename T, typename U> struct One {
 
 enum { CHUNK = THREADS * EACH };
 
-/* Of which 4 KiB of arguments hold so many, */
+/* How many tensors fit into 4 KiB of arguments, */
 template <typename T> constexpr int most = sizeof(T) == 2 ? 7 : 44;
 
 /* of which all else is the same. */

@@ -57,8 +57,8 @@ Count text_count(const TextWriter *w, const Value *v); /* of values in the body 
 const RowKernel *text_rows(const Node *n);             /* what n does along rows, or NULL */
 /* The place in w->load of operand i of n, of which the body has no more than a view. */
 int text_load(TextWriter *w, const Node *n, int i);
-/* Of a thread's elements, whether they are one access where the data begin as they would alone,
- * and whether they are access_stride() apart. */
+/* Whether a thread's elements are one access, if the data begin as they would alone; and whether
+ * they are access_stride() apart. */
 bool access_whole(const TextWriter *w, const Access *x);
 bool access_even(const TextWriter *w, const Access *x);
 int64_t access_stride(const Access *x);

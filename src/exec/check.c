@@ -182,7 +182,7 @@ static void look_for_nan(const Work *w)
             atomic_compare_exchange_strong(&x->not_finite, &none, s->node);
 }
 
-/* What lives in iterations of a loop dies in each, what lives outside of it in the last. */
+/* A storage that lives in iterations of a loop dies in each, one outside of it in the last. */
 static void poison(const Program *x, const Work *w)
 {
     for (int k = x->dying_at[w->step + 1]; k < x->dying_at[w->step]; k++) {

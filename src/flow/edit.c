@@ -34,7 +34,7 @@ static void item_moved(Flow *f, int item, bool choose)
     FlowItem *x = &f->item[item];
     x->rechoose |= choose;
     if (!x->moved)
-        numbers_add(f->a, &f->todo.moved, item);
+        numbers_add(f->a, &f->pending.moved, item);
     x->moved = true;
 }
 
@@ -56,7 +56,7 @@ static void slot_moved(Flow *f, int slot, bool choose)
 {
     const FlowItem *x = &f->item[f->slot[slot].item];
     if (x->node && x->node->op->region == LOOP && reads(f, slot))
-        numbers_add(f->a, &f->todo.shifted, slot);
+        numbers_add(f->a, &f->pending.shifted, slot);
     else
         item_moved(f, f->slot[slot].item, choose && reads(f, slot));
 }
@@ -146,11 +146,11 @@ static void relocate_item(Flow *f, int item)
 
 static void relocate_moved(Flow *f)
 {
-    while (f->todo.moved.count || f->todo.shifted.count) {
-        if (f->todo.shifted.count)
-            relocate_operand(f, f->todo.shifted.at[--f->todo.shifted.count]);
+    while (f->pending.moved.count || f->pending.shifted.count) {
+        if (f->pending.shifted.count)
+            relocate_operand(f, f->pending.shifted.at[--f->pending.shifted.count]);
         else
-            relocate_item(f, f->todo.moved.at[--f->todo.moved.count]);
+            relocate_item(f, f->pending.moved.at[--f->pending.moved.count]);
     }
 }
 

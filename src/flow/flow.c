@@ -267,7 +267,7 @@ static void measure_all(Flow *f)
     link_items(f);
     fill_heaps(f);
     f->line.top = -1;
-    f->todo.dirty.count = 0;
+    f->pending.dirty.count = 0;
     for (int i = f->line.first; i >= 0; i = f->line.at[i].next) {
         f->item[i].dirty = false;
         item_measure(f, i);

@@ -170,12 +170,12 @@ typedef struct FlowEnds {
 } FlowEnds;
 
 /* Work that edits have left. */
-typedef struct FlowTodo {
+typedef struct FlowPending {
     NumberList dirty;   /* items to be measured */
     NumberList moved;   /* items to be located anew */
     NumberList shifted; /* slots: operands of loops that have moved */
     NumberList flipped; /* of a body: buffers of ports that are read now or no more */
-} FlowTodo;
+} FlowPending;
 
 /* Room for a call's tensors, and for the changes of bytes that measuring adds up, by space, then
  * step. */
@@ -210,7 +210,7 @@ struct Flow {
     int nid;
     FlowLine line;
     FlowEnds end;
-    FlowTodo todo;
+    FlowPending pending;
     FlowScratch scratch;
     Edits *edits; /* shared with bodies */
 };

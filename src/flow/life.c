@@ -129,7 +129,7 @@ static void retouch(Flow *f, int buffer)
     if (!f->buffer[buffer].port || f->buffer[buffer].flipped)
         return;
     f->buffer[buffer].flipped = true;
-    numbers_add(f->a, &f->todo.flipped, buffer);
+    numbers_add(f->a, &f->pending.flipped, buffer);
     f->outer->item[f->loop].retouch = true;
 }
 
@@ -422,13 +422,13 @@ void item_mark(Flow *f, int item)
     if (f->item[item].dirty || f->item[item].gone)
         return;
     f->item[item].dirty = true;
-    numbers_add(f->a, &f->todo.dirty, item);
+    numbers_add(f->a, &f->pending.dirty, item);
 }
 
 void flow_settle(Flow *f)
 {
-    while (f->todo.dirty.count) {
-        int item = f->todo.dirty.at[--f->todo.dirty.count];
+    while (f->pending.dirty.count) {
+        int item = f->pending.dirty.at[--f->pending.dirty.count];
         if (item >= f->count.item || !f->item[item].dirty)
             continue; /* a clone that was dropped */
         f->item[item].dirty = false;

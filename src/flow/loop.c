@@ -129,8 +129,8 @@ void loop_retouch(Flow *f, int item)
     bool good = true;
     for (int c = 0; c < x->ncore; c++) {
         Flow *b = x->loop.body[c];
-        for (; b->todo.flipped.count; b->todo.flipped.count--) {
-            Buffer *r = &b->buffer[b->todo.flipped.at[b->todo.flipped.count - 1]];
+        for (; b->pending.flipped.count; b->pending.flipped.count--) {
+            Buffer *r = &b->buffer[b->pending.flipped.at[b->pending.flipped.count - 1]];
             bool now = r->nuse > 0;
             if (now && !r->counted)
                 good &= touch_more(f, item, r->outer, c);

@@ -5,7 +5,7 @@
  * mesh it is one of the mesh's groups: --group NAME=AXIS says which; where there is a list, the
  * mesh tells. The attribute `group` is then the group's axes, else the name.
  *
- * What a collective makes may be read only once it has been waited for. PyTorch's wait_tensor gives
+ * A collective's result may be read only once it has been waited for. PyTorch's wait_tensor gives
  * its operand back, so that both names stand for one tensor, and a trace may leave it out. Here the
  * first reader of a collective's result, be it wait_tensor or any other, gets a wait_tensor node
  * that reads what is sent too; it is emitted there, and all later readers share it. */

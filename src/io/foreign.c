@@ -209,7 +209,7 @@ static const char *jq_of_object(Arena *a, const json_t *o, int depth)
                         *rest == '.' && rest[1] == '[' ? rest + 1 : rest);
 }
 
-/* What gives the text of values such as this one, as jq says it. */
+/* The filter of jq that gives the text of values such as this one. */
 static const char *jq_of(Arena *a, const json_t *v, int depth)
 {
     enum { MOST_DEPTH = 8 };

@@ -1,6 +1,6 @@
 /* Tokenizers: text to ids and back, with the same results as Hugging Face's tokenizers 0.23.
  *
- * Of a tokenizer.json it reads the parts of two families, byte-level BPE (GPT-2, Llama 3, Qwen) and
+ * It reads the parts of a tokenizer.json of two families, byte-level BPE (GPT-2, Llama 3, Qwen) and
  * SentencePiece's BPE and Unigram (Llama 2, Mistral, Gemma, T5, XLM-R):
  *
  *     normalizer      tokenizer_steps.c, tokenizer_normal.c, tokenizer_charsmap.c

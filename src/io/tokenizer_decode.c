@@ -105,7 +105,7 @@ static void take_bytes(Decoder *d, int k, const char *s, size_t n)
     pass(d, k + 1, s, n, false);
 }
 
-/* Of one token, or of all that are fused to one. */
+/* Strips one token, or all that are fused to one. */
 static void strip(Decoder *d, int k, const char *s, size_t n, bool fused)
 {
     const Decoding *x = &d->t->decoding[k];

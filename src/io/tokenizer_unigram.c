@@ -167,7 +167,7 @@ static void put(Unigram *u, uint32_t id)
     u->id[u->count++] = id;
 }
 
-/* What is unknown: together it may be a token all the same; else bytes, or the unknown token. */
+/* Puts unknown text: as one token where it is one, else as bytes or as the unknown token. */
 static void put_unknown(Unigram *u, const char *s, size_t n)
 {
     const Tokenizer *t = u->t;

@@ -563,8 +563,8 @@ static int run(Call *c)
     return run_borders(c, false);
 }
 
-/* What an op along rows reads as a whole, what the body shows by a view, and what is made after the
- * last row it takes contiguous. */
+/* Accepts only contiguous tensors where an op along rows reads one as a whole, the body shows it by
+ * a view, or it is made after the last row. */
 static bool accepts(const Call *c)
 {
     FusedShape own;

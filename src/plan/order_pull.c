@@ -13,30 +13,30 @@
 typedef struct Pull {
     const Problem *q;
     int *out, nout;
-    int *left;        /* of a storage: readers that have not run */
-    int *wait;        /* of a node: how many must run first */
-    bool *done;       /* of a node */
-    int *todo, ntodo; /* reductions to be tried */
+    int *left;          /* of a storage: readers that have not run */
+    int *wait;          /* of a node: how many must run first */
+    bool *done;         /* of a node */
+    int *ready, nready; /* reductions to be tried */
     int64_t live, peak;
 } Pull;
 
 /* Reductions that may run once i has. */
-static void add_todo(Pull *x, int i)
+static void add_ready(Pull *x, int i)
 {
     const Problem *q = x->q;
     EACH_ITEM(k, q->succ, i) {
         int j = q->succ.item[k], now = --x->wait[j];
         if (now == 0 && q->finish[j] >= 0)
-            x->todo[x->ntodo++] = j;
+            x->ready[x->nready++] = j;
         else if (now == 1 && q->begin[j] >= 0)
-            x->todo[x->ntodo++] = q->begin[j];
+            x->ready[x->nready++] = q->begin[j];
     }
     EACH_ITEM(k, q->use, i) {
         int s = q->use.item[k];
         bool last = x->left[s] == 2; /* but for a reduction and what waits for it */
         for (int j = q->user.at[s]; last && j < q->user.at[s + 1]; j++)
             if (q->finish[q->user.item[j]] >= 0)
-                x->todo[x->ntodo++] = q->user.item[j];
+                x->ready[x->nready++] = q->user.item[j];
     }
 }
 
@@ -48,15 +48,15 @@ static void run(Pull *x, int i)
     x->done[i] = true;
     EACH_ITEM(k, q->use, i)
         x->left[q->use.item[k]]--;
-    add_todo(x, i);
+    add_ready(x, i);
 }
 
 /* Runs reductions that may run now. */
 static void run_reductions(Pull *x)
 {
     const Problem *q = x->q;
-    while (x->ntodo) {
-        int i = x->todo[--x->ntodo], end = q->finish[i];
+    while (x->nready) {
+        int i = x->ready[--x->nready], end = q->finish[i];
         if (x->done[i] || x->wait[i] || x->wait[end] != 1)
             continue;
         Effect e = problem_pair_effect(q, x->left, i);
@@ -74,7 +74,7 @@ static Pull *pull_new(const Problem *q, Arena *tmp, int64_t peak, int *out)
     x->left = NEWN(tmp, int, q->storage.count);
     x->wait = NEWN(tmp, int, q->n);
     x->done = NEWN(tmp, bool, q->n);
-    x->todo = NEWN(tmp, int, q->succ.at[q->n] + q->user.at[q->storage.count]);
+    x->ready = NEWN(tmp, int, q->succ.at[q->n] + q->user.at[q->storage.count]);
     for (int s = 0; s < q->storage.count; s++)
         x->left[s] = q->user.at[s + 1] - q->user.at[s];
     for (int i = 0; i < q->n; i++)

@@ -118,8 +118,8 @@ static bool is_part(const char *name)
     return companion_is(name);
 }
 
-/* What is removed has to be a checkpoint and nothing else: an error names the first entry that no
- * save has written, or says that state.json is not there. An empty folder may go. */
+/* Fails unless the folder is empty, or a checkpoint and nothing else: the error names the first
+ * entry that no save has written, or says that state.json is not there. */
 static void check_own(Arena *a, const char *path)
 {
     Ctx *ctx = arena_ctx(a);

@@ -74,8 +74,8 @@ static bool lists_all(const char *group, int64_t nranks)
     return true;
 }
 
-/* Of a group whose size nothing says: PyTorch's first, "0", has all ranks, and so has one of two
- * ranks that has any but this one. */
+/* Whether a group has all ranks. Where nothing says its size PyTorch's first, "0", has, and so has
+ * every group where there are two ranks. */
 static bool has_all(const Naming *x, const char *group, int64_t size)
 {
     if (size)

@@ -361,8 +361,8 @@ static StepTimes *step_times(TunedStep *s)
     return t;
 }
 
-/* What a call took where it was timed is `wait` longer, but for a quarter of it, and in a step it
- * takes `by` times the rest. */
+/* Seconds of a call in a step: `by` times those that were measured less `wait`, at least a quarter
+ * of them. */
 typedef struct Correction {
     double wait, by;
 } Correction;

@@ -70,8 +70,7 @@ static Machine *read_old(TuneFile *f, const char *path)
     return m;
 }
 
-/* What is no file, which could not be replaced or should not be, stays; as does what no machine's
- * file is, where the user has named it. */
+/* Fails where the path is no regular file, or the user has named it and it is not a machine's. */
 static void check_old(const TuneFile *f, bool named)
 {
     struct stat st;

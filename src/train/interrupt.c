@@ -3,17 +3,17 @@
  * of oneDNN (base/thread.c). They are blocked in the main thread before any other is there, so that
  * all threads of Tenon, OpenMP, MPI and CUDA have them blocked, and one thread waits for them.
  *
- * What it does depends on what the process does. While a run trains: at the first it finishes its
- * step and saves; at the second it only says that it is saving, so that a save in progress is not
- * lost; at the third it ends at once. Before the first step it says so and ends, as there is
+ * Its effect depends on what the process does. While a run trains: at the first signal it finishes
+ * its step and saves; at the second it only says that it is saving, so that a save in progress is
+ * not lost; at the third it ends at once. Before the first step it says so and ends, as there is
  * nothing to save yet. Elsewhere, where there is nothing to save, the default action comes back and
  * the signal is sent again.
  *
- * What is ignored from the start: SIGHUP stays so, as under nohup. The others are taken while there
- * is something to save, and before that by train, as a shell ignores SIGINT for background jobs,
- * and a script may ignore SIGTERM. (Linux keeps a signal that is blocked, ignored or not.) Where
- * ranks are threads of one process the first to begin lets signals be counted, and the last ends
- * that. */
+ * A SIGHUP that is ignored from the start stays so, as under nohup. Other signals are taken,
+ * ignored or not, while there is something to save, and before that by train, as a shell ignores
+ * SIGINT for background jobs, and a script may ignore SIGTERM. (Linux keeps a signal that is
+ * blocked, ignored or not.) Where ranks are threads of one process the first to begin lets signals
+ * be counted, and the last ends that. */
 #include "train.h"
 
 #include <pthread.h>

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-/* Of the product: of a processor, the larger one where that takes no longer than LONG_SEC; of a
- * GPU, which a small one does not fill. */
+/* Sizes of the product. A processor computes the larger one where that takes no longer than
+ * LONG_SEC; a GPU computes a still larger one, as a small one does not fill it. */
 enum { SIDE = 1024, LARGE_SIDE = 2048, GPU_SIDE = 4096, RUNS = 12, LARGE_RUNS = 3, REST_SEC = 30 };
 
 #define LONG_SEC 0.15

@@ -21,8 +21,6 @@ ok "a folder to begin from" [ $? = 0 ]
 tune="train $dir/base --data $dir/text --batch-size 2 --seq-len 32 --steps 24 --lr 1e-3 --eval-every 6 --eval-windows 8
       --save-every 4 --keep 2 --threads 2"
 
-# random MOST SEED: below MOST.
-random() { awk -v most="$1" -v seed="$2" 'BEGIN { srand(seed); rand(); printf "%.3f", most * rand() }'; }
 # after COUNT: returns when the run has that many lines of metrics, or is gone.
 after() {
     while kill -0 $pid 2>/dev/null && [ "$(cat "$dir/$run.jsonl" 2>/dev/null | wc -l)" -lt "$1" ]; do sleep 0.02; done

@@ -181,8 +181,6 @@ done
 
 # ---- random moments ----
 
-# random MOST SEED: seconds below MOST.
-random() { awk -v most="$1" -v seed="$2" 'BEGIN { srand(seed); rand(); printf "%.3f", most * rand() }'; }
 kinds='INT TERM HUP INT TERM HUP USR1'
 # next_kind: in $kind.
 next_kind() {
