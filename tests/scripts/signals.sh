@@ -27,11 +27,10 @@ mask() {
     text=$(printf '%s\n' "$status" | sed -n "s/^$1:[[:space:]]*[0-9a-f]*\([0-9a-f]\{4\}\)\$/\1/p")
     echo $((0x${text:-0} & $2))
 }
-# masks WHAT LEAST PID: of the process's threads, of which there are LEAST or more. Libraries of MPI have handlers (MPICH
-# for USR1, UCX for HUP), which do not run either.
-masks() {
+# count_masks PID: counts the process's threads in $all: those that wait, have a handler, have all blocked.
+count_masks() {
     all=0 waiting=0 handled=0 blocked=0
-    for thread in /proc/"$3"/task/*; do
+    for thread in /proc/"$1"/task/*; do
         status=$(cat "$thread/status" 2>/dev/null) || continue # it has ended: OpenMP's come and go
         all=$((all + 1))
         [ "$(mask SigCgt 0x4203)" = 0 ] || handled=$((handled + 1))
@@ -39,6 +38,15 @@ masks() {
         0) waiting=$((waiting + 1)) ;; # what a thread waits for is not blocked meanwhile
         $((0x4203))) blocked=$((blocked + 1)) ;;
         esac
+    done
+}
+# masks WHAT LEAST PID: of the process's threads, of which there are LEAST or more. The thread that waits begins a moment
+# after the others have them blocked. Libraries of MPI have handlers (MPICH for USR1, UCX for HUP), which do not run either.
+masks() {
+    for _ in $(seq 100); do
+        count_masks "$3"
+        [ $all -lt "$2" ] || [ $waiting != 1 ] || [ $blocked != $((all - 1)) ] || break
+        sleep 0.05
     done
     ok "$1: expected $2 threads, found $all" [ $all -ge "$2" ]
     ok "$1: handled in $handled threads" [ $handled = 0 -o -n "$before" ]
