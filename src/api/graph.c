@@ -1,7 +1,7 @@
 /* Graphs: reading, printing, drawing, passes. */
 #include "api.h"
 
-#include "../plan/chunk_choose.h"
+#include "../decide/decide.h"
 
 #include <string.h>
 
@@ -241,7 +241,7 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     name_tied(g, &p.no_decay);
     g->decisions.a = g->h.a;
     p.decisions = &g->decisions;
-    g->chunk.a = g->h.a;
+    g->chunk.a = g->again.a = g->h.a;
     p.filled = g->rows == g->filled ? 0 : g->filled;
     ChunkAsked asked = chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whatever runs */
     bool chunks = asked.mode != CHUNK_OFF || asked.npattern;
@@ -252,11 +252,9 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     PassWalk w = passes_begin(g->g, names, &p);
     w.after = after_pass;
     w.arg = after;
-    if (chunks && passes_until(&w, "chunk")) {
-        int64_t goal = o->chunk_memory ? o->chunk_memory : o->memory;
-        ChunkTask t = {&asked, plan_for(g, g->h.a, o), g->rows > 0, goal};
-        chunk_choose(&w, &t, &p, &g->chunk);
-    }
+    int64_t goal = o->chunk_memory ? o->chunk_memory : o->memory;
+    DecideTask t = {plan_for(g, g->h.a, o), g->rows > 0, goal, &asked};
+    decide(&w, &t, &p, &(Decided){&g->chunk, &g->again});
     passes_until(&w, NULL);
     warn_machine(g->h.owner, o);
 }

@@ -16,7 +16,7 @@
  *   clone      finds what the second loop computes again
  *   region     tells loop_make() (pass) what is inside, what is read around, and where loops stand
  *   chunk      the pass: makes the regions that it is told, or that patterns name
- * Which candidates are taken, and in how many slices, is not decided here: plan/chunk_choose.c
+ * Which candidates are taken, and in how many slices, is not decided here: decide/chunk_choose.c
  * tries them on real plans.
  *
  * Invariants. A region is made as it was grown on trial, or not at all, with the reason. Random
@@ -53,7 +53,7 @@ typedef struct ChunkPlace {
 } ChunkPlace;
 
 /* The fate of a candidate. The pass fills `slices`, and `reason` if the seed is in another region;
- * plan/chunk_choose.c fills the rest. */
+ * decide/chunk_choose.c fills the rest. */
 typedef struct ChunkOutcome {
     int64_t slices;     /* made; 0: none */
     int64_t peak;       /* of the step with the region, without the reserve; 0: it was not tried */

@@ -104,8 +104,8 @@ void rounding_part(Part *p, int first)
     for (int k = p->nrun - 1; k >= 0; k--) {
         const FactorRun *r = &p->run[k];
         prepend(a, &attr[first + AXES], axis_of(p->n, p->f, r->factor));
-        prepend(a, &attr[first + RUNS], r->run);
-        prepend(a, &attr[first + SPANS], r->span);
+        prepend(a, &attr[first + RUNS], MAX(r->run, 1)); /* 0: the axis has no elements */
+        prepend(a, &attr[first + SPANS], MAX(r->span, 1));
         in[starts + k] = r->start ? r->start : emit_full(p->b, 0, I64);
     }
     part_with(p, attr, nin + p->nrun, in);

@@ -127,7 +127,6 @@ typedef struct KernelRow {
 /* How many; by first call. What the planner adds does not count. */
 int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
-int64_t plan_least(const Plan *p);            /* bytes --memory must at least be */
 
 /* ---- chunk_show.c ---- */
 

@@ -1,6 +1,6 @@
 /* policy_named: policies by name, for whole blocks of a model:
  *
- *   none       sets none
+ *   none       sets none; so does auto, for which src/decide has set them where there is a limit
  *   full       recomputes every block
  *   every=K    recomputes the blocks whose number is a multiple of K
  *   selective  recomputes every block, but saves the first, third, fifth ... product of a block,
@@ -126,7 +126,7 @@ int policy_named(Graph *g, Arena *tmp, const char *name)
 {
     int64_t every = 1;
     bool selective = !strcmp(name, "selective");
-    if (!strcmp(name, "none"))
+    if (!strcmp(name, "none") || !strcmp(name, "auto"))
         return 0;
     if (!strncmp(name, "every=", 6)) {
         size_t n = strspn(name + 6, "0123456789");
@@ -137,7 +137,7 @@ int policy_named(Graph *g, Arena *tmp, const char *name)
     if (every < 1)
         fail(
             g->ctx, TN_USAGE,
-            "recompute: expected none, full, every=K (K at least 1) or selective, found \"%.100s\"",
+            "recompute: expected auto, none, full, every=K (K at least 1) or selective, found \"%.100s\"",
             name);
     if (!has_block(g, every))
         fail(g->ctx, TN_USAGE,

@@ -142,6 +142,9 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
 int64_t plan_bound(Graph *g, const Device *d);
 
+/* The bytes that --memory must at least be: the peak and the library's reserve. */
+int64_t plan_least(const Plan *p);
+
 /* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart.
  */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);

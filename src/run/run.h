@@ -5,6 +5,7 @@
 
 #include "../../include/tenon.h"
 
+#include "../decide/decide.h"
 #include "../exec/exec.h"
 #include "../model/model.h"
 #include "../place/place.h"
@@ -33,6 +34,7 @@ struct tn_graph {
     Graph *g;
     Decisions decisions;  /* of the passes that ran */
     ChunkReport chunk;    /* likewise */
+    AgainReport again;    /* likewise */
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */

@@ -1,7 +1,7 @@
 /* The search for numbers of slices, on peaks and seconds that a function gives: places in a step,
  * at each of which some groups hold bytes; the peak is the largest sum. A group's loop adds seconds
  * for each slice. */
-#include "../../src/plan/chunk_choose.h"
+#include "../../src/decide/chunk_choose.h"
 #include "../shared/gen.h"
 #include "../shared/test.h"
 

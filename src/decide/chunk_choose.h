@@ -4,7 +4,7 @@
 #define TENON_CHUNK_CHOOSE_H
 
 #include "../chunk/chunk.h"
-#include "plan.h"
+#include "../plan/plan.h"
 
 /* ---- chunk_search.c: the choice, by trials alone ---- */
 

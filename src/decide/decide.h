@@ -1,0 +1,79 @@
+/* decide: chooses what a plan needs so that it fits a limit at the least time. It is the only place
+ * that plans several times until something fits. Sections name the file that implements them. */
+#ifndef TENON_DECIDE_H
+#define TENON_DECIDE_H
+
+#include "chunk_choose.h"
+
+/* ---- ladder.c: what is computed again, in the order in which it pays ---- */
+
+/* Values that the backward computes again, of one block or of no block. */
+typedef struct LadderStep {
+    const char **value; /* names of the nodes' first results */
+    int n, cap;
+} LadderStep;
+
+/* The first k steps together are a choice, for each k; with k it takes fewer bytes and more time.
+ */
+typedef struct Ladder {
+    LadderStep *step;
+    int n, cap;
+} Ladder;
+
+/* The ladder of g, in which forward and backward stand, before chunk and remat; it lives in a, its
+ * names are g's. weight: by value id, the bytes that count of each value; NULL: all. */
+Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int64_t *weight);
+
+/* ---- again.c: what the backward computes again ---- */
+
+/* A choice that was planned: the first `steps` of a ladder, or a word of --recompute. */
+typedef struct Planned {
+    int ladder, steps;
+    const char *word; /* NULL: a ladder's */
+    int64_t need;     /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    double sec;       /* of the step, estimated */
+} Planned;
+
+/* What was chosen, and among what. */
+typedef struct AgainReport {
+    Arena *a;       /* in which the rest lives */
+    bool searched;  /* the step did not fit with all values saved */
+    bool fits;      /* what was chosen does */
+    int64_t memory; /* the limit */
+    Planned none;   /* all values saved */
+    Planned chosen;
+    const char **value; /* names of the nodes that a ladder has computed again */
+    int nvalue, capvalue;
+    Planned *front; /* by seconds upward and bytes downward, `none` first; equal for all limits */
+    int nfront, cap;
+    int nplanned;
+} AgainReport;
+
+/* The plan that is to fit. */
+typedef struct DecideTask {
+    PlanFor to;
+    bool ordered;   /* it is made by plan_ordered; else by plan_make */
+    int64_t memory; /* bytes of it with its library's reserve; 0: no limit */
+    const ChunkAsked *chunk;
+} DecideTask;
+
+/* Chooses for the step of w, which stands before the first pass that reads policies, and has the
+ * options o, what needs the least seconds and fits t->memory; if nothing does, what needs the
+ * fewest bytes. r->a is given. */
+void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r);
+/* Gives g's nodes the policies of what was chosen, or o the word. */
+void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
+
+/* ---- decide.c ---- */
+
+/* What was decided, for reports. */
+typedef struct Decided {
+    ChunkReport *chunk;
+    AgainReport *again;
+} Decided;
+
+/* Runs the passes of w, which has just begun, up to where decisions are made, if there are any to
+ * make, and makes them: w and its options o have them then. */
+void decide(PassWalk *w, const DecideTask *t, PassOptions *o, const Decided *to);
+
+#endif
