@@ -124,8 +124,9 @@ typedef struct tn_options {
                                          * 0: off */
     int dedupe_recompute;               /* the pass cse merges what the backward computes again
                                          * with the original */
-    const char *recompute;              /* none|full|every=K|selective (none): what the backward
-                                         * computes again, of which blocks; NULL: none */
+    const char *recompute;              /* auto|none|full|every=K|selective (auto): what the
+                                         * backward computes again, of which blocks; auto: what
+                                         * memory needs, at the least time; NULL: auto */
     const tn_rule *rules;               /* policies of nodes, over recompute and over those in a
                                          * graph's text; the later wins */
     int nrules;

@@ -85,6 +85,7 @@ static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
     const tn_graph *g = p->graph;
     Buf b = {.a = a};
     plan_print(&b, p->p);
+    again_print(&b, &g->again);
     chunk_print(&b, &g->chunk, &p->p->est);
     if (g->rows != g->filled)
         buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",

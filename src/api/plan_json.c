@@ -305,6 +305,29 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     put(a, o, "steps_hash", hash_json(plan_hash_steps(p)));
 }
 
+static void fill_planned(Arena *a, json_t *o, const Planned *x)
+{
+    put(a, o, "bytes", json_integer(x->need));
+    put(a, o, "sec", json_real(x->sec));
+}
+
+/* What was decided to fit a limit, and the choices that are known whatever it is. */
+static void fill_again(Arena *a, json_t *o, const AgainReport *r)
+{
+    put(a, o, "limit_bytes", json_integer(r->memory));
+    put(a, o, "fits", json_boolean(r->fits));
+    put(a, o, "policy", r->chosen.word ? json_string(r->chosen.word) : json_null());
+    put(a, o, "values", json_integer(r->nvalue));
+    put(a, o, "plans", json_integer(r->nplanned));
+    fill_planned(a, put(a, o, "none", json_object()), &r->none);
+    fill_planned(a, put(a, o, "chosen", json_object()), &r->chosen);
+    json_t *front = put(a, o, "front", json_array());
+    for (int i = 0; i < r->nfront; i++) {
+        append(a, front, json_object());
+        fill_planned(a, json_array_get(front, (size_t)i), &r->front[i]);
+    }
+}
+
 static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
 {
     const Plan *p = plan->p;
@@ -313,6 +336,8 @@ static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
     fill_decisions(a, decisions, &plan->graph->decisions);
     fill_chunk_decisions(a, decisions, &plan->graph->chunk);
     fill_candidates(a, put(a, o, "chunk_candidates", json_array()), &plan->graph->chunk);
+    if (plan->graph->again.searched)
+        fill_again(a, put(a, o, "recompute_auto", json_object()), &plan->graph->again);
     if (fits)
         return;
     put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));

@@ -49,7 +49,8 @@ void bench_print(Bench *b, const Result *r)
 {
     char title[300], chunk[100];
     double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
-    bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0;
+    bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0 &&
+                 strcmp(b->o.recompute, "auto") != 0;
     if (!rank_first(b->ctx))
         return;
     put_chunk(b, chunk, sizeof chunk);

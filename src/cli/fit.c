@@ -1,15 +1,15 @@
-/* fit: if a plan needs more than --memory, or than could be mapped, finds settings of --recompute
- * and --accumulate with which the same command fits. Every setting that is named was planned.
+/* fit: if a plan needs more than --memory, or than could be mapped, finds the settings of
+ * --accumulate with which the same command fits, and of --recompute where auto was not asked for.
+ * Every setting that is named was planned; what auto computes again, src/decide says.
  *
- * For each setting of --recompute, numbers of microbatches 1, 2, 4, ... are planned; more
- * microbatches do not always need less memory, as more than one needs accumulators, and parts of
- * unequal size need two bodies. The fastest of the settings that fit is named. A smaller batch,
- * which changes the training, is tried only if nothing else fits. At most 4 settings times 33 plans
- * for 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command
- * needs, beside which other settings may need less. With --chunk auto, for which a step is planned
- * many times, nothing is sliced in these plans, as it would not be where they fit; if none does,
- * those that need least are planned with slices. Evaluation can only change its batch, whose size
- * affects the last bits only. */
+ * Numbers of microbatches 1, 2, 4, ... are planned; more microbatches do not always need less
+ * memory, as more than one needs accumulators, and parts of unequal size need two bodies. The
+ * fastest of the settings that fit is named. A smaller batch, which changes the training, is tried
+ * only if nothing else fits. With --chunk the least that would do is what the same command needs,
+ * beside which other settings may need less. With --chunk auto, for which a step is planned many
+ * times, nothing is sliced in these plans, as it would not be where they fit; if none does, those
+ * that need least are planned with slices. Evaluation can only change its batch, whose size affects
+ * the last bits only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 
@@ -162,11 +162,11 @@ static void search(FitSearch *s,
                    int (*fill)(const Misfit *f, const char *recompute, FitSetting *level),
                    void (*run)(FitSearch *s, FitSetting *level, int count))
 {
-    static const char *const settings[] = {"none", "selective", "every=2", "full"};
-    const char *asked = s->f->o->recompute;
-    for (int i = 0; i < (s->f->recompute ? LEN(settings) : 1); i++) {
+    const char *const settings[] = {s->f->o->recompute, "auto"};
+    bool other = s->f->recompute && strcmp(settings[0], settings[1]) != 0;
+    for (int i = 0; i < 1 + other; i++) {
         FitSetting level[MOST_LEVELS];
-        int count = fill(s->f, s->f->recompute ? settings[i] : asked, level);
+        int count = fill(s->f, settings[i], level);
         run(s, level, count);
     }
 }

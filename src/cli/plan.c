@@ -84,7 +84,7 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
 {
     if (!passes)
         return -1;
-    bool none = !strcmp(x->o.recompute, "none");
+    bool none = !strcmp(x->o.recompute, "none") || !strcmp(x->o.recompute, "auto");
     int code = -1;
     if (!tn_passes_have(passes, "policies"))
         code =

@@ -2,7 +2,7 @@
 #ifndef TENON_PAGE_H
 #define TENON_PAGE_H
 
-#include "../plan/plan.h"
+#include "../decide/decide.h"
 
 enum {
     PAGE_COLUMNS = 1200, /* most columns of a picture: of more steps each column shows one */
@@ -150,6 +150,10 @@ const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop);
 /* A line for each row of regions that run in slices; for every row of candidates. */
 void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e);
 void chunk_explain(Buf *b, const ChunkReport *r);
+
+/* ---- again_show.c ---- */
+
+void again_print(Buf *b, const AgainReport *r); /* a line, if --memory had something decided */
 
 /* ---- compare.c ---- */
 

@@ -173,16 +173,22 @@ void drop_plans(TrainPlans *p)
     p->arena = p->reserve = p->handles = 0;
 }
 
-int slice_more(Trainer *r)
+/* Whether a lower goal can make the step need less. */
+static bool step_adapts(const tn_options *o)
+{
+    bool adapts = !o->recompute || !strcmp(o->recompute, "auto");
+    for (int i = 0; i < o->nchunk; i++)
+        adapts |= !strcmp(o->chunk[i], "auto");
+    return adapts;
+}
+
+int lower_goal(Trainer *r)
 {
     enum { TIMES = 4 };
     TrainPlans *p = &r->plans;
     int64_t limit = r->t->o.memory, over;
     int code = 0;
-    bool slices = false;
-    for (int i = 0; i < r->t->o.nchunk; i++)
-        slices |= !strcmp(r->t->o.chunk[i], "auto");
-    if (!limit || !slices)
+    if (!limit || !step_adapts(&r->t->o))
         return 0;
     for (int i = 1; !code && i <= TIMES && (over = p->arena + p->reserve - limit) > 0; i++) {
         bool samples = p->generator;

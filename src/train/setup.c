@@ -343,7 +343,7 @@ static const struct {
     {plan_step, false},
     {plan_evaluation, false},
     {plan_sampling, false},
-    {slice_more, false},
+    {lower_goal, false},
     {check_memory, false},
     {check_resume, false},
     {make_step, false},
