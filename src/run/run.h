@@ -153,7 +153,7 @@ void companions_open(tn_model *m, const char *folder); /* those that are there *
 void companions_write(const tn_model *m, Arena *a, const char *folder);
 void companions_sizes(const tn_model *m, FileSizes *sizes); /* adds theirs */
 
-/* ---- stage.c: inputs and outputs piece by piece, wherever they lie ---- */
+/* ---- tensor_io.c: inputs and outputs piece by piece, wherever they lie ---- */
 
 /* A buffer for the program to move what the host cannot touch; unwinds without memory. */
 void stage_make(tn_program *x);
@@ -173,7 +173,7 @@ void stage_zeros(const tn_program *x, const PlanPort *p);
 void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const TensorFile *f,
                   const TensorEntry *e, bool lossy);
 
-/* ---- part.c: the wholes of which ranks have parts ---- */
+/* ---- whole_shape.c: the wholes of which ranks have parts ---- */
 
 /* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
  * the axes that it cuts. */
