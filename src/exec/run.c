@@ -1,5 +1,5 @@
 /* A run: the calling thread walks through the plan's steps, loops unrolled, and gives each to its
- * queue, behind the events that it waits for; then it waits until all queues are done. A step's
+ * queue, after the events that it waits for; then it waits until all queues are done. A step's
  * addresses are found where it runs: an argument's offset and, for each enclosing loop, a stride
  * times the iteration. A run allocates nothing. */
 #include "exec.h"

@@ -34,7 +34,7 @@ struct tn_graph {
     Decisions decisions;  /* of the passes that ran */
     ChunkReport chunk;    /* likewise */
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
-    int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
+    int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
     bool own; /* this rank's alone: others have graphs, inputs and outputs of their own */
 };

@@ -308,7 +308,7 @@ static int run_steps(TunedStep *s, bool recorded, double *sec)
     return n;
 }
 
-/* Behind some that do not count, in which memory is new and libraries load what they run. Returns
+/* After some that do not count, in which memory is new and libraries load what they run. Returns
  * seconds of a run. */
 static double time_steps(TunedStep *s)
 {
