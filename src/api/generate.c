@@ -5,7 +5,7 @@
  * of its own.
  *
  * Feeding tokens only appends them; those without keys in the caches are run in chunks when logits
- * are asked for. The last chunk may be padded: padding writes caches behind all visible positions,
+ * are asked for. The last chunk may be padded: padding writes caches after all visible positions,
  * and these are overwritten before they become visible. A full window slides by half: the later
  * half is kept and run again, from position 0. */
 #include "api.h"

@@ -1,5 +1,5 @@
 /* Which rows of a step's batch this rank has. The graph's batch may have padding: rows of each
- * iteration behind those that the batch has for it. */
+ * iteration after those that the batch has for it. */
 #include "api.h"
 
 typedef struct RowList {
@@ -7,7 +7,7 @@ typedef struct RowList {
     int64_t *row, count;
 } RowList;
 
-/* Row `at` of the graph's batch as one of the batch that was asked for; a padding row is behind. */
+/* Row `at` of the graph's batch as one of the batch that was asked for; a padding row is after. */
 static int64_t real_row(const tn_graph *g, int64_t at)
 {
     if (g->rows == g->filled)

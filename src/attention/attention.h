@@ -178,7 +178,7 @@ bool tile_multiply_by(int lanes, const TileProduct *x);
 
 enum { PANEL = 32 }; /* m, n and k are multiples of it; a panel's columns */
 
-/* c[m][n] from a[m][k] and b in panels: panel j, `apart` words behind the one before, has columns
+/* c[m][n] from a[m][k] and b in panels: panel j, `apart` words after the one before, has columns
  * [32 j, 32 j + 32) as [k / 2][32] of pairs. Sums are in f32, to c or 0 over pairs in ascending
  * order; subnormals are 0. */
 typedef struct PanelProduct {
@@ -195,7 +195,7 @@ void panel_multiply(const PanelProduct *x);
 
 /* Panels of b = rows^T and of b = rows, from rows[n][size]; n and size are multiples of PANEL. The
  * first are dense, of dense rows. The others, of rows `ld` numbers apart, begin `apart` words one
- * behind the other. */
+ * after the other. */
 void panel_turn(uint32_t *to, const uint16_t *rows, int64_t n, int64_t size);
 void panel_pairs(uint32_t *to, int64_t apart, const uint16_t *rows, int64_t ld, int64_t n,
                  int64_t size);
@@ -308,7 +308,7 @@ INLINE int64_t block_units(const Blocks *s, int64_t nkeys)
 
 /* The rows of block i before the first that sees a key. */
 int64_t block_unseen(const Blocks *s, int64_t i, int64_t key);
-/* Copies unit u of the first n keys of a head, with zeros behind. */
+/* Copies unit u of the first n keys of a head, with zeros after. */
 void block_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
                      int64_t u, char *to);
 /* Adds the mask to the scores of keys [key, key + nkeys) and rows from `first` on, which lie `step`
@@ -316,7 +316,7 @@ void block_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, 
 void block_add_mask(const BlockJob *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
                     int64_t apart);
 /* Backward, scores by rows of keys: p and ds of keys [key, key + nkeys) and the rows from `first`
- * on; zeros for keys behind, up to `width`, and for queries before the first that sees a key. */
+ * on; zeros for keys after, up to `width`, and for queries before the first that sees a key. */
 void block_score_grads(const BlockJob *j, int64_t key, int64_t nkeys, int64_t width, int64_t first);
 
 #endif

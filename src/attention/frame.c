@@ -4,7 +4,7 @@
  *
  * A task is a key head, or a part of its blocks of queries. The heads of a group stand in a block
  * side by side: row t group + g is query t of the group's head g, so that keys are read once for
- * all of them. Operands are copied densely, keys with zeros behind, so that a few shapes of the
+ * all of them. Operands are copied densely, keys with zeros after, so that a few shapes of the
  * library serve all blocks: products of a block and 1, 2, ... units of keys. Panels have any number
  * of rows: on the diagonal of causal attention they take a strip of keys at a time, and leave out
  * the queries before the first that sees one of it.
@@ -209,7 +209,7 @@ static void fetch(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_
         __builtin_prefetch(row + at);
 }
 
-/* A row, and zeros behind it. */
+/* A row, and zeros after it. */
 static void load_row(const Blocks *s, const Tensor *t, int64_t at, char *to)
 {
     int64_t width = block_width(s), nbytes = s->f.size * width;
@@ -250,7 +250,7 @@ static int64_t head_of(const BlockJob *j, int64_t row)
     return j->head * j->s->f.group + row % j->s->f.group;
 }
 
-/* The block's rows of q or do, and zeros behind. */
+/* The block's rows of q or do, and zeros after. */
 static void load_rows(const BlockJob *j, const Tensor *t, char *to)
 {
     const Blocks *s = j->s;
@@ -297,7 +297,7 @@ KERNEL_FMA(float, dot_bf16, (const char *x, const char *y, int64_t n), (x, y, n)
     return row_dot(x, y, n, BF16);
 }
 
-/* Rows of do, and what each row has one of. Rows behind are of no weight. */
+/* Rows of do, and what each row has one of. Rows after are of no weight. */
 static void begin_backward(const BlockJob *j)
 {
     const Blocks *s = j->s;

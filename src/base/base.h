@@ -60,7 +60,7 @@ void ctx_end(Ctx *ctx);
 /* Runs fn(arg); returns TN_OK, or the code of the fail() that unwound it. Calls nest. */
 Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
 
-/* The same for a statement or block that stands behind it:
+/* The same for a statement or block that stands after it:
  *     TRY(t, ctx)
  *         *text = print(try_arena(&t), x);
  *     return tried(&t);

@@ -5,7 +5,7 @@
  * region is made in every graph, body or not, that has its seed, but not inside of another region.
  *
  * Numerics: values on the border have the bits that slices give. Sums over slices are made in f32
- * (f64 for f64), or in their own dtype, slice by slice; a scale that is known only behind the loop
+ * (f64 for f64), or in their own dtype, slice by slice; a scale that is known only after the loop
  * multiplies the sum. */
 #include "chunk.h"
 
@@ -55,7 +55,7 @@ static const char *common_scope(Node *const *inside, Arena *a)
     return arena_strndup(a, scope, len);
 }
 
-/* A loop that is made moves nodes behind it, and changes readers: lists the nodes inside of another
+/* A loop that is made moves nodes after it, and changes readers: lists the nodes inside of another
  * in their order, and their readers as they are now. */
 static void list_again(ChunkIndex *index, Arena *tmp, const LoopPart *p)
 {

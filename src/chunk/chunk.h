@@ -22,7 +22,7 @@
  * Invariants. A region is made as it was grown on trial, or not at all, with the reason. Random
  * numbers do not depend on slices. Results keep their bits where no sum goes over the slices and no
  * product has another shape (ChunkCandidate.bits); sums over slices are made slice by slice, in f32
- * or as --chunk-accumulate says. A value that is known only behind the loop may scale what is
+ * or as --chunk-accumulate says. A value that is known only after the loop may scale what is
  * linear in it, and nothing else.
  *
  * Source: PyTorch's AutoChunker (torch/_inductor/fx_passes/auto_chunker), which grows a region from

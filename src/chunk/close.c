@@ -104,8 +104,8 @@ static bool is_linear(const Node *n, const bool *scaled)
     return op_linear(n, some) || (zeros && op_linear(n, some | zeros));
 }
 
-/* *scale: the value behind the loop that multiplies n's results, or NULL. False: n is not linear in
- * it, or reads values behind the loop otherwise. */
+/* *scale: the value after the loop that multiplies n's results, or NULL. False: n is not linear in
+ * it, or reads values after the loop otherwise. */
 static bool find_scale(Growth *x, const LoopPaths *w, const Node *n, Value **scale)
 {
     bool *scaled = NEWN(x->tmp, bool, n->nin);
@@ -148,7 +148,7 @@ static bool reads_made(const Growth *x, const Node *n)
     return false;
 }
 
-/* Fills x->want for values on the paths that are made only of values behind the loop: the cuts that
+/* Fills x->want for values on the paths that are made only of values after the loop: the cuts that
  * their readers need. */
 static void want_on_paths(Growth *x, const LoopPaths *w, const Node *first, Node *last)
 {
@@ -170,7 +170,7 @@ static void want_on_paths(Growth *x, const LoopPaths *w, const Node *first, Node
     }
 }
 
-/* Has the nodes on paths between those of x->joined join, or leaves them behind the loop. False: a
+/* Has the nodes on paths between those of x->joined join, or leaves them after the loop. False: a
  * node inside needs one that is left. */
 static bool close_paths(Growth *x, LoopPaths *w, Node *first, Node *last)
 {
@@ -242,7 +242,7 @@ static bool is_sound(Growth *x, const Closed *c)
 /* Nodes that depend on a region's, but are neither of it nor known before it. */
 typedef struct NodesBehind {
     const Growth *y;
-    Reach r; /* 1: it is behind the loop, or between */
+    Reach r; /* 1: it is after the loop, or between */
     bool *seen;
     const Node **node;
     int count, cap;
@@ -260,7 +260,7 @@ static void find_behind(NodesBehind *x, const Node *n)
     }
 }
 
-/* Whether a loop of y's nodes must fail: one of them needs a value behind the loop of more than one
+/* Whether a loop of y's nodes must fail: one of them needs a value after the loop of more than one
  * element, made by nodes that cannot join, as all that they read of the loop leads to such a value
  * too. Walks from the loop's operands back, the nearest first: once, mostly not far, where a trial
  * takes several walks. */
@@ -296,7 +296,7 @@ static bool has_order(const Growth *x)
     return false;
 }
 
-/* Closes a loop of one level. No path of reads leaves it and comes back: the nodes behind would be
+/* Closes a loop of one level. No path of reads leaves it and comes back: the nodes after would be
  * of the next level. */
 static bool close_level(Growth *y, Closed *c)
 {

@@ -219,7 +219,7 @@ static void fill_scopes(Find *x, const Grown *y, ChunkCandidate *c)
     c->scopes = b.len ? b.text : "";
 }
 
-/* Whether a result is a sum over slices, or is multiplied only behind the loop. */
+/* Whether a result is a sum over slices, or is multiplied only after the loop. */
 static bool changes_bits(const LoopPart *p, const Value *v)
 {
     return p->yielded[v->id] && (p->cut.value[v->id].kind == CUT_SUM || p->scale[v->id]);

@@ -62,7 +62,7 @@ typedef struct LoopPaths {
     bool *after,
         *before;   /* by node id: it reads what the loop makes; the loop reads what it makes */
     bool *behind;  /* by value id: made outside, of what the loop makes, so after it */
-    Value **scale; /* by value id, inside: the value behind the loop that multiplies it; or NULL */
+    Value **scale; /* by value id, inside: the value after the loop that multiplies it; or NULL */
 } LoopPaths;
 
 /* A loop of a region. */

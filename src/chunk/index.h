@@ -41,7 +41,7 @@ void index_add_user(ChunkIndex *x, const Value *v, Node *n);
 /* Sorts nodes by their places, and leaves out what is there twice. Returns how many there are; a
  * NULL follows the last, for which there must be room. */
 int index_sort(const ChunkIndex *x, Arena *tmp, Node **list, int count);
-/* Places the nodes from behind `from` (NULL: from the first) up to `to` (NULL: to the end). */
+/* Places the nodes from after `from` (NULL: from the first) up to `to` (NULL: to the end). */
 void index_place(ChunkIndex *x, const Node *from, const Node *to);
 /* LoopPart.outside of loop l: all true. Until it is asked for again, index_lower() alone clears it.
  */

@@ -278,7 +278,7 @@ static int by_time(const void *x, const void *y)
     return s < t ? 1 : s > t ? -1 : strcmp(c->tensors, d->tensors);
 }
 
-/* Prints what another way would save, behind the call's line. */
+/* Prints what another way would save, after the call's line. */
 static void print_better(const CallWays *w)
 {
     if (w->lost > 0)

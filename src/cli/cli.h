@@ -15,7 +15,7 @@ typedef enum {
     OPT_END,
     OPT_FLAG,   /* int: set to 1 */
     OPT_INT,    /* int64_t, within lo and hi */
-    OPT_COUNT,  /* int64_t, within lo and hi, which the word behind N| stands for */
+    OPT_COUNT,  /* int64_t, within lo and hi, which the word after N| stands for */
     OPT_REAL,   /* double, within lo and hi */
     OPT_BYTES,  /* int64_t */
     OPT_MEMORY, /* tn_options *: the limit, and the unit that it was given in */

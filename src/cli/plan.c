@@ -132,7 +132,7 @@ static int make(tn_context *ctx, PlanCommand *x, tn_plan **p)
 
 /* ---- the options of a side ---- */
 
-/* Cuts text into words as a shell does: at white space, but for what stands in quotes or behind a
+/* Cuts text into words as a shell does: at white space, but for what stands in quotes or after a
  * backslash. The words lie in `to`, which is as large as the text. Returns how many, or -1 where a
  * quote is not closed or a backslash ends the text. */
 static int cut_words(const char *text, char *to, char **word)

@@ -137,7 +137,7 @@ void engine_copy_own(const CommGroup *g, const CommRound *r)
         memcpy(own->receive, own->send, (size_t)own->nsend);
 }
 
-/* Members begin with those behind them, so that not all send to one. */
+/* Members begin with those after them, so that not all send to one. */
 static int post_exchange(Comm *c, CommGroup *g, const CommRound *r, double now)
 {
     CommJob *j = g->current;
@@ -262,7 +262,7 @@ static bool has_beats(const Comm *c)
     return c->t->beat && c->size > 1;
 }
 
-/* Where a member is late, others end all first: who misses its beats, then members behind it. */
+/* Where a member is late, others end all first: who misses its beats, then members after it. */
 static double grace(const Comm *c, const CommGroup *g)
 {
     int late = 0;

@@ -42,7 +42,7 @@ template <typename T, typename U> struct One {
     U *m1, *v1;
     double decay;
     int64_t n;
-    unsigned end; /* the first chunk behind */
+    unsigned end; /* the first chunk after */
     bool fours;
     OwnRounding<sizeof(T)> rounding;
 };

@@ -20,7 +20,7 @@ static inline void narrow_axis(Tensor *t, int axis, int64_t lo, int64_t count, i
     t->stride[axis] *= step;
 }
 
-/* Sets to x what lies before and behind elements [lo, hi) of an axis, and makes t these. */
+/* Sets to x what lies before and after elements [lo, hi) of an axis, and makes t these. */
 static inline int fill_beside(Call *c, Tensor *t, int axis, int64_t lo, int64_t hi, double x)
 {
     Tensor before = *t, behind = *t;

@@ -5,7 +5,7 @@
  * like that of the processor: accepts() and workspace() are asked without a device; run() launches
  * on c->stream and returns; nothing is allocated, waited for or read on the host. A scalar operand
  * is read by the kernel. Same call, same bits: no atomics whose order shows. What a kernel finds
- * wrong with its data it notes (note()), and the run fails behind it.
+ * wrong with its data it notes (note()), and the run fails after it.
  *
  * Products are not contracted to fma (-fmad=false), so that a function gives the same bits wherever
  * it is compiled into; write fma() where it is meant.

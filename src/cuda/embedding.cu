@@ -120,7 +120,7 @@ CUDA_KERNELS(embedding) = {{.name = "embedding_units",
 
 enum { TILE = 32, AHEAD = 4, ROWS = 32, COLUMN_THREADS = 128, BACKWARD_PADDING = 2 };
 
-/* A row and a position in 64 bits; positions that add nothing have a row behind all others. */
+/* A row and a position in 64 bits; positions that add nothing have a row after all others. */
 __device__ static int64_t pair_row(uint64_t pair)
 {
     return (int64_t)(pair >> 32);

@@ -142,7 +142,7 @@ __device__ inline void multiply_step(W (&c)[ROWS][COLS], const W (*a)[SIDE * ROW
                 c[i][j] = multiply_add(a[k][row + i], b[k][column + j], c[i][j]);
 }
 
-/* s = x y^T of SIDE R rows each; xs and ys are free behind a barrier. */
+/* s = x y^T of SIDE R rows each; xs and ys are free after a barrier. */
 template <typename W, int R>
 __device__ void plain_scores(W (&s)[R][R], const HeadRows &x, const HeadRows &y,
                              W (*xs)[SIDE * R + PAD], W (*ys)[SIDE * R + PAD])

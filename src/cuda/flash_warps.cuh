@@ -260,14 +260,14 @@ template <int MB, int LEFT> __device__ inline void group_wait()
     if (MB == 1)
         asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-/* Keeps what reads the sums of a batch behind the wait for it. */
+/* Keeps what reads the sums of a batch after the wait for it. */
 template <int MB, int NB> __device__ inline void group_settle(float (&c)[MB][NB][4])
 {
 #pragma unroll
     for (int i = 0; MB == 1 && i < 4 * NB; i++)
         asm volatile("" : "+f"(c[0][i / 4][i % 4])::"memory");
 }
-/* Before the barrier behind which products read what this thread has copied. */
+/* Before the barrier after which products read what this thread has copied. */
 template <int MB> __device__ inline void group_publish()
 {
     if (MB == 1)
@@ -312,14 +312,14 @@ __device__ inline char *tiles_from(char *shared)
 }
 
 /* The byte of a 16-byte piece in a tile of ROWS rows: panels of 64 elements, 128 bytes a row, one
- * behind the other; the pieces of a row are exchanged by its number, so that eight rows' pieces lie
+ * after the other; the pieces of a row are exchanged by its number, so that eight rows' pieces lie
  * in different banks. */
 template <int ROWS> __device__ inline int piece_at(int row, int piece)
 {
     return ((piece >> 3) * ROWS + row) * 128 + ((piece ^ row) & 7) * 16;
 }
 
-/* Elements of a row where it is not aligned, zeros behind the first n. */
+/* Elements of a row where it is not aligned, zeros after the first n. */
 __device__ inline void gather_piece(char *to, const uint16_t *from, int64_t step, int n)
 {
     uint16_t x[8];

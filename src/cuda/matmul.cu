@@ -1,5 +1,5 @@
 /* The products on CUDA: first cuBLASLt's (matmul_cuda.c), which take all that training needs, the
- * choice of its heuristic and behind it what that offers else; then a plain tiled one for what that
+ * choice of its heuristic and after it what that offers else; then a plain tiled one for what that
  * refuses: empty operands, strides that are no leading dimension, batches beyond 65535, a bias of
  * f32 that is more than one row beside 16 bits. The plain one takes every dtype and stride. It sums
  * in ascending order in f32 (f64 in f64) by fma, adds the bias and rounds once. */

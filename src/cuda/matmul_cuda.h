@@ -5,7 +5,7 @@
 
 #include "../op/matmul.h"
 
-/* Kernels by cuBLASLt: the candidates of its heuristic, in its order. Behind the first, `cublaslt`,
+/* Kernels by cuBLASLt: the candidates of its heuristic, in its order. After the first, `cublaslt`,
  * those for which X stands, `cublaslt_2` and so on. */
 enum { MATMUL_LT_WAYS = 8 };
 #define MATMUL_LT_OTHERS(X) X(2) X(3) X(4) X(5) X(6) X(7) X(8)

@@ -17,7 +17,7 @@ struct Words {
 };
 
 /* The four words of positions 4 * block to 4 * block + 3. */
-__device__ inline Words draw_words(const Stream &s, unsigned long long block)
+__device__ inline Words draw_four(const Stream &s, unsigned long long block)
 {
     unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = s.stream, c3 = s.step;
     unsigned k0 = (unsigned)s.seed, k1 = (unsigned)(s.seed >> 32);
@@ -36,7 +36,7 @@ __device__ inline Words draw_words(const Stream &s, unsigned long long block)
 /* The word of one position. */
 __device__ inline unsigned draw_word(const Stream &s, unsigned long long position)
 {
-    Words w = draw_words(s, position / 4);
+    Words w = draw_four(s, position / 4);
     unsigned low = position & 1 ? w.word[1] : w.word[0];
     unsigned high = position & 1 ? w.word[3] : w.word[2];
     return position & 2 ? high : low;
@@ -48,7 +48,7 @@ __device__ inline void draw_some(const Stream &s, unsigned long long position, u
 {
     if (N % 4 == 0 && position % 4 == 0)
         for (int k = 0; k < N / 4; k++) {
-            Words w = draw_words(s, position / 4 + k);
+            Words w = draw_four(s, position / 4 + k);
             for (int i = 0; i < 4; i++)
                 word[4 * k + i] = w.word[i];
         }

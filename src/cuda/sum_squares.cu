@@ -103,7 +103,7 @@ struct Squares {
     const char *data;
     int64_t n, runs; /* elements of a row; runs of all rows */
     int dtype, block_runs;
-    unsigned end; /* the first block behind */
+    unsigned end; /* the first block after */
 };
 
 struct SquaresBatch {

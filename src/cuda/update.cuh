@@ -70,7 +70,7 @@ inline bool all_contiguous(const Call *c, int first, int last)
     return true;
 }
 
-/* ---- rounding: attributes from `first` on, operands behind the op's own ---- */
+/* ---- rounding: attributes from `first` on, operands after the op's own ---- */
 
 enum { MOST_RUNS = 8 };
 

@@ -272,7 +272,7 @@ static Gain best_step(SliceSearch *x, const SliceSetting *start, const SliceSett
     for (int i = 0; i < n; i++) {
         int g = rival[i];
         if (best.to && x->worth[g] >= best.rate)
-            break; /* nor do those behind it add less */
+            break; /* nor do those after it add less */
         Gain s = next_step(x, start, at, g);
         const SliceSetting *to =
             s.to ? s.to : try_group(x, at, g, MIN(2 * at->slices[g], x->s->units[g]));

@@ -1,11 +1,11 @@
 /* Checks that follow every step of a program: results are finite, the guard zones of every arena
- * are whole, and bytes are filled with NaN behind the last step that touches them, so that a reader
- * behind it computes NaN. They run on the queue of the step.
+ * are whole, and bytes are filled with NaN after the last step that touches them, so that a reader
+ * after it computes NaN. They run on the queue of the step.
  *
  * Poison is a write of which the plan knows nothing. It takes only bytes that its step touches, for
  * what another queue writes there next waits for that step; a storage of which parts are last
- * touched by several steps dies in parts. A storage that lives outside of a loop dies behind that
- * step in the last iteration, not at the loop's end, behind which another queue may have been let
+ * touched by several steps dies in parts. A storage that lives outside of a loop dies after that
+ * step in the last iteration, not at the loop's end, after which another queue may have been let
  * in. */
 #include "exec.h"
 

@@ -120,7 +120,7 @@ typedef struct Driver {
 #undef DEVICE
 const Driver *driver_of(const Device *d);
 
-/* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and behind them that
+/* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and after them that
  * nobody can touch. Returns 0 or an errno. */
 int memory_map(Memory *m, size_t edge);
 void memory_unmap(Memory *m);

@@ -1,5 +1,5 @@
 /* A run: the calling thread walks through the plan's steps, loops unrolled, and gives each to its
- * queue, behind the events that it waits for; then it waits until all queues are done. A step's
+ * queue, after the events that it waits for; then it waits until all queues are done. A step's
  * addresses are found where it runs: an argument's offset and, for each enclosing loop, a stride
  * times the iteration. A run allocates nothing. */
 #include "exec.h"
@@ -102,7 +102,7 @@ static int call(const Work *w, char *message)
     return -1;
 }
 
-static int run_step(const Work *w, char *message)
+static int run_work(const Work *w, char *message)
 {
     Program *x = w->x;
     const Step *s = &x->plan->step[w->step];
@@ -179,7 +179,7 @@ static void give_steps(Program *x)
     const Plan *p = x->plan;
     const Driver *d = x->driver;
     bool all = x->traced || x->check;
-    Work w = {.run = run_step, .x = x};
+    Work w = {.run = run_work, .x = x};
     Loops t = {.depth = 0};
     for (int i = 0; i < p->nstep; i = leave(p, i, &w, &t) + 1) {
         const Step *s = &p->step[i];

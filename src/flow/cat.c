@@ -31,7 +31,7 @@ static Place part_of(const Flow *f, const FlowItem *x, int i)
 }
 
 /* A value of type t whose elements lie in order as those of a part do: `row` together, and the next
- * row `pitch` behind it. */
+ * row `pitch` after it. */
 static Place spread(const Type *t, Place to, int64_t row, int64_t pitch)
 {
     Place x = place_whole(to.buffer, t);

@@ -41,7 +41,7 @@ const Device *flow_device(const Flow *f);
 
 int flow_first(const Flow *f); /* the ends of the line */
 int flow_last(const Flow *f);
-int flow_next(const Flow *f, int item); /* along the line; -1 behind its ends */
+int flow_next(const Flow *f, int item); /* along the line; -1 after its ends */
 int flow_prev(const Flow *f, int item);
 bool flow_before(const Flow *f, int x, int y); /* whether item x stands before y */
 
@@ -62,7 +62,7 @@ int value_item(const Flow *f, int value);       /* which defines it */
 bool values_share(const Flow *f, int x, int y); /* whether both lie in the same memory */
 /* The item that touches the value's memory last; the end where it is alive then. */
 int value_last(const Flow *f, int value);
-/* The first item behind `at` that touches the memory of the item's results; -1: none, or `at`
+/* The first item after `at` that touches the memory of the item's results; -1: none, or `at`
  * touches it too, or it is alive at the end. */
 int item_next_touch(const Flow *f, int item, int at);
 /* Fills alive[], by value id of the graph, with the bytes of values that are alive at the item,

@@ -209,7 +209,7 @@ static int64_t extent(const Tensor *t)
 {
     int64_t last = 0;
     for (int d = 0; d < t->rank; d++) {
-        int64_t inside = 0; /* of the axes with smaller strides, or as small ones behind */
+        int64_t inside = 0; /* of the axes with smaller strides, or as small ones after */
         for (int e = 0; e < t->rank; e++)
             if (t->stride[e] < t->stride[d] || (t->stride[e] == t->stride[d] && e > d))
                 inside += t->dim[e] > 1 ? (t->dim[e] - 1) * t->stride[e] : 0;

@@ -66,7 +66,7 @@ typedef struct Effect {
 /* The effect of node i. left[s] - own is the number of nodes after it that touch storage s. */
 Effect problem_effect(const Problem *q, const int *left, int own, int i);
 
-/* The same of node i, a reduction, and the node that waits for it, one right behind the other. */
+/* The same of node i, a reduction, and the node that waits for it, one right after the other. */
 Effect problem_pair_effect(const Problem *q, int *left, int i);
 
 int64_t problem_peak(const Problem *q, Arena *tmp, const int *order);

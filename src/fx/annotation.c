@@ -1,4 +1,4 @@
-/* Parses PyTorch's annotation of a tensor behind its name, "f32[2, 4][4, 1]cpu": dtype, sizes,
+/* Parses PyTorch's annotation of a tensor after its name, "f32[2, 4][4, 1]cpu": dtype, sizes,
  * strides and device. Text that does not begin with a dtype and a bracket is ignored. */
 #include "fx.h"
 

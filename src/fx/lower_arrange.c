@@ -6,7 +6,7 @@
 
 /* ---- axes that are added ---- */
 
-/* atleast_1d, 2d, 3d: a vector is a row of a matrix, a matrix the first of a stack behind it. */
+/* atleast_1d, 2d, 3d: a vector is a row of a matrix, a matrix the first of a stack after it. */
 static Value *at_least(Site *s, Value *x, int rank)
 {
     int64_t size[3] = {1, 1, 1};

@@ -1,7 +1,7 @@
 /* Scaled dot-product attention. ATen's tensors are [B, H, T, D], our op's [B, T, H, D]; the
  * transposed views of operands and results cost nothing. ATen aligns a causal mask with the first
  * query and key, our op with the last: the same with as many keys as queries, else it becomes an
- * explicit mask. Values of another width than queries: the narrower of both get zeros behind, which
+ * explicit mask. Values of another width than queries: the narrower of both get zeros after, which
  * add nothing to scores, and columns of the result that are left out. Results that do not affect
  * values (philox seeds without dropout, sequence lengths) are None. */
 #include "fx.h"
@@ -87,7 +87,7 @@ static const AttrArg *attrs(Site *s, const AttentionCall *a)
     return x;
 }
 
-/* [B, H, T, D] with zeros behind the last axis up to `width` */
+/* [B, H, T, D] with zeros after the last axis up to `width` */
 static Value *as_wide(Site *s, Value *x, int64_t width)
 {
     const int64_t pad[] = {0, x->type.rank == 4 ? width - x->type.dim[3] : 0};

@@ -50,7 +50,7 @@ static bool only_mask(const Item *list, int *axis)
     return x && (x->t->type.dtype == BOOL || x->t->type.dtype == U8);
 }
 
-/* The mask as a bool of x's rank, of axes from `axis` on; those behind it have size 1. */
+/* The mask as a bool of x's rank, of axes from `axis` on; those after it have size 1. */
 static Value *mask_of(Site *s, const Value *x, int axis)
 {
     Value *c = fx_read(s->im, site_arg(s, "indices")->item[axis].t);

@@ -37,7 +37,7 @@ void row_softmax_int(Site *s)
 }
 
 /* Rows of -inf alone are replaced before the softmax: its own gradient of them is NaN, which a
- * selection behind it would not take away. */
+ * selection after it would not take away. */
 Value *lower_safe_softmax(Site *s, Value *x, int64_t dim)
 {
     if (type_nelem(&x->type) == 0)

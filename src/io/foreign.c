@@ -264,7 +264,7 @@ static json_t *read_value(const FileHead *h, size_t *at, bool *cut)
     return v;
 }
 
-/* The first part of a value that is cut, ended by what is missing in its last string, or behind its
+/* The first part of a value that is cut, ended by what is missing in its last string, or after its
  * last member. NULL: it makes no value. */
 static json_t *mend_value(const FileHead *h, size_t at)
 {
@@ -305,7 +305,7 @@ static json_t *mend_value(const FileHead *h, size_t at)
     return v;
 }
 
-/* What JSON it is, by the first value and what is behind it; NULL: none. Without a name that says
+/* What JSON it is, by the first value and what is after it; NULL: none. Without a name that says
  * so, it is where that value is an object which is alone, before another, or longer than is looked
  * at, or an array of them. */
 static const char *json_kind(const FileHead *h, size_t at, const json_t *v, size_t end, bool cut)

@@ -39,7 +39,7 @@ Json json_get_object(Json j, const char *key);
 Json json_find_object(Json j, const char *key); /* .object is NULL where absent */
 /* An array of integers in [0, INT64_MAX]; returns their number, at most `most`. */
 int json_get_ints(Json j, const char *key, int most, int64_t *out);
-/* String number i of an array of strings, or NULL behind the last. */
+/* String number i of an array of strings, or NULL after the last. */
 const char *json_string_at(Json j, const char *key, int i);
 /* The value as it stands in the document, shortened, for messages. */
 const char *json_text(Json j, const char *key);

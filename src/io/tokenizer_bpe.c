@@ -182,7 +182,7 @@ static int split_bytes(const Bpe *b, const char *s, size_t n)
 }
 
 /* The unknown token comes before the next letter, or at the end, where it is one of several; so it
- * does in Hugging Face, even behind the bytes of other characters. */
+ * does in Hugging Face, even after the bytes of other characters. */
 static int split_letters(const Bpe *b, const char *s, size_t n)
 {
     const Tokenizer *t = b->t;

@@ -14,7 +14,7 @@ struct Decoder {
         Buf bytes;  /* ByteFallback: that wait */
         Buf out;    /* of one token, or of such bytes */
         int64_t stripped;
-        bool past; /* Strip behind Fuse: something else than what it strips came */
+        bool past; /* Strip after Fuse: something else than what it strips came */
     } step[MAX_SPLITS];
     Buf *to;
     size_t most; /* bytes that become of one token, and of the bytes that waited for it */

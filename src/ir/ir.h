@@ -151,7 +151,7 @@ typedef struct Mesh {
 /* "dp=2,fsdp=4": at rank 0. Fails with what was expected and found. */
 Mesh *mesh_parse(Ctx *ctx, Arena *a, const char *text);
 const char *mesh_text(Arena *a, const Mesh *m);
-/* Adds an axis behind the others, at coordinate 0. Returns what was expected and found, or NULL. */
+/* Adds an axis after the others, at coordinate 0. Returns what was expected and found, or NULL. */
 const char *mesh_add(Arena *a, Mesh *m, const char *name, int64_t size);
 Mesh *mesh_clone(Arena *a, const Mesh *m); /* NULL of NULL */
 int64_t mesh_nranks(const Mesh *m);
@@ -184,7 +184,7 @@ const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no
 /* ---- part.c ---- */
 
 /* Elements, row-major: n of a rank's part from `local` on, and where they are in the whole; whole
- * -1: behind an end of the whole, padding. */
+ * -1: after an end of the whole, padding. */
 typedef struct PartRun {
     int64_t local, whole, n;
 } PartRun;

@@ -63,7 +63,7 @@ void parse_nodes(Lexer *x, Graph *g); /* as many as there are, before yield or r
 
 /* ---- parse_region.c ---- */
 
-/* Parses the text behind the op of a region node; fills the head's operands, attributes and fields.
+/* Parses the text after the op of a region node; fills the head's operands, attributes and fields.
  */
 Region *parse_region(Lexer *x, Graph *g, Head *h);
 

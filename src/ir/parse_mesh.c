@@ -1,4 +1,4 @@
-/* Parses what a graph's text says of ranks: the mesh behind the graph's name, and the shardings of
+/* Parses what a graph's text says of ranks: the mesh after the graph's name, and the shardings of
  * inputs and outputs (docs/formats.md has the grammar and the rules). What only the text can get
  * wrong fails here, at its token; what needs the value's type, in the verifier. */
 #include "ir.h"

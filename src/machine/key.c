@@ -216,7 +216,7 @@ static uint64_t read_body(Lexer *x)
     return strtoull(text.s, NULL, 16);
 }
 
-/* Reads the parentheses behind the op. */
+/* Reads the parentheses after the op. */
 static Attr *read_attrs(Lexer *x, const Op *op, const Token *at_op, uint64_t *body)
 {
     Graph *g = graph_new(x->a, "key");

@@ -229,7 +229,7 @@ static Sides sides_of(const Call *c)
     return s;
 }
 
-/* n: rows lie one behind the other, perhaps with gaps; t: columns do; s: neither. */
+/* n: rows lie one after the other, perhaps with gaps; t: columns do; s: neither. */
 static char layout_of(const Tensor *t)
 {
     int r = t->rank;

@@ -162,7 +162,7 @@ const char *config_text(Arena *a, const ModelConfig *c)
     return b.text;
 }
 
-/* The value of a key of the top level, behind its colon, or NULL. */
+/* The value of a key of the top level, after its colon, or NULL. */
 static const char *find_value(const char *text, const char *key)
 {
     int depth = 0;

@@ -66,7 +66,7 @@ void model_init(const ModelParam *p, uint64_t seed, DType d, void *dst)
 
 /* ---- names in a file ---- */
 
-/* Behind a layer's number in a name such as "h.12.attn.bias", or NULL. */
+/* After a layer's number in a name such as "h.12.attn.bias", or NULL. */
 static const char *skip_layer(const char *name, const char *prefix, const char *list)
 {
     size_t n = strlen(prefix), m = strlen(list);

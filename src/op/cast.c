@@ -5,7 +5,7 @@
  * undefined. A float's gradient goes back in its own dtype; integers have none.
  *
  * Kernels: rows of any stride for the pairs below, the others by ref; clone is strided_copy
- * (copy.c). A narrower result may lie over the operand: elements [k, 2k) are then read behind all
+ * (copy.c). A narrower result may lie over the operand: elements [k, 2k) are then read after all
  * that writing them overwrites, which is what elements below k were read from. So they are made by
  * all threads, with k = 64, 128, ... */
 #include "pointwise.h"

@@ -20,7 +20,7 @@
  * (pass/align.c).
  *
  * Where the classes are cut, cross_entropy_part has those from `first` on; there are V = `classes`
- * in all. In rows that count it gives (columns behind the last class do not matter; with none
+ * in all. In rows that count it gives (columns after the last class do not matter; with none
  * before it lse is -inf)
  *
  *   target = ((1 - e) x[label] if label is among them) + e / V sum(x),   lse = log sum exp(x)

@@ -1,7 +1,7 @@
 /* cross_entropy_backward: the gradient of cross_entropy's loss in the logits, see there.
  *
  * With an operand `first` the logits are those of the classes from `first` on, of V = `classes` in
- * all: labels elsewhere only have their share of the softmax. Columns behind the last class have
+ * all: labels elsewhere only have their share of the softmax. Columns after the last class have
  * the gradient 0. */
 #include "cross_entropy.h"
 

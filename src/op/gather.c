@@ -72,7 +72,7 @@ static void diff(Grad *d)
                             IN(emit_zeros(d->b, &d->n->in[0]->type), d->n->in[INDEX], d->dy[0]));
 }
 
-/* Zeros behind v up to the shape of t. */
+/* Zeros after v up to the shape of t. */
 static Value *pad_to(Build *b, Value *v, const Type *t)
 {
     for (int d = 0; d < t->rank; d++) {

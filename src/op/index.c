@@ -9,7 +9,7 @@
  * data.
  *
  * Kernels take any dtype and strides: the offsets that index positions stand for are computed once;
- * then runs of the axes behind the indices are moved. */
+ * then runs of the axes after the indices are moved. */
 #include "index.h"
 
 #include "view.h"
@@ -360,7 +360,7 @@ static int index_put_ref(Call *c)
 
 /* ---- kernels: any dtype, any strides ---- */
 
-/* A tensor's axes before, at and behind the indices. The last one behind, or all of them where they
+/* A tensor's axes before, at and after the indices. The last one after, or all of them where they
  * lie as one in all tensors, is a run. */
 typedef struct IndexTensor {
     Rows lead, block, tail;

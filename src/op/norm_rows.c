@@ -212,7 +212,7 @@ int norm_run(Call *c)
 
 /* ---- backward ---- */
 
-/* Partial sums of dw, and behind them of db, lie in the workspace, `width` numbers for each block
+/* Partial sums of dw, and after them of db, lie in the workspace, `width` numbers for each block
  * of rows. */
 typedef struct NormBlocks {
     const Call *c;

@@ -141,7 +141,7 @@ Rounding rounding_of(const Call *c, int first)
         r.span[k] = a[SPANS].ints[k];
         r.start[k] = tensor_int(&c->in[at + STARTS + k], 0);
     }
-    bool whole = true; /* the axes behind d, each of one run */
+    bool whole = true; /* the axes after d, each of one run */
     for (int64_t d = p->rank - 1, stride = 1; d >= 0; d--) {
         r.dim[d] = p->dim[d];
         r.stride[d] = stride;

@@ -133,7 +133,7 @@ static const Adder *find_adder(const Readers *r, const Node *n, const Value *y)
     return NULL;
 }
 
-/* A sum of a base and a node's result, which stands behind it. */
+/* A sum of a base and a node's result, which stands after it. */
 typedef struct Sum {
     Node *term; /* NULL: it is none */
     Value *base;

@@ -437,12 +437,12 @@ static Node *emit_made(Loop *x)
     return loop;
 }
 
-/* Values of the graph, by id, and what stands for them behind the loop. */
+/* Values of the graph, by id, and what stands for them after the loop. */
 typedef struct Behind {
     Loop *x;
     Node *loop;
     Value **now;
-    bool *placed; /* by node id: it has been put behind the loop */
+    bool *placed; /* by node id: it has been put after the loop */
     bool later;   /* one of these is of a later phase than before */
 } Behind;
 
@@ -536,7 +536,7 @@ static void read_outputs(const Behind *y)
                 read_output(y, i - 1);
 }
 
-/* Has what stands behind the loop read its results: their readers, where these are known, but all
+/* Has what stands after the loop read its results: their readers, where these are known, but all
  * where one is of a later phase than before, as what reads that one must be too. */
 static void read_behind(const Behind *y)
 {
@@ -554,7 +554,7 @@ static void read_behind(const Behind *y)
         read_results(y, n);
 }
 
-/* Puts what reads the loop's results behind it. */
+/* Puts what reads the loop's results after it. */
 static void place_readers(Loop *x, Node *loop)
 {
     Behind y = {.x = x,

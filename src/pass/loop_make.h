@@ -29,11 +29,11 @@ typedef struct LoopPart {
     const int *output; /* NULL, or by value id: 1 + the first of the graph's outputs that it is */
     const int *more;   /* then: by output, 1 + the next that is the same value */
     bool *outside; /* nodes: the graph around computes them, too or alone; in place or `behind` */
-    bool *behind;  /* nodes of `outside` that run behind the loop, as they read its results */
+    bool *behind;  /* nodes of `outside` that run after the loop, as they read its results */
     bool *yielded; /* values made inside that are results of the loop: slices or sums */
     Value **one;   /* NULL, or values read inside in whose place bodies read ones (the value itself
                       says its type) */
-    Value **scale; /* NULL, or by what a yielded value is multiplied behind the loop (a value of one
+    Value **scale; /* NULL, or by what a yielded value is multiplied after the loop (a value of one
                       element) */
     SumKind sums;
     bool narrow;  /* sums in their own dtype; else in f32 (f64 for f64) */
@@ -46,7 +46,7 @@ typedef struct LoopPart {
  * other through a port. Nodes from `before` on read its results, too. Returns the loop. Fails,
  * naming the node, where a slice or result cannot be [outer][count][inner] of an axis as it would
  * have too many axes, and where the caller's arrays do not fit together: what is yielded is neither
- * slices nor a sum, a node before the loop reads what it makes, a body what is made behind it. */
+ * slices nor a sum, a node before the loop reads what it makes, a body what is made after it. */
 Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
 
 /* ---- loop_part.c ---- */
@@ -65,7 +65,7 @@ const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p);
 
 /* t with the axis split in [outer][rest]. */
 Type loop_split_type(const Type *t, int axis, int64_t outer);
-/* The product that makes v, a result of slices that are scaled behind the loop, with nothing but
+/* The product that makes v, a result of slices that are scaled after the loop, with nothing but
  * views between: they are rounded only there, if they are of 16 bits. NULL: there is none. */
 const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v);
 /* n, a product, with a result in f32. */
@@ -91,7 +91,7 @@ typedef struct ProductSums {
 } ProductSums;
 
 /* Finds the sums of p that are carried: those with an mm as a term, directly or through casts and
- * additions, that nothing else reads, behind these through views of one operand. */
+ * additions, that nothing else reads, after these through views of one operand. */
 ProductSums product_sums(const Graph *g, Arena *tmp, const LoopPart *p);
 
 #endif

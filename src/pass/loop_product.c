@@ -3,7 +3,7 @@
  * A yielded sum leads through casts and views of one operand to the value that is carried, and from
  * there through casts and additions to its terms. A product, and each node between, must have one
  * reader, as bodies then do not compute it: a product adds itself by addmm where it stands; any
- * other term is added where it is made. The views follow behind the loop, on the whole sum. Casts
+ * other term is added where it is made. The views follow after the loop, on the whole sum. Casts
  * are left out except the last one: a product is rounded only in the dtype that is carried. Terms
  * are added in the order of their nodes. A sum without such a product is left alone. Linear in the
  * graph. */

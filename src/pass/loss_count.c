@@ -2,7 +2,7 @@
  *
  * nll_loss_forward gives a mean and the sum of its rows' weights, by which the backward divides,
  * too. That sum depends on the labels alone, but as a result of a node that reads all
- * log-probabilities it would be there only behind a region around them, and the backward would need
+ * log-probabilities it would be there only after a region around them, and the backward would need
  * a loop of its own. So the mean becomes a sum over rows, divided, and the weights are added up
  * from the labels, where the loss stands. The sum of weights has the same bits, the mean is rounded
  * once more. Linear in the graph, and once more for each loss. */

@@ -2,11 +2,11 @@
  * backward will read them. For such a value x
  *
  *     x_copy = offload(x)
- *     x_host = wait_tensor(x_copy, x)       behind x's last reader of the forward: x dies here
+ *     x_host = wait_tensor(x_copy, x)       after x's last reader of the forward: x dies here
  *     x_load = reload(x_host)
  *     x_back = wait_tensor(x_load, x_host)  right before x's first reader of the backward
  *
- * All readers in the backward behind x's last other reader get x_back, clones that `remat` made
+ * All readers in the backward after x's last other reader get x_back, clones that `remat` made
  * included; a reader of a view of x gets a clone of the view, of x_back. Source: torchtitan's
  * apply_cpu_offload, defer_offload_waits and prefetch_reloads, with seconds of a machine instead of
  * numbers of layers.
@@ -41,7 +41,7 @@
 /* How a value is read: itself and, of one that is no view, what views it. */
 typedef struct Reads {
     Value *base;
-    int first; /* place of its first reader in the backward, behind `last`; none: the graph's end */
+    int first; /* place of its first reader in the backward, after `last`; none: the graph's end */
     /* of bases: */
     int last;         /* place of the last other node that needs it */
     bool later;       /* the backward reads it */
@@ -60,7 +60,7 @@ typedef struct OffloadSource {
     /* by place: */
     bool *later;        /* the node reads what the host may have had */
     int *above, *below; /* the nearest node that stands alone: itself, or before it (-1: none) and
-                           behind it (count: none) */
+                           after it (count: none) */
 } OffloadSource;
 
 typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
@@ -457,8 +457,8 @@ static bool try_move(Flow *f, Graph *g, int64_t peak, Node *n, Node *before)
 }
 
 /* Moves n, which stands before place `from`, towards place `to`, as far as that is free of charge,
- * a load to before a node that stands alone, a wait to behind one; returns where to. `other`, which
- * stands before place `to` as well, stays behind n. */
+ * a load to before a node that stands alone, a wait to after one; returns where to. `other`, which
+ * stands before place `to` as well, stays after n. */
 static int move_towards(Flow *f, const OffloadSource *s, int64_t peak, Node *n, int from, int to,
                         Node *other)
 {

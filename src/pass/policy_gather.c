@@ -140,7 +140,7 @@ static const char *where_formed(Arena *a)
 }
 
 /* Whether the forward begins before the loop, which reads an activation: it is a region that the
- * pass chunk cut, and what is gathered for it is dropped behind it. */
+ * pass chunk cut, and what is gathered for it is dropped after it. */
 static bool reads_forward(const Node *n, const Chain *c)
 {
     for (int i = 0; i < n->nin; i++)

@@ -15,7 +15,7 @@
  * A collective that reads another's result reads that in the host's memory, and what only
  * collectives read is not loaded back.
  *
- * The pass stands behind remat: clones of collectives are staged as what they are. The new nodes
+ * The pass stands after remat: clones of collectives are staged as what they are. The new nodes
  * have the collective's phase, scope and policy, and are clones where it is one, so that a graph
  * that is compiled again recomputes or saves all of them or none. Its result's policy `offload` is
  * then the reload's: the host has the value already (offload).

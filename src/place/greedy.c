@@ -10,7 +10,7 @@
  * earlier needs that of the unborn. So the stack is placed first: in the order of its ends, which
  * keeps the dead together, of its starts, which keeps the unborn together, or of both, so that the
  * dead lie right below a border in the stack and the unborn right above it. Then come the rest by
- * load. Buffers that miss the target are placed right behind the stack in the next round, when that
+ * load. Buffers that miss the target are placed right after the stack in the next round, when that
  * space is whole; if few miss, ejection often finds room. Plans of training steps mostly take one
  * round; on ranks, whose gathered weights live for a moment on either side of the peak, one of the
  * order of both. */
@@ -243,7 +243,7 @@ static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
         keep(g, best);
 }
 
-/* Tries an order, behind the buffers that have missed the target in it; false: it is no use. */
+/* Tries an order, after the buffers that have missed the target in it; false: it is no use. */
 static bool place_stack(Greedy *g, Arena *tmp, const Stack *s, StackOrder order, int *missed)
 {
     Leaf *leaf = g->leaf;

@@ -47,7 +47,7 @@ static void measure(LiveBlock *k)
     }
 }
 
-/* A new empty block behind k; the first one if k is NULL. */
+/* A new empty block after k; the first one if k is NULL. */
 static LiveBlock *add_block(PlaceSweep *s, LiveBlock *k)
 {
     LiveBlock *new = s->spare;

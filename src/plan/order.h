@@ -29,7 +29,7 @@ void order_alap(const Problem *q, Arena *tmp, const int *base, int *out);
  * values are close to their readers, and a weight's update to its gradient. */
 void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out);
 
-/* ---- order_pull.c: reductions behind what they reduce ---- */
+/* ---- order_pull.c: reductions after what they reduce ---- */
 
 /* Fills out with order, in which reductions over ranks that leave no more alive than before, and
  * what waits for them, run as soon as they can without a higher peak; false: they do already. */

@@ -1,4 +1,4 @@
-/* Moves reductions over ranks, such as those of gradients, behind what they reduce. A search for an
+/* Moves reductions over ranks, such as those of gradients, after what they reduce. A search for an
  * order may leave them anywhere below the peak; but what a reduction frees is free for longer the
  * earlier it runs, its place is easier to find, and it runs beside more kernels.
  *

@@ -1,6 +1,6 @@
 /* Makes a plan: lowers the graph, computes live ranges and gives each buffer an address. Parameters
  * and optimizer state lie first, in the graph's order, so that other plans for the same model can
- * share them; then caches, behind what such a plan keeps there; src/place puts the rest behind, and
+ * share them; then caches, after what such a plan keeps there; src/place puts the rest after, and
  * fills the arenas of other spaces. Last the addresses say which steps of other queues a step waits
  * for. */
 #include "plan.h"

@@ -99,7 +99,7 @@ typedef struct PlanFor {
     int number;             /* of the device, where there are several */
     const Machine *machine; /* by which it is priced; NULL: this processor */
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
-                           shares the arena keeps there; caches lie behind them */
+                           shares the arena keeps there; caches lie after them */
     int64_t
         reserve; /* the library's is at least so many bytes, of which another plan has the use */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where

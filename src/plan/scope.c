@@ -163,7 +163,7 @@ static void add_graph(ScopeRows *r, const Graph *g, double times, bool inside)
 
 /* ---- blocks alike ---- */
 
-/* Whether y is the block behind those of x, with the same numbers. */
+/* Whether y is the block after those of x, with the same numbers. */
 static bool follows(const ScopeBytes *x, const ScopeBytes *y)
 {
     Block b = block_of(x->scope), c = block_of(y->scope);

@@ -1,4 +1,4 @@
-/* Steps behind a product that oneDNN does not do: a bias that is neither a row nor of y's type,
+/* Steps after a product that oneDNN does not do: a bias that is neither a row nor of y's type,
  * and a transposed product into its place. */
 #include "../op/matmul.h"
 

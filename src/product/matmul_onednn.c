@@ -13,7 +13,7 @@
  * As operands lie, oneDNN packs blocks of them as it goes, again for each block of rows that meets
  * a block of columns, and whole rows collide in a cache where they are a large power of 2 apart.
  * - gemm: oneDNN's packed gemm, which packs each block of both operands once, in buffers of its
- *   own. It takes operands with gaps; of a batch of one the gap behind the matrix is enough. It
+ *   own. It takes operands with gaps; of a batch of one the gap after the matrix is enough. It
  *   sums in f32, in y where that is f32, else in a workspace of y's size. Fast with few rows of a,
  *   and where a is transposed, as in gradients of weights.
  * - own: b is brought into the library's own layout first; own_both: a transposed a too.
@@ -52,7 +52,7 @@ enum {
 
 /* oneDNN's description of t: the strides of axes of size 1 are ours to choose, so that a column or
  * a row of something larger is a matrix too. False where t is no matrix with a leading dimension.
- * With a gap a matrix is a batch of one, with a gap behind it. flat: the result is one matrix; no
+ * With a gap a matrix is a batch of one, with a gap after it. flat: the result is one matrix; no
  * batch of one lies without a gap then, which the library would not tell from one with it. */
 static bool describe(const Tensor *t, bool flat, bool gap, OneMatrix *m)
 {

@@ -30,7 +30,7 @@ typedef struct OneProduct {
 enum {
     ONE_MOST_SIZE = INT32_MAX, /* rows, columns, matrices of a batch */
     ONE_MOST_LEADING = 1 << 23 /* elements from row to row, or column to column, of a matrix without
-                                  a gap behind it */
+                                  a gap after it */
 };
 
 /* Whether the library can describe m: elements that do not overlap. */

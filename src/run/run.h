@@ -36,7 +36,7 @@ struct tn_graph {
     ChunkReport chunk;    /* likewise */
     AgainReport again;    /* likewise */
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
-    int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
+    int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
     bool own; /* this rank's alone: others have graphs, inputs and outputs of their own */
 };
@@ -155,7 +155,7 @@ void companions_open(tn_model *m, const char *folder); /* those that are there *
 void companions_write(const tn_model *m, Arena *a, const char *folder);
 void companions_sizes(const tn_model *m, FileSizes *sizes); /* adds theirs */
 
-/* ---- stage.c: inputs and outputs piece by piece, wherever they lie ---- */
+/* ---- tensor_io.c: inputs and outputs piece by piece, wherever they lie ---- */
 
 /* A buffer for the program to move what the host cannot touch; unwinds without memory. */
 void stage_make(tn_program *x);
@@ -175,7 +175,7 @@ void stage_zeros(const tn_program *x, const PlanPort *p);
 void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const TensorFile *f,
                   const TensorEntry *e, bool lossy);
 
-/* ---- part.c: the wholes of which ranks have parts ---- */
+/* ---- whole_shape.c: the wholes of which ranks have parts ---- */
 
 /* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
  * the axes that it cuts. */

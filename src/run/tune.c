@@ -266,7 +266,7 @@ static void write_inputs(TunedStep *s, int64_t number)
     arena_reset(s->tmp);
 }
 
-static double run_step(TunedStep *s, int64_t number)
+static double time_step(TunedStep *s, int64_t number)
 {
     write_inputs(s, number);
     double (*clock)(void) = clock_of(s->t), start = clock();
@@ -302,13 +302,13 @@ static int run_steps(TunedStep *s, bool recorded, double *sec)
         tell(t, "run", n, n ? expected_runs(all / n) : LEAST_RUNS, "");
         if (recorded)
             trace_next(s->program->x->trace, n);
-        sec[n] = run_step(s, n + 2);
+        sec[n] = time_step(s, n + 2);
         all += sec[n++];
     }
     return n;
 }
 
-/* Behind some that do not count, in which memory is new and libraries load what they run. Returns
+/* After some that do not count, in which memory is new and libraries load what they run. Returns
  * seconds of a run. */
 static double time_steps(TunedStep *s)
 {
@@ -317,7 +317,7 @@ static double time_steps(TunedStep *s)
     bool apart = !device_is_host(t->to.device);
     tell(t, "run", 0, LEAST_RUNS, "");
     for (int i = 0; i < (apart ? WARM_RUNS : 1); i++)
-        run_step(s, 1);
+        time_step(s, 1);
     double whole = apart ? median_sec(sec, run_steps(s, false, sec)) : 0;
     s->program->x->trace = trace_new(s->program->h.a, s->plan->p, MOST_TUNE_RUNS, clock_of(t));
     int n = run_steps(s, true, sec);

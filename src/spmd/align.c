@@ -129,7 +129,7 @@ static Node *emit_as(Align *x, Build *b, const Node *n, Value *const *in, const 
     return emit_named(b, n->op, n->nin, in, attr, NULL, n->stream, name, n->nout);
 }
 
-/* v with `more` of zeros behind the elements of axis 0 or 1. */
+/* v with `more` of zeros after the elements of axis 0 or 1. */
 static Value *with_zeros(Build *b, Value *v, int axis, int64_t more)
 {
     int64_t pad[] = {0, axis == 1 ? more : 0, 0, axis == 0 ? more : 0};
@@ -295,7 +295,7 @@ bool puts_zeros_behind(const Node *n)
 {
     if (!node_is(n, OP_constant_pad_nd) || attr_of(n, "value")->f)
         return false;
-    const Attr *pad = attr_of(n, "pad"); /* before an axis and behind it, the last axis first */
+    const Attr *pad = attr_of(n, "pad"); /* before an axis and after it, the last axis first */
     for (int64_t i = 0; i < pad->i; i += 2)
         if (pad->ints[i])
             return false;

@@ -2,7 +2,7 @@
  *
  * A form is made once and shared by all readers; a reader starts from the cheapest form there is,
  * so that nothing is gathered to be sliced again. Gathers stand before their reader and carry its
- * scope; reductions stand behind the node whose result they reduce and carry that one's scope.
+ * scope; reductions stand after the node whose result they reduce and carry that one's scope.
  *
  * A gathered parameter belongs to the block that reads it and is gathered again for each block.
  * With --reshard never it is kept, and made before all loops. A view is made again from the form of

@@ -4,7 +4,7 @@
  * An operand enters as it is cut, unless the port itself takes the axis apart: a cut of an axis
  * that the loop slices must lie within an iteration, [iterations][outer][count] outside being
  * [outer][count] inside, without a tail. A partial operand is reduced before. A carry leaves as it
- * entered. Sums over iterations may stay partial on dp, which reduces once behind the loop; on
+ * entered. Sums over iterations may stay partial on dp, which reduces once after the loop; on
  * other axes the body reduces them to the form that the optimizer reads, so that only this rank's
  * part is added up. If there is a tail, both bodies reduce. Kept parameters that bodies gather are
  * hoisted: gathered before the loop, and seen through a port of their own. */

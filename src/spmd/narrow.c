@@ -1,7 +1,7 @@
 /* narrow: casts parameters to the dtype of computation where they are stored, before they are
  * gathered, so that gathers move no more than they must.
  *
- * A cast behind an embedding goes before it, which keeps every bit. A node that reads a parameter
+ * A cast after an embedding goes before it, which keeps every bit. A node that reads a parameter
  * in its own dtype, as norms do, gets it rounded to that of computation: the stored part is cast,
  * gathered and cast back. Quadratic in parameters times nodes, which is little. */
 #include "rewrite.h"

@@ -1,4 +1,4 @@
-/* pad: inputs whose axes the mesh does not divide get padding, zeros behind each such axis, so
+/* pad: inputs whose axes the mesh does not divide get padding, zeros after each such axis, so
  * that all ranks have equal shapes.
  *
  * A reader of such an input reads a slice of it. The optimizer works on the padded parameter and
@@ -25,7 +25,7 @@ typedef struct Pad {
 /* ---- types ---- */
 
 /* The size of an axis so that its cuts divide it: `wide`, to which readers pad it, if they do. Rows
- * of microbatches, units / ranks of them, cannot be padded behind all. */
+ * of microbatches, units / ranks of them, cannot be padded at the end of all. */
 static int64_t padded_size(const Graph *g, const char *name, int64_t size, const Mesh *m,
                            const Cut *cut, int axis, int64_t wide)
 {
@@ -70,7 +70,7 @@ static Type *find_wide(Graph *g, Arena *tmp)
 
 /* ---- nodes ---- */
 
-/* A builder of nodes behind the one that makes v. */
+/* A builder of nodes after the one that makes v. */
 static Build build_behind(Graph *g, const Value *v, const Node *like)
 {
     Build b = {.g = g, .phase = FORWARD, .scope = ""}; /* of a graph without nodes */
@@ -91,7 +91,7 @@ static Value *sliced(Build *b, Value *v, const Type *t)
     return v;
 }
 
-/* v with zeros behind its axes up to t. */
+/* v with zeros after its axes up to t. */
 static Value *padded(Build *b, Value *v, const Type *t)
 {
     for (int d = 0; d < t->rank; d++) {
@@ -266,7 +266,7 @@ static bool has_zero_rows(const Node *mm, int64_t rows)
            loss->out[0]->type.dim[1] - loss->attr[attr_index(loss->op, "padding")].i == rows;
 }
 
-/* Whether n takes the first rows of what has zeros behind them. */
+/* Whether n takes the first rows of what has zeros after them. */
 static bool slices_zeros_off(const Node *n)
 {
     const Attr *a = n->attr;
@@ -277,7 +277,7 @@ static bool slices_zeros_off(const Node *n)
 
 enum { MAX_ADDS = 4 }; /* of gradients of one parameter, nested in each other */
 
-/* Whether v can be made in the shape t, rows of zeros behind its own, without padding it. */
+/* Whether v can be made in the shape t, rows of zeros after its own, without padding it. */
 static bool can_add_rows(const Value *v, const Type *t, int depth)
 {
     const Node *n = v->def;

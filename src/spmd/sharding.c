@@ -65,7 +65,7 @@ static const Recipe recipes[] = {
 #include "recipe.def"
 };
 
-/* Whether a name is `end`, or ends with it behind a period. In names without periods, as those of
+/* Whether a name is `end`, or ends with it after a period. In names without periods, as those of
  * traced values are, _ stands for them. */
 static bool name_ends(const char *name, const char *end)
 {

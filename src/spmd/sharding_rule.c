@@ -112,7 +112,7 @@ bool port_has_rules(const Port *p)
            p->role == ROLE_METRIC;
 }
 
-/* Names of parameters, behind them those of other values. */
+/* Names of parameters, after them those of other values. */
 static const char **port_names(const Sharder *x, int *nparam, int *count)
 {
     const Graph *g = x->g;

@@ -40,10 +40,10 @@
 
 /* ---- align.c ---- */
 
-/* Whether n puts zeros behind axes, and nothing elsewhere. */
+/* Whether n puts zeros after axes, and nothing elsewhere. */
 bool puts_zeros_behind(const Node *n);
 
-/* The types of g's inputs. An axis behind which readers put zeros, directly or through casts,
+/* The types of g's inputs. An axis after which readers put zeros, directly or through casts,
  * transposes and loops, has its size with these. */
 Type *align_padded(Graph *g, Arena *tmp);
 

@@ -59,7 +59,7 @@ static void tell(const Evaluation *e, int64_t done, EvaluationPass *p)
 
 /* ---- passes ---- */
 
-/* Rows behind the last window that is looked at do not count. */
+/* Rows after the last window that is looked at do not count. */
 static void leave_out(const Evaluation *e, int64_t rows, EvaluationPass *p)
 {
     for (int64_t i = rows * e->seq; i < e->batch * e->seq; i++) {

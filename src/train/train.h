@@ -83,7 +83,7 @@ void log_close(FILE *log); /* NULL allowed */
 
 /* ---- schedule.c ---- */
 
-/* Learning rate at a step, from 1; by_time: the part of --max-sec behind it (0: no limit). */
+/* Learning rate at a step, from 1; by_time: the part of --max-sec that is used (0: no limit). */
 double schedule_lr(const TrainOptions *t, int64_t step, double by_time);
 /* Seconds of --max-sec in which a run trains: where something is held out a twentieth is left for
  * the evaluation at the end. */
@@ -169,7 +169,7 @@ typedef struct Evaluation {
 /* Evaluates; after a signal or the deadline the results are those of the windows until then. */
 int evaluate(Evaluation *e);
 bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
-/* How many windows an evaluation behind `step` steps looks at, unless options say: 64 during
+/* How many windows an evaluation after `step` steps looks at, unless options say: 64 during
  * training; at the end as many, but no more than a tenth of the tokens trained, or one. */
 int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end);
 

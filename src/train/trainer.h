@@ -244,7 +244,7 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: eva
 /* ---- show.c ---- */
 
 void show_plan(const Trainer *r);
-/* Part of --max-sec that is behind a run, 0 without. */
+/* Part of --max-sec that a run has used, 0 without. */
 double show_time_done(const Trainer *r);
 void show_epoch(const Trainer *r, int64_t step); /* where one begins with the step */
 /* Part of a run that is done after `step` steps, by steps or by time. */
