@@ -374,7 +374,7 @@ gives 0 '"decisions": []' plan $ref --batch-size 2 --seq-len 16 --json
 peak=$(sed -n 's/^ "peak_bytes": \([0-9]*\),/\1/p' "$dir/out")
 reserve=$(sed -n 's/^ "library_reserve_bytes": \([0-9]*\),/\1/p' "$dir/out")
 gives 0 '"peak_bytes"' plan $ref --batch-size 2 --seq-len 16 --json --memory $((peak + reserve))
-gives 3 "needs $((peak + reserve)) bytes" plan $ref --batch-size 2 --seq-len 16 --json \
+gives 3 "needs $((peak + reserve)) bytes" plan $ref --batch-size 2 --seq-len 16 --json --recompute none \
     --memory $((peak + reserve - 1))
 least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
 ok "the least, as JSON" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
@@ -403,7 +403,7 @@ ok "only what belongs there" [ "$(ls -A "$dir/o/p" | sort | tr '\n' ' ')" = ".ru
 gives 0 'step 1 loss' train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/p1" --schedule constant
 # Measurements: what is printed for a small model; that the JSON is JSON is seen by its reader, which then
 # wants an object.
-gives 2 'recompute: expected none' bench plan --model demo --recompute half
+gives 2 'recompute: expected auto, none' bench plan --model demo --recompute half
 gives 2 'the model has' bench step --model $ref --seq-len 99999 --json
 # The limits take seconds, of which sanitizers make half a minute: there the step alone.
 for measured in ops step; do

@@ -86,7 +86,7 @@ gives 2 '--compare needs two values' plan $model --compare '--recompute none'
 gives 2 'plan: --compare, A: unknown option "--recomptue"; the nearest is "--recompute"' \
     plan $model --compare '--recomptue none' ''
 gives 2 'plan: --compare, B: --seed: expected an integer' plan $model --compare '' '--seed x'
-gives 2 'plan: --compare, B: recompute: expected none, full' plan $model --compare '' '--recompute half'
+gives 2 'plan: --compare, B: recompute: expected auto, none, full' plan $model --compare '' '--recompute half'
 gives 2 'plan: --compare, A: a quote that is not closed' plan $model --compare "--recompute 'full" ''
 gives 2 'plan: --compare, B: a quote that is not closed' plan $model --compare '' '--recompute full\'
 gives 2 'plan: --compare, B: --json is not for one side' plan $model --compare '' '--json'

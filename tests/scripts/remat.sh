@@ -131,7 +131,7 @@ gives 0 '' plan "$dir/vanilla_ac.tn" --passes=fuse --fuse on
 gives 2 'is for graphs, not for models' plan demo --batch-size 2 --seq-len 16 --dedupe-recompute
 
 demo="plan demo --batch-size 2 --seq-len 16"
-gives 2 'recompute: expected none, full, every=K (K at least 1) or selective' $demo --recompute half
+gives 2 'recompute: expected auto, none, full, every=K (K at least 1) or selective' $demo --recompute half
 gives 2 'the nearest scope with silu is "layers.' $demo --save 'layers.77.*::silu'
 gives 2 '"layers.1.*::mm" is for all that begin so, such as "layers.1.self_attn.q_proj"' $demo --save 'layers.1::mm'
 gives 2 'layers.?1' $demo --save "$(printf 'layers.\0331::mm')"
