@@ -9,7 +9,8 @@
  * often. Peaks are the flow's, to the byte; the caller's score adds what placement costs. The best
  * score wins, construction order on a tie: the result is never worse.
  *
- * At the same score, reductions over ranks follow what they reduce (order_pull.c).
+ * What makes large values beneath the peak then moves to where that lowers the score
+ * (order_sink.c). At the same score, reductions over ranks follow what they reduce (order_pull.c).
  *
  * Bodies of regions are ordered first, innermost first; their orders are kept only if the score of
  * the whole improves. */
@@ -156,7 +157,14 @@ int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
         relink(s->g, s->node, s->n);
     chosen = chosen ? chosen : stand;
     apply(q, chosen);
-    int *pulled = NEWN(tmp, int, q->n);
+    int *pulled = NEWN(tmp, int, q->n), *sunk = NEWN(tmp, int, q->n);
+    if (!q->cyclic && order_sink(q, tmp, chosen, sunk)) {
+        apply(q, sunk);
+        int64_t now = evaluate(f, score, arg);
+        chosen = now < best ? sunk : chosen;
+        best = MIN(best, now);
+        apply(q, chosen);
+    }
     if (!q->cyclic && order_pull(q, tmp, chosen, pulled)) {
         apply(q, pulled);
         if (evaluate(f, score, arg) <= best)

@@ -29,6 +29,12 @@ void order_alap(const Problem *q, Arena *tmp, const int *base, int *out);
  * values are close to their readers, and a weight's update to its gradient. */
 void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out);
 
+/* ---- order_sink.c: makers of large values away from the peak ---- */
+
+/* Fills out with order, in which nodes whose results lie beneath the peak, together with those that
+ * make less of them, run elsewhere, so that the peak falls; false: none is found. */
+bool order_sink(const Problem *q, Arena *tmp, const int *order, int *out);
+
 /* ---- order_pull.c: reductions behind what they reduce ---- */
 
 /* Fills out with order, in which reductions over ranks that leave no more alive than before, and
