@@ -14,6 +14,11 @@
 int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
                 int64_t (*score)(Graph *g, void *arg), void *arg);
 
+/* Moves what makes large values beneath the peak elsewhere in g's order, if that lowers the score.
+ */
+void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+                 int64_t (*score)(Graph *g, void *arg), void *arg);
+
 /* ---- order_search.c: an order within a limit ---- */
 
 /* Fills out with an order of the least peak that is found between `least`, a bound, and `most`
