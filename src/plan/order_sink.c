@@ -35,10 +35,10 @@ typedef struct Unit {
 } Unit;
 
 /* Along the rest, with a unit in it: what is alive before a node, and while it runs. */
-typedef struct Walk {
+typedef struct Along {
     int64_t *live, *most;
     int64_t before, unit; /* before the unit, and while it runs */
-} Walk;
+} Along;
 
 static void find_places(Sink *x)
 {
@@ -170,9 +170,9 @@ static int find_beneath(const Sink *x, int at)
 /* ---- places ---- */
 
 /* Walks along the rest, with the unit before its node `at`. */
-static Walk walk(Sink *x, const Unit *u, int at)
+static Along walk(Sink *x, const Unit *u, int at)
 {
-    Walk w = {.live = NEWN(x->tmp, int64_t, x->nrest), .most = NEWN(x->tmp, int64_t, x->nrest)};
+    Along w = {.live = NEWN(x->tmp, int64_t, x->nrest), .most = NEWN(x->tmp, int64_t, x->nrest)};
     int64_t live = x->q->base + x->q->inputs;
     start(x);
     for (int k = 0; k <= x->nrest; k++) {
@@ -192,7 +192,7 @@ static Walk walk(Sink *x, const Unit *u, int at)
 /* The node of the rest before which the unit makes the least peak, the first on a tie. */
 static int best_place(Sink *x, const Unit *u, int64_t *least)
 {
-    Walk early = walk(x, u, u->first), late = walk(x, u, u->last);
+    Along early = walk(x, u, u->first), late = walk(x, u, u->last);
     int64_t *behind = NEWN(x->tmp, int64_t, x->nrest + 1), most = x->q->ends;
     int found = u->first;
     for (int k = x->nrest - 1; k >= u->first; k--)
