@@ -9,7 +9,9 @@
  * often. Peaks are the flow's, to the byte; the caller's score adds what placement costs. The best
  * score wins, construction order on a tie: the result is never worse.
  *
- * At the same score, reductions over ranks follow what they reduce (order_pull.c).
+ * At the same score, reductions over ranks follow what they reduce (order_pull.c). In an order that
+ * is final but for that, what makes large values beneath the peak moves to where that lowers the
+ * score (order_sink.c).
  *
  * Bodies of regions are ordered first, innermost first; their orders are kept only if the score of
  * the whole improves. */
@@ -166,4 +168,20 @@ int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
     for (int i = 0; i < q->n; i++)
         nmoved += chosen[i] != i;
     return nmoved;
+}
+
+void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+                 int64_t (*score)(Graph *g, void *arg), void *arg)
+{
+    Flow *f = flow_new(g, d, m, tmp);
+    Problem *q = problem_new(f, tmp);
+    int *stand = NEWN(tmp, int, q->n), *sunk = NEWN(tmp, int, q->n);
+    for (int i = 0; i < q->n; i++)
+        stand[i] = i;
+    if (q->cyclic || !stands(q) || !order_sink(q, tmp, stand, sunk))
+        return;
+    int64_t best = evaluate(f, score, arg);
+    apply(q, sunk);
+    if (evaluate(f, score, arg) >= best)
+        apply(q, stand);
 }

@@ -14,6 +14,11 @@
 int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
                 int64_t (*score)(Graph *g, void *arg), void *arg);
 
+/* Moves what makes large values beneath the peak elsewhere in g's order, if that lowers the score.
+ */
+void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+                 int64_t (*score)(Graph *g, void *arg), void *arg);
+
 /* ---- order_search.c: an order within a limit ---- */
 
 /* Fills out with an order of the least peak that is found between `least`, a bound, and `most`
@@ -28,6 +33,12 @@ void order_alap(const Problem *q, Arena *tmp, const int *base, int *out);
 /* Fills out with base in depth-first order: each node follows the nodes that only it waits for, so
  * values are close to their readers, and a weight's update to its gradient. */
 void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out);
+
+/* ---- order_sink.c: makers of large values away from the peak ---- */
+
+/* Fills out with order, in which nodes whose results lie beneath the peak, together with those that
+ * make less of them, run elsewhere, so that the peak falls; false: none is found. */
+bool order_sink(const Problem *q, Arena *tmp, const int *order, int *out);
 
 /* ---- order_pull.c: reductions after what they reduce ---- */
 

@@ -13,8 +13,9 @@
  * Nodes are tried from the largest live sum in a known order downwards, until that sum is no more
  * than the bound found. Any flow is a bound, so work may stop at any time (CUT_WORK). To stay a
  * bound, results over operands count as if all of these could die, and a storage that could be
- * joined to a cat counts nothing; a new value that is defined before all readers of the old one
- * have run takes its bytes until they have.
+ * joined to a cat counts nothing while the cat runs: before that it has its bytes, be it inside of
+ * the cat's result. A new value that is defined before all readers of the old one have run takes
+ * its bytes until they have.
  *
  * Maximum flow by Dinic's algorithm (1970), over the nodes that may be on either side. Closures as
  * cuts: Picard 1976; cuts as bounds for memory: Kayaaslan et al. 2018. */
@@ -160,6 +161,14 @@ static void begin_network(Network *c, int x, int y, bool ran)
     c->left -= q->n + q->dep.at[q->n];
 }
 
+/* Whether s could be made inside of the result of node i, a cat, and so needs nothing beside it. */
+static bool inside_of(const Network *c, int s, int i)
+{
+    const Problem *q = c->q;
+    return c->body && q->storage.part[s] && q->user.at[s] < q->user.at[s + 1] &&
+           q->user.item[q->user.at[s]] == i;
+}
+
 /* The storage whose place s takes, or else s, costs the bytes of s if the defining node of s has
  * run and another reader has not. Returns what s costs in any case. */
 static int64_t add_cost(Network *c, int s)
@@ -200,7 +209,7 @@ static int64_t least_alive(Network *c, int x, int y, bool ran)
     int64_t sum = c->q->base;
     begin_network(c, x, y, ran);
     for (int s = 0; s < c->q->storage.count; s++)
-        sum += add_cost(c, s);
+        sum += inside_of(c, s, x) ? 0 : add_cost(c, s);
     c->left -= c->q->user.at[c->q->storage.count];
     return sum + max_flow(c);
 }
@@ -228,7 +237,8 @@ static int64_t own_bytes(const Network *c, int i, bool ran)
         EACH_ITEM(k, q->make, i)
             sum += made_bytes(q, k, step, ran);
         EACH_ITEM(k, q->use, i)
-            if (!ran && q->used[k] < step && !q->storage.kept[q->use.item[k]])
+            if (!ran && q->used[k] < step && !q->storage.kept[q->use.item[k]] &&
+                !inside_of(c, q->use.item[k], i))
                 sum -= q->storage.nbytes[q->use.item[k]];
         most = MAX(most, sum);
     }
@@ -349,8 +359,6 @@ int64_t order_bound(Flow *f, Arena *tmp)
 {
     flow_mark_parts(f);
     Problem *q = problem_new(f, tmp);
-    for (int s = 0; s < q->storage.count; s++)
-        q->storage.nbytes[s] = q->storage.part[s] ? 0 : q->storage.nbytes[s];
     int *order = NEWN(tmp, int, q->n);
     int64_t *body = NEWN(tmp, int64_t, 2 * q->n);
     for (int i = 0; i < q->n; i++) {

@@ -214,6 +214,16 @@ int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most)
     return s.found ? s.best : INT64_MAX;
 }
 
+/* Last, so that no other choice depends on it: it only lowers the peak. */
+static void lower(Graph *g, const PlanFor *to, Placements *known)
+{
+    Arena *tmp = arena_tmp(g->a);
+    Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .best = INT64_MAX, .known = known};
+    s.to.persistent = 0;
+    order_lower(g, to->device, to->machine, tmp, score, &s);
+    arena_reset(tmp);
+}
+
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
@@ -223,6 +233,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     int64_t best = plan_score(g, &x, known, INT64_MAX);
     if (apart && plan_take_apart(g, best, &x, known))
         plan_score(g, &x, known, INT64_MAX);
+    lower(g, &x, known);
     Plan *p = make(a, g, &x, known);
     arena_reset(keep);
     p->sec = now_sec() - start;
