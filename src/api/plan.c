@@ -38,13 +38,15 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     return plan;
 }
 
-/* The plan's needs, as details of a message. */
+/* The plan's needs, as details of a message: the whole lines that it has room for. */
 static const char *need_text(Arena *a, const Plan *p)
 {
+    enum { MOST = 1700 };
     Buf b = {.a = a}, lines = {.a = a};
     plan_print(&b, p);
     char *rest;
-    for (char *line = strtok_r(b.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+    for (char *line = strtok_r(b.text, "\n", &rest); line && lines.len + strlen(line) < MOST;
+         line = strtok_r(NULL, "\n", &rest))
         buf_printf(&lines, "\n  %s", line);
     return lines.text;
 }
