@@ -1,5 +1,5 @@
-/* decide: chooses what a plan needs so that it fits a limit at the least time. It is the only place
- * that plans several times until something fits. Sections name the file that implements them. */
+/* decide: chooses what a step computes again, and what runs in slices, so that its plan fits a
+ * limit at the least time. Sections name the file that implements them. */
 #ifndef TENON_DECIDE_H
 #define TENON_DECIDE_H
 

@@ -25,7 +25,7 @@
 enum { MOST_CUTS = 40, SOURCE = 0, SINK = 1 };
 
 /* A graph with forward and backward in it. */
-typedef struct Again {
+typedef struct AgainGraph {
     const Graph *g;
     Arena *a, *tmp, *cut; /* of the ladder; of this graph; of one cut */
     Node **base;          /* by value id */
@@ -37,7 +37,7 @@ typedef struct Again {
     double *nbytes, *sec;
     int n;
     int cuts;
-} Again;
+} AgainGraph;
 
 /* A choice at one price. */
 typedef struct Corner {
@@ -58,7 +58,7 @@ static bool is_simple(const Node *n)
            !node_moves(n);
 }
 
-static void number_nodes(Again *x)
+static void number_nodes(AgainGraph *x)
 {
     x->place = NEWN(x->tmp, int, x->g->nnode);
     x->at = NEWN(x->tmp, const Node *, x->g->nnode);
@@ -69,14 +69,14 @@ static void number_nodes(Again *x)
     }
 }
 
-static int place_of(const Again *x, const Value *v)
+static int place_of(const AgainGraph *x, const Value *v)
 {
     const Node *n = x->base[v->id];
     return n ? x->place[n->id] : -1;
 }
 
 /* What another block's forward reads cannot be computed again; nor can outputs. */
-static void find_reads(Again *x)
+static void find_reads(AgainGraph *x)
 {
     for (const Node *n = x->g->first; n; n = n->next) {
         Block b = block_of(n->scope);
@@ -104,10 +104,11 @@ static double result_bytes(const Node *n, const int64_t *weight)
     return nbytes;
 }
 
-static Again read_graph(Arena *a, Arena *tmp, const Graph *g, const Machine *m,
-                        const int64_t *weight)
+static AgainGraph read_graph(Arena *a, Arena *tmp, const Graph *g, const Machine *m,
+                             const int64_t *weight)
 {
-    Again x = {.g = g, .a = a, .tmp = tmp, .cut = arena_tmp(tmp), .base = find_view_bases(g, tmp)};
+    AgainGraph x = {
+        .g = g, .a = a, .tmp = tmp, .cut = arena_tmp(tmp), .base = find_view_bases(g, tmp)};
     number_nodes(&x);
     x.read = NEWN(tmp, bool, x.n);
     x.may = NEWN(tmp, bool, x.n);
@@ -133,10 +134,10 @@ static int vertex(int place, bool again)
 }
 
 /* Capacities in whole units, so that cuts are exact; a cut costs less than `without`. */
-static Network cut_of_price(Arena *tmp, const Again *x, double price, double unit)
+static CutNetwork cut_of_price(Arena *tmp, const AgainGraph *x, double price, double unit)
 {
     const int64_t without = INT64_C(1) << 55;
-    Network c = network_new(tmp, 2 + 2 * x->n);
+    CutNetwork c = network_new(tmp, 2 + 2 * x->n);
     for (int k = 0; k < x->n; k++) {
         if (x->free[k])
             continue;
@@ -158,7 +159,7 @@ static Network cut_of_price(Arena *tmp, const Again *x, double price, double uni
 }
 
 /* The bytes saved and the seconds of a side of a cut. */
-static Corner corner_of(const Again *x, const bool *side)
+static Corner corner_of(const AgainGraph *x, const bool *side)
 {
     Corner c = {.again = NEWN(x->a, bool, x->n)};
     for (int k = 0; k < x->n; k++) {
@@ -178,10 +179,10 @@ static double total(const double *x, int n)
     return sum;
 }
 
-static Corner solve(Again *x, double price)
+static Corner solve(AgainGraph *x, double price)
 {
     double all = total(x->sec, x->n) + price * total(x->nbytes, x->n);
-    Network c = cut_of_price(x->cut, x, price, MAX(all, 1e-30) * 0x1p-50);
+    CutNetwork c = cut_of_price(x->cut, x, price, MAX(all, 1e-30) * 0x1p-50);
     bool *side = NEWN(x->cut, bool, c.nvertex);
     network_cut(&c, SOURCE, SINK, side);
     Corner corner = corner_of(x, side);
@@ -198,7 +199,7 @@ typedef struct Curve {
 } Curve;
 
 /* Adds the corners between two of them, by bytes downward, and the second. */
-static void add_between(Again *x, Curve *c, Corner low, Corner high)
+static void add_between(AgainGraph *x, Curve *c, Corner low, Corner high)
 {
     double price = (high.sec - low.sec) / MAX(low.nbytes - high.nbytes, 1);
     bool more = high.nbytes < low.nbytes && x->cuts < MOST_CUTS;
@@ -212,7 +213,7 @@ static void add_between(Again *x, Curve *c, Corner low, Corner high)
     }
 }
 
-static Curve find_curve(Again *x)
+static Curve find_curve(AgainGraph *x)
 {
     Curve c = {0};
     Corner none = {.again = NEWN(x->a, bool, x->n)};
@@ -231,7 +232,7 @@ static void add_name(Arena *a, LadderStep *s, const Node *n)
 }
 
 /* A step for each block that has what joins, in the order of the blocks. */
-static void add_steps(const Again *x, Ladder *l, const bool *joins)
+static void add_steps(const AgainGraph *x, Ladder *l, const bool *joins)
 {
     Map step = {.a = x->tmp}; /* by a block's name: the number of its step, and one */
     for (int k = 0; k < x->n; k++) {
@@ -252,7 +253,7 @@ Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int64_t *wei
 {
     Arena *tmp = arena_tmp(a);
     Ladder l = {0};
-    Again x = read_graph(a, tmp, g, m, weight);
+    AgainGraph x = read_graph(a, tmp, g, m, weight);
     Curve c = find_curve(&x);
     bool *joined = NEWN(tmp, bool, x.n), *joins = NEWN(tmp, bool, x.n);
     for (int i = 0; i < c.n; i++) {

@@ -5,36 +5,36 @@
 
 #include <string.h>
 
-Network network_new(Arena *a, int nvertex)
+CutNetwork network_new(Arena *a, int nvertex)
 {
-    Network g = {.a = a, .nvertex = nvertex, .first = NEWN(a, int, nvertex)};
+    CutNetwork g = {.a = a, .nvertex = nvertex, .first = NEWN(a, int, nvertex)};
     for (int v = 0; v < nvertex; v++)
         g.first[v] = -1;
     return g;
 }
 
-static void half_arc(Network *g, int from, int to, int64_t capacity)
+static void half_arc(CutNetwork *g, int from, int to, int64_t capacity)
 {
     NetworkArc x = {to, g->first[from], capacity};
     g->first[from] = g->narc;
     PUSH(g->a, g->arc, g->narc, g->cap, x);
 }
 
-void network_arc(Network *g, int from, int to, int64_t capacity)
+void network_arc(CutNetwork *g, int from, int to, int64_t capacity)
 {
     half_arc(g, from, to, capacity);
     half_arc(g, to, from, 0);
 }
 
 /* What a search of paths keeps. */
-typedef struct Levels {
+typedef struct PathLevels {
     int *level; /* by vertex: arcs from the source; -1: not reached */
     int *at;    /* by vertex: the arc to be tried next */
     int *queue; /* vertices, then the arcs of the path */
-} Levels;
+} PathLevels;
 
 /* Fills the levels; false: the sink is not reached. */
-static bool find_levels(const Network *g, Levels *l, int source, int sink)
+static bool find_levels(const CutNetwork *g, PathLevels *l, int source, int sink)
 {
     int head = 0, tail = 0;
     for (int v = 0; v < g->nvertex; v++)
@@ -55,7 +55,7 @@ static bool find_levels(const Network *g, Levels *l, int source, int sink)
 }
 
 /* The next arc of v that leads one level on; -1: none. */
-static int next_arc(const Network *g, Levels *l, int v)
+static int next_arc(const CutNetwork *g, PathLevels *l, int v)
 {
     int *k = &l->at[v];
     while (*k >= 0 && (!g->arc[*k].capacity || l->level[g->arc[*k].to] != l->level[v] + 1))
@@ -64,7 +64,7 @@ static int next_arc(const Network *g, Levels *l, int v)
 }
 
 /* Sends along a path of `depth` arcs what fits; returns how many of its first arcs are not full. */
-static int send(Network *g, const int *path, int depth)
+static int send(CutNetwork *g, const int *path, int depth)
 {
     int64_t most = INT64_MAX;
     int open = depth;
@@ -79,7 +79,7 @@ static int send(Network *g, const int *path, int depth)
 }
 
 /* Sends flow until every path of the present levels is blocked. */
-static void block(Network *g, Levels *l, int source, int sink)
+static void block(CutNetwork *g, PathLevels *l, int source, int sink)
 {
     int depth = 0, v = source, *path = l->queue;
     memcpy(l->at, g->first, sizeof *l->at * (size_t)g->nvertex);
@@ -100,10 +100,10 @@ static void block(Network *g, Levels *l, int source, int sink)
     }
 }
 
-void network_cut(Network *g, int source, int sink, bool *side)
+void network_cut(CutNetwork *g, int source, int sink, bool *side)
 {
-    Levels l = {NEWN(g->a, int, g->nvertex), NEWN(g->a, int, g->nvertex),
-                NEWN(g->a, int, g->nvertex)};
+    PathLevels l = {NEWN(g->a, int, g->nvertex), NEWN(g->a, int, g->nvertex),
+                    NEWN(g->a, int, g->nvertex)};
     while (find_levels(g, &l, source, sink))
         block(g, &l, source, sink);
     for (int v = 0; v < g->nvertex; v++)

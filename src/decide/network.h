@@ -10,19 +10,19 @@ typedef struct NetworkArc {
     int64_t capacity; /* that is left */
 } NetworkArc;
 
-typedef struct Network {
+typedef struct CutNetwork {
     Arena *a;
     int nvertex;
     int *first; /* by vertex; -1: none */
     NetworkArc *arc;
     int narc, cap;
-} Network;
+} CutNetwork;
 
-Network network_new(Arena *a, int nvertex);
+CutNetwork network_new(Arena *a, int nvertex);
 /* capacity: at least 0; sums of those that leave the source are below 2^62. */
-void network_arc(Network *g, int from, int to, int64_t capacity);
+void network_arc(CutNetwork *g, int from, int to, int64_t capacity);
 /* Fills side[], by vertex, with whether it is on the source's side of the minimum cut that has the
  * fewest there. Uses the capacities up. Dinic's method. */
-void network_cut(Network *g, int source, int sink, bool *side);
+void network_cut(CutNetwork *g, int source, int sink, bool *side);
 
 #endif
