@@ -173,13 +173,14 @@ void drop_plans(TrainPlans *p)
     p->arena = p->reserve = p->handles = 0;
 }
 
-/* Whether a lower goal can make the step need less. */
-static bool step_adapts(const tn_options *o)
+/* Whether a lower goal of the step can make all three need less: of what is computed again, where
+ * the step needs most; of slices always, as evaluations have them where the step has. */
+static bool can_lower(const TrainPlans *p, const tn_options *o)
 {
-    bool adapts = !o->recompute || !strcmp(o->recompute, "auto");
+    bool lower = (!o->recompute || !strcmp(o->recompute, "auto")) && p->arena == p->peak;
     for (int i = 0; i < o->nchunk; i++)
-        adapts |= !strcmp(o->chunk[i], "auto");
-    return adapts;
+        lower |= !strcmp(o->chunk[i], "auto");
+    return lower;
 }
 
 int lower_goal(Trainer *r)
@@ -188,9 +189,11 @@ int lower_goal(Trainer *r)
     TrainPlans *p = &r->plans;
     int64_t limit = r->t->o.memory, over;
     int code = 0;
-    if (!limit || !step_adapts(&r->t->o))
+    if (!limit)
         return 0;
-    for (int i = 1; !code && i <= TIMES && (over = p->arena + p->reserve - limit) > 0; i++) {
+    for (int i = 1; !code && i <= TIMES && (over = p->arena + p->reserve - limit) > 0 &&
+                    can_lower(p, &r->t->o);
+         i++) {
         bool samples = p->generator;
         p->goal = most((p->goal ? p->goal : limit) - over, 1);
         p->goal = i < TIMES ? p->goal : 1; /* the least that it can be */

@@ -125,7 +125,7 @@ void drop(Trainer *r);
 int plan_step(Trainer *r);
 int plan_evaluation(Trainer *r); /* where something is held out */
 int plan_sampling(Trainer *r);
-/* Takes what evaluation and sampling need beside the step off what --chunk auto may leave it. */
+/* Plans again while all three need more than --memory, with a lower goal for the step. */
 int lower_goal(Trainer *r);
 int check_memory(Trainer *r); /* the limit, for all plans */
 /* Held-out bytes that made a window may be too few tokens for one: then nothing is evaluated. */
