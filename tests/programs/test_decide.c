@@ -5,7 +5,7 @@
  * slower, the same input gives the same plan; and at five budgets the loss and all gradients have
  * the bits of a step that saves all, with dropout, in the memory that was planned.
  *
- * `test_decide SEED` runs the random cases of one seed. TN_LONG=1: more of all. */
+ * `test_decide SEED [COUNT]` runs the random cases of one seed, or more. TN_LONG=1: more of all. */
 #include "../../include/tenon.h"
 #include "../../src/decide/decide.h"
 #include "../../src/decide/network.h"
@@ -92,7 +92,7 @@ static void test_network(uint64_t seed)
 
 /* ---- ladders: random steps ---- */
 
-enum { MOST_FORWARD = 14, MOST_MADE = 9 };
+enum { MOST_FORWARD = 14, MOST_MADE = 12 };
 
 /* A forward that is being written. Value 0 is the input; each has as many rows. */
 typedef struct Forward {
@@ -120,7 +120,7 @@ static int draw_param(Forward *f, const char *shape)
 
 static void put_product(Forward *f, int from)
 {
-    static const int widths[] = {4, 16, 64, 256};
+    static const int widths[] = {8, 40, 48, 64, 80};
     f->cols[f->n] = widths[rng_below(f->rng, LEN(widths))];
     int w = draw_param(f, arena_printf(a, "%lld, %lld", (long long)f->cols[from],
                                        (long long)f->cols[f->n]));
@@ -168,7 +168,7 @@ static void put_node(Forward *f)
     put[rng_below(f->rng, LEN(put))](f, from);
     if (f->blocks && !rng_chance(f->rng, 0.15))
         buf_printf(&f->nodes, "  @\"layers.%d.x\"", (f->n - 1) / 3);
-    buf_printf(&f->nodes, " forward%s\n", rng_chance(f->rng, 0.1) ? " must_save" : "");
+    buf_printf(&f->nodes, " forward%s\n", rng_chance(f->rng, 0.04) ? " must_save" : "");
     f->n++;
 }
 
@@ -191,7 +191,7 @@ static void put_loss(Forward *f)
 static Graph *made_step(Rng *rng, bool blocks)
 {
     Forward f = {rng, {.a = a}, {.a = a}, .n = 1, .cols = {64}, .blocks = blocks};
-    int n = 3 + (int)rng_below(rng, MOST_MADE - 2);
+    int n = 4 + (int)rng_below(rng, MOST_MADE - 3);
     draw_param(&f, "64");
     buf_printf(&f.nodes, "  %%v1 = mul(%%v0, %%w0)  @\"embed\" forward\n");
     f.cols[f.n++] = 64;
@@ -308,17 +308,16 @@ static double best_point(const Point *p, int n, double price)
     return best;
 }
 
-/* The least cost of all sets at that price. */
-static double best_set(const Sets *s, double price)
+/* The points of all sets; returns how many. */
+static int all_points(const Sets *s, Point **to)
 {
-    double best = HUGE_VAL;
-    for (unsigned again = 0; again < 1U << s->n; again++) {
-        if (again & ~s->may)
-            continue;
-        Point p = point_of(s, again);
-        best = MIN(best, cost(&p, price));
-    }
-    return best;
+    Point *p = NEWN(a, Point, 1 << s->n);
+    int n = 0;
+    for (unsigned again = 0; again < 1U << s->n; again++)
+        if (!(again & ~s->may))
+            p[n++] = point_of(s, again);
+    *to = p;
+    return n;
 }
 
 /* ---- ladders: what is asked ---- */
@@ -353,16 +352,23 @@ static Point *points_of(const Sets *s, const Ladder *l, const char *what)
     return p;
 }
 
-static void test_price(const Sets *s, const Point *p, int n, double price, const char *what)
+/* The places of a ladder, and the points of all sets. */
+typedef struct Compared {
+    const char *what;
+    const Point *place, *set;
+    int nplace, nset;
+} Compared;
+
+static void test_price(const Compared *c, double price)
 {
-    double want = best_set(s, price), got = best_point(p, n, price);
+    double want = best_point(c->set, c->nset, price), got = best_point(c->place, c->nplace, price);
     if (!EXPECT(got <= want * (1 + 1e-7) && got >= want * (1 - 1e-7)))
-        printf("  %s: at %.4g us a MB a place costs %.6g us, the best set %.6g\n", what,
+        printf("  %s: at %.4g us a MB a place costs %.6g us, the best set %.6g\n", c->what,
                1e12 * price, 1e6 * got, 1e6 * want);
 }
 
-/* Prices between any two places that follow each other, and where both cost the same. */
-static void test_prices(const Sets *s, const Point *p, int n, Rng *rng, const char *what)
+/* Prices up to the highest, and those at which places that follow each other cost the same. */
+static void test_prices(const Sets *s, const Compared *c, Rng *rng)
 {
     double sec = 0, nbytes = 0;
     for (int k = 0; k < s->n; k++) {
@@ -370,14 +376,14 @@ static void test_prices(const Sets *s, const Point *p, int n, Rng *rng, const ch
         nbytes += s->nbytes[k];
     }
     double high = 1e3 * sec / MAX(nbytes, 1);
-    test_price(s, p, n, high, what);
-    for (int i = 0; i < 5; i++)
-        test_price(s, p, n, high * exp(-14 * rng_uniform(rng)), what);
-    for (int i = 1; i < n; i++)
-        if (p[i].nbytes < p[i - 1].nbytes)
-            test_price(s, p, n,
-                       MIN((p[i].sec - p[i - 1].sec) / (p[i - 1].nbytes - p[i].nbytes), high),
-                       what);
+    test_price(c, high);
+    for (int i = 0; i < 10; i++)
+        test_price(c, high * exp(-14 * rng_uniform(rng)));
+    for (int i = 1; i < c->nplace; i++) {
+        const Point *p = &c->place[i - 1], *q = &c->place[i];
+        if (q->nbytes < p->nbytes)
+            test_price(c, MIN((q->sec - p->sec) / (p->nbytes - q->nbytes), high));
+    }
 }
 
 static int64_t *made_weights(const Graph *g, Rng *rng)
@@ -404,8 +410,11 @@ static void test_ladder(uint64_t seed)
     if (!read_sets(&s, g, m, weight))
         return;
     Ladder l = ladder_new(a, g, m, weight);
-    const Point *p = points_of(&s, &l, what);
-    test_prices(&s, p, l.n + 1, &rng, what);
+    Compared c = {.what = what, .place = points_of(&s, &l, what), .nplace = l.n + 1};
+    Point *all;
+    c.nset = all_points(&s, &all);
+    c.set = all;
+    test_prices(&s, &c, &rng);
     nladder++;
     nplace += l.n;
 }
@@ -701,9 +710,21 @@ static void bits_case(void *arg)
     test_bits(arg);
 }
 
-static void test_seed(uint64_t seed)
+static void test_random(uint64_t first, uint64_t count)
 {
-    guarded(random_case, &seed);
+    for (uint64_t seed = first; seed < first + count; seed++)
+        guarded(random_case, &seed);
+    printf("note: %d ladders with %d places\n", nladder, nplace);
+}
+
+static void test_models(bool all)
+{
+    for (int i = 0; i < (all ? LEN(cases) : QUICK); i++) {
+        Asked c = cases[i];
+        guarded(budgets_case, &c);
+        if (strcmp(c.model, "demo") != 0 && !c.mesh) /* its gradients have names in a file; one runs */
+            guarded(bits_case, &c);
+    }
 }
 
 int main(int argc, char **argv)
@@ -712,19 +733,11 @@ int main(int argc, char **argv)
     a = arena_new(&ctx);
     tn_threads(1); /* all is small */
     if (argc > 1) {
-        test_seed(strtoull(argv[1], NULL, 10));
-        return test_report();
+        test_random(strtoull(argv[1], NULL, 10), argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
+    } else {
+        test_random(1, more ? 3000 : less ? 50 : 300);
+        test_models(more);
     }
-    for (uint64_t seed = 1; seed <= (more ? 3000 : less ? 50 : 300); seed++)
-        test_seed(seed);
-    for (int i = 0; i < (more ? LEN(cases) : QUICK); i++) {
-        Asked c = cases[i];
-        guarded(budgets_case, &c);
-        bool tiny = strncmp(c.model, "demo", 4) != 0 && !c.mesh;
-        if (tiny)
-            guarded(bits_case, &c);
-    }
-    printf("note: %d ladders with %d places\n", nladder, nplace);
     arena_free(a);
     return test_report();
 }
