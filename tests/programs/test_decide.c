@@ -3,7 +3,8 @@
  * seconds, and at every price of a byte one of their places is as cheap as the best of all sets.
  * Whole models over 40 budgets: each is held where the least one fits, a larger one is never
  * slower, the same input gives the same plan; and at five budgets the loss and all gradients have
- * the bits of a step that saves all, with dropout, in the memory that was planned.
+ * the bits of a step that saves all, with dropout, in the memory that was planned. So have the
+ * results of graphs that PyTorch traced.
  *
  * `test_decide SEED [COUNT]` runs the random cases of one seed, or more. TN_LONG=1: more of all. */
 #include "../../include/tenon.h"
@@ -421,7 +422,9 @@ static void test_ladder(uint64_t seed)
 
 /* ---- plans of whole models ---- */
 
-enum { BUDGETS = 40, RUNS = 5, MOST_BYTES = 1 << 22 };
+enum { BUDGETS = 40, FEW_BUDGETS = 12, LEAST_BUDGETS = 4, RUNS = 5, MOST_BYTES = 1 << 22 };
+
+static bool more, less; /* TN_LONG, TN_QUICK */
 
 typedef struct Asked {
     const char *model, *dtype, *optimizer, *mesh, *chunk;
@@ -555,14 +558,15 @@ static void test_budgets(const Asked *c)
     tn_options o = case_options(c);
     Outcome none = plan_none(&m, o), last = plan_within(&m, o, 1);
     int64_t least = last.need, from = 0;
+    int n = more ? BUDGETS : less ? LEAST_BUDGETS : FEW_BUDGETS;
     EXPECT(last.code == TN_CODE_FIT && none.code == TN_CODE_OK);
     if (!EXPECT(least < none.need))
         printf("  %s: least %lld, none %lld\n", case_text(c), (long long)least,
                (long long)none.need);
     EXPECT(plan_within(&m, o, least - 1).code == TN_CODE_FIT);
     last.sec = HUGE_VAL;
-    for (int i = 0; i < BUDGETS; i++) {
-        int64_t memory = budget(least, none.need, i, BUDGETS);
+    for (int i = 0; i < n; i++) {
+        int64_t memory = budget(least, none.need, i, n);
         Outcome x = plan_within(&m, o, memory);
         if (!EXPECT(x.code == TN_CODE_OK && x.need <= memory && x.sec <= last.sec))
             printf("  %s: %lld bytes: code %d, needs %lld, %.9g us; %lld bytes: %.9g us\n",
@@ -685,6 +689,119 @@ static void test_bits(const Asked *c)
     tn_context_free(m.ctx);
 }
 
+/* ---- graphs of PyTorch ---- */
+
+enum { MOST_OUT = 64, TRACED_RUNS = 3 };
+
+/* A graph that was traced with its backward, and what is asked of it. */
+typedef struct Traced {
+    tn_context *ctx;
+    const char *name;
+    tn_options o;
+} Traced;
+
+static bool did(const Traced *t, const char *what, int code)
+{
+    if (!EXPECT(code == TN_CODE_OK))
+        printf("  %s: %s: %s\n", t->name, what, tn_error(t->ctx));
+    return code == TN_CODE_OK;
+}
+
+static const char *inputs_of(const Traced *t)
+{
+    return arena_printf(a, "tests/fx/%s/inputs.safetensors", t->name);
+}
+
+static Outcome traced_plan(const Traced *t)
+{
+    Outcome x = {.code = TN_CODE_FAIL};
+    tn_fx_options fx = {.inputs = inputs_of(t)};
+    const char *summary;
+    int64_t persistent, reserve;
+    if (did(t, "import",
+            tn_graph_import_fx(t->ctx, arena_printf(a, "tests/fx/%s/graph.txt", t->name), &fx, &x.g,
+                               &summary)) &&
+        did(t, "passes", tn_graph_passes(x.g, "default", &t->o, NULL, NULL)))
+        x.code = tn_plan_new(x.g, &t->o, 1, &x.p);
+    if (x.p)
+        tn_plan_bytes(x.p, &x.peak, &persistent, &reserve);
+    x.need = x.p ? x.peak + reserve : 0;
+    return x;
+}
+
+static void keep_outputs(tn_program *x, Result *r)
+{
+    for (int i = 0; i < MOST_OUT; i++) {
+        void *p;
+        int64_t nbytes;
+        if (tn_program_data(x, arena_printf(a, "out%d", i), &p, &nbytes))
+            break;
+        CHECK(r->nbytes + (size_t)nbytes <= MOST_BYTES);
+        memcpy(r->bytes + r->nbytes, p, (size_t)nbytes);
+        r->nbytes += (size_t)nbytes;
+    }
+}
+
+static Result traced_run(const Traced *t, const Outcome *p)
+{
+    Result r = {calloc(1, MOST_BYTES), 0};
+    tn_program *x = NULL;
+    int64_t high = 0;
+    CHECK(r.bytes);
+    if (did(t, "program", tn_program_new(p->p, &t->o, &x))) {
+        for (int i = 0; i < 2; i++) {
+            int pattern = i ? 0x5a : 0xa5;
+            tn_program_fill(x, pattern);
+            did(t, "inputs", tn_program_read_file(x, inputs_of(t)));
+            did(t, "run", tn_program_run(x));
+            int64_t end = tn_program_high(x, pattern);
+            high = MAX(high, end);
+        }
+        keep_outputs(x, &r);
+        if (!EXPECT(high == p->peak))
+            printf("  %s: within %lld bytes: planned %lld, highest written %lld\n", t->name,
+                   (long long)t->o.memory, (long long)p->peak, (long long)high);
+    }
+    tn_program_free(x);
+    return r;
+}
+
+/* The bytes that it needs within that memory; its results are those of `saved`, which is filled
+ * where it is empty. */
+static int64_t traced_within(Traced *t, int64_t memory, Result *saved)
+{
+    t->o.memory = memory;
+    Outcome p = traced_plan(t);
+    int64_t need = p.need;
+    if (memory == 1 || did(t, "plan", p.code)) {
+        EXPECT(memory == 1 || !memory || need <= memory);
+        Result r = traced_run(t, &p);
+        if (!saved->bytes)
+            *saved = r;
+        else if (!EXPECT(r.nbytes == saved->nbytes && !memcmp(r.bytes, saved->bytes, r.nbytes)))
+            printf("  %s: %lld bytes: other results\n", t->name, (long long)memory);
+        if (r.bytes != saved->bytes)
+            free(r.bytes);
+    }
+    plan_drop(&p);
+    return need;
+}
+
+static void traced_case(void *arg)
+{
+    Traced t = {tn_context_new(), arg, tn_options_default()};
+    Result saved = {0};
+    CHECK(t.ctx);
+    int64_t all = traced_within(&t, 0, &saved), least = traced_within(&t, 1, &saved);
+    EXPECT(saved.nbytes > 0);
+    if (!EXPECT(least < all))
+        printf("  %s: least %lld, all saved %lld\n", t.name, (long long)least, (long long)all);
+    for (int i = 0; i < TRACED_RUNS; i++)
+        traced_within(&t, budget(least, all, i, TRACED_RUNS), &saved);
+    free(saved.bytes);
+    tn_context_free(t.ctx);
+}
+
 /* ---- all ---- */
 
 static void guarded(void (*fn)(void *arg), void *arg)
@@ -717,9 +834,9 @@ static void test_random(uint64_t first, uint64_t count)
     printf("note: %d ladders with %d places\n", nladder, nplace);
 }
 
-static void test_models(bool all)
+static void test_models(void)
 {
-    for (int i = 0; i < (all ? LEN(cases) : QUICK); i++) {
+    for (int i = 0; i < (more ? LEN(cases) : QUICK); i++) {
         Asked c = cases[i];
         guarded(budgets_case, &c);
         if (strcmp(c.model, "demo") != 0 && !c.mesh) /* its gradients have names in a file; one runs */
@@ -727,16 +844,25 @@ static void test_models(bool all)
     }
 }
 
+static void test_traced(void)
+{
+    static char names[][16] = {"gpt2_step", "bert_mlm", "llama_gqa", "gpt2_inductor", "aot_joint"};
+    for (int i = 0; i < (less ? 1 : LEN(names)); i++)
+        guarded(traced_case, names[i]);
+}
+
 int main(int argc, char **argv)
 {
-    bool more = getenv("TN_LONG"), less = getenv("TN_QUICK");
+    more = getenv("TN_LONG");
+    less = getenv("TN_QUICK");
     a = arena_new(&ctx);
     tn_threads(1); /* all is small */
     if (argc > 1) {
         test_random(strtoull(argv[1], NULL, 10), argc > 2 ? strtoull(argv[2], NULL, 10) : 1);
     } else {
         test_random(1, more ? 3000 : less ? 50 : 300);
-        test_models(more);
+        test_models();
+        test_traced();
     }
     arena_free(a);
     return test_report();
