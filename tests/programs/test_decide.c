@@ -422,7 +422,7 @@ static void test_ladder(uint64_t seed)
 
 /* ---- plans of whole models ---- */
 
-enum { BUDGETS = 40, FEW_BUDGETS = 12, LEAST_BUDGETS = 4, RUNS = 5, MOST_BYTES = 1 << 22 };
+enum { BUDGETS = 40, FEW_BUDGETS = 8, LEAST_BUDGETS = 3, RUNS = 5, MOST_BYTES = 1 << 22 };
 
 static bool more, less; /* TN_LONG, TN_QUICK */
 

@@ -37,7 +37,7 @@ searched() {
     ok "$*: the least, $least, is less than $all" [ "$least" -lt "$all" ]
     gives 3 'does not fit' plan "$@" --memory $((least - 1))
     last=
-    for part in 0 2 5 8 10; do
+    for part in 0 5 10; do
         fits "$(between "$least" "$all" $part)" "$@"
         now=$(seconds)
         ok "$*: at $part tenths $now s, with less memory $last s" \
@@ -46,18 +46,18 @@ searched() {
     done
     ok "$*: with what all saved needs it is as fast" [ "$last" = "$fastest" ]
 }
-searched demo --batch-size 16 --seq-len 256
+searched demo --batch-size 16 --seq-len 128
 searched tests/ref/llama-tiny --batch-size 16 --seq-len 64 --dropout 0.1 --optimizer none
 [ -z "$TN_LONG" ] || searched demo --batch-size 9 --seq-len 128 --accumulate 2 --dtype bf16
 [ -z "$TN_LONG" ] || searched gpt2 --batch-size 4 --seq-len 1024
 [ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 128 --mesh fsdp=2
 
 # A policy that is given binds.
-set -- demo --batch-size 16 --seq-len 256
+set -- demo --batch-size 8 --seq-len 128
 all=$(needs "$@")
 least=$(needs "$@" --memory 1)
 half=$(between "$least" "$all" 5)
-for policy in none selective every=2 full; do
+for policy in none full; do
     given=$(needs "$@" --recompute $policy)
     ok "--recompute $policy binds" [ "$(needs "$@" --recompute $policy --memory "$half")" = "$given" ]
     want=3
@@ -73,7 +73,7 @@ fits "$(between "$least" "$all" 9)" "$@" --recompute-rule '*::*norm'
 
 # ---- PyTorch's graphs: searched with passes, else as they are written ----
 
-for graph in gpt2_step gpt2_inductor bert_mlm; do
+for graph in gpt2_step bert_mlm; do
     file=$dir/$graph.tn
     gives 0 '' import fx tests/fx/$graph/graph.txt --inputs tests/fx/$graph/inputs.safetensors -o "$file"
     all=$(needs "$file" --passes=default)
