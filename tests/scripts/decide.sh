@@ -46,14 +46,14 @@ searched() {
     done
     ok "$*: with what all saved needs it is as fast" [ "$last" = "$fastest" ]
 }
-searched demo --batch-size 16 --seq-len 128
+searched demo --batch-size 16 --seq-len 256
 searched tests/ref/llama-tiny --batch-size 16 --seq-len 64 --dropout 0.1 --optimizer none
 [ -z "$TN_LONG" ] || searched demo --batch-size 9 --seq-len 128 --accumulate 2 --dtype bf16
 [ -z "$TN_LONG" ] || searched gpt2 --batch-size 4 --seq-len 1024
 [ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 128 --mesh fsdp=2
 
 # A policy that is given binds.
-set -- demo --batch-size 8 --seq-len 128
+set -- demo --batch-size 16 --seq-len 256
 all=$(needs "$@")
 least=$(needs "$@" --memory 1)
 half=$(between "$least" "$all" 5)
