@@ -1,0 +1,138 @@
+#!/bin/sh
+# --memory without --recompute: what the backward computes again is chosen so that the step fits, or the exit code
+# is 3; losses and checkpoints have the bits of a run without it, also where it goes on; a given --recompute binds.
+# Usage: tests/scripts/decide.sh BUILD
+. tools/checks.sh
+
+total() { # bytes of arena and reserve in the last plan's JSON
+    awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 } END { printf "%d\n", n }' "$dir/out"
+}
+# needs ARGUMENTS...: of a plan, whether it fits or not.
+needs() {
+    "$tenon" plan "$@" --json >"$dir/out" 2>"$dir/err"
+    total
+}
+seconds() { # of the last plan, estimated
+    sed -n 's/^ "est_step_sec": \([^,]*\),*$/\1/p' "$dir/out"
+}
+# fits LIMIT ARGUMENTS...: it does, in at most as many bytes.
+fits() {
+    limit=$1
+    shift
+    gives 0 '' plan "$@" --memory "$limit" --json
+    ok "$*: needs $(total) within $limit" [ "$(total)" -le "$limit" ]
+}
+# between LEAST MOST PART: so many tenths of the way.
+between() { echo $(($1 + ($2 - $1) * $3 / 10)); }
+
+# ---- plan ----
+
+# searched ARGUMENTS...: at several limits, of which a larger one is never slower.
+searched() {
+    all=$(needs "$@")
+    none=$(needs "$@" --recompute none)
+    ok "$*: without a limit all is saved" [ "$all" = "$none" ]
+    fastest=$(seconds)
+    least=$(needs "$@" --memory 1)
+    ok "$*: the least, $least, is less than $all" [ "$least" -lt "$all" ]
+    gives 3 'does not fit' plan "$@" --memory $((least - 1))
+    last=
+    for part in 0 5 10; do
+        fits "$(between "$least" "$all" $part)" "$@"
+        now=$(seconds)
+        ok "$*: at $part tenths $now s, with less memory $last s" \
+            awk -v now="$now" -v last="${last:-$now}" 'BEGIN { exit !(now > 0 && now <= last) }'
+        last=$now
+    done
+    ok "$*: with what all saved needs it is as fast" [ "$last" = "$fastest" ]
+}
+searched demo --batch-size 16 --seq-len 256
+searched tests/ref/llama-tiny --batch-size 16 --seq-len 64 --dropout 0.1 --optimizer none
+[ -z "$TN_LONG" ] || searched demo --batch-size 9 --seq-len 128 --accumulate 2 --dtype bf16
+[ -z "$TN_LONG" ] || searched gpt2 --batch-size 4 --seq-len 1024
+[ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 128 --mesh fsdp=2
+
+# A policy that is given binds.
+set -- demo --batch-size 16 --seq-len 256
+all=$(needs "$@")
+least=$(needs "$@" --memory 1)
+half=$(between "$least" "$all" 5)
+for policy in none full; do
+    given=$(needs "$@" --recompute $policy)
+    ok "--recompute $policy binds" [ "$(needs "$@" --recompute $policy --memory "$half")" = "$given" ]
+    want=3
+    [ "$given" -le "$half" ] && want=0
+    gives $want '' plan "$@" --recompute $policy --memory "$half"
+done
+gives 3 'the least that would do is ' plan "$@" --recompute none --memory $((all - 1))
+gives 0 '' plan "$@" --recompute none --memory "$all"
+ok "auto is the default" [ "$(needs "$@" --recompute auto --memory "$half")" = "$(needs "$@" --memory "$half")" ]
+# So do rules.
+gives 3 'does not fit' plan "$@" --memory "$half" --save '*::*'
+fits "$(between "$least" "$all" 9)" "$@" --recompute-rule '*::*norm'
+
+# ---- PyTorch's graphs: searched with passes, else as they are written ----
+
+for graph in gpt2_step bert_mlm; do
+    file=$dir/$graph.tn
+    gives 0 '' import fx tests/fx/$graph/graph.txt --inputs tests/fx/$graph/inputs.safetensors -o "$file"
+    all=$(needs "$file" --passes=default)
+    least=$(needs "$file" --passes=default --memory 1)
+    ok "$graph: the least, $least, is less than $all" [ "$least" -lt "$all" ]
+    for part in 0 5 9; do
+        fits "$(between "$least" "$all" $part)" "$file" --passes=default
+    done
+    gives 3 'does not fit' plan "$file" --passes=default --memory $((least - 1))
+    gives 3 'does not fit' plan "$file" --memory $(($(needs "$file") - 1))
+done
+
+# ---- train ----
+
+# What does not depend on the time, of a metrics file.
+curve() {
+    sed -n 's/.*\("step": [0-9]*\), \("loss": [^,]*, "grad_norm": [^,]*, "lr": [^,]*\),.*/\1 \2/p
+            s/.*\("step": [0-9]*\), \("eval_loss": [^,]*\),.*/\1 \2/p' "$dir/$1.jsonl"
+}
+# same A B: that two runs gave the same metrics and the same last checkpoint.
+same() {
+    curve "$1" >"$dir/want"
+    curve "$2" >"$dir/got"
+    ok "$2: a curve" [ -s "$dir/want" ]
+    ok "$2: metrics" cmp "$dir/want" "$dir/got"
+    for file in model.safetensors optimizer.safetensors; do
+        ok "$2: $file" cmp "$dir/$1/latest/$file" "$dir/$2/latest/$file"
+    done
+}
+# peak NAME: bytes that a run has written at most.
+peak() { sed -n 's/.*"measured_peak_bytes": \([0-9]*\).*/\1/p' "$dir/$1.jsonl" | sort -n | tail -1; }
+
+seq 1 3000 | tr '\n' ' ' >"$dir/text"
+for model in demo tests/ref/gpt2-tiny; do
+    seq=128
+    [ $model = demo ] || seq=32
+    set -- $model --batch-size 8 --seq-len $seq --dropout 0.1
+    all=$(needs "$@")
+    least=$(needs "$@" --memory 1)
+    limit=$(between "$least" "$all" 5)
+    set -- train "$@" --data "$dir/text" --steps 4 --save-every 2 --eval-every 2 --eval-windows 2 --threads 2 --lr 1e-3
+    [ $model = demo ] || set -- "$@" --tokenizer bytes --token-type byte
+    gives 0 '' "$@" --out "$dir/saved" --metrics "$dir/saved.jsonl"
+    gives 0 '' "$@" --out "$dir/within" --metrics "$dir/within.jsonl" --memory "$limit"
+    same saved within
+    ok "$model: within $limit bytes $(peak within), without a limit $(peak saved)" [ "$(peak within)" -lt "$(peak saved)" ]
+    cp -r "$dir/within" "$dir/on"
+    cp "$dir/within.jsonl" "$dir/on.jsonl"
+    rm -r "$dir/on/step-4"
+    ln -sfn step-2 "$dir/on/latest"
+    gives 0 '' train --resume --out "$dir/on" --metrics "$dir/on.jsonl" --memory "$limit"
+    same within on
+    rm -r "$dir/on/step-4"
+    ln -sfn step-2 "$dir/on/latest"
+    gives 0 '' train --resume --out "$dir/on" --metrics "$dir/on.jsonl"
+    same within on
+    gives 3 'does not fit' "$@" --out "$dir/none" --memory "$limit" --recompute none
+    gives 3 'does not fit' "$@" --out "$dir/none" --memory 1000
+    ok "nothing is made where it does not fit" [ ! -e "$dir/none" ]
+    rm -r "$dir/saved" "$dir/within" "$dir/on"
+done
+totals
