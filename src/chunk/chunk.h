@@ -31,7 +31,7 @@
 #define TENON_CHUNK_H
 
 #include "../pass/loop_make.h"
-#include "index.h"
+#include "graph_index.h"
 
 /* A region around a seed, cut along one of its axes, with all values of at least half its size that
  * the cut reaches. It may be there in several places: in both bodies of accumulate's loop, which

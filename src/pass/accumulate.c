@@ -1,18 +1,18 @@
 /* accumulate: wraps forward, loss and backward in one loop over K microbatches.
  *
  * The batch inputs are cut along axis 0, with its rows as units, and the cuts are followed forward,
- * node by node (cut/transfer.c). A value is whole, a slice of rows, or a partial sum over rows; a
- * value that depends on such a sum but not on single rows is made after the loop. A node whose
- * parts give other sums than its results (a mean) is first replaced by the nodes of these sums and
- * those of the results. The pass fails, naming the op, if an op needs all rows at once, or mixes
- * rows with a sum over rows, which would need a second loop.
+ * node by node (cut/transfer_cuts.c). A value is whole, a slice of rows, or a partial sum over
+ * rows; a value that depends on such a sum but not on single rows is made after the loop. A node
+ * whose parts give other sums than its results (a mean) is first replaced by the nodes of these
+ * sums and those of the results. The pass fails, naming the op, if an op needs all rows at once, or
+ * mixes rows with a sum over rows, which would need a second loop.
  *
- * The bodies hold the parts of nodes that are cut (cut/part.c, cut/loop.c). Whole nodes stay before
- * the loop, except constants, which the bodies recompute; a whole value of which a part needs rows
- * is sliced. Labels are counted over the whole step, before the loop; so is every sum over rows of
- * the batch alone, without parameters, that rows are mixed with, as by the gradient of a loss that
- * is divided by a mask's sum. Nodes after the loop run once, on the sums. Sums of sums (a
- * parameter that is used twice) are added within the iteration, so that the loop holds one
+ * The bodies hold the parts of nodes that are cut (cut/part_node.c, cut/loop_cuts.c). Whole nodes
+ * stay before the loop, except constants, which the bodies recompute; a whole value of which a part
+ * needs rows is sliced. Labels are counted over the whole step, before the loop; so is every sum
+ * over rows of the batch alone, without parameters, that rows are mixed with, as by the gradient of
+ * a loss that is divided by a mask's sum. Nodes after the loop run once, on the sums. Sums of sums
+ * (a parameter that is used twice) are added within the iteration, so that the loop holds one
  * accumulator; views of sums are emitted wherever they are read. The last iteration has a body of
  * its own, the tail, if K does not divide the rows.
  *

@@ -1,8 +1,8 @@
 /* loop_make: makes a loop of nodes of a graph, over slices of their values.
  *
- * The bodies hold the parts of the nodes `inside` (cut/part.c, cut/loop.c). Values that they read
- * from outside enter by ports, each made when the first node needs it. Values that are yielded
- * leave as a concat of slices, as a sum, or as a carry to which products add themselves
+ * The bodies hold the parts of the nodes `inside` (cut/part_node.c, cut/loop_cuts.c). Values that
+ * they read from outside enter by ports, each made when the first node needs it. Values that are
+ * yielded leave as a concat of slices, as a sum, or as a carry to which products add themselves
  * (loop_product.c). Then nodes that no longer run outside are removed and the loop is put in their
  * place. Readers of its results follow: casts to the values' dtypes, scales, nodes `behind`.
  *

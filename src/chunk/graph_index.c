@@ -1,7 +1,7 @@
-/* index: what chunk knows of the nodes of a graph. Filled in two walks of the graph, once; a loop
- * that is made changes what is near it: the nodes between its first and its place, and the readers
- * of its results. */
-#include "index.h"
+/* graph_index: what chunk knows of the nodes of a graph. Filled in two walks of the graph, once; a
+ * loop that is made changes what is near it: the nodes between its first and its place, and the
+ * readers of its results. */
+#include "graph_index.h"
 
 #include <limits.h>
 #include <stdlib.h>
