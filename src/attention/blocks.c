@@ -195,6 +195,7 @@ static const FrameVariant forward = {
     .nproduct = PRODUCTS,
 };
 
+/* blocks_accepts, blocks_workspace, blocks_prepare; below, blocks_backward_accepts and so on. */
 FRAME_KERNEL(blocks, &forward, matmul_fast(c->in[0].dtype))
 
 int64_t blocks_handles(const Call *c)

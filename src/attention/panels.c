@@ -451,6 +451,8 @@ static const FrameVariant tiles_backward = {.backward = true,
                                             .multiply = amx_multiply,
                                             .cut = {8, 256, 256, 64, 0}};
 
+/* panels_accepts, panels_workspace, panels_prepare; panels_backward_accepts, ...; amx_accepts, ...;
+ * amx_backward_accepts, amx_backward_workspace, amx_backward_prepare. */
 FRAME_KERNEL(panels, &vectors, panel_has() && c->in[0].dtype == BF16)
 FRAME_KERNEL(panels_backward, &vectors_backward, panel_has() && c->in[0].dtype == BF16)
 FRAME_KERNEL(amx, &tiles, amx_has() && c->in[0].dtype == BF16)
