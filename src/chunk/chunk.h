@@ -153,7 +153,7 @@ int64_t chunk_units(const Value *seed, const ChunkRegion *r);
  * adds the clones that the backward's loop needs, which are counted otherwise. */
 Grown chunk_grow(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r,
                  const PassOptions *o, bool clone);
-/* Fills p->before and p->behind: the loop's place in g as it is now, behind its last node. */
+/* Fills p->before and p->after: the loop's place in g as it is now, after its last node. */
 void chunk_place(const Graph *g, Arena *tmp, LoopPart *p);
 
 #endif

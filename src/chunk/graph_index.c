@@ -258,7 +258,7 @@ Node *index_loop(ChunkIndex *x, Arena *tmp, const LoopPart *p)
         if (n->id >= nnode)
             for (int i = 0; i < n->nin; i++)
                 index_add_user(x, n->in[i], n);
-        else if (p->behind[n->id])
+        else if (p->after[n->id])
             mark_operands(x, n);
     }
     index_place(x, before, p->before);
