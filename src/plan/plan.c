@@ -132,7 +132,7 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     return x;
 }
 
-static Plan *make_plan(Arena *a, Graph *g, const PlanFor *to, Placements *known)
+static Plan *make(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
@@ -156,7 +156,7 @@ static Plan *make_plan(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 {
     PlanFor x = made_for(a, to);
-    return make_plan(a, g, &x, NULL);
+    return make(a, g, &x, NULL);
 }
 
 int64_t plan_bound(Graph *g, const Device *d)
@@ -223,7 +223,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     int64_t best = plan_score(g, &x, known, INT64_MAX);
     if (apart && plan_take_apart(g, best, &x, known))
         plan_score(g, &x, known, INT64_MAX);
-    Plan *p = make_plan(a, g, &x, known);
+    Plan *p = make(a, g, &x, known);
     arena_reset(keep);
     p->sec = now_sec() - start;
     return p;
