@@ -109,7 +109,7 @@ const char *decision_name(const Decision *x); /* "save", "recompute", "offload" 
 const char *plan_json(tn_plan *plan, bool fits);
 const char *plans_json(tn_plan *const *plans, const char *const *side);
 
-/* ---- table.c: aligned columns ---- */
+/* ---- op_tables.c: aligned columns ---- */
 
 /* The memory of a text that a call gives: that of the call before goes. */
 Arena *text_arena(tn_context *ctx);
@@ -124,7 +124,7 @@ typedef struct Table {
 void table_row(Table *t, ...); /* ncol texts, borrowed */
 void table_print(Buf *b, const Table *t);
 
-/* ---- show.c ---- */
+/* ---- show_rule.c ---- */
 
 /* Prints what a rule of op ("infer", "diff", "cost", "factors") gives for the op's example. */
 void show_rule(Buf *b, const Op *op, const char *rule);

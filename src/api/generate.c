@@ -67,7 +67,7 @@ static int check_memory(const tn_generator *x)
     return fit_fail(context_of(x), what, x->peak, x->reserve, &x->o, "");
 }
 
-static tn_generator *make(tn_model *m, Arena *call, int64_t capacity, const tn_options *o)
+static tn_generator *make_generator(tn_model *m, Arena *call, int64_t capacity, const tn_options *o)
 {
     tn_generator *x = handle_new(m->h.owner, call, sizeof *x);
     x->model = m;
@@ -90,7 +90,7 @@ int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
         return TN_CODE_USAGE;
     tn_generator *volatile made = NULL;
     TRY(t, &m->h.owner->ctx)
-        made = handle_keep(make(m, try_arena(&t), capacity, options));
+        made = handle_keep(make_generator(m, try_arena(&t), capacity, options));
     int code = tried(&t);
     tn_generator *x = made;
     if (!code)

@@ -20,16 +20,16 @@
 #define FORWARD_KERNELS(X)                       \
     X("query_f32", query_f32, query_run, NULL)   \
     X("query_bf16", query_bf16, query_run, NULL) \
-    X("amx", amx, blocks_run, NULL)              \
-    X("panels", panels, blocks_run, NULL)        \
+    X("amx", amx, frame_run, NULL)               \
+    X("panels", panels, frame_run, NULL)         \
     X("tiles", tiles, tiles_run, NULL)           \
-    X("blocks", blocks, blocks_run, blocks_handles)
+    X("blocks", blocks, frame_run, blocks_handles)
 
-#define BACKWARD_KERNELS(X)                        \
-    X("amx", amx_backward, blocks_run, NULL)       \
-    X("panels", panels_backward, blocks_run, NULL) \
-    X("tiles", tiles_backward, tiles_run, NULL)    \
-    X("blocks", blocks_backward, blocks_run, blocks_backward_handles)
+#define BACKWARD_KERNELS(X)                       \
+    X("amx", amx_backward, frame_run, NULL)       \
+    X("panels", panels_backward, frame_run, NULL) \
+    X("tiles", tiles_backward, tiles_run, NULL)   \
+    X("blocks", blocks_backward, frame_run, blocks_backward_handles)
 
 #define X(kernel, prefix, run, handles)                  \
     bool prefix##_accepts(const Call *c);                \
@@ -40,7 +40,7 @@ BACKWARD_KERNELS(X)
 #undef X
 int query_run(Call *c);
 int tiles_run(Call *c);
-int blocks_run(Call *c);
+int frame_run(Call *c);
 int64_t blocks_handles(const Call *c);
 int64_t blocks_backward_handles(const Call *c);
 
@@ -209,42 +209,42 @@ void amx_end(void);
 
 /* ---- frame.c: attention by blocks of queries and keys ---- */
 
-typedef struct Blocks Blocks;
-typedef struct BlockJob BlockJob;
+typedef struct Frame Frame;
+typedef struct FrameBlock FrameBlock;
 
 /* How a variant cuts: the rows of a block are 1 / share of a head's queries, within 64 and
  * most_rows; the keys that it takes at once; a unit of them; a strip, where it takes fewer at once
  * while not all its queries see them, else 0. */
-typedef struct BlockCut {
+typedef struct FrameCut {
     int64_t share, most_rows, keys, unit, strip;
-} BlockCut;
+} FrameCut;
 
 /* A variant's steps of a task, in the order in which the frame calls them. Where one is NULL the
  * frame's own work is enough. */
-typedef struct BlockSteps {
-    void (*load_keys)(const BlockJob *j, int64_t nkeys); /* after the rows of k and v */
-    void (*begin)(const BlockJob *j); /* after the rows of q and do; else y = 0 */
+typedef struct FrameSteps {
+    void (*load_keys)(const FrameBlock *j, int64_t nkeys); /* after the rows of k and v */
+    void (*begin)(const FrameBlock *j); /* after the rows of q and do; else y = 0 */
     /* Keys [key, key + nkeys) against the block. A status that is not 0 fails the call. */
-    int (*step)(const BlockJob *j, int64_t key, int64_t nkeys);
-    void (*end)(const BlockJob *j); /* leaves rows of o and lse, or of dq */
-} BlockSteps;
+    int (*step)(const FrameBlock *j, int64_t key, int64_t nkeys);
+    void (*end)(const FrameBlock *j); /* leaves rows of o and lse, or of dq */
+} FrameSteps;
 
 /* A variant in one direction: by products of the library, or of panels. */
-typedef struct BlockVariant {
+typedef struct FrameVariant {
     bool backward;
-    BlockCut cut;
-    const BlockSteps *steps;
+    FrameCut cut;
+    const FrameSteps *steps;
     /* The library: its products, of a block and n keys. */
-    OneProduct (*describe)(const Blocks *s, int which, int64_t nkeys);
+    OneProduct (*describe)(const Frame *s, int which, int64_t nkeys);
     int nproduct;
-    /* Panels: their product, and bytes of a slot's workspace beside BlockWork. */
+    /* Panels: their product, and bytes of a slot's workspace beside FrameWork. */
     void (*multiply)(const PanelProduct *x);
-    int64_t (*own)(const Blocks *s);
-} BlockVariant;
+    int64_t (*own)(const Frame *s);
+} FrameVariant;
 
-struct Blocks {
+struct Frame {
     Flash f;
-    const BlockVariant *by;
+    const FrameVariant *by;
     DType dtype;
     int64_t size;                /* of a head as it is copied; zeros to whole panels */
     int64_t queries, rows;       /* of a block; rows are padded to whole vectors */
@@ -260,16 +260,16 @@ struct Blocks {
  * scores s and dp = v do^T of a block; p and ds of bf16, else in their place; o or dq in f32; of
  * each row the maximum and the sum, the log-sum-exp and rowsum(do o). The other direction's are
  * NULL. */
-typedef struct BlockWork {
+typedef struct FrameWork {
     char *q, *grad, *k, *v, *p, *ds, *own;
     float *s, *dp, *y, *top, *sum, *lse, *delta;
-} BlockWork;
+} FrameWork;
 
 /* Block i of queries of the group of heads that read key head `head`. */
-struct BlockJob {
+struct FrameBlock {
     const Call *c;
-    const Blocks *s;
-    BlockWork w;
+    const Frame *s;
+    FrameWork w;
     OneRun **run;   /* products of u units of keys: run[which steps + u - 1] */
     float *dk, *dv; /* the task's sums */
     const Tensor *mask;
@@ -280,43 +280,44 @@ struct BlockJob {
 };
 
 /* The functions of a Kernel that is a variant in one direction. */
-bool block_accepts(const Call *c, const BlockVariant *by);
-int64_t block_workspace(Ctx *ctx, const Call *c, const BlockVariant *by);
-int64_t block_handles(const Call *c, const BlockVariant *by); /* measured */
-void block_prepare(Call *c, Arena *a, const BlockVariant *by);
+bool frame_accepts(const Call *c, const FrameVariant *by);
+int64_t frame_workspace(Ctx *ctx, const Call *c, const FrameVariant *by);
+int64_t frame_handles(const Call *c, const FrameVariant *by); /* measured */
+void frame_prepare(Call *c, Arena *a, const FrameVariant *by);
 
 /* Defines them under the Kernel's prefix; `has` says whether the machine and the dtype are the
  * variant's. */
-#define BLOCK_KERNEL(prefix, by, has)                   \
+#define FRAME_KERNEL(prefix, by, has)                   \
     bool prefix##_accepts(const Call *c)                \
     {                                                   \
-        return (has) && block_accepts(c, by);           \
+        return (has) && frame_accepts(c, by);           \
     }                                                   \
     int64_t prefix##_workspace(Ctx *ctx, const Call *c) \
     {                                                   \
-        return block_workspace(ctx, c, by);             \
+        return frame_workspace(ctx, c, by);             \
     }                                                   \
     void prefix##_prepare(Call *c, Arena *a)            \
     {                                                   \
-        block_prepare(c, a, by);                        \
+        frame_prepare(c, a, by);                        \
     }
 
-INLINE int64_t block_units(const Blocks *s, int64_t nkeys)
+INLINE int64_t frame_units(const Frame *s, int64_t nkeys)
 {
     return (nkeys + s->unit - 1) / s->unit;
 }
 
 /* The rows of block i before the first that sees a key. */
-int64_t block_unseen(const Blocks *s, int64_t i, int64_t key);
+int64_t frame_unseen(const Frame *s, int64_t i, int64_t key);
 /* Copies unit u of the first n keys of a head, with zeros after. */
-void block_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
-                     int64_t u, char *to);
+void frame_load_unit(const Frame *s, const Tensor *t, int64_t b, int64_t head, int64_t n, int64_t u,
+                     char *to);
 /* Adds the mask to the scores of keys [key, key + nkeys) and rows from `first` on, which lie `step`
  * floats from row to row and `apart` from key to key. */
-void block_add_mask(const BlockJob *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
+void frame_add_mask(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
                     int64_t apart);
 /* Backward, scores by rows of keys: p and ds of keys [key, key + nkeys) and the rows from `first`
  * on; zeros for keys after, up to `width`, and for queries before the first that sees a key. */
-void block_score_grads(const BlockJob *j, int64_t key, int64_t nkeys, int64_t width, int64_t first);
+void frame_score_grads(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t width,
+                       int64_t first);
 
 #endif

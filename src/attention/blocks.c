@@ -41,15 +41,15 @@ static OneProduct describe(OneMatrix a, OneMatrix b, bool adds)
 }
 
 /* Runs a product of a block and the units of `nkeys` keys. */
-static int product(const BlockJob *j, int which, int64_t nkeys, const char *a, const char *b,
+static int product(const FrameBlock *j, int which, int64_t nkeys, const char *a, const char *b,
                    float *y)
 {
-    OneRun *run = j->run[which * j->s->steps + block_units(j->s, nkeys) - 1];
+    OneRun *run = j->run[which * j->s->steps + frame_units(j->s, nkeys) - 1];
     return onednn_run(run, a, b, NULL, y, j->w.own);
 }
 
 /* Row `key` of k or v. */
-static const char *key_row(const BlockJob *j, const char *rows, int64_t key)
+static const char *key_row(const FrameBlock *j, const char *rows, int64_t key)
 {
     return rows + key * j->s->size * dtype_size(j->s->dtype);
 }
@@ -137,7 +137,7 @@ KERNEL(void, multiply, (float *x, float factor, int64_t n), (x, factor, n))
 
 enum { SCORES, VALUES, PRODUCTS };
 
-static OneProduct describe_forward(const Blocks *s, int which, int64_t nkeys)
+static OneProduct describe_forward(const Frame *s, int which, int64_t nkeys)
 {
     if (which == SCORES)
         return describe(dense(s->dtype, s->rows, s->size, false),
@@ -147,11 +147,11 @@ static OneProduct describe_forward(const Blocks *s, int which, int64_t nkeys)
 }
 
 /* p of the block's rows and keys [key, key + nkeys), of `width` with padding; o to their maxima. */
-static void probabilities(const BlockJob *j, int64_t key, int64_t nkeys, int64_t width)
+static void probabilities(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t width)
 {
-    const Blocks *s = j->s;
-    const BlockWork *w = &j->w;
-    block_add_mask(j, key, nkeys, 0, width, 1);
+    const Frame *s = j->s;
+    const FrameWork *w = &j->w;
+    frame_add_mask(j, key, nkeys, 0, width, 1);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t seen = r < j->n ? flash_seen(&s->f, j->query + r / s->f.group) - key : 0;
         float *row = w->s + r * width, factor;
@@ -166,20 +166,20 @@ static void probabilities(const BlockJob *j, int64_t key, int64_t nkeys, int64_t
     }
 }
 
-static int step(const BlockJob *j, int64_t key, int64_t nkeys)
+static int step(const FrameBlock *j, int64_t key, int64_t nkeys)
 {
-    const BlockWork *w = &j->w;
+    const FrameWork *w = &j->w;
     int status = product(j, SCORES, nkeys, w->q, key_row(j, w->k, key), w->s);
     if (status)
         return status;
-    probabilities(j, key, nkeys, block_units(j->s, nkeys) * j->s->unit);
+    probabilities(j, key, nkeys, frame_units(j->s, nkeys) * j->s->unit);
     return product(j, VALUES, nkeys, w->p, key_row(j, w->v, key), w->y);
 }
 
 /* o by the sums; the log-sum-exp in the place of the maximum. */
-static void end(const BlockJob *j)
+static void end(const FrameBlock *j)
 {
-    const BlockWork *w = &j->w;
+    const FrameWork *w = &j->w;
     for (int64_t r = 0; r < j->n; r++) {
         float sum = w->sum[r], top = w->top[r];
         multiply(w->y + r * j->s->size, sum == 0 ? 0.0f : 1.0f / sum, j->s->f.size);
@@ -187,26 +187,27 @@ static void end(const BlockJob *j)
     }
 }
 
-static const BlockSteps steps = {.step = step, .end = end};
-static const BlockVariant forward = {
+static const FrameSteps steps = {.step = step, .end = end};
+static const FrameVariant forward = {
     .steps = &steps,
     .cut = {16, 256, 256, 64, 0},
     .describe = describe_forward,
     .nproduct = PRODUCTS,
 };
 
-BLOCK_KERNEL(blocks, &forward, matmul_fast(c->in[0].dtype))
+/* blocks_accepts, blocks_workspace, blocks_prepare; below, blocks_backward_accepts and so on. */
+FRAME_KERNEL(blocks, &forward, matmul_fast(c->in[0].dtype))
 
 int64_t blocks_handles(const Call *c)
 {
-    return block_handles(c, &forward);
+    return frame_handles(c, &forward);
 }
 
 /* ---- backward ---- */
 
 enum { BACKWARD_SCORES, BACKWARD_KEYS, BACKWARD_QUERIES, BACKWARD_PRODUCTS };
 
-static OneProduct describe_backward(const Blocks *s, int which, int64_t nkeys)
+static OneProduct describe_backward(const Frame *s, int which, int64_t nkeys)
 {
     OneMatrix rows = dense(s->dtype, s->rows, s->size, false);
     OneMatrix keys = dense(s->dtype, nkeys, s->size, false);
@@ -217,9 +218,9 @@ static OneProduct describe_backward(const Blocks *s, int which, int64_t nkeys)
     return describe(dense(s->dtype, s->rows, nkeys, true), keys, true);
 }
 
-static int step_backward(const BlockJob *j, int64_t key, int64_t nkeys)
+static int step_backward(const FrameBlock *j, int64_t key, int64_t nkeys)
 {
-    const BlockWork *w = &j->w;
+    const FrameWork *w = &j->w;
     const char *k = key_row(j, w->k, key), *v = key_row(j, w->v, key);
     int64_t at = key * j->s->size;
     int status = product(j, BACKWARD_SCORES, nkeys, k, w->q, w->s);
@@ -227,15 +228,15 @@ static int step_backward(const BlockJob *j, int64_t key, int64_t nkeys)
         status = product(j, BACKWARD_SCORES, nkeys, v, w->grad, w->dp);
     if (status)
         return status;
-    block_score_grads(j, key, nkeys, block_units(j->s, nkeys) * j->s->unit, 0);
+    frame_score_grads(j, key, nkeys, frame_units(j->s, nkeys) * j->s->unit, 0);
     status = product(j, BACKWARD_KEYS, nkeys, w->ds, w->q, j->dk + at);
     if (!status)
         status = product(j, BACKWARD_KEYS, nkeys, w->p, w->grad, j->dv + at);
     return status ? status : product(j, BACKWARD_QUERIES, nkeys, w->ds, k, w->y);
 }
 
-static const BlockSteps steps_backward = {.step = step_backward};
-static const BlockVariant backward = {
+static const FrameSteps steps_backward = {.step = step_backward};
+static const FrameVariant backward = {
     .backward = true,
     .steps = &steps_backward,
     .cut = {16, 256, 256, 64, 0},
@@ -243,9 +244,9 @@ static const BlockVariant backward = {
     .nproduct = BACKWARD_PRODUCTS,
 };
 
-BLOCK_KERNEL(blocks_backward, &backward, matmul_fast(c->in[0].dtype))
+FRAME_KERNEL(blocks_backward, &backward, matmul_fast(c->in[0].dtype))
 
 int64_t blocks_backward_handles(const Call *c)
 {
-    return block_handles(c, &backward);
+    return frame_handles(c, &backward);
 }

@@ -17,40 +17,40 @@
  * a key head has follows from the sizes alone. */
 #include "attention.h"
 
-typedef struct BlockState {
-    Blocks s;
+typedef struct FrameState {
+    Frame s;
     OneRun **run;       /* product i of u units of slot s is at [(s nproduct + i) steps + u - 1] */
     int *status;        /* of each slot */
     int64_t sums, nsum; /* where sums of dk and dv begin in the workspace; floats of one of them */
-} BlockState;
+} FrameState;
 
 /* ---- sizes ---- */
 
-static int64_t block_width(const Blocks *s) /* bytes of an element */
+static int64_t frame_width(const Frame *s) /* bytes of an element */
 {
     return dtype_size(s->dtype);
 }
 
 /* Queries of block i, the last perhaps shorter. */
-static int64_t block_queries(const Blocks *s, int64_t i)
+static int64_t block_queries(const Frame *s, int64_t i)
 {
     return MIN(s->queries, s->f.queries - i * s->queries);
 }
 
 /* The keys that block i sees. */
-static int64_t block_seen(const Blocks *s, int64_t i)
+static int64_t block_seen(const Frame *s, int64_t i)
 {
     return flash_seen(&s->f, i * s->queries + block_queries(s, i) - 1);
 }
 
-int64_t block_unseen(const Blocks *s, int64_t i, int64_t key)
+int64_t frame_unseen(const Frame *s, int64_t i, int64_t key)
 {
     int64_t queries = key - s->f.offset - i * s->queries; /* before the one that sees it */
     return s->f.causal ? MAX(0, MIN(queries * s->f.group, s->rows)) : 0;
 }
 
 /* How many keys, from `key` on, block i takes at once. */
-static int64_t block_keys(const Blocks *s, int64_t i, int64_t key)
+static int64_t block_keys(const Frame *s, int64_t i, int64_t key)
 {
     int64_t all = round_up(flash_seen(&s->f, i * s->queries), s->strip);
     int64_t most = key < all ? MIN(s->steps * s->unit, all - key) : s->strip;
@@ -58,7 +58,7 @@ static int64_t block_keys(const Blocks *s, int64_t i, int64_t key)
 }
 
 /* All, where the position among the keys is known only when it runs. */
-static unsigned units_used(const Call *c, const Blocks *s)
+static unsigned units_used(const Call *c, const Frame *s)
 {
     unsigned used = 1u << (s->steps - 1);
     if (!s->by->backward && c->nin > 3 && !flash_mask(c, 3))
@@ -66,15 +66,15 @@ static unsigned units_used(const Call *c, const Blocks *s)
     int64_t most = s->steps * s->unit;
     for (int64_t i = 0; i < s->count; i++)
         if (block_seen(s, i) % most)
-            used |= 1u << (block_units(s, block_seen(s, i) % most) - 1);
+            used |= 1u << (frame_units(s, block_seen(s, i) % most) - 1);
     return used;
 }
 
-static Blocks blocks_of(const Call *c, const BlockVariant *by)
+static Frame frame_of(const Call *c, const FrameVariant *by)
 {
     enum { LEAST_ROWS = 64 };
     _Static_assert(LANES % PANEL == 0, "rows of a block are whole panels");
-    Blocks s = {.f = flash_of(c->node, by->backward ? Q : 0), .dtype = c->in[0].dtype, .by = by};
+    Frame s = {.f = flash_of(c->node, by->backward ? Q : 0), .dtype = c->in[0].dtype, .by = by};
     const Flash *f = &s.f;
     s.size = by->describe ? f->size : round_up(f->size, PANEL);
     int64_t rows = MIN(MAX(f->queries * f->group / by->cut.share, LEAST_ROWS), by->cut.most_rows);
@@ -94,11 +94,11 @@ static Blocks blocks_of(const Call *c, const BlockVariant *by)
     return s;
 }
 
-static BlockWork work_of(const Blocks *s, char *work, int64_t *nbytes)
+static FrameWork work_of(const Frame *s, char *work, int64_t *nbytes)
 {
-    int64_t keys = s->steps * s->unit, size = s->size, width = block_width(s);
+    int64_t keys = s->steps * s->unit, size = s->size, width = frame_width(s);
     bool backward = s->by->backward, panels = !s->by->describe, narrow = s->dtype != F32;
-    BlockWork w = {0};
+    FrameWork w = {0};
     *nbytes = 0;
     w.q = take_bytes(work, nbytes, s->rows * size * width);
     w.k = take_bytes(work, nbytes, s->padded * size * width);
@@ -121,7 +121,7 @@ static BlockWork work_of(const Blocks *s, char *work, int64_t *nbytes)
 }
 
 /* The most that any of the library's products takes. */
-static int64_t scratch(Ctx *ctx, const Node *n, const Blocks *s)
+static int64_t scratch(Ctx *ctx, const Node *n, const Frame *s)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < s->by->nproduct * s->steps; i++) {
@@ -134,45 +134,45 @@ static int64_t scratch(Ctx *ctx, const Node *n, const Blocks *s)
     return most;
 }
 
-static Blocks sizes(Ctx *ctx, const Call *c, const BlockVariant *by)
+static Frame sizes(Ctx *ctx, const Call *c, const FrameVariant *by)
 {
-    Blocks s = blocks_of(c, by);
+    Frame s = frame_of(c, by);
     s.nown = by->own ? by->own(&s) : scratch(ctx, c->node, &s);
     work_of(&s, NULL, &s.nbytes);
     return s;
 }
 
 /* Pairs of sums: of each task, or of each slot where a key head has one task. */
-static int64_t nsums(const Blocks *s)
+static int64_t nsums(const Frame *s)
 {
     return s->parts == 1 ? s->nslot : s->ntask;
 }
 
 /* ---- what a Kernel asks ---- */
 
-bool block_accepts(const Call *c, const BlockVariant *by)
+bool frame_accepts(const Call *c, const FrameVariant *by)
 {
     const Tensor *q = &c->in[by->backward ? Q : 0];
     return flash_accepts(c, by->backward) && tensor_nelem(q) && q->dim[3] <= ONE_MOST_LEADING;
 }
 
-int64_t block_workspace(Ctx *ctx, const Call *c, const BlockVariant *by)
+int64_t frame_workspace(Ctx *ctx, const Call *c, const FrameVariant *by)
 {
-    Blocks s = sizes(ctx, c, by);
+    Frame s = sizes(ctx, c, by);
     int64_t sums = by->backward ? 2 * nsums(&s) * s.padded * s.size * (int64_t)sizeof(float) : 0;
     return s.nslot * s.nbytes + sums;
 }
 
-int64_t block_handles(const Call *c, const BlockVariant *by)
+int64_t frame_handles(const Call *c, const FrameVariant *by)
 {
     enum { MADE = 6 << 10 }; /* nothing is packed */
-    Blocks s = blocks_of(c, by);
+    Frame s = frame_of(c, by);
     int64_t each = MADE + (s.nslot - 1) * onednn_keeps().each_twin;
     return by->nproduct * __builtin_popcount(s.used) * each;
 }
 
 /* The library's products for each slot. */
-static OneRun **products(Arena *a, const Node *n, const Blocks *s)
+static OneRun **products(Arena *a, const Node *n, const Frame *s)
 {
     int64_t count = s->by->nproduct, each = count * s->steps;
     OneRun **run = NEWN(a, OneRun *, s->nslot * each);
@@ -186,9 +186,9 @@ static OneRun **products(Arena *a, const Node *n, const Blocks *s)
     return run;
 }
 
-void block_prepare(Call *c, Arena *a, const BlockVariant *by)
+void frame_prepare(Call *c, Arena *a, const FrameVariant *by)
 {
-    BlockState *x = c->state = NEW(a, BlockState);
+    FrameState *x = c->state = NEW(a, FrameState);
     x->s = sizes(arena_ctx(a), c, by);
     x->sums = x->s.nslot * x->s.nbytes;
     x->nsum = x->s.padded * x->s.size;
@@ -201,27 +201,27 @@ void block_prepare(Call *c, Arena *a, const BlockVariant *by)
 /* Fetches the row of a head that is read or written AHEAD rows later: rows of a head are further
  * apart than the processor looks by itself. */
 enum { AHEAD = 8 };
-static void fetch(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_t h)
+static void fetch(const Frame *s, const Tensor *t, int64_t b, int64_t i, int64_t h)
 {
-    int64_t width = block_width(s);
+    int64_t width = frame_width(s);
     const char *row = t->data + flash_at(t, b, i, h) * width;
     for (int64_t at = 0; at < t->dim[3] * width; at += 64)
         __builtin_prefetch(row + at);
 }
 
 /* A row, and zeros after it. */
-static void load_row(const Blocks *s, const Tensor *t, int64_t at, char *to)
+static void load_row(const Frame *s, const Tensor *t, int64_t at, char *to)
 {
-    int64_t width = block_width(s), nbytes = s->f.size * width;
+    int64_t width = frame_width(s), nbytes = s->f.size * width;
     memcpy(to, t->data + at * width, (size_t)nbytes);
     if (s->size > s->f.size)
         memset(to + nbytes, 0, (size_t)(s->size * width - nbytes));
 }
 
-void block_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
-                     int64_t u, char *to)
+void frame_load_unit(const Frame *s, const Tensor *t, int64_t b, int64_t head, int64_t n, int64_t u,
+                     char *to)
 {
-    int64_t nbytes = s->size * block_width(s), lo = u * s->unit;
+    int64_t nbytes = s->size * frame_width(s), lo = u * s->unit;
     int64_t hi = MIN(n, lo + s->unit);
     for (int64_t j = lo; j < hi; j++) {
         if (j + AHEAD < n)
@@ -232,36 +232,36 @@ void block_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, 
 }
 
 /* The first n keys, to whole units. */
-static void load_keys(const BlockJob *j, const Tensor *t, int64_t n, char *to)
+static void load_keys(const FrameBlock *j, const Tensor *t, int64_t n, char *to)
 {
-    const Blocks *s = j->s;
-    for (int64_t u = 0; u < block_units(s, n); u++)
-        block_load_unit(s, t, j->b, j->head, n, u, to + u * s->unit * s->size * block_width(s));
+    const Frame *s = j->s;
+    for (int64_t u = 0; u < frame_units(s, n); u++)
+        frame_load_unit(s, t, j->b, j->head, n, u, to + u * s->unit * s->size * frame_width(s));
 }
 
 /* The query and the head of a block's row. */
-static int64_t query_of(const BlockJob *j, int64_t row)
+static int64_t query_of(const FrameBlock *j, int64_t row)
 {
     return j->query + row / j->s->f.group;
 }
 
-static int64_t head_of(const BlockJob *j, int64_t row)
+static int64_t head_of(const FrameBlock *j, int64_t row)
 {
     return j->head * j->s->f.group + row % j->s->f.group;
 }
 
 /* The block's rows of q or do, and zeros after. */
-static void load_rows(const BlockJob *j, const Tensor *t, char *to)
+static void load_rows(const FrameBlock *j, const Tensor *t, char *to)
 {
-    const Blocks *s = j->s;
-    int64_t nbytes = s->size * block_width(s);
+    const Frame *s = j->s;
+    int64_t nbytes = s->size * frame_width(s);
     for (int64_t r = 0; r < j->n; r++)
         load_row(s, t, flash_at(t, j->b, query_of(j, r), head_of(j, r)), to + r * nbytes);
     memset(to + j->n * nbytes, 0, (size_t)((s->rows - j->n) * nbytes));
 }
 
 /* The way back of one row, rounded. */
-static void put_row(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_t h,
+static void put_row(const Frame *s, const Tensor *t, int64_t b, int64_t i, int64_t h,
                     const float *row)
 {
     if (i + AHEAD < t->dim[1])
@@ -275,9 +275,9 @@ static void put_row(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int6
 /* ---- rows of a block ---- */
 
 /* q turned, for what looks for the greatest score before it scales. Nothing is summed yet. */
-static void begin_forward(const BlockJob *j)
+static void begin_forward(const FrameBlock *j)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     float turn = (float)s->f.turn;
     for (int64_t i = 0; turn != 1 && i < s->rows * s->size; i++)
         v_store(j->w.q, i, turn * v_load(j->w.q, i, s->dtype), s->dtype);
@@ -298,11 +298,11 @@ KERNEL_FMA(float, dot_bf16, (const char *x, const char *y, int64_t n), (x, y, n)
 }
 
 /* Rows of do, and what each row has one of. Rows after are of no weight. */
-static void begin_backward(const BlockJob *j)
+static void begin_backward(const FrameBlock *j)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     const Tensor *x = j->c->in, *lse = &x[LSE];
-    int64_t nbytes = s->size * block_width(s);
+    int64_t nbytes = s->size * frame_width(s);
     load_rows(j, &x[DO], j->w.grad);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query_of(j, r), h = head_of(j, r);
@@ -319,7 +319,7 @@ static void begin_backward(const BlockJob *j)
     }
 }
 
-static void put_rows(const BlockJob *j)
+static void put_rows(const FrameBlock *j)
 {
     const Tensor *lse = &j->c->out[1];
     for (int64_t r = 0; r < j->n; r++) {
@@ -330,7 +330,7 @@ static void put_rows(const BlockJob *j)
     }
 }
 
-void block_add_mask(const BlockJob *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
+void frame_add_mask(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
                     int64_t apart)
 {
     for (int64_t r = first; r < j->n && j->mask; r++)
@@ -339,7 +339,7 @@ void block_add_mask(const BlockJob *j, int64_t key, int64_t nkeys, int64_t first
 }
 
 /* p and ds of a key and `n` rows, from scores and dp. */
-INLINE void grads(const BlockWork *w, int64_t at, int64_t n, int64_t from, float scale,
+INLINE void grads(const FrameWork *w, int64_t at, int64_t n, int64_t from, float scale,
                   float factor, bool narrow)
 {
     const float *s = w->s + at, *dp = w->dp + at;
@@ -361,28 +361,29 @@ INLINE void grads(const BlockWork *w, int64_t at, int64_t n, int64_t from, float
 }
 
 KERNEL_FMA(void, grads_f32,
-           (const BlockWork *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
+           (const FrameWork *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
            (w, at, n, from, scale, factor))
 {
     grads(w, at, n, from, scale, factor, false);
 }
 
 KERNEL_FMA(void, grads_bf16,
-           (const BlockWork *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
+           (const FrameWork *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
            (w, at, n, from, scale, factor))
 {
     grads(w, at, n, from, scale, factor, true);
 }
 
-void block_score_grads(const BlockJob *j, int64_t key, int64_t nkeys, int64_t width, int64_t first)
+void frame_score_grads(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t width,
+                       int64_t first)
 {
-    const Blocks *s = j->s;
-    const BlockWork *w = &j->w;
+    const Frame *s = j->s;
+    const FrameWork *w = &j->w;
     bool narrow = s->dtype != F32;
-    int64_t element = block_width(s);
-    block_add_mask(j, key, nkeys, first, 1, s->rows);
+    int64_t element = frame_width(s);
+    frame_add_mask(j, key, nkeys, first, 1, s->rows);
     for (int64_t i = 0; i < width; i++) {
-        int64_t at = i * s->rows, blind = i < nkeys ? block_unseen(s, j->i, key + i) : s->rows;
+        int64_t at = i * s->rows, blind = i < nkeys ? frame_unseen(s, j->i, key + i) : s->rows;
         int64_t from = MAX(first, blind / LANES * LANES);
         (narrow ? grads_bf16 : grads_f32)(w, at, s->rows, from, j->scale, j->factor);
         blind = MAX(first, blind);
@@ -393,10 +394,10 @@ void block_score_grads(const BlockJob *j, int64_t key, int64_t nkeys, int64_t wi
 
 /* ---- tasks ---- */
 
-static int block(const BlockJob *j)
+static int block(const FrameBlock *j)
 {
-    const Blocks *s = j->s;
-    const BlockSteps *steps = s->by->steps;
+    const Frame *s = j->s;
+    const FrameSteps *steps = s->by->steps;
     bool backward = s->by->backward;
     int64_t seen = block_seen(s, j->i), taken;
     int status = 0;
@@ -418,18 +419,18 @@ static int block(const BlockJob *j)
 
 static float *sums_of(const Call *c, int64_t slot, int64_t i, int k)
 {
-    const BlockState *x = c->state;
+    const FrameState *x = c->state;
     float *sums = (float *)(void *)(c->work + x->sums);
     return sums + (2 * (x->s.parts == 1 ? slot : i) + k - DK) * x->nsum;
 }
 
-static BlockJob job_of(const Call *c, int64_t slot, int64_t i)
+static FrameBlock job_of(const Call *c, int64_t slot, int64_t i)
 {
-    const BlockState *x = c->state;
-    const Blocks *s = &x->s;
+    const FrameState *x = c->state;
+    const Frame *s = &x->s;
     bool backward = s->by->backward;
     int64_t heads = s->f.heads / s->f.group, unit = i / s->parts, nbytes;
-    BlockJob j = {.c = c, .s = s, .b = unit / heads, .head = unit % heads};
+    FrameBlock j = {.c = c, .s = s, .b = unit / heads, .head = unit % heads};
     j.w = work_of(s, c->work + slot * s->nbytes, &nbytes);
     j.run = x->run + slot * s->by->nproduct * s->steps;
     j.mask = flash_mask(c, backward ? MASK : 3);
@@ -440,10 +441,10 @@ static BlockJob job_of(const Call *c, int64_t slot, int64_t i)
 
 static int task(const Call *c, int64_t slot, int64_t i)
 {
-    const BlockState *x = c->state;
-    const Blocks *s = &x->s;
+    const FrameState *x = c->state;
+    const Frame *s = &x->s;
     bool backward = s->by->backward;
-    BlockJob j = job_of(c, slot, i);
+    FrameBlock j = job_of(c, slot, i);
     int64_t seen = block_seen(s, s->count - 1);
     int first = backward ? Q : 0, status = 0;
     load_keys(&j, &c->in[first + 1], seen, j.w.k);
@@ -473,8 +474,8 @@ static int task(const Call *c, int64_t slot, int64_t i)
 static void run_slots(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const BlockState *x = c->state;
-    const Blocks *s = &x->s;
+    const FrameState *x = c->state;
+    const Frame *s = &x->s;
     bool amx = s->by->multiply == amx_multiply;
     for (int64_t slot = lo; slot < hi; slot++) {
         x->status[slot] = 0;
@@ -491,8 +492,8 @@ static void run_slots(void *arg, int64_t lo, int64_t hi)
 static void add_parts(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const BlockState *x = c->state;
-    const Blocks *s = &x->s;
+    const FrameState *x = c->state;
+    const Frame *s = &x->s;
     int64_t heads = s->f.heads / s->f.group, size = s->size;
     for (int64_t i = 2 * lo; i < 2 * hi; i++) {
         int k = i % 2 ? DV : DK;
@@ -504,10 +505,10 @@ static void add_parts(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-int blocks_run(Call *c)
+int frame_run(Call *c)
 {
-    BlockState *x = c->state;
-    const Blocks *s = &x->s;
+    FrameState *x = c->state;
+    const Frame *s = &x->s;
     if (!s->by->backward && flash_place(c, &x->s.f))
         return -1;
     par_for(s->nslot, 1, run_slots, c);

@@ -183,7 +183,7 @@ static uint32_t *take_words(char *work, int64_t *at, int64_t n)
     return (uint32_t *)(void *)take_bytes(work, at, 4 * n);
 }
 
-static Panels take_panels(const Blocks *s, char *work, int64_t *nbytes)
+static Panels take_panels(const Frame *s, char *work, int64_t *nbytes)
 {
     int64_t keys = s->steps * s->unit, words = s->rows * s->size / 2;
     Panels p = {0};
@@ -205,14 +205,14 @@ static Panels take_panels(const Blocks *s, char *work, int64_t *nbytes)
     return p;
 }
 
-static int64_t own(const Blocks *s)
+static int64_t own(const Frame *s)
 {
     int64_t nbytes;
     take_panels(s, NULL, &nbytes);
     return nbytes;
 }
 
-static Panels panels_of(const BlockJob *j)
+static Panels panels_of(const FrameBlock *j)
 {
     int64_t nbytes;
     return take_panels(j->s, j->w.own, &nbytes);
@@ -224,15 +224,15 @@ static uint16_t *halves(char *rows)
 }
 
 /* v^T, backward k^T, of the first n keys, block by block. */
-static void load_keys(const BlockJob *j, int64_t n)
+static void load_keys(const FrameBlock *j, int64_t n)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     Panels p = panels_of(j);
     int64_t most = s->steps * s->unit;
-    for (int64_t u = 0, key = 0; u < block_units(s, n); u++, key += s->unit) {
+    for (int64_t u = 0, key = 0; u < frame_units(s, n); u++, key += s->unit) {
         const uint16_t *rows = halves(j->w.k) + key * s->size;
         if (!s->by->backward) {
-            block_load_unit(s, &j->c->in[2], j->b, j->head, n, u, j->w.v);
+            frame_load_unit(s, &j->c->in[2], j->b, j->head, n, u, j->w.v);
             rows = halves(j->w.v);
         }
         panel_turn(p.turned, rows, s->unit, s->size);
@@ -244,10 +244,10 @@ static void load_keys(const BlockJob *j, int64_t n)
 /* ---- products of a block ---- */
 
 /* to = rows q^T or rows do^T of keys [key, key + width), and the block's rows from `blind` on. */
-static void multiply_keys(const BlockJob *j, float *to, char *rows, const uint32_t *turned,
+static void multiply_keys(const FrameBlock *j, float *to, char *rows, const uint32_t *turned,
                           int64_t key, int64_t width, int64_t blind)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     s->by->multiply(&(PanelProduct){.c = to + blind,
                                     .a = halves(rows) + key * s->size,
                                     .b = turned + blind * s->size / 2,
@@ -260,10 +260,10 @@ static void multiply_keys(const BlockJob *j, float *to, char *rows, const uint32
 }
 
 /* y^T of the rows from `blind` on and keys_t b, b panels of keys [key, key + width). */
-static void multiply_turned(const BlockJob *j, const Panels *p, const uint32_t *b, int64_t key,
+static void multiply_turned(const FrameBlock *j, const Panels *p, const uint32_t *b, int64_t key,
                             int64_t width, int64_t blind, TileInto into)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     int64_t most = s->steps * s->unit;
     s->by->multiply(&(PanelProduct){.c = p->y_t + blind,
                                     .a = p->keys_t + key / most * most * s->size + key % most,
@@ -279,9 +279,9 @@ static void multiply_turned(const BlockJob *j, const Panels *p, const uint32_t *
 }
 
 /* The rows of the block that see none of the keys from `key` on, in whole panels. */
-static int64_t blind_rows(const BlockJob *j, int64_t key)
+static int64_t blind_rows(const FrameBlock *j, int64_t key)
 {
-    return block_unseen(j->s, j->i, key) / PANEL * PANEL;
+    return frame_unseen(j->s, j->i, key) / PANEL * PANEL;
 }
 
 /* ---- forward ---- */
@@ -290,7 +290,7 @@ static int64_t blind_rows(const BlockJob *j, int64_t key)
  * the PANEL queries from `first` on; their new top and sum, and the factor alpha that brings what
  * was summed before to that top. */
 KERNEL_FMA(void, softmax,
-           (uint32_t * p, const BlockWork *w, float *alpha, int64_t first, int64_t rows,
+           (uint32_t * p, const FrameWork *w, float *alpha, int64_t first, int64_t rows,
             int64_t width, float scale),
            (p, w, alpha, first, rows, width, scale))
 {
@@ -322,7 +322,7 @@ KERNEL_FMA(void, softmax,
 }
 
 /* o^T by its sums, and the log-sum-exp. */
-KERNEL(void, divide, (const BlockWork *w, const Panels *p, int64_t size, int64_t rows, float scale),
+KERNEL(void, divide, (const FrameWork *w, const Panels *p, int64_t size, int64_t rows, float scale),
        (w, p, size, rows, scale))
 {
     for (int64_t i = 0; i < rows; i++) {
@@ -335,31 +335,31 @@ KERNEL(void, divide, (const BlockWork *w, const Panels *p, int64_t size, int64_t
             p->y_t[d * rows + i] *= p->alpha[i];
 }
 
-static void begin(const BlockJob *j)
+static void begin(const FrameBlock *j)
 {
     panel_turn(panels_of(j).q_t, halves(j->w.q), j->s->rows, j->s->size);
 }
 
 /* Scores of keys [key, key + nkeys), of `width` with padding, and the rows from `blind` on: the
  * mask is added, what is not seen is -inf. */
-static void mask(const BlockJob *j, int64_t key, int64_t nkeys, int64_t width, int64_t blind)
+static void mask(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t width, int64_t blind)
 {
-    const Blocks *s = j->s;
-    block_add_mask(j, key, nkeys, blind, 1, s->rows);
+    const Frame *s = j->s;
+    frame_add_mask(j, key, nkeys, blind, 1, s->rows);
     for (int64_t i = 0; i < width; i++) {
-        int64_t end = i < nkeys ? block_unseen(s, j->i, key + i) : s->rows;
+        int64_t end = i < nkeys ? frame_unseen(s, j->i, key + i) : s->rows;
         for (int64_t r = blind; r < end; r++)
             j->w.s[i * s->rows + r] = -INFINITY;
     }
 }
 
-static int step(const BlockJob *j, int64_t key, int64_t nkeys)
+static int step(const FrameBlock *j, int64_t key, int64_t nkeys)
 {
-    const Blocks *s = j->s;
-    const BlockWork *w = &j->w;
+    const Frame *s = j->s;
+    const FrameWork *w = &j->w;
     Panels p = panels_of(j);
     uint32_t *to = (uint32_t *)(void *)w->p;
-    int64_t width = block_units(s, nkeys) * s->unit, blind = blind_rows(j, key);
+    int64_t width = frame_units(s, nkeys) * s->unit, blind = blind_rows(j, key);
     multiply_keys(j, w->s, w->k, p.q_t, key, width, blind);
     mask(j, key, nkeys, width, blind);
     for (int64_t r = blind; r < s->rows; r += PANEL)
@@ -368,9 +368,9 @@ static int step(const BlockJob *j, int64_t key, int64_t nkeys)
     return 0;
 }
 
-static void end(const BlockJob *j)
+static void end(const FrameBlock *j)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     Panels p = panels_of(j);
     divide(&j->w, &p, s->size, s->rows, j->scale);
     tile_transpose(j->w.y, s->size, s->size, p.y_t, s->rows, s->size, j->n, 1);
@@ -378,9 +378,9 @@ static void end(const BlockJob *j)
 
 /* ---- backward ---- */
 
-static void begin_backward(const BlockJob *j)
+static void begin_backward(const FrameBlock *j)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     Panels p = panels_of(j);
     uint16_t *rows[] = {halves(j->w.q), halves(j->w.grad)};
     uint32_t *turned[] = {p.q_t, p.grad_t}, *pairs[] = {p.q_pairs, p.grad_pairs};
@@ -392,10 +392,10 @@ static void begin_backward(const BlockJob *j)
 }
 
 /* sums += x^T of the rows from `blind` on and keys [key, key + width), times their q or do. */
-static void add_rows(const BlockJob *j, float *sums, char *x, const uint32_t *pairs, int64_t key,
+static void add_rows(const FrameBlock *j, float *sums, char *x, const uint32_t *pairs, int64_t key,
                      int64_t width, int64_t blind)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     s->by->multiply(&(PanelProduct){.c = sums + key * s->size,
                                     .a = halves(x) + blind,
                                     .b = pairs + blind * PANEL / 2,
@@ -408,15 +408,15 @@ static void add_rows(const BlockJob *j, float *sums, char *x, const uint32_t *pa
                                     .into = TILE_ADD});
 }
 
-static int step_backward(const BlockJob *j, int64_t key, int64_t nkeys)
+static int step_backward(const FrameBlock *j, int64_t key, int64_t nkeys)
 {
-    const Blocks *s = j->s;
-    const BlockWork *w = &j->w;
+    const Frame *s = j->s;
+    const FrameWork *w = &j->w;
     Panels p = panels_of(j);
-    int64_t width = block_units(s, nkeys) * s->unit, blind = blind_rows(j, key);
+    int64_t width = frame_units(s, nkeys) * s->unit, blind = blind_rows(j, key);
     multiply_keys(j, w->s, w->k, p.q_t, key, width, blind);
     multiply_keys(j, w->dp, w->v, p.grad_t, key, width, blind);
-    block_score_grads(j, key, nkeys, width, blind);
+    frame_score_grads(j, key, nkeys, width, blind);
     panel_pairs(p.ds_pairs, width * PANEL / 2, halves(w->ds) + blind, s->rows, width,
                 s->rows - blind);
     add_rows(j, j->dk, w->ds, p.q_pairs, key, width, blind);
@@ -425,33 +425,35 @@ static int step_backward(const BlockJob *j, int64_t key, int64_t nkeys)
     return 0;
 }
 
-static void end_backward(const BlockJob *j)
+static void end_backward(const FrameBlock *j)
 {
-    const Blocks *s = j->s;
+    const Frame *s = j->s;
     tile_transpose(j->w.y, s->size, s->size, panels_of(j).y_t, s->rows, s->size, j->n, 1);
 }
 
 /* ---- kernels ---- */
 
-static const BlockSteps forward = {load_keys, begin, step, end};
-static const BlockSteps backward = {load_keys, begin_backward, step_backward, end_backward};
+static const FrameSteps forward = {load_keys, begin, step, end};
+static const FrameSteps backward = {load_keys, begin_backward, step_backward, end_backward};
 
-static const BlockVariant vectors = {
+static const FrameVariant vectors = {
     .steps = &forward, .own = own, .multiply = panel_multiply, .cut = {1, 64, 512, 32, 32}};
-static const BlockVariant vectors_backward = {.backward = true,
+static const FrameVariant vectors_backward = {.backward = true,
                                               .steps = &backward,
                                               .own = own,
                                               .multiply = panel_multiply,
                                               .cut = {1, 128, 128, 32, 32}};
-static const BlockVariant tiles = {
+static const FrameVariant tiles = {
     .steps = &forward, .own = own, .multiply = amx_multiply, .cut = {8, 256, 512, 64, 0}};
-static const BlockVariant tiles_backward = {.backward = true,
+static const FrameVariant tiles_backward = {.backward = true,
                                             .steps = &backward,
                                             .own = own,
                                             .multiply = amx_multiply,
                                             .cut = {8, 256, 256, 64, 0}};
 
-BLOCK_KERNEL(panels, &vectors, panel_has() && c->in[0].dtype == BF16)
-BLOCK_KERNEL(panels_backward, &vectors_backward, panel_has() && c->in[0].dtype == BF16)
-BLOCK_KERNEL(amx, &tiles, amx_has() && c->in[0].dtype == BF16)
-BLOCK_KERNEL(amx_backward, &tiles_backward, amx_has() && c->in[0].dtype == BF16)
+/* panels_accepts, panels_workspace, panels_prepare; panels_backward_accepts, ...; amx_accepts, ...;
+ * amx_backward_accepts, amx_backward_workspace, amx_backward_prepare. */
+FRAME_KERNEL(panels, &vectors, panel_has() && c->in[0].dtype == BF16)
+FRAME_KERNEL(panels_backward, &vectors_backward, panel_has() && c->in[0].dtype == BF16)
+FRAME_KERNEL(amx, &tiles, amx_has() && c->in[0].dtype == BF16)
+FRAME_KERNEL(amx_backward, &tiles_backward, amx_has() && c->in[0].dtype == BF16)

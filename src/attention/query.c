@@ -23,6 +23,8 @@ static QueryState state_of(const Call *c)
     return s;
 }
 
+/* query_f32_accepts, query_f32_workspace, query_f32_prepare; query_bf16_accepts,
+ * query_bf16_workspace, query_bf16_prepare. */
 #define X(prefix, type)                                                                       \
     bool prefix##_accepts(const Call *c)                                                      \
     {                                                                                         \

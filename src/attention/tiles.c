@@ -157,6 +157,8 @@ static TileState state_of(const Call *c, bool backward)
     return s;
 }
 
+/* tiles_accepts, tiles_workspace, tiles_prepare; tiles_backward_accepts, tiles_backward_workspace,
+ * tiles_backward_prepare. */
 #define X(prefix, backward)                                          \
     bool prefix##_accepts(const Call *c)                             \
     {                                                                \

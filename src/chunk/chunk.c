@@ -108,7 +108,8 @@ static ChunkIndex *index_of(ChunkIndexes *x, Graph *g)
     return x->index[x->count - 1];
 }
 
-static int make(ChunkIndexes *indexes, Arena *trial, const ChunkOrder *x, const PassOptions *o)
+static int make_loops(ChunkIndexes *indexes, Arena *trial, const ChunkOrder *x,
+                      const PassOptions *o)
 {
     int count = 0;
     x->of->region.slices = x->region.slices;
@@ -282,7 +283,7 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     int loops = 0, count = order_chosen(g, tmp, o, r, list);
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {
-        int made = make(&indexes, trial, &list[i], o);
+        int made = make_loops(&indexes, trial, &list[i], o);
         if (!made && list[i].of->why && o->warn)
             o->warn(o->warn_arg, arena_printf(tmp, "chunk: %%%s is not cut: %s",
                                               list[i].region.value, list[i].of->why));

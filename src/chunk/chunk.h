@@ -31,7 +31,7 @@
 #define TENON_CHUNK_H
 
 #include "../pass/loop_make.h"
-#include "index.h"
+#include "graph_index.h"
 
 /* A region around a seed, cut along one of its axes, with all values of at least half its size that
  * the cut reaches. It may be there in several places: in both bodies of accumulate's loop, which
@@ -153,7 +153,7 @@ int64_t chunk_units(const Value *seed, const ChunkRegion *r);
  * adds the clones that the backward's loop needs, which are counted otherwise. */
 Grown chunk_grow(ChunkIndex *index, Arena *tmp, Value *seed, const ChunkRegion *r,
                  const PassOptions *o, bool clone);
-/* Fills p->before and p->behind: the loop's place in g as it is now, behind its last node. */
+/* Fills p->before and p->after: the loop's place in g as it is now, after its last node. */
 void chunk_place(const Graph *g, Arena *tmp, LoopPart *p);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * The region starts with the value's definer and readers. If they need or make a slice of a value
  * with at least half the seed's elements, that value is sliced too: its definer and readers join,
- * each cut as cut/transfer.c says. Smaller values are the border: read as slices or whole from
+ * each cut as cut/transfer_cuts.c says. Smaller values are the border: read as slices or whole from
  * outside, yielded as slices or sums. So is a large value whose definer or reader cannot be cut or
  * belongs to the optimizer; only the seed must be sliced wherever it is read. A node that reads
  * nothing of the region and is needed around it stays outside. Linear in the region's nodes. */

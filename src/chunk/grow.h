@@ -3,7 +3,7 @@
 #define TENON_CHUNK_GROW_H
 
 #include "chunk.h"
-#include "index.h"
+#include "graph_index.h"
 
 typedef struct Growth {
     Graph *g;

@@ -80,7 +80,7 @@ void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
             bool made = m && p->inside[m->id] && !p->outside[m->id];
             after[n->id] |= made || (m && after[m->id]);
         }
-        p->behind[n->id] = p->outside[n->id] && after[n->id];
+        p->after[n->id] = p->outside[n->id] && after[n->id];
     }
 }
 
@@ -95,7 +95,7 @@ static LoopPart fill_part(const Growth *x, int l, const Closed *c, const Closed 
                   .user = x->index->user,
                   .output = x->index->output,
                   .more = x->index->more,
-                  .behind = SPARSE(x->tmp, bool, x->mostnode),
+                  .after = SPARSE(x->tmp, bool, x->mostnode),
                   .yielded = SPARSE(x->tmp, bool, x->mostvalue),
                   .one = SPARSE(x->tmp, Value *, x->mostvalue),
                   .scale = SPARSE(x->tmp, Value *, x->mostvalue),

@@ -120,7 +120,7 @@ int fuse_asked(const char *word);                 /* whether --fuse is on; of fa
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
 
-/* ---- foreign.c ---- */
+/* ---- foreign_options.c ---- */
 
 /* Advice where other trainers have an option or a command of that name; NULL: none has. */
 const char *foreign_option(const char *word);

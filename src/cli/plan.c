@@ -122,7 +122,7 @@ static int check(const Command *c, PlanCommand *x)
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 
-static int make(tn_context *ctx, PlanCommand *x, tn_plan **p)
+static int make_plan(tn_context *ctx, PlanCommand *x, tn_plan **p)
 {
     tn_graph *g;
     common_apply(&x->c);
@@ -320,7 +320,7 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     int code = check(command_find("plan"), x);
     if (code >= 0)
         return code;
-    code = make(ctx, x, &p);
+    code = make_plan(ctx, x, &p);
     int64_t least = 0;
     if (code == TN_CODE_FIT && p)
         least = advise(ctx, x, argc, argv);
@@ -344,7 +344,7 @@ static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanComman
         return code;
     if (i && !strcmp(x->path, "-"))
         return report(TN_CODE_USAGE, "%s: standard input is read once; name a file", c.name);
-    code = make(ctx, x, p);
+    code = make_plan(ctx, x, p);
     return code ? report(code, "%s: %s", c.name, tn_error(ctx)) : 0;
 }
 

@@ -96,7 +96,7 @@ static void close_comm(void *arg)
 }
 
 /* Closed with a, with or without a thread. */
-static Comm *make(Arena *a)
+static Comm *make_comm(Arena *a)
 {
     Comm *c = NEW(a, Comm);
     pthread_condattr_t clock;
@@ -132,7 +132,7 @@ static void make_small(Comm *c, Arena *a)
 
 Comm *comm_alone(Arena *a)
 {
-    Comm *c = make(a);
+    Comm *c = make_comm(a);
     make_small(c, a);
     return c;
 }
@@ -140,7 +140,7 @@ Comm *comm_alone(Arena *a)
 Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o)
 {
     Ctx *ctx = arena_ctx(a);
-    Comm *c = make(a);
+    Comm *c = make_comm(a);
     c->t = t;
     c->self = self;
     c->options = *o;

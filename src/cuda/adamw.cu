@@ -64,7 +64,7 @@ template <typename T, typename U> struct Update {
     int at; /* Call.step */
 };
 
-/* What is the same for all elements. */
+/* All elements share these. */
 template <typename W> struct Coefficients {
     W scale, beta1, beta2, rest1, rest2, lr, root, eps;
     double rate; /* lr as it was given */
@@ -108,7 +108,7 @@ __device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &
     *p = narrow_so<T>(r, keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps), word);
 }
 
-/* What a thread has of a chunk: which tensor, its elements from i on. */
+/* A thread loads elements from i on of one of the tensors. */
 template <typename T, typename U> struct Loaded {
     int of;
     int64_t i;

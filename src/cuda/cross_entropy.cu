@@ -57,8 +57,8 @@ struct Loss {
     double *loss;       /* of each row, where target is NULL */
 };
 
-/* What one thread makes of a row, of which `total` is the sum where labels are smoothed and `own`
- * what stands at the label, or 0. */
+/* One thread ends a row: `total` is the row's sum where labels are smoothed, `own` the logit at the
+ * label, or 0. */
 template <typename W>
 __device__ inline void end_row(const Loss &a, int64_t r, Online<W> s, double total, bool counts,
                                double own)

@@ -1,4 +1,4 @@
-/* What the CUDA kernels of flash_attention_backward share (flash_attention_backward.cu has the
+/* The CUDA kernels of flash_attention_backward share this (flash_attention_backward.cu has the
  * method): their operands and delta; and kernel "plain", of any dtype, size and strides. */
 #ifndef TENON_FLASH_BACKWARD_CUH
 #define TENON_FLASH_BACKWARD_CUH

@@ -109,7 +109,7 @@ static void write_accesses(const TextWriter *w, Buf *b, const Access *x, int cou
     buf_add(b, any ? "}\n" : "");
 }
 
-/* What the loop of a segment has before its nodes: runs of what it reads and makes. */
+/* Writes the runs that a segment reads and makes, which its loop has before its nodes. */
 static void write_runs(TextWriter *w, Buf *b, int segment)
 {
     const Graph *g = w->c->node->region->body[MAIN];

@@ -1,4 +1,4 @@
-/* What optimizers share on CUDA (adamw.cu, sgd.cu): elements that are read four at a time where all
+/* Optimizers on CUDA (adamw.cu, sgd.cu) share this: elements that are read four at a time where all
  * tensors lie so, scalar operands, and how a new parameter is rounded (update.c: the same words).
  */
 #ifndef TENON_UPDATE_CUH

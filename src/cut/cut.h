@@ -7,7 +7,7 @@
 
 #include "../op/op.h"
 
-/* ---- transfer.c: from the cuts of operands to those of results, and back ---- */
+/* ---- transfer_cuts.c: from the cuts of operands to those of results, and back ---- */
 
 typedef enum { NODE_WHOLE, NODE_FACTOR, NODE_LINEAR, NODE_LOOP } NodeCutKind;
 
@@ -47,7 +47,7 @@ CutKind cut_merge(FactorKind k);
 /* "it needs all of operand 1 (%x)" */
 const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
 
-/* ---- part.c: the node of a part ---- */
+/* ---- part_node.c: the node of a part ---- */
 
 enum { MAX_CUT = 8 }; /* loops and mesh axes that cut one graph at once */
 
@@ -81,7 +81,7 @@ void cut_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut
 void cut_finish(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
                 const NodeCut *how, Value *const *in, Value *const *merged, Value **out);
 
-/* ---- graph.c ---- */
+/* ---- part_graph.c ---- */
 
 /* Every value and node of a graph or body, cut by one loop or mesh axis. */
 typedef struct GraphCut {
@@ -104,7 +104,7 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
 void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
                     const GraphCut *const *graph, Value **now);
 
-/* ---- loop.c: the same for loops, by their ports ---- */
+/* ---- loop_cuts.c: the same for loops, by their ports ---- */
 
 /* The cut of what bodies see through port j, from that of the operand; and of result k from that of
  * what a body yields. False, with the reason, if the port takes apart or joins what is cut. */

@@ -60,7 +60,7 @@ static int64_t nbytes_of(const OneMatrix *m)
 }
 
 /* False where the library has no such product. */
-static bool make(Arena *tmp, LoneProduct *x, const OneProduct *p)
+static bool make_product(Arena *tmp, LoneProduct *x, const OneProduct *p)
 {
     if (!onednn_has(arena_ctx(tmp), p))
         return false;
@@ -118,7 +118,7 @@ double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
         OneProduct one = {.a = describe(p->in, p->m, p->k, a[i / LEN(b)]),
                           .b = describe(p->in, p->k, p->n, b[i % LEN(b)]),
                           .y = describe(p->out, p->m, p->n, PLAIN)};
-        double sec = make(tmp, &x, &one) ? time_held(&x, best, clock) : -1;
+        double sec = make_product(tmp, &x, &one) ? time_held(&x, best, clock) : -1;
         if (sec > 0 && (best < 0 || sec < best))
             best = sec;
         arena_reset(tmp);

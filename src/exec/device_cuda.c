@@ -264,8 +264,8 @@ static void wait_for(void *stream)
     cudaStreamSynchronize(stream);
 }
 
-/* What a look at memory finds: a number of the GPU's, and where it is copied to, which the host
- * reaches, a thread's own. */
+/* A check of memory leaves its finding in a number on the GPU, which is copied to one that the host
+ * reaches. Each thread has its own. */
 typedef struct Finding {
     unsigned long long *there, *here;
 } Finding;

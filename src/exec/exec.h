@@ -217,14 +217,14 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast);
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
 
-/* ---- hash.c: for debugging ---- */
+/* ---- hash_results.c: for debugging ---- */
 
 /* Has runs write a hash of every result, to a file that docs/formats.md says; closed with a. */
 void program_hash(Program *x, Arena *a, const char *path);
 void hash_run(Program *x);     /* another run begins */
 void hash_step(const Work *w); /* after a step, on its queue */
 
-/* ---- check.c ---- */
+/* ---- check_steps.c ---- */
 
 void check_prepare(Program *x, Arena *a); /* guards, and which storages die when */
 /* After a step, on its queue: results are finite, guards are whole; what died is poisoned. */

@@ -255,7 +255,7 @@ const FlowItem *item_started(const Flow *f, const FlowItem *x);
 const Place *item_reads(const Flow *f, const FlowItem *x, int i);
 void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches of a node's item */
 
-/* ---- loop.c: bodies ---- */
+/* ---- loop_memory.c: bodies ---- */
 
 void locate_loop(Flow *f, int item);
 /* Updates the loop's touches after its bodies began or ceased to read operands. */

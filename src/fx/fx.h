@@ -81,7 +81,7 @@ typedef struct Annotation {
 /* Reads the text that py_annotation gave; `where` is for messages. */
 Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *s);
 
-/* ---- foreign.c: texts that are no code of ATen calls ---- */
+/* ---- not_code.c: texts that are no code of ATen calls ---- */
 
 typedef enum {
     FOREIGN_GRAPH,
@@ -276,7 +276,7 @@ typedef struct Importer {
 Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
                  const char **summary);
 
-/* ---- form.c ---- */
+/* ---- alias_gradient.c ---- */
 
 /* The attribute `gradient` of what aten.alias becomes: pass where surely so, or unknown. */
 const char *fx_alias_gradient(const FxModule *m);
@@ -290,7 +290,7 @@ void fx_check_calls(Arena *a, const FxModule *m); /* fails where the graph is of
 /* The calls of the module that are not known, a line for each name; NULL where all are. */
 const char *fx_unknown(Arena *a, const char *text, const char *file);
 
-/* ---- tensor.c: memory that is shared and written in place ---- */
+/* ---- functionalize.c: memory that is shared and written in place ---- */
 
 FxTensor *fx_fresh(Importer *im, Value *v);                /* of its own storage */
 FxTensor *fx_view(Importer *im, FxTensor *base, Value *v); /* v was made from fx_read(base) */

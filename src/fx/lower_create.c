@@ -28,7 +28,7 @@ static DType number_dtype(const Item *x)
     return x->kind == FX_BOOL ? BOOL : x->kind == FX_INT ? I64 : F32;
 }
 
-static void make(Site *s, bool like, double x, DType otherwise)
+static void return_full(Site *s, bool like, double x, DType otherwise)
 {
     Type t = wanted(s, like, otherwise);
     site_return(s, lower_full(s, x, &t));
@@ -71,24 +71,24 @@ void row_full_like(Site *s)
 
 void row_zeros(Site *s)
 {
-    make(s, false, 0, F32);
+    return_full(s, false, 0, F32);
 }
 
 void row_ones(Site *s)
 {
-    make(s, false, 1, F32);
+    return_full(s, false, 1, F32);
     if (!s->result.t->type.rank)
         note_tangent(s, NULL);
 }
 
 void row_zeros_like(Site *s)
 {
-    make(s, true, 0, F32);
+    return_full(s, true, 0, F32);
 }
 
 void row_ones_like(Site *s)
 {
-    make(s, true, 1, F32);
+    return_full(s, true, 1, F32);
     note_tangent(s, site_arg(s, "self")->t);
 }
 

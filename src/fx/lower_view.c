@@ -1,5 +1,5 @@
 /* Views become chains of our view ops, each with one operand, so that a write through a view can be
- * carried back to its base (tensor.c). */
+ * carried back to its base (functionalize.c). */
 #include "fx.h"
 
 #include <string.h>

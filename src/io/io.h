@@ -311,7 +311,7 @@ typedef struct TextOptions {
 DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenizer *t,
                        const TextOptions *o, bool *made);
 
-/* ---- foreign.c ---- */
+/* ---- not_text.c ---- */
 
 /* Fails where a file's first n bytes, or its name, say that it is no text but holds some, as
  * compressed files, tables and JSON do: with the command that makes text of it, and another line.

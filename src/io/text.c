@@ -192,7 +192,7 @@ static void check_plain(const TextJob *j, const char *path)
         fail(j->ctx, TN_FAIL, "%s: not a regular file: it is not written to; remove it", path);
 }
 
-static void make(TextJob *j)
+static void make_tokens(TextJob *j)
 {
     check_plain(j, j->o->path);
     check_plain(j, j->record);
@@ -250,7 +250,7 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
     hash_tokenizer(&j);
     *made = !is_made(&j);
     if (*made)
-        make(&j);
+        make_tokens(&j);
     if (!j.record)
         return data_open_fd(a, j.w->fd, text->file[0].path, &how);
     if (*made) {

@@ -181,7 +181,7 @@ Cut *cuts_clone(Arena *a, const Mesh *m, const Cut *cut);
 const char *cuts_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut);
 const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no partial */
 
-/* ---- part.c ---- */
+/* ---- part_runs.c ---- */
 
 /* Elements, row-major: n of a rank's part from `local` on, and where they are in the whole; whole
  * -1: after an end of the whole, padding. */

@@ -225,7 +225,7 @@ bool machine_put_way(Machine *m, const char *key, const char *kernel, const char
 bool machine_put_sec(Machine *m, const char *key, double sec, const char *title);
 uint64_t machine_hash_known(const Machine *m, uint64_t h); /* h with the entries that hold */
 uint64_t machine_hash_rows(const Machine *m, uint64_t h);  /* h with the rows WAY for it */
-/* file.c: a machine from the text of a file. */
+/* machine_text.c: a machine from the text of a file. */
 Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file);
 
 #endif

@@ -27,8 +27,8 @@ typedef struct ModelConfig {
         RopeKind kind;
         double factor, low, high, original; /* low, high, original: llama3 only */
     } rope;
-    /* What it was trained with, by config.json, beside the graph's: of embeddings and residual
-     * branches at most; all that there is, "resid_pdrop 0.1, ..." or NULL. */
+    /* Dropout in training, by config.json, beside the graph's: the largest of embeddings and
+     * residual branches; and a list of all, "resid_pdrop 0.1, ...", or NULL. */
     double dropout;
     const char *dropout_text;
     const char *prefix; /* of the names in the file: "transformer.", "model." or "" */

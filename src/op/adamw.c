@@ -124,7 +124,7 @@ static bool accepts(const Call *c)
     return c->in[P].dtype == F32 || c->in[P].dtype == BF16;
 }
 
-/* What is the same for all elements of a step. */
+/* All elements of a step share these. */
 typedef struct Coefficients {
     Call *c;
     float scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */

@@ -1,6 +1,6 @@
 /* loop: runs a body n times in order. Its types come from its ports (ir/region.c), its gradient
- * from pass/grad_loop.c, its memory from flow/loop.c, its calls from plan/lower.c; the executor
- * adds what an iteration adds to addresses. */
+ * from pass/grad_loop.c, its memory from flow/loop_memory.c, its calls from plan/lower.c; the
+ * executor adds what an iteration adds to addresses. */
 #include "op.h"
 
 static int infer(const Graph *g, const Node *n, Type *out)

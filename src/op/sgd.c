@@ -106,7 +106,7 @@ static bool accepts(const Call *c)
            tensor_contiguous(&c->in[P]) && tensor_contiguous(&c->in[G]);
 }
 
-/* What is the same for all elements of a step. */
+/* All elements of a step share these. */
 typedef struct SgdCoefficients {
     Call *c;
     float lr, scale, decay, momentum;

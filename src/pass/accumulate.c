@@ -1,18 +1,18 @@
 /* accumulate: wraps forward, loss and backward in one loop over K microbatches.
  *
  * The batch inputs are cut along axis 0, with its rows as units, and the cuts are followed forward,
- * node by node (cut/transfer.c). A value is whole, a slice of rows, or a partial sum over rows; a
- * value that depends on such a sum but not on single rows is made after the loop. A node whose
- * parts give other sums than its results (a mean) is first replaced by the nodes of these sums and
- * those of the results. The pass fails, naming the op, if an op needs all rows at once, or mixes
- * rows with a sum over rows, which would need a second loop.
+ * node by node (cut/transfer_cuts.c). A value is whole, a slice of rows, or a partial sum over
+ * rows; a value that depends on such a sum but not on single rows is made after the loop. A node
+ * whose parts give other sums than its results (a mean) is first replaced by the nodes of these
+ * sums and those of the results. The pass fails, naming the op, if an op needs all rows at once, or
+ * mixes rows with a sum over rows, which would need a second loop.
  *
- * The bodies hold the parts of nodes that are cut (cut/part.c, cut/loop.c). Whole nodes stay before
- * the loop, except constants, which the bodies recompute; a whole value of which a part needs rows
- * is sliced. Labels are counted over the whole step, before the loop; so is every sum over rows of
- * the batch alone, without parameters, that rows are mixed with, as by the gradient of a loss that
- * is divided by a mask's sum. Nodes after the loop run once, on the sums. Sums of sums (a
- * parameter that is used twice) are added within the iteration, so that the loop holds one
+ * The bodies hold the parts of nodes that are cut (cut/part_node.c, cut/loop_cuts.c). Whole nodes
+ * stay before the loop, except constants, which the bodies recompute; a whole value of which a part
+ * needs rows is sliced. Labels are counted over the whole step, before the loop; so is every sum
+ * over rows of the batch alone, without parameters, that rows are mixed with, as by the gradient of
+ * a loss that is divided by a mask's sum. Nodes after the loop run once, on the sums. Sums of sums
+ * (a parameter that is used twice) are added within the iteration, so that the loop holds one
  * accumulator; views of sums are emitted wherever they are read. The last iteration has a body of
  * its own, the tail, if K does not divide the rows.
  *
@@ -54,8 +54,8 @@ static Slices find_batch(const Graph *g, const PassOptions *o)
 
 typedef struct States {
     GraphCut cut;
-    bool *behind; /* by value id */
-    bool *alone;  /* by value id: made of the batch and constants, without parameters */
+    bool *after; /* by value id */
+    bool *alone; /* by value id: made of the batch and constants, without parameters */
 } States;
 
 /* Values that are made of the batch alone and whole, before the loop; by id. */
@@ -155,7 +155,7 @@ static Found find_state(const Graph *g, Arena *tmp, States *s, Early *e, const N
     for (int i = 0; i < n->nin; i++) {
         int v = n->in[i]->id;
         rows = s->cut.value[v].kind == CUT_SLICE ? i : rows;
-        sum = s->cut.value[v].kind == CUT_SUM || s->behind[v] ? i : sum;
+        sum = s->cut.value[v].kind == CUT_SUM || s->after[v] ? i : sum;
     }
     if (rows >= 0 && sum >= 0 && s->alone[n->in[sum]->id]) {
         make_early(g, tmp, s, e, n->in[sum]);
@@ -172,7 +172,7 @@ static Found find_state(const Graph *g, Arena *tmp, States *s, Early *e, const N
         s->cut.node[n->id] = (NodeCut){.kind = NODE_LINEAR, .partial = ~0ULL, .merge = CUT_SUM};
     for (int k = 0; k < n->nout; k++) {
         s->cut.value[n->out[k]->id] = (Cut){.kind = partial ? CUT_SUM : CUT_WHOLE};
-        s->behind[n->out[k]->id] = sum >= 0 && !partial;
+        s->after[n->out[k]->id] = sum >= 0 && !partial;
     }
     return DONE;
 }
@@ -204,7 +204,7 @@ static States find_states(Graph *g, Arena *tmp, int64_t rows)
 
 static bool is_whole(const States *s, const Value *v)
 {
-    return s->cut.value[v->id].kind == CUT_WHOLE && !s->behind[v->id];
+    return s->cut.value[v->id].kind == CUT_WHOLE && !s->after[v->id];
 }
 
 /* Whether the bodies compute v, which one of their nodes needs cut as `need`. */
@@ -220,7 +220,7 @@ static void find_places(const Graph *g, Arena *tmp, const States *s, LoopPart *p
     bool *wanted = NEWN(tmp, bool, g->nvalue), *needed = NEWN(tmp, bool, g->nvalue);
     p->inside = NEWN(tmp, bool, g->nnode);
     p->outside = NEWN(tmp, bool, g->nnode);
-    p->behind = NEWN(tmp, bool, g->nnode);
+    p->after = NEWN(tmp, bool, g->nnode);
     p->yielded = NEWN(tmp, bool, g->nvalue);
     for (int i = 0; i < g->nout; i++)
         wanted[g->out[i].v->id] = true;
@@ -228,19 +228,19 @@ static void find_places(const Graph *g, Arena *tmp, const States *s, LoopPart *p
         const Value *first = n->out[0];
         const Cut *need = loop_needs(tmp, &s->cut, n);
         bool later =
-            s->behind[first->id] || (s->cut.value[first->id].kind == CUT_SUM && n->op->view);
+            s->after[first->id] || (s->cut.value[first->id].kind == CUT_SUM && n->op->view);
         bool before =
             p->outside[n->id] || (is_whole(s, first) && s->cut.node[n->id].kind == NODE_WHOLE);
         for (int k = 0; k < n->nout; k++) {
             int id = n->out[k]->id;
-            p->behind[n->id] |= wanted[id] && later;
+            p->after[n->id] |= wanted[id] && later;
             p->yielded[id] = wanted[id] && !later && !before;
             p->inside[n->id] |= needed[id] || p->yielded[id];
         }
-        p->outside[n->id] = before || p->behind[n->id];
+        p->outside[n->id] = before || p->after[n->id];
         for (int i = 0; i < n->nin; i++) {
             const Value *v = n->in[i];
-            wanted[v->id] |= p->behind[n->id];
+            wanted[v->id] |= p->after[n->id];
             needed[v->id] |= p->inside[n->id] && made_inside(s, v, need[i]);
             if (v->def && before)
                 p->outside[v->def->id] = true;

@@ -115,13 +115,13 @@ bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *
 {
     int first = first_item(w, t, s, x), last = flow_item(w, t->at[x->last]), mark = flow_mark(w);
     int64_t apart = flow_most(w, first, last);
-    int before = flow_prev(w, first), behind = flow_next(w, last);
-    int item = flow_insert(w, n, behind);
+    int before = flow_prev(w, first), after = flow_next(w, last);
+    int item = flow_insert(w, n, after);
     for (int k = 0; k < n->nout; k++)
         flow_replace(w, flow_value(w, result[k]), item_result(w, item, k));
     for (int j = x->nmember - 1; j >= 0; j--)
         flow_remove(w, flow_item(w, x->member[j]));
-    if (flow_most(w, flow_next(w, before), flow_prev(w, behind)) <= apart)
+    if (flow_most(w, flow_next(w, before), flow_prev(w, after)) <= apart)
         return false;
     flow_undo(w, mark);
     return true;

@@ -1,10 +1,10 @@
 /* loop_make: makes a loop of nodes of a graph, over slices of their values.
  *
- * The bodies hold the parts of the nodes `inside` (cut/part.c, cut/loop.c). Values that they read
- * from outside enter by ports, each made when the first node needs it. Values that are yielded
- * leave as a concat of slices, as a sum, or as a carry to which products add themselves
+ * The bodies hold the parts of the nodes `inside` (cut/part_node.c, cut/loop_cuts.c). Values that
+ * they read from outside enter by ports, each made when the first node needs it. Values that are
+ * yielded leave as a concat of slices, as a sum, or as a carry to which products add themselves
  * (loop_product.c). Then nodes that no longer run outside are removed and the loop is put in their
- * place. Readers of its results follow: casts to the values' dtypes, scales, nodes `behind`.
+ * place. Readers of its results follow: casts to the values' dtypes, scales, nodes `after`.
  *
  * A slice that is not one run of an axis, [outer][count][inner], passes its port as the view
  * [outer][count * inner], sliced along its second axis; bodies read and yield the flat form.
@@ -359,7 +359,7 @@ static void check_read(const Loop *x, const Node *n, const Value *v)
     bool leads = !x->trails[n->id];
     if (goes(x, v) && (leads || !x->p->yielded[v->id]))
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is inside of the loop", v->name));
-    if (leads && v->def && x->p->behind[v->def->id])
+    if (leads && v->def && x->p->after[v->def->id])
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is behind the loop", v->name));
 }
 
@@ -370,7 +370,7 @@ static void check_node(const Loop *x, const Node *n)
         int m = n->after[i]->id;
         bool in = p->inside[n->id] && !p->inside[m];
         bool out = p->outside[n->id] && !p->outside[m];
-        if (in || out || (!x->trails[n->id] && p->behind[m]))
+        if (in || out || (!x->trails[n->id] && p->after[m]))
             refuse(x, n,
                    arena_printf(x->tmp, "its order after %%%s crosses the loop",
                                 n->after[i]->out[0]->name));
@@ -389,9 +389,9 @@ static void find_leads(Loop *x)
     const LoopPart *p = x->p;
     const Node *end = p->node ? p->before : NULL; /* whoever knows the nodes has seen to the rest */
     x->trails = SPARSE(x->tmp, bool, x->nnode);
-    CHECK(!p->before || (p->outside[p->before->id] && !p->behind[p->before->id]));
+    CHECK(!p->before || (p->outside[p->before->id] && !p->after[p->before->id]));
     for (const Node *n = x->first; n != p->before; n = n->next)
-        x->trails[n->id] = !p->outside[n->id] || p->behind[n->id];
+        x->trails[n->id] = !p->outside[n->id] || p->after[n->id];
     for (const Node *n = p->before; n != end; n = n->next)
         x->trails[n->id] = true;
     for (const Node *n = x->first; n != end; n = n->next)
@@ -565,7 +565,7 @@ static void place_readers(Loop *x, Node *loop)
     emit_results(&y);
     for (Node *n = x->first, *next; n != loop; n = next) {
         next = n->next;
-        if (n->id >= x->nnode || !x->p->behind[n->id])
+        if (n->id >= x->nnode || !x->p->after[n->id])
             continue;
         Phase phase = n->phase;
         node_move(x->g, n, x->p->before);

@@ -24,12 +24,12 @@ typedef struct LoopPart {
     GraphCut cut; /* of the nodes inside, and of what they make; what is made outside is whole */
     bool *inside; /* nodes: the bodies compute them */
     Node **node;  /* NULL, or the same in the graph's order, up to a NULL: then no other node goes
-                     or, before the first, is `behind`, and no order edge crosses the loop */
+                     or, before the first, is `after`, and no order edge crosses the loop */
     Node ***user; /* NULL, or by value id: what reads those that are yielded, up to a NULL */
     const int *output; /* NULL, or by value id: 1 + the first of the graph's outputs that it is */
     const int *more;   /* then: by output, 1 + the next that is the same value */
-    bool *outside; /* nodes: the graph around computes them, too or alone; in place or `behind` */
-    bool *behind;  /* nodes of `outside` that run after the loop, as they read its results */
+    bool *outside; /* nodes: the graph around computes them, too or alone; in place or `after` */
+    bool *after;   /* nodes of `outside` that run after the loop, as they read its results */
     bool *yielded; /* values made inside that are results of the loop: slices or sums */
     Value **one;   /* NULL, or values read inside in whose place bodies read ones (the value itself
                       says its type) */
@@ -37,7 +37,7 @@ typedef struct LoopPart {
                       element) */
     SumKind sums;
     bool narrow;  /* sums in their own dtype; else in f32 (f64 for f64) */
-    Node *before; /* the loop is put before this node and nodes `behind` follow it; NULL: at the end
+    Node *before; /* the loop is put before this node and nodes `after` follow it; NULL: at the end
                    */
     const char *what; /* the pass, for messages: "cannot be cut into microbatches" */
 } LoopPart;

@@ -272,10 +272,10 @@ static void fill_alone(OffloadSource *s, Arena *tmp)
 }
 
 /* The first place on the way from `from` to `to`, both included, before which a node stands alone,
- * or `behind` which one does; none: otherwise. */
-static int find_alone(const OffloadSource *s, int from, int to, bool behind, int otherwise)
+ * or `after` which one does; none: otherwise. */
+static int find_alone(const OffloadSource *s, int from, int to, bool after, int otherwise)
 {
-    int place = (to < from ? s->above : s->below)[from - behind] + behind;
+    int place = (to < from ? s->above : s->below)[from - after] + after;
     return place >= MIN(from, to) && place <= MAX(from, to) ? place : otherwise;
 }
 

@@ -98,7 +98,7 @@ static bool next_line(CsvReader *r)
     return any;
 }
 
-/* Goes from the quote at `at` behind the closing one. */
+/* Goes from the quote at `at` to after the closing one. */
 static size_t skip_quoted(const PlaceTable *t, size_t at)
 {
     const char *s = t->text;

@@ -38,7 +38,7 @@ PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort
  * without doing that again. */
 PlaceResult place_on(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort);
 
-/* ---- check.c: shares nothing with the placer ---- */
+/* ---- check_overlap.c: shares nothing with the placer ---- */
 
 typedef struct PlaceCheck {
     int64_t bound, peak; /* as in PlaceResult */

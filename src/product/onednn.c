@@ -519,7 +519,8 @@ static OneRun *run_of(Arena *a, const Node *n, const MadeProduct *made)
 }
 
 /* found: what it takes, as it is made. */
-static dnnl_status_t make(MadeProduct *x, const OneProduct *p, dnnl_engine_t engine, OneRoom *found)
+static dnnl_status_t make_primitive(MadeProduct *x, const OneProduct *p, dnnl_engine_t engine,
+                                    OneRoom *found)
 {
     ProductForm f = {.y = NULL};
     dnnl_status_t s = form(&f, p, engine);
@@ -546,7 +547,7 @@ OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p)
     x->has_bias = p->has_bias;
     x->alone = p->alone;
     check_room(ctx, n);
-    need(make(x, p, engine, &found), ctx, n, "primitive");
+    need(make_primitive(x, p, engine, &found), ctx, n, "primitive");
     CHECK(!memcmp(&found, &room, sizeof room));
     return run_of(a, n, x);
 }

@@ -32,7 +32,7 @@ typedef struct FilePiece {
     bool alone; /* the writer has all of it */
 } FilePiece;
 
-/* What the axes after the first add to the number of a rank. */
+/* The numbers that the axes after the first add to a rank. */
 typedef struct Sharers {
     int64_t *rank;
     int count;

@@ -96,7 +96,7 @@ typedef struct Strategy {
 
 Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f);
 
-/* ---- loop.c ---- */
+/* ---- loop_forms.c ---- */
 void loop_rewrite(SpmdGraph *s, const Node *n);
 /* Makes v, an input of s->loop's body that is a whole operand of the loop, in that form before the
  * loop, for all iterations; returns the body's input for it. NULL: v is no such input. */

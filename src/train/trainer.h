@@ -241,7 +241,7 @@ int metrics_check(const Trainer *r);
 int open_metrics(Trainer *r);
 int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: evaluation */
 
-/* ---- show.c ---- */
+/* ---- progress.c ---- */
 
 void show_plan(const Trainer *r);
 /* Part of --max-sec that a run has used, 0 without. */

@@ -147,7 +147,7 @@ static LoopPart choose(const LoopCase *c, Graph *g, int64_t slices, SumKind sums
                      .cut = {c->units, NEWN(a, Cut, g->nvalue), NEWN(a, NodeCut, g->nnode)},
                      .inside = NEWN(a, bool, g->nnode),
                      .outside = NEWN(a, bool, g->nnode),
-                     .behind = NEWN(a, bool, g->nnode),
+                     .after = NEWN(a, bool, g->nnode),
                      .yielded = NEWN(a, bool, g->nvalue),
                      .one = NEWN(a, Value *, g->nvalue),
                      .scale = NEWN(a, Value *, g->nvalue),
@@ -163,7 +163,7 @@ static LoopPart choose(const LoopCase *c, Graph *g, int64_t slices, SumKind sums
     for (int i = 0; i < g->nin; i++)
         x.p.cut.value[g->in[i].v->id] = (Cut){.kind = CUT_WHOLE};
     for (const Node *n = g->first; n != x.p.before; n = n->next)
-        x.p.behind[n->id] = x.late[n->out[0]->id];
+        x.p.after[n->id] = x.late[n->out[0]->id];
     for (const Node *n = g->first; n && c->ones; n = n->next)
         for (int k = 0; k < n->nout; k++)
             if (in_list(c->scaled, n->out[k]))
@@ -178,7 +178,7 @@ static void spoil(const LoopCase *c, const Graph *g, LoopPart *p)
     if (c->wrong == RIGHT)
         return;
     const Value *v = find_value(g, c->at);
-    p->behind[v->def->id] &= c->wrong != WRONG_NOT_BEHIND;
+    p->after[v->def->id] &= c->wrong != WRONG_NOT_BEHIND;
     p->yielded[v->id] &= c->wrong != WRONG_NOT_YIELDED;
     p->inside[v->def->id] &= c->wrong != WRONG_NOT_INSIDE;
     p->outside[v->def->id] |= c->wrong == WRONG_OUTSIDE_TOO;

@@ -1,4 +1,5 @@
-/* transfer: finds how a node is cut from the cuts of its operands, or from those of its results.
+/* transfer_cuts: finds how a node is cut from the cuts of its operands, or from those of its
+ * results.
  *
  * An axis is the row-major product of its factors. A slice [outer][count][inner] of an axis lies in
  * the one factor that contains these `count` units; the node is cut in that factor, and with it

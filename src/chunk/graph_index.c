@@ -1,7 +1,7 @@
-/* index: what chunk knows of the nodes of a graph. Filled in two walks of the graph, once; a loop
- * that is made changes what is near it: the nodes between its first and its place, and the readers
- * of its results. */
-#include "index.h"
+/* graph_index: what chunk knows of the nodes of a graph. Filled in two walks of the graph, once; a
+ * loop that is made changes what is near it: the nodes between its first and its place, and the
+ * readers of its results. */
+#include "graph_index.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -258,7 +258,7 @@ Node *index_loop(ChunkIndex *x, Arena *tmp, const LoopPart *p)
         if (n->id >= nnode)
             for (int i = 0; i < n->nin; i++)
                 index_add_user(x, n->in[i], n);
-        else if (p->behind[n->id])
+        else if (p->after[n->id])
             mark_operands(x, n);
     }
     index_place(x, before, p->before);

@@ -1,4 +1,4 @@
-/* graph: follows cuts through a graph or body, and emits the graph of a part.
+/* part_graph: follows cuts through a graph or body, and emits the graph of a part.
  *
  * Each loop or mesh axis is followed on its own, node by node in order. If a node needs a slice of
  * a whole value, a part of the value's node that gives this slice is emitted before the reader, and

@@ -1,5 +1,5 @@
-/* file: reads a machine from the text of a file (docs/formats.md): a row to begin with, then
- * figures that differ from it. Words and numbers are those of .tn text. */
+/* machine_text: reads a machine from the text of a file (docs/formats.md): a row to begin with,
+ * then figures that differ from it. Words and numbers are those of .tn text. */
 #include "machine.h"
 
 #include <math.h>

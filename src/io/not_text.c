@@ -1,4 +1,4 @@
-/* foreign: files that are no text, but hold some: compressed, in tables, in JSON, in other
+/* not_text: files that are no text, but hold some: compressed, in tables, in JSON, in other
  * encodings. Taken as text, their braces, commas and codes would be learned. They are recognised by
  * what they begin with, JSON and tables also by their name; without one, only where nothing else is
  * likely. The message has the command that makes text of them. Constant: only the first bytes are

@@ -1,5 +1,5 @@
-/* part: emits the part of a node from how loops and mesh axes cut it: the nodes of its results, or
- * those of partials, from which cut_finish emits the results once they are merged.
+/* part_node: emits the part of a node from how loops and mesh axes cut it: the nodes of its
+ * results, or those of partials, from which cut_finish emits the results once they are merged.
  *
  * Several cuts of one factor are nested (cut_together): the part's size of the factor is the
  * factor's size times the fraction of units that each cut has, and its start is the sum of their

@@ -1,8 +1,9 @@
-/* index.h: what chunk knows of the nodes of a graph, filled once and followed as loops are made:
- * what reads a value, which node is before which, outputs, and some of the paths from node to node.
+/* graph_index.h: what chunk knows of the nodes of a graph, filled once and followed as loops are
+ * made: what reads a value, which node is before which, outputs, and some of the paths from node to
+ * node.
  */
-#ifndef TENON_CHUNK_INDEX_H
-#define TENON_CHUNK_INDEX_H
+#ifndef TENON_GRAPH_INDEX_H
+#define TENON_GRAPH_INDEX_H
 
 #include "../pass/loop_make.h"
 

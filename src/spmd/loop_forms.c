@@ -1,4 +1,4 @@
-/* loop: a loop on the ranks of a mesh. Its bodies are rewritten like graphs, collectives
+/* loop_forms: a loop on the ranks of a mesh. Its bodies are rewritten like graphs, collectives
  * included; its ports say in what forms values enter and leave.
  *
  * An operand enters as it is cut, unless the port itself takes the axis apart: a cut of an axis

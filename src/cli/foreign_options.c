@@ -1,4 +1,5 @@
-/* Names of options and commands in other trainers: foreign.def says what to do here instead. */
+/* Names of options and commands in other trainers: foreign_options.def says what to do here
+ * instead. */
 #include "cli.h"
 
 #include <ctype.h>
@@ -13,19 +14,19 @@ typedef struct ForeignOption {
 #define VALUE(names, values, here)
 #define COMMAND(names, here)
 static const ForeignOption options[] = {
-#include "foreign.def"
+#include "foreign_options.def"
 };
 #define OPTION(names, here)
 #define VALUE(names, values, here) {names, values, here},
 #define COMMAND(names, here)
 static const ForeignOption values[] = {
-#include "foreign.def"
+#include "foreign_options.def"
 };
 #define OPTION(names, here)
 #define VALUE(names, values, here)
 #define COMMAND(names, here) {names, NULL, here},
 static const ForeignOption commands[] = {
-#include "foreign.def"
+#include "foreign_options.def"
 };
 
 enum { PLAIN = 80 };

@@ -1,4 +1,5 @@
-/* loop: cuts a loop as its bodies are cut; its ports translate cuts between outside and inside.
+/* loop_cuts: cuts a loop as its bodies are cut; its ports translate cuts between outside and
+ * inside.
  *
  * A cut of an axis that the loop itself slices or concatenates must lie within an iteration:
  * [iterations][outer][count][inner] outside is [outer][count][inner] inside, and the loop must have
