@@ -2,10 +2,11 @@
  *
  * Plans are made of choices that do not depend on the limit: of nothing computed again, of the
  * words of --recompute, and at several places of two ladders (ladder.c), for the end of the forward
- * and for the place of the peak. A plan is whole: the rest of the pipeline runs on a copy of the
- * graph, which is ordered and placed as it will be in the end, so that its bytes are those of the
- * plan that runs. Of each ladder the first place that fits is found, and between it and the one
- * before the number of steps is bisected. The fastest is taken of these and the words that fit.
+ * and for the place of the peak. The rest of the pipeline runs on a copy of the graph, which is
+ * ordered and placed with less effort than in the end; what is chosen, and nothing computed again,
+ * is planned as it would run. Of each ladder the first place that fits is found, and between it and
+ * the one before the number of steps is bisected. The fastest is taken of these and the words that
+ * fit.
  *
  * So a larger limit never gives a slower step. The places of a ladder at which plans are made are
  * the same for all limits, but for those that another undercuts in both bytes and seconds; where
@@ -76,6 +77,7 @@ static void apply_steps(Graph *g, Arena *tmp, const Ladder *l, int steps)
 typedef struct PlanTry {
     Decider *d;
     Planned *x;
+    bool quick; /* else as it would run */
 } PlanTry;
 
 static void plan_choice(void *arg)
@@ -85,31 +87,37 @@ static void plan_choice(void *arg)
     Planned *x = t->x;
     Graph *g = graph_clone(d->tmp, d->g);
     PassOptions o = d->o;
+    PlanFor to = d->task->to;
     if (x->word)
         o.recompute = x->word;
     else if (x->steps)
         apply_steps(g, d->tmp, &d->ladder[x->ladder], x->steps);
     PassWalk w = passes_fork(d->w, g, &o);
     passes_until(&w, NULL);
-    Plan *p = d->task->ordered ? plan_ordered(d->tmp, g, &d->task->to)
-                               : plan_make(d->tmp, g, &d->task->to);
+    to.rough = to.quick = t->quick;
+    Plan *p = d->task->ordered ? plan_ordered(d->tmp, g, &to) : plan_make(d->tmp, g, &to);
     x->need = plan_least(p);
     x->sec = p->est.step;
 }
 
-static Planned plan_it(Decider *d, Planned x)
+static void plan_it(Decider *d, Planned *x, bool quick)
 {
-    PlanTry t = {d, &x};
+    PlanTry t = {d, x, quick};
     if (ctx_try(d->g->ctx, plan_choice, &t))
-        x.need = -1; /* a word that names no block */
+        x->need = -1; /* a word that names no block */
     arena_reset(d->tmp);
     d->r->nplanned++;
+}
+
+static Planned plan_quick(Decider *d, Planned x)
+{
+    plan_it(d, &x, true);
     return x;
 }
 
 static Planned plan_steps(Decider *d, int ladder, int steps)
 {
-    return plan_it(d, (Planned){.ladder = ladder, .steps = steps});
+    return plan_quick(d, (Planned){.ladder = ladder, .steps = steps});
 }
 
 static bool fits(const Decider *d, const Planned *x)
@@ -188,6 +196,13 @@ static void front_close(Front *f)
     f->n = n;
 }
 
+/* Adds what y has but for its first. */
+static void front_join(Arena *a, Front *f, const Front *y)
+{
+    for (int i = f->n > 0; i < y->n; i++)
+        front_add(a, f, y->x[i]);
+}
+
 /* Between low, which does not fit, and high, which does: the fewest steps that are found to fit. */
 static Planned refine(Decider *d, int ladder, Planned low, Planned high)
 {
@@ -226,21 +241,21 @@ static Planned best_of(Decider *d, const Front *f, int ladder)
     return between ? refine(d, ladder, f->x[i - 1], f->x[i]) : f->x[i];
 }
 
-static Front try_words(Decider *d)
+static Front try_words(Decider *d, Planned none)
 {
     static const char *const word[] = {"selective", "every=2", "full"};
     Front f = {0};
-    front_add(d->keep, &f, d->r->none);
+    front_add(d->keep, &f, none);
     for (int i = 0; i < LEN(word); i++)
-        front_add(d->keep, &f, plan_it(d, (Planned){.ladder = NO_LADDER, .word = word[i]}));
+        front_add(d->keep, &f, plan_quick(d, (Planned){.ladder = NO_LADDER, .word = word[i]}));
     front_close(&f);
     return f;
 }
 
-static Front try_ladder(Decider *d, int ladder)
+static Front try_ladder(Decider *d, Planned none, int ladder)
 {
     Front f = {0};
-    front_add(d->keep, &f, d->r->none);
+    front_add(d->keep, &f, none);
     for (int i = 1, last = 0; i <= PLACES; i++) {
         int steps = d->ladder[ladder].n * i / PLACES;
         if (steps > last)
@@ -253,29 +268,23 @@ static Front try_ladder(Decider *d, int ladder)
 
 /* ---- the choice ---- */
 
-static void note_front(AgainReport *r, const Front *f)
-{
-    for (int i = 1; i < f->n; i++)
-        PUSH(r->a, r->front, r->nfront, r->cap, f->x[i]);
-}
-
+/* Of none, the words and the ladders, what fits at the least time; else the lowest. */
 static Planned choose(Decider *d)
 {
     AgainReport *r = d->r;
-    Front words = try_words(d), all = {0};
-    Planned best = best_of(d, &words, NO_LADDER);
+    const Planned none = plan_quick(d, (Planned){.ladder = NO_LADDER});
+    Front all = {0}, f = try_words(d, none);
+    Planned best = best_of(d, &f, NO_LADDER);
+    front_join(r->a, &all, &f);
     make_ladders(d);
-    PUSH(r->a, r->front, r->nfront, r->cap, r->none);
-    note_front(r, &words);
     for (int l = 0; l < d->nladder; l++) {
-        Front f = try_ladder(d, l);
-        note_front(r, &f);
+        f = try_ladder(d, none, l);
         best = better(d, best, best_of(d, &f, l));
+        front_join(r->a, &all, &f);
     }
-    all = (Front){r->front, r->nfront, r->cap};
     front_close(&all);
+    r->front = all.x;
     r->nfront = all.n;
-    r->fits = fits(d, &best);
     return best;
 }
 
@@ -298,11 +307,15 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     d.o.chunk_report = NULL;
     d.o.warn = NULL;
     r->memory = t->memory;
-    r->none = r->chosen = plan_it(&d, (Planned){.ladder = NO_LADDER});
+    r->none = (Planned){.ladder = NO_LADDER};
+    plan_it(&d, &r->none, false);
     r->fits = fits(&d, &r->none);
+    r->chosen = r->none;
     if (!r->fits && r->none.need >= 0) {
         r->searched = true;
         r->chosen = choose(&d);
+        plan_it(&d, &r->chosen, false);
+        r->fits = fits(&d, &r->chosen);
         fill_values(&d);
     }
     arena_reset(d.keep);

@@ -44,8 +44,9 @@ typedef struct AgainReport {
     Planned chosen;
     const char **value; /* names of the nodes that a ladder has computed again */
     int nvalue, capvalue;
-    Planned *front; /* by seconds upward and bytes downward, `none` first; equal for all limits */
-    int nfront, cap;
+    Planned *front; /* by seconds upward and bytes downward, `none` first; for all limits the
+                       same */
+    int nfront;
     int nplanned;
 } AgainReport;
 

@@ -132,14 +132,23 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     return x;
 }
 
+enum {
+    SMALL_PLAN = 1000
+}; /* buffers up to which orders are compared by more than greedy placement */
+
+static int quick_effort(const Plan *p)
+{
+    return p->nstorage < SMALL_PLAN ? 2 : 0;
+}
+
 static Plan *make(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
-    if (to->rough && plan_one_queue(p))
+    if (to->rough && !to->quick && plan_one_queue(p))
         leave_unplaced(p);
     else
-        plan_place(p, to->rough ? 0 : PLACE_EFFORT, known);
+        plan_place(p, to->quick ? quick_effort(p) : to->rough ? 0 : PLACE_EFFORT, known);
     plan_waits(p, a);
     p->order_bound = to->rough ? 0 : bound_of(p, to);
     p->number = to->number;
@@ -173,10 +182,6 @@ int64_t plan_least(const Plan *p)
     return p->space[SPACE_MAIN].peak + p->reserve;
 }
 
-enum {
-    SMALL_PLAN = 1000
-}; /* buffers up to which orders are compared by more than greedy placement */
-
 typedef struct Scoring {
     Arena *tmp;
     PlanFor to;
@@ -194,8 +199,10 @@ static int64_t score(Graph *g, void *arg)
     Plan *p = plan_measured(s->tmp, g, &s->to);
     const PlanSpace *x = &p->space[SPACE_MAIN];
     int64_t cost = INT64_MAX;
-    if (x->bound <= s->best) {
-        plan_place(p, p->nstorage < SMALL_PLAN ? 2 : 0, s->known);
+    if (s->to.quick) {
+        cost = x->bound;
+    } else if (x->bound <= s->best) {
+        plan_place(p, quick_effort(p), s->known);
         cost = x->peak + (x->peak - x->bound);
     }
     s->found |= cost <= s->best;
@@ -231,7 +238,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     Arena *keep = arena_tmp(g->a);
     Placements *known = placements_new(keep);
     int64_t best = plan_score(g, &x, known, INT64_MAX);
-    if (apart && plan_take_apart(g, best, &x, known))
+    if (apart && !x.quick && plan_take_apart(g, best, &x, known))
         plan_score(g, &x, known, INT64_MAX);
     lower(g, &x, known);
     Plan *p = make(a, g, &x, known);

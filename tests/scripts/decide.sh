@@ -46,14 +46,14 @@ searched() {
     done
     ok "$*: with what all saved needs it is as fast" [ "$last" = "$fastest" ]
 }
-searched demo --batch-size 16 --seq-len 256
 searched tests/ref/llama-tiny --batch-size 16 --seq-len 64 --dropout 0.1 --optimizer none
 [ -z "$TN_LONG" ] || searched demo --batch-size 9 --seq-len 128 --accumulate 2 --dtype bf16
+[ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 256
 [ -z "$TN_LONG" ] || searched gpt2 --batch-size 4 --seq-len 1024
 [ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 128 --mesh fsdp=2
 
 # A policy that is given binds.
-set -- demo --batch-size 16 --seq-len 256
+set -- tests/ref/llama-tiny --batch-size 16 --seq-len 64 --dropout 0.1
 all=$(needs "$@")
 least=$(needs "$@" --memory 1)
 half=$(between "$least" "$all" 5)
@@ -73,7 +73,7 @@ fits "$(between "$least" "$all" 9)" "$@" --recompute-rule '*::*norm'
 
 # ---- PyTorch's graphs: searched with passes, else as they are written ----
 
-for graph in gpt2_step bert_mlm; do
+for graph in gpt2_step ${TN_LONG:+bert_mlm}; do
     file=$dir/$graph.tn
     gives 0 '' import fx tests/fx/$graph/graph.txt --inputs tests/fx/$graph/inputs.safetensors -o "$file"
     all=$(needs "$file" --passes=default)
@@ -107,7 +107,7 @@ same() {
 peak() { sed -n 's/.*"measured_peak_bytes": \([0-9]*\).*/\1/p' "$dir/$1.jsonl" | sort -n | tail -1; }
 
 seq 1 3000 | tr '\n' ' ' >"$dir/text"
-for model in demo tests/ref/gpt2-tiny; do
+for model in ${TN_LONG:+demo} tests/ref/gpt2-tiny; do
     seq=128
     [ $model = demo ] || seq=32
     set -- $model --batch-size 8 --seq-len $seq --dropout 0.1
