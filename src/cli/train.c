@@ -243,6 +243,16 @@ static bool note_mesh(const json_t *stored, const Common *c)
     return other;
 }
 
+/* Another --memory is a limit for this process; what was decided stays, so that the plan and its
+ * bits do. --retune decides anew. */
+static void keep_decisions(Train *a, const json_t *options)
+{
+    const json_t *memory = json_object_get(options, "memory");
+    int64_t before = json_is_integer(memory) ? json_integer_value(memory) : 0;
+    if (option_given(a->table, "memory") && !a->retune && before >= 0)
+        a->c.o.chunk_memory = before ? before : INT64_C(1) << 62;
+}
+
 /* The options of the run, but those of this process that were given again. */
 static int resume_options(Train *a)
 {
@@ -261,6 +271,7 @@ static int resume_options(Train *a)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
         return code;
+    keep_decisions(a, options);
     if (!note_mesh(options, c) && !threads) /* those of each rank */
         c->threads = from->threads;
     if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
@@ -406,6 +417,10 @@ static int finish_options(tn_context *ctx, Train *a)
     if (code >= 0)
         return code;
     t->described = options_describe(a->table);
+    if (t->resume &&
+        a->c.o.chunk_memory) /* what was decided, was for the memory that the run began with */
+        json_object_set(t->described, "memory",
+                        json_object_get(json_object_get(t->resume->state, "options"), "memory"));
     if (!t->steps)
         t->steps = INT64_MAX;
     common_apply(&a->c);

@@ -4,9 +4,9 @@
  * words of --recompute, and at several places of two ladders (ladder.c), for the end of the forward
  * and for the place of the peak. The rest of the pipeline runs on a copy of the graph, which is
  * ordered and placed with less effort than in the end; what is chosen, and nothing computed again,
- * is planned as it would run. Of each ladder the first place that fits is found, and between it and
- * the one before the number of steps is bisected. The fastest is taken of these and the words that
- * fit.
+ * is planned as it would run, or the lowest few where nothing fits. Of each ladder the first place
+ * that fits is found, and between it and the one before the number of steps is bisected. The
+ * fastest is taken of these and the words that fit.
  *
  * So a larger limit never gives a slower step. The places of a ladder at which plans are made are
  * the same for all limits, but for those that another undercuts in both bytes and seconds; where
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NLADDER = 2, PLACES = 6, NO_LADDER = -1 };
+enum { NLADDER = 2, PLACES = 6, NO_LADDER = -1, LOWEST = 3 };
 
 typedef struct Decider {
     const PassWalk *w;
@@ -314,7 +314,13 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     if (!r->fits && r->none.need >= 0) {
         r->searched = true;
         r->chosen = choose(&d);
+        bool near = !fits(&d, &r->chosen);
         plan_it(&d, &r->chosen, false);
+        for (int i = MAX(r->nfront - LOWEST, 0); near && i < r->nfront; i++) {
+            Planned x = r->front[i];
+            plan_it(&d, &x, false);
+            r->chosen = better(&d, x, r->chosen);
+        }
         r->fits = fits(&d, &r->chosen);
         fill_values(&d);
     }

@@ -12,7 +12,6 @@
  * AVX-512) buffers while a product runs, seldom given back: over 48 products of f32 30 and 14 MiB
  * on one thread, 46 and 52 on 2, 44 and 56 on 4, of bf16 17 and 21, 34 and 35, 37 and 31. */
 #include "onednn.h"
-
 #include "../op/op.h"
 
 #include <oneapi/dnnl/dnnl.h>

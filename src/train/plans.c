@@ -37,6 +37,7 @@ int plan_step(Trainer *r)
     tn_plan_bytes(p->step, &p->peak, &p->persistent, &reserve);
     tn_plan_flops(p->step, &all, &p->flops);
     tn_plan_sec(p->step, &p->est_sec, &added);
+    p->step_need = p->peak + reserve;
     add_need(p, p->peak, reserve, tn_plan_handles(p->step));
     return 0;
 }
@@ -173,10 +174,13 @@ void drop_plans(TrainPlans *p)
     p->arena = p->reserve = p->handles = 0;
 }
 
-/* Whether a lower goal of the step can make all three need less: of what is computed again, where
- * the step needs most; of slices always, as evaluations have them where the step has. */
-static bool can_lower(const TrainPlans *p, const tn_options *o)
+/* Whether a lower goal of the step can make all three need less, as it has reached the present one:
+ * of what is computed again, where the step needs most; of slices always, as evaluations have them
+ * where the step has. */
+static bool can_lower(const TrainPlans *p, const tn_options *o, int64_t goal)
 {
+    if (p->step_need > goal)
+        return false;
     bool lower = (!o->recompute || !strcmp(o->recompute, "auto")) && p->arena == p->peak;
     for (int i = 0; i < o->nchunk; i++)
         lower |= !strcmp(o->chunk[i], "auto");
@@ -185,16 +189,17 @@ static bool can_lower(const TrainPlans *p, const tn_options *o)
 
 int lower_goal(Trainer *r)
 {
-    enum { TIMES = 4 };
+    enum { TIMES = 6 };
     TrainPlans *p = &r->plans;
-    int64_t limit = r->t->o.memory, over;
+    int64_t limit = r->t->o.chunk_memory ? r->t->o.chunk_memory : r->t->o.memory, over;
     int code = 0;
     if (!limit)
         return 0;
     for (int i = 1; !code && i <= TIMES && (over = p->arena + p->reserve - limit) > 0 &&
-                    can_lower(p, &r->t->o);
+                    can_lower(p, &r->t->o, p->goal ? p->goal : limit);
          i++) {
         bool samples = p->generator;
+        over <<= i - 1; /* each plan has a reserve of its own: what is over moves */
         p->goal = most((p->goal ? p->goal : limit) - over, 1);
         p->goal = i < TIMES ? p->goal : 1; /* the least that it can be */
         drop_plans(p);
@@ -240,6 +245,8 @@ int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *pe
         code = plan_evaluation(&x);
     if (!code && t.sample_tokens)
         code = plan_generator(&x);
+    if (!code)
+        code = lower_goal(&x);
     *peak = x.plans.arena;
     *nbytes = x.plans.arena + x.plans.reserve;
     *sec = x.plans.est_sec;

@@ -22,7 +22,8 @@ typedef struct TrainPlans {
     tn_graph *step_graph, *eval_graph;
     tn_plan *step, *eval;
     tn_generator *generator;  /* of samples; NULL: none are wanted */
-    int64_t goal;             /* that --chunk auto is to reach for the step; 0: the limit */
+    int64_t goal;             /* bytes that the step is to need at most; 0: the limit */
+    int64_t step_need;        /* bytes that it needs, with its reserve */
     int64_t peak, persistent; /* bytes of the step's plan */
     int64_t reserve, handles; /* of the libraries for all programs; of that, their own */
     int64_t arena;            /* bytes of the arena of all plans */
