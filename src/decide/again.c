@@ -314,8 +314,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     if (!r->fits && r->none.need >= 0) {
         r->searched = true;
         r->chosen = choose(&d);
-        bool near = !fits(&d, &r->chosen);
         plan_it(&d, &r->chosen, false);
+        bool near = !fits(&d, &r->chosen);
         for (int i = MAX(r->nfront - LOWEST, 0); near && i < r->nfront; i++) {
             Planned x = r->front[i];
             plan_it(&d, &x, false);
