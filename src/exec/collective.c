@@ -301,12 +301,13 @@ static void fill_sizes(Collective *k, int n)
         }
 }
 
-/* Messages are read and written by the host alone. */
+/* Messages are read and written by the host alone. A space without bytes has no memory. */
 static void check_reach(const Program *x, const Step *s)
 {
     for (int k = 0; k <= s->narg; k++) {
         int storage = k < s->narg ? s->arg[k].storage : s->work;
-        CHECK(storage < 0 || x->memory[x->plan->storage[storage].space]->on_host);
+        const Memory *m = storage < 0 ? NULL : x->memory[x->plan->storage[storage].space];
+        CHECK(!m || m->on_host);
     }
 }
 
