@@ -72,8 +72,9 @@ typedef struct tn_options {
                                          * 0: no limit */
     const char *memory_unit;            /* in which messages say bytes, see tn_bytes_text; NULL:
                                          * plain bytes */
-    int64_t chunk_memory;               /* (0): bytes of plan and library reserve that chunk
-                                         * "auto" is to reach, where there is no limit; 0: memory */
+    int64_t goal_memory;                /* (0): bytes of plan and library reserve that chunk and
+                                         * recompute "auto" are to reach, whatever the limit is;
+                                         * 0: memory */
     int64_t persistent;                 /* (0): least bytes of a plan's persistent part: that of
                                          * the plan it shares with */
     int64_t reserve;                    /* (0): least bytes of a plan's library reserve: that of

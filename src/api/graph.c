@@ -252,9 +252,11 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     PassWalk w = passes_begin(g->g, names, &p);
     w.after = after_pass;
     w.arg = after;
-    int64_t goal = o->chunk_memory ? o->chunk_memory : o->memory;
-    DecideTask t = {plan_for(g, g->h.a, o), g->rows > 0, goal, &asked};
-    decide(&w, &t, &p, &(Decided){&g->chunk, &g->again});
+    int64_t goal = o->goal_memory ? o->goal_memory : o->memory;
+    if (chunks || goal) {
+        DecideTask t = {plan_for(g, g->h.a, o), g->rows > 0, goal, &asked};
+        decide(&w, &t, &p, &(Decided){&g->chunk, &g->again});
+    }
     passes_until(&w, NULL);
     warn_machine(g->h.owner, o);
 }

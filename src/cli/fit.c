@@ -63,7 +63,7 @@ static bool try_setting(FitSearch *s, FitSetting *x)
     tn_options o = *s->f->o;
     o.recompute = x->recompute;
     o.accumulate = x->accumulate;
-    o.chunk_memory = s->limit;
+    o.goal_memory = s->limit;
     o.memory = 0;
     o.warn = NULL; /* of the plan that was asked for it has warned */
     if (s->chunk && !s->slices) {

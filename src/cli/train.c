@@ -249,8 +249,9 @@ static void keep_decisions(Train *a, const json_t *options)
 {
     const json_t *memory = json_object_get(options, "memory");
     int64_t before = json_is_integer(memory) ? json_integer_value(memory) : 0;
+    const int64_t endless = INT64_C(1) << 62; /* the run had no limit */
     if (option_given(a->table, "memory") && !a->retune && before >= 0)
-        a->c.o.chunk_memory = before ? before : INT64_C(1) << 62;
+        a->c.o.goal_memory = before ? before : endless;
 }
 
 /* The options of the run, but those of this process that were given again. */
@@ -417,8 +418,8 @@ static int finish_options(tn_context *ctx, Train *a)
     if (code >= 0)
         return code;
     t->described = options_describe(a->table);
-    if (t->resume &&
-        a->c.o.chunk_memory) /* what was decided, was for the memory that the run began with */
+    /* the memory for which was decided, as the run began */
+    if (t->resume && a->c.o.goal_memory)
         json_object_set(t->described, "memory",
                         json_object_get(json_object_get(t->resume->state, "options"), "memory"));
     if (!t->steps)

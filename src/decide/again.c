@@ -4,9 +4,9 @@
  * words of --recompute, and at several places of two ladders (ladder.c), for the end of the forward
  * and for the place of the peak. The rest of the pipeline runs on a copy of the graph, which is
  * ordered and placed with less effort than in the end; what is chosen, and nothing computed again,
- * is planned as it would run, or the lowest few where nothing fits. Of each ladder the first place
- * that fits is found, and between it and the one before the number of steps is bisected. The
- * fastest is taken of these and the words that fit.
+ * is planned as it would run, or the lowest few where nothing fits. A search along each ladder
+ * finds the first place that fits, and bisects the number of steps between it and the one before.
+ * The fastest is taken of these and the words that fit.
  *
  * So a larger limit never gives a slower step. The places of a ladder at which plans are made are
  * the same for all limits, but for those that another undercuts in both bytes and seconds; where
@@ -92,10 +92,8 @@ static void plan_choice(void *arg)
         o.recompute = x->word;
     else if (x->steps)
         apply_steps(g, d->tmp, &d->ladder[x->ladder], x->steps);
-    PassWalk w = passes_fork(d->w, g, &o);
-    passes_until(&w, NULL);
-    to.rough = to.quick = t->quick;
-    Plan *p = d->task->ordered ? plan_ordered(d->tmp, g, &to) : plan_make(d->tmp, g, &to);
+    to.quick = t->quick;
+    Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
     x->sec = p->est.step;
 }
@@ -273,6 +271,8 @@ static Planned choose(Decider *d)
 {
     AgainReport *r = d->r;
     const Planned none = plan_quick(d, (Planned){.ladder = NO_LADDER});
+    if (none.need < 0) /* no memory is left for plans */
+        return r->none;
     Front all = {0}, f = try_words(d, none);
     Planned best = best_of(d, &f, NO_LADDER);
     front_join(r->a, &all, &f);
@@ -300,12 +300,9 @@ static void fill_values(Decider *d)
 
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
-    Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = *o};
+    Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o)};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
-    d.o.decisions = NULL;
-    d.o.chunk_report = NULL;
-    d.o.warn = NULL;
     r->memory = t->memory;
     r->none = (Planned){.ladder = NO_LADDER};
     plan_it(&d, &r->none, false);

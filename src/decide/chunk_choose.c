@@ -198,9 +198,8 @@ static void plan_trial(void *arg)
     PlanFor to = d->task->to;
     to.rough = x->rough;
     d->o.nchunk_region = regions_of(d, d->tmp, x->slices, &d->o.chunk_region);
-    PassWalk w = passes_fork(d->w, graph_clone(d->tmp, d->g), &d->o);
-    passes_until(&w, NULL);
-    Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, &to) : plan_make(d->tmp, w.g, &to);
+    Graph *g = graph_clone(d->tmp, d->g);
+    Plan *p = trial_plan(d->tmp, d->w, g, &d->o, &to, d->task->ordered);
     fill_at_peak(d, p, x->t->at_peak);
     x->t->sec = p->est.step;
     x->t->reserve = p->reserve;
@@ -574,14 +573,11 @@ static void order_regions(Chooser *d, PassOptions *o)
 
 void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r)
 {
-    Chooser d = {.w = w, .task = t, .r = r, .o = *o, .without = NO_SLOT};
+    Chooser d = {.w = w, .task = t, .r = r, .o = trial_options(o), .without = NO_SLOT};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.holder.a = d.keep;
     d.g = graph_clone(d.keep, w->g);
-    d.o.decisions = NULL;
-    d.o.chunk_report = NULL;
-    d.o.warn = NULL;
     loss_counts(d.g, d.tmp);
     arena_reset(d.tmp);
     find_candidates(&d);

@@ -6,6 +6,15 @@
 #include "../chunk/chunk.h"
 #include "../plan/plan.h"
 
+/* ---- trial.c: plans of what might be chosen ---- */
+
+/* The options of passes on copies, which tell nobody of them. */
+PassOptions trial_options(const PassOptions *o);
+/* Runs what w has not run yet on g, a copy of its graph, and plans the result, in a. ordered: by
+ * plan_ordered; else by plan_make. */
+Plan *trial_plan(Arena *a, const PassWalk *w, Graph *g, const PassOptions *o, const PlanFor *to,
+                 bool ordered);
+
 /* ---- chunk_search.c: the choice, by trials alone ---- */
 
 /* The result of a setting, that is, of numbers of slices of all groups, 1 where a group stays

@@ -4,8 +4,8 @@
  * Slices that were asked for by number or pattern are made, and the rest is chosen beside them.
  * With
  * --chunk auto there are none, or as few as fit, or, if slices alone do not suffice, as many as
- * make the step lowest, or as many as pay in any case. What is lacking then is computed again. The
- * fastest of these that fits is taken, else the lowest. */
+ * make the step lowest, or as many as pay in any case. The backward then computes again what is
+ * lacking. The fastest of these that fits is taken, else the lowest. */
 #include "decide.h"
 
 #include <string.h>

@@ -13,8 +13,8 @@ typedef struct LadderStep {
     int n, cap;
 } LadderStep;
 
-/* The first k steps together are a choice, for each k; with k it takes fewer bytes and more time.
- */
+/* The first k steps together are a choice, for each k; with k it takes more time, and fewer bytes
+ * but for what several blocks share. */
 typedef struct Ladder {
     LadderStep *step;
     int n, cap;

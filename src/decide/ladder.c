@@ -10,19 +10,20 @@
  * are nested (Gallo, Grigoriadis and Tarjan 1989). All prices at which the set changes are found as
  * the corners of the convex curve of seconds over bytes.
  *
- * What joins the set at one price is a step for each block of the model, earlier blocks first:
- * equal layers join at equal prices, and what an early layer saves would be alive longest. So the
- * first k steps are a choice, for every k, and each takes fewer bytes and more seconds.
+ * The nodes that join the set at one price are a step for each block of the model, earlier blocks
+ * first: equal layers join at equal prices, and what an early layer saves would be alive longest.
+ * So the first k steps are a choice, for every k. Each takes more seconds, and fewer bytes, but for
+ * a value that two blocks need and only the forward reads: the first of them has it saved.
  *
  * Values that another block's forward reads are saved, as under every named policy: a block's
  * recomputation begins there, and is not a second forward. Bytes count as `weight` says: for the
  * forward's end all do, for a place of the step those that are alive there. */
 #include "decide.h"
-#include "network.h"
+#include "../plan/network.h"
 
 #include <string.h>
 
-enum { MOST_CUTS = 40, SOURCE = 0, SINK = 1 };
+enum { MOST_CUTS = 40 };
 
 /* A graph with forward and backward in it. */
 typedef struct AgainGraph {
@@ -75,7 +76,7 @@ static int place_of(const AgainGraph *x, const Value *v)
     return n ? x->place[n->id] : -1;
 }
 
-/* What another block's forward reads cannot be computed again; nor can outputs. */
+/* Neither a value that another block's forward reads nor an output is computed again. */
 static void find_reads(AgainGraph *x)
 {
     for (const Node *n = x->g->first; n; n = n->next) {
@@ -133,38 +134,38 @@ static int vertex(int place, bool again)
     return 2 + 2 * place + again;
 }
 
-/* Capacities in whole units, so that cuts are exact; a cut costs less than `without`. */
-static CutNetwork cut_of_price(Arena *tmp, const AgainGraph *x, double price, double unit)
+/* Capacities in whole units, so that cuts are exact. */
+static Network cut_of_price(Arena *tmp, const AgainGraph *x, double price, double unit)
 {
-    const int64_t without = INT64_C(1) << 55;
-    CutNetwork c = network_new(tmp, 2 + 2 * x->n);
+    Network c = network_new(tmp, 2 + 2 * x->n, INT64_MAX);
+    network_vertices(&c, 2 * x->n);
     for (int k = 0; k < x->n; k++) {
         if (x->free[k])
             continue;
         if (x->read[k])
-            network_arc(&c, SOURCE, vertex(k, false), without);
+            network_arc(&c, NETWORK_SOURCE, vertex(k, false), NETWORK_ENDLESS);
         if (!x->may[k]) {
-            network_arc(&c, vertex(k, false), SINK, (int64_t)(price * x->nbytes[k] / unit));
+            network_arc(&c, vertex(k, false), NETWORK_SINK, (int64_t)(price * x->nbytes[k] / unit));
             continue;
         }
         network_arc(&c, vertex(k, false), vertex(k, true), (int64_t)(price * x->nbytes[k] / unit));
-        network_arc(&c, vertex(k, true), SINK, (int64_t)(x->sec[k] / unit));
+        network_arc(&c, vertex(k, true), NETWORK_SINK, (int64_t)(x->sec[k] / unit));
         for (int i = 0; i < x->at[k]->nin; i++) {
             int from = place_of(x, x->at[k]->in[i]);
             if (from >= 0)
-                network_arc(&c, vertex(k, true), vertex(from, false), without);
+                network_arc(&c, vertex(k, true), vertex(from, false), NETWORK_ENDLESS);
         }
     }
     return c;
 }
 
 /* The bytes saved and the seconds of a side of a cut. */
-static Corner corner_of(const AgainGraph *x, const bool *side)
+static Corner corner_of(const AgainGraph *x, const Network *cut)
 {
     Corner c = {.again = NEWN(x->a, bool, x->n)};
     for (int k = 0; k < x->n; k++) {
-        bool available = side[vertex(k, false)] && !x->free[k];
-        c.again[k] = available && x->may[k] && side[vertex(k, true)];
+        bool available = network_side(cut, vertex(k, false)) && !x->free[k];
+        c.again[k] = available && x->may[k] && network_side(cut, vertex(k, true));
         c.nbytes += available && !c.again[k] ? x->nbytes[k] : 0;
         c.sec += c.again[k] ? x->sec[k] : 0;
     }
@@ -182,10 +183,9 @@ static double total(const double *x, int n)
 static Corner solve(AgainGraph *x, double price)
 {
     double all = total(x->sec, x->n) + price * total(x->nbytes, x->n);
-    CutNetwork c = cut_of_price(x->cut, x, price, MAX(all, 1e-30) * 0x1p-50);
-    bool *side = NEWN(x->cut, bool, c.nvertex);
-    network_cut(&c, SOURCE, SINK, side);
-    Corner corner = corner_of(x, side);
+    Network c = cut_of_price(x->cut, x, price, MAX(all, 1e-30) * 0x1p-50);
+    network_flow(&c);
+    Corner corner = corner_of(x, &c);
     arena_reset(x->cut);
     x->cuts++;
     return corner;

@@ -1,4 +1,4 @@
-/* What the backward computes again to fit a limit, as --memory decided it. */
+/* Says what --memory decided that the backward computes again. */
 #include "page.h"
 
 void again_print(Buf *b, const AgainReport *r)

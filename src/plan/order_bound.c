@@ -17,8 +17,9 @@
  * the cat's result. A new value that is defined before all readers of the old one have run takes
  * its bytes until they have.
  *
- * Maximum flow by Dinic's algorithm (1970), over the nodes that may be on either side. Closures as
- * cuts: Picard 1976; cuts as bounds for memory: Kayaaslan et al. 2018. */
+ * The maximum flow (network.c) is over the nodes that may be on either side. Closures as cuts:
+ * Picard 1976; cuts as bounds for memory: Kayaaslan et al. 2018. */
+#include "network.h"
 #include "order.h"
 
 #include <stdlib.h>
@@ -30,116 +31,33 @@ enum {
     PAIR_NODES = 8,     /* nodes tried as the first of a pair, and of each kind as the second */
 };
 
-typedef struct Arc {
-    int to, next, twin;
-    int64_t cap;
-} Arc;
-
 enum { FREE, BEFORE, AFTER };
-enum { SOURCE, SINK };
 
-typedef struct Network {
+typedef struct BoundCut {
     const Problem *q;
     Arena *tmp;
     const int64_t
         *body; /* of a node, twice: what its bodies need in any order; NULL: as they are */
     unsigned char *side; /* of a node */
     int *vertex;         /* of a free node */
-    int *head, *now, *level, *queue;
-    int nvertex;
-    Arc *arc;
-    int narc, caparc;
-    int64_t left; /* of CUT_WORK */
-} Network;
-
-/* ---- maximum flow ---- */
-
-static const int64_t ENDLESS = INT64_MAX / 4;
-
-static int add_vertex(Network *c)
-{
-    c->head[c->nvertex] = -1;
-    return c->nvertex++;
-}
-
-static void add_arc(Network *c, int from, int to, int64_t cap)
-{
-    int k = c->narc;
-    Arc there = {to, c->head[from], k + 1, cap}, back = {from, c->head[to], k, 0};
-    PUSH(c->tmp, c->arc, c->narc, c->caparc, there);
-    PUSH(c->tmp, c->arc, c->narc, c->caparc, back);
-    c->head[from] = k;
-    c->head[to] = k + 1;
-}
-
-static bool fill_levels(Network *c)
-{
-    int n = 0;
-    for (int v = 0; v < c->nvertex; v++)
-        c->level[v] = -1;
-    c->level[c->queue[n++] = SOURCE] = 0;
-    for (int k = 0; k < n; k++)
-        for (int e = c->head[c->queue[k]]; e >= 0; e = c->arc[e].next, c->left--)
-            if (c->arc[e].cap > 0 && c->level[c->arc[e].to] < 0)
-                c->level[c->queue[n++] = c->arc[e].to] = c->level[c->queue[k]] + 1;
-    return c->level[SINK] >= 0;
-}
-
-/* The capacity of one more path, found depth first; queue holds its arcs. */
-static int64_t push_path(Network *c)
-{
-    int depth = 0, v = SOURCE;
-    while (v != SINK) {
-        int e = c->now[v];
-        c->left--;
-        if (e < 0 && !depth)
-            return 0;
-        if (e < 0) { /* no way on from here */
-            v = c->arc[c->queue[--depth] ^ 1].to;
-            c->now[v] = c->arc[c->now[v]].next;
-        } else if (c->arc[e].cap > 0 && c->level[c->arc[e].to] == c->level[v] + 1) {
-            c->queue[depth++] = e;
-            v = c->arc[e].to;
-        } else {
-            c->now[v] = c->arc[e].next;
-        }
-    }
-    int64_t flow = INT64_MAX;
-    for (int k = 0; k < depth; k++)
-        flow = MIN(flow, c->arc[c->queue[k]].cap);
-    for (int k = 0; k < depth; k++) {
-        c->arc[c->queue[k]].cap -= flow;
-        c->arc[c->queue[k] ^ 1].cap += flow;
-    }
-    return flow;
-}
-
-static int64_t max_flow(Network *c)
-{
-    int64_t sum = 0;
-    while (c->left > 0 && fill_levels(c)) {
-        memcpy(c->now, c->head, sizeof *c->now * (size_t)c->nvertex);
-        for (int64_t flow; c->left > 0 && (flow = push_path(c));)
-            sum += flow;
-    }
-    return sum;
-}
+    Network net;         /* with what is left of CUT_WORK */
+} BoundCut;
 
 /* ---- the network of a node ---- */
 
 /* Puts node i and all nodes that `with` leads to from it on that side. */
-static void mark(Network *c, const Lists *with, int i, int side)
+static void mark(BoundCut *c, const Lists *with, int i, int side)
 {
     int n = 0;
-    c->side[c->queue[n++] = i] = (unsigned char)side;
+    c->side[c->net.queue[n++] = i] = (unsigned char)side;
     for (int k = 0; k < n; k++)
-        EACH_ITEM(j, *with, c->queue[k])
+        EACH_ITEM(j, *with, c->net.queue[k])
             if (c->side[with->item[j]] == FREE)
-                c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
+                c->side[c->net.queue[n++] = with->item[j]] = (unsigned char)side;
 }
 
 /* The arcs of dependence; x, y (unless -1) and what depends on them have not run. */
-static void begin_network(Network *c, int x, int y, bool ran)
+static void begin_network(BoundCut *c, int x, int y, bool ran)
 {
     const Problem *q = c->q;
     memset(c->side, FREE, (size_t)q->n);
@@ -148,21 +66,19 @@ static void begin_network(Network *c, int x, int y, bool ran)
     c->side[x] = ran ? BEFORE : AFTER;
     if (y >= 0)
         mark(c, &q->depend, y, AFTER);
-    c->nvertex = c->narc = 0;
-    add_vertex(c);
-    add_vertex(c);
+    network_clear(&c->net);
     for (int i = 0; i < q->n; i++)
         if (c->side[i] == FREE)
-            c->vertex[i] = add_vertex(c);
+            c->vertex[i] = network_vertices(&c->net, 1);
     for (int i = 0; i < q->n; i++)
         EACH_ITEM(k, q->dep, i)
             if (c->side[i] == FREE && c->side[q->dep.item[k]] == FREE)
-                add_arc(c, c->vertex[i], c->vertex[q->dep.item[k]], ENDLESS);
-    c->left -= q->n + q->dep.at[q->n];
+                network_arc(&c->net, c->vertex[i], c->vertex[q->dep.item[k]], NETWORK_ENDLESS);
+    c->net.left -= q->n + q->dep.at[q->n];
 }
 
 /* Whether s could be made inside of the result of node i, a cat, and so needs nothing beside it. */
-static bool inside_of(const Network *c, int s, int i)
+static bool inside_of(const BoundCut *c, int s, int i)
 {
     const Problem *q = c->q;
     return c->body && q->storage.part[s] && q->user.at[s] < q->user.at[s + 1] &&
@@ -171,7 +87,7 @@ static bool inside_of(const Network *c, int s, int i)
 
 /* The storage whose place s takes, or else s, costs the bytes of s if the defining node of s has
  * run and another reader has not. Returns what s costs in any case. */
-static int64_t add_cost(Network *c, int s)
+static int64_t add_cost(BoundCut *c, int s)
 {
     const Problem *q = c->q;
     int def = q->storage.def[s], old = q->storage.over[s], of = old < 0 ? s : old, nfree = 0,
@@ -188,30 +104,30 @@ static int64_t add_cost(Network *c, int s)
     }
     if (kept && side == BEFORE)
         return q->storage.nbytes[s];
-    int from = side == BEFORE ? SOURCE : c->vertex[def];
+    int from = side == BEFORE ? NETWORK_SOURCE : c->vertex[def];
     if (kept) {
-        add_arc(c, from, SINK, q->storage.nbytes[s]);
+        network_arc(&c->net, from, NETWORK_SINK, q->storage.nbytes[s]);
     } else if (nfree == 1) {
-        add_arc(c, from, c->vertex[last], q->storage.nbytes[s]);
+        network_arc(&c->net, from, c->vertex[last], q->storage.nbytes[s]);
     } else if (nfree) {
-        int v = add_vertex(c);
-        add_arc(c, from, v, q->storage.nbytes[s]);
+        int v = network_vertices(&c->net, 1);
+        network_arc(&c->net, from, v, q->storage.nbytes[s]);
         EACH_ITEM(k, q->user, of)
             if (q->user.item[k] != def && c->side[q->user.item[k]] == FREE)
-                add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
+                network_arc(&c->net, v, c->vertex[q->user.item[k]], NETWORK_ENDLESS);
     }
     return 0;
 }
 
 /* The least that is alive when x runs, or has just run, beside what only x itself needs. */
-static int64_t least_alive(Network *c, int x, int y, bool ran)
+static int64_t least_alive(BoundCut *c, int x, int y, bool ran)
 {
     int64_t sum = c->q->base;
     begin_network(c, x, y, ran);
     for (int s = 0; s < c->q->storage.count; s++)
         sum += inside_of(c, s, x) ? 0 : add_cost(c, s);
-    c->left -= c->q->user.at[c->q->storage.count];
-    return sum + max_flow(c);
+    c->net.left -= c->q->user.at[c->q->storage.count];
+    return sum + network_flow(&c->net);
 }
 
 /* Bytes that a result, entry k of q->make, adds in a step to the cut, which has all kept and read
@@ -227,7 +143,7 @@ static int64_t made_bytes(const Problem *q, int k, int step, bool ran)
 }
 
 /* The least that node i needs in its largest step beside what the cut has. */
-static int64_t own_bytes(const Network *c, int i, bool ran)
+static int64_t own_bytes(const BoundCut *c, int i, bool ran)
 {
     const Problem *q = c->q;
     int64_t most = INT64_MIN;
@@ -246,7 +162,7 @@ static int64_t own_bytes(const Network *c, int i, bool ran)
 }
 
 /* The least live sum in some step of x, if y, unless that is -1, has not run. */
-static int64_t least_at(Network *c, int x, int y)
+static int64_t least_at(BoundCut *c, int x, int y)
 {
     int64_t sum = least_alive(c, x, y, false) + own_bytes(c, x, false);
     if (problem_steps(c->q, x) > 1) {
@@ -269,17 +185,13 @@ static int compare(const void *x, const void *y)
     return s->key != t->key ? (s->key < t->key ? 1 : -1) : s->at - t->at;
 }
 
-static Network *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
+static BoundCut *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
 {
-    Network *c = NEW(tmp, Network);
-    int most = q->n + q->storage.count + 2;
-    *c = (Network){.q = q, .tmp = tmp, .body = body, .left = CUT_WORK};
+    BoundCut *c = NEW(tmp, BoundCut);
+    *c = (BoundCut){.q = q, .tmp = tmp, .body = body};
     c->side = NEWN(tmp, unsigned char, q->n);
     c->vertex = NEWN(tmp, int, q->n);
-    c->head = NEWN(tmp, int, most);
-    c->now = NEWN(tmp, int, most);
-    c->level = NEWN(tmp, int, most);
-    c->queue = NEWN(tmp, int, most);
+    c->net = network_new(tmp, q->n + q->storage.count + 2, CUT_WORK);
     return c;
 }
 
@@ -315,7 +227,7 @@ static void fill_steps(const Problem *q, const int *order, int *left, NodeSum *b
 }
 
 /* A bound by pairs of x with the first nodes of a list that run after it and need not. */
-static int64_t bound_pairs(Network *c, NodeSum x, const NodeSum *list, int64_t best)
+static int64_t bound_pairs(BoundCut *c, NodeSum x, const NodeSum *list, int64_t best)
 {
     const Problem *q = c->q;
     bool *waits = NEWN(c->tmp, bool, q->n);
@@ -323,7 +235,7 @@ static int64_t bound_pairs(Network *c, NodeSum x, const NodeSum *list, int64_t b
     mark(c, &q->depend, x.node, AFTER);
     for (int i = 0; i < q->n; i++)
         waits[i] = c->side[i] == AFTER;
-    for (int j = 0, n = 0; j < q->n && n < PAIR_NODES && c->left > 0 && best < x.key; j++) {
+    for (int j = 0, n = 0; j < q->n && n < PAIR_NODES && c->net.left > 0 && best < x.key; j++) {
         int y = list[j].node;
         if (list[j].at <= x.at || waits[y])
             continue;
@@ -339,13 +251,13 @@ static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64
 {
     NodeSum *step = NEWN(tmp, NodeSum, q->n), *heavy = NEWN(tmp, NodeSum, q->n);
     fill_steps(q, order, NEWN(tmp, int, q->storage.count), step, heavy);
-    Network *c = cut_new(q, tmp, body);
+    BoundCut *c = cut_new(q, tmp, body);
     int64_t best = q->ends;
-    for (int k = 0; k < MIN(q->n, CUT_NODES) && step[k].key > best && c->left > 0; k++) {
+    for (int k = 0; k < MIN(q->n, CUT_NODES) && step[k].key > best && c->net.left > 0; k++) {
         int64_t now = least_at(c, step[k].node, -1);
         best = MAX(best, now);
     }
-    for (int k = 0; k < MIN(q->n, PAIR_NODES) && step[k].key > best && c->left > 0; k++)
+    for (int k = 0; k < MIN(q->n, PAIR_NODES) && step[k].key > best && c->net.left > 0; k++)
         best = bound_pairs(c, step[k], step, bound_pairs(c, step[k], heavy, best));
     return best;
 }

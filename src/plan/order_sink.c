@@ -1,11 +1,11 @@
 /* Moves what makes a large value that lies beneath the peak. A search for an order runs a node as
  * soon as it fits: a gradient of the head that fits, but whose reduction over ranks does not yet
- * fit, lies beneath the peak of every layer behind it, where its operands would take less.
+ * fit, lies beneath the peak of every layer after it, where its operands would take less.
  *
- * A unit is such a node and those behind it that alone read what the one before made, up to where
+ * A unit is such a node and those after it that alone read what the one before made, up to where
  * least is left: a gradient, its reduction and what waits for it. At the first place of the peak,
  * the units of the largest values that are there are tried. Two walks along the order tell the peak
- * for each place of a unit: of nodes before it from the unit at its last place, of nodes behind it
+ * for each place of a unit: of nodes before it from the unit at its last place, of nodes after it
  * from the unit at its first. It moves to the best place if the peak falls. That is repeated,
  * within a limit of tries; each is linear. */
 #include "order.h"
@@ -98,8 +98,8 @@ static int only_reader(const Problem *q, int i)
     return reader;
 }
 
-/* The node that follows i in a unit, or -1. What a reduction reads and makes is read by the node
- * that waits for it, too. */
+/* The node that follows i in a unit, or -1. The node that waits for a reduction also reads what
+ * that reads and makes. */
 static int next_of(const Problem *q, int i)
 {
     if (q->finish[i] >= 0)
@@ -118,7 +118,8 @@ static bool has(const Unit *u, int i)
     return false;
 }
 
-/* The unit of node i; places, for now, are those in the rest. */
+/* The unit of node i, and the rest of the order. While its first and last place are sought,
+ * x->place counts in the rest. */
 static Unit find_unit(Sink *x, int i)
 {
     const Problem *q = x->q;
@@ -193,14 +194,14 @@ static Along walk(Sink *x, const Unit *u, int at)
 static int best_place(Sink *x, const Unit *u, int64_t *least)
 {
     Along early = walk(x, u, u->first), late = walk(x, u, u->last);
-    int64_t *behind = NEWN(x->tmp, int64_t, x->nrest + 1), most = x->q->ends;
+    int64_t *after = NEWN(x->tmp, int64_t, x->nrest + 1), most = x->q->ends;
     int found = u->first;
     for (int k = x->nrest - 1; k >= u->first; k--)
-        behind[k] = MAX(behind[k + 1], early.most[k]);
+        after[k] = MAX(after[k + 1], early.most[k]);
     *least = INT64_MAX;
     for (int k = 0; k <= u->last; k++) {
         int64_t before = k == u->last ? late.before : late.live[k];
-        int64_t peak = MAX(MAX(most, behind[k]), before + late.unit - late.before);
+        int64_t peak = MAX(MAX(most, after[k]), before + late.unit - late.before);
         if (k >= u->first && peak < *least) {
             *least = peak;
             found = k;

@@ -129,6 +129,7 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     PlanFor x = to ? *to : (PlanFor){0};
     x.device = x.device ? x.device : device_at(DEVICE_cpu);
     x.machine = x.machine ? x.machine : machine_for(a, x.device, NULL);
+    x.rough |= x.quick;
     return x;
 }
 

@@ -102,8 +102,8 @@ typedef struct PlanFor {
                            shares the arena keeps there; caches lie after them */
     int64_t
         reserve; /* the library's is at least so many bytes, of which another plan has the use */
-    bool quick;  /* rough too, but placed with less effort: orders are judged by live bytes, and no
-                    fused  node is taken apart */
+    bool quick;  /* rough, but placed, with less effort: orders are judged by live bytes, and no
+                    fused node is taken apart */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
                    no wait follows from them */
 } PlanFor;

@@ -26,7 +26,7 @@ int plan_step(Trainer *r)
     tn_options o = t->o;
     int64_t reserve;
     double all, added;
-    o.chunk_memory = p->goal ? p->goal : o.chunk_memory;
+    o.goal_memory = p->goal ? p->goal : o.goal_memory;
     int code = tn_model_graph(r->m, t->batch, t->seq, &o, &p->step_graph);
     if (!code)
         code = tn_graph_passes(p->step_graph, "default", &o, NULL, NULL);
@@ -62,7 +62,7 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
     tn_options o = r->t->o;
     int64_t peak, persistent, reserve;
     o.persistent = r->plans.persistent;
-    o.chunk_memory = 0; /* the step's */
+    o.goal_memory = 0; /* the step's */
     o.accumulate = 1;
     slice_evaluation(&r->plans, &o);
     int code = tn_graph_passes(g, "forward", &o, NULL, NULL);
@@ -191,7 +191,7 @@ int lower_goal(Trainer *r)
 {
     enum { TIMES = 6 };
     TrainPlans *p = &r->plans;
-    int64_t limit = r->t->o.chunk_memory ? r->t->o.chunk_memory : r->t->o.memory, over;
+    int64_t limit = r->t->o.goal_memory ? r->t->o.goal_memory : r->t->o.memory, over;
     int code = 0;
     if (!limit)
         return 0;

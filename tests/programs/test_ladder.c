@@ -4,7 +4,7 @@
  *
  * `test_ladder SEED [COUNT]` runs the random cases of one seed, or more. TN_LONG=1: more of all. */
 #include "../../src/decide/decide.h"
-#include "../../src/decide/network.h"
+#include "../../src/plan/network.h"
 #include "../shared/gen.h"
 #include "../shared/test.h"
 
@@ -71,14 +71,16 @@ static void test_network(uint64_t seed)
 {
     Rng rng = {seed, 0};
     MadeNetwork m = made_network(&rng);
-    CutNetwork g = network_new(a, m.nvertex);
-    bool *in = NEWN(a, bool, m.nvertex);
+    Network g = network_new(a, m.nvertex, INT64_MAX);
     unsigned side = 0, want = best_side(&m);
-    for (int i = 0; i < m.narc; i++)
-        network_arc(&g, m.arc[i].from, m.arc[i].to, m.arc[i].capacity);
-    network_cut(&g, m.source, m.sink, in);
+    int vertex[MOST_VERTICES], next = network_vertices(&g, m.nvertex - 2);
     for (int v = 0; v < m.nvertex; v++)
-        side |= (unsigned)in[v] << v;
+        vertex[v] = v == m.source ? NETWORK_SOURCE : v == m.sink ? NETWORK_SINK : next++;
+    for (int i = 0; i < m.narc; i++)
+        network_arc(&g, vertex[m.arc[i].from], vertex[m.arc[i].to], m.arc[i].capacity);
+    network_flow(&g);
+    for (int v = 0; v < m.nvertex; v++)
+        side |= (unsigned)network_side(&g, vertex[v]) << v;
     if (!EXPECT(side == want))
         printf("  seed %llu: network of %d vertices: side %#x cuts %lld, expected %#x, %lld\n",
                (unsigned long long)seed, m.nvertex, side, (long long)cut_of_side(&m, side), want,
@@ -122,7 +124,7 @@ static void put_product(Forward *f, int from)
     buf_printf(&f->nodes, "  %%v%d = mm(%%v%d, %%w%d)", f->n, from, w);
 }
 
-/* Of another value with as many columns, or of the same. */
+/* Reads another value with as many columns, or the same one. */
 static void put_pair(Forward *f, int from)
 {
     static const char *const op[] = {"add", "mul", "sub"};
