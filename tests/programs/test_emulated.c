@@ -106,7 +106,7 @@ static const char *run(Program *x, Subject *s, Delay delay)
     return bad || (x->not_finite && !s->not_finite) ? s->why : NULL;
 }
 
-enum { TRIES = 24 };
+enum { TRIES = 48 };
 
 static const Delay none = {.every = 1};
 
