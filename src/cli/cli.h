@@ -168,7 +168,8 @@ typedef struct Misfit {
                 double *sec);
     void *arg;
     const tn_options *o;
-    int64_t batch;                             /* rows of a step */
+    const tn_plan *misfit; /* of the command, with --memory; NULL: it is planned again */
+    int64_t batch;         /* rows of a step */
     bool recompute, accumulate, smaller_batch; /* which of the three can be set */
     const char *beside; /* what the error may not count, plan does; or NULL */
     int argc;           /* the command line, from the command's name on */

@@ -22,6 +22,7 @@
 enum {
     MOST_LEVELS = 40,
     MOST_SLICED = 3, /* settings that are planned with --chunk auto */
+    MOST_TRIED = 4 * MOST_LEVELS,
 };
 
 /* Settings, and their results. */
@@ -30,7 +31,8 @@ typedef struct FitSetting {
     int64_t accumulate, batch;
     int64_t nbytes; /* arena and library reserve; 0: cannot be planned */
     int64_t peak;
-    double sec; /* of a step, estimated */
+    double sec;  /* of a step, estimated */
+    bool slices; /* planned with --chunk auto, where that was asked for */
 } FitSetting;
 
 typedef struct FitSearch {
@@ -44,6 +46,8 @@ typedef struct FitSearch {
     bool slices;   /* with auto, nevertheless */
     int64_t limit; /* --memory, else what could be mapped */
     int count;
+    FitSetting tried[MOST_TRIED]; /* each setting is planned once */
+    int ntried;
 } FitSearch;
 
 /* ---- planning ---- */
@@ -58,8 +62,24 @@ static void keep_low(FitSearch *s, const FitSetting *x)
         s->low[i] = *x;
 }
 
+/* Fills x with what it came to before; false: it was not planned yet. */
+static bool find_tried(const FitSearch *s, FitSetting *x)
+{
+    for (int i = 0; i < s->ntried; i++) {
+        const FitSetting *y = &s->tried[i];
+        if (strcmp(x->recompute, y->recompute) || x->accumulate != y->accumulate ||
+            x->batch != y->batch || s->slices != y->slices)
+            continue;
+        *x = *y;
+        return true;
+    }
+    return false;
+}
+
 static bool try_setting(FitSearch *s, FitSetting *x)
 {
+    if (find_tried(s, x))
+        return x->nbytes && x->nbytes <= s->limit;
     tn_options o = *s->f->o;
     o.recompute = x->recompute;
     o.accumulate = x->accumulate;
@@ -81,6 +101,9 @@ static bool try_setting(FitSearch *s, FitSetting *x)
         s->least = *x;
     if (x->nbytes && !s->slices)
         keep_low(s, x);
+    x->slices = s->slices;
+    if (s->ntried < MOST_TRIED)
+        s->tried[s->ntried++] = *x;
     return x->nbytes && x->nbytes <= s->limit;
 }
 
@@ -143,7 +166,8 @@ static int fill_accumulate(const Misfit *f, const char *recompute, FitSetting *l
         last = iterations;
     }
     for (int i = 0; i < count; i++)
-        level[i] = (FitSetting){recompute, level[i].accumulate, rows, 0, 0, 0};
+        level[i] =
+            (FitSetting){.recompute = recompute, .accumulate = level[i].accumulate, .batch = rows};
     return count;
 }
 
@@ -316,6 +340,15 @@ int64_t fit_report(tn_context *ctx, const Misfit *f)
     char *text = strdup(tn_error(ctx)); /* before other plans have theirs */
     FitSetting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
     asked.batch = f->batch;
+    if (step && f->misfit && f->o->memory) {
+        FitSetting *x = &s.tried[s.ntried++];
+        *x = asked;
+        x->slices = slices;
+        fit_need(f->misfit, &x->peak, &x->nbytes, &x->sec);
+        s.least = *x;
+        if (!slices)
+            keep_low(&s, x);
+    }
     if (chunk) { /* what the same command needs at least, all plans of a run together */
         s.slices = slices;
         try_setting(&s, &asked);

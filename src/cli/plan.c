@@ -300,12 +300,14 @@ static bool runs(const PlanCommand *x, const char *pass)
 }
 
 /* A graph has no batch to be parted. */
-static int64_t advise(tn_context *ctx, const PlanCommand *x, int argc, char **argv)
+static int64_t advise(tn_context *ctx, const PlanCommand *x, const tn_plan *p, int argc,
+                      char **argv)
 {
     PlanAgain again = {ctx, x};
     return fit_report(ctx, &(Misfit){.plan = plan_again,
                                      .arg = &again,
                                      .o = &x->c.o,
+                                     .misfit = p,
                                      .batch = x->c.batch,
                                      .recompute = strcmp(x->path, "-") && runs(x, "policies"),
                                      .accumulate = x->reorder && runs(x, "accumulate"),
@@ -323,7 +325,7 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     code = make_plan(ctx, x, &p);
     int64_t least = 0;
     if (code == TN_CODE_FIT && p)
-        least = advise(ctx, x, argc, argv);
+        least = advise(ctx, x, p, argc, argv);
     else if (code)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;

@@ -288,6 +288,11 @@ static Planned choose(Decider *d)
     return best;
 }
 
+static bool is_same(const Planned *x, const Planned *y)
+{
+    return x->ladder == y->ladder && x->steps == y->steps && x->word == y->word;
+}
+
 /* The names of the nodes of the ladder's steps that were chosen. */
 static void fill_values(Decider *d)
 {
@@ -313,8 +318,11 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
         r->chosen = choose(&d);
         plan_it(&d, &r->chosen, false);
         bool near = !fits(&d, &r->chosen);
+        const Planned chosen = r->chosen;
         for (int i = MAX(r->nfront - LOWEST, 0); near && i < r->nfront; i++) {
             Planned x = r->front[i];
+            if (is_same(&x, &chosen) || is_same(&x, &r->none))
+                continue; /* it is planned */
             plan_it(&d, &x, false);
             r->chosen = better(&d, x, r->chosen);
         }
