@@ -49,11 +49,45 @@ Ctx *arena_ctx(const Arena *a)
     return a->ctx;
 }
 
+static ArenaBlock *new_block(Ctx *c, size_t size)
+{
+    ArenaBlock *b = size == LAST_BLOCK ? c->spare : NULL;
+    if (b)
+        c->spare = b->next;
+    return b ? b : malloc(sizeof *b + size);
+}
+
+static void drop_block(Ctx *c, ArenaBlock *b)
+{
+    if (c->keepers && b->size == LAST_BLOCK) {
+        b->next = c->spare;
+        c->spare = b;
+    } else {
+        free(b);
+    }
+}
+
+static void stop_keeping(void *context)
+{
+    Ctx *c = context;
+    c->keepers--;
+    for (ArenaBlock *b; !c->keepers && (b = c->spare);) {
+        c->spare = b->next;
+        free(b);
+    }
+}
+
+void arena_keep_blocks(Arena *with)
+{
+    arena_defer(with, stop_keeping, with->ctx);
+    with->ctx->keepers++;
+}
+
 static void add_block(Arena *a, size_t least)
 {
     size_t size = a->block ? MIN(a->block->size * 2, (size_t)LAST_BLOCK) : (size_t)FIRST_BLOCK;
     size = MAX(size, least);
-    ArenaBlock *b = malloc(sizeof *b + size);
+    ArenaBlock *b = new_block(a->ctx, size);
     if (!b)
         fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", size);
     b->next = a->block;
@@ -174,7 +208,7 @@ void arena_reset(Arena *a)
     while (a->block) {
         ArenaBlock *b = a->block;
         a->block = b->next;
-        free(b);
+        drop_block(a->ctx, b);
     }
 }
 

@@ -52,6 +52,8 @@ typedef struct Ctx {
     Code code;
     char message[2000]; /* one line, then optional lines that begin with two spaces */
     Memo memo;
+    struct ArenaBlock *spare; /* what arenas have left, while keepers want it */
+    int keepers;
 } Ctx;
 
 /* Frees what the context remembers. Every arena of the context must have been freed before. */
@@ -112,6 +114,10 @@ void *arena_sparse(Arena *a, size_t nbytes);
 char *arena_strdup(Arena *a, const char *s);
 char *arena_strndup(Arena *a, const char *s, size_t n);
 char *arena_printf(Arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Until `with` is reset, the context's arenas keep the large blocks that they have no more need of,
+ * for each other: fresh ones would have to be cleared by the system first. */
+void arena_keep_blocks(Arena *with);
 
 /* Calls drop(what) when the arena is reset or freed, last registered first. */
 void arena_defer(Arena *a, void (*drop)(void *), void *what);

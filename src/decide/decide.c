@@ -66,6 +66,8 @@ void decide(PassWalk *w, const DecideTask *t, PassOptions *o, const Decided *to)
     const char *stop = passes_have(w->names, "chunk") ? "chunk" : "policies";
     if ((!slices && !again) || !passes_until(w, stop))
         return;
+    Arena *keep = arena_tmp(w->g->a);
+    arena_keep_blocks(keep);
     Setting s = {.o = *o, .chunk = *to->chunk, .again = *to->again};
     if (slices && again && t->chunk->mode == CHUNK_AUTO) {
         s = choose_both(w, t, &s);
@@ -79,4 +81,5 @@ void decide(PassWalk *w, const DecideTask *t, PassOptions *o, const Decided *to)
     *to->chunk = s.chunk;
     *to->again = s.again;
     again_apply(to->again, w->g, o);
+    arena_reset(keep);
 }

@@ -200,9 +200,7 @@ static int64_t score(Graph *g, void *arg)
     Plan *p = plan_measured(s->tmp, g, &s->to);
     const PlanSpace *x = &p->space[SPACE_MAIN];
     int64_t cost = INT64_MAX;
-    if (s->to.quick) {
-        cost = x->bound;
-    } else if (x->bound <= s->best) {
+    if (x->bound <= s->best) {
         plan_place(p, quick_effort(p), s->known);
         cost = x->peak + (x->peak - x->bound);
     }
@@ -228,7 +226,15 @@ static void lower(Graph *g, const PlanFor *to, Placements *known)
     Arena *tmp = arena_tmp(g->a);
     Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .best = INT64_MAX, .known = known};
     s.to.persistent = 0;
-    order_lower(g, to->device, to->machine, tmp, score, &s);
+    order_lower(g, to->device, to->machine, tmp, to->quick ? NULL : score, &s);
+    arena_reset(tmp);
+}
+
+/* Orders g for the lowest live sum, which the flow counts. */
+static void order_quick(Graph *g, const PlanFor *to)
+{
+    Arena *tmp = arena_tmp(g->a);
+    order_graph(g, to->device, to->machine, tmp, NULL, NULL);
     arena_reset(tmp);
 }
 
@@ -238,7 +244,11 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     PlanFor x = made_for(a, to);
     Arena *keep = arena_tmp(g->a);
     Placements *known = placements_new(keep);
-    int64_t best = plan_score(g, &x, known, INT64_MAX);
+    int64_t best = 0;
+    if (x.quick)
+        order_quick(g, &x);
+    else
+        best = plan_score(g, &x, known, INT64_MAX);
     if (apart && !x.quick && plan_take_apart(g, best, &x, known))
         plan_score(g, &x, known, INT64_MAX);
     lower(g, &x, known);
