@@ -5,6 +5,13 @@
 
 #include "chunk_choose.h"
 
+/* ---- blocks.c: parts of the forward that can be computed again by themselves ---- */
+
+enum { NO_BLOCK = -1 };
+
+/* By node id of g: the number of its block; NO_BLOCK: it is in none. It lives in tmp. */
+int *find_blocks(const Graph *g, Arena *tmp);
+
 /* ---- ladder.c: what is computed again, in the order in which it pays ---- */
 
 /* Values that the backward computes again, of one block or of no block. */
@@ -26,12 +33,12 @@ Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int64_t *wei
 
 /* ---- again.c: what the backward computes again ---- */
 
-/* A choice that was planned: the first `steps` of a ladder, or a word of --recompute. */
+/* A choice that was planned. */
 typedef struct Planned {
-    int ladder, steps;
-    const char *word; /* NULL: a ladder's */
-    int64_t need;     /* bytes of the plan with its library's reserve; -1: it cannot be planned */
-    double sec;       /* of the step, estimated */
+    const bool *again; /* by number of the step's values: it is computed again; NULL: none is */
+    const char *word;  /* of --recompute, which has the same computed again; NULL: no word does */
+    int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    double sec;        /* of the step, estimated */
 } Planned;
 
 /* What was chosen, and among what. */
@@ -42,11 +49,11 @@ typedef struct AgainReport {
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
     Planned chosen;
-    const char **value; /* names of the nodes that a ladder has computed again */
+    const char **value; /* names of the nodes that are computed again; of a word none */
     int nvalue, capvalue;
     Planned *front; /* by seconds upward and bytes downward, `none` first; for all limits the
                        same */
-    int nfront;
+    int nfront, capfront;
     int nplanned;
 } AgainReport;
 

@@ -15,7 +15,7 @@
  * So the first k steps are a choice, for every k. Each takes more seconds, and fewer bytes, but for
  * a value that two blocks need and only the forward reads: the first of them has it saved.
  *
- * Values that another block's forward reads are saved, as under every named policy: a block's
+ * Blocks are those of blocks.c. Values that another block's forward reads are saved, as under every named policy: a block's
  * recomputation begins there, and is not a second forward. Bytes count as `weight` says: for the
  * forward's end all do, for a place of the step those that are alive there. */
 #include "decide.h"
@@ -32,6 +32,7 @@ typedef struct AgainGraph {
     Node **base;          /* by value id */
     int *place;           /* by node id: its number among the nodes below; -1: it is none of them */
     const Node **at;      /* forward nodes that define memory, in order */
+    const int *block;     /* by node id (blocks.c) */
     bool *read;           /* by number: the backward reads it */
     bool *may;            /* it can be computed again */
     bool *free;           /* it takes no bytes that recomputation could spare */
@@ -55,8 +56,7 @@ static bool is_forward(const Node *n)
 
 static bool is_simple(const Node *n)
 {
-    return n->op->class != CLASS_COLLECTIVE && !n->op->wait && n->op->region != LOOP &&
-           !node_moves(n);
+    return n->op->region != LOOP && !node_moves(n);
 }
 
 static void number_nodes(AgainGraph *x)
@@ -80,14 +80,12 @@ static int place_of(const AgainGraph *x, const Value *v)
 static void find_reads(AgainGraph *x)
 {
     for (const Node *n = x->g->first; n; n = n->next) {
-        Block b = block_of(n->scope);
         for (int i = 0; i < n->nin && !node_aliases(n); i++) {
             int k = place_of(x, n->in[i]);
             if (k < 0)
                 continue;
-            Block other = block_of(x->at[k]->scope);
             x->read[k] |= !is_forward(n);
-            x->may[k] &= !is_forward(n) || block_equal(&b, &other);
+            x->may[k] &= !is_forward(n) || x->block[n->id] == x->block[x->at[k]->id];
         }
     }
     for (int i = 0; i < x->g->nout; i++) {
@@ -111,6 +109,7 @@ static AgainGraph read_graph(Arena *a, Arena *tmp, const Graph *g, const Machine
     AgainGraph x = {
         .g = g, .a = a, .tmp = tmp, .cut = arena_tmp(tmp), .base = find_view_bases(g, tmp)};
     number_nodes(&x);
+    x.block = find_blocks(g, tmp);
     x.read = NEWN(tmp, bool, x.n);
     x.may = NEWN(tmp, bool, x.n);
     x.free = NEWN(tmp, bool, x.n);
@@ -234,18 +233,17 @@ static void add_name(Arena *a, LadderStep *s, const Node *n)
 /* A step for each block that has what joins, in the order of the blocks. */
 static void add_steps(const AgainGraph *x, Ladder *l, const bool *joins)
 {
-    Map step = {.a = x->tmp}; /* by a block's name: the number of its step, and one */
+    /* by a block's number, and one: the number of its step, and one */
+    int *step = NEWN(x->tmp, int, x->g->nnode + 2);
     for (int k = 0; k < x->n; k++) {
         if (!joins[k])
             continue;
-        Block b = block_of(x->at[k]->scope);
-        const char *name = arena_strndup(x->tmp, b.scope, (size_t)b.len);
-        intptr_t s = (intptr_t)map_find(&step, name);
-        if (!s) {
+        int *s = &step[x->block[x->at[k]->id] - NO_BLOCK];
+        if (!*s) {
             PUSH(x->a, l->step, l->n, l->cap, (LadderStep){0});
-            map_put(&step, name, (void *)(s = l->n));
+            *s = l->n;
         }
-        add_name(x->a, &l->step[s - 1], x->at[k]);
+        add_name(x->a, &l->step[*s - 1], x->at[k]);
     }
 }
 

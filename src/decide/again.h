@@ -1,0 +1,71 @@
+/* The search for what is computed again: again.c, of the parts that follow. */
+#ifndef TENON_AGAIN_H
+#define TENON_AGAIN_H
+
+#include "decide.h"
+
+/* The forward values of the step's graph, in order. */
+typedef struct Values {
+    int n;
+    const char **name; /* of the node's first result */
+    int *block;        /* blocks.c */
+    double *sec;       /* of the node */
+    Map number;        /* by name, and one */
+} Values;
+
+typedef struct Decider {
+    const PassWalk *w;
+    const DecideTask *task;
+    AgainReport *r;
+    Graph *g;          /* as the passes will have it */
+    Graph *step;       /* a copy of it, or the body there that has forward and backward */
+    Arena *keep, *tmp; /* of the choice; of one plan */
+    PassOptions o;     /* of plans */
+    Values v;
+} Decider;
+
+/* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
+typedef struct Pair {
+    Planned low, high;
+} Pair;
+
+/* Choices by seconds upward and bytes downward. */
+typedef struct Front {
+    Planned *x;
+    int n, cap;
+} Front;
+
+/* ---- again_try.c: sets of values, and their plans ---- */
+
+/* The graph, g or a loop's body in it, that has most nodes of forward and backward both; NULL: none
+ * has. */
+Graph *find_step(Graph *g);
+void read_values(Decider *d); /* of d->step */
+/* Gives nodes of these names the policy that they are computed again, in all bodies. */
+void apply_names(Graph *g, const Map *names);
+/* The values that a word of --recompute has computed again, by number; NULL: it names no block. */
+const bool *set_of_word(Decider *d, const char *word);
+/* The same of the first steps of a ladder. */
+const bool *set_of_steps(Decider *d, const Ladder *l, int steps);
+static inline bool set_has(const bool *again, int i)
+{
+    return again && again[i];
+}
+/* Plans x as it would run, or with less effort. */
+void plan_full(Decider *d, Planned *x);
+Planned plan_quick(Decider *d, const bool *again, const char *word);
+bool plan_fits(const Decider *d, const Planned *x);
+
+/* ---- again_between.c: fronts, and the search between two choices ---- */
+
+void front_add(Arena *a, Front *f, Planned x); /* unless it cannot be planned */
+/* Keeps the first, and what needs fewer bytes than all that are faster. */
+void front_close(Front *f);
+/* The number of the fastest that fits; else of the last. */
+int front_find(const Decider *d, const Front *f);
+/* Takes of x, which was made of the two, what lies between them; whether there is any. */
+bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
+/* Goes on between the two as long as a choice that is faster than `enough` may be found. */
+void pair_search(Decider *d, Pair *p, double enough);
+
+#endif

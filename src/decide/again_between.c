@@ -1,0 +1,191 @@
+/* The search between two choices, one that does not fit and a slower one that does.
+ *
+ * What is planned depends on the two alone: half of the blocks in which they differ as in the one,
+ * the rest as in the other; where they differ in one block, half of its values; of small steps at
+ * last the slower one without one value, or with another in its place. Of these and the two, those
+ * next to the limit on either side are the next two.
+ *
+ * So a larger limit never gives a slower step: as long as two limits have the same two choices they
+ * get the same plans, and where they part the larger one goes on with the faster two. Therefore
+ * nothing is taken that is faster than the first of the two. */
+#include "again.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SMALL_STEP = 64, /* values up to which single ones are changed */
+    NEAR_ROUNDS = 3,
+    MOST_NEAR = 40, /* plans in one round */
+};
+
+/* ---- fronts ---- */
+
+static int compare_time(const void *x, const void *y)
+{
+    const Planned *p = x, *q = y;
+    if (p->sec != q->sec)
+        return p->sec < q->sec ? -1 : 1;
+    return (p->need > q->need) - (p->need < q->need);
+}
+
+void front_add(Arena *a, Front *f, Planned x)
+{
+    if (x.need >= 0)
+        PUSH(a, f->x, f->n, f->cap, x);
+}
+
+void front_close(Front *f)
+{
+    int n = 1;
+    qsort(f->x + 1, (size_t)(f->n - 1), sizeof *f->x, compare_time);
+    for (int i = 1; i < f->n; i++)
+        if (f->x[i].need < f->x[n - 1].need)
+            f->x[n++] = f->x[i];
+    f->n = n;
+}
+
+int front_find(const Decider *d, const Front *f)
+{
+    int i = 0;
+    while (i < f->n - 1 && !plan_fits(d, &f->x[i]))
+        i++;
+    return i;
+}
+
+bool pair_take(const Decider *d, Pair *p, const Planned *x, int n)
+{
+    Front f = {0};
+    front_add(d->keep, &f, p->low);
+    for (int i = 0; i < n; i++)
+        if (x[i].sec >= p->low.sec && x[i].sec < p->high.sec)
+            front_add(d->keep, &f, x[i]);
+    front_close(&f);
+    bool any = f.n > 1;
+    PUSH(d->keep, f.x, f.n, f.cap, p->high);
+    int i = front_find(d, &f);
+    p->high = f.x[i];
+    p->low = f.x[i - 1];
+    return any;
+}
+
+/* ---- the middle ---- */
+
+static bool differs(const Pair *p, int i)
+{
+    return set_has(p->low.again, i) != set_has(p->high.again, i);
+}
+
+static int count_values(const Decider *d, const Pair *p)
+{
+    int count = 0;
+    for (int i = 0; i < d->v.n; i++)
+        count += differs(p, i);
+    return count;
+}
+
+/* A number for each value in which the two differ: that of its block among those in which they do,
+ * or, if there is one such block, its own. Returns how many there are. */
+static int number_parts(const Decider *d, const Pair *p, int *part)
+{
+    int *number = NEWN(d->tmp, int, d->step->nnode + 1), nblock = 0, nvalue = 0;
+    for (int i = 0; i < d->v.n; i++)
+        if (differs(p, i) && !number[d->v.block[i] - NO_BLOCK])
+            number[d->v.block[i] - NO_BLOCK] = ++nblock;
+    for (int i = 0; i < d->v.n; i++)
+        part[i] = nblock > 1 ? number[d->v.block[i] - NO_BLOCK] - 1 : differs(p, i) ? nvalue++ : 0;
+    return nblock > 1 ? nblock : nvalue;
+}
+
+/* Half of what differs as in high, the first half or the second; the rest as in low. NULL: they
+ * differ in one value at most. */
+static const bool *make_middle(const Decider *d, const Pair *p, bool second)
+{
+    bool *again = NEWN(d->keep, bool, d->v.n);
+    int *part = NEWN(d->tmp, int, d->v.n), n = number_parts(d, p, part);
+    for (int i = 0; i < d->v.n; i++) {
+        bool high = second ? part[i] >= n / 2 : part[i] < n / 2;
+        again[i] = set_has(differs(p, i) && high ? p->high.again : p->low.again, i);
+    }
+    arena_reset(d->tmp);
+    return n > 1 ? again : NULL;
+}
+
+static bool search_middle(Decider *d, Pair *p)
+{
+    for (int second = 0; second < 2; second++) {
+        const bool *again = make_middle(d, p, second);
+        Planned x = again ? plan_quick(d, again, NULL) : p->low;
+        if (!again || pair_take(d, p, &x, 1))
+            return again;
+    }
+    return false;
+}
+
+/* ---- single values ---- */
+
+/* A value that is no longer computed again, and one that is in its place. */
+typedef struct Swap {
+    int out, in; /* in: -1: none */
+    double gain;
+} Swap;
+
+static int compare_gain(const void *x, const void *y)
+{
+    const Swap *p = x, *q = y;
+    if (p->gain != q->gain)
+        return p->gain > q->gain ? -1 : 1;
+    return p->out != q->out ? p->out - q->out : p->in - q->in;
+}
+
+/* The changes of high that gain most, by the seconds of the nodes alone. */
+static int list_swaps(const Decider *d, const Planned *high, Swap **list)
+{
+    int n = 0, cap = 0;
+    const Values *v = &d->v;
+    *list = NULL;
+    for (int i = 0; i < v->n; i++)
+        for (int k = -1; k < v->n && set_has(high->again, i); k++) {
+            double gain = v->sec[i] - (k < 0 ? 0 : v->sec[k]);
+            if (gain > 0 && (k < 0 || !set_has(high->again, k)))
+                PUSH(d->tmp, *list, n, cap, ((Swap){i, k, gain}));
+        }
+    if (n)
+        qsort(*list, (size_t)n, sizeof **list, compare_gain);
+    return n;
+}
+
+static const bool *make_swap(const Decider *d, const Planned *high, const Swap *s)
+{
+    bool *again = NEWN(d->keep, bool, d->v.n);
+    memcpy(again, high->again, (size_t)d->v.n);
+    again[s->out] = false;
+    if (s->in >= 0)
+        again[s->in] = true;
+    return again;
+}
+
+static bool search_near(Decider *d, Pair *p)
+{
+    Swap *list;
+    const bool *set[MOST_NEAR];
+    Planned x[MOST_NEAR];
+    int n = MIN(list_swaps(d, &p->high, &list), MOST_NEAR);
+    for (int i = 0; i < n; i++)
+        set[i] = make_swap(d, &p->high, &list[i]);
+    arena_reset(d->tmp);
+    for (int i = 0; i < n; i++)
+        x[i] = plan_quick(d, set[i], NULL);
+    return pair_take(d, p, x, n);
+}
+
+/* ---- both ---- */
+
+void pair_search(Decider *d, Pair *p, double enough)
+{
+    while (p->low.sec < enough && count_values(d, p) > 1 && search_middle(d, p))
+        continue;
+    for (int i = 0; i < NEAR_ROUNDS && d->v.n <= SMALL_STEP && p->low.sec < enough; i++)
+        if (!search_near(d, p))
+            return;
+}

@@ -1,0 +1,144 @@
+/* Sets of values that the backward computes again, and plans of them. */
+#include "again.h"
+
+Graph *find_step(Graph *g)
+{
+    Graph *best = NULL;
+    bool forward = false, backward = false;
+    for (Node *n = g->first; n; n = n->next) {
+        forward |= n->phase < BACKWARD;
+        backward |= node_in_backward(n);
+        EACH_LOOP_BODY(b, n) {
+            Graph *inner = find_step(n->region->body[b]);
+            best = inner && (!best || inner->nnode > best->nnode) ? inner : best;
+        }
+    }
+    return forward && backward ? g : best;
+}
+
+void read_values(Decider *d)
+{
+    Values *v = &d->v;
+    const int *block = find_blocks(d->step, d->keep);
+    const int most = d->step->nnode;
+    *v = (Values){0, NEWN(d->keep, const char *, most), NEWN(d->keep, int, most),
+                  NEWN(d->keep, double, most), {.a = d->keep}};
+    for (const Node *n = d->step->first; n; n = n->next) {
+        if (n->phase >= BACKWARD || node_aliases(n) || !n->nout)
+            continue;
+        v->name[v->n] = n->out[0]->name;
+        v->block[v->n] = block[n->id];
+        v->sec[v->n] = node_sec(d->o.prices, graph_mesh(d->step), n);
+        map_put(&v->number, v->name[v->n], (void *)(intptr_t)(v->n + 1));
+        v->n++;
+    }
+}
+
+/* ---- sets ---- */
+
+void apply_names(Graph *g, const Map *names)
+{
+    for (Node *n = g->first; n; n = n->next) {
+        EACH_LOOP_BODY(b, n)
+            apply_names(n->region->body[b], names);
+        if (n->phase < BACKWARD && n->nout && !n->policy && map_find(names, n->out[0]->name))
+            n->policy = PREFER_RECOMPUTE;
+    }
+}
+
+static void apply_set(Graph *g, Arena *tmp, const Values *v, const bool *again)
+{
+    Map names = {.a = tmp};
+    for (int i = 0; i < v->n; i++)
+        if (again[i])
+            map_put(&names, v->name[i], (void *)v);
+    apply_names(g, &names);
+}
+
+typedef struct WordTry {
+    Decider *d;
+    const char *word;
+    bool *again;
+} WordTry;
+
+static void read_word(void *arg)
+{
+    const WordTry *t = arg;
+    Decider *d = t->d;
+    Graph *g = graph_clone(d->tmp, d->g);
+    policy_named(g, d->tmp, t->word);
+    for (const Node *n = find_step(g)->first; n; n = n->next) {
+        intptr_t i = n->nout ? (intptr_t)map_find(&d->v.number, n->out[0]->name) : 0;
+        if (i && n->policy == PREFER_RECOMPUTE)
+            t->again[i - 1] = true;
+    }
+}
+
+const bool *set_of_word(Decider *d, const char *word)
+{
+    WordTry t = {d, word, NEWN(d->keep, bool, d->v.n)};
+    bool failed = ctx_try(d->g->ctx, read_word, &t) != TN_OK;
+    arena_reset(d->tmp);
+    return failed ? NULL : t.again;
+}
+
+const bool *set_of_steps(Decider *d, const Ladder *l, int steps)
+{
+    bool *again = NEWN(d->keep, bool, d->v.n);
+    for (int i = 0; i < steps; i++)
+        for (int k = 0; k < l->step[i].n; k++)
+            again[(intptr_t)map_find(&d->v.number, l->step[i].value[k]) - 1] = true;
+    return again;
+}
+
+/* ---- plans ---- */
+
+typedef struct PlanTry {
+    Decider *d;
+    Planned *x;
+    bool quick;
+} PlanTry;
+
+static void plan_choice(void *arg)
+{
+    const PlanTry *t = arg;
+    Decider *d = t->d;
+    Planned *x = t->x;
+    Graph *g = graph_clone(d->tmp, d->g);
+    PassOptions o = d->o;
+    PlanFor to = d->task->to;
+    if (x->word)
+        o.recompute = x->word;
+    else if (x->again)
+        apply_set(g, d->tmp, &d->v, x->again);
+    to.quick = t->quick;
+    Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
+    x->need = plan_least(p);
+    x->sec = p->est.step;
+}
+
+static void plan_it(Decider *d, Planned *x, bool quick)
+{
+    PlanTry t = {d, x, quick};
+    if (ctx_try(d->g->ctx, plan_choice, &t))
+        x->need = -1; /* no memory is left for plans */
+    arena_reset(d->tmp);
+    d->r->nplanned++;
+}
+
+void plan_full(Decider *d, Planned *x)
+{
+    plan_it(d, x, false);
+}
+
+Planned plan_quick(Decider *d, const bool *again, const char *word)
+{
+    Planned x = {.again = again, .word = word};
+    plan_it(d, &x, true);
+    return x;
+}
+
+bool plan_fits(const Decider *d, const Planned *x)
+{
+    return x->need >= 0 && x->need <= d->task->memory;
+}
