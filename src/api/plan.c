@@ -22,6 +22,7 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
     return (PlanFor){.device = device,
                      .machine = machine,
                      .number = (int)o->device,
+                     .limit = o->goal_memory ? o->goal_memory : o->memory,
                      .persistent = o->persistent,
                      .reserve = o->reserve};
 }

@@ -1,22 +1,22 @@
 /* Chooses what the backward computes again so that a step fits a limit at the least time.
  *
  * A choice is a set of forward values. Plans are made of choices that do not depend on the limit:
- * of none, of the words of --recompute, and at several places of two ladders (ladder.c), for the
- * end of the forward and for the place of the peak. The rest of the pipeline runs on a copy of the
- * graph, which is ordered and placed with less effort than in the end; what is chosen, and nothing
- * computed again, is planned as it would run, or the lowest few where nothing fits.
+ * of none, of the words of --recompute, and at several places of ladders (ladder.c): for the end of
+ * the forward, for the place of the peak, and, where scopes name no blocks, without any. The rest
+ * of the pipeline runs on a copy of the graph, which is ordered and placed with less effort than in
+ * the end; what is chosen, and nothing computed again, is planned as it would run, or the lowest
+ * few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
- * (again_between.c): of all plans, and of each ladder's, where it bisects the number of steps first.
- * The fastest is taken.
+ * (again_between.c): of all plans, and of each ladder's. The fastest is taken.
  *
  * So a larger limit never gives a slower step, as each of these searches does not. What is computed
- * again has the same bits, so any choice gives the bits of a step that saves all. Plans are counted,
- * not timed: the same input gives the same choice. */
+ * again has the same bits, so any choice gives the bits of a step that saves all. Plans are
+ * counted, not timed: the same input gives the same choice. */
 #include "again.h"
 #include "../flow/flow.h"
 
-enum { NLADDER = 2, PLACES = 6, LOWEST = 3 };
+enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3 };
 
 /* ---- ladders ---- */
 
@@ -40,19 +40,27 @@ static bool ladder_equal(const Ladder *x, const Ladder *y)
     return equal;
 }
 
-/* Returns how many there are. */
-static int make_ladders(Decider *d, Ladder *l)
+/* Adds a ladder, if there is none like it yet. */
+static void add_ladder(Decider *d, Ladder *list, int *n, const int *block, const int64_t *weight)
 {
-    int64_t *weight = weigh_peak(d, d->step);
-    arena_reset(d->tmp);
-    l[0] = ladder_new(d->keep, d->step, d->o.prices, NULL);
-    l[1] = ladder_new(d->keep, d->step, d->o.prices, weight);
-    return ladder_equal(&l[0], &l[1]) ? 1 : NLADDER;
+    Ladder l = ladder_new(d->keep, d->step, d->o.prices, block, weight);
+    for (int i = 0; i < *n; i++)
+        if (ladder_equal(&l, &list[i]))
+            return;
+    list[(*n)++] = l;
 }
 
-static Planned plan_steps(Decider *d, const Ladder *l, int steps)
+/* Returns how many there are. */
+static int make_ladders(Decider *d, Ladder *list)
 {
-    return plan_quick(d, set_of_steps(d, l, steps), NULL);
+    int n = 0;
+    int64_t *weight = weigh_peak(d, d->step);
+    arena_reset(d->tmp);
+    add_ladder(d, list, &n, d->blocks.of, NULL);
+    add_ladder(d, list, &n, d->blocks.of, weight);
+    if (!d->blocks.scoped)
+        add_ladder(d, list, &n, NULL, NULL);
+    return n;
 }
 
 /* ---- what is known whatever the limit is ---- */
@@ -70,7 +78,6 @@ static Front try_words(Decider *d, Planned none)
     return f;
 }
 
-/* steps: of each on the front, how many of the ladder's; by its set. */
 static Front try_ladder(Decider *d, Planned none, const Ladder *l)
 {
     Front f = {0};
@@ -121,8 +128,8 @@ static Planned choose(Decider *d)
     if (none.need < 0) /* no memory is left for plans */
         return r->none;
     read_values(d);
-    Ladder l[NLADDER];
-    Front all = try_words(d, none), one[NLADDER];
+    Ladder l[MOST_LADDERS];
+    Front all = try_words(d, none), one[MOST_LADDERS];
     int n = make_ladders(d, l);
     for (int k = 0; k < n; k++) {
         one[k] = try_ladder(d, none, &l[k]);

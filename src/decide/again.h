@@ -8,7 +8,7 @@
 typedef struct Values {
     int n;
     const char **name; /* of the node's first result */
-    int *block;        /* blocks.c */
+    int *block;        /* of the node */
     double *sec;       /* of the node */
     Map number;        /* by name, and one */
 } Values;
@@ -21,6 +21,7 @@ typedef struct Decider {
     Graph *step;       /* a copy of it, or the body there that has forward and backward */
     Arena *keep, *tmp; /* of the choice; of one plan */
     PassOptions o;     /* of plans */
+    Blocks blocks;
     Values v;
 } Decider;
 
@@ -45,8 +46,6 @@ void read_values(Decider *d); /* of d->step */
 void apply_names(Graph *g, const Map *names);
 /* The values that a word of --recompute has computed again, by number; NULL: it names no block. */
 const bool *set_of_word(Decider *d, const char *word);
-/* The same of the first steps of a ladder. */
-const bool *set_of_steps(Decider *d, const Ladder *l, int steps);
 static inline bool set_has(const bool *again, int i)
 {
     return again && again[i];
@@ -54,6 +53,7 @@ static inline bool set_has(const bool *again, int i)
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const bool *again, const char *word);
+Planned plan_steps(Decider *d, const Ladder *l, int steps);
 bool plan_fits(const Decider *d, const Planned *x);
 
 /* ---- again_between.c: fronts, and the search between two choices ---- */

@@ -1,9 +1,10 @@
 /* The search between two choices, one that does not fit and a slower one that does.
  *
- * What is planned depends on the two alone: half of the blocks in which they differ as in the one,
- * the rest as in the other; where they differ in one block, half of its values; of small steps at
- * last the slower one without one value, or with another in its place. Of these and the two, those
- * next to the limit on either side are the next two.
+ * What is planned depends on the two alone: what lies between them on a ladder; else half of the
+ * blocks in which they differ as in the one, the rest as in the other; where they differ in one
+ * block, half of its values; of small steps at last the slower one without one value, or with
+ * another in its place. Of these and the two, those next to the limit on either side are the next
+ * two.
  *
  * So a larger limit never gives a slower step: as long as two limits have the same two choices they
  * get the same plans, and where they part the larger one goes on with the faster two. Therefore
@@ -111,6 +112,16 @@ static const bool *make_middle(const Decider *d, const Pair *p, bool second)
     return n > 1 ? again : NULL;
 }
 
+static bool search_steps(Decider *d, Pair *p)
+{
+    const Ladder *l = p->high.ladder;
+    bool same = l && (p->low.ladder == l || !p->low.again);
+    if (!same || p->high.steps - p->low.steps < 2)
+        return false;
+    Planned x = plan_steps(d, l, p->low.steps + (p->high.steps - p->low.steps) / 2);
+    return pair_take(d, p, &x, 1);
+}
+
 static bool search_middle(Decider *d, Pair *p)
 {
     for (int second = 0; second < 2; second++) {
@@ -183,7 +194,8 @@ static bool search_near(Decider *d, Pair *p)
 
 void pair_search(Decider *d, Pair *p, double enough)
 {
-    while (p->low.sec < enough && count_values(d, p) > 1 && search_middle(d, p))
+    while (p->low.sec < enough && count_values(d, p) > 1 &&
+           (search_steps(d, p) || search_middle(d, p)))
         continue;
     for (int i = 0; i < NEAR_ROUNDS && d->v.n <= SMALL_STEP && p->low.sec < enough; i++)
         if (!search_near(d, p))

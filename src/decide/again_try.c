@@ -19,15 +19,18 @@ Graph *find_step(Graph *g)
 void read_values(Decider *d)
 {
     Values *v = &d->v;
-    const int *block = find_blocks(d->step, d->keep);
+    d->blocks = find_blocks(d->step, d->keep);
     const int most = d->step->nnode;
-    *v = (Values){0, NEWN(d->keep, const char *, most), NEWN(d->keep, int, most),
-                  NEWN(d->keep, double, most), {.a = d->keep}};
+    *v = (Values){0,
+                  NEWN(d->keep, const char *, most),
+                  NEWN(d->keep, int, most),
+                  NEWN(d->keep, double, most),
+                  {.a = d->keep}};
     for (const Node *n = d->step->first; n; n = n->next) {
         if (n->phase >= BACKWARD || node_aliases(n) || !n->nout)
             continue;
         v->name[v->n] = n->out[0]->name;
-        v->block[v->n] = block[n->id];
+        v->block[v->n] = d->blocks.of[n->id];
         v->sec[v->n] = node_sec(d->o.prices, graph_mesh(d->step), n);
         map_put(&v->number, v->name[v->n], (void *)(intptr_t)(v->n + 1));
         v->n++;
@@ -82,7 +85,7 @@ const bool *set_of_word(Decider *d, const char *word)
     return failed ? NULL : t.again;
 }
 
-const bool *set_of_steps(Decider *d, const Ladder *l, int steps)
+static const bool *set_of_steps(Decider *d, const Ladder *l, int steps)
 {
     bool *again = NEWN(d->keep, bool, d->v.n);
     for (int i = 0; i < steps; i++)
@@ -134,6 +137,13 @@ void plan_full(Decider *d, Planned *x)
 Planned plan_quick(Decider *d, const bool *again, const char *word)
 {
     Planned x = {.again = again, .word = word};
+    plan_it(d, &x, true);
+    return x;
+}
+
+Planned plan_steps(Decider *d, const Ladder *l, int steps)
+{
+    Planned x = {.again = set_of_steps(d, l, steps), .ladder = l, .steps = steps};
     plan_it(d, &x, true);
     return x;
 }

@@ -34,8 +34,8 @@ typedef struct Widths {
     const Graph *g;
     Arena *tmp;
     Node **base;
-    bool *active; /* by node id: it depends on the batch, or on chance */
-    int *last;    /* by node id: the place of the last forward node that reads it */
+    bool *active;   /* by node id: it depends on the batch, or on chance */
+    int *last;      /* by node id: the place of the last forward node that reads it */
     int64_t *width; /* by place: bytes that pass it */
     int n;
 } Widths;
@@ -57,8 +57,13 @@ static bool reads_batch(const Widths *w, const Node *n)
 
 static Widths measure(const Graph *g, Arena *tmp)
 {
-    Widths w = {g, tmp, find_view_bases(g, tmp), NEWN(tmp, bool, g->nnode),
-                NEWN(tmp, int, g->nnode), NEWN(tmp, int64_t, g->nnode + 1), 0};
+    Widths w = {g,
+                tmp,
+                find_view_bases(g, tmp),
+                NEWN(tmp, bool, g->nnode),
+                NEWN(tmp, int, g->nnode),
+                NEWN(tmp, int64_t, g->nnode + 1),
+                0};
     for (const Node *n = g->first; n; n = n->next) {
         w.active[n->id] = reads_batch(&w, n);
         for (int i = 0; i < n->nin && n->phase < BACKWARD && !node_aliases(n); i++) {
@@ -119,10 +124,11 @@ static int by_width(const Graph *g, Arena *tmp, int *block)
     return count + 1;
 }
 
-int *find_blocks(const Graph *g, Arena *tmp)
+Blocks find_blocks(const Graph *g, Arena *tmp)
 {
-    int *block = NEWN(tmp, int, g->nnode);
-    if (by_scope(g, tmp, block) < 2)
-        by_width(g, tmp, block);
-    return block;
+    Blocks b = {NEWN(tmp, int, g->nnode), true};
+    b.scoped = by_scope(g, tmp, b.of) > 1;
+    if (!b.scoped)
+        by_width(g, tmp, b.of);
+    return b;
 }

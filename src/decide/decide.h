@@ -9,8 +9,13 @@
 
 enum { NO_BLOCK = -1 };
 
-/* By node id of g: the number of its block; NO_BLOCK: it is in none. It lives in tmp. */
-int *find_blocks(const Graph *g, Arena *tmp);
+typedef struct Blocks {
+    int *of;     /* by node id: the number of its block; NO_BLOCK: it is in none */
+    bool scoped; /* scopes name them; then a block's recomputation begins with what is saved */
+} Blocks;
+
+/* They live in tmp. */
+Blocks find_blocks(const Graph *g, Arena *tmp);
 
 /* ---- ladder.c: what is computed again, in the order in which it pays ---- */
 
@@ -28,8 +33,10 @@ typedef struct Ladder {
 } Ladder;
 
 /* The ladder of g, in which forward and backward stand, before chunk and remat; it lives in a, its
- * names are g's. weight: by value id, the bytes that count of each value; NULL: all. */
-Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int64_t *weight);
+ * names are g's. block: by node id; NULL: all nodes are one. weight: by value id, the bytes that
+ * count of each value; NULL: all. */
+Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int *block,
+                  const int64_t *weight);
 
 /* ---- again.c: what the backward computes again ---- */
 
@@ -37,8 +44,10 @@ Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int64_t *wei
 typedef struct Planned {
     const bool *again; /* by number of the step's values: it is computed again; NULL: none is */
     const char *word;  /* of --recompute, which has the same computed again; NULL: no word does */
-    int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
-    double sec;        /* of the step, estimated */
+    const Ladder *ladder; /* of whose first `steps` the set is made; NULL: of none's */
+    int steps;
+    int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    double sec;   /* of the step, estimated */
 } Planned;
 
 /* What was chosen, and among what. */

@@ -15,9 +15,10 @@
  * So the first k steps are a choice, for every k. Each takes more seconds, and fewer bytes, but for
  * a value that two blocks need and only the forward reads: the first of them has it saved.
  *
- * Blocks are those of blocks.c. Values that another block's forward reads are saved, as under every named policy: a block's
- * recomputation begins there, and is not a second forward. Bytes count as `weight` says: for the
- * forward's end all do, for a place of the step those that are alive there. */
+ * Blocks are those of blocks.c. Values that another block's forward reads are saved, as under every
+ * named policy: a block's recomputation begins there, and is not a second forward. Bytes count as
+ * `weight` says: for the forward's end all do, for a place of the step those that are alive there.
+ */
 #include "decide.h"
 #include "../plan/network.h"
 
@@ -32,7 +33,7 @@ typedef struct AgainGraph {
     Node **base;          /* by value id */
     int *place;           /* by node id: its number among the nodes below; -1: it is none of them */
     const Node **at;      /* forward nodes that define memory, in order */
-    const int *block;     /* by node id (blocks.c) */
+    const int *block;     /* by node id */
     bool *read;           /* by number: the backward reads it */
     bool *may;            /* it can be computed again */
     bool *free;           /* it takes no bytes that recomputation could spare */
@@ -104,12 +105,15 @@ static double result_bytes(const Node *n, const int64_t *weight)
 }
 
 static AgainGraph read_graph(Arena *a, Arena *tmp, const Graph *g, const Machine *m,
-                             const int64_t *weight)
+                             const int *block, const int64_t *weight)
 {
-    AgainGraph x = {
-        .g = g, .a = a, .tmp = tmp, .cut = arena_tmp(tmp), .base = find_view_bases(g, tmp)};
+    AgainGraph x = {.g = g,
+                    .a = a,
+                    .tmp = tmp,
+                    .cut = arena_tmp(tmp),
+                    .base = find_view_bases(g, tmp),
+                    .block = block ? block : NEWN(tmp, int, g->nnode)};
     number_nodes(&x);
-    x.block = find_blocks(g, tmp);
     x.read = NEWN(tmp, bool, x.n);
     x.may = NEWN(tmp, bool, x.n);
     x.free = NEWN(tmp, bool, x.n);
@@ -247,11 +251,12 @@ static void add_steps(const AgainGraph *x, Ladder *l, const bool *joins)
     }
 }
 
-Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int64_t *weight)
+Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int *block,
+                  const int64_t *weight)
 {
     Arena *tmp = arena_tmp(a);
     Ladder l = {0};
-    AgainGraph x = read_graph(a, tmp, g, m, weight);
+    AgainGraph x = read_graph(a, tmp, g, m, block, weight);
     Curve c = find_curve(&x);
     bool *joined = NEWN(tmp, bool, x.n), *joins = NEWN(tmp, bool, x.n);
     for (int i = 0; i < c.n; i++) {

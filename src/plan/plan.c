@@ -186,14 +186,15 @@ int64_t plan_least(const Plan *p)
 typedef struct Scoring {
     Arena *tmp;
     PlanFor to;
+    int waste;    /* how often a byte lost between buffers counts */
     int64_t best; /* no higher score is of interest */
     bool found;   /* that score or a lower one */
     Placements *known;
 } Scoring;
 
-/* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
- * of two orders about as good the one whose plan equals its bound is taken. If the bound says that
- * the score is higher, nothing is placed. */
+/* The peak of an order with its buffers placed. A byte lost between buffers may count twice, so
+ * that of two orders about as good the one whose plan equals its bound is taken. If the bound says
+ * that the score is higher, nothing is placed. */
 static int64_t score(Graph *g, void *arg)
 {
     Scoring *s = arg;
@@ -202,7 +203,7 @@ static int64_t score(Graph *g, void *arg)
     int64_t cost = INT64_MAX;
     if (x->bound <= s->best) {
         plan_place(p, quick_effort(p), s->known);
-        cost = x->peak + (x->peak - x->bound);
+        cost = x->bound + s->waste * (x->peak - x->bound);
     }
     s->found |= cost <= s->best;
     s->best = MIN(s->best, cost);
@@ -210,21 +211,26 @@ static int64_t score(Graph *g, void *arg)
     return cost;
 }
 
-int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most)
+static int64_t score_orders(Graph *g, const PlanFor *to, Placements *known, int waste, int64_t most)
 {
     Arena *tmp = arena_tmp(g->a);
-    Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .best = most, .known = known};
+    Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .waste = waste, .best = most, .known = known};
     s.to.persistent = 0;
     order_graph(g, to->device, to->machine, tmp, score, &s);
     arena_reset(tmp);
     return s.found ? s.best : INT64_MAX;
 }
 
+int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most)
+{
+    return score_orders(g, to, known, 2, most);
+}
+
 /* Last, so that no other choice depends on it: it only lowers the peak. */
 static void lower(Graph *g, const PlanFor *to, Placements *known)
 {
     Arena *tmp = arena_tmp(g->a);
-    Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .best = INT64_MAX, .known = known};
+    Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .waste = 2, .best = INT64_MAX, .known = known};
     s.to.persistent = 0;
     order_lower(g, to->device, to->machine, tmp, to->quick ? NULL : score, &s);
     arena_reset(tmp);
@@ -238,22 +244,36 @@ static void order_quick(Graph *g, const PlanFor *to)
     arena_reset(tmp);
 }
 
+enum { NEAR = 32 }; /* this part of a limit above it is near */
+
+static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool apart)
+{
+    Arena *keep = arena_tmp(g->a);
+    Placements *known = placements_new(keep);
+    if (to->quick) {
+        order_quick(g, to);
+    } else {
+        int64_t best = score_orders(g, to, known, waste, INT64_MAX);
+        if (apart && plan_take_apart(g, best, to, known))
+            score_orders(g, to, known, waste, INT64_MAX);
+    }
+    lower(g, to, known);
+    Plan *p = make(a, g, to, known);
+    arena_reset(keep);
+    return p;
+}
+
+/* If the plan needs little more than the limit, orders that waste are given another chance. */
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
     PlanFor x = made_for(a, to);
-    Arena *keep = arena_tmp(g->a);
-    Placements *known = placements_new(keep);
-    int64_t best = 0;
-    if (x.quick)
-        order_quick(g, &x);
-    else
-        best = plan_score(g, &x, known, INT64_MAX);
-    if (apart && !x.quick && plan_take_apart(g, best, &x, known))
-        plan_score(g, &x, known, INT64_MAX);
-    lower(g, &x, known);
-    Plan *p = make(a, g, &x, known);
-    arena_reset(keep);
+    Graph *again = x.limit && !x.quick ? graph_clone(a, g) : NULL;
+    Plan *p = order_once(a, g, &x, 2, apart);
+    if (again && plan_least(p) > x.limit && plan_least(p) - x.limit < x.limit / NEAR) {
+        Plan *once = order_once(a, again, &x, 1, apart);
+        p = plan_least(once) < plan_least(p) ? once : p;
+    }
     p->sec = now_sec() - start;
     return p;
 }

@@ -101,9 +101,11 @@ typedef struct PlanFor {
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
                            shares the arena keeps there; caches lie after them */
     int64_t
-        reserve; /* the library's is at least so many bytes, of which another plan has the use */
-    bool quick;  /* rough, but placed, with less effort: orders are judged by live bytes, and no
-                    fused node is taken apart */
+        reserve;   /* the library's is at least so many bytes, of which another plan has the use */
+    int64_t limit; /* bytes that it should need at most, with its reserve; 0: none. If it needs
+                      little more, orders are compared in another way too */
+    bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
+                      fused node is taken apart */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
                    no wait follows from them */
 } PlanFor;
