@@ -319,6 +319,7 @@ static void fill_again(Arena *a, json_t *o, const AgainReport *r)
     put(a, o, "policy", r->chosen.word ? json_string(r->chosen.word) : json_null());
     put(a, o, "values", json_integer(r->nvalue));
     put(a, o, "plans", json_integer(r->nplanned));
+    put(a, o, "bound_sec", json_real(r->bound));
     fill_planned(a, put(a, o, "none", json_object()), &r->none);
     fill_planned(a, put(a, o, "chosen", json_object()), &r->chosen);
     json_t *front = put(a, o, "front", json_array());

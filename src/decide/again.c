@@ -185,12 +185,14 @@ static void search(Decider *d)
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
+    double left = (double)(r->memory - d->reserve) - again_kept_bytes(d->g);
+    r->bound = again_bound(d->keep, d->step, d->o.prices, left);
     fill_values(d);
 }
 
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
-    Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o)};
+    Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     r->memory = t->memory;

@@ -21,6 +21,7 @@ typedef struct Decider {
     Graph *step;       /* a copy of it, or the body there that has forward and backward */
     Arena *keep, *tmp; /* of the choice; of one plan */
     PassOptions o;     /* of plans */
+    int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
     Values v;
 } Decider;
@@ -67,5 +68,12 @@ int front_find(const Decider *d, const Front *f);
 bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
 /* Goes on between the two as long as a choice that is faster than `enough` may be found. */
 void pair_search(Decider *d, Pair *p, double enough);
+
+/* ---- again_bound.c ---- */
+
+/* The least seconds of what g computes again in any choice for which so many bytes are left beside
+ * parameters and state. */
+double again_bound(Arena *a, const Graph *g, const Machine *m, double nbytes);
+double again_kept_bytes(const Graph *g); /* of parameters and state */
 
 #endif

@@ -117,6 +117,7 @@ static void plan_choice(void *arg)
     to.quick = t->quick;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
+    d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;
 }
 

@@ -21,6 +21,7 @@ Blocks find_blocks(const Graph *g, Arena *tmp);
 
 /* Values that the backward computes again, of one block or of no block. */
 typedef struct LadderStep {
+    double bound;       /* seconds: no choice that fits has less computed again (again_bound.c) */
     const char **value; /* names of the nodes' first results */
     int n, cap;
 } LadderStep;
@@ -58,6 +59,7 @@ typedef struct AgainReport {
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
     Planned chosen;
+    double bound;       /* seconds: no choice that fits has less computed again (again_bound.c) */
     const char **value; /* names of the nodes that are computed again; of a word none */
     int nvalue, capvalue;
     Planned *front; /* by seconds upward and bytes downward, `none` first; for all limits the

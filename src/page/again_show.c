@@ -12,7 +12,9 @@ void again_print(Buf *b, const AgainReport *r)
         buf_printf(b, "recompute: auto computes again what \"%s\" does: ", x->word);
     else
         buf_printf(b, "recompute: auto computes %d values again: ", r->nvalue);
-    buf_printf(b, "%s %s a step (%+.1f %%); %lld bytes, %lld with all saved; %d plans tried\n",
+    buf_printf(b,
+               "%s %s a step (%+.1f %%), at least %s in any choice; %lld bytes, %lld with all "
+               "saved; %d plans tried\n",
                sec_text(b->a, sec), less ? "less" : "more", 100 * (x->sec / none->sec - 1),
-               (long long)x->need, (long long)none->need, r->nplanned);
+               sec_text(b->a, r->bound), (long long)x->need, (long long)none->need, r->nplanned);
 }
