@@ -1,13 +1,13 @@
-/* A bound on the seconds that recomputation adds: no choice of what is saved and what is computed
- * again that fits a limit adds fewer, in the order of the graph as it stands.
+/* A bound on the seconds of what is computed again: no choice of what is saved and what is computed
+ * again that fits a limit has fewer, in any order.
  *
- * While a place of the backward runs, what is saved and read there or later is alive, beside
- * parameters, state, and what the place itself reads and makes. So the saved bytes of that kind are
- * at most what the limit leaves. With a price p of a saved byte, the least of (seconds + p bytes)
- * over all choices, which is a minimum cut, less p times what is left, is at most the seconds of
- * any choice that fits: weak duality. The price with the largest bound is found between two corners
- * of the curve, until nothing lies between. Places are the end of the forward, and the products of
- * the backward at which most is alive.
+ * While a place of the backward runs, what is read there or later is in memory, or is computed
+ * again later of what is; parameters, state, and what the place itself reads and makes lie beside
+ * it. So what is in memory takes at most what the limit leaves. With a price p of a byte, the least
+ * of (seconds + p bytes) over all choices, which is a minimum cut, less p times what is left, is at
+ * most the seconds of any choice that fits: weak duality. The price with the largest bound is found
+ * between two corners of the curve, until nothing lies between. Places are the end of the forward,
+ * and the products of the backward at which most is alive.
  *
  * Only products, attention and collectives take seconds here: other nodes may be fused with readers
  * and then take none of their own. Blocks do not matter, as a choice need not respect them. */
@@ -15,30 +15,36 @@
 #include "again_cut.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { MOST_STEPS = 24, PLACES = 3 };
+enum { MOST_STEPS = 24, PLACES = 3, MOST_TRIED = 40 /* places, from the backward's begin */ };
 
 /* A place of the backward. */
 typedef struct BoundPlace {
     const Node *node; /* NULL: the forward's end */
-    int place;        /* of it among all nodes */
     double fixed;     /* bytes of what it reads and makes, but for forward values */
-    double alive;     /* and with what is saved for it and later readers, if all is saved */
+    double alive;     /* and with what is read then or later, if all is saved */
 } BoundPlace;
 
-/* By number of the forward nodes: the place of the last backward node that reads it; -1: none. */
-static int *find_last(const AgainGraph *x, Arena *tmp)
+/* Fills by number of the forward nodes whether the backward reads it at the node, or at one that
+ * needs the node's results and so runs later in any order; NULL: anywhere. */
+static void find_needed(const AgainGraph *x, Arena *tmp, const Node *node, bool *needed)
 {
-    int *last = NEWN(tmp, int, x->n), place = 0;
-    for (int k = 0; k < x->n; k++)
-        last[k] = -1;
-    for (const Node *n = x->g->first; n; n = n->next, place++)
-        for (int i = 0; i < n->nin && n->phase >= BACKWARD && !node_aliases(n); i++) {
+    bool *after = NEWN(tmp, bool, x->g->nnode), begun = !node;
+    memset(needed, 0, (size_t)x->n);
+    for (const Node *n = x->g->first; n; n = n->next) {
+        begun |= n == node;
+        bool *self = &after[n->id];
+        *self = n == node || (!node && n->phase >= BACKWARD);
+        for (int i = 0; begun && i < n->nin; i++)
+            *self |= n->in[i]->def && after[n->in[i]->def->id];
+        for (int i = 0; *self && i < n->nin && !node_aliases(n); i++) {
             int k = again_place(x, n->in[i]);
             if (k >= 0)
-                last[k] = place;
+                needed[k] = true;
         }
-    return last;
+    }
+    arena_reset(tmp);
 }
 
 /* What a product reads of the backward, and what it makes. */
@@ -56,11 +62,11 @@ static double own_bytes(const AgainGraph *x, const Node *n)
     return nbytes;
 }
 
-static double saved_after(const AgainGraph *x, const int *last, int place)
+static double saved_bytes(const AgainGraph *x, const bool *needed)
 {
     double nbytes = 0;
     for (int k = 0; k < x->n; k++)
-        nbytes += x->read[k] && !x->free[k] && last[k] >= place ? x->nbytes[k] : 0;
+        nbytes += needed[k] && !x->free[k] ? x->nbytes[k] : 0;
     return nbytes;
 }
 
@@ -70,15 +76,17 @@ static bool is_plain_product(const Node *n)
 }
 
 /* The places at which most is alive, the first of them the forward's end. */
-static int list_places(const AgainGraph *x, const int *last, BoundPlace *list)
+static int list_places(AgainGraph *x, Arena *tmp, BoundPlace *list)
 {
-    int count = 0, place = 0;
+    int count = 0, tried = 0;
     list[count++] = (BoundPlace){.alive = INFINITY};
-    for (const Node *n = x->g->first; n; n = n->next, place++) {
+    for (const Node *n = x->g->first; n && tried < MOST_TRIED; n = n->next) {
         if (!is_plain_product(n))
             continue;
-        BoundPlace p = {n, place, own_bytes(x, n), 0};
-        p.alive = p.fixed + saved_after(x, last, place);
+        BoundPlace p = {n, own_bytes(x, n), 0};
+        find_needed(x, tmp, n, x->read);
+        p.alive = p.fixed + saved_bytes(x, x->read);
+        tried++;
         int at = count < PLACES + 1 ? count++ : PLACES + 1;
         for (; at > 0 && p.alive > list[at - 1].alive; at--)
             if (at <= PLACES)
@@ -117,19 +125,16 @@ static bool takes_seconds(const Node *n)
 
 double again_bound(Arena *a, const Graph *g, const Machine *m, double nbytes)
 {
-    Arena *tmp = arena_tmp(a);
+    Arena *tmp = arena_tmp(a), *once = arena_tmp(a);
     AgainGraph x = again_graph(tmp, tmp, g, m, NULL);
-    int *last = find_last(&x, tmp);
     BoundPlace list[PLACES + 2];
-    double bound = 0, *all = NEWN(tmp, double, x.n);
-    for (int k = 0; k < x.n; k++) {
-        all[k] = x.nbytes[k];
+    double bound = 0;
+    for (int k = 0; k < x.n; k++)
         x.sec[k] = takes_seconds(x.at[k]) ? x.sec[k] : 0;
-    }
-    for (int i = 0, n = list_places(&x, last, list); i < n; i++) {
-        for (int k = 0; k < x.n; k++)
-            x.nbytes[k] = last[k] >= list[i].place ? all[k] : 0;
-        bound = MAX(bound, least_seconds(&x, nbytes - list[i].fixed));
+    for (int i = 0, n = list_places(&x, once, list); i < n; i++) {
+        find_needed(&x, once, list[i].node, x.read);
+        double sec = least_seconds(&x, nbytes - list[i].fixed);
+        bound = MAX(bound, sec);
     }
     arena_reset(tmp);
     return bound;
