@@ -137,7 +137,8 @@ class BERT(nn.Module):
         self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(length, width)
         self.norm = nn.LayerNorm(width)
         self.layers = nn.ModuleList(BertLayer(width, heads_) for _ in range(layers))
-        self.dense, self.last, self.bias = nn.Linear(width, width), nn.LayerNorm(width), nn.Parameter(torch.zeros(vocab))
+        self.dense, self.last = nn.Linear(width, width), nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(vocab))
 
     def forward(self, ids, labels):
         x = self.norm(self.tokens(ids) + self.places.weight)
