@@ -630,6 +630,40 @@ TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *opt
                                          double sec),
                            void *arg);
 
+/* A step within a limit. */
+typedef struct tn_curve_point {
+    int64_t limit;    /* bytes of plan and library reserve together */
+    int64_t need;     /* of the plan that was chosen */
+    double sec;       /* estimated seconds of a step */
+    double none_sec;  /* with all values saved */
+    double bound_sec; /* no choice that fits has fewer seconds of what is computed again */
+    const char *word; /* of options.recompute that was chosen; NULL: values by themselves */
+    int nvalue;       /* how many are computed again, of a choice without word */
+} tn_curve_point;
+
+/* What a step takes within several limits: the least that is found to do, what it needs with all values
+ * saved, and others evenly between. Each point is chosen as options.memory chooses; tries are shared.
+ * in: graph, which stays as it is; passes, as for tn_graph_passes; options, whose memory counts as 0;
+ *     count of points, at least 2 and at most 1000; tell, called after each point, or NULL
+ * out: point[count], by limits upward; their words are static
+ * error: passes without policies and remat; options.recompute other than auto; nothing to compute again
+ * cost: some 20 plans for each point, of which many are shared
+ * from: `tenon plan --pareto`
+ * see also: tn_curve_page */
+TN_API int tn_graph_curve(tn_graph *graph, const char *passes, const tn_options *options, int count,
+                          tn_curve_point *point, void (*tell)(void *arg, int done, int all), void *arg);
+
+/* The picture of a curve as an HTML page that needs no network and nothing beside it.
+ * in: point[count], from tn_graph_curve; title and command, shown in it
+ * out: *text, valid until the next call with this context
+ * error: no memory
+ * cost: linear in count
+ * from: `tenon plan --pareto --html`
+ * see also: tn_plan_page */
+TN_API int tn_curve_page(tn_context *ctx, const tn_curve_point *point, int count, const char *title,
+                         const char *command, const char **text);
+
+
 /* An empty graph to be built node by node.
  * in: context; name
  * out: *graph

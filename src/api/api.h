@@ -37,6 +37,13 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o);
 /* Says once why a file of what was tuned here is left alone. */
 void warn_machine(tn_context *ctx, const tn_options *o);
 
+/* ---- graph.c ---- */
+
+/* A walk of g that has just begun, and the options of its passes, which it borrows, and what was
+ * asked of slices. */
+PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassOptions *p,
+                      ChunkAsked *asked);
+
 /* ---- convert.c ---- */
 
 /* Fails where a folder has weights that are not safetensors, with the line of Python that makes

@@ -233,28 +233,35 @@ static void name_tied(const tn_graph *g, Globs *p)
         p->pattern = pattern;
 }
 
+PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassOptions *p,
+                      ChunkAsked *asked)
+{
+    *p = pass_options(g->h.a, o);
+    pass_target(p, g->h.a);
+    name_tied(g, &p->freeze);
+    name_tied(g, &p->no_decay);
+    p->filled = g->rows == g->filled ? 0 : g->filled;
+    *asked = chunk_asked(g->h.a, &p->chunk); /* a wrong one is refused, whatever runs */
+    chunk_narrow(&g->h.owner->ctx, p->chunk_accumulate);
+    warn_slow(g->h.owner, o, p->dtype);
+    return passes_begin(g->g, names, p);
+}
+
 static void run_passes(tn_graph *g, const char *names, const tn_options *o, AfterPass *after)
 {
-    PassOptions p = pass_options(g->h.a, o);
-    pass_target(&p, g->h.a);
-    name_tied(g, &p.freeze);
-    name_tied(g, &p.no_decay);
-    g->decisions.a = g->h.a;
-    p.decisions = &g->decisions;
-    g->chunk.a = g->again.a = g->h.a;
-    p.filled = g->rows == g->filled ? 0 : g->filled;
-    ChunkAsked asked = chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whatever runs */
+    PassOptions p;
+    ChunkAsked asked;
+    PassWalk w = begin_passes(g, names, o, &p, &asked);
     bool chunks = asked.mode != CHUNK_OFF || asked.npattern;
+    g->decisions.a = g->chunk.a = g->again.a = g->h.a;
+    p.decisions = &g->decisions;
     if (chunks || o->explain)
         p.chunk_report = &g->chunk;
-    chunk_narrow(&g->h.owner->ctx, p.chunk_accumulate);
-    warn_slow(g->h.owner, o, p.dtype);
-    PassWalk w = passes_begin(g->g, names, &p);
     w.after = after_pass;
     w.arg = after;
     int64_t goal = o->goal_memory ? o->goal_memory : o->memory;
     if (chunks || goal) {
-        DecideTask t = {plan_for(g, g->h.a, o), g->rows > 0, goal, &asked};
+        DecideTask t = {plan_for(g, g->h.a, o), g->rows > 0, goal, &asked, NULL};
         decide(&w, &t, &p, &(Decided){&g->chunk, &g->again});
     }
     passes_until(&w, NULL);

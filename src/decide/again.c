@@ -17,6 +17,7 @@
 #include "../flow/flow.h"
 
 enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3 };
+enum { TINY_STEP = 24, TINY_PLANS = 1500 };
 
 /* ---- ladders ---- */
 
@@ -92,6 +93,22 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
     return f;
 }
 
+/* Adds what each on the front of a tiny step comes to with one value changed, and again. */
+static void try_neighbours(Decider *d, Front *f)
+{
+    for (int last = -1; d->v.n <= TINY_STEP && d->r->nplanned != last;) {
+        last = d->r->nplanned;
+        for (int i = 0, n = f->n; i < n; i++)
+            for (int k = 0; k < d->v.n && d->r->nplanned < TINY_PLANS; k++) {
+                bool *again = NEWN(d->keep, bool, d->v.n);
+                for (int j = 0; j < d->v.n; j++)
+                    again[j] = set_has(f->x[i].again, j) != (j == k);
+                front_add(d->keep, f, plan_quick(d, again, NULL));
+            }
+        front_close(f);
+    }
+}
+
 /* ---- the search ---- */
 
 static Pair pair_of(const Decider *d, const Front *f)
@@ -124,10 +141,10 @@ static Planned search_front(Decider *d, const Front *f, Planned best)
 static Planned choose(Decider *d)
 {
     AgainReport *r = d->r;
+    read_values(d);
     const Planned none = plan_quick(d, NULL, NULL);
     if (none.need < 0) /* no memory is left for plans */
         return r->none;
-    read_values(d);
     Ladder l[MOST_LADDERS];
     Front all = try_words(d, none), one[MOST_LADDERS];
     int n = make_ladders(d, l);
@@ -137,6 +154,7 @@ static Planned choose(Decider *d)
             front_add(d->keep, &all, one[k].x[i]);
     }
     front_close(&all);
+    try_neighbours(d, &all);
     Planned best = search_front(d, &all, none);
     for (int k = 0; k < n; k++)
         best = search_front(d, &one[k], best);
@@ -195,6 +213,7 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
+    d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
     r->memory = t->memory;
     r->none = (Planned){0};
     plan_full(&d, &r->none);

@@ -16,6 +16,7 @@ typedef struct Values {
 typedef struct Decider {
     const PassWalk *w;
     const DecideTask *task;
+    AgainKnown *known; /* what was tried */
     AgainReport *r;
     Graph *g;          /* as the passes will have it */
     Graph *step;       /* a copy of it, or the body there that has forward and backward */

@@ -121,13 +121,47 @@ static void plan_choice(void *arg)
     x->sec = p->est.step;
 }
 
+/* The set as text, which equal sets of equal steps have; in tmp. */
+static const char *key_of(const Decider *d, const Planned *x)
+{
+    char *key = NEWN(d->tmp, char, d->v.n + 1);
+    for (int i = 0; i < d->v.n; i++)
+        key[i] = set_has(x->again, i) ? '1' : '0';
+    return x->word ? x->word : key;
+}
+
+/* Fills x with what its plan came to before; false: it was not tried yet. */
+static bool find_known(const Decider *d, Planned *x)
+{
+    const Planned *known = map_find(&d->known->of, key_of(d, x));
+    arena_reset(d->tmp);
+    if (!known)
+        return false;
+    x->need = known->need;
+    x->sec = known->sec;
+    return true;
+}
+
+static void add_known(const Decider *d, const Planned *x)
+{
+    AgainKnown *k = d->known;
+    Planned *known = NEW(k->of.a, Planned);
+    *known = (Planned){.need = x->need, .sec = x->sec};
+    map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
+    arena_reset(d->tmp);
+}
+
 static void plan_it(Decider *d, Planned *x, bool quick)
 {
     PlanTry t = {d, x, quick};
+    if (quick && find_known(d, x))
+        return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
         x->need = -1; /* no memory is left for plans */
     arena_reset(d->tmp);
     d->r->nplanned++;
+    if (quick)
+        add_known(d, x);
 }
 
 void plan_full(Decider *d, Planned *x)

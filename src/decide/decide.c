@@ -83,3 +83,46 @@ void decide(PassWalk *w, const DecideTask *t, PassOptions *o, const Decided *to)
     again_apply(to->again, w->g, o);
     arena_reset(keep);
 }
+
+/* ---- several limits ---- */
+
+enum { NO_MEMORY = 1 }; /* a limit that nothing keeps */
+
+static void choose_within(const PassWalk *w, DecideTask t, const PassOptions *o, int64_t memory,
+                          AgainReport *r)
+{
+    t.memory = memory;
+    again_choose(w, &t, o, r);
+}
+
+void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, DecideCurve *c,
+                  void (*tell)(void *arg, int done, int all), void *arg)
+{
+    DecideTask x = *t;
+    Ctx *ctx = arena_ctx(a);
+    AgainKnown known = {.of.a = arena_tmp(a)};
+    AgainReport least = {.a = known.of.a};
+    x.memory = NO_MEMORY;
+    x.known = &known;
+    if (!chooses_again(&x, o, w->names))
+        fail(ctx, TN_USAGE, "a curve needs --recompute auto, and the passes policies and remat");
+    if (!passes_until(w, passes_have(w->names, "chunk") ? "chunk" : "policies"))
+        fail(ctx, TN_USAGE, "a curve needs the pass policies");
+    arena_keep_blocks(known.of.a);
+    ChunkReport slices = {.a = a};
+    Setting s = {.o = *o, .chunk = slices};
+    if (t->chunk->mode != CHUNK_OFF || t->chunk->npattern)
+        choose_slices(w, &x, 0, &s);
+    choose_within(w, x, &s.o, NO_MEMORY, &least);
+    c->least = least.chosen.need;
+    c->most = least.none.need;
+    c->point = NEWN(a, AgainReport, c->n);
+    for (int i = 0; i < c->n; i++) {
+        c->point[i].a = a;
+        int64_t memory = c->least + (int64_t)((double)(c->most - c->least) * i / MAX(c->n - 1, 1));
+        choose_within(w, x, &s.o, MAX(memory, NO_MEMORY), &c->point[i]);
+        if (tell)
+            tell(arg, i + 1, c->n);
+    }
+    arena_reset(known.of.a);
+}

@@ -68,12 +68,18 @@ typedef struct AgainReport {
     int nplanned;
 } AgainReport;
 
+/* Plans that were tried, for other limits of the same step; they live in `of`'s arena. */
+typedef struct AgainKnown {
+    Map of; /* by the set, as text: what its plan came to */
+} AgainKnown;
+
 /* The plan that is to fit. */
 typedef struct DecideTask {
     PlanFor to;
     bool ordered;   /* it is made by plan_ordered; else by plan_make */
     int64_t memory; /* bytes of it with its library's reserve; 0: no limit */
     const ChunkAsked *chunk;
+    AgainKnown *known; /* NULL: none */
 } DecideTask;
 
 /* Chooses for the step of w, which stands before the first pass that reads policies, and has the
@@ -90,6 +96,19 @@ typedef struct Decided {
     ChunkReport *chunk;
     AgainReport *again;
 } Decided;
+
+/* What was decided for several limits. */
+typedef struct DecideCurve {
+    int n;
+    int64_t least, most; /* bytes: the fewest that are found to do; with all values saved */
+    AgainReport *point;  /* for each limit, evenly from the least to the most */
+} DecideCurve;
+
+/* Fills n points of c, which live in a. w is as for decide, and stays where decisions are made;
+ * slices are those that were asked for by number or pattern. Fails where nothing is chosen. tell:
+ * called after each point; NULL: nobody is told. */
+void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, DecideCurve *c,
+                  void (*tell)(void *arg, int done, int all), void *arg);
 
 /* Runs the passes of w, which has just begun, up to where decisions are made, if there are any to
  * make, and makes them: w and its options o have them then. */

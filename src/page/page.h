@@ -104,6 +104,20 @@ void put_grouped(Buf *b, double x, int decimals);
  * and the command that did it. */
 void plan_page(Buf *b, const PageSide *side, int count, const char *title, const char *command);
 
+/* ---- curve.c ---- */
+
+/* A step within a limit. */
+typedef struct CurvePoint {
+    int64_t limit, need;     /* bytes, with the library's reserve */
+    double sec, none, bound; /* of a step; with all values saved; of what is computed again */
+    const char *word;        /* of --recompute; NULL: nvalue values are computed again */
+    int nvalue;
+} CurvePoint;
+
+/* Adds a page with the picture of at least one point, by limits upward, and the command that made
+ * it. */
+void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, const char *command);
+
 /* ---- report.c ---- */
 void plan_print(Buf *b, const Plan *p); /* the breakdown people read */
 /* Parameters that have the optimizer and the weight decay in common, or that are frozen. */

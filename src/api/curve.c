@@ -1,0 +1,78 @@
+/* Curves: what a step takes within several limits. */
+#include "api.h"
+
+#include "../decide/decide.h"
+#include "../page/page.h"
+
+#include <limits.h>
+#include <string.h>
+
+typedef void TellFn(void *arg, int done, int all);
+
+/* The word of --recompute, in memory that stays. */
+static const char *static_word(const char *word)
+{
+    static const char *const words[] = {"none", "selective", "every=2", "full"};
+    for (int i = 0; word && i < LEN(words); i++)
+        if (!strcmp(word, words[i]))
+            return words[i];
+    return NULL;
+}
+
+static void fill_point(tn_curve_point *x, const AgainReport *r)
+{
+    bool none = !r->chosen.word && !r->nvalue;
+    *x = (tn_curve_point){r->memory,   r->chosen.need, r->chosen.sec,
+                          r->none.sec, r->bound,       static_word(none ? "none" : r->chosen.word),
+                          r->nvalue};
+}
+
+static void make_curve(tn_graph *g, Arena *a, const char *names, const tn_options *o,
+                       DecideCurve *c, TellFn *tell, void *arg)
+{
+    tn_graph copy = *g;
+    PassOptions p;
+    ChunkAsked asked;
+    copy.h.a = a;
+    copy.g = graph_clone(a, g->g);
+    PassWalk w = begin_passes(&copy, names, o, &p, &asked);
+    DecideTask t = {plan_for(&copy, a, o), g->rows > 0, 0, &asked, NULL};
+    decide_curve(&w, &t, &p, a, c, tell, arg);
+}
+
+int tn_graph_curve(tn_graph *g, const char *names, const tn_options *options, int count,
+                   tn_curve_point *point, TellFn *tell, void *arg)
+{
+    enum { MOST_POINTS = 1000 };
+    tn_context *ctx = args_owner(g);
+    if (!GIVEN(ctx, g, names, options, point) || !args_options(ctx, __func__, options) ||
+        !WITHIN(ctx, 2, MOST_POINTS, count))
+        return TN_CODE_USAGE;
+    TRY(t, &ctx->ctx) {
+        DecideCurve c = {.n = count};
+        tn_options o = *options;
+        o.memory = o.goal_memory = 0;
+        make_curve(g, try_arena(&t), names, &o, &c, tell, arg);
+        for (int i = 0; i < count; i++)
+            fill_point(&point[i], &c.point[i]);
+    }
+    return tried(&t);
+}
+
+int tn_curve_page(tn_context *ctx, const tn_curve_point *point, int count, const char *title,
+                  const char *command, const char **text)
+{
+    if (!GIVEN(ctx, ctx, point, title, command, text) || !WITHIN(ctx, 1, INT_MAX, count))
+        return TN_CODE_USAGE;
+    TRY(t, &ctx->ctx) {
+        Buf b = {.a = text_arena(ctx)};
+        CurvePoint *x = NEWN(try_arena(&t), CurvePoint, count);
+        for (int i = 0; i < count; i++)
+            x[i] =
+                (CurvePoint){point[i].limit,     point[i].need, point[i].sec,   point[i].none_sec,
+                             point[i].bound_sec, point[i].word, point[i].nvalue};
+        curve_page(&b, x, count, title, command);
+        *text = b.text;
+    }
+    return tried(&t);
+}
