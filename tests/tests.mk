@@ -71,9 +71,16 @@ $(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref: $(BUILD)/tests/help.a $(LIB) $(CUD
 
 # Every plan that a test makes is checked (tests/shared/check_plans.c), but where allocations are counted or made
 # to fail, where planning is timed, and where rough plans, of which addresses are left out, are chosen among.
-UNCHECKED := test_alloc test_decide test_fault test_scale test_tune
+UNCHECKED := test_alloc test_decide test_decide_cbc test_decide_enum test_fault test_scale test_tune
 $(filter-out $(UNCHECKED:%=$(BUILD)/tests/%),$(TESTS)): LDLIBS += -Wl,-u,__wrap_plan_make \
     -Wl,--wrap=plan_make -Wl,--wrap=plan_ordered
+
+# Solves integer programs by CBC, where that is there, else says that it does not.
+CBC := $(wildcard /usr/include/coin/Cbc_C_Interface.h)
+ifneq ($(CBC),)
+$(BUILD)/tests/programs/test_decide_cbc.o: CFLAGS += -DTN_CBC
+$(BUILD)/tests/test_decide_cbc: LDLIBS += -lCbcSolver -lCbc
+endif
 
 # Where one rank's calls fail.
 $(BUILD)/tests/test_rank_files: LDLIBS += $(foreach f,pwrite pread fsync rename,-Wl,--wrap=$(f))
@@ -119,7 +126,7 @@ $(BUILD)/tests/test_fault: LDLIBS += -Wl,--wrap=main -Wl,--wrap=peak_new \
 test-long: all race
 	$(Q)$(MAKE) sanitized SLOW="test_ref test_spmd_ref" SANITIZED="cli.sh mpi.sh place.sh"
 	tools/test.sh $(BUILD)/sanitized test_op
-	TN_LONG=1 tools/test.sh $(BUILD) budget.sh decide.sh emulated.sh finetune.sh fit.sh isa.sh mpi.sh ranks.sh ranks_kill.sh resume.sh signals.sh test_chunk test_corrupt test_cuda test_cut test_decide test_ladder test_emulated test_fault test_flow test_norm test_offload test_place test_prop test_ranks_run test_reshard test_spmd test_spmd_bits test_spmd_ref
+	TN_LONG=1 tools/test.sh $(BUILD) budget.sh decide.sh emulated.sh finetune.sh fit.sh isa.sh mpi.sh ranks.sh ranks_kill.sh resume.sh signals.sh test_chunk test_corrupt test_cuda test_cut test_decide test_ladder test_emulated test_fault test_flow test_norm test_offload test_place test_prop test_ranks_run test_reshard test_spmd test_spmd_bits test_spmd_ref test_decide_cbc test_decide_enum
 
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.
@@ -135,7 +142,7 @@ race:
 #  - tests that hold seconds against seconds, which sanitizers change;
 #  - tests of kernels for GPUs (*.cu), which run on the processor here;
 #  - the longest tests, which only test-long runs so.
-SLOW := test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_decide_cbc test_decide_enum test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:

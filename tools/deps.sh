@@ -20,6 +20,7 @@ header utf8proc.h libutf8proc-dev" ;;
         needs build
         echo "command ${CXX:-g++} g++
 command pkg-config pkg-config
+header coin/Cbc_C_Interface.h coinor-libcbc-dev
 mpi mpicc.openmpi libopenmpi-dev
 command mpirun.openmpi openmpi-bin
 mpi mpicc.mpich libmpich-dev

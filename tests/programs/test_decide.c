@@ -1,5 +1,6 @@
 /* What is computed again so that a step fits. Whole models over 40 budgets: each is held where the
- * least one fits, a larger one is never slower, the same input gives the same plan; and at five
+ * least one fits, a larger one is never slower, the same input gives the same plan, and so do two
+ * machines with equal seconds; and at five
  * budgets the loss and all gradients have the bits of a step that saves all, with dropout, in the
  * memory that was planned. So have the results of graphs that PyTorch traced. TN_LONG=1: more of
  * all. */
@@ -171,6 +172,37 @@ static void test_budgets(const Asked *c)
     Outcome once = plan_within(&m, o, budget(least, none.need, 1, 3)),
             again = plan_within(&m, o, budget(least, none.need, 1, 3));
     EXPECT(*once.hash && !strcmp(once.hash, again.hash) && strcmp(once.hash, none.hash) != 0);
+    tn_context_free(m.ctx);
+}
+
+/* ---- machines ---- */
+
+/* The hash of the steps within half of the range, by a machine that is written so. */
+static void half_hash(const Model *m, tn_options o, const char *machine, char *hash)
+{
+    static const char key[] = "\"steps_hash\": \"";
+    const char *text;
+    o.machine = machine;
+    int64_t least = plan_within(m, o, 1).need, most = plan_none(m, o).need;
+    o.memory = budget(least, most, 1, 3);
+    Outcome x = plan_of(m, &o);
+    if (ok(m, "plan", x.code) && EXPECT(x.need <= o.memory) &&
+        ok(m, "json", tn_plan_json(x.p, 1, &text)) && EXPECT(text = strstr(text, key)))
+        snprintf(hash, sizeof x.hash, "%.16s", text + sizeof key - 1);
+    plan_drop(&x);
+}
+
+/* Machines with other names, lines and figures that no node of the step has its seconds of get one
+ * plan; one on which products take longer gets another. */
+static void machines_case(void *arg)
+{
+    Model m = model_of(arg);
+    tn_options o = case_options(arg);
+    char one[17] = "", same[17] = "", other[17] = "";
+    half_hash(&m, o, "machine 1\nname one\nlike avx2\n", one);
+    half_hash(&m, o, "machine 1\nname same\nlike avx2\nnetwork 1\nlaunch 7\nvector 25\n", same);
+    half_hash(&m, o, "machine 1\nname slow\nlike avx2\nproduct_f32 0.01\n", other);
+    EXPECT(*one && !strcmp(one, same) && strcmp(one, other) != 0);
     tn_context_free(m.ctx);
 }
 
@@ -415,6 +447,8 @@ static void bits_case(void *arg)
 
 static void test_models(void)
 {
+    Asked first = cases[0];
+    guarded(machines_case, &first);
     for (int i = 0; i < (more ? LEN(cases) : QUICK); i++) {
         Asked c = cases[i];
         guarded(budgets_case, &c);
