@@ -93,18 +93,27 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
     return f;
 }
 
-/* Adds what each on the front of a tiny step comes to with one value changed, and again. */
+/* Plans x with value i changed, and value k too. */
+static void try_changed(Decider *d, Front *f, const Planned *x, int i, int k)
+{
+    bool *again = NEWN(d->keep, bool, d->v.n);
+    for (int j = 0; j < d->v.n; j++)
+        again[j] = set_has(x->again, j) != (j == i || j == k);
+    if (d->r->nplanned < TINY_PLANS)
+        front_add(d->keep, f, plan_quick(d, again, NULL));
+}
+
+/* Adds what each on the front of a tiny step comes to with one value changed, or two taken out, and
+ * does so again. */
 static void try_neighbours(Decider *d, Front *f)
 {
     for (int last = -1; d->v.n <= TINY_STEP && d->r->nplanned != last;) {
         last = d->r->nplanned;
-        for (int i = 0, n = f->n; i < n; i++)
-            for (int k = 0; k < d->v.n && d->r->nplanned < TINY_PLANS; k++) {
-                bool *again = NEWN(d->keep, bool, d->v.n);
-                for (int j = 0; j < d->v.n; j++)
-                    again[j] = set_has(f->x[i].again, j) != (j == k);
-                front_add(d->keep, f, plan_quick(d, again, NULL));
-            }
+        for (int x = 0, n = f->n; x < n; x++)
+            for (int i = 0; i < d->v.n; i++)
+                for (int k = set_has(f->x[x].again, i) ? 0 : i; k <= i; k++)
+                    if (k == i || set_has(f->x[x].again, k))
+                        try_changed(d, f, &f->x[x], i, k);
         front_close(f);
     }
 }
