@@ -159,28 +159,21 @@ int state_check(const struct json_t *state, const char *where);
 
 /* ---- fit.c ---- */
 
-/* A command that needs more than o->memory. */
-typedef struct Misfit {
-    /* Plans it with other options and rows, without a limit: bytes of the arena, of it and the
-     * library's reserve together, and the seconds that a step is estimated to take. Returns a code.
-     */
-    int (*plan)(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                double *sec);
-    void *arg;
+/* A command that does not fit. */
+typedef struct FitAdvice {
+    tn_task task; /* with what may vary */
     const tn_options *o;
-    const tn_plan *misfit; /* of the command, with --memory; NULL: it is planned again */
-    int64_t batch;         /* rows of a step */
-    bool recompute, accumulate, smaller_batch; /* which of the three can be set */
-    const char *beside; /* what the error may not count, plan does; or NULL */
-    int argc;           /* the command line, from the command's name on */
+    int argc; /* the command line, from the command's name on */
     char **argv;
-} Misfit;
+} FitAdvice;
 
-/* Prints the error that says what does not fit, and the command line that fits, or what needs
- * least. Returns the fewest bytes of all plans of the batch, 0 where nothing can be set. */
-int64_t fit_report(tn_context *ctx, const Misfit *f);
-/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Misfit. */
-void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec);
+/* Makes a task say how far tn_compile is, where standard error is a terminal. */
+void fit_tell(tn_task *task);
+/* After a call that failed with code FIT: prints its error, which has the least that would do, and
+ * the command line that fits, or what needs least. */
+void fit_report(tn_context *ctx, const FitAdvice *f);
+/* The same after tn_compile has looked for what would fit. */
+void fit_print(const tn_context *ctx, const FitAdvice *f, const tn_compiled *c);
 /* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;
  * names with --, a NULL last) and their values. */
 void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop);
