@@ -112,7 +112,8 @@ typedef struct tn_options {
     const char *param_dtype;            /* f32|bf16 (f32): of parameters; gradients and the
                                          * optimizer's state are f32 in any case; NULL: f32 */
     int64_t accumulate;                 /* 1 to 1e9 (1): parts of a step's batch, one after the
-                                         * other */
+                                         * other; of tn_compile 0 too: the fastest number that
+                                         * fits */
     const char *optimizer;              /* adamw|sgd|none (adamw): AdamW, gradient descent, or no
                                          * update */
     double weight_decay;                /* 0 to 1e6 (0.1): pull of weights towards 0, of tensors
@@ -234,6 +235,21 @@ TN_API int64_t tn_bytes(const char *text);
  * from: --memory, whose unit messages keep
  * see also: tn_bytes */
 TN_API const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
+
+/* Of what is free, tn_memory_free leaves one part of so many, and so many bytes at least. */
+enum { TN_MARGIN_PART = 16, TN_MARGIN_LEAST = 134217728 };
+
+/* What options.memory can be here: what the device of options has free, less a margin for the rest of the
+ * process and for others. Of a host that is what the system can give without swapping, no more than the
+ * process's control groups (v1 and v2) leave, divided by the ranks of this host, or where no ranks have
+ * joined by all of options.mesh; of a GPU what it has free.
+ * in: options (backend, device, mesh)
+ * out: *nbytes, at least 1
+ * error: a device that cannot be used, or a system that does not say
+ * cost: a few small files
+ * from: --memory auto
+ * see also: tn_compile, tn_rss_peak */
+TN_API int tn_memory_free(tn_context *ctx, const tn_options *options, int64_t *nbytes);
 
 /* Peak resident size of this process.
  * in: nothing

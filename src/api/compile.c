@@ -335,7 +335,7 @@ static bool part_given(tn_context *ctx, const char *call, const tn_part *p, int 
     return graph || WITHIN(ctx, 1, INT32_MAX, p->seq);
 }
 
-static bool task_given(tn_context *ctx, const char *call, const tn_task *task)
+static bool task_given(tn_context *ctx, const char *call, const tn_task *task, const tn_options *o)
 {
     if (!WITHIN(ctx, 1, TN_MOST_PARTS, task->nparts))
         return false;
@@ -345,6 +345,13 @@ static bool task_given(tn_context *ctx, const char *call, const tn_task *task)
             !part_given(ctx, call, p, i) ||
             (p->kind != TN_PART_GRAPH && !WITHIN(ctx, 1, INT32_MAX, task->batch)))
             return false;
+    }
+    if (!o->accumulate && task->part[0].kind == TN_PART_GRAPH) {
+        tn_context_fail(ctx, TN_CODE_USAGE,
+                        "%s: options.accumulate: expected at least 1, as a graph has no batch to "
+                        "be parted, found 0",
+                        call);
+        return false;
     }
     if (task->part[0].kind > TN_PART_STEP) {
         tn_context_fail(ctx, TN_CODE_USAGE, "%s: task.part[0]: expected the step", call);
@@ -365,7 +372,7 @@ int tn_compile(tn_context *ctx, const tn_task *task, const tn_options *options,
                tn_compiled *compiled)
 {
     if (!GIVEN(ctx, ctx, task, options, compiled) || !options_given(ctx, __func__, options) ||
-        !task_given(ctx, __func__, task))
+        !task_given(ctx, __func__, task, options))
         return TN_CODE_USAGE;
     *compiled = (tn_compiled){0};
     Compile x = {.ctx = ctx, .task = task, .o = options};

@@ -120,6 +120,7 @@ void tn_threads(int count)
 #define DEFAULT_FLAG(x)   x
 #define DEFAULT_SWITCH(x) (strcmp(x, "off") != 0)
 #define DEFAULT_INT(x)    x
+#define DEFAULT_AUTO(x)   x
 #define DEFAULT_SEED(x)   x
 #define DEFAULT_BYTES(x)  x
 #define DEFAULT_MEMORY(x) x

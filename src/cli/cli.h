@@ -16,6 +16,7 @@ typedef enum {
     OPT_FLAG,   /* int: set to 1 */
     OPT_INT,    /* int64_t, within lo and hi */
     OPT_COUNT,  /* int64_t, within lo and hi, which the word after N| stands for */
+    OPT_AUTO,   /* int64_t, within lo and hi, or the word auto, which is 0 */
     OPT_REAL,   /* double, within lo and hi */
     OPT_BYTES,  /* int64_t */
     OPT_MEMORY, /* tn_options *: the limit, and the unit that it was given in */
@@ -159,6 +160,11 @@ int state_check(const struct json_t *state, const char *where);
 
 /* ---- fit.c ---- */
 
+enum { MEMORY_AUTO = -1 }; /* in tn_options.memory, of --memory auto, until it is known */
+
+/* Makes --memory auto bytes; an exit code, or -1 to go on. */
+int memory_find(tn_context *ctx, tn_options *o);
+
 /* A command that does not fit. */
 typedef struct FitAdvice {
     tn_task task; /* with what may vary */
@@ -259,6 +265,9 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
 int launch_each(Launch *l, const Common *x, int n,
                 int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg);
 void launch_drop(Launch *l);
+
+/* Makes --memory auto bytes, the least of what all ranks have; an exit code, or -1 to go on. */
+int launch_memory(Launch *l, tn_options *o);
 
 /* Whether this rank prints what is the same on all of them. */
 bool rank_first(const tn_context *ctx);

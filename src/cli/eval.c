@@ -365,6 +365,8 @@ int command_eval(int argc, char **argv)
     if (code < 0)
         code = launch_parsed(&l, parse_eval(&x), x.table, &x.args);
     if (code < 0)
+        code = launch_memory(&l, &x.c.o);
+    if (code < 0)
         code = launch_run(&l, &x.c, run_eval, &x);
     launch_drop(&l);
     return code;

@@ -75,6 +75,15 @@ static void put_command(const FitAdvice *f, const tn_setting *x, const char *mem
     fputc('\n', stderr);
 }
 
+int memory_find(tn_context *ctx, tn_options *o)
+{
+    if (o->memory != MEMORY_AUTO)
+        return -1;
+    o->memory = 0;
+    int code = tn_memory_free(ctx, o, &o->memory);
+    return code ? report_last(code, ctx) : -1;
+}
+
 /* ---- what is printed ---- */
 
 static void put_found(const FitAdvice *f, const tn_setting *x, bool fewer, const char *memory)

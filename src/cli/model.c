@@ -164,6 +164,7 @@ static int open_gradients(tn_context *ctx, const GradCommand *a, GradStep *s)
     if (!code)
         code = tn_compile(ctx, &s->task, &s->o, &s->c);
     s->p = s->c.plan[0];
+    s->o.accumulate = s->c.setting.accumulate;
     return tn_agree_code(ctx, code);
 }
 
@@ -247,6 +248,8 @@ int command_grad(int argc, char **argv)
     int code = launch_begin(&l, command_find("grad"), argc, argv);
     if (code < 0)
         code = launch_parsed(&l, parse_grad(&a), a.table, &a.args);
+    if (code < 0)
+        code = launch_memory(&l, &a.c.o);
     if (code < 0)
         code = launch_run(&l, &a.c, run_grad, &a);
     launch_drop(&l);

@@ -52,10 +52,13 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
 }
 
 /* A graph is planned as it is written: what would change it needs a pass that does so. */
-static int check_graph_options(const Command *c, const Option *table)
+static int check_graph_options(const Command *c, const Option *table, const PlanCommand *x)
 {
     int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
                               "is for models, not for graphs");
+    if (code < 0 && !x->c.o.accumulate)
+        return report(TN_CODE_USAGE, "%s: --accumulate auto is for models, not for graphs",
+                      c->name);
     if (code < 0 && !option_given(table, "passes"))
         code = options_refuse_passes(c, table, "changes nothing in a graph without --passes");
     return code;
@@ -116,7 +119,7 @@ static int check(const Command *c, PlanCommand *x)
                       x->c.batch ? "seq-len" : "batch-size");
     int code = x->reorder ? options_refuse(c, x->table, "dedupe-recompute",
                                            "is for graphs, not for models")
-                          : check_graph_options(c, x->table);
+                          : check_graph_options(c, x->table, x);
     if (code < 0)
         code = check_passes(c, x->table, x->passes, &x->c);
     if (code < 0)
@@ -144,7 +147,8 @@ static int may_vary(const PlanCommand *x)
 static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, tn_compiled *c)
 {
     common_apply(&x->c);
-    int code = load(ctx, x, task);
+    int code = memory_find(ctx, &x->c.o);
+    code = code < 0 ? load(ctx, x, task) : code;
     task->vary = vary ? may_vary(x) : 0;
     if (vary)
         fit_tell(task);

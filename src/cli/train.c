@@ -412,6 +412,17 @@ static int finish_options(tn_context *ctx, Train *a)
     return take_machine(ctx, a);
 }
 
+/* The bytes that --memory auto stands for are those of the run. */
+static int settle_memory(Launch *l, Train *a)
+{
+    tn_options *o = &a->c.o;
+    bool found = o->memory == MEMORY_AUTO;
+    int code = launch_memory(l, o);
+    if (code < 0 && found && !o->goal_memory)
+        json_object_set_new(a->t.described, "memory", json_integer(o->memory));
+    return code;
+}
+
 static int check_command(const Command *self, Train *a)
 {
     TrainOptions *t = &a->t;
@@ -479,6 +490,7 @@ int command_train(int argc, char **argv)
         interrupt_before(l.ctx);
         launch_hold(&l);
         code = launch_agree(&l, finish_options(l.ctx, &a));
+        code = code < 0 ? settle_memory(&l, &a) : code;
     }
     if (code < 0)
         code = launch_run(&l, &a.c, run_train, &a);

@@ -1,6 +1,7 @@
 /* The graphs of a run: of the step, evaluation and sampling, whose plans share one arena. */
 #include "trainer.h"
 
+#include <jansson.h>
 #include <string.h>
 
 static int fail_held_out(const Trainer *r)
@@ -57,6 +58,8 @@ int compile_run(Trainer *r)
     if (code)
         return code;
     p->step = p->all.plan[0];
+    r->own->o.accumulate = p->all.setting.accumulate; /* auto: what was found is the run's */
+    json_object_set_new(r->own->described, "accumulate", json_integer(r->t->o.accumulate));
     for (int i = 1; i < task.nparts; i++)
         if (task.part[i].kind == TN_PART_EVALUATION)
             p->eval = p->all.plan[i];

@@ -81,6 +81,7 @@ typedef struct Trainer {
     tn_context *ctx;
     tn_model *m;
     const TrainOptions *t;
+    TrainOptions *own; /* the same, for what is found while the run is set up */
     int rank, nrank;
     FILE *log; /* of log_open */
     Feed feed;

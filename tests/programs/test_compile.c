@@ -3,9 +3,11 @@
  */
 #include "../../include/tenon.h"
 #include "../../src/decide/compile.h"
+#include "../../src/run/run.h"
 #include "../shared/test.h"
 
 #include <math.h>
+#include <unistd.h>
 
 /* ---- the search, with bytes and seconds made up ---- */
 
@@ -319,6 +321,74 @@ static void test_auto(void)
     tn_compiled_free(&c);
 }
 
+/* ---- what is free ---- */
+
+static char root[] = "/tmp/tenon_compile_XXXXXX";
+
+/* Writes a file under the root, with its folders. */
+static void put(const char *folder, const char *file, const char *text)
+{
+    char command[600], path[300];
+    snprintf(command, sizeof command, "mkdir -p %s/%s", root, folder);
+    snprintf(path, sizeof path, "%s/%s/%s", root, folder, file);
+    CHECK(!system(command));
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs(text, f) >= 0 && !fclose(f));
+}
+
+static void test_free(void)
+{
+    const int64_t mib = 1 << 20;
+    const char *v2 = "sys/fs/cgroup/a/b", *v1 = "sys/fs/cgroup/memory/c";
+    CHECK(mkdtemp(root));
+    EXPECT(memory_free_under(root) == -1);
+    put("proc", "meminfo", "MemTotal: 9999999 kB\nMemAvailable:   1048576 kB\n");
+    EXPECT(memory_free_under(root) == 1024 * mib);
+    put("proc/self", "cgroup", "4:cpu,cpuacct:/x\n0::/a/b\n");
+    put("sys/fs/cgroup/x", "memory.max", "1\n"); /* of no group that holds memory */
+    put("sys/fs/cgroup/x", "memory.current", "0\n");
+    EXPECT(memory_free_under(root) == 1024 * mib);
+    put(v2, "memory.max", "max\n");
+    put(v2, "memory.current", "104857600\n");
+    EXPECT(memory_free_under(root) == 1024 * mib);
+    put(v2, "memory.max", "524288000\n");
+    EXPECT(memory_free_under(root) == 400 * mib);
+    put(v2, "memory.stat", "anon 1\ninactive_file 52428800\nactive_file 7\n");
+    EXPECT(memory_free_under(root) == 450 * mib);
+    put("sys/fs/cgroup/a", "memory.max", "209715200\n"); /* what holds it leaves less */
+    put("sys/fs/cgroup/a", "memory.current", "104857600\n");
+    EXPECT(memory_free_under(root) == 100 * mib);
+    put("proc/self", "cgroup", "9:name=systemd:/\n4:memory:/c\n0::/\n");
+    put(v1, "memory.limit_in_bytes", "314572800\n");
+    put(v1, "memory.usage_in_bytes", "104857600\n");
+    put(v1, "memory.stat", "inactive_file 1\ntotal_inactive_file 10485760\n");
+    EXPECT(memory_free_under(root) == 210 * mib);
+    put("proc/self", "cgroup", "4:memory:/outside/of/here\n"); /* a container's own root */
+    put("sys/fs/cgroup/memory", "memory.limit_in_bytes", "157286400\n");
+    put("sys/fs/cgroup/memory", "memory.usage_in_bytes", "52428800\n");
+    EXPECT(memory_free_under(root) == 100 * mib);
+    put("sys/fs/cgroup/memory", "memory.usage_in_bytes", "262144000\n");
+    EXPECT(memory_free_under(root) == 0);
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", root);
+    CHECK(!system(command));
+    EXPECT(memory_less_margin(3200 * mib) == 3000 * mib && memory_less_margin(mib) == 1);
+    EXPECT(memory_less_margin(1024 * mib) == 1024 * mib - TN_MARGIN_LEAST);
+}
+
+static void test_shared(void)
+{
+    tn_options o = tn_options_default();
+    int64_t one, four;
+    if (!ok(tn_memory_free(ctx, &o, &one)))
+        return;
+    o.mesh = "fsdp=4";
+    ok(tn_memory_free(ctx, &o, &four));
+    EXPECT(one > 0 && four > 0 && four < one * 3 / 8);
+    o.backend = "none such";
+    EXPECT(tn_memory_free(ctx, &o, &four) == TN_CODE_USAGE);
+}
+
 static void refused(const tn_task *t, const char *part)
 {
     tn_options o = tn_options_default();
@@ -348,6 +418,12 @@ static void test_refused(void)
     t = task_of(false);
     t.part[0].kind = TN_PART_GRAPH;
     refused(&t, "expected a graph of the context, found NULL");
+    tn_options o = tn_options_default();
+    tn_compiled c;
+    ok(tn_model_graph(m, ROWS, SEQ, &o, &t.part[0].graph));
+    o.accumulate = 0;
+    EXPECT(tn_compile(ctx, &t, &o, &c) == TN_CODE_USAGE);
+    EXPECT(tn_plan_new(t.part[0].graph, &o, 0, &c.plan[0]) == TN_CODE_USAGE);
 }
 
 int main(void)
@@ -357,6 +433,8 @@ int main(void)
     test_sliced();
     test_microbatches();
     test_within();
+    test_free();
+    test_shared();
     if (ok(tn_model_open(ctx, "tests/ref/gpt2-tiny", &m))) {
         test_same();
         test_graph();
