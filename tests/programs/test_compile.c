@@ -358,6 +358,8 @@ static void test_free(void)
     put("sys/fs/cgroup/a", "memory.max", "209715200\n"); /* what holds it leaves less */
     put("sys/fs/cgroup/a", "memory.current", "104857600\n");
     EXPECT(memory_free_under(root) == 100 * mib);
+    put("sys/fs/cgroup/a", "memory.max", "734003200\n"); /* more than its own */
+    EXPECT(memory_free_under(root) == 450 * mib);
     put("proc/self", "cgroup", "9:name=systemd:/\n4:memory:/c\n0::/\n");
     put(v1, "memory.limit_in_bytes", "314572800\n");
     put(v1, "memory.usage_in_bytes", "104857600\n");
