@@ -64,6 +64,15 @@ typedef struct tn_rule {
     const char *pattern; /* of nodes: "SCOPE::OP", both patterns (*, ?, [...]) */
 } tn_rule;
 
+/* Why something does not fit, in bytes. */
+typedef struct tn_misfit {
+    int64_t limit;         /* options.memory, or what could be mapped; 0: not known */
+    int mapped;            /* whether it is what could be mapped, or what a device had free */
+    int64_t peak, reserve; /* that are needed: the arena, and what libraries take beside it */
+    int64_t least;         /* the least that would do, of all that was planned */
+    const char *holds;     /* lines: what holds the peak; valid as tn_error is */
+} tn_misfit;
+
 /* What the caller asks of a model's training step: start from tn_options_default. A comment says first
  * what the member may be and, in parentheses, its default; texts and lists are borrowed. */
 typedef struct tn_options {
@@ -103,7 +112,8 @@ typedef struct tn_options {
     const char *param_dtype;            /* f32|bf16 (f32): of parameters; gradients and the
                                          * optimizer's state are f32 in any case; NULL: f32 */
     int64_t accumulate;                 /* 1 to 1e9 (1): parts of a step's batch, one after the
-                                         * other */
+                                         * other; of tn_compile 0 too: the fastest number that
+                                         * fits */
     const char *optimizer;              /* adamw|sgd|none (adamw): AdamW, gradient descent, or no
                                          * update */
     double weight_decay;                /* 0 to 1e6 (0.1): pull of weights towards 0, of tensors
@@ -226,6 +236,21 @@ TN_API int64_t tn_bytes(const char *text);
  * see also: tn_bytes */
 TN_API const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 
+/* Of what is free, tn_memory_free leaves one part of so many, and so many bytes at least. */
+enum { TN_MARGIN_PART = 16, TN_MARGIN_LEAST = 134217728 };
+
+/* What options.memory can be here: what the device of options has free, less a margin for the rest of the
+ * process and for others. Of a host that is what the system can give without swapping, no more than the
+ * process's control groups (v1 and v2) leave, divided by the ranks of this host, or where no ranks have
+ * joined by all of options.mesh; of a GPU what it has free.
+ * in: options (backend, device, mesh)
+ * out: *nbytes, at least 1
+ * error: a device that cannot be used, or a system that does not say
+ * cost: a few small files
+ * from: --memory auto
+ * see also: tn_compile, tn_rss_peak */
+TN_API int tn_memory_free(tn_context *ctx, const tn_options *options, int64_t *nbytes);
+
 /* Peak resident size of this process.
  * in: nothing
  * out: bytes
@@ -281,6 +306,16 @@ TN_API void tn_context_free(TN_TAKE tn_context *ctx);
  * from: any function that returned a code other than TN_CODE_OK
  * see also: tn_program_error */
 TN_API const char *tn_error(const tn_context *ctx);
+
+/* What the last failure says of memory, as numbers.
+ * in: context
+ * out: returned: 1 where the last call that failed did so because something does not fit, else 0; *misfit is
+ *      filled then
+ * error: none
+ * cost: none
+ * from: tn_plan_new, tn_compile, tn_program_new
+ * see also: tn_error, tn_compile */
+TN_API int tn_error_misfit(const tn_context *ctx, tn_misfit *misfit);
 
 /* The defaults of all options.
  * in: nothing
@@ -1321,6 +1356,90 @@ TN_API int tn_plan_rows(tn_plan *p, const int64_t **rows, int64_t *count);
  * from: tn_plan_new
  * see also: tn_graph_free */
 TN_API void tn_plan_free(TN_TAKE tn_plan *p);
+
+/* ---- what fits ---- */
+
+enum {
+    TN_MOST_PARTS = 4, /* of a task */
+    /* what may change where a task does not fit: */
+    TN_VARY_RECOMPUTE = 1,  /* recompute, to "auto" */
+    TN_VARY_ACCUMULATE = 2, /* how many microbatches there are; their number changes the last bits */
+    TN_VARY_BATCH = 4       /* the rows of a step, where nothing else fits: that is another training */
+};
+
+/* The sorts of parts. */
+typedef enum tn_part_kind {
+    TN_PART_GRAPH,      /* a graph */
+    TN_PART_STEP,       /* a model's graph, of the batch's rows, as tn_model_graph makes it */
+    TN_PART_EVALUATION, /* the same of one microbatch's rows, without dropout and what else changes the loss */
+    TN_PART_GENERATION  /* a model's generator */
+} tn_part_kind;
+
+/* A graph of a task. */
+typedef struct tn_part {
+    tn_part_kind kind;
+    tn_model *model;    /* NULL of a graph */
+    int64_t seq;        /* tokens of a sequence; of a generator its positions */
+    tn_graph *graph;    /* as it is before passes, which leave it so; valid as long as the result */
+    const char *passes; /* that run on it; NULL: none; of a generator, which has its own, ignored */
+} tn_part;
+
+/* What is to fit: start from zeros. The first part is the step; the others share its persistent part, and all
+ * of them one arena. */
+typedef struct tn_task {
+    tn_part part[TN_MOST_PARTS];
+    int nparts;
+    int64_t batch; /* rows of a step of a model */
+    int keep_order; /* nonzero: in the order of the graphs, as tn_plan_new with reorder 0 */
+    int vary;       /* where it does not fit, what else is looked for: of TN_VARY_; 0: nothing */
+    void (*tell)(void *arg, int count); /* before each plan of what is looked for; or NULL */
+    void *tell_arg;
+} tn_task;
+
+/* One way to do a task, and what it comes to. */
+typedef struct tn_setting {
+    const char *recompute;     /* as in options; valid as long as these, or a constant */
+    int64_t accumulate, batch; /* microbatches; rows */
+    int64_t peak;              /* bytes of the arena of all parts */
+    int64_t nbytes;            /* with the library's reserve; 0: there is no such setting */
+    double sec;                /* that a step is estimated to take */
+} tn_setting;
+
+/* What tn_compile has made of a task, and what it has found beside it. */
+typedef struct tn_compiled {
+    tn_setting setting;                     /* of the plans */
+    tn_graph *graph[TN_MOST_PARTS];         /* by part; NULL where it is the caller's, or a generator's */
+    tn_plan *plan[TN_MOST_PARTS];           /* NULL of a generator */
+    tn_generator *generator[TN_MOST_PARTS]; /* NULL of a plan */
+    int64_t handles;                        /* of the reserve, see tn_plan_handles */
+    /* where it does not fit */
+    tn_setting found; /* the fastest that was found to fit */
+    int fewer;        /* found has fewer rows, as nothing else fits */
+    tn_setting least; /* of those that were planned, the one that needs the fewest bytes */
+    int tried;        /* other settings that were planned */
+} tn_compiled;
+
+/* Plans the graphs of a task so that all of them together fit options.memory at the least time: chooses what
+ * the step computes again and what runs in slices, where options leave that open ("auto"), and, where
+ * options.accumulate is 0, the number of microbatches. Where that does not fit, it looks for settings that do.
+ * in: task; options
+ * out: *compiled, to be freed with tn_compiled_free; with TN_CODE_FIT too, where plans are those that do not fit
+ * error: TN_CODE_FIT where the arena of all parts and the library's reserve exceed options.memory: tn_error_misfit
+ *        has the numbers; what tn_model_graph, tn_graph_passes, tn_plan_new and tn_generator_new say
+ * cost: that of tn_graph_passes and tn_plan_new for each part, up to seven times where parts beside the step need
+ *       more than it; where it does not fit, some twenty times as much
+ * from: tenon train, tenon plan
+ * see also: tn_plan_new, tn_program_share */
+TN_API int tn_compile(tn_context *ctx, const tn_task *task, const tn_options *options, tn_compiled *compiled);
+
+/* Frees the generators, plans and graphs, but not those that were replaced by NULL.
+ * in: compiled, whose programs were freed before; NULL allowed
+ * out: *compiled, all NULL
+ * error: none
+ * cost: linear in the graphs
+ * from: tn_compile
+ * see also: tn_plan_free */
+TN_API void tn_compiled_free(tn_compiled *compiled);
 
 /* ---- programs ---- */
 

@@ -38,7 +38,7 @@ static bool is(const Row *r, const char *kinds)
 
 static bool is_number(const Row *r)
 {
-    return is(r, "INT REAL SEED BYTES MEMORY");
+    return is(r, "INT AUTO REAL SEED BYTES MEMORY");
 }
 
 /* "TO(0, 1e6)" as "0 to 1e6", "BELOW(0, 1)" as "0 to below 1"; "" where nothing is too much. */
@@ -61,7 +61,7 @@ static const char *type_text(const Row *r)
     return is(r, "FLAG SWITCH")        ? "int "
            : is(r, "REAL")             ? "double "
            : is(r, "SEED")             ? "uint64_t "
-           : is(r, "INT BYTES MEMORY") ? "int64_t "
+           : is(r, "INT AUTO BYTES MEMORY") ? "int64_t "
            : is(r, "LIST")             ? "const char *const *"
            : is(r, "RULES")            ? "const tn_rule *"
                                        : "const char *";
@@ -125,6 +125,8 @@ static const char *argument(const Row *r)
     static const char *const kinds[][2] = {
         {"FLAG", ""},         {"REAL", "X"},  {"INT SEED", "N"}, {"BYTES MEMORY", "BYTES"},
         {"OUT ONTO", "FILE"}, {"DIR", "DIR"}, {"PAIR", "A B"},   {"IN INS", "PATH"}};
+    if (r->words && is(r, "MEMORY AUTO"))
+        return r->words;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (is(r, kinds[i][0]))
             return kinds[i][1];

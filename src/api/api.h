@@ -104,10 +104,18 @@ struct tn_generator {
 
 /* ---- plan.c ---- */
 
-/* Fails because arena and reserve exceed the options' limit: `what` needs it ("" or "X "),
- * `more` are details. Returns TN_CODE_FIT. */
-int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
-             const char *more);
+/* The words around the numbers of a Misfit. */
+typedef struct FitText {
+    const char *what;   /* needs so much: "needs ", "evaluation needs " */
+    const char *beside; /* what the least has counted with it; NULL: nothing */
+    const char *holds;  /* lines, see fit_holds */
+    const char *unit;   /* of tn_bytes_text */
+} FitText;
+
+/* Fails because what is needed exceeds the limit. Returns TN_CODE_FIT. */
+int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t);
+/* What holds a plan's peak, as lines of a message: those that it has room for. */
+const char *fit_holds(Arena *a, const Plan *p);
 
 /* ---- plan_json.c ---- */
 

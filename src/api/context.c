@@ -69,6 +69,21 @@ const char *tn_error(const tn_context *ctx)
     return ctx ? ctx->ctx.message : "no context";
 }
 
+int tn_error_misfit(const tn_context *ctx, tn_misfit *misfit)
+{
+    const Misfit *m = ctx && ctx->ctx.code == TN_FIT ? &ctx->ctx.misfit : NULL;
+    if (!m || !misfit || !m->least)
+        return 0;
+    const char *holds = strchr(ctx->ctx.message, '\n');
+    *misfit = (tn_misfit){.limit = m->limit,
+                          .mapped = m->mapped,
+                          .peak = m->peak,
+                          .reserve = m->reserve,
+                          .least = m->least,
+                          .holds = holds ? holds + 1 : ""};
+    return 1;
+}
+
 int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
 {
     va_list args;
@@ -82,6 +97,7 @@ int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
     va_end(args);
     memcpy(ctx->ctx.message, text, sizeof text);
     ctx->ctx.code = (Code)code;
+    ctx->ctx.misfit = (Misfit){0};
     return code;
 }
 
@@ -104,6 +120,7 @@ void tn_threads(int count)
 #define DEFAULT_FLAG(x)   x
 #define DEFAULT_SWITCH(x) (strcmp(x, "off") != 0)
 #define DEFAULT_INT(x)    x
+#define DEFAULT_AUTO(x)   x
 #define DEFAULT_SEED(x)   x
 #define DEFAULT_BYTES(x)  x
 #define DEFAULT_MEMORY(x) x

@@ -202,6 +202,7 @@ static const PolicyRule *get_rules(Arena *a, const tn_options *o)
 #define TAKE_FLAG(field)   .field = o->field,
 #define TAKE_SWITCH(field) .field = o->field,
 #define TAKE_INT(field)    .field = o->field,
+#define TAKE_AUTO(field)   .field = o->field,
 #define TAKE_REAL(field)   .field = o->field,
 #define TAKE_WORD(field)   .field = o->field,
 #define TAKE_TEXT(field)   .field = o->field,

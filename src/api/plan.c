@@ -39,8 +39,7 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     return plan;
 }
 
-/* The plan's needs, as details of a message: the whole lines that it has room for. */
-static const char *need_text(Arena *a, const Plan *p)
+const char *fit_holds(Arena *a, const Plan *p)
 {
     enum { MOST = 1700 };
     Buf b = {.a = a}, lines = {.a = a};
@@ -52,20 +51,23 @@ static const char *need_text(Arena *a, const Plan *p)
     return lines.text;
 }
 
-int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
-             const char *more)
+int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t)
 {
-    const char *unit = o->memory_unit;
-    char least[40], part[3][40];
-    tn_bytes_text(arena + reserve, unit, least, sizeof least);
-    return tn_context_fail(ctx, TN_CODE_FIT,
-                           "does not fit: %sneeds %s%s (arena %s, library reserve %s), the limit "
-                           "is %s; the least that "
-                           "would do is %s%s",
-                           what, least, unit && *unit ? "" : " bytes",
-                           tn_bytes_text(arena, unit, part[0], sizeof *part),
-                           tn_bytes_text(reserve, unit, part[1], sizeof *part),
-                           tn_bytes_text(o->memory, unit, part[2], sizeof *part), least, more);
+    const Misfit own = *m; /* it may be the context's */
+    const char *beside = t->beside ? t->beside : "";
+    char need[40], least[40], part[3][40];
+    tn_bytes_text(m->peak + m->reserve, t->unit, need, sizeof need);
+    tn_bytes_text(m->least, t->unit, least, sizeof least);
+    tn_context_fail(ctx, TN_CODE_FIT,
+                    "does not fit: %s%s%s (arena %s, library reserve %s), the limit is %s; the "
+                    "least that would do is %s%s%s%s",
+                    t->what, need, t->unit && *t->unit ? "" : " bytes",
+                    tn_bytes_text(m->peak, t->unit, part[0], sizeof *part),
+                    tn_bytes_text(m->reserve, t->unit, part[1], sizeof *part),
+                    tn_bytes_text(m->limit, t->unit, part[2], sizeof *part), least,
+                    *beside ? ", with " : "", beside, t->holds);
+    ctx->ctx.misfit = own;
+    return TN_CODE_FIT;
 }
 
 int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan)
@@ -75,9 +77,14 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
     TRY(t, &g->h.owner->ctx) {
         *plan = handle_keep(make(g, try_arena(&t), options, reorder));
         const Plan *p = (*plan)->p;
-        if (!(*plan)->fits)
-            fit_fail(g->h.owner, "", p->space[SPACE_MAIN].peak, p->reserve, options,
-                     need_text(try_arena(&t), p));
+        if (!(*plan)->fits) {
+            Misfit m = {.limit = options->memory,
+                        .peak = p->space[SPACE_MAIN].peak,
+                        .reserve = p->reserve,
+                        .least = plan_least(p)};
+            fit_fail(g->h.owner, &m,
+                     &(FitText){"needs ", NULL, fit_holds(try_arena(&t), p), options->memory_unit});
+        }
     }
     int code = tried(&t);
     return code || (*plan)->fits ? code : TN_CODE_FIT;

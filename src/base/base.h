@@ -45,12 +45,21 @@ typedef struct Memo {
     int count, cap; /* cap is a power of two */
 } Memo;
 
+/* Why something does not fit, for those who look for what would, in bytes. */
+typedef struct Misfit {
+    int64_t limit;         /* 0: nothing is known */
+    bool mapped;           /* it is what could be mapped, or what a device had free */
+    int64_t peak, reserve; /* that are needed: the arena, and what libraries take beside it */
+    int64_t least;         /* the least that would do, of all that was planned */
+} Misfit;
+
 /* One chain of protected calls, the last message, and what is remembered from call to call. Not
  * shared between threads. Zeros at first. */
 typedef struct Ctx {
     jmp_buf *handler; /* innermost ctx_try or TRY, NULL outside of any */
     Code code;
     char message[2000]; /* one line, then optional lines that begin with two spaces */
+    Misfit misfit;      /* of the message; zeros: it is of something else */
     Memo memo;
     struct ArenaBlock *spare; /* what arenas have left, while keepers want it */
     int keepers;
@@ -93,6 +102,10 @@ _Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
     __attribute__((format(printf, 3, 0)));
+
+/* The same with code FIT, and what is known of why. */
+_Noreturn void fail_misfit(Ctx *ctx, const Misfit *m, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Adds "FILE:LINE:COLUMN: " or other text before the stored message and unwinds further. */
 _Noreturn void fail_again(Ctx *ctx, const char *prefix);

@@ -79,6 +79,7 @@ static void store(Ctx *ctx, Code code, const char *format, va_list args)
     vsnprintf(text, sizeof text, format, args);
     memcpy(ctx->message, text, sizeof text);
     ctx->code = code;
+    ctx->misfit = (Misfit){0};
 }
 
 _Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
@@ -96,8 +97,21 @@ _Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
     unwind(ctx);
 }
 
+_Noreturn void fail_misfit(Ctx *ctx, const Misfit *m, const char *format, ...)
+{
+    const Misfit own = *m; /* it may be the context's */
+    va_list args;
+    va_start(args, format);
+    store(ctx, TN_FIT, format, args);
+    va_end(args);
+    ctx->misfit = own;
+    unwind(ctx);
+}
+
 _Noreturn void fail_again(Ctx *ctx, const char *prefix)
 {
+    if (ctx->code == TN_FIT)
+        fail_misfit(ctx, &ctx->misfit, "%s%s", prefix, ctx->message);
     fail(ctx, ctx->code, "%s%s", prefix, ctx->message);
 }
 

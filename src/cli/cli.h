@@ -16,6 +16,7 @@ typedef enum {
     OPT_FLAG,   /* int: set to 1 */
     OPT_INT,    /* int64_t, within lo and hi */
     OPT_COUNT,  /* int64_t, within lo and hi, which the word after N| stands for */
+    OPT_AUTO,   /* int64_t, within lo and hi, or the word auto, which is 0 */
     OPT_REAL,   /* double, within lo and hi */
     OPT_BYTES,  /* int64_t */
     OPT_MEMORY, /* tn_options *: the limit, and the unit that it was given in */
@@ -159,28 +160,26 @@ int state_check(const struct json_t *state, const char *where);
 
 /* ---- fit.c ---- */
 
-/* A command that needs more than o->memory. */
-typedef struct Misfit {
-    /* Plans it with other options and rows, without a limit: bytes of the arena, of it and the
-     * library's reserve together, and the seconds that a step is estimated to take. Returns a code.
-     */
-    int (*plan)(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                double *sec);
-    void *arg;
-    const tn_options *o;
-    const tn_plan *misfit; /* of the command, with --memory; NULL: it is planned again */
-    int64_t batch;         /* rows of a step */
-    bool recompute, accumulate, smaller_batch; /* which of the three can be set */
-    const char *beside; /* what the error may not count, plan does; or NULL */
-    int argc;           /* the command line, from the command's name on */
-    char **argv;
-} Misfit;
+enum { MEMORY_AUTO = -1 }; /* in tn_options.memory, of --memory auto, until it is known */
 
-/* Prints the error that says what does not fit, and the command line that fits, or what needs
- * least. Returns the fewest bytes of all plans of the batch, 0 where nothing can be set. */
-int64_t fit_report(tn_context *ctx, const Misfit *f);
-/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Misfit. */
-void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec);
+/* Makes --memory auto bytes; an exit code, or -1 to go on. */
+int memory_find(tn_context *ctx, tn_options *o);
+
+/* A command that does not fit. */
+typedef struct FitAdvice {
+    tn_task task; /* with what may vary */
+    const tn_options *o;
+    int argc; /* the command line, from the command's name on */
+    char **argv;
+} FitAdvice;
+
+/* Makes a task say how far tn_compile is, where standard error is a terminal. */
+void fit_tell(tn_task *task);
+/* After a call that failed with code FIT: prints its error, which has the least that would do, and
+ * the command line that fits, or what needs least. */
+void fit_report(tn_context *ctx, const FitAdvice *f);
+/* The same after tn_compile has looked for what would fit. */
+void fit_print(const tn_context *ctx, const FitAdvice *f, const tn_compiled *c);
 /* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;
  * names with --, a NULL last) and their values. */
 void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop);
@@ -266,6 +265,9 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
 int launch_each(Launch *l, const Common *x, int n,
                 int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg);
 void launch_drop(Launch *l);
+
+/* Makes --memory auto bytes, the least of what all ranks have; an exit code, or -1 to go on. */
+int launch_memory(Launch *l, tn_options *o);
 
 /* Whether this rank prints what is the same on all of them. */
 bool rank_first(const tn_context *ctx);

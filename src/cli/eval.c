@@ -75,55 +75,23 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     return 0;
 }
 
-static int plan_loss(tn_model *m, int64_t batch, int64_t seq, const tn_options *o, tn_graph **g,
-                     tn_plan **p)
-{
-    int code = tn_model_graph(m, batch, seq, o, g);
-    if (!code)
-        code = tn_graph_passes(*g, "forward", o, NULL, NULL);
-    return code ? code : tn_plan_new(*g, o, 1, p);
-}
-
-/* For advice about --memory. */
-typedef struct Again {
-    tn_model *m;
-    int64_t seq;
-} Again;
-
-static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *sec)
-{
-    const Again *a = arg;
-    tn_graph *g = NULL;
-    tn_plan *p = NULL;
-    int code = plan_loss(a->m, batch, a->seq, o, &g, &p);
-    if (!code)
-        fit_need(p, peak, nbytes, sec);
-    tn_plan_free(p);
-    tn_graph_free(g);
-    return code;
-}
-
 /* Plans the loss, and says what would do where that does not fit. */
 static int make_plan(tn_context *ctx, tn_model *m, Eval *x, tn_plan **p)
 {
-    tn_graph *g;
-    int64_t persistent, reserve;
-    const tn_options *o = &x->o;
-    int code = plan_loss(m, x->c.batch, x->c.seq, o, &g, p);
+    tn_compiled c = {0};
+    FitAdvice f = {.o = &x->o, .argc = x->argc, .argv = x->argv};
+    f.task.nparts = 1;
+    f.task.batch = x->c.batch;
+    f.task.part[0] = (tn_part){TN_PART_STEP, m, x->c.seq, NULL, "forward"};
+    int code = tn_compile(ctx, &f.task, &x->o, &c);
     code = tn_agree_code(ctx, code);
     if (code == TN_CODE_FIT && x->first) {
         x->told = true;
-        fit_report(ctx, &(Misfit){.plan = plan_again,
-                                  .arg = &(Again){m, x->c.seq},
-                                  .o = o,
-                                  .batch = x->c.batch,
-                                  .smaller_batch = !x->batch,
-                                  .argc = x->argc,
-                                  .argv = x->argv});
+        f.task.vary = x->batch ? 0 : TN_VARY_BATCH;
+        fit_report(ctx, &f);
     }
-    if (!code)
-        tn_plan_bytes(*p, &x->peak, &persistent, &reserve);
+    x->peak = c.setting.peak;
+    *p = c.plan[0];
     return code;
 }
 
@@ -396,6 +364,8 @@ int command_eval(int argc, char **argv)
     int code = launch_begin(&l, command_find("eval"), argc, argv);
     if (code < 0)
         code = launch_parsed(&l, parse_eval(&x), x.table, &x.args);
+    if (code < 0)
+        code = launch_memory(&l, &x.c.o);
     if (code < 0)
         code = launch_run(&l, &x.c, run_eval, &x);
     launch_drop(&l);

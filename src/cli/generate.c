@@ -131,7 +131,10 @@ static int generate(tn_context *ctx, const char *path, Generate *x)
     x->o.warn = warn;
     tn_threads((int)x->threads);
     tn_model *m;
-    int code = tn_model_open(ctx, path, &m);
+    int code = memory_find(ctx, &x->o);
+    if (code >= 0)
+        return code;
+    code = tn_model_open(ctx, path, &m);
     if (!code)
         code = write_text_of(ctx, m, x);
     return code ? report_last(code, ctx) : 0;

@@ -125,6 +125,18 @@ int launch_parsed(Launch *l, int code, const Option *table, const Texts *args)
     return other ? other : code;
 }
 
+int launch_memory(Launch *l, tn_options *o)
+{
+    if (o->memory != MEMORY_AUTO)
+        return -1;
+    int code = launch_agree(l, memory_find(l->ctx, o));
+    int64_t least = -o->memory;
+    if (code < 0 && tn_agree(l->ctx, &least, 1))
+        code = report_last(TN_CODE_FAIL, l->ctx);
+    o->memory = -least;
+    return code;
+}
+
 void launch_drop(Launch *l)
 {
     char text[HELD];

@@ -126,9 +126,9 @@ typedef struct GradCommand {
 
 /* On a rank: the model, with the sizes of its batch, and what runs it. */
 typedef struct GradStep {
-    tn_model *m;
-    int64_t batch, seq;
+    tn_task task;
     tn_options o;
+    tn_compiled c;
     tn_plan *p;
     tn_program *x;
 } GradStep;
@@ -145,43 +145,26 @@ static int check_loss(tn_context *ctx, tn_program *x, double loss)
                            fault ? fault : "");
 }
 
-static int plan_gradients(const GradStep *s, const tn_options *o, tn_graph **g, tn_plan **p)
-{
-    int code = tn_model_graph(s->m, s->batch, s->seq, o, g);
-    if (!code)
-        code = tn_graph_passes(*g, "gradients", o, NULL, NULL);
-    return code ? code : tn_plan_new(*g, o, 1, p);
-}
-
-static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *sec)
-{
-    tn_graph *g = NULL;
-    tn_plan *p = NULL;
-    (void)batch; /* that of the file */
-    int code = plan_gradients(arg, o, &g, &p);
-    if (!code)
-        fit_need(p, peak, nbytes, sec);
-    tn_plan_free(p);
-    tn_graph_free(g);
-    return code;
-}
-
 static int open_gradients(tn_context *ctx, const GradCommand *a, GradStep *s)
 {
-    tn_graph *g;
+    tn_part *part = &s->task.part[0];
     int code = rank_machine(ctx, &s->o);
     if (!code)
-        code = tn_agree_code(ctx, tn_model_open(ctx, a->model, &s->m));
+        code = tn_agree_code(ctx, tn_model_open(ctx, a->model, &part->model));
     if (!code)
-        code = alike_model(ctx, s->m, a->model);
+        code = alike_model(ctx, part->model, a->model);
     if (!code)
         code = alike_file(ctx, a->batch);
     if (code)
         return code;
-    code = tn_batch_shape(ctx, a->batch, &s->batch, &s->seq);
+    part->kind = TN_PART_STEP;
+    part->passes = "gradients";
+    s->task.nparts = 1;
+    code = tn_batch_shape(ctx, a->batch, &s->task.batch, &part->seq);
     if (!code)
-        code = plan_gradients(s, &s->o, &g, &s->p);
+        code = tn_compile(ctx, &s->task, &s->o, &s->c);
+    s->p = s->c.plan[0];
+    s->o.accumulate = s->c.setting.accumulate;
     return tn_agree_code(ctx, code);
 }
 
@@ -191,11 +174,11 @@ static int fill(tn_context *ctx, const GradCommand *a, GradStep *s)
     Batch b = {0};
     int code = tn_program_new(s->p, &s->o, &s->x);
     if (!code)
-        code = batch_make(ctx, s->batch, s->seq, &b);
+        code = batch_make(ctx, s->task.batch, s->task.part[0].seq, &b);
     if (!code)
-        code = batch_read(ctx, s->m, a->batch, &b);
+        code = batch_read(ctx, s->task.part[0].model, a->batch, &b);
     if (!code)
-        code = tn_program_load(s->x, s->m, &s->o);
+        code = tn_program_load(s->x, s->task.part[0].model, &s->o);
     if (!code)
         code = rank_write(ctx, s->p, s->x, &b);
     batch_drop(&b);
@@ -232,15 +215,9 @@ static int run_grad(tn_context *ctx, const void *arg, bool *told)
     if (!code)
         return write_gradients(ctx, a, &s);
     *told = code == TN_CODE_FIT && rank_first(ctx);
+    s.task.vary = TN_VARY_RECOMPUTE | TN_VARY_ACCUMULATE;
     if (*told)
-        fit_report(ctx, &(Misfit){.plan = plan_again,
-                                  .arg = &s,
-                                  .o = &s.o,
-                                  .batch = s.batch,
-                                  .recompute = true,
-                                  .accumulate = true,
-                                  .argc = a->argc,
-                                  .argv = a->argv});
+        fit_report(ctx, &(FitAdvice){s.task, &s.o, a->argc, a->argv});
     return code;
 }
 
@@ -271,6 +248,8 @@ int command_grad(int argc, char **argv)
     int code = launch_begin(&l, command_find("grad"), argc, argv);
     if (code < 0)
         code = launch_parsed(&l, parse_grad(&a), a.table, &a.args);
+    if (code < 0)
+        code = launch_memory(&l, &a.c.o);
     if (code < 0)
         code = launch_run(&l, &a.c, run_grad, &a);
     launch_drop(&l);

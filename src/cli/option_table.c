@@ -10,6 +10,7 @@
 /* The place of a value in tn_options, by its row's kind; some are made of what is kept elsewhere */
 #define AT_FLAG(field)   (int)offsetof(tn_options, field)
 #define AT_INT(field)    (int)offsetof(tn_options, field)
+#define AT_AUTO(field)   (int)offsetof(tn_options, field)
 #define AT_SEED(field)   (int)offsetof(tn_options, field)
 #define AT_REAL(field)   (int)offsetof(tn_options, field)
 #define AT_BYTES(field)  (int)offsetof(tn_options, field)
@@ -27,6 +28,7 @@ enum { ELSEWHERE = -1 };
 #define VALUE_FLAG(x)   x, NULL
 #define VALUE_INT(x)    x, NULL
 #define VALUE_COUNT(x)  x, NULL
+#define VALUE_AUTO(x)   x, NULL
 #define VALUE_SEED(x)   x, NULL
 #define VALUE_REAL(x)   x, NULL
 #define VALUE_BYTES(x)  x, NULL
@@ -115,6 +117,7 @@ static void store_default(const Option *o)
     case OPT_REAL: *(double *)o->into = o->number; break;
     case OPT_INT:
     case OPT_COUNT:
+    case OPT_AUTO:
     case OPT_BYTES: *(int64_t *)o->into = (int64_t)o->number; break;
     case OPT_LIST:
     case OPT_INS:
@@ -146,10 +149,11 @@ void options_begin(Option *table, const char *command, tn_options *o, const Opti
 const char *option_argument(const Option *o)
 {
     static const char *const kinds[] = {
-        [OPT_FLAG] = "",       [OPT_INT] = "N",        [OPT_COUNT] = "",    [OPT_REAL] = "X",
-        [OPT_BYTES] = "BYTES", [OPT_MEMORY] = "BYTES", [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT",
-        [OPT_SHARED] = "TEXT", [OPT_IN] = "PATH",      [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",
-        [OPT_ONTO] = "FILE",   [OPT_DIR] = "DIR",      [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
+        [OPT_FLAG] = "",     [OPT_INT] = "N",       [OPT_COUNT] = "",       [OPT_AUTO] = "",
+        [OPT_REAL] = "X",    [OPT_BYTES] = "BYTES", [OPT_MEMORY] = "BYTES", [OPT_TEXT] = "TEXT",
+        [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT", [OPT_IN] = "PATH",      [OPT_INS] = "PATH",
+        [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",   [OPT_DIR] = "DIR",      [OPT_WORD] = "",
+        [OPT_PAIR] = "A B"};
     bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
     return o->words && !number ? o->words : kinds[o->kind];
 }

@@ -198,21 +198,24 @@ static const char *reason(const Option *o, double x)
 /* The word that a count may be; NULL: none. */
 static const char *count_word(const Option *o)
 {
-    return o->kind == OPT_COUNT ? strchr(o->words, '|') + 1 : NULL;
+    return o->kind == OPT_COUNT || o->kind == OPT_AUTO ? strchr(o->words, '|') + 1 : NULL;
 }
 
 static int store_number(const Command *c, Option *o, const char *value)
 {
     char *end, expected[100];
     const char *word = count_word(o);
-    double x = word && !strcmp(value, word) ? o->hi : strtod(value, &end);
-    if (word && !strcmp(value, word))
+    bool named = word && !strcmp(value, word);
+    double x = named ? (o->kind == OPT_AUTO ? 0 : o->hi) : strtod(value, &end);
+    if (named && o->kind == OPT_AUTO && word_among("opt bench tune", c->name))
+        return report(TN_CODE_USAGE, "%s: --%s auto is for train, grad and plan", c->name, o->name);
+    if (named)
         end = (char *)value + strlen(value);
     snprintf(expected, sizeof expected, "%s from %.10g to %s%.10g%s%s",
              o->kind == OPT_REAL ? "a number" : "an integer", o->lo, o->open ? "below " : "", o->hi,
              word ? ", or " : "", word ? word : "");
     bool number = end != value && !*end, whole = o->kind == OPT_REAL || x == floor(x);
-    if (!number || !whole || !option_within(o, x)) {
+    if (!number || !whole || (!option_within(o, x) && !named)) {
         const char *why = number && !word ? reason(o, x) : NULL;
         if (!why)
             return bad_value(c, o, expected, value);
@@ -233,9 +236,14 @@ static int store_memory(const Command *c, Option *o, const char *value)
 {
     tn_options *into = o->into;
     char *unit;
+    if (!strcmp(value, "auto")) {
+        into->memory = MEMORY_AUTO;
+        into->memory_unit = "MiB";
+        return -1;
+    }
     into->memory = tn_bytes(value);
     if (into->memory < 1)
-        return bad_value(c, o, "bytes such as 3GiB, at least 1", value);
+        return bad_value(c, o, "bytes such as 3GiB, at least 1, or auto", value);
     strtod(value, &unit);
     into->memory_unit = unit + strspn(unit, " ");
     return -1;
@@ -255,6 +263,7 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
     switch (o->kind) {
     case OPT_INT:
     case OPT_COUNT:
+    case OPT_AUTO:
     case OPT_REAL: return store_number(c, o, value);
     case OPT_BYTES:
         *(int64_t *)o->into = tn_bytes(value);

@@ -32,26 +32,33 @@ static bool is_graph_file(const char *path)
     return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
 }
 
-static int load(tn_context *ctx, PlanCommand *x, tn_graph **g)
+/* Reads what is to be planned: a graph, or a model. */
+static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
 {
     const Common *c = &x->c;
+    tn_part *part = &task->part[0];
     int code = 0;
-    if (is_graph_file(x->path)) {
-        code = tn_graph_read(ctx, x->path, g);
-        return code || !x->passes ? code : tn_graph_passes(*g, x->passes, &c->o, NULL, NULL);
-    }
+    *task = (tn_task){.nparts = 1, .batch = c->batch, .keep_order = !x->reorder};
+    part->passes = x->passes;
+    if (is_graph_file(x->path))
+        return tn_graph_read(ctx, x->path, &part->graph);
     if (!x->model)
         code = tn_model_open(ctx, x->path, &x->model);
-    if (!code)
-        code = tn_model_graph(x->model, c->batch, c->seq, &c->o, g);
-    return code ? code : tn_graph_passes(*g, x->passes ? x->passes : "default", &c->o, NULL, NULL);
+    part->kind = TN_PART_STEP;
+    part->model = x->model;
+    part->seq = c->seq;
+    part->passes = x->passes ? x->passes : "default";
+    return code;
 }
 
 /* A graph is planned as it is written: what would change it needs a pass that does so. */
-static int check_graph_options(const Command *c, const Option *table)
+static int check_graph_options(const Command *c, const Option *table, const PlanCommand *x)
 {
     int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
                               "is for models, not for graphs");
+    if (code < 0 && !x->c.o.accumulate)
+        return report(TN_CODE_USAGE, "%s: --accumulate auto is for models, not for graphs",
+                      c->name);
     if (code < 0 && !option_given(table, "passes"))
         code = options_refuse_passes(c, table, "changes nothing in a graph without --passes");
     return code;
@@ -112,7 +119,7 @@ static int check(const Command *c, PlanCommand *x)
                       x->c.batch ? "seq-len" : "batch-size");
     int code = x->reorder ? options_refuse(c, x->table, "dedupe-recompute",
                                            "is for graphs, not for models")
-                          : check_graph_options(c, x->table);
+                          : check_graph_options(c, x->table, x);
     if (code < 0)
         code = check_passes(c, x->table, x->passes, &x->c);
     if (code < 0)
@@ -122,12 +129,30 @@ static int check(const Command *c, PlanCommand *x)
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 
-static int make_plan(tn_context *ctx, PlanCommand *x, tn_plan **p)
+/* Whether a pass runs: a graph is given to nothing but the passes that were asked for. */
+static bool runs(const PlanCommand *x, const char *pass)
 {
-    tn_graph *g;
+    return x->passes ? tn_passes_have(x->passes, pass) : x->reorder;
+}
+
+/* What may change where it does not fit: a graph has no batch to be parted. */
+static int may_vary(const PlanCommand *x)
+{
+    return (runs(x, "policies") ? TN_VARY_RECOMPUTE : 0) |
+           (x->reorder && runs(x, "accumulate") ? TN_VARY_ACCUMULATE : 0) |
+           (x->reorder ? TN_VARY_BATCH : 0);
+}
+
+/* Plans it; vary: looks for what would fit where it does not. */
+static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, tn_compiled *c)
+{
     common_apply(&x->c);
-    int code = load(ctx, x, &g);
-    return code ? code : tn_plan_new(g, &x->c.o, x->reorder, p);
+    int code = memory_find(ctx, &x->c.o);
+    code = code < 0 ? load(ctx, x, task) : code;
+    task->vary = vary ? may_vary(x) : 0;
+    if (vary)
+        fit_tell(task);
+    return code ? code : tn_compile(ctx, task, &x->c.o, c);
 }
 
 /* ---- the options of a side ---- */
@@ -269,63 +294,19 @@ static int print(tn_context *ctx, const PlanCommand *x, tn_plan *p, int code, in
     return code;
 }
 
-typedef struct PlanAgain {
-    tn_context *ctx;
-    const PlanCommand *x;
-} PlanAgain;
-
-static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *sec)
-{
-    const PlanAgain *a = arg;
-    PlanCommand x = *a->x;
-    tn_graph *g = NULL;
-    tn_plan *p = NULL;
-    x.c.o = *o;
-    x.c.batch = batch;
-    int code = load(a->ctx, &x, &g);
-    if (!code)
-        code = tn_plan_new(g, o, x.reorder, &p);
-    if (!code)
-        fit_need(p, peak, nbytes, sec);
-    tn_plan_free(p);
-    tn_graph_free(g);
-    return code;
-}
-
-/* Whether a pass runs: a graph is given to nothing but the passes that were asked for. */
-static bool runs(const PlanCommand *x, const char *pass)
-{
-    return x->passes ? tn_passes_have(x->passes, pass) : x->reorder;
-}
-
-/* A graph has no batch to be parted. */
-static int64_t advise(tn_context *ctx, const PlanCommand *x, const tn_plan *p, int argc,
-                      char **argv)
-{
-    PlanAgain again = {ctx, x};
-    return fit_report(ctx, &(Misfit){.plan = plan_again,
-                                     .arg = &again,
-                                     .o = &x->c.o,
-                                     .misfit = p,
-                                     .batch = x->c.batch,
-                                     .recompute = strcmp(x->path, "-") && runs(x, "policies"),
-                                     .accumulate = x->reorder && runs(x, "accumulate"),
-                                     .smaller_batch = x->reorder,
-                                     .argc = argc,
-                                     .argv = argv});
-}
-
 static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int argc, char **argv)
 {
-    tn_plan *p = NULL;
+    FitAdvice f = {.o = &x->c.o, .argc = argc, .argv = argv};
+    tn_compiled c = {0};
+    tn_misfit m;
     int code = check(command_find("plan"), x);
     if (code >= 0)
         return code;
-    code = make_plan(ctx, x, &p);
-    int64_t least = 0;
-    if (code == TN_CODE_FIT && p)
-        least = advise(ctx, x, p, argc, argv);
+    code = make_plan(ctx, x, true, &f.task, &c);
+    tn_plan *p = c.plan[0];
+    int64_t least = code && tn_error_misfit(ctx, &m) ? m.least : 0;
+    if (code && p)
+        fit_print(ctx, &f, &c);
     else if (code)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
@@ -339,6 +320,8 @@ static const char *const side_names[] = {"plan: --compare, A", "plan: --compare,
 static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanCommand *x, char **memory,
                      tn_plan **p)
 {
+    tn_task task;
+    tn_compiled compiled;
     Command c = *command_find("plan");
     c.name = side_names[i];
     int code = parse_side(&c, both, both->compare[i], x, memory);
@@ -346,7 +329,8 @@ static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanComman
         return code;
     if (i && !strcmp(x->path, "-"))
         return report(TN_CODE_USAGE, "%s: standard input is read once; name a file", c.name);
-    code = make_plan(ctx, x, p);
+    code = make_plan(ctx, x, false, &task, &compiled);
+    *p = code && code != TN_CODE_FIT ? NULL : compiled.plan[0];
     return code ? report(code, "%s: %s", c.name, tn_error(ctx)) : 0;
 }
 

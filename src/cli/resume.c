@@ -27,6 +27,7 @@ json_t *option_value(const Option *o)
     case OPT_FLAG: return json_boolean(*(int *)o->into);
     case OPT_INT:
     case OPT_COUNT:
+    case OPT_AUTO:
     case OPT_BYTES: return json_integer(*(int64_t *)o->into);
     case OPT_MEMORY: return json_integer(((tn_options *)o->into)->memory);
     case OPT_REAL: return json_real(*(double *)o->into);
@@ -105,6 +106,7 @@ static bool take(Option *o, const json_t *value)
     switch (o->kind) {
     case OPT_FLAG: *(int *)o->into = json_is_true(value); return json_is_boolean(value);
     case OPT_INT:
+    case OPT_AUTO:
     case OPT_COUNT: *(int64_t *)o->into = json_integer_value(value); break;
     case OPT_MEMORY:
         ((tn_options *)o->into)->memory = json_integer_value(value);
@@ -128,7 +130,8 @@ static bool take(Option *o, const json_t *value)
 bool option_absent(const Option *o, const json_t *value)
 {
     double x = json_number_value(value);
-    bool number = o->kind == OPT_INT || o->kind == OPT_COUNT || o->kind == OPT_REAL;
+    bool number =
+        o->kind == OPT_INT || o->kind == OPT_COUNT || o->kind == OPT_AUTO || o->kind == OPT_REAL;
     return json_is_null(value) || (json_is_array(value) && !json_array_size(value)) ||
            (number && (!option_within(o, x) || (x == 0 && o->resume == RESUME_END)));
 }
@@ -246,6 +249,8 @@ int options_resume(Option *table, const json_t *stored, const char *where)
             ;
         else if (o->given && is_default_min(o, stored, before))
             ;
+        else if (o->given && o->kind == OPT_AUTO && !*(int64_t *)o->into)
+            *(int64_t *)o->into = json_integer_value(before); /* what the run has found */
         else if (o->given)
             code = differs(o, before, now);
         else if (is_of_mesh(table, stored, o))

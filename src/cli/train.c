@@ -127,21 +127,6 @@ typedef struct TrainCommand {
     bool told; /* the error is on standard error already */
 } TrainCommand;
 
-static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *sec)
-{
-    return train_need(arg, o, batch, peak, nbytes, sec);
-}
-
-/* Names what shares the step's arena. */
-static const char *planned_beside(const TrainOptions *t)
-{
-    return !t->ndata             ? NULL
-           : t->sample_tokens    ? "evaluation and sampling"
-           : t->val_fraction > 0 ? "evaluation"
-                                 : NULL;
-}
-
 /* A run that goes on keeps its settings, as its bits depend on them. */
 static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
 {
@@ -149,19 +134,14 @@ static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
     if (!rank_first(line->ctx))
         return;
     line->told = true;
-    if (t->resume)
-        report_last(TN_CODE_FIT, line->ctx);
-    else
-        fit_report(line->ctx, &(Misfit){.plan = plan_again,
-                                        .arg = (void *)r,
-                                        .o = &t->o,
-                                        .batch = t->batch,
-                                        .recompute = true,
-                                        .accumulate = true,
-                                        .smaller_batch = !t->batch_file,
-                                        .beside = planned_beside(t),
-                                        .argc = line->argc,
-                                        .argv = line->argv});
+    FitAdvice f = {.o = &t->o, .argc = line->argc, .argv = line->argv};
+    int code = TN_CODE_FIT; /* or of what shows while its graphs are named */
+    if (t->resume || (code = train_task(r, &f.task))) {
+        report_last(code, line->ctx);
+        return;
+    }
+    f.task.vary = TN_VARY_RECOMPUTE | TN_VARY_ACCUMULATE | (t->batch_file ? 0 : TN_VARY_BATCH);
+    fit_report(line->ctx, &f);
 }
 
 /* Prints what the model's folder asks for and the run does not do, as no option says so. */
@@ -432,6 +412,17 @@ static int finish_options(tn_context *ctx, Train *a)
     return take_machine(ctx, a);
 }
 
+/* The bytes that --memory auto stands for are those of the run. */
+static int settle_memory(Launch *l, Train *a)
+{
+    tn_options *o = &a->c.o;
+    bool found = o->memory == MEMORY_AUTO;
+    int code = launch_memory(l, o);
+    if (code < 0 && found && !o->goal_memory)
+        json_object_set_new(a->t.described, "memory", json_integer(o->memory));
+    return code;
+}
+
 static int check_command(const Command *self, Train *a)
 {
     TrainOptions *t = &a->t;
@@ -499,6 +490,7 @@ int command_train(int argc, char **argv)
         interrupt_before(l.ctx);
         launch_hold(&l);
         code = launch_agree(&l, finish_options(l.ctx, &a));
+        code = code < 0 ? settle_memory(&l, &a) : code;
     }
     if (code < 0)
         code = launch_run(&l, &a.c, run_train, &a);

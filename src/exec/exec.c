@@ -56,9 +56,12 @@ _Noreturn static void fail_mapping(Arena *a, const Plan *p, Space space, int64_t
     char *rest;
     for (char *line = strtok_r(plan.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         buf_printf(&b, "\n  %s", line);
-    fail(p->g->ctx, why == ENOMEM ? TN_FIT : TN_FAIL,
-         "cannot map an arena: asked for %lld bytes: %s%s", (long long)nbytes, strerror(why),
-         b.text);
+    static const char format[] = "cannot map an arena: asked for %lld bytes: %s%s";
+    if (why != ENOMEM)
+        fail(p->g->ctx, TN_FAIL, format, (long long)nbytes, strerror(why), b.text);
+    Misfit m = {.limit = MAX(most, 0), .mapped = true, .peak = nbytes, .reserve = p->reserve};
+    m.least = m.peak + m.reserve;
+    fail_misfit(p->g->ctx, &m, format, (long long)nbytes, strerror(why), b.text);
 }
 
 /* Calls of the program's own, made ready with the number of threads that runs will have. */

@@ -118,6 +118,7 @@ _Noreturn static void fail_unknown(Ctx *ctx, const char *name)
 #define DEFAULT_FLAG(x)   x
 #define DEFAULT_SWITCH(x) (strcmp(x, "off") != 0)
 #define DEFAULT_INT(x)    x
+#define DEFAULT_AUTO(x)   x
 #define DEFAULT_REAL(x)   x
 #define DEFAULT_WORD(x)   x
 #define DEFAULT_TEXT(x)   x

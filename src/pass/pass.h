@@ -57,6 +57,7 @@ typedef struct Decisions {
 #define MEMBER_FLAG(field)   bool field;
 #define MEMBER_SWITCH(field) bool field;
 #define MEMBER_INT(field)    int64_t field;
+#define MEMBER_AUTO(field)   int64_t field;
 #define MEMBER_REAL(field)   double field;
 #define MEMBER_WORD(field)   const char *field;
 #define MEMBER_TEXT(field)   const char *field;

@@ -106,7 +106,7 @@ bool args_traced(const char *call, const tn_program *x)
 /* clang-format off */
 typedef enum {
     NO_NUMBER, INTEGER, REAL,
-    OF_INT = INTEGER, OF_BYTES = INTEGER, OF_MEMORY = INTEGER, OF_REAL = REAL,
+    OF_INT = INTEGER, OF_AUTO = INTEGER, OF_BYTES = INTEGER, OF_MEMORY = INTEGER, OF_REAL = REAL,
     OF_FLAG = NO_NUMBER, OF_SWITCH = NO_NUMBER, OF_SEED = NO_NUMBER, OF_WORD = NO_NUMBER,
     OF_DTYPE = NO_NUMBER, OF_TEXT = NO_NUMBER, OF_IN = NO_NUMBER, OF_LIST = NO_NUMBER, OF_RULES = NO_NUMBER,
 } Number;
@@ -127,6 +127,7 @@ typedef struct Limit {
 #define BELOW(low, high) low, high, .open = true
 #define ANY              -0x1p62, 0x1p62
 #define NUMBER_INT(x)    .fallback = x
+#define NUMBER_AUTO(x)   .fallback = x
 #define NUMBER_BYTES(x)  .fallback = x
 #define NUMBER_MEMORY(x) .fallback = x
 #define NUMBER_REAL(x)   .fallback = x
@@ -150,7 +151,8 @@ static const Limit limits[] = {
 static const char *reason(const Limit *l, double x)
 {
     bool beyond = l->open ? x >= l->high : x < l->low;
-    return beyond ? l->why : NULL;
+    bool words = l->why && strchr(l->why, '|'); /* of command lines */
+    return beyond && !words ? l->why : NULL;
 }
 
 static bool number_within(tn_context *ctx, const char *call, const tn_options *o, const Limit *l)

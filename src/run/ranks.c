@@ -268,9 +268,13 @@ static void agree_code(tn_context *context, Arena *tmp, int code)
         return;
     memcpy(text, ctx->message, sizeof text);
     send_all(tmp, context->comm, failed, text, sizeof text);
+    Misfit misfit = ctx->misfit;
+    send_all(tmp, context->comm, failed, &misfit, sizeof misfit);
     text[sizeof text - 1] = 0;
     if (failed)
         snprintf(rank, sizeof rank, "rank %d: ", failed);
+    if (code == TN_FIT)
+        fail_misfit(ctx, &misfit, "%s%s", rank, text);
     fail(ctx, (Code)code, "%s%s", rank, text);
 }
 

@@ -186,6 +186,13 @@ void part_wholes(const Plan *p, const tn_model *m, Type *whole);
 /* The type of an output's whole; whole[] is by input. */
 Type part_output(const Plan *p, const Type *whole, const PlanPort *out);
 
+/* ---- memory_free.c ---- */
+
+/* What the system has free for this process, by the files under a root; -1: they do not say. */
+int64_t memory_free_under(const char *root);
+/* Without what is left to the process itself and to others. */
+int64_t memory_less_margin(int64_t nbytes);
+
 /* ---- write.c: what all ranks do together ---- */
 
 /* The comm between the ranks of x; NULL: its plan is for one. Fails where they have not joined.

@@ -340,11 +340,9 @@ static const struct {
     {read_whole, true},
     {share_whole, false},
     {count_files, false},
-    {plan_step, false},
-    {plan_evaluation, false},
-    {plan_sampling, false},
-    {lower_goal, false},
-    {check_memory, false},
+    {open_tokenizer, false},
+    {compile_run, false},
+    {check_prompt, false},
     {check_resume, false},
     {make_step, false},
     {folder_clean, true},
@@ -387,8 +385,7 @@ void drop(Trainer *r)
 {
     if (r->metrics.file && r->metrics.file != stdout)
         fclose(r->metrics.file); /* each line was flushed */
-    tn_generator_free(r->plans.generator);
-    r->plans.generator = NULL;
+    drop_generator(&r->plans);
     tn_program_free(r->eval);
     tn_program_free(r->step);
     drop_plans(&r->plans);

@@ -3,6 +3,7 @@
 #include "trainer.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -463,6 +464,7 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
     Trainer r = {.ctx = ctx,
                  .m = m,
                  .t = &own,
+                 .own = &own,
                  .rank = tn_rank(ctx),
                  .nrank = tn_ranks(ctx),
                  .folder.lock = -1,
@@ -472,7 +474,10 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
         own.progress = false;
         own.misfit = NULL;
     }
+    json_t *described = json_deep_copy(t->described); /* ranks that are threads share that */
+    own.described = described;
     int code = train_rank(&r);
+    json_decref(described);
     log_close(r.log);
     return code;
 }

@@ -61,7 +61,7 @@ typedef struct TrainOptions {
     const Resume *resume;           /* NULL: from the beginning */
     bool retune;                    /* it goes on with other kernels than it had */
     bool log_ranks;                 /* ranks other than 0 say what they do too */
-    /* Called where a plan needs more than o.memory, with the context's message; may be NULL. */
+    /* Called where it does not fit, with the context's message; may be NULL. */
     void (*misfit)(void *arg, const struct Trainer *r, const struct TrainOptions *t);
     void *misfit_arg;
 } TrainOptions;
@@ -288,9 +288,9 @@ int alike_model(tn_context *ctx, const tn_model *m, const char *name);
 int alike_data(tn_context *ctx, const Source *s);
 int alike_file(tn_context *ctx, const char *path);
 
-/* Plans the run with other options and rows of a step, and no limit; gives bytes of the arena,
- * of it and the library's reserve together, and the seconds of a step. */
-int train_need(const struct Trainer *r, const tn_options *o, int64_t batch, int64_t *peak,
-               int64_t *nbytes, double *sec);
+/* ---- plans.c ---- */
+
+/* Fills the graphs of a run that was set up as far as its data. Returns a code. */
+int train_task(const struct Trainer *r, tn_task *task);
 
 #endif

@@ -19,16 +19,12 @@ typedef struct Feed {
 
 /* The plans of step, evaluation and sampling (plans.c), which share one arena. */
 typedef struct TrainPlans {
-    tn_graph *step_graph, *eval_graph;
-    tn_plan *step, *eval;
-    tn_generator *generator;  /* of samples; NULL: none are wanted */
-    int64_t goal;             /* bytes that the step is to need at most; 0: the limit */
-    int64_t step_need;        /* bytes that it needs, with its reserve */
-    int64_t peak, persistent; /* bytes of the step's plan */
-    int64_t reserve, handles; /* of the libraries for all programs; of that, their own */
-    int64_t arena;            /* bytes of the arena of all plans */
-    double flops;             /* of a step's products */
-    double est_sec;           /* that a step is estimated to take */
+    tn_compiled all;         /* owns them */
+    tn_plan *step, *eval;    /* eval NULL: nothing is held out */
+    tn_generator *generator; /* of samples; NULL: none are wanted */
+    int64_t peak, arena;     /* bytes of the step's plan; of the arena of all plans */
+    double flops;            /* of a step's products */
+    double est_sec;          /* that a step is estimated to take */
 } TrainPlans;
 
 /* Times of wall_sec, and seconds. */
@@ -85,6 +81,7 @@ typedef struct Trainer {
     tn_context *ctx;
     tn_model *m;
     const TrainOptions *t;
+    TrainOptions *own; /* the same, for what is found while the run is set up */
     int rank, nrank;
     FILE *log; /* of log_open */
     Feed feed;
@@ -123,14 +120,12 @@ void drop(Trainer *r);
 
 /* ---- plans.c: phases of setup, and what they make ---- */
 
-int plan_step(Trainer *r);
-int plan_evaluation(Trainer *r); /* where something is held out */
-int plan_sampling(Trainer *r);
-/* Plans again while all three need more than --memory, with a lower goal for the step. */
-int lower_goal(Trainer *r);
-int check_memory(Trainer *r); /* the limit, for all plans */
+int open_tokenizer(Trainer *r); /* of samples; a named one is saved in checkpoints too */
+int compile_run(Trainer *r);    /* all plans, within the limit */
+int check_prompt(Trainer *r);   /* of samples */
 /* Held-out bytes that made a window may be too few tokens for one: then nothing is evaluated. */
 int drop_evaluation(Trainer *r);
+void drop_generator(TrainPlans *p); /* before the program whose arena it has */
 void drop_plans(TrainPlans *p);
 /* Rows of a pass: an evaluation takes no more at once than the step does. */
 int64_t pass_rows(const TrainOptions *t);

@@ -94,7 +94,7 @@ static void gives_number(int code, const Command *c, const char *name, double x)
 /* What the row's range says of numbers: its ends, and what is beyond them. */
 static void check_number(const Command *c, const Row *r)
 {
-    bool whole = is(r, "INT SEED");
+    bool whole = is(r, "INT SEED AUTO");
     gives_number(0, c, r->name, r->low);
     gives_number(0, c, r->name, r->open ? nextafter(r->high, 0) : r->high);
     gives_number(TN_CODE_USAGE, c, r->name,
@@ -110,9 +110,12 @@ static void check_taken(const Command *c, const Row *r)
     char word[40];
     if (is(r, "BYTES MEMORY")) {
         gives(0, c, r->name, "1KiB");
+        gives(is(r, "MEMORY") ? 0 : TN_CODE_USAGE, c, r->name, "auto");
         gives(TN_CODE_USAGE, c, r->name, "-1");
     } else if (r->number) {
         check_number(c, r);
+        if (is(r, "AUTO"))
+            gives(word_among("train grad plan", c->name) ? 0 : TN_CODE_USAGE, c, r->name, "auto");
     } else if (is(r, "INT REAL SEED")) {
         gives(0, c, r->name, "1");
     } else if (is(r, "WORD DTYPE SWITCH")) {

@@ -120,6 +120,29 @@ fi
 # A batch that powers of two do not divide; options that hold for what is suggested too.
 refused plan demo --batch-size 7 --seq-len 256 --memory 40MiB --dtype bf16 --optimizer sgd --recompute none
 pasted
+# Numbers of microbatches where that word allows them: the fastest that fits, and one where one does.
+set -- demo --batch-size 16 --seq-len 128 --recompute none
+all=$(needs "$@")
+gives 0 '' plan "$@" --accumulate auto --json
+ok "auto without a limit: one part" [ "$(needs "$@" --accumulate auto)" = "$all" ]
+gives 0 '' plan "$@" --accumulate auto --memory $((all - 1)) --json
+seconds=$(sed -n 's/^ "est_step_sec": \([^,]*\),*$/\1/p' "$dir/out")
+for parts in 2 4 8 16; do
+    "$tenon" plan "$@" --accumulate $parts --memory $((all - 1)) --json >"$dir/out" 2>"$dir/err" || continue
+    ok "auto is as fast as $parts parts" awk -v auto="$seconds" -v now="$(sed -n 's/^ "est_step_sec": \([^,]*\),*$/\1/p' "$dir/out")" \
+        'BEGIN { exit !(auto <= now) }'
+done
+refused plan "$@" --accumulate auto --memory 22MiB
+ok "auto becomes a number" not grep -q -e '--accumulate auto' "$dir/err"
+pasted
+gives 2 '--accumulate auto is for models, not for graphs' plan tests/ir/flat.tn --passes=default --accumulate auto
+gives 2 'opt: --accumulate auto is for train, grad and plan' opt tests/ir/flat.tn --passes=cse --accumulate auto
+# What this machine has free.
+gives 0 '' plan "$@" --memory auto
+gives 3 'the limit is ' plan gpt2 --batch-size 100000 --seq-len 1024 --memory auto --passes=forward
+says 'MiB; the least that would do is '
+gives 2 'expected bytes such as 3GiB, at least 1, or auto' plan "$@" --memory Auto
+
 # Graphs: what their passes do.
 "$tenon" plan tests/ir/flat.tn --memory 10 >"$dir/out" 2>"$dir/err"
 ok "a graph as it is: nothing can be set" [ "$(tail -c 300 "$dir/err" | grep -c "$tenon")" = 0 ]
@@ -146,6 +169,21 @@ pasted
 "$tenon" "$@" --out "$dir/o4" >"$dir/out" 2>"$dir/err2"
 ok "the loss is that of the step in one piece" [ "$(sed -n 's/.*step 2 *held-out loss \(.....\).*/\1/p' "$dir/err2")" = \
     "$("$tenon" eval "$dir/o1" --data "$dir/text" --val-fraction 0.2 2>/dev/null | sed 's/loss \(.....\).*/\1/')" ]
+# The number that was found is the run's, also where the same command goes on.
+set -- "$@" --out "$dir/o6" --save-every 1 --memory 44MiB --accumulate auto
+gives 0 '' "$@"
+found=$(sed -n 's/.*"accumulate": *\([0-9]*\).*/\1/p' "$dir/o6/latest/state.json")
+ok "microbatches: $found" [ "${found:-0}" -gt 1 ]
+cp "$dir/o6/latest/model.safetensors" "$dir/want"
+rm -r "$dir/o6/step-2"
+ln -sfn step-1 "$dir/o6/latest"
+gives 0 '' "$@" --resume
+ok "goes on with the same bits" cmp "$dir/want" "$dir/o6/latest/model.safetensors"
+ok "with as many" grep -q "\"accumulate\": *$found" "$dir/o6/latest/state.json"
+rm -r "$dir/o6/step-2"
+ln -sfn step-1 "$dir/o6/latest"
+gives 0 '' "$@" --resume --memory auto
+ok "what is free changes no bits" cmp "$dir/want" "$dir/o6/latest/model.safetensors"
 zeros=$(awk 'BEGIN { while (i++ < 1024) printf "\\0\\0\\0\\0\\0\\0\\0\\0" }')
 tensors "$dir/b" '{"input_ids":{"dtype":"I64","shape":[32,32],"data_offsets":[0,8192]},"labels":{"dtype":"I64","shape":[32,32],"data_offsets":[8192,16384]}}' "$zeros$zeros"
 refused grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g" --recompute none --memory 23MiB
@@ -158,6 +196,9 @@ refused eval demo --data "$dir/text" --seq-len 256 --batch-size 20 --memory 40Mi
 ok "evaluation: fewer rows at once" grep -q -e '--batch-size [1-9]' "$dir/err"
 pasted
 says 'this fits'
+gives 0 '' grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g2" --recompute none --memory 23MiB --accumulate auto
+gives 0 '' eval demo --data "$dir/text" --seq-len 64 --batch-size 2 --memory auto
+gives 0 '' generate demo --prompt a --tokens 3 --memory auto
 gives 3 'the limit is 0.01MiB; the least that would do is' generate demo --prompt a --tokens 3 --memory 0.01MiB
 
 totals

@@ -128,6 +128,10 @@ CALL(tn_tokenize, P(0), W(1), P(2), P(3), P(4), P(5), P(6))
 CALL(tn_detokenize, P(0), P(1), P(2), P(3), P(4))
 CALL_VOID(tn_tokenizer_free, P(0))
 CALL(tn_plan_new, P(0), P(1), W(2), P(3))
+CALL(tn_memory_free, P(0), P(1), P(2))
+CALL(tn_error_misfit, P(0), P(1))
+CALL(tn_compile, P(0), P(1), P(2), P(3))
+CALL_VOID(tn_compiled_free, P(0))
 CALL(tn_plan_text, P(0), W(1), P(2))
 CALL(tn_plan_explain, P(0), P(1))
 CALL(tn_plan_json, P(0), W(1), P(2))
@@ -241,6 +245,8 @@ static const Row rows[] = {
     ROW(tn_tokenizer_encode, "K0iirr"),  ROW(tn_tokenizer_decode, "Kc0rr"),
     ROW(tn_tokenize, "KmTsprr"),         ROW(tn_detokenize, "Ksspr"),
     QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
+    ROW(tn_memory_free, "Cor"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
+    QUIET(tn_compiled_free, "0"),
     ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),

@@ -1,0 +1,215 @@
+/* Numbers of microbatches 1, 2, 4, ... are planned; more microbatches do not always need less
+ * memory, as more than one needs accumulators, and parts of unequal size need two bodies. The
+ * fastest of the settings that fit is found. A smaller batch, which changes the training, is tried
+ * only if nothing else fits. With slices the least that would do is what the same task needs,
+ * beside which other settings may need less. With slices "auto", for which a step is planned many
+ * times, nothing is sliced in these plans, as it would not be where they fit; if none does, those
+ * that need least are planned with slices. A task without a backward can only change its rows,
+ * whose number affects the last bits only.
+ *
+ * Every setting that is found was planned, and each is planned once; what is computed again within
+ * one, again.c says. */
+#include "compile.h"
+
+#include <string.h>
+
+/* ---- the goal of a step ---- */
+
+/* Whether a lower goal of the step can make all need less, as it has reached the present one: of
+ * what is computed again, where the step needs most; of slices always, as evaluations have them
+ * where the step has. */
+static bool can_lower(const CompileGoal *g, const CompileNeed *need, int64_t goal)
+{
+    return need->step_need <= goal && (g->slices || (g->again && need->arena == need->step));
+}
+
+int compile_within(const CompileGoal *g, CompileNeed *need)
+{
+    enum { TIMES = 6 };
+    int64_t goal = g->limit, over;
+    int code = g->plan(g->arg, goal, need);
+    for (int i = 1; !code && g->limit && i <= TIMES; i++) {
+        over = need->arena + need->reserve - g->limit;
+        if (over <= 0 || !can_lower(g, need, goal))
+            break;
+        over <<= i - 1; /* each plan has a reserve of its own: what is over moves */
+        goal = i < TIMES ? MAX(goal - over, 1) : 1; /* the least that it can be */
+        code = g->plan(g->arg, goal, need);
+    }
+    return code;
+}
+
+/* ---- planning ---- */
+
+static void keep_low(CompileSearch *s, const CompileSetting *x)
+{
+    int i = s->nlow < COMPILE_SLICED ? s->nlow++ : COMPILE_SLICED;
+    for (; i > 0 && x->nbytes < s->low[i - 1].nbytes; i--)
+        if (i < COMPILE_SLICED)
+            s->low[i] = s->low[i - 1];
+    if (i < COMPILE_SLICED)
+        s->low[i] = *x;
+}
+
+/* Fills x with what it came to before; false: it was not planned yet. */
+static bool find_tried(const CompileSearch *s, CompileSetting *x)
+{
+    for (int i = 0; i < s->ntried; i++) {
+        const CompileSetting *y = &s->tried[i];
+        if (strcmp(x->recompute, y->recompute) || x->accumulate != y->accumulate ||
+            x->batch != y->batch || x->sliced != y->sliced)
+            continue;
+        *x = *y;
+        return true;
+    }
+    return false;
+}
+
+static void keep_tried(CompileSearch *s, const CompileSetting *x)
+{
+    if (s->ntried < COMPILE_TRIED)
+        s->tried[s->ntried++] = *x;
+    if (x->nbytes && (!s->least.nbytes || x->nbytes < s->least.nbytes))
+        s->least = *x;
+    if (x->nbytes && !x->sliced)
+        keep_low(s, x);
+}
+
+/* Whether it fits. */
+static bool try_setting(CompileSearch *s, CompileSetting *x, bool sliced)
+{
+    x->sliced = sliced;
+    if (!find_tried(s, x)) {
+        s->count++;
+        if (s->tell)
+            s->tell(s->arg, s->count);
+        x->nbytes = 0;
+        s->plan(s->arg, x);
+        keep_tried(s, x);
+    }
+    return x->nbytes && x->nbytes <= s->limit;
+}
+
+/* A larger batch is better, then less time. */
+static void consider(CompileSearch *s, const CompileSetting *x)
+{
+    const CompileSetting *best = &s->best;
+    if (!best->nbytes || x->batch > best->batch || (x->batch == best->batch && x->sec < best->sec))
+        s->best = *x;
+}
+
+static void try_all(CompileSearch *s, CompileSetting *level, int count, bool sliced)
+{
+    for (int i = 0; i < count; i++)
+        if (try_setting(s, &level[i], sliced))
+            consider(s, &level[i]);
+}
+
+/* The first level that fits, of batches that get smaller. */
+static void bisect(CompileSearch *s, CompileSetting *level, int count)
+{
+    int low = 0, high = count - 1;
+    if (count < 1 || !try_setting(s, &level[high], false))
+        return;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (try_setting(s, &level[middle], false))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    consider(s, &level[high]);
+}
+
+/* ---- what may be set ---- */
+
+/* Microbatches of so many rows that none is empty: one, then twice as many, and as many as were
+ * asked for. */
+static int fill_accumulate(bool vary, const CompileSetting *asked, CompileSetting *level)
+{
+    int count = 0;
+    int64_t rows = asked->batch, last = 0, number[COMPILE_LEVELS + 1];
+    if (!vary)
+        number[count++] = asked->accumulate;
+    for (int64_t k = 1; vary && k < 2 * rows; k *= 2) {
+        int64_t iterations = MIN(k, rows), each = (rows + iterations - 1) / iterations;
+        if (last < asked->accumulate && asked->accumulate < iterations)
+            number[count++] = asked->accumulate;
+        if ((rows + each - 1) / each == iterations)
+            number[count++] = iterations;
+        last = iterations;
+    }
+    for (int i = 0; i < count; i++)
+        level[i] =
+            (CompileSetting){.recompute = asked->recompute, .accumulate = number[i], .batch = rows};
+    return count;
+}
+
+static int fill_batch(const CompileSetting *asked, CompileSetting *level)
+{
+    int count = 0;
+    int64_t size = 1;
+    while (2 * size < asked->batch)
+        size *= 2;
+    for (; size && size < asked->batch; size /= 2)
+        level[count++] =
+            (CompileSetting){.recompute = asked->recompute, .accumulate = 1, .batch = size};
+    return count;
+}
+
+/* With what was asked to be computed again, and, where that may change, with what is chosen. */
+static void vary(CompileSearch *s, const CompileSetting *asked, bool rows)
+{
+    CompileSetting level[COMPILE_LEVELS + 1], from = *asked;
+    bool other = s->recompute && strcmp(asked->recompute, "auto") != 0;
+    for (int i = 0; i < 1 + other; i++) {
+        from.recompute = i ? "auto" : asked->recompute;
+        int count = rows ? fill_batch(&from, level) : fill_accumulate(s->accumulate, &from, level);
+        if (rows)
+            bisect(s, level, count);
+        else
+            try_all(s, level, count, false);
+    }
+}
+
+/* ---- searching ---- */
+
+CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *asked)
+{
+    CompileSetting level[COMPILE_LEVELS + 1];
+    int count = fill_accumulate(true, asked, level);
+    try_all(s, level, count, s->sliced);
+    CompileSetting found = s->best.nbytes ? s->best : s->least.nbytes ? s->least : level[0];
+    s->best = (CompileSetting){0};
+    return found;
+}
+
+void compile_search(CompileSearch *s, const CompileSetting *asked)
+{
+    bool step = s->accumulate || s->recompute; /* whose last resort is a smaller batch */
+    CompileSetting whole = *asked, plain = *asked, same = {0};
+    whole.sliced = s->sliced;
+    if (step && !find_tried(s, &whole))
+        keep_tried(s, &whole);
+    if (s->chunk) { /* what the same task needs at least */
+        same = whole;
+        s->least.nbytes = 0;
+    }
+    if (step) {
+        try_all(s, &plain, 1, false);
+        s->count = 0;
+        vary(s, asked, false);
+    }
+    if (s->sliced && !s->best.nbytes)
+        try_all(s, s->low, s->nlow, true);
+    if (same.nbytes && (!s->least.nbytes || same.nbytes < s->least.nbytes))
+        s->least = same;
+    const CompileSetting least = s->least;
+    bool fewer = !s->best.nbytes && s->rows;
+    if (fewer)
+        vary(s, asked, true);
+    s->fewer = fewer && step && s->best.nbytes;
+    s->least_nbytes = s->chunk ? same.nbytes : least.nbytes;
+    if (step && least.nbytes)
+        s->least = least;
+}
