@@ -13,6 +13,8 @@ if [ "$1" = --one ]; then
     esac
     # Tests send signals: also where what started them ignores some, as nohup does.
     if env --default-signal $run >"$dir/$name" 2>&1; then code=0; else code=$?; fi
+    times >"$dir/$name.times" # the second line says what the test took: user and system, as 1m2.3s 0m4.5s
+    cpu=$(awk -F'[ms ]+' 'NR == 2 { printf "%.0f", 60 * ($1 + $3) + $2 + $4 }' "$dir/$name.times")
     last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/$name" | tail -1)
     {
         if [ $code = 0 ] && [ -n "$last" ]; then
@@ -23,7 +25,8 @@ if [ "$1" = --one ]; then
         fi
         # shellcheck disable=SC2086 # four words
         set -- ${last:-0 passed, 1 failed}
-        printf '%-20s %6d passed %4d failed %4d s\n' "$name" "$1" "$3" $(($(date +%s) - start))
+        printf '%-20s %6d passed %4d failed %4d s %4d s of a core\n' "$name" "$1" "$3" \
+            $(($(date +%s) - start)) "$cpu"
         echo "$1 $(($3 + (code != 0 && $3 == 0)))" >"$dir/$name.totals"
     } >"$dir/$name.text"
     exec flock "$dir" cat "$dir/$name.text"

@@ -575,10 +575,10 @@ static void run(void *arg)
         tests[i]();
         arena_reset(a);
     }
-    test_random(getenv("TN_QUICK") ? 200 : 1000);
+    test_random(getenv("TN_LONG") ? 1000 : 200);
     test_small(getenv("TN_LONG") ? 20000 : 600, 7);
     test_small_cats(getenv("TN_LONG") ? 2000 : 100);
-    test_host(getenv("TN_QUICK") ? 50 : 200);
+    test_host(getenv("TN_LONG") ? 200 : 50);
 }
 
 int main(void)
