@@ -224,10 +224,10 @@ static int test_traced(tn_context *ctx, const char *name, const char *dtype)
     return t.copies - kept * (runs + 1);
 }
 
-static int test_folder(tn_context *ctx)
+static int test_folder(tn_context *ctx, bool all)
 {
     DIR *dir = opendir("tests/fx");
-    int copies = 0;
+    int copies = 0, number = 0;
     CHECK(dir);
     for (struct dirent *e; (e = readdir(dir));) {
         char graph[300];
@@ -237,7 +237,8 @@ static int test_folder(tn_context *ctx)
             continue;
         fclose(f);
         copies += test_traced(ctx, e->d_name, "f32");
-        copies += test_traced(ctx, e->d_name, "bf16");
+        if (all || number++ % 2 == 0)
+            copies += test_traced(ctx, e->d_name, "bf16");
     }
     closedir(dir);
     return copies;
@@ -256,7 +257,7 @@ int main(void)
             test_preset(presets[i], policies[k], k % 2 ? "bf16" : "f32");
     test_preset("gpt2-medium", "full", "f32");
     test_preset("llama3-8b", "selective", "bf16");
-    int copies = test_folder(ctx);
+    int copies = test_folder(ctx, all);
     printf("note: %d nodes of traced graphs computed again\n", copies);
     EXPECT(copies > 400);
     tn_context_free(ctx);
