@@ -38,7 +38,8 @@ shift
 [ $# -gt 0 ] || set -- $(cd tests/scripts && ls -- *.sh) $(cd "$build/tests" && ls -d test_* | grep -v '\.')
 # What takes longest begins first, so that no core waits for it at the end.
 first=
-for name in test_spmd_ref ranks.sh test_op cli.sh mpi.sh test_cuda ranks_kill.sh signals.sh fit.sh test_remat test_prop; do
+for name in ranks.sh cli.sh test_op fit.sh signals.sh nvrtc.sh chunk_choose.sh ranks_kill.sh test_decide test_chunk emulated.sh \
+    decide.sh test_cuda test_remat_graph test_scale other_tools.sh tune.sh text.sh chunk.sh test_spmd_ref test_prop mpi.sh; do
     for given; do
         [ "$given" != $name ] || first="$first $name"
     done
