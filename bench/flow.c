@@ -104,7 +104,8 @@ int main(int argc, char **argv)
     Graph *g = training_graph(a, argc > 1 ? atoll(argv[1]) : 1350);
     int edits = argc > 2 ? atoi(argv[2]) : 100000;
     double start = now_sec();
-    Flow *f = flow_new(g, device_at(DEVICE_cpu), NULL, of_flow);
+    Flow *f = flow_new(g, device_at(DEVICE_cpu), machine_for(of_flow, device_at(DEVICE_cpu), NULL),
+                       of_flow);
     int64_t peak = flow_peak(f);
     printf("from scratch: %.0f us, peak %lld\n", (now_sec() - start) * 1e6, (long long)peak);
     Times all = {0}, of_kind[4] = {0};
@@ -121,7 +122,8 @@ int main(int argc, char **argv)
         print_times(kinds[k], &of_kind[k]);
     print_times("all", &all);
     print_growth(f, &c, edits);
-    Flow *fresh = flow_new(edited_graph(a, f), device_at(DEVICE_cpu), NULL, a);
+    Flow *fresh = flow_new(edited_graph(a, f), device_at(DEVICE_cpu),
+                           machine_for(a, device_at(DEVICE_cpu), NULL), a);
     printf("peak %lld, from scratch %lld\n", (long long)flow_peak(f), (long long)flow_peak(fresh));
     return flow_peak(f) != flow_peak(fresh);
 }

@@ -1300,6 +1300,15 @@ TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
  * see also: tn_tune, tn_machine_here */
 TN_API int tn_plan_machine(tn_plan *p, const char **text);
 
+/* Whether a back end computes on a GPU. The emulated one does not: its kernels are the processor's.
+ * in: backend, as in options; NULL: cpu
+ * out: 1 or 0, which it also is where no back end has the name
+ * error: none
+ * cost: none
+ * from: torch.device.type
+ * see also: tn_machine_here */
+TN_API int tn_backend_is_gpu(const char *backend);
+
 /* Fails unless a machine is what runs plans of the back end: this processor; for cuda a GPU. By
  * others plans can be priced; a run should be planned by its own. For cuda it also needs a GPU to be there.
  * in: backend, as in options; name or file of a machine, likewise; NULL or "none": the back end's own

@@ -13,6 +13,8 @@ if [ "$1" = --one ]; then
     esac
     # Tests send signals: also where what started them ignores some, as nohup does.
     if env --default-signal $run >"$dir/$name" 2>&1; then code=0; else code=$?; fi
+    times >"$dir/$name.times" # the second line says what the test took: user and system, as 1m2.3s 0m4.5s
+    cpu=$(awk -F'[ms ]+' 'NR == 2 { printf "%.0f", 60 * ($1 + $3) + $2 + $4 }' "$dir/$name.times")
     last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/$name" | tail -1)
     {
         if [ $code = 0 ] && [ -n "$last" ]; then
@@ -23,7 +25,8 @@ if [ "$1" = --one ]; then
         fi
         # shellcheck disable=SC2086 # four words
         set -- ${last:-0 passed, 1 failed}
-        printf '%-20s %6d passed %4d failed %4d s\n' "$name" "$1" "$3" $(($(date +%s) - start))
+        printf '%-20s %6d passed %4d failed %4d s %4d s of a core\n' "$name" "$1" "$3" \
+            $(($(date +%s) - start)) "$cpu"
         echo "$1 $(($3 + (code != 0 && $3 == 0)))" >"$dir/$name.totals"
     } >"$dir/$name.text"
     exec flock "$dir" cat "$dir/$name.text"
@@ -35,7 +38,8 @@ shift
 [ $# -gt 0 ] || set -- $(cd tests/scripts && ls -- *.sh) $(cd "$build/tests" && ls -d test_* | grep -v '\.')
 # What takes longest begins first, so that no core waits for it at the end.
 first=
-for name in test_spmd_ref ranks.sh test_op cli.sh mpi.sh test_cuda ranks_kill.sh signals.sh fit.sh test_remat test_prop; do
+for name in ranks.sh cli.sh test_op fit.sh signals.sh nvrtc.sh chunk_choose.sh ranks_kill.sh test_decide test_chunk emulated.sh \
+    decide.sh test_cuda test_remat_graph test_scale other_tools.sh tune.sh text.sh chunk.sh test_spmd_ref test_prop mpi.sh; do
     for given; do
         [ "$given" != $name ] || first="$first $name"
     done

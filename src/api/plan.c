@@ -243,6 +243,14 @@ void tn_plan_sec(const tn_plan *p, double *step, double *added)
 
 /* ---- machines ---- */
 
+int tn_backend_is_gpu(const char *backend)
+{
+    for (int i = 0; i < NDEVICE; i++)
+        if (backend && !strcmp(device_at(i)->name, backend))
+            return device_is_gpu(device_at(i));
+    return 0;
+}
+
 /* No plan of the back end gives the text of a machine of the other sort: such a text is damaged. */
 static void check_here(Ctx *ctx, Arena *tmp, const char *backend, const char *name)
 {

@@ -206,7 +206,7 @@ static int check_bench(const Command *c, const Option *table, Bench *b)
                       b->what);
     if (b->file && strcmp(b->what, "ops"))
         return report(TN_CODE_USAGE, "bench: a graph is for ops, found \"%s\"", b->file);
-    if (!strcmp(b->c.o.backend, "cuda") && strcmp(b->what, "plan"))
+    if (tn_backend_is_gpu(b->c.o.backend) && strcmp(b->what, "plan"))
         return report(TN_CODE_USAGE,
                       "bench: the limits of %s are measured on the processor: expected --backend "
                       "cpu or emulated; tools/gpu-check bench measures a GPU",

@@ -167,7 +167,7 @@ tn_options rank_options(const tn_context *ctx, const Common *x)
 int rank_machine(tn_context *ctx, tn_options *o)
 {
     const char *set = getenv("TENON_MACHINE");
-    bool own = o->backend && !strcmp(o->backend, "cuda") && o->mesh;
+    bool own = tn_backend_is_gpu(o->backend) && o->mesh;
     if (!o->machine && own && !(set && *set))
         o->machine = "none"; /* what ranks share is what was tuned on rank 0's processor */
     int code = tn_machine_share(ctx, o->machine, &o->machine);

@@ -187,7 +187,7 @@ static int parse(int argc, char **argv, Tune *x)
     if (code < 0 && !strcmp(x->clock, "cpu") && option_given(x->table, "threads") &&
         x->c.threads != 1)
         return report(TN_CODE_USAGE, "tune: --clock cpu is for one thread");
-    if (code < 0 && !strcmp(x->clock, "cpu") && !strcmp(x->c.o.backend, "cuda"))
+    if (code < 0 && !strcmp(x->clock, "cpu") && tn_backend_is_gpu(x->c.o.backend))
         return report(TN_CODE_USAGE, "tune: --clock cpu does not go with --backend cuda: what a "
                                      "GPU takes is no CPU time");
     if (code < 0 && x->output && !strcmp(x->output, "-"))

@@ -308,7 +308,8 @@ static void locate_all(Flow *f)
 
 Flow *flow_new(Graph *g, const Device *d, const Machine *m, Arena *a)
 {
-    Flow *f = flow_start(g, d, m ? m : machine_for(a, d, NULL), a);
+    CHECK(m);
+    Flow *f = flow_start(g, d, m, a);
     f->edits = NEW(a, Edits);
     locate_all(f);
     return f;

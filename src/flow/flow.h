@@ -21,7 +21,7 @@ typedef struct Flow Flow;
 /* ---- flow.c: from a graph, and peaks ---- */
 
 /* The flow of g in its present order on a device, bodies included; lives in a. m says which kernels
- * run; NULL: that by which the device is priced. Linear but for heaps. */
+ * run. Linear but for heaps. */
 Flow *flow_new(Graph *g, const Device *d, const Machine *m, Arena *a);
 
 /* Takes over the order of the graph's list, in which nodes have only moved. */

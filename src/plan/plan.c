@@ -172,7 +172,7 @@ Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 int64_t plan_bound(Graph *g, const Device *d)
 {
     Arena *tmp = arena_tmp(g->a);
-    PlanFor x = {.device = d};
+    PlanFor x = made_for(tmp, &(PlanFor){.device = d});
     int64_t bound = plan_measured(tmp, g, &x)->space[SPACE_MAIN].bound;
     arena_reset(tmp);
     return bound;

@@ -80,7 +80,7 @@ static double measure_side(tn_context *ctx, const tn_options *from, int64_t side
 
 static double measure(tn_context *ctx, const tn_options *from)
 {
-    if (from->backend && !strcmp(from->backend, "cuda"))
+    if (tn_backend_is_gpu(from->backend))
         return measure_side(ctx, from, GPU_SIDE, RUNS);
     double flops = measure_side(ctx, from, SIDE, RUNS), large = 2.0 * pow(LARGE_SIDE, 3);
     if (flops * LONG_SEC < large)

@@ -119,6 +119,9 @@ static void test_help(void)
     EXPECT(strstr(tn_version(), "\nonednn ") && strstr(tn_version(), "\njansson "));
     EXPECT(tn_rss_peak() > 1 << 20);
     tn_threads(0);
+    EXPECT(tn_backend_is_gpu("cuda") && !tn_backend_is_gpu("cpu") &&
+           !tn_backend_is_gpu("emulated"));
+    EXPECT(!tn_backend_is_gpu(NULL) && !tn_backend_is_gpu("cudaa"));
     EXPECT(tn_threads_used() >= 1);
     tn_threads(3);
     EXPECT(tn_threads_used() == 3);

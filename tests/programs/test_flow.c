@@ -145,7 +145,6 @@ static void walk(void *arg)
     Chooser c = {&r, 0.3};
     bool holds = rng_chance(&r, 0.3);
     w->device = device_at(DEVICE_cpu);
-    w->machine = NULL;
     if (!w->g) {
         w->g = gen_graph(w->a, w->lib, &r, 5 + (int)rng_below(&r, 36), false)->b.g;
         if (rng_chance(&r, 0.25)) {
@@ -156,6 +155,7 @@ static void walk(void *arg)
             w->sent += gen_collectives(w->a, w->g, &r, 0.3);
         }
     }
+    w->machine = machine_for(w->a, w->device, NULL);
     if (device_is_host(w->device) && rng_chance(&r, 0.3)) {
         w->machine = naming(w, &r);
         expect(w, runs_named(w, w->machine) ? NULL : "runs others", "named kernels");

@@ -122,7 +122,7 @@ static void test_peak(void)
                      "  %b: f32[64, 400] = cos(%y)  forward\n"
                      "  %c: f32[64, 401] = cat(%a, %b, dim=1)  forward\n"
                      "  return %c, %s\n}\n");
-    Flow *f = flow_new(g, device_at(DEVICE_cpu), NULL, a);
+    Flow *f = flow_new(g, device_at(DEVICE_cpu), machine_for(a, device_at(DEVICE_cpu), NULL), a);
     int64_t apart = flow_peak(f);
     flow_join(f);
     EXPECT(flow_peak(f) <= apart);

@@ -158,8 +158,8 @@ static void check_distances(const Trial *t)
     Graph *h = graph_clone(t->a, t->g);
     take_distances(h);
     graph_verify(h);
-    int64_t peak = flow_peak(flow_new(t->g, d, NULL, t->a)),
-            least = flow_peak(flow_new(h, d, NULL, t->a));
+    int64_t peak = flow_peak(flow_new(t->g, d, machine_for(t->a, d, NULL), t->a)),
+            least = flow_peak(flow_new(h, d, machine_for(t->a, d, NULL), t->a));
     if (peak > least)
         complain(t, "distances cost memory:",
                  arena_printf(t->a, "%lld bytes, without %lld", (long long)peak, (long long)least));

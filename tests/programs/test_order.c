@@ -10,6 +10,11 @@
 static Ctx ctx;
 static Arena *a; /* of one test */
 
+static const Machine *here(void)
+{
+    return machine_for(a, device_at(DEVICE_cpu), NULL);
+}
+
 /* ---- an independent simulator, quadratic on purpose ---- */
 
 static const Value *root_of(const Value *v)
@@ -136,14 +141,14 @@ static int64_t order(Graph *g)
     int count = count_nodes(g);
     Graph *copy = graph_clone(a, g);
     const char *text = print(g);
-    bool moved = order_graph(g, device_at(DEVICE_cpu), NULL, a, planned, NULL) > 0;
+    bool moved = order_graph(g, device_at(DEVICE_cpu), here(), a, planned, NULL) > 0;
     int64_t after = plan_bound(g, device_at(DEVICE_cpu));
     check_order(g, count);
     graph_verify(g);
     EXPECT(after <= before);
     EXPECT(moved == (after < before) || strcmp(text, print(g)));
     EXPECT(after < before || !strcmp(text, print(g)));
-    order_graph(copy, device_at(DEVICE_cpu), NULL, a, planned, NULL);
+    order_graph(copy, device_at(DEVICE_cpu), here(), a, planned, NULL);
     EXPECT(!strcmp(print(copy), print(g)));
     return simulate(g, NULL);
 }
@@ -233,7 +238,7 @@ static void test_cycle(void)
                      "  return new \"w\" %n, %q\n"
                      "}\n");
     const char *text = print(g);
-    EXPECT(order_graph(g, device_at(DEVICE_cpu), NULL, a, planned, NULL) == 0);
+    EXPECT(order_graph(g, device_at(DEVICE_cpu), here(), a, planned, NULL) == 0);
     EXPECT(!strcmp(text, print(g)));
 }
 
@@ -269,7 +274,7 @@ static void test_body(void)
 
 static int64_t bound_of(Graph *g)
 {
-    return order_bound(flow_new(g, device_at(DEVICE_cpu), NULL, a), a);
+    return order_bound(flow_new(g, device_at(DEVICE_cpu), here(), a), a);
 }
 
 /* %a can be made inside of the cat, but its bytes are there before the cat runs. */
@@ -282,7 +287,7 @@ static void test_cat(void)
                      "  %s = sum(%c)\n"
                      "  return %s\n"
                      "}\n");
-    Flow *f = flow_new(g, device_at(DEVICE_cpu), NULL, a);
+    Flow *f = flow_new(g, device_at(DEVICE_cpu), here(), a);
     flow_mark_parts(f);
     int nparts = 0;
     const Problem *q = problem_new(f, a);
@@ -435,7 +440,7 @@ static int64_t least_peak(Graph *g, Flow *f, int at, int *norder)
 static void read_inputs(Graph *g)
 {
     Build b = {.g = g, .scope = ""};
-    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), NULL, a)->end.unread; i++)
+    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), here(), a)->end.unread; i++)
         emit1(&b, "neg", IN(g->in[i].v), NOATTRS);
 }
 
@@ -453,10 +458,10 @@ static void test_small(int count, int most)
         read_inputs(g);
         int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         int n = 0;
-        int64_t least = least_peak(g, flow_new(g, device_at(DEVICE_cpu), NULL, a), 0, &n);
-        order_graph(g, device_at(DEVICE_cpu), NULL, a, planned, NULL);
+        int64_t least = least_peak(g, flow_new(g, device_at(DEVICE_cpu), here(), a), 0, &n);
+        order_graph(g, device_at(DEVICE_cpu), here(), a, planned, NULL);
         int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
-                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), NULL, a), a);
+                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), here(), a), a);
         best += after == least;
         tight += bound == least;
         norder += n;
@@ -515,7 +520,7 @@ static void test_random(int count)
         int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         order(g);
         int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
-                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), NULL, a), a);
+                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), here(), a), a);
         EXPECT(bound <= after && after <= before);
         better += after < before;
         tight += bound == after;
@@ -552,10 +557,11 @@ static void test_host(int count)
         read_inputs(g);
         moved += gen_offload(a, g, &r, 0.3, true);
         int64_t before = planned_emulated(g, NULL);
-        EXPECT(problem_peak_of(flow_new(g, d, NULL, a)) == before);
-        order_graph(g, d, NULL, a, planned_emulated, NULL);
+        EXPECT(problem_peak_of(flow_new(g, d, machine_for(a, d, NULL), a)) == before);
+        order_graph(g, d, machine_for(a, d, NULL), a, planned_emulated, NULL);
         graph_verify(g);
-        int64_t after = planned_emulated(g, NULL), bound = order_bound(flow_new(g, d, NULL, a), a);
+        int64_t after = planned_emulated(g, NULL),
+                bound = order_bound(flow_new(g, d, machine_for(a, d, NULL), a), a);
         EXPECT(bound <= after && after <= before);
         better += after < before;
         arena_reset(a);
@@ -575,10 +581,10 @@ static void run(void *arg)
         tests[i]();
         arena_reset(a);
     }
-    test_random(getenv("TN_QUICK") ? 200 : 1000);
+    test_random(getenv("TN_LONG") ? 1000 : 200);
     test_small(getenv("TN_LONG") ? 20000 : 600, 7);
     test_small_cats(getenv("TN_LONG") ? 2000 : 100);
-    test_host(getenv("TN_QUICK") ? 50 : 200);
+    test_host(getenv("TN_LONG") ? 200 : 50);
 }
 
 int main(void)

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 2400, LONG = 20000, QUICK = 150, SHOWN = 10 };
+enum { MOST = 800, LONG = 20000, QUICK = 150, SHOWN = 10 };
 /* Of MOST graphs: uses of each op at least, nodes computed again at least. */
-enum { LEAST_USES = 70, RECOMPUTED = 1700 };
+enum { LEAST_USES = 20, RECOMPUTED = 500 };
 
 /* ---- reporting and comparing ---- */
 

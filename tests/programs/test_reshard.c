@@ -262,7 +262,8 @@ static double moves_sec(const Trial *x, const Flow *f, const Node *n)
 static double graph_sec(const Trial *x, Graph *g)
 {
     double sec = 0;
-    Flow *f = flow_new(g, device_get(arena_ctx(x->a), NULL), NULL, x->a);
+    Flow *f =
+        flow_new(g, device_at(DEVICE_cpu), machine_for(x->a, device_at(DEVICE_cpu), NULL), x->a);
     for (const Node *n = g->first; n; n = n->next) {
         sec += moves_sec(x, f, n);
         sec += n->op->class == CLASS_COLLECTIVE ? wire_sec(x, n) : 0;

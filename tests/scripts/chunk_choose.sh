@@ -1,6 +1,6 @@
 #!/bin/sh
 # The driver of --chunk auto and N: what it chooses fits, what it says would do does, more memory never
-# takes more time, and every rank and every run choose the same. Usage: tests/scripts/chunk_choose.sh BUILD
+# takes more time, and every rank and every run choose the same. TN_LONG=1: of more steps. Usage: tests/scripts/chunk_choose.sh BUILD
 . tools/checks.sh
 
 # number KEY: of the last plan's JSON.
@@ -18,6 +18,7 @@ loops() {
 }
 
 while read -r words; do
+    [ "$words" ] || continue
     # shellcheck disable=SC2086
     set -- $words
     gives 0 '' plan "$@" --json
@@ -53,15 +54,17 @@ while read -r words; do
         last=$sec
     done
 done <<EOF
-demo --batch-size 16 --seq-len 256
-demo --batch-size 8 --seq-len 256 --recompute full --accumulate 2
-tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16
+tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16 --recompute none
+${TN_LONG:+demo --batch-size 16 --seq-len 256 --recompute none}
+${TN_LONG:+demo --batch-size 8 --seq-len 256 --recompute full --accumulate 2}
+${TN_LONG:+demo --batch-size 16 --seq-len 256}
+${TN_LONG:+tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16}
 EOF
 
 # A run: with evaluation and sampling, which need some memory of their own beside the step's.
 echo '{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 10000}' >"$dir/config.json"
 set -- train "$dir/config.json" --data README.md --token-type byte --tokenizer bytes --threads 1 --steps 1 \
-    --batch-size 16 --seq-len 64 --sample-tokens 2 --chunk auto
+    --batch-size 16 --seq-len 64 --sample-tokens 2 --chunk auto --recompute none
 gives 3 'does not fit' "$@" --memory 1MiB --out "$dir/run"
 least=$(sed -n 's/.*the least that would do is \([0-9.]*MiB\).*/\1/p' "$dir/err")
 gives 0 '' "$@" --memory "$least" --out "$dir/run"

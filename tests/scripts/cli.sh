@@ -379,10 +379,10 @@ gives 3 "needs $((peak + reserve)) bytes" plan $ref --batch-size 2 --seq-len 16 
 least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
 ok "the least, as JSON" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
 ok "what holds the peak, as JSON" grep -q '"peak_values": \[' "$dir/out"
-gives 3 'parameters' plan $ref --batch-size 2 --seq-len 16 --memory 1MiB
-gives 3 'does not fit' train $ref --batch $batch --steps 1 --out "$dir/unfit" --memory 1MiB
+gives 3 'parameters' plan $ref --batch-size 2 --seq-len 16 --recompute none --memory 1MiB
+gives 3 'does not fit' train $ref --batch $batch --steps 1 --out "$dir/unfit" --recompute none --memory 1MiB
 ok "nothing is made where it does not fit" [ ! -e "$dir/unfit" ]
-gives 3 'does not fit' grad $ref --batch $batch --out "$dir/g" --memory 1MiB
+gives 3 'does not fit' grad $ref --batch $batch --out "$dir/g" --recompute none --memory 1MiB
 gives 2 'accumulate' plan $ref --batch-size 5 --seq-len 16 --accumulate 4
 gives 2 'positions' plan $ref --batch-size 2 --seq-len 33
 

@@ -65,7 +65,7 @@ ok "a page larger than files may be"
 ok "what was there stays" [ "$(cat "$dir/small/x.html")" = before ]
 gives 2 'needs a graph with a loss' plan "$dir/graph.tn" --passes=grad --html "$dir/small/y.html"
 ok "no half file" [ "$(ls "$dir/small")" = x.html ]
-gives 3 'does not fit' plan $demo --memory 1MiB --html "$dir/misfit.html"
+gives 3 'does not fit' plan $demo --recompute none --memory 1MiB --html "$dir/misfit.html"
 ok "what does not fit is drawn, too" grep -q 'planned peak' "$dir/misfit.html"
 
 # ---- two plans ----
@@ -95,7 +95,7 @@ gives 2 'plan: --compare, A: --seq-len is missing' plan demo --batch-size 2 --co
 gives 2 'plan: --compare, A: expected 1 argument, found 0' plan --compare '' ''
 gives 1 'plan: --compare, B: ' plan --compare "$dir/graph.tn" "$dir/none.tn"
 gives 2 '--compare, B: standard input is read once' plan - --compare '' '' <"$dir/graph.tn"
-gives 3 'plan: --compare, A: does not fit' plan $model --compare '--memory 1MiB' ''
+gives 3 'plan: --compare, A: does not fit' plan $model --compare '--memory 1MiB --recompute none' ''
 
 # ---- what is drawn ----
 

@@ -17,6 +17,7 @@ typedef struct Harness {
     bool tell;            /* print each line that no kernel takes */
     int every;            /* only each so-manieth line of a file; 0: all */
     bool brief;           /* all results in place at once, parts along one axis */
+    bool one_axis;        /* parts along one axis */
 } Harness;
 
 /* Over all cases of an op, by place in its kernel list; ref comes last. */

@@ -377,7 +377,7 @@ static void as_parts(Trial *t, const Tensor *want)
     int *cut = NEWN(t->a, int, n->nout), most = 0;
     for (int k = 0; k < n->nout; k++)
         most = MAX(most, n->out[k]->type.rank);
-    bool brief = t->p->h->brief;
+    bool brief = t->p->h->brief || t->p->h->one_axis;
     for (int axis = brief ? most / 2 : 0; axis <= (brief ? most / 2 : most); axis++) {
         for (int k = 0; k < n->nout; k++)
             cut[k] = MIN(axis, n->out[k]->type.rank);

@@ -142,6 +142,7 @@ CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
+CALL(tn_backend_is_gpu, P(0))
 CALL(tn_machine_here, P(0), P(1), P(2))
 CALL(tn_machine_hash, P(0), P(1), P(2), P(3))
 CALL(tn_plan_machine, P(0), P(1))
@@ -279,7 +280,7 @@ static const Row rows[] = {
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
     QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
     ROW(tn_plan_machine, "Pr"),
-    QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C00"), ROW(tn_machine_hash, "C00r"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
+    QUIET(tn_plan_sec, "Prr"), QUIET(tn_backend_is_gpu, "0"), ROW(tn_machine_here, "C00"), ROW(tn_machine_hash, "C00r"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     ROW(tn_data_check_text, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
