@@ -92,6 +92,22 @@ const Option *option_elsewhere(const char *word);
 const char *option_argument(const Option *o); /* as help shows it */
 const char *option_default(const Option *o);  /* the same; NULL: nothing is shown */
 
+/* ---- pareto.c ---- */
+
+/* A graph whose curve is shown, and how. */
+typedef struct Pareto {
+    tn_graph *graph;
+    const char *passes;
+    const tn_options *o;
+    int json;
+    FILE *to;         /* text or JSON */
+    const char *html; /* a file for the page, or NULL; with the title and the command in it */
+    const char *title, *command;
+} Pareto;
+
+/* Shows the curve; returns an exit code. */
+int pareto(tn_context *ctx, const Pareto *x);
+
 /* ---- options.c ---- */
 
 /* Parses argv[1..]: options into their places, the rest into args. Returns -1 to go on, or an exit

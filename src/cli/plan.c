@@ -11,7 +11,7 @@
 typedef struct PlanCommand {
     Common c;
     const char *path, *passes, *html, *compare[2];
-    int json, steps;
+    int json, steps, pareto;
     bool reorder;
     Option table[MOST_OPTIONS];
     tn_model *model; /* NULL: a graph, or not open yet */
@@ -19,10 +19,11 @@ typedef struct PlanCommand {
 
 static void fill_table(PlanCommand *x)
 {
-    const OptionSlot slots[] = {
-        {"batch-size", &x->c.batch}, {"seq-len", &x->c.seq}, {"json", &x->json},
-        {"compare", &x->compare},    {"html", &x->html},     {"steps", &x->steps},
-        {"passes", &x->passes},      COMMON_SLOTS(x->c),     {0}};
+    const OptionSlot slots[] = {{"batch-size", &x->c.batch}, {"seq-len", &x->c.seq},
+                                {"json", &x->json},          {"compare", &x->compare},
+                                {"html", &x->html},          {"steps", &x->steps},
+                                {"passes", &x->passes},      {"pareto", &x->pareto},
+                                COMMON_SLOTS(x->c),          {0}};
     options_bind(x->table, "plan", &x->c.o, slots);
 }
 
@@ -313,6 +314,47 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     return bad ? bad : p ? print(ctx, x, p, code, least) : code;
 }
 
+/* ---- curves ---- */
+
+static int check_curve(const PlanCommand *x)
+{
+    const Command *c = command_find("plan");
+    if (strcmp(x->c.o.recompute, "auto") != 0)
+        return report(TN_CODE_USAGE,
+                      "%s: --pareto chooses what is computed again; expected "
+                      "--recompute auto, found %s",
+                      c->name, x->c.o.recompute);
+    for (int i = 0; i < x->c.o.nchunk; i++)
+        if (!strcmp(x->c.o.chunk[i], "auto"))
+            return report(TN_CODE_USAGE, "%s: --pareto and --chunk auto exclude each other",
+                          c->name);
+    if (!runs(x, "policies") || !runs(x, "remat"))
+        return report(TN_CODE_USAGE, "%s: --pareto expects the passes policies and remat", c->name);
+    if (!x->c.o.accumulate)
+        return report(TN_CODE_USAGE, "%s: --pareto and --accumulate auto exclude each other",
+                      c->name);
+    return options_refuse(c, x->table, "steps explain memory compare", "is not for --pareto");
+}
+
+static int plan_curve(tn_context *ctx, PlanCommand *x, const char *command)
+{
+    tn_task task;
+    int code = check(command_find("plan"), x);
+    if (code < 0)
+        code = check_curve(x);
+    if (code >= 0)
+        return code;
+    common_apply(&x->c);
+    code = load(ctx, x, &task);
+    tn_graph *g = task.part[0].graph;
+    if (!code && !g)
+        code = tn_model_graph(x->model, x->c.batch, x->c.seq, &x->c.o, &g);
+    Pareto p = {g, task.part[0].passes, &x->c.o, x->json, output(x), x->html, x->path, command};
+    code = code ? report_last(code, ctx) : pareto(ctx, &p);
+    tn_graph_free(g);
+    return code;
+}
+
 /* ---- two plans ---- */
 
 static const char *const side_names[] = {"plan: --compare, A", "plan: --compare, B"};
@@ -388,7 +430,9 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");
-    code = x.compare[0] ? plan_two(ctx, &x, command) : plan_one(ctx, &x, command, argc, argv);
+    code = x.pareto       ? plan_curve(ctx, &x, command)
+           : x.compare[0] ? plan_two(ctx, &x, command)
+                          : plan_one(ctx, &x, command, argc, argv);
     free(command);
     return code;
 }

@@ -17,7 +17,7 @@
 #include "../flow/flow.h"
 
 enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3 };
-enum { TINY_STEP = 24, TINY_PLANS = 1500 };
+enum { TINY_STEP = 32, TINY_PLANS = 400 };
 
 /* ---- ladders ---- */
 
@@ -242,6 +242,8 @@ void again_apply(const AgainReport *r, Graph *g, PassOptions *o)
         map_put(&names, r->value[i], (void *)r);
     if (r->chosen.word)
         o->recompute = r->chosen.word;
-    apply_names(g, &names);
+    const Graph *step = r->nvalue ? find_step(g) : NULL;
+    if (step)
+        apply_names(g, &names, set_policy(step));
     arena_reset(tmp);
 }

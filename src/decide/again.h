@@ -4,7 +4,7 @@
 
 #include "decide.h"
 
-/* The forward values of the step's graph, in order. */
+/* The forward values of the step's graph, in order, but for those that have a policy. */
 typedef struct Values {
     int n;
     const char **name; /* of the node's first result */
@@ -44,8 +44,11 @@ typedef struct Front {
  * has. */
 Graph *find_step(Graph *g);
 void read_values(Decider *d); /* of d->step */
-/* Gives nodes of these names the policy that they are computed again, in all bodies. */
-void apply_names(Graph *g, const Map *names);
+/* The policy of a set's values: they are computed again; but a loop of the forward keeps what that
+ * of the backward reads, whatever is preferred. */
+Policy set_policy(const Graph *step);
+/* Gives nodes of these names the policy, in all bodies. */
+void apply_names(Graph *g, const Map *names, Policy p);
 /* The values that a word of --recompute has computed again, by number; NULL: it names no block. */
 const bool *set_of_word(Decider *d, const char *word);
 static inline bool set_has(const bool *again, int i)

@@ -16,8 +16,8 @@
 
 enum {
     SMALL_STEP = 64, /* values up to which single ones are changed */
-    NEAR_ROUNDS = 3,
-    MOST_NEAR = 40, /* plans in one round */
+    NEAR_ROUNDS = 2,
+    MOST_NEAR = 16, /* plans in one round */
 };
 
 /* ---- fronts ---- */

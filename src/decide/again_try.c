@@ -27,7 +27,7 @@ void read_values(Decider *d)
                   NEWN(d->keep, double, most),
                   {.a = d->keep}};
     for (const Node *n = d->step->first; n; n = n->next) {
-        if (n->phase >= BACKWARD || node_aliases(n) || !n->nout)
+        if (n->phase >= BACKWARD || node_aliases(n) || !n->nout || n->policy)
             continue;
         v->name[v->n] = n->out[0]->name;
         v->block[v->n] = d->blocks.of[n->id];
@@ -39,23 +39,31 @@ void read_values(Decider *d)
 
 /* ---- sets ---- */
 
-void apply_names(Graph *g, const Map *names)
+Policy set_policy(const Graph *step)
+{
+    for (const Node *n = step->first; n; n = n->next)
+        if (n->op->region == LOOP)
+            return PREFER_RECOMPUTE;
+    return MUST_RECOMPUTE;
+}
+
+void apply_names(Graph *g, const Map *names, Policy p)
 {
     for (Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
-            apply_names(n->region->body[b], names);
+            apply_names(n->region->body[b], names, p);
         if (n->phase < BACKWARD && n->nout && !n->policy && map_find(names, n->out[0]->name))
-            n->policy = PREFER_RECOMPUTE;
+            n->policy = p;
     }
 }
 
-static void apply_set(Graph *g, Arena *tmp, const Values *v, const bool *again)
+static void apply_set(const Decider *d, Graph *g, const bool *again)
 {
-    Map names = {.a = tmp};
-    for (int i = 0; i < v->n; i++)
+    Map names = {.a = d->tmp};
+    for (int i = 0; i < d->v.n; i++)
         if (again[i])
-            map_put(&names, v->name[i], (void *)v);
-    apply_names(g, &names);
+            map_put(&names, d->v.name[i], (void *)d);
+    apply_names(g, &names, set_policy(d->step));
 }
 
 typedef struct WordTry {
@@ -113,7 +121,7 @@ static void plan_choice(void *arg)
     if (x->word)
         o.recompute = x->word;
     else if (x->again)
-        apply_set(g, d->tmp, &d->v, x->again);
+        apply_set(d, g, x->again);
     to.quick = t->quick;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);

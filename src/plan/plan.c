@@ -149,7 +149,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, Placements *known)
     if (to->rough && !to->quick && plan_one_queue(p))
         leave_unplaced(p);
     else
-        plan_place(p, to->quick ? quick_effort(p) : to->rough ? 0 : PLACE_EFFORT, known);
+        plan_place(p, to->rough ? 0 : PLACE_EFFORT, known);
     plan_waits(p, a);
     p->order_bound = to->rough ? 0 : bound_of(p, to);
     p->number = to->number;

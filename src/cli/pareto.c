@@ -1,0 +1,71 @@
+/* plan --pareto: the seconds of a step over the memory that it is given, as text, JSON or a page.
+ */
+#include "cli.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void tell(void *arg, int done, int all)
+{
+    (void)arg;
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, done < all ? "\r  %d of %d limits\033[K" : "\r\033[K", done, all);
+    else
+        fprintf(stderr, "tenon: %d of %d limits\n", done, all);
+}
+
+static void put_text(FILE *f, const tn_curve_point *point, int count)
+{
+    fprintf(f, "%16s %16s %12s %9s %12s  %s\n", "limit, bytes", "needs", "s a step", "added",
+            "at least, s", "computed again");
+    for (int i = 0; i < count; i++) {
+        const tn_curve_point *x = &point[i];
+        char all[40];
+        snprintf(all, sizeof all, "%d values", x->nvalue);
+        fprintf(f, "%16lld %16lld %12.6g %+8.2f%% %12.4g  %s\n", (long long)x->limit,
+                (long long)x->need, x->sec, 100 * (x->sec / x->none_sec - 1), x->bound_sec,
+                x->word ? x->word : all);
+    }
+}
+
+static json_t *point_json(const tn_curve_point *x)
+{
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:s?, s:i}", "limit_bytes", (json_int_t)x->limit,
+                     "bytes", (json_int_t)x->need, "sec", x->sec, "none_sec", x->none_sec,
+                     "bound_sec", x->bound_sec, "policy", x->word, "values", x->nvalue);
+}
+
+static int put_json(FILE *f, const tn_curve_point *point, int count)
+{
+    json_t *o = json_object(), *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, point_json(&point[i]));
+    json_object_set_new(o, "points", list);
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    json_decref(o);
+    if (!text)
+        return report(TN_CODE_FAIL, "out of memory");
+    fprintf(f, "%s\n", text);
+    free(text);
+    return 0;
+}
+
+int pareto(tn_context *ctx, const Pareto *x)
+{
+    enum { POINTS = 12 };
+    tn_curve_point point[POINTS];
+    const char *page;
+    int code = tn_graph_curve(x->graph, x->passes, x->o, POINTS, point, tell, NULL);
+    if (!code && x->html)
+        code = tn_curve_page(ctx, point, POINTS, x->title, x->command, &page);
+    if (code)
+        return report_last(code, ctx);
+    if (x->html && (code = write_text(x->html, page)))
+        return code;
+    if (x->json)
+        return put_json(x->to, point, POINTS);
+    put_text(x->to, point, POINTS);
+    return 0;
+}
