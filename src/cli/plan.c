@@ -340,11 +340,12 @@ static int plan_curve(tn_context *ctx, PlanCommand *x, const char *command)
 {
     tn_task task;
     int code = check(command_find("plan"), x);
-    if (code < 0)
-        code = check_curve(x);
     if (code >= 0)
         return code;
     common_apply(&x->c);
+    code = check_curve(x);
+    if (code >= 0)
+        return code;
     code = load(ctx, x, &task);
     tn_graph *g = task.part[0].graph;
     if (!code && !g)

@@ -17,7 +17,7 @@
 #include "../flow/flow.h"
 
 enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3 };
-enum { TINY_STEP = 32, TINY_PLANS = 400 };
+enum { TINY_STEP = 32, TINY_PLANS = 200 };
 
 /* ---- ladders ---- */
 

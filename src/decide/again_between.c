@@ -17,7 +17,7 @@
 enum {
     SMALL_STEP = 64, /* values up to which single ones are changed */
     NEAR_ROUNDS = 2,
-    MOST_NEAR = 16, /* plans in one round */
+    MOST_NEAR = 12, /* plans in one round */
 };
 
 /* ---- fronts ---- */

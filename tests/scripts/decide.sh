@@ -139,4 +139,21 @@ for model in ${TN_LONG:+demo} tests/ref/gpt2-tiny; do
     ok "nothing is made where it does not fit" [ ! -e "$dir/none" ]
     rm -r "$dir/saved" "$dir/within" "$dir/on"
 done
+
+# A curve over 12 limits: none is slower than one with less memory, or faster than the bound by more than what fused
+# nodes gain; the last has all saved.
+set -- plan tests/ref/gpt2-tiny --batch-size 16 --seq-len 32
+gives 2 'expected --recompute auto' "$@" --pareto --recompute full
+gives 2 'exclude each other' "$@" --pareto --chunk auto
+gives 2 'is not for --pareto' "$@" --pareto --memory 1GiB
+gives 2 'expects the passes' plan tests/ir/flat.tn --pareto
+gives 0 '' "$@" --pareto --json --html "$dir/curve.html"
+ok "--pareto: 12 points within their limits, monotone, from a bound to all saved" awk '
+/"limit_bytes"/ { limit = $2 + 0 }
+/"bytes"/ { n++; bad += $2 + 0 > limit; last = $2 + 0 == limit }
+/"sec"/ { bad += n > 1 && $2 + 0 > sec + 1e-12; sec = $2 + 0 }
+/"bound_sec"/ { bound = $2 + 0; first = n == 1 ? bound : first; bad += n > 1 && bound > before + 1e-12; before = bound }
+/"policy"/ { none = $2 ~ /none/ }
+END { exit bad || n != 12 || !none || !last || bound != 0 || first <= 0 }' "$dir/out"
+ok "--pareto --html: a picture" grep -q '<svg' "$dir/curve.html"
 totals
