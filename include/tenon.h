@@ -689,7 +689,7 @@ TN_API int tn_graph_curve(tn_graph *graph, const char *passes, const tn_options 
                           tn_curve_point *point, void (*tell)(void *arg, int done, int all), void *arg);
 
 /* The picture of a curve as an HTML page that needs no network and nothing beside it.
- * in: point[count], from tn_graph_curve; title and command, shown in it
+ * in: point[count], from tn_graph_curve, at most 1000; title and command, shown in it
  * out: *text, valid until the next call with this context
  * error: no memory
  * cost: linear in count

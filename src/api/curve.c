@@ -4,8 +4,9 @@
 #include "../decide/decide.h"
 #include "../page/page.h"
 
-#include <limits.h>
 #include <string.h>
+
+enum { MOST_POINTS = 1000 };
 
 typedef void TellFn(void *arg, int done, int all);
 
@@ -43,7 +44,6 @@ static void make_curve(tn_graph *g, Arena *a, const char *names, const tn_option
 int tn_graph_curve(tn_graph *g, const char *names, const tn_options *options, int count,
                    tn_curve_point *point, TellFn *tell, void *arg)
 {
-    enum { MOST_POINTS = 1000 };
     tn_context *ctx = args_owner(g);
     if (!GIVEN(ctx, g, names, options, point) || !args_options(ctx, __func__, options) ||
         !WITHIN(ctx, 2, MOST_POINTS, count))
@@ -62,7 +62,7 @@ int tn_graph_curve(tn_graph *g, const char *names, const tn_options *options, in
 int tn_curve_page(tn_context *ctx, const tn_curve_point *point, int count, const char *title,
                   const char *command, const char **text)
 {
-    if (!GIVEN(ctx, ctx, point, title, command, text) || !WITHIN(ctx, 1, INT_MAX, count))
+    if (!GIVEN(ctx, ctx, point, title, command, text) || !WITHIN(ctx, 1, MOST_POINTS, count))
         return TN_CODE_USAGE;
     TRY(t, &ctx->ctx) {
         Buf b = {.a = text_arena(ctx)};

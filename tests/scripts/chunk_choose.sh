@@ -99,7 +99,7 @@ chosen rows "$dir/mlp.tn" --passes gradients
 share=
 chosen 'along axis 1' "$dir/attention_queries.tn" --passes gradients
 share=75
-chosen rows "$dir/attention_heads.tn" --passes gradients
+chosen rows "$dir/attention_heads.tn" --passes gradients --recompute none
 share=
 chosen 'rows' demo --batch-size 16 --seq-len 256
 ok "whole sequences" grep -q '^chunk: embed_tokens, layers.* loss' "$dir/out"

@@ -84,6 +84,8 @@ CALL(tn_graph_import_fx, P(0), P(1), P(2), P(3), P(4))
 CALL(tn_fx_unknown, P(0), P(1), P(2))
 CALL_VOID(tn_graph_free, P(0))
 CALL(tn_graph_passes, P(0), P(1), P(2), NULL, P(4))
+CALL(tn_graph_curve, P(0), P(1), P(2), W(3), P(4), NULL, P(6))
+CALL(tn_curve_page, P(0), P(1), W(2), P(3), P(4), P(5))
 CALL(tn_graph_new, P(0), P(1), P(2))
 CALL(tn_graph_input, P(0), P(1), P(2), W(3), P(4), P(5), P(6), P(7))
 CALL(tn_graph_node, P(0), P(1), W(2), P(3), P(4), P(5), P(6), W(7), P(8))
@@ -228,6 +230,7 @@ static const Row rows[] = {
     ROW(tn_graph_compare, "GGirr"),      ROW(tn_graph_import_fx, "Csprr"),
     ROW(tn_fx_unknown, "Csr"),           QUIET(tn_graph_free, "0"),
     ROW(tn_graph_passes, "Gso00"),
+    ROW(tn_graph_curve, "Gsonr00"),      ROW(tn_curve_page, "Cpnssr"),
     ROW(tn_graph_new, "Csr"),            ROW(tn_graph_input, "Gssi000r"),
     ROW(tn_graph_node, "Gsc0000c0"),     ROW(tn_graph_output, "GV00"),
     ROW(tn_model_open, "Csr"),           QUIET(tn_model_count, "M"),
