@@ -213,7 +213,9 @@ static void search(Decider *d)
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
     double left = (double)(r->memory - d->reserve) - again_kept_bytes(d->g);
-    r->bound = again_bound(d->keep, d->step, d->o.prices, left);
+    const ChunkAsked *chunk = d->task->chunk;
+    if (chunk->mode == CHUNK_OFF && !chunk->npattern) /* slices make values smaller */
+        r->bound = again_bound(d->keep, d->step, d->o.prices, left);
     fill_values(d);
 }
 

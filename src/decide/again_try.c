@@ -1,6 +1,14 @@
 /* Sets of values that the backward computes again, and plans of them. */
 #include "again.h"
 
+static int count_forward(const Graph *g)
+{
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        count += n->phase < BACKWARD;
+    return count;
+}
+
 Graph *find_step(Graph *g)
 {
     Graph *best = NULL;
@@ -10,10 +18,12 @@ Graph *find_step(Graph *g)
         backward |= node_in_backward(n);
         EACH_LOOP_BODY(b, n) {
             Graph *inner = find_step(n->region->body[b]);
-            best = inner && (!best || inner->nnode > best->nnode) ? inner : best;
+            bool more = inner && (!best || count_forward(inner) > count_forward(best));
+            best = more ? inner : best;
         }
     }
-    return forward && backward ? g : best;
+    bool has = forward && backward && (!best || count_forward(g) >= count_forward(best));
+    return has ? g : best;
 }
 
 void read_values(Decider *d)
