@@ -236,13 +236,13 @@ TN_API int64_t tn_bytes(const char *text);
  * see also: tn_bytes */
 TN_API const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 
-/* Of what is free, tn_memory_free leaves one part of so many, and so many bytes at least. */
+/* tn_memory_free leaves one part of so many of what is free, and so many bytes at least. */
 enum { TN_MARGIN_PART = 16, TN_MARGIN_LEAST = 134217728 };
 
-/* What options.memory can be here: what the device of options has free, less a margin for the rest of the
- * process and for others. Of a host that is what the system can give without swapping, no more than the
- * process's control groups (v1 and v2) leave, divided by the ranks of this host, or where no ranks have
- * joined by all of options.mesh; of a GPU what it has free.
+/* Finds the bytes that options.memory can be here: those that the device of options has free, less a margin
+ * for the rest of the process and for others. A host has free what the system can give without swapping, no
+ * more than the process's control groups (v1 and v2) leave, divided by the ranks of this host, or where no
+ * ranks have joined by all of options.mesh.
  * in: options (backend, device, mesh)
  * out: *nbytes, at least 1
  * error: a device that cannot be used, or a system that does not say
@@ -307,7 +307,7 @@ TN_API void tn_context_free(TN_TAKE tn_context *ctx);
  * see also: tn_program_error */
 TN_API const char *tn_error(const tn_context *ctx);
 
-/* What the last failure says of memory, as numbers.
+/* Gives the numbers of memory in the last failure.
  * in: context
  * out: returned: 1 where the last call that failed did so because something does not fit, else 0; *misfit is
  *      filled then
@@ -676,7 +676,7 @@ typedef struct tn_curve_point {
     int nvalue;       /* how many are computed again, of a choice without word */
 } tn_curve_point;
 
-/* What a step takes within several limits: the least that is found to do, what it needs with all values
+/* Plans a step within several limits: the least that is found to do, the bytes that it needs with all values
  * saved, and others evenly between. Each point is chosen as options.memory chooses; tries are shared.
  * in: graph, which stays as it is; passes, as for tn_graph_passes; options, whose memory counts as 0;
  *     count of points, at least 2 and at most 1000; tell, called after each point, or NULL

@@ -114,7 +114,7 @@ typedef struct FitText {
 
 /* Fails because what is needed exceeds the limit. Returns TN_CODE_FIT. */
 int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t);
-/* What holds a plan's peak, as lines of a message: those that it has room for. */
+/* The holders of a plan's peak, as lines of a message: those that it has room for. */
 const char *fit_holds(Arena *a, const Plan *p);
 
 /* ---- plan_json.c ---- */

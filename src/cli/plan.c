@@ -136,7 +136,7 @@ static bool runs(const PlanCommand *x, const char *pass)
     return x->passes ? tn_passes_have(x->passes, pass) : x->reorder;
 }
 
-/* What may change where it does not fit: a graph has no batch to be parted. */
+/* Says what may change where it does not fit: a graph has no batch to be parted. */
 static int may_vary(const PlanCommand *x)
 {
     return (runs(x, "policies") ? TN_VARY_RECOMPUTE : 0) |

@@ -40,8 +40,8 @@ typedef struct Front {
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 
-/* Of the graphs that have nodes of forward and backward both, g and loops' bodies in it, that with
- * most of the forward; NULL: none has. */
+/* The graph with most nodes of the forward, among g and loops' bodies in it that have nodes of
+ * forward and backward both; NULL: none has. */
 Graph *find_step(Graph *g);
 void read_values(Decider *d); /* of d->step */
 /* The policy of a set's values: they are computed again; but a loop of the forward keeps what that

@@ -1,10 +1,10 @@
 /* The search between two choices, one that does not fit and a slower one that does.
  *
- * What is planned depends on the two alone: what lies between them on a ladder; else half of the
+ * Plans depend on the two alone: that which lies between them on a ladder; else half of the
  * blocks in which they differ as in the one, the rest as in the other; where they differ in one
  * block, half of its values; of small steps at last the slower one without one value, or with
- * another in its place. Of these and the two, those next to the limit on either side are the next
- * two.
+ * another in its place. The next two are those of all these that lie next to the limit on either
+ * side.
  *
  * So a larger limit never gives a slower step: as long as two limits have the same two choices they
  * get the same plans, and where they part the larger one goes on with the faster two. Therefore
