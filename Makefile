@@ -125,7 +125,7 @@ include tests/tests.mk
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
-.PRECIOUS: $(BUILD)/bench/%.o
+.SECONDARY: $(patsubst %.c,$(BUILD)/%.o,$(wildcard bench/*.c))
 
 deps:
 	tools/deps.sh build
@@ -229,6 +229,8 @@ bench: all $(BUILD)/bench/place $(BUILD)/bench/chunk_head
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/src/cuda/memory.d $(BUILD)/simt/tests/shared/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/src/cuda/memory.d $(BUILD)/simt/tests/shared/simt_try.d $(TEST_HELP:.o=.d) $(wildcard $(addprefix $(BUILD)/,bench/*.d tests/programs/*.d tests/mpi/*.d))
+# A recipe that fails leaves no target behind that looks up to date.
+.DELETE_ON_ERROR:
 .PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

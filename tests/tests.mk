@@ -44,11 +44,10 @@ $(BUILD)/tests/help.a: $(TEST_HELP)
 $(BUILD)/tests/%: $(BUILD)/tests/programs/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
-.PRECIOUS: $(BUILD)/tests/programs/%.o
 $(BUILD)/tests/mpi/%: $(BUILD)/tests/mpi/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
-.PRECIOUS: $(BUILD)/tests/mpi/%.o
+.SECONDARY: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/programs/*.c tests/mpi/*.c))
 
 $(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
 $(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
