@@ -38,7 +38,7 @@ typedef struct ChunkSearch {
     const int64_t *units; /* by group: slices at most */
     const bool *clash;    /* [ngroup][ngroup]: both cannot be sliced; NULL: any can */
     int64_t target;       /* bytes; 0: as far as it pays */
-    int most;             /* trials */
+    int most;             /* trials of the way down; half as many of what is taken back */
     void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; at_peak is zeros */
     void *arg;
     ChunkKnown *known; /* in the same arena; NULL: none */
@@ -62,8 +62,8 @@ typedef struct ChunkChoice {
 } ChunkChoice;
 
 /* The numbers with the least added seconds that are found to reach the target, or those up to which
- * more slices pay. The same trials give the same choice. Up to where it is reached, no trial
- * depends on the target: so one that is the peak of a choice that reached none is reached. */
+ * more slices pay. The same trials give the same choice. On the way down no trial depends on the
+ * target: so one that is the peak of a choice that reached none is reached. */
 ChunkChoice chunk_search(Arena *a, const ChunkSearch *s);
 
 /* ---- chunk_choose.c: the same of a graph ---- */

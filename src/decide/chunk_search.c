@@ -7,10 +7,11 @@
  * are tried: a loop has costs that do not depend on the number. If no step lowers the peak, because
  * two places have the same, the steps of up to MOST_CHAIN groups are judged together.
  *
- * With a target every step counts that lowers the peak, until the target is reached. Then what
- * turned out unnecessary is taken back: groups as a whole, else down to the least number (bisected)
- * with which the target is reached if that saves 0.1 % of the step, those first that add most. If
- * the peak is the largest of what each group holds by itself, this finds the least numbers.
+ * With a target every step counts that lowers the peak, down to the lowest, so that all targets
+ * share the way. Takes the fastest setting on it that reaches the target. Then what turned out
+ * unnecessary is taken back: groups as a whole, else down to the least number (bisected) with which
+ * the target is reached if that saves 0.1 % of the step, those first that add most. If the peak is
+ * the largest of what each group holds by itself, this finds the least numbers.
  *
  * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
  * adds to the step's seconds: the knee of the curve. All together add at most 2 % by estimate,
@@ -68,13 +69,14 @@ static const struct {
 typedef struct SliceSetting {
     int64_t *slices;
     ChunkTrial t;
+    const struct SliceSetting *from; /* which it was made of, tried before it; NULL: of none */
 } SliceSetting;
 
 typedef struct SliceSearch {
     Arena *a;
     const ChunkSearch *s;
     SliceSetting **tried;
-    int ntried, cap;
+    int ntried, cap, most; /* tries */
     ChunkGroup *group;
     double *worth; /* by group: seconds per byte of its last step that paid; -1: not known */
 } SliceSearch;
@@ -108,13 +110,15 @@ static SliceSetting *find_setting(SliceSetting *const *list, int n, const int64_
 }
 
 /* The setting, planned now, or known from another search. */
-static SliceSetting *plan_setting(const SliceSearch *x, const int64_t *slices)
+static SliceSetting *plan_setting(const SliceSearch *x, const SliceSetting *from,
+                                  const int64_t *slices)
 {
     ChunkKnown *k = x->s->known;
     SliceSetting *y = k ? find_setting(k->setting, k->n, slices, x->s->ngroup) : NULL;
     if (y)
         return y;
     y = setting_new(x, slices);
+    y->from = from;
     x->s->run(x->s->arg, slices, &y->t);
     if (k)
         PUSH(x->a, k->setting, k->n, k->cap, y);
@@ -122,12 +126,13 @@ static SliceSetting *plan_setting(const SliceSearch *x, const int64_t *slices)
 }
 
 /* The setting, tried now or before; NULL: no more trials may be made. */
-static const SliceSetting *try_setting(SliceSearch *x, const int64_t *slices)
+static const SliceSetting *try_setting(SliceSearch *x, const SliceSetting *from,
+                                       const int64_t *slices)
 {
     SliceSetting *y = find_setting(x->tried, x->ntried, slices, x->s->ngroup);
-    if (y || x->ntried >= x->s->most)
+    if (y || x->ntried >= x->most)
         return y;
-    y = plan_setting(x, slices);
+    y = plan_setting(x, from, slices);
     PUSH(x->a, x->tried, x->ntried, x->cap, y);
     return y;
 }
@@ -138,7 +143,7 @@ static const SliceSetting *try_group(SliceSearch *x, const SliceSetting *from, i
 {
     SliceSetting *y = setting_new(x, from->slices);
     y->slices[g] = slices;
-    return try_setting(x, y->slices);
+    return try_setting(x, from, y->slices);
 }
 
 static bool reaches(const SliceSearch *x, const SliceSetting *y)
@@ -312,11 +317,11 @@ static void note_step(SliceSearch *x, const SliceSetting *from, const SliceSetti
     }
 }
 
-/* Takes steps while there are any, or until the target is reached; where that ends. */
+/* Takes steps while there are any; where that ends. */
 static const SliceSetting *walk_down(SliceSearch *x, const SliceSetting *whole)
 {
     const SliceSetting *start = whole, *at = whole;
-    for (int chain = 0; chain < MOST_CHAIN && !reaches(x, start);) {
+    for (int chain = 0; chain < MOST_CHAIN;) {
         Gain side = {-1, NULL, 0}, s = best_step(x, start, at, &side);
         if (s.to) {
             note_step(x, start, s.to);
@@ -435,18 +440,40 @@ static const SliceSetting *best_tried(const SliceSearch *x)
     return best;
 }
 
-/* Ends a search whose steps have not led to the target. */
-static const SliceSetting *settle(SliceSearch *x, const SliceSetting *at)
+/* Notes the steps that led to a setting. */
+static void note_steps(SliceSearch *x, const SliceSetting *to)
 {
-    const SliceSetting *best = best_tried(x);
-    if (best->t.peak >= at->t.peak)
-        return at;
+    if (!to->from)
+        return;
+    note_steps(x, to->from);
+    note_step(x, to->from, to);
+}
+
+/* With a target: goes from where the steps ended to a setting that was tried. */
+static const SliceSetting *settle(SliceSearch *x, const SliceSetting *at, const SliceSetting *best)
+{
     for (int g = 0; g < x->s->ngroup; g++) {
-        x->group[g].why = at->slices[g] > best->slices[g] ? WHY_LOWER : x->group[g].why;
+        if (at->slices[g] > best->slices[g])
+            x->group[g].why = reaches(x, best) ? WHY_BACK : WHY_LOWER;
         x->group[g].slices = 1;
     }
-    note_step(x, x->tried[0], best);
+    note_steps(x, best);
     return best;
+}
+
+/* The choice among settings that reach the target. A slower one is begun with too, as of that more
+ * may be taken back. */
+static const SliceSetting *choose_reached(SliceSearch *x, const SliceSetting *at)
+{
+    const SliceSetting *fast = best_tried(x), *slow = NULL;
+    for (int i = 0; i < x->ntried; i++)
+        if (reaches(x, x->tried[i]) && x->tried[i] != fast)
+            slow = !slow || x->tried[i]->t.sec < slow->t.sec ? x->tried[i] : slow;
+    at = take_all_back(x, settle(x, at, fast));
+    if (!slow)
+        return at;
+    const SliceSetting *other = take_all_back(x, settle(x, at, slow));
+    return other->t.sec < at->t.sec ? other : settle(x, other, at);
 }
 
 /* Whether all that y has in slices is so in another. */
@@ -498,7 +525,7 @@ static void explain_choice(SliceSearch *x, const SliceSetting *whole, const Slic
 
 ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
 {
-    SliceSearch x = {.a = a, .s = s};
+    SliceSearch x = {.a = a, .s = s, .most = s->most};
     int64_t *ones = NEWN(a, int64_t, s->ngroup);
     x.group = NEWN(a, ChunkGroup, s->ngroup);
     x.worth = NEWN(a, double, s->ngroup);
@@ -506,12 +533,15 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
         x.group[g].slices = ones[g] = 1;
         x.worth[g] = -1;
     }
-    const SliceSetting *whole = try_setting(&x, ones), *at = whole;
-    if (whole && whole->t.peak >= 0)
+    const SliceSetting *whole = try_setting(&x, NULL, ones), *at = whole;
+    if (whole && whole->t.peak >= 0 && !reaches(&x, whole))
         at = walk_on(&x, walk_down(&x, whole));
-    if (at && s->target && !reaches(&x, at))
-        at = settle(&x, at);
-    if (at && (reaches(&x, at) || !s->target))
+    if (at && s->target)
+        at = settle(&x, at, best_tried(&x));
+    x.most += s->most / 2;
+    if (at && reaches(&x, at) && at != whole)
+        at = choose_reached(&x, at);
+    else if (at && !s->target)
         at = take_all_back(&x, at);
     if (at)
         explain_choice(&x, whole, at);

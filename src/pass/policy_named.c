@@ -135,10 +135,10 @@ int policy_named(Graph *g, Arena *tmp, const char *name)
         every = 0;
     }
     if (every < 1)
-        fail(
-            g->ctx, TN_USAGE,
-            "recompute: expected auto, none, full, every=K (K at least 1) or selective, found \"%.100s\"",
-            name);
+        fail(g->ctx, TN_USAGE,
+             "recompute: expected auto, none, full, every=K (K at least 1) or selective, found "
+             "\"%.100s\"",
+             name);
     if (!has_block(g, every))
         fail(g->ctx, TN_USAGE,
              "recompute \"%.100s\": no node's scope names a block (a part that is a number)%s, so "

@@ -55,6 +55,7 @@ while read -r words; do
     done
 done <<EOF
 tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16 --recompute none
+tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16 --recompute full --accumulate 2
 ${TN_LONG:+demo --batch-size 16 --seq-len 256 --recompute none}
 ${TN_LONG:+demo --batch-size 8 --seq-len 256 --recompute full --accumulate 2}
 ${TN_LONG:+demo --batch-size 16 --seq-len 256}
