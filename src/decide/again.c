@@ -2,10 +2,11 @@
  *
  * A choice is a set of forward values. Plans are made of choices that do not depend on the limit:
  * of none, of the words of --recompute, and at several places of ladders (ladder.c): for the end of
- * the forward, for the place of the peak, and, where scopes name no blocks, without any. The rest
- * of the pipeline runs on a copy of the graph, which is ordered and placed with less effort than in
- * the end; what is chosen, and nothing computed again, is planned as it would run, or the lowest
- * few where nothing fits.
+ * the forward, for the place of the peak, and, where scopes name no blocks, without any. Small
+ * steps are planned too with one value after the other, each from the peak of the plan before. The
+ * rest of the pipeline runs on a copy of the graph, which is ordered and placed with less effort
+ * than in the end; what is chosen, and nothing computed again, is planned as it would run, or the
+ * lowest few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's. The fastest is taken.
@@ -16,7 +17,7 @@
 #include "again.h"
 #include "../flow/flow.h"
 
-enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3 };
+enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3, MOST_CHAIN = 3 };
 enum { TINY_STEP = 32, TINY_PLANS = 200 };
 
 /* ---- ladders ---- */
@@ -99,7 +100,7 @@ static void try_changed(Decider *d, Front *f, const Planned *x, int i, int k)
     bool *again = NEWN(d->keep, bool, d->v.n);
     for (int j = 0; j < d->v.n; j++)
         again[j] = set_has(x->again, j) != (j == i || j == k);
-    if (d->r->nplanned < TINY_PLANS)
+    if (d->nseen < TINY_PLANS)
         front_add(d->keep, f, plan_quick(d, again, NULL));
 }
 
@@ -107,14 +108,69 @@ static void try_changed(Decider *d, Front *f, const Planned *x, int i, int k)
  * does so again. */
 static void try_neighbours(Decider *d, Front *f)
 {
-    for (int last = -1; d->v.n <= TINY_STEP && d->r->nplanned != last;) {
-        last = d->r->nplanned;
+    for (int last = -1; d->v.n <= TINY_STEP && d->nseen != last;) {
+        last = d->nseen;
         for (int x = 0, n = f->n; x < n; x++)
             for (int i = 0; i < d->v.n; i++)
                 for (int k = set_has(f->x[x].again, i) ? 0 : i; k <= i; k++)
                     if (k == i || set_has(f->x[x].again, k))
                         try_changed(d, f, &f->x[x], i, k);
         front_close(f);
+    }
+}
+
+/* ---- from the peak ---- */
+
+/* Of the values that are alive at x's peak and saved, the one whose byte costs least to compute
+ * again; -1: none is left. */
+static int cheapest_alive(const Decider *d, const Planned *x, const bool * not )
+{
+    int best = -1;
+    double least = 0;
+    for (int i = 0; i < d->v.n; i++) {
+        if (!x->alive || !x->alive[i] || set_has(x->again, i) || not [i])
+            continue;
+        double price = d->v.sec[i] / (double)x->alive[i];
+        if (best < 0 || price < least) {
+            best = i;
+            least = price;
+        }
+    }
+    return best;
+}
+
+/* x with value i computed again too. */
+static Planned plan_with(Decider *d, const Planned *x, int i)
+{
+    bool *again = NEWN(d->keep, bool, d->v.n);
+    for (int k = 0; k < d->v.n; k++)
+        again[k] = set_has(x->again, k) || k == i;
+    return plan_quick(d, again, NULL);
+}
+
+/* Adds the choices on a way down from none: each has one value more computed again, the cheapest of
+ * those at the peak of the one before. Values that lower it only together are a chain; that of one
+ * that leads nowhere is left. */
+static void try_peaks(Decider *d, Front *f, Planned none)
+{
+    Planned low = none, at = none;
+    bool *not = NEWN(d->keep, bool, d->v.n);
+    for (int chain = 0; d->v.n <= SMALL_STEP;) {
+        int i = chain < MOST_CHAIN ? cheapest_alive(d, &at, not ) : -1;
+        if (i < 0 && !chain)
+            return;
+        if (i < 0) {
+            for (int k = 0; k < d->v.n; k++)
+                not [k] |= set_has(at.again, k) && !set_has(low.again, k);
+            at = low;
+            chain = 0;
+            continue;
+        }
+        at = plan_with(d, &at, i);
+        front_add(d->keep, f, at);
+        bool lower = at.need >= 0 && at.need < low.need;
+        chain = lower ? 0 : chain + 1;
+        low = lower ? at : low;
     }
 }
 
@@ -162,6 +218,7 @@ static Planned choose(Decider *d)
         for (int i = 1; i < one[k].n; i++)
             front_add(d->keep, &all, one[k].x[i]);
     }
+    try_peaks(d, &all, none);
     front_close(&all);
     try_neighbours(d, &all);
     Planned best = search_front(d, &all, none);
@@ -222,7 +279,7 @@ static void search(Decider *d)
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
-    d.keep = arena_tmp(w->g->a);
+    d.seen.a = d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
     r->memory = t->memory;

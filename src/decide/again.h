@@ -4,19 +4,24 @@
 
 #include "decide.h"
 
+enum { SMALL_STEP = 64 }; /* values up to which single ones are changed */
+
 /* The forward values of the step's graph, in order, but for those that have a policy. */
 typedef struct Values {
     int n;
     const char **name; /* of the node's first result */
     int *block;        /* of the node */
     double *sec;       /* of the node */
+    int64_t *nbytes;   /* of that result */
     Map number;        /* by name, and one */
 } Values;
 
 typedef struct Decider {
     const PassWalk *w;
     const DecideTask *task;
-    AgainKnown *known; /* what was tried */
+    AgainKnown *known; /* what was tried, for other limits too */
+    Map seen;          /* by the set, as text: what this search asked for */
+    int nseen;
     AgainReport *r;
     Graph *g;          /* as the passes will have it */
     Graph *step;       /* a copy of it, or the body there that has forward and backward */

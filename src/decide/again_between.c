@@ -15,7 +15,6 @@
 #include <string.h>
 
 enum {
-    SMALL_STEP = 64, /* values up to which single ones are changed */
     NEAR_ROUNDS = 2,
     MOST_NEAR = 12, /* plans in one round */
 };
@@ -149,16 +148,19 @@ static int compare_gain(const void *x, const void *y)
     return p->out != q->out ? p->out - q->out : p->in - q->in;
 }
 
-/* The changes of high that gain most, by the seconds of the nodes alone. */
-static int list_swaps(const Decider *d, const Planned *high, Swap **list)
+/* The changes of high that gain most, by the seconds of the nodes alone, and save fewer bytes more
+ * than low does, by those of the values alone. */
+static int list_swaps(const Decider *d, const Pair *p, Swap **list)
 {
     int n = 0, cap = 0;
     const Values *v = &d->v;
+    const Planned *high = &p->high;
     *list = NULL;
     for (int i = 0; i < v->n; i++)
         for (int k = -1; k < v->n && set_has(high->again, i); k++) {
             double gain = v->sec[i] - (k < 0 ? 0 : v->sec[k]);
-            if (gain > 0 && (k < 0 || !set_has(high->again, k)))
+            int64_t saved = v->nbytes[i] - (k < 0 ? 0 : v->nbytes[k]);
+            if (gain > 0 && saved < p->low.need - high->need && (k < 0 || !set_has(high->again, k)))
                 PUSH(d->tmp, *list, n, cap, ((Swap){i, k, gain}));
         }
     if (n)
@@ -181,7 +183,7 @@ static bool search_near(Decider *d, Pair *p)
     Swap *list;
     const bool *set[MOST_NEAR];
     Planned x[MOST_NEAR];
-    int n = MIN(list_swaps(d, &p->high, &list), MOST_NEAR);
+    int n = MIN(list_swaps(d, p, &list), MOST_NEAR);
     for (int i = 0; i < n; i++)
         set[i] = make_swap(d, &p->high, &list[i]);
     arena_reset(d->tmp);

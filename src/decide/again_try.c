@@ -1,6 +1,8 @@
 /* Sets of values that the backward computes again, and plans of them. */
 #include "again.h"
 
+#include <string.h>
+
 static int count_forward(const Graph *g)
 {
     int count = 0;
@@ -35,6 +37,7 @@ void read_values(Decider *d)
                   NEWN(d->keep, const char *, most),
                   NEWN(d->keep, int, most),
                   NEWN(d->keep, double, most),
+                  NEWN(d->keep, int64_t, most),
                   {.a = d->keep}};
     for (const Node *n = d->step->first; n; n = n->next) {
         if (n->phase >= BACKWARD || node_aliases(n) || !n->nout || n->policy)
@@ -42,6 +45,7 @@ void read_values(Decider *d)
         v->name[v->n] = n->out[0]->name;
         v->block[v->n] = d->blocks.of[n->id];
         v->sec[v->n] = node_sec(d->o.prices, graph_mesh(d->step), n);
+        v->nbytes[v->n] = type_nbytes(&n->out[0]->type);
         map_put(&v->number, v->name[v->n], (void *)(intptr_t)(v->n + 1));
         v->n++;
     }
@@ -114,6 +118,19 @@ static const bool *set_of_steps(Decider *d, const Ladder *l, int steps)
 
 /* ---- plans ---- */
 
+/* By number: the bytes of each value at the plan's peak. */
+static int64_t *alive_values(Decider *d, const Plan *p)
+{
+    int64_t *alive = NEWN(d->keep, int64_t, d->v.n);
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        intptr_t v = (intptr_t)map_find(&d->v.number, s->name);
+        if (v && s->space == SPACE_MAIN && storage_alive(s, p->space[SPACE_MAIN].peak_step))
+            alive[v - 1] = s->nbytes;
+    }
+    return alive;
+}
+
 typedef struct PlanTry {
     Decider *d;
     Planned *x;
@@ -135,6 +152,7 @@ static void plan_choice(void *arg)
     to.quick = t->quick;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
+    x->alive = alive_values(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;
 }
@@ -149,14 +167,20 @@ static const char *key_of(const Decider *d, const Planned *x)
 }
 
 /* Fills x with what its plan came to before; false: it was not tried yet. */
-static bool find_known(const Decider *d, Planned *x)
+static bool find_known(Decider *d, Planned *x)
 {
-    const Planned *known = map_find(&d->known->of, key_of(d, x));
+    const char *key = key_of(d, x);
+    const Planned *known = map_find(&d->known->of, key);
+    if (!map_find(&d->seen, key)) {
+        map_put(&d->seen, arena_strdup(d->keep, key), d);
+        d->nseen++;
+    }
     arena_reset(d->tmp);
     if (!known)
         return false;
     x->need = known->need;
     x->sec = known->sec;
+    x->alive = known->alive;
     return true;
 }
 
@@ -164,7 +188,10 @@ static void add_known(const Decider *d, const Planned *x)
 {
     AgainKnown *k = d->known;
     Planned *known = NEW(k->of.a, Planned);
-    *known = (Planned){.need = x->need, .sec = x->sec};
+    int64_t *alive = NEWN(k->of.a, int64_t, d->v.n);
+    if (x->alive)
+        memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
+    *known = (Planned){.need = x->need, .sec = x->sec, .alive = alive};
     map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
     arena_reset(d->tmp);
 }

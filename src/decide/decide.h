@@ -49,6 +49,8 @@ typedef struct Planned {
     int steps;
     int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
     double sec;   /* of the step, estimated */
+    const int64_t
+        *alive; /* by number: the value's bytes at the peak; NULL: of none that was tried */
 } Planned;
 
 /* What was chosen, and among what. */

@@ -93,7 +93,7 @@ static Kinds kinds_at_peak(Arena *a, const Plan *p)
 /* The peak of h in the order of the lowest live sum, but for what placement would waste. */
 static int64_t peak_ordered(Arena *tmp, Graph *h, const PlanFor *to)
 {
-    order_graph(h, to->device, to->machine, tmp, NULL, NULL);
+    order_graph(h, to->device, to->machine, tmp, false, NULL, NULL);
     int64_t peak = plan_measured(tmp, h, to)->space[SPACE_MAIN].bound;
     arena_reset(tmp);
     return peak;
@@ -132,7 +132,7 @@ static bool find_lower(Arena *tmp, const Graph *g, const Kinds *all, const PlanF
 static Kinds kinds_of_ordered(Arena *a, Arena *tmp, const Graph *g, const PlanFor *to)
 {
     Graph *h = graph_clone(tmp, g);
-    order_graph(h, to->device, to->machine, tmp, NULL, NULL);
+    order_graph(h, to->device, to->machine, tmp, false, NULL, NULL);
     Kinds k = kinds_at_peak(a, plan_measured(tmp, h, to));
     arena_reset(tmp);
     return k;

@@ -79,7 +79,7 @@ static bool stands(const Problem *q)
 }
 
 /* Construction order, where new values allow it, and what searches find below it. */
-static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
+static Ordered *make_candidates(const Problem *q, Arena *tmp, bool quick, int *count)
 {
     Ordered *list = NEWN(tmp, Ordered, CANDIDATES);
     int *stand = NEWN(tmp, int, q->n);
@@ -94,7 +94,7 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
     order_alap(q, tmp, stand, lazy);
     for (int t = 0; t < 4; t++) {
         Ordered x = {NEWN(tmp, int, q->n), 0};
-        if (!order_search(q, tmp, t < 2 ? deep : lazy, t % 2 == 0, least,
+        if (!order_search(q, tmp, t < 2 ? deep : lazy, t % 2 == 0, quick, least,
                           *count ? list[0].peak : INT64_MAX, x.order))
             continue;
         x.peak = problem_peak(q, tmp, x.order);
@@ -106,16 +106,16 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
 /* ---- bodies ---- */
 
 /* Orders the bodies of f's loops; returns how they were, on top of saved. */
-static Saved *order_bodies(Flow *f, Arena *tmp, Saved *saved)
+static Saved *order_bodies(Flow *f, Arena *tmp, bool quick, Saved *saved)
 {
     for (int i = 0; i < flow_nitem(f); i++)
         for (int c = 0; item_body(f, i, c); c++) {
             Flow *body = item_body(f, i, c);
-            saved = order_bodies(body, tmp, save_order(flow_graph(body), tmp, saved));
+            saved = order_bodies(body, tmp, quick, save_order(flow_graph(body), tmp, saved));
             Problem *q = problem_new(body, tmp);
             int count = 0;
             if (!q->cyclic)
-                apply(q, make_candidates(q, tmp, &count)[0].order);
+                apply(q, make_candidates(q, tmp, quick, &count)[0].order);
         }
     if (saved)
         flow_reorder(f);
@@ -132,19 +132,19 @@ static int64_t evaluate(Flow *f, int64_t (*score)(Graph *g, void *arg), void *ar
     return flow_peak(f);
 }
 
-int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp, bool quick,
                 int64_t (*score)(Graph *g, void *arg), void *arg)
 {
     Flow *f = flow_new(g, d, m, tmp);
     int64_t peak = flow_peak(f), best = evaluate(f, score, arg);
-    Saved *bodies = order_bodies(f, tmp, NULL);
+    Saved *bodies = order_bodies(f, tmp, quick, NULL);
     Problem *q = problem_new(f, tmp);
     int *stand = NEWN(tmp, int, q->n), *chosen = NULL, count = 1, nmoved = 0;
     Ordered as_is = {stand, peak}, *list = &as_is;
     for (int i = 0; i < q->n; i++)
         stand[i] = i;
     if (!q->cyclic)
-        list = make_candidates(q, tmp, &count);
+        list = make_candidates(q, tmp, quick, &count);
     for (int k = 0; k < MIN(count, SCORED) && list[k].peak < best; k++) {
         if (list[k].order == stand && !bodies)
             continue;

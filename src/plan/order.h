@@ -10,8 +10,9 @@
  * planned peak (the flow's or more), is least: construction order on a tie, never a worse one. A
  * node that makes the new value of a parameter or state runs after the other readers of the old
  * one; where that cannot be, the order stays. score may be NULL: then the peak of the flow decides.
- * Returns how many nodes of g have another place than before. */
-int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+ * quick: searches take back fewer choices. Returns how many nodes of g have another place than
+ * before. */
+int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp, bool quick,
                 int64_t (*score)(Graph *g, void *arg), void *arg);
 
 /* Moves what makes large values beneath the peak elsewhere in g's order, if that lowers the score.
@@ -22,10 +23,10 @@ void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
 /* ---- order_search.c: an order within a limit ---- */
 
 /* Fills out with an order of the least peak that is found between `least`, a bound, and `most`
- * (INT64_MAX: any), from the start or `backward` from the end, preferring the order of base;
- * false: none is found. */
-bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, int64_t least,
-                  int64_t most, int *out);
+ * (INT64_MAX: any), from the start or `backward` from the end, preferring the order of base; a
+ * `quick` search of a small graph takes back fewer choices. false: none is found. */
+bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, bool quick,
+                  int64_t least, int64_t most, int *out);
 
 /* Fills out with base, changed so that every node runs as late as it can. */
 void order_alap(const Problem *q, Arena *tmp, const int *base, int *out);

@@ -28,7 +28,7 @@ typedef struct Ran {
 
 typedef struct OrderSearch {
     const Problem *q;
-    bool backward;
+    bool backward, quick;
     int64_t limit, live;
     int *left; /* of a storage: readers that have not run, backward: that have */
     int *wait; /* of a node: how many must run first */
@@ -47,8 +47,9 @@ enum {
     SEEN = 1 << 13,    /* places for sets; half of them are filled */
     SEARCH_WORK = 100, /* needs of nodes computed in one search, at most: this for each node, and */
     MORE_WORK = 1 << 17,
-    SMALL = 64,    /* nodes up to which the limit is found to the byte, */
-    GRAINS = 4096, /* and else to this part */
+    QUICK_WORK = 40, /* in place of both, for each node */
+    SMALL = 64,      /* nodes up to which the limit is found to the byte, */
+    GRAINS = 4096,   /* and else to this part */
 };
 
 static const int64_t ANY = INT64_MAX / 2; /* a limit that all keep */
@@ -242,10 +243,10 @@ static void start(OrderSearch *x, const int *base)
         refresh(x, i);
 }
 
-static OrderSearch *search_new(const Problem *q, Arena *tmp, bool backward)
+static OrderSearch *search_new(const Problem *q, Arena *tmp, bool backward, bool quick)
 {
     OrderSearch *x = NEW(tmp, OrderSearch);
-    *x = (OrderSearch){.q = q, .backward = backward, .size = 1};
+    *x = (OrderSearch){.q = q, .backward = backward, .quick = quick, .size = 1};
     while (x->size < q->n)
         x->size *= 2;
     x->left = NEWN(tmp, int, q->storage.count);
@@ -264,7 +265,7 @@ static bool search_within(OrderSearch *x, const int *base, int64_t limit, int *o
 {
     int n = x->q->n;
     x->limit = limit;
-    x->work = MORE_WORK + SEARCH_WORK * (int64_t)n;
+    x->work = x->quick ? QUICK_WORK * (int64_t)n : MORE_WORK + SEARCH_WORK * (int64_t)n;
     start(x, base);
     if (!search(x))
         return false;
@@ -273,10 +274,10 @@ static bool search_within(OrderSearch *x, const int *base, int64_t limit, int *o
     return true;
 }
 
-bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, int64_t least,
-                  int64_t most, int *out)
+bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, bool quick,
+                  int64_t least, int64_t most, int *out)
 {
-    OrderSearch *x = search_new(q, tmp, backward);
+    OrderSearch *x = search_new(q, tmp, backward, quick);
     int *order = NEWN(tmp, int, q->n);
     if (!search_within(x, base, MIN(most, ANY), out))
         return false;
@@ -299,7 +300,7 @@ bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, 
 
 void order_alap(const Problem *q, Arena *tmp, const int *base, int *out)
 {
-    search_within(search_new(q, tmp, true), base, ANY, out);
+    search_within(search_new(q, tmp, true, true), base, ANY, out);
 }
 
 void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out)

@@ -216,7 +216,7 @@ static int64_t score_orders(Graph *g, const PlanFor *to, Placements *known, int 
     Arena *tmp = arena_tmp(g->a);
     Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .waste = waste, .best = most, .known = known};
     s.to.persistent = 0;
-    order_graph(g, to->device, to->machine, tmp, score, &s);
+    order_graph(g, to->device, to->machine, tmp, false, score, &s);
     arena_reset(tmp);
     return s.found ? s.best : INT64_MAX;
 }
@@ -240,7 +240,7 @@ static void lower(Graph *g, const PlanFor *to, Placements *known)
 static void order_quick(Graph *g, const PlanFor *to)
 {
     Arena *tmp = arena_tmp(g->a);
-    order_graph(g, to->device, to->machine, tmp, NULL, NULL);
+    order_graph(g, to->device, to->machine, tmp, true, NULL, NULL);
     arena_reset(tmp);
 }
 

@@ -141,14 +141,14 @@ static int64_t order(Graph *g)
     int count = count_nodes(g);
     Graph *copy = graph_clone(a, g);
     const char *text = print(g);
-    bool moved = order_graph(g, device_at(DEVICE_cpu), here(), a, planned, NULL) > 0;
+    bool moved = order_graph(g, device_at(DEVICE_cpu), here(), a, false, planned, NULL) > 0;
     int64_t after = plan_bound(g, device_at(DEVICE_cpu));
     check_order(g, count);
     graph_verify(g);
     EXPECT(after <= before);
     EXPECT(moved == (after < before) || strcmp(text, print(g)));
     EXPECT(after < before || !strcmp(text, print(g)));
-    order_graph(copy, device_at(DEVICE_cpu), here(), a, planned, NULL);
+    order_graph(copy, device_at(DEVICE_cpu), here(), a, false, planned, NULL);
     EXPECT(!strcmp(print(copy), print(g)));
     return simulate(g, NULL);
 }
@@ -238,7 +238,7 @@ static void test_cycle(void)
                      "  return new \"w\" %n, %q\n"
                      "}\n");
     const char *text = print(g);
-    EXPECT(order_graph(g, device_at(DEVICE_cpu), here(), a, planned, NULL) == 0);
+    EXPECT(order_graph(g, device_at(DEVICE_cpu), here(), a, false, planned, NULL) == 0);
     EXPECT(!strcmp(text, print(g)));
 }
 
@@ -459,7 +459,7 @@ static void test_small(int count, int most)
         int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         int n = 0;
         int64_t least = least_peak(g, flow_new(g, device_at(DEVICE_cpu), here(), a), 0, &n);
-        order_graph(g, device_at(DEVICE_cpu), here(), a, planned, NULL);
+        order_graph(g, device_at(DEVICE_cpu), here(), a, false, planned, NULL);
         int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
                 bound = order_bound(flow_new(g, device_at(DEVICE_cpu), here(), a), a);
         best += after == least;
@@ -558,7 +558,7 @@ static void test_host(int count)
         moved += gen_offload(a, g, &r, 0.3, true);
         int64_t before = planned_emulated(g, NULL);
         EXPECT(problem_peak_of(flow_new(g, d, machine_for(a, d, NULL), a)) == before);
-        order_graph(g, d, machine_for(a, d, NULL), a, planned_emulated, NULL);
+        order_graph(g, d, machine_for(a, d, NULL), a, false, planned_emulated, NULL);
         graph_verify(g);
         int64_t after = planned_emulated(g, NULL),
                 bound = order_bound(flow_new(g, d, machine_for(a, d, NULL), a), a);

@@ -51,8 +51,8 @@ void prop_order(Trial *t)
 {
     Graph *g = graph_clone(t->a, t->x->b.g);
     Arena *tmp = arena_tmp(t->a);
-    order_graph(g, device_at(DEVICE_cpu), machine_for(tmp, device_at(DEVICE_cpu), NULL), tmp, NULL,
-                NULL);
+    order_graph(g, device_at(DEVICE_cpu), machine_for(tmp, device_at(DEVICE_cpu), NULL), tmp, false,
+                NULL, NULL);
     graph_verify(g);
     prop_check_values(t, g, "ordering", 0);
 }
