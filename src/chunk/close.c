@@ -96,8 +96,8 @@ static bool is_linear(const Node *n, const bool *scaled)
     for (int i = 0; i < n->nin; i++) {
         bool zero = !scaled[i] && is_zero(n->in[i]);
         all &= scaled[i] || zero;
-        some |= scaled[i] && i < 63 ? 1ULL << i : 0;
-        zeros |= zero && i < 63 ? 1ULL << i : 0;
+        some |= i < 63 && scaled[i] ? 1ULL << i : 0;
+        zeros |= i < 63 && zero ? 1ULL << i : 0;
     }
     if (n->nin > 63)
         return all && op_linear(n, UINT64_MAX);

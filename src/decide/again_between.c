@@ -182,7 +182,7 @@ static bool search_near(Decider *d, Pair *p)
 {
     Swap *list;
     const bool *set[MOST_NEAR];
-    Planned x[MOST_NEAR];
+    Planned x[MOST_NEAR] = {0};
     int n = MIN(list_swaps(d, p, &list), MOST_NEAR);
     for (int i = 0; i < n; i++)
         set[i] = make_swap(d, &p->high, &list[i]);

@@ -38,7 +38,7 @@ typedef struct ChunkSearch {
     const int64_t *units; /* by group: slices at most */
     const bool *clash;    /* [ngroup][ngroup]: both cannot be sliced; NULL: any can */
     int64_t target;       /* bytes; 0: as far as it pays */
-    int most;             /* trials of the way down; half as many of what is taken back */
+    int most; /* trials of the way down, at least 1; half as many of what is taken back */
     void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; at_peak is zeros */
     void *arg;
     ChunkKnown *known; /* in the same arena; NULL: none */

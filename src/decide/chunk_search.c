@@ -534,16 +534,15 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
         x.worth[g] = -1;
     }
     const SliceSetting *whole = try_setting(&x, NULL, ones), *at = whole;
-    if (whole && whole->t.peak >= 0 && !reaches(&x, whole))
+    if (whole->t.peak >= 0 && !reaches(&x, whole))
         at = walk_on(&x, walk_down(&x, whole));
-    if (at && s->target)
+    if (s->target)
         at = settle(&x, at, best_tried(&x));
     x.most += s->most / 2;
-    if (at && reaches(&x, at) && at != whole)
+    if (reaches(&x, at) && at != whole)
         at = choose_reached(&x, at);
-    else if (at && !s->target)
+    else if (!s->target)
         at = take_all_back(&x, at);
-    if (at)
-        explain_choice(&x, whole, at);
+    explain_choice(&x, whole, at);
     return (ChunkChoice){x.group, at->t, whole->t, reaches(&x, at), x.ntried};
 }

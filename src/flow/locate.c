@@ -211,7 +211,7 @@ static int64_t extent(const Tensor *t)
     for (int d = 0; d < t->rank; d++) {
         int64_t inside = 0; /* of the axes with smaller strides, or as small ones after */
         for (int e = 0; e < t->rank; e++)
-            if (t->stride[e] < t->stride[d] || (t->stride[e] == t->stride[d] && e > d))
+            if (t->stride[e] < t->stride[d] || (e > d && t->stride[e] == t->stride[d]))
                 inside += t->dim[e] > 1 ? (t->dim[e] - 1) * t->stride[e] : 0;
         if (t->dim[d] == 0 || (t->dim[d] > 1 && t->stride[d] <= inside))
             return 0;

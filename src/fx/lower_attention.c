@@ -51,7 +51,10 @@ static Value *triangle(Site *s, int64_t nquery, int64_t nkey, DType d)
 
 static Attr scale_of(Site *s)
 {
-    return site_has(s, "scale") ? (Attr){.f = site_real(s, "scale")} : (Attr){.absent = true};
+    Attr scale = {.absent = !site_has(s, "scale")};
+    if (!scale.absent)
+        scale.f = site_real(s, "scale");
+    return scale;
 }
 
 static AttentionCall ask(Site *s, const char *mask_name)

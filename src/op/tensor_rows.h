@@ -22,7 +22,7 @@ static inline Rows row_axes(const Tensor *t, int lead, int row)
     Rows r = {0};
     for (int d = 0; d < lead; d++) {
         int last = r.rank - 1;
-        if (t->dim[d] == 1 || d == row)
+        if (d == row || t->dim[d] == 1)
             continue;
         if (r.rank && r.stride[last] == t->stride[d] * t->dim[d]) {
             r.dim[last] *= t->dim[d];

@@ -61,7 +61,8 @@ Node *pins_find(const Pins *p, const Node *from, const Node *end, bool forward)
 
 void edges_add(Edges *e, Node *n, Node *after)
 {
-    PUSH(e->tmp, e->list, e->count, e->cap, ((Edge){n, after, e->count}));
+    int index = e->count; /* PUSH changes the count in the expression that reads the element */
+    PUSH(e->tmp, e->list, e->count, e->cap, ((Edge){n, after, index}));
 }
 
 static int by_node(const void *p, const void *q)

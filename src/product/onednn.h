@@ -56,9 +56,10 @@ typedef struct OneRun OneRun;
 OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p);
 /* Another that may run at the same time: of the same primitives, which must live longer. */
 OneRun *onednn_twin(Arena *a, const Node *n, const OneRun *run);
-/* Brings operand b (a) from x, as it was described, into own: only where OneRoom says that this
- * takes bytes. Like onednn_run() it allocates nothing and returns the library's status: 0 done. */
-int onednn_pack(OneRun *run, bool of_b, const void *x, void *own, void *scratch);
+/* Brings operand b (a) from data, as it was described, into own: only where OneRoom says that
+ * this takes bytes. Like onednn_run() it allocates nothing and returns the library's status: 0
+ * done. */
+int onednn_pack(OneRun *run, bool of_b, const void *data, void *own, void *scratch);
 /* bias NULL where it has none. Several may run at once, but not one of them in two threads. */
 int onednn_run(OneRun *run, const void *a, const void *b, const void *bias, void *y, void *scratch);
 

@@ -35,12 +35,12 @@ static int find_param(const Plan *p, const char *name, bool state)
     return -1;
 }
 
-/* `whole` in the shape of `like`, where a port may have it. */
+/* `whole` in the shape of `like`, where a port may have it; NULL: there is no such shape. */
 static void take_shape(const Plan *p, const PlanPort *port, const Type *like, Type *whole)
 {
     DType d = port->type.dtype;
-    *whole =
-        part_fits(p, port, like) ? *like : cut_whole_type(&port->type, graph_mesh(p->g), port->cut);
+    bool fits = like && part_fits(p, port, like);
+    *whole = fits ? *like : cut_whole_type(&port->type, graph_mesh(p->g), port->cut);
     whole->dtype = d;
 }
 
@@ -53,7 +53,7 @@ void part_wholes(const Plan *p, const tn_model *m, Type *whole)
             int of = find_param(p, port->name, port->role == ROLE_STATE);
             param = of < 0 ? NULL : model_param(m, p->in[of].name);
         }
-        take_shape(p, port, param ? &param->type : &(Type){.rank = -1}, &whole[i]);
+        take_shape(p, port, param ? &param->type : NULL, &whole[i]);
     }
 }
 
@@ -64,6 +64,6 @@ Type part_output(const Plan *p, const Type *whole, const PlanPort *out)
     if (of < 0 && out->role == ROLE_NEW)
         of = find_param(p, out->name, true);
     Type t;
-    take_shape(p, out, of < 0 ? &(Type){.rank = -1} : &whole[of], &t);
+    take_shape(p, out, of < 0 ? NULL : &whole[of], &t);
     return t;
 }

@@ -341,7 +341,9 @@ static void want_padding(PaddedGradients *l, const Value *v, const Value *wide)
     Type t = wide ? wide->type : v->type;
     t.dtype = v->type.dtype;
     l->differ[v->id] |= !wide || (want->rank && !type_equal(want, &t));
-    *want = l->differ[v->id] ? (Type){0} : t;
+    if (l->differ[v->id])
+        t = (Type){0};
+    *want = t;
 }
 
 static PaddedGradients find_gradients(const Pad *x)

@@ -25,7 +25,7 @@ typedef struct Rank {
 /* What a rank does for itself: it may fail where others do not. */
 static int make_plan(Rank *r, const char *model, const char *batch)
 {
-    tn_graph *g;
+    tn_graph *g = NULL;
     r->o = tn_options_default();
     snprintf(r->mesh, sizeof r->mesh, "fsdp=%d", tn_ranks(r->ctx));
     r->o.mesh = r->mesh;
@@ -46,10 +46,10 @@ static int read_rows(Rank *r, const char *batch)
     const int64_t *rows;
     int code = tn_plan_rows(r->plan, &rows, &r->count);
     size_t nbytes = (size_t)r->T * sizeof(int64_t), whole = (size_t)r->B * nbytes;
-    int64_t *ids = malloc(2 * whole), *labels = ids + r->B * r->T;
-    r->ids = malloc(2 * (size_t)r->count * nbytes);
-    r->labels = r->ids + r->count * r->T;
-    if (!code && (!ids || !r->ids))
+    int64_t *ids = malloc(whole), *labels = malloc(whole);
+    r->ids = malloc((size_t)r->count * nbytes);
+    r->labels = malloc((size_t)r->count * nbytes);
+    if (!code && (!ids || !labels || !r->ids || !r->labels))
         code = tn_context_fail(r->ctx, TN_CODE_FAIL, "no memory for the batch");
     if (!code)
         code = tn_batch_read(r->ctx, batch, r->B, r->T, ids, labels);
@@ -61,6 +61,7 @@ static int read_rows(Rank *r, const char *batch)
         }
     }
     free(ids);
+    free(labels);
     return code;
 }
 
@@ -116,6 +117,7 @@ static int run(tn_context *ctx, void *arg)
     if (code && !tn_rank(ctx))
         fprintf(stderr, "ranks: %s\n", tn_error(ctx));
     free(r.ids);
+    free(r.labels);
     return code;
 }
 

@@ -436,7 +436,8 @@ static void come_late(Trial *t, Comm *c, Arena *a, int rank)
     bool late = t->n > 5 ? rank == 2 || rank == 5 : rank == 1;
     if (late)
         sleep_sec(4 * timeout);
-    comm_max(c, &(int64_t){0}, 1, t->message[rank]);
+    int64_t x = 0;
+    comm_max(c, &x, 1, t->message[rank]);
 }
 
 /* Rank 0 sends, rank 1 does not receive. */

@@ -341,7 +341,7 @@ static Outcome traced_plan(const Traced *t)
     Outcome x = {.code = TN_CODE_FAIL};
     tn_fx_options fx = {.inputs = inputs_of(t)};
     const char *summary;
-    int64_t persistent, reserve;
+    int64_t persistent, reserve = 0;
     if (did(t, "import",
             tn_graph_import_fx(t->ctx, arena_printf(a, "tests/fx/%s/graph.txt", t->name), &fx, &x.g,
                                &summary)) &&

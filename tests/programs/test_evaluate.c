@@ -40,7 +40,7 @@ static int open_data(Held *h)
         dprintf(fd, "%c", 'a' + i * i % 23);
     close(fd);
     int code = tn_data_open(ctx, 1, paths, "byte", 1, 256, &h->data);
-    int64_t all, labels;
+    int64_t all = 0, labels;
     if (!code)
         code = tn_data_windows(h->data, 1, SEQ, &all, &labels);
     EXPECT(!code && all == 50);

@@ -90,7 +90,9 @@ static void place_node(Choice *x, const Node *n)
     bool sliced = false, sums = n->nin > 0, late = false;
     for (int i = 0; i < n->nin; i++) {
         bool one = in_list(x->c->ones, n->in[i]);
-        in[i] = one ? (Cut){.kind = CUT_WHOLE} : x->p.cut.value[n->in[i]->id];
+        in[i] = x->p.cut.value[n->in[i]->id];
+        if (one)
+            in[i] = (Cut){.kind = CUT_WHOLE};
         sliced |= in[i].kind == CUT_SLICE;
         sums &= in[i].kind == CUT_SUM;
         late |= x->p.cut.value[n->in[i]->id].kind == CUT_SUM || x->late[n->in[i]->id];

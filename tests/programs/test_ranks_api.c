@@ -416,7 +416,7 @@ static int share_machine(tn_context *ctx, void *arg)
     OK(ctx, tn_machine_share(ctx, tn_rank(ctx) ? "nowhere/at.all" : arg, &o.machine));
     tn_plan *p = plan_of(ctx, &o, BATCH);
     OK(ctx, p ? tn_program_new(p, &o, &x) : 1);
-    double sec, added;
+    double sec = 0, added;
     if (p)
         tn_plan_sec(p, &sec, &added);
     HOLDS(p && sec > 1); /* it is that slow */
