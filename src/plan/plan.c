@@ -263,16 +263,33 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
     return p;
 }
 
+static bool within(const Plan *p, int64_t limit)
+{
+    return plan_least(p) <= limit;
+}
+
 /* If the plan needs little more than the limit, orders that waste are given another chance. */
+static Plan *order_near(Arena *a, const Graph *g, const PlanFor *to, bool apart)
+{
+    Plan *p = order_once(a, graph_clone(a, g), to, 2, apart);
+    if (within(p, to->limit) || plan_least(p) - to->limit >= to->limit / NEAR)
+        return p;
+    Plan *once = order_once(a, graph_clone(a, g), to, 1, apart);
+    return plan_least(once) < plan_least(p) ? once : p;
+}
+
+/* Within a limit fused nodes are taken apart only where the plan does not fit otherwise. */
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
     PlanFor x = made_for(a, to);
-    Graph *again = x.limit && !x.quick ? graph_clone(a, g) : NULL;
-    Plan *p = order_once(a, g, &x, 2, apart);
-    if (again && plan_least(p) > x.limit && plan_least(p) - x.limit < x.limit / NEAR) {
-        Plan *once = order_once(a, again, &x, 1, apart);
-        p = plan_least(once) < plan_least(p) ? once : p;
+    Plan *p = NULL;
+    if (x.quick || !x.limit) {
+        p = order_once(a, g, &x, 2, apart);
+    } else {
+        p = order_near(a, g, &x, false);
+        Plan *lower = apart && !within(p, x.limit) ? order_near(a, g, &x, true) : p;
+        p = plan_least(lower) < plan_least(p) ? lower : p;
     }
     p->sec = now_sec() - start;
     return p;

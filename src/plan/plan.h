@@ -149,8 +149,9 @@ int64_t plan_bound(Graph *g, const Device *d);
 /* The bytes that --memory must at least be: the peak and the library's reserve. */
 int64_t plan_least(const Plan *p);
 
-/* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart.
- */
+/* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart,
+ * with a limit only if the plan does not fit otherwise. With a limit g is left as it is, and the
+ * plan has a copy. */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
