@@ -39,11 +39,15 @@ for long in $(echo "$functions" | awk '$1 > 100 { print $2 "," $1 "," $3 }'); do
     name=${long%%,*}
     complain function "$name" "${long##*,}: $name has more than 100 lines"
 done
-echo "$functions" | awk '{ n[NR] = $1 } END {
-    median = n[int((NR + 1) / 2)]
-    most = n[int(NR * 0.9 + 0.999)]
-    printf "style: %d functions, median %d lines, 90th percentile %d, longest %d\n", NR, median, most, n[NR]
-    exit median > 15 || most > 45 }' || complain length all "functions: median above 15 or 90th percentile above 45"
+for where in src/ ''; do
+    echo "$functions" | awk -v where="$where" 'index($3, where) == 1 || where == "" { n[++count] = $1 } END {
+        median = n[int((count + 1) / 2)]
+        most = n[int(count * 0.9 + 0.999)]
+        printf "style: %s%d functions, median %d lines, 90th percentile %d, longest %d\n",
+            where == "" ? "with tests: " : where ": ", count, median, most, n[count]
+        exit median > 15 || most > 45 }' ||
+        complain length all "functions: median above 15 or 90th percentile above 45"
+done
 
 # Types: one name, one type in all of src.
 awk '

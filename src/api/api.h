@@ -31,9 +31,10 @@ struct tn_buffers {
 
 /* ---- plan.c ---- */
 
-/* Device, machine and limits for a plan of g; fails where the options do not agree. Machines are
- * read into a. */
-PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o);
+/* A plan's device, its machine and its limits; fails where the options do not agree with the
+ * device. */
+PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device,
+                 const Machine *machine);
 /* Says once why a file of what was tuned here is left alone. */
 void warn_machine(tn_context *ctx, const tn_options *o);
 

@@ -10,14 +10,11 @@ void warn_machine(tn_context *ctx, const tn_options *o)
         o->warn(o->warn_arg, warning);
 }
 
-PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
+PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device, const Machine *machine)
 {
-    Ctx *ctx = &g->h.owner->ctx;
-    const Device *device = device_get(ctx, o->backend);
-    const Machine *machine = machine_for(a, device, o->machine);
-    warn_machine(g->h.owner, o);
+    warn_machine(ctx, o);
     if (o->device && !device_is_gpu(device))
-        fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
+        fail(&ctx->ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
              device->name);
     return (PlanFor){.device = device,
                      .machine = machine,
@@ -33,7 +30,8 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     tn_plan *plan = handle_new(g->h.owner, call, sizeof *plan);
     plan->graph = g;
     Arena *a = plan->h.a;
-    PlanFor to = plan_for(g, a, o);
+    const Device *device = device_get(arena_ctx(a), o->backend);
+    PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
     plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_make(a, g->g, &to);
     plan->fits = !o->memory || plan_least(plan->p) <= o->memory;
     return plan;

@@ -7,11 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define DEVICE(n, ...) &driver_##n,
-static const Driver *const drivers[NDEVICE] = {
-#include "../op/device.def"
-};
-#undef DEVICE
+#define DRIVER(n, ...) &driver_##n,
+static const Driver *const drivers[NDEVICE] = {DEVICES(DRIVER)};
 
 const Driver *driver_of(const Device *d)
 {

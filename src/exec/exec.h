@@ -115,9 +115,9 @@ typedef struct Driver {
 } Driver;
 
 /* driver_cuda is absent from programs that are linked without it: its address is then NULL. */
-#define DEVICE(n, ...) extern const Driver driver_##n __attribute__((weak));
-#include "../op/device.def"
-#undef DEVICE
+#define DEVICE_DRIVER(n, ...) extern const Driver driver_##n __attribute__((weak));
+DEVICES(DEVICE_DRIVER)
+#undef DEVICE_DRIVER
 const Driver *driver_of(const Device *d);
 
 /* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and after them that

@@ -106,9 +106,9 @@ void flow_check_spaces(const Flow *f);
 void flow_alike(Flow *f);
 /* The node of g that n names as its origin; NULL: none, or it is gone. */
 Node *node_origin(const Graph *g, const Node *n);
-/* cat.c: joins operands of cats to their results where that raises no peak. */
+/* join_cat.c: joins operands of cats to their results where that raises no peak. */
 void flow_join(Flow *f);
-/* narrow.c: puts results over wider operands where that lowers a peak. */
-void flow_narrow(Flow *f);
+/* over_wider.c: puts results over wider operands where that lowers a peak. */
+void flow_lay_over_wider(Flow *f);
 
 #endif

@@ -31,10 +31,10 @@ typedef struct Buffer {
     bool input;  /* of the whole graph */
     bool part;   /* could be joined to a cat's result */
     bool joined; /* of a cat's result: operands are joined to it */
-    bool narrow; /* may lie over an operand of more bytes */
-    bool kept;   /* alive at the end of the graph */
-    bool was_kept; /* before the last end was located anew */
-    bool port;     /* of a body: an operand port's; counted: the loop's touches have it as read */
+    bool over_wider; /* may lie over an operand of more bytes */
+    bool kept;       /* alive at the end of the graph */
+    bool was_kept;   /* before the last end was located anew */
+    bool port;       /* of a body: an operand port's; counted: the loop's touches have it as read */
     bool counted, flipped; /* flipped: that may have changed, and it is in the body's list */
     int *use;              /* touches by other items than def, a heap: the latest first */
     int nuse, capuse;
@@ -326,10 +326,10 @@ bool item_measure(Flow *f, int item);
 void item_mark(Flow *f, int item); /* to be measured */
 void flow_settle(Flow *f);         /* measures what is marked */
 
-/* ---- narrow.c ---- */
+/* ---- over_wider.c ---- */
 
 /* Whether the item's result could be put over its operand 0, which is wider. */
-bool item_may_narrow(Flow *f, int item);
+bool item_may_lie_over_wider(Flow *f, int item);
 
 /* ---- line.c: the order of items, and sums along it ---- */
 

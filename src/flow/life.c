@@ -13,7 +13,7 @@
  * the old one's storage by the same rule, and what a body yields for a carry over the carry; so may
  * a carry over its first value, where nothing else reads that. Nothing else may lie over what
  * belongs to the caller, to the graph around or to the end of the graph. (Results over wider
- * operands: narrow.c.) */
+ * operands: over_wider.c.) */
 #include "inside.h"
 
 /* ---- touches ---- */
@@ -262,7 +262,7 @@ bool item_may_lie_over(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
     const FlowValue *from = operand_value(f, x, i), *to = &f->value[x->value + k];
-    return (f->buffer[to->at.buffer].narrow || alike(x->node, &from->v->type, &to->v->type)) &&
+    return (f->buffer[to->at.buffer].over_wider || alike(x->node, &from->v->type, &to->v->type)) &&
            item_may_take(f, item, k, i);
 }
 

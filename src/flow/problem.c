@@ -4,7 +4,7 @@
  * workspaces are taken from the flow, so the peak of an order is the peak of the flow once the
  * graph has that order, with two exceptions: inputs that nothing reads do not count, and a result
  * over a larger storage counts with its own bytes, be it only a plan that may put it there
- * (flow_narrow). Linear in nodes and operands. */
+ * (flow_lay_over_wider). Linear in nodes and operands. */
 #include "inside.h"
 #include "problem.h"
 
@@ -129,8 +129,8 @@ static void add_reuses(ProblemMake *m, int i, int k)
     unsigned mask = node_inplace(x->node, k);
     for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->def == q->item[i]; j++) {
         int buffer = operand_value(f, x, j)->at.buffer, from = m->storage[buffer];
-        bool over =
-            item_may_lie_over(f, q->item[i], k, j) || (!j && item_may_narrow(m->f, q->item[i]));
+        bool over = item_may_lie_over(f, q->item[i], k, j) ||
+                    (!j && item_may_lie_over_wider(m->f, q->item[i]));
         if (!(mask >> j & 1) || to < 0 || from < 0 || m->slots[buffer] != 1 || !over)
             continue;
         Reuse r = {to, from, j};

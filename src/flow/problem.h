@@ -52,7 +52,8 @@ typedef struct Problem {
     int64_t *change;   /* scratch of problem_effect */
 } Problem;
 
-/* cat.c: marks, for problem_new, what could be joined to a cat's result in some order of nodes. */
+/* join_cat.c: marks, for problem_new, what could be joined to a cat's result in some order of
+ * nodes. */
 void flow_mark_parts(Flow *f);
 
 /* Bodies count with the peak of their present order. */

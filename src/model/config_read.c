@@ -293,15 +293,23 @@ static void read_decoder(Json j, const Family *f, ModelConfig *c)
     read_rope(j, f, c);
 }
 
+/* "gpt2, llama or qwen2" */
+static const char *family_list(Arena *a)
+{
+    Buf b = {.a = a};
+    for (int i = 0; i < NMODEL; i++)
+        buf_printf(&b, "%s%s", !i ? "" : i < NMODEL - 1 ? ", " : " or ", families[i].type);
+    return b.text;
+}
+
 static const Family *find_family(Json j)
 {
     const char *type = json_get_string(j, "model_type");
     for (int i = 0; i < NMODEL; i++)
         if (!strcmp(type, families[i].type))
             return &families[i];
-    fail(arena_ctx(j.a), TN_FAIL,
-         "%s: key \"model_type\": expected gpt2, llama, mistral, qwen2 or qwen3, found \"%s\"",
-         j.where, type);
+    fail(arena_ctx(j.a), TN_FAIL, "%s: key \"model_type\": expected %s, found \"%s\"", j.where,
+         family_list(j.a), type);
 }
 
 static void read_dropout(Json j, ModelConfig *c)

@@ -3,12 +3,9 @@
 
 #include <string.h>
 
-#define DEVICE(n, main, host, kernels, align, machine) \
+#define ROW(n, main, host, kernels, align, machine) \
     {DEVICE_##n, #n, {main, host}, kernels, align, machine},
-static const Device devices[NDEVICE] = {
-#include "device.def"
-};
-#undef DEVICE
+static const Device devices[NDEVICE] = {DEVICES(ROW)};
 
 const Device *device_at(DeviceId id)
 {

@@ -2,6 +2,7 @@
 #ifndef TENON_OP_H
 #define TENON_OP_H
 
+#include "../base/device.def"
 #include "../ir/ir.h"
 
 /* The rows of op.def by name: OP_mm, OP_view. Each is a constant of its own, which op.c makes and
@@ -31,12 +32,9 @@ typedef enum {
 typedef enum { KERNELS_CPU, KERNELS_CUDA, NKERNELS } KernelSet;
 
 /* The rows of device.def by name. */
-typedef enum {
-#define DEVICE(n, ...) DEVICE_##n,
-#include "device.def"
-#undef DEVICE
-    NDEVICE
-} DeviceId;
+#define DEVICE_ID(n, ...) DEVICE_##n,
+typedef enum { DEVICES(DEVICE_ID) NDEVICE } DeviceId;
+#undef DEVICE_ID
 
 typedef struct Device {
     DeviceId id;

@@ -93,7 +93,7 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     flow_check_spaces(f);
     flow_alike(f);
     flow_join(f);
-    flow_narrow(f);
+    flow_lay_over_wider(f);
     Plan *p = plan_lower(a, f);
     double nbytes = (double)to->persistent;
     for (int i = 0; i < p->nstorage; i++)

@@ -109,7 +109,7 @@ Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *rea
 void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
                   const Sharding *out);
 
-/* ---- narrow.c ---- */
+/* ---- cast_before_gather.c ---- */
 
 /* The inputs of a graph or body that are parameters which readers gather. */
 typedef struct Gathered {
@@ -123,7 +123,7 @@ bool is_gathered(const Gathered *p, const Value *v);
 /* The first cast of w to d in the forward before `end` (NULL: anywhere), or NULL. */
 Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
 /* Casts gathered parameters before the gather, where d, the dtype of computation, is narrower. */
-void spmd_narrow(Graph *g, Arena *tmp, const Gathered *p, DType d);
+void spmd_cast_before_gather(Graph *g, Arena *tmp, const Gathered *p, DType d);
 
 /* ---- formed.c ---- */
 

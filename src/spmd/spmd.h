@@ -9,8 +9,9 @@
  *   align      pads the vocabulary of large logits, for every mesh and also for one rank
  *   sharding   finds the forms of inputs and outputs: by the names of mesh axes, by the recipes of
  *              model families (recipe.def), by the rules of --shard
- *   prepare    rewrites the whole graph: pad makes axes divisible, narrow casts before a gather,
- *              ports and formed decide what loops see of gathered parameters, and norms become sums
+ *   prepare    rewrites the whole graph: pad makes axes divisible, cast_before_gather casts
+ *              parameters, ports and formed decide what loops see of gathered parameters, and norms
+ *              become sums
  *   spmd       walks the nodes once, in their order:
  *     choose     prices how each mesh axis may cut the node, takes the cheapest combination
  *     form       brings the operands to the forms needed; a form is made once, for all readers

@@ -87,8 +87,9 @@ static void test_config_errors(void)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"{\"model_type\": \"opt\"}",
-         "expected gpt2, llama, mistral, qwen2 or qwen3, found \"opt\""},
+        {"{\"model_type\": \"opt\"}", "key \"model_type\": expected gpt2, llama, mistral, qwen2"},
+        {"{\"model_type\": \"opt\"}", " or "},
+        {"{\"model_type\": \"opt\"}", ", found \"opt\""},
         {"{}", "key \"model_type\" is missing"},
         {"{\"model_type\": \"gpt2\"}", "config.json: key \"vocab_size\" is missing"},
         {GPT2_KEYS ", \"n_embd\": 48}", "duplicate"},

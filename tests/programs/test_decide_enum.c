@@ -167,13 +167,30 @@ static Choice find_low(Made *m, const Choice *list, int n, int64_t none, Rng *rn
     return low;
 }
 
+/* The text of a step of 12 to 20 nodes. */
+static const char *draw_step(Rng *rng, bool blocks)
+{
+    static const int widths[] = {64, 128, 256, 384, 512, 1024};
+    StepForm form = {.kinds = "ppppaanvsuuu",
+                     .nunary = 6,
+                     .columns = 256,
+                     .widths = widths,
+                     .nwidth = LEN(widths),
+                     .rows = 512,
+                     .nrows = 5,
+                     .last = 0.7,
+                     .block = blocks ? 4 : 0,
+                     .scopeless = 0.1};
+    return step_made(a, rng, &form, 13 + (int)rng_below(rng, 9));
+}
+
 /* False: it is not fit for the test. */
 static bool test_seed(uint64_t seed)
 {
     Made m;
     Rng rng = {seed, 1 << 20};
     bool blocks = rng_chance(&rng, 0.5);
-    const char *text = step_made(a, &rng, 12 + (int)rng_below(&rng, 9), blocks);
+    const char *text = draw_step(&rng, blocks);
     if (!made_read(&m, a, text, MOST_NODES))
         return false;
     Choice none = made_plan(&m, 0, MUST_RECOMPUTE), *list, *known, low;

@@ -87,8 +87,8 @@ static const char *const graphs[] = {
     "tests/pass/loops/carry_rotate.tn",
     "tests/pass/loops/carry_over.tn",
     "tests/pass/loops/carry_product.tn",
-    "tests/pass/narrow/cast.tn",
-    "tests/pass/narrow/cast_last.tn",
+    "tests/pass/over_wider/cast.tn",
+    "tests/pass/over_wider/cast_last.tn",
     "tests/pass/default/mlp.tn",
     "tests/pass/default/masked_attention.tn",
 };

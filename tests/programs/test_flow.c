@@ -287,7 +287,7 @@ static void walk_known(void *arg)
     Walk *w = arg;
     static const char *const folder[] = {"tests/pass/loops", "tests/pass/accumulate",
                                          "tests/pass/fuse", "tests/pass/default",
-                                         "tests/pass/narrow"};
+                                         "tests/pass/over_wider"};
     Arena *a = arena_new(&ctx);
     CHECK(a);
     for (int i = 0; i < LEN(folder); i++)

@@ -5,7 +5,7 @@
  * `test_ladder SEED [COUNT]` runs the random cases of one seed, or more. TN_LONG=1: more of all. */
 #include "../../src/decide/decide.h"
 #include "../../src/plan/network.h"
-#include "../shared/gen.h"
+#include "../shared/step_made.h"
 #include "../shared/test.h"
 
 #include <math.h>
@@ -91,111 +91,23 @@ static void test_network(uint64_t seed)
 
 enum { MOST_FORWARD = 14, MOST_MADE = 12 };
 
-/* A forward that is being written. Value 0 is the input; each has as many rows. */
-typedef struct Forward {
-    Rng *rng;
-    Buf params, nodes;
-    int64_t cols[MOST_MADE + 1];
-    bool used[MOST_MADE + 1];
-    int n, nparam;
-    bool blocks;
-} Forward;
-
-static int draw_value(Forward *f)
-{
-    int i = rng_chance(f->rng, 0.6) ? f->n - 1 : (int)rng_below(f->rng, f->n);
-    f->used[i] = true;
-    return i;
-}
-
-static int draw_param(Forward *f, const char *shape)
-{
-    int i = f->nparam++;
-    buf_printf(&f->params, ", %%w%d: f32[%s] param \"w%d\"", i, shape, i);
-    return i;
-}
-
-static void put_product(Forward *f, int from)
-{
-    static const int widths[] = {8, 40, 48, 64, 80};
-    f->cols[f->n] = widths[rng_below(f->rng, LEN(widths))];
-    int w = draw_param(
-        f, arena_printf(a, "%lld, %lld", (long long)f->cols[from], (long long)f->cols[f->n]));
-    buf_printf(&f->nodes, "  %%v%d = mm(%%v%d, %%w%d)", f->n, from, w);
-}
-
-/* Reads another value with as many columns, or the same one. */
-static void put_pair(Forward *f, int from)
-{
-    static const char *const op[] = {"add", "mul", "sub"};
-    int other = from;
-    for (int i = 0; i < f->n; i++)
-        other = f->cols[i] == f->cols[from] && rng_chance(f->rng, 0.5) ? i : other;
-    f->used[other] = true;
-    buf_printf(&f->nodes, "  %%v%d = %s(%%v%d, %%v%d)", f->n, op[rng_below(f->rng, LEN(op))], from,
-               other);
-}
-
-static void put_norm(Forward *f, int from)
-{
-    int w = draw_param(f, arena_printf(a, "%lld", (long long)f->cols[from]));
-    buf_printf(&f->nodes, "  %%v%d, %%r%d = rms_norm(%%v%d, %%w%d)", f->n, f->n, from, w);
-}
-
-/* Views there and back. */
-static void put_views(Forward *f, int from)
-{
-    buf_printf(&f->nodes, "  %%t%d = t(%%v%d)\n  %%v%d = t(%%t%d)", f->n, from, f->n, f->n);
-}
-
-static void put_unary(Forward *f, int from)
-{
-    static const char *const op[] = {"tanh", "gelu", "silu", "exp", "sin", "sigmoid", "neg"};
-    buf_printf(&f->nodes, "  %%v%d = %s(%%v%d)", f->n, op[rng_below(f->rng, LEN(op))], from);
-}
-
-static void put_node(Forward *f)
-{
-    static void (*const put[])(Forward * f, int from) = {
-        put_product, put_product, put_product, put_pair,  put_pair,
-        put_norm,    put_views,   put_unary,   put_unary, put_unary};
-    int from = draw_value(f);
-    f->cols[f->n] = f->cols[from];
-    put[rng_below(f->rng, LEN(put))](f, from);
-    if (f->blocks && !rng_chance(f->rng, 0.15))
-        buf_printf(&f->nodes, "  @\"layers.%d.x\"", (f->n - 1) / 3);
-    buf_printf(&f->nodes, " forward%s\n", rng_chance(f->rng, 0.04) ? " must_save" : "");
-    f->n++;
-}
-
-/* The sums of all values that nothing reads, added up. */
-static void put_loss(Forward *f)
-{
-    const char *last = NULL;
-    for (int i = 1; i < f->n; i++) {
-        if (f->used[i])
-            continue;
-        buf_printf(&f->nodes, "  %%s%d = sum(%%v%d)  loss\n", i, i);
-        if (last)
-            buf_printf(&f->nodes, "  %%l%d = add(%%%s, %%s%d)  loss\n", i, last, i);
-        last = arena_printf(a, "%c%d", last ? 'l' : 's', i);
-    }
-    buf_printf(&f->nodes, "  return loss %%%s\n}\n", last);
-}
-
 /* A step, as it is where decisions are made. */
 static Graph *made_step(Rng *rng, bool blocks)
 {
-    Forward f = {rng, {.a = a}, {.a = a}, .n = 1, .cols = {64}, .blocks = blocks};
-    int n = 4 + (int)rng_below(rng, MOST_MADE - 3);
-    draw_param(&f, "64");
-    buf_printf(&f.nodes, "  %%v1 = mul(%%v0, %%w0)  @\"embed\" forward\n");
-    f.cols[f.n++] = 64;
-    while (f.n < n)
-        put_node(&f);
-    put_loss(&f);
-    const char *text = arena_printf(a, "tenon 1\ngraph g(%%v0: f32[%d, 64] batch%s) {\n%s",
-                                    16 << rng_below(rng, 9), f.params.text, f.nodes.text);
+    static const int widths[] = {8, 40, 48, 64, 80};
+    StepForm form = {.kinds = "pppaanvuuu",
+                     .nunary = 7,
+                     .columns = 64,
+                     .widths = widths,
+                     .nwidth = LEN(widths),
+                     .rows = 16,
+                     .nrows = 9,
+                     .last = 0.6,
+                     .block = blocks ? 3 : 0,
+                     .scopeless = 0.15,
+                     .save = 0.04};
+    int end = 4 + (int)rng_below(rng, MOST_MADE - 3);
+    const char *text = step_made(a, rng, &form, end);
     Graph *g = graph_parse(a, text, "step");
     PassOptions o = pass_defaults();
     passes_run(g, "grad,canonicalize,cse,dce", &o, NULL, NULL);

@@ -2,12 +2,15 @@
  * the loss. */
 #include "step_made.h"
 
-enum { MOST_MADE = 24, BLOCK = 4 };
+#include <string.h>
+
+enum { MOST_MADE = 24 };
 
 /* A forward that is being written. Value 0 is the input; each has as many rows. */
 typedef struct Forward {
     Arena *a;
     Rng *rng;
+    const StepForm *form;
     Buf params, nodes;
     int64_t cols[MOST_MADE];
     bool used[MOST_MADE];
@@ -16,7 +19,7 @@ typedef struct Forward {
 
 static int draw_value(Forward *f)
 {
-    int i = rng_chance(f->rng, 0.7) ? f->n - 1 : (int)rng_below(f->rng, f->n);
+    int i = rng_chance(f->rng, f->form->last) ? f->n - 1 : (int)rng_below(f->rng, f->n);
     f->used[i] = true;
     return i;
 }
@@ -36,8 +39,7 @@ static const char *shape_text(Forward *f, int64_t rows, int64_t cols)
 
 static void put_product(Forward *f, int from)
 {
-    static const int widths[] = {64, 128, 256, 384, 512, 1024};
-    f->cols[f->n] = widths[rng_below(f->rng, LEN(widths))];
+    f->cols[f->n] = f->form->widths[rng_below(f->rng, f->form->nwidth)];
     int w = put_param(f, shape_text(f, f->cols[from], f->cols[f->n]));
     buf_printf(&f->nodes, "  %%v%d = mm(%%v%d, %%w%d)", f->n, from, w);
 }
@@ -73,21 +75,25 @@ static void put_softmax(Forward *f, int from)
 
 static void put_unary(Forward *f, int from)
 {
-    static const char *const op[] = {"tanh", "gelu", "silu", "exp", "sin", "sigmoid"};
-    buf_printf(&f->nodes, "  %%v%d = %s(%%v%d)", f->n, op[rng_below(f->rng, LEN(op))], from);
+    static const char *const op[] = {"tanh", "gelu", "silu", "exp", "sin", "sigmoid", "neg"};
+    CHECK(f->form->nunary <= LEN(op));
+    buf_printf(&f->nodes, "  %%v%d = %s(%%v%d)", f->n, op[rng_below(f->rng, f->form->nunary)],
+               from);
 }
 
-static void put_node(Forward *f, bool blocks)
+static void put_node(Forward *f)
 {
     static void (*const put[])(Forward * f, int from) = {
-        put_product, put_product, put_product, put_product, put_pair,  put_pair,
-        put_norm,    put_views,   put_softmax, put_unary,   put_unary, put_unary};
+        ['p'] = put_product, ['a'] = put_pair,    ['n'] = put_norm,
+        ['v'] = put_views,   ['s'] = put_softmax, ['u'] = put_unary};
+    const StepForm *m = f->form;
     int from = draw_value(f);
     f->cols[f->n] = f->cols[from];
-    put[rng_below(f->rng, LEN(put))](f, from);
-    if (blocks && !rng_chance(f->rng, 0.1))
-        buf_printf(&f->nodes, "  @\"layers.%d.x\"", (f->n - 1) / BLOCK);
-    buf_add(&f->nodes, " forward\n");
+    put[(int)m->kinds[rng_below(f->rng, (int64_t)strlen(m->kinds))]](f, from);
+    if (m->block && !rng_chance(f->rng, m->scopeless))
+        buf_printf(&f->nodes, "  @\"layers.%d.x\"", (f->n - 1) / m->block);
+    bool save = m->save > 0 && rng_chance(f->rng, m->save);
+    buf_printf(&f->nodes, " forward%s\n", save ? " must_save" : "");
     f->n++;
 }
 
@@ -106,16 +112,18 @@ static void put_loss(Forward *f)
     buf_printf(&f->nodes, "  return loss %%%s\n}\n", last);
 }
 
-const char *step_made(Arena *a, Rng *rng, int nodes, bool blocks)
+const char *step_made(Arena *a, Rng *rng, const StepForm *form, int end)
 {
-    Forward f = {.a = a, .rng = rng, .params = {.a = a}, .nodes = {.a = a}, .n = 1};
-    f.cols[0] = 256;
-    put_param(&f, "256");
+    Forward f = {.a = a, .rng = rng, .form = form, .params = {.a = a}, .nodes = {.a = a}, .n = 1};
+    CHECK(end <= MOST_MADE);
+    f.cols[0] = form->columns;
+    put_param(&f, shape_text(&f, 0, form->columns));
     buf_add(&f.nodes, "  %v1 = mul(%v0, %w0)  @\"embed\" forward\n");
-    f.cols[f.n++] = 256;
-    while (f.n <= MIN(nodes, MOST_MADE - 1))
-        put_node(&f, blocks);
+    f.cols[f.n++] = form->columns;
+    while (f.n < end)
+        put_node(&f);
     put_loss(&f);
-    return arena_printf(a, "tenon 1\ngraph step(%%v0: f32[%d, 256] batch%s) {\n%s",
-                        512 << rng_below(rng, 5), f.params.text, f.nodes.text);
+    return arena_printf(a, "tenon 1\ngraph step(%%v0: f32[%d, %lld] batch%s) {\n%s",
+                        form->rows << rng_below(rng, form->nrows), (long long)form->columns,
+                        f.params.text, f.nodes.text);
 }

@@ -9,7 +9,7 @@
  * Runs last, on a flow that is not edited any more. A try costs O(k log n) as an edit does. */
 #include "inside.h"
 
-bool item_may_narrow(Flow *f, int item)
+bool item_may_lie_over_wider(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     if (!x->node || !x->ncore || !x->call.kernel || !x->call.kernel->over_wider)
@@ -21,31 +21,31 @@ bool item_may_narrow(Flow *f, int item)
            shape_equal(&to->v->type, &from->v->type) && item_may_take(f, item, 0, 0);
 }
 
-static void set_narrow(Flow *f, int item, bool narrow)
+static void set_over_wider(Flow *f, int item, bool over_wider)
 {
-    f->buffer[f->value[f->item[item].value].at.buffer].narrow = narrow;
+    f->buffer[f->value[f->item[item].value].at.buffer].over_wider = over_wider;
     item_mark(f, item);
 }
 
-static void try_narrow(Flow *f, int item)
+static void try_over_wider(Flow *f, int item)
 {
     if (!item_reads_last(f, item, f->value[f->slot[f->item[item].slot].value].at.buffer))
         return;
     int64_t apart = flow_most(f, item, f->line.last);
-    set_narrow(f, item, true);
+    set_over_wider(f, item, true);
     if (flow_most(f, item, f->line.last) >= apart)
-        set_narrow(f, item, false);
+        set_over_wider(f, item, false);
 }
 
-void flow_narrow(Flow *f)
+void flow_lay_over_wider(Flow *f)
 {
     for (int i = f->line.last; i >= 0; i = f->line.at[i].prev) {
         for (int c = 0; c < 2 && f->item[i].loop.body[c]; c++) {
-            flow_narrow(f->item[i].loop.body[c]);
+            flow_lay_over_wider(f->item[i].loop.body[c]);
             item_mark(f, i);
         }
-        if (item_may_narrow(f, i))
-            try_narrow(f, i);
+        if (item_may_lie_over_wider(f, i))
+            try_over_wider(f, i);
     }
     flow_settle(f);
 }

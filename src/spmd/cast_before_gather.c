@@ -1,5 +1,5 @@
-/* narrow: casts parameters to the dtype of computation where they are stored, before they are
- * gathered, so that gathers move no more than they must.
+/* cast_before_gather: casts parameters to the dtype of computation where they are stored, before
+ * they are gathered, so that gathers move no more than they must.
  *
  * A cast after an embedding goes before it, which keeps every bit. A node that reads a parameter
  * in its own dtype, as norms do, gets it rounded to that of computation: the stored part is cast,
@@ -118,12 +118,12 @@ static bool reads_wide(const Node *n, int i, DType d)
            dtype_float(w->type.dtype) && dtype_size(w->type.dtype) > dtype_size(d);
 }
 
-void spmd_narrow(Graph *g, Arena *tmp, const Gathered *p, DType d)
+void spmd_cast_before_gather(Graph *g, Arena *tmp, const Gathered *p, DType d)
 {
     EACH_NODE(n, g) {
         EACH_LOOP_BODY(t, n) {
             Gathered inner = body_gathered(p, tmp, n, t);
-            spmd_narrow(n->region->body[t], tmp, &inner, d);
+            spmd_cast_before_gather(n->region->body[t], tmp, &inner, d);
         }
         if (narrow_embedding(g, tmp, p, n) || d == F32)
             continue;
