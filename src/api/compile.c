@@ -79,8 +79,8 @@ static int make_graph(Parts *x, int i, const tn_options *o)
 static int plan_graph(Parts *x, int i, const tn_options *o)
 {
     tn_graph *g = x->to->graph[i] ? x->to->graph[i] : x->task->part[i].graph;
-    tn_options free = *o;
-    free.memory = free.goal_memory = 0;
+    tn_options free = *o; /* what does not fit is planned too */
+    free.memory = 0;
     return tn_plan_new(g, &free, !x->task->keep_order, &x->to->plan[i]);
 }
 

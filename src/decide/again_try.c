@@ -150,6 +150,7 @@ static void plan_choice(void *arg)
     else if (x->again)
         apply_set(d, g, x->again);
     to.quick = t->quick;
+    to.limit = d->task->memory;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
     x->alive = alive_values(d, p);

@@ -96,7 +96,7 @@ while read -r words; do
     least=$(least_of)
     ok "$*: at most the least of all words" [ "$least" -le "$(brute "$@")" ]
     refused plan "$@" --recompute none --memory "$least"
-    says "the least that would do is $least"
+    ok "$*: as near to the limit the least is no more" [ "$(least_of)" -le "$least" ]
     says "this fits, by estimate the fastest of all that do; its planned peak is "
     pasted
     refused plan "$@" --memory $((least - 1))
