@@ -86,8 +86,12 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
     front_add(d->keep, &f, none);
     for (int i = 1, last = 0; i <= PLACES; i++) {
         int steps = l->n * i / PLACES;
-        if (steps > last)
-            front_add(d->keep, &f, plan_steps(d, l, steps));
+        if (steps > last) {
+            Planned x = plan_steps(d, l, steps);
+            front_add(d->keep, &f, x);
+            if (!d->blocks.scoped) /* which begin at saved values only if they may */
+                front_add(d->keep, &f, plan_prefer(d, x.again));
+        }
         last = steps;
     }
     front_close(&f);
@@ -221,7 +225,9 @@ static Planned choose(Decider *d)
     try_peaks(d, &all, none);
     front_close(&all);
     try_neighbours(d, &all);
-    Planned best = search_front(d, &all, none);
+    Front wide = all;
+    front_widen(d, &wide);
+    Planned best = search_front(d, &wide, none);
     for (int k = 0; k < n; k++)
         best = search_front(d, &one[k], best);
     for (int i = 0; i < all.n; i++)
@@ -303,6 +309,6 @@ void again_apply(const AgainReport *r, Graph *g, PassOptions *o)
         o->recompute = r->chosen.word;
     const Graph *step = r->nvalue ? find_step(g) : NULL;
     if (step)
-        apply_names(g, &names, set_policy(step));
+        apply_names(g, &names, set_policy(step, &r->chosen));
     arena_reset(tmp);
 }

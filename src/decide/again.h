@@ -49,9 +49,9 @@ typedef struct Front {
  * forward and backward both; NULL: none has. */
 Graph *find_step(Graph *g);
 void read_values(Decider *d); /* of d->step */
-/* The policy of a set's values: they are computed again; but a loop of the forward keeps what that
- * of the backward reads, whatever is preferred. */
-Policy set_policy(const Graph *step);
+/* The policy of x's values: they are computed again; but a loop of the forward keeps what that of
+ * the backward reads, whatever is preferred. */
+Policy set_policy(const Graph *step, const Planned *x);
 /* Gives nodes of these names the policy, in all bodies. */
 void apply_names(Graph *g, const Map *names, Policy p);
 /* The values that a word of --recompute has computed again, by number; NULL: it names no block. */
@@ -63,6 +63,7 @@ static inline bool set_has(const bool *again, int i)
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const bool *again, const char *word);
+Planned plan_prefer(Decider *d, const bool *again);
 Planned plan_steps(Decider *d, const Ladder *l, int steps);
 bool plan_fits(const Decider *d, const Planned *x);
 
@@ -73,6 +74,8 @@ void front_add(Arena *a, Front *f, Planned x); /* unless it cannot be planned */
 void front_close(Front *f);
 /* The number of the fastest that fits; else of the last. */
 int front_find(const Decider *d, const Front *f);
+/* Adds halves of the two next to the limit and of the two below, where they are better. */
+void front_widen(Decider *d, Front *f);
 /* Takes of x, which was made of the two, what lies between them; whether there is any. */
 bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
 /* Goes on between the two as long as a choice that is faster than `enough` may be found. */

@@ -8,7 +8,8 @@
  *
  * So a larger limit never gives a slower step: as long as two limits have the same two choices they
  * get the same plans, and where they part the larger one goes on with the faster two. Therefore
- * nothing is taken that is faster than the first of the two. */
+ * nothing is taken that is faster than the first of the two. Halves of a front's next two may be
+ * faster than their first, but not than the one before it: whoever has that pair has these too. */
 #include "again.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 
 enum {
     NEAR_ROUNDS = 2,
+    WIDE = 4,       /* pairs whose halves are tried */
     MOST_NEAR = 12, /* plans in one round */
 };
 
@@ -125,11 +127,40 @@ static bool search_middle(Decider *d, Pair *p)
 {
     for (int second = 0; second < 2; second++) {
         const bool *again = make_middle(d, p, second);
-        Planned x = again ? plan_quick(d, again, NULL) : p->low;
-        if (!again || pair_take(d, p, &x, 1))
-            return again;
+        if (!again)
+            return false;
+        const Planned x[] = {plan_quick(d, again, NULL), plan_prefer(d, again)};
+        if (pair_take(d, p, x, LEN(x)))
+            return true;
     }
     return false;
+}
+
+/* Adds to f the halves of its choices i - 1 and i, if they are not faster than i - WIDE. */
+static void add_halves(Decider *d, Front *f, const Front *of, int i)
+{
+    const Pair p = {of->x[i - 1], of->x[i]};
+    const double least = of->x[MAX(i - WIDE, 0)].sec;
+    for (int second = 0; second < 2; second++) {
+        const bool *again = make_middle(d, &p, second);
+        const Planned x[] = {again ? plan_quick(d, again, NULL) : p.low,
+                             again ? plan_prefer(d, again) : p.low};
+        for (int k = 0; k < LEN(x) && again; k++)
+            if (x[k].sec >= least)
+                front_add(d->keep, f, x[k]);
+    }
+}
+
+void front_widen(Decider *d, Front *f)
+{
+    Front to = {0};
+    const int at = front_find(d, f);
+    for (int i = 0; i < f->n; i++)
+        front_add(d->keep, &to, f->x[i]);
+    for (int i = MAX(at, 1); i < MIN(at + WIDE, f->n); i++)
+        add_halves(d, &to, f, i);
+    front_close(&to);
+    *f = to;
 }
 
 /* ---- single values ---- */
@@ -196,6 +227,10 @@ static bool search_near(Decider *d, Pair *p)
 
 void pair_search(Decider *d, Pair *p, double enough)
 {
+    if (p->high.again && !p->high.prefer) {
+        const Planned x = plan_prefer(d, p->high.again);
+        pair_take(d, p, &x, 1);
+    }
     while (p->low.sec < enough && count_values(d, p) > 1 &&
            (search_steps(d, p) || search_middle(d, p)))
         continue;

@@ -53,12 +53,12 @@ void read_values(Decider *d)
 
 /* ---- sets ---- */
 
-Policy set_policy(const Graph *step)
+Policy set_policy(const Graph *step, const Planned *x)
 {
     for (const Node *n = step->first; n; n = n->next)
         if (n->op->region == LOOP)
             return PREFER_RECOMPUTE;
-    return MUST_RECOMPUTE;
+    return x->prefer ? PREFER_RECOMPUTE : MUST_RECOMPUTE;
 }
 
 void apply_names(Graph *g, const Map *names, Policy p)
@@ -71,13 +71,13 @@ void apply_names(Graph *g, const Map *names, Policy p)
     }
 }
 
-static void apply_set(const Decider *d, Graph *g, const bool *again)
+static void apply_set(const Decider *d, Graph *g, const Planned *x)
 {
     Map names = {.a = d->tmp};
     for (int i = 0; i < d->v.n; i++)
-        if (again[i])
+        if (x->again[i])
             map_put(&names, d->v.name[i], (void *)d);
-    apply_names(g, &names, set_policy(d->step));
+    apply_names(g, &names, set_policy(d->step, x));
 }
 
 typedef struct WordTry {
@@ -148,7 +148,7 @@ static void plan_choice(void *arg)
     if (x->word)
         o.recompute = x->word;
     else if (x->again)
-        apply_set(d, g, x->again);
+        apply_set(d, g, x);
     to.quick = t->quick;
     to.limit = d->task->memory;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
@@ -161,7 +161,8 @@ static void plan_choice(void *arg)
 /* The set as text, which equal sets of equal steps have; in tmp. */
 static const char *key_of(const Decider *d, const Planned *x)
 {
-    char *key = NEWN(d->tmp, char, d->v.n + 1);
+    char *key = NEWN(d->tmp, char, d->v.n + 2);
+    key[d->v.n] = x->prefer ? 'p' : 'm';
     for (int i = 0; i < d->v.n; i++)
         key[i] = set_has(x->again, i) ? '1' : '0';
     return x->word ? x->word : key;
@@ -218,6 +219,13 @@ void plan_full(Decider *d, Planned *x)
 Planned plan_quick(Decider *d, const bool *again, const char *word)
 {
     Planned x = {.again = again, .word = word};
+    plan_it(d, &x, true);
+    return x;
+}
+
+Planned plan_prefer(Decider *d, const bool *again)
+{
+    Planned x = {.again = again, .prefer = true};
     plan_it(d, &x, true);
     return x;
 }

@@ -47,6 +47,7 @@ typedef struct Planned {
     const char *word;  /* of --recompute, which has the same computed again; NULL: no word does */
     const Ladder *ladder; /* of whose first `steps` the set is made; NULL: of none's */
     int steps;
+    bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
     int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
     double sec;   /* of the step, estimated */
     const int64_t
