@@ -7,7 +7,7 @@
  *   blocks.c   blocks, by products of the library
  *
  * attention.c lists their kernels, best first, and has what all of them share; frame.c walks the
- * blocks of the last two. op/flash.h has what the ops' rules share with kernels. */
+ * blocks of panels.c and blocks.c. op/flash.h has what the ops' rules share with kernels. */
 #ifndef TENON_ATTENTION_H
 #define TENON_ATTENTION_H
 

@@ -9,7 +9,7 @@
  * Method, in the order in which the files come into play:
  *   option     reads the texts of --chunk
  *   find       lists candidates: values alive at the peak, and the axes along which they may be cut
- *   index      knows what reads a value, which node is before which, and some of the paths
+ *   graph_index  knows what reads a value, which node is before which, and some of the paths
  *   grow       has nodes join a region, forward and backward from the seed, by src/cut
  *   reach      finds what of the region a node outside depends on, over any number of nodes
  *   close      divides them among at most two loops, with the nodes between

@@ -127,12 +127,12 @@ static void try_neighbours(Decider *d, Front *f)
 
 /* Of the values that are alive at x's peak and saved, the one whose byte costs least to compute
  * again; -1: none is left. */
-static int cheapest_alive(const Decider *d, const Planned *x, const bool * not )
+static int cheapest_alive(const Decider *d, const Planned *x, const bool *excluded)
 {
     int best = -1;
     double least = 0;
     for (int i = 0; i < d->v.n; i++) {
-        if (!x->alive || !x->alive[i] || set_has(x->again, i) || not [i])
+        if (!x->alive || !x->alive[i] || set_has(x->again, i) || excluded[i])
             continue;
         double price = d->v.sec[i] / (double)x->alive[i];
         if (best < 0 || price < least) {
@@ -158,14 +158,14 @@ static Planned plan_with(Decider *d, const Planned *x, int i)
 static void try_peaks(Decider *d, Front *f, Planned none)
 {
     Planned low = none, at = none;
-    bool *not = NEWN(d->keep, bool, d->v.n);
+    bool *excluded = NEWN(d->keep, bool, d->v.n);
     for (int chain = 0; d->v.n <= SMALL_STEP;) {
-        int i = chain < MOST_CHAIN ? cheapest_alive(d, &at, not ) : -1;
+        int i = chain < MOST_CHAIN ? cheapest_alive(d, &at, excluded) : -1;
         if (i < 0 && !chain)
             return;
         if (i < 0) {
             for (int k = 0; k < d->v.n; k++)
-                not [k] |= set_has(at.again, k) && !set_has(low.again, k);
+                excluded[k] |= set_has(at.again, k) && !set_has(low.again, k);
             at = low;
             chain = 0;
             continue;

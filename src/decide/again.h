@@ -1,4 +1,5 @@
-/* The search for what is computed again: again.c, of the parts that follow. */
+/* What the files of the search for recomputation share: again.c chooses, again_try.c plans sets of
+ * values, again_between.c searches between two plans, again_bound.c bounds the seconds. */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 

@@ -1,4 +1,5 @@
-/* Sets of values that the backward computes again, and plans of them. */
+/* Numbers the step's forward values, turns a set of them into policies, and plans a copy of the
+ * step with these. */
 #include "again.h"
 
 #include <string.h>

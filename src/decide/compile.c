@@ -1,4 +1,6 @@
-/* Numbers of microbatches 1, 2, 4, ... are planned; more microbatches do not always need less
+/* Searches for settings with which a task fits: microbatches, what is computed again, rows.
+ *
+ * Numbers of microbatches 1, 2, 4, ... are planned; more microbatches do not always need less
  * memory, as more than one needs accumulators, and parts of unequal size need two bodies. The
  * fastest of the settings that fit is found. A smaller batch, which changes the training, is tried
  * only if nothing else fits. With slices the least that would do is what the same task needs,

@@ -18,7 +18,7 @@
  *     reshard    finds the cheapest collectives between two forms; the list that it prices is the
  *                list that it emits
  *     token      finds where rows and tokens of the batch lie, for sequence parallelism
- *     loop       does the same for a loop's bodies and ports
+ *     loop_forms does the same for a loop's bodies and ports
  * The walk is greedy: the price of a node is its seconds, its operands' collectives and the
  * reduction of what it leaves partial; what later readers need is known only as far as the
  * optimizer's and the outputs' forms are wanted.
