@@ -138,6 +138,10 @@ static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
     int code = TN_CODE_FIT; /* or of what shows while its graphs are named */
     if (t->resume || (code = train_task(r, &f.task))) {
         report_last(code, line->ctx);
+        if (t->resume && !t->retune)
+            fprintf(stderr,
+                    "  the run keeps what was decided for it; --retune decides anew, and bits "
+                    "may differ\n");
         return;
     }
     f.task.vary = TN_VARY_RECOMPUTE | TN_VARY_ACCUMULATE | (t->batch_file ? 0 : TN_VARY_BATCH);

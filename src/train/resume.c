@@ -318,6 +318,12 @@ static void compare_plans(const Trainer *r, const json_t *now, bool other, char 
     json_decref(version);
 }
 
+static bool equal_text(const json_t *x, const json_t *y, const char *key)
+{
+    return json_is_string(json_object_get(x, key)) &&
+           json_equal(json_object_get(x, key), json_object_get(y, key));
+}
+
 /* Whether the run was planned by other figures, or may have been; says so. Those of its number of
  * threads are told of elsewhere. */
 static bool other_machine(const Trainer *r, const json_t *now)
@@ -326,6 +332,8 @@ static bool other_machine(const Trainer *r, const json_t *now)
     const char *x = json_string_value(json_object_get(before, "machine"));
     const char *y = json_string_value(json_object_get(now, "machine"));
     const char *was = stored_machine(r), *is;
+    if (was && equal_text(before, now, "machine") && equal_text(before, now, "machine_hash"))
+        return false; /* what is stored has the kernels of a plan, which may be another */
     bool other = !was || tn_plan_machine(r->plans.step, &is) || strcmp(was, is) != 0;
     if (!was)
         fprintf(r->log,

@@ -139,6 +139,12 @@ for model in ${TN_LONG:+demo} tests/ref/gpt2-tiny; do
     ln -sfn step-2 "$dir/on/latest"
     gives 0 '' train --resume --out "$dir/on" --metrics "$dir/on.jsonl" --memory 1GiB
     same within on
+    rm -r "$dir/on/step-4"
+    ln -sfn step-2 "$dir/on/latest"
+    tight=$(between "$least" "$all" 3)
+    gives 3 '--retune decides anew' train --resume --out "$dir/on" --metrics "$dir/on.jsonl" --memory "$tight"
+    gives 0 'the plan is another' train --resume --out "$dir/on" --metrics "$dir/on.jsonl" --memory "$tight" --retune
+    ok "$model: --retune with another limit: the machine is the same" not grep -q 'figures of the machine' "$dir/err"
     gives 3 'does not fit' "$@" --out "$dir/none" --memory "$limit" --recompute none
     gives 3 'does not fit' "$@" --out "$dir/none" --memory 1000
     ok "nothing is made where it does not fit" [ ! -e "$dir/none" ]
