@@ -145,7 +145,7 @@ const char *foreign_option(const char *word);
 const char *foreign_value(const char *option, const char *value);
 const char *foreign_command(const char *word);
 
-/* ---- same_file.c ---- */
+/* ---- output_is_input.c ---- */
 
 /* Whether both are there and are one file or folder. */
 bool path_same(const char *path, const char *other);
@@ -200,7 +200,7 @@ void fit_print(const tn_context *ctx, const FitAdvice *f, const tn_compiled *c);
  * names with --, a NULL last) and their values. */
 void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop);
 
-/* ---- what train, grad and plan share ---- */
+/* ---- common.c: what train, grad and plan share ---- */
 
 typedef struct Common {
     tn_options o;

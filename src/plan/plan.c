@@ -1,8 +1,8 @@
-/* Makes a plan: lowers the graph, computes live ranges and gives each buffer an address. Parameters
- * and optimizer state lie first, in the graph's order, so that other plans for the same model can
- * share them; then caches, after what such a plan keeps there; src/place puts the rest after, and
- * fills the arenas of other spaces. Last the addresses say which steps of other queues a step waits
- * for. */
+/* Makes a plan: has orders searched and scores them by what they need with addresses; lowers the
+ * graph, computes live ranges and gives each buffer an address. Parameters and optimizer state lie
+ * first, in the graph's order, so that other plans for the same model can share them; then caches,
+ * after what such a plan keeps there; src/place puts the rest after, and fills the arenas of other
+ * spaces. Last the addresses say which steps of other queues a step waits for. */
 #include "plan.h"
 #include "order.h"
 #include "../product/onednn.h"
@@ -227,7 +227,7 @@ int64_t plan_score(Graph *g, const PlanFor *to, Placements *known, int64_t most)
 }
 
 /* Last, so that no other choice depends on it: it only lowers the peak. */
-static void lower(Graph *g, const PlanFor *to, Placements *known)
+static void improve_order(Graph *g, const PlanFor *to, Placements *known)
 {
     Arena *tmp = arena_tmp(g->a);
     Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .waste = 2, .best = INT64_MAX, .known = known};
@@ -257,7 +257,7 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
         if (apart && plan_take_apart(g, best, to, known))
             score_orders(g, to, known, waste, INT64_MAX);
     }
-    lower(g, to, known);
+    improve_order(g, to, known);
     Plan *p = make(a, g, to, known);
     arena_reset(keep);
     return p;

@@ -1,0 +1,112 @@
+/* Checks and settings that train, grad and plan share. */
+#include "cli.h"
+
+#include "../train/train.h"
+
+#include <jansson.h>
+#include <string.h>
+
+void common_apply(Common *c)
+{
+    if (c->fuse) /* opt has no such option */
+        c->o.fuse = fuse_asked(c->fuse);
+    for (int i = 0; i < c->rules.count; i++) {
+        const char *option = c->rules.option[i];
+        const char *policy = *option == 's'   ? "must_save"
+                             : *option == 'o' ? "offload"
+                                              : "must_recompute";
+        c->rule[i] = (tn_rule){policy, c->rules.text[i]};
+    }
+    c->o.rules = c->rule;
+    c->o.nrules = c->rules.count;
+    c->o.warn = warn;
+    c->o.freeze = c->freeze.text;
+    c->o.nfreeze = c->freeze.count;
+    c->o.shardings = c->shardings.text;
+    c->o.nshardings = c->shardings.count;
+    c->o.chunk = c->chunk.text;
+    c->o.nchunk = c->chunk.count;
+    if (c->sequence_parallel)
+        c->o.sequence_parallel = strcmp(c->sequence_parallel, "off") != 0;
+    c->o.no_decay = c->no_decay.text;
+    c->o.nno_decay = c->no_decay.count;
+    tn_threads((int)c->threads);
+}
+
+int check_optimizer(const Command *command, const Option *table, const tn_options *o)
+{
+    int code = -1;
+    if (strcmp(o->optimizer, "adamw") != 0)
+        code = options_refuse(command, table, "beta1 beta2 eps", "is for --optimizer adamw");
+    if (code < 0 && strcmp(o->optimizer, "sgd") != 0)
+        code = options_refuse(command, table, "momentum", "is for --optimizer sgd");
+    if (code < 0 && !strcmp(o->optimizer, "none"))
+        code = options_refuse(command, table, "weight-decay no-decay clip rounding",
+                              "means nothing with --optimizer none");
+    return code;
+}
+
+/* Whether anything is to be run in slices. */
+static bool chunks(const Common *x)
+{
+    bool any = false;
+    for (int i = 0; i < x->chunk.count; i++)
+        any |= strcmp(x->chunk.text[i], "off") != 0;
+    return any;
+}
+
+int check_chunk(const Command *c, const Option *table, const char *passes, const Common *x)
+{
+    if (!chunks(x))
+        return options_refuse(c, table, "chunk-accumulate", "means nothing without --chunk");
+    return passes && !tn_passes_have(passes, "chunk")
+               ? options_refuse(c, table, "chunk", "changes nothing without the pass chunk")
+               : -1;
+}
+
+/* Whether a mesh "dp=2,tp=4" has an axis of that name. */
+static bool has_axis(const char *mesh, const char *axis)
+{
+    size_t n = strlen(axis);
+    for (const char *s = mesh; s; s = strchr(s, ',')) {
+        s += *s == ',';
+        if (!strncmp(s, axis, n) && s[n] == '=')
+            return true;
+    }
+    return false;
+}
+
+int check_mesh(const Command *c, const Option *table, const char *passes, Common *x)
+{
+    bool remat = passes && tn_passes_have(passes, "policies");
+    int code = -1;
+    if (x->o.mesh && !strcmp(x->o.mesh, "none"))
+        x->o.mesh = NULL;
+    const char *mesh = x->o.mesh;
+    if (!mesh) {
+        code = options_refuse(
+            c, table, "rank shard sequence-parallel reduce comm-timeout log-ranks", "needs --mesh");
+        if (code < 0 && !remat) /* else: of a rank's graph */
+            code = options_refuse(c, table, "reshard",
+                                  "needs --mesh, or the pass remat of a rank's graph");
+        return code;
+    }
+    if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))
+        code = options_refuse(c, table, "mesh", "changes nothing without the pass spmd");
+    if (code < 0 && !has_axis(mesh, "tp"))
+        code = options_refuse(c, table, "sequence-parallel", "needs a mesh with an axis tp");
+    return code;
+}
+
+int64_t trained_length(const tn_model *m)
+{
+    char path[4096];
+    const char *folder = tn_model_folder(m);
+    if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
+        return 0;
+    json_t *state = folder_json(path);
+    json_t *options = json_object_get(state, "options");
+    int64_t length = json_integer_value(json_object_get(options, "seq-len"));
+    json_decref(state);
+    return length > 0 ? length : 0;
+}
