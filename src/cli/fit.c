@@ -103,8 +103,11 @@ static void put_least(const FitAdvice *f, const tn_setting *x, int tried)
     char all[40];
     bool given = f->o->memory > 0;
     tn_bytes_text(x->nbytes, f->o->memory_unit, all, sizeof all);
-    fprintf(stderr, "  none of %d other plans fits%s; this one needs least, %s:\n", tried,
-            given ? "" : " what could be mapped", all);
+    if (tried)
+        fprintf(stderr, "  none of %d other plans fits%s; this one needs least, %s:\n", tried,
+                given ? "" : " what could be mapped", all);
+    else
+        fprintf(stderr, "  no other plan is possible; this one needs %s:\n", all);
     put_command(f, x, given ? all : NULL);
 }
 
