@@ -101,11 +101,8 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
 /* Plans x with value i changed, and value k too. */
 static void try_changed(Decider *d, Front *f, const Planned *x, int i, int k)
 {
-    bool *again = NEWN(d->keep, bool, d->v.n);
-    for (int j = 0; j < d->v.n; j++)
-        again[j] = set_has(x->again, j) != (j == i || j == k);
     if (d->nseen < TINY_PLANS)
-        front_add(d->keep, f, plan_quick(d, again, NULL));
+        front_add(d->keep, f, plan_quick(d, set_changed(d, x, i, k), NULL));
 }
 
 /* Adds what each on the front of a tiny step comes to with one value changed, or two taken out, and
@@ -125,8 +122,8 @@ static void try_neighbours(Decider *d, Front *f)
 
 /* ---- from the peak ---- */
 
-/* Of the values that are alive at x's peak and saved, the one whose byte costs least to compute
- * again; -1: none is left. */
+/* The value whose byte costs least to compute again, among those that are saved and alive at x's
+ * peak; -1: none is left. */
 static int cheapest_alive(const Decider *d, const Planned *x, const bool *excluded)
 {
     int best = -1;
@@ -141,15 +138,6 @@ static int cheapest_alive(const Decider *d, const Planned *x, const bool *exclud
         }
     }
     return best;
-}
-
-/* x with value i computed again too. */
-static Planned plan_with(Decider *d, const Planned *x, int i)
-{
-    bool *again = NEWN(d->keep, bool, d->v.n);
-    for (int k = 0; k < d->v.n; k++)
-        again[k] = set_has(x->again, k) || k == i;
-    return plan_quick(d, again, NULL);
 }
 
 /* Adds the choices on a way down from none: each has one value more computed again, the cheapest of
@@ -170,7 +158,7 @@ static void try_peaks(Decider *d, Front *f, Planned none)
             chain = 0;
             continue;
         }
-        at = plan_with(d, &at, i);
+        at = plan_quick(d, set_changed(d, &at, i, i), NULL);
         front_add(d->keep, f, at);
         bool lower = at.need >= 0 && at.need < low.need;
         chain = lower ? 0 : chain + 1;

@@ -1,5 +1,5 @@
-/* What the files of the search for recomputation share: again.c chooses, again_try.c plans sets of
- * values, again_between.c searches between two plans, again_bound.c bounds the seconds. */
+/* The search for what is computed again: again.c chooses, again_try.c plans sets of values,
+ * again_between.c searches between two plans, again_bound.c bounds the seconds. */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
@@ -61,10 +61,13 @@ static inline bool set_has(const bool *again, int i)
 {
     return again && again[i];
 }
+/* x's set with values i and k in it where they were not, and the other way round; k: i or -1 where
+ * one value changes. It lives in d->keep. */
+const bool *set_changed(const Decider *d, const Planned *x, int i, int k);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const bool *again, const char *word);
-Planned plan_prefer(Decider *d, const bool *again);
+Planned plan_prefer(Decider *d, const bool *again); /* the set is preferred, not demanded */
 Planned plan_steps(Decider *d, const Ladder *l, int steps);
 bool plan_fits(const Decider *d, const Planned *x);
 

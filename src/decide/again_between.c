@@ -143,9 +143,10 @@ static void add_halves(Decider *d, Front *f, const Front *of, int i)
     const double least = of->x[MAX(i - WIDE, 0)].sec;
     for (int second = 0; second < 2; second++) {
         const bool *again = make_middle(d, &p, second);
-        const Planned x[] = {again ? plan_quick(d, again, NULL) : p.low,
-                             again ? plan_prefer(d, again) : p.low};
-        for (int k = 0; k < LEN(x) && again; k++)
+        if (!again)
+            return;
+        const Planned x[] = {plan_quick(d, again, NULL), plan_prefer(d, again)};
+        for (int k = 0; k < LEN(x); k++)
             if (x[k].sec >= least)
                 front_add(d->keep, f, x[k]);
     }
@@ -199,16 +200,6 @@ static int list_swaps(const Decider *d, const Pair *p, Swap **list)
     return n;
 }
 
-static const bool *make_swap(const Decider *d, const Planned *high, const Swap *s)
-{
-    bool *again = NEWN(d->keep, bool, d->v.n);
-    memcpy(again, high->again, (size_t)d->v.n);
-    again[s->out] = false;
-    if (s->in >= 0)
-        again[s->in] = true;
-    return again;
-}
-
 static bool search_near(Decider *d, Pair *p)
 {
     Swap *list;
@@ -216,7 +207,7 @@ static bool search_near(Decider *d, Pair *p)
     Planned x[MOST_NEAR] = {0};
     int n = MIN(list_swaps(d, p, &list), MOST_NEAR);
     for (int i = 0; i < n; i++)
-        set[i] = make_swap(d, &p->high, &list[i]);
+        set[i] = set_changed(d, &p->high, list[i].out, list[i].in);
     arena_reset(d->tmp);
     for (int i = 0; i < n; i++)
         x[i] = plan_quick(d, set[i], NULL);

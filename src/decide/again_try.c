@@ -117,11 +117,21 @@ static const bool *set_of_steps(Decider *d, const Ladder *l, int steps)
     return again;
 }
 
+const bool *set_changed(const Decider *d, const Planned *x, int i, int k)
+{
+    bool *again = NEWN(d->keep, bool, d->v.n);
+    for (int j = 0; j < d->v.n; j++)
+        again[j] = set_has(x->again, j) != (j == i || j == k);
+    return again;
+}
+
 /* ---- plans ---- */
 
-/* By number: the bytes of each value at the plan's peak. */
-static int64_t *alive_values(Decider *d, const Plan *p)
+/* By number: the bytes of each value at the plan's peak; NULL where no value is tried by itself. */
+static int64_t *alive_values(const Decider *d, const Plan *p)
 {
+    if (d->v.n > SMALL_STEP)
+        return NULL;
     int64_t *alive = NEWN(d->keep, int64_t, d->v.n);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
@@ -191,8 +201,8 @@ static void add_known(const Decider *d, const Planned *x)
 {
     AgainKnown *k = d->known;
     Planned *known = NEW(k->of.a, Planned);
-    int64_t *alive = NEWN(k->of.a, int64_t, d->v.n);
-    if (x->alive)
+    int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
+    if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
     *known = (Planned){.need = x->need, .sec = x->sec, .alive = alive};
     map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);

@@ -461,15 +461,15 @@ static const SliceSetting *settle(SliceSearch *x, const SliceSetting *at, const 
     return best;
 }
 
-/* The choice among settings that reach the target. A slower one is begun with too, as of that more
- * may be taken back. */
-static const SliceSetting *choose_reached(SliceSearch *x, const SliceSetting *at)
+/* Takes back from `fast`, the fastest setting that reaches the target, and from the next one, from
+ * which more may be taken back; the faster of what these lead to. */
+static const SliceSetting *choose_reached(SliceSearch *x, const SliceSetting *fast)
 {
-    const SliceSetting *fast = best_tried(x), *slow = NULL;
+    const SliceSetting *slow = NULL;
     for (int i = 0; i < x->ntried; i++)
         if (reaches(x, x->tried[i]) && x->tried[i] != fast)
             slow = !slow || x->tried[i]->t.sec < slow->t.sec ? x->tried[i] : slow;
-    at = take_all_back(x, settle(x, at, fast));
+    const SliceSetting *at = take_all_back(x, fast);
     if (!slow)
         return at;
     const SliceSetting *other = take_all_back(x, settle(x, at, slow));

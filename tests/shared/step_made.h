@@ -4,7 +4,7 @@
 
 #include "gen.h"
 
-/* What forwards are drawn from. */
+/* The kinds and shapes of the nodes that forwards are drawn from. */
 typedef struct StepForm {
     /* A letter is one node's kind: p product, a pair (two operands), n norm, v views, s softmax, u
      * unary. Each is as probable as the next. */
