@@ -103,7 +103,7 @@ static void put_least(const FitAdvice *f, const tn_setting *x, int tried)
     char all[40];
     bool given = f->o->memory > 0;
     tn_bytes_text(x->nbytes, f->o->memory_unit, all, sizeof all);
-    if (tried)
+    if (tried || !given)
         fprintf(stderr, "  none of %d other plans fits%s; this one needs least, %s:\n", tried,
                 given ? "" : " what could be mapped", all);
     else
