@@ -159,9 +159,9 @@ typedef struct tn_options {
     const char *const *shardings;       /* rules PATTERN=AXIS:MESH_AXES that say how parameters
                                          * are cut; the last match holds; borrowed */
     int nshardings;
-    const char *reshard;                /* always|never (always): whether gathered parameters are
-                                         * dropped after the forward: always or never; NULL:
-                                         * always */
+    const char *reshard;                /* auto|always|never (auto): whether gathered parameters
+                                         * are dropped after the forward: always, never, or auto:
+                                         * where a limit wants it, without one always; NULL: auto */
     int sequence_parallel;              /* (1): whether tp cuts norms and residuals along the
                                          * tokens */
     const char *const *chunk;           /* off, auto, how many slices of the region that holds

@@ -22,10 +22,10 @@ static const char *static_word(const char *word)
 
 static void fill_point(tn_curve_point *x, const AgainReport *r)
 {
-    bool none = !r->chosen.word && !r->nvalue;
+    bool none = !r->chosen.word && !r->nagain && !r->naway;
     *x = (tn_curve_point){r->memory,   r->chosen.need, r->chosen.sec,
                           r->none.sec, r->bound,       static_word(none ? "none" : r->chosen.word),
-                          r->nvalue};
+                          r->nagain};
 }
 
 static void make_curve(tn_graph *g, Arena *a, const char *names, const tn_options *o,
@@ -37,7 +37,8 @@ static void make_curve(tn_graph *g, Arena *a, const char *names, const tn_option
     copy.h.a = a;
     copy.g = graph_clone(a, g->g);
     PassWalk w = begin_passes(&copy, names, o, &p, &asked);
-    DecideTask t = {plan_for(g->h.owner, o, p.device, p.prices), g->rows > 0, 0, &asked, NULL};
+    DecideTask t = {
+        plan_for(g->h.owner, o, p.device, p.prices), g->rows > 0, 0, &asked, NULL, false};
     decide_curve(&w, &t, &p, a, c, tell, arg);
 }
 

@@ -317,7 +317,9 @@ static void fill_again(Arena *a, json_t *o, const AgainReport *r)
     put(a, o, "limit_bytes", json_integer(r->memory));
     put(a, o, "fits", json_boolean(r->fits));
     put(a, o, "policy", r->chosen.word ? json_string(r->chosen.word) : json_null());
-    put(a, o, "values", json_integer(r->nvalue));
+    put(a, o, "values", json_integer(r->nagain));
+    put(a, o, "offloaded", json_integer(r->naway));
+    put(a, o, "gathers_kept", json_integer(r->nkept));
     put(a, o, "plans", json_integer(r->nplanned));
     put(a, o, "bound_sec", json_real(r->bound));
     fill_planned(a, put(a, o, "none", json_object()), &r->none);
@@ -337,7 +339,7 @@ static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
     fill_decisions(a, decisions, &plan->graph->decisions);
     fill_chunk_decisions(a, decisions, &plan->graph->chunk);
     fill_candidates(a, put(a, o, "chunk_candidates", json_array()), &plan->graph->chunk);
-    if (plan->graph->again.searched)
+    if (plan->graph->again.searched || plan->graph->again.nkept)
         fill_again(a, put(a, o, "recompute_auto", json_object()), &plan->graph->again);
     if (fits)
         return;

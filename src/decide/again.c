@@ -1,11 +1,14 @@
-/* Chooses what the backward computes again so that a step fits a limit at the least time.
+/* Chooses what the backward computes again so that a step fits a limit at the least time, what goes
+ * to the host's memory on a device that has one of its own, and, with --reshard auto, which
+ * gathered parameters are kept.
  *
- * A choice is a set of forward values. Plans are made of choices that do not depend on the limit:
- * of none, of the words of --recompute, and at several places of ladders (ladder.c): for the end of
- * the forward, for the place of the peak, and, where scopes name no blocks, without any. Small
- * steps are planned too with one value after the other, each from the peak of the plan before. The
- * rest of the pipeline runs on a copy of the graph, which is ordered and placed with less effort
- * than in the end; what is chosen, and nothing computed again, is planned as it would run, or the
+ * A choice gives each forward value a level. Plans are made of choices that do not depend on the
+ * limit: of all saved, of the words of --recompute, and at several places of ladders (ladder.c):
+ * for the end of the forward, for the place of the peak, and, where scopes name no blocks, without
+ * any. On a device with two memories there are ladders of values that leave it too (again_away.c).
+ * Small steps are planned too with one value after the other, each from the peak of the plan
+ * before. The rest of the pipeline runs on a copy of the graph, which is ordered and placed with
+ * less effort than in the end; what is chosen, and all saved, is planned as it would run, or the
  * lowest few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
@@ -17,7 +20,9 @@
 #include "again.h"
 #include "../flow/flow.h"
 
-enum { MOST_LADDERS = 3, PLACES = 6, LOWEST = 3, MOST_CHAIN = 3 };
+#include <string.h>
+
+enum { MOST_LADDERS = 6, PLACES = 6, LOWEST = 3, MOST_CHAIN = 3 };
 enum { TINY_STEP = 32, TINY_PLANS = 200 };
 
 /* ---- ladders ---- */
@@ -33,7 +38,7 @@ static int64_t *weigh_peak(Decider *d, Graph *g)
 
 static bool ladder_equal(const Ladder *x, const Ladder *y)
 {
-    bool equal = x->n == y->n;
+    bool equal = x->n == y->n && x->level == y->level && x->base == y->base;
     for (int i = 0; equal && i < x->n; i++) {
         equal = x->step[i].n == y->step[i].n;
         for (int k = 0; equal && k < x->step[i].n; k++)
@@ -43,25 +48,60 @@ static bool ladder_equal(const Ladder *x, const Ladder *y)
 }
 
 /* Adds a ladder, if there is none like it yet. */
-static void add_ladder(Decider *d, Ladder *list, int *n, const int *block, const int64_t *weight)
+static void add_ladder(Ladder *list, int *n, Ladder l)
 {
-    Ladder l = ladder_new(d->keep, d->step, d->o.prices, block, weight);
     for (int i = 0; i < *n; i++)
         if (ladder_equal(&l, &list[i]))
             return;
     list[(*n)++] = l;
 }
 
-/* Returns how many there are. */
+static Ladder ladder_of(const Decider *d, const int *block, const int64_t *weight)
+{
+    return ladder_new(d->keep, d->step, d->o.prices, block, weight);
+}
+
+/* Ladders of what is computed again. Returns how many there are. */
 static int make_ladders(Decider *d, Ladder *list)
 {
     int n = 0;
     int64_t *weight = weigh_peak(d, d->step);
     arena_reset(d->tmp);
-    add_ladder(d, list, &n, d->blocks.of, NULL);
-    add_ladder(d, list, &n, d->blocks.of, weight);
+    add_ladder(list, &n, ladder_of(d, d->blocks.of, NULL));
+    add_ladder(list, &n, ladder_of(d, d->blocks.of, weight));
     if (!d->blocks.scoped)
-        add_ladder(d, list, &n, NULL, NULL);
+        add_ladder(list, &n, ladder_of(d, NULL, NULL));
+    return n;
+}
+
+/* What is computed again beside what goes to the host's memory for nothing. */
+static Ladder ladder_beside(Decider *d, const Level *base)
+{
+    int64_t *weight = NEWN(d->keep, int64_t, d->step->nvalue);
+    for (const Node *n = d->step->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++) {
+            intptr_t i = (intptr_t)map_find(&d->v.number, n->out[0]->name);
+            bool away = i && base[i - 1] == AWAY;
+            weight[n->out[k]->id] = away ? 0 : type_nbytes(&n->out[k]->type);
+        }
+    Ladder l = ladder_of(d, d->blocks.of, weight);
+    l.base = base;
+    return l;
+}
+
+/* Adds ladders with what goes to the host's memory: of that alone, beside all saved and beside all
+ * of the first ladder, and of what is computed again beside what goes for nothing. Returns how many
+ * there are. */
+static int make_away(Decider *d, Planned none, Ladder *list, int n)
+{
+    if (!d->away)
+        return n;
+    const Planned most = plan_steps(d, &list[0], list[0].n);
+    const Level *free = away_free(d, &none);
+    add_ladder(list, &n, away_ladder(d, &none));
+    add_ladder(list, &n, away_ladder(d, &most));
+    if (free)
+        add_ladder(list, &n, ladder_beside(d, free));
     return n;
 }
 
@@ -73,10 +113,13 @@ static Front try_words(Decider *d, Planned none)
     Front f = {0};
     front_add(d->keep, &f, none);
     for (int i = 0; i < LEN(word); i++) {
-        const bool *again = set_of_word(d, word[i]);
-        if (again)
-            front_add(d->keep, &f, plan_quick(d, again, word[i]));
+        const Level *level = levels_of_word(d, word[i]);
+        if (level)
+            front_add(d->keep, &f, plan_quick(d, level, word[i]));
     }
+    const Level *gathers = levels_gathers(d);
+    if (gathers)
+        front_add(d->keep, &f, plan_quick(d, gathers, NULL));
     return f;
 }
 
@@ -84,13 +127,13 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
 {
     Front f = {0};
     front_add(d->keep, &f, none);
-    for (int i = 1, last = 0; i <= PLACES; i++) {
+    for (int i = l->base ? 0 : 1, last = i - 1; i <= PLACES; i++) {
         int steps = l->n * i / PLACES;
         if (steps > last) {
             Planned x = plan_steps(d, l, steps);
             front_add(d->keep, &f, x);
             if (!d->blocks.scoped) /* which begin at saved values only if they may */
-                front_add(d->keep, &f, plan_prefer(d, x.again));
+                front_add(d->keep, &f, plan_prefer(d, x.level));
         }
         last = steps;
     }
@@ -102,7 +145,13 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
 static void try_changed(Decider *d, Front *f, const Planned *x, int i, int k)
 {
     if (d->nseen < TINY_PLANS)
-        front_add(d->keep, f, plan_quick(d, set_changed(d, x, i, k), NULL));
+        front_add(d->keep, f, plan_quick(d, levels_changed(d, x, i, k), NULL));
+}
+
+static void try_away(Decider *d, Front *f, const Planned *x, int i)
+{
+    if (d->v.may[i] && level_at(x, i) != AWAY && d->nseen < TINY_PLANS)
+        front_add(d->keep, f, plan_quick(d, levels_with(d, x, i, AWAY), NULL));
 }
 
 /* Adds what each on the front of a tiny step comes to with one value changed, or two taken out, and
@@ -112,10 +161,12 @@ static void try_neighbours(Decider *d, Front *f)
     for (int last = -1; d->v.n <= TINY_STEP && d->nseen != last;) {
         last = d->nseen;
         for (int x = 0, n = f->n; x < n; x++)
-            for (int i = 0; i < d->v.n; i++)
-                for (int k = set_has(f->x[x].again, i) ? 0 : i; k <= i; k++)
-                    if (k == i || set_has(f->x[x].again, k))
+            for (int i = 0; i < d->v.n; i++) {
+                for (int k = level_at(&f->x[x], i) == AGAIN ? 0 : i; k <= i; k++)
+                    if (k == i || level_at(&f->x[x], k) == AGAIN)
                         try_changed(d, f, &f->x[x], i, k);
+                try_away(d, f, &f->x[x], i);
+            }
         front_close(f);
     }
 }
@@ -129,7 +180,7 @@ static int cheapest_alive(const Decider *d, const Planned *x, const bool *exclud
     int best = -1;
     double least = 0;
     for (int i = 0; i < d->v.n; i++) {
-        if (!x->alive || !x->alive[i] || set_has(x->again, i) || excluded[i])
+        if (!x->alive || !x->alive[i] || level_at(x, i) != SAVED || excluded[i])
             continue;
         double price = d->v.sec[i] / (double)x->alive[i];
         if (best < 0 || price < least) {
@@ -153,12 +204,12 @@ static void try_peaks(Decider *d, Front *f, Planned none)
             return;
         if (i < 0) {
             for (int k = 0; k < d->v.n; k++)
-                excluded[k] |= set_has(at.again, k) && !set_has(low.again, k);
+                excluded[k] |= level_at(&at, k) != level_at(&low, k);
             at = low;
             chain = 0;
             continue;
         }
-        at = plan_quick(d, set_changed(d, &at, i, i), NULL);
+        at = plan_quick(d, levels_changed(d, &at, i, i), NULL);
         front_add(d->keep, f, at);
         bool lower = at.need >= 0 && at.need < low.need;
         chain = lower ? 0 : chain + 1;
@@ -198,13 +249,12 @@ static Planned search_front(Decider *d, const Front *f, Planned best)
 static Planned choose(Decider *d)
 {
     AgainReport *r = d->r;
-    read_values(d);
     const Planned none = plan_quick(d, NULL, NULL);
     if (none.need < 0) /* no memory is left for plans */
         return r->none;
     Ladder l[MOST_LADDERS];
     Front all = try_words(d, none), one[MOST_LADDERS];
-    int n = make_ladders(d, l);
+    int n = make_away(d, none, l, make_ladders(d, l));
     for (int k = 0; k < n; k++) {
         one[k] = try_ladder(d, none, &l[k]);
         for (int i = 1; i < one[k].n; i++)
@@ -230,7 +280,7 @@ static void choose_lowest(Decider *d)
     const Planned chosen = r->chosen;
     for (int i = MAX(r->nfront - LOWEST, 1); i < r->nfront; i++) {
         Planned x = r->front[i];
-        if (x.again == chosen.again)
+        if (x.level == chosen.level)
             continue; /* it is planned */
         plan_full(d, &x);
         if (x.need >= 0)
@@ -238,51 +288,94 @@ static void choose_lowest(Decider *d)
     }
 }
 
-/* The names of the values that were chosen. */
-static void fill_values(Decider *d)
+/* What the pipeline is told of the choice; its names live in the report's arena. */
+static void fill_nodes(Decider *d)
 {
     AgainReport *r = d->r;
     const Planned *x = &r->chosen;
-    for (int i = 0; !x->word && i < d->v.n; i++)
-        if (set_has(x->again, i))
-            PUSH(r->a, r->value, r->nvalue, r->capvalue, arena_strdup(r->a, d->v.name[i]));
+    for (int i = 0; !x->word && i < d->v.n; i++) {
+        const Policy p = value_policy(d, x, i);
+        if (p)
+            PUSH(r->a, r->node, r->nnode, r->capnode,
+                 ((NodePolicy){arena_strdup(r->a, d->v.name[i]), p}));
+        r->nagain += level_at(x, i) == AGAIN;
+        r->naway += level_at(x, i) == AWAY;
+        r->nkept += p == MUST_SAVE;
+    }
+}
+
+static bool is_auto(const char *word)
+{
+    return !word || !strcmp(word, "auto");
+}
+
+/* Lets the gathers of parameters be chosen: they have the policy that --reshard gave them. */
+static void open_gathers(Decider *d, const Graph *step, const Policy *before)
+{
+    for (Node *n = step->first; n; n = n->next)
+        if (n->phase < BACKWARD && node_is(n, OP_all_gather_into_tensor) && !before[n->id] &&
+            n->policy == MUST_RECOMPUTE) {
+            map_put(&d->gathers, n->out[0]->name, n);
+            n->policy = POLICY_NONE;
+        }
+}
+
+/* Finds the step, and its values without a policy. False: it has no backward. */
+static bool begin(Decider *d)
+{
+    Graph *g = graph_clone(d->keep, d->g), *step = find_step(g);
+    if (!step)
+        return false;
+    Policy *before = NEWN(d->keep, Policy, step->nnode);
+    for (const Node *n = step->first; n; n = n->next)
+        before[n->id] = n->policy;
+    policy_gathers(g, d->tmp, &d->o);
+    if (is_auto(d->o.reshard))
+        open_gathers(d, step, before);
+    policy_rules(g, d->tmp, d->o.rules, d->o.nrules);
+    arena_reset(d->tmp);
+    d->away = d->task->offload && !device_is_host(d->task->to.device);
+    d->step = step;
+    read_values(d);
+    return true;
+}
+
+/* A bound on what is computed again is none where values can go elsewhere, or get smaller. */
+static double bound_of(const Decider *d)
+{
+    const ChunkAsked *chunk = d->task->chunk;
+    double left = (double)(d->r->memory - d->reserve) - again_kept_bytes(d->g);
+    bool bounds = chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away;
+    return bounds ? again_bound(d->keep, d->step, d->o.prices, left) : 0;
 }
 
 static void search(Decider *d)
 {
     AgainReport *r = d->r;
-    Graph *g = graph_clone(d->keep, d->g);
-    policy_gathers(g, d->tmp, &d->o);
-    policy_rules(g, d->tmp, d->o.rules, d->o.nrules);
-    arena_reset(d->tmp);
-    if (!(d->step = find_step(g)))
-        return;
     r->searched = true;
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
-    double left = (double)(r->memory - d->reserve) - again_kept_bytes(d->g);
-    const ChunkAsked *chunk = d->task->chunk;
-    if (chunk->mode == CHUNK_OFF && !chunk->npattern) /* slices make values smaller */
-        r->bound = again_bound(d->keep, d->step, d->o.prices, left);
-    fill_values(d);
+    r->bound = bound_of(d);
 }
 
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
-    d.seen.a = d.keep = arena_tmp(w->g->a);
+    d.gathers.a = d.seen.a = d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
     r->memory = t->memory;
     r->none = (Planned){0};
+    bool values = begin(&d);
     plan_full(&d, &r->none);
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;
-    if (!r->fits && r->none.need >= 0)
+    if (!r->fits && r->none.need >= 0 && values)
         search(&d);
+    fill_nodes(&d);
     arena_reset(d.keep);
     arena_reset(d.tmp);
 }
@@ -290,13 +383,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
 void again_apply(const AgainReport *r, Graph *g, PassOptions *o)
 {
     Arena *tmp = arena_tmp(g->a);
-    Map names = {.a = tmp};
-    for (int i = 0; i < r->nvalue; i++)
-        map_put(&names, r->value[i], (void *)r);
     if (r->chosen.word)
         o->recompute = r->chosen.word;
-    const Graph *step = r->nvalue ? find_step(g) : NULL;
-    if (step)
-        apply_names(g, &names, set_policy(step, &r->chosen));
+    apply_policies(g, tmp, r->node, r->nnode);
     arena_reset(tmp);
 }

@@ -1,5 +1,6 @@
-/* The search for what is computed again: again.c chooses, again_try.c plans sets of values,
- * again_between.c searches between two plans, again_bound.c bounds the seconds. */
+/* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
+ * searches between two plans, again_away.c lists what may go to the host's memory, again_bound.c
+ * bounds the seconds. */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
@@ -7,11 +8,14 @@
 
 enum { SMALL_STEP = 64 }; /* values up to which single ones are changed */
 
-/* The forward values of the step's graph, in order, but for those that have a policy. */
+/* The forward values of the step's graph, in order, but for those that have a policy. Gathers of
+ * parameters are among them where --reshard leaves open whether they are kept. */
 typedef struct Values {
     int n;
     const char **name; /* of the node's first result */
     int *block;        /* of the node */
+    bool *gather;      /* of a parameter */
+    bool *may;         /* it can go to the host's memory */
     double *sec;       /* of the node */
     int64_t *nbytes;   /* of that result */
     Map number;        /* by name, and one */
@@ -31,6 +35,8 @@ typedef struct Decider {
     int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
     Values v;
+    Map gathers; /* by name: of parameters, which may be kept */
+    bool away;   /* values can go to the host's memory */
 } Decider;
 
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
@@ -38,7 +44,7 @@ typedef struct Pair {
     Planned low, high;
 } Pair;
 
-/* Choices by seconds upward and bytes downward. */
+/* Choices by seconds upward and bytes downward; the first has all values saved. */
 typedef struct Front {
     Planned *x;
     int n, cap;
@@ -50,26 +56,37 @@ typedef struct Front {
  * forward and backward both; NULL: none has. */
 Graph *find_step(Graph *g);
 void read_values(Decider *d); /* of d->step */
-/* The policy of x's values: they are computed again; but a loop of the forward keeps what that of
- * the backward reads, whatever is preferred. */
-Policy set_policy(const Graph *step, const Planned *x);
-/* Gives nodes of these names the policy, in all bodies. */
-void apply_names(Graph *g, const Map *names, Policy p);
-/* The values that a word of --recompute has computed again, by number; NULL: it names no block. */
-const bool *set_of_word(Decider *d, const char *word);
-static inline bool set_has(const bool *again, int i)
+/* The policy of value i in x; POLICY_NONE: it is saved. */
+Policy value_policy(const Decider *d, const Planned *x, int i);
+/* Gives the nodes their policies, in all bodies. */
+void apply_policies(Graph *g, Arena *tmp, const NodePolicy *list, int n);
+/* The levels that a word of --recompute gives, by number; NULL: it names no block. */
+const Level *levels_of_word(Decider *d, const char *word);
+static inline Level level_at(const Planned *x, int i)
 {
-    return again && again[i];
+    return x->level ? x->level[i] : SAVED;
 }
-/* x's set with values i and k in it where they were not, and the other way round; k: i or -1 where
- * one value changes. It lives in d->keep. */
-const bool *set_changed(const Decider *d, const Planned *x, int i, int k);
+/* x's levels with values i and k computed again where they were not, and saved where they were; k:
+ * i or -1 where one value changes. They live in d->keep. */
+const Level *levels_changed(const Decider *d, const Planned *x, int i, int k);
+/* x's levels with value i at another. */
+const Level *levels_with(const Decider *d, const Planned *x, int i, Level level);
+/* All gathers of parameters made again, all else saved; NULL: whether they are is not asked. */
+const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
-Planned plan_quick(Decider *d, const bool *again, const char *word);
-Planned plan_prefer(Decider *d, const bool *again); /* the set is preferred, not demanded */
+Planned plan_quick(Decider *d, const Level *level, const char *word);
+Planned plan_prefer(Decider *d,
+                    const Level *level); /* computing again is preferred, not demanded */
 Planned plan_steps(Decider *d, const Ladder *l, int steps);
 bool plan_fits(const Decider *d, const Planned *x);
+
+/* ---- again_away.c: values that go to the host's memory ---- */
+
+/* Blocks from the first on, each with what is saved in x and alive at its peak. */
+Ladder away_ladder(const Decider *d, const Planned *x);
+/* x's levels, and beside them what the link moves while the forward runs; NULL: nothing. */
+const Level *away_free(const Decider *d, const Planned *x);
 
 /* ---- again_between.c: fronts, and the search between two choices ---- */
 

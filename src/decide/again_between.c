@@ -75,7 +75,7 @@ bool pair_take(const Decider *d, Pair *p, const Planned *x, int n)
 
 static bool differs(const Pair *p, int i)
 {
-    return set_has(p->low.again, i) != set_has(p->high.again, i);
+    return level_at(&p->low, i) != level_at(&p->high, i);
 }
 
 static int count_values(const Decider *d, const Pair *p)
@@ -101,22 +101,22 @@ static int number_parts(const Decider *d, const Pair *p, int *part)
 
 /* Half of what differs as in high, the first half or the second; the rest as in low. NULL: they
  * differ in one value at most. */
-static const bool *make_middle(const Decider *d, const Pair *p, bool second)
+static const Level *make_middle(const Decider *d, const Pair *p, bool second)
 {
-    bool *again = NEWN(d->keep, bool, d->v.n);
+    Level *level = NEWN(d->keep, Level, d->v.n);
     int *part = NEWN(d->tmp, int, d->v.n), n = number_parts(d, p, part);
     for (int i = 0; i < d->v.n; i++) {
         bool high = second ? part[i] >= n / 2 : part[i] < n / 2;
-        again[i] = set_has(differs(p, i) && high ? p->high.again : p->low.again, i);
+        level[i] = level_at(differs(p, i) && high ? &p->high : &p->low, i);
     }
     arena_reset(d->tmp);
-    return n > 1 ? again : NULL;
+    return n > 1 ? level : NULL;
 }
 
 static bool search_steps(Decider *d, Pair *p)
 {
     const Ladder *l = p->high.ladder;
-    bool same = l && (p->low.ladder == l || !p->low.again);
+    bool same = l && (p->low.ladder == l || (!p->low.level && !l->base));
     if (!same || p->high.steps - p->low.steps < 2)
         return false;
     Planned x = plan_steps(d, l, p->low.steps + (p->high.steps - p->low.steps) / 2);
@@ -126,10 +126,10 @@ static bool search_steps(Decider *d, Pair *p)
 static bool search_middle(Decider *d, Pair *p)
 {
     for (int second = 0; second < 2; second++) {
-        const bool *again = make_middle(d, p, second);
-        if (!again)
+        const Level *level = make_middle(d, p, second);
+        if (!level)
             return false;
-        const Planned x[] = {plan_quick(d, again, NULL), plan_prefer(d, again)};
+        const Planned x[] = {plan_quick(d, level, NULL), plan_prefer(d, level)};
         if (pair_take(d, p, x, LEN(x)))
             return true;
     }
@@ -142,10 +142,10 @@ static void add_halves(Decider *d, Front *f, const Front *of, int i)
     const Pair p = {of->x[i - 1], of->x[i]};
     const double least = of->x[MAX(i - WIDE, 0)].sec;
     for (int second = 0; second < 2; second++) {
-        const bool *again = make_middle(d, &p, second);
-        if (!again)
+        const Level *level = make_middle(d, &p, second);
+        if (!level)
             return;
-        const Planned x[] = {plan_quick(d, again, NULL), plan_prefer(d, again)};
+        const Planned x[] = {plan_quick(d, level, NULL), plan_prefer(d, level)};
         for (int k = 0; k < LEN(x); k++)
             if (x[k].sec >= least)
                 front_add(d->keep, f, x[k]);
@@ -189,10 +189,11 @@ static int list_swaps(const Decider *d, const Pair *p, Swap **list)
     const Planned *high = &p->high;
     *list = NULL;
     for (int i = 0; i < v->n; i++)
-        for (int k = -1; k < v->n && set_has(high->again, i); k++) {
+        for (int k = -1; k < v->n && level_at(high, i) == AGAIN; k++) {
             double gain = v->sec[i] - (k < 0 ? 0 : v->sec[k]);
             int64_t saved = v->nbytes[i] - (k < 0 ? 0 : v->nbytes[k]);
-            if (gain > 0 && saved < p->low.need - high->need && (k < 0 || !set_has(high->again, k)))
+            if (gain > 0 && saved < p->low.need - high->need &&
+                (k < 0 || level_at(high, k) == SAVED))
                 PUSH(d->tmp, *list, n, cap, ((Swap){i, k, gain}));
         }
     if (n)
@@ -203,14 +204,14 @@ static int list_swaps(const Decider *d, const Pair *p, Swap **list)
 static bool search_near(Decider *d, Pair *p)
 {
     Swap *list;
-    const bool *set[MOST_NEAR];
+    const Level *level[MOST_NEAR];
     Planned x[MOST_NEAR] = {0};
     int n = MIN(list_swaps(d, p, &list), MOST_NEAR);
     for (int i = 0; i < n; i++)
-        set[i] = set_changed(d, &p->high, list[i].out, list[i].in);
+        level[i] = levels_changed(d, &p->high, list[i].out, list[i].in);
     arena_reset(d->tmp);
     for (int i = 0; i < n; i++)
-        x[i] = plan_quick(d, set[i], NULL);
+        x[i] = plan_quick(d, level[i], NULL);
     return pair_take(d, p, x, n);
 }
 
@@ -218,8 +219,8 @@ static bool search_near(Decider *d, Pair *p)
 
 void pair_search(Decider *d, Pair *p, double enough)
 {
-    if (p->high.again && !p->high.prefer) {
-        const Planned x = plan_prefer(d, p->high.again);
+    if (p->high.level && !p->high.prefer) {
+        const Planned x = plan_prefer(d, p->high.level);
         pair_take(d, p, &x, 1);
     }
     while (p->low.sec < enough && count_values(d, p) > 1 &&

@@ -1,5 +1,5 @@
-/* Numbers the step's forward values, turns a set of them into policies, and plans a copy of the
- * step with these. */
+/* Numbers the step's forward values, turns their levels into policies, and plans a copy of the step
+ * with these. */
 #include "again.h"
 
 #include <string.h>
@@ -29,14 +29,35 @@ Graph *find_step(Graph *g)
     return has ? g : best;
 }
 
+/* Whether n's results can go to the host's memory: what it makes is there when it ends. */
+static bool may_go(const Node *n)
+{
+    return !op_starts(n->op) && n->op->region != LOOP && !node_moves(n);
+}
+
+/* By node id: the backward reads its results, or views of them. */
+static bool *find_read(const Graph *g, Arena *tmp)
+{
+    bool *read = NEWN(tmp, bool, g->nnode);
+    Node **base = find_view_bases(g, tmp);
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && n->phase >= BACKWARD && !node_aliases(n); i++)
+            if (base[n->in[i]->id])
+                read[base[n->in[i]->id]->id] = true;
+    return read;
+}
+
 void read_values(Decider *d)
 {
     Values *v = &d->v;
+    const bool *read = find_read(d->step, d->keep);
     d->blocks = find_blocks(d->step, d->keep);
     const int most = d->step->nnode;
     *v = (Values){0,
                   NEWN(d->keep, const char *, most),
                   NEWN(d->keep, int, most),
+                  NEWN(d->keep, bool, most),
+                  NEWN(d->keep, bool, most),
                   NEWN(d->keep, double, most),
                   NEWN(d->keep, int64_t, most),
                   {.a = d->keep}};
@@ -45,6 +66,8 @@ void read_values(Decider *d)
             continue;
         v->name[v->n] = n->out[0]->name;
         v->block[v->n] = d->blocks.of[n->id];
+        v->gather[v->n] = map_find(&d->gathers, v->name[v->n]) != NULL;
+        v->may[v->n] = d->away && may_go(n) && read[n->id];
         v->sec[v->n] = node_sec(d->o.prices, graph_mesh(d->step), n);
         v->nbytes[v->n] = type_nbytes(&n->out[0]->type);
         map_put(&v->number, v->name[v->n], (void *)(intptr_t)(v->n + 1));
@@ -52,39 +75,63 @@ void read_values(Decider *d)
     }
 }
 
-/* ---- sets ---- */
+/* ---- levels ---- */
 
-Policy set_policy(const Graph *step, const Planned *x)
+/* That of what is computed again: a loop of the forward keeps what that of the backward reads,
+ * whatever is preferred. */
+static Policy again_policy(const Decider *d, const Planned *x)
 {
-    for (const Node *n = step->first; n; n = n->next)
+    for (const Node *n = d->step->first; n; n = n->next)
         if (n->op->region == LOOP)
             return PREFER_RECOMPUTE;
     return x->prefer ? PREFER_RECOMPUTE : MUST_RECOMPUTE;
 }
 
-void apply_names(Graph *g, const Map *names, Policy p)
+Policy value_policy(const Decider *d, const Planned *x, int i)
+{
+    const Level level = level_at(x, i);
+    if (d->v.gather[i]) /* which --reshard has made again if nothing is said */
+        return level == SAVED ? MUST_SAVE : POLICY_NONE;
+    return level == AGAIN ? again_policy(d, x) : level == AWAY ? OFFLOAD : POLICY_NONE;
+}
+
+static void apply_names(Graph *g, const Map *policy)
 {
     for (Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
-            apply_names(n->region->body[b], names, p);
-        if (n->phase < BACKWARD && n->nout && !n->policy && map_find(names, n->out[0]->name))
-            n->policy = p;
+            apply_names(n->region->body[b], policy);
+        const NodePolicy *p =
+            n->phase < BACKWARD && n->nout && !n->policy ? map_find(policy, n->out[0]->name) : NULL;
+        if (p)
+            n->policy = p->policy;
     }
 }
 
-static void apply_set(const Decider *d, Graph *g, const Planned *x)
+void apply_policies(Graph *g, Arena *tmp, const NodePolicy *list, int n)
 {
-    Map names = {.a = d->tmp};
-    for (int i = 0; i < d->v.n; i++)
-        if (x->again[i])
-            map_put(&names, d->v.name[i], (void *)d);
-    apply_names(g, &names, set_policy(d->step, x));
+    Map policy = {.a = tmp};
+    for (int i = 0; i < n; i++)
+        map_put(&policy, list[i].node, (void *)&list[i]);
+    if (n)
+        apply_names(g, &policy);
+}
+
+static void apply_levels(const Decider *d, Graph *g, const Planned *x)
+{
+    NodePolicy *list = NEWN(d->tmp, NodePolicy, d->v.n);
+    int n = 0;
+    for (int i = 0; i < d->v.n; i++) {
+        const Policy p = value_policy(d, x, i);
+        if (p)
+            list[n++] = (NodePolicy){d->v.name[i], p};
+    }
+    apply_policies(g, d->tmp, list, n);
 }
 
 typedef struct WordTry {
     Decider *d;
     const char *word;
-    bool *again;
+    Level *level;
 } WordTry;
 
 static void read_word(void *arg)
@@ -96,33 +143,60 @@ static void read_word(void *arg)
     for (const Node *n = find_step(g)->first; n; n = n->next) {
         intptr_t i = n->nout ? (intptr_t)map_find(&d->v.number, n->out[0]->name) : 0;
         if (i && n->policy == PREFER_RECOMPUTE)
-            t->again[i - 1] = true;
+            t->level[i - 1] = AGAIN;
     }
 }
 
-const bool *set_of_word(Decider *d, const char *word)
+static Level *levels_new(const Decider *d, const Level *like)
 {
-    WordTry t = {d, word, NEWN(d->keep, bool, d->v.n)};
+    Level *level = NEWN(d->keep, Level, d->v.n);
+    for (int i = 0; i < d->v.n && like; i++)
+        level[i] = like[i];
+    return level;
+}
+
+const Level *levels_gathers(const Decider *d)
+{
+    Level *level = levels_new(d, NULL);
+    bool any = false;
+    for (int i = 0; i < d->v.n; i++) {
+        level[i] = d->v.gather[i] ? AGAIN : SAVED;
+        any |= d->v.gather[i];
+    }
+    return any ? level : NULL;
+}
+
+const Level *levels_of_word(Decider *d, const char *word)
+{
+    WordTry t = {d, word, levels_new(d, levels_gathers(d))};
     bool failed = ctx_try(d->g->ctx, read_word, &t) != TN_OK;
     arena_reset(d->tmp);
-    return failed ? NULL : t.again;
+    return failed ? NULL : t.level;
 }
 
-static const bool *set_of_steps(Decider *d, const Ladder *l, int steps)
+static const Level *levels_of_steps(Decider *d, const Ladder *l, int steps)
 {
-    bool *again = NEWN(d->keep, bool, d->v.n);
+    Level *level = levels_new(d, l->base);
     for (int i = 0; i < steps; i++)
         for (int k = 0; k < l->step[i].n; k++)
-            again[(intptr_t)map_find(&d->v.number, l->step[i].value[k]) - 1] = true;
-    return again;
+            level[(intptr_t)map_find(&d->v.number, l->step[i].value[k]) - 1] = l->level;
+    return level;
 }
 
-const bool *set_changed(const Decider *d, const Planned *x, int i, int k)
+const Level *levels_with(const Decider *d, const Planned *x, int i, Level to)
 {
-    bool *again = NEWN(d->keep, bool, d->v.n);
-    for (int j = 0; j < d->v.n; j++)
-        again[j] = set_has(x->again, j) != (j == i || j == k);
-    return again;
+    Level *level = levels_new(d, x->level);
+    level[i] = to;
+    return level;
+}
+
+const Level *levels_changed(const Decider *d, const Planned *x, int i, int k)
+{
+    Level *level = levels_new(d, x->level);
+    level[i] = level_at(x, i) == AGAIN ? SAVED : AGAIN;
+    if (k >= 0 && k != i)
+        level[k] = level_at(x, k) == AGAIN ? SAVED : AGAIN;
+    return level;
 }
 
 /* ---- plans ---- */
@@ -130,7 +204,7 @@ const bool *set_changed(const Decider *d, const Planned *x, int i, int k)
 /* By number: the bytes of each value at the plan's peak; NULL where no value is tried by itself. */
 static int64_t *alive_values(const Decider *d, const Plan *p)
 {
-    if (d->v.n > SMALL_STEP)
+    if (d->v.n > SMALL_STEP && !d->away)
         return NULL;
     int64_t *alive = NEWN(d->keep, int64_t, d->v.n);
     for (int i = 0; i < p->nstorage; i++) {
@@ -158,8 +232,8 @@ static void plan_choice(void *arg)
     PlanFor to = d->task->to;
     if (x->word)
         o.recompute = x->word;
-    else if (x->again)
-        apply_set(d, g, x);
+    else if (d->step)
+        apply_levels(d, g, x);
     to.quick = t->quick;
     to.limit = d->task->memory;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
@@ -169,13 +243,13 @@ static void plan_choice(void *arg)
     x->sec = p->est.step;
 }
 
-/* The set as text, which equal sets of equal steps have; in tmp. */
+/* The levels as text, which equal ones of equal steps have; in tmp. */
 static const char *key_of(const Decider *d, const Planned *x)
 {
     char *key = NEWN(d->tmp, char, d->v.n + 2);
     key[d->v.n] = x->prefer ? 'p' : 'm';
     for (int i = 0; i < d->v.n; i++)
-        key[i] = set_has(x->again, i) ? '1' : '0';
+        key[i] = (char)('0' + level_at(x, i));
     return x->word ? x->word : key;
 }
 
@@ -227,23 +301,23 @@ void plan_full(Decider *d, Planned *x)
     plan_it(d, x, false);
 }
 
-Planned plan_quick(Decider *d, const bool *again, const char *word)
+Planned plan_quick(Decider *d, const Level *level, const char *word)
 {
-    Planned x = {.again = again, .word = word};
+    Planned x = {.level = level, .word = word};
     plan_it(d, &x, true);
     return x;
 }
 
-Planned plan_prefer(Decider *d, const bool *again)
+Planned plan_prefer(Decider *d, const Level *level)
 {
-    Planned x = {.again = again, .prefer = true};
+    Planned x = {.level = level, .prefer = true};
     plan_it(d, &x, true);
     return x;
 }
 
 Planned plan_steps(Decider *d, const Ladder *l, int steps)
 {
-    Planned x = {.again = set_of_steps(d, l, steps), .ladder = l, .steps = steps};
+    Planned x = {.level = levels_of_steps(d, l, steps), .ladder = l, .steps = steps};
     plan_it(d, &x, true);
     return x;
 }

@@ -26,9 +26,15 @@ typedef struct LadderStep {
     int n, cap;
 } LadderStep;
 
+/* How the backward gets a value of the forward: it is saved, computed again, or comes back from the
+ * host's memory. A parameter that ranks gather is kept, or gathered again. */
+typedef enum Level { SAVED, AGAIN, AWAY } Level;
+
 /* The first k steps together are a choice, for each k; with k it takes more time, and fewer bytes
  * but for what several blocks share. */
 typedef struct Ladder {
+    Level level;       /* that the values of steps get */
+    const Level *base; /* by number of the step's values: that of all others; NULL: all are saved */
     LadderStep *step;
     int n, cap;
 } Ladder;
@@ -39,12 +45,12 @@ typedef struct Ladder {
 Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int *block,
                   const int64_t *weight);
 
-/* ---- again.c: what the backward computes again ---- */
+/* ---- again.c: what is saved, computed again, or kept in the host's memory ---- */
 
 /* A choice that was planned. */
 typedef struct Planned {
-    const bool *again; /* by number of the step's values: it is computed again; NULL: none is */
-    const char *word;  /* of --recompute, which has the same computed again; NULL: no word does */
+    const Level *level; /* by number of the step's values; NULL: all are saved */
+    const char *word;   /* of --recompute, which has the same computed again; NULL: no word does */
     const Ladder *ladder; /* of whose first `steps` the set is made; NULL: of none's */
     int steps;
     bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
@@ -52,6 +58,12 @@ typedef struct Planned {
     double sec;   /* of the step, estimated */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;
+
+/* A node, by the name of its first result, and what was decided of it. */
+typedef struct NodePolicy {
+    const char *node;
+    Policy policy;
+} NodePolicy;
 
 /* What was chosen, and among what. */
 typedef struct AgainReport {
@@ -61,9 +73,10 @@ typedef struct AgainReport {
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
     Planned chosen;
-    double bound;       /* seconds: no choice that fits has less computed again (again_bound.c) */
-    const char **value; /* names of the nodes that are computed again; of a word none */
-    int nvalue, capvalue;
+    double bound;     /* seconds: no choice that fits has less computed again (again_bound.c) */
+    NodePolicy *node; /* what is not saved, but for a word's, and gathers that are kept */
+    int nnode, capnode;
+    int nagain, naway, nkept; /* of these: computed again, in the host's memory, kept */
     Planned *front; /* by seconds upward and bytes downward, `none` first; for all limits the
                        same */
     int nfront, capfront;
@@ -82,6 +95,7 @@ typedef struct DecideTask {
     int64_t memory; /* bytes of it with its library's reserve; 0: no limit */
     const ChunkAsked *chunk;
     AgainKnown *known; /* NULL: none */
+    bool offload;      /* the pass is among those to come; decide() and decide_curve() find that */
 } DecideTask;
 
 /* Chooses for the step of w, which stands before the first pass that reads policies, and has the

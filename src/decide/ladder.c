@@ -84,7 +84,7 @@ Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int *block,
                   const int64_t *weight)
 {
     Arena *tmp = arena_tmp(a);
-    Ladder l = {0};
+    Ladder l = {.level = AGAIN};
     AgainGraph x = again_graph(a, tmp, g, m, block);
     for (int k = 0; weight && k < x.n; k++)
         x.nbytes[k] = weigh(x.at[k], weight);

@@ -1,20 +1,39 @@
-/* Says what --memory decided that the backward computes again. */
+/* Says what --memory decided: what the backward computes again, what the host's memory keeps, and
+ * which gathered parameters ranks keep. */
 #include "page.h"
+
+static void print_counts(Buf *b, const AgainReport *r)
+{
+    buf_printf(b, "recompute: auto computes %d values again", r->nagain);
+    if (r->naway)
+        buf_printf(b, ", has %d in the host's memory", r->naway);
+    if (r->nkept)
+        buf_printf(b, ", keeps %d gathered parameters", r->nkept);
+}
+
+static void print_cost(Buf *b, const AgainReport *r)
+{
+    const Planned *x = &r->chosen, *none = &r->none;
+    bool less = x->sec < none->sec;
+    double sec = less ? none->sec - x->sec : x->sec - none->sec;
+    buf_printf(b, ": %s %s a step (%+.1f %%)", sec_text(b->a, sec), less ? "less" : "more",
+               100 * (x->sec / none->sec - 1));
+    if (r->bound > 0)
+        buf_printf(b, ", at least %s in any choice", sec_text(b->a, r->bound));
+    buf_printf(b, "; %lld bytes, %lld with all saved; %d plans tried\n", (long long)x->need,
+               (long long)none->need, r->nplanned);
+}
 
 void again_print(Buf *b, const AgainReport *r)
 {
-    const Planned *x = &r->chosen, *none = &r->none;
+    if (!r->searched && r->nkept)
+        buf_printf(b, "reshard: auto keeps all %d gathered parameters for the backward\n",
+                   r->nkept);
     if (!r->searched)
         return;
-    bool less = x->sec < none->sec;
-    double sec = less ? none->sec - x->sec : x->sec - none->sec;
-    if (x->word)
-        buf_printf(b, "recompute: auto computes again what \"%s\" does: ", x->word);
+    if (r->chosen.word)
+        buf_printf(b, "recompute: auto computes again what \"%s\" does", r->chosen.word);
     else
-        buf_printf(b, "recompute: auto computes %d values again: ", r->nvalue);
-    buf_printf(b,
-               "%s %s a step (%+.1f %%), at least %s in any choice; %lld bytes, %lld with all "
-               "saved; %d plans tried\n",
-               sec_text(b->a, sec), less ? "less" : "more", 100 * (x->sec / none->sec - 1),
-               sec_text(b->a, r->bound), (long long)x->need, (long long)none->need, r->nplanned);
+        print_counts(b, r);
+    print_cost(b, r);
 }

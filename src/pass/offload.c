@@ -68,7 +68,7 @@ typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
 /* A value that is moved. Places are those before which a node stands. */
 typedef struct Transfer {
     Value *x;
-    int copied;                /* place of copy */
+    int copied, turn;          /* place of copy; its number among the copies */
     int least, freed;          /* of host: the first possible, and where the copy is done */
     int needed;                /* of back, and of load before it is moved */
     int begun, loaded;         /* of load: where its copy begins in time, and where it stands */
@@ -349,6 +349,7 @@ static void find_times(const Offload *x, Transfers *t)
         c->freed = MIN(MAX(c->least, c->copied + 1), c->needed);
         c->freed = find_moment(sec, c->freed, c->needed, busy);
         c->freed = find_alone(s, c->freed, c->needed, true, c->freed);
+        c->turn = i;
     }
     qsort(t->list, (size_t)t->count, sizeof *t->list, by_needed);
     busy = sec[s->count];
@@ -357,6 +358,8 @@ static void find_times(const Offload *x, Transfers *t)
         busy = MIN(busy, sec[c->needed]) - copy_sec(m, (double)type_nbytes(&c->x->type));
         c->begun = MAX(c->least, c->needed - 1);
         c->begun = find_moment_before(sec, c->least, c->begun, busy);
+        c->begun = find_alone(s, c->begun, c->least, false, c->begun);
+        busy = MIN(busy, sec[c->begun]);
     }
 }
 
@@ -373,7 +376,7 @@ static const struct {
 
 /* A node to be emitted before a place. */
 typedef struct EmitOrder {
-    int place, part, index;
+    int place, part, turn, index;
 } EmitOrder;
 
 static int by_place(const void *p, const void *q)
@@ -381,7 +384,7 @@ static int by_place(const void *p, const void *q)
     const EmitOrder *x = p, *y = q;
     return x->place != y->place ? x->place - y->place
            : x->part != y->part ? x->part - y->part
-                                : x->index - y->index;
+                                : x->turn - y->turn;
 }
 
 static void emit_part(const OffloadSource *s, Transfer *c, TransferPart part, int place)
@@ -407,7 +410,7 @@ static void emit_transfers(const Offload *x, Transfers *t)
         const int place[NPART] = {c->copied, c->least, c->needed, c->needed};
         bool there = t->s.read[c->x->id].host;
         for (int k = there ? LOAD_NODE : COPY_NODE; k < NPART; k++)
-            order[count++] = (EmitOrder){place[k], k, i};
+            order[count++] = (EmitOrder){place[k], k, k < LOAD_NODE ? c->turn : i, i};
     }
     qsort(order, (size_t)count, sizeof *order, by_place);
     for (int i = 0; i < count; i++)
@@ -526,12 +529,35 @@ static void pin(const Pins *p, Edges *e, const Transfer *c)
         edges_add(e, load, pin);
 }
 
+/* Keeps the copies of one direction in the order in which they stand, in which they were timed:
+ * they follow one another, and one that waits for a later copy would wait for two. */
+static void pin_copies(const Transfers *t, Edges *e)
+{
+    bool *made = NEWN(e->tmp, bool, t->s.g->nnode);
+    Node *last[NPART] = {NULL};
+    for (int k = 0; k < t->count; k++)
+        for (int i = 0; i < 2; i++) {
+            const Node *n = t->list[k].node[i ? LOAD_NODE : COPY_NODE];
+            if (n)
+                made[n->id] = true;
+        }
+    for (Node *n = t->s.g->first; n; n = n->next) {
+        TransferPart part = n->op->to_host ? COPY_NODE : LOAD_NODE;
+        if (!made[n->id])
+            continue;
+        if (last[part] && last[part]->phase <= n->phase)
+            edges_add(e, n, last[part]);
+        last[part] = n;
+    }
+}
+
 static void pin_all(const Transfers *t, Arena *tmp)
 {
     Pins p = pins_new(t->s.g, tmp);
     Edges e = {.tmp = tmp};
     for (int k = 0; k < t->count; k++)
         pin(&p, &e, &t->list[k]);
+    pin_copies(t, &e);
     edges_emit(t->s.g, &e);
 }
 

@@ -20,30 +20,35 @@ enum { BUDGETS = 40, FEW_BUDGETS = 8, LEAST_BUDGETS = 3, RUNS = 5, MOST_BYTES = 
 static bool more, less; /* TN_LONG, TN_QUICK */
 
 typedef struct Asked {
-    const char *model, *dtype, *optimizer, *mesh, *chunk;
+    const char *model, *dtype, *optimizer, *mesh, *chunk, *backend;
     int64_t batch, seq, accumulate;
 } Asked;
 
 static const Asked cases[] = {
-    {"tests/ref/gpt2-tiny", "f32", "adamw", NULL, NULL, 16, 32, 1},
-    {"tests/ref/llama-tiny", "f32", "none", NULL, NULL, 16, 32, 1},
-    {"tests/ref/gpt2-tiny", "f32", "adamw", NULL, NULL, 10, 32, 3},
-    {"tests/ref/llama-tiny", "bf16", "adamw", NULL, NULL, 16, 64, 3},
-    {"tests/ref/llama-tiny", "f32", "none", NULL, "4", 16, 32, 1},
-    {"tests/ref/gpt2-tiny", "bf16", "none", NULL, NULL, 32, 32, 1},
-    {"tests/ref/qwen3-tiny", "f32", "sgd", NULL, NULL, 16, 32, 1},
-    {"tests/ref/llama-tiny", "f32", "adamw", "fsdp=2", NULL, 16, 32, 1},
-    {"tests/ref/gpt2-tiny", "bf16", "adamw", "dp=2", NULL, 16, 32, 2},
-    {"demo", "f32", "adamw", NULL, NULL, 4, 128, 1},
+    {"tests/ref/gpt2-tiny", "f32", "adamw", NULL, NULL, NULL, 16, 32, 1},
+    {"tests/ref/llama-tiny", "f32", "none", NULL, NULL, NULL, 16, 32, 1},
+    {"tests/ref/llama-tiny", "f32", "adamw", NULL, NULL, "emulated", 16, 32, 1},
+    {"tests/ref/gpt2-tiny", "f32", "adamw", NULL, NULL, NULL, 10, 32, 3},
+    {"tests/ref/llama-tiny", "bf16", "adamw", NULL, NULL, NULL, 16, 64, 3},
+    {"tests/ref/llama-tiny", "f32", "none", NULL, "4", NULL, 16, 32, 1},
+    {"tests/ref/gpt2-tiny", "bf16", "none", NULL, NULL, NULL, 32, 32, 1},
+    {"tests/ref/qwen3-tiny", "f32", "sgd", NULL, NULL, NULL, 16, 32, 1},
+    {"tests/ref/llama-tiny", "f32", "adamw", "fsdp=2", NULL, NULL, 16, 32, 1},
+    {"tests/ref/gpt2-tiny", "bf16", "adamw", "dp=2", NULL, NULL, 16, 32, 2},
+    {"demo", "f32", "adamw", NULL, NULL, NULL, 4, 128, 1},
+    {"tests/ref/gpt2-tiny", "f32", "none", NULL, NULL, "emulated", 16, 32, 3},
+    {"tests/ref/gpt2-tiny", "f32", "adamw", "fsdp=2", NULL, "emulated", 16, 32, 1},
 };
-enum { QUICK = 2 };
+enum { QUICK = 3 };
+#define SAVED_FASTER 1.005
 
 static const char *case_text(const Asked *c)
 {
-    return arena_printf(a, "%s %s %s accumulate %d%s%s%s%s, batch %d of %d", c->model, c->dtype,
+    return arena_printf(a, "%s %s %s accumulate %d%s%s%s%s%s%s, batch %d of %d", c->model, c->dtype,
                         c->optimizer, (int)c->accumulate, c->mesh ? " mesh " : "",
                         c->mesh ? c->mesh : "", c->chunk ? " chunk " : "", c->chunk ? c->chunk : "",
-                        (int)c->batch, (int)c->seq);
+                        c->backend ? " on " : "", c->backend ? c->backend : "", (int)c->batch,
+                        (int)c->seq);
 }
 
 static tn_options case_options(const Asked *c)
@@ -53,6 +58,7 @@ static tn_options case_options(const Asked *c)
     o.dtype = c->dtype;
     o.optimizer = c->optimizer;
     o.mesh = c->mesh;
+    o.backend = c->backend ? c->backend : o.backend;
     o.accumulate = c->accumulate;
     o.chunk = &c->chunk;
     o.nchunk = c->chunk != NULL;
@@ -161,14 +167,17 @@ static void test_budgets(const Asked *c)
     for (int i = 0; i < n; i++) {
         int64_t memory = budget(least, none.need, i, n);
         Outcome x = plan_within(&m, o, memory);
-        if (!EXPECT(x.code == TN_CODE_OK && x.need <= memory && x.sec <= last.sec))
+        /* where all fits saved nothing is searched, also if fusion made less than that faster */
+        bool all = x.need == none.need && x.sec == none.sec && x.sec <= SAVED_FASTER * last.sec;
+        if (!EXPECT(x.code == TN_CODE_OK && x.need <= memory && (x.sec <= last.sec || all)))
             printf("  %s: %lld bytes: code %d, needs %lld, %.9g us; %lld bytes: %.9g us\n",
                    case_text(c), (long long)memory, x.code, (long long)x.need, 1e6 * x.sec,
                    (long long)from, 1e6 * last.sec);
         last = x;
         from = memory;
     }
-    EXPECT(last.sec == none.sec && !strcmp(last.hash, none.hash));
+    /* ranks can keep gathered parameters besides, which is faster */
+    EXPECT(c->mesh ? last.sec <= none.sec : last.sec == none.sec && !strcmp(last.hash, none.hash));
     Outcome once = plan_within(&m, o, budget(least, none.need, 1, 3)),
             again = plan_within(&m, o, budget(least, none.need, 1, 3));
     EXPECT(*once.hash && !strcmp(once.hash, again.hash) && strcmp(once.hash, none.hash) != 0);
@@ -454,8 +463,8 @@ static void test_models(void)
     for (int i = less; i < (more ? LEN(cases) : QUICK); i++) {
         Asked c = cases[i];
         guarded(budgets_case, &c);
-        if (strcmp(c.model, "demo") != 0 &&
-            !c.mesh) /* its gradients have names in a file; one runs */
+        if (strcmp(c.model, "demo") != 0 && !c.mesh &&
+            !c.backend) /* gradients have names in a file; one runs, in the host's memory */
             guarded(bits_case, &c);
     }
 }

@@ -151,6 +151,30 @@ for model in ${TN_LONG:+demo} tests/ref/gpt2-tiny; do
     rm -r "$dir/saved" "$dir/within" "$dir/on"
 done
 
+# On a device with a memory of its own values go to the host's; ranks keep the gathered parameters that fit. Bits stay.
+chosen() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$dir/plan"; }
+for how in "--backend emulated" "--mesh fsdp=2" "--mesh fsdp=2 --backend emulated"; do
+    set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dropout 0.1 $how
+    all=$(needs "$@")
+    least=$(needs "$@" --memory 1)
+    limit=$(between "$least" "$all" 6)
+    gives 0 '' plan "$@" --memory "$limit" --json
+    cp "$dir/out" "$dir/plan"
+    case $how in *emulated*) ok "$how: something goes to the host's memory" [ "$(chosen offloaded)" -gt 0 ] ;; esac
+    gives 0 '' plan "$@" --memory $((2 * all)) --json
+    cp "$dir/out" "$dir/plan"
+    case $how in *mesh*) ok "$how: with more memory gathered parameters are kept" [ "$(chosen gathers_kept)" -gt 0 ] ;; esac
+    set -- train "$@" --data "$dir/text" --tokenizer bytes --token-type byte --steps 2 --threads 1 --lr 1e-3
+    gives 0 '' "$@" --out "$dir/saved" --metrics "$dir/saved.jsonl"
+    gives 0 '' "$@" --out "$dir/within" --metrics "$dir/within.jsonl" --memory "$limit"
+    same saved within
+    gives 0 '' "$@" --out "$dir/kept" --metrics "$dir/kept.jsonl" --memory $((2 * all))
+    same saved kept
+    ok "$how: planned is measured" [ "$(peak within)" = \
+        "$(sed -n 's/.*"planned_peak_bytes": \([0-9]*\).*/\1/p' "$dir/within.jsonl" | head -1)" ]
+    rm -r "$dir/saved" "$dir/within" "$dir/kept"
+done
+
 # A curve over 12 limits: none is slower than one with less memory, or faster than the bound by more than what fused
 # nodes gain; the last has all saved.
 set -- plan tests/ref/gpt2-tiny --batch-size 16 --seq-len 32

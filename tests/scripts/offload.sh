@@ -34,6 +34,12 @@ for more in "" "--accumulate 2" "--recompute full" "--fuse off" "--dtype bf16"; 
     rm -r "$dir/cpu" "$dir/host"
 done
 
+# Copies of one direction run in the order in which their values are made.
+gives 0 '' plan gpt2 --batch-size 4 --seq-len 1024 --machine avx512_bf16 --backend emulated \
+    --offload 'layers.0.mlp*::*' --steps
+ok "copies are out of order" [ "$(sed -n 's/.*offload.copy \([a-z0-9_]*\)@.*/\1/p' "$dir/out" | tr '\n' ' ')" = \
+    "addmm_2 gelu " ]
+
 demo="plan demo --batch-size 2 --seq-len 16"
 gives 2 '--backend emulated has one' $demo --offload 'layers.*::mm'
 gives 2 'offload "layers.77::mm": matches nothing' $demo --backend emulated --offload 'layers.77::mm'
