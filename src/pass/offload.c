@@ -38,51 +38,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a value is read: itself and, of one that is no view, what views it. */
-typedef struct Reads {
-    Value *base;
-    int first; /* place of its first reader in the backward, after `last`; none: the graph's end */
-    /* of bases: */
-    int last;         /* place of the last other node that needs it */
-    bool later;       /* the backward reads it */
-    bool output;      /* of the graph or body */
-    Value *host;      /* itself in the host's memory, by an earlier pass */
-    const char *kept; /* why it must stay, or NULL */
-} Reads;
-
-/* A graph before any copy is made. */
-typedef struct OffloadSource {
-    Graph *g;
-    int count, nnode, nvalue;
-    Node **at;   /* by place in the graph's order */
-    int *place;  /* by node id */
-    Reads *read; /* by value id */
-    /* by place: */
-    bool *later;        /* the node reads what the host may have had */
-    int *above, *below; /* the nearest node that stands alone: itself, or before it (-1: none) and
-                           after it (count: none) */
-} OffloadSource;
-
-typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
-
-/* A value that is moved. Places are those before which a node stands. */
-typedef struct Transfer {
-    Value *x;
-    int copied, turn;          /* place of copy; its number among the copies */
-    int least, freed;          /* of host: the first possible, and where the copy is done */
-    int needed;                /* of back, and of load before it is moved */
-    int begun, loaded;         /* of load: where its copy begins in time, and where it stands */
-    Node *node[NPART];         /* copy, host: NULL by an earlier compilation */
-    bool deferred, prefetched; /* host, load were moved */
-} Transfer;
-
-typedef struct Transfers {
-    OffloadSource s;
-    double times; /* that the graph runs */
-    Transfer *list;
-    int count, cap;
-} Transfers;
-
 typedef struct Offload {
     Arena *tmp;
     const PassOptions *o;
@@ -510,57 +465,6 @@ static void settle(Flow *f, Offload *x)
             settle(item_body(f, i, c), x);
 }
 
-/* ---- order edges ---- */
-
-/* Keeps what was moved away from its first place. */
-static void pin(const Pins *p, Edges *e, const Transfer *c)
-{
-    Node *host = c->node[HOST_NODE], *load = c->node[LOAD_NODE];
-    Node *pin = c->deferred ? pins_find(p, host->prev, c->node[COPY_NODE], false) : NULL;
-    if (pin) {
-        host->phase = MAX(host->phase, pin->phase);
-        edges_add(e, host, pin);
-    }
-    if (!c->prefetched)
-        return;
-    if ((pin = pins_find(p, load->next, c->node[BACK_NODE], true)))
-        edges_add(e, pin, load);
-    if ((pin = pins_find(p, load->prev, load->in[0]->def, false)))
-        edges_add(e, load, pin);
-}
-
-/* Keeps the copies of one direction in the order in which they stand, in which they were timed:
- * they follow one another, and one that waits for a later copy would wait for two. */
-static void pin_copies(const Transfers *t, Edges *e)
-{
-    bool *made = NEWN(e->tmp, bool, t->s.g->nnode);
-    Node *last[NPART] = {NULL};
-    for (int k = 0; k < t->count; k++)
-        for (int i = 0; i < 2; i++) {
-            const Node *n = t->list[k].node[i ? LOAD_NODE : COPY_NODE];
-            if (n)
-                made[n->id] = true;
-        }
-    for (Node *n = t->s.g->first; n; n = n->next) {
-        TransferPart part = n->op->to_host ? COPY_NODE : LOAD_NODE;
-        if (!made[n->id])
-            continue;
-        if (last[part] && last[part]->phase <= n->phase)
-            edges_add(e, n, last[part]);
-        last[part] = n;
-    }
-}
-
-static void pin_all(const Transfers *t, Arena *tmp)
-{
-    Pins p = pins_new(t->s.g, tmp);
-    Edges e = {.tmp = tmp};
-    for (int k = 0; k < t->count; k++)
-        pin(&p, &e, &t->list[k]);
-    pin_copies(t, &e);
-    edges_emit(t->s.g, &e);
-}
-
 /* ---- the graph and its bodies ---- */
 
 static void warn_refused(const Graph *g, const Offload *x)
@@ -616,7 +520,7 @@ int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
     if (changes)
         settle(pass_flow(g, o, tmp), &x);
     for (int i = 0; i < x.count; i++)
-        pin_all(x.graph[i], tmp);
+        offload_pin(x.graph[i], tmp);
     warn_refused(g, &x);
     return changes;
 }

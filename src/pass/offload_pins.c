@@ -6,6 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The nodes of one graph in their present order. By place: the nearest node that computes, and the
+ * nearest that computes alone, from that place towards the graph's end (in the backward only) or
+ * towards its beginning, itself included; -1: none. */
+typedef struct Pins {
+    Node **at;
+    int *place; /* by node id */
+    int *next, *next_alone, *prev, *prev_alone;
+} Pins;
+
+/* An order edge: `node` runs after `after`. */
+typedef struct Edge {
+    Node *node, *after;
+    int index;
+} Edge;
+
+typedef struct Edges {
+    Arena *tmp;
+    Edge *list;
+    int count, cap;
+} Edges;
+
 bool offload_stands_alone(const Node *n)
 {
     FusedShape s;
@@ -21,7 +42,7 @@ static bool computes(const Node *n)
     return n->nin && !n->op->view && !node_transfers(n) && n->phase <= BACKWARD;
 }
 
-Pins pins_new(const Graph *g, Arena *tmp)
+static Pins pins_new(const Graph *g, Arena *tmp)
 {
     Pins p = {.at = NEWN(tmp, Node *, g->nnode), .place = NEWN(tmp, int, g->nnode)};
     int **table[] = {&p.prev, &p.prev_alone, &p.next, &p.next_alone};
@@ -47,7 +68,7 @@ Pins pins_new(const Graph *g, Arena *tmp)
     return p;
 }
 
-Node *pins_find(const Pins *p, const Node *from, const Node *end, bool forward)
+static Node *pins_find(const Pins *p, const Node *from, const Node *end, bool forward)
 {
     if (!from)
         return NULL;
@@ -59,7 +80,7 @@ Node *pins_find(const Pins *p, const Node *from, const Node *end, bool forward)
     return other >= 0 && (forward ? other < stop : other > stop) ? p->at[other] : NULL;
 }
 
-void edges_add(Edges *e, Node *n, Node *after)
+static void edges_add(Edges *e, Node *n, Node *after)
 {
     int index = e->count; /* PUSH changes the count in the expression that reads the element */
     PUSH(e->tmp, e->list, e->count, e->cap, ((Edge){n, after, index}));
@@ -71,7 +92,7 @@ static int by_node(const void *p, const void *q)
     return x->node != y->node ? x->node->id - y->node->id : x->index - y->index;
 }
 
-void edges_emit(Graph *g, const Edges *e)
+static void edges_emit(Graph *g, const Edges *e)
 {
     if (e->count)
         qsort(e->list, (size_t)e->count, sizeof *e->list, by_node);
@@ -86,4 +107,55 @@ void edges_emit(Graph *g, const Edges *e)
             list[n->nafter++] = e->list[k].after;
         n->after = list;
     }
+}
+
+/* ---- order edges ---- */
+
+/* Keeps what was moved away from its first place. */
+static void pin(const Pins *p, Edges *e, const Transfer *c)
+{
+    Node *host = c->node[HOST_NODE], *load = c->node[LOAD_NODE];
+    Node *pin = c->deferred ? pins_find(p, host->prev, c->node[COPY_NODE], false) : NULL;
+    if (pin) {
+        host->phase = MAX(host->phase, pin->phase);
+        edges_add(e, host, pin);
+    }
+    if (!c->prefetched)
+        return;
+    if ((pin = pins_find(p, load->next, c->node[BACK_NODE], true)))
+        edges_add(e, pin, load);
+    if ((pin = pins_find(p, load->prev, load->in[0]->def, false)))
+        edges_add(e, load, pin);
+}
+
+/* Keeps the copies of one direction in the order in which they stand, in which they were timed:
+ * they follow one another, and one that waits for a later copy would wait for two. */
+static void pin_copies(const Transfers *t, Edges *e)
+{
+    bool *made = NEWN(e->tmp, bool, t->s.g->nnode);
+    Node *last[NPART] = {NULL};
+    for (int k = 0; k < t->count; k++)
+        for (int i = 0; i < 2; i++) {
+            const Node *n = t->list[k].node[i ? LOAD_NODE : COPY_NODE];
+            if (n)
+                made[n->id] = true;
+        }
+    for (Node *n = t->s.g->first; n; n = n->next) {
+        TransferPart part = n->op->to_host ? COPY_NODE : LOAD_NODE;
+        if (!made[n->id])
+            continue;
+        if (last[part] && last[part]->phase <= n->phase)
+            edges_add(e, n, last[part]);
+        last[part] = n;
+    }
+}
+
+void offload_pin(const Transfers *t, Arena *tmp)
+{
+    Pins p = pins_new(t->s.g, tmp);
+    Edges e = {.tmp = tmp};
+    for (int k = 0; k < t->count; k++)
+        pin(&p, &e, &t->list[k]);
+    pin_copies(t, &e);
+    edges_emit(t->s.g, &e);
 }
