@@ -669,6 +669,7 @@ TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *opt
 typedef struct tn_curve_point {
     int64_t limit;    /* bytes of plan and library reserve together */
     int64_t need;     /* of the plan that was chosen */
+    int64_t peak;     /* of it without the library's reserve */
     double sec;       /* estimated seconds of a step */
     double none_sec;  /* with all values saved */
     double bound_sec; /* no choice that fits has fewer seconds of what is computed again */

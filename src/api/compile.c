@@ -261,8 +261,9 @@ static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNee
         t.holds = arena_printf(tmp, "\n  the step alone needs an arena of %s",
                                tn_bytes_text(need->step, unit, step, sizeof step));
     }
-    m.least = x->search.least_nbytes ? x->search.least_nbytes : m.peak + m.reserve;
-    t.beside = x->search.least_nbytes ? beside : NULL;
+    m.least =
+        need->arena + need->reserve; /* what is chosen needs the fewest bytes, as nothing fits */
+    t.beside = m.least > need->step_need ? beside : NULL;
     return fit_fail(x->ctx, &m, &t);
 }
 

@@ -23,8 +23,13 @@ static const char *static_word(const char *word)
 static void fill_point(tn_curve_point *x, const AgainReport *r)
 {
     bool none = !r->chosen.word && !r->nagain && !r->naway;
-    *x = (tn_curve_point){r->memory,   r->chosen.need, r->chosen.sec,
-                          r->none.sec, r->bound,       static_word(none ? "none" : r->chosen.word),
+    *x = (tn_curve_point){r->memory,
+                          r->chosen.need,
+                          r->chosen.peak,
+                          r->chosen.sec,
+                          r->none.sec,
+                          r->bound,
+                          static_word(none ? "none" : r->chosen.word),
                           r->nagain};
 }
 

@@ -255,6 +255,7 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     PassWalk w = begin_passes(g, names, o, &p, &asked);
     bool chunks = asked.mode != CHUNK_OFF || asked.npattern;
     g->decisions.a = g->chunk.a = g->again.a = g->h.a;
+    g->decisions.all = o->explain;
     p.decisions = &g->decisions;
     if (chunks || o->explain)
         p.chunk_report = &g->chunk;

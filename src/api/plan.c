@@ -132,19 +132,64 @@ static void explain_mesh(Buf *b, const Graph *g, const Decisions *d)
     }
 }
 
+/* By name: a value's bytes at the peak. */
+static Map bytes_at_peak(const Plan *p, Arena *a)
+{
+    Map m = {.a = a};
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        if (s->space == SPACE_MAIN && storage_alive(s, p->space[SPACE_MAIN].peak_step))
+            map_put(&m, s->name, (void *)s);
+    }
+    return m;
+}
+
+/* What a value takes at the peak, and what another choice for it would change, by the value alone.
+ */
+static const char *alternative(Arena *a, const Decision *y, const Storage *at)
+{
+    if (y->unused)
+        return "";
+    if (y->recompute || y->offload)
+        return arena_printf(a, "; else saved: up to %lld bytes more at the peak",
+                            (long long)y->nbytes);
+    if (!at)
+        return "; it is not in memory at the peak";
+    return arena_printf(a, "; %lld bytes at the peak; else computed again: %s more",
+                        (long long)at->nbytes, sec_text(a, y->sec));
+}
+
+/* The choices among which --memory had one, by seconds upward. */
+static void explain_front(Buf *b, const AgainReport *r)
+{
+    for (int i = 0; i < r->nfront; i++)
+        buf_printf(b, "%-9s  %11lld bytes  %9s  a step with %s\n", "choice",
+                   (long long)r->front[i].need, sec_text(b->a, r->front[i].sec),
+                   r->front[i].word    ? arena_printf(b->a, "--recompute %s", r->front[i].word)
+                   : r->front[i].level ? "what was searched for"
+                                       : "all saved");
+    if (r->searched)
+        buf_printf(b, "%-9s  %11lld bytes  %9s  a step as planned, for a limit of %lld bytes\n",
+                   "taken", (long long)r->chosen.need, sec_text(b->a, r->chosen.sec),
+                   (long long)r->memory);
+}
+
 static const char *explanation(const tn_plan *p, Arena *a)
 {
+    const Map at = bytes_at_peak(p->p, a);
     Buf b = {.a = a};
     const Decisions *d = &p->graph->decisions;
     if (p->p->g->mesh)
         explain_mesh(&b, p->p->g, d);
     chunk_explain(&b, &p->graph->chunk);
+    explain_front(&b, &p->graph->again);
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];
-        buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s\n",
+        buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s%s\n",
                    y->unused ? "unused" : decision_name(y), (long long)y->nbytes,
                    sec_text(b.a, y->sec), y->node, *y->scope ? " @" : "", y->scope,
-                   y->honoured ? "" : "overrules ", policy_name(y->policy), y->reason);
+                   y->honoured ? "" : "overrules ", policy_name(y->policy), y->reason,
+                   alternative(b.a, y, map_find(&at, y->node)));
     }
     return b.text ? b.text : "";
 }

@@ -50,7 +50,7 @@ typedef struct Misfit {
     int64_t limit;         /* 0: nothing is known */
     bool mapped;           /* it is what could be mapped, or what a device had free */
     int64_t peak, reserve; /* that are needed: the arena, and what libraries take beside it */
-    int64_t least;         /* the least that would do, of all that was planned */
+    int64_t least;         /* the least that would do with the same settings */
 } Misfit;
 
 /* One chain of protected calls, the last message, and what is remembered from call to call. Not

@@ -136,6 +136,8 @@ void warn(void *arg, const char *message);        /* for tn_options.warn */
 int fuse_asked(const char *word);                 /* whether --fuse is on; of fast a note */
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
+/* Fails where write_text() to it would, before the text is made. */
+int check_writable(const char *path);
 
 /* ---- foreign_options.c ---- */
 

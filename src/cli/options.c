@@ -65,24 +65,54 @@ static int write_to(FILE *f, const char *text, const char *path)
     return bad ? report(TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(errno)) : 0;
 }
 
-int write_text(const char *path, const char *text)
+/* A file that becomes the one of that path when it is whole; of a device or pipe it is the path. */
+typedef struct Aside {
+    char path[PATH_MAX];
+    bool direct;
+    FILE *f;
+} Aside;
+
+static int open_aside(const char *path, Aside *to)
 {
     struct stat st;
-    char aside[PATH_MAX];
+    bool there = !stat(path, &st);
+    to->direct = there && !S_ISREG(st.st_mode);
+    if (snprintf(to->path, sizeof to->path, to->direct ? "%s" : "%s.tmp%ld", path,
+                 (long)getpid()) >= (int)sizeof to->path)
+        return report(TN_CODE_FAIL, "%s: path too long", path);
+    if (there && S_ISDIR(st.st_mode))
+        return report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(EISDIR));
+    to->f = fopen(to->path, "wb");
+    return to->f ? 0 : report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+}
+
+int check_writable(const char *path)
+{
+    struct stat st;
+    Aside x;
+    if (!strcmp(path, "-") || (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+        return 0; /* a pipe that is opened and closed would end for its reader */
+    int code = open_aside(path, &x);
+    if (code)
+        return code;
+    fclose(x.f);
+    unlink(x.path);
+    return 0;
+}
+
+int write_text(const char *path, const char *text)
+{
+    Aside x;
     if (!strcmp(path, "-"))
         return write_to(stdout, text, "standard output");
-    bool direct = !stat(path, &st) && !S_ISREG(st.st_mode); /* a device or pipe */
-    if (snprintf(aside, sizeof aside, direct ? "%s" : "%s.tmp%ld", path, (long)getpid()) >=
-        (int)sizeof aside)
-        return report(TN_CODE_FAIL, "%s: path too long", path);
-    FILE *f = fopen(aside, "wb");
-    if (!f)
-        return report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
-    int code = write_to(f, text, path);
-    if (!code && !direct && rename(aside, path))
+    int code = open_aside(path, &x);
+    if (code)
+        return code;
+    code = write_to(x.f, text, path);
+    if (!code && !x.direct && rename(x.path, path))
         code = report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
-    if (code && !direct)
-        unlink(aside);
+    if (code && !x.direct)
+        unlink(x.path);
     return code;
 }
 

@@ -32,8 +32,9 @@ static void put_text(FILE *f, const tn_curve_point *point, int count)
 
 static json_t *point_json(const tn_curve_point *x)
 {
-    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:s?, s:i}", "limit_bytes", (json_int_t)x->limit,
-                     "bytes", (json_int_t)x->need, "sec", x->sec, "none_sec", x->none_sec,
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:s?, s:i}", "budget_bytes",
+                     (json_int_t)x->limit, "need_bytes", (json_int_t)x->need, "peak_bytes",
+                     (json_int_t)x->peak, "est_step_sec", x->sec, "added_sec", x->sec - x->none_sec,
                      "bound_sec", x->bound_sec, "policy", x->word, "values", x->nvalue);
 }
 
@@ -42,7 +43,7 @@ static int put_json(FILE *f, const tn_curve_point *point, int count)
     json_t *o = json_object(), *list = json_array();
     for (int i = 0; i < count; i++)
         json_array_append_new(list, point_json(&point[i]));
-    json_object_set_new(o, "points", list);
+    json_object_set_new(o, "pareto", list);
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
     json_decref(o);
     if (!text)

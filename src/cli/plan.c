@@ -2,7 +2,6 @@
  * additional options. */
 #include "cli.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,34 +252,20 @@ static FILE *output(const PlanCommand *x)
     return x->html && !strcmp(x->html, "-") ? stderr : stdout;
 }
 
-/* A plan's object with the least of all plans of its batch. */
-static char *with_least(const char *text, int64_t least)
-{
-    json_t *o = json_loads(text, 0, NULL);
-    json_object_set_new(o, "least_feasible_bytes", json_integer(least));
-    char *all = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-    json_decref(o);
-    return all;
-}
-
-static int print_json(tn_context *ctx, const PlanCommand *x, tn_plan *p, bool fits, int64_t least)
+static int print_json(tn_context *ctx, const PlanCommand *x, tn_plan *p, bool fits)
 {
     const char *text;
     if (tn_plan_json(p, fits, &text))
         return report_last(TN_CODE_FAIL, ctx);
-    char *all = least ? with_least(text, least) : NULL;
-    if (least && !all)
-        return report(TN_CODE_FAIL, "out of memory");
-    fprintf(output(x), "%s\n", all ? all : text);
-    free(all);
+    fprintf(output(x), "%s\n", text);
     return 0;
 }
 
-static int print(tn_context *ctx, const PlanCommand *x, tn_plan *p, int code, int64_t least)
+static int print(tn_context *ctx, const PlanCommand *x, tn_plan *p, int code)
 {
     const char *text = NULL;
     if (x->json) {
-        int bad = print_json(ctx, x, p, !code, least);
+        int bad = print_json(ctx, x, p, !code);
         return bad ? bad : code;
     }
     if (tn_plan_text(p, x->steps, &text))
@@ -299,19 +284,17 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
 {
     FitAdvice f = {.o = &x->c.o, .argc = argc, .argv = argv};
     tn_compiled c = {0};
-    tn_misfit m;
     int code = check(command_find("plan"), x);
     if (code >= 0)
         return code;
     code = make_plan(ctx, x, true, &f.task, &c);
     tn_plan *p = c.plan[0];
-    int64_t least = code && tn_error_misfit(ctx, &m) ? m.least : 0;
     if (code && p)
         fit_print(ctx, &f, &c);
     else if (code)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
-    return bad ? bad : p ? print(ctx, x, p, code, least) : code;
+    return bad ? bad : p ? print(ctx, x, p, code) : code;
 }
 
 /* ---- curves ---- */
@@ -428,6 +411,8 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
                       "plan: --json and --html - exclude each other: both go to standard output");
     if (x.json && x.steps)
         return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
+    if (x.html && (code = check_writable(x.html)))
+        return code;
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");

@@ -238,6 +238,7 @@ static void plan_choice(void *arg)
     to.limit = d->task->memory;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
+    x->peak = p->space[SPACE_MAIN].peak;
     x->alive = alive_values(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;

@@ -3,8 +3,7 @@
  * Numbers of microbatches 1, 2, 4, ... are planned; more microbatches do not always need less
  * memory, as more than one needs accumulators, and parts of unequal size need two bodies. The
  * fastest of the settings that fit is found. A smaller batch, which changes the training, is tried
- * only if nothing else fits. With slices the least that would do is what the same task needs,
- * beside which other settings may need less. With slices "auto", for which a step is planned many
+ * only if nothing else fits. With slices "auto", for which a step is planned many
  * times, nothing is sliced in these plans, as it would not be where they fit; if none does, those
  * that need least are planned with slices. A task without a backward can only change its rows,
  * whose number affects the last bits only.
@@ -211,7 +210,6 @@ void compile_search(CompileSearch *s, const CompileSetting *asked)
     if (fewer)
         vary(s, asked, true);
     s->fewer = fewer && step && s->best.nbytes;
-    s->least_nbytes = s->chunk ? same.nbytes : least.nbytes;
     if (step && least.nbytes)
         s->least = least;
 }

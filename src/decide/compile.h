@@ -56,7 +56,6 @@ typedef struct CompileSearch {
     /* what was found */
     CompileSetting best;  /* the fastest that fits; nbytes 0: none does */
     CompileSetting least; /* that needs the fewest bytes; nbytes 0: none was planned */
-    int64_t least_nbytes; /* the least that would do; 0: nothing else was planned */
     bool fewer;           /* best has fewer rows, and nothing else fits */
     int count;            /* settings planned, beside the one that was asked for */
     /* how */

@@ -55,6 +55,7 @@ typedef struct Planned {
     int steps;
     bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
     int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    int64_t peak; /* bytes of it without the reserve */
     double sec;   /* of the step, estimated */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;

@@ -45,6 +45,7 @@ typedef struct ReshardNote {
 
 typedef struct Decisions {
     Arena *a;
+    bool all; /* of values without a policy too */
     Decision *list;
     int count, cap;
     ReshardNote *reshard;

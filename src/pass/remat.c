@@ -314,6 +314,14 @@ static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choic
     return clones;
 }
 
+/* Whether what became of n is told: what offload decides it tells itself. */
+static bool is_told(const Notes *d, const Node *n, const RematChoice *c)
+{
+    if (!n->policy)
+        return d->to->all && c->why;
+    return n->policy != OFFLOAD && (c->why || policy_must(n->policy));
+}
+
 static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const LoopResults *of)
 {
     int clones = 0;
@@ -322,8 +330,7 @@ static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const LoopResults
     EACH_NODE(n, g) {
         if (n->region)
             clones += rematerialize_bodies(n, tmp, d, &c);
-        if (d->to && n->policy && n->policy != OFFLOAD && is_forward(n) &&
-            (c.of[n->id].why || policy_must(n->policy)))
+        if (d->to && is_forward(n) && is_told(d, n, &c.of[n->id]))
             note(d, n, &c.of[n->id]);
     }
     return clones + make_clones(&s, tmp, c.of);

@@ -182,11 +182,14 @@ gives 2 'expected --recompute auto' "$@" --pareto --recompute full
 gives 2 'exclude each other' "$@" --pareto --chunk auto
 gives 2 'is not for --pareto' "$@" --pareto --memory 1GiB
 gives 2 'expects the passes' plan tests/ir/flat.tn --pareto
+gives 1 '/nonexistent/curve.html: cannot create' "$@" --pareto --html /nonexistent/curve.html
+ok "--html that cannot be written is refused before anything is planned" not grep -q 'limits' "$dir/err"
 gives 0 '' "$@" --pareto --json --html "$dir/curve.html"
 ok "--pareto: 12 points within their limits, monotone, from a bound to all saved" awk '
-/"limit_bytes"/ { limit = $2 + 0 }
-/"bytes"/ { n++; bad += $2 + 0 > limit; last = $2 + 0 == limit }
-/"sec"/ { bad += n > 1 && $2 + 0 > sec + 1e-12; sec = $2 + 0 }
+/"budget_bytes"/ { limit = $2 + 0 }
+/"need_bytes"/ { n++; need = $2 + 0; bad += need > limit; last = need == limit }
+/"peak_bytes"/ { bad += $2 + 0 >= need || $2 + 0 <= 0 }
+/"added_sec"/ { bad += n > 1 && $2 + 0 > sec + 1e-12; sec = $2 + 0 }
 /"bound_sec"/ { bound = $2 + 0; first = n == 1 ? bound : first; bad += n > 1 && bound > before + 1e-12; before = bound }
 /"policy"/ { none = $2 ~ /none/ }
 END { exit bad || n != 12 || !none || !last || bound != 0 || first <= 0 }' "$dir/out"
