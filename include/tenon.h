@@ -84,6 +84,9 @@ typedef struct tn_options {
     int64_t goal_memory;                /* (0): bytes of plan and library reserve that chunk and
                                          * recompute "auto" are to reach, whatever the limit is;
                                          * 0: memory */
+    const char *decided;                /* what was decided of the same step before, by
+                                         * tn_plan_decided, which is taken instead of a search;
+                                         * NULL: nothing */
     int64_t persistent;                 /* (0): least bytes of a plan's persistent part: that of
                                          * the plan it shares with */
     int64_t reserve;                    /* (0): least bytes of a plan's library reserve: that of
@@ -1193,6 +1196,16 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
  * from: `tenon plan`
  * see also: tn_plan_json */
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
+
+/* What options.memory had decided of the values of the step, as text for options.decided of the same step later:
+ * then it is taken, without a search. What was decided of slices is not in it.
+ * in: plan
+ * out: *text, valid until the plan is freed; empty where nothing was to be decided
+ * error: no memory
+ * cost: linear in what was decided
+ * from: torch.utils.checkpoint's policies, of a graph
+ * see also: tn_plan_explain */
+TN_API int tn_plan_decided(tn_plan *p, const char **text);
 
 /* What the passes decided about each value that has a policy, a line each: what was done, bytes, node
  * and scope, the policy that was asked for, or that is overruled, and why. Before them a line for each value that

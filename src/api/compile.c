@@ -122,6 +122,7 @@ static int plan_beside(Parts *x, int i, int64_t step)
     tn_options o = x->o;
     int64_t peak, persistent, reserve;
     o.persistent = x->persistent;
+    o.decided = NULL;
     o.accumulate = 1;
     slice_beside(x, step, &o);
     int code = make_graph(x, i, &o);
@@ -191,7 +192,7 @@ static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *
         o->nchunk = x->nchunk;
     }
     CompileGoal goal = {.limit = x->limit, .plan = plan_parts, .arg = &parts};
-    goal.again = !strcmp(s->recompute, "auto");
+    goal.again = !strcmp(s->recompute, "auto") && !o->decided;
     for (int i = 0; i < o->nchunk; i++)
         goal.slices |= !strcmp(o->chunk[i], "auto");
     int code = compile_within(&goal, need);

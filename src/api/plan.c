@@ -194,6 +194,15 @@ static const char *explanation(const tn_plan *p, Arena *a)
     return b.text ? b.text : "";
 }
 
+int tn_plan_decided(tn_plan *p, const char **text)
+{
+    if (!GIVEN(args_owner(p), p, text))
+        return TN_CODE_USAGE;
+    TRY(t, &p->h.owner->ctx)
+        *text = again_text(&p->graph->again, p->h.a);
+    return tried(&t);
+}
+
 int tn_plan_explain(tn_plan *p, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))

@@ -228,12 +228,15 @@ static bool note_mesh(const json_t *stored, const Common *c)
 }
 
 /* Another --memory is a limit for this process; what was decided stays, so that the plan and its
- * bits do. --retune decides anew. */
-static void keep_decisions(Train *a, const json_t *options)
+ * bits do. It is taken as the checkpoint has it, and searched for where that has none. --retune
+ * decides anew, and so do other ranks. */
+static void keep_decisions(Train *a, const json_t *options, bool same_mesh)
 {
     const json_t *memory = json_object_get(options, "memory");
     int64_t before = json_is_integer(memory) ? json_integer_value(memory) : 0;
     const int64_t endless = INT64_C(1) << 62; /* the run had no limit */
+    if (!a->retune && same_mesh)
+        a->c.o.decided = json_string_value(json_object_get(a->from.state, "decided"));
     if (option_given(a->table, "memory") && !a->retune && before >= 0)
         a->c.o.goal_memory = before ? before : endless;
 }
@@ -256,8 +259,9 @@ static int resume_options(Train *a)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
         return code;
-    keep_decisions(a, options);
-    if (!note_mesh(options, c) && !threads) /* those of each rank */
+    bool same_mesh = !note_mesh(options, c);
+    keep_decisions(a, options, same_mesh);
+    if (same_mesh && !threads) /* those of each rank */
         c->threads = from->threads;
     if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
         t->tokenizer = NULL; /* the checkpoint has it */

@@ -71,12 +71,15 @@ void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *
     Arena *keep = arena_tmp(w->g->a);
     arena_keep_blocks(keep);
     Setting s = {.o = *o, .chunk = *to->chunk, .again = *to->again};
+    bool before = again && t->decided && t->chunk->mode != CHUNK_AUTO &&
+                  again_replay(t->decided, w->g, &s.again);
+    s.again.memory = before ? t->memory : 0;
     if (slices && again && t->chunk->mode == CHUNK_AUTO) {
         s = choose_both(w, t, &s);
     } else {
         if (slices)
             choose_slices(w, t, t->memory, &s);
-        if (again)
+        if (again && !before)
             again_choose(w, t, &s.o, &s.again);
     }
     *o = s.o;

@@ -70,6 +70,7 @@ typedef struct NodePolicy {
 typedef struct AgainReport {
     Arena *a;       /* in which the rest lives */
     bool searched;  /* the step did not fit with all values saved */
+    bool replayed;  /* it was decided before */
     bool fits;      /* what was chosen does */
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
@@ -95,8 +96,9 @@ typedef struct DecideTask {
     bool ordered;   /* it is made by plan_ordered; else by plan_make */
     int64_t memory; /* bytes of it with its library's reserve; 0: no limit */
     const ChunkAsked *chunk;
-    AgainKnown *known; /* NULL: none */
-    bool offload;      /* the pass is among those to come; decide() and decide_curve() find that */
+    AgainKnown *known;   /* NULL: none */
+    const char *decided; /* again_text() of the same step, which is taken; NULL: none */
+    bool offload; /* the pass is among those to come; decide() and decide_curve() find that */
 } DecideTask;
 
 /* Chooses for the step of w, which stands before the first pass that reads policies, and has the
@@ -105,6 +107,13 @@ typedef struct DecideTask {
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r);
 /* Gives g's nodes the policies of what was chosen, or o the word. */
 void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
+
+/* ---- decided.c ---- */
+
+/* What was decided, for a checkpoint; "": nothing was asked. It lives in a. */
+const char *again_text(const AgainReport *r, Arena *a);
+/* Fills `to` with what the text says, if g has all nodes that it names. */
+bool again_replay(const char *text, const Graph *g, AgainReport *to);
 
 /* ---- decide.c ---- */
 

@@ -26,7 +26,11 @@ static void print_cost(Buf *b, const AgainReport *r)
 
 void again_print(Buf *b, const AgainReport *r)
 {
-    if (!r->searched && r->nkept)
+    if (r->replayed) {
+        print_counts(b, r);
+        buf_printf(b, ": as was decided before\n");
+    }
+    if (!r->searched && !r->replayed && r->nkept)
         buf_printf(b, "reshard: auto keeps all %d gathered parameters for the backward\n",
                    r->nkept);
     if (!r->searched)

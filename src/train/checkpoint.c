@@ -186,7 +186,9 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         json_object_set_new(o, "run", json_string(r->folder.run));
     if (o && by_time)
         json_object_set_new(o, "by_time", json_true());
-    const char *machine;
+    const char *machine, *decided;
+    if (o && !tn_plan_decided(r->plans.step, &decided))
+        json_object_set_new(o, "decided", json_string(decided));
     if (o && !tn_plan_machine(r->plans.step, &machine))
         json_object_set_new(o, "machine_file", text_or_null(machine));
     if (o)

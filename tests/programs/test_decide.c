@@ -184,6 +184,38 @@ static void test_budgets(const Asked *c)
     tn_context_free(m.ctx);
 }
 
+/* ---- what was decided before ---- */
+
+static bool was_searched(const Model *m, const Outcome *x)
+{
+    const char *text = "";
+    return x->p && ok(m, "json", tn_plan_json(x->p, 1, &text)) &&
+           strstr(text, "\"recompute_auto\"");
+}
+
+/* The plan by what was decided is the same, without a search; a text of another graph is not taken.
+ */
+static void replay_case(void *arg)
+{
+    Model m = model_of(arg);
+    tn_options o = case_options(arg);
+    const char *text = "";
+    o.memory = budget(plan_within(&m, o, 1).need, plan_none(&m, o).need, 1, 3);
+    Outcome x = plan_of(&m, &o);
+    if (x.p && ok(&m, "decided", tn_plan_decided(x.p, &text)) && EXPECT(*text)) {
+        const char *const other[] = {text, "must_recompute nothing\n", "must_recompute", "x\ny\n"};
+        for (int i = 0; i < LEN(other); i++) {
+            o.decided = other[i];
+            Outcome y = plan_of(&m, &o);
+            EXPECT(!strcmp(x.hash, y.hash) && was_searched(&m, &y) == (i > 0));
+            plan_drop(&y);
+        }
+    }
+    EXPECT(was_searched(&m, &x));
+    plan_drop(&x);
+    tn_context_free(m.ctx);
+}
+
 /* ---- machines ---- */
 
 /* The hash of the steps within half of the range, by a machine that is written so. */
@@ -459,6 +491,7 @@ static void test_models(void)
     if (!less) {
         Asked first = cases[0];
         guarded(machines_case, &first);
+        guarded(replay_case, &first);
     }
     for (int i = less; i < (more ? LEN(cases) : QUICK); i++) {
         Asked c = cases[i];

@@ -129,6 +129,7 @@ for model in ${TN_LONG:+demo} tests/ref/gpt2-tiny; do
     cp "$dir/within.jsonl" "$dir/on.jsonl"
     rm -r "$dir/on/step-4"
     ln -sfn step-2 "$dir/on/latest"
+    ok "$model: the checkpoint has what was decided" grep -q '"decided": "[a-z]' "$dir/on/latest/state.json"
     gives 0 '' train --resume --out "$dir/on" --metrics "$dir/on.jsonl" --memory "$limit"
     same within on
     rm -r "$dir/on/step-4"

@@ -104,7 +104,7 @@ Choice made_decide(Made *m, int64_t memory)
     ChunkReport chunk = {.a = m->tmp};
     AgainReport report = {.a = m->tmp};
     PassWalk w = passes_begin(g, passes, &o);
-    DecideTask t = {m->to, true, memory, &asked, NULL, false};
+    DecideTask t = {m->to, true, memory, &asked, NULL, NULL, false};
     decide(&w, &t, &o, &(Decided){&chunk, &report});
     passes_until(&w, NULL);
     Choice c = {0};
