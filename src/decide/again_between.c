@@ -113,6 +113,24 @@ static const Level *make_middle(const Decider *d, const Pair *p, bool second)
     return n > 1 ? level : NULL;
 }
 
+/* Whether it may help that a block begins at saved values only if it may: scopes' blocks do in any
+ * case, so it would help large steps little. */
+static bool prefers(const Decider *d)
+{
+    return !d->blocks.scoped || d->v.n <= SMALL_STEP;
+}
+
+/* Plans the levels, and where it may help as preferred ones too; returns how many plans these are.
+ */
+static int plan_both(Decider *d, const Level *level, Planned x[2])
+{
+    x[0] = plan_quick(d, level, NULL);
+    if (!prefers(d))
+        return 1;
+    x[1] = plan_prefer(d, level);
+    return 2;
+}
+
 static bool search_steps(Decider *d, Pair *p)
 {
     const Ladder *l = p->high.ladder;
@@ -129,8 +147,8 @@ static bool search_middle(Decider *d, Pair *p)
         const Level *level = make_middle(d, p, second);
         if (!level)
             return false;
-        const Planned x[] = {plan_quick(d, level, NULL), plan_prefer(d, level)};
-        if (pair_take(d, p, x, LEN(x)))
+        Planned x[2];
+        if (pair_take(d, p, x, plan_both(d, level, x)))
             return true;
     }
     return false;
@@ -145,8 +163,8 @@ static void add_halves(Decider *d, Front *f, const Front *of, int i)
         const Level *level = make_middle(d, &p, second);
         if (!level)
             return;
-        const Planned x[] = {plan_quick(d, level, NULL), plan_prefer(d, level)};
-        for (int k = 0; k < LEN(x); k++)
+        Planned x[2];
+        for (int k = 0, n = plan_both(d, level, x); k < n; k++)
             if (x[k].sec >= least)
                 front_add(d->keep, f, x[k]);
     }
@@ -219,7 +237,7 @@ static bool search_near(Decider *d, Pair *p)
 
 void pair_search(Decider *d, Pair *p, double enough)
 {
-    if (p->high.level && !p->high.prefer) {
+    if (p->high.level && !p->high.prefer && prefers(d)) {
         const Planned x = plan_prefer(d, p->high.level);
         pair_take(d, p, &x, 1);
     }
