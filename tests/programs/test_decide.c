@@ -15,7 +15,14 @@ static Arena *a; /* of one case */
 
 /* ---- plans of whole models ---- */
 
-enum { BUDGETS = 40, FEW_BUDGETS = 8, LEAST_BUDGETS = 3, RUNS = 5, MOST_BYTES = 1 << 22 };
+enum {
+    BUDGETS = 40,
+    FEW_BUDGETS = 5,
+    LEAST_BUDGETS = 3,
+    RUNS = 5,
+    FEW_RUNS = 2,
+    MOST_BYTES = 1 << 22
+};
 
 static bool more, less; /* TN_LONG, TN_QUICK */
 
@@ -341,8 +348,8 @@ static void test_bits(const Asked *c)
     int64_t most = plan_none(&m, o).need, least = plan_within(&m, o, 1).need;
     Result saved = run_within(&m, o, 0);
     EXPECT(saved.nbytes > 1000);
-    for (int i = 0; i < RUNS; i++) {
-        int64_t memory = budget(least, most, i, RUNS + 1);
+    for (int i = 0, n = more ? RUNS : FEW_RUNS; i < n; i++) {
+        int64_t memory = budget(least, most, i, n + 1);
         Result again = run_within(&m, o, memory);
         if (!EXPECT(again.nbytes == saved.nbytes && again.bytes &&
                     !memcmp(again.bytes, saved.bytes, saved.nbytes)))
@@ -356,7 +363,7 @@ static void test_bits(const Asked *c)
 
 /* ---- graphs of PyTorch ---- */
 
-enum { MOST_OUT = 64, TRACED_RUNS = 3 };
+enum { MOST_OUT = 64, TRACED_RUNS = 3, FEW_TRACED = 1 };
 
 /* A graph that was traced with its backward, and what is asked of it. */
 typedef struct Traced {
@@ -461,8 +468,8 @@ static void traced_case(void *arg)
     EXPECT(saved.nbytes > 0);
     if (!EXPECT(least < all))
         printf("  %s: least %lld, all saved %lld\n", t.name, (long long)least, (long long)all);
-    for (int i = 0; i < TRACED_RUNS; i++)
-        traced_within(&t, budget(least, all, i, TRACED_RUNS), &saved);
+    for (int i = 0, n = more ? TRACED_RUNS : FEW_TRACED; i < n; i++)
+        traced_within(&t, budget(least, all, i + !more, n + !more), &saved);
     free(saved.bytes);
     tn_context_free(t.ctx);
 }

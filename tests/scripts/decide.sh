@@ -154,7 +154,7 @@ done
 
 # On a device with a memory of its own values go to the host's; ranks keep the gathered parameters that fit. Bits stay.
 chosen() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$dir/plan"; }
-for how in "--backend emulated" "--mesh fsdp=2" "--mesh fsdp=2 --backend emulated"; do
+for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=2 --backend emulated"}; do
     set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dropout 0.1 $how
     all=$(needs "$@")
     least=$(needs "$@" --memory 1)
