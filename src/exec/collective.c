@@ -327,22 +327,6 @@ static void make_job(Join *j, int i)
     comm_prepare(j->a, &k->job);
 }
 
-static bool calls(const Step *s, const Node *n)
-{
-    return s->kind == STEP_CALL && !s->copy && s->node == n;
-}
-
-/* Finds the step before `wait` that starts what it waits for. */
-static int find_start(const Plan *p, int wait)
-{
-    const Node *n = node_waits_for(p->step[wait].node);
-    int i = n ? wait - 1 : -1;
-    while (i >= 0 && !calls(&p->step[i], n))
-        i--;
-    CHECK(!n || i >= 0);
-    return i;
-}
-
 static void check_mesh(const Join *j)
 {
     Ctx *ctx = arena_ctx(j->a);
@@ -385,7 +369,7 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
     x->collective = NEWN(a, Collective, p->nstep);
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
-        x->collective[i].start = s->kind == STEP_CALL && s->node->op->wait ? find_start(p, i) : -1;
+        x->collective[i].start = s->kind == STEP_CALL && s->node->op->wait ? plan_find_start(p, i) : -1;
         if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE)
             make_job(j, i);
     }

@@ -91,6 +91,7 @@ typedef struct Estimate {
     double added;            /* of calls that compute again */
     double by_class[NCLASS]; /* of calls; fused nodes count as what is in their bodies */
     bool communicates;       /* there are collectives */
+    double exposed;          /* of these, what nothing hides: the step stands still */
 } Estimate;
 
 /* The conditions under which a plan is made. */
@@ -216,6 +217,9 @@ static inline bool storage_alive(const Storage *s, int step)
 
 /* ---- estimate.c ---- */
 void plan_estimate(Plan *p, Arena *tmp);                  /* fills est and Step.sec */
+/* The step before `wait`, of a wait_tensor, that starts the collective for which it waits; -1: it
+ * waits for none. */
+int plan_find_start(const Plan *p, int wait);
 const char *sec_text(Arena *a, double sec);               /* "1.234 s", "12.3 ms" */
 const char *estimate_shares(Arena *a, const Estimate *e); /* of classes: "81.2 % product, ..." */
 
