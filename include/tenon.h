@@ -162,6 +162,10 @@ typedef struct tn_options {
     const char *reshard;                /* always|never (always): whether gathered parameters are
                                          * dropped after the forward: always or never; NULL:
                                          * always */
+    const char *bucket;                 /* off|block|BYTES (block): collectives of parameters and
+                                         * of gradients that are made one call: off (none), block
+                                         * (those of a block), or up to so many bytes; NULL:
+                                         * block */
     int sequence_parallel;              /* (1): whether tp cuts norms and residuals along the
                                          * tokens */
     const char *const *chunk;           /* off, auto, how many slices of the region that holds

@@ -89,6 +89,8 @@ int check_mesh(const Command *c, const Option *table, const char *passes, Common
         if (code < 0 && !remat) /* else: of a rank's graph */
             code = options_refuse(c, table, "reshard",
                                   "needs --mesh, or the pass remat of a rank's graph");
+        if (code < 0 && !(passes && tn_passes_have(passes, "bucket")))
+            code = options_refuse(c, table, "bucket", "needs --mesh");
         return code;
     }
     if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))

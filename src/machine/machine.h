@@ -158,7 +158,7 @@ double collective_sec(const Machine *m, CollectiveKind k, Group group, double nb
 
 typedef struct Clock Clock;
 
-Clock *clock_new(Arena *a); /* at 0, with nothing to do; lives in a */
+Clock *clock_new(Arena *a);               /* at 0, with nothing to do; lives in a */
 double clock_at(const Clock *c, Queue q); /* when what q was given has ended */
 double clock_last(const Clock *c);        /* the latest of the queues */
 /* Gives an item to a queue, which begins when the queue is free, but not before `after`; returns

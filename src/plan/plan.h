@@ -216,7 +216,7 @@ static inline bool storage_alive(const Storage *s, int step)
 }
 
 /* ---- estimate.c ---- */
-void plan_estimate(Plan *p, Arena *tmp);                  /* fills est and Step.sec */
+void plan_estimate(Plan *p, Arena *tmp); /* fills est and Step.sec */
 /* The step before `wait`, of a wait_tensor, that starts the collective for which it waits; -1: it
  * waits for none. */
 int plan_find_start(const Plan *p, int wait);
