@@ -280,6 +280,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
                    {"arena_bytes", p->space[SPACE_MAIN].peak},
                    {"lower_bound_bytes", p->space[SPACE_MAIN].bound},
                    {"order_bound_bytes", p->order_bound},
+                   {"overlap_cap_bytes", p->overlap_cap},
                    {"waste_bytes", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound},
                    {"persistent_bytes", p->persistent_nbytes},
                    {"workspace_bytes", p->workspace},

@@ -215,6 +215,9 @@ void plan_print(Buf *b, const Plan *p)
                (long long)(p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound));
     buf_printf(b, "  library       %12lld bytes  %10.2f MiB (reserve, beside the peak)\n",
                (long long)p->reserve, mib(p->reserve));
+    if (p->overlap_cap)
+        buf_printf(b, "  overlap up to %12lld bytes  %10.2f MiB (of collectives with computing)\n",
+                   (long long)p->overlap_cap, mib(p->overlap_cap));
     if (!device_is_host(p->device))
         buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld)\n",
                    (long long)p->space[SPACE_HOST].peak, mib(p->space[SPACE_HOST].peak),

@@ -1,5 +1,5 @@
-/* Llama-3 8B with the collectives of each block joined: how many calls are left, of which values, in
- * no more memory than plans have without, and what the step takes. */
+/* Llama-3 8B with the collectives of each block joined: how many calls are left, of which values,
+ * in no more memory than plans have without, and what the step takes. */
 #include "../shared/test.h"
 
 #include "../../src/model/model.h"

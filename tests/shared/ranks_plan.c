@@ -267,7 +267,8 @@ Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels)
     Fleet *t = NEW(r->a, Fleet);
     *t = (Fleet){.r = r, .x = NEWN(r->a, Program *, r->n), .kernels = kernels};
     for (int j = 0; j < r->n; j++) {
-        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]), &(PlanFor){.device = d});
+        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]),
+                               &(PlanFor){.device = d, .overlap = true});
         if (j && !same_plan(p, t->p))
             fail(p->g->ctx, TN_FAIL, "ranks 0 and %d have other plans", j);
         t->p = j ? t->p : p;
