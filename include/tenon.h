@@ -165,6 +165,14 @@ typedef struct tn_options {
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */
+    const char *bucket;                 /* off|block|BYTES (block): collectives of parameters and
+                                         * of gradients that are made one call: off (none), block
+                                         * (those of a block), or up to so many bytes; NULL:
+                                         * block */
+    const char *overlap;                /* on|off (on): whether collectives are moved to run
+                                         * beside computing: on, in no more memory than the
+                                         * limit, or than two more of a block's take, or off;
+                                         * NULL: on */
     int sequence_parallel;              /* (1): whether tp cuts norms and residuals along the
                                          * tokens */
     const char *const *chunk;           /* off, auto, how many slices of the region that holds

@@ -17,6 +17,7 @@ PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device, con
         fail(&ctx->ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
              device->name);
     return (PlanFor){.device = device,
+                     .overlap = !o || !o->overlap || strcmp(o->overlap, "off"),
                      .machine = machine,
                      .number = (int)o->device,
                      .limit = o->goal_memory ? o->goal_memory : o->memory,

@@ -203,6 +203,7 @@ static void fill_estimate(Arena *a, json_t *o, const Plan *p)
     put(a, o, "est_step_sec", json_real(e->step));
     put(a, o, "est_comm_sec",
         e->communicates ? json_real(e->by_class[CLASS_COLLECTIVE]) : json_null());
+    put(a, o, "est_exposed_sec", e->communicates ? json_real(e->exposed) : json_null());
     put(a, o, "added_sec", json_real(e->added));
     json_t *classes = put(a, o, "sec_by_class", json_object());
     for (int c = 0; c < NCLASS; c++)
@@ -279,6 +280,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
                    {"arena_bytes", p->space[SPACE_MAIN].peak},
                    {"lower_bound_bytes", p->space[SPACE_MAIN].bound},
                    {"order_bound_bytes", p->order_bound},
+                   {"overlap_cap_bytes", p->overlap_cap},
                    {"waste_bytes", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound},
                    {"persistent_bytes", p->persistent_nbytes},
                    {"workspace_bytes", p->workspace},

@@ -199,7 +199,7 @@ static bool is_of_mesh(const Option *table, const json_t *stored, const Option *
     if (!mesh->kind || !mesh->given || !before)
         return false;
     const char *now = *(const char **)mesh->into;
-    bool of_ranks = word_among("reduce log-ranks", o->name) && !strcmp(now, "none");
+    bool of_ranks = word_among("reduce log-ranks bucket overlap", o->name) && !strcmp(now, "none");
     bool other = word_among("shard reshard sequence-parallel", o->name) && strcmp(before, now);
     if (other)
         fprintf(stderr, "tenon: note: --%s of the run was for --mesh %s: it is not taken to %s\n",

@@ -348,7 +348,7 @@ static int run_small(Comm *c, const char *what, bool patient, char *message)
 static void gather_parts(Comm *c, const void *mine, int64_t nbytes, void *all)
 {
     for (int i = 0; i < c->size; i++)
-        c->small.part[i] = (CommPart){mine, (char *)all + i * nbytes, nbytes, nbytes};
+        c->small.part[i] = (CommPart){mine, (char *)all + i * nbytes, nbytes, nbytes, NULL};
 }
 
 int comm_max(Comm *c, int64_t *x, int n, char *message)

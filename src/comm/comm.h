@@ -12,6 +12,32 @@ enum { COMM_MESSAGE = 400, COMM_GROUPS = 64, COMM_ROOM = 64 };
 typedef struct Comm Comm;
 typedef struct CommGroup CommGroup;
 
+/* Bytes for a member of the group and from it, 0 for nothing. A rank copies the
+ * bytes that it sends itself, unless both places are one. `next`: those that follow in the same
+ * message; whoever sends and whoever receives it may divide it otherwise. */
+typedef struct CommPart {
+    const void *send;
+    void *receive;
+    int64_t nsend, nreceive;
+    const struct CommPart *next;
+} CommPart;
+
+static inline int64_t part_sends(const CommPart *p)
+{
+    int64_t nbytes = 0;
+    for (; p; p = p->next)
+        nbytes += p->nsend;
+    return nbytes;
+}
+
+static inline int64_t part_receives(const CommPart *p)
+{
+    int64_t nbytes = 0;
+    for (; p; p = p->next)
+        nbytes += p->nreceive;
+    return nbytes;
+}
+
 /* ---- transport: how bytes move; transport_mpi.c (a module for each MPI), threads.c ---- */
 
 /* Element types that libraries can reduce themselves. */
@@ -23,7 +49,7 @@ typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
  * that the transport may use until then. Messages from one rank to another with one tag arrive in
  * the order in which they were sent. Nothing here waits, but open(), group() and close().
  */
-enum { TRANSPORT_VERSION = 2 };
+enum { TRANSPORT_VERSION = 3 };
 typedef enum { BEAT_NONE, BEAT_HEARD, BEAT_OVER } CommBeat;
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
@@ -31,10 +57,9 @@ typedef struct Transport {
     bool kills;       /* abort() ends processes, after the message, if any, on stderr */
     /* *self comes as comm_open was given it. `here`: ranks on this host, this one included. */
     int (*open)(void **self, int *rank, int *size, int *here, char *message);
-    int (*send)(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
-                char *message);
-    int (*receive)(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
-                   char *message);
+    /* What p sends, or receives, is one message; p stays until that is over. */
+    int (*send)(void *self, int to, int tag, const CommPart *p, void **request, char *message);
+    int (*receive)(void *self, int from, int tag, const CommPart *p, void **request, char *message);
     int (*done)(void *self, void *request, bool *done, char *message);
     /* NULL: there are no reductions of the library's own. All ranks of the run call group() alike;
      * `group` belongs to the transport. scatter: this rank's part of the reduced, else all of it;
@@ -96,14 +121,6 @@ CommGroup *comm_world(Comm *c);
 int comm_group_size(const CommGroup *g);
 int comm_member(const CommGroup *g);   /* this rank's place in it */
 bool comm_reduces(const CommGroup *g); /* whether the library can */
-
-/* Bytes for a member of the group and from it, 0 for nothing. A rank copies the
- * bytes that it sends itself, unless both places are one. */
-typedef struct CommPart {
-    const void *send;
-    void *receive;
-    int64_t nsend, nreceive;
-} CommPart;
 
 typedef enum {
     ROUND_EXCHANGE, /* part[], by member */

@@ -44,8 +44,7 @@ static int post_receive(Comm *c, CommGroup *g, const CommRound *r, int i)
     CommMessage *m = &g->current->message[i];
     m->state = MESSAGE_POSTED;
     m->request = m->room;
-    return c->t->receive(c->self, g->rank[i], g->id, r->part[i].receive, r->part[i].nreceive,
-                         &m->request, c->own.why);
+    return c->t->receive(c->self, g->rank[i], g->id, &r->part[i], &m->request, c->own.why);
 }
 
 static int post_send(Comm *c, CommGroup *g, const CommRound *r, int i)
@@ -53,8 +52,7 @@ static int post_send(Comm *c, CommGroup *g, const CommRound *r, int i)
     CommMessage *m = &g->current->message[g->n + i];
     m->state = MESSAGE_POSTED;
     m->request = m->room;
-    return c->t->send(c->self, g->rank[i], g->id, r->part[i].send, r->part[i].nsend, &m->request,
-                      c->own.why);
+    return c->t->send(c->self, g->rank[i], g->id, &r->part[i], &m->request, c->own.why);
 }
 
 /* Now, or with a delay. */
@@ -107,7 +105,7 @@ static int look_posted(Comm *c, CommGroup *g, const CommRound *r, int i, double 
     if (c->t->done(c->self, m->request, &done, c->own.why))
         return -1;
     if (done && received)
-        arrive(c, g, m, r->part[i].nreceive, now);
+        arrive(c, g, m, part_receives(&r->part[i]), now);
     else if (done)
         end_message(c, g, m, now);
     return 0;
@@ -131,10 +129,11 @@ static int look(Comm *c, CommGroup *g, const CommRound *r, int i, double now)
 
 void engine_copy_own(const CommGroup *g, const CommRound *r)
 {
-    const CommPart *own = &r->part[g->member];
-    CHECK(own->nsend == own->nreceive);
-    if (own->nsend && own->send != own->receive)
-        memcpy(own->receive, own->send, (size_t)own->nsend);
+    for (const CommPart *own = &r->part[g->member]; own; own = own->next) {
+        CHECK(own->nsend == own->nreceive);
+        if (own->nsend && own->send != own->receive)
+            memcpy(own->receive, own->send, (size_t)own->nsend);
+    }
 }
 
 /* Members begin with those after them, so that not all send to one. */
@@ -144,14 +143,16 @@ static int post_exchange(Comm *c, CommGroup *g, const CommRound *r, double now)
     engine_copy_own(g, r);
     for (int k = 1; k < g->n; k++) {
         int i = (g->member + g->n - k) % g->n;
-        j->left += r->part[i].nreceive > 0;
-        if (r->part[i].nreceive > 0 && post_receive(c, g, r, i))
+        bool comes = part_receives(&r->part[i]) > 0;
+        j->left += comes;
+        if (comes && post_receive(c, g, r, i))
             return -1;
     }
     for (int k = 1; k < g->n; k++) {
         int i = (g->member + k) % g->n;
-        j->left += r->part[i].nsend > 0;
-        if (r->part[i].nsend > 0 && begin_send(c, g, r, i, now))
+        bool goes = part_sends(&r->part[i]) > 0;
+        j->left += goes;
+        if (goes && begin_send(c, g, r, i, now))
             return -1;
     }
     return 0;

@@ -13,9 +13,8 @@
 typedef struct ThreadRequest {
     struct ThreadRequest *next; /* of one pair's posts */
     int peer, tag;
-    const void *from;
-    void *to; /* NULL: this is a send */
-    int64_t nbytes;
+    const CommPart *part;
+    bool receives;
     bool over; /* of a send: it was copied */
 } ThreadRequest;
 _Static_assert(sizeof(ThreadRequest) <= COMM_ROOM, "room for a request");
@@ -87,39 +86,55 @@ static int open_end(void **self, int *rank, int *size, int *here, char *message)
     return 0;
 }
 
-static int send_to(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
-                   char *message)
+static int send_to(void *self, int to, int tag, const CommPart *p, void **request, char *message)
 {
     (void)message;
     End *e = self;
     CommShared *s = e->shared;
     ThreadRequest *r = *request;
-    *r = (ThreadRequest){.peer = to, .tag = tag, .from = p, .nbytes = nbytes};
+    *r = (ThreadRequest){.peer = to, .tag = tag, .part = p};
     pthread_mutex_lock(&s->lock);
     put_last(post_of(s, e->rank, to), r);
     pthread_mutex_unlock(&s->lock);
     return 0;
 }
 
-static int receive_from(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
+static int receive_from(void *self, int from, int tag, const CommPart *p, void **request,
                         char *message)
 {
     (void)self;
     (void)message;
     ThreadRequest *r = *request;
-    *r = (ThreadRequest){.peer = from, .tag = tag, .to = p, .nbytes = nbytes};
+    *r = (ThreadRequest){.peer = from, .tag = tag, .part = p, .receives = true};
     return 0;
+}
+
+/* As many bytes as both have, however each divides them. */
+static void copy_parts(const CommPart *to, const CommPart *from)
+{
+    for (int64_t put = 0, got = 0; to && from;) {
+        int64_t n = MIN(to->nreceive - put, from->nsend - got);
+        if (n)
+            memcpy((char *)to->receive + put, (const char *)from->send + got, (size_t)n);
+        put += n;
+        got += n;
+        if (put == to->nreceive)
+            to = to->next, put = 0;
+        if (got == from->nsend)
+            from = from->next, got = 0;
+    }
 }
 
 /* Without the lock; the post stays as it is until it is over. */
 static int copy_post(const ThreadRequest *r, const ThreadRequest *post, char *message)
 {
-    if (post->nbytes == r->nbytes) {
-        memcpy(r->to, post->from, (size_t)r->nbytes);
+    int64_t sent = part_sends(post->part), expected = part_receives(r->part);
+    if (sent == expected) {
+        copy_parts(r->part, post->part);
         return 0;
     }
     snprintf(message, COMM_MESSAGE, "rank %d has sent %lld bytes where %lld were expected", r->peer,
-             (long long)post->nbytes, (long long)r->nbytes);
+             (long long)sent, (long long)expected);
     return -1;
 }
 
@@ -162,7 +177,7 @@ static int is_done(void *self, void *request, bool *done, char *message)
 {
     const ThreadRequest *r = request;
     *done = false;
-    return r->to ? receive_done(self, r, done, message) : send_done(self, r, done, message);
+    return r->receives ? receive_done(self, r, done, message) : send_done(self, r, done, message);
 }
 
 static void abort_all(void *self, int code, const char *message)

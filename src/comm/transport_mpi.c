@@ -127,28 +127,97 @@ static MpiMessage *message_new(void **request, bool receives, int peer, int64_t 
     return r->part ? r : NULL;
 }
 
-static int send(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
-                char *message)
+/* Bytes that MPI takes as one message: in a row, or from several places by a type. */
+typedef struct Chunk {
+    void *at;
+    int count;
+    MPI_Datatype type;
+} Chunk;
+
+/* The places of the bytes [at, at + n) of a message, in its order; returns how many. length, place:
+ * NULL, or what is filled. */
+static int find_places(const CommPart *p, bool receives, int64_t at, int64_t n, int *length,
+                       char **place)
 {
-    const Mpi *m = self;
-    MpiMessage *r = message_new(request, false, to, nbytes, message);
-    int error = MPI_SUCCESS;
-    for (int64_t i = 0; r && i < r->count && error == MPI_SUCCESS; i++)
-        error = MPI_Isend((const char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK),
-                          MPI_BYTE, to, tag, m->world, &r->part[i]);
-    return !r ? -1 : error ? request_fail(r, error, message) : 0;
+    int count = 0;
+    for (int64_t begin = 0, end; p && begin < at + n; p = p->next, begin = end) {
+        end = begin + (receives ? p->nreceive : p->nsend);
+        int64_t low = MAX(begin, at), high = MIN(end, at + n);
+        if (low >= high)
+            continue;
+        if (length) {
+            length[count] = (int)(high - low);
+            place[count] =
+                (receives ? (char *)p->receive : (char *)(uintptr_t)p->send) + (low - begin);
+        }
+        count++;
+    }
+    return count;
 }
 
-static int receive(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
-                   char *message)
+/* As a type, of several places. */
+static int make_type(int count, const int *length, char *const *place, MPI_Datatype *type)
 {
-    const Mpi *m = self;
-    MpiMessage *r = message_new(request, true, from, nbytes, message);
+    MPI_Aint *address = calloc((size_t)count, sizeof *address);
+    if (!address)
+        return MPI_ERR_NO_MEM;
+    for (int i = 0; i < count; i++)
+        MPI_Get_address(place[i], &address[i]);
+    int error = MPI_Type_create_hindexed(count, length, address, MPI_BYTE, type);
+    free(address);
+    return error ? error : MPI_Type_commit(type);
+}
+
+static int make_chunk(const CommPart *p, bool receives, int64_t at, int64_t n, Chunk *c)
+{
+    int count = find_places(p, receives, at, n, NULL, NULL), error = MPI_SUCCESS;
+    int *length = calloc((size_t)MAX(count, 1), sizeof *length);
+    char **place = calloc((size_t)MAX(count, 1), sizeof *place);
+    *c = (Chunk){MPI_BOTTOM, 1, MPI_BYTE};
+    if (!length || !place)
+        error = MPI_ERR_NO_MEM;
+    else
+        find_places(p, receives, at, n, length, place);
+    if (!error && count <= 1)
+        *c = (Chunk){place[0], (int)n, MPI_BYTE};
+    else if (!error)
+        error = make_type(count, length, place, &c->type);
+    free(length);
+    free(place);
+    return error;
+}
+
+static int post_chunk(const Mpi *m, const MpiMessage *r, int tag, Chunk *c, MPI_Request *request)
+{
+    int error = r->receives ? MPI_Irecv(c->at, c->count, c->type, r->peer, tag, m->world, request)
+                            : MPI_Isend(c->at, c->count, c->type, r->peer, tag, m->world, request);
+    if (c->type != MPI_BYTE)
+        MPI_Type_free(&c->type); /* once the message is over */
+    return error;
+}
+
+static int post_message(const Mpi *m, MpiMessage *r, int tag, const CommPart *p, char *message)
+{
     int error = MPI_SUCCESS;
-    for (int64_t i = 0; r && i < r->count && error == MPI_SUCCESS; i++)
-        error = MPI_Irecv((char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK), MPI_BYTE,
-                          from, tag, m->world, &r->part[i]);
-    return !r ? -1 : error ? request_fail(r, error, message) : 0;
+    for (int64_t i = 0; i < r->count && error == MPI_SUCCESS; i++) {
+        Chunk c;
+        error = make_chunk(p, r->receives, i * CHUNK, MIN(r->nbytes - i * CHUNK, CHUNK), &c);
+        if (!error)
+            error = post_chunk(m, r, tag, &c, &r->part[i]);
+    }
+    return error ? request_fail(r, error, message) : 0;
+}
+
+static int send(void *self, int to, int tag, const CommPart *p, void **request, char *message)
+{
+    MpiMessage *r = message_new(request, false, to, part_sends(p), message);
+    return r ? post_message(self, r, tag, p, message) : -1;
+}
+
+static int receive(void *self, int from, int tag, const CommPart *p, void **request, char *message)
+{
+    MpiMessage *r = message_new(request, true, from, part_receives(p), message);
+    return r ? post_message(self, r, tag, p, message) : -1;
 }
 
 static int check_length(const MpiMessage *r, char *message)

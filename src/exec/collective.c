@@ -9,6 +9,8 @@
  *   reduce_scatter   every rank's parts to their ranks, into the workspace; each reduces its own
  *   all_reduce       likewise, of x's elements in row-major order, then a gather of the parts
  *
+ * Of several tensors each goes so, and what goes to one member is one message.
+ *
  * So reductions have one order, that of the group's ranks (op/collective.c). `fast` leaves them to
  * the library, where it has the op and the dtype. A group of one rank copies. */
 #include "exec.h"
@@ -29,7 +31,7 @@ typedef struct MemberBytes {
     CallBytes from, to;
 } MemberBytes;
 
-enum { ROUNDS = 3 };
+enum { ROUNDS = 3 }; /* or one for each tensor, by the library */
 
 /* A reduction by comm's thread: a part of each member, this rank's own among them. */
 typedef struct LocalSum {
@@ -40,14 +42,19 @@ typedef struct LocalSum {
     void *y;
 } LocalSum;
 
-struct Collective {
-    int start; /* of a wait: the step for whose end it waits, or -1: no collective's */
-    bool runs; /* it has started and not been waited for */
-    CommJob job;
-    CommRound round[ROUNDS];
-    MemberBytes *path[ROUNDS]; /* by member, of the rounds that exchange */
+/* The reduction of a tensor: by member where its part is; the result. */
+typedef struct CallSum {
     LocalSum sum;
-    CallBytes *part, result; /* of the reduction: by member where its part is; the result */
+    CallBytes *part, result;
+} CallSum;
+
+struct Collective {
+    int start;      /* of a wait: the step for whose end it waits, or -1: no collective's */
+    int left;       /* waits that have not come since it started: all of them while it runs */
+    int ntensor, n; /* operands, of which each has its result; members */
+    CommJob job;
+    MemberBytes **path; /* by round, of those that exchange: by tensor and member */
+    CallSum *sum;       /* by tensor; NULL: it does not reduce, or the library does */
 };
 
 /* While a program's jobs are made. */
@@ -66,7 +73,8 @@ typedef struct CollectiveMake {
     Join *j;
     Collective *k;
     const Call *c;
-    int n, me; /* members, and which of them this rank is */
+    int n, me;    /* members, and which of them this rank is */
+    int64_t work; /* bytes of the workspace that have their use */
 } CollectiveMake;
 
 /* ---- groups ---- */
@@ -107,17 +115,19 @@ static CommGroup *find_group(Join *j, const Node *n)
 
 static CommRound *add_round(CollectiveMake *m, RoundKind kind)
 {
-    CommRound *r = &m->k->round[m->k->job.nround++];
+    CommRound *r = &m->k->job.round[m->k->job.nround++];
     r->kind = kind;
     return r;
 }
 
-/* Returns the paths, by member, to be filled. */
+/* Returns the paths, by tensor and member, to be filled. What goes to a member is one message. */
 static MemberBytes *add_exchange(CollectiveMake *m)
 {
-    int at = m->k->job.nround;
-    add_round(m, ROUND_EXCHANGE)->part = NEWN(m->j->a, CommPart, m->n);
-    return m->k->path[at] = NEWN(m->j->a, MemberBytes, m->n);
+    int at = m->k->job.nround, count = m->k->ntensor * m->n;
+    CommPart *part = add_round(m, ROUND_EXCHANGE)->part = NEWN(m->j->a, CommPart, count);
+    for (int i = m->n; i < count; i++)
+        part[i - m->n].next = &part[i];
+    return m->k->path[at] = NEWN(m->j->a, MemberBytes, count);
 }
 
 static int64_t nbytes_of(const Tensor *t)
@@ -125,13 +135,15 @@ static int64_t nbytes_of(const Tensor *t)
     return tensor_nelem(t) * dtype_size(t->dtype);
 }
 
-/* All of the operand to all members. */
+/* All of the operands to all members. */
 static void make_gather(CollectiveMake *m)
 {
     MemberBytes *path = add_exchange(m);
-    int64_t n = nbytes_of(&m->c->in[0]);
-    for (int i = 0; i < m->n; i++)
-        path[i] = (MemberBytes){{AT_IN, 0, n}, {AT_OUT, i * n, n}};
+    for (int t = 0; t < m->k->ntensor; t++) {
+        int64_t n = nbytes_of(&m->c->in[t]);
+        for (int i = 0; i < m->n; i++)
+            *path++ = (MemberBytes){{AT_IN, 0, n}, {AT_OUT, i * n, n}};
+    }
 }
 
 static int64_t row_nbytes(const Tensor *t)
@@ -194,48 +206,62 @@ static void make_broadcast(CollectiveMake *m)
 
 static void reduce(void *arg)
 {
-    const LocalSum *r = arg;
-    collective_reduce(r->node, r->count, r->x, r->nelem, r->y);
+    const Collective *k = arg;
+    for (int t = 0; t < k->ntensor; t++) {
+        const LocalSum *r = &k->sum[t].sum;
+        collective_reduce(r->node, r->count, r->x, r->nelem, r->y);
+    }
 }
 
-/* The bytes of member i's part of a tensor that all have; the last parts may be shorter. */
-static CallBytes part_of(const CollectiveMake *m, Where where, int i)
+/* The bytes of member i's part of operand t, which all have; the last parts may be shorter. */
+static CallBytes part_of(const CollectiveMake *m, Where where, int t, int i)
 {
-    const Tensor *t = &m->c->in[0];
-    int64_t n = nbytes_of(t), size = dtype_size(t->dtype);
-    int64_t part = (tensor_nelem(t) + m->n - 1) / m->n * size, at = MIN(i * part, n);
+    const Tensor *x = &m->c->in[t];
+    int64_t n = nbytes_of(x), size = dtype_size(x->dtype);
+    int64_t part = (tensor_nelem(x) + m->n - 1) / m->n * size, at = MIN(i * part, n);
     return (CallBytes){where, at, MIN(part, n - at)};
+}
+
+/* The others' parts of operand t come into the workspace. */
+static void make_sum(CollectiveMake *m, int t, bool scatter, MemberBytes *path)
+{
+    CallSum *s = &m->k->sum[t];
+    CallBytes own = part_of(m, AT_IN, t, m->me);
+    int64_t slot = part_of(m, AT_IN, t, 0).nbytes; /* the longest */
+    s->part = NEWN(m->j->a, CallBytes, m->n);
+    for (int i = 0; i < m->n; i++) {
+        bool other = i != m->me;
+        CallBytes to = {AT_WORK, m->work, own.nbytes};
+        s->part[i] = other ? to : own;
+        if (other)
+            path[i] = (MemberBytes){part_of(m, AT_IN, t, i), to};
+        m->work += other ? slot : 0;
+    }
+    s->result = scatter ? (CallBytes){AT_OUT, 0, own.nbytes} : part_of(m, AT_OUT, t, m->me);
+    s->sum = (LocalSum){m->c->node, m->n, NEWN(m->j->a, const void *, m->n),
+                        own.nbytes / dtype_size(m->c->in[t].dtype), NULL};
 }
 
 static void make_reduction(CollectiveMake *m, bool scatter)
 {
     Collective *k = m->k;
     MemberBytes *path = add_exchange(m);
-    CallBytes own = part_of(m, AT_IN, m->me);
-    int64_t slot = part_of(m, AT_IN, 0).nbytes; /* the longest */
-    k->part = NEWN(m->j->a, CallBytes, m->n);
-    for (int i = 0; i < m->n; i++) {
-        bool other = i != m->me;
-        CallBytes to = {AT_WORK, (i - (i > m->me)) * slot, own.nbytes};
-        k->part[i] = other ? to : own;
-        if (other)
-            path[i] = (MemberBytes){part_of(m, AT_IN, i), to};
-    }
-    k->result = scatter ? (CallBytes){AT_OUT, 0, own.nbytes} : part_of(m, AT_OUT, m->me);
-    k->sum = (LocalSum){m->c->node, m->n, NEWN(m->j->a, const void *, m->n),
-                        own.nbytes / dtype_size(m->c->in[0].dtype), NULL};
+    k->sum = NEWN(m->j->a, CallSum, k->ntensor);
+    for (int t = 0; t < k->ntensor; t++)
+        make_sum(m, t, scatter, path + (ptrdiff_t)t * m->n);
     CommRound *r = add_round(m, ROUND_CALL);
     r->call = reduce;
-    r->arg = &k->sum;
+    r->arg = k;
 }
 
-/* Each member's reduced part to all. */
+/* Each member's reduced parts to all. */
 static void make_sharing(CollectiveMake *m)
 {
     MemberBytes *path = add_exchange(m);
-    for (int i = 0; i < m->n; i++)
-        if (i != m->me)
-            path[i] = (MemberBytes){part_of(m, AT_OUT, m->me), part_of(m, AT_OUT, i)};
+    for (int t = 0; t < m->k->ntensor; t++, path += m->n)
+        for (int i = 0; i < m->n; i++)
+            if (i != m->me)
+                path[i] = (MemberBytes){part_of(m, AT_OUT, t, m->me), part_of(m, AT_OUT, t, i)};
 }
 
 /* ---- reductions of the library ---- */
@@ -260,15 +286,17 @@ static bool comm_op(const Node *n, CommOp *op)
     return i < NCOMM_OP;
 }
 
-/* Whether the library can do it. */
+/* Whether the library can do it: one tensor after the other. */
 static bool make_fast(CollectiveMake *m, bool scatter)
 {
     CommRound r = {.kind = ROUND_REDUCE, .scatter = scatter};
-    r.count = tensor_nelem(&m->c->out[0]);
     if (!m->j->fast || !comm_reduces(m->k->job.group) || !comm_op(m->c->node, &r.op) ||
         !comm_type(m->c->in[0].dtype, &r.type))
         return false;
-    *add_round(m, ROUND_REDUCE) = r;
+    for (int t = 0; t < m->k->ntensor; t++) {
+        r.count = tensor_nelem(&m->c->out[t]);
+        *add_round(m, ROUND_REDUCE) = r;
+    }
     return true;
 }
 
@@ -292,12 +320,12 @@ static void make_rounds(CollectiveMake *m)
 }
 
 /* The numbers of bytes, which no run changes. */
-static void fill_sizes(Collective *k, int n)
+static void fill_sizes(Collective *k)
 {
     for (int r = 0; r < k->job.nround; r++)
-        for (int i = 0; k->path[r] && i < n; i++) {
-            k->round[r].part[i].nsend = k->path[r][i].from.nbytes;
-            k->round[r].part[i].nreceive = k->path[r][i].to.nbytes;
+        for (int i = 0; k->path[r] && i < k->ntensor * k->n; i++) {
+            k->job.round[r].part[i].nsend = k->path[r][i].from.nbytes;
+            k->job.round[r].part[i].nreceive = k->path[r][i].to.nbytes;
         }
 }
 
@@ -316,31 +344,19 @@ static void make_job(Join *j, int i)
     const Call *c = &j->x->call[i];
     Collective *k = &j->x->collective[i];
     CommGroup *g = find_group(j, c->node);
-    CollectiveMake m = {j, k, c, comm_group_size(g), comm_member(g)};
-    CHECK(tensor_contiguous(&c->in[0]) && tensor_contiguous(&c->out[0]));
+    CollectiveMake m = {j, k, c, comm_group_size(g), comm_member(g), 0};
+    for (int t = 0; t < c->nin; t++)
+        CHECK(tensor_contiguous(&c->in[t]) && tensor_contiguous(&c->out[t]));
     check_reach(j->x, &j->x->plan->step[i]);
+    k->ntensor = c->nin;
+    k->n = m.n;
+    k->path = NEWN(j->a, MemberBytes *, MAX(ROUNDS, c->nin));
+    k->job.round = NEWN(j->a, CommRound, MAX(ROUNDS, c->nin));
     k->job.group = g;
     k->job.what = arena_printf(j->a, "%s %%%s", c->node->op->name, c->node->out[0]->name);
-    k->job.round = k->round;
     make_rounds(&m);
-    fill_sizes(k, m.n);
+    fill_sizes(k);
     comm_prepare(j->a, &k->job);
-}
-
-static bool calls(const Step *s, const Node *n)
-{
-    return s->kind == STEP_CALL && !s->copy && s->node == n;
-}
-
-/* Finds the step before `wait` that starts what it waits for. */
-static int find_start(const Plan *p, int wait)
-{
-    const Node *n = node_waits_for(p->step[wait].node);
-    int i = n ? wait - 1 : -1;
-    while (i >= 0 && !calls(&p->step[i], n))
-        i--;
-    CHECK(!n || i >= 0);
-    return i;
 }
 
 static void check_mesh(const Join *j)
@@ -359,20 +375,33 @@ static void check_mesh(const Join *j)
         fail(ctx, TN_USAGE, "ranks run on cpu, found device %s", j->x->plan->device->name);
 }
 
-/* Each collective has one wait: without it a run would return while messages still move. */
+static bool is_collective(const Step *s)
+{
+    return s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE;
+}
+
+/* How many steps wait for result t of the collective of a step. */
+static int count_waits(const Join *j, int start, int t)
+{
+    int count = 0;
+    for (int i = start + 1; i < j->x->plan->nstep; i++)
+        count += j->x->collective[i].start == start && j->x->plan->step[i].node->in[0]->index == t;
+    return count;
+}
+
+/* Each result has one wait: without it a run would return while messages still move. */
 static void check_waits(const Join *j)
 {
     const Plan *p = j->x->plan;
-    int *count = NEWN(j->a, int, p->nstep);
     for (int i = 0; i < p->nstep; i++)
-        if (j->x->collective[i].start >= 0)
-            count[j->x->collective[i].start]++;
-    for (int i = 0; i < p->nstep; i++) {
-        const Step *s = &p->step[i];
-        if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE && count[i] != 1)
-            fail_node(p->g, s->node, "expected one wait_tensor that waits for it, found %d",
-                      count[i]);
-    }
+        for (int t = 0; is_collective(&p->step[i]) && t < p->step[i].node->nout; t++) {
+            const Node *n = p->step[i].node;
+            int count = count_waits(j, i, t);
+            const char *what = n->nout == 1 ? "it" : arena_printf(j->a, "%%%s", n->out[t]->name);
+            if (count != 1)
+                fail_node(p->g, n, "expected one wait_tensor that waits for %s, found %d", what,
+                          count);
+        }
 }
 
 void program_join(Program *x, Arena *a, Comm *c, bool fast)
@@ -385,8 +414,9 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
     x->collective = NEWN(a, Collective, p->nstep);
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
-        x->collective[i].start = s->kind == STEP_CALL && s->node->op->wait ? find_start(p, i) : -1;
-        if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE)
+        x->collective[i].start =
+            s->kind == STEP_CALL && s->node->op->wait ? plan_find_start(p, i) : -1;
+        if (is_collective(s))
             make_job(j, i);
     }
     check_waits(j);
@@ -394,38 +424,51 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
 
 /* ---- running ---- */
 
+static void *address_of(const Call *c, int t, const CallBytes *b)
+{
+    char *const base[NMEMORY] = {c->in[t].data, c->out[t].data, c->work};
+    return base[b->where] + b->at;
+}
+
+static void fill_sum(CallSum *s, const Call *c, int t)
+{
+    for (int i = 0; i < s->sum.count; i++)
+        s->sum.x[i] = address_of(c, t, &s->part[i]);
+    s->sum.y = address_of(c, t, &s->result);
+}
+
 static void fill_addresses(Collective *k, const Call *c)
 {
-    char *const base[NMEMORY] = {c->in[0].data, c->out[0].data, c->work};
-    int n = comm_group_size(k->job.group);
-    for (int r = 0; r < k->job.nround; r++)
-        for (int i = 0; k->path[r] && i < n; i++) {
-            const MemberBytes *path = &k->path[r][i];
-            k->round[r].part[i].send = base[path->from.where] + path->from.at;
-            k->round[r].part[i].receive = base[path->to.where] + path->to.at;
+    for (int r = 0; r < k->job.nround; r++) {
+        CommRound *x = &k->job.round[r];
+        for (int i = 0; k->path[r] && i < k->ntensor * k->n; i++) {
+            x->part[i].send = address_of(c, i / k->n, &k->path[r][i].from);
+            x->part[i].receive = address_of(c, i / k->n, &k->path[r][i].to);
         }
-    for (int i = 0; i < k->sum.count; i++)
-        k->sum.x[i] = base[k->part[i].where] + k->part[i].at;
-    k->sum.y = base[k->result.where] + k->result.at;
-    k->round[0].from = c->in[0].data;
-    k->round[0].to = c->out[0].data;
+        if (x->kind == ROUND_REDUCE) {
+            x->from = c->in[r].data;
+            x->to = c->out[r].data;
+        }
+    }
+    for (int t = 0; k->sum && t < k->ntensor; t++)
+        fill_sum(&k->sum[t], c, t);
 }
 
 int collective_step(Program *x, int i, const Call *c, char *message)
 {
     Collective *k = &x->collective[i];
     if (k->start < 0) {
-        if (k->runs) { /* comm's thread still reads its addresses */
+        if (k->left == k->ntensor) { /* comm's thread still reads its addresses */
             snprintf(message, RUN_MESSAGE, "%s still runs, of a run that has failed", k->job.what);
             return -1;
         }
         fill_addresses(k, c);
-        k->runs = true;
+        k->left = k->ntensor;
         comm_start(x->comm, &k->job);
         return 0;
     }
     k = &x->collective[k->start];
-    CHECK(k->runs && c->out[0].data == c->in[0].data);
-    k->runs = false;
-    return comm_wait(x->comm, &k->job, message);
+    CHECK(k->left > 0 && c->out[0].data == c->in[0].data);
+    bool first = k->left-- == k->ntensor;
+    return first ? comm_wait(x->comm, &k->job, message) : 0;
 }

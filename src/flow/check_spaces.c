@@ -54,11 +54,12 @@ static void check_operands(const Flow *f, const FlowItem *x)
 /* Other ranks reach the host's memory alone. */
 static void check_ranks(const Flow *f, const FlowItem *x)
 {
-    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand_value(f, x, 0)->at.buffer))
-        fail_node(f->g, x->node,
-                  "operand 0: expected a value in the host's memory, which other ranks reach, "
-                  "found %%%s in the device's: the pass stage brings it there",
-                  name_of(operand_value(f, x, 0)));
+    for (int i = 0; i < x->node->nin && f->nspace > 1 && graph_mesh(f->g); i++)
+        if (!in_host(f, operand_value(f, x, i)->at.buffer))
+            fail_node(f->g, x->node,
+                      "operand %d: expected a value in the host's memory, which other ranks reach, "
+                      "found %%%s in the device's: the pass stage brings it there",
+                      i, name_of(operand_value(f, x, i)));
 }
 
 /* Checks the planner's own moves for an item; those at the end of a body are the loop's. */

@@ -137,7 +137,8 @@ static void relocate_item(Flow *f, int item)
     if (n && n->op->region == LOOP)
         relocate_bodies(x);
     if (n && op_starts(n->op)) /* a wait touches what it has made */
-        relocate_readers(f, x->value, &f->value[x->value].at);
+        for (int k = 0; k < n->nout; k++)
+            relocate_readers(f, x->value + k, &f->value[x->value + k].at);
     if (!n || !node_aliases(n) || place_equal(&f->value[x->value].at, &old))
         return;
     for (int k = 0; k < n->nout; k++) /* if one result of a view moves, all do */

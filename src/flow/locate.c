@@ -395,9 +395,12 @@ const FlowItem *item_started(const Flow *f, const FlowItem *x)
 const Place *item_reads(const Flow *f, const FlowItem *x, int i)
 {
     const FlowItem *y = item_started(f, x);
+    int k = y ? f->slot[x->slot].value - y->value : 0, copies = 0;
     bool sent =
-        y && i == 1 && y->call.copied[0] && operand_value(f, y, 0) == operand_value(f, x, 1);
-    return sent ? &y->before.at[0].out : &operand_value(f, x, i)->at;
+        y && i == 1 && y->call.copied[k] && operand_value(f, y, k) == operand_value(f, x, 1);
+    for (int j = 0; sent && j < k; j++)
+        copies += y->call.copied[j];
+    return sent ? &y->before.at[copies].out : &operand_value(f, x, i)->at;
 }
 
 static void locate_wait(Flow *f, int item)

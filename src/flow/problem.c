@@ -164,7 +164,8 @@ static bool reduces(const Node *n)
     return k == REDUCE_SCATTER || k == ALL_REDUCE;
 }
 
-/* Node i waits for a reduction; of one that several wait for, none is its end. */
+/* Node i waits for a reduction; of one that several wait for, or one of several values, none is its
+ * end. */
 static void add_finish(ProblemMake *m, int i, const Node *start)
 {
     Problem *q = m->q;
@@ -187,7 +188,7 @@ static void add_node(ProblemMake *m, int i)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
     for (int j = 0; j < n->nafter; j++)
         add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
-    if (n->op->wait && reduces(n->in[0]->def))
+    if (n->op->wait && reduces(n->in[0]->def) && n->in[0]->def->nout == 1)
         add_finish(m, i, n->in[0]->def);
     for (int k = 0; k < n->nout && !node_aliases(n) && n->op->region != LOOP; k++)
         add_reuses(m, i, k);

@@ -158,9 +158,10 @@ static void check_async(const Scan *s, const Node *n)
         if (!n->op->wait || i)
             fail_node(s->g, n, "operand %d: expected wait_tensor between it and %s %%%s", i,
                       m->op->name, n->in[i]->name);
-        if (n->nin < 2 || n->in[1] != m->in[0])
+        const Value *from = m->in[n->in[0]->index];
+        if (n->nin < 2 || n->in[1] != from)
             fail_node(s->g, n, "operand 1: expected %%%s, which %s %%%s reads, found %s%s",
-                      m->in[0]->name, m->op->name, n->in[0]->name, n->nin < 2 ? "none" : "%",
+                      from->name, m->op->name, n->in[0]->name, n->nin < 2 ? "none" : "%",
                       n->nin < 2 ? "" : n->in[1]->name);
     }
 }

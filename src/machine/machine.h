@@ -154,6 +154,22 @@ CollectiveKind node_collective(const Node *n);
  * one's, for all_to_all and broadcast those of one rank. 0 for a single rank. */
 double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes);
 
+/* ---- clock.c: when what queues run begins and ends ---- */
+
+typedef struct Clock Clock;
+
+Clock *clock_new(Arena *a);               /* at 0, with nothing to do; lives in a */
+double clock_at(const Clock *c, Queue q); /* when what q was given has ended */
+double clock_last(const Clock *c);        /* the latest of the queues */
+/* Gives an item to a queue, which begins when the queue is free, but not before `after`; returns
+ * when it ends. */
+double clock_run(Clock *c, Queue q, double after, double sec);
+/* Starts a collective that takes `sec` alone on its link, in the queue of its group; returns its
+ * number. Starts are told in the order of `after`. */
+int clock_start(Clock *c, const char *group, const Group *where, double after, double sec);
+/* When it ends, if nothing more were started before. */
+double clock_end(Clock *c, int job);
+
 /* ---- shared by the files of this folder ---- */
 
 enum { NCLASS = CLASS_REGION + 1 };

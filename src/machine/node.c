@@ -162,7 +162,11 @@ static double loop_sec(const Machine *m, const Mesh *mesh, const Node *n)
 static double communication_sec(const Machine *m, const Mesh *mesh, const Node *n)
 {
     CollectiveKind kind = node_collective(n);
-    double in = (double)type_nbytes(&n->in[0]->type), out = (double)type_nbytes(&n->out[0]->type);
+    double in = 0, out = 0;
+    for (int i = 0; i < n->nin; i++)
+        in += (double)type_nbytes(&n->in[i]->type);
+    for (int k = 0; k < n->nout; k++)
+        out += (double)type_nbytes(&n->out[k]->type);
     double nbytes[NCOLLECTIVE] = {[ALL_GATHER] = out,
                                   [REDUCE_SCATTER] = in,
                                   [ALL_REDUCE] = in,

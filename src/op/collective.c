@@ -9,15 +9,19 @@
  * equal)
  *   broadcast                y = x of the rank whose place in the group is src
  *
+ * The first three take any number of tensors of one dtype, and make as many results, each as if it
+ * were alone; the ranks of a group send each other one message for all of them (PyTorch's
+ * _coalesced). The pass bucket makes such calls.
+ *
  * `group` names the ranks: in a graph with a mesh by the axes that it spans, "tp,fsdp", major
  * first.
  *
  * Reductions are made in rank order, sums from zero, in f32 (of f64 in f64, of integers in
  * integers), and rounded once at the end, whatever the timing. So each rank receives its part of x
  * from each of the others, in the dtype of x, which is what the workspace holds: of n ranks (n - 1)
- * times the elements of a part, ceil(nelem(x) / n). Its own part it reads in x, the sum of an
- * element stays in a register, and the result is rounded once. all_reduce then sends its part to
- * the others, which receive it in the result itself. all_gather_into_tensor, all_to_all_single
+ * times the elements of a part, ceil(nelem(x) / n), for each x. Its own part it reads in x, the sum
+ * of an element stays in a register, and the result is rounded once. all_reduce then sends its part
+ * to the others, which receive it in the result itself. all_gather_into_tensor, all_to_all_single
  * and broadcast receive in their result. A group of one rank needs nothing.
  *
  * A loop may cut each along axes other than 0, all_reduce and broadcast along any: every element is
@@ -102,7 +106,8 @@ int64_t group_ranks(const Mesh *mesh, const Node *n)
 static int64_t group_size(const Graph *g, const Node *n)
 {
     int64_t size = n->attr[attr_index(n->op, "group_size")].i;
-    need_rank(g, n, 0, 1, TN_RANK);
+    for (int i = 0; i < n->nin; i++)
+        need_rank(g, n, i, 1, TN_RANK);
     if (size < 1)
         fail_node(g, n, "group_size: expected 1 or more, found %lld", (long long)size);
     return size;
@@ -110,32 +115,44 @@ static int64_t group_size(const Graph *g, const Node *n)
 
 /* ---- infer ---- */
 
+/* Results like the operands, which have one dtype. */
+static int alike_infer(const Graph *g, const Node *n, Type *out)
+{
+    for (int i = 0; i < n->nin; i++) {
+        need_dtype(g, n, i, n->in[0]->type.dtype);
+        out[i] = n->in[i]->type;
+    }
+    return n->nin;
+}
+
 static int reduce_infer(const Graph *g, const Node *n, Type *out)
 {
     check_reduce_op(g, n);
-    out[0] = n->in[0]->type;
-    return 1;
+    return alike_infer(g, n, out);
 }
 
 static int gather_infer(const Graph *g, const Node *n, Type *out)
 {
     int64_t size = group_size(g, n);
-    out[0] = n->in[0]->type;
-    if (__builtin_mul_overflow(out[0].dim[0], size, &out[0].dim[0]))
-        fail_node(g, n, "group_size: too large");
-    return 1;
+    alike_infer(g, n, out);
+    for (int i = 0; i < n->nin; i++)
+        if (__builtin_mul_overflow(out[i].dim[0], size, &out[i].dim[0]))
+            fail_node(g, n, "group_size: too large");
+    return n->nin;
 }
 
 static int scatter_infer(const Graph *g, const Node *n, Type *out)
 {
     int64_t size = group_size(g, n);
     check_reduce_op(g, n);
-    out[0] = n->in[0]->type;
-    if (out[0].dim[0] % size)
-        fail_node(g, n, "group_size: expected a divisor of %lld, found %lld",
-                  (long long)out[0].dim[0], (long long)size);
-    out[0].dim[0] /= size;
-    return 1;
+    alike_infer(g, n, out);
+    for (int i = 0; i < n->nin; i++) {
+        if (out[i].dim[0] % size)
+            fail_node(g, n, "group_size: expected a divisor of %lld, found %lld",
+                      (long long)out[i].dim[0], (long long)size);
+        out[i].dim[0] /= size;
+    }
+    return n->nin;
 }
 
 static int64_t total(const Graph *g, const Node *n, const Attr *sizes, const char *name)
@@ -283,17 +300,27 @@ void collective_reduce(const Node *n, int count, const void *const *x, int64_t n
 
 static bool accepts(const Call *c)
 {
-    return tensor_contiguous(&c->in[0]);
+    bool all = true;
+    for (int i = 0; i < c->nin; i++)
+        all &= tensor_contiguous(&c->in[i]);
+    return all;
 }
 
-/* The bytes that are received before they are reduced: a part from each other rank. */
+/* The elements that are received before they are reduced: a part from each other rank. */
+static int64_t received_elements(int64_t ranks, int64_t nelem)
+{
+    if (!ranks) /* not known: the bound for any number that divides it */
+        return nelem;
+    return (ranks - 1) * ((nelem + ranks - 1) / ranks);
+}
+
 static int64_t received(Ctx *ctx, const Call *c)
 {
-    int64_t ranks = group_ranks(c->mesh, c->node), nelem = tensor_nelem(&c->in[0]);
+    int64_t ranks = group_ranks(c->mesh, c->node), nelem = 0;
     (void)ctx;
-    if (!ranks) /* not known: the bound for any number that divides it */
-        return nelem * dtype_size(c->in[0].dtype);
-    return (ranks - 1) * ((nelem + ranks - 1) / ranks) * dtype_size(c->in[0].dtype);
+    for (int i = 0; i < c->nin; i++)
+        nelem += received_elements(ranks, tensor_nelem(&c->in[i]));
+    return nelem * dtype_size(c->in[0].dtype);
 }
 
 static int refuse(Call *c)
@@ -311,6 +338,24 @@ static const Kernel reduce_kernels[] = {
     {0},
 };
 
+/* ---- cuts: several tensors at once are cut by nobody ---- */
+
+static void reduce_factors(const Node *n, Factors *f)
+{
+    if (n->nin == 1)
+        factors_elementwise(n, f);
+    else
+        factors_whole(n, f);
+}
+
+static void inner_factors(const Node *n, Factors *f)
+{
+    if (n->nin == 1)
+        factors_inner(n, f);
+    else
+        factors_whole(n, f);
+}
+
 #define RULES(name, mathematics, operands, fields, infers, axes, list) \
     const OpRules op_##name = {.math = mathematics,                    \
                                .example = operands,                    \
@@ -323,13 +368,13 @@ static const Kernel reduce_kernels[] = {
                                .alias = "_c10d_functional." #name ".default"};
 
 RULES(all_reduce, "y = reduce_op of x over the ranks of the group",
-      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer,
-      factors_elementwise, reduce_kernels)
+      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer, reduce_factors,
+      reduce_kernels)
 RULES(all_gather_into_tensor, "y = x of the group's ranks, joined along axis 0",
-      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, factors_inner, move_kernels)
+      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, inner_factors, move_kernels)
 RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced over the group",
       "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer,
-      factors_inner, reduce_kernels)
+      inner_factors, reduce_kernels)
 RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
       "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, factors_inner, move_kernels)
 RULES(broadcast, "y = x of the group's rank src", "f32[4, 6] src=0 group=\"0\"", broadcast_attrs,

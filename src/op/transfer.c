@@ -36,7 +36,9 @@ static void wait_factors(const Node *n, Factors *f)
     const Node *from = node_waits_for(n);
     bool moves = from && !node_is(from, OP_all_reduce) && !node_is(from, OP_broadcast),
          two = n->nin == 2;
-    if (moves && (!two || differ_in_first(&n->in[0]->type, &n->in[1]->type)))
+    if (from && from->nin > 1)
+        factors_whole(n, f);
+    else if (moves && (!two || differ_in_first(&n->in[0]->type, &n->in[1]->type)))
         factors_inner(n, f);
     else if (!moves && (!two || type_equal(&n->in[0]->type, &n->in[1]->type)))
         factors_elementwise(n, f);

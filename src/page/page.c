@@ -71,7 +71,8 @@ static void put_tiles(Page *x, const Picture *d)
     if (p->est.communicates) {
         begin_tile(b, "of it collectives");
         buf_add(b, sec_text(x->a, p->est.by_class[CLASS_COLLECTIVE]));
-        end_tile(b, "one after the other, beside no computing");
+        end_tile(
+            b, arena_printf(x->a, "%s of it behind no computing", sec_text(x->a, p->est.exposed)));
     }
     put_tile(b, "planned peak", p->space[SPACE_MAIN].peak, "the arena, all of the step");
     put_tile(b, "lower bound", p->space[SPACE_MAIN].bound, "the most bytes alive at once");

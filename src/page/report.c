@@ -157,10 +157,11 @@ static void print_collectives(Buf *b, const Plan *p)
     print_rank_groups(b, p);
     if (!count)
         return;
-    buf_printf(
-        b, "collectives, estimated %s a step:\n  %-8s %-10s %-14s %-10s %-4s %7s %7s %14s %10s\n",
-        sec_text(b->a, p->est.by_class[CLASS_COLLECTIVE]), "phase", "of", "kind", "group", "",
-        "values", "calls", "MiB received", "estimate");
+    buf_printf(b,
+               "collectives, estimated %s a step, %s of it exposed:\n  %-8s %-10s %-14s %-10s %-4s "
+               "%7s %7s %14s %10s\n",
+               sec_text(b->a, p->est.by_class[CLASS_COLLECTIVE]), sec_text(b->a, p->est.exposed),
+               "phase", "of", "kind", "group", "", "values", "calls", "MiB received", "estimate");
     for (int i = 0; i < count; i++) {
         const CollectiveRow *x = &row[i];
         buf_printf(b, "  %-8s %-10s %-14s %-10s %-4s %7lld %7lld %14.2f %10s\n",
@@ -214,6 +215,9 @@ void plan_print(Buf *b, const Plan *p)
                (long long)(p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound));
     buf_printf(b, "  library       %12lld bytes  %10.2f MiB (reserve, beside the peak)\n",
                (long long)p->reserve, mib(p->reserve));
+    if (p->overlap_cap)
+        buf_printf(b, "  overlap up to %12lld bytes  %10.2f MiB (of collectives with computing)\n",
+                   (long long)p->overlap_cap, mib(p->overlap_cap));
     if (!device_is_host(p->device))
         buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld)\n",
                    (long long)p->space[SPACE_HOST].peak, mib(p->space[SPACE_HOST].peak),

@@ -172,7 +172,7 @@ static bool lies_in_host(const Value *v)
     const Node *made = v->def && v->def->op->wait ? v->def->in[0]->def : NULL;
     if (!made || made->op->to_host)
         return made;
-    return made->op->class == CLASS_COLLECTIVE && lies_in_host(made->in[0]);
+    return made->op->class == CLASS_COLLECTIVE && lies_in_host(started_from(v->def->in[0]));
 }
 
 /* Adds n's results that are to be moved to t. */

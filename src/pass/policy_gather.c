@@ -59,17 +59,18 @@ static bool follows(const Node *n, const Chain *c)
     return any;
 }
 
-static Chain chain_of(const Node *n, const Chain *c)
+/* Of result k: a gather makes each of its own operand. */
+static Chain chain_of(const Node *n, int k, const Chain *c)
 {
     Chain x = {0};
-    bool made = follows(n, c);
-    for (int i = 0; i < n->nin && made; i++) {
+    bool made = follows(n, c), gather = is_gather(n);
+    for (int i = gather ? k : 0; i < (gather ? k + 1 : n->nin) && made; i++) {
         const Chain *y = &c[n->in[i]->id];
         x.param = x.param ? x.param : y->param;
         x.gather = x.gather ? x.gather : y->gather;
     }
     x.gather = x.param && is_gather(n) ? n : x.gather;
-    x.plain = x.param && n->nin && c[n->in[0]->id].plain &&
+    x.plain = x.param && n->nin && c[n->in[gather ? k : 0]->id].plain &&
               (n->op->class == CLASS_MOVEMENT || n->op->copy || is_gather(n));
     for (int i = 0; i < n->nin; i++)
         x.reads |= c[n->in[i]->id].reads;
@@ -114,9 +115,10 @@ static int give_policies(Graph *g, const Gathers *x, const Chain *c)
 static const char *path_of(Arena *a, const Value *v, const Chain *c)
 {
     Buf b = {.a = a};
-    for (; v->def; v = v->def->in[0]) {
+    for (const Value *from; v->def; v = from) {
+        from = op_starts(v->def->op) ? started_from(v) : v->def->in[0];
         buf_printf(&b, "%%%s <- ", v->name);
-        if (!c[v->def->in[0]->id].param)
+        if (!c[from->id].param)
             break;
     }
     buf_printf(&b, "%%%s", v->name);
@@ -168,40 +170,41 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
     }
 }
 
-/* A gather's parameter, ranks and graph. */
-static const char *gather_key(const Gathers *x, int level, const Node *n, const Chain *c)
+/* The parameter, ranks and graph of a gather's result k. */
+static const char *gather_key(const Gathers *x, int level, const Node *n, int k, const Chain *c)
 {
     const char *group = n->attr[attr_index(n->op, "group")].s;
     return arena_printf(x->tmp, "%p %s %s", (const void *)x->level[level],
-                        c[n->out[0]->id].param->name, group);
+                        c[n->out[k]->id].param->name, group);
 }
 
 static void look_at(Gathers *x, const Chain *c, Node *n)
 {
-    if (is_gather(n) && n->phase < BACKWARD && c[n->out[0]->id].plain)
-        map_put(&x->gathered, gather_key(x, x->depth, n, c), n);
+    for (int k = 0; k < n->nout && is_gather(n) && n->phase < BACKWARD; k++)
+        if (c[n->out[k]->id].plain)
+            map_put(&x->gathered, gather_key(x, x->depth, n, k, c), n);
 }
 
-/* Whether the forward has gathered so what n gathers, where n could read it. */
-static bool is_repeated(const Gathers *x, const Chain *c, const Node *n)
+/* Whether the forward has gathered so n's result k, where n could read it. */
+static bool is_repeated(const Gathers *x, const Chain *c, const Node *n, int k)
 {
     bool found = false;
-    for (int i = 0; i <= x->depth && c[n->out[0]->id].plain; i++)
-        found |= map_find(&x->gathered, gather_key(x, i, n, c)) != NULL;
+    for (int i = 0; i <= x->depth && c[n->out[k]->id].plain; i++)
+        found |= map_find(&x->gathered, gather_key(x, i, n, k, c)) != NULL;
     return found;
 }
 
 static void check_kept(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
 {
     const Node *from = find_original(g, n);
-    if (!is_gather(n) || n->phase != BACKWARD || !c[n->out[0]->id].param || from)
-        return;
-    if (n->origin || is_repeated(x, c, n))
-        fail_node(g, n, "gathers %%%s in the backward, which reshard never excludes, and %s: %s",
-                  c[n->out[0]->id].param->name,
-                  n->origin ? "the forward's gather that it repeats is gone"
-                            : "the forward gathers it in another form",
-                  path_of(x->tmp, n->out[0], c));
+    for (int k = 0; k < n->nout && is_gather(n) && n->phase == BACKWARD && !from; k++)
+        if (c[n->out[k]->id].param && (n->origin || is_repeated(x, c, n, k)))
+            fail_node(g, n,
+                      "gathers %%%s in the backward, which reshard never excludes, and %s: %s",
+                      c[n->out[k]->id].param->name,
+                      n->origin ? "the forward's gather that it repeats is gone"
+                                : "the forward gathers it in another form",
+                      path_of(x->tmp, n->out[k], c));
 }
 
 /* ---- one graph and the bodies in it ---- */
@@ -230,9 +233,8 @@ static void walk(Graph *g, Gathers *x, Chain *c)
 {
     x->level[x->depth] = g;
     for (Node *n = g->first; n; n = n->next) {
-        Chain y = chain_of(n, c);
         for (int k = 0; k < n->nout; k++)
-            c[n->out[k]->id] = y;
+            c[n->out[k]->id] = chain_of(n, k, c);
         EACH_LOOP_BODY(b, n)
             walk_body(n, b, x, c);
         if (x->task == LOOK)

@@ -26,11 +26,12 @@
 
 typedef struct StagedGraph {
     Graph *g;
+    Arena *tmp;
     const Device *device;
     Replace loaded;    /* what stands in the device's memory for what ranks made */
     bool *wanted;      /* by value id: something reads it in the device's memory */
-    const Node **copy; /* by id of a collective: of its operand to the host, ... */
-    const Node **load; /* ... and of its result back; NULL: none */
+    const Node **copy; /* by value id of a collective's result: of its operand to the host, ... */
+    const Node **load; /* ... and of itself back; NULL: none */
     int changes;
 } StagedGraph;
 
@@ -49,7 +50,7 @@ static Node *waited(const Node *n)
 static bool in_host(const Value *v)
 {
     const Node *n = v->def && v->def->op->wait ? v->def->in[0]->def : NULL;
-    return n && (n->op->to_host || (is_collective(n) && in_host(n->in[0])));
+    return n && (n->op->to_host || (is_collective(n) && in_host(started_from(v->def->in[0]))));
 }
 
 /* Whether n takes what ranks made where the host has it: as a rank, or to load it. */
@@ -74,11 +75,11 @@ static Node *emit_copy(StagedGraph *x, const Node *n, Node *before, const char *
     return emit_named(&b, op_get(x->g->ctx, op), nin, in, NULL, NULL, -1, &name, 1);
 }
 
-/* The staging node, in `of`, of the collective that n clones; NULL: none. */
-static const Node *staged_before(const StagedGraph *x, const Node *n, const Node *const *of)
+/* The staging node, in `of`, of result k of the collective that n clones; NULL: none. */
+static const Node *staged_before(const StagedGraph *x, const Node *n, int k, const Node *const *of)
 {
     const Node *from = n->origin ? find_original(x->g, n) : NULL;
-    return from && from->id < x->loaded.nnode ? of[from->id] : NULL;
+    return from && from->id < x->loaded.nnode && k < from->nout ? of[from->out[k]->id] : NULL;
 }
 
 static const Node *next_of(const Node *n)
@@ -86,27 +87,45 @@ static const Node *next_of(const Node *n)
     return n ? n->next : NULL;
 }
 
-static void stage_operand(StagedGraph *x, Node *n)
+static void check_device(const StagedGraph *x, const Node *n)
 {
-    Value *v = n->in[0];
     if (!op_kernels(n->op, x->device->kernels))
         fail_node(x->g, n,
                   "expected a back end whose ranks communicate, found %s, for which there is no "
                   "communication between GPUs (NCCL) yet: take --backend %s",
                   x->device->name, device_at(DEVICE_cpu)->name);
-    const Node *from = staged_before(x, n, x->copy);
+}
+
+static void stage_operand(StagedGraph *x, Node *n, int k)
+{
+    Value *v = n->in[k];
+    const Node *from = staged_before(x, n, k, x->copy);
     Node *copy = emit_copy(x, n, n, "offload", &v, 1, v, "_copy", from);
     Value *in[] = {copy->out[0], v};
     Node *host = emit_copy(x, n, n, "wait_tensor", in, 2, v, "_host", next_of(from));
-    x->copy[n->id] = copy;
-    n->in[0] = host->out[0];
+    x->copy[n->out[k]->id] = copy;
+    n->in[k] = host->out[0];
+}
+
+/* What the host has already a collective reads there. */
+static void stage_operands(StagedGraph *x, Node *n)
+{
+    Value **host = NEWN(x->tmp, Value *, n->nin);
+    for (int k = 0; k < n->nin; k++)
+        host[k] = in_host(n->in[k]) ? n->in[k] : NULL;
+    replace_operands(&x->loaded, n);
+    for (int k = 0; k < n->nin; k++)
+        if (host[k])
+            n->in[k] = host[k];
+        else
+            stage_operand(x, n, k);
 }
 
 /* n waits for the collective `made`. */
 static void stage_result(StagedGraph *x, Node *n, Node *made)
 {
     Value *v = n->out[0];
-    const Node *from = staged_before(x, made, x->load);
+    const Node *from = staged_before(x, made, n->in[0]->index, x->load);
     Node *before = n->next;
     Node *load = emit_copy(x, made, before, "reload", &v, 1, v, "_load", from);
     Value *in[] = {load->out[0], v};
@@ -114,7 +133,7 @@ static void stage_result(StagedGraph *x, Node *n, Node *made)
     load->phase = back->phase = n->phase;
     load->policy = made->policy;
     made->policy = made->policy == OFFLOAD ? POLICY_NONE : made->policy;
-    x->load[made->id] = load;
+    x->load[n->in[0]->id] = load;
     replace_with(&x->loaded, n, 0, back->out[0]);
 }
 
@@ -122,12 +141,12 @@ static void stage_node(StagedGraph *x, Node *n)
 {
     Node *made = waited(n);
     if (made) {
-        n->in[1] = made->in[0];
+        n->in[1] = started_from(n->in[0]);
         if (x->wanted[n->out[0]->id])
             stage_result(x, n, made);
-    } else if (is_collective(n) && !in_host(n->in[0])) {
-        replace_operands(&x->loaded, n);
-        stage_operand(x, n);
+    } else if (is_collective(n)) {
+        check_device(x, n);
+        stage_operands(x, n);
     } else if (!reads_host(n)) {
         replace_operands(&x->loaded, n);
     }
@@ -149,11 +168,14 @@ static bool *find_wanted(const Graph *g, Arena *tmp)
 
 static int stage_graph(Graph *g, Arena *tmp, const Device *d)
 {
-    StagedGraph x = {
-        .g = g, .device = d, .loaded = replace_start(g, tmp), .wanted = find_wanted(g, tmp)};
+    StagedGraph x = {.g = g,
+                     .tmp = tmp,
+                     .device = d,
+                     .loaded = replace_start(g, tmp),
+                     .wanted = find_wanted(g, tmp)};
     int changes = 0;
-    x.copy = NEWN(tmp, const Node *, g->nnode);
-    x.load = NEWN(tmp, const Node *, g->nnode);
+    x.copy = NEWN(tmp, const Node *, g->nvalue);
+    x.load = NEWN(tmp, const Node *, g->nvalue);
     EACH_NODE(n, g) {
         EACH_LOOP_BODY(b, n)
             changes += stage_graph(n->region->body[b], tmp, d);

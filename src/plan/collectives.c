@@ -1,5 +1,8 @@
 /* The collectives of a plan: what each moves, for whom, and how much.
  *
+ * A call may move several values. It counts for the largest of them; its seconds are shared among
+ * them by bytes.
+ *
  * A value in another form counts once, however many calls bring it there: gathers over two axes may
  * be one call over both or one after the other. So calls of one kind form a chain where each reads
  * nothing but what the one before made, moved or cast, and nothing else reads that. A chain counts
@@ -24,9 +27,10 @@ const char *collective_role(CollectiveRole r)
     return roles[r];
 }
 
-/* A collective of the graph or a body. */
+/* A value of a collective of the graph or a body. */
 typedef struct SentCall {
     const Node *node;
+    int tensor; /* which of the node's operands and results */
     double times;
     CollectiveRole role;
     int from;          /* the call whose result it reads, moved or cast, -1: none */
@@ -70,7 +74,8 @@ static void mark_read(SentCalls *c, ValueSource from)
         c->sent[from.sent - 1].read = true;
 }
 
-static ValueSource collect_call(SentCalls *c, const Node *n, double times, ValueSource from)
+static ValueSource collect_call(SentCalls *c, const Node *n, int tensor, double times,
+                                ValueSource from)
 {
     bool chain = from.sent && c->sent[from.sent - 1].node->op == n->op;
     CollectiveRole role = !reduces(n) && from.param ? FOR_PARAMETER
@@ -78,8 +83,12 @@ static ValueSource collect_call(SentCalls *c, const Node *n, double times, Value
                                                     : FOR_ACTIVATION;
     if (!chain)
         mark_read(c, from);
-    SentCall s = {
-        .node = n, .times = times, .role = role, .from = chain ? from.sent - 1 : -1, .onward = -1};
+    SentCall s = {.tensor = tensor,
+                  .node = n,
+                  .times = times,
+                  .role = role,
+                  .from = chain ? from.sent - 1 : -1,
+                  .onward = -1};
     PUSH(c->a, c->sent, c->count, c->cap, s);
     return (ValueSource){role == FOR_PARAMETER, c->count};
 }
@@ -111,8 +120,8 @@ static void collect(SentCalls *c, const Graph *g, double times, ValueSource *of)
             collect_body(c, n, b, times, of);
         if (n->region)
             continue;
-        if (n->op->class == CLASS_COLLECTIVE)
-            of[n->out[0]->id] = collect_call(c, n, times, of[n->in[0]->id]);
+        for (int t = 0; t < n->nout && n->op->class == CLASS_COLLECTIVE; t++)
+            of[n->out[t]->id] = collect_call(c, n, t, times, of[n->in[t]->id]);
         for (int i = 0; i < n->nin && !moves(n) && n->op->class != CLASS_COLLECTIVE; i++)
             mark_read(c, of[n->in[i]->id]);
         for (int k = 0; k < n->nout && moves(n); k++)
@@ -142,7 +151,7 @@ typedef struct GradientNodes {
 /* The operand whose values n's result has, moved, cast or scaled by single elements; -1: none. */
 static int scaled_operand(const Node *n)
 {
-    int found = moves(n) || n->op->class == CLASS_COLLECTIVE ? 0 : -1;
+    int found = moves(n) ? 0 : -1;
     for (int i = 0; i < n->nin && n->op->class == CLASS_POINTWISE; i++) {
         const Type *t = &n->in[i]->type;
         if (!dtype_float(t->dtype) || (type_nelem(t) == 1 && type_nelem(&n->out[0]->type) > 1))
@@ -178,10 +187,13 @@ static void follow(GradientNodes *x, const Graph *g, bool *marked)
         bool is = false;
         for (int k = 0; k < n->nout; k++)
             is |= marked[n->out[k]->id];
-        int i = is && !n->region ? scaled_operand(n) : -1;
+        bool collective = n->op->class == CLASS_COLLECTIVE;
+        int i = is && !n->region && !collective ? scaled_operand(n) : -1;
         if (i >= 0)
             marked[n->in[i]->id] = true;
-        if (is && n->op->class == CLASS_COLLECTIVE)
+        for (int t = 0; t < n->nin && collective; t++)
+            marked[n->in[t]->id] |= marked[n->out[t]->id];
+        if (is && collective)
             PUSH(x->a, x->node, x->count, x->cap, n);
     }
 }
@@ -280,10 +292,29 @@ static bool is_source(const Mesh *mesh, const Node *n)
     return naxes >= 0 && place == n->attr[attr_index(n->op, "src")].i;
 }
 
-/* Bytes that this rank receives in one call. */
-static double received(const Mesh *mesh, const Node *n)
+/* Bytes of a tensor in its larger form. */
+static double moved_bytes(const Node *n, int t)
 {
-    double in = (double)type_nbytes(&n->in[0]->type), out = (double)type_nbytes(&n->out[0]->type);
+    return (double)MAX(type_nbytes(&n->in[t]->type), type_nbytes(&n->out[t]->type));
+}
+
+/* The share of a tensor in the seconds of its call. *counts: it is the one that counts. */
+static double share_of(const Node *n, int t, bool *counts)
+{
+    double all = 0;
+    int largest = 0;
+    for (int i = 0; i < n->nin; i++) {
+        all += moved_bytes(n, i);
+        largest = moved_bytes(n, i) > moved_bytes(n, largest) ? i : largest;
+    }
+    *counts = t == largest;
+    return all > 0 ? moved_bytes(n, t) / all : *counts;
+}
+
+/* Bytes of tensor t that this rank receives in one call. */
+static double received(const Mesh *mesh, const Node *n, int t)
+{
+    double in = (double)type_nbytes(&n->in[t]->type), out = (double)type_nbytes(&n->out[t]->type);
     double ranks = (double)group_ranks(mesh, n), others = ranks > 0 ? 1 - 1 / ranks : 1;
     switch (node_collective(n)) {
     case ALL_GATHER: return out - in;
@@ -330,14 +361,16 @@ static void add_call(const Plan *p, const SentCalls *c, int i, CollectiveRows *r
     const Node *last = end->node;
     CollectiveRow key = {.kind = node_collective(last),
                          .group = end->group,
-                         .dtype = last->out[0]->type.dtype,
+                         .dtype = last->out[end->tensor]->type.dtype,
                          .phase = phase_of(last),
                          .role = end->role};
     CollectiveRow *row = find_row(c->a, rows, &key);
+    bool counts;
+    double share = share_of(s->node, s->tensor, &counts);
     row->count += s->end == i ? (int64_t)s->times : 0;
-    row->calls += (int64_t)s->times;
-    row->nbytes += s->times * received(mesh, s->node);
-    row->sec += s->times * node_sec(p->machine, mesh, s->node);
+    row->calls += counts ? (int64_t)s->times : 0;
+    row->nbytes += s->times * received(mesh, s->node, s->tensor);
+    row->sec += s->times * share * node_sec(p->machine, mesh, s->node);
 }
 
 int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)

@@ -180,12 +180,12 @@ static bool gathers(const Node *n)
 
 /* A parameter in the dtype of computation counts as one, as what is gathered of it; a copy in
  * another memory as what it is. */
-static Category result_category(const Lower *l, const FlowFrame *f, int item)
+static Category result_category(const Lower *l, const FlowFrame *f, int item, int k)
 {
     const Node *n = item_node(f->f, item);
     if (!node_is(n, OP__to_copy) && !gathers(n) && !n->op->async)
         return category_of(n);
-    const Place *from = value_place(f->f, item_operand(f->f, item, 0));
+    const Place *from = value_place(f->f, item_operand(f->f, item, k));
     Category c = l->p->storage[storage_of(f, from->buffer)].category;
     return c == CAT_PARAM || n->op->async ? c : category_of(n);
 }
@@ -198,7 +198,7 @@ static void make_result(Lower *l, const FlowFrame *f, int item, int k)
     if (over >= 0)
         f->storage[buffer] = storage_of(f, over);
     else
-        make_storage(l, f, buffer, v->name, value_scope(v), result_category(l, f, item));
+        make_storage(l, f, buffer, v->name, value_scope(v), result_category(l, f, item, k));
 }
 
 /* Fills the call's workspace, and the storage where it lies: a collective's is the wait's, too. */

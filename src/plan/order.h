@@ -47,6 +47,13 @@ bool order_sink(const Problem *q, Arena *tmp, const int *order, int *out);
  * what waits for them, run as soon as they can without a higher peak; false: they do already. */
 bool order_pull(const Problem *q, Arena *tmp, const int *order, int *out);
 
+/* ---- order_overlap.c: collectives beside computing ---- */
+
+/* Moves starts of collectives and their waits apart in g's order, and nodes between them, so that
+ * the step takes less by m's seconds and at most `more` bytes more are alive than before; whether
+ * anything has moved. */
+bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more);
+
 /* ---- order_bound.c: a lower bound for every order ---- */
 
 /* A bound on the peak of any order of the graph and its bodies. */

@@ -5,6 +5,7 @@
  * spaces. Last the addresses say which steps of other queues a step waits for. */
 #include "plan.h"
 #include "order.h"
+#include "../pass/pass.h"
 #include "../product/onednn.h"
 #include "../place/place.h"
 
@@ -244,6 +245,58 @@ static void order_quick(Graph *g, const PlanFor *to)
     arena_reset(tmp);
 }
 
+/* ---- collectives beside computing ---- */
+
+/* What a collective's step sends, receives and works in. */
+static int64_t sent_bytes(const Step *s)
+{
+    int64_t nbytes = s->call.nbytes_work;
+    for (int i = 0; i < s->node->nin; i++)
+        nbytes += flow_round(type_nbytes(&s->node->in[i]->type));
+    for (int k = 0; k < s->node->nout; k++)
+        nbytes += flow_round(type_nbytes(&s->node->out[k]->type));
+    return nbytes;
+}
+
+/* The bytes that overlap may take beside the peak: up to the limit, or those of the two largest
+ * collectives of blocks. */
+static int64_t overlap_bytes(const Plan *p, const PlanFor *to)
+{
+    int64_t first = 0, second = 0;
+    if (to->limit)
+        return MAX(0, to->limit - plan_least(p));
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind != STEP_CALL || s->node->op->class != CLASS_COLLECTIVE ||
+            !block_of(s->node->scope).len)
+            continue;
+        int64_t nbytes = sent_bytes(s);
+        second = MAX(second, MIN(first, nbytes));
+        first = MAX(first, nbytes);
+    }
+    return first + second;
+}
+
+/* p, or a plan of the same nodes in which collectives run beside computing: faster, within the cap.
+ */
+static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
+{
+    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
+        return p;
+    Arena *tmp = arena_tmp(p->g->a);
+    Graph *g = graph_clone(a, p->g);
+    int64_t more = overlap_bytes(p, to);
+    Plan *q = order_overlap(g, to->device, to->machine, tmp, more) ? make(a, g, to, known) : p;
+    arena_reset(tmp);
+    int64_t cap = p->space[SPACE_MAIN].peak + more;
+    bool good = q->est.step < p->est.step && q->space[SPACE_MAIN].peak <= cap &&
+                (!to->limit || plan_least(q) <= MAX(to->limit, plan_least(p)));
+    if (!good)
+        return p;
+    q->overlap_cap = cap;
+    return q;
+}
+
 enum { NEAR = 32 }; /* this part of a limit above it is near */
 
 static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool apart)
@@ -258,7 +311,7 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
             score_orders(g, to, known, waste, INT64_MAX);
     }
     improve_order(g, to, known);
-    Plan *p = make(a, g, to, known);
+    Plan *p = overlapped(a, make(a, g, to, known), to, known);
     arena_reset(keep);
     return p;
 }

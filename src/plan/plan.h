@@ -91,6 +91,7 @@ typedef struct Estimate {
     double added;            /* of calls that compute again */
     double by_class[NCLASS]; /* of calls; fused nodes count as what is in their bodies */
     bool communicates;       /* there are collectives */
+    double exposed;          /* of these, what nothing hides: the step stands still */
 } Estimate;
 
 /* The conditions under which a plan is made. */
@@ -104,6 +105,8 @@ typedef struct PlanFor {
         reserve;   /* the library's is at least so many bytes, of which another plan has the use */
     int64_t limit; /* bytes that it should need at most, with its reserve; 0: none. If it needs
                       little more, orders are compared in another way too */
+    bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
+                      the limit; without a limit, than what is alive of two more blocks' */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
@@ -125,11 +128,12 @@ typedef struct Plan {
     int nstorage;
     PlanPort *in, *out;
     int nin, nout;
-    int64_t persistent_nbytes;      /* the arena's first part, what others keep there included */
-    int64_t order_bound;            /* no order of the graph has a lower peak, of SPACE_MAIN */
-    int64_t workspace;              /* largest workspace */
-    int64_t reserve;                /* what libraries allocate by themselves for one program */
-    int64_t handles;                /* of that, what each further program adds */
+    int64_t persistent_nbytes; /* the arena's first part, what others keep there included */
+    int64_t overlap_cap; /* the peak that overlapping collectives was allowed; 0: they are not */
+    int64_t order_bound; /* no order of the graph has a lower peak, of SPACE_MAIN */
+    int64_t workspace;   /* largest workspace */
+    int64_t reserve;     /* what libraries allocate by themselves for one program */
+    int64_t handles;     /* of that, what each further program adds */
     int64_t by_category[NCATEGORY]; /* alive in SPACE_MAIN where its bound is reached */
     int ncopies;
     double sec; /* what planning took */
@@ -215,7 +219,10 @@ static inline bool storage_alive(const Storage *s, int step)
 }
 
 /* ---- estimate.c ---- */
-void plan_estimate(Plan *p, Arena *tmp);                  /* fills est and Step.sec */
+void plan_estimate(Plan *p, Arena *tmp); /* fills est and Step.sec */
+/* The step before `wait`, of a wait_tensor, that starts the collective for which it waits; -1: it
+ * waits for none. */
+int plan_find_start(const Plan *p, int wait);
 const char *sec_text(Arena *a, double sec);               /* "1.234 s", "12.3 ms" */
 const char *estimate_shares(Arena *a, const Estimate *e); /* of classes: "81.2 % product, ..." */
 

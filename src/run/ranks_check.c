@@ -110,9 +110,13 @@ static const char *sequence(Arena *a, const Plan *p)
             continue;
         const Node *n = s->node;
         const char *text =
-            arena_printf(a, "%s %s %s %s", n->op->name, n->attr[attr_index(n->op, "group")].s,
-                         type_text(a, &n->in[0]->type), type_text(a, &n->out[0]->type));
+            arena_printf(a, "%s %s", n->op->name, n->attr[attr_index(n->op, "group")].s);
         hash = hash_bytes(text, strlen(text), hash);
+        for (int k = 0; k < n->nin; k++) {
+            text = arena_printf(a, "%s %s", type_text(a, &n->in[k]->type),
+                                type_text(a, &n->out[k]->type));
+            hash = hash_bytes(text, strlen(text), hash);
+        }
         count++;
     }
     return arena_printf(a, "%d of them, %s", count, hash_text(a, hash));

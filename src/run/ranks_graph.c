@@ -141,13 +141,17 @@ typedef struct Calls {
     int count, capsent, captext;
 } Calls;
 
-/* The part of an operand that all members have alike: of all_to_all the rows may differ. */
-static const char *operand_text(Arena *a, const Node *n)
+/* The part of the operands that all members have alike: of all_to_all the rows may differ. */
+static const char *operands_text(Arena *a, const Node *n)
 {
-    Type t = n->in[0]->type;
-    if (node_collective(n) == ALL_TO_ALL && t.rank)
-        t.dim[0] = 0;
-    return type_text(a, &t);
+    Buf b = {.a = a};
+    for (int i = 0; i < n->nin; i++) {
+        Type t = n->in[i]->type;
+        if (node_collective(n) == ALL_TO_ALL && t.rank)
+            t.dim[0] = 0;
+        buf_printf(&b, "%s%s", i ? ", " : "", type_text(a, &t));
+    }
+    return b.text;
 }
 
 static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
@@ -170,7 +174,7 @@ static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
     }
     const char *often = times == 1 ? "" : arena_printf(c->a, " %lld times", (long long)times);
     const char *text = arena_printf(c->a, "%s%s of %s over %s%s", n->op->name, extra,
-                                    operand_text(c->a, n), group_attr(n)->s, often);
+                                    operands_text(c->a, n), group_attr(n)->s, often);
     s.what = hash_bytes(text, strlen(text), 1);
     text = arena_printf(c->a, "%s (%%%s)", text, n->out[0]->name);
     PUSH(c->a, c->sent, c->count, c->capsent, s);

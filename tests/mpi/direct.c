@@ -17,18 +17,25 @@ static char message[COMM_MESSAGE];
 typedef struct Handle {
     _Alignas(16) char room[COMM_ROOM];
     void *request;
+    CommPart part, rest; /* the message in two pieces, where it has as many bytes */
 } Handle;
 
 static int begin_send(Handle *h, int to, int tag, const void *p, int64_t nbytes)
 {
+    int64_t first = nbytes / 3;
     h->request = h->room;
-    return t->send(self, to, tag, p, nbytes, &h->request, message);
+    h->rest = (CommPart){.send = (const char *)p + first, .nsend = nbytes - first};
+    h->part = (CommPart){.send = p, .nsend = first, .next = &h->rest};
+    return t->send(self, to, tag, first ? &h->part : &h->rest, &h->request, message);
 }
 
 static int begin_receive(Handle *h, int from, int tag, void *p, int64_t nbytes)
 {
+    int64_t first = nbytes / 5;
     h->request = h->room;
-    return t->receive(self, from, tag, p, nbytes, &h->request, message);
+    h->rest = (CommPart){.receive = (char *)p + first, .nreceive = nbytes - first};
+    h->part = (CommPart){.receive = p, .nreceive = first, .next = &h->rest};
+    return t->receive(self, from, tag, first ? &h->part : &h->rest, &h->request, message);
 }
 
 /* Until a request is done; false: an error. */

@@ -144,6 +144,7 @@ static void check_small(void *arg)
     o.recompute = steps[x->step].recompute;
     o.reshard = x->never ? "never" : "always";
     o.accumulate = steps[x->step].accumulate;
+    o.bucket = "off"; /* calls are counted */
     o.fuse = false;
     o.dtype = BF16;
     Graph *g = compile(x->a, &c, 24, 16, &o);
@@ -164,8 +165,10 @@ static void check_small(void *arg)
 /* ---- bits ---- */
 
 static const struct {
-    const char *reshard, *recompute;
-} kinds[] = {{"always", "none"}, {"never", "none"}, {"always", "full"}};
+    const char *reshard, *recompute, *bucket;
+} kinds[] = {{"always", "none", "off"},   {"never", "none", "off"},   {"always", "full", "off"},
+             {"always", "none", "block"}, {"never", "none", "block"}, {"always", "full", "block"},
+             {"always", "full", "3000"}};
 
 /* What all ranks give of the whole step, compiled so. */
 static Tensor **run_ranks(Arena *a, const Graph *whole, const Tensor *in, PassOptions o, int kind)
@@ -174,10 +177,11 @@ static Tensor **run_ranks(Arena *a, const Graph *whole, const Tensor *in, PassOp
     Graph **g = NEWN(a, Graph *, n);
     o.reshard = kinds[kind].reshard;
     o.recompute = kinds[kind].recompute;
+    o.bucket = kinds[kind].bucket;
     for (int r = 0; r < n; r++) {
         o.rank = r;
         g[r] = graph_clone(a, whole);
-        passes_run(g[r], "spmd,remat", &o, NULL, NULL);
+        passes_run(g[r], "spmd,remat,bucket", &o, NULL, NULL);
     }
     Ranks ranks = ranks_of(a, n, g);
     return ranks_interpret(&ranks, ranks_inputs(&ranks, whole, in), NULL);
@@ -202,8 +206,8 @@ static void check_bits(void *arg)
                 differ += memcmp(out[r][i].data, want[r][i].data,
                                  (size_t)tensor_nbytes(&want[r][i])) != 0;
         if (!EXPECT(!differ))
-            printf("  step %d, %s %s: %d outputs differ\n", x->step, kinds[kind].reshard,
-                   kinds[kind].recompute, differ);
+            printf("  step %d, %s %s %s: %d outputs differ\n", x->step, kinds[kind].reshard,
+                   kinds[kind].recompute, kinds[kind].bucket, differ);
     }
 }
 
@@ -234,6 +238,7 @@ static void check_8b(void *arg)
     o.recompute = "selective";
     o.reshard = x->never ? "never" : "always";
     o.dtype = BF16;
+    o.bucket = "off";
     o.decisions = &d;
     Graph *g = compile(x->a, &c, 32, 8192, &o);
     Counts n = count_all(x->a, g);

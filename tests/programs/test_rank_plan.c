@@ -40,6 +40,7 @@ static void make(void *arg)
     o.rank = x->rank;
     o.recompute = x->recompute;
     o.reshard = x->reshard;
+    o.bucket = "off"; /* what each gather and reduction alone takes */
     o.machine = "h100";
     ModelOptions none = {0};
     ModelConfig c = *config_preset(x->preset);

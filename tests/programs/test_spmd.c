@@ -139,15 +139,18 @@ static void compare(Trial *t, Tensor *got)
     t->done->explained += explained;
 }
 
-/* The same bits on planned arenas, of one memory or two. */
+/* The same bits on planned arenas, of one memory or two, with collectives joined or not. */
 static void compare_planned(Trial *t, Tensor *const *in, Tensor *const *out)
 {
     bool two = rng_chance(&t->rng, 0.5);
     bool moves = two && t->step && rng_chance(&t->rng, 0.7);
     uint64_t seed = (uint64_t)rng_below(&t->rng, 1 << 30);
-    Ranks r = moves ? ranks_offloaded(&t->ranks, t->o.reshard, seed, rng_uniform(&t->rng))
-              : two ? ranks_staged(&t->ranks)
-                    : t->ranks;
+    int joined = 0;
+    Ranks r = rng_chance(&t->rng, 0.75) ? ranks_bucketed(&t->ranks, seed, &joined) : t->ranks;
+    t->done->bucketed += joined > 0;
+    r = moves ? ranks_offloaded(&r, t->o.reshard, seed, rng_uniform(&t->rng))
+        : two ? ranks_staged(&r)
+              : r;
     t->done->offloaded += moves;
     Tensor **again = ranks_execute(&r, device_at(two ? DEVICE_emulated : DEVICE_cpu), in);
     t->done->planned++;
@@ -249,14 +252,16 @@ static void expect_ways(Seen *s, const Library *lib)
 static void expect_counts(const Counts *done, double count)
 {
     printf("note: %lld graphs run by ranks, %lld on planned arenas; %lld steps, %lld loops, %lld "
-           "with policies, %lld offloaded; "
+           "with policies, %lld offloaded, %lld with joined collectives; "
            "%lld refused, %lld near a border, %lld differences explained by rounding\n",
            (long long)done->run, (long long)done->planned, (long long)done->steps,
            (long long)done->loops, (long long)done->policies, (long long)done->offloaded,
-           (long long)done->refused, (long long)done->on_border, (long long)done->explained);
+           (long long)done->bucketed, (long long)done->refused, (long long)done->on_border,
+           (long long)done->explained);
     EXPECT((double)done->run >= 0.8 * count);
     EXPECT((double)done->planned >= 0.35 * count);
     EXPECT((double)done->staged >= 0.15 * count);
+    EXPECT((double)done->bucketed >= 0.05 * count);
     EXPECT((double)done->steps >= 0.12 * count);
     EXPECT((double)done->loops >= 0.005 * count);
     EXPECT((double)done->refused <= 0.15 * count);

@@ -43,19 +43,18 @@ static int fake_open(void **self, int *rank, int *size, int *here, char *message
     return bad ? bad : f->t->open(&f->self, rank, size, here, message);
 }
 
-static int fake_send(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
-                     char *message)
+static int fake_send(void *self, int to, int tag, const CommPart *p, void **request, char *message)
 {
     Fake *f = self;
     int bad = refuse(f, REFUSE_SEND, message);
-    return bad ? bad : f->t->send(f->self, to, tag, p, nbytes, request, message);
+    return bad ? bad : f->t->send(f->self, to, tag, p, request, message);
 }
 
-static int fake_receive(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
+static int fake_receive(void *self, int from, int tag, const CommPart *p, void **request,
                         char *message)
 {
     Fake *f = self;
-    return f->t->receive(f->self, from, tag, p, nbytes, request, message);
+    return f->t->receive(f->self, from, tag, p, request, message);
 }
 
 static int fake_done(void *self, void *request, bool *done, char *message)

@@ -3,7 +3,7 @@
 # model's sizes: bytes, and collectives by phase, of what they are and kind. Usage: tests/scripts/collectives.sh BUILD
 . tools/checks.sh
 model="llama3-8b --seq-len 8192 --dtype bf16 --machine h100"
-on128="$model --batch-size 32 --mesh fsdp=16,tp=8"
+on128="$model --batch-size 32 --mesh fsdp=16,tp=8 --bucket off --overlap off" # what each value alone takes
 
 # number NAME: of the JSON in $dir/out.
 number() {

@@ -17,6 +17,10 @@ gives 2 'opt: --mesh changes nothing without the pass spmd' opt tests/ir/flat.tn
 gives 2 'opt: --rank needs --mesh' opt tests/ir/flat.tn --rank 1 --passes cse,spmd
 gives 2 'opt: --reshard needs --mesh' opt tests/ir/flat.tn --reshard never --passes cse
 gives 2 'plan: --sequence-parallel needs a mesh with an axis tp' plan $small --mesh fsdp=2 --sequence-parallel off
+gives 2 'plan: --bucket needs --mesh' plan $small --bucket off
+gives 2 'opt: --bucket needs --mesh' opt tests/ir/flat.tn --bucket off --passes cse
+gives 0 '' opt tests/ir/flat.tn --bucket off --passes bucket
+gives 2 'bucket: expected off, block or bytes, found "often"' plan $small --mesh fsdp=2 --bucket often
 gives 2 '--reshard: expected auto|always|never' plan $small --mesh fsdp=2 --reshard often
 gives 2 '--sequence-parallel: expected on|off' plan $small --mesh tp=2 --sequence-parallel yes
 gives 2 'plan: --reshard needs --mesh' plan $small --mesh none --reshard never

@@ -190,6 +190,17 @@ run fast --mesh fsdp=4,tp=2 --reduce fast
 ok "--reduce fast of threads: said once" [ "$(grep -c 'note: --reduce fast: ranks that are threads sum' "$dir/err")" = 1 ]
 same_run "--reduce fast of threads" "$dir/mixed" "$dir/fast"
 
+# Collectives of a block are one call, of one value each, or of as many as have so many bytes.
+run single --mesh fsdp=4,tp=2 --bucket off
+same_run "--bucket off" "$dir/mixed" "$dir/single"
+TENON_COMM_DELAY=1000,7 run bytes --mesh fsdp=4,tp=2 --bucket 20000
+same_run "--bucket BYTES, with delays" "$dir/mixed" "$dir/bytes"
+does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --json
+sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/joined"
+does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --bucket off --json
+sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/single.counts"
+ok "--bucket changes the ops" not cmp -s "$dir/joined" "$dir/single.counts"
+
 # What is gathered again is what was gathered first.
 run never --mesh fsdp=4,tp=2 --reshard never --log-ranks
 same_run "--reshard never" "$dir/mixed" "$dir/never"

@@ -43,7 +43,7 @@ gives 0 '%y  overrules prefer_recompute: what its body makes must be saved' \
 
 # Gathered parameters: again in the backward, kept, or as a rule says.
 gathers() {
-    "$tenon" plan demo --batch-size 8 --seq-len 64 --mesh fsdp=2 "$@" --json 2>"$dir/err" |
+    "$tenon" plan demo --batch-size 8 --seq-len 64 --mesh fsdp=2 --bucket off "$@" --json 2>"$dir/err" |
         sed -n 's/^ *"all_gather_into_tensor": \([0-9]*\),*$/\1/p' | head -1
 }
 kept=$(gathers --reshard never)

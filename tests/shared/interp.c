@@ -166,11 +166,12 @@ static void run_alike(Arena *a, const Node *n, const Tensor *in, Tensor *out)
 {
     int size = attr_index(n->op, "group_size");
     double ranks = size < 0 ? 2 : (double)n->attr[size].i;
-    bool sums = attr_index(n->op, "reduce_op") >= 0;
-    out[0] = tensor_new(a, &n->out[0]->type, 0);
-    for (int64_t i = 0, all = tensor_nelem(&in[0]); i < tensor_nelem(&out[0]); i++)
-        tensor_set(&out[0], i,
-                   tensor_get(&in[0], tensor_linear(&in[0], i % all)) * (sums ? ranks : 1));
+    double by = attr_index(n->op, "reduce_op") >= 0 ? ranks : 1;
+    for (int t = 0; t < n->nin; t++) {
+        out[t] = tensor_new(a, &n->out[t]->type, 0);
+        for (int64_t i = 0, all = tensor_nelem(&in[t]); i < tensor_nelem(&out[t]); i++)
+            tensor_set(&out[t], i, tensor_get(&in[t], tensor_linear(&in[t], i % all)) * by);
+    }
 }
 
 double interp_largest(const Tensor *t)

@@ -444,11 +444,13 @@ static void run_loops(const Ranks *r, Node *const *n, Tensor *const *in, Tensor 
 static void run_collective(const Ranks *r, Node *const *n, Tensor *const *in, Tensor **out)
 {
     Tensor *x = NEWN(r->a, Tensor, r->n), *y = NEWN(r->a, Tensor, r->n);
-    for (int j = 0; j < r->n; j++) {
-        x[j] = in[j][0];
-        y[j] = out[j][0] = tensor_new(r->a, &n[j]->out[0]->type, 0xff);
+    for (int t = 0; t < n[0]->nin; t++) {
+        for (int j = 0; j < r->n; j++) {
+            x[j] = in[j][t];
+            y[j] = out[j][t] = tensor_new(r->a, &n[j]->out[t]->type, 0xff);
+        }
+        ranks_collective(r, n, x, y);
     }
-    ranks_collective(r, n, x, y);
 }
 
 static void run_nodes(const Lockstep *x, const Graph *const *g, Node *const *n, Tensor **value)

@@ -4,16 +4,21 @@
  * place, after a look at what must have been left alone in between. */
 #include "ranks.h"
 
+#include "../../src/pass/bucket.h"
 #include "gen.h"
 
 #include <string.h>
 
 /* A collective of one rank between its start and its wait. */
-typedef struct Flight {
-    bool flies;
+typedef struct FlyingTensor {
     Tensor in, out; /* in the arena */
     Tensor sent;    /* a copy of in */
     Tensor result;
+} FlyingTensor;
+
+typedef struct Flight {
+    int left; /* waits that have not come */
+    FlyingTensor *tensor;
     const char *work;
     int64_t nbytes_work;
 } Flight;
@@ -77,7 +82,8 @@ static Flight *flight_of(const Fleet *t, int step, int rank)
     return &t->flight[step * t->r->n + rank];
 }
 
-static void start_collective(const Fleet *t, const Work *w)
+/* What tensor k of the collective will be, on all ranks. */
+static Tensor *make_results(const Fleet *t, const Work *w, int k)
 {
     const Ranks *r = t->r;
     Node **n = NEWN(t->tmp, Node *, r->n);
@@ -85,18 +91,31 @@ static void start_collective(const Fleet *t, const Work *w)
     for (int j = 0; j < r->n; j++) {
         Call *c = place_call(t->x[j], w);
         n[j] = (Node *)c->node;
-        in[j] = c->in[0];
-        out[j] = tensor_new(t->tmp, &n[j]->out[0]->type, 0);
+        in[j] = c->in[k];
+        out[j] = tensor_new(t->tmp, &n[j]->out[k]->type, 0);
     }
     ranks_collective(r, n, in, out);
+    return out;
+}
+
+static void start_collective(const Fleet *t, const Work *w)
+{
+    const Ranks *r = t->r;
+    int count = place_call(t->x[0], w)->nin;
+    Tensor **result = NEWN(t->tmp, Tensor *, count);
+    for (int k = 0; k < count; k++)
+        result[k] = make_results(t, w, k);
     for (int j = 0; j < r->n; j++) {
-        Call *c = &t->x[j]->call[w->step];
+        Call *c = place_call(t->x[j], w);
         Flight *f = flight_of(t, w->step, j);
-        if (f->flies)
-            lost(t, j, n[j], "it starts again before its wait");
-        *f = (Flight){true,   in[j],   c->out[0],     tensor_copy(r->a, &in[j], in[j].dtype),
-                      out[j], c->work, c->nbytes_work};
-        poison(&f->out);
+        if (f->left)
+            lost(t, j, c->node, "it starts again before its wait");
+        *f = (Flight){count, NEWN(t->tmp, FlyingTensor, count), c->work, c->nbytes_work};
+        for (int k = 0; k < count; k++) {
+            f->tensor[k] = (FlyingTensor){
+                c->in[k], c->out[k], tensor_copy(r->a, &c->in[k], c->in[k].dtype), result[k][j]};
+            poison(&f->tensor[k].out);
+        }
         if (c->nbytes_work)
             memset(c->work, POISON, (size_t)c->nbytes_work);
     }
@@ -112,20 +131,35 @@ static int find_start(const Plan *p, const Step *wait)
     return -1;
 }
 
+/* The first wait finds all of them. */
+static void land(const Fleet *t, int rank, const Flight *f, const Call *c)
+{
+    if (!poisoned(f->work, f->nbytes_work))
+        lost(t, rank, c->node, "the workspace was written before the wait");
+    for (int k = 0; k < f->left; k++) {
+        const FlyingTensor *x = &f->tensor[k];
+        Tensor now = tensor_copy(t->tmp, &x->in, x->in.dtype);
+        if (!tensor_same_bits(&now, &x->sent))
+            lost(t, rank, c->node, "what is sent was written before the wait");
+        if (!poisoned(x->out.data, tensor_nbytes(&x->out)))
+            lost(t, rank, c->node, "where is received was written before the wait");
+    }
+    for (int k = 0; k < f->left; k++)
+        strided_copy(&f->tensor[k].out, &f->tensor[k].result);
+}
+
 static void end_collective(const Fleet *t, int rank, int start, const Call *c)
 {
     Flight *f = flight_of(t, start, rank);
-    if (!f->flies)
+    const Node *n = c->node->in[0]->def;
+    if (!f->left)
         lost(t, rank, c->node, "nothing has been started for this wait");
-    Tensor now = tensor_copy(t->tmp, &f->in, f->in.dtype);
-    if (c->in[0].data != f->out.data || c->out[0].data != f->out.data)
+    const FlyingTensor *x = &f->tensor[c->node->in[0]->index];
+    if (c->in[0].data != x->out.data || c->out[0].data != x->out.data)
         lost(t, rank, c->node, "it waits elsewhere than where is received");
-    if (!tensor_same_bits(&now, &f->sent))
-        lost(t, rank, c->node, "what is sent was written before the wait");
-    if (!poisoned(f->out.data, tensor_nbytes(&f->out)) || !poisoned(f->work, f->nbytes_work))
-        lost(t, rank, c->node, "where is received was written before the wait");
-    strided_copy(&f->out, &f->result);
-    f->flies = false;
+    if (f->left == n->nout)
+        land(t, rank, f, c);
+    f->left--;
 }
 
 /* ---- steps ---- */
@@ -233,7 +267,8 @@ Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels)
     Fleet *t = NEW(r->a, Fleet);
     *t = (Fleet){.r = r, .x = NEWN(r->a, Program *, r->n), .kernels = kernels};
     for (int j = 0; j < r->n; j++) {
-        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]), &(PlanFor){.device = d});
+        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]),
+                               &(PlanFor){.device = d, .overlap = true});
         if (j && !same_plan(p, t->p))
             fail(p->g->ctx, TN_FAIL, "ranks 0 and %d have other plans", j);
         t->p = j ? t->p : p;
@@ -268,7 +303,7 @@ void fleet_run(const Fleet *t)
 {
     run_steps(t);
     for (int i = 0; i < t->p->nstep; i++)
-        if (flight_of(t, i, 0)->flies)
+        if (flight_of(t, i, 0)->left)
             lost(t, 0, t->p->step[i].node, "nothing waits for it");
     arena_reset(t->tmp);
 }
@@ -313,6 +348,63 @@ static Ranks staged(const Ranks *r, const char *passes, const char *reshard, uin
         passes_run(x.g[j], passes, &o, NULL, NULL);
     }
     return x;
+}
+
+/* Whether n can be one call with m. */
+static bool joins(const Node *n, const Node *m)
+{
+    CollectiveKind kind = node_collective(n);
+    return m->op == n->op && m->phase == n->phase && m->policy == n->policy &&
+           !m->origin == !n->origin && m->in[0]->type.dtype == n->in[0]->type.dtype &&
+           attrs_equal(n, m) && kind != ALL_TO_ALL && kind != BROADCAST;
+}
+
+static bool is_single(const Node *n)
+{
+    return n->op->class == CLASS_COLLECTIVE && n->nin == 1 && !n->nafter;
+}
+
+/* Each collective into the first bucket that can have it and does, by chance. */
+static Buckets draw_buckets(Graph *g, Arena *a, Rng *rng)
+{
+    Buckets list = {.tmp = a};
+    for (Node *n = g->first; n; n = n->next) {
+        Bucket *b = NULL;
+        for (int i = 0; i < list.count && is_single(n) && !b; i++)
+            if (joins(n, list.at[i]->node[0]) && rng_chance(rng, 0.7))
+                b = list.at[i];
+        if (!b && is_single(n)) {
+            b = NEW(a, Bucket);
+            PUSH(a, list.at, list.count, list.cap, b);
+        }
+        if (b)
+            PUSH(a, b->node, b->count, b->cap, n);
+    }
+    for (int i = 0; i < list.count; i++)
+        list.at[i]->left = list.at[i]->count < 2;
+    return list;
+}
+
+static int bucket_by_chance(Graph *g, Arena *a, Rng *rng)
+{
+    int joined = 0;
+    for (Node *n = g->first; n; n = n->next)
+        EACH_LOOP_BODY(b, n)
+            joined += bucket_by_chance(n->region->body[b], a, rng);
+    Buckets list = draw_buckets(g, a, rng);
+    return joined + buckets_emit(&list, g, NEWN(a, bool, g->nvalue));
+}
+
+Ranks ranks_bucketed(const Ranks *r, uint64_t seed, int *joined)
+{
+    Graph **g = NEWN(r->a, Graph *, r->n);
+    for (int j = 0; j < r->n; j++) {
+        Rng rng = {seed, 0};
+        g[j] = graph_clone(r->a, r->g[j]);
+        *joined = bucket_by_chance(g[j], r->a, &rng);
+        graph_verify(g[j]);
+    }
+    return ranks_of(r->a, r->n, g);
 }
 
 Ranks ranks_staged(const Ranks *r)

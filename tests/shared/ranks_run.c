@@ -61,7 +61,7 @@ const char *ranks_threads(Arena *a, int n, const CommOptions *o, RankFn *fn, voi
 
 Program *ranks_program(Arena *a, const Graph *g, const Device *d, Comm *c, bool check)
 {
-    PlanFor to = {.device = d};
+    PlanFor to = {.overlap = true, .device = d};
     Program *x = program_make(a, plan_ordered(a, graph_clone(a, g), &to), check, 0);
     program_join(x, a, c, false);
     program_fill(x, POISON);
