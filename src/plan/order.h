@@ -50,8 +50,8 @@ bool order_pull(const Problem *q, Arena *tmp, const int *order, int *out);
 /* ---- order_overlap.c: collectives beside computing ---- */
 
 /* Moves starts of collectives and their waits apart in g's order, and nodes between them, so that
- * the step takes less by m's seconds and at most `more` bytes more are alive than before; whether
- * anything has moved. */
+ * the step takes less by m's seconds. At most `more` bytes more are alive than at the peak; where
+ * that is negative, no more than now at nodes where that is less. Whether anything has moved. */
 bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more);
 
 /* ---- order_bound.c: a lower bound for every order ---- */

@@ -12,9 +12,10 @@
  *
  * The first two prefetch parameters and let gradients go while the next block computes, the others
  * have a weight's gradient computed while the input's is on its way. A try is kept if the step
- * takes less and no more bytes are alive than the cap, by problem.h's exact sums: the step never
- * becomes slower. Between rounds gathers go up a little, if only that makes nothing worse, as what
- * reads their results may then run behind other starts. Later rounds seek further.
+ * takes less, so that it never becomes slower, and no more bytes are alive than the cap, by
+ * problem.h's exact sums; where more are alive in the first order, no more than there. Between
+ * rounds gathers go up a little, if only that makes nothing worse, as what reads their results may
+ * then run behind other starts. Later rounds seek further.
  *
  * The order is that of the plan's steps, on all ranks, so all start their collectives alike. No
  * value is made otherwise than before: bits stay. Bodies of loops come first, each iteration for
@@ -59,13 +60,14 @@ typedef struct Overlap {
     int *order, *place;
     int *made; /* the order that is tried */
     TimedOrder now, tried;
-    double *sec;      /* by node, of what computes */
-    int *start;       /* by node: of a wait the node that it waits for; else -1 */
-    Started *started; /* by node */
-    int *job;         /* by node, of the clock */
-    bool *in;         /* by node: it is of the set that moves */
-    bool *mark;       /* by node: it must stay before the set, or behind it */
-    int64_t cap;
+    double *sec;       /* by node, of what computes */
+    int *start;        /* by node: of a wait the node that it waits for; else -1 */
+    Started *started;  /* by node */
+    int *job;          /* by node, of the clock */
+    bool *in;          /* by node: it is of the set that moves */
+    bool *mark;        /* by node: it must stay before the set, or behind it */
+    int64_t cap, most; /* most: bytes alive, at any node; cap: but where more are from the first */
+    double excess;     /* above the cap, of the order */
     int round;
 } Overlap;
 
@@ -119,19 +121,39 @@ static void time_order(const Overlap *x, const int *order, TimedOrder *t)
     arena_reset(x->scratch);
 }
 
-static bool within_cap(const Overlap *x)
+/* Bytes above the cap, summed over the nodes of an order; *most: the most bytes alive at one. */
+static double excess_of(const Overlap *x, const int *order, int64_t *most)
 {
-    int64_t peak = problem_peak(x->q, x->scratch, x->made);
+    const Problem *q = x->q;
+    int *left = NEWN(x->scratch, int, q->storage.count);
+    int64_t live = q->base + q->inputs;
+    double excess = 0;
+    *most = q->ends;
+    for (int s = 0; s < q->storage.count; s++)
+        left[s] = q->user.at[s + 1] - q->user.at[s];
+    for (int k = 0; k < q->n; k++) {
+        Effect e = problem_effect(q, left, 1, order[k]);
+        excess += (double)MAX(0, live + e.need - x->cap);
+        *most = MAX(*most, live + e.need);
+        live += e.net;
+        EACH_ITEM(j, q->use, order[k])
+            left[q->use.item[j]]--;
+    }
     arena_reset(x->scratch);
-    return peak <= x->cap;
+    return excess;
 }
 
-/* Takes the order that was made, if it takes `less` seconds less, within the cap. */
+/* Takes the order that was made, if it takes `less` seconds less and no more above the cap. */
 static bool try_made(Overlap *x, double less)
 {
     time_order(x, x->made, &x->tried);
-    if (!(x->tried.total <= x->now.total - less) || !within_cap(x))
+    if (!(x->tried.total <= x->now.total - less))
         return false;
+    int64_t most;
+    double excess = excess_of(x, x->made, &most);
+    if (excess > x->excess || most > x->most)
+        return false;
+    x->excess = excess;
     TimedOrder was = x->now;
     x->now = x->tried;
     x->tried = was;
@@ -417,6 +439,8 @@ static bool overlap_problem(const Problem *q, const Machine *m, Arena *tmp, int6
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     x->cap = problem_peak(q, x->scratch, x->order) + more;
+    x->excess = excess_of(x, x->order, &x->most);
+    x->most = MAX(x->most, x->cap);
     time_order(x, x->order, &x->now);
     double before = x->now.total;
     move_all(x);
@@ -446,7 +470,7 @@ static bool overlap_flow(Flow *f, const Machine *m, Arena *tmp, int64_t more)
             moved |= overlap_flow(item_body(f, i, c), m, tmp, more);
     if (moved)
         flow_reorder(f);
-    more = MAX(0, cap - flow_peak(f));
+    more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
     if (!q->cyclic && has_collective(q))
         moved |= overlap_problem(q, m, tmp, more);

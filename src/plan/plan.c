@@ -277,24 +277,34 @@ static int64_t overlap_bytes(const Plan *p, const PlanFor *to)
     return first + second;
 }
 
-/* p, or a plan of the same nodes in which collectives run beside computing: faster, within the cap.
- */
-static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
+/* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
+ * the peak are alive; NULL: it is no faster, or above the cap. */
+static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
+                            int64_t more, int64_t cap)
 {
-    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
-        return p;
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    int64_t more = overlap_bytes(p, to);
-    Plan *q = order_overlap(g, to->device, to->machine, tmp, more) ? make(a, g, to, known) : p;
+    Plan *q = order_overlap(g, to->device, to->machine, tmp, more) ? make(a, g, to, known) : NULL;
     arena_reset(tmp);
-    int64_t cap = p->space[SPACE_MAIN].peak + more;
-    bool good = q->est.step < p->est.step && q->space[SPACE_MAIN].peak <= cap &&
+    bool good = q && q->est.step < p->est.step && q->space[SPACE_MAIN].peak <= cap &&
                 (!to->limit || plan_least(q) <= MAX(to->limit, plan_least(p)));
-    if (!good)
+    if (good)
+        q->overlap_cap = cap;
+    return good ? q : NULL;
+}
+
+/* p, or a faster plan of the same nodes. Where more bytes are alive than before, addresses may
+ * waste some: then less is allowed but at the peak itself. */
+static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
+{
+    static const int parts[] = {0, 32, 16, 8};
+    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
         return p;
-    q->overlap_cap = cap;
-    return q;
+    int64_t more = overlap_bytes(p, to), peak = p->space[SPACE_MAIN].peak;
+    Plan *q = NULL;
+    for (int i = 0; i < LEN(parts) && !q; i++)
+        q = overlap_within(a, p, to, known, more - (parts[i] ? peak / parts[i] : 0), peak + more);
+    return q ? q : p;
 }
 
 enum { NEAR = 32 }; /* this part of a limit above it is near */
