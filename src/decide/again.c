@@ -14,9 +14,15 @@
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's. The fastest is taken.
  *
- * So a larger limit never gives a slower step, as each of these searches does not. What is computed
- * again has the same bits, so any choice gives the bits of a step that saves all. Plans are
- * counted, not timed: the same input gives the same choice. */
+ * On ranks there is a search too where all saved fits, as computing again may take less time than
+ * it hides of collectives.
+ *
+ * The few that are planned as they would run there do not say what lies between them, so a larger
+ * limit can give a step that is slower by what overlap makes of it.
+ *
+ * Else a larger limit never gives a slower step, as each of these searches does not. What is
+ * computed again has the same bits, so any choice gives the bits of a step that saves all. Plans
+ * are counted, not timed: the same input gives the same choice. */
 #include "again.h"
 #include "../flow/flow.h"
 
@@ -24,6 +30,8 @@
 
 enum { MOST_LADDERS = 6, PLACES = 6, LOWEST = 3, MOST_CHAIN = 3 };
 enum { TINY_STEP = 32, TINY_PLANS = 200 };
+
+static const char *const words[] = {"selective", "every=2", "full"}; /* of --recompute */
 
 /* ---- ladders ---- */
 
@@ -109,13 +117,12 @@ static int make_away(Decider *d, Planned none, Ladder *list, int n)
 
 static Front try_words(Decider *d, Planned none)
 {
-    static const char *const word[] = {"selective", "every=2", "full"};
     Front f = {0};
     front_add(d->keep, &f, none);
-    for (int i = 0; i < LEN(word); i++) {
-        const Level *level = levels_of_word(d, word[i]);
+    for (int i = 0; i < LEN(words); i++) {
+        const Level *level = levels_of_word(d, words[i]);
         if (level)
-            front_add(d->keep, &f, plan_quick(d, level, word[i]));
+            front_add(d->keep, &f, plan_quick(d, level, words[i]));
     }
     const Level *gathers = levels_gathers(d);
     if (gathers)
@@ -265,7 +272,10 @@ static Planned choose(Decider *d)
     try_neighbours(d, &all);
     Front wide = all;
     front_widen(d, &wide);
-    Planned best = search_front(d, &wide, none);
+    Planned best = none;
+    for (int i = 0; i < wide.n; i++) /* on ranks, one that is faster than all saved */
+        best = better(d, best, wide.x[i]);
+    best = search_front(d, &wide, best);
     for (int k = 0; k < n; k++)
         best = search_front(d, &one[k], best);
     for (int i = 0; i < all.n; i++)
@@ -340,13 +350,38 @@ static bool begin(Decider *d)
     return true;
 }
 
-/* A bound on what is computed again is none where values can go elsewhere, or get smaller. */
+/* A bound on what is computed again is none where values can go elsewhere, or get smaller, or where
+ * computing may take no time beside collectives. */
 static double bound_of(const Decider *d)
 {
     const ChunkAsked *chunk = d->task->chunk;
     double left = (double)(d->r->memory - d->reserve) - again_kept_bytes(d->g);
-    bool bounds = chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away;
+    bool bounds = chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away && !d->g->mesh;
     return bounds ? again_bound(d->keep, d->step, d->o.prices, left) : 0;
+}
+
+static void consider_full(Decider *d, Planned x)
+{
+    plan_full(d, &x);
+    if (x.need >= 0)
+        d->r->chosen = better(d, d->r->chosen, x);
+}
+
+/* On ranks: the best of what was chosen and a few others that do not depend on the limit, as they
+ * would run. Plans with less effort have no collectives moved beside computing, so their seconds
+ * say little of that. */
+static void choose_overlapped(Decider *d)
+{
+    AgainReport *r = d->r;
+    const Level *gathers = levels_gathers(d);
+    r->chosen = better(d, r->chosen, r->none);
+    if (gathers)
+        consider_full(d, (Planned){.level = gathers});
+    for (int i = 0; i < LEN(words); i++) {
+        const Level *level = levels_of_word(d, words[i]);
+        if (level)
+            consider_full(d, (Planned){.word = words[i], .level = level});
+    }
 }
 
 static void search(Decider *d)
@@ -355,10 +390,14 @@ static void search(Decider *d)
     r->searched = true;
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
+    if (d->g->mesh)
+        choose_overlapped(d);
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
+    if (d->g->mesh) /* collectives overlap in what memory the limit leaves */
+        plan_unlimited(d, &r->none);
 }
 
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
@@ -373,7 +412,7 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     plan_full(&d, &r->none);
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;
-    if (!r->fits && r->none.need >= 0 && values)
+    if ((!r->fits || d.g->mesh) && r->none.need >= 0 && values)
         search(&d);
     fill_nodes(&d);
     arena_reset(d.keep);

@@ -75,6 +75,7 @@ const Level *levels_with(const Decider *d, const Planned *x, int i, Level level)
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
+void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
 Planned plan_quick(Decider *d, const Level *level, const char *word);
 Planned plan_prefer(Decider *d,
                     const Level *level); /* computing again is preferred, not demanded */

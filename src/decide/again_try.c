@@ -220,6 +220,7 @@ typedef struct PlanTry {
     Decider *d;
     Planned *x;
     bool quick;
+    int64_t limit;
 } PlanTry;
 
 static void plan_choice(void *arg)
@@ -235,7 +236,7 @@ static void plan_choice(void *arg)
     else if (d->step)
         apply_levels(d, g, x);
     to.quick = t->quick;
-    to.limit = d->task->memory;
+    to.limit = t->limit;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
     x->peak = p->space[SPACE_MAIN].peak;
@@ -284,9 +285,9 @@ static void add_known(const Decider *d, const Planned *x)
     arena_reset(d->tmp);
 }
 
-static void plan_it(Decider *d, Planned *x, bool quick)
+static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 {
-    PlanTry t = {d, x, quick};
+    PlanTry t = {d, x, quick, limit};
     if (quick && find_known(d, x))
         return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
@@ -299,27 +300,32 @@ static void plan_it(Decider *d, Planned *x, bool quick)
 
 void plan_full(Decider *d, Planned *x)
 {
-    plan_it(d, x, false);
+    plan_it(d, x, false, d->task->memory);
+}
+
+void plan_unlimited(Decider *d, Planned *x)
+{
+    plan_it(d, x, false, 0);
 }
 
 Planned plan_quick(Decider *d, const Level *level, const char *word)
 {
     Planned x = {.level = level, .word = word};
-    plan_it(d, &x, true);
+    plan_it(d, &x, true, d->task->memory);
     return x;
 }
 
 Planned plan_prefer(Decider *d, const Level *level)
 {
     Planned x = {.level = level, .prefer = true};
-    plan_it(d, &x, true);
+    plan_it(d, &x, true, d->task->memory);
     return x;
 }
 
 Planned plan_steps(Decider *d, const Ladder *l, int steps)
 {
     Planned x = {.level = levels_of_steps(d, l, steps), .ladder = l, .steps = steps};
-    plan_it(d, &x, true);
+    plan_it(d, &x, true, d->task->memory);
     return x;
 }
 

@@ -65,6 +65,7 @@ static tn_options case_options(const Asked *c)
     o.dtype = c->dtype;
     o.optimizer = c->optimizer;
     o.mesh = c->mesh;
+    o.overlap = c->mesh ? "off" : o.overlap; /* by whose seconds the search goes */
     o.backend = c->backend ? c->backend : o.backend;
     o.accumulate = c->accumulate;
     o.chunk = &c->chunk;
