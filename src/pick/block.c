@@ -9,20 +9,63 @@
 
 /* ---- the variables ---- */
 
-static bool may_take(const Search *s, const BlockLimits *limits, int u, int label)
+/* The label that is the least far above the bound, of those that are not taken yet; -1: none. */
+static int nearest_label(const Search *s, const double *above, const bool *take, int n)
+{
+    int least = -1;
+    for (int j = 0; j < n; j++)
+        if (!take[j] && above[j] <= s->keep && (least < 0 || s->scratch[j] < s->scratch[least]))
+            least = j;
+    return least;
+}
+
+/* Labels of u that may be taken, marked: the nearest, by chance a bit further ones, and that of x.
+ */
+static void mark_labels(Search *s, int u, bool *take)
+{
+    enum { PARTS = 1000 };
+    const double *above = s->above + s->m->first[u];
+    int n = model_labels(s->m, u);
+    for (int j = 0; j < n; j++)
+        take[j] = s->width >= n && above[j] <= s->keep;
+    for (int j = 0; j < n && s->width < n; j++)
+        s->scratch[j] = above[j] + s->noise * search_draw(s, PARTS) / PARTS;
+    for (int i = 0; i < s->width && s->width < n; i++) {
+        int least = nearest_label(s, above, take, n);
+        if (least >= 0)
+            take[least] = true;
+    }
+    take[s->x[u]] = true;
+}
+
+static void mark_mates(const Search *s, int u, bool *take)
+{
+    for (int i = 0; i < MATES; i++)
+        take[s->mate[i][u]] = true;
+    take[s->x[u]] = true;
+}
+
+static void mark(Search *s, const BlockLimits *limits, int u, bool *take)
 {
     if (u == limits->pinned)
-        return label == limits->label;
-    return !s->above || s->above[s->m->first[u] + label] <= s->keep || label == s->x[u];
+        take[limits->label] = true;
+    else if (s->mate[0])
+        mark_mates(s, u, take);
+    else if (s->above)
+        mark_labels(s, u, take);
+    else
+        memset(take, true, sizeof *take * (size_t)model_labels(s->m, u));
 }
 
 static void add_bucket(PickBlock *b, const BlockLimits *limits, int u)
 {
     int n = model_labels(b->m, u);
+    bool *take = NEWN(b->a, bool, n);
     Bucket *x = &b->bucket[b->n];
     *x = (Bucket){.u = u, .own = -1, .label = NEWN(b->a, int, n)};
+    mark(b->s, limits, u, take);
     for (int j = 0; j < n; j++) {
-        if (!may_take(b->s, limits, u, j))
+        if (!take[j])
             continue;
         if (j == b->s->x[u])
             x->own = x->k;

@@ -53,6 +53,9 @@ void core_drop_labels(Core *c, bool *const *dead);
 
 /* Reduces exactly: the least cost stays, and every solution that is left stands for one of the
  * problem with the same usage. */
+/* Takes labels out that another label is never worse than. */
+bool core_drop_dominated(Core *c);
+
 void core_reduce(Core *c);
 
 #endif

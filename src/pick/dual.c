@@ -31,7 +31,7 @@ static void pass_both(Dual *d, Search *s)
     for (int forward = 1; forward >= 0; forward--) {
         trws_pass(d->t, forward);
         search_offer(s, d->t->x);
-        model_fill_used(m, d->t->x, d->used);
+        model_read_used(m, d->used);
         for (int r = 0; r < m->nrow; r++)
             d->slope[r] += (d->used[r] - m->row[r].room) / 2;
     }
@@ -61,8 +61,8 @@ static void go_back(Dual *d)
 
 static void move_prices(Dual *d, double most)
 {
-    const double *price = d->t->price;
-    double square = 0, scale = 1 / d->m->limit;
+    const double *price = d->t->price, least = 1e-18; /* less is no direction */
+    double square = 0, scale = 1 / fmax(d->m->limit, 1);
     for (int r = 0; r < d->m->nrow; r++) {
         double *x = &d->direction[r];
         *x = (*x + d->slope[r] * scale) / 2;
@@ -71,15 +71,19 @@ static void move_prices(Dual *d, double most)
     }
     double target = fmin(d->bound + d->hope, most);
     double step = fmin(target - d->t->bound, 3 * d->hope) / square;
-    for (int r = 0; r < d->m->nrow && square > 0; r++)
+    for (int r = 0; r < d->m->nrow && square > least; r++)
         trws_set_price(d->t, r, fmax(0, price[r] + step * d->direction[r] * scale));
 }
 
 void dual_step(Dual *d, Search *s)
 {
+    if (d->bound == INFINITY)
+        return;
     pass_both(d, s);
-    s->steps += d->pass_steps;
+    s->steps += 2 * d->m->sweep_steps;
     d->waited = note_bound(d) ? 0 : d->waited + 1;
+    if (d->bound == INFINITY)
+        return;
     if (++d->nstep == WARM_UP)
         d->hope = 0.05 * fmax(fabs(d->bound), 1e-9);
     if (d->waited > PATIENCE)
@@ -88,9 +92,17 @@ void dual_step(Dual *d, Search *s)
         move_prices(d, s->cost);
 }
 
+bool dual_rests(const Dual *d)
+{
+    const double digits = 1e-9;
+    return d->bound == INFINITY || (d->nstep > WARM_UP && d->hope < digits * fabs(d->bound));
+}
+
 void dual_finish(Dual *d, Search *s)
 {
     enum { PASSES = 20 };
+    if (d->bound == INFINITY)
+        return;
     for (int r = 0; r < d->m->nrow; r++)
         trws_set_price(d->t, r, d->price[r]);
     for (int i = 0; i < PASSES; i++)

@@ -134,6 +134,16 @@ static void fill_edges(PickModel *m)
     index_edges(m);
 }
 
+static void count_steps(PickModel *m)
+{
+    enum { MEMBER = 10, TIME = 3 };
+    for (int e = 0; e < m->nedge; e++)
+        m->sweep_steps += (int64_t)model_labels(m, m->edge[e].u) * model_labels(m, m->edge[e].v);
+    for (int u = 0; u < m->n; u++)
+        m->sweep_steps += (int64_t)MEMBER * (1 + m->core->var[m->var[u]].nmember);
+    m->sweep_steps += (int64_t)TIME * m->ntime + 2 * m->nlabel;
+}
+
 PickModel *model_new(Arena *a, const Core *c)
 {
     PickModel *m = NEW(a, PickModel);
@@ -152,6 +162,7 @@ PickModel *model_new(Arena *a, const Core *c)
     fill_vars(m);
     fill_edges(m);
     m->uses = NEWN(a, Uses, m->n);
+    count_steps(m);
     return m;
 }
 
@@ -277,12 +288,18 @@ static void add_row(PickModel *m, int time)
         }
 }
 
+/* What a row's variables use is what there is at its time less what none of them can do without. */
 void model_fill_used(const PickModel *m, const int *x, double *used)
 {
-    memset(used, 0, sizeof *used * (size_t)m->nrow);
-    for (int u = 0; u < m->n; u++)
-        for (int i = 0; i < m->uses[u].n; i++)
-            used[m->uses[u].use[i].row] += m->uses[u].use[i].of[x[u]];
+    if (m->nrow)
+        fill_load(m, x);
+    model_read_used(m, used);
+}
+
+void model_read_used(const PickModel *m, double *used)
+{
+    for (int r = 0; r < m->nrow; r++)
+        used[r] = m->load[m->row[r].time] - m->limit + m->row[r].room;
 }
 
 /* The worst time that is above the limit and not taken; or -1. */
@@ -326,4 +343,13 @@ bool model_fits(PickModel *m, const int *x)
             add_row(m, t);
     }
     return false;
+}
+
+int model_least(const double *x, int n)
+{
+    int least = 0;
+    for (int i = 1; i < n; i++)
+        if (x[i] < x[least])
+            least = i;
+    return least;
 }

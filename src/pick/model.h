@@ -39,7 +39,8 @@ typedef struct PickModel {
     int *var;   /* of the core */
     int *first; /* n + 1: variable u has labels first[u] to first[u + 1] */
     double *cost;
-    double fixed; /* the cost of all that is decided */
+    double fixed;        /* the cost of all that is decided */
+    int64_t sweep_steps; /* of once through all edges, and once through all times */
     ModelEdge *edge;
     int *edge_first, *edge_of; /* n + 1: a variable's edges, in ascending order */
     int ntime;
@@ -70,6 +71,7 @@ int model_peak(const PickModel *m, const int *x, double *over);
 bool model_fits(PickModel *m, const int *x);
 /* What x uses of each row's room. */
 void model_fill_used(const PickModel *m, const int *x, double *used);
+void model_read_used(const PickModel *m, double *used); /* by the x that model_fits saw last */
 
 /* What label j of u costs together with label k of the edge's other end. */
 static inline double model_pair(const PickModel *m, const ModelEdge *e, int u, int j, int k)
@@ -81,5 +83,14 @@ static inline int model_other(const ModelEdge *e, int u)
 {
     return e->u == u ? e->v : e->u;
 }
+
+/* What the edge costs with label j of the other end, for each label of u. */
+static inline const double *model_edge_row(const PickModel *m, const ModelEdge *e, int u, int j)
+{
+    return (e->u == u ? e->t : e->m) + (int64_t)j * model_labels(m, u);
+}
+
+/* The place of the least of n costs. */
+int model_least(const double *x, int n);
 
 #endif

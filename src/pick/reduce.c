@@ -234,10 +234,18 @@ static bool shorten(Core *c)
     return any;
 }
 
-void core_reduce(Core *c)
+static void settle(Core *c)
 {
     do
-        if (!c->empty)
-            make_consistent(c);
+        make_consistent(c);
     while (!c->empty && shorten(c));
+}
+
+void core_reduce(Core *c)
+{
+    enum { ROUNDS = 4 };
+    if (!c->empty)
+        settle(c);
+    for (int i = 0; i < ROUNDS && !c->empty && core_drop_dominated(c); i++)
+        settle(c);
 }

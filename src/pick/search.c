@@ -1,24 +1,51 @@
 /* A solution made better by blocks: large neighbourhoods, drawn, each searched exactly as far as
- * its limits allow. Most are balls around one to three variables, every fifth is all of a small
- * model. Prices near the bound's make a block's search look where room is worth the most; they
- * vary, as do the labels that may be taken.
+ * its limits allow. Most are balls around one to three variables, in small models every fifth is
+ * all. Prices make a block's search look where room is worth the most; as nobody knows which are
+ * right for whole labels, they are drawn around the bound's, some far from them, some 0. The labels
+ * that may be taken are drawn too, near the bound's or all.
  *
  * Once nothing has got better for a while, one variable is given another label, and its block is
- * solved around it; a solution that is a bit worse is taken then. What does not lead below the best
- * is dropped sooner or later. */
+ * solved around it; a solution that is a bit worse is taken then. Where that does not help a
+ * small model for long, another run begins, from a solution that message passing finds at other
+ * prices. */
 #include "solve.h"
 
 #include <string.h>
 
-Search *search_new(Arena *a, PickModel *m, uint64_t seed)
+enum { MOST_WHOLE = 400, PARTS = 1000 };
+
+/* How blocks are drawn; parts are of 100. */
+typedef struct Manner {
+    uint32_t wild, free; /* prices far from the bound's, none */
+    uint32_t narrow;     /* few labels */
+    uint32_t ball;       /* variables */
+    uint32_t halves;     /* of the gap, within which labels lie */
+    int nodes;
+} Manner;
+
+static const Manner small = {60, 15, 30, 60, 5, 1000}, large = {20, 0, 70, 40, 9, 300};
+
+bool search_is_small(const Search *s)
+{
+    return s->m->n <= MOST_WHOLE;
+}
+
+static const Manner *manner(const Search *s)
+{
+    return search_is_small(s) ? &small : &large;
+}
+
+Search *search_new(Arena *a, PickModel *m)
 {
     Search *s = NEW(a, Search);
-    *s = (Search){.m = m, .cost = INFINITY, .keep = INFINITY, .seed = seed};
+    *s = (Search){.m = m, .cost = INFINITY, .keep = INFINITY, .bound = -INFINITY};
     s->x = NEWN(a, int, m->n);
     s->best = NEWN(a, int, m->n);
-    s->best_cost = INFINITY;
+    s->run = NEWN(a, int, m->n);
+    s->best_cost = s->run_cost = INFINITY;
     s->price = NEWN(a, double, MOST_ROWS);
     s->used = NEWN(a, double, MOST_ROWS);
+    s->scratch = NEWN(a, double, m->nlabel);
     s->at = NEWN(a, int, m->n);
     s->slot = NEWN(a, int, MOST_ROWS);
     memset(s->at, -1, sizeof *s->at * (size_t)m->n);
@@ -29,10 +56,20 @@ Search *search_new(Arena *a, PickModel *m, uint64_t seed)
 uint32_t search_draw(Search *s, uint32_t below)
 {
     uint32_t counter[4] = {(uint32_t)s->drawn, (uint32_t)(s->drawn >> 32), 0, 0}, out[4];
-    uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)};
+    const uint32_t key[2] = {1, 0};
     s->drawn++;
     philox(counter, key, out);
     return (uint32_t)(((uint64_t)out[0] * below) >> 32);
+}
+
+static double draw_part(Search *s)
+{
+    return (double)search_draw(s, PARTS) / PARTS;
+}
+
+static bool draw_percent(Search *s, uint32_t percent)
+{
+    return search_draw(s, 100) < percent;
 }
 
 void search_refresh(Search *s)
@@ -50,12 +87,19 @@ static void set(Search *s, const int *x, double cost)
     s->nused = 0;
 }
 
+/* Whether x is the best of its run. */
 static bool note_best(Search *s)
 {
-    if (!(s->cost < s->best_cost))
+    size_t nbytes = sizeof *s->x * (size_t)s->m->n;
+    if (s->cost < s->best_cost) {
+        s->best_cost = s->cost;
+        memcpy(s->best, s->x, nbytes);
+    }
+    if (!(s->cost < s->run_cost))
         return false;
-    s->best_cost = s->cost;
-    memcpy(s->best, s->x, sizeof *s->x * (size_t)s->m->n);
+    s->run_cost = s->cost;
+    s->run_steps = s->steps;
+    memcpy(s->run, s->x, nbytes);
     return true;
 }
 
@@ -70,8 +114,6 @@ bool search_offer(Search *s, const int *x)
 }
 
 /* ---- neighbourhoods ---- */
-
-enum { MOST_WHOLE = 400, MOST_BALL = 230, SMALL_BALL = 60 };
 
 /* A block that grows. */
 typedef struct Ball {
@@ -136,25 +178,25 @@ static Ball whole(Arena *tmp, const PickModel *m)
 static Ball draw_block(Arena *tmp, Search *s)
 {
     enum { WHOLE = 5 };
-    bool small = s->m->n <= MOST_WHOLE;
-    if (small && !search_draw(s, WHOLE))
+    if (search_is_small(s) && !search_draw(s, WHOLE))
         return whole(tmp, s->m);
-    int want = 3 + (int)search_draw(s, 1 + search_draw(s, small ? SMALL_BALL : MOST_BALL));
+    int want = 3 + (int)search_draw(s, 1 + search_draw(s, manner(s)->ball));
     return draw_ball(tmp, s, want, 1 + (int)search_draw(s, 3));
 }
 
-/* ---- steps ---- */
+/* ---- limits ---- */
 
-/* Prices as they are, or times a factor around 1 of each row's own. */
 static void draw_prices(Search *s)
 {
     static const double spread[] = {0, 0.3, 0.5};
-    enum { PARTS = 1000 };
-    double width = spread[search_draw(s, LEN(spread))];
-    for (int r = 0; r < s->m->nrow; r++) {
-        double place = width > 0 ? 2.0 * search_draw(s, PARTS) / PARTS - 1 : 0;
-        s->price[r] = s->guide[r] * (1 + width * place);
-    }
+    enum { OCTAVES = 4 };
+    double width = spread[search_draw(s, LEN(spread))], all = 1;
+    if (draw_percent(s, manner(s)->wild))
+        all = exp2(OCTAVES * (2 * draw_part(s) - 1));
+    if (draw_percent(s, manner(s)->free))
+        all = 0;
+    for (int r = 0; r < s->m->nrow; r++)
+        s->price[r] = s->guide[r] * all * (1 + width * (width > 0 ? 2 * draw_part(s) - 1 : 0));
 }
 
 static double draw_cells(Search *s)
@@ -165,11 +207,20 @@ static double draw_cells(Search *s)
 
 static BlockLimits draw_limits(Search *s)
 {
-    enum { HALVES = 5, NODES = 1000 };
-    s->keep = (s->best_cost - s->bound) / (1 << search_draw(s, HALVES));
+    enum { DOUBLINGS = 4, NOISES = 5 };
+    double gap = s->best_cost - s->bound;
+    s->keep = gap / (1 << search_draw(s, manner(s)->halves));
+    s->width = s->m->nlabel;
+    s->noise = 0;
+    if (draw_percent(s, manner(s)->narrow)) {
+        s->width = 2 << search_draw(s, DOUBLINGS);
+        s->noise = gap / (4 << 2 * search_draw(s, NOISES));
+    }
     draw_prices(s);
-    return (BlockLimits){draw_cells(s), NODES, s->cost, -1, 0};
+    return (BlockLimits){draw_cells(s), manner(s)->nodes, s->cost, -1, 0};
 }
+
+/* ---- steps ---- */
 
 static void improve(Arena *tmp, Search *s)
 {
@@ -179,6 +230,28 @@ static void improve(Arena *tmp, Search *s)
         s->quiet = note_best(s) ? 0 : s->quiet / 2;
     else
         s->quiet++;
+}
+
+/* Keeps the run's best, for others to mate with. */
+static void keep_run(Arena *a, Search *s)
+{
+    int i = s->npool < MOST_POOL ? s->npool++ : (int)search_draw(s, MOST_POOL);
+    if (!s->pool[i])
+        s->pool[i] = NEWN(a, int, s->m->n);
+    memcpy(s->pool[i], s->run, sizeof *s->run * (size_t)s->m->n);
+}
+
+/* All variables at once, with the labels that x and some of the best have. */
+static void mate(Arena *tmp, Search *s)
+{
+    BlockLimits limits = draw_limits(s);
+    Ball b = whole(tmp, s->m);
+    s->mate[0] = s->best;
+    for (int i = 1; i < MATES; i++)
+        s->mate[i] = s->pool[search_draw(s, (uint32_t)s->npool)];
+    if (block_improve(tmp, s, b.n, b.var, limits).better)
+        s->quiet = note_best(s) ? 0 : s->quiet / 2;
+    s->mate[0] = NULL;
 }
 
 /* Another label of u, if possible one that the bound does not exclude. */
@@ -200,34 +273,84 @@ static void kick(Arena *tmp, Search *s)
     enum { LEAST = 5, SPREAD = 40 };
     const double worse = 0.02; /* of the gap */
     double gap = s->best_cost - s->bound;
-    if (s->cost > s->best_cost && search_draw(s, 2))
-        set(s, s->best, s->best_cost);
+    if (s->cost > s->run_cost && search_draw(s, 2))
+        set(s, s->run, s->run_cost);
     BlockLimits limits = draw_limits(s);
     Ball b = draw_ball(tmp, s, LEAST + (int)search_draw(s, SPREAD), 1 + (int)search_draw(s, 2));
     limits.pinned = b.var[0];
     limits.label = draw_label(s, b.var[0]);
-    limits.most = fmax(s->best_cost + worse * gap, s->cost + worse * gap / 10);
+    limits.most = fmax(s->run_cost + worse * gap, s->cost + worse * gap / 10);
     if (block_improve(tmp, s, b.n, b.var, limits).better)
         s->quiet = 0;
     note_best(s);
 }
 
-void search_blocks(Arena *tmp, Search *s, int64_t steps)
+/* Message passing at prices up to 64 times those of the bound; whether a solution fits. */
+static bool visit_prices(Search *s, Trws *t)
 {
-    enum { PATIENCE = 300 };
+    enum { OCTAVES = 6, PASSES = 20 };
+    double all = exp2(OCTAVES * draw_part(s));
+    for (int r = 0; r < s->m->nrow; r++)
+        trws_set_price(t, r, s->guide[r] * all * (0.5 + draw_part(s)));
+    bool any = false;
+    for (int i = 0; i < PASSES; i++) {
+        trws_pass(t, i % 2 == 0);
+        any |= search_offer(s, t->x);
+        s->steps += s->m->sweep_steps;
+    }
+    return any;
+}
+
+void search_begin_run(Search *s)
+{
+    s->quiet = 0;
+    s->cost = s->run_cost = INFINITY;
+}
+
+void search_back_to_best(Search *s)
+{
+    if (s->best_cost < INFINITY)
+        set(s, s->best, s->best_cost);
+    note_best(s);
+    s->run_steps = s->steps;
+}
+
+/* In turns with a walk from there. */
+static void restart(Arena *tmp, Search *s, Trws *t)
+{
+    enum { SHORT = 25000000, DOUBLINGS = 4 }; /* steps of a walk */
+    keep_run(s->m->a, s);
+    search_begin_run(s);
+    visit_prices(s, t);
+    if (search_draw(s, 2))
+        forest_walk(tmp, s, t->x, (int64_t)SHORT << search_draw(s, DOUBLINGS));
+    if (!(s->cost < INFINITY))
+        search_back_to_best(s);
+    s->run_steps = s->steps;
+}
+
+void search_blocks(Arena *tmp, Search *s, Trws *t, int64_t steps)
+{
+    enum { MATING = 20, QUIET = 300, PATIENCE = 100000000 };
     for (int64_t end = s->steps + steps; s->steps < end; arena_reset(tmp))
-        if (s->quiet > PATIENCE)
+        if (search_is_small(s) && s->steps - s->run_steps > PATIENCE)
+            restart(tmp, s, t);
+        else if (s->quiet > QUIET)
             kick(tmp, s);
+        else if (s->npool && !search_draw(s, MATING))
+            mate(tmp, s);
         else
             improve(tmp, s);
 }
 
 bool search_whole(Arena *tmp, Search *s, double cells, int nodes)
 {
-    if (s->m->n > MOST_WHOLE)
+    if (!search_is_small(s))
         return false;
     Ball b = whole(tmp, s->m);
     s->keep = s->best_cost - s->bound;
+    s->width = s->m->nlabel;
+    s->noise = 0;
     memcpy(s->price, s->guide, sizeof *s->price * (size_t)s->m->nrow);
     BlockAnswer answer =
         block_improve(tmp, s, b.n, b.var, (BlockLimits){cells, nodes, s->cost, -1, 0});

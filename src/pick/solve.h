@@ -26,38 +26,57 @@ void trws_fill_above(Trws *t, double *above);
 
 /* ---- search.c: a solution, made better ---- */
 
+enum { MOST_POOL = 12, MATES = 3 };
+
 /* A solution within the limits, and what tells where to look for a better one. */
 typedef struct Search {
     PickModel *m;
     int *x;
     double cost;   /* INFINITY: there is none yet */
-    double *price; /* of each row, for one block */
-    double keep;   /* labels that are further above are not taken */
-    double *used;  /* of each row, by x */
-    int nused;     /* rows for which it is known */
     int64_t steps; /* taken so far */
-    uint64_t seed, drawn;
-    int *at, *slot; /* -1 of each variable and row, for blocks */
-    /* from the bound's prices */
+    uint64_t drawn;
+    /* x in numbers */
+    double *used; /* of each row */
+    int nused;    /* rows for which it is known */
+    /* for one block */
+    double *price;          /* of each row */
+    double keep;            /* labels that are further above are not taken */
+    int width;              /* labels of a variable at most */
+    double noise;           /* by which labels may seem further above */
+    const int *mate[MATES]; /* solutions whose labels alone may be taken; NULL: any */
+    /* from the bound */
     double bound;
     const double *guide; /* of each row: its price */
     const double *above; /* of each label: how much more it costs at least; NULL: none is known */
-    /* of kicks */
-    int *best;
-    double best_cost;
-    int quiet; /* blocks since something became better */
+    /* the best of all, and of this run */
+    int *best, *run;
+    double best_cost, run_cost;
+    int64_t run_steps;           /* when it last got better */
+    int *pool[MOST_POOL], npool; /* the best of earlier runs */
+    int quiet;                   /* blocks since something became better */
+    /* room */
+    double *scratch; /* for one variable's labels */
+    int *at, *slot;  /* -1 of each variable and row, for blocks */
 } Search;
 
-Search *search_new(Arena *a, PickModel *m, uint64_t seed);
+Search *search_new(Arena *a, PickModel *m);
+bool search_is_small(const Search *s);           /* blocks may hold all variables */
 uint32_t search_draw(Search *s, uint32_t below); /* a number from 0 */
 void search_refresh(Search *s);                  /* makes used[] known */
-/* Takes a solution if it is within the limits and cheaper. */
+/* Takes a solution if it is within the limits and cheaper than x. */
 bool search_offer(Search *s, const int *x);
 /* All variables at once; true if that proves that best[] is the best there is, or that there is
  * none. */
 bool search_whole(Arena *tmp, Search *s, double cells, int nodes);
+void search_begin_run(Search *s);    /* x counts no more */
+void search_back_to_best(Search *s); /* x is the best of all */
 /* Blocks, one after the other, until so many steps are taken. */
-void search_blocks(Arena *tmp, Search *s, int64_t steps);
+void search_blocks(Arena *tmp, Search *s, Trws *t, int64_t steps);
+
+/* ---- forest.c: solutions of large models ---- */
+
+/* Offers solutions to the search on a walk from x that takes so many steps. */
+void forest_walk(Arena *tmp, Search *s, const int *x, int64_t steps);
 
 /* ---- dual.c: the prices of rows ---- */
 
@@ -68,12 +87,12 @@ typedef struct Dual {
     double *used, *slope, *direction;
     double hope; /* by how much a step should raise the bound */
     int nstep, waited;
-    int64_t pass_steps;
     double *above; /* of each label, once finished */
 } Dual;
 
 Dual *dual_new(Arena *a, PickModel *m);
 void dual_step(Dual *d, Search *s);   /* offers solutions to the search */
+bool dual_rests(const Dual *d);       /* steps have become too small */
 void dual_finish(Dual *d, Search *s); /* at the best prices; fills above[] */
 
 /* ---- block.c: some variables again, the others as they are ---- */

@@ -42,13 +42,6 @@ void trws_set_price(Trws *t, int row, double price)
     t->price[row] = price;
 }
 
-/* What the edge costs with label j of the other end, for each label of u. */
-static const double *edge_row(const PickModel *m, const ModelEdge *e, int u, int j)
-{
-    return e->u == u ? e->t + (int64_t)j * model_labels(m, u)
-                     : e->m + (int64_t)j * model_labels(m, u);
-}
-
 /* The least that an edge costs with each label of u, in least[]. */
 static void fill_least(const Trws *t, int at, int u, double *restrict least)
 {
@@ -60,7 +53,7 @@ static void fill_least(const Trws *t, int at, int u, double *restrict least)
     for (int i = 0; i < k; i++)
         least[i] = INFINITY;
     for (int j = 0; j < n; j++) {
-        const double *restrict row = edge_row(m, e, u, j);
+        const double *restrict row = model_edge_row(m, e, u, j);
         double less = other[j];
         for (int i = 0; i < k; i++) {
             double x = row[i] - less;
@@ -78,7 +71,7 @@ static void take(Trws *t, int at, int u)
     fill_least(t, at, u, least);
     for (int i = 0, k = model_labels(t->m, u); i < k; i++) {
         kept[i] += least[i];
-        own[i] += least[i];
+        own[i] += least[i] < INFINITY ? least[i] : 0; /* a label that is out stays out here */
     }
 }
 
@@ -87,7 +80,7 @@ static void give(Trws *t, int at, int u, double part)
     const double *kept = t->kept + t->m->first[u];
     double *own = t->side[2 * at + (t->m->edge[at].u != u)];
     for (int i = 0, k = model_labels(t->m, u); i < k; i++)
-        own[i] -= part * kept[i];
+        own[i] -= kept[i] < INFINITY ? part * kept[i] : 0;
 }
 
 /* Adds what the edge costs with the label that its other end has. */
@@ -96,19 +89,10 @@ static void add_chosen(Trws *t, int at, int u)
     const ModelEdge *e = &t->m->edge[at];
     bool second = e->u != u;
     int j = t->x[model_other(e, u)];
-    const double *row = edge_row(t->m, e, u, j), *own = t->side[2 * at + second];
+    const double *row = model_edge_row(t->m, e, u, j), *own = t->side[2 * at + second];
     double less = t->side[2 * at + !second][j];
     for (int i = 0, k = model_labels(t->m, u); i < k; i++)
         t->sum[i] += row[i] - less - own[i];
-}
-
-static int least_of(const double *x, int n)
-{
-    int least = 0;
-    for (int i = 1; i < n; i++)
-        if (x[i] < x[least])
-            least = i;
-    return least;
 }
 
 static void visit(Trws *t, int u, bool forward)
@@ -127,13 +111,13 @@ static void visit(Trws *t, int u, bool forward)
             take(t, at, u);
         }
     }
-    t->x[u] = least_of(t->sum, k);
+    t->x[u] = model_least(t->sum, k);
     double part = nlater ? 1.0 / MAX(nlater, nearlier) : 0;
     for (int i = m->edge_first[u]; i < m->edge_first[u + 1]; i++)
         if ((model_other(&m->edge[m->edge_of[i]], u) > u) == forward)
             give(t, m->edge_of[i], u, part);
     for (int i = 0; i < k && nlater; i++)
-        kept[i] *= 1 - part * nlater;
+        kept[i] = kept[i] < INFINITY ? kept[i] * (1 - part * nlater) : INFINITY;
 }
 
 void trws_pass(Trws *t, bool forward)
@@ -144,7 +128,7 @@ void trws_pass(Trws *t, bool forward)
         visit(t, forward ? i : m->n - 1 - i, forward);
     for (int u = 0; u < m->n; u++) {
         const double *kept = t->kept + m->first[u];
-        sum += kept[least_of(kept, model_labels(m, u))];
+        sum += kept[model_least(kept, model_labels(m, u))];
     }
     for (int r = 0; r < m->nrow; r++)
         sum -= t->price[r] * m->row[r].room;
@@ -165,7 +149,7 @@ void trws_fill_above(Trws *t, double *above)
             for (int j = 0; j < k; j++)
                 to[j] += t->found[j];
         }
-        double least = kept[least_of(kept, k)];
+        double least = kept[model_least(kept, k)];
         for (int j = 0; j < k; j++)
             to[j] -= least;
     }

@@ -146,14 +146,15 @@ static void reach(Visit *v, double regret)
     int *label = NEWN(b->a, int, b->n);
     for (int i = 0; i < b->n; i++)
         label[i] = b->bucket[i].label[b->bucket[i].chosen];
+    int nrow = b->m->nrow;
     swap_labels(b, label);
     bool fits = model_fits(b->m, b->s->x);
     swap_labels(b, label);
     if (fits) {
         v->best = label;
         v->budget = more;
-    } else {
-        v->nodes = 0; /* there are new rows */
+    } else if (b->m->nrow > nrow || nrow == MOST_ROWS) { /* not all rows are known here */
+        v->nodes = 0;
         v->cut = true;
     }
 }
@@ -212,7 +213,7 @@ static double find_budget(Visit *v, double least, double most)
 {
     const double digits = 1e-12; /* of a cost: less is no difference */
     const Search *s = v->b->s;
-    if (!(s->cost < INFINITY))
+    if (!(s->cost < INFINITY) || !(most < INFINITY))
         return INFINITY;
     return present_value(v) - least + (most - s->cost) - digits * fabs(most);
 }
