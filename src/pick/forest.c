@@ -195,7 +195,8 @@ static void descend(Forest *f)
 
 /* ---- the walk ---- */
 
-static void move_prices(Forest *f, double up, double down)
+/* A row should be kept with some margin: more of it while no solution is within the limits. */
+static void move_prices(Forest *f, double margin, double up, double down)
 {
     const PickModel *m = f->m;
     double mean = 0;
@@ -203,7 +204,8 @@ static void move_prices(Forest *f, double up, double down)
         mean += f->price[r] / m->nrow;
     model_read_used(m, f->used);
     for (int r = 0; r < m->nrow; r++) {
-        double over = (f->used[r] - m->row[r].room) / fmax(m->limit, 1), price = f->price[r];
+        double over = (f->used[r] - m->row[r].room) / fmax(m->limit, 1) + margin;
+        double price = f->price[r];
         if (over > 0)
             set_price(f, r, price * (1 + up * fmin(1, 50 * over)) + mean * up / 10);
         else if (over < -0.005)
@@ -214,6 +216,8 @@ static void move_prices(Forest *f, double up, double down)
 void forest_walk(Arena *tmp, Search *s, const int *x, int64_t steps)
 {
     const double first = 0.15, slowly = 1.5, falls = 3.5;
+    const double more = 1e-4, less = 0.5;
+    double margin = 0;
     Forest f = forest_new(tmp, s);
     memcpy(f.x, x, sizeof *x * (size_t)s->m->n);
     for (int r = 0; r < s->m->nrow; r++)
@@ -223,7 +227,8 @@ void forest_walk(Arena *tmp, Search *s, const int *x, int64_t steps)
         descend(&f);
         descend(&f);
         s->steps += s->m->sweep_steps; /* a forest has less than half of the edges */
-        search_offer(s, f.x);
-        move_prices(&f, first * exp(-slowly * done), first * exp(-falls * done));
+        bool better = search_offer(s, f.x);
+        margin = better ? margin * less : s->cost < INFINITY ? margin : margin + more;
+        move_prices(&f, margin, first * exp(-slowly * done), first * exp(-falls * done));
     }
 }
