@@ -129,7 +129,7 @@ static void fill_unary(PickBlock *b, Bucket *x)
     x->sum = NEWN(b->a, double, x->k);
     for (int i = 0; i < x->k; i++) {
         x->unary[i] = b->m->cost[b->m->first[x->u] + x->label[i]];
-        for (const Use *y = uses->use; y < uses->use + uses->n; y++)
+        for (const Use *y = uses->use; y < uses_end(uses); y++)
             x->unary[i] += b->s->price[y->row] * y->of[x->label[i]];
     }
 }

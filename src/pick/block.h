@@ -37,6 +37,12 @@ typedef struct Bucket {
     int chosen; /* while solutions are visited */
 } Bucket;
 
+/* Behind its last use; NULL where there are none. */
+static inline const BucketUse *bucket_end(const Bucket *x)
+{
+    return x->nuse ? x->use + x->nuse : x->use;
+}
+
 typedef struct PickBlock {
     Arena *a;
     Search *s;

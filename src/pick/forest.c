@@ -45,7 +45,7 @@ static void set_price(Forest *f, int r, double price)
 {
     const Uses *uses = &f->m->row[r].uses;
     double more = price - f->price[r];
-    for (const Use *x = uses->use; x < uses->use + uses->n && more != 0; x++)
+    for (const Use *x = uses->use; x < uses_end(uses) && more != 0; x++)
         for (int j = 0, k = model_labels(f->m, x->u); j < k; j++)
             f->priced[f->m->first[x->u] + j] += more * x->of[j];
     f->price[r] = price;

@@ -93,4 +93,10 @@ static inline const double *model_edge_row(const PickModel *m, const ModelEdge *
 /* The place of the least of n costs. */
 int model_least(const double *x, int n);
 
+/* Behind the last; NULL where there are none. */
+static inline const Use *uses_end(const Uses *x)
+{
+    return x->n ? x->use + x->n : x->use;
+}
+
 #endif

@@ -36,7 +36,7 @@ void trws_set_price(Trws *t, int row, double price)
 {
     const Uses *uses = &t->m->row[row].uses;
     double more = price - t->price[row];
-    for (const Use *x = uses->use; x < uses->use + uses->n && more != 0; x++)
+    for (const Use *x = uses->use; x < uses_end(uses) && more != 0; x++)
         for (int j = 0, k = model_labels(t->m, x->u); j < k; j++)
             t->kept[t->m->first[x->u] + j] += more * x->of[j];
     t->price[row] = price;

@@ -29,7 +29,7 @@ static void list_rows(Visit *v, double *most)
     int *slot = b->s->slot;
     for (int i = 0; i < b->n; i++) {
         const Uses *uses = &b->m->uses[b->bucket[i].u];
-        for (const Use *x = uses->use; x < uses->use + uses->n; x++) {
+        for (const Use *x = uses->use; x < uses_end(uses); x++) {
             if (slot[x->row] < 0) {
                 slot[x->row] = v->nrow;
                 most[v->nrow] = 0;
@@ -58,7 +58,7 @@ static void keep_rows(Visit *v, const double *most)
 static void list_uses(Visit *v, Bucket *x)
 {
     const Uses *uses = &v->b->m->uses[x->u];
-    for (const Use *y = uses->use; y < uses->use + uses->n; y++) {
+    for (const Use *y = uses->use; y < uses_end(uses); y++) {
         int slot = v->b->s->slot[y->row];
         if (slot < 0)
             continue;
@@ -93,7 +93,7 @@ static double left_value(const Visit *v)
 
 static bool has_room(const Visit *v, const Bucket *x, int i)
 {
-    for (const BucketUse *y = x->use; y < x->use + x->nuse; y++)
+    for (const BucketUse *y = x->use; y < bucket_end(x); y++)
         if (y->of[x->label[i]] > v->left[y->row])
             return false;
     return true;
@@ -101,7 +101,7 @@ static bool has_room(const Visit *v, const Bucket *x, int i)
 
 static void take_room(Visit *v, const Bucket *x, int i, double sign)
 {
-    for (const BucketUse *y = x->use; y < x->use + x->nuse; y++)
+    for (const BucketUse *y = x->use; y < bucket_end(x); y++)
         v->left[y->row] -= sign * y->of[x->label[i]];
 }
 
