@@ -9,6 +9,7 @@ long() { [ "$BENCH" != short ]; }
 
 "$here/speed.sh" "$tenon"
 ! long || "$(dirname "$tenon")/bench/place"
+"$here/shard.sh" "$tenon"
 $tenon bench plan --model gpt2 --batch-size 4 --seq-len 1024
 "${tenon%/*}/bench/flow"
 "$here/recompute.sh" "$tenon"

@@ -56,6 +56,7 @@ typedef struct tn_plan tn_plan;
 typedef struct tn_program tn_program;
 typedef struct tn_generator tn_generator;
 typedef struct tn_buffers tn_buffers;
+typedef struct tn_sharding tn_sharding;
 
 /* Which values of the forward the backward finds saved or computes again. */
 typedef struct tn_rule {
@@ -2140,6 +2141,73 @@ TN_API int tn_buffers_write(tn_buffers *b, const char *path);
  * from: tn_buffers_read
  * see also: tn_context_free */
 TN_API void tn_buffers_free(TN_TAKE tn_buffers *b);
+
+/* ---- sharding problems ---- */
+
+/* What was found of a problem, and what is known of all other choices. */
+typedef struct tn_sharding_result {
+    double cost;    /* of the strategies, if they are feasible */
+    double bound;   /* no choice within the limit costs less; not finite: nothing is known */
+    int64_t peak;   /* the most that the strategies use at a time; 0: nothing was found */
+    int64_t least;  /* proved: every choice uses at least as much at some time */
+    int64_t steps;  /* of search */
+    int feasible;   /* nothing is forbidden, and the limit holds */
+    int proved;     /* feasible: no choice costs less; else: there is none */
+    int64_t limit;  /* of the problem; 2^62: there is none */
+} tn_sharding_result;
+
+enum { TN_SHARDING_EFFORT = 10 }; /* for tn_sharding_solve: some ten seconds at worst */
+
+/* Reads a sharding problem: nodes with strategies, edges with a cost for each pair of strategies, a limit on
+ * what is used at a time; in Tenon's own form or the contest's (formats.md, "Sharding problems").
+ * in: path, "-" for standard input
+ * out: *sharding
+ * error: file:line:column, what was expected and what was found; why the file cannot be read
+ * cost: linear in the file
+ * from: ASPLOS / EuroSys 2025 contest on intra-operator parallelism
+ * see also: tn_sharding_solve */
+TN_API int tn_sharding_read(tn_context *ctx, const char *path, tn_sharding **sharding);
+
+/* Chooses one strategy for each node, so that the costs of nodes and edges are the least that is found.
+ * in: sharding; effort: how long is searched once prices are known, 0 to 1000000, in units of 400 million
+ *     steps: the same gives the same strategies; progress(arg, cost, bound) is called now and then, NULL
+ *     allowed: costs that are not known yet are not finite
+ * out: the strategies; *result, with TN_CODE_FIT too
+ * error: TN_CODE_FIT where nothing was found that fits, and whether that is proved; no memory
+ * cost: a second for a unit of effort, and for the prices up to some seconds
+ * from: sequential tree-reweighted message passing, Lagrangian prices, bucket elimination; `tenon shard`
+ * see also: tn_sharding_list, tn_sharding_write */
+TN_API int tn_sharding_solve(tn_sharding *x, int64_t effort,
+                             void (*progress)(void *arg, double cost, double bound), void *arg,
+                             tn_sharding_result *result);
+
+/* The strategies that were chosen, one for each node.
+ * in: sharding
+ * out: *strategy, *count of them, which stay the object's; zeros before it is solved
+ * error: none
+ * cost: none
+ * from: tn_sharding_solve
+ * see also: tn_sharding_write */
+TN_API int tn_sharding_list(const tn_sharding *x, const int64_t **strategy, int64_t *count);
+
+/* Writes the strategies: as a list, where the problem had the contest's form, else as an object with the cost
+ * and the bound.
+ * in: sharding, solved; path, "-" for standard output
+ * out: the file, complete or not at all
+ * error: it is not solved; why the file cannot be written
+ * cost: linear in the nodes
+ * from: `tenon shard --output`
+ * see also: tn_sharding_read */
+TN_API int tn_sharding_write(const tn_sharding *x, const char *path);
+
+/* Frees what was read.
+ * in: sharding (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_sharding_read
+ * see also: tn_context_free */
+TN_API void tn_sharding_free(TN_TAKE tn_sharding *x);
 
 #ifdef __cplusplus
 }

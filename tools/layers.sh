@@ -17,6 +17,7 @@ BEGIN {
     may["spmd"] = "base ir op machine flow cut pass spmd"
     may["chunk"] = "base ir op machine flow cut pass chunk"
     may["place"] = "base place"
+    may["pick"] = "base pick"
     may["plan"] = "base ir op product machine flow cut pass chunk place plan"
     may["decide"] = "base ir op product machine flow cut pass chunk place plan decide"
     may["page"] = "base ir op machine flow cut pass chunk plan decide page"
@@ -26,7 +27,7 @@ BEGIN {
     may["model"] = "base ir op io model"
     may["fx"] = "base ir op fx"
     may["run"] = "base ir op product machine flow cut pass spmd chunk place plan decide page comm exec io fx model run public"
-    may["api"] = "base ir op product machine flow cut pass spmd chunk place plan decide page comm exec io fx model run api public"
+    may["api"] = "base ir op product machine flow cut pass spmd chunk place pick plan decide page comm exec io fx model run api public"
     may["train"] = "public train"
     may["cli"] = "public train cli"
 }

@@ -5,6 +5,7 @@
 #include "../../include/tenon.h"
 
 #include "../page/page.h"
+#include "../pick/pick.h"
 #include "../run/run.h"
 
 struct tn_data {
@@ -27,6 +28,14 @@ struct tn_buffers {
     Handle h;
     PlaceTable *table;
     tn_buffer *list; /* the table's, whose offsets may have been set since */
+};
+
+struct tn_sharding {
+    Handle h;
+    PickProblem *problem;
+    bool solved; /* result and strategies are those of a solution */
+    PickResult result;
+    int64_t *strategy;
 };
 
 /* ---- plan.c ---- */

@@ -74,6 +74,7 @@ static tn_plan *plans[2];
 static tn_program *x;
 static tn_generator *generator;
 static tn_buffers *buffers;
+static tn_sharding *sharding;
 static tn_options o;
 static char folder[] = "/tmp/tenon_misuse_XXXXXX", nowhere[100];
 static const char *texts[2] = {nowhere, nowhere};
@@ -109,6 +110,7 @@ static void start(void)
     ok(tn_program_new(plans[0], &o, &x));
     ok(tn_generator_new(m, 8, &o, &generator));
     ok(tn_buffers_read(ctx, "tests/seeds/place/plain.csv", NULL, NULL, &buffers));
+    ok(tn_sharding_read(ctx, "tests/seeds/pick/own.json", &sharding));
 }
 
 static void finish(void)
@@ -137,6 +139,7 @@ static Arg usual(char kind)
     case 'X': return (Arg){.p = x};
     case 'N': return (Arg){.p = generator};
     case 'B': return (Arg){.p = buffers};
+    case 'H': return (Arg){.p = sharding};
     case 's': return (Arg){.p = nowhere};
     case 'o': return (Arg){.p = &o};
     case 'p': return (Arg){.p = zeros};

@@ -15,8 +15,8 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N B   context, graph, value, model, data, tokenizer, plan, program, generator,
- *                         buffers
+ *   C G V M D K P X N B H  context, graph, value, model, data, tokenizer, plan, program, generator,
+ *                         buffers, sharding
  *   Q T   an array of two plans, of two texts
  *   s o p r   a text; options; another pointer; room for results
  *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
@@ -206,6 +206,11 @@ CALL(tn_buffers_list, P(0), P(1), P(2))
 CALL(tn_buffers_check, P(0), P(1))
 CALL(tn_buffers_write, P(0), P(1))
 CALL_VOID(tn_buffers_free, P(0))
+CALL(tn_sharding_read, P(0), P(1), P(2))
+CALL(tn_sharding_solve, P(0), I(1), NULL, P(3), P(4))
+CALL(tn_sharding_list, P(0), P(1), P(2))
+CALL(tn_sharding_write, P(0), P(1))
+CALL_VOID(tn_sharding_free, P(0))
 
 /* clang-format off */
 #define ROW(name, kinds)   {#name, kinds, call_##name, false}
@@ -292,6 +297,9 @@ static const Row rows[] = {
     ROW(tn_buffers_read, "Cs00r"),       ROW(tn_buffers_list, "Brr"),
     ROW(tn_buffers_check, "Br"),         ROW(tn_buffers_write, "Bs"),
     QUIET(tn_buffers_free, "0"),
+    ROW(tn_sharding_read, "Csr"),        ROW(tn_sharding_solve, "Hz00r"),
+    ROW(tn_sharding_list, "Hrr"),        ROW(tn_sharding_write, "Hs"),
+    QUIET(tn_sharding_free, "0"),
 };
 /* clang-format on */
 

@@ -1,0 +1,215 @@
+/* Some variables again while all others stay: exactly, as far as tables and steps allow.
+ *
+ * Bucket elimination (Dechter, 1999) takes the variables out one after the other; a table has, for
+ * each combination of a variable's neighbours, the least priced cost of all that was taken out
+ * below it. The tables are then a perfect guide backwards (visit.c). */
+#include "block.h"
+
+#include <string.h>
+
+/* ---- the variables ---- */
+
+/* The label that is the least far above the bound, of those that are not taken yet; -1: none. */
+static int nearest_label(const Search *s, const double *above, const bool *take, int n)
+{
+    int least = -1;
+    for (int j = 0; j < n; j++)
+        if (!take[j] && above[j] <= s->keep && (least < 0 || s->scratch[j] < s->scratch[least]))
+            least = j;
+    return least;
+}
+
+/* Labels of u that may be taken, marked: the nearest, by chance a bit further ones, and that of x.
+ */
+static void mark_labels(Search *s, int u, bool *take)
+{
+    enum { PARTS = 1000 };
+    const double *above = s->above + s->m->first[u];
+    int n = model_labels(s->m, u);
+    for (int j = 0; j < n; j++)
+        take[j] = s->width >= n && above[j] <= s->keep;
+    for (int j = 0; j < n && s->width < n; j++)
+        s->scratch[j] = above[j] + s->noise * search_draw(s, PARTS) / PARTS;
+    for (int i = 0; i < s->width && s->width < n; i++) {
+        int least = nearest_label(s, above, take, n);
+        if (least >= 0)
+            take[least] = true;
+    }
+    take[s->x[u]] = true;
+}
+
+static void mark_mates(const Search *s, int u, bool *take)
+{
+    for (int i = 0; i < MATES; i++)
+        take[s->mate[i][u]] = true;
+    take[s->x[u]] = true;
+}
+
+static void mark(Search *s, const BlockLimits *limits, int u, bool *take)
+{
+    if (u == limits->pinned)
+        take[limits->label] = true;
+    else if (s->mate[0])
+        mark_mates(s, u, take);
+    else if (s->above)
+        mark_labels(s, u, take);
+    else
+        memset(take, true, sizeof *take * (size_t)model_labels(s->m, u));
+}
+
+static void add_bucket(PickBlock *b, const BlockLimits *limits, int u)
+{
+    int n = model_labels(b->m, u);
+    bool *take = NEWN(b->a, bool, n);
+    Bucket *x = &b->bucket[b->n];
+    *x = (Bucket){.u = u, .own = -1, .label = NEWN(b->a, int, n)};
+    mark(b->s, limits, u, take);
+    for (int j = 0; j < n; j++) {
+        if (!take[j])
+            continue;
+        if (j == b->s->x[u])
+            x->own = x->k;
+        x->label[x->k++] = j;
+    }
+    if (x->k > 1 || x->own < 0)
+        b->at[u] = b->n++;
+}
+
+static void begin(PickBlock *b, int n, const int *var, const BlockLimits *limits)
+{
+    b->bucket = NEWN(b->a, Bucket, n);
+    b->at = b->s->at;
+    for (int i = 0; i < n; i++)
+        add_bucket(b, limits, var[i]);
+    block_order(b);
+}
+
+static void end(PickBlock *b, int n, const int *var)
+{
+    for (int i = 0; i < n; i++)
+        b->at[var[i]] = -1;
+}
+
+/* ---- tables ---- */
+
+/* A table of which the scope is scope[]; step[] is from label to label of each. */
+static void add_factor(PickBlock *b, Bucket *x, const double *val, int n, const int *scope,
+                       const int *step)
+{
+    PickFactor f = {.val = val};
+    for (int i = 0, j = 0; i < n; i++) {
+        while (x->scope[j] != scope[i])
+            j++;
+        f.step[j] = step[i];
+    }
+    PUSH(b->a, x->factor, x->nfactor, x->factor_cap, f);
+}
+
+static void fold_edge(PickBlock *b, Bucket *x, const ModelEdge *e)
+{
+    int label = b->s->x[model_other(e, x->u)];
+    for (int i = 0; i < x->k; i++)
+        x->unary[i] += model_pair(b->m, e, x->u, x->label[i], label);
+}
+
+static void join_edge(PickBlock *b, Bucket *x, const ModelEdge *e, int at)
+{
+    const Bucket *y = &b->bucket[at];
+    double *val = NEWN(b->a, double, x->k * y->k);
+    for (int j = 0; j < y->k; j++)
+        for (int i = 0; i < x->k; i++)
+            val[j * x->k + i] = model_pair(b->m, e, x->u, x->label[i], y->label[j]);
+    add_factor(b, x, val, 1, &at, &x->k);
+}
+
+static void fill_unary(PickBlock *b, Bucket *x)
+{
+    const Uses *uses = &b->m->uses[x->u];
+    x->unary = NEWN(b->a, double, x->k);
+    x->sum = NEWN(b->a, double, x->k);
+    for (int i = 0; i < x->k; i++) {
+        x->unary[i] = b->m->cost[b->m->first[x->u] + x->label[i]];
+        for (const Use *y = uses->use; y < uses_end(uses); y++)
+            x->unary[i] += b->s->price[y->row] * y->of[x->label[i]];
+    }
+}
+
+static void fill_costs(PickBlock *b, int i)
+{
+    Bucket *x = &b->bucket[i];
+    const PickModel *m = b->m;
+    fill_unary(b, x);
+    for (int j = m->edge_first[x->u]; j < m->edge_first[x->u + 1]; j++) {
+        const ModelEdge *e = &m->edge[m->edge_of[j]];
+        int at = b->at[model_other(e, x->u)];
+        if (at < 0)
+            fold_edge(b, x, e);
+        else if (at > i)
+            join_edge(b, x, e, at);
+    }
+}
+
+double block_sum(const Bucket *x)
+{
+    double least = INFINITY, *restrict sum = x->sum;
+    memcpy(sum, x->unary, sizeof *sum * (size_t)x->k);
+    for (int f = 0; f < x->nfactor; f++) {
+        const double *restrict val = x->factor[f].val + x->place[f];
+        for (int i = 0; i < x->k; i++)
+            sum[i] += val[i];
+    }
+    for (int i = 0; i < x->k; i++)
+        least = sum[i] < least ? sum[i] : least;
+    return least;
+}
+
+/* The next combination of the scope. */
+static void step_on(const PickBlock *b, Bucket *x, int *digit)
+{
+    for (int d = 0; d < x->nscope; d++) {
+        int k = b->bucket[x->scope[d]].k;
+        bool carry = ++digit[d] == k;
+        for (int f = 0; f < x->nfactor; f++)
+            x->place[f] += (int64_t)x->factor[f].step[d] * (carry ? 1 - k : 1);
+        if (!carry)
+            return;
+        digit[d] = 0;
+    }
+}
+
+static void fill_table(PickBlock *b, Bucket *x)
+{
+    int digit[MOST_SCOPE] = {0}, step[MOST_SCOPE];
+    int64_t size = 1;
+    for (int d = 0; d < x->nscope; d++) {
+        step[d] = (int)size;
+        size *= b->bucket[x->scope[d]].k;
+    }
+    x->place = NEWN(b->a, int64_t, x->nfactor);
+    x->val = SPARSE(b->a, double, size);
+    for (int64_t i = 0; i < size; i++) {
+        x->val[i] = block_sum(x);
+        step_on(b, x, digit);
+    }
+    b->s->steps += size * x->k * (x->nfactor + 1);
+    if (x->nscope)
+        add_factor(b, &b->bucket[x->scope[0]], x->val, x->nscope - 1, x->scope + 1, step + 1);
+}
+
+BlockAnswer block_improve(Arena *tmp, Search *s, int n, const int *var, BlockLimits limits)
+{
+    PickBlock b = {.a = tmp, .s = s, .m = s->m, .cells = limits.cells, .whole = true};
+    double least = 0;
+    search_refresh(s);
+    begin(&b, n, var, &limits);
+    for (int i = 0; i < b.n; i++)
+        fill_costs(&b, i);
+    for (int i = 0; i < b.n; i++) {
+        fill_table(&b, &b.bucket[i]);
+        if (!b.bucket[i].nscope)
+            least += b.bucket[i].val[0];
+    }
+    BlockAnswer answer = block_visit(&b, least, &limits);
+    end(&b, n, var);
+    return answer;
+}

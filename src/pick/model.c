@@ -1,0 +1,355 @@
+/* The core as flat arrays, and what its labels use over time. */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- times: those at which a node begins to use something ---- */
+
+static int compare_times(const void *x, const void *y)
+{
+    int64_t s = *(const int64_t *)x, t = *(const int64_t *)y;
+    return (s > t) - (s < t);
+}
+
+static bool uses(const PickProblem *p, int i)
+{
+    int64_t most = 0;
+    for (int s = p->first[i]; s < p->first[i + 1]; s++)
+        most = MAX(most, p->usage[s]);
+    return most > 0 && p->start[i] < p->end[i];
+}
+
+/* The first of the times that is not before t. */
+static int find_time(const int64_t *time, int n, int64_t t)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (time[mid] < t)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void fill_times(PickModel *m)
+{
+    const PickProblem *p = m->core->problem;
+    int64_t *time = NEWN(m->a, int64_t, p->n + 1);
+    int n = 0;
+    for (int i = 0; i < p->n; i++)
+        if (uses(p, i))
+            time[n++] = p->start[i];
+    qsort(time, (size_t)n, sizeof *time, compare_times);
+    for (int i = 0; i < n; i++)
+        if (!m->ntime || time[m->ntime - 1] != time[i])
+            time[m->ntime++] = time[i];
+    m->from = NEWN(m->a, int, p->n);
+    m->to = NEWN(m->a, int, p->n);
+    for (int i = 0; i < p->n; i++)
+        if (uses(p, i)) {
+            m->from[i] = find_time(time, m->ntime, p->start[i]);
+            m->to[i] = find_time(time, m->ntime, p->end[i]);
+        }
+}
+
+/* Adds a label's uses to differences from time to time. */
+static void add_uses(const PickModel *m, const Var *x, int label, double *step)
+{
+    const PickProblem *p = m->core->problem;
+    for (int i = 0; i < x->nmember; i++) {
+        int node = x->member[i].node;
+        double use = (double)p->usage[p->first[node] + x->member[i].strategy[label]];
+        step[m->from[node]] += use;
+        step[m->to[node]] -= use;
+    }
+}
+
+static void sum_up(double *step, int n)
+{
+    for (int t = 1; t < n; t++)
+        step[t] += step[t - 1];
+}
+
+/* ---- making one ---- */
+
+static void fill_vars(PickModel *m)
+{
+    const Core *c = m->core;
+    for (int u = 0; u < c->nvar; u++) {
+        const Var *x = &c->var[u];
+        if (x->k == 1) {
+            m->fixed += x->cost[0];
+            add_uses(m, x, 0, m->base);
+        } else if (x->k > 1) {
+            memcpy(m->cost + m->nlabel, x->cost, sizeof(double) * (size_t)x->k);
+            m->var[m->n] = u;
+            m->nlabel += x->k;
+            m->first[++m->n] = m->nlabel;
+        }
+    }
+    sum_up(m->base, m->ntime);
+}
+
+static void index_edges(PickModel *m)
+{
+    m->edge_first = NEWN(m->a, int, m->n + 2);
+    m->edge_of = NEWN(m->a, int, 2 * m->nedge);
+    for (int e = 0; e < m->nedge; e++) {
+        m->edge_first[m->edge[e].u + 2]++;
+        m->edge_first[m->edge[e].v + 2]++;
+    }
+    for (int u = 2; u < m->n + 2; u++)
+        m->edge_first[u] += m->edge_first[u - 1];
+    for (int e = 0; e < m->nedge; e++) {
+        m->edge_of[m->edge_first[m->edge[e].u + 1]++] = e;
+        m->edge_of[m->edge_first[m->edge[e].v + 1]++] = e;
+    }
+}
+
+static const double *transpose(Arena *a, const double *m, int rows, int columns)
+{
+    double *t = NEWN(a, double, rows *columns);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++)
+            t[j * rows + i] = m[i * columns + j];
+    return t;
+}
+
+static void fill_edges(PickModel *m)
+{
+    const Core *c = m->core;
+    int *at = NEWN(m->a, int, c->nvar);
+    for (int u = 0; u < m->n; u++)
+        at[m->var[u]] = u;
+    m->edge = NEWN(m->a, ModelEdge, c->nedge);
+    for (int e = 0; e < c->nedge; e++) {
+        const CoreEdge *x = &c->edge[e];
+        if (x->u >= 0)
+            m->edge[m->nedge++] = (ModelEdge){
+                at[x->u], at[x->v], x->m, transpose(m->a, x->m, c->var[x->u].k, c->var[x->v].k)};
+    }
+    index_edges(m);
+}
+
+static void count_steps(PickModel *m)
+{
+    enum { MEMBER = 10, TIME = 3 };
+    for (int e = 0; e < m->nedge; e++)
+        m->sweep_steps += (int64_t)model_labels(m, m->edge[e].u) * model_labels(m, m->edge[e].v);
+    for (int u = 0; u < m->n; u++)
+        m->sweep_steps += (int64_t)MEMBER * (1 + m->core->var[m->var[u]].nmember);
+    m->sweep_steps += (int64_t)TIME * m->ntime + 2 * m->nlabel;
+}
+
+PickModel *model_new(Arena *a, const Core *c)
+{
+    PickModel *m = NEW(a, PickModel);
+    int nlabel = 0;
+    for (int u = 0; u < c->nvar; u++)
+        nlabel += c->var[u].k;
+    *m = (PickModel){.a = a, .core = c, .limit = (double)c->problem->limit};
+    m->var = NEWN(a, int, c->nvar);
+    m->first = NEWN(a, int, c->nvar + 1);
+    m->cost = NEWN(a, double, nlabel);
+    fill_times(m);
+    m->base = NEWN(a, double, m->ntime + 1);
+    m->load = NEWN(a, double, m->ntime + 1);
+    m->taken = NEWN(a, bool, m->ntime);
+    m->is_row = NEWN(a, bool, m->ntime);
+    fill_vars(m);
+    fill_edges(m);
+    m->uses = NEWN(a, Uses, m->n);
+    count_steps(m);
+    return m;
+}
+
+/* ---- solutions ---- */
+
+double model_cost(const PickModel *m, const int *x)
+{
+    double sum = m->fixed;
+    for (int u = 0; u < m->n; u++)
+        sum += m->cost[m->first[u] + x[u]];
+    for (const ModelEdge *e = m->edge; e < m->edge + m->nedge; e++)
+        sum += e->m[x[e->u] * model_labels(m, e->v) + x[e->v]];
+    return sum;
+}
+
+static void set_strategies(const Var *x, int label, int *strategy)
+{
+    for (int i = 0; i < x->nmember; i++)
+        strategy[x->member[i].node] = x->member[i].strategy[label];
+}
+
+void model_strategies(const PickModel *m, const int *x, int *strategy)
+{
+    for (int u = 0; u < m->core->nvar; u++)
+        if (m->core->var[u].k == 1)
+            set_strategies(&m->core->var[u], 0, strategy);
+    for (int u = 0; u < m->n; u++)
+        set_strategies(&m->core->var[m->var[u]], x[u], strategy);
+}
+
+static bool stands_for(const Var *x, int label, const int *strategy)
+{
+    for (int i = 0; i < x->nmember; i++)
+        if (strategy[x->member[i].node] != x->member[i].strategy[label])
+            return false;
+    return true;
+}
+
+bool model_labels_of(const PickModel *m, const int *strategy, int *x)
+{
+    bool all = true;
+    for (int u = 0; u < m->n; u++) {
+        const Var *var = &m->core->var[m->var[u]];
+        int label = 0;
+        while (label < var->k && !stands_for(var, label, strategy))
+            label++;
+        if (label < var->k)
+            x[u] = label;
+        else
+            all = false;
+    }
+    return all;
+}
+
+/* ---- limits ---- */
+
+static void fill_load(const PickModel *m, const int *x)
+{
+    memset(m->load, 0, sizeof(double) * (size_t)(m->ntime + 1));
+    for (int u = 0; u < m->n; u++)
+        add_uses(m, &m->core->var[m->var[u]], x[u], m->load);
+    sum_up(m->load, m->ntime);
+    for (int t = 0; t < m->ntime; t++)
+        m->load[t] += m->base[t];
+}
+
+int model_peak(const PickModel *m, const int *x, double *over)
+{
+    int peak = 0;
+    fill_load(m, x);
+    for (int t = 1; t < m->ntime; t++)
+        if (m->load[t] > m->load[peak])
+            peak = t;
+    *over = m->load[peak] - m->limit;
+    return peak;
+}
+
+/* What the variable's labels use at a time; whether they use anything. */
+static bool add_use_at(const PickModel *m, const Var *x, int time, double *use)
+{
+    const PickProblem *p = m->core->problem;
+    bool any = false;
+    for (int i = 0; i < x->nmember; i++) {
+        int node = x->member[i].node;
+        if (time < m->from[node] || time >= m->to[node])
+            continue;
+        any = true;
+        for (int k = 0; k < x->k; k++)
+            use[k] += (double)p->usage[p->first[node] + x->member[i].strategy[k]];
+    }
+    return any;
+}
+
+static void add_to_row(PickModel *m, int r, int u, double *use)
+{
+    Row *row = &m->row[r];
+    Uses *uses = &m->uses[u];
+    double least = INFINITY;
+    Use to = {u, r, 0, use};
+    for (int k = 0; k < model_labels(m, u); k++)
+        least = fmin(least, use[k]);
+    for (int k = 0; k < model_labels(m, u); k++)
+        to.most = fmax(to.most, use[k] -= least);
+    row->room -= least;
+    if (to.most > 0) {
+        PUSH(m->a, row->uses.use, row->uses.n, row->uses.cap, to);
+        PUSH(m->a, uses->use, uses->n, uses->cap, to);
+    }
+}
+
+static void add_row(PickModel *m, int time)
+{
+    int r = m->nrow++, most = 0;
+    m->is_row[time] = true;
+    m->row[r] = (Row){.time = time, .room = m->limit - m->base[time]};
+    for (int u = 0; u < m->n; u++)
+        most = MAX(most, model_labels(m, u));
+    double *use = NEWN(m->a, double, most);
+    for (int u = 0; u < m->n; u++)
+        if (add_use_at(m, &m->core->var[m->var[u]], time, use)) {
+            add_to_row(m, r, u, use);
+            use = NEWN(m->a, double, most);
+        }
+}
+
+/* What a row's variables use is what there is at its time less what none of them can do without. */
+void model_fill_used(const PickModel *m, const int *x, double *used)
+{
+    if (m->nrow)
+        fill_load(m, x);
+    model_read_used(m, used);
+}
+
+void model_read_used(const PickModel *m, double *used)
+{
+    for (int r = 0; r < m->nrow; r++)
+        used[r] = m->load[m->row[r].time] - m->limit + m->row[r].room;
+}
+
+/* The worst time that is above the limit and not taken; or -1. */
+static int worst_time(const PickModel *m)
+{
+    int worst = -1;
+    for (int t = 0; t < m->ntime; t++)
+        if (!m->taken[t] && m->load[t] > m->limit && (worst < 0 || m->load[t] > m->load[worst]))
+            worst = t;
+    return worst;
+}
+
+/* Takes the times around t at which the use is above the limit too; whether one of them is a row's.
+ */
+static bool take_hill(PickModel *m, int t)
+{
+    bool has_row = false;
+    for (int i = t; i < m->ntime && m->load[i] > m->limit; i++) {
+        m->taken[i] = true;
+        has_row |= m->is_row[i];
+    }
+    for (int i = t; i >= 0 && m->load[i] > m->limit; i--) {
+        m->taken[i] = true;
+        has_row |= m->is_row[i];
+    }
+    return has_row;
+}
+
+bool model_fits(PickModel *m, const int *x)
+{
+    enum { HILLS = 4 };
+    double over;
+    if (!m->ntime)
+        return true;
+    model_peak(m, x, &over);
+    if (over <= 0)
+        return true;
+    memset(m->taken, 0, sizeof *m->taken * (size_t)m->ntime);
+    for (int i = 0, t; i < HILLS && (t = worst_time(m)) >= 0; i++) {
+        if (!take_hill(m, t) && m->nrow < MOST_ROWS)
+            add_row(m, t);
+    }
+    return false;
+}
+
+int model_least(const double *x, int n)
+{
+    int least = 0;
+    for (int i = 1; i < n; i++)
+        if (x[i] < x[least])
+            least = i;
+    return least;
+}

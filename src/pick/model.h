@@ -1,0 +1,102 @@
+/* The core as flat arrays for the solvers: variables with two labels or more, edges, and rows,
+ * which are the limits at those times at which some solution has gone beyond them. */
+#ifndef TENON_PICK_MODEL_H
+#define TENON_PICK_MODEL_H
+
+#include "core.h"
+
+typedef struct ModelEdge {
+    int u, v;
+    const double *m; /* of labels i and j: m[i * (labels of v) + j] */
+    const double *t; /* the same at t[j * (labels of u) + i] */
+} ModelEdge;
+
+/* The limit at one time. What a variable uses there is counted from the least of its labels on. */
+typedef struct Row {
+    int time;    /* of PickModel.load */
+    double room; /* negative: nothing fits */
+    struct Uses {
+        int n, cap;
+        struct Use *use;
+    } uses; /* of the variables whose labels differ */
+} Row;
+
+typedef struct Uses Uses;
+
+/* What the labels of a variable use in a row. */
+typedef struct Use {
+    int u, row;
+    double most;
+    const double *of;
+} Use;
+
+enum { MOST_ROWS = 1024 };
+
+typedef struct PickModel {
+    Arena *a;
+    const Core *core;
+    int n, nedge, nlabel;
+    int *var;   /* of the core */
+    int *first; /* n + 1: variable u has labels first[u] to first[u + 1] */
+    double *cost;
+    double fixed;        /* the cost of all that is decided */
+    int64_t sweep_steps; /* of once through all edges, and once through all times */
+    ModelEdge *edge;
+    int *edge_first, *edge_of; /* n + 1: a variable's edges, in ascending order */
+    int ntime;
+    int *from, *to; /* of a node: the times at which it uses something */
+    double *base;   /* of a time: the use of all that is decided */
+    double *load;   /* room for one use of all times, and for marks */
+    bool *taken, *is_row;
+    double limit;
+    int nrow;
+    Row row[MOST_ROWS];
+    Uses *uses; /* of each variable */
+} PickModel;
+
+static inline int model_labels(const PickModel *m, int u)
+{
+    return m->first[u + 1] - m->first[u];
+}
+
+PickModel *model_new(Arena *a, const Core *c);
+double model_cost(const PickModel *m, const int *x); /* INFINITY if a pair is forbidden */
+/* The strategies that labels stand for, and back; labels that are not there stay as they are, and
+ * false is returned. */
+void model_strategies(const PickModel *m, const int *x, int *strategy);
+bool model_labels_of(const PickModel *m, const int *strategy, int *x);
+/* The time of the largest use, *over being how far it is above the limit (or below). */
+int model_peak(const PickModel *m, const int *x, double *over);
+/* Whether x is within the limit at all times; if not, the worst times become rows. */
+bool model_fits(PickModel *m, const int *x);
+/* What x uses of each row's room. */
+void model_fill_used(const PickModel *m, const int *x, double *used);
+void model_read_used(const PickModel *m, double *used); /* by the x that model_fits saw last */
+
+/* What label j of u costs together with label k of the edge's other end. */
+static inline double model_pair(const PickModel *m, const ModelEdge *e, int u, int j, int k)
+{
+    return e->u == u ? e->m[j * model_labels(m, e->v) + k] : e->m[k * model_labels(m, e->v) + j];
+}
+
+static inline int model_other(const ModelEdge *e, int u)
+{
+    return e->u == u ? e->v : e->u;
+}
+
+/* What the edge costs with label j of the other end, for each label of u. */
+static inline const double *model_edge_row(const PickModel *m, const ModelEdge *e, int u, int j)
+{
+    return (e->u == u ? e->t : e->m) + (int64_t)j * model_labels(m, u);
+}
+
+/* The place of the least of n costs. */
+int model_least(const double *x, int n);
+
+/* Behind the last; NULL where there are none. */
+static inline const Use *uses_end(const Uses *x)
+{
+    return x->n ? x->use + x->n : x->use;
+}
+
+#endif
