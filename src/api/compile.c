@@ -192,7 +192,7 @@ static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *
         o->nchunk = x->nchunk;
     }
     CompileGoal goal = {.limit = x->limit, .plan = plan_parts, .arg = &parts};
-    goal.again = !strcmp(s->recompute, "auto") && !o->decided;
+    goal.again = !strcmp(s->recompute, "auto");
     for (int i = 0; i < o->nchunk; i++)
         goal.slices |= !strcmp(o->chunk[i], "auto");
     int code = compile_within(&goal, need);

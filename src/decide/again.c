@@ -14,8 +14,8 @@
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's. The fastest is taken.
  *
- * On ranks there is a search too where all saved fits, as computing again may take less time than
- * it hides of collectives.
+ * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
+ * again may take less time than it hides of collectives, or than fusion gains by it.
  *
  * The few that are planned as they would run there do not say what lies between them, so a larger
  * limit can give a step that is slower by what overlap makes of it.
@@ -367,6 +367,21 @@ static void consider_full(Decider *d, Planned x)
         d->r->chosen = better(d, d->r->chosen, x);
 }
 
+/* Where the plan as it would run is slower than others seem to be: the best of a few of these too.
+ */
+static void choose_real(Decider *d)
+{
+    enum { MOST_REAL = 4 };
+    const AgainReport *r = d->r;
+    for (int i = 0, n = 0; i < r->nfront && n < MOST_REAL; i++) {
+        const Planned *x = &r->front[i];
+        if (!plan_fits(d, x) || x->sec >= r->chosen.sec || (!x->level && !x->word))
+            continue;
+        consider_full(d, *x);
+        n++;
+    }
+}
+
 /* On ranks: the best of what was chosen and a few others that do not depend on the limit, as they
  * would run. Plans with less effort have no collectives moved beside computing, so their seconds
  * say little of that. */
@@ -390,6 +405,7 @@ static void search(Decider *d)
     r->searched = true;
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
+    choose_real(d);
     if (d->g->mesh)
         choose_overlapped(d);
     if (!plan_fits(d, &r->chosen))
@@ -412,7 +428,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     plan_full(&d, &r->none);
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;
-    if ((!r->fits || d.g->mesh) && r->none.need >= 0 && values)
+    bool always = d.g->mesh || (values && !d.blocks.scoped && !d.task->to.quick);
+    if ((!r->fits || always) && r->none.need >= 0 && values)
         search(&d);
     fill_nodes(&d);
     arena_reset(d.keep);

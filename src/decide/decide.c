@@ -36,19 +36,58 @@ static const Setting *better(const Setting *x, const Setting *y)
     return p->chosen.need <= q->chosen.need ? x : y;
 }
 
-/* With --chunk auto: the best of three; slices, which change bits, where they are faster. */
+/* A setting with so many slices of the region that holds the peak. */
+typedef struct ByNumber {
+    const PassWalk *w;
+    DecideTask t;
+    ChunkAsked asked;
+    Setting s;
+} ByNumber;
+
+static void choose_by_number(void *arg)
+{
+    ByNumber *x = arg;
+    x->t.chunk = &x->asked;
+    choose_slices(x->w, &x->t, x->t.memory, &x->s);
+    again_choose(x->w, &x->t, &x->s.o, &x->s.again);
+}
+
+/* The better one of `best` and the settings of a few numbers of slices, where these can be made. */
+static Setting try_numbers(const PassWalk *w, const DecideTask *t, const Setting *begin,
+                           Setting best)
+{
+    static const char *const number[] = {"4", "8"};
+    for (int i = 0; i < LEN(number); i++) {
+        const char **text = NEWN(w->g->a, const char *, 1);
+        *text = number[i];
+        ByNumber x = {w, *t, *t->chunk, *begin};
+        x.asked.mode = CHUNK_N;
+        x.asked.slices = number[i][0] - '0';
+        x.s.o.chunk = (Globs){text, 1};
+        if (!t->chunk->npattern && !ctx_try(w->g->ctx, choose_by_number, &x) && x.s.again.fits)
+            best = *better(&best, &x.s);
+    }
+    return best;
+}
+
+/* With --chunk auto: the best of three, and of a few numbers of slices; slices, which change bits,
+ * where they are faster. */
 static Setting choose_both(const PassWalk *w, const DecideTask *t, const Setting *begin)
 {
     Setting none = *begin, slices = *begin, pays = *begin;
     none.o.chunk = (Globs){0};
     again_choose(w, t, &none.o, &none.again);
+    if (none.again.fits && !none.again.searched)
+        return none;
     choose_slices(w, t, t->memory, &slices);
     again_choose(w, t, &slices.o, &slices.again);
-    if (!slices.again.searched)
-        return *better(&none, &slices);
-    choose_slices(w, t, AS_PAYS, &pays);
-    again_choose(w, t, &pays.o, &pays.again);
-    return *better(&none, better(&slices, &pays));
+    Setting best = *better(&none, &slices);
+    if (slices.again.searched) {
+        choose_slices(w, t, AS_PAYS, &pays);
+        again_choose(w, t, &pays.o, &pays.again);
+        best = *better(&none, better(&slices, &pays));
+    }
+    return try_numbers(w, t, begin, best);
 }
 
 /* Whether what the backward computes again is to be chosen. */
@@ -73,6 +112,9 @@ void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *
     Setting s = {.o = *o, .chunk = *to->chunk, .again = *to->again};
     bool before = again && t->decided && t->chunk->mode != CHUNK_AUTO &&
                   again_replay(t->decided, w->g, &s.again);
+    if (again && t->decided && *t->decided && !before && t->chunk->mode != CHUNK_AUTO && o->warn)
+        o->warn(o->warn_arg,
+                "what was decided before is not of this step, or damaged: it is decided anew");
     s.again.memory = before ? t->memory : 0;
     if (slices && again && t->chunk->mode == CHUNK_AUTO) {
         s = choose_both(w, t, &s);

@@ -44,6 +44,9 @@ static const char *known_word(Arena *a, const char *word)
 static bool add_line(AgainReport *r, const Map *names, const char *first, const char *second)
 {
     const Policy p = policy_of(first);
+    for (int i = 0; i < r->nnode; i++)
+        if (!strcmp(r->node[i].node, second))
+            return false;
     if (!strcmp(first, "recompute"))
         return (r->chosen.word = known_word(r->a, second)) != NULL;
     if (!p || !map_find(names, second))

@@ -4,7 +4,8 @@
 
 static void print_counts(Buf *b, const AgainReport *r)
 {
-    buf_printf(b, "recompute: auto computes %d values again", r->nagain);
+    buf_printf(b, "recompute: auto computes %d value%s again", r->nagain,
+               r->nagain == 1 ? "" : "s");
     if (r->naway)
         buf_printf(b, ", has %d in the host's memory", r->naway);
     if (r->nkept)

@@ -61,8 +61,8 @@ static void add_bucket(PickBlock *b, const BlockLimits *limits, int u)
 {
     int n = model_labels(b->m, u);
     bool *take = NEWN(b->a, bool, n);
-    Bucket *x = &b->bucket[b->n];
-    *x = (Bucket){.u = u, .own = -1, .label = NEWN(b->a, int, n)};
+    BlockBucket *x = &b->bucket[b->n];
+    *x = (BlockBucket){.u = u, .own = -1, .label = NEWN(b->a, int, n)};
     mark(b->s, limits, u, take);
     for (int j = 0; j < n; j++) {
         if (!take[j])
@@ -77,7 +77,7 @@ static void add_bucket(PickBlock *b, const BlockLimits *limits, int u)
 
 static void begin(PickBlock *b, int n, const int *var, const BlockLimits *limits)
 {
-    b->bucket = NEWN(b->a, Bucket, n);
+    b->bucket = NEWN(b->a, BlockBucket, n);
     b->at = b->s->at;
     for (int i = 0; i < n; i++)
         add_bucket(b, limits, var[i]);
@@ -93,7 +93,7 @@ static void end(PickBlock *b, int n, const int *var)
 /* ---- tables ---- */
 
 /* A table of which the scope is scope[]; step[] is from label to label of each. */
-static void add_factor(PickBlock *b, Bucket *x, const double *val, int n, const int *scope,
+static void add_factor(PickBlock *b, BlockBucket *x, const double *val, int n, const int *scope,
                        const int *step)
 {
     PickFactor f = {.val = val};
@@ -105,16 +105,16 @@ static void add_factor(PickBlock *b, Bucket *x, const double *val, int n, const 
     PUSH(b->a, x->factor, x->nfactor, x->factor_cap, f);
 }
 
-static void fold_edge(PickBlock *b, Bucket *x, const ModelEdge *e)
+static void fold_edge(PickBlock *b, BlockBucket *x, const ModelEdge *e)
 {
     int label = b->s->x[model_other(e, x->u)];
     for (int i = 0; i < x->k; i++)
         x->unary[i] += model_pair(b->m, e, x->u, x->label[i], label);
 }
 
-static void join_edge(PickBlock *b, Bucket *x, const ModelEdge *e, int at)
+static void join_edge(PickBlock *b, BlockBucket *x, const ModelEdge *e, int at)
 {
-    const Bucket *y = &b->bucket[at];
+    const BlockBucket *y = &b->bucket[at];
     double *val = NEWN(b->a, double, x->k * y->k);
     for (int j = 0; j < y->k; j++)
         for (int i = 0; i < x->k; i++)
@@ -122,7 +122,7 @@ static void join_edge(PickBlock *b, Bucket *x, const ModelEdge *e, int at)
     add_factor(b, x, val, 1, &at, &x->k);
 }
 
-static void fill_unary(PickBlock *b, Bucket *x)
+static void fill_unary(PickBlock *b, BlockBucket *x)
 {
     const Uses *uses = &b->m->uses[x->u];
     x->unary = NEWN(b->a, double, x->k);
@@ -136,7 +136,7 @@ static void fill_unary(PickBlock *b, Bucket *x)
 
 static void fill_costs(PickBlock *b, int i)
 {
-    Bucket *x = &b->bucket[i];
+    BlockBucket *x = &b->bucket[i];
     const PickModel *m = b->m;
     fill_unary(b, x);
     for (int j = m->edge_first[x->u]; j < m->edge_first[x->u + 1]; j++) {
@@ -149,7 +149,7 @@ static void fill_costs(PickBlock *b, int i)
     }
 }
 
-double block_sum(const Bucket *x)
+double block_sum(const BlockBucket *x)
 {
     double least = INFINITY, *restrict sum = x->sum;
     memcpy(sum, x->unary, sizeof *sum * (size_t)x->k);
@@ -164,7 +164,7 @@ double block_sum(const Bucket *x)
 }
 
 /* The next combination of the scope. */
-static void step_on(const PickBlock *b, Bucket *x, int *digit)
+static void step_on(const PickBlock *b, BlockBucket *x, int *digit)
 {
     for (int d = 0; d < x->nscope; d++) {
         int k = b->bucket[x->scope[d]].k;
@@ -177,7 +177,7 @@ static void step_on(const PickBlock *b, Bucket *x, int *digit)
     }
 }
 
-static void fill_table(PickBlock *b, Bucket *x)
+static void fill_table(PickBlock *b, BlockBucket *x)
 {
     int digit[MOST_SCOPE] = {0}, step[MOST_SCOPE];
     int64_t size = 1;

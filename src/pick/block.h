@@ -20,7 +20,7 @@ typedef struct BucketUse {
 } BucketUse;
 
 /* A variable, with what is taken out with it. */
-typedef struct Bucket {
+typedef struct BlockBucket {
     int u, k;
     int *label;    /* the model's, of the k that it may take */
     int own;       /* which of them is x; -1: none */
@@ -35,10 +35,10 @@ typedef struct Bucket {
     int nuse, use_cap;
     BucketUse *use;
     int chosen; /* while solutions are visited */
-} Bucket;
+} BlockBucket;
 
 /* Behind its last use; NULL where there are none. */
-static inline const BucketUse *bucket_end(const Bucket *x)
+static inline const BucketUse *bucket_end(const BlockBucket *x)
 {
     return x->nuse ? x->use + x->nuse : x->use;
 }
@@ -48,8 +48,8 @@ typedef struct PickBlock {
     Search *s;
     PickModel *m;
     int n;
-    Bucket *bucket; /* as they were given, then in the order in which they are taken out */
-    int *at;        /* of a variable of the model: its bucket, or -1 */
+    BlockBucket *bucket; /* as they were given, then in the order in which they are taken out */
+    int *at;             /* of a variable of the model: its bucket, or -1 */
     double cells;
     bool whole; /* none of the given variables stays as it is */
 } PickBlock;
@@ -63,7 +63,7 @@ void block_order(PickBlock *b);
 /* ---- block.c ---- */
 
 /* The priced cost of each label, in sum[], with the combination that place[] says; the least. */
-double block_sum(const Bucket *x);
+double block_sum(const BlockBucket *x);
 
 /* ---- visit.c ---- */
 

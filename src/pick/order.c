@@ -43,7 +43,7 @@ static int count_near(const Order *o, int i)
 
 static void take_out(Order *o, int i)
 {
-    Bucket *x = &o->b->bucket[i];
+    BlockBucket *x = &o->b->bucket[i];
     remove_bucket(o, i);
     for (int j = 0; j < o->b->n; j++)
         if (o->near[i * o->b->n + j] && !o->gone[j])
@@ -111,7 +111,7 @@ static void find_order(Order *o)
 }
 
 /* Scopes hold places in the order, ascending, without those that left after all. */
-static void sort_scope(const Order *o, Bucket *x)
+static void sort_scope(const Order *o, BlockBucket *x)
 {
     int n = 0;
     for (int j = 0; j < x->nscope; j++) {
@@ -138,7 +138,7 @@ void block_order(PickBlock *b)
         o.weight[i] = o.size[i] = log((double)b->bucket[i].k);
     link_all(&o);
     find_order(&o);
-    Bucket *sorted = NEWN(a, Bucket, o.nout);
+    BlockBucket *sorted = NEWN(a, BlockBucket, o.nout);
     for (int i = 0; i < o.nout; i++) {
         sort_scope(&o, &b->bucket[o.out[i]]);
         sorted[i] = b->bucket[o.out[i]];

@@ -55,7 +55,7 @@ static void keep_rows(Visit *v, const double *most)
     v->nrow = n;
 }
 
-static void list_uses(Visit *v, Bucket *x)
+static void list_uses(Visit *v, BlockBucket *x)
 {
     const Uses *uses = &v->b->m->uses[x->u];
     for (const Use *y = uses->use; y < uses_end(uses); y++) {
@@ -91,7 +91,7 @@ static double left_value(const Visit *v)
     return sum;
 }
 
-static bool has_room(const Visit *v, const Bucket *x, int i)
+static bool has_room(const Visit *v, const BlockBucket *x, int i)
 {
     for (const BucketUse *y = x->use; y < bucket_end(x); y++)
         if (y->of[x->label[i]] > v->left[y->row])
@@ -99,7 +99,7 @@ static bool has_room(const Visit *v, const Bucket *x, int i)
     return true;
 }
 
-static void take_room(Visit *v, const Bucket *x, int i, double sign)
+static void take_room(Visit *v, const BlockBucket *x, int i, double sign)
 {
     for (const BucketUse *y = x->use; y < bucket_end(x); y++)
         v->left[y->row] -= sign * y->of[x->label[i]];
@@ -115,7 +115,7 @@ static double present_value(Visit *v)
     const int *label = b->s->x;
     double sum = 0;
     for (int i = 0; i < b->n; i++) {
-        const Bucket *x = &b->bucket[i];
+        const BlockBucket *x = &b->bucket[i];
         sum += m->cost[m->first[x->u] + label[x->u]];
         for (int j = m->edge_first[x->u]; j < m->edge_first[x->u + 1]; j++) {
             const ModelEdge *e = &m->edge[m->edge_of[j]];
@@ -159,7 +159,7 @@ static void reach(Visit *v, double regret)
     }
 }
 
-static int least_label(const Bucket *x, const double *sum)
+static int least_label(const BlockBucket *x, const double *sum)
 {
     int least = 0;
     for (int i = 1; i < x->k; i++)
@@ -168,7 +168,7 @@ static int least_label(const Bucket *x, const double *sum)
     return least;
 }
 
-static void find_place(const PickBlock *b, Bucket *x)
+static void find_place(const PickBlock *b, BlockBucket *x)
 {
     for (int f = 0; f < x->nfactor; f++) {
         x->place[f] = 0;
@@ -184,7 +184,7 @@ static void visit(Visit *v, int i, double regret)
         reach(v, regret);
         return;
     }
-    Bucket *x = &v->b->bucket[i];
+    BlockBucket *x = &v->b->bucket[i];
     find_place(v->b, x);
     double least = block_sum(x);
     v->b->s->steps += x->k * (x->nfactor + 1 + x->nuse);
