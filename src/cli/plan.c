@@ -294,6 +294,8 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     else if (code)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
+    if (!code && !x->json && !x->c.o.accumulate)
+        fprintf(output(x), "accumulate: auto takes %lld\n", (long long)c.setting.accumulate);
     return bad ? bad : p ? print(ctx, x, p, code) : code;
 }
 

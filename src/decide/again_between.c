@@ -147,7 +147,7 @@ static bool search_middle(Decider *d, Pair *p)
         const Level *level = make_middle(d, p, second);
         if (!level)
             return false;
-        Planned x[2];
+        Planned x[2] = {0};
         if (pair_take(d, p, x, plan_both(d, level, x)))
             return true;
     }
@@ -163,7 +163,7 @@ static void add_halves(Decider *d, Front *f, const Front *of, int i)
         const Level *level = make_middle(d, &p, second);
         if (!level)
             return;
-        Planned x[2];
+        Planned x[2] = {0};
         for (int k = 0, n = plan_both(d, level, x); k < n; k++)
             if (x[k].sec >= least)
                 front_add(d->keep, f, x[k]);

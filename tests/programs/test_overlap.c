@@ -116,6 +116,7 @@ static int run_small(const Trial *x)
         EXPECT(!first || !strcmp(now, first));
         first = now;
     }
+    CHECK(on && off);
     EXPECT(on->est.step <= off->est.step && peak(on) <= MAX(on->overlap_cap, peak(off)));
     expect_limits(x, g[n - 1], off);
     return on->overlap_cap > 0;
