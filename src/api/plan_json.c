@@ -336,13 +336,14 @@ static void fill_again(Arena *a, json_t *o, const AgainReport *r)
 static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
 {
     const Plan *p = plan->p;
+    const AgainReport *again = &plan->graph->again;
     fill_json(a, o, p);
     json_t *decisions = put(a, o, "decisions", json_array());
     fill_decisions(a, decisions, &plan->graph->decisions);
     fill_chunk_decisions(a, decisions, &plan->graph->chunk);
     fill_candidates(a, put(a, o, "chunk_candidates", json_array()), &plan->graph->chunk);
-    if (plan->graph->again.searched || plan->graph->again.nkept)
-        fill_again(a, put(a, o, "recompute_auto", json_object()), &plan->graph->again);
+    if (again->searched || (again->nkept && !again->replayed))
+        fill_again(a, put(a, o, "recompute_auto", json_object()), again);
     if (fits)
         return;
     put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));
