@@ -43,7 +43,7 @@ static void make_curve(tn_graph *g, Arena *a, const char *names, const tn_option
     copy.g = graph_clone(a, g->g);
     PassWalk w = begin_passes(&copy, names, o, &p, &asked);
     DecideTask t = {
-        plan_for(g->h.owner, o, p.device, p.prices), g->rows > 0, 0, &asked, NULL, NULL, false};
+        .to = plan_for(g->h.owner, o, p.device, p.prices), .ordered = g->rows > 0, .chunk = &asked};
     decide_curve(&w, &t, &p, a, c, tell, arg);
 }
 

@@ -263,13 +263,11 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     w.arg = after;
     int64_t goal = o->goal_memory ? o->goal_memory : o->memory;
     if (chunks || goal) {
-        DecideTask t = {plan_for(g->h.owner, o, p.device, p.prices),
-                        g->rows > 0,
-                        goal,
-                        &asked,
-                        NULL,
-                        o->decided,
-                        false};
+        DecideTask t = {.to = plan_for(g->h.owner, o, p.device, p.prices),
+                        .ordered = g->rows > 0,
+                        .memory = goal,
+                        .chunk = &asked,
+                        .decided = o->decided};
         decide(&w, &t, &p, &(Decided){&g->chunk, &g->again});
     }
     passes_until(&w, NULL);

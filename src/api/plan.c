@@ -17,7 +17,7 @@ PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device, con
         fail(&ctx->ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
              device->name);
     return (PlanFor){.device = device,
-                     .overlap = !o || !o->overlap || strcmp(o->overlap, "off"),
+                     .overlap = !o->overlap || strcmp(o->overlap, "off") != 0,
                      .machine = machine,
                      .number = (int)o->device,
                      .limit = o->goal_memory ? o->goal_memory : o->memory,
@@ -145,8 +145,7 @@ static Map bytes_at_peak(const Plan *p, Arena *a)
     return m;
 }
 
-/* What a value takes at the peak, and what another choice for it would change, by the value alone.
- */
+/* A value's bytes at the peak, and the change by another choice, as far as the value alone says. */
 static const char *alternative(Arena *a, const Decision *y, const Storage *at)
 {
     if (y->unused)

@@ -28,8 +28,7 @@ _Noreturn static void fail_fit(Ctx *ctx, const PickProblem *p, const PickResult 
     if (least > limit)
         fail(ctx, TN_FIT,
              "does not fit: needs a limit of at least %lld, which is proved; the best that was "
-             "found "
-             "needs %lld; the limit is %lld",
+             "found needs %lld; the limit is %lld",
              least, found, limit);
     fail(ctx, TN_FIT,
          "does not fit as far as was searched, which proves nothing: the best that was found needs "

@@ -57,7 +57,7 @@ typedef struct Transport {
     bool kills;       /* abort() ends processes, after the message, if any, on stderr */
     /* *self comes as comm_open was given it. `here`: ranks on this host, this one included. */
     int (*open)(void **self, int *rank, int *size, int *here, char *message);
-    /* What p sends, or receives, is one message; p stays until that is over. */
+    /* Sends or receives all of p as one message; p stays until that is over. */
     int (*send)(void *self, int to, int tag, const CommPart *p, void **request, char *message);
     int (*receive)(void *self, int from, int tag, const CommPart *p, void **request, char *message);
     int (*done)(void *self, void *request, bool *done, char *message);

@@ -298,7 +298,7 @@ static void choose_lowest(Decider *d)
     }
 }
 
-/* What the pipeline is told of the choice; its names live in the report's arena. */
+/* Fills the list that the pipeline gets of the choice; its names live in the report's arena. */
 static void fill_nodes(Decider *d)
 {
     AgainReport *r = d->r;

@@ -1,9 +1,9 @@
 /* Values that go to the host's memory while only the backward will read them.
  *
  * Copies run beside the kernels, so bytes cost time only where there are more of them than the link
- * moves until the backward wants them back. What the forward makes first has the most time for
- * that, so blocks follow each other on a ladder as in the forward, and all that a block has saved
- * at the peak is one step. What the link moves for nothing is best spent on values that take
+ * moves until the backward wants them back. The first values of the forward have the most time
+ * for that, so blocks follow each other on a ladder as in the forward, and all that a block has
+ * saved at the peak is one step. Copies that cost no time are best spent on values that take
  * longest to compute again for their bytes. */
 #include "again.h"
 #include "../machine/machine.h"

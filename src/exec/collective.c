@@ -9,7 +9,7 @@
  *   reduce_scatter   every rank's parts to their ranks, into the workspace; each reduces its own
  *   all_reduce       likewise, of x's elements in row-major order, then a gather of the parts
  *
- * Of several tensors each goes so, and what goes to one member is one message.
+ * Several tensors each go so; a member gets its parts of all in one message.
  *
  * So reductions have one order, that of the group's ranks (op/collective.c). `fast` leaves them to
  * the library, where it has the op and the dtype. A group of one rank copies. */
@@ -120,7 +120,7 @@ static CommRound *add_round(CollectiveMake *m, RoundKind kind)
     return r;
 }
 
-/* Returns the paths, by tensor and member, to be filled. What goes to a member is one message. */
+/* Returns the paths, by tensor and member, to be filled. A member gets one message. */
 static MemberBytes *add_exchange(CollectiveMake *m)
 {
     int at = m->k->job.nround, count = m->k->ntensor * m->n;

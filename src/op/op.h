@@ -423,7 +423,7 @@ static inline const Node *node_waits_for(const Node *n)
     const Node *from = n->op->wait ? n->in[0]->def : NULL;
     return from && from->op->class == CLASS_COLLECTIVE ? from : NULL;
 }
-/* What a node that starts something reads in order to make v, one of its results. */
+/* The operand of which a node that starts something makes v, one of its results. */
 static inline Value *started_from(const Value *v)
 {
     return v->def->in[v->index];

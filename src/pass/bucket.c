@@ -34,7 +34,7 @@ typedef struct Bucketing {
     int64_t most; /* bytes of a bucket; 0: units make them */
 } Bucketing;
 
-/* What a graph's values are, by value id. */
+/* The kinds of a graph's values, by value id. */
 typedef struct BucketRoles {
     bool *param; /* made of parameters alone */
     int *by;
@@ -180,7 +180,7 @@ static int64_t sent_bytes(const Node *n)
     return MAX(type_nbytes(&n->in[0]->type), type_nbytes(&n->out[0]->type));
 }
 
-/* What calls that may be joined have in common. */
+/* Calls with equal keys may be joined. */
 static const char *key_of(const Bucketing *x, const Units *u, const Node *n)
 {
     Phase direction = n->phase < BACKWARD ? FORWARD : n->phase;

@@ -59,7 +59,7 @@ static bool follows(const Node *n, const Chain *c)
     return any;
 }
 
-/* Of result k: a gather makes each of its own operand. */
+/* Follows result k, which a gather makes of its own operand. */
 static Chain chain_of(const Node *n, int k, const Chain *c)
 {
     Chain x = {0};

@@ -195,19 +195,22 @@ run single --mesh fsdp=4,tp=2 --bucket off
 same_run "--bucket off" "$dir/mixed" "$dir/single"
 TENON_COMM_DELAY=1000,7 run bytes --mesh fsdp=4,tp=2 --bucket 20000
 same_run "--bucket BYTES, with delays" "$dir/mixed" "$dir/bytes"
-does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --json
-sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/joined"
-does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --bucket off --json
-sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/single.counts"
+# op_counts FILE OPTIONS...: of a plan.
+op_counts() {
+    to=$dir/$1
+    shift
+    does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 "$@" --json
+    sed -n '/"op_counts"/,/}/p' "$dir/out" >"$to"
+}
+op_counts joined
+op_counts single.counts --bucket off
 ok "--bucket changes the ops" not cmp -s "$dir/joined" "$dir/single.counts"
 
 # What is gathered again is what was gathered first.
 run never --mesh fsdp=4,tp=2 --reshard never --log-ranks
 same_run "--reshard never" "$dir/mixed" "$dir/never"
-does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --json
-sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/always"
-does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --reshard never --json
-sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/kept.counts"
+op_counts always
+op_counts kept.counts --reshard never
 ok "--reshard changes the ops" not cmp -s "$dir/always" "$dir/kept.counts"
 field() { sed -n "1s/.*\"$2\": \([^,}]*\).*/\1/p" "$dir/$1.jsonl"; }
 last() { sed -n "\$s/.*\"$2\": \([^,}]*\).*/\1/p" "$dir/$1.jsonl"; }
