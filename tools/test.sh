@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the test programs of a build folder and the scripts of tests, one more at a time than there are cores, as some
-# wait for others (or JOBS); each prints what fails, then its totals, which are added up.
+# wait for others (or JOBS); each prints what fails, then its totals, which are added up. The end repeats what failed.
 # Usage: tools/test.sh BUILD [NAME...]; a name is of BUILD/tests or tests/scripts/NAME.sh; without names all of them.
 
 # One test: tools/test.sh --one BUILD FOLDER NAME. Its output goes to FOLDER until it ends.
@@ -29,6 +29,7 @@ if [ "$1" = --one ]; then
             $(($(date +%s) - start)) "$cpu"
         echo "$1 $(($3 + (code != 0 && $3 == 0)))" >"$dir/$name.totals"
     } >"$dir/$name.text"
+    [ "$(cut -d' ' -f2 "$dir/$name.totals")" = 0 ] || cp "$dir/$name.text" "$dir/$name.failed"
     exec flock "$dir" cat "$dir/$name.text"
 fi
 
@@ -52,6 +53,10 @@ export TENON_MACHINE=none # tests are of what is shipped, not of what was tuned 
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 printf '%s\n' "$@" | xargs -P "${jobs:-$(($(nproc) + 1))}" -n 1 "$0" --one "$build" "$dir"
+# What failed is shown once more, where a reader of the last lines finds it.
+for failed in "$dir"/*.failed; do
+    [ ! -e "$failed" ] || { echo && tail -40 "$failed"; }
+done
 cat "$dir"/*.totals | awk -v build="$build" -v count=$# '
 { passed += $1; failed += $2 }
 END {
