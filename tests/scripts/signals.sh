@@ -136,7 +136,7 @@ for signal in HUP INT TERM; do
     # shellcheck disable=SC2086
     "$tenon" $train --steps 1000000 --resume --out "$dir/before" --metrics "$dir/pipe" >"$dir/out" 2>"$dir/err" &
     pid=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ -s "$dir/err" ] && break
         sleep 0.05
     done
@@ -173,7 +173,7 @@ for signal in INT TERM HUP; do
     words=$!
     "$tenon" tokenize "$dir/words" --tokenizer tests/tokenizer/gpt2.json -o "$dir/ids" >"$dir/out" 2>"$dir/err" &
     pid=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         [ -z "$(ls "$dir/ids"* 2>/dev/null)" ] || break
         sleep 0.05
     done
@@ -271,6 +271,8 @@ echo "note: signals.sh: $sent signals in $ran runs: $stopped were stopped, $ende
 tuned=0
 for turn in $(seq $((count / 10))); do
     : >"$dir/err"
+    part=no
+    [ ! -e "$dir/machine.part" ] || part=yes # of one that was stopped and had measured something
     "$tenon" tune "$dir/config.json" $shape --threads 2 --dtype f32 -o "$dir/machine" >"$dir/out" 2>"$dir/err" &
     pid=$!
     while ! grep -q 'measures the kernels' "$dir/err" && kill -0 $pid 2>/dev/null; do sleep 0.02; done
@@ -282,7 +284,7 @@ for turn in $(seq $((count / 10))); do
     got=$?
     ok "tune after $kind: exit code 130 or 0, found $got" [ $got = 130 -o $got = 0 ]
     [ $got != 130 ] || tuned=$((tuned + 1))
-    [ $turn = 1 ] || [ $tuned -lt 2 ] || ok "tune goes on" grep -q 'goes on from' "$dir/err"
+    [ $part = no ] || ok "tune goes on" grep -q 'goes on from' "$dir/err"
 done
 ok "tuning was stopped" [ $tuned -gt 0 ]
 
