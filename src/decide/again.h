@@ -36,6 +36,7 @@ typedef struct Decider {
     Blocks blocks;
     Values v;
     Map gathers; /* by name: of parameters, which may be kept */
+    bool loops;  /* the step has some */
     bool away;   /* values can go to the host's memory */
 } Decider;
 

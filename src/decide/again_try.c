@@ -62,6 +62,7 @@ void read_values(Decider *d)
                   NEWN(d->keep, int64_t, most),
                   {.a = d->keep}};
     for (const Node *n = d->step->first; n; n = n->next) {
+        d->loops |= n->op->region == LOOP;
         if (n->phase >= BACKWARD || node_aliases(n) || !n->nout || n->policy)
             continue;
         v->name[v->n] = n->out[0]->name;
@@ -81,10 +82,7 @@ void read_values(Decider *d)
  * whatever is preferred. */
 static Policy again_policy(const Decider *d, const Planned *x)
 {
-    for (const Node *n = d->step->first; n; n = n->next)
-        if (n->op->region == LOOP)
-            return PREFER_RECOMPUTE;
-    return x->prefer ? PREFER_RECOMPUTE : MUST_RECOMPUTE;
+    return d->loops || x->prefer ? PREFER_RECOMPUTE : MUST_RECOMPUTE;
 }
 
 Policy value_policy(const Decider *d, const Planned *x, int i)

@@ -120,6 +120,15 @@ static void follow(Clock *c, double until, int stop)
     }
 }
 
+bool clock_idle(Clock *c)
+{
+    bool idle = true;
+    follow(c, c->at[QUEUE_COMPUTE], -1);
+    for (int i = 0; i < c->ngroup; i++)
+        idle &= c->group[i].first < 0;
+    return idle;
+}
+
 int clock_start(Clock *c, const char *group, const Group *where, double after, double sec)
 {
     follow(c, after, -1);

@@ -169,12 +169,13 @@ typedef struct PassWalk {
     const Pipeline *pipeline; /* that runs now; NULL: a group or pass does */
     int row, end;             /* the rows of it that are to run */
     bool alone;               /* a pass that is named by itself */
+    bool trial;               /* what has run here will run again: graphs are not verified */
     unsigned recorded;        /* properties that cannot be seen in a graph */
     PassReport group;         /* on the rows of the present group that have run */
 } PassWalk;
 
 PassWalk passes_begin(Graph *g, const char *names, const PassOptions *o);
-/* The passes that w has not run yet, for g, a copy of its graph, with other options. */
+/* The passes that w has not run yet, for g, a copy of its graph, with other options: a trial. */
 PassWalk passes_fork(const PassWalk *w, Graph *g, const PassOptions *o);
 /* Runs rows until the pass `stop` is the next one, and returns true; false: all have run. NULL: no
  * pass stops it. */

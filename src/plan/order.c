@@ -88,7 +88,7 @@ static Ordered *make_candidates(const Problem *q, Arena *tmp, bool quick, int *c
     *count = 0;
     if (stands(q))
         add_candidate(list, count, (Ordered){stand, problem_peak(q, tmp, stand)});
-    int64_t least = problem_bound(q, tmp, stand);
+    int64_t least = problem_bound(q, tmp, stand, quick);
     int *deep = NEWN(tmp, int, q->n), *lazy = NEWN(tmp, int, q->n);
     order_depth_first(q, tmp, stand, deep);
     order_alap(q, tmp, stand, lazy);

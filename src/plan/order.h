@@ -59,7 +59,8 @@ bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int6
 /* A bound on the peak of any order of the graph and its bodies. */
 int64_t order_bound(Flow *f, Arena *tmp);
 
-/* The same for the nodes of q, where bodies stay as they are; order is the best known. */
-int64_t problem_bound(const Problem *q, Arena *tmp, const int *order);
+/* The same for the nodes of q, where bodies stay as they are; order is the best known. quick: by
+ * single nodes alone. */
+int64_t problem_bound(const Problem *q, Arena *tmp, const int *order, bool quick);
 
 #endif

@@ -247,7 +247,7 @@ static int64_t bound_pairs(BoundCut *c, NodeSum x, const NodeSum *list, int64_t 
     return best;
 }
 
-static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64_t *body)
+static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64_t *body, int npair)
 {
     NodeSum *step = NEWN(tmp, NodeSum, q->n), *heavy = NEWN(tmp, NodeSum, q->n);
     fill_steps(q, order, NEWN(tmp, int, q->storage.count), step, heavy);
@@ -257,14 +257,14 @@ static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64
         int64_t now = least_at(c, step[k].node, -1);
         best = MAX(best, now);
     }
-    for (int k = 0; k < MIN(q->n, PAIR_NODES) && step[k].key > best && c->net.left > 0; k++)
+    for (int k = 0; k < MIN(q->n, npair) && step[k].key > best && c->net.left > 0; k++)
         best = bound_pairs(c, step[k], step, bound_pairs(c, step[k], heavy, best));
     return best;
 }
 
-int64_t problem_bound(const Problem *q, Arena *tmp, const int *order)
+int64_t problem_bound(const Problem *q, Arena *tmp, const int *order, bool quick)
 {
-    return bound(q, tmp, order, NULL);
+    return bound(q, tmp, order, NULL, quick ? 0 : PAIR_NODES);
 }
 
 int64_t order_bound(Flow *f, Arena *tmp)
@@ -280,5 +280,5 @@ int64_t order_bound(Flow *f, Arena *tmp)
             body[2 * i + c] = inner ? order_bound(inner, tmp) : 0;
         }
     }
-    return bound(q, tmp, order, body);
+    return bound(q, tmp, order, body, PAIR_NODES);
 }

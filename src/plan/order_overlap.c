@@ -19,7 +19,10 @@
  *
  * The order is that of the plan's steps, on all ranks, so all start their collectives alike. No
  * value is made otherwise than before: bits stay. Bodies of loops come first, each iteration for
- * itself, as no collective crosses one. A try is linear; there are some for each collective.
+ * itself, as no collective crosses one.
+ *
+ * There are some tries for each collective. A try costs the nodes between the places where orders
+ * differ, and those beside them up to where nothing is under way; one that is taken is linear.
  * Sources: PyTorch's overlap scheduling; torchtitan's prefetch of a block. */
 #include "order.h"
 
@@ -34,10 +37,11 @@ enum {
 
 /* Seconds that are worth a move; the share of the step for which it must stand still; the share of
  * that which others should fill, and that they must. */
-#define LEAST  1e-9
-#define NOTED  1e-4
-#define ENOUGH 0.95
-#define SOME   0.1
+#define LEAST   1e-9
+#define NOTED   1e-4
+#define ENOUGH  0.95
+#define SOME    0.1
+#define ROUNDED 1e-12 /* share of the step: sums of seconds that differ by less are equal */
 
 /* A collective that waits are for. */
 typedef struct Started {
@@ -58,16 +62,26 @@ typedef struct Overlap {
     const Problem *q;
     Arena *scratch;
     int *order, *place;
-    int *made; /* the order that is tried */
     TimedOrder now, tried;
-    double *sec;       /* by node, of what computes */
-    int *start;        /* by node: of a wait the node that it waits for; else -1 */
-    Started *started;  /* by node */
-    int *job;          /* by node, of the clock */
-    bool *in;          /* by node: it is of the set that moves */
-    bool *mark;        /* by node: it must stay before the set, or behind it */
+    double *until;    /* by place: when all that is started before it has ended */
+    double *sec;      /* by node, of what computes */
+    int *start;       /* by node: of a wait the node that it waits for; else -1 */
+    Started *started; /* by node */
+    int *job;         /* by node, of the clock */
+    /* the order that is tried */
+    int *made;     /* by place */
+    int low, high; /* places in which it differs: from low on, before high */
+    bool *in;      /* by node: it is of the set that moves */
+    bool *mark;    /* by node: it must stay before the set, or behind it */
+    int *noted;    /* the nodes that are in or marked */
+    int nnoted;
+    /* bytes */
     int64_t cap, most; /* most: bytes alive, at any node; cap: but where more are from the first */
+    int64_t *live;     /* by place: alive before it */
+    double *above;     /* by place: bytes above the cap */
     double excess;     /* above the cap, of the order */
+    int *left;         /* by storage: readers that have not run; -1: not counted */
+    int *counted;      /* storages of which they are counted */
     int round;
 } Overlap;
 
@@ -95,7 +109,13 @@ static void find_places(Overlap *x)
 
 /* ---- time ---- */
 
-static void time_node(const Overlap *x, TimedOrder *t, Clock *c, int i)
+static int made_at(const Overlap *x, int place)
+{
+    return place >= x->low && place < x->high ? x->made[place] : x->order[place];
+}
+
+/* from: the place from which on time is told; what was started before it has ended there. */
+static void time_node(const Overlap *x, TimedOrder *t, Clock *c, int i, int from)
 {
     int start = x->start[i];
     const Started *s = &x->started[i];
@@ -103,84 +123,167 @@ static void time_node(const Overlap *x, TimedOrder *t, Clock *c, int i)
     if (starts(x, i)) {
         t->stall[i] = 0;
         x->job[i] = clock_start(c, s->group, &s->where, now, s->sec);
-    } else if (start >= 0) {
+    } else if (start >= 0 && x->place[start] >= from) {
         t->end[start] = clock_end(c, x->job[start]);
         t->stall[start] += MAX(0, t->end[start] - now);
         clock_run(c, QUEUE_COMPUTE, t->end[start], 0);
     } else {
-        clock_run(c, QUEUE_COMPUTE, 0, x->sec[i]);
+        clock_run(c, QUEUE_COMPUTE, 0, start < 0 ? x->sec[i] : 0);
     }
 }
 
-static void time_order(const Overlap *x, const int *order, TimedOrder *t)
+/* The last place up to `place` where nothing is under way. */
+static int quiet_place(const Overlap *x, int place)
+{
+    while (place > 0 && x->until[place] > x->now.at[x->order[place]])
+        place--;
+    return place;
+}
+
+/* When the order that is tried ends, by the time from the place on; `whole`: all is told. Behind
+ * what differs, nothing changes but for a shift once nothing is under way in either order. */
+static double time_from(const Overlap *x, TimedOrder *t, int from, bool whole)
 {
     Clock *c = clock_new(x->scratch);
-    for (int k = 0; k < x->q->n; k++)
-        time_node(x, t, c, order[k]);
-    t->total = clock_last(c);
+    double total = -1;
+    if (from)
+        clock_run(c, QUEUE_COMPUTE, x->now.at[x->order[from]], 0);
+    for (int k = from; k < x->q->n && total < 0; k++) {
+        double was = x->now.at[x->order[k]];
+        if (!whole && k >= x->high && x->until[k] <= was && clock_idle(c))
+            total = x->now.total + (clock_at(c, QUEUE_COMPUTE) - was);
+        else
+            time_node(x, t, c, made_at(x, k), from);
+    }
+    total = total < 0 ? clock_last(c) : total;
     arena_reset(x->scratch);
+    return total;
 }
 
-/* Bytes above the cap, summed over the nodes of an order; *most: the most bytes alive at one. */
-static double excess_of(const Overlap *x, const int *order, int64_t *most)
+/* Fills when what was started before the places has ended. */
+static void find_ends(Overlap *x)
+{
+    double until = 0;
+    for (int k = 0; k < x->q->n; k++) {
+        x->until[k] = until;
+        if (starts(x, x->order[k]))
+            until = MAX(until, x->now.end[x->order[k]]);
+    }
+}
+
+/* ---- bytes ---- */
+
+/* Readers that run at `low` or later, where the order that is tried first differs. */
+static void count_left(Overlap *x, int s, int *ncounted)
+{
+    if (x->left[s] >= 0)
+        return;
+    x->left[s] = 0;
+    EACH_ITEM(j, x->q->user, s)
+        x->left[s] += x->place[x->q->user.item[j]] >= x->low;
+    x->counted[(*ncounted)++] = s;
+}
+
+/* Bytes above the cap of the order that is tried, summed over its nodes; where it differs from the
+ * order, live and above become its own if `keep`. *most: the most bytes alive there. */
+static double excess_of(Overlap *x, int64_t *most, bool keep)
 {
     const Problem *q = x->q;
-    int *left = NEWN(x->scratch, int, q->storage.count);
-    int64_t live = q->base + q->inputs;
-    double excess = 0;
+    int ncounted = 0;
+    int64_t live = x->live[x->low];
+    double excess = x->excess;
     *most = q->ends;
-    for (int s = 0; s < q->storage.count; s++)
-        left[s] = q->user.at[s + 1] - q->user.at[s];
-    for (int k = 0; k < q->n; k++) {
-        Effect e = problem_effect(q, left, 1, order[k]);
-        excess += (double)MAX(0, live + e.need - x->cap);
+    for (int k = x->low; k < x->high; k++) {
+        int i = x->made[k];
+        EACH_ITEM(j, q->use, i)
+            count_left(x, q->use.item[j], &ncounted);
+        EACH_ITEM(j, q->make, i)
+            count_left(x, q->make.item[j], &ncounted);
+        Effect e = problem_effect(q, x->left, 1, i);
+        double above = (double)MAX(0, live + e.need - x->cap);
+        excess += above - x->above[k];
         *most = MAX(*most, live + e.need);
+        x->live[k] = keep ? live : x->live[k];
+        x->above[k] = keep ? above : x->above[k];
         live += e.net;
-        EACH_ITEM(j, q->use, order[k])
-            left[q->use.item[j]]--;
+        EACH_ITEM(j, q->use, i)
+            x->left[q->use.item[j]]--;
     }
-    arena_reset(x->scratch);
+    for (int j = 0; j < ncounted; j++)
+        x->left[x->counted[j]] = -1;
     return excess;
+}
+
+/* ---- tries ---- */
+
+static void take_made(Overlap *x, int from)
+{
+    const size_t all = sizeof *x->now.at * (size_t)x->q->n;
+    memcpy(x->tried.at, x->now.at, all);
+    memcpy(x->tried.end, x->now.end, all);
+    memcpy(x->tried.stall, x->now.stall, all);
+    x->tried.total = time_from(x, &x->tried, from, true);
+    TimedOrder was = x->now;
+    x->now = x->tried;
+    x->tried = was;
+    for (int k = x->low; k < x->high; k++) {
+        x->order[k] = x->made[k];
+        x->place[x->order[k]] = k;
+    }
+    find_ends(x);
 }
 
 /* Takes the order that was made, if it takes `less` seconds less and no more above the cap. */
 static bool try_made(Overlap *x, double less)
 {
-    time_order(x, x->made, &x->tried);
-    if (!(x->tried.total <= x->now.total - less))
-        return false;
     int64_t most;
-    double excess = excess_of(x, x->made, &most);
+    if (x->low >= x->high)
+        return false;
+    const int from = quiet_place(x, x->low);
+    if (!(time_from(x, &x->tried, from, false) <= x->now.total * (1 + ROUNDED) - less))
+        return false;
+    double excess = excess_of(x, &most, false);
     if (excess > x->excess || most > x->most)
         return false;
-    x->excess = excess;
-    TimedOrder was = x->now;
-    x->now = x->tried;
-    x->tried = was;
-    memcpy(x->order, x->made, sizeof *x->order * (size_t)x->q->n);
-    find_places(x);
+    x->excess = excess_of(x, &most, true);
+    take_made(x, from);
     return true;
 }
 
 /* ---- sets that move ---- */
 
-static void clear_sets(const Overlap *x)
+static void clear_sets(Overlap *x)
 {
-    memset(x->in, 0, sizeof *x->in * (size_t)x->q->n);
-    memset(x->mark, 0, sizeof *x->mark * (size_t)x->q->n);
+    for (int k = 0; k < x->nnoted; k++)
+        x->in[x->noted[k]] = x->mark[x->noted[k]] = false;
+    x->nnoted = 0;
+}
+
+static void note(Overlap *x, int i, bool *set)
+{
+    if (!x->in[i] && !x->mark[i])
+        x->noted[x->nnoted++] = i;
+    set[i] = true;
 }
 
 /* Makes of the order one in which the set stands before what is at place `before`. */
 static void move_set(Overlap *x, int before)
 {
-    int count = 0;
-    for (int k = 0; k < before; k++)
+    int count;
+    x->low = x->high = before;
+    for (int k = 0; k < x->nnoted; k++) {
+        int place = x->place[x->noted[k]];
+        x->low = x->in[x->noted[k]] ? MIN(x->low, place) : x->low;
+        x->high = x->in[x->noted[k]] ? MAX(x->high, place + 1) : x->high;
+    }
+    count = x->low;
+    for (int k = x->low; k < before; k++)
         if (!x->in[x->order[k]])
             x->made[count++] = x->order[k];
-    for (int k = 0; k < x->q->n; k++)
+    for (int k = x->low; k < x->high; k++)
         if (x->in[x->order[k]])
             x->made[count++] = x->order[k];
-    for (int k = before; k < x->q->n; k++)
+    for (int k = before; k < x->high; k++)
         if (!x->in[x->order[k]])
             x->made[count++] = x->order[k];
 }
@@ -188,7 +291,7 @@ static void move_set(Overlap *x, int before)
 static void mark_sources(Overlap *x, int i)
 {
     EACH_ITEM(k, x->q->pred, i)
-        x->mark[x->q->pred.item[k]] = true;
+        note(x, x->q->pred.item[k], x->mark);
 }
 
 static bool reads_marked(const Overlap *x, int i)
@@ -218,9 +321,10 @@ static void pull(Overlap *x, int start)
 {
     int before = 0;
     clear_sets(x);
-    x->in[start] = true;
+    note(x, start, x->in);
     EACH_ITEM(k, x->q->succ, start)
-        x->in[x->q->succ.item[k]] |= x->start[x->q->succ.item[k]] == start;
+        if (x->start[x->q->succ.item[k]] == start)
+            note(x, x->q->succ.item[k], x->in);
     EACH_ITEM(k, x->q->pred, start)
         before = MAX(before, x->place[x->q->pred.item[k]] + 1);
     if (before == x->place[start])
@@ -251,13 +355,13 @@ static bool sink(Overlap *x, int start)
         int wait = x->q->succ.item[k];
         if (x->start[wait] != start)
             continue;
-        x->in[wait] = true;
+        note(x, wait, x->in);
         to = MIN(to, sunk_place(x, wait));
     }
     if (to <= x->place[first_wait(x, start)] + 1)
         return false;
-    for (int k = to; k < x->q->n; k++) /* those that are behind it stay */
-        x->in[x->order[k]] = false;
+    for (int k = 0; k < x->nnoted; k++) /* those that are behind it stay */
+        x->in[x->noted[k]] = x->place[x->noted[k]] < to;
     move_set(x, to);
     return try_made(x, LEAST);
 }
@@ -281,7 +385,7 @@ static int hoisted_place(Overlap *x, int start, double sec)
     int k = x->place[start];
     double until = x->now.at[start] - sec;
     clear_sets(x);
-    x->in[start] = true;
+    note(x, start, x->in);
     mark_sources(x, start);
     for (; k > 0 && x->now.at[x->order[k]] > until; k--) {
         int i = x->order[k - 1];
@@ -289,7 +393,7 @@ static int hoisted_place(Overlap *x, int start, double sec)
             continue;
         if (!goes_along(x, i))
             break;
-        x->in[i] = true;
+        note(x, i, x->in);
         mark_sources(x, i);
     }
     return k;
@@ -332,10 +436,11 @@ static bool delay(Overlap *x, int start)
         int i = x->order[k];
         if (!x->mark[i] && starts(x, i))
             break;
-        x->in[i] = !x->mark[i];
-        *(x->in[i] ? &found : &passed) += x->sec[i];
+        *(x->mark[i] ? &passed : &found) += x->sec[i];
         if (x->mark[i])
             mark_sources(x, i);
+        else
+            note(x, i, x->in);
     }
     if (found <= SOME * x->now.stall[start])
         return false;
@@ -350,9 +455,8 @@ static bool advance(Overlap *x, int start)
     clear_sets(x);
     for (int k = x->place[wait]; k < x->q->n && seeks(x, start, found, passed); k++) {
         int i = x->order[k];
-        x->mark[i] = x->start[i] == start || reads_marked(x, i);
-        x->in[i] = !x->mark[i];
-        *(x->in[i] ? &found : &passed) += x->sec[i];
+        note(x, i, x->start[i] == start || reads_marked(x, i) ? x->mark : x->in);
+        *(x->mark[i] ? &passed : &found) += x->sec[i];
     }
     if (found <= SOME * x->now.stall[start])
         return false;
@@ -421,15 +525,36 @@ static Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp)
     x->start = NEWN(tmp, int, q->n);
     x->started = NEWN(tmp, Started, q->n);
     x->job = NEWN(tmp, int, q->n);
+    x->until = NEWN(tmp, double, q->n);
+    x->noted = NEWN(tmp, int, q->n);
+    x->live = NEWN(tmp, int64_t, q->n);
+    x->above = NEWN(tmp, double, q->n);
+    x->left = NEWN(tmp, int, q->storage.count);
+    x->counted = NEWN(tmp, int, q->storage.count);
     x->in = NEWN(tmp, bool, q->n);
     x->mark = NEWN(tmp, bool, q->n);
     for (int i = 0; i < q->n; i++) {
-        x->order[i] = i;
+        x->order[i] = x->made[i] = i;
         number[node_of_index(x, i)->id] = i;
         fill_node(x, m, graph_mesh(g), i, number);
     }
+    for (int k = 0; k < q->storage.count; k++)
+        x->left[k] = -1;
     find_places(x);
     return x;
+}
+
+/* Fills time and bytes of the order with which it begins. */
+static void measure(Overlap *x, int64_t more)
+{
+    int64_t most;
+    x->cap = problem_peak(x->q, x->scratch, x->order) + more;
+    x->high = x->q->n;
+    x->live[0] = x->q->base + x->q->inputs;
+    x->excess = excess_of(x, &most, true);
+    x->most = MAX(most, x->cap);
+    x->now.total = time_from(x, &x->now, 0, true);
+    find_ends(x);
 }
 
 /* Whether the step takes less in another order, which the graph then has. */
@@ -438,10 +563,7 @@ static bool overlap_problem(const Problem *q, const Machine *m, Arena *tmp, int6
     Overlap *x = overlap_new(q, m, tmp);
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
-    x->cap = problem_peak(q, x->scratch, x->order) + more;
-    x->excess = excess_of(x, x->order, &x->most);
-    x->most = MAX(x->most, x->cap);
-    time_order(x, x->order, &x->now);
+    measure(x, more);
     double before = x->now.total;
     move_all(x);
     if (x->now.total >= before)

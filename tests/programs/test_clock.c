@@ -49,6 +49,19 @@ static void test_late(void)
     EXPECT(near(clock_end(c, idle), 8));
 }
 
+/* Nothing is under way once computing has ended later than what was started. */
+static void test_idle(void)
+{
+    Clock *c = clock_new(a);
+    EXPECT(clock_idle(c));
+    int dp = clock_start(c, "dp", &network, 0, 1);
+    EXPECT(!clock_idle(c));
+    clock_run(c, QUEUE_COMPUTE, 0, 0.5);
+    EXPECT(!clock_idle(c));
+    clock_run(c, QUEUE_COMPUTE, 0, 1);
+    EXPECT(clock_idle(c) && near(clock_end(c, dp), 1));
+}
+
 /* %product runs while %gathered comes. */
 static const char *const text =
     "tenon 1\n"
@@ -90,6 +103,7 @@ int main(void)
     test_queues();
     test_links();
     test_late();
+    test_idle();
     if (!EXPECT(ctx_try(&ctx, test_plan, NULL) == TN_OK))
         printf("  %s\n", ctx.message);
     arena_free(a);
