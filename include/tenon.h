@@ -248,6 +248,15 @@ TN_API int64_t tn_bytes(const char *text);
  * see also: tn_bytes */
 TN_API const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 
+/* A number of things as text.
+ * in: n; noun, the word for one of them; text of `size` bytes
+ * out: the text, which is returned: "1 value", "2 values", "3 copies"
+ * error: none
+ * cost: none
+ * from: what commands print
+ * see also: tn_bytes_text */
+TN_API const char *tn_count_text(int64_t n, const char *noun, char *text, size_t size);
+
 /* tn_memory_free leaves one part of so many of what is free, and so many bytes at least. */
 enum { TN_MARGIN_PART = 16, TN_MARGIN_LEAST = 134217728 };
 
@@ -256,12 +265,12 @@ enum { TN_MARGIN_PART = 16, TN_MARGIN_LEAST = 134217728 };
  * more than the process's control groups (v1 and v2) leave, divided by the ranks of this host, or where no
  * ranks have joined by all of options.mesh.
  * in: options (backend, device, mesh)
- * out: *nbytes, at least 1
+ * out: *nbytes, at least 1; *margin, unless it is NULL: what is free beside them
  * error: a device that cannot be used, or a system that does not say
  * cost: a few small files
  * from: --memory auto
  * see also: tn_compile, tn_rss_peak */
-TN_API int tn_memory_free(tn_context *ctx, const tn_options *options, int64_t *nbytes);
+TN_API int tn_memory_free(tn_context *ctx, const tn_options *options, int64_t *nbytes, int64_t *margin);
 
 /* Peak resident size of this process.
  * in: nothing
@@ -684,9 +693,12 @@ typedef struct tn_curve_point {
     int64_t peak;     /* of it without the library's reserve */
     double sec;       /* estimated seconds of a step */
     double none_sec;  /* with all values saved */
-    double bound_sec; /* no choice that fits has fewer seconds of what is computed again */
+    double bound_sec; /* no choice that fits has fewer seconds of what is computed again; NAN: no
+                         bound is known */
     const char *word; /* of options.recompute that was chosen; NULL: values by themselves */
     int nvalue;       /* how many are computed again, of a choice without word */
+    int noffloaded;   /* how many are in the host's memory */
+    int ngathered;    /* gathered parameters that are kept for the backward */
 } tn_curve_point;
 
 /* Plans a step within several limits: the least that is found to do, the bytes that it needs with all values

@@ -120,6 +120,7 @@ typedef struct FitText {
     const char *beside; /* what the least has counted with it; NULL: nothing */
     const char *holds;  /* lines, see fit_holds */
     const char *unit;   /* of tn_bytes_text */
+    int64_t others;     /* the least of other options, where that is less; 0: it is not */
 } FitText;
 
 /* Fails because what is needed exceeds the limit. Returns TN_CODE_FIT. */

@@ -265,6 +265,8 @@ static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNee
     m.least =
         need->arena + need->reserve; /* what is chosen needs the fewest bytes, as nothing fits */
     t.beside = m.least > need->step_need ? beside : NULL;
+    if (x->search.least.nbytes && x->search.least.nbytes < m.least)
+        t.others = x->search.least.nbytes;
     return fit_fail(x->ctx, &m, &t);
 }
 

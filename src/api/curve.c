@@ -22,7 +22,7 @@ static const char *static_word(const char *word)
 
 static void fill_point(tn_curve_point *x, const AgainReport *r)
 {
-    bool none = !r->chosen.word && !r->nagain && !r->naway;
+    bool none = !r->chosen.word && !r->nagain && !r->naway && !r->nkept;
     *x = (tn_curve_point){r->memory,
                           r->chosen.need,
                           r->chosen.peak,
@@ -30,7 +30,9 @@ static void fill_point(tn_curve_point *x, const AgainReport *r)
                           r->none.sec,
                           r->bound,
                           static_word(none ? "none" : r->chosen.word),
-                          r->nagain};
+                          r->nagain,
+                          r->naway,
+                          r->nkept};
 }
 
 static void make_curve(tn_graph *g, Arena *a, const char *names, const tn_options *o,
@@ -65,6 +67,12 @@ int tn_graph_curve(tn_graph *g, const char *names, const tn_options *options, in
     return tried(&t);
 }
 
+static CurvePoint point_of(const tn_curve_point *x)
+{
+    return (CurvePoint){x->limit, x->need,   x->sec,        x->none_sec,  x->bound_sec,
+                        x->word,  x->nvalue, x->noffloaded, x->ngathered};
+}
+
 int tn_curve_page(tn_context *ctx, const tn_curve_point *point, int count, const char *title,
                   const char *command, const char **text)
 {
@@ -74,9 +82,7 @@ int tn_curve_page(tn_context *ctx, const tn_curve_point *point, int count, const
         Buf b = {.a = text_arena(ctx)};
         CurvePoint *x = NEWN(try_arena(&t), CurvePoint, count);
         for (int i = 0; i < count; i++)
-            x[i] =
-                (CurvePoint){point[i].limit,     point[i].need, point[i].sec,   point[i].none_sec,
-                             point[i].bound_sec, point[i].word, point[i].nvalue};
+            x[i] = point_of(&point[i]);
         curve_page(&b, x, count, title, command);
         *text = b.text;
     }

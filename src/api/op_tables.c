@@ -254,6 +254,11 @@ const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t s
     return text && size ? bytes_text(nbytes, unit, text, size) : NULL;
 }
 
+const char *tn_count_text(int64_t n, const char *noun, char *text, size_t size)
+{
+    return noun && text && size ? count_text(n, noun, text, size) : NULL;
+}
+
 int64_t tn_bytes(const char *text)
 {
     return text ? parse_bytes(text) : -1;

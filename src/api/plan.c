@@ -54,17 +54,20 @@ int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t)
 {
     const Misfit own = *m; /* it may be the context's */
     const char *beside = t->beside ? t->beside : "";
-    char need[40], least[40], part[3][40];
+    char need[40], least[40], others[40], part[3][40];
     tn_bytes_text(m->peak + m->reserve, t->unit, need, sizeof need);
     tn_bytes_text(m->least, t->unit, least, sizeof least);
+    tn_bytes_text(t->others, t->unit, others, sizeof others);
     tn_context_fail(ctx, TN_CODE_FIT,
                     "does not fit: %s%s%s (arena %s, library reserve %s), the limit is %s; the "
-                    "least that would do is %s%s%s%s",
+                    "least that would do is %s%s%s%s%s%s",
                     t->what, need, t->unit && *t->unit ? "" : " bytes",
                     tn_bytes_text(m->peak, t->unit, part[0], sizeof *part),
                     tn_bytes_text(m->reserve, t->unit, part[1], sizeof *part),
                     tn_bytes_text(m->limit, t->unit, part[2], sizeof *part), least,
-                    *beside ? ", with " : "", beside, t->holds);
+                    *beside ? ", with " : "", beside,
+                    t->others ? "; with other options it is " : "", t->others ? others : "",
+                    t->holds);
     ctx->ctx.misfit = own;
     return TN_CODE_FIT;
 }
@@ -82,7 +85,9 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
                         .reserve = p->reserve,
                         .least = plan_least(p)};
             fit_fail(g->h.owner, &m,
-                     &(FitText){"needs ", NULL, fit_holds(try_arena(&t), p), options->memory_unit});
+                     &(FitText){.what = "needs ",
+                                .holds = fit_holds(try_arena(&t), p),
+                                .unit = options->memory_unit});
         }
     }
     int code = tried(&t);
@@ -174,9 +179,16 @@ static void explain_front(Buf *b, const AgainReport *r)
                    (long long)r->memory);
 }
 
+/* Who asked for what became of a node: its policy, or the search for --memory, whose choices have
+ * none of the user's words. */
+static const char *asker(const Decision *y, const Map *searched)
+{
+    return map_find(searched, y->node) ? "chosen for --memory" : policy_name(y->policy);
+}
+
 static const char *explanation(const tn_plan *p, Arena *a)
 {
-    const Map at = bytes_at_peak(p->p, a);
+    const Map at = bytes_at_peak(p->p, a), searched = again_names(&p->graph->again, a);
     Buf b = {.a = a};
     const Decisions *d = &p->graph->decisions;
     if (p->p->g->mesh)
@@ -188,7 +200,7 @@ static const char *explanation(const tn_plan *p, Arena *a)
         buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s%s\n",
                    y->unused ? "unused" : decision_name(y), (long long)y->nbytes,
                    sec_text(b.a, y->sec), y->node, *y->scope ? " @" : "", y->scope,
-                   y->honoured ? "" : "overrules ", policy_name(y->policy), y->reason,
+                   y->honoured ? "" : "overrules ", asker(y, &searched), y->reason,
                    alternative(b.a, y, map_find(&at, y->node)));
     }
     return b.text ? b.text : "";

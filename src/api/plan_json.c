@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -323,7 +324,7 @@ static void fill_again(Arena *a, json_t *o, const AgainReport *r)
     put(a, o, "offloaded", json_integer(r->naway));
     put(a, o, "gathers_kept", json_integer(r->nkept));
     put(a, o, "plans", json_integer(r->nplanned));
-    put(a, o, "bound_sec", json_real(r->bound));
+    put(a, o, "bound_sec", isnan(r->bound) ? json_null() : json_real(r->bound));
     fill_planned(a, put(a, o, "none", json_object()), &r->none);
     fill_planned(a, put(a, o, "chosen", json_object()), &r->chosen);
     json_t *front = put(a, o, "front", json_array());

@@ -161,6 +161,12 @@ char *arena_strdup(Arena *a, const char *s)
     return arena_strndup(a, s, strlen(s));
 }
 
+const char *arena_count(Arena *a, int64_t n, const char *noun)
+{
+    const size_t size = strlen(noun) + 24;
+    return count_text(n, noun, arena_alloc(a, size), size);
+}
+
 char *arena_printf(Arena *a, const char *format, ...)
 {
     va_list args;

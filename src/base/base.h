@@ -127,6 +127,7 @@ void *arena_sparse(Arena *a, size_t nbytes);
 char *arena_strdup(Arena *a, const char *s);
 char *arena_strndup(Arena *a, const char *s, size_t n);
 char *arena_printf(Arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const char *arena_count(Arena *a, int64_t n, const char *noun); /* as count_text says it */
 
 /* Until `with` is reset, the context's arenas keep the large blocks that they have no more need of,
  * for each other: fresh ones would have to be cleared by the system first. */
@@ -356,6 +357,8 @@ int file_create_aside(const char *path);
 /* Writes the whole buffer to path ("-": standard output) by a temporary file and rename. */
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len);
 
+/* A number of things: "1 value", "2 values", "3 copies"; noun is the word for one. Returns text. */
+const char *count_text(int64_t n, const char *noun, char *text, size_t size);
 /* Bytes as text in a unit such as "MiB", rounded up to hundredths; plain bytes where it is NULL. */
 const char *bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 /* "12", "3GiB", "1.5 MB" to bytes; -1 where malformed or negative. */

@@ -270,6 +270,18 @@ static const struct {
 } units[] = {{"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
              {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},     {"TiB", 0x1p40}, {"TB", 1e12}};
 
+const char *count_text(int64_t n, const char *noun, char *text, size_t size)
+{
+    const size_t len = strlen(noun);
+    const char last = len ? noun[len - 1] : 0, before = len > 1 ? noun[len - 2] : 0;
+    const bool ies = last == 'y' && !strchr("aeiou", before);
+    const bool es = last == 's' || last == 'x' || (last == 'h' && (before == 'c' || before == 's'));
+    const char *end = n == 1 ? "" : ies ? "ies" : es ? "es" : "s";
+    snprintf(text, size, "%lld %.*s%s", (long long)n, (int)(n != 1 && ies ? len - 1 : len), noun,
+             end);
+    return text;
+}
+
 const char *bytes_text(int64_t nbytes, const char *unit, char *text, size_t size)
 {
     int i = 0;

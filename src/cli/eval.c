@@ -127,16 +127,20 @@ static void print_json(const Eval *x, const Evaluation *e)
 
 static void tell_windows(const Eval *x, const Evaluation *e)
 {
-    fprintf(stderr, "perplexity %.6g; %lld tokens in %lld", exp(e->loss), (long long)e->count,
-            (long long)e->windows);
+    char text[40];
+    fprintf(stderr, "perplexity %.6g; %s in ", exp(e->loss),
+            tn_count_text(e->count, "token", text, sizeof text));
     if (evaluation_is_part(e))
-        fprintf(stderr, " of %lld", (long long)e->all);
-    fprintf(stderr, " windows of %lld tokens, %.1f s, %.0f tokens/s; arena %lld bytes\n",
-            (long long)e->seq, x->sec, (double)e->count / x->sec, (long long)x->peak);
+        fprintf(stderr, "%lld of ", (long long)e->windows);
+    fputs(tn_count_text(evaluation_is_part(e) ? e->all : e->windows, "window", text, sizeof text),
+          stderr);
+    fprintf(stderr, " of %s, %.1f s, %.0f tokens/s; arena %lld bytes\n",
+            tn_count_text(e->seq, "token", text, sizeof text), x->sec, (double)e->count / x->sec, (long long)x->peak);
 }
 
 static void print(const Eval *x, const Evaluation *e)
 {
+    char text[40];
     if (!x->first)
         return;
     if (e->progress)
@@ -146,8 +150,8 @@ static void print(const Eval *x, const Evaluation *e)
     else if (e->count)
         printf("loss %.9g\n", e->loss);
     if (e->stopped)
-        fprintf(stderr, "tenon: interrupted after %lld of %lld windows%s\n", (long long)e->windows,
-                (long long)e->planned, e->count ? ", whose loss this is" : ": no loss");
+        fprintf(stderr, "tenon: interrupted after %lld of %s%s\n", (long long)e->windows,
+                tn_count_text(e->planned, "window", text, sizeof text), e->count ? ", whose loss this is" : ": no loss");
     if (!x->json && e->count)
         tell_windows(x, e);
 }

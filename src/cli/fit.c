@@ -79,9 +79,15 @@ int memory_find(tn_context *ctx, tn_options *o)
 {
     if (o->memory != MEMORY_AUTO)
         return -1;
+    int64_t margin;
     o->memory = 0;
-    int code = tn_memory_free(ctx, o, &o->memory);
-    return code ? report_last(code, ctx) : -1;
+    int code = tn_memory_free(ctx, o, &o->memory, &margin);
+    if (code)
+        return report_last(code, ctx);
+    if (rank_first(ctx))
+        fprintf(stderr, "tenon: note: --memory auto: %lld bytes, as %lld are free, less a margin of %lld\n",
+                (long long)o->memory, (long long)(o->memory + margin), (long long)margin);
+    return -1;
 }
 
 /* ---- what is printed ---- */
@@ -100,11 +106,15 @@ static void put_found(const FitAdvice *f, const tn_setting *x, bool fewer, const
 
 static void put_least(const FitAdvice *f, const tn_setting *x, int tried)
 {
-    char all[40];
+    char all[40], plans[40];
     bool given = f->o->memory > 0;
     tn_bytes_text(x->nbytes, f->o->memory_unit, all, sizeof all);
-    if (tried || !given)
-        fprintf(stderr, "  none of %d other plans fits%s; this one needs least, %s:\n", tried,
+    if (tried == 1)
+        fprintf(stderr, "  the other plan does not fit%s either; it needs %s:\n",
+                given ? "" : " what could be mapped", all);
+    else if (tried || !given)
+        fprintf(stderr, "  none of %s fits%s; this one needs least, %s:\n",
+                tn_count_text(tried, "other plan", plans, sizeof plans),
                 given ? "" : " what could be mapped", all);
     else
         fprintf(stderr, "  no other plan is possible; this one needs %s:\n", all);

@@ -18,6 +18,7 @@ typedef struct Generate {
 
 static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt)
 {
+    char count[40];
     int64_t vocab, limit, all = nprompt + x->tokens, trained = trained_length(m);
     if (x->window)
         return x->window;
@@ -26,7 +27,8 @@ static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt
         limit = trained;
     if (all <= limit)
         return all;
-    fprintf(stderr, "window: %lld tokens (%s; --context sets it)\n", (long long)limit,
+    fprintf(stderr, "window: %s (%s; --context sets it)\n",
+            tn_count_text(limit, "token", count, sizeof count),
             trained == limit ? "--seq-len of its training" : "all that the model has");
     return limit;
 }

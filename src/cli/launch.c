@@ -133,6 +133,9 @@ int launch_memory(Launch *l, tn_options *o)
     int64_t least = -o->memory;
     if (code < 0 && tn_agree(l->ctx, &least, 1))
         code = report_last(TN_CODE_FAIL, l->ctx);
+    if (code < 0 && rank_first(l->ctx) && o->memory != -least)
+        fprintf(stderr, "tenon: note: --memory auto: another rank has the least: %lld bytes\n",
+                (long long)-least);
     o->memory = -least;
     return code;
 }
@@ -289,12 +292,12 @@ static int check_launch(const Launch *l, const char *mesh, int64_t n)
                       "has started %d\n"
                       "  for example: --mesh fsdp=%d",
                       l->c->name, launched, launched);
-    char more[60] = "without a launcher they run as threads";
+    char count[40], more[60] = "without a launcher they run as threads";
     if (launched > 1)
         snprintf(more, sizeof more, "for example: --mesh fsdp=%d", launched);
     return report(TN_CODE_USAGE,
-                  "%s: --mesh %s is of %lld rank%s, but the launcher has started %d\n  %s",
-                  l->c->name, mesh, (long long)n, n == 1 ? "" : "s", launched, more);
+                  "%s: --mesh %s is of %s, but the launcher has started %d\n  %s", l->c->name, mesh,
+                  tn_count_text(n, "rank", count, sizeof count), launched, more);
 }
 
 /* A command's function, on one of the ranks. */
@@ -361,13 +364,14 @@ int launch_each(Launch *l, const Common *x, int n,
                 int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg)
 {
     int launched = tn_launched();
+    char count[40];
     RankCommand all = {run, arg, x->threads};
     if (launched && launched != n)
         return !rank_first(l->ctx)
                    ? TN_CODE_USAGE
                    : report(TN_CODE_USAGE,
-                            "%s: expected %d file%s, one for each rank that the launcher has "
-                            "started, found %d",
-                            l->c->name, launched, launched == 1 ? "" : "s", n);
+                            "%s: expected %s, one for each rank that the launcher has started, "
+                            "found %d",
+                            l->c->name, tn_count_text(launched, "file", count, sizeof count), n);
     return run_ranks(l, n, "", x->comm_timeout, &all);
 }

@@ -272,8 +272,8 @@ static int store_memory(const Command *c, Option *o, const char *value)
         return -1;
     }
     into->memory = tn_bytes(value);
-    if (into->memory < 1)
-        return bad_value(c, o, "bytes such as 3GiB, at least 1, or auto", value);
+    if (into->memory < 1 || !option_within(o, (double)into->memory))
+        return bad_value(c, o, "bytes such as 3GiB, from 1 to 4194304TiB, or auto", value);
     strtod(value, &unit);
     into->memory_unit = unit + strspn(unit, " ");
     return -1;
@@ -390,7 +390,9 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
     }
     if (args->count >= least && args->count <= most)
         return check_paths(c, table, args);
-    return report(TN_CODE_USAGE, "%s: expected %s%d argument%s, found %d; usage: tenon %s %s",
-                  c->name, most > least ? "at most " : "", most, most == 1 ? "" : "s", args->count,
-                  c->name, c->usage);
+    char count[40];
+    return report(TN_CODE_USAGE, "%s: expected %s%s, found %d; usage: tenon %s %s", c->name,
+                  most > least ? "at most " : "",
+                  tn_count_text(most, "argument", count, sizeof count), args->count, c->name,
+                  c->usage);
 }

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,26 +17,33 @@ static void tell(void *arg, int done, int all)
         fprintf(stderr, "tenon: %d of %d limits\n", done, all);
 }
 
+static void put_row(FILE *f, const tn_curve_point *x)
+{
+    char again[40], bound[40] = "none";
+    tn_count_text(x->nvalue, "value", again, sizeof again);
+    if (!isnan(x->bound_sec))
+        snprintf(bound, sizeof bound, "%.4g", x->bound_sec);
+    fprintf(f, "%16lld %16lld %12.6g %+8.2f%% %12s  %-14s %9d %7d\n", (long long)x->limit,
+            (long long)x->need, x->sec, 100 * (x->sec / x->none_sec - 1), bound,
+            x->word ? x->word : again, x->noffloaded, x->ngathered);
+}
+
 static void put_text(FILE *f, const tn_curve_point *point, int count)
 {
-    fprintf(f, "%16s %16s %12s %9s %12s  %s\n", "limit, bytes", "needs", "s a step", "added",
-            "at least, s", "computed again");
-    for (int i = 0; i < count; i++) {
-        const tn_curve_point *x = &point[i];
-        char all[40];
-        snprintf(all, sizeof all, "%d values", x->nvalue);
-        fprintf(f, "%16lld %16lld %12.6g %+8.2f%% %12.4g  %s\n", (long long)x->limit,
-                (long long)x->need, x->sec, 100 * (x->sec / x->none_sec - 1), x->bound_sec,
-                x->word ? x->word : all);
-    }
+    fprintf(f, "%16s %16s %12s %9s %12s  %-14s %9s %7s\n", "limit, bytes", "needs", "s a step",
+            "added", "at least, s", "computed again", "offloaded", "gathers");
+    for (int i = 0; i < count; i++)
+        put_row(f, &point[i]);
 }
 
 static json_t *point_json(const tn_curve_point *x)
 {
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:s?, s:i}", "budget_bytes",
+    json_t *bound = isnan(x->bound_sec) ? json_null() : json_real(x->bound_sec);
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:o, s:s?, s:i, s:i, s:i}", "budget_bytes",
                      (json_int_t)x->limit, "need_bytes", (json_int_t)x->need, "peak_bytes",
                      (json_int_t)x->peak, "est_step_sec", x->sec, "added_sec", x->sec - x->none_sec,
-                     "bound_sec", x->bound_sec, "policy", x->word, "values", x->nvalue);
+                     "bound_sec", bound, "policy", x->word, "values", x->nvalue, "offloaded",
+                     x->noffloaded, "gathers_kept", x->ngathered);
 }
 
 static int put_json(FILE *f, const tn_curve_point *point, int count)

@@ -34,6 +34,7 @@ static void *watch(void *arg)
 {
     Watch *w = arg;
     bool open = false;
+    char count[40];
     struct timespec next;
     clock_gettime(CLOCK_REALTIME, &next);
     pthread_mutex_lock(&w->lock);
@@ -42,7 +43,8 @@ static void *watch(void *arg)
         wait_until(w, &next);
         open |= w->count && !w->end;
         if (w->count && !w->end)
-            fprintf(stderr, "\rplacing %lld buffers: %d s\033[K", (long long)w->count, sec);
+            fprintf(stderr, "\rplacing %s: %d s\033[K",
+                    tn_count_text(w->count, "buffer", count, sizeof count), sec);
     }
     pthread_mutex_unlock(&w->lock);
     if (open)

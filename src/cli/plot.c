@@ -106,6 +106,7 @@ static bool any_finite(const Series *s)
 
 static int read_file(MetricsReader *r, const char *path)
 {
+    char count[40];
     bool standard = !strcmp(path, "-");
     r->path = standard ? "standard input" : path;
     FILE *f = standard ? stdin : fopen(path, "r");
@@ -118,8 +119,8 @@ static int read_file(MetricsReader *r, const char *path)
         return code;
     bool torn = r->bad == 1 && r->first_bad == r->line; /* the last line alone: in the writing */
     if (r->bad && !torn)
-        fprintf(stderr, "tenon: warning: %s: %lld lines are not metrics, the first is line %lld\n",
-                r->path, (long long)r->bad, (long long)r->first_bad);
+        fprintf(stderr, "tenon: warning: %s: not metrics: %s, the first is line %lld\n", r->path,
+                tn_count_text(r->bad, "line", count, sizeof count), (long long)r->first_bad);
     sort(&r->plot->train);
     sort(&r->plot->part);
     sort(&r->plot->full);

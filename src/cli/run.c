@@ -381,8 +381,11 @@ int command_run(int argc, char **argv)
     bool found = r.c.o.memory == MEMORY_AUTO && !tn_launched();
     if (code < 0)
         code = launch_memory(&l, &r.c.o);
-    if (code < 0 && found && r.args.count > 1) /* threads share it */
+    if (code < 0 && found && r.args.count > 1) { /* threads share it */
         r.c.o.memory /= r.args.count;
+        fprintf(stderr, "tenon: note: --memory auto: %lld bytes for each of %d graphs\n",
+                (long long)r.c.o.memory, r.args.count);
+    }
     if (code < 0)
         code = launch_each(&l, &r.c, r.args.count, r.args.count > 1 ? run_rank : run_graph, &r);
     launch_drop(&l);

@@ -101,13 +101,15 @@ int command_tokenize(int argc, char **argv)
     tn_tokenizer *t;
     int64_t count = 0;
     int width = 0;
-    char done[200];
+    char done[200], tokens[40], ids[40];
     code = tn_tokenizer_open(ctx, path, &t);
     if (!code)
         code = tn_tokenize(t, args.count, args.text, output, &o, &count, &width);
     const char *type = width == 1 ? "byte" : width == 2 ? "u16" : "u32";
-    snprintf(done, sizeof done, "%lld tokens, %s, of %lld ids; to train on them: --token-type %s",
-             (long long)count, type, code ? 0 : (long long)tn_tokenizer_limit(t), type);
+    tn_count_text(count, "token", tokens, sizeof tokens);
+    tn_count_text(code ? 0 : tn_tokenizer_limit(t), "id", ids, sizeof ids);
+    snprintf(done, sizeof done, "%s, %s, of %s; to train on them: --token-type %s", tokens, type,
+             ids, type);
     code = end(&p, code, ctx, done);
     tn_context_free(ctx);
     return code;
@@ -137,7 +139,7 @@ int command_detokenize(int argc, char **argv)
     code = tn_tokenizer_open(ctx, path, &t);
     if (!code)
         code = tn_detokenize(t, args.text[0], output, &o, &count);
-    snprintf(done, sizeof done, "%lld tokens", (long long)count);
+    tn_count_text(count, "token", done, sizeof done);
     code = end(&p, code, ctx, done);
     tn_context_free(ctx);
     return code;

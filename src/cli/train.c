@@ -336,8 +336,8 @@ static int take_machine(tn_context *ctx, Train *a)
     if (!from)
         return -1;
     if (a->t.retune)
-        fprintf(stderr, "tenon: warning: --retune: kernels may be others than the run's: bits may "
-                        "differ\n");
+        fprintf(stderr, "tenon: warning: --retune: kernels, and what --memory decides, may be "
+                        "others than the run's: bits may differ\n");
     else if (stored && !a->machine)
         code = take_stored(ctx, a, json_string_value(stored));
     if (code < 0)

@@ -91,20 +91,20 @@ static const char *where_text(const Tune *x, char text[40])
     if (strcmp(x->c.o.backend, "cpu") != 0)
         snprintf(text, 40, "--backend %s", x->c.o.backend);
     else
-        snprintf(text, 40, "%d thread%s", n, n > 1 ? "s" : "");
+        tn_count_text(n, "thread", text, 40);
     return text;
 }
 
 /* Once there is something to measure. */
 static void say_before(Tune *x, const tn_tune_news *n)
 {
-    char where[40];
+    char where[40], count[40];
     x->told = true;
     fprintf(stderr,
-            "tenon: note: measures the kernels of %d step%s with %s, each call by all kernels that "
+            "tenon: note: measures the kernels of %s with %s, each call by all kernels that "
             "take it, then the whole step; minutes, in which nothing else should run; what is "
             "measured is kept if this is ended\n",
-            x->count, x->count > 1 ? "s" : "", where_text(x, where));
+            tn_count_text(x->count, "step", count, sizeof count), where_text(x, where));
     if (n->goes_on)
         fprintf(stderr, "tenon: note: goes on from %s.part\n", n->path);
 }

@@ -26,6 +26,7 @@
 #include "again.h"
 #include "../flow/flow.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_LADDERS = 6, PLACES = 6, LOWEST = 3, MOST_CHAIN = 3 };
@@ -352,12 +353,16 @@ static bool begin(Decider *d)
 
 /* A bound on what is computed again is none where values can go elsewhere, or get smaller, or where
  * computing may take no time beside collectives. */
-static double bound_of(const Decider *d)
+static bool has_bound(const Decider *d)
 {
     const ChunkAsked *chunk = d->task->chunk;
+    return chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away && !d->g->mesh;
+}
+
+static double bound_of(const Decider *d)
+{
     double left = (double)(d->r->memory - d->reserve) - again_kept_bytes(d->g);
-    bool bounds = chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away && !d->g->mesh;
-    return bounds ? again_bound(d->keep, d->step, d->o.prices, left) : 0;
+    return has_bound(d) ? again_bound(d->keep, d->step, d->o.prices, left) : NAN;
 }
 
 static void consider_full(Decider *d, Planned x)
@@ -426,6 +431,7 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     r->none = (Planned){0};
     bool values = begin(&d);
     plan_full(&d, &r->none);
+    r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;
     bool always = d.g->mesh || (values && !d.blocks.scoped && !d.task->to.quick);

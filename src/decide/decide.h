@@ -75,7 +75,8 @@ typedef struct AgainReport {
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
     Planned chosen;
-    double bound;     /* seconds: no choice that fits has less computed again (again_bound.c) */
+    double bound;     /* seconds: no choice that fits has less computed again (again_bound.c); NAN:
+                         none is known */
     NodePolicy *node; /* what is not saved, but for a word's, and gathers that are kept */
     int nnode, capnode;
     int nagain, naway, nkept; /* of these: computed again, in the host's memory, kept */
@@ -110,6 +111,8 @@ void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
 
 /* ---- decided.c ---- */
 
+/* By name: the nodes whose policy is the choice's. They live in a. */
+Map again_names(const AgainReport *r, Arena *a);
 /* What was decided, for a checkpoint; "": nothing was asked. It lives in a. */
 const char *again_text(const AgainReport *r, Arena *a);
 /* Fills `to` with what the text says, if g has all nodes that it names. */

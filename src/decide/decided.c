@@ -1,9 +1,27 @@
 /* What was decided, as text that a checkpoint has, and the same decided again from it: a line
- * "POLICY NODE" for each node, or one line "recompute WORD". A graph that lacks one of the nodes is
+ * "POLICY NODE" for each node, or one line "recompute WORD", and at last a line "sum HASH" of those
+ * before, as a text that lacks lines would be another choice. A graph that lacks one of the nodes is
  * another one; then nothing is taken. */
 #include "again.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+
+Map again_names(const AgainReport *r, Arena *a)
+{
+    Map names = {.a = a};
+    for (int i = 0; i < r->nnode; i++)
+        map_put(&names, r->node[i].node, &r->node[i]);
+    return names;
+}
+
+#define SUM "sum "
+
+static uint64_t sum_of(const char *lines, size_t len)
+{
+    return hash_bytes(lines, len, 0);
+}
 
 const char *again_text(const AgainReport *r, Arena *a)
 {
@@ -12,7 +30,22 @@ const char *again_text(const AgainReport *r, Arena *a)
         buf_printf(&b, "recompute %s\n", r->chosen.word ? r->chosen.word : "none");
     for (int i = 0; i < r->nnode; i++)
         buf_printf(&b, "%s %s\n", policy_name(r->node[i].policy), r->node[i].node);
+    if (b.text)
+        buf_printf(&b, SUM "%016" PRIx64 "\n", sum_of(b.text, b.len));
     return b.text ? b.text : "";
+}
+
+/* The text without its last line, if that is the sum of the others; NULL: it is damaged. */
+static char *whole_text(Arena *tmp, const char *text)
+{
+    char *copy = arena_strdup(tmp, text), *last = strstr(copy, "\n" SUM);
+    if (!last)
+        return NULL;
+    const size_t len = (size_t)(last + 1 - copy);
+    if (strtoull(last + strlen("\n" SUM), NULL, 16) != sum_of(copy, len))
+        return NULL;
+    copy[len] = 0;
+    return copy;
 }
 
 static Policy policy_of(const char *name)
@@ -63,10 +96,10 @@ bool again_replay(const char *text, const Graph *g, AgainReport *to)
     Arena *tmp = arena_tmp(g->a);
     Map names = {.a = tmp};
     AgainReport r = *to;
-    bool ok = *text;
-    char *save = NULL;
+    char *save = NULL, *lines = whole_text(tmp, text);
+    bool ok = lines;
     find_names(g, &names);
-    for (char *s = strtok_r(arena_strdup(tmp, text), "\n", &save); s && ok;
+    for (char *s = ok ? strtok_r(lines, "\n", &save) : NULL; s && ok;
          s = strtok_r(NULL, "\n", &save)) {
         char *second = strchr(s, ' ');
         ok = second;

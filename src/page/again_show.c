@@ -4,12 +4,11 @@
 
 static void print_counts(Buf *b, const AgainReport *r)
 {
-    buf_printf(b, "recompute: auto computes %d value%s again", r->nagain,
-               r->nagain == 1 ? "" : "s");
+    buf_printf(b, "recompute: auto computes %s again", arena_count(b->a, r->nagain, "value"));
     if (r->naway)
         buf_printf(b, ", has %d in the host's memory", r->naway);
     if (r->nkept)
-        buf_printf(b, ", keeps %d gathered parameters", r->nkept);
+        buf_printf(b, ", keeps %s", arena_count(b->a, r->nkept, "gathered parameter"));
 }
 
 static void print_cost(Buf *b, const AgainReport *r)
@@ -21,8 +20,8 @@ static void print_cost(Buf *b, const AgainReport *r)
                100 * (x->sec / none->sec - 1));
     if (r->bound > 0)
         buf_printf(b, ", at least %s in any choice", sec_text(b->a, r->bound));
-    buf_printf(b, "; %lld bytes, %lld with all saved; %d plans tried\n", (long long)x->need,
-               (long long)none->need, r->nplanned);
+    buf_printf(b, "; the step takes %lld bytes, %lld with all saved; %s tried\n", (long long)x->need,
+               (long long)none->need, arena_count(b->a, r->nplanned, "plan"));
 }
 
 void again_print(Buf *b, const AgainReport *r)
@@ -32,8 +31,8 @@ void again_print(Buf *b, const AgainReport *r)
         buf_printf(b, ": as was decided before\n");
     }
     if (!r->searched && !r->replayed && r->nkept)
-        buf_printf(b, "reshard: auto keeps all %d gathered parameters for the backward\n",
-                   r->nkept);
+        buf_printf(b, "reshard: auto keeps all of %s for the backward\n",
+                   arena_count(b->a, r->nkept, "gathered parameter"));
     if (!r->searched)
         return;
     if (r->chosen.word)

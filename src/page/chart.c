@@ -346,13 +346,13 @@ static void put_loop_text(Buf *b, const Picture *d, const Step *s, bool *region)
     const char *of = c && !c->member ? chunk_scopes(b->a, c) : "";
     *region |= c != NULL;
     if (c)
-        buf_printf(b, "%.40s: %lld slices",
+        buf_printf(b, "%.40s: %s",
                    *of && strlen(of) <= 40 ? of
                    : *c->scope             ? c->scope
                                            : c->region.value,
-                   (long long)c->made.slices);
+                   arena_count(b->a, c->made.slices, "slice"));
     else
-        buf_printf(b, "%lld iterations", (long long)s->count);
+        buf_add(b, arena_count(b->a, s->count, "iteration"));
 }
 
 /* The same of the loop at step i and of up to two in it. */

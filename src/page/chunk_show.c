@@ -179,8 +179,9 @@ static const char *slices_text(Arena *a, const ChunkCandidate *c)
 {
     int64_t each = units_each(c) * MAX(c->region.inner, 1);
     bool rows = c->region.cut.axis == 0 && c->region.cut.outer <= 1;
-    return arena_printf(a, "%lld slices of %lld %s%s", (long long)c->made.slices, (long long)each,
-                        rows ? "rows" : "along ", rows ? "" : chunk_axis(a, c));
+    const char *part = rows ? arena_count(a, each, "row")
+                            : arena_printf(a, "%lld along %s", (long long)each, chunk_axis(a, c));
+    return arena_printf(a, "%s of %s", arena_count(a, c->made.slices, "slice"), part);
 }
 
 static const char *bits_text(const ChunkCandidate *c)
@@ -250,18 +251,26 @@ void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e)
             print_taken(b, &row[i], whole);
 }
 
+const char *chunk_op(Arena *a, const ChunkRow *row)
+{
+    return arena_printf(a, *row->scope ? "::%s" : " (%s)", row->c->op);
+}
+
 static void explain_region(Buf *b, const ChunkRow *row)
 {
     const ChunkCandidate *c = row->c;
-    buf_printf(b, ": a region of %d nodes%s in %s%s; ", c->nnode,
-               c->region.all     ? ", all that the cut reaches,"
-               : c->region.cheap ? " that makes no product twice,"
+    const char *in = chunk_scopes(b->a, c);
+    buf_printf(b, ": a region of %s%s%s%s%s; ", arena_count(b->a, c->nnode, "node"),
+               c->region.all     ? ", all that the cut reaches"
+               : c->region.cheap ? " that makes no product twice"
                                  : "",
-               chunk_scopes(b->a, c),
-               c->loops > 1 ? ", a loop of the forward and one of the backward" : "");
+               !*in                                  ? ""
+               : c->region.all || c->region.cheap ? ", in "
+                                                  : " in ",
+               in, c->loops > 1 ? ", a loop of the forward and one of the backward" : "");
     if (c->region.slices > 1 || c->made.slices)
-        buf_printf(b, "%lld slices asked, %lld made, %lld bytes with them; ",
-                   (long long)c->region.slices, (long long)c->made.slices,
+        buf_printf(b, "%s asked, %lld made, %lld bytes with them; ",
+                   arena_count(b->a, c->region.slices, "slice"), (long long)c->made.slices,
                    (long long)row->nbytes_slice);
     if (c->made.peak)
         buf_printf(b, "peak with it %lld bytes; ", (long long)c->made.peak);
@@ -272,12 +281,12 @@ static void explain_region(Buf *b, const ChunkRow *row)
 static void explain_row(Buf *b, const ChunkRow *row)
 {
     const ChunkCandidate *c = row->c;
-    buf_printf(b, "%-9s  %11lld bytes  %9s  %%%s%s%s::%s", c->made.slices ? "chunk" : "unchunked",
+    buf_printf(b, "%-9s  %11lld bytes  %9s  %%%s%s%s%s", c->made.slices ? "chunk" : "unchunked",
                (long long)row->nbytes, chunk_priced(c) ? sec_text(b->a, row->sec) : "-",
-               c->region.value, " @", row->scope, c->op);
+               c->region.value, *row->scope ? " @" : "", row->scope, chunk_op(b->a, row));
     if (row->count > 1)
         buf_printf(b, " (%d alike)", row->count);
-    buf_printf(b, "  %s, %lld units", chunk_axis(b->a, c), (long long)c->units);
+    buf_printf(b, "  %s, %s", chunk_axis(b->a, c), arena_count(b->a, c->units, "unit"));
     if (c->region.inner > 1)
         buf_printf(b, " of %lld", (long long)c->region.inner);
     if (c->why)

@@ -2,6 +2,8 @@
  * else: what was chosen, the bound beneath it, and the numbers. */
 #include "page.h"
 
+#include <math.h>
+
 enum { WIDTH = 720, HEIGHT = 360, LEFT = 80, RIGHT = 700, TOP = 20, BOTTOM = 310, TICKS = 5 };
 
 typedef struct CurveFrame {
@@ -15,7 +17,7 @@ static CurveFrame frame_of(const CurvePoint *point, int count)
     for (int i = 0; i < count; i++) {
         f.least = MIN(f.least, (double)point[i].need);
         f.most = MAX(f.most, (double)point[i].limit);
-        f.low = MIN(f.low, MIN(point[i].sec, point[i].none + point[i].bound));
+        f.low = MIN(f.low, fmin(point[i].sec, point[i].none + point[i].bound));
         f.high = MAX(f.high, point[i].sec);
     }
     f.most = MAX(f.most, f.least + 1);
@@ -33,20 +35,45 @@ static double at_sec(const CurveFrame *f, double sec)
     return BOTTOM - (BOTTOM - TOP) * (sec - f->low) / (f->high - f->low);
 }
 
+/* What the ticks of an axis are counted in, and how many digits after the point tell one from the
+ * next. */
+typedef struct AxisUnit {
+    const char *name;
+    double one;
+    int digits;
+} AxisUnit;
+
+/* The first of the units, each smaller than the one before, that is no larger than `most`. */
+static AxisUnit unit_of(const AxisUnit *unit, int n, double most, double tick)
+{
+    int i = 0;
+    while (i < n - 1 && most < unit[i].one)
+        i++;
+    AxisUnit u = unit[i];
+    u.digits = tick < u.one ? (int)ceil(-log10(tick / u.one)) : 0;
+    return u;
+}
+
+/* Bytes by their span, seconds by the largest. */
 static void put_axes(Buf *b, const CurveFrame *f)
 {
+    static const AxisUnit of_bytes[] = {
+        {"GiB", 0x1p30, 0}, {"MiB", 0x1p20, 0}, {"KiB", 0x1p10, 0}, {"bytes", 1, 0}};
+    static const AxisUnit of_sec[] = {{"s", 1, 0}, {"ms", 1e-3, 0}, {"\xc2\xb5s", 1e-6, 0}};
+    const double tick = (f->most - f->least) / TICKS, pause = (f->high - f->low) / TICKS;
+    const AxisUnit x = unit_of(of_bytes, LEN(of_bytes), f->most - f->least, tick),
+                   y = unit_of(of_sec, LEN(of_sec), f->high, pause);
     buf_printf(b, "<path d=\"M%d %dV%dH%d\" fill=\"none\" stroke=\"#888\"/>\n", LEFT, TOP, BOTTOM,
                RIGHT);
     for (int i = 0; i <= TICKS; i++) {
-        double nbytes = f->least + (f->most - f->least) * i / TICKS;
-        double sec = f->low + (f->high - f->low) * i / TICKS;
-        buf_printf(b, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n",
-                   at_byte(f, nbytes), BOTTOM + 18, nbytes / 0x1p20);
-        buf_printf(b, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 6,
-                   at_sec(f, sec) + 4, sec_text(b->a, sec));
+        double nbytes = f->least + tick * i, sec = f->low + pause * i;
+        buf_printf(b, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.*f</text>\n",
+                   at_byte(f, nbytes), BOTTOM + 18, x.digits, nbytes / x.one);
+        buf_printf(b, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.*f %s</text>\n", LEFT - 6,
+                   at_sec(f, sec) + 4, y.digits, sec / y.one, y.name);
     }
-    buf_printf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">limit, MiB</text>\n",
-               (LEFT + RIGHT) / 2, BOTTOM + 40);
+    buf_printf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">limit, %s</text>\n",
+               (LEFT + RIGHT) / 2, BOTTOM + 40, x.name);
 }
 
 /* A line through all points, and a dot at each. */
@@ -70,24 +97,37 @@ static void put_line(Buf *b, const CurveFrame *f, const CurvePoint *point, int c
                    sec_text(b->a, point[i].sec));
 }
 
+/* How the values get to the backward that are not just saved; "none" where all are. */
+static const char *chosen_text(Arena *a, const CurvePoint *x)
+{
+    Buf b = {.a = a};
+    if (x->word)
+        buf_add(&b, x->word);
+    else
+        buf_add(&b, arena_count(a, x->nagain, "value"));
+    return b.text;
+}
+
 static void put_table(Buf *b, const CurvePoint *point, int count)
 {
     buf_add(b, "<table>\n<tr><th>limit, bytes</th><th>needs</th><th>a step</th><th>added</th>"
-               "<th>at least</th><th>chosen</th></tr>\n");
+               "<th>at least</th><th>computed again</th><th>in the host's memory</th>"
+               "<th>gathers kept</th></tr>\n");
     for (int i = 0; i < count; i++) {
         const CurvePoint *x = &point[i];
         buf_printf(b, "<tr><td>%lld</td><td>%lld</td><td>%s</td><td>%+.2f %%</td><td>%s</td><td>",
                    (long long)x->limit, (long long)x->need, sec_text(b->a, x->sec),
-                   100 * (x->sec / x->none - 1), sec_text(b->a, x->bound));
-        put_escaped(b, x->word ? x->word : "");
-        buf_printf(b, x->word ? "</td></tr>\n" : "%d values</td></tr>\n", x->nvalue);
+                   100 * (x->sec / x->none - 1), isnan(x->bound) ? "none" : sec_text(b->a, x->bound));
+        put_escaped(b, chosen_text(b->a, x));
+        buf_printf(b, "</td><td>%d</td><td>%d</td></tr>\n", x->naway, x->nkept);
     }
     buf_add(b, "</table>\n");
 }
 
 void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, const char *command)
 {
-    CurveFrame f = frame_of(point, count);
+    const CurveFrame f = frame_of(point, count);
+    const bool bounded = !isnan(point[0].bound);
     buf_add(b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
                "style-src 'unsafe-inline'\">\n"
@@ -101,11 +141,12 @@ void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, c
     put_escaped(b, command);
     buf_printf(b, "</code></p>\n<svg viewBox=\"0 0 %d %d\" width=\"%d\">\n", WIDTH, HEIGHT, WIDTH);
     put_axes(b, &f);
-    put_line(b, &f, point, count, true);
+    if (bounded)
+        put_line(b, &f, point, count, true);
     put_line(b, &f, point, count, false);
-    buf_add(b,
-            "</svg>\n<p>Estimated seconds of a step within each limit; dashed: no choice of what "
-            "is computed again has fewer seconds of it.</p>\n");
+    buf_printf(b, "</svg>\n<p>Estimated seconds of a step within each limit; %s</p>\n",
+               bounded ? "dashed: no choice of what is computed again has fewer seconds of it."
+                       : "a lower bound of them is not known here.");
     put_table(b, point, count);
     buf_add(b, "</body>\n</html>\n");
 }

@@ -190,7 +190,7 @@ const char *step_title(Arena *a, const Step *s)
     if (s->kind != STEP_CALL && s->kind != STEP_LOOP)
         return titles[s->kind];
     if (s->kind == STEP_LOOP)
-        buf_printf(&b, "loop of %lld iterations", (long long)s->count);
+        buf_printf(&b, "loop of %s", arena_count(a, s->count, "iteration"));
     else
         buf_add(&b, s->node->op->name);
     if (s->kind != STEP_CALL || s->node->op->region != FUSED)

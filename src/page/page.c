@@ -81,7 +81,7 @@ static void put_tiles(Page *x, const Picture *d)
     if (!device_is_host(p->device))
         put_tile(b, "host's memory", p->space[SPACE_HOST].peak, "not in the pictures");
     put_tile(b, "library reserve", p->reserve, "beside the peak");
-    put_tile(b, "saved for the backward", s->saved, arena_printf(x->a, "%d values", s->nsaved));
+    put_tile(b, "saved for the backward", s->saved, arena_count(x->a, s->nsaved, "value"));
     put_grouped(&more, s->added_nflop / 1e9, 1);
     buf_printf(&more, " GFLOP, %.1f %% of the step, %s", 100 * s->added_nflop / MAX(s->nflop, 1),
                sec_text(x->a, p->est.added));

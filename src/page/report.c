@@ -69,8 +69,8 @@ static void print_groups(Buf *b, const Plan *p)
     int count = plan_groups(b->a, p, &group);
     for (int i = 0; i < count; i++) {
         const ParamGroup *x = &group[i];
-        buf_printf(b, "  %-13s %12lld values in %d tensors", x->op ? x->op->name : "frozen",
-                   (long long)x->nelem, x->ntensor);
+        buf_printf(b, "  %-13s %19s in %s", x->op ? x->op->name : "frozen",
+                   arena_count(b->a, x->nelem, "value"), arena_count(b->a, x->ntensor, "tensor"));
         if (x->op)
             buf_printf(b, ", weight decay %g", x->decay);
         buf_add(b, "\n");
@@ -141,9 +141,9 @@ static void print_rank_groups(Buf *b, const Plan *p)
     RankGroup *group = NULL;
     int count = plan_rank_groups(b->a, p, &group);
     for (int i = 0; i < count; i++)
-        buf_printf(b, "  %-13s %12lld ranks, estimated as on %d host%s\n", group[i].name,
-                   (long long)group[i].ranks, group[i].where.nodes,
-                   group[i].where.nodes > 1 ? "s" : "");
+        buf_printf(b, "  %-13s %18s, estimated as on %s\n", group[i].name,
+                   arena_count(b->a, group[i].ranks, "rank"),
+                   arena_count(b->a, group[i].where.nodes, "host"));
 }
 
 static void print_collectives(Buf *b, const Plan *p)
@@ -190,21 +190,23 @@ static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
         buf_add(b, "\n");
     }
     if (backward)
-        buf_printf(b, "saved for the backward: %d values, %lld bytes, %.2f MiB\n", x->nsaved,
-                   (long long)x->saved, mib(x->saved));
+        buf_printf(b, "saved for the backward: %s, %lld bytes, %.2f MiB\n",
+                   arena_count(b->a, x->nsaved, "value"), (long long)x->saved, mib(x->saved));
     if (x->nrecomputed)
         buf_printf(b,
-                   "computed again: %d values, %lld bytes, %.2f MiB, %.4g GFLOP (%.1f %% of the "
+                   "computed again: %s, %lld bytes, %.2f MiB, %.4g GFLOP (%.1f %% of the "
                    "step's), estimated %s\n",
-                   x->nrecomputed, (long long)x->recomputed, mib(x->recomputed),
+                   arena_count(b->a, x->nrecomputed, "value"), (long long)x->recomputed,
+                   mib(x->recomputed),
                    x->added_nflop / 1e9, 100 * x->added_nflop / MAX(x->nflop, 1),
                    sec_text(b->a, e->added));
 }
 
 void plan_print(Buf *b, const Plan *p)
 {
-    buf_printf(b, "plan: %d nodes, %d calls (%d copies), %d buffers\n", graph_count(p->g), p->nstep,
-               p->ncopies, p->nstorage);
+    buf_printf(b, "plan: %s, %s (%s), %s\n", arena_count(b->a, graph_count(p->g), "node"),
+               arena_count(b->a, p->nstep, "call"), arena_count(b->a, p->ncopies, "copy"),
+               arena_count(b->a, p->nstorage, "buffer"));
     buf_printf(b, "  peak          %12lld bytes  %10.2f MiB\n",
                (long long)p->space[SPACE_MAIN].peak, mib(p->space[SPACE_MAIN].peak));
     buf_printf(b, "  lower bound   %12lld bytes  %10.2f MiB\n",
@@ -284,8 +286,8 @@ void plan_print_steps(Buf *b, const Plan *p)
         switch (s->kind) {
         case STEP_CALL: print_call(b, p, s); break;
         case STEP_LOOP:
-            buf_printf(b, "loop t%d = %lld, %lld iterations by %lld", s->depth, (long long)s->first,
-                       (long long)s->count, (long long)s->by);
+            buf_printf(b, "loop t%d = %lld, %s by %lld", s->depth, (long long)s->first,
+                       arena_count(b->a, s->count, "iteration"), (long long)s->by);
             break;
         case STEP_END: buf_printf(b, "end of loop %d", s->end); break;
         case STEP_ZERO: buf_printf(b, "zero %lld bytes", (long long)s->nbytes); break;

@@ -207,8 +207,8 @@ void page_scopes(Page *x, const Picture *d)
         put_scope(x, d, y);
     }
     if (nrow < s->nrow) {
-        buf_printf(b, "<tr class=\"more\"><th scope=\"row\">%d more rows</th><td></td>",
-                   s->nrow - nrow);
+        buf_printf(b, "<tr class=\"more\"><th scope=\"row\">%s</th><td></td>",
+                   arena_count(x->a, s->nrow - nrow, "more row"));
         put_scope(x, d, &rest);
     }
     buf_add(b, "<tr class=\"total\"><th scope=\"row\">all</th><td></td>");
@@ -269,8 +269,7 @@ static void put_ranks(Page *x, const Plan *p)
         put_cut(b, group[i].name, MOST_NAME);
         buf_add(b, "</code> ");
         put_grouped(b, (double)group[i].ranks, 0);
-        buf_printf(b, " ranks, estimated as on %d host%s", group[i].where.nodes,
-                   group[i].where.nodes > 1 ? "s" : "");
+        buf_printf(b, " ranks, estimated as on %s", arena_count(b->a, group[i].where.nodes, "host"));
     }
     buf_add(b, count ? ".</p>\n" : "</p>\n");
 }
@@ -359,7 +358,7 @@ static void put_chunk(Page *x, const ChunkRow *row)
     buf_printf(b, "<tr%s><th scope=\"row\">", c->made.slices ? " class=\"total\"" : "");
     put_cut(b, c->region.value, MOST_NAME);
     buf_add(b, "</th>");
-    put_cut_cell(b, arena_printf(x->a, "%s::%s", row->scope, c->op));
+    put_cut_cell(b, *row->scope ? arena_printf(x->a, "%s::%s", row->scope, c->op) : c->op);
     put_count(b, row->count);
     put_slices(x, row);
     put_cut_cell(b, chunk_axis(x->a, c) + strlen("axis "));

@@ -231,6 +231,8 @@ Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward);
 /* Set the policies of nodes by one of o->recompute and o->rule; return how many changed. Fail where
  * no block has the name's policy, or a rule matches nothing. */
 int policy_named(Graph *g, Arena *tmp, const char *name);
+/* A warning, in a, where a name that is no error means less than its user may think; NULL: none. */
+const char *policy_named_doubt(const Graph *g, Arena *a, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
 /* The limit of what goes into a loop for a weight that it reads, formed of gathered parameters

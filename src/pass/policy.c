@@ -143,8 +143,12 @@ void region_check_save(const Graph *g, const Node *n)
 
 int pass_policies(Graph *g, Arena *tmp, const PassOptions *o)
 {
+    const char *name = o->recompute ? o->recompute : "none";
     int changes = policy_gathers(g, tmp, o);
-    changes += policy_named(g, tmp, o->recompute ? o->recompute : "none");
+    changes += policy_named(g, tmp, name);
+    const char *doubt = o->warn ? policy_named_doubt(g, tmp, name) : NULL;
+    if (doubt)
+        o->warn(o->warn_arg, doubt);
     changes += policy_rules(g, tmp, o->rules, o->nrules);
     policy_check_gathers(g, tmp, o);
     return changes;

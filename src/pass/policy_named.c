@@ -122,6 +122,30 @@ static bool has_block(const Graph *g, int64_t every)
     return false;
 }
 
+/* The highest number of a block; -1: there is none. */
+static int64_t last_block(const Graph *g)
+{
+    int64_t last = -1;
+    for (const Node *n = g->first; n; n = n->next) {
+        const Block b = block_of(n->scope);
+        last = MAX(last, n->phase < BACKWARD && b.len ? b.number : -1);
+        EACH_BODY(t, n)
+            last = MAX(last, last_block(n->region->body[t]));
+    }
+    return last;
+}
+
+const char *policy_named_doubt(const Graph *g, Arena *a, const char *name)
+{
+    const int64_t every = strncmp(name, "every=", 6) ? 0 : atoll(name + 6), last = last_block(g);
+    if (every < 2 || last < 0 || every <= last + 1)
+        return NULL;
+    return arena_printf(a,
+                        "recompute %s: the last block's number is %lld, so that block 0 alone is "
+                        "computed again",
+                        name, (long long)last);
+}
+
 int policy_named(Graph *g, Arena *tmp, const char *name)
 {
     int64_t every = 1;

@@ -127,14 +127,18 @@ static int64_t find_free(tn_context *ctx, Arena *tmp, const tn_options *o)
     if (left < 0)
         fail(&ctx->ctx, TN_FAIL, "%s does not say how much memory it has free: expected bytes",
              device_is_gpu(d) ? "the device" : "the system");
-    return memory_less_margin(left / count_sharing(ctx, tmp, o, d));
+    return left / count_sharing(ctx, tmp, o, d);
 }
 
-int tn_memory_free(tn_context *ctx, const tn_options *options, int64_t *nbytes)
+int tn_memory_free(tn_context *ctx, const tn_options *options, int64_t *nbytes, int64_t *margin)
 {
     if (!GIVEN(ctx, ctx, options, nbytes))
         return TN_CODE_USAGE;
-    TRY(t, &ctx->ctx)
-        *nbytes = find_free(ctx, try_arena(&t), options);
+    TRY(t, &ctx->ctx) {
+        const int64_t left = find_free(ctx, try_arena(&t), options);
+        *nbytes = memory_less_margin(left);
+        if (margin)
+            *margin = MAX(left - *nbytes, 0);
+    }
     return tried(&t);
 }

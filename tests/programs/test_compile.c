@@ -383,14 +383,15 @@ static void test_free(void)
 static void test_shared(void)
 {
     tn_options o = tn_options_default();
-    int64_t one, four;
-    if (!ok(tn_memory_free(ctx, &o, &one)))
+    int64_t one, four, margin = -1;
+    if (!ok(tn_memory_free(ctx, &o, &one, &margin)))
         return;
+    EXPECT(memory_less_margin(one + margin) == one);
     o.mesh = "fsdp=4";
-    ok(tn_memory_free(ctx, &o, &four));
+    ok(tn_memory_free(ctx, &o, &four, NULL));
     EXPECT(one > 0 && four > 0 && four < one * 3 / 8);
     o.backend = "none such";
-    EXPECT(tn_memory_free(ctx, &o, &four) == TN_CODE_USAGE);
+    EXPECT(tn_memory_free(ctx, &o, &four, NULL) == TN_CODE_USAGE);
 }
 
 static void refused(const tn_task *t, const char *part)

@@ -82,9 +82,9 @@ END
 gives 1 'found 4294967296 (N: columns)' plan "$dir/wide.tn"
 ok 'too many columns: no word of a batch' [ -z "$(grep batch "$dir/err")" ]
 gives 2 '--dropout: expected a number' train demo --dropout 1
-gives 2 '--memory: expected bytes such as 3GiB, at least 1, or auto, found "3 apples"' train demo --memory '3 apples'
+gives 2 '--memory: expected bytes such as 3GiB, from 1 to 4194304TiB, or auto, found "3 apples"' train demo --memory '3 apples'
 for bytes in 0 0.5 12.5 0GiB 0.0001kB -1 nan; do
-    gives 2 "--memory: expected bytes such as 3GiB, at least 1, or auto, found \"$bytes\"" plan demo --batch-size 2 --seq-len 16 --memory $bytes
+    gives 2 "--memory: expected bytes such as 3GiB, from 1 to 4194304TiB, or auto, found \"$bytes\"" plan demo --batch-size 2 --seq-len 16 --memory $bytes
 done
 gives 2 '--shard-size: expected bytes such as 3GiB, found "0.5"' train demo --shard-size 0.5
 gives 2 '--dtype: expected f32|bf16, found "f16"' train demo --dtype f16

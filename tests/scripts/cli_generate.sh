@@ -168,7 +168,7 @@ ok "in silence" [ ! -s "$dir/err" ]
     echo '{"step": 3, "loss": 9}'
     echo '{"step": 3, "loss": 3}'
 } >"$dir/n"
-gives 0 "1 lines are not metrics, the first is line 2" plot "$dir/n" -o "$dir/a.svg" --title 'a<b & "c"' --smooth 1
+gives 0 "not metrics: 1 line, the first is line 2" plot "$dir/n" -o "$dir/a.svg" --title 'a<b & "c"' --smooth 1
 ok "a title as it is" grep -q '<title>a&lt;b &amp; "c"</title>' "$dir/a.svg"
 ok "a loss that is not finite is marked" grep -qF 'not finite: 1' "$dir/a.svg"
 {

@@ -91,6 +91,16 @@ for graph in gpt2_step ${TN_LONG:+bert_mlm}; do
     gives 3 'does not fit' plan "$file" --memory $(($(needs "$file") - 1))
 done
 
+# What the search chose is not told as if the user had asked for it; what has no scope is told without.
+least=$(needs "$dir/gpt2_step.tn" --passes=default --memory 1)
+gives 0 'chosen for --memory' plan "$dir/gpt2_step.tn" --passes=default --memory $((least + 1)) --explain
+ok "--explain: no policy that nobody gave, no empty scope" not grep -q -e must_ -e ' @::' -e ' in , ' "$dir/out"
+
+# A name that means less than one may think.
+gives 0 'block 0 alone is computed again' plan tests/ref/llama-tiny --batch-size 1 --seq-len 8 --recompute every=99
+gives 0 '' plan tests/ref/llama-tiny --batch-size 1 --seq-len 8 --recompute every=2
+ok "every=2 of two blocks" not grep -q alone "$dir/err"
+
 # ---- train ----
 
 # What does not depend on the time, of a metrics file.
@@ -195,4 +205,13 @@ ok "--pareto: 12 points within their limits, monotone, from a bound to all saved
 /"policy"/ { none = $2 ~ /none/ }
 END { exit bad || n != 12 || !none || !last || bound != 0 || first <= 0 }' "$dir/out"
 ok "--pareto --html: a picture" grep -q '<svg' "$dir/curve.html"
+ok "whose ticks of bytes differ" [ "$(sed -n 's/.*y="328" text-anchor="middle">\([0-9.]*\)<.*/\1/p' "$dir/curve.html" | sort -u | wc -l)" = 6 ]
+# Where nothing is known of a bound there is none, which is another thing than 0; what is offloaded is told.
+for how in "--backend emulated" "--mesh fsdp=2 --overlap on" "--chunk 2"; do
+    gives 0 '' "$@" --pareto $how
+    ok "$how: no bound" awk 'NR > 1 { bad += $5 != "none" } END { exit bad || NR != 13 }' "$dir/out"
+    case $how in *emulated*) ok "$how: values in the host's memory" awk 'NR == 2 { exit !($NF == 0 && $(NF - 1) > 0) }' "$dir/out" ;; esac
+    gives 0 '' "$@" --pareto --json $how
+    ok "$how: null" [ "$(grep -c '"bound_sec": null' "$dir/out")" = 12 ]
+done
 totals

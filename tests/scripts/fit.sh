@@ -140,10 +140,13 @@ pasted
 gives 2 '--accumulate auto is for models, not for graphs' plan tests/ir/flat.tn --passes=default --accumulate auto
 gives 2 'opt: --accumulate auto is for train, grad and plan' opt tests/ir/flat.tn --passes=cse --accumulate auto
 # What this machine has free.
-gives 0 '' plan "$@" --memory auto
+gives 0 'tenon: note: --memory auto: ' plan "$@" --memory auto
+ok "auto: what is free is the limit and the margin" awk '/--memory auto/ { exit !($5 + $15 == $8 && $15 > 0) }' "$dir/err"
 gives 3 'the limit is ' plan gpt2 --batch-size 100000 --seq-len 1024 --memory auto --passes=forward
 says 'MiB; the least that would do is '
-gives 2 'expected bytes such as 3GiB, at least 1, or auto' plan "$@" --memory Auto
+gives 2 'expected bytes such as 3GiB, from 1 to 4194304TiB, or auto' plan "$@" --memory Auto
+gives 2 'plan: --memory: expected bytes such as 3GiB, from 1 to 4194304TiB, or auto, found "9223372036854775807"' \
+    plan "$@" --memory 9223372036854775807
 
 # Graphs: what their passes do.
 "$tenon" plan tests/ir/flat.tn --memory 10 >"$dir/out" 2>"$dir/err"

@@ -51,6 +51,7 @@ CALL(tn_passes, P(0), P(1))
 CALL(tn_passes_have, P(0), P(1))
 CALL(tn_nearest, P(0), P(1), W(2))
 CALL(tn_bytes, P(0))
+CALL(tn_count_text, I(0), P(1), P(2), (size_t)I(3))
 CALL(tn_bytes_text, I(0), P(1), P(2), (size_t)I(3))
 CALL(tn_folder_make, P(0), P(1))
 CALL(tn_error, P(0))
@@ -130,7 +131,7 @@ CALL(tn_tokenize, P(0), W(1), P(2), P(3), P(4), P(5), P(6))
 CALL(tn_detokenize, P(0), P(1), P(2), P(3), P(4))
 CALL_VOID(tn_tokenizer_free, P(0))
 CALL(tn_plan_new, P(0), P(1), W(2), P(3))
-CALL(tn_memory_free, P(0), P(1), P(2))
+CALL(tn_memory_free, P(0), P(1), P(2), P(3))
 CALL(tn_error_misfit, P(0), P(1))
 CALL(tn_compile, P(0), P(1), P(2), P(3))
 CALL_VOID(tn_compiled_free, P(0))
@@ -219,6 +220,7 @@ static const Row rows[] = {
     ROW(tn_ops, "C00r"),                 ROW(tn_passes, "Cr"),
     QUIET(tn_passes_have, "00"),
     QUIET(tn_nearest, "00i"),            QUIET(tn_bytes, "0"), QUIET(tn_bytes_text, "i0r."),
+    QUIET(tn_count_text, "i0r."),
     ROW(tn_folder_make, "Cs"),           QUIET(tn_error, "0"),
     QUIET(tn_context_fail, "0i.."),      QUIET(tn_threads, "i"),
     ROW(tn_join, "C."),                  QUIET(tn_ranks_run, "md00"),
@@ -255,7 +257,7 @@ static const Row rows[] = {
     ROW(tn_tokenizer_encode, "K0iirr"),  ROW(tn_tokenizer_decode, "Kc0rr"),
     ROW(tn_tokenize, "KmTsprr"),         ROW(tn_detokenize, "Ksspr"),
     QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
-    ROW(tn_memory_free, "Cor"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
+    ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),
     ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
