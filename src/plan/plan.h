@@ -237,7 +237,7 @@ typedef struct NodeSteps {
 
 NodeSteps plan_node_steps(Arena *a, const Plan *p);
 const Step *plan_node_step(const NodeSteps *s, const Node *n); /* NULL: nothing runs for it */
-const char *sec_text(Arena *a, double sec);               /* "1.234 s", "12.3 ms" */
+const char *sec_text(Arena *a, double sec);                    /* "1.234 s", "12.3 ms" */
 const char *estimate_shares(Arena *a, const Estimate *e); /* of classes: "81.2 % product, ..." */
 
 /* ---- step_bound.c ---- */

@@ -4,20 +4,22 @@
  * Items are the calls of the graph, with the plan's seconds, joined by what they read alone: order
  * edges and memory do not count. A collective of several values is an item for each, which waits
  * for its own operand, and takes on its way the seconds that it would take alone. Five queues have
- * work: computing, copies out and in, and the two links, whose rate groups of ranks share (clock.c).
- * There a collective counts with its share of the seconds of one call for all of its unit: those of
- * parameters, or of gradients, of one block, op, group, dtype and direction.
+ * work: computing, copies out and in, and the two links, whose rate groups of ranks share
+ * (clock.c). There a collective counts with its share of the seconds of one call for all of its
+ * unit: those of parameters, or of gradients, of one block, op, group, dtype and direction.
  *
  * For any set of items of one queue, the earliest of their starts, all their seconds there, and the
  * least time that follows any of them are together no more than the step. Tried are, in the order
  * of starts, each item with all later ones, and the same by what follows.
  *
- * A start is at least the longest way to it. Where the graph narrows to one item, as in the residual
- * stream and at the loss, what comes before it must all be done: the same is asked of these items
- * alone, with what follows up to this one; and its start is raised to that. So seconds add up along
- * the stream. What follows an item is found likewise, from the end. Narrow are the items that no
- * edge passes by, between the first item and the loss, and between the loss and the last, among
- * what lies between them.
+ * A start is at least the longest way to it. Where the graph narrows to one item, as in the
+ * residual stream and at the loss, what comes before it must all be done: the same is asked of
+ * these items alone, with what follows up to this one; and its start is raised to that. So seconds
+ * add up along the stream. What follows an item is found likewise, from the end. Narrow are the
+ * items that no edge passes by, between the first item and the loss, and between the loss and the
+ * last, among what lies between them.
+ *
+ * Copies that the planner adds have seconds in the step, but are no items.
  *
  * A loop is an item with as many times the bound of its body, as its iterations follow one another;
  * it has its links' work too. O(narrow items x n log n). */
