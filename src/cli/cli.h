@@ -252,6 +252,21 @@ int alike_command(tn_context *ctx, const Command *c);
 int alike_options(tn_context *ctx, const Command *c, const Option *table, const Texts *args,
                   bool help);
 
+/* ---- meshes.c ---- */
+
+/* What --mesh auto looks for. */
+typedef struct MeshCommand {
+    const char *model, *passes; /* passes: NULL: those of a step */
+    int64_t batch, seq, ranks;
+    const tn_options *o;
+    int json;
+} MeshCommand;
+
+bool mesh_auto(const tn_options *o);
+/* Returns a code; found is filled where none fits, too. */
+int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found);
+int meshes_print(tn_context *ctx, const MeshCommand *x, FILE *to);
+
 /* ---- launch.c ---- */
 
 /* The ranks that run a command: one, those that a launcher has started, or threads of this process.
