@@ -75,6 +75,7 @@ static void fill_plan(const tn_compiled *c, MeshSetting *s)
     s->sec = p->est.step;
     s->comm = p->est.by_class[CLASS_COLLECTIVE];
     s->exposed = p->est.exposed;
+    s->own = plan_step_bound(p, p->g->a);
     s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
 }
 
@@ -208,7 +209,7 @@ static tn_mesh mesh_of(const MeshSetting *s)
                      .sec = s->sec,
                      .comm_sec = s->comm,
                      .exposed_sec = s->exposed,
-                     .bound_sec = s->bound};
+                     .bound_sec = s->own};
 }
 
 static void add_reason(tn_meshes *to, const char *why)
@@ -287,11 +288,20 @@ static bool options_given(tn_context *ctx, const char *call, const tn_options *o
     return args_options(ctx, call, o);
 }
 
+/* The reason that most settings have. */
+static const char *main_reason(const tn_meshes *to)
+{
+    const tn_mesh_reason *most = &to->reason[0];
+    for (int i = 1; i < to->nreason; i++)
+        most = to->reason[i].count > most->count ? &to->reason[i] : most;
+    return most->why;
+}
+
 static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to)
 {
     char least[40], limit[40];
     if (to->refused == to->settings)
-        return tn_context_fail(ctx, TN_CODE_USAGE, "no mesh can run it: %s", to->reason[0].why);
+        return tn_context_fail(ctx, TN_CODE_USAGE, "no mesh can run it: %s", main_reason(to));
     return tn_context_fail(ctx, TN_CODE_FIT,
                            "does not fit: none of %d settings needs at most %s; the least that "
                            "was found needs %s",

@@ -18,7 +18,7 @@ static void tell(void *arg, const char *what, int done, int all)
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r  %s: %d of %d\033[K", what, done, all);
     else if (done % 16 == 0 || done == all)
-        fprintf(stderr, "tenon: %s: %d of %d\n", what, done, all);
+        fprintf(stderr, "tenon: note: %s: %d of %d\n", what, done, all);
 }
 
 /* ---- text ---- */

@@ -4,8 +4,8 @@
  * First each setting gets bounds from its graph, which no plan is below: seconds (step_bound.c),
  * and with a limit bytes (order_bound.c). Settings of a mesh share the passes up to where policies
  * are read. Then they are planned by bounds upward, until ten are faster than the next one's bound.
- * What a limit would have computed again (`auto`) has the bounds of what computes nothing again: it
- * has its nodes and more.
+ * What a limit would have computed again (`auto`) is not known before; it counts with the least
+ * bounds of its mesh's other settings, which are likely, but not proved, to hold for it.
  *
  * Threads that plan may be ahead of what one would have planned: the outcome is what one would have
  * found, as it is taken from the settings in their order. Settings with equal seconds stand in that
@@ -79,14 +79,18 @@ MeshSettings meshes_all(Arena *a, const MeshAsked *asked)
 
 /* ---- bounds ---- */
 
+static bool is_chosen(const MeshSetting *s)
+{
+    return !strcmp(s->recompute, "auto");
+}
+
 static void bound_setting(const PassWalk *w, const PlanFor *to, MeshSetting *s)
 {
     PassOptions o = trial_options(w->o);
     Arena *a = arena_tmp(w->g->a);
     PlanFor rough = *to;
-    bool chosen = !strcmp(s->recompute, "auto");
-    o.recompute = chosen ? "none" : s->recompute;
-    o.reshard = chosen && !strcmp(s->reshard, "auto") ? "never" : s->reshard;
+    o.recompute = s->recompute;
+    o.reshard = s->reshard;
     rough.rough = true;
     Graph *g = graph_clone(a, w->g);
     Plan *p = trial_plan(a, w, g, &o, &rough, false);
@@ -101,8 +105,19 @@ void meshes_bound(PassWalk *w, const PlanFor *to, MeshSetting *s, int n)
 {
     bool more = passes_until(w, "policies");
     CHECK(more);
+    double sec = INFINITY;
+    int64_t least = INT64_MAX;
     for (int i = 0; i < n; i++)
-        bound_setting(w, to, &s[i]);
+        if (!is_chosen(&s[i])) {
+            bound_setting(w, to, &s[i]);
+            sec = MIN(sec, s[i].bound);
+            least = MIN(least, s[i].least);
+        }
+    for (int i = 0; i < n; i++)
+        if (is_chosen(&s[i])) {
+            s[i].bound = sec;
+            s[i].least = least;
+        }
 }
 
 /* ---- the search ---- */
@@ -119,10 +134,9 @@ MeshSearch meshes_start(const MeshSettings *all, int64_t limit)
     MeshPlace *place = all->place;
     for (int i = 0; i < all->count; i++) {
         const MeshSetting *x = &all->list[i];
-        bool chosen = !strcmp(x->recompute, "auto"); /* it may need less than its bounds' graph */
         if (*x->refused)
             s.refused++;
-        else if (limit && x->least > limit && !chosen)
+        else if (limit && x->least > limit)
             s.over++;
         else
             place[s.count++] = (MeshPlace){x->bound, i};

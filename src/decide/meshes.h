@@ -12,14 +12,14 @@ typedef struct MeshSetting {
     const char *mesh, *reshard, *recompute;
     int group; /* settings of one mesh have the same */
     /* by meshes_bound */
-    char refused[240]; /* why there is no such step; "": there is */
+    char refused[400]; /* why there is no such step; "": there is */
     double bound;      /* seconds: no plan is faster */
     int64_t least;     /* bytes: no plan needs less; 0: nobody asked */
     /* by who plans it */
     bool planned, fits;
-    bool twin;          /* it came to what another setting is */
-    int64_t peak, need; /* bytes of the plan; with its library's reserve */
-    double sec, comm, exposed;
+    bool twin;                      /* it came to what another setting is */
+    int64_t peak, need;             /* bytes of the plan; with its library's reserve */
+    double sec, comm, exposed, own; /* own: no schedule of it is faster */
 } MeshSetting;
 
 /* What a command has said, of which there is then one: NULL where it has not. */

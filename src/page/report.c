@@ -202,6 +202,14 @@ static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
                    sec_text(b->a, e->added));
 }
 
+static void print_step_bound(Buf *b, const Plan *p)
+{
+    Arena *tmp = arena_tmp(b->a);
+    buf_printf(b, "  step bound    %12s a step  (no schedule is faster)\n",
+               sec_text(b->a, plan_step_bound(p, tmp)));
+    arena_reset(tmp);
+}
+
 void plan_print(Buf *b, const Plan *p)
 {
     buf_printf(b, "plan: %d nodes, %d calls (%d copies), %d buffers\n", graph_count(p->g), p->nstep,
@@ -225,10 +233,8 @@ void plan_print(Buf *b, const Plan *p)
                    (long long)p->space[SPACE_HOST].bound);
     buf_printf(b, "  estimate      %12s a step  (%s)\n", sec_text(b->a, p->est.step),
                machine_title(b->a, p->machine));
-    Arena *tmp = arena_tmp(b->a);
-    buf_printf(b, "  step bound    %12s a step  (no schedule is faster)\n",
-               sec_text(b->a, plan_step_bound(p, tmp)));
-    arena_reset(tmp);
+    if (p->est.communicates)
+        print_step_bound(b, p);
     buf_printf(b, "  of it         %s\n", estimate_shares(b->a, &p->est));
     print_kernels(b, p);
     print_groups(b, p);

@@ -143,11 +143,11 @@ static void find_starts(TimeLine *t)
 }
 
 /* When an iteration of a loop begins: the queues, and what its collectives were exposed before. */
-typedef struct Iteration {
+typedef struct IterationStart {
     double at[MAX_QUEUE], *exposed;
-} Iteration;
+} IterationStart;
 
-static void begin_iteration(const TimeLine *t, int from, int to, Iteration *x)
+static void start_iteration(const TimeLine *t, int from, int to, IterationStart *x)
 {
     for (int q = 0; q < MAX_QUEUE; q++)
         x->at[q] = clock_at(t->clock, (Queue)q);
@@ -156,7 +156,7 @@ static void begin_iteration(const TimeLine *t, int from, int to, Iteration *x)
 }
 
 /* Moves the queues and the steps of a loop on by what they took for its last iteration. */
-static void skip(TimeLine *t, int from, int to, const Iteration *before, double iterations)
+static void skip(TimeLine *t, int from, int to, const IterationStart *before, double iterations)
 {
     double last[MAX_QUEUE];
     for (int q = 0; q < MAX_QUEUE; q++) {
@@ -174,9 +174,9 @@ static void follow_loop(TimeLine *t, int begin)
 {
     const Step *s = &t->p->step[begin];
     int64_t count = MIN(s->count, FOLLOWED);
-    Iteration last = {.exposed = NEWN(t->tmp, double, s->end - begin)};
+    IterationStart last = {.exposed = NEWN(t->tmp, double, s->end - begin)};
     for (int64_t k = 0; k < count; k++) {
-        begin_iteration(t, begin, s->end, &last);
+        start_iteration(t, begin, s->end, &last);
         follow(t, begin + 1, s->end);
     }
     if (s->count > count)
