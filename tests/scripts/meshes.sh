@@ -1,7 +1,9 @@
 #!/bin/sh
-# tenon plan --mesh auto from outside: the ten fastest meshes, as text and JSON; what fits; what is refused.
+# tenon plan --mesh auto from outside: the ten fastest meshes, as text and JSON; what fits; what is refused; and train
+# --mesh auto, with one rank and with two.
 # Usage: tests/scripts/meshes.sh BUILD
 . tools/checks.sh
+. tools/launch.sh
 
 set -- plan demo --batch-size 4 --seq-len 16 --machine h100 --recompute selective
 
@@ -50,4 +52,22 @@ gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --pareto
 gives 2 'for models, not for graphs' plan tests/ir/flat.tn --passes spmd --ranks 4 --mesh auto
 gives 2 'no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
 gives 1 'no such folder' plan nobody --batch-size 4 --seq-len 16 --ranks 4 --mesh auto
+
+# ---- training ----
+
+for i in $(seq 300); do echo "line $i of a text to be learned"; done >"$dir/text.txt"
+set -- train demo --data "$dir/text.txt" --batch-size 4 --seq-len 16 --mesh auto --steps
+gives 0 'takes none --reshard auto --recompute none' "$@" 1 --out "$dir/one"
+ok "one rank has no mesh" grep -q '"mesh": null' "$dir/one/step-1/state.json"
+for mpi in $(mpis); do
+    mpirun.$mpi -n 2 "$tenon" "$@" 2 --out "$dir/$mpi" >"$dir/out" 2>"$dir/err"
+    ok "$mpi: two ranks" grep -Eq 'takes (dp|fsdp|tp)=2 --reshard (auto|always|never) --recompute none' "$dir/err"
+    ok "$mpi: two steps" [ -e "$dir/$mpi/step-2/state.json" ]
+    mpirun.$mpi -n 2 "$tenon" "$@" 3 --out "$dir/$mpi" --resume >"$dir/out" 2>"$dir/err"
+    ok "$mpi: resumed on the same mesh" not grep -q 'takes' "$dir/err"
+    grep -E '"(mesh|reshard|recompute)":' "$dir/$mpi/step-2/state.json" >"$dir/before"
+    grep -E '"(mesh|reshard|recompute)":' "$dir/$mpi/step-3/state.json" >"$dir/after"
+    ok "$mpi: with the same words" cmp "$dir/before" "$dir/after"
+done
+cat "$dir/skipped"
 totals
