@@ -1485,6 +1485,64 @@ TN_API int tn_compile(tn_context *ctx, const tn_task *task, const tn_options *op
  * see also: tn_plan_free */
 TN_API void tn_compiled_free(tn_compiled *compiled);
 
+/* ---- meshes ---- */
+
+enum { TN_MOST_MESHES = 10, TN_MOST_REASONS = 16 };
+
+/* A mesh, and what a step on it comes to, by its plan. */
+typedef struct tn_mesh {
+    const char *mesh, *reshard, *recompute; /* as in options; mesh "none": one rank */
+    int64_t peak, nbytes;                   /* bytes of a rank's arena; with the library's reserve */
+    double sec, comm_sec, exposed_sec;      /* of a step; of its collectives; what of them nothing hides */
+    double bound_sec;                       /* no schedule of the step is faster */
+} tn_mesh;
+
+/* Why settings are refused, and how many. */
+typedef struct tn_mesh_reason {
+    const char *why;
+    int count;
+} tn_mesh_reason;
+
+/* What a search has found; texts are valid until the context's next call that gives a text of its own. */
+typedef struct tn_meshes {
+    tn_mesh best[TN_MOST_MESHES]; /* that fit, the fastest first */
+    int nbest;
+    int settings; /* meshes with what is gathered again and computed again */
+    int refused;  /* of these: that the model does not allow */
+    int over;     /* that need more than the limit by a bound that every plan keeps */
+    int slower;   /* that by such a bound are no faster than the last of the best */
+    int planned;  /* all others */
+    int unfit;    /* of the planned: that need more than the limit */
+    int64_t least; /* bytes with which the least of those that do not fit would do; 0: all fit */
+    tn_mesh_reason reason[TN_MOST_REASONS];
+    int nreason;
+} tn_meshes;
+
+/* What is searched for: start from zeros. */
+typedef struct tn_mesh_task {
+    const char *model;  /* as tn_model_open takes it */
+    int64_t batch, seq; /* rows of a step on all ranks; tokens of each */
+    int64_t ranks;
+    const char *passes; /* that make the step; NULL: "default" */
+    int workers;        /* threads that plan; 0: as many as kernels have. The outcome is the same */
+    void (*tell)(void *arg, const char *what, int done, int all); /* what: "meshes" have bounds, then
+                                                                   * "plans" are made; or NULL. From any
+                                                                   * thread, one at a time */
+    void *tell_arg;
+} tn_mesh_task;
+
+/* The fastest meshes for so many ranks that fit options.memory: all products of dp, fsdp and tp; gathered
+ * parameters dropped or kept; computed again nothing, what is cheap, all, or what memory needs. Where
+ * options.reshard or options.recompute is another word than "auto", only that.
+ * in: task; options without a mesh, with rank 0 and a number of microbatches
+ * out: *meshes, in any case
+ * error: TN_CODE_FIT where none fits; TN_CODE_USAGE where the model allows none; what tn_model_open and
+ *        tn_compile say
+ * cost: a quick plan of each setting, and tn_compile of those whose bounds do not leave them out
+ * from: tenon plan --mesh auto
+ * see also: tn_compile */
+TN_API int tn_mesh_search(tn_context *ctx, const tn_mesh_task *task, const tn_options *options, tn_meshes *meshes);
+
 /* ---- programs ---- */
 
 /* Maps a plan's arena. Of a plan for several ranks, all of which call it: they compare what decides over

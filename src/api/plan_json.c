@@ -205,6 +205,7 @@ static void fill_estimate(Arena *a, json_t *o, const Plan *p)
     put(a, o, "est_comm_sec",
         e->communicates ? json_real(e->by_class[CLASS_COLLECTIVE]) : json_null());
     put(a, o, "est_exposed_sec", e->communicates ? json_real(e->exposed) : json_null());
+    put(a, o, "bound_sec", json_real(plan_step_bound(p, a)));
     put(a, o, "added_sec", json_real(e->added));
     json_t *classes = put(a, o, "sec_by_class", json_object());
     for (int c = 0; c < NCLASS; c++)
@@ -242,11 +243,12 @@ static void fill_collectives(Arena *a, json_t *list, const Plan *p)
     for (int i = 0; i < count; i++) {
         const CollectiveRow *x = &row[i];
         append(a, list,
-               json_pack("{s:s, s:o, s:s, s:s, s:s, s:I, s:I, s:I, s:f}", "kind",
+               json_pack("{s:s, s:o, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f}", "kind",
                          collective_name(x->kind), "group", text_json(x->group), "dtype",
                          dtype_name(x->dtype), "phase", phase_name(x->phase), "role",
                          collective_role(x->role), "count", (json_int_t)x->count, "calls",
-                         (json_int_t)x->calls, "bytes", (json_int_t)x->nbytes, "sec", x->sec));
+                         (json_int_t)x->calls, "bytes", (json_int_t)x->nbytes, "sec", x->sec,
+                         "exposed_sec", x->exposed));
     }
 }
 

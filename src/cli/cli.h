@@ -252,6 +252,21 @@ int alike_command(tn_context *ctx, const Command *c);
 int alike_options(tn_context *ctx, const Command *c, const Option *table, const Texts *args,
                   bool help);
 
+/* ---- meshes.c ---- */
+
+/* What --mesh auto looks for. */
+typedef struct MeshCommand {
+    const char *model, *passes; /* passes: NULL: those of a step */
+    int64_t batch, seq, ranks;
+    const tn_options *o;
+    int json;
+} MeshCommand;
+
+bool mesh_auto(const tn_options *o);
+/* Returns a code; found is filled where none fits, too. */
+int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found);
+int meshes_print(tn_context *ctx, const MeshCommand *x, FILE *to);
+
 /* ---- launch.c ---- */
 
 /* The ranks that run a command: one, those that a launcher has started, or threads of this process.
@@ -282,6 +297,18 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
 /* The same on n ranks, each of which has a file of its own. */
 int launch_each(Launch *l, const Common *x, int n,
                 int (*run)(tn_context *ctx, const void *arg, bool *told), const void *arg);
+int launch_ranks(void); /* that were started; 1 without a launcher */
+/* The ranks of a mesh "dp=2,tp=4"; 0: malformed, which the passes say. */
+int64_t launch_mesh_ranks(const char *mesh);
+
+/* The fastest of the meshes, and what goes with it, on all ranks alike. */
+typedef struct MeshWords {
+    char mesh[80], reshard[16], recompute[40];
+} MeshWords;
+
+/* Rank 0 looks for meshes for the ranks that were started, unless `code` says that something has
+ * failed. Returns -1, or a code that is reported. */
+int launch_mesh(Launch *l, MeshCommand *m, int code, MeshWords *to);
 void launch_drop(Launch *l);
 
 /* Makes --memory auto bytes, the least of what all ranks have; an exit code, or -1 to go on. */

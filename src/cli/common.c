@@ -96,7 +96,7 @@ int check_mesh(const Command *c, const Option *table, const char *passes, Common
     }
     if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))
         code = options_refuse(c, table, "mesh", "changes nothing without the pass spmd");
-    if (code < 0 && !has_axis(mesh, "tp"))
+    if (code < 0 && !has_axis(mesh, "tp") && !mesh_auto(&x->o))
         code = options_refuse(c, table, "sequence-parallel", "needs a mesh with an axis tp");
     return code;
 }

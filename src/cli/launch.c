@@ -140,6 +140,41 @@ int launch_memory(Launch *l, tn_options *o)
     return code;
 }
 
+/* ---- the mesh ---- */
+
+int launch_ranks(void)
+{
+    int launched = tn_launched();
+    return launched > 1 ? launched : 1;
+}
+
+static int find_mesh(const Launch *l, const MeshCommand *m, MeshWords *to)
+{
+    tn_meshes found;
+    int code = meshes_find(l->ctx, m, &found);
+    if (code)
+        return code;
+    const tn_mesh *x = &found.best[0];
+    snprintf(to->mesh, sizeof to->mesh, "%s", x->mesh);
+    snprintf(to->reshard, sizeof to->reshard, "%s", x->reshard);
+    snprintf(to->recompute, sizeof to->recompute, "%s", x->recompute);
+    fprintf(stderr,
+            "tenon: note: --mesh auto takes %s --reshard %s --recompute %s: %.4g s a step\n",
+            x->mesh, x->reshard, x->recompute, x->sec);
+    return 0;
+}
+
+int launch_mesh(Launch *l, MeshCommand *m, int code, MeshWords *to)
+{
+    m->ranks = launch_ranks();
+    if (!code && rank_first(l->ctx))
+        code = find_mesh(l, m, to);
+    code = tn_agree_code(l->ctx, code);
+    if (!code && tn_ranks(l->ctx) > 1)
+        code = tn_share(l->ctx, to, sizeof *to);
+    return !code ? -1 : rank_first(l->ctx) ? report_last(code, l->ctx) : code;
+}
+
 void launch_drop(Launch *l)
 {
     char text[HELD];
@@ -264,8 +299,7 @@ int launch_check(const Command *c, const Option *table, Common *x)
     return code;
 }
 
-/* The ranks of a mesh "dp=2,tp=4"; 0: malformed, which the passes say. */
-static int64_t mesh_ranks(const char *mesh)
+int64_t launch_mesh_ranks(const char *mesh)
 {
     int64_t n = 1;
     for (const char *s = mesh; s; s = strchr(s, ',')) {
@@ -349,7 +383,7 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
 {
     const char *mesh = x->o.mesh;
     char of[200];
-    int64_t n = mesh_ranks(mesh);
+    int64_t n = launch_mesh_ranks(mesh);
     RankCommand all = {run, arg, x->threads};
     int code = check_launch(l, mesh, n);
     if (code >= 0)

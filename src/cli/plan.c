@@ -11,6 +11,7 @@ typedef struct PlanCommand {
     Common c;
     const char *path, *passes, *html, *compare[2];
     int json, steps, pareto;
+    int64_t ranks;
     bool reorder;
     Option table[MOST_OPTIONS];
     tn_model *model; /* NULL: a graph, or not open yet */
@@ -18,11 +19,17 @@ typedef struct PlanCommand {
 
 static void fill_table(PlanCommand *x)
 {
-    const OptionSlot slots[] = {{"batch-size", &x->c.batch}, {"seq-len", &x->c.seq},
-                                {"json", &x->json},          {"compare", &x->compare},
-                                {"html", &x->html},          {"steps", &x->steps},
-                                {"passes", &x->passes},      {"pareto", &x->pareto},
-                                COMMON_SLOTS(x->c),          {0}};
+    const OptionSlot slots[] = {{"batch-size", &x->c.batch},
+                                {"seq-len", &x->c.seq},
+                                {"json", &x->json},
+                                {"compare", &x->compare},
+                                {"html", &x->html},
+                                {"steps", &x->steps},
+                                {"passes", &x->passes},
+                                {"pareto", &x->pareto},
+                                {"ranks", &x->ranks},
+                                COMMON_SLOTS(x->c),
+                                {0}};
     options_bind(x->table, "plan", &x->c.o, slots);
 }
 
@@ -341,6 +348,41 @@ static int plan_curve(tn_context *ctx, PlanCommand *x, const char *command)
     return code;
 }
 
+/* ---- meshes ---- */
+
+static int check_meshes(PlanCommand *x)
+{
+    const Command *c = command_find("plan");
+    if (!x->ranks)
+        return report(TN_CODE_USAGE, "%s: --mesh auto: --ranks is missing", c->name);
+    if (!x->reorder)
+        return report(TN_CODE_USAGE, "%s: --mesh auto is for models, not for graphs", c->name);
+    if (!x->c.o.accumulate)
+        return report(TN_CODE_USAGE, "%s: --mesh auto and --accumulate auto exclude each other",
+                      c->name);
+    return options_refuse(c, x->table, "rank steps explain compare html pareto",
+                          "is not for --mesh auto");
+}
+
+static int plan_meshes(tn_context *ctx, PlanCommand *x)
+{
+    int code = check(command_find("plan"), x);
+    if (code >= 0 || (code = check_meshes(x)) >= 0)
+        return code;
+    common_apply(&x->c);
+    code = memory_find(ctx, &x->c.o);
+    if (code >= 0)
+        return code;
+    MeshCommand m = {.model = x->path,
+                     .passes = x->passes,
+                     .batch = x->c.batch,
+                     .seq = x->c.seq,
+                     .ranks = x->ranks,
+                     .o = &x->c.o,
+                     .json = x->json};
+    return meshes_print(ctx, &m, output(x));
+}
+
 /* ---- two plans ---- */
 
 static const char *const side_names[] = {"plan: --compare, A", "plan: --compare, B"};
@@ -413,14 +455,17 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
                       "plan: --json and --html - exclude each other: both go to standard output");
     if (x.json && x.steps)
         return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
+    if (x.ranks && !mesh_auto(&x.c.o))
+        return report(TN_CODE_USAGE, "plan: --ranks means nothing without --mesh auto");
     if (x.html && (code = check_writable(x.html)))
         return code;
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");
-    code = x.pareto       ? plan_curve(ctx, &x, command)
-           : x.compare[0] ? plan_two(ctx, &x, command)
-                          : plan_one(ctx, &x, command, argc, argv);
+    code = mesh_auto(&x.c.o) ? plan_meshes(ctx, &x)
+           : x.pareto        ? plan_curve(ctx, &x, command)
+           : x.compare[0]    ? plan_two(ctx, &x, command)
+                             : plan_one(ctx, &x, command, argc, argv);
     free(command);
     return code;
 }

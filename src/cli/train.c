@@ -23,6 +23,7 @@ typedef struct Train {
     Option table[MOST_OPTIONS];
     int argc; /* the command line */
     char **argv;
+    MeshWords mesh; /* that --mesh auto has found */
 } Train;
 
 /* A graph is refused before anything else is asked for. */
@@ -241,6 +242,18 @@ static void keep_decisions(Train *a, const json_t *options, bool same_mesh)
         a->c.o.goal_memory = before ? before : endless;
 }
 
+/* With --mesh auto a run goes on with its mesh, if as many ranks were started. */
+static void keep_mesh(Train *a, const json_t *options)
+{
+    const char *stored = json_string_value(json_object_get(options, "mesh"));
+    const char *reshard = json_string_value(json_object_get(options, "reshard"));
+    if (!mesh_auto(&a->c.o) || launch_ranks() != (stored ? launch_mesh_ranks(stored) : 1))
+        return;
+    a->c.o.mesh = stored;
+    if (reshard && !option_given(a->table, "reshard"))
+        a->c.o.reshard = reshard;
+}
+
 /* The options of the run, but those of this process that were given again. */
 static int resume_options(Train *a)
 {
@@ -259,6 +272,7 @@ static int resume_options(Train *a)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
         return code;
+    keep_mesh(a, options);
     bool same_mesh = !note_mesh(options, c);
     keep_decisions(a, options, same_mesh);
     if (same_mesh && !threads) /* those of each rank */
@@ -431,6 +445,29 @@ static int settle_memory(Launch *l, Train *a)
     return code;
 }
 
+/* The mesh that --mesh auto stands for is the run's, and what goes with it. */
+static int settle_mesh(Launch *l, Train *a)
+{
+    tn_options *o = &a->c.o;
+    TrainOptions *t = &a->t;
+    MeshCommand m = {.model = t->model, .batch = t->batch, .seq = t->seq, .o = o};
+    int code = 0;
+    if (!mesh_auto(o))
+        return -1;
+    if (t->batch_file)
+        code = tn_batch_shape(l->ctx, t->batch_file, &m.batch, &m.seq);
+    code = launch_mesh(l, &m, code, &a->mesh);
+    if (code >= 0)
+        return code;
+    o->mesh = strcmp(a->mesh.mesh, "none") != 0 ? a->mesh.mesh : NULL;
+    o->reshard = a->mesh.reshard;
+    o->recompute = a->mesh.recompute;
+    json_object_set_new(t->described, "mesh", o->mesh ? json_string(o->mesh) : json_null());
+    json_object_set_new(t->described, "reshard", json_string(o->reshard));
+    json_object_set_new(t->described, "recompute", json_string(o->recompute));
+    return -1;
+}
+
 static int check_command(const Command *self, Train *a)
 {
     TrainOptions *t = &a->t;
@@ -499,6 +536,7 @@ int command_train(int argc, char **argv)
         launch_hold(&l);
         code = launch_agree(&l, finish_options(l.ctx, &a));
         code = code < 0 ? settle_memory(&l, &a) : code;
+        code = code < 0 ? settle_mesh(&l, &a) : code;
     }
     if (code < 0)
         code = launch_run(&l, &a.c, run_train, &a);

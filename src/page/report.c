@@ -159,15 +159,16 @@ static void print_collectives(Buf *b, const Plan *p)
         return;
     buf_printf(b,
                "collectives, estimated %s a step, %s of it exposed:\n  %-8s %-10s %-14s %-10s %-4s "
-               "%7s %7s %14s %10s\n",
+               "%7s %7s %14s %10s %10s\n",
                sec_text(b->a, p->est.by_class[CLASS_COLLECTIVE]), sec_text(b->a, p->est.exposed),
-               "phase", "of", "kind", "group", "", "values", "calls", "MiB received", "estimate");
+               "phase", "of", "kind", "group", "", "values", "calls", "MiB received", "estimate",
+               "exposed");
     for (int i = 0; i < count; i++) {
         const CollectiveRow *x = &row[i];
-        buf_printf(b, "  %-8s %-10s %-14s %-10s %-4s %7lld %7lld %14.2f %10s\n",
+        buf_printf(b, "  %-8s %-10s %-14s %-10s %-4s %7lld %7lld %14.2f %10s %10s\n",
                    phase_name(x->phase), collective_role(x->role), collective_name(x->kind),
                    x->group, dtype_name(x->dtype), (long long)x->count, (long long)x->calls,
-                   x->nbytes / MIB, sec_text(b->a, x->sec));
+                   x->nbytes / MIB, sec_text(b->a, x->sec), sec_text(b->a, x->exposed));
     }
 }
 
@@ -202,6 +203,14 @@ static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
                    sec_text(b->a, e->added));
 }
 
+static void print_step_bound(Buf *b, const Plan *p)
+{
+    Arena *tmp = arena_tmp(b->a);
+    buf_printf(b, "  step bound    %12s a step  (no schedule is faster)\n",
+               sec_text(b->a, plan_step_bound(p, tmp)));
+    arena_reset(tmp);
+}
+
 void plan_print(Buf *b, const Plan *p)
 {
     buf_printf(b, "plan: %s, %s (%s), %s\n", arena_count(b->a, graph_count(p->g), "node"),
@@ -226,6 +235,8 @@ void plan_print(Buf *b, const Plan *p)
                    (long long)p->space[SPACE_HOST].bound);
     buf_printf(b, "  estimate      %12s a step  (%s)\n", sec_text(b->a, p->est.step),
                machine_title(b->a, p->machine));
+    if (p->est.communicates)
+        print_step_bound(b, p);
     buf_printf(b, "  of it         %s\n", estimate_shares(b->a, &p->est));
     print_kernels(b, p);
     print_groups(b, p);

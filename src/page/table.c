@@ -291,13 +291,14 @@ static void put_collective(Page *x, const CollectiveRow *y)
     put_count(b, y->count);
     put_count(b, y->calls);
     put_cell(b, (int64_t)y->nbytes);
-    buf_printf(b, "<td class=\"number\">%s</td></tr>\n", sec_text(x->a, y->sec));
+    buf_printf(b, "<td class=\"number\">%s</td>", sec_text(x->a, y->sec));
+    buf_printf(b, "<td class=\"number\">%s</td></tr>\n", sec_text(x->a, y->exposed));
 }
 
 void page_collectives(Page *x, const Picture *d)
 {
     static const char *const heads[] = {"kind", "group", "dtype", "phase", "of"};
-    static const char *const numbers[] = {"values", "calls", "received", "estimated"};
+    static const char *const numbers[] = {"values", "calls", "received", "estimated", "exposed"};
     CollectiveRow *row = NULL;
     int count = plan_collectives(x->a, d->p, &row);
     put_side(x, d);

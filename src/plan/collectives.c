@@ -353,7 +353,8 @@ static CollectiveRow *find_row(Arena *a, CollectiveRows *rows, const CollectiveR
     return &rows->row[rows->count - 1];
 }
 
-static void add_call(const Plan *p, const SentCalls *c, int i, CollectiveRows *rows)
+static void add_call(const Plan *p, const SentCalls *c, const NodeSteps *steps, int i,
+                     CollectiveRows *rows)
 {
     const SentCall *s = &c->sent[i];
     const Mesh *mesh = p->g->mesh;
@@ -371,6 +372,8 @@ static void add_call(const Plan *p, const SentCalls *c, int i, CollectiveRows *r
     row->calls += counts ? (int64_t)s->times : 0;
     row->nbytes += s->times * received(mesh, s->node, s->tensor);
     row->sec += s->times * share * node_sec(p->machine, mesh, s->node);
+    const Step *step = plan_node_step(steps, s->node);
+    row->exposed += step ? share * step->exposed : 0;
 }
 
 int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)
@@ -381,8 +384,9 @@ int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)
     find_gradients(&c, p->g);
     link_chains(&c);
     end_chains(&c);
+    NodeSteps steps = plan_node_steps(a, p);
     for (int i = 0; i < c.count; i++)
-        add_call(p, &c, i, &x);
+        add_call(p, &c, &steps, i, &x);
     if (x.count)
         qsort(x.row, (size_t)x.count, sizeof *x.row, by_order);
     *rows = x.row;

@@ -50,6 +50,33 @@ static double step_sec(const Machine *m, const Mesh *mesh, const Step *s)
     return s->copy ? helper_sec(m, s) : node_sec(m, mesh, s->node);
 }
 
+/* ---- steps of nodes ---- */
+
+static int by_node(const void *s, const void *t)
+{
+    const NodeStep *x = s, *y = t;
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+NodeSteps plan_node_steps(Arena *a, const Plan *p)
+{
+    NodeSteps s = {NEWN(a, NodeStep, p->nstep), 0};
+    for (int i = 0; i < p->nstep; i++)
+        if (p->step[i].kind == STEP_CALL && !p->step[i].copy)
+            s.list[s.count++] = (NodeStep){p->step[i].node, &p->step[i]};
+    if (s.count)
+        qsort(s.list, (size_t)s.count, sizeof *s.list, by_node);
+    return s;
+}
+
+const Step *plan_node_step(const NodeSteps *s, const Node *n)
+{
+    const NodeStep key = {n, NULL};
+    const NodeStep *found =
+        s->count ? bsearch(&key, s->list, (size_t)s->count, sizeof key, by_node) : NULL;
+    return found ? found->step : NULL;
+}
+
 /* ---- sums over calls ---- */
 
 /* Adds a node's seconds to its class and, where it is computed again, to what that adds. */
@@ -90,23 +117,23 @@ static void add_steps(Plan *p, int from, int to, double times)
 /* ---- the time line ---- */
 
 typedef struct TimeLine {
-    const Plan *p;
+    Plan *p;
+    Arena *tmp;
     Clock *clock;
     double *ended; /* by step: its latest run */
     int *start;    /* by step: of a wait the collective's step, -1: none */
     bool *apart;   /* by step: a collective for which another step waits */
     int *job;      /* by step: of a collective, its latest run */
-    double exposed;
 } TimeLine;
 
 static void follow(TimeLine *t, int from, int to);
 
-static void find_starts(TimeLine *t, Arena *tmp)
+static void find_starts(TimeLine *t)
 {
     const Plan *p = t->p;
-    t->start = NEWN(tmp, int, p->nstep);
-    t->apart = NEWN(tmp, bool, p->nstep);
-    t->job = NEWN(tmp, int, p->nstep);
+    t->start = NEWN(t->tmp, int, p->nstep);
+    t->apart = NEWN(t->tmp, bool, p->nstep);
+    t->job = NEWN(t->tmp, int, p->nstep);
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
         t->start[i] = s->kind == STEP_CALL && s->node->op->wait ? plan_find_start(p, i) : -1;
@@ -115,34 +142,45 @@ static void find_starts(TimeLine *t, Arena *tmp)
     }
 }
 
-/* Moves the queues and the steps of a loop on by what each queue took for its last iteration. */
-static void skip(TimeLine *t, int from, int to, const double *before, double iterations)
+/* When an iteration of a loop begins: the queues, and what its collectives were exposed before. */
+typedef struct IterationStart {
+    double at[MAX_QUEUE], *exposed;
+} IterationStart;
+
+static void start_iteration(const TimeLine *t, int from, int to, IterationStart *x)
+{
+    for (int q = 0; q < MAX_QUEUE; q++)
+        x->at[q] = clock_at(t->clock, (Queue)q);
+    for (int i = from; i < to; i++)
+        x->exposed[i - from] = t->p->step[i].exposed;
+}
+
+/* Moves the queues and the steps of a loop on by what they took for its last iteration. */
+static void skip(TimeLine *t, int from, int to, const IterationStart *before, double iterations)
 {
     double last[MAX_QUEUE];
     for (int q = 0; q < MAX_QUEUE; q++) {
-        last[q] = clock_at(t->clock, (Queue)q) - before[q];
+        last[q] = clock_at(t->clock, (Queue)q) - before->at[q];
         clock_run(t->clock, (Queue)q, 0, last[q] * iterations);
     }
-    for (int i = from; i < to; i++)
-        t->ended[i] += last[t->p->step[i].queue] * iterations;
+    for (int i = from; i < to; i++) {
+        Step *s = &t->p->step[i];
+        t->ended[i] += last[s->queue] * iterations;
+        s->exposed += (s->exposed - before->exposed[i - from]) * iterations;
+    }
 }
 
 static void follow_loop(TimeLine *t, int begin)
 {
     const Step *s = &t->p->step[begin];
     int64_t count = MIN(s->count, FOLLOWED);
-    double before[MAX_QUEUE] = {0}, exposed = 0;
+    IterationStart last = {.exposed = NEWN(t->tmp, double, s->end - begin)};
     for (int64_t k = 0; k < count; k++) {
-        exposed = t->exposed;
-        for (int q = 0; q < MAX_QUEUE; q++)
-            before[q] = clock_at(t->clock, (Queue)q);
+        start_iteration(t, begin, s->end, &last);
         follow(t, begin + 1, s->end);
     }
-    if (s->count <= count)
-        return;
-    double left = (double)(s->count - count);
-    skip(t, begin, s->end, before, left);
-    t->exposed += left * (t->exposed - exposed);
+    if (s->count > count)
+        skip(t, begin, s->end, &last, (double)(s->count - count));
 }
 
 /* A collective runs beside its queue, which goes on where another step waits for it. */
@@ -166,7 +204,7 @@ static double run_step(TimeLine *t, int i)
     if (!collective && t->start[i] < 0)
         return clock_run(t->clock, s->queue, begin, s->sec);
     end = collective ? begin_collective(t, i, begin) : clock_end(t->clock, t->job[t->start[i]]);
-    t->exposed += MAX(0, end - begin);
+    t->p->step[collective ? i : t->start[i]].exposed += MAX(0, end - begin);
     return clock_run(t->clock, s->queue, MAX(begin, end), 0);
 }
 
@@ -195,14 +233,18 @@ int plan_find_start(const Plan *p, int wait)
 void plan_estimate(Plan *p, Arena *tmp)
 {
     p->est = (Estimate){0};
-    for (int i = 0; i < p->nstep; i++)
+    for (int i = 0; i < p->nstep; i++) {
         p->step[i].sec = step_sec(p->machine, p->g->mesh, &p->step[i]);
+        p->step[i].exposed = 0;
+    }
     add_steps(p, 0, p->nstep, 1);
-    TimeLine t = {.p = p, .clock = clock_new(tmp), .ended = NEWN(tmp, double, p->nstep)};
-    find_starts(&t, tmp);
+    TimeLine t = {
+        .p = p, .tmp = tmp, .clock = clock_new(tmp), .ended = NEWN(tmp, double, p->nstep)};
+    find_starts(&t);
     follow(&t, 0, p->nstep);
     p->est.step = clock_last(t.clock);
-    p->est.exposed = t.exposed;
+    for (int i = 0; i < p->nstep; i++)
+        p->est.exposed += p->step[i].exposed;
 }
 
 /* ---- as text ---- */

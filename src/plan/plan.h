@@ -68,6 +68,7 @@ typedef struct Step {
     int64_t by;           /* LOOP: from an iteration to the next; OFFSET: factor of the iteration */
     int64_t nbytes;       /* ZERO, OFFSET: what it fills */
     double sec;           /* of one run, by the plan's machine; LOOP, END: 0 */
+    double exposed; /* of a collective: how long nothing runs beside it, in all runs together */
 } Step;
 
 /* An input or output of the graph, in memory. */
@@ -223,8 +224,26 @@ void plan_estimate(Plan *p, Arena *tmp); /* fills est and Step.sec */
 /* The step before `wait`, of a wait_tensor, that starts the collective for which it waits; -1: it
  * waits for none. */
 int plan_find_start(const Plan *p, int wait);
-const char *sec_text(Arena *a, double sec);               /* "1.234 s", "12.3 ms" */
+/* The calls of nodes, for look-ups. */
+typedef struct NodeStep {
+    const Node *node;
+    const Step *step;
+} NodeStep;
+
+typedef struct NodeSteps {
+    NodeStep *list;
+    int count;
+} NodeSteps;
+
+NodeSteps plan_node_steps(Arena *a, const Plan *p);
+const Step *plan_node_step(const NodeSteps *s, const Node *n); /* NULL: nothing runs for it */
+const char *sec_text(Arena *a, double sec);                    /* "1.234 s", "12.3 ms" */
 const char *estimate_shares(Arena *a, const Estimate *e); /* of classes: "81.2 % product, ..." */
+
+/* ---- step_bound.c ---- */
+
+/* Seconds: no schedule of the plan's graph is faster, in any order, buckets and memory. */
+double plan_step_bound(const Plan *p, Arena *tmp);
 
 /* ---- scope.c ---- */
 
@@ -275,6 +294,7 @@ typedef struct CollectiveRow {
     CollectiveRole role;
     int64_t count, calls; /* of values; of calls, several of which may be made of one value */
     double nbytes, sec;   /* that this rank receives; estimated */
+    double exposed;       /* of these seconds, beside which nothing runs */
 } CollectiveRow;
 
 int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows); /* how many */

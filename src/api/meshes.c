@@ -1,0 +1,337 @@
+/* The fastest meshes for so many ranks. Threads plan settings, each in a context of its own, as
+ * src/decide/meshes.c says which; what they share is under one lock. */
+#include "api.h"
+
+#include "../decide/meshes.h"
+
+#include <string.h>
+
+enum { MOST_WORKERS = 64 };
+
+/* What all threads work on. */
+typedef struct MeshRun {
+    const tn_mesh_task *task;
+    const tn_options *o;
+    MeshSettings all;
+    MeshSearch search;
+    pthread_mutex_t lock;
+    bool planning;   /* else bounds are found */
+    int group, done; /* the next mesh; how many were told */
+    int code;        /* of the first failure that is no refusal; 0: none */
+    char error[2000];
+} MeshRun;
+
+typedef struct MeshWorker {
+    MeshRun *run;
+    tn_context *ctx;
+    tn_model *model;
+    pthread_t thread;
+} MeshWorker;
+
+/* ---- one setting, without the lock ---- */
+
+static tn_options options_of(const MeshRun *x, const MeshSetting *s)
+{
+    tn_options o = *x->o;
+    o.mesh = strcmp(s->mesh, "none") != 0 ? s->mesh : NULL;
+    o.reshard = s->reshard;
+    o.recompute = s->recompute;
+    o.warn = NULL; /* of many settings, which nobody asked for by name */
+    return o;
+}
+
+static const char *passes_of(const MeshRun *x)
+{
+    return x->task->passes ? x->task->passes : "default";
+}
+
+/* The bounds of all settings of a mesh. */
+static int bound_mesh(const MeshWorker *w, MeshSetting *s, int n)
+{
+    const MeshRun *x = w->run;
+    tn_options o = options_of(x, s);
+    tn_graph *g;
+    int code = tn_model_graph(w->model, x->task->batch, x->task->seq, &o, &g);
+    if (code)
+        return code;
+    TRY(t, &w->ctx->ctx) {
+        PassOptions p;
+        ChunkAsked asked;
+        PassWalk walk = begin_passes(g, passes_of(x), &o, &p, &asked);
+        PlanFor to = plan_for(w->ctx, &o, p.device, p.prices);
+        meshes_bound(&walk, &to, s, n);
+    }
+    code = tried(&t);
+    tn_graph_free(g);
+    return code;
+}
+
+static void fill_plan(const tn_compiled *c, MeshSetting *s)
+{
+    const Plan *p = c->plan[0]->p;
+    const AgainReport *again = &c->graph[0]->again;
+    s->peak = p->space[SPACE_MAIN].peak;
+    s->need = plan_least(p);
+    s->sec = p->est.step;
+    s->comm = p->est.by_class[CLASS_COLLECTIVE];
+    s->exposed = p->est.exposed;
+    s->own = plan_step_bound(p, p->g->a);
+    s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
+}
+
+static int plan_setting(const MeshWorker *w, MeshSetting *s)
+{
+    const MeshRun *x = w->run;
+    const tn_options o = options_of(x, s);
+    tn_task task = {.nparts = 1, .batch = x->task->batch};
+    tn_compiled c = {0};
+    task.part[0] = (tn_part){
+        .kind = TN_PART_STEP, .model = w->model, .seq = x->task->seq, .passes = passes_of(x)};
+    int code = tn_compile(w->ctx, &task, &o, &c);
+    s->fits = !code;
+    if (c.plan[0])
+        fill_plan(&c, s);
+    tn_compiled_free(&c);
+    return code == TN_CODE_FIT ? 0 : code;
+}
+
+/* ---- threads ---- */
+
+static void tell(MeshRun *x)
+{
+    x->done++;
+    if (x->task->tell && x->planning)
+        x->task->tell(x->task->tell_arg, "plans", x->done, x->search.count);
+    else if (x->task->tell)
+        x->task->tell(x->task->tell_arg, "meshes", x->done, x->all.ngroup);
+}
+
+static void give_up(MeshRun *x, const MeshWorker *w, int code)
+{
+    if (!x->code)
+        snprintf(x->error, sizeof x->error, "%s", tn_error(w->ctx));
+    x->code = x->code ? x->code : code;
+}
+
+/* The settings of a mesh; how many. */
+static int settings_of(const MeshSettings *all, int group, MeshSetting **first)
+{
+    int n = 0;
+    for (int i = 0; i < all->count; i++)
+        if (all->list[i].group == group && !n++)
+            *first = &all->list[i];
+    return n;
+}
+
+/* A mesh that is wrong for the model is refused, by the words behind its name. */
+static void refuse(MeshSetting *s, int n, const char *message)
+{
+    const char *after = !strncmp(message, "mesh ", 5) ? strstr(message, ": ") : NULL;
+    for (int i = 0; i < n; i++)
+        snprintf(s[i].refused, sizeof s[i].refused, "%s", after ? after + 2 : message);
+}
+
+static bool bound_next(MeshWorker *w)
+{
+    MeshRun *x = w->run;
+    MeshSetting *s = NULL;
+    if (x->code || x->group == x->all.ngroup)
+        return false;
+    int n = settings_of(&x->all, x->group++, &s);
+    pthread_mutex_unlock(&x->lock);
+    int code = bound_mesh(w, s, n);
+    pthread_mutex_lock(&x->lock);
+    if (code == TN_CODE_USAGE)
+        refuse(s, n, tn_error(w->ctx));
+    else if (code)
+        give_up(x, w, code);
+    tell(x);
+    return true;
+}
+
+static bool plan_next(MeshWorker *w)
+{
+    MeshRun *x = w->run;
+    MeshSetting *s = x->code ? NULL : meshes_next(&x->search);
+    if (!s)
+        return false;
+    pthread_mutex_unlock(&x->lock);
+    int code = plan_setting(w, s);
+    pthread_mutex_lock(&x->lock);
+    s->planned = !code;
+    if (code)
+        give_up(x, w, code);
+    tell(x);
+    return true;
+}
+
+static void *work(void *arg)
+{
+    MeshWorker *w = arg;
+    MeshRun *x = w->run;
+    pthread_mutex_lock(&x->lock);
+    while (x->planning ? plan_next(w) : bound_next(w))
+        ;
+    pthread_mutex_unlock(&x->lock);
+    return NULL;
+}
+
+/* All workers, the first of which is this thread. */
+static void work_all(MeshWorker *w, int n)
+{
+    int begun = 1;
+    while (begun < n && !thread_new(&w[begun].thread, work, &w[begun]))
+        begun++;
+    work(w);
+    while (--begun > 0)
+        pthread_join(w[begun].thread, NULL);
+}
+
+static int open_worker(MeshWorker *w, MeshRun *x)
+{
+    *w = (MeshWorker){.run = x, .ctx = tn_context_new()};
+    if (w->ctx && tn_model_open(w->ctx, x->task->model, &w->model) == TN_CODE_OK)
+        return 0;
+    x->code = TN_CODE_FAIL;
+    snprintf(x->error, sizeof x->error, "%s", w->ctx ? tn_error(w->ctx) : "out of memory");
+    return x->code;
+}
+
+/* ---- the outcome ---- */
+
+static tn_mesh mesh_of(const MeshSetting *s)
+{
+    return (tn_mesh){.mesh = s->mesh,
+                     .reshard = s->reshard,
+                     .recompute = s->recompute,
+                     .peak = s->peak,
+                     .nbytes = s->need,
+                     .sec = s->sec,
+                     .comm_sec = s->comm,
+                     .exposed_sec = s->exposed,
+                     .bound_sec = s->own};
+}
+
+static void add_reason(tn_meshes *to, const char *why)
+{
+    for (int i = 0; i < to->nreason; i++)
+        if (!strcmp(to->reason[i].why, why)) {
+            to->reason[i].count++;
+            return;
+        }
+    if (to->nreason < TN_MOST_REASONS)
+        to->reason[to->nreason++] = (tn_mesh_reason){why, 1};
+}
+
+static void fill_outcome(const MeshRun *x, tn_meshes *to)
+{
+    MeshOutcome r = meshes_outcome(&x->search);
+    *to = (tn_meshes){.settings = x->all.count,
+                      .refused = x->search.refused,
+                      .over = x->search.over,
+                      .slower = r.slower,
+                      .planned = r.planned,
+                      .unfit = r.unfit,
+                      .least = r.least,
+                      .nbest = r.nbest};
+    for (int i = 0; i < r.nbest; i++)
+        to->best[i] = mesh_of(r.best[i]);
+    for (int i = 0; i < x->all.count; i++)
+        if (*x->all.list[i].refused)
+            add_reason(to, x->all.list[i].refused);
+}
+
+static int workers_of(const tn_mesh_task *task, const MeshSettings *all)
+{
+    int n = task->workers ? task->workers : par_threads();
+    return MAX(1, MIN(MIN(n, MOST_WORKERS), all->ngroup));
+}
+
+/* Nothing unwinds once there are workers. */
+static void search(MeshRun *x, Arena *a, const MeshAsked *asked)
+{
+    MeshWorker w[MOST_WORKERS] = {0};
+    int opened = 0;
+    x->all = meshes_all(a, asked);
+    for (int n = workers_of(x->task, &x->all); opened < n && !x->code; opened++)
+        open_worker(&w[opened], x);
+    if (!x->code)
+        work_all(w, opened);
+    x->search = meshes_start(&x->all, asked->limit);
+    x->planning = true;
+    x->done = 0;
+    if (!x->code)
+        work_all(w, opened);
+    for (int i = 0; i < opened; i++)
+        tn_context_free(w[i].ctx);
+}
+
+/* ---- the call ---- */
+
+static bool task_given(tn_context *ctx, const char *call, const tn_mesh_task *task)
+{
+    if (!task->model) {
+        tn_context_fail(ctx, TN_CODE_USAGE, "%s: task.model: expected a model, found NULL", call);
+        return false;
+    }
+    return WITHIN(ctx, 1, 1 << 20, task->ranks) && WITHIN(ctx, 0, MOST_WORKERS, task->workers) &&
+           WITHIN(ctx, 1, INT32_MAX, task->batch, task->seq);
+}
+
+static bool options_given(tn_context *ctx, const char *call, const tn_options *o)
+{
+    if (o->mesh || o->rank || !o->accumulate) {
+        tn_context_fail(ctx, TN_CODE_USAGE,
+                        "%s: options: expected no mesh, rank 0 and a number of microbatches", call);
+        return false;
+    }
+    return args_options(ctx, call, o);
+}
+
+/* The reason that most settings have. */
+static const char *main_reason(const tn_meshes *to)
+{
+    const tn_mesh_reason *most = &to->reason[0];
+    for (int i = 1; i < to->nreason; i++)
+        most = to->reason[i].count > most->count ? &to->reason[i] : most;
+    return most->why;
+}
+
+static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to)
+{
+    char least[40], limit[40];
+    if (to->refused == to->settings)
+        return tn_context_fail(ctx, TN_CODE_USAGE, "no mesh can run it: %s", main_reason(to));
+    return tn_context_fail(ctx, TN_CODE_FIT,
+                           "does not fit: none of %d settings needs at most %s; the least that "
+                           "was found needs %s",
+                           to->settings,
+                           tn_bytes_text(o->memory, o->memory_unit, limit, sizeof limit),
+                           tn_bytes_text(to->least, o->memory_unit, least, sizeof least));
+}
+
+int tn_mesh_search(tn_context *ctx, const tn_mesh_task *task, const tn_options *options,
+                   tn_meshes *meshes)
+{
+    if (!GIVEN(ctx, ctx, task, options, meshes) || !task_given(ctx, __func__, task) ||
+        !options_given(ctx, __func__, options))
+        return TN_CODE_USAGE;
+    *meshes = (tn_meshes){0};
+    MeshRun x = {.task = task, .o = options, .lock = PTHREAD_MUTEX_INITIALIZER};
+    MeshAsked asked = {.ranks = task->ranks, .limit = options->memory};
+    asked.reshard = options->reshard && strcmp(options->reshard, "auto") ? options->reshard : NULL;
+    asked.recompute =
+        options->recompute && strcmp(options->recompute, "auto") ? options->recompute : NULL;
+    TRY(t, &ctx->ctx) {
+        Arena *a = text_arena(ctx);
+        search(&x, a, &asked);
+        if (!x.code)
+            fill_outcome(&x, meshes);
+    }
+    int code = tried(&t);
+    if (!code && x.code)
+        code = tn_context_fail(ctx, x.code, "%s", x.error);
+    if (!code && !meshes->nbest)
+        code = report_none(ctx, options, meshes);
+    return code;
+}

@@ -1,0 +1,123 @@
+/* plan --mesh auto: the fastest meshes for so many ranks, as text or JSON. */
+#include "cli.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool mesh_auto(const tn_options *o)
+{
+    return o->mesh && !strcmp(o->mesh, "auto");
+}
+
+static void tell(void *arg, const char *what, int done, int all)
+{
+    (void)arg;
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r  %s: %d of %d\033[K", what, done, all);
+    else if (done % 16 == 0 || done == all)
+        fprintf(stderr, "tenon: note: %s: %d of %d\n", what, done, all);
+}
+
+/* ---- text ---- */
+
+static void put_mesh(FILE *f, const tn_mesh *x)
+{
+    fprintf(f, "%-24s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld\n", x->mesh, x->reshard,
+            x->recompute, x->sec, x->bound_sec, x->comm_sec, x->exposed_sec, (long long)x->peak,
+            (long long)x->nbytes);
+}
+
+static void put_text(FILE *f, const tn_meshes *x)
+{
+    fprintf(f, "%-24s %-8s %-10s %12s %12s %12s %12s %16s %16s\n", "mesh", "reshard", "recompute",
+            "s a step", "at least, s", "collectives", "exposed", "peak, bytes", "with reserve");
+    for (int i = 0; i < x->nbest; i++)
+        put_mesh(f, &x->best[i]);
+    fprintf(f, "settings: %d; planned %d, of which %d need more than the limit\n", x->settings,
+            x->planned, x->unfit);
+    fprintf(f, "  left out by the bound of their step: %d\n", x->slower);
+    fprintf(f, "  left out by the bound of their memory: %d\n", x->over);
+    fprintf(f, "  refused: %d\n", x->refused);
+    for (int i = 0; i < x->nreason; i++)
+        fprintf(f, "    %d: %s\n", x->reason[i].count, x->reason[i].why);
+}
+
+/* ---- JSON ---- */
+
+static json_t *mesh_json(const tn_mesh *x)
+{
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I}", "mesh", x->mesh, "reshard",
+                     x->reshard, "recompute", x->recompute, "est_step_sec", x->sec, "bound_sec",
+                     x->bound_sec, "est_comm_sec", x->comm_sec, "est_exposed_sec", x->exposed_sec,
+                     "peak_bytes", (json_int_t)x->peak, "need_bytes", (json_int_t)x->nbytes);
+}
+
+static json_t *list_json(const tn_meshes *x)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < x->nbest; i++)
+        json_array_append_new(list, mesh_json(&x->best[i]));
+    return list;
+}
+
+static json_t *reasons_json(const tn_meshes *x)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < x->nreason; i++)
+        json_array_append_new(
+            list, json_pack("{s:s, s:i}", "why", x->reason[i].why, "settings", x->reason[i].count));
+    return list;
+}
+
+static int put_json(FILE *f, const tn_meshes *x)
+{
+    json_t *o = json_pack("{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "meshes", list_json(x),
+                          "settings", x->settings, "planned", x->planned, "planned_above_limit",
+                          x->unfit, "slower_by_bound", x->slower, "larger_by_bound", x->over,
+                          "refused", x->refused, "reasons", reasons_json(x), "least_feasible_bytes",
+                          x->least ? json_integer(x->least) : json_null());
+    char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15)) : NULL;
+    json_decref(o);
+    if (!text)
+        return report(TN_CODE_FAIL, "out of memory");
+    fprintf(f, "%s\n", text);
+    free(text);
+    return 0;
+}
+
+/* ---- the search ---- */
+
+int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found)
+{
+    tn_options o = *x->o;
+    tn_mesh_task task = {.model = x->model,
+                         .batch = x->batch,
+                         .seq = x->seq,
+                         .ranks = x->ranks,
+                         .passes = x->passes,
+                         .tell = tell};
+    o.mesh = NULL;
+    int code = tn_mesh_search(ctx, &task, &o, found);
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[K");
+    return code;
+}
+
+int meshes_print(tn_context *ctx, const MeshCommand *x, FILE *to)
+{
+    tn_meshes found;
+    int code = meshes_find(ctx, x, &found);
+    if (code)
+        report_last(code, ctx);
+    if (code && code != TN_CODE_FIT)
+        return code;
+    int bad = 0;
+    if (x->json)
+        bad = put_json(to, &found);
+    else if (!code)
+        put_text(to, &found);
+    return bad ? bad : code;
+}

@@ -1,0 +1,209 @@
+/* Meshes for so many ranks: all products of dp, fsdp and tp; gathered parameters dropped after the
+ * forward or kept; computed again nothing, what is cheap, all, or, with a limit, what it needs.
+ *
+ * First each setting gets bounds from its graph, which no plan is below: seconds (step_bound.c),
+ * and with a limit bytes (order_bound.c). Settings of a mesh share the passes up to where policies
+ * are read. Then they are planned by bounds upward, until ten are faster than the next one's bound.
+ * What a limit would have computed again (`auto`) is not known before; it counts with the least
+ * bounds of its mesh's other settings, which are likely, but not proved, to hold for it.
+ *
+ * Threads that plan may be ahead of what one would have planned: the outcome is what one would have
+ * found, as it is taken from the settings in their order. Settings with equal seconds stand in that
+ * order. */
+#include "meshes.h"
+
+#include "../plan/order.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- settings ---- */
+
+static const char *mesh_name(Arena *a, int64_t dp, int64_t fsdp, int64_t tp)
+{
+    const int64_t size[] = {dp, fsdp, tp};
+    static const char *const name[] = {"dp", "fsdp", "tp"};
+    Buf b = {.a = a};
+    for (int i = 0; i < LEN(size); i++)
+        if (size[i] > 1)
+            buf_printf(&b, "%s%s=%lld", b.len ? "," : "", name[i], (long long)size[i]);
+    return b.len ? b.text : "none";
+}
+
+static void add_setting(Arena *a, MeshSettings *all, MeshSetting s)
+{
+    s.group = all->ngroup;
+    PUSH(a, all->list, all->count, all->cap, s);
+}
+
+static void add_mesh(Arena *a, MeshSettings *all, const MeshAsked *asked, const char *mesh,
+                     bool gathers)
+{
+    static const char *const reshard[] = {"always", "never"};
+    static const char *const recompute[] = {"none", "selective", "full"};
+    for (int i = 0; i < (asked->reshard || !gathers ? 1 : LEN(reshard)); i++)
+        for (int k = 0; k < (asked->recompute ? 1 : LEN(recompute)); k++)
+            add_setting(
+                a, all,
+                (MeshSetting){.mesh = mesh,
+                              .reshard = asked->reshard ? asked->reshard
+                                         : gathers      ? reshard[i]
+                                                        : "auto",
+                              .recompute = asked->recompute ? asked->recompute : recompute[k]});
+    if (asked->limit && !asked->recompute)
+        add_setting(a, all,
+                    (MeshSetting){.mesh = mesh,
+                                  .reshard = asked->reshard ? asked->reshard : "auto",
+                                  .recompute = "auto"});
+    all->ngroup++;
+}
+
+typedef struct MeshPlace {
+    double bound;
+    int index;
+} MeshPlace;
+
+MeshSettings meshes_all(Arena *a, const MeshAsked *asked)
+{
+    MeshSettings all = {0};
+    for (int64_t dp = 1; dp <= asked->ranks; dp++)
+        for (int64_t fsdp = 1; fsdp <= asked->ranks / dp; fsdp++) {
+            int64_t tp = asked->ranks / (dp * fsdp);
+            if (dp * fsdp * tp == asked->ranks)
+                add_mesh(a, &all, asked, mesh_name(a, dp, fsdp, tp), fsdp > 1);
+        }
+    all.place = NEWN(a, MeshPlace, all.count);
+    return all;
+}
+
+/* ---- bounds ---- */
+
+static bool is_chosen(const MeshSetting *s)
+{
+    return !strcmp(s->recompute, "auto");
+}
+
+static void bound_setting(const PassWalk *w, const PlanFor *to, MeshSetting *s)
+{
+    PassOptions o = trial_options(w->o);
+    Arena *a = arena_tmp(w->g->a);
+    PlanFor rough = *to;
+    o.recompute = s->recompute;
+    o.reshard = s->reshard;
+    rough.rough = true;
+    Graph *g = graph_clone(a, w->g);
+    Plan *p = trial_plan(a, w, g, &o, &rough, false);
+    s->bound = plan_step_bound(p, a);
+    if (to->limit)
+        s->least = p->by_category[CAT_OTHER] + p->reserve +
+                   order_bound(flow_new(p->g, to->device, to->machine, a), a);
+    arena_reset(a);
+}
+
+void meshes_bound(PassWalk *w, const PlanFor *to, MeshSetting *s, int n)
+{
+    bool more = passes_until(w, "policies");
+    CHECK(more);
+    double sec = INFINITY;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < n; i++)
+        if (!is_chosen(&s[i])) {
+            bound_setting(w, to, &s[i]);
+            sec = MIN(sec, s[i].bound);
+            least = MIN(least, s[i].least);
+        }
+    for (int i = 0; i < n; i++)
+        if (is_chosen(&s[i])) {
+            s[i].bound = sec;
+            s[i].least = least;
+        }
+}
+
+/* ---- the search ---- */
+
+static int by_bound(const void *p, const void *q)
+{
+    const MeshPlace *x = p, *y = q;
+    return x->bound != y->bound ? (x->bound < y->bound ? -1 : 1) : x->index - y->index;
+}
+
+MeshSearch meshes_start(const MeshSettings *all, int64_t limit)
+{
+    MeshSearch s = {.all = *all, .limit = limit};
+    MeshPlace *place = all->place;
+    for (int i = 0; i < all->count; i++) {
+        const MeshSetting *x = &all->list[i];
+        if (*x->refused)
+            s.refused++;
+        else if (limit && x->least > limit)
+            s.over++;
+        else
+            place[s.count++] = (MeshPlace){x->bound, i};
+    }
+    if (s.count)
+        qsort(place, (size_t)s.count, sizeof *place, by_bound);
+    return s;
+}
+
+/* Puts a setting among the best. */
+static void keep(MeshOutcome *r, const MeshSetting *x)
+{
+    int i = MIN(r->nbest, MESHES_BEST);
+    for (; i > 0 && x->sec < r->best[i - 1]->sec; i--)
+        if (i < MESHES_BEST)
+            r->best[i] = r->best[i - 1];
+    if (i >= MESHES_BEST)
+        return;
+    r->best[i] = x;
+    r->nbest = MIN(r->nbest + 1, MESHES_BEST);
+}
+
+static bool may_be_best(const MeshOutcome *r, const MeshSetting *x)
+{
+    return r->nbest < MESHES_BEST || x->bound < r->best[MESHES_BEST - 1]->sec;
+}
+
+/* What one thread had found with the first `end` settings of the order, were it done with them. */
+static MeshOutcome found_until(const MeshSearch *s, int end)
+{
+    MeshOutcome r = {0};
+    for (int i = 0; i < end; i++) {
+        const MeshSetting *x = &s->all.list[s->all.place[i].index];
+        if (!may_be_best(&r, x)) {
+            r.slower = s->count - i;
+            break;
+        }
+        r.planned += x->planned;
+        if (x->planned && x->fits && !x->twin) {
+            keep(&r, x);
+        } else if (x->planned && !x->fits) {
+            r.unfit++;
+            r.least = r.least ? MIN(r.least, x->need) : x->need;
+        }
+    }
+    return r;
+}
+
+MeshSetting *meshes_next(MeshSearch *s)
+{
+    MeshOutcome r = found_until(s, s->next);
+    if (s->next == s->count)
+        return NULL;
+    MeshSetting *x = &s->all.list[s->all.place[s->next].index];
+    if (!may_be_best(&r, x))
+        return NULL;
+    s->next++;
+    return x;
+}
+
+MeshOutcome meshes_outcome(const MeshSearch *s)
+{
+    MeshOutcome r = found_until(s, s->count);
+    for (int i = 0; i < s->all.count && s->limit; i++) {
+        const MeshSetting *x = &s->all.list[i];
+        if (!*x->refused && x->least > s->limit && !x->planned)
+            r.least = r.least ? MIN(r.least, x->least) : x->least;
+    }
+    return r;
+}

@@ -1,0 +1,446 @@
+/* step_bound: seconds that no schedule of a plan's graph is faster than: neither another order, nor
+ * other buckets, nor more memory.
+ *
+ * Items are the calls of the graph, with the plan's seconds, joined by what they read alone: order
+ * edges and memory do not count. A collective of several values is an item for each, which waits
+ * for its own operand, and takes on its way the seconds that it would take alone. Five queues have
+ * work: computing, copies out and in, and the two links, whose rate groups of ranks share
+ * (clock.c). There a collective counts with its share of the seconds of one call for all of its
+ * unit: those of parameters, or of gradients, of one block, op, group, dtype and direction.
+ *
+ * For any set of items of one queue, the earliest of their starts, all their seconds there, and the
+ * least time that follows any of them are together no more than the step. Tried are, in the order
+ * of starts, each item with all later ones, and the same by what follows.
+ *
+ * A start is at least the longest way to it. Where the graph narrows to one item, as in the
+ * residual stream and at the loss, what comes before it must all be done: the same is asked of
+ * these items alone, with what follows up to this one; and its start is raised to that. So seconds
+ * add up along the stream. What follows an item is found likewise, from the end. Narrow are the
+ * items that no edge passes by, between the first item and the loss, and between the loss and the
+ * last, among what lies between them.
+ *
+ * Copies that the planner adds have seconds in the step, but are no items.
+ *
+ * A loop is an item with as many times the bound of its body, as its iterations follow one another;
+ * it has its links' work too. O(narrow items x n log n). */
+#include "plan.h"
+#include "../flow/problem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BY_HOST = MAX_QUEUE, BY_NETWORK, NBUSY }; /* links, behind the queues */
+
+typedef struct BoundItem {
+    const Node *node;
+    int tensor;
+    double sec;         /* on its way */
+    double busy[NBUSY]; /* seconds of queues */
+} BoundItem;
+
+/* An item of a queue: where its set begins, or what follows it. */
+typedef struct BoundJob {
+    double key, busy, other;
+} BoundJob;
+
+typedef struct StepBound {
+    const Plan *p;
+    Arena *tmp;
+    const Graph *g;
+    int n, *of; /* of: by value id, the item that makes it; -1: none */
+    BoundItem *item;
+    Lists pred, succ;
+    bool *narrow;
+    double *start, *rest; /* until an item begins; after it has ended */
+    double *to;           /* scratch: from an item's end to the narrow one; -1: not before it */
+    BoundJob *job;
+} StepBound;
+
+/* ---- seconds ---- */
+
+/* What flow leaves out, as copies that are not needed, takes none. */
+static double sec_of(const NodeSteps *steps, const Node *n)
+{
+    const Step *s = plan_node_step(steps, n);
+    return s ? s->sec : 0;
+}
+
+/* ---- items ---- */
+
+static bool communicates(const Node *n)
+{
+    return n->op->class == CLASS_COLLECTIVE;
+}
+
+static double moved_bytes(const Node *n, int t)
+{
+    return (double)MAX(type_nbytes(&n->in[t]->type), type_nbytes(&n->out[t]->type));
+}
+
+static int items_of(const Node *n)
+{
+    return communicates(n) ? n->nout : 1;
+}
+
+static void number_items(StepBound *x)
+{
+    x->of = NEWN(x->tmp, int, x->g->nvalue);
+    for (int i = 0; i < x->g->nvalue; i++)
+        x->of[i] = -1;
+    for (const Node *n = x->g->first; n; n = n->next)
+        x->n += items_of(n);
+    x->item = NEWN(x->tmp, BoundItem, x->n);
+    int i = 0;
+    for (const Node *n = x->g->first; n; n = n->next) {
+        for (int k = 0; k < n->nout; k++)
+            x->of[n->out[k]->id] = communicates(n) ? i + k : i;
+        for (int t = 0; t < items_of(n); t++)
+            x->item[i++] = (BoundItem){.node = n, .tensor = t};
+    }
+}
+
+/* Calls see(x, of, reader) for each item that an item reads. */
+static void each_edge(StepBound *x, void (*see)(StepBound *x, int of, int reader))
+{
+    for (int i = 0; i < x->n; i++) {
+        const Node *n = x->item[i].node;
+        bool one = communicates(n);
+        for (int k = one ? x->item[i].tensor : 0; k < (one ? x->item[i].tensor + 1 : n->nin); k++)
+            if (x->of[n->in[k]->id] >= 0)
+                see(x, x->of[n->in[k]->id], i);
+    }
+}
+
+static void count_edge(StepBound *x, int of, int reader)
+{
+    x->succ.at[of + 1]++;
+    x->pred.at[reader + 1]++;
+}
+
+static void put_edge(StepBound *x, int of, int reader)
+{
+    x->succ.item[x->succ.at[of]++] = reader;
+    x->pred.item[x->pred.at[reader]++] = of;
+}
+
+/* The ends of lists become their beginnings again, once all is put. */
+static void shift(int *at, int n)
+{
+    memmove(at + 1, at, sizeof *at * (size_t)n);
+    at[0] = 0;
+}
+
+static void link_items(StepBound *x)
+{
+    x->pred.at = NEWN(x->tmp, int, x->n + 1);
+    x->succ.at = NEWN(x->tmp, int, x->n + 1);
+    each_edge(x, count_edge);
+    for (int i = 0; i < x->n; i++) {
+        x->pred.at[i + 1] += x->pred.at[i];
+        x->succ.at[i + 1] += x->succ.at[i];
+    }
+    x->pred.item = NEWN(x->tmp, int, x->pred.at[x->n] + 1);
+    x->succ.item = NEWN(x->tmp, int, x->succ.at[x->n] + 1);
+    each_edge(x, put_edge);
+    shift(x->pred.at, x->n);
+    shift(x->succ.at, x->n);
+}
+
+/* ---- units ---- */
+
+/* Collectives that one call could make. */
+typedef struct BoundUnit {
+    double sec, nbytes; /* of the calls that there are; of all values */
+    int count;
+} BoundUnit;
+
+/* Whether an item is made of nothing but the graph's kept inputs and constants. */
+static bool *made_of_kept(const StepBound *x)
+{
+    bool *kept = NEWN(x->tmp, bool, x->n), *given = NEWN(x->tmp, bool, x->g->nvalue);
+    for (int i = 0; i < x->g->nin; i++)
+        given[x->g->in[i].v->id] = x->g->parent || role_kept(x->g->in[i].role);
+    for (int i = 0; i < x->n; i++) {
+        const Node *n = x->item[i].node;
+        kept[i] = true;
+        for (int k = 0; k < n->nin && !communicates(n); k++)
+            if (x->of[n->in[k]->id] < 0)
+                kept[i] &= given[n->in[k]->id];
+        if (communicates(n) && x->of[n->in[x->item[i].tensor]->id] < 0)
+            kept[i] = given[n->in[x->item[i].tensor]->id];
+        EACH_ITEM(k, x->pred, i)
+            kept[i] &= kept[x->pred.item[k]];
+    }
+    return kept;
+}
+
+/* Whether nothing but updates, and what hands it on to them, reads an item. */
+static bool *made_for_updates(const StepBound *x)
+{
+    bool *update = NEWN(x->tmp, bool, x->n);
+    for (int i = x->n - 1; i >= 0; i--) {
+        const Node *n = x->item[i].node;
+        bool hands_on = communicates(n) || n->op->wait || n->op->view || n->op->copy ||
+                        n->op->class == CLASS_POINTWISE || n->op->class == CLASS_MOVEMENT;
+        update[i] = n->phase > BACKWARD || hands_on;
+        EACH_ITEM(k, x->succ, i)
+            update[i] &= update[x->succ.item[k]];
+    }
+    return update;
+}
+
+static const char *text_attr(const Node *n, const char *name)
+{
+    int i = attr_index(n->op, name);
+    return i < 0 ? "" : n->attr[i].s;
+}
+
+/* Items with equal keys are of one unit. */
+static const char *unit_key(const StepBound *x, int i, bool parameter)
+{
+    const Node *n = x->item[i].node;
+    Block b = block_of(n->scope);
+    return arena_printf(x->tmp, "%s %s %s %d %d %d %.*s", n->op->name, text_attr(n, "group"),
+                        text_attr(n, "reduce_op"), (int)n->in[0]->type.dtype,
+                        (int)MAX(n->phase, BACKWARD), parameter, b.len, n->scope);
+}
+
+static bool reduces(const Node *n)
+{
+    CollectiveKind k = node_collective(n);
+    return k == REDUCE_SCATTER || k == ALL_REDUCE;
+}
+
+/* Fills the unit of each item, NULL: it has none. */
+static BoundUnit **find_units(const StepBound *x)
+{
+    BoundUnit **unit = NEWN(x->tmp, BoundUnit *, x->n);
+    bool *kept = made_of_kept(x), *update = made_for_updates(x);
+    Map of = {.a = x->tmp};
+    for (int i = 0; i < x->n; i++) {
+        const Node *n = x->item[i].node;
+        if (!communicates(n) || !(reduces(n) ? update[i] && n->phase == BACKWARD : kept[i]))
+            continue;
+        const char *key = unit_key(x, i, !reduces(n));
+        if (!(unit[i] = map_find(&of, key))) {
+            unit[i] = NEW(x->tmp, BoundUnit);
+            map_put(&of, key, unit[i]);
+        }
+        unit[i]->nbytes += moved_bytes(n, x->item[i].tensor);
+        unit[i]->count++;
+    }
+    return unit;
+}
+
+/* ---- work ---- */
+
+static double loop_bound(const StepBound *x, const NodeSteps *steps, BoundItem *it);
+
+static double call_sec(const StepBound *x, const Node *n, Group where, double nbytes)
+{
+    return collective_sec(x->p->machine, node_collective(n), where, nbytes);
+}
+
+static void fill_collective(const StepBound *x, BoundItem *it, const BoundUnit *unit, double sec)
+{
+    const Node *n = it->node;
+    Group where = node_group(x->p->machine, graph_mesh(x->g), n);
+    double own = moved_bytes(n, it->tensor), all = 0;
+    for (int t = 0; t < n->nout; t++)
+        all += moved_bytes(n, t);
+    double busy = all > 0 ? sec * own / all : sec;
+    it->sec = n->nout > 1 ? MIN(sec, call_sec(x, n, where, own)) : sec;
+    if (unit && unit->nbytes > 0)
+        busy = MIN(busy, call_sec(x, n, where, unit->nbytes) * own / unit->nbytes);
+    it->busy[where.nodes > 1 ? BY_NETWORK : BY_HOST] = busy;
+}
+
+static void fill_items(StepBound *x, const NodeSteps *steps)
+{
+    BoundUnit **unit = find_units(x);
+    bool queues = device_nspace(x->p->device) > 1;
+    for (int i = 0; i < x->n; i++) {
+        BoundItem *it = &x->item[i];
+        double sec = sec_of(steps, it->node);
+        if (communicates(it->node)) {
+            fill_collective(x, it, unit[i], sec);
+            continue;
+        }
+        it->sec = it->node->op->region == LOOP ? loop_bound(x, steps, it) : sec;
+        it->busy[queues ? node_queue(it->node) : QUEUE_COMPUTE] = it->sec;
+    }
+}
+
+/* ---- where the graph narrows ---- */
+
+/* Marks, of the items from `first` to `last` that lie on a way between them, those that all ways
+ * pass. */
+static void mark_narrow(StepBound *x, int first, int last)
+{
+    bool *after = NEWN(x->tmp, bool, x->n), *before = NEWN(x->tmp, bool, x->n);
+    after[first] = before[last] = true;
+    for (int i = first; i <= last; i++)
+        EACH_ITEM(k, x->pred, i)
+            after[i] |= after[x->pred.item[k]];
+    for (int i = last; i >= first; i--)
+        EACH_ITEM(k, x->succ, i)
+            before[i] |= before[x->succ.item[k]];
+    for (int i = first, reach = first; i <= last; i++) {
+        if (!after[i] || !before[i])
+            continue;
+        x->narrow[i] |= reach <= i;
+        EACH_ITEM(k, x->succ, i)
+            if (before[x->succ.item[k]])
+                reach = MAX(reach, x->succ.item[k]);
+    }
+}
+
+/* The item, among those up to a phase, before which most items follow one another; *first: the
+ * first of these. from: they begin with it, -1: with any. */
+static int deepest(const StepBound *x, int from, Phase most, int *first)
+{
+    int *depth = NEWN(x->tmp, int, x->n), *begin = NEWN(x->tmp, int, x->n), last = -1;
+    for (int i = 0; i < x->n; i++) {
+        begin[i] = i;
+        depth[i] = from < 0 || i == from ? 1 : 0;
+        EACH_ITEM(k, x->pred, i) {
+            int j = x->pred.item[k];
+            if (depth[j] && depth[j] >= depth[i]) {
+                depth[i] = depth[j] + 1;
+                begin[i] = begin[j];
+            }
+        }
+        if (x->item[i].node->phase <= most && depth[i] && (last < 0 || depth[i] > depth[last]))
+            last = i;
+    }
+    *first = last < 0 ? -1 : begin[last];
+    return last;
+}
+
+static void find_narrow(StepBound *x)
+{
+    int first, begin, middle, last;
+    x->narrow = NEWN(x->tmp, bool, x->n);
+    middle = deepest(x, -1, LOSS, &first);
+    last = deepest(x, middle, OPTIMIZER, &begin);
+    if (middle >= 0)
+        mark_narrow(x, first, middle);
+    if (last >= 0)
+        mark_narrow(x, begin, last);
+}
+
+/* ---- sets ---- */
+
+static int by_key(const void *s, const void *t)
+{
+    const BoundJob *x = s, *y = t;
+    return (x->key < y->key) - (x->key > y->key);
+}
+
+/* The greatest, over the jobs with the largest keys, of the least key, all their seconds, and the
+ * least of the others. */
+static double sorted_bound(BoundJob *job, int n)
+{
+    double busy = 0, other = 0, most = 0;
+    if (n)
+        qsort(job, (size_t)n, sizeof *job, by_key);
+    for (int i = 0; i < n; i++) {
+        busy += job[i].busy;
+        other = i ? MIN(other, job[i].other) : job[i].other;
+        most = MAX(most, job[i].key + busy + other);
+    }
+    return most;
+}
+
+/* Of the items before an end, on each queue. start, to: by item; to less than 0: it is not one. */
+static double set_bound(const StepBound *x, const double *start, const double *to)
+{
+    double most = 0;
+    for (int q = 0; q < NBUSY; q++) {
+        int n = 0;
+        for (int i = 0; i < x->n; i++)
+            if (x->item[i].busy[q] > 0 && to[i] >= 0)
+                x->job[n++] = (BoundJob){start[i], x->item[i].busy[q], to[i]};
+        most = MAX(most, sorted_bound(x->job, n));
+        for (int k = 0; k < n; k++)
+            x->job[k] = (BoundJob){x->job[k].other, x->job[k].busy, x->job[k].key};
+        most = MAX(most, sorted_bound(x->job, n));
+    }
+    return most;
+}
+
+/* The least start of a narrow item, by all that comes before it; back: the same from the end. */
+static double raised(const StepBound *x, int item, const double *start, bool back)
+{
+    const Lists *after = back ? &x->pred : &x->succ;
+    for (int i = 0; i < x->n; i++)
+        x->to[i] = -1;
+    for (int i = item; i >= 0 && i < x->n; i += back ? 1 : -1)
+        EACH_ITEM(k, *after, i) {
+            int j = after->item[k];
+            if (j == item)
+                x->to[i] = MAX(x->to[i], 0);
+            else if (x->to[j] >= 0)
+                x->to[i] = MAX(x->to[i], x->to[j] + x->item[j].sec);
+        }
+    x->to[item] = -1;
+    return set_bound(x, start, x->to);
+}
+
+/* Fills when each item can begin; back: how long the step goes on after it. */
+static void fill_starts(const StepBound *x, double *start, bool back)
+{
+    const Lists *before = back ? &x->succ : &x->pred;
+    for (int k = 0; k < x->n; k++) {
+        int i = back ? x->n - 1 - k : k;
+        EACH_ITEM(e, *before, i)
+            start[i] = MAX(start[i], start[before->item[e]] + x->item[before->item[e]].sec);
+        if (x->narrow[i])
+            start[i] = MAX(start[i], raised(x, i, start, back));
+    }
+}
+
+/* ---- a graph ---- */
+
+static double graph_bound(const Plan *p, const Graph *g, const NodeSteps *steps, Arena *tmp,
+                          double *busy)
+{
+    StepBound x = {.p = p, .g = g, .tmp = tmp};
+    number_items(&x);
+    link_items(&x);
+    fill_items(&x, steps);
+    find_narrow(&x);
+    x.start = NEWN(tmp, double, x.n);
+    x.rest = NEWN(tmp, double, x.n);
+    x.to = NEWN(tmp, double, x.n);
+    x.job = NEWN(tmp, BoundJob, x.n);
+    fill_starts(&x, x.start, false);
+    fill_starts(&x, x.rest, true);
+    double most = set_bound(&x, x.start, x.rest);
+    for (int i = 0; i < x.n; i++) {
+        most = MAX(most, x.start[i] + x.item[i].sec + x.rest[i]);
+        for (int q = 0; q < NBUSY; q++)
+            busy[q] += x.item[i].busy[q];
+    }
+    return most;
+}
+
+/* Its iterations', one after the other; adds their work to the item. */
+static double loop_bound(const StepBound *x, const NodeSteps *steps, BoundItem *it)
+{
+    double sec = 0;
+    EACH_BODY(b, it->node) {
+        double busy[NBUSY] = {0}, times = (double)region_times(it->node->region, b);
+        sec += times * graph_bound(x->p, it->node->region->body[b], steps, x->tmp, busy);
+        for (int q = 0; q < NBUSY; q++)
+            it->busy[q] += times * busy[q];
+    }
+    return sec;
+}
+
+double plan_step_bound(const Plan *p, Arena *tmp)
+{
+    NodeSteps steps = plan_node_steps(tmp, p);
+    double busy[NBUSY] = {0};
+    return graph_bound(p, p->g, &steps, tmp, busy);
+}

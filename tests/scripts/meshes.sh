@@ -1,0 +1,73 @@
+#!/bin/sh
+# tenon plan --mesh auto from outside: the ten fastest meshes, as text and JSON; what fits; what is refused; and train
+# --mesh auto, with one rank and with two.
+# Usage: tests/scripts/meshes.sh BUILD
+. tools/checks.sh
+. tools/launch.sh
+
+set -- plan demo --batch-size 4 --seq-len 16 --machine h100 --recompute selective
+
+# ---- what is found ----
+
+gives 0 'settings: 9; planned' "$@" --ranks 4 --mesh auto
+ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($4 < last) exit 1; last = $4; n++ } END { exit n != 8 }' "$dir/out"
+ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $5 > 1.000001 * $4 { bad = 1 } END { exit bad }' "$dir/out"
+ok "a mesh that the model does not allow, with the reason" grep -q '^    1: 4 ranks share the heads' "$dir/out"
+ok "progress" grep -q 'plans: 8 of 8' "$dir/err"
+gives 0 '"meshes": [' "$@" --ranks 4 --mesh auto --json
+ok "JSON" python3 - "$dir/out" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+assert len(o["meshes"]) == 8 and o["settings"] == 9 and o["refused"] == 1
+assert o["planned"] == 8 and o["slower_by_bound"] == o["larger_by_bound"] == 0
+for m in o["meshes"]:
+    assert m["bound_sec"] <= m["est_step_sec"] * 1.000001 and m["peak_bytes"] < m["need_bytes"]
+    assert m["recompute"] == "selective" and m["reshard"] in ("always", "never", "auto")
+END
+gives 0 '' "$@" --ranks 1 --mesh auto
+ok "one rank" grep -q '^none  *auto  *selective' "$dir/out"
+gives 0 '' "$@" --ranks 4 --mesh auto --reshard never
+ok "what was asked for" not grep -q always "$dir/out"
+
+# the figures are those of the plan itself
+fastest=$(awk 'NR == 2 { print $1, $2, $4, $8 }' "$dir/out")
+mesh=${fastest%% *}
+gives 0 '' "$@" --mesh "$mesh" --reshard never --json
+ok "the plan of the fastest: $fastest" python3 - "$dir/out" "$fastest" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+sec, peak = sys.argv[2].split()[2:]
+assert "%.6g" % o["est_step_sec"] == sec and str(o["peak_bytes"]) == peak
+END
+
+# ---- what is refused ----
+
+gives 3 'does not fit: none of 9 settings needs at most 1.00MB' "$@" --ranks 4 --mesh auto --memory 1MB
+gives 2 '--ranks is missing' "$@" --mesh auto
+gives 2 '--ranks means nothing without --mesh auto' "$@" --ranks 4
+gives 2 '' "$@" --ranks 0 --mesh auto
+gives 2 'exclude each other' "$@" --ranks 4 --mesh auto --accumulate auto
+gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --explain
+gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --pareto
+gives 2 'for models, not for graphs' plan tests/ir/flat.tn --passes spmd --ranks 4 --mesh auto
+gives 2 'no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
+gives 1 'no such folder' plan nobody --batch-size 4 --seq-len 16 --ranks 4 --mesh auto
+
+# ---- training ----
+
+for i in $(seq 300); do echo "line $i of a text to be learned"; done >"$dir/text.txt"
+set -- train demo --data "$dir/text.txt" --batch-size 4 --seq-len 16 --mesh auto --steps
+gives 0 'takes none --reshard auto --recompute none' "$@" 1 --out "$dir/one"
+ok "one rank has no mesh" grep -q '"mesh": null' "$dir/one/step-1/state.json"
+for mpi in $(mpis); do
+    mpirun.$mpi -n 2 "$tenon" "$@" 2 --out "$dir/$mpi" >"$dir/out" 2>"$dir/err"
+    ok "$mpi: two ranks" grep -Eq 'takes (dp|fsdp|tp)=2 --reshard (auto|always|never) --recompute none' "$dir/err"
+    ok "$mpi: two steps" [ -e "$dir/$mpi/step-2/state.json" ]
+    mpirun.$mpi -n 2 "$tenon" "$@" 3 --out "$dir/$mpi" --resume >"$dir/out" 2>"$dir/err"
+    ok "$mpi: resumed on the same mesh" not grep -q 'takes' "$dir/err"
+    grep -E '"(mesh|reshard|recompute)":' "$dir/$mpi/step-2/state.json" >"$dir/before"
+    grep -E '"(mesh|reshard|recompute)":' "$dir/$mpi/step-3/state.json" >"$dir/after"
+    ok "$mpi: with the same words" cmp "$dir/before" "$dir/after"
+done
+cat "$dir/skipped"
+totals
