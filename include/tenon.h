@@ -1199,7 +1199,8 @@ TN_API void tn_tokenizer_free(TN_TAKE tn_tokenizer *t);
 /* ---- plans ---- */
 
 /* Plans a graph: order, kernels, and an address for every buffer.
- * in: graph as passes have left it; options (memory); reorder 0: keep the graph's order
+ * in: graph as passes have left it; options (memory); reorder 0: keep the graph's order, but that
+ *     options->overlap "on" moves collectives
  * out: *plan, immutable; with TN_CODE_FIT too, so that the breakdown can be printed
  * error: TN_CODE_FIT where plan and library reserve exceed options->memory, with the least that would
  *        do; or the node that cannot be lowered

@@ -33,7 +33,9 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     Arena *a = plan->h.a;
     const Device *device = device_get(arena_ctx(a), o->backend);
     PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
-    plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_make(a, g->g, &to);
+    if (!reorder && !o->overlap)
+        to.overlap = false;
+    plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
     plan->fits = !o->memory || plan_least(plan->p) <= o->memory;
     return plan;
 }

@@ -223,7 +223,7 @@ void common_apply(Common *c);
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of meshes was given that nothing would read; passes may be NULL: those
  * of a model; else -1. A mesh "none" becomes NULL. */
-int check_mesh(const Command *c, const Option *table, const char *passes, Common *x);
+int check_mesh(const Command *c, const Option *table, const char *passes, bool graph, Common *x);
 /* Fails (2) where an option of chunking was given that nothing would read; passes as above. */
 int check_chunk(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */

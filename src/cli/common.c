@@ -76,7 +76,7 @@ static bool has_axis(const char *mesh, const char *axis)
     return false;
 }
 
-int check_mesh(const Command *c, const Option *table, const char *passes, Common *x)
+int check_mesh(const Command *c, const Option *table, const char *passes, bool graph, Common *x)
 {
     bool remat = passes && tn_passes_have(passes, "policies");
     int code = -1;
@@ -85,9 +85,11 @@ int check_mesh(const Command *c, const Option *table, const char *passes, Common
     const char *mesh = x->o.mesh;
     if (!mesh) {
         code = options_refuse(c, table,
-                              "rank shard sequence-parallel overlap reduce comm-timeout log-ranks",
+                              "rank shard sequence-parallel reduce comm-timeout log-ranks",
                               "needs --mesh");
-        if (code < 0 && !remat) /* else: of a rank's graph */
+        if (code < 0 && !graph) /* else: of a rank's graph */
+            code = options_refuse(c, table, "overlap", "needs --mesh");
+        if (code < 0 && !remat)
             code = options_refuse(c, table, "reshard",
                                   "needs --mesh, or the pass remat of a rank's graph");
         if (code < 0 && !(passes && tn_passes_have(passes, "bucket")))

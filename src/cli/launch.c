@@ -290,7 +290,7 @@ static bool reads_input(const Option *o)
 
 int launch_check(const Command *c, const Option *table, Common *x)
 {
-    int code = check_mesh(c, table, NULL, x);
+    int code = check_mesh(c, table, NULL, false, x);
     for (const Option *o = table; o->kind && code < 0 && x->o.mesh; o++)
         if (reads_input(o))
             code =

@@ -121,6 +121,8 @@ static int check(const Command *c, PlanCommand *x)
         return report(TN_CODE_USAGE, "%s: --fuse off and --passes with fuse exclude each other",
                       c->name);
     x->reorder = !is_graph_file(x->path);
+    if (!x->reorder && !option_given(x->table, "overlap"))
+        x->c.o.overlap = "off"; /* as it is written */
     if (x->reorder && (!x->c.batch || !x->c.seq))
         return report(TN_CODE_USAGE, "%s: --%s is missing", c->name,
                       x->c.batch ? "seq-len" : "batch-size");
@@ -132,7 +134,7 @@ static int check(const Command *c, PlanCommand *x)
     if (code < 0)
         code = check_chunk(c, x->table, x->passes, &x->c);
     if (code < 0)
-        code = check_mesh(c, x->table, x->passes, &x->c);
+        code = check_mesh(c, x->table, x->passes, !x->reorder, &x->c);
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 

@@ -160,7 +160,7 @@ int command_opt(int argc, char **argv)
     if (code < 0)
         code = check_chunk(command_find("opt"), table, passes, &c);
     if (code < 0)
-        code = check_mesh(command_find("opt"), table, passes, &c);
+        code = check_mesh(command_find("opt"), table, passes, true, &c);
     if (code >= 0)
         return code;
     common_apply(&c);

@@ -1,5 +1,6 @@
 /* Parses PyTorch's annotation of a tensor after its name, "f32[2, 4][4, 1]cpu": dtype, sizes,
- * strides and device. Text that does not begin with a dtype and a bracket is ignored. */
+ * strides and device. Text that does not begin with a dtype and a bracket is ignored. Complex
+ * dtypes become pairs of numbers. */
 #include "fx.h"
 
 #include <ctype.h>
@@ -18,6 +19,41 @@ static int short_dtype(const char *s, size_t n)
         if (!strcmp(word, names[i][0]))
             return dtype_parse(names[i][1]);
     return dtype_parse(word);
+}
+
+/* The dtype of the parts of a complex one, by its bits; -1: it is none. */
+static int part_dtype(const char *bits)
+{
+    static const struct Parts {
+        const char *bits;
+        DType dtype;
+    } parts[] = {{"32", F16}, {"64", F32}, {"128", F64}};
+    for (int i = 0; i < LEN(parts); i++)
+        if (!strcmp(bits, parts[i].bits))
+            return (int)parts[i].dtype;
+    return -1;
+}
+
+int annotation_dtype(const char *name, bool *complex)
+{
+    *complex = false;
+    int dtype = torch_dtype(name);
+    if (dtype >= 0 || strncmp(name, "torch.complex", 13) != 0)
+        return dtype;
+    *complex = true;
+    return part_dtype(name + 13);
+}
+
+bool annotation_pairs(Annotation *a)
+{
+    if (a->type.rank == TN_RANK)
+        return false;
+    for (int d = 0; d < a->type.rank; d++)
+        a->stride[d] *= 2;
+    a->stride[a->type.rank] = 1;
+    a->type.dim[a->type.rank++] = 2;
+    a->complex = true;
+    return true;
 }
 
 /* Whether the word is a dtype of torch at all: a letter or more, then bits. */
@@ -63,6 +99,9 @@ Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *
     if (s[n] != '[' || !like_dtype(s, n))
         return a;
     int dtype = short_dtype(s, n);
+    bool complex = dtype < 0 && *s == 'c';
+    if (complex)
+        dtype = part_dtype(arena_strndup(x->a, s + 1, n - 1));
     if (dtype < 0) {
         a.other = arena_strndup(x->a, s, n);
         return a;
@@ -82,5 +121,7 @@ Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *
     if (*s != ']')
         py_fail(x, where, "annotation without its ]");
     strides(&a, s + 1);
+    if (complex && !annotation_pairs(&a))
+        py_fail(x, where, "expected at most %d sizes of a complex tensor", TN_RANK - 1);
     return a;
 }

@@ -2,8 +2,8 @@
  * imaginary part, two tensors of the same shape, in real arithmetic. A graph has no complex dtype.
  *
  * Complex products are computed here; a call that does the same to both parts (views, copies, sums,
- * joining, a product with a real factor) is made for each. Everything else is refused, and so are
- * complex inputs and results. */
+ * joining, a product with a real factor) is made for each. Everything else is refused. Inputs and
+ * results are pairs, as view_as_real shows them (ports.c). */
 #include "fx.h"
 
 #include <string.h>
@@ -36,6 +36,29 @@ void row_view_as_complex(Site *s)
     for (int k = 0; k < 2; k++)
         part[k] = lower_call(s, "select.int", 3, (Item[]){s->arg[0], item_int(-1), item_int(k)});
     s->result = complex_item(s->im, part[0], part[1]);
+}
+
+Item fx_complex_of_pairs(Importer *im, FxTensor *pairs)
+{
+    Site s = {.im = im, .b = &im->b, .name = "aten.view_as_complex.default"};
+    Item x = {.kind = FX_TENSOR, .t = pairs};
+    return lower_call(&s, "view_as_complex.default", 1, &x);
+}
+
+FxTensor *fx_pairs_of_complex(Importer *im, const Item *x)
+{
+    Site s = {.im = im, .b = &im->b, .name = "aten.view_as_real.default"};
+    return lower_call(&s, "view_as_real.default", 1, x).t;
+}
+
+bool fx_pairs_type(const Item *x, Type *t)
+{
+    if (x->kind != FX_COMPLEX || x->item[0].kind != FX_TENSOR || x->item[1].kind != FX_TENSOR ||
+        x->item[0].t->type.rank == TN_RANK)
+        return false;
+    *t = x->item[0].t->type;
+    t->dim[t->rank++] = 2;
+    return true;
 }
 
 /* abs (cos(angle) + i sin(angle)) */

@@ -28,11 +28,13 @@ typedef struct PyLexer {
     const char *file;
     const char *at, *line_begin;
     int line, depth;    /* depth of open brackets */
+    int nested;         /* expr.c: how deep the expression is */
     const char *remark; /* the last comment, without #; "" before the first */
     PyToken t;          /* the current token */
 } PyLexer;
 
-void py_start(PyLexer *x, Arena *a, const char *text, const char *file); /* t is the first token */
+/* t is the first token; line: the number of the text's first. */
+void py_start(PyLexer *x, Arena *a, const char *text, const char *file, int line);
 void py_next(PyLexer *x);
 /* The text from the current token to before one of , ) = ; : or a line's end outside of brackets
  * and strings: an annotation, which need not be Python. t is what follows it. */
@@ -43,14 +45,23 @@ _Noreturn void py_fail(const PyLexer *x, const PyToken *t, const char *format, .
     __attribute__((format(printf, 3, 4)));
 _Noreturn void py_expected(const PyLexer *x, const char *what);
 
-/* ---- parse.c: the module's code as a tree ---- */
+/* Whether the current token is this name or punctuation; take goes past it, need fails where it is
+ * another. */
+bool py_at(const PyLexer *x, const char *s);
+bool py_take(PyLexer *x, const char *s);
+void py_need(PyLexer *x, const char *s);
+const char *py_name(PyLexer *x, const char *what); /* a name; what: for messages */
+void py_skip_lines(PyLexer *x);
+void py_end_line(PyLexer *x); /* of a statement */
+
+/* ---- expr.c: expressions as a tree ---- */
 
 /* clang-format off */
 typedef enum {
     EX_NONE, EX_BOOL, EX_INT, EX_FLOAT, EX_STRING,
     EX_NAME,  /* s: a dotted name: x, torch.float32, inf */
     EX_SELF,  /* s: what follows self. */
-    EX_LIST,  /* item: also a tuple; the values of a dict */
+    EX_LIST,  /* item: also a tuple; the values of a dict, key: its keys that are strings */
     EX_CALL,  /* s: the dotted name called; item: arguments, key: their keywords or NULL */
     EX_INDEX, /* item: what is indexed, the index */
 } ExprKind;
@@ -68,10 +79,14 @@ typedef struct Expr {
     const char **key;
 } Expr;
 
+Expr *py_expression(PyLexer *x);
+Expr *py_tuple(PyLexer *x); /* also a, b: without parentheses */
+
 /* An annotation such as "f32[2, 4][4, 1]cpu"; without dtype it says nothing. */
 typedef struct Annotation {
     const char *other; /* a dtype that is none of ours */
     bool known, has_stride;
+    bool complex; /* `type` is that of pairs: of the parts, with a last axis of 2 */
     Type type;
     int64_t stride[TN_RANK];
 } Annotation;
@@ -80,6 +95,10 @@ typedef struct Annotation {
 
 /* Reads the text that py_annotation gave; `where` is for messages. */
 Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *s);
+/* The dtype of "torch.float32", of torch.complex64 that of its parts; -1: none of ours. */
+int annotation_dtype(const char *name, bool *complex);
+/* Makes of the sizes and strides of a complex tensor those of pairs; false: too many axes. */
+bool annotation_pairs(Annotation *a);
 
 /* ---- not_code.c: texts that are no code of ATen calls ---- */
 
@@ -121,7 +140,14 @@ typedef struct FxInput {
     const char *name;
     int line, column;
     Annotation annotation;
+    const struct Item *given; /* a number or None, by a repro file; NULL: it is a tensor */
 } FxInput;
+
+/* A process group, as a repro file has it. */
+typedef struct FxGroup {
+    const char *name;
+    int64_t size, rank; /* rank: whose graph it is, in the group */
+} FxGroup;
 
 typedef struct FxModule {
     const char *file;
@@ -133,9 +159,24 @@ typedef struct FxModule {
     int line, column;
     bool inlined;
     bool wraps; /* such were inside of it, as torch.export shows them */
+    int ngroup, capgroup;
+    FxGroup *group; /* of a repro file, in its order */
 } FxModule;
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file);
+
+/* ---- repro.c: files that PyTorch writes to be attached to reports ---- */
+
+/* A file's parts, as text, with the line on which each begins. */
+typedef struct FxPart {
+    const char *text; /* NULL: the file has no such part */
+    int line;
+} FxPart;
+
+/* The function of `class Repro`; no text: it is no repro file. */
+FxPart fx_repro_forward(Arena *a, const char *text);
+/* Fills types of inputs, and groups, by the rest of the file. */
+void fx_repro_fill(Arena *a, const char *text, FxModule *m);
 
 /* ---- inline.c ---- */
 
@@ -272,9 +313,22 @@ typedef struct Importer {
     Buf summary;
 } Importer;
 
+Item *fx_find(const Importer *im,
+              const char *name); /* what a name of the code stands for, or NULL */
+void fx_assign(Importer *im, const char *name, const Item *x);
+/* Nodes that the statement made: the builder's names go, as these are values between. */
+void fx_name_nodes(Importer *im, const char *target);
+void fx_name_item(Importer *im, const Item *x, const char *name);
+
 /* Reads the module and builds its graph; *summary says what was found. */
 Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
                  const char **summary);
+
+/* ---- ports.c: inputs, constants, results ---- */
+
+void fx_find_names(Importer *im); /* fails for names of the options that stand for nothing */
+void fx_add_inputs(Importer *im); /* constants too */
+void fx_add_results(Importer *im, const Item *x);
 
 /* ---- alias_gradient.c ---- */
 
@@ -380,10 +434,16 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg);
 /* Why a call of this name cannot be understood; NULL where it can. */
 const char *fx_call_unknown(Arena *a, const char *s);
 
+/* ---- groups.c ---- */
+
+/* Where no mesh is given, makes one of a repro file's groups. Checks the options'. */
+void fx_check_groups(Importer *im);      /* before the first call */
+void fx_check_groups_used(Importer *im); /* fails where the module has none of that name */
+/* The name of a call's group, and the number of its ranks; 0: it does not say. */
+const char *fx_group(Site *s, int64_t *ranks);
+
 /* ---- lower_collective.c ---- */
 
-void fx_check_groups(Importer *im);      /* of the options; before the first call */
-void fx_check_groups_used(Importer *im); /* fails where the module has none of that name */
 /* v, or what a wait_tensor for it makes, if a collective began it. */
 Value *fx_waited(Importer *im, Value *v);
 
@@ -392,7 +452,10 @@ Value *fx_waited(Importer *im, Value *v);
 bool item_complex(const Item *x); /* it is, or is a list with one that is */
 /* The result of a call with such arguments; view: of a view op, writes: in place. */
 Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool writes);
-bool item_complex_dtype(const Item *x); /* torch.complex64 */
+Item fx_complex_of_pairs(Importer *im, FxTensor *pairs); /* whose last axis has 2 elements */
+FxTensor *fx_pairs_of_complex(Importer *im, const Item *x);
+bool fx_pairs_type(const Item *x, Type *t); /* false: x is no complex tensor */
+bool item_complex_dtype(const Item *x);     /* torch.complex64 */
 /* The result of a call with real tensors that asks for such a dtype. */
 Item fx_complex_of_real(Site *s, const Expr *call, const Item *arg);
 Item fx_complex_number(Importer *im, int n, const Item *arg); /* complex(0., 1.) */

@@ -12,7 +12,7 @@
 
 static Item evaluate(Importer *im, const Expr *e);
 
-static Item *find_name(const Importer *im, const char *name)
+Item *fx_find(const Importer *im, const char *name)
 {
     return map_find(&im->names.env, name);
 }
@@ -31,7 +31,7 @@ static Item name_item(Importer *im, const Expr *e)
         double x;
     } constants[] = {{"inf", INFINITY},  {"nan", NAN},           {"torch.inf", INFINITY},
                      {"torch.nan", NAN}, {"math.inf", INFINITY}, {"math.nan", NAN}};
-    const Item *x = find_name(im, e->s);
+    const Item *x = fx_find(im, e->s);
     if (x)
         return *x;
     for (int i = 0; i < LEN(constants); i++)
@@ -51,7 +51,7 @@ static Item name_item(Importer *im, const Expr *e)
 
 static Item self_item(Importer *im, const Expr *e)
 {
-    const Item *x = find_name(im, arena_printf(im->a, "self.%s", e->s));
+    const Item *x = fx_find(im, arena_printf(im->a, "self.%s", e->s));
     if (!x)
         fail(im->g->ctx, TN_FAIL, "self.%s is not known", e->s);
     return *x;
@@ -204,8 +204,7 @@ static void give_name(Importer *im, Value *v, const char *name)
         value_rename(im->g, v, graph_fresh(im->g, name));
 }
 
-/* The statement's nodes lose the names that the builder gave them: they are intermediate values. */
-static void name_between(Importer *im, const char *target)
+void fx_name_nodes(Importer *im, const char *target)
 {
     for (Node *n = im->g->last; n && n->id >= im->progress.mark; n = n->prev) {
         while (im->progress.nmade <= n->id)
@@ -220,7 +219,7 @@ static void name_between(Importer *im, const char *target)
     }
 }
 
-static void name_item_value(Importer *im, const Item *x, const char *name)
+void fx_name_item(Importer *im, const Item *x, const char *name)
 {
     if (x->kind == FX_TENSOR)
         give_name(im, x->t->v, name);
@@ -235,18 +234,21 @@ static void name_item_value(Importer *im, const Item *x, const char *name)
 
 static void check_annotation(Importer *im, const Annotation *a, const Item *x, const char *name)
 {
+    Type t;
     if (a->other && x->kind == FX_TENSOR)
         fail(im->g->ctx, TN_FAIL, "%s is annotated %s: that dtype is not supported", name,
              a->other);
-    if (!a->known || x->kind != FX_TENSOR)
+    bool pairs = fx_pairs_type(x, &t);
+    if (!a->known || (x->kind != FX_TENSOR && !pairs))
         return;
-    if (type_equal(&a->type, &x->t->type)) {
-        if (a->has_stride)
-            fx_set_strides(im, x->t, a->stride);
-        return;
-    }
-    fail(im->g->ctx, TN_FAIL, "%s is annotated %s, found %s", name, type_text(im->a, &a->type),
-         type_text(im->a, &x->t->type));
+    if (!pairs)
+        t = x->t->type;
+    if (!type_equal(&a->type, &t) || a->complex != pairs)
+        fail(im->g->ctx, TN_FAIL, "%s is annotated %s%s, found %s%s", name,
+             a->complex ? "complex, pairs " : "", type_text(im->a, &a->type),
+             pairs ? "complex, pairs " : "", type_text(im->a, &t));
+    if (a->has_stride && !pairs)
+        fx_set_strides(im, x->t, a->stride);
 }
 
 /* Believes the annotation about a result that ATen may keep or not, and about what depends on the
@@ -266,7 +268,7 @@ static void fit_annotation(Importer *im, const Annotation *a, Item *x)
 
 /* ---- statements ---- */
 
-static void assign(Importer *im, const char *name, const Item *x)
+void fx_assign(Importer *im, const char *name, const Item *x)
 {
     Item *copy = NEW(im->a, Item);
     *copy = *x;
@@ -279,8 +281,8 @@ static void unpack(Importer *im, const FxStatement *s, const Item *x)
         fail(im->g->ctx, TN_FAIL, "expected %d values to unpack, found %d", s->ntarget,
              x->kind == FX_LIST ? x->count : 1);
     for (int i = 0; i < s->ntarget; i++) {
-        name_item_value(im, &x->item[i], s->target[i]);
-        assign(im, s->target[i], &x->item[i]);
+        fx_name_item(im, &x->item[i], s->target[i]);
+        fx_assign(im, s->target[i], &x->item[i]);
     }
 }
 
@@ -292,15 +294,15 @@ static void run(void *arg)
         return;
     Item x = evaluate(im, s->value);
     fit_annotation(im, &s->annotation, &x);
-    name_between(im, s->ntarget ? s->target[0] : "unnamed");
+    fx_name_nodes(im, s->ntarget ? s->target[0] : "unnamed");
     if (s->unpack) {
         unpack(im, s, &x);
         return;
     }
     for (int i = 0; i < s->ntarget; i++) {
-        name_item_value(im, &x, s->target[i]);
+        fx_name_item(im, &x, s->target[i]);
         check_annotation(im, &s->annotation, &x, s->target[i]);
-        assign(im, s->target[i], &x);
+        fx_assign(im, s->target[i], &x);
     }
 }
 
@@ -326,184 +328,18 @@ static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
     fail_again(im->g->ctx, arena_printf(im->a, "%s:%d:%d: ", im->m->file, s->line, s->column));
 }
 
-/* ---- inputs and constants ---- */
-
-static const Type *known_type(const Importer *im, const char *name)
-{
-    return map_find(&im->names.known, name);
-}
-
-typedef struct NameList {
-    const char **name;
-    int count, cap;
-} NameList;
-
-static bool lists(const NameList *l, const char *name)
-{
-    for (int i = 0; i < l->count; i++)
-        if (!strcmp(l->name[i], name))
-            return true;
-    return false;
-}
-
-static void list_constants(Importer *im, const Expr *e, NameList *l)
-{
-    if (e && e->kind == EX_SELF && !lists(l, e->s))
-        PUSH(im->a, l->name, l->count, l->cap, e->s);
-    for (int i = 0; e && i < e->count; i++)
-        list_constants(im, e->item[i], l);
-}
-
-/* "x, y, m.b", at most 20 of them */
-static const char *names_text(Importer *im, const NameList *l)
-{
-    Buf b = {.a = im->a};
-    buf_add(&b, l->count ? "" : "none");
-    for (int i = 0; i < MIN(l->count, 20); i++)
-        buf_printf(&b, "%s%s", i ? ", " : "", l->name[i]);
-    if (l->count > 20)
-        buf_printf(&b, " and %d more", l->count - 20);
-    return b.text;
-}
-
-/* Refuses a type that is for nothing in the module. */
-static void check_names(Importer *im)
-{
-    NameList l = {0};
-    for (int i = 0; i < im->m->nin; i++)
-        PUSH(im->a, l.name, l.count, l.cap, im->m->in[i].name);
-    for (int i = 0; i < im->m->nstatement; i++)
-        list_constants(im, im->m->statement[i].value, &l);
-    list_constants(im, im->m->result, &l);
-    for (int i = 0; i < im->o->ninput; i++)
-        if (!lists(&l, im->o->name[i]))
-            fail(im->g->ctx, TN_FAIL, "%s: %s has no input \"%s\"; its inputs are: %s",
-                 im->o->origin, im->m->file, im->o->name[i], names_text(im, &l));
-}
-
-static void find_used(Importer *im, const Expr *e)
-{
-    if (e && e->kind == EX_NAME)
-        map_put(&im->names.used, e->s, im);
-    for (int i = 0; e && i < e->count; i++)
-        find_used(im, e->item[i]);
-}
-
-static bool used(const Importer *im, const char *name)
-{
-    return map_find(&im->names.used, name);
-}
-
-static void add_input(Importer *im, const FxInput *in)
-{
-    const Type *t = known_type(im, in->name);
-    if (in->annotation.other && (t || used(im, in->name)))
-        fail(im->g->ctx, TN_FAIL,
-             "%s:%d:%d: input \"%s\" is annotated %s: that dtype is not supported", im->m->file,
-             in->line, in->column, in->name, in->annotation.other);
-    if (!t && !in->annotation.known && !used(im, in->name)) {
-        buf_printf(&im->summary, "input %s is not used and has no type: left out\n", in->name);
-        return;
-    }
-    if (!t && !in->annotation.known)
-        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" has no type: %s", im->m->file, in->line,
-             in->column, in->name,
-             im->o->origin ? arena_printf(im->a, "%s does not have it", im->o->origin)
-                           : "give --inputs or --shapes");
-    if (t && in->annotation.known && !type_equal(t, &in->annotation.type))
-        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" is annotated %s, found %s in %s",
-             im->m->file, in->line, in->column, in->name, type_text(im->a, &in->annotation.type),
-             type_text(im->a, t), im->o->origin);
-    Value *v = graph_input(im->g, in->name, t ? *t : in->annotation.type, ROLE_NONE, NULL);
-    FxTensor *x = fx_fresh(im, v);
-    if (in->annotation.has_stride)
-        fx_set_strides(im, x, in->annotation.stride);
-    else
-        fx_set_row_major(im, x);
-    assign(im, in->name, &(Item){.kind = FX_TENSOR, .t = x});
-}
-
-static void add_constant(Importer *im, const Expr *e, const FxStatement *s)
-{
-    const char *key = arena_printf(im->a, "self.%s", e->s);
-    const Type *t = known_type(im, e->s);
-    if (find_name(im, key))
-        return;
-    if (!t && s && s->value == e && s->annotation.known)
-        t = &s->annotation.type;
-    if (!t)
-        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: constant self.%s has no type: %s%s", im->m->file,
-             e->line, e->column, e->s, im->o->origin ? im->o->origin : "give --inputs or --shapes",
-             im->o->origin ? " does not have it" : "");
-    Value *v = graph_input(im->g, e->s, *t, ROLE_CONST, e->s);
-    assign(im, key, &(Item){.kind = FX_TENSOR, .t = fx_fresh(im, v)});
-}
-
-static void find_constants(Importer *im, const Expr *e, const FxStatement *s)
-{
-    if (e && e->kind == EX_SELF)
-        add_constant(im, e, s);
-    for (int i = 0; e && i < e->count; i++)
-        find_constants(im, e->item[i], s);
-}
-
-/* ---- results ---- */
-
-/* A result that is no tensor, as Python writes it. */
-static const char *constant_text(Importer *im, const Item *x)
-{
-    switch (x->kind) {
-    case FX_NONE: return "None";
-    case FX_BOOL: return x->i ? "True" : "False";
-    case FX_INT: return arena_printf(im->a, "%lld", (long long)x->i);
-    case FX_FLOAT: return arena_printf(im->a, "%.17g", x->f);
-    default:
-        fail(im->g->ctx, TN_FAIL, "a result must be a tensor, a number or None, found %s",
-             item_text(x));
-    }
-}
-
-static void add_outputs(Importer *im, const Item *x)
-{
-    if (x->kind == FX_LIST) {
-        for (int i = 0; i < x->count; i++)
-            add_outputs(im, &x->item[i]);
-    } else if (x->kind == FX_TENSOR) {
-        graph_output(im->g, fx_read(im, x->t), ROLE_NONE, NULL);
-    } else if (x->kind == FX_NONE) {
-        im->nnone++;
-    } else {
-        buf_printf(&im->summary, "a result of %s is left out after output %d\n",
-                   constant_text(im, x), im->g->nout);
-    }
-}
-
-/* Inputs written in place give their new value too, after the results. */
-static void add_mutated(Importer *im)
-{
-    for (int i = 0; i < im->m->nin; i++) {
-        const Item *x = find_name(im, arena_printf(im->a, "input %s", im->m->in[i].name));
-        if (x && x->t->storage->version)
-            graph_output(im->g, fx_read(im, x->t), ROLE_NEW, im->m->in[i].name);
-    }
-}
-
 static void finish(void *arg)
 {
     Importer *im = arg;
     Item x = evaluate(im, im->m->result);
-    add_outputs(im, &x);
-    if (im->nnone)
-        buf_printf(&im->summary, "results of None are left out: %d\n", im->nnone);
-    add_mutated(im);
-    name_between(im, "result");
+    fx_add_results(im, &x);
+    fx_name_nodes(im, "result");
 }
 
 static Importer start_import(Arena *a, const char *text, const char *file, const FxOptions *o)
 {
     Importer im = {.a = a, .m = fx_parse(a, text, file), .o = o, .g = graph_new(a, "forward")};
     im.g->file = file;
-    im.g->mesh = mesh_clone(a, o->mesh);
     im.b = (Build){.g = im.g};
     im.names.env.a = im.names.known.a = im.names.used.a = a;
     im.groups.wait.a = im.groups.known.a = im.groups.names.a = im.summary.a = a;
@@ -512,39 +348,11 @@ static Importer start_import(Arena *a, const char *text, const char *file, const
     return im;
 }
 
-/* Fills the maps of names, and fails for names of the options that stand for nothing. */
-static void find_names(Importer *im)
-{
-    const FxOptions *o = im->o;
-    for (int i = 0; i < o->ninput; i++)
-        if (!map_find(&im->names.known, o->name[i]))
-            map_put(&im->names.known, o->name[i], (void *)&o->type[i]);
-    for (int i = 0; i < im->m->nstatement; i++)
-        find_used(im, im->m->statement[i].value);
-    find_used(im, im->m->result);
-    if (o->all)
-        check_names(im);
-}
-
-static void add_inputs(Importer *im)
-{
-    for (int i = 0; i < im->m->nin; i++) {
-        const FxInput *in = &im->m->in[i];
-        add_input(im, in);
-        const Item *x = find_name(im, in->name);
-        if (x)
-            assign(im, arena_printf(im->a, "input %s", in->name), x);
-    }
-}
-
 static void run_statements(Importer *im)
 {
     const FxModule *m = im->m;
     FxStatement *result = NEW(im->a, FxStatement); /* nodes remember who made them */
     *result = (FxStatement){.line = m->result->line, .column = m->result->column};
-    for (int i = 0; i < m->nstatement; i++)
-        find_constants(im, m->statement[i].value, &m->statement[i]);
-    find_constants(im, m->result, NULL);
     for (int i = 0; i < m->nstatement; i++)
         at_place(im, run, &m->statement[i]);
     at_place(im, finish, result);
@@ -556,8 +364,8 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     Importer im = start_import(a, text, file, o);
     fx_check_calls(a, im.m);
     fx_check_groups(&im);
-    find_names(&im);
-    add_inputs(&im);
+    fx_find_names(&im);
+    fx_add_inputs(&im);
     run_statements(&im);
     fx_check_groups_used(&im);
     fx_finish(&im);

@@ -79,9 +79,32 @@ static void number(PyLexer *x)
     x->at = end;
 }
 
+/* Goes past a text in three quotes, which may have several lines. */
+static void long_string(PyLexer *x)
+{
+    PyToken *t = &x->t;
+    char quote = *x->at;
+    const char *begin = x->at += 3;
+    while (*x->at && !(x->at[0] == quote && x->at[1] == quote && x->at[2] == quote)) {
+        if (*x->at == '\n')
+            new_line(x);
+        else
+            x->at += x->at[0] == '\\' && x->at[1] && x->at[1] != '\n' ? 2 : 1;
+    }
+    if (!*x->at)
+        py_fail(x, t, "string without its end");
+    t->kind = PY_STRING;
+    t->s = arena_strndup(x->a, begin, (size_t)(x->at - begin));
+    x->at += 3;
+}
+
 static void string(PyLexer *x)
 {
     PyToken *t = &x->t;
+    if (x->at[1] == x->at[0] && x->at[2] == x->at[0]) {
+        long_string(x);
+        return;
+    }
     char quote = *x->at++;
     Buf b = {.a = x->a};
     buf_add(&b, "");
@@ -153,10 +176,53 @@ void py_next(PyLexer *x)
     t->len = (int)(x->at - t->begin);
 }
 
-void py_start(PyLexer *x, Arena *a, const char *text, const char *file)
+void py_start(PyLexer *x, Arena *a, const char *text, const char *file, int line)
 {
-    *x = (PyLexer){.a = a, .file = file, .at = text, .line_begin = text, .line = 1, .remark = ""};
+    *x =
+        (PyLexer){.a = a, .file = file, .at = text, .line_begin = text, .line = line, .remark = ""};
     py_next(x);
+}
+
+bool py_at(const PyLexer *x, const char *s)
+{
+    const PyToken *t = &x->t;
+    return (t->kind == PY_NAME || t->kind == PY_PUNCT) && !strcmp(t->s, s);
+}
+
+bool py_take(PyLexer *x, const char *s)
+{
+    bool yes = py_at(x, s);
+    if (yes)
+        py_next(x);
+    return yes;
+}
+
+void py_need(PyLexer *x, const char *s)
+{
+    if (!py_take(x, s))
+        py_expected(x, s);
+}
+
+const char *py_name(PyLexer *x, const char *what)
+{
+    const char *s = x->t.s;
+    if (x->t.kind != PY_NAME)
+        py_expected(x, what);
+    py_next(x);
+    return s;
+}
+
+void py_skip_lines(PyLexer *x)
+{
+    while (x->t.kind == PY_LINE)
+        py_next(x);
+}
+
+void py_end_line(PyLexer *x)
+{
+    if (x->t.kind != PY_LINE && x->t.kind != PY_END)
+        py_expected(x, "the end of the statement");
+    py_skip_lines(x);
 }
 
 const char *py_annotation(PyLexer *x)

@@ -1,10 +1,6 @@
 /* Functional collectives as PyTorch traces them, of _c10d_functional and its older form
  * c10d_functional (FSDP2, DTensor, torch.distributed's functional collectives).
  *
- * A process group has a name ("0"), in the older form a tag and a list of ranks. In a graph for a
- * mesh it is one of the mesh's groups: --group NAME=AXIS says which; where there is a list, the
- * mesh tells. The attribute `group` is then the group's axes, else the name.
- *
  * A collective's result may be read only once it has been waited for. PyTorch's wait_tensor gives
  * its operand back, so that both names stand for one tensor, and a trace may leave it out. Here the
  * first reader of a collective's result, be it wait_tensor or any other, gets a wait_tensor node
@@ -13,148 +9,6 @@
 
 #include <ctype.h>
 #include <string.h>
-
-/* ---- groups ---- */
-
-/* The axis "NAME=AXIS" says for the group, or NULL. */
-static const char *axis_said(const char *text, const char *name)
-{
-    const char *equals = strrchr(text, '=');
-    size_t n = strlen(name);
-    return (size_t)(equals - text) == n && !strncmp(text, name, n) ? equals + 1 : NULL;
-}
-
-void fx_check_groups(Importer *im)
-{
-    const FxOptions *o = im->o;
-    int axes[MAX_MESH];
-    for (int i = 0; i < o->ngroup; i++) {
-        const char *text = o->group[i], *equals = strrchr(text, '=');
-        if (!equals || equals == text)
-            fail(im->g->ctx, TN_USAGE, "--group %s: expected NAME=AXIS", text);
-        if (!o->mesh)
-            fail(im->g->ctx, TN_USAGE, "--group %s: expected --mesh beside it", text);
-        if (group_axes(o->mesh, equals + 1, axes) < 0)
-            fail(im->g->ctx, TN_USAGE, "--group %s: expected axes of the mesh %s, found \"%s\"",
-                 text, mesh_text(im->a, o->mesh), equals + 1);
-        for (int k = 0; k < i; k++)
-            if (axis_said(o->group[k], arena_strndup(im->a, text, (size_t)(equals - text))))
-                fail(im->g->ctx, TN_USAGE, "--group %s: expected each group once, found --group %s",
-                     text, o->group[k]);
-    }
-    im->groups.given = NEWN(im->a, bool, o->ngroup + 1);
-}
-
-void fx_check_groups_used(Importer *im)
-{
-    for (int i = 0; i < im->o->ngroup; i++)
-        if (!im->groups.given[i])
-            fail(im->g->ctx, TN_FAIL, "--group %s: no collective of %s has this group; theirs: %s",
-                 im->o->group[i], im->m->file,
-                 im->groups.names.len ? im->groups.names.text : "none");
-}
-
-static void note_group(Importer *im, const char *name)
-{
-    if (map_find(&im->groups.known, name))
-        return;
-    map_put(&im->groups.known, name, im);
-    buf_printf(&im->groups.names, "%s\"%s\"", im->groups.names.len ? ", " : "", name);
-}
-
-/* Whether the ranks are those of the mesh's group of these axes in which the first of them is. */
-static bool spans(const Mesh *m, int naxes, const int *axes, const Item *ranks)
-{
-    int64_t n = group_nranks(m, naxes, axes);
-    if (n != ranks->count || ranks->item[0].i < 0 || ranks->item[0].i >= mesh_nranks(m))
-        return false;
-    for (int64_t i = 0; i < n; i++) {
-        Mesh at = *m;
-        int64_t left = i;
-        mesh_set_rank(&at, ranks->item[0].i);
-        for (int k = naxes - 1; k >= 0; k--) {
-            at.at[axes[k]] = left % m->size[axes[k]];
-            left /= m->size[axes[k]];
-        }
-        if (mesh_rank(&at) != ranks->item[i].i)
-            return false;
-    }
-    return true;
-}
-
-/* The group of these ranks by name, of the fewest axes, in the mesh's order; NULL: the mesh has
- * none. */
-static const char *group_of_ranks(Importer *im, const Item *ranks)
-{
-    const Mesh *m = im->o->mesh;
-    const char *found = NULL;
-    int fewest = MAX_MESH + 1;
-    for (unsigned set = 1; set < 1U << m->naxes && ranks->count; set++) {
-        int axes[MAX_MESH], n = 0;
-        for (int i = 0; i < m->naxes; i++)
-            if (set >> i & 1)
-                axes[n++] = i;
-        if (n < fewest && spans(m, n, axes, ranks)) {
-            found = group_name(im->a, m, n, axes);
-            fewest = n;
-        }
-    }
-    return found;
-}
-
-static const char *ranks_text(Importer *im, const Item *ranks)
-{
-    Buf b = {.a = im->a};
-    buf_add(&b, "");
-    for (int i = 0; i < ranks->count; i++)
-        buf_printf(&b, "%s%lld", i ? "," : "", (long long)ranks->item[i].i);
-    return b.text;
-}
-
-static const char *mesh_group(Site *s, const char *name, const Item *ranks)
-{
-    Importer *im = s->im;
-    for (int i = 0; i < im->o->ngroup; i++) {
-        const char *axis = axis_said(im->o->group[i], name);
-        if (!axis)
-            continue;
-        im->groups.given[i] = true;
-        return axis;
-    }
-    const char *found = ranks ? group_of_ranks(im, ranks) : NULL;
-    if (!found)
-        site_fail(s, "group \"%s\": expected --group '%s=AXIS' with axes of the mesh %s", name,
-                  name, mesh_text(im->a, im->o->mesh));
-    return found;
-}
-
-/* How many ranks the call's group has; 0: it does not say, and there is no mesh. */
-static int64_t ranks_of_group(Site *s, const char *group, int64_t stated)
-{
-    const Mesh *m = s->im->o->mesh;
-    int axes[MAX_MESH], n = m ? group_axes(m, group, axes) : 0;
-    int64_t ranks = m ? group_nranks(m, n, axes) : stated;
-    if (stated && stated != ranks)
-        site_fail(s, "group_size: expected the %lld ranks of \"%s\" in the mesh %s, found %lld",
-                  (long long)ranks, group, mesh_text(s->im->a, m), (long long)stated);
-    return ranks;
-}
-
-/* The call's group and the number of its ranks. */
-static const char *group_of(Site *s, int64_t *ranks)
-{
-    bool older = !strncmp(s->name, "c10d_functional.", 16), sized = older;
-    const Item *list = older ? site_arg(s, "ranks") : NULL;
-    const char *name = site_text(s, older ? "tag" : "group_name");
-    for (int k = 0; k < s->narg; k++)
-        sized |= !strcmp(s->arg_name[k], "group_size");
-    if (older && !*name)
-        name = ranks_text(s->im, list);
-    note_group(s->im, name);
-    const char *group = s->im->o->mesh ? mesh_group(s, name, list) : name;
-    *ranks = ranks_of_group(s, group, sized ? site_int(s, "group_size") : 0);
-    return group;
-}
 
 /* ---- waits ---- */
 
@@ -196,7 +50,7 @@ static const char *reduce_op(Site *s)
 static Value *reduced(Site *s, Value *x)
 {
     int64_t ranks;
-    const char *group = group_of(s, &ranks);
+    const char *group = fx_group(s, &ranks);
     return emit1(s->b, "all_reduce", IN(x),
                  ATTRS(A_STR("reduce_op", reduce_op(s)), A_STR("group", group)));
 }
@@ -204,7 +58,7 @@ static Value *reduced(Site *s, Value *x)
 static Value *gathered(Site *s, Value *x)
 {
     int64_t ranks;
-    const char *group = group_of(s, &ranks);
+    const char *group = fx_group(s, &ranks);
     return emit1(s->b, "all_gather_into_tensor", IN(x),
                  ATTRS(A_INT("group_size", ranks), A_STR("group", group)));
 }
@@ -212,7 +66,7 @@ static Value *gathered(Site *s, Value *x)
 static Value *scattered(Site *s, Value *x)
 {
     int64_t ranks;
-    const char *group = group_of(s, &ranks);
+    const char *group = fx_group(s, &ranks);
     return emit1(
         s->b, "reduce_scatter_tensor", IN(x),
         ATTRS(A_STR("reduce_op", reduce_op(s)), A_INT("group_size", ranks), A_STR("group", group)));
@@ -284,7 +138,7 @@ static const int64_t *sizes(Site *s, const char *name, int64_t ranks, int64_t *c
 void row_all_to_all(Site *s)
 {
     int64_t ranks, nout, nin;
-    const char *group = group_of(s, &ranks);
+    const char *group = fx_group(s, &ranks);
     const int64_t *out = sizes(s, "output_split_sizes", ranks, &nout);
     const int64_t *in = sizes(s, "input_split_sizes", ranks, &nin);
     site_return(s, emit1(s->b, "all_to_all_single", IN(site_tensor(s, s->arg_name[0])),
@@ -296,7 +150,7 @@ void row_all_to_all(Site *s)
 void row_broadcast(Site *s)
 {
     int64_t ranks;
-    const char *group = group_of(s, &ranks);
+    const char *group = fx_group(s, &ranks);
     int64_t src = site_int(s, "src");
     if (src < 0 || (ranks && src >= ranks))
         site_fail(s, "argument src: expected 0 to %lld, a place in group \"%s\", found %lld",
@@ -326,7 +180,7 @@ void row_shard_dim_alltoall(Site *s)
     Value *x = site_tensor(s, "input");
     int rank = x->type.rank, gather = site_axis(s, "gather_dim", rank),
         shard = site_axis(s, "shard_dim", rank);
-    const char *group = group_of(s, &ranks);
+    const char *group = fx_group(s, &ranks);
     if (!ranks)
         site_fail(s, "group \"%s\": expected --mesh and --group, which say how many ranks it has",
                   group);

@@ -11,7 +11,8 @@
  * Joined are gathers of what is made of parameters alone, and reductions in the backward whose
  * results go into updates alone; of one unit, direction, op and attributes, group and dtype, where
  * none is made of another. Units (`--bucket block`): each block; what the forward runs before the
- * blocks, as the embedding; what it runs after them, as the last norm and the head. `--bucket
+ * blocks, as the embedding; what it runs after them, as the last norm and the head; of a graph
+ * that names no blocks, bucket_units.c finds them. `--bucket
  * BYTES` fills buckets up to so many bytes, whatever the unit. The machine must say that one call
  * takes less than several.
  *
@@ -72,6 +73,14 @@ static void read_by_node(int *by, const Node *n)
         by[n->in[i]->id] |= reads;
 }
 
+/* What a result of the whole graph is read by. In a backward alone gradients have no role. */
+static int leaves_as(const Port *p)
+{
+    bool gradient =
+        p->role == ROLE_GRAD || (p->role == ROLE_NONE && p->v->def && p->v->def->phase == BACKWARD);
+    return gradient ? BY_UPDATE : BY_OTHERS;
+}
+
 /* by: by output of a body, what reads it around the loop; NULL: of the whole graph. param: of
  * inputs, the same. */
 static BucketRoles find_roles(const Graph *g, Arena *tmp, const int *by, const bool *param)
@@ -82,10 +91,8 @@ static BucketRoles find_roles(const Graph *g, Arena *tmp, const int *by, const b
     for (const Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++)
             r.param[n->out[k]->id] = made_of_parameters(n, r.param);
-    for (int i = 0; i < g->nout; i++) {
-        int whole = g->out[i].role == ROLE_GRAD ? BY_UPDATE : BY_OTHERS;
-        r.by[g->out[i].v->id] |= by ? by[i] : whole;
-    }
+    for (int i = 0; i < g->nout; i++)
+        r.by[g->out[i].v->id] |= by ? by[i] : leaves_as(&g->out[i]);
     for (const Node *n = g->last; n; n = n->prev)
         read_by_node(r.by, n);
     return r;
@@ -180,14 +187,57 @@ static int64_t sent_bytes(const Node *n)
     return MAX(type_nbytes(&n->in[0]->type), type_nbytes(&n->out[0]->type));
 }
 
-/* Calls with equal keys may be joined. */
-static const char *key_of(const Bucketing *x, const Units *u, const Node *n)
+/* Calls of a unit with equal keys may be joined. */
+static const char *key_of(const Bucketing *x, const Node *n)
 {
     Phase direction = n->phase < BACKWARD ? FORWARD : n->phase;
-    return arena_printf(x->tmp, "%s %s %s %d %d %d %d %d %s", n->op->name, text_attr(n, "group"),
+    return arena_printf(x->tmp, "%s %s %s %d %d %d %d %d", n->op->name, text_attr(n, "group"),
                         text_attr(n, "reduce_op"), (int)n->in[0]->type.dtype, (int)direction,
-                        n->origin != NULL, (int)n->policy, level_of(n),
-                        x->most ? "" : unit_of(u, n));
+                        n->origin != NULL, (int)n->policy, level_of(n));
+}
+
+/* The calls of a graph that may be joined, with their keys and units. */
+typedef struct Candidates {
+    Node **node;
+    const char **key, **unit;
+    int count;
+} Candidates;
+
+static bool has_blocks(const Graph *g)
+{
+    bool has = false;
+    for (const Node *n = g->first; n && !has; n = n->next)
+        has = block_of(n->scope).len > 0;
+    return has;
+}
+
+static const char **units_of(const Bucketing *x, const Graph *g, const Candidates *c,
+                             const bool *param)
+{
+    const char **what = NEWN(x->tmp, const char *, c->count + 1);
+    if (!has_blocks(g)) {
+        for (int i = 0; i < c->count; i++)
+            what[i] = arena_printf(x->tmp, "%s %s", c->key[i],
+                                   type_text(x->tmp, &c->node[i]->in[0]->type));
+        return repeated_units(x->tmp, c->count, what);
+    }
+    Units u = find_units(g, x->tmp, param);
+    for (int i = 0; i < c->count; i++)
+        what[i] = unit_of(&u, c->node[i]);
+    return what;
+}
+
+static Candidates find_candidates(const Bucketing *x, const Graph *g, const BucketRoles *r)
+{
+    Candidates c = {.node = NEWN(x->tmp, Node *, g->nnode + 1),
+                    .key = NEWN(x->tmp, const char *, g->nnode + 1)};
+    for (Node *n = g->first; n; n = n->next)
+        if (may_join(n, r)) {
+            c.node[c.count] = n;
+            c.key[c.count++] = key_of(x, n);
+        }
+    c.unit = units_of(x, g, &c, r->param);
+    return c;
 }
 
 /* Whether the machine says that one call of these takes less. */
@@ -211,19 +261,18 @@ static void add_member(const Bucketing *x, Bucket *b, Node *n)
 static Buckets find_buckets(const Bucketing *x, const Graph *g, const BucketRoles *r)
 {
     Buckets list = {.tmp = x->tmp};
-    Units u = find_units(g, x->tmp, r->param);
+    Candidates c = find_candidates(x, g, r);
     Map open = {.a = x->tmp}; /* key -> Bucket */
-    for (Node *n = g->first; n; n = n->next) {
-        if (!may_join(n, r))
-            continue;
-        const char *key = key_of(x, &u, n);
+    for (int i = 0; i < c.count; i++) {
+        const char *unit = x->most ? "" : c.unit[i];
+        const char *key = arena_printf(x->tmp, "%s %s", c.key[i], unit);
         Bucket *b = map_find(&open, key);
-        if (!b || (x->most && b->nbytes + sent_bytes(n) > x->most)) {
+        if (!b || (x->most && b->nbytes + sent_bytes(c.node[i]) > x->most)) {
             b = NEW(x->tmp, Bucket);
             PUSH(x->tmp, list.at, list.count, list.cap, b);
             map_put(&open, key, b);
         }
-        add_member(x, b, n);
+        add_member(x, b, c.node[i]);
     }
     for (int i = 0; i < list.count; i++)
         list.at[i]->left = list.at[i]->count < 2 || !is_cheaper(x, g, list.at[i]);

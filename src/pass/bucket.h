@@ -24,6 +24,9 @@ typedef struct Buckets {
     int count, cap;
 } Buckets;
 
+/* Units of n calls in a graph that names no blocks, by what each call is. */
+const char **repeated_units(Arena *tmp, int n, const char *const *text);
+
 /* Makes one node of each bucket and brings g into an order for that; buckets that would wait for
  * each other are left alone. param: by value id, whether it is made of parameters alone. Returns
  * how many calls there are less. */

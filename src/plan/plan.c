@@ -259,16 +259,19 @@ static int64_t sent_bytes(const Step *s)
 }
 
 /* The bytes that overlap may take beside the peak: up to the limit, or those of the two largest
- * collectives of blocks. */
+ * collectives of blocks; of all, where no node is of a block. */
 static int64_t overlap_bytes(const Plan *p, const PlanFor *to)
 {
     int64_t first = 0, second = 0;
+    bool blocks = false;
+    for (const Node *n = p->g->first; n; n = n->next)
+        blocks |= block_of(n->scope).len > 0;
     if (to->limit)
         return MAX(0, to->limit - plan_least(p));
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
         if (s->kind != STEP_CALL || s->node->op->class != CLASS_COLLECTIVE ||
-            !block_of(s->node->scope).len)
+            (blocks && !block_of(s->node->scope).len))
             continue;
         int64_t nbytes = sent_bytes(s);
         second = MAX(second, MIN(first, nbytes));
@@ -339,6 +342,16 @@ static Plan *order_near(Arena *a, const Graph *g, const PlanFor *to, bool apart)
         return p;
     Plan *once = order_once(a, graph_clone(a, g), to, 1, apart);
     return plan_least(once) < plan_least(p) ? once : p;
+}
+
+Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
+{
+    Arena *keep = arena_tmp(g->a);
+    PlanFor x = made_for(a, to);
+    Placements *known = placements_new(keep);
+    Plan *p = overlapped(a, make(a, g, &x, known), &x, known);
+    arena_reset(keep);
+    return p;
 }
 
 /* Within a limit fused nodes are taken apart only where the plan does not fit otherwise. */

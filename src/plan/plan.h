@@ -144,6 +144,9 @@ typedef struct Plan {
  * of its own on cpu. */
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to);
 
+/* The same, where to->overlap says so with the collectives moved, in a copy of g. */
+Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to);
+
 /* The steps of g as ordered, with live ranges and bounds: only what is kept has an address, and
  * nothing is estimated. `to` is complete. */
 Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);

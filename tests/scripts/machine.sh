@@ -36,6 +36,19 @@ ok "another hash" [ "$(hash $demo --machine h100)" != "$(hash $demo --machine a1
 "$tenon" plan $demo --machine avx2 --threads 4 --json >"$dir/four"
 ok "cores" less "$(number est_step_sec "$dir/four")" "$(number est_step_sec "$dir/one")"
 
+# Promises by the table before its calibration: the file is that table, and h100 is it still.
+rank="llama3-8b --batch-size 4 --seq-len 512 --dtype bf16 --mesh fsdp=2,tp=2 --overlap off --recompute full"
+gives 0 '"machine": "h100_before"' plan $rank --machine bench/h100_before.machine --json
+cp "$dir/out" "$dir/before"
+gives 0 '"machine": "h100"' plan $rank --machine h100 --json
+for key in est_step_sec est_comm_sec added_sec; do
+    ok "the same $key" [ "$(number $key "$dir/out")" = "$(number $key "$dir/before")" ]
+done
+gives 0 's a step  (h100_measured)' plan $rank --machine h100_measured
+gives 0 '"machine": "h100_measured"' plan $rank --machine h100_measured --json
+ok "h100_measured is slower" less "$(number est_step_sec "$dir/before")" "$(number est_step_sec "$dir/out")"
+ok "on the same links" [ "$(number est_comm_sec "$dir/out")" = "$(number est_comm_sec "$dir/before")" ]
+
 # Sides that are alike differ in nothing.
 gives 0 '' plan $demo --machine avx2 --compare '' '' --json
 sed -n '/"difference"/,$p' "$dir/out" >"$dir/difference"

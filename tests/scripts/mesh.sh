@@ -26,6 +26,17 @@ gives 2 '--sequence-parallel: expected on|off' plan $small --mesh tp=2 --sequenc
 gives 2 'plan: --reshard needs --mesh' plan $small --mesh none --reshard never
 gives 2 'run: unknown option "--mesh"' run tests/ir/flat.tn --mesh dp=2
 
+# ---- a rank's graph: planned as it is written, unless moving its collectives is asked for ----
+
+sed '/^---/,$d' tests/pass/bucket/repeated.tn >"$dir/rank.tn"
+gives 2 'plan: --overlap needs --mesh' plan $small --overlap off
+gives 2 '--overlap: expected on|off' plan "$dir/rank.tn" --overlap often
+exposed() { gives 0 'of it exposed' plan "$dir/rank.tn" --machine h100 "$@" && sed -n 's/.* us a step, \([0-9]*\).*/\1/p' "$dir/out"; }
+ok "as it is written" [ "$(exposed)" = 136 ]
+ok "not moved" [ "$(exposed --overlap off)" = 136 ]
+ok "moved" [ "$(exposed --overlap on)" -lt 70 ]
+ok "joined and moved" [ "$(exposed --overlap on --passes bucket)" -lt 20 ]
+
 # ---- meshes and ranks ----
 
 gives 2 'mesh "dp": expected AXIS=SIZE, found "dp"' plan $small --mesh dp

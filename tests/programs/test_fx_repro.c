@@ -1,0 +1,222 @@
+/* Repro files, as PyTorch writes them to be attached to reports: what is read of them, complex
+ * inputs and results, groups, errors with their place, and every way of being cut short. */
+#include "../shared/fx.h"
+
+/* A file of two ranks' groups; each part may be another. */
+typedef struct Parts {
+    const char *init, *args, *body, *load, *groups;
+} Parts;
+
+#define LOAD                                                                                   \
+    "    buf0 = reader.storage(None, 64, device=device(type='cuda', index=0), "                \
+    "dtype_hint=torch.complex64)\n"                                                            \
+    "    reader.tensor(buf0, (4, 2), dtype=torch.complex64, is_leaf=True)  # primals_1\n"      \
+    "    buf1 = reader.storage(None, 32)\n"                                                    \
+    "    reader.tensor(buf1, (4, 2), (1, 4), dtype=torch.bfloat16, requires_grad=True)  # w\n" \
+    "    reader.symint(4)  # n\n"                                                              \
+    "    reader.const('none')  # none, filtered out during compilation\n"
+#define BODY "        c = torch.ops.aten.mul.Tensor(primals_1, primals_1);  primals_1 = None\n"
+#define GROUPS                                                  \
+    "def get_pg_config():\n    \"\"\"Groups.\n\n  'A' world.\n" \
+    "    \"\"\"\n    return {'0': {'size': 4, 'rank': 1}, '1': {'size': 2, 'rank': 0}}\n"
+
+static const char *repro(Arena *a, Parts p)
+{
+    return arena_printf(
+        a,
+        "import torch\ntorch._inductor.config.max_autotune = False\nif True:\n    x = {1: '('}\n\n"
+        "class Repro(torch.nn.Module):\n    def __init__(self) -> None:\n        "
+        "super().__init__()\n%s\n    def forward(self, %s):\n%s\n"
+        "def load_args(reader):\n%sload_args._version = 0\nmod = Repro()\n%s",
+        p.init ? p.init : "", p.args ? p.args : "primals_1, w, n, none",
+        p.body ? p.body : BODY "        return (c, none)\n", p.load ? p.load : LOAD,
+        p.groups ? p.groups : GROUPS);
+}
+
+static void expect_text(Parts p, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = {.a = a, .text = repro(a, p)};
+    if (!EXPECT(ctx_try(&ctx, import, &in) == TN_OK))
+        printf("  %s\n  %s\n", in.text, ctx.message);
+    else if (!EXPECT(strstr(in.printed, part) || strstr(in.summary, part)))
+        printf("  expected %s\n  found %s%s", part, in.printed, in.summary);
+    arena_free(a);
+}
+
+static void expect_error(Parts p, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = {.a = a, .text = repro(a, p)};
+    EXPECT_FAIL(&ctx, import, &in, part);
+    arena_free(a);
+}
+
+/* ---- inputs ---- */
+
+static void test_inputs(void)
+{
+    Parts used = {.body = "        v = torch.ops.aten.view.default(w, [n, 2])\n        return v\n"};
+    expect_text(used, "%w: bf16[4, 2]");
+    expect_text(used, "view(%w, size=[4, 2])");
+    expect_text((Parts){.load = "    # the order says which\n    reader.tensor(0, (), )\n"
+                                "    reader.tensor(1, shape=(3,), stride=(1,))\n",
+                        .args = "a, b",
+                        .body = "        c = torch.ops.aten.add.Tensor(a, b)\n        return c\n"},
+                "%b: f32[3]");
+    expect_text(
+        (Parts){.load = "    reader.tensor(0, (2,))  # b\n    reader.tensor(1, (3,))  # a\n",
+                .args = "a, b",
+                .body = "        c = torch.ops.aten.neg.default(a)\n        return c\n"},
+        "%a: f32[3], %b: f32[2]");
+    expect_text((Parts){.init = "        self.mask0 = lambda b, *args: True\n"}, "nodes ");
+    expect_text((Parts){.args = "x: \"f32[2]\"",
+                        .load = "    reader.tensor(0, (2,))  # x\n",
+                        .body = "        return x\n",
+                        .groups = "if __name__ == '__main__':\n    run_repro(mod)\n"},
+                "%x: f32[2]");
+}
+
+static void test_bad_inputs(void)
+{
+    static const char *const bad[][2] = {
+        {"    reader.tensor(b, (2, 4), (1,))\n", ":14:30: load_args: expected as many strides"},
+        {"    reader.tensor(b)\n", ":14:5: load_args: expected reader.tensor(storage, shape"},
+        {"    reader.tensor(b, (8*((u0 + 1)//8), 4))\n",
+         "load_args: expected a number, found a size that depends on data"},
+        {"    reader.tensor(b, (1, 1, 1, 1, 1, 1, 1, 1, 1))\n", "a tuple of at most 8 numbers"},
+        {"    reader.tensor(b, (1, 1, 1, 1, 1, 1, 1, 1), dtype=torch.complex64)\n",
+         "at most 7 axes of a complex tensor"},
+        {"    reader.tensor(b, (-2, 4))\n", "load_args: expected a number"},
+        {"    reader.opaque(b)\n", "expected a call of reader.storage, tensor, symint or const"},
+        {"    u0 = 512\n", ":14:10: load_args: expected a call of the reader"},
+        {"    reader.tensor(b, (4, 2), dtype=torch.int8)  # w\n",
+         "input \"w\" is annotated torch.int8: that dtype is not supported"},
+        {"    reader.symint(1)\n    reader.symint(1)\n    reader.symint(1)\n"
+         "    reader.symint(1)\n    reader.symint(1)\n",
+         "4 inputs as forward has, found more"},
+        {"    reader.tensor(b, (4, 2)\n", "expected "},
+        {"    pass\n", "a call of the reader"},
+    };
+    for (int k = 0; k < LEN(bad); k++)
+        expect_error((Parts){.load = bad[k][0], .body = "        return w\n"}, bad[k][1]);
+    expect_error((Parts){.load = "    reader.symint(1)  # n\n", .body = "        return w\n"},
+                 "input \"w\" has no type: give --inputs or --shapes");
+}
+
+/* ---- complex numbers ---- */
+
+static void test_complex(void)
+{
+    expect_text((Parts){0}, "%primals_1: f32[4, 2, 2]");
+    expect_text((Parts){0}, "primals_1 is complex: pairs of numbers, f32[4, 2, 2]");
+    expect_text((Parts){0}, "output 0 is complex: pairs of numbers");
+    expect_text((Parts){0}, "%c.real: f32[4, 2] = sub(");
+    expect_text((Parts){.body = "        return (primals_1, w)\n"}, "f32[4, 2, 2] = cat(");
+    expect_text((Parts){.args = "x: \"c64[2]\"", .load = "", .body = "        return x\n"},
+                "%x: f32[2, 2]");
+    expect_text(
+        (Parts){.args = "x: \"c128[2, 3][3, 1]cuda:0\"",
+                .load = "",
+                .body = "        y: \"c128[3, 2]\" = torch.ops.aten.permute.default(x, [1, 0])\n"
+                        "        return y\n"},
+        "%x: f64[2, 3, 2]");
+    expect_text((Parts){.body = "        t: \"c64[4]\" = self.table\n"
+                                "        return torch.ops.aten.view_as_real.default(t)\n"},
+                "%table: f32[4, 2] const \"table\"");
+    expect_error((Parts){.body = "        c: \"c64[4]\" = torch.ops.aten.neg.default(primals_1)\n"
+                                 "        return c\n"},
+                 "c is annotated complex, pairs f32[4, 2], found complex, pairs f32[4, 2, 2]");
+    expect_error((Parts){.body = "        c: \"c64[4]\" = torch.ops.aten.neg.default(w)\n"
+                                 "        return c\n"},
+                 "c is annotated complex, pairs f32[4, 2], found bf16[4, 2]");
+    expect_error((Parts){.body = "        c: \"f32[4, 2, 2]\" = torch.ops.aten.neg.default("
+                                 "primals_1)\n        return c\n"},
+                 "c is annotated f32[4, 2, 2], found complex, pairs f32[4, 2, 2]");
+    expect_error((Parts){.args = "x: \"c64[1, 1, 1, 1, 1, 1, 1, 1]\"",
+                         .load = "",
+                         .body = "        return x\n"},
+                 "expected at most 7 sizes of a complex tensor");
+}
+
+/* ---- groups ---- */
+
+#define GATHER(group, n)                                                                          \
+    "        a" group " = torch.ops._c10d_functional.all_gather_into_tensor.default(w, " #n       \
+    ", '" group "')\n        b" group " = torch.ops._c10d_functional.wait_tensor.default(a" group \
+    ")\n"
+
+static void test_groups(void)
+{
+    Parts both = {.body = GATHER("0", 4) GATHER("1", 2) "        return (b0, b1)\n"};
+    expect_text(both, "mesh group_0=4,group_1=2: an axis for each process group");
+    expect_text(both, "at(1, 0)");
+    expect_text(both, "group=\"group_1\"");
+    expect_text((Parts){.body = GATHER("1", 2) "        return b1\n"}, "mesh group_1=2:");
+    both.groups = "if __name__ == '__main__':\n    from torch import x\n"
+                  "    setup_fake_process_groups({'1': {'size': 2, 'rank': 1}})\n";
+    both.body = GATHER("1", 2) "        return b1\n";
+    expect_text(both, "at(1)");
+    both.groups = "";
+    expect_text(both, "group=\"1\"");
+}
+
+static void test_bad_groups(void)
+{
+    static const char *const bad[][2] = {
+        {"def get_pg_config():\n    return {'0': {'size': 8, 'rank': 0}}\n",
+         "group_size: expected the 8 ranks of \"group_0\" in the mesh group_0=8, found 4"},
+        {"def get_pg_config():\n    return {'0': {'size': 4, 'rank': 4}}\n",
+         "process groups: expected 'NAME': {'size': N, 'rank': R}, R below N"},
+        {"def get_pg_config():\n    return {'0': 4}\n", "process groups: expected 'NAME'"},
+        {"def get_pg_config():\n    return {0: {'size': 4, 'rank': 0}}\n", "expected 'NAME'"},
+        {"def get_pg_config():\n    return 4\n", "process groups: expected {'NAME'"},
+        {"def get_pg_config():\n    return {'1': {'size': 4, 'rank': 0}}\n",
+         "group \"0\": expected a process group of the file; --mesh and --group"},
+        {"def get_pg_config():\n    return {'0': {'size': 4, 'rank': 0}, '0': {'size': 4, "
+         "'rank': 0}}\n",
+         "axes of different names, found \"group_0\" twice"},
+        {"def get_pg_config():\n    return {'0': {'size': 4, 'rank': 0}, '1': {'size': 2, "
+         "'rank': 0}, '2': {'size': 2, 'rank': 0}}\n",
+         "group \"0\" of 4 ranks: expected one that has no ranks of others together"},
+    };
+    for (int k = 0; k < LEN(bad); k++)
+        expect_error((Parts){.body = GATHER("0", 4) GATHER("1", 2) GATHER("2", 2) "        return "
+                                                                                  "(b0, b1)\n",
+                             .groups = bad[k][0]},
+                     bad[k][1]);
+}
+
+/* ---- cut short at every byte ---- */
+
+static void test_cut(void)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx), *tmp = arena_new(&ctx);
+    const char *whole = repro(a, (Parts){.body = GATHER("0", 4) BODY "        return (c, b0)\n"});
+    size_t n = strlen(whole);
+    for (size_t k = 0; k <= n; k++) {
+        Input in = {.a = tmp, .text = arena_strndup(tmp, whole, k)};
+        bool fine = ctx_try(&ctx, import, &in) == TN_OK;
+        if (!fine && !EXPECT(!strncmp(ctx.message, "test.fx:", 8)))
+            printf("  cut at %zu: %s\n", k, ctx.message);
+        if (k == n && !EXPECT(fine))
+            printf("  %s\n", ctx.message);
+        arena_reset(tmp);
+    }
+    arena_free(tmp);
+    arena_free(a);
+}
+
+int main(void)
+{
+    test_inputs();
+    test_bad_inputs();
+    test_complex();
+    test_groups();
+    test_bad_groups();
+    test_cut();
+    return test_report();
+}
