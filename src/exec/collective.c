@@ -6,6 +6,7 @@
  *   all_gather       every rank's x to all, into their result
  *   all_to_all       by sizes, into the result
  *   broadcast        the source's x to all, into their result
+ *   permute_tensor   every rank's x to one other, into its result
  *   reduce_scatter   every rank's parts to their ranks, into the workspace; each reduces its own
  *   all_reduce       likewise, of x's elements in row-major order, then a gather of the parts
  *
@@ -204,6 +205,17 @@ static void make_broadcast(CollectiveMake *m)
         path[i].from = (CallBytes){AT_IN, 0, nbytes};
 }
 
+/* All of the operand to the member `shift` places before, and that of the one after. */
+static void make_permute(CollectiveMake *m)
+{
+    const Node *n = m->c->node;
+    int shift = (int)(n->attr[attr_index(n->op, "shift")].i % m->n);
+    int64_t nbytes = nbytes_of(&m->c->in[0]);
+    MemberBytes *path = add_exchange(m);
+    path[(m->me + m->n - shift) % m->n].from = (CallBytes){AT_IN, 0, nbytes};
+    path[(m->me + m->n + shift) % m->n].to = (CallBytes){AT_OUT, 0, nbytes};
+}
+
 static void reduce(void *arg)
 {
     const Collective *k = arg;
@@ -312,6 +324,8 @@ static void make_rounds(CollectiveMake *m)
         make_all_to_all(m);
     } else if (kind == BROADCAST) {
         make_broadcast(m);
+    } else if (kind == PERMUTE) {
+        make_permute(m);
     } else if (!make_fast(m, scatter)) {
         make_reduction(m, scatter);
         if (!scatter)
