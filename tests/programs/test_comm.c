@@ -534,20 +534,27 @@ static void test_link(void)
 
 /* ---- slices ---- */
 
+/* Both run on comm's thread. */
+typedef struct Between {
+    bool over, seen; /* the other group's job; while slices were left */
+} Between;
+
 static bool end_other(void *arg, int64_t i)
 {
-    *(bool *)arg = true;
+    Between *x = arg;
+    x->over = true;
     return i == 0;
 }
 
-/* As many slices as it takes until the other group's job has run, on the same thread. */
+/* As many slices as it takes until the other group's job has run, within reason. */
 static bool wait_for_other(void *arg, int64_t i)
 {
-    (void)i;
-    return *(const bool *)arg;
+    Between *x = arg;
+    x->seen = x->over;
+    return x->over || i > 10000000;
 }
 
-static CommJob *call_job(Arena *a, CommGroup *g, bool (*call)(void *, int64_t), bool *arg)
+static CommJob *call_job(Arena *a, CommGroup *g, bool (*call)(void *, int64_t), Between *arg)
 {
     CommJob *j = NEW(a, CommJob);
     CommRound *r = NEW(a, CommRound);
@@ -560,15 +567,16 @@ static CommJob *call_job(Arena *a, CommGroup *g, bool (*call)(void *, int64_t), 
 /* A sum that is not over does not keep others from running. */
 static void run_between(Trial *t, Comm *c, Arena *a, int rank)
 {
-    bool over = false;
+    Between x = {false, false};
     CommGroup *g = comm_group(c, a, 1, 2, (int[]){0, 1}, false);
-    CommJob *sum = call_job(a, comm_world(c), wait_for_other, &over);
-    CommJob *other = call_job(a, g, end_other, &over);
+    CommJob *sum = call_job(a, comm_world(c), wait_for_other, &x);
+    CommJob *other = call_job(a, g, end_other, &x);
     comm_start(c, sum);
     sleep_sec(0.02);
     comm_start(c, other);
     EXPECT_IN(t, !comm_wait(c, other, t->message[rank]));
     EXPECT_IN(t, !comm_wait(c, sum, t->message[rank]));
+    EXPECT_IN(t, x.seen);
 }
 
 static void test_slices(void)
