@@ -170,10 +170,11 @@ typedef struct tn_options {
                                          * of gradients that are made one call: off (none), block
                                          * (those of a block), or up to so many bytes; NULL:
                                          * block */
-    const char *overlap;                /* on|off (on): whether collectives are moved to run
-                                         * beside computing: on, in no more memory than the
-                                         * limit, or than two more of a block's take, or off;
-                                         * NULL: on */
+    const char *overlap;                /* on|off|chunked (on): whether collectives are moved to
+                                         * run beside computing: on, in no more memory than the
+                                         * limit, or than two more of a block's take; chunked,
+                                         * where those before and behind products are taken apart
+                                         * too, which may round these otherwise; or off; NULL: on */
     int sequence_parallel;              /* (1): whether tp cuts norms and residuals along the
                                          * tokens */
     const char *const *chunk;           /* off, auto, how many slices of the region that holds

@@ -288,8 +288,8 @@ static void run_alone(const CommJob *j)
         CHECK(r->kind != ROUND_REDUCE);
         if (r->kind == ROUND_EXCHANGE)
             engine_copy_own(j->group, r);
-        else
-            r->call(r->arg);
+        for (int64_t k = 0; r->kind == ROUND_CALL && !r->call(r->arg, k); k++)
+            ;
     }
 }
 

@@ -124,14 +124,16 @@ bool comm_reduces(const CommGroup *g); /* whether the library can */
 
 typedef enum {
     ROUND_EXCHANGE, /* part[], by member */
-    ROUND_CALL,     /* call(arg) on comm's thread: what makes something of what came */
+    ROUND_CALL,     /* call() on comm's thread: what makes something of what came */
     ROUND_REDUCE    /* by the library */
 } RoundKind;
 
 typedef struct CommRound {
     RoundKind kind;
     CommPart *part;
-    void (*call)(void *arg);
+    /* Makes slice i, from 0 on; true: that was the last. Between slices comm serves other groups,
+     * and ranks hear that this one lives. */
+    bool (*call)(void *arg, int64_t i);
     void *arg;
     bool scatter;
     CommType type;
@@ -151,7 +153,8 @@ typedef struct CommJob {
     bool patient; /* it may take as long as it takes, while all ranks are heard of */
     /* comm's own */
     struct CommJob *next;
-    int at, left; /* the round, and its messages that are not over */
+    int at, left;  /* the round, and its messages that are not over */
+    int64_t slice; /* of its call, the next one */
     bool running, posted;
     struct CommMessage *message;
 } CommJob;

@@ -3,7 +3,7 @@
  * the oldest of its jobs; a message carries its group's id as tag. Members of a group run the same
  * jobs in the same order, and messages of one tag from one rank to another arrive in order: so
  * messages find their jobs without a number, whatever other groups of the same two ranks do in
- * between.
+ * between. What is made of messages that came, as a sum, is made in slices between such looks.
  *
  * The thread sleeps between looks, an eighth of the time for which nothing has moved: a wait is at
  * most so much longer than it had to be, and long waits cost little. It sleeps exactly until a time
@@ -181,9 +181,17 @@ static int post(Comm *c, CommGroup *g, const CommRound *r, double now)
     switch (r->kind) {
     case ROUND_EXCHANGE: return post_exchange(c, g, r, now);
     case ROUND_REDUCE: return post_reduce(c, g, r);
-    case ROUND_CALL: r->call(r->arg);
+    case ROUND_CALL: g->current->slice = 0;
     }
     return 0;
+}
+
+/* Whether the round's call has no more to do. */
+static bool run_slice(Comm *c, CommGroup *g, const CommRound *r)
+{
+    bool last = r->call(r->arg, g->current->slice++);
+    g->moved = c->own.moved = now_sec();
+    return last;
 }
 
 static void end_job(Comm *c, CommGroup *g)
@@ -211,7 +219,7 @@ static int advance(Comm *c, CommGroup *g)
         for (int i = 0; i < 2 * g->n && j->left; i++)
             if (look(c, g, r, i, now))
                 return -1;
-        if (j->left)
+        if (j->left || (r->kind == ROUND_CALL && !run_slice(c, g, r)))
             return 0;
         j->at++;
         j->posted = false;

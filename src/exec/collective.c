@@ -6,6 +6,7 @@
  *   all_gather       every rank's x to all, into their result
  *   all_to_all       by sizes, into the result
  *   broadcast        the source's x to all, into their result
+ *   permute_tensor   every rank's x to one other, into its result
  *   reduce_scatter   every rank's parts to their ranks, into the workspace; each reduces its own
  *   all_reduce       likewise, of x's elements in row-major order, then a gather of the parts
  *
@@ -31,13 +32,16 @@ typedef struct MemberBytes {
     CallBytes from, to;
 } MemberBytes;
 
-enum { ROUNDS = 3 }; /* or one for each tensor, by the library */
+enum {
+    ROUNDS = 3,      /* or one for each tensor, by the library */
+    SLICE = 1 << 17, /* elements that are reduced before comm looks at other groups */
+};
 
 /* A reduction by comm's thread: a part of each member, this rank's own among them. */
 typedef struct LocalSum {
     const Node *node;
     int count;
-    const void **x;
+    const void **x, **from; /* from: of a slice */
     int64_t nelem;
     void *y;
 } LocalSum;
@@ -204,13 +208,40 @@ static void make_broadcast(CollectiveMake *m)
         path[i].from = (CallBytes){AT_IN, 0, nbytes};
 }
 
-static void reduce(void *arg)
+/* All of the operand to the member `shift` places before, and that of the one after. */
+static void make_permute(CollectiveMake *m)
+{
+    const Node *n = m->c->node;
+    int shift = (int)(n->attr[attr_index(n->op, "shift")].i % m->n);
+    int64_t nbytes = nbytes_of(&m->c->in[0]);
+    MemberBytes *path = add_exchange(m);
+    path[(m->me + m->n - shift) % m->n].from = (CallBytes){AT_IN, 0, nbytes};
+    path[(m->me + m->n + shift) % m->n].to = (CallBytes){AT_OUT, 0, nbytes};
+}
+
+/* Elements from `at` on. */
+static void reduce_some(const LocalSum *r, int64_t at, int64_t nelem)
+{
+    int64_t skip = at * dtype_size(r->node->in[0]->type.dtype);
+    for (int i = 0; i < r->count; i++)
+        r->from[i] = (const char *)r->x[i] + skip;
+    collective_reduce(r->node, r->count, r->from, nelem, (char *)r->y + skip);
+}
+
+/* Slice i of all tensors' one after the other; each has one at least. */
+static bool reduce(void *arg, int64_t i)
 {
     const Collective *k = arg;
     for (int t = 0; t < k->ntensor; t++) {
         const LocalSum *r = &k->sum[t].sum;
-        collective_reduce(r->node, r->count, r->x, r->nelem, r->y);
+        int64_t count = MAX(1, (r->nelem + SLICE - 1) / SLICE), at = i * SLICE;
+        if (i < count) {
+            reduce_some(r, at, MIN(SLICE, r->nelem - at));
+            return t + 1 == k->ntensor && i + 1 == count;
+        }
+        i -= count;
     }
+    return true;
 }
 
 /* The bytes of member i's part of operand t, which all have; the last parts may be shorter. */
@@ -238,8 +269,12 @@ static void make_sum(CollectiveMake *m, int t, bool scatter, MemberBytes *path)
         m->work += other ? slot : 0;
     }
     s->result = scatter ? (CallBytes){AT_OUT, 0, own.nbytes} : part_of(m, AT_OUT, t, m->me);
-    s->sum = (LocalSum){m->c->node, m->n, NEWN(m->j->a, const void *, m->n),
-                        own.nbytes / dtype_size(m->c->in[t].dtype), NULL};
+    s->sum = (LocalSum){m->c->node,
+                        m->n,
+                        NEWN(m->j->a, const void *, m->n),
+                        NEWN(m->j->a, const void *, m->n),
+                        own.nbytes / dtype_size(m->c->in[t].dtype),
+                        NULL};
 }
 
 static void make_reduction(CollectiveMake *m, bool scatter)
@@ -312,6 +347,8 @@ static void make_rounds(CollectiveMake *m)
         make_all_to_all(m);
     } else if (kind == BROADCAST) {
         make_broadcast(m);
+    } else if (kind == PERMUTE) {
+        make_permute(m);
     } else if (!make_fast(m, scatter)) {
         make_reduction(m, scatter);
         if (!scatter)

@@ -1,7 +1,9 @@
 /* Joins operands of a cat to its result: their kernels write where the cat would copy to.
  *
  * An operand can be joined if only the cat reads it, through views that keep it row-major, and if
- * its kernel gives the same bits when it writes with gaps between rows. The result is then alive
+ * its kernel gives the same bits when it writes with gaps between rows. The parts of a ring
+ * (cat_ring) have no gaps; they are joined whoever else reads them, as long as no result may lie
+ * over them. The result is then alive
  * from the first of these kernels on, which may be long before the cat. So operands are joined one
  * by one, those computed last first, as long as no more bytes are alive in between than before: no
  * peak rises. A cat whose operands are all joined takes no step.
@@ -24,9 +26,7 @@ static Place part_of(const Flow *f, const FlowItem *x, int i)
 {
     const Node *n = x->node;
     Place to = f->value[x->value].at;
-    int axis = cat_axis(n);
-    for (int k = 0; k < i; k++)
-        to.at.offset += n->in[k]->type.dim[axis] * to.at.stride[axis];
+    to.at.offset += cat_start(n, i) * to.at.stride[cat_axis(n)];
     return to;
 }
 
@@ -47,18 +47,47 @@ static bool only_reader(const Flow *f, const FlowValue *y)
     return y->reader >= 0 && f->slot[y->reader].next < 0 && !y->yielded && y->sum < 0;
 }
 
-/* Whether the value may be written with gaps, by the kernel that makes it. */
-static bool may_spread(const Flow *f, const FlowValue *y)
+/* Whether no reader may put a result in the value's place. */
+static bool only_read(Flow *f, const FlowValue *y)
+{
+    bool reads = !y->yielded && y->sum < 0;
+    for (int s = y->reader; s >= 0 && reads; s = f->slot[s].next) {
+        const FlowItem *x = &f->item[f->slot[s].item];
+        int i = s - x->slot, waits = x->node && x->node->op->wait;
+        reads = x->node && (waits || (!node_aliases(x->node) && x->node->op->region != LOOP));
+        for (int k = 0; k < x->node->nout && reads && !waits; k++)
+            reads = i < 32 && !(flow_inplace(f, f->slot[s].item, k) >> i & 1);
+    }
+    return reads;
+}
+
+/* Whether the value may be written elsewhere, perhaps with gaps, by the kernel that makes it. */
+static bool may_spread(const Flow *f, const FlowValue *y, bool gaps)
 {
     const FlowItem *x = &f->item[y->item];
     const Buffer *r = &f->buffer[y->at.buffer];
     return x->ncore && x->node->op->region != LOOP && x->call.kernel &&
-           x->call.kernel->strided_out && r->def == y->item && r->outer < 0 && r->renews < 0 &&
-           !r->kept && !x->part.count;
+           (!gaps || x->call.kernel->strided_out) && r->def == y->item && r->outer < 0 &&
+           r->renews < 0 && !r->kept && !x->part.count;
+}
+
+/* Whether operand i of a ring, perhaps a collective's result behind its wait, can be joined. */
+static bool find_ring_part(Flow *f, const FlowItem *x, int i, Joined *p)
+{
+    p->at = part_of(f, x, i);
+    p->value = f->slot[x->slot + i].value;
+    const FlowValue *v = &f->value[p->value];
+    const FlowItem *def = &f->item[v->item];
+    if (def->node && node_waits_for(def->node) && only_read(f, v)) {
+        p->value = f->slot[def->slot].value;
+        v = &f->value[p->value];
+        def = &f->item[v->item];
+    }
+    return def->node && !node_aliases(def->node) && only_read(f, v) && may_spread(f, v, false);
 }
 
 /* Whether operand i of the cat can be joined. */
-static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
+static bool find_part(Flow *f, const FlowItem *x, int i, Joined *p)
 {
     const Type *y = &x->node->out[0]->type, *t = &x->node->in[i]->type;
     int axis = cat_axis(x->node);
@@ -66,6 +95,8 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
     row *= t->dim[axis];
     if (type_nelem(t) == 0)
         return false;
+    if (node_is(x->node, OP_cat_ring))
+        return find_ring_part(f, x, i, p);
     p->value = f->slot[x->slot + i].value;
     p->at = part_of(f, x, i);
     for (;;) {
@@ -74,7 +105,7 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
         if (!def->node || !only_reader(f, v))
             return false;
         if (!def->node->op->view)
-            return may_spread(f, v);
+            return may_spread(f, v, true);
         Layout seen = p->at.at;
         if (def->node->nout > 1 || def->before.count)
             return false;
@@ -91,7 +122,7 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
 }
 
 /* Sorted by place on the line, the base defined last first. */
-static int find_parts(const Flow *f, int item, Joined *list)
+static int find_parts(Flow *f, int item, Joined *list)
 {
     const FlowItem *x = &f->item[item];
     int count = 0;
@@ -112,7 +143,7 @@ static int find_parts(const Flow *f, int item, Joined *list)
 static bool put_parts(Flow *f, int item, const Joined *list, int count, bool inside)
 {
     FlowItem *x = &f->item[item];
-    bool same = true;
+    bool same = true, ring = node_is(x->node, OP_cat_ring);
     x->part.count = 0;
     f->buffer[f->value[x->value].at.buffer].joined = inside;
     for (int k = 0; k < count; k++) {
@@ -124,7 +155,7 @@ static bool put_parts(Flow *f, int item, const Joined *list, int count, bool ins
         if (inside)
             numbers_add(f->a, &x->part, y->item);
         place_changed(f, list[k].value, &old);
-        same &= kernel && def->call.kernel == kernel && kernel->strided_out;
+        same &= kernel && def->call.kernel == kernel && (ring || kernel->strided_out);
     }
     for (int k = 0; k < x->part.count; k++)
         item_mark(f, x->part.at[k]);
@@ -152,10 +183,11 @@ static void join(Flow *f, int item)
     int count = good ? find_parts(f, item, list) : 0;
     if (!count)
         return;
-    int first = f->value[list[count - 1].value].item;
-    int64_t apart = flow_most(f, first, item);
+    int first = f->value[list[count - 1].value].item,
+        last = node_is(x->node, OP_cat_ring) ? f->line.last : item; /* parts may live longer */
+    int64_t apart = flow_most(f, first, last);
     for (; count > 0; count--) {
-        if (put_parts(f, item, list, count, true) && flow_most(f, first, item) <= apart)
+        if (put_parts(f, item, list, count, true) && flow_most(f, first, last) <= apart)
             return;
         put_parts(f, item, list, count, false);
     }

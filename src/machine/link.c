@@ -75,6 +75,7 @@ CollectiveKind node_collective(const Node *n)
            : node_is(n, OP_reduce_scatter_tensor) ? REDUCE_SCATTER
            : node_is(n, OP_all_reduce)            ? ALL_REDUCE
            : node_is(n, OP_broadcast)             ? BROADCAST
+           : node_is(n, OP_permute_tensor)        ? PERMUTE
                                                   : ALL_TO_ALL;
 }
 
@@ -182,11 +183,24 @@ static double exchange_sec(const Machine *m, const Group *g, double nbytes)
     return first * m->figure[FIGURE_network_wait] + nbytes * leaves / (1e3 * rate);
 }
 
+/* What a rank sends to another, all ranks at once. The bytes go as in one of the steps of an
+ * all_gather around the ring; the wait is that of two ranks, as the call has its own. */
+static double permute_sec(const Machine *m, const Group *g, double nbytes)
+{
+    double ranks = (double)g->nodes * g->ranks_per_node;
+    Group two = {MIN(g->nodes, 2), g->nodes > 1 ? 1 : 2};
+    double wait = collective_sec(m, ALL_GATHER, two, 0);
+    double ring = collective_sec(m, ALL_GATHER, *g, ranks * nbytes);
+    return wait + (ring - collective_sec(m, ALL_GATHER, *g, 0)) / (ranks - 1);
+}
+
 double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes)
 {
     const Group *g = &group;
     if (g->nodes * (double)g->ranks_per_node <= 1)
         return 0;
+    if (k == PERMUTE)
+        return permute_sec(m, g, nbytes);
     if (g->nodes == 1)
         return 1e-6 * on_host(m, k, g->ranks_per_node, nbytes);
     switch (k) {

@@ -127,7 +127,8 @@ double copy_sec(const Machine *m, double nbytes);
     X(REDUCE_SCATTER, "reduce_scatter") \
     X(ALL_REDUCE, "all_reduce")         \
     X(ALL_TO_ALL, "all_to_all")         \
-    X(BROADCAST, "broadcast")
+    X(BROADCAST, "broadcast")           \
+    X(PERMUTE, "permute")
 
 typedef enum {
 #define X(id, name) id,
@@ -151,7 +152,7 @@ Group node_group(const Machine *m, const Mesh *mesh, const Node *n);
 /* Which collective it is. */
 CollectiveKind node_collective(const Node *n);
 /* nbytes: for all_gather the gathered tensor's, for reduce_scatter and all_reduce the reduced
- * one's, for all_to_all and broadcast those of one rank. 0 for a single rank. */
+ * one's, for all others those of one rank. 0 for a single rank. */
 double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes);
 
 /* ---- clock.c: when what queues run begins and ends ---- */

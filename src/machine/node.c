@@ -171,7 +171,8 @@ static double communication_sec(const Machine *m, const Mesh *mesh, const Node *
                                   [REDUCE_SCATTER] = in,
                                   [ALL_REDUCE] = in,
                                   [ALL_TO_ALL] = MAX(in, out),
-                                  [BROADCAST] = in};
+                                  [BROADCAST] = in,
+                                  [PERMUTE] = in};
     return collective_sec(m, kind, node_group(m, mesh, n), nbytes[kind]);
 }
 

@@ -1,10 +1,12 @@
-/* cat, slice_backward: values laid side by side along one axis.
+/* cat, cat_ring, slice_backward: values laid side by side along one axis.
  *
  * cat: operands of one dtype, equal in every axis but `dim`. slice_backward: zeros of the shape
  * input_sizes with dy where slice with the same dim, start, end, step took its elements: the
- * gradient of slice. Any dtype, any strides; bits are moved, none computed. Operands of cat that
- * lie in their places of its result stay there. Parts have some of the unit of the axis of `dim`
- * (view.h). */
+ * gradient of slice. cat_ring: operands of one type, along axis 0, of which the first has place
+ * `first` and those behind the last place follow from the beginning: a rank has the parts of its
+ * ring in the order in which they come to it, and its own place says where they belong. Any dtype,
+ * any strides; bits are moved, none computed. Operands of cat that lie in their places of its
+ * result stay there. Parts have some of the unit of the axis of `dim` (view.h). */
 #include "view.h"
 
 #include <string.h>
@@ -69,9 +71,26 @@ static const AttrField cat_attrs[] = {{.name = "dim", .kind = ATTR_INT}, {0}};
 
 int cat_axis(const Node *n)
 {
+    if (node_is(n, OP_cat_ring))
+        return 0;
     if (!node_is(n, OP_cat))
         return -1;
     return axis_of(n->attr[DIM].i, n->in[0]->type.rank);
+}
+
+/* The place among the operands that operand i has. */
+static int place_of(const Node *n, int i)
+{
+    return node_is(n, OP_cat_ring) ? (int)((n->attr[0].i + i) % n->nin) : i;
+}
+
+int64_t cat_start(const Node *n, int i)
+{
+    int64_t start = 0;
+    for (int k = 0; k < n->nin; k++)
+        if (place_of(n, k) < place_of(n, i))
+            start += n->in[k]->type.dim[cat_axis(n)];
+    return start;
 }
 
 static int cat_infer(const Graph *g, const Node *n, Type *out)
@@ -94,13 +113,11 @@ static int cat_infer(const Graph *g, const Node *n, Type *out)
 static void cat_diff(Grad *d)
 {
     int axis = cat_axis(d->n);
-    int64_t start = 0;
     for (int i = 0; i < d->n->nin; i++) {
-        int64_t end = start + d->n->in[i]->type.dim[axis];
+        int64_t start = cat_start(d->n, i), end = start + d->n->in[i]->type.dim[axis];
         if (d->need[i])
             d->dx[i] = emit1(d->b, "slice", IN(d->dy[0]),
                              ATTRS(A_INT("dim", axis), A_INT("start", start), A_INT("end", end)));
-        start = end;
     }
 }
 
@@ -133,12 +150,8 @@ static Value *cat_fold(Build *b, Node *n)
 static void cat_by(const Call *c, void (*put)(const Tensor *y, const Tensor *x, int axis,
                                               int64_t start, int64_t step))
 {
-    int axis = cat_axis(c->node);
-    int64_t start = 0;
-    for (int i = 0; i < c->nin; i++) {
-        put(&c->out[0], &c->in[i], axis, start, 1);
-        start += c->in[i].dim[axis];
-    }
+    for (int i = 0; i < c->nin; i++)
+        put(&c->out[0], &c->in[i], cat_axis(c->node), cat_start(c->node, i), 1);
 }
 
 static int cat_ref(Call *c)
@@ -168,6 +181,35 @@ const OpRules op_cat = {
     .kernels = cat_kernels,
     .ref = cat_ref,
     .alias = "aten.cat.default",
+};
+
+/* ---- cat_ring ---- */
+
+static const AttrField ring_attrs[] = {{.name = "first", .kind = ATTR_INT}, {0}};
+
+static int ring_infer(const Graph *g, const Node *n, Type *out)
+{
+    need_rank(g, n, 0, 1, TN_RANK);
+    if (n->attr[0].i < 0 || n->attr[0].i >= n->nin)
+        fail_node(g, n, "first: expected 0 to %d, found %lld", n->nin - 1, (long long)n->attr[0].i);
+    for (int i = 1; i < n->nin; i++)
+        need_type(g, n, i, &n->in[0]->type);
+    out[0] = n->in[0]->type;
+    if (__builtin_mul_overflow(out[0].dim[0], n->nin, &out[0].dim[0]))
+        fail_node(g, n, "too large");
+    return 1;
+}
+
+const OpRules op_cat_ring = {
+    .math = "y = x0, x1, ... along axis 0, x0 in place `first`, the last around to place 0",
+    .example = "f32[4, 2] f32[4, 2] first=1",
+    .attrs = ring_attrs,
+    .infer = ring_infer,
+    .diff = cat_diff,
+    .cost = cost_bytes,
+    .factors = factors_inner,
+    .kernels = cat_kernels,
+    .ref = cat_ref,
 };
 
 /* ---- slice_backward ---- */

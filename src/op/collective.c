@@ -8,6 +8,7 @@
  *   all_to_all_single        y = what the ranks send to this one, by sizes along axis 0 (none:
  * equal)
  *   broadcast                y = x of the rank whose place in the group is src
+ *   permute_tensor           y = x of the rank `shift` places further on, around a ring
  *
  * The first three take any number of tensors of one dtype, and make as many results, each as if it
  * were alone; the ranks of a group send each other one message for all of them (PyTorch's
@@ -21,11 +22,12 @@
  * from each of the others, in the dtype of x, which is what the workspace holds: of n ranks (n - 1)
  * times the elements of a part, ceil(nelem(x) / n), for each x. Its own part it reads in x, the sum
  * of an element stays in a register, and the result is rounded once. all_reduce then sends its part
- * to the others, which receive it in the result itself. all_gather_into_tensor, all_to_all_single
- * and broadcast receive in their result. A group of one rank needs nothing.
+ * to the others, which receive it in the result itself. All others receive in their result. A group
+ * of one rank needs nothing.
  *
- * A loop may cut each along axes other than 0, all_reduce and broadcast along any: every element is
- * made of the same ranks' elements in the same order, so bits are those of the whole.
+ * A loop may cut each along axes other than 0; all_reduce, broadcast and permute_tensor along any:
+ * every element is made of the same ranks' elements in the same order, so bits are those of the
+ * whole.
  *
  * As a call each begins what the rank's comm does beside the kernels (exec/collective.c), and its
  * wait_tensor ends it. A program that has not joined the other ranks refuses to run it. */
@@ -33,6 +35,7 @@
 
 #include "vmath.h"
 
+#include <limits.h>
 #include <string.h>
 
 #define REDUCE_OP                                               \
@@ -60,6 +63,12 @@ static const AttrField all_to_all_attrs[] = {
 
 static const AttrField broadcast_attrs[] = {
     {.name = "src", .kind = ATTR_INT, .required = true},
+    GROUP,
+    {0},
+};
+
+static const AttrField permute_attrs[] = {
+    {.name = "shift", .kind = ATTR_INT, .required = true},
     GROUP,
     {0},
 };
@@ -183,6 +192,15 @@ static int broadcast_infer(const Graph *g, const Node *n, Type *out)
         fail_node(
             g, n, "src: expected a place in group \"%s\"%s, found %lld", text_attr(n, "group"),
             ranks ? arena_printf(g->a, ", 0 to %lld", (long long)ranks - 1) : "", (long long)src);
+    out[0] = n->in[0]->type;
+    return 1;
+}
+
+static int permute_infer(const Graph *g, const Node *n, Type *out)
+{
+    int64_t shift = n->attr[0].i;
+    if (shift <= -INT_MAX || shift >= INT_MAX)
+        fail_node(g, n, "shift: expected places of a group, found %lld", (long long)shift);
     out[0] = n->in[0]->type;
     return 1;
 }
@@ -356,26 +374,31 @@ static void inner_factors(const Node *n, Factors *f)
         factors_whole(n, f);
 }
 
-#define RULES(name, mathematics, operands, fields, infers, axes, list) \
-    const OpRules op_##name = {.math = mathematics,                    \
-                               .example = operands,                    \
-                               .attrs = fields,                        \
-                               .infer = infers,                        \
-                               .cost = cost_bytes,                     \
-                               .factors = axes,                        \
-                               .kernels = list,                        \
-                               .ref = refuse,                          \
-                               .alias = "_c10d_functional." #name ".default"};
+#define RULES(name, mathematics, operands, fields, infers, axes, list, aliases) \
+    const OpRules op_##name = {.math = mathematics,                             \
+                               .example = operands,                             \
+                               .attrs = fields,                                 \
+                               .infer = infers,                                 \
+                               .cost = cost_bytes,                              \
+                               .factors = axes,                                 \
+                               .kernels = list,                                 \
+                               .ref = refuse,                                   \
+                               .alias = aliases};
+#define FUNCTIONAL(name, ...) RULES(name, __VA_ARGS__, "_c10d_functional." #name ".default")
 
-RULES(all_reduce, "y = reduce_op of x over the ranks of the group",
-      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer, reduce_factors,
-      reduce_kernels)
-RULES(all_gather_into_tensor, "y = x of the group's ranks, joined along axis 0",
-      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, inner_factors, move_kernels)
-RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced over the group",
-      "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer,
-      inner_factors, reduce_kernels)
-RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
-      "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, factors_inner, move_kernels)
-RULES(broadcast, "y = x of the group's rank src", "f32[4, 6] src=0 group=\"0\"", broadcast_attrs,
-      broadcast_infer, factors_elementwise, move_kernels)
+FUNCTIONAL(all_reduce, "y = reduce_op of x over the ranks of the group",
+           "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer,
+           reduce_factors, reduce_kernels)
+FUNCTIONAL(all_gather_into_tensor, "y = x of the group's ranks, joined along axis 0",
+           "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, inner_factors,
+           move_kernels)
+FUNCTIONAL(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced over the group",
+           "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer,
+           inner_factors, reduce_kernels)
+FUNCTIONAL(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
+           "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, factors_inner, move_kernels)
+FUNCTIONAL(broadcast, "y = x of the group's rank src", "f32[4, 6] src=0 group=\"0\"",
+           broadcast_attrs, broadcast_infer, factors_elementwise, move_kernels)
+RULES(permute_tensor, "y = x of the group's rank `shift` places further on, around",
+      "f32[4, 6] shift=1 group=\"0\"", permute_attrs, permute_infer, factors_elementwise,
+      move_kernels, NULL)

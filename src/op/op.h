@@ -462,6 +462,7 @@ int64_t group_ranks(const Mesh *mesh, const Node *n); /* collective.c */
  * of them. In one thread. */
 void collective_reduce(const Node *n, int count, const void *const *x, int64_t nelem, void *y);
 int cat_axis(const Node *n); /* along which n, a cat, lays its operands; -1: it is none (cat.c) */
+int64_t cat_start(const Node *n, int i); /* of its operand i on that axis */
 /* Whether n is its operand, but no gradient passes, or none is known to (view.c). */
 bool ends_gradient(const Node *n);
 bool stops_gradient(const Node *n); /* ... for certain: not where that is unknown */

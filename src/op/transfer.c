@@ -34,7 +34,8 @@ static bool differ_in_first(const Type *s, const Type *t)
 static void wait_factors(const Node *n, Factors *f)
 {
     const Node *from = node_waits_for(n);
-    bool moves = from && !node_is(from, OP_all_reduce) && !node_is(from, OP_broadcast),
+    bool moves = from && !node_is(from, OP_all_reduce) && !node_is(from, OP_broadcast) &&
+                 !node_is(from, OP_permute_tensor),
          two = n->nin == 2;
     if (from && from->nin > 1)
         factors_whole(n, f);

@@ -146,6 +146,17 @@ static void print_rank_groups(Buf *b, const Plan *p)
                    arena_count(b->a, group[i].where.nodes, "host"));
 }
 
+/* What another order of rows in products means for bits. */
+static void print_rings(Buf *b, const CollectiveRow *row, int count)
+{
+    bool rings = false;
+    for (int i = 0; i < count; i++)
+        rings |= row[i].kind == PERMUTE;
+    if (rings)
+        buf_add(b,
+                "  permute: of parts beside products, which may round otherwise than whole ones\n");
+}
+
 static void print_collectives(Buf *b, const Plan *p)
 {
     CollectiveRow *row = NULL;
@@ -170,6 +181,7 @@ static void print_collectives(Buf *b, const Plan *p)
                    x->group, dtype_name(x->dtype), (long long)x->count, (long long)x->calls,
                    x->nbytes / MIB, sec_text(b->a, x->sec), sec_text(b->a, x->exposed));
     }
+    print_rings(b, row, count);
 }
 
 /* ---- the plan ---- */

@@ -6,7 +6,7 @@
  * A value in another form counts once, however many calls bring it there: gathers over two axes may
  * be one call over both or one after the other. So calls of one kind form a chain where each reads
  * nothing but what the one before made, moved or cast, and nothing else reads that. A chain counts
- * as its last call, over the groups of all.
+ * as its last call, over the groups of all. What goes around a ring is another value in each step.
  *
  * The role of a call follows from where its operand comes from and where its result goes: values
  * that are a parameter's, moved or cast; the gradient that an optimizer or an output takes, and
@@ -77,7 +77,8 @@ static void mark_read(SentCalls *c, ValueSource from)
 static ValueSource collect_call(SentCalls *c, const Node *n, int tensor, double times,
                                 ValueSource from)
 {
-    bool chain = from.sent && c->sent[from.sent - 1].node->op == n->op;
+    bool chain =
+        from.sent && c->sent[from.sent - 1].node->op == n->op && node_collective(n) != PERMUTE;
     CollectiveRole role = !reduces(n) && from.param ? FOR_PARAMETER
                           : n->phase == OPTIMIZER   ? FOR_NORM
                                                     : FOR_ACTIVATION;
@@ -321,6 +322,7 @@ static double received(const Mesh *mesh, const Node *n, int t)
     case REDUCE_SCATTER: return in - out;
     case ALL_REDUCE: return 2 * in * others;
     case BROADCAST: return is_source(mesh, n) ? 0 : out;
+    case PERMUTE: return ranks == 1 ? 0 : out;
     default: return out * others;
     }
 }

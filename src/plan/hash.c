@@ -26,7 +26,8 @@ static void clear_attr(Node *n, const char *name)
     x->f = 0;
 }
 
-/* Forgets what may differ from rank to rank: where slices begin, and integers made from nothing. */
+/* Forgets what may differ from rank to rank: where slices and rings begin, and integers
+ * made from nothing. */
 static void clear_coordinates(Graph *g)
 {
     EACH_NODE(n, g) {
@@ -35,6 +36,8 @@ static void clear_coordinates(Graph *g)
         if (node_is(n, OP_slice)) {
             clear_attr(n, "start");
             clear_attr(n, "end");
+        } else if (node_is(n, OP_cat_ring)) {
+            clear_attr(n, "first");
         } else if (node_is(n, OP_full) && !dtype_float(n->out[0]->type.dtype)) {
             clear_attr(n, "fill_value");
         }

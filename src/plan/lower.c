@@ -175,7 +175,7 @@ static void emit_moves(Lower *l, const FlowFrame *f, const Node *from, int item,
 static bool gathers(const Node *n)
 {
     return node_is(n, OP_all_gather_into_tensor) || node_is(n, OP_all_to_all_single) ||
-           node_is(n, OP_broadcast);
+           node_is(n, OP_broadcast) || node_is(n, OP_permute_tensor);
 }
 
 /* A parameter in the dtype of computation counts as one, as what is gathered of it; a copy in

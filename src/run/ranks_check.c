@@ -109,8 +109,10 @@ static const char *sequence(Arena *a, const Plan *p)
         if (s->kind != STEP_CALL || s->node->op->class != CLASS_COLLECTIVE)
             continue;
         const Node *n = s->node;
+        int shift = attr_index(n->op, "shift");
         const char *text =
-            arena_printf(a, "%s %s", n->op->name, n->attr[attr_index(n->op, "group")].s);
+            arena_printf(a, "%s %s %lld", n->op->name, n->attr[attr_index(n->op, "group")].s,
+                         shift < 0 ? 0 : (long long)n->attr[shift].i);
         hash = hash_bytes(text, strlen(text), hash);
         for (int k = 0; k < n->nin; k++) {
             text = arena_printf(a, "%s %s", type_text(a, &n->in[k]->type),

@@ -171,6 +171,8 @@ static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
             extra = arena_printf(c->a, " %s", n->attr[i].s);
         else if (!strcmp(name, "src"))
             extra = arena_printf(c->a, " from %lld", (long long)n->attr[i].i);
+        else if (!strcmp(name, "shift"))
+            extra = arena_printf(c->a, " by %lld", (long long)n->attr[i].i);
     }
     const char *often = times == 1 ? "" : arena_printf(c->a, " %lld times", (long long)times);
     const char *text = arena_printf(c->a, "%s%s of %s over %s%s", n->op->name, extra,

@@ -112,6 +112,8 @@ static void set_option(File *f, const char *name, const char *value)
         f->o.reshard = value;
     else if (!strcmp(name, "bucket"))
         f->o.bucket = value;
+    else if (!strcmp(name, "overlap"))
+        f->o.overlap = value;
     else if (!strcmp(name, "align"))
         f->o.align = atoll(value);
     else if (!strcmp(name, "dtype"))

@@ -11,11 +11,12 @@
 /* ---- the ranks have one graph ---- */
 
 /* By op and attribute: where ranks may differ, as parts begin elsewhere. */
-extern const OpId OP_slice, OP_full;
+extern const OpId OP_slice, OP_full, OP_cat_ring;
 static const struct {
     const OpId *op;
     const char *attr;
-} own[] = {{&OP_slice, "start"}, {&OP_slice, "end"}, {&OP_full, "fill_value"}};
+} own[] = {
+    {&OP_slice, "start"}, {&OP_slice, "end"}, {&OP_full, "fill_value"}, {&OP_cat_ring, "first"}};
 
 static bool same_attrs(Arena *a, const Node *n, const Node *m)
 {
@@ -369,6 +370,11 @@ static void run_exchange(const Member *m)
     CHECK(at == m->out->dim[0]);
 }
 
+static int64_t around(int64_t i, int64_t count)
+{
+    return (i % count + count) % count;
+}
+
 static void run_member(const Member *m)
 {
     if (node_is(m->n, OP_all_gather_into_tensor))
@@ -377,6 +383,8 @@ static void run_member(const Member *m)
         run_exchange(m);
     else if (node_is(m->n, OP_broadcast))
         strided_copy(m->out, m->in[attr_of(m->n, "src")->i]);
+    else if (node_is(m->n, OP_permute_tensor))
+        strided_copy(m->out, m->in[around(m->place + attr_of(m->n, "shift")->i, m->count)]);
     else
         run_reduce(m);
 }

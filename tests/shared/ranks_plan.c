@@ -356,7 +356,7 @@ static bool joins(const Node *n, const Node *m)
     CollectiveKind kind = node_collective(n);
     return m->op == n->op && m->phase == n->phase && m->policy == n->policy &&
            !m->origin == !n->origin && m->in[0]->type.dtype == n->in[0]->type.dtype &&
-           attrs_equal(n, m) && kind != ALL_TO_ALL && kind != BROADCAST;
+           attrs_equal(n, m) && kind != ALL_TO_ALL && kind != BROADCAST && kind != PERMUTE;
 }
 
 static bool is_single(const Node *n)

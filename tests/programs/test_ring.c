@@ -1,0 +1,207 @@
+/* Gathers and reductions in parts beside products (--overlap chunked): the step that the whole
+ * calls make, within rounding, with equal values on all ranks that have them; on planned arenas the
+ * bits of the interpreter; with ranks as threads and late messages those of the lockstep. */
+#include "../shared/test.h"
+
+#include "../../src/machine/machine.h"
+#include "../../src/model/model.h"
+#include "../../src/pass/pass.h"
+#include "../shared/graphs.h"
+#include "../shared/race.h"
+#include "../shared/ranks_run.h"
+
+#include <math.h>
+
+enum { ROWS = 8, SEQ = 4, STEPS = 2 };
+
+static Ctx ctx;
+
+typedef struct Trial {
+    const char *preset, *mesh, *reshard;
+    int64_t accumulate;
+    /* what is made of it */
+    Arena *a;
+    PassOptions o;
+    Graph *whole; /* of one rank */
+    Ranks plain, ring;
+    Tensor **in, **want;
+} Trial;
+
+/* Ranks on one host for which each call of several takes long, and one to one other nothing. */
+static const Machine *link_of_calls(Arena *a)
+{
+    Machine *m = machine_row(a, "h100");
+    CHECK(m && machine_link(m, "nvlink4"));
+    for (int i = FIGURE_gather_4_wait; i <= FIGURE_gather_8_wait; i++)
+        m->figure[i] = 1e5;
+    m->figure[FIGURE_gather_2_wait] = 1e-3;
+    m->figure[FIGURE_launch] = 1e-6;
+    return m;
+}
+
+/* The link says what goes around a ring, but not how values are cut. */
+static Ranks compile(Trial *x, const char *overlap)
+{
+    PassOptions o = x->o, link = x->o;
+    int n = (int)mesh_nranks(mesh_parse(&ctx, x->a, x->mesh));
+    Graph **g = NEWN(x->a, Graph *, n);
+    link.overlap = overlap;
+    link.prices = link_of_calls(x->a);
+    o.mesh = x->mesh;
+    for (o.rank = 0; o.rank < n; o.rank++) {
+        g[o.rank] = graph_clone(x->a, x->whole);
+        passes_run(g[o.rank], "spmd,remat,bucket", &o, NULL, NULL);
+        passes_run(g[o.rank], "ring", &link, NULL, NULL);
+    }
+    return ranks_of(x->a, n, g);
+}
+
+static void make(Trial *x)
+{
+    ModelConfig c = graphs_small(x->preset);
+    x->o = pass_defaults();
+    x->o.reshard = x->reshard;
+    x->o.accumulate = x->accumulate;
+    x->o.device = device_at(DEVICE_cpu);
+    x->o.prices = machine_get(x->a, "h100", 1);
+    x->whole = model_graph(x->a, &c, ROWS, SEQ, NULL);
+    passes_run(x->whole, "unfuse,grad,precision,accumulate,optimizer,canonicalize,cse,dce", &x->o,
+               NULL, NULL);
+    x->plain = compile(x, "on");
+    x->ring = compile(x, "chunked");
+    x->in = ranks_inputs(&x->ring, x->whole, graphs_inputs(x->a, x->whole));
+}
+
+static int count_op(const Graph *g, const char *op)
+{
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        EACH_LOOP_BODY(b, n)
+            count += count_op(n->region->body[b], op);
+        count += !strcmp(n->op->name, op);
+    }
+    return count;
+}
+
+static void expect_fewer(const Trial *x, const char *op)
+{
+    int whole = count_op(x->plain.g[0], op), left = count_op(x->ring.g[0], op);
+    if (!EXPECT(left < whole))
+        printf("  %s on %s: %d of %d calls of %s are left\n", x->preset, x->mesh, left, whole, op);
+}
+
+/* ---- against whole calls ---- */
+
+static double worst_of(const Tensor *x, const Tensor *y)
+{
+    double most = 0, worst = 0;
+    for (int64_t i = 0; i < tensor_nelem(x); i++) {
+        most = fmax(most, fabs(tensor_get(y, i)));
+        worst = fmax(worst, fabs(tensor_get(x, i) - tensor_get(y, i)));
+    }
+    return most > 0 ? worst / most : worst;
+}
+
+static Tensor *together(const Trial *x, const Ranks *r, Tensor *const *out)
+{
+    Tensor *y = NEWN(x->a, Tensor, x->whole->nout);
+    const char *why = ranks_together(r, x->whole, out, y);
+    if (why)
+        fail(&ctx, TN_FAIL, "%s", why);
+    return y;
+}
+
+static void compare_values(const Trial *x, Tensor *const *got)
+{
+    Tensor **out = ranks_interpret(&x->plain, x->in, NULL);
+    const Tensor *want = together(x, &x->plain, out), *made = together(x, &x->ring, got);
+    for (int k = 0; k < x->whole->nout; k++)
+        if (dtype_float(want[k].dtype) && worst_of(&made[k], &want[k]) > 1e-4)
+            fail(&ctx, TN_FAIL, "%%%s: %.2g from that of whole calls", x->whole->out[k].v->name,
+                 worst_of(&made[k], &want[k]));
+}
+
+static void compare_arenas(const Trial *x, Tensor *const *want)
+{
+    Tensor **got = ranks_execute(&x->ring, device_at(DEVICE_cpu), x->in);
+    for (int r = 0; r < x->ring.n; r++)
+        for (int k = 0; k < x->whole->nout; k++)
+            if (!tensor_same_bits(&got[r][k], &want[r][k]))
+                fail(&ctx, TN_FAIL, "rank %d, %%%s: other bits on planned arenas", r,
+                     x->whole->out[k].v->name);
+}
+
+/* ---- as threads ---- */
+
+static void compare_rank(Arena *a, Comm *c, void *arg)
+{
+    const Trial *x = arg;
+    int rank = comm_rank(c);
+    const Graph *g = x->ring.g[rank];
+    Program *p = ranks_program(a, g, NULL, c, true);
+    Tensor *out = ranks_outputs(a, g);
+    for (int s = 0; s < STEPS; s++) {
+        ranks_write(p, x->in[rank], true);
+        ranks_step(p);
+        ranks_read(p, out);
+        for (int k = 0; k < g->nout; k++)
+            if (!tensor_same_bits(&out[k], &x->want[rank][k]))
+                fail(arena_ctx(a), TN_FAIL, "output %%%s: other bits than in lockstep",
+                     g->out[k].v->name);
+    }
+}
+
+static void compare_threads(Trial *x)
+{
+    static const CommOptions delays[] = {{.delay = 0}, {.delay = 300, .seed = 1}};
+    for (int r = 0; r < x->ring.n; r++)
+        passes_run(x->ring.g[r], "fuse", &x->o, NULL, NULL);
+    Fleet *fleet = fleet_make(&x->ring, true);
+    fleet_write(fleet, x->in, true);
+    fleet_run(fleet);
+    x->want = fleet_read(fleet, x->a);
+    for (int i = 0; i < LEN(delays); i++) {
+        const char *why = ranks_threads(x->a, x->ring.n, &delays[i], compare_rank, x);
+        if (why)
+            fail(&ctx, TN_FAIL, "delay %lld: %s", (long long)delays[i].delay, why);
+    }
+}
+
+static void run(void *arg)
+{
+    Trial *x = arg;
+    make(x);
+    expect_fewer(x, "all_gather_into_tensor");
+    expect_fewer(x, "reduce_scatter_tensor");
+    EXPECT(count_op(x->ring.g[0], "permute_tensor") && !count_op(x->plain.g[0], "permute_tensor"));
+    Tensor **got = ranks_interpret(&x->ring, x->in, NULL);
+    compare_values(x, got);
+    compare_arenas(x, got);
+    compare_threads(x);
+}
+
+static void try(Trial x)
+{
+    x.a = arena_new(&ctx);
+    CHECK(x.a);
+    if (!EXPECT(!ctx_try(&ctx, run, &x)))
+        printf("  %s on %s, accumulate %lld, reshard %s: %s\n", x.preset, x.mesh,
+               (long long)x.accumulate, x.reshard, ctx.message);
+    arena_free(x.a);
+}
+
+int main(void)
+{
+    static const char *const presets[] = {"gpt2", "llama3-1b"}, *const reshard[] = {"always",
+                                                                                    "never"};
+    static const char *const meshes[] = {"fsdp=2,tp=4", "tp=4", "dp=2,tp=4"};
+    const int step = getenv("TN_LONG") ? 1 : 13;
+    par_set_threads(1); /* all is small */
+    for (int i = 0; i < 24; i += step)
+        try((Trial){.preset = presets[i % 2],
+                    .mesh = meshes[i / 2 % 3],
+                    .reshard = reshard[i / 12],
+                    .accumulate = 1 + (i / 6 + i / 12) % 2});
+    ctx_end(&ctx);
+    return test_report();
+}
