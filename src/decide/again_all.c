@@ -14,8 +14,8 @@ enum {
     MOST_VALUES = 20, /* of sets */
     SMALL = 256,      /* this part of the largest value's bytes is small */
     MOST_SETS = 400,  /* planned with less effort */
-    MOST_FULL = 100,  /* planned as they would run */
-    NEAR = 16,        /* this part of the limit above it is near */
+    MOST_FULL = 200,  /* planned as they would run */
+    NEAR = 8,         /* this part of the limit above it is near */
 };
 
 /* The values of sets, by bit. */
@@ -133,7 +133,7 @@ static void try_sets(Decider *d)
         if (none + list[i].sec >= best->sec)
             return;
         Planned x = plan_quick(d, levels_of_set(d, &needs, list[i].again), NULL);
-        if (!is_near(d, &x) || (plan_fits(d, &x) && x.sec >= best->sec))
+        if (!is_near(d, &x))
             continue;
         nfull++;
         plan_full(d, &x);
