@@ -411,13 +411,14 @@ static void search(Decider *d)
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
     choose_real(d);
-    if (d->g->mesh)
+    if (d->g->mesh && d->task->to.overlap)
         choose_overlapped(d);
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
+    choose_of_all(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
-    if (d->g->mesh) /* collectives overlap in what memory the limit leaves */
+    if (d->g->mesh && d->task->to.overlap) /* in what memory the limit leaves */
         plan_unlimited(d, &r->none);
 }
 

@@ -1,6 +1,6 @@
 /* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
- * searches between two plans, again_away.c lists what may go to the host's memory, again_bound.c
- * bounds the seconds. */
+ * searches between two plans, again_all.c among all of tiny steps, again_away.c lists what may go
+ * to the host's memory, again_bound.c bounds the seconds. */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
@@ -103,6 +103,12 @@ void front_widen(Decider *d, Front *f);
 bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
 /* Goes on between the two as long as a choice that is faster than `enough` may be found. */
 void pair_search(Decider *d, Pair *p, double enough);
+
+/* ---- again_all.c: all choices of a tiny step ---- */
+
+/* What is chosen of all, as plans would run, within a limit of steps; the chosen one if it is as
+ * good. */
+void choose_of_all(Decider *d);
 
 /* ---- again_bound.c ---- */
 
