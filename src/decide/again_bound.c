@@ -38,10 +38,10 @@ enum {
 };
 
 /* A moment of the backward: a node runs; another has run, or will. */
-typedef struct Moment {
+typedef struct BoundMoment {
     const Node *at;
     const Node *ran, *coming; /* NULL: only what `at` says */
-} Moment;
+} BoundMoment;
 
 typedef struct Bounder {
     AgainGraph *x;
@@ -61,7 +61,7 @@ typedef struct Bounder {
 
 /* ---- before and after ---- */
 
-static void fill_after(Bounder *b, const Moment *m)
+static void fill_after(Bounder *b, const BoundMoment *m)
 {
     memset(b->after, 0, (size_t)b->x->g->nnode);
     for (const Node *n = b->x->g->first; n; n = n->next) {
@@ -74,7 +74,7 @@ static void fill_after(Bounder *b, const Moment *m)
     }
 }
 
-static void fill_before(Bounder *b, const Moment *m)
+static void fill_before(Bounder *b, const BoundMoment *m)
 {
     memset(b->before, 0, (size_t)b->x->g->nnode);
     for (const Node *n = b->x->g->last; n; n = n->prev) {
@@ -105,14 +105,14 @@ static bool adds_into(const Bounder *b, const Node *n, int v)
     return other;
 }
 
-static bool has_run(const Bounder *b, const Moment *m, const Node *n)
+static bool has_run(const Bounder *b, const BoundMoment *m, const Node *n)
 {
     return n == m->at || b->before[n->id];
 }
 
 /* Fills what will be read, and which forward values that are. Those that need not have run
  * may come later, for the first time. */
-static void find_wanted(Bounder *b, const Moment *m)
+static void find_wanted(Bounder *b, const BoundMoment *m)
 {
     memcpy(b->wanted, b->output, (size_t)b->n);
     memset(b->shared, 0, (size_t)b->n);
@@ -150,7 +150,7 @@ static bool is_made(const Bounder *b, int v)
 
 /* Adds up, for values that only nodes of unknown place read, the results of these. Each node counts
  * for one of its operands. */
-static void find_hanging(Bounder *b, const Moment *m)
+static void find_hanging(Bounder *b, const BoundMoment *m)
 {
     memset(b->counted, 0, (size_t)b->x->g->nnode);
     memset(b->hangs, 0, (size_t)b->n);
@@ -182,7 +182,7 @@ static void hold_operands(Bounder *b, const Node *n)
     }
 }
 
-static void look(Bounder *b, const Moment *m)
+static void look(Bounder *b, const BoundMoment *m)
 {
     b->fixed = b->nheld = 0;
     fill_after(b, m);
@@ -221,7 +221,7 @@ static double least_seconds(AgainGraph *x, double nbytes)
 }
 
 /* The bound of a moment, where a step has so many bytes beside parameters and state. */
-static double price(Bounder *b, Moment m, double nbytes)
+static double price(Bounder *b, BoundMoment m, double nbytes)
 {
     look(b, &m);
     for (int i = 0; i < b->nheld; i++)
@@ -242,7 +242,7 @@ static bool is_plain_product(const Node *n)
 /* With what is read then or later, if all is saved. */
 static double alive_bytes(Bounder *b, const Node *n)
 {
-    look(b, &(Moment){.at = n});
+    look(b, &(BoundMoment){.at = n});
     double nbytes = b->fixed;
     for (int i = 0; i < b->nheld; i++)
         nbytes -= b->less[i];
@@ -285,7 +285,7 @@ static double bound_places(Bounder *b, const bool *spine, double nbytes)
 {
     const Node *end = find_end(b, spine);
     const Node *list[PLACES + 1];
-    double alive[PLACES + 1], bound = end ? price(b, (Moment){.at = end}, nbytes) : 0;
+    double alive[PLACES + 1], bound = end ? price(b, (BoundMoment){.at = end}, nbytes) : 0;
     int count = 0, tried = 0;
     for (const Node *n = b->x->g->first; n && tried < MOST_TRIED; n = n->next) {
         if (!is_plain_product(n))
@@ -301,7 +301,7 @@ static double bound_places(Bounder *b, const bool *spine, double nbytes)
         alive[at] = now;
     }
     for (int i = 0; i < count; i++)
-        bound = fmax(bound, price(b, (Moment){.at = list[i]}, nbytes));
+        bound = fmax(bound, price(b, (BoundMoment){.at = list[i]}, nbytes));
     return bound;
 }
 
@@ -339,7 +339,7 @@ static bool find_pair(const Bounder *b, const bool *spine, const Node **free, co
 /* The next product of the chain, which needs a result of `of`; NULL: none does. */
 static const Node *next_of(Bounder *b, const bool *spine, const Node *of)
 {
-    look(b, &(Moment){.at = of});
+    look(b, &(BoundMoment){.at = of});
     const Node *n = of->next;
     while (n && !(b->after[n->id] && is_plain_product(n) && spine[n->id]))
         n = n->next;
@@ -354,15 +354,15 @@ static double bound_cases(Bounder *b, const bool *spine, double nbytes)
     const Node *free = NULL, *at = NULL;
     if (!find_pair(b, spine, &free, &at))
         return 0;
-    double least = price(b, (Moment){.at = free, .coming = at}, nbytes);
-    least = fmax(least, price(b, (Moment){.at = at, .ran = free}, nbytes));
+    double least = price(b, (BoundMoment){.at = free, .coming = at}, nbytes);
+    least = fmax(least, price(b, (BoundMoment){.at = at, .ran = free}, nbytes));
     double so_far = 0;
     for (int k = 0; k < MOST_CHAIN && at && so_far < least; k++) {
         const Node *next = next_of(b, spine, at);
-        so_far = fmax(so_far, price(b, (Moment){.at = at, .coming = free}, nbytes));
+        so_far = fmax(so_far, price(b, (BoundMoment){.at = at, .coming = free}, nbytes));
         if (so_far >= least)
             break;
-        const Moment between = {.at = free, .ran = at, .coming = next};
+        const BoundMoment between = {.at = free, .ran = at, .coming = next};
         least = fmin(least, fmax(so_far, price(b, between, nbytes)));
         at = next;
     }
