@@ -112,7 +112,7 @@ int main(int argc, char **argv)
 {
     a = arena_new(&ctx);
     show = argc > 1;
-    int count = show ? argc > 2 ? atoi(argv[2]) : 1 : getenv("TN_LONG") ? 200 : 12;
+    int count = show ? argc > 2 ? atoi(argv[2]) : 1 : getenv("TN_LONG") ? 200 : 5;
     for (uint64_t seed = show ? strtoull(argv[1], NULL, 10) : 1; count-- > 0; seed++) {
         if (!EXPECT(!ctx_try(&ctx, test_seed, &seed)))
             printf("  seed %llu: %s\n", (unsigned long long)seed, ctx.message);
