@@ -69,7 +69,7 @@ int tn_graph_curve(tn_graph *g, const char *names, const tn_options *options, in
 
 static CurvePoint point_of(const tn_curve_point *x)
 {
-    return (CurvePoint){x->limit, x->need,   x->sec,        x->none_sec,  x->bound_sec,
+    return (CurvePoint){x->limit, x->need,   x->sec,        x->none_sec, x->bound_sec,
                         x->word,  x->nvalue, x->noffloaded, x->ngathered};
 }
 

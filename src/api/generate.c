@@ -66,7 +66,8 @@ static int check_memory(const tn_generator *x)
     snprintf(what, sizeof what, "generation over %lld positions needs ", (long long)x->capacity);
     Misfit m = {.limit = limit, .peak = x->peak, .reserve = x->reserve};
     m.least = m.peak + m.reserve;
-    return fit_fail(context_of(x), &m, &(FitText){.what = what, .holds = "", .unit = x->o.memory_unit});
+    return fit_fail(context_of(x), &m,
+                    &(FitText){.what = what, .holds = "", .unit = x->o.memory_unit});
 }
 
 static tn_generator *make_generator(tn_model *m, Arena *call, int64_t capacity, const tn_options *o)

@@ -60,16 +60,15 @@ int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t)
     tn_bytes_text(m->peak + m->reserve, t->unit, need, sizeof need);
     tn_bytes_text(m->least, t->unit, least, sizeof least);
     tn_bytes_text(t->others, t->unit, others, sizeof others);
-    tn_context_fail(ctx, TN_CODE_FIT,
-                    "does not fit: %s%s%s (arena %s, library reserve %s), the limit is %s; the "
-                    "least that would do is %s%s%s%s%s%s",
-                    t->what, need, t->unit && *t->unit ? "" : " bytes",
-                    tn_bytes_text(m->peak, t->unit, part[0], sizeof *part),
-                    tn_bytes_text(m->reserve, t->unit, part[1], sizeof *part),
-                    tn_bytes_text(m->limit, t->unit, part[2], sizeof *part), least,
-                    *beside ? ", with " : "", beside,
-                    t->others ? "; with other options it is " : "", t->others ? others : "",
-                    t->holds);
+    tn_context_fail(
+        ctx, TN_CODE_FIT,
+        "does not fit: %s%s%s (arena %s, library reserve %s), the limit is %s; the "
+        "least that would do is %s%s%s%s%s%s",
+        t->what, need, t->unit && *t->unit ? "" : " bytes",
+        tn_bytes_text(m->peak, t->unit, part[0], sizeof *part),
+        tn_bytes_text(m->reserve, t->unit, part[1], sizeof *part),
+        tn_bytes_text(m->limit, t->unit, part[2], sizeof *part), least, *beside ? ", with " : "",
+        beside, t->others ? "; with other options it is " : "", t->others ? others : "", t->holds);
     ctx->ctx.misfit = own;
     return TN_CODE_FIT;
 }

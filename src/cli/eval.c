@@ -135,7 +135,8 @@ static void tell_windows(const Eval *x, const Evaluation *e)
     fputs(tn_count_text(evaluation_is_part(e) ? e->all : e->windows, "window", text, sizeof text),
           stderr);
     fprintf(stderr, " of %s, %.1f s, %.0f tokens/s; arena %lld bytes\n",
-            tn_count_text(e->seq, "token", text, sizeof text), x->sec, (double)e->count / x->sec, (long long)x->peak);
+            tn_count_text(e->seq, "token", text, sizeof text), x->sec, (double)e->count / x->sec,
+            (long long)x->peak);
 }
 
 static void print(const Eval *x, const Evaluation *e)
@@ -151,7 +152,8 @@ static void print(const Eval *x, const Evaluation *e)
         printf("loss %.9g\n", e->loss);
     if (e->stopped)
         fprintf(stderr, "tenon: interrupted after %lld of %s%s\n", (long long)e->windows,
-                tn_count_text(e->planned, "window", text, sizeof text), e->count ? ", whose loss this is" : ": no loss");
+                tn_count_text(e->planned, "window", text, sizeof text),
+                e->count ? ", whose loss this is" : ": no loss");
     if (!x->json && e->count)
         tell_windows(x, e);
 }

@@ -85,7 +85,8 @@ int memory_find(tn_context *ctx, tn_options *o)
     if (code)
         return report_last(code, ctx);
     if (rank_first(ctx))
-        fprintf(stderr, "tenon: note: --memory auto: %lld bytes, as %lld are free, less a margin of %lld\n",
+        fprintf(stderr,
+                "tenon: note: --memory auto: %lld bytes, as %lld are free, less a margin of %lld\n",
                 (long long)o->memory, (long long)(o->memory + margin), (long long)margin);
     return -1;
 }

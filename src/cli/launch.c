@@ -329,9 +329,8 @@ static int check_launch(const Launch *l, const char *mesh, int64_t n)
     char count[40], more[60] = "without a launcher they run as threads";
     if (launched > 1)
         snprintf(more, sizeof more, "for example: --mesh fsdp=%d", launched);
-    return report(TN_CODE_USAGE,
-                  "%s: --mesh %s is of %s, but the launcher has started %d\n  %s", l->c->name, mesh,
-                  tn_count_text(n, "rank", count, sizeof count), launched, more);
+    return report(TN_CODE_USAGE, "%s: --mesh %s is of %s, but the launcher has started %d\n  %s",
+                  l->c->name, mesh, tn_count_text(n, "rank", count, sizeof count), launched, more);
 }
 
 /* A command's function, on one of the ranks. */

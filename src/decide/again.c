@@ -356,13 +356,15 @@ static bool begin(Decider *d)
 static bool has_bound(const Decider *d)
 {
     const ChunkAsked *chunk = d->task->chunk;
-    return chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away && !d->g->mesh;
+    return chunk->mode == CHUNK_OFF && !chunk->npattern && !d->away &&
+           !(d->g->mesh && d->task->to.overlap);
 }
 
 static double bound_of(const Decider *d)
 {
-    double left = (double)(d->r->memory - d->reserve) - again_kept_bytes(d->g);
-    return has_bound(d) ? again_bound(d->keep, d->step, d->o.prices, left) : NAN;
+    const BoundFor to = {(double)(d->r->memory - d->reserve) - again_kept_bytes(d->g),
+                         d->task->fuses, d->task->joins};
+    return has_bound(d) ? again_bound(d->keep, d->step, d->o.prices, &to) : NAN;
 }
 
 static void consider_full(Decider *d, Planned x)

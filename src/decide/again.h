@@ -112,9 +112,15 @@ void choose_of_all(Decider *d);
 
 /* ---- again_bound.c ---- */
 
-/* The least seconds of what g computes again in any choice for which so many bytes are left beside
- * parameters and state. */
-double again_bound(Arena *a, const Graph *g, const Machine *m, double nbytes);
+/* For what a bound is. */
+typedef struct BoundFor {
+    double nbytes; /* left beside parameters and state */
+    bool fused;    /* nodes may be fused */
+    bool joined;   /* gathers may be joined */
+} BoundFor;
+
+/* The least seconds of what g computes again in any choice, and order, with so many bytes. */
+double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *to);
 double again_kept_bytes(const Graph *g); /* of parameters and state */
 
 #endif

@@ -6,95 +6,198 @@
  * it. So what is in memory takes at most what the limit leaves. With a price p of a byte, the least
  * of (seconds + p bytes) over all choices, which is a minimum cut, less p times what is left, is at
  * most the seconds of any choice that fits: weak duality. The price with the largest bound is found
- * between two corners of the curve, until nothing lies between. Places are the end of the forward,
- * and the products of the backward at which most is alive.
+ * between two corners of the curve, until nothing lies between.
  *
- * Only products, attention and collectives take seconds here: other nodes may be fused with readers
- * and then take none of their own. Blocks do not matter, as a choice need not respect them. */
+ * A place is a product of the backward, or the end of the forward. Some nodes have run before it in
+ * any order, as it needs them, and some run later, as they need it. Values that the former make and
+ * the latter read are alive. A value that only others read is alive, or all of these have run, and
+ * then their results are alive, where nodes that run later read them: the fewer of both bytes
+ * count. So gradients of weights count, whenever they are formed.
+ *
+ * One product may lie anywhere beside the others and matter: that which forms the weight gradient
+ * of the head, whose operand is as large as all logits. Its place among the products that need one
+ * another is one of a few cases, each with places and a bound of its own; the least of them holds.
+ *
+ * Only products, attention and collectives take seconds here, as other nodes may be fused with
+ * readers and then take none of their own; where nothing is fused, all nodes do. A gather that may
+ * be joined with others takes its part of the cheapest of calls. Collectives count as waited for
+ * where they start. Blocks do not matter, as a choice need not respect them. */
 #include "again.h"
 #include "again_cut.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_STEPS = 24, PLACES = 3, MOST_TRIED = 40 /* places, from the backward's begin */ };
+enum {
+    MOST_STEPS = 24,
+    PLACES = 3,      /* that are priced, of those at which most is alive */
+    MOST_TRIED = 40, /* places, from the backward's begin */
+    OPERANDS = 4,    /* of products, at most */
+    MOST_ENDS = 8,   /* nodes, from the forward's end */
+    MOST_CHAIN = 12, /* cases of the product that may lie anywhere */
+};
 
-/* A place of the backward. */
-typedef struct BoundPlace {
-    const Node *node; /* NULL: the forward's end */
-    double fixed;     /* bytes of what it reads and makes, but for forward values */
-    double alive;     /* and with what is read then or later, if all is saved */
-} BoundPlace;
+/* A moment of the backward: a node runs; another has run, or will. */
+typedef struct BoundMoment {
+    const Node *at;
+    const Node *ran, *coming; /* NULL: only what `at` says */
+} BoundMoment;
 
-/* Fills by number of the forward nodes whether the backward reads it at the node, or at one that
- * needs the node's results and so runs later in any order; NULL: anywhere. */
-static void find_needed(const AgainGraph *x, Arena *tmp, const Node *node, bool *needed)
+typedef struct Bounder {
+    AgainGraph *x;
+    int n;                 /* values */
+    int *own;              /* by value id: that of the value in whose memory it lies */
+    const Value **value;   /* by value id */
+    bool *output;          /* by value id */
+    bool *before, *after;  /* by node id: it has run, it will */
+    bool *wanted, *shared; /* by value id: it will be read; its memory may be another value's */
+    bool *counted, *hangs; /* by node id: its results are; by value id: only others read it */
+    double *results;       /* by value id: bytes of the others' results */
+    double fixed;          /* bytes at the moment that no choice changes */
+    int held[OPERANDS];    /* forward nodes that the node reads, */
+    double less[OPERANDS]; /* and bytes of them that are among the fixed ones */
+    int nheld;
+} Bounder;
+
+/* ---- before and after ---- */
+
+static void fill_after(Bounder *b, const BoundMoment *m)
 {
-    bool *after = NEWN(tmp, bool, x->g->nnode), begun = !node;
-    memset(needed, 0, (size_t)x->n);
-    for (const Node *n = x->g->first; n; n = n->next) {
-        begun |= n == node;
-        bool *self = &after[n->id];
-        *self = n == node || (!node && n->phase >= BACKWARD);
-        for (int i = 0; begun && i < n->nin; i++)
-            *self |= n->in[i]->def && after[n->in[i]->def->id];
-        for (int i = 0; *self && i < n->nin && !node_aliases(n); i++) {
-            int k = again_place(x, n->in[i]);
-            if (k >= 0)
-                needed[k] = true;
+    memset(b->after, 0, (size_t)b->x->g->nnode);
+    for (const Node *n = b->x->g->first; n; n = n->next) {
+        bool *self = &b->after[n->id];
+        *self = n == m->coming;
+        for (int i = 0; i < n->nin && !*self; i++) {
+            const Node *from = n->in[i]->def;
+            *self = from && (from == m->at || b->after[from->id]);
         }
     }
-    arena_reset(tmp);
 }
 
-/* What a product reads of the backward, and what it makes. */
-static double own_bytes(const AgainGraph *x, const Node *n)
+static void fill_before(Bounder *b, const BoundMoment *m)
 {
-    double nbytes = (double)type_nbytes(&n->out[0]->type);
-    for (int i = 0; i < n->nin; i++) {
-        const Node *from = x->base[n->in[i]->id];
-        bool seen = false;
-        for (int k = 0; k < i; k++)
-            seen |= x->base[n->in[k]->id] == from;
-        if (from && from->phase >= BACKWARD && !seen)
-            nbytes += (double)MIN(type_nbytes(&n->in[i]->type), type_nbytes(&from->out[0]->type));
+    memset(b->before, 0, (size_t)b->x->g->nnode);
+    for (const Node *n = b->x->g->last; n; n = n->prev) {
+        bool *self = &b->before[n->id];
+        *self |= n == m->ran;
+        for (int i = 0; i < n->nin && (*self || n == m->at); i++)
+            if (n->in[i]->def)
+                b->before[n->in[i]->def->id] = true;
     }
-    return nbytes;
 }
 
-static double saved_bytes(const AgainGraph *x, const bool *needed)
+/* ---- what is alive ---- */
+
+static double value_bytes(const Value *v)
+{
+    return (double)type_nbytes(&v->type);
+}
+
+/* Whether an add may put n's operand v and what it adds into one buffer by the time it runs. */
+static bool adds_into(const Bounder *b, const Node *n, int v)
+{
+    bool other = false;
+    for (int i = 0; node_is(n, OP_add) && i < n->nin; i++) {
+        const int w = b->own[n->in[i]->id];
+        const Node *from = b->value[w]->def;
+        other |= w != v && (!from || !b->after[from->id]);
+    }
+    return other;
+}
+
+static bool has_run(const Bounder *b, const BoundMoment *m, const Node *n)
+{
+    return n == m->at || b->before[n->id];
+}
+
+/* Fills what will be read, and which forward values that are. Those that need not have run
+ * may come later, for the first time. */
+static void find_wanted(Bounder *b, const BoundMoment *m)
+{
+    memcpy(b->wanted, b->output, (size_t)b->n);
+    memset(b->shared, 0, (size_t)b->n);
+    memset(b->x->read, 0, (size_t)b->x->n);
+    for (const Node *n = b->x->g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && !node_aliases(n); i++) {
+            const int v = b->own[n->in[i]->id], k = again_place(b->x, n->in[i]);
+            b->shared[v] |= adds_into(b, n, v);
+            if ((n != m->at && !b->after[n->id]) ||
+                (n->phase < BACKWARD && m->at->phase < BACKWARD))
+                continue; /* a node of the forward may run within one call with `at` */
+            b->wanted[v] = true;
+            if (k >= 0 && has_run(b, m, b->x->at[k]))
+                b->x->read[k] = true;
+        }
+}
+
+/* Bytes of n's results that will be read and have memory of their own. */
+static double result_bytes(const Bounder *b, const Node *n, bool all)
 {
     double nbytes = 0;
-    for (int k = 0; k < x->n; k++)
-        nbytes += needed[k] && !x->free[k] ? x->nbytes[k] : 0;
+    for (int k = 0; k < n->nout; k++) {
+        const int v = n->out[k]->id;
+        nbytes += (all || b->wanted[v]) && !b->shared[v] ? value_bytes(n->out[k]) : 0;
+    }
     return nbytes;
 }
 
-static bool is_plain_product(const Node *n)
+/* Whether a node of the backward has made it. */
+static bool is_made(const Bounder *b, int v)
 {
-    return n->phase == BACKWARD && (node_is(n, OP_mm) || node_is(n, OP_bmm));
+    const Node *from = b->value[v]->def;
+    return from && from->phase >= BACKWARD && b->before[from->id];
 }
 
-/* The places at which most is alive, the first of them the forward's end. */
-static int list_places(AgainGraph *x, Arena *tmp, BoundPlace *list)
+/* Adds up, for values that only nodes of unknown place read, the results of these. Each node counts
+ * for one of its operands. */
+static void find_hanging(Bounder *b, const BoundMoment *m)
 {
-    int count = 0, tried = 0;
-    list[count++] = (BoundPlace){.alive = INFINITY};
-    for (const Node *n = x->g->first; n && tried < MOST_TRIED; n = n->next) {
-        if (!is_plain_product(n))
+    memset(b->counted, 0, (size_t)b->x->g->nnode);
+    memset(b->hangs, 0, (size_t)b->n);
+    memset(b->results, 0, (size_t)b->n * sizeof *b->results);
+    for (const Node *n = b->x->g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && !node_aliases(n); i++) {
+            const int v = b->own[n->in[i]->id];
+            if (n == m->at || b->before[n->id] || b->after[n->id] || b->wanted[v] || !is_made(b, v))
+                continue;
+            b->hangs[v] = true;
+            b->results[v] += b->counted[n->id] ? 0 : result_bytes(b, n, false);
+            b->counted[n->id] = true;
+        }
+}
+
+/* Counts what the node reads of the forward, which is in memory whether it is saved or not. */
+static void hold_operands(Bounder *b, const Node *n)
+{
+    for (int i = 0; i < MIN(n->nin, OPERANDS); i++) {
+        const int k = again_place(b->x, n->in[i]), v = b->own[n->in[i]->id];
+        bool seen = k < 0 || b->x->free[k];
+        for (int j = 0; j < i; j++)
+            seen |= b->own[n->in[j]->id] == v;
+        if (seen)
             continue;
-        BoundPlace p = {n, own_bytes(x, n), 0};
-        find_needed(x, tmp, n, x->read);
-        p.alive = p.fixed + saved_bytes(x, x->read);
-        tried++;
-        int at = count < PLACES + 1 ? count++ : PLACES + 1;
-        for (; at > 0 && p.alive > list[at - 1].alive; at--)
-            if (at <= PLACES)
-                list[at] = list[at - 1];
-        if (at <= PLACES)
-            list[at] = p;
+        b->held[b->nheld] = k;
+        b->less[b->nheld++] = value_bytes(b->value[v]);
+        b->fixed += value_bytes(b->value[v]);
     }
-    return count;
+}
+
+static void look(Bounder *b, const BoundMoment *m)
+{
+    b->fixed = b->nheld = 0;
+    fill_after(b, m);
+    fill_before(b, m);
+    find_wanted(b, m);
+    find_hanging(b, m);
+    for (int v = 0; v < b->n; v++) {
+        const bool alive = b->value[v] && b->own[v] == v && is_made(b, v);
+        const double nbytes = alive ? value_bytes(b->value[v]) : 0;
+        b->fixed += b->wanted[v] ? nbytes : b->hangs[v] ? MIN(nbytes, b->results[v]) : 0;
+    }
+    if (m->at->phase < BACKWARD)
+        return; /* what it makes is among what is read */
+    b->fixed += result_bytes(b, m->at, true);
+    hold_operands(b, m->at);
 }
 
 /* The least seconds with at most so many bytes, or fewer. */
@@ -117,27 +220,233 @@ static double least_seconds(AgainGraph *x, double nbytes)
     return bound;
 }
 
+/* The bound of a moment, where a step has so many bytes beside parameters and state. */
+static double price(Bounder *b, BoundMoment m, double nbytes)
+{
+    look(b, &m);
+    for (int i = 0; i < b->nheld; i++)
+        b->x->nbytes[b->held[i]] -= b->less[i];
+    const double sec = least_seconds(b->x, nbytes - b->fixed);
+    for (int i = 0; i < b->nheld; i++)
+        b->x->nbytes[b->held[i]] += b->less[i];
+    return sec;
+}
+
+/* ---- places that every order has ---- */
+
+static bool is_plain_product(const Node *n)
+{
+    return n->phase == BACKWARD && (node_is(n, OP_mm) || node_is(n, OP_bmm));
+}
+
+/* With what is read then or later, if all is saved. */
+static double alive_bytes(Bounder *b, const Node *n)
+{
+    look(b, &(BoundMoment){.at = n});
+    double nbytes = b->fixed;
+    for (int i = 0; i < b->nheld; i++)
+        nbytes -= b->less[i];
+    for (int k = 0; k < b->x->n; k++)
+        nbytes += b->x->read[k] && !b->x->free[k] ? b->x->nbytes[k] : 0;
+    return nbytes;
+}
+
+/* Fills by node id whether a product of the backward needs its results. */
+static void find_spine(const Bounder *b, bool *spine)
+{
+    for (const Node *n = b->x->g->last; n; n = n->prev)
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i]->def)
+                spine[n->in[i]->def->id] |= spine[n->id] || is_plain_product(n);
+}
+
+/* The node of the forward's end, of the last few that products of the backward need, at which most
+ * is alive; NULL: they need none. */
+static const Node *find_end(Bounder *b, const bool *spine)
+{
+    const Node *end = NULL;
+    double most = 0;
+    int tried = 0;
+    for (const Node *n = b->x->g->last; n && tried < MOST_ENDS; n = n->prev) {
+        if (n->phase >= BACKWARD || !spine[n->id] || node_aliases(n))
+            continue;
+        const double now = alive_bytes(b, n);
+        tried++;
+        if (now <= most)
+            continue;
+        most = now;
+        end = n;
+    }
+    return end;
+}
+
+/* The end of the forward, and the places at which most is alive. */
+static double bound_places(Bounder *b, const bool *spine, double nbytes)
+{
+    const Node *end = find_end(b, spine);
+    const Node *list[PLACES + 1];
+    double alive[PLACES + 1], bound = end ? price(b, (BoundMoment){.at = end}, nbytes) : 0;
+    int count = 0, tried = 0;
+    for (const Node *n = b->x->g->first; n && tried < MOST_TRIED; n = n->next) {
+        if (!is_plain_product(n))
+            continue;
+        tried++;
+        const double now = alive_bytes(b, n);
+        int at = count < PLACES ? count++ : PLACES;
+        for (; at > 0 && now > alive[at - 1]; at--) {
+            list[at] = list[at - 1];
+            alive[at] = alive[at - 1];
+        }
+        list[at] = n;
+        alive[at] = now;
+    }
+    for (int i = 0; i < count; i++)
+        bound = fmax(bound, price(b, (BoundMoment){.at = list[i]}, nbytes));
+    return bound;
+}
+
+/* ---- the product that may lie anywhere ---- */
+
+/* The value of the backward that v lies in; -1: it is of the forward, or an input. */
+static int backward_value(const Bounder *b, const Value *v)
+{
+    const int own = b->own[v->id];
+    const Node *from = b->value[own]->def;
+    return from && from->phase >= BACKWARD ? own : -1;
+}
+
+/* The largest value of the backward that two products read, of which one need not be followed by
+ * others, and the other must be: the two of them. False: there is none. */
+static bool find_pair(const Bounder *b, const bool *spine, const Node **free, const Node **first)
+{
+    const Node **reader = NEWN(b->x->tmp, const Node *, b->n); /* by value id, on the spine */
+    double most = 0;
+    for (int side = 0; side < 2; side++)
+        for (const Node *n = b->x->g->first; n; n = n->next)
+            for (int i = 0; is_plain_product(n) && spine[n->id] == !side && i < n->nin; i++) {
+                const int v = backward_value(b, n->in[i]);
+                if (v >= 0 && !side && !reader[v])
+                    reader[v] = n;
+                if (v < 0 || !side || !reader[v] || value_bytes(b->value[v]) <= most)
+                    continue;
+                most = value_bytes(b->value[v]);
+                *free = n;
+                *first = reader[v];
+            }
+    return most > 0;
+}
+
+/* The next product of the chain, which needs a result of `of`; NULL: none does. */
+static const Node *next_of(Bounder *b, const bool *spine, const Node *of)
+{
+    look(b, &(BoundMoment){.at = of});
+    const Node *n = of->next;
+    while (n && !(b->after[n->id] && is_plain_product(n) && spine[n->id]))
+        n = n->next;
+    return n;
+}
+
+/* The cases: the product runs before the first of a chain, or between two that follow each other.
+ * In the k-th it is still to come at the first k. Cases beyond the last that is priced have what
+ * these k say. */
+static double bound_cases(Bounder *b, const bool *spine, double nbytes)
+{
+    const Node *free = NULL, *at = NULL;
+    if (!find_pair(b, spine, &free, &at))
+        return 0;
+    double least = price(b, (BoundMoment){.at = free, .coming = at}, nbytes);
+    least = fmax(least, price(b, (BoundMoment){.at = at, .ran = free}, nbytes));
+    double so_far = 0;
+    for (int k = 0; k < MOST_CHAIN && at && so_far < least; k++) {
+        const Node *next = next_of(b, spine, at);
+        so_far = fmax(so_far, price(b, (BoundMoment){.at = at, .coming = free}, nbytes));
+        if (so_far >= least)
+            break;
+        const BoundMoment between = {.at = free, .ran = at, .coming = next};
+        least = fmin(least, fmax(so_far, price(b, between, nbytes)));
+        at = next;
+    }
+    return at ? MIN(least, so_far) : least;
+}
+
+/* ---- all ---- */
+
 static bool takes_seconds(const Node *n)
 {
     return n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION ||
            n->op->class == CLASS_COLLECTIVE;
 }
 
-double again_bound(Arena *a, const Graph *g, const Machine *m, double nbytes)
+static Bounder bounder_new(Arena *a, AgainGraph *x)
 {
-    Arena *tmp = arena_tmp(a), *once = arena_tmp(a);
-    AgainGraph x = again_graph(tmp, tmp, g, m, NULL);
-    BoundPlace list[PLACES + 2];
-    double bound = 0;
-    for (int k = 0; k < x.n; k++)
-        x.sec[k] = takes_seconds(x.at[k]) ? x.sec[k] : 0;
-    for (int i = 0, n = list_places(&x, once, list); i < n; i++) {
-        find_needed(&x, once, list[i].node, x.read);
-        double sec = least_seconds(&x, nbytes - list[i].fixed);
-        bound = MAX(bound, sec);
+    const Graph *g = x->g;
+    const int n = g->nvalue, nnode = g->nnode;
+    Bounder b = {.x = x,
+                 .n = n,
+                 .own = NEWN(a, int, n),
+                 .value = NEWN(a, const Value *, n),
+                 .output = NEWN(a, bool, n),
+                 .before = NEWN(a, bool, nnode),
+                 .after = NEWN(a, bool, nnode),
+                 .wanted = NEWN(a, bool, n),
+                 .shared = NEWN(a, bool, n),
+                 .counted = NEWN(a, bool, nnode),
+                 .hangs = NEWN(a, bool, n),
+                 .results = NEWN(a, double, n)};
+    for (int i = 0; i < g->nin; i++)
+        b.value[b.own[g->in[i].v->id] = g->in[i].v->id] = g->in[i].v;
+    for (const Node *m = g->first; m; m = m->next)
+        for (int k = 0; k < m->nout; k++) {
+            const Value *v = m->out[k];
+            b.value[v->id] = v;
+            b.own[v->id] = node_aliases(m) ? b.own[m->in[0]->id] : v->id;
+        }
+    /* others may lie where an input or a sum lies */
+    for (int i = 0; i < g->nout; i++)
+        b.output[b.own[g->out[i].v->id]] |= g->out[i].role == ROLE_GRAD;
+    return b;
+}
+
+/* The part that a gather has in one call of several, at most of all, where that takes less. */
+static double joined_sec(const AgainGraph *x, const Machine *m, const Node *n, double all)
+{
+    const Group group = node_group(m, graph_mesh(x->g), n);
+    const double own = value_bytes(n->out[0]);
+    double least = INFINITY;
+    for (double nbytes = own; nbytes < 2 * all; nbytes *= 2) {
+        const double whole = fmin(nbytes, fmax(all, own));
+        least = fmin(least, collective_sec(m, ALL_GATHER, group, whole) / whole);
     }
+    return least < INFINITY ? least * own : 0;
+}
+
+/* Leaves the seconds that no plan does without. */
+static void price_nodes(AgainGraph *x, const Machine *m, const BoundFor *to)
+{
+    double all = 0;
+    for (int k = 0; k < x->n; k++)
+        all += node_is(x->at[k], OP_all_gather_into_tensor) ? value_bytes(x->at[k]->out[0]) : 0;
+    for (int k = 0; k < x->n; k++) {
+        const Node *n = x->at[k];
+        if (to->fused && !takes_seconds(n))
+            x->sec[k] = 0;
+        else if (to->joined && node_is(n, OP_all_gather_into_tensor))
+            x->sec[k] = fmin(x->sec[k], joined_sec(x, m, n, all));
+    }
+}
+
+double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *to)
+{
+    Arena *tmp = arena_tmp(a);
+    AgainGraph x = again_graph(tmp, tmp, g, m, NULL);
+    price_nodes(&x, m, to);
+    Bounder b = bounder_new(tmp, &x);
+    bool *spine = NEWN(tmp, bool, g->nnode);
+    find_spine(&b, spine);
+    const double places = bound_places(&b, spine, to->nbytes),
+                 cases = bound_cases(&b, spine, to->nbytes);
     arena_reset(tmp);
-    return bound;
+    return fmax(places, cases);
 }
 
 double again_kept_bytes(const Graph *g)

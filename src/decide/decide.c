@@ -97,10 +97,17 @@ static bool chooses_again(const DecideTask *t, const PassOptions *o, const char 
            passes_have(names, "policies") && passes_have(names, "remat");
 }
 
+static void find_passes(const PassWalk *w, DecideTask *t)
+{
+    t->offload = passes_have(w->names, "offload");
+    t->fuses = passes_have(w->names, "fuse");
+    t->joins = passes_have(w->names, "bucket");
+}
+
 void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *to)
 {
     DecideTask with = *task, *t = &with;
-    with.offload = passes_have(w->names, "offload");
+    find_passes(w, &with);
     bool slices =
         (t->chunk->mode != CHUNK_OFF || t->chunk->npattern) && passes_have(w->names, "chunk");
     bool again = chooses_again(t, o, w->names);
@@ -151,7 +158,7 @@ void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, De
     AgainReport least = {.a = known.of.a};
     x.memory = NO_MEMORY;
     x.known = &known;
-    x.offload = passes_have(w->names, "offload");
+    find_passes(w, &x);
     if (!chooses_again(&x, o, w->names))
         fail(ctx, TN_USAGE, "a curve needs --recompute auto, and the passes policies and remat");
     if (!passes_until(w, passes_have(w->names, "chunk") ? "chunk" : "policies"))

@@ -99,7 +99,9 @@ typedef struct DecideTask {
     const ChunkAsked *chunk;
     AgainKnown *known;   /* NULL: none */
     const char *decided; /* again_text() of the same step, which is taken; NULL: none */
-    bool offload; /* the pass is among those to come; decide() and decide_curve() find that */
+    /* whether the passes offload, fuse, bucket are among those to come; decide() and decide_curve()
+     * find that */
+    bool offload, fuses, joins;
 } DecideTask;
 
 /* Chooses for the step of w, which stands before the first pass that reads policies, and has the

@@ -1,7 +1,7 @@
 /* What was decided, as text that a checkpoint has, and the same decided again from it: a line
  * "POLICY NODE" for each node, or one line "recompute WORD", and at last a line "sum HASH" of those
- * before, as a text that lacks lines would be another choice. A graph that lacks one of the nodes is
- * another one; then nothing is taken. */
+ * before, as a text that lacks lines would be another choice. A graph that lacks one of the nodes
+ * is another one; then nothing is taken. */
 #include "again.h"
 
 #include <inttypes.h>

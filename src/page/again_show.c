@@ -20,8 +20,8 @@ static void print_cost(Buf *b, const AgainReport *r)
                100 * (x->sec / none->sec - 1));
     if (r->bound > 0)
         buf_printf(b, ", at least %s in any choice", sec_text(b->a, r->bound));
-    buf_printf(b, "; the step takes %lld bytes, %lld with all saved; %s tried\n", (long long)x->need,
-               (long long)none->need, arena_count(b->a, r->nplanned, "plan"));
+    buf_printf(b, "; the step takes %lld bytes, %lld with all saved; %s tried\n",
+               (long long)x->need, (long long)none->need, arena_count(b->a, r->nplanned, "plan"));
 }
 
 void again_print(Buf *b, const AgainReport *r)

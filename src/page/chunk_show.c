@@ -264,7 +264,7 @@ static void explain_region(Buf *b, const ChunkRow *row)
                c->region.all     ? ", all that the cut reaches"
                : c->region.cheap ? " that makes no product twice"
                                  : "",
-               !*in                                  ? ""
+               !*in                               ? ""
                : c->region.all || c->region.cheap ? ", in "
                                                   : " in ",
                in, c->loops > 1 ? ", a loop of the forward and one of the backward" : "");

@@ -117,7 +117,8 @@ static void put_table(Buf *b, const CurvePoint *point, int count)
         const CurvePoint *x = &point[i];
         buf_printf(b, "<tr><td>%lld</td><td>%lld</td><td>%s</td><td>%+.2f %%</td><td>%s</td><td>",
                    (long long)x->limit, (long long)x->need, sec_text(b->a, x->sec),
-                   100 * (x->sec / x->none - 1), isnan(x->bound) ? "none" : sec_text(b->a, x->bound));
+                   100 * (x->sec / x->none - 1),
+                   isnan(x->bound) ? "none" : sec_text(b->a, x->bound));
         put_escaped(b, chosen_text(b->a, x));
         buf_printf(b, "</td><td>%d</td><td>%d</td></tr>\n", x->naway, x->nkept);
     }

@@ -108,10 +108,10 @@ void plan_page(Buf *b, const PageSide *side, int count, const char *title, const
 
 /* A step within a limit. */
 typedef struct CurvePoint {
-    int64_t limit, need;     /* bytes, with the library's reserve */
-    double sec, none, bound; /* of a step; with all values saved; of what is computed again, NAN:
-                                no bound is known */
-    const char *word;        /* of --recompute; NULL: values by themselves */
+    int64_t limit, need;      /* bytes, with the library's reserve */
+    double sec, none, bound;  /* of a step; with all values saved; of what is computed again, NAN:
+                                 no bound is known */
+    const char *word;         /* of --recompute; NULL: values by themselves */
     int nagain, naway, nkept; /* values computed again, without a word; in the host's memory;
                                  gathered parameters that are kept */
 } CurvePoint;
@@ -158,7 +158,7 @@ typedef struct ChunkRow {
 int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows); /* how many */
 /* The op of a row's values, to follow their scope: "::mm", " (mm)" after none. */
 const char *chunk_op(Arena *a, const ChunkRow *row);
-const char *chunk_axis(Arena *a, const ChunkCandidate *c);       /* "axis 0" */
+const char *chunk_axis(Arena *a, const ChunkCandidate *c);   /* "axis 0" */
 const char *chunk_scopes(Arena *a, const ChunkCandidate *c); /* of its nodes, "layers.0-11, ln_f" */
 int64_t chunk_slice_nbytes(const ChunkCandidate *c);         /* of its nbytes, with slices */
 bool chunk_priced(const ChunkCandidate *c);                  /* its seconds are known */

@@ -210,9 +210,8 @@ static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
                    "computed again: %s, %lld bytes, %.2f MiB, %.4g GFLOP (%.1f %% of the "
                    "step's), estimated %s\n",
                    arena_count(b->a, x->nrecomputed, "value"), (long long)x->recomputed,
-                   mib(x->recomputed),
-                   x->added_nflop / 1e9, 100 * x->added_nflop / MAX(x->nflop, 1),
-                   sec_text(b->a, e->added));
+                   mib(x->recomputed), x->added_nflop / 1e9,
+                   100 * x->added_nflop / MAX(x->nflop, 1), sec_text(b->a, e->added));
 }
 
 static void print_step_bound(Buf *b, const Plan *p)

@@ -269,7 +269,8 @@ static void put_ranks(Page *x, const Plan *p)
         put_cut(b, group[i].name, MOST_NAME);
         buf_add(b, "</code> ");
         put_grouped(b, (double)group[i].ranks, 0);
-        buf_printf(b, " ranks, estimated as on %s", arena_count(b->a, group[i].where.nodes, "host"));
+        buf_printf(b, " ranks, estimated as on %s",
+                   arena_count(b->a, group[i].where.nodes, "host"));
     }
     buf_add(b, count ? ".</p>\n" : "</p>\n");
 }

@@ -58,7 +58,7 @@ static int list_sets(Made *m, double base, Choice **to)
     int n = 0, cap = 0;
     *to = NULL;
     for (uint64_t again = 0; again < UINT64_C(1) << m->n; again++) {
-        Choice c = {again, 0, 0, base};
+        Choice c = {.again = again, .sec = base};
         if (again & m->out || !is_needed(m, again))
             continue;
         for (int k = 0; k < m->n; k++)
@@ -79,7 +79,16 @@ typedef struct Sums {
 
 /* Within the range from the least to none; at the least that was drawn. */
 static Sums within, least;
-static int nplan, nbound;
+static int nplan, nbound, nbounded; /* plans that have a bound above 0 */
+
+/* No plan adds less than the bound for what it needs. */
+static void check_bound(Made *m, const Choice *c, double none)
+{
+    const double sec = made_least_sec(m, c->peak);
+    nbounded += sec > 0;
+    if (!EXPECT(c->sec - none >= sec - 1e-9 * none))
+        made_print(m, "is faster than the bound", c);
+}
 
 /* The fastest that fits among what is listed as faster than `found`, else that; cut: more plans
  * would have to be made. Plans are kept in known[], by place in the list. */
@@ -97,6 +106,7 @@ static Choice enumerate(Made *m, const Choice *list, Choice *known, int n, int64
             known[i] = made_plan(m, list[i].again, MUST_RECOMPUTE);
             EXPECT(known[i].sec >= list[i].sec * (1 - 1e-9));
             EXPECT(known[i].need >= bound);
+            check_bound(m, &known[i], list[0].sec);
         }
         if (known[i].need && known[i].need <= memory &&
             (known[i].sec < best.sec || best.need > memory))
@@ -251,7 +261,8 @@ static void test_random(uint64_t first, int count)
         arena_reset(a);
         fflush(stdout);
     }
-    printf("note: %d plans, %d bounds\n", nplan, nbound);
+    printf("note: %d plans, %d bounds, %d plans with a bound of seconds above 0\n", nplan, nbound,
+           nbounded);
     print_sums("within the range", &within);
     if (least.ncase)
         print_sums("at the least", &least);

@@ -296,7 +296,7 @@ again() {
     cp -r "$dir/kept" "$dir/run"
 }
 again
-gives 0 'warning: --retune: kernels may be others' train --resume --steps 4 --out "$dir/run" --retune
+gives 0 'warning: --retune: kernels, and what --memory decides, may be others' train --resume --steps 4 --out "$dir/run" --retune
 again
 state=$dir/run/latest/state.json
 sed -i '/"machine_file"/s/end\\n"/way \\"mm f32[4, 4] f32[4, 4] -> f32[4, 4]\\" nonsense\\nend\\n"/' "$state"

@@ -3,6 +3,7 @@
 #include "decide_made.h"
 
 #include "../../include/tenon.h"
+#include "../../src/decide/again.h"
 #include "../../src/plan/order.h"
 
 #include <string.h>
@@ -89,10 +90,18 @@ int64_t made_bound(Made *m, uint64_t again)
 Choice made_plan(Made *m, uint64_t again, Policy policy)
 {
     Plan *p = plan_ordered(m->tmp, graph_of_set(m, again, policy), &m->to);
-    Choice c = {again, 1, plan_least(p), p->est.step};
+    Choice c = {again, 1, plan_least(p), p->est.step, p->space[SPACE_MAIN].peak};
     arena_reset(m->tmp);
     m->nplan++;
     return c;
+}
+
+double made_least_sec(Made *m, int64_t peak)
+{
+    const BoundFor to = {.nbytes = (double)peak - again_kept_bytes(m->w.g)};
+    double sec = again_bound(m->tmp, m->w.g, m->o.prices, &to);
+    arena_reset(m->tmp);
+    return sec;
 }
 
 Choice made_decide(Made *m, int64_t memory)
@@ -104,7 +113,7 @@ Choice made_decide(Made *m, int64_t memory)
     ChunkReport chunk = {.a = m->tmp};
     AgainReport report = {.a = m->tmp};
     PassWalk w = passes_begin(g, passes, &o);
-    DecideTask t = {m->to, true, memory, &asked, NULL, NULL, false};
+    DecideTask t = {.to = m->to, .ordered = true, .memory = memory, .chunk = &asked};
     decide(&w, &t, &o, &(Decided){&chunk, &report});
     passes_until(&w, NULL);
     Choice c = {0};

@@ -26,6 +26,7 @@ typedef struct Choice {
     uint64_t again;
     int64_t bound, need; /* at least; 0: not known */
     double sec;
+    int64_t peak; /* the bytes without the library's reserve */
 } Choice;
 
 /* Reads a forward with a loss, whose step is planned for one thread of a processor that is always
@@ -37,6 +38,8 @@ uint64_t made_bit(const Made *m, const Value *v);
 int64_t made_bound(Made *m, uint64_t again);
 /* The plan of a set, as it would be in the end, by policies of that name. */
 Choice made_plan(Made *m, uint64_t again, Policy policy);
+/* Seconds that no plan with so low a peak adds fewer of, in any order. */
+double made_least_sec(Made *m, int64_t peak);
 /* The plan of what is chosen for so many bytes. */
 Choice made_decide(Made *m, int64_t memory);
 void made_print(const Made *m, const char *what, const Choice *c);

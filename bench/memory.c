@@ -1,0 +1,175 @@
+/* Measured steps within limits of memory against estimated ones: of COUNT limits, evenly from the
+ * least to what all saved needs, each a program of its own; their steps run in turns, so that a
+ * machine that slows down slows all. For each the estimated and the measured seconds, each over
+ * those of all saved, and whether losses and gradient norms have the bits of all saved. CLOCK cpu:
+ * CPU time of one thread, for a machine that others use. LIMIT, in bytes, in place of a count: that
+ * limit, and all saved. Usage: memory MODEL BATCH LENGTH f32|bf16 COUNT|LIMIT [RUNS [CLOCK
+ * [MACHINE]]] */
+#include "../src/api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RUNS = 100, MOST_LIMITS = 12 };
+
+typedef struct Case {
+    int64_t limit;
+    tn_plan *plan;
+    tn_program *x;
+    double sec[MOST_RUNS];
+    float loss[MOST_RUNS], norm[MOST_RUNS];
+} Case;
+
+typedef struct Bench {
+    tn_context *ctx;
+    tn_model *model;
+    tn_options o;
+    int64_t vocab, batch, length;
+    int runs, count;
+    bool cpu;
+    Case c[MOST_LIMITS]; /* the last has all saved */
+} Bench;
+
+static void ok(tn_context *ctx, int code)
+{
+    if (code) {
+        fprintf(stderr, "%d: %s\n", code, tn_error(ctx));
+        exit(EXIT_FAILURE);
+    }
+}
+
+/* ---- programs ---- */
+
+static void find_limits(Bench *b, int count)
+{
+    tn_curve_point point[MOST_LIMITS];
+    tn_graph *g;
+    ok(b->ctx, tn_model_graph(b->model, b->batch, b->length, &b->o, &g));
+    ok(b->ctx, tn_graph_curve(g, "default", &b->o, count, point, NULL, NULL));
+    for (int i = 0; i < count; i++)
+        b->c[i].limit = i < count - 1 ? point[i].limit : 0;
+    tn_graph_free(g);
+    b->count = count;
+}
+
+static void make(Bench *b, Case *c)
+{
+    tn_graph *g;
+    tn_options o = b->o;
+    o.memory = c->limit;
+    ok(b->ctx, tn_model_graph(b->model, b->batch, b->length, &o, &g));
+    ok(b->ctx, tn_graph_passes(g, "default", &o, NULL, NULL));
+    ok(b->ctx, tn_plan_new(g, &o, 1, &c->plan));
+    if (!b->runs)
+        return;
+    ok(b->ctx, tn_program_new(c->plan, &o, &c->x));
+    ok(b->ctx, tn_program_load(c->x, b->model, &o));
+}
+
+/* ---- measuring ---- */
+
+static void put_tokens(const Bench *b, tn_program *x, const char *name)
+{
+    void *data;
+    int64_t nbytes;
+    uint64_t z = 88172645463325252u;
+    ok(b->ctx, tn_program_data(x, name, &data, &nbytes));
+    for (int64_t i = 0; i < nbytes / 8; i++) {
+        z = z * 6364136223846793005u + 1442695040888963407u;
+        ((int64_t *)data)[i] = (int64_t)((z >> 33) % (uint64_t)b->vocab);
+    }
+}
+
+/* number -1: a first step, whose time does not count. */
+static void run(const Bench *b, Case *c, int number)
+{
+    const float rate = 1e-4F;
+    const int64_t step = number + 2;
+    put_tokens(b, c->x, "input_ids");
+    put_tokens(b, c->x, "labels");
+    ok(b->ctx, tn_program_write(c->x, "lr", &rate, sizeof rate));
+    ok(b->ctx, tn_program_write(c->x, "step", &step, sizeof step));
+    double start = b->cpu ? cpu_sec() : now_sec();
+    ok(b->ctx, tn_program_run(c->x));
+    double sec = (b->cpu ? cpu_sec() : now_sec()) - start;
+    if (number < 0)
+        return;
+    c->sec[number] = sec;
+    ok(b->ctx, tn_program_read(c->x, "loss", &c->loss[number], sizeof(float)));
+    ok(b->ctx, tn_program_read(c->x, "metric.grad_norm", &c->norm[number], sizeof(float)));
+}
+
+static bool same_bits(const Bench *b, const Case *c)
+{
+    const Case *all = &b->c[b->count - 1];
+    const size_t size = (size_t)b->runs * sizeof(float);
+    return !memcmp(c->loss, all->loss, size) && !memcmp(c->norm, all->norm, size);
+}
+
+/* The median of the step's seconds over those of all saved in the same turn. */
+static double ratio_of(const Bench *b, const Case *c)
+{
+    double ratio[MOST_RUNS];
+    for (int i = 0; i < b->runs; i++)
+        ratio[i] = c->sec[i] / b->c[b->count - 1].sec[i];
+    return median_sec(ratio, b->runs);
+}
+
+static void print(Bench *b)
+{
+    double sec, added, all;
+    int64_t peak, kept, reserve;
+    tn_plan_sec(b->c[b->count - 1].plan, &all, &added);
+    printf("  %14s %14s %10s %10s %9s %8s %8s  %s\n", "limit", "needs", "estimated", "measured",
+           "over", "over", "ratio", "bits");
+    for (int i = 0; i < b->count; i++) {
+        Case *c = &b->c[i];
+        tn_plan_sec(c->plan, &sec, &added);
+        tn_plan_bytes(c->plan, &peak, &kept, &reserve);
+        printf("  %14lld %14lld %10.5f", (long long)c->limit, (long long)(peak + reserve), sec);
+        const double ratio = b->runs ? ratio_of(b, c) : 0;
+        double copy[MOST_RUNS];
+        memcpy(copy, c->sec, sizeof copy);
+        if (b->runs)
+            printf(" %10.5f %9.4f %8.4f %8.4f  %s", median_sec(copy, b->runs), sec / all, ratio,
+                   sec / all / ratio, same_bits(b, c) ? "same" : "OTHER");
+        printf("\n");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6) {
+        fprintf(stderr,
+                "usage: memory MODEL BATCH LENGTH f32|bf16 COUNT|LIMIT [RUNS [CLOCK [MACHINE]]]\n");
+        return 2;
+    }
+    static Bench b;
+    b = (Bench){.ctx = tn_context_new(), .runs = argc > 6 ? atoi(argv[6]) : 5};
+    CHECK(b.ctx && b.runs >= 0 && b.runs <= MOST_RUNS);
+    b.cpu = argc > 7 && !strcmp(argv[7], "cpu");
+    b.batch = atoi(argv[2]);
+    b.length = atoi(argv[3]);
+    b.o = tn_options_default();
+    b.o.dtype = argv[4];
+    b.o.machine = argc > 8 ? argv[8] : "none";
+    tn_threads(b.cpu ? 1 : 0);
+    int64_t context, limit = tn_bytes(argv[5]);
+    ok(b.ctx, tn_model_open(b.ctx, argv[1], &b.model));
+    tn_model_shape(b.model, &b.vocab, &context);
+    printf("%s, batch %s, length %s, %s\n", argv[1], argv[2], argv[3], argv[4]);
+    if (limit >= 2 && limit <= MOST_LIMITS) {
+        find_limits(&b, (int)limit);
+    } else {
+        b.count = 2;
+        b.c[0].limit = limit;
+    }
+    for (int k = 0; k < b.count; k++)
+        make(&b, &b.c[k]);
+    for (int i = b.runs ? -1 : 0; i < b.runs; i++)
+        for (int k = 0; k < b.count; k++)
+            run(&b, &b.c[k], i);
+    print(&b);
+    tn_context_free(b.ctx);
+    return EXIT_SUCCESS;
+}
