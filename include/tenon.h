@@ -1241,6 +1241,16 @@ TN_API int tn_plan_decided(tn_plan *p, const char **text);
  * see also: tn_plan_json, whose `decisions` are the same, but for values that the backward has no use for */
 TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
+/* The simulated step in the trace-event format, for Perfetto: a track of what computes, of copies, of each group of
+ * ranks, and of what is exposed; a counter of the bytes alive.
+ * in: plan
+ * out: *text, valid until the plan is freed
+ * error: no memory
+ * cost: linear in the calls, those in loops up to eight times for each loop
+ * from: `tenon plan --trace`
+ * see also: tn_plan_json, tn_plan_page */
+TN_API int tn_plan_trace(tn_plan *p, const char **text);
+
 /* The plan as one JSON object.
  * in: plan; fits 0: with least_feasible_bytes and peak_values
  * out: *text, valid until the plan is freed; the fields of formats.md, "Plans", and parameter_groups: optimizer

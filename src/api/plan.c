@@ -225,6 +225,22 @@ int tn_plan_explain(tn_plan *p, const char **text)
     return tried(&t);
 }
 
+static const char *trace_text(const tn_plan *p, Arena *a)
+{
+    Buf b = {.a = a};
+    plan_trace(&b, p->p);
+    return b.text;
+}
+
+int tn_plan_trace(tn_plan *p, const char **text)
+{
+    if (!GIVEN(args_owner(p), p, text))
+        return TN_CODE_USAGE;
+    TRY(t, &p->h.owner->ctx)
+        *text = trace_text(p, p->h.a);
+    return tried(&t);
+}
+
 /* ---- JSON ---- */
 
 int tn_plan_json(tn_plan *p, int fits, const char **text)

@@ -9,7 +9,7 @@
 /* The options of one plan. */
 typedef struct PlanCommand {
     Common c;
-    const char *path, *passes, *html, *compare[2];
+    const char *path, *passes, *html, *trace, *compare[2];
     int json, steps, pareto;
     int64_t ranks;
     bool reorder;
@@ -19,17 +19,11 @@ typedef struct PlanCommand {
 
 static void fill_table(PlanCommand *x)
 {
-    const OptionSlot slots[] = {{"batch-size", &x->c.batch},
-                                {"seq-len", &x->c.seq},
-                                {"json", &x->json},
-                                {"compare", &x->compare},
-                                {"html", &x->html},
-                                {"steps", &x->steps},
-                                {"passes", &x->passes},
-                                {"pareto", &x->pareto},
-                                {"ranks", &x->ranks},
-                                COMMON_SLOTS(x->c),
-                                {0}};
+    const OptionSlot slots[] = {
+        {"batch-size", &x->c.batch}, {"seq-len", &x->c.seq}, {"json", &x->json},
+        {"compare", &x->compare},    {"html", &x->html},     {"steps", &x->steps},
+        {"passes", &x->passes},      {"pareto", &x->pareto}, {"ranks", &x->ranks},
+        {"trace", &x->trace},        COMMON_SLOTS(x->c),     {0}};
     options_bind(x->table, "plan", &x->c.o, slots);
 }
 
@@ -196,8 +190,8 @@ static int cut_words(const char *text, char *to, char **word)
 /* Options of both plans together are not options of a side. */
 static int refuse_of_both(const Command *c, int n, char **word)
 {
-    static const char *const of_both[] = {"--json",    "--html", "--explain", "--steps",
-                                          "--compare", "--help", "-h"};
+    static const char *const of_both[] = {"--json",    "--html",  "--explain", "--steps",
+                                          "--compare", "--trace", "--help",    "-h"};
     for (int i = 0; i < n; i++)
         for (int k = 0; k < LEN(of_both); k++) {
             size_t len = strlen(of_both[k]);
@@ -255,10 +249,22 @@ static int write_page(tn_context *ctx, const PlanCommand *x, tn_plan *const *p, 
     return code ? report_last(code, ctx) : write_text(x->html, text);
 }
 
-/* Nothing else goes to standard output where the page does. */
+static int write_trace(tn_context *ctx, const PlanCommand *x, tn_plan *p)
+{
+    const char *text;
+    int code = tn_plan_trace(p, &text);
+    return code ? report_last(code, ctx) : write_text(x->trace, text);
+}
+
+static bool to_output(const char *path)
+{
+    return path && !strcmp(path, "-");
+}
+
+/* Nothing else goes to standard output where the page or the trace does. */
 static FILE *output(const PlanCommand *x)
 {
-    return x->html && !strcmp(x->html, "-") ? stderr : stdout;
+    return to_output(x->html) || to_output(x->trace) ? stderr : stdout;
 }
 
 static int print_json(tn_context *ctx, const PlanCommand *x, tn_plan *p, bool fits)
@@ -303,6 +309,7 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     else if (code)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
+    bad = !bad && p && x->trace ? write_trace(ctx, x, p) : bad;
     if (!code && !x->json && !x->c.o.accumulate)
         fprintf(output(x), "accumulate: auto takes %lld\n", (long long)c.setting.accumulate);
     return bad ? bad : p ? print(ctx, x, p, code) : code;
@@ -327,7 +334,7 @@ static int check_curve(const PlanCommand *x)
     if (!x->c.o.accumulate)
         return report(TN_CODE_USAGE, "%s: --pareto and --accumulate auto exclude each other",
                       c->name);
-    return options_refuse(c, x->table, "steps explain memory compare", "is not for --pareto");
+    return options_refuse(c, x->table, "steps explain memory compare trace", "is not for --pareto");
 }
 
 static int plan_curve(tn_context *ctx, PlanCommand *x, const char *command)
@@ -362,7 +369,7 @@ static int check_meshes(PlanCommand *x)
     if (!x->c.o.accumulate)
         return report(TN_CODE_USAGE, "%s: --mesh auto and --accumulate auto exclude each other",
                       c->name);
-    return options_refuse(c, x->table, "rank steps explain compare html pareto",
+    return options_refuse(c, x->table, "rank steps explain compare html pareto trace",
                           "is not for --mesh auto");
 }
 
@@ -429,7 +436,8 @@ static int plan_two(tn_context *ctx, const PlanCommand *x, const char *command)
     PlanCommand side[2];
     char *memory[2] = {NULL};
     tn_plan *p[2] = {NULL};
-    int code = options_refuse(c, x->table, "steps explain", "is for one plan, not for --compare");
+    int code =
+        options_refuse(c, x->table, "steps explain trace", "is for one plan, not for --compare");
     code = code < 0 ? 0 : code;
     for (int i = 0; i < 2 && (!code || code == TN_CODE_FIT); i++) {
         int now = plan_side(ctx, x, i, &side[i], &memory[i], &p[i]);
@@ -454,12 +462,16 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
         return code;
     if (x.json && output(&x) == stderr)
         return report(TN_CODE_USAGE,
-                      "plan: --json and --html - exclude each other: both go to standard output");
+                      "plan: --json and --%s - exclude each other: both go to standard output",
+                      to_output(x.html) ? "html" : "trace");
+    if (to_output(x.html) && to_output(x.trace))
+        return report(TN_CODE_USAGE, "plan: --html - and --trace - exclude each other");
     if (x.json && x.steps)
         return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
     if (x.ranks && !mesh_auto(&x.c.o))
         return report(TN_CODE_USAGE, "plan: --ranks means nothing without --mesh auto");
-    if (x.html && (code = check_writable(x.html)))
+    if ((x.html && (code = check_writable(x.html))) ||
+        (x.trace && (code = check_writable(x.trace))))
         return code;
     char *command = command_line(argc, argv);
     if (!command)

@@ -13,9 +13,9 @@
 enum { ON_HOST, ON_NETWORK, NLINK };
 
 typedef struct ClockJob {
-    int next;    /* of its group; -1: the last */
-    double left; /* seconds, were it alone on its link */
-    double end;
+    int next;          /* of its group; -1: the last */
+    double left;       /* seconds, were it alone on its link */
+    double begin, end; /* -1: not yet */
 } ClockJob;
 
 typedef struct ClockGroup {
@@ -87,6 +87,13 @@ static double next_end(const Clock *c, int *busy)
     return sec;
 }
 
+static void begin_job(const Clock *c, ClockGroup *g, int job)
+{
+    g->first = job;
+    if (job >= 0)
+        c->job[job].begin = c->now;
+}
+
 /* Takes `sec` off what is under way; whatever ends by then has ended. */
 static void pass_time(Clock *c, const int *busy, double sec, bool ends)
 {
@@ -101,7 +108,7 @@ static void pass_time(Clock *c, const int *busy, double sec, bool ends)
         if (!over)
             continue;
         j->end = c->now;
-        g->first = j->next;
+        begin_job(c, g, j->next);
     }
 }
 
@@ -134,14 +141,20 @@ int clock_start(Clock *c, const char *group, const Group *where, double after, d
     follow(c, after, -1);
     int queue = find_group(c, group, where);
     ClockGroup *g = &c->group[queue];
-    PUSH(c->a, c->job, c->njob, c->capjob, ((ClockJob){-1, sec, -1}));
+    PUSH(c->a, c->job, c->njob, c->capjob, ((ClockJob){-1, sec, -1, -1}));
     int job = c->njob - 1;
     if (g->first < 0)
-        g->first = job;
+        begin_job(c, g, job);
     else
         c->job[g->last].next = job;
     g->last = job;
     return job;
+}
+
+double clock_begin(Clock *c, int job)
+{
+    clock_end(c, job);
+    return c->job[job].begin;
 }
 
 double clock_end(Clock *c, int job)

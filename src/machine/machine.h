@@ -169,7 +169,8 @@ bool clock_idle(Clock *c); /* whether no collective is under way when computing 
 /* Starts a collective that takes `sec` alone on its link, in the queue of its group; returns its
  * number. Starts are told in the order of `after`. */
 int clock_start(Clock *c, const char *group, const Group *where, double after, double sec);
-/* When it ends, if nothing more were started before. */
+/* When it begins and ends, if nothing more were started before. */
+double clock_begin(Clock *c, int job);
 double clock_end(Clock *c, int job);
 
 /* ---- shared by the files of this folder ---- */

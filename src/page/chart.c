@@ -32,8 +32,7 @@ static ChartFrame frame_of(const Page *x, int high, int below)
 
 /* ---- scales ---- */
 
-/* The round number, 1, 2 or 5 times a power of ten, of which at most `count` make up the range. */
-static double round_tick(double range, int count)
+double round_tick(double range, int count)
 {
     double least = range / count, power = pow(10, floor(log10(least)));
     double times = least / power;

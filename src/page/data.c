@@ -25,8 +25,7 @@ static void set_column(Column *c, int step, const int64_t *live, int64_t total)
         c->live[k] = live[k];
 }
 
-/* Bytes of the persistent part that belong to another plan; always alive. */
-static int64_t kept_by_others(const Plan *p)
+int64_t plan_kept_by_others(const Plan *p)
 {
     int64_t others = p->persistent_nbytes;
     for (int i = 0; i < p->nstorage; i++)
@@ -38,7 +37,7 @@ static void fill_live(Picture *d, Arena *tmp)
 {
     int64_t(*change)[NCATEGORY] =
         arena_alloc(tmp, sizeof *change * (size_t)(d->nstep + 1)); /* zeroed */
-    int64_t live[NCATEGORY] = {[CAT_OTHER] = kept_by_others(d->p)}, total = live[CAT_OTHER];
+    int64_t live[NCATEGORY] = {[CAT_OTHER] = plan_kept_by_others(d->p)}, total = live[CAT_OTHER];
     for (int i = 0; i < d->p->nstorage; i++) {
         const Storage *s = &d->p->storage[i];
         if (!storage_shown(s))

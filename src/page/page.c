@@ -219,6 +219,28 @@ static bool has_ranks(const Page *x)
     return false;
 }
 
+/* Whether there is more than one queue. */
+static bool has_queues(const Page *x)
+{
+    for (int i = 0; i < x->npic; i++)
+        if (x->pic[i].p->est.communicates || !plan_one_queue(x->pic[i].p))
+            return true;
+    return false;
+}
+
+static void put_queues(Page *x)
+{
+    if (!has_queues(x))
+        return;
+    buf_add(x->b, "<section><h2>Queues over time</h2>\n<p>The simulated step: what computes, what "
+                  "copies, what ranks send, and beneath them the bytes alive.</p>\n"
+                  "<ul class=\"legend\"><li class=\"of-busy\">computing, copies</li>"
+                  "<li class=\"of-sending\">collectives</li><li class=\"of-exposed\">exposed: "
+                  "computing stands still</li></ul>\n");
+    put_each(x, page_queues);
+    buf_add(x->b, "</section>\n");
+}
+
 static bool has_chunks(const Page *x)
 {
     for (int i = 0; i < x->npic; i++)
@@ -296,6 +318,7 @@ void plan_page(Buf *b, const PageSide *side, int count, const char *title, const
     else
         put_tiles(&x, &x.pic[0]);
     put_pictures(&x);
+    put_queues(&x);
     put_tables(&x);
     put_foot(&x);
 }

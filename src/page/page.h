@@ -67,6 +67,8 @@ static inline bool storage_shown(const Storage *s)
 }
 
 Picture picture_make(Arena *a, const PageSide *s, char id);
+/* Bytes of the persistent part that belong to another plan; always alive. */
+int64_t plan_kept_by_others(const Plan *p);
 /* Names, sizes and lives of the named buffers and what each column is, for the page's script. */
 void page_data(Page *x, const Picture *d);
 /* The op of a step as people read it: "mm", "fused: add, gelu", "end of loop". */
@@ -76,8 +78,30 @@ const char *step_title(Arena *a, const Step *s);
 
 extern const Category page_stack[NCATEGORY]; /* the order of the layers, bottom first */
 Scale scale_make(double lo, double hi);
+/* The round number, 1, 2 or 5 times a power of ten, of which at most `count` make up the range. */
+double round_tick(double range, int count);
 void page_live(Page *x, const Picture *d);  /* bytes alive over the step */
 void page_arena(Page *x, const Picture *d); /* the arena: address against step */
+
+/* ---- simulated.c: when what runs ---- */
+
+typedef struct SimulatedStep {
+    const Plan *p;
+    double sec;
+    PlanSpans spans;
+    int64_t *live; /* by step: bytes alive in the memory where kernels compute */
+    RankGroup *group;
+    int ngroup;
+} SimulatedStep;
+
+SimulatedStep simulate(Arena *a, const Plan *p);
+/* The group of a collective's span, or of what is exposed. */
+int simulated_group(const SimulatedStep *s, const PlanSpan *x);
+void plan_trace(Buf *b, const Plan *p); /* adds a file for Perfetto */
+
+/* ---- queues.c ---- */
+
+void page_queues(Page *x, const Picture *d); /* queues over time, with the memory beneath */
 
 /* ---- table.c ---- */
 

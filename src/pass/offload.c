@@ -12,8 +12,8 @@
  * numbers of layers.
  *
  * Method: at first each x_host stands as early as it may, and each x_load right before x_back, so
- * that copies need the least memory. Then both move, so that copies run beside kernels. A time line
- * says how far: a node takes its seconds (machine), copies of one direction follow one another.
+ * that copies need the least memory. Then both move, so that copies run beside kernels. The clock
+ * (machine/clock.c) says how far: when nodes begin, and copies of each direction end.
  * x_host moves down to where the copy is done, x_load up to where the copy must begin; both only as
  * far as the flow's peak does not rise, found by bisection. Order edges keep what has moved in its
  * place, as the search for an order would move it back to gain a byte elsewhere. Copies and edges
@@ -285,37 +285,74 @@ static int find_moment_before(const double *sec, int from, int to, double busy)
     return from;
 }
 
-/* Fills where copies are done, and where they begin to be done in time: at least one node lies in
- * between, if there is one. */
-static void find_times(const Offload *x, Transfers *t)
+/* When each node begins, were nothing copied; behind the last the end of all. */
+static double *find_moments(const Offload *x, const OffloadSource *s)
+{
+    double *sec = NEWN(x->tmp, double, s->count + 1);
+    int *job = NEWN(x->tmp, int, s->nnode);
+    Clock *c = clock_new(x->tmp);
+    const Mesh *mesh = graph_mesh(s->g);
+    for (int p = 0; p < s->count; p++) {
+        const Node *n = s->at[p], *from = node_waits_for(n);
+        double now = clock_at(c, QUEUE_COMPUTE);
+        bool starts = n->op->class == CLASS_COLLECTIVE && op_starts(n->op);
+        if (starts) {
+            Group where = node_group(x->o->prices, mesh, n);
+            const char *group = n->attr[attr_index(n->op, "group")].s;
+            job[n->id] = clock_start(c, group, &where, now, node_sec(x->o->prices, mesh, n));
+        }
+        if (from)
+            clock_run(c, QUEUE_COMPUTE, clock_end(c, job[from->id]), 0);
+        else if (!starts && !node_transfers(n))
+            clock_run(c, QUEUE_COMPUTE, 0, node_sec(x->o->prices, mesh, n));
+        sec[p + 1] = clock_at(c, QUEUE_COMPUTE);
+    }
+    return sec;
+}
+
+/* Fills where copies out are done: at least one node lies in between, if there is one. */
+static void find_freed(const Offload *x, Transfers *t, const double *sec)
 {
     const OffloadSource *s = &t->s;
-    const Machine *m = x->o->prices;
-    double *sec = NEWN(x->tmp, double, s->count + 1), busy = 0;
-    for (int p = 0; p < s->count; p++)
-        sec[p + 1] =
-            sec[p] + (node_transfers(s->at[p]) ? 0 : node_sec(m, graph_mesh(s->g), s->at[p]));
+    Clock *clock = clock_new(x->tmp);
     qsort(t->list, (size_t)t->count, sizeof *t->list, by_copied);
     for (int i = 0; i < t->count; i++) {
         Transfer *c = &t->list[i];
         if (s->read[c->x->id].host)
             continue;
-        busy = MAX(busy, sec[c->copied]) + copy_sec(m, (double)type_nbytes(&c->x->type));
+        double busy = clock_run(clock, QUEUE_OUT, sec[c->copied],
+                                copy_sec(x->o->prices, (double)type_nbytes(&c->x->type)));
         c->freed = MIN(MAX(c->least, c->copied + 1), c->needed);
         c->freed = find_moment(sec, c->freed, c->needed, busy);
         c->freed = find_alone(s, c->freed, c->needed, true, c->freed);
         c->turn = i;
     }
+}
+
+/* Fills where copies in begin to be done in time, likewise. The clock runs backward from the end:
+ * a copy then begins when it is needed. */
+static void find_begun(const Offload *x, Transfers *t, const double *sec)
+{
+    const OffloadSource *s = &t->s;
+    const double end = sec[s->count];
+    Clock *clock = clock_new(x->tmp);
     qsort(t->list, (size_t)t->count, sizeof *t->list, by_needed);
-    busy = sec[s->count];
     for (int i = t->count - 1; i >= 0; i--) {
         Transfer *c = &t->list[i];
-        busy = MIN(busy, sec[c->needed]) - copy_sec(m, (double)type_nbytes(&c->x->type));
+        double busy = end - clock_run(clock, QUEUE_IN, end - sec[c->needed],
+                                      copy_sec(x->o->prices, (double)type_nbytes(&c->x->type)));
         c->begun = MAX(c->least, c->needed - 1);
         c->begun = find_moment_before(sec, c->least, c->begun, busy);
         c->begun = find_alone(s, c->begun, c->least, false, c->begun);
-        busy = MIN(busy, sec[c->begun]);
+        clock_run(clock, QUEUE_IN, end - sec[c->begun], 0);
     }
+}
+
+static void find_times(const Offload *x, Transfers *t)
+{
+    const double *sec = find_moments(x, &t->s);
+    find_freed(x, t, sec);
+    find_begun(x, t, sec);
 }
 
 /* ---- the nodes ---- */

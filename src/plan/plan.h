@@ -224,9 +224,6 @@ static inline bool storage_alive(const Storage *s, int step)
 
 /* ---- estimate.c ---- */
 void plan_estimate(Plan *p, Arena *tmp); /* fills est and Step.sec */
-/* The step before `wait`, of a wait_tensor, that starts the collective for which it waits; -1: it
- * waits for none. */
-int plan_find_start(const Plan *p, int wait);
 /* The calls of nodes, for look-ups. */
 typedef struct NodeStep {
     const Node *node;
@@ -242,6 +239,35 @@ NodeSteps plan_node_steps(Arena *a, const Plan *p);
 const Step *plan_node_step(const NodeSteps *s, const Node *n); /* NULL: nothing runs for it */
 const char *sec_text(Arena *a, double sec);                    /* "1.234 s", "12.3 ms" */
 const char *estimate_shares(Arena *a, const Estimate *e); /* of classes: "81.2 % product, ..." */
+
+/* ---- timeline.c: when steps run ---- */
+
+typedef enum SpanKind {
+    SPAN_CALL,       /* a call's queue runs it */
+    SPAN_COLLECTIVE, /* a group's queue does */
+    SPAN_EXPOSED,    /* a call's queue stands still for a collective */
+    SPAN_LATER,      /* iterations of a loop that are not followed */
+} SpanKind;
+
+typedef struct PlanSpan {
+    SpanKind kind;
+    int step; /* of what is exposed the collective's, of iterations the LOOP */
+    double start, end;
+} PlanSpan;
+
+/* In the order in which they are begun. */
+typedef struct PlanSpans {
+    Arena *a; /* in which the list lies */
+    PlanSpan *list;
+    int count, cap;
+} PlanSpans;
+
+/* Returns how long the step takes, by the seconds of its steps. exposed: zeros, by step; filled for
+ * collectives. spans: NULL, or with an arena. */
+double plan_times(const Plan *p, Arena *tmp, double *exposed, PlanSpans *spans);
+/* The step before `wait`, of a wait_tensor, that starts the collective for which it waits; -1: it
+ * waits for none. */
+int plan_find_start(const Plan *p, int wait);
 
 /* ---- step_bound.c ---- */
 

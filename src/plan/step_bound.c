@@ -22,7 +22,8 @@
  * Copies that the planner adds have seconds in the step, but are no items.
  *
  * A loop is an item with as many times the bound of its body, as its iterations follow one another;
- * it has its links' work too. O(narrow items x n log n). */
+ * it has its links' work too. O(narrow items x n log n); of large graphs fewer items count as
+ * narrow, so that each takes about a second at most. */
 #include "plan.h"
 #include "../flow/problem.h"
 
@@ -30,6 +31,7 @@
 #include <string.h>
 
 enum { BY_HOST = MAX_QUEUE, BY_NETWORK, NBUSY }; /* links, behind the queues */
+enum { EFFORT = 8000000 }; /* items that are looked at for narrow ones, all together */
 
 typedef struct BoundItem {
     const Node *node;
@@ -317,16 +319,44 @@ static int deepest(const StepBound *x, int from, Phase most, int *first)
     return last;
 }
 
+/* Whether items run on one queue alone: then its work is the bound. */
+static bool one_queue(const StepBound *x)
+{
+    bool one = true;
+    for (int i = 0; i < x->n; i++)
+        for (int q = 0; q < NBUSY; q++)
+            one &= q == QUEUE_COMPUTE || x->item[i].busy[q] <= 0;
+    return one;
+}
+
+/* Leaves no more narrow items than the effort allows, evenly along the stream. */
+static void thin_out(const StepBound *x)
+{
+    int count = 0, most = MAX(1, EFFORT / MAX(x->n, 1));
+    for (int i = 0; i < x->n; i++)
+        count += x->narrow[i];
+    int64_t kept = 0, seen = 0;
+    for (int i = 0; i < x->n && count > most; i++) {
+        if (!x->narrow[i])
+            continue;
+        x->narrow[i] = ++seen * most / count > kept;
+        kept += x->narrow[i];
+    }
+}
+
 static void find_narrow(StepBound *x)
 {
     int first, begin, middle, last;
     x->narrow = NEWN(x->tmp, bool, x->n);
+    if (one_queue(x))
+        return;
     middle = deepest(x, -1, LOSS, &first);
     last = deepest(x, middle, OPTIMIZER, &begin);
     if (middle >= 0)
         mark_narrow(x, first, middle);
     if (last >= 0)
         mark_narrow(x, begin, last);
+    thin_out(x);
 }
 
 /* ---- sets ---- */

@@ -45,6 +45,8 @@ static void test_late(void)
     int after = clock_start(c, "dp", &network, 0.5, 1);
     EXPECT(near(clock_end(c, dp), 1.5));
     EXPECT(near(clock_end(c, fsdp), 2.5) && near(clock_end(c, after), 3));
+    EXPECT(near(clock_begin(c, dp), 0) && near(clock_begin(c, fsdp), 0.5));
+    EXPECT(near(clock_begin(c, after), 1.5));
     int idle = clock_start(c, "dp", &network, 7, 1);
     EXPECT(near(clock_end(c, idle), 8));
 }

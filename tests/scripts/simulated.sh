@@ -1,0 +1,93 @@
+#!/bin/sh
+# The simulated step from outside: plan --trace, and the queues of plan --html. Usage: tests/scripts/simulated.sh BUILD
+. tools/checks.sh
+
+set -- plan demo --batch-size 8 --seq-len 64 --machine h100 --mesh fsdp=2,tp=2
+
+# check FILE PLAN: events that fit into the step of the plan, whose sums are its figures.
+check() {
+    python3 - "$1" "$2" <<'END'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+plan = json.load(open(sys.argv[2]))
+name, spans = {}, {}
+for e in events:
+    if e["ph"] == "M" and e["name"] == "thread_name":
+        name[e["tid"]] = e["args"]["name"]
+    elif e["ph"] == "X":
+        spans.setdefault(name[e["tid"]], []).append(e)
+step = 1e6 * plan["est_step_sec"]
+near = lambda x, y: abs(x - y) < 1e-4 * step + 1
+for track, list in spans.items():
+    end = 0
+    for e in sorted(list, key=lambda e: e["ts"]):
+        assert e["ts"] >= end - 0.002, (track, e)
+        end = e["ts"] + e["dur"]
+    assert end <= step + 0.01
+total = lambda track: sum(e["dur"] for e in spans.get(track, []))
+loops = any(e["name"] == "later iterations" for e in spans["computing"])
+if plan["est_comm_sec"] and not loops:
+    groups = [g["group"] for g in plan["groups"]]
+    assert set(spans) <= {"computing", "exposed", *groups}
+    assert near(total("exposed"), 1e6 * plan["est_exposed_sec"])
+    computing = sum(plan["sec_by_class"].values()) - plan["est_comm_sec"]
+    assert near(total("computing"), 1e6 * computing)
+counters = [e for e in events if e["ph"] == "C"]
+assert max(e["args"]["bytes"] for e in counters) <= plan["lower_bound_bytes"]
+assert max(e["args"]["bytes"] for e in counters) >= 0.9 * plan["lower_bound_bytes"]
+assert all(x["ts"] <= y["ts"] for x, y in zip(counters, counters[1:]))
+END
+}
+
+for more in '' '--overlap off' '--accumulate 2' '--accumulate 8' '--bucket off'; do
+    # shellcheck disable=SC2086
+    gives 0 '' "$@" $more --json --trace "$dir/trace.json"
+    cp "$dir/out" "$dir/plan.json"
+    ok "a trace with its figures: $more" check "$dir/trace.json" "$dir/plan.json"
+done
+gives 0 '' plan demo --batch-size 8 --seq-len 64 --json --trace "$dir/one.json"
+cp "$dir/out" "$dir/plan.json"
+ok "of one rank" check "$dir/one.json" "$dir/plan.json"
+gives 0 '' "$@" --trace -
+ok "on standard output" python3 -m json.tool "$dir/out" /dev/null
+ok "the plan then goes to standard error" grep -q 'step bound' "$dir/err"
+gives 0 '' "$@" --json
+ok "exposed by class adds up" python3 - "$dir/out" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+assert abs(sum(c["exposed_sec"] for c in o["collectives"]) - o["est_exposed_sec"]) < 1e-9
+assert all(c["exposed_sec"] >= 0 for c in o["collectives"])
+assert 0 < o["bound_sec"] <= o["est_step_sec"] * 1.000001
+END
+
+# ---- offload: copies have tracks of their own ----
+
+gives 0 '' plan demo --batch-size 8 --seq-len 64 --backend emulated --offload '*.mlp.up_proj::mm' --trace "$dir/away.json"
+ok "copies" python3 - "$dir/away.json" <<'END'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+name = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+used = {name[e["tid"]] for e in events if e["ph"] == "X"}
+assert used == {"computing", "copies out", "copies in"}
+END
+
+# ---- the page ----
+
+gives 0 '' "$@" --html "$dir/page.html"
+ok "a section" grep -q '<h2>Queues over time</h2>' "$dir/page.html"
+ok "a picture with lanes, exposed time and memory" awk '/<svg class="queues" id="a-queues"/ { on = 1 }
+    on && /class="(busy|sending|exposed|memory)"/ { match($0, /class="[a-z]*"/); seen[substr($0, RSTART, RLENGTH)] }
+    /<\/svg>/ { on = 0 } END { for (c in seen) n++; exit n != 4 }' "$dir/page.html"
+gives 0 '' plan demo --batch-size 8 --seq-len 64 --html "$dir/one.html"
+ok "one queue has no such picture" not grep -q 'Queues over time' "$dir/one.html"
+
+# ---- what is refused ----
+
+gives 1 '/nonexistent/t.json: cannot create' "$@" --trace /nonexistent/t.json
+gives 2 'exclude each other' "$@" --json --trace -
+gives 2 'exclude each other' "$@" --html - --trace -
+gives 2 'is not for --pareto' "$@" --pareto --trace "$dir/t.json"
+gives 2 'is for one plan' "$@" --compare '' '' --trace "$dir/t.json"
+gives 2 '--trace is not for one side' "$@" --compare '--trace x' ''
+gives 2 'is not for --mesh auto' plan demo --batch-size 4 --seq-len 16 --ranks 2 --mesh auto --trace "$dir/t.json"
+totals
