@@ -631,6 +631,7 @@ typedef struct tn_fx_options {
     const char *backward_from; /* name of the first value of the backward */
     const char *alias; /* "pass", "stop": what aten.alias does to a gradient; NULL: what the code's
                           form tells, where it does not the pass grad refuses to cross one */
+    const char *unknown;       /* "refuse", "barrier": calls that are not known; NULL: refuse */
     const char *mesh;          /* "dp=2,tp=4": the ranks that ran the graph; NULL: not known */
     int64_t rank;              /* whose graph it is, of these */
     const char *const *groups; /* "NAME=AXIS": the mesh axes that a process group of it spans */

@@ -88,9 +88,12 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
                     .params = o->params,
                     .backward = o->backward_from,
                     .alias = o->alias,
+                    .barriers = o->unknown && !strcmp(o->unknown, "barrier"),
                     .mesh = mesh_of(ctx, a, o),
                     .ngroup = o->ngroups,
                     .group = o->groups};
+    if (o->unknown && strcmp(o->unknown, "refuse") && strcmp(o->unknown, "barrier"))
+        fail(ctx, TN_USAGE, "--unknown: expected refuse or barrier, found \"%s\"", o->unknown);
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
     const char *text = file_read(a, path, &len);

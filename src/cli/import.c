@@ -37,11 +37,19 @@ int command_import(int argc, char **argv)
     const char *output;
     int list;
     Texts groups;
-    const OptionSlot slots[] = {
-        {"output", &output}, {"inputs", &o.inputs},   {"shapes", &o.shapes},
-        {"loss", &o.loss},   {"params", &o.params},   {"backward-from", &o.backward_from},
-        {"alias", &o.alias}, {"mesh", &o.mesh},       {"rank", &o.rank},
-        {"group", &groups},  {"list-unknown", &list}, {0}};
+    const OptionSlot slots[] = {{"output", &output},
+                                {"inputs", &o.inputs},
+                                {"shapes", &o.shapes},
+                                {"loss", &o.loss},
+                                {"params", &o.params},
+                                {"backward-from", &o.backward_from},
+                                {"alias", &o.alias},
+                                {"unknown", &o.unknown},
+                                {"mesh", &o.mesh},
+                                {"rank", &o.rank},
+                                {"group", &groups},
+                                {"list-unknown", &list},
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "import", NULL, slots);
     Texts args;

@@ -27,6 +27,7 @@ typedef struct ProblemMake {
     int *slots;   /* of a buffer: how often the present node reads it */
     ListPairs wait, use, make, reuse;
     int nreuse, capreuse, capused, capfirst, caplast;
+    int barrier; /* the last one so far; -1: none */
 } ProblemMake;
 
 static void add_pair(ProblemMake *m, ListPairs *p, int row, int item)
@@ -175,6 +176,18 @@ static void add_finish(ProblemMake *m, int i, const Node *start)
     q->finish[k] = again ? -1 : i;
 }
 
+/* All before a barrier run before it, and all behind it after it. */
+static void add_barrier(ProblemMake *m, int i, const Node *n)
+{
+    bool barrier = node_is_barrier(n);
+    for (int j = barrier ? MAX(m->barrier, 0) : i; j < i; j++)
+        add_pair(m, &m->wait, i, j);
+    if (!barrier && m->barrier >= 0)
+        add_pair(m, &m->wait, i, m->barrier);
+    if (barrier)
+        m->barrier = i;
+}
+
 static void add_node(ProblemMake *m, int i)
 {
     const Flow *f = m->f;
@@ -188,6 +201,7 @@ static void add_node(ProblemMake *m, int i)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
     for (int j = 0; j < n->nafter; j++)
         add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
+    add_barrier(m, i, n);
     if (n->op->wait && reduces(n->in[0]->def) && n->in[0]->def->nout == 1)
         add_finish(m, i, n->in[0]->def);
     for (int k = 0; k < n->nout && !node_aliases(n) && n->op->region != LOOP; k++)
@@ -218,7 +232,7 @@ static bool find_cycle(const Problem *q, Arena *tmp)
 static ProblemMake setup(Flow *f, Arena *tmp)
 {
     Problem *q = NEW(tmp, Problem);
-    ProblemMake m = {.tmp = tmp, .f = f, .q = q};
+    ProblemMake m = {.tmp = tmp, .f = f, .q = q, .barrier = -1};
     int most = 0;
     m.index = NEWN(tmp, int, f->count.item);
     m.storage = NEWN(tmp, int, f->count.buffer);

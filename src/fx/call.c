@@ -367,6 +367,8 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg)
         return (Item){.kind = FX_NONE};
     if (c.row && !c.row->lower)
         site_fail(&s, "%s is refused: %s", c.name, c.row->schema);
+    if (!c.row && !c.op && im->o->barriers && c.name != call->s)
+        return fx_opaque_call(&s, call, arg, c.in_place);
     if (!c.row && !c.op)
         site_fail(&s, "unknown op %s; %s", c.name, fx_call_unknown(im->a, call->s));
     for (int i = 0; i < call->count; i++)

@@ -248,6 +248,7 @@ typedef struct FxOptions {
         *params; /* patterns of inputs that are parameters, separated by commas; NULL: none */
     const char *backward; /* name of the first node of the backward; NULL: found */
     const char *alias;    /* what aten.alias is to gradients: pass, stop; NULL: by the form */
+    bool barriers;        /* unknown calls are barriers; else they are refused */
     const Mesh *mesh;     /* of the ranks that ran the graph; NULL: one, or not known */
     int ngroup;
     const char *const *group; /* "NAME=AXIS": which mesh axes a process group spans */
@@ -310,6 +311,7 @@ typedef struct Importer {
     FxGroups groups;
     int nstream; /* random nodes so far */
     int nnone;   /* results of None, which are left out */
+    int nopaque; /* calls that are barriers */
     Buf summary;
 } Importer;
 
@@ -327,7 +329,8 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
 /* ---- ports.c: inputs, constants, results ---- */
 
 void fx_find_names(Importer *im); /* fails for names of the options that stand for nothing */
-void fx_add_inputs(Importer *im); /* constants too */
+bool fx_is_used(const Importer *im, const char *name); /* a value of the code reads it */
+void fx_add_inputs(Importer *im);                      /* constants too */
 void fx_add_results(Importer *im, const Item *x);
 
 /* ---- alias_gradient.c ---- */
@@ -441,6 +444,11 @@ void fx_check_groups(Importer *im);      /* before the first call */
 void fx_check_groups_used(Importer *im); /* fails where the module has none of that name */
 /* The name of a call's group, and the number of its ranks; 0: it does not say. */
 const char *fx_group(Site *s, int64_t *ranks);
+
+/* ---- lower_opaque.c ---- */
+
+/* Of an unknown one; writes: it is named as those that write to their first argument. */
+Item fx_opaque_call(Site *s, const Expr *call, const Item *arg, bool writes);
 
 /* ---- lower_collective.c ---- */
 

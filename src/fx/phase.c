@@ -388,7 +388,7 @@ void fx_finish(Importer *im)
     fx_find_optimizer(im, m.value);
     for (Node *n = g->first; n; n = n->next)
         if (n->phase != OPTIMIZER)
-            n->policy = policy_said(remark_of(im, n));
+            n->policy = n->op->barrier ? MUST_SAVE : policy_said(remark_of(im, n));
     int again = fx_mark_again(im);
     set_roles(im, loss, m.any || annotated);
     int count[NPHASE] = {0};
@@ -403,6 +403,8 @@ void fx_finish(Importer *im)
                method(im, &m, annotated, several));
     if (again)
         buf_printf(b, "computed again %d\n", again);
+    if (im->nopaque)
+        buf_printf(b, "calls that are not ours, as barriers %d: planned, not run\n", im->nopaque);
     count_aliases(im, count[BACKWARD] > 0);
     if (loss)
         buf_printf(b, "loss %%%s\n", loss->name);

@@ -67,7 +67,7 @@ static void find_used(Importer *im, const Expr *e)
         find_used(im, e->item[i]);
 }
 
-static bool used(const Importer *im, const char *name)
+bool fx_is_used(const Importer *im, const char *name)
 {
     return map_find(&im->names.used, name);
 }
@@ -75,7 +75,7 @@ static bool used(const Importer *im, const char *name)
 static void check_input(Importer *im, const FxInput *in, const Type *t)
 {
     const Annotation *said = &in->annotation;
-    if (said->other && (t || used(im, in->name)))
+    if (said->other && (t || fx_is_used(im, in->name)))
         fail(im->g->ctx, TN_FAIL,
              "%s:%d:%d: input \"%s\" is annotated %s: that dtype is not supported", im->m->file,
              in->line, in->column, in->name, said->other);
@@ -113,7 +113,7 @@ static void add_input(Importer *im, const FxInput *in)
         fx_assign(im, in->name, in->given);
         return;
     }
-    if (!t && !in->annotation.known && !used(im, in->name)) {
+    if (!t && !in->annotation.known && !fx_is_used(im, in->name)) {
         buf_printf(&im->summary, "input %s is not used and has no type: left out\n", in->name);
         return;
     }

@@ -341,6 +341,15 @@ bool attrs_equal(const Node *n, const Node *m)
     return true;
 }
 
+bool node_is_barrier(const Node *n)
+{
+    bool is = n->op->barrier;
+    EACH_LOOP_BODY(b, n)
+        for (const Node *m = n->region->body[b]->first; m && !is; m = m->next)
+            is = node_is_barrier(m);
+    return is;
+}
+
 _Noreturn void fail_node(const Graph *g, const Node *n, const char *format, ...)
 {
     char text[1200], where[600] = "";

@@ -300,7 +300,7 @@ typedef struct Op {
     int nout;                /* -1: attributes or bodies say */
     OpClass class;
     bool commutes, view, identity, copy, counts;
-    bool async, to_host, wait;
+    bool async, to_host, wait, barrier;
     const char *linear; /* op/op.h's op_linear reads it */
     const char *bf16;   /* the pass precision does */
     RegionKind region;
@@ -452,7 +452,8 @@ const char *graph_fresh(Graph *g, const char *stem);
 const char **graph_fresh_results(Graph *g, const Node *n, const char *suffix);
 void value_rename(Graph *g, Value *v, const char *name); /* CHECKs that the name is free */
 
-void node_unlink(Graph *g, Node *n);              /* out of the list; names become free */
+bool node_is_barrier(const Node *n); /* no node moves across it, or a body of it has such a one */
+void node_unlink(Graph *g, Node *n); /* out of the list; names become free */
 void node_move(Graph *g, Node *n, Node *before);  /* before NULL: to the end */
 Graph *graph_clone(Arena *a, const Graph *g);     /* same names, ids and order */
 Region *region_clone(Graph *to, const Region *r); /* for a node of the graph `to` */

@@ -29,7 +29,8 @@ enum {
     COUNTS = 64,
     ASYNC = 128,
     TO_HOST = 256 | ASYNC,
-    WAIT = 512
+    WAIT = 512,
+    BARRIER = 1024
 };
 
 #define HAS(t, trait) (((t) & (trait)) == (trait))
@@ -50,6 +51,7 @@ enum {
      .async = HAS(t, ASYNC),                                \
      .to_host = HAS(t, TO_HOST),                            \
      .wait = HAS(t, WAIT),                                  \
+     .barrier = HAS(t, BARRIER),                            \
      .region = (RegionKind)((t) & (LOOP | FUSED)),          \
      .rules = &op_##n},
 const Op op_table[] = {

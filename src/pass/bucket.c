@@ -19,7 +19,8 @@
  * A joined gather stands where the first of them stood, behind what the others read, which is made
  * of parameters; a reduction where the last stood. All else keeps its order. Were calls joined that
  * would have to wait for each other, they are left alone. The pass stands behind remat: clones are
- * joined as their originals. Values that offload moves, and calls with order edges, are left alone.
+ * joined as their originals. Values that offload moves, and calls with order edges, are left alone;
+ * calls before and behind a barrier are not joined.
  *
  * Bits stay, as each value is gathered or reduced as before. O(n log n); calls of several values
  * are not joined again: idempotent. Each body of a loop is a graph of its own. */
@@ -200,6 +201,7 @@ static const char *key_of(const Bucketing *x, const Node *n)
 typedef struct Candidates {
     Node **node;
     const char **key, **unit;
+    int *barriers; /* how many stand before it: no call moves across one */
     int count;
 } Candidates;
 
@@ -230,12 +232,17 @@ static const char **units_of(const Bucketing *x, const Graph *g, const Candidate
 static Candidates find_candidates(const Bucketing *x, const Graph *g, const BucketRoles *r)
 {
     Candidates c = {.node = NEWN(x->tmp, Node *, g->nnode + 1),
-                    .key = NEWN(x->tmp, const char *, g->nnode + 1)};
-    for (Node *n = g->first; n; n = n->next)
-        if (may_join(n, r)) {
-            c.node[c.count] = n;
-            c.key[c.count++] = key_of(x, n);
-        }
+                    .key = NEWN(x->tmp, const char *, g->nnode + 1),
+                    .barriers = NEWN(x->tmp, int, g->nnode + 1)};
+    int barriers = 0;
+    for (Node *n = g->first; n; n = n->next) {
+        barriers += node_is_barrier(n);
+        if (!may_join(n, r))
+            continue;
+        c.barriers[c.count] = barriers;
+        c.node[c.count] = n;
+        c.key[c.count++] = key_of(x, n);
+    }
     c.unit = units_of(x, g, &c, r->param);
     return c;
 }
@@ -265,7 +272,7 @@ static Buckets find_buckets(const Bucketing *x, const Graph *g, const BucketRole
     Map open = {.a = x->tmp}; /* key -> Bucket */
     for (int i = 0; i < c.count; i++) {
         const char *unit = x->most ? "" : c.unit[i];
-        const char *key = arena_printf(x->tmp, "%s %s", c.key[i], unit);
+        const char *key = arena_printf(x->tmp, "%s %s %d", c.key[i], unit, c.barriers[i]);
         Bucket *b = map_find(&open, key);
         if (!b || (x->most && b->nbytes + sent_bytes(c.node[i]) > x->most)) {
             b = NEW(x->tmp, Bucket);

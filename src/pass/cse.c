@@ -72,7 +72,7 @@ static bool equal(const Node *n, const Node *m, bool dedupe)
  * be obeyed, both stay, and nodes that are equal to n are merged with the one in the table. */
 static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
 {
-    if (n->nafter)
+    if (n->nafter || node_is_barrier(n))
         return n;
     int i = (int)(hash_node(n, dedupe) & (uint64_t)(cap - 1));
     while (table[i] && !equal(n, table[i], dedupe))

@@ -1,6 +1,6 @@
 /* dce: dead code elimination. Removes nodes that no output needs, by marking backwards from the
- * outputs; order edges keep nothing, and those to removed nodes are removed. Linear for each
- * depth of loops, but for carried results.
+ * outputs and from barriers; order edges keep nothing, and those to removed nodes are removed.
+ * Linear for each depth of loops, but for carried results.
  *
  * A region stays if any of its results is needed. Its unread results are removed, with the ports
  * and the nodes in its bodies that only they need. A carried result is also needed if needed nodes
@@ -19,13 +19,18 @@ static bool any_used(const Node *n, const bool *used)
     return false;
 }
 
+static bool is_needed(const Node *n, const bool *used)
+{
+    return node_is_barrier(n) || any_used(n, used);
+}
+
 static void mark_operands(const Node *n, bool *used, Arena *tmp);
 
 /* Extends used[] (by value id) from the values it marks to all that they are computed from. */
 static void mark_graph(const Graph *g, bool *used, Arena *tmp)
 {
     for (const Node *n = g->last; n; n = n->prev)
-        if (any_used(n, used))
+        if (is_needed(n, used))
             mark_operands(n, used, tmp);
 }
 
@@ -235,7 +240,7 @@ static int sweep(Graph *g, Arena *tmp)
         used[g->out[i].v->id] = true;
     for (Node *n = g->last, *prev; n; n = prev) {
         prev = n->prev;
-        if (!any_used(n, used)) {
+        if (!is_needed(n, used)) {
             node_unlink(g, n);
             removed[n->id] = true;
             changes++;

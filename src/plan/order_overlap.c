@@ -372,7 +372,7 @@ static bool sink(Overlap *x, int start)
 static bool goes_along(const Overlap *x, int i)
 {
     const Node *n = node_of_index(x, i);
-    return !starts(x, i) && !n->region && n->phase < OPTIMIZER &&
+    return !starts(x, i) && !n->region && !n->op->barrier && n->phase < OPTIMIZER &&
            (n->op->view || n->op->copy || n->op->class == CLASS_MOVEMENT ||
             n->op->class == CLASS_POINTWISE || n->op->class == CLASS_NORM ||
             n->op->class == CLASS_CREATION);

@@ -27,6 +27,7 @@ static void import(void *arg)
         {F32, 2, {2, 4}}, {F32, 2, {4, 8}}, {F32, 2, {8, 4}}, {I64, 1, {3}}, {F32, 0, {0}}};
     Input *in = arg;
     FxOptions o = {.ninput = LEN(names), .name = names, .type = types, .origin = "the fuzzer"};
+    o.barriers = strlen(in->text) % 2; /* one of two inputs */
     const char *summary;
     in->printed = print(in->a, fx_import(in->a, in->text, "fuzz", &o, &summary));
 }

@@ -189,6 +189,49 @@ static void test_bad_groups(void)
                      bad[k][1]);
 }
 
+/* ---- barriers ---- */
+
+#define SEND "        s = torch.ops._c10d_functional.isend.default(w, 1, 0, '0')\n"
+#define WAIT "        t = torch.ops._c10d_functional.wait_tensor.default(s);  s = t = None\n"
+
+static void expect_barrier(const char *body, bool barriers, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = {.a = a, .text = repro(a, (Parts){.body = body}), .o.barriers = barriers};
+    bool fine = ctx_try(&ctx, import, &in) == TN_OK;
+    if (!EXPECT(fine ? strstr(in.printed, part) || strstr(in.summary, part)
+                     : strstr(ctx.message, part) != NULL))
+        printf("  expected %s\n  found %s%s\n", part, fine ? in.printed : ctx.message,
+               fine ? in.summary : "");
+    arena_free(a);
+}
+
+static void test_barriers(void)
+{
+    static const char unknown[] =
+        "        y: \"f32[3]\" = torch.ops.lib.mix.default(w, [w, None], 2)"
+        "\n        return y\n";
+    expect_barrier(SEND WAIT "        return w\n", false,
+                   "%s: bf16[0] = opaque(%w, call=\"_c10d_functional.isend.default\", size=[0], "
+                   "dtype=bf16)  forward must_save");
+    expect_barrier(SEND WAIT "        return w\n", false, "as barriers 1: planned, not run");
+    expect_barrier("        r = torch.ops._c10d_functional.irecv.default(w, 1, 0, '0')\n"
+                   "        return r\n",
+                   false, "%r: bf16[4, 2] = opaque(%w, call=");
+    expect_barrier(unknown, false, "unknown op lib.mix.default");
+    expect_barrier(unknown, true, "%y: f32[3] = opaque(%w, %w, call=\"lib.mix.default\"");
+    expect_barrier("        y = torch.ops.lib.mix.default(w)\n        return w\n", true,
+                   "%y: f32[0] = opaque(%w, ");
+    expect_barrier("        y = torch.ops.lib.mix.default(w)\n        return y\n", true,
+                   "a barrier: expected the type of its result beside it");
+    expect_barrier("        y: \"f32[3]\" = torch.ops.lib.mix.default(w)[0]\n        return y\n",
+                   true, "a barrier: expected the type of its result beside it");
+    expect_barrier("        y = torch.ops.lib.mix_.default(w)\n        return w\n", true,
+                   "a barrier that writes to its argument is not supported");
+    expect_barrier("        y = lib.mix(w)\n        return w\n", true, "no call of torch.ops");
+}
+
 /* ---- cut short at every byte ---- */
 
 static void test_cut(void)
@@ -217,6 +260,7 @@ int main(void)
     test_complex();
     test_groups();
     test_bad_groups();
+    test_barriers();
     test_cut();
     return test_report();
 }

@@ -310,6 +310,15 @@ static bool communicates(const Graph *g)
     return found;
 }
 
+/* Whether it calls what is not ours to run. */
+static bool calls_others(const Graph *g)
+{
+    bool found = false;
+    for (const Node *n = g->first; n; n = n->next)
+        found |= node_is_barrier(n);
+    return found;
+}
+
 static void check_values(const File *f, Graph *before, Graph *after)
 {
     Arena *a = f->a;
@@ -357,7 +366,8 @@ static void run_file(void *arg)
         return;
     check_text(f, g);
     check_expectations(f, g);
-    check_values(f, before, g);
+    if (!calls_others(g))
+        check_values(f, before, g);
     PassOptions o = f->o;
     f->changes = 0;
     if (!strcmp(f->passes, "default"))

@@ -327,6 +327,12 @@ gives 0 'aliases 1: gradient pass' import fx "$dir/alias.txt" --loss sum_1 --par
 gives 0 'grad "w" %dw' opt "$dir/alias.tn" --passes=grad
 gives 0 'gradient="stop"' import fx "$dir/alias.txt" --alias stop -o -
 gives 2 'alias' import fx "$dir/alias.txt" --alias maybe -o -
+gives 2 '--unknown: expected refuse|barrier' import fx "$dir/alias.txt" --unknown maybe -o -
+sed 's/aten.alias.default(mul)/lib.send.default(mul)/; s/sum.default(alias)/sum.default(mul)/' "$dir/alias.txt" >"$dir/send.txt"
+gives 1 'unknown op lib.send.default' import fx "$dir/send.txt" -o -
+gives 0 'opaque(%mul, call="lib.send.default"' import fx "$dir/send.txt" --unknown barrier -o -
+gives 0 'mesh(group_0=4, group_1=2) at(3, 1)' import fx tests/fx/text/repro.fx -o -
+gives 0 '%primals_2: f32[2, 2, 2]' import fx tests/fx/text/repro.fx -o -
 ranks=tests/fx_ranks/fsdp_tp/graph.3.txt
 gives 0 'group_size=2, group="fsdp")' import fx $ranks --mesh fsdp=2,tp=2 --rank 3 --group 2=fsdp --group 4=tp --group 0=fsdp,tp -o -
 ok "the rank's place in the mesh" grep -q 'mesh(fsdp=2, tp=2) at(1, 1)' "$dir/out"

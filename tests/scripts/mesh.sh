@@ -37,6 +37,22 @@ ok "not moved" [ "$(exposed --overlap off)" = 136 ]
 ok "moved" [ "$(exposed --overlap on)" -lt 70 ]
 ok "joined and moved" [ "$(exposed --overlap on --passes bucket)" -lt 20 ]
 
+# No call moves across one that is not ours: the same stand before it and behind it, in whatever order.
+sed 's/^\( *\)%vg2/\1%send: f32[0] = opaque(%t, call="lib.send", size=[0], dtype=f32)  backward\n&/' "$dir/rank.tn" \
+    >"$dir/barrier.tn"
+before() {
+    "$tenon" plan "$dir/barrier.tn" --machine h100 --steps "$@" |
+        sed -n '/opaque\.opaque/q; s/^ *[0-9]* \([a-z_]*\)\..* -> \([a-z0-9]*\)@.*/\1 \2/p' >"$dir/steps"
+    sort "$dir/steps"
+}
+before >"$dir/first"
+before --overlap on >"$dir/second"
+mv "$dir/steps" "$dir/order"
+before >/dev/null
+ok "some stand before the barrier" [ "$(wc -l <"$dir/first")" -gt 10 ]
+ok "the same with overlap" cmp -s "$dir/first" "$dir/second"
+ok "in another order" not cmp -s "$dir/steps" "$dir/order"
+
 # ---- meshes and ranks ----
 
 gives 2 'mesh "dp": expected AXIS=SIZE, found "dp"' plan $small --mesh dp

@@ -554,7 +554,7 @@ void check_runerror(Problem *p)
         for (int j = 0; j < c.nin; j++)
             c.in[j] = p->in[j];
         bool ran = expect_runerror(p, &c, &k);
-        p->cover->ran[i] |= ran && p->n->op->class == CLASS_COLLECTIVE; /* no line runs it yet */
+        p->cover->ran[i] |= ran && (p->n->op->barrier || p->n->op->class == CLASS_COLLECTIVE);
         any |= ran;
     }
     if (!any)
