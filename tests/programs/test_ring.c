@@ -1,6 +1,7 @@
 /* Gathers and reductions in parts beside products (--overlap chunked): the step that the whole
  * calls make, within rounding, with equal values on all ranks that have them; on planned arenas the
- * bits of the interpreter; with ranks as threads and late messages those of the lockstep. */
+ * bits of the interpreter; with ranks as threads and late messages those of the lockstep. So are
+ * sums that comm makes in several slices. */
 #include "../shared/test.h"
 
 #include "../../src/machine/machine.h"
@@ -154,8 +155,6 @@ static void compare_rank(Arena *a, Comm *c, void *arg)
 static void compare_threads(Trial *x)
 {
     static const CommOptions delays[] = {{.delay = 0}, {.delay = 300, .seed = 1}};
-    for (int r = 0; r < x->ring.n; r++)
-        passes_run(x->ring.g[r], "fuse", &x->o, NULL, NULL);
     Fleet *fleet = fleet_make(&x->ring, true);
     fleet_write(fleet, x->in, true);
     fleet_run(fleet);
@@ -167,7 +166,7 @@ static void compare_threads(Trial *x)
     }
 }
 
-static void run(void *arg)
+static void run_model(void *arg)
 {
     Trial *x = arg;
     make(x);
@@ -177,10 +176,48 @@ static void run(void *arg)
     Tensor **got = ranks_interpret(&x->ring, x->in, NULL);
     compare_values(x, got);
     compare_arenas(x, got);
+    for (int r = 0; r < x->ring.n; r++)
+        passes_run(x->ring.g[r], "fuse", &x->o, NULL, NULL);
     compare_threads(x);
 }
 
-static void try(Trial x)
+/* ---- sums of several slices ---- */
+
+static const char *const sums =
+    "tenon 1\ngraph sums mesh(tp=2) at(%d) (%%x: f32[600000], %%y: bf16[300001], %%z: f32[6]) {\n"
+    "  %%a: f32[300000], %%b: f32[3] = reduce_scatter_tensor(%%x, %%z, reduce_op=\"sum\", "
+    "group_size=2, group=\"tp\")  forward\n"
+    "  %%aw: f32[300000] = wait_tensor(%%a, %%x)  forward\n"
+    "  %%bw: f32[3] = wait_tensor(%%b, %%z)  forward\n"
+    "  %%c: bf16[300001] = all_reduce(%%y, reduce_op=\"sum\", group=\"tp\")  forward\n"
+    "  %%cw: bf16[300001] = wait_tensor(%%c, %%y)  forward\n"
+    "  return %%aw, %%bw, %%cw\n}\n";
+
+static Tensor *random_inputs(Arena *a, const Graph *g, uint32_t rank)
+{
+    Tensor *in = NEWN(a, Tensor, g->nin);
+    for (int i = 0; i < g->nin; i++) {
+        in[i] = tensor_new(a, &g->in[i].v->type, 0);
+        for (int64_t e = 0; e < tensor_nelem(&in[i]); e++)
+            tensor_set(&in[i], e, random_uniform(5, rank, (uint32_t)i, (uint64_t)e) - 0.5);
+    }
+    return in;
+}
+
+static void run_sums(void *arg)
+{
+    Trial *x = arg;
+    Graph **g = NEWN(x->a, Graph *, 2);
+    x->in = NEWN(x->a, Tensor *, 2);
+    for (int r = 0; r < 2; r++) {
+        g[r] = graph_parse(x->a, arena_printf(x->a, sums, r), "sums");
+        x->in[r] = random_inputs(x->a, g[r], (uint32_t)r);
+    }
+    x->ring = ranks_of(x->a, 2, g);
+    compare_threads(x);
+}
+
+static void try(void (*run)(void *), Trial x)
 {
     x.a = arena_new(&ctx);
     CHECK(x.a);
@@ -198,10 +235,11 @@ int main(void)
     const int step = getenv("TN_LONG") ? 1 : 13;
     par_set_threads(1); /* all is small */
     for (int i = 0; i < 24; i += step)
-        try((Trial){.preset = presets[i % 2],
-                    .mesh = meshes[i / 2 % 3],
-                    .reshard = reshard[i / 12],
-                    .accumulate = 1 + (i / 6 + i / 12) % 2});
+        try(run_model, (Trial){.preset = presets[i % 2],
+                               .mesh = meshes[i / 2 % 3],
+                               .reshard = reshard[i / 12],
+                               .accumulate = 1 + (i / 6 + i / 12) % 2});
+    try(run_sums, (Trial){.preset = "sums", .mesh = "tp=2", .reshard = "none"});
     ctx_end(&ctx);
     return test_report();
 }
