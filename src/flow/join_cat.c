@@ -47,15 +47,18 @@ static bool only_reader(const Flow *f, const FlowValue *y)
     return y->reader >= 0 && f->slot[y->reader].next < 0 && !y->yielded && y->sum < 0;
 }
 
-/* Whether no reader may put a result in the value's place. */
-static bool only_read(Flow *f, const FlowValue *y)
+/* Whether no reader may put a result in the value's place, and the cat reads it once at most. */
+static bool only_read(Flow *f, const FlowItem *cat, const FlowValue *y)
 {
     bool reads = !y->yielded && y->sum < 0;
+    int times = 0;
     for (int s = y->reader; s >= 0 && reads; s = f->slot[s].next) {
         const FlowItem *x = &f->item[f->slot[s].item];
         int i = s - x->slot, waits = x->node && x->node->op->wait;
-        reads = x->node && (waits || (!node_aliases(x->node) && x->node->op->region != LOOP));
-        for (int k = 0; k < x->node->nout && reads && !waits; k++)
+        times += x == cat;
+        reads = x->node && times < 2 &&
+                (waits || (!node_aliases(x->node) && x->node->op->region != LOOP));
+        for (int k = 0; reads && !waits && k < x->node->nout; k++)
             reads = i < 32 && !(flow_inplace(f, f->slot[s].item, k) >> i & 1);
     }
     return reads;
@@ -78,12 +81,12 @@ static bool find_ring_part(Flow *f, const FlowItem *x, int i, Joined *p)
     p->value = f->slot[x->slot + i].value;
     const FlowValue *v = &f->value[p->value];
     const FlowItem *def = &f->item[v->item];
-    if (def->node && node_waits_for(def->node) && only_read(f, v)) {
+    if (def->node && node_waits_for(def->node) && only_read(f, x, v)) {
         p->value = f->slot[def->slot].value;
         v = &f->value[p->value];
         def = &f->item[v->item];
     }
-    return def->node && !node_aliases(def->node) && only_read(f, v) && may_spread(f, v, false);
+    return def->node && !node_aliases(def->node) && only_read(f, x, v) && may_spread(f, v, false);
 }
 
 /* Whether operand i of the cat can be joined. */
