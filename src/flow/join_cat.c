@@ -3,7 +3,7 @@
  * An operand can be joined if only the cat reads it, through views that keep it row-major, and if
  * its kernel gives the same bits when it writes with gaps between rows. The parts of a ring
  * (cat_ring) have no gaps; they are joined whoever else reads them, as long as no result may lie
- * over them. The result is then alive
+ * over them, and all or none, as no step may then write where they lie. The result is then alive
  * from the first of these kernels on, which may be long before the cat. So operands are joined one
  * by one, those computed last first, as long as no more bytes are alive in between than before: no
  * peak rises. A cat whose operands are all joined takes no step.
@@ -183,13 +183,14 @@ static void join(Flow *f, int item)
     Joined list[MOST];
     const Buffer *r = &f->buffer[f->value[x->value].at.buffer];
     bool good = x->node->nin <= MOST && r->def == item && r->outer < 0 && r->renews < 0;
-    int count = good ? find_parts(f, item, list) : 0;
-    if (!count)
+    bool ring = node_is(x->node, OP_cat_ring);
+    int count = good ? find_parts(f, item, list) : 0, least = ring ? x->node->nin : 1;
+    if (count < least)
         return;
     int first = f->value[list[count - 1].value].item,
-        last = node_is(x->node, OP_cat_ring) ? f->line.last : item; /* parts may live longer */
+        last = ring ? f->line.last : item; /* parts may live longer */
     int64_t apart = flow_most(f, first, last);
-    for (; count > 0; count--) {
+    for (; count >= least; count--) {
         if (put_parts(f, item, list, count, true) && flow_most(f, first, last) <= apart)
             return;
         put_parts(f, item, list, count, false);
