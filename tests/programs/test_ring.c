@@ -7,6 +7,7 @@
 #include "../../src/machine/machine.h"
 #include "../../src/model/model.h"
 #include "../../src/pass/pass.h"
+#include "../../src/plan/plan.h"
 #include "../shared/gen.h"
 #include "../shared/graphs.h"
 #include "../shared/race.h"
@@ -165,6 +166,35 @@ static void run_model(void *arg)
     for (int r = 0; r < x->ring.n; r++)
         passes_run(x->ring.g[r], "fuse", &x->o, NULL, NULL);
     compare_threads(x);
+}
+
+/* ---- Llama-3 8B ---- */
+
+static const Plan *plan_8b(const Trial *x, const char *overlap)
+{
+    PassOptions o = pass_defaults();
+    ModelConfig c = *config_preset(x->preset);
+    o.dtype = BF16;
+    o.mesh = x->mesh;
+    o.recompute = "selective";
+    o.machine = "h100";
+    o.overlap = overlap;
+    Graph *g = model_graph(x->a, &c, 32, 8192, NULL);
+    passes_run(g, "default", &o, NULL, NULL);
+    PlanFor to = {.machine = machine_get(x->a, "h100", 1), .overlap = true};
+    return plan_ordered(x->a, g, &to);
+}
+
+/* The forward's calls along tp run beside products, in no more than 6 GiB. */
+static void run_8b(void *arg)
+{
+    const Trial *x = arg;
+    const Plan *whole = plan_8b(x, "on"), *parts = plan_8b(x, "chunked");
+    int64_t peak = parts->space[SPACE_MAIN].peak;
+    printf("note: test_ring: %s on %s: %.1f ms and %.0f MiB, %.1f ms with whole calls\n", x->preset,
+           x->mesh, 1e3 * parts->est.step, (double)peak / 0x1p20, 1e3 * whole->est.step);
+    EXPECT(parts->est.step <= whole->est.step - 0.02);
+    EXPECT(peak <= 6 * (INT64_C(1) << 30) && peak <= parts->overlap_cap);
 }
 
 /* ---- sums of several slices ---- */
@@ -340,6 +370,8 @@ int main(void)
         try(run_random, (Trial){.preset = "random", .mesh = "some", .reshard = "", .seed = i});
     printf("note: test_ring: of %d random graphs %lld have rings\n", count, (long long)nringed);
     EXPECT(nringed > count / 3);
+    if (!getenv("TN_QUICK")) /* minutes under sanitizers */
+        try(run_8b, (Trial){.preset = "llama3-8b", .mesh = "fsdp=16,tp=8", .reshard = ""});
     try(run_sums, (Trial){.preset = "sums", .mesh = "tp=2", .reshard = "none"});
     ctx_end(&ctx);
     return test_report();
