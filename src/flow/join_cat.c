@@ -3,7 +3,7 @@
  * An operand can be joined if only the cat reads it, through views that keep it row-major, and if
  * its kernel gives the same bits when it writes with gaps between rows. The parts of a ring
  * (cat_ring) have no gaps; they are joined whoever else reads them, as long as no result may lie
- * over them. The result is then alive
+ * over them, and all or none, as no step may then write where they lie. The result is then alive
  * from the first of these kernels on, which may be long before the cat. So operands are joined one
  * by one, those computed last first, as long as no more bytes are alive in between than before: no
  * peak rises. A cat whose operands are all joined takes no step.
@@ -47,15 +47,18 @@ static bool only_reader(const Flow *f, const FlowValue *y)
     return y->reader >= 0 && f->slot[y->reader].next < 0 && !y->yielded && y->sum < 0;
 }
 
-/* Whether no reader may put a result in the value's place. */
-static bool only_read(Flow *f, const FlowValue *y)
+/* Whether no reader may put a result in the value's place, and the cat reads it once at most. */
+static bool only_read(Flow *f, const FlowItem *cat, const FlowValue *y)
 {
     bool reads = !y->yielded && y->sum < 0;
+    int times = 0;
     for (int s = y->reader; s >= 0 && reads; s = f->slot[s].next) {
         const FlowItem *x = &f->item[f->slot[s].item];
         int i = s - x->slot, waits = x->node && x->node->op->wait;
-        reads = x->node && (waits || (!node_aliases(x->node) && x->node->op->region != LOOP));
-        for (int k = 0; k < x->node->nout && reads && !waits; k++)
+        times += x == cat;
+        reads = x->node && times < 2 &&
+                (waits || (!node_aliases(x->node) && x->node->op->region != LOOP));
+        for (int k = 0; reads && !waits && k < x->node->nout; k++)
             reads = i < 32 && !(flow_inplace(f, f->slot[s].item, k) >> i & 1);
     }
     return reads;
@@ -78,12 +81,12 @@ static bool find_ring_part(Flow *f, const FlowItem *x, int i, Joined *p)
     p->value = f->slot[x->slot + i].value;
     const FlowValue *v = &f->value[p->value];
     const FlowItem *def = &f->item[v->item];
-    if (def->node && node_waits_for(def->node) && only_read(f, v)) {
+    if (def->node && node_waits_for(def->node) && only_read(f, x, v)) {
         p->value = f->slot[def->slot].value;
         v = &f->value[p->value];
         def = &f->item[v->item];
     }
-    return def->node && !node_aliases(def->node) && only_read(f, v) && may_spread(f, v, false);
+    return def->node && !node_aliases(def->node) && only_read(f, x, v) && may_spread(f, v, false);
 }
 
 /* Whether operand i of the cat can be joined. */
@@ -180,13 +183,14 @@ static void join(Flow *f, int item)
     Joined list[MOST];
     const Buffer *r = &f->buffer[f->value[x->value].at.buffer];
     bool good = x->node->nin <= MOST && r->def == item && r->outer < 0 && r->renews < 0;
-    int count = good ? find_parts(f, item, list) : 0;
-    if (!count)
+    bool ring = node_is(x->node, OP_cat_ring);
+    int count = good ? find_parts(f, item, list) : 0, least = ring ? x->node->nin : 1;
+    if (count < least)
         return;
     int first = f->value[list[count - 1].value].item,
-        last = node_is(x->node, OP_cat_ring) ? f->line.last : item; /* parts may live longer */
+        last = ring ? f->line.last : item; /* parts may live longer */
     int64_t apart = flow_most(f, first, last);
-    for (; count > 0; count--) {
+    for (; count >= least; count--) {
         if (put_parts(f, item, list, count, true) && flow_most(f, first, last) <= apart)
             return;
         put_parts(f, item, list, count, false);

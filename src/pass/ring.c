@@ -26,7 +26,8 @@
  * have alike stays alike.
  *
  * What is changed is what the machine says takes less so: products, transfers and what is copied
- * against the products and the call after each other. Calls of the backward stay whole: there the
+ * against the products and the call after each other. Gathers of parameters stay whole, and all
+ * calls of the backward: there the
  * gradients of weights run beside them (order_overlap.c), and a sum of parts would cost more.
  * Stands behind bucket, whose calls of several values are left alone, as are those with order
  * edges. Walks are linear but for calls times products. Sources: Wang et al., "Overlap
@@ -114,12 +115,21 @@ static int64_t place_in_group(const Mesh *mesh, const Node *n, int64_t *ranks)
     return place;
 }
 
+/* Whether v is a parameter's, moved or gathered: --reshard says where such gathers stand. */
+static bool is_parameter(const Graph *g, const Value *v)
+{
+    while (v->def && v->def->nin &&
+           (v->def->op->view || v->def->op->wait || v->def->op->copy || op_starts(v->def->op)))
+        v = v->def->in[op_starts(v->def->op) ? v->index : 0];
+    return !v->def && g->in[v->index].role == ROLE_PARAM;
+}
+
 /* In the backward gradients of weights run beside calls whole. */
 static bool is_candidate(const Ring *x, const Node *n)
 {
     return n->op->class == CLASS_COLLECTIVE && n->phase < BACKWARD && n->nin == 1 && !n->nafter &&
            n->policy != OFFLOAD && n->in[0]->type.rank == 2 && dtype_float(n->in[0]->type.dtype) &&
-           count_readers(x, n->out[0]) == 1;
+           count_readers(x, n->out[0]) == 1 && !is_parameter(x->g, n->in[0]);
 }
 
 static bool find_call(const Ring *x, Node *n, RingCall *c)
@@ -315,7 +325,7 @@ static void replace_gather(Ring *x, Build *b, const RingCall *c, const RingProdu
     }
     if (p->others) {
         memcpy(of, rows, sizeof *of * (size_t)c->n);
-        if (count_readers(x, rows[0]) > 2) /* they may overwrite it */
+        if (!rows[0]->def || count_readers(x, rows[0]) > 2) /* they may overwrite it */
             of[0] = emit1(b, "clone", IN(rows[0]), NOATTRS);
         replace_with(&x->replace, c->wait, 0, emit_ring(b, c, of));
     }

@@ -54,6 +54,7 @@ static void test_vectors(void)
     }
     near_usec(collective_sec(m, ALL_GATHER, tp, 128 * 0x1p20), 371, 0.002, "activation");
     near_usec(collective_sec(m, ALL_TO_ALL, tp, 16 * 0x1p20), 94, 0.002, "all_to_all");
+    near_usec(collective_sec(m, PERMUTE, tp, 16 * 0x1p20), 56.7, 0.002, "permute");
     Cost reshuffle = {.nread = 128 * 0x1p20, .nwrite = 128 * 0x1p20};
     near_usec(cost_sec(m, CLASS_MOVEMENT, BF16, &reshuffle), 104, 0.002, "reshuffle");
 }
@@ -158,6 +159,7 @@ static void test_mesh(void)
         n[ALL_REDUCE] = emit(&b, "all_reduce", IN(x), ATTRS(sum, group));
         n[ALL_TO_ALL] = emit(&b, "all_to_all_single", IN(x), ATTRS(group));
         n[BROADCAST] = emit(&b, "broadcast", IN(x), ATTRS(A_INT("src", 0), group));
+        n[PERMUTE] = emit(&b, "permute_tensor", IN(x), ATTRS(A_INT("shift", 1), group));
         for (int k = 0; k < NCOLLECTIVE; k++) {
             double nbytes = 2 * nelem * (k == ALL_GATHER ? ranks : 1);
             Group found = node_group(m, mesh, n[k]);

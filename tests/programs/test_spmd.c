@@ -162,8 +162,18 @@ static void compare_planned(Trial *t, Tensor *const *in, Tensor *const *out)
                            t->g->out[k].v->name);
 }
 
+/* In a part of the trials collectives beside products are taken apart. */
+static void take_apart(Trial *t)
+{
+    int calls = 0;
+    if (rng_chance(&t->rng, 0.5))
+        t->ranks = ranks_ringed(&t->ranks, &calls);
+    t->done->ringed += calls > 0;
+}
+
 static void run_ranks(Trial *t)
 {
+    take_apart(t);
     Tensor **in = ranks_inputs(&t->ranks, t->g, t->in);
     Tensor **out = ranks_interpret(&t->ranks, in, NULL);
     Tensor *joined = NEWN(t->a, Tensor, t->g->nout);
@@ -252,12 +262,12 @@ static void expect_ways(Seen *s, const Library *lib)
 static void expect_counts(const Counts *done, double count)
 {
     printf("note: %lld graphs run by ranks, %lld on planned arenas; %lld steps, %lld loops, %lld "
-           "with policies, %lld offloaded, %lld with joined collectives; "
+           "with policies, %lld offloaded, %lld with joined collectives, %lld with rings; "
            "%lld refused, %lld near a border, %lld differences explained by rounding\n",
            (long long)done->run, (long long)done->planned, (long long)done->steps,
            (long long)done->loops, (long long)done->policies, (long long)done->offloaded,
-           (long long)done->bucketed, (long long)done->refused, (long long)done->on_border,
-           (long long)done->explained);
+           (long long)done->bucketed, (long long)done->ringed, (long long)done->refused,
+           (long long)done->on_border, (long long)done->explained);
     EXPECT((double)done->run >= 0.8 * count);
     EXPECT((double)done->planned >= 0.35 * count);
     EXPECT((double)done->staged >= 0.15 * count);

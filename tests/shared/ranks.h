@@ -45,6 +45,9 @@ Tensor **fleet_read(const Fleet *t, Arena *a); /* outputs by rank and output */
 
 /* Copies of the graphs, in which collectives are joined by chance; *joined: calls that are gone. */
 Ranks ranks_bucketed(const Ranks *r, uint64_t seed, int *joined);
+/* Copies of the graphs, in which parts of gathers and reductions go around rings wherever they can;
+ * *calls: that are gone. */
+Ranks ranks_ringed(const Ranks *r, int *calls);
 /* Copies of the graphs, in which ranks talk through the host's memory: for the emulated device. */
 Ranks ranks_staged(const Ranks *r);
 /* Such copies in which what a forward has is offloaded, each value with that chance. reshard: with

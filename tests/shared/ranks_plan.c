@@ -407,6 +407,32 @@ Ranks ranks_bucketed(const Ranks *r, uint64_t seed, int *joined)
     return ranks_of(r->a, r->n, g);
 }
 
+/* Ranks of one host, for which a call of more than two takes long, and one of two nothing. */
+static const Machine *slow_calls(Arena *a)
+{
+    Machine *m = machine_row(a, "h100");
+    CHECK(m && machine_link(m, "nvlink4"));
+    for (int i = FIGURE_gather_4_wait; i <= FIGURE_gather_8_wait; i++)
+        m->figure[i] = 1e5;
+    m->figure[FIGURE_gather_2_wait] = m->figure[FIGURE_launch] = 1e-3;
+    return m;
+}
+
+Ranks ranks_ringed(const Ranks *r, int *calls)
+{
+    Graph **g = NEWN(r->a, Graph *, r->n);
+    PassOptions o = pass_defaults();
+    o.overlap = "chunked";
+    o.device = device_at(DEVICE_cpu);
+    o.prices = slow_calls(r->a);
+    for (int j = 0; j < r->n; j++) {
+        g[j] = graph_clone(r->a, r->g[j]);
+        *calls = pass_ring(g[j], r->a, &o);
+        graph_verify(g[j]);
+    }
+    return ranks_of(r->a, r->n, g);
+}
+
 Ranks ranks_staged(const Ranks *r)
 {
     return staged(r, "stage", NULL, 0, 0);
