@@ -89,6 +89,21 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
     return code || (*plan)->fits ? code : TN_CODE_FIT;
 }
 
+/* What --shard auto has chosen, by the estimate of collectives that hide behind nothing. */
+static void print_sharded(Buf *b, const ShardReport *r)
+{
+    if (!r->solved)
+        return;
+    buf_printf(b,
+               "sharding: %s a step without overlap, bound %s (gap %.3f %%, equal blocks alike); "
+               "emitted %s\n",
+               sec_text(b->a, r->sec), sec_text(b->a, r->bound),
+               100 * (r->sec - r->bound) / r->sec, sec_text(b->a, r->emitted));
+    buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
+               r->nclass, r->nvariable, r->nedge);
+    buf_printf(b, "  took              %.3f s to build, %.3f s to solve\n", r->build_sec, r->solve_sec);
+}
+
 static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
 {
     const tn_graph *g = p->graph;
@@ -96,6 +111,7 @@ static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
     plan_print(&b, p->p);
     again_print(&b, &g->again);
     chunk_print(&b, &g->chunk, &p->p->est);
+    print_sharded(&b, &g->sharded);
     if (g->rows != g->filled)
         buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",
                    (long long)g->filled, (long long)(g->rows - g->filled));

@@ -52,6 +52,15 @@ typedef struct Decisions {
     int nreshard, capreshard;
 } Decisions;
 
+/* How spmd has chosen all forms at once (--shard auto). */
+typedef struct ShardReport {
+    bool solved;
+    double sec, bound; /* of the choice, and what no choice with equal blocks cut alike is below */
+    double emitted;    /* seconds of the nodes and copies that the pass has left */
+    double build_sec, solve_sec; /* CPU seconds that it took */
+    int nclass, nvariable, nedge, nnode;
+} ShardReport;
+
 /* The user's options, as far as passes read them: a member for each row of options.def that a pass
  * may read, by its kind. */
 /* clang-format off */
@@ -80,6 +89,7 @@ typedef struct PassOptions {
     const struct ChunkRegion *chunk_region;
     int nchunk_region;
     struct ChunkReport *chunk_report;
+    ShardReport *shard_report; /* may be NULL */
     /* Called for each node that spmd cuts, with how each mesh axis does; for tests; may be NULL. */
     void (*spmd_seen)(void *arg, const Node *n, const NodeCut *how, int naxes);
     void *spmd_arg;

@@ -34,6 +34,8 @@ RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, cons
 
 static bool is_avoided(const SpmdGraph *s, const LogicalValue *k, const ReshardStep *step)
 {
+    if (s->x->free)
+        return false;
     for (int j = 0; j < step->naxes; j++) {
         int c = step->axes[j];
         MeshAxisKind kind = s->x->kind[c];
@@ -74,29 +76,43 @@ static bool has_logsumexp(const Mesh *m, const Cut *x)
     return false;
 }
 
-static double merge_sec(const Spmd *x, const Value *v, const Cut *have)
+static double merge_sec(const Spmd *x, const Type *t, const Cut *have)
 {
     Cut max[MAX_MESH], whole[MAX_MESH];
     Reshard r;
     logsumexp_as(x->mesh, have, CUT_MAX, max);
     logsumexp_as(x->mesh, have, CUT_WHOLE, whole);
-    return reshard_find(x->machine, x->mesh, &v->type, max, whole, &r) ? 2 * r.sec : INFINITY;
+    return reshard_find(x->machine, x->mesh, t, max, whole, &r) ? 2 * r.sec : INFINITY;
 }
 
-static Value *reduce(const Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to,
+double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to)
+{
+    Cut merged[MAX_MESH];
+    Reshard r;
+    logsumexp_as(x->mesh, from, CUT_WHOLE, merged);
+    if (cuts_equal(x->mesh->naxes, from, to))
+        return 0;
+    if (!reshard_find(x->machine, x->mesh, t, merged, to, &r))
+        return INFINITY;
+    return r.sec + (has_logsumexp(x->mesh, from) ? merge_sec(x, t, from) : 0);
+}
+
+static Value *reduce(Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to,
                      Value *v)
 {
     Reshard r;
     bool found = reshard_find(x->machine, x->mesh, t, from, to, &r);
     CHECK(found);
-    for (int j = 0; j < r.nstep; j++)
+    for (int j = 0; j < r.nstep; j++) {
         v = reshard_emit(b, x->mesh, t, &r.step[j], v);
+        x->copied += r.step[j].copied;
+    }
     return v;
 }
 
 static RankForm *merge_logsumexp(SpmdGraph *s, const Value *v, const RankForm *h)
 {
-    const Spmd *x = s->x;
+    Spmd *x = s->x;
     Cut max[MAX_MESH], sum[MAX_MESH], whole[MAX_MESH];
     Build b = build_like(s->to, h->v->def ? h->v->def->next : s->to->first, v->def);
     logsumexp_as(x->mesh, h->cut, CUT_MAX, max);
@@ -195,10 +211,10 @@ static bool may_read(const RankForm *h, const char *block, const Node *reader, b
 /* Seconds that a reader of the backward pays for going on from a form that the forward gathered:
  * the form is gathered again there, in a chain with the steps that follow. A reader of that very
  * form shares the new gather. */
-static double again_sec(const RankForm *h, const Reshard *r, const Node *reader)
+static double again_sec(const SpmdGraph *s, const RankForm *h, const Reshard *r, const Node *reader)
 {
     bool later = h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
-    return later && r->nstep ? h->sec : 0;
+    return later && r->nstep && !s->x->free ? h->sec : 0;
 }
 
 /* The form from which `need` is made, and the steps; NULL: none. */
@@ -220,8 +236,8 @@ static const RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
         double more = steps_sec(s, k, &r) +
-                      (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, v, h->cut) : 0) +
-                      again_sec(h, &r, reader);
+                      (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, &v->type, h->cut) : 0) +
+                      again_sec(s, h, &r, reader);
         if (more < *sec || (best && best_merges && more <= *sec)) {
             *sec = more;
             *steps = r;
@@ -387,6 +403,7 @@ static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, const Ra
         Build b = step_place(s, v, step, now, reader);
         warn_tokens(s, v, step, reader);
         now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
+        s->x->copied += step->copied;
         RankForm *made = form_add(s, v, step->to, now, block);
         made->sec = sec += step->sec;
         made->phase = reader ? reader->phase : FORWARD;

@@ -136,6 +136,8 @@ void rules_parse(Sharder *x, const Globs *texts)
     const char **name = port_names(x, &nparam, &count);
     x->rule = NEWN(x->tmp, ShardRule, texts->count);
     for (int i = 0; i < texts->count; i++) {
+        if (!strcmp(texts->pattern[i], "auto")) /* sharding_is_solved */
+            continue;
         ShardRule *r = &x->rule[x->nrule++];
         *r = parse_rule(x, texts->pattern[i]);
         globs_check(x->tmp, &(Globs){&r->pattern, 1}, "shard", name, count);

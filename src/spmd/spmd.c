@@ -265,6 +265,15 @@ static Graph *take(Graph *g)
     return from;
 }
 
+/* Seconds of the rank's nodes, and of the copies that reshards hold. */
+static double graph_sec(const Spmd *x, const Graph *g)
+{
+    double sec = x->copied;
+    for (const Node *n = g->first; n; n = n->next)
+        sec += node_sec(x->machine, x->mesh, n);
+    return sec;
+}
+
 int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
 {
     if (!o->mesh)
@@ -275,8 +284,12 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Mesh *m = sharding_mesh(g->ctx, g->a, o);
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
-    spmd_prepare(g, tmp, o, m, in, out);
     Spmd x = start(g, o, m);
+    if (sharding_is_solved(o)) {
+        x.free = true;
+        x.picker = solved_picker(g, tmp, &x, in, out);
+    }
+    spmd_prepare(g, tmp, o, m, in, out);
     SpmdGraph s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
@@ -284,5 +297,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     find_wanted(&s, in, out);
     spmd_nodes(&s);
     add_outputs(&s, out);
+    if (o->shard_report)
+        o->shard_report->emitted = graph_sec(&x, g);
     return 1;
 }

@@ -73,7 +73,11 @@ typedef struct Sharding {
     Cut cut[MAX_MESH];
     bool computed_sharded[MAX_MESH]; /* a recipe's matrix: readers compute with the rank's part */
     bool storage_sharded[MAX_MESH];  /* readers are not to be cut for that: it is gathered */
+    bool ruled;                      /* by a rule of --shard */
 } Sharding;
+
+/* Whether all forms are to be chosen at once: --shard auto, beside rules or not. */
+bool sharding_is_solved(const PassOptions *o);
 
 /* Fills in[] and out[], one for each port of g, by o's rules and the recipes. Fails where a rule
  * cannot be obeyed, naming rule, parameter and sizes. The pass pads an axis that its ranks do not
@@ -98,7 +102,7 @@ typedef struct ReshardStep {
     Cut from[MAX_MESH], to[MAX_MESH]; /* the value's form before and after, by mesh axis */
     bool strided;                     /* the step before left its operand so: it is copied first */
     double nbytes;                    /* as collective_sec takes them; 0 for a slice */
-    double sec;                       /* copies included */
+    double sec, copied;               /* copies included; of it copies */
 } ReshardStep;
 
 enum { MAX_RESHARD = 2 * MAX_MESH };

@@ -1,0 +1,119 @@
+/* solved: chooses how all nodes are cut at once (--shard auto), for the least sum of seconds of all
+ * nodes and collectives of a rank, one after the other.
+ *
+ * Equal blocks are cut alike (equal.c). The problem of what remains (shard_problem.c) is solved by
+ * src/pick, which gives a bound beside its choice: no choice that cuts equal blocks alike takes
+ * less. Inputs of batches and outputs keep the forms that they have without that; parameters get
+ * those of the choice, unless a rule of --shard says theirs. The walk then asks for each node's
+ * strategy by the name of its result, and goes on by itself where it has made other nodes. */
+#include "solved.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { EFFORT = 1 };
+
+typedef struct Solved {
+    Map of; /* by the name of a node's first result */
+    const Strategy *merging;
+    int part; /* of `merging`: the next to be taken */
+} Solved;
+
+/* ---- the picker ---- */
+
+static Strategy *pick_solved(void *arg, const Node *n)
+{
+    Solved *x = arg;
+    if (x->merging && x->part < x->merging->npart)
+        return x->merging->part[x->part++];
+    return map_find(&x->of, n->out[0]->name);
+}
+
+static void took_solved(void *arg, const Node *n, Strategy *t)
+{
+    Solved *x = arg;
+    (void)n;
+    if (t->npart) {
+        x->merging = t;
+        x->part = 0;
+    }
+}
+
+/* ---- the choice ---- */
+
+static void set_form(Sharding *s, const Mesh *m, const Strategy *t)
+{
+    if (s->ruled)
+        return;
+    *s = (Sharding){{{.kind = CUT_WHOLE}}, {false}, {false}, false};
+    for (int c = 0; c < m->naxes; c++) {
+        s->cut[c] = t->out[0][c];
+        s->storage_sharded[c] = s->cut[c].kind == CUT_SLICE;
+    }
+}
+
+static void take_forms(const ShardProblem *p, const Mesh *m, const int *strategy, Sharding *in,
+                       Sharding *out)
+{
+    const EqualGraph *e = p->e;
+    for (int i = 0; i < e->g->nin; i++)
+        if (!e->class[e->of_in[i]].fixed)
+            set_form(&in[i], m, e->class[e->of_in[i]].list.list[strategy[e->of_in[i]]]);
+    for (int i = 0; i < e->g->nout; i++)
+        if (!e->class[e->of_out[i]].fixed)
+            set_form(&out[i], m, e->class[e->of_out[i]].list.list[strategy[e->of_out[i]]]);
+}
+
+static void take_nodes(const ShardProblem *p, const int *strategy, Solved *x)
+{
+    const EqualGraph *e = p->e;
+    for (const Node *n = e->g->first; n; n = n->next) {
+        int c = e->of_node[n->id];
+        if (!e->class[c].skipped)
+            map_put(&x->of, n->out[0]->name, e->class[c].list.list[strategy[c]]);
+    }
+}
+
+static void report(const ShardProblem *p, const PickResult *r, ShardReport *y)
+{
+    y->solved = true;
+    y->sec = r->cost * PROBLEM_UNIT;
+    y->bound = r->bound * PROBLEM_UNIT;
+    y->nclass = p->e->nclass;
+    y->nvariable = p->pick.n;
+    y->nedge = p->pick.nedge;
+}
+
+static void check_loops(const Graph *g)
+{
+    EACH_NODE(n, g)
+        if (n->op->region == LOOP)
+            fail_node(g, n,
+                      "--shard auto: expected a step without loops (--accumulate 1), found one");
+}
+
+Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)
+{
+    ShardReport own = {0}, *y = x->o->shard_report ? x->o->shard_report : &own;
+    double begin = cpu_sec();
+    check_loops(g);
+    EqualGraph *e = equal_find(g, a, x->mesh, in, out);
+    equal_fill_units(e, x);
+    ShardProblem *p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
+    double built = cpu_sec();
+    int *strategy = NEWN(a, int, p->pick.n);
+    PickResult r = pick(arena_tmp(a), &p->pick, EFFORT, NULL, NULL, strategy);
+    if (!r.feasible)
+        fail(g->ctx, TN_FAIL, "--shard auto: found no way to cut all nodes for the mesh %s",
+             mesh_text(a, x->mesh));
+    report(p, &r, y);
+    y->build_sec = built - begin;
+    y->solve_sec = cpu_sec() - built;
+    Solved *s = NEW(a, Solved);
+    s->of = (Map){.a = a};
+    take_forms(p, x->mesh, strategy, in, out);
+    take_nodes(p, strategy, s);
+    Picker *picker = NEW(a, Picker);
+    *picker = (Picker){pick_solved, took_solved, s};
+    return picker;
+}
