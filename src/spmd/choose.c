@@ -439,11 +439,29 @@ static Strategy *find_cheapest(SpmdGraph *s, const Node *n, const Factors *f)
     return &x->best;
 }
 
+/* What the picker says, if n can be cut so; NULL: it says nothing. */
+static Strategy *find_picked(SpmdGraph *s, const Node *n, const Factors *f)
+{
+    const Picker *p = s->x->picker;
+    const Strategy *picked = p ? p->pick(p->arg, n) : NULL;
+    if (!picked)
+        return NULL;
+    Strategy *t = NEW(s->tmp, Strategy);
+    *t = strategy_room(s->tmp, n);
+    memcpy(t->how, picked->how, sizeof t->how);
+    t->part = picked->part;
+    t->npart = picked->npart;
+    for (int c = 0; c < s->x->mesh->naxes; c++)
+        if (t->how[c].kind == NODE_FACTOR && t->how[c].factor >= f->count)
+            return NULL;
+    return strategy_fill(s->x, n, f, t) ? t : NULL;
+}
+
 Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f)
 {
     const Picker *p = s->x->picker;
-    Strategy *t = p ? p->pick(p->arg, n) : NULL;
-    if (!t || !strategy_fill(s->x, n, f, t))
+    Strategy *t = find_picked(s, n, f);
+    if (!t)
         t = find_cheapest(s, n, f);
     if (p && p->took)
         p->took(p->arg, n, t);

@@ -12,6 +12,7 @@
 #include "solved.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct Maker {
@@ -223,48 +224,50 @@ static void add_direct(Maker *m, const ReadGroup *r)
 
 /* ---- forms that readers share ---- */
 
-/* The step from the maker's form, if it is made. */
-static void join_maker(Maker *m, const ReadGroup *r, int form, int at)
+/* From the maker's form to the shared one. */
+static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count, int at)
 {
     const ValueClass *v = &m->e->value[r->value];
     int n = m->e->class[v->of].list.count;
     double *y = add_edge(m, v->of, at);
     for (int i = 0; i < n; i++)
-        y[2 * i + 1] =
-            r->count * change_cost(m, v->forms, made_form(m, r->value, i), form);
+        for (int f = 0; f < count; f++)
+            y[i * count + f] =
+                r->count * change_cost(m, v->forms, made_form(m, r->value, i), form[f]);
 }
 
-static void join_reader(Maker *m, FormTable *t, const Reading *x, int form, int at)
+/* From the shared form to a reader's. */
+static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const int *form, int count,
+                        int at)
 {
+    FormTable *t = m->e->value[r->value].forms;
     int n = m->e->class[x->reader].list.count;
-    bool any = false;
-    for (int i = 0; i < n; i++)
-        any |= needed_form(m, t, x, i) == form;
-    if (!any)
-        return;
     double *y = add_edge(m, at, x->reader);
-    for (int i = 0; i < n; i++)
-        y[i] = needed_form(m, t, x, i) == form ? INFINITY : 0;
+    for (int f = 0; f < count; f++)
+        for (int i = 0; i < n; i++)
+            y[f * n + i] = r->count * change_cost(m, t, form[f], needed_form(m, t, x, i));
 }
 
 static void add_shared(Maker *m, int group)
 {
     const ReadGroup *r = &m->e->group[group];
-    FormTable *t = m->e->value[r->value].forms;
-    bool *needed = NEWN(m->a, bool, t->count);
+    const ValueClass *v = &m->e->value[r->value];
+    FormTable *t = v->forms;
+    bool *use = NEWN(m->a, bool, t->count);
+    int *form = NEWN(m->a, int, t->count), count = 0, at = m->p->pick.n;
+    for (int i = 0; i < m->e->class[v->of].list.count; i++)
+        use[made_form(m, r->value, i)] = true;
     for (int j = 0; j < r->nread; j++)
         for (int i = 0; i < m->e->class[r->read[j].reader].list.count; i++)
-            needed[needed_form(m, t, &r->read[j], i)] = true;
-    for (int f = 0; f < t->count; f++) {
-        if (!needed[f])
-            continue;
-        int at = m->p->pick.n;
-        add_variable(m, 2, (const double[]){0, 0});
-        PUSH(m->a, m->p->shared, m->p->nshared, m->p->capshared, ((SharedForm){group, f}));
-        join_maker(m, r, f, at);
-        for (int j = 0; j < r->nread; j++)
-            join_reader(m, t, &r->read[j], f, at);
-    }
+            use[needed_form(m, t, &r->read[j], i)] = true;
+    for (int f = 0; f < t->count; f++)
+        if (use[f])
+            form[count++] = f;
+    add_variable(m, count, NEWN(m->a, double, count));
+    PUSH(m->a, m->p->shared, m->p->nshared, m->p->capshared, ((SharedForm){group, count, form}));
+    join_maker(m, r, form, count, at);
+    for (int j = 0; j < r->nread; j++)
+        join_reader(m, r, &r->read[j], form, count, at);
 }
 
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
@@ -280,7 +283,13 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
         add_class(&m, c);
     number_forms(&m);
     for (int g = 0; g < e->ngroup; g++)
-        if (e->group[g].nread == 1)
+        if (getenv("DIRECT"))
+            for (int j = 0; j < e->group[g].nread; j++) {
+                ReadGroup one = e->group[g];
+                one.read = &one.read[j];
+                add_direct(&m, &one);
+            }
+        else if (e->group[g].nread == 1)
             add_direct(&m, &e->group[g]);
         else
             add_shared(&m, g);

@@ -9,6 +9,8 @@
 #include "solved.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { EFFORT = 1 };
@@ -101,6 +103,7 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     equal_fill_units(e, x);
     ShardProblem *p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     double built = cpu_sec();
+    if (getenv("SHOW")) for (int i = 0; i < e->nclass; i++) printf("%d x%d %s %s\n", e->class[i].list.count, e->class[i].count, e->class[i].n ? e->class[i].n->op->name : "port", e->class[i].n ? e->class[i].n->scope : "");
     int *strategy = NEWN(a, int, p->pick.n);
     PickResult r = pick(arena_tmp(a), &p->pick, EFFORT, NULL, NULL, strategy);
     if (!r.feasible)

@@ -101,10 +101,10 @@ double strategy_price(const Pricer *p, const Node *n, Strategy *t);
 
 /* ---- shard_problem.c ---- */
 
-/* A form of a value in which readers share it: made once, by the step from the form that its node
- * makes. */
+/* The form from which all readers of a group go on: the maker's, or one that is made once. */
 typedef struct SharedForm {
-    int group, form; /* of the value's FormTable */
+    int group, count;
+    const int *form; /* by strategy: of the value's FormTable */
 } SharedForm;
 
 /* The forms of values of one type, and seconds from one to another, once they are asked for. */
