@@ -134,10 +134,9 @@ Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *rea
 
 /* ---- prepare.c ---- */
 
-/* Rewrites the whole graph so that the walk can cut it: pads axes, moves casts before gathers and
- * gathered parameters to where they are read, makes norms sums. in, out: the ports' shardings. */
-void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
-                  const Sharding *out);
+/* Rewrites the whole graph so that the walk can cut it: moves casts before gathers and gathered
+ * parameters to where they are read, makes norms sums. in: the inputs' shardings. */
+void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in);
 
 /* ---- cast_before_gather.c ---- */
 

@@ -90,8 +90,9 @@ static void check_loops(const Graph *g)
 {
     EACH_NODE(n, g)
         if (n->op->region == LOOP)
-            fail_node(g, n,
-                      "--shard auto: expected a step without loops (--accumulate 1), found one");
+            fail(g->ctx, TN_USAGE,
+                 "shard auto: expected a step without loops (--accumulate 1), found %%%s at \"%s\"",
+                 n->out[0]->name, n->scope);
 }
 
 Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)

@@ -265,6 +265,19 @@ static Graph *take(Graph *g)
     return from;
 }
 
+/* What goes with parameters that no rule names has no form yet: nothing is to be padded for it. */
+static void free_params(const Graph *g, Sharding *in, Sharding *out)
+{
+    for (int k = 0; k < g->nin + g->nout; k++) {
+        const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
+        Sharding *s = k < g->nin ? &in[k] : &out[k - g->nin];
+        bool follows = p->role == ROLE_PARAM || p->role == ROLE_STATE || p->role == ROLE_GRAD ||
+                       p->role == ROLE_NEW;
+        if (follows && !s->ruled)
+            memset(s, 0, sizeof *s);
+    }
+}
+
 /* Seconds of the rank's nodes, and of the copies that reshards hold. */
 static double graph_sec(const Spmd *x, const Graph *g)
 {
@@ -285,11 +298,13 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
     Spmd x = start(g, o, m);
-    if (sharding_is_solved(o)) {
-        x.free = true;
+    x.free = sharding_is_solved(o);
+    if (x.free)
+        free_params(g, in, out);
+    spmd_pad(g, tmp, o, m, in, out);
+    if (x.free)
         x.picker = solved_picker(g, tmp, &x, in, out);
-    }
-    spmd_prepare(g, tmp, o, m, in, out);
+    spmd_prepare(g, tmp, o, m, in);
     SpmdGraph s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
