@@ -89,19 +89,38 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
     return code || (*plan)->fits ? code : TN_CODE_FIT;
 }
 
-/* What --shard auto has chosen, by the estimate of collectives that hide behind nothing. */
+/* The ways among which the clock has chosen. */
+static void print_tried(Buf *b, const ShardReport *r)
+{
+    for (int i = 0; i < r->ntried; i++) {
+        const ShardTry *t = &r->tried[i];
+        if (t->sec <= 0)
+            continue;
+        const char *way = t->exposed > 0
+                              ? arena_printf(b->a, "%3.0f %% exposed", 100 * t->exposed)
+                              : "recipes";
+        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes%s\n", way,
+                   sec_text(b->a, t->sec), (long long)t->nbytes, i == r->taken ? ", taken" : "");
+    }
+}
+
+/* What --shard auto has chosen. */
 static void print_sharded(Buf *b, const ShardReport *r)
 {
+    if (!r->ntried && !r->solved)
+        return;
+    buf_printf(b, "sharding chosen for the shortest step:\n");
+    print_tried(b, r);
     if (!r->solved)
         return;
-    buf_printf(b,
-               "sharding: %s a step without overlap, bound %s (gap %.3f %%, equal blocks alike); "
-               "emitted %s\n",
-               sec_text(b->a, r->sec), sec_text(b->a, r->bound),
-               100 * (r->sec - r->bound) / r->sec, sec_text(b->a, r->emitted));
+    buf_printf(b, "  objective         %s a step without overlap, %s of the nodes emitted\n",
+               sec_text(b->a, r->sec), sec_text(b->a, r->emitted));
+    buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
+               100 * r->gap);
     buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
                r->nclass, r->nvariable, r->nedge);
-    buf_printf(b, "  took              %.3f s to build, %.3f s to solve\n", r->build_sec, r->solve_sec);
+    buf_printf(b, "  took              %.3f s to build, %.3f s to solve\n", r->build_sec,
+               r->solve_sec);
 }
 
 static const char *plan_text(const tn_plan *p, Arena *a, bool steps)

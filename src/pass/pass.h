@@ -52,13 +52,24 @@ typedef struct Decisions {
     int nreshard, capreshard;
 } Decisions;
 
+/* A step that was planned with a choice of forms. */
+typedef struct ShardTry {
+    double exposed; /* as below; 0: by the recipes */
+    double sec;     /* by the clock; 0: not planned */
+    int64_t nbytes; /* that it needs */
+} ShardTry;
+
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
     bool solved;
-    double sec, bound; /* of the choice, and what no choice with equal blocks cut alike is below */
-    double emitted;    /* seconds of the nodes and copies that the pass has left */
+    double sec;     /* of the choice */
+    double gap;     /* no choice that cuts equal blocks alike is better than by this part */
+    double exposed; /* the share of gathers of parameters and reductions of gradients that counts */
+    double emitted; /* seconds of the nodes and copies that the pass has left */
     double build_sec, solve_sec; /* CPU seconds that it took */
-    int nclass, nvariable, nedge, nnode;
+    int nclass, nvariable, nedge;
+    ShardTry tried[4]; /* those among which the clock has chosen */
+    int ntried, taken;
 } ShardReport;
 
 /* The user's options, as far as passes read them: a member for each row of options.def that a pass

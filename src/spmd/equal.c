@@ -239,7 +239,9 @@ static void add_group(Tying *y, const Value *v, int from)
     Buf key = {.a = y->tmp};
     const char *block = y->block[from];
     int end = y->first[v->id + 1];
-    ReadGroup r = {.value = e->of_value[v->id], .count = 1,
+    ReadGroup r = {.value = e->of_value[v->id],
+                   .count = 1,
+                   .param = y->param[v->id],
                    .read = NEWN(e->a, Reading, end - from)};
     buf_printf(&key, "%d", r.value);
     for (int k = from; k < end; k++) {

@@ -12,7 +12,6 @@
 #include "solved.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct Maker {
@@ -177,10 +176,20 @@ static void number_forms(Maker *m)
 
 /* ---- edges ---- */
 
+/* Whether computing may hide what a reading costs: gathers of parameters, as they are there before
+ * they are needed, and reductions of gradients, as only the optimizer needs them. */
+static bool may_hide(const Maker *m, const ReadGroup *r, const Reading *x)
+{
+    const EqualClass *q = &m->e->class[x->reader];
+    return r->param || (q->n && q->n->op->class == CLASS_OPTIMIZER && x->operand == 1);
+}
+
 /* Room for a matrix of an edge between nodes u and v of the problem. */
-static double *add_edge(Maker *m, int u, int v)
+static double *add_edge(Maker *m, int u, int v, bool hidden)
 {
     PickProblem *p = &m->p->pick;
+    int count = p->nedge;
+    PUSH(m->a, m->p->hidden, count, m->p->caphidden, hidden);
     int64_t size = (int64_t)(m->in_first[u + 1] - m->in_first[u]) *
                    (m->in_first[v + 1] - m->in_first[v]);
     PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
@@ -215,11 +224,14 @@ static void add_direct(Maker *m, const ReadGroup *r)
         return;
     }
     int n = m->e->class[v->of].list.count, k = m->e->class[x->reader].list.count;
-    double *y = add_edge(m, v->of, x->reader);
+    bool hidden = may_hide(m, r, x);
+    double share = hidden ? m->price->x->o->shard_exposed : 1;
+    double *y = add_edge(m, v->of, x->reader, hidden);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < k; j++)
-            y[i * k + j] = r->count * change_cost(m, v->forms, made_form(m, r->value, i),
-                                                  needed_form(m, v->forms, x, j));
+            y[i * k + j] = rint(share * r->count *
+                                change_cost(m, v->forms, made_form(m, r->value, i),
+                                            needed_form(m, v->forms, x, j)));
 }
 
 /* ---- forms that readers share ---- */
@@ -229,11 +241,13 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
 {
     const ValueClass *v = &m->e->value[r->value];
     int n = m->e->class[v->of].list.count;
-    double *y = add_edge(m, v->of, at);
+    double share = r->param ? m->price->x->o->shard_exposed : 1;
+    double *y = add_edge(m, v->of, at, r->param);
     for (int i = 0; i < n; i++)
         for (int f = 0; f < count; f++)
             y[i * count + f] =
-                r->count * change_cost(m, v->forms, made_form(m, r->value, i), form[f]);
+                rint(share * r->count *
+                     change_cost(m, v->forms, made_form(m, r->value, i), form[f]));
 }
 
 /* From the shared form to a reader's. */
@@ -242,10 +256,13 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
 {
     FormTable *t = m->e->value[r->value].forms;
     int n = m->e->class[x->reader].list.count;
-    double *y = add_edge(m, at, x->reader);
+    bool hidden = may_hide(m, r, x);
+    double share = hidden ? m->price->x->o->shard_exposed : 1;
+    double *y = add_edge(m, at, x->reader, hidden);
     for (int f = 0; f < count; f++)
         for (int i = 0; i < n; i++)
-            y[f * n + i] = r->count * change_cost(m, t, form[f], needed_form(m, t, x, i));
+            y[f * n + i] =
+                rint(share * r->count * change_cost(m, t, form[f], needed_form(m, t, x, i)));
 }
 
 static void add_shared(Maker *m, int group)
@@ -283,13 +300,7 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
         add_class(&m, c);
     number_forms(&m);
     for (int g = 0; g < e->ngroup; g++)
-        if (getenv("DIRECT"))
-            for (int j = 0; j < e->group[g].nread; j++) {
-                ReadGroup one = e->group[g];
-                one.read = &one.read[j];
-                add_direct(&m, &one);
-            }
-        else if (e->group[g].nread == 1)
+        if (e->group[g].nread == 1)
             add_direct(&m, &e->group[g]);
         else
             add_shared(&m, g);
@@ -302,4 +313,19 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     y->start = NEWN(a, int64_t, y->n);
     y->end = NEWN(a, int64_t, y->n);
     return p;
+}
+
+double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy)
+{
+    const PickProblem *y = &p->pick;
+    double cost = 0;
+    for (int i = 0; i < y->n; i++)
+        cost += y->cost[y->first[i] + strategy[i]];
+    for (int i = 0; i < y->nedge; i++) {
+        const PickEdge *e = &y->edge[i];
+        double pair = y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) +
+                                strategy[e->v]];
+        cost += p->hidden[i] ? pair / x->o->shard_exposed : pair;
+    }
+    return cost * PROBLEM_UNIT;
 }

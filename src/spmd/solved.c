@@ -9,8 +9,6 @@
 #include "solved.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { EFFORT = 1 };
@@ -76,11 +74,11 @@ static void take_nodes(const ShardProblem *p, const int *strategy, Solved *x)
     }
 }
 
-static void report(const ShardProblem *p, const PickResult *r, ShardReport *y)
+static void report(const ShardProblem *p, const PickResult *r, double sec, ShardReport *y)
 {
     y->solved = true;
-    y->sec = r->cost * PROBLEM_UNIT;
-    y->bound = r->bound * PROBLEM_UNIT;
+    y->sec = sec;
+    y->gap = r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
     y->nclass = p->e->nclass;
     y->nvariable = p->pick.n;
     y->nedge = p->pick.nedge;
@@ -104,13 +102,13 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     equal_fill_units(e, x);
     ShardProblem *p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     double built = cpu_sec();
-    if (getenv("SHOW")) for (int i = 0; i < e->nclass; i++) printf("%d x%d %s %s\n", e->class[i].list.count, e->class[i].count, e->class[i].n ? e->class[i].n->op->name : "port", e->class[i].n ? e->class[i].n->scope : "");
     int *strategy = NEWN(a, int, p->pick.n);
     PickResult r = pick(arena_tmp(a), &p->pick, EFFORT, NULL, NULL, strategy);
     if (!r.feasible)
         fail(g->ctx, TN_FAIL, "--shard auto: found no way to cut all nodes for the mesh %s",
              mesh_text(a, x->mesh));
-    report(p, &r, y);
+    report(p, &r, shard_problem_sec(p, x, strategy), y);
+    y->exposed = x->o->shard_exposed;
     y->build_sec = built - begin;
     y->solve_sec = cpu_sec() - built;
     Solved *s = NEW(a, Solved);

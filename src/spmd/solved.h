@@ -66,6 +66,7 @@ typedef struct Reading {
 /* Values of a class that equal readers read, in one block if they are parameters. */
 typedef struct ReadGroup {
     int value, count; /* of a ValueClass, so many */
+    bool param;       /* parameters, or parameters through casts and views */
     int nread;
     Reading *read;
 } ReadGroup;
@@ -122,10 +123,14 @@ typedef struct ShardProblem {
     EqualGraph *e;
     SharedForm *shared;
     int nshared, capshared;
+    bool *hidden; /* by edge: computing may hide it, so that it counts in part */
+    int caphidden;
 } ShardProblem;
 
 #define PROBLEM_UNIT 1e-12
 
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
+/* Seconds of a solution, all edges in full. */
+double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);
 
 #endif
