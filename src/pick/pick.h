@@ -112,6 +112,8 @@ PickResult pick(Arena *a, const PickProblem *p, int effort, PickProgress *progre
 
 /* ---- print.c ---- */
 
+/* The problem in Tenon's own form. */
+void pick_print_problem(Buf *b, const PickProblem *p);
 /* The strategies as the contest wants them, or in Tenon's own form. */
 void pick_print(Buf *b, const PickProblem *p, const PickResult *r, const int *strategy);
 

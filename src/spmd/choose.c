@@ -12,7 +12,6 @@
  * first among equals. Linear in the combinations: choices to the power of axes. */
 #include "rewrite.h"
 
-#include <math.h>
 #include <string.h>
 
 enum {
@@ -337,18 +336,18 @@ static double reduce_sec(const StrategySearch *x, int c)
     return nbytes > 0 ? collective_sec(p->machine, REDUCE_SCATTER, g, nbytes) : 0;
 }
 
-static double strategy_sec(StrategySearch *x)
+static Price find_price(StrategySearch *x)
 {
     const Spmd *p = x->s->x;
-    double sec = x->sec;
+    Price sum = {0, x->sec};
     for (int c = 0; c < p->mesh->naxes; c++) {
         if (x->now.how[c].kind == NODE_FACTOR)
-            sec /= (double)p->cuts[c].count;
-        sec += reduce_sec(x, c);
+            sum.sec /= (double)p->cuts[c].count;
+        sum.sec += reduce_sec(x, c);
     }
-    for (int i = 0; i < x->n->nin && sec < INFINITY; i++)
-        sec += form_sec(x->s, x->n->in[i], x->now.in[i], x->n);
-    return sec;
+    for (int i = 0; i < x->n->nin && price_is(sum); i++)
+        sum = price_sum(sum, form_price(x->s, x->n->in[i], x->now.in[i], x->n));
+    return sum;
 }
 
 /* ---- the choice ---- */
@@ -380,12 +379,12 @@ static void consider(StrategySearch *x, const NodeCut *chosen)
     place_inside(x, chosen);
     if (!strategy_fill(p, x->n, x->f, &x->now))
         return;
-    x->now.sec = strategy_sec(x);
-    if (!(x->now.sec < INFINITY))
+    x->now.price = find_price(x);
+    if (!price_is(x->now.price))
         return;
     uint64_t weight = p->draw ? chance_of(x) : 1;
     x->nlegal += weight;
-    if (p->draw ? draw(p) % x->nlegal < weight : x->nlegal == 1 || x->now.sec < x->best.sec) {
+    if (p->draw ? draw(p) % x->nlegal < weight : x->nlegal == 1 || price_less(x->now.price, x->best.price)) {
         Strategy best = x->now;
         x->now = x->best;
         x->best = best;

@@ -6,6 +6,8 @@
 
 #include "spmd.h"
 
+#include <math.h>
+
 struct Strategy;
 
 /* Who chooses how nodes are cut. pick() returns NULL for a node whose cheapest cut is to be taken,
@@ -76,10 +78,42 @@ void spmd_order(SpmdGraph *s, const Node *n, Node *m);
 void spmd_nodes(SpmdGraph *s); /* emits all nodes of s->from */
 
 /* ---- form.c ---- */
+
+/* What a form costs: steps that are taken only if nothing else is possible, then seconds. */
+typedef struct Price {
+    int violations;
+    double sec; /* INFINITY: it cannot be */
+} Price;
+
+#define NO_PRICE ((Price){0, INFINITY})
+
+static inline Price price_sum(Price x, Price y)
+{
+    return (Price){x.violations + y.violations, x.sec + y.sec};
+}
+
+static inline bool price_is(Price x) /* that of something that can be */
+{
+    return x.sec < INFINITY;
+}
+
+static inline bool price_free(Price x)
+{
+    return !x.violations && x.sec <= 0;
+}
+
+/* What cannot be is worse than all else. */
+static inline bool price_less(Price x, Price y)
+{
+    if (!price_is(x) || !price_is(y) || x.violations == y.violations)
+        return x.sec < y.sec;
+    return x.violations < y.violations;
+}
+
 /* Notes that `is` has v in that form, for readers of a block or all (NULL). */
 RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block);
-/* Seconds to bring v to that form for `reader`, from the cheapest form there is. */
-double form_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+/* The price of v in that form for `reader`, from the cheapest form there is. */
+Price form_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
 /* Seconds to bring a value of type t from one form to another, partial log-sum-exps merged before;
  * INFINITY: it cannot be. */
 double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to);
@@ -108,7 +142,7 @@ typedef struct Strategy {
     Cut (*in)[MAX_MESH], (*out)[MAX_MESH];
     Cut *row;    /* room for one axis' cuts of operands and results */
     bool merges; /* parts make partials that must be merged before they are results */
-    double sec;
+    Price price; /* as far as it was asked for */
     struct Strategy **part; /* if it merges: of the nodes that then stand for it, in their order */
     int npart, cappart;
 } Strategy;

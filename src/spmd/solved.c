@@ -93,6 +93,13 @@ static void check_loops(const Graph *g)
                  n->out[0]->name, n->scope);
 }
 
+static void write_problem(const PickProblem *p, Arena *tmp, const char *path)
+{
+    Buf text = {.a = tmp};
+    pick_print_problem(&text, p);
+    file_write(arena_ctx(tmp), path, text.text, text.len);
+}
+
 Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)
 {
     ShardReport own = {0}, *y = x->o->shard_report ? x->o->shard_report : &own;
@@ -102,6 +109,8 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     equal_fill_units(e, x);
     ShardProblem *p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     double built = cpu_sec();
+    if (x->o->shard_problem)
+        write_problem(&p->pick, arena_tmp(a), x->o->shard_problem);
     int *strategy = NEWN(a, int, p->pick.n);
     PickResult r = pick(arena_tmp(a), &p->pick, EFFORT, NULL, NULL, strategy);
     if (!r.feasible)

@@ -86,7 +86,7 @@ void spmd_order(SpmdGraph *s, const Node *n, Node *m)
 static bool is_put_off(SpmdGraph *s, const Node *n, const Strategy *t)
 {
     return n->op->view && spmd_logical(s, n->in[0])->param &&
-           form_sec(s, n->in[0], t->in[0], n) > 0;
+           !price_free(form_price(s, n->in[0], t->in[0], n));
 }
 
 static void put_off(SpmdGraph *s, const Node *n, const Factors *f, const Strategy *t)
