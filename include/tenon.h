@@ -166,6 +166,8 @@ typedef struct tn_options {
     int nshardings;
     double shard_exposed;               /* 0.01 to 1 (1): of shard auto: which share of gathering
                                          * parameters and reducing gradients no computing hides */
+    const char *shard_problem;          /* of shard auto: the file to which the problem is
+                                         * written; NULL: none */
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */

@@ -18,10 +18,10 @@ void pick_print(Buf *b, const PickProblem *p, const PickResult *r, const int *st
     buf_add(b, p->contest ? "\n" : "\n}\n");
 }
 
-static void print_costs(Buf *b, int64_t n, const double *cost)
+static void print_costs(Buf *b, int n, const double *cost)
 {
     buf_add(b, "[");
-    for (int64_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         buf_add(b, i ? "," : "");
         if (isfinite(cost[i]))
             buf_printf(b, "%.17g", cost[i]);
@@ -31,11 +31,14 @@ static void print_costs(Buf *b, int64_t n, const double *cost)
     buf_add(b, "]");
 }
 
-static void print_node(Buf *b, const PickProblem *p, int i)
+static void print_node(Buf *b, const PickProblem *p, int i, const char *name)
 {
     int k = pick_strategies(p, i);
     const int64_t *usage = &p->usage[p->first[i]];
-    buf_printf(b, "%s\n    {\"cost\": ", i ? "," : "");
+    buf_printf(b, "%s\n    {", i ? "," : "");
+    if (name)
+        buf_printf(b, "\"name\": \"%s\", ", name);
+    buf_add(b, "\"cost\": ");
     print_costs(b, k, &p->cost[p->first[i]]);
     if (p->start[i] < p->end[i]) {
         buf_add(b, ", \"usage\": [");
@@ -47,18 +50,21 @@ static void print_node(Buf *b, const PickProblem *p, int i)
     buf_add(b, "}");
 }
 
-void pick_print_problem(Buf *b, const PickProblem *p)
+void pick_print_problem(Buf *b, const PickProblem *p, const char *const *name)
 {
     buf_add(b, "{\n  \"nodes\": [");
     for (int i = 0; i < p->n; i++)
-        print_node(b, p, i);
+        print_node(b, p, i, name ? name[i] : NULL);
     buf_add(b, "\n  ],\n  \"edges\": [");
     for (int i = 0; i < p->nedge; i++) {
         const PickEdge *e = &p->edge[i];
-        int64_t size = (int64_t)pick_strategies(p, e->u) * pick_strategies(p, e->v);
-        buf_printf(b, "%s\n    {\"nodes\": [%d, %d], \"cost\": ", i ? "," : "", e->u, e->v);
-        print_costs(b, size, &p->matrix[e->at]);
-        buf_add(b, "}");
+        int rows = pick_strategies(p, e->u), k = pick_strategies(p, e->v);
+        buf_printf(b, "%s\n    {\"nodes\": [%d, %d], \"cost\": [", i ? "," : "", e->u, e->v);
+        for (int j = 0; j < rows; j++) {
+            buf_add(b, j ? "," : "");
+            print_costs(b, k, &p->matrix[e->at + (int64_t)j * k]);
+        }
+        buf_add(b, "]}");
     }
     buf_add(b, "\n  ]");
     if (p->limit < PICK_MOST)

@@ -147,7 +147,9 @@ static int param_class(Tying *y, const Port *p, const Mesh *m, const Sharding *s
     const char *key = port_key(y, p, m, s);
     int at = find_number(&y->classes, key) - 1;
     if (at < 0) {
-        at = class_new(e, (EqualClass){.type = p->v->type, .fixed = s->ruled ? s->cut : NULL});
+        at = class_new(e, (EqualClass){.name = p->name,
+                                      .type = p->v->type,
+                                      .fixed = s->ruled ? s->cut : NULL});
         put_number(&y->classes, key, at + 1);
     }
     return at;
@@ -155,7 +157,7 @@ static int param_class(Tying *y, const Port *p, const Mesh *m, const Sharding *s
 
 static int fixed_class(EqualGraph *e, const Port *p, const Sharding *s)
 {
-    int at = class_new(e, (EqualClass){.type = p->v->type, .fixed = s->cut});
+    int at = class_new(e, (EqualClass){.name = p->v->name, .type = p->v->type, .fixed = s->cut});
     e->class[at].count = 1;
     return at;
 }

@@ -373,7 +373,7 @@ static void warn_tokens(const SpmdGraph *s, const Value *v, const ReshardStep *s
     Spmd *x = s->x;
     const Cut *token = spmd_logical((SpmdGraph *)s, v)->token;
     bool tokens = token[TOKEN_ROW].kind == CUT_SLICE || token[TOKEN_PLACE].kind == CUT_SLICE;
-    bool asked = x->o->sequence_parallel && x->o->warn && !x->draw && !x->warned;
+    bool asked = x->o->sequence_parallel && !x->free && x->o->warn && !x->draw && !x->warned;
     if (!asked || !tokens || step->kind != RESHARD_REDUCE || !reader || reader->phase != FORWARD)
         return;
     for (int j = 0; j < step->naxes; j++)

@@ -93,10 +93,29 @@ static void check_loops(const Graph *g)
                  n->out[0]->name, n->scope);
 }
 
-static void write_problem(const PickProblem *p, Arena *tmp, const char *path)
+/* "mm layers.*.mlp", "param layers.*.mlp.weight"; what JSON would escape becomes an underscore. */
+static const char *class_name_of(const EqualClass *q, Arena *a)
+{
+    char *name = q->n ? arena_printf(a, "%s %s", q->n->op->name, q->n->scope)
+                      : arena_printf(a, "port %s", q->name);
+    for (char *s = name; *s; s++)
+        if (*s == '"' || *s == '\\' || (unsigned char)*s < ' ')
+            *s = '_';
+    return name;
+}
+
+static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
 {
     Buf text = {.a = tmp};
-    pick_print_problem(&text, p);
+    const EqualGraph *e = p->e;
+    const char **name = NEWN(tmp, const char *, p->pick.n);
+    for (int i = 0; i < e->nclass; i++)
+        name[i] = class_name_of(&e->class[i], tmp);
+    for (int i = 0; i < p->nshared; i++) {
+        const ValueClass *v = &e->value[e->group[p->shared[i].group].value];
+        name[e->nclass + i] = arena_printf(tmp, "shared form of %s", name[v->of]);
+    }
+    pick_print_problem(&text, &p->pick, name);
     file_write(arena_ctx(tmp), path, text.text, text.len);
 }
 
@@ -110,7 +129,7 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     ShardProblem *p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     double built = cpu_sec();
     if (x->o->shard_problem)
-        write_problem(&p->pick, arena_tmp(a), x->o->shard_problem);
+        write_problem(p, arena_tmp(a), x->o->shard_problem);
     int *strategy = NEWN(a, int, p->pick.n);
     PickResult r = pick(arena_tmp(a), &p->pick, EFFORT, NULL, NULL, strategy);
     if (!r.feasible)

@@ -41,6 +41,7 @@ StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const U
  * for the blocks' numbers, with their state, gradients and new values; or one other port. */
 typedef struct EqualClass {
     const Node *n;    /* the first of them; NULL: ports */
+    const char *name; /* of the first port */
     const Cut *fixed; /* the form that a port must have; NULL: any */
     Type type;        /* of a port */
     bool skipped;     /* its operands' forms and its seconds are no part of the problem */
@@ -127,7 +128,7 @@ typedef struct ShardProblem {
     int caphidden;
 } ShardProblem;
 
-#define PROBLEM_UNIT 1e-12
+#define PROBLEM_UNIT 1e-9
 
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
 /* Seconds of a solution, all edges in full. */
