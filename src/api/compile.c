@@ -140,6 +140,8 @@ static int plan_shardings(Parts *x, const tn_options *asked)
         x->to = &now;
         if (exposed[i] > 0)
             o.shard_exposed = exposed[i];
+        else if (asked->npins)
+            break; /* which recipes do not obey */
         else
             o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
         if (i)

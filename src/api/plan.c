@@ -1,6 +1,8 @@
 /* Plans: making, printing, counts. */
 #include "api.h"
 
+#include <math.h>
+
 #include <string.h>
 
 void warn_machine(tn_context *ctx, const tn_options *o)
@@ -119,6 +121,13 @@ static void print_sharded(Buf *b, const ShardReport *r)
                100 * r->gap);
     buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
                r->nclass, r->nvariable, r->nedge);
+    for (int i = 0; i < r->nwhat_if; i++) {
+        double more = r->what_if[i].sec - r->sec;
+        buf_printf(b, "  what if           %s: %s\n", r->what_if[i].pin,
+                   isfinite(more) ? arena_printf(b->a, "%s%s a step", more < 0 ? "-" : "+",
+                                                 sec_text(b->a, fabs(more)))
+                                  : "nothing found");
+    }
     buf_printf(b, "  took              %.3f s to build, %.3f s to solve\n", r->build_sec,
                r->solve_sec);
 }

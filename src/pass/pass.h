@@ -61,6 +61,7 @@ typedef struct ShardTry {
 
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
+    Arena *a; /* for lists */
     bool solved;
     double sec;     /* of the choice */
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */
@@ -68,9 +69,16 @@ typedef struct ShardReport {
     double emitted; /* seconds of the nodes and copies that the pass has left */
     double build_sec, solve_sec; /* CPU seconds that it took */
     int nclass, nvariable, nedge;
+    struct ShardWhatIf {
+        const char *pin;
+        double sec; /* as `sec`, with this pin too; INFINITY: nothing was found */
+    } *what_if;
+    int nwhat_if;
     ShardTry tried[4]; /* those among which the clock has chosen */
     int ntried, taken;
 } ShardReport;
+
+typedef struct ShardWhatIf ShardWhatIf;
 
 /* The user's options, as far as passes read them: a member for each row of options.def that a pass
  * may read, by its kind. */

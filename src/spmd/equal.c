@@ -13,6 +13,7 @@
 typedef struct Tying {
     EqualGraph *e;
     Arena *tmp;
+    const PinList *pins;
     Map classes;   /* key -> 1 + class */
     Map ordinals;  /* key with the whole scope -> how many */
     Map groups;    /* key -> 1 + group */
@@ -86,6 +87,9 @@ static const char *node_key_of(Tying *y, const Node *n)
     print_alike(&key, n->scope);
     print_node(&key, n);
     buf_printf(&key, "|%d", ordinal);
+    const Pin *pin = pin_of(y->pins, n);
+    if (pin)
+        buf_printf(&key, "|%s %s", pin->option, pin->text);
     return key.text;
 }
 
@@ -95,7 +99,8 @@ static void tie_node(Tying *y, const Node *n)
     const char *key = node_key_of(y, n);
     int at = find_number(&y->classes, key) - 1;
     if (at < 0) {
-        at = class_new(e, (EqualClass){.n = n, .f = node_factors(e->a, n)});
+        at = class_new(
+            e, (EqualClass){.n = n, .f = node_factors(e->a, n), .pin = pin_of(y->pins, n)});
         e->class[at].skipped = node_is(n, OP_norm_of);
         put_number(&y->classes, key, at + 1);
         for (int k = 0; k < n->nout; k++)
@@ -278,7 +283,7 @@ static void find_groups(Tying *y)
 }
 
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out)
+                       const Sharding *out, const PinList *pins)
 {
     Arena *tmp = arena_new(g->ctx);
     CHECK(tmp);
@@ -291,6 +296,7 @@ EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *
                       .of_out = NEWN(a, int, g->nout)};
     Tying y = {.e = e,
                .tmp = tmp,
+               .pins = pins,
                .classes = {.a = tmp},
                .ordinals = {.a = tmp},
                .groups = {.a = tmp},

@@ -86,6 +86,23 @@ static int needed_form(const Maker *m, FormTable *t, const Reading *r, int strat
 
 /* ---- classes ---- */
 
+_Noreturn static void fail_pin(const Maker *m, const EqualClass *q, const StrategyList *all)
+{
+    const Mesh *mesh = m->price->x->mesh;
+    Buf forms = {.a = m->a};
+    for (int i = 0; i < all->count && forms.len < 500; i++) {
+        const char *text = cuts_text(m->a, mesh, all->list[i]->out[0]);
+        text = *text ? text : "whole";
+        if (!forms.len || !strstr(forms.text, text))
+            buf_printf(&forms, forms.len ? ", %s" : "%s", text);
+    }
+    const char *text = cuts_text(m->a, mesh, q->pin->cut);
+    fail(arena_ctx(m->a), TN_USAGE,
+         "%s \"%.300s\": %s at \"%s\" does not make %%%s %s as %s; it makes it as: %s",
+         q->pin->option, q->pin->text, q->n->op->name, q->n->scope, q->n->out[0]->name,
+         type_text(m->a, &q->n->out[0]->type), *text ? text : "whole", forms.text);
+}
+
 /* Lists and prices the strategies of a class of nodes; those that cannot be are dropped. */
 static void list_node(Maker *m, EqualClass *q)
 {
@@ -94,11 +111,14 @@ static void list_node(Maker *m, EqualClass *q)
     q->sec = NEWN(m->a, double, all.count);
     for (int i = 0; i < all.count; i++) {
         double sec = strategy_price(m->price, q->n, all.list[i]);
-        if (!(sec < INFINITY))
+        bool pinned = !q->pin || cuts_equal(x->mesh->naxes, all.list[i]->out[0], q->pin->cut);
+        if (!(sec < INFINITY) || !pinned)
             continue;
         q->sec[q->list.count] = sec;
         PUSH(m->a, q->list.list, q->list.count, q->list.cap, all.list[i]);
     }
+    if (!q->list.count && q->pin)
+        fail_pin(m, q, &all);
 }
 
 static void list_whole(Maker *m, EqualClass *q)

@@ -446,7 +446,7 @@ static void check_heads(const Sharder *x)
 void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
                    Sharding *out)
 {
-    Sharder x = {.g = g, .tmp = tmp, .m = m, .linear = find_linear(g)};
+    Sharder x = {.option = "shard", .g = g, .tmp = tmp, .m = m, .linear = find_linear(g)};
     memset(in, 0, sizeof *in * (size_t)g->nin);
     memset(out, 0, sizeof *out * (size_t)g->nout);
     rules_parse(&x, &o->shardings);

@@ -119,31 +119,68 @@ static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
     file_write(arena_ctx(tmp), path, text.text, text.len);
 }
 
+/* A problem with pins, and its solution. */
+typedef struct Solution {
+    ShardProblem *p;
+    PickResult r;
+    int *strategy;
+    double build_sec, solve_sec;
+} Solution;
+
+static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+                      const Sharding *out, const PinList *pins)
+{
+    Solution y;
+    double begin = cpu_sec();
+    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins);
+    equal_fill_units(e, x);
+    y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
+    y.build_sec = cpu_sec() - begin;
+    y.strategy = NEWN(a, int, y.p->pick.n);
+    y.r = pick(arena_tmp(a), &y.p->pick, EFFORT, NULL, NULL, y.strategy);
+    y.solve_sec = cpu_sec() - begin - y.build_sec;
+    return y;
+}
+
+/* What the step would take with one more pin. */
+static void try_pins(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+                     const Sharding *out, const PinList *pins, ShardReport *y)
+{
+    const Globs *texts = &x->o->what_if;
+    y->what_if = NEWN(a, ShardWhatIf, texts->count);
+    PinList more = pins_parse(g, a, x->mesh, "what-if", texts);
+    for (int i = 0; i < texts->count; i++) {
+        PinList all = {.pin = NEWN(a, Pin *, pins->count + 1), .count = pins->count + 1};
+        memcpy(all.pin, pins->pin, sizeof(Pin *) * (size_t)pins->count);
+        all.pin[pins->count] = more.pin[i];
+        Solution s = solve(g, a, x, in, out, &all);
+        double sec = s.r.feasible ? shard_problem_sec(s.p, x, s.strategy) : INFINITY;
+        y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec};
+    }
+}
+
 Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)
 {
-    ShardReport own = {0}, *y = x->o->shard_report ? x->o->shard_report : &own;
-    double begin = cpu_sec();
+    ShardReport own = {.a = a}, *y = x->o->shard_report ? x->o->shard_report : &own;
     check_loops(g);
-    EqualGraph *e = equal_find(g, a, x->mesh, in, out);
-    equal_fill_units(e, x);
-    ShardProblem *p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
-    double built = cpu_sec();
+    PinList pins = pins_parse(g, a, x->mesh, "pin", &x->o->pins);
+    Solution s = solve(g, a, x, in, out, &pins);
     if (x->o->shard_problem)
-        write_problem(p, arena_tmp(a), x->o->shard_problem);
-    int *strategy = NEWN(a, int, p->pick.n);
-    PickResult r = pick(arena_tmp(a), &p->pick, EFFORT, NULL, NULL, strategy);
-    if (!r.feasible)
-        fail(g->ctx, TN_FAIL, "--shard auto: found no way to cut all nodes for the mesh %s",
-             mesh_text(a, x->mesh));
-    report(p, &r, shard_problem_sec(p, x, strategy), y);
+        write_problem(s.p, arena_tmp(a), x->o->shard_problem);
+    if (!s.r.feasible)
+        fail(g->ctx, TN_FAIL, "shard auto: found no way to cut all nodes for the mesh %s%s",
+             mesh_text(a, x->mesh), pins.count ? " with these pins" : "");
+    y->build_sec = s.build_sec;
+    y->solve_sec = s.solve_sec;
     y->exposed = x->o->shard_exposed;
-    y->build_sec = built - begin;
-    y->solve_sec = cpu_sec() - built;
-    Solved *s = NEW(a, Solved);
-    s->of = (Map){.a = a};
-    take_forms(p, x->mesh, strategy, in, out);
-    take_nodes(p, strategy, s);
+    report(s.p, &s.r, shard_problem_sec(s.p, x, s.strategy), y);
+    if (y != &own)
+        try_pins(g, y->a, x, in, out, &pins, y);
+    Solved *chosen = NEW(a, Solved);
+    chosen->of = (Map){.a = a};
+    take_forms(s.p, x->mesh, s.strategy, in, out);
+    take_nodes(s.p, s.strategy, chosen);
     Picker *picker = NEW(a, Picker);
-    *picker = (Picker){pick_solved, took_solved, s};
+    *picker = (Picker){pick_solved, took_solved, chosen};
     return picker;
 }

@@ -35,6 +35,24 @@ StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Facto
 /* The forms that an input of type t may have, as strategies with one result. */
 StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const Units *units);
 
+/* ---- pin.c ---- */
+
+/* A form that the first result of some nodes must have. */
+typedef struct Pin {
+    const char *option, *text;
+    Cut cut[MAX_MESH];
+    bool *of; /* by node id */
+} Pin;
+
+typedef struct PinList {
+    Pin **pin;
+    int count;
+} PinList;
+
+/* Fails where a pin cannot be read, or matches nothing. */
+PinList pins_parse(const Graph *g, Arena *a, const Mesh *m, const char *option, const Globs *texts);
+const Pin *pin_of(const PinList *list, const Node *n); /* the last that matches, or NULL */
+
 /* ---- equal.c: nodes and ports that are to be cut alike ---- */
 
 /* Nodes of equal op, attributes, types and place in equal blocks; or parameters of equal names but
@@ -43,6 +61,7 @@ typedef struct EqualClass {
     const Node *n;    /* the first of them; NULL: ports */
     const char *name; /* of the first port */
     const Cut *fixed; /* the form that a port must have; NULL: any */
+    const Pin *pin;   /* the form that a first result must have; NULL: any */
     Type type;        /* of a port */
     bool skipped;     /* its operands' forms and its seconds are no part of the problem */
     int count;        /* of nodes, or parameters */
@@ -83,9 +102,10 @@ typedef struct EqualGraph {
     int *of_in, *of_out;     /* by port: its class */
 } EqualGraph;
 
-/* in, out: what the forms of ports are, or must be where they are `ruled`. */
+/* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
+ * is not equal. */
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out);
+                       const Sharding *out, const PinList *pins);
 /* Fills the units of all classes and values. */
 void equal_fill_units(EqualGraph *e, const Spmd *x);
 

@@ -299,6 +299,9 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     sharding_fill(g, tmp, o, m, in, out);
     Spmd x = start(g, o, m);
     x.free = sharding_is_solved(o);
+    if (!x.free && (o->pins.count || o->what_if.count))
+        fail(g->ctx, TN_USAGE, "%s \"%.300s\": expected shard auto beside it, found none",
+             o->pins.count ? "pin" : "what-if", (o->pins.count ? o->pins : o->what_if).pattern[0]);
     if (x.free)
         free_params(g, in, out);
     spmd_pad(g, tmp, o, m, in, out);
