@@ -127,6 +127,79 @@ static void fill_inputs(Finder *y)
     }
 }
 
+/* ---- units that lead nowhere ---- */
+
+/* Whether class q, cut along some unit of its own, has that cut of operand i, or of result k. */
+static bool has_cut(Finder *y, const EqualClass *q, int i, int k, Cut cut)
+{
+    if (!q->n || q->skipped)
+        return true;
+    Cut *in = NEWN(y->tmp, Cut, q->n->nin), *out = NEWN(y->tmp, Cut, q->n->nout);
+    for (int u = 0; u < q->units.count; u++) {
+        NodeCut how = {
+            .kind = NODE_FACTOR, .factor = q->units.list[u].at, .outer = q->units.list[u].outer};
+        cut_fill(q->n, q->f, &how, in, out);
+        if (cut_equal(i >= 0 ? in[i] : out[k], cut))
+            return true;
+    }
+    return false;
+}
+
+/* Whether what makes the operand, or all that reads the result, could not go on with a cut. */
+static bool leads_nowhere(Finder *y, int class, const Cut *in, const Cut *out)
+{
+    const EqualGraph *e = y->e;
+    bool wanted[TN_MAX_OUT] = {0}, asked[TN_MAX_OUT] = {0};
+    for (int g = 0; g < e->ngroup; g++) {
+        const ReadGroup *r = &e->group[g];
+        const ValueClass *v = &e->value[r->value];
+        for (int j = 0; j < r->nread; j++) {
+            const Reading *x = &r->read[j];
+            if (x->reader == class && x->operand >= 0 && in[x->operand].kind == CUT_SLICE &&
+                !has_cut(y, &e->class[v->of], -1, v->result, in[x->operand]))
+                return true;
+            if (v->of != class || out[v->result].kind != CUT_SLICE)
+                continue;
+            asked[v->result] = true;
+            wanted[v->result] |=
+                has_cut(y, &e->class[x->reader], x->operand, -1, out[v->result]);
+        }
+    }
+    for (int k = 0; k < e->class[class].n->nout; k++)
+        if (asked[k] && !wanted[k])
+            return true;
+    return false;
+}
+
+/* Drops units that lie below others of their place (one head's numbers, say) where a neighbour has
+ * no such unit: they would be cut there only to be gathered at once. */
+static void drop_units(Finder *y)
+{
+    EqualGraph *e = y->e;
+    for (int c = 0; c < e->nclass; c++) {
+        EqualClass *q = &e->class[c];
+        int count = 0;
+        for (int u = 0; u < q->units.count && q->n; u++) {
+            Unit unit = q->units.list[u];
+            NodeCut how = {.kind = NODE_FACTOR, .factor = unit.at, .outer = unit.outer};
+            Cut *in = NEWN(y->tmp, Cut, q->n->nin), *out = NEWN(y->tmp, Cut, q->n->nout);
+            cut_fill(q->n, q->f, &how, in, out);
+            bool below = unit.outer > 1;
+            for (int i = 0; i < q->n->nin; i++)
+                below |= in[i].kind == CUT_SLICE && in[i].outer > 1;
+            for (int k = 0; k < q->n->nout; k++)
+                below |= out[k].kind == CUT_SLICE && out[k].outer > 1;
+            if (below && leads_nowhere(y, c, in, out)) {
+                y->changed = true;
+                continue;
+            }
+            q->units.list[count++] = unit;
+        }
+        if (q->n)
+            q->units.count = count;
+    }
+}
+
 void equal_fill_units(EqualGraph *e, const Spmd *x)
 {
     Finder y = {e, x, arena_new(x->ctx), true};
@@ -137,6 +210,12 @@ void equal_fill_units(EqualGraph *e, const Spmd *x)
     for (int round = 0; round < ROUNDS && y.changed; round++) {
         y.changed = false;
         hear_all(&y);
+    }
+    y.changed = true;
+    for (int round = 0; round < ROUNDS && y.changed; round++) {
+        y.changed = false;
+        drop_units(&y);
+        arena_reset(y.tmp);
     }
     fill_inputs(&y);
     arena_free(y.tmp);
