@@ -17,7 +17,8 @@ typedef struct Parts {
     int64_t batch;
     tn_compiled *to;
     Arena *tmp;
-    const char **rules; /* of shardings that the step has chosen, for what is beside it; NULL: none */
+    const char *
+        *rules; /* of shardings that the step has chosen, for what is beside it; NULL: none */
     int nrules;
     /* of all plans; shared: of the reserve, what programs have in common */
     int64_t arena, shared, handles, persistent;
@@ -115,7 +116,8 @@ static void free_step(tn_compiled *c)
 static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 {
     const tn_plan *p = now->plan[0], *q = best->plan[0];
-    bool fits = !goal || plan_least(p->p) <= goal, fitted = q && (!goal || plan_least(q->p) <= goal);
+    bool fits = !goal || plan_least(p->p) <= goal,
+         fitted = q && (!goal || plan_least(q->p) <= goal);
     bool better = !q || fits > fitted || (fits == fitted && clock_sec(p) < clock_sec(q));
     if (better) {
         tn_compiled other = *best;
@@ -167,9 +169,8 @@ static int plan_shardings(Parts *x, const tn_options *asked)
     memcpy(r->tried, tried, sizeof tried);
     r->ntried = LEN(tried);
     r->taken = taken;
-    x->rules = exposed[taken] > 0
-                   ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
-                   : shardings_given(x->tmp, asked, &x->nrules);
+    x->rules = exposed[taken] > 0 ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
+                                  : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 
@@ -273,12 +274,8 @@ typedef struct Compile {
 static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *to,
                         CompileNeed *need)
 {
-    Parts parts = {.ctx = x->ctx,
-                   .task = x->task,
-                   .o = *x->o,
-                   .batch = s->batch,
-                   .to = to,
-                   .tmp = x->tmp};
+    Parts parts = {
+        .ctx = x->ctx, .task = x->task, .o = *x->o, .batch = s->batch, .to = to, .tmp = x->tmp};
     tn_options *o = &parts.o;
     o->memory = o->goal_memory = 0;
     o->recompute = s->recompute;

@@ -98,11 +98,10 @@ static void print_tried(Buf *b, const ShardReport *r)
         const ShardTry *t = &r->tried[i];
         if (t->sec <= 0)
             continue;
-        const char *way = t->exposed > 0
-                              ? arena_printf(b->a, "%3.0f %% exposed", 100 * t->exposed)
-                              : "recipes";
-        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes%s\n", way,
-                   sec_text(b->a, t->sec), (long long)t->nbytes, i == r->taken ? ", taken" : "");
+        const char *way =
+            t->exposed > 0 ? arena_printf(b->a, "%3.0f %% exposed", 100 * t->exposed) : "recipes";
+        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes%s\n", way, sec_text(b->a, t->sec),
+                   (long long)t->nbytes, i == r->taken ? ", taken" : "");
     }
 }
 
@@ -155,6 +154,16 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
     TRY(t, &p->h.owner->ctx)
         *text = plan_text(p, p->h.a, steps);
     return tried(&t);
+}
+
+/* Lists the forms that --shard auto has chosen. */
+static void explain_forms(Buf *b, const ShardReport *r)
+{
+    for (int i = 0; i < r->nform; i++) {
+        const ShardForm *f = &r->form[i];
+        buf_printf(b, "%-9s  %5d nodes  %9s  %s%s%s: %s\n", "form", f->count,
+                   sec_text(b->a, f->sec), f->node, *f->scope ? " @" : "", f->scope, f->form);
+    }
 }
 
 /* Lists the parts of inputs and outputs that ranks have, and the values that they reshard. */
@@ -225,6 +234,7 @@ static const char *explanation(const tn_plan *p, Arena *a)
     const Decisions *d = &p->graph->decisions;
     if (p->p->g->mesh)
         explain_mesh(&b, p->p->g, d);
+    explain_forms(&b, &p->graph->sharded);
     chunk_explain(&b, &p->graph->chunk);
     explain_front(&b, &p->graph->again);
     for (int i = 0; i < d->count; i++) {

@@ -1,4 +1,5 @@
-/* Rules of options.shardings: whether "auto" is among them, and rules for what a choice has made. */
+/* Rules of options.shardings: whether "auto" is among them, and rules for what a choice has made.
+ */
 #include "api.h"
 
 #include <string.h>

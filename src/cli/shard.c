@@ -1,5 +1,5 @@
-/* shard: solves a sharding problem, that of a file, or of a model on a mesh, which is written. A signal ends the process at once, but while a file is written
- * it does not. */
+/* shard: solves a sharding problem, that of a file, or of a model on a mesh, which is written. A
+ * signal ends the process at once, but while a file is written it does not. */
 #include "cli.h"
 
 #include "../train/train.h"
@@ -170,9 +170,9 @@ static bool is_file(const char *path)
 static int check(const Command *c, const Option *table, const ShardCommand *x)
 {
     if (!x->model)
-        return options_refuse(
-            c, table, "batch-size seq-len mesh dtype param-dtype machine optimizer shard",
-            "is for a model, not for a problem");
+        return options_refuse(c, table,
+                              "batch-size seq-len mesh dtype param-dtype machine optimizer shard",
+                              "is for a model, not for a problem");
     const char *missing = !x->c.batch    ? "batch-size"
                           : !x->c.seq    ? "seq-len"
                           : !x->c.o.mesh ? "mesh"

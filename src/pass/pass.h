@@ -69,15 +69,22 @@ typedef struct ShardReport {
     double emitted; /* seconds of the nodes and copies that the pass has left */
     double build_sec, solve_sec; /* CPU seconds that it took */
     int nclass, nvariable, nedge;
+    struct ShardForm {
+        const char *node, *scope, *form; /* of the first of `count` nodes that are cut alike */
+        int count;
+        double sec; /* of one of them */
+    } * form;
+    int nform, capform;
     struct ShardWhatIf {
         const char *pin;
         double sec; /* as `sec`, with this pin too; INFINITY: nothing was found */
-    } *what_if;
+    } * what_if;
     int nwhat_if;
     ShardTry tried[4]; /* those among which the clock has chosen */
     int ntried, taken;
 } ShardReport;
 
+typedef struct ShardForm ShardForm;
 typedef struct ShardWhatIf ShardWhatIf;
 
 /* The user's options, as far as passes read them: a member for each row of options.def that a pass

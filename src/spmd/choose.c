@@ -384,7 +384,8 @@ static void consider(StrategySearch *x, const NodeCut *chosen)
         return;
     uint64_t weight = p->draw ? chance_of(x) : 1;
     x->nlegal += weight;
-    if (p->draw ? draw(p) % x->nlegal < weight : x->nlegal == 1 || price_less(x->now.price, x->best.price)) {
+    if (p->draw ? draw(p) % x->nlegal < weight
+                : x->nlegal == 1 || price_less(x->now.price, x->best.price)) {
         Strategy best = x->now;
         x->now = x->best;
         x->best = best;

@@ -30,8 +30,7 @@ static void print_alike(Buf *b, const char *name)
     for (const char *s = name; *s;) {
         size_t len = strcspn(s, ".");
         size_t digits = strspn(s, "0123456789");
-        buf_printf(b, "%.*s", digits == len && len ? 1 : (int)len,
-                   digits == len && len ? "*" : s);
+        buf_printf(b, "%.*s", digits == len && len ? 1 : (int)len, digits == len && len ? "*" : s);
         s += len;
         if (*s == '.')
             buf_printf(b, "."), s++;
@@ -99,8 +98,8 @@ static void tie_node(Tying *y, const Node *n)
     const char *key = node_key_of(y, n);
     int at = find_number(&y->classes, key) - 1;
     if (at < 0) {
-        at = class_new(
-            e, (EqualClass){.n = n, .f = node_factors(e->a, n), .pin = pin_of(y->pins, n)});
+        at = class_new(e,
+                       (EqualClass){.n = n, .f = node_factors(e->a, n), .pin = pin_of(y->pins, n)});
         e->class[at].skipped = node_is(n, OP_norm_of);
         put_number(&y->classes, key, at + 1);
         for (int k = 0; k < n->nout; k++)
@@ -152,9 +151,9 @@ static int param_class(Tying *y, const Port *p, const Mesh *m, const Sharding *s
     const char *key = port_key(y, p, m, s);
     int at = find_number(&y->classes, key) - 1;
     if (at < 0) {
-        at = class_new(e, (EqualClass){.name = p->name,
-                                      .type = p->v->type,
-                                      .fixed = s->ruled ? s->cut : NULL});
+        at = class_new(
+            e,
+            (EqualClass){.name = p->name, .type = p->v->type, .fixed = s->ruled ? s->cut : NULL});
         put_number(&y->classes, key, at + 1);
     }
     return at;

@@ -94,8 +94,7 @@ double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to)
     return r.sec + (has_logsumexp(x->mesh, from) ? merge_sec(x, t, from) : 0);
 }
 
-static Value *reduce(Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to,
-                     Value *v)
+static Value *reduce(Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to, Value *v)
 {
     Reshard r;
     bool found = reshard_find(x->machine, x->mesh, t, from, to, &r);
@@ -247,8 +246,8 @@ static const RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need
     return best;
 }
 
-/* Whether v is to be made again, at the price `again`, rather than brought to the form, at the price
- * `now`: views of parameters always are, so that readers of all views share one gather. */
+/* Whether v is to be made again, at the price `again`, rather than brought to the form, at the
+ * price `now`: views of parameters always are, so that readers of all views share one gather. */
 static bool better_again(SpmdGraph *s, const Value *v, Price again, Price now)
 {
     bool view = v->def && v->def->op->view && spmd_logical(s, v)->param;

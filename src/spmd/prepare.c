@@ -1,8 +1,9 @@
 /* prepare: rewrites the whole graph before the walk.
  *
- * It casts parameters before they are gathered (cast_before_gather.c), and moves nodes into loops or out of them (ports.c). norm_of gets limb
- * arrays (op/sum_squares.c), which ranks add: one array for all gradients that are cut alike, so
- * that one reduction of 24 numbers makes the norm. Linear in the nodes. */
+ * It casts parameters before they are gathered (cast_before_gather.c), and moves nodes into loops
+ * or out of them (ports.c). norm_of gets limb arrays (op/sum_squares.c), which ranks add: one array
+ * for all gradients that are cut alike, so that one reduction of 24 numbers makes the norm. Linear
+ * in the nodes. */
 #include "rewrite.h"
 
 #include <string.h>

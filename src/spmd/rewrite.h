@@ -140,9 +140,9 @@ bool token_factor(SpmdGraph *s, const Node *n, const Factors *f, int k);
 typedef struct Strategy {
     NodeCut how[MAX_MESH];
     Cut (*in)[MAX_MESH], (*out)[MAX_MESH];
-    Cut *row;    /* room for one axis' cuts of operands and results */
-    bool merges; /* parts make partials that must be merged before they are results */
-    Price price; /* as far as it was asked for */
+    Cut *row;               /* room for one axis' cuts of operands and results */
+    bool merges;            /* parts make partials that must be merged before they are results */
+    Price price;            /* as far as it was asked for */
     struct Strategy **part; /* if it merges: of the nodes that then stand for it, in their order */
     int npart, cappart;
 } Strategy;

@@ -7,8 +7,8 @@
  * node of the problem, made or not made: it costs the step from the maker's form, and who needs it
  * is forbidden where it is not made; so what readers share is paid once.
  *
- * Costs are rounded to whole units, so that bounds of integers hold. Seconds are those of one queue:
- * nothing is hidden behind anything. Linear in edges times strategies of both ends. */
+ * Costs are rounded to whole units, so that bounds of integers hold. Seconds are those of one
+ * queue: nothing is hidden behind anything. Linear in edges times strategies of both ends. */
 #include "solved.h"
 
 #include <math.h>
@@ -60,7 +60,7 @@ static double change_cost(const Maker *m, FormTable *t, int from, int to)
 {
     if (t->nsec < t->count) {
         t->nsec = t->count;
-        t->sec = NEWN(m->a, double, (size_t)t->count * (size_t)t->count);
+        t->sec = NEWN(m->a, double, (size_t)t->count *(size_t)t->count);
         for (int i = 0; i < t->count * t->count; i++)
             t->sec[i] = NAN;
     }
@@ -182,7 +182,7 @@ static void number_forms(Maker *m)
     for (int c = 0; c < e->nclass; c++) {
         const EqualClass *q = &e->class[c];
         int nin = q->n && !q->skipped ? q->n->nin : 0;
-        m->need[c] = NEWN(m->a, int, q->list.count * nin);
+        m->need[c] = NEWN(m->a, int, q->list.count *nin);
         for (int i = 0; i < q->list.count; i++)
             for (int k = 0; k < nin; k++)
                 m->need[c][i * nin + k] =
@@ -210,8 +210,8 @@ static double *add_edge(Maker *m, int u, int v, bool hidden)
     PickProblem *p = &m->p->pick;
     int count = p->nedge;
     PUSH(m->a, m->p->hidden, count, m->p->caphidden, hidden);
-    int64_t size = (int64_t)(m->in_first[u + 1] - m->in_first[u]) *
-                   (m->in_first[v + 1] - m->in_first[v]);
+    int64_t size =
+        (int64_t)(m->in_first[u + 1] - m->in_first[u]) * (m->in_first[v + 1] - m->in_first[v]);
     PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
     if (m->nmatrix + size > m->capmatrix) {
         int64_t cap = 2 * (m->nmatrix + size);
@@ -265,9 +265,8 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     double *y = add_edge(m, v->of, at, r->param);
     for (int i = 0; i < n; i++)
         for (int f = 0; f < count; f++)
-            y[i * count + f] =
-                rint(share * r->count *
-                     change_cost(m, v->forms, made_form(m, r->value, i), form[f]));
+            y[i * count + f] = rint(share * r->count *
+                                    change_cost(m, v->forms, made_form(m, r->value, i), form[f]));
 }
 
 /* From the shared form to a reader's. */
@@ -343,8 +342,8 @@ double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strate
         cost += y->cost[y->first[i] + strategy[i]];
     for (int i = 0; i < y->nedge; i++) {
         const PickEdge *e = &y->edge[i];
-        double pair = y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) +
-                                strategy[e->v]];
+        double pair =
+            y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) + strategy[e->v]];
         cost += p->hidden[i] ? pair / x->o->shard_exposed : pair;
     }
     return cost * PROBLEM_UNIT;

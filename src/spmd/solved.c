@@ -84,6 +84,30 @@ static void report(const ShardProblem *p, const PickResult *r, double sec, Shard
     y->nedge = p->pick.nedge;
 }
 
+/* A problem with pins, and its solution. */
+typedef struct Solution {
+    ShardProblem *p;
+    PickResult r;
+    int *strategy;
+    double build_sec, solve_sec;
+} Solution;
+
+/* The forms of nodes' first results. */
+static void report_forms(const Spmd *x, const Solution *s, ShardReport *y)
+{
+    const EqualGraph *e = s->p->e;
+    for (int i = 0; i < e->nclass; i++) {
+        const EqualClass *q = &e->class[i];
+        if (!q->n || q->skipped)
+            continue;
+        const char *form = cuts_text(y->a, x->mesh, q->list.list[s->strategy[i]]->out[0]);
+        ShardForm f = {arena_printf(y->a, "%s %%%s", q->n->op->name, q->n->out[0]->name),
+                       arena_strdup(y->a, q->n->scope), *form ? form : "whole", q->count,
+                       q->sec[s->strategy[i]]};
+        PUSH(y->a, y->form, y->nform, y->capform, f);
+    }
+}
+
 static void check_loops(const Graph *g)
 {
     EACH_NODE(n, g)
@@ -118,14 +142,6 @@ static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
     pick_print_problem(&text, &p->pick, name);
     file_write(arena_ctx(tmp), path, text.text, text.len);
 }
-
-/* A problem with pins, and its solution. */
-typedef struct Solution {
-    ShardProblem *p;
-    PickResult r;
-    int *strategy;
-    double build_sec, solve_sec;
-} Solution;
 
 static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
                       const Sharding *out, const PinList *pins)
@@ -174,6 +190,8 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     y->solve_sec = s.solve_sec;
     y->exposed = x->o->shard_exposed;
     report(s.p, &s.r, shard_problem_sec(s.p, x, s.strategy), y);
+    if (y != &own)
+        report_forms(x, &s, y);
     if (y != &own)
         try_pins(g, y->a, x, in, out, &pins, y);
     Solved *chosen = NEW(a, Solved);

@@ -1,6 +1,7 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
- * src/pick: equal (which nodes are equal), units (where values may be cut), strategies (the legal
- * ways to cut a node), price (what they cost), problem and solved. */
+ * src/pick: equal (which nodes are equal), pin (forms that are asked for), units (where values may
+ * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem and
+ * solved (the driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -11,15 +12,15 @@
 /* ---- units.c: where values may be cut, whoever cuts them ---- */
 
 /* An axis of a value, or a factor of a node, below so many of its elements. */
-typedef struct Unit {
+typedef struct CutUnit {
     int at;
     int64_t outer;
-} Unit;
+} CutUnit;
 
-typedef struct Units {
-    Unit *list;
+typedef struct CutUnits {
+    CutUnit *list;
     int count, cap;
-} Units;
+} CutUnits;
 
 /* ---- strategies.c ---- */
 
@@ -31,9 +32,9 @@ typedef struct StrategyList {
 /* The legal ways to cut n over all mesh axes, whatever forms its operands have: along units of its
  * factors, several axes within one unit in both orders, linear in partial operands, and whole. */
 StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Factors *f,
-                             const Units *units);
+                             const CutUnits *units);
 /* The forms that an input of type t may have, as strategies with one result. */
-StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const Units *units);
+StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const CutUnits *units);
 
 /* ---- pin.c ---- */
 
@@ -66,7 +67,7 @@ typedef struct EqualClass {
     bool skipped;     /* its operands' forms and its seconds are no part of the problem */
     int count;        /* of nodes, or parameters */
     Factors *f;
-    Units units; /* of factors; of a port: of its axes */
+    CutUnits units; /* of factors; of a port: of its axes */
     StrategyList list;
     double *sec; /* by strategy, of one node */
 } EqualClass;
@@ -75,7 +76,7 @@ typedef struct EqualClass {
 typedef struct ValueClass {
     int of, result; /* of which class it is which result */
     Type type;
-    Units units;
+    CutUnits units;
     struct FormTable *forms; /* shard_problem.c */
 } ValueClass;
 

@@ -9,7 +9,10 @@
  *   align      pads the vocabulary of large logits, for every mesh and also for one rank
  *   sharding   finds the forms of inputs and outputs: by the names of mesh axes, by the recipes of
  *              model families (recipe.def), by the rules of --shard
- *   prepare    rewrites the whole graph: pad makes axes divisible, cast_before_gather casts
+ *   pad        makes axes divisible
+ *   solved     with --shard auto: chooses how all nodes are cut, and the forms of parameters (see
+ *              solved.h)
+ *   prepare    rewrites the whole graph: cast_before_gather casts
  *              parameters, ports and formed decide what loops see of gathered parameters, and norms
  *              become sums
  *   spmd       walks the nodes once, in their order:
@@ -19,9 +22,10 @@
  *                list that it emits
  *     token      finds where rows and tokens of the batch lie, for sequence parallelism
  *     loop_forms does the same for a loop's bodies and ports
- * The walk is greedy: the price of a node is its seconds, its operands' collectives and the
- * reduction of what it leaves partial; what later readers need is known only as far as the
- * optimizer's and the outputs' forms are wanted.
+ * Without --shard auto the walk is greedy: the price of a node is its seconds, its operands'
+ * collectives and the reduction of what it leaves partial; what later readers need is known only as
+ * far as the optimizer's and the outputs' forms are wanted. Strategies may be drawn instead, for
+ * tests.
  *
  * Invariants. The rank's graph has local types, and shardings at its ports only. Its coordinates
  * are constants: starts of slices and offsets; all else is equal on all ranks, so that all have one

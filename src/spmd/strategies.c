@@ -53,7 +53,7 @@ static void add_linears(AxisWays *w, const Node *n)
         add_linear(w, n, (UINT64_C(1) << n->nin) - 1);
 }
 
-static void find_ways(Lister *y, int c, const Node *n, const Factors *f, const Units *units)
+static void find_ways(Lister *y, int c, const Node *n, const Factors *f, const CutUnits *units)
 {
     AxisWays *w = &y->axis[c];
     CutStop stop;
@@ -104,7 +104,7 @@ static bool shares_unit(const Lister *y)
 }
 
 StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Factors *f,
-                             const Units *units)
+                             const CutUnits *units)
 {
     Lister *y = NEW(a, Lister);
     StrategyList list = {0};
@@ -133,19 +133,19 @@ StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Facto
 /* ---- inputs ---- */
 
 /* The axes of a value as factors of a node without operands. */
-static void find_input_ways(Lister *y, int c, const Type *t, const Units *units)
+static void find_input_ways(Lister *y, int c, const Type *t, const CutUnits *units)
 {
     AxisWays *w = &y->axis[c];
     w->count = 0;
     add_way(w, (NodeCut){.kind = NODE_WHOLE}, -1);
     for (int u = 0; u < units->count && y->x->cuts[c].count > 1; u++) {
-        Unit unit = units->list[u];
+        CutUnit unit = units->list[u];
         if (t->dim[unit.at] % (unit.outer * y->x->cuts[c].count) == 0)
             add_way(w, (NodeCut){.kind = NODE_FACTOR, .factor = unit.at, .outer = unit.outer}, u);
     }
 }
 
-StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const Units *units)
+StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const CutUnits *units)
 {
     Lister *y = NEW(a, Lister);
     StrategyList list = {0};

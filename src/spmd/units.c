@@ -4,17 +4,17 @@
  * of a product's operand, and q, k and v of a weight. A cut of tokens there lies below the rows. So
  * every node's factors are followed through the graph, forward and backward, until nothing new is
  * found; what one node can be cut along, its neighbours get as a unit if they can be cut so too.
- * Units that no mesh axis divides are left out. Linear in readings, times units and rounds. */
+ * CutUnits that no mesh axis divides are left out. Linear in readings, times units and rounds. */
 #include "solved.h"
 
 enum { MOST_UNITS = 8, ROUNDS = 12 };
 
-typedef struct Finder {
+typedef struct UnitFinder {
     EqualGraph *e;
     const Spmd *x;
     Arena *tmp;
     bool changed;
-} Finder;
+} UnitFinder;
 
 /* Whether some mesh axis can cut `size` elements below `outer` of them. */
 static bool can_cut(const Spmd *x, int64_t size, int64_t outer)
@@ -25,18 +25,18 @@ static bool can_cut(const Spmd *x, int64_t size, int64_t outer)
     return false;
 }
 
-static void add(Finder *y, Units *u, int at, int64_t outer, int64_t size)
+static void add(UnitFinder *y, CutUnits *u, int at, int64_t outer, int64_t size)
 {
     for (int i = 0; i < u->count; i++)
         if (u->list[i].at == at && u->list[i].outer == outer)
             return;
     if (u->count == MOST_UNITS || !can_cut(y->x, size, outer))
         return;
-    PUSH(y->e->a, u->list, u->count, u->cap, ((Unit){at, outer}));
+    PUSH(y->e->a, u->list, u->count, u->cap, ((CutUnit){at, outer}));
     y->changed = true;
 }
 
-static void add_to_value(Finder *y, int value, Cut cut)
+static void add_to_value(UnitFinder *y, int value, Cut cut)
 {
     ValueClass *v = &y->e->value[value];
     if (cut.kind == CUT_SLICE)
@@ -44,7 +44,7 @@ static void add_to_value(Finder *y, int value, Cut cut)
 }
 
 /* What a class' units say of its results, and of one that it reads. */
-static void tell_results(Finder *y, const EqualClass *q, int first)
+static void tell_results(UnitFinder *y, const EqualClass *q, int first)
 {
     Cut *in = NEWN(y->tmp, Cut, q->n->nin), *out = NEWN(y->tmp, Cut, q->n->nout);
     for (int u = 0; u < q->units.count; u++) {
@@ -56,7 +56,7 @@ static void tell_results(Finder *y, const EqualClass *q, int first)
     }
 }
 
-static void tell_operand(Finder *y, const EqualClass *q, int i, int value)
+static void tell_operand(UnitFinder *y, const EqualClass *q, int i, int value)
 {
     Cut *in = NEWN(y->tmp, Cut, q->n->nin), *out = NEWN(y->tmp, Cut, q->n->nout);
     for (int u = 0; u < q->units.count; u++) {
@@ -68,10 +68,10 @@ static void tell_operand(Finder *y, const EqualClass *q, int i, int value)
 }
 
 /* What a value's units say of a class that reads it, or makes it. */
-static void hear(Finder *y, EqualClass *q, int i, int k, int value)
+static void hear(UnitFinder *y, EqualClass *q, int i, int k, int value)
 {
     Cut *cut = NEWN(y->tmp, Cut, MAX(q->n->nin, q->n->nout));
-    const Units *u = &y->e->value[value].units;
+    const CutUnits *u = &y->e->value[value].units;
     NodeCut how;
     CutStop stop;
     for (int j = 0; j < u->count; j++) {
@@ -85,14 +85,14 @@ static void hear(Finder *y, EqualClass *q, int i, int k, int value)
     }
 }
 
-static void add_own(Finder *y, EqualClass *q)
+static void add_own(UnitFinder *y, EqualClass *q)
 {
     for (int k = 0; k < q->f->count; k++)
         if (q->f->factor[k].kind != FACTOR_REPLICATE && q->f->factor[k].size > 1)
             add(y, &q->units, k, 1, q->f->factor[k].size);
 }
 
-static void hear_all(Finder *y)
+static void hear_all(UnitFinder *y)
 {
     EqualGraph *e = y->e;
     for (int i = 0; i < e->ngroup; i++)
@@ -115,12 +115,12 @@ static void hear_all(Finder *y)
 }
 
 /* A parameter is cut as its readers can be, its state as it is. */
-static void fill_inputs(Finder *y)
+static void fill_inputs(UnitFinder *y)
 {
     EqualGraph *e = y->e;
     for (int v = 0; v < e->nvalue; v++) {
         EqualClass *q = &e->class[e->value[v].of];
-        const Units *u = &e->value[v].units;
+        const CutUnits *u = &e->value[v].units;
         for (int j = 0; j < u->count && !q->n; j++)
             if (u->list[j].at < q->type.rank)
                 add(y, &q->units, u->list[j].at, u->list[j].outer, q->type.dim[u->list[j].at]);
@@ -130,7 +130,7 @@ static void fill_inputs(Finder *y)
 /* ---- units that lead nowhere ---- */
 
 /* Whether class q, cut along some unit of its own, has that cut of operand i, or of result k. */
-static bool has_cut(Finder *y, const EqualClass *q, int i, int k, Cut cut)
+static bool has_cut(UnitFinder *y, const EqualClass *q, int i, int k, Cut cut)
 {
     if (!q->n || q->skipped)
         return true;
@@ -146,7 +146,7 @@ static bool has_cut(Finder *y, const EqualClass *q, int i, int k, Cut cut)
 }
 
 /* Whether what makes the operand, or all that reads the result, could not go on with a cut. */
-static bool leads_nowhere(Finder *y, int class, const Cut *in, const Cut *out)
+static bool leads_nowhere(UnitFinder *y, int class, const Cut *in, const Cut *out)
 {
     const EqualGraph *e = y->e;
     bool wanted[TN_MAX_OUT] = {0}, asked[TN_MAX_OUT] = {0};
@@ -161,8 +161,7 @@ static bool leads_nowhere(Finder *y, int class, const Cut *in, const Cut *out)
             if (v->of != class || out[v->result].kind != CUT_SLICE)
                 continue;
             asked[v->result] = true;
-            wanted[v->result] |=
-                has_cut(y, &e->class[x->reader], x->operand, -1, out[v->result]);
+            wanted[v->result] |= has_cut(y, &e->class[x->reader], x -> operand, -1, out[v->result]);
         }
     }
     for (int k = 0; k < e->class[class].n->nout; k++)
@@ -173,14 +172,14 @@ static bool leads_nowhere(Finder *y, int class, const Cut *in, const Cut *out)
 
 /* Drops units that lie below others of their place (one head's numbers, say) where a neighbour has
  * no such unit: they would be cut there only to be gathered at once. */
-static void drop_units(Finder *y)
+static void drop_units(UnitFinder *y)
 {
     EqualGraph *e = y->e;
     for (int c = 0; c < e->nclass; c++) {
         EqualClass *q = &e->class[c];
         int count = 0;
         for (int u = 0; u < q->units.count && q->n; u++) {
-            Unit unit = q->units.list[u];
+            CutUnit unit = q->units.list[u];
             NodeCut how = {.kind = NODE_FACTOR, .factor = unit.at, .outer = unit.outer};
             Cut *in = NEWN(y->tmp, Cut, q->n->nin), *out = NEWN(y->tmp, Cut, q->n->nout);
             cut_fill(q->n, q->f, &how, in, out);
@@ -202,7 +201,7 @@ static void drop_units(Finder *y)
 
 void equal_fill_units(EqualGraph *e, const Spmd *x)
 {
-    Finder y = {e, x, arena_new(x->ctx), true};
+    UnitFinder y = {e, x, arena_new(x->ctx), true};
     CHECK(y.tmp);
     for (int i = 0; i < e->nclass; i++)
         if (e->class[i].n && !e->class[i].skipped)

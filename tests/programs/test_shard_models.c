@@ -16,7 +16,7 @@ enum { ROWS = 8, TOKENS = 8 };
 
 static const double TOLERANCE = 1e-12;
 
-static const char *const folders[] = {"gpt2-tiny",    "llama-tiny",  "llama-tied",
+static const char *const folders[] = {"gpt2-tiny",    "llama-tiny", "llama-tied",
                                       "mistral-tiny", "qwen2-tiny", "qwen3-tiny"};
 static const char *const meshes[] = {"fsdp=4,tp=2", "dp=2,fsdp=2,tp=2", "tp=8", "fsdp=8"};
 
@@ -81,10 +81,11 @@ static void compare(const Job *j, const Graph *g, const Tensor *got, const Tenso
 
 static void check_report(const Job *j, const ShardReport *r)
 {
-    bool good = r->solved && r->gap >= 0 && r->gap < 1e-3 && fabs(r->emitted - r->sec) <= 0.3 * r->sec;
+    bool good =
+        r->solved && r->gap >= 0 && r->gap < 1e-3 && fabs(r->emitted - r->sec) <= 0.3 * r->sec;
     if (!EXPECT(good))
-        printf("  %s, %s on %s: chosen %g s, gap %g, emitted %g s\n", j->folder, j->passes,
-               j->mesh, r->sec, r->gap, r->emitted);
+        printf("  %s, %s on %s: chosen %g s, gap %g, emitted %g s\n", j->folder, j->passes, j->mesh,
+               r->sec, r->gap, r->emitted);
 }
 
 static void run(void *arg)

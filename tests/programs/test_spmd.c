@@ -204,12 +204,17 @@ static void run_trial(void *arg)
     run_ranks(t);
 }
 
-static void try_with(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how, Counts *done,
-                     Seen *seen, bool solved)
+static void try_with(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how,
+                     Counts *done, Seen *seen, bool solved)
 {
     Arena *a = arena_new(ctx);
     CHECK(a);
-    Trial t = {.a = a, .lib = lib, .rng = {seed, 0}, .done = done, .seen = seen, .op = op,
+    Trial t = {.a = a,
+               .lib = lib,
+               .rng = {seed, 0},
+               .done = done,
+               .seen = seen,
+               .op = op,
                .solved = solved};
     t.sums.a = a;
     t.say = how > 0;
@@ -309,7 +314,8 @@ int main(int argc, char **argv)
     done = (Counts){0};
     for (int i = first; i < count; i++)
         try_with(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, NULL, true);
-    printf("note: %lld graphs run by ranks whose forms were chosen at once, %lld refused\n", (long long)done.run, (long long)done.refused);
+    printf("note: %lld graphs run by ranks whose forms were chosen at once, %lld refused\n",
+           (long long)done.run, (long long)done.refused);
     if (all)
         try_ops(&ctx, &lib, &done, &seen);
     if (all)
