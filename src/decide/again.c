@@ -12,7 +12,8 @@
  * lowest few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
- * (again_between.c): of all plans, and of each ladder's. The fastest is taken.
+ * (again_between.c): of all plans, and of each ladder's. The fastest is taken. Tiny steps at last
+ * choose among all sets (again_all.c).
  *
  * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
  * again may take less time than it hides of collectives, or than fusion gains by it.
@@ -20,7 +21,8 @@
  * The few that are planned as they would run there do not say what lies between them, so a larger
  * limit can give a step that is slower by what overlap makes of it.
  *
- * Else a larger limit never gives a slower step, as each of these searches does not. What is
+ * Else a larger limit never gives a slower step, as each of these searches does not, but for tiny
+ * steps whose sets are too many to be planned. What is
  * computed again has the same bits, so any choice gives the bits of a step that saves all. Plans
  * are counted, not timed: the same input gives the same choice. */
 #include "again.h"

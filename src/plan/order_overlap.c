@@ -101,12 +101,6 @@ static bool reduces(const Node *n)
     return k == REDUCE_SCATTER || k == ALL_REDUCE;
 }
 
-static void find_places(Overlap *x)
-{
-    for (int k = 0; k < x->q->n; k++)
-        x->place[x->order[k]] = k;
-}
-
 /* ---- time ---- */
 
 static int made_at(const Overlap *x, int place)
@@ -534,13 +528,12 @@ static Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp)
     x->in = NEWN(tmp, bool, q->n);
     x->mark = NEWN(tmp, bool, q->n);
     for (int i = 0; i < q->n; i++) {
-        x->order[i] = x->made[i] = i;
+        x->order[i] = x->place[i] = x->made[i] = i;
         number[node_of_index(x, i)->id] = i;
         fill_node(x, m, graph_mesh(g), i, number);
     }
     for (int k = 0; k < q->storage.count; k++)
         x->left[k] = -1;
-    find_places(x);
     return x;
 }
 
