@@ -144,7 +144,7 @@ static void check_explanation(tn_plan *p)
         "within 4, 7 units: a region of 9 nodes in layers.0.mlp; same bits as the whole; not "
         "taken: not needed\n");
     has(text,
-        "unchunked         1000 bytes          -  %probabilities @::amax  axis 2, 64 units: no "
+        "unchunked         1000 bytes          -  %probabilities (amax)  axis 2, 64 units: no "
         "region: a maximum is not linear: <amax>\n");
     has(text,
         "unchunked          500 bytes      -1 ms  %mask @attn::where  axis 0, 16 units: a region "
