@@ -129,7 +129,7 @@ test-long: all race
 
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.
-RACES := test_ring test_concurrent test_data_batch test_device test_emulated test_comm test_transport test_ranks_api test_train_ranks \
+RACES := test_ring test_slices test_concurrent test_data_batch test_device test_emulated test_comm test_transport test_ranks_api test_train_ranks \
          test_ranks_run test_ranks_staged test_rank_files
 race:
 	tools/deps.sh lint

@@ -128,8 +128,7 @@ static bool add_up(void *arg, int64_t m)
     Work *w = arg;
     const CommPart *p = &w->round[0].part[m];
     const unsigned char *from = p->receive;
-    if (!m)
-        memset(w->sum, 0, sizeof w->sum);
+    memset(w->sum, 0, m ? 0 : sizeof w->sum);
     for (int64_t i = 0; i < p->nreceive; i++)
         w->sum[i % NSUM] += (float)from[i] * 0.37f + w->sum[i % NSUM] * 0.001f;
     return m + 1 == w->n;
@@ -532,59 +531,6 @@ static void test_link(void)
         EXPECT(t.sec[i] >= model && t.sec[i] < 2 * model + 0.1);
 }
 
-/* ---- slices ---- */
-
-/* Both run on comm's thread. */
-typedef struct Between {
-    bool over, seen; /* the other group's job; while slices were left */
-} Between;
-
-static bool end_other(void *arg, int64_t i)
-{
-    Between *x = arg;
-    x->over = true;
-    return i == 0;
-}
-
-/* As many slices as it takes until the other group's job has run, within reason. */
-static bool wait_for_other(void *arg, int64_t i)
-{
-    Between *x = arg;
-    x->seen = x->over;
-    return x->over || i > 10000000;
-}
-
-static CommJob *call_job(Arena *a, CommGroup *g, bool (*call)(void *, int64_t), Between *arg)
-{
-    CommJob *j = NEW(a, CommJob);
-    CommRound *r = NEW(a, CommRound);
-    *r = (CommRound){.kind = ROUND_CALL, .call = call, .arg = arg};
-    *j = (CommJob){.group = g, .what = "slices", .round = r, .nround = 1};
-    comm_prepare(a, j);
-    return j;
-}
-
-/* A sum that is not over does not keep others from running. */
-static void run_between(Trial *t, Comm *c, Arena *a, int rank)
-{
-    Between x = {false, false};
-    CommGroup *g = comm_group(c, a, 1, 2, (int[]){0, 1}, false);
-    CommJob *sum = call_job(a, comm_world(c), wait_for_other, &x);
-    CommJob *other = call_job(a, g, end_other, &x);
-    comm_start(c, sum);
-    sleep_sec(0.02);
-    comm_start(c, other);
-    EXPECT_IN(t, !comm_wait(c, other, t->message[rank]));
-    EXPECT_IN(t, !comm_wait(c, sum, t->message[rank]));
-    EXPECT_IN(t, x.seen);
-}
-
-static void test_slices(void)
-{
-    Trial t = {.n = 2, .run = run_between};
-    run_ranks(&t);
-}
-
 /* ---- ranks that a launcher has started ---- */
 
 static void open_mpi(void *arg)
@@ -650,6 +596,5 @@ int main(void)
     test_timeout();
     test_stopped();
     test_link();
-    test_slices();
     return test_report();
 }

@@ -165,8 +165,9 @@ static void compare_planned(Trial *t, Tensor *const *in, Tensor *const *out)
 /* In a part of the trials collectives beside products are taken apart. */
 static void take_apart(Trial *t)
 {
+    Rng own = {t->rng.seed ^ 1, 0}; /* what is drawn of the other does not depend on it */
     int calls = 0;
-    if (rng_chance(&t->rng, 0.5))
+    if (rng_chance(&own, 0.5))
         t->ranks = ranks_ringed(&t->ranks, &calls);
     t->done->ringed += calls > 0;
 }
