@@ -161,8 +161,20 @@ typedef struct tn_options {
     int64_t rank;                       /* 0 to 2147483646 (0): whose graph it is, of the mesh's
                                          * ranks */
     const char *const *shardings;       /* rules PATTERN=AXIS:MESH_AXES that say how parameters
-                                         * are cut; the last match holds; borrowed */
+                                         * are cut, the last match holds; auto: what they leave
+                                         * open is chosen for the shortest step; borrowed */
     int nshardings;
+    const char *const *pins;            /* with shard auto: PATTERN=AXIS:MESH_AXES, the form in
+                                         * which nodes make their first result, by SCOPE::OP or
+                                         * its name; the last match holds; borrowed */
+    int npins;
+    const char *const *what_if;         /* with shard auto: pins, each of which is tried alone
+                                         * beside the others, for the report; borrowed */
+    int nwhat_if;
+    double shard_exposed;               /* 0.01 to 1 (1): of shard auto: which share of gathering
+                                         * parameters and reducing gradients no computing hides */
+    const char *shard_problem;          /* of shard auto: the file to which the problem is
+                                         * written; NULL: none */
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */

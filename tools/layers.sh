@@ -14,7 +14,7 @@ BEGIN {
     may["cut"] = "base ir op machine cut"
     may["flow"] = "base ir op machine flow"
     may["pass"] = "base ir op machine flow cut pass"
-    may["spmd"] = "base ir op machine flow cut pass spmd"
+    may["spmd"] = "base ir op machine flow cut pass pick spmd"
     may["chunk"] = "base ir op machine flow cut pass chunk"
     may["place"] = "base place"
     may["pick"] = "base pick"

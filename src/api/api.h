@@ -127,6 +127,16 @@ int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t);
 /* The holders of a plan's peak, as lines of a message: those that it has room for. */
 const char *fit_holds(Arena *a, const Plan *p);
 
+/* ---- shardings.c ---- */
+
+bool shardings_auto(const tn_options *o); /* whether "auto" is among options.shardings */
+/* options.shardings without "auto". */
+const char **shardings_given(Arena *a, const tn_options *o, int *count);
+/* The rule that says how ranks have a parameter of a rank's graph. */
+const char *sharding_rule(Arena *a, const Mesh *m, const Port *p);
+/* options.shardings, and after them those rules for all parameters of a rank's graph. */
+const char **shardings_of(Arena *a, const Graph *g, const tn_options *o, int *count);
+
 /* ---- plan_json.c ---- */
 
 const char *decision_name(const Decision *x); /* "save", "recompute", "offload" */

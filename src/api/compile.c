@@ -16,6 +16,10 @@ typedef struct Parts {
     tn_options o; /* memory 0; accumulate not 0 */
     int64_t batch;
     tn_compiled *to;
+    Arena *tmp;
+    const char *
+        *rules; /* of shardings that the step has chosen, for what is beside it; NULL: none */
+    int nrules;
     /* of all plans; shared: of the reserve, what programs have in common */
     int64_t arena, shared, handles, persistent;
 } Parts;
@@ -84,15 +88,100 @@ static int plan_graph(Parts *x, int i, const tn_options *o)
     return tn_plan_new(g, &free, !x->task->keep_order, &x->to->plan[i]);
 }
 
+static int plan_step_with(Parts *x, const tn_options *o)
+{
+    int code = make_graph(x, 0, o);
+    return code ? code : plan_graph(x, 0, o);
+}
+
+/* ---- sharding by the clock ---- */
+
+static double clock_sec(const tn_plan *p)
+{
+    double sec, added;
+    tn_plan_sec(p, &sec, &added);
+    return sec;
+}
+
+static void free_step(tn_compiled *c)
+{
+    tn_plan_free(c->plan[0]);
+    tn_graph_free(c->graph[0]);
+    c->plan[0] = NULL;
+    c->graph[0] = NULL;
+}
+
+/* Keeps in *best what was planned now, or what was before: what fits, then what is faster; the
+ * other goes. Whether it is the new one. */
+static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
+{
+    const tn_plan *p = now->plan[0], *q = best->plan[0];
+    bool fits = !goal || plan_least(p->p) <= goal,
+         fitted = q && (!goal || plan_least(q->p) <= goal);
+    bool better = !q || fits > fitted || (fits == fitted && clock_sec(p) < clock_sec(q));
+    if (better) {
+        tn_compiled other = *best;
+        *best = *now;
+        *now = other;
+    }
+    free_step(now);
+    return better;
+}
+
+/* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
+ * with those of the recipes if there are any; keeps what is the fastest by the clock, of those that
+ * fit if one does, and the first of equals. */
+static int plan_shardings(Parts *x, const tn_options *asked)
+{
+    static const double exposed[] = {1, 0.3, 0.1, 0}; /* 0: the recipes' */
+    tn_compiled now = {0}, best = {0}, *to = x->to;
+    ShardTry tried[LEN(exposed)] = {{0}};
+    int taken = 0, code = 0;
+    for (int i = 0; i < LEN(exposed) && !code; i++) {
+        tn_options o = *asked;
+        x->to = &now;
+        if (exposed[i] > 0)
+            o.shard_exposed = exposed[i];
+        else if (asked->npins)
+            break; /* which recipes do not obey */
+        else
+            o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
+        if (i)
+            o.warn = NULL; /* it has warned */
+        code = plan_step_with(x, &o);
+        if (code == TN_CODE_USAGE && exposed[i] <= 0) {
+            code = 0; /* no recipe is for it */
+            continue;
+        }
+        if (code)
+            break;
+        tried[i] = (ShardTry){exposed[i], clock_sec(now.plan[0]), plan_least(now.plan[0]->p)};
+        if (keep_better(&now, &best, asked->goal_memory))
+            taken = i;
+    }
+    free_step(&now);
+    x->to = to;
+    to->plan[0] = best.plan[0];
+    to->graph[0] = best.graph[0];
+    if (code)
+        return code;
+    ShardReport *r = &to->graph[0]->sharded;
+    memcpy(r->tried, tried, sizeof tried);
+    r->ntried = LEN(tried);
+    r->taken = taken;
+    x->rules = exposed[taken] > 0 ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
+                                  : shardings_given(x->tmp, asked, &x->nrules);
+    return 0;
+}
+
 static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
 {
     tn_options o = x->o;
     int64_t reserve;
     double added;
     o.goal_memory = goal;
-    int code = make_graph(x, 0, &o);
-    if (!code)
-        code = plan_graph(x, 0, &o);
+    bool many = shardings_auto(&o) && x->task->part[0].passes && o.mesh;
+    int code = many ? plan_shardings(x, &o) : plan_step_with(x, &o);
     if (code)
         return code;
     const tn_plan *p = x->to->plan[0];
@@ -124,6 +213,10 @@ static int plan_beside(Parts *x, int i, int64_t step)
     o.persistent = x->persistent;
     o.decided = NULL;
     o.accumulate = 1;
+    if (x->rules) {
+        o.shardings = x->rules;
+        o.nshardings = x->nrules;
+    }
     slice_beside(x, step, &o);
     int code = make_graph(x, i, &o);
     if (!code)
@@ -171,6 +264,7 @@ typedef struct Compile {
     const tn_task *task;
     const tn_options *o;
     int64_t limit; /* that plans are to reach */
+    Arena *tmp;
     CompileSearch search;
     const char **chunk; /* options.chunk without "auto" */
     int nchunk;
@@ -180,7 +274,8 @@ typedef struct Compile {
 static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *to,
                         CompileNeed *need)
 {
-    Parts parts = {.ctx = x->ctx, .task = x->task, .o = *x->o, .batch = s->batch, .to = to};
+    Parts parts = {
+        .ctx = x->ctx, .task = x->task, .o = *x->o, .batch = s->batch, .to = to, .tmp = x->tmp};
     tn_options *o = &parts.o;
     o->memory = o->goal_memory = 0;
     o->recompute = s->recompute;
@@ -299,6 +394,7 @@ static int compile(Compile *x, Arena *tmp, tn_compiled *c)
 {
     const tn_options *o = x->o;
     CompileNeed need = {0};
+    x->tmp = tmp;
     begin(x, tmp);
     CompileSetting asked = {.recompute = o->recompute ? o->recompute : "auto",
                             .accumulate = o->accumulate ? o->accumulate : 1,

@@ -257,6 +257,8 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     g->decisions.a = g->chunk.a = g->again.a = g->h.a;
     g->decisions.all = o->explain;
     p.decisions = &g->decisions;
+    p.shard_report = &g->sharded;
+    g->sharded = (ShardReport){.a = g->h.a};
     if (chunks || o->explain)
         p.chunk_report = &g->chunk;
     w.after = after_pass;

@@ -206,7 +206,7 @@ void command_put(FILE *f, const char *program, int argc, char **argv, const char
 
 typedef struct Common {
     tn_options o;
-    Texts freeze, no_decay, rules, shardings, chunk;
+    Texts freeze, no_decay, rules, shardings, pins, what_if, chunk;
     tn_rule rule[64];
     int64_t threads, batch, seq;
     const char *fuse, *sequence_parallel;
@@ -235,6 +235,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
     {"recompute-rule", &(c).rules}, {"offload", &(c).rules}, {"chunk", &(c).chunk},     \
     {"fuse", &(c).fuse}, {"threads", &(c).threads}, {"shard", &(c).shardings},          \
+    {"pin", &(c).pins}, {"what-if", &(c).what_if},                                      \
     {"sequence-parallel", &(c).sequence_parallel},                                      \
     {"comm-timeout", &(c).comm_timeout}, {"log-ranks", &(c).log_ranks}
 /* clang-format on */

@@ -24,6 +24,10 @@ void common_apply(Common *c)
     c->o.nfreeze = c->freeze.count;
     c->o.shardings = c->shardings.text;
     c->o.nshardings = c->shardings.count;
+    c->o.pins = c->pins.text;
+    c->o.npins = c->pins.count;
+    c->o.what_if = c->what_if.text;
+    c->o.nwhat_if = c->what_if.count;
     c->o.chunk = c->chunk.text;
     c->o.nchunk = c->chunk.count;
     if (c->sequence_parallel)

@@ -1,5 +1,5 @@
-/* shard: solves a sharding problem. A signal ends the process at once, but while a file is written
- * it does not. */
+/* shard: solves a sharding problem, that of a file, or of a model on a mesh, which is written. A
+ * signal ends the process at once, but while a file is written it does not. */
 #include "cli.h"
 
 #include "../train/train.h"
@@ -10,10 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { MOST_RULES = 256 };
+
 typedef struct ShardCommand {
     const char *path, *output;
     int64_t effort;
     int json;
+    Common c; /* of a model: how its step is made */
+    bool model;
     tn_sharding_result result;
     double sec; /* CPU seconds after reading */
 } ShardCommand;
@@ -52,9 +56,37 @@ static void show_end(const ShardProgress *p)
 
 /* ---- the command ---- */
 
+/* Makes the step of a model, up to the pass that has the problem, which writes it. */
+static int write_model(tn_context *ctx, const ShardCommand *x)
+{
+    static const char passes[] =
+        "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd";
+    tn_options o = x->c.o;
+    const char *rule[MOST_RULES + 1];
+    tn_model *model = NULL;
+    tn_graph *g = NULL;
+    int count = 0;
+    for (int i = 0; i < o.nshardings && i < MOST_RULES; i++)
+        rule[count++] = o.shardings[i];
+    rule[count++] = "auto";
+    o.shardings = rule;
+    o.nshardings = count;
+    o.shard_problem = x->output;
+    int code = tn_model_open(ctx, x->path, &model);
+    if (!code)
+        code = tn_model_graph(model, x->c.batch, x->c.seq, &o, &g);
+    if (!code)
+        code = tn_graph_passes(g, passes, &o, NULL, NULL);
+    tn_graph_free(g);
+    tn_model_free(model);
+    return code;
+}
+
 static int work(tn_context *ctx, ShardCommand *x, tn_sharding **s)
 {
-    int code = tn_sharding_read(ctx, x->path, s);
+    int code = x->model ? write_model(ctx, x) : 0;
+    if (!code)
+        code = tn_sharding_read(ctx, x->model ? x->output : x->path, s);
     if (code)
         return code;
     ShardProgress p = {isatty(STDERR_FILENO), false, cpu_seconds()};
@@ -114,7 +146,7 @@ static void print_result(const ShardCommand *x)
 
 static int finish(tn_context *ctx, const ShardCommand *x, const tn_sharding *s, int code)
 {
-    if (!code && x->output)
+    if (!code && x->output && !x->model)
         code = write_output(ctx, x, s);
     else if (code == TN_CODE_FIT)
         report(code, "%s: %s%s", strcmp(x->path, "-") ? x->path : "standard input", tn_error(ctx),
@@ -126,18 +158,58 @@ static int finish(tn_context *ctx, const ShardCommand *x, const tn_sharding *s, 
     return code;
 }
 
+static bool is_file(const char *path)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    return !strcmp(path, "-") || (n > 5 && !strcmp(path + n - 5, ".json")) ||
+           (!stat(path, &st) && !S_ISDIR(st.st_mode));
+}
+
+/* What a model needs is no option of a file. */
+static int check(const Command *c, const Option *table, const ShardCommand *x)
+{
+    if (!x->model)
+        return options_refuse(c, table,
+                              "batch-size seq-len mesh dtype param-dtype machine optimizer shard",
+                              "is for a model, not for a problem");
+    const char *missing = !x->c.batch    ? "batch-size"
+                          : !x->c.seq    ? "seq-len"
+                          : !x->c.o.mesh ? "mesh"
+                          : !x->output   ? "output"
+                                         : NULL;
+    if (missing)
+        return report(TN_CODE_USAGE, "%s: --%s is missing, for the problem of a model", c->name,
+                      missing);
+    if (!strcmp(x->output, "-"))
+        return report(TN_CODE_USAGE, "%s: --output: expected a file for the problem, found \"-\"",
+                      c->name);
+    return -1;
+}
+
 int command_shard(int argc, char **argv)
 {
-    ShardCommand x = {0};
-    const OptionSlot slots[] = {
-        {"effort", &x.effort}, {"output", &x.output}, {"json", &x.json}, {0}};
+    ShardCommand x = {.c = {.o = tn_options_default()}};
+    const Command *c = command_find("shard");
+    const OptionSlot slots[] = {{"effort", &x.effort},
+                                {"output", &x.output},
+                                {"json", &x.json},
+                                {"batch-size", &x.c.batch},
+                                {"seq-len", &x.c.seq},
+                                {"shard", &x.c.shardings},
+                                {0}};
     Option table[MOST_OPTIONS];
-    options_begin(table, "shard", NULL, slots);
+    options_begin(table, "shard", &x.c.o, slots);
     Texts args;
-    int code = options_parse(command_find("shard"), argc, argv, table, &args, 1, 1);
+    int code = options_parse(c, argc, argv, table, &args, 1, 1);
     if (code >= 0)
         return code;
     x.path = args.text[0];
+    x.model = !is_file(x.path);
+    code = check(c, table, &x);
+    if (code >= 0)
+        return code;
+    common_apply(&x.c);
     tn_context *ctx = context_new();
     tn_sharding *s = NULL;
     interrupt_as(INTERRUPT_EXITS);

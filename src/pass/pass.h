@@ -52,6 +52,41 @@ typedef struct Decisions {
     int nreshard, capreshard;
 } Decisions;
 
+/* A step that was planned with a choice of forms. */
+typedef struct ShardTry {
+    double exposed; /* as below; 0: by the recipes */
+    double sec;     /* by the clock; 0: not planned */
+    int64_t nbytes; /* that it needs */
+} ShardTry;
+
+/* How spmd has chosen all forms at once (--shard auto). */
+typedef struct ShardReport {
+    Arena *a; /* for lists; set by who wants the report */
+    bool solved;
+    double sec;     /* of the choice */
+    double gap;     /* no choice that cuts equal blocks alike is better than by this part */
+    double exposed; /* the share of gathers of parameters and reductions of gradients that counts */
+    double emitted; /* seconds of the nodes and copies that the pass has left */
+    double build_sec, solve_sec; /* CPU seconds that it took */
+    int nclass, nvariable, nedge;
+    struct ShardForm {
+        const char *node, *scope, *form; /* of the first of `count` nodes that are cut alike */
+        int count;
+        double sec; /* of one of them */
+    } * form;
+    int nform, capform;
+    struct ShardWhatIf {
+        const char *pin;
+        double sec; /* as `sec`, with this pin too; INFINITY: nothing was found */
+    } * what_if;
+    int nwhat_if;
+    ShardTry tried[4]; /* those among which the clock has chosen */
+    int ntried, taken;
+} ShardReport;
+
+typedef struct ShardForm ShardForm;
+typedef struct ShardWhatIf ShardWhatIf;
+
 /* The user's options, as far as passes read them: a member for each row of options.def that a pass
  * may read, by its kind. */
 /* clang-format off */
@@ -80,6 +115,7 @@ typedef struct PassOptions {
     const struct ChunkRegion *chunk_region;
     int nchunk_region;
     struct ChunkReport *chunk_report;
+    ShardReport *shard_report; /* may be NULL */
     /* Called for each node that spmd cuts, with how each mesh axis does; for tests; may be NULL. */
     void (*spmd_seen)(void *arg, const Node *n, const NodeCut *how, int naxes);
     void *spmd_arg;

@@ -112,6 +112,9 @@ PickResult pick(Arena *a, const PickProblem *p, int effort, PickProgress *progre
 
 /* ---- print.c ---- */
 
+/* The problem in Tenon's own form; the nodes' names, which readers pass over, or NULL: none. They
+ * have nothing that JSON escapes. */
+void pick_print_problem(Buf *b, const PickProblem *p, const char *const *name);
 /* The strategies as the contest wants them, or in Tenon's own form. */
 void pick_print(Buf *b, const PickProblem *p, const PickResult *r, const int *strategy);
 

@@ -175,6 +175,8 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o)
     if (!args_list(ctx, call, "options.freeze", o->nfreeze, o->freeze) ||
         !args_list(ctx, call, "options.no_decay", o->nno_decay, o->no_decay) ||
         !args_list(ctx, call, "options.shardings", o->nshardings, o->shardings) ||
+        !args_list(ctx, call, "options.pins", o->npins, o->pins) ||
+        !args_list(ctx, call, "options.what_if", o->nwhat_if, o->what_if) ||
         !args_list(ctx, call, "options.chunk", o->nchunk, o->chunk))
         return false;
     if (o->nrules < 0 || (o->nrules && !o->rules)) {

@@ -35,6 +35,7 @@ struct tn_graph {
     Decisions decisions;  /* of the passes that ran */
     ChunkReport chunk;    /* likewise */
     AgainReport again;    /* likewise */
+    ShardReport sharded;  /* how spmd has chosen forms, if it was asked to */
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */

@@ -12,7 +12,6 @@
  * first among equals. Linear in the combinations: choices to the power of axes. */
 #include "rewrite.h"
 
-#include <math.h>
 #include <string.h>
 
 enum {
@@ -285,36 +284,34 @@ static void place_inside(StrategySearch *x, const NodeCut *chosen)
     }
 }
 
-static void fill_forms(StrategySearch *x)
+static void fill_forms(const Spmd *x, const Node *n, const Factors *f, Strategy *t)
 {
-    const Node *n = x->n;
-    for (int c = 0; c < x->s->x->mesh->naxes; c++) {
-        cut_fill(n, x->f, &x->now.how[c], x->cut, x->cut + n->nin);
+    for (int c = 0; c < x->mesh->naxes; c++) {
+        cut_fill(n, f, &t->how[c], t->row, t->row + n->nin);
         for (int i = 0; i < n->nin; i++)
-            x->now.in[i][c] = x->cut[i];
+            t->in[i][c] = t->row[i];
         for (int k = 0; k < n->nout; k++)
-            x->now.out[k][c] = x->cut[n->nin + k];
+            t->out[k][c] = t->row[n->nin + k];
     }
 }
 
-static bool is_legal(StrategySearch *x)
+bool strategy_fill(const Spmd *x, const Node *n, const Factors *f, Strategy *t)
 {
-    const Node *n = x->n;
-    const Spmd *p = x->s->x;
-    int naxes = p->mesh->naxes;
+    int naxes = x->mesh->naxes;
     CutStop stop;
     for (int c = 0; c < naxes; c++)
-        if (!cut_legal(n, x->f, p->cuts[c].count, &x->now.how[c], &stop))
+        if (!cut_legal(n, f, x->cuts[c].count, &t->how[c], &stop))
             return false;
-    if (!cut_together(x->f, naxes, p->cuts, x->now.how, &stop))
+    if (!cut_together(f, naxes, x->cuts, t->how, &stop))
         return false;
-    fill_forms(x);
+    fill_forms(x, n, f, t);
     for (int i = 0; i < n->nin; i++)
-        if (!cut_value_legal(&n->in[i]->type, naxes, p->cuts, x->now.in[i]))
+        if (!cut_value_legal(&n->in[i]->type, naxes, x->cuts, t->in[i]))
             return false;
     for (int k = 0; k < n->nout; k++)
-        if (!cut_value_legal(&n->out[k]->type, naxes, p->cuts, x->now.out[k]))
+        if (!cut_value_legal(&n->out[k]->type, naxes, x->cuts, t->out[k]))
             return false;
+    t->merges = cut_partials(f, naxes, t->how, NULL) > 0;
     return true;
 }
 
@@ -339,18 +336,18 @@ static double reduce_sec(const StrategySearch *x, int c)
     return nbytes > 0 ? collective_sec(p->machine, REDUCE_SCATTER, g, nbytes) : 0;
 }
 
-static double strategy_sec(StrategySearch *x)
+static Price find_price(StrategySearch *x)
 {
     const Spmd *p = x->s->x;
-    double sec = x->sec;
+    Price sum = {0, x->sec};
     for (int c = 0; c < p->mesh->naxes; c++) {
         if (x->now.how[c].kind == NODE_FACTOR)
-            sec /= (double)p->cuts[c].count;
-        sec += reduce_sec(x, c);
+            sum.sec /= (double)p->cuts[c].count;
+        sum.sec += reduce_sec(x, c);
     }
-    for (int i = 0; i < x->n->nin && sec < INFINITY; i++)
-        sec += form_sec(x->s, x->n->in[i], x->now.in[i], x->n);
-    return sec;
+    for (int i = 0; i < x->n->nin && price_is(sum); i++)
+        sum = price_sum(sum, form_price(x->s, x->n->in[i], x->now.in[i], x->n));
+    return sum;
 }
 
 /* ---- the choice ---- */
@@ -380,16 +377,17 @@ static void consider(StrategySearch *x, const NodeCut *chosen)
 {
     Spmd *p = x->s->x;
     place_inside(x, chosen);
-    if (!is_legal(x))
+    if (!strategy_fill(p, x->n, x->f, &x->now))
         return;
-    x->now.sec = strategy_sec(x);
-    if (!(x->now.sec < INFINITY))
+    x->now.price = find_price(x);
+    if (!price_is(x->now.price))
         return;
     uint64_t weight = p->draw ? chance_of(x) : 1;
     x->nlegal += weight;
-    if (p->draw ? draw(p) % x->nlegal < weight : x->nlegal == 1 || x->now.sec < x->best.sec) {
+    if (p->draw ? draw(p) % x->nlegal < weight
+                : x->nlegal == 1 || price_less(x->now.price, x->best.price)) {
         Strategy best = x->now;
-        x->now = (Strategy){.in = x->best.in, .out = x->best.out};
+        x->now = x->best;
         x->best = best;
     }
 }
@@ -416,13 +414,15 @@ static void consider_all(StrategySearch *x, int naxes)
     } while (next_combination(x, naxes, at));
 }
 
-static Strategy strategy_room(Arena *a, const Node *n)
+Strategy strategy_room(Arena *a, const Node *n)
 {
     return (Strategy){.in = arena_alloc(a, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1)),
-                      .out = arena_alloc(a, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nout, 1))};
+                      .out = arena_alloc(a, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nout, 1)),
+                      .row = NEWN(a, Cut, n->nin + n->nout)};
 }
 
-Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f)
+/* The cheapest, as far as the walk has come. */
+static Strategy *find_cheapest(SpmdGraph *s, const Node *n, const Factors *f)
 {
     StrategySearch *x = NEW(s->tmp, StrategySearch);
     *x = (StrategySearch){.s = s, .n = n, .f = f, .cut = NEWN(s->tmp, Cut, n->nin + n->nout)};
@@ -436,6 +436,34 @@ Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f)
     consider_all(x, s->x->mesh->naxes);
     if (!x->nlegal)
         fail_node(s->from, n, "cannot be run by the ranks of a mesh");
-    x->best.merges = cut_partials(f, s->x->mesh->naxes, x->best.how, NULL) > 0;
     return &x->best;
+}
+
+/* What the picker says, if n can be cut so; NULL: it says nothing. */
+static Strategy *find_picked(SpmdGraph *s, const Node *n, const Factors *f)
+{
+    const Picker *p = s->x->picker;
+    const Strategy *picked = p ? p->pick(p->arg, n) : NULL;
+    if (!picked)
+        return NULL;
+    Strategy *t = NEW(s->tmp, Strategy);
+    *t = strategy_room(s->tmp, n);
+    memcpy(t->how, picked->how, sizeof t->how);
+    t->part = picked->part;
+    t->npart = picked->npart;
+    for (int c = 0; c < s->x->mesh->naxes; c++)
+        if (t->how[c].kind == NODE_FACTOR && t->how[c].factor >= f->count)
+            return NULL;
+    return strategy_fill(s->x, n, f, t) ? t : NULL;
+}
+
+Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f)
+{
+    const Picker *p = s->x->picker;
+    Strategy *t = find_picked(s, n, f);
+    if (!t)
+        t = find_cheapest(s, n, f);
+    if (p && p->took)
+        p->took(p->arg, n, t);
+    return t;
 }

@@ -12,13 +12,7 @@
  * is infinite. */
 #include "rewrite.h"
 
-#include <math.h>
 #include <string.h>
-
-/* Seconds that are worse than any step. Only if nothing else is possible, an activation is gathered
- * on an axis that cuts the batch, a recipe's matrix on an axis that cuts it, or a gradient reduced
- * as a whole for a rank that updates a part. */
-#define AVOIDED 1e3
 
 RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block)
 {
@@ -32,8 +26,13 @@ RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, cons
 
 /* ---- steps ---- */
 
+/* Whether a step is one that is taken only if nothing else is possible: it gathers an activation on
+ * an axis that cuts the batch, or a recipe's matrix on an axis that cuts it, or it reduces as a
+ * whole a gradient of which the rank updates a part. */
 static bool is_avoided(const SpmdGraph *s, const LogicalValue *k, const ReshardStep *step)
 {
+    if (s->x->free)
+        return false;
     for (int j = 0; j < step->naxes; j++) {
         int c = step->axes[j];
         MeshAxisKind kind = s->x->kind[c];
@@ -47,12 +46,12 @@ static bool is_avoided(const SpmdGraph *s, const LogicalValue *k, const ReshardS
     return false;
 }
 
-static double steps_sec(const SpmdGraph *s, const LogicalValue *k, const Reshard *r)
+static Price steps_price(const SpmdGraph *s, const LogicalValue *k, const Reshard *r)
 {
-    double sec = r->sec;
+    Price p = {0, r->sec};
     for (int j = 0; j < r->nstep; j++)
-        sec += is_avoided(s, k, &r->step[j]) ? AVOIDED : 0;
-    return sec;
+        p.violations += is_avoided(s, k, &r->step[j]);
+    return p;
 }
 
 /* ---- partial log-sum-exps ---- */
@@ -74,29 +73,42 @@ static bool has_logsumexp(const Mesh *m, const Cut *x)
     return false;
 }
 
-static double merge_sec(const Spmd *x, const Value *v, const Cut *have)
+static double merge_sec(const Spmd *x, const Type *t, const Cut *have)
 {
     Cut max[MAX_MESH], whole[MAX_MESH];
     Reshard r;
     logsumexp_as(x->mesh, have, CUT_MAX, max);
     logsumexp_as(x->mesh, have, CUT_WHOLE, whole);
-    return reshard_find(x->machine, x->mesh, &v->type, max, whole, &r) ? 2 * r.sec : INFINITY;
+    return reshard_find(x->machine, x->mesh, t, max, whole, &r) ? 2 * r.sec : INFINITY;
 }
 
-static Value *reduce(const Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to,
-                     Value *v)
+double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to)
+{
+    Cut merged[MAX_MESH];
+    Reshard r;
+    logsumexp_as(x->mesh, from, CUT_WHOLE, merged);
+    if (cuts_equal(x->mesh->naxes, from, to))
+        return 0;
+    if (!reshard_find(x->machine, x->mesh, t, merged, to, &r))
+        return INFINITY;
+    return r.sec + (has_logsumexp(x->mesh, from) ? merge_sec(x, t, from) : 0);
+}
+
+static Value *reduce(Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to, Value *v)
 {
     Reshard r;
     bool found = reshard_find(x->machine, x->mesh, t, from, to, &r);
     CHECK(found);
-    for (int j = 0; j < r.nstep; j++)
+    for (int j = 0; j < r.nstep; j++) {
         v = reshard_emit(b, x->mesh, t, &r.step[j], v);
+        x->copied += r.step[j].copied;
+    }
     return v;
 }
 
 static RankForm *merge_logsumexp(SpmdGraph *s, const Value *v, const RankForm *h)
 {
-    const Spmd *x = s->x;
+    Spmd *x = s->x;
     Cut max[MAX_MESH], sum[MAX_MESH], whole[MAX_MESH];
     Build b = build_like(s->to, h->v->def ? h->v->def->next : s->to->first, v->def);
     logsumexp_as(x->mesh, h->cut, CUT_MAX, max);
@@ -195,15 +207,15 @@ static bool may_read(const RankForm *h, const char *block, const Node *reader, b
 /* Seconds that a reader of the backward pays for going on from a form that the forward gathered:
  * the form is gathered again there, in a chain with the steps that follow. A reader of that very
  * form shares the new gather. */
-static double again_sec(const RankForm *h, const Reshard *r, const Node *reader)
+static double again_sec(const SpmdGraph *s, const RankForm *h, const Reshard *r, const Node *reader)
 {
     bool later = h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
-    return later && r->nstep ? h->sec : 0;
+    return later && r->nstep && !s->x->free ? h->sec : 0;
 }
 
 /* The form from which `need` is made, and the steps; NULL: none. */
 static const RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need,
-                                   const Node *reader, Reshard *steps, double *sec)
+                                   const Node *reader, Reshard *steps, Price *price)
 {
     const Spmd *x = s->x;
     const LogicalValue *k = spmd_logical(s, v);
@@ -212,40 +224,39 @@ static const RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need
     bool best_merges = false; /* what is merged already is better at the same price */
     Cut merged[MAX_MESH];
     Reshard r;
-    *sec = INFINITY;
+    *price = NO_PRICE;
     for (const RankForm *h = k->form; h; h = h->next) {
         if (!may_read(h, block, reader, s->x->keep && spmd_logical(s, v)->param))
             continue;
         logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
-        double more = steps_sec(s, k, &r) +
-                      (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, v, h->cut) : 0) +
-                      again_sec(h, &r, reader);
-        if (more < *sec || (best && best_merges && more <= *sec)) {
-            *sec = more;
+        double beside = (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, &v->type, h->cut) : 0) +
+                        again_sec(s, h, &r, reader);
+        Price more = price_sum(steps_price(s, k, &r), (Price){0, beside});
+        if (price_less(more, *price) || (best && best_merges && !price_less(*price, more))) {
+            *price = more;
             *steps = r;
             best = h;
             best_merges = has_logsumexp(x->mesh, h->cut);
         }
-        if (more <= 0 && !has_logsumexp(x->mesh, h->cut))
+        if (price_free(more) && !has_logsumexp(x->mesh, h->cut))
             break;
     }
     return best;
 }
 
-/* Whether v is to be made again, which takes `again` seconds, rather than brought to the form,
- * which takes `sec`: views of parameters always are, so that readers of all views share one gather.
- */
-static bool better_again(SpmdGraph *s, const Value *v, double again, double sec)
+/* Whether v is to be made again, at the price `again`, rather than brought to the form, at the
+ * price `now`: views of parameters always are, so that readers of all views share one gather. */
+static bool better_again(SpmdGraph *s, const Value *v, Price again, Price now)
 {
     bool view = v->def && v->def->op->view && spmd_logical(s, v)->param;
-    return again < INFINITY && (view || again <= sec);
+    return price_is(again) && (view || !price_less(now, again));
 }
 
-/* Seconds to make v again in that form; INFINITY: it cannot be. */
-static double remake_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
-                         int depth, Remake *y);
+/* The price of making v again in that form, if it can be. */
+static Price remake_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                          int depth, Remake *y);
 
 /* The form in which the node of a value that was put off would make it; NULL: it was not. */
 static const RankForm *put_off_form(const LogicalValue *k)
@@ -253,47 +264,47 @@ static const RankForm *put_off_form(const LogicalValue *k)
     return k->form && !k->form->v ? k->form : NULL;
 }
 
-/* Seconds to make such a value as its node would, and to bring it to the form. */
-static double put_off_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
-                          int depth)
+/* The price of making such a value as its node would, and bringing it to the form. */
+static Price put_off_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                           int depth)
 {
     const RankForm *h = put_off_form(spmd_logical(s, v));
     Reshard r;
     Remake y;
     if (!h || !reshard_find(s->x->machine, s->x->mesh, &v->type, h->cut, need, &r))
-        return INFINITY;
-    return r.sec + remake_sec(s, v, h->cut, reader, depth, &y);
+        return NO_PRICE;
+    return price_sum((Price){0, r.sec}, remake_price(s, v, h->cut, reader, depth, &y));
 }
 
-static double cheapest_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
-                           int depth)
+static Price cheapest_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                            int depth)
 {
     Reshard r;
     Remake y;
-    double sec;
-    find_source(s, v, need, reader, &r, &sec);
-    if (sec <= 0)
-        return 0;
-    double again = remake_sec(s, v, need, reader, depth, &y);
-    if (better_again(s, v, again, sec))
+    Price now;
+    find_source(s, v, need, reader, &r, &now);
+    if (price_free(now))
+        return now;
+    Price again = remake_price(s, v, need, reader, depth, &y);
+    if (better_again(s, v, again, now))
         return again;
-    return sec < INFINITY ? sec : put_off_sec(s, v, need, reader, depth);
+    return price_is(now) ? now : put_off_price(s, v, need, reader, depth);
 }
 
-static double remake_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
-                         int depth, Remake *y)
+static Price remake_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                          int depth, Remake *y)
 {
-    double sec = 0;
+    Price sum = {0, 0};
     if (depth > MAX_REMADE || !find_remake(s, v, need, y))
-        return INFINITY;
+        return NO_PRICE;
     for (int i = 0; i < v->def->nin; i++)
-        sec += cheapest_sec(s, v->def->in[i], y->in[i], reader, depth + 1);
-    return sec;
+        sum = price_sum(sum, cheapest_price(s, v->def->in[i], y->in[i], reader, depth + 1));
+    return sum;
 }
 
-double form_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
+Price form_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
-    return cheapest_sec(s, v, need, reader, 0);
+    return cheapest_price(s, v, need, reader, 0);
 }
 
 /* ---- making a form ---- */
@@ -361,7 +372,7 @@ static void warn_tokens(const SpmdGraph *s, const Value *v, const ReshardStep *s
     Spmd *x = s->x;
     const Cut *token = spmd_logical((SpmdGraph *)s, v)->token;
     bool tokens = token[TOKEN_ROW].kind == CUT_SLICE || token[TOKEN_PLACE].kind == CUT_SLICE;
-    bool asked = x->o->sequence_parallel && x->o->warn && !x->draw && !x->warned;
+    bool asked = x->o->sequence_parallel && !x->free && x->o->warn && !x->draw && !x->warned;
     if (!asked || !tokens || step->kind != RESHARD_REDUCE || !reader || reader->phase != FORWARD)
         return;
     for (int j = 0; j < step->naxes; j++)
@@ -387,6 +398,7 @@ static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, const Ra
         Build b = step_place(s, v, step, now, reader);
         warn_tokens(s, v, step, reader);
         now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
+        s->x->copied += step->copied;
         RankForm *made = form_add(s, v, step->to, now, block);
         made->sec = sec += step->sec;
         made->phase = reader ? reader->phase : FORWARD;
@@ -443,17 +455,17 @@ Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reade
     const char *block = block_for(s, k, reader);
     Reshard r;
     Remake y;
-    double sec;
-    const RankForm *h = find_source(s, v, need, reader, &r, &sec);
+    Price now;
+    const RankForm *h = find_source(s, v, need, reader, &r, &now);
     if (h && reader)
         make_earlier(h->v, reader->phase);
     if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need))
         return h->v;
-    double again = remake_sec(s, v, need, reader, 0, &y);
-    if (better_again(s, v, again, sec) && (!h || s->nremade < MAX_REMADE))
+    Price again = remake_price(s, v, need, reader, 0, &y);
+    if (better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE))
         return remake(s, v, need, &y, reader, block);
     const RankForm *later = h ? NULL : put_off_form(k);
-    if (later && remake_sec(s, v, later->cut, reader, 0, &y) < INFINITY) {
+    if (later && price_is(remake_price(s, v, later->cut, reader, 0, &y))) {
         remake(s, v, later->cut, &y, reader, block);
         return form_get(s, v, need, reader);
     }

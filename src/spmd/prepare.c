@@ -1,9 +1,9 @@
 /* prepare: rewrites the whole graph before the walk.
  *
- * It pads axes that the mesh does not divide (pad.c), casts parameters before they are gathered
- * (cast_before_gather.c), and moves nodes into loops or out of them (ports.c). norm_of gets limb
- * arrays (op/sum_squares.c), which ranks add: one array for all gradients that are cut alike, so
- * that one reduction of 24 numbers makes the norm. Linear in the nodes. */
+ * It casts parameters before they are gathered (cast_before_gather.c), and moves nodes into loops
+ * or out of them (ports.c). norm_of gets limb arrays (op/sum_squares.c), which ranks add: one array
+ * for all gradients that are cut alike, so that one reduction of 24 numbers makes the norm. Linear
+ * in the nodes. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -80,14 +80,12 @@ static void warn_reshard(const Graph *g, const PassOptions *o, const Mesh *m, co
                              mesh_text(g->a, m)));
 }
 
-void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
-                  const Sharding *out)
+void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in)
 {
     Gathered p = graph_gathered(g, tmp, m, in);
     bool keep = gathers_are_kept(o);
     if (keep)
         warn_reshard(g, o, m, &p);
-    spmd_pad(g, tmp, o, m, in, out);
     unfold_norms(g, tmp, m, in);
     spmd_cast_before_gather(g, tmp, &p, o->dtype);
     spmd_ports(g, tmp, o, m, in, &p, keep);

@@ -131,6 +131,7 @@ static void price(const Machine *machine, const Mesh *m, const Type *v, const Lo
         s->sec += copied_sec(machine, v);
     if (w->after)
         s->sec += copied_sec(machine, &y);
+    s->copied = s->sec;
     if (k < 0)
         return;
     for (int i = 0; i < s->naxes; i++)

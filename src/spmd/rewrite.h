@@ -6,6 +6,18 @@
 
 #include "spmd.h"
 
+#include <math.h>
+
+struct Strategy;
+
+/* Who chooses how nodes are cut. pick() returns NULL for a node whose cheapest cut is to be taken,
+ * as form.c prices it; took(), if it is not NULL, is told of what was taken. */
+typedef struct Picker {
+    struct Strategy *(*pick)(void *arg, const Node *n);
+    void (*took)(void *arg, const Node *n, struct Strategy *t);
+    void *arg;
+} Picker;
+
 /* One run of the pass. */
 typedef struct Spmd {
     const PassOptions *o;
@@ -17,6 +29,9 @@ typedef struct Spmd {
     bool warned;            /* a warning has said that tokens are not cut */
     bool keep;              /* gathered parameters are kept: --reshard never */
     uint64_t draw;          /* state of the generator that draws strategies; 0: the cheapest hold */
+    const Picker *picker;   /* NULL: each node's cheapest cut is taken */
+    bool free;              /* no steps are avoided, as all forms are chosen at once */
+    double copied;          /* seconds of copies that reshards hold, beside nodes */
 } Spmd;
 
 /* A form of a logical value that the rank's graph has. */
@@ -63,10 +78,45 @@ void spmd_order(SpmdGraph *s, const Node *n, Node *m);
 void spmd_nodes(SpmdGraph *s); /* emits all nodes of s->from */
 
 /* ---- form.c ---- */
+
+/* What a form costs: steps that are taken only if nothing else is possible, then seconds. */
+typedef struct Price {
+    int violations;
+    double sec; /* INFINITY: it cannot be */
+} Price;
+
+#define NO_PRICE ((Price){0, INFINITY})
+
+static inline Price price_sum(Price x, Price y)
+{
+    return (Price){x.violations + y.violations, x.sec + y.sec};
+}
+
+static inline bool price_is(Price x) /* that of something that can be */
+{
+    return x.sec < INFINITY;
+}
+
+static inline bool price_free(Price x)
+{
+    return !x.violations && x.sec <= 0;
+}
+
+/* What cannot be is worse than all else. */
+static inline bool price_less(Price x, Price y)
+{
+    if (!price_is(x) || !price_is(y) || x.violations == y.violations)
+        return x.sec < y.sec;
+    return x.violations < y.violations;
+}
+
 /* Notes that `is` has v in that form, for readers of a block or all (NULL). */
 RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block);
-/* Seconds to bring v to that form for `reader`, from the cheapest form there is. */
-double form_sec(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+/* The price of v in that form for `reader`, from the cheapest form there is. */
+Price form_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+/* Seconds to bring a value of type t from one form to another, partial log-sum-exps merged before;
+ * INFINITY: it cannot be. */
+double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to);
 /* v in that form for `reader` (NULL: an output): there already, or emitted now. */
 Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
 
@@ -90,11 +140,25 @@ bool token_factor(SpmdGraph *s, const Node *n, const Factors *f, int k);
 typedef struct Strategy {
     NodeCut how[MAX_MESH];
     Cut (*in)[MAX_MESH], (*out)[MAX_MESH];
-    bool merges; /* parts make partials that must be merged before they are results */
-    double sec;
+    Cut *row;               /* room for one axis' cuts of operands and results */
+    bool merges;            /* parts make partials that must be merged before they are results */
+    Price price;            /* as far as it was asked for */
+    struct Strategy **part; /* if it merges: of the nodes that then stand for it, in their order */
+    int npart, cappart;
 } Strategy;
 
+/* Room for n's strategy. */
+Strategy strategy_room(Arena *a, const Node *n);
+/* Fills the forms that follow from t->how; whether the node and all its values can be cut so. */
+bool strategy_fill(const Spmd *x, const Node *n, const Factors *f, Strategy *t);
+
 Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f);
+
+/* ---- solved.c ---- */
+
+/* Chooses how all of g is cut, and the forms of its inputs and outputs that are not ruled. The
+ * picker's choices are found by the names of results. */
+Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out);
 
 /* ---- loop_forms.c ---- */
 void loop_rewrite(SpmdGraph *s, const Node *n);
@@ -104,10 +168,9 @@ Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *rea
 
 /* ---- prepare.c ---- */
 
-/* Rewrites the whole graph so that the walk can cut it: pads axes, moves casts before gathers and
- * gathered parameters to where they are read, makes norms sums. in, out: the ports' shardings. */
-void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
-                  const Sharding *out);
+/* Rewrites the whole graph so that the walk can cut it: moves casts before gathers and gathered
+ * parameters to where they are read, makes norms sums. in: the inputs' shardings. */
+void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in);
 
 /* ---- cast_before_gather.c ---- */
 

@@ -50,6 +50,14 @@ int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations)
     return iterations * ((part + ranks - 1) / ranks * ranks);
 }
 
+bool sharding_is_solved(const PassOptions *o)
+{
+    for (int i = 0; i < o->shardings.count; i++)
+        if (!strcmp(o->shardings.pattern[i], "auto"))
+            return true;
+    return false;
+}
+
 /* ---- recipes ---- */
 
 typedef struct Recipe {
@@ -182,6 +190,7 @@ static void fill_params(Sharder *x, Sharding *in)
         if (p->role != ROLE_PARAM)
             continue;
         ShardRule *r = rule_find(x, true, p->name);
+        in[i].ruled = r;
         if (r)
             rule_apply(x, r, p->name, &p->v->type, &in[i]);
         else
@@ -437,7 +446,7 @@ static void check_heads(const Sharder *x)
 void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
                    Sharding *out)
 {
-    Sharder x = {.g = g, .tmp = tmp, .m = m, .linear = find_linear(g)};
+    Sharder x = {.option = "shard", .g = g, .tmp = tmp, .m = m, .linear = find_linear(g)};
     memset(in, 0, sizeof *in * (size_t)g->nin);
     memset(out, 0, sizeof *out * (size_t)g->nout);
     rules_parse(&x, &o->shardings);
@@ -446,6 +455,8 @@ void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh 
     fill_others(&x, in, out);
     fill_followers(&x, in, out);
     rules_check(&x);
+    if (sharding_is_solved(o))
+        return;
     check_heads(&x);
     check_used(&x);
 }

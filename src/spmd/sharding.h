@@ -13,6 +13,7 @@ typedef struct ShardRule {
 } ShardRule;
 
 typedef struct Sharder {
+    const char *option; /* whose rules are read */
     const Graph *g;
     Arena *tmp;
     const Mesh *m;
@@ -26,6 +27,8 @@ typedef struct Sharder {
 
 /* Whether a rule may name the port, no parameter, by its value's name. */
 bool port_has_rules(const Port *p);
+/* A rule from its text: "PATTERN=AXIS:LIST;AXIS:LIST", or "PATTERN=". */
+ShardRule rule_parse(const Sharder *x, const char *text);
 /* Sets how mesh axis c cuts a port; an axis of one rank cuts nothing. */
 void sharding_set(const Sharder *x, Sharding *s, int c, Cut cut);
 void rules_parse(Sharder *x, const Globs *texts);

@@ -18,7 +18,7 @@ _Noreturn static void refuse(const Sharder *x, const char *rule, const char *for
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    fail(x->g->ctx, TN_USAGE, "shard \"%.300s\": %s", rule, why);
+    fail(x->g->ctx, TN_USAGE, "%s \"%.300s\": %s", x->option, rule, why);
 }
 
 static int find_mesh_axis(const Sharder *x, const ShardRule *r, const char *word)
@@ -78,8 +78,7 @@ static void parse_list(const Sharder *x, ShardRule *r, int axis, char *list)
         refuse(x, r->text, "expected a mesh axis at the end of what cuts axis %d", axis);
 }
 
-/* "PATTERN=AXIS:LIST;AXIS:LIST", or "PATTERN=" */
-static ShardRule parse_rule(const Sharder *x, const char *text)
+ShardRule rule_parse(const Sharder *x, const char *text)
 {
     ShardRule r = {.text = text};
     char *equals = strrchr(text, '=');
@@ -136,8 +135,10 @@ void rules_parse(Sharder *x, const Globs *texts)
     const char **name = port_names(x, &nparam, &count);
     x->rule = NEWN(x->tmp, ShardRule, texts->count);
     for (int i = 0; i < texts->count; i++) {
+        if (!strcmp(texts->pattern[i], "auto")) /* sharding_is_solved */
+            continue;
         ShardRule *r = &x->rule[x->nrule++];
-        *r = parse_rule(x, texts->pattern[i]);
+        *r = rule_parse(x, texts->pattern[i]);
         globs_check(x->tmp, &(Globs){&r->pattern, 1}, "shard", name, count);
         for (int k = 0; k < nparam; k++)
             r->params |= matches(r, name[k]);

@@ -86,7 +86,7 @@ void spmd_order(SpmdGraph *s, const Node *n, Node *m)
 static bool is_put_off(SpmdGraph *s, const Node *n, const Strategy *t)
 {
     return n->op->view && spmd_logical(s, n->in[0])->param &&
-           form_sec(s, n->in[0], t->in[0], n) > 0;
+           !price_free(form_price(s, n->in[0], t->in[0], n));
 }
 
 static void put_off(SpmdGraph *s, const Node *n, const Factors *f, const Strategy *t)
@@ -265,6 +265,28 @@ static Graph *take(Graph *g)
     return from;
 }
 
+/* What goes with parameters that no rule names has no form yet: nothing is to be padded for it. */
+static void free_params(const Graph *g, Sharding *in, Sharding *out)
+{
+    for (int k = 0; k < g->nin + g->nout; k++) {
+        const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
+        Sharding *s = k < g->nin ? &in[k] : &out[k - g->nin];
+        bool follows = p->role == ROLE_PARAM || p->role == ROLE_STATE || p->role == ROLE_GRAD ||
+                       p->role == ROLE_NEW;
+        if (follows && !s->ruled)
+            memset(s, 0, sizeof *s);
+    }
+}
+
+/* Seconds of the rank's nodes, and of the copies that reshards hold. */
+static double graph_sec(const Spmd *x, const Graph *g)
+{
+    double sec = x->copied;
+    for (const Node *n = g->first; n; n = n->next)
+        sec += node_sec(x->machine, x->mesh, n);
+    return sec;
+}
+
 int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
 {
     if (!o->mesh)
@@ -275,8 +297,17 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Mesh *m = sharding_mesh(g->ctx, g->a, o);
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
-    spmd_prepare(g, tmp, o, m, in, out);
     Spmd x = start(g, o, m);
+    x.free = sharding_is_solved(o);
+    if (!x.free && (o->pins.count || o->what_if.count))
+        fail(g->ctx, TN_USAGE, "%s \"%.300s\": expected shard auto beside it, found none",
+             o->pins.count ? "pin" : "what-if", (o->pins.count ? o->pins : o->what_if).pattern[0]);
+    if (x.free)
+        free_params(g, in, out);
+    spmd_pad(g, tmp, o, m, in, out);
+    if (x.free)
+        x.picker = solved_picker(g, tmp, &x, in, out);
+    spmd_prepare(g, tmp, o, m, in);
     SpmdGraph s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
@@ -284,5 +315,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     find_wanted(&s, in, out);
     spmd_nodes(&s);
     add_outputs(&s, out);
+    if (o->shard_report)
+        o->shard_report->emitted = graph_sec(&x, g);
     return 1;
 }

@@ -9,7 +9,10 @@
  *   align      pads the vocabulary of large logits, for every mesh and also for one rank
  *   sharding   finds the forms of inputs and outputs: by the names of mesh axes, by the recipes of
  *              model families (recipe.def), by the rules of --shard
- *   prepare    rewrites the whole graph: pad makes axes divisible, cast_before_gather casts
+ *   pad        makes axes divisible
+ *   solved     with --shard auto: chooses how all nodes are cut, and the forms of parameters (see
+ *              solved.h)
+ *   prepare    rewrites the whole graph: cast_before_gather casts
  *              parameters, ports and formed decide what loops see of gathered parameters, and norms
  *              become sums
  *   spmd       walks the nodes once, in their order:
@@ -19,9 +22,10 @@
  *                list that it emits
  *     token      finds where rows and tokens of the batch lie, for sequence parallelism
  *     loop_forms does the same for a loop's bodies and ports
- * The walk is greedy: the price of a node is its seconds, its operands' collectives and the
- * reduction of what it leaves partial; what later readers need is known only as far as the
- * optimizer's and the outputs' forms are wanted.
+ * Without --shard auto the walk is greedy: the price of a node is its seconds, its operands'
+ * collectives and the reduction of what it leaves partial; what later readers need is known only as
+ * far as the optimizer's and the outputs' forms are wanted. Strategies may be drawn instead, for
+ * tests.
  *
  * Invariants. The rank's graph has local types, and shardings at its ports only. Its coordinates
  * are constants: starts of slices and offsets; all else is equal on all ranks, so that all have one
@@ -73,7 +77,11 @@ typedef struct Sharding {
     Cut cut[MAX_MESH];
     bool computed_sharded[MAX_MESH]; /* a recipe's matrix: readers compute with the rank's part */
     bool storage_sharded[MAX_MESH];  /* readers are not to be cut for that: it is gathered */
+    bool ruled;                      /* by a rule of --shard */
 } Sharding;
+
+/* Whether all forms are to be chosen at once: --shard auto, beside rules or not. */
+bool sharding_is_solved(const PassOptions *o);
 
 /* Fills in[] and out[], one for each port of g, by o's rules and the recipes. Fails where a rule
  * cannot be obeyed, naming rule, parameter and sizes. The pass pads an axis that its ranks do not
@@ -98,7 +106,7 @@ typedef struct ReshardStep {
     Cut from[MAX_MESH], to[MAX_MESH]; /* the value's form before and after, by mesh axis */
     bool strided;                     /* the step before left its operand so: it is copied first */
     double nbytes;                    /* as collective_sec takes them; 0 for a slice */
-    double sec;                       /* copies included */
+    double sec, copied;               /* copies included; of it copies */
 } ReshardStep;
 
 enum { MAX_RESHARD = 2 * MAX_MESH };

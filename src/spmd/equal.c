@@ -1,0 +1,315 @@
+/* equal: finds which nodes, values and ports of a graph are to be cut alike: those of equal blocks.
+ *
+ * Nodes are equal if their scopes are but for numbers ("layers.3.mlp", "layers.4.mlp"), and phase,
+ * op, attributes and types; several such of one scope are told apart by their order. Parameters are
+ * if their names are but for numbers, and types; state, gradients and new values go with their
+ * parameter. Whoever ties what is equal so loses no legality, as a cut depends on op and types
+ * alone; blocks that differ at their borders are tied too. Linear in nodes and operands. */
+#include "solved.h"
+
+#include <ctype.h>
+#include <string.h>
+
+typedef struct Tying {
+    EqualGraph *e;
+    Arena *tmp;
+    const PinList *pins;
+    Map classes;   /* key -> 1 + class */
+    Map ordinals;  /* key with the whole scope -> how many */
+    Map groups;    /* key -> 1 + group */
+    Map params;    /* of inputs, by name */
+    Reading *read; /* by value, from first[id] on */
+    const char **block;
+    int *first, nread;
+    bool *param; /* by value id: a parameter, or one through casts and views */
+} Tying;
+
+/* A name with its numbers as asterisks: "layers.*.mlp". */
+static void print_alike(Buf *b, const char *name)
+{
+    for (const char *s = name; *s;) {
+        size_t len = strcspn(s, ".");
+        size_t digits = strspn(s, "0123456789");
+        buf_printf(b, "%.*s", digits == len && len ? 1 : (int)len, digits == len && len ? "*" : s);
+        s += len;
+        if (*s == '.')
+            buf_printf(b, "."), s++;
+    }
+}
+
+static int find_number(const Map *m, const char *key)
+{
+    return (int)(intptr_t)map_find(m, key);
+}
+
+static void put_number(Map *m, const char *key, int number)
+{
+    map_put(m, key, (void *)(intptr_t)number);
+}
+
+/* ---- classes ---- */
+
+static int class_new(EqualGraph *e, EqualClass q)
+{
+    PUSH(e->a, e->class, e->nclass, e->capclass, q);
+    return e->nclass - 1;
+}
+
+static int value_new(EqualGraph *e, int of, int result, Type t)
+{
+    ValueClass v = {.of = of, .result = result, .type = t};
+    PUSH(e->a, e->value, e->nvalue, e->capvalue, v);
+    return e->nvalue - 1;
+}
+
+/* What nodes have in common, besides their scopes. */
+static void print_node(Buf *b, const Node *n)
+{
+    buf_printf(b, "|%d|%s|%llx", (int)n->phase, n->op->name, (unsigned long long)attrs_hash(n));
+    for (int i = 0; i < n->nin; i++) {
+        buf_printf(b, i ? "," : "|");
+        type_print(b, &n->in[i]->type);
+    }
+    for (int k = 0; k < n->nout; k++) {
+        buf_printf(b, k ? "," : "|");
+        type_print(b, &n->out[k]->type);
+    }
+}
+
+static const char *node_key_of(Tying *y, const Node *n)
+{
+    Buf own = {.a = y->tmp}, key = {.a = y->tmp};
+    buf_printf(&own, "%s", n->scope);
+    print_node(&own, n);
+    int ordinal = find_number(&y->ordinals, own.text);
+    put_number(&y->ordinals, own.text, ordinal + 1);
+    print_alike(&key, n->scope);
+    print_node(&key, n);
+    buf_printf(&key, "|%d", ordinal);
+    const Pin *pin = pin_of(y->pins, n);
+    if (pin)
+        buf_printf(&key, "|%s %s", pin->option, pin->text);
+    return key.text;
+}
+
+static void tie_node(Tying *y, const Node *n)
+{
+    EqualGraph *e = y->e;
+    const char *key = node_key_of(y, n);
+    int at = find_number(&y->classes, key) - 1;
+    if (at < 0) {
+        at = class_new(e,
+                       (EqualClass){.n = n, .f = node_factors(e->a, n), .pin = pin_of(y->pins, n)});
+        e->class[at].skipped = node_is(n, OP_norm_of);
+        put_number(&y->classes, key, at + 1);
+        for (int k = 0; k < n->nout; k++)
+            value_new(e, at, k, n->out[k]->type);
+    }
+    e->class[at].count++;
+    e->of_node[n->id] = at;
+    int first = 0;
+    while (e->value[first].of != at)
+        first++;
+    for (int k = 0; k < n->nout; k++)
+        e->of_value[n->out[k]->id] = first + k;
+}
+
+/* ---- ports ---- */
+
+/* The input whose form a port has: its own, or that of a parameter with its name, or its name but
+ * for the end. NULL: none. */
+static const Port *owner_of(const Tying *y, const Port *p)
+{
+    const Graph *g = y->e->g;
+    if (p->role == ROLE_PARAM)
+        return p;
+    if (p->role != ROLE_STATE && p->role != ROLE_GRAD && p->role != ROLE_NEW)
+        return NULL;
+    const Value *v = map_find(&y->params, p->name);
+    const char *period = strrchr(p->name, '.');
+    if (!v && period)
+        v = map_find(&y->params, arena_strndup(y->tmp, p->name, (size_t)(period - p->name)));
+    return v && shape_equal(&v->type, &p->v->type) ? &g->in[v->index] : NULL;
+}
+
+static const char *port_key(Tying *y, const Port *p, const Mesh *m, const Sharding *s)
+{
+    Buf key = {.a = y->tmp};
+    buf_printf(&key, "param ");
+    print_alike(&key, p->name);
+    buf_printf(&key, "|");
+    type_print(&key, &p->v->type);
+    if (s->ruled)
+        buf_printf(&key, "|%s", cuts_text(y->tmp, m, s->cut));
+    return key.text;
+}
+
+/* The class of a parameter, which p's port may be or go with. */
+static int param_class(Tying *y, const Port *p, const Mesh *m, const Sharding *s)
+{
+    EqualGraph *e = y->e;
+    const char *key = port_key(y, p, m, s);
+    int at = find_number(&y->classes, key) - 1;
+    if (at < 0) {
+        at = class_new(
+            e,
+            (EqualClass){.name = p->name, .type = p->v->type, .fixed = s->ruled ? s->cut : NULL});
+        put_number(&y->classes, key, at + 1);
+    }
+    return at;
+}
+
+static int fixed_class(EqualGraph *e, const Port *p, const Sharding *s)
+{
+    int at = class_new(e, (EqualClass){.name = p->v->name, .type = p->v->type, .fixed = s->cut});
+    e->class[at].count = 1;
+    return at;
+}
+
+/* A value class for the inputs of one kind that go with a class of parameters. */
+static int input_value(Tying *y, int at, const Port *p)
+{
+    Buf key = {.a = y->tmp};
+    const char *end = strrchr(p->name ? p->name : "", '.');
+    buf_printf(&key, "value %d|%d|%s", at, (int)p->role, p->role == ROLE_STATE && end ? end : "");
+    int v = find_number(&y->classes, key.text) - 1;
+    if (v < 0) {
+        v = value_new(y->e, at, 0, p->v->type);
+        put_number(&y->classes, key.text, v + 1);
+    }
+    return v;
+}
+
+static void tie_inputs(Tying *y, const Mesh *m, const Sharding *in)
+{
+    EqualGraph *e = y->e;
+    for (int i = 0; i < e->g->nin; i++) {
+        const Port *p = &e->g->in[i], *q = owner_of(y, p);
+        int at = q ? param_class(y, q, m, &in[q->v->index]) : fixed_class(e, p, &in[i]);
+        e->class[at].count += q == p;
+        e->of_in[i] = at;
+        e->of_value[p->v->id] = q ? input_value(y, at, p) : value_new(e, at, 0, p->v->type);
+        y->param[p->v->id] = q == p;
+    }
+}
+
+static void tie_outputs(Tying *y, const Mesh *m, const Sharding *in, const Sharding *out)
+{
+    EqualGraph *e = y->e;
+    for (int i = 0; i < e->g->nout; i++) {
+        const Port *p = &e->g->out[i], *q = owner_of(y, p);
+        e->of_out[i] = q ? param_class(y, q, m, &in[q->v->index]) : fixed_class(e, p, &out[i]);
+    }
+}
+
+/* ---- readings ---- */
+
+static void add_reading(Tying *y, const Value *v, int *fill, Reading r, const char *scope)
+{
+    Block b = block_of(scope);
+    int at = y->first[v->id] + fill[v->id]++;
+    y->read[at] = r;
+    y->block[at] = b.len ? arena_strndup(y->tmp, b.scope, (size_t)b.len) : scope;
+}
+
+static void find_readings(Tying *y)
+{
+    const EqualGraph *e = y->e;
+    const Graph *g = e->g;
+    int *fill = NEWN(y->tmp, int, g->nvalue);
+    y->first = NEWN(y->tmp, int, g->nvalue + 1);
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin; i++)
+            y->first[n->in[i]->id + 1]++;
+    for (int i = 0; i < g->nout; i++)
+        y->first[g->out[i].v->id + 1]++;
+    for (int v = 0; v < g->nvalue; v++)
+        y->first[v + 1] += y->first[v];
+    y->read = NEWN(y->tmp, Reading, y->first[g->nvalue]);
+    y->block = NEWN(y->tmp, const char *, y->first[g->nvalue]);
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && !e->class[e->of_node[n->id]].skipped; i++)
+            add_reading(y, n->in[i], fill, (Reading){e->of_node[n->id], i}, n->scope);
+    for (int i = 0; i < g->nout; i++)
+        add_reading(y, g->out[i].v, fill, (Reading){e->of_out[i], -1}, "");
+    for (int v = 0; v < g->nvalue; v++) /* what is skipped leaves room at the end */
+        for (int k = y->first[v] + fill[v]; k < y->first[v + 1]; k++)
+            y->read[k].reader = -1;
+}
+
+/* Adds a group of those readings of v from `from` on that belong to its block; all if v is no
+ * parameter. They are marked as done. */
+static void add_group(Tying *y, const Value *v, int from)
+{
+    EqualGraph *e = y->e;
+    Buf key = {.a = y->tmp};
+    const char *block = y->block[from];
+    int end = y->first[v->id + 1];
+    ReadGroup r = {.value = e->of_value[v->id],
+                   .count = 1,
+                   .param = y->param[v->id],
+                   .read = NEWN(e->a, Reading, end - from)};
+    buf_printf(&key, "%d", r.value);
+    for (int k = from; k < end; k++) {
+        if (y->read[k].reader < 0 || (y->param[v->id] && strcmp(y->block[k], block)))
+            continue;
+        buf_printf(&key, "|%d,%d", y->read[k].reader, y->read[k].operand);
+        r.read[r.nread++] = y->read[k];
+        y->read[k].reader = -1;
+    }
+    int at = find_number(&y->groups, key.text) - 1;
+    if (at >= 0) {
+        e->group[at].count++;
+        return;
+    }
+    PUSH(e->a, e->group, e->ngroup, e->capgroup, r);
+    put_number(&y->groups, key.text, e->ngroup);
+}
+
+static void find_groups(Tying *y)
+{
+    const Graph *g = y->e->g;
+    find_readings(y);
+    for (int i = 0; i < g->nin; i++)
+        for (int k = y->first[g->in[i].v->id]; k < y->first[g->in[i].v->id + 1]; k++)
+            if (y->read[k].reader >= 0)
+                add_group(y, g->in[i].v, k);
+    for (const Node *n = g->first; n; n = n->next)
+        for (int j = 0; j < n->nout; j++)
+            for (int k = y->first[n->out[j]->id]; k < y->first[n->out[j]->id + 1]; k++)
+                if (y->read[k].reader >= 0)
+                    add_group(y, n->out[j], k);
+}
+
+EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
+                       const Sharding *out, const PinList *pins)
+{
+    Arena *tmp = arena_new(g->ctx);
+    CHECK(tmp);
+    EqualGraph *e = NEW(a, EqualGraph);
+    *e = (EqualGraph){.a = a,
+                      .g = g,
+                      .of_node = NEWN(a, int, g->nnode),
+                      .of_value = NEWN(a, int, g->nvalue),
+                      .of_in = NEWN(a, int, g->nin),
+                      .of_out = NEWN(a, int, g->nout)};
+    Tying y = {.e = e,
+               .tmp = tmp,
+               .pins = pins,
+               .classes = {.a = tmp},
+               .ordinals = {.a = tmp},
+               .groups = {.a = tmp},
+               .params = graph_named(g->in, g->nin, ROLE_PARAM, tmp),
+               .param = NEWN(tmp, bool, g->nvalue)};
+    tie_inputs(&y, m, in);
+    for (const Node *n = g->first; n; n = n->next) {
+        tie_node(&y, n);
+        bool through = n->nin && (n->op->view || n->op->identity || n->op->copy);
+        for (int k = 0; k < n->nout; k++)
+            y.param[n->out[k]->id] = through && y.param[n->in[0]->id];
+    }
+    tie_outputs(&y, m, in, out);
+    find_groups(&y);
+    arena_free(tmp);
+    return e;
+}

@@ -1,0 +1,350 @@
+/* shard_problem: a graph's sharding as a problem of src/pick.
+ *
+ * A node of the problem stands for a class of equal nodes or ports, and its strategies for the ways
+ * to cut them: together they cost the price of one, times their number. Where one reader reads a
+ * value, an edge between maker and reader costs what brings it from the form that the one makes to
+ * the form that the other needs. Where several read it, each form that one of them may need is a
+ * node of the problem, made or not made: it costs the step from the maker's form, and who needs it
+ * is forbidden where it is not made; so what readers share is paid once.
+ *
+ * Costs are rounded to whole units, so that bounds of integers hold. Seconds are those of one
+ * queue: nothing is hidden behind anything. Linear in edges times strategies of both ends. */
+#include "solved.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Maker {
+    ShardProblem *p;
+    EqualGraph *e;
+    const Pricer *price;
+    Arena *a;
+    int capedge, capfirst, *in_first;
+    PickEdge *edge;
+    double *matrix;
+    int64_t nmatrix, capmatrix;
+    double *cost;
+    int ncost, capcost;
+    Map tables;
+    int **need, **made; /* forms: by class, strategy and operand; by value and strategy */
+} Maker;
+
+/* ---- forms ---- */
+
+static FormTable *table_of(Maker *m, const Type *t)
+{
+    Buf key = {.a = m->a};
+    type_print(&key, t);
+    FormTable *y = map_find(&m->tables, key.text);
+    if (!y) {
+        y = NEW(m->a, FormTable);
+        y->type = *t;
+        map_put(&m->tables, key.text, y);
+    }
+    return y;
+}
+
+static int form_number(const Maker *m, FormTable *t, const Cut *cut)
+{
+    int naxes = m->price->x->mesh->naxes;
+    for (int i = 0; i < t->count; i++)
+        if (cuts_equal(naxes, t->form[i], cut))
+            return i;
+    t->form = arena_grow(m->a, t->form, t->count, &t->cap, sizeof *t->form);
+    memcpy(t->form[t->count], cut, sizeof *cut * (size_t)naxes);
+    return t->count++;
+}
+
+/* Seconds between two forms, in units. */
+static double change_cost(const Maker *m, FormTable *t, int from, int to)
+{
+    if (t->nsec < t->count) {
+        t->nsec = t->count;
+        t->sec = NEWN(m->a, double, (size_t)t->count *(size_t)t->count);
+        for (int i = 0; i < t->count * t->count; i++)
+            t->sec[i] = NAN;
+    }
+    double *sec = &t->sec[from * t->nsec + to];
+    if (isnan(*sec))
+        *sec = edge_sec(m->price->x, &t->type, t->form[from], t->form[to]);
+    return rint(*sec / PROBLEM_UNIT);
+}
+
+static int made_form(const Maker *m, int value, int strategy)
+{
+    return m->made[value][strategy];
+}
+
+/* The form in which a reader needs values of that table. */
+static int needed_form(const Maker *m, FormTable *t, const Reading *r, int strategy)
+{
+    const EqualClass *q = &m->e->class[r->reader];
+    if (!q->n)
+        return form_number(m, t, q->list.list[strategy]->out[0]);
+    return m->need[r->reader][strategy * q->n->nin + r->operand];
+}
+
+/* ---- classes ---- */
+
+_Noreturn static void fail_pin(const Maker *m, const EqualClass *q, const StrategyList *all)
+{
+    const Mesh *mesh = m->price->x->mesh;
+    Buf forms = {.a = m->a};
+    for (int i = 0; i < all->count && forms.len < 500; i++) {
+        const char *text = cuts_text(m->a, mesh, all->list[i]->out[0]);
+        text = *text ? text : "whole";
+        if (!forms.len || !strstr(forms.text, text))
+            buf_printf(&forms, forms.len ? ", %s" : "%s", text);
+    }
+    const char *text = cuts_text(m->a, mesh, q->pin->cut);
+    fail(arena_ctx(m->a), TN_USAGE,
+         "%s \"%.300s\": %s at \"%s\" does not make %%%s %s as %s; it makes it as: %s",
+         q->pin->option, q->pin->text, q->n->op->name, q->n->scope, q->n->out[0]->name,
+         type_text(m->a, &q->n->out[0]->type), *text ? text : "whole", forms.text);
+}
+
+/* Lists and prices the strategies of a class of nodes; those that cannot be are dropped. */
+static void list_node(Maker *m, EqualClass *q)
+{
+    const Spmd *x = m->price->x;
+    StrategyList all = strategies_list(x, m->a, q->n, q->f, &q->units);
+    q->sec = NEWN(m->a, double, all.count);
+    for (int i = 0; i < all.count; i++) {
+        double sec = strategy_price(m->price, q->n, all.list[i]);
+        bool pinned = !q->pin || cuts_equal(x->mesh->naxes, all.list[i]->out[0], q->pin->cut);
+        if (!(sec < INFINITY) || !pinned)
+            continue;
+        q->sec[q->list.count] = sec;
+        PUSH(m->a, q->list.list, q->list.count, q->list.cap, all.list[i]);
+    }
+    if (!q->list.count && q->pin)
+        fail_pin(m, q, &all);
+}
+
+static void list_whole(Maker *m, EqualClass *q)
+{
+    Strategy *t = NEW(m->a, Strategy);
+    *t = strategy_room(m->a, q->n);
+    q->sec = NEWN(m->a, double, 1);
+    PUSH(m->a, q->list.list, q->list.count, q->list.cap, t);
+}
+
+static void list_port(Maker *m, EqualClass *q)
+{
+    const Spmd *x = m->price->x;
+    if (!q->fixed) {
+        q->list = strategies_of_input(x, m->a, &q->type, &q->units);
+    } else {
+        Strategy *t = NEW(m->a, Strategy);
+        t->in = t->out = arena_alloc(m->a, sizeof(Cut[MAX_MESH]));
+        memcpy(t->out[0], q->fixed, sizeof(Cut) * (size_t)x->mesh->naxes);
+        PUSH(m->a, q->list.list, q->list.count, q->list.cap, t);
+    }
+    q->sec = NEWN(m->a, double, q->list.count);
+}
+
+static void add_variable(Maker *m, int count, const double *cost)
+{
+    PickProblem *p = &m->p->pick;
+    m->in_first = arena_grow(m->a, m->in_first, p->n + 1, &m->capfirst, sizeof *m->in_first);
+    for (int i = 0; i < count; i++)
+        PUSH(m->a, m->cost, m->ncost, m->capcost, cost[i]);
+    m->in_first[++p->n] = m->ncost;
+}
+
+static void add_class(Maker *m, int class)
+{
+    EqualClass *q = &m->e->class[class];
+    if (!q->n)
+        list_port(m, q);
+    else if (q->skipped)
+        list_whole(m, q);
+    else
+        list_node(m, q);
+    double *cost = NEWN(m->a, double, q->list.count);
+    for (int i = 0; i < q->list.count; i++)
+        cost[i] = rint(q->sec[i] / PROBLEM_UNIT) * q->count;
+    add_variable(m, q->list.count, cost);
+}
+
+/* Numbers the forms that results have, and operands need. */
+static void number_forms(Maker *m)
+{
+    EqualGraph *e = m->e;
+    for (int v = 0; v < e->nvalue; v++) {
+        ValueClass *y = &e->value[v];
+        const EqualClass *q = &e->class[y->of];
+        y->forms = table_of(m, &y->type);
+        m->made[v] = NEWN(m->a, int, q->list.count);
+        for (int i = 0; i < q->list.count; i++)
+            m->made[v][i] = form_number(m, y->forms, q->list.list[i]->out[y->result]);
+    }
+    for (int c = 0; c < e->nclass; c++) {
+        const EqualClass *q = &e->class[c];
+        int nin = q->n && !q->skipped ? q->n->nin : 0;
+        m->need[c] = NEWN(m->a, int, q->list.count *nin);
+        for (int i = 0; i < q->list.count; i++)
+            for (int k = 0; k < nin; k++)
+                m->need[c][i * nin + k] =
+                    form_number(m, table_of(m, &q->n->in[k]->type), q->list.list[i]->in[k]);
+    }
+    for (int g = 0; g < e->ngroup; g++)
+        for (int j = 0; j < e->group[g].nread; j++)
+            for (int i = 0; i < e->class[e->group[g].read[j].reader].list.count; i++)
+                needed_form(m, e->value[e->group[g].value].forms, &e->group[g].read[j], i);
+}
+
+/* ---- edges ---- */
+
+/* Whether computing may hide what a reading costs: gathers of parameters, as they are there before
+ * they are needed, and reductions of gradients, as only the optimizer needs them. */
+static bool may_hide(const Maker *m, const ReadGroup *r, const Reading *x)
+{
+    const EqualClass *q = &m->e->class[x->reader];
+    return r->param || (q->n && q->n->op->class == CLASS_OPTIMIZER && x->operand == 1);
+}
+
+/* Room for a matrix of an edge between nodes u and v of the problem. */
+static double *add_edge(Maker *m, int u, int v, bool hidden)
+{
+    PickProblem *p = &m->p->pick;
+    int count = p->nedge;
+    PUSH(m->a, m->p->hidden, count, m->p->caphidden, hidden);
+    int64_t size =
+        (int64_t)(m->in_first[u + 1] - m->in_first[u]) * (m->in_first[v + 1] - m->in_first[v]);
+    PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
+    if (m->nmatrix + size > m->capmatrix) {
+        int64_t cap = 2 * (m->nmatrix + size);
+        double *more = NEWN(m->a, double, cap);
+        if (m->nmatrix)
+            memcpy(more, m->matrix, sizeof *more * (size_t)m->nmatrix);
+        m->matrix = more;
+        m->capmatrix = cap;
+    }
+    m->nmatrix += size;
+    return &m->matrix[m->nmatrix - size];
+}
+
+/* Whoever reads what it makes itself (state and its new value, a block and the next). */
+static void add_own(Maker *m, const ReadGroup *r, const Reading *x)
+{
+    const ValueClass *v = &m->e->value[r->value];
+    double *cost = &m->cost[m->in_first[v->of]];
+    for (int i = 0; i < m->e->class[v->of].list.count; i++)
+        cost[i] += r->count * change_cost(m, v->forms, made_form(m, r->value, i),
+                                          needed_form(m, v->forms, x, i));
+}
+
+static void add_direct(Maker *m, const ReadGroup *r)
+{
+    const ValueClass *v = &m->e->value[r->value];
+    const Reading *x = r->read;
+    if (x->reader == v->of) {
+        add_own(m, r, x);
+        return;
+    }
+    int n = m->e->class[v->of].list.count, k = m->e->class[x->reader].list.count;
+    bool hidden = may_hide(m, r, x);
+    double share = hidden ? m->price->x->o->shard_exposed : 1;
+    double *y = add_edge(m, v->of, x->reader, hidden);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < k; j++)
+            y[i * k + j] = rint(share * r->count *
+                                change_cost(m, v->forms, made_form(m, r->value, i),
+                                            needed_form(m, v->forms, x, j)));
+}
+
+/* ---- forms that readers share ---- */
+
+/* From the maker's form to the shared one. */
+static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count, int at)
+{
+    const ValueClass *v = &m->e->value[r->value];
+    int n = m->e->class[v->of].list.count;
+    double share = r->param ? m->price->x->o->shard_exposed : 1;
+    double *y = add_edge(m, v->of, at, r->param);
+    for (int i = 0; i < n; i++)
+        for (int f = 0; f < count; f++)
+            y[i * count + f] = rint(share * r->count *
+                                    change_cost(m, v->forms, made_form(m, r->value, i), form[f]));
+}
+
+/* From the shared form to a reader's. */
+static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const int *form, int count,
+                        int at)
+{
+    FormTable *t = m->e->value[r->value].forms;
+    int n = m->e->class[x->reader].list.count;
+    bool hidden = may_hide(m, r, x);
+    double share = hidden ? m->price->x->o->shard_exposed : 1;
+    double *y = add_edge(m, at, x->reader, hidden);
+    for (int f = 0; f < count; f++)
+        for (int i = 0; i < n; i++)
+            y[f * n + i] =
+                rint(share * r->count * change_cost(m, t, form[f], needed_form(m, t, x, i)));
+}
+
+static void add_shared(Maker *m, int group)
+{
+    const ReadGroup *r = &m->e->group[group];
+    const ValueClass *v = &m->e->value[r->value];
+    FormTable *t = v->forms;
+    bool *use = NEWN(m->a, bool, t->count);
+    int *form = NEWN(m->a, int, t->count), count = 0, at = m->p->pick.n;
+    for (int i = 0; i < m->e->class[v->of].list.count; i++)
+        use[made_form(m, r->value, i)] = true;
+    for (int j = 0; j < r->nread; j++)
+        for (int i = 0; i < m->e->class[r->read[j].reader].list.count; i++)
+            use[needed_form(m, t, &r->read[j], i)] = true;
+    for (int f = 0; f < t->count; f++)
+        if (use[f])
+            form[count++] = f;
+    add_variable(m, count, NEWN(m->a, double, count));
+    PUSH(m->a, m->p->shared, m->p->nshared, m->p->capshared, ((SharedForm){group, count, form}));
+    join_maker(m, r, form, count, at);
+    for (int j = 0; j < r->nread; j++)
+        join_reader(m, r, &r->read[j], form, count, at);
+}
+
+ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
+{
+    Arena *a = e->a;
+    ShardProblem *p = NEW(a, ShardProblem);
+    Maker m = {.p = p, .e = e, .price = price, .a = a, .tables = {.a = a}};
+    *p = (ShardProblem){.e = e, .pick = {.a = a, .title = "sharding", .limit = PICK_MOST}};
+    m.in_first = NEWN(a, int, m.capfirst = 64);
+    m.need = NEWN(a, int *, e->nclass);
+    m.made = NEWN(a, int *, e->nvalue);
+    for (int c = 0; c < e->nclass; c++)
+        add_class(&m, c);
+    number_forms(&m);
+    for (int g = 0; g < e->ngroup; g++)
+        if (e->group[g].nread == 1)
+            add_direct(&m, &e->group[g]);
+        else
+            add_shared(&m, g);
+    PickProblem *y = &p->pick;
+    y->first = m.in_first;
+    y->cost = m.cost;
+    y->edge = m.edge;
+    y->matrix = m.matrix;
+    y->usage = NEWN(a, int64_t, m.ncost);
+    y->start = NEWN(a, int64_t, y->n);
+    y->end = NEWN(a, int64_t, y->n);
+    return p;
+}
+
+double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy)
+{
+    const PickProblem *y = &p->pick;
+    double cost = 0;
+    for (int i = 0; i < y->n; i++)
+        cost += y->cost[y->first[i] + strategy[i]];
+    for (int i = 0; i < y->nedge; i++) {
+        const PickEdge *e = &y->edge[i];
+        double pair =
+            y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) + strategy[e->v]];
+        cost += p->hidden[i] ? pair / x->o->shard_exposed : pair;
+    }
+    return cost * PROBLEM_UNIT;
+}

@@ -1,0 +1,204 @@
+/* solved: chooses how all nodes are cut at once (--shard auto), for the least sum of seconds of all
+ * nodes and collectives of a rank, one after the other.
+ *
+ * Equal blocks are cut alike (equal.c). The problem of what remains (shard_problem.c) is solved by
+ * src/pick, which gives a bound beside its choice: no choice that cuts equal blocks alike takes
+ * less. Inputs of batches and outputs keep the forms that they have without that; parameters get
+ * those of the choice, unless a rule of --shard says theirs. The walk then asks for each node's
+ * strategy by the name of its result, and goes on by itself where it has made other nodes. */
+#include "solved.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { EFFORT = 1 };
+
+typedef struct Solved {
+    Map of; /* by the name of a node's first result */
+    const Strategy *merging;
+    int part; /* of `merging`: the next to be taken */
+} Solved;
+
+/* ---- the picker ---- */
+
+static Strategy *pick_solved(void *arg, const Node *n)
+{
+    Solved *x = arg;
+    if (x->merging && x->part < x->merging->npart)
+        return x->merging->part[x->part++];
+    return map_find(&x->of, n->out[0]->name);
+}
+
+static void took_solved(void *arg, const Node *n, Strategy *t)
+{
+    Solved *x = arg;
+    (void)n;
+    if (t->npart) {
+        x->merging = t;
+        x->part = 0;
+    }
+}
+
+/* ---- the choice ---- */
+
+static void set_form(Sharding *s, const Mesh *m, const Strategy *t)
+{
+    if (s->ruled)
+        return;
+    *s = (Sharding){{{.kind = CUT_WHOLE}}, {false}, {false}, false};
+    for (int c = 0; c < m->naxes; c++) {
+        s->cut[c] = t->out[0][c];
+        s->storage_sharded[c] = s->cut[c].kind == CUT_SLICE;
+    }
+}
+
+static void take_forms(const ShardProblem *p, const Mesh *m, const int *strategy, Sharding *in,
+                       Sharding *out)
+{
+    const EqualGraph *e = p->e;
+    for (int i = 0; i < e->g->nin; i++)
+        if (!e->class[e->of_in[i]].fixed)
+            set_form(&in[i], m, e->class[e->of_in[i]].list.list[strategy[e->of_in[i]]]);
+    for (int i = 0; i < e->g->nout; i++)
+        if (!e->class[e->of_out[i]].fixed)
+            set_form(&out[i], m, e->class[e->of_out[i]].list.list[strategy[e->of_out[i]]]);
+}
+
+static void take_nodes(const ShardProblem *p, const int *strategy, Solved *x)
+{
+    const EqualGraph *e = p->e;
+    for (const Node *n = e->g->first; n; n = n->next) {
+        int c = e->of_node[n->id];
+        if (!e->class[c].skipped)
+            map_put(&x->of, n->out[0]->name, e->class[c].list.list[strategy[c]]);
+    }
+}
+
+static void report(const ShardProblem *p, const PickResult *r, double sec, ShardReport *y)
+{
+    y->solved = true;
+    y->sec = sec;
+    y->gap = r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
+    y->nclass = p->e->nclass;
+    y->nvariable = p->pick.n;
+    y->nedge = p->pick.nedge;
+}
+
+/* A problem with pins, and its solution. */
+typedef struct Solution {
+    ShardProblem *p;
+    PickResult r;
+    int *strategy;
+    double build_sec, solve_sec;
+} Solution;
+
+/* The forms of nodes' first results. */
+static void report_forms(const Spmd *x, const Solution *s, ShardReport *y)
+{
+    const EqualGraph *e = s->p->e;
+    for (int i = 0; i < e->nclass; i++) {
+        const EqualClass *q = &e->class[i];
+        if (!q->n || q->skipped)
+            continue;
+        const char *form = cuts_text(y->a, x->mesh, q->list.list[s->strategy[i]]->out[0]);
+        ShardForm f = {arena_printf(y->a, "%s %%%s", q->n->op->name, q->n->out[0]->name),
+                       arena_strdup(y->a, q->n->scope), *form ? form : "whole", q->count,
+                       q->sec[s->strategy[i]]};
+        PUSH(y->a, y->form, y->nform, y->capform, f);
+    }
+}
+
+static void check_loops(const Graph *g)
+{
+    EACH_NODE(n, g)
+        if (n->op->region == LOOP)
+            fail(g->ctx, TN_USAGE,
+                 "shard auto: expected a step without loops (--accumulate 1), found %%%s at \"%s\"",
+                 n->out[0]->name, n->scope);
+}
+
+/* "mm layers.*.mlp", "param layers.*.mlp.weight"; what JSON would escape becomes an underscore. */
+static const char *class_name_of(const EqualClass *q, Arena *a)
+{
+    char *name = q->n ? arena_printf(a, "%s %s", q->n->op->name, q->n->scope)
+                      : arena_printf(a, "port %s", q->name);
+    for (char *s = name; *s; s++)
+        if (*s == '"' || *s == '\\' || (unsigned char)*s < ' ')
+            *s = '_';
+    return name;
+}
+
+static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
+{
+    Buf text = {.a = tmp};
+    const EqualGraph *e = p->e;
+    const char **name = NEWN(tmp, const char *, p->pick.n);
+    for (int i = 0; i < e->nclass; i++)
+        name[i] = class_name_of(&e->class[i], tmp);
+    for (int i = 0; i < p->nshared; i++) {
+        const ValueClass *v = &e->value[e->group[p->shared[i].group].value];
+        name[e->nclass + i] = arena_printf(tmp, "shared form of %s", name[v->of]);
+    }
+    pick_print_problem(&text, &p->pick, name);
+    file_write(arena_ctx(tmp), path, text.text, text.len);
+}
+
+static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+                      const Sharding *out, const PinList *pins)
+{
+    Solution y;
+    double begin = cpu_sec();
+    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins);
+    equal_fill_units(e, x);
+    y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
+    y.build_sec = cpu_sec() - begin;
+    y.strategy = NEWN(a, int, y.p->pick.n);
+    y.r = pick(arena_tmp(a), &y.p->pick, EFFORT, NULL, NULL, y.strategy);
+    y.solve_sec = cpu_sec() - begin - y.build_sec;
+    return y;
+}
+
+/* What the step would take with one more pin. */
+static void try_pins(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+                     const Sharding *out, const PinList *pins, ShardReport *y)
+{
+    const Globs *texts = &x->o->what_if;
+    y->what_if = NEWN(a, ShardWhatIf, texts->count);
+    PinList more = pins_parse(g, a, x->mesh, "what-if", texts);
+    for (int i = 0; i < texts->count; i++) {
+        PinList all = {.pin = NEWN(a, Pin *, pins->count + 1), .count = pins->count + 1};
+        memcpy(all.pin, pins->pin, sizeof(Pin *) * (size_t)pins->count);
+        all.pin[pins->count] = more.pin[i];
+        Solution s = solve(g, a, x, in, out, &all);
+        double sec = s.r.feasible ? shard_problem_sec(s.p, x, s.strategy) : INFINITY;
+        y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec};
+    }
+}
+
+Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)
+{
+    ShardReport own = {.a = a}, *y = x->o->shard_report ? x->o->shard_report : &own;
+    check_loops(g);
+    PinList pins = pins_parse(g, a, x->mesh, "pin", &x->o->pins);
+    Solution s = solve(g, a, x, in, out, &pins);
+    if (x->o->shard_problem)
+        write_problem(s.p, arena_tmp(a), x->o->shard_problem);
+    if (!s.r.feasible)
+        fail(g->ctx, TN_FAIL, "shard auto: found no way to cut all nodes for the mesh %s%s",
+             mesh_text(a, x->mesh), pins.count ? " with these pins" : "");
+    y->build_sec = s.build_sec;
+    y->solve_sec = s.solve_sec;
+    y->exposed = x->o->shard_exposed;
+    report(s.p, &s.r, shard_problem_sec(s.p, x, s.strategy), y);
+    if (y != &own) {
+        report_forms(x, &s, y);
+        try_pins(g, y->a, x, in, out, &pins, y);
+    }
+    Solved *chosen = NEW(a, Solved);
+    chosen->of = (Map){.a = a};
+    take_forms(s.p, x->mesh, s.strategy, in, out);
+    take_nodes(s.p, s.strategy, chosen);
+    Picker *picker = NEW(a, Picker);
+    *picker = (Picker){pick_solved, took_solved, chosen};
+    return picker;
+}

@@ -1,0 +1,158 @@
+/* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
+ * src/pick: equal (which nodes are equal), pin (forms that are asked for), units (where values may
+ * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem and
+ * solved (the driver). */
+#ifndef TENON_SPMD_SOLVED_H
+#define TENON_SPMD_SOLVED_H
+
+#include "rewrite.h"
+
+#include "../pick/pick.h"
+
+/* ---- units.c: where values may be cut, whoever cuts them ---- */
+
+/* An axis of a value, or a factor of a node, below so many of its elements. */
+typedef struct CutUnit {
+    int at;
+    int64_t outer;
+} CutUnit;
+
+typedef struct CutUnits {
+    CutUnit *list;
+    int count, cap;
+} CutUnits;
+
+/* ---- strategies.c ---- */
+
+typedef struct StrategyList {
+    Strategy **list;
+    int count, cap;
+} StrategyList;
+
+/* The legal ways to cut n over all mesh axes, whatever forms its operands have: along units of its
+ * factors, several axes within one unit in both orders, linear in partial operands, and whole. */
+StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Factors *f,
+                             const CutUnits *units);
+/* The forms that an input of type t may have, as strategies with one result. */
+StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const CutUnits *units);
+
+/* ---- pin.c ---- */
+
+/* A form that the first result of some nodes must have. */
+typedef struct Pin {
+    const char *option, *text;
+    Cut cut[MAX_MESH];
+    bool *of; /* by node id */
+} Pin;
+
+typedef struct PinList {
+    Pin **pin;
+    int count;
+} PinList;
+
+/* Fails where a pin cannot be read, or matches nothing. */
+PinList pins_parse(const Graph *g, Arena *a, const Mesh *m, const char *option, const Globs *texts);
+const Pin *pin_of(const PinList *list, const Node *n); /* the last that matches, or NULL */
+
+/* ---- equal.c: nodes and ports that are to be cut alike ---- */
+
+/* Nodes of equal op, attributes, types and place in equal blocks; or parameters of equal names but
+ * for the blocks' numbers, with their state, gradients and new values; or one other port. */
+typedef struct EqualClass {
+    const Node *n;    /* the first of them; NULL: ports */
+    const char *name; /* of the first port */
+    const Cut *fixed; /* the form that a port must have; NULL: any */
+    const Pin *pin;   /* the form that a first result must have; NULL: any */
+    Type type;        /* of a port */
+    bool skipped;     /* its operands' forms and its seconds are no part of the problem */
+    int count;        /* of nodes, or parameters */
+    Factors *f;
+    CutUnits units; /* of factors; of a port: of its axes */
+    StrategyList list;
+    double *sec; /* by strategy, of one node */
+} EqualClass;
+
+/* The results of a class' nodes. */
+typedef struct ValueClass {
+    int of, result; /* of which class it is which result */
+    Type type;
+    CutUnits units;
+    struct FormTable *forms; /* shard_problem.c */
+} ValueClass;
+
+typedef struct Reading {
+    int reader, operand; /* of a class; operand -1: a port */
+} Reading;
+
+/* Values of a class that equal readers read, in one block if they are parameters. */
+typedef struct ReadGroup {
+    int value, count; /* of a ValueClass, so many */
+    bool param;       /* parameters, or parameters through casts and views */
+    int nread;
+    Reading *read;
+} ReadGroup;
+
+typedef struct EqualGraph {
+    Arena *a;
+    const Graph *g;
+    EqualClass *class;
+    ValueClass *value;
+    ReadGroup *group;
+    int nclass, capclass, nvalue, capvalue, ngroup, capgroup;
+    int *of_node, *of_value; /* by id: class of a node, value class of a value */
+    int *of_in, *of_out;     /* by port: its class */
+} EqualGraph;
+
+/* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
+ * is not equal. */
+EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
+                       const Sharding *out, const PinList *pins);
+/* Fills the units of all classes and values. */
+void equal_fill_units(EqualGraph *e, const Spmd *x);
+
+/* ---- price.c ---- */
+
+typedef struct Pricer {
+    const Spmd *x;
+    Arena *a, *tmp; /* tmp: reset with each price */
+} Pricer;
+
+/* Seconds of the nodes that the walk leaves for n where it is cut as t says and has its operands in
+ * these forms. Fills the forms of t's results, and t's parts where it merges. INFINITY: it cannot
+ * be cut so. */
+double strategy_price(const Pricer *p, const Node *n, Strategy *t);
+
+/* ---- shard_problem.c ---- */
+
+/* The form from which all readers of a group go on: the maker's, or one that is made once. */
+typedef struct SharedForm {
+    int group, count;
+    const int *form; /* by strategy: of the value's FormTable */
+} SharedForm;
+
+/* The forms of values of one type, and seconds from one to another, once they are asked for. */
+typedef struct FormTable {
+    Type type;
+    Cut (*form)[MAX_MESH];
+    int count, cap, nsec;
+    double *sec; /* nsec x nsec; NAN: not known yet */
+} FormTable;
+
+/* A graph's problem: first a node for each class, then one for each shared form, with strategies
+ * "not made" and "made". Costs are in units of PROBLEM_UNIT seconds, and whole. */
+typedef struct ShardProblem {
+    PickProblem pick;
+    EqualGraph *e;
+    SharedForm *shared;
+    int nshared, capshared;
+    bool *hidden; /* by edge: computing may hide it, so that it counts in part */
+    int caphidden;
+} ShardProblem;
+
+#define PROBLEM_UNIT 1e-9
+
+ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
+/* Seconds of a solution, all edges in full. */
+double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);
+
+#endif
