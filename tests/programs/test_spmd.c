@@ -204,12 +204,18 @@ static void run_trial(void *arg)
     run_ranks(t);
 }
 
-static void try_one(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how, Counts *done,
-                    Seen *seen)
+static void try_with(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how,
+                     Counts *done, Seen *seen, bool solved)
 {
     Arena *a = arena_new(ctx);
     CHECK(a);
-    Trial t = {.a = a, .lib = lib, .rng = {seed, 0}, .done = done, .seen = seen, .op = op};
+    Trial t = {.a = a,
+               .lib = lib,
+               .rng = {seed, 0},
+               .done = done,
+               .seen = seen,
+               .op = op,
+               .solved = solved};
     t.sums.a = a;
     t.say = how > 0;
     t.show = how > 1;
@@ -219,6 +225,12 @@ static void try_one(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, in
         printf("random graph %llu%s%s: %s\n", (unsigned long long)seed, op ? " of " : "",
                op ? op->op->name : "", t.failure);
     arena_free(a);
+}
+
+static void try_one(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how, Counts *done,
+                    Seen *seen)
+{
+    try_with(ctx, lib, op, seed, how, done, seen, false);
 }
 
 /* ---- what was done ---- */
@@ -298,6 +310,12 @@ int main(int argc, char **argv)
         try_one(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, &seen);
     if (argc == 1)
         expect_counts(&done, count);
+    count = argc > 1 ? count : all ? NGRAPH : QUICK;
+    done = (Counts){0};
+    for (int i = first; i < count; i++)
+        try_with(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, NULL, true);
+    printf("note: %lld graphs run by ranks whose forms were chosen at once, %lld refused\n",
+           (long long)done.run, (long long)done.refused);
     if (all)
         try_ops(&ctx, &lib, &done, &seen);
     if (all)

@@ -312,6 +312,11 @@ void trial_ask(Trial *t)
     draw_rules(t);
     if (t->step && rng_chance(&t->rng, 0.5))
         draw_policies(t);
+    if (t->solved && t->nrule < MOST_RULES) {
+        t->rule[t->nrule++] = "auto";
+        t->o.shardings.count = t->nrule;
+        t->o.spmd_choice = 0;
+    }
     if (t->say)
         say(t);
 }

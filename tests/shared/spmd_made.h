@@ -33,6 +33,7 @@ typedef struct Trial {
     int nrule;
     const char *names; /* of the passes that make a rank's graph */
     bool step, loop;   /* it is a training step, in microbatches */
+    bool solved;       /* all forms are to be chosen at once */
     Ranks ranks;
     const char *failure;
 } Trial;

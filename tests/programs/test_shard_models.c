@@ -1,0 +1,150 @@
+/* Models whose forms are chosen all at once (--shard auto), on meshes of 8 ranks: gradients and a
+ * training step of all ranks in lockstep, in double, are those of one rank within 1e-12 of the
+ * largest magnitude, and the nodes that the pass leaves take about what the choice says.
+ *
+ * `test_shard_models FOLDER MESH` runs one model on one mesh. */
+#include "../../src/model/model.h"
+#include "../../src/spmd/spmd.h"
+#include "../shared/gen.h"
+#include "../shared/interp.h"
+#include "../shared/ranks.h"
+#include "../shared/test.h"
+
+#include <math.h>
+
+enum { ROWS = 8, TOKENS = 8 };
+
+static const double TOLERANCE = 1e-12;
+
+static const char *const folders[] = {"gpt2-tiny",    "llama-tiny", "llama-tied",
+                                      "mistral-tiny", "qwen2-tiny", "qwen3-tiny"};
+static const char *const meshes[] = {"fsdp=4,tp=2", "dp=2,fsdp=2,tp=2", "tp=8", "fsdp=8"};
+
+typedef struct Job {
+    Arena *a;
+    const char *folder, *mesh, *passes;
+} Job;
+
+/* g in f64. */
+static Graph *widen(Arena *a, const Graph *g)
+{
+    Graph *to = graph_new(a, g->name);
+    Value **now = NEWN(a, Value *, g->nvalue);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        now[p->v->id] = graph_input(to, p->v->name, type_wide(&p->v->type), p->role, p->name);
+    }
+    for (const Node *n = g->first; n; n = n->next) {
+        Value **in = NEWN(a, Value *, n->nin);
+        for (int i = 0; i < n->nin; i++)
+            in[i] = now[n->in[i]->id];
+        Build b = build_like(to, NULL, n);
+        Node *m = emit_wide(&b, n, in);
+        for (int k = 0; k < n->nout; k++)
+            now[n->out[k]->id] = m->out[k];
+    }
+    for (int i = 0; i < g->nout; i++)
+        graph_output(to, now[g->out[i].v->id], g->out[i].role, g->out[i].name);
+    return to;
+}
+
+static Tensor *draw_inputs(const Job *j, const Graph *g, int64_t vocabulary)
+{
+    Tensor *in = NEWN(j->a, Tensor, g->nin);
+    Rng r = {1, 0};
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        in[i] = tensor_new(j->a, &p->v->type, 0);
+        for (int64_t e = 0, n = tensor_nelem(&in[i]); e < n; e++)
+            tensor_set(&in[i], e,
+                       p->role == ROLE_BATCH    ? (double)rng_below(&r, vocabulary)
+                       : p->role == ROLE_PARAM  ? rng_uniform(&r) - 0.5
+                       : p->role == ROLE_STATE  ? 1e-3 * rng_uniform(&r)
+                       : p->role == ROLE_STEP   ? 2
+                       : p->role == ROLE_SCALAR ? 1e-3
+                                                : 0);
+    }
+    return in;
+}
+
+static void compare(const Job *j, const Graph *g, const Tensor *got, const Tensor *want)
+{
+    for (int k = 0; k < g->nout; k++) {
+        double most = fmax(1e-3, interp_largest(&want[k])), far = 0;
+        for (int64_t e = 0; e < tensor_nelem(&want[k]); e++)
+            far = fmax(far, fabs(tensor_get(&got[k], e) - tensor_get(&want[k], e)));
+        if (!EXPECT(far <= TOLERANCE * most))
+            printf("  %s, %s on %s: %%%s is %g off of %g\n", j->folder, j->passes, j->mesh,
+                   g->out[k].v->name, far, most);
+    }
+}
+
+static void check_report(const Job *j, const ShardReport *r)
+{
+    bool good =
+        r->solved && r->gap >= 0 && r->gap < 0.1 && fabs(r->emitted - r->sec) <= 0.3 * r->sec;
+    if (!EXPECT(good))
+        printf("  %s, %s on %s: chosen %g s, gap %g, emitted %g s\n", j->folder, j->passes, j->mesh,
+               r->sec, r->gap, r->emitted);
+}
+
+static void run(void *arg)
+{
+    const Job *j = arg;
+    static const char *const rules[] = {"auto"};
+    PassOptions o = pass_defaults(), one = o;
+    ModelConfig c = config_read(j->a, arena_printf(j->a, "tests/ref/%s/config.json", j->folder));
+    const Graph *model = widen(j->a, model_graph(j->a, &c, ROWS, TOKENS, &(ModelOptions){0}));
+    Graph *whole = graph_clone(j->a, model);
+    passes_run(whole, j->passes, &one, NULL, NULL);
+    o.mesh = j->mesh;
+    o.shardings = (Globs){(const char **)rules, 1};
+    int n = (int)mesh_nranks(mesh_parse(arena_ctx(j->a), j->a, o.mesh));
+    Graph **g = NEWN(j->a, Graph *, n);
+    for (int i = 0; i < n; i++) {
+        ShardReport r = {.a = j->a};
+        o.rank = i;
+        o.shard_report = &r;
+        g[i] = graph_clone(j->a, model);
+        passes_run(g[i], j->passes, &o, NULL, NULL);
+        check_report(j, &r);
+    }
+    Ranks ranks = ranks_of(j->a, n, g);
+    Tensor *in = draw_inputs(j, whole, c.vocab), *want = NEWN(j->a, Tensor, whole->nout);
+    Tensor *got = NEWN(j->a, Tensor, whole->nout);
+    interp_graph(j->a, whole, in, want);
+    const char *why = ranks_together(
+        &ranks, whole, ranks_interpret(&ranks, ranks_inputs(&ranks, whole, in), NULL), got);
+    if (EXPECT(!why))
+        compare(j, whole, got, want);
+    else
+        printf("  %s, %s on %s: %s\n", j->folder, j->passes, j->mesh, why);
+}
+
+static void test(const char *folder, const char *mesh, const char *passes)
+{
+    Ctx ctx = {0};
+    Job j = {arena_new(&ctx), folder, mesh, passes};
+    CHECK(j.a);
+    if (!EXPECT(ctx_try(&ctx, run, &j) == TN_OK))
+        printf("  %s, %s on %s: %s\n", folder, passes, mesh, ctx.message);
+    arena_free(j.a);
+    ctx_end(&ctx);
+}
+
+int main(int argc, char **argv)
+{
+    bool all = getenv("TN_LONG") || argc > 1;
+    par_set_threads(1); /* all is small */
+    for (int i = 0; i < LEN(folders); i++)
+        for (int k = 0; k < LEN(meshes); k++) {
+            bool asked = argc > 1 ? !strcmp(argv[1], folders[i]) : all || (i + k) % 4 == 0;
+            if (!asked || (argc > 2 && strcmp(argv[2], meshes[k]) != 0))
+                continue;
+            if (all || i % 2)
+                test(folders[i], meshes[k], "gradients");
+            if (all || i % 2 == 0)
+                test(folders[i], meshes[k], "default");
+        }
+    return test_report();
+}

@@ -1,0 +1,64 @@
+#!/bin/sh
+# --shard auto, --pin, --what-if and tenon shard M from outside: what is printed and written, the same again, a run
+# of ranks against one rank, wrong arguments. Usage: tests/scripts/shard_auto.sh BUILD
+. tools/checks.sh
+model=tests/ref/llama-tiny
+step="$model --batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
+
+# ---- a plan ----
+
+gives 0 'sharding chosen for the shortest step:' plan $step --shard auto --explain
+ok "a gap of nothing" grep -q '^  gap  *0\.000 %' "$dir/out"
+ok "four ways, of which one is taken" [ "$(grep -c 'a step by the clock' "$dir/out")" = 4 ]
+ok "one is taken" [ "$(grep -c ', taken$' "$dir/out")" = 1 ]
+ok "forms of nodes" grep -q '^form .* @layers\.0\.mlp\.down_proj: ' "$dir/out"
+grep -v '^  took ' "$dir/out" >"$dir/first"
+gives 0 '' plan $step --shard auto --explain
+grep -v '^  took ' "$dir/out" >"$dir/second"
+ok "the same again" cmp "$dir/first" "$dir/second"
+
+# ---- rules and pins hold ----
+
+gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --explain
+ok "a rule holds" grep -q '^sharding .*up_proj_weight param: shard(1: fsdp)$' "$dir/out"
+gives 0 '' plan $step --shard auto --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
+ok "a pin holds" [ "$(grep -c '^form .* mm .*@layers\.[0-9]*\.mlp\.down_proj: shard(0: fsdp) shard(1: tp)$' "$dir/out")" -ge 1 ]
+ok "without recipes, which do not obey" [ "$(grep -c 'a step by the clock' "$dir/out")" = 3 ]
+gives 0 'what if           layers.0::add=1:tp: ' plan $step --shard auto --what-if 'layers.0::add=1:tp'
+
+# ---- a problem ----
+
+gives 0 'gap 0 ' shard $step -o "$dir/problem.json"
+cp "$dir/out" "$dir/first"
+gives 0 'feasible yes' shard "$dir/problem.json"
+ok "the problem that was solved is the one that was written" \
+    [ "$(sed 's/ sec.*//' "$dir/out")" = "$(sed 's/ sec.*//' "$dir/first")" ]
+ok "nodes have names" grep -q '"name": "mm layers' "$dir/problem.json"
+
+# ---- a run ----
+
+head -c 20000 README.md >"$dir/text"
+run="train $model --data $dir/text --token-type byte --batch-size 8 --seq-len 16 --steps 3 --eval-every 2"
+for way in one all; do
+    rm -rf "$dir/out.$way"
+    [ $way = one ] && more= || more="--mesh fsdp=4,tp=2 --shard auto"
+    gives 0 'step 3/3' $run --out "$dir/out.$way" $more
+    grep -ho 'loss [0-9.]*' "$dir/out" "$dir/err" >"$dir/loss.$way"
+done
+ok "the losses of one rank and of eight" cmp "$dir/loss.one" "$dir/loss.all"
+
+# ---- what is refused ----
+
+gives 2 'pin "a=0:fsdp": expected shard auto beside it, found none' plan $step --pin a=0:fsdp
+gives 2 'what-if "a=0:fsdp": expected shard auto' plan $step --what-if a=0:fsdp
+gives 2 'pin "a=0:fsdp": matches no node by SCOPE::OP' plan $step --shard auto --pin a=0:fsdp
+gives 2 'pin "*::mm=0:x": the mesh fsdp=2,tp=2 has no axis "x"' plan $step --shard auto --pin '*::mm=0:x'
+gives 2 'pin "*::mm": expected PATTERN=AXIS:MESH_AXES' plan $step --shard auto --pin '*::mm'
+gives 2 'it makes it as: whole' plan $step --shard auto --pin '*.down_proj::mm=0:7,fsdp'
+gives 2 'expected a step without loops' plan $step --shard auto --accumulate 2
+gives 2 '--batch-size is missing' shard $model -o "$dir/x.json"
+gives 2 '--output is missing' shard $step
+gives 2 'expected a file for the problem, found "-"' shard $step -o -
+gives 2 '--mesh is for a model, not for a problem' shard "$dir/problem.json" --mesh fsdp=2
+gives 1 'cannot' shard $step -o "$dir/none/x.json"
+totals
