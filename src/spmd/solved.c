@@ -190,10 +190,10 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     y->solve_sec = s.solve_sec;
     y->exposed = x->o->shard_exposed;
     report(s.p, &s.r, shard_problem_sec(s.p, x, s.strategy), y);
-    if (y != &own)
+    if (y != &own) {
         report_forms(x, &s, y);
-    if (y != &own)
         try_pins(g, y->a, x, in, out, &pins, y);
+    }
     Solved *chosen = NEW(a, Solved);
     chosen->of = (Map){.a = a};
     take_forms(s.p, x->mesh, s.strategy, in, out);
