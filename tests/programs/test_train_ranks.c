@@ -235,7 +235,7 @@ static bool there(const Run *run, int64_t step)
     return !access(path, F_OK);
 }
 
-static int count_text(const char *all, const char *part)
+static int occurrences(const char *all, const char *part)
 {
     int n = 0;
     for (const char *at = all; (at = strstr(at, part)); at += strlen(part))
@@ -260,8 +260,8 @@ static void test_meshes(void)
         run_well(&run);
         EXPECT(farthest(&one, &run, 1) <= 1e-5);
         EXPECT(fabs(one.eval[3] - run.eval[3]) <= 1e-5 && fabs(one.eval[6] - run.eval[6]) <= 1e-5);
-        EXPECT(count_text(run.log, "trained 6 steps") == 1 && !strstr(run.log, "rank 1: "));
-        EXPECT(count_text(run.log, "tokens to train on") == 1);
+        EXPECT(occurrences(run.log, "trained 6 steps") == 1 && !strstr(run.log, "rank 1: "));
+        EXPECT(occurrences(run.log, "tokens to train on") == 1);
     }
 }
 
@@ -303,7 +303,7 @@ static void test_log(void)
     run.t.log_ranks = true;
     run_well(&run);
     EXPECT(strstr(run.log, "rank 1: trained 6 steps") && !strstr(run.log, "rank 0: "));
-    EXPECT(count_text(run.log, "\ntrained 6 steps") == 1);
+    EXPECT(occurrences(run.log, "\ntrained 6 steps") == 1);
 }
 
 /* ---- what goes wrong on one rank ---- */
@@ -417,8 +417,8 @@ static void test_not_finite(void)
         run_all(&run);
         EXPECT(all_gave(&run, skip ? 0 : TN_CODE_FAIL));
         EXPECT(strstr(skip ? run.log : run.message[0], ", on rank 2"));
-        EXPECT(!skip || count_text(run.log, "is skipped") == 2);
-        EXPECT(!skip || count_text(run.log, "step 2 loss nan") == 1);
+        EXPECT(!skip || occurrences(run.log, "is skipped") == 2);
+        EXPECT(!skip || occurrences(run.log, "step 2 loss nan") == 1);
     }
 }
 
@@ -436,7 +436,7 @@ static void test_batch(void)
     run_well(&one);
     run_well(&run);
     EXPECT(farthest(&one, &run, 1) <= 1e-5);
-    EXPECT(count_text(run.log, "step 6 loss ") == 1);
+    EXPECT(occurrences(run.log, "step 6 loss ") == 1);
 }
 
 /* All save and stop after the same step, by rank 0's clock. */
@@ -448,7 +448,7 @@ static void test_clock(void)
     run.t.save_sec = 0.05;
     run_all(&run);
     EXPECT(all_gave(&run, 0));
-    EXPECT(count_text(run.log, "is saved in") >= 3 && count_text(run.log, "\ntrained ") == 1);
+    EXPECT(occurrences(run.log, "is saved in") >= 3 && occurrences(run.log, "\ntrained ") == 1);
 }
 
 /* ---- a rank that is lost ---- */
@@ -529,13 +529,13 @@ static void test_interrupt(void)
     run_all(&run);
     pthread_join(thread, NULL);
     EXPECT(all_gave(&run, 130));
-    EXPECT(count_text(run.log, "interrupted after step") == 1);
+    EXPECT(occurrences(run.log, "interrupted after step") == 1);
     json_t *state = json_load_file(in_dir("interrupt/latest/state.json"), 0, NULL);
     EXPECT(json_integer_value(json_object_get(state, "step")) > 1);
     json_decref(state);
     Run again = begin("ended", "fsdp=2", 2); /* the signal is there already: no tokens are made */
     run_all(&again);
-    EXPECT(all_gave(&again, 130) && count_text(again.log, "while text was tokenized") == 1);
+    EXPECT(all_gave(&again, 130) && occurrences(again.log, "while text was tokenized") == 1);
     EXPECT(access(in_dir("ended/tokens.bin"), F_OK));
 }
 
