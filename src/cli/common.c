@@ -88,9 +88,8 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
         x->o.mesh = NULL;
     const char *mesh = x->o.mesh;
     if (!mesh) {
-        code = options_refuse(c, table,
-                              "rank shard sequence-parallel reduce comm-timeout log-ranks",
-                              "needs --mesh");
+        code = options_refuse(
+            c, table, "rank shard sequence-parallel reduce comm-timeout log-ranks", "needs --mesh");
         if (code < 0 && !graph) /* else: of a rank's graph */
             code = options_refuse(c, table, "overlap", "needs --mesh");
         if (code < 0 && !remat)

@@ -167,12 +167,9 @@ static double communication_sec(const Machine *m, const Mesh *mesh, const Node *
         in += (double)type_nbytes(&n->in[i]->type);
     for (int k = 0; k < n->nout; k++)
         out += (double)type_nbytes(&n->out[k]->type);
-    double nbytes[NCOLLECTIVE] = {[ALL_GATHER] = out,
-                                  [REDUCE_SCATTER] = in,
-                                  [ALL_REDUCE] = in,
-                                  [ALL_TO_ALL] = MAX(in, out),
-                                  [BROADCAST] = in,
-                                  [PERMUTE] = in};
+    double nbytes[NCOLLECTIVE] = {
+        [ALL_GATHER] = out,          [REDUCE_SCATTER] = in, [ALL_REDUCE] = in,
+        [ALL_TO_ALL] = MAX(in, out), [BROADCAST] = in,      [PERMUTE] = in};
     return collective_sec(m, kind, node_group(m, mesh, n), nbytes[kind]);
 }
 
