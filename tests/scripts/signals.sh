@@ -133,6 +133,7 @@ done
 begin --out "$dir/before"
 stops TERM 130 "to go on from"
 for signal in HUP INT TERM; do
+    : >"$dir/err" # no words of an earlier run
     # shellcheck disable=SC2086
     "$tenon" $train --steps 1000000 --resume --out "$dir/before" --metrics "$dir/pipe" >"$dir/out" 2>"$dir/err" &
     pid=$!
