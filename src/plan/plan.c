@@ -310,8 +310,14 @@ static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
     return q ? q : p;
 }
 
+static bool within(const Plan *p, int64_t limit)
+{
+    return plan_least(p) <= limit;
+}
+
 enum { NEAR = 32 }; /* this part of a limit above it is near */
 
+/* A plan that does not fit is not moved: that takes no bytes off it. */
 static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool apart)
 {
     Arena *keep = arena_tmp(g->a);
@@ -324,14 +330,11 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
             score_orders(g, to, known, waste, INT64_MAX);
     }
     improve_order(g, to, known);
-    Plan *p = overlapped(a, make(a, g, to, known), to, known);
+    Plan *p = make(a, g, to, known);
+    if (!to->limit || within(p, to->limit))
+        p = overlapped(a, p, to, known);
     arena_reset(keep);
     return p;
-}
-
-static bool within(const Plan *p, int64_t limit)
-{
-    return plan_least(p) <= limit;
 }
 
 /* If the plan needs little more than the limit, orders that waste are given another chance. */
