@@ -90,15 +90,13 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
     if (!mesh) {
         code = options_refuse(
             c, table, "rank shard sequence-parallel reduce comm-timeout log-ranks", "needs --mesh");
-        if (code < 0 && !graph) /* else: of a rank's graph */
-            code = options_refuse(c, table, "overlap", "needs --mesh");
         if (code < 0 && !remat)
             code = options_refuse(c, table, "reshard",
                                   "needs --mesh, or the pass remat of a rank's graph");
         if (code < 0 && !(passes && tn_passes_have(passes, "bucket")))
             code = options_refuse(c, table, "bucket", "needs --mesh");
-        if (code < 0 && !(passes && tn_passes_have(passes, "ring")))
-            code = options_refuse(c, table, "overlap", "needs --mesh");
+        if (code < 0 && !graph && !(passes && tn_passes_have(passes, "ring")))
+            code = options_refuse(c, table, "overlap", "needs --mesh"); /* graph: it may be a rank's */
         return code;
     }
     if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))

@@ -1,10 +1,10 @@
-/* All choices of a tiny step. Sets of large values that are computed again are listed by the
- * seconds of their nodes, but for those with a value that neither the backward nor others of the
- * set need. They are planned in that order, first with less effort; of those that need little more
- * than the limit, or less, as they would run, until no set that follows can be faster than the
- * fastest that fits: no plan takes less than its set was listed with. Where nothing fits, the
- * lowest is first changed by one value or two as long as that lowers it. Both end after so many
- * plans. */
+/* All choices of a tiny step without blocks (those of models have blocks, and ladders along them).
+ * Sets of large values that are computed again are listed by the seconds of their nodes, but for
+ * those with a value that neither the backward nor others of the set need. They are planned in that
+ * order, first with less effort; of those that need little more than the limit, or less, as they
+ * would run, until no set that follows can be faster than the fastest that fits: no plan takes less
+ * than its set was listed with. Where nothing fits, the lowest is first changed by one value or two
+ * as long as that lowers it. Both end after so many plans. */
 #include "again.h"
 
 #include <stdlib.h>
@@ -169,7 +169,7 @@ static void lower(Decider *d)
 
 void choose_of_all(Decider *d)
 {
-    if (d->v.n > MOST_TINY || d->away || d->g->mesh || d->loops)
+    if (d->v.n > MOST_TINY || d->blocks.scoped || d->away || d->g->mesh || d->loops)
         return;
     if (!plan_fits(d, &d->r->chosen))
         lower(d);

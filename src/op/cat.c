@@ -78,18 +78,21 @@ int cat_axis(const Node *n)
     return axis_of(n->attr[DIM].i, n->in[0]->type.rank);
 }
 
-/* The place among the operands that operand i has. */
-static int place_of(const Node *n, int i)
+/* The operand that lies at this place of the result. */
+static int operand_at(const Node *n, int place)
 {
-    return node_is(n, OP_cat_ring) ? (int)((n->attr[0].i + i) % n->nin) : i;
+    if (!node_is(n, OP_cat_ring))
+        return place;
+    int at = place - (int)(n->attr[0].i % n->nin);
+    return at < 0 ? at + n->nin : at;
 }
 
 int64_t cat_start(const Node *n, int i)
 {
     int64_t start = 0;
-    for (int k = 0; k < n->nin; k++)
-        if (place_of(n, k) < place_of(n, i))
-            start += n->in[k]->type.dim[cat_axis(n)];
+    const int axis = cat_axis(n);
+    for (int k = 0; operand_at(n, k) != i; k++)
+        start += n->in[operand_at(n, k)]->type.dim[axis];
     return start;
 }
 
@@ -113,8 +116,10 @@ static int cat_infer(const Graph *g, const Node *n, Type *out)
 static void cat_diff(Grad *d)
 {
     int axis = cat_axis(d->n);
-    for (int i = 0; i < d->n->nin; i++) {
-        int64_t start = cat_start(d->n, i), end = start + d->n->in[i]->type.dim[axis];
+    int64_t start = 0, end;
+    for (int k = 0; k < d->n->nin; k++, start = end) {
+        int i = operand_at(d->n, k);
+        end = start + d->n->in[i]->type.dim[axis];
         if (d->need[i])
             d->dx[i] = emit1(d->b, "slice", IN(d->dy[0]),
                              ATTRS(A_INT("dim", axis), A_INT("start", start), A_INT("end", end)));
@@ -150,8 +155,13 @@ static Value *cat_fold(Build *b, Node *n)
 static void cat_by(const Call *c, void (*put)(const Tensor *y, const Tensor *x, int axis,
                                               int64_t start, int64_t step))
 {
-    for (int i = 0; i < c->nin; i++)
-        put(&c->out[0], &c->in[i], cat_axis(c->node), cat_start(c->node, i), 1);
+    int axis = cat_axis(c->node);
+    int64_t start = 0;
+    for (int k = 0; k < c->nin; k++) {
+        const Tensor *x = &c->in[operand_at(c->node, k)];
+        put(&c->out[0], x, axis, start, 1);
+        start += x->dim[axis];
+    }
 }
 
 static int cat_ref(Call *c)
