@@ -111,14 +111,18 @@ static void free_step(tn_compiled *c)
     c->graph[0] = NULL;
 }
 
-/* Keeps in *best what was planned now, or what was before: what fits, then what is faster; the
- * other goes. Whether it is the new one. */
+/* Keeps in *best what was planned now, or what was before: what fits; of two that do the faster, of
+ * two that do not the one that needs less. The other goes. Whether it is the new one. */
 static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 {
     const tn_plan *p = now->plan[0], *q = best->plan[0];
     bool fits = !goal || plan_least(p->p) <= goal,
          fitted = q && (!goal || plan_least(q->p) <= goal);
-    bool better = !q || fits > fitted || (fits == fitted && clock_sec(p) < clock_sec(q));
+    bool better = !q || fits > fitted;
+    if (q && fits && fitted)
+        better = clock_sec(p) < clock_sec(q);
+    else if (q && !fits && !fitted)
+        better = plan_least(p->p) < plan_least(q->p);
     if (better) {
         tn_compiled other = *best;
         *best = *now;
@@ -129,8 +133,8 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 }
 
 /* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
- * with those of the recipes if there are any; keeps what is the fastest by the clock, of those that
- * fit if one does, and the first of equals. */
+ * with those of the recipes if there are any; keeps what is the fastest by the clock of those that
+ * fit, the least where none does, and the first of equals. */
 static int plan_shardings(Parts *x, const tn_options *asked)
 {
     static const double exposed[] = {1, 0.3, 0.1, 0}; /* 0: the recipes' */

@@ -329,6 +329,10 @@ static int check_curve(const PlanCommand *x)
         if (!strcmp(x->c.o.chunk[i], "auto"))
             return report(TN_CODE_USAGE, "%s: --pareto and --chunk auto exclude each other",
                           c->name);
+    for (int i = 0; i < x->c.shardings.count; i++)
+        if (!strcmp(x->c.shardings.text[i], "auto"))
+            return report(TN_CODE_USAGE, "%s: --pareto and --shard auto exclude each other",
+                          c->name);
     if (!runs(x, "policies") || !runs(x, "remat"))
         return report(TN_CODE_USAGE, "%s: --pareto expects the passes policies and remat", c->name);
     if (!x->c.o.accumulate)
@@ -468,6 +472,8 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
         return report(TN_CODE_USAGE, "plan: --html - and --trace - exclude each other");
     if (x.json && x.steps)
         return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
+    if (x.json && x.c.what_if.count)
+        return report(TN_CODE_USAGE, "plan: --json and --what-if exclude each other");
     if (x.ranks && !mesh_auto(&x.c.o))
         return report(TN_CODE_USAGE, "plan: --ranks means nothing without --mesh auto");
     if ((x.html && (code = check_writable(x.html))) ||
