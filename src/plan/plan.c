@@ -258,16 +258,14 @@ static int64_t sent_bytes(const Step *s)
     return nbytes;
 }
 
-/* The bytes that overlap may take beside the peak: up to the limit, or those of the two largest
+/* The bytes that overlap may take beside the peak if no limit says so: those of the two largest
  * collectives of blocks; of all, where no node is of a block. */
-static int64_t overlap_bytes(const Plan *p, const PlanFor *to)
+static int64_t overlap_bytes(const Plan *p)
 {
     int64_t first = 0, second = 0;
     bool blocks = false;
     for (const Node *n = p->g->first; n; n = n->next)
         blocks |= block_of(n->scope).len > 0;
-    if (to->limit)
-        return MAX(0, to->limit - plan_least(p));
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
         if (s->kind != STEP_CALL || s->node->op->class != CLASS_COLLECTIVE ||
@@ -296,17 +294,29 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
     return good ? q : NULL;
 }
 
-/* p, or a faster plan of the same nodes. Where more bytes are alive than before, addresses may
- * waste some: then less is allowed but at the peak itself. */
-static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
+/* A faster plan of the same nodes in so many more bytes, or NULL. Where more bytes are alive than
+ * before, addresses may waste some: then less is allowed but at the peak itself. */
+static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known, int64_t more)
 {
     static const int parts[] = {0, 32, 16, 8};
-    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
-        return p;
-    int64_t more = overlap_bytes(p, to), peak = p->space[SPACE_MAIN].peak;
+    int64_t peak = p->space[SPACE_MAIN].peak;
     Plan *q = NULL;
     for (int i = 0; i < LEN(parts) && !q; i++)
         q = overlap_within(a, p, to, known, more - (parts[i] ? peak / parts[i] : 0), peak + more);
+    return q;
+}
+
+/* p, or a faster plan of the same nodes. A limit that leaves more than the bytes without one has
+ * both tried, as more room is not always faster. */
+static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
+{
+    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
+        return p;
+    int64_t usual = overlap_bytes(p), room = to->limit ? to->limit - plan_least(p) : usual;
+    Plan *q = overlap_in(a, p, to, known, MIN(usual, MAX(0, room)));
+    Plan *wide = room > usual ? overlap_in(a, p, to, known, room) : NULL;
+    if (wide && (!q || wide->est.step < q->est.step))
+        q = wide;
     return q ? q : p;
 }
 
