@@ -95,8 +95,9 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
                                   "needs --mesh, or the pass remat of a rank's graph");
         if (code < 0 && !(passes && tn_passes_have(passes, "bucket")))
             code = options_refuse(c, table, "bucket", "needs --mesh");
-        if (code < 0 && !graph && !(passes && tn_passes_have(passes, "ring")))
-            code = options_refuse(c, table, "overlap", "needs --mesh"); /* graph: it may be a rank's */
+        if (code < 0 && !graph &&
+            !(passes && tn_passes_have(passes, "ring"))) /* it may be a rank's */
+            code = options_refuse(c, table, "overlap", "needs --mesh");
         return code;
     }
     if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))
