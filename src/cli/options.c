@@ -148,7 +148,8 @@ int options_refuse(const Command *c, const Option *table, const char *names, con
 /* Which plans read too. */
 static bool read_by_plans(const Option *o)
 {
-    return !strcmp(o->name, "backend") || !strcmp(o->name, "machine");
+    return !strcmp(o->name, "backend") || !strcmp(o->name, "machine") ||
+           !strcmp(o->name, "overlap");
 }
 
 int options_refuse_passes(const Command *c, const Option *table, const char *why)

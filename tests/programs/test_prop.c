@@ -225,6 +225,8 @@ static int print_coverage(const Library *lib, bool required)
     for (int i = 0; required && i < lib->count; i++)
         if (lib->op[i].op->class == CLASS_COLLECTIVE) {
             printf("note: %s needs ranks, which random graphs have not\n", lib->op[i].op->name);
+        } else if (lib->op[i].op->barrier) {
+            printf("note: %s stands for what is not ours to run\n", lib->op[i].op->name);
         } else if (lib->op[i].op->async) {
             printf("note: %s is in the random graphs of test_emulated\n", lib->op[i].op->name);
         } else if (lib->op[i].used < LEAST_USES && lib->op[i].op->region != FUSED) {

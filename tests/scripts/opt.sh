@@ -35,8 +35,12 @@ for file in tests/pass/*/*.tn; do
     ok "$file: show does not print what it read"
     case $folder in
     */canonicalize | */cse | */dce | */loops)
-        [ "$("$tenon" check "$dir/in.tn" "$dir/out.tn" 2>"$dir/err")" = equal ]
-        ok "$file: check does not say equal"
+        said=$("$tenon" check "$dir/in.tn" "$dir/out.tn" 2>"$dir/err")
+        if grep -q ' = opaque(' "$dir/in.tn"; then # nobody here can run it
+            ok "$file: check says why it cannot" grep -q 'is not ours to run' "$dir/err"
+        else
+            ok "$file: check does not say equal" [ "$said" = equal ]
+        fi
         ;;
     esac
 done
