@@ -250,7 +250,7 @@ static void fill_collective(const StepBound *x, BoundItem *it, const BoundUnit *
     double own = moved_bytes(n, it->tensor), all = 0;
     for (int t = 0; t < n->nout; t++)
         all += moved_bytes(n, t);
-    double busy = all > 0 ? sec * own / all : sec;
+    double busy = all > 0 ? sec * own / all : sec / n->nout; /* of values without elements */
     it->sec = n->nout > 1 ? MIN(sec, call_sec(x, n, where, own)) : sec;
     if (unit && unit->nbytes > 0)
         busy = MIN(busy, call_sec(x, n, where, unit->nbytes) * own / unit->nbytes);
