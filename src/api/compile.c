@@ -139,11 +139,12 @@ static int plan_shardings(Parts *x, const tn_options *asked)
 {
     static const double exposed[] = {1, 0.3, 0.1, 0}; /* 0: the recipes' */
     tn_compiled now = {0}, best = {0}, *to = x->to;
+    Parts one = *x; /* plans into `now` */
+    one.to = &now;
     ShardTry tried[LEN(exposed)] = {{0}};
     int taken = 0, code = 0;
     for (int i = 0; i < LEN(exposed) && !code; i++) {
         tn_options o = *asked;
-        x->to = &now;
         if (exposed[i] > 0)
             o.shard_exposed = exposed[i];
         else if (asked->npins)
@@ -152,7 +153,7 @@ static int plan_shardings(Parts *x, const tn_options *asked)
             o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
         if (i)
             o.warn = NULL; /* it has warned */
-        code = plan_step_with(x, &o);
+        code = plan_step_with(&one, &o);
         if (code == TN_CODE_USAGE && exposed[i] <= 0) {
             code = 0; /* no recipe is for it */
             continue;
@@ -164,6 +165,7 @@ static int plan_shardings(Parts *x, const tn_options *asked)
             taken = i;
     }
     free_step(&now);
+    *x = one;
     x->to = to;
     to->plan[0] = best.plan[0];
     to->graph[0] = best.graph[0];

@@ -403,7 +403,7 @@ static Value *emit_rows(Build *b, Value *v, int64_t at, int64_t rows)
 static Value *emit_sum(Ring *x, Build *b, const RingCall *c, const RingSum *s, int64_t at,
                        Node *const after[2])
 {
-    Value *made[2 * MOST_PRODUCTS];
+    Value *made[2 * MOST_PRODUCTS] = {0};
     int count = 0; /* of those that nothing has read yet */
     for (int j = 0; j < s->count; j++) {
         const Node *n = s->node[j];

@@ -113,7 +113,7 @@ StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Facto
     for (int c = 0; c < x->mesh->naxes; c++)
         find_ways(y, c, n, f, units);
     do {
-        for (int reverse = 0; reverse <= shares_unit(y); reverse++) {
+        for (int reverse = 0; reverse < (shares_unit(y) ? 2 : 1); reverse++) {
             for (int c = 0; c < x->mesh->naxes; c++) {
                 t.how[c] = y->axis[c].way[y->at[c]];
                 if (t.how[c].kind == NODE_FACTOR)
@@ -153,7 +153,7 @@ StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const C
     for (int c = 0; c < x->mesh->naxes; c++)
         find_input_ways(y, c, t, units);
     do {
-        for (int reverse = 0; reverse <= shares_unit(y); reverse++) {
+        for (int reverse = 0; reverse < (shares_unit(y) ? 2 : 1); reverse++) {
             Cut cut[MAX_MESH] = {{.kind = CUT_WHOLE}};
             for (int c = 0; c < x->mesh->naxes; c++) {
                 NodeCut how = y->axis[c].way[y->at[c]];
