@@ -4,7 +4,7 @@
  * op the sum over calls of their medians, fused ones among all others. CLOCK cpu: CPU time of one
  * thread, for a machine that others use. Usage: estimate MODEL BATCH LENGTH f32|bf16 [RUNS [CLOCK
  * [MACHINE]]] */
-#include "../src/api/api.h"
+#include "step.h"
 #include "../src/machine/machine.h"
 
 #include <stdlib.h>
@@ -30,14 +30,6 @@ typedef struct Bench {
     Case c[NCASE];
 } Bench;
 
-static void ok(tn_context *ctx, int code)
-{
-    if (code) {
-        fprintf(stderr, "%s\n", tn_error(ctx));
-        exit(EXIT_FAILURE);
-    }
-}
-
 /* ---- measuring ---- */
 
 static void make(Bench *b, Case *c, tn_options o, int batch, int length)
@@ -53,26 +45,9 @@ static void make(Bench *b, Case *c, tn_options o, int batch, int length)
     ok(b->ctx, (b->cpu ? tn_program_trace_cpu : tn_program_trace)(c->x, b->runs));
 }
 
-static void put_tokens(const Bench *b, tn_program *x, const char *name)
-{
-    void *data;
-    int64_t nbytes;
-    uint64_t z = 88172645463325252u;
-    ok(b->ctx, tn_program_data(x, name, &data, &nbytes));
-    for (int64_t i = 0; i < nbytes / 8; i++) {
-        z = z * 6364136223846793005u + 1442695040888963407u;
-        ((int64_t *)data)[i] = (int64_t)((z >> 33) % (uint64_t)b->vocab);
-    }
-}
-
 static double run(const Bench *b, Case *c, int number)
 {
-    float rate = 1e-4F;
-    int64_t step = number + 2;
-    put_tokens(b, c->x, "input_ids");
-    put_tokens(b, c->x, "labels");
-    ok(b->ctx, tn_program_write(c->x, "lr", &rate, sizeof rate));
-    ok(b->ctx, tn_program_write(c->x, "step", &step, sizeof step));
+    put_step(b->ctx, c->x, b->vocab, number + 2);
     if (number >= 0)
         tn_program_trace_next(c->x, number);
     double start = b->cpu ? cpu_sec() : now_sec();

@@ -5,7 +5,7 @@
  * CPU time of one thread, for a machine that others use. LIMIT, in bytes, in place of a count: that
  * limit, and all saved. Usage: memory MODEL BATCH LENGTH f32|bf16 COUNT|LIMIT [RUNS [CLOCK
  * [MACHINE]]] */
-#include "../src/api/api.h"
+#include "step.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,14 +29,6 @@ typedef struct Bench {
     bool cpu;
     Case c[MOST_LIMITS]; /* the last has all saved */
 } Bench;
-
-static void ok(tn_context *ctx, int code)
-{
-    if (code) {
-        fprintf(stderr, "%d: %s\n", code, tn_error(ctx));
-        exit(EXIT_FAILURE);
-    }
-}
 
 /* ---- programs ---- */
 
@@ -68,27 +60,10 @@ static void make(Bench *b, Case *c)
 
 /* ---- measuring ---- */
 
-static void put_tokens(const Bench *b, tn_program *x, const char *name)
-{
-    void *data;
-    int64_t nbytes;
-    uint64_t z = 88172645463325252u;
-    ok(b->ctx, tn_program_data(x, name, &data, &nbytes));
-    for (int64_t i = 0; i < nbytes / 8; i++) {
-        z = z * 6364136223846793005u + 1442695040888963407u;
-        ((int64_t *)data)[i] = (int64_t)((z >> 33) % (uint64_t)b->vocab);
-    }
-}
-
 /* number -1: a first step, whose time does not count. */
 static void run(const Bench *b, Case *c, int number)
 {
-    const float rate = 1e-4F;
-    const int64_t step = number + 2;
-    put_tokens(b, c->x, "input_ids");
-    put_tokens(b, c->x, "labels");
-    ok(b->ctx, tn_program_write(c->x, "lr", &rate, sizeof rate));
-    ok(b->ctx, tn_program_write(c->x, "step", &step, sizeof step));
+    put_step(b->ctx, c->x, b->vocab, number + 2);
     double start = b->cpu ? cpu_sec() : now_sec();
     ok(b->ctx, tn_program_run(c->x));
     double sec = (b->cpu ? cpu_sec() : now_sec()) - start;

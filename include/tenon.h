@@ -1528,7 +1528,7 @@ typedef struct tn_mesh_reason {
     int count;
 } tn_mesh_reason;
 
-/* What a search has found; texts are valid until the context's next call that gives a text of its own. */
+/* The outcome of a search; texts are valid until the context's next call that gives a text of its own. */
 typedef struct tn_meshes {
     tn_mesh best[TN_MOST_MESHES]; /* that fit, the fastest first */
     int nbest;
@@ -1543,7 +1543,7 @@ typedef struct tn_meshes {
     int nreason;
 } tn_meshes;
 
-/* What is searched for: start from zeros. */
+/* A search for meshes: start from zeros. */
 typedef struct tn_mesh_task {
     const char *model;  /* as tn_model_open takes it */
     int64_t batch, seq; /* rows of a step on all ranks; tokens of each */

@@ -8,7 +8,7 @@
 
 enum { MOST_WORKERS = 64 };
 
-/* What all threads work on. */
+/* The search that all threads work on. */
 typedef struct MeshRun {
     const tn_mesh_task *task;
     const tn_options *o;

@@ -111,7 +111,7 @@ static void print_tried(Buf *b, const ShardReport *r)
     }
 }
 
-/* What --shard auto has chosen. */
+/* The choice of --shard auto. */
 static void print_sharded(Buf *b, const ShardReport *r)
 {
     if (!r->ntried && !r->solved)

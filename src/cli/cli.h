@@ -253,9 +253,16 @@ int alike_command(tn_context *ctx, const Command *c);
 int alike_options(tn_context *ctx, const Command *c, const Option *table, const Texts *args,
                   bool help);
 
+/* ---- write_json.c ---- */
+
+struct json_t;
+/* Prints o, which it releases, and a line's end. Returns a code; o NULL: out of memory, reported.
+ */
+int write_json(FILE *f, struct json_t *o);
+
 /* ---- meshes.c ---- */
 
-/* What --mesh auto looks for. */
+/* The search of --mesh auto. */
 typedef struct MeshCommand {
     const char *model, *passes; /* passes: NULL: those of a step */
     int64_t batch, seq, ranks;

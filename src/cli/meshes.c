@@ -3,7 +3,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -79,13 +78,7 @@ static int put_json(FILE *f, const tn_meshes *x)
                           x->unfit, "slower_by_bound", x->slower, "larger_by_bound", x->over,
                           "refused", x->refused, "reasons", reasons_json(x), "least_feasible_bytes",
                           x->least ? json_integer(x->least) : json_null());
-    char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15)) : NULL;
-    json_decref(o);
-    if (!text)
-        return report(TN_CODE_FAIL, "out of memory");
-    fprintf(f, "%s\n", text);
-    free(text);
-    return 0;
+    return write_json(f, o);
 }
 
 /* ---- the search ---- */

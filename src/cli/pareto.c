@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static void tell(void *arg, int done, int all)
@@ -52,13 +51,7 @@ static int put_json(FILE *f, const tn_curve_point *point, int count)
     for (int i = 0; i < count; i++)
         json_array_append_new(list, point_json(&point[i]));
     json_object_set_new(o, "pareto", list);
-    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-    json_decref(o);
-    if (!text)
-        return report(TN_CODE_FAIL, "out of memory");
-    fprintf(f, "%s\n", text);
-    free(text);
-    return 0;
+    return write_json(f, o);
 }
 
 int pareto(tn_context *ctx, const Pareto *x)

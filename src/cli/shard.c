@@ -166,7 +166,7 @@ static bool is_file(const char *path)
            (!stat(path, &st) && !S_ISDIR(st.st_mode));
 }
 
-/* What a model needs is no option of a file. */
+/* A file takes no options of models. */
 static int check(const Command *c, const Option *table, const ShardCommand *x)
 {
     if (!x->model)

@@ -376,8 +376,7 @@ static void consider_full(Decider *d, Planned x)
         d->r->chosen = better(d, d->r->chosen, x);
 }
 
-/* Where the plan as it would run is slower than others seem to be: the best of a few of these too.
- */
+/* Plans a few others as they would run too, where they seem faster than the chosen one is. */
 static void choose_real(Decider *d)
 {
     enum { MOST_REAL = 4 };

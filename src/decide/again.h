@@ -106,8 +106,7 @@ void pair_search(Decider *d, Pair *p, double enough);
 
 /* ---- again_all.c: all choices of a tiny step ---- */
 
-/* What is chosen of all, as plans would run, within a limit of steps; the chosen one if it is as
- * good. */
+/* Replaces the choice by the best of all sets, as plans would run, within a limit of steps. */
 void choose_of_all(Decider *d);
 
 /* ---- again_bound.c ---- */

@@ -4,8 +4,8 @@
  * First each setting gets bounds from its graph, which no plan is below: seconds (step_bound.c),
  * and with a limit bytes (order_bound.c). Settings of a mesh share the passes up to where policies
  * are read. Then they are planned by bounds upward, until ten are faster than the next one's bound.
- * What a limit would have computed again (`auto`) is not known before; it counts with the least
- * bounds of its mesh's other settings, which are likely, but not proved, to hold for it.
+ * A setting `auto` has no graph before its plan; it counts with the least bounds of its mesh's
+ * other settings, which are likely, but not proved, to hold for it.
  *
  * Threads that plan may be ahead of what one would have planned: the outcome is what one would have
  * found, as it is taken from the settings in their order. Settings with equal seconds stand in that
@@ -164,7 +164,7 @@ static bool may_be_best(const MeshOutcome *r, const MeshSetting *x)
     return r->nbest < MESHES_BEST || x->bound < r->best[MESHES_BEST - 1]->sec;
 }
 
-/* What one thread had found with the first `end` settings of the order, were it done with them. */
+/* The outcome of one thread after the first `end` settings of the order. */
 static MeshOutcome found_until(const MeshSearch *s, int end)
 {
     MeshOutcome r = {0};

@@ -22,7 +22,7 @@ typedef struct MeshSetting {
     double sec, comm, exposed, own; /* own: no schedule of it is faster */
 } MeshSetting;
 
-/* What a command has said, of which there is then one: NULL where it has not. */
+/* Settings that the command fixes; NULL: all are tried. */
 typedef struct MeshAsked {
     int64_t ranks, limit; /* limit: bytes; 0: none */
     const char *reshard, *recompute;

@@ -439,7 +439,7 @@ const char *fx_call_unknown(Arena *a, const char *s);
 
 /* ---- groups.c ---- */
 
-/* Where no mesh is given, makes one of a repro file's groups. Checks the options'. */
+/* Makes a mesh of a repro file's groups where none is given. Checks the options'. */
 void fx_check_groups(Importer *im);      /* before the first call */
 void fx_check_groups_used(Importer *im); /* fails where the module has none of that name */
 /* The name of a call's group, and the number of its ranks; 0: it does not say. */
@@ -447,7 +447,7 @@ const char *fx_group(Site *s, int64_t *ranks);
 
 /* ---- lower_opaque.c ---- */
 
-/* Of an unknown one; writes: it is named as those that write to their first argument. */
+/* Lowers a call that is not known; writes: its name says that it writes to its first argument. */
 Item fx_opaque_call(Site *s, const Expr *call, const Item *arg, bool writes);
 
 /* ---- lower_collective.c ---- */

@@ -5,8 +5,8 @@
  * mesh tells. The attribute `group` is then the group's axes, else the name.
  *
  * A repro file has names, sizes and the rank's places of its groups, but not which ranks they have.
- * Where no mesh is given, each group that is called becomes an axis of one, in the file's order, so
- * that the last is innermost; a group that may consist of others' ranks is refused. */
+ * Each group that is called becomes an axis of the mesh where none is given, in the file's order,
+ * so that the last is innermost; a group that may consist of others' ranks is refused. */
 #include "fx.h"
 
 #include <string.h>

@@ -29,7 +29,7 @@ static void emit_opaque(Site *s, int narg, const Item *arg, const Type *t)
     s->im->nopaque++;
 }
 
-/* What the statement says of the call's result, if the call is all of it. */
+/* The type that the statement gives the call's result, if the call is all of it. */
 static const Annotation *said_of(const Importer *im, const Expr *call)
 {
     const FxStatement *at = im->progress.at;

@@ -183,7 +183,7 @@ static double exchange_sec(const Machine *m, const Group *g, double nbytes)
     return first * m->figure[FIGURE_network_wait] + nbytes * leaves / (1e3 * rate);
 }
 
-/* What a rank sends to another, all ranks at once. The bytes go as in one of the steps of an
+/* Each rank sends to one other, all at once. The bytes go as in one of the steps of an
  * all_gather around the ring; the wait is that of two ranks, as the call has its own. */
 static double permute_sec(const Machine *m, const Group *g, double nbytes)
 {

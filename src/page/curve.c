@@ -35,8 +35,7 @@ static double at_sec(const CurveFrame *f, double sec)
     return BOTTOM - (BOTTOM - TOP) * (sec - f->low) / (f->high - f->low);
 }
 
-/* What the ticks of an axis are counted in, and how many digits after the point tell one from the
- * next. */
+/* The unit of an axis' ticks, and how many digits after the point tell one from the next. */
 typedef struct AxisUnit {
     const char *name;
     double one;

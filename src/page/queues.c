@@ -44,7 +44,7 @@ static void add_span(const QueuePicture *q, int lane, const PlanSpan *x)
     }
 }
 
-/* What is exposed is time that its group is busy. */
+/* A group is busy while its calls are exposed. */
 static void add_exposed(const QueuePicture *q, const PlanSpan *x)
 {
     int lane = q->first_group + simulated_group(&q->s, x);

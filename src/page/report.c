@@ -146,7 +146,7 @@ static void print_rank_groups(Buf *b, const Plan *p)
                    arena_count(b->a, group[i].where.nodes, "host"));
 }
 
-/* What another order of rows in products means for bits. */
+/* Says that products of fewer rows may round otherwise. */
 static void print_rings(Buf *b, const CollectiveRow *row, int count)
 {
     bool rings = false;

@@ -74,7 +74,7 @@ static void read_by_node(int *by, const Node *n)
         by[n->in[i]->id] |= reads;
 }
 
-/* What a result of the whole graph is read by. In a backward alone gradients have no role. */
+/* The reader of a result of the whole graph. In a backward alone gradients have no role. */
 static int leaves_as(const Port *p)
 {
     bool gradient =

@@ -25,14 +25,13 @@
  * time, each as the others make it; a product that sums over rows reads the whole. So what ranks
  * have alike stays alike.
  *
- * What is changed is what the machine says takes less so: products, transfers and what is copied
+ * It changes a call where the machine says that this takes less: products, transfers and copies
  * against the products and the call after each other. Gathers of parameters stay whole, and all
- * calls of the backward: there the
- * gradients of weights run beside them (order_overlap.c), and a sum of parts would cost more.
- * Stands behind bucket, whose calls of several values are left alone, as are those with order
- * edges. Walks are linear but for calls times products. Sources: Wang et al., "Overlap
- * communication with dependent computation via decomposition" (ASPLOS 2023); PyTorch's async tensor
- * parallelism. */
+ * calls of the backward: there the gradients of weights run beside them (order_overlap.c), and a
+ * sum of parts would cost more. Stands behind bucket, whose calls of several values are left alone,
+ * as are those with order edges. Walks are linear but for calls times products. Sources: Wang et
+ * al., "Overlap communication with dependent computation via decomposition" (ASPLOS 2023);
+ * PyTorch's async tensor parallelism. */
 #include "../machine/machine.h"
 #include "pass.h"
 

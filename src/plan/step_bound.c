@@ -60,7 +60,7 @@ typedef struct StepBound {
 
 /* ---- seconds ---- */
 
-/* What flow leaves out, as copies that are not needed, takes none. */
+/* Copies that flow leaves out take none. */
 static double sec_of(const NodeSteps *steps, const Node *n)
 {
     const Step *s = plan_node_step(steps, n);
@@ -382,7 +382,8 @@ static double sorted_bound(BoundJob *job, int n)
     return most;
 }
 
-/* Of the items before an end, on each queue. start, to: by item; to less than 0: it is not one. */
+/* The bound of the items before an end, on each queue. start, to: by item; to less than 0: it is
+ * not one. */
 static double set_bound(const StepBound *x, const double *start, const double *to)
 {
     double most = 0;

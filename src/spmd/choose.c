@@ -439,7 +439,7 @@ static Strategy *find_cheapest(SpmdGraph *s, const Node *n, const Factors *f)
     return &x->best;
 }
 
-/* What the picker says, if n can be cut so; NULL: it says nothing. */
+/* The picker's cut of n, if n can be cut so; NULL: it has none. */
 static Strategy *find_picked(SpmdGraph *s, const Node *n, const Factors *f)
 {
     const Picker *p = s->x->picker;

@@ -62,7 +62,7 @@ static int value_new(EqualGraph *e, int of, int result, Type t)
     return e->nvalue - 1;
 }
 
-/* What nodes have in common, besides their scopes. */
+/* The text that equal nodes have in common; scopes are no part of it. */
 static void print_node(Buf *b, const Node *n)
 {
     buf_printf(b, "|%d|%s|%llx", (int)n->phase, n->op->name, (unsigned long long)attrs_hash(n));

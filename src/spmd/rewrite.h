@@ -79,7 +79,7 @@ void spmd_nodes(SpmdGraph *s); /* emits all nodes of s->from */
 
 /* ---- form.c ---- */
 
-/* What a form costs: steps that are taken only if nothing else is possible, then seconds. */
+/* The price of a form: steps that are taken only if nothing else is possible, then seconds. */
 typedef struct Price {
     int violations;
     double sec; /* INFINITY: it cannot be */
@@ -102,7 +102,7 @@ static inline bool price_free(Price x)
     return !x.violations && x.sec <= 0;
 }
 
-/* What cannot be is worse than all else. */
+/* The price of an impossible form, worse than all others. */
 static inline bool price_less(Price x, Price y)
 {
     if (!price_is(x) || !price_is(y) || x.violations == y.violations)

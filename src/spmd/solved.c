@@ -158,7 +158,7 @@ static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *i
     return y;
 }
 
-/* What the step would take with one more pin. */
+/* The seconds of the step with one more pin. */
 static void try_pins(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
                      const Sharding *out, const PinList *pins, ShardReport *y)
 {

@@ -265,7 +265,8 @@ static Graph *take(Graph *g)
     return from;
 }
 
-/* What goes with parameters that no rule names has no form yet: nothing is to be padded for it. */
+/* Parameters that no rule names have no form yet, nor has what goes with them: nothing is padded
+ * for them. */
 static void free_params(const Graph *g, Sharding *in, Sharding *out)
 {
     for (int k = 0; k < g->nin + g->nout; k++) {

@@ -43,7 +43,7 @@ static void add_to_value(UnitFinder *y, int value, Cut cut)
         add(y, &v->units, cut.axis, cut.outer, v->type.dim[cut.axis]);
 }
 
-/* What a class' units say of its results, and of one that it reads. */
+/* Hands a class' units on to its results, and to one value that it reads. */
 static void tell_results(UnitFinder *y, const EqualClass *q, int first)
 {
     Cut *in = NEWN(y->tmp, Cut, q->n->nin), *out = NEWN(y->tmp, Cut, q->n->nout);
@@ -67,7 +67,7 @@ static void tell_operand(UnitFinder *y, const EqualClass *q, int i, int value)
     }
 }
 
-/* What a value's units say of a class that reads it, or makes it. */
+/* Hands a value's units on to a class that reads it, or makes it. */
 static void hear(UnitFinder *y, EqualClass *q, int i, int k, int value)
 {
     Cut *cut = NEWN(y->tmp, Cut, MAX(q->n->nin, q->n->nout));

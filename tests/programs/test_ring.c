@@ -316,7 +316,7 @@ static Graph *random_graph(Arena *a, uint64_t seed, int64_t rank, int *n)
 
 static int64_t nringed;
 
-/* What a ring gives, in double, is what whole calls give; on planned arenas, of one memory or
+/* A ring gives in double what whole calls give; on planned arenas, of one memory or
  * two, with other calls joined by chance, the bits of the interpreter. */
 static void run_random(void *arg)
 {

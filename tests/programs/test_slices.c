@@ -1,4 +1,4 @@
-/* What comm makes of messages in slices: another group's job runs between them. */
+/* comm makes sums in slices: another group's job runs between them. */
 #include "../shared/race.h"
 #include "../shared/ranks_run.h"
 #include "../shared/test.h"
