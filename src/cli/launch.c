@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum { HOST = 64, HELD = 4000 };
+enum { SAYING_SEC = 2 }; /* within which the first process has begun, and said why it ends */
 
 bool rank_first(const tn_context *ctx)
 {
@@ -80,10 +81,14 @@ static double find_timeout(int argc, char **argv)
     return sec;
 }
 
-/* Usage is wrong in all processes of a host alike: the first of them says it. */
+/* Usage is wrong in all processes of a host alike: the first of them says it. The others wait
+ * meanwhile, as a launcher ends all processes when one has failed. */
 static int fail_join(const Launch *l, int code)
 {
-    return code == TN_CODE_USAGE && !tn_launched_first() ? code : report_last(code, l->ctx);
+    if (code != TN_CODE_USAGE || tn_launched_first())
+        return report_last(code, l->ctx);
+    sleep(SAYING_SEC);
+    return code;
 }
 
 int launch_begin(Launch *l, const Command *c, int argc, char **argv)

@@ -118,6 +118,11 @@ for mpi in $mpis; do
         ranks 3 any "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3
         ok "$mpi: TENON_MPI=$module: said once" [ "$(grep -c '^tenon: ' "$dir/err")" = 1 ]
     done
+    # Also where the first process begins later than the others have failed.
+    # shellcheck disable=SC2086
+    timeout 30 mpirun.$mpi -n 1 sh -c "sleep 0.5; exec $tenon eval tests/ref/gpt2-tiny --mesh fsdp=3" : \
+        -n 2 "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3 >"$dir/out" 2>"$dir/err"
+    ok "$mpi: the first process begins late: said once" [ "$(grep -c '^tenon: ' "$dir/err")" = 1 ]
     export TENON_MPI="$build/tenon-mpi-$mpi.so"
     ranks 3 any env TENON_COMM_DELAY=5x "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3
     ok "$mpi: TENON_COMM_DELAY: said once" [ "$(grep -c '^tenon: TENON_COMM_DELAY: ' "$dir/err")" = 1 ]
