@@ -4,8 +4,8 @@ torch_stubs.py FOLDER   FOLDER: site-packages with torch, installed without its 
 
 A wheel from PyPI names some twelve libraries of CUDA, of which the packages take 5 GB, and loads them when it is
 imported. No computation on the CPU calls them. Each stand-in has the name and the versioned symbols that torch asks
-for; every function returns 100, cudaErrorNoDevice. A library that torch's own folder has is left alone. Needs gcc and
-readelf."""
+for. A function returns 100, cudaErrorNoDevice; one that gives an error's text returns that; no stream is capturing.
+A library that torch's own folder has is left alone. Needs gcc and readelf."""
 import os
 import re
 import subprocess
@@ -42,11 +42,20 @@ def asked(path):
     return symbols
 
 
+def function(name):
+    """The code of a stand-in."""
+    if re.search("Error(String|Name)$", name):
+        return f'const char *{name}(int code) {{ return "no CUDA: a stand-in was called"; }}\n'
+    if name == "cudaStreamIsCapturing":
+        return f"int {name}(void *stream, int *status) {{ *status = 0; return 0; }}\n"
+    return f"int {name}(void) {{ return 100; }}\n"
+
+
 def build(folder, name, versions):
     with tempfile.TemporaryDirectory() as work:
         code, script = os.path.join(work, "stub.c"), os.path.join(work, "stub.map")
         with open(code, "w") as f:
-            f.writelines(f"int {s}(void) {{ return 100; }}\n" for s in sorted(set().union(*versions.values())))
+            f.writelines(function(s) for s in sorted(set().union(*versions.values())))
         with open(script, "w") as f:
             f.writelines(f"{v} {{ global: {' '.join(s + ';' for s in sorted(names))} }};\n"
                          for v, names in versions.items() if v)

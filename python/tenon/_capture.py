@@ -85,7 +85,8 @@ class Holder(torch.nn.Module):
         super().__init__()
         self._modules.update({f"m{i}": m for i, m in enumerate(modules.values())})
         self.prefix = {f"m{i}.": f"{name}." if name else "" for i, name in enumerate(modules)}
-        self.step, self.spec, self.leaves, self.places = step, spec, leaves, places
+        self.call = lambda args, kwargs: step(*args, **kwargs)  # a module that is a member would be one of ours
+        self.spec, self.leaves, self.places = spec, leaves, places
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
 
@@ -102,8 +103,8 @@ class Holder(torch.nn.Module):
             leaves[at] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         scopes = Scopes(self)
-        with scopes, _checkpoint.tagging():
-            out = self.step(*args, **kwargs)
+        with scopes, _checkpoint.Tagging():
+            out = self.call(args, kwargs)
         flat, self.out_spec = pytree.tree_flatten(out)
         self.loss_at = loss_place(out, flat)
         self.out_is_tensor = [isinstance(x, torch.Tensor) for x in flat]
@@ -207,7 +208,9 @@ def annotate(gm):
             first.setdefault(seq, said)
         meta["tenon_backward"] = backward
         meta["tenon_scope"], meta["tenon_line"] = said or ("", "")
-        meta["tenon_policy"] = _checkpoint.policy_name(meta)
+    _checkpoint.keep_results(gm.graph.nodes)
+    for node in gm.graph.nodes:
+        node.meta["tenon_policy"] = _checkpoint.policy_name(node.meta)
 
 
 class Captured:

@@ -2,10 +2,10 @@
 import re
 from ctypes import byref, c_char_p, c_void_p
 
-from ._errors import Error
 from ._library import Context, FxOptions, lib, text_of
 
 VALUE = re.compile(r"%[\w.]+")
+INPUT = re.compile(r'%([\w.]+): (\w+\[[^\]]*\])((?: \w+(?: "(?:[^"\\]|\\.)*")?)?)')  # name, type, role
 
 
 def import_fx(path):
@@ -41,13 +41,9 @@ def compose(builder, update):
 
 def parts(text):
     """Of a printed graph its inputs (name, type, role), lines of nodes, and the values that it returns."""
-    begin, end = text.index("(\n") + 2, text.index(") {\n")
-    inputs = []
-    for line in text[begin:end].split("\n"):
-        found = re.match(r"\s*%([\w.]+): (\w+\[[^\]]*\])(.*?),?$", line)
-        if not found:
-            raise Error(f"an input of the imported graph cannot be read: {line}")
-        inputs.append((found[1], found[2], found[3]))
+    begin = re.search(r'graph (?:\w+|"[^"]*")\(', text).end()
+    end = text.index(") {\n", begin)
+    inputs = INPUT.findall(text[begin:end])
     body, _, returned = text[end + 4:].rpartition("\n  return")
     return inputs, body.split("\n"), VALUE.findall(returned)
 
