@@ -137,7 +137,7 @@ demo:
 	tools/demo.sh $(BUILD)
 
 # PREFIX and DESTDIR as usual. Documents for users are installed too, and link to each other.
-GUIDES := api chunking clusters formats gpu measurements memory tutorial
+GUIDES := api chunking clusters formats gpu measurements memory python tutorial
 INTO = $(DESTDIR)$(PREFIX)
 install: all
 	$(call show,INSTALL,$(INTO))

@@ -166,6 +166,9 @@ class Scopes(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         line = user_line(sys._getframe(1))
+        if function in (torch.Tensor.backward, torch.autograd.backward):
+            raise CaptureError(f"the step calls backward ({line}): a step only returns its loss; the backward and the "
+                               "update are Tenon's")
         if line != self.line:
             self.line = line
             self.note()

@@ -92,6 +92,7 @@ CALLS = {
     "tn_plan_explain": (c_int, [c_void_p, TEXT]),
     "tn_plan_json": (c_int, [c_void_p, c_int, TEXT]),
     "tn_plan_page": (c_int, [OBJECT, POINTER(c_char_p), c_int, c_char_p, c_char_p, TEXT]),
+    "tn_plan_compare": (c_int, [OBJECT, POINTER(c_char_p), c_int, TEXT]),
     "tn_program_new": (c_int, [c_void_p, POINTER(Options), OBJECT]),
     "tn_program_port": (c_int, [c_void_p, c_char_p, POINTER(Port)]),
     "tn_program_data": (c_int, [c_void_p, c_char_p, OBJECT, POINTER(c_int64)]),

@@ -76,9 +76,9 @@ class Plan:
 
     str(plan) is the table that `tenon plan` prints; a notebook shows the page of html()."""
 
-    def __init__(self, captured, settings):
+    def __init__(self, captured, settings, context=None):
         self.captured = captured
-        self.context = Context()
+        self.context = context or Context()
         self.settings = settings
         self._pointer = self._made = None
         graph = c_void_p()
@@ -151,6 +151,16 @@ class Plan:
         plans = (c_void_p * 1)(self._pointer)
         return text_of(self.context, lib.tn_plan_page, ctypes.cast(plans, ctypes.POINTER(c_void_p)), None, 1,
                        b"captured step", b"tenon.plan(captured)")
+
+    def compare(self, other):
+        """The differences from another Plan as text: peak, what is alive at it, what is saved and computed again,
+        operations."""
+        if not isinstance(other, Plan):
+            raise TypeError(f"compare: expected a Plan, found {type(other).__name__}")
+        twin = Plan(other.captured, other.settings, self.context)  # plans that are compared are of one context
+        plans, sides = (c_void_p * 2)(self._pointer, twin._pointer), (c_char_p * 2)(b"this", b"other")
+        return text_of(self.context, lib.tn_plan_compare, ctypes.cast(plans, ctypes.POINTER(c_void_p)),
+                       ctypes.cast(sides, ctypes.POINTER(c_char_p)), 0)
 
     def _repr_html_(self):
         page = self.html().replace("&", "&amp;").replace('"', "&quot;")

@@ -138,6 +138,12 @@ class TestRefusals(unittest.TestCase):
 
     def test_losses(self):
         net = self.net
+
+        def trains(x):
+            loss = net(x).sum()
+            loss.backward()
+            return loss
+        self.refused(r"calls backward .*test_capture\.py:\d+", trains, self.x)
         self.refused("scalar", lambda x: net(x), self.x)
         self.refused("loss", lambda x: None if net is None else 3, self.x)
         self.refused("does not depend", lambda x: net(x).detach().sum(), self.x)

@@ -251,6 +251,14 @@ class TestPlan(unittest.TestCase):
         self.assertIn("iframe", plan._repr_html_())
         self.assertGreater(plan.seconds, 0)
 
+    def test_compare(self):
+        net, data = GPT2(layers=2), tokens(1)
+        captured = capture(net, data)
+        plan = tenon.plan(captured)
+        text = plan.compare(tenon.plan(captured, recompute="full"))
+        self.assertRegex(text, r"peak +[\d.]+ +[\d.]+ +-[\d.]+ KiB")
+        self.assertRegex(text, r"computed again +0\.00 +[1-9]")
+
 
 if __name__ == "__main__":
     unittest.main()
