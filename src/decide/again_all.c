@@ -1,4 +1,4 @@
-/* All choices of a tiny step without blocks (those of models have blocks, and ladders along them).
+/* All choices of a tiny step; of one with blocks, which has ladders along them, if it is tinier.
  * Sets of large values that are computed again are listed by the seconds of their nodes, but for
  * those with a value that neither the backward nor others of the set need. They are planned in that
  * order, first with less effort; of those that need little more than the limit, or less, as they
@@ -169,7 +169,8 @@ static void lower(Decider *d)
 
 void choose_of_all(Decider *d)
 {
-    if (d->v.n > MOST_TINY || d->blocks.scoped || d->away || d->g->mesh || d->loops)
+    const int most = d->blocks.scoped ? MOST_VALUES : MOST_TINY;
+    if (d->v.n > most || d->away || d->g->mesh || d->loops)
         return;
     if (!plan_fits(d, &d->r->chosen))
         lower(d);
