@@ -477,6 +477,38 @@ double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *t
     return fmax(places, cases);
 }
 
+/* The place's bytes: fixed ones, and by node number those of what is saved and read then or later.
+ */
+static void fill_alive(Bounder *b, const Node *n, BoundAlive *to)
+{
+    look(b, &(BoundMoment){.at = n});
+    to->fixed = b->fixed;
+    for (int i = 0; i < b->nheld; i++)
+        b->x->nbytes[b->held[i]] -= b->less[i];
+    for (int k = 0; k < b->x->n; k++)
+        if (b->x->read[k] && !b->x->free[k])
+            PUSH(b->x->a, to->saved, to->n, to->cap,
+                 ((BoundSaved){b->x->at[k]->out[0]->name, b->x->nbytes[k]}));
+}
+
+int again_alive(Arena *a, const Graph *g, const Machine *m, BoundAlive *to, int most)
+{
+    Arena *tmp = arena_tmp(a);
+    AgainGraph x = again_graph(a, tmp, g, m, NULL);
+    Bounder b = bounder_new(tmp, &x);
+    bool *spine = NEWN(tmp, bool, g->nnode);
+    find_spine(&b, spine);
+    const Node *end = find_end(&b, spine);
+    int count = 0;
+    if (end)
+        fill_alive(&b, end, &to[count++]);
+    for (const Node *n = g->first; n && count < most; n = n->next)
+        if (is_plain_product(n))
+            fill_alive(&b, n, &to[count++]);
+    arena_reset(tmp);
+    return count;
+}
+
 double again_kept_bytes(const Graph *g)
 {
     double nbytes = 0;
