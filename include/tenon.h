@@ -661,6 +661,15 @@ typedef struct tn_fx_options {
 TN_API int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
                               tn_graph **graph, const char **summary);
 
+/* A graph as a module of Python whose calls are ATen's: PyTorch runs it. docs/formats.md has its form.
+ * in: graph
+ * out: *text, valid until the graph is freed
+ * error: a node that PyTorch has no expression for (its op and place)
+ * cost: linear in the graph
+ * from: `tenon export fx`
+ * see also: tn_graph_import_fx */
+TN_API int tn_graph_export_fx(tn_graph *g, const char **text);
+
 /* All calls of a GraphModule's code that tn_graph_import_fx does not know.
  * in: path, "-" for standard input
  * out: *text, a line for each name: where it is first, how often, the nearest or why it is refused;

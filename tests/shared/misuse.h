@@ -79,6 +79,7 @@ CALL(tn_graph_print, P(0), P(1))
 CALL(tn_graph_dot, P(0), P(1))
 CALL(tn_graph_split, P(0), W(1), P(2))
 CALL(tn_graph_mesh, P(0), P(1))
+CALL(tn_graph_export_fx, P(0), P(1))
 CALL(tn_graph_ranks, P(0))
 CALL(tn_graph_compare, P(0), P(1), (uint64_t)I(2), P(3), P(4))
 CALL(tn_graph_import_fx, P(0), P(1), P(2), P(3), P(4))
@@ -237,6 +238,7 @@ static const Row rows[] = {
     ROW(tn_graph_read, "Csr"),           ROW(tn_graph_print, "Gr"),
     ROW(tn_graph_split, "Gbr"),          ROW(tn_graph_ranks, "G"),
     ROW(tn_graph_dot, "Gr"),             ROW(tn_graph_mesh, "Gr"),
+    ROW(tn_graph_export_fx, "Gr"),
     ROW(tn_graph_compare, "GGirr"),      ROW(tn_graph_import_fx, "Csprr"),
     ROW(tn_fx_unknown, "Csr"),           QUIET(tn_graph_free, "0"),
     ROW(tn_graph_passes, "Gso00"),
