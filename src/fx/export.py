@@ -75,7 +75,9 @@ def tenon_embedding_backward(rows, padding, dtype, dy, ids, *more):
 def tenon_triangle(x, diagonal, shift, upper):
     rows = aten.arange.default(x.shape[-2], device=x.device)
     columns = aten.arange.default(x.shape[-1], device=x.device)
-    above = columns - aten.unsqueeze.default(rows, 1) - (diagonal + shift)
+    far = 2**60  # sums with what lies farther would leave int64
+    diagonal = aten.clamp.default(shift, -far, far) + max(-far, min(far, diagonal))
+    above = columns - aten.unsqueeze.default(rows, 1) - diagonal
     return aten.where.ScalarOther(above >= 0 if upper else above <= 0, x, 0)
 
 
@@ -164,7 +166,7 @@ def tenon_attention(causal, scale, q, k, v, extra=None):
     scores = tenon_scores(q, k, causal, scale, extra)
     lse = aten.logsumexp.default(scores, [3])
     lse = aten.where.ScalarSelf(lse == -inf, inf, lse)
-    p = aten.exp.default(scores - aten.unsqueeze.default(lse, 3))
+    p = aten.where.self(aten.unsqueeze.default(lse == inf, 3), aten.zeros_like.default(scores), aten._softmax.default(scores, 3, False))
     group = q.shape[2] // v.shape[2]
     v = aten.repeat_interleave.self_int(v, group, 2) if group > 1 else v
     o = aten.matmul.default(p, aten.permute.default(tenon_wide(v), [0, 2, 1, 3]))

@@ -17,6 +17,7 @@ import torch
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
 failures = 0
+COUNT = {}  # graphs of each variant that were run
 
 
 def fail(text):
@@ -80,11 +81,11 @@ def compare(what, got, want):
     return worst
 
 
-# Variants of a graph: a name, options of `tenon opt`; whether bits are those of the graph as it is.
+# Variants of a graph: a name, options of `tenon opt`; those of the graph whose bits it has, or None.
 VARIANTS = [
-    ("recomputed", ["--passes=default", "--recompute-rule", "*::*", "--fuse", "off"], True),
-    ("in slices", ["--passes=default", "--chunk", "2", "--fuse", "off"], False),
-    ("fused", ["--passes=default"], True),
+    ("recomputed", ["--passes=remat", "--recompute-rule", "*::*"], []),
+    ("in slices", ["--passes=canonicalize,chunk", "--chunk", "2"], None),
+    ("fused", ["--passes=canonicalize,cse,dce,fuse"], ["--passes=canonicalize,cse,dce"]),
 ]
 
 
@@ -100,11 +101,16 @@ def run_graph(folder, graph, inputs, want, what):
     return results, compare(what, results, want)
 
 
+def bits(x):
+    """The bytes of x, row-major."""
+    row = torch.empty(x.numel(), dtype=x.dtype)
+    row.copy_(x.reshape(-1))
+    return row.view(torch.uint8)
+
+
 def same_bits(what, got, want):
     for name, x in want.items():
-        a, b = got[name].contiguous(), x.contiguous()
-        if a.dtype != b.dtype or not torch.equal(a.view(torch.uint8) if a.dim() else a.nan_to_num(),
-                                                 b.view(torch.uint8) if b.dim() else b.nan_to_num()):
+        if got[name].dtype != x.dtype or not torch.equal(bits(got[name]), bits(x)):
             fail(f"{what}: {name}: other bits than without")
 
 
@@ -119,20 +125,26 @@ def round_trip(folder, scratch):
         return
     plain, worst = run_graph(folder, graph, inputs, want, name)
     line = f"{name}: {worst:.1e}"
-    base = f"{scratch}/{name}.base.tn"
-    code, message = tenon("opt", graph, "--passes=default", "--fuse", "off", "-o", base)
-    results = run_graph(folder, base, inputs, want, f"{name}, passes")[0] if not code else None
-    for variant, options, bits in VARIANTS:
-        made = f"{scratch}/{name}.{variant.replace(' ', '_')}.tn"
+    for variant, options, like in VARIANTS:
+        made, base = (f"{scratch}/{name}.{kind}.tn" for kind in ("made", "base"))
         code, message = tenon("opt", graph, *options, "-o", made)
-        if code:
-            line += f"; not {variant}: {message.splitlines()[0]}"
+        if code or not changed(variant, made):
+            line += f"; not {variant}: {message.splitlines()[0] if code else 'nothing to do'}"
             continue
+        COUNT[variant] = COUNT.get(variant, 0) + 1
         got, worst = run_graph(folder, made, inputs, want, f"{name}, {variant}")
         line += f"; {variant} {worst:.1e}"
-        if bits and got and results:
-            same_bits(f"{name}, {variant}", got, results)
+        if like == []:
+            same_bits(f"{name}, {variant}", got, plain)
+        elif like:
+            tenon("opt", graph, *like, "-o", base)
+            same_bits(f"{name}, {variant}", got, run_graph(folder, base, inputs, want, f"{name}, {like}")[0])
     print(line)
+
+
+def changed(variant, path):
+    with open(path) as f:
+        return {"recomputed": " origin=", "in slices": " = loop(", "fused": " = fused("}[variant] in f.read()
 
 
 def main():
@@ -142,10 +154,11 @@ def main():
         for folder in sys.argv[2:]:
             if os.path.exists(folder + "/graph.txt"):
                 round_trip(folder, scratch)
+    print(COUNT)
     print(f"{failures} failures")
     return 1 if failures else 0
 
 
-BUILD = sys.argv[1]
+BUILD = sys.argv[1] if len(sys.argv) > 1 else "build"
 if __name__ == "__main__":
     sys.exit(main())
