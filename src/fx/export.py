@@ -20,6 +20,14 @@ def tenon_addmm(bias, a, b, dtype):
     return aten.addmm.default(tenon_wide(bias), tenon_wide(a), tenon_wide(b)).to(dtype)
 
 
+def tenon_trunc_divide(a, b):
+    """PyTorch's own division of integers dies of the least one by -1, which floor_divide knows."""
+    if a.dtype.is_floating_point:
+        return aten.div.Tensor_mode(a, b, rounding_mode="trunc")
+    q = aten.floor_divide.default(a, b)
+    return q + ((q < 0) & (q * b != a)).to(q.dtype)
+
+
 def tenon_arange(start, end, step, dtype, first):
     y = aten.arange.start_step(start, end, step, dtype=torch.int64, device=first.device)
     return (y + first * step).to(dtype)
@@ -56,6 +64,8 @@ def tenon_rms_norm_backward(dy, x, rstd, w):
 
 def tenon_embedding(w, ids, first):
     """Rows of the part of a table that begins at row `first`; zeros for ids outside of it."""
+    if not w.shape[0]:
+        return aten.zeros.default([*ids.shape, w.shape[1]], dtype=w.dtype, device=w.device)
     row = ids - first
     inside = (row >= 0) & (row < w.shape[0])
     y = aten.embedding.default(w, aten.where.ScalarOther(inside, row, 0))
@@ -93,12 +103,12 @@ def tenon_cumsum(x, dim, reverse):
 
 def tenon_cross_entropy(x, labels, count, ignore, z, smoothing, padding):
     x = tenon_wide(aten.slice.Tensor(x, 1, 0, x.shape[1] - padding))
-    lse = aten.logsumexp.default(x, [1])
     counted = labels != ignore
     label = aten.unsqueeze.default(aten.where.ScalarOther(counted, labels, 0), 1)
-    row = lse - (1 - smoothing) * aten.squeeze.dim(aten.gather.default(x, 1, label), 1)
+    lse, log_p = aten.logsumexp.default(x, [1]), aten._log_softmax.default(x, 1, False)
+    row = (smoothing - 1) * aten.squeeze.dim(aten.gather.default(log_p, 1, label), 1)
     if smoothing > 0:
-        row = row - smoothing * aten.mean.dim(x, [1])
+        row = row - smoothing * aten.mean.dim(log_p, [1])
     if z > 0:
         row = row + z * lse * lse
     return aten.sum.default(aten.where.ScalarOther(counted, row, 0.0)) / count, lse
@@ -139,7 +149,8 @@ def tenon_rope_table(length, dim, theta, dtype, device, position=None):
 
 def tenon_rope(x, cos, sin, inverse):
     cos, sin = aten.unsqueeze.default(cos, 1), aten.unsqueeze.default(-sin if inverse else sin, 1)
-    p, q = aten.split.Tensor(x, x.shape[3] // 2, 3)
+    half = x.shape[3] // 2
+    p, q = aten.split_with_sizes.default(x, [half, half], 3)
     return aten.cat.default([p * cos - q * sin, q * cos + p * sin], 3).to(x.dtype)
 
 
@@ -178,7 +189,7 @@ def tenon_attention_backward(causal, scale, do, q, k, v, o, lse, extra=None):
     p = aten.exp.default(tenon_scores(q, k, causal, scale, extra) - aten.unsqueeze.default(lse, 3))
     rows = lambda x: aten.permute.default(tenon_wide(x), [0, 2, 1, 3])
     each = lambda x: aten.repeat_interleave.self_int(x, q.shape[2] // heads, 2) if q.shape[2] > heads else x
-    shared = lambda x: aten.sum.dim_IntList(aten.reshape.default(x, [x.shape[0], heads, -1, *x.shape[2:]]), [2])
+    shared = lambda x: aten.sum.dim_IntList(aten.reshape.default(x, [x.shape[0], heads, x.shape[1] // heads, *x.shape[2:]]), [2])
     back = lambda x, like: aten.permute.default(x, [0, 2, 1, 3]).to(like.dtype)
     delta = aten.sum.dim_IntList(rows(do) * rows(o), [3], True)
     dv = aten.matmul.default(aten.transpose.int(p, 2, 3), rows(do))
