@@ -13,7 +13,7 @@ static const char *const library[] = {
 enum { MOST_HELPERS = 100 };
 
 typedef struct Helper {
-    const char *name; /* with its "(" */
+    const char *name;
     Buf text;
     bool used;
 } Helper;
@@ -49,18 +49,31 @@ static void mark(Helper *h, int count, const char *text)
     }
 }
 
-static void add_helpers(Buf *b, const char *functions)
+static void add_helper(Buf *b, const Helper *h)
+{
+    size_t len = h->text.len;
+    while (len && h->text.text[len - 1] == '\n')
+        len--;
+    buf_addn(b, h->text.text, len);
+    buf_add(b, "\n");
+}
+
+/* The functions, between those that they need and those that all modules have. */
+static void add_functions(Buf *b, const char *functions)
 {
     Helper h[MOST_HELPERS];
     int count = split_library(b->a, h);
     mark(h, count, functions);
     for (int i = 0; i < count; i++)
         if (h[i].used) {
-            size_t len = h[i].text.len;
-            while (len && h[i].text.text[len - 1] == '\n')
-                len--;
-            buf_addn(b, h[i].text.text, len);
-            buf_add(b, "\n\n\n");
+            add_helper(b, &h[i]);
+            buf_add(b, "\n\n");
+        }
+    buf_add(b, functions);
+    for (int i = 0; i < count; i++)
+        if (strncmp(h[i].name, "tenon_", 6) != 0) {
+            buf_add(b, "\n\n");
+            add_helper(b, &h[i]);
         }
 }
 
@@ -113,36 +126,6 @@ static void add_mesh(Buf *b, const Mesh *m)
 
 /* ---- the module ---- */
 
-static const char ends[] =
-    "\n\n"
-    "def load(*paths):\n"
-    "    \"\"\"The inputs that safetensors files have, under their own names or those of "
-    "weights.\"\"\"\n"
-    "    tensors = {}\n"
-    "    for path in paths:\n"
-    "        with open(path, 'rb') as f:\n"
-    "            head = json.loads(f.read(int.from_bytes(f.read(8), 'little')))\n"
-    "            data = bytearray(f.read())\n"
-    "        for name, _, weight, dtype, shape in INPUTS:\n"
-    "            entry = head.get(name) or head.get(weight)\n"
-    "            if entry is None:\n"
-    "                continue\n"
-    "            if entry['shape'] != shape:\n"
-    "                raise ValueError(f\"{path}: {name}: expected the shape {shape}, found "
-    "{entry['shape']}\")\n"
-    "            begin, end = entry['data_offsets']\n"
-    "            x = torch.frombuffer(data[begin:end] or bytearray(8), "
-    "dtype=SAVED[entry['dtype']])\n"
-    "            tensors[name] = x[: prod(shape)].reshape(shape).to(device=DEVICE, dtype=dtype)\n"
-    "    return tensors\n"
-    "\n\n"
-    "def run(tensors):\n"
-    "    \"\"\"The results by name, of inputs by name.\"\"\"\n"
-    "    missing = [name for name, *_ in INPUTS if name not in tensors]\n"
-    "    if missing:\n"
-    "        raise KeyError(f'inputs are missing: {missing}')\n"
-    "    return dict(zip(OUTPUTS, forward(*(tensors[name] for name, *_ in INPUTS))))\n";
-
 static const char starts[] =
     "import json\n"
     "from math import ceil, inf, nan, prod\n"
@@ -175,11 +158,8 @@ const char *fx_export(Arena *a, const Graph *g, const char *version)
     add_mesh(&b, g->mesh);
     buf_add(&b, "\n\n");
     Buf functions = {.a = a};
-    if (x.bodies.len)
-        buf_addn(&functions, x.bodies.text, x.bodies.len);
-    buf_addn(&functions, forward.text, forward.len);
-    add_helpers(&b, functions.text);
-    buf_addn(&b, functions.text, functions.len);
-    buf_add(&b, ends);
+    buf_add(&functions, x.bodies.len ? x.bodies.text : "");
+    buf_add(&functions, forward.text);
+    add_functions(&b, functions.text);
     return b.text;
 }

@@ -1,5 +1,5 @@
 # Functions that files of `tenon export fx` may need, each with those that it calls: ops of Tenon that are
-# no single call of ATen. tenon_dropout and tenon_round draw the numbers that Tenon draws, Philox4x32-10
+# no single call of ATen; and load and run, which all have. tenon_dropout and tenon_round draw the numbers that Tenon draws, Philox4x32-10
 # (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
 
 
@@ -400,3 +400,32 @@ def tenon_permute(x, shift, group):
     name, order, place = tenon_group(group)
     sizes = lambda other: [x.shape[0] if order[other % len(order)] == r else 0 for r in range(len(order))]
     return c10d.all_to_all_single.default(aten.contiguous.default(x), sizes(place + shift), sizes(place - shift), name)
+
+
+def load(*paths):
+    """The inputs that safetensors files have, under their own names or those of weights."""
+    tensors = {}
+    for path in paths:
+        with open(path, "rb") as f:
+            head = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+            first = f.tell()
+            for name, _, weight, dtype, shape in INPUTS:
+                entry = head.get(name) or head.get(weight)
+                if entry is None:
+                    continue
+                if entry["shape"] != shape:
+                    raise ValueError(f"{path}: {name}: expected the shape {shape}, found {entry['shape']}")
+                begin, end = entry["data_offsets"]
+                f.seek(first + begin)
+                data = bytearray(f.read(end - begin)) or bytearray(8)
+                x = torch.frombuffer(data, dtype=SAVED[entry["dtype"]])
+                tensors[name] = x[: prod(shape)].reshape(shape).to(device=DEVICE, dtype=dtype)
+    return tensors
+
+
+def run(tensors):
+    """The results by name, of inputs by name."""
+    missing = [name for name, *_ in INPUTS if name not in tensors]
+    if missing:
+        raise KeyError(f"inputs are missing: {missing}")
+    return dict(zip(OUTPUTS, forward(*(tensors[name] for name, *_ in INPUTS))))
