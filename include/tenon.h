@@ -1263,6 +1263,16 @@ TN_API int tn_plan_decided(tn_plan *p, const char **text);
  * see also: tn_plan_json, whose `decisions` are the same, but for values that the backward has no use for */
 TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
+/* The planned graph as one JSON object: inputs, outputs, nodes with the bodies of regions, buffers with addresses,
+ * calls, and as `plan` the object of tn_plan_json. docs/formats.md has the fields.
+ * in: plan
+ * out: *text, valid until the plan is freed
+ * error: no memory
+ * cost: linear in the graph and the plan
+ * from: `tenon export json`
+ * see also: tn_plan_json, tn_graph_export_fx */
+TN_API int tn_plan_export_json(tn_plan *p, const char **text);
+
 /* The simulated step in the trace-event format, for Perfetto: a track of what computes, of copies, of each group of
  * ranks, and of what is exposed; a counter of the bytes alive.
  * in: plan

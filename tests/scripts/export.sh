@@ -78,7 +78,40 @@ graph g(%x: f32[4]) {
 }
 END
 gives 1 'opaque.tn:3:3: opaque %y: export: opaque has no expression in PyTorch' export fx "$dir/opaque.tn"
-gives 2 'export: expected fx' export onnx "$dir/opaque.tn"
+gives 2 'export: expected fx or json' export onnx "$dir/opaque.tn"
 gives 1 'nowhere.tn' export fx "$dir/nowhere.tn"
 gives 0 'usage: tenon export' export --help
+gives 2 'changes nothing in a graph without --passes' export fx tests/export/step.tn --chunk 2
+gives 3 'does not fit' export json tests/export/step.tn --memory 100
+
+# The plan as data: nodes are those of the text, buffers lie in the arena and those that live together do not overlap.
+cat >"$dir/data.py" <<'END'
+import json
+import sys
+
+x = json.load(open(sys.argv[1]))
+names = [r["name"] for n in x["nodes"] for r in n["results"]]
+shown = [line.split(":")[0].strip()[1:] for line in open(sys.argv[2]) if line.startswith("  %")]
+assert sorted(names) == sorted(shown), (names, shown)
+live = [b for b in x["buffers"] if b["space"] == 0 and b["bytes"]]
+assert max(b["offset"] + b["bytes"] for b in live) == x["plan"]["peak_bytes"]
+for i, a in enumerate(live):
+    for b in live[:i]:
+        together = a["persistent"] or b["persistent"] or (a["first"] < b["end"] and b["first"] < a["end"])
+        apart = a["offset"] + a["bytes"] <= b["offset"] or b["offset"] + b["bytes"] <= a["offset"]
+        assert apart or not together, (a, b)
+for c in x["calls"]:
+    for buffer, byte in c.get("operands", []) + c.get("results", []):
+        assert 0 <= byte <= x["buffers"][buffer]["bytes"], c
+print(len(names), len(live), len(x["calls"]), len(x["plan"]["decisions"]))
+END
+"$tenon" import fx tests/fx/gpt2_step/graph.txt --inputs tests/fx/gpt2_step/inputs.safetensors -o "$dir/g.tn" >/dev/null
+gives 0 '' export json "$dir/g.tn" -o "$dir/g.json"
+python3 "$dir/data.py" "$dir/g.json" "$dir/g.tn" >"$dir/out" 2>"$dir/err"
+ok "json: a plan in which buffers do not overlap"
+gives 0 '' export json "$dir/g.tn" --passes=remat --recompute-rule '*::mm' -o "$dir/less.json"
+ok "json: decisions" grep -q '"kind": "recompute"' "$dir/less.json"
+"$tenon" opt "$dir/g.tn" --passes=remat --recompute-rule '*::mm' | "$tenon" export fx - -o "$dir/less.py"
+gives 0 '' export fx "$dir/g.tn" --passes=remat --recompute-rule '*::mm' -o "$dir/again.py"
+ok "fx after passes" cmp -s "$dir/less.py" "$dir/again.py"
 totals

@@ -140,6 +140,7 @@ CALL(tn_mesh_search, P(0), P(1), P(2), P(3))
 CALL(tn_plan_text, P(0), W(1), P(2))
 CALL(tn_plan_decided, P(0), P(1))
 CALL(tn_plan_trace, P(0), P(1))
+CALL(tn_plan_export_json, P(0), P(1))
 CALL(tn_plan_explain, P(0), P(1))
 CALL(tn_plan_json, P(0), W(1), P(2))
 CALL(tn_plan_compare, P(0), P(1), W(2), P(3))
@@ -264,6 +265,7 @@ static const Row rows[] = {
     ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),        ROW(tn_mesh_search, "Cpor"),
     ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_trace, "Pr"),
+    ROW(tn_plan_export_json, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
     QUIET(tn_plan_handles, "P"),         QUIET(tn_generator_handles, "N"),
