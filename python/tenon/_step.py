@@ -94,8 +94,8 @@ class Step:
     .grad, and changes no parameter.
 
     The parameters and buffers of the model are in the step's arena from now on, each a tensor of its own storage:
-    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name. Dropout
-    draws its seed from PyTorch's generator at every call.
+    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name.
+    Dropout draws its seed from PyTorch's generator at every call.
 
     plan  the Plan. Raises ValueError for other arguments than were captured, Error where the step fails."""
 
@@ -238,8 +238,9 @@ class Step:
                     raise ValueError(f"argument {i}: {then!r} is fixed in the captured step, found {now!r}")
                 continue
             shape, dtype = c.types[len(tensors)]
-            if not isinstance(now, torch.Tensor) or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
-                found = f"{now.dtype} {list(now.shape)} on {now.device}" if isinstance(now, torch.Tensor) else repr(now)
+            given = isinstance(now, torch.Tensor)
+            if not given or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
+                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else repr(now)
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}")
             tensors.append(now)
         return tensors
