@@ -122,7 +122,9 @@ def _load():
     except OSError as error:
         raise Error(f"cannot load libtenon: {error}; build it (make), or name it in TENON_LIBRARY") from error
     for name, (result, arguments) in CALLS.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:
+            raise Error(f"{path} has no {name}: it is older than this package")
         function.restype, function.argtypes = result, arguments
     found = library.tn_version_number().decode()
     if found != VERSION:
