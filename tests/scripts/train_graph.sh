@@ -74,10 +74,10 @@ lm next end=7  # of the next tokens
     gives 2 'found 3 of 16' train $joint --steps 1 --batch-size 3 --seq-len 16 --out "$dir/no"
 
     # Both take their labels from the same places, so that losses and weights are the same.
-    "$tenon" train "$dir/own.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --out "$dir/own" >"$dir/own.txt" 2>"$dir/err"
+    "$tenon" train "$dir/own.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/own" >"$dir/own.txt" 2>"$dir/err"
     ok "own: trained"
-    gives 2 'labels same where it takes' train "$dir/next.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --out "$dir/next"
-    "$tenon" train "$dir/next.tn" --labels shifted --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --out "$dir/next" >"$dir/next.txt" 2>"$dir/err"
+    gives 2 'labels same where it takes' train "$dir/next.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next"
+    "$tenon" train "$dir/next.tn" --labels shifted --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next" >"$dir/next.txt" 2>"$dir/err"
     ok "next: trained"
     ok "it learns" awk '{ loss[NR] = $4 } END { exit !(loss[4] < loss[1] - 0.05) }' "$dir/own.txt"
     ok "four losses" [ "$(grep -c '^step [1-4] loss' "$dir/own.txt")" = 4 ]
