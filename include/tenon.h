@@ -1560,6 +1560,7 @@ enum { TN_MOST_MESHES = 10, TN_MOST_REASONS = 16 };
 /* A mesh, and what a step on it comes to, by its plan. */
 typedef struct tn_mesh {
     const char *mesh, *reshard, *recompute; /* as in options; mesh "none": one rank */
+    const char *forms;                      /* "recipes"; with options.shardings auto also "solved" */
     int64_t peak, nbytes;                   /* bytes of a rank's arena; with the library's reserve */
     double sec, comm_sec, exposed_sec;      /* of a step; of its collectives; what of them nothing hides */
     double bound_sec;                       /* no schedule of the step is faster */
@@ -1579,6 +1580,7 @@ typedef struct tn_meshes {
     int refused;  /* of these: that the model does not allow */
     int over;     /* that need more than the limit by a bound that every plan keeps */
     int slower;   /* that by such a bound are no faster than the last of the best */
+    int saved;    /* that would choose what is computed again for a mesh that fits with all saved */
     int planned;  /* all others */
     int unfit;    /* of the planned: that need more than the limit */
     int64_t least; /* bytes with which the least of those that do not fit would do; 0: all fit */
