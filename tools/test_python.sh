@@ -31,7 +31,8 @@ fi
 TENON_LIBRARY=${TENON_LIBRARY:-$(pwd)/$build/libtenon.so}
 PYTHONPATH=${TENON_INSTALLED:+tests/python}
 PYTHONPATH=${PYTHONPATH:-python:tests/python}
-export TENON_LIBRARY PYTHONPATH TENON_MACHINE=none PYTHONDONTWRITEBYTECODE=1
+BUILD=$build
+export BUILD TENON_LIBRARY PYTHONPATH TENON_MACHINE=none PYTHONDONTWRITEBYTECODE=1
 [ -z "$TENON_INSTALLED" ] || unset TENON_LIBRARY
 "$python" -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null
 if [ $# = 0 ]; then
