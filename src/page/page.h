@@ -197,6 +197,12 @@ void chunk_explain(Buf *b, const ChunkReport *r);
 
 void again_print(Buf *b, const AgainReport *r); /* a line, if --memory had something decided */
 
+/* ---- shard_show.c ---- */
+
+const char *shard_way(Arena *a, const ShardTry *t); /* "30 % exposed", "recipes" */
+void shard_print(Buf *b, const ShardReport *r);     /* what --shard auto has chosen among */
+void shard_explain(Buf *b, const ShardReport *r);   /* forms, their readers, other forms' prices */
+
 /* ---- compare.c ---- */
 
 typedef enum { UNIT_BYTES, UNIT_GFLOP, UNIT_SEC, UNIT_COUNT } FigureUnit;
