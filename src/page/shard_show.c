@@ -44,7 +44,8 @@ static void print_what_if(Buf *b, const ShardReport *r)
                    more_text(b->a, y->objective, than));
         if (y->sec > 0)
             buf_printf(b, ", %s by the clock",
-                       isfinite(y->sec) ? more_text(b->a, y->sec, taken->sec) : "nothing that fits");
+                       isfinite(y->sec) ? more_text(b->a, y->sec, taken->sec)
+                                        : "nothing that fits");
         buf_printf(b, "\n");
     }
 }
@@ -69,8 +70,8 @@ static void print_uncut(Buf *b, const ShardReport *r)
         int most = -1;
         for (int i = 0; i < r->nform; i++)
             if (r->form[i].uncut && !told[i] &&
-                (most < 0 || r->form[i].count * r->form[i].sec >
-                                 r->form[most].count * r->form[most].sec))
+                (most < 0 ||
+                 r->form[i].count * r->form[i].sec > r->form[most].count * r->form[most].sec))
                 most = i;
         told[most] = true;
         buf_printf(b, "%s%s%s%s", k ? ", " : "", r->form[most].node,

@@ -3,16 +3,17 @@
  *
  * The price of another form is the objective of the problem solved again, with the strategies of
  * the class that give another form forbidden; the problem itself is not made again. Classes come in
- * the order of their seconds, views and casts last, as these are made again where they are read;
- * when PRICE_STEPS steps of search are spent the others stay without prices. Linear in readings,
- * and in the solutions that are asked for. */
+ * the order of their share of the step's seconds, ports by that of the bytes of all ports, views
+ * and casts last, as these are made again where they are read; when PRICE_STEPS steps of search are
+ * spent the others stay without prices. Linear in readings, and in the solutions that are asked
+ * for. */
 #include "solved.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t PRICE_STEPS = INT64_C(4000000000); /* some ten seconds */
+static const int64_t PRICE_STEPS = INT64_C(12000000000); /* some ten seconds */
 
 typedef struct Explainer {
     const Spmd *x;
@@ -118,6 +119,15 @@ static const SharedForm *shared_of(const ShardProblem *p, int group, int *at)
     return NULL;
 }
 
+/* Whether a reader has read so already: a parameter and its state have one form. */
+static bool is_told(const ShardForm *f, const ShardReading *y)
+{
+    for (int i = 0; i < f->nreading; i++)
+        if (!strcmp(f->reading[i].reader, y->reader) && !strcmp(f->reading[i].form, y->form))
+            return true;
+    return false;
+}
+
 static void add_readings(Explainer *t, int group)
 {
     const EqualGraph *e = t->p->e;
@@ -144,7 +154,8 @@ static void add_readings(Explainer *t, int group)
                           .scope = q->n ? arena_strdup(a, q->n->scope) : "",
                           .node = t->form[g->read[i].reader] - 1};
         fill_steps(t, &v->type, from, needed(t, &g->read[i]), &y);
-        PUSH(a, f->reading, f->nreading, f->capreading, y);
+        if (!is_told(f, &y))
+            PUSH(a, f->reading, f->nreading, f->capreading, y);
     }
 }
 
@@ -176,6 +187,12 @@ static bool has_other(const ShardForm *f, const char *form)
     return false;
 }
 
+static int by_price(const void *s, const void *t)
+{
+    const ShardOther *x = s, *y = t;
+    return x->sec != y->sec ? (x->sec < y->sec ? -1 : 1) : strcmp(x->form, y->form);
+}
+
 static void add_others(Explainer *t, Arena *tmp, int class)
 {
     const EqualClass *q = &t->p->e->class[class];
@@ -188,6 +205,8 @@ static void add_others(Explainer *t, Arena *tmp, int class)
         arena_reset(tmp);
         PUSH(t->y->a, f->other, f->nother, f->capother, y);
     }
+    if (f->nother)
+        qsort(f->other, (size_t)f->nother, sizeof *f->other, by_price);
     t->y->npriced++;
 }
 
@@ -195,7 +214,7 @@ static void add_others(Explainer *t, Arena *tmp, int class)
 typedef struct Ranked {
     int class;
     bool view;
-    double sec;
+    double share; /* of the seconds of all nodes, or of the bytes of all ports */
 } Ranked;
 
 static int by_rank(const void *s, const void *t)
@@ -203,21 +222,29 @@ static int by_rank(const void *s, const void *t)
     const Ranked *x = s, *y = t;
     if (x->view != y->view)
         return x->view - y->view;
-    return x->sec != y->sec ? (x->sec < y->sec ? 1 : -1) : x->class - y->class;
+    return x->share != y->share ? (x->share < y->share ? 1 : -1) : x->class - y->class;
+}
+
+/* A class' seconds, or a port's bytes. */
+static double weight_of(const Explainer *t, int class)
+{
+    const EqualClass *q = &t->p->e->class[class];
+    return q->count * (q->n ? q->sec[t->strategy[class]] : (double)type_nbytes(&q->type));
 }
 
 static void add_prices(Explainer *t, Arena *a)
 {
     const EqualGraph *e = t->p->e;
     Ranked *rank = NEWN(a, Ranked, e->nclass);
+    double all[2] = {0};
     int n = 0;
+    for (int i = 0; i < e->nclass; i++)
+        all[!e->class[i].n] += t->form[i] ? weight_of(t, i) : 0;
     for (int i = 0; i < e->nclass; i++) {
         const EqualClass *q = &e->class[i];
         bool view = q->n && (q->n->op->view || q->n->op->identity || q->n->op->copy);
-        double sec = q->n ? q->sec[t->strategy[i]] * q->count
-                          : (double)type_nbytes(&q->type) * q->count * PROBLEM_UNIT;
         if (t->form[i] && q->list.count > 1)
-            rank[n++] = (Ranked){i, view, sec};
+            rank[n++] = (Ranked){i, view, weight_of(t, i) / fmax(all[!q->n], 1e-300)};
     }
     qsort(rank, (size_t)n, sizeof *rank, by_rank);
     for (int i = 0; i < n; i++)
