@@ -133,25 +133,6 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
     return better;
 }
 
-/* Shares of what computing may hide, with each of which forms are chosen; 0: the recipes' forms. */
-static const double exposed[] = {1, 0.3, 0.1, 0};
-
-enum { RECIPES = LEN(exposed) - 1 };
-
-/* Plans the step with one of these, with or without what is told of it alone. TN_CODE_USAGE of the
- * recipes: none is for it. */
-static int plan_sharding(Parts *x, const tn_options *asked, int i)
-{
-    tn_options o = *asked;
-    if (i == RECIPES) {
-        o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
-        o.nwhat_if = 0;
-    } else {
-        o.shard_exposed = exposed[i];
-    }
-    return plan_step_with(x, &o);
-}
-
 /* Plans the step with forms chosen by solving, and with those of the recipes if there are any;
  * keeps what is the fastest by the clock of those that fit, the least where none does, and the
  * first of equals. *y has the first choice's what-ifs. */
@@ -161,25 +142,26 @@ static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y)
     Parts one = *x; /* plans into `now` */
     one.to = &now;
     int code = 0;
-    y->ntried = LEN(exposed);
-    for (int i = 0; i < LEN(exposed) && !code; i++) {
-        tn_options o = *asked;
-        if (i == RECIPES && asked->npins)
+    y->ntried = SHARD_TRIES;
+    for (int i = 0; i < SHARD_TRIES && !code; i++) {
+        tn_options o = shard_try(x->tmp, asked, i);
+        double exposed = shard_try_exposed(i);
+        if (exposed <= 0 && asked->npins)
             break; /* which recipes do not obey */
         if (i) {
             o.warn = NULL; /* it has warned */
             o.nwhat_if = 0;
         }
-        code = plan_sharding(&one, &o, i);
-        if (code == TN_CODE_USAGE && i == RECIPES) {
-            code = 0;
-            break;
+        code = plan_step_with(&one, &o);
+        if (code == TN_CODE_USAGE && exposed <= 0) {
+            code = 0; /* no recipe is for it */
+            continue;
         }
         if (code)
             break;
         const ShardReport *r = &now.graph[0]->sharded;
         y->tried[i] =
-            (ShardTry){exposed[i], clock_sec(now.plan[0]), r->sec, plan_least(now.plan[0]->p)};
+            (ShardTry){exposed, clock_sec(now.plan[0]), r->sec, plan_least(now.plan[0]->p)};
         for (; y->nwhat_if < r->nwhat_if; y->nwhat_if++)
             y->what_if[y->nwhat_if] =
                 (ShardWhatIf){asked->what_if[y->nwhat_if], r->what_if[y->nwhat_if].objective, 0};
@@ -233,10 +215,10 @@ static int plan_shardings(Parts *x, const tn_options *asked)
         code = try_what_ifs(x, &o, &y);
     if (!code && asked->explain) {
         free_step(x->to);
-        o.explain = asked->explain;
+        o = shard_try(x->tmp, asked, y.taken);
         o.nwhat_if = 0;
         o.warn = NULL;
-        code = plan_sharding(x, &o, y.taken);
+        code = plan_step_with(x, &o);
     }
     if (code)
         return code;
@@ -250,8 +232,8 @@ static int plan_shardings(Parts *x, const tn_options *asked)
         r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
         r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
     }
-    x->rules = y.taken != RECIPES ? shardings_of(x->tmp, g->g, asked, &x->nrules)
-                                  : shardings_given(x->tmp, asked, &x->nrules);
+    x->rules = shard_try_exposed(y.taken) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
+                                              : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 
