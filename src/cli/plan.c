@@ -476,9 +476,6 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
         return report(TN_CODE_USAGE, "plan: --json and --what-if exclude each other");
     if (x.ranks && !mesh_auto(&x.c.o))
         return report(TN_CODE_USAGE, "plan: --ranks means nothing without --mesh auto");
-    if ((x.html && (code = check_writable(x.html))) ||
-        (x.trace && (code = check_writable(x.trace))))
-        return code;
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");
