@@ -137,30 +137,26 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
  * fit, the least where none does, and the first of equals. */
 static int plan_shardings(Parts *x, const tn_options *asked)
 {
-    static const double exposed[] = {1, 0.3, 0.1, 0}; /* 0: the recipes' */
     tn_compiled now = {0}, best = {0}, *to = x->to;
     Parts one = *x; /* plans into `now` */
     one.to = &now;
-    ShardTry tried[LEN(exposed)] = {{0}};
+    ShardTry tried[SHARD_TRIES] = {{0}};
     int taken = 0, code = 0;
-    for (int i = 0; i < LEN(exposed) && !code; i++) {
-        tn_options o = *asked;
-        if (exposed[i] > 0)
-            o.shard_exposed = exposed[i];
-        else if (asked->npins)
+    for (int i = 0; i < SHARD_TRIES && !code; i++) {
+        tn_options o = shard_try(x->tmp, asked, i);
+        double exposed = shard_try_exposed(i);
+        if (exposed <= 0 && asked->npins)
             break; /* which recipes do not obey */
-        else
-            o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
         if (i)
             o.warn = NULL; /* it has warned */
         code = plan_step_with(&one, &o);
-        if (code == TN_CODE_USAGE && exposed[i] <= 0) {
+        if (code == TN_CODE_USAGE && exposed <= 0) {
             code = 0; /* no recipe is for it */
             continue;
         }
         if (code)
             break;
-        tried[i] = (ShardTry){exposed[i], clock_sec(now.plan[0]), plan_least(now.plan[0]->p)};
+        tried[i] = (ShardTry){exposed, clock_sec(now.plan[0]), plan_least(now.plan[0]->p)};
         if (keep_better(&now, &best, asked->goal_memory))
             taken = i;
     }
@@ -173,10 +169,11 @@ static int plan_shardings(Parts *x, const tn_options *asked)
         return code;
     ShardReport *r = &to->graph[0]->sharded;
     memcpy(r->tried, tried, sizeof tried);
-    r->ntried = LEN(tried);
+    r->ntried = SHARD_TRIES;
     r->taken = taken;
-    x->rules = exposed[taken] > 0 ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
-                                  : shardings_given(x->tmp, asked, &x->nrules);
+    x->rules = shard_try_exposed(taken) > 0
+                   ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
+                   : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 
