@@ -312,7 +312,11 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     bad = !bad && p && x->trace ? write_trace(ctx, x, p) : bad;
     if (!code && !x->json && !x->c.o.accumulate)
         fprintf(output(x), "accumulate: auto takes %lld\n", (long long)c.setting.accumulate);
-    return bad ? bad : p ? print(ctx, x, p, code) : code;
+    code = bad ? bad : p ? print(ctx, x, p, code) : code;
+    if (!code && !x->json && x->c.o.memory && f.task.part[0].kind == TN_PART_STEP)
+        fprintf(output(x), "limit: of the step alone; train counts evaluation and samples too, and "
+                           "may refuse what fits here\n");
+    return code;
 }
 
 /* ---- curves ---- */
