@@ -72,13 +72,19 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (part->kind == TN_PART_EVALUATION) { /* the loss that runs are compared by */
         plain.dropout = plain.z_loss = plain.label_smoothing = 0;
         plain.accumulate = 1;
-        rows = (rows + x->o.accumulate - 1) / x->o.accumulate;
+        if (!part->model->graph) /* which is for so many rows */
+            rows = (rows + x->o.accumulate - 1) / x->o.accumulate;
     }
     if (part->kind == TN_PART_GRAPH)
         code = part->passes ? copy_graph(part->graph, g) : 0;
     else
         code = tn_model_graph(part->model, rows, part->seq, &plain, g);
-    return code || !part->passes ? code : tn_graph_passes(*g, part->passes, o, NULL, NULL);
+    const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
+    bool graph = !code && m && m->graph;
+    if (graph && part->kind == TN_PART_EVALUATION)
+        graph_model_evaluates((*g)->g);
+    const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;
+    return code || !passes ? code : tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 
 static int plan_graph(Parts *x, int i, const tn_options *o)
