@@ -168,7 +168,7 @@ static void try_away(Decider *d, Front *f, const Planned *x, int i)
  * does so again. */
 static void try_neighbours(Decider *d, Front *f)
 {
-    for (int last = -1; d->v.n <= TINY_STEP && d->nseen != last;) {
+    for (int last = -1; d->v.n <= TINY_STEP && !d->s && d->nseen != last;) {
         last = d->nseen;
         for (int x = 0, n = f->n; x < n; x++)
             for (int i = 0; i < d->v.n; i++) {
@@ -208,7 +208,7 @@ static void try_peaks(Decider *d, Front *f, Planned none)
 {
     Planned low = none, at = none;
     bool *excluded = NEWN(d->keep, bool, d->v.n);
-    for (int chain = 0; d->v.n <= SMALL_STEP;) {
+    for (int chain = 0; is_small(d);) {
         int i = chain < MOST_CHAIN ? cheapest_alive(d, &at, excluded) : -1;
         if (i < 0 && !chain)
             return;
@@ -333,8 +333,7 @@ static void open_gathers(Decider *d, const Graph *step, const Policy *before)
         }
 }
 
-/* Finds the step, and its values without a policy. False: it has no backward. */
-static bool begin(Decider *d)
+bool again_begin(Decider *d)
 {
     Graph *g = graph_clone(d->keep, d->g), *step = find_step(g);
     if (!step)
@@ -407,10 +406,9 @@ static void choose_overlapped(Decider *d)
     }
 }
 
-static void search(Decider *d)
+void again_search(Decider *d)
 {
     AgainReport *r = d->r;
-    r->searched = true;
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
     choose_real(d);
@@ -419,6 +417,14 @@ static void search(Decider *d)
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     choose_of_all(d);
+}
+
+static void search(Decider *d)
+{
+    AgainReport *r = d->r;
+    r->searched = true;
+    if (!again_search_short(d))
+        again_search(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
     if (d->g->mesh && d->task->to.overlap) /* in what memory the limit leaves */
@@ -433,7 +439,7 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
     r->memory = t->memory;
     r->none = (Planned){0};
-    bool values = begin(&d);
+    bool values = again_begin(&d);
     plan_full(&d, &r->none);
     r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);

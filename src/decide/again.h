@@ -4,7 +4,7 @@
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
-#include "decide.h"
+#include "short.h"
 
 enum { SMALL_STEP = 64 }; /* values up to which single ones are changed */
 
@@ -35,6 +35,7 @@ typedef struct Decider {
     int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
     Values v;
+    const Short *s; /* g is one: plans stand for those of the whole step; NULL: it is whole */
     Map gathers; /* by name: of parameters, which may be kept */
     bool loops;  /* the step has some */
     bool away;   /* values can go to the host's memory */
@@ -50,6 +51,26 @@ typedef struct Front {
     Planned *x;
     int n, cap;
 } Front;
+
+static inline bool is_small(const Decider *d)
+{
+    return d->v.n <= SMALL_STEP && !d->s;
+}
+
+/* ---- again.c ---- */
+
+/* Finds the step, and its values without a policy. False: it has no backward. */
+bool again_begin(Decider *d);
+/* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
+void again_search(Decider *d);
+
+/* ---- again_short.c: the search with a short step in place of the whole ---- */
+
+/* The same as again_search(), where blocks are equal. False: they are not. */
+bool again_search_short(Decider *d);
+/* Has a kept block of a short step in which the two differ stand for some that are as in one and
+ * some as in the other; whether there is more to find. */
+bool pair_weigh(Decider *d, Pair *p);
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 
@@ -78,6 +99,7 @@ const Level *levels_gathers(const Decider *d);
 void plan_full(Decider *d, Planned *x);
 void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
 Planned plan_quick(Decider *d, const Level *level, const char *word);
+void plan_weighed(Decider *d, Planned *x); /* with less effort, as it says */
 Planned plan_prefer(Decider *d,
                     const Level *level); /* computing again is preferred, not demanded */
 Planned plan_steps(Decider *d, const Ladder *l, int steps);

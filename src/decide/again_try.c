@@ -241,6 +241,13 @@ static void plan_choice(void *arg)
     x->alive = alive_values(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;
+    if (d->s) {
+        const ShortNeed n = short_need(d->s, x->weight, p, d->tmp);
+        x->beside = n.beside;
+        x->need += n.beside;
+        x->peak += n.beside;
+        x->sec = n.sec;
+    }
 }
 
 /* The levels as text, which equal ones of equal steps have; in tmp. */
@@ -250,7 +257,15 @@ static const char *key_of(const Decider *d, const Planned *x)
     key[d->v.n] = x->prefer ? 'p' : 'm';
     for (int i = 0; i < d->v.n; i++)
         key[i] = (char)('0' + level_at(x, i));
-    return x->word ? x->word : key;
+    if (x->word)
+        key = arena_strdup(d->tmp, x->word);
+    if (!d->s)
+        return key;
+    Buf b = {.a = d->tmp};
+    buf_printf(&b, "short %s", key);
+    for (int k = 0; x->weight && k < SHORT_KEPT; k++)
+        buf_printf(&b, " %d", x->weight[k]);
+    return b.text;
 }
 
 /* Fills x with what its plan came to before; false: it was not tried yet. */
@@ -267,6 +282,7 @@ static bool find_known(Decider *d, Planned *x)
         return false;
     x->need = known->need;
     x->sec = known->sec;
+    x->beside = known->beside;
     x->alive = known->alive;
     return true;
 }
@@ -278,7 +294,7 @@ static void add_known(const Decider *d, const Planned *x)
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){.need = x->need, .sec = x->sec, .alive = alive};
+    *known = (Planned){.need = x->need, .sec = x->sec, .beside = x->beside, .alive = alive};
     map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
     arena_reset(d->tmp);
 }
@@ -298,7 +314,13 @@ static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 
 void plan_full(Decider *d, Planned *x)
 {
-    plan_it(d, x, false, d->task->memory);
+    int64_t limit = d->task->memory;
+    if (d->s && limit) { /* a short step has what it does not stand for itself already */
+        Planned quick = *x;
+        plan_it(d, &quick, true, limit);
+        limit = MAX(limit - quick.beside, 1);
+    }
+    plan_it(d, x, false, limit);
 }
 
 void plan_unlimited(Decider *d, Planned *x)
@@ -311,6 +333,11 @@ Planned plan_quick(Decider *d, const Level *level, const char *word)
     Planned x = {.level = level, .word = word};
     plan_it(d, &x, true, d->task->memory);
     return x;
+}
+
+void plan_weighed(Decider *d, Planned *x)
+{
+    plan_it(d, x, true, d->task->memory);
 }
 
 Planned plan_prefer(Decider *d, const Level *level)

@@ -53,9 +53,12 @@ typedef struct Planned {
     const char *word;   /* of --recompute, which has the same computed again; NULL: no word does */
     const Ladder *ladder; /* of whose first `steps` the set is made; NULL: of none's */
     int steps;
+    const int *weight; /* of a short step (short.h): how many blocks each kept one stands for; NULL:
+                          as usual */
     bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
     int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
     int64_t peak; /* bytes of it without the reserve */
+    int64_t beside; /* of a short step: of the need, what its plan lacks */
     double sec;   /* of the step, estimated */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;

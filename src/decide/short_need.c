@@ -1,0 +1,156 @@
+/* What a plan of a short step comes to for the whole step, in which each kept block stands for
+ * several in a row.
+ *
+ * While the forward is beyond a block and the backward is not back, the others that it stands for
+ * have alive what it has there; after its backward, what it leaves for the updates. Between the
+ * ends of its backward they have either, so the larger of both counts: bytes are linear in the
+ * blocks between the ends. Each of them takes the seconds that the clock gives to its calls. */
+#include "short.h"
+
+#include <string.h>
+
+typedef struct Span {
+    int begin, end; /* the first product of the block's forward, the last of its backward */
+} Span;
+
+typedef struct Measure {
+    const Short *s;
+    const Plan *p;
+    int *of; /* by step: the kept block, -1 */
+    int turn, end; /* the first product of the backward, and the last */
+    Span span[SHORT_KEPT];
+    int64_t saved[SHORT_KEPT], left[SHORT_KEPT]; /* alive at the turn, and after the backward */
+} Measure;
+
+static int kept_of(const Short *s, const char *scope)
+{
+    const Block b = block_of(scope ? scope : "");
+    for (int i = 0; b.len && i < SHORT_KEPT; i++)
+        if (b.len == s->len[i] && !strncmp(b.scope, s->scope[i], (size_t)b.len))
+            return i;
+    return -1;
+}
+
+static const char *step_scope(const Step *s)
+{
+    const Node *n = s->kind == STEP_CALL ? s->node : NULL;
+    return !n ? "" : n->nout ? value_scope(n->out[0]) : n->scope;
+}
+
+static void find_spans(Measure *x)
+{
+    const Plan *p = x->p;
+    for (int k = 0; k < SHORT_KEPT; k++)
+        x->span[k] = (Span){p->nstep, -1};
+    x->turn = p->nstep;
+    x->end = -1;
+    for (int i = 0; i < p->nstep; i++) {
+        const Node *n = p->step[i].kind == STEP_CALL ? p->step[i].node : NULL;
+        const int k = x->of[i];
+        if (!n || p->step[i].copy || n->op->class != CLASS_PRODUCT)
+            continue;
+        if (n->phase == BACKWARD && !n->origin)
+            x->turn = MIN(x->turn, i);
+        if (n->phase == BACKWARD)
+            x->end = i;
+        if (k >= 0 && n->phase < BACKWARD)
+            x->span[k].begin = MIN(x->span[k].begin, i);
+        if (k >= 0)
+            x->span[k].end = i;
+    }
+}
+
+/* By step, and one: how the bytes alive change there; k: of a kept block alone, -1: of all. */
+static void add_alive(const Measure *x, int k, int64_t *change)
+{
+    for (int i = 0; i < x->p->nstorage; i++) {
+        const Storage *s = &x->p->storage[i];
+        if (s->space != SPACE_MAIN || s->persistent || (k >= 0 && kept_of(x->s, s->scope) != k))
+            continue;
+        change[s->start] += s->nbytes;
+        change[s->end] -= s->nbytes;
+    }
+}
+
+static void find_bytes(Measure *x)
+{
+    for (int i = 0; i < x->p->nstorage; i++) {
+        const Storage *s = &x->p->storage[i];
+        const int k = kept_of(x->s, s->scope);
+        if (s->space != SPACE_MAIN || s->persistent || k < 0)
+            continue;
+        if (s->category != CAT_RECOMPUTE && storage_alive(s, x->turn))
+            x->saved[k] += s->nbytes;
+        if (s->start <= x->end && s->end > x->end + 1)
+            x->left[k] += s->nbytes;
+    }
+    int64_t least = INT64_MAX; /* without what is on its way to the last one */
+    for (int k = 0; k < SHORT_KEPT; k++)
+        least = MIN(least, x->left[k]);
+    for (int k = 0; k < SHORT_KEPT; k++)
+        x->left[k] = least;
+}
+
+static int64_t others_bytes(const Measure *x, int k, int step, int64_t alive)
+{
+    const Span s = x->span[k];
+    if (step < s.begin)
+        return 0;
+    if (step <= x->turn)
+        return x->saved[k];
+    if (step <= s.end)
+        return MAX(x->saved[k], x->left[k]);
+    return step <= x->end ? x->left[k] : MIN(alive, x->left[k]);
+}
+
+static int64_t peak_of(const Measure *x, const int *weight, Arena *tmp)
+{
+    const int n = x->p->nstep;
+    int64_t *all = NEWN(tmp, int64_t, n + 1), *one[SHORT_KEPT], peak = 0, sum = 0;
+    int64_t alive[SHORT_KEPT] = {0};
+    add_alive(x, -1, all);
+    for (int k = 0; k < SHORT_KEPT; k++)
+        add_alive(x, k, one[k] = NEWN(tmp, int64_t, n + 1));
+    for (int i = 0; i < n; i++) {
+        int64_t now = sum += all[i];
+        for (int k = 0; k < SHORT_KEPT; k++) {
+            alive[k] += one[k][i];
+            now += (weight[k] - 1) * others_bytes(x, k, i, alive[k]);
+        }
+        peak = MAX(peak, now);
+    }
+    return peak;
+}
+
+/* The seconds of each kept block: of the queue of kernels, from the end of the call before to that
+ * of its own. */
+static double others_sec(const Measure *x, const int *weight, Arena *tmp)
+{
+    PlanSpans spans = {.a = tmp};
+    double last = 0, sec = 0;
+    plan_times(x->p, tmp, NEWN(tmp, double, x->p->nstep), &spans);
+    for (int i = 0; i < spans.count; i++) {
+        const PlanSpan *s = &spans.list[i];
+        if (s->kind != SPAN_CALL || x->p->step[s->step].queue != QUEUE_COMPUTE)
+            continue;
+        const int k = x->of[s->step];
+        sec += k >= 0 ? (weight[k] - 1) * (s->end - last) : 0;
+        last = s->end;
+    }
+    return sec;
+}
+
+ShortNeed short_need(const Short *s, const int *weight, const Plan *p, Arena *tmp)
+{
+    Measure x = {.s = s, .p = p, .of = NEWN(tmp, int, p->nstep)};
+    weight = weight ? weight : s->weight;
+    for (int i = 0; i < p->nstep; i++)
+        x.of[i] = kept_of(s, step_scope(&p->step[i]));
+    find_spans(&x);
+    find_bytes(&x);
+    const PlanSpace *main = &p->space[SPACE_MAIN];
+    const int64_t others = peak_of(&x, weight, tmp) - (main->bound - p->persistent_nbytes);
+    const int64_t handles = p->handles * (s->nequal - SHORT_KEPT) / SHORT_KEPT;
+    return (ShortNeed){others + s->nbytes + handles,
+                       p->est.step + s->sec + others_sec(&x, weight, tmp)};
+}
