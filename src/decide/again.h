@@ -36,9 +36,9 @@ typedef struct Decider {
     Blocks blocks;
     Values v;
     const Short *s; /* g is one: plans stand for those of the whole step; NULL: it is whole */
-    Map gathers; /* by name: of parameters, which may be kept */
-    bool loops;  /* the step has some */
-    bool away;   /* values can go to the host's memory */
+    Map gathers;    /* by name: of parameters, which may be kept */
+    bool loops;     /* the step has some */
+    bool away;      /* values can go to the host's memory */
 } Decider;
 
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
@@ -68,9 +68,11 @@ void again_search(Decider *d);
 
 /* The same as again_search(), where blocks are equal. False: they are not. */
 bool again_search_short(Decider *d);
-/* Has a kept block of a short step in which the two differ stand for some that are as in one and
- * some as in the other; whether there is more to find. */
-bool pair_weigh(Decider *d, Pair *p);
+/* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
+ * slower one, as many as it takes to fit, the others as in the faster one. */
+Planned mix_blocks(Decider *d, const Front *f, Planned x);
+/* The better one: that fits, else that needs less; then the faster. */
+Planned planned_better(const Decider *d, Planned x, Planned y);
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 
@@ -99,7 +101,9 @@ const Level *levels_gathers(const Decider *d);
 void plan_full(Decider *d, Planned *x);
 void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
 Planned plan_quick(Decider *d, const Level *level, const char *word);
-void plan_weighed(Decider *d, Planned *x); /* with less effort, as it says */
+/* With less effort: of a short step, the first two kept blocks standing for as few blocks as fit,
+ * which x->weight then says. */
+Planned plan_mixed(Decider *d, const Level *level);
 Planned plan_prefer(Decider *d,
                     const Level *level); /* computing again is preferred, not demanded */
 Planned plan_steps(Decider *d, const Ladder *l, int steps);

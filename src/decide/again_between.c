@@ -244,8 +244,6 @@ void pair_search(Decider *d, Pair *p, double enough)
     while (p->low.sec < enough && count_values(d, p) > 1 &&
            (search_steps(d, p) || search_middle(d, p)))
         continue;
-    while (p->low.sec < enough && pair_weigh(d, p))
-        continue;
     for (int i = 0; i < NEAR_ROUNDS && is_small(d) && p->low.sec < enough; i++)
         if (!search_near(d, p))
             return;

@@ -25,96 +25,39 @@ static int kept_of(const Decider *d, int i)
     return -1;
 }
 
-/* The number of the same value in kept block k. */
-static int twin_of(const Decider *d, int i, int k)
+/* The first blocks as in high, the last one as in `last`, the others and the rest of the step as in
+ * low. */
+static const Level *mixed(const Decider *d, const Planned *low, const Planned *high,
+                          const Planned *last)
 {
-    const Twin *t = map_find(&d->s->node, d->v.name[i]);
-    return (int)(intptr_t)map_find(&d->v.number, t->name[k]) - 1;
-}
-
-/* The one kept block in which the two differ; -1: they differ in others too, or in none. */
-static int find_differing(const Decider *d, const Pair *p)
-{
-    int found = -1;
+    Level *level = NEWN(d->keep, Level, d->v.n);
     for (int i = 0; i < d->v.n; i++) {
-        if (level_at(&p->low, i) == level_at(&p->high, i))
-            continue;
-        int k = kept_of(d, i);
-        if (k < 0 || (found >= 0 && found != k))
-            return -1;
-        found = k;
+        const int k = kept_of(d, i);
+        const Planned *of = k < SHORT_KEPT / 2 ? high : k == SHORT_KEPT - 1 ? last : low;
+        level[i] = level_at(of, i);
     }
-    return found;
+    return level;
 }
 
-/* Whether block j of high is as block k of low. */
-static bool stands_for(const Decider *d, const Pair *p, int k, int j)
+Planned mix_blocks(Decider *d, const Front *f, Planned x)
 {
-    for (int i = 0; i < d->v.n; i++) {
-        if (kept_of(d, i) != k)
-            continue;
-        const int twin = twin_of(d, i, j);
-        if (twin < 0 || level_at(&p->high, twin) != level_at(&p->low, i))
-            return false;
-    }
-    return true;
-}
-
-static int find_neighbour(const Decider *d, const Pair *p, int k)
-{
-    if (k + 1 < SHORT_KEPT && stands_for(d, p, k, k + 1))
-        return k + 1;
-    return k > 0 && stands_for(d, p, k, k - 1) ? k - 1 : -1;
-}
-
-static int *moved(const Decider *d, const int *weight, int from, int to, int count)
-{
-    int *x = NEWN(d->keep, int, SHORT_KEPT);
-    memcpy(x, weight, sizeof *x * SHORT_KEPT);
-    x[from] -= count;
-    x[to] += count;
-    return x;
-}
-
-/* The pair as one choice in which block k stands for fewer in low, its neighbour for the rest;
- * whether it is. */
-static bool find_weights(const Decider *d, Pair *p, int *k, int *j)
-{
-    const int *low = weight_of(d, &p->low), *high = weight_of(d, &p->high);
-    *k = *j = -1;
-    if (p->low.level == p->high.level) {
-        for (int i = 0; i < SHORT_KEPT; i++) {
-            *k = low[i] < high[i] ? i : *k;
-            *j = low[i] > high[i] ? i : *j;
+    enum { BEFORE = 4, BEHIND = 2 }; /* of the front, around the limit */
+    const Planned *low = NULL, *high = NULL;
+    int at = 0;
+    while (at < f->n && !plan_fits(d, &f->x[at]))
+        at++;
+    for (int j = MAX(at - BEFORE, 0) + 1; j < MIN(at + BEHIND, f->n); j++)
+        for (int i = MAX(at - BEFORE, 0); i < MIN(j, at); i++) {
+            const Level *level = mixed(d, &f->x[i], &f->x[j], &f->x[i]);
+            x = planned_better(d, x, plan_mixed(d, level));
+            low = x.level == level ? &f->x[i] : low;
+            high = x.level == level ? &f->x[j] : high;
         }
-        return *k >= 0 && *j >= 0;
-    }
-    *k = memcmp(low, high, sizeof *low * SHORT_KEPT) ? -1 : find_differing(d, p);
-    *j = *k >= 0 ? find_neighbour(d, p, *k) : -1;
-    if (*j < 0)
-        return false;
-    p->low.level = p->high.level;
-    p->low.weight = moved(d, low, *k, *j, low[*k]);
-    p->low.word = NULL;
-    p->low.ladder = NULL;
-    return true;
-}
-
-bool pair_weigh(Decider *d, Pair *p)
-{
-    Pair x = *p;
-    int k, j;
-    if (!d->s || !p->high.level || !find_weights(d, &x, &k, &j))
-        return false;
-    *p = x;
-    const int *low = weight_of(d, &x.low), *high = weight_of(d, &x.high);
-    const int half = (high[k] - low[k]) / 2;
-    if (half < 1)
-        return false;
-    Planned y = {.level = x.high.level, .prefer = x.high.prefer};
-    y.weight = moved(d, high, k, j, half);
-    plan_weighed(d, &y);
-    return pair_take(d, p, &y, 1);
+    /* the last block has its own alive beside all that is saved */
+    for (int i = MAX(at - BEFORE, 0); low && i < MIN(at + BEHIND, f->n); i++)
+        if (&f->x[i] != low)
+            x = planned_better(d, x, plan_mixed(d, mixed(d, low, high, &f->x[i])));
+    return x;
 }
 
 /* ---- the whole step ---- */
@@ -149,13 +92,26 @@ static Planned whole_of(Decider *d, const Decider *e, const Planned *x)
     return y;
 }
 
-/* The better one: that fits, else that needs less; then the faster. */
-static bool is_better(const Decider *d, const Planned *x, const Planned *y)
+/* What lies, by values, between a mixture of blocks and the one with a block less as in the slower
+ * one; x where nothing is better. */
+static Planned refine(Decider *d, const Decider *e, const Planned *x)
 {
-    const bool fits = plan_fits(d, x);
-    if (fits != plan_fits(d, y))
-        return fits;
-    return fits ? x->sec < y->sec : x->need < y->need;
+    const Planned *from = &e->r->chosen;
+    int fewer[SHORT_KEPT];
+    if (!from->weight || from->weight[SHORT_KEPT / 2 - 1] < 2 ||
+        (d->g->mesh && d->task->to.overlap))
+        return *x;
+    memcpy(fewer, from->weight, sizeof fewer);
+    fewer[SHORT_KEPT / 2 - 1]--;
+    fewer[SHORT_KEPT / 2]++;
+    Planned less = *from;
+    less.weight = fewer;
+    Pair p = {plan_quick(d, whole_of(d, e, &less).level, NULL), plan_quick(d, x->level, NULL)};
+    if (plan_fits(d, &p.low))
+        return p.low;
+    if (plan_fits(d, &p.high))
+        pair_search(d, &p, p.high.sec);
+    return p.high;
 }
 
 /* Plans what the short step's search has chosen for so many bytes; returns by how much more the
@@ -169,12 +125,13 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
     again_search(e);
     Planned x = whole_of(d, e, &e->r->chosen);
     const int64_t thought = x.need;
+    x = refine(d, e, &x);
     if (x.level || x.word)
         plan_full(d, &x);
     else
         x = d->r->none;
-    if (x.need >= 0 && (!d->r->chosen.level || is_better(d, &x, &d->r->chosen)))
-        d->r->chosen = x;
+    if (x.need >= 0)
+        d->r->chosen = planned_better(d, d->r->chosen, x);
     return x.need - thought;
 }
 

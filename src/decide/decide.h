@@ -55,11 +55,10 @@ typedef struct Planned {
     int steps;
     const int *weight; /* of a short step (short.h): how many blocks each kept one stands for; NULL:
                           as usual */
-    bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
-    int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
-    int64_t peak; /* bytes of it without the reserve */
-    int64_t beside; /* of a short step: of the need, what its plan lacks */
-    double sec;   /* of the step, estimated */
+    bool prefer;       /* the set is preferred, not demanded: a block may begin at what is saved */
+    int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    int64_t peak;      /* bytes of it without the reserve */
+    double sec;        /* of the step, estimated */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;
 

@@ -154,6 +154,12 @@ static const Value *stand_in(const Making *k, const Value *v)
     return x->node[b][x->at[n->id]]->out[v->index];
 }
 
+/* Whether n may have any number of operands that are alike. */
+static bool takes_any(const Node *n)
+{
+    return n->op->nin_most < 0 && n->op->nin_least <= 1;
+}
+
 /* What n reads in the short step; returns how many values, -1: it goes. */
 static int find_operands(const Making *k, const Node *n, Value **in)
 {
@@ -165,7 +171,7 @@ static int find_operands(const Making *k, const Node *n, Value **in)
         const Value *w = gone && drops ? NULL : stand_in(k, v);
         if (w)
             in[count++] = k->value[w->id];
-        else if (n->op->nin_most >= 0)
+        else if (!takes_any(n))
             return -1;
     }
     return count ? count : n->nin ? -1 : 0;
@@ -179,9 +185,9 @@ static void copy_node(Making *k, Node *n, Value **in, int count)
     b.policy = n->policy;
     for (int i = 0; i < n->nout; i++)
         name[i] = n->out[i]->name;
-    Node *m = emit_named(&b, n->op, count, in, n->attr,
-                         n->region ? region_clone(k->to, n->region) : NULL, n->stream, name,
-                         n->nout);
+    Node *m =
+        emit_named(&b, n->op, count, in, n->attr, n->region ? region_clone(k->to, n->region) : NULL,
+                   n->stream, name, n->nout);
     for (int i = 0; i < n->nout; i++)
         k->value[n->out[i]->id] = m->out[i];
     m->after = NEWN(k->to->a, Node *, n->nafter);
@@ -201,8 +207,7 @@ static void copy_nodes(Making *k)
     in = NEWN(k->x->tmp, Value *, most + 1);
     for (Node *n = g->first; n; n = n->next) {
         const int b = k->x->of[n->id];
-        const int count =
-            b != NO_BLOCK && block_goes(k->x, b) ? -1 : find_operands(k, n, in);
+        const int count = b != NO_BLOCK && block_goes(k->x, b) ? -1 : find_operands(k, n, in);
         k->gone[n->id] = count < 0;
         if (count >= 0)
             copy_node(k, n, in, count);
@@ -223,7 +228,7 @@ static bool *find_unread(const Row *x)
     for (const Node *n = g->first; n; n = n->next) {
         const int b = x->of[n->id];
         bool goes = b != NO_BLOCK && block_goes(x, b);
-        for (int i = 0; i < n->nin && n->phase == OPTIMIZER && n->op->nin_most >= 0; i++)
+        for (int i = 0; i < n->nin && n->phase == OPTIMIZER && !takes_any(n); i++)
             goes |= n->in[i]->def && gone[n->in[i]->def->id];
         gone[n->id] = goes;
         for (int i = 0; i < n->nin; i++) {

@@ -9,17 +9,17 @@
 
 #include <string.h>
 
+/* The first product of a block's forward, and the first and the last of its backward. */
 typedef struct Span {
-    int begin, end; /* the first product of the block's forward, the last of its backward */
+    int begin, back, end;
 } Span;
 
 typedef struct Measure {
     const Short *s;
     const Plan *p;
-    int *of; /* by step: the kept block, -1 */
+    int *of;       /* by step: the kept block, -1 */
     int turn, end; /* the first product of the backward, and the last */
     Span span[SHORT_KEPT];
-    int64_t saved[SHORT_KEPT], left[SHORT_KEPT]; /* alive at the turn, and after the backward */
 } Measure;
 
 static int kept_of(const Short *s, const char *scope)
@@ -41,7 +41,7 @@ static void find_spans(Measure *x)
 {
     const Plan *p = x->p;
     for (int k = 0; k < SHORT_KEPT; k++)
-        x->span[k] = (Span){p->nstep, -1};
+        x->span[k] = (Span){p->nstep, p->nstep, -1};
     x->turn = p->nstep;
     x->end = -1;
     for (int i = 0; i < p->nstep; i++) {
@@ -55,6 +55,8 @@ static void find_spans(Measure *x)
             x->end = i;
         if (k >= 0 && n->phase < BACKWARD)
             x->span[k].begin = MIN(x->span[k].begin, i);
+        if (k >= 0 && n->phase == BACKWARD)
+            x->span[k].back = MIN(x->span[k].back, i);
         if (k >= 0)
             x->span[k].end = i;
     }
@@ -72,38 +74,54 @@ static void add_alive(const Measure *x, int k, int64_t *change)
     }
 }
 
-static void find_bytes(Measure *x)
+static Measure measure(const Short *s, const Plan *p, Arena *tmp)
 {
-    for (int i = 0; i < x->p->nstorage; i++) {
-        const Storage *s = &x->p->storage[i];
-        const int k = kept_of(x->s, s->scope);
-        if (s->space != SPACE_MAIN || s->persistent || k < 0)
+    Measure x = {.s = s, .p = p, .of = NEWN(tmp, int, p->nstep)};
+    for (int i = 0; i < p->nstep; i++)
+        x.of[i] = kept_of(s, step_scope(&p->step[i]));
+    find_spans(&x);
+    return x;
+}
+
+ShortLoad short_load(const Short *s, const Plan *p, Arena *tmp)
+{
+    const Measure x = measure(s, p, tmp);
+    ShortLoad l = {0};
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *t = &p->storage[i];
+        const int k = kept_of(s, t->scope);
+        if (t->space != SPACE_MAIN || t->persistent || k < 0)
             continue;
-        if (s->category != CAT_RECOMPUTE && storage_alive(s, x->turn))
-            x->saved[k] += s->nbytes;
-        if (s->start <= x->end && s->end > x->end + 1)
-            x->left[k] += s->nbytes;
+        if (t->category != CAT_RECOMPUTE && storage_alive(t, x.turn))
+            l.saved[k] += t->nbytes;
+        if (t->start <= x.end && t->end > x.end + 1)
+            l.left[k] += t->nbytes;
     }
     int64_t least = INT64_MAX; /* without what is on its way to the last one */
     for (int k = 0; k < SHORT_KEPT; k++)
-        least = MIN(least, x->left[k]);
+        least = MIN(least, l.left[k]);
     for (int k = 0; k < SHORT_KEPT; k++)
-        x->left[k] = least;
+        l.left[k] = least;
+    return l;
 }
 
-static int64_t others_bytes(const Measure *x, int k, int step, int64_t alive)
+/* What each of the blocks has alive for which block k stands beside itself; alive: what that has.
+ */
+static int64_t others_bytes(const Measure *x, const ShortLoad *l, int k, int step, int64_t alive)
 {
     const Span s = x->span[k];
     if (step < s.begin)
         return 0;
-    if (step <= x->turn)
-        return x->saved[k];
+    if (step < s.back)
+        return l->saved[k];
     if (step <= s.end)
-        return MAX(x->saved[k], x->left[k]);
-    return step <= x->end ? x->left[k] : MIN(alive, x->left[k]);
+        return MAX(l->saved[k], l->left[k]);
+    return step <= x->end ? l->left[k] : MIN(alive, l->left[k]);
 }
 
-static int64_t peak_of(const Measure *x, const int *weight, Arena *tmp)
+/* The most bytes alive in the plan and in what it lacks; beside: NULL, or as of short_beside(). */
+static int64_t peak_of(const Measure *x, const int *weight, const ShortLoad *l, int64_t *beside,
+                       Arena *tmp)
 {
     const int n = x->p->nstep;
     int64_t *all = NEWN(tmp, int64_t, n + 1), *one[SHORT_KEPT], peak = 0, sum = 0;
@@ -112,45 +130,48 @@ static int64_t peak_of(const Measure *x, const int *weight, Arena *tmp)
     for (int k = 0; k < SHORT_KEPT; k++)
         add_alive(x, k, one[k] = NEWN(tmp, int64_t, n + 1));
     for (int i = 0; i < n; i++) {
-        int64_t now = sum += all[i];
+        const Step *s = &x->p->step[i];
+        int64_t others = 0;
         for (int k = 0; k < SHORT_KEPT; k++) {
             alive[k] += one[k][i];
-            now += (weight[k] - 1) * others_bytes(x, k, i, alive[k]);
+            others += (weight[k] - 1) * others_bytes(x, l, k, i, alive[k]);
         }
-        peak = MAX(peak, now);
+        if (beside && s->kind == STEP_CALL && !s->copy)
+            beside[s->node->id] = others;
+        sum += all[i];
+        peak = MAX(peak, sum + others);
     }
     return peak;
 }
 
-/* The seconds of each kept block: of the queue of kernels, from the end of the call before to that
- * of its own. */
+int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, const Plan *p,
+                     int64_t *beside, Arena *tmp)
+{
+    const Measure x = measure(s, p, tmp);
+    const int64_t own = p->space[SPACE_MAIN].bound - p->persistent_nbytes;
+    const int64_t handles = p->handles * (s->nequal - SHORT_KEPT) / SHORT_KEPT;
+    return peak_of(&x, weight ? weight : s->weight, l, beside, tmp) - own + s->nbytes + handles;
+}
+
+/* The seconds of what the kept blocks stand for beside themselves: how long the queue of kernels
+ * runs their calls, and stands still for their collectives. */
 static double others_sec(const Measure *x, const int *weight, Arena *tmp)
 {
     PlanSpans spans = {.a = tmp};
-    double last = 0, sec = 0;
+    double sec = 0;
     plan_times(x->p, tmp, NEWN(tmp, double, x->p->nstep), &spans);
     for (int i = 0; i < spans.count; i++) {
         const PlanSpan *s = &spans.list[i];
-        if (s->kind != SPAN_CALL || x->p->step[s->step].queue != QUEUE_COMPUTE)
-            continue;
+        const bool runs = s->kind == SPAN_CALL && x->p->step[s->step].queue == QUEUE_COMPUTE;
         const int k = x->of[s->step];
-        sec += k >= 0 ? (weight[k] - 1) * (s->end - last) : 0;
-        last = s->end;
+        if (k >= 0 && (runs || s->kind == SPAN_EXPOSED))
+            sec += (weight[k] - 1) * (s->end - s->start);
     }
     return sec;
 }
 
-ShortNeed short_need(const Short *s, const int *weight, const Plan *p, Arena *tmp)
+double short_sec(const Short *s, const int *weight, const Plan *p, Arena *tmp)
 {
-    Measure x = {.s = s, .p = p, .of = NEWN(tmp, int, p->nstep)};
-    weight = weight ? weight : s->weight;
-    for (int i = 0; i < p->nstep; i++)
-        x.of[i] = kept_of(s, step_scope(&p->step[i]));
-    find_spans(&x);
-    find_bytes(&x);
-    const PlanSpace *main = &p->space[SPACE_MAIN];
-    const int64_t others = peak_of(&x, weight, tmp) - (main->bound - p->persistent_nbytes);
-    const int64_t handles = p->handles * (s->nequal - SHORT_KEPT) / SHORT_KEPT;
-    return (ShortNeed){others + s->nbytes + handles,
-                       p->est.step + s->sec + others_sec(&x, weight, tmp)};
+    const Measure x = measure(s, p, tmp);
+    return p->est.step + s->sec + others_sec(&x, weight ? weight : s->weight, tmp);
 }
