@@ -389,8 +389,19 @@ static double bound_of(const Decider *d)
     return has_bound(d) ? again_bound(d->keep, d->step, d->o.prices, &to) : NAN;
 }
 
+/* Whether x, of a short step, cannot be the best: it does not fit, or what it computes takes longer
+ * than the chosen one. */
+static bool is_worse(Decider *d, const Planned *x)
+{
+    const Planned quick = plan_quick(d, x->level, x->word);
+    return !plan_fits(d, &quick) ||
+           (plan_fits(d, &d->r->chosen) && quick.sec - quick.shown >= d->r->chosen.sec);
+}
+
 static void consider_full(Decider *d, Planned x)
 {
+    if (d->s && is_worse(d, &x))
+        return;
     plan_full(d, &x);
     if (x.need >= 0)
         d->r->chosen = planned_better(d, d->r->chosen, x);
@@ -461,7 +472,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     r->memory = t->memory;
     r->none = (Planned){0};
     bool values = again_begin(&d);
-    plan_full(&d, &r->none);
+    if (!(values && d.g->mesh && d.task->to.overlap && again_misfits(&d, &r->none)))
+        plan_full(&d, &r->none);
     r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;

@@ -35,6 +35,7 @@ typedef struct Decider {
     int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
     Values v;
+    struct Decider *shorter; /* that of a short step; NULL: none was made */
     const Short *s; /* g is one: plans stand for those of the whole step; NULL: it is whole */
     Map gathers;    /* by name: of parameters, which may be kept */
     bool loops;     /* the step has some */
@@ -68,6 +69,8 @@ void again_search(Decider *d);
 
 /* The same as again_search(), where blocks are equal. False: they are not. */
 bool again_search_short(Decider *d);
+/* Whether, by a short step, all saved does not fit by far; fills what it needs. */
+bool again_misfits(Decider *d, Planned *none);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
  * slower one, as many as it takes to fit, the others as in the faster one. */
 Planned mix_blocks(Decider *d, const Front *f, Planned x);

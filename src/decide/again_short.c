@@ -143,33 +143,55 @@ static void take_front(Decider *d, const Decider *e)
     r->nplanned += e->r->nplanned;
 }
 
+/* The decider of a short step; NULL: blocks are not equal. It lives in d->keep. */
+static Decider *shorter_of(Decider *d)
+{
+    if (d->shorter)
+        return d->shorter;
+    Short *s = NEW(d->keep, Short);
+    const bool whole = !d->loops && !d->step->parent && d->blocks.scoped;
+    if (d->s || !whole || !short_make(d->keep, d->g, d->o.prices, s))
+        return NULL;
+    Decider *e = NEW(d->keep, Decider);
+    *e = (Decider){.w = d->w,
+                   .task = d->task,
+                   .known = d->known,
+                   .r = NEW(d->keep, AgainReport),
+                   .g = s->g,
+                   .keep = d->keep,
+                   .tmp = d->tmp,
+                   .o = d->o,
+                   .reserve = INT64_MAX,
+                   .s = s};
+    e->r->a = d->r->a;
+    e->r->memory = d->r->memory;
+    e->gathers.a = e->seen.a = d->keep;
+    return d->shorter = again_begin(e) ? e : NULL;
+}
+
+bool again_misfits(Decider *d, Planned *none)
+{
+    enum { PART = 16 }; /* of the limit, for what the estimate may be off */
+    Decider *e = shorter_of(d);
+    if (!e)
+        return false;
+    *none = plan_quick(e, NULL, NULL);
+    return none->need > d->task->memory + d->task->memory / PART;
+}
+
 bool again_search_short(Decider *d)
 {
-    Short s;
-    if (d->loops || d->s || !d->blocks.scoped || !short_make(d->keep, d->g, d->o.prices, &s))
+    Decider *e = shorter_of(d);
+    if (!e)
         return false;
-    AgainReport r = {.a = d->r->a, .memory = d->r->memory};
-    Decider e = {.w = d->w,
-                 .task = d->task,
-                 .known = d->known,
-                 .r = &r,
-                 .g = s.g,
-                 .keep = d->keep,
-                 .tmp = d->tmp,
-                 .o = d->o,
-                 .reserve = INT64_MAX,
-                 .s = &s};
-    e.gathers.a = e.seen.a = d->keep;
-    if (!again_begin(&e))
-        return false;
-    plan_full(&e, &r.none);
+    plan_full(e, &e->r->none);
     int64_t goal = d->task->memory;
     for (int i = 0; i < MOST_WHOLE; i++) {
-        const int64_t more = search_within(d, &e, goal);
+        const int64_t more = search_within(d, e, goal);
         if (plan_fits(d, &d->r->chosen) || more <= 0 || goal - more < 1)
             break;
         goal = MIN(goal - 1, d->task->memory - more);
     }
-    take_front(d, &e);
+    take_front(d, e);
     return true;
 }

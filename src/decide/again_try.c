@@ -266,7 +266,7 @@ static void stand_for(ShortTry *t, const Plan *p, Planned *x)
     const int64_t beside = fill_beside(t, p, NULL);
     x->need += beside;
     x->peak += beside;
-    x->sec = short_sec(t->d->s, t->weight, p, t->d->tmp);
+    x->sec = short_sec(t->d->s, t->weight, p, &x->shown, t->d->tmp);
 }
 
 static void plan_choice(void *arg)
@@ -293,6 +293,7 @@ static void plan_choice(void *arg)
     x->alive = alive_values(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;
+    x->shown = p->est.exposed;
     if (t->mixed)
         find_weight(&s, p, t->limit);
     if (d->s)
@@ -331,6 +332,7 @@ static bool find_known(Decider *d, Planned *x)
         return false;
     x->need = known->need;
     x->sec = known->sec;
+    x->shown = known->shown;
     x->alive = known->alive;
     return true;
 }
@@ -342,7 +344,7 @@ static void add_known(const Decider *d, const Planned *x)
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){.need = x->need, .sec = x->sec, .alive = alive};
+    *known = (Planned){.need = x->need, .sec = x->sec, .shown = x->shown, .alive = alive};
     map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
     arena_reset(d->tmp);
 }

@@ -59,6 +59,7 @@ typedef struct Planned {
     int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
     int64_t peak;      /* bytes of it without the reserve */
     double sec;        /* of the step, estimated */
+    double shown;      /* of these, for which it stands still for collectives */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;
 

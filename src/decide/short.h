@@ -41,7 +41,7 @@ ShortLoad short_load(const Short *s, const Plan *p, Arena *tmp);
  * bytes alive where the node runs. */
 int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, const Plan *p,
                      int64_t *beside, Arena *tmp);
-/* Of the whole step. */
-double short_sec(const Short *s, const int *weight, const Plan *p, Arena *tmp);
+/* Of the whole step; fills how long of that it stands still for collectives. */
+double short_sec(const Short *s, const int *weight, const Plan *p, double *shown, Arena *tmp);
 
 #endif

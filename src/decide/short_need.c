@@ -155,7 +155,7 @@ int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, cons
 
 /* The seconds of what the kept blocks stand for beside themselves: how long the queue of kernels
  * runs their calls, and stands still for their collectives. */
-static double others_sec(const Measure *x, const int *weight, Arena *tmp)
+static double others_sec(const Measure *x, const int *weight, double *shown, Arena *tmp)
 {
     PlanSpans spans = {.a = tmp};
     double sec = 0;
@@ -164,14 +164,16 @@ static double others_sec(const Measure *x, const int *weight, Arena *tmp)
         const PlanSpan *s = &spans.list[i];
         const bool runs = s->kind == SPAN_CALL && x->p->step[s->step].queue == QUEUE_COMPUTE;
         const int k = x->of[s->step];
-        if (k >= 0 && (runs || s->kind == SPAN_EXPOSED))
-            sec += (weight[k] - 1) * (s->end - s->start);
+        const double others = k < 0 ? 0 : (weight[k] - 1) * (s->end - s->start);
+        sec += runs || s->kind == SPAN_EXPOSED ? others : 0;
+        *shown += s->kind == SPAN_EXPOSED ? others : 0;
     }
     return sec;
 }
 
-double short_sec(const Short *s, const int *weight, const Plan *p, Arena *tmp)
+double short_sec(const Short *s, const int *weight, const Plan *p, double *shown, Arena *tmp)
 {
     const Measure x = measure(s, p, tmp);
-    return p->est.step + s->sec + others_sec(&x, weight ? weight : s->weight, tmp);
+    *shown = p->est.exposed;
+    return p->est.step + s->sec + others_sec(&x, weight ? weight : s->weight, shown, tmp);
 }
