@@ -75,6 +75,8 @@ typedef struct AgainReport {
     bool searched;  /* the step did not fit with all values saved */
     bool replayed;  /* it was decided before */
     bool fits;      /* what was chosen does */
+    bool hoisted;   /* all gathered parameters are kept, and gathered before the loop of
+                       microbatches */
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
     Planned chosen;
@@ -93,6 +95,8 @@ typedef struct AgainReport {
 typedef struct AgainKnown {
     Map of; /* by the set, as text: what its plan came to */
 } AgainKnown;
+
+enum { NO_MEMORY = 1 }; /* bytes of a limit that nothing keeps */
 
 /* The plan that is to fit. */
 typedef struct DecideTask {
@@ -120,6 +124,8 @@ void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
 Map again_names(const AgainReport *r, Arena *a);
 /* What was decided, for a checkpoint; "": nothing was asked. It lives in a. */
 const char *again_text(const AgainReport *r, Arena *a);
+/* Whether the text is of a step whose gathered parameters are all kept before its loop. */
+bool again_hoisted(const char *text);
 /* Fills `to` with what the text says, if g has all nodes that it names. */
 bool again_replay(const char *text, const Graph *g, AgainReport *to);
 
