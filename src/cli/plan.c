@@ -476,8 +476,6 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
         return report(TN_CODE_USAGE, "plan: --html - and --trace - exclude each other");
     if (x.json && x.steps)
         return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
-    if (x.json && x.c.what_if.count)
-        return report(TN_CODE_USAGE, "plan: --json and --what-if exclude each other");
     if (x.ranks && !mesh_auto(&x.c.o))
         return report(TN_CODE_USAGE, "plan: --ranks means nothing without --mesh auto");
     char *command = command_line(argc, argv);

@@ -421,11 +421,17 @@ _Noreturn void site_fail(const Site *s, const char *format, ...)
 
 const char *site_stem(Site *s); /* what the overload is named after: "add" of add.Tensor */
 const Item *site_arg(const Site *s, const char *name);
+int64_t site_times(const Site *s, int64_t n, int64_t times); /* n * times; fails beyond 2^63 */
+/* How many parts of `each` elements n elements have, the last maybe smaller. */
+static inline int64_t site_parts(int64_t n, int64_t each)
+{
+    return n / each + (n % each != 0);
+}
 bool site_has(const Site *s, const char *name); /* it is not None */
 Value *site_tensor(Site *s, const char *name);
 FxTensor *site_storage(const Site *s, const char *name); /* fails where it is a number */
-const Type *site_type(Site *s, const char *name);   /* of a tensor; a number is refused */
-Value *site_find_tensor(Site *s, const char *name); /* NULL for None */
+const Type *site_type(Site *s, const char *name);        /* of a tensor; a number is refused */
+Value *site_find_tensor(Site *s, const char *name);      /* NULL for None */
 int64_t site_int(const Site *s, const char *name);
 double site_real(const Site *s, const char *name);
 bool site_bool(const Site *s, const char *name);
