@@ -137,7 +137,7 @@ class Update:
         name = "step" if not self.steps else f"step.{len(self.steps)}"
         self.steps[name] = done
         self.step_of[path] = name
-        return writer.input(name, "i64[]", "scalar", name)
+        return writer.input(name, "i64[]", "step" if name == "step" else "scalar", name)
 
 
 class Writer:
@@ -157,7 +157,7 @@ class Writer:
     def input(self, name, kind, role, role_name):
         value = self.fresh(name)
         quoted = role_name.replace("\\", "\\\\").replace('"', '\\"')
-        self.inputs.append(f'    {value}: {kind} {role} "{quoted}"')
+        self.inputs.append(f"    {value}: {kind} step" if role == "step" else f'    {value}: {kind} {role} "{quoted}"')
         self.scalars[role_name] = value
         return value
 
