@@ -21,7 +21,7 @@ enum {
     SMALL = 256,      /* this part of the largest value's bytes is small */
     MOST_SETS = 400,  /* planned with less effort */
     MOST_FULL = 200,  /* planned as they would run */
-    MOST_LOWER = 200, /* planned on one way down */
+    MOST_LOWER = 120, /* planned on one way down */
     NEAR = 8,         /* this part of the limit above it is near */
 };
 
@@ -230,7 +230,7 @@ static void lower_from(Decider *d, Planned x, int most)
 /* Lowers what is chosen, all that the backward reads, and drawn sets of it. */
 static void lower(Decider *d, const Needs *needs)
 {
-    enum { DRAWN = 6 };
+    enum { DRAWN = 2 };
     lower_from(d, d->r->chosen, d->r->nplanned + MOST_LOWER);
     for (int i = 0; i <= DRAWN && !plan_fits(d, &d->r->chosen); i++) {
         uint64_t set = 0;
