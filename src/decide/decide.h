@@ -53,10 +53,13 @@ typedef struct Planned {
     const char *word;   /* of --recompute, which has the same computed again; NULL: no word does */
     const Ladder *ladder; /* of whose first `steps` the set is made; NULL: of none's */
     int steps;
-    bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
-    int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
-    int64_t peak; /* bytes of it without the reserve */
-    double sec;   /* of the step, estimated */
+    const int *weight; /* of a short step (short.h): how many blocks each kept one stands for; NULL:
+                          as usual */
+    bool prefer;       /* the set is preferred, not demanded: a block may begin at what is saved */
+    int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    int64_t peak;      /* bytes of it without the reserve */
+    double sec;        /* of the step, estimated */
+    double shown;      /* of these, for which it stands still for collectives */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;
 
