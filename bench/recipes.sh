@@ -22,6 +22,10 @@ one() {
     }
     peak=$(number peak_bytes <"$dir/recipes")
     limit=$((peak + $(number library_reserve_bytes <"$dir/recipes")))
+    "$tenon" plan $step --memory $limit --json >"$dir/recipes" 2>"$dir/err" || {
+        echo "recipes $1 $4: failed: $(head -n 1 "$dir/err")"
+        return
+    }
     "$tenon" plan $step --shard auto --memory $limit --json >"$dir/auto" 2>"$dir/err" || {
         echo "recipes $1 $4: failed: $(head -n 1 "$dir/err")"
         return
