@@ -1,7 +1,8 @@
 #!/bin/sh
 # Steps by `--shard auto` beside steps by the recipes, within the memory that the recipes need: six models on four
 # meshes of H100, by the clock. With models as arguments those alone. The last line counts the steps that are slower
-# than by the recipes, and those that are at least 2 % faster. Usage: bench/recipes.sh [TENON [MODEL...]]
+# than by the recipes, and those that are at least 2 % faster. MESHES: other meshes.
+# Usage: bench/recipes.sh [TENON [MODEL...]]
 tenon=${1:-build/tenon}
 [ $# -gt 0 ] && shift
 dir=$(mktemp -d) || exit 1
@@ -21,6 +22,10 @@ one() {
     }
     peak=$(number peak_bytes <"$dir/recipes")
     limit=$((peak + $(number library_reserve_bytes <"$dir/recipes")))
+    "$tenon" plan $step --memory $limit --json >"$dir/recipes" 2>"$dir/err" || {
+        echo "recipes $1 $4: failed: $(head -n 1 "$dir/err")"
+        return
+    }
     "$tenon" plan $step --shard auto --memory $limit --json >"$dir/auto" 2>"$dir/err" || {
         echo "recipes $1 $4: failed: $(head -n 1 "$dir/err")"
         return
@@ -36,7 +41,7 @@ while read -r model rows tokens; do
     for name; do
         [ "$name" = "$model" ] && asked=yes
     done
-    for mesh in fsdp=8 fsdp=8,tp=4 dp=2,fsdp=4,tp=4 dp=8,tp=2; do
+    for mesh in ${MESHES:-fsdp=8 fsdp=8,tp=4 dp=2,fsdp=4,tp=4 dp=8,tp=2}; do
         [ "$asked" ] && one "$model" "$rows" "$tokens" $mesh
     done
 done <<END | tee "$dir/table"

@@ -32,6 +32,12 @@ gives 0 'what if           layers.0::add=1:tp: +' plan $step --shard auto --what
 ok "by both measures" grep -q '^  what if .* of the objective, [+-].* by the clock$' "$dir/out"
 ok "all four ways, the recipes too" [ "$(grep -c 'a step by the clock' "$dir/out")" = 4 ]
 
+# ---- beside the recipes, in the memory that they need ----
+
+MESHES='fsdp=8 dp=8,tp=2' bench/recipes.sh "$tenon" gpt2 >"$dir/table"
+ok "no slower, one of two at least 2 % faster: $(tail -n 1 "$dir/table")" \
+    grep -qx 'recipes: 2 steps, 0 slower, 1 at least 2 % faster, 0 refused or failed' "$dir/table"
+
 # ---- as data, as a page ----
 
 gives 0 '"sharding": {' plan $step --shard auto --what-if 'layers.0::add=1:tp' --explain --json
