@@ -195,7 +195,7 @@ test-torch: all
 	tools/test_torch.sh $(BUILD)
 
 # python/tenon, against PyTorch, which is installed into TORCH_VENV where PYTHON has none.
-test-python: all
+test-python: all $(BUILD)/tests/export_cases
 	tools/test_python.sh $(BUILD)
 
 # dist/tenon-VERSION-*.whl: python/tenon with the library and what it needs but libc.

@@ -2,17 +2,18 @@
 # The tests of python/tenon, against the PyTorch of PYTHON where that imports it, else of a virtual environment that this
 # makes: TORCH_VENV, by default BUILD/torch-venv, which stays for the next time. PyTorch is installed from PyPI without
 # its dependencies (TORCH says which, such as torch==2.9.1) but for what its import needs; tools/torch_stubs.py stands
-# in for CUDA's libraries. Usage: tools/test_python.sh BUILD [MODULE...]
+# in for CUDA's libraries; transformers is installed too where it can be. Usage: tools/test_python.sh BUILD [MODULE...]
 build=$1
 shift
 python=${PYTHON:-python3}
-needs="typing_extensions sympy mpmath networkx jinja2 MarkupSafe filelock fsspec numpy setuptools"
 
 # install VENV: everything, or says why not
 install()
 {
-    "$python" -m venv "$1" && "$1/bin/pip" install --quiet --no-deps "${TORCH:-torch}" $needs &&
-        "$1/bin/python" tools/torch_stubs.py "$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    "$python" -m venv "$1" && "$1/bin/pip" install --quiet --no-deps "${TORCH:-torch}" typing_extensions sympy \
+        mpmath networkx jinja2 MarkupSafe filelock fsspec numpy setuptools &&
+        "$1/bin/python" tools/torch_stubs.py "$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
+        { "$1/bin/pip" install --quiet transformers || true; }
 }
 
 if ! "$python" -c 'import torch' 2>/dev/null; then
@@ -31,10 +32,13 @@ fi
 TENON_LIBRARY=${TENON_LIBRARY:-$(pwd)/$build/libtenon.so}
 PYTHONPATH=${TENON_INSTALLED:+tests/python}
 PYTHONPATH=${PYTHONPATH:-python:tests/python}
-export TENON_LIBRARY PYTHONPATH TENON_MACHINE=none PYTHONDONTWRITEBYTECODE=1
+export TENON_LIBRARY PYTHONPATH BUILD="$build" TENON_MACHINE=none PYTHONDONTWRITEBYTECODE=1
 [ -z "$TENON_INSTALLED" ] || unset TENON_LIBRARY
 "$python" -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null
 if [ $# = 0 ]; then
-    set -- $(cd tests/python && ls test_*.py | sed 's/\.py$//')
+    for file in tests/python/test_*.py; do
+        name=${file##*/}
+        set -- "$@" "${name%.py}"
+    done
 fi
 "$python" -W ignore tests/python/run.py "$@"

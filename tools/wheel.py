@@ -1,4 +1,4 @@
-"""Makes dist/tenon-VERSION-py3-none-PLATFORM.whl: python/tenon with libtenon.so and the libraries that it needs, but libc.
+"""Makes dist/tenon-VERSION-py3-none-PLATFORM.whl: python/tenon with libtenon.so and what it needs but libc.
 
 wheel.py LIBRARY [DIST]   LIBRARY: a libtenon.so that looks for others beside itself (RPATH $ORIGIN)
 

@@ -257,8 +257,8 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     model      the module, or a dict of modules by name; None: those that the step's closure refers to
     optimizer  torch.optim.AdamW, Adam or SGD over parameters of the model, or None
 
-    Returns a Captured. Raises CaptureError where PyTorch cannot record the step or Tenon has no such op, with the op and
-    the line; NotSupported for an optimizer, a setting or a dtype that Tenon does not have."""
+    Returns a Captured. Raises CaptureError where PyTorch cannot record the step or Tenon has no such op, with the op
+    and the line; NotSupported for an optimizer, a setting or a dtype that Tenon does not have."""
     modules = modules_of(step, model)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]

@@ -1,8 +1,8 @@
 """Activation checkpointing as policies of the graph's nodes.
 
-While a step is captured, torch.utils.checkpoint computes nothing again: the calls of its region carry the policy that was
-asked for, and Tenon's plan decides where they run a second time. A selective checkpoint's own dispatch mode asks its
-policy function; a plain one is MUST_RECOMPUTE."""
+While a step is captured, torch.utils.checkpoint computes nothing again: the calls of its region carry the policy that
+was asked for, and Tenon's plan decides where they run a second time. A selective checkpoint's own dispatch mode asks
+its policy function; a plain one is MUST_RECOMPUTE."""
 import inspect
 
 import torch.fx.traceback as fx_traceback

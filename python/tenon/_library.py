@@ -85,6 +85,7 @@ CALLS = {
     "tn_graph_parse": (c_int, [c_void_p, c_char_p, c_char_p, OBJECT]),
     "tn_graph_print": (c_int, [c_void_p, TEXT]),
     "tn_graph_import_fx": (c_int, [c_void_p, c_char_p, POINTER(FxOptions), OBJECT, TEXT]),
+    "tn_graph_export_fx": (c_int, [c_void_p, TEXT]),
     "tn_graph_free": (None, [c_void_p]),
     "tn_compile": (c_int, [c_void_p, POINTER(Task), POINTER(Options), POINTER(Compiled)]),
     "tn_compiled_free": (None, [POINTER(Compiled)]),

@@ -1,8 +1,8 @@
 """PyTorch's optimizers as nodes of a graph.
 
-An optimizer is read, never traced: a trace of its step would have the first step's bias correction in it. Learning rates
-are inputs of the graph, all else of a group's settings is fixed when the step is captured, and refused where it has
-changed since."""
+An optimizer is read, never traced: a trace of its step would have the first step's bias correction in it. Learning
+rates are inputs of the graph, all else of a group's settings is fixed when the step is captured, and refused where it
+has changed since."""
 import torch
 
 from ._errors import NotSupported
@@ -43,8 +43,8 @@ def read(optimizer, holder):
     for i, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
             if id(p) not in names:
-                raise NotSupported(f"{type(optimizer).__name__}: a parameter of {list(p.shape)} in group {i} is none of "
-                                   "the step's modules; give model=")
+                raise NotSupported(f"{type(optimizer).__name__}: a parameter of {list(p.shape)} in group {i} is none "
+                                   "of the step's modules; give model=")
     return Update(optimizer, names)
 
 

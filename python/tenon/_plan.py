@@ -152,6 +152,13 @@ class Plan:
         return text_of(self.context, lib.tn_plan_page, ctypes.cast(plans, ctypes.POINTER(c_void_p)), None, 1,
                        b"captured step", b"tenon.plan(captured)")
 
+    def export(self):
+        """The planned graph as the code of a Python module that PyTorch runs without Tenon: recomputed and sliced as
+        planned. forward takes the tensors of its INPUTS in order, run takes and returns them by name."""
+        text = c_char_p()
+        self.context.check(lib.tn_graph_export_fx(self._made.graph[0] or self._source, byref(text)), NotSupported)
+        return text.value.decode()
+
     def compare(self, other):
         """The differences from another Plan as text: peak, what is alive at it, what is saved and computed again,
         operations."""
@@ -172,12 +179,12 @@ def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, ma
 
     memory     the limit of plan and reserve together, bytes or text such as "3GiB"; what makes the step fit is computed
                again, at the least time; None: no limit
-    recompute  "auto" (with memory), "none", "full", "selective", "every=K": as `tenon plan --recompute`
+    recompute  "auto" (with memory), "none", "full", "selective", "every=K": as of `tenon plan`
     chunk      "auto", a number of slices, "PATTERN=N", or a list of these: as `tenon plan --chunk`
     policies   {"SCOPE::OP" pattern: "must_save", "prefer_save", "prefer_recompute", "must_recompute"}
-    machine    the machine by which kernels are chosen, as `tenon plan --machine`; None: this one as it was tuned
+    machine    by which kernels are chosen, as `tenon plan --machine`; None: this one as it was tuned
 
-    Returns a Plan. Raises DoesNotFit with the least limit that would do; ValueError for a word that is none of these."""
+    Returns a Plan. Raises DoesNotFit with the least limit that would do; ValueError for words that are none of these."""
     if not isinstance(captured, _capture.Captured):
         raise TypeError(f"plan: expected what capture returned, found {type(captured).__name__}")
     return Plan(captured, Settings(memory, recompute, chunk, machine, policies))

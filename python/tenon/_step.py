@@ -3,6 +3,7 @@
 A program's arena holds parameters, buffers and the optimizer's state. PyTorch sees each as a tensor of its own storage
 over that memory; the storage keeps the program, so that a tensor may outlive the Step."""
 import ctypes
+import signal
 import threading
 from ctypes import byref, c_int64, c_void_p
 
@@ -16,6 +17,25 @@ from ._library import USAGE, lib
 from ._plan import Plan, plan as make_plan
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class HeldInterrupt:
+    """Ctrl-C waits for the end of the block, so that a step that has updated the parameters is counted too. In other
+    threads than the main one, which get no signals, it does nothing."""
+
+    def __enter__(self):
+        self.signals = []
+        self.before = None
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.getsignal(signal.SIGINT)
+            if self.before is not None:
+                signal.signal(signal.SIGINT, lambda number, frame: self.signals.append((number, frame)))
+
+    def __exit__(self, *_):
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+            if self.signals and callable(self.before):
+                self.before(*self.signals[-1])
 
 
 class Program:
@@ -74,8 +94,8 @@ class Step:
     .grad, and changes no parameter.
 
     The parameters and buffers of the model are in the step's arena from now on, each a tensor of its own storage:
-    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name. Dropout
-    draws its seed from PyTorch's generator at every call.
+    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name.
+    Dropout draws its seed from PyTorch's generator at every call.
 
     plan  the Plan. Raises ValueError for other arguments than were captured, Error where the step fails."""
 
@@ -189,12 +209,13 @@ class Step:
         for name, tensor in zip(self.captured.inputs, tensors):
             if self._reads[name]:
                 self.program.write(name, tensor)
-        self.program.check(lib.tn_program_run(self.program.pointer))
-        torch.autograd.graph.increment_version(self._written + [view for _, _, view in self._states])
-        if self._update is not None:
-            self._count()
-        else:
-            self._add_gradients()
+        with HeldInterrupt():
+            self.program.check(lib.tn_program_run(self.program.pointer))
+            torch.autograd.graph.increment_version(self._written + [view for _, _, view in self._states])
+            if self._update is not None:
+                self._count()
+            else:
+                self._add_gradients()
         return self._result()
 
     @property
@@ -217,8 +238,9 @@ class Step:
                     raise ValueError(f"argument {i}: {then!r} is fixed in the captured step, found {now!r}")
                 continue
             shape, dtype = c.types[len(tensors)]
-            if not isinstance(now, torch.Tensor) or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
-                found = f"{now.dtype} {list(now.shape)} on {now.device}" if isinstance(now, torch.Tensor) else repr(now)
+            given = isinstance(now, torch.Tensor)
+            if not given or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
+                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else repr(now)
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}")
             tensors.append(now)
         return tensors

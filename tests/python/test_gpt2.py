@@ -49,6 +49,28 @@ class TestGPT2(unittest.TestCase):
         self.assertIn('@"h.1.fc" backward', plan.graph)
         self.assertNotIn("lm_head.weight", plan.graph)  # it is wte.weight
 
+    def test_exported(self):
+        """What PyTorch makes of the planned graph is what the Step makes of it, recomputed or not."""
+        for recompute in ("none", "full"):
+            with self.subTest(recompute):
+                model = copy.deepcopy(self.model)
+                optimizer = adamw(model)
+                captured = tenon.capture(lambda ids, labels: model(ids, labels), *self.data[0], optimizer=optimizer)
+                plan = tenon.plan(captured, recompute=recompute)
+                module = {}
+                exec(plan.export(), module)
+                tensors = {name: p.detach().clone() for name, p in captured.parameters.items()}
+                for name, role, _, dtype, shape in module["INPUTS"]:
+                    if role == "state":
+                        tensors[name] = torch.zeros(shape, dtype=dtype)
+                tensors.update(zip(captured.inputs, self.data[0]), lr=torch.tensor(1e-3), step=torch.tensor(1))
+                out = module["run"](tensors)
+                loss = tenon.compile(plan)(*self.data[0])
+                self.assertAlmostEqual(out["loss"].item(), loss.item(), delta=1e-5)
+                for name, p in model.named_parameters():
+                    if "qkv.bias" not in name:
+                        self.assertLess((out[f"new.{name}"] - p).abs().max().item(), 2e-5, name)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -2,14 +2,18 @@
 import copy
 import gc
 import io
+import os
 import pickle
+import signal
 import threading
 import unittest
+from unittest import mock
 
 import torch
 from torch import nn
 
 import tenon
+from tenon._library import lib
 from models import GPT2, eager, tokens
 
 
@@ -132,7 +136,6 @@ class TestMemory(unittest.TestCase):
         self.net, self.data = GPT2(layers=1), tokens(2)
 
     def test_planned_is_measured(self):
-        from tenon._library import lib
         step = tenon.compile(capture(self.net, self.data))
         lib.tn_program_fill(step.program.pointer, 0x5A)
         step(*self.data[0])
@@ -223,6 +226,28 @@ class TestMemory(unittest.TestCase):
         with self.assertRaisesRegex(tenon.Error, "embedding"):
             step(ids + 1000, labels)
         step(ids, labels)
+
+    def test_interrupted(self):
+        """Ctrl-C within a step: the step ends, is counted, and training goes on to the same losses."""
+        data = tokens(6)
+        make = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3)
+        want, _ = eager(self.net, make, data)
+        optimizer = make(self.net)
+        step = tenon.compile(capture(self.net, data, optimizer))
+        run, got = lib.tn_program_run, []
+
+        def interrupted(program):
+            os.kill(os.getpid(), signal.SIGINT)
+            return run(program)
+        for i, args in enumerate(data):
+            if i == 2:
+                with mock.patch.object(lib, "tn_program_run", interrupted), self.assertRaises(KeyboardInterrupt):
+                    step(*args)
+            else:
+                got.append((step(*args).item(), want[i]))
+        self.assertEqual(int(optimizer.state[self.net.wte.weight]["step"]), 6)
+        for g, w in got:
+            self.assertAlmostEqual(g, w, delta=1e-5)
 
     def test_threads(self):
         steps = [tenon.compile(capture(GPT2(layers=1), self.data)) for _ in range(2)]
