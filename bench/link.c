@@ -2,23 +2,25 @@
  * communicate most of the time, measured and estimated. A message from another rank takes SEC and
  * its bytes by RATE on the way in, one after the other; a machine file says of collectives what
  * follows from that. Without a launcher the ranks are threads, and comm injects the link
- * (TENON_COMM_LINK); with one the link is what lies between them, whose SEC and RATE are measured
- * first, by small and large messages. Exits 1 where the step is more than 25 % off. Usage: link SEC
- * RATE MODEL BATCH LENGTH MESH [STEPS] */
+ * (TENON_COMM_LINK); with one too, but for SEC and RATE 0: then the link is what lies between them,
+ * measured first, by small and large messages. MESH none: one rank. The least step counts, as other
+ * programs on the machine only add to it. Exits 1 where it is more than OFF (0.25) off. Usage: link
+ * SEC RATE MODEL BATCH LENGTH MESH [STEPS [OFF [MACHINE]]]; MACHINE: a file by tenon tune */
 #include "../src/api/api.h"
 #include "../src/machine/machine.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST_STEPS = 100 };
-static const double OFF = 0.25;
 
 typedef struct Link {
-    double sec, rate;
-    const char *model, *mesh, *like; /* like: the machine at hand */
+    double sec, rate, off;
+    const char *model, *mesh, *like; /* mesh: NULL, one rank; like: the machine at hand */
+    const char *tuned;               /* a machine file instead, or NULL */
     int batch, length, steps;
     char machine[64]; /* its file */
 } Link;
@@ -35,16 +37,45 @@ static void print_group(FILE *f, const Link *x, int n)
             2e6 * others * x->sec);
 }
 
+static void print_link(FILE *f, const Link *x)
+{
+    fprintf(f, "host_ranks 8\n");
+    for (int n = 2; n <= 8; n *= 2)
+        print_group(f, x, n);
+    fprintf(f, "exchange %.9g\nexchange_wait %.9g\n", x->rate * 4 / 3 / 1e9, 3e6 * x->sec);
+}
+
+/* The lines of a tuned file, with the link's in place of its own. */
+static void copy_tuned(FILE *f, const Link *x)
+{
+    static const char *const own[] = {"host_ranks", "gather_", "reduce_", "exchange"};
+    char line[1000];
+    FILE *from = fopen(x->tuned, "r");
+    CHECK(from);
+    while (fgets(line, sizeof line, from)) {
+        bool keep = true;
+        for (int i = 0; i < LEN(own); i++)
+            keep &= strncmp(line, own[i], strlen(own[i])) != 0;
+        if (keep)
+            fputs(line, f);
+        else if (!strncmp(line, own[0], strlen(own[0])))
+            print_link(f, x);
+    }
+    fclose(from);
+}
+
 static void write_machine(Link *x)
 {
     snprintf(x->machine, sizeof x->machine, "/tmp/tenon-link.XXXXXX");
     int file = mkstemp(x->machine);
     FILE *f = file < 0 ? NULL : fdopen(file, "w");
     CHECK(f);
-    fprintf(f, "machine 1\nname link_of_bench\nlike %s\nhost_ranks 8\n", x->like);
-    for (int n = 2; n <= 8; n *= 2)
-        print_group(f, x, n);
-    fprintf(f, "exchange %.9g\nexchange_wait %.9g\n", x->rate * 4 / 3 / 1e9, 3e6 * x->sec);
+    if (x->tuned) {
+        copy_tuned(f, x);
+    } else {
+        fprintf(f, "machine 1\nname link_of_bench\nlike %s\n", x->like);
+        print_link(f, x);
+    }
     CHECK(!fclose(f));
 }
 
@@ -104,36 +135,53 @@ static int write_inputs(tn_context *ctx, const tn_model *m, tn_program *x, int64
     return tn_agree_code(ctx, code);
 }
 
-/* All ranks begin together; *sec and *waited are those of the slowest. */
-static int time_step(tn_context *ctx, tn_program *x, double *sec, double *waited)
+/* Seconds of a step. */
+typedef struct Times {
+    double sec[MOST_STEPS + 1], waited[MOST_STEPS + 1];
+    double cpu[MOST_STEPS + 1]; /* of the thread that computes */
+} Times;
+
+static double thread_sec(void)
 {
-    int64_t usec[2] = {0}, nbytes;
+    struct timespec t;
+    CHECK(!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t));
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All ranks begin together; seconds are those of the slowest. */
+static int time_step(tn_context *ctx, tn_program *x, Times *t, int i)
+{
+    int64_t usec[3] = {0}, nbytes;
     double before, after;
     tn_ranks_count(ctx, &nbytes, &before);
-    double start = now_sec();
+    double start = now_sec(), cpu = thread_sec();
     int code = tn_program_run(x);
     if (code)
         return code;
     usec[0] = (int64_t)(1e6 * (now_sec() - start));
+    usec[2] = (int64_t)(1e6 * (thread_sec() - cpu));
     tn_ranks_count(ctx, &nbytes, &after);
     usec[1] = (int64_t)(1e6 * (after - before));
-    code = tn_agree(ctx, usec, 2);
-    *sec = 1e-6 * (double)usec[0];
-    *waited = 1e-6 * (double)usec[1];
+    code = tn_agree(ctx, usec, 3);
+    t->sec[i] = 1e-6 * (double)usec[0];
+    t->waited[i] = 1e-6 * (double)usec[1];
+    t->cpu[i] = 1e-6 * (double)usec[2];
     return code;
 }
 
-static int print_result(const Link *x, const Estimate *e, double *sec, double *waited,
-                        double received)
+static int print_result(const Link *x, const Estimate *e, Times *t, double received)
 {
-    double step = median_sec(sec, x->steps), wait = median_sec(waited, x->steps);
-    double most = sec[x->steps - 1], ratio = step / e->step;
-    bool good = fabs(ratio - 1) <= OFF;
-    printf("%s %d x %d on %s, %g ms and %g MB/s, %.2f MiB: step %.4f s (%.4f to %.4f), estimated "
-           "%.4f, ratio %.3f%s; waits %.4f s, collectives estimated %.4f, ratio %.3f\n",
-           x->model, x->batch, x->length, x->mesh, 1e3 * x->sec, x->rate / 1e6, received / 0x1p20,
-           step, sec[0], most, e->step, ratio, good ? "" : " (TOO FAR)", wait,
-           e->by_class[CLASS_COLLECTIVE], wait / e->by_class[CLASS_COLLECTIVE]);
+    double median = median_sec(t->sec + 1, x->steps), wait = median_sec(t->waited + 1, x->steps);
+    double cpu = median_sec(t->cpu + 1, x->steps), computing = e->step - e->exposed;
+    double step = t->sec[1], ratio = step / e->step; /* they are in order now */
+    bool good = fabs(ratio - 1) <= x->off;
+    const char *slash = strrchr(x->model, '/');
+    printf("%-14s %3d x %-4d %-8s %6g ms %6g MB/s %8.2f MiB  step %8.4f s (median %8.4f)  "
+           "simulated %8.4f  ratio %.3f%s  computing %.4f s of a core, simulated %.4f, ratio %.3f  "
+           "waits %.4f s, exposed by simulation %.4f\n",
+           slash ? slash + 1 : x->model, x->batch, x->length, x->mesh ? x->mesh : "one rank",
+           1e3 * x->sec, x->rate / 1e6, received / 0x1p20, step, median, e->step, ratio,
+           good ? "" : " (TOO FAR)", cpu, computing, cpu / computing, wait, e->exposed);
     return good ? 0 : TN_CODE_FAIL;
 }
 
@@ -141,19 +189,20 @@ static int print_result(const Link *x, const Estimate *e, double *sec, double *w
 static int measure(tn_context *ctx, const Link *x, const tn_model *m, tn_program *p,
                    const Estimate *e)
 {
-    double sec[MOST_STEPS + 1], waited[MOST_STEPS + 1], unused;
+    Times t;
+    double unused;
     int64_t before = 0, after;
     int code = 0;
     for (int i = 0; i <= x->steps && !code; i++) {
         if (i == 1)
             tn_ranks_count(ctx, &before, &unused);
         code = write_inputs(ctx, m, p, i + 1);
-        code = code ? code : time_step(ctx, p, &sec[i], &waited[i]);
+        code = code ? code : time_step(ctx, p, &t, i);
     }
     tn_ranks_count(ctx, &after, &unused);
     if (code || tn_rank(ctx))
         return code;
-    return print_result(x, e, sec + 1, waited + 1, (double)(after - before) / x->steps);
+    return print_result(x, e, &t, (double)(after - before) / x->steps);
 }
 
 static int run_rank(tn_context *ctx, void *arg)
@@ -164,12 +213,13 @@ static int run_rank(tn_context *ctx, void *arg)
     tn_graph *g;
     tn_plan *p;
     tn_program *run;
-    if (!x->rate)
+    if (!x->rate && x->mesh)
         measure_link(ctx, x);
-    write_machine(x);
+    if (x->rate > 0)
+        write_machine(x);
     o.mesh = x->mesh;
     o.rank = tn_rank(ctx);
-    o.machine = x->machine;
+    o.machine = x->rate > 0 ? x->machine : x->tuned ? x->tuned : x->like;
     tn_threads(1);
     int code = tn_model_open(ctx, x->model, &m);
     code = code ? code : tn_model_graph(m, x->batch, x->length, &o, &g);
@@ -193,8 +243,7 @@ static int find_ranks(Link *x)
     Arena *a = arena_new(&ctx);
     CHECK(a);
     x->like = strdup(machine_for(a, device_at(DEVICE_cpu), "none")->name);
-    Mesh *m = mesh_parse(&ctx, a, x->mesh);
-    int n = (int)mesh_nranks(m);
+    int n = x->mesh ? (int)mesh_nranks(mesh_parse(&ctx, a, x->mesh)) : 1;
     arena_free(a);
     return n;
 }
@@ -215,22 +264,22 @@ static int run_launched(Link *x)
 int main(int argc, char **argv)
 {
     if (argc < 7) {
-        fprintf(stderr, "usage: link SEC RATE MODEL BATCH LENGTH MESH [STEPS]\n");
+        fprintf(stderr, "usage: link SEC RATE MODEL BATCH LENGTH MESH [STEPS [OFF [MACHINE]]]\n");
         return 2;
     }
     Link x = {.sec = atof(argv[1]), .rate = atof(argv[2]), .model = argv[3], .mesh = argv[6]};
     x.batch = atoi(argv[4]);
     x.length = atoi(argv[5]);
     x.steps = argc > 7 ? MIN(MAX(atoi(argv[7]), 1), MOST_STEPS) : 5;
+    x.off = argc > 8 ? atof(argv[8]) : 0.25;
+    x.tuned = argc > 9 ? argv[9] : NULL;
+    if (!strcmp(x.mesh, "none"))
+        x.mesh = NULL;
     int n = find_ranks(&x), code;
-    if (tn_launched()) {
-        x.sec = x.rate = 0;
-        code = run_launched(&x);
-    } else {
-        char text[64];
-        snprintf(text, sizeof text, "%.9g,%.9g", x.sec, x.rate);
+    char text[64];
+    snprintf(text, sizeof text, "%.9g,%.9g", x.sec, x.rate);
+    if (x.rate > 0)
         setenv("TENON_COMM_LINK", text, 1);
-        code = tn_ranks_run(n, 60, run_rank, &x);
-    }
+    code = tn_launched() ? run_launched(&x) : tn_ranks_run(n, 60, run_rank, &x);
     return code ? EXIT_FAILURE : EXIT_SUCCESS;
 }
