@@ -1,0 +1,287 @@
+/* order_tries: an order of nodes, and orders that are tried in its place, by the clock
+ * (machine/clock.c) and by problem.h's exact sums of bytes. A try costs the nodes between the
+ * places where the orders differ, and those beside them up to where nothing is under way; one that
+ * is taken is linear. */
+#include "overlap.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ROUNDED 1e-12 /* share of the step: sums of seconds that differ by less are equal */
+
+const Node *overlap_node(const Overlap *x, int i)
+{
+    return item_node(x->q->flow, x->q->item[i]);
+}
+
+bool overlap_starts(const Overlap *x, int i)
+{
+    return x->started[i].nwait > 0;
+}
+
+/* ---- time ---- */
+
+static int made_at(const Overlap *x, int place)
+{
+    return place >= x->low && place < x->high ? x->made[place] : x->order[place];
+}
+
+/* from: the place from which on time is told; what was started before it has ended there. */
+static void time_node(const Overlap *x, TimedOrder *t, Clock *c, int i, int from)
+{
+    int start = x->start[i];
+    const Started *s = &x->started[i];
+    double now = t->at[i] = clock_at(c, QUEUE_COMPUTE);
+    if (overlap_starts(x, i)) {
+        t->stall[i] = 0;
+        x->job[i] = clock_start(c, s->group, &s->where, now, s->sec);
+    } else if (start >= 0 && x->place[start] >= from) {
+        t->end[start] = clock_end(c, x->job[start]);
+        t->stall[start] += MAX(0, t->end[start] - now);
+        clock_run(c, QUEUE_COMPUTE, t->end[start], 0);
+    } else {
+        clock_run(c, QUEUE_COMPUTE, 0, start < 0 ? x->sec[i] : 0);
+    }
+}
+
+/* The last place up to `place` where nothing is under way. */
+static int quiet_place(const Overlap *x, int place)
+{
+    while (place > 0 && x->until[place] > x->now.at[x->order[place]])
+        place--;
+    return place;
+}
+
+/* When the order that is tried ends, by the time from the place on. Behind what differs, nothing
+ * changes but for a shift once nothing is under way in either order: *settled is where. */
+static double time_from(const Overlap *x, TimedOrder *t, int from, int *settled)
+{
+    Clock *c = clock_new(x->scratch);
+    double total = -1;
+    int k = from;
+    if (from)
+        clock_run(c, QUEUE_COMPUTE, x->now.at[x->order[from]], 0);
+    for (; k < x->q->n && total < 0; k++) {
+        double was = x->now.at[x->order[k]];
+        if (k >= x->high && x->until[k] <= was && clock_idle(c))
+            total = x->now.total + (clock_at(c, QUEUE_COMPUTE) - was);
+        else
+            time_node(x, t, c, made_at(x, k), from);
+    }
+    *settled = total < 0 ? x->q->n : k - 1;
+    for (k = from; k < *settled; k++) /* waits may be behind it */
+        if (overlap_starts(x, made_at(x, k)))
+            t->end[made_at(x, k)] = clock_end(c, x->job[made_at(x, k)]);
+    total = total < 0 ? clock_last(c) : total;
+    arena_reset(x->scratch);
+    return total;
+}
+
+/* Fills when what was started before the places from `from` on has ended. */
+static void find_ends(Overlap *x, int from)
+{
+    double until = from ? x->until[from] : 0;
+    for (int k = from; k < x->q->n; k++) {
+        x->until[k] = until;
+        if (overlap_starts(x, x->order[k]))
+            until = MAX(until, x->now.end[x->order[k]]);
+    }
+}
+
+/* ---- bytes ---- */
+
+/* Readers that run at `low` or later, where the order that is tried first differs. */
+static void count_left(Overlap *x, int s, int *ncounted)
+{
+    if (x->left[s] >= 0)
+        return;
+    x->left[s] = 0;
+    EACH_ITEM(j, x->q->user, s)
+        x->left[s] += x->place[x->q->user.item[j]] >= x->low;
+    x->counted[(*ncounted)++] = s;
+}
+
+/* Bytes above the cap of the order that is tried, summed over its nodes; where it differs from the
+ * order, live and above become its own if `keep`. *most: the most bytes alive there. */
+static double excess_of(Overlap *x, int64_t *most, bool keep)
+{
+    const Problem *q = x->q;
+    int ncounted = 0;
+    int64_t live = x->live[x->low];
+    double excess = x->excess;
+    *most = q->ends;
+    for (int k = x->low; k < x->high; k++) {
+        int i = x->made[k];
+        EACH_ITEM(j, q->use, i)
+            count_left(x, q->use.item[j], &ncounted);
+        EACH_ITEM(j, q->make, i)
+            count_left(x, q->make.item[j], &ncounted);
+        Effect e = problem_effect(q, x->left, 1, i);
+        double above = (double)MAX(0, live + e.need - x->cap);
+        excess += above - x->above[k];
+        *most = MAX(*most, live + e.need);
+        x->live[k] = keep ? live : x->live[k];
+        x->above[k] = keep ? above : x->above[k];
+        live += e.net;
+        EACH_ITEM(j, q->use, i)
+            x->left[q->use.item[j]]--;
+    }
+    for (int j = 0; j < ncounted; j++)
+        x->left[x->counted[j]] = -1;
+    return excess;
+}
+
+/* ---- tries ---- */
+
+double overlap_gain(Overlap *x, double least)
+{
+    int64_t most;
+    int settled;
+    if (x->low >= x->high)
+        return -1;
+    double total = time_from(x, &x->tried, quiet_place(x, x->low), &settled);
+    if (!(total <= x->now.total * (1 + ROUNDED) - least))
+        return -1;
+    bool fits = excess_of(x, &most, false) <= x->excess && most <= x->most;
+    return fits ? MAX(0, x->now.total - total) : -1;
+}
+
+void overlap_take(Overlap *x)
+{
+    int64_t most;
+    int settled, from = quiet_place(x, x->low);
+    x->excess = excess_of(x, &most, true);
+    double total = time_from(x, &x->tried, from, &settled), shift = total - x->now.total;
+    for (int k = x->low; k < x->high; k++) {
+        x->order[k] = x->made[k];
+        x->place[x->order[k]] = k;
+    }
+    for (int k = from; k < x->q->n; k++) {
+        int i = x->order[k];
+        bool told = k < settled;
+        x->now.at[i] = told ? x->tried.at[i] : x->now.at[i] + shift;
+        x->now.end[i] = told ? x->tried.end[i] : x->now.end[i] + shift;
+        x->now.stall[i] = told ? x->tried.stall[i] : x->now.stall[i];
+    }
+    x->now.total = total;
+    find_ends(x, from);
+}
+
+bool overlap_try(Overlap *x, double least)
+{
+    bool good = overlap_gain(x, least) >= 0;
+    if (good)
+        overlap_take(x);
+    return good;
+}
+
+/* ---- sets that move ---- */
+
+void overlap_clear(Overlap *x)
+{
+    for (int k = 0; k < x->nnoted; k++)
+        x->in[x->noted[k]] = x->mark[x->noted[k]] = false;
+    x->nnoted = 0;
+}
+
+void overlap_note(Overlap *x, int i, bool *set)
+{
+    if (!x->in[i] && !x->mark[i])
+        x->noted[x->nnoted++] = i;
+    set[i] = true;
+}
+
+void overlap_move_set(Overlap *x, int before)
+{
+    int count;
+    x->low = x->high = before;
+    for (int k = 0; k < x->nnoted; k++) {
+        int place = x->place[x->noted[k]];
+        x->low = x->in[x->noted[k]] ? MIN(x->low, place) : x->low;
+        x->high = x->in[x->noted[k]] ? MAX(x->high, place + 1) : x->high;
+    }
+    count = x->low;
+    for (int k = x->low; k < before; k++)
+        if (!x->in[x->order[k]])
+            x->made[count++] = x->order[k];
+    for (int k = x->low; k < x->high; k++)
+        if (x->in[x->order[k]])
+            x->made[count++] = x->order[k];
+    for (int k = before; k < x->high; k++)
+        if (!x->in[x->order[k]])
+            x->made[count++] = x->order[k];
+}
+
+/* ---- the first order ---- */
+
+static void fill_node(Overlap *x, const Machine *m, const Mesh *mesh, int i, const int *number)
+{
+    const Node *n = overlap_node(x, i), *from = node_waits_for(n);
+    x->start[i] = from ? number[from->id] : -1;
+    x->sec[i] = node_sec(m, mesh, n);
+    if (from)
+        x->started[x->start[i]].nwait++;
+    if (n->op->class == CLASS_COLLECTIVE)
+        x->started[i] =
+            (Started){x->sec[i], n->attr[attr_index(n->op, "group")].s, node_group(m, mesh, n), 0};
+}
+
+static void first_order(Overlap *x)
+{
+    for (int i = 0; i < x->q->n; i++)
+        x->order[i] = x->place[i] = x->made[i] = i;
+}
+
+static TimedOrder timed_new(Arena *tmp, int n)
+{
+    return (TimedOrder){NEWN(tmp, double, n), NEWN(tmp, double, n), NEWN(tmp, double, n), 0};
+}
+
+Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp)
+{
+    Overlap *x = NEW(tmp, Overlap);
+    *x = (Overlap){.q = q, .scratch = arena_tmp(tmp)};
+    const Graph *g = flow_graph(q->flow);
+    int *number = NEWN(tmp, int, g->nnode);
+    x->order = NEWN(tmp, int, q->n);
+    x->place = NEWN(tmp, int, q->n);
+    x->made = NEWN(tmp, int, q->n);
+    x->now = timed_new(tmp, q->n);
+    x->tried = timed_new(tmp, q->n);
+    x->sec = NEWN(tmp, double, q->n);
+    x->start = NEWN(tmp, int, q->n);
+    x->started = NEWN(tmp, Started, q->n);
+    x->job = NEWN(tmp, int, q->n);
+    x->until = NEWN(tmp, double, q->n);
+    x->noted = NEWN(tmp, int, q->n);
+    x->live = NEWN(tmp, int64_t, q->n);
+    x->above = NEWN(tmp, double, q->n);
+    x->left = NEWN(tmp, int, q->storage.count);
+    x->counted = NEWN(tmp, int, q->storage.count);
+    x->in = NEWN(tmp, bool, q->n);
+    x->mark = NEWN(tmp, bool, q->n);
+    for (int i = 0; i < q->n; i++) {
+        number[overlap_node(x, i)->id] = i;
+        fill_node(x, m, graph_mesh(g), i, number);
+    }
+    for (int k = 0; k < q->storage.count; k++)
+        x->left[k] = -1;
+    return x;
+}
+
+void overlap_measure(Overlap *x, int64_t more)
+{
+    int64_t most;
+    int settled;
+    first_order(x);
+    x->cap = problem_peak(x->q, x->scratch, x->order) + more;
+    x->low = 0;
+    x->high = x->q->n;
+    x->live[0] = x->q->base + x->q->inputs;
+    x->excess = 0;
+    memset(x->above, 0, sizeof *x->above * (size_t)x->q->n);
+    x->excess = excess_of(x, &most, true);
+    x->most = MAX(most, x->cap);
+    x->now.total = time_from(x, &x->now, 0, &settled);
+    find_ends(x, 0);
+}
