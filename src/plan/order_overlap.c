@@ -331,9 +331,10 @@ static void move_all(Overlap *x, int near)
 }
 
 /* Whether the step takes less in another order, which the graph then has. */
-static bool overlap_problem(const Problem *q, const Machine *m, Arena *tmp, int64_t more)
+static bool overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
+                            int64_t more)
 {
-    Overlap *x = overlap_new(q, m, tmp);
+    Overlap *x = overlap_new(q, joined, m, tmp);
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     int *best = NEWN(tmp, int, q->n);
@@ -363,23 +364,29 @@ static bool has_collective(const Problem *q)
     return has;
 }
 
-static bool overlap_flow(Flow *f, const Machine *m, Arena *tmp, int64_t more)
+/* joined: the same with cats joined; of it comes the peak beside which `more` bytes may be alive.
+ */
+static bool overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more)
 {
     bool moved = false;
-    int64_t cap = flow_peak(f) + more;
+    int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + more;
     for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
         for (int c = 0; item_body(f, i, c); c++)
-            moved |= overlap_flow(item_body(f, i, c), m, tmp, more);
+            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more);
     if (moved)
         flow_reorder(f);
     more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
     if (!q->cyclic && has_collective(q))
-        moved |= overlap_problem(q, m, tmp, more);
+        moved |= overlap_problem(q, joined, m, tmp, more);
     return moved;
 }
 
 bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more)
 {
-    return overlap_flow(flow_new(g, d, m, tmp), m, tmp, more);
+    Flow *joined = flow_new(g, d, m, tmp);
+    flow_alike(joined);
+    flow_join(joined);
+    flow_lay_over_wider(joined);
+    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, more);
 }

@@ -3,6 +3,7 @@
  * places where the orders differ, and those beside them up to where nothing is under way; one that
  * is taken is linear. */
 #include "overlap.h"
+#include "../flow/steps.h"
 
 #include <math.h>
 #include <string.h>
@@ -214,11 +215,13 @@ void overlap_move_set(Overlap *x, int before)
 
 /* ---- the first order ---- */
 
-static void fill_node(Overlap *x, const Machine *m, const Mesh *mesh, int i, const int *number)
+/* joined: the flow in which copies that nobody makes are left out. */
+static void fill_node(Overlap *x, const Flow *joined, const Machine *m, int i, const int *number)
 {
+    const Mesh *mesh = graph_mesh(flow_graph(joined));
     const Node *n = overlap_node(x, i), *from = node_waits_for(n);
     x->start[i] = from ? number[from->id] : -1;
-    x->sec[i] = node_sec(m, mesh, n);
+    x->sec[i] = item_ncore(joined, x->q->item[i]) ? node_sec(m, mesh, n) : 0;
     if (from)
         x->started[x->start[i]].nwait++;
     if (n->op->class == CLASS_COLLECTIVE)
@@ -237,7 +240,7 @@ static TimedOrder timed_new(Arena *tmp, int n)
     return (TimedOrder){NEWN(tmp, double, n), NEWN(tmp, double, n), NEWN(tmp, double, n), 0};
 }
 
-Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp)
+Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp)
 {
     Overlap *x = NEW(tmp, Overlap);
     *x = (Overlap){.q = q, .scratch = arena_tmp(tmp)};
@@ -262,7 +265,7 @@ Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp)
     x->mark = NEWN(tmp, bool, q->n);
     for (int i = 0; i < q->n; i++) {
         number[overlap_node(x, i)->id] = i;
-        fill_node(x, m, graph_mesh(g), i, number);
+        fill_node(x, joined, m, i, number);
     }
     for (int k = 0; k < q->storage.count; k++)
         x->left[k] = -1;

@@ -49,7 +49,8 @@ typedef struct Overlap {
     bool near; /* the nearest fill alone is tried */
 } Overlap;
 
-Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp);
+/* joined: q's flow with cats joined, whose copies take no time. */
+Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp);
 
 /* Fills the first order, its seconds and bytes. At most `more` bytes more than its peak may be
  * alive. */

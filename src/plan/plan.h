@@ -170,8 +170,9 @@ Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 typedef struct Placements Placements;
 Placements *placements_new(Arena *a);
 /* Gives the storages that are not kept their addresses. known: NULL, or what is looked up first and
- * added to; a placement found in it that took less effort goes on from there. */
-void plan_place(Plan *p, int effort, Placements *known);
+ * added to; a placement found in it that took less effort goes on from there. most: the peak within
+ * which little effort is enough; 0: none is. */
+void plan_place(Plan *p, int effort, int64_t most, Placements *known);
 
 /* ---- plan.c ---- */
 
