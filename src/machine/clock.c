@@ -64,6 +64,9 @@ double clock_last(const Clock *c)
 static int find_group(Clock *c, const char *name, const Group *where)
 {
     for (int i = 0; i < c->ngroup; i++)
+        if (c->group[i].name == name)
+            return i;
+    for (int i = 0; i < c->ngroup; i++)
         if (!strcmp(c->group[i].name, name))
             return i;
     ClockGroup g = {name, where->nodes > 1 ? ON_NETWORK : ON_HOST, -1, -1};
@@ -127,10 +130,10 @@ static void follow(Clock *c, double until, int stop)
     }
 }
 
-bool clock_idle(Clock *c)
+bool clock_idle(Clock *c, double at)
 {
     bool idle = true;
-    follow(c, c->at[QUEUE_COMPUTE], -1);
+    follow(c, at, -1);
     for (int i = 0; i < c->ngroup; i++)
         idle &= c->group[i].first < 0;
     return idle;

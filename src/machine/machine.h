@@ -165,7 +165,7 @@ double clock_last(const Clock *c);        /* the latest of the queues */
 /* Gives an item to a queue, which begins when the queue is free, but not before `after`; returns
  * when it ends. */
 double clock_run(Clock *c, Queue q, double after, double sec);
-bool clock_idle(Clock *c); /* whether no collective is under way when computing has ended */
+bool clock_idle(Clock *c, double at); /* whether no collective is under way then */
 /* Starts a collective that takes `sec` alone on its link, in the queue of its group; returns its
  * number. Starts are told in the order of `after`. */
 int clock_start(Clock *c, const char *group, const Group *where, double after, double sec);

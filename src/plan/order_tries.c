@@ -27,22 +27,23 @@ static int made_at(const Overlap *x, int place)
     return place >= x->low && place < x->high ? x->made[place] : x->order[place];
 }
 
-/* from: the place from which on time is told; what was started before it has ended there. */
-static void time_node(const Overlap *x, TimedOrder *t, Clock *c, int i, int from)
+/* Runs node i at `now`; returns when computing goes on. from: the place from which on time is told;
+ * what was started before it has ended there. */
+static double time_node(const Overlap *x, TimedOrder *t, Clock *c, int i, int from, double now)
 {
     int start = x->start[i];
-    const Started *s = &x->started[i];
-    double now = t->at[i] = clock_at(c, QUEUE_COMPUTE);
-    if (overlap_starts(x, i)) {
+    t->at[i] = now;
+    if (x->started[i].nwait) {
+        const Started *s = &x->started[i];
         t->stall[i] = 0;
         x->job[i] = clock_start(c, s->group, &s->where, now, s->sec);
-    } else if (start >= 0 && x->place[start] >= from) {
-        t->end[start] = clock_end(c, x->job[start]);
-        t->stall[start] += MAX(0, t->end[start] - now);
-        clock_run(c, QUEUE_COMPUTE, t->end[start], 0);
-    } else {
-        clock_run(c, QUEUE_COMPUTE, 0, start < 0 ? x->sec[i] : 0);
+        return now;
     }
+    if (start < 0 || x->place[start] < from)
+        return now + (start < 0 ? x->sec[i] : 0);
+    t->end[start] = clock_end(c, x->job[start]);
+    t->stall[start] += MAX(0, t->end[start] - now);
+    return MAX(now, t->end[start]);
 }
 
 /* The last place up to `place` where nothing is under way. */
@@ -58,24 +59,21 @@ static int quiet_place(const Overlap *x, int place)
 static double time_from(const Overlap *x, TimedOrder *t, int from, int *settled)
 {
     Clock *c = clock_new(x->scratch);
-    double total = -1;
+    double now = from ? x->now.at[x->order[from]] : 0, total = -1;
     int k = from;
-    if (from)
-        clock_run(c, QUEUE_COMPUTE, x->now.at[x->order[from]], 0);
     for (; k < x->q->n && total < 0; k++) {
         double was = x->now.at[x->order[k]];
-        if (k >= x->high && x->until[k] <= was && clock_idle(c))
-            total = x->now.total + (clock_at(c, QUEUE_COMPUTE) - was);
+        if (k >= x->high && x->until[k] <= was && clock_idle(c, now))
+            total = x->now.total + (now - was);
         else
-            time_node(x, t, c, made_at(x, k), from);
+            now = time_node(x, t, c, made_at(x, k), from, now);
     }
     *settled = total < 0 ? x->q->n : k - 1;
     for (k = from; k < *settled; k++) /* waits may be behind it */
-        if (overlap_starts(x, made_at(x, k)))
+        if (x->started[made_at(x, k)].nwait)
             t->end[made_at(x, k)] = clock_end(c, x->job[made_at(x, k)]);
-    total = total < 0 ? clock_last(c) : total;
     arena_reset(x->scratch);
-    return total;
+    return total < 0 ? now : total;
 }
 
 /* Fills when what was started before the places from `from` on has ended. */
@@ -215,8 +213,18 @@ void overlap_move_set(Overlap *x, int before)
 
 /* ---- the first order ---- */
 
+/* Equal names at one address: the clock compares that first. */
+static const char *one_name(Map *names, const char *name)
+{
+    const char *first = map_find(names, name);
+    if (!first)
+        map_put(names, name, (void *)name);
+    return first ? first : name;
+}
+
 /* joined: the flow in which copies that nobody makes are left out. */
-static void fill_node(Overlap *x, const Flow *joined, const Machine *m, int i, const int *number)
+static void fill_node(Overlap *x, const Flow *joined, const Machine *m, int i, const int *number,
+                      Map *names)
 {
     const Mesh *mesh = graph_mesh(flow_graph(joined));
     const Node *n = overlap_node(x, i), *from = node_waits_for(n);
@@ -225,8 +233,8 @@ static void fill_node(Overlap *x, const Flow *joined, const Machine *m, int i, c
     if (from)
         x->started[x->start[i]].nwait++;
     if (n->op->class == CLASS_COLLECTIVE)
-        x->started[i] =
-            (Started){x->sec[i], n->attr[attr_index(n->op, "group")].s, node_group(m, mesh, n), 0};
+        x->started[i] = (Started){x->sec[i], one_name(names, n->attr[attr_index(n->op, "group")].s),
+                                  node_group(m, mesh, n), 0};
 }
 
 static void first_order(Overlap *x)
@@ -246,6 +254,7 @@ Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Are
     *x = (Overlap){.q = q, .scratch = arena_tmp(tmp)};
     const Graph *g = flow_graph(q->flow);
     int *number = NEWN(tmp, int, g->nnode);
+    Map names = {.a = tmp};
     x->order = NEWN(tmp, int, q->n);
     x->place = NEWN(tmp, int, q->n);
     x->made = NEWN(tmp, int, q->n);
@@ -265,7 +274,7 @@ Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Are
     x->mark = NEWN(tmp, bool, q->n);
     for (int i = 0; i < q->n; i++) {
         number[overlap_node(x, i)->id] = i;
-        fill_node(x, joined, m, i, number);
+        fill_node(x, joined, m, i, number, &names);
     }
     for (int k = 0; k < q->storage.count; k++)
         x->left[k] = -1;

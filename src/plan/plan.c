@@ -4,8 +4,6 @@
  * after what such a plan keeps there; src/place puts the rest after, and fills the arenas of other
  * spaces. Last the addresses say which steps of other queues a step waits for. */
 #include "plan.h"
-#include <stdio.h>
-#include <stdlib.h>
 #include "order.h"
 #include "../pass/pass.h"
 #include "../product/onednn.h"
@@ -288,11 +286,8 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    double t0=now_sec();
-    Plan *q = order_overlap(g, to->device, to->machine, tmp, more) ? plan_measured(tmp,g,to) : NULL;
-    double t1=now_sec();
-    q = q ? make(a, g, to, cap, known) : NULL;
-    if (getenv("TN_DBG")&&q) fprintf(stderr,"more %.0f: order %.2f s make %.2f s est %.2f peak %.1f bound %.1f cap %.1f\n", more/1048576.,t1-t0,now_sec()-t1,1e3*q->est.step,q->space[0].peak/1048576.,q->space[0].bound/1048576.,cap/1048576.);
+    bool moved = order_overlap(g, to->device, to->machine, tmp, more);
+    Plan *q = moved ? make(a, g, to, cap, known) : NULL;
     arena_reset(tmp);
     bool good = q && q->est.step < p->est.step && q->space[SPACE_MAIN].peak <= cap &&
                 (!to->limit || plan_least(q) <= MAX(to->limit, plan_least(p)));
