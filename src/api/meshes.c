@@ -75,7 +75,7 @@ static void fill_plan(const tn_compiled *c, MeshSetting *s)
     s->sec = p->est.step;
     s->comm = p->est.by_class[CLASS_COLLECTIVE];
     s->exposed = p->est.exposed;
-    s->own = plan_step_bound(p, p->g->a);
+    s->own = plan_step_bound(p, p->g->a, false);
     s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
 }
 

@@ -272,8 +272,9 @@ int plan_find_start(const Plan *p, int wait);
 
 /* ---- step_bound.c ---- */
 
-/* Seconds: no schedule of the plan's graph is faster, in any order, buckets and memory. */
-double plan_step_bound(const Plan *p, Arena *tmp);
+/* Seconds: no schedule of the plan's graph is faster, in any order, buckets and memory; late: none
+ * that computes again in the backward alone. */
+double plan_step_bound(const Plan *p, Arena *tmp, bool late);
 
 /* ---- scope.c ---- */
 
