@@ -172,6 +172,11 @@ int clock_start(Clock *c, const char *group, const Group *where, double after, d
 /* When it begins and ends, if nothing more were started before. */
 double clock_begin(Clock *c, int job);
 double clock_end(Clock *c, int job);
+/* The same of a wait that begins at `from`: what is done on the job's link meanwhile is seen, by
+ * job, itself and those that it has to wait for or that share its link; all together as long as the
+ * wait. */
+double clock_wait(Clock *c, int job, double from, void (*see)(void *arg, int job, double sec),
+                  void *arg);
 
 /* ---- shared by the files of this folder ---- */
 
