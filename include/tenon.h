@@ -661,6 +661,15 @@ typedef struct tn_fx_options {
 TN_API int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
                               tn_graph **graph, const char **summary);
 
+/* A graph as a module of Python whose calls are ATen's: PyTorch runs it. docs/formats.md has its form.
+ * in: graph
+ * out: *text, valid until the graph is freed
+ * error: a node that PyTorch has no expression for (its op and place)
+ * cost: linear in the graph
+ * from: `tenon export fx`
+ * see also: tn_graph_import_fx */
+TN_API int tn_graph_export_fx(tn_graph *g, const char **text);
+
 /* All calls of a GraphModule's code that tn_graph_import_fx does not know.
  * in: path, "-" for standard input
  * out: *text, a line for each name: where it is first, how often, the nearest or why it is refused;
@@ -900,6 +909,30 @@ TN_API int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **g
  * from: the KV cache of other systems
  * see also: tn_generator_new */
 TN_API int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **graph);
+
+/* A graph as a model that is trained: forward and loss, perhaps backward and update, with inputs of role batch (token
+ * ids i64[B, T] that index a table, and perhaps labels i64[B, T]), param, const, seed, step. Its constants are saved
+ * with the weights, the graph beside them, so that tn_model_open opens its checkpoints.
+ * in: path of a graph's file; inputs: a safetensors file, or folder, with params and constants under the names of
+ *     their roles or of their values
+ * out: TN_GIVE *model
+ * error: a file that cannot be read, a graph without loss or params, another batch input, a tensor that is missing or
+ *        has another shape
+ * cost: that of reading the graph; weights are read when a program is loaded
+ * from: `tenon train GRAPH.tn`
+ * see also: tn_model_open, tn_model_graph_batch */
+TN_API int tn_model_open_graph(tn_context *ctx, const char *path, const char *inputs, TN_GIVE tn_model **model);
+
+/* The batch of a model that is a graph.
+ * in: model
+ * out: 1 (a forward), 2 (with its backward) or 3 (with its update too), and *batch rows of *seq tokens; *labels: "none" where it reads none, "same" where it shifts them itself and
+ *      takes the tokens of input_ids, "shifted" where it takes the next tokens, NULL where that does not follow from
+ *      the graph; 0 where the model is no graph
+ * error: none
+ * cost: none
+ * from: `tenon train GRAPH.tn --labels`
+ * see also: tn_model_open_graph */
+TN_API int tn_model_graph_batch(const tn_model *m, int64_t *batch, int64_t *seq, const char **labels);
 
 /* Frees a model.
  * in: model (TN_TAKE), NULL allowed
@@ -1254,6 +1287,16 @@ TN_API int tn_plan_decided(tn_plan *p, const char **text);
  * see also: tn_plan_json, whose `decisions` are the same, but for values that the backward has no use for */
 TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
+/* The planned graph as one JSON object: inputs, outputs, nodes with the bodies of regions, buffers with addresses,
+ * calls, and as `plan` the object of tn_plan_json. docs/formats.md has the fields.
+ * in: plan
+ * out: *text, valid until the plan is freed
+ * error: no memory
+ * cost: linear in the graph and the plan
+ * from: `tenon export json`
+ * see also: tn_plan_json, tn_graph_export_fx */
+TN_API int tn_plan_export_json(tn_plan *p, const char **text);
+
 /* The simulated step in the trace-event format, for Perfetto: a track of what computes, of copies, of each group of
  * ranks, and of what is exposed; a counter of the bytes alive.
  * in: plan
@@ -1517,6 +1560,7 @@ enum { TN_MOST_MESHES = 10, TN_MOST_REASONS = 16 };
 /* A mesh, and what a step on it comes to, by its plan. */
 typedef struct tn_mesh {
     const char *mesh, *reshard, *recompute; /* as in options; mesh "none": one rank */
+    const char *forms;                      /* "recipes"; with options.shardings auto also "solved" */
     int64_t peak, nbytes;                   /* bytes of a rank's arena; with the library's reserve */
     double sec, comm_sec, exposed_sec;      /* of a step; of its collectives; what of them nothing hides */
     double bound_sec;                       /* no schedule of the step is faster */
@@ -1536,6 +1580,8 @@ typedef struct tn_meshes {
     int refused;  /* of these: that the model does not allow */
     int over;     /* that need more than the limit by a bound that every plan keeps */
     int slower;   /* that by such a bound are no faster than the last of the best */
+    int saved;    /* that would choose what is computed again for a mesh that fits with all saved */
+    int guessed;  /* that choose it, and by an estimate from their mesh's other plans are no faster than the last */
     int planned;  /* all others */
     int unfit;    /* of the planned: that need more than the limit */
     int64_t least; /* bytes with which the least of those that do not fit would do; 0: all fit */

@@ -5,6 +5,7 @@
 
 #include "../decide/compile.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- a setting ---- */
@@ -71,13 +72,19 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (part->kind == TN_PART_EVALUATION) { /* the loss that runs are compared by */
         plain.dropout = plain.z_loss = plain.label_smoothing = 0;
         plain.accumulate = 1;
-        rows = (rows + x->o.accumulate - 1) / x->o.accumulate;
+        if (!part->model->graph) /* which is for so many rows */
+            rows = (rows + x->o.accumulate - 1) / x->o.accumulate;
     }
     if (part->kind == TN_PART_GRAPH)
         code = part->passes ? copy_graph(part->graph, g) : 0;
     else
         code = tn_model_graph(part->model, rows, part->seq, &plain, g);
-    return code || !part->passes ? code : tn_graph_passes(*g, part->passes, o, NULL, NULL);
+    const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
+    bool graph = !code && m && m->graph;
+    if (graph && part->kind == TN_PART_EVALUATION)
+        graph_model_evaluates((*g)->g);
+    const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;
+    return code || !passes ? code : tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 
 static int plan_graph(Parts *x, int i, const tn_options *o)
@@ -132,51 +139,107 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
     return better;
 }
 
-/* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
- * with those of the recipes if there are any; keeps what is the fastest by the clock of those that
- * fit, the least where none does, and the first of equals. */
-static int plan_shardings(Parts *x, const tn_options *asked)
+/* Plans the step with forms chosen by solving, and with those of the recipes if there are any;
+ * keeps what is the fastest by the clock of those that fit, the least where none does, and the
+ * first of equals. *y has the first choice's what-ifs. */
+static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y)
 {
-    static const double exposed[] = {1, 0.3, 0.1, 0}; /* 0: the recipes' */
     tn_compiled now = {0}, best = {0}, *to = x->to;
     Parts one = *x; /* plans into `now` */
     one.to = &now;
-    ShardTry tried[LEN(exposed)] = {{0}};
-    int taken = 0, code = 0;
-    for (int i = 0; i < LEN(exposed) && !code; i++) {
-        tn_options o = *asked;
-        if (exposed[i] > 0)
-            o.shard_exposed = exposed[i];
-        else if (asked->npins)
+    int code = 0;
+    y->ntried = SHARD_TRIES;
+    for (int i = 0; i < SHARD_TRIES && !code; i++) {
+        tn_options o = shard_try(x->tmp, asked, i);
+        double exposed = shard_try_exposed(i);
+        if (exposed <= 0 && asked->npins)
             break; /* which recipes do not obey */
-        else
-            o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
-        if (i)
+        if (i) {
             o.warn = NULL; /* it has warned */
+            o.nwhat_if = 0;
+        }
         code = plan_step_with(&one, &o);
-        if (code == TN_CODE_USAGE && exposed[i] <= 0) {
+        if (code == TN_CODE_USAGE && exposed <= 0) {
             code = 0; /* no recipe is for it */
             continue;
         }
         if (code)
             break;
-        tried[i] = (ShardTry){exposed[i], clock_sec(now.plan[0]), plan_least(now.plan[0]->p)};
+        const ShardReport *r = &now.graph[0]->sharded;
+        y->tried[i] =
+            (ShardTry){exposed, clock_sec(now.plan[0]), r->sec, plan_least(now.plan[0]->p)};
+        for (; y->nwhat_if < r->nwhat_if; y->nwhat_if++)
+            y->what_if[y->nwhat_if] =
+                (ShardWhatIf){asked->what_if[y->nwhat_if], r->what_if[y->nwhat_if].objective, 0};
         if (keep_better(&now, &best, asked->goal_memory))
-            taken = i;
+            y->taken = i;
     }
     free_step(&now);
     *x = one;
     x->to = to;
     to->plan[0] = best.plan[0];
     to->graph[0] = best.graph[0];
+    return code;
+}
+
+/* Plans the step with each pin that is asked about, beside the others. */
+static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
+{
+    int code = 0;
+    for (int i = 0; i < y->nwhat_if && !code; i++) {
+        tn_compiled with = {0};
+        Parts one = *x;
+        ShardReport r = {0};
+        tn_options o = *asked;
+        const char **pin = NEWN(x->tmp, const char *, asked->npins + 1);
+        if (asked->npins)
+            memcpy(pin, asked->pins, sizeof *pin * (size_t)asked->npins);
+        pin[asked->npins] = asked->what_if[i];
+        o.pins = pin;
+        o.npins = asked->npins + 1;
+        o.nwhat_if = 0;
+        o.warn = NULL;
+        one.to = &with;
+        if (!isfinite(y->what_if[i].objective))
+            continue;
+        code = try_shardings(&one, &o, &r);
+        bool fits = !code && (!o.goal_memory || r.tried[r.taken].nbytes <= o.goal_memory);
+        y->what_if[i].sec = fits ? r.tried[r.taken].sec : INFINITY;
+        free_step(&with);
+    }
+    return code;
+}
+
+/* Plans the step with forms that are chosen, and tells of the choice what is asked. */
+static int plan_shardings(Parts *x, const tn_options *asked)
+{
+    ShardReport y = {.what_if = NEWN(x->tmp, ShardWhatIf, asked->nwhat_if)};
+    tn_options o = *asked;
+    o.explain = 0; /* of what is taken alone */
+    int code = try_shardings(x, &o, &y);
+    if (!code)
+        code = try_what_ifs(x, &o, &y);
+    if (!code && asked->explain) {
+        free_step(x->to);
+        o = shard_try(x->tmp, asked, y.taken);
+        o.nwhat_if = 0;
+        o.warn = NULL;
+        code = plan_step_with(x, &o);
+    }
     if (code)
         return code;
-    ShardReport *r = &to->graph[0]->sharded;
-    memcpy(r->tried, tried, sizeof tried);
-    r->ntried = LEN(tried);
-    r->taken = taken;
-    x->rules = exposed[taken] > 0 ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
-                                  : shardings_given(x->tmp, asked, &x->nrules);
+    tn_graph *g = x->to->graph[0];
+    ShardReport *r = &g->sharded;
+    memcpy(r->tried, y.tried, sizeof y.tried);
+    r->ntried = y.ntried;
+    r->taken = y.taken;
+    r->what_if = NEWN(g->h.a, ShardWhatIf, y.nwhat_if);
+    for (r->nwhat_if = 0; r->nwhat_if < y.nwhat_if; r->nwhat_if++) {
+        r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
+        r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
+    }
+    x->rules = shard_try_exposed(y.taken) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
+                                              : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 

@@ -4,8 +4,12 @@
  * First each setting gets bounds from its graph, which no plan is below: seconds (step_bound.c),
  * and with a limit bytes (order_bound.c). Settings of a mesh share the passes up to where policies
  * are read. Then they are planned by bounds upward, until ten are faster than the next one's bound.
- * A setting `auto` has no graph before its plan; it counts with the least bounds of its mesh's
- * other settings, which are likely, but not proved, to hold for it.
+ *
+ * A setting `auto` takes ten times as long as others, and has no graph before its plan. It counts
+ * with the least bounds of its mesh's other settings, which are likely, but not proved, to hold for
+ * it. Settings `auto` are planned last, when ten others are known, and only for meshes that do not
+ * fit with all saved: where all fits, computing again gains at most what it hides of collectives.
+ * Of these, only those are planned that an estimate from the mesh's other plans may find faster.
  *
  * Threads that plan may be ahead of what one would have planned: the outcome is what one would have
  * found, as it is taken from the settings in their order. Settings with equal seconds stand in that
@@ -60,6 +64,7 @@ static void add_mesh(Arena *a, MeshSettings *all, const MeshAsked *asked, const 
 }
 
 typedef struct MeshPlace {
+    bool last; /* behind all that are not */
     double bound;
     int index;
 } MeshPlace;
@@ -125,6 +130,8 @@ void meshes_bound(PassWalk *w, const PlanFor *to, MeshSetting *s, int n)
 static int by_bound(const void *p, const void *q)
 {
     const MeshPlace *x = p, *y = q;
+    if (x->last != y->last)
+        return x->last - y->last;
     return x->bound != y->bound ? (x->bound < y->bound ? -1 : 1) : x->index - y->index;
 }
 
@@ -139,16 +146,26 @@ MeshSearch meshes_start(const MeshSettings *all, int64_t limit)
         else if (limit && x->least > limit)
             s.over++;
         else
-            place[s.count++] = (MeshPlace){x->bound, i};
+            place[s.count++] = (MeshPlace){is_chosen(x), x->bound, i};
     }
     if (s.count)
         qsort(place, (size_t)s.count, sizeof *place, by_bound);
     return s;
 }
 
-/* Puts a setting among the best. */
+/* Whether two settings of a mesh came to the same step, for all that the outcome tells. */
+static bool same_step(const MeshSetting *x, const MeshSetting *y)
+{
+    return x->group == y->group && x->sec == y->sec && x->exposed == y->exposed &&
+           x->peak == y->peak && x->need == y->need;
+}
+
+/* Puts a setting among the best, unless one of them is the same step. */
 static void keep(MeshOutcome *r, const MeshSetting *x)
 {
+    for (int i = 0; i < r->nbest; i++)
+        if (same_step(r->best[i], x))
+            return;
     int i = MIN(r->nbest, MESHES_BEST);
     for (; i > 0 && x->sec < r->best[i - 1]->sec; i--)
         if (i < MESHES_BEST)
@@ -159,9 +176,47 @@ static void keep(MeshOutcome *r, const MeshSetting *x)
     r->nbest = MIN(r->nbest + 1, MESHES_BEST);
 }
 
-static bool may_be_best(const MeshOutcome *r, const MeshSetting *x)
+static bool may_be_best(const MeshOutcome *r, double sec)
 {
-    return r->nbest < MESHES_BEST || x->bound < r->best[MESHES_BEST - 1]->sec;
+    return r->nbest < MESHES_BEST || sec < r->best[MESHES_BEST - 1]->sec;
+}
+
+/* Whether what is computed again is left to choose although the mesh fits with all saved, gathered
+ * parameters too. */
+static bool needs_nothing(const MeshSearch *s, const MeshSetting *x)
+{
+    int all = 0, fit = 0;
+    for (int i = 0; is_chosen(x) && i < s->all.count; i++) {
+        const MeshSetting *y = &s->all.list[i];
+        bool none = y->group == x->group && !strcmp(y->recompute, "none");
+        all += none;
+        fit += none && y->counted && y->fits;
+    }
+    return all && fit == all;
+}
+
+/* Seconds of a setting that is not planned yet, where they are left to be chosen: as its bound is
+ * missed half as far as by the mesh's plan that misses its own the least. */
+static double guess_sec(const MeshSearch *s, const MeshSetting *x)
+{
+    double least = INFINITY;
+    for (int i = 0; i < s->all.count; i++) {
+        const MeshSetting *y = &s->all.list[i];
+        if (y->group == x->group && y != x && y->counted && y->fits && y->own > 0)
+            least = MIN(least, y->sec / y->own);
+    }
+    return is_chosen(x) && least > 1 && isfinite(least) ? x->bound * (1 + least) / 2 : x->bound;
+}
+
+static void add_planned(MeshOutcome *r, const MeshSetting *x)
+{
+    r->planned += x->planned;
+    if (x->planned && x->fits && !x->twin) {
+        keep(r, x);
+    } else if (x->planned && !x->fits) {
+        r->unfit++;
+        r->least = r->least ? MIN(r->least, x->need) : x->need;
+    }
 }
 
 /* The outcome of one thread after the first `end` settings of the order. */
@@ -169,17 +224,17 @@ static MeshOutcome found_until(const MeshSearch *s, int end)
 {
     MeshOutcome r = {0};
     for (int i = 0; i < end; i++) {
-        const MeshSetting *x = &s->all.list[s->all.place[i].index];
-        if (!may_be_best(&r, x)) {
-            r.slower = s->count - i;
-            break;
-        }
-        r.planned += x->planned;
-        if (x->planned && x->fits && !x->twin) {
-            keep(&r, x);
-        } else if (x->planned && !x->fits) {
-            r.unfit++;
-            r.least = r.least ? MIN(r.least, x->need) : x->need;
+        MeshSetting *x = &s->all.list[s->all.place[i].index];
+        x->counted = false;
+        if (!may_be_best(&r, x->bound)) {
+            r.slower++;
+        } else if (needs_nothing(s, x)) {
+            r.saved++;
+        } else if (!may_be_best(&r, guess_sec(s, x))) {
+            r.guessed++;
+        } else {
+            x->counted = x->planned;
+            add_planned(&r, x);
         }
     }
     return r;
@@ -188,13 +243,12 @@ static MeshOutcome found_until(const MeshSearch *s, int end)
 MeshSetting *meshes_next(MeshSearch *s)
 {
     MeshOutcome r = found_until(s, s->next);
-    if (s->next == s->count)
-        return NULL;
-    MeshSetting *x = &s->all.list[s->all.place[s->next].index];
-    if (!may_be_best(&r, x))
-        return NULL;
-    s->next++;
-    return x;
+    while (s->next < s->count) {
+        MeshSetting *x = &s->all.list[s->all.place[s->next++].index];
+        if (!needs_nothing(s, x) && may_be_best(&r, x->bound) && may_be_best(&r, guess_sec(s, x)))
+            return x;
+    }
+    return NULL;
 }
 
 MeshOutcome meshes_outcome(const MeshSearch *s)

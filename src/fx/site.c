@@ -227,12 +227,17 @@ Value *site_tensor(Site *s, const char *name)
     return s->viewed && x == &s->arg[0] ? fx_peek(s->im, x->t) : fx_read(s->im, x->t);
 }
 
-const Type *site_type(Site *s, const char *name)
+FxTensor *site_storage(const Site *s, const char *name)
 {
     const Item *x = site_arg(s, name);
     if (x->kind != FX_TENSOR)
         site_fail(s, "argument %s: expected a tensor, found %s", name, item_text(x));
-    return &x->t->type;
+    return x->t;
+}
+
+const Type *site_type(Site *s, const char *name)
+{
+    return &site_storage(s, name)->type;
 }
 
 Value *site_find_tensor(Site *s, const char *name)
@@ -304,6 +309,15 @@ int site_axis(const Site *s, const char *name, int rank)
         site_fail(s, "argument %s: expected -%lld to %lld, found %lld", name, (long long)n,
                   (long long)n - 1, (long long)d);
     return (int)(d < 0 ? d + n : d);
+}
+
+int64_t site_times(const Site *s, int64_t n, int64_t times)
+{
+    int64_t all;
+    if (__builtin_mul_overflow(n, times, &all))
+        site_fail(s, "expected a size below 2^63, found %lld times %lld", (long long)n,
+                  (long long)times);
+    return all;
 }
 
 /* ---- results ---- */

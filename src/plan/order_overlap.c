@@ -332,9 +332,10 @@ static void move_all(Overlap *x, int near)
 
 /* Whether the step takes less in another order, which the graph then has. */
 static bool overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
-                            int64_t more)
+                            int64_t more, const int64_t *beside)
 {
     Overlap *x = overlap_new(q, joined, m, tmp);
+    x->beside = beside;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     int *best = NEWN(tmp, int, q->n);
@@ -366,27 +367,29 @@ static bool has_collective(const Problem *q)
 
 /* joined: the same with cats joined; of it comes the peak beside which `more` bytes may be alive.
  */
-static bool overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more)
+static bool overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more,
+                         const int64_t *beside)
 {
     bool moved = false;
     int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + more;
     for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
         for (int c = 0; item_body(f, i, c); c++)
-            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more);
+            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more, NULL);
     if (moved)
         flow_reorder(f);
     more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
     if (!q->cyclic && has_collective(q))
-        moved |= overlap_problem(q, joined, m, tmp, more);
+        moved |= overlap_problem(q, joined, m, tmp, more, beside);
     return moved;
 }
 
-bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more)
+bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
+                   const int64_t *beside)
 {
     Flow *joined = flow_new(g, d, m, tmp);
     flow_alike(joined);
     flow_join(joined);
     flow_lay_over_wider(joined);
-    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, more);
+    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, more, beside);
 }

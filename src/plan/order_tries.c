@@ -100,6 +100,11 @@ static void count_left(Overlap *x, int s, int *ncounted)
     x->counted[(*ncounted)++] = s;
 }
 
+static int64_t beside_of(const Overlap *x, int i)
+{
+    return x->beside ? x->beside[overlap_node(x, i)->id] : 0;
+}
+
 /* Bytes above the cap of the order that is tried, summed over its nodes; where it differs from the
  * order, live and above become its own if `keep`. *most: the most bytes alive there. */
 static double excess_of(Overlap *x, int64_t *most, bool keep)
@@ -116,9 +121,10 @@ static double excess_of(Overlap *x, int64_t *most, bool keep)
         EACH_ITEM(j, q->make, i)
             count_left(x, q->make.item[j], &ncounted);
         Effect e = problem_effect(q, x->left, 1, i);
-        double above = (double)MAX(0, live + e.need - x->cap);
+        const int64_t alive = live + e.need + beside_of(x, i);
+        double above = (double)MAX(0, alive - x->cap);
         excess += above - x->above[k];
-        *most = MAX(*most, live + e.need);
+        *most = MAX(*most, alive);
         x->live[k] = keep ? live : x->live[k];
         x->above[k] = keep ? above : x->above[k];
         live += e.net;
@@ -286,12 +292,17 @@ void overlap_measure(Overlap *x, int64_t more)
     int64_t most;
     int settled;
     first_order(x);
-    x->cap = problem_peak(x->q, x->scratch, x->order) + more;
     x->low = 0;
     x->high = x->q->n;
     x->live[0] = x->q->base + x->q->inputs;
     x->excess = 0;
     memset(x->above, 0, sizeof *x->above * (size_t)x->q->n);
+    if (x->beside) {
+        excess_of(x, &most, false);
+        x->cap = most + more;
+    } else {
+        x->cap = problem_peak(x->q, x->scratch, x->order) + more;
+    }
     x->excess = excess_of(x, &most, true);
     x->most = MAX(most, x->cap);
     x->now.total = time_from(x, &x->now, 0, &settled);

@@ -39,6 +39,7 @@ typedef struct Overlap {
     int *noted;    /* the nodes that are in or marked */
     int nnoted;
     /* bytes */
+    const int64_t *beside; /* by node id of the graph: bytes that count there too; NULL: none */
     int64_t cap, most; /* most: bytes alive, at any node; cap: but where more are from the first */
     int64_t *live;     /* by place: alive before it */
     double *above;     /* by place: bytes above the cap */

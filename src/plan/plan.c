@@ -279,18 +279,26 @@ static int64_t overlap_bytes(const Plan *p)
     return first + second;
 }
 
+/* The bytes in which p's collectives are moved, and what counts beside p's. */
+typedef struct Room {
+    int64_t limit;         /* of p; 0: none */
+    int64_t *beside, more; /* by node id; how much higher the peak is by it */
+} Room;
+
 /* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
  * the peak are alive; NULL: it is no faster, or above the cap. */
 static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                            int64_t more, int64_t cap)
+                            const Room *r, int64_t more, int64_t cap)
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    bool moved = order_overlap(g, to->device, to->machine, tmp, more);
-    Plan *q = moved ? make(a, g, to, cap, known) : NULL;
+    bool moved = order_overlap(g, to->device, to->machine, tmp, more, r->beside);
+    Plan *q = moved ? make(a, g, to, r->beside ? 0 : cap, known) : NULL;
     arena_reset(tmp);
-    bool good = q && q->est.step < p->est.step && q->space[SPACE_MAIN].peak <= cap &&
-                (!to->limit || plan_least(q) <= MAX(to->limit, plan_least(p)));
+    bool good = q && q->est.step < p->est.step;
+    if (good && !r->beside)
+        good = q->space[SPACE_MAIN].peak <= cap &&
+               (!r->limit || plan_least(q) <= MAX(r->limit, plan_least(p)));
     if (good)
         q->overlap_cap = cap;
     return good ? q : NULL;
@@ -298,27 +306,43 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 
 /* A faster plan of the same nodes in so many more bytes, or NULL. Where more bytes are alive than
  * before, addresses may waste some: then less is allowed but at the peak itself. */
-static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known, int64_t more)
+static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
+                        const Room *r, int64_t more)
 {
     static const int parts[] = {0, 32, 16, 8};
     int64_t peak = p->space[SPACE_MAIN].peak;
     Plan *q = NULL;
     for (int i = 0; i < LEN(parts) && !q; i++)
-        q = overlap_within(a, p, to, known, more - (parts[i] ? peak / parts[i] : 0), peak + more);
+        q = overlap_within(a, p, to, known, r, more - (parts[i] ? peak / parts[i] : 0),
+                           peak + more);
     return q;
+}
+
+static Room room_beside(const Plan *p, const PlanFor *to, Arena *tmp)
+{
+    Room r = {.limit = to->limit};
+    if (to->beside) {
+        r.beside = NEWN(tmp, int64_t, p->g->nnode);
+        r.more = to->beside->fill(to->beside->arg, p, r.beside);
+    }
+    return r;
 }
 
 /* p, or a faster plan of the same nodes. A limit that leaves more than the bytes without one has
  * both tried, as more room is not always faster. */
 static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
 {
-    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
+    if (!to->overlap || (to->rough && !to->moved) || !device_is_host(to->device) ||
+        p->est.exposed <= 0)
         return p;
-    int64_t usual = overlap_bytes(p), room = to->limit ? to->limit - plan_least(p) : usual;
-    Plan *q = overlap_in(a, p, to, known, MIN(usual, MAX(0, room)));
-    Plan *wide = room > usual ? overlap_in(a, p, to, known, room) : NULL;
+    Arena *tmp = arena_tmp(p->g->a);
+    const Room r = room_beside(p, to, tmp);
+    int64_t usual = overlap_bytes(p), room = r.limit ? r.limit - plan_least(p) - r.more : usual;
+    Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
+    Plan *wide = room > usual ? overlap_in(a, p, to, known, &r, room) : NULL;
     if (wide && (!q || wide->est.step < q->est.step))
         q = wide;
+    arena_reset(tmp);
     return q ? q : p;
 }
 
@@ -343,7 +367,7 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
     }
     improve_order(g, to, known);
     Plan *p = make(a, g, to, 0, known);
-    if (!to->limit || within(p, to->limit))
+    if (!to->limit || to->beside || within(p, to->limit))
         p = overlapped(a, p, to, known);
     arena_reset(keep);
     return p;
@@ -369,13 +393,30 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
+/* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near. */
+static Plan *order_lowest(Arena *a, const Graph *g, const PlanFor *to, bool apart)
+{
+    Plan *best = NULL;
+    for (int i = 0; i <= apart; i++) {
+        Plan *p = order_once(a, graph_clone(a, g), to, 2, i),
+             *once = order_once(a, graph_clone(a, g), to, 1, i);
+        bool lower = plan_least(once) < plan_least(p) &&
+                     plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
+        p = lower ? once : p;
+        best = !best || plan_least(p) < plan_least(best) ? p : best;
+    }
+    return best;
+}
+
 /* Within a limit fused nodes are taken apart only where the plan does not fit otherwise. */
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
     PlanFor x = made_for(a, to);
     Plan *p = NULL;
-    if (x.quick || !x.limit) {
+    if (x.lowest && !x.quick) {
+        p = order_lowest(a, g, &x, apart);
+    } else if (x.quick || !x.limit) {
         p = order_once(a, g, &x, 2, apart);
     } else {
         p = order_near(a, g, &x, false);
