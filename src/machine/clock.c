@@ -13,6 +13,7 @@
 enum { ON_HOST, ON_NETWORK, NLINK };
 
 typedef struct ClockJob {
+    int link;
     int next;          /* of its group; -1: the last */
     double left;       /* seconds, were it alone on its link */
     double begin, end; /* -1: not yet */
@@ -63,6 +64,9 @@ double clock_last(const Clock *c)
 
 static int find_group(Clock *c, const char *name, const Group *where)
 {
+    for (int i = 0; i < c->ngroup; i++)
+        if (c->group[i].name == name)
+            return i;
     for (int i = 0; i < c->ngroup; i++)
         if (!strcmp(c->group[i].name, name))
             return i;
@@ -127,10 +131,10 @@ static void follow(Clock *c, double until, int stop)
     }
 }
 
-bool clock_idle(Clock *c)
+bool clock_idle(Clock *c, double at)
 {
     bool idle = true;
-    follow(c, c->at[QUEUE_COMPUTE], -1);
+    follow(c, at, -1);
     for (int i = 0; i < c->ngroup; i++)
         idle &= c->group[i].first < 0;
     return idle;
@@ -141,7 +145,7 @@ int clock_start(Clock *c, const char *group, const Group *where, double after, d
     follow(c, after, -1);
     int queue = find_group(c, group, where);
     ClockGroup *g = &c->group[queue];
-    PUSH(c->a, c->job, c->njob, c->capjob, ((ClockJob){-1, sec, -1, -1}));
+    PUSH(c->a, c->job, c->njob, c->capjob, ((ClockJob){g->link, -1, sec, -1, -1}));
     int job = c->njob - 1;
     if (g->first < 0)
         begin_job(c, g, job);
@@ -161,4 +165,25 @@ double clock_end(Clock *c, int job)
 {
     follow(c, INFINITY, job);
     return c->job[job].end;
+}
+
+double clock_wait(Clock *c, int job, double from, void (*see)(void *arg, int job, double sec),
+                  void *arg)
+{
+    follow(c, from, -1);
+    if (c->job[job].end >= 0)
+        return c->job[job].end;
+    const int link = c->job[job].link;
+    int first = job; /* all before it have ended */
+    for (int i = 0; i < c->ngroup; i++)
+        if (c->group[i].first >= 0)
+            first = MIN(first, c->group[i].first);
+    double *left = NEWN(c->a, double, c->njob - first);
+    for (int i = first; i < c->njob; i++)
+        left[i - first] = c->job[i].left;
+    double end = clock_end(c, job);
+    for (int i = first; i < c->njob; i++)
+        if (c->job[i].link == link && c->job[i].left < left[i - first])
+            see(arg, i, left[i - first] - MAX(0, c->job[i].left));
+    return end;
 }

@@ -165,13 +165,18 @@ double clock_last(const Clock *c);        /* the latest of the queues */
 /* Gives an item to a queue, which begins when the queue is free, but not before `after`; returns
  * when it ends. */
 double clock_run(Clock *c, Queue q, double after, double sec);
-bool clock_idle(Clock *c); /* whether no collective is under way when computing has ended */
+bool clock_idle(Clock *c, double at); /* whether no collective is under way then */
 /* Starts a collective that takes `sec` alone on its link, in the queue of its group; returns its
  * number. Starts are told in the order of `after`. */
 int clock_start(Clock *c, const char *group, const Group *where, double after, double sec);
 /* When it begins and ends, if nothing more were started before. */
 double clock_begin(Clock *c, int job);
 double clock_end(Clock *c, int job);
+/* The same of a wait that begins at `from`: what is done on the job's link meanwhile is seen, by
+ * job, itself and those that it has to wait for or that share its link; all together as long as the
+ * wait. */
+double clock_wait(Clock *c, int job, double from, void (*see)(void *arg, int job, double sec),
+                  void *arg);
 
 /* ---- shared by the files of this folder ---- */
 

@@ -76,6 +76,18 @@ static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Pla
     return r;
 }
 
+enum { WITHIN_EFFORT = 1 }; /* of lowering a peak that is no more than was asked for */
+
+/* The same within `most` bytes: full effort goes to that alone. */
+static PlaceResult place_within(Arena *tmp, PlaceBuf *buf, int n, int effort, int64_t most,
+                                Placements *known)
+{
+    PlaceResult r = place_known(tmp, buf, n, 0, known);
+    if (r.peak <= most)
+        return place_known(tmp, buf, n, MIN(effort, WITHIN_EFFORT), known);
+    return place_on(tmp, buf, n, most, effort);
+}
+
 /* A library may leave the end of its workspace unwritten. If only workspaces reach the top, the
  * placement is turned upside down, which is as good, so that the byte at the peak is written. */
 static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const Plan *p,
@@ -89,7 +101,8 @@ static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const 
 }
 
 /* Places what is not kept, from `at` on. */
-static void place_space(Plan *p, Space space, int64_t at, int effort, Placements *known, Arena *tmp)
+static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t most,
+                        Placements *known, Arena *tmp)
 {
     PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
     int *of = NEWN(tmp, int, p->nstorage), n = 0;
@@ -100,19 +113,20 @@ static void place_space(Plan *p, Space space, int64_t at, int effort, Placements
         buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
         of[n++] = i;
     }
-    PlaceResult r = place_known(tmp, buf, n, effort, known);
+    PlaceResult r = most ? place_within(tmp, buf, n, effort, most - at, known)
+                         : place_known(tmp, buf, n, effort, known);
     turn_if_only_work_on_top(buf, of, n, p, r.peak);
     for (int i = 0; i < n; i++)
         p->storage[of[i]].offset = at + buf[i].offset;
     p->space[space].peak = at + r.peak;
 }
 
-void plan_place(Plan *p, int effort, Placements *known)
+void plan_place(Plan *p, int effort, int64_t most, Placements *known)
 {
     Arena *tmp = arena_tmp(p->g->a);
     for (int s = 0; s < device_nspace(p->device); s++) {
         int64_t at = s == SPACE_MAIN ? p->persistent_nbytes : 0;
-        place_space(p, (Space)s, at, effort, known, tmp);
+        place_space(p, (Space)s, at, effort, s == SPACE_MAIN ? most : 0, known, tmp);
         arena_reset(tmp);
     }
 }

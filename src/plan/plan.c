@@ -143,14 +143,15 @@ static int quick_effort(const Plan *p)
     return p->nstorage < SMALL_PLAN ? 2 : 0;
 }
 
-static Plan *make(Arena *a, Graph *g, const PlanFor *to, Placements *known)
+/* most: as of plan_place. */
+static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
     if (to->rough && !to->quick && plan_one_queue(p))
         leave_unplaced(p);
     else
-        plan_place(p, to->rough ? 0 : PLACE_EFFORT, known);
+        plan_place(p, to->rough ? 0 : PLACE_EFFORT, most, known);
     plan_waits(p, a);
     p->order_bound = to->rough ? 0 : bound_of(p, to);
     p->number = to->number;
@@ -167,7 +168,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 {
     PlanFor x = made_for(a, to);
-    return make(a, g, &x, NULL);
+    return make(a, g, &x, 0, NULL);
 }
 
 int64_t plan_bound(Graph *g, const Device *d)
@@ -203,7 +204,7 @@ static int64_t score(Graph *g, void *arg)
     const PlanSpace *x = &p->space[SPACE_MAIN];
     int64_t cost = INT64_MAX;
     if (x->bound <= s->best) {
-        plan_place(p, quick_effort(p), s->known);
+        plan_place(p, quick_effort(p), 0, s->known);
         cost = x->bound + s->waste * (x->peak - x->bound);
     }
     s->found |= cost <= s->best;
@@ -291,9 +292,8 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    Plan *q = order_overlap(g, to->device, to->machine, tmp, more, r->beside)
-                  ? make(a, g, to, known)
-                  : NULL;
+    bool moved = order_overlap(g, to->device, to->machine, tmp, more, r->beside);
+    Plan *q = moved ? make(a, g, to, r->beside ? 0 : cap, known) : NULL;
     arena_reset(tmp);
     bool good = q && q->est.step < p->est.step;
     if (good && !r->beside)
@@ -366,7 +366,7 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
             score_orders(g, to, known, waste, INT64_MAX);
     }
     improve_order(g, to, known);
-    Plan *p = make(a, g, to, known);
+    Plan *p = make(a, g, to, 0, known);
     if (!to->limit || to->beside || within(p, to->limit))
         p = overlapped(a, p, to, known);
     arena_reset(keep);
@@ -388,7 +388,7 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
     Arena *keep = arena_tmp(g->a);
     PlanFor x = made_for(a, to);
     Placements *known = placements_new(keep);
-    Plan *p = overlapped(a, make(a, g, &x, known), &x, known);
+    Plan *p = overlapped(a, make(a, g, &x, 0, known), &x, known);
     arena_reset(keep);
     return p;
 }

@@ -184,8 +184,9 @@ Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 typedef struct Placements Placements;
 Placements *placements_new(Arena *a);
 /* Gives the storages that are not kept their addresses. known: NULL, or what is looked up first and
- * added to; a placement found in it that took less effort goes on from there. */
-void plan_place(Plan *p, int effort, Placements *known);
+ * added to; a placement found in it that took less effort goes on from there. most: the peak within
+ * which little effort is enough; 0: none is. */
+void plan_place(Plan *p, int effort, int64_t most, Placements *known);
 
 /* ---- plan.c ---- */
 
@@ -285,8 +286,9 @@ int plan_find_start(const Plan *p, int wait);
 
 /* ---- step_bound.c ---- */
 
-/* Seconds: no schedule of the plan's graph is faster, in any order, buckets and memory. */
-double plan_step_bound(const Plan *p, Arena *tmp);
+/* Seconds: no schedule of the plan's graph is faster, in any order, buckets and memory; late: none
+ * that computes again in the backward alone. */
+double plan_step_bound(const Plan *p, Arena *tmp, bool late);
 
 /* ---- scope.c ---- */
 

@@ -19,6 +19,10 @@
  * items that no edge passes by, between the first item and the loss, and between the loss and the
  * last, among what lies between them.
  *
+ * `late` asks for the bound of the schedules that compute again in the backward: of what is computed
+ * again from a batch, nothing begins before the forward has ended. Others would take the memory that
+ * recomputation saves, but may use the time for which the forward waits.
+ *
  * Copies that the planner adds have seconds in the step, but are no items.
  *
  * A loop is an item with as many times the bound of its body, as its iterations follow one another;
@@ -47,12 +51,15 @@ typedef struct BoundJob {
 
 typedef struct StepBound {
     const Plan *p;
+    bool late;        /* values are computed again in the backward */
+    const Node *loss; /* the end of the forward, if late; else NULL */
     Arena *tmp;
     const Graph *g;
     int n, *of; /* of: by value id, the item that makes it; -1: none */
     BoundItem *item;
     Lists pred, succ;
     bool *narrow;
+    bool *kept;           /* made of nothing but the graph's kept inputs and constants */
     double *start, *rest; /* until an item begins; after it has ended */
     double *to;           /* scratch: from an item's end to the narrow one; -1: not before it */
     BoundJob *job;
@@ -84,21 +91,64 @@ static int items_of(const Node *n)
     return communicates(n) ? n->nout : 1;
 }
 
+static void add_items(StepBound *x, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++)
+        x->of[n->out[k]->id] = communicates(n) ? x->n + k : x->n;
+    for (int t = 0; t < items_of(n); t++)
+        x->item[x->n++] = (BoundItem){.node = n, .tensor = t};
+}
+
+/* The nodes between two in the graph's order, of the backward or not. */
+static void add_between(StepBound *x, const Node *from, const Node *to, bool backward)
+{
+    for (const Node *n = from; n != to; n = n->next)
+        if ((n->phase == BACKWARD) == backward)
+            add_items(x, n);
+}
+
+/* Items stand in an order of their edges: what the backward computes is behind the loss. */
 static void number_items(StepBound *x)
 {
+    int count = 0;
+    const Node *behind = x->loss ? x->loss->next : x->g->first;
     x->of = NEWN(x->tmp, int, x->g->nvalue);
     for (int i = 0; i < x->g->nvalue; i++)
         x->of[i] = -1;
     for (const Node *n = x->g->first; n; n = n->next)
-        x->n += items_of(n);
-    x->item = NEWN(x->tmp, BoundItem, x->n);
-    int i = 0;
-    for (const Node *n = x->g->first; n; n = n->next) {
-        for (int k = 0; k < n->nout; k++)
-            x->of[n->out[k]->id] = communicates(n) ? i + k : i;
-        for (int t = 0; t < items_of(n); t++)
-            x->item[i++] = (BoundItem){.node = n, .tensor = t};
+        count += items_of(n);
+    x->item = NEWN(x->tmp, BoundItem, count);
+    x->n = 0;
+    add_between(x, x->g->first, behind, false);
+    add_between(x, x->g->first, behind, true);
+    for (const Node *n = behind; n; n = n->next)
+        add_items(x, n);
+}
+
+/* Fills what is made of nothing but the graph's kept inputs and constants. */
+static void find_kept(StepBound *x)
+{
+    bool *given = NEWN(x->tmp, bool, x->g->nvalue);
+    x->kept = NEWN(x->tmp, bool, x->n);
+    for (int i = 0; i < x->g->nin; i++)
+        given[x->g->in[i].v->id] = x->g->parent || role_kept(x->g->in[i].role);
+    for (int i = 0; i < x->n; i++) {
+        const Node *n = x->item[i].node;
+        bool one = communicates(n);
+        x->kept[i] = true;
+        for (int k = one ? x->item[i].tensor : 0; k < (one ? x->item[i].tensor + 1 : n->nin); k++) {
+            int of = x->of[n->in[k]->id];
+            x->kept[i] &= of < 0 ? given[n->in[k]->id] : x->kept[of];
+        }
     }
+}
+
+/* Whether an item computes again what a batch makes. */
+static bool again(const StepBound *x, int i)
+{
+    const Node *n = x->item[i].node;
+    return n->origin && n->phase == BACKWARD && !communicates(n) && !n->op->wait && !n->op->view &&
+           !x->kept[i];
 }
 
 /* Calls see(x, of, reader) for each item that an item reads. */
@@ -107,6 +157,8 @@ static void each_edge(StepBound *x, void (*see)(StepBound *x, int of, int reader
     for (int i = 0; i < x->n; i++) {
         const Node *n = x->item[i].node;
         bool one = communicates(n);
+        if (x->loss && again(x, i))
+            see(x, x->of[x->loss->out[0]->id], i);
         for (int k = one ? x->item[i].tensor : 0; k < (one ? x->item[i].tensor + 1 : n->nin); k++)
             if (x->of[n->in[k]->id] >= 0)
                 see(x, x->of[n->in[k]->id], i);
@@ -148,6 +200,13 @@ static void link_items(StepBound *x)
     shift(x->succ.at, x->n);
 }
 
+static void link_all(StepBound *x)
+{
+    number_items(x);
+    find_kept(x);
+    link_items(x);
+}
+
 /* ---- units ---- */
 
 /* Collectives that one call could make. */
@@ -155,26 +214,6 @@ typedef struct BoundUnit {
     double sec, nbytes; /* of the calls that there are; of all values */
     int count;
 } BoundUnit;
-
-/* Whether an item is made of nothing but the graph's kept inputs and constants. */
-static bool *made_of_kept(const StepBound *x)
-{
-    bool *kept = NEWN(x->tmp, bool, x->n), *given = NEWN(x->tmp, bool, x->g->nvalue);
-    for (int i = 0; i < x->g->nin; i++)
-        given[x->g->in[i].v->id] = x->g->parent || role_kept(x->g->in[i].role);
-    for (int i = 0; i < x->n; i++) {
-        const Node *n = x->item[i].node;
-        kept[i] = true;
-        for (int k = 0; k < n->nin && !communicates(n); k++)
-            if (x->of[n->in[k]->id] < 0)
-                kept[i] &= given[n->in[k]->id];
-        if (communicates(n) && x->of[n->in[x->item[i].tensor]->id] < 0)
-            kept[i] = given[n->in[x->item[i].tensor]->id];
-        EACH_ITEM(k, x->pred, i)
-            kept[i] &= kept[x->pred.item[k]];
-    }
-    return kept;
-}
 
 /* Whether nothing but updates, and what hands it on to them, reads an item. */
 static bool *made_for_updates(const StepBound *x)
@@ -217,11 +256,11 @@ static bool reduces(const Node *n)
 static BoundUnit **find_units(const StepBound *x)
 {
     BoundUnit **unit = NEWN(x->tmp, BoundUnit *, x->n);
-    bool *kept = made_of_kept(x), *update = made_for_updates(x);
+    bool *update = made_for_updates(x);
     Map of = {.a = x->tmp};
     for (int i = 0; i < x->n; i++) {
         const Node *n = x->item[i].node;
-        if (!communicates(n) || !(reduces(n) ? update[i] && n->phase == BACKWARD : kept[i]))
+        if (!communicates(n) || !(reduces(n) ? update[i] && n->phase == BACKWARD : x->kept[i]))
             continue;
         const char *key = unit_key(x, i, !reduces(n));
         if (!(unit[i] = map_find(&of, key))) {
@@ -433,12 +472,21 @@ static void fill_starts(const StepBound *x, double *start, bool back)
 
 /* ---- a graph ---- */
 
-static double graph_bound(const Plan *p, const Graph *g, const NodeSteps *steps, Arena *tmp,
-                          double *busy)
+/* The node with which the forward ends, as most follow one another to it. */
+static const Node *find_loss(StepBound x)
 {
-    StepBound x = {.p = p, .g = g, .tmp = tmp};
-    number_items(&x);
-    link_items(&x);
+    int first;
+    link_all(&x);
+    int loss = deepest(&x, -1, LOSS, &first);
+    return loss < 0 ? NULL : x.item[loss].node;
+}
+
+static double graph_bound(const Plan *p, const Graph *g, const NodeSteps *steps, Arena *tmp,
+                          bool late, double *busy)
+{
+    StepBound x = {.p = p, .g = g, .tmp = tmp, .late = late};
+    x.loss = late ? find_loss(x) : NULL;
+    link_all(&x);
     fill_items(&x, steps);
     find_narrow(&x);
     x.start = NEWN(tmp, double, x.n);
@@ -462,16 +510,17 @@ static double loop_bound(const StepBound *x, const NodeSteps *steps, BoundItem *
     double sec = 0;
     EACH_BODY(b, it->node) {
         double busy[NBUSY] = {0}, times = (double)region_times(it->node->region, b);
-        sec += times * graph_bound(x->p, it->node->region->body[b], steps, x->tmp, busy);
+        sec += times * graph_bound(x->p, it->node->region->body[b], steps, x->tmp, x->late, busy);
         for (int q = 0; q < NBUSY; q++)
             it->busy[q] += times * busy[q];
     }
     return sec;
 }
 
-double plan_step_bound(const Plan *p, Arena *tmp)
+double plan_step_bound(const Plan *p, Arena *tmp, bool late)
 {
     NodeSteps steps = plan_node_steps(tmp, p);
-    double busy[NBUSY] = {0};
-    return graph_bound(p, p->g, &steps, tmp, busy);
+    double busy[NBUSY] = {0}, again[NBUSY] = {0};
+    double bound = graph_bound(p, p->g, &steps, tmp, false, busy);
+    return late ? MAX(bound, graph_bound(p, p->g, &steps, tmp, true, again)) : bound;
 }

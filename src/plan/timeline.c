@@ -2,7 +2,8 @@
  *
  * Queues run side by side, and so do collectives, each in the queue of its group: a call begins
  * when the one before it in its queue has ended, and all that it waits for. What nothing hides of a
- * collective is how long its queue stands still at its wait. The first iterations of a loop are
+ * collective is what is done of it while a queue stands still at a wait, for it or for another one
+ * behind it or beside it on its link. The first iterations of a loop are
  * followed like that; each later one takes as long as the last of these, when the queues have
  * settled. Linear in the steps, those in loops counted 8 times for each loop around them. */
 #include "plan.h"
@@ -13,12 +14,13 @@ typedef struct TimeLine {
     const Plan *p;
     Arena *tmp;
     Clock *clock;
-    double *exposed;  /* by step */
-    PlanSpans *spans; /* NULL: nobody asks for them */
-    double *ended;    /* by step: its latest run */
-    int *start;       /* by step: of a wait the collective's step, -1: none */
-    bool *apart;      /* by step: a collective for which another step waits */
-    int *job;         /* by step: of a collective, its latest run */
+    double *exposed;     /* by step */
+    PlanSpans *spans;    /* NULL: nobody asks for them */
+    double *ended;       /* by step: its latest run */
+    int *start;          /* by step: of a wait the collective's step, -1: none */
+    bool *apart;         /* by step: a collective for which another step waits */
+    int *job;            /* by step: of a collective, its latest run */
+    int *of, nof, capof; /* by job: its step */
 } TimeLine;
 
 static void find_starts(TimeLine *t)
@@ -108,6 +110,12 @@ static void follow_loop(TimeLine *t, int begin)
 
 /* ---- steps ---- */
 
+static void see_exposed(void *arg, int job, double sec)
+{
+    TimeLine *t = arg;
+    t->exposed[t->of[job]] += sec;
+}
+
 /* A collective runs beside its queue, which goes on where another step waits for it. */
 static double begin_collective(TimeLine *t, int i, double begin)
 {
@@ -115,8 +123,10 @@ static double begin_collective(TimeLine *t, int i, double begin)
     Group where = node_group(t->p->machine, t->p->g->mesh, s->node);
     const char *group = s->node->attr[attr_index(s->node->op, "group")].s;
     t->job[i] = clock_start(t->clock, group, &where, begin, s->sec);
+    PUSH(t->tmp, t->of, t->nof, t->capof, i);
+    CHECK(t->nof == t->job[i] + 1);
     note(t, SPAN_COLLECTIVE, i, begin, t->job[i]);
-    return t->apart[i] ? begin : clock_end(t->clock, t->job[i]);
+    return t->apart[i] ? begin : clock_wait(t->clock, t->job[i], begin, see_exposed, t);
 }
 
 /* The end of a step that begins when its queue is free and what it waits for has ended. */
@@ -132,8 +142,8 @@ static double run_step(TimeLine *t, int i)
         note(t, SPAN_CALL, i, end - s->sec, end);
         return end;
     }
-    end = collective ? begin_collective(t, i, begin) : clock_end(t->clock, t->job[t->start[i]]);
-    t->exposed[collective ? i : t->start[i]] += MAX(0, end - begin);
+    end = collective ? begin_collective(t, i, begin)
+                     : clock_wait(t->clock, t->job[t->start[i]], begin, see_exposed, t);
     note(t, SPAN_EXPOSED, collective ? i : t->start[i], begin, end);
     return clock_run(t->clock, s->queue, MAX(begin, end), 0);
 }

@@ -55,13 +55,13 @@ static void test_late(void)
 static void test_idle(void)
 {
     Clock *c = clock_new(a);
-    EXPECT(clock_idle(c));
+    EXPECT(clock_idle(c, clock_at(c, QUEUE_COMPUTE)));
     int dp = clock_start(c, "dp", &network, 0, 1);
-    EXPECT(!clock_idle(c));
+    EXPECT(!clock_idle(c, clock_at(c, QUEUE_COMPUTE)));
     clock_run(c, QUEUE_COMPUTE, 0, 0.5);
-    EXPECT(!clock_idle(c));
+    EXPECT(!clock_idle(c, clock_at(c, QUEUE_COMPUTE)));
     clock_run(c, QUEUE_COMPUTE, 0, 1);
-    EXPECT(clock_idle(c) && near(clock_end(c, dp), 1));
+    EXPECT(clock_idle(c, clock_at(c, QUEUE_COMPUTE)) && near(clock_end(c, dp), 1));
 }
 
 /* %product runs while %gathered comes. */
