@@ -254,6 +254,20 @@ int alike_command(tn_context *ctx, const Command *c);
 int alike_options(tn_context *ctx, const Command *c, const Option *table, const Texts *args,
                   bool help);
 
+/* ---- train_graph.c ---- */
+
+struct TrainOptions;
+
+bool train_is_graph(const struct TrainOptions *t); /* whether M names a graph */
+/* Opens the model or graph that a run trains, of one that goes on its checkpoint's. */
+int train_open(tn_context *ctx, const struct TrainOptions *t, tn_model **m);
+/* Fails (2) where a graph is given options of models, or no weights; else -1. */
+int train_graph_options(const Option *table, const struct TrainOptions *t, const tn_options *o);
+/* Takes the batch's sizes and what its labels are from a graph; fails where options say otherwise.
+ */
+int train_take_graph(tn_context *ctx, const tn_model *m, struct TrainOptions *t,
+                     const Option *table);
+
 /* ---- write_json.c ---- */
 
 struct json_t;

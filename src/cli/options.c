@@ -259,7 +259,7 @@ static int store_number(const Command *c, Option *o, const char *value)
     const char *word = count_word(o);
     bool named = word && !strcmp(value, word);
     double x = named ? (o->kind == OPT_AUTO ? 0 : o->hi) : strtod(value, &end);
-    if (named && o->kind == OPT_AUTO && word_among("opt bench tune", c->name))
+    if (named && o->kind == OPT_AUTO && word_among("opt bench tune export", c->name))
         return report(TN_CODE_USAGE, "%s: --%s auto is for train, grad and plan", c->name, o->name);
     if (named)
         end = (char *)value + strlen(value);

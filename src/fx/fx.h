@@ -37,6 +37,7 @@ typedef struct PyLexer {
     PyOpen *open;         /* the brackets, the innermost last */
     int nested;           /* expr.c: how deep the expression is */
     const char *remark;   /* the last comment, without #; "" before the first */
+    const Map *symbols;   /* symbols.c: sizes by name; NULL: none are bound */
     PyToken t;            /* the current token */
 } PyLexer;
 
@@ -147,7 +148,9 @@ typedef struct FxInput {
     const char *name;
     int line, column;
     Annotation annotation;
-    const struct Item *given; /* a number or None, by a repro file; NULL: it is a tensor */
+    const struct Item
+        *given;       /* a number or None, by a repro file or a bound size; NULL: not known */
+    const char *size; /* "Sym(s0)": it is a size; NULL: it is none */
 } FxInput;
 
 /* A process group, as a repro file has it. */
@@ -172,7 +175,7 @@ typedef struct FxModule {
         *untyped; /* why the rest of a repro file tells no type of an input; NULL: it is none */
 } FxModule;
 
-FxModule *fx_parse(Arena *a, const char *text, const char *file);
+FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symbols);
 
 /* ---- repro.c: files that PyTorch writes to be attached to reports ---- */
 
@@ -262,6 +265,13 @@ typedef struct FxOptions {
     int ngroup;
     const char *const *group; /* "NAME=AXIS": which mesh axes a process group spans */
 } FxOptions;
+
+/* ---- symbols.c ---- */
+
+/* Symbols of sizes (name -> int64_t *) that the annotations of inputs with known types say. */
+Map *symbols_bind(Arena *a, const char *text, const char *file, const FxOptions *o);
+/* The size that an expression at *s has, which it goes past; false: a symbol is not known. */
+bool symbols_size(Arena *a, const Map *known, const char **s, int64_t *size);
 
 /* The meaning of names of the code. */
 typedef struct FxNames {

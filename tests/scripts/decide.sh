@@ -164,7 +164,7 @@ done
 
 # On a device with a memory of its own values go to the host's; ranks keep the gathered parameters that fit. Bits stay.
 chosen() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$dir/plan"; }
-for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=2 --backend emulated"}; do
+for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=4" "--mesh fsdp=2 --backend emulated"}; do
     set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dropout 0.1 $how
     all=$(needs "$@")
     least=$(needs "$@" --memory 1)
@@ -183,6 +183,11 @@ for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=2 --back
     same saved kept
     ok "$how: planned is measured" [ "$(peak within)" = \
         "$(sed -n 's/.*"planned_peak_bytes": \([0-9]*\).*/\1/p' "$dir/within.jsonl" | head -1)" ]
+    for part in ${TN_LONG:+3 5 7 8}; do
+        gives 0 '' "$@" --out "$dir/part" --metrics "$dir/part.jsonl" --memory "$(between "$least" "$all" $part)"
+        same saved part
+        rm -r "$dir/part" "$dir/part.jsonl"
+    done
     rm -r "$dir/saved" "$dir/within" "$dir/kept"
 done
 
