@@ -179,11 +179,6 @@ static void count_left(Overlap *x, int s, int *ncounted)
     x->counted[(*ncounted)++] = s;
 }
 
-static int64_t beside_of(const Overlap *x, int i)
-{
-    return x->beside ? x->beside[node_of_index(x, i)->id] : 0;
-}
-
 /* Bytes above the cap of the order that is tried, summed over its nodes; where it differs from the
  * order, live and above become its own if `keep`. *most: the most bytes alive there. */
 static double excess_of(Overlap *x, int64_t *most, bool keep)
@@ -200,7 +195,7 @@ static double excess_of(Overlap *x, int64_t *most, bool keep)
         EACH_ITEM(j, q->make, i)
             count_left(x, q->make.item[j], &ncounted);
         Effect e = problem_effect(q, x->left, 1, i);
-        const int64_t alive = live + e.need + beside_of(x, i);
+        const int64_t alive = live + e.need + (x->beside ? x->beside[node_of_index(x, i)->id] : 0);
         double above = (double)MAX(0, alive - x->cap);
         excess += above - x->above[k];
         *most = MAX(*most, alive);
@@ -550,12 +545,8 @@ static void measure(Overlap *x, int64_t more)
     int64_t most;
     x->high = x->q->n;
     x->live[0] = x->q->base + x->q->inputs;
-    if (x->beside) {
-        excess_of(x, &most, false);
-        x->cap = most + more;
-    } else {
-        x->cap = problem_peak(x->q, x->scratch, x->order) + more;
-    }
+    excess_of(x, &most, false);
+    x->cap = more + (x->beside ? most : problem_peak(x->q, x->scratch, x->order));
     x->excess = excess_of(x, &most, true);
     x->most = MAX(most, x->cap);
     x->now.total = time_from(x, &x->now, 0, true);
@@ -582,14 +573,6 @@ static bool overlap_problem(const Problem *q, const Machine *m, Arena *tmp, int6
     return true;
 }
 
-static bool has_collective(const Problem *q)
-{
-    bool has = false;
-    for (int i = 0; i < q->n; i++)
-        has |= item_node(q->flow, q->item[i])->op->class == CLASS_COLLECTIVE;
-    return has;
-}
-
 static bool overlap_flow(Flow *f, const Machine *m, Arena *tmp, int64_t more, const int64_t *beside)
 {
     bool moved = false;
@@ -601,7 +584,7 @@ static bool overlap_flow(Flow *f, const Machine *m, Arena *tmp, int64_t more, co
         flow_reorder(f);
     more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
-    if (!q->cyclic && has_collective(q))
+    if (!q->cyclic)
         moved |= overlap_problem(q, m, tmp, more, beside);
     return moved;
 }
