@@ -457,6 +457,8 @@ static void search(Decider *d)
     r->searched = true;
     if (!again_search_short(d))
         again_search(d);
+    else if (!plan_fits(d, &r->chosen))
+        choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
     if (d->g->mesh && d->task->to.overlap) /* in what memory the limit leaves */

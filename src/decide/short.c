@@ -14,16 +14,16 @@
 enum { LEAST_EQUAL = 3 * SHORT_KEPT };
 
 /* The blocks of a graph, numbered in the order of their first nodes. */
-typedef struct Row {
+typedef struct BlockRow {
     const Graph *g;
     Arena *tmp;
     int *of, *at; /* by node id: its block, NO_BLOCK; its place there */
     Node ***node; /* by block and place */
     int *n, *cap, count;
     int first, last; /* the equal ones */
-} Row;
+} BlockRow;
 
-static int number_of(Row *x, Map *number, const char *scope)
+static int number_of(BlockRow *x, Map *number, const char *scope)
 {
     const Block b = block_of(scope);
     if (!b.len)
@@ -35,9 +35,10 @@ static int number_of(Row *x, Map *number, const char *scope)
     return (int)k - 1;
 }
 
-static Row find_row(const Graph *g, Arena *tmp)
+static BlockRow find_row(const Graph *g, Arena *tmp)
 {
-    Row x = {g, tmp, NEWN(tmp, int, g->nnode), NEWN(tmp, int, g->nnode), NULL, NULL, NULL, 0, 0, 0};
+    BlockRow x = {g, tmp, NEWN(tmp, int, g->nnode), NEWN(tmp, int, g->nnode), NULL, NULL, NULL, 0,
+                  0, 0};
     Map number = {.a = tmp};
     const char *scope = NULL;
     int last = NO_BLOCK;
@@ -60,12 +61,12 @@ static Row find_row(const Graph *g, Arena *tmp)
     return x;
 }
 
-static bool is_within(const Row *x, const Value *v, int block)
+static bool is_within(const BlockRow *x, const Value *v, int block)
 {
     return v->def && x->of[v->def->id] == block;
 }
 
-static bool operands_equal(const Row *x, const Node *n, const Node *m)
+static bool operands_equal(const BlockRow *x, const Node *n, const Node *m)
 {
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i], *w = m->in[i];
@@ -77,7 +78,7 @@ static bool operands_equal(const Row *x, const Node *n, const Node *m)
     return true;
 }
 
-static bool nodes_equal(const Row *x, const Node *n, const Node *m)
+static bool nodes_equal(const BlockRow *x, const Node *n, const Node *m)
 {
     Node like = *m;
     like.stream = n->stream;
@@ -90,7 +91,7 @@ static bool nodes_equal(const Row *x, const Node *n, const Node *m)
     return operands_equal(x, n, m);
 }
 
-static bool blocks_equal(const Row *x, int b, int c)
+static bool blocks_equal(const BlockRow *x, int b, int c)
 {
     for (int i = 0; x->n[b] == x->n[c] && i < x->n[b]; i++)
         if (!nodes_equal(x, x->node[b][i], x->node[c][i]))
@@ -99,7 +100,7 @@ static bool blocks_equal(const Row *x, int b, int c)
 }
 
 /* Finds the longest row of equal blocks; whether it is long enough. */
-static bool find_equal(Row *x)
+static bool find_equal(BlockRow *x)
 {
     int first = 0;
     for (int b = 1; b <= x->count; b++) {
@@ -117,7 +118,7 @@ static bool find_equal(Row *x)
 /* ---- what goes ---- */
 
 typedef struct Making {
-    const Row *x;
+    const BlockRow *x;
     Short *s;
     Graph *to;
     bool *gone;    /* by node id */
@@ -126,17 +127,17 @@ typedef struct Making {
     const Machine *m;
 } Making;
 
-static int low_of(const Row *x)
+static int low_of(const BlockRow *x)
 {
     return x->first + SHORT_KEPT / 2 - 1;
 }
 
-static int high_of(const Row *x)
+static int high_of(const BlockRow *x)
 {
     return x->last - SHORT_KEPT / 2 + 1;
 }
 
-static bool block_goes(const Row *x, int b)
+static bool block_goes(const BlockRow *x, int b)
 {
     return b > low_of(x) && b < high_of(x);
 }
@@ -144,7 +145,7 @@ static bool block_goes(const Row *x, int b)
 /* The value in whose place v stands for who stays; NULL: it is gone. */
 static const Value *stand_in(const Making *k, const Value *v)
 {
-    const Row *x = k->x;
+    const BlockRow *x = k->x;
     const Node *n = v->def;
     if (!n || !k->gone[n->id])
         return v;
@@ -220,7 +221,7 @@ static void copy_nodes(Making *k)
 
 /* By value id: nodes read it, and all of those go. Filled before nodes are copied, from the blocks
  * and from what only they hand to updates. */
-static bool *find_unread(const Row *x)
+static bool *find_unread(const BlockRow *x)
 {
     const Graph *g = x->g;
     bool *kept = NEWN(x->tmp, bool, g->nvalue), *read = NEWN(x->tmp, bool, g->nvalue);
@@ -271,12 +272,12 @@ static void copy_outputs(Making *k)
     }
 }
 
-static int kept_block(const Row *x, int i)
+static int kept_block(const BlockRow *x, int i)
 {
     return i < SHORT_KEPT / 2 ? x->first + i : x->last - (SHORT_KEPT - 1 - i);
 }
 
-static void fill_twins(const Row *x, Arena *a, Short *s)
+static void fill_twins(const BlockRow *x, Arena *a, Short *s)
 {
     s->node = (Map){.a = a};
     for (int b = x->first; b <= x->last; b++)
@@ -292,7 +293,7 @@ static void fill_twins(const Row *x, Arena *a, Short *s)
         }
 }
 
-static void fill_weights(const Row *x, Short *s)
+static void fill_weights(const BlockRow *x, Short *s)
 {
     s->nequal = x->last - x->first + 1;
     for (int i = 0; i < SHORT_KEPT; i++) {
@@ -317,7 +318,7 @@ static void make(void *arg)
 bool short_make(Arena *a, const Graph *g, const Machine *m, Short *s)
 {
     Arena *tmp = arena_tmp(a);
-    Row x = find_row(g, tmp);
+    BlockRow x = find_row(g, tmp);
     *s = (Short){0};
     if (!find_equal(&x))
         return false;

@@ -10,17 +10,17 @@
 #include <string.h>
 
 /* The first product of a block's forward, and the first and the last of its backward. */
-typedef struct Span {
+typedef struct BlockSpan {
     int begin, back, end;
-} Span;
+} BlockSpan;
 
-typedef struct Measure {
+typedef struct ShortPlan {
     const Short *s;
     const Plan *p;
     int *of;       /* by step: the kept block, -1 */
     int turn, end; /* the first product of the backward, and the last */
-    Span span[SHORT_KEPT];
-} Measure;
+    BlockSpan span[SHORT_KEPT];
+} ShortPlan;
 
 static int kept_of(const Short *s, const char *scope)
 {
@@ -37,11 +37,11 @@ static const char *step_scope(const Step *s)
     return !n ? "" : n->nout ? value_scope(n->out[0]) : n->scope;
 }
 
-static void find_spans(Measure *x)
+static void find_spans(ShortPlan *x)
 {
     const Plan *p = x->p;
     for (int k = 0; k < SHORT_KEPT; k++)
-        x->span[k] = (Span){p->nstep, p->nstep, -1};
+        x->span[k] = (BlockSpan){p->nstep, p->nstep, -1};
     x->turn = p->nstep;
     x->end = -1;
     for (int i = 0; i < p->nstep; i++) {
@@ -63,7 +63,7 @@ static void find_spans(Measure *x)
 }
 
 /* By step, and one: how the bytes alive change there; k: of a kept block alone, -1: of all. */
-static void add_alive(const Measure *x, int k, int64_t *change)
+static void add_alive(const ShortPlan *x, int k, int64_t *change)
 {
     for (int i = 0; i < x->p->nstorage; i++) {
         const Storage *s = &x->p->storage[i];
@@ -74,9 +74,9 @@ static void add_alive(const Measure *x, int k, int64_t *change)
     }
 }
 
-static Measure measure(const Short *s, const Plan *p, Arena *tmp)
+static ShortPlan measure(const Short *s, const Plan *p, Arena *tmp)
 {
-    Measure x = {.s = s, .p = p, .of = NEWN(tmp, int, p->nstep)};
+    ShortPlan x = {.s = s, .p = p, .of = NEWN(tmp, int, p->nstep)};
     for (int i = 0; i < p->nstep; i++)
         x.of[i] = kept_of(s, step_scope(&p->step[i]));
     find_spans(&x);
@@ -85,7 +85,7 @@ static Measure measure(const Short *s, const Plan *p, Arena *tmp)
 
 ShortLoad short_load(const Short *s, const Plan *p, Arena *tmp)
 {
-    const Measure x = measure(s, p, tmp);
+    const ShortPlan x = measure(s, p, tmp);
     ShortLoad l = {0};
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *t = &p->storage[i];
@@ -107,9 +107,9 @@ ShortLoad short_load(const Short *s, const Plan *p, Arena *tmp)
 
 /* What each of the blocks has alive for which block k stands beside itself; alive: what that has.
  */
-static int64_t others_bytes(const Measure *x, const ShortLoad *l, int k, int step, int64_t alive)
+static int64_t others_bytes(const ShortPlan *x, const ShortLoad *l, int k, int step, int64_t alive)
 {
-    const Span s = x->span[k];
+    const BlockSpan s = x->span[k];
     if (step < s.begin)
         return 0;
     if (step < s.back)
@@ -120,7 +120,7 @@ static int64_t others_bytes(const Measure *x, const ShortLoad *l, int k, int ste
 }
 
 /* The most bytes alive in the plan and in what it lacks; beside: NULL, or as of short_beside(). */
-static int64_t peak_of(const Measure *x, const int *weight, const ShortLoad *l, int64_t *beside,
+static int64_t peak_of(const ShortPlan *x, const int *weight, const ShortLoad *l, int64_t *beside,
                        Arena *tmp)
 {
     const int n = x->p->nstep;
@@ -147,7 +147,7 @@ static int64_t peak_of(const Measure *x, const int *weight, const ShortLoad *l, 
 int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, const Plan *p,
                      int64_t *beside, Arena *tmp)
 {
-    const Measure x = measure(s, p, tmp);
+    const ShortPlan x = measure(s, p, tmp);
     const int64_t own = p->space[SPACE_MAIN].bound - p->persistent_nbytes;
     const int64_t handles = p->handles * (s->nequal - SHORT_KEPT) / SHORT_KEPT;
     return peak_of(&x, weight ? weight : s->weight, l, beside, tmp) - own + s->nbytes + handles;
@@ -155,7 +155,7 @@ int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, cons
 
 /* The seconds of what the kept blocks stand for beside themselves: how long the queue of kernels
  * runs their calls, and stands still for their collectives. */
-static double others_sec(const Measure *x, const int *weight, double *shown, Arena *tmp)
+static double others_sec(const ShortPlan *x, const int *weight, double *shown, Arena *tmp)
 {
     PlanSpans spans = {.a = tmp};
     double sec = 0;
@@ -173,7 +173,7 @@ static double others_sec(const Measure *x, const int *weight, double *shown, Are
 
 double short_sec(const Short *s, const int *weight, const Plan *p, double *shown, Arena *tmp)
 {
-    const Measure x = measure(s, p, tmp);
+    const ShortPlan x = measure(s, p, tmp);
     *shown = p->est.exposed;
     return p->est.step + s->sec + others_sec(&x, weight ? weight : s->weight, shown, tmp);
 }

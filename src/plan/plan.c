@@ -280,15 +280,15 @@ static int64_t overlap_bytes(const Plan *p)
 }
 
 /* The bytes in which p's collectives are moved, and what counts beside p's. */
-typedef struct Room {
+typedef struct OverlapRoom {
     int64_t limit;         /* of p; 0: none */
     int64_t *beside, more; /* by node id; how much higher the peak is by it */
-} Room;
+} OverlapRoom;
 
 /* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
  * the peak are alive; NULL: it is no faster, or above the cap. */
 static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                            const Room *r, int64_t more, int64_t cap)
+                            const OverlapRoom *r, int64_t more, int64_t cap)
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
@@ -307,7 +307,7 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 /* A faster plan of the same nodes in so many more bytes, or NULL. Where more bytes are alive than
  * before, addresses may waste some: then less is allowed but at the peak itself. */
 static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                        const Room *r, int64_t more)
+                        const OverlapRoom *r, int64_t more)
 {
     static const int parts[] = {0, 32, 16, 8};
     int64_t peak = p->space[SPACE_MAIN].peak;
@@ -318,9 +318,9 @@ static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *
     return q;
 }
 
-static Room room_beside(const Plan *p, const PlanFor *to, Arena *tmp)
+static OverlapRoom room_beside(const Plan *p, const PlanFor *to, Arena *tmp)
 {
-    Room r = {.limit = to->limit};
+    OverlapRoom r = {.limit = to->limit};
     if (to->beside) {
         r.beside = NEWN(tmp, int64_t, p->g->nnode);
         r.more = to->beside->fill(to->beside->arg, p, r.beside);
@@ -336,7 +336,7 @@ static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
         p->est.exposed <= 0)
         return p;
     Arena *tmp = arena_tmp(p->g->a);
-    const Room r = room_beside(p, to, tmp);
+    const OverlapRoom r = room_beside(p, to, tmp);
     int64_t usual = overlap_bytes(p), room = r.limit ? r.limit - plan_least(p) - r.more : usual;
     Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
     Plan *wide = room > usual ? overlap_in(a, p, to, known, &r, room) : NULL;
