@@ -132,51 +132,111 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
     return better;
 }
 
+/* The ways to shard a step that are planned one after the other. */
+typedef struct ShardWays {
+    Parts one; /* plans into `now` */
+    tn_compiled now, best;
+    ShardTry tried[SHARD_TRIES];
+    int ntried, taken, nlimited;
+    bool slower; /* what the best needs to fit takes time */
+} ShardWays;
+
+/* Plans one way; what is the best so far is kept. A recipe that is for no such model is passed
+ * over. */
+static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64_t limit)
+{
+    tn_options o = *asked;
+    if (exposed > 0)
+        o.shard_exposed = exposed;
+    else
+        o.shardings = shardings_given(y->one.tmp, asked, &o.nshardings);
+    o.shard_memory = limit;
+    if (y->ntried)
+        o.warn = NULL; /* it has warned */
+    int code = plan_step_with(&y->one, &o);
+    if (code)
+        return code == TN_CODE_USAGE && exposed <= 0 ? 0 : code;
+    ShardTry *t = &y->tried[y->ntried];
+    const tn_plan *p = y->now.plan[0];
+    double sec, added;
+    tn_plan_sec(p, &sec, &added);
+    const ShardReport *r = &y->now.graph[0]->sharded;
+    *t = (ShardTry){exposed, limit, sec, plan_least(p->p), r->nbytes, r->least};
+    if (keep_better(&y->now, &y->best, asked->goal_memory)) {
+        y->taken = y->ntried;
+        y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
+    }
+    y->ntried++;
+    return 0;
+}
+
+/* The fastest that was chosen without a limit of bytes. */
+static const ShardTry *fastest_free(const ShardWays *y)
+{
+    const ShardTry *best = &y->tried[0];
+    for (const ShardTry *t = best; t < y->tried + y->ntried; t++)
+        if (t->exposed > 0 && !t->limit && t->sec < best->sec)
+            best = t;
+    return best;
+}
+
+/* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
+ * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
+ * at last the least is asked for. Where what fits is slower for it, fewer bytes are tried as long
+ * as that is faster. */
+static int64_t next_limit(const ShardWays *y, int64_t goal)
+{
+    enum { LIMITED = 3, LITTLE = 20 };
+    const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
+    if (!goal || y->nlimited == LIMITED || (last->limit && last->kept > last->limit))
+        return 0; /* and less was not found */
+    if (!last->limit)
+        last = fastest_free(y);
+    int64_t more = last->kept - last->least;
+    if (more < last->kept / LITTLE)
+        return 0;
+    if (best->nbytes > goal)
+        return y->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
+    return !y->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
+}
+
 /* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
- * with those of the recipes if there are any; keeps what is the fastest by the clock of those that
- * fit, the least where none does, and the first of equals. */
+ * with those of the recipes if there are any; where memory is short, also with limits of bytes.
+ * Keeps what is the fastest by the clock of those that fit, the least where none does, and the
+ * first of equals. */
+static int plan_ways(ShardWays *y, const tn_options *asked)
+{
+    static const double exposed[] = {1, 0.3, 0.1};
+    int code = 0;
+    for (int i = 0; i < LEN(exposed) && !code; i++)
+        code = plan_way(y, asked, exposed[i], 0);
+    if (!code && !asked->npins) /* which recipes do not obey */
+        code = plan_way(y, asked, 0, 0);
+    for (int64_t limit; !code && (limit = next_limit(y, asked->goal_memory)); y->nlimited++)
+        code = plan_way(y, asked, fastest_free(y)->exposed, limit);
+    return code;
+}
+
 static int plan_shardings(Parts *x, const tn_options *asked)
 {
-    static const double exposed[] = {1, 0.3, 0.1, 0}; /* 0: the recipes' */
-    tn_compiled now = {0}, best = {0}, *to = x->to;
-    Parts one = *x; /* plans into `now` */
-    one.to = &now;
-    ShardTry tried[LEN(exposed)] = {{0}};
-    int taken = 0, code = 0;
-    for (int i = 0; i < LEN(exposed) && !code; i++) {
-        tn_options o = *asked;
-        if (exposed[i] > 0)
-            o.shard_exposed = exposed[i];
-        else if (asked->npins)
-            break; /* which recipes do not obey */
-        else
-            o.shardings = shardings_given(x->tmp, asked, &o.nshardings);
-        if (i)
-            o.warn = NULL; /* it has warned */
-        code = plan_step_with(&one, &o);
-        if (code == TN_CODE_USAGE && exposed[i] <= 0) {
-            code = 0; /* no recipe is for it */
-            continue;
-        }
-        if (code)
-            break;
-        tried[i] = (ShardTry){exposed[i], clock_sec(now.plan[0]), plan_least(now.plan[0]->p)};
-        if (keep_better(&now, &best, asked->goal_memory))
-            taken = i;
-    }
-    free_step(&now);
-    *x = one;
+    ShardWays y = {.one = *x};
+    tn_compiled *to = x->to;
+    y.one.to = &y.now;
+    int code = plan_ways(&y, asked);
+    free_step(&y.now);
+    *x = y.one;
     x->to = to;
-    to->plan[0] = best.plan[0];
-    to->graph[0] = best.graph[0];
+    to->plan[0] = y.best.plan[0];
+    to->graph[0] = y.best.graph[0];
     if (code)
         return code;
     ShardReport *r = &to->graph[0]->sharded;
-    memcpy(r->tried, tried, sizeof tried);
-    r->ntried = LEN(tried);
-    r->taken = taken;
-    x->rules = exposed[taken] > 0 ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
-                                  : shardings_given(x->tmp, asked, &x->nrules);
+    memcpy(r->tried, y.tried, sizeof y.tried);
+    r->ntried = y.ntried;
+    r->taken = y.taken;
+    x->rules = y.tried[y.taken].exposed > 0
+                   ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
+                   : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 

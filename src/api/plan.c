@@ -106,8 +106,11 @@ static void print_tried(Buf *b, const ShardReport *r)
             continue;
         const char *way =
             t->exposed > 0 ? arena_printf(b->a, "%3.0f %% exposed", 100 * t->exposed) : "recipes";
-        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes%s\n", way, sec_text(b->a, t->sec),
-                   (long long)t->nbytes, i == r->taken ? ", taken" : "");
+        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes", way, sec_text(b->a, t->sec),
+                   (long long)t->nbytes);
+        if (t->limit)
+            buf_printf(b, ", %lld counted, limit %lld", (long long)t->kept, (long long)t->limit);
+        buf_printf(b, "%s\n", i == r->taken ? ", taken" : "");
     }
 }
 
@@ -122,8 +125,11 @@ static void print_sharded(Buf *b, const ShardReport *r)
         return;
     buf_printf(b, "  objective         %s a step without overlap, %s of the nodes emitted\n",
                sec_text(b->a, r->sec), sec_text(b->a, r->emitted));
-    buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
-               100 * r->gap);
+    if (isfinite(r->gap))
+        buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
+                   100 * r->gap);
+    else
+        buf_printf(b, "  gap               unknown, as no choice within the limit was found\n");
     buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
                r->nclass, r->nvariable, r->nedge);
     for (int i = 0; i < r->nwhat_if; i++) {

@@ -55,9 +55,13 @@ typedef struct Decisions {
 /* A step that was planned with a choice of forms. */
 typedef struct ShardTry {
     double exposed; /* as below; 0: by the recipes */
+    int64_t limit;  /* of the bytes that the choice counts; 0: none */
     double sec;     /* by the clock; 0: not planned */
     int64_t nbytes; /* that it needs */
+    int64_t kept, least; /* that the choice has counted; no choice counts less than `least` */
 } ShardTry;
+
+enum { SHARD_TRIES = 8 };
 
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
@@ -80,7 +84,8 @@ typedef struct ShardReport {
         double sec; /* as `sec`, with this pin too; INFINITY: nothing was found */
     } * what_if;
     int nwhat_if;
-    ShardTry tried[4]; /* those among which the clock has chosen */
+    int64_t nbytes, least; /* that the choice keeps, as it counts them, and every choice */
+    ShardTry tried[SHARD_TRIES]; /* those among which the clock has chosen */
     int ntried, taken;
 } ShardReport;
 

@@ -33,9 +33,21 @@ void core_drop_edge(Core *c, int e)
 
 /* ---- from a problem ---- */
 
+/* A node that has the strategies of another one is no variable of its own. */
+static void join_same(Core *c, int i)
+{
+    Var *x = &c->var[c->problem->same[i]];
+    Member member = {i, x->member->strategy};
+    PUSH(c->a, x->member, x->nmember, x->member_cap, member);
+}
+
 static void fill_var(Core *c, int i)
 {
     const PickProblem *p = c->problem;
+    if (p->same && p->same[i] >= 0) {
+        join_same(c, i);
+        return;
+    }
     int k = pick_strategies(p, i);
     int *label = NEWN(c->a, int, k);
     Var *x = &c->var[i];

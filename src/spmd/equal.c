@@ -21,7 +21,6 @@ typedef struct Tying {
     Reading *read; /* by value, from first[id] on */
     const char **block;
     int *first, nread;
-    bool *param; /* by value id: a parameter, or one through casts and views */
 } Tying;
 
 /* A name with its numbers as asterisks: "layers.*.mlp". */
@@ -189,7 +188,7 @@ static void tie_inputs(Tying *y, const Mesh *m, const Sharding *in)
         e->class[at].count += q == p;
         e->of_in[i] = at;
         e->of_value[p->v->id] = q ? input_value(y, at, p) : value_new(e, at, 0, p->v->type);
-        y->param[p->v->id] = q == p;
+        y->e->param[p->v->id] = q == p;
     }
 }
 
@@ -247,17 +246,19 @@ static void add_group(Tying *y, const Value *v, int from)
     int end = y->first[v->id + 1];
     ReadGroup r = {.value = e->of_value[v->id],
                    .count = 1,
-                   .param = y->param[v->id],
+                   .param = y->e->param[v->id],
                    .read = NEWN(e->a, Reading, end - from)};
     buf_printf(&key, "%d", r.value);
     for (int k = from; k < end; k++) {
-        if (y->read[k].reader < 0 || (y->param[v->id] && strcmp(y->block[k], block)))
+        if (y->read[k].reader < 0 || (y->e->param[v->id] && strcmp(y->block[k], block)))
             continue;
         buf_printf(&key, "|%d,%d", y->read[k].reader, y->read[k].operand);
         r.read[r.nread++] = y->read[k];
         y->read[k].reader = -1;
     }
     int at = find_number(&y->groups, key.text) - 1;
+    if (!r.param)
+        e->of_group[v->id] = at >= 0 ? at : e->ngroup;
     if (at >= 0) {
         e->group[at].count++;
         return;
@@ -292,21 +293,23 @@ EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *
                       .of_node = NEWN(a, int, g->nnode),
                       .of_value = NEWN(a, int, g->nvalue),
                       .of_in = NEWN(a, int, g->nin),
-                      .of_out = NEWN(a, int, g->nout)};
+                      .of_out = NEWN(a, int, g->nout),
+                      .param = NEWN(a, bool, g->nvalue),
+                      .of_group = NEWN(a, int, g->nvalue)};
     Tying y = {.e = e,
                .tmp = tmp,
                .pins = pins,
                .classes = {.a = tmp},
                .ordinals = {.a = tmp},
                .groups = {.a = tmp},
-               .params = graph_named(g->in, g->nin, ROLE_PARAM, tmp),
-               .param = NEWN(tmp, bool, g->nvalue)};
+               .params = graph_named(g->in, g->nin, ROLE_PARAM, tmp)};
+    memset(e->of_group, -1, sizeof *e->of_group * (size_t)g->nvalue);
     tie_inputs(&y, m, in);
     for (const Node *n = g->first; n; n = n->next) {
         tie_node(&y, n);
         bool through = n->nin && (n->op->view || n->op->identity || n->op->copy);
         for (int k = 0; k < n->nout; k++)
-            y.param[n->out[k]->id] = through && y.param[n->in[0]->id];
+            e->param[n->out[k]->id] = through && e->param[n->in[0]->id];
     }
     tie_outputs(&y, m, in, out);
     find_groups(&y);

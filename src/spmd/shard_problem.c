@@ -328,9 +328,9 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     y->cost = m.cost;
     y->edge = m.edge;
     y->matrix = m.matrix;
-    y->usage = NEWN(a, int64_t, m.ncost);
-    y->start = NEWN(a, int64_t, y->n);
-    y->end = NEWN(a, int64_t, y->n);
+    shard_bytes(p, price->x);
+    if (price->x->o->shard_memory)
+        y->limit = price->x->o->shard_memory;
     return p;
 }
 

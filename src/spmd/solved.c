@@ -78,9 +78,11 @@ static void report(const ShardProblem *p, const PickResult *r, double sec, Shard
 {
     y->solved = true;
     y->sec = sec;
-    y->gap = r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
+    y->gap = !r->feasible ? INFINITY : r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
     y->nclass = p->e->nclass;
-    y->nvariable = p->pick.n;
+    y->nbytes = r->found;
+    y->least = r->least;
+    y->nvariable = p->e->nclass + p->nshared;
     y->nedge = p->pick.nedge;
 }
 
@@ -183,7 +185,7 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     Solution s = solve(g, a, x, in, out, &pins);
     if (x->o->shard_problem)
         write_problem(s.p, arena_tmp(a), x->o->shard_problem);
-    if (!s.r.feasible)
+    if (s.r.forbidden)
         fail(g->ctx, TN_FAIL, "shard auto: found no way to cut all nodes for the mesh %s%s",
              mesh_text(a, x->mesh), pins.count ? " with these pins" : "");
     y->build_sec = s.build_sec;

@@ -101,6 +101,8 @@ typedef struct EqualGraph {
     int nclass, capclass, nvalue, capvalue, ngroup, capgroup;
     int *of_node, *of_value; /* by id: class of a node, value class of a value */
     int *of_in, *of_out;     /* by port: its class */
+    bool *param;             /* by value id: a parameter, or one through casts and views */
+    int *of_group;           /* by value id: the group of its readers; -1: none, or `param` */
 } EqualGraph;
 
 /* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
@@ -154,5 +156,11 @@ typedef struct ShardProblem {
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
 /* Seconds of a solution, all edges in full. */
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);
+
+/* ---- shard_bytes.c ---- */
+
+/* Fills the usage of the problem's nodes, in bytes of a rank; times are moments of the step. Adds
+ * nodes that have the strategies of others. */
+void shard_bytes(ShardProblem *p, const Spmd *x);
 
 #endif
