@@ -124,7 +124,10 @@ static void print_sharded(Buf *b, const ShardReport *r)
     if (!r->solved)
         return;
     buf_printf(b, "  objective         %s a step without overlap, %s of the nodes emitted\n",
-               sec_text(b->a, r->sec), sec_text(b->a, r->emitted));
+               sec_text(b->a, r->sec), sec_text(b->a, r->emitted - r->rest));
+    if (r->rest > 0)
+        buf_printf(b, "                    beside %s that add up a norm, no part of the choice\n",
+                   sec_text(b->a, r->rest));
     if (isfinite(r->gap))
         buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
                    100 * r->gap);

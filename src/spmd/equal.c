@@ -14,6 +14,7 @@ typedef struct Tying {
     EqualGraph *e;
     Arena *tmp;
     const PinList *pins;
+    bool keep;     /* gathered parameters are kept, for readers of all blocks */
     Map classes;   /* key -> 1 + class */
     Map ordinals;  /* key with the whole scope -> how many */
     Map groups;    /* key -> 1 + group */
@@ -236,6 +237,16 @@ static void find_readings(Tying *y)
             y->read[k].reader = -1;
 }
 
+static const char *readers_name(Arena *a, const char *value, const char *block, bool param)
+{
+    return param ? arena_printf(a, "%s|%s", value, block) : arena_strdup(a, value);
+}
+
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const char *block, bool param)
+{
+    return find_number(&e->by_name, readers_name(tmp, value, block, param)) - 1;
+}
+
 /* Adds a group of those readings of v from `from` on that belong to its block; all if v is no
  * parameter. They are marked as done. */
 static void add_group(Tying *y, const Value *v, int from)
@@ -246,11 +257,13 @@ static void add_group(Tying *y, const Value *v, int from)
     int end = y->first[v->id + 1];
     ReadGroup r = {.value = e->of_value[v->id],
                    .count = 1,
+                   .shared = -1,
                    .param = y->e->param[v->id],
                    .read = NEWN(e->a, Reading, end - from)};
     buf_printf(&key, "%d", r.value);
     for (int k = from; k < end; k++) {
-        if (y->read[k].reader < 0 || (y->e->param[v->id] && strcmp(y->block[k], block)))
+        if (y->read[k].reader < 0 ||
+            (y->e->param[v->id] && !y->keep && strcmp(y->block[k], block)))
             continue;
         buf_printf(&key, "|%d,%d", y->read[k].reader, y->read[k].operand);
         r.read[r.nread++] = y->read[k];
@@ -259,6 +272,8 @@ static void add_group(Tying *y, const Value *v, int from)
     int at = find_number(&y->groups, key.text) - 1;
     if (!r.param)
         e->of_group[v->id] = at >= 0 ? at : e->ngroup;
+    put_number(&e->by_name, readers_name(e->a, v->name, block, r.param && !y->keep),
+               1 + (at >= 0 ? at : e->ngroup));
     if (at >= 0) {
         e->group[at].count++;
         return;
@@ -283,7 +298,7 @@ static void find_groups(Tying *y)
 }
 
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out, const PinList *pins)
+                       const Sharding *out, const PinList *pins, bool keep)
 {
     Arena *tmp = arena_new(g->ctx);
     CHECK(tmp);
@@ -295,10 +310,12 @@ EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *
                       .of_in = NEWN(a, int, g->nin),
                       .of_out = NEWN(a, int, g->nout),
                       .param = NEWN(a, bool, g->nvalue),
-                      .of_group = NEWN(a, int, g->nvalue)};
+                      .of_group = NEWN(a, int, g->nvalue),
+                      .by_name = {.a = a}};
     Tying y = {.e = e,
                .tmp = tmp,
                .pins = pins,
+               .keep = keep,
                .classes = {.a = tmp},
                .ordinals = {.a = tmp},
                .groups = {.a = tmp},

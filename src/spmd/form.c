@@ -426,6 +426,8 @@ static bool gathers(const Reshard *r)
     return false;
 }
 
+static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+
 /* Makes v's node again for that reader. */
 static Value *remake(SpmdGraph *s, const Value *v, const Cut *need, const Remake *y,
                      const Node *reader, const char *block)
@@ -448,7 +450,32 @@ static Value *remake(SpmdGraph *s, const Value *v, const Cut *need, const Remake
     return out[v->index];
 }
 
+/* Makes the form from which the picker has all readers go on, if it is not there. */
+static void get_shared(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
+{
+    const Picker *p = s->x->picker;
+    const LogicalValue *k = spmd_logical(s, v);
+    int naxes = s->x->mesh->naxes;
+    if (!p || !p->shared || s->nremade || (k->param && !reader))
+        return;
+    const char *block = block_for(s, k, reader);
+    const Cut *shared = p->shared(p->arg, v, reader ? block_name(s, reader) : "", k->param);
+    if (!shared || cuts_equal(naxes, shared, need))
+        return;
+    for (const RankForm *h = k->form; h; h = h->next)
+        if (may_read(h, block, reader, s->x->keep && k->param) &&
+            cuts_equal(naxes, h->cut, shared))
+            return;
+    form_make(s, v, shared, reader);
+}
+
 Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
+{
+    get_shared(s, v, need, reader);
+    return form_make(s, v, need, reader);
+}
+
+static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
     const Spmd *x = s->x;
     LogicalValue *k = spmd_logical(s, v);
@@ -467,7 +494,7 @@ Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reade
     const RankForm *later = h ? NULL : put_off_form(k);
     if (later && price_is(remake_price(s, v, later->cut, reader, 0, &y))) {
         remake(s, v, later->cut, &y, reader, block);
-        return form_get(s, v, need, reader);
+        return form_make(s, v, need, reader);
     }
     if (!h)
         fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,

@@ -15,6 +15,10 @@ enum { EFFORT = 1 };
 
 typedef struct Solved {
     Map of; /* by the name of a node's first result */
+    const ShardProblem *p;
+    const int *strategy;
+    Arena *tmp; /* for names */
+    bool keep;  /* what is gathered of parameters is kept for readers of all blocks */
     const Strategy *merging;
     int part; /* of `merging`: the next to be taken */
 } Solved;
@@ -37,6 +41,19 @@ static void took_solved(void *arg, const Node *n, Strategy *t)
         x->merging = t;
         x->part = 0;
     }
+}
+
+static const Cut *pick_shared(void *arg, const Value *v, const char *block, bool param)
+{
+    const Solved *x = arg;
+    const EqualGraph *e = x->p->e;
+    int at = equal_group(e, x->tmp, v->name, block, param && !x->keep);
+    arena_reset(x->tmp);
+    if (at < 0 || e->group[at].shared < 0)
+        return NULL;
+    const ReadGroup *r = &e->group[at];
+    const SharedForm *f = &x->p->shared[r->shared];
+    return e->value[r->value].forms->form[f->form[x->strategy[e->nclass + r->shared]]];
 }
 
 /* ---- the choice ---- */
@@ -150,7 +167,7 @@ static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *i
 {
     Solution y;
     double begin = cpu_sec();
-    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins);
+    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins, x->keep);
     equal_fill_units(e, x);
     y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     y.build_sec = cpu_sec() - begin;
@@ -197,10 +214,11 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
         try_pins(g, y->a, x, in, out, &pins, y);
     }
     Solved *chosen = NEW(a, Solved);
-    chosen->of = (Map){.a = a};
+    *chosen = (Solved){
+        .of = {.a = a}, .p = s.p, .strategy = s.strategy, .tmp = arena_tmp(a), .keep = x->keep};
     take_forms(s.p, x->mesh, s.strategy, in, out);
     take_nodes(s.p, s.strategy, chosen);
     Picker *picker = NEW(a, Picker);
-    *picker = (Picker){pick_solved, took_solved, chosen};
+    *picker = (Picker){pick_solved, took_solved, pick_shared, chosen};
     return picker;
 }

@@ -88,6 +88,7 @@ typedef struct Reading {
 typedef struct ReadGroup {
     int value, count; /* of a ValueClass, so many */
     bool param;       /* parameters, or parameters through casts and views */
+    int shared;       /* which ShardProblem.shared it is; -1: it has one reader */
     int nread;
     Reading *read;
 } ReadGroup;
@@ -103,12 +104,15 @@ typedef struct EqualGraph {
     int *of_in, *of_out;     /* by port: its class */
     bool *param;             /* by value id: a parameter, or one through casts and views */
     int *of_group;           /* by value id: the group of its readers; -1: none, or `param` */
+    Map by_name;             /* 1 + group, by the value's name, of parameters with their block */
 } EqualGraph;
 
 /* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
- * is not equal. */
+ * is not equal. keep: what is gathered of parameters is kept for readers of all blocks. */
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out, const PinList *pins);
+                       const Sharding *out, const PinList *pins, bool keep);
+/* The group of a value's readers, of a parameter's those of a block; -1: none. */
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const char *block, bool param);
 /* Fills the units of all classes and values. */
 void equal_fill_units(EqualGraph *e, const Spmd *x);
 
