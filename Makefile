@@ -91,6 +91,8 @@ $(BUILD)/%.inc: %
 	$(Q)sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
 $(BUILD)/src/page/page.o: $(BUILD)/src/page/page.css.inc $(BUILD)/src/page/page.js.inc
 $(BUILD)/src/page/page.o: CFLAGS += -I$(BUILD)/src/page
+$(BUILD)/src/fx/export.o: $(BUILD)/src/fx/export.py.inc
+$(BUILD)/src/fx/export.o: CFLAGS += -I$(BUILD)/src/fx
 FUSED_HEADERS := element lane lanes random rows team fused
 $(BUILD)/src/cuda/fused_cuda.c.o: $(patsubst %,$(BUILD)/src/cuda/%.cuh.inc,$(FUSED_HEADERS))
 $(BUILD)/src/cuda/fused_cuda.c.o: CFLAGS += -I$(BUILD)/src/cuda -DCUDA_HOME='"$(CUDA_HOME)"'

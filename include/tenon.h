@@ -663,6 +663,15 @@ typedef struct tn_fx_options {
 TN_API int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
                               tn_graph **graph, const char **summary);
 
+/* A graph as a module of Python whose calls are ATen's: PyTorch runs it. docs/formats.md has its form.
+ * in: graph
+ * out: *text, valid until the graph is freed
+ * error: a node that PyTorch has no expression for (its op and place)
+ * cost: linear in the graph
+ * from: `tenon export fx`
+ * see also: tn_graph_import_fx */
+TN_API int tn_graph_export_fx(tn_graph *g, const char **text);
+
 /* All calls of a GraphModule's code that tn_graph_import_fx does not know.
  * in: path, "-" for standard input
  * out: *text, a line for each name: where it is first, how often, the nearest or why it is refused;
@@ -1256,6 +1265,16 @@ TN_API int tn_plan_decided(tn_plan *p, const char **text);
  * see also: tn_plan_json, whose `decisions` are the same, but for values that the backward has no use for */
 TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
+/* The planned graph as one JSON object: inputs, outputs, nodes with the bodies of regions, buffers with addresses,
+ * calls, and as `plan` the object of tn_plan_json. docs/formats.md has the fields.
+ * in: plan
+ * out: *text, valid until the plan is freed
+ * error: no memory
+ * cost: linear in the graph and the plan
+ * from: `tenon export json`
+ * see also: tn_plan_json, tn_graph_export_fx */
+TN_API int tn_plan_export_json(tn_plan *p, const char **text);
+
 /* The simulated step in the trace-event format, for Perfetto: a track of what computes, of copies, of each group of
  * ranks, and of what is exposed; a counter of the bytes alive.
  * in: plan
@@ -1519,6 +1538,7 @@ enum { TN_MOST_MESHES = 10, TN_MOST_REASONS = 16 };
 /* A mesh, and what a step on it comes to, by its plan. */
 typedef struct tn_mesh {
     const char *mesh, *reshard, *recompute; /* as in options; mesh "none": one rank */
+    const char *forms;                      /* "recipes"; with options.shardings auto also "solved" */
     int64_t peak, nbytes;                   /* bytes of a rank's arena; with the library's reserve */
     double sec, comm_sec, exposed_sec;      /* of a step; of its collectives; what of them nothing hides */
     double bound_sec;                       /* no schedule of the step is faster */
@@ -1538,6 +1558,7 @@ typedef struct tn_meshes {
     int refused;  /* of these: that the model does not allow */
     int over;     /* that need more than the limit by a bound that every plan keeps */
     int slower;   /* that by such a bound are no faster than the last of the best */
+    int saved;    /* that would choose what is computed again for a mesh that fits with all saved */
     int planned;  /* all others */
     int unfit;    /* of the planned: that need more than the limit */
     int64_t least; /* bytes with which the least of those that do not fit would do; 0: all fit */

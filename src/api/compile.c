@@ -136,20 +136,17 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 typedef struct ShardWays {
     Parts one; /* plans into `now` */
     tn_compiled now, best;
-    ShardTry tried[SHARD_TRIES];
+    ShardTry tried[MOST_SHARD_TRIES];
     int ntried, taken, nlimited;
     bool slower; /* what the best needs to fit takes time */
 } ShardWays;
 
-/* Plans one way; what is the best so far is kept. A recipe that is for no such model is passed
- * over. */
-static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64_t limit)
+/* Plans one of the shardings with a limit of bytes, or 0; what is the best so far is kept. A recipe
+ * that is for no such model is passed over. */
+static int plan_way(ShardWays *y, const tn_options *asked, int way, int64_t limit)
 {
-    tn_options o = *asked;
-    if (exposed > 0)
-        o.shard_exposed = exposed;
-    else
-        o.shardings = shardings_given(y->one.tmp, asked, &o.nshardings);
+    tn_options o = shard_try(y->one.tmp, asked, way);
+    double exposed = shard_try_exposed(way);
     o.shard_memory = limit;
     if (y->ntried)
         o.warn = NULL; /* it has warned */
@@ -170,13 +167,13 @@ static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64
     return 0;
 }
 
-/* The fastest that was chosen without a limit of bytes. */
-static const ShardTry *fastest_free(const ShardWays *y)
+/* Which of those that were chosen without a limit of bytes is the fastest. */
+static int fastest_free(const ShardWays *y)
 {
-    const ShardTry *best = &y->tried[0];
-    for (const ShardTry *t = best; t < y->tried + y->ntried; t++)
-        if (t->exposed > 0 && !t->limit && t->sec < best->sec)
-            best = t;
+    int best = 0;
+    for (int i = 1; i < y->ntried; i++)
+        if (y->tried[i].exposed > 0 && !y->tried[i].limit && y->tried[i].sec < y->tried[best].sec)
+            best = i;
     return best;
 }
 
@@ -191,7 +188,7 @@ static int64_t next_limit(const ShardWays *y, int64_t goal)
     if (!goal || y->nlimited == LIMITED || (last->limit && last->kept > last->limit))
         return 0; /* and less was not found */
     if (!last->limit)
-        last = fastest_free(y);
+        last = &y->tried[fastest_free(y)];
     int64_t more = last->kept - last->least;
     if (more < last->kept / LITTLE)
         return 0;
@@ -206,14 +203,12 @@ static int64_t next_limit(const ShardWays *y, int64_t goal)
  * first of equals. */
 static int plan_ways(ShardWays *y, const tn_options *asked)
 {
-    static const double exposed[] = {1, 0.3, 0.1};
     int code = 0;
-    for (int i = 0; i < LEN(exposed) && !code; i++)
-        code = plan_way(y, asked, exposed[i], 0);
-    if (!code && !asked->npins) /* which recipes do not obey */
-        code = plan_way(y, asked, 0, 0);
+    for (int i = 0; i < SHARD_TRIES && !code; i++)
+        if (shard_try_exposed(i) > 0 || !asked->npins) /* which recipes do not obey */
+            code = plan_way(y, asked, i, 0);
     for (int64_t limit; !code && (limit = next_limit(y, asked->goal_memory)); y->nlimited++)
-        code = plan_way(y, asked, fastest_free(y)->exposed, limit);
+        code = plan_way(y, asked, fastest_free(y), limit);
     return code;
 }
 

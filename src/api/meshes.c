@@ -12,6 +12,8 @@ enum { MOST_WORKERS = 64 };
 typedef struct MeshRun {
     const tn_mesh_task *task;
     const tn_options *o;
+    tn_options with[SHARD_TRIES]; /* the shardings that are tried; ntry 0: those of the recipes */
+    int ntry;
     MeshSettings all;
     MeshSearch search;
     pthread_mutex_t lock;
@@ -30,9 +32,9 @@ typedef struct MeshWorker {
 
 /* ---- one setting, without the lock ---- */
 
-static tn_options options_of(const MeshRun *x, const MeshSetting *s)
+static tn_options options_of(const tn_options *asked, const MeshSetting *s)
 {
-    tn_options o = *x->o;
+    tn_options o = *asked;
     o.mesh = strcmp(s->mesh, "none") != 0 ? s->mesh : NULL;
     o.reshard = s->reshard;
     o.recompute = s->recompute;
@@ -45,11 +47,10 @@ static const char *passes_of(const MeshRun *x)
     return x->task->passes ? x->task->passes : "default";
 }
 
-/* The bounds of all settings of a mesh. */
-static int bound_mesh(const MeshWorker *w, MeshSetting *s, int n)
+/* The bounds of all settings of a mesh, with these options. */
+static int bound_with(const MeshWorker *w, tn_options o, MeshSetting *s, int n)
 {
     const MeshRun *x = w->run;
-    tn_options o = options_of(x, s);
     tn_graph *g;
     int code = tn_model_graph(w->model, x->task->batch, x->task->seq, &o, &g);
     if (code)
@@ -66,6 +67,31 @@ static int bound_mesh(const MeshWorker *w, MeshSetting *s, int n)
     return code;
 }
 
+/* The bounds of all settings of a mesh; where forms are solved for, the least over all shardings
+ * that tn_compile plans. */
+static int bound_mesh(const MeshWorker *w, MeshSetting *s, int n)
+{
+    const MeshRun *x = w->run;
+    if (!x->ntry || !strcmp(s->mesh, "none"))
+        return bound_with(w, options_of(x->o, s), s, n);
+    int code = 0, found = 0;
+    for (int i = 0; i < x->ntry && !code; i++) {
+        MeshSetting one[MESH_SETTINGS];
+        memcpy(one, s, (size_t)n * sizeof *s);
+        code = bound_with(w, options_of(&x->with[i], s), one, n);
+        if (code == TN_CODE_USAGE && found) { /* no recipe is for it */
+            code = 0;
+            continue;
+        }
+        for (int k = 0; k < n && !code; k++) {
+            s[k].bound = found ? MIN(s[k].bound, one[k].bound) : one[k].bound;
+            s[k].least = found ? MIN(s[k].least, one[k].least) : one[k].least;
+        }
+        found++;
+    }
+    return code;
+}
+
 static void fill_plan(const tn_compiled *c, MeshSetting *s)
 {
     const Plan *p = c->plan[0]->p;
@@ -76,13 +102,14 @@ static void fill_plan(const tn_compiled *c, MeshSetting *s)
     s->comm = p->est.by_class[CLASS_COLLECTIVE];
     s->exposed = p->est.exposed;
     s->own = plan_step_bound(p, p->g->a);
+    s->solved = c->graph[0]->sharded.tried[c->graph[0]->sharded.taken].exposed > 0;
     s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
 }
 
 static int plan_setting(const MeshWorker *w, MeshSetting *s)
 {
     const MeshRun *x = w->run;
-    const tn_options o = options_of(x, s);
+    const tn_options o = options_of(x->o, s);
     tn_task task = {.nparts = 1, .batch = x->task->batch};
     tn_compiled c = {0};
     task.part[0] = (tn_part){
@@ -199,9 +226,13 @@ static int open_worker(MeshWorker *w, MeshRun *x)
 
 /* ---- the outcome ---- */
 
-static tn_mesh mesh_of(const MeshSetting *s)
+static tn_mesh mesh_of(const MeshRun *x, const MeshSetting *s)
 {
+    bool mesh = strcmp(s->mesh, "none") != 0;
     return (tn_mesh){.mesh = s->mesh,
+                     .forms = !x->ntry || !mesh ? "recipes"
+                              : s->solved       ? "solved"
+                                                : "recipes",
                      .reshard = s->reshard,
                      .recompute = s->recompute,
                      .peak = s->peak,
@@ -230,12 +261,13 @@ static void fill_outcome(const MeshRun *x, tn_meshes *to)
                       .refused = x->search.refused,
                       .over = x->search.over,
                       .slower = r.slower,
+                      .saved = r.saved,
                       .planned = r.planned,
                       .unfit = r.unfit,
                       .least = r.least,
                       .nbest = r.nbest};
     for (int i = 0; i < r.nbest; i++)
-        to->best[i] = mesh_of(r.best[i]);
+        to->best[i] = mesh_of(x, r.best[i]);
     for (int i = 0; i < x->all.count; i++)
         if (*x->all.list[i].refused)
             add_reason(to, x->all.list[i].refused);
@@ -247,11 +279,19 @@ static int workers_of(const tn_mesh_task *task, const MeshSettings *all)
     return MAX(1, MIN(MIN(n, MOST_WORKERS), all->ngroup));
 }
 
+static void find_tries(MeshRun *x, Arena *a)
+{
+    for (int i = 0; shardings_auto(x->o) && i < SHARD_TRIES; i++)
+        if (shard_try_exposed(i) > 0 || !x->o->npins) /* which recipes do not obey */
+            x->with[x->ntry++] = shard_try(a, x->o, i);
+}
+
 /* Nothing unwinds once there are workers. */
 static void search(MeshRun *x, Arena *a, const MeshAsked *asked)
 {
     MeshWorker w[MOST_WORKERS] = {0};
     int opened = 0;
+    find_tries(x, a);
     x->all = meshes_all(a, asked);
     for (int n = workers_of(x->task, &x->all); opened < n && !x->code; opened++)
         open_worker(&w[opened], x);
@@ -300,6 +340,8 @@ static const char *main_reason(const tn_meshes *to)
 static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to)
 {
     char least[40], limit[40];
+    if (to->refused == to->settings && to->nreason == 1) /* so of the command, whatever the mesh */
+        return tn_context_fail(ctx, TN_CODE_USAGE, "%s", to->reason[0].why);
     if (to->refused == to->settings)
         return tn_context_fail(ctx, TN_CODE_USAGE, "no mesh can run it: %s", main_reason(to));
     return tn_context_fail(ctx, TN_CODE_FIT,

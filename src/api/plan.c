@@ -38,6 +38,10 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     if (!reorder && !o->overlap)
         to.overlap = false;
     plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
+    if (reorder && to.limit && plan_least(plan->p) > to.limit) {
+        to.lowest = true;
+        plan->p = plan_ordered(a, g->g, &to);
+    }
     plan->fits = !o->memory || plan_least(plan->p) <= o->memory;
     return plan;
 }

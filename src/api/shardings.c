@@ -22,6 +22,22 @@ const char **shardings_given(Arena *a, const tn_options *o, int *count)
     return rule;
 }
 
+double shard_try_exposed(int i)
+{
+    static const double exposed[SHARD_TRIES] = {1, 0.3, 0.1, 0};
+    return exposed[i];
+}
+
+tn_options shard_try(Arena *a, const tn_options *asked, int i)
+{
+    tn_options o = *asked;
+    if (shard_try_exposed(i) > 0)
+        o.shard_exposed = shard_try_exposed(i);
+    else
+        o.shardings = shardings_given(a, asked, &o.nshardings);
+    return o;
+}
+
 /* "0:3,tp,fsdp" of axis 0 in [3][tp][fsdp] parts; "" of an axis that is whole. */
 static void print_axis(Buf *b, const Mesh *m, const Cut *cut, int d)
 {

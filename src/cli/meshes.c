@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 bool mesh_auto(const tn_options *o)
@@ -11,34 +12,41 @@ bool mesh_auto(const tn_options *o)
     return o->mesh && !strcmp(o->mesh, "auto");
 }
 
+/* Tells how far the search is: on a terminal always, else each ten seconds and at an end. */
 static void tell(void *arg, const char *what, int done, int all)
 {
-    (void)arg;
-    if (isatty(STDERR_FILENO))
+    enum { EACH_SEC = 10 };
+    time_t *told = arg, now = time(NULL);
+    if (isatty(STDERR_FILENO)) {
         fprintf(stderr, "\r  %s: %d of %d\033[K", what, done, all);
-    else if (done % 16 == 0 || done == all)
+    } else if (now - *told >= EACH_SEC || done == all) {
         fprintf(stderr, "tenon: note: %s: %d of %d\n", what, done, all);
+        *told = now;
+    }
 }
 
 /* ---- text ---- */
 
 static void put_mesh(FILE *f, const tn_mesh *x)
 {
-    fprintf(f, "%-24s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld\n", x->mesh, x->reshard,
-            x->recompute, x->sec, x->bound_sec, x->comm_sec, x->exposed_sec, (long long)x->peak,
-            (long long)x->nbytes);
+    fprintf(f, "%-24s %-8s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld\n", x->mesh,
+            x->forms, x->reshard, x->recompute, x->sec, x->bound_sec, x->comm_sec, x->exposed_sec,
+            (long long)x->peak, (long long)x->nbytes);
 }
 
 static void put_text(FILE *f, const tn_meshes *x)
 {
-    fprintf(f, "%-24s %-8s %-10s %12s %12s %12s %12s %16s %16s\n", "mesh", "reshard", "recompute",
-            "s a step", "at least, s", "collectives", "exposed", "peak, bytes", "with reserve");
+    fprintf(f, "%-24s %-8s %-8s %-10s %12s %12s %12s %12s %16s %16s\n", "mesh", "forms", "reshard",
+            "recompute", "s a step", "at least, s", "collectives", "exposed", "peak, bytes",
+            "with reserve");
     for (int i = 0; i < x->nbest; i++)
         put_mesh(f, &x->best[i]);
     fprintf(f, "settings: %d; planned %d, of which %d need more than the limit\n", x->settings,
             x->planned, x->unfit);
     fprintf(f, "  left out by the bound of their step: %d\n", x->slower);
     fprintf(f, "  left out by the bound of their memory: %d\n", x->over);
+    if (x->saved)
+        fprintf(f, "  left out, as their mesh fits with all saved: %d\n", x->saved);
     fprintf(f, "  refused: %d\n", x->refused);
     for (int i = 0; i < x->nreason; i++)
         fprintf(f, "    %d: %s\n", x->reason[i].count, x->reason[i].why);
@@ -48,10 +56,11 @@ static void put_text(FILE *f, const tn_meshes *x)
 
 static json_t *mesh_json(const tn_mesh *x)
 {
-    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I}", "mesh", x->mesh, "reshard",
-                     x->reshard, "recompute", x->recompute, "est_step_sec", x->sec, "bound_sec",
-                     x->bound_sec, "est_comm_sec", x->comm_sec, "est_exposed_sec", x->exposed_sec,
-                     "peak_bytes", (json_int_t)x->peak, "need_bytes", (json_int_t)x->nbytes);
+    return json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I}", "mesh", x->mesh, "forms",
+                     x->forms, "reshard", x->reshard, "recompute", x->recompute, "est_step_sec",
+                     x->sec, "bound_sec", x->bound_sec, "est_comm_sec", x->comm_sec,
+                     "est_exposed_sec", x->exposed_sec, "peak_bytes", (json_int_t)x->peak,
+                     "need_bytes", (json_int_t)x->nbytes);
 }
 
 static json_t *list_json(const tn_meshes *x)
@@ -73,11 +82,12 @@ static json_t *reasons_json(const tn_meshes *x)
 
 static int put_json(FILE *f, const tn_meshes *x)
 {
-    json_t *o = json_pack("{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "meshes", list_json(x),
-                          "settings", x->settings, "planned", x->planned, "planned_above_limit",
-                          x->unfit, "slower_by_bound", x->slower, "larger_by_bound", x->over,
-                          "refused", x->refused, "reasons", reasons_json(x), "least_feasible_bytes",
-                          x->least ? json_integer(x->least) : json_null());
+    json_t *o =
+        json_pack("{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "meshes", list_json(x),
+                  "settings", x->settings, "planned", x->planned, "planned_above_limit", x->unfit,
+                  "slower_by_bound", x->slower, "larger_by_bound", x->over, "fits_with_all_saved",
+                  x->saved, "refused", x->refused, "reasons", reasons_json(x),
+                  "least_feasible_bytes", x->least ? json_integer(x->least) : json_null());
     return write_json(f, o);
 }
 
@@ -86,12 +96,14 @@ static int put_json(FILE *f, const tn_meshes *x)
 int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found)
 {
     tn_options o = *x->o;
+    time_t told = time(NULL);
     tn_mesh_task task = {.model = x->model,
                          .batch = x->batch,
                          .seq = x->seq,
                          .ranks = x->ranks,
                          .passes = x->passes,
-                         .tell = tell};
+                         .tell = tell,
+                         .tell_arg = &told};
     o.mesh = NULL;
     int code = tn_mesh_search(ctx, &task, &o, found);
     if (isatty(STDERR_FILENO))

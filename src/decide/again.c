@@ -425,6 +425,24 @@ static void search(Decider *d)
         plan_unlimited(d, &r->none);
 }
 
+/* Where nothing fits: chooses again as for a limit that nothing keeps, so that the least does not
+ * depend on the limit. What was tried with less effort is known. */
+static void search_least(Decider *d)
+{
+    const DecideTask *task = d->task;
+    DecideTask least = *task;
+    AgainReport *r = d->r;
+    if (task->memory <= NO_MEMORY)
+        return;
+    least.memory = NO_MEMORY;
+    d->task = &least;
+    d->seen = (Map){.a = d->keep};
+    d->nseen = r->nfront = 0;
+    search(d);
+    d->task = task;
+    r->fits = plan_fits(d, &r->chosen);
+}
+
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
@@ -439,8 +457,11 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;
     bool always = d.g->mesh || (values && !d.blocks.scoped && !d.task->to.quick);
-    if ((!r->fits || always) && r->none.need >= 0 && values)
+    if ((!r->fits || always) && r->none.need >= 0 && values) {
         search(&d);
+        if (!r->fits)
+            search_least(&d);
+    }
     fill_nodes(&d);
     arena_reset(d.keep);
     arena_reset(d.tmp);

@@ -122,4 +122,20 @@ typedef struct BoundFor {
 double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *to);
 double again_kept_bytes(const Graph *g); /* of parameters and state */
 
+/* A value of the forward that is in memory unless it is computed again. */
+typedef struct BoundSaved {
+    const char *name; /* of its node's first result */
+    double nbytes;
+} BoundSaved;
+
+/* What is in memory at a place that every order has, beside parameters and state. */
+typedef struct BoundAlive {
+    double fixed; /* whatever is computed again */
+    BoundSaved *saved;
+    int n, cap;
+} BoundAlive;
+
+/* Fills at most so many places, which live in a with names of g; returns how many there are. */
+int again_alive(Arena *a, const Graph *g, const Machine *m, BoundAlive *to, int most);
+
 #endif

@@ -1,32 +1,43 @@
-/* All choices of a tiny step without blocks (those of models have blocks, and ladders along them).
- * Sets of large values that are computed again are listed by the seconds of their nodes, but for
- * those with a value that neither the backward nor others of the set need. They are planned in that
- * order, first with less effort; of those that need little more than the limit, or less, as they
- * would run, until no set that follows can be faster than the fastest that fits: no plan takes less
- * than its set was listed with. Where nothing fits, the lowest is first changed by one value or two
- * as long as that lowers it. Both end after so many plans. */
+/* All choices of a tiny step; of one with blocks, which has ladders along them, if it is tinier.
+ * Sets of large values that are computed again are listed, but for those with a value that neither
+ * the backward nor others of the set need, and bounds of their bytes: what is read at a place that
+ * every order has, or later, and not computed again lies in memory there (again_bound.c).
+ *
+ * Where a choice fits, sets whose bound does too are planned by the seconds of their nodes, first
+ * with less effort; of those that need little more than the limit, or less, as they would run,
+ * until no set that follows can be faster than the fastest that fits: no plan takes less than its
+ * set was listed with. Where nothing fits, the lowest, all that the backward reads, and a few drawn
+ * sets are changed by one value or two as long as that lowers them; then sets are planned by their
+ * bounds, until none that follows can be lower. All end after so many plans. */
 #include "again.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
     MOST_TINY = 32,   /* values of a tiny step */
     MOST_VALUES = 20, /* of sets */
+    MOST_PLACES = 16, /* at which bytes are bounded */
     SMALL = 256,      /* this part of the largest value's bytes is small */
     MOST_SETS = 400,  /* planned with less effort */
     MOST_FULL = 200,  /* planned as they would run */
+    MOST_LOWER = 200, /* planned on one way down */
     NEAR = 8,         /* this part of the limit above it is near */
 };
 
 /* The values of sets, by bit. */
 typedef struct Needs {
     int n, value[64];
-    uint64_t read, operand[64]; /* what the backward reads; what makes a value */
+    uint64_t read, operand[64];    /* what the backward reads; what makes a value */
+    double fixed[MOST_PLACES];     /* by place: bytes that no set changes */
+    double saved[MOST_PLACES][64]; /* and those of a value that is not computed again */
+    int nplace;
 } Needs;
 
 typedef struct Set {
     uint64_t again;
-    double sec; /* of its nodes */
+    double sec;    /* of its nodes */
+    double nbytes; /* that it takes at least, beside parameters and state */
 } Set;
 
 static uint64_t bit_of(const Decider *d, Node **base, const int *bit, const Value *v)
@@ -50,11 +61,29 @@ static void number_bits(const Decider *d, Needs *x, int *bit)
     }
 }
 
+/* Fills what lies in memory at places that every order has. */
+static void find_places(const Decider *d, const int *bit, Needs *x)
+{
+    BoundAlive alive[MOST_PLACES] = {{0}};
+    x->nplace = again_alive(d->keep, d->step, d->o.prices, alive, MOST_PLACES);
+    for (int p = 0; p < x->nplace; p++) {
+        x->fixed[p] = alive[p].fixed;
+        for (int k = 0; k < alive[p].n; k++) {
+            const BoundSaved *s = &alive[p].saved[k];
+            intptr_t i = (intptr_t)map_find(&d->v.number, s->name);
+            if (i && bit[i - 1] >= 0)
+                x->saved[p][bit[i - 1]] = s->nbytes;
+            else
+                x->fixed[p] += s->nbytes;
+        }
+    }
+}
+
 static Needs find_needs(const Decider *d)
 {
     Needs x = {0};
-    int *bit = NEWN(d->tmp, int, d->v.n);
-    Node **base = find_view_bases(d->step, d->tmp);
+    int *bit = NEWN(d->keep, int, d->v.n);
+    Node **base = find_view_bases(d->step, d->keep);
     number_bits(d, &x, bit);
     for (const Node *n = d->step->first; n; n = n->next) {
         uint64_t self = n->nout && n->phase < BACKWARD ? bit_of(d, base, bit, n->out[0]) : 0;
@@ -65,7 +94,7 @@ static Needs find_needs(const Decider *d)
                 x.operand[__builtin_ctzll(self)] |= bit_of(d, base, bit, n->in[i]);
         }
     }
-    arena_reset(d->tmp);
+    find_places(d, bit, &x);
     return x;
 }
 
@@ -81,6 +110,19 @@ static bool is_needed(const Needs *x, uint64_t again)
     return seen == again;
 }
 
+/* The bytes that the set takes at least, at the place where it takes most. */
+static double set_bytes(const Needs *x, uint64_t again)
+{
+    double most = 0;
+    for (int p = 0; p < x->nplace; p++) {
+        double nbytes = x->fixed[p];
+        for (int k = 0; k < x->n; k++)
+            nbytes += again >> k & 1 ? 0 : x->saved[p][k];
+        most = fmax(most, nbytes);
+    }
+    return most;
+}
+
 static int by_sec(const void *x, const void *y)
 {
     const Set *p = x, *q = y;
@@ -89,20 +131,30 @@ static int by_sec(const void *x, const void *y)
     return (p->again > q->again) - (p->again < q->again);
 }
 
-/* The sets that take less than `most` seconds, by these; they live in d->keep. */
-static int list_sets(const Decider *d, const Needs *needs, double most, Set **list)
+static int by_bytes(const void *x, const void *y)
+{
+    const Set *p = x, *q = y;
+    if (p->nbytes != q->nbytes)
+        return p->nbytes < q->nbytes ? -1 : 1;
+    return by_sec(x, y);
+}
+
+/* The sets that take less than `sec` seconds, and may take at most so many bytes; they live in
+ * d->keep. */
+static int list_sets(const Decider *d, const Needs *needs, double most, double nbytes, Set **list)
 {
     int n = 0, cap = 0;
     *list = NULL;
     for (uint64_t again = 1; again < UINT64_C(1) << needs->n; again++) {
-        double sec = 0;
-        for (uint64_t left = again; left && sec < most; left &= left - 1)
-            sec += d->v.sec[needs->value[__builtin_ctzll(left)]];
-        if (sec < most && is_needed(needs, again))
-            PUSH(d->keep, *list, n, cap, ((Set){again, sec}));
+        Set x = {.again = again};
+        for (uint64_t left = again; left && x.sec < most; left &= left - 1)
+            x.sec += d->v.sec[needs->value[__builtin_ctzll(left)]];
+        if (x.sec >= most || !is_needed(needs, again))
+            continue;
+        x.nbytes = set_bytes(needs, again);
+        if (x.nbytes <= nbytes)
+            PUSH(d->keep, *list, n, cap, x);
     }
-    if (n)
-        qsort(*list, (size_t)n, sizeof **list, by_sec);
     return n;
 }
 
@@ -114,26 +166,32 @@ static const Level *levels_of_set(const Decider *d, const Needs *needs, uint64_t
     return level;
 }
 
-/* Whether its plan would be one of the set that was listed. */
-static bool is_near(const Decider *d, const Planned *x)
+/* Whether a plan of so many bytes would be one of the set that was listed: it is near. */
+static bool is_near(const Planned *x, int64_t nbytes)
 {
-    return x->need >= 0 && x->need <= d->task->memory + d->task->memory / NEAR;
+    return x->need >= 0 && x->need <= nbytes + nbytes / NEAR;
 }
 
-static void try_sets(Decider *d)
+/* What plans of so many bytes leave beside parameters, state and the library's reserve. */
+static double bytes_left(const Decider *d, int64_t nbytes)
+{
+    return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);
+}
+
+/* Plans sets by seconds; what is chosen fits. */
+static void try_sets(Decider *d, const Needs *needs)
 {
     Planned *best = &d->r->chosen;
     const double none = d->r->none.sec;
-    const Needs needs = find_needs(d);
     Set *list;
-    int n = 0, nfull = 0;
-    if (needs.n <= MOST_VALUES)
-        n = list_sets(d, &needs, best->sec - none, &list);
+    int n = list_sets(d, needs, best->sec - none, bytes_left(d, d->task->memory), &list), nfull = 0;
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, by_sec);
     for (int i = 0; i < MIN(n, MOST_SETS) && nfull < MOST_FULL; i++) {
         if (none + list[i].sec >= best->sec)
             return;
-        Planned x = plan_quick(d, levels_of_set(d, &needs, list[i].again), NULL);
-        if (!is_near(d, &x))
+        Planned x = plan_quick(d, levels_of_set(d, needs, list[i].again), NULL);
+        if (!is_near(&x, d->task->memory))
             continue;
         nfull++;
         plan_full(d, &x);
@@ -142,11 +200,10 @@ static void try_sets(Decider *d)
     }
 }
 
-/* Whether the plan with values i and k changed is lower, which is then chosen. */
-static bool try_lower(Decider *d, int i, int k)
+/* Takes x, planned with less effort, if its plan is lower; whether it is. */
+static bool take_lower(Decider *d, Planned x)
 {
-    Planned x = plan_quick(d, levels_changed(d, &d->r->chosen, i, k), NULL);
-    if (!is_near(d, &x))
+    if (!is_near(&x, d->r->chosen.need))
         return false;
     plan_full(d, &x);
     if (x.need < 0 || x.need >= d->r->chosen.need)
@@ -155,24 +212,62 @@ static bool try_lower(Decider *d, int i, int k)
     return true;
 }
 
-static void lower(Decider *d)
+/* Changes x by one value or two as long as that lowers its plan with less effort. */
+static void lower_from(Decider *d, Planned x, int most)
 {
-    const int most = d->r->nplanned + MOST_SETS;
-    for (bool again = true; again;) {
+    for (bool again = x.need >= 0; again;) {
         again = false;
         for (int i = 0; i < d->v.n && !again; i++)
-            for (int k = i; k < d->v.n && !again; k++)
-                if (!plan_fits(d, &d->r->chosen) && d->r->nplanned < most)
-                    again = try_lower(d, i, k);
+            for (int k = i; k < d->v.n && !again && d->r->nplanned < most; k++) {
+                Planned y = plan_quick(d, levels_changed(d, &x, i, k), NULL);
+                again = y.need >= 0 && y.need < x.need;
+                x = again ? y : x;
+            }
     }
+    take_lower(d, x);
+}
+
+/* Lowers what is chosen, all that the backward reads, and drawn sets of it. */
+static void lower(Decider *d, const Needs *needs)
+{
+    enum { DRAWN = 6 };
+    lower_from(d, d->r->chosen, d->r->nplanned + MOST_LOWER);
+    for (int i = 0; i <= DRAWN && !plan_fits(d, &d->r->chosen); i++) {
+        uint64_t set = 0;
+        for (int k = 0; k < needs->n; k++)
+            set |= i && random_uniform(1, 0, (uint32_t)i, (uint64_t)k) < 0.4F
+                       ? 0
+                       : needs->read & UINT64_C(1) << k;
+        lower_from(d, plan_quick(d, levels_of_set(d, needs, set), NULL),
+                   d->r->nplanned + MOST_LOWER);
+    }
+}
+
+/* Plans sets by bounds of their bytes. */
+static void try_lowest(Decider *d, const Needs *needs)
+{
+    const int most = d->r->nplanned + MOST_LOWER;
+    Set *list;
+    int n = list_sets(d, needs, INFINITY, bytes_left(d, d->r->chosen.need), &list);
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, by_bytes);
+    for (int i = 0; i < n && d->r->nplanned < most && !plan_fits(d, &d->r->chosen) &&
+                    list[i].nbytes < bytes_left(d, d->r->chosen.need);
+         i++)
+        take_lower(d, plan_quick(d, levels_of_set(d, needs, list[i].again), NULL));
 }
 
 void choose_of_all(Decider *d)
 {
-    if (d->v.n > MOST_TINY || d->blocks.scoped || d->away || d->g->mesh || d->loops)
+    if (d->v.n > MOST_TINY || d->away || d->g->mesh || d->loops)
+        return;
+    const Needs needs = find_needs(d);
+    if (d->blocks.scoped && needs.n > MOST_VALUES)
         return;
     if (!plan_fits(d, &d->r->chosen))
-        lower(d);
-    if (plan_fits(d, &d->r->chosen))
-        try_sets(d);
+        lower(d, &needs);
+    if (!plan_fits(d, &d->r->chosen) && needs.n <= MOST_VALUES)
+        try_lowest(d, &needs);
+    if (plan_fits(d, &d->r->chosen) && needs.n <= MOST_VALUES)
+        try_sets(d, &needs);
 }

@@ -53,6 +53,8 @@ typedef struct Bounder {
     bool *wanted, *shared; /* by value id: it will be read; its memory may be another value's */
     bool *counted, *hangs; /* by node id: its results are; by value id: only others read it */
     double *results;       /* by value id: bytes of the others' results */
+    bool *taken;           /* by value id: its bytes count for its node */
+    double *least;         /* by number: bytes that count where the backward reads none of it */
     double fixed;          /* bytes at the moment that no choice changes */
     int held[OPERANDS];    /* forward nodes that the node reads, */
     double less[OPERANDS]; /* and bytes of them that are among the fixed ones */
@@ -110,6 +112,14 @@ static bool has_run(const Bounder *b, const BoundMoment *m, const Node *n)
     return n == m->at || b->before[n->id];
 }
 
+/* Counts a value for its node: of several results, those that are not read need not be there. */
+static void take(Bounder *b, int v, int k)
+{
+    b->x->nbytes[k] =
+        (b->x->read[k] ? b->x->nbytes[k] : 0) + (b->taken[v] ? 0 : value_bytes(b->value[v]));
+    b->x->read[k] = b->taken[v] = true;
+}
+
 /* Fills what will be read, and which forward values that are. Those that need not have run
  * may come later, for the first time. */
 static void find_wanted(Bounder *b, const BoundMoment *m)
@@ -117,6 +127,8 @@ static void find_wanted(Bounder *b, const BoundMoment *m)
     memcpy(b->wanted, b->output, (size_t)b->n);
     memset(b->shared, 0, (size_t)b->n);
     memset(b->x->read, 0, (size_t)b->x->n);
+    memset(b->taken, 0, (size_t)b->n);
+    memcpy(b->x->nbytes, b->least, (size_t)b->x->n * sizeof *b->least);
     for (const Node *n = b->x->g->first; n; n = n->next)
         for (int i = 0; i < n->nin && !node_aliases(n); i++) {
             const int v = b->own[n->in[i]->id], k = again_place(b->x, n->in[i]);
@@ -126,7 +138,7 @@ static void find_wanted(Bounder *b, const BoundMoment *m)
                 continue; /* a node of the forward may run within one call with `at` */
             b->wanted[v] = true;
             if (k >= 0 && has_run(b, m, b->x->at[k]))
-                b->x->read[k] = true;
+                take(b, v, k);
         }
 }
 
@@ -371,6 +383,20 @@ static double bound_cases(Bounder *b, const bool *spine, double nbytes)
 
 /* ---- all ---- */
 
+/* Fills the fewest bytes of a node that computing another one again may need. */
+static void find_least(Bounder *b)
+{
+    const AgainGraph *x = b->x;
+    b->least = NEWN(x->tmp, double, x->n);
+    for (const Node *n = x->g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && n->phase < BACKWARD && !node_aliases(n); i++) {
+            const int k = again_place(x, n->in[i]);
+            const double nbytes = value_bytes(b->value[b->own[n->in[i]->id]]);
+            if (k >= 0 && (b->least[k] <= 0 || nbytes < b->least[k]))
+                b->least[k] = nbytes;
+        }
+}
+
 static bool takes_seconds(const Node *n)
 {
     return n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION ||
@@ -392,7 +418,8 @@ static Bounder bounder_new(Arena *a, AgainGraph *x)
                  .shared = NEWN(a, bool, n),
                  .counted = NEWN(a, bool, nnode),
                  .hangs = NEWN(a, bool, n),
-                 .results = NEWN(a, double, n)};
+                 .results = NEWN(a, double, n),
+                 .taken = NEWN(a, bool, n)};
     for (int i = 0; i < g->nin; i++)
         b.value[b.own[g->in[i].v->id] = g->in[i].v->id] = g->in[i].v;
     for (const Node *m = g->first; m; m = m->next)
@@ -404,6 +431,7 @@ static Bounder bounder_new(Arena *a, AgainGraph *x)
     /* others may lie where an input or a sum lies */
     for (int i = 0; i < g->nout; i++)
         b.output[b.own[g->out[i].v->id]] |= g->out[i].role == ROLE_GRAD;
+    find_least(&b);
     return b;
 }
 
@@ -447,6 +475,38 @@ double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *t
                  cases = bound_cases(&b, spine, to->nbytes);
     arena_reset(tmp);
     return fmax(places, cases);
+}
+
+/* The place's bytes: fixed ones, and by node number those of what is saved and read then or later.
+ */
+static void fill_alive(Bounder *b, const Node *n, BoundAlive *to)
+{
+    look(b, &(BoundMoment){.at = n});
+    to->fixed = b->fixed;
+    for (int i = 0; i < b->nheld; i++)
+        b->x->nbytes[b->held[i]] -= b->less[i];
+    for (int k = 0; k < b->x->n; k++)
+        if (b->x->read[k] && !b->x->free[k])
+            PUSH(b->x->a, to->saved, to->n, to->cap,
+                 ((BoundSaved){b->x->at[k]->out[0]->name, b->x->nbytes[k]}));
+}
+
+int again_alive(Arena *a, const Graph *g, const Machine *m, BoundAlive *to, int most)
+{
+    Arena *tmp = arena_tmp(a);
+    AgainGraph x = again_graph(a, tmp, g, m, NULL);
+    Bounder b = bounder_new(tmp, &x);
+    bool *spine = NEWN(tmp, bool, g->nnode);
+    find_spine(&b, spine);
+    const Node *end = find_end(&b, spine);
+    int count = 0;
+    if (end)
+        fill_alive(&b, end, &to[count++]);
+    for (const Node *n = g->first; n && count < most; n = n->next)
+        if (is_plain_product(n))
+            fill_alive(&b, n, &to[count++]);
+    arena_reset(tmp);
+    return count;
 }
 
 double again_kept_bytes(const Graph *g)

@@ -140,8 +140,6 @@ void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *
 
 /* ---- several limits ---- */
 
-enum { NO_MEMORY = 1 }; /* a limit that nothing keeps */
-
 static void choose_within(const PassWalk *w, DecideTask t, const PassOptions *o, int64_t memory,
                           AgainReport *r)
 {

@@ -91,6 +91,8 @@ typedef struct AgainKnown {
     Map of; /* by the set, as text: what its plan came to */
 } AgainKnown;
 
+enum { NO_MEMORY = 1 }; /* bytes of a limit that nothing keeps */
+
 /* The plan that is to fit. */
 typedef struct DecideTask {
     PlanFor to;

@@ -4,8 +4,11 @@
  * First each setting gets bounds from its graph, which no plan is below: seconds (step_bound.c),
  * and with a limit bytes (order_bound.c). Settings of a mesh share the passes up to where policies
  * are read. Then they are planned by bounds upward, until ten are faster than the next one's bound.
- * A setting `auto` has no graph before its plan; it counts with the least bounds of its mesh's
- * other settings, which are likely, but not proved, to hold for it.
+ *
+ * A setting `auto` takes ten times as long as others, and has no graph before its plan. It counts
+ * with the least bounds of its mesh's other settings, which are likely, but not proved, to hold for
+ * it. Settings `auto` are planned last, when ten others are known, and only for meshes that do not
+ * fit with all saved: where all fits, computing again gains at most what it hides of collectives.
  *
  * Threads that plan may be ahead of what one would have planned: the outcome is what one would have
  * found, as it is taken from the settings in their order. Settings with equal seconds stand in that
@@ -60,6 +63,7 @@ static void add_mesh(Arena *a, MeshSettings *all, const MeshAsked *asked, const 
 }
 
 typedef struct MeshPlace {
+    bool last; /* behind all that are not */
     double bound;
     int index;
 } MeshPlace;
@@ -125,6 +129,8 @@ void meshes_bound(PassWalk *w, const PlanFor *to, MeshSetting *s, int n)
 static int by_bound(const void *p, const void *q)
 {
     const MeshPlace *x = p, *y = q;
+    if (x->last != y->last)
+        return x->last - y->last;
     return x->bound != y->bound ? (x->bound < y->bound ? -1 : 1) : x->index - y->index;
 }
 
@@ -139,16 +145,26 @@ MeshSearch meshes_start(const MeshSettings *all, int64_t limit)
         else if (limit && x->least > limit)
             s.over++;
         else
-            place[s.count++] = (MeshPlace){x->bound, i};
+            place[s.count++] = (MeshPlace){is_chosen(x), x->bound, i};
     }
     if (s.count)
         qsort(place, (size_t)s.count, sizeof *place, by_bound);
     return s;
 }
 
-/* Puts a setting among the best. */
+/* Whether two settings of a mesh came to the same step. */
+static bool same_step(const MeshSetting *x, const MeshSetting *y)
+{
+    return x->group == y->group && x->sec == y->sec && x->comm == y->comm &&
+           x->exposed == y->exposed && x->peak == y->peak && x->need == y->need;
+}
+
+/* Puts a setting among the best, unless one of them is the same step. */
 static void keep(MeshOutcome *r, const MeshSetting *x)
 {
+    for (int i = 0; i < r->nbest; i++)
+        if (same_step(r->best[i], x))
+            return;
     int i = MIN(r->nbest, MESHES_BEST);
     for (; i > 0 && x->sec < r->best[i - 1]->sec; i--)
         if (i < MESHES_BEST)
@@ -164,23 +180,40 @@ static bool may_be_best(const MeshOutcome *r, const MeshSetting *x)
     return r->nbest < MESHES_BEST || x->bound < r->best[MESHES_BEST - 1]->sec;
 }
 
+/* Whether what is computed again is left to choose although the mesh fits with all saved. */
+static bool needs_nothing(const MeshSearch *s, const MeshSetting *x)
+{
+    for (int i = 0; is_chosen(x) && i < s->all.count; i++) {
+        const MeshSetting *y = &s->all.list[i];
+        if (y->group == x->group && !strcmp(y->recompute, "none") && y->planned && y->fits)
+            return true;
+    }
+    return false;
+}
+
+static void add_planned(MeshOutcome *r, const MeshSetting *x)
+{
+    r->planned += x->planned;
+    if (x->planned && x->fits && !x->twin) {
+        keep(r, x);
+    } else if (x->planned && !x->fits) {
+        r->unfit++;
+        r->least = r->least ? MIN(r->least, x->need) : x->need;
+    }
+}
+
 /* The outcome of one thread after the first `end` settings of the order. */
 static MeshOutcome found_until(const MeshSearch *s, int end)
 {
     MeshOutcome r = {0};
     for (int i = 0; i < end; i++) {
         const MeshSetting *x = &s->all.list[s->all.place[i].index];
-        if (!may_be_best(&r, x)) {
-            r.slower = s->count - i;
-            break;
-        }
-        r.planned += x->planned;
-        if (x->planned && x->fits && !x->twin) {
-            keep(&r, x);
-        } else if (x->planned && !x->fits) {
-            r.unfit++;
-            r.least = r.least ? MIN(r.least, x->need) : x->need;
-        }
+        if (!may_be_best(&r, x))
+            r.slower++;
+        else if (needs_nothing(s, x))
+            r.saved++;
+        else
+            add_planned(&r, x);
     }
     return r;
 }
@@ -188,13 +221,12 @@ static MeshOutcome found_until(const MeshSearch *s, int end)
 MeshSetting *meshes_next(MeshSearch *s)
 {
     MeshOutcome r = found_until(s, s->next);
-    if (s->next == s->count)
-        return NULL;
-    MeshSetting *x = &s->all.list[s->all.place[s->next].index];
-    if (!may_be_best(&r, x))
-        return NULL;
-    s->next++;
-    return x;
+    while (s->next < s->count) {
+        MeshSetting *x = &s->all.list[s->all.place[s->next++].index];
+        if (may_be_best(&r, x) && !needs_nothing(s, x))
+            return x;
+    }
+    return NULL;
 }
 
 MeshOutcome meshes_outcome(const MeshSearch *s)

@@ -5,7 +5,7 @@
 
 #include "chunk_choose.h"
 
-enum { MESHES_BEST = 10 };
+enum { MESHES_BEST = 10, MESH_SETTINGS = 8 }; /* of the outcome; of one mesh, at most */
 
 /* A mesh, with what is gathered again and computed again, and what it came to. */
 typedef struct MeshSetting {
@@ -18,6 +18,7 @@ typedef struct MeshSetting {
     /* by who plans it */
     bool planned, fits;
     bool twin;                      /* it came to what another setting is */
+    bool solved;                    /* its forms are the solver's, not those of the recipes */
     int64_t peak, need;             /* bytes of the plan; with its library's reserve */
     double sec, comm, exposed, own; /* own: no schedule of it is faster */
 } MeshSetting;
@@ -58,6 +59,7 @@ typedef struct MeshOutcome {
     const MeshSetting *best[MESHES_BEST]; /* by seconds */
     int nbest;
     int planned, unfit, slower; /* settings planned; of these too large; left out by their bound */
+    int saved;                  /* left out, as their mesh fits with all saved */
     int64_t least;              /* of those that are too large the least bytes; 0: there are none */
 } MeshOutcome;
 

@@ -354,7 +354,9 @@ static void write_up(Importer *im, FxTensor *t, Value *v)
 
 void fx_write(Importer *im, FxTensor *t, Value *v)
 {
-    CHECK(type_equal(&t->type, &v->type));
+    if (!type_equal(&t->type, &v->type))
+        fail(im->g->ctx, TN_FAIL, "what is written to its argument: expected %s, found %s",
+             type_text(im->a, &t->type), type_text(im->a, &v->type));
     unwritten(im, t, true);
     fx_note_write(im, t);
     write_up(im, t, t->base ? fx_waited(im, v) : v);

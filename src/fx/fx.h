@@ -23,14 +23,21 @@ typedef struct PyToken {
     double f;      /* INT, FLOAT */
 } PyToken;
 
+typedef struct PyOpen { /* an open bracket */
+    int line, column;
+    char bracket;
+} PyOpen;
+
 typedef struct PyLexer {
     Arena *a;
     const char *file;
+    const char *part; /* of the file, for messages; NULL: all of it */
     const char *at, *line_begin;
-    int line, depth;    /* depth of open brackets */
-    int nested;         /* expr.c: how deep the expression is */
-    const char *remark; /* the last comment, without #; "" before the first */
-    PyToken t;          /* the current token */
+    int line, depth, cap; /* depth of open brackets */
+    PyOpen *open;         /* the brackets, the innermost last */
+    int nested;           /* expr.c: how deep the expression is */
+    const char *remark;   /* the last comment, without #; "" before the first */
+    PyToken t;            /* the current token */
 } PyLexer;
 
 /* t is the first token; line: the number of the text's first. */
@@ -161,6 +168,8 @@ typedef struct FxModule {
     bool wraps; /* such were inside of it, as torch.export shows them */
     int ngroup, capgroup;
     FxGroup *group; /* of a repro file, in its order */
+    const char
+        *untyped; /* why the rest of a repro file tells no type of an input; NULL: it is none */
 } FxModule;
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file);
@@ -174,7 +183,7 @@ typedef struct FxPart {
 } FxPart;
 
 /* The function of `class Repro`; no text: it is no repro file. */
-FxPart fx_repro_forward(Arena *a, const char *text);
+FxPart fx_repro_forward(Arena *a, const char *text, const char *file);
 /* Fills types of inputs, and groups, by the rest of the file. */
 void fx_repro_fill(Arena *a, const char *text, FxModule *m);
 
@@ -356,7 +365,7 @@ FxTensor *fx_empty(Importer *im, Value *zeros);            /* to be written befo
 FxTensor *fx_copy_empty(Importer *im, const FxTensor *t);
 Value *fx_read(Importer *im, FxTensor *t);
 Value *fx_peek(Importer *im, FxTensor *t);          /* the same, never written or not */
-void fx_write(Importer *im, FxTensor *t, Value *v); /* v has t's type */
+void fx_write(Importer *im, FxTensor *t, Value *v); /* fails where v is not of t's type */
 /* How PyTorch lays it out; strides with gaps or overlaps are as if not known. */
 void fx_set_strides(Importer *im, FxTensor *t, const int64_t *stride);
 void fx_set_row_major(Importer *im, FxTensor *t);
@@ -414,6 +423,7 @@ const char *site_stem(Site *s); /* what the overload is named after: "add" of ad
 const Item *site_arg(const Site *s, const char *name);
 bool site_has(const Site *s, const char *name); /* it is not None */
 Value *site_tensor(Site *s, const char *name);
+FxTensor *site_storage(const Site *s, const char *name); /* fails where it is a number */
 const Type *site_type(Site *s, const char *name);   /* of a tensor; a number is refused */
 Value *site_find_tensor(Site *s, const char *name); /* NULL for None */
 int64_t site_int(const Site *s, const char *name);

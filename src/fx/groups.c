@@ -103,6 +103,86 @@ static const char *axis_made(Importer *im, const char *name)
     return NULL;
 }
 
+/* ---- a repro file's beside --mesh, --rank and --group ---- */
+
+/* The place of the mesh's rank in the group of these axes, the last innermost. */
+static int64_t place_in_group(const Mesh *m, int naxes, const int *axes)
+{
+    int64_t place = 0;
+    for (int i = 0; i < naxes; i++)
+        place = place * m->size[axes[i]] + m->at[axes[i]];
+    return place;
+}
+
+/* The group of the file that a --group names, with its axes; NULL: the file does not have it. */
+static const FxGroup *group_said(const Importer *im, int i, int *naxes, int *axes)
+{
+    const char *text = im->o->group[i];
+    for (int k = 0; k < im->m->ngroup; k++) {
+        const char *axis = axis_said(text, im->m->group[k].name);
+        if (!axis)
+            continue;
+        *naxes = group_axes(im->o->mesh, axis, axes);
+        return &im->m->group[k];
+    }
+    return NULL;
+}
+
+/* Whether the mesh's rank has the places in groups that the file says. */
+static bool rank_agrees(const Importer *im, const Mesh *m)
+{
+    int axes[MAX_MESH], n = 0;
+    for (int i = 0; i < im->o->ngroup; i++) {
+        const FxGroup *g = group_said(im, i, &n, axes);
+        if (g && place_in_group(m, n, axes) != g->rank)
+            return false;
+    }
+    return true;
+}
+
+/* Says which rank has all places that the file says. */
+static const char *agreeing_rank(Importer *im)
+{
+    Mesh m = *im->o->mesh;
+    int axes[MAX_MESH], n = 0;
+    for (int i = 0; i < im->o->ngroup; i++) {
+        const FxGroup *g = group_said(im, i, &n, axes);
+        int64_t left = g ? g->rank : 0;
+        for (int k = n - 1; g && k >= 0; k--) {
+            m.at[axes[k]] = left % m.size[axes[k]];
+            left /= m.size[axes[k]];
+        }
+    }
+    return rank_agrees(im, &m)
+               ? arena_printf(im->a, "--rank %lld agrees with it", (long long)mesh_rank(&m))
+               : "no rank of this mesh agrees with it";
+}
+
+/* The sizes of groups, and the places of the rank in them, are those that the file has. */
+static void check_table(Importer *im)
+{
+    const Mesh *m = im->o->mesh;
+    int axes[MAX_MESH], n = 0;
+    for (int i = 0; i < im->o->ngroup; i++) {
+        const FxGroup *g = group_said(im, i, &n, axes);
+        if (g && group_nranks(m, n, axes) != g->size)
+            fail(im->g->ctx, TN_USAGE,
+                 "--group %s: expected the %lld ranks that group \"%s\" has in %s, found %lld in "
+                 "the mesh %s",
+                 im->o->group[i], (long long)g->size, g->name, im->m->file,
+                 (long long)group_nranks(m, n, axes), mesh_text(im->a, m));
+    }
+    for (int i = 0; i < im->o->ngroup; i++) {
+        const FxGroup *g = group_said(im, i, &n, axes);
+        if (g && place_in_group(m, n, axes) != g->rank)
+            fail(im->g->ctx, TN_USAGE,
+                 "--rank %lld: expected place %lld in group \"%s\", as %s says, found %lld of the "
+                 "mesh %s; %s",
+                 (long long)mesh_rank(m), (long long)g->rank, g->name, im->m->file,
+                 (long long)place_in_group(m, n, axes), mesh_text(im->a, m), agreeing_rank(im));
+    }
+}
+
 /* ---- all ---- */
 
 void fx_check_groups(Importer *im)
@@ -124,6 +204,7 @@ void fx_check_groups(Importer *im)
                 fail(im->g->ctx, TN_USAGE, "--group %s: expected each group once, found --group %s",
                      text, o->group[k]);
     }
+    check_table(im);
     im->groups.given = NEWN(im->a, bool, o->ngroup + 1);
 }
 

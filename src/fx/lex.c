@@ -17,13 +17,29 @@ void py_fail(const PyLexer *x, const PyToken *t, const char *format, ...)
     fail(arena_ctx(x->a), TN_FAIL, "%s:%d:%d: %s", x->file, t->line, t->column, text);
 }
 
+/* Names the innermost bracket that was opened before the line of the current token: it may be the
+ * one that was left open. */
+static const char *open_text(const PyLexer *x)
+{
+    const PyToken *t = &x->t;
+    bool opens = t->kind == PY_PUNCT && strchr("([{", *t->s);
+    const PyOpen *o = x->depth > opens ? &x->open[x->depth - 1 - opens] : NULL;
+    if (!o || (o->line == t->line && t->kind != PY_END))
+        return "";
+    return arena_printf(x->a, "; \"%c\" at %d:%d is not closed", o->bracket, o->line, o->column);
+}
+
 void py_expected(const PyLexer *x, const char *what)
 {
     const PyToken *t = &x->t;
     if (t->kind == PY_END || t->kind == PY_LINE)
-        py_fail(x, t, "expected %s, found the end of the %s", what,
-                t->kind == PY_END ? "file" : "statement");
-    py_fail(x, t, "expected %s, found \"%.*s\"", what, t->len > 60 ? 60 : t->len, t->begin);
+        py_fail(x, t, "expected %s, found the end of %s%s", what,
+                t->kind == PY_LINE ? "the statement"
+                : x->part          ? x->part
+                                   : "the file",
+                open_text(x));
+    py_fail(x, t, "expected %s, found \"%.*s\"%s", what, t->len > 60 ? 60 : t->len, t->begin,
+            open_text(x));
 }
 
 static void comment(PyLexer *x)
@@ -131,8 +147,9 @@ static void punctuation(PyLexer *x)
     if (t->len == 1 && !strchr("()[]{},:=.+-*/%@<>~|&^", *x->at))
         py_fail(x, t, isprint((unsigned char)*x->at) ? "unexpected \"%c\"" : "unexpected byte %d",
                 (unsigned char)*x->at);
+    PyOpen opened = {t->line, t->column, *x->at};
     if (strchr("([{", *x->at))
-        x->depth++;
+        PUSH(x->a, x->open, x->depth, x->cap, opened);
     else if (strchr(")]}", *x->at) && x->depth > 0)
         x->depth--;
     t->kind = PY_PUNCT;

@@ -267,7 +267,7 @@ static BatchNorm with_running(Site *s)
 static void write_running(Site *s, const char *name, Value *v)
 {
     if (v)
-        fx_write(s->im, site_arg(s, name)->t, v);
+        fx_write(s->im, site_storage(s, name), v);
 }
 
 /* Writes the running statistics in training. */

@@ -31,8 +31,10 @@ void row_wait(Site *s)
 {
     const Item *x = &s->arg[0];
     bool list = x->kind == FX_LIST;
-    for (int i = 0; i < (list ? x->count : 1); i++)
-        fx_peek(s->im, list ? x->item[i].t : x->t);
+    for (int i = 0; list && i < x->count; i++)
+        fx_peek(s->im, x->item[i].t);
+    if (!list)
+        fx_peek(s->im, site_storage(s, s->arg_name[0]));
     s->result = *x;
 }
 
@@ -104,7 +106,7 @@ void row_reduce_scatter(Site *s)
 /* Written to `out`, which is given back. */
 static void write_out(Site *s, Value *y)
 {
-    FxTensor *out = site_arg(s, "out")->t;
+    FxTensor *out = site_storage(s, "out");
     if (!type_equal(&out->type, &y->type))
         site_fail(s, "argument out: expected %s, found %s", type_text(s->im->a, &y->type),
                   type_text(s->im->a, &out->type));

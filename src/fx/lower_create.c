@@ -66,7 +66,7 @@ void row_full_like(Site *s)
 {
     fill_wanted(s, true, F32);
     if (is_scalar_one(s))
-        note_tangent(s, site_arg(s, "self")->t);
+        note_tangent(s, site_storage(s, "self"));
 }
 
 void row_zeros(Site *s)
@@ -89,7 +89,7 @@ void row_zeros_like(Site *s)
 void row_ones_like(Site *s)
 {
     return_full(s, true, 1, F32);
-    note_tangent(s, site_arg(s, "self")->t);
+    note_tangent(s, site_storage(s, "self"));
 }
 
 static void empty(Site *s, bool like)

@@ -29,7 +29,7 @@ void row_all_gather_copy_in(Site *s)
     Value *input = joined(s, count, x, 0);
     Item *pair = NEWN(s->im->a, Item, 2);
     pair[1] = *site_arg(s, "all_gather_output");
-    DType d = pair[1].t->type.dtype;
+    DType d = site_type(s, "all_gather_output")->dtype;
     site_return(s, lower_cast(s, input, d));
     pair[0] = s->result;
     s->result = (Item){.kind = FX_LIST, .count = 2, .item = pair};

@@ -155,7 +155,7 @@ static bool overwrites(Site *s)
 void row_index_put(Site *s)
 {
     Value *values = site_tensor(s, "values"), *index[TN_RANK];
-    Value *x = overwrites(s) ? fx_peek(s->im, site_arg(s, "self")->t) : site_tensor(s, "self");
+    Value *x = overwrites(s) ? fx_peek(s->im, site_storage(s, "self")) : site_tensor(s, "self");
     int64_t dims[TN_RANK];
     if (put_mask(s, x, values))
         return;

@@ -230,8 +230,9 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     InnerModules inner = {0};
     p.m->file = file;
     text = py_plain(a, text);
-    FxPart repro = fx_repro_forward(a, text);
+    FxPart repro = fx_repro_forward(a, text, file);
     py_start(&p.x, a, repro.text ? repro.text : text, file, repro.text ? repro.line : 1);
+    p.x.part = repro.text ? "class Repro" : NULL;
     if (!repro.text)
         head(&p);
     function(&p);

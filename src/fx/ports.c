@@ -83,7 +83,9 @@ static void check_input(Importer *im, const FxInput *in, const Type *t)
         fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" has no type: %s", im->m->file, in->line,
              in->column, in->name,
              im->o->origin ? arena_printf(im->a, "%s does not have it", im->o->origin)
-                           : "give --inputs or --shapes");
+             : im->m->untyped
+                 ? arena_printf(im->a, "%s; --inputs or --shapes tell it, too", im->m->untyped)
+                 : "give --inputs or --shapes");
     if (t && said->known && !type_equal(t, &said->type))
         fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" is annotated %s%s, found %s in %s",
              im->m->file, in->line, in->column, in->name,

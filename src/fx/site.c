@@ -227,12 +227,17 @@ Value *site_tensor(Site *s, const char *name)
     return s->viewed && x == &s->arg[0] ? fx_peek(s->im, x->t) : fx_read(s->im, x->t);
 }
 
-const Type *site_type(Site *s, const char *name)
+FxTensor *site_storage(const Site *s, const char *name)
 {
     const Item *x = site_arg(s, name);
     if (x->kind != FX_TENSOR)
         site_fail(s, "argument %s: expected a tensor, found %s", name, item_text(x));
-    return &x->t->type;
+    return x->t;
+}
+
+const Type *site_type(Site *s, const char *name)
+{
+    return &site_storage(s, name)->type;
 }
 
 Value *site_find_tensor(Site *s, const char *name)

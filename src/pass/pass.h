@@ -61,7 +61,7 @@ typedef struct ShardTry {
     int64_t kept, least; /* that the choice has counted; no choice counts less than `least` */
 } ShardTry;
 
-enum { SHARD_TRIES = 8 };
+enum { MOST_SHARD_TRIES = 8 };
 
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
@@ -86,7 +86,7 @@ typedef struct ShardReport {
     } * what_if;
     int nwhat_if;
     int64_t nbytes, least; /* that the choice keeps, as it counts them, and every choice */
-    ShardTry tried[SHARD_TRIES]; /* those among which the clock has chosen */
+    ShardTry tried[MOST_SHARD_TRIES]; /* those among which the clock has chosen */
     int ntried, taken;
 } ShardReport;
 

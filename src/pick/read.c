@@ -23,7 +23,7 @@ typedef struct Columns {
     Arena *a;
     JsonScan *s;
     NumberRows cost, usage, interval, ends, matrix, same; /* same: empty rows where there is none */
-    double limit; /* negative: there is none */
+    double limit;                                         /* negative: there is none */
 } Columns;
 
 static void push_value(JsonScan *s, NumberRows *r, double x)
@@ -383,8 +383,10 @@ static void fill_edge(const Columns *x, const PickProblem *p, int i, PickEdge *e
                 ends[k]);
     for (int k = 0; k < 2; k++)
         if (p->same && p->same[(int)ends[k]] >= 0)
-            BAD(x, "%s: edges: nodes[%d]: expected nodes with costs, found %.0f, which has those of "
-                   "another one", x->s->title, i, ends[k]);
+            BAD(x,
+                "%s: edges: nodes[%d]: expected nodes with costs, found %.0f, which has those of "
+                "another one",
+                x->s->title, i, ends[k]);
     *e = (PickEdge){(int)ends[0], (int)ends[1], x->matrix.first[i]};
     need_len(x, "edges: costs", &x->matrix, i,
              (int64_t)pick_strategies(p, e->u) * pick_strategies(p, e->v));

@@ -367,13 +367,30 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
+/* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near. */
+static Plan *order_lowest(Arena *a, const Graph *g, const PlanFor *to, bool apart)
+{
+    Plan *best = NULL;
+    for (int i = 0; i <= apart; i++) {
+        Plan *p = order_once(a, graph_clone(a, g), to, 2, i),
+             *once = order_once(a, graph_clone(a, g), to, 1, i);
+        bool lower = plan_least(once) < plan_least(p) &&
+                     plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
+        p = lower ? once : p;
+        best = !best || plan_least(p) < plan_least(best) ? p : best;
+    }
+    return best;
+}
+
 /* Within a limit fused nodes are taken apart only where the plan does not fit otherwise. */
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
     PlanFor x = made_for(a, to);
     Plan *p = NULL;
-    if (x.quick || !x.limit) {
+    if (x.lowest && !x.quick) {
+        p = order_lowest(a, g, &x, apart);
+    } else if (x.quick || !x.limit) {
         p = order_once(a, g, &x, 2, apart);
     } else {
         p = order_near(a, g, &x, false);

@@ -106,6 +106,7 @@ typedef struct PlanFor {
         reserve;   /* the library's is at least so many bytes, of which another plan has the use */
     int64_t limit; /* bytes that it should need at most, with its reserve; 0: none. If it needs
                       little more, orders are compared in another way too */
+    bool lowest;   /* it needs more: it is that of the fewest bytes, whatever the limit is */
     bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
                       the limit; without a limit, than what is alive of two more blocks' */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no

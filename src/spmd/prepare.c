@@ -106,8 +106,7 @@ static void sum_chosen(Graph *g, Arena *tmp, const Spmd *x, Node *n)
     for (int i = 0; i < n->nin; i++) {
         int count = 0;
         for (int k = i; k < n->nin && !taken[i] && t[i]; k++)
-            if (!taken[k] && t[k] &&
-                cuts_equal(x->mesh->naxes, t[i]->out[0], t[k]->out[0])) {
+            if (!taken[k] && t[k] && cuts_equal(x->mesh->naxes, t[i]->out[0], t[k]->out[0])) {
                 taken[k] = k > i;
                 group[count++] = n->in[k];
             }

@@ -15,9 +15,9 @@ struct Strategy;
 typedef struct Picker {
     struct Strategy *(*pick)(void *arg, const Node *n);
     void (*took)(void *arg, const Node *n, struct Strategy *t);
-    /* The form from which all readers of v go on, of a parameter those of a block; may return NULL,
-     * or be it. */
-    const Cut *(*shared)(void *arg, const Value *v, const char *block, bool param);
+    /* The form from which all readers of v go on, of a parameter those of a block, in the forward
+     * or after it; reader NULL: an output. May return NULL, or be it. */
+    const Cut *(*shared)(void *arg, const Value *v, const Node *reader, bool param);
     void *arg;
 } Picker;
 
@@ -40,10 +40,18 @@ typedef struct Spmd {
     const Picker *picker;   /* NULL: each node's cheapest cut is taken */
     bool free;              /* no steps are avoided, as all forms are chosen at once */
     double copied;          /* seconds of copies that reshards hold, beside nodes */
+    double again;           /* of gathers that the backward has again, beside nodes */
     bool unpicked;          /* the picker had no choice for the node that is being emitted */
     IdRange *rest;          /* what was emitted for such nodes */
     int nrest, caprest;
 } Spmd;
+
+/* Whether a choice of all forms counts what the backward gathers again; where only a share of what
+ * computing may hide counts, that is taken to be hidden. */
+static inline bool gathers_count_twice(const Spmd *x)
+{
+    return x->free && x->o->shard_exposed >= 1;
+}
 
 /* A form of a logical value that the rank's graph has. */
 typedef struct RankForm {
@@ -51,7 +59,10 @@ typedef struct RankForm {
     Value *v;          /* NULL: put off, its readers make it */
     const char *block; /* a gathered parameter's: only this block reads it; NULL: any reader may */
     double sec;        /* to gather it again, if it is a gathered parameter */
-    Phase phase;       /* of the first reader for which it was made */
+    double step_sec;   /* of these those of the last step */
+    bool again;        /* it is gathered again: the backward goes on from it */
+    struct RankForm *from; /* what the last step starts from */
+    Phase phase;           /* of the first reader for which it was made */
     struct RankForm *next;
 } RankForm;
 

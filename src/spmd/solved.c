@@ -18,7 +18,6 @@ typedef struct Solved {
     const ShardProblem *p;
     const int *strategy;
     Arena *tmp; /* for names */
-    bool keep;  /* what is gathered of parameters is kept for readers of all blocks */
     const Strategy *merging;
     int part; /* of `merging`: the next to be taken */
 } Solved;
@@ -43,11 +42,11 @@ static void took_solved(void *arg, const Node *n, Strategy *t)
     }
 }
 
-static const Cut *pick_shared(void *arg, const Value *v, const char *block, bool param)
+static const Cut *pick_shared(void *arg, const Value *v, const Node *reader, bool param)
 {
     const Solved *x = arg;
     const EqualGraph *e = x->p->e;
-    int at = equal_group(e, x->tmp, v->name, block, param && !x->keep);
+    int at = equal_group(e, x->tmp, v->name, reader, param);
     arena_reset(x->tmp);
     if (at < 0 || e->group[at].shared < 0)
         return NULL;
@@ -167,7 +166,8 @@ static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *i
 {
     Solution y;
     double begin = cpu_sec();
-    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins, x->keep);
+    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins,
+                               (GatherHow){x->keep, !x->keep && gathers_count_twice(x)});
     equal_fill_units(e, x);
     y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     y.build_sec = cpu_sec() - begin;
@@ -214,8 +214,7 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
         try_pins(g, y->a, x, in, out, &pins, y);
     }
     Solved *chosen = NEW(a, Solved);
-    *chosen = (Solved){
-        .of = {.a = a}, .p = s.p, .strategy = s.strategy, .tmp = arena_tmp(a), .keep = x->keep};
+    *chosen = (Solved){.of = {.a = a}, .p = s.p, .strategy = s.strategy, .tmp = arena_tmp(a)};
     take_forms(s.p, x->mesh, s.strategy, in, out);
     take_nodes(s.p, s.strategy, chosen);
     Picker *picker = NEW(a, Picker);

@@ -93,9 +93,16 @@ typedef struct ReadGroup {
     Reading *read;
 } ReadGroup;
 
+/* keep: what is gathered of parameters is kept for readers of all blocks. twice: what a block's
+ * backward reads is gathered again. */
+typedef struct GatherHow {
+    bool keep, twice;
+} GatherHow;
+
 typedef struct EqualGraph {
     Arena *a;
     const Graph *g;
+    GatherHow how;
     EqualClass *class;
     ValueClass *value;
     ReadGroup *group;
@@ -108,11 +115,12 @@ typedef struct EqualGraph {
 } EqualGraph;
 
 /* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
- * is not equal. keep: what is gathered of parameters is kept for readers of all blocks. */
+ * is not equal. */
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out, const PinList *pins, bool keep);
-/* The group of a value's readers, of a parameter's those of a block; -1: none. */
-int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const char *block, bool param);
+                       const Sharding *out, const PinList *pins, GatherHow how);
+/* The group of a value's readers, of a parameter's those that gather it with this one (NULL: an
+ * output); -1: none. */
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader, bool param);
 /* Fills the units of all classes and values. */
 void equal_fill_units(EqualGraph *e, const Spmd *x);
 

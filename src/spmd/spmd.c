@@ -283,10 +283,11 @@ static void free_params(const Graph *g, Sharding *in, Sharding *out)
     }
 }
 
-/* Seconds of the rank's nodes, and of the copies that reshards hold. */
+/* Seconds of the rank's nodes, of the copies that reshards hold, and of the gathers that the
+ * backward has again. */
 static double graph_sec(const Spmd *x, const Graph *g)
 {
-    double sec = x->copied;
+    double sec = x->copied + (x->keep ? 0 : x->again);
     for (const Node *n = g->first; n; n = n->next)
         sec += node_sec(x->machine, x->mesh, n);
     return sec;
@@ -345,6 +346,8 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->shard_report) {
         o->shard_report->emitted = graph_sec(&x, g);
         o->shard_report->rest = x.free ? rest_sec(&x, g) : 0;
+        if (!x.keep && !gathers_count_twice(&x))
+            o->shard_report->sec += x.again;
     }
     return 1;
 }

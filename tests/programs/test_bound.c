@@ -1,17 +1,18 @@
 /* The bound on what is computed again (again_bound.c) against plans of drawn sets of forward
  * values, on chains of blocks with a head whose logits are large, so that its weight gradient may
- * be formed early or late. No plan adds fewer seconds than the bound for the bytes that it needs,
- * in the order that was found for it, and the bound is more than nothing where much is computed
- * again.
+ * be formed early or late; and on steps with branches, of which a node's results may be read apart.
+ * No plan adds fewer seconds than the bound for the bytes that it needs, in the order that was
+ * found for it, and the bound is more than nothing where much is computed again.
  *
  * `test_bound SEED [COUNT]` shows what each of so many seeds comes to. TN_LONG=1: 200 chains. */
 #include "../shared/decide_made.h"
 #include "../shared/gen.h"
+#include "../shared/step_made.h"
 #include "../shared/test.h"
 
 #include <stdlib.h>
 
-enum { WIDTH = 64, MOST_NODES = 60, SETS = 10 };
+enum { WIDTH = 64, MOST_NODES = 60, SETS = 10, STEP_NODES = 20, STEP_SETS = 4 };
 
 #define LEAST_PART 0.3 /* of what is added, in the mean of plans with all but a few again */
 
@@ -108,22 +109,54 @@ static void test_seed(void *arg)
     }
 }
 
+/* A step with branches; none, which adds nothing, and drawn sets. */
+static void test_step(void *arg)
+{
+    static const int widths[] = {64, 128, 256, 512, 1024};
+    const StepForm form = {.kinds = "ppppaanvsuuu",
+                           .nunary = 6,
+                           .columns = 256,
+                           .widths = widths,
+                           .nwidth = LEN(widths),
+                           .rows = 512,
+                           .nrows = 3,
+                           .last = 0.6,
+                           .scopeless = 0.1};
+    uint64_t seed = *(uint64_t *)arg;
+    Rng rng = {seed, 1 << 22};
+    Made m;
+    if (!made_read(&m, a, step_made(a, &rng, &form, 10 + (int)rng_below(&rng, 12)), STEP_NODES))
+        return;
+    const Choice none = made_plan(&m, 0, MUST_RECOMPUTE);
+    check_plan(&m, seed, &none, 0, false);
+    for (int i = 0; i < STEP_SETS; i++)
+        check_plan(&m, seed, &none, draw_set(&m, &rng), false);
+}
+
+static void test_all(void (*test)(void *arg), uint64_t first, int count)
+{
+    for (uint64_t seed = first; count-- > 0; seed++) {
+        if (!EXPECT(!ctx_try(&ctx, test, &seed)))
+            printf("  seed %llu: %s\n", (unsigned long long)seed, ctx.message);
+        arena_reset(a);
+    }
+}
+
 int main(int argc, char **argv)
 {
     a = arena_new(&ctx);
     show = argc > 1;
     int count = show ? argc > 2 ? atoi(argv[2]) : 1 : getenv("TN_LONG") ? 200 : 5;
-    for (uint64_t seed = show ? strtoull(argv[1], NULL, 10) : 1; count-- > 0; seed++) {
-        if (!EXPECT(!ctx_try(&ctx, test_seed, &seed)))
-            printf("  seed %llu: %s\n", (unsigned long long)seed, ctx.message);
-        arena_reset(a);
-    }
+    const uint64_t first = show ? strtoull(argv[1], NULL, 10) : 1;
+    test_all(test_seed, first, count);
     printf("note: %d plans, %d with a bound above 0; of what is chosen it is %.3g %% in the mean\n",
            sums.nplan, sums.nbound, 100 * sums.part / MAX(sums.nmost, 1));
     if (!show) {
         EXPECT(sums.nbound > sums.nplan / 4);
         EXPECT(sums.part > LEAST_PART * sums.nmost);
     }
+    test_all(test_step, first, count);
+    printf("note: with steps of branches %d plans\n", sums.nplan);
     arena_free(a);
     return test_report();
 }

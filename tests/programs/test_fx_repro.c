@@ -15,7 +15,8 @@ typedef struct Parts {
     "    reader.tensor(buf1, (4, 2), (1, 4), dtype=torch.bfloat16, requires_grad=True)  # w\n" \
     "    reader.symint(4)  # n\n"                                                              \
     "    reader.const('none')  # none, filtered out during compilation\n"
-#define BODY "        c = torch.ops.aten.mul.Tensor(primals_1, primals_1);  primals_1 = None\n"
+#define STORAGE "    b = reader.storage(None, 4096)\n"
+#define BODY    "        c = torch.ops.aten.mul.Tensor(primals_1, primals_1);  primals_1 = None\n"
 #define GROUPS                                                  \
     "def get_pg_config():\n    \"\"\"Groups.\n\n  'A' world.\n" \
     "    \"\"\"\n    return {'0': {'size': 4, 'rank': 1}, '1': {'size': 2, 'rank': 0}}\n"
@@ -61,19 +62,20 @@ static void test_inputs(void)
     Parts used = {.body = "        v = torch.ops.aten.view.default(w, [n, 2])\n        return v\n"};
     expect_text(used, "%w: bf16[4, 2]");
     expect_text(used, "view(%w, size=[4, 2])");
-    expect_text((Parts){.load = "    # the order says which\n    reader.tensor(0, (), )\n"
-                                "    reader.tensor(1, shape=(3,), stride=(1,))\n",
+    expect_text((Parts){.load =
+                            "    # the order says which\n" STORAGE "    reader.tensor(b, (), )\n"
+                            "    reader.tensor(b, shape=(3,), stride=(1,))\n",
                         .args = "a, b",
                         .body = "        c = torch.ops.aten.add.Tensor(a, b)\n        return c\n"},
                 "%b: f32[3]");
-    expect_text(
-        (Parts){.load = "    reader.tensor(0, (2,))  # b\n    reader.tensor(1, (3,))  # a\n",
-                .args = "a, b",
-                .body = "        c = torch.ops.aten.neg.default(a)\n        return c\n"},
-        "%a: f32[3], %b: f32[2]");
+    expect_text((Parts){.load = STORAGE
+                        "    reader.tensor(b, (2,))  # b\n    reader.tensor(b, (3,))  # a\n",
+                        .args = "a, b",
+                        .body = "        c = torch.ops.aten.neg.default(a)\n        return c\n"},
+                "%a: f32[3], %b: f32[2]");
     expect_text((Parts){.init = "        self.mask0 = lambda b, *args: True\n"}, "nodes ");
     expect_text((Parts){.args = "x: \"f32[2]\"",
-                        .load = "    reader.tensor(0, (2,))  # x\n",
+                        .load = STORAGE "    reader.tensor(b, (2,))  # x\n",
                         .body = "        return x\n",
                         .groups = "if __name__ == '__main__':\n    run_repro(mod)\n"},
                 "%x: f32[2]");
@@ -82,28 +84,140 @@ static void test_inputs(void)
 static void test_bad_inputs(void)
 {
     static const char *const bad[][2] = {
-        {"    reader.tensor(b, (2, 4), (1,))\n", ":14:30: load_args: expected as many strides"},
-        {"    reader.tensor(b)\n", ":14:5: load_args: expected reader.tensor(storage, shape"},
+        {"    reader.tensor(b, (2, 4), (1,))\n", ":15:30: load_args: expected as many strides"},
+        {"    reader.tensor(b)\n", ":15:5: load_args: expected reader.tensor(storage, shape"},
         {"    reader.tensor(b, (8*((u0 + 1)//8), 4))\n",
-         "load_args: expected a number, found a size that depends on data"},
-        {"    reader.tensor(b, (1, 1, 1, 1, 1, 1, 1, 1, 1))\n", "a tuple of at most 8 numbers"},
+         "load_args: expected a number as size, found one that depends on data"},
+        {"    reader.tensor(b, (1, 1, 1, 1, 1, 1, 1, 1, 1))\n", "a tuple of at most 8 sizes"},
         {"    reader.tensor(b, (1, 1, 1, 1, 1, 1, 1, 1), dtype=torch.complex64)\n",
          "at most 7 axes of a complex tensor"},
-        {"    reader.tensor(b, (-2, 4))\n", "load_args: expected a number"},
+        {"    reader.tensor(b, (-2, 4))\n",
+         ":15:24: load_args: expected a size of 0 or more, found -2"},
+        {"    reader.tensor(b, (2, 4), (-4, 1))\n", "expected a stride of 0 or more, found -4"},
+        {"    reader.tensor(b, (2, 4), storage_offset=-1)\n",
+         "expected a storage_offset of 0 or more, found -1"},
         {"    reader.opaque(b)\n", "expected a call of reader.storage, tensor, symint or const"},
-        {"    u0 = 512\n", ":14:10: load_args: expected a call of the reader"},
+        {"    u0 = 512\n", ":15:10: load_args: expected a call of the reader"},
         {"    reader.tensor(b, (4, 2), dtype=torch.int8)  # w\n",
          "input \"w\" is annotated torch.int8: that dtype is not supported"},
         {"    reader.symint(1)\n    reader.symint(1)\n    reader.symint(1)\n"
          "    reader.symint(1)\n    reader.symint(1)\n",
          "4 inputs as forward has, found more"},
-        {"    reader.tensor(b, (4, 2)\n", "expected "},
+        {"    reader.tensor(b, (4, 2)\n",
+         "found the end of load_args; \"(\" at 15:18 is not closed"},
+        {"    reader.tensor(b, (4, 2)\n    reader.tensor(b, (4, 2))\n",
+         ":16:5: expected ,, found \"reader\"; \"(\" at 15:18 is not closed"},
         {"    pass\n", "a call of the reader"},
+        {"    reader.tensor(b, (4, 2))  # w\n    reader.tensor(b, (4, 2))  # w\n",
+         ":16:5: load_args: expected one call for input \"w\", found another on line 15"},
+        {"    reader.tensor(b, (4, 2))\n    reader.symint(1)  # primals_1\n",
+         "expected one call for input \"primals_1\", found another on line 15"},
     };
-    for (int k = 0; k < LEN(bad); k++)
-        expect_error((Parts){.load = bad[k][0], .body = "        return w\n"}, bad[k][1]);
+    for (int k = 0; k < LEN(bad); k++) {
+        Ctx ctx = {0};
+        Arena *a = arena_new(&ctx);
+        expect_error(
+            (Parts){.load = arena_printf(a, STORAGE "%s", bad[k][0]), .body = "        return w\n"},
+            bad[k][1]);
+        arena_free(a);
+    }
     expect_error((Parts){.load = "    reader.symint(1)  # n\n", .body = "        return w\n"},
-                 "input \"w\" has no type: give --inputs or --shapes");
+                 "input \"w\" has no type: load_args has no call for it; --inputs or --shapes");
+}
+
+/* What forward says of an input agrees with what load_args says. */
+static void test_said_twice(void)
+{
+    Parts p = {.args = "x: \"f32[2, 3]\"", .body = "        return x\n", .groups = ""};
+    p.load = STORAGE "    reader.tensor(b, (2, 3))  # x\n";
+    expect_text(p, "%x: f32[2, 3]");
+    p.load = STORAGE "    reader.tensor(b, (2, 4))  # x\n";
+    expect_error(p, "expected f32[2, 3] as forward has input \"x\", found f32[2, 4]");
+    p.load = "    reader.symint(4)  # x\n";
+    expect_error(p, "expected reader.tensor for input \"x\", which forward has as f32[2, 3]");
+}
+
+/* A tensor lies within its storage. */
+static void test_storages(void)
+{
+    static const struct Storage {
+        const char *call, *error; /* error: NULL: it lies within 32 bytes */
+    } storages[] = {
+        {"(4, 2)", NULL},
+        {"(4, 2), (2, 1)", NULL},
+        {"(8, 2), (1, 0)", NULL},
+        {"(16,), dtype=torch.bfloat16", NULL},
+        {"(4,), dtype=torch.complex64", NULL},
+        {"(3,), storage_offset=5", NULL},
+        {"(3,), dtype=torch.complex64, storage_offset=1", NULL},
+        {"(0, 1000)", NULL},
+        {"(4, 2), dtype=torch.float8_e4m3fn", "is annotated torch.float8_e4m3fn"},
+        {"(9,)", ":15:5: load_args: expected a storage of at least 36 bytes for this tensor, "
+                 "found 32"},
+        {"(4, 2), (3, 1)", "at least 44 bytes"},
+        {"(17,), dtype=torch.bfloat16", "at least 34 bytes"},
+        {"(5,), dtype=torch.complex64", "at least 40 bytes"},
+        {"(4,), storage_offset=5", "at least 36 bytes"},
+        {"(4,), dtype=torch.complex64, storage_offset=1", "at least 40 bytes"},
+        {"(4611686018427387904, 4611686018427387904)", "at least 9223372036854775807 bytes"},
+        {"(2,), (9223372036854775807,)", "at least 9223372036854775807 bytes"},
+        {"(1,), storage_offset=9223372036854775807", "at least 9223372036854775807 bytes"},
+    };
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Parts p = {.args = "x", .body = "        return x\n", .groups = ""};
+    for (int k = 0; k < LEN(storages); k++) {
+        const char *error = storages[k].error;
+        p.load = arena_printf(a, "    b = reader.storage(None, 32)\n    reader.tensor(b, %s)\n",
+                              storages[k].call);
+        error ? expect_error(p, error) : expect_text(p, "input");
+    }
+    p.load = "    b = reader.storage(None, 0)\n    reader.tensor(b, (4,))\n";
+    expect_text(p, "%x: f32[4]");
+    p.load = "    b = reader.storage(None, 8*s0)\n    reader.tensor(b, (4,))\n";
+    expect_text(p, "%x: f32[4]");
+    p.load = "    b = reader.storage(None, -8)\n    reader.tensor(b, (4,))\n";
+    expect_error(p, "expected a number of bytes of 0 or more, found -8");
+    p.load = "    b = reader.storage(None)\n";
+    expect_error(p, "expected reader.storage(hash, nbytes, ...)");
+    p.load = "    reader.storage(None, 8)\n";
+    expect_error(p, "expected a name for the storage");
+    p.load = "    reader.tensor(b, (4,))\n";
+    expect_error(p, ":14:19: load_args: expected a storage that reader.storage gave before");
+    arena_free(a);
+}
+
+/* ---- parts that lack or are there twice ---- */
+
+static void expect_without(const char *from, const char *to, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    const char *whole = repro(a, (Parts){.body = "        return w\n"});
+    const char *at = strstr(whole, from);
+    CHECK(at);
+    Input in = {.a = a,
+                .text =
+                    arena_printf(a, "%.*s%s%s", (int)(at - whole), whole, to, at + strlen(from))};
+    EXPECT_FAIL(&ctx, import, &in, part);
+    arena_free(a);
+}
+
+static void test_parts(void)
+{
+    expect_without("def load_args(", "def load_arks(",
+                   "input \"w\" has no type: the file has no \"def load_args(reader):\"");
+    expect_without("def load_args(reader):\n", "def load_args(reader\n",
+                   "found the end of load_args; \"(\" at 13:14 is not closed");
+    expect_without("def forward(", "def backward(",
+                   "test.fx:6:1: class Repro: expected \"def forward(self, ...)\"");
+    expect_without("mod = Repro()", "class Repro(X):", "expected one \"class Repro(\" in a file");
+    expect_without("mod = Repro()", "def load_args(reader):\n    x",
+                   "expected one \"def load_args(\" in a file, found another on line 13");
+    expect_without("    return {'0'", "    raise {'0'",
+                   "expected return {'NAME': {'size': N, 'rank': R}, ...}, found the end of "
+                   "get_pg_config");
+    expect_without("'rank': 0}}", "'rank': 0}", "found the end of get_pg_config; \"{\" at ");
 }
 
 /* ---- complex numbers ---- */
@@ -177,7 +291,7 @@ static void test_bad_groups(void)
          "group \"0\": expected a process group of the file; --mesh and --group"},
         {"def get_pg_config():\n    return {'0': {'size': 4, 'rank': 0}, '0': {'size': 4, "
          "'rank': 0}}\n",
-         "axes of different names, found \"group_0\" twice"},
+         "process groups: expected each name once, found \"0\" twice"},
         {"def get_pg_config():\n    return {'0': {'size': 4, 'rank': 0}, '1': {'size': 2, "
          "'rank': 0}, '2': {'size': 2, 'rank': 0}}\n",
          "group \"0\" of 4 ranks: expected one that has no ranks of others together"},
@@ -187,6 +301,41 @@ static void test_bad_groups(void)
                                                                                   "(b0, b1)\n",
                              .groups = bad[k][0]},
                      bad[k][1]);
+}
+
+/* The file's groups beside a mesh, a rank and groups that are given. */
+static void expect_given(const char *mesh, int64_t rank, const char *group, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Mesh *m = mesh_parse(&ctx, a, mesh);
+    const char *groups[] = {"0=dp", group};
+    mesh_set_rank(m, rank);
+    Input in = {.a = a,
+                .text = repro(a, (Parts){.body = GATHER("0", 4) GATHER("1", 2) "        return "
+                                                                               "(b0, b1)\n"}),
+                .o.mesh = m,
+                .o.ngroup = LEN(groups),
+                .o.group = groups};
+    if (*part)
+        EXPECT_FAIL(&ctx, import, &in, part);
+    else if (!EXPECT(ctx_try(&ctx, import, &in) == TN_OK))
+        printf("  %s\n", ctx.message);
+    arena_free(a);
+}
+
+static void test_given_groups(void)
+{
+    expect_given("dp=4,tp=2", 2, "1=tp", "");
+    expect_given("tp=2,dp=4", 1, "1=tp", "");
+    expect_given("dp=2,tp=2", 0, "1=tp",
+                 "--group 0=dp: expected the 4 ranks that group \"0\" has in test.fx, found 2 in "
+                 "the mesh dp=2,tp=2");
+    expect_given("dp=4,tp=2", 0, "1=tp",
+                 "--rank 0: expected place 1 in group \"0\", as test.fx says, found 0 of the mesh "
+                 "dp=4,tp=2; --rank 2 agrees with it");
+    expect_given("dp=4,tp=2", 3, "1=tp", "expected place 0 in group \"1\"");
+    expect_given("dp=4", 1, "1=dp", "--group 1=dp: expected the 2 ranks");
 }
 
 /* ---- barriers ---- */
@@ -232,22 +381,43 @@ static void test_barriers(void)
     expect_barrier("        y = lib.mix(w)\n        return w\n", true, "no call of torch.ops");
 }
 
-/* ---- cut short at every byte ---- */
+/* ---- cut short at every byte, every byte another ---- */
 
-static void test_cut(void)
+/* A graph that prints, or a message that begins with a place or a name of the file. */
+static void expect_told(Arena *tmp, const char *text, const char *how, size_t at)
 {
+    Ctx *ctx = arena_ctx(tmp);
+    Input in = {.a = tmp, .text = text};
+    bool fine = ctx_try(ctx, import, &in) == TN_OK;
+    if (!fine && !EXPECT(!strncmp(ctx->message, "test.fx:", 8)))
+        printf("  %s at %zu: %s\n", how, at, ctx->message);
+    arena_reset(tmp);
+}
+
+/* Bytes that stand for others: 255 of each with TN_LONG, else those that mean most to the grammar
+ * in turn. */
+static void test_damage(void)
+{
+    static const char bytes[] = "()[]{}'\"#\n:,.=-09 x_;\\\x80\xff";
+    bool all = getenv("TN_LONG") != NULL;
     Ctx ctx = {0};
     Arena *a = arena_new(&ctx), *tmp = arena_new(&ctx);
     const char *whole = repro(a, (Parts){.body = GATHER("0", 4) BODY "        return (c, b0)\n"});
     size_t n = strlen(whole);
-    for (size_t k = 0; k <= n; k++) {
-        Input in = {.a = tmp, .text = arena_strndup(tmp, whole, k)};
-        bool fine = ctx_try(&ctx, import, &in) == TN_OK;
-        if (!fine && !EXPECT(!strncmp(ctx.message, "test.fx:", 8)))
-            printf("  cut at %zu: %s\n", k, ctx.message);
-        if (k == n && !EXPECT(fine))
-            printf("  %s\n", ctx.message);
-        arena_reset(tmp);
+    char *copy = arena_strndup(a, whole, n);
+    expect_text((Parts){.body = GATHER("0", 4) BODY "        return (c, b0)\n"}, "nodes ");
+    for (size_t k = 0; k <= n; k++)
+        expect_told(tmp, arena_strndup(tmp, whole, k), "cut", k);
+    for (size_t k = 0; k < n; k++) {
+        for (int c = 1; all && c < 256; c++) {
+            copy[k] = (char)c;
+            expect_told(tmp, copy, "changed", k);
+        }
+        for (size_t c = 0; !all && c < 2; c++) {
+            copy[k] = bytes[(2 * k + c + k / 11) % (sizeof bytes - 1)];
+            expect_told(tmp, copy, "changed", k);
+        }
+        copy[k] = whole[k];
     }
     arena_free(tmp);
     arena_free(a);
@@ -257,10 +427,14 @@ int main(void)
 {
     test_inputs();
     test_bad_inputs();
+    test_said_twice();
+    test_storages();
+    test_parts();
     test_complex();
     test_groups();
     test_bad_groups();
+    test_given_groups();
     test_barriers();
-    test_cut();
+    test_damage();
     return test_report();
 }

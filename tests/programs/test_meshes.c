@@ -131,7 +131,8 @@ static int64_t expect_limit(int ranks, int64_t limit, int code)
         least = found.best[i].nbytes < least ? found.best[i].nbytes : least;
     }
     EXPECT(code ? !found.nbest && found.least > limit : found.nbest > 0);
-    EXPECT(found.settings == found.planned + found.slower + found.over + found.refused);
+    EXPECT(found.settings ==
+           found.planned + found.slower + found.saved + found.over + found.refused);
     return least;
 }
 

@@ -10,8 +10,8 @@ set -- plan demo --batch-size 4 --seq-len 16 --machine h100 --recompute selectiv
 # ---- what is found ----
 
 gives 0 'settings: 9; planned' "$@" --ranks 4 --mesh auto
-ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($4 < last) exit 1; last = $4; n++ } END { exit n != 8 }' "$dir/out"
-ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $5 > 1.000001 * $4 { bad = 1 } END { exit bad }' "$dir/out"
+ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($5 < last) exit 1; last = $5; n++ } END { exit n != 8 }' "$dir/out"
+ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $6 > 1.000001 * $5 { bad = 1 } END { exit bad }' "$dir/out"
 ok "a mesh that the model does not allow, with the reason" grep -q '^    1: 4 ranks share the heads' "$dir/out"
 ok "progress" grep -q 'plans: 8 of 8' "$dir/err"
 gives 0 '"meshes": [' "$@" --ranks 4 --mesh auto --json
@@ -25,12 +25,12 @@ for m in o["meshes"]:
     assert m["recompute"] == "selective" and m["reshard"] in ("always", "never", "auto")
 END
 gives 0 '' "$@" --ranks 1 --mesh auto
-ok "one rank" grep -q '^none  *auto  *selective' "$dir/out"
+ok "one rank" grep -q '^none  *recipes  *auto  *selective' "$dir/out"
 gives 0 '' "$@" --ranks 4 --mesh auto --reshard never
 ok "what was asked for" not grep -q always "$dir/out"
 
 # the figures are those of the plan itself
-fastest=$(awk 'NR == 2 { print $1, $2, $4, $8 }' "$dir/out")
+fastest=$(awk 'NR == 2 { print $1, $3, $5, $9 }' "$dir/out")
 mesh=${fastest%% *}
 gives 0 '' "$@" --mesh "$mesh" --reshard never --json
 ok "the plan of the fastest: $fastest" python3 - "$dir/out" "$fastest" <<'END'
@@ -39,6 +39,17 @@ o = json.load(open(sys.argv[1]))
 sec, peak = sys.argv[2].split()[2:]
 assert "%.6g" % o["est_step_sec"] == sec and str(o["peak_bytes"]) == peak
 END
+
+gives 0 '' "$@" --ranks 4 --mesh auto --shard auto --json
+ok "forms that are solved for: no row twice, and whose forms were taken" python3 - "$dir/out" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+rows = [(m["mesh"], m["recompute"], m["est_step_sec"], m["est_exposed_sec"], m["peak_bytes"]) for m in o["meshes"]]
+assert len(set(rows)) == len(rows) > 4
+assert {m["forms"] for m in o["meshes"]} == {"recipes", "solved"}
+END
+gives 0 'fits with all saved: ' plan demo --batch-size 4 --seq-len 16 --machine h100 --ranks 4 --mesh auto --memory 40MB
+ok "what is chosen is not asked where all fits" not grep -q ' auto  *[0-9.]* ' "$dir/out"
 
 # ---- what is refused ----
 
@@ -51,6 +62,7 @@ gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --explain
 gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --pareto
 gives 2 'for models, not for graphs' plan tests/ir/flat.tn --passes spmd --ranks 4 --mesh auto
 gives 2 'no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
+gives 2 'tenon: machine: expected one of' "$@" --ranks 4 --mesh auto --machine nonsense
 gives 1 'no such folder' plan nobody --batch-size 4 --seq-len 16 --ranks 4 --mesh auto
 
 # ---- training ----

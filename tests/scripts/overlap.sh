@@ -66,6 +66,35 @@ for mesh in fsdp=8 dp=2,fsdp=2,tp=2; do
 done
 gives 0 'overlap up to' plan $model --batch-size 16 --seq-len 8 --mesh fsdp=8
 
+# ---- beside slices, copies to the host's memory and microbatches; resumed with and without ----
+
+# beside NAME on|off OPTIONS...: two steps neither joined nor moved, both, and one of them, from which the second goes on
+# with the option on or off.
+off="--bucket off --overlap off"
+beside() {
+    of=$1 first=$off then="--bucket block --overlap on"
+    [ "$2" = on ] || first='' then=$off
+    shift 2
+    # shellcheck disable=SC2086
+    {
+        TENON_EMULATED_DELAY=50,3 trains "$of.plain" with "$@" $off
+        TENON_COMM_DELAY=500,4 TENON_EMULATED_DELAY=50,5 trains "$of.moved" with "$@"
+        trains "$of.resumed" with "$@" $first --steps 1
+        trains "$of.resumed" with "$@" $then --resume --retune
+    }
+    same "$of.plain" "$of.moved"
+    cmp "$dir/$of.resumed/step-1/model.safetensors" "$dir/$of.resumed/step-2/model.safetensors" >/dev/null
+    ok "$of: went on" [ $? = 1 ]
+    for file in model optimizer; do
+        ok "$of: the same $file, resumed with the other option" \
+            cmp "$dir/$of.plain/step-2/$file.safetensors" "$dir/$of.resumed/step-2/$file.safetensors"
+    done
+}
+beside slices on --mesh fsdp=2,tp=2 --chunk 2 --reshard always
+beside copies off --mesh dp=2,fsdp=2 --backend emulated --offload '*.mlp*::*' --accumulate 2 --reshard never
+gives 0 "host's memory" plan $model --batch-size 16 --seq-len 8 --mesh dp=2,fsdp=2 --backend emulated --offload '*.mlp*::*'
+gives 0 '2 slices of' plan $model --batch-size 16 --seq-len 8 --mesh fsdp=2,tp=2 --chunk 2
+
 # ---- parts around a ring ----
 
 # A cluster on which a call of several ranks takes long, and one of two nothing.

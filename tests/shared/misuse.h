@@ -79,6 +79,7 @@ CALL(tn_graph_print, P(0), P(1))
 CALL(tn_graph_dot, P(0), P(1))
 CALL(tn_graph_split, P(0), W(1), P(2))
 CALL(tn_graph_mesh, P(0), P(1))
+CALL(tn_graph_export_fx, P(0), P(1))
 CALL(tn_graph_ranks, P(0))
 CALL(tn_graph_compare, P(0), P(1), (uint64_t)I(2), P(3), P(4))
 CALL(tn_graph_import_fx, P(0), P(1), P(2), P(3), P(4))
@@ -139,6 +140,7 @@ CALL(tn_mesh_search, P(0), P(1), P(2), P(3))
 CALL(tn_plan_text, P(0), W(1), P(2))
 CALL(tn_plan_decided, P(0), P(1))
 CALL(tn_plan_trace, P(0), P(1))
+CALL(tn_plan_export_json, P(0), P(1))
 CALL(tn_plan_explain, P(0), P(1))
 CALL(tn_plan_json, P(0), W(1), P(2))
 CALL(tn_plan_compare, P(0), P(1), W(2), P(3))
@@ -237,6 +239,7 @@ static const Row rows[] = {
     ROW(tn_graph_read, "Csr"),           ROW(tn_graph_print, "Gr"),
     ROW(tn_graph_split, "Gbr"),          ROW(tn_graph_ranks, "G"),
     ROW(tn_graph_dot, "Gr"),             ROW(tn_graph_mesh, "Gr"),
+    ROW(tn_graph_export_fx, "Gr"),
     ROW(tn_graph_compare, "GGirr"),      ROW(tn_graph_import_fx, "Csprr"),
     ROW(tn_fx_unknown, "Csr"),           QUIET(tn_graph_free, "0"),
     ROW(tn_graph_passes, "Gso00"),
@@ -262,6 +265,7 @@ static const Row rows[] = {
     ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),        ROW(tn_mesh_search, "Cpor"),
     ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_trace, "Pr"),
+    ROW(tn_plan_export_json, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
     QUIET(tn_plan_handles, "P"),         QUIET(tn_generator_handles, "N"),

@@ -1,0 +1,13 @@
+/* Graphs for others: as a module of PyTorch; src/fx has the rest. */
+#include "api.h"
+
+#include "../fx/export.h"
+
+int tn_graph_export_fx(tn_graph *g, const char **text)
+{
+    if (!GIVEN(args_owner(g), g, text))
+        return TN_CODE_USAGE;
+    TRY(t, &g->h.owner->ctx)
+        *text = fx_export(g->h.a, g->g, TN_VERSION);
+    return tried(&t);
+}
