@@ -1,4 +1,4 @@
-# Targets: all deps demo tests test test-long test-onednn3 test-torch race sanitized bench lint format install uninstall
+# Targets: all deps demo tests test test-long test-onednn3 test-torch test-python wheel race sanitized bench lint format install uninstall
 # bless fuzz clean oracle-tokenizer oracle-models oracle-finetune.
 # BUILD=dir builds elsewhere; V=1 prints whole commands.
 VERSION := 0.1.0
@@ -139,7 +139,7 @@ demo:
 	tools/demo.sh $(BUILD)
 
 # PREFIX and DESTDIR as usual. Documents for users are installed too, and link to each other.
-GUIDES := api chunking clusters formats gpu measurements memory tutorial
+GUIDES := api chunking clusters formats gpu measurements memory python tutorial
 INTO = $(DESTDIR)$(PREFIX)
 install: all
 	$(call show,INSTALL,$(INTO))
@@ -194,6 +194,18 @@ oracle-finetune: all
 test-torch: all
 	tools/test_torch.sh $(BUILD)
 
+# python/tenon, against PyTorch, which is installed into TORCH_VENV where PYTHON has none.
+test-python: all $(BUILD)/tests/export_cases
+	tools/test_python.sh $(BUILD)
+
+# dist/tenon-VERSION-*.whl: python/tenon with the library and what it needs but libc.
+wheel: $(BUILD)/wheel/libtenon.so
+	$(or $(PYTHON),python3) tools/wheel.py $<
+$(BUILD)/wheel/libtenon.so: $(LIB) $(CUDA)
+	$(call show,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared -Wl,-soname,libtenon.so.$(SOVERSION),--no-undefined,--disable-new-dtags,-rpath,'$$ORIGIN' $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+
 # Writes the expected part of tests/pass anew; git shows what that changes.
 bless: $(BUILD)/tests/test_pass
 	$< bless
@@ -235,4 +247,4 @@ clean:
 # A recipe that fails leaves no target behind that looks up to date.
 .DELETE_ON_ERROR:
 .PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \
-	oracle-tokenizer oracle-models oracle-finetune test-torch
+	oracle-tokenizer oracle-models oracle-finetune test-torch test-python wheel

@@ -3,7 +3,7 @@
 # ever faster within its own bytes: estimates of plans of ten graphs, at BUDGETS (40) limits each, from the least that
 # would do to what the step needs with all values saved, on ranks to a fourth more. Words by hand are those of
 # --recompute; on ranks each with parameters kept and gathered again, with --overlap off and --bucket off too.
-# Exits with 1 where one is slower. CASE=N takes one of the graphs. Usage: bench/budgets.sh [TENON]
+# Exits with 1 where one is slower. CASE=N takes one of the graphs, WORDS= no word. Usage: bench/budgets.sh [TENON]
 tenon=${1:-build/tenon}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -34,7 +34,7 @@ by_hand() {
         exit slower }' || bad=1
 }
 
-words='none selective every=2 full'
+words=${WORDS-none selective every=2 full}
 
 # curve GRAPH KIND ARGUMENTS...: of `one` processor, or of `ranks`.
 curve() {

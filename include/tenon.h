@@ -173,8 +173,8 @@ typedef struct tn_options {
     int nwhat_if;
     double shard_exposed;               /* 0.01 to 1 (1): of shard auto: which share of gathering
                                          * parameters and reducing gradients no computing hides */
-    int64_t shard_memory;               /* 0 to 2^62 (0): of shard auto: bytes that a rank may keep,
-                                         * as the choice counts them; 0: no limit */
+    int64_t shard_memory;               /* (0): of shard auto: bytes that a rank may keep, as the
+                                         * choice counts them; 0: no limit */
     const char *shard_problem;          /* of shard auto: the file to which the problem is
                                          * written; NULL: none */
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
@@ -912,6 +912,30 @@ TN_API int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **g
  * see also: tn_generator_new */
 TN_API int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **graph);
 
+/* A graph as a model that is trained: forward and loss, perhaps backward and update, with inputs of role batch (token
+ * ids i64[B, T] that index a table, and perhaps labels i64[B, T]), param, const, seed, step. Its constants are saved
+ * with the weights, the graph beside them, so that tn_model_open opens its checkpoints.
+ * in: path of a graph's file; inputs: a safetensors file, or folder, with params and constants under the names of
+ *     their roles or of their values
+ * out: TN_GIVE *model
+ * error: a file that cannot be read, a graph without loss or params, another batch input, a tensor that is missing or
+ *        has another shape
+ * cost: that of reading the graph; weights are read when a program is loaded
+ * from: `tenon train GRAPH.tn`
+ * see also: tn_model_open, tn_model_graph_batch */
+TN_API int tn_model_open_graph(tn_context *ctx, const char *path, const char *inputs, TN_GIVE tn_model **model);
+
+/* The batch of a model that is a graph.
+ * in: model
+ * out: 1 (a forward), 2 (with its backward) or 3 (with its update too), and *batch rows of *seq tokens; *labels: "none" where it reads none, "same" where it shifts them itself and
+ *      takes the tokens of input_ids, "shifted" where it takes the next tokens, NULL where that does not follow from
+ *      the graph; 0 where the model is no graph
+ * error: none
+ * cost: none
+ * from: `tenon train GRAPH.tn --labels`
+ * see also: tn_model_open_graph */
+TN_API int tn_model_graph_batch(const tn_model *m, int64_t *batch, int64_t *seq, const char **labels);
+
 /* Frees a model.
  * in: model (TN_TAKE), NULL allowed
  * out: nothing
@@ -1559,6 +1583,7 @@ typedef struct tn_meshes {
     int over;     /* that need more than the limit by a bound that every plan keeps */
     int slower;   /* that by such a bound are no faster than the last of the best */
     int saved;    /* that would choose what is computed again for a mesh that fits with all saved */
+    int guessed;  /* that choose it, and by an estimate from their mesh's other plans are no faster than the last */
     int planned;  /* all others */
     int unfit;    /* of the planned: that need more than the limit */
     int64_t least; /* bytes with which the least of those that do not fit would do; 0: all fit */

@@ -11,12 +11,13 @@
 #
 # each at the start of a line (after the comment's star) and not empty. One docstring serves the
 # prototypes that follow it without a blank line. Writes docs/api.md from docs/api.md.in, the examples and them; from the table of
-# options the members of tn_options into the header and the list of options into docs/tenon.1, between a
+# options the members of tn_options into the header and python/tenon/_options.py, and the list of options into docs/tenon.1, between a
 # line "begin WHAT: made from src/base/options.def" and the next "end".
 # Usage: tools/docs.sh [check]; check: writes nothing, and fails where one of them is out of date.
 header=${HEADER:-include/tenon.h}
 page=${PAGE:-docs/api.md}
 man=${MAN:-docs/tenon.1}
+python=${PYTHON_OPTIONS:-python/tenon/_options.py}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 new=$dir/page
@@ -37,7 +38,7 @@ keep() {
 # between FILE: the file with what tools/options.c prints between its marks.
 between() {
     awk -v program="$dir/options " '
-        on && /^ *(\/\*|\.\\") end( \*\/)?$/ { on = 0 }
+        on && /^ *(\/\*|\.\\"|#) end( \*\/)?$/ { on = 0 }
         !on
         / begin [a-zA-Z-]*: made from src\/base\/options.def/ {
             match($0, /begin [a-zA-Z-]*/)
@@ -50,7 +51,7 @@ between() {
         END { exit bad || on || !found }' "$1"
 }
 ${CC:-cc} -Wall -Wextra -Werror tools/options.c -o "$dir/options" || exit 1
-for file in "$header" "$man"; do
+for file in "$header" "$man" "$python"; do
     between "$file" >"$dir/${file##*/}" || { echo "$file: marks of tools/options.c" >&2; exit 1; }
     keep "$dir/${file##*/}" "$file"
 done

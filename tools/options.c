@@ -4,6 +4,7 @@
  *     options man         the list of docs/tenon.1
  *     options man-OWN     in roff, the names of those with that word for train --resume
  *     options markdown    the members of tn_options as a table
+ *     options python      their names and kinds, for python/tenon
  *
  * tools/docs.sh compiles it and puts what it prints between marks. */
 #include <stdbool.h>
@@ -118,6 +119,25 @@ static void print_header(void)
     }
 }
 
+/* ("memory", "int64"): the members as ctypes is told them. */
+static void print_python(void)
+{
+    for (const Row *r = row; r < row + NROW; r++) {
+        if (!r->field)
+            continue;
+        const char *kind = is(r, "FLAG SWITCH")               ? "int"
+                           : is(r, "REAL")                    ? "double"
+                           : is(r, "SEED")                    ? "uint64"
+                           : is(r, "INT AUTO BYTES MEMORY")   ? "int64"
+                           : is(r, "LIST")                    ? "texts"
+                           : is(r, "RULES")                   ? "rules"
+                                                              : "text";
+        printf("    (\"%s\", \"%s\"),\n", r->field, kind);
+        if (is(r, "LIST RULES"))
+            printf("    (\"n%s\", \"int\"),\n", r->field);
+    }
+}
+
 /* ---- lists of the options of commands ---- */
 
 static const char *argument(const Row *r)
@@ -224,7 +244,9 @@ int main(int argc, char **argv)
         print_resume(what + 4);
     else if (!strcmp(what, "markdown"))
         print_markdown();
+    else if (!strcmp(what, "python"))
+        print_python();
     else
-        return fprintf(stderr, "usage: options header|man|man-CLASS|markdown\n"), 2;
+        return fprintf(stderr, "usage: options header|man|man-CLASS|markdown|python\n"), 2;
     return 0;
 }

@@ -229,8 +229,8 @@ def moe_topk(x, router, up, down, target):
     h = F.silu(torch.einsum("nc,efc->nef", x, up))
     y = torch.einsum("nef,ecf->nec", h, down)
     y = (gate.unsqueeze(-1) * y).sum(1)
-    load = (index.unsqueeze(-1) == torch.arange(4)).float().sum(1).mean(0)
-    loss = F.mse_loss(y, target) + 0.01 * 4 * (load * prob.mean(0)).sum()
+    load = (index.unsqueeze(-1) == torch.arange(len(router))).float().sum(1).mean(0)
+    loss = F.mse_loss(y, target) + 0.01 * len(router) * (load * prob.mean(0)).sum()
     return (*grads(loss, router, up, down), load)
 
 
@@ -874,6 +874,101 @@ class Replay(torch.fx.Interpreter):
         if target == torch.ops.aten.bernoulli_.float:
             return args[0].copy_(self.masks.pop(0) * (args[1] if len(args) > 1 else 0.5))
         return super().call_function(target, args, kwargs)
+
+
+# ---- models whose axes ranks divide: tests/programs/test_shard_imported.c ----
+
+def bert_even_params():
+    p = bert_params(V=64, T=8, C=16, L=1)
+    for i, top in ((0, 64), (1, 64), (3, 2)):
+        p[i] = torch.randint(0, top, (8, 8))
+    p[1][:, ::3] = -100
+    p[2] = torch.arange(8)[None] < torch.arange(1, 9)[:, None]
+    return p
+
+
+@case(bert_even_params)
+def bert_even(*a):
+    return bert_mlm(*a)
+
+
+def t5_params(V=64, C=16, H=4, F=32, L=1, B=8, S=8, T=8):
+    p = [torch.randint(1, V, (B, S)), torch.arange(S)[None] <= torch.arange(B)[:, None],
+         torch.randint(1, V, (B, T)), torch.randint(1, V, (B, T)), normal(V, C, scale=.3),
+         normal(8, H, scale=.3), normal(8, H, scale=.3)]
+    p[3][:, -1] = -100
+    norm = lambda: 1 + normal(C, scale=.1)
+    attention = lambda: [normal(C, C, scale=.2) for _ in range(4)] + [norm()]
+    feed = lambda: [normal(F, C, scale=.2), normal(C, F, scale=.2), norm()]
+    for _ in range(L):
+        p += attention() + feed() + attention() + attention() + feed()
+    return p + [norm(), norm()]
+
+
+def t5_buckets(queries, keys, both, count=8, most=16):
+    """T5's buckets of relative positions (Raffel et al. 2020): half of them exact, the others by logarithm."""
+    place = torch.arange(keys)[None] - torch.arange(queries)[:, None]
+    first = torch.zeros_like(place)
+    if both:
+        count //= 2
+        first = (place > 0).long() * count
+        place = place.abs()
+    else:
+        place = -torch.min(place, torch.zeros_like(place))
+    exact = count // 2
+    far = exact + (torch.log(place.float().clamp(min=1) / exact) / math.log(most / exact) * (count - exact)).long()
+    return first + torch.where(place < exact, place, far.clamp(max=count - 1))
+
+
+@case(t5_params)
+def t5(ids, keep, begun, labels, wte, bias_in, bias_out, *w):
+    """Encoder and decoder: positions as biases of scores, which are not scaled, norms without means, tied embeddings."""
+    leaves([wte, bias_in, bias_out, *w])
+    H = bias_in.shape[1]
+    C = wte.shape[1]
+    heads = lambda x: x.view(x.shape[0], -1, H, C // H).transpose(1, 2)
+
+    def attention(x, y, add, wq, wk, wv, wo, norm):
+        h = rms(x, norm)
+        y = h if y is None else y
+        q, k, v = heads(h @ wq.t()), heads(y @ wk.t()), heads(y @ wv.t())
+        s = F.softmax((q @ k.transpose(-1, -2) + add).float(), dim=-1)
+        return x + (s @ v).transpose(1, 2).reshape(x.shape) @ wo.t()
+
+    def feed(x, wi, wo, norm):
+        return x + F.relu(rms(x, norm) @ wi.t()) @ wo.t()
+
+    S, T = ids.shape[1], begun.shape[1]
+    low = torch.finfo(torch.float32).min
+    hidden = torch.where(keep, 0.0, low)[:, None, None, :]
+    add = F.embedding(t5_buckets(S, S, True), bias_in).permute(2, 0, 1)[None] + hidden
+    before = torch.full((T, T), low).triu(1)[None, None]
+    own = F.embedding(t5_buckets(T, T, False), bias_out).permute(2, 0, 1)[None] + before
+    x, y = F.embedding(ids, wte), F.embedding(begun, wte)
+    for i in range(0, len(w) - 2, 21):
+        x = feed(attention(x, None, add, *w[i:i + 5]), *w[i + 5:i + 8])
+    x = rms(x, w[-2])
+    for i in range(0, len(w) - 2, 21):
+        y = attention(y, None, own, *w[i + 8:i + 13])
+        y = attention(y, x, hidden, *w[i + 13:i + 18])
+        y = feed(y, *w[i + 18:i + 21])
+    logits = (rms(y, w[-1]) * C ** -0.5) @ wte.t()
+    loss = F.cross_entropy(logits.view(-1, logits.size(-1)), labels.view(-1))
+    return grads(loss, wte, bias_in, bias_out, *w)
+
+
+def moe_even_params():
+    return [normal(32, 16), normal(8, 16), normal(8, 24, 16, scale=.2), normal(8, 16, 24, scale=.2), normal(32, 16)]
+
+
+@case(moe_even_params)
+def moe_even(*a):
+    return moe_topk(*a)
+
+
+@case(moe_even_params)
+def moe_even_dispatch(*a):
+    return moe_dispatch(*a)
 
 
 def printed(gm, form):

@@ -5,6 +5,7 @@
 
 #include "../decide/compile.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- a setting ---- */
@@ -71,13 +72,19 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (part->kind == TN_PART_EVALUATION) { /* the loss that runs are compared by */
         plain.dropout = plain.z_loss = plain.label_smoothing = 0;
         plain.accumulate = 1;
-        rows = (rows + x->o.accumulate - 1) / x->o.accumulate;
+        if (!part->model->graph) /* which is for so many rows */
+            rows = (rows + x->o.accumulate - 1) / x->o.accumulate;
     }
     if (part->kind == TN_PART_GRAPH)
         code = part->passes ? copy_graph(part->graph, g) : 0;
     else
         code = tn_model_graph(part->model, rows, part->seq, &plain, g);
-    return code || !part->passes ? code : tn_graph_passes(*g, part->passes, o, NULL, NULL);
+    const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
+    bool graph = !code && m && m->graph;
+    if (graph && part->kind == TN_PART_EVALUATION)
+        graph_model_evaluates((*g)->g);
+    const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;
+    return code || !passes ? code : tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 
 static int plan_graph(Parts *x, int i, const tn_options *o)
@@ -136,8 +143,8 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 typedef struct ShardWays {
     Parts one; /* plans into `now` */
     tn_compiled now, best;
-    ShardTry tried[MOST_SHARD_TRIES];
-    int ntried, taken, nlimited;
+    ShardReport *y; /* those that were tried, and the first choice's what-ifs */
+    int way[MOST_SHARD_TRIES], nlimited;
     bool slower; /* what the best needs to fit takes time */
 } ShardWays;
 
@@ -145,30 +152,37 @@ typedef struct ShardWays {
  * that is for no such model is passed over. */
 static int plan_way(ShardWays *y, const tn_options *asked, int way, int64_t limit)
 {
+    ShardReport *to = y->y;
     tn_options o = shard_try(y->one.tmp, asked, way);
     double exposed = shard_try_exposed(way);
     o.shard_memory = limit;
-    if (y->ntried)
+    if (to->ntried) {
         o.warn = NULL; /* it has warned */
+        o.nwhat_if = 0;
+    }
     int code = plan_step_with(&y->one, &o);
     if (code)
         return code == TN_CODE_USAGE && exposed <= 0 ? 0 : code;
-    ShardTry *t = &y->tried[y->ntried];
     const tn_plan *p = y->now.plan[0];
     double sec, added;
     tn_plan_sec(p, &sec, &added);
     const ShardReport *r = &y->now.graph[0]->sharded;
-    *t = (ShardTry){exposed, limit, sec, plan_least(p->p), r->nbytes, r->least};
+    for (; to->nwhat_if < r->nwhat_if; to->nwhat_if++)
+        to->what_if[to->nwhat_if] =
+            (ShardWhatIf){asked->what_if[to->nwhat_if], r->what_if[to->nwhat_if].objective, 0};
+    y->way[to->ntried] = way;
+    to->tried[to->ntried] =
+        (ShardTry){exposed, limit, sec, r->sec, plan_least(p->p), r->nbytes, r->least};
     if (keep_better(&y->now, &y->best, asked->goal_memory)) {
-        y->taken = y->ntried;
+        to->taken = to->ntried;
         y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
     }
-    y->ntried++;
+    to->ntried++;
     return 0;
 }
 
 /* Which of those that were chosen without a limit of bytes is the fastest. */
-static int fastest_free(const ShardWays *y)
+static int fastest_free(const ShardReport *y)
 {
     int best = 0;
     for (int i = 1; i < y->ntried; i++)
@@ -181,11 +195,12 @@ static int fastest_free(const ShardWays *y)
  * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
  * at last the least is asked for. Where what fits is slower for it, fewer bytes are tried as long
  * as that is faster. */
-static int64_t next_limit(const ShardWays *y, int64_t goal)
+static int64_t next_limit(const ShardWays *x, int64_t goal)
 {
     enum { LIMITED = 3, LITTLE = 20 };
+    const ShardReport *y = x->y;
     const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
-    if (!goal || y->nlimited == LIMITED || (last->limit && last->kept > last->limit))
+    if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit))
         return 0; /* and less was not found */
     if (!last->limit)
         last = &y->tried[fastest_free(y)];
@@ -193,45 +208,100 @@ static int64_t next_limit(const ShardWays *y, int64_t goal)
     if (more < last->kept / LITTLE)
         return 0;
     if (best->nbytes > goal)
-        return y->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
-    return !y->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
+        return x->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
+    return !x->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
 }
 
 /* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
  * with those of the recipes if there are any; where memory is short, also with limits of bytes.
  * Keeps what is the fastest by the clock of those that fit, the least where none does, and the
  * first of equals. */
-static int plan_ways(ShardWays *y, const tn_options *asked)
+static int plan_ways(ShardWays *x, const tn_options *asked)
 {
     int code = 0;
     for (int i = 0; i < SHARD_TRIES && !code; i++)
         if (shard_try_exposed(i) > 0 || !asked->npins) /* which recipes do not obey */
-            code = plan_way(y, asked, i, 0);
-    for (int64_t limit; !code && (limit = next_limit(y, asked->goal_memory)); y->nlimited++)
-        code = plan_way(y, asked, fastest_free(y), limit);
+            code = plan_way(x, asked, i, 0);
+    for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
+        code = plan_way(x, asked, fastest_free(x->y), limit);
     return code;
 }
 
+/* *y gets what was tried, *way which of the shardings is taken. */
+static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y, int *way)
+{
+    ShardWays ways = {.one = *x, .y = y};
+    tn_compiled *to = x->to;
+    ways.one.to = &ways.now;
+    int code = plan_ways(&ways, asked);
+    free_step(&ways.now);
+    *x = ways.one;
+    x->to = to;
+    to->plan[0] = ways.best.plan[0];
+    to->graph[0] = ways.best.graph[0];
+    *way = ways.way[y->taken];
+    return code;
+}
+
+/* Plans the step with each pin that is asked about, beside the others. */
+static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
+{
+    int code = 0, way;
+    for (int i = 0; i < y->nwhat_if && !code; i++) {
+        tn_compiled with = {0};
+        Parts one = *x;
+        ShardReport r = {0};
+        tn_options o = *asked;
+        const char **pin = NEWN(x->tmp, const char *, asked->npins + 1);
+        if (asked->npins)
+            memcpy(pin, asked->pins, sizeof *pin * (size_t)asked->npins);
+        pin[asked->npins] = asked->what_if[i];
+        o.pins = pin;
+        o.npins = asked->npins + 1;
+        o.nwhat_if = 0;
+        o.warn = NULL;
+        one.to = &with;
+        if (!isfinite(y->what_if[i].objective))
+            continue;
+        code = try_shardings(&one, &o, &r, &way);
+        bool fits = !code && (!o.goal_memory || r.tried[r.taken].nbytes <= o.goal_memory);
+        y->what_if[i].sec = fits ? r.tried[r.taken].sec : INFINITY;
+        free_step(&with);
+    }
+    return code;
+}
+
+/* Plans the step with forms that are chosen, and tells of the choice what is asked. */
 static int plan_shardings(Parts *x, const tn_options *asked)
 {
-    ShardWays y = {.one = *x};
-    tn_compiled *to = x->to;
-    y.one.to = &y.now;
-    int code = plan_ways(&y, asked);
-    free_step(&y.now);
-    *x = y.one;
-    x->to = to;
-    to->plan[0] = y.best.plan[0];
-    to->graph[0] = y.best.graph[0];
+    ShardReport y = {.what_if = NEWN(x->tmp, ShardWhatIf, asked->nwhat_if)};
+    tn_options o = *asked;
+    o.explain = 0; /* of what is taken alone */
+    int way, code = try_shardings(x, &o, &y, &way);
+    if (!code)
+        code = try_what_ifs(x, &o, &y);
+    if (!code && asked->explain) {
+        free_step(x->to);
+        o = shard_try(x->tmp, asked, way);
+        o.shard_memory = y.tried[y.taken].limit;
+        o.nwhat_if = 0;
+        o.warn = NULL;
+        code = plan_step_with(x, &o);
+    }
     if (code)
         return code;
-    ShardReport *r = &to->graph[0]->sharded;
+    tn_graph *g = x->to->graph[0];
+    ShardReport *r = &g->sharded;
     memcpy(r->tried, y.tried, sizeof y.tried);
     r->ntried = y.ntried;
     r->taken = y.taken;
-    x->rules = y.tried[y.taken].exposed > 0
-                   ? shardings_of(x->tmp, to->graph[0]->g, asked, &x->nrules)
-                   : shardings_given(x->tmp, asked, &x->nrules);
+    r->what_if = NEWN(g->h.a, ShardWhatIf, y.nwhat_if);
+    for (r->nwhat_if = 0; r->nwhat_if < y.nwhat_if; r->nwhat_if++) {
+        r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
+        r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
+    }
+    x->rules = shard_try_exposed(way) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
+                                          : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 

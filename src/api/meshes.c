@@ -262,6 +262,7 @@ static void fill_outcome(const MeshRun *x, tn_meshes *to)
                       .over = x->search.over,
                       .slower = r.slower,
                       .saved = r.saved,
+                      .guessed = r.guessed,
                       .planned = r.planned,
                       .unfit = r.unfit,
                       .least = r.least,

@@ -58,11 +58,10 @@ static void fail_unknown(Ctx *ctx, const char *path)
 {
     if (is_graph(path))
         fail(ctx, TN_USAGE,
-             "%s: a graph, where a model is expected (a folder, a preset, a config.json): graphs "
-             "are "
-             "not trained, evaluated or asked for text\n"
-             "  `tenon opt %s --passes=default` makes a training step of a forward with a loss, "
-             "`tenon run` runs one step, `tenon plan` plans it",
+             "%s: a graph, where a model is expected (a folder, a preset, a config.json)\n"
+             "  `tenon train %s --inputs WEIGHTS` trains it, `tenon run` runs one step, `tenon "
+             "plan` "
+             "plans it",
              path, path);
     const char *names[32];
     int n = 0;
@@ -96,6 +95,12 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     Arena *a = m->h.a;
     const ModelConfig *preset = config_preset(path);
     const char *folder = model_folder(a, path);
+    if (folder && graph_model_file(call, folder)) {
+        m->folder = arena_strdup(a, folder);
+        graph_model_open(m, graph_model_file(call, folder), folder);
+        companions_open(m, folder);
+        return m;
+    }
     if (folder) {
         m->folder = arena_strdup(a, folder);
         file_check_link(&ctx->ctx, arena_printf(a, "%s/state.json", folder));
@@ -128,6 +133,33 @@ int tn_model_open(tn_context *ctx, const char *path, tn_model **model)
     return tried(&t);
 }
 
+int tn_model_open_graph(tn_context *ctx, const char *path, const char *inputs, tn_model **model)
+{
+    if (!GIVEN(ctx, ctx, path, inputs, model))
+        return TN_CODE_USAGE;
+    TRY(t, &ctx->ctx) {
+        tn_model *m = handle_new(ctx, try_arena(&t), sizeof *m);
+        m->folder = parent(m->h.a, path);
+        graph_model_open(m, path, inputs);
+        companions_open(m, m->folder);
+        *model = handle_keep(m);
+    }
+    return tried(&t);
+}
+
+int tn_model_graph_batch(const tn_model *m, int64_t *batch, int64_t *seq, const char **labels)
+{
+    if (!GIVEN(args_owner(m), m, batch, seq, labels) || !m->graph)
+        return 0;
+    const GraphModel *x = m->graph;
+    *batch = x->ids->v->type.dim[0];
+    *seq = x->ids->v->type.dim[1];
+    *labels = x->labels ? x->shift : "none";
+    return !strcmp(graph_model_passes(m, "default"), "default")    ? 1
+           : !strcmp(graph_model_passes(m, "default"), "compiled") ? 3
+                                                                   : 2;
+}
+
 void tn_model_free(tn_model *m)
 {
     handle_free((Handle *)m);
@@ -147,6 +179,11 @@ void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 {
     if (!GIVEN(args_owner(m), m, vocab, context))
         return;
+    if (m->graph) {
+        *vocab = m->graph->vocab;
+        *context = m->graph->ids->v->type.dim[1];
+        return;
+    }
     *vocab = m->config.vocab;
     *context = config_longest(&m->config);
     if (m->config.window)
@@ -164,7 +201,7 @@ const char *tn_model_dropout(const tn_model *m, double *p)
 const char *tn_model_dtype(const tn_model *m)
 {
     DType d = F32;
-    if (!GIVEN(args_owner(m), m) || !m->file)
+    if (!GIVEN(args_owner(m), m) || !m->file || m->graph)
         return NULL;
     for (int i = 0; i < m->nparam; i++) {
         DType now = tensors_find(m->file, m->param[i].name)->type.dtype;
@@ -243,6 +280,15 @@ static int64_t count_rows(Ctx *ctx, Arena *a, int64_t batch, const tn_options *o
     return m ? sharding_rows(m, batch, o->accumulate) : batch;
 }
 
+/* Text comes from a network that can be cut off after its logits, and run token by token. */
+static void need_config(const tn_model *m)
+{
+    if (m->graph)
+        fail(&m->h.owner->ctx, TN_USAGE,
+             "%s: a graph computes its loss alone: it has no logits or text to give",
+             m->graph->g->file);
+}
+
 static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64_t seq,
                             const tn_options *o)
 {
@@ -253,6 +299,19 @@ static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64
     g->filled = batch;
     g->iterations = o->accumulate;
     g->rows = count_rows(arena_ctx(a), a, batch, o);
+    if (m->graph) {
+        const int64_t *dim = m->graph->ids->v->type.dim;
+        if (batch != dim[0] || seq != dim[1] || g->rows != batch)
+            fail(arena_ctx(a), TN_USAGE,
+                 "%s: a graph for %lld rows of %lld tokens: expected as many, and ranks that "
+                 "divide them, found "
+                 "%lld rows of %lld%s",
+                 m->graph->g->file, (long long)dim[0], (long long)dim[1], (long long)g->rows,
+                 (long long)seq, g->rows != batch ? " with padding" : "");
+        g->g = graph_model_graph(m, a);
+        graph_verify(g->g);
+        return g;
+    }
     g->g = model_graph(a, &m->config, g->rows, seq,
                        &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing});
     graph_verify(g->g);
@@ -276,6 +335,7 @@ int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
     if (!GIVEN(args_owner(m), m, graph) || !WITHIN(args_owner(m), 1, INT32_MAX, batch, seq))
         return TN_CODE_USAGE;
     TRY(t, &m->h.owner->ctx) {
+        need_config(m);
         tn_graph *g = handle_new(m->h.owner, try_arena(&t), sizeof *g);
         g->g = model_logits(g->h.a, &m->config, batch, seq);
         *graph = handle_keep(g);
@@ -288,6 +348,7 @@ int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **gr
     if (!GIVEN(args_owner(m), m, graph) || !WITHIN(args_owner(m), 1, INT32_MAX, tokens, capacity))
         return TN_CODE_USAGE;
     TRY(t, &m->h.owner->ctx) {
+        need_config(m);
         tn_graph *g = handle_new(m->h.owner, try_arena(&t), sizeof *g);
         g->g = model_decode(g->h.a, &m->config, tokens, capacity);
         graph_verify(g->g);
@@ -315,7 +376,9 @@ static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const
 {
     const ModelParam *param = model_get_param(m, x->x->plan, p);
     InitialWeights initial = {param, seed, p->type.dtype};
-    if (m->file)
+    if (m->graph)
+        stage_tensor(x, tmp, p, m->file, graph_model_tensor(m, p), true);
+    else if (m->file)
         stage_tensor(x, tmp, p, m->file, tensors_get(m->file, p->name), true);
     else
         stage_part(x, tmp, p, &param->type, draw_run, &initial);
@@ -329,6 +392,8 @@ static void load(tn_program *x, const tn_model *m, Arena *tmp, uint64_t seed)
             load_param(x, m, tmp, &p->in[i], seed);
         else if (p->in[i].role == ROLE_STATE)
             stage_zeros(x, &p->in[i]);
+        else if (m->graph && (p->in[i].role == ROLE_CONST || p->in[i].role == ROLE_CACHE))
+            stage_tensor(x, tmp, &p->in[i], m->file, graph_model_tensor(m, &p->in[i]), true);
         arena_reset(tmp);
     }
     part_wholes(p, m, x->whole);

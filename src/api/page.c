@@ -15,7 +15,8 @@ int tn_plan_page(tn_plan *const *plans, const char *const *side, int count, cons
         Buf b = {.a = plans[0]->h.a};
         PageSide both[2];
         for (int i = 0; i < count; i++)
-            both[i] = (PageSide){plans[i]->p, &plans[i]->graph->chunk, side ? side[i] : ""};
+            both[i] = (PageSide){plans[i]->p, &plans[i]->graph->chunk, &plans[i]->graph->sharded,
+                                 side ? side[i] : ""};
         plan_page(&b, both, count, title, command);
         *text = b.text;
     }

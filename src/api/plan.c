@@ -101,55 +101,6 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
     return code || (*plan)->fits ? code : TN_CODE_FIT;
 }
 
-/* The ways among which the clock has chosen. */
-static void print_tried(Buf *b, const ShardReport *r)
-{
-    for (int i = 0; i < r->ntried; i++) {
-        const ShardTry *t = &r->tried[i];
-        if (t->sec <= 0)
-            continue;
-        const char *way =
-            t->exposed > 0 ? arena_printf(b->a, "%3.0f %% exposed", 100 * t->exposed) : "recipes";
-        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes", way, sec_text(b->a, t->sec),
-                   (long long)t->nbytes);
-        if (t->limit)
-            buf_printf(b, ", %lld counted, limit %lld", (long long)t->kept, (long long)t->limit);
-        buf_printf(b, "%s\n", i == r->taken ? ", taken" : "");
-    }
-}
-
-/* The choice of --shard auto. */
-static void print_sharded(Buf *b, const ShardReport *r)
-{
-    if (!r->ntried && !r->solved)
-        return;
-    buf_printf(b, "sharding chosen for the shortest step:\n");
-    print_tried(b, r);
-    if (!r->solved)
-        return;
-    buf_printf(b, "  objective         %s a step without overlap, %s of the nodes emitted\n",
-               sec_text(b->a, r->sec), sec_text(b->a, r->emitted - r->rest));
-    if (r->rest > 0)
-        buf_printf(b, "                    beside %s that add up a norm, no part of the choice\n",
-                   sec_text(b->a, r->rest));
-    if (isfinite(r->gap))
-        buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
-                   100 * r->gap);
-    else
-        buf_printf(b, "  gap               unknown, as no choice within the limit was found\n");
-    buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
-               r->nclass, r->nvariable, r->nedge);
-    for (int i = 0; i < r->nwhat_if; i++) {
-        double more = r->what_if[i].sec - r->sec;
-        buf_printf(b, "  what if           %s: %s\n", r->what_if[i].pin,
-                   isfinite(more) ? arena_printf(b->a, "%s%s a step", more < 0 ? "-" : "+",
-                                                 sec_text(b->a, fabs(more)))
-                                  : "nothing found");
-    }
-    buf_printf(b, "  took              %.3f s to build, %.3f s to solve\n", r->build_sec,
-               r->solve_sec);
-}
-
 static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
 {
     const tn_graph *g = p->graph;
@@ -157,7 +108,7 @@ static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
     plan_print(&b, p->p);
     again_print(&b, &g->again);
     chunk_print(&b, &g->chunk, &p->p->est);
-    print_sharded(&b, &g->sharded);
+    shard_print(&b, &g->sharded);
     if (g->rows != g->filled)
         buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",
                    (long long)g->filled, (long long)(g->rows - g->filled));
@@ -173,16 +124,6 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
     TRY(t, &p->h.owner->ctx)
         *text = plan_text(p, p->h.a, steps);
     return tried(&t);
-}
-
-/* Lists the forms that --shard auto has chosen. */
-static void explain_forms(Buf *b, const ShardReport *r)
-{
-    for (int i = 0; i < r->nform; i++) {
-        const ShardForm *f = &r->form[i];
-        buf_printf(b, "%-9s  %5d nodes  %9s  %s%s%s: %s\n", "form", f->count,
-                   sec_text(b->a, f->sec), f->node, *f->scope ? " @" : "", f->scope, f->form);
-    }
 }
 
 /* Lists the parts of inputs and outputs that ranks have, and the values that they reshard. */
@@ -260,7 +201,7 @@ static const char *explanation(const tn_plan *p, Arena *a)
     const Decisions *d = &p->graph->decisions;
     if (p->p->g->mesh)
         explain_mesh(&b, p->p->g, d);
-    explain_forms(&b, &p->graph->sharded);
+    shard_explain(&b, &p->graph->sharded);
     chunk_explain(&b, &p->graph->chunk);
     explain_front(&b, &p->graph->again);
     for (int i = 0; i < d->count; i++) {

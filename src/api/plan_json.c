@@ -62,6 +62,13 @@ static void append(Arena *a, json_t *list, json_t *value)
         fail(arena_ctx(a), TN_FAIL, "out of memory");
 }
 
+/* A new object at the end of a list. */
+static json_t *put_last(Arena *a, json_t *list)
+{
+    append(a, list, json_object());
+    return json_array_get(list, json_array_size(list) - 1);
+}
+
 static void fill_groups(Arena *a, json_t *list, const Plan *p)
 {
     ParamGroup *group = NULL;
@@ -336,6 +343,67 @@ static void fill_again(Arena *a, json_t *o, const AgainReport *r)
     }
 }
 
+/* Seconds; null where there are none. */
+static json_t *seconds(double sec)
+{
+    return isfinite(sec) ? json_real(sec) : json_null();
+}
+
+static void fill_form(Arena *a, json_t *o, const ShardForm *f)
+{
+    put(a, o, "node", text_json(f->node));
+    put(a, o, "scope", text_json(f->scope));
+    put(a, o, "port", json_boolean(f->port));
+    put(a, o, "count", json_integer(f->count));
+    put(a, o, "form", text_json(f->form));
+    put(a, o, "uncut", json_boolean(f->uncut));
+    put(a, o, "sec", json_real(f->sec));
+    json_t *readers = put(a, o, "readers", json_array());
+    for (int i = 0; i < f->nreading; i++) {
+        const ShardReading *y = &f->reading[i];
+        append(a, readers,
+               json_pack("{s:o, s:o, s:o, s:o, s:o, s:f, s:f}", "reader",
+                         *y->reader ? text_json(y->reader) : json_null(), "scope",
+                         text_json(y->scope), "from", text_json(y->from), "form",
+                         text_json(y->form), "steps", text_json(y->steps), "bytes", y->nbytes,
+                         "sec", y->sec));
+    }
+    json_t *others = put(a, o, "others", json_array());
+    for (int i = 0; i < f->nother; i++)
+        append(a, others,
+               json_pack("{s:o, s:o}", "form", text_json(f->other[i].form), "added_sec",
+                         seconds(f->other[i].sec)));
+}
+
+/* The choice of --shard auto. */
+static void fill_sharding(Arena *a, json_t *o, const ShardReport *r)
+{
+    json_t *tried = put(a, o, "tried", json_array());
+    for (int i = 0; i < r->ntried; i++) {
+        const ShardTry *t = &r->tried[i];
+        if (t->sec > 0)
+            append(a, tried,
+                   json_pack("{s:o, s:f, s:o, s:I, s:b}", "exposed",
+                             t->exposed > 0 ? json_real(t->exposed) : json_null(), "sec", t->sec,
+                             "objective_sec",
+                             t->objective > 0 ? json_real(t->objective) : json_null(), "bytes",
+                             (json_int_t)t->nbytes, "taken", i == r->taken));
+    }
+    put(a, o, "objective_sec", r->solved ? json_real(r->sec) : json_null());
+    put(a, o, "emitted_sec", r->solved ? json_real(r->emitted) : json_null());
+    put(a, o, "gap", r->solved && isfinite(r->gap) ? json_real(r->gap) : json_null());
+    json_t *forms = put(a, o, "forms", json_array());
+    for (int i = 0; i < r->nform; i++)
+        fill_form(a, put_last(a, forms), &r->form[i]);
+    json_t *what_if = put(a, o, "what_if", json_array());
+    for (int i = 0; i < r->nwhat_if; i++) {
+        const ShardWhatIf *y = &r->what_if[i];
+        append(a, what_if,
+               json_pack("{s:o, s:o, s:o}", "pin", text_json(y->pin), "objective_sec",
+                         seconds(y->objective), "sec", seconds(y->sec > 0 ? y->sec : INFINITY)));
+    }
+}
+
 static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
 {
     const Plan *p = plan->p;
@@ -347,6 +415,8 @@ static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
     fill_candidates(a, put(a, o, "chunk_candidates", json_array()), &plan->graph->chunk);
     if (again->searched || (again->nkept && !again->replayed))
         fill_again(a, put(a, o, "recompute_auto", json_object()), again);
+    if (plan->graph->sharded.ntried || plan->graph->sharded.solved)
+        fill_sharding(a, put(a, o, "sharding", json_object()), &plan->graph->sharded);
     if (fits)
         return;
     put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));

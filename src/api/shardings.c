@@ -35,6 +35,8 @@ tn_options shard_try(Arena *a, const tn_options *asked, int i)
         o.shard_exposed = shard_try_exposed(i);
     else
         o.shardings = shardings_given(a, asked, &o.nshardings);
+    if (shard_try_exposed(i) <= 0)
+        o.nwhat_if = 0; /* recipes have no pins */
     return o;
 }
 

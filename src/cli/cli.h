@@ -152,7 +152,8 @@ const char *foreign_command(const char *word);
 /* Whether both are there and are one file or folder. */
 bool path_same(const char *path, const char *other);
 /* Fails (2) where a file to be written (OPT_OUT) is one that is read (OPT_IN, OPT_INS, the
- * arguments; of folders the files of models) or that is written twice; else -1. */
+ * arguments; of folders the files of models) or that is written twice, and (1) where a file cannot
+ * be written, before anything else is done; else -1. */
 int check_paths(const Command *c, const Option *table, const Texts *args);
 /* Fails (2) where a folder that an option has renamed has what is read, or is worked in; else -1.
  */
@@ -252,6 +253,20 @@ int program_of_graph(tn_context *ctx, const char *path, const tn_options *o, tn_
 int alike_command(tn_context *ctx, const Command *c);
 int alike_options(tn_context *ctx, const Command *c, const Option *table, const Texts *args,
                   bool help);
+
+/* ---- train_graph.c ---- */
+
+struct TrainOptions;
+
+bool train_is_graph(const struct TrainOptions *t); /* whether M names a graph */
+/* Opens the model or graph that a run trains, of one that goes on its checkpoint's. */
+int train_open(tn_context *ctx, const struct TrainOptions *t, tn_model **m);
+/* Fails (2) where a graph is given options of models, or no weights; else -1. */
+int train_graph_options(const Option *table, const struct TrainOptions *t, const tn_options *o);
+/* Takes the batch's sizes and what its labels are from a graph; fails where options say otherwise.
+ */
+int train_take_graph(tn_context *ctx, const tn_model *m, struct TrainOptions *t,
+                     const Option *table);
 
 /* ---- write_json.c ---- */
 

@@ -21,8 +21,6 @@ static int check(const Command *c, Export *x)
     int code = -1;
     if (strcmp(x->form, "fx") != 0 && !as_json(x))
         return report(TN_CODE_USAGE, "export: expected fx or json, found \"%s\"", x->form);
-    if (!x->c.o.accumulate)
-        return report(TN_CODE_USAGE, "export: --accumulate auto is for models, not for graphs");
     if (!x->passes)
         code = options_refuse_passes(c, x->table, "changes nothing in a graph without --passes");
     if (code < 0 && !x->passes && !as_json(x))

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- command lines ---- */
@@ -134,10 +135,18 @@ static void tell(void *arg, int count)
     fprintf(stderr, "\r  planning what would fit: %d\033[K", count);
 }
 
+/* A line for each plan, once the search has taken a while; arg: when it began. */
+static void tell_line(void *arg, int count)
+{
+    enum { QUIET = 5 }; /* seconds */
+    if (time(NULL) - (time_t)(intptr_t)arg >= QUIET)
+        fprintf(stderr, "tenon: planning what would fit: %d\n", count);
+}
+
 void fit_tell(tn_task *task)
 {
-    if (isatty(STDERR_FILENO))
-        task->tell = tell;
+    task->tell = isatty(STDERR_FILENO) ? tell : tell_line;
+    task->tell_arg = (void *)(intptr_t)time(NULL);
 }
 
 /* memory: the limit, where the command line has another or none; else NULL */

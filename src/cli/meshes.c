@@ -47,6 +47,8 @@ static void put_text(FILE *f, const tn_meshes *x)
     fprintf(f, "  left out by the bound of their memory: %d\n", x->over);
     if (x->saved)
         fprintf(f, "  left out, as their mesh fits with all saved: %d\n", x->saved);
+    if (x->guessed)
+        fprintf(f, "  left out by an estimate from plans of their mesh: %d\n", x->guessed);
     fprintf(f, "  refused: %d\n", x->refused);
     for (int i = 0; i < x->nreason; i++)
         fprintf(f, "    %d: %s\n", x->reason[i].count, x->reason[i].why);
@@ -82,12 +84,12 @@ static json_t *reasons_json(const tn_meshes *x)
 
 static int put_json(FILE *f, const tn_meshes *x)
 {
-    json_t *o =
-        json_pack("{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "meshes", list_json(x),
-                  "settings", x->settings, "planned", x->planned, "planned_above_limit", x->unfit,
-                  "slower_by_bound", x->slower, "larger_by_bound", x->over, "fits_with_all_saved",
-                  x->saved, "refused", x->refused, "reasons", reasons_json(x),
-                  "least_feasible_bytes", x->least ? json_integer(x->least) : json_null());
+    json_t *o = json_pack(
+        "{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "meshes", list_json(x),
+        "settings", x->settings, "planned", x->planned, "planned_above_limit", x->unfit,
+        "slower_by_bound", x->slower, "larger_by_bound", x->over, "fits_with_all_saved", x->saved,
+        "slower_by_estimate", x->guessed, "refused", x->refused, "reasons", reasons_json(x),
+        "least_feasible_bytes", x->least ? json_integer(x->least) : json_null());
     return write_json(f, o);
 }
 

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -86,18 +87,38 @@ static int open_aside(const char *path, Aside *to)
     return to->f ? 0 : report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
 }
 
+/* Whether a device takes bytes: one that is always full says so of none. */
+static int check_device(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    int bad = fd < 0 || write(fd, "", 0) < 0, why = errno;
+    if (fd >= 0)
+        close(fd);
+    return bad ? report(TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why)) : 0;
+}
+
 int check_writable(const char *path)
 {
     struct stat st;
     Aside x;
-    if (!strcmp(path, "-") || (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+    bool there = !stat(path, &st);
+    if (!strcmp(path, "-"))
+        return 0;
+    if (there && S_ISCHR(st.st_mode))
+        return check_device(path);
+    if (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return 0; /* a pipe that is opened and closed would end for its reader */
     int code = open_aside(path, &x);
     if (code)
         return code;
-    fclose(x.f);
+    bool bad = fputc(' ', x.f) < 0; /* a full disk has no room for a byte */
+    int why = errno;
+    if (fclose(x.f) && !bad) {
+        bad = true;
+        why = errno;
+    }
     unlink(x.path);
-    return 0;
+    return bad ? report(TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why)) : 0;
 }
 
 int write_text(const char *path, const char *text)
@@ -238,7 +259,7 @@ static int store_number(const Command *c, Option *o, const char *value)
     const char *word = count_word(o);
     bool named = word && !strcmp(value, word);
     double x = named ? (o->kind == OPT_AUTO ? 0 : o->hi) : strtod(value, &end);
-    if (named && o->kind == OPT_AUTO && word_among("opt bench tune", c->name))
+    if (named && o->kind == OPT_AUTO && word_among("opt bench tune export", c->name))
         return report(TN_CODE_USAGE, "%s: --%s auto is for train, grad and plan", c->name, o->name);
     if (named)
         end = (char *)value + strlen(value);

@@ -126,12 +126,24 @@ static int check_output(const Command *c, const Option *table, const Texts *args
     return -1;
 }
 
+/* Whether the path is known and must be writable now: train and tune open their files themselves,
+ * early, and train makes folders; ranks have names of their own. */
+static bool is_known(const Command *c, const Option *o)
+{
+    const char *path = o->kind == OPT_OUT || o->kind == OPT_ONTO ? *(const char **)o->into : NULL;
+    return path && strcmp(c->name, "train") != 0 && strcmp(c->name, "tune") != 0 &&
+           !strstr(path, "%r");
+}
+
 int check_paths(const Command *c, const Option *table, const Texts *args)
 {
     int code = -1;
     for (const Option *o = table; o->kind && code < 0; o++)
         if (o->kind == OPT_OUT)
             code = check_output(c, table, args, o);
+    for (const Option *o = table; o->kind && code < 0; o++)
+        if (is_known(c, o) && check_writable(*(const char **)o->into))
+            code = TN_CODE_FAIL;
     return code;
 }
 

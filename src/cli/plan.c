@@ -312,7 +312,11 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     bad = !bad && p && x->trace ? write_trace(ctx, x, p) : bad;
     if (!code && !x->json && !x->c.o.accumulate)
         fprintf(output(x), "accumulate: auto takes %lld\n", (long long)c.setting.accumulate);
-    return bad ? bad : p ? print(ctx, x, p, code) : code;
+    code = bad ? bad : p ? print(ctx, x, p, code) : code;
+    if (!code && !x->json && x->c.o.memory && f.task.part[0].kind == TN_PART_STEP)
+        fprintf(output(x), "limit: of the step alone; train counts evaluation and samples too, and "
+                           "may refuse what fits here\n");
+    return code;
 }
 
 /* ---- curves ---- */
@@ -472,13 +476,8 @@ static int run_plan(tn_context *ctx, int argc, char **argv)
         return report(TN_CODE_USAGE, "plan: --html - and --trace - exclude each other");
     if (x.json && x.steps)
         return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
-    if (x.json && x.c.what_if.count)
-        return report(TN_CODE_USAGE, "plan: --json and --what-if exclude each other");
     if (x.ranks && !mesh_auto(&x.c.o))
         return report(TN_CODE_USAGE, "plan: --ranks means nothing without --mesh auto");
-    if ((x.html && (code = check_writable(x.html))) ||
-        (x.trace && (code = check_writable(x.trace))))
-        return code;
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");

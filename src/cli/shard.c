@@ -133,6 +133,8 @@ static void print_result(const ShardCommand *x)
     print_number(f, "cost", r->feasible ? r->cost : NAN, x->json);
     print_number(f, "bound", r->bound, x->json);
     print_number(f, "gap", gap_of(r), x->json);
+    if (x->json && x->model)
+        print_number(f, "objective_sec", r->feasible ? 1e-9 * r->cost : NAN, true);
     if (x->json)
         fprintf(
             f,
@@ -142,6 +144,11 @@ static void print_result(const ShardCommand *x)
             (long long)r->peak, (long long)r->least, (long long)r->steps);
     else
         fprintf(f, "sec %.4f feasible %s\n", x->sec, feasible);
+    if (x->model && !x->json && r->feasible)
+        fprintf(
+            f,
+            "costs are nanoseconds of a step, sec is CPU seconds of the search: %.6g ms a step\n",
+            1e-6 * r->cost);
 }
 
 static int finish(tn_context *ctx, const ShardCommand *x, const tn_sharding *s, int code)
@@ -191,13 +198,10 @@ int command_shard(int argc, char **argv)
 {
     ShardCommand x = {.c = {.o = tn_options_default()}};
     const Command *c = command_find("shard");
-    const OptionSlot slots[] = {{"effort", &x.effort},
-                                {"output", &x.output},
-                                {"json", &x.json},
-                                {"batch-size", &x.c.batch},
-                                {"seq-len", &x.c.seq},
-                                {"shard", &x.c.shardings},
-                                {0}};
+    const OptionSlot slots[] = {{"effort", &x.effort},     {"output", &x.output},
+                                {"json", &x.json},         {"batch-size", &x.c.batch},
+                                {"seq-len", &x.c.seq},     {"mesh", &x.c.o.mesh},
+                                {"shard", &x.c.shardings}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "shard", &x.c.o, slots);
     Texts args;

@@ -26,21 +26,11 @@ typedef struct Train {
     MeshWords mesh; /* that --mesh auto has found */
 } Train;
 
-/* A graph is refused before anything else is asked for. */
-static int check_graph(tn_context *ctx, const TrainOptions *t)
-{
-    tn_model *m;
-    size_t n = t->model ? strlen(t->model) : 0;
-    if (n < 4 || strcmp(t->model + n - 3, ".tn") != 0)
-        return -1;
-    int code = tn_model_open(ctx, t->model, &m);
-    return code ? report_last(code, ctx) : -1;
-}
-
 /* One refusal for all that a run cannot begin without, and the command line with likely values. */
 static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char **argv)
 {
     int64_t vocab, context = 0;
+    bool graph = train_is_graph(t);
     tn_model *m;
     const struct {
         const char *name;
@@ -48,8 +38,8 @@ static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char 
         const char *value;
     } all[] = {{"data", !t->ndata && !t->batch_file, "text.txt"},
                {"steps", !t->steps && t->max_sec == 0, "1000"},
-               {"batch-size", !t->batch && !t->batch_file, "8"},
-               {"seq-len", !t->seq && !t->batch_file, NULL},
+               {"batch-size", !t->batch && !t->batch_file && !graph, "8"},
+               {"seq-len", !t->seq && !t->batch_file && !graph, NULL},
                {"out", !t->out, "run"}};
     char names[80] = "";
     int n = 0, count = 0;
@@ -64,7 +54,7 @@ static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char 
             k++;
         }
     report(TN_CODE_USAGE, "train: %s %s missing", names, count > 1 ? "are" : "is");
-    if (!tn_model_open(ctx, t->model, &m)) {
+    if (!graph && !tn_model_open(ctx, t->model, &m)) {
         tn_model_shape(m, &vocab, &context);
         tn_model_free(m);
     }
@@ -171,13 +161,15 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
 }
 
-static int open_model(tn_context *ctx, TrainOptions *t, tn_model **m)
+static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
 {
     int code = rank_machine(ctx, &t->o);
     if (!code)
-        code = tn_model_open(ctx, t->resume ? t->resume->folder : t->model, m);
+        code = train_open(ctx, t, m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
+    if (!code)
+        code = train_take_graph(ctx, *m, t, table);
     if (code && t->resume && t->batch_file && access(t->batch_file, F_OK))
         tn_context_fail(ctx, code, "%s\n  if it has moved: --batch names the new place",
                         tn_error(ctx));
@@ -194,7 +186,7 @@ static int run_train(tn_context *ctx, const void *arg, bool *told)
     t.progress = rank_first(ctx) && isatty(STDERR_FILENO);
     t.misfit = advise;
     t.misfit_arg = &line;
-    int code = open_model(ctx, &t, &m);
+    int code = open_model(ctx, &t, a->table, &m);
     if (!code && !t.resume && rank_first(ctx))
         note_loss(m, &t, a->table);
     if (!code)
@@ -410,7 +402,7 @@ static int finish_options(tn_context *ctx, Train *a)
     if (code < 0)
         code = check_chunk(command_find("train"), a->table, NULL, &a->c);
     if (code < 0)
-        code = check_graph(ctx, t);
+        code = train_is_graph(t) ? train_graph_options(a->table, t, &a->c.o) : -1;
     if (code < 0)
         code = check_missing(ctx, t, a->argc, a->argv);
     if (code < 0)
@@ -491,6 +483,8 @@ static int parse(Train *a)
                                 {"batch", &t->batch_file},
                                 {"steps", &t->steps},
                                 {"max-sec", &t->max_sec},
+                                {"inputs", &t->inputs},
+                                {"labels", &t->labels},
                                 {"batch-size", &a->c.batch},
                                 {"seq-len", &a->c.seq},
                                 {"out", &t->out},

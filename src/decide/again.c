@@ -133,12 +133,31 @@ static Front try_words(Decider *d, Planned none)
     return f;
 }
 
+static int block_of_step(const Decider *d, const LadderStep *s)
+{
+    return d->v.block[(intptr_t)map_find(&d->v.number, s->value[0]) - 1];
+}
+
+/* The places of a ladder that are planned: of a short step those where all blocks have joined, as
+ * what lies between is a mixture. Returns how many there are. */
+static int find_places(const Decider *d, const Ladder *l, int *place)
+{
+    int n = 0;
+    for (int i = 1; d->s && i <= l->n; i++)
+        if (i == l->n || block_of_step(d, &l->step[i]) <= block_of_step(d, &l->step[i - 1]))
+            place[n++] = i;
+    for (int i = 1; !d->s && i <= PLACES; i++)
+        place[n++] = l->n * i / PLACES;
+    return n;
+}
+
 static Front try_ladder(Decider *d, Planned none, const Ladder *l)
 {
     Front f = {0};
+    int *place = NEWN(d->keep, int, l->n + PLACES), n = find_places(d, l, place);
     front_add(d->keep, &f, none);
-    for (int i = l->base ? 0 : 1, last = i - 1; i <= PLACES; i++) {
-        int steps = l->n * i / PLACES;
+    for (int i = l->base ? -1 : 0, last = i; i < n; i++) {
+        int steps = i < 0 ? 0 : place[i];
         if (steps > last) {
             Planned x = plan_steps(d, l, steps);
             front_add(d->keep, &f, x);
@@ -168,7 +187,7 @@ static void try_away(Decider *d, Front *f, const Planned *x, int i)
  * does so again. */
 static void try_neighbours(Decider *d, Front *f)
 {
-    for (int last = -1; d->v.n <= TINY_STEP && d->nseen != last;) {
+    for (int last = -1; d->v.n <= TINY_STEP && !d->s && d->nseen != last;) {
         last = d->nseen;
         for (int x = 0, n = f->n; x < n; x++)
             for (int i = 0; i < d->v.n; i++) {
@@ -208,7 +227,7 @@ static void try_peaks(Decider *d, Front *f, Planned none)
 {
     Planned low = none, at = none;
     bool *excluded = NEWN(d->keep, bool, d->v.n);
-    for (int chain = 0; d->v.n <= SMALL_STEP;) {
+    for (int chain = 0; is_small(d);) {
         int i = chain < MOST_CHAIN ? cheapest_alive(d, &at, excluded) : -1;
         if (i < 0 && !chain)
             return;
@@ -235,8 +254,7 @@ static Pair pair_of(const Decider *d, const Front *f)
     return (Pair){f->x[i ? i - 1 : 0], f->x[i]};
 }
 
-/* The better one: that fits, else that needs less; then the faster. */
-static Planned better(const Decider *d, Planned x, Planned y)
+Planned planned_better(const Decider *d, Planned x, Planned y)
 {
     bool fit = plan_fits(d, &x);
     if (fit != plan_fits(d, &y))
@@ -245,15 +263,14 @@ static Planned better(const Decider *d, Planned x, Planned y)
     return first ? x : y;
 }
 
-/* The best of a front, and what lies between it and the one before. */
-static Planned search_front(Decider *d, const Front *f, Planned best)
+/* The best of two choices, and of what lies between them. */
+static Planned search_pair(Decider *d, Pair p, Planned best)
 {
-    Pair p = pair_of(d, f);
-    best = better(d, best, p.high);
+    best = planned_better(d, best, p.high);
     if (!plan_fits(d, &p.high) || plan_fits(d, &p.low))
         return best;
     pair_search(d, &p, best.sec);
-    return better(d, best, p.high);
+    return planned_better(d, best, p.high);
 }
 
 static Planned choose(Decider *d)
@@ -274,13 +291,17 @@ static Planned choose(Decider *d)
     front_close(&all);
     try_neighbours(d, &all);
     Front wide = all;
-    front_widen(d, &wide);
+    if (!d->s)
+        front_widen(d, &wide);
     Planned best = none;
     for (int i = 0; i < wide.n; i++) /* on ranks, one that is faster than all saved */
-        best = better(d, best, wide.x[i]);
-    best = search_front(d, &wide, best);
-    for (int k = 0; k < n; k++)
-        best = search_front(d, &one[k], best);
+        best = planned_better(d, best, wide.x[i]);
+    if (d->s)
+        best = mix_blocks(d, &all, best);
+    else
+        best = search_pair(d, pair_of(d, &wide), best);
+    for (int k = 0; k < n && !d->s; k++)
+        best = search_pair(d, pair_of(d, &one[k]), best);
     for (int i = 0; i < all.n; i++)
         PUSH(r->a, r->front, r->nfront, r->capfront, all.x[i]);
     return best;
@@ -297,7 +318,7 @@ static void choose_lowest(Decider *d)
             continue; /* it is planned */
         plan_full(d, &x);
         if (x.need >= 0)
-            r->chosen = better(d, x, r->chosen);
+            r->chosen = planned_better(d, x, r->chosen);
     }
 }
 
@@ -333,8 +354,7 @@ static void open_gathers(Decider *d, const Graph *step, const Policy *before)
         }
 }
 
-/* Finds the step, and its values without a policy. False: it has no backward. */
-static bool begin(Decider *d)
+bool again_begin(Decider *d)
 {
     Graph *g = graph_clone(d->keep, d->g), *step = find_step(g);
     if (!step)
@@ -369,11 +389,22 @@ static double bound_of(const Decider *d)
     return has_bound(d) ? again_bound(d->keep, d->step, d->o.prices, &to) : NAN;
 }
 
+/* Whether x, of a short step, cannot be the best: it does not fit, or what it computes takes longer
+ * than the chosen one. */
+static bool is_worse(Decider *d, const Planned *x)
+{
+    const Planned quick = plan_quick(d, x->level, x->word);
+    return !plan_fits(d, &quick) ||
+           (plan_fits(d, &d->r->chosen) && quick.sec - quick.shown >= d->r->chosen.sec);
+}
+
 static void consider_full(Decider *d, Planned x)
 {
+    if (d->s && is_worse(d, &x))
+        return;
     plan_full(d, &x);
     if (x.need >= 0)
-        d->r->chosen = better(d, d->r->chosen, x);
+        d->r->chosen = planned_better(d, d->r->chosen, x);
 }
 
 /* Plans a few others as they would run too, where they seem faster than the chosen one is. */
@@ -397,7 +428,7 @@ static void choose_overlapped(Decider *d)
 {
     AgainReport *r = d->r;
     const Level *gathers = levels_gathers(d);
-    r->chosen = better(d, r->chosen, r->none);
+    r->chosen = planned_better(d, r->chosen, r->none);
     if (gathers)
         consider_full(d, (Planned){.level = gathers});
     for (int i = 0; i < LEN(words); i++) {
@@ -407,10 +438,9 @@ static void choose_overlapped(Decider *d)
     }
 }
 
-static void search(Decider *d)
+void again_search(Decider *d)
 {
     AgainReport *r = d->r;
-    r->searched = true;
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
     choose_real(d);
@@ -419,6 +449,14 @@ static void search(Decider *d)
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     choose_of_all(d);
+}
+
+static void search(Decider *d)
+{
+    AgainReport *r = d->r;
+    r->searched = true;
+    if (!again_search_short(d))
+        again_search(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
     if (d->g->mesh && d->task->to.overlap) /* in what memory the limit leaves */
@@ -451,8 +489,9 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
     r->memory = t->memory;
     r->none = (Planned){0};
-    bool values = begin(&d);
-    plan_full(&d, &r->none);
+    bool values = again_begin(&d);
+    if (!(values && d.g->mesh && d.task->to.overlap && again_misfits(&d, &r->none)))
+        plan_full(&d, &r->none);
     r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;

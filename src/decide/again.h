@@ -4,7 +4,7 @@
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
-#include "decide.h"
+#include "short.h"
 
 enum { SMALL_STEP = 64 }; /* values up to which single ones are changed */
 
@@ -35,9 +35,11 @@ typedef struct Decider {
     int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
     Values v;
-    Map gathers; /* by name: of parameters, which may be kept */
-    bool loops;  /* the step has some */
-    bool away;   /* values can go to the host's memory */
+    struct Decider *shorter; /* that of a short step; NULL: none was made */
+    const Short *s; /* g is one: plans stand for those of the whole step; NULL: it is whole */
+    Map gathers;    /* by name: of parameters, which may be kept */
+    bool loops;     /* the step has some */
+    bool away;      /* values can go to the host's memory */
 } Decider;
 
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
@@ -50,6 +52,30 @@ typedef struct Front {
     Planned *x;
     int n, cap;
 } Front;
+
+static inline bool is_small(const Decider *d)
+{
+    return d->v.n <= SMALL_STEP && !d->s;
+}
+
+/* ---- again.c ---- */
+
+/* Finds the step, and its values without a policy. False: it has no backward. */
+bool again_begin(Decider *d);
+/* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
+void again_search(Decider *d);
+
+/* ---- again_short.c: the search with a short step in place of the whole ---- */
+
+/* The same as again_search(), where blocks are equal. False: they are not. */
+bool again_search_short(Decider *d);
+/* Whether, by a short step, all saved does not fit by far; fills what it needs. */
+bool again_misfits(Decider *d, Planned *none);
+/* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
+ * slower one, as many as it takes to fit, the others as in the faster one. */
+Planned mix_blocks(Decider *d, const Front *f, Planned x);
+/* The better one: that fits, else that needs less; then the faster. */
+Planned planned_better(const Decider *d, Planned x, Planned y);
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 
@@ -78,6 +104,9 @@ const Level *levels_gathers(const Decider *d);
 void plan_full(Decider *d, Planned *x);
 void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
 Planned plan_quick(Decider *d, const Level *level, const char *word);
+/* With less effort: of a short step, the first two kept blocks standing for as few blocks as fit,
+ * which x->weight then says. */
+Planned plan_mixed(Decider *d, const Level *level);
 Planned plan_prefer(Decider *d,
                     const Level *level); /* computing again is preferred, not demanded */
 Planned plan_steps(Decider *d, const Ladder *l, int steps);

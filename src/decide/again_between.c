@@ -117,7 +117,7 @@ static const Level *make_middle(const Decider *d, const Pair *p, bool second)
  * case, so it would help large steps little. */
 static bool prefers(const Decider *d)
 {
-    return !d->blocks.scoped || d->v.n <= SMALL_STEP;
+    return !d->blocks.scoped || is_small(d);
 }
 
 /* Plans the levels, and where it may help as preferred ones too; returns how many plans these are.
@@ -244,7 +244,7 @@ void pair_search(Decider *d, Pair *p, double enough)
     while (p->low.sec < enough && count_values(d, p) > 1 &&
            (search_steps(d, p) || search_middle(d, p)))
         continue;
-    for (int i = 0; i < NEAR_ROUNDS && d->v.n <= SMALL_STEP && p->low.sec < enough; i++)
+    for (int i = 0; i < NEAR_ROUNDS && is_small(d) && p->low.sec < enough; i++)
         if (!search_near(d, p))
             return;
 }

@@ -217,9 +217,57 @@ static int64_t *alive_values(const Decider *d, const Plan *p)
 typedef struct PlanTry {
     Decider *d;
     Planned *x;
-    bool quick;
+    bool quick, mixed;
     int64_t limit;
 } PlanTry;
+
+/* A choice of a short step. */
+typedef struct ShortTry {
+    const Decider *d;
+    const int *weight;
+    ShortLoad load;
+    bool loaded;
+} ShortTry;
+
+static int64_t fill_beside(void *arg, const Plan *p, int64_t *beside)
+{
+    ShortTry *t = arg;
+    if (!t->loaded)
+        t->load = short_load(t->d->s, p, t->d->tmp);
+    t->loaded = true;
+    return short_beside(t->d->s, t->weight, &t->load, p, beside, t->d->tmp);
+}
+
+/* The weights with which the first two kept blocks stand for as few as fit, of all equal ones; else
+ * for as many as can be. */
+static void find_weight(ShortTry *t, const Plan *p, int64_t limit)
+{
+    const int most = t->d->s->nequal - SHORT_KEPT;
+    int *weight = NEWN(t->d->keep, int, SHORT_KEPT), low = -1, high = most;
+    t->weight = weight;
+    for (int more = most / 2;; more = low + (high - low) / 2) {
+        if (high - low <= 1)
+            more = high;
+        for (int k = 0; k < SHORT_KEPT; k++)
+            weight[k] = 1;
+        weight[SHORT_KEPT / 2 - 1] += more;
+        weight[SHORT_KEPT / 2] += most - more;
+        if (high - low <= 1)
+            return;
+        const bool fits = plan_least(p) + fill_beside(t, p, NULL) <= limit;
+        *(fits ? &high : &low) = more;
+    }
+}
+
+/* What x, of a short step that has plan p, comes to for the whole. */
+static void stand_for(ShortTry *t, const Plan *p, Planned *x)
+{
+    x->weight = t->weight;
+    const int64_t beside = fill_beside(t, p, NULL);
+    x->need += beside;
+    x->peak += beside;
+    x->sec = short_sec(t->d->s, t->weight, p, &x->shown, t->d->tmp);
+}
 
 static void plan_choice(void *arg)
 {
@@ -233,7 +281,11 @@ static void plan_choice(void *arg)
         o.recompute = x->word;
     else if (d->step)
         apply_levels(d, g, x);
-    to.quick = t->quick;
+    to.quick = t->quick || d->s;
+    to.moved = d->s && !t->quick;
+    ShortTry s = {.d = d, .weight = x->weight};
+    const PlanBeside beside = {fill_beside, &s};
+    to.beside = d->s ? &beside : NULL;
     to.limit = t->limit;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
@@ -241,6 +293,11 @@ static void plan_choice(void *arg)
     x->alive = alive_values(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;
+    x->shown = p->est.exposed;
+    if (t->mixed)
+        find_weight(&s, p, t->limit);
+    if (d->s)
+        stand_for(&s, p, x);
 }
 
 /* The levels as text, which equal ones of equal steps have; in tmp. */
@@ -250,7 +307,15 @@ static const char *key_of(const Decider *d, const Planned *x)
     key[d->v.n] = x->prefer ? 'p' : 'm';
     for (int i = 0; i < d->v.n; i++)
         key[i] = (char)('0' + level_at(x, i));
-    return x->word ? x->word : key;
+    if (x->word)
+        key = arena_strdup(d->tmp, x->word);
+    if (!d->s)
+        return key;
+    Buf b = {.a = d->tmp};
+    buf_printf(&b, "short %s", key);
+    for (int k = 0; x->weight && k < SHORT_KEPT; k++)
+        buf_printf(&b, " %d", x->weight[k]);
+    return b.text;
 }
 
 /* Fills x with what its plan came to before; false: it was not tried yet. */
@@ -267,6 +332,7 @@ static bool find_known(Decider *d, Planned *x)
         return false;
     x->need = known->need;
     x->sec = known->sec;
+    x->shown = known->shown;
     x->alive = known->alive;
     return true;
 }
@@ -278,14 +344,14 @@ static void add_known(const Decider *d, const Planned *x)
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){.need = x->need, .sec = x->sec, .alive = alive};
+    *known = (Planned){.need = x->need, .sec = x->sec, .shown = x->shown, .alive = alive};
     map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
     arena_reset(d->tmp);
 }
 
 static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 {
-    PlanTry t = {d, x, quick, limit};
+    PlanTry t = {d, x, quick, false, limit};
     if (quick && find_known(d, x))
         return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
@@ -310,6 +376,17 @@ Planned plan_quick(Decider *d, const Level *level, const char *word)
 {
     Planned x = {.level = level, .word = word};
     plan_it(d, &x, true, d->task->memory);
+    return x;
+}
+
+Planned plan_mixed(Decider *d, const Level *level)
+{
+    Planned x = {.level = level};
+    PlanTry t = {d, &x, true, true, d->task->memory};
+    if (ctx_try(d->g->ctx, plan_choice, &t))
+        x.need = -1;
+    arena_reset(d->tmp);
+    d->r->nplanned++;
     return x;
 }
 

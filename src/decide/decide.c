@@ -26,14 +26,18 @@ static void choose_slices(const PassWalk *w, const DecideTask *t, int64_t memory
     chunk_choose(w, &c, &s->o, &s->chunk);
 }
 
+static const AgainReport *better_report(const AgainReport *p, const AgainReport *q)
+{
+    if (p->fits != q->fits)
+        return p->fits ? p : q;
+    if (p->fits)
+        return p->chosen.sec <= q->chosen.sec ? p : q;
+    return p->chosen.need <= q->chosen.need ? p : q;
+}
+
 static const Setting *better(const Setting *x, const Setting *y)
 {
-    const AgainReport *p = &x->again, *q = &y->again;
-    if (p->fits != q->fits)
-        return p->fits ? x : y;
-    if (p->fits)
-        return p->chosen.sec <= q->chosen.sec ? x : y;
-    return p->chosen.need <= q->chosen.need ? x : y;
+    return better_report(&x->again, &y->again) == &x->again ? x : y;
 }
 
 /* A setting with so many slices of the region that holds the peak. */
@@ -104,14 +108,103 @@ static void find_passes(const PassWalk *w, DecideTask *t)
     t->joins = passes_have(w->names, "bucket");
 }
 
+/* Makes the decisions of a step, beginning with s. */
+static void choose(const PassWalk *w, const DecideTask *t, bool slices, bool again, Setting *s)
+{
+    if (slices && again && t->chunk->mode == CHUNK_AUTO) {
+        *s = choose_both(w, t, s);
+        return;
+    }
+    if (slices)
+        choose_slices(w, t, t->memory, s);
+    if (again)
+        again_choose(w, t, &s->o, &s->again);
+}
+
+/* ---- gathers before loops ---- */
+
+/* Whether parameters that are all kept are gathered once, before the loop of microbatches: then
+ * spmd must know it, as it makes another graph. */
+static bool may_hoist(const PassWalk *w, const PassOptions *o)
+{
+    return o->mesh && o->accumulate > 1 && (!o->reshard || !strcmp(o->reshard, "auto")) &&
+           passes_have(w->names, "spmd");
+}
+
+/* A copy of a step that has just begun, where decisions are made, with such an --reshard. */
+typedef struct Resharded {
+    PassWalk at;
+    PassOptions o;
+    const char *stop;
+    bool stops;
+} Resharded;
+
+static void run_resharded(void *arg)
+{
+    Resharded *x = arg;
+    x->stops = passes_until(&x->at, x->stop);
+}
+
+/* False: there is none. */
+static bool reshard(Arena *a, const PassWalk *w, const PassOptions *o, const char *word,
+                    const char *stop, Resharded *x)
+{
+    *x = (Resharded){.o = trial_options(o), .stop = stop};
+    x->o.reshard = word;
+    x->at = passes_fork(w, graph_clone(a, w->g), &x->o);
+    x->at.o = &x->o;
+    return !ctx_try(w->g->ctx, run_resharded, x) && x->stops;
+}
+
+/* Whether a loop of g gathers. */
+static bool loop_gathers(const Graph *g, bool inside)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        if (inside && node_is(n, OP_all_gather_into_tensor))
+            return true;
+        EACH_LOOP_BODY(b, n)
+            if (loop_gathers(n->region->body[b], true))
+                return true;
+    }
+    return false;
+}
+
+/* Whether the step is better with all gathered parameters kept; r: what is decided of the better
+ * one. False, with r as it was: both are one. */
+static bool keeps_all(const PassWalk *w, const DecideTask *t, const PassOptions *o, bool slices,
+                      const char *stop, AgainReport *r)
+{
+    static const char *const word[] = {"auto", "never"};
+    Arena *keep = arena_tmp(w->g->a);
+    Resharded x[2];
+    Setting s[2];
+    bool ok = true;
+    arena_keep_blocks(keep);
+    for (int i = 0; i < 2 && ok; i++) {
+        ok = reshard(keep, w, o, word[i], stop, &x[i]) && (i || loop_gathers(x[i].at.g, false));
+        s[i] = (Setting){.o = x[i].o, .chunk.a = keep, .again.a = r->a};
+        if (ok)
+            choose(&x[i].at, t, slices, true, &s[i]);
+    }
+    const Setting *best = ok ? better(&s[0], &s[1]) : NULL;
+    if (best)
+        *r = best->again;
+    arena_reset(keep);
+    return best == &s[1];
+}
+
 void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *to)
 {
     DecideTask with = *task, *t = &with;
     find_passes(w, &with);
     bool slices =
         (t->chunk->mode != CHUNK_OFF || t->chunk->npattern) && passes_have(w->names, "chunk");
-    bool again = chooses_again(t, o, w->names);
+    bool again = chooses_again(t, o, w->names), hoists = again && may_hoist(w, o);
     const char *stop = passes_have(w->names, "chunk") ? "chunk" : "policies";
+    const bool told = t->decided && *t->decided;
+    AgainReport known = {.a = to->again->a};
+    if (hoists && (told ? again_hoisted(t->decided) : keeps_all(w, t, o, slices, stop, &known)))
+        o->reshard = "never";
     if ((!slices && !again) || !passes_until(w, stop))
         return;
     Arena *keep = arena_tmp(w->g->a);
@@ -123,17 +216,14 @@ void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *
         o->warn(o->warn_arg,
                 "what was decided before is not of this step, or damaged: it is decided anew");
     s.again.memory = before ? t->memory : 0;
-    if (slices && again && t->chunk->mode == CHUNK_AUTO) {
-        s = choose_both(w, t, &s);
-    } else {
-        if (slices)
-            choose_slices(w, t, t->memory, &s);
-        if (again && !before)
-            again_choose(w, t, &s.o, &s.again);
-    }
+    if (known.none.need && !slices)
+        s.again = known;
+    else
+        choose(w, t, slices, again && !before, &s);
     *o = s.o;
     *to->chunk = s.chunk;
     *to->again = s.again;
+    to->again->hoisted = hoists && !strcmp(o->reshard ? o->reshard : "", "never");
     again_apply(to->again, w->g, o);
     arena_reset(keep);
 }
@@ -153,13 +243,18 @@ void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, De
     DecideTask x = *t;
     Ctx *ctx = arena_ctx(a);
     AgainKnown known = {.of.a = arena_tmp(a)};
-    AgainReport least = {.a = known.of.a};
+    AgainReport least = {.a = known.of.a}, other = least;
     x.memory = NO_MEMORY;
     x.known = &known;
     find_passes(w, &x);
+    DecideTask y = x;
     if (!chooses_again(&x, o, w->names))
         fail(ctx, TN_USAGE, "a curve needs --recompute auto, and the passes policies and remat");
-    if (!passes_until(w, passes_have(w->names, "chunk") ? "chunk" : "policies"))
+    const char *stop = passes_have(w->names, "chunk") ? "chunk" : "policies";
+    Resharded kept;
+    bool hoists = t->chunk->mode == CHUNK_OFF && !t->chunk->npattern && may_hoist(w, o) &&
+                  reshard(a, w, o, "never", stop, &kept);
+    if (!passes_until(w, stop))
         fail(ctx, TN_USAGE, "a curve needs the pass policies");
     arena_keep_blocks(known.of.a);
     ChunkReport slices = {.a = a};
@@ -167,13 +262,22 @@ void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, De
     if (t->chunk->mode != CHUNK_OFF || t->chunk->npattern)
         choose_slices(w, &x, 0, &s);
     choose_within(w, x, &s.o, NO_MEMORY, &least);
-    c->least = least.chosen.need;
-    c->most = least.none.need;
+    if (hoists) {
+        y.known = &(AgainKnown){.of.a = known.of.a};
+        choose_within(&kept.at, y, &kept.o, NO_MEMORY, &other);
+    }
+    c->least = MIN(least.chosen.need, hoists ? other.chosen.need : INT64_MAX);
+    c->most = MAX(least.none.need, other.none.need);
     c->point = NEWN(a, AgainReport, c->n);
     for (int i = 0; i < c->n; i++) {
         c->point[i].a = a;
         int64_t memory = c->least + (int64_t)((double)(c->most - c->least) * i / MAX(c->n - 1, 1));
         choose_within(w, x, &s.o, MAX(memory, NO_MEMORY), &c->point[i]);
+        if (hoists) {
+            AgainReport point = {.a = a, .hoisted = true};
+            choose_within(&kept.at, y, &kept.o, MAX(memory, NO_MEMORY), &point);
+            c->point[i] = *better_report(&c->point[i], &point);
+        }
         if (tell)
             tell(arg, i + 1, c->n);
     }

@@ -53,10 +53,13 @@ typedef struct Planned {
     const char *word;   /* of --recompute, which has the same computed again; NULL: no word does */
     const Ladder *ladder; /* of whose first `steps` the set is made; NULL: of none's */
     int steps;
-    bool prefer;  /* the set is preferred, not demanded: a block may begin at what is saved */
-    int64_t need; /* bytes of the plan with its library's reserve; -1: it cannot be planned */
-    int64_t peak; /* bytes of it without the reserve */
-    double sec;   /* of the step, estimated */
+    const int *weight; /* of a short step (short.h): how many blocks each kept one stands for; NULL:
+                          as usual */
+    bool prefer;       /* the set is preferred, not demanded: a block may begin at what is saved */
+    int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
+    int64_t peak;      /* bytes of it without the reserve */
+    double sec;        /* of the step, estimated */
+    double shown;      /* of these, for which it stands still for collectives */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;
 
@@ -72,6 +75,8 @@ typedef struct AgainReport {
     bool searched;  /* the step did not fit with all values saved */
     bool replayed;  /* it was decided before */
     bool fits;      /* what was chosen does */
+    bool hoisted;   /* all gathered parameters are kept, and gathered before the loop of
+                       microbatches */
     int64_t memory; /* the limit */
     Planned none;   /* all values saved */
     Planned chosen;
@@ -119,6 +124,8 @@ void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
 Map again_names(const AgainReport *r, Arena *a);
 /* What was decided, for a checkpoint; "": nothing was asked. It lives in a. */
 const char *again_text(const AgainReport *r, Arena *a);
+/* Whether the text is of a step whose gathered parameters are all kept before its loop. */
+bool again_hoisted(const char *text);
 /* Fills `to` with what the text says, if g has all nodes that it names. */
 bool again_replay(const char *text, const Graph *g, AgainReport *to);
 

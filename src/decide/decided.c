@@ -1,5 +1,6 @@
 /* What was decided, as text that a checkpoint has, and the same decided again from it: a line
- * "POLICY NODE" for each node, or one line "recompute WORD", and at last a line "sum HASH" of those
+ * "POLICY NODE" for each node, or one line "recompute WORD", before them "reshard never" where all
+ * gathered parameters are kept before a loop, and at last a line "sum HASH" of those
  * before, as a text that lacks lines would be another choice. A graph that lacks one of the nodes
  * is another one; then nothing is taken. */
 #include "again.h"
@@ -16,7 +17,8 @@ Map again_names(const AgainReport *r, Arena *a)
     return names;
 }
 
-#define SUM "sum "
+#define SUM     "sum "
+#define HOISTED "reshard never\n"
 
 static uint64_t sum_of(const char *lines, size_t len)
 {
@@ -26,6 +28,8 @@ static uint64_t sum_of(const char *lines, size_t len)
 const char *again_text(const AgainReport *r, Arena *a)
 {
     Buf b = {.a = a};
+    if (r->hoisted)
+        buf_add(&b, HOISTED);
     if (r->memory && !r->nnode)
         buf_printf(&b, "recompute %s\n", r->chosen.word ? r->chosen.word : "none");
     for (int i = 0; i < r->nnode; i++)
@@ -33,6 +37,11 @@ const char *again_text(const AgainReport *r, Arena *a)
     if (b.text)
         buf_printf(&b, SUM "%016" PRIx64 "\n", sum_of(b.text, b.len));
     return b.text ? b.text : "";
+}
+
+bool again_hoisted(const char *text)
+{
+    return !strncmp(text, HOISTED, strlen(HOISTED));
 }
 
 /* The text without its last line, if that is the sum of the others; NULL: it is damaged. */
@@ -80,6 +89,8 @@ static bool add_line(AgainReport *r, const Map *names, const char *first, const 
     for (int i = 0; i < r->nnode; i++)
         if (!strcmp(r->node[i].node, second))
             return false;
+    if (!strcmp(first, "reshard"))
+        return (r->hoisted = !strcmp(second, "never"));
     if (!strcmp(first, "recompute"))
         return (r->chosen.word = known_word(r->a, second)) != NULL;
     if (!p || !map_find(names, second))

@@ -9,6 +9,7 @@
  * with the least bounds of its mesh's other settings, which are likely, but not proved, to hold for
  * it. Settings `auto` are planned last, when ten others are known, and only for meshes that do not
  * fit with all saved: where all fits, computing again gains at most what it hides of collectives.
+ * Of these, only those are planned that an estimate from the mesh's other plans may find faster.
  *
  * Threads that plan may be ahead of what one would have planned: the outcome is what one would have
  * found, as it is taken from the settings in their order. Settings with equal seconds stand in that
@@ -152,11 +153,11 @@ MeshSearch meshes_start(const MeshSettings *all, int64_t limit)
     return s;
 }
 
-/* Whether two settings of a mesh came to the same step. */
+/* Whether two settings of a mesh came to the same step, for all that the outcome tells. */
 static bool same_step(const MeshSetting *x, const MeshSetting *y)
 {
-    return x->group == y->group && x->sec == y->sec && x->comm == y->comm &&
-           x->exposed == y->exposed && x->peak == y->peak && x->need == y->need;
+    return x->group == y->group && x->sec == y->sec && x->exposed == y->exposed &&
+           x->peak == y->peak && x->need == y->need;
 }
 
 /* Puts a setting among the best, unless one of them is the same step. */
@@ -175,20 +176,36 @@ static void keep(MeshOutcome *r, const MeshSetting *x)
     r->nbest = MIN(r->nbest + 1, MESHES_BEST);
 }
 
-static bool may_be_best(const MeshOutcome *r, const MeshSetting *x)
+static bool may_be_best(const MeshOutcome *r, double sec)
 {
-    return r->nbest < MESHES_BEST || x->bound < r->best[MESHES_BEST - 1]->sec;
+    return r->nbest < MESHES_BEST || sec < r->best[MESHES_BEST - 1]->sec;
 }
 
-/* Whether what is computed again is left to choose although the mesh fits with all saved. */
+/* Whether what is computed again is left to choose although the mesh fits with all saved, gathered
+ * parameters too. */
 static bool needs_nothing(const MeshSearch *s, const MeshSetting *x)
 {
+    int all = 0, fit = 0;
     for (int i = 0; is_chosen(x) && i < s->all.count; i++) {
         const MeshSetting *y = &s->all.list[i];
-        if (y->group == x->group && !strcmp(y->recompute, "none") && y->planned && y->fits)
-            return true;
+        bool none = y->group == x->group && !strcmp(y->recompute, "none");
+        all += none;
+        fit += none && y->counted && y->fits;
     }
-    return false;
+    return all && fit == all;
+}
+
+/* Seconds of a setting that is not planned yet, where they are left to be chosen: as its bound is
+ * missed half as far as by the mesh's plan that misses its own the least. */
+static double guess_sec(const MeshSearch *s, const MeshSetting *x)
+{
+    double least = INFINITY;
+    for (int i = 0; i < s->all.count; i++) {
+        const MeshSetting *y = &s->all.list[i];
+        if (y->group == x->group && y != x && y->counted && y->fits && y->own > 0)
+            least = MIN(least, y->sec / y->own);
+    }
+    return is_chosen(x) && least > 1 && isfinite(least) ? x->bound * (1 + least) / 2 : x->bound;
 }
 
 static void add_planned(MeshOutcome *r, const MeshSetting *x)
@@ -207,13 +224,18 @@ static MeshOutcome found_until(const MeshSearch *s, int end)
 {
     MeshOutcome r = {0};
     for (int i = 0; i < end; i++) {
-        const MeshSetting *x = &s->all.list[s->all.place[i].index];
-        if (!may_be_best(&r, x))
+        MeshSetting *x = &s->all.list[s->all.place[i].index];
+        x->counted = false;
+        if (!may_be_best(&r, x->bound)) {
             r.slower++;
-        else if (needs_nothing(s, x))
+        } else if (needs_nothing(s, x)) {
             r.saved++;
-        else
+        } else if (!may_be_best(&r, guess_sec(s, x))) {
+            r.guessed++;
+        } else {
+            x->counted = x->planned;
             add_planned(&r, x);
+        }
     }
     return r;
 }
@@ -223,7 +245,7 @@ MeshSetting *meshes_next(MeshSearch *s)
     MeshOutcome r = found_until(s, s->next);
     while (s->next < s->count) {
         MeshSetting *x = &s->all.list[s->all.place[s->next++].index];
-        if (may_be_best(&r, x) && !needs_nothing(s, x))
+        if (!needs_nothing(s, x) && may_be_best(&r, x->bound) && may_be_best(&r, guess_sec(s, x)))
             return x;
     }
     return NULL;

@@ -17,6 +17,7 @@ typedef struct MeshSetting {
     int64_t least;     /* bytes: no plan needs less; 0: nobody asked */
     /* by who plans it */
     bool planned, fits;
+    bool counted;                   /* by the search: one thread would have planned it */
     bool twin;                      /* it came to what another setting is */
     bool solved;                    /* its forms are the solver's, not those of the recipes */
     int64_t peak, need;             /* bytes of the plan; with its library's reserve */
@@ -60,6 +61,7 @@ typedef struct MeshOutcome {
     int nbest;
     int planned, unfit, slower; /* settings planned; of these too large; left out by their bound */
     int saved;                  /* left out, as their mesh fits with all saved */
+    int guessed;                /* left out by an estimate from plans of their mesh */
     int64_t least;              /* of those that are too large the least bytes; 0: there are none */
 } MeshOutcome;
 

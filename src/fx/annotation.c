@@ -87,8 +87,9 @@ static void fail_size(const PyLexer *x, const PyToken *where, const char *s)
         help = ", a size that depends on data\n  instead of x[mask] write torch.where(mask, ...,"
                " x), or torch.ops.aten.index_put(x, [mask], row)";
     else if (*s == 's')
-        help = ", a symbol for any size\n  torch.export.export without dynamic_shapes, or make_fx"
-               " with tracing_mode=\"real\", writes numbers";
+        help = ", a symbol for any size\n  --shapes binds it, by the type of an input that has it: "
+               "--shapes"
+               " 'x=f32[2,16]'";
     py_fail(x, where, "sizes must be numbers, found \"%.*s\"%s", (int)strcspn(s, ",]"), s, help);
 }
 
@@ -109,9 +110,9 @@ Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *
     a.known = true;
     a.type.dtype = (DType)dtype;
     for (s += n + 1; *s && *s != ']'; s += strspn(s, ", ")) {
-        char *end;
-        long long dim = strtoll(s, &end, 10);
-        if (end == s)
+        const char *end = s;
+        int64_t dim;
+        if (!symbols_size(x->a, x->symbols, &end, &dim))
             fail_size(x, where, s);
         if (a.type.rank == TN_RANK || dim < 0)
             py_fail(x, where, "expected at most %d sizes of 0 or more", TN_RANK);

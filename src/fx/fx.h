@@ -37,6 +37,7 @@ typedef struct PyLexer {
     PyOpen *open;         /* the brackets, the innermost last */
     int nested;           /* expr.c: how deep the expression is */
     const char *remark;   /* the last comment, without #; "" before the first */
+    const Map *symbols;   /* symbols.c: sizes by name; NULL: none are bound */
     PyToken t;            /* the current token */
 } PyLexer;
 
@@ -147,7 +148,9 @@ typedef struct FxInput {
     const char *name;
     int line, column;
     Annotation annotation;
-    const struct Item *given; /* a number or None, by a repro file; NULL: it is a tensor */
+    const struct Item
+        *given;       /* a number or None, by a repro file or a bound size; NULL: not known */
+    const char *size; /* "Sym(s0)": it is a size; NULL: it is none */
 } FxInput;
 
 /* A process group, as a repro file has it. */
@@ -172,7 +175,7 @@ typedef struct FxModule {
         *untyped; /* why the rest of a repro file tells no type of an input; NULL: it is none */
 } FxModule;
 
-FxModule *fx_parse(Arena *a, const char *text, const char *file);
+FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symbols);
 
 /* ---- repro.c: files that PyTorch writes to be attached to reports ---- */
 
@@ -262,6 +265,13 @@ typedef struct FxOptions {
     int ngroup;
     const char *const *group; /* "NAME=AXIS": which mesh axes a process group spans */
 } FxOptions;
+
+/* ---- symbols.c ---- */
+
+/* Symbols of sizes (name -> int64_t *) that the annotations of inputs with known types say. */
+Map *symbols_bind(Arena *a, const char *text, const char *file, const FxOptions *o);
+/* The size that an expression at *s has, which it goes past; false: a symbol is not known. */
+bool symbols_size(Arena *a, const Map *known, const char **s, int64_t *size);
 
 /* The meaning of names of the code. */
 typedef struct FxNames {
@@ -421,11 +431,17 @@ _Noreturn void site_fail(const Site *s, const char *format, ...)
 
 const char *site_stem(Site *s); /* what the overload is named after: "add" of add.Tensor */
 const Item *site_arg(const Site *s, const char *name);
+int64_t site_times(const Site *s, int64_t n, int64_t times); /* n * times; fails beyond 2^63 */
+/* How many parts of `each` elements n elements have, the last maybe smaller. */
+static inline int64_t site_parts(int64_t n, int64_t each)
+{
+    return n / each + (n % each != 0);
+}
 bool site_has(const Site *s, const char *name); /* it is not None */
 Value *site_tensor(Site *s, const char *name);
 FxTensor *site_storage(const Site *s, const char *name); /* fails where it is a number */
-const Type *site_type(Site *s, const char *name);   /* of a tensor; a number is refused */
-Value *site_find_tensor(Site *s, const char *name); /* NULL for None */
+const Type *site_type(Site *s, const char *name);        /* of a tensor; a number is refused */
+Value *site_find_tensor(Site *s, const char *name);      /* NULL for None */
 int64_t site_int(const Site *s, const char *name);
 double site_real(const Site *s, const char *name);
 bool site_bool(const Site *s, const char *name);

@@ -338,7 +338,10 @@ static void finish(void *arg)
 
 static Importer start_import(Arena *a, const char *text, const char *file, const FxOptions *o)
 {
-    Importer im = {.a = a, .m = fx_parse(a, text, file), .o = o, .g = graph_new(a, "forward")};
+    Importer im = {.a = a,
+                   .m = fx_parse(a, text, file, symbols_bind(a, text, file, o)),
+                   .o = o,
+                   .g = graph_new(a, "forward")};
     im.g->file = file;
     im.b = (Build){.g = im.g};
     im.names.env.a = im.names.known.a = im.names.used.a = a;

@@ -56,7 +56,7 @@ void row_split_with_sizes_copy(Site *s)
 static Value *in_chunks(Site *s, Value *x, int64_t count)
 {
     int rank = x->type.rank;
-    int64_t rows = (x->type.dim[0] + count - 1) / count * count, pad[2 * TN_RANK] = {0};
+    int64_t rows = site_parts(x->type.dim[0], count) * count, pad[2 * TN_RANK] = {0};
     pad[2 * rank - 1] = rows - x->type.dim[0]; /* the last axis comes first */
     if (rows > x->type.dim[0])
         x = emit1(s->b, "constant_pad_nd", IN(x),

@@ -62,7 +62,7 @@ void row_repeat(Site *s)
             from[n] = dim;
             to[n] = dim == 1 ? times[d] : dim;
         }
-        size[d] = dim * times[d];
+        size[d] = site_times(s, dim, times[d]);
         n++;
     }
     if (n > TN_RANK)
@@ -88,7 +88,7 @@ void row_repeat_interleave(Site *s)
     if (times < 0 || !x->type.rank || x->type.rank == TN_RANK)
         site_fail(s, "expected repeats of 0 or more and 1 to %d axes", TN_RANK - 1);
     Type size = x->type, wide = x->type;
-    size.dim[axis] *= times;
+    size.dim[axis] = site_times(s, size.dim[axis], times);
     memmove(wide.dim + axis + 2, wide.dim + axis + 1,
             sizeof *wide.dim * (size_t)(wide.rank - axis - 1));
     wide.dim[axis + 1] = times;
@@ -107,7 +107,8 @@ static int64_t repeated_alike(const Value *repeats)
         n = n->in[0]->def;
     if (!n || !node_is(n, OP_full))
         return -1;
-    return (int64_t)n->attr[attr_index(n->op, "fill_value")].f * type_nelem(&repeats->type);
+    double all = n->attr[attr_index(n->op, "fill_value")].f * (double)type_nelem(&repeats->type);
+    return all >= 0 && all < 0x1p62 ? (int64_t)all : -1;
 }
 
 /* Each element as often as `repeats` says; how many there are in all must be known. */

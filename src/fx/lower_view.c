@@ -165,7 +165,7 @@ static Node *split(Site *s, Value *x, int axis, int64_t count, const int64_t *si
 /* Parts of `each`, the last with what is left. */
 static Node *split_even(Site *s, Value *x, int axis, int64_t each)
 {
-    int64_t n = x->type.dim[axis], count = MAX((n + each - 1) / each, 1);
+    int64_t n = x->type.dim[axis], count = MAX(site_parts(n, each), 1);
     if (count > TN_MAX_OUT)
         site_fail(s, "expected at most %d parts, found %lld", TN_MAX_OUT, (long long)count);
     int64_t sizes[TN_MAX_OUT];
@@ -203,7 +203,7 @@ void row_chunk(Site *s)
     int64_t chunks = site_int(s, "chunks");
     if (chunks < 1 || !x->type.rank)
         site_fail(s, "argument chunks: expected 1 or more, of a tensor with axes");
-    site_return_all(s, split_even(s, x, axis, MAX((x->type.dim[axis] + chunks - 1) / chunks, 1)));
+    site_return_all(s, split_even(s, x, axis, MAX(site_parts(x->type.dim[axis], chunks), 1)));
 }
 
 /* As many parts as a number says, the first of them longer, or parts that end where a list says;

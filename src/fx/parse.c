@@ -61,6 +61,21 @@ static void statement(Parser *p)
 
 /* ---- the function and what is around it ---- */
 
+/* Whether an argument is a size, "Sym(s0)": the number that its symbol is bound to, if it is. */
+static void open_size(Parser *p, FxInput *in, const char *text)
+{
+    const char *s = text + 4;
+    int64_t size;
+    if (strncmp(text, "Sym(", 4) != 0 || !p->x.symbols)
+        return;
+    in->size = text;
+    if (!symbols_size(p->a, p->x.symbols, &s, &size))
+        return;
+    Item *x = NEW(p->a, Item);
+    *x = item_int(size);
+    in->given = x;
+}
+
 static void input(Parser *p)
 {
     FxInput in = {.line = p->x.t.line, .column = p->x.t.column};
@@ -68,7 +83,10 @@ static void input(Parser *p)
     if (py_take(&p->x, ":")) {
         if (py_at(&p->x, "Tensor"))
             fx_foreign(&p->x, &p->x.t, FOREIGN_CODE);
-        in.annotation = annotation(p);
+        PyToken where = p->x.t;
+        const char *text = py_annotation(&p->x);
+        in.annotation = annotation_parse(&p->x, &where, text);
+        open_size(p, &in, text);
     }
     if (py_at(&p->x, "="))
         py_fail(&p->x, &p->x.t, "arguments with defaults are not supported");
@@ -224,7 +242,7 @@ static void inner_module(Parser *p, InnerModules *inner)
     p->m = outer;
 }
 
-FxModule *fx_parse(Arena *a, const char *text, const char *file)
+FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symbols)
 {
     Parser p = {.a = a, .m = NEW(a, FxModule)};
     InnerModules inner = {0};
@@ -232,6 +250,7 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     text = py_plain(a, text);
     FxPart repro = fx_repro_forward(a, text, file);
     py_start(&p.x, a, repro.text ? repro.text : text, file, repro.text ? repro.line : 1);
+    p.x.symbols = symbols;
     p.x.part = repro.text ? "class Repro" : NULL;
     if (!repro.text)
         head(&p);

@@ -47,6 +47,17 @@ static Policy policy_said(const char *remark)
     return POLICY_NONE;
 }
 
+/* "scope: NAME", then what else the comment says behind a comma: the modules in which the call
+ * stands, as python/tenon writes them. */
+static const char *scope_said(Arena *a, const char *remark)
+{
+    static const char word[] = "scope: ";
+    if (strncmp(remark, word, LEN(word) - 1))
+        return "";
+    remark += LEN(word) - 1;
+    return arena_strndup(a, remark, strcspn(remark, ", \t\r\n"));
+}
+
 static const char *remark_of(const Importer *im, const Node *n)
 {
     const FxStatement *s = n->id < im->progress.nmade ? im->progress.made_by[n->id] : NULL;
@@ -386,9 +397,11 @@ void fx_finish(Importer *im)
     if (annotated)
         mark_backward(g, &m);
     fx_find_optimizer(im, m.value);
-    for (Node *n = g->first; n; n = n->next)
+    for (Node *n = g->first; n; n = n->next) {
         if (n->phase != OPTIMIZER)
             n->policy = n->op->barrier ? MUST_SAVE : policy_said(remark_of(im, n));
+        n->scope = scope_said(g->a, remark_of(im, n));
+    }
     int again = fx_mark_again(im);
     set_roles(im, loss, m.any || annotated);
     int count[NPHASE] = {0};

@@ -72,6 +72,26 @@ bool fx_is_used(const Importer *im, const char *name)
     return map_find(&im->names.used, name);
 }
 
+enum { SHOWN = 12 };
+
+/* A line with the names of all inputs whose types are neither annotated nor given. */
+static const char *untyped(Importer *im)
+{
+    Buf b = {.a = im->a};
+    int count = 0;
+    for (int i = 0; i < im->m->nin; i++) {
+        const FxInput *in = &im->m->in[i];
+        if (in->given || in->annotation.known || known_type(im, in->name) ||
+            !fx_is_used(im, in->name))
+            continue;
+        if (count++ < SHOWN)
+            buf_printf(&b, "%s%s", count > 1 ? ", " : "\n  types that are missing: ", in->name);
+    }
+    if (count > SHOWN)
+        buf_printf(&b, " and %d more", count - SHOWN);
+    return count > 1 ? b.text : "";
+}
+
 static void check_input(Importer *im, const FxInput *in, const Type *t)
 {
     const Annotation *said = &in->annotation;
@@ -79,13 +99,20 @@ static void check_input(Importer *im, const FxInput *in, const Type *t)
         fail(im->g->ctx, TN_FAIL,
              "%s:%d:%d: input \"%s\" is annotated %s: that dtype is not supported", im->m->file,
              in->line, in->column, in->name, said->other);
+    if (!t && in->size)
+        fail(im->g->ctx, TN_FAIL,
+             "%s:%d:%d: input \"%s\" is the size %s, which is left open: --shapes binds it, by the "
+             "type of an input "
+             "that has it",
+             im->m->file, in->line, in->column, in->name, in->size);
     if (!t && !said->known)
-        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" has no type: %s", im->m->file, in->line,
+        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" has no type: %s%s", im->m->file, in->line,
              in->column, in->name,
              im->o->origin ? arena_printf(im->a, "%s does not have it", im->o->origin)
              : im->m->untyped
                  ? arena_printf(im->a, "%s; --inputs or --shapes tell it, too", im->m->untyped)
-                 : "give --inputs or --shapes");
+                 : "give --inputs or --shapes",
+             untyped(im));
     if (t && said->known && !type_equal(t, &said->type))
         fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" is annotated %s%s, found %s in %s",
              im->m->file, in->line, in->column, in->name,
@@ -111,7 +138,7 @@ static Item complex_port(Importer *im, const char *name, int line, int column, F
 static void add_input(Importer *im, const FxInput *in)
 {
     const Type *t = known_type(im, in->name);
-    if (in->given) {
+    if (in->given && (!in->size || fx_is_used(im, in->name))) {
         fx_assign(im, in->name, in->given);
         return;
     }

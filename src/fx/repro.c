@@ -82,15 +82,15 @@ FxPart fx_repro_forward(Arena *a, const char *text, const char *file)
 
 /* ---- inputs ---- */
 
-typedef struct Storage {
+typedef struct ReproStorage {
     int64_t nbytes; /* -1: not a number */
-} Storage;
+} ReproStorage;
 
 typedef struct Loader {
     Arena *a;
     PyLexer x;
     FxModule *m;
-    Map storage; /* by name, Storage * */
+    Map storage; /* by name, ReproStorage * */
     int *told;   /* by input: the line of the call that is for it; 0: none */
     int count;   /* calls for inputs so far */
 } Loader;
@@ -153,7 +153,7 @@ static void read_dtype(const Loader *l, const Expr *e, Annotation *y)
 static void read_storage(Loader *l, const Expr *name, const Expr *call)
 {
     const Expr *nbytes = find_argument(call, "nbytes", 1);
-    Storage *s = NEW(l->a, Storage);
+    ReproStorage *s = NEW(l->a, ReproStorage);
     if (!name || name->kind != EX_NAME)
         refuse(l, call, "a name for the storage, as in buf0 = reader.storage(...)");
     if (!nbytes)
@@ -188,7 +188,7 @@ static void check_storage(const Loader *l, const Expr *call, const Annotation *y
 {
     const Expr *name = find_argument(call, "storage", 0),
                *offset = find_argument(call, "storage_offset", -1);
-    const Storage *s = name && name->kind == EX_NAME ? map_find(&l->storage, name->s) : NULL;
+    const ReproStorage *s = name && name->kind == EX_NAME ? map_find(&l->storage, name->s) : NULL;
     if (!s)
         refuse(l, name ? name : call, "a storage that reader.storage gave before");
     int64_t from = offset ? read_number(l, offset, "storage_offset") : 0;

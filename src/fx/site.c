@@ -311,6 +311,15 @@ int site_axis(const Site *s, const char *name, int rank)
     return (int)(d < 0 ? d + n : d);
 }
 
+int64_t site_times(const Site *s, int64_t n, int64_t times)
+{
+    int64_t all;
+    if (__builtin_mul_overflow(n, times, &all))
+        site_fail(s, "expected a size below 2^63, found %lld times %lld", (long long)n,
+                  (long long)times);
+    return all;
+}
+
 /* ---- results ---- */
 
 /* A value that has a name already, because nothing was to be done, gets a node of its own, which

@@ -73,7 +73,7 @@ const char *fx_unknown(Arena *a, const char *text, const char *file)
 {
     UnknownList u = {.a = a};
     Buf b = {.a = a};
-    const FxModule *m = fx_parse(a, text, file);
+    const FxModule *m = fx_parse(a, text, file, NULL);
     for (int i = 0; i < m->nstatement; i++)
         find_unknown(&u, m->statement[i].value);
     find_unknown(&u, m->result);

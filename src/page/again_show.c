@@ -9,6 +9,8 @@ static void print_counts(Buf *b, const AgainReport *r)
         buf_printf(b, ", has %d in the host's memory", r->naway);
     if (r->nkept)
         buf_printf(b, ", keeps %s", arena_count(b->a, r->nkept, "gathered parameter"));
+    if (r->hoisted)
+        buf_add(b, ", keeps all gathered parameters");
 }
 
 static void print_cost(Buf *b, const AgainReport *r)
@@ -33,6 +35,8 @@ void again_print(Buf *b, const AgainReport *r)
     if (!r->searched && !r->replayed && r->nkept)
         buf_printf(b, "reshard: auto keeps all of %s for the backward\n",
                    arena_count(b->a, r->nkept, "gathered parameter"));
+    if (!r->searched && !r->replayed && r->hoisted)
+        buf_add(b, "reshard: auto keeps all gathered parameters for the backward\n");
     if (!r->searched)
         return;
     if (r->chosen.word)

@@ -168,7 +168,12 @@ static void choose_named(Picture *d, Arena *a, Arena *tmp, bool *named)
 Picture picture_make(Arena *a, const PageSide *s, char id)
 {
     const Plan *p = s->p;
-    Picture d = {.p = p, .chunk = s->chunk, .title = s->title, .id = id, .nstep = MAX(p->nstep, 1)};
+    Picture d = {.p = p,
+                 .chunk = s->chunk,
+                 .sharded = s->sharded,
+                 .title = s->title,
+                 .id = id,
+                 .nstep = MAX(p->nstep, 1)};
     Arena *tmp = arena_tmp(a);
     d.peak_step = MIN(p->space[SPACE_MAIN].peak_step, d.nstep - 1);
     fill_columns(&d, a, tmp);

@@ -249,6 +249,14 @@ static bool has_chunks(const Page *x)
     return false;
 }
 
+static bool has_sharding(const Page *x)
+{
+    for (int i = 0; i < x->npic; i++)
+        if (x->pic[i].sharded->solved)
+            return true;
+    return false;
+}
+
 static void put_tables(Page *x)
 {
     if (has_chunks(x)) {
@@ -260,6 +268,13 @@ static void put_tables(Page *x)
     if (has_ranks(x)) {
         buf_add(x->b, "<section><h2>Ranks</h2>\n");
         put_each(x, page_collectives);
+        buf_add(x->b, "</section>\n");
+    }
+    if (has_sharding(x)) {
+        buf_add(x->b, "<section><h2>Sharding</h2>\n");
+        for (int i = 0; i < x->npic; i++)
+            if (x->pic[i].sharded->solved)
+                page_sharding(x, &x->pic[i]);
         buf_add(x->b, "</section>\n");
     }
     buf_add(x->b, "<section><h2>What holds the peak</h2>\n");

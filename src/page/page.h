@@ -17,6 +17,7 @@ enum {
 typedef struct PageSide {
     const Plan *p;
     const ChunkReport *chunk;
+    const ShardReport *sharded;
     const char *title; /* what it has of its own; "" where it is alone */
 } PageSide;
 
@@ -32,6 +33,7 @@ typedef struct Column {
 typedef struct Picture {
     const Plan *p;
     const ChunkReport *chunk;
+    const ShardReport *sharded;
     const char *title; /* of its side, "" where it is alone */
     char id;           /* 'a', 'b' */
     int nstep;         /* at least 1 */
@@ -102,6 +104,10 @@ void plan_trace(Buf *b, const Plan *p); /* adds a file for Perfetto */
 /* ---- queues.c ---- */
 
 void page_queues(Page *x, const Picture *d); /* queues over time, with the memory beneath */
+
+/* ---- shard_picture.c ---- */
+
+void page_sharding(Page *x, const Picture *d); /* a choice of --shard auto that was solved */
 
 /* ---- table.c ---- */
 
@@ -196,6 +202,12 @@ void chunk_explain(Buf *b, const ChunkReport *r);
 /* ---- again_show.c ---- */
 
 void again_print(Buf *b, const AgainReport *r); /* a line, if --memory had something decided */
+
+/* ---- shard_show.c ---- */
+
+const char *shard_way(Arena *a, const ShardTry *t); /* "30 % exposed", "recipes" */
+void shard_print(Buf *b, const ShardReport *r);     /* what --shard auto has chosen among */
+void shard_explain(Buf *b, const ShardReport *r);   /* forms, their readers, other forms' prices */
 
 /* ---- compare.c ---- */
 

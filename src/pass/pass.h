@@ -54,14 +54,50 @@ typedef struct Decisions {
 
 /* A step that was planned with a choice of forms. */
 typedef struct ShardTry {
-    double exposed; /* as below; 0: by the recipes */
-    int64_t limit;  /* of the bytes that the choice counts; 0: none */
-    double sec;     /* by the clock; 0: not planned */
-    int64_t nbytes; /* that it needs */
+    double exposed;      /* as below; 0: by the recipes */
+    int64_t limit;       /* of the bytes that the choice counts; 0: none */
+    double sec;          /* by the clock; 0: not planned */
+    double objective;    /* the choice's seconds, all collectives in full; 0: not known */
+    int64_t nbytes;      /* that it needs */
     int64_t kept, least; /* that the choice has counted; no choice counts less than `least` */
 } ShardTry;
 
 enum { MOST_SHARD_TRIES = 8 };
+
+/* How a result is read by nodes that are cut alike, or the form that several readers share. */
+typedef struct ShardReading {
+    const char *reader, *scope; /* of the first of them; "": the form is made once for readers */
+    const char *from, *form;    /* the form from which it is made, and that which is read */
+    const char *steps;          /* "all_reduce tp, slice fsdp"; "" where both are the same */
+    int node;                   /* of which ShardForm the reader is; -1: of none */
+    double nbytes, sec;         /* of these steps, of one value */
+} ShardReading;
+
+/* Another form, and what the objective is more with it, all else chosen again. */
+typedef struct ShardOther {
+    const char *form;
+    double sec; /* INFINITY: nothing goes with it */
+} ShardOther;
+
+/* The form that equal nodes, or equal parameters, give their first result. */
+typedef struct ShardForm {
+    const char *node, *scope, *form; /* of the first of `count` */
+    Phase phase;
+    bool port;  /* a parameter, or another input or output */
+    bool uncut; /* a node that no axis of the mesh can cut: whole on all ranks */
+    int count;
+    double sec; /* of one of them */
+    ShardReading *reading;
+    ShardOther *other;
+    int nreading, capreading, nother, capother;
+} ShardForm;
+
+/* What one more pin makes of the step. */
+typedef struct ShardWhatIf {
+    const char *pin;
+    double objective; /* of the choice with it; INFINITY: nothing was found */
+    double sec;       /* by the clock; 0: not planned; INFINITY: no step with it fits */
+} ShardWhatIf;
 
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
@@ -74,24 +110,15 @@ typedef struct ShardReport {
     double rest;    /* of these those that are no part of the choice: the sums of a norm */
     double build_sec, solve_sec; /* CPU seconds that it took */
     int nclass, nvariable, nedge;
-    struct ShardForm {
-        const char *node, *scope, *form; /* of the first of `count` nodes that are cut alike */
-        int count;
-        double sec; /* of one of them */
-    } * form;
+    ShardForm *form; /* in the order of the graph, ports first */
     int nform, capform;
-    struct ShardWhatIf {
-        const char *pin;
-        double sec; /* as `sec`, with this pin too; INFINITY: nothing was found */
-    } * what_if;
+    int npriced, nopen; /* forms whose others have prices; and those for which there was no time */
+    ShardWhatIf *what_if;
     int nwhat_if;
     int64_t nbytes, least; /* that the choice keeps, as it counts them, and every choice */
     ShardTry tried[MOST_SHARD_TRIES]; /* those among which the clock has chosen */
     int ntried, taken;
 } ShardReport;
-
-typedef struct ShardForm ShardForm;
-typedef struct ShardWhatIf ShardWhatIf;
 
 /* The user's options, as far as passes read them: a member for each row of options.def that a pass
  * may read, by its kind. */

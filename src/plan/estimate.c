@@ -128,6 +128,8 @@ void plan_estimate(Plan *p, Arena *tmp)
 
 const char *sec_text(Arena *a, double sec)
 {
+    if (fabs(sec) < 1e-9) /* of differences, what rounding leaves */
+        sec = 0;
     double size = fabs(sec), by = size < 1e-3 ? 1e6 : size < 1 ? 1e3 : 1;
     const char *unit = size < 1e-3 ? "us" : size < 1 ? "ms" : "s";
     return arena_printf(a, size * by < 9999.5 ? "%.4g %s" : "%.0f %s", sec * by, unit);

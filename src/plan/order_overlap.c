@@ -76,6 +76,7 @@ typedef struct Overlap {
     int *noted;    /* the nodes that are in or marked */
     int nnoted;
     /* bytes */
+    const int64_t *beside; /* by node id of the graph: bytes that count there too; NULL: none */
     int64_t cap, most; /* most: bytes alive, at any node; cap: but where more are from the first */
     int64_t *live;     /* by place: alive before it */
     double *above;     /* by place: bytes above the cap */
@@ -178,6 +179,11 @@ static void count_left(Overlap *x, int s, int *ncounted)
     x->counted[(*ncounted)++] = s;
 }
 
+static int64_t beside_of(const Overlap *x, int i)
+{
+    return x->beside ? x->beside[node_of_index(x, i)->id] : 0;
+}
+
 /* Bytes above the cap of the order that is tried, summed over its nodes; where it differs from the
  * order, live and above become its own if `keep`. *most: the most bytes alive there. */
 static double excess_of(Overlap *x, int64_t *most, bool keep)
@@ -194,9 +200,10 @@ static double excess_of(Overlap *x, int64_t *most, bool keep)
         EACH_ITEM(j, q->make, i)
             count_left(x, q->make.item[j], &ncounted);
         Effect e = problem_effect(q, x->left, 1, i);
-        double above = (double)MAX(0, live + e.need - x->cap);
+        const int64_t alive = live + e.need + beside_of(x, i);
+        double above = (double)MAX(0, alive - x->cap);
         excess += above - x->above[k];
-        *most = MAX(*most, live + e.need);
+        *most = MAX(*most, alive);
         x->live[k] = keep ? live : x->live[k];
         x->above[k] = keep ? above : x->above[k];
         live += e.net;
@@ -541,9 +548,14 @@ static Overlap *overlap_new(const Problem *q, const Machine *m, Arena *tmp)
 static void measure(Overlap *x, int64_t more)
 {
     int64_t most;
-    x->cap = problem_peak(x->q, x->scratch, x->order) + more;
     x->high = x->q->n;
     x->live[0] = x->q->base + x->q->inputs;
+    if (x->beside) {
+        excess_of(x, &most, false);
+        x->cap = most + more;
+    } else {
+        x->cap = problem_peak(x->q, x->scratch, x->order) + more;
+    }
     x->excess = excess_of(x, &most, true);
     x->most = MAX(most, x->cap);
     x->now.total = time_from(x, &x->now, 0, true);
@@ -551,9 +563,11 @@ static void measure(Overlap *x, int64_t more)
 }
 
 /* Whether the step takes less in another order, which the graph then has. */
-static bool overlap_problem(const Problem *q, const Machine *m, Arena *tmp, int64_t more)
+static bool overlap_problem(const Problem *q, const Machine *m, Arena *tmp, int64_t more,
+                            const int64_t *beside)
 {
     Overlap *x = overlap_new(q, m, tmp);
+    x->beside = beside;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     measure(x, more);
@@ -576,23 +590,24 @@ static bool has_collective(const Problem *q)
     return has;
 }
 
-static bool overlap_flow(Flow *f, const Machine *m, Arena *tmp, int64_t more)
+static bool overlap_flow(Flow *f, const Machine *m, Arena *tmp, int64_t more, const int64_t *beside)
 {
     bool moved = false;
     int64_t cap = flow_peak(f) + more;
     for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
         for (int c = 0; item_body(f, i, c); c++)
-            moved |= overlap_flow(item_body(f, i, c), m, tmp, more);
+            moved |= overlap_flow(item_body(f, i, c), m, tmp, more, NULL);
     if (moved)
         flow_reorder(f);
     more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
     if (!q->cyclic && has_collective(q))
-        moved |= overlap_problem(q, m, tmp, more);
+        moved |= overlap_problem(q, m, tmp, more, beside);
     return moved;
 }
 
-bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more)
+bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
+                   const int64_t *beside)
 {
-    return overlap_flow(flow_new(g, d, m, tmp), m, tmp, more);
+    return overlap_flow(flow_new(g, d, m, tmp), m, tmp, more, beside);
 }

@@ -278,17 +278,27 @@ static int64_t overlap_bytes(const Plan *p)
     return first + second;
 }
 
+/* The bytes in which p's collectives are moved, and what counts beside p's. */
+typedef struct Room {
+    int64_t limit;         /* of p; 0: none */
+    int64_t *beside, more; /* by node id; how much higher the peak is by it */
+} Room;
+
 /* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
  * the peak are alive; NULL: it is no faster, or above the cap. */
 static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                            int64_t more, int64_t cap)
+                            const Room *r, int64_t more, int64_t cap)
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    Plan *q = order_overlap(g, to->device, to->machine, tmp, more) ? make(a, g, to, known) : NULL;
+    Plan *q = order_overlap(g, to->device, to->machine, tmp, more, r->beside)
+                  ? make(a, g, to, known)
+                  : NULL;
     arena_reset(tmp);
-    bool good = q && q->est.step < p->est.step && q->space[SPACE_MAIN].peak <= cap &&
-                (!to->limit || plan_least(q) <= MAX(to->limit, plan_least(p)));
+    bool good = q && q->est.step < p->est.step;
+    if (good && !r->beside)
+        good = q->space[SPACE_MAIN].peak <= cap &&
+               (!r->limit || plan_least(q) <= MAX(r->limit, plan_least(p)));
     if (good)
         q->overlap_cap = cap;
     return good ? q : NULL;
@@ -296,27 +306,43 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 
 /* A faster plan of the same nodes in so many more bytes, or NULL. Where more bytes are alive than
  * before, addresses may waste some: then less is allowed but at the peak itself. */
-static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known, int64_t more)
+static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
+                        const Room *r, int64_t more)
 {
     static const int parts[] = {0, 32, 16, 8};
     int64_t peak = p->space[SPACE_MAIN].peak;
     Plan *q = NULL;
     for (int i = 0; i < LEN(parts) && !q; i++)
-        q = overlap_within(a, p, to, known, more - (parts[i] ? peak / parts[i] : 0), peak + more);
+        q = overlap_within(a, p, to, known, r, more - (parts[i] ? peak / parts[i] : 0),
+                           peak + more);
     return q;
+}
+
+static Room room_beside(const Plan *p, const PlanFor *to, Arena *tmp)
+{
+    Room r = {.limit = to->limit};
+    if (to->beside) {
+        r.beside = NEWN(tmp, int64_t, p->g->nnode);
+        r.more = to->beside->fill(to->beside->arg, p, r.beside);
+    }
+    return r;
 }
 
 /* p, or a faster plan of the same nodes. A limit that leaves more than the bytes without one has
  * both tried, as more room is not always faster. */
 static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
 {
-    if (!to->overlap || to->rough || !device_is_host(to->device) || p->est.exposed <= 0)
+    if (!to->overlap || (to->rough && !to->moved) || !device_is_host(to->device) ||
+        p->est.exposed <= 0)
         return p;
-    int64_t usual = overlap_bytes(p), room = to->limit ? to->limit - plan_least(p) : usual;
-    Plan *q = overlap_in(a, p, to, known, MIN(usual, MAX(0, room)));
-    Plan *wide = room > usual ? overlap_in(a, p, to, known, room) : NULL;
+    Arena *tmp = arena_tmp(p->g->a);
+    const Room r = room_beside(p, to, tmp);
+    int64_t usual = overlap_bytes(p), room = r.limit ? r.limit - plan_least(p) - r.more : usual;
+    Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
+    Plan *wide = room > usual ? overlap_in(a, p, to, known, &r, room) : NULL;
     if (wide && (!q || wide->est.step < q->est.step))
         q = wide;
+    arena_reset(tmp);
     return q ? q : p;
 }
 
@@ -341,7 +367,7 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool a
     }
     improve_order(g, to, known);
     Plan *p = make(a, g, to, known);
-    if (!to->limit || within(p, to->limit))
+    if (!to->limit || to->beside || within(p, to->limit))
         p = overlapped(a, p, to, known);
     arena_reset(keep);
     return p;

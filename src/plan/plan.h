@@ -95,6 +95,8 @@ typedef struct Estimate {
     double exposed;          /* of these, what nothing hides: the step stands still */
 } Estimate;
 
+struct Plan;
+
 /* The conditions under which a plan is made. */
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
@@ -111,9 +113,20 @@ typedef struct PlanFor {
                       the limit; without a limit, than what is alive of two more blocks' */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
+    bool moved;    /* quick, but with the collectives moved as without that */
+    const struct PlanBeside *beside; /* what counts beside the plan's bytes where collectives are
+                                        moved; NULL: nothing */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
                    no wait follows from them */
 } PlanFor;
+
+/* Bytes that a plan lacks of another for which it stands. */
+typedef struct PlanBeside {
+    /* Fills, by node id, what is alive beside p's bytes where the node runs; returns how much
+     * higher than p's own the peak of both is. */
+    int64_t (*fill)(void *arg, const struct Plan *p, int64_t *beside);
+    void *arg;
+} PlanBeside;
 
 /* Immutable once it is made: many programs may run it at once. */
 typedef struct Plan {

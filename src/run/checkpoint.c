@@ -46,11 +46,42 @@ static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role rol
     return out;
 }
 
+/* The weights, and of a graph its constants. */
+static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
+{
+    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE};
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    *n = 0;
+    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++) {
+        int count;
+        const TensorOut *of = list_role(a, p, m, roles[i], &count);
+        for (int k = 0; k < count; k++)
+            out[(*n)++] = of[k];
+    }
+    return out;
+}
+
+static DType param_dtype(const Plan *p)
+{
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == ROLE_PARAM)
+            return p->in[i].type.dtype;
+    return F32;
+}
+
+/* The text of config.json; that of a graph says only where to look. */
+static const char *config_of(Arena *a, const tn_model *m, const Plan *p)
+{
+    if (m->graph)
+        return "{\n \"architectures\": [\"TenonGraph\"],\n \"model_type\": \"tenon_graph\"\n}\n";
+    return config_text_of(a, &m->config, param_dtype(p));
+}
+
 static void write_tensors(const Save *s)
 {
     const Plan *p = s->x->x->plan;
     int n, nshard;
-    const TensorOut *weights = list_role(s->a, p, s->m, ROLE_PARAM, &n);
+    const TensorOut *weights = list_weights(s->a, p, s->m, &n);
     TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
     for (int i = 0; i < nshard; i++)
         write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
@@ -61,14 +92,6 @@ static void write_tensors(const Save *s)
 static void write_text(const Save *s, const char *text, const char *file)
 {
     file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
-}
-
-static DType param_dtype(const Plan *p)
-{
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == ROLE_PARAM)
-            return p->in[i].type.dtype;
-    return F32;
 }
 
 static void sync_folder(Ctx *ctx, const char *path)
@@ -107,6 +130,7 @@ static void close_folder(void *folder)
 static bool is_part(const char *name)
 {
     static const char *const parts[] = {"config.json",
+                                        "graph.tn",
                                         "model.safetensors",
                                         "model-[0-9]*-of-[0-9]*.safetensors",
                                         "model.safetensors.index.json",
@@ -239,7 +263,9 @@ static void begin_save(void *arg)
     if (mkdir(s->aside, 0777))
         fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->to.path, strerror(errno));
     arena_defer(s->a, drop_folder, s->aside); /* what failed, or what was there before */
-    write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x->x->plan)), "config.json");
+    write_text(s, config_of(s->a, s->m, s->x->x->plan), "config.json");
+    if (s->m->graph)
+        write_text(s, graph_model_text(s->m, s->a), "graph.tn");
     companions_write(s->m, s->a, s->aside);
     write_text(s, s->state, "state.json");
 }
@@ -250,7 +276,7 @@ static void end_save(void *arg)
     int n;
     if (!s->first)
         return;
-    const TensorOut *weights = list_role(s->a, s->x->x->plan, s->m, ROLE_PARAM, &n);
+    const TensorOut *weights = list_weights(s->a, s->x->x->plan, s->m, &n);
     tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
     sync_folder(arena_ctx(s->a), s->aside);
     put_in_place(s->a, s->aside, s->to.path);
@@ -284,12 +310,13 @@ static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t 
     FileSizes sizes = {.block = block};
     int n;
     model_check(m, p);
-    const TensorOut *weights = list_role(a, p, m, ROLE_PARAM, &n);
+    const TensorOut *weights = list_weights(a, p, m, &n);
     tensors_folder_sizes(a, shard, n, weights, &sizes);
     const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
     sizes_add(&sizes, tensors_size(a, n, state));
-    const char *config = config_text_of(a, &m->config, param_dtype(p));
-    sizes_add(&sizes, (int64_t)strlen(config));
+    sizes_add(&sizes, (int64_t)strlen(config_of(a, m, p)));
+    if (m->graph)
+        sizes_add(&sizes, (int64_t)strlen(graph_model_text(m, a)));
     companions_sizes(m, &sizes);
     return sizes;
 }
@@ -411,8 +438,12 @@ int tn_checkpoint_remove(tn_context *ctx, const char *path)
 static void check_whole(Arena *a, const char *path)
 {
     FolderPath s = split_path(a, path);
-    ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
-    model_match(a, &config, tensors_open(a, s.path));
+    if (graph_model_file(a, s.path)) {
+        tensors_open(a, s.path);
+    } else {
+        ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
+        model_match(a, &config, tensors_open(a, s.path));
+    }
     tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
     Json state = json_read(a, arena_printf(a, "%s/state.json", s.path));
     int64_t step = json_get_int(state, "step", 0, INT64_MAX);

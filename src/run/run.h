@@ -49,8 +49,19 @@ typedef struct Companion {
     struct Companion *next;
 } Companion;
 
+/* A graph in the place of a configuration (graph_model.c). */
+typedef struct GraphModel {
+    const Graph *g;
+    const char *weights;      /* the file of them, for messages */
+    const Port *ids, *labels; /* inputs of g; labels NULL: it has none */
+    int64_t vocab;            /* rows of the table that ids index */
+    const char *shift; /* "same": it shifts labels, and takes the tokens; "shifted": it does not;
+                          NULL: not known */
+} GraphModel;
+
 struct tn_model {
     Handle h;
+    GraphModel *graph; /* NULL: config says what it is */
     Companion *companion;
     ModelConfig config;
     TensorFile *file; /* NULL: a preset, initialised by its seed */
@@ -148,6 +159,20 @@ const ModelParam *model_param(const tn_model *m, const char *name); /* NULL wher
 const ModelParam *model_get_param(const tn_model *m, const Plan *plan, const PlanPort *p);
 /* Fails where the plan's parameters are not the model's. */
 void model_check(const tn_model *m, const Plan *p);
+
+/* ---- graph_model.c ---- */
+
+/* Makes m, new, the model of a graph's file with weights of a file or folder. */
+void graph_model_open(tn_model *m, const char *path, const char *weights);
+const char *graph_model_file(Arena *a, const char *folder); /* its graph.tn; NULL: it has none */
+const char *graph_model_text(const tn_model *m, Arena *a);
+/* The tensor of the weights for a plan's input. */
+const TensorEntry *graph_model_tensor(const tn_model *m, const PlanPort *p);
+/* A copy whose batch inputs are input_ids and labels. */
+Graph *graph_model_graph(const tn_model *m, Arena *a);
+void graph_model_evaluates(Graph *g); /* leaves the loss alone, without dropout */
+/* The passes that make its training step, where `passes` make one of a forward. */
+const char *graph_model_passes(const tn_model *m, const char *passes);
 
 /* ---- companion.c ---- */
 

@@ -75,14 +75,22 @@ static void print_node(Buf *b, const Node *n)
     }
 }
 
+/* What says in which block a node is: its scope; an update's, which has none, its parameter. */
+static const char *place_of(const Tying *y, const Node *n)
+{
+    const Value *v = n->op->class == CLASS_OPTIMIZER && n->nin ? n->in[0] : NULL;
+    const Port *p = v && !v->def ? &y->e->g->in[v->index] : NULL;
+    return p && p->role == ROLE_PARAM ? p->name : n->scope;
+}
+
 static const char *node_key_of(Tying *y, const Node *n)
 {
     Buf own = {.a = y->tmp}, key = {.a = y->tmp};
-    buf_printf(&own, "%s", n->scope);
+    buf_printf(&own, "%s", place_of(y, n));
     print_node(&own, n);
     int ordinal = find_number(&y->ordinals, own.text);
     put_number(&y->ordinals, own.text, ordinal + 1);
-    print_alike(&key, n->scope);
+    print_alike(&key, place_of(y, n));
     print_node(&key, n);
     buf_printf(&key, "|%d", ordinal);
     const Pin *pin = pin_of(y->pins, n);

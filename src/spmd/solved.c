@@ -110,22 +110,6 @@ typedef struct Solution {
     double build_sec, solve_sec;
 } Solution;
 
-/* The forms of nodes' first results. */
-static void report_forms(const Spmd *x, const Solution *s, ShardReport *y)
-{
-    const EqualGraph *e = s->p->e;
-    for (int i = 0; i < e->nclass; i++) {
-        const EqualClass *q = &e->class[i];
-        if (!q->n || q->skipped)
-            continue;
-        const char *form = cuts_text(y->a, x->mesh, q->list.list[s->strategy[i]]->out[0]);
-        ShardForm f = {arena_printf(y->a, "%s %%%s", q->n->op->name, q->n->out[0]->name),
-                       arena_strdup(y->a, q->n->scope), *form ? form : "whole", q->count,
-                       q->sec[s->strategy[i]]};
-        PUSH(y->a, y->form, y->nform, y->capform, f);
-    }
-}
-
 static void check_loops(const Graph *g)
 {
     EACH_NODE(n, g)
@@ -190,7 +174,7 @@ static void try_pins(const Graph *g, Arena *a, const Spmd *x, const Sharding *in
         all.pin[pins->count] = more.pin[i];
         Solution s = solve(g, a, x, in, out, &all);
         double sec = s.r.feasible ? shard_problem_sec(s.p, x, s.strategy) : INFINITY;
-        y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec};
+        y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec, 0};
     }
 }
 
@@ -210,7 +194,8 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     y->exposed = x->o->shard_exposed;
     report(s.p, &s.r, shard_problem_sec(s.p, x, s.strategy), y);
     if (y != &own) {
-        report_forms(x, &s, y);
+        bool prices = x->o->decisions && x->o->decisions->all;
+        solved_explain(x, a, s.p, &s.r, s.strategy, prices, y);
         try_pins(g, y->a, x, in, out, &pins, y);
     }
     Solved *chosen = NEW(a, Solved);

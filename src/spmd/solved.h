@@ -1,7 +1,7 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
  * src/pick: equal (which nodes are equal), pin (forms that are asked for), units (where values may
- * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem and
- * solved (the driver). */
+ * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem,
+ * explain (what is told of a choice) and solved (the driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -174,5 +174,11 @@ double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strate
 /* Fills the usage of the problem's nodes, in bytes of a rank; times are moments of the step. Adds
  * nodes that have the strategies of others. */
 void shard_bytes(ShardProblem *p, const Spmd *x);
+
+/* ---- explain.c ---- */
+
+/* Fills y's forms: those of a solution, and their readers; what other forms cost if `prices`. */
+void solved_explain(const Spmd *x, Arena *a, const ShardProblem *p, const PickResult *r,
+                    const int *strategy, bool prices, ShardReport *y);
 
 #endif

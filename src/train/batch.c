@@ -11,10 +11,11 @@ enum { IGNORED = -100 };
 int batch_make(tn_context *ctx, int64_t rows, int64_t seq, Batch *b)
 {
     size_t count = (size_t)(rows * seq);
-    *b = (Batch){.ids = malloc(2 * count * sizeof *b->ids), .rows = rows, .seq = seq};
+    *b = (Batch){.ids = malloc(3 * count * sizeof *b->ids), .rows = rows, .seq = seq};
     if (!b->ids)
         return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
     b->labels = b->ids + count;
+    b->sent = b->labels + count;
     return 0;
 }
 
@@ -57,12 +58,21 @@ void batch_drop(Batch *b)
     *b = (Batch){0};
 }
 
+/* The labels of a program that shifts them: each token's own, or -100 where it does not count. */
+static void shift_back(const Batch *b)
+{
+    for (int64_t i = 0; i < b->rows * b->seq; i++)
+        b->sent[i] = i % b->seq ? b->labels[i - 1] : b->ids[i];
+}
+
 int batch_write(tn_context *ctx, tn_program *x, const Batch *b)
 {
+    if (b->same)
+        shift_back(b);
     int64_t nbytes = b->rows * b->seq * (int64_t)sizeof *b->ids;
     int code = tn_program_write(x, "input_ids", b->ids, nbytes);
-    if (!code)
-        code = tn_program_write(x, "labels", b->labels, nbytes);
+    if (!code && port_there(x, "labels"))
+        code = tn_program_write(x, "labels", b->same ? b->sent : b->labels, nbytes);
     return code ? tn_context_fail(ctx, code, "%s", tn_program_error(x)) : 0;
 }
 

@@ -75,6 +75,8 @@ static int read_pass(Evaluation *e, int64_t first, EvaluationPass *p)
                            p->all.labels, &p->count);
     if (!code && e->planned - first < e->batch)
         leave_out(e, e->planned - first, p);
+    for (int64_t i = e->seq - 1; e->same && i < e->batch * e->seq; i += e->seq)
+        p->count -= p->all.labels[i] != IGNORED; /* which no place is left for */
     if (code || tn_ranks(e->ctx) == 1)
         return code;
     return batch_pick(&p->all, e->plan, &p->own);
@@ -139,6 +141,7 @@ int evaluate(Evaluation *e)
         code = batch_make(e->ctx, e->batch, e->seq, &p.all);
     if (!code && tn_ranks(e->ctx) > 1)
         code = batch_make_part(e->ctx, e->plan, e->seq, &p.own);
+    p.all.same = p.own.same = e->same;
     code = tn_agree_code(e->ctx, code);
     if (!code)
         announce(e);

@@ -23,7 +23,7 @@ static int count_held_out(const Trainer *r, int64_t *windows)
 
 int64_t pass_rows(const TrainOptions *t)
 {
-    int64_t iterations = t->o.accumulate > 1 ? t->o.accumulate : 1;
+    int64_t iterations = t->o.accumulate > 1 && !t->graph ? t->o.accumulate : 1;
     return (t->batch + iterations - 1) / iterations;
 }
 

@@ -209,6 +209,7 @@ static int start_generator(Trainer *r)
 static int make_batch(Trainer *r)
 {
     int code = batch_make_part(r->ctx, r->plans.step, r->t->seq, &r->feed.batch);
+    r->feed.batch.same = r->t->same;
     return code || r->feed.data ? code : batch_pick(&r->feed.whole, r->plans.step, &r->feed.batch);
 }
 

@@ -207,6 +207,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
                     .plan = r->plans.eval,
                     .data = r->feed.data,
                     .batch = pass_rows(t),
+                    .same = t->same,
                     .seq = t->seq,
                     .most = evaluation_most(t, step, end),
                     .stop = r->ending.stop,

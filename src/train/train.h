@@ -57,10 +57,13 @@ typedef struct TrainOptions {
     int64_t keep;                   /* checkpoints; 0: all but those that save_sec asks for */
     bool overwrite;                 /* a run that is in out is renamed */
     const char *model;              /* as it was named, for state.json */
-    struct json_t *described;       /* the command line, for state.json; borrowed */
-    const Resume *resume;           /* NULL: from the beginning */
-    bool retune;                    /* it goes on with other kernels than it had */
-    bool log_ranks;                 /* ranks other than 0 say what they do too */
+    const char *inputs;             /* the weights of a model that is a graph, or NULL */
+    const char *labels;       /* "same", "shifted": what such a model takes; NULL: as it says */
+    bool graph, same;         /* it is a graph; it takes the tokens as labels, and shifts them */
+    struct json_t *described; /* the command line, for state.json; borrowed */
+    const Resume *resume;     /* NULL: from the beginning */
+    bool retune;              /* it goes on with other kernels than it had */
+    bool log_ranks;           /* ranks other than 0 say what they do too */
     /* Called where it does not fit, with the context's message; may be NULL. */
     void (*misfit)(void *arg, const struct Trainer *r, const struct TrainOptions *t);
     void *misfit_arg;
@@ -150,6 +153,7 @@ typedef struct Evaluation {
     tn_plan *plan; /* x's: with ranks, which rows of a pass are this one's */
     tn_data *data;
     int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at */
+    bool same;                         /* as in Batch */
     const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
     double deadline;                   /* of wall_sec: ends it after the first pass; 0: none */
     double pass_sec;                   /* that a pass is estimated to take */
@@ -206,8 +210,10 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 
 /* Ids and labels of a batch, on their way to a program. */
 typedef struct Batch {
-    int64_t *ids, *labels;
+    int64_t *ids, *labels; /* labels: the next tokens */
+    int64_t *sent;         /* room for labels as a program takes them */
     int64_t rows, seq;
+    bool same; /* a program takes each token's own as its label */
 } Batch;
 
 int batch_make(tn_context *ctx, int64_t rows, int64_t seq, Batch *b);

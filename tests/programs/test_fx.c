@@ -44,6 +44,11 @@ static void test_accepted(void)
     expect_text("  v: f32[2, 4] = torch.ops.aten.relu_.default(x)\n  return v", "new \"x\" %v");
     expect_text("def forward(self, x: \"f32[2, 4]\", k: \"Sym(3)\"):\n  return x * x",
                 "input k is not used");
+    expect_text("def forward(self, x: \"f32[s0, s1]\", k: \"Sym(s0*s1)\"):\n"
+                "  v: \"f32[Max(1, s0*s1)]\" = torch.ops.aten.view.default(x, [k])\n"
+                "  w: \"f32[s0**2, (s1 + s0)//3]\" = torch.ops.aten.view.default(v, [4, 2])\n"
+                "  return w",
+                "%w: f32[4, 2] = view(%v, size=[4, 2])");
     expect_text("def forward(self, a: \"f32[3]\", ):\n  c: \"f32[]\" = self._tensor_constant0\n"
                 "  d: \"f32[]\" = self.b.c\n  return a * d\n",
                 "%b.c: f32[] const \"b.c\"");
@@ -214,12 +219,13 @@ static const char *const errors[][2] = {
      "test.fx:2:3: aten.relu.default: a is annotated f32[4, 2], found f32[2, 4]"},
     {"  a: \"f64[2, 4]\" = torch.ops.aten.relu.default(x)\n  return a", "annotated f64"},
     {"  a: \"f32[2, s0]\" = torch.ops.aten.relu.default(x)\n  return a",
-     "sizes must be numbers, found \"s0\", a symbol for any size\n  torch.export.export without"},
+     "sizes must be numbers, found \"s0\", a symbol for any size\n  --shapes binds it"},
     {"  a: \"f32[u0, 4]\" = torch.ops.aten.relu.default(x)\n  return a",
      "sizes must be numbers, found \"u0\", a size that depends on data\n  instead of x[mask]"},
     {"  a: \"i8[2]\" = torch.ops.aten.relu.default(x)\n  return a",
      "a is annotated i8: that dtype is not supported"},
     {"  return z", "test.fx:2:10: nothing is named \"z\""},
+    {"  a: \"f32[s0 + 1, 4]\" = torch.ops.aten.relu.default(x)\n  return a", "found \"s0 + 1\""},
     {"  return x[2]", "argument index: expected -2 to 1, found 2"},
     {"  return (x, 'a')", "a result must be a tensor, a number or None, found a string"},
     {"  a = 'x\n  return a", "test.fx:2:7: string without its end"},

@@ -62,6 +62,12 @@ static void test_phases(void)
     expect_phases(HEAD "  # ac_graph_id: 1 - PREFER_RECOMPUTE File: a.py:1\n  a = x * y\n"
                        "  return a\n",
                   none, "forward prefer_recompute");
+    expect_phases(HEAD "  # scope: h.0.attn, ac_graph_id: 1 - MUST_SAVE\n  a = x * y\n"
+                       "  # code: scope: h.1\n  b = a * y\n  return b\n",
+                  none, "mul(%x, %y)  @\"h.0.attn\" forward must_save\n");
+    expect_phases(HEAD "  # scope: h.0.attn\n  a = x * y\n"
+                       "  # code: scope: h.1\n  b = a * y\n  return b\n",
+                  none, "mul(%a, %y)  forward\n");
 }
 
 /* The tangent as decompositions write it: full_like, or ones that say not what they are like. */

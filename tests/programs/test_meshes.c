@@ -132,7 +132,7 @@ static int64_t expect_limit(int ranks, int64_t limit, int code)
     }
     EXPECT(code ? !found.nbest && found.least > limit : found.nbest > 0);
     EXPECT(found.settings ==
-           found.planned + found.slower + found.saved + found.over + found.refused);
+           found.planned + found.slower + found.saved + found.guessed + found.over + found.refused);
     return least;
 }
 

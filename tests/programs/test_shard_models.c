@@ -25,29 +25,6 @@ typedef struct Job {
     const char *folder, *mesh, *passes;
 } Job;
 
-/* g in f64. */
-static Graph *widen(Arena *a, const Graph *g)
-{
-    Graph *to = graph_new(a, g->name);
-    Value **now = NEWN(a, Value *, g->nvalue);
-    for (int i = 0; i < g->nin; i++) {
-        const Port *p = &g->in[i];
-        now[p->v->id] = graph_input(to, p->v->name, type_wide(&p->v->type), p->role, p->name);
-    }
-    for (const Node *n = g->first; n; n = n->next) {
-        Value **in = NEWN(a, Value *, n->nin);
-        for (int i = 0; i < n->nin; i++)
-            in[i] = now[n->in[i]->id];
-        Build b = build_like(to, NULL, n);
-        Node *m = emit_wide(&b, n, in);
-        for (int k = 0; k < n->nout; k++)
-            now[n->out[k]->id] = m->out[k];
-    }
-    for (int i = 0; i < g->nout; i++)
-        graph_output(to, now[g->out[i].v->id], g->out[i].role, g->out[i].name);
-    return to;
-}
-
 static Tensor *draw_inputs(const Job *j, const Graph *g, int64_t vocabulary)
 {
     Tensor *in = NEWN(j->a, Tensor, g->nin);
@@ -96,7 +73,7 @@ static void run(void *arg)
     static const char *const rules[] = {"auto"};
     PassOptions o = pass_defaults(), one = o;
     ModelConfig c = config_read(j->a, arena_printf(j->a, "tests/ref/%s/config.json", j->folder));
-    const Graph *model = widen(j->a, model_graph(j->a, &c, ROWS, TOKENS, &(ModelOptions){0}));
+    const Graph *model = graph_wide(j->a, model_graph(j->a, &c, ROWS, TOKENS, &(ModelOptions){0}));
     Graph *whole = graph_clone(j->a, model);
     passes_run(whole, j->passes, &one, NULL, NULL);
     o.mesh = j->mesh;

@@ -9,12 +9,13 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 import unittest
 
 import torch
 
-from exported import export, load, read, same_bits, scratch, tenon, write, wrong
+from exported import BUILD, export, load, read, same_bits, scratch, tenon, write, wrong
 
 LONG = bool(os.environ.get("TN_LONG"))
 
@@ -164,6 +165,46 @@ class TestGraphs(unittest.TestCase):
                         say(f"{path}: {result}")
         say(f"{counts.get(True, 0)} graphs equal, {loops} with loops, {masks} with dropout; {counts.get(False, 0)} not run")
         self.assertGreater(counts[True], 20)
+
+
+# ---- training ----
+
+
+class TestTrain(unittest.TestCase):
+    def test_adamw(self):
+        """`tenon train GRAPH.tn` on one batch: losses of five steps are those of PyTorch's AdamW with the exported
+        module's gradients, clipped, with weight decay on matrices."""
+        folder, lr = "tests/fx/gpt2_step", 1e-2
+        with scratch() as out:
+            graph, batch = f"{out}/joint.tn", f"{out}/batch.safetensors"
+            code, message = tenon("import", "fx", folder + "/graph.txt", "--inputs", folder + "/inputs.safetensors",
+                                  "--loss", "getitem_21", "--params", "arg*", "-o", graph)
+            self.assertEqual(code, 0, message)
+            module = load(graph[:-3] + ".py") if export(graph)[0] else None
+            tensors = module["load"](folder + "/inputs.safetensors")
+            write(batch, {"input_ids": tensors["arg0_1"], "labels": tensors["arg1_1"]})
+            done = subprocess.run(
+                [BUILD + "/tenon", "train", graph, "--inputs", folder + "/inputs.safetensors", "--batch", batch,
+                 "--steps", "5", "--lr", str(lr), "--schedule", "constant", "--out", out + "/run"],
+                capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = [float(line.split()[3]) for line in done.stdout.splitlines()]
+        params = {weight: torch.nn.Parameter(tensors[name]) for name, role, weight, *_ in module["INPUTS"] if role == "param"}
+        groups = [{"params": [p for p in params.values() if p.dim() >= 2], "weight_decay": 0.1},
+                  {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8)
+        want = []
+        for _ in range(5):
+            with torch.no_grad():
+                results = module["run"]({**tensors, **params})
+            want.append(float(results["loss"]))
+            for name, p in params.items():
+                p.grad = results["grad." + name].clone()
+            torch.nn.utils.clip_grad_norm_(params.values(), 1.0)
+            optimizer.step()
+        for a, b in zip(found, want, strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-5)
+        self.assertLess(want[-1], want[0] - 0.1)
 
 
 # ---- several ranks ----

@@ -164,7 +164,7 @@ done
 
 # On a device with a memory of its own values go to the host's; ranks keep the gathered parameters that fit. Bits stay.
 chosen() { sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$dir/plan"; }
-for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=2 --backend emulated"}; do
+for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=4" "--mesh fsdp=2 --backend emulated"}; do
     set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dropout 0.1 $how
     all=$(needs "$@")
     least=$(needs "$@" --memory 1)
@@ -183,7 +183,26 @@ for how in "--backend emulated" "--mesh fsdp=2" ${TN_LONG:+"--mesh fsdp=2 --back
     same saved kept
     ok "$how: planned is measured" [ "$(peak within)" = \
         "$(sed -n 's/.*"planned_peak_bytes": \([0-9]*\).*/\1/p' "$dir/within.jsonl" | head -1)" ]
+    for part in ${TN_LONG:+3 5 7 8}; do
+        gives 0 '' "$@" --out "$dir/part" --metrics "$dir/part.jsonl" --memory "$(between "$least" "$all" $part)"
+        same saved part
+        rm -r "$dir/part" "$dir/part.jsonl"
+    done
     rm -r "$dir/saved" "$dir/within" "$dir/kept"
+done
+
+# On ranks with a slow network what is chosen is no slower than a word by hand within the bytes of that: what is kept is
+# gathered once, also by two readers of a parameter, and before a loop of microbatches.
+printf 'machine 1\nname slow\nlike avx2\nnetwork 0.1\n' >"$dir/slow"
+for how in "--accumulate 1" "--accumulate 2"; do
+    set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --mesh fsdp=2 --machine "$dir/slow" $how
+    for hand in "--reshard never" "--reshard always --recompute full"; do
+        limit=$(needs "$@" $hand)
+        by_hand=$(seconds)
+        fits "$limit" "$@"
+        ok "$how: $(seconds) s within $limit bytes, $by_hand by $hand" \
+            awk -v now="$(seconds)" -v hand="$by_hand" 'BEGIN { exit !(now > 0 && now <= hand * (1 + 1e-9)) }'
+    done
 done
 
 # A curve over 12 limits: none is slower than one with less memory, or faster than the bound by more than what fused
@@ -195,6 +214,8 @@ gives 2 'is not for --pareto' "$@" --pareto --memory 1GiB
 gives 2 'expects the passes' plan tests/ir/flat.tn --pareto
 gives 1 '/nonexistent/curve.html: cannot create' "$@" --pareto --html /nonexistent/curve.html
 ok "--html that cannot be written is refused before anything is planned" not grep -q 'limits' "$dir/err"
+gives 1 '/dev/full: cannot write' "$@" --pareto --html /dev/full
+ok "--html on a full device is too" not grep -q 'limits' "$dir/err"
 gives 0 '' "$@" --pareto --json --html "$dir/curve.html"
 ok "--pareto: 12 points within their limits, monotone, from a bound to all saved" awk '
 /"budget_bytes"/ { limit = $2 + 0 }

@@ -20,6 +20,7 @@ import json, sys
 o = json.load(open(sys.argv[1]))
 assert len(o["meshes"]) == 8 and o["settings"] == 9 and o["refused"] == 1
 assert o["planned"] == 8 and o["slower_by_bound"] == o["larger_by_bound"] == 0
+assert o["fits_with_all_saved"] == o["slower_by_estimate"] == 0
 for m in o["meshes"]:
     assert m["bound_sec"] <= m["est_step_sec"] * 1.000001 and m["peak_bytes"] < m["need_bytes"]
     assert m["recompute"] == "selective" and m["reshard"] in ("always", "never", "auto")
@@ -48,8 +49,8 @@ rows = [(m["mesh"], m["recompute"], m["est_step_sec"], m["est_exposed_sec"], m["
 assert len(set(rows)) == len(rows) > 4
 assert {m["forms"] for m in o["meshes"]} == {"recipes", "solved"}
 END
-gives 0 'fits with all saved: ' plan demo --batch-size 4 --seq-len 16 --machine h100 --ranks 4 --mesh auto --memory 40MB
-ok "what is chosen is not asked where all fits" not grep -q ' auto  *[0-9.]* ' "$dir/out"
+gives 0 'fits with all saved: ' plan demo --batch-size 4 --seq-len 16 --machine h100 --ranks 4 --mesh auto --memory 44MB
+ok "what is chosen is not asked where all fits" not grep -q '^fsdp=4 .* auto  *[0-9.]* ' "$dir/out"
 
 # ---- what is refused ----
 

@@ -12,6 +12,7 @@ tensors "$dir/far_id" "$places" "$zero"'\141\0\0\0\0\0\0\0'"$zero$zero" # 97
 tensors "$dir/far_label" "$places" "$zero$zero"'\375\377\377\377\377\377\377\377'"$zero" # -3
 none='\234\377\377\377\377\377\377\377' # -100
 tensors "$dir/no_label" "$places" "$zero$zero$none$none"
+mkdir "$dir/o"
 for command in grad eval train; do
     set -- $command $ref
     [ $command = eval ] || set -- "$@" --out "$dir/o/far"

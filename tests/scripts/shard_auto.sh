@@ -12,6 +12,10 @@ ok "a gap of nothing" grep -q '^  gap  *0\.000 %' "$dir/out"
 ok "four ways, of which one is taken" [ "$(grep -c 'a step by the clock' "$dir/out")" = 4 ]
 ok "one is taken" [ "$(grep -c ', taken$' "$dir/out")" = 1 ]
 ok "forms of nodes" grep -q '^form .* @layers\.0\.mlp\.down_proj: ' "$dir/out"
+ok "forms of parameters" grep -q '^form .* ports .* model\.layers\.0\.mlp\.down_proj\.weight: ' "$dir/out"
+ok "who reads them" grep -q '^           read as .* by mm %' "$dir/out"
+ok "what others cost" grep -q '^           else shard(0: tp): +' "$dir/out"
+ok "nodes that no axis can cut" grep -q '^  whole on all  .*clip_scale' "$dir/out"
 grep -v '^  took ' "$dir/out" >"$dir/first"
 gives 0 '' plan $step --shard auto --explain
 grep -v '^  took ' "$dir/out" >"$dir/second"
@@ -24,7 +28,19 @@ ok "a rule holds" grep -q '^sharding .*up_proj_weight param: shard(1: fsdp)$' "$
 gives 0 '' plan $step --shard auto --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
 ok "a pin holds" [ "$(grep -c '^form .* mm .*@layers\.[0-9]*\.mlp\.down_proj: shard(0: fsdp) shard(1: tp)$' "$dir/out")" -ge 1 ]
 ok "without recipes, which do not obey" [ "$(grep -c 'a step by the clock' "$dir/out")" = 3 ]
-gives 0 'what if           layers.0::add=1:tp: ' plan $step --shard auto --what-if 'layers.0::add=1:tp'
+gives 0 'what if           layers.0::add=1:tp: +' plan $step --shard auto --what-if 'layers.0::add=1:tp'
+ok "by both measures" grep -q '^  what if .* of the objective, [+-].* by the clock$' "$dir/out"
+ok "all four ways, the recipes too" [ "$(grep -c 'a step by the clock' "$dir/out")" = 4 ]
+
+# ---- as data, as a page ----
+
+gives 0 '"sharding": {' plan $step --shard auto --what-if 'layers.0::add=1:tp' --explain --json
+for key in taken objective_sec emitted_sec gap form readers others added_sec pin; do
+    ok "key $key" grep -q "\"$key\": " "$dir/out"
+done
+gives 0 '' plan $step --machine tests/seeds/machine/fast_links.machine --shard auto --html "$dir/page.html"
+ok "boxes in the colours of forms" grep -q '<title>mm %.*: shard(.*rx="4" .*fill:var(--c' "$dir/page.html"
+ok "arrows with bytes and seconds" grep -q 'class="reshard" .*KiB, .* us' "$dir/page.html"
 
 # ---- a problem ----
 
@@ -32,7 +48,8 @@ gives 0 'gap 0 ' shard $step -o "$dir/problem.json"
 cp "$dir/out" "$dir/first"
 gives 0 'feasible yes' shard "$dir/problem.json"
 ok "the problem that was solved is the one that was written" \
-    [ "$(sed 's/ sec.*//' "$dir/out")" = "$(sed 's/ sec.*//' "$dir/first")" ]
+    [ "$(sed 's/ sec.*//' "$dir/out")" = "$(sed 's/ sec.*//; q' "$dir/first")" ]
+ok "of which units costs are" grep -q '^costs are nanoseconds of a step' "$dir/first"
 ok "nodes have names" grep -q '"name": "mm layers' "$dir/problem.json"
 
 # ---- a run ----
@@ -60,5 +77,7 @@ gives 2 '--batch-size is missing' shard $model -o "$dir/x.json"
 gives 2 '--output is missing' shard $step
 gives 2 'expected a file for the problem, found "-"' shard $step -o -
 gives 2 '--mesh is for a model, not for a problem' shard "$dir/problem.json" --mesh fsdp=2
+gives 0 '--mesh TEXT' shard --help
+ok "it takes no mesh that is to be found" [ "$(grep -c 'auto (plan' "$dir/out")" = 0 ]
 gives 1 'cannot' shard $step -o "$dir/none/x.json"
 totals

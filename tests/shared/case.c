@@ -290,3 +290,25 @@ Node *emit_wide(Build *b, const Node *n, Value *const *in)
     Attr *attr = wide_attrs(b->g->a, n->op, n->attr);
     return emit_named(b, n->op, n->nin, in, attr, n->region, n->stream, NULL, -1);
 }
+
+Graph *graph_wide(Arena *a, const Graph *g)
+{
+    Graph *to = graph_new(a, g->name);
+    Value **now = NEWN(a, Value *, g->nvalue);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        now[p->v->id] = graph_input(to, p->v->name, type_wide(&p->v->type), p->role, p->name);
+    }
+    for (const Node *n = g->first; n; n = n->next) {
+        Value **in = NEWN(a, Value *, n->nin);
+        for (int i = 0; i < n->nin; i++)
+            in[i] = now[n->in[i]->id];
+        Build b = build_like(to, NULL, n);
+        Node *m = emit_wide(&b, n, in);
+        for (int k = 0; k < n->nout; k++)
+            now[n->out[k]->id] = m->out[k];
+    }
+    for (int i = 0; i < g->nout; i++)
+        graph_output(to, now[g->out[i].v->id], g->out[i].role, g->out[i].name);
+    return to;
+}

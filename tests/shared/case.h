@@ -43,6 +43,9 @@ Node *case_emit_wide(Build *b, const Case *c, Value *const *in);
  * attributes follow. */
 Node *emit_wide(Build *b, const Node *n, Value *const *in);
 
+/* g, without loops, in f64. */
+Graph *graph_wide(Arena *a, const Graph *g);
+
 /* t, with a floating-point dtype widened to f64. */
 Type type_wide(const Type *t);
 

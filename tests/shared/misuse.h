@@ -93,6 +93,8 @@ CALL(tn_graph_input, P(0), P(1), P(2), W(3), P(4), P(5), P(6), P(7))
 CALL(tn_graph_node, P(0), P(1), W(2), P(3), P(4), P(5), P(6), W(7), P(8))
 CALL(tn_graph_output, P(0), P(1), P(2), P(3))
 CALL(tn_model_open, P(0), P(1), P(2))
+CALL(tn_model_open_graph, P(0), P(1), P(2), P(3))
+CALL(tn_model_graph_batch, P(0), P(1), P(2), P(3))
 CALL(tn_model_count, P(0))
 CALL(tn_model_dropout, P(0), P(1))
 CALL(tn_model_dtype, P(0))
@@ -246,7 +248,7 @@ static const Row rows[] = {
     ROW(tn_graph_curve, "Gsonr00"),      ROW(tn_curve_page, "Cpnssr"),
     ROW(tn_graph_new, "Csr"),            ROW(tn_graph_input, "Gssi000r"),
     ROW(tn_graph_node, "Gsc0000c0"),     ROW(tn_graph_output, "GV00"),
-    ROW(tn_model_open, "Csr"),           QUIET(tn_model_count, "M"),
+    ROW(tn_model_open, "Csr"), ROW(tn_model_open_graph, "Cssr"), QUIET(tn_model_graph_batch, "Mrrr"),           QUIET(tn_model_count, "M"),
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
     QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),

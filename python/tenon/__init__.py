@@ -1,0 +1,17 @@
+"""Tenon for PyTorch: the memory plan of a training step, and the step run in exactly that memory.
+
+    captured = tenon.capture(step, ids, labels, optimizer=optimizer)   # forward, loss, backward, update: one graph
+    print(tenon.plan(captured, memory="3GiB"))                         # every byte has an address; nothing runs
+    Step = tenon.compile(captured, memory="3GiB")
+    for ids, labels in batches:
+        loss = Step(ids, labels)
+
+docs/python.md of Tenon has the rest."""
+from ._capture import Captured, capture
+from ._errors import CaptureError, DoesNotFit, Error, NotSupported
+from ._options import VERSION as __version__
+from ._plan import Plan, plan
+from ._step import Step, compile
+
+__all__ = ["capture", "plan", "compile", "Captured", "Plan", "Step", "Error", "CaptureError", "NotSupported",
+           "DoesNotFit"]

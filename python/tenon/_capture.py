@@ -1,0 +1,489 @@
+"""capture: a step of PyTorch as a graph of Tenon.
+
+PyTorch's AOTAutograd runs the step on fake tensors and records forward, loss and backward in ATen calls, with what each
+input and output stands for. Hooks note the module and the user's line of each forward call; a backward call is of the
+forward call whose autograd node runs it. The code goes through `tenon import fx`."""
+import contextlib
+import inspect
+import os
+import re
+import sys
+import tempfile
+import traceback
+import weakref
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._functorch._aot_autograd import descriptors as aot
+from torch.nn.modules import module as nn_module
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from . import _checkpoint, _optimizer, _tn
+from ._errors import CaptureError, Error, NotSupported
+from ._fx import Code, type_of, where
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def user_line(frame):
+    """"file:line, in function" of the innermost frame that is neither PyTorch's nor ours."""
+    while frame:
+        path = frame.f_code.co_filename
+        if not path.startswith((TORCH, HERE, "<")):
+            return f"{path}:{frame.f_lineno}, in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+# ---- modules ----
+
+def modules_of(step, model):
+    """The modules of a step by name: those given, else those that the step is, is bound to, or refers to."""
+    if model is not None:
+        if isinstance(model, torch.nn.Module):
+            return {"": model}
+        if isinstance(model, dict) and all(isinstance(m, torch.nn.Module) for m in model.values()) and model:
+            return dict(model)
+        raise CaptureError(f"model: expected a module, or a dict of modules by name, found {type(model).__name__}")
+    found = {}
+
+    def look(name, x):
+        if isinstance(x, torch.nn.Module) and all(x is not y for y in found.values()):
+            found[name] = x
+
+    if isinstance(step, torch.nn.Module):
+        return {"": step}
+    while hasattr(step, "func"):  # functools.partial
+        for i, x in enumerate([*step.args, *step.keywords.values()]):
+            look(f"partial{i}", x)
+        step = step.func
+    owner = getattr(step, "__self__", None)
+    look("self", owner)
+    if owner is not None and not found:
+        for name, x in getattr(owner, "__dict__", {}).items():
+            look(name, x)
+    function = inspect.unwrap(getattr(step, "__func__", step))
+    if inspect.isfunction(function):
+        names = inspect.getclosurevars(function)
+        for name, x in [*names.nonlocals.items(), *names.globals.items()]:
+            look(name, x)
+    inner = {id(m) for x in found.values() for m in x.modules() if m is not x}
+    found = {name: x for name, x in found.items() if id(x) not in inner}
+    if not found:
+        raise CaptureError("no module was found in the step's closure; give model=")
+    return {"": next(iter(found.values()))} if len(found) == 1 else found
+
+
+class Holder(torch.nn.Module):
+    """A module whose parameters are those of the step's modules, and whose forward is the step: tensors in, the loss
+    and what else the step gave, detached, out."""
+
+    def __init__(self, step, modules, spec, leaves, places):
+        super().__init__()
+        self._modules.update({f"m{i}": m for i, m in enumerate(modules.values())})
+        self.prefix = {f"m{i}.": f"{name}." if name else "" for i, name in enumerate(modules)}
+        self.call = lambda args, kwargs: step(*args, **kwargs)  # a module that is a member would be one of ours
+        self.spec, self.leaves, self.places = spec, leaves, places
+        self.out_spec = self.loss_at = None
+        self.out_leaves = self.out_is_tensor = ()
+
+    def path(self, target):
+        """The name of a parameter or buffer among the step's modules."""
+        for key, prefix in self.prefix.items():
+            if target.startswith(key):
+                return prefix + target[len(key):]
+        raise AssertionError(target)
+
+    def forward(self, *tensors):
+        leaves = list(self.leaves)
+        for at, tensor in zip(self.places, tensors):
+            leaves[at] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        scopes = Scopes(self)
+        with scopes, _checkpoint.Tagging():
+            out = self.call(args, kwargs)
+        flat, self.out_spec = pytree.tree_flatten(out)
+        self.loss_at = loss_place(out, flat)
+        self.out_is_tensor = [isinstance(x, torch.Tensor) for x in flat]
+        self.out_leaves = [None if isinstance(x, torch.Tensor) else x for x in flat]
+        loss = flat[self.loss_at]
+        if loss.dim() or not loss.dtype.is_floating_point:
+            raise CaptureError(f"the loss must be a floating-point scalar, found {type_of(loss)}")
+        if not loss.requires_grad:
+            raise CaptureError("the loss does not depend on a parameter that requires a gradient")
+        return [loss, *(x.detach() for i, x in enumerate(flat) if isinstance(x, torch.Tensor) and i != self.loss_at)]
+
+
+def loss_place(out, flat):
+    """Which leaf of a step's result is the loss: its member `loss`, or its first tensor."""
+    loss = out.get("loss") if isinstance(out, dict) else getattr(out, "loss", None)
+    for i, x in enumerate(flat):
+        if isinstance(x, torch.Tensor) and (loss is None or x is loss):
+            return i
+    raise CaptureError(f"the step must return the loss, or a tuple or mapping that begins with it, found "
+                       f"{type(out).__name__}")
+
+
+class Scopes(TorchFunctionMode):
+    """While it is on, each call that is recorded has the module that runs and the user's line in its meta."""
+
+    def __init__(self, holder):
+        super().__init__()
+        self.path = {}
+        for name, m in holder.named_modules():
+            if m is not holder:
+                self.path.setdefault(id(m), holder.path(name + ".").rstrip("."))
+        self.stack, self.hooks, self.line = [""], [], ""
+
+    def note(self):
+        meta = fx_traceback.get_current_meta()
+        meta["custom"] = {**meta.get("custom", {}), "tenon": (self.stack[-1], self.line)}
+
+    def begin(self, module, _):
+        self.stack.append(self.path.get(id(module), self.stack[-1]))
+        self.note()
+
+    def end(self, module, *_):
+        self.stack.pop()
+        self.note()
+
+    def __enter__(self):
+        self.hooks = [nn_module.register_module_forward_pre_hook(self.begin),
+                      nn_module.register_module_forward_hook(self.end, always_call=True)]
+        self.note()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        for hook in self.hooks:
+            hook.remove()
+        meta = fx_traceback.get_current_meta()
+        if "custom" in meta:
+            meta["custom"] = {k: v for k, v in meta["custom"].items() if k != "tenon"}
+        return super().__exit__(*error)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        line = user_line(sys._getframe(1))
+        if function in (torch.Tensor.backward, torch.autograd.backward):
+            raise CaptureError(f"the step calls backward ({line}): a step only returns its loss; the backward and the "
+                               "update are Tenon's")
+        if line != self.line:
+            self.line = line
+            self.note()
+        return function(*args, **(kwargs or {}))
+
+
+# ---- the joint graph ----
+
+def trace(holder, tensors):
+    """The joint graph of a holder's forward and its backward, as AOTAutograd makes it."""
+    modes = torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    with contextlib.ExitStack() as stack, torch.enable_grad(), fx_traceback.preserve_node_meta():
+        stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(modes)))
+        stack.enter_context(compiling())
+        return aot_export_joint_with_descriptors(stack, holder, tuple(tensors)).graph_module
+
+
+@contextlib.contextmanager
+def compiling():
+    """Libraries ask torch.compiler.is_compiling() before they look into tensors, as they must not here."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def annotate(gm):
+    """Gives each node of a joint graph tenon_scope, tenon_line, tenon_backward and tenon_policy."""
+    first = {}
+    for node in gm.graph.nodes:
+        meta = node.meta
+        backward = meta.get("partitioner_tag") == "is_backward" or bool(meta.get("autograd_backward"))
+        said = meta.get("custom", {}).get("tenon")
+        seq = meta.get("seq_nr")
+        if backward and (not said or seq in first):
+            said = first.get(seq, said)
+        elif said and seq is not None:
+            first.setdefault(seq, said)
+        meta["tenon_backward"] = backward
+        meta["tenon_scope"], meta["tenon_line"] = said or ("", "")
+    _checkpoint.keep_results(gm.graph.nodes)
+    for node in gm.graph.nodes:
+        node.meta["tenon_policy"] = _checkpoint.policy_name(node.meta)
+
+
+class Captured:
+    """A step as a graph: forward, loss and backward, with the names of its parameters, buffers and arguments, and the
+    optimizer's update where one was given.
+
+    text        the graph, a .tn file's text
+    parameters  {name: Parameter}, of those that the step reads, tied ones once
+    buffers     {name: tensor}
+    inputs      names of the step's tensors, in their order, flat
+    optimizer   the optimizer, or None
+
+    It refers to the modules and the optimizer, and copies nothing of them."""
+
+    def __init__(self):
+        self.text = ""
+        self.parameters, self.frozen, self.buffers, self.constants = {}, {}, {}, {}
+        self.inputs, self.types = [], []
+        self.tied = {}       # other names of parameters
+        self.metrics = []    # names of outputs beside the loss, in the order of the step's result
+        self.training = []   # (module, whether it was in training mode)
+        self.optimizer = self.update = None
+        self.summary = ""
+
+    def __reduce__(self):
+        raise NotSupported("a Captured cannot be copied or pickled: capture the step again, or keep its .text")
+
+    def __repr__(self):
+        what = f", {type(self.optimizer).__name__}" if self.optimizer else ""
+        return (f"Captured({len(self.parameters)} parameters, {len(self.buffers)} buffers, inputs "
+                f"{', '.join(self.inputs)}{what})")
+
+
+def capture(step, *args, model=None, optimizer=None, **kwargs):
+    """Records one training step of PyTorch: forward and loss by the step, the backward by autograd, and the update by
+    Tenon's own form of the optimizer. Nothing is computed, and the model is as before.
+
+    step       a function, or a module, that returns the loss: a floating-point scalar; or a tuple, or a mapping with
+               the key or member `loss`, whose other tensors a Step returns too
+    args       what the step takes: tensors on the CPU give shapes and dtypes, all else is fixed at its value
+    model      the module, or a dict of modules by name; None: those that the step's closure refers to
+    optimizer  torch.optim.AdamW, Adam or SGD over parameters of the model, or None
+
+    Returns a Captured. Raises CaptureError where PyTorch cannot record the step or Tenon has no such op, with the op
+    and the line; NotSupported for an optimizer, a setting or a dtype that Tenon does not have."""
+    modules = modules_of(step, model)
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    for i in places:
+        type_of(leaves[i])
+        if leaves[i].requires_grad:
+            raise NotSupported(f"argument {i} requires a gradient: a Step gives gradients of parameters only")
+    holder = Holder(step, modules, spec, leaves, places)
+    for name, x in [*holder.named_parameters(), *holder.named_buffers()]:
+        try:
+            type_of(x)
+        except NotSupported as error:
+            raise NotSupported(f"{holder.path(name)}: {error}") from None
+        if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            raise NotSupported(f"{holder.path(name)} is a {type(x).__name__}: parameters must be plain tensors")
+    update = _optimizer.read(optimizer, holder) if optimizer is not None else None
+    try:
+        gm = trace(holder, [leaves[i] for i in places])
+    except Error:
+        raise
+    except Exception as error:
+        raise CaptureError(f"PyTorch cannot record the step: {first_line(error)}{error_line(error)}") from error
+    annotate(gm)
+    captured = Captured()
+    names = argument_names(step, args, kwargs)
+    builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
+    builder.build()
+    captured.text = _tn.compose(builder, update)
+    captured.optimizer, captured.update = optimizer, update
+    captured.leaves, captured.spec, captured.places = leaves, spec, places
+    captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
+    captured.out_is_tensor = holder.out_is_tensor
+    captured.training = [(weakref.ref(m), m.training) for m in holder.modules() if m is not holder]
+    return captured
+
+
+def first_line(error):
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def error_line(error):
+    """The innermost line of the user's code in an error's traceback."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((TORCH, HERE, "<"))]
+    return f" (in {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line})" if frames else ""
+
+
+def argument_names(step, args, kwargs):
+    """A name for each leaf of a step's arguments, by the parameters of its signature; unique, of letters and digits."""
+    function = step.forward if isinstance(step, torch.nn.Module) else step
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+        by_id = {id(x): name for name, x in bound.items() if isinstance(x, torch.Tensor)}
+    except (TypeError, ValueError):
+        by_id = {}
+    leaves, _ = pytree.tree_flatten((args, kwargs))
+    names = []
+    for i, x in enumerate(leaves):
+        name = re.sub(r"\W", "_", by_id.get(id(x), f"arg{i}"))
+        names.append(name if name not in names else f"{name}_{i}")
+    return names
+
+
+class Builder:
+    """Writes the code of a joint graph, has it imported, and keeps what its inputs and outputs stand for."""
+
+    def __init__(self, captured, holder, gm, inputs, tensors):
+        self.captured, self.holder, self.gm = captured, holder, gm
+        self.input_names, self.tensors = inputs, tensors
+        self.node_names = {}
+        self.code = Code(self.node_names)
+        self.ports = {}     # name in the code -> (role, name of the role)
+        self.outputs = []   # (role, name of the role), in the order of the code's results
+        self.graph_text = ""
+
+    def tensor(self, target):
+        module, _, name = target.rpartition(".")
+        owner = self.holder.get_submodule(module)
+        return getattr(owner, name)
+
+    def name_inputs(self, nodes):
+        """Names inputs in the code, each tensor once: a tied parameter is one input. Returns the def line's words."""
+        words, by_tensor = [], {}
+        c = self.captured
+        for node in nodes:
+            desc = node.meta["desc"]
+            if isinstance(desc, (aot.ParamAOTInput, aot.BufferAOTInput)):
+                tensor, path = self.tensor(desc.target), self.holder.path(desc.target)
+                if id(tensor) in by_tensor:
+                    self.node_names[node] = by_tensor[id(tensor)][0]
+                    c.tied[path] = by_tensor[id(tensor)][1]
+                    continue
+                param = isinstance(desc, aot.ParamAOTInput)
+                kind = c.parameters if param else c.buffers
+                name = f"tn_{'p' if param else 'b'}{len(kind)}"
+                by_tensor[id(tensor)] = (name, path)
+                kind[path] = tensor
+                self.ports[name] = ("param" if param else "const", path)
+            elif isinstance(desc, aot.PlainAOTInput):
+                tensor = self.tensors[desc.idx]
+                name = f"tn_x{desc.idx}"
+                self.ports[name] = ("batch", self.input_names[desc.idx])
+            elif isinstance(desc, aot.TangentAOTInput):
+                self.tangent = node
+                self.node_names[node] = "tn_tangent"
+                continue
+            else:
+                raise CaptureError(f"an input that is {desc}: Tenon has no such inputs")
+            self.node_names[node] = name
+            words.append(f'{name}: "{type_of(tensor)}"')
+        c.inputs = list(self.input_names)
+        c.types = [(tuple(t.shape), t.dtype) for t in self.tensors]
+        return words
+
+    def build(self):
+        nodes = list(self.gm.graph.nodes)
+        self.tangent = None
+        self.by_line = self.code.nodes
+        words = self.name_inputs([n for n in nodes if n.op == "placeholder"])
+        self.code.add(f"def forward(self, {', '.join(words)}):")
+        output = nodes[-1]
+        loss = self.find_loss(output)
+        for node in nodes:
+            if node.op == "call_function":
+                self.node_names[node] = f"{node.name}" if not node.name.startswith("tn_") else node.name + "_"
+                self.code.call(node)
+            elif node.op == "get_attr":
+                self.constant(node)
+            if node is loss:
+                self.seed(node)
+        if loss.op != "call_function":
+            raise CaptureError("the loss is an input of the step")
+        self.results(output)
+        self.graph_text = self.imported()
+
+    def seed(self, loss):
+        """The tangent, which autograd takes for 1, right after the loss."""
+        if self.tangent is not None:
+            self.code.add(f"    # scope: {loss.meta['tenon_scope'] or '-'}, is_backward", loss)
+            self.code.add(f'    tn_tangent: "{type_of(loss.meta["val"])}" = '
+                          f"torch.ops.aten.ones_like.default({self.node_names[loss]})", loss)
+
+    def constant(self, node):
+        tensor = self.gm
+        for name in node.target.split("."):
+            tensor = getattr(tensor, name)
+        if not isinstance(tensor, torch.Tensor):
+            raise CaptureError(f"{node.target} is a {type(tensor).__name__}, which no graph can have")
+        name = f"tn_c{len(self.captured.constants)}"
+        self.captured.constants[name] = tensor.detach()
+        self.ports[name] = ("const", name)
+        self.node_names[node] = node.name
+        node.meta["val"] = tensor.detach()
+        self.code.constant(node, name)
+
+    def find_loss(self, output):
+        for node, desc in zip(output.args[0], output.meta["desc"]):
+            if isinstance(desc, aot.PlainAOTOutput) and desc.idx == 0:
+                return node
+        raise CaptureError("the graph has no loss")
+
+    def results(self, output):
+        """The return line: the loss, the gradients of parameters (of a tied one the sum), what else the step gives,
+        and new values of buffers."""
+        values, gradients = [], {}
+        c = self.captured
+        for node, desc in zip(output.args[0], output.meta["desc"]):
+            if node is None:  # the gradient of what has none
+                continue
+            name = self.node_names[node]
+            if isinstance(desc, aot.PlainAOTOutput):
+                role = ("loss", "") if desc.idx == 0 else ("metric", f"out{desc.idx}")
+                if desc.idx:
+                    c.metrics.append(role[1])
+                values.append((name, role))
+            elif isinstance(desc, aot.GradAOTOutput):
+                path = self.holder.path(desc.grad_of.target)
+                gradients.setdefault(c.tied.get(path, path), []).append(node)
+            elif isinstance(desc, aot.InputMutationAOTOutput):
+                values.append((name, self.mutation(desc.mutated_input)))
+            else:
+                raise CaptureError(f"a result that is {desc}: Tenon has no such results")
+        for path in c.parameters:
+            if path in gradients:
+                values.append((self.summed(gradients[path]), ("grad", path)))
+        self.code.add(f"    return ({', '.join(name for name, _ in values)},)")
+        self.outputs = [role for _, role in values]
+        c.frozen = {path: p for path, p in c.parameters.items() if path not in gradients}
+
+    def mutation(self, desc):
+        if isinstance(desc, aot.BufferAOTInput):
+            path = self.holder.path(desc.target)
+            for name, (_, role_name) in self.ports.items():
+                if role_name == self.captured.tied.get(path, path):
+                    self.ports[name] = ("cache", role_name)
+                    return ("new", role_name)
+        what = self.holder.path(desc.target) if hasattr(desc, "target") else f"argument {desc.idx}"
+        raise NotSupported(f"the step writes to {what} in place: only buffers may be written")
+
+    def summed(self, nodes):
+        name = self.node_names[nodes[0]]
+        for node in nodes[1:]:
+            self.code.add("    # scope: -, is_backward", node)
+            total = f"tn_sum{len(self.code.lines)}"
+            self.code.add(f"    {total} = torch.ops.aten.add.Tensor({name}, {self.node_names[node]})", node)
+            name = total
+        return name
+
+    def imported(self):
+        """The text of the graph that the code becomes; errors name the op and the user's line."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "step.txt")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(self.code.text())
+            try:
+                text, self.captured.summary = _tn.import_fx(path)
+            except Error as error:
+                raise CaptureError(self.named(str(error), path)) from None
+        return text
+
+    def named(self, message, path):
+        """An importer's message with the user's line in the place of the code's."""
+        found = re.match(re.escape(path) + r":(\d+):\d+: (.*)", message, re.S)
+        if not found:
+            return message.replace(path, "the step")
+        line = int(found[1]) - 1
+        node = self.by_line[line] if line < len(self.by_line) else None
+        return f"{found[2].strip()}{where(node) if node is not None else ''}"

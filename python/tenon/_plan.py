@@ -1,0 +1,190 @@
+"""plan: a captured step with an address for every byte."""
+import ctypes
+import json
+import os
+import re
+from ctypes import byref, c_char_p, c_void_p
+
+from . import _capture
+from ._errors import Error, NotSupported
+from ._library import USAGE, Compiled, Context, Options, Rule, Task, lib, text_of
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30,
+         "TIB": 2**40}
+
+
+def bytes_of(memory):
+    """A limit as bytes: an int, or text such as "3GiB"; 0 of None."""
+    if memory is None:
+        return 0
+    if isinstance(memory, bool) or not isinstance(memory, (int, str)):
+        raise TypeError(f"memory: expected bytes or text such as \"3GiB\", found {type(memory).__name__}")
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(memory))
+    if not found or found[2].upper() not in UNITS:
+        raise ValueError(f'memory: expected bytes or text such as "3GiB", found {memory!r}')
+    nbytes = int(float(found[1]) * UNITS[found[2].upper()])
+    if nbytes <= 0:
+        raise ValueError(f"memory: expected at least 1 byte, found {memory!r}")
+    return nbytes
+
+
+class Settings:
+    """tn_options with the texts that it borrows."""
+
+    def __init__(self, memory, recompute, chunk, machine, rules):
+        self.keep = []
+        self.options = lib.tn_options_default()
+        self.options.memory = bytes_of(memory)
+        self.options.optimizer = b"none"
+        self.options.explain = 1
+        self.options.machine = self.text(machine)
+        if recompute is not None:
+            self.options.recompute = self.text(recompute)
+        chunk = [] if chunk is None else [chunk] if isinstance(chunk, (str, int)) else list(chunk)
+        if chunk:
+            self.options.chunk = self.texts([str(word) for word in chunk])
+            self.options.nchunk = len(chunk)
+        rules = dict(rules or {})
+        if rules:
+            self.options.rules = (Rule * len(rules))(*(Rule(self.text(policy), self.text(pattern))
+                                                       for pattern, policy in rules.items()))
+            self.options.nrules = len(rules)
+
+    def text(self, text):
+        if text is None:
+            return None
+        if not isinstance(text, (str, os.PathLike)):
+            raise TypeError(f"expected text, found {type(text).__name__}")
+        self.keep.append(os.fspath(text).encode())
+        return self.keep[-1]
+
+    def texts(self, words):
+        return (c_char_p * len(words))(*(self.text(word) for word in words))
+
+
+class Plan:
+    """A step that has been planned. It does not change; compile makes programs of it.
+
+    peak        bytes of the arena: parameters, optimizer state, gradients and all that lives between
+    reserve     bytes that libraries take beside it
+    persistent  bytes of parameters, state, buffers and constants, within the peak
+    seconds     that a step is estimated to take
+    categories  {"parameters": bytes, ...} at the peak
+    scopes      a list of dicts: scope, count, bytes_at_peak, bytes_saved, bytes_recomputed
+    decisions   a list of dicts: what is saved and computed again, and why
+    graph       the graph's text, as the passes have left it
+
+    str(plan) is the table that `tenon plan` prints; a notebook shows the page of html()."""
+
+    def __init__(self, captured, settings, context=None):
+        self.captured = captured
+        self.context = context or Context()
+        self.settings = settings
+        self._pointer = self._made = None
+        graph = c_void_p()
+        self.context.check(lib.tn_graph_parse(self.context.pointer, captured.text.encode(), b"captured step",
+                                              byref(graph)))
+        self._source = graph
+        self._made = Compiled()
+        task = Task()
+        task.nparts = 1
+        task.part[0].graph = graph
+        task.part[0].passes = b"default"
+        code = lib.tn_compile(self.context.pointer, byref(task), byref(settings.options), byref(self._made))
+        self.context.check(code, ValueError if code == USAGE else Error)
+        self._pointer = self._made.plan[0]
+        self.data = json.loads(text_of(self.context, lib.tn_plan_json, self._pointer, 1))
+
+    def __del__(self):
+        if getattr(self, "_made", None) is not None:
+            lib.tn_compiled_free(byref(self._made))
+            self._made = None
+
+    def __reduce__(self):
+        raise NotSupported("a Plan cannot be copied or pickled: plan the captured step again")
+
+    @property
+    def peak(self):
+        return self.data["planned_peak_bytes"]
+
+    @property
+    def reserve(self):
+        return self.data["library_reserve_bytes"]
+
+    @property
+    def persistent(self):
+        return self.data["persistent_bytes"]
+
+    @property
+    def seconds(self):
+        return self.data["est_step_sec"]
+
+    @property
+    def categories(self):
+        return self.data["by_category"]
+
+    @property
+    def scopes(self):
+        return self.data["by_scope"]
+
+    @property
+    def decisions(self):
+        return self.data["decisions"]
+
+    @property
+    def graph(self):
+        graph = self._made.graph[0] or self._source
+        return text_of(self.context, lib.tn_graph_print, graph)
+
+    def __str__(self):
+        return text_of(self.context, lib.tn_plan_text, self._pointer, 0)
+
+    def __repr__(self):
+        return f"<tenon.Plan: peak {self.peak} bytes, reserve {self.reserve}>"
+
+    def explain(self):
+        """What was decided of each value that has a policy, a line each; "" where nothing was to be decided."""
+        return text_of(self.context, lib.tn_plan_explain, self._pointer)
+
+    def html(self):
+        """A page that needs no network: bytes alive over the step, the map of the arena, tables of the peak."""
+        plans = (c_void_p * 1)(self._pointer)
+        return text_of(self.context, lib.tn_plan_page, ctypes.cast(plans, ctypes.POINTER(c_void_p)), None, 1,
+                       b"captured step", b"tenon.plan(captured)")
+
+    def export(self):
+        """The planned graph as the code of a Python module that PyTorch runs without Tenon: recomputed and sliced as
+        planned. forward takes the tensors of its INPUTS in order, run takes and returns them by name."""
+        text = c_char_p()
+        self.context.check(lib.tn_graph_export_fx(self._made.graph[0] or self._source, byref(text)), NotSupported)
+        return text.value.decode()
+
+    def compare(self, other):
+        """The differences from another Plan as text: peak, what is alive at it, what is saved and computed again,
+        operations."""
+        if not isinstance(other, Plan):
+            raise TypeError(f"compare: expected a Plan, found {type(other).__name__}")
+        twin = Plan(other.captured, other.settings, self.context)  # plans that are compared are of one context
+        plans, sides = (c_void_p * 2)(self._pointer, twin._pointer), (c_char_p * 2)(b"this", b"other")
+        return text_of(self.context, lib.tn_plan_compare, ctypes.cast(plans, ctypes.POINTER(c_void_p)),
+                       ctypes.cast(sides, ctypes.POINTER(c_char_p)), 0)
+
+    def _repr_html_(self):
+        page = self.html().replace("&", "&amp;").replace('"', "&quot;")
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0"></iframe>'
+
+
+def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, machine=None):
+    """Plans a captured step: runs nothing.
+
+    memory     the limit of plan and reserve together, bytes or text such as "3GiB"; what makes the step fit is computed
+               again, at the least time; None: no limit
+    recompute  "auto" (with memory), "none", "full", "selective", "every=K": as of `tenon plan`
+    chunk      "auto", a number of slices, "PATTERN=N", or a list of these: as `tenon plan --chunk`
+    policies   {"SCOPE::OP" pattern: "must_save", "prefer_save", "prefer_recompute", "must_recompute"}
+    machine    by which kernels are chosen, as `tenon plan --machine`; None: this one as it was tuned
+
+    Returns a Plan. Raises DoesNotFit with the least limit that would do; ValueError for words that are none of these."""
+    if not isinstance(captured, _capture.Captured):
+        raise TypeError(f"plan: expected what capture returned, found {type(captured).__name__}")
+    return Plan(captured, Settings(memory, recompute, chunk, machine, policies))

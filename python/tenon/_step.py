@@ -1,0 +1,350 @@
+"""compile: a planned step that runs, with the model's parameters in its arena.
+
+A program's arena holds parameters, buffers and the optimizer's state. PyTorch sees each as a tensor of its own storage
+over that memory; the storage keeps the program, so that a tensor may outlive the Step."""
+import ctypes
+import signal
+import threading
+from ctypes import byref, c_int64, c_void_p
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _optimizer
+from ._capture import Captured
+from ._errors import Error, NotSupported
+from ._library import USAGE, lib
+from ._plan import Plan, plan as make_plan
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class HeldInterrupt:
+    """Ctrl-C waits for the end of the block, so that a step that has updated the parameters is counted too. In other
+    threads than the main one, which get no signals, it does nothing."""
+
+    def __enter__(self):
+        self.signals = []
+        self.before = None
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.getsignal(signal.SIGINT)
+            if self.before is not None:
+                signal.signal(signal.SIGINT, lambda number, frame: self.signals.append((number, frame)))
+
+    def __exit__(self, *_):
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+            if self.signals and callable(self.before):
+                self.before(*self.signals[-1])
+
+
+class Program:
+    """A tn_program and the plan that it is of, freed with the last tensor in its arena."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        pointer = c_void_p()
+        self.pointer = None
+        plan.context.check(lib.tn_program_new(plan._pointer, byref(plan.settings.options), byref(pointer)))
+        self.pointer = pointer
+
+    def __del__(self):
+        if getattr(self, "pointer", None):
+            lib.tn_program_free(self.pointer)
+            self.pointer = None
+
+    def check(self, code):
+        if code:
+            message = lib.tn_program_error(self.pointer).decode(errors="replace")
+            raise (ValueError if code == USAGE else Error)(message)
+
+    def memory(self, name):
+        """The address and bytes of an input or output."""
+        data, nbytes = c_void_p(), c_int64()
+        self.check(lib.tn_program_data(self.pointer, name.encode(), byref(data), byref(nbytes)))
+        return data.value, nbytes.value
+
+    def tensor(self, name, like):
+        """An input or output as a tensor of the shape and dtype of another, row-major, over its memory in the arena."""
+        address, nbytes = self.memory(name)
+        if nbytes != like.numel() * like.element_size():
+            raise Error(f"{name}: expected {like.numel() * like.element_size()} bytes, found {nbytes}")
+        if not nbytes:
+            return torch.empty(like.shape, dtype=like.dtype)
+        memory = (ctypes.c_ubyte * nbytes).from_address(address)
+        memory.program = self  # the storage refers to `memory`
+        return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
+
+    def write(self, name, tensor):
+        tensor = tensor.detach().contiguous()
+        self.check(lib.tn_program_write(self.pointer, name.encode(), tensor.data_ptr(),
+                                        tensor.numel() * tensor.element_size()))
+
+    def has(self, name):
+        from ._library import Port
+        return lib.tn_program_port(self.pointer, name.encode(), byref(Port())) == 0
+
+
+class Step:
+    """One training step. Step(*args) takes what the captured step took, with the same shapes and dtypes, and returns
+    what that returned, detached: the loss, or the tuple or mapping with the loss.
+
+    With an optimizer it trains: parameters, buffers and the optimizer's state are updated in place, and .grad stays as
+    it is. The learning rate is read from the optimizer's param_groups at every call. Without, it adds the gradients to
+    .grad, and changes no parameter.
+
+    The parameters and buffers of the model are in the step's arena from now on, each a tensor of its own storage:
+    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name.
+    Dropout draws its seed from PyTorch's generator at every call.
+
+    plan  the Plan. Raises ValueError for other arguments than were captured, Error where the step fails."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.captured = c = plan.captured
+        self.program = Program(plan)
+        self._lock = threading.Lock()
+        self._update = c.update
+        self._seeded = self.program.has("seed")
+        self._views, self._owners, self._states = [], [], []
+        self._adopt()
+
+    # ---- memory ----
+
+    def _adopt(self):
+        c, x = self.captured, self.program
+        if self._update is not None:
+            self._update.check()
+        taken = []
+        with torch.no_grad():
+            for name, p in c.parameters.items():
+                taken.append((name, p, self._copy(name, p)))
+            for name, b in c.buffers.items():
+                if x.has(name):
+                    taken.append((name, b, self._copy(name, b)))
+            for name, constant in c.constants.items():
+                if x.has(name):
+                    x.tensor(name, constant).copy_(constant)
+        for name, owner, view in taken:
+            owner.data = view
+            self._owners.append((name, owner, view.data_ptr()))
+            self._views.append(view)
+        self._written = [owner for name, owner, _ in self._owners if self._is_written(name)]
+        if self._update is not None:
+            self._adopt_state()
+
+    def _is_written(self, name):
+        """Whether a run changes it: a parameter that the optimizer has, a buffer that the step writes."""
+        if name in self.captured.parameters:
+            return self._update is not None and name in self._update.group and name not in self.captured.frozen
+        return self.program.has(f"new.{name}")
+
+    def _copy(self, name, tensor):
+        view = self.program.tensor(name, tensor)
+        view.copy_(tensor)
+        return view
+
+    def _adopt_state(self):
+        """The optimizer's state in the arena, and its tensors there."""
+        update = self._update
+        for name, (path, key) in update.states.items():
+            p = update.parameter[path]
+            state = update.optimizer.state[p]
+            view = self.program.tensor(name, p)
+            before = state.get(key)
+            with torch.no_grad():
+                view.zero_() if before is None else view.copy_(before)
+            state[key] = view
+            if key != "momentum_buffer":
+                state.setdefault("step", torch.tensor(0.0, dtype=torch.float32))
+            self._states.append((path, key, view))
+
+    def _check_state(self):
+        """Takes back state that load_state_dict has replaced."""
+        update = self._update
+        for path, key, view in self._states:
+            state = update.optimizer.state[update.parameter[path]]
+            now = state.get(key)
+            if now is view:
+                continue
+            if now is None:
+                raise NotSupported(f"{path}: the optimizer's state has lost {key}")
+            if now.shape != view.shape or now.dtype != view.dtype:
+                raise ValueError(f"{path}: {key}: expected {view.dtype} {list(view.shape)}, found {now.dtype} "
+                                 f"{list(now.shape)}")
+            with torch.no_grad():
+                view.copy_(now)
+            state[key] = view
+
+    def _check_owners(self):
+        for name, owner, address in self._owners:
+            if owner.data_ptr() != address and owner.numel():
+                raise Error(f"{name}: its .data is another than the step's since compile; write into it in place "
+                            "(load_state_dict, copy_), or compile again")
+        for module, training in self.captured.training:
+            m = module()
+            if m is not None and m.training != training:
+                raise NotSupported(f"{type(m).__name__} is in {'training' if m.training else 'evaluation'} mode, the "
+                                   f"step was captured in {'training' if training else 'evaluation'} mode")
+
+    # ---- running ----
+
+    def __call__(self, *args, **kwargs):
+        if not self._lock.acquire(blocking=False):
+            raise Error("the Step is running in another thread; each Step runs in one thread at a time")
+        try:
+            return self._run(args, kwargs)
+        finally:
+            self._lock.release()
+
+    def _run(self, args, kwargs):
+        self._check_owners()
+        tensors = self._tensors(args, kwargs)
+        if self._update is not None:
+            self._update.check()
+            self._check_state()
+            self._set_scalars()
+        if self._seeded:
+            self._scalar("seed", c_int64(int(torch.randint(2**62, ()))))
+        for name, tensor in zip(self.captured.inputs, tensors):
+            if self._reads[name]:
+                self.program.write(name, tensor)
+        with HeldInterrupt():
+            self.program.check(lib.tn_program_run(self.program.pointer))
+            torch.autograd.graph.increment_version(self._written + [view for _, _, view in self._states])
+            if self._update is not None:
+                self._count()
+            else:
+                self._add_gradients()
+        return self._result()
+
+    @property
+    def _reads(self):
+        cached = self.__dict__.get("_read_cache")
+        if cached is None:
+            cached = self._read_cache = {name: self.program.has(name) for name in self.captured.inputs}
+        return cached
+
+    def _tensors(self, args, kwargs):
+        """The tensors among the arguments, which must be as they were captured."""
+        c = self.captured
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != c.spec:
+            raise ValueError(f"expected arguments as captured, {c.spec}, found {spec}")
+        tensors = []
+        for i, (now, then) in enumerate(zip(leaves, c.leaves)):
+            if i not in c.places:
+                if now is not then and now != then:
+                    raise ValueError(f"argument {i}: {then!r} is fixed in the captured step, found {now!r}")
+                continue
+            shape, dtype = c.types[len(tensors)]
+            given = isinstance(now, torch.Tensor)
+            if not given or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
+                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else repr(now)
+                raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}")
+            tensors.append(now)
+        return tensors
+
+    def _scalar(self, name, value):
+        self.program.check(lib.tn_program_write(self.program.pointer, name.encode(), byref(value),
+                                                ctypes.sizeof(value)))
+
+    def _set_scalars(self):
+        update = self._update
+        for name, group in zip(update.rates, update.optimizer.param_groups):
+            if self.program.has(name):
+                self._scalar(name, ctypes.c_float(_optimizer.rate(group)))
+        counts = {}
+        for path, name in update.step_of.items():
+            done = update.done(path)
+            if counts.setdefault(name, done) != done:
+                raise NotSupported(f"{path} has had {done} steps, parameters captured with it {counts[name]}; "
+                                   "capture again")
+        for name, done in counts.items():
+            self._scalar(name, c_int64(done + 1))
+
+    def _count(self):
+        """The optimizer's own counts of steps, and what schedulers ask for."""
+        update = self._update
+        for path in update.step_of:
+            update.optimizer.state[update.parameter[path]]["step"] += 1
+        update.optimizer._opt_called = True
+
+    def _add_gradients(self):
+        with torch.no_grad():
+            for name, p in self.captured.parameters.items():
+                if name in self.captured.frozen or not p.requires_grad:
+                    continue
+                gradient = self.program.tensor(f"grad.{name}", p)
+                if p.grad is None:
+                    p.grad = gradient.clone()
+                else:
+                    p.grad.add_(gradient)
+
+    def _read(self, name):
+        from ._library import Port
+        port = Port()
+        self.program.check(lib.tn_program_port(self.program.pointer, name.encode(), byref(port)))
+        dtype = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+                 "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}[port.dtype.decode()]
+        out = torch.empty(list(port.shape[:port.rank]), dtype=dtype)
+        self.program.check(lib.tn_program_read(self.program.pointer, name.encode(), out.data_ptr(),
+                                               out.numel() * out.element_size()))
+        return out
+
+    def _result(self):
+        c = self.captured
+        leaves, metrics = list(c.out_leaves), iter(c.metrics)
+        for i, tensor in enumerate(c.out_is_tensor):
+            if tensor:
+                leaves[i] = self._read("loss" if i == c.loss_at else f"metric.{next(metrics)}")
+        return pytree.tree_unflatten(leaves, c.out_spec)
+
+    # ---- copies ----
+
+    def __reduce__(self):
+        raise NotSupported("a Step cannot be copied or pickled; its model and optimizer can: model.state_dict(), "
+                           "optimizer.state_dict()")
+
+    def state_dict(self):
+        """{"model": parameters and buffers by name, "optimizer": the optimizer's state_dict, where it has one}; copies,
+        so that torch.save writes them alone."""
+        c = self.captured
+        out = {"model": {name: t.detach().clone() for name, t in [*c.parameters.items(), *c.buffers.items()]}}
+        if c.optimizer is not None:
+            out["optimizer"] = c.optimizer.state_dict()
+        return out
+
+    def load_state_dict(self, state):
+        """Copies a state_dict's values into the model, and into the optimizer where it has one."""
+        c = self.captured
+        own = {**c.parameters, **c.buffers}
+        if set(own) != set(state["model"]):
+            odd = sorted(set(own) ^ set(state["model"]))
+            raise ValueError(f"load_state_dict: {odd[0]} and {len(odd) - 1} more are in one of step and state only")
+        with torch.no_grad():
+            for name, t in own.items():
+                if t.shape != state["model"][name].shape:
+                    raise ValueError(f"load_state_dict: {name}: expected {list(t.shape)}, found "
+                                     f"{list(state['model'][name].shape)}")
+            for name, t in own.items():
+                t.copy_(state["model"][name])
+        if c.optimizer is not None:
+            c.optimizer.load_state_dict(state["optimizer"])
+
+
+def compile(captured, **settings):
+    """Makes a captured step ready to run: a Step.
+
+    captured  what capture returned, or a Plan
+    settings  of plan, where it is not a Plan: memory, recompute, chunk, policies, machine
+
+    The model's parameters and buffers move into the step's arena: their .data is replaced, values and identity stay.
+    Raises as plan; Error where the memory cannot be mapped."""
+    if isinstance(captured, Plan):
+        if settings:
+            raise TypeError(f"compile: {', '.join(settings)}: a Plan has its settings already")
+        return Step(captured)
+    if not isinstance(captured, Captured):
+        raise TypeError(f"compile: expected what capture or plan returned, found {type(captured).__name__}")
+    return Step(make_plan(captured, **settings))

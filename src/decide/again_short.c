@@ -1,0 +1,197 @@
+/* The search with a short step in place of the whole: where a step has many equal blocks, plans of
+ * a few of them say what the whole needs (short_need.c), and what is chosen for a block is chosen
+ * for those that it stands for. The whole step is planned with what was chosen in the end. If it
+ * then does not fit, the search goes on with as much less as it is over. */
+#include "again.h"
+
+#include <string.h>
+
+enum { MOST_WHOLE = 3 }; /* plans of the whole step */
+
+/* ---- what a kept block stands for ---- */
+
+static const int *weight_of(const Decider *d, const Planned *x)
+{
+    return x->weight ? x->weight : d->s->weight;
+}
+
+/* The kept block of a value's; -1: of none. */
+static int kept_of(const Decider *d, int i)
+{
+    const Twin *t = map_find(&d->s->node, d->v.name[i]);
+    for (int k = 0; t && k < SHORT_KEPT; k++)
+        if (!strcmp(t->name[k], d->v.name[i]))
+            return k;
+    return -1;
+}
+
+/* The first blocks as in high, the last one as in `last`, the others and the rest of the step as in
+ * low. */
+static const Level *mixed(const Decider *d, const Planned *low, const Planned *high,
+                          const Planned *last)
+{
+    Level *level = NEWN(d->keep, Level, d->v.n);
+    for (int i = 0; i < d->v.n; i++) {
+        const int k = kept_of(d, i);
+        const Planned *of = k < SHORT_KEPT / 2 ? high : k == SHORT_KEPT - 1 ? last : low;
+        level[i] = level_at(of, i);
+    }
+    return level;
+}
+
+Planned mix_blocks(Decider *d, const Front *f, Planned x)
+{
+    enum { BEFORE = 4, BEHIND = 2 }; /* of the front, around the limit */
+    const Planned *low = NULL, *high = NULL;
+    int at = 0;
+    while (at < f->n && !plan_fits(d, &f->x[at]))
+        at++;
+    for (int j = MAX(at - BEFORE, 0) + 1; j < MIN(at + BEHIND, f->n); j++)
+        for (int i = MAX(at - BEFORE, 0); i < MIN(j, at); i++) {
+            const Level *level = mixed(d, &f->x[i], &f->x[j], &f->x[i]);
+            x = planned_better(d, x, plan_mixed(d, level));
+            low = x.level == level ? &f->x[i] : low;
+            high = x.level == level ? &f->x[j] : high;
+        }
+    /* the last block has its own alive beside all that is saved */
+    for (int i = MAX(at - BEFORE, 0); low && i < MIN(at + BEHIND, f->n); i++)
+        if (&f->x[i] != low)
+            x = planned_better(d, x, plan_mixed(d, mixed(d, low, high, &f->x[i])));
+    return x;
+}
+
+/* ---- the whole step ---- */
+
+/* The kept block that stands for one of the equal blocks. */
+static int stand_in(const int *weight, int block)
+{
+    int k = 0;
+    for (int end = weight[0]; k < SHORT_KEPT - 1 && block >= end; end += weight[k])
+        k++;
+    return k;
+}
+
+/* What was chosen for the short step e, for the whole step d. */
+static Planned whole_of(Decider *d, const Decider *e, const Planned *x)
+{
+    Planned y = {.word = x->word, .need = x->need, .peak = x->peak, .sec = x->sec};
+    if (x->word)
+        y.level = levels_of_word(d, x->word);
+    if (x->word || !x->level)
+        return y;
+    const int *weight = weight_of(e, x);
+    Level *level = NEWN(d->keep, Level, d->v.n);
+    for (int i = 0; i < d->v.n; i++) {
+        const Twin *t = map_find(&e->s->node, d->v.name[i]);
+        const char *name = t ? t->name[stand_in(weight, t->block)] : d->v.name[i];
+        const intptr_t of = (intptr_t)map_find(&e->v.number, name);
+        level[i] = of ? level_at(x, (int)of - 1) : SAVED;
+    }
+    y.level = level;
+    y.prefer = x->prefer;
+    return y;
+}
+
+/* What lies, by values, between a mixture of blocks and the one with a block less as in the slower
+ * one; x where nothing is better. */
+static Planned refine(Decider *d, const Decider *e, const Planned *x)
+{
+    const Planned *from = &e->r->chosen;
+    int fewer[SHORT_KEPT];
+    if (!from->weight || from->weight[SHORT_KEPT / 2 - 1] < 2 ||
+        (d->g->mesh && d->task->to.overlap))
+        return *x;
+    memcpy(fewer, from->weight, sizeof fewer);
+    fewer[SHORT_KEPT / 2 - 1]--;
+    fewer[SHORT_KEPT / 2]++;
+    Planned less = *from;
+    less.weight = fewer;
+    Pair p = {plan_quick(d, whole_of(d, e, &less).level, NULL), plan_quick(d, x->level, NULL)};
+    if (plan_fits(d, &p.low))
+        return p.low;
+    if (plan_fits(d, &p.high))
+        pair_search(d, &p, p.high.sec);
+    return p.high;
+}
+
+/* Plans what the short step's search has chosen for so many bytes; returns by how much more the
+ * whole step needs than was thought. */
+static int64_t search_within(Decider *d, Decider *e, int64_t memory)
+{
+    DecideTask task = *d->task;
+    task.memory = memory;
+    e->task = &task;
+    e->r->nfront = 0;
+    again_search(e);
+    Planned x = whole_of(d, e, &e->r->chosen);
+    const int64_t thought = x.need;
+    x = refine(d, e, &x);
+    if (x.level || x.word)
+        plan_full(d, &x);
+    else
+        x = d->r->none;
+    if (x.need >= 0)
+        d->r->chosen = planned_better(d, d->r->chosen, x);
+    return x.need - thought;
+}
+
+static void take_front(Decider *d, const Decider *e)
+{
+    AgainReport *r = d->r;
+    for (int i = 0; i < e->r->nfront; i++)
+        PUSH(r->a, r->front, r->nfront, r->capfront, whole_of(d, e, &e->r->front[i]));
+    r->nplanned += e->r->nplanned;
+}
+
+/* The decider of a short step; NULL: blocks are not equal. It lives in d->keep. */
+static Decider *shorter_of(Decider *d)
+{
+    if (d->shorter)
+        return d->shorter;
+    Short *s = NEW(d->keep, Short);
+    const bool whole = !d->loops && !d->step->parent && d->blocks.scoped;
+    if (d->s || !whole || !short_make(d->keep, d->g, d->o.prices, s))
+        return NULL;
+    Decider *e = NEW(d->keep, Decider);
+    *e = (Decider){.w = d->w,
+                   .task = d->task,
+                   .known = d->known,
+                   .r = NEW(d->keep, AgainReport),
+                   .g = s->g,
+                   .keep = d->keep,
+                   .tmp = d->tmp,
+                   .o = d->o,
+                   .reserve = INT64_MAX,
+                   .s = s};
+    e->r->a = d->r->a;
+    e->r->memory = d->r->memory;
+    e->gathers.a = e->seen.a = d->keep;
+    return d->shorter = again_begin(e) ? e : NULL;
+}
+
+bool again_misfits(Decider *d, Planned *none)
+{
+    enum { PART = 16 }; /* of the limit, for what the estimate may be off */
+    Decider *e = shorter_of(d);
+    if (!e)
+        return false;
+    *none = plan_quick(e, NULL, NULL);
+    return none->need > d->task->memory + d->task->memory / PART;
+}
+
+bool again_search_short(Decider *d)
+{
+    Decider *e = shorter_of(d);
+    if (!e)
+        return false;
+    plan_full(e, &e->r->none);
+    int64_t goal = d->task->memory;
+    for (int i = 0; i < MOST_WHOLE; i++) {
+        const int64_t more = search_within(d, e, goal);
+        if (plan_fits(d, &d->r->chosen) || more <= 0 || goal - more < 1)
+            break;
+        goal = MIN(goal - 1, d->task->memory - more);
+    }
+    take_front(d, e);
+    return true;
+}

@@ -1,0 +1,175 @@
+"""What capture makes of steps: names, roles, policies, refusals."""
+import copy
+import functools
+import unittest
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import tenon
+from models import GPT2, eager, tokens
+
+
+class Layer(nn.Module):
+    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint."""
+
+    def __init__(self, context_fn=None, **options):
+        super().__init__()
+        self.w1, self.w2 = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(8, 4))
+        self.options = dict(options, **({"context_fn": context_fn} if context_fn else {}))
+
+    def layer(self, x):
+        return F.gelu(x @ self.w1) @ self.w2
+
+    def forward(self, x):
+        y = checkpoint(self.layer, x, **self.options) if self.options else self.layer(x)
+        return y.sum()
+
+
+def selective(mm, other):
+    """A context function with one policy for products and another for all else."""
+    policy = lambda _, op, *args, **kwargs: mm if op == torch.ops.aten.mm.default else other
+    return functools.partial(create_selective_checkpoint_contexts, policy)
+
+
+class TestPolicies(unittest.TestCase):
+    def products(self, model):
+        """How many products the plan of a step has, whose gradients must be autograd's."""
+        x = torch.randn(2, 4)
+        plan = tenon.plan(tenon.capture(model, x))
+        tenon.compile(plan)(x)
+        plain = Layer()
+        plain.load_state_dict(model.state_dict())
+        plain(x).backward()
+        for p, q in zip(model.parameters(), plain.parameters()):
+            self.assertLess((p.grad - q.grad).abs().max().item(), 1e-5)
+        return plan.data["op_counts"]["mm"]
+
+    def test_plain_checkpoint(self):
+        self.assertEqual(self.products(Layer()), 5)
+        self.assertEqual(self.products(Layer(use_reentrant=False)), 6)
+        self.assertEqual(self.products(Layer(use_reentrant=True)), 6)
+
+    def test_any_mix_of_policies(self):
+        again = (CheckpointPolicy.PREFER_RECOMPUTE, CheckpointPolicy.MUST_RECOMPUTE)
+        save = (CheckpointPolicy.PREFER_SAVE, CheckpointPolicy.MUST_SAVE)
+        for other in again + save:
+            for mm in again:
+                self.assertEqual(self.products(Layer(selective(mm, other), use_reentrant=False)), 6, (mm, other))
+            for mm in save:
+                self.assertEqual(self.products(Layer(selective(mm, other), use_reentrant=False)), 5, (mm, other))
+
+    def test_regions_keep_their_results(self):
+        model, data = GPT2(layers=4), tokens(1)[0]
+
+        def loss(ids, labels):
+            x = model.wte(ids)
+            for block in model.h:
+                x = checkpoint(block, x, use_reentrant=False)
+            return F.cross_entropy(model.lm_head(x).flatten(0, 1), labels.flatten())
+
+        counts = tenon.plan(tenon.capture(loss, *data)).data["op_counts"]
+        self.assertLessEqual(counts["addmm"], 32)  # 16, each computed again once at most
+
+
+class TestFinding(unittest.TestCase):
+    def test_modules(self):
+        class Trainer:
+            def __init__(self):
+                self.net = nn.Linear(3, 2)
+
+            def step(self, x):
+                return self.net(x).square().mean()
+
+        x = torch.randn(4, 3)
+        trainer, net = Trainer(), nn.Linear(3, 2)
+        self.assertEqual(set(tenon.capture(trainer.step, x).parameters), {"weight", "bias"})
+        self.assertEqual(set(tenon.capture(functools.partial(lambda m, y: m(y).sum(), net), x).parameters),
+                         {"weight", "bias"})
+        two = tenon.capture(lambda y: (net(y) - trainer.net(y)).square().sum(), x, model={"a": net, "b": trainer.net})
+        self.assertEqual(set(two.parameters), {"a.weight", "a.bias", "b.weight", "b.bias"})
+        with self.assertRaisesRegex(tenon.CaptureError, "give model="):
+            tenon.capture(lambda y: y.sum(), x)
+
+    def test_results(self):
+        net, x = nn.Linear(3, 2), torch.randn(4, 3)
+
+        def step(x, scale=1.0):
+            y = net(x)
+            return {"loss": y.square().mean() * scale, "y": y, "name": "linear"}
+
+        out = tenon.compile(tenon.capture(step, x, scale=2.0))(x, scale=2.0)
+        self.assertTrue(torch.allclose(out["y"], net(x)))
+        self.assertTrue(torch.allclose(out["loss"], 2 * net(x).square().mean()))
+        self.assertEqual(out["name"], "linear")
+
+    def test_buffers_written_in_place(self):
+        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+        reference, data = copy.deepcopy(model), [torch.randn(8, 3) for _ in range(3)]
+        step = tenon.compile(tenon.capture(lambda x: model(x).square().mean(), data[0]))
+        for x in data:
+            self.assertAlmostEqual(step(x).item(), reference(x).square().mean().item(), delta=1e-6)
+        for (name, b), c in zip(model.named_buffers(), reference.buffers()):
+            self.assertTrue(torch.allclose(b, c), name)
+
+    def test_constants_and_frozen(self):
+        net, mask, x = nn.Linear(3, 2), torch.tensor([1.0, 0.0]), torch.randn(4, 3)
+        net.bias.requires_grad_(False)
+        step = tenon.compile(tenon.capture(lambda y: (net(y) * mask).sum(), x))
+        self.assertAlmostEqual(step(x).item(), (net(x) * mask).sum().item(), delta=1e-5)
+        self.assertIsNone(net.bias.grad)
+        self.assertTrue(torch.allclose(net.weight.grad, torch.outer(mask, x.sum(0))))
+
+
+class TestRefusals(unittest.TestCase):
+    def setUp(self):
+        self.net, self.x = nn.Linear(3, 3), torch.randn(4, 3)
+
+    def refused(self, words, step, *args, kind=tenon.CaptureError, **options):
+        with self.assertRaisesRegex(kind, words):
+            tenon.capture(step, *args, **options)
+
+    def test_names_the_op_and_the_line(self):
+        net = self.net
+        self.refused(r"linalg_eigh.*test_capture\.py:\d+", lambda x: torch.linalg.eigh(net(x)[:3])[0].sum(), self.x)
+        self.refused(r"test_capture\.py:\d+", lambda x: net(x).sum() if x.sum() > 0 else net(x).mean(), self.x)
+
+    def test_losses(self):
+        net = self.net
+
+        def trains(x):
+            loss = net(x).sum()
+            loss.backward()
+            return loss
+        self.refused(r"calls backward .*test_capture\.py:\d+", trains, self.x)
+        self.refused("scalar", lambda x: net(x), self.x)
+        self.refused("loss", lambda x: None if net is None else 3, self.x)
+        self.refused("does not depend", lambda x: net(x).detach().sum(), self.x)
+
+    def test_arguments(self):
+        net = self.net
+        step = lambda x: net(x).sum()
+        self.refused("requires a gradient", step, self.x.clone().requires_grad_(), kind=tenon.NotSupported)
+        self.refused("complex128|dtype", step, self.x.to(torch.complex128), kind=tenon.NotSupported)
+
+        def writes(x):
+            x.add_(1)
+            return net(x).sum()
+        self.refused("in place", writes, self.x, kind=tenon.NotSupported)
+
+    def test_optimizers(self):
+        net = self.net
+        step = lambda x: net(x).sum()
+        for make, words in [(lambda p: torch.optim.Adagrad(p), "Adagrad"),
+                            (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad"),
+                            (lambda p: torch.optim.SGD(p, lr=1, momentum=.9, nesterov=True), "nesterov"),
+                            (lambda p: torch.optim.SGD(p, lr=1, momentum=.9, dampening=.1), "dampening")]:
+            self.refused(words, step, self.x, optimizer=make(net.parameters()), kind=tenon.NotSupported)
+        other = torch.optim.AdamW(nn.Linear(2, 2).parameters())
+        self.refused("none of the step's modules", step, self.x, optimizer=other, kind=tenon.NotSupported)
+
+
+if __name__ == "__main__":
+    unittest.main()

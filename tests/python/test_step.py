@@ -1,0 +1,289 @@
+"""Steps: training as eager PyTorch does, memory, what is refused."""
+import copy
+import gc
+import io
+import os
+import pickle
+import signal
+import threading
+import unittest
+from unittest import mock
+
+import torch
+from torch import nn
+
+import tenon
+from tenon._library import lib
+from models import GPT2, eager, tokens
+
+
+def capture(model, data, optimizer=None):
+    return tenon.capture(lambda ids, labels: model(ids, labels), *data[0], optimizer=optimizer)
+
+
+class TestOptimizers(unittest.TestCase):
+    def trains(self, make, steps=5, **model):
+        torch.manual_seed(0)
+        net, data = GPT2(layers=1, **model), tokens(steps)
+        want, trained = eager(net, make, data)
+        optimizer = make(net)
+        step = tenon.compile(capture(net, data, optimizer))
+        for args, loss in zip(data, want):
+            self.assertAlmostEqual(step(*args).item(), loss, delta=1e-5)
+        return step, net, optimizer
+
+    def test_all(self):
+        for make in (lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, weight_decay=0.3, betas=(.8, .9)),
+                     lambda m: torch.optim.Adam(m.parameters(), lr=1e-3, weight_decay=0.1),
+                     lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, maximize=True),
+                     lambda m: torch.optim.SGD(m.parameters(), lr=1e-2),
+                     lambda m: torch.optim.SGD(m.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)):
+            with self.subTest(str(make(nn.Linear(1, 1))).replace("\n", " ")):
+                self.trains(make)
+
+    def test_groups_and_schedules(self):
+        def make(m):
+            decayed = [p for p in m.parameters() if p.dim() > 1]
+            others = [p for p in m.parameters() if p.dim() < 2]
+            return torch.optim.AdamW([{"params": decayed, "weight_decay": 0.5}, {"params": others, "lr": 1e-2}],
+                                     lr=1e-3, weight_decay=0)
+        torch.manual_seed(0)
+        net, data = GPT2(layers=1), tokens(4)
+        reference = copy.deepcopy(net)
+        opts = [make(net), make(reference)]
+        schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in opts]
+        step = tenon.compile(capture(net, data, opts[0]))
+        for args in data:
+            loss = reference(*args)
+            opts[1].zero_grad()
+            loss.backward()
+            opts[1].step()
+            self.assertAlmostEqual(step(*args).item(), loss.item(), delta=1e-5)
+            for schedule in schedules:
+                schedule.step()
+
+    def test_state_goes_on(self):
+        """State that the optimizer had, and state that load_state_dict puts there, are the step's."""
+        make = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3)
+        torch.manual_seed(0)
+        net, data = GPT2(layers=1), tokens(6)
+        want, _ = eager(net, make, data)
+        optimizer = make(net)
+        for args in data[:2]:
+            optimizer.zero_grad()
+            net(*args).backward()
+            optimizer.step()
+        step = tenon.compile(capture(net, data, optimizer))
+        for args, loss in zip(data[2:4], want[2:4]):
+            self.assertAlmostEqual(step(*args).item(), loss, delta=1e-5)
+        saved = io.BytesIO()
+        torch.save(step.state_dict(), saved)
+        for args in data[:2]:
+            step(*args)
+        saved.seek(0)
+        step.load_state_dict(torch.load(saved))
+        for args, loss in zip(data[4:], want[4:]):
+            self.assertAlmostEqual(step(*args).item(), loss, delta=1e-5)
+        self.assertEqual(int(optimizer.state[net.wte.weight]["step"]), 6)
+
+    def test_changed_settings_are_refused(self):
+        step, net, optimizer = self.trains(lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3), steps=1)
+        optimizer.param_groups[0]["betas"] = (0.5, 0.5)
+        with self.assertRaisesRegex(tenon.NotSupported, "beta1 is 0.5"):
+            step(*tokens(1)[0])
+
+    def test_bf16(self):
+        torch.manual_seed(0)
+        net, data = GPT2(layers=1).bfloat16(), tokens(3)
+        make = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3)
+        want, _ = eager(net, make, data)
+        step = tenon.compile(capture(net, data, make(net)))
+        for args, loss in zip(data, want):
+            self.assertAlmostEqual(step(*args).item(), loss, delta=0.05)
+
+
+class TestDropout(unittest.TestCase):
+    def test_masks(self):
+        net = nn.Linear(4, 4, bias=False)
+        nn.init.ones_(net.weight)
+        drop, x = nn.Dropout(0.25), torch.ones(64, 4)
+
+        def run(x):
+            y = drop(net(x))
+            return {"loss": y.mean(), "y": y}
+        step = tenon.compile(tenon.capture(run, x, model={"net": net, "drop": drop}))
+        torch.manual_seed(3)
+        first, second = step(x), step(x)
+        torch.manual_seed(3)
+        again = step(x)
+        self.assertTrue(torch.equal(first["y"], again["y"]))
+        self.assertFalse(torch.equal(first["y"], second["y"]))
+        kept = first["y"][first["y"] != 0]
+        self.assertTrue(torch.allclose(kept, torch.full_like(kept, 4 / 0.75)))
+        self.assertAlmostEqual(kept.numel() / 256, 0.75, delta=0.12)
+
+    def test_mode(self):
+        net, data = GPT2(layers=1, dropout=0.1), tokens(1)
+        step = tenon.compile(capture(net, data))
+        net.eval()
+        with self.assertRaisesRegex(tenon.NotSupported, "evaluation mode"):
+            step(*data[0])
+
+
+class TestMemory(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.net, self.data = GPT2(layers=1), tokens(2)
+
+    def test_planned_is_measured(self):
+        step = tenon.compile(capture(self.net, self.data))
+        lib.tn_program_fill(step.program.pointer, 0x5A)
+        step(*self.data[0])
+        high = lib.tn_program_high(step.program.pointer, 0x5A)
+        self.assertLessEqual(high, step.plan.peak)
+        self.assertGreater(high, step.plan.peak - 4096)
+
+    def test_limit(self):
+        captured = capture(self.net, self.data, torch.optim.AdamW(self.net.parameters()))
+        free = tenon.plan(captured)
+        need = free.peak + free.reserve
+        less = tenon.plan(captured, memory=need - 4096, machine="none")
+        self.assertLessEqual(less.peak + less.reserve, need - 4096)
+        with self.assertRaises(tenon.DoesNotFit) as raised:
+            tenon.plan(captured, memory=free.persistent)
+        self.assertGreater(raised.exception.least, free.persistent)
+        with self.assertRaises(ValueError):
+            tenon.plan(captured, memory="3 furlongs")
+        with self.assertRaises(ValueError):
+            tenon.plan(captured, recompute="some")
+
+    def test_recompute_keeps_the_loss(self):
+        want = tenon.compile(capture(self.net, self.data))(*self.data[0])
+        got = tenon.compile(capture(self.net, self.data), recompute="full")(*self.data[0])
+        self.assertEqual(want.item(), got.item())
+
+    def test_tensors_outlive_the_step(self):
+        step = tenon.compile(capture(self.net, self.data, torch.optim.AdamW(self.net.parameters())))
+        step(*self.data[0])
+        before = {k: v.clone() for k, v in self.net.state_dict().items()}
+        del step
+        gc.collect()
+        for name, v in self.net.state_dict().items():
+            self.assertTrue(torch.equal(v, before[name]), name)
+        saved = io.BytesIO()
+        torch.save(self.net.ln_f.weight, saved)
+        self.assertLess(len(saved.getvalue()), 5000)  # a storage of its own, not the arena
+        weight = self.net.wte.weight
+        del self.net
+        gc.collect()
+        self.assertTrue(torch.equal(weight, before["wte.weight"]))
+
+    def test_two_steps_of_a_model(self):
+        first = tenon.compile(capture(self.net, self.data))
+        second = tenon.compile(capture(self.net, self.data))
+        second(*self.data[0])
+        with self.assertRaisesRegex(tenon.Error, r"wte\.weight: its \.data is another"):
+            first(*self.data[0])
+
+    def test_replaced_data(self):
+        step = tenon.compile(capture(self.net, self.data))
+        self.net.wpe.weight.data = self.net.wpe.weight.data.clone()
+        with self.assertRaisesRegex(tenon.Error, r"wpe\.weight"):
+            step(*self.data[0])
+
+    def test_load_into_the_model(self):
+        other = GPT2(layers=1)
+        step = tenon.compile(capture(self.net, self.data))
+        self.net.load_state_dict(other.state_dict())
+        self.assertAlmostEqual(step(*self.data[0]).item(), other(*self.data[0]).item(), delta=1e-5)
+
+    def test_versions(self):
+        """A backward over parameters that a Step has changed meanwhile is an error of autograd's."""
+        step = tenon.compile(capture(self.net, self.data, torch.optim.AdamW(self.net.parameters())))
+        loss = self.net(*self.data[1])
+        step(*self.data[0])
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            loss.backward()
+
+    def test_copies(self):
+        captured = capture(self.net, self.data)
+        plan = tenon.plan(captured)
+        step = tenon.compile(plan)
+        for x in (captured, plan, step):
+            for copies in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(tenon.NotSupported, "cannot be copied"):
+                    copies(x)
+        twin = copy.deepcopy(self.net)
+        step(*self.data[0])
+        self.assertNotEqual(twin.wte.weight.data_ptr(), self.net.wte.weight.data_ptr())
+
+    def test_arguments(self):
+        step = tenon.compile(capture(self.net, self.data))
+        ids, labels = self.data[0]
+        for bad in ((ids[:1], labels), (ids.int(), labels), (ids,), (ids, labels, 1), (ids, None)):
+            with self.assertRaisesRegex((ValueError,), "expected"):
+                step(*bad)
+        with self.assertRaisesRegex(tenon.Error, "embedding"):
+            step(ids + 1000, labels)
+        step(ids, labels)
+
+    def test_interrupted(self):
+        """Ctrl-C within a step: the step ends, is counted, and training goes on to the same losses."""
+        data = tokens(6)
+        make = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3)
+        want, _ = eager(self.net, make, data)
+        optimizer = make(self.net)
+        step = tenon.compile(capture(self.net, data, optimizer))
+        run, got = lib.tn_program_run, []
+
+        def interrupted(program):
+            os.kill(os.getpid(), signal.SIGINT)
+            return run(program)
+        for i, args in enumerate(data):
+            if i == 2:
+                with mock.patch.object(lib, "tn_program_run", interrupted), self.assertRaises(KeyboardInterrupt):
+                    step(*args)
+            else:
+                got.append((step(*args).item(), want[i]))
+        self.assertEqual(int(optimizer.state[self.net.wte.weight]["step"]), 6)
+        for g, w in got:
+            self.assertAlmostEqual(g, w, delta=1e-5)
+
+    def test_threads(self):
+        steps = [tenon.compile(capture(GPT2(layers=1), self.data)) for _ in range(2)]
+        want = [s(*self.data[0]).item() for s in steps]
+        got = [[], []]
+
+        def work(i):
+            for _ in range(5):
+                got[i].append(steps[i](*self.data[0]).item())
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(got, [[w] * 5 for w in want])
+
+
+class TestPlan(unittest.TestCase):
+    def test_what_it_says(self):
+        net, data = GPT2(layers=2), tokens(1)
+        plan = tenon.plan(capture(net, data, torch.optim.AdamW(net.parameters())), recompute="full")
+        self.assertEqual(sum(plan.categories.values()), plan.peak)
+        self.assertTrue(any(d["kind"] == "recompute" and d["scope"].startswith("h.0") for d in plan.decisions))
+        self.assertIn("alive at the peak", str(plan))
+        self.assertIn("<html", plan.html())
+        self.assertIn("iframe", plan._repr_html_())
+        self.assertGreater(plan.seconds, 0)
+
+    def test_compare(self):
+        net, data = GPT2(layers=2), tokens(1)
+        captured = capture(net, data)
+        plan = tenon.plan(captured)
+        text = plan.compare(tenon.plan(captured, recompute="full"))
+        self.assertRegex(text, r"peak +[\d.]+ +[\d.]+ +-[\d.]+ KiB")
+        self.assertRegex(text, r"computed again +0\.00 +[1-9]")
+
+
+if __name__ == "__main__":
+    unittest.main()

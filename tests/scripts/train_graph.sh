@@ -1,0 +1,109 @@
+#!/bin/sh
+# tenon train GRAPH.tn: a joint graph of PyTorch (tests/fx/gpt2_step) and forwards alone, that shift their labels or do
+# not; checkpoints, a run that goes on, ranks, what is refused. Usage: tests/scripts/train_graph.sh BUILD
+. tools/checks.sh
+
+inputs=tests/fx/gpt2_step/inputs.safetensors
+"$tenon" import fx tests/fx/gpt2_step/graph.txt --inputs $inputs --loss getitem_21 --params 'arg*' -o "$dir/joint.tn" >/dev/null
+ok "joint: imported"
+python3 - "$dir" <<'END'
+import json, random, struct, sys
+
+out, r = sys.argv[1], random.Random(0)
+token, tokens = 0, []
+for _ in range(4000):
+    token = (7 * token + r.choice([1, 1, 1, 2])) % 97
+    tokens.append(token)
+open(out + "/tokens.bin", "wb").write(struct.pack("<4000H", *tokens))
+
+
+def write(name, tensors):
+    head, data = {}, b""
+    for key, (dtype, shape, raw) in tensors.items():
+        head[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(head).encode()
+    open(f"{out}/{name}.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data)
+
+
+def normal(n):
+    return struct.pack(f"<{n}f", *(r.gauss(0, 0.1) for _ in range(n)))
+
+
+write("lm", {"wte": ("F32", [97, 16], normal(97 * 16)), "w": ("F32", [16, 97], normal(16 * 97))})
+write("short", {"wte": ("F32", [97, 16], normal(97 * 16)), "w": ("F32", [16, 96], normal(16 * 96))})
+rows = [tokens[8 * i : 8 * i + 9] for i in range(2)]
+write("batch", {"input_ids": ("I64", [2, 8], b"".join(struct.pack("<8q", *x[:8]) for x in rows)),
+                "labels": ("I64", [2, 8], b"".join(struct.pack("<8q", *x[1:]) for x in rows))})
+END
+
+# lm NAME LABELS: a forward whose loss is that of 7 of 8 places; LABELS: of labels i64[2, 8] those that are read.
+lm() {
+    cat >"$dir/$1.tn" <<END
+tenon 1
+graph lm(%ids: i64[2, 8] batch, %targets: i64[2, 8] batch, %e: f32[97, 16] param "wte", %w: f32[16, 97] param "head") {
+  %h = embedding(%e, %ids)  @"layers.0"
+  %g = gelu(%h)  @"layers.0"
+  %s = slice(%g, dim=1, end=7)
+  %f = view(%s, size=[14, 16])
+  %x = mm(%f, %w)
+  %l = slice(%targets, dim=1, $2)  loss
+  %flat = view(%l, size=[14])  loss
+  %n = count_labels(%l)  loss
+  %loss, %lse = cross_entropy(%x, %flat, %n)  loss
+  return loss %loss
+}
+END
+}
+lm own start=1 # of the tokens themselves, which it shifts
+lm next end=7  # of the next tokens
+
+# shellcheck disable=SC2086
+{
+    more="--data $dir/tokens.bin --token-type u16 --lr 1e-2"
+    joint="$dir/joint.tn --inputs $inputs $more"
+    gives 0 'trained 6 steps' train $joint --steps 6 --out "$dir/a"
+    ok "a checkpoint has the graph" [ "$(cd "$dir/a/latest" && echo *)" = 'config.json graph.tn model.safetensors optimizer.safetensors state.json' ]
+    ok "it is the graph" cmp "$dir/a/latest/graph.tn" "$dir/joint.tn"
+    gives 0 'trained 6 steps' train $joint --steps 6 --save-every 3 --out "$dir/b"
+    rm -rf "$dir/b/step-6"
+    gives 0 'goes on from' train --resume --out "$dir/b"
+    ok "a run that goes on: weights" cmp "$dir/a/latest/model.safetensors" "$dir/b/latest/model.safetensors"
+    ok "a run that goes on: state" cmp "$dir/a/latest/optimizer.safetensors" "$dir/b/latest/optimizer.safetensors"
+    gives 2 '--accumulate does not go with a graph that has its backward' train $joint --steps 1 --accumulate 2 --out "$dir/no"
+    gives 2 'found 3 of 16' train $joint --steps 1 --batch-size 3 --seq-len 16 --out "$dir/no"
+
+    # Both take their labels from the same places, so that losses and weights are the same.
+    "$tenon" train "$dir/own.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/own" >"$dir/own.txt" 2>"$dir/err"
+    ok "own: trained"
+    gives 2 'labels same where it takes' train "$dir/next.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next"
+    "$tenon" train "$dir/next.tn" --labels shifted --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next" >"$dir/next.txt" 2>"$dir/err"
+    ok "next: trained"
+    ok "it learns" awk '{ loss[NR] = $4 } END { exit !(loss[4] < loss[1] - 0.05) }' "$dir/own.txt"
+    ok "four losses" [ "$(grep -c '^step [1-4] loss' "$dir/own.txt")" = 4 ]
+    ok "labels that are shifted once: losses" cmp "$dir/own.txt" "$dir/next.txt"
+    ok "labels that are shifted once: weights" cmp "$dir/own/latest/model.safetensors" "$dir/next/latest/model.safetensors"
+    gives 2 'labels shifted: the graph says same' train "$dir/own.tn" --labels shifted --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
+
+    # with everything else: recomputed, in slices, microbatches
+    own="$dir/own.tn --inputs $dir/lm.safetensors $more --steps 5"
+    gives 0 '' train $own --out "$dir/plain"
+    gives 0 '' train $own --recompute full --out "$dir/again"
+    ok "computed again: the same weights" cmp "$dir/plain/latest/model.safetensors" "$dir/again/latest/model.safetensors"
+    gives 0 '' train $own --accumulate 2 --out "$dir/parts"
+    gives 0 '' train $own --optimizer sgd --clip 0 --out "$dir/sgd"
+    gives 0 '' train $own --eval-every 2 --out "$dir/held"
+
+    gives 2 'inputs is missing' train "$dir/own.tn" $more --steps 1 --out "$dir/no"
+    gives 2 'inputs is for graphs, not for models' train demo --inputs "$dir/lm.safetensors" $more --steps 1 --batch-size 1 --seq-len 4 --out "$dir/no"
+    gives 1 'expected f32[16, 97], found f32[16, 96]' train "$dir/own.tn" --inputs "$dir/short.safetensors" $more --steps 1 --out "$dir/no"
+    gives 1 'has no tensor "wte"' train "$dir/own.tn" --inputs "$dir/batch.safetensors" $more --steps 1 --out "$dir/no"
+    sed 's/%ids: i64\[2, 8\] batch/%ids: i64[2, 8]/' "$dir/own.tn" >"$dir/roles.tn"
+    gives 1 'role batch' train "$dir/roles.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
+    sed 's/return loss %loss/return %loss/' "$dir/own.tn" >"$dir/loss.tn"
+    gives 1 'expected an output of role loss' train "$dir/loss.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
+    gives 2 'dropout is for models' train "$dir/own.tn" --inputs "$dir/lm.safetensors" $more --dropout 0.1 --steps 1 --out "$dir/no"
+    gives 2 'has no logits or text' generate "$dir/own" --prompt a --tokens 2 --tokenizer bytes
+    ok "what was refused left nothing" [ ! -e "$dir/no" ]
+}
+totals

@@ -1,0 +1,44 @@
+#!/bin/sh
+# The tests of python/tenon, against the PyTorch of PYTHON where that imports it, else of a virtual environment that this
+# makes: TORCH_VENV, by default BUILD/torch-venv, which stays for the next time. PyTorch is installed from PyPI without
+# its dependencies (TORCH says which, such as torch==2.9.1) but for what its import needs; tools/torch_stubs.py stands
+# in for CUDA's libraries; transformers is installed too where it can be. Usage: tools/test_python.sh BUILD [MODULE...]
+build=$1
+shift
+python=${PYTHON:-python3}
+
+# install VENV: everything, or says why not
+install()
+{
+    "$python" -m venv "$1" && "$1/bin/pip" install --quiet --no-deps "${TORCH:-torch}" typing_extensions sympy \
+        mpmath networkx jinja2 MarkupSafe filelock fsspec numpy setuptools &&
+        "$1/bin/python" tools/torch_stubs.py "$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
+        { "$1/bin/pip" install --quiet transformers || true; }
+}
+
+if ! "$python" -c 'import torch' 2>/dev/null; then
+    venv=${TORCH_VENV:-$build/torch-venv}
+    if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+        log=$(mktemp) || exit 1
+        if ! install "$venv" >"$log" 2>&1 || ! "$venv/bin/python" -c 'import torch' >>"$log" 2>&1; then
+            echo "test-python: $python cannot import torch, and it cannot be installed: $(tail -1 "$log")" >&2
+            rm -f "$log"
+            exit 1
+        fi
+        rm -f "$log"
+    fi
+    python=$venv/bin/python
+fi
+TENON_LIBRARY=${TENON_LIBRARY:-$(pwd)/$build/libtenon.so}
+PYTHONPATH=${TENON_INSTALLED:+tests/python}
+PYTHONPATH=${PYTHONPATH:-python:tests/python}
+export TENON_LIBRARY PYTHONPATH BUILD="$build" TENON_MACHINE=none PYTHONDONTWRITEBYTECODE=1
+[ -z "$TENON_INSTALLED" ] || unset TENON_LIBRARY
+"$python" -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null
+if [ $# = 0 ]; then
+    for file in tests/python/test_*.py; do
+        name=${file##*/}
+        set -- "$@" "${name%.py}"
+    done
+fi
+"$python" -W ignore tests/python/run.py "$@"
