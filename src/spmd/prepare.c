@@ -28,15 +28,17 @@ static Value *squares_of(Build *b, Value *x)
     return emit1(b, "sum_squares", IN(x), NOATTRS);
 }
 
-/* The sum of limb arrays. */
-static Value *sum_arrays(Build *b, Value *const *x, int count)
+/* The sum of limb arrays, or of those of tensors. */
+static Value *sum_arrays(Build *b, Value *const *x, int count, bool tensors)
 {
     const int64_t zero[] = {0};
     Value **row = NEWN(b->g->a, Value *, count);
-    if (count == 1)
-        return x[0];
-    for (int i = 0; i < count; i++)
-        row[i] = emit1(b, "unsqueeze", IN(x[i]), ATTRS(A_INT("dim", 0)));
+    for (int i = 0; i < count; i++) {
+        row[i] = tensors ? squares_of(b, x[i]) : x[i];
+        if (count == 1)
+            return row[i];
+        row[i] = emit1(b, "unsqueeze", IN(row[i]), ATTRS(A_INT("dim", 0)));
+    }
     Value *all = emit1(b, "cat", count, row, ATTRS(A_INT("dim", 0)));
     return emit1(b, "sum", IN(all), ATTRS(A_INTS("dim", 1, zero)));
 }
@@ -50,9 +52,9 @@ static void unfold_norm(Graph *g, Arena *tmp, const Mesh *m, const unsigned *mas
         int count = 0;
         for (int i = 0; i < n->nin; i++)
             if (dtype_float(n->in[i]->type.dtype) && mask[n->in[i]->id] == axes)
-                group[count++] = squares_of(&b, n->in[i]);
+                group[count++] = n->in[i];
         if (count)
-            in[nin++] = sum_arrays(&b, group, count);
+            in[nin++] = sum_arrays(&b, group, count, true);
     }
     for (int i = 0; i < n->nin; i++)
         if (!dtype_float(n->in[i]->type.dtype))
@@ -111,7 +113,7 @@ static void sum_chosen(Graph *g, Arena *tmp, const Spmd *x, Node *n)
                 group[count++] = n->in[k];
             }
         if (!taken[i])
-            in[nin++] = count ? sum_arrays(&b, group, count) : n->in[i];
+            in[nin++] = count ? sum_arrays(&b, group, count, false) : n->in[i];
     }
     n->in = NEWN(g->a, Value *, nin);
     memcpy(n->in, in, sizeof *in * (size_t)nin);
