@@ -173,6 +173,8 @@ typedef struct tn_options {
     int nwhat_if;
     double shard_exposed;               /* 0.01 to 1 (1): of shard auto: which share of gathering
                                          * parameters and reducing gradients no computing hides */
+    int64_t shard_memory;               /* (0): of shard auto: bytes that a rank may keep, as the
+                                         * choice counts them; 0: no limit */
     const char *shard_problem;          /* of shard auto: the file to which the problem is
                                          * written; NULL: none */
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters

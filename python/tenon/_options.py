@@ -50,6 +50,7 @@ MEMBERS = [
     ("what_if", "texts"),
     ("nwhat_if", "int"),
     ("shard_exposed", "double"),
+    ("shard_memory", "int64"),
     ("shard_problem", "text"),
     ("reshard", "text"),
     ("bucket", "text"),

@@ -139,53 +139,114 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
     return better;
 }
 
-/* Plans the step with forms chosen by solving, and with those of the recipes if there are any;
- * keeps what is the fastest by the clock of those that fit, the least where none does, and the
- * first of equals. *y has the first choice's what-ifs. */
-static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y)
+/* The ways to shard a step that are planned one after the other. */
+typedef struct ShardWays {
+    Parts one; /* plans into `now` */
+    tn_compiled now, best;
+    ShardReport *y; /* those that were tried, and the first choice's what-ifs */
+    int way[MOST_SHARD_TRIES], nlimited;
+    bool slower; /* what the best needs to fit takes time */
+} ShardWays;
+
+/* Plans one of the shardings with a limit of bytes, or 0; what is the best so far is kept. A recipe
+ * that is for no such model is passed over. */
+static int plan_way(ShardWays *y, const tn_options *asked, int way, int64_t limit)
 {
-    tn_compiled now = {0}, best = {0}, *to = x->to;
-    Parts one = *x; /* plans into `now` */
-    one.to = &now;
-    int code = 0;
-    y->ntried = SHARD_TRIES;
-    for (int i = 0; i < SHARD_TRIES && !code; i++) {
-        tn_options o = shard_try(x->tmp, asked, i);
-        double exposed = shard_try_exposed(i);
-        if (exposed <= 0 && asked->npins)
-            break; /* which recipes do not obey */
-        if (i) {
-            o.warn = NULL; /* it has warned */
-            o.nwhat_if = 0;
-        }
-        code = plan_step_with(&one, &o);
-        if (code == TN_CODE_USAGE && exposed <= 0) {
-            code = 0; /* no recipe is for it */
-            continue;
-        }
-        if (code)
-            break;
-        const ShardReport *r = &now.graph[0]->sharded;
-        y->tried[i] =
-            (ShardTry){exposed, clock_sec(now.plan[0]), r->sec, plan_least(now.plan[0]->p)};
-        for (; y->nwhat_if < r->nwhat_if; y->nwhat_if++)
-            y->what_if[y->nwhat_if] =
-                (ShardWhatIf){asked->what_if[y->nwhat_if], r->what_if[y->nwhat_if].objective, 0};
-        if (keep_better(&now, &best, asked->goal_memory))
-            y->taken = i;
+    ShardReport *to = y->y;
+    tn_options o = shard_try(y->one.tmp, asked, way);
+    double exposed = shard_try_exposed(way);
+    o.shard_memory = limit;
+    if (to->ntried) {
+        o.warn = NULL; /* it has warned */
+        o.nwhat_if = 0;
     }
-    free_step(&now);
-    *x = one;
+    int code = plan_step_with(&y->one, &o);
+    if (code)
+        return code == TN_CODE_USAGE && exposed <= 0 ? 0 : code;
+    const tn_plan *p = y->now.plan[0];
+    double sec, added;
+    tn_plan_sec(p, &sec, &added);
+    const ShardReport *r = &y->now.graph[0]->sharded;
+    for (; to->nwhat_if < r->nwhat_if; to->nwhat_if++)
+        to->what_if[to->nwhat_if] =
+            (ShardWhatIf){asked->what_if[to->nwhat_if], r->what_if[to->nwhat_if].objective, 0};
+    y->way[to->ntried] = way;
+    to->tried[to->ntried] =
+        (ShardTry){exposed, limit, sec, r->sec, plan_least(p->p), r->nbytes, r->least};
+    if (keep_better(&y->now, &y->best, asked->goal_memory)) {
+        to->taken = to->ntried;
+        y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
+    }
+    to->ntried++;
+    return 0;
+}
+
+/* Which of those that were chosen without a limit of bytes is the fastest. */
+static int fastest_free(const ShardReport *y)
+{
+    int best = 0;
+    for (int i = 1; i < y->ntried; i++)
+        if (y->tried[i].exposed > 0 && !y->tried[i].limit && y->tried[i].sec < y->tried[best].sec)
+            best = i;
+    return best;
+}
+
+/* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
+ * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
+ * at last the least is asked for. Where what fits is slower for it, fewer bytes are tried as long
+ * as that is faster. */
+static int64_t next_limit(const ShardWays *x, int64_t goal)
+{
+    enum { LIMITED = 3, LITTLE = 20 };
+    const ShardReport *y = x->y;
+    const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
+    if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit))
+        return 0; /* and less was not found */
+    if (!last->limit)
+        last = &y->tried[fastest_free(y)];
+    int64_t more = last->kept - last->least;
+    if (more < last->kept / LITTLE)
+        return 0;
+    if (best->nbytes > goal)
+        return x->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
+    return !x->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
+}
+
+/* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
+ * with those of the recipes if there are any; where memory is short, also with limits of bytes.
+ * Keeps what is the fastest by the clock of those that fit, the least where none does, and the
+ * first of equals. */
+static int plan_ways(ShardWays *x, const tn_options *asked)
+{
+    int code = 0;
+    for (int i = 0; i < SHARD_TRIES && !code; i++)
+        if (shard_try_exposed(i) > 0 || !asked->npins) /* which recipes do not obey */
+            code = plan_way(x, asked, i, 0);
+    for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
+        code = plan_way(x, asked, fastest_free(x->y), limit);
+    return code;
+}
+
+/* *y gets what was tried, *way which of the shardings is taken. */
+static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y, int *way)
+{
+    ShardWays ways = {.one = *x, .y = y};
+    tn_compiled *to = x->to;
+    ways.one.to = &ways.now;
+    int code = plan_ways(&ways, asked);
+    free_step(&ways.now);
+    *x = ways.one;
     x->to = to;
-    to->plan[0] = best.plan[0];
-    to->graph[0] = best.graph[0];
+    to->plan[0] = ways.best.plan[0];
+    to->graph[0] = ways.best.graph[0];
+    *way = ways.way[y->taken];
     return code;
 }
 
 /* Plans the step with each pin that is asked about, beside the others. */
 static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
 {
-    int code = 0;
+    int code = 0, way;
     for (int i = 0; i < y->nwhat_if && !code; i++) {
         tn_compiled with = {0};
         Parts one = *x;
@@ -202,7 +263,7 @@ static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
         one.to = &with;
         if (!isfinite(y->what_if[i].objective))
             continue;
-        code = try_shardings(&one, &o, &r);
+        code = try_shardings(&one, &o, &r, &way);
         bool fits = !code && (!o.goal_memory || r.tried[r.taken].nbytes <= o.goal_memory);
         y->what_if[i].sec = fits ? r.tried[r.taken].sec : INFINITY;
         free_step(&with);
@@ -216,12 +277,13 @@ static int plan_shardings(Parts *x, const tn_options *asked)
     ShardReport y = {.what_if = NEWN(x->tmp, ShardWhatIf, asked->nwhat_if)};
     tn_options o = *asked;
     o.explain = 0; /* of what is taken alone */
-    int code = try_shardings(x, &o, &y);
+    int way, code = try_shardings(x, &o, &y, &way);
     if (!code)
         code = try_what_ifs(x, &o, &y);
     if (!code && asked->explain) {
         free_step(x->to);
-        o = shard_try(x->tmp, asked, y.taken);
+        o = shard_try(x->tmp, asked, way);
+        o.shard_memory = y.tried[y.taken].limit;
         o.nwhat_if = 0;
         o.warn = NULL;
         code = plan_step_with(x, &o);
@@ -238,8 +300,8 @@ static int plan_shardings(Parts *x, const tn_options *asked)
         r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
         r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
     }
-    x->rules = shard_try_exposed(y.taken) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
-                                              : shardings_given(x->tmp, asked, &x->nrules);
+    x->rules = shard_try_exposed(way) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
+                                          : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }
 

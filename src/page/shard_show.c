@@ -18,11 +18,14 @@ static void print_tried(Buf *b, const ShardReport *r)
 {
     for (int i = 0; i < r->ntried; i++) {
         const ShardTry *t = &r->tried[i];
-        if (t->sec > 0)
-            buf_printf(b, "  %-17s %s a step by the clock, %lld bytes%s\n",
-                       arena_printf(b->a, t->exposed > 0 ? "%13s" : "%s", shard_way(b->a, t)),
-                       sec_text(b->a, t->sec), (long long)t->nbytes,
-                       i == r->taken ? ", taken" : "");
+        if (t->sec <= 0)
+            continue;
+        buf_printf(b, "  %-17s %s a step by the clock, %lld bytes",
+                   arena_printf(b->a, t->exposed > 0 ? "%13s" : "%s", shard_way(b->a, t)),
+                   sec_text(b->a, t->sec), (long long)t->nbytes);
+        if (t->limit)
+            buf_printf(b, ", %lld counted, limit %lld", (long long)t->kept, (long long)t->limit);
+        buf_printf(b, "%s\n", i == r->taken ? ", taken" : "");
     }
 }
 
@@ -88,9 +91,16 @@ void shard_print(Buf *b, const ShardReport *r)
     print_tried(b, r);
     if (r->solved) {
         buf_printf(b, "  objective         %s a step without overlap, %s of the nodes emitted\n",
-                   sec_text(b->a, r->sec), sec_text(b->a, r->emitted));
-        buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
-                   100 * r->gap);
+                   sec_text(b->a, r->sec), sec_text(b->a, r->emitted - r->rest));
+        if (r->rest > 0)
+            buf_printf(b,
+                       "                    beside %s that add up a norm, no part of the choice\n",
+                       sec_text(b->a, r->rest));
+        if (isfinite(r->gap))
+            buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
+                       100 * r->gap);
+        else
+            buf_printf(b, "  gap               unknown, as no choice within the limit was found\n");
         buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
                    r->nclass, r->nvariable, r->nedge);
         print_uncut(b, r);

@@ -54,11 +54,15 @@ typedef struct Decisions {
 
 /* A step that was planned with a choice of forms. */
 typedef struct ShardTry {
-    double exposed;   /* as below; 0: by the recipes */
-    double sec;       /* by the clock; 0: not planned */
-    double objective; /* the choice's seconds, all collectives in full; 0: not known */
-    int64_t nbytes;   /* that it needs */
+    double exposed;      /* as below; 0: by the recipes */
+    int64_t limit;       /* of the bytes that the choice counts; 0: none */
+    double sec;          /* by the clock; 0: not planned */
+    double objective;    /* the choice's seconds, all collectives in full; 0: not known */
+    int64_t nbytes;      /* that it needs */
+    int64_t kept, least; /* that the choice has counted; no choice counts less than `least` */
 } ShardTry;
+
+enum { MOST_SHARD_TRIES = 8 };
 
 /* How a result is read by nodes that are cut alike, or the form that several readers share. */
 typedef struct ShardReading {
@@ -97,12 +101,13 @@ typedef struct ShardWhatIf {
 
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
-    Arena *a;            /* for lists; set by who wants the report */
+    Arena *a; /* for lists; set by who wants the report */
     bool solved;
     double sec;     /* of the choice */
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */
     double exposed; /* the share of gathers of parameters and reductions of gradients that counts */
     double emitted; /* seconds of the nodes and copies that the pass has left */
+    double rest;    /* of these those that are no part of the choice: the sums of a norm */
     double build_sec, solve_sec; /* CPU seconds that it took */
     int nclass, nvariable, nedge;
     ShardForm *form; /* in the order of the graph, ports first */
@@ -110,7 +115,8 @@ typedef struct ShardReport {
     int npriced, nopen; /* forms whose others have prices; and those for which there was no time */
     ShardWhatIf *what_if;
     int nwhat_if;
-    ShardTry tried[4]; /* those among which the clock has chosen */
+    int64_t nbytes, least; /* that the choice keeps, as it counts them, and every choice */
+    ShardTry tried[MOST_SHARD_TRIES]; /* those among which the clock has chosen */
     int ntried, taken;
 } ShardReport;
 

@@ -33,9 +33,21 @@ void core_drop_edge(Core *c, int e)
 
 /* ---- from a problem ---- */
 
+/* A node that has the strategies of another one is no variable of its own. */
+static void join_same(Core *c, int i)
+{
+    Var *x = &c->var[c->problem->same[i]];
+    Member member = {i, x->member->strategy};
+    PUSH(c->a, x->member, x->nmember, x->member_cap, member);
+}
+
 static void fill_var(Core *c, int i)
 {
     const PickProblem *p = c->problem;
+    if (p->same && p->same[i] >= 0) {
+        join_same(c, i);
+        return;
+    }
     int k = pick_strategies(p, i);
     int *label = NEWN(c->a, int, k);
     Var *x = &c->var[i];
@@ -140,4 +152,60 @@ void core_drop_labels(Core *c, bool *const *dead)
     for (int u = 0; u < c->nvar; u++)
         if (dead[u])
             keep_labels(c, &c->var[u], dead[u]);
+}
+
+static Var copy_var(Arena *a, const Var *from)
+{
+    Var x = *from;
+    x.cost = NEWN(a, double, x.k);
+    x.member = NEWN(a, Member, x.nmember);
+    x.edge = NEWN(a, int, x.nedge);
+    x.member_cap = x.nmember;
+    x.edge_cap = x.nedge;
+    if (x.k)
+        memcpy(x.cost, from->cost, sizeof *x.cost * (size_t)x.k);
+    if (x.nmember)
+        memcpy(x.member, from->member, sizeof *x.member * (size_t)x.nmember);
+    if (x.nedge)
+        memcpy(x.edge, from->edge, sizeof *x.edge * (size_t)x.nedge);
+    return x;
+}
+
+/* The costs of an edge between labels that are not dead. */
+static double *copy_columns(Arena *a, const CoreEdge *e, int ku, int kv, const bool *du,
+                            const bool *dv)
+{
+    int nu = 0, nv = 0;
+    for (int i = 0; i < ku; i++)
+        nu += !du || !du[i];
+    for (int j = 0; j < kv; j++)
+        nv += !dv || !dv[j];
+    double *m = SPARSE(a, double, nu *nv), *to = m;
+    for (int i = 0; i < ku; i++)
+        for (int j = 0; j < kv && !(du && du[i]); j++)
+            if (!dv || !dv[j])
+                *to++ = e->m[i * kv + j];
+    return m;
+}
+
+Core *core_without(Arena *a, const Core *c, bool *const *dead)
+{
+    Core *y = NEW(a, Core);
+    *y = *c;
+    y->a = a;
+    y->var = NEWN(a, Var, c->nvar);
+    y->edge = NEWN(a, CoreEdge, c->nedge);
+    for (int i = 0; i < c->nedge; i++) {
+        const CoreEdge *e = &c->edge[i];
+        y->edge[i] = *e;
+        if (e->u >= 0)
+            y->edge[i].m =
+                copy_columns(a, e, c->var[e->u].k, c->var[e->v].k, dead[e->u], dead[e->v]);
+    }
+    for (int u = 0; u < c->nvar; u++) {
+        y->var[u] = copy_var(a, &c->var[u]);
+        if (dead[u])
+            keep_labels(y, &y->var[u], dead[u]);
+    }
+    return y;
 }

@@ -48,6 +48,8 @@ int core_find_edge(const Core *c, int u, int v);
 void core_drop_edge(Core *c, int e);
 /* Keeps the labels that are not marked dead, dead[u] being those of u, or NULL. */
 void core_drop_labels(Core *c, bool *const *dead);
+/* A core of its own, of the labels that are not marked dead. */
+Core *core_without(Arena *a, const Core *c, bool *const *dead);
 
 /* ---- reduce.c ---- */
 

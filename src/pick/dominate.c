@@ -37,7 +37,7 @@ static double most_more(EdgeRow i, EdgeRow j)
 static bool uses_no_more(const Core *c, const Var *x, int i, int j)
 {
     const PickProblem *p = c->problem;
-    for (int m = 0; m < x->nmember; m++) {
+    for (int m = 0; m < x->nmember && p->limit < PICK_MOST; m++) {
         int node = x->member[m].node, first = p->first[node];
         if (p->start[node] < p->end[node] &&
             p->usage[first + x->member[m].strategy[j]] > p->usage[first + x->member[m].strategy[i]])

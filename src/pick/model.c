@@ -109,12 +109,17 @@ static void index_edges(PickModel *m)
     }
 }
 
-static const double *transpose(Arena *a, const double *m, int rows, int columns)
+static void transpose_into(double *t, const double *m, int rows, int columns)
 {
-    double *t = NEWN(a, double, rows *columns);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++)
             t[j * rows + i] = m[i * columns + j];
+}
+
+static double *transpose(Arena *a, const double *m, int rows, int columns)
+{
+    double *t = NEWN(a, double, rows *columns);
+    transpose_into(t, m, rows, columns);
     return t;
 }
 
@@ -144,7 +149,7 @@ static void count_steps(PickModel *m)
     m->sweep_steps += (int64_t)TIME * m->ntime + 2 * m->nlabel;
 }
 
-PickModel *model_new(Arena *a, const Core *c)
+PickModel *model_new(Arena *a, Core *c)
 {
     PickModel *m = NEW(a, PickModel);
     int nlabel = 0;
@@ -164,6 +169,27 @@ PickModel *model_new(Arena *a, const Core *c)
     m->uses = NEWN(a, Uses, m->n);
     count_steps(m);
     return m;
+}
+
+void model_drop(PickModel *m, const bool *dead)
+{
+    Core *c = m->core;
+    const bool **of = (const bool **)NEWN(m->a, bool *, c->nvar);
+    for (int u = 0; u < m->n; u++)
+        of[m->var[u]] = dead + m->first[u];
+    core_drop_labels(c, (bool *const *)of);
+    m->nlabel = 0;
+    for (int u = 0; u < m->n; u++) {
+        const Var *x = &c->var[m->var[u]];
+        memcpy(m->cost + m->nlabel, x->cost, sizeof(double) * (size_t)x->k);
+        m->first[u] = m->nlabel;
+        m->nlabel += x->k;
+    }
+    m->first[m->n] = m->nlabel;
+    for (ModelEdge *e = m->edge; e < m->edge + m->nedge; e++)
+        transpose_into(e->t, e->m, model_labels(m, e->u), model_labels(m, e->v));
+    m->sweep_steps = 0;
+    count_steps(m);
 }
 
 /* ---- solutions ---- */

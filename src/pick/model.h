@@ -8,7 +8,7 @@
 typedef struct ModelEdge {
     int u, v;
     const double *m; /* of labels i and j: m[i * (labels of v) + j] */
-    const double *t; /* the same at t[j * (labels of u) + i] */
+    double *t;       /* the same at t[j * (labels of u) + i] */
 } ModelEdge;
 
 /* The limit at one time. What a variable uses there is counted from the least of its labels on. */
@@ -34,7 +34,7 @@ enum { MOST_ROWS = 1024 };
 
 typedef struct PickModel {
     Arena *a;
-    const Core *core;
+    Core *core;
     int n, nedge, nlabel;
     int *var;   /* of the core */
     int *first; /* n + 1: variable u has labels first[u] to first[u + 1] */
@@ -59,7 +59,10 @@ static inline int model_labels(const PickModel *m, int u)
     return m->first[u + 1] - m->first[u];
 }
 
-PickModel *model_new(Arena *a, const Core *c);
+PickModel *model_new(Arena *a, Core *c);
+/* Takes labels out of the core and the model, which has no rows yet; dead: by label of the model.
+ * Variables stay, with one label or more. */
+void model_drop(PickModel *m, const bool *dead);
 double model_cost(const PickModel *m, const int *x); /* INFINITY if a pair is forbidden */
 /* The strategies that labels stand for, and back; labels that are not there stay as they are, and
  * false is returned. */

@@ -17,9 +17,12 @@ typedef struct Solve {
     void *arg;
     bool integral; /* all costs are integers */
     double digits; /* what rounding may have added to a bound */
+    Core *c;
+    double known; /* a bound that holds */
     Dual *d;
     Search *s;
     bool proved;
+    bool near; /* it has labels near a bound of the problem alone */
 } Solve;
 
 /* ---- bounds ---- */
@@ -51,6 +54,12 @@ static double certify(const Solve *x, double bound)
     return x->integral ? ceil(least) : least;
 }
 
+/* The best bound that is known. */
+static double bound_of(const Solve *x)
+{
+    return fmax(x->known, certify(x, x->d->bound));
+}
+
 /* Some time at which even the least that the labels use is this much. */
 static int64_t least_use(const PickModel *m)
 {
@@ -77,12 +86,12 @@ static int64_t least_use(const PickModel *m)
 static void tell(const Solve *x)
 {
     if (x->progress)
-        x->progress(x->arg, x->s->best_cost, certify(x, x->d->bound));
+        x->progress(x->arg, x->s->best_cost, bound_of(x));
 }
 
 static bool closed(const Solve *x)
 {
-    return x->proved || certify(x, x->d->bound) >= x->s->best_cost;
+    return x->proved || bound_of(x) >= x->s->best_cost;
 }
 
 /* Again where a solution was beyond the limit at a time that was no row. */
@@ -157,14 +166,169 @@ static void solve_large(Solve *x, int64_t end)
     }
 }
 
+/* ---- fewer labels ---- */
+
+static void begin(Solve *x, Core *c)
+{
+    int64_t steps = x->s ? x->s->steps : 0;
+    x->c = c;
+    PickModel *m = model_new(x->a, c);
+    x->d = dual_new(x->a, m);
+    x->s = search_new(x->a, m);
+    x->s->guide = x->d->price;
+    x->s->steps = steps;
+}
+
+/* Offers the strategies of another model of the problem. */
+static void offer_strategies(Solve *x, const int *strategy)
+{
+    int *label = NEWN(x->a, int, x->s->m->n);
+    if (model_labels_of(x->s->m, strategy, label))
+        search_offer(x->s, label);
+}
+
+/* Marks labels that are more than `keep` above the bound, those of `best` excepted (NULL: none is);
+ * returns how many stay. By variable of the core. */
+static int mark_dead(Solve *x, double keep, const int *best, bool **dead)
+{
+    const PickModel *m = x->s->m;
+    int left = 0;
+    for (int u = 0; u < m->n; u++) {
+        int k = model_labels(m, u);
+        const double *above = x->d->above + m->first[u];
+        dead[m->var[u]] = NEWN(x->a, bool, k);
+        int least = model_least(above, k);
+        for (int j = 0; j < k; j++) {
+            bool stays = above[j] <= keep || j == least || (best && j == best[u]);
+            dead[m->var[u]][j] = !stays;
+            left += stays;
+        }
+    }
+    return left;
+}
+
+/* Whether label i of u has no label left at the other end of an edge. */
+static bool is_alone(const PickModel *m, const ModelEdge *e, int u, int i, const bool *dead)
+{
+    const bool *other = dead + m->first[model_other(e, u)];
+    for (int j = 0, k = model_labels(m, model_other(e, u)); j < k; j++)
+        if (!other[j] && model_pair(m, e, u, i, j) < INFINITY)
+            return false;
+    return true;
+}
+
+/* Marks what has no label left at an end of u's edges; whether there was any. */
+static bool mark_alone(const PickModel *m, int u, bool *dead)
+{
+    bool any = false;
+    for (int i = 0, k = model_labels(m, u); i < k; i++)
+        for (int e = m->edge_first[u]; e < m->edge_first[u + 1] && !dead[m->first[u] + i]; e++)
+            if (is_alone(m, &m->edge[m->edge_of[e]], u, i, dead))
+                any = dead[m->first[u] + i] = true;
+    return any;
+}
+
+static void mark_all_alone(const PickModel *m, bool *dead)
+{
+    bool any = true;
+    while (any) {
+        any = false;
+        for (int u = 0; u < m->n; u++)
+            any |= mark_alone(m, u, dead);
+    }
+}
+
+/* Labels that cannot be part of anything cheaper than the best go. */
+static void drop_labels(Solve *x)
+{
+    PickModel *m = x->s->m;
+    int nlabel = m->nlabel;
+    double part = x->integral ? 1 - 1e-3 : 0, sum = 1e-9 * fabs(x->d->bound) + x->digits * 1e-12;
+    if (!(x->s->best_cost < INFINITY) || m->nrow)
+        return;
+    bool **of = NEWN(x->a, bool *, x->c->nvar), *dead = NEWN(x->a, bool, nlabel);
+    int left = mark_dead(x, x->s->best_cost - part - x->d->bound + sum, x->s->best, of);
+    if (left > nlabel - nlabel / 16)
+        return;
+    for (int u = 0; u < m->n; u++)
+        memcpy(dead + m->first[u], of[m->var[u]], sizeof *dead * (size_t)model_labels(m, u));
+    mark_all_alone(m, dead);
+    x->known = bound_of(x);
+    trws_drop(x->d->t, dead);
+    search_drop(x->s, dead);
+    model_drop(m, dead);
+}
+
+static void solve(Solve *x);
+
+/* The labels that are the least far above the bound, so many for each variable on average. */
+static double near_labels(Solve *x, int each)
+{
+    const PickModel *m = x->s->m;
+    bool **dead = NEWN(x->a, bool *, x->c->nvar);
+    double low = 0, high = fabs(x->d->bound);
+    for (int i = 0; i < 40; i++) {
+        double middle = (low + high) / 2;
+        if (mark_dead(x, middle, NULL, dead) > each * m->n)
+            high = middle;
+        else
+            low = middle;
+    }
+    return low;
+}
+
+/* Solves the problem of the labels that are near the bound, and takes what that finds. */
+static void solve_near(Solve *x, int each)
+{
+    Solve y = *x;
+    int *strategy = NEWN(x->a, int, x->p->n);
+    bool **dead = NEWN(x->a, bool *, x->c->nvar);
+    const int *best = x->s->best_cost < INFINITY ? x->s->best : NULL;
+    mark_dead(x, near_labels(x, each), best, dead);
+    Core *c = core_without(x->a, x->c, dead);
+    core_reduce(c);
+    if (c->empty)
+        return;
+    y.progress = NULL;
+    y.effort = 0;
+    y.known = -INFINITY;
+    y.proved = false;
+    y.near = true;
+    begin(&y, c);
+    solve(&y);
+    x->s->steps = y.s->steps;
+    if (!(y.s->best_cost < INFINITY))
+        return;
+    model_strategies(y.s->m, y.s->best, strategy);
+    offer_strategies(x, strategy);
+    tell(x);
+}
+
+/* Raises the bound, looks for solutions near it and drops what is too far above it, in turns. */
+static void narrow(Solve *x)
+{
+    enum { ROUNDS = 12, SWEEPS = 30, EACH = 3 };
+    for (int i = 0; i < ROUNDS && !closed(x) && !x->s->m->nrow; i++) {
+        int64_t steps = MAX(UNIT / 40, 2 * SWEEPS * x->s->m->sweep_steps);
+        raise_bound(x, steps);
+        if (!x->near && !closed(x))
+            solve_near(x, EACH << MIN(i, 3));
+        if (!closed(x))
+            drop_labels(x);
+    }
+}
+
 static void solve(Solve *x)
 {
     try_whole(x);
     if (closed(x))
         return;
-    raise_bound(x, UNIT);
+    narrow(x);
+    if (closed(x))
+        return;
+    raise_bound(x, x->near ? UNIT / 8 : UNIT);
     try_whole(x);
-    int64_t end = x->s->steps + x->effort * UNIT;
+    int64_t end = x->s->steps + (x->near ? UNIT / 8 : x->effort * UNIT);
     if (closed(x))
         return;
     if (search_is_small(x->s))
@@ -185,7 +349,7 @@ static PickResult finish(Solve *x, int *strategy)
     CHECK(!r.feasible || pick_fits(x->p, &check));
     r.cost = r.feasible ? check.cost : INFINITY;
     r.found = r.feasible ? check.peak : 0;
-    r.bound = r.proved ? r.cost : fmin(certify(x, x->d->bound), r.cost);
+    r.bound = r.proved ? r.cost : fmin(bound_of(x), r.cost);
     if (!r.feasible && r.proved)
         r.least = MAX(r.least, x->p->limit + 1);
     return r;
@@ -195,16 +359,20 @@ static PickResult finish(Solve *x, int *strategy)
 static PickResult pick_within(Arena *a, const PickProblem *p, int effort, PickProgress *progress,
                               void *arg, int *strategy)
 {
-    Solve x = {a, arena_tmp(a), p, effort, progress, arg, true, 0, NULL, NULL, false};
+    Solve x = {.a = a,
+               .tmp = arena_tmp(a),
+               .p = p,
+               .effort = effort,
+               .progress = progress,
+               .arg = arg,
+               .integral = true,
+               .known = -INFINITY};
     Core *c = core_new(a, p);
     core_reduce(c);
     memset(strategy, 0, sizeof *strategy * (size_t)p->n);
     if (c->empty)
         return (PickResult){.cost = INFINITY, .bound = INFINITY, .proved = true, .forbidden = true};
-    PickModel *m = model_new(a, c);
-    x.d = dual_new(a, m);
-    x.s = search_new(a, m);
-    x.s->guide = x.d->price;
+    begin(&x, c);
     scan_costs(&x, p->cost, p->first[p->n]);
     scan_costs(&x, p->matrix, matrix_size(p));
     solve(&x);

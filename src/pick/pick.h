@@ -29,6 +29,8 @@ typedef struct PickProblem {
     double *cost;
     int64_t *usage;       /* not negative */
     int64_t *start, *end; /* when a node's strategy uses it, half-open */
+    int *same; /* a node before it, whose strategy it always has, while its own cost nothing and no
+                  edge ends at it; -1: none. NULL: none has */
     int nedge;
     const PickEdge *edge;
     const double *matrix;

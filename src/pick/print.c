@@ -38,8 +38,12 @@ static void print_node(Buf *b, const PickProblem *p, int i, const char *name)
     buf_printf(b, "%s\n    {", i ? "," : "");
     if (name)
         buf_printf(b, "\"name\": \"%s\", ", name);
-    buf_add(b, "\"cost\": ");
-    print_costs(b, k, &p->cost[p->first[i]]);
+    if (p->same && p->same[i] >= 0) {
+        buf_printf(b, "\"same\": %d", p->same[i]);
+    } else {
+        buf_add(b, "\"cost\": ");
+        print_costs(b, k, &p->cost[p->first[i]]);
+    }
     if (p->start[i] < p->end[i]) {
         buf_add(b, ", \"usage\": [");
         for (int j = 0; j < k; j++)

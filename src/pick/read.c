@@ -22,8 +22,8 @@ typedef struct NumberRows {
 typedef struct Columns {
     Arena *a;
     JsonScan *s;
-    NumberRows cost, usage, interval, ends, matrix;
-    double limit; /* negative: there is none */
+    NumberRows cost, usage, interval, ends, matrix, same; /* same: empty rows where there is none */
+    double limit;                                         /* negative: there is none */
 } Columns;
 
 static void push_value(JsonScan *s, NumberRows *r, double x)
@@ -220,6 +220,12 @@ static void own_cost(Columns *x)
     read_row(x->s, &x->cost, read_cost);
 }
 
+static void own_same(Columns *x)
+{
+    begin_row(&x->same);
+    push_value(x->s, &x->same, read_index(x->s));
+}
+
 static void own_usage(Columns *x)
 {
     read_row(x->s, &x->usage, read_usage);
@@ -240,6 +246,25 @@ static void own_matrix(Columns *x)
     read_flat(x->s, &x->matrix, read_cost);
 }
 
+/* A node has costs of its own, or as many strategies as the one before it whose strategy it has. */
+static void fill_cost(Columns *x)
+{
+    int i = x->same.n - 1;
+    bool costs = x->cost.n > i;
+    if (!row_len(&x->same, i) && !costs)
+        scan_fail(x->s, "key \"cost\" is missing");
+    if (!row_len(&x->same, i))
+        return;
+    double at = *row_of(&x->same, i);
+    if (costs)
+        scan_fail(x->s, "keys \"cost\" and \"same\" stand in one node");
+    if (at >= i || row_len(&x->same, (int)at))
+        scan_fail(x->s, "same: expected a node before node %d that has costs, found %.0f", i, at);
+    begin_row(&x->cost);
+    for (int k = row_len(&x->cost, (int)at); k; k--)
+        push_value(x->s, &x->cost, 0);
+}
+
 /* A node that uses nothing needs no usage and no interval. */
 static void fill_usage(Columns *x)
 {
@@ -258,13 +283,18 @@ static void fill_usage(Columns *x)
 
 static void own_nodes(Columns *x)
 {
-    static const JsonKey keys[] = {{"cost", own_cost, true},
+    static const JsonKey keys[] = {{"cost", own_cost, false},
+                                   {"same", own_same, false},
                                    {"usage", own_usage, false},
                                    {"interval", own_interval, false},
                                    {0}};
     scan_open(x->s, '[');
     for (int64_t count = 0; scan_more(x->s, ']', &count);) {
+        int n = x->same.n;
         read_object(x, keys);
+        if (x->same.n == n)
+            begin_row(&x->same);
+        fill_cost(x);
         if (x->usage.n == x->cost.n && x->interval.n < x->cost.n)
             scan_fail(x->s, "key \"interval\" is missing beside \"usage\"");
         fill_usage(x);
@@ -317,6 +347,13 @@ static void fill_node(const Columns *x, PickProblem *p, int i, double *left)
         BAD(x, "%s: nodes: usages: their sum is beyond %lld", x->s->title, (long long)PICK_MOST);
 }
 
+static void fill_same(const Columns *x, PickProblem *p)
+{
+    p->same = NEWN(x->a, int, p->n);
+    for (int i = 0; i < p->n; i++)
+        p->same[i] = row_len(&x->same, i) ? (int)*row_of(&x->same, i) : -1;
+}
+
 static void fill_nodes(const Columns *x, PickProblem *p)
 {
     double left = (double)PICK_MOST;
@@ -332,6 +369,8 @@ static void fill_nodes(const Columns *x, PickProblem *p)
     p->end = NEWN(x->a, int64_t, p->n);
     for (int i = 0; i < p->n; i++)
         fill_node(x, p, i, &left);
+    if (x->same.nvalue)
+        fill_same(x, p);
 }
 
 static void fill_edge(const Columns *x, const PickProblem *p, int i, PickEdge *e)
@@ -342,6 +381,12 @@ static void fill_edge(const Columns *x, const PickProblem *p, int i, PickEdge *e
         if (ends[k] >= p->n)
             BAD(x, "%s: edges: nodes[%d]: expected 0 to %d, found %.0f", x->s->title, i, p->n - 1,
                 ends[k]);
+    for (int k = 0; k < 2; k++)
+        if (p->same && p->same[(int)ends[k]] >= 0)
+            BAD(x,
+                "%s: edges: nodes[%d]: expected nodes with costs, found %.0f, which has those of "
+                "another one",
+                x->s->title, i, ends[k]);
     *e = (PickEdge){(int)ends[0], (int)ends[1], x->matrix.first[i]};
     need_len(x, "edges: costs", &x->matrix, i,
              (int64_t)pick_strategies(p, e->u) * pick_strategies(p, e->v));
@@ -397,7 +442,7 @@ static PickProblem *read_either(Columns *x)
 static PickProblem *read_scan(Arena *a, JsonScan *s)
 {
     Columns x = {.a = a, .s = s, .limit = -1};
-    NumberRows *rows[] = {&x.cost, &x.usage, &x.interval, &x.ends, &x.matrix};
+    NumberRows *rows[] = {&x.cost, &x.usage, &x.interval, &x.ends, &x.matrix, &x.same};
     for (int i = 0; i < LEN(rows); i++)
         rows[i]->a = a;
     return read_either(&x);

@@ -301,6 +301,21 @@ static bool visit_prices(Search *s, Trws *t)
     return any;
 }
 
+void search_drop(Search *s, const bool *dead)
+{
+    const PickModel *m = s->m;
+    for (int u = 0; u < m->n; u++) {
+        int label = 0;
+        for (int j = 0; j < s->best[u]; j++)
+            label += !dead[m->first[u] + j];
+        s->best[u] = s->x[u] = s->run[u] = label;
+    }
+    s->cost = s->run_cost = s->best_cost;
+    s->npool = 0; /* they may have what goes */
+    s->above = NULL;
+    s->nused = 0;
+}
+
 void search_begin_run(Search *s)
 {
     s->quiet = 0;

@@ -19,6 +19,8 @@ typedef struct Trws {
 
 Trws *trws_new(Arena *a, const PickModel *m);
 void trws_set_price(Trws *t, int row, double price);
+/* Takes out what labels have that are about to be dropped from the model. */
+void trws_drop(Trws *t, const bool *dead);
 /* Once through all variables in ascending or descending order. */
 void trws_pass(Trws *t, bool forward);
 /* Of each label: no solution that has it costs less than bound + above[label]. */
@@ -68,6 +70,8 @@ bool search_offer(Search *s, const int *x);
 /* All variables at once; true if that proves that best[] is the best there is, or that there is
  * none. */
 bool search_whole(Arena *tmp, Search *s, double cells, int nodes);
+/* Labels are about to be dropped from the model; its best has none of them. */
+void search_drop(Search *s, const bool *dead);
 void search_begin_run(Search *s);    /* x counts no more */
 void search_back_to_best(Search *s); /* x is the best of all */
 /* Blocks, one after the other, until so many steps are taken. */

@@ -32,6 +32,26 @@ Trws *trws_new(Arena *a, const PickModel *m)
     return t;
 }
 
+static void keep_living(double *x, int n, const bool *dead)
+{
+    double *to = x;
+    for (int i = 0; i < n; i++)
+        if (!dead[i])
+            *to++ = x[i];
+}
+
+void trws_drop(Trws *t, const bool *dead)
+{
+    const PickModel *m = t->m;
+    for (int e = 0; e < m->nedge; e++) {
+        int u = m->edge[e].u, v = m->edge[e].v;
+        keep_living(t->side[2 * e], model_labels(m, u), dead + m->first[u]);
+        keep_living(t->side[2 * e + 1], model_labels(m, v), dead + m->first[v]);
+    }
+    keep_living(t->kept, m->nlabel, dead);
+    memset(t->x, 0, sizeof *t->x * (size_t)m->n);
+}
+
 void trws_set_price(Trws *t, int row, double price)
 {
     const Uses *uses = &t->m->row[row].uses;

@@ -461,6 +461,7 @@ Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f)
 {
     const Picker *p = s->x->picker;
     Strategy *t = find_picked(s, n, f);
+    s->x->unpicked |= !t;
     if (!t)
         t = find_cheapest(s, n, f);
     if (p && p->took)

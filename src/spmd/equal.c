@@ -21,7 +21,6 @@ typedef struct Tying {
     Reading *read; /* by value, from first[id] on */
     const char **block;
     int *first, nread;
-    bool *param; /* by value id: a parameter, or one through casts and views */
 } Tying;
 
 /* A name with its numbers as asterisks: "layers.*.mlp". */
@@ -197,7 +196,7 @@ static void tie_inputs(Tying *y, const Mesh *m, const Sharding *in)
         e->class[at].count += q == p;
         e->of_in[i] = at;
         e->of_value[p->v->id] = q ? input_value(y, at, p) : value_new(e, at, 0, p->v->type);
-        y->param[p->v->id] = q == p;
+        y->e->param[p->v->id] = q == p;
     }
 }
 
@@ -212,12 +211,21 @@ static void tie_outputs(Tying *y, const Mesh *m, const Sharding *in, const Shard
 
 /* ---- readings ---- */
 
-static void add_reading(Tying *y, const Value *v, int *fill, Reading r, const char *scope)
+/* What gathers a parameter once: a block, or its forward, or what comes after that; n NULL: an
+ * output. */
+static const char *gatherer(const EqualGraph *e, Arena *a, const Node *n)
 {
-    Block b = block_of(scope);
+    Block b = block_of(n ? n->scope : "");
+    const char *again = e->how.twice && n && n->phase >= BACKWARD ? "|again" : "";
+    return b.len ? arena_printf(a, "%.*s%s", b.len, b.scope, again)
+                 : arena_printf(a, "%s%s", n ? n->scope : "", again);
+}
+
+static void add_reading(Tying *y, const Value *v, int *fill, Reading r, const Node *n)
+{
     int at = y->first[v->id] + fill[v->id]++;
     y->read[at] = r;
-    y->block[at] = b.len ? arena_strndup(y->tmp, b.scope, (size_t)b.len) : scope;
+    y->block[at] = gatherer(y->e, y->tmp, n);
 }
 
 static void find_readings(Tying *y)
@@ -237,12 +245,24 @@ static void find_readings(Tying *y)
     y->block = NEWN(y->tmp, const char *, y->first[g->nvalue]);
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin && !e->class[e->of_node[n->id]].skipped; i++)
-            add_reading(y, n->in[i], fill, (Reading){e->of_node[n->id], i}, n->scope);
+            add_reading(y, n->in[i], fill, (Reading){e->of_node[n->id], i}, n);
     for (int i = 0; i < g->nout; i++)
-        add_reading(y, g->out[i].v, fill, (Reading){e->of_out[i], -1}, "");
+        add_reading(y, g->out[i].v, fill, (Reading){e->of_out[i], -1}, NULL);
     for (int v = 0; v < g->nvalue; v++) /* what is skipped leaves room at the end */
         for (int k = y->first[v] + fill[v]; k < y->first[v + 1]; k++)
             y->read[k].reader = -1;
+}
+
+static const char *readers_name(Arena *a, const char *value, const char *block, bool param)
+{
+    return param ? arena_printf(a, "%s|%s", value, block) : arena_strdup(a, value);
+}
+
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader, bool param)
+{
+    bool some = param && !e->how.keep;
+    const char *block = some ? gatherer(e, tmp, reader) : "";
+    return find_number(&e->by_name, readers_name(tmp, value, block, some)) - 1;
 }
 
 /* Adds a group of those readings of v from `from` on that belong to its block; all if v is no
@@ -255,17 +275,23 @@ static void add_group(Tying *y, const Value *v, int from)
     int end = y->first[v->id + 1];
     ReadGroup r = {.value = e->of_value[v->id],
                    .count = 1,
-                   .param = y->param[v->id],
+                   .shared = -1,
+                   .param = y->e->param[v->id],
                    .read = NEWN(e->a, Reading, end - from)};
     buf_printf(&key, "%d", r.value);
     for (int k = from; k < end; k++) {
-        if (y->read[k].reader < 0 || (y->param[v->id] && strcmp(y->block[k], block)))
+        if (y->read[k].reader < 0 ||
+            (y->e->param[v->id] && !y->e->how.keep && strcmp(y->block[k], block)))
             continue;
         buf_printf(&key, "|%d,%d", y->read[k].reader, y->read[k].operand);
         r.read[r.nread++] = y->read[k];
         y->read[k].reader = -1;
     }
     int at = find_number(&y->groups, key.text) - 1;
+    if (!r.param)
+        e->of_group[v->id] = at >= 0 ? at : e->ngroup;
+    put_number(&e->by_name, readers_name(e->a, v->name, block, r.param && !y->e->how.keep),
+               1 + (at >= 0 ? at : e->ngroup));
     if (at >= 0) {
         e->group[at].count++;
         return;
@@ -290,31 +316,35 @@ static void find_groups(Tying *y)
 }
 
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out, const PinList *pins)
+                       const Sharding *out, const PinList *pins, GatherHow how)
 {
     Arena *tmp = arena_new(g->ctx);
     CHECK(tmp);
     EqualGraph *e = NEW(a, EqualGraph);
     *e = (EqualGraph){.a = a,
+                      .how = how,
                       .g = g,
                       .of_node = NEWN(a, int, g->nnode),
                       .of_value = NEWN(a, int, g->nvalue),
                       .of_in = NEWN(a, int, g->nin),
-                      .of_out = NEWN(a, int, g->nout)};
+                      .of_out = NEWN(a, int, g->nout),
+                      .param = NEWN(a, bool, g->nvalue),
+                      .of_group = NEWN(a, int, g->nvalue),
+                      .by_name = {.a = a}};
     Tying y = {.e = e,
                .tmp = tmp,
                .pins = pins,
                .classes = {.a = tmp},
                .ordinals = {.a = tmp},
                .groups = {.a = tmp},
-               .params = graph_named(g->in, g->nin, ROLE_PARAM, tmp),
-               .param = NEWN(tmp, bool, g->nvalue)};
+               .params = graph_named(g->in, g->nin, ROLE_PARAM, tmp)};
+    memset(e->of_group, -1, sizeof *e->of_group * (size_t)g->nvalue);
     tie_inputs(&y, m, in);
     for (const Node *n = g->first; n; n = n->next) {
         tie_node(&y, n);
         bool through = n->nin && (n->op->view || n->op->identity || n->op->copy);
         for (int k = 0; k < n->nout; k++)
-            y.param[n->out[k]->id] = through && y.param[n->in[0]->id];
+            e->param[n->out[k]->id] = through && e->param[n->in[0]->id];
     }
     tie_outputs(&y, m, in, out);
     find_groups(&y);

@@ -204,35 +204,50 @@ static bool may_read(const RankForm *h, const char *block, const Node *reader, b
     return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
+/* Whether a reader of the backward goes on from a form that the forward gathered. */
+static bool is_again(const RankForm *h, const Node *reader)
+{
+    return h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
+}
+
 /* Seconds that a reader of the backward pays for going on from a form that the forward gathered:
  * the form is gathered again there, in a chain with the steps that follow. A reader of that very
  * form shares the new gather. */
-static double again_sec(const SpmdGraph *s, const RankForm *h, const Reshard *r, const Node *reader)
+static double again_sec(const Spmd *x, const RankForm *h, const Reshard *r, const Node *reader)
 {
-    bool later = h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
-    return later && r->nstep && !s->x->free ? h->sec : 0;
+    bool counts = !x->free || (gathers_count_twice(x) && !h->again);
+    return is_again(h, reader) && r->nstep && counts ? h->sec : 0;
+}
+
+/* Notes that the reader goes on from a form that the forward has gathered. */
+static void note_again(Spmd *x, RankForm *h, const Node *reader)
+{
+    for (; h && is_again(h, reader) && !h->again; h = h->from) {
+        h->again = true;
+        x->again += h->step_sec;
+    }
 }
 
 /* The form from which `need` is made, and the steps; NULL: none. */
-static const RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need,
-                                   const Node *reader, Reshard *steps, Price *price)
+static RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                             Reshard *steps, Price *price)
 {
     const Spmd *x = s->x;
     const LogicalValue *k = spmd_logical(s, v);
     const char *block = block_for(s, k, reader);
-    const RankForm *best = NULL;
+    RankForm *best = NULL;
     bool best_merges = false; /* what is merged already is better at the same price */
     Cut merged[MAX_MESH];
     Reshard r;
     *price = NO_PRICE;
-    for (const RankForm *h = k->form; h; h = h->next) {
+    for (RankForm *h = k->form; h; h = h->next) {
         if (!may_read(h, block, reader, s->x->keep && spmd_logical(s, v)->param))
             continue;
         logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
         double beside = (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, &v->type, h->cut) : 0) +
-                        again_sec(s, h, &r, reader);
+                        again_sec(x, h, &r, reader);
         Price more = price_sum(steps_price(s, k, &r), (Price){0, beside});
         if (price_less(more, *price) || (best && best_merges && !price_less(*price, more))) {
             *price = more;
@@ -388,11 +403,12 @@ static void warn_tokens(const SpmdGraph *s, const Value *v, const ReshardStep *s
         }
 }
 
-static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, const RankForm *h,
+static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, RankForm *h,
                         const Node *reader, const char *block)
 {
     Value *now = h->v;
     double sec = h->sec;
+    note_again(s->x, h, reader);
     for (int j = 0; j < r->nstep; j++) {
         const ReshardStep *step = &r->step[j];
         Build b = step_place(s, v, step, now, reader);
@@ -401,7 +417,10 @@ static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, const Ra
         s->x->copied += step->copied;
         RankForm *made = form_add(s, v, step->to, now, block);
         made->sec = sec += step->sec;
+        made->step_sec = step->sec;
+        made->from = h;
         made->phase = reader ? reader->phase : FORWARD;
+        h = made;
     }
     note(s, v, r, now, reader);
     return now;
@@ -426,6 +445,8 @@ static bool gathers(const Reshard *r)
     return false;
 }
 
+static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+
 /* Makes v's node again for that reader. */
 static Value *remake(SpmdGraph *s, const Value *v, const Cut *need, const Remake *y,
                      const Node *reader, const char *block)
@@ -444,11 +465,38 @@ static Value *remake(SpmdGraph *s, const Value *v, const Cut *need, const Remake
     b.policy = POLICY_NONE;
     b.origin = NULL;
     cut_part(&b, n, y->f, s->x->mesh->naxes, s->x->cuts, y->how, in, out);
-    form_add(s, v, need, out[v->index], spmd_logical(s, v)->param ? block : NULL);
+    RankForm *made = form_add(s, v, need, out[v->index], spmd_logical(s, v)->param ? block : NULL);
+    made->phase = reader ? reader->phase : FORWARD;
+    for (RankForm *h = n->nin ? spmd_logical(s, n->in[0])->form : NULL; h; h = h->next)
+        made->from = h->v == in[0] ? h : made->from;
     return out[v->index];
 }
 
+/* Makes the form from which the picker has all readers go on, if it is not there. */
+static void get_shared(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
+{
+    const Picker *p = s->x->picker;
+    const LogicalValue *k = spmd_logical(s, v);
+    int naxes = s->x->mesh->naxes;
+    if (!p || !p->shared || s->nremade || (k->param && !reader))
+        return;
+    const char *block = block_for(s, k, reader);
+    const Cut *shared = p->shared(p->arg, v, reader, k->param);
+    if (!shared || cuts_equal(naxes, shared, need))
+        return;
+    for (const RankForm *h = k->form; h; h = h->next)
+        if (may_read(h, block, reader, s->x->keep && k->param) && cuts_equal(naxes, h->cut, shared))
+            return;
+    form_make(s, v, shared, reader);
+}
+
 Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
+{
+    get_shared(s, v, need, reader);
+    return form_make(s, v, need, reader);
+}
+
+static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
     const Spmd *x = s->x;
     LogicalValue *k = spmd_logical(s, v);
@@ -456,18 +504,20 @@ Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reade
     Reshard r;
     Remake y;
     Price now;
-    const RankForm *h = find_source(s, v, need, reader, &r, &now);
+    RankForm *h = find_source(s, v, need, reader, &r, &now);
     if (h && reader)
         make_earlier(h->v, reader->phase);
-    if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need))
+    if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need)) {
+        note_again(s->x, h, reader);
         return h->v;
+    }
     Price again = remake_price(s, v, need, reader, 0, &y);
     if (better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE))
         return remake(s, v, need, &y, reader, block);
     const RankForm *later = h ? NULL : put_off_form(k);
     if (later && price_is(remake_price(s, v, later->cut, reader, 0, &y))) {
         remake(s, v, later->cut, &y, reader, block);
-        return form_get(s, v, need, reader);
+        return form_make(s, v, need, reader);
     }
     if (!h)
         fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,

@@ -22,13 +22,19 @@ static unsigned *find_masks(const Graph *g, Arena *tmp, const Mesh *m, const Sha
     return mask;
 }
 
-/* The sum of the limb arrays of some tensors. */
-static Value *sum_arrays(Build *b, Value *const *x, int count)
+/* The limb array of a tensor. */
+static Value *squares_of(Build *b, Value *x)
+{
+    return emit1(b, "sum_squares", IN(x), NOATTRS);
+}
+
+/* The sum of limb arrays, or of those of tensors. */
+static Value *sum_arrays(Build *b, Value *const *x, int count, bool tensors)
 {
     const int64_t zero[] = {0};
     Value **row = NEWN(b->g->a, Value *, count);
     for (int i = 0; i < count; i++) {
-        row[i] = emit1(b, "sum_squares", IN(x[i]), NOATTRS);
+        row[i] = tensors ? squares_of(b, x[i]) : x[i];
         if (count == 1)
             return row[i];
         row[i] = emit1(b, "unsqueeze", IN(row[i]), ATTRS(A_INT("dim", 0)));
@@ -48,7 +54,7 @@ static void unfold_norm(Graph *g, Arena *tmp, const Mesh *m, const unsigned *mas
             if (dtype_float(n->in[i]->type.dtype) && mask[n->in[i]->id] == axes)
                 group[count++] = n->in[i];
         if (count)
-            in[nin++] = sum_arrays(&b, group, count);
+            in[nin++] = sum_arrays(&b, group, count, true);
     }
     for (int i = 0; i < n->nin; i++)
         if (!dtype_float(n->in[i]->type.dtype))
@@ -64,6 +70,61 @@ static void unfold_norms(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in
     EACH_NODE(n, g)
         if (node_is(n, OP_norm_of))
             unfold_norm(g, tmp, m, mask, n);
+}
+
+/* ---- where all is chosen at once ---- */
+
+/* Squares are added up where the tensor was made, so that equal blocks have equal nodes. */
+static void take_squares(Graph *g, Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        Build b = build_like(g, n, n);
+        if (!dtype_float(n->in[i]->type.dtype))
+            continue;
+        if (n->in[i]->def)
+            b.scope = n->in[i]->def->scope;
+        n->in[i] = squares_of(&b, n->in[i]);
+    }
+}
+
+void spmd_prepare_choice(Graph *g, Arena *tmp)
+{
+    spmd_narrow_embeddings(g, tmp);
+    EACH_NODE(n, g)
+        if (node_is(n, OP_norm_of))
+            take_squares(g, n);
+}
+
+/* Adds up those limb arrays that are chosen to have the same form. */
+static void sum_chosen(Graph *g, Arena *tmp, const Spmd *x, Node *n)
+{
+    Value **in = NEWN(tmp, Value *, n->nin), **group = NEWN(tmp, Value *, n->nin);
+    const Strategy **t = (const Strategy **)NEWN(tmp, Strategy *, n->nin);
+    bool *taken = NEWN(tmp, bool, n->nin);
+    Build b = build_like(g, n, n);
+    int nin = 0;
+    for (int i = 0; i < n->nin; i++)
+        t[i] = n->in[i]->def ? x->picker->pick(x->picker->arg, n->in[i]->def) : NULL;
+    for (int i = 0; i < n->nin; i++) {
+        int count = 0;
+        for (int k = i; k < n->nin && !taken[i] && t[i]; k++)
+            if (!taken[k] && t[k] && cuts_equal(x->mesh->naxes, t[i]->out[0], t[k]->out[0])) {
+                taken[k] = k > i;
+                group[count++] = n->in[k];
+            }
+        if (!taken[i])
+            in[nin++] = count ? sum_arrays(&b, group, count, false) : n->in[i];
+    }
+    n->in = NEWN(g->a, Value *, nin);
+    memcpy(n->in, in, sizeof *in * (size_t)nin);
+    n->nin = nin;
+}
+
+void spmd_prepare_chosen(Graph *g, Arena *tmp, const Spmd *x)
+{
+    EACH_NODE(n, g)
+        if (node_is(n, OP_norm_of))
+            sum_chosen(g, tmp, x, n);
 }
 
 /* Rules may leave every parameter whole, or where it is computed with: nothing can be kept. */

@@ -83,7 +83,7 @@ double strategy_price(const Pricer *r, const Node *n, Strategy *t)
 {
     Pricing p = {
         .x = *r->x, .o = *r->x->o, .a = r->a, .tmp = r->tmp, .n = n, .t = t, .sec = INFINITY};
-    const Picker told = {pick_told, note_part, &p};
+    const Picker told = {pick_told, note_part, NULL, &p};
     p.o.decisions = NULL;
     p.o.spmd_seen = NULL;
     p.o.warn = NULL;

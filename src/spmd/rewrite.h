@@ -15,8 +15,16 @@ struct Strategy;
 typedef struct Picker {
     struct Strategy *(*pick)(void *arg, const Node *n);
     void (*took)(void *arg, const Node *n, struct Strategy *t);
+    /* The form from which all readers of v go on, of a parameter those of a block, in the forward
+     * or after it; reader NULL: an output. May return NULL, or be it. */
+    const Cut *(*shared)(void *arg, const Value *v, const Node *reader, bool param);
     void *arg;
 } Picker;
+
+/* Nodes of a rank's graph, by id from `from` to before `to`. */
+typedef struct IdRange {
+    int from, to;
+} IdRange;
 
 /* One run of the pass. */
 typedef struct Spmd {
@@ -32,7 +40,18 @@ typedef struct Spmd {
     const Picker *picker;   /* NULL: each node's cheapest cut is taken */
     bool free;              /* no steps are avoided, as all forms are chosen at once */
     double copied;          /* seconds of copies that reshards hold, beside nodes */
+    double again;           /* of gathers that the backward has again, beside nodes */
+    bool unpicked;          /* the picker had no choice for the node that is being emitted */
+    IdRange *rest;          /* what was emitted for such nodes */
+    int nrest, caprest;
 } Spmd;
+
+/* Whether a choice of all forms counts what the backward gathers again; where only a share of what
+ * computing may hide counts, that is taken to be hidden. */
+static inline bool gathers_count_twice(const Spmd *x)
+{
+    return x->free && x->o->shard_exposed >= 1;
+}
 
 /* A form of a logical value that the rank's graph has. */
 typedef struct RankForm {
@@ -40,7 +59,10 @@ typedef struct RankForm {
     Value *v;          /* NULL: put off, its readers make it */
     const char *block; /* a gathered parameter's: only this block reads it; NULL: any reader may */
     double sec;        /* to gather it again, if it is a gathered parameter */
-    Phase phase;       /* of the first reader for which it was made */
+    double step_sec;   /* of these those of the last step */
+    bool again;        /* it is gathered again: the backward goes on from it */
+    struct RankForm *from; /* what the last step starts from */
+    Phase phase;           /* of the first reader for which it was made */
     struct RankForm *next;
 } RankForm;
 
@@ -171,6 +193,10 @@ Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *rea
 /* Rewrites the whole graph so that the walk can cut it: moves casts before gathers and gathered
  * parameters to where they are read, makes norms sums. in: the inputs' shardings. */
 void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in);
+/* The same where all is chosen at once: before the choice, */
+void spmd_prepare_choice(Graph *g, Arena *tmp);
+/* ... and after it: norms are sums of what was chosen to be alike. */
+void spmd_prepare_chosen(Graph *g, Arena *tmp, const Spmd *x);
 
 /* ---- cast_before_gather.c ---- */
 
@@ -185,6 +211,8 @@ Gathered body_gathered(const Gathered *p, Arena *tmp, const Node *n, int t);
 bool is_gathered(const Gathered *p, const Value *v);
 /* The first cast of w to d in the forward before `end` (NULL: anywhere), or NULL. */
 Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
+/* Looks up cast tables instead of casting what is looked up, as if all parameters were gathered. */
+void spmd_narrow_embeddings(Graph *g, Arena *tmp);
 /* Casts gathered parameters before the gather, where d, the dtype of computation, is narrower. */
 void spmd_cast_before_gather(Graph *g, Arena *tmp, const Gathered *p, DType d);
 

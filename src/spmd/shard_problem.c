@@ -204,6 +204,13 @@ static bool may_hide(const Maker *m, const ReadGroup *r, const Reading *x)
     return r->param || (q->n && q->n->op->class == CLASS_OPTIMIZER && x->operand == 1);
 }
 
+/* Whether a reader must take a kept parameter as it is: the backward gathers none again. */
+static bool gathers_no_more(const Maker *m, const ReadGroup *r, const Reading *x)
+{
+    const Node *n = m->e->class[x->reader].n;
+    return r->param && m->price->x->keep && n && n->phase == BACKWARD;
+}
+
 /* Room for a matrix of an edge between nodes u and v of the problem. */
 static double *add_edge(Maker *m, int u, int v, bool hidden)
 {
@@ -275,13 +282,14 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
 {
     FormTable *t = m->e->value[r->value].forms;
     int n = m->e->class[x->reader].list.count;
-    bool hidden = may_hide(m, r, x);
+    bool hidden = may_hide(m, r, x), kept = gathers_no_more(m, r, x);
     double share = hidden ? m->price->x->o->shard_exposed : 1;
     double *y = add_edge(m, at, x->reader, hidden);
     for (int f = 0; f < count; f++)
-        for (int i = 0; i < n; i++)
-            y[f * n + i] =
-                rint(share * r->count * change_cost(m, t, form[f], needed_form(m, t, x, i)));
+        for (int i = 0; i < n; i++) {
+            double cost = change_cost(m, t, form[f], needed_form(m, t, x, i));
+            y[f * n + i] = cost > 0 && kept ? INFINITY : rint(share * r->count * cost);
+        }
 }
 
 static void add_shared(Maker *m, int group)
@@ -300,6 +308,7 @@ static void add_shared(Maker *m, int group)
         if (use[f])
             form[count++] = f;
     add_variable(m, count, NEWN(m->a, double, count));
+    m->e->group[group].shared = m->p->nshared;
     PUSH(m->a, m->p->shared, m->p->nshared, m->p->capshared, ((SharedForm){group, count, form}));
     join_maker(m, r, form, count, at);
     for (int j = 0; j < r->nread; j++)
@@ -328,9 +337,9 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     y->cost = m.cost;
     y->edge = m.edge;
     y->matrix = m.matrix;
-    y->usage = NEWN(a, int64_t, m.ncost);
-    y->start = NEWN(a, int64_t, y->n);
-    y->end = NEWN(a, int64_t, y->n);
+    shard_bytes(p, price->x);
+    if (price->x->o->shard_memory)
+        y->limit = price->x->o->shard_memory;
     return p;
 }
 

@@ -15,6 +15,9 @@ enum { EFFORT = 1 };
 
 typedef struct Solved {
     Map of; /* by the name of a node's first result */
+    const ShardProblem *p;
+    const int *strategy;
+    Arena *tmp; /* for names */
     const Strategy *merging;
     int part; /* of `merging`: the next to be taken */
 } Solved;
@@ -37,6 +40,19 @@ static void took_solved(void *arg, const Node *n, Strategy *t)
         x->merging = t;
         x->part = 0;
     }
+}
+
+static const Cut *pick_shared(void *arg, const Value *v, const Node *reader, bool param)
+{
+    const Solved *x = arg;
+    const EqualGraph *e = x->p->e;
+    int at = equal_group(e, x->tmp, v->name, reader, param);
+    arena_reset(x->tmp);
+    if (at < 0 || e->group[at].shared < 0)
+        return NULL;
+    const ReadGroup *r = &e->group[at];
+    const SharedForm *f = &x->p->shared[r->shared];
+    return e->value[r->value].forms->form[f->form[x->strategy[e->nclass + r->shared]]];
 }
 
 /* ---- the choice ---- */
@@ -78,9 +94,11 @@ static void report(const ShardProblem *p, const PickResult *r, double sec, Shard
 {
     y->solved = true;
     y->sec = sec;
-    y->gap = r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
+    y->gap = !r->feasible ? INFINITY : r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
     y->nclass = p->e->nclass;
-    y->nvariable = p->pick.n;
+    y->nbytes = r->found;
+    y->least = r->least;
+    y->nvariable = p->e->nclass + p->nshared;
     y->nedge = p->pick.nedge;
 }
 
@@ -132,7 +150,8 @@ static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *i
 {
     Solution y;
     double begin = cpu_sec();
-    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins);
+    EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins,
+                               (GatherHow){x->keep, !x->keep && gathers_count_twice(x)});
     equal_fill_units(e, x);
     y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     y.build_sec = cpu_sec() - begin;
@@ -167,7 +186,7 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     Solution s = solve(g, a, x, in, out, &pins);
     if (x->o->shard_problem)
         write_problem(s.p, arena_tmp(a), x->o->shard_problem);
-    if (!s.r.feasible)
+    if (s.r.forbidden)
         fail(g->ctx, TN_FAIL, "shard auto: found no way to cut all nodes for the mesh %s%s",
              mesh_text(a, x->mesh), pins.count ? " with these pins" : "");
     y->build_sec = s.build_sec;
@@ -180,10 +199,10 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
         try_pins(g, y->a, x, in, out, &pins, y);
     }
     Solved *chosen = NEW(a, Solved);
-    chosen->of = (Map){.a = a};
+    *chosen = (Solved){.of = {.a = a}, .p = s.p, .strategy = s.strategy, .tmp = arena_tmp(a)};
     take_forms(s.p, x->mesh, s.strategy, in, out);
     take_nodes(s.p, s.strategy, chosen);
     Picker *picker = NEW(a, Picker);
-    *picker = (Picker){pick_solved, took_solved, chosen};
+    *picker = (Picker){pick_solved, took_solved, pick_shared, chosen};
     return picker;
 }

@@ -1,7 +1,7 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
  * src/pick: equal (which nodes are equal), pin (forms that are asked for), units (where values may
- * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem, explain
- * (what is told of a choice) and solved (the driver). */
+ * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem,
+ * explain (what is told of a choice) and solved (the driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -88,25 +88,39 @@ typedef struct Reading {
 typedef struct ReadGroup {
     int value, count; /* of a ValueClass, so many */
     bool param;       /* parameters, or parameters through casts and views */
+    int shared;       /* which ShardProblem.shared it is; -1: it has one reader */
     int nread;
     Reading *read;
 } ReadGroup;
 
+/* keep: what is gathered of parameters is kept for readers of all blocks. twice: what a block's
+ * backward reads is gathered again. */
+typedef struct GatherHow {
+    bool keep, twice;
+} GatherHow;
+
 typedef struct EqualGraph {
     Arena *a;
     const Graph *g;
+    GatherHow how;
     EqualClass *class;
     ValueClass *value;
     ReadGroup *group;
     int nclass, capclass, nvalue, capvalue, ngroup, capgroup;
     int *of_node, *of_value; /* by id: class of a node, value class of a value */
     int *of_in, *of_out;     /* by port: its class */
+    bool *param;             /* by value id: a parameter, or one through casts and views */
+    int *of_group;           /* by value id: the group of its readers; -1: none, or `param` */
+    Map by_name;             /* 1 + group, by the value's name, of parameters with their block */
 } EqualGraph;
 
 /* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
  * is not equal. */
 EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
-                       const Sharding *out, const PinList *pins);
+                       const Sharding *out, const PinList *pins, GatherHow how);
+/* The group of a value's readers, of a parameter's those that gather it with this one (NULL: an
+ * output); -1: none. */
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader, bool param);
 /* Fills the units of all classes and values. */
 void equal_fill_units(EqualGraph *e, const Spmd *x);
 
@@ -154,6 +168,12 @@ typedef struct ShardProblem {
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
 /* Seconds of a solution, all edges in full. */
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);
+
+/* ---- shard_bytes.c ---- */
+
+/* Fills the usage of the problem's nodes, in bytes of a rank; times are moments of the step. Adds
+ * nodes that have the strategies of others. */
+void shard_bytes(ShardProblem *p, const Spmd *x);
 
 /* ---- explain.c ---- */
 

@@ -129,6 +129,8 @@ static Node *rewrite_node(SpmdGraph *s, Node *n)
         return next;
     }
     Factors *f = node_factors(s->tmp, n);
+    int first = s->to->nnode;
+    s->x->unpicked = false;
     Strategy *t = strategy_choose(s, n, f);
     if (s->x->o->spmd_seen)
         s->x->o->spmd_seen(s->x->o->spmd_arg, n, t->how, s->x->mesh->naxes);
@@ -140,6 +142,8 @@ static Node *rewrite_node(SpmdGraph *s, Node *n)
         put_off(s, n, f, t);
     else
         emit_part(s, n, f, t);
+    if (s->x->unpicked && s->x->free)
+        PUSH(s->tmp, s->x->rest, s->x->nrest, s->x->caprest, ((IdRange){first, s->to->nnode}));
     return next;
 }
 
@@ -279,12 +283,31 @@ static void free_params(const Graph *g, Sharding *in, Sharding *out)
     }
 }
 
-/* Seconds of the rank's nodes, and of the copies that reshards hold. */
+/* Seconds of the rank's nodes, of the copies that reshards hold, and of the gathers that the
+ * backward has again. */
 static double graph_sec(const Spmd *x, const Graph *g)
 {
-    double sec = x->copied;
+    double sec = x->copied + (x->keep ? 0 : x->again);
     for (const Node *n = g->first; n; n = n->next)
         sec += node_sec(x->machine, x->mesh, n);
+    return sec;
+}
+
+static bool is_rest(const Spmd *x, const Node *n)
+{
+    for (int i = 0; i < x->nrest; i++)
+        if (n->id >= x->rest[i].from && n->id < x->rest[i].to)
+            return true;
+    return false;
+}
+
+/* Seconds of nodes for which the picker had no choice: those that add a norm up. */
+static double rest_sec(const Spmd *x, const Graph *g)
+{
+    double sec = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        if (is_rest(x, n))
+            sec += node_sec(x->machine, x->mesh, n);
     return sec;
 }
 
@@ -306,9 +329,13 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     if (x.free)
         free_params(g, in, out);
     spmd_pad(g, tmp, o, m, in, out);
-    if (x.free)
+    if (x.free) {
+        spmd_prepare_choice(g, tmp);
         x.picker = solved_picker(g, tmp, &x, in, out);
-    spmd_prepare(g, tmp, o, m, in);
+        spmd_prepare_chosen(g, tmp, &x);
+    } else {
+        spmd_prepare(g, tmp, o, m, in);
+    }
     SpmdGraph s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
@@ -316,7 +343,11 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     find_wanted(&s, in, out);
     spmd_nodes(&s);
     add_outputs(&s, out);
-    if (o->shard_report)
+    if (o->shard_report) {
         o->shard_report->emitted = graph_sec(&x, g);
+        o->shard_report->rest = x.free ? rest_sec(&x, g) : 0;
+        if (!x.keep && !gathers_count_twice(&x))
+            o->shard_report->sec += x.again;
+    }
     return 1;
 }

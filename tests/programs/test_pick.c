@@ -47,6 +47,31 @@ static void test_forms(void)
     EXPECT(p->usage[1] == 4 && p->cost[1] == INFINITY);
 }
 
+/* A node that has another one's strategy uses something in an interval of its own. */
+static void test_same(void)
+{
+    PickProblem *p = problem(
+        "{\"nodes\": [{\"cost\": [1, null, 3], \"usage\": [5, 0, 1], \"interval\": [0, 1]}, "
+        "{\"same\": 0, \"usage\": [9, 0, 2], \"interval\": [4, 5]}], \"edges\": [], "
+        "\"usage_limit\": 8}");
+    int strategy[2];
+    EXPECT(p->n == 2 && p->same && p->same[0] == -1 && p->same[1] == 0);
+    PickResult r = pick(a, p, 0, NULL, NULL, strategy);
+    EXPECT(r.feasible && r.proved && r.cost == 3 && strategy[0] == 2 && strategy[1] == 2);
+    Buf text = {.a = a};
+    pick_print_problem(&text, p, NULL);
+    p = problem(text.text);
+    EXPECT(p->same && p->same[1] == 0 && p->usage[4] == 0 && p->usage[5] == 2);
+    WRONG("{\"nodes\": [{\"same\": 0}], \"edges\": []}", "expected a node before node 0");
+    WRONG("{\"nodes\": [{\"cost\": [1]}, {\"same\": 0, \"cost\": [1]}], \"edges\": []}",
+          "stand in one node");
+    WRONG("{\"nodes\": [{\"cost\": [1]}, {\"same\": 0}, {\"same\": 1}], \"edges\": []}",
+          "that has costs, found 1");
+    WRONG("{\"nodes\": [{\"cost\": [1]}, {\"same\": 0}], \"edges\": [{\"nodes\": [0, 1], "
+          "\"cost\": [[1]]}]}",
+          "expected nodes with costs");
+}
+
 static void test_wrong(void)
 {
     WRONG("", "f.json:1:1: expected {, found the end");
@@ -248,6 +273,7 @@ int main(void)
     bool more = getenv("TN_LONG");
     new_case();
     test_forms();
+    test_same();
     test_wrong();
     test_enumeration(more ? 6000 : 300);
     test_bounds(more ? 2000 : 120);

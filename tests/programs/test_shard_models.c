@@ -1,6 +1,6 @@
 /* Models whose forms are chosen all at once (--shard auto), on meshes of 8 ranks: gradients and a
  * training step of all ranks in lockstep, in double, are those of one rank within 1e-12 of the
- * largest magnitude, and the nodes that the pass leaves take about what the choice says.
+ * largest magnitude, and the nodes that the pass leaves take what the choice says.
  *
  * `test_shard_models FOLDER MESH` runs one model on one mesh. */
 #include "../../src/model/model.h"
@@ -58,11 +58,13 @@ static void compare(const Job *j, const Graph *g, const Tensor *got, const Tenso
 
 static void check_report(const Job *j, const ShardReport *r)
 {
-    bool good =
-        r->solved && r->gap >= 0 && r->gap < 0.1 && fabs(r->emitted - r->sec) <= 0.3 * r->sec;
+    const double rounding = 1e-5; /* costs are whole nanoseconds */
+    double emitted = r->emitted - r->rest;
+    bool good = r->solved && r->gap >= 0 && r->gap <= 1e-3 &&
+                fabs(emitted - r->sec) <= rounding * r->sec && r->rest <= 0.1 * r->sec;
     if (!EXPECT(good))
-        printf("  %s, %s on %s: chosen %g s, gap %g, emitted %g s\n", j->folder, j->passes, j->mesh,
-               r->sec, r->gap, r->emitted);
+        printf("  %s, %s on %s: chosen %.9g s, gap %g, emitted %.9g s\n", j->folder, j->passes,
+               j->mesh, r->sec, r->gap, emitted);
 }
 
 static void run(void *arg)
