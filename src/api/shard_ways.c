@@ -1,0 +1,208 @@
+/* --shard auto by the clock: the step is planned in each of several shardings, and the fastest that
+ * fits is kept.
+ */
+#include "parts.h"
+
+#include <math.h>
+#include <string.h>
+
+static double clock_sec(const tn_plan *p)
+{
+    double sec, added;
+    tn_plan_sec(p, &sec, &added);
+    return sec;
+}
+
+static void free_step(tn_compiled *c)
+{
+    tn_plan_free(c->plan[0]);
+    tn_graph_free(c->graph[0]);
+    c->plan[0] = NULL;
+    c->graph[0] = NULL;
+}
+
+/* Keeps in *best what was planned now, or what was before: what fits; of two that do the faster, of
+ * two that do not the one that needs less. The other goes. Whether it is the new one. */
+static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
+{
+    const tn_plan *p = now->plan[0], *q = best->plan[0];
+    bool fits = !goal || plan_least(p->p) <= goal,
+         fitted = q && (!goal || plan_least(q->p) <= goal);
+    bool better = !q || fits > fitted;
+    if (q && fits && fitted)
+        better = clock_sec(p) < clock_sec(q);
+    else if (q && !fits && !fitted)
+        better = plan_least(p->p) < plan_least(q->p);
+    if (better) {
+        tn_compiled other = *best;
+        *best = *now;
+        *now = other;
+    }
+    free_step(now);
+    return better;
+}
+
+/* The ways to shard a step that are planned one after the other. */
+typedef struct ShardWays {
+    Parts one; /* plans into `now` */
+    tn_compiled now, best;
+    ShardReport *y; /* those that were tried, and the first choice's what-ifs */
+    int way[MOST_SHARD_TRIES], nlimited;
+    bool slower; /* what the best needs to fit takes time */
+} ShardWays;
+
+/* Plans one of the shardings with a limit of bytes, or 0; what is the best so far is kept. A recipe
+ * that is for no such model is passed over. */
+static int plan_way(ShardWays *y, const tn_options *asked, int way, int64_t limit)
+{
+    ShardReport *to = y->y;
+    tn_options o = shard_try(y->one.tmp, asked, way);
+    double exposed = shard_try_exposed(way);
+    o.shard_memory = limit;
+    if (to->ntried) {
+        o.warn = NULL; /* it has warned */
+        o.nwhat_if = 0;
+    }
+    int code = parts_step(&y->one, &o);
+    if (code)
+        return code == TN_CODE_USAGE && exposed <= 0 ? 0 : code;
+    const tn_plan *p = y->now.plan[0];
+    double sec, added;
+    tn_plan_sec(p, &sec, &added);
+    const ShardReport *r = &y->now.graph[0]->sharded;
+    for (; to->nwhat_if < r->nwhat_if; to->nwhat_if++)
+        to->what_if[to->nwhat_if] =
+            (ShardWhatIf){asked->what_if[to->nwhat_if], r->what_if[to->nwhat_if].objective, 0};
+    y->way[to->ntried] = way;
+    to->tried[to->ntried] =
+        (ShardTry){exposed, limit, sec, r->sec, plan_least(p->p), r->nbytes, r->least};
+    if (keep_better(&y->now, &y->best, asked->goal_memory)) {
+        to->taken = to->ntried;
+        y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
+    }
+    to->ntried++;
+    return 0;
+}
+
+/* Which of those that were chosen without a limit of bytes is the fastest. */
+static int fastest_free(const ShardReport *y)
+{
+    int best = 0;
+    for (int i = 1; i < y->ntried; i++)
+        if (y->tried[i].exposed > 0 && !y->tried[i].limit && y->tried[i].sec < y->tried[best].sec)
+            best = i;
+    return best;
+}
+
+/* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
+ * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
+ * at last the least is asked for. Where what fits is slower for it, fewer bytes are tried as long
+ * as that is faster. */
+static int64_t next_limit(const ShardWays *x, int64_t goal)
+{
+    enum { LIMITED = 3, LITTLE = 20 };
+    const ShardReport *y = x->y;
+    const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
+    if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit))
+        return 0; /* and less was not found */
+    if (!last->limit)
+        last = &y->tried[fastest_free(y)];
+    int64_t more = last->kept - last->least;
+    if (more < last->kept / LITTLE)
+        return 0;
+    if (best->nbytes > goal)
+        return x->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
+    return !x->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
+}
+
+/* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
+ * with those of the recipes if there are any; where memory is short, also with limits of bytes.
+ * Keeps what is the fastest by the clock of those that fit, the least where none does, and the
+ * first of equals. */
+static int plan_ways(ShardWays *x, const tn_options *asked)
+{
+    int code = 0;
+    for (int i = 0; i < SHARD_TRIES && !code; i++)
+        if (shard_try_exposed(i) > 0 || !asked->npins) /* which recipes do not obey */
+            code = plan_way(x, asked, i, 0);
+    for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
+        code = plan_way(x, asked, fastest_free(x->y), limit);
+    return code;
+}
+
+/* *y gets what was tried, *way which of the shardings is taken. */
+static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y, int *way)
+{
+    ShardWays ways = {.one = *x, .y = y};
+    tn_compiled *to = x->to;
+    ways.one.to = &ways.now;
+    int code = plan_ways(&ways, asked);
+    free_step(&ways.now);
+    *x = ways.one;
+    x->to = to;
+    to->plan[0] = ways.best.plan[0];
+    to->graph[0] = ways.best.graph[0];
+    *way = ways.way[y->taken];
+    return code;
+}
+
+/* Plans the step with each pin that is asked about, beside the others. */
+static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
+{
+    int code = 0, way;
+    for (int i = 0; i < y->nwhat_if && !code; i++) {
+        tn_compiled with = {0};
+        Parts one = *x;
+        ShardReport r = {0};
+        tn_options o = *asked;
+        const char **pin = NEWN(x->tmp, const char *, asked->npins + 1);
+        if (asked->npins)
+            memcpy(pin, asked->pins, sizeof *pin * (size_t)asked->npins);
+        pin[asked->npins] = asked->what_if[i];
+        o.pins = pin;
+        o.npins = asked->npins + 1;
+        o.nwhat_if = 0;
+        o.warn = NULL;
+        one.to = &with;
+        if (!isfinite(y->what_if[i].objective))
+            continue;
+        code = try_shardings(&one, &o, &r, &way);
+        bool fits = !code && (!o.goal_memory || r.tried[r.taken].nbytes <= o.goal_memory);
+        y->what_if[i].sec = fits ? r.tried[r.taken].sec : INFINITY;
+        free_step(&with);
+    }
+    return code;
+}
+
+int parts_sharded(Parts *x, const tn_options *asked)
+{
+    ShardReport y = {.what_if = NEWN(x->tmp, ShardWhatIf, asked->nwhat_if)};
+    tn_options o = *asked;
+    o.explain = 0; /* of what is taken alone */
+    int way, code = try_shardings(x, &o, &y, &way);
+    if (!code)
+        code = try_what_ifs(x, &o, &y);
+    if (!code && asked->explain) {
+        free_step(x->to);
+        o = shard_try(x->tmp, asked, way);
+        o.shard_memory = y.tried[y.taken].limit;
+        o.nwhat_if = 0;
+        o.warn = NULL;
+        code = parts_step(x, &o);
+    }
+    if (code)
+        return code;
+    tn_graph *g = x->to->graph[0];
+    ShardReport *r = &g->sharded;
+    memcpy(r->tried, y.tried, sizeof y.tried);
+    r->ntried = y.ntried;
+    r->taken = y.taken;
+    r->what_if = NEWN(g->h.a, ShardWhatIf, y.nwhat_if);
+    for (r->nwhat_if = 0; r->nwhat_if < y.nwhat_if; r->nwhat_if++) {
+        r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
+        r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
+    }
+    x->rules = shard_try_exposed(way) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
+                                          : shardings_given(x->tmp, asked, &x->nrules);
+    return 0;
+}
