@@ -77,9 +77,8 @@ static void keep_tried(CompileSearch *s, const CompileSetting *x)
 }
 
 /* Whether it fits. */
-static bool try_setting(CompileSearch *s, CompileSetting *x, bool sliced)
+static bool try_one(CompileSearch *s, CompileSetting *x)
 {
-    x->sliced = sliced;
     if (!find_tried(s, x)) {
         s->count++;
         if (s->tell)
@@ -89,6 +88,47 @@ static bool try_setting(CompileSearch *s, CompileSetting *x, bool sliced)
         keep_tried(s, x);
     }
     return x->nbytes && x->nbytes <= s->limit;
+}
+
+/* Whether a search for what is computed again may end within the limit. One that did not has ended
+ * at its least; that it comes as far below what computing everything again needs is assumed of the
+ * others, for which that one plan is made in place of a search. */
+static bool may_fit(CompileSearch *s, const CompileSetting *x)
+{
+    enum { NEAR = 500 };
+    CompileSetting full = *x;
+    full.recompute = "full";
+    if (!s->recompute || strcmp(x->recompute, "auto") != 0 || s->share <= 0)
+        return true;
+    try_one(s, &full);
+    return full.nbytes && (double)full.nbytes * s->share <= (double)(s->limit + s->limit / NEAR);
+}
+
+/* Learns from a search that did not fit. */
+static void note_share(CompileSearch *s, const CompileSetting *x)
+{
+    CompileSetting full = *x;
+    full.recompute = "full";
+    if (!s->recompute || strcmp(x->recompute, "auto") != 0 || !x->nbytes)
+        return;
+    try_one(s, &full);
+    double share = full.nbytes ? (double)x->nbytes / (double)full.nbytes : 0;
+    s->share = s->share > 0 ? MIN(s->share, share) : share;
+}
+
+/* Whether it fits. */
+static bool try_setting(CompileSearch *s, CompileSetting *x, bool sliced)
+{
+    x->sliced = sliced;
+    bool tried = find_tried(s, x);
+    if (!tried && !may_fit(s, x)) {
+        x->nbytes = 0;
+        return false;
+    }
+    bool fits = try_one(s, x);
+    if (!fits && !tried)
+        note_share(s, x);
+    return fits;
 }
 
 /* A larger batch is better, then less time. */
@@ -106,20 +146,33 @@ static void try_all(CompileSearch *s, CompileSetting *level, int count, bool sli
             consider(s, &level[i]);
 }
 
+/* Whether it fits: with all computed again, as a search for less would; else by that search. */
+static bool fits_somehow(CompileSearch *s, const CompileSetting *x)
+{
+    CompileSetting full = *x;
+    full.recompute = "full";
+    full.sliced = false;
+    if (s->recompute && !strcmp(x->recompute, "auto") && try_one(s, &full))
+        return true;
+    full.recompute = x->recompute;
+    return try_setting(s, &full, false);
+}
+
 /* The first level that fits, of batches that get smaller. */
 static void bisect(CompileSearch *s, CompileSetting *level, int count)
 {
     int low = 0, high = count - 1;
-    if (count < 1 || !try_setting(s, &level[high], false))
+    if (count < 1 || !fits_somehow(s, &level[high]))
         return;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (try_setting(s, &level[middle], false))
+        if (fits_somehow(s, &level[middle]))
             high = middle;
         else
             low = middle + 1;
     }
-    consider(s, &level[high]);
+    if (try_setting(s, &level[high], false))
+        consider(s, &level[high]);
 }
 
 /* ---- what may be set ---- */
@@ -185,6 +238,18 @@ CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *aske
     return found;
 }
 
+/* Where nothing fits, and all computed again needs fewer bytes in a setting than what was searched:
+ * searches that one, whatever the share. */
+static void search_least(CompileSearch *s)
+{
+    CompileSetting x = s->least;
+    if (s->best.nbytes || strcmp(x.recompute ? x.recompute : "", "full") != 0)
+        return;
+    x.recompute = "auto";
+    if (!find_tried(s, &x) && try_one(s, &x))
+        consider(s, &x);
+}
+
 void compile_search(CompileSearch *s, const CompileSetting *asked)
 {
     bool step = s->accumulate || s->recompute; /* whose last resort is a smaller batch */
@@ -192,6 +257,8 @@ void compile_search(CompileSearch *s, const CompileSetting *asked)
     whole.sliced = s->sliced;
     if (step && !find_tried(s, &whole))
         keep_tried(s, &whole);
+    if (step)
+        note_share(s, &whole);
     if (s->chunk) { /* what the same task needs at least */
         same = whole;
         s->least.nbytes = 0;
@@ -200,6 +267,8 @@ void compile_search(CompileSearch *s, const CompileSetting *asked)
         try_all(s, &plain, 1, false);
         s->count = 0;
         vary(s, asked, false);
+        if (s->recompute)
+            search_least(s);
     }
     if (s->sliced && !s->best.nbytes)
         try_all(s, s->low, s->nlow, true);
