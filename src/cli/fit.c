@@ -76,13 +76,18 @@ static void put_command(const FitAdvice *f, const tn_setting *x, const char *mem
     fputc('\n', stderr);
 }
 
-int memory_find(tn_context *ctx, tn_options *o)
+int memory_find(tn_context *ctx, tn_options *o, int64_t ranks)
 {
     if (o->memory != MEMORY_AUTO)
         return -1;
     int64_t margin;
-    o->memory = 0;
-    int code = tn_memory_free(ctx, o, &o->memory, &margin);
+    char all[40];
+    tn_options of = *o;
+    snprintf(all, sizeof all, "dp=%lld", (long long)ranks);
+    of.memory = o->memory = 0;
+    if (mesh_auto(o))
+        of.mesh = all;
+    int code = tn_memory_free(ctx, &of, &o->memory, &margin);
     if (code)
         return report_last(code, ctx);
     if (rank_first(ctx))
