@@ -224,6 +224,7 @@ class Captured:
     parameters  {name: Parameter}, of those that the step reads, tied ones once
     buffers     {name: tensor}
     inputs      names of the step's tensors, in their order, flat
+    ports       what the graph calls its inputs and outputs
     optimizer   the optimizer, or None
 
     It refers to the modules and the optimizer, and copies nothing of them."""
@@ -286,7 +287,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     names = argument_names(step, args, kwargs)
     builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
     builder.build()
-    captured.text = _tn.compose(builder, update)
+    captured.text, captured.ports = _tn.compose(builder, update)
     captured.optimizer, captured.update = optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
@@ -310,15 +311,21 @@ def argument_names(step, args, kwargs):
     """A name for each leaf of a step's arguments, by the parameters of its signature; unique, of letters and digits."""
     function = step.forward if isinstance(step, torch.nn.Module) else step
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs).arguments
-        by_id = {id(x): name for name, x in bound.items() if isinstance(x, torch.Tensor)}
+        signature = inspect.signature(function)
+        signature.bind(*args, **kwargs)
+        positional = [p.name for p in signature.parameters.values()
+                      if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):
-        by_id = {}
-    leaves, _ = pytree.tree_flatten((args, kwargs))
+        positional = []
     names = []
-    for i, x in enumerate(leaves):
-        name = re.sub(r"\W", "_", by_id.get(id(x), f"arg{i}"))
-        names.append(name if name not in names else f"{name}_{i}")
+    for at, x in [*enumerate(args), *kwargs.items()]:
+        said = at if isinstance(at, str) else positional[at] if at < len(positional) else ""
+        for _ in pytree.tree_leaves(x):
+            name = re.sub(r"\W", "_", said if said and isinstance(x, torch.Tensor) else f"arg{len(names)}",
+                          flags=re.ASCII)
+            while name in names:
+                name += f"_{len(names)}"
+            names.append(name)
     return names
 
 
@@ -353,6 +360,8 @@ class Builder:
                     continue
                 param = isinstance(desc, aot.ParamAOTInput)
                 kind = c.parameters if param else c.buffers
+                if path in c.parameters or path in c.buffers:
+                    raise CaptureError(f"two of the model's tensors are called {path}; give model= with other names")
                 name = f"tn_{'p' if param else 'b'}{len(kind)}"
                 by_tensor[id(tensor)] = (name, path)
                 kind[path] = tensor
@@ -408,6 +417,8 @@ class Builder:
         if not isinstance(tensor, torch.Tensor):
             raise CaptureError(f"{node.target} is a {type(tensor).__name__}, which no graph can have")
         name = f"tn_c{len(self.captured.constants)}"
+        while name in self.captured.parameters or name in self.captured.buffers:
+            name += "_"
         self.captured.constants[name] = tensor.detach()
         self.ports[name] = ("const", name)
         self.node_names[node] = node.name

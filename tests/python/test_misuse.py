@@ -1,0 +1,88 @@
+"""What a user may get wrong, or call as the graph does: names that clash, tensors that are replaced, hooks, arguments."""
+import copy
+import unittest
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tenon
+
+# Names of nodes, of the importer's and the optimizer's inputs, of outputs and of parameters.
+NAMES = ("t", "mul", "sum_1", "tn_tangent", "tn_p0", "tn_c0", "weight", "bias", "seed", "lr", "step", "loss", "out1")
+
+
+def function(names, body, **scope):
+    exec(f"def made({', '.join(names)}):\n    return {body}", scope)
+    return scope["made"]
+
+
+class TestNames(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.x, self.y = torch.randn(6, 8), torch.randn(6, 4)
+
+    def trains(self, net, step, *args):
+        """Two steps of AdamW by Tenon and by PyTorch: the same losses and parameters."""
+        twin = copy.deepcopy(net)
+        optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (net, twin)]
+        made = tenon.compile(tenon.capture(lambda *a, **k: step(net, *a, **k), *args, model=net,
+                                           optimizer=optimizers[0]))
+        for _ in range(2):
+            loss = step(twin, *args)
+            optimizers[1].zero_grad()
+            loss.backward()
+            optimizers[1].step()
+            self.assertAlmostEqual(made(*args).item(), loss.item(), delta=1e-4)
+        for (name, p), q in zip(net.named_parameters(), twin.parameters()):
+            self.assertTrue(torch.allclose(p, q, atol=1e-5), name)
+
+    def test_arguments(self):
+        for name in NAMES:
+            with self.subTest(name):
+                net = nn.Linear(8, 4)
+                step = function(["input", name], f"(net(F.dropout(input, 0.0)) * {name} * K).square().sum()", net=net,
+                                F=F, K=torch.rand(4))
+                want = step(self.x, self.y)
+                want.backward()
+                gradient, net.weight.grad, before = net.weight.grad, None, net.weight.detach().clone()
+                got = tenon.compile(tenon.capture(step, self.x, self.y, model=net))(self.x, self.y)
+                self.assertAlmostEqual(got.item(), want.item(), delta=1e-3)
+                self.assertTrue(torch.allclose(net.weight.grad, gradient, atol=1e-3))
+                self.assertTrue(torch.equal(net.weight, before))
+
+    def test_parameters(self):
+        for name in (*NAMES, "new", "grad", "metric"):
+            with self.subTest(name):
+                net = nn.Linear(8, 4, bias=False)
+                if name in ("new", "grad", "metric"):
+                    setattr(net, name, nn.Linear(8, 4, bias=False))
+                    net.out1 = nn.Parameter(torch.rand(4))
+                    step = lambda m, x, y: (F.linear(x, m.weight + getattr(m, name).weight) * m.out1 - y).square().mean()
+                else:
+                    setattr(net, name, nn.Parameter(torch.rand(4) if name != "weight" else torch.rand(4, 8)))
+                    step = lambda m, x, y: ((m(x) - y) * getattr(m, name).mean()).square().mean()
+                self.trains(net, step, self.x, self.y)
+
+    def test_seed_and_argument(self):
+        net = nn.Linear(8, 4)
+        step = tenon.compile(tenon.capture(lambda x, seed: F.dropout(net(x), 0.5).sum() + seed.sum(), self.x,
+                                           torch.tensor(3)))
+        got = []
+        for seed in (3, 5):
+            torch.manual_seed(0)
+            got.append(step(self.x, torch.tensor(seed)).item())
+        self.assertAlmostEqual(got[1] - got[0], 2, delta=1e-5)
+
+    def test_same_tensor_twice(self):
+        net = nn.Linear(8, 4)
+        step = lambda a, b, *more, c: (net(a) - net(b) + net(more[0]) * 3 - net(c)).square().mean()
+        captured = tenon.capture(step, self.x, self.x, self.x, c=self.x)
+        self.assertEqual(captured.inputs, ["a", "b", "arg2", "c"])
+        args = [torch.randn(6, 8) for _ in range(4)]
+        self.assertAlmostEqual(tenon.compile(captured)(*args[:3], c=args[3]).item(), step(*args[:3], c=args[3]).item(),
+                               delta=1e-5)
+
+
+if __name__ == "__main__":
+    unittest.main()
