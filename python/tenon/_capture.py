@@ -20,7 +20,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _optimizer, _tn
+from . import _checkpoint, _optimizer, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -275,6 +275,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
             raise NotSupported(f"{holder.path(name)}: {error}") from None
         if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise NotSupported(f"{holder.path(name)} is a {type(x).__name__}: parameters must be plain tensors")
+    _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
     try:
         gm = trace(holder, [leaves[i] for i in places])
@@ -292,6 +293,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
     captured.out_is_tensor = holder.out_is_tensor
+    captured.watch = _watch.Watch(holder, builder.read.values())
     captured.training = [(weakref.ref(m), m.training) for m in holder.modules() if m is not holder]
     return captured
 
@@ -338,6 +340,7 @@ class Builder:
         self.node_names = {}
         self.code = Code(self.node_names)
         self.ports = {}     # name in the code -> (role, name of the role)
+        self.read = {}      # parameters and buffers that a node reads or the step writes, by name
         self.outputs = []   # (role, name of the role), in the order of the code's results
         self.graph_text = ""
 
@@ -365,6 +368,7 @@ class Builder:
                 name = f"tn_{'p' if param else 'b'}{len(kind)}"
                 by_tensor[id(tensor)] = (name, path)
                 kind[path] = tensor
+                self.read.update({path: tensor} if node.users else {})
                 self.ports[name] = ("param" if param else "const", path)
             elif isinstance(desc, aot.PlainAOTInput):
                 tensor = self.tensors[desc.idx]
@@ -465,6 +469,7 @@ class Builder:
             for name, (_, role_name) in self.ports.items():
                 if role_name == self.captured.tied.get(path, path):
                     self.ports[name] = ("cache", role_name)
+                    self.read[role_name] = self.captured.buffers[role_name]
                     return ("new", role_name)
         what = self.holder.path(desc.target) if hasattr(desc, "target") else f"argument {desc.idx}"
         raise NotSupported(f"the step writes to {what} in place: only buffers may be written")

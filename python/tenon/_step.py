@@ -10,7 +10,7 @@ from ctypes import byref, c_int64, c_void_p
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _optimizer
+from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import Error, NotSupported
 from ._library import USAGE, lib
@@ -102,6 +102,8 @@ class Step:
     def __init__(self, plan):
         self.plan = plan
         self.captured = c = plan.captured
+        c.watch.check()
+        _watch.check_hooks(c.parameters, c.optimizer)
         self.program = Program(plan)
         self._lock = threading.Lock()
         self._update = c.update
@@ -215,7 +217,9 @@ class Step:
             self._lock.release()
 
     def _run(self, args, kwargs):
+        self.captured.watch.check()
         self._check_owners()
+        _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         tensors = self._tensors(args, kwargs)
         if self._update is not None:
             self._update.check()

@@ -84,5 +84,83 @@ class TestNames(unittest.TestCase):
                                delta=1e-5)
 
 
+class TestReplaced(unittest.TestCase):
+    """A member of the model that is another than at capture, before compile and between steps."""
+
+    def setUp(self):
+        self.x = torch.randn(6, 8)
+
+    def make(self):
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.BatchNorm1d(8))
+        net[1].weight = net[0].weight
+        net.register_buffer("s", torch.ones(8))
+        net.register_buffer("cache", torch.ones(8), persistent=False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        return net, optimizer, tenon.capture(lambda x: (net(x) * net.s).square().mean(), self.x, model=net,
+                                             optimizer=optimizer)
+
+    def refused(self, words, change):
+        for early in (True, False):
+            with self.subTest(words, before_compile=early):
+                net, optimizer, captured = self.make()
+                step = None
+                if not early:
+                    step = tenon.compile(captured)
+                    step(self.x)
+                change(net, optimizer)
+                with self.assertRaisesRegex(tenon.NotSupported, words):
+                    step(self.x) if step else tenon.compile(captured)
+
+    def test_members(self):
+        zeros = lambda net: {k: torch.zeros_like(v) for k, v in net.state_dict().items()}
+        self.refused(r"^(s|0\.weight) is another tensor", lambda net, _: net.load_state_dict(zeros(net), assign=True))
+        self.refused(r"^0\.bias is another", lambda net, _: setattr(net[0], "bias", nn.Parameter(torch.zeros(8))))
+        self.refused(r"^0\.bias is another", lambda net, _: setattr(net[0], "bias", None))
+        self.refused(r"^1\.weight is another", lambda net, _: setattr(net[1], "weight", nn.Parameter(torch.ones(8, 8))))
+        self.refused(r"^1 is another module", lambda net, _: net.__setitem__(1, nn.Linear(8, 8)))
+        self.refused(r"^s is another", lambda net, _: setattr(net, "s", torch.zeros(8)))
+        self.refused(r"^2\.running_var is another", lambda net, _: setattr(net[2], "running_var", torch.ones(8)))
+        self.refused(r"^3 was added", lambda net, _: net.append(nn.ReLU()))
+
+    def test_hooks(self):
+        self.refused(r"0\.weight has a hook of register_hook", lambda net, _: net[0].weight.register_hook(lambda g: g * 0))
+        self.refused(r"0\.bias has a hook of register_post_accumulate",
+                     lambda net, _: net[0].bias.register_post_accumulate_grad_hook(lambda p: None))
+        self.refused("SGD has a hook of register_step_pre_hook", lambda _, o: o.register_step_pre_hook(lambda *a: None))
+        self.refused("SGD has a hook of register_step_post_hook", lambda _, o: o.register_step_post_hook(lambda *a: None))
+        net = nn.Linear(8, 8)
+        net.weight.register_hook(lambda g: g * 0)
+        with self.assertRaisesRegex(tenon.NotSupported, "weight has a hook"):
+            tenon.capture(lambda x: net(x).sum(), self.x)
+
+    def test_what_may_change(self):
+        net, _, captured = self.make()
+        step = tenon.compile(captured)
+        net.cache = torch.zeros(8)
+        net.load_state_dict({k: torch.zeros_like(v) for k, v in net.state_dict().items()})
+        self.assertEqual(step(self.x).item(), 0)
+
+
+class TestAutocast(unittest.TestCase):
+    def test_norms(self):
+        """Under autocast a norm has bf16 input and f32 weights."""
+        for norm in (nn.LayerNorm(8), nn.LayerNorm(8, bias=False), nn.LayerNorm(8, elementwise_affine=False),
+                     nn.BatchNorm1d(8)):
+            with self.subTest(str(norm)):
+                torch.manual_seed(0)
+                net, x = nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 4)), torch.randn(6, 8)
+                twin = copy.deepcopy(net)
+
+                def loss(m, x):
+                    with torch.autocast("cpu", dtype=torch.bfloat16):
+                        return m(x).float().square().mean()
+                step = tenon.compile(tenon.capture(lambda x: loss(net, x), x))
+                want, got = loss(twin, x), step(x)
+                want.backward()
+                self.assertAlmostEqual(got.item(), want.item(), delta=0.02 * want.item())
+                for (name, p), q in zip(net.named_parameters(), twin.parameters()):
+                    self.assertLess((p.grad - q.grad).abs().max().item(), 0.02 + 0.02 * q.grad.abs().max().item(), name)
+
+
 if __name__ == "__main__":
     unittest.main()
