@@ -20,7 +20,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _optimizer, _tn, _watch
+from . import _checkpoint, _modules, _optimizer, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -48,30 +48,11 @@ def modules_of(step, model):
         if isinstance(model, dict) and all(isinstance(m, torch.nn.Module) for m in model.values()) and model:
             return dict(model)
         raise CaptureError(f"model: expected a module, or a dict of modules by name, found {type(model).__name__}")
-    found = {}
-
-    def look(name, x):
-        if isinstance(x, torch.nn.Module) and all(x is not y for y in found.values()):
-            found[name] = x
-
+    if not callable(step):
+        raise TypeError(f"capture: expected a function or a module, found {type(step).__name__}")
     if isinstance(step, torch.nn.Module):
         return {"": step}
-    while hasattr(step, "func"):  # functools.partial
-        for i, x in enumerate([*step.args, *step.keywords.values()]):
-            look(f"partial{i}", x)
-        step = step.func
-    owner = getattr(step, "__self__", None)
-    look("self", owner)
-    if owner is not None and not found:
-        for name, x in getattr(owner, "__dict__", {}).items():
-            look(name, x)
-    function = inspect.unwrap(getattr(step, "__func__", step))
-    if inspect.isfunction(function):
-        names = inspect.getclosurevars(function)
-        for name, x in [*names.nonlocals.items(), *names.globals.items()]:
-            look(name, x)
-    inner = {id(m) for x in found.values() for m in x.modules() if m is not x}
-    found = {name: x for name, x in found.items() if id(x) not in inner}
+    found = _modules.find(step)
     if not found:
         raise CaptureError("no module was found in the step's closure; give model=")
     return {"": next(iter(found.values()))} if len(found) == 1 else found
@@ -263,6 +244,10 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     modules = modules_of(step, model)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    for i, x in enumerate(leaves):
+        if type(x).__module__ == "numpy" and getattr(x, "shape", ()):
+            raise NotSupported(f"argument {i}: expected a tensor, found a numpy.{type(x).__name__}; torch.from_numpy "
+                               "makes one of it")
     for i in places:
         type_of(leaves[i])
         if leaves[i].requires_grad:
@@ -275,8 +260,8 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
             raise NotSupported(f"{holder.path(name)}: {error}") from None
         if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise NotSupported(f"{holder.path(name)} is a {type(x).__name__}: parameters must be plain tensors")
-    _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
+    _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
     try:
         gm = trace(holder, [leaves[i] for i in places])
     except Error:
@@ -420,6 +405,9 @@ class Builder:
             tensor = getattr(tensor, name)
         if not isinstance(tensor, torch.Tensor):
             raise CaptureError(f"{node.target} is a {type(tensor).__name__}, which no graph can have")
+        if tensor.requires_grad:
+            raise CaptureError(f"a tensor of {list(tensor.shape)} that requires a gradient is in none of the step's "
+                               f"modules{where(next(iter(node.users), node))}; give model=, or detach it before the step")
         name = f"tn_c{len(self.captured.constants)}"
         while name in self.captured.parameters or name in self.captured.buffers:
             name += "_"

@@ -26,6 +26,8 @@ def type_of(tensor):
     sizes = list(tensor.shape)
     if any(not isinstance(n, int) for n in sizes):
         raise NotSupported(f"a tensor of {sizes}: sizes must be numbers")
+    if tensor.layout is not torch.strided:
+        raise NotSupported(f"a tensor of {tensor.layout}: expected a dense one")
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise NotSupported(f"a tensor of {tensor.dtype}: that dtype is not supported")

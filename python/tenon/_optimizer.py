@@ -16,7 +16,12 @@ NOT_HERE = ("amsgrad", "differentiable", "nesterov")  # settings that must be of
 
 def rate(group):
     """A group's learning rate now."""
-    return float(group["lr"])
+    lr = group["lr"]
+    if isinstance(lr, bool) or not (isinstance(lr, (int, float)) or
+                                    (isinstance(lr, torch.Tensor) and lr.numel() == 1)):
+        found = f"a tensor of {list(lr.shape)}" if isinstance(lr, torch.Tensor) else repr(lr)
+        raise ValueError(f"lr: expected a number, found {found}")
+    return float(lr)
 
 
 def settings(optimizer, group):
@@ -47,6 +52,8 @@ def read(optimizer, holder):
             if id(p) not in names:
                 raise NotSupported(f"{type(optimizer).__name__}: a parameter of {list(p.shape)} in group {i} is none "
                                    "of the step's modules; give model=")
+    for group in optimizer.param_groups:
+        rate(group)
     return Update(optimizer, names)
 
 
@@ -79,9 +86,10 @@ class Update:
         for i, (group, before) in enumerate(zip(groups, self.settings)):
             now = settings(self.optimizer, group)
             for key, value in before.items():
+                cycled = "; a schedule needs cycle_momentum=False" if key in ("momentum", "beta1") else ""
                 if now[key] != value:
                     raise NotSupported(f"group {i}: {key} is {now[key]}, and {value} in the captured step, in which it "
-                                       "is fixed; capture again")
+                                       f"is fixed; capture again{cycled}")
 
     def append(self, names, types, builder, results, taken, ports):
         """Lines for the graph's text: inputs, nodes, and its results (role, name, value) with the new values in the

@@ -19,6 +19,14 @@ from ._plan import Plan, plan as make_plan
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+def same(a, b):
+    """Whether two arguments that are no tensors have one value; a NaN is one of itself."""
+    try:
+        return a is b or bool(a == b) or bool(a != a and b != b)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
 class HeldInterrupt:
     """Ctrl-C waits for the end of the block, so that a step that has updated the parameters is counted too. In other
     threads than the main one, which get no signals, it does nothing."""
@@ -186,6 +194,10 @@ class Step:
             now = state.get(key)
             if now is view:
                 continue
+            if now is None and not update.done(path):  # as of a new optimizer
+                now = torch.zeros_like(view)
+                if key != "momentum_buffer":
+                    state.setdefault("step", torch.tensor(0.0, dtype=torch.float32))
             if now is None:
                 raise NotSupported(f"{path}: the optimizer's state has lost {key}")
             if now.shape != view.shape or now.dtype != view.dtype:
@@ -248,14 +260,16 @@ class Step:
         tensors = []
         for i, (now, then) in enumerate(zip(leaves, c.leaves)):
             if i not in c.places:
-                if now is not then and now != then:
+                if not same(now, then):
                     raise ValueError(f"argument {i}: {then!r} is fixed in the captured step, found {now!r}")
                 continue
             shape, dtype = c.types[len(tensors)]
             given = isinstance(now, torch.Tensor)
             if not given or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
-                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else repr(now)
+                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else type(now).__name__
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}")
+            if now.layout is not torch.strided:
+                raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
             tensors.append(now)
         return tensors
 

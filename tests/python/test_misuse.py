@@ -162,5 +162,93 @@ class TestAutocast(unittest.TestCase):
                     self.assertLess((p.grad - q.grad).abs().max().item(), 0.02 + 0.02 * q.grad.abs().max().item(), name)
 
 
+class Callable:
+    def __init__(self, net):
+        self.nets = [net]
+
+    def __call__(self, x):
+        return self.nets[0](x).square().mean()
+
+
+class TestArguments(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.x, self.net = torch.randn(6, 8), nn.Linear(8, 4)
+
+    def step(self, x, scale=1.0):
+        return self.net(x).square().mean() * scale
+
+    def test_fresh_optimizer_state(self):
+        for make in (lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2),
+                     lambda m: torch.optim.SGD(m.parameters(), lr=1e-2, momentum=0.9)):
+            for change in (lambda o, m: o.load_state_dict(make(m).state_dict()), lambda o, m: o.state.clear()):
+                twin = copy.deepcopy(self.net)
+                mine, other = make(self.net), make(twin)
+                step = tenon.compile(tenon.capture(self.step, self.x, optimizer=mine))
+                for i in range(4):
+                    if i == 2:
+                        change(mine, self.net)
+                        change(other, twin)
+                    loss = twin(self.x).square().mean()
+                    other.zero_grad()
+                    loss.backward()
+                    other.step()
+                    self.assertAlmostEqual(step(self.x).item(), loss.item(), delta=1e-5)
+
+    def test_settings(self):
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=9)
+        step = tenon.compile(tenon.capture(self.step, self.x, optimizer=optimizer))
+        step(self.x)
+        schedule.step()
+        with self.assertRaisesRegex(tenon.NotSupported, "beta1 is .*cycle_momentum=False"):
+            step(self.x)
+        for lr in (None, "fast", True, torch.ones(2)):
+            optimizer.param_groups[0]["lr"] = lr
+            with self.assertRaisesRegex(ValueError, "lr: expected a number, found"):
+                tenon.capture(self.step, self.x, optimizer=optimizer)
+
+    def test_values(self):
+        nan = float("nan")
+        self.assertTrue(torch.isnan(tenon.compile(tenon.capture(self.step, self.x, scale=nan))(self.x, scale=float("nan"))))
+        step = tenon.compile(tenon.capture(self.step, self.x))
+        for bad, words in ((self.x.to_sparse(), "x: expected a dense tensor, found torch.sparse_coo"),
+                           (self.x.numpy(), "x: expected torch.float32 .* found ndarray")):
+            with self.assertRaisesRegex(ValueError, words):
+                step(bad)
+            with self.assertRaisesRegex(tenon.NotSupported, "expected a (dense one|tensor, found a numpy.ndarray)"):
+                tenon.capture(self.step, bad)
+
+    def test_words_of_plan(self):
+        captured = tenon.capture(self.step, self.x)
+        for words, kind, options in (("policies: expected a dict", TypeError, {"policies": ["a"]}),
+                                     ("policies: expected a dict", TypeError, {"policies": {"a": 3}}),
+                                     ("recompute: expected text, found int", TypeError, {"recompute": 3}),
+                                     ("chunk: expected a number", TypeError, {"chunk": 3.5}),
+                                     ("machine: expected text", TypeError, {"machine": 3}),
+                                     (r"memory: expected 1 to \d+ bytes, found 10{30}", ValueError, {"memory": 10**30})):
+            with self.assertRaisesRegex(kind, words):
+                tenon.plan(captured, **options)
+        with self.assertRaises(tenon.DoesNotFit) as raised:
+            tenon.plan(captured, memory=1000)
+        self.assertRegex(str(raised.exception), r"^does not fit: needs \d+ bytes .* the limit is 1000; .*$")
+        self.assertIn("peak", raised.exception.table)
+
+    def test_where_modules_are_found(self):
+        nets, holder = [nn.Linear(8, 8), nn.Linear(8, 4)], {"head": self.net}
+        inner = lambda x: self.net(x)
+        for step, count in ((Callable(self.net), 2), (lambda x: nets[1](nets[0](x)).sum(), 4),
+                            (lambda x: holder["head"](x).sum(), 2), (lambda x: inner(x).sum(), 2),
+                            (lambda x, net=self.net: net(x).sum(), 2)):
+            captured = tenon.capture(step, self.x)
+            self.assertEqual(len(captured.parameters), count)
+            self.assertAlmostEqual(tenon.compile(captured)(self.x).item(), step(self.x).item(), delta=1e-4)
+        with self.assertRaisesRegex(TypeError, "expected a function or a module, found int"):
+            tenon.capture(3, self.x)
+        free = nn.Parameter(torch.ones(4))
+        with self.assertRaisesRegex(tenon.CaptureError, r"none of the step's modules .*test_misuse\.py"):
+            tenon.capture(lambda x: (self.net(x) * free).sum(), self.x)
+
+
 if __name__ == "__main__":
     unittest.main()
