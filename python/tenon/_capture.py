@@ -20,7 +20,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _modules, _optimizer, _tn, _watch
+from . import _checkpoint, _modules, _optimizer, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -222,6 +222,12 @@ class Captured:
 
     def __reduce__(self):
         raise NotSupported("a Captured cannot be copied or pickled: capture the step again, or keep its .text")
+
+    def save(self, folder):
+        """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
+        for `tenon plan FOLDER/step.tn` and `tenon train FOLDER/step.tn --inputs FOLDER/weights.safetensors`. The
+        optimizer's state is not among them. Makes the folder where there is none, and replaces the two files."""
+        _save.save(self, folder)
 
     def __repr__(self):
         what = f", {type(self.optimizer).__name__}" if self.optimizer else ""

@@ -1,5 +1,9 @@
 """What a user may get wrong, or call as the graph does: names that clash, tensors that are replaced, hooks, arguments."""
 import copy
+import json
+import os
+import subprocess
+import tempfile
 import unittest
 
 import torch
@@ -7,6 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import tenon
+from tenon._library import _paths
+from tenon._save import save_tensors
+from models import GPT2, tokens
 
 # Names of nodes, of the importer's and the optimizer's inputs, of outputs and of parameters.
 NAMES = ("t", "mul", "sum_1", "tn_tangent", "tn_p0", "tn_c0", "weight", "bias", "seed", "lr", "step", "loss", "out1")
@@ -248,6 +255,31 @@ class TestArguments(unittest.TestCase):
         free = nn.Parameter(torch.ones(4))
         with self.assertRaisesRegex(tenon.CaptureError, r"none of the step's modules .*test_misuse\.py"):
             tenon.capture(lambda x: (self.net(x) * free).sum(), self.x)
+
+
+class TestSave(unittest.TestCase):
+    def test_train_from_files(self):
+        """A saved step is trained by `tenon train`, which begins with the loss that the Step has."""
+        torch.manual_seed(0)
+        net, mask, data = GPT2(layers=1), torch.rand(97) + 0.5, tokens(1)
+
+        def step(input_ids, labels):
+            return net(input_ids, labels) + (net.wte.weight.mean(1) * mask).square().mean()
+        captured = tenon.capture(step, *data[0])
+        loss = step(*data[0]).item()
+        program = os.path.join(os.path.dirname(os.path.abspath(_paths()[0])), "tenon")
+        with tempfile.TemporaryDirectory() as folder:
+            at = lambda name: os.path.join(folder, name)
+            captured.save(folder)
+            save_tensors(at("batch.safetensors"), dict(zip(("input_ids", "labels"), data[0])))
+            run = subprocess.run([program, "train", at("step.tn"), "--inputs", at("weights.safetensors"), "--batch",
+                                  at("batch.safetensors"), "--steps", "1", "--out", at("run"), "--metrics", at("m")],
+                                 capture_output=True, text=True, timeout=60)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            with open(at("m"), encoding="utf-8") as f:
+                lines = [json.loads(line) for line in f]
+        losses = [line["loss"] for line in lines if "loss" in line]
+        self.assertAlmostEqual(losses[0], loss, delta=1e-4)
 
 
 if __name__ == "__main__":
