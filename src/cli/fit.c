@@ -140,7 +140,7 @@ static void tell_line(void *arg, int count)
 {
     enum { QUIET = 30 }; /* seconds */
     if (time(NULL) - (time_t)(intptr_t)arg >= QUIET)
-        fprintf(stderr, "tenon: planning what would fit: %d\n", count);
+        fprintf(stderr, "  planning what would fit: %d\n", count);
 }
 
 void fit_tell(tn_task *task)
