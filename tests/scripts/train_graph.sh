@@ -94,6 +94,28 @@ lm next end=7  # of the next tokens
     gives 0 '' train $own --optimizer sgd --clip 0 --out "$dir/sgd"
     gives 0 '' train $own --eval-every 2 --out "$dir/held"
 
+    # a graph that has its update: the held-out loss sets no lr; dropout and the update are in no evaluation
+    gives 0 '' opt "$dir/own.tn" --passes=grad,optimizer --clip 0 -o "$dir/update.tn"
+    ok "the update has a rate" grep -q 'scalar "lr"' "$dir/update.tn"
+    gives 0 'held-out loss' train "$dir/update.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --eval-every 2 --out "$dir/update"
+    gives 0 'loss' eval "$dir/update" --data "$dir/tokens.bin" --token-type u16 --batch-size 2
+    gives 2 'does not go with a graph that has its update' train "$dir/update.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --clip 1 --out "$dir/no"
+
+    # a constant without elements needs no tensor
+    sed 's/^graph lm(/&%z: f32[0] const "z", /; s/^  %h = /  %nothing = clone(%z)\n&/' "$dir/own.tn" >"$dir/none.tn"
+    gives 0 'trained 5 steps' train "$dir/none.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --out "$dir/none"
+    ok "a constant without elements: the same weights" [ -s "$dir/none/latest/model.safetensors" ]
+    gives 0 'loss' eval "$dir/none" --data "$dir/tokens.bin" --token-type u16 --batch-size 2
+    cat >"$dir/nothing.tn" <<END
+tenon 1
+graph nothing(%z: f32[0] const "z", %ids: i64[2, 8] batch, %labels: i64[2, 8] batch) {
+  %y = sum(%z)
+  return %y
+}
+END
+    sed 's/%ids/%input_ids/' "$dir/nothing.tn" >"$dir/nothing2.tn"
+    gives 0 '' run "$dir/nothing2.tn" --inputs "$dir/batch.safetensors" --outputs "$dir/y.safetensors"
+
     gives 2 'inputs is missing' train "$dir/own.tn" $more --steps 1 --out "$dir/no"
     gives 2 'inputs is for graphs, not for models' train demo --inputs "$dir/lm.safetensors" $more --steps 1 --batch-size 1 --seq-len 4 --out "$dir/no"
     gives 1 'expected f32[16, 97], found f32[16, 96]' train "$dir/own.tn" --inputs "$dir/short.safetensors" $more --steps 1 --out "$dir/no"
