@@ -66,7 +66,8 @@ static int make_graph(Parts *x, int i, const tn_options *o)
         code = tn_model_graph(part->model, rows, part->seq, &plain, g);
     const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
     bool graph = !code && m && m->graph;
-    if (graph && part->kind == TN_PART_EVALUATION)
+    bool loss_alone = part->passes && !strcmp(part->passes, "forward");
+    if (graph && (part->kind == TN_PART_EVALUATION || loss_alone))
         graph_model_evaluates((*g)->g);
     const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;
     return code || !passes ? code : tn_graph_passes(*g, passes, o, NULL, NULL);

@@ -371,13 +371,21 @@ static void draw_run(void *arg, int64_t first, int64_t n, void *to)
     model_init_part(x->param, x->seed, x->dtype, first, n, to);
 }
 
+/* Reads an input of a graph; one without elements needs no tensor. */
+static void load_given(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p)
+{
+    const TensorEntry *e = graph_model_tensor(m, p);
+    if (e)
+        stage_tensor(x, tmp, p, m->file, e, true);
+}
+
 static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
                        uint64_t seed)
 {
     const ModelParam *param = model_get_param(m, x->x->plan, p);
     InitialWeights initial = {param, seed, p->type.dtype};
     if (m->graph)
-        stage_tensor(x, tmp, p, m->file, graph_model_tensor(m, p), true);
+        load_given(x, m, tmp, p);
     else if (m->file)
         stage_tensor(x, tmp, p, m->file, tensors_get(m->file, p->name), true);
     else
@@ -393,7 +401,7 @@ static void load(tn_program *x, const tn_model *m, Arena *tmp, uint64_t seed)
         else if (p->in[i].role == ROLE_STATE)
             stage_zeros(x, &p->in[i]);
         else if (m->graph && (p->in[i].role == ROLE_CONST || p->in[i].role == ROLE_CACHE))
-            stage_tensor(x, tmp, &p->in[i], m->file, graph_model_tensor(m, &p->in[i]), true);
+            load_given(x, m, tmp, &p->in[i]);
         arena_reset(tmp);
     }
     part_wholes(p, m, x->whole);

@@ -333,8 +333,8 @@ static void read_input(tn_program *x, Arena *a, const TensorFile *file, int i)
     const PlanPort *p = &x->x->plan->in[i];
     Type *whole = &x->whole[i];
     const TensorEntry *e = tensors_find(file, p->value);
-    if (!e && p->role == ROLE_SEED)
-        return;
+    if (!e && (p->role == ROLE_SEED || !type_nelem(whole)))
+        return; /* it has one already, or no element to be read */
     if (!e)
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor%s", file->path,
              p->value, type_text(a, whole), file_names(a, file, p->value));

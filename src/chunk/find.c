@@ -422,8 +422,9 @@ static void try_microbatches(Find *x)
 {
     for (int i = 0; i < x->nseed && x->batch > 1; i++) {
         const Seed *s = x->seed[i];
-        if (s->first == s && s->v->type.rank && s->v->type.dim[0] % x->batch == 0) {
-            ChunkRegion region = region_of(&s->v->type, 0, 1, x->batch, false);
+        const Type *t = &s->v->type;
+        if (s->first == s && t->rank && t->dim[0] && t->dim[0] % x->batch == 0) {
+            ChunkRegion region = region_of(t, 0, 1, x->batch, false);
             region.all = true;
             try_region(x, s, region);
             return;

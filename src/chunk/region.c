@@ -111,9 +111,9 @@ static LoopPart fill_part(const Growth *x, int l, const Closed *c, const Closed 
 int64_t chunk_units(const Value *seed, const ChunkRegion *r)
 {
     const Type *t = &seed->type;
-    int64_t unit = r->cut.outer * r->inner;
-    return r->cut.axis < t->rank && t->dim[r->cut.axis] % unit == 0 ? t->dim[r->cut.axis] / unit
-                                                                    : 0;
+    int64_t unit = r->cut.outer * r->inner; /* 0: of an axis of size 0 */
+    bool has = unit && r->cut.axis < t->rank && t->dim[r->cut.axis] % unit == 0;
+    return has ? t->dim[r->cut.axis] / unit : 0;
 }
 
 bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y)

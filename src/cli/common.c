@@ -107,15 +107,51 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
     return code;
 }
 
-int64_t trained_length(const tn_model *m)
+/* The state.json of the run that wrote a checkpoint; NULL: there is none. */
+static json_t *trained_state(const tn_model *m)
 {
     char path[4096];
     const char *folder = tn_model_folder(m);
     if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
-        return 0;
-    json_t *state = folder_json(path);
+        return NULL;
+    return folder_json(path);
+}
+
+int64_t trained_length(const tn_model *m)
+{
+    json_t *state = trained_state(m);
     json_t *options = json_object_get(state, "options");
     int64_t length = json_integer_value(json_object_get(options, "seq-len"));
     json_decref(state);
     return length > 0 ? length : 0;
+}
+
+int model_vary(const tn_model *m)
+{
+    int64_t rows, seq;
+    const char *labels;
+    int has = tn_model_graph_batch(m, &rows, &seq, &labels);
+    return TN_VARY_RECOMPUTE | (has < 2 ? TN_VARY_ACCUMULATE : 0) | (has ? 0 : TN_VARY_BATCH);
+}
+
+int graph_batch(tn_context *ctx, const tn_model *m, const char *command, Common *c, bool *same)
+{
+    int64_t rows, seq;
+    const char *labels;
+    if (!tn_model_graph_batch(m, &rows, &seq, &labels))
+        return 0;
+    if ((c->batch && c->batch != rows) || (c->seq && c->seq != seq))
+        return tn_context_fail(
+            ctx, TN_CODE_USAGE, "%s: the graph is for %lld rows of %lld tokens, found %lld of %lld",
+            command, (long long)rows, (long long)seq, (long long)(c->batch ? c->batch : rows),
+            (long long)(c->seq ? c->seq : seq));
+    json_t *state = trained_state(m);
+    const char *asked =
+        json_string_value(json_object_get(json_object_get(state, "options"), "labels"));
+    const char *said = asked ? asked : labels;
+    *same = said && !strcmp(said, "same");
+    c->batch = rows;
+    c->seq = seq;
+    json_decref(state);
+    return 1;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_LENGTH = 1024, IGNORED = -100, INTERRUPTED = 130 };
+enum { DEFAULT_LENGTH = 1024, DEFAULT_ROWS = 8, IGNORED = -100, INTERRUPTED = 130 };
 
 /* The command's options; a rank has its own copy, with what it opens and finds. */
 typedef struct Eval {
@@ -29,8 +29,9 @@ typedef struct Eval {
     tn_options o;
     int64_t peak;
     double sec;
-    bool first; /* which prints */
-    bool told;  /* the error is on standard error already */
+    bool first;       /* which prints */
+    bool told;        /* the error is on standard error already */
+    bool graph, same; /* the model is a graph; it shifts its labels itself */
 } Eval;
 
 static int64_t find_length(const tn_model *m, const Common *c)
@@ -39,6 +40,18 @@ static int64_t find_length(const tn_model *m, const Common *c)
     tn_model_shape(m, &vocab, &limit);
     length = length ? length : DEFAULT_LENGTH;
     return c->seq ? c->seq : length < limit ? length : limit;
+}
+
+/* Rows and tokens of a window: those of a graph, else as asked. */
+static int find_sizes(tn_context *ctx, const tn_model *m, Eval *x)
+{
+    int has = graph_batch(ctx, m, "eval", &x->c, &x->same);
+    x->graph = has == 1;
+    if (has)
+        return has == 1 ? 0 : has;
+    x->c.batch = x->c.batch ? x->c.batch : DEFAULT_ROWS;
+    x->c.seq = find_length(m, &x->c);
+    return 0;
 }
 
 /* Opens the data; windows are not longer than it, and not more at once than there are. */
@@ -60,7 +73,8 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
         return tn_context_fail(ctx, TN_CODE_FAIL,
                                "%s: expected at least 2 tokens to evaluate, found %lld",
                                x->data.text[0], (long long)nval);
-    x->c.seq = x->c.seq < nval - 1 ? x->c.seq : nval - 1;
+    if (!x->graph)
+        x->c.seq = x->c.seq < nval - 1 ? x->c.seq : nval - 1;
     int64_t windows, nlabel;
     if (x->document_token >= 0)
         code = tn_data_document(*data, x->document_token);
@@ -71,7 +85,8 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
                                x->data.text[0]);
     if (code)
         return code;
-    x->c.batch = x->c.batch < windows ? x->c.batch : windows;
+    if (!x->graph)
+        x->c.batch = x->c.batch < windows ? x->c.batch : windows;
     return 0;
 }
 
@@ -87,7 +102,7 @@ static int make_plan(tn_context *ctx, tn_model *m, Eval *x, tn_plan **p)
     code = tn_agree_code(ctx, code);
     if (code == TN_CODE_FIT && x->first) {
         x->told = true;
-        f.task.vary = x->batch ? 0 : TN_VARY_BATCH;
+        f.task.vary = x->batch || x->graph ? 0 : TN_VARY_BATCH;
         fit_report(ctx, &f);
     }
     x->peak = c.setting.peak;
@@ -180,8 +195,10 @@ static int run_data(tn_context *ctx, Eval *x)
                     .progress = x->first && isatty(STDERR_FILENO),
                     .log = x->source.log};
     int code = tn_model_open(ctx, x->model, &m);
+    if (!code)
+        code = find_sizes(ctx, m, x);
     if (!code) {
-        x->c.seq = find_length(m, &x->c);
+        e.same = x->same;
         code = open_data(ctx, m, x, &e.data);
     }
     code = tn_agree_code(ctx, code);
@@ -225,7 +242,8 @@ static int read_batch(tn_context *ctx, const tn_model *m, const Eval *x, Batch *
         code = batch_read(ctx, m, x->batch, b);
     *count = 0;
     for (int64_t i = 0; !code && i < b->rows * b->seq; i++)
-        *count += b->labels[i] != IGNORED;
+        *count += b->labels[i] != IGNORED && !(x->same && i % b->seq == b->seq - 1);
+    b->same = x->same;
     return code;
 }
 
@@ -285,6 +303,8 @@ static int run_batch(tn_context *ctx, Eval *x)
     int code = tn_model_open(ctx, x->model, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
+    if (!code && (code = graph_batch(ctx, m, "eval", &x->c, &x->same)) == 1)
+        code = 0;
     if (!code)
         code = read_batch(ctx, m, x, &b, &e.count);
     code = tn_agree_code(ctx, code);

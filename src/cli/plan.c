@@ -33,10 +33,21 @@ static bool is_graph_file(const char *path)
     return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
 }
 
+/* The batch of a model, which one that is a graph has. */
+static int find_batch(tn_context *ctx, PlanCommand *x)
+{
+    bool same;
+    int has = graph_batch(ctx, x->model, "plan", &x->c, &same);
+    if (!has && (!x->c.batch || !x->c.seq))
+        return tn_context_fail(ctx, TN_CODE_USAGE, "plan: --%s is missing",
+                               x->c.batch ? "seq-len" : "batch-size");
+    return has == 1 ? 0 : has;
+}
+
 /* Reads what is to be planned: a graph, or a model. */
 static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
 {
-    const Common *c = &x->c;
+    Common *c = &x->c;
     tn_part *part = &task->part[0];
     int code = 0;
     *task = (tn_task){.nparts = 1, .batch = c->batch, .keep_order = !x->reorder};
@@ -46,6 +57,9 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
     if (!x->model)
         code = tn_model_open(ctx, x->path, &x->model);
     part->kind = TN_PART_STEP;
+    if (!code)
+        code = find_batch(ctx, x);
+    task->batch = c->batch;
     part->model = x->model;
     part->seq = c->seq;
     part->passes = x->passes ? x->passes : "default";
@@ -117,9 +131,6 @@ static int check(const Command *c, PlanCommand *x)
     x->reorder = !is_graph_file(x->path);
     if (!x->reorder && !option_given(x->table, "overlap"))
         x->c.o.overlap = "off"; /* as it is written */
-    if (x->reorder && (!x->c.batch || !x->c.seq))
-        return report(TN_CODE_USAGE, "%s: --%s is missing", c->name,
-                      x->c.batch ? "seq-len" : "batch-size");
     int code = x->reorder ? options_refuse(c, x->table, "dedupe-recompute",
                                            "is for graphs, not for models")
                           : check_graph_options(c, x->table, x);
@@ -141,9 +152,9 @@ static bool runs(const PlanCommand *x, const char *pass)
 /* Says what may change where it does not fit: a graph has no batch to be parted. */
 static int may_vary(const PlanCommand *x)
 {
-    return (runs(x, "policies") ? TN_VARY_RECOMPUTE : 0) |
-           (x->reorder && runs(x, "accumulate") ? TN_VARY_ACCUMULATE : 0) |
-           (x->reorder ? TN_VARY_BATCH : 0);
+    int own = x->model ? model_vary(x->model) : TN_VARY_RECOMPUTE;
+    return own & ((runs(x, "policies") ? TN_VARY_RECOMPUTE : 0) |
+                  (runs(x, "accumulate") ? TN_VARY_ACCUMULATE : 0) | TN_VARY_BATCH);
 }
 
 /* Plans it; vary: looks for what would fit where it does not. */

@@ -135,7 +135,7 @@ static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
                     "may differ\n");
         return;
     }
-    f.task.vary = TN_VARY_RECOMPUTE | TN_VARY_ACCUMULATE | (t->batch_file ? 0 : TN_VARY_BATCH);
+    f.task.vary = model_vary(f.task.part[0].model) & (t->batch_file ? ~TN_VARY_BATCH : ~0);
     fit_report(line->ctx, &f);
 }
 

@@ -126,7 +126,8 @@ bool cut_value_legal(const Type *t, int ncut, const PartCut *cuts, const Cut *cu
     for (int c = 0; c < ncut; c++) {
         if (cut[c].kind != CUT_SLICE)
             continue;
-        if (cut[c].axis >= t->rank || t->dim[cut[c].axis] % (cut[c].outer * cuts[c].count))
+        int64_t units = cut[c].outer * cuts[c].count; /* 0: below an axis of size 0 */
+        if (cut[c].axis >= t->rank || !units || t->dim[cut[c].axis] % units)
             return false;
         for (int d = 0; d < c; d++)
             if (cut[d].kind == CUT_SLICE && cut[d].axis == cut[c].axis &&

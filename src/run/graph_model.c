@@ -5,6 +5,7 @@
  *
  * The data's labels are the next tokens. Graphs of transformers take the tokens themselves and
  * shift them: the graph slices the labels from place 1 of their last axis on. */
+#include "../pass/pass.h"
 #include "run.h"
 
 #include <string.h>
@@ -144,9 +145,9 @@ static void add_params(tn_model *m)
         if (!weight && !kept)
             continue;
         const TensorEntry *e = find_tensor(m, p);
-        if (!e)
+        if (!e && type_nelem(&p->v->type)) /* no element needs no tensor */
             fail_port(g, p, arena_printf(a, "%s has no tensor \"%s\"", m->graph->weights, p->name));
-        if (!shape_equal(&e->type, &p->v->type))
+        if (e && !shape_equal(&e->type, &p->v->type))
             fail_port(g, p,
                       arena_printf(a, "expected %s, found %s in %s", type_text(a, &p->v->type),
                                    type_text(a, &e->type), m->graph->weights));
@@ -237,6 +238,32 @@ static void drop_dropout(Node *n)
                 r->in[i] = n->in[0];
 }
 
+static bool is_read(const Graph *g, const Value *v)
+{
+    EACH_NODE(n, g)
+        for (int i = 0; i < n->nin; i++)
+            if (n->in[i] == v)
+                return true;
+    return false;
+}
+
+/* Removes inputs that the update alone has read: its scalars and its state. */
+static void drop_inputs(Graph *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->nin; i++) {
+        Port p = g->in[i];
+        bool update = role_scalar(p.role) || p.role == ROLE_STATE;
+        if (update && !is_read(g, p.v)) {
+            map_del(&g->names, p.v->name);
+            continue;
+        }
+        p.v->index = n;
+        g->in[n++] = p;
+    }
+    g->nin = n;
+}
+
 void graph_model_evaluates(Graph *g)
 {
     Port loss = *graph_find_output(g, ROLE_LOSS, NULL);
@@ -245,6 +272,8 @@ void graph_model_evaluates(Graph *g)
     EACH_NODE(n, g)
         if (node_is(n, OP_dropout) || node_is(n, OP_native_dropout))
             drop_dropout(n);
+    graph_prune(g, arena_tmp(g->a));
+    drop_inputs(g);
 }
 
 const char *graph_model_passes(const tn_model *m, const char *passes)

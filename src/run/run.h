@@ -170,7 +170,8 @@ const char *graph_model_text(const tn_model *m, Arena *a);
 const TensorEntry *graph_model_tensor(const tn_model *m, const PlanPort *p);
 /* A copy whose batch inputs are input_ids and labels. */
 Graph *graph_model_graph(const tn_model *m, Arena *a);
-void graph_model_evaluates(Graph *g); /* leaves the loss alone, without dropout */
+/* Leaves the loss alone, without dropout, and what it is made of: of the inputs too. */
+void graph_model_evaluates(Graph *g);
 /* The passes that make its training step, where `passes` make one of a forward. */
 const char *graph_model_passes(const tn_model *m, const char *passes);
 

@@ -16,10 +16,10 @@ typedef struct UnitFinder {
     bool changed;
 } UnitFinder;
 
-/* Whether some mesh axis can cut `size` elements below `outer` of them. */
+/* Whether some mesh axis can cut `size` elements below `outer` of them; none cuts 0 elements. */
 static bool can_cut(const Spmd *x, int64_t size, int64_t outer)
 {
-    for (int c = 0; c < x->mesh->naxes; c++)
+    for (int c = 0; size && outer && c < x->mesh->naxes; c++)
         if (x->cuts[c].count > 1 && size % (outer * x->cuts[c].count) == 0)
             return true;
     return false;

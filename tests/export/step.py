@@ -100,8 +100,9 @@ def forward(x: "f32[7, 8]", w: "f32[8, 4]", seed: "i64[]", step: "i64[]"):
 
 
 def load(*paths):
-    """The inputs that safetensors files have, under their own names or those of weights."""
-    tensors = {}
+    """The inputs that safetensors files have, under their own names or those of weights, and those without elements."""
+    none = [(name, dtype, shape) for name, _, _, dtype, shape in INPUTS if not prod(shape)]
+    tensors = {name: torch.empty(shape, dtype=dtype, device=DEVICE) for name, dtype, shape in none}
     for path in paths:
         with open(path, "rb") as f:
             head = json.loads(f.read(int.from_bytes(f.read(8), "little")))
@@ -122,6 +123,7 @@ def load(*paths):
 
 def run(tensors):
     """The results by name, of inputs by name."""
+    tensors = {**load(), **tensors}
     missing = [name for name, *_ in INPUTS if name not in tensors]
     if missing:
         raise KeyError(f"inputs are missing: {missing}")

@@ -210,6 +210,23 @@ class TestTrain(unittest.TestCase):
 # ---- several ranks ----
 
 
+class TestEmpty(unittest.TestCase):
+    """An input without elements is in no file, and needs not be given."""
+
+    def test_none(self):
+        with scratch() as out:
+            with open(out + "/none.tn", "w") as f:
+                f.write('tenon 1\ngraph none(%z: f32[0] const "z", %w: f32[2] param "w") {\n'
+                        "  %x = sum(%z)\n  %y = add(%x, %w)\n  return metric \"y\" %y\n}\n")
+            module, message = export(out + "/none.tn")
+            self.assertTrue(module, message)
+            self.assertEqual(list(module["load"]()), ["z"])
+            got = module["run"]({"w": torch.ones(2)})
+            self.assertEqual([x.tolist() for x in got.values()], [[1.0, 1.0]])
+            with self.assertRaisesRegex(KeyError, "missing.*'w'"):
+                module["run"]({})
+
+
 def run_rank(rank, ranks, port, folder, out, modules):
     """One rank of a folder's graph, in a process of its own: what is wrong is written to a file."""
     dist = torch.distributed

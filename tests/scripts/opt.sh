@@ -96,4 +96,48 @@ grep -q '^largest relative error .* at loss' "$dir/out"
 ok "check does not say where graphs differ: $(cat "$dir/out")"
 "$tenon" check "$dir/in.tn" "$dir/relu.tn" --tolerance=10 >"$dir/out" 2>"$dir/err"
 ok "check within the tolerance: expected exit code 0"
+
+# ---- sizes of 0: of the rows, the tokens, the middle, a view that joins two axes; whatever is asked of them ----
+
+# sizes NAME ROWS TOKENS MIDDLE PLACES: an mlp's step; PLACES is ROWS * TOKENS.
+sizes() {
+    cat >"$dir/$1.tn" <<END
+tenon 1
+graph step(%ids: i64[$2, $3] batch, %y: i64[$2, $3] batch, %e: f32[64, 16] param "wte.weight",
+    %w: f32[16, $4] param "h.0.mlp.c_fc.weight", %u: f32[$4, 16] param "h.0.mlp.c_proj.weight") {
+  %h = embedding(%e, %ids)  @"h.0"
+  %v = view(%h, size=[$5, 16])  @"h.0"
+  %f = mm(%v, %w)  @"h.0.mlp"
+  %g = gelu(%f)  @"h.0.mlp"
+  %p = mm(%g, %u)  @"h.0.mlp"
+  %t = t(%e)
+  %x = mm(%p, %t)
+  %l = view(%y, size=[$5])  loss
+  %c = count_labels(%y)  loss
+  %loss, %lse = cross_entropy(%x, %l, %c)  loss
+  return loss %loss
+}
+END
+    for asked in '--chunk auto' '--chunk h.0.mlp=2' '--recompute full' '--mesh dp=2' \
+        '--mesh tp=2' '--mesh dp=2,tp=2 --shard auto'; do
+        # shellcheck disable=SC2086
+        gives 0 '' opt "$dir/$1.tn" --passes=default $asked
+    done
+    gives 0 '' plan "$dir/$1.tn" --passes=default --memory 1GiB --chunk auto
+}
+sizes rows 0 8 32 0
+sizes tokens 4 0 32 0
+sizes middle 4 8 0 32
+cat >"$dir/slice.tn" <<END
+tenon 1
+graph step(%w: f32[4, 8] param "w", %x: f32[6, 8] batch) {
+  %none = slice(%x, end=0)
+  %t = t(%w)
+  %y = mm(%none, %t)
+  %loss = sum(%y)
+  return loss %loss
+}
+END
+gives 0 '' opt "$dir/slice.tn" --passes=grad,chunk --chunk auto
+gives 0 '' opt "$dir/slice.tn" --passes=default --chunk '*=4'
 totals

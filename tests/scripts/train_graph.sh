@@ -94,6 +94,48 @@ lm next end=7  # of the next tokens
     gives 0 '' train $own --optimizer sgd --clip 0 --out "$dir/sgd"
     gives 0 '' train $own --eval-every 2 --out "$dir/held"
 
+    # a graph that has its update: the held-out loss sets no lr; dropout and the update are in no evaluation
+    gives 0 '' opt "$dir/own.tn" --passes=grad,optimizer --clip 0 -o "$dir/update.tn"
+    ok "the update has a rate" grep -q 'scalar "lr"' "$dir/update.tn"
+    gives 0 'held-out loss' train "$dir/update.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --eval-every 2 --out "$dir/update"
+    gives 0 'loss' eval "$dir/update" --data "$dir/tokens.bin" --token-type u16 --batch-size 2
+    gives 2 'does not go with a graph that has its update' train "$dir/update.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --clip 1 --out "$dir/no"
+
+    # a run's graph has its batch, and takes labels as the run did: the held-out loss again
+    gives 0 'held-out loss' train "$dir/own.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --eval-windows 100000 --out "$dir/again2"
+    told=$(sed -n 's/.*held-out loss \([0-9.]*\) nats.*/\1/p' "$dir/out" "$dir/err" | tail -1)
+    gives 0 'loss' eval "$dir/again2" --data "$dir/tokens.bin" --token-type u16
+    gives 0 'loss' eval "$dir/again2" --data "$dir/tokens.bin" --token-type u16 --val-fraction 0.1
+    ok "eval of a run of a graph: the held-out loss $told, found $(cat "$dir/out")" \
+        awk -v told="$told" '{ found = $2 } END { exit !(told > 0 && found - told < 1e-3 && told - found < 1e-3) }' "$dir/out"
+    gives 2 'is for 2 rows of 8 tokens, found 3 of 8' eval "$dir/again2" --data "$dir/tokens.bin" --token-type u16 --batch-size 3
+    gives 0 'peak' plan "$dir/again2"
+    gives 2 'is for 2 rows of 8 tokens, found 4 of 8' plan "$dir/again2" --batch-size 4
+    gives 2 'batch-size is missing' plan demo --seq-len 8
+    gives 3 'need' plan "$dir/again2" --memory 30KiB
+    ok "advice of a graph: no other batch" not grep -q -e '--batch-size' "$dir/err" "$dir/out"
+    gives 3 '' plan "$dir/a" --memory 30KiB
+    ok "advice of a graph with its backward: no microbatches" not grep -q -e '--accumulate' -e '--batch-size' "$dir/err" "$dir/out"
+    gives 3 '' train $joint --steps 6 --memory 30KiB --out "$dir/no"
+    ok "advice of a run: no microbatches" not grep -q -e '--accumulate' -e '--batch-size' "$dir/err" "$dir/out"
+    gives 3 '' eval "$dir/again2" --memory 1KiB --data "$dir/tokens.bin" --token-type u16
+    ok "advice of an evaluation: no other batch" not grep -q -e '--batch-size' "$dir/err" "$dir/out"
+
+    # a constant without elements needs no tensor
+    sed 's/^graph lm(/&%z: f32[0] const "z", /; s/^  %h = /  %nothing = clone(%z)\n&/' "$dir/own.tn" >"$dir/none.tn"
+    gives 0 'trained 5 steps' train "$dir/none.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --out "$dir/none"
+    ok "a constant without elements: the same weights" [ -s "$dir/none/latest/model.safetensors" ]
+    gives 0 'loss' eval "$dir/none" --data "$dir/tokens.bin" --token-type u16 --batch-size 2
+    cat >"$dir/nothing.tn" <<END
+tenon 1
+graph nothing(%z: f32[0] const "z", %ids: i64[2, 8] batch, %labels: i64[2, 8] batch) {
+  %y = sum(%z)
+  return %y
+}
+END
+    sed 's/%ids/%input_ids/' "$dir/nothing.tn" >"$dir/nothing2.tn"
+    gives 0 '' run "$dir/nothing2.tn" --inputs "$dir/batch.safetensors" --outputs "$dir/y.safetensors"
+
     gives 2 'inputs is missing' train "$dir/own.tn" $more --steps 1 --out "$dir/no"
     gives 2 'inputs is for graphs, not for models' train demo --inputs "$dir/lm.safetensors" $more --steps 1 --batch-size 1 --seq-len 4 --out "$dir/no"
     gives 1 'expected f32[16, 97], found f32[16, 96]' train "$dir/own.tn" --inputs "$dir/short.safetensors" $more --steps 1 --out "$dir/no"
