@@ -413,7 +413,7 @@ class Builder:
             raise CaptureError(f"{node.target} is a {type(tensor).__name__}, which no graph can have")
         if tensor.requires_grad:
             raise CaptureError(f"a tensor of {list(tensor.shape)} that requires a gradient is in none of the step's "
-                               f"modules{where(next(iter(node.users), node))}; give model=, or detach it before the step")
+                               f"modules{where(next(iter(node.users), node))}; give model=, or detach it before")
         name = f"tn_c{len(self.captured.constants)}"
         while name in self.captured.parameters or name in self.captured.buffers:
             name += "_"

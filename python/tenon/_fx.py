@@ -48,8 +48,8 @@ def _call_name(node):
 
 
 def is_statistic(node):
-    """Whether a node is a mean or a deviation of a normalization. PyTorch's fake tensors have them in the input's dtype,
-    its CPU kernels in the weights' (f32 of bf16 input under autocast), as Tenon does."""
+    """Whether a node is a mean or a deviation of a normalization. PyTorch's fake tensors have them in the input's
+    dtype, its CPU kernels in the weights' (f32 of bf16 input under autocast), as Tenon does."""
     return (node.target is operator.getitem and node.args[1] in (1, 2) and
             getattr(node.args[0].target, "_overloadpacket", None) in NORMS)
 

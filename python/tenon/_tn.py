@@ -28,7 +28,8 @@ def compose(builder, update):
     ports = Ports(builder)
     names = value_names(builder, ports, {name for name, _, _ in head} | {m[1:] for x in body for m in VALUE.findall(x)})
     rename = lambda text: VALUE.sub(lambda m: "%" + names.get(m[0][1:], m[0][1:]), text)
-    inputs = [f"    %{names.get(name, name)}: {kind}{role_text(builder, ports, name, role)}" for name, kind, role in head]
+    inputs = [f"    %{names.get(name, name)}: {kind}{role_text(builder, ports, name, role)}"
+              for name, kind, role in head]
     results = [(role, name, rename(value)) for (role, name), value in zip(builder.outputs, outputs)]
     lines = [rename(line).replace('  @"-"', " ") for line in body]
     for name, _, role in head:

@@ -65,4 +65,5 @@ def check_hooks(parameters, optimizer):
              ("register_optimizer_step_post_hook", optimizers._global_optimizer_post_hooks))
     for what, found in hooks:
         if found:
-            raise NotSupported(f"{type(optimizer).__name__} has a hook of {what}, which a Step would not run; remove it")
+            raise NotSupported(f"{type(optimizer).__name__} has a hook of {what}, which a Step would not run; "
+                               "remove it")

@@ -1,4 +1,4 @@
-"""What a user may get wrong, or call as the graph does: names that clash, tensors that are replaced, hooks, arguments."""
+"""What a user may get wrong, or call as the graph does: names that clash, replaced tensors, hooks, arguments."""
 import copy
 import json
 import os
@@ -65,7 +65,8 @@ class TestNames(unittest.TestCase):
                 if name in ("new", "grad", "metric"):
                     setattr(net, name, nn.Linear(8, 4, bias=False))
                     net.out1 = nn.Parameter(torch.rand(4))
-                    step = lambda m, x, y: (F.linear(x, m.weight + getattr(m, name).weight) * m.out1 - y).square().mean()
+                    step = lambda m, x, y: (F.linear(x, m.weight + getattr(m, name).weight) * m.out1 -
+                                            y).square().mean()
                 else:
                     setattr(net, name, nn.Parameter(torch.rand(4) if name != "weight" else torch.rand(4, 8)))
                     step = lambda m, x, y: ((m(x) - y) * getattr(m, name).mean()).square().mean()
@@ -130,11 +131,13 @@ class TestReplaced(unittest.TestCase):
         self.refused(r"^3 was added", lambda net, _: net.append(nn.ReLU()))
 
     def test_hooks(self):
-        self.refused(r"0\.weight has a hook of register_hook", lambda net, _: net[0].weight.register_hook(lambda g: g * 0))
+        self.refused(r"0\.weight has a hook of register_hook",
+                     lambda net, _: net[0].weight.register_hook(lambda g: g * 0))
         self.refused(r"0\.bias has a hook of register_post_accumulate",
                      lambda net, _: net[0].bias.register_post_accumulate_grad_hook(lambda p: None))
         self.refused("SGD has a hook of register_step_pre_hook", lambda _, o: o.register_step_pre_hook(lambda *a: None))
-        self.refused("SGD has a hook of register_step_post_hook", lambda _, o: o.register_step_post_hook(lambda *a: None))
+        self.refused("SGD has a hook of register_step_post_hook",
+                     lambda _, o: o.register_step_post_hook(lambda *a: None))
         net = nn.Linear(8, 8)
         net.weight.register_hook(lambda g: g * 0)
         with self.assertRaisesRegex(tenon.NotSupported, "weight has a hook"):
@@ -217,7 +220,8 @@ class TestArguments(unittest.TestCase):
 
     def test_values(self):
         nan = float("nan")
-        self.assertTrue(torch.isnan(tenon.compile(tenon.capture(self.step, self.x, scale=nan))(self.x, scale=float("nan"))))
+        step = tenon.compile(tenon.capture(self.step, self.x, scale=nan))
+        self.assertTrue(torch.isnan(step(self.x, scale=float("nan"))))
         step = tenon.compile(tenon.capture(self.step, self.x))
         for bad, words in ((self.x.to_sparse(), "x: expected a dense tensor, found torch.sparse_coo"),
                            (self.x.numpy(), "x: expected torch.float32 .* found ndarray")):
