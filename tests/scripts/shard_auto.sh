@@ -36,7 +36,7 @@ ok "all four ways, the recipes too" [ "$(grep -c 'a step by the clock' "$dir/out
 
 MESHES='fsdp=8 dp=8,tp=2' bench/recipes.sh "$tenon" gpt2 >"$dir/table"
 ok "no slower, one of two at least 2 % faster: $(tail -n 1 "$dir/table")" \
-    grep -qx 'recipes: 2 steps, 0 slower, 1 at least 2 % faster, 0 refused or failed' "$dir/table"
+    grep -qx 'recipes: 2 steps, 0 slower, [12] at least 2 % faster, 0 refused or failed' "$dir/table"
 
 # ---- as data, as a page ----
 
