@@ -227,6 +227,23 @@ const char *graph_model_text(const tn_model *m, Arena *a)
     return b.text;
 }
 
+const char *graph_model_hash(const tn_model *m, Arena *a)
+{
+    const char *text = graph_model_text(m, a);
+    return arena_printf(a, "%016llx", (unsigned long long)hash_bytes(text, strlen(text), 0));
+}
+
+void graph_model_check(const tn_model *m, Arena *a, const char *folder)
+{
+    Json config = json_read(a, arena_printf(a, "%s/config.json", folder));
+    const char *stored = json_find_string(config, "graph_hash", NULL);
+    if (stored && strcmp(stored, graph_model_hash(m, a)) != 0)
+        fail(arena_ctx(a), TN_FAIL,
+             "%s/graph.tn: the graph is another than the one that the run saved: expected the hash "
+             "%s, found %s\n  a changed graph is a new run: train GRAPH.tn --inputs %s",
+             folder, stored, graph_model_hash(m, a), folder);
+}
+
 /* ---- graphs of it ---- */
 
 /* Gives a batch input the name that the data has for it. */

@@ -129,6 +129,14 @@ lm next end=7  # of the next tokens
     gives 3 '' eval "$dir/again2" --memory 1KiB --data "$dir/tokens.bin" --token-type u16
     ok "advice of an evaluation: no other batch" not grep -q -e '--batch-size' "$dir/err" "$dir/out"
 
+    # a graph that was changed in its run is another
+    cp -r "$dir/again2" "$dir/changed"
+    sed 's/gelu(/relu(/' "$dir/again2/latest/graph.tn" >"$dir/changed/latest/graph.tn"
+    gives 1 'the graph is another than the one that the run saved' eval "$dir/changed" --data "$dir/tokens.bin" --token-type u16
+    gives 1 'the graph is another than the one that the run saved' train --resume --steps 9 --out "$dir/changed"
+    (echo '# as before' && cat "$dir/again2/latest/graph.tn") >"$dir/changed/latest/graph.tn"
+    gives 0 'loss' eval "$dir/changed" --data "$dir/tokens.bin" --token-type u16
+
     # a constant without elements needs no tensor
     sed 's/^graph lm(/&%z: f32[0] const "z", /; s/^  %h = /  %nothing = clone(%z)\n&/' "$dir/own.tn" >"$dir/none.tn"
     gives 0 'trained 5 steps' train "$dir/none.tn" --inputs "$dir/lm.safetensors" $more --steps 5 --out "$dir/none"
