@@ -20,7 +20,7 @@ from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _optimizer, _tn
+from . import _checkpoint, _modules, _optimizer, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -48,30 +48,11 @@ def modules_of(step, model):
         if isinstance(model, dict) and all(isinstance(m, torch.nn.Module) for m in model.values()) and model:
             return dict(model)
         raise CaptureError(f"model: expected a module, or a dict of modules by name, found {type(model).__name__}")
-    found = {}
-
-    def look(name, x):
-        if isinstance(x, torch.nn.Module) and all(x is not y for y in found.values()):
-            found[name] = x
-
+    if not callable(step):
+        raise TypeError(f"capture: expected a function or a module, found {type(step).__name__}")
     if isinstance(step, torch.nn.Module):
         return {"": step}
-    while hasattr(step, "func"):  # functools.partial
-        for i, x in enumerate([*step.args, *step.keywords.values()]):
-            look(f"partial{i}", x)
-        step = step.func
-    owner = getattr(step, "__self__", None)
-    look("self", owner)
-    if owner is not None and not found:
-        for name, x in getattr(owner, "__dict__", {}).items():
-            look(name, x)
-    function = inspect.unwrap(getattr(step, "__func__", step))
-    if inspect.isfunction(function):
-        names = inspect.getclosurevars(function)
-        for name, x in [*names.nonlocals.items(), *names.globals.items()]:
-            look(name, x)
-    inner = {id(m) for x in found.values() for m in x.modules() if m is not x}
-    found = {name: x for name, x in found.items() if id(x) not in inner}
+    found = _modules.find(step)
     if not found:
         raise CaptureError("no module was found in the step's closure; give model=")
     return {"": next(iter(found.values()))} if len(found) == 1 else found
@@ -224,6 +205,7 @@ class Captured:
     parameters  {name: Parameter}, of those that the step reads, tied ones once
     buffers     {name: tensor}
     inputs      names of the step's tensors, in their order, flat
+    ports       what the graph calls its inputs and outputs
     optimizer   the optimizer, or None
 
     It refers to the modules and the optimizer, and copies nothing of them."""
@@ -240,6 +222,12 @@ class Captured:
 
     def __reduce__(self):
         raise NotSupported("a Captured cannot be copied or pickled: capture the step again, or keep its .text")
+
+    def save(self, folder):
+        """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
+        for `tenon plan FOLDER/step.tn` and `tenon train FOLDER/step.tn --inputs FOLDER/weights.safetensors`. The
+        optimizer's state is not among them. Makes the folder where there is none, and replaces the two files."""
+        _save.save(self, folder)
 
     def __repr__(self):
         what = f", {type(self.optimizer).__name__}" if self.optimizer else ""
@@ -262,6 +250,10 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     modules = modules_of(step, model)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    for i, x in enumerate(leaves):
+        if type(x).__module__ == "numpy" and getattr(x, "shape", ()):
+            raise NotSupported(f"argument {i}: expected a tensor, found a numpy.{type(x).__name__}; torch.from_numpy "
+                               "makes one of it")
     for i in places:
         type_of(leaves[i])
         if leaves[i].requires_grad:
@@ -275,6 +267,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
         if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise NotSupported(f"{holder.path(name)} is a {type(x).__name__}: parameters must be plain tensors")
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
+    _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
     try:
         gm = trace(holder, [leaves[i] for i in places])
     except Error:
@@ -286,11 +279,12 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     names = argument_names(step, args, kwargs)
     builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
     builder.build()
-    captured.text = _tn.compose(builder, update)
+    captured.text, captured.ports = _tn.compose(builder, update)
     captured.optimizer, captured.update = optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
     captured.out_is_tensor = holder.out_is_tensor
+    captured.watch = _watch.Watch(holder, builder.read.values())
     captured.training = [(weakref.ref(m), m.training) for m in holder.modules() if m is not holder]
     return captured
 
@@ -310,15 +304,21 @@ def argument_names(step, args, kwargs):
     """A name for each leaf of a step's arguments, by the parameters of its signature; unique, of letters and digits."""
     function = step.forward if isinstance(step, torch.nn.Module) else step
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs).arguments
-        by_id = {id(x): name for name, x in bound.items() if isinstance(x, torch.Tensor)}
+        signature = inspect.signature(function)
+        signature.bind(*args, **kwargs)
+        positional = [p.name for p in signature.parameters.values()
+                      if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):
-        by_id = {}
-    leaves, _ = pytree.tree_flatten((args, kwargs))
+        positional = []
     names = []
-    for i, x in enumerate(leaves):
-        name = re.sub(r"\W", "_", by_id.get(id(x), f"arg{i}"))
-        names.append(name if name not in names else f"{name}_{i}")
+    for at, x in [*enumerate(args), *kwargs.items()]:
+        said = at if isinstance(at, str) else positional[at] if at < len(positional) else ""
+        for _ in pytree.tree_leaves(x):
+            name = re.sub(r"\W", "_", said if said and isinstance(x, torch.Tensor) else f"arg{len(names)}",
+                          flags=re.ASCII)
+            while name in names:
+                name += f"_{len(names)}"
+            names.append(name)
     return names
 
 
@@ -331,6 +331,7 @@ class Builder:
         self.node_names = {}
         self.code = Code(self.node_names)
         self.ports = {}     # name in the code -> (role, name of the role)
+        self.read = {}      # parameters and buffers that a node reads or the step writes, by name
         self.outputs = []   # (role, name of the role), in the order of the code's results
         self.graph_text = ""
 
@@ -353,9 +354,12 @@ class Builder:
                     continue
                 param = isinstance(desc, aot.ParamAOTInput)
                 kind = c.parameters if param else c.buffers
+                if path in c.parameters or path in c.buffers:
+                    raise CaptureError(f"two of the model's tensors are called {path}; give model= with other names")
                 name = f"tn_{'p' if param else 'b'}{len(kind)}"
                 by_tensor[id(tensor)] = (name, path)
                 kind[path] = tensor
+                self.read.update({path: tensor} if node.users else {})
                 self.ports[name] = ("param" if param else "const", path)
             elif isinstance(desc, aot.PlainAOTInput):
                 tensor = self.tensors[desc.idx]
@@ -407,7 +411,12 @@ class Builder:
             tensor = getattr(tensor, name)
         if not isinstance(tensor, torch.Tensor):
             raise CaptureError(f"{node.target} is a {type(tensor).__name__}, which no graph can have")
+        if tensor.requires_grad:
+            raise CaptureError(f"a tensor of {list(tensor.shape)} that requires a gradient is in none of the step's "
+                               f"modules{where(next(iter(node.users), node))}; give model=, or detach it before the step")
         name = f"tn_c{len(self.captured.constants)}"
+        while name in self.captured.parameters or name in self.captured.buffers:
+            name += "_"
         self.captured.constants[name] = tensor.detach()
         self.ports[name] = ("const", name)
         self.node_names[node] = node.name
@@ -454,6 +463,7 @@ class Builder:
             for name, (_, role_name) in self.ports.items():
                 if role_name == self.captured.tied.get(path, path):
                     self.ports[name] = ("cache", role_name)
+                    self.read[role_name] = self.captured.buffers[role_name]
                     return ("new", role_name)
         what = self.holder.path(desc.target) if hasattr(desc, "target") else f"argument {desc.idx}"
         raise NotSupported(f"the step writes to {what} in place: only buffers may be written")

@@ -15,8 +15,9 @@ class NotSupported(Error):
 
 class DoesNotFit(Error):
     """A plan over the limit. `limit`, `peak`, `reserve` and `least` are bytes; `least` is the least limit that
-    would do, of all that was planned."""
+    would do, of all that was planned; `table` is what the plan that was closest has alive at its peak, as text."""
 
-    def __init__(self, message, limit, peak, reserve, least):
+    def __init__(self, message, table, limit, peak, reserve, least):
         super().__init__(message)
+        self.table = table
         self.limit, self.peak, self.reserve, self.least = limit, peak, reserve, least

@@ -11,6 +11,10 @@ DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
           torch.int32: "i32", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64"}
 
 
+NORMS = (torch.ops.aten.native_layer_norm, torch.ops.aten.native_batch_norm,
+         torch.ops.aten._native_batch_norm_legit, torch.ops.aten._native_batch_norm_legit_functional)
+
+
 def where(node):
     """The line of the user's code that made a node, as text for a message; "" where it is not known."""
     line = node.meta.get("tenon_line")
@@ -22,6 +26,8 @@ def type_of(tensor):
     sizes = list(tensor.shape)
     if any(not isinstance(n, int) for n in sizes):
         raise NotSupported(f"a tensor of {sizes}: sizes must be numbers")
+    if tensor.layout is not torch.strided:
+        raise NotSupported(f"a tensor of {tensor.layout}: expected a dense one")
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         raise NotSupported(f"a tensor of {tensor.dtype}: that dtype is not supported")
@@ -39,6 +45,13 @@ def _call_name(node):
     if getattr(target, "__module__", "") in ("_operator", "operator"):
         return f"operator.{target.__name__}"
     raise CaptureError(f"{target} is no op that a graph can have{where(node)}")
+
+
+def is_statistic(node):
+    """Whether a node is a mean or a deviation of a normalization. PyTorch's fake tensors have them in the input's dtype,
+    its CPU kernels in the weights' (f32 of bf16 input under autocast), as Tenon does."""
+    return (node.target is operator.getitem and node.args[1] in (1, 2) and
+            getattr(node.args[0].target, "_overloadpacket", None) in NORMS)
 
 
 class Code:
@@ -77,6 +90,8 @@ class Code:
 
     def annotation(self, node):
         value = node.meta.get("val")
+        if is_statistic(node):
+            return ""
         return f': "{type_of(value)}"' if isinstance(value, torch.Tensor) else ""
 
     def call(self, node):

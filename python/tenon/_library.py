@@ -155,7 +155,8 @@ class Context:
         message = lib.tn_error(self.pointer).decode(errors="replace")
         misfit = Misfit()
         if code == FIT and lib.tn_error_misfit(self.pointer, byref(misfit)):
-            raise DoesNotFit(message, misfit.limit, misfit.peak, misfit.reserve, misfit.least)
+            message, _, table = message.partition("\n")
+            raise DoesNotFit(message, table, misfit.limit, misfit.peak, misfit.reserve, misfit.least)
         raise kind(message)
 
 

@@ -3,6 +3,8 @@
 An optimizer is read, never traced: a trace of its step would have the first step's bias correction in it. Learning
 rates are inputs of the graph, all else of a group's settings is fixed when the step is captured, and refused where it
 has changed since."""
+import re
+
 import torch
 
 from ._errors import NotSupported
@@ -14,7 +16,12 @@ NOT_HERE = ("amsgrad", "differentiable", "nesterov")  # settings that must be of
 
 def rate(group):
     """A group's learning rate now."""
-    return float(group["lr"])
+    lr = group["lr"]
+    if isinstance(lr, bool) or not (isinstance(lr, (int, float)) or
+                                    (isinstance(lr, torch.Tensor) and lr.numel() == 1)):
+        found = f"a tensor of {list(lr.shape)}" if isinstance(lr, torch.Tensor) else repr(lr)
+        raise ValueError(f"lr: expected a number, found {found}")
+    return float(lr)
 
 
 def settings(optimizer, group):
@@ -45,6 +52,8 @@ def read(optimizer, holder):
             if id(p) not in names:
                 raise NotSupported(f"{type(optimizer).__name__}: a parameter of {list(p.shape)} in group {i} is none "
                                    "of the step's modules; give model=")
+    for group in optimizer.param_groups:
+        rate(group)
     return Update(optimizer, names)
 
 
@@ -77,23 +86,24 @@ class Update:
         for i, (group, before) in enumerate(zip(groups, self.settings)):
             now = settings(self.optimizer, group)
             for key, value in before.items():
+                cycled = "; a schedule needs cycle_momentum=False" if key in ("momentum", "beta1") else ""
                 if now[key] != value:
                     raise NotSupported(f"group {i}: {key} is {now[key]}, and {value} in the captured step, in which it "
-                                       "is fixed; capture again")
+                                       f"is fixed; capture again{cycled}")
 
-    def append(self, names, types, builder, results):
+    def append(self, names, types, builder, results, taken, ports):
         """Lines for the graph's text: inputs, nodes, and its results (role, name, value) with the new values in the
         place of gradients."""
         code = {role_name: name for name, (role, role_name) in builder.ports.items() if role == "param"}
-        writer = Writer(set(names.values()), [])
+        writer = Writer(taken, ports)
         kept, gradients = [], {}
         for role, name, value in results:
             if role == "grad":
                 gradients[name] = value
             else:
-                kept.append((role, name, value))
+                kept.append((role, ports.role(name), value))
         used = {self.group[path] for path in gradients if path in self.group}
-        rates = {i: writer.input(self.rates[i], "f32[]", "scalar", self.rates[i]) for i in sorted(used)}
+        rates = {i: writer.input(self.rates[i], "f32[]", "scalar") for i in sorted(used)}
         for path, gradient in gradients.items():
             if path in self.group:
                 kind = types[code[path]]
@@ -103,13 +113,13 @@ class Update:
     def one(self, writer, path, p, kind, gradient, rate_value):
         """Adds the update of one parameter."""
         have = self.settings[self.group[path]]
-        dtype = kind[:kind.index("[")]
+        dtype, role = kind[:kind.index("[")], writer.ports.role(path)
         decay = have["weight_decay"]
         if have["maximize"]:
             gradient = writer.node(kind, f"neg({gradient})")
         one, true = writer.constant("f32", 1.0), writer.constant("bool", 1.0)
         if "momentum" in have:
-            states = [writer.input(f"{path}.m", kind, "state", f"{path}.m")] if have["momentum"] else []
+            states = [writer.input(f"{path}.m", kind, "state", role + ".m")] if have["momentum"] else []
             self.states.update({f"{path}.m": (path, "momentum_buffer")} if states else {})
             call = (f"sgd({', '.join([p, gradient, rate_value, one, true, *states])}, weight_decay={number(decay)}, "
                     f"momentum={number(have['momentum'])})")
@@ -117,14 +127,14 @@ class Update:
             if decay and not have["decoupled"]:
                 pull = writer.node(kind, f"mul({p}, {writer.constant(dtype, decay)})")
                 gradient, decay = writer.node(kind, f"add({gradient}, {pull})"), 0.0
-            states = [writer.input(f"{path}.{k}", kind, "state", f"{path}.{k}") for k in "mv"]
+            states = [writer.input(f"{path}.{k}", kind, "state", f"{role}.{k}") for k in "mv"]
             self.states.update({f"{path}.{k}": (path, key) for k, key in zip("mv", self.keys)})
             call = (f"adamw({', '.join([p, gradient, *states, rate_value, self.count(writer, path), one, true])}, "
                     f"beta1={number(have['beta1'])}, beta2={number(have['beta2'])}, eps={number(have['eps'])}, "
                     f"weight_decay={number(decay)})")
         outs = [writer.fresh(f"{v[1:]}.new") for v in [p, *states]]
         writer.nodes.append(f"  {', '.join(f'{v}: {kind}' for v in outs)} = {call}  optimizer")
-        role_names = [path, *(f"{path}.{k}" for k in "mv"[:len(states)])]
+        role_names = [role, *(f"{role}.{k}" for k in "mv"[:len(states)])]
         return [("new", name, value) for name, value in zip(role_names, outs)]
 
     def count(self, writer, path):
@@ -133,32 +143,33 @@ class Update:
         for name, at in self.steps.items():
             if at == done:
                 self.step_of[path] = name
-                return writer.scalars[name]
+                return writer.values[name]
         name = "step" if not self.steps else f"step.{len(self.steps)}"
         self.steps[name] = done
         self.step_of[path] = name
-        return writer.input(name, "i64[]", "step" if name == "step" else "scalar", name)
+        return writer.input(name, "i64[]", "step" if name == "step" else "scalar")
 
 
 class Writer:
     """Lines of a graph's text, with names that nothing else has."""
 
-    def __init__(self, taken, nodes):
-        self.taken, self.inputs, self.nodes = taken, [], nodes
-        self.scalars, self.constants = {}, {}
+    def __init__(self, taken, ports):
+        self.taken, self.ports, self.inputs, self.nodes = taken, ports, [], []
+        self.values, self.constants = {}, {}  # of inputs by name; by dtype and number
 
     def fresh(self, name):
-        name = "".join(c if c.isalnum() or c in "._" else "_" for c in name)
+        name = re.sub(r"[^\w.]", "_", name, flags=re.ASCII)
         while name in self.taken:
             name += "_"
         self.taken.add(name)
         return "%" + name
 
-    def input(self, name, kind, role, role_name):
-        value = self.fresh(name)
+    def input(self, name, kind, role, role_name=""):
+        value, role_name = self.fresh(name), role_name or self.ports.fresh_role(name)
         quoted = role_name.replace("\\", "\\\\").replace('"', '\\"')
         self.inputs.append(f"    {value}: {kind} step" if role == "step" else f'    {value}: {kind} {role} "{quoted}"')
-        self.scalars[role_name] = value
+        self.values[name] = value
+        self.ports.add(role, "" if role == "step" else name, value[1:])
         return value
 
     def node(self, kind, call):

@@ -23,8 +23,8 @@ def bytes_of(memory):
     if not found or found[2].upper() not in UNITS:
         raise ValueError(f'memory: expected bytes or text such as "3GiB", found {memory!r}')
     nbytes = int(float(found[1]) * UNITS[found[2].upper()])
-    if nbytes <= 0:
-        raise ValueError(f"memory: expected at least 1 byte, found {memory!r}")
+    if not 0 < nbytes <= 2**62:
+        raise ValueError(f"memory: expected 1 to {2**62} bytes, found {memory!r}")
     return nbytes
 
 
@@ -37,24 +37,28 @@ class Settings:
         self.options.memory = bytes_of(memory)
         self.options.optimizer = b"none"
         self.options.explain = 1
-        self.options.machine = self.text(machine)
+        self.options.machine = self.text(machine, "machine")
         if recompute is not None:
-            self.options.recompute = self.text(recompute)
-        chunk = [] if chunk is None else [chunk] if isinstance(chunk, (str, int)) else list(chunk)
+            self.options.recompute = self.text(recompute, "recompute")
+        chunk = [] if chunk is None else [chunk] if isinstance(chunk, (str, int)) else chunk
+        if not isinstance(chunk, (list, tuple)) or not all(isinstance(word, (str, int)) for word in chunk):
+            raise TypeError(f'chunk: expected a number, text such as "auto", or a list of these, found {chunk!r}')
         if chunk:
             self.options.chunk = self.texts([str(word) for word in chunk])
             self.options.nchunk = len(chunk)
-        rules = dict(rules or {})
+        rules = {} if rules is None else rules
+        if not isinstance(rules, dict) or not all(isinstance(x, str) for rule in rules.items() for x in rule):
+            raise TypeError(f'policies: expected a dict such as {{"h.0::addmm": "must_save"}}, found {rules!r}')
         if rules:
             self.options.rules = (Rule * len(rules))(*(Rule(self.text(policy), self.text(pattern))
                                                        for pattern, policy in rules.items()))
             self.options.nrules = len(rules)
 
-    def text(self, text):
+    def text(self, text, what="options"):
         if text is None:
             return None
         if not isinstance(text, (str, os.PathLike)):
-            raise TypeError(f"expected text, found {type(text).__name__}")
+            raise TypeError(f"{what}: expected text, found {type(text).__name__}")
         self.keep.append(os.fspath(text).encode())
         return self.keep[-1]
 

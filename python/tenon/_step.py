@@ -10,13 +10,21 @@ from ctypes import byref, c_int64, c_void_p
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _optimizer
+from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import Error, NotSupported
 from ._library import USAGE, lib
 from ._plan import Plan, plan as make_plan
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def same(a, b):
+    """Whether two arguments that are no tensors have one value; a NaN is one of itself."""
+    try:
+        return a is b or bool(a == b) or bool(a != a and b != b)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 class HeldInterrupt:
@@ -102,12 +110,16 @@ class Step:
     def __init__(self, plan):
         self.plan = plan
         self.captured = c = plan.captured
+        c.watch.check()
+        _watch.check_hooks(c.parameters, c.optimizer)
         self.program = Program(plan)
         self._lock = threading.Lock()
         self._update = c.update
-        self._seeded = self.program.has("seed")
         self._views, self._owners, self._states = [], [], []
+        self._resident = set()  # inputs that have their value from now on
         self._adopt()
+        self._read = {key: value for key, value in c.ports.inputs.items() if value not in self._resident}
+        self._check_inputs()
 
     # ---- memory ----
 
@@ -117,14 +129,11 @@ class Step:
             self._update.check()
         taken = []
         with torch.no_grad():
-            for name, p in c.parameters.items():
-                taken.append((name, p, self._copy(name, p)))
-            for name, b in c.buffers.items():
-                if x.has(name):
-                    taken.append((name, b, self._copy(name, b)))
+            for name, tensor in [*c.parameters.items(), *c.buffers.items()]:
+                if c.ports.tensor(name) is not None:
+                    taken.append((name, tensor, self._place(c.ports.tensor(name), tensor)))
             for name, constant in c.constants.items():
-                if x.has(name):
-                    x.tensor(name, constant).copy_(constant)
+                self._place(c.ports.tensor(name), constant)
         for name, owner, view in taken:
             owner.data = view
             self._owners.append((name, owner, view.data_ptr()))
@@ -137,12 +146,30 @@ class Step:
         """Whether a run changes it: a parameter that the optimizer has, a buffer that the step writes."""
         if name in self.captured.parameters:
             return self._update is not None and name in self._update.group and name not in self.captured.frozen
-        return self.program.has(f"new.{name}")
+        return self.program.has(f"new.{self.captured.ports.role(name)}")
 
-    def _copy(self, name, tensor):
-        view = self.program.tensor(name, tensor)
+    def _place(self, value, tensor):
+        """The memory of an input of the graph as a tensor, with another's values."""
+        view = self._view(value, tensor)
         view.copy_(tensor)
         return view
+
+    def _view(self, value, like):
+        if value in self._resident:
+            raise Error(f"the graph's input %{value} would be written twice")
+        self._resident.add(value)
+        return self.program.tensor(value, like)
+
+    def _check_inputs(self):
+        """Each input of the graph has its value from now on, or gets it at each call."""
+        known = {("seed", ""), ("step", "")} | {("batch", name) for name in self.captured.inputs}
+        if self._update is not None:
+            known |= {("scalar", name) for name in [*self._update.rates, *self._update.steps]}
+        for key, value in self._read.items():
+            if key not in known:
+                raise Error(f"the graph's input %{value} ({' '.join(key).strip()}) is written by nothing")
+            if not self.program.has(value):
+                raise Error(f"the planned graph has lost its input %{value}")
 
     def _adopt_state(self):
         """The optimizer's state in the arena, and its tensors there."""
@@ -150,7 +177,7 @@ class Step:
         for name, (path, key) in update.states.items():
             p = update.parameter[path]
             state = update.optimizer.state[p]
-            view = self.program.tensor(name, p)
+            view = self._view(self.captured.ports.inputs["state", name], p)
             before = state.get(key)
             with torch.no_grad():
                 view.zero_() if before is None else view.copy_(before)
@@ -167,6 +194,10 @@ class Step:
             now = state.get(key)
             if now is view:
                 continue
+            if now is None and not update.done(path):  # as of a new optimizer
+                now = torch.zeros_like(view)
+                if key != "momentum_buffer":
+                    state.setdefault("step", torch.tensor(0.0, dtype=torch.float32))
             if now is None:
                 raise NotSupported(f"{path}: the optimizer's state has lost {key}")
             if now.shape != view.shape or now.dtype != view.dtype:
@@ -198,17 +229,19 @@ class Step:
             self._lock.release()
 
     def _run(self, args, kwargs):
+        self.captured.watch.check()
         self._check_owners()
+        _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         tensors = self._tensors(args, kwargs)
         if self._update is not None:
             self._update.check()
             self._check_state()
             self._set_scalars()
-        if self._seeded:
-            self._scalar("seed", c_int64(int(torch.randint(2**62, ()))))
+        if ("seed", "") in self._read:
+            self._scalar(("seed", ""), c_int64(int(torch.randint(2**62, ()))))
         for name, tensor in zip(self.captured.inputs, tensors):
-            if self._reads[name]:
-                self.program.write(name, tensor)
+            if ("batch", name) in self._read:
+                self.program.write(self._read["batch", name], tensor)
         with HeldInterrupt():
             self.program.check(lib.tn_program_run(self.program.pointer))
             torch.autograd.graph.increment_version(self._written + [view for _, _, view in self._states])
@@ -217,13 +250,6 @@ class Step:
             else:
                 self._add_gradients()
         return self._result()
-
-    @property
-    def _reads(self):
-        cached = self.__dict__.get("_read_cache")
-        if cached is None:
-            cached = self._read_cache = {name: self.program.has(name) for name in self.captured.inputs}
-        return cached
 
     def _tensors(self, args, kwargs):
         """The tensors among the arguments, which must be as they were captured."""
@@ -234,26 +260,28 @@ class Step:
         tensors = []
         for i, (now, then) in enumerate(zip(leaves, c.leaves)):
             if i not in c.places:
-                if now is not then and now != then:
+                if not same(now, then):
                     raise ValueError(f"argument {i}: {then!r} is fixed in the captured step, found {now!r}")
                 continue
             shape, dtype = c.types[len(tensors)]
             given = isinstance(now, torch.Tensor)
             if not given or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
-                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else repr(now)
+                found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else type(now).__name__
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}")
+            if now.layout is not torch.strided:
+                raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
             tensors.append(now)
         return tensors
 
-    def _scalar(self, name, value):
-        self.program.check(lib.tn_program_write(self.program.pointer, name.encode(), byref(value),
+    def _scalar(self, key, value):
+        self.program.check(lib.tn_program_write(self.program.pointer, self._read[key].encode(), byref(value),
                                                 ctypes.sizeof(value)))
 
     def _set_scalars(self):
         update = self._update
         for name, group in zip(update.rates, update.optimizer.param_groups):
-            if self.program.has(name):
-                self._scalar(name, ctypes.c_float(_optimizer.rate(group)))
+            if ("scalar", name) in self._read:
+                self._scalar(("scalar", name), ctypes.c_float(_optimizer.rate(group)))
         counts = {}
         for path, name in update.step_of.items():
             done = update.done(path)
@@ -261,7 +289,7 @@ class Step:
                 raise NotSupported(f"{path} has had {done} steps, parameters captured with it {counts[name]}; "
                                    "capture again")
         for name, done in counts.items():
-            self._scalar(name, c_int64(done + 1))
+            self._scalar(("step", "") if name == "step" else ("scalar", name), c_int64(done + 1))
 
     def _count(self):
         """The optimizer's own counts of steps, and what schedulers ask for."""
@@ -275,13 +303,13 @@ class Step:
             for name, p in self.captured.parameters.items():
                 if name in self.captured.frozen or not p.requires_grad:
                     continue
-                gradient = self.program.tensor(f"grad.{name}", p)
+                gradient = self.program.tensor(f"grad.{self.captured.ports.role(name)}", p)
                 if p.grad is None:
                     p.grad = gradient.clone()
                 else:
                     p.grad.add_(gradient)
 
-    def _read(self, name):
+    def _output(self, name):
         from ._library import Port
         port = Port()
         self.program.check(lib.tn_program_port(self.program.pointer, name.encode(), byref(port)))
@@ -297,7 +325,7 @@ class Step:
         leaves, metrics = list(c.out_leaves), iter(c.metrics)
         for i, tensor in enumerate(c.out_is_tensor):
             if tensor:
-                leaves[i] = self._read("loss" if i == c.loss_at else f"metric.{next(metrics)}")
+                leaves[i] = self._output("loss" if i == c.loss_at else f"metric.{next(metrics)}")
         return pytree.tree_unflatten(leaves, c.out_spec)
 
     # ---- copies ----

@@ -181,8 +181,8 @@ int state_check(const struct json_t *state, const char *where);
 
 enum { MEMORY_AUTO = -1 }; /* in tn_options.memory, of --memory auto, until it is known */
 
-/* Makes --memory auto bytes; an exit code, or -1 to go on. */
-int memory_find(tn_context *ctx, tn_options *o);
+/* Makes --memory auto bytes; an exit code, or -1 to go on. ranks: of a mesh that is "auto". */
+int memory_find(tn_context *ctx, tn_options *o, int64_t ranks);
 
 /* A command that does not fit. */
 typedef struct FitAdvice {

@@ -70,7 +70,7 @@ int command_export(int argc, char **argv)
     common_apply(&x.c);
     tn_context *ctx = context_new();
     const char *text;
-    code = memory_find(ctx, &x.c.o);
+    code = memory_find(ctx, &x.c.o, 1);
     if (code < 0) {
         code = make_text(ctx, &x, &text);
         code = code ? report_last(code, ctx) : write_text(x.output, text);

@@ -76,13 +76,18 @@ static void put_command(const FitAdvice *f, const tn_setting *x, const char *mem
     fputc('\n', stderr);
 }
 
-int memory_find(tn_context *ctx, tn_options *o)
+int memory_find(tn_context *ctx, tn_options *o, int64_t ranks)
 {
     if (o->memory != MEMORY_AUTO)
         return -1;
     int64_t margin;
-    o->memory = 0;
-    int code = tn_memory_free(ctx, o, &o->memory, &margin);
+    char all[40];
+    tn_options of = *o;
+    snprintf(all, sizeof all, "dp=%lld", (long long)ranks);
+    of.memory = o->memory = 0;
+    if (mesh_auto(o))
+        of.mesh = all;
+    int code = tn_memory_free(ctx, &of, &o->memory, &margin);
     if (code)
         return report_last(code, ctx);
     if (rank_first(ctx))
@@ -140,7 +145,7 @@ static void tell_line(void *arg, int count)
 {
     enum { QUIET = 30 }; /* seconds */
     if (time(NULL) - (time_t)(intptr_t)arg >= QUIET)
-        fprintf(stderr, "tenon: planning what would fit: %d\n", count);
+        fprintf(stderr, "  planning what would fit: %d\n", count);
 }
 
 void fit_tell(tn_task *task)

@@ -133,7 +133,7 @@ static int generate(tn_context *ctx, const char *path, Generate *x)
     x->o.warn = warn;
     tn_threads((int)x->threads);
     tn_model *m;
-    int code = memory_find(ctx, &x->o);
+    int code = memory_find(ctx, &x->o, 1);
     if (code >= 0)
         return code;
     code = tn_model_open(ctx, path, &m);

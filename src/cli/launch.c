@@ -134,7 +134,7 @@ int launch_memory(Launch *l, tn_options *o)
 {
     if (o->memory != MEMORY_AUTO)
         return -1;
-    int code = launch_agree(l, memory_find(l->ctx, o));
+    int code = launch_agree(l, memory_find(l->ctx, o, launch_ranks()));
     int64_t least = -o->memory;
     if (code < 0 && tn_agree(l->ctx, &least, 1))
         code = report_last(TN_CODE_FAIL, l->ctx);

@@ -161,7 +161,7 @@ static int may_vary(const PlanCommand *x)
 static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, tn_compiled *c)
 {
     common_apply(&x->c);
-    int code = memory_find(ctx, &x->c.o);
+    int code = memory_find(ctx, &x->c.o, x->ranks);
     code = code < 0 ? load(ctx, x, task) : code;
     task->vary = vary ? may_vary(x) : 0;
     if (vary)
@@ -398,7 +398,7 @@ static int plan_meshes(tn_context *ctx, PlanCommand *x)
     if (code >= 0 || (code = check_meshes(x)) >= 0)
         return code;
     common_apply(&x->c);
-    code = memory_find(ctx, &x->c.o);
+    code = memory_find(ctx, &x->c.o, x->ranks);
     if (code >= 0)
         return code;
     MeshCommand m = {.model = x->path,

@@ -451,17 +451,37 @@ void again_search(Decider *d)
     choose_of_all(d);
 }
 
+/* The words that fit, by the short step, and compute less than what was chosen, as they would run:
+ * the whole step's collectives find other places than a short one's. */
+static void choose_words(Decider *d)
+{
+    Decider *e = d->shorter;
+    const Planned *chosen = &d->r->chosen;
+    for (int i = 0; i < LEN(words); i++) {
+        const Level *level = levels_of_word(e, words[i]);
+        if (!level || (chosen->word && !strcmp(chosen->word, words[i])))
+            continue;
+        const Planned x = plan_quick(e, level, words[i]);
+        if (plan_fits(e, &x) &&
+            (!plan_fits(d, chosen) || x.sec - x.shown < chosen->sec - chosen->shown))
+            consider_full(d, (Planned){.word = words[i], .level = levels_of_word(d, words[i])});
+    }
+}
+
 static void search(Decider *d)
 {
     AgainReport *r = d->r;
+    const bool moved = d->g->mesh && d->task->to.overlap;
     r->searched = true;
     if (!again_search_short(d))
         again_search(d);
-    else if (!plan_fits(d, &r->chosen))
+    else if (moved)
+        choose_words(d);
+    if (d->shorter && !plan_fits(d, &r->chosen))
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
-    if (d->g->mesh && d->task->to.overlap) /* in what memory the limit leaves */
+    if (moved) /* in what memory the limit leaves */
         plan_unlimited(d, &r->none);
 }
 

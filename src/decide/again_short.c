@@ -126,6 +126,7 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
     Planned x = whole_of(d, e, &e->r->chosen);
     const int64_t thought = x.need;
     x = refine(d, e, &x);
+    e->task = d->task;
     if (x.level || x.word)
         plan_full(d, &x);
     else
@@ -146,8 +147,10 @@ static void take_front(Decider *d, const Decider *e)
 /* The decider of a short step; NULL: blocks are not equal. It lives in d->keep. */
 static Decider *shorter_of(Decider *d)
 {
-    if (d->shorter)
+    if (d->shorter) {
+        d->shorter->task = d->task;
         return d->shorter;
+    }
     Short *s = NEW(d->keep, Short);
     const bool whole = !d->loops && !d->step->parent && d->blocks.scoped;
     if (d->s || !whole || !short_make(d->keep, d->g, d->o.prices, s))

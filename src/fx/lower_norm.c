@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-/* The weight or bias of a norm; where there is none, what it stands for, everywhere. */
-static Value *norm_operand(Site *s, const char *name, double otherwise, const Value *x)
+/* The weight or bias of a norm; where there is none, what it stands for, everywhere, in like's
+ * dtype. */
+static Value *norm_operand(Site *s, const char *name, double otherwise, const Value *like)
 {
-    Type t = {.dtype = x->type.dtype};
+    Type t = {.dtype = like->type.dtype};
     if (site_has(s, name))
         return site_tensor(s, name);
     t.rank = site_ints(s, "normalized_shape", t.dim);
@@ -45,7 +46,8 @@ static void narrow_statistics(Site *s, const Node *n)
 void row_layer_norm(Site *s)
 {
     Value *x = site_tensor(s, "input");
-    Value *w = norm_operand(s, "weight", 1, x), *b = norm_operand(s, "bias", 0, x);
+    Value *w = norm_operand(s, "weight", 1, site_has(s, "bias") ? site_tensor(s, "bias") : x);
+    Value *b = norm_operand(s, "bias", 0, w);
     Node *n = emit(s->b, "native_layer_norm", IN(x, w, b),
                    ATTRS(shape_attr(s), A_FLOAT("eps", site_real(s, "eps"))));
     site_return_all(s, n);

@@ -1,0 +1,58 @@
+"""The modules that a step refers to: by its closure, its defaults, the globals that it names, its object, and what
+functions, containers and objects among these refer to."""
+import functools
+import inspect
+import types
+
+import torch
+
+DEEP = 4        # steps from the function to a module
+MANY = 10_000   # members of a container that is looked through
+LEAVES = (torch.Tensor, torch.optim.Optimizer, type, types.ModuleType, str, bytes, int, float)
+
+
+def members(x):
+    """(name, object) of what x refers to."""
+    if isinstance(x, functools.partial):
+        return [("", x.func), *((f"partial{i}", y) for i, y in enumerate([*x.args, *x.keywords.values()]))]
+    if isinstance(x, types.MethodType):
+        return [("self", x.__self__), ("", x.__func__)]
+    if inspect.isfunction(x):
+        return of_function(inspect.unwrap(x))
+    if isinstance(x, dict):
+        return [(str(k), y) for k, y in x.items()] if len(x) <= MANY else []
+    if isinstance(x, (list, tuple, set, frozenset)):
+        return [(f"module{i}", y) for i, y in enumerate(x)] if len(x) <= MANY else []
+    if isinstance(x, LEAVES) or type(x).__module__.split(".")[0] in ("torch", "builtins"):
+        return []
+    call = getattr(type(x), "__call__", None)
+    return [*getattr(x, "__dict__", {}).items(), *([("", call)] if inspect.isfunction(call) else [])]
+
+
+def of_function(x):
+    if x.__module__ and x.__module__.split(".")[0] == "torch":
+        return []
+    try:
+        names = inspect.getclosurevars(x)
+        out = [*names.nonlocals.items(), *names.globals.items()]
+    except ValueError:  # a cell that is empty yet
+        out = []
+    out += [(f"default{i}", y) for i, y in enumerate(x.__defaults__ or ())]
+    return out + list((x.__kwdefaults__ or {}).items())
+
+
+def find(step):
+    """{name: module}, without those inside of others."""
+    found, seen, level = {}, set(), [("", step)]
+    for _ in range(DEEP):
+        level = [member for _, x in level for member in members(x)]
+        level = [(name, x) for name, x in level if not (id(x) in seen or seen.add(id(x)))]
+        for name, x in level:
+            if isinstance(x, torch.nn.Module):
+                name = (name or "module").replace(".", "_")
+                while name in found:
+                    name += "_"
+                found[name] = x
+        level = [(name, x) for name, x in level if not isinstance(x, torch.nn.Module)]
+    inner = {id(m) for x in found.values() for m in x.modules() if m is not x}
+    return {name: x for name, x in found.items() if id(x) not in inner}

@@ -1,0 +1,37 @@
+"""A captured step in files, as `tenon` reads them: the graph's text, and its weights as safetensors
+(https://github.com/huggingface/safetensors: the header's bytes as a little-endian u64, a JSON header, the data)."""
+import json
+import os
+
+import torch
+
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+          torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def save_tensors(path, tensors):
+    """Writes {name: tensor} as one safetensors file."""
+    header, at = {}, 0
+    for name, t in tensors.items():
+        nbytes = t.numel() * t.element_size()
+        header[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little"))
+        f.write(text)
+        for t in tensors.values():
+            if t.numel():
+                f.write(t.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def save(captured, folder):
+    """Writes step.tn and weights.safetensors of a captured step into a folder."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "step.tn"), "w", encoding="utf-8") as f:
+        f.write(captured.text)
+    roles = captured.ports.role
+    save_tensors(os.path.join(folder, "weights.safetensors"),
+                 {roles(name): t for kind in (captured.parameters, captured.buffers, captured.constants)
+                  for name, t in kind.items()})

@@ -1,0 +1,68 @@
+"""What of a model and its optimizer may not change between the capture of a step and each of its calls, and what a
+captured step would leave out: hooks."""
+import sys
+import weakref
+
+import torch
+
+from ._errors import NotSupported
+
+optimizers = sys.modules[torch.optim.Optimizer.__module__]  # the module, which torch.optim deletes from its names
+
+
+def nothing():
+    return None
+
+
+class Watch:
+    """The members of a holder's modules as they are now: parameters and buffers that a step reads, and modules."""
+
+    def __init__(self, holder, read):
+        kept = {id(t) for t in read}
+        self.members = []  # (the module, one of its dicts, {key: (reference, path)})
+        for name, module in holder.named_modules():
+            if module is holder:
+                continue
+            path = lambda key: f"{holder.path(name + '.')}{key}"
+            # A buffer that no step reads may be another: models keep caches so.
+            buffers = {k: t for k, t in module._buffers.items() if id(t) in kept}
+            for attribute, now in (("_parameters", module._parameters), ("_buffers", buffers),
+                                   ("_modules", module._modules)):
+                was = {k: (nothing if x is None else weakref.ref(x), path(k)) for k, x in now.items()}
+                self.members.append((weakref.ref(module), attribute, was))
+
+    def check(self):
+        """Raises NotSupported where a member is another than it was, by its name."""
+        for reference, attribute, was in self.members:
+            module = reference()
+            if module is None:
+                continue
+            now = getattr(module, attribute)
+            for key, (before, path) in was.items():
+                if now.get(key) is not before():
+                    raise NotSupported(f"{path} is another {'module' if attribute == '_modules' else 'tensor'} than "
+                                       "the captured step has; capture again, or write into the one that was there "
+                                       "(copy_, load_state_dict without assign=True)")
+            if attribute != "_buffers" and len(now) != len(was):
+                more = next(path for path in now if path not in was)
+                raise NotSupported(f"{more} was added to a {type(module).__name__} after the step was captured; "
+                                   "capture again")
+
+
+def check_hooks(parameters, optimizer):
+    """Raises NotSupported for hooks on gradients, parameters or the optimizer's step: none of these run in a Step."""
+    for name, p in parameters.items():
+        for attribute, what in (("_backward_hooks", "register_hook"),
+                                ("_post_accumulate_grad_hooks", "register_post_accumulate_grad_hook")):
+            if getattr(p, attribute, None):
+                raise NotSupported(f"{name} has a hook of {what}, which a Step would not run; remove it, or write what "
+                                   "it does into the step")
+    if optimizer is None:
+        return
+    hooks = (("register_step_pre_hook", optimizer._optimizer_step_pre_hooks),
+             ("register_step_post_hook", optimizer._optimizer_step_post_hooks),
+             ("register_optimizer_step_pre_hook", optimizers._global_optimizer_pre_hooks),
+             ("register_optimizer_step_post_hook", optimizers._global_optimizer_post_hooks))
+    for what, found in hooks:
+        if found:
+            raise NotSupported(f"{type(optimizer).__name__} has a hook of {what}, which a Step would not run; remove it")
