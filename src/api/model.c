@@ -98,6 +98,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     if (folder && graph_model_file(call, folder)) {
         m->folder = arena_strdup(a, folder);
         graph_model_open(m, graph_model_file(call, folder), folder);
+        graph_model_check(m, call, folder);
         companions_open(m, folder);
         return m;
     }

@@ -4,6 +4,7 @@
 #include "../train/train.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 bool train_is_graph(const TrainOptions *t)
@@ -69,11 +70,18 @@ int train_take_graph(tn_context *ctx, const tn_model *m, TrainOptions *t, const 
         return tn_context_fail(
             ctx, TN_CODE_USAGE,
             "%s: whether it shifts its labels does not follow from it: --labels same where it "
-            "takes the tokens themselves, --labels shifted where it takes the next ones",
+            "is called with labels=input_ids and shifts them itself, --labels shifted where its "
+            "caller gives the next tokens",
             t->model);
-    if (t->labels && labels && strcmp(t->labels, labels) != 0)
-        return tn_context_fail(ctx, TN_CODE_USAGE, "train: --labels %s: the graph says %s",
-                               t->labels, labels);
+    bool other = t->labels && labels && strcmp(t->labels, labels) != 0;
+    if (other && !strcmp(labels, "none"))
+        return tn_context_fail(ctx, TN_CODE_USAGE, "train: --labels %s: the graph reads no labels",
+                               t->labels);
+    if (other && !t->resume && rank_first(ctx))
+        fprintf(stderr,
+                "tenon: note: %s: what it does with its labels looks like %s; it is given %s, as "
+                "--labels says\n",
+                t->model, labels, t->labels);
     if ((t->batch && t->batch != batch) || (t->seq && t->seq != seq))
         return tn_context_fail(
             ctx, TN_CODE_USAGE, "%s: a graph for %lld rows of %lld tokens, found %lld of %lld",

@@ -374,7 +374,7 @@ static void count_aliases(Importer *im, bool differentiated)
     if (!asked)
         return;
     const char *tell =
-        !strcmp(im->gradients.alias, "unknown") ? " (--alias pass or stop tells)" : "";
+        !strcmp(im->gradients.alias, "unknown") ? " (--alias pass: gradients pass; stop: it came of detach())" : "";
     buf_printf(&im->summary, "aliases %d: gradient %s%s\n", im->gradients.nalias,
                im->gradients.alias, tell);
 }

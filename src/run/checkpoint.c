@@ -69,11 +69,14 @@ static DType param_dtype(const Plan *p)
     return F32;
 }
 
-/* The text of config.json; that of a graph says only where to look. */
+/* The text of config.json; that of a graph says where to look, and which it is. */
 static const char *config_of(Arena *a, const tn_model *m, const Plan *p)
 {
     if (m->graph)
-        return "{\n \"architectures\": [\"TenonGraph\"],\n \"model_type\": \"tenon_graph\"\n}\n";
+        return arena_printf(a,
+                            "{\n \"architectures\": [\"TenonGraph\"],\n"
+                            " \"model_type\": \"tenon_graph\",\n \"graph_hash\": \"%s\"\n}\n",
+                            graph_model_hash(m, a));
     return config_text_of(a, &m->config, param_dtype(p));
 }
 

@@ -116,6 +116,26 @@ static void find_shift(GraphModel *x)
     x->shift = shifts ? "same" : reads ? "shifted" : NULL;
 }
 
+/* Fails where the loss is the sum over the labels: how many there are would scale all steps, and
+ * what is told of it. */
+static void check_mean(const Graph *g, const Value *v)
+{
+    while (v->def && passes_on(v->def))
+        v = v->def->in[0];
+    const Node *n = v->def, *last = n;
+    bool summed = n && node_is(n, OP_sum);
+    for (n = summed ? n->in[0]->def : n; n && passes_on(n);)
+        n = n->in[0]->def;
+    if (!n || !node_is(n, OP_nll_loss_forward))
+        return;
+    int64_t how = n->attr[attr_index(n->op, "reduction")].i;
+    if (how == REDUCE_SUM || (summed && how == REDUCE_NONE))
+        fail(g->ctx, TN_FAIL,
+             "%s: the loss %%%s is a sum over the labels: expected their mean, in nats per token: "
+             "reduction='mean', or the sum divided by how many labels count",
+             g->file, last->out[0]->name);
+}
+
 /* ---- parameters ---- */
 
 static const TensorEntry *find_tensor(const tn_model *m, const Port *p)
@@ -182,6 +202,7 @@ void graph_model_open(tn_model *m, const char *path, const char *weights)
     if (g->mesh)
         fail(ctx, TN_FAIL, "%s: a rank's graph: expected that of the whole step, which --mesh cuts",
              path);
+    check_mean(g, graph_find_output(g, ROLE_LOSS, NULL)->v);
     m->file = tensors_open(a, weights);
     find_batch(m);
     find_shift(x);
@@ -206,13 +227,30 @@ const char *graph_model_text(const tn_model *m, Arena *a)
     return b.text;
 }
 
+const char *graph_model_hash(const tn_model *m, Arena *a)
+{
+    const char *text = graph_model_text(m, a);
+    return arena_printf(a, "%016llx", (unsigned long long)hash_bytes(text, strlen(text), 0));
+}
+
+void graph_model_check(const tn_model *m, Arena *a, const char *folder)
+{
+    Json config = json_read(a, arena_printf(a, "%s/config.json", folder));
+    const char *stored = json_find_string(config, "graph_hash", NULL);
+    if (stored && strcmp(stored, graph_model_hash(m, a)) != 0)
+        fail(arena_ctx(a), TN_FAIL,
+             "%s/graph.tn: the graph is another than the one that the run saved: expected the hash "
+             "%s, found %s\n  a changed graph is a new run: train GRAPH.tn --inputs %s",
+             folder, stored, graph_model_hash(m, a), folder);
+}
+
 /* ---- graphs of it ---- */
 
 /* Gives a batch input the name that the data has for it. */
 static void name_port(Graph *g, const Port *like, const char *name)
 {
-    Value *v = map_find(&g->names, like->v->name), *other = map_find(&g->names, name);
-    if (v == other)
+    Value *v = g->in[like->v->index].v, *other = map_find(&g->names, name);
+    if (v == other) /* by place, as the other may have been renamed */
         return;
     if (other)
         value_rename(g, other, graph_fresh(g, name));

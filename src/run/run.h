@@ -166,6 +166,9 @@ void model_check(const tn_model *m, const Plan *p);
 void graph_model_open(tn_model *m, const char *path, const char *weights);
 const char *graph_model_file(Arena *a, const char *folder); /* its graph.tn; NULL: it has none */
 const char *graph_model_text(const tn_model *m, Arena *a);
+const char *graph_model_hash(const tn_model *m, Arena *a); /* of its text */
+/* Fails where the graph of a checkpoint is another than the one that was saved. */
+void graph_model_check(const tn_model *m, Arena *a, const char *folder);
 /* The tensor of the weights for a plan's input. */
 const TensorEntry *graph_model_tensor(const tn_model *m, const PlanPort *p);
 /* A copy whose batch inputs are input_ids and labels. */

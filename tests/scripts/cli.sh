@@ -319,7 +319,7 @@ def forward(self, w: "f32[4]", x: "f32[4]"):
     sum_1 = torch.ops.aten.sum.default(alias)
     return sum_1
 EOF
-gives 0 'aliases 1: gradient unknown (--alias pass or stop tells)' \
+gives 0 'aliases 1: gradient unknown (--alias pass: gradients pass; stop: it came of detach())' \
     import fx "$dir/alias.txt" --loss sum_1 --params w -o "$dir/alias.tn"
 gives 1 'alias.tn:4:3: alias %alias: whether a gradient passes is not known' opt "$dir/alias.tn" --passes=grad
 gives 1 'with --alias pass or --alias stop' opt "$dir/alias.tn" --passes=canonicalize,cse,grad

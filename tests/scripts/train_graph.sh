@@ -76,14 +76,22 @@ lm next end=7  # of the next tokens
     # Both take their labels from the same places, so that losses and weights are the same.
     "$tenon" train "$dir/own.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/own" >"$dir/own.txt" 2>"$dir/err"
     ok "own: trained"
-    gives 2 'labels same where it takes' train "$dir/next.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next"
+    gives 2 'labels same where it is called with' train "$dir/next.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next"
     "$tenon" train "$dir/next.tn" --labels shifted --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/next" >"$dir/next.txt" 2>"$dir/err"
     ok "next: trained"
     ok "it learns" awk '{ loss[NR] = $4 } END { exit !(loss[4] < loss[1] - 0.05) }' "$dir/own.txt"
     ok "four losses" [ "$(grep -c '^step [1-4] loss' "$dir/own.txt")" = 4 ]
     ok "labels that are shifted once: losses" cmp "$dir/own.txt" "$dir/next.txt"
     ok "labels that are shifted once: weights" cmp "$dir/own/latest/model.safetensors" "$dir/next/latest/model.safetensors"
-    gives 2 'labels shifted: the graph says same' train "$dir/own.tn" --labels shifted --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
+    gives 0 'looks like same; it is given shifted' train "$dir/own.tn" --labels shifted --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/told"
+    gives 0 '' train "$dir/own.tn" --labels same --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/told2"
+    sed 's/%ids/%a/g; s/%targets/%input_ids/g; s/%a/%labels/g; s/%l\b/%short/g' "$dir/own.tn" >"$dir/swapped.tn"
+    "$tenon" train "$dir/swapped.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/swapped" >"$dir/swapped.txt" 2>"$dir/err"
+    ok "inputs whose names are swapped: the same losses" cmp "$dir/own.txt" "$dir/swapped.txt"
+    sed 's/^  %n = .*//; s/^  %loss, .*/  %p = _log_softmax(%x, dim=1)  loss\n  %loss, %all = nll_loss_forward(%p, %flat, reduction=2)  loss/' "$dir/own.tn" >"$dir/sum.tn"
+    gives 1 'is a sum over the labels: expected their mean' train "$dir/sum.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
+    sed 's/reduction=2/reduction=1/' "$dir/sum.tn" >"$dir/mean.tn"
+    gives 0 '' train "$dir/mean.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/mean"
 
     # with everything else: recomputed, in slices, microbatches
     own="$dir/own.tn --inputs $dir/lm.safetensors $more --steps 5"
@@ -120,6 +128,14 @@ lm next end=7  # of the next tokens
     ok "advice of a run: no microbatches" not grep -q -e '--accumulate' -e '--batch-size' "$dir/err" "$dir/out"
     gives 3 '' eval "$dir/again2" --memory 1KiB --data "$dir/tokens.bin" --token-type u16
     ok "advice of an evaluation: no other batch" not grep -q -e '--batch-size' "$dir/err" "$dir/out"
+
+    # a graph that was changed in its run is another
+    cp -r "$dir/again2" "$dir/changed"
+    sed 's/gelu(/relu(/' "$dir/again2/latest/graph.tn" >"$dir/changed/latest/graph.tn"
+    gives 1 'the graph is another than the one that the run saved' eval "$dir/changed" --data "$dir/tokens.bin" --token-type u16
+    gives 1 'the graph is another than the one that the run saved' train --resume --steps 9 --out "$dir/changed"
+    (echo '# as before' && cat "$dir/again2/latest/graph.tn") >"$dir/changed/latest/graph.tn"
+    gives 0 'loss' eval "$dir/changed" --data "$dir/tokens.bin" --token-type u16
 
     # a constant without elements needs no tensor
     sed 's/^graph lm(/&%z: f32[0] const "z", /; s/^  %h = /  %nothing = clone(%z)\n&/' "$dir/own.tn" >"$dir/none.tn"
