@@ -373,8 +373,9 @@ static void count_aliases(Importer *im, bool differentiated)
     bool asked = im->o->alias || (im->gradients.nalias && !differentiated);
     if (!asked)
         return;
-    const char *tell =
-        !strcmp(im->gradients.alias, "unknown") ? " (--alias pass: gradients pass; stop: it came of detach())" : "";
+    const char *tell = !strcmp(im->gradients.alias, "unknown")
+                           ? " (--alias pass: gradients pass; stop: it came of detach())"
+                           : "";
     buf_printf(&im->summary, "aliases %d: gradient %s%s\n", im->gradients.nalias,
                im->gradients.alias, tell);
 }
