@@ -51,6 +51,7 @@ static void choose(const Job *j, ShardReport *r)
     o.machine = "h100";
     o.dtype = BF16;
     o.shardings = (Globs){(const char **)rules, 1};
+    o.reshard = "never"; /* none is gathered again */
     o.what_if = (Globs){what_if, l->at ? 1 : 0};
     o.decisions = &d;
     o.shard_report = r;
@@ -81,7 +82,7 @@ static void run(void *arg)
     choose(j, &r);
     const ShardForm *f = find(&r, l);
     if (!EXPECT(f && !strcmp(f->form, l->form))) {
-        printf("  %s: expected %s, found %s\n", l->name, l->form, f ? f->form : "nothing");
+        printf("  %s: expected %s, found %s, objective %.3f ms, gap %g\n", l->name, l->form, f ? f->form : "nothing", 1e3 * r.sec, r.gap);
         return;
     }
     double more = r.nwhat_if ? r.what_if[0].objective - r.sec : NAN;
