@@ -20,7 +20,8 @@
  * then run behind other starts. Later rounds seek further.
  *
  * Each choice forecloses others. So the search runs several times, of which the first rounds make
- * the nearest fill alone, none, one or two of them, and the fastest order is taken.
+ * the nearest fill alone, none, one, two or all that help, and the fastest order is taken. Nearest
+ * fills count the seconds of collectives that they pass, and so stay near.
  *
  * The order is that of the plan's steps, on all ranks, so all start their collectives alike. No
  * value is made otherwise than before: bits stay. Bodies of loops come first, each iteration for
@@ -35,7 +36,6 @@
 
 enum {
     ROUNDS = 12, /* over all starts, at most */
-    NEAR = 3,    /* searches, with as many rounds of nearest fills as came before */
     HALVES = 3,  /* tries of a shorter way up */
     FILLS = 3,   /* of a start in a round, at most */
     LEAVES = 4,  /* times that the nearest are left */
@@ -212,7 +212,7 @@ static int delay(Overlap *x, int start, const Seek *s)
         bool left = k >= s->left, stays = x->mark[i] || overlap_starts(x, i) || left;
         if (x->near && overlap_starts(x, i) && !x->mark[i])
             break;
-        *(stays ? &passed : &found) += left || overlap_starts(x, i) ? 0 : x->sec[i];
+        *(stays ? &passed : &found) += left || (!x->near && overlap_starts(x, i)) ? 0 : x->sec[i];
         if (stays)
             mark_sources(x, i);
         else
@@ -234,7 +234,7 @@ static int advance(Overlap *x, int start, const Seek *s)
     for (int k = x->place[wait]; k < x->q->n && seeks(s, found, passed); k++) {
         int i = x->order[k];
         bool left = k <= s->left, stays = x->start[i] == start || reads_marked(x, i) || left;
-        *(stays ? &passed : &found) += left || overlap_starts(x, i) ? 0 : x->sec[i];
+        *(stays ? &passed : &found) += left || (!x->near && overlap_starts(x, i)) ? 0 : x->sec[i];
         overlap_note(x, i, stays ? x->mark : x->in);
         to = !stays && x->sec[i] > 0 ? k : to;
     }
@@ -244,16 +244,17 @@ static int advance(Overlap *x, int start, const Seek *s)
     return to;
 }
 
+typedef int Side(Overlap *, int, const Seek *);
+
 /* A way to fill, and what the step takes less then. */
 typedef struct Fill {
-    int (*side)(Overlap *, int, const Seek *);
+    Side *side;
     Seek seek;
     double gain;
 } Fill;
 
 /* Finds the best on one side of a start, if it is better. */
-static void seek_fill(Overlap *x, int start, int (*side)(Overlap *, int, const Seek *), int first,
-                      Fill *best)
+static void seek_fill(Overlap *x, int start, Side *side, int first, Fill *best)
 {
     static const double shares[] = {0.95, 0.5, 0.25};
     double stall = x->now.stall[start];
@@ -271,12 +272,12 @@ static void seek_fill(Overlap *x, int start, int (*side)(Overlap *, int, const S
     }
 }
 
-static bool fill_once(Overlap *x, int start)
+/* Makes the best fill of those on the sides, if one is of use. */
+static bool fill_best(Overlap *x, int start, Side *const *side, int n)
 {
     Fill best = {.gain = 0};
-    seek_fill(x, start, delay, x->place[start], &best);
-    if (!x->near || !best.side)
-        seek_fill(x, start, advance, -1, &best);
+    for (int i = 0; i < n; i++)
+        seek_fill(x, start, side[i], side[i] == delay ? x->place[start] : -1, &best);
     if (!best.side)
         return false;
     best.side(x, start, &best.seek);
@@ -284,20 +285,34 @@ static bool fill_once(Overlap *x, int start)
     return true;
 }
 
-/* ---- a graph ---- */
-
 static bool stands_still(const Overlap *x, int start)
 {
     return x->now.stall[start] > NOTED * x->now.total;
 }
+
+/* The nearest on each side once; or several times the best of both sides. */
+static bool fill(Overlap *x, int start)
+{
+    static Side *const sides[] = {delay, advance};
+    bool moved = false;
+    for (int i = 0; x->near && i < LEN(sides); i++)
+        moved |= stands_still(x, start) && fill_best(x, start, &sides[i], 1);
+    for (int i = 0; !x->near && i < FILLS && stands_still(x, start); i++) {
+        if (!fill_best(x, start, sides, LEN(sides)))
+            break;
+        moved = true;
+    }
+    return moved;
+}
+
+/* ---- a graph ---- */
 
 /* Until the step does not stand still at its waits. */
 static bool move_start(Overlap *x, int start)
 {
     bool moved = stands_still(x, start) && sink(x, start);
     moved |= stands_still(x, start) && hoist(x, start);
-    for (int i = 0; i < FILLS && stands_still(x, start) && fill_once(x, start); i++)
-        moved = true;
+    moved |= fill(x, start);
     return moved;
 }
 
@@ -340,10 +355,11 @@ static bool overlap_problem(const Problem *q, const Flow *joined, const Machine 
     Node **node = NEWN(tmp, Node *, q->n);
     int *best = NEWN(tmp, int, q->n);
     double least = INFINITY, before = 0;
-    for (int i = 0; i < NEAR; i++) {
+    static const int near[] = {0, 1, 2, ROUNDS}; /* rounds of nearest fills, of a search each */
+    for (int i = 0; i < LEN(near); i++) {
         overlap_measure(x, more);
         before = x->now.total;
-        move_all(x, i);
+        move_all(x, near[i]);
         if (x->now.total < least)
             memcpy(best, x->order, sizeof *best * (size_t)q->n);
         least = MIN(least, x->now.total);
