@@ -429,7 +429,10 @@ static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanComman
         return report(TN_CODE_USAGE, "%s: standard input is read once; name a file", c.name);
     code = make_plan(ctx, x, false, &task, &compiled);
     *p = code && code != TN_CODE_FIT ? NULL : compiled.plan[0];
-    return code ? report(code, "%s: %s", c.name, tn_error(ctx)) : 0;
+    const char *said = tn_error(ctx);
+    if (code && !strncmp(said, "plan: ", 6)) /* the side says that */
+        said += 6;
+    return code ? report(code, "%s: %s", c.name, said) : 0;
 }
 
 static int print_both(tn_context *ctx, const PlanCommand *x, const PlanCommand *side,
