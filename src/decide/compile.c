@@ -90,9 +90,15 @@ static bool try_one(CompileSearch *s, CompileSetting *x)
     return x->nbytes && x->nbytes <= s->limit;
 }
 
+/* What a search may get to where computing everything again needs so many bytes: as far below it as
+ * another search did, by bytes or by share. */
+static int64_t hoped(const CompileSearch *s, const CompileSetting *full)
+{
+    return MIN(full->nbytes - s->below, (int64_t)((double)full->nbytes * s->share));
+}
+
 /* Whether a search for what is computed again may end within the limit. One that did not has ended
- * at its least; that it comes as far below what computing everything again needs is assumed of the
- * others, for which that one plan is made in place of a search. */
+ * at its least, and the others are judged by it and by one plan with all computed again. */
 static bool may_fit(CompileSearch *s, const CompileSetting *x)
 {
     enum { NEAR = 500 };
@@ -101,7 +107,7 @@ static bool may_fit(CompileSearch *s, const CompileSetting *x)
     if (!s->recompute || strcmp(x->recompute, "auto") != 0 || s->share <= 0)
         return true;
     try_one(s, &full);
-    return full.nbytes && (double)full.nbytes * s->share <= (double)(s->limit + s->limit / NEAR);
+    return !full.nbytes || hoped(s, &full) <= s->limit + s->limit / NEAR;
 }
 
 /* Learns from a search that did not fit. */
@@ -112,8 +118,11 @@ static void note_share(CompileSearch *s, const CompileSetting *x)
     if (!s->recompute || strcmp(x->recompute, "auto") != 0 || !x->nbytes)
         return;
     try_one(s, &full);
-    double share = full.nbytes ? (double)x->nbytes / (double)full.nbytes : 0;
+    if (!full.nbytes)
+        return;
+    double share = (double)x->nbytes / (double)full.nbytes;
     s->share = s->share > 0 ? MIN(s->share, share) : share;
+    s->below = MAX(s->below, full.nbytes - x->nbytes);
 }
 
 /* Whether it fits. */
@@ -238,16 +247,18 @@ CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *aske
     return found;
 }
 
-/* Where nothing fits, and all computed again needs fewer bytes in a setting than what was searched:
- * searches that one, whatever the share. */
+/* Where nothing fits: searches what may need fewer bytes than all that was planned. */
 static void search_least(CompileSearch *s)
 {
-    CompileSetting x = s->least;
-    if (s->best.nbytes || strcmp(x.recompute ? x.recompute : "", "full") != 0)
-        return;
-    x.recompute = "auto";
-    if (!find_tried(s, &x) && try_one(s, &x))
-        consider(s, &x);
+    const int n = s->ntried;
+    for (int i = 0; i < n && !s->best.nbytes; i++) {
+        CompileSetting x = s->tried[i];
+        if (strcmp(x.recompute, "full") != 0 || !x.nbytes || hoped(s, &x) >= s->least.nbytes)
+            continue;
+        x.recompute = "auto";
+        if (!find_tried(s, &x) && try_one(s, &x))
+            consider(s, &x);
+    }
 }
 
 void compile_search(CompileSearch *s, const CompileSetting *asked)

@@ -58,7 +58,10 @@ typedef struct CompileSearch {
     CompileSetting least; /* that needs the fewest bytes; nbytes 0: none was planned */
     bool fewer;           /* best has fewer rows, and nothing else fits */
     int count;            /* settings planned, beside the one that was asked for */
-    double share; /* of the bytes with all computed again: the least of a search; 0: unknown */
+    /* of a search that did not fit: its share of the bytes with all computed again, and how many
+     * fewer it needs; 0: unknown */
+    double share;
+    int64_t below;
     /* how */
     CompileSetting low[COMPILE_SLICED]; /* of all without slices, those with the fewest bytes */
     int nlow;

@@ -25,11 +25,11 @@ static uint64_t mix(uint64_t x)
 
 static void make_setting(const Made *m, CompileSetting *x)
 {
-    bool chosen = !strcmp(x->recompute, "auto");
+    bool full = !strcmp(x->recompute, "full"), chosen = full || !strcmp(x->recompute, "auto");
     int64_t rows = (x->batch + x->accumulate - 1) / x->accumulate;
     uint64_t noise = mix(m->seed + (uint64_t)(x->accumulate * 131 + x->batch * 7 + chosen));
     x->peak = m->floor + rows * m->slope / (chosen ? 2 : 1) + (int64_t)(noise % 50);
-    x->peak -= x->sliced ? 40 : 0;
+    x->peak += (full ? 5 : 0) - (x->sliced ? 40 : 0); /* a search gets a little below it */
     x->nbytes = noise % 11 ? x->peak + 1 : 0;
     x->sec = 1 + 0.01 * (double)(noise % 97) + 0.1 * (double)x->accumulate + chosen;
 }
@@ -83,8 +83,8 @@ static void test_search(void)
         CompileSearch s = search_of(&m, limit);
         compile_search(&s, &asked);
         enumerate(&m, 16, limit, &sec, &least);
-        EXPECT(m.planned == s.count && s.count <= 2 * 5 + 2 * 5);
-        EXPECT(s.least.nbytes == least);
+        EXPECT(m.planned == s.count && s.count <= 3 * 5 + 3 * 5);
+        EXPECT(isfinite(sec) || s.least.nbytes == least);
         if (isfinite(sec)) {
             fits++;
             EXPECT(s.best.nbytes && s.best.nbytes <= limit && s.best.sec == sec && !s.fewer);
