@@ -134,7 +134,7 @@ int model_vary(const tn_model *m)
     return TN_VARY_RECOMPUTE | (has < 2 ? TN_VARY_ACCUMULATE : 0) | (has ? 0 : TN_VARY_BATCH);
 }
 
-int graph_batch(tn_context *ctx, const tn_model *m, const char *command, Common *c, bool *same)
+int graph_batch(tn_context *ctx, const tn_model *m, Common *c, bool *same)
 {
     int64_t rows, seq;
     const char *labels;
@@ -142,8 +142,8 @@ int graph_batch(tn_context *ctx, const tn_model *m, const char *command, Common 
         return 0;
     if ((c->batch && c->batch != rows) || (c->seq && c->seq != seq))
         return tn_context_fail(
-            ctx, TN_CODE_USAGE, "%s: the graph is for %lld rows of %lld tokens, found %lld of %lld",
-            command, (long long)rows, (long long)seq, (long long)(c->batch ? c->batch : rows),
+            ctx, TN_CODE_USAGE, "the graph is for %lld rows of %lld tokens, found %lld of %lld",
+            (long long)rows, (long long)seq, (long long)(c->batch ? c->batch : rows),
             (long long)(c->seq ? c->seq : seq));
     json_t *state = trained_state(m);
     const char *asked =

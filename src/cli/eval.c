@@ -45,7 +45,7 @@ static int64_t find_length(const tn_model *m, const Common *c)
 /* Rows and tokens of a window: those of a graph, else as asked. */
 static int find_sizes(tn_context *ctx, const tn_model *m, Eval *x)
 {
-    int has = graph_batch(ctx, m, "eval", &x->c, &x->same);
+    int has = graph_batch(ctx, m, &x->c, &x->same);
     x->graph = has == 1;
     if (has)
         return has == 1 ? 0 : has;
@@ -303,7 +303,7 @@ static int run_batch(tn_context *ctx, Eval *x)
     int code = tn_model_open(ctx, x->model, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
-    if (!code && (code = graph_batch(ctx, m, "eval", &x->c, &x->same)) == 1)
+    if (!code && (code = graph_batch(ctx, m, &x->c, &x->same)) == 1)
         code = 0;
     if (!code)
         code = read_batch(ctx, m, x, &b, &e.count);

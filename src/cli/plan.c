@@ -12,7 +12,7 @@ typedef struct PlanCommand {
     const char *path, *passes, *html, *trace, *compare[2];
     int json, steps, pareto;
     int64_t ranks;
-    bool reorder;
+    bool reorder, side; /* side: one of --compare, for which its messages are completed */
     Option table[MOST_OPTIONS];
     tn_model *model; /* NULL: a graph, or not open yet */
 } PlanCommand;
@@ -37,10 +37,10 @@ static bool is_graph_file(const char *path)
 static int find_batch(tn_context *ctx, PlanCommand *x)
 {
     bool same;
-    int has = graph_batch(ctx, x->model, "plan", &x->c, &same);
+    int has = graph_batch(ctx, x->model, &x->c, &same);
     if (!has && (!x->c.batch || !x->c.seq))
-        return tn_context_fail(ctx, TN_CODE_USAGE, "plan: --%s is missing",
-                               x->c.batch ? "seq-len" : "batch-size");
+        return tn_context_fail(ctx, TN_CODE_USAGE, "%s--%s is missing",
+                               x->side ? "" : "plan: ", x->c.batch ? "seq-len" : "batch-size");
     return has == 1 ? 0 : has;
 }
 
@@ -427,12 +427,10 @@ static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanComman
         return code;
     if (i && !strcmp(x->path, "-"))
         return report(TN_CODE_USAGE, "%s: standard input is read once; name a file", c.name);
+    x->side = true;
     code = make_plan(ctx, x, false, &task, &compiled);
     *p = code && code != TN_CODE_FIT ? NULL : compiled.plan[0];
-    const char *said = tn_error(ctx);
-    if (code && !strncmp(said, "plan: ", 6)) /* the side says that */
-        said += 6;
-    return code ? report(code, "%s: %s", c.name, said) : 0;
+    return code ? report(code, "%s: %s", c.name, tn_error(ctx)) : 0;
 }
 
 static int print_both(tn_context *ctx, const PlanCommand *x, const PlanCommand *side,

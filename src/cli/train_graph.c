@@ -1,4 +1,5 @@
-/* What `train` does for a graph in the place of a model: its options, its batch, its labels. */
+/* train with a graph in the place of a model: checks its options, takes its batch and its labels.
+ */
 #include "cli.h"
 
 #include "../train/train.h"

@@ -485,17 +485,18 @@ static void search(Decider *d)
         plan_unlimited(d, &r->none);
 }
 
-/* Where nothing fits: chooses again as for a limit that nothing keeps, so that the least does not
- * depend on the limit. What was tried with less effort is known. */
+/* Chooses again as for a limit that nothing keeps, where nothing fits, so that the least does not
+ * depend on the limit. Tries with less effort are known from before. */
 static void search_least(Decider *d)
 {
     const DecideTask *task = d->task;
-    DecideTask least = *task;
     AgainReport *r = d->r;
     if (task->memory <= NO_MEMORY)
         return;
-    least.memory = NO_MEMORY;
-    d->task = &least;
+    DecideTask *least = NEW(d->keep, DecideTask);
+    *least = *task;
+    least->memory = NO_MEMORY;
+    d->task = least;
     d->seen = (Map){.a = d->keep};
     d->nseen = r->nfront = 0;
     search(d);

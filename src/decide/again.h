@@ -104,8 +104,8 @@ const Level *levels_gathers(const Decider *d);
 void plan_full(Decider *d, Planned *x);
 void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
 Planned plan_quick(Decider *d, const Level *level, const char *word);
-/* With less effort: of a short step, the first two kept blocks standing for as few blocks as fit,
- * which x->weight then says. */
+/* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
+ * which the result's weight says. */
 Planned plan_mixed(Decider *d, const Level *level);
 Planned plan_prefer(Decider *d,
                     const Level *level); /* computing again is preferred, not demanded */
@@ -157,7 +157,7 @@ typedef struct BoundSaved {
     double nbytes;
 } BoundSaved;
 
-/* What is in memory at a place that every order has, beside parameters and state. */
+/* The values in memory at a place that every order has, beside parameters and state. */
 typedef struct BoundAlive {
     double fixed; /* whatever is computed again */
     BoundSaved *saved;

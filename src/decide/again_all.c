@@ -172,7 +172,7 @@ static bool is_near(const Planned *x, int64_t nbytes)
     return x->need >= 0 && x->need <= nbytes + nbytes / NEAR;
 }
 
-/* What plans of so many bytes leave beside parameters, state and the library's reserve. */
+/* The bytes of nbytes that are left beside parameters, state and the library's reserve. */
 static double bytes_left(const Decider *d, int64_t nbytes)
 {
     return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);

@@ -71,7 +71,7 @@ static int stand_in(const int *weight, int block)
     return k;
 }
 
-/* What was chosen for the short step e, for the whole step d. */
+/* Makes the choice for the whole step d of that for the short step e. */
 static Planned whole_of(Decider *d, const Decider *e, const Planned *x)
 {
     Planned y = {.word = x->word, .need = x->need, .peak = x->peak, .sec = x->sec};
@@ -92,8 +92,8 @@ static Planned whole_of(Decider *d, const Decider *e, const Planned *x)
     return y;
 }
 
-/* What lies, by values, between a mixture of blocks and the one with a block less as in the slower
- * one; x where nothing is better. */
+/* Searches by values between a mixture of blocks and the one with a block less as in the slower
+ * one; returns x where nothing is better. */
 static Planned refine(Decider *d, const Decider *e, const Planned *x)
 {
     const Planned *from = &e->r->chosen;
@@ -118,9 +118,10 @@ static Planned refine(Decider *d, const Decider *e, const Planned *x)
  * whole step needs than was thought. */
 static int64_t search_within(Decider *d, Decider *e, int64_t memory)
 {
-    DecideTask task = *d->task;
-    task.memory = memory;
-    e->task = &task;
+    DecideTask *task = NEW(d->keep, DecideTask);
+    *task = *d->task;
+    task->memory = memory;
+    e->task = task;
     e->r->nfront = 0;
     again_search(e);
     Planned x = whole_of(d, e, &e->r->chosen);

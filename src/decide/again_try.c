@@ -259,7 +259,7 @@ static void find_weight(ShortTry *t, const Plan *p, int64_t limit)
     }
 }
 
-/* What x, of a short step that has plan p, comes to for the whole. */
+/* Fills in x, of a short step that has plan p, the bytes and seconds of the whole. */
 static void stand_for(ShortTry *t, const Plan *p, Planned *x)
 {
     x->weight = t->weight;

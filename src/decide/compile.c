@@ -90,8 +90,8 @@ static bool try_one(CompileSearch *s, CompileSetting *x)
     return x->nbytes && x->nbytes <= s->limit;
 }
 
-/* What a search may get to where computing everything again needs so many bytes: as far below it as
- * another search did, by bytes or by share. */
+/* The bytes that a search may get to, from those with everything computed again: as far below them
+ * as another search did, by bytes or by share. */
 static int64_t hoped(const CompileSearch *s, const CompileSetting *full)
 {
     return MIN(full->nbytes - s->below, (int64_t)((double)full->nbytes * s->share));
@@ -247,7 +247,8 @@ CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *aske
     return found;
 }
 
-/* Where nothing fits: searches what may need fewer bytes than all that was planned. */
+/* Searches the settings that may need fewer bytes than all that were planned, where nothing fits.
+ */
 static void search_least(CompileSearch *s)
 {
     const int n = s->ntried;

@@ -161,7 +161,7 @@ static bool takes_any(const Node *n)
     return n->op->nin_most < 0 && n->op->nin_least <= 1;
 }
 
-/* What n reads in the short step; returns how many values, -1: it goes. */
+/* Fills the values that n reads in the short step; returns how many, -1: it goes. */
 static int find_operands(const Making *k, const Node *n, Value **in)
 {
     const bool drops = n->phase == OPTIMIZER;

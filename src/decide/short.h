@@ -17,7 +17,7 @@ typedef struct Short {
     Map node;               /* by the name of a node of an equal block: its Twin */
 } Short;
 
-/* Where a node of the whole step stands among the equal blocks. */
+/* The place of a node of the whole step among the equal blocks. */
 typedef struct Twin {
     int block;                    /* its number among the equal ones */
     const char *name[SHORT_KEPT]; /* of the kept blocks' nodes that are as it */
@@ -32,16 +32,16 @@ typedef struct ShortLoad {
  */
 bool short_make(Arena *a, const Graph *g, const Machine *m, Short *s);
 
-/* ---- short_need.c: what a plan of the short step comes to for the whole; weight: NULL for the
- * usual ones ---- */
+/* ---- short_need.c: bytes and seconds of the whole step, by a plan of the short one; weight: NULL
+ * for the usual ones ---- */
 
-/* Of a plan in which no collective was moved. */
+/* Counts them in a plan in which no collective was moved. */
 ShortLoad short_load(const Short *s, const Plan *p, Arena *tmp);
 /* The bytes of the whole step's need that p lacks. beside: NULL, or by node id what p lacks of the
  * bytes alive where the node runs. */
 int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, const Plan *p,
                      int64_t *beside, Arena *tmp);
-/* Of the whole step; fills how long of that it stands still for collectives. */
+/* The whole step's seconds; fills for how many of them it stands still for collectives. */
 double short_sec(const Short *s, const int *weight, const Plan *p, double *shown, Arena *tmp);
 
 #endif

@@ -1,5 +1,5 @@
-/* What a plan of a short step comes to for the whole step, in which each kept block stands for
- * several in a row.
+/* Computes the whole step's bytes and seconds from a plan of a short step, in which each kept block
+ * stands for several in a row.
  *
  * While the forward is beyond a block and the backward is not back, the others that it stands for
  * have alive what it has there; after its backward, what it leaves for the updates. Between the
@@ -105,7 +105,7 @@ ShortLoad short_load(const Short *s, const Plan *p, Arena *tmp)
     return l;
 }
 
-/* What each of the blocks has alive for which block k stands beside itself; alive: what that has.
+/* The bytes alive of each of the others for which block k stands; alive: those of block k.
  */
 static int64_t others_bytes(const ShortPlan *x, const ShortLoad *l, int k, int step, int64_t alive)
 {

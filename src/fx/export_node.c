@@ -174,7 +174,7 @@ static void add_starts(Buf *b, const Scope *s, const Node *n)
     }
 }
 
-/* What becomes of this iteration's part of result k. */
+/* Writes where this iteration's part of result k goes. */
 static void add_end(Buf *b, const Scope *s, const Node *n, int k, int body, const char *indent)
 {
     const Region *r = n->region;

@@ -221,7 +221,7 @@ static void print_step_bound(Buf *b, const Plan *p)
     buf_printf(b, "  step bound    %12s a step  (no schedule is faster)\n", sec_text(b->a, least));
     if (late > least * (1 + 1e-9))
         buf_printf(
-            b, "  backward bound%12s a step  (none that computes again in the backward alone)\n",
+            b, "  backward bound%12s a step  (no schedule that computes again only in the backward is faster)\n",
             sec_text(b->a, late));
     arena_reset(tmp);
 }

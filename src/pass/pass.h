@@ -64,7 +64,7 @@ typedef struct ShardTry {
 
 enum { MOST_SHARD_TRIES = 8 };
 
-/* How a result is read by nodes that are cut alike, or the form that several readers share. */
+/* The form in which nodes that are cut alike read a result, or which several readers share. */
 typedef struct ShardReading {
     const char *reader, *scope; /* of the first of them; "": the form is made once for readers */
     const char *from, *form;    /* the form from which it is made, and that which is read */
@@ -92,7 +92,7 @@ typedef struct ShardForm {
     int nreading, capreading, nother, capother;
 } ShardForm;
 
-/* What one more pin makes of the step. */
+/* The step with one more pin. */
 typedef struct ShardWhatIf {
     const char *pin;
     double objective; /* of the choice with it; INFINITY: nothing was found */

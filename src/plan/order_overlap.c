@@ -187,7 +187,7 @@ static bool hoist(Overlap *x, int start)
 
 /* ---- fill ---- */
 
-/* What is sought to run while the step stands still. */
+/* How far a fill seeks nodes to run while the step stands still. */
 typedef struct Seek {
     double most; /* seconds that are enough */
     double far;  /* seconds of others that are passed, at most */

@@ -397,7 +397,7 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
 static Plan *order_lowest(Arena *a, const Graph *g, const PlanFor *to, bool apart)
 {
     Plan *best = NULL;
-    for (int i = 0; i <= apart; i++) {
+    for (int i = 0; i < (apart ? 2 : 1); i++) {
         Plan *p = order_once(a, graph_clone(a, g), to, 2, i),
              *once = order_once(a, graph_clone(a, g), to, 1, i);
         bool lower = plan_least(once) < plan_least(p) &&

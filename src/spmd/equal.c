@@ -75,7 +75,8 @@ static void print_node(Buf *b, const Node *n)
     }
 }
 
-/* What says in which block a node is: its scope; an update's, which has none, its parameter. */
+/* The name by which a node's block is known: its scope; of an update, which has none, its
+ * parameter. */
 static const char *place_of(const Tying *y, const Node *n)
 {
     const Value *v = n->op->class == CLASS_OPTIMIZER && n->nin ? n->in[0] : NULL;
@@ -211,8 +212,8 @@ static void tie_outputs(Tying *y, const Mesh *m, const Sharding *in, const Shard
 
 /* ---- readings ---- */
 
-/* What gathers a parameter once: a block, or its forward, or what comes after that; n NULL: an
- * output. */
+/* The name of those that gather a parameter once together: a block, or its forward, or the rest of
+ * it; n NULL: an output. */
 static const char *gatherer(const EqualGraph *e, Arena *a, const Node *n)
 {
     Block b = block_of(n ? n->scope : "");

@@ -125,7 +125,7 @@ static void test_bad_inputs(void)
                  "input \"w\" has no type: load_args has no call for it; --inputs or --shapes");
 }
 
-/* What forward says of an input agrees with what load_args says. */
+/* forward and load_args say the same of an input, or it is an error. */
 static void test_said_twice(void)
 {
     Parts p = {.args = "x: \"f32[2, 3]\"", .body = "        return x\n", .groups = ""};

@@ -83,7 +83,7 @@ static void compare(const Job *j, const Graph *g, const Tensor *got, const Tenso
     }
 }
 
-/* How much the choice cuts: nodes that are cut, and what is told of those that nothing can cut. */
+/* Counts the nodes that the choice cuts, and checks what is told of those that nothing can cut. */
 static void check_report(const Job *j, const Graph *one, const Graph *rank, const ShardReport *r)
 {
     int cut = 0, uncut = 0;

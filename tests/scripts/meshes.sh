@@ -83,6 +83,6 @@ for mpi in $(mpis); do
     ok "$mpi: with the same words" cmp "$dir/before" "$dir/after"
 done
 cat "$dir/skipped"
-# What is free is divided by all ranks.
+# All ranks share what is free.
 gives 0 'tenon: note: --memory auto: ' plan tests/ref/gpt2-tiny --batch-size 4 --seq-len 16 --mesh auto --ranks 2 --memory auto
 totals
