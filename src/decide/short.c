@@ -315,27 +315,32 @@ static void make(void *arg)
     copy_outputs(k);
 }
 
+static bool make_of(Arena *a, const BlockRow *x, const Machine *m, Short *s)
+{
+    const Graph *g = x->g;
+    s->g = graph_new(a, g->name);
+    s->g->mesh = g->mesh;
+    s->g->file = g->file;
+    Making k = {x,
+                s,
+                s->g,
+                NEWN(x->tmp, bool, g->nnode),
+                NEWN(x->tmp, Value *, g->nvalue),
+                NEWN(x->tmp, Node *, g->nnode),
+                m};
+    if (ctx_try(g->ctx, make, &k))
+        return false;
+    fill_twins(x, a, s);
+    fill_weights(x, s);
+    return true;
+}
+
 bool short_make(Arena *a, const Graph *g, const Machine *m, Short *s)
 {
     Arena *tmp = arena_tmp(a);
     BlockRow x = find_row(g, tmp);
     *s = (Short){0};
-    if (!find_equal(&x))
-        return false;
-    s->g = graph_new(a, g->name);
-    s->g->mesh = g->mesh;
-    s->g->file = g->file;
-    Making k = {&x,
-                s,
-                s->g,
-                NEWN(tmp, bool, g->nnode),
-                NEWN(tmp, Value *, g->nvalue),
-                NEWN(tmp, Node *, g->nnode),
-                m};
-    if (ctx_try(g->ctx, make, &k))
-        return false;
-    fill_twins(&x, a, s);
-    fill_weights(&x, s);
+    bool made = find_equal(&x) && make_of(a, &x, m, s);
     arena_reset(tmp);
-    return true;
+    return made;
 }
