@@ -57,15 +57,24 @@ static const char *range_text(const Row *r)
 
 /* ---- tn_options ---- */
 
-static const char *type_text(const Row *r)
+/* How members of some kinds are declared in C, and as ctypes is told. */
+typedef struct MemberType {
+    const char *kinds, *c, *python;
+} MemberType;
+
+static const MemberType *member_type(const Row *r)
 {
-    return is(r, "FLAG SWITCH")        ? "int "
-           : is(r, "REAL")             ? "double "
-           : is(r, "SEED")             ? "uint64_t "
-           : is(r, "INT AUTO BYTES MEMORY") ? "int64_t "
-           : is(r, "LIST")             ? "const char *const *"
-           : is(r, "RULES")            ? "const tn_rule *"
-                                       : "const char *";
+    static const MemberType types[] = {{"FLAG SWITCH", "int ", "int"},
+                                       {"REAL", "double ", "double"},
+                                       {"SEED", "uint64_t ", "uint64"},
+                                       {"INT AUTO BYTES MEMORY", "int64_t ", "int64"},
+                                       {"LIST", "const char *const *", "texts"},
+                                       {"RULES", "const tn_rule *", "rules"}};
+    static const MemberType text = {"", "const char *", "text"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (is(r, types[i].kinds))
+            return &types[i];
+    return &text;
 }
 
 /* Writes words from a column on, in lines of a comment. */
@@ -111,7 +120,7 @@ static void print_header(void)
         if (!r->field)
             continue;
         snprintf(text, sizeof text, "%s%s", values_text(r), r->doc ? r->doc : r->help);
-        int column = printf("    %s%s;", type_text(r), r->field);
+        int column = printf("    %s%s;", member_type(r)->c, r->field);
         column += printf("%*s", column < MEMBER_AT ? MEMBER_AT - column : 1, "");
         put_comment(column, text);
         if (is(r, "LIST RULES"))
@@ -125,14 +134,7 @@ static void print_python(void)
     for (const Row *r = row; r < row + NROW; r++) {
         if (!r->field)
             continue;
-        const char *kind = is(r, "FLAG SWITCH")               ? "int"
-                           : is(r, "REAL")                    ? "double"
-                           : is(r, "SEED")                    ? "uint64"
-                           : is(r, "INT AUTO BYTES MEMORY")   ? "int64"
-                           : is(r, "LIST")                    ? "texts"
-                           : is(r, "RULES")                   ? "rules"
-                                                              : "text";
-        printf("    (\"%s\", \"%s\"),\n", r->field, kind);
+        printf("    (\"%s\", \"%s\"),\n", r->field, member_type(r)->python);
         if (is(r, "LIST RULES"))
             printf("    (\"n%s\", \"int\"),\n", r->field);
     }
