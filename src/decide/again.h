@@ -31,6 +31,7 @@ typedef struct Decider {
     Graph *g;          /* as the passes will have it */
     Graph *step;       /* a copy of it, or the body there that has forward and backward */
     Arena *keep, *tmp; /* of the choice; of one plan */
+    Planned best;      /* that the report's plan is of */
     PassOptions o;     /* of plans */
     int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
@@ -74,8 +75,9 @@ bool again_misfits(Decider *d, Planned *none);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
  * slower one, as many as it takes to fit, the others as in the faster one. */
 Planned mix_blocks(Decider *d, const Front *f, Planned x);
-/* The better one: that fits, else that needs less; then the faster. */
+/* The better one: that fits, else that needs less; then the faster. first: x is, or both are alike. */
 Planned planned_better(const Decider *d, Planned x, Planned y);
+bool planned_first(const Decider *d, const Planned *x, const Planned *y);
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 

@@ -163,7 +163,7 @@ static Decider *shorter_of(Decider *d)
                    .r = NEW(d->keep, AgainReport),
                    .g = s->g,
                    .keep = d->keep,
-                   .tmp = d->tmp,
+                   .tmp = arena_tmp(d->keep),
                    .o = d->o,
                    .reserve = INT64_MAX,
                    .s = s};

@@ -219,6 +219,7 @@ typedef struct PlanTry {
     Planned *x;
     bool quick, mixed;
     int64_t limit;
+    PlanMade made; /* the plan, and for what it was made */
 } PlanTry;
 
 /* A choice of a short step. */
@@ -271,7 +272,7 @@ static void stand_for(ShortTry *t, const Plan *p, Planned *x)
 
 static void plan_choice(void *arg)
 {
-    const PlanTry *t = arg;
+    PlanTry *t = arg;
     Decider *d = t->d;
     Planned *x = t->x;
     Graph *g = graph_clone(d->tmp, d->g);
@@ -298,6 +299,20 @@ static void plan_choice(void *arg)
         find_weight(&s, p, t->limit);
     if (d->s)
         stand_for(&s, p, x);
+    t->made = (PlanMade){d->tmp, g, to, p};
+}
+
+/* Keeps a try's plan, with its arena, if it is as the step will be planned, and the best so far. */
+static void keep_plan(const PlanTry *t)
+{
+    Decider *d = t->d;
+    PlanMade *kept = &d->r->made;
+    const bool last = d->task->keeps && !t->quick && !d->s && t->limit == d->r->memory;
+    if (!last || (kept->a && planned_first(d, &d->best, t->x)))
+        return;
+    d->tmp = kept->a ? kept->a : arena_tmp(d->r->a);
+    *kept = t->made;
+    d->best = *t->x;
 }
 
 /* The levels as text, which equal ones of equal steps have; in tmp. */
@@ -351,11 +366,13 @@ static void add_known(const Decider *d, const Planned *x)
 
 static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 {
-    PlanTry t = {d, x, quick, false, limit};
+    PlanTry t = {.d = d, .x = x, .quick = quick, .limit = limit};
     if (quick && find_known(d, x))
         return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
         x->need = -1; /* no memory is left for plans */
+    else
+        keep_plan(&t);
     arena_reset(d->tmp);
     d->r->nplanned++;
     if (quick)
@@ -382,7 +399,7 @@ Planned plan_quick(Decider *d, const Level *level, const char *word)
 Planned plan_mixed(Decider *d, const Level *level)
 {
     Planned x = {.level = level};
-    PlanTry t = {d, &x, true, true, d->task->memory};
+    PlanTry t = {.d = d, .x = &x, .quick = true, .mixed = true, .limit = d->task->memory};
     if (ctx_try(d->g->ctx, plan_choice, &t))
         x.need = -1;
     arena_reset(d->tmp);

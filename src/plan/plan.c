@@ -134,6 +134,15 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     return x;
 }
 
+bool plan_for_equal(const PlanFor *x, const PlanFor *y)
+{
+    return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
+           x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
+           x->overlap == y->overlap && x->quick == y->quick && x->moved == y->moved &&
+           x->rough == y->rough && x->beside == y->beside &&
+           machine_hash(x->machine) == machine_hash(y->machine);
+}
+
 enum {
     SMALL_PLAN = 1000
 }; /* buffers up to which orders are compared by more than greedy placement */
