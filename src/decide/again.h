@@ -104,7 +104,8 @@ const Level *levels_with(const Decider *d, const Planned *x, int i, Level level)
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
-void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
+/* As plan_full(), as without a limit; with less effort, but for collectives. */
+void plan_unlimited(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const Level *level, const char *word);
 /* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
  * which the result's weight says. */

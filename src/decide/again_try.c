@@ -282,8 +282,8 @@ static void plan_choice(void *arg)
         o.recompute = x->word;
     else if (d->step)
         apply_levels(d, g, x);
-    to.quick = t->quick || d->s;
-    to.moved = d->s && !t->quick;
+    to.quick = t->quick || d->s || !t->limit;
+    to.moved = to.quick && !t->quick;
     ShortTry s = {.d = d, .weight = x->weight};
     const PlanBeside beside = {fill_beside, &s};
     to.beside = d->s ? &beside : NULL;
