@@ -318,8 +318,8 @@ static void choose_lowest(Decider *d)
     const Planned chosen = r->chosen;
     for (int i = MAX(r->nfront - LOWEST, 1); i < r->nfront; i++) {
         Planned x = r->front[i];
-        if (x.level == chosen.level)
-            continue; /* it is planned */
+        if (x.level == chosen.level || again_far(d, &x))
+            continue; /* it is planned, or needs too much */
         plan_full(d, &x);
         if (x.need >= 0)
             r->chosen = planned_better(d, x, r->chosen);
@@ -485,7 +485,7 @@ static void search(Decider *d)
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
-    if (moved) /* in what memory the limit leaves */
+    if (moved && !plan_fits(d, &r->none)) /* in what memory the limit leaves */
         plan_unlimited(d, &r->none);
 }
 

@@ -72,6 +72,9 @@ void again_search(Decider *d);
 bool again_search_short(Decider *d);
 /* Whether, by a short step, all saved does not fit by far; fills what it needs. */
 bool again_misfits(Decider *d, Planned *none);
+/* Whether a choice, planned with less effort, needs so much more than the limit that it would not
+ * fit if it were planned as it would run; never without memory. */
+bool again_far(const Decider *d, const Planned *x);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
  * slower one, as many as it takes to fit, the others as in the faster one. */
 Planned mix_blocks(Decider *d, const Front *f, Planned x);

@@ -315,8 +315,8 @@ static void keep_plan(const PlanTry *t)
     d->best = *t->x;
 }
 
-/* The levels as text, which equal ones of equal steps have; in tmp. */
-static const char *key_of(const Decider *d, const Planned *x)
+/* The levels as text, which equal ones of equal steps have; in tmp. Less effort knows no limit. */
+static const char *key_of(const Decider *d, const Planned *x, bool quick, int64_t limit)
 {
     char *key = NEWN(d->tmp, char, d->v.n + 2);
     key[d->v.n] = x->prefer ? 'p' : 'm';
@@ -324,21 +324,21 @@ static const char *key_of(const Decider *d, const Planned *x)
         key[i] = (char)('0' + level_at(x, i));
     if (x->word)
         key = arena_strdup(d->tmp, x->word);
-    if (!d->s)
+    if (!d->s && quick)
         return key;
     Buf b = {.a = d->tmp};
-    buf_printf(&b, "short %s", key);
+    buf_printf(&b, "%s %lld %s", d->s ? "short" : "", quick ? -1LL : (long long)limit, key);
     for (int k = 0; x->weight && k < SHORT_KEPT; k++)
         buf_printf(&b, " %d", x->weight[k]);
     return b.text;
 }
 
 /* Fills x with what its plan came to before; false: it was not tried yet. */
-static bool find_known(Decider *d, Planned *x)
+static bool find_known(Decider *d, Planned *x, bool quick, int64_t limit)
 {
-    const char *key = key_of(d, x);
+    const char *key = key_of(d, x, quick, limit);
     const Planned *known = map_find(&d->known->of, key);
-    if (!map_find(&d->seen, key)) {
+    if (quick && !map_find(&d->seen, key)) {
         map_put(&d->seen, arena_strdup(d->keep, key), d);
         d->nseen++;
     }
@@ -346,28 +346,33 @@ static bool find_known(Decider *d, Planned *x)
     if (!known)
         return false;
     x->need = known->need;
+    x->peak = known->peak;
     x->sec = known->sec;
     x->shown = known->shown;
     x->alive = known->alive;
     return true;
 }
 
-static void add_known(const Decider *d, const Planned *x)
+static void add_known(const Decider *d, const Planned *x, bool quick, int64_t limit)
 {
     AgainKnown *k = d->known;
     Planned *known = NEW(k->of.a, Planned);
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){.need = x->need, .sec = x->sec, .shown = x->shown, .alive = alive};
-    map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
+    *known = (Planned){.need = x->need,
+                       .peak = x->peak,
+                       .sec = x->sec,
+                       .shown = x->shown,
+                       .alive = alive};
+    map_put(&k->of, arena_strdup(k->of.a, key_of(d, x, quick, limit)), known);
     arena_reset(d->tmp);
 }
 
 static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 {
     PlanTry t = {.d = d, .x = x, .quick = quick, .limit = limit};
-    if (quick && find_known(d, x))
+    if (find_known(d, x, quick, limit))
         return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
         x->need = -1; /* no memory is left for plans */
@@ -375,8 +380,7 @@ static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
         keep_plan(&t);
     arena_reset(d->tmp);
     d->r->nplanned++;
-    if (quick)
-        add_known(d, x);
+    add_known(d, x, quick, limit);
 }
 
 void plan_full(Decider *d, Planned *x)
