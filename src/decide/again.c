@@ -508,15 +508,25 @@ static void search_least(Decider *d)
     r->fits = plan_fits(d, &r->chosen);
 }
 
-void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
+Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
     d.gathers.a = d.seen.a = d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(r->a);
-    d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
+    d.known = t->known;
+    if (!d.known) {
+        d.known = NEW(d.keep, AgainKnown);
+        d.known->of.a = d.keep;
+    }
     r->memory = t->memory;
     r->made = (PlanMade){0};
     r->none = (Planned){0};
+    return d;
+}
+
+void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
+{
+    Decider d = again_new(w, t, o, r);
     bool values = again_begin(&d);
     if (!(values && d.g->mesh && d.task->to.overlap && again_misfits(&d, &r->none)))
         plan_full(&d, &r->none);

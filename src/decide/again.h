@@ -61,6 +61,8 @@ static inline bool is_small(const Decider *d)
 
 /* ---- again.c ---- */
 
+/* A decider of what w has, which r tells of; its arenas are keep and tmp. */
+Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r);
 /* Finds the step, and its values without a policy. False: it has no backward. */
 bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
@@ -68,6 +70,10 @@ void again_search(Decider *d);
 
 /* ---- again_short.c: the search with a short step in place of the whole ---- */
 
+/* The decider of a short step; NULL: blocks are not equal. It lives in d->keep. */
+Decider *again_shorter(Decider *d);
+/* The choice for the whole step d that x is for the short step e, which has planned it. */
+Planned again_whole(Decider *d, const Decider *e, const Planned *x);
 /* The same as again_search(), where blocks are equal. False: they are not. */
 bool again_search_short(Decider *d);
 /* Whether, by a short step, all saved does not fit by far; fills what it needs. */
@@ -78,7 +84,8 @@ bool again_far(const Decider *d, const Planned *x);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
  * slower one, as many as it takes to fit, the others as in the faster one. */
 Planned mix_blocks(Decider *d, const Front *f, Planned x);
-/* The better one: that fits, else that needs less; then the faster. first: x is, or both are alike. */
+/* The better one: that fits, else that needs less; then the faster. first: x is, or both are alike.
+ */
 Planned planned_better(const Decider *d, Planned x, Planned y);
 bool planned_first(const Decider *d, const Planned *x, const Planned *y);
 

@@ -71,8 +71,7 @@ static int stand_in(const int *weight, int block)
     return k;
 }
 
-/* Makes the choice for the whole step d of that for the short step e. */
-static Planned whole_of(Decider *d, const Decider *e, const Planned *x)
+Planned again_whole(Decider *d, const Decider *e, const Planned *x)
 {
     Planned y = {.word = x->word, .need = x->need, .peak = x->peak, .sec = x->sec};
     if (x->word)
@@ -106,7 +105,7 @@ static Planned refine(Decider *d, const Decider *e, const Planned *x)
     fewer[SHORT_KEPT / 2]++;
     Planned less = *from;
     less.weight = fewer;
-    Pair p = {plan_quick(d, whole_of(d, e, &less).level, NULL), plan_quick(d, x->level, NULL)};
+    Pair p = {plan_quick(d, again_whole(d, e, &less).level, NULL), plan_quick(d, x->level, NULL)};
     if (plan_fits(d, &p.low))
         return p.low;
     if (plan_fits(d, &p.high))
@@ -124,7 +123,7 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
     e->task = task;
     e->r->nfront = 0;
     again_search(e);
-    Planned x = whole_of(d, e, &e->r->chosen);
+    Planned x = again_whole(d, e, &e->r->chosen);
     const int64_t thought = x.need;
     if (again_far(d, &x)) {
         e->task = d->task;
@@ -146,12 +145,11 @@ static void take_front(Decider *d, const Decider *e)
 {
     AgainReport *r = d->r;
     for (int i = 0; i < e->r->nfront; i++)
-        PUSH(r->a, r->front, r->nfront, r->capfront, whole_of(d, e, &e->r->front[i]));
+        PUSH(r->a, r->front, r->nfront, r->capfront, again_whole(d, e, &e->r->front[i]));
     r->nplanned += e->r->nplanned;
 }
 
-/* The decider of a short step; NULL: blocks are not equal. It lives in d->keep. */
-static Decider *shorter_of(Decider *d)
+Decider *again_shorter(Decider *d)
 {
     if (d->shorter) {
         d->shorter->task = d->task;
@@ -187,7 +185,7 @@ bool again_far(const Decider *d, const Planned *x)
 
 bool again_misfits(Decider *d, Planned *none)
 {
-    Decider *e = shorter_of(d);
+    Decider *e = again_shorter(d);
     if (!e)
         return false;
     *none = plan_quick(e, NULL, NULL);
@@ -196,7 +194,7 @@ bool again_misfits(Decider *d, Planned *none)
 
 bool again_search_short(Decider *d)
 {
-    Decider *e = shorter_of(d);
+    Decider *e = again_shorter(d);
     if (!e)
         return false;
     e->r->none = plan_quick(e, NULL, NULL);

@@ -360,11 +360,8 @@ static void add_known(const Decider *d, const Planned *x, bool quick, int64_t li
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){.need = x->need,
-                       .peak = x->peak,
-                       .sec = x->sec,
-                       .shown = x->shown,
-                       .alive = alive};
+    *known = (Planned){
+        .need = x->need, .peak = x->peak, .sec = x->sec, .shown = x->shown, .alive = alive};
     map_put(&k->of, arena_strdup(k->of.a, key_of(d, x, quick, limit)), known);
     arena_reset(d->tmp);
 }

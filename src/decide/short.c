@@ -212,8 +212,10 @@ static void copy_nodes(Making *k)
         k->gone[n->id] = count < 0;
         if (count >= 0)
             copy_node(k, n, in, count);
-        else if (n->phase == OPTIMIZER)
+        if (n->phase == OPTIMIZER && count < n->nin)
             k->s->sec += node_sec(k->m, graph_mesh(g), n);
+        if (n->phase == OPTIMIZER && 0 <= count && count < n->nin)
+            k->s->sec -= node_sec(k->m, graph_mesh(g), k->node[n->id]);
     }
 }
 

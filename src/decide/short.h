@@ -13,7 +13,7 @@ typedef struct Short {
     int len[SHORT_KEPT];           /* of that text */
     int weight[SHORT_KEPT]; /* how many blocks in a row each stands for, if nothing else is said */
     int64_t nbytes;         /* of parameters and state that are left out */
-    double sec;             /* of updates that are left out */
+    double sec;             /* of updates that are left out, and of sums of fewer values */
     Map node;               /* by the name of a node of an equal block: its Twin */
 } Short;
 

@@ -144,13 +144,22 @@ static int64_t peak_of(const ShortPlan *x, const int *weight, const ShortLoad *l
     return peak;
 }
 
+/* What libraries keep for the others' steps. */
+static int64_t others_handles(const ShortPlan *x, const int *weight)
+{
+    int64_t n = 0;
+    for (int i = 0; x->p->handles && i < x->p->nstep; i++)
+        n += x->of[i] < 0 ? 0 : (weight[x->of[i]] - 1) * plan_step_handles(&x->p->step[i]);
+    return n;
+}
+
 int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, const Plan *p,
                      int64_t *beside, Arena *tmp)
 {
     const ShortPlan x = measure(s, p, tmp);
     const int64_t own = p->space[SPACE_MAIN].bound - p->persistent_nbytes;
-    const int64_t handles = p->handles * (s->nequal - SHORT_KEPT) / SHORT_KEPT;
-    return peak_of(&x, weight ? weight : s->weight, l, beside, tmp) - own + s->nbytes + handles;
+    weight = weight ? weight : s->weight;
+    return peak_of(&x, weight, l, beside, tmp) - own + s->nbytes + others_handles(&x, weight);
 }
 
 /* The seconds of what the kept blocks stand for beside themselves: how long the queue of kernels

@@ -55,7 +55,7 @@ bool order_pull(const Problem *q, Arena *tmp, const int *order, int *out);
  * are alive there too; NULL: none. Returns the seconds of the step then; INFINITY: nothing has
  * moved. */
 double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
-                   const int64_t *beside);
+                     const int64_t *beside);
 
 /* ---- order_bound.c: a lower bound for every order ---- */
 

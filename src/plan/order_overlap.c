@@ -370,7 +370,7 @@ static void move_all(Overlap *x, int near)
 
 /* The seconds of the step in another order, which the graph then has; INFINITY: none takes less. */
 static double overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
-                            int64_t more, const int64_t *beside)
+                              int64_t more, const int64_t *beside)
 {
     Overlap *x = overlap_new(q, joined, m, tmp);
     x->beside = beside;
@@ -407,7 +407,7 @@ static bool has_collective(const Problem *q)
 /* joined: the same with cats joined; of it comes the peak beside which `more` bytes may be alive.
  * Returns the seconds as order_overlap(); 0 where but bodies have moved. */
 static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more,
-                         const int64_t *beside)
+                           const int64_t *beside)
 {
     bool moved = false;
     int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + more;
@@ -426,7 +426,7 @@ static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, 
 }
 
 double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
-                   const int64_t *beside)
+                     const int64_t *beside)
 {
     Flow *joined = flow_new(g, d, m, tmp);
     flow_alike(joined);

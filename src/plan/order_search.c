@@ -47,11 +47,11 @@ enum {
     SEEN = 1 << 13,    /* places for sets; half of them are filled */
     SEARCH_WORK = 100, /* needs of nodes computed in one search, at most: this for each node, and */
     MORE_WORK = 1 << 17,
-    QUICK_WORK = 10,   /* in place of both, for each node, but */
-    QUICK_LEAST = 40,  /* of few nodes so many, up to */
-    QUICK_FEW = 4000,  /* all together */
-    SMALL = 64,      /* nodes up to which the limit is found to the byte, */
-    GRAINS = 4096,   /* and else to this part */
+    QUICK_WORK = 10,  /* in place of both, for each node, but */
+    QUICK_LEAST = 40, /* of few nodes so many, up to */
+    QUICK_FEW = 4000, /* all together */
+    SMALL = 64,       /* nodes up to which the limit is found to the byte, */
+    GRAINS = 4096,    /* and else to this part */
 };
 
 static const int64_t ANY = INT64_MAX / 2; /* a limit that all keep */

@@ -12,18 +12,13 @@
 #include <math.h>
 #include <string.h>
 
-/* each: of a product. */
-static int64_t nbytes_handles(const Plan *p, int64_t each)
+int64_t plan_step_handles(const Step *s)
 {
-    int64_t n = 0;
-    for (int i = 0; i < p->nstep; i++) {
-        const Step *s = &p->step[i];
-        if (s->kind == STEP_CALL && s->kernel && s->kernel->handles)
-            n += s->kernel->handles(&s->call);
-        else
-            n += s->kind == STEP_CALL && s->node->op->class == CLASS_PRODUCT ? each : 0;
-    }
-    return n;
+    if (s->kind != STEP_CALL)
+        return 0;
+    if (s->kernel && s->kernel->handles)
+        return s->kernel->handles(&s->call);
+    return s->node->op->class == CLASS_PRODUCT ? onednn_keeps().each_run : 0;
 }
 
 /* The bytes that MPI allocates for a rank, as measured with tests/mpi/direct's `memory` (Open MPI
@@ -61,9 +56,10 @@ static void fill_reserve(Plan *p)
     }
     OneKeeps k = onednn_keeps();
     int64_t largest = 0, nthread = p->nthread;
-    for (int i = 0; i < p->nstep; i++)
+    for (int i = 0; i < p->nstep; i++) {
         largest = MAX(largest, gemm_nbytes(&p->step[i]));
-    p->handles = nbytes_handles(p, k.each_run);
+        p->handles += plan_step_handles(&p->step[i]);
+    }
     p->reserve = k.once + nthread * k.each_thread + p->handles + mpi_reserve(p->g) +
                  MIN(MIN(nthread, k.gemm_threads) * k.gemm, 2 * largest);
 }

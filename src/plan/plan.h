@@ -171,6 +171,9 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
 int64_t plan_bound(Graph *g, const Device *d);
 
+/* What libraries keep for a step of each program: its part of Plan.handles. */
+int64_t plan_step_handles(const Step *s);
+
 /* The bytes that --memory must at least be: the peak and the library's reserve. */
 int64_t plan_least(const Plan *p);
 
