@@ -37,7 +37,7 @@ typedef struct EarlySet {
     double sec, nbytes;
 } EarlySet;
 
-typedef struct Early {
+typedef struct EarlyBound {
     const EarlyItems *x;
     Arena *tmp;
     bool *late; /* it computes again, or needs what does, and may begin before the loss */
@@ -54,11 +54,11 @@ typedef struct Early {
     Network network;
     int *vertex; /* by item */
     int *alive;  /* by value id: the vertex; 0: none */
-} Early;
+} EarlyBound;
 
 /* ---- items ---- */
 
-static void ask_at(Early *e, int at)
+static void ask_at(EarlyBound *e, int at)
 {
     const EarlyItems *x = e->x;
     memset(e->before, 0, sizeof *e->before * (size_t)x->n);
@@ -72,7 +72,7 @@ static void ask_at(Early *e, int at)
             e->behind[i] |= x->pred.item[k] == at || e->behind[x->pred.item[k]];
 }
 
-static void find_late(Early *e)
+static void find_late(EarlyBound *e)
 {
     const EarlyItems *x = e->x;
     ask_at(e, x->loss);
@@ -91,7 +91,7 @@ static bool hands_on(const Node *n)
 }
 
 /* A copy, or a cat, may lie where its operands do: the largest of them counts. */
-static int root_of_copy(Early *e, const Node *n, const Value *v)
+static int root_of_copy(EarlyBound *e, const Node *n, const Value *v)
 {
     bool largest = true;
     for (int i = 0; i < n->nin; i++) {
@@ -104,7 +104,7 @@ static int root_of_copy(Early *e, const Node *n, const Value *v)
     return largest ? v->id : -1;
 }
 
-static void find_root(Early *e, const Node *n, const Value *v)
+static void find_root(EarlyBound *e, const Node *n, const Value *v)
 {
     bool copies = n->op->copy || n->op->class == CLASS_MOVEMENT;
     e->nbytes[v->id] = (double)type_nbytes(&v->type);
@@ -114,7 +114,7 @@ static void find_root(Early *e, const Node *n, const Value *v)
                                              : v->id;
 }
 
-static void find_roots(Early *e)
+static void find_roots(EarlyBound *e)
 {
     const EarlyItems *x = e->x;
     for (int v = 0; v < x->g->nvalue; v++)
@@ -134,7 +134,7 @@ static void find_roots(Early *e)
 
 /* Calls see(e, root, user) for each value that may be alive at the item, and each item that may
  * need it then, -1: one that does in any case. */
-static void each_use(Early *e, void (*see)(Early *e, int root, int user))
+static void each_use(EarlyBound *e, void (*see)(EarlyBound *e, int root, int user))
 {
     const EarlyItems *x = e->x;
     for (int i = 0; i < x->n; i++) {
@@ -150,14 +150,14 @@ static void each_use(Early *e, void (*see)(Early *e, int root, int user))
 
 /* Whether what an item makes is there in any case. The asked one's results may lie over operands
  * that are counted, but not those of a product. */
-static bool is_made(const Early *e, int maker)
+static bool is_made(const EarlyBound *e, int maker)
 {
     return maker < 0 || e->before[maker] ||
            (maker == e->at && e->x->node[maker]->op->class == CLASS_PRODUCT);
 }
 
 /* Those whose makers and users do not depend on the set. */
-static void fix(Early *e, int root, int user)
+static void fix(EarlyBound *e, int root, int user)
 {
     if (user >= 0 || e->fixed[root] || !is_made(e, e->x->of[root]))
         return;
@@ -166,7 +166,7 @@ static void fix(Early *e, int root, int user)
 }
 
 /* Adds a value to what is alive with no late item, or with all. */
-static void add_alive(Early *e, int root, int user)
+static void add_alive(EarlyBound *e, int root, int user)
 {
     int maker = e->x->of[root];
     bool made = is_made(e, maker), none = made && user >= 0;
@@ -178,7 +178,7 @@ static void add_alive(Early *e, int root, int user)
 }
 
 /* Fills what is alive at the item, with no late item and with all. */
-static void fill_alive(Early *e, int at)
+static void fill_alive(EarlyBound *e, int at)
 {
     const size_t nvalue = (size_t)e->x->g->nvalue;
     ask_at(e, at);
@@ -191,7 +191,7 @@ static void fill_alive(Early *e, int at)
 
 /* ---- the network: what is on the source's side is of the set ---- */
 
-static void add_use(Early *e, int root, int user)
+static void add_use(EarlyBound *e, int root, int user)
 {
     int maker = e->x->of[root];
     bool made = is_made(e, maker);
@@ -207,7 +207,7 @@ static void add_use(Early *e, int root, int user)
                 NETWORK_ENDLESS);
 }
 
-static void fill_network(Early *e)
+static void fill_network(EarlyBound *e)
 {
     const EarlyItems *x = e->x;
     network_clear(&e->network);
@@ -225,7 +225,7 @@ static void fill_network(Early *e)
     each_use(e, add_use);
 }
 
-static EarlySet read_set(const Early *e)
+static EarlySet read_set(const EarlyBound *e)
 {
     const EarlyItems *x = e->x;
     EarlySet s = {0, e->base};
@@ -242,7 +242,7 @@ static EarlySet read_set(const Early *e)
 }
 
 /* The bound of a price, and the set that gives it. */
-static double bound_of(Early *e, double price, double room, EarlySet *s)
+static double bound_of(EarlyBound *e, double price, double room, EarlySet *s)
 {
     e->price = price;
     fill_network(e);
@@ -254,7 +254,7 @@ static double bound_of(Early *e, double price, double room, EarlySet *s)
 /* ---- prices ---- */
 
 /* Tries the price at which the lines of two sets cross, until no other set is above. */
-static double least_bound(Early *e, EarlySet fits, EarlySet over, double room)
+static double least_bound(EarlyBound *e, EarlySet fits, EarlySet over, double room)
 {
     double least = over.sec;
     for (int i = 0; i < PRICES; i++) {
@@ -270,9 +270,9 @@ static double least_bound(Early *e, EarlySet fits, EarlySet over, double room)
     return least;
 }
 
-static Early *early_new(const EarlyItems *x, Arena *tmp)
+static EarlyBound *early_new(const EarlyItems *x, Arena *tmp)
 {
-    Early *e = NEW(tmp, Early);
+    EarlyBound *e = NEW(tmp, EarlyBound);
     e->x = x;
     e->before = NEWN(tmp, bool, x->n);
     e->behind = NEWN(tmp, bool, x->n);
@@ -288,7 +288,7 @@ static Early *early_new(const EarlyItems *x, Arena *tmp)
 }
 
 /* The bound by what is alive at an item. */
-static double bound_at(Early *e, int at, double room)
+static double bound_at(EarlyBound *e, int at, double room)
 {
     fill_alive(e, at);
     EarlySet none = {0, e->base + e->none}, all = {(double)e->all / UNITS, e->base + e->each};
@@ -298,7 +298,7 @@ static double bound_at(Early *e, int at, double room)
 }
 
 /* The item of the stream, from the loss on, where most that fits is alive with no late item. */
-static int fullest(Early *e, double room)
+static int fullest(EarlyBound *e, double room)
 {
     int best = e->x->loss;
     double most = 0;
@@ -318,7 +318,7 @@ static int fullest(Early *e, double room)
 
 double early_sec(const EarlyItems *x, Arena *tmp, int64_t room)
 {
-    Early *e = early_new(x, tmp);
+    EarlyBound *e = early_new(x, tmp);
     find_late(e);
     find_roots(e);
     if (!e->all)
