@@ -177,6 +177,7 @@ Strategy strategy_room(Arena *a, const Node *n);
 bool strategy_fill(const Spmd *x, const Node *n, const Factors *f, Strategy *t);
 
 Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f);
+uint64_t spmd_draw(uint64_t *state); /* the next number of a generator */
 
 /* ---- solved.c ---- */
 
