@@ -61,6 +61,7 @@ def files(library, number):
     with open("LICENSE", "rb") as f:
         yield f"{info}/LICENSE", f.read()
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    yield f"{info}/entry_points.txt", b"[torch_dynamo_backends]\ntenon = tenon._backend:backend\n"
     yield f"{info}/METADATA", METADATA.format(version=number).encode()
     yield f"{info}/WHEEL", WHEEL.format(platform=platform).encode()
 

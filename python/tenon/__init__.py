@@ -7,6 +7,7 @@
         loss = Step(ids, labels)
 
 docs/python.md of Tenon has the rest."""
+from . import _backend  # noqa: F401 (registers it)
 from ._capture import Captured, capture
 from ._errors import CaptureError, DoesNotFit, Error, NotSupported
 from ._options import VERSION as __version__

@@ -97,6 +97,7 @@ CALLS = {
     "tn_program_new": (c_int, [c_void_p, POINTER(Options), OBJECT]),
     "tn_program_port": (c_int, [c_void_p, c_char_p, POINTER(Port)]),
     "tn_program_data": (c_int, [c_void_p, c_char_p, OBJECT, POINTER(c_int64)]),
+    "tn_program_bind": (c_int, [c_void_p, c_char_p, c_void_p]),
     "tn_program_write": (c_int, [c_void_p, c_char_p, c_void_p, c_int64]),
     "tn_program_read": (c_int, [c_void_p, c_char_p, c_void_p, c_int64]),
     "tn_program_run": (c_int, [c_void_p]),
