@@ -116,8 +116,7 @@ def _paths():
     return [path for path in inside if os.path.exists(path)] or ["libtenon.so.0"]
 
 
-def _load():
-    path = _paths()[0]
+def _load(path):
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -133,7 +132,8 @@ def _load():
     return library
 
 
-lib = _load()
+path = _paths()[0]
+lib = _load(path)
 
 
 class Context:
