@@ -91,7 +91,7 @@ def write(path, folder, number):
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             record.append(f"{name},sha256={digest},{len(data)}\n")
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            entry.external_attr = (0o755 if name.endswith("/tenon") else 0o644) << 16
+            entry.external_attr = (0o100755 if name.endswith("/tenon") else 0o100644) << 16
             wheel.writestr(entry, data, zipfile.ZIP_DEFLATED)
         name = f"tenon-{number}.dist-info/RECORD"
         wheel.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), "".join(record) + f"{name},,\n")
