@@ -43,9 +43,16 @@ typedef struct ReshardNote {
     double nbytes, sec;            /* all steps' */
 } ReshardNote;
 
+/* The option by which a node got a policy that nobody gave it by name. */
+typedef struct PolicySource {
+    Policy policy;
+    const char *option; /* "--recompute full" */
+} PolicySource;
+
 typedef struct Decisions {
     Arena *a;
-    bool all; /* of values without a policy too */
+    Map source; /* by the node's name: PolicySource */
+    bool all;   /* of values without a policy too */
     Decision *list;
     int count, cap;
     ReshardNote *reshard;
