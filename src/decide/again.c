@@ -18,8 +18,8 @@
  * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
  * again may take less time than it hides of collectives, or than fusion gains by it.
  *
- * The few that are planned as they would run there do not say what lies between them, so a larger
- * limit can give a step that is slower by what overlap makes of it.
+ * Few are planned as they would run there, so a larger limit can give a step that is slower by what
+ * overlap makes of it.
  *
  * Else a larger limit never gives a slower step, as each of these searches does not, but for tiny
  * steps whose sets are too many to be planned. What is
@@ -445,6 +445,8 @@ static void choose_overlapped(Decider *d)
 void again_search(Decider *d)
 {
     AgainReport *r = d->r;
+    if (again_large(d) && choose_large(d))
+        return;
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
     choose_real(d);

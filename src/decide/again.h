@@ -1,6 +1,6 @@
 /* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
- * searches between two plans, again_all.c among all of tiny steps, again_away.c lists what may go
- * to the host's memory, again_bound.c bounds the seconds. */
+ * searches between two plans, again_all.c among all of tiny steps, again_large.c in large steps,
+ * again_away.c lists what may go to the host's memory, again_bound.c bounds the seconds. */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
@@ -89,6 +89,12 @@ Planned mix_blocks(Decider *d, const Front *f, Planned x);
 Planned planned_better(const Decider *d, Planned x, Planned y);
 bool planned_first(const Decider *d, const Planned *x, const Planned *y);
 
+/* ---- again_large.c: the search with few plans ---- */
+
+bool again_large(const Decider *d); /* the step is so large that few can be made */
+/* Chooses what fits; false: nothing is found that does. */
+bool choose_large(Decider *d);
+
 /* ---- again_try.c: sets of values, and their plans ---- */
 
 /* The graph with most nodes of the forward, among g and loops' bodies in it that have nodes of
@@ -101,6 +107,8 @@ Policy value_policy(const Decider *d, const Planned *x, int i);
 void apply_policies(Graph *g, Arena *tmp, const NodePolicy *list, int n);
 /* The levels that a word of --recompute gives, by number; NULL: it names no block. */
 const Level *levels_of_word(Decider *d, const char *word);
+/* The first so many steps of l, beside its base. */
+const Level *levels_of_steps(Decider *d, const Ladder *l, int steps);
 static inline Level level_at(const Planned *x, int i)
 {
     return x->level ? x->level[i] : SAVED;

@@ -30,8 +30,10 @@
 
 enum {
     MOST_STEPS = 24,
-    PLACES = 3,      /* that are priced, of those at which most is alive */
-    MOST_TRIED = 40, /* places, from the backward's begin */
+    PLACES = 3,          /* that are priced, of those at which most is alive */
+    MOST_TRIED = 40,     /* places, from the backward's begin */
+    MOST_LOOKS = 400000, /* nodes at all these, or a few places */
+    FEW_TRIED = 4,
     OPERANDS = 4,    /* of products, at most */
     MOST_ENDS = 8,   /* nodes, from the forward's end */
     MOST_CHAIN = 12, /* cases of the product that may lie anywhere */
@@ -299,7 +301,8 @@ static double bound_places(Bounder *b, const bool *spine, double nbytes)
     const Node *list[PLACES + 1];
     double alive[PLACES + 1], bound = end ? price(b, (BoundMoment){.at = end}, nbytes) : 0;
     int count = 0, tried = 0;
-    for (const Node *n = b->x->g->first; n && tried < MOST_TRIED; n = n->next) {
+    const int most = MIN(MOST_TRIED, MAX(FEW_TRIED, MOST_LOOKS / b->x->g->nnode));
+    for (const Node *n = b->x->g->first; n && tried < most; n = n->next) {
         if (!is_plain_product(n))
             continue;
         tried++;

@@ -113,6 +113,31 @@ static Planned refine(Decider *d, const Decider *e, const Planned *x)
     return p.high;
 }
 
+/* Where collectives move and a word was chosen, which leaves memory: plans mixtures with it of all
+ * saved, and of that with gathers made again. They leave the room that moving took with the word. A
+ * short step says little of what collectives stand still for where blocks begin to be others, so
+ * the whole one is planned. */
+static void try_moved(Decider *d, Decider *e)
+{
+    const Planned word = e->r->chosen, quick = plan_quick(e, word.level, word.word);
+    const Planned low[] = {{0}, {.level = levels_gathers(e)}};
+    const DecideTask *task = e->task;
+    DecideTask less = *task;
+    less.memory -= MAX(word.need - quick.need, 0);
+    for (int i = 0; i < LEN(low) && less.memory > quick.need; i++) {
+        e->task = &less;
+        Planned x = plan_mixed(e, mixed(e, &low[i], &word, &low[i]));
+        const bool fits = plan_fits(e, &x);
+        e->task = task;
+        if (!fits)
+            continue;
+        x = whole_of(d, e, &x);
+        plan_full(d, &x);
+        if (x.need >= 0)
+            d->r->chosen = planned_better(d, d->r->chosen, x);
+    }
+}
+
 /* Plans what the short step's search has chosen for so many bytes; returns by how much more the
  * whole step needs than was thought. */
 static int64_t search_within(Decider *d, Decider *e, int64_t memory)
@@ -138,6 +163,8 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
         x = d->r->none;
     if (x.need >= 0)
         d->r->chosen = planned_better(d, d->r->chosen, x);
+    if (d->g->mesh && d->task->to.overlap && plan_fits(d, &x) && e->r->chosen.word)
+        try_moved(d, e);
     return x.need - thought;
 }
 

@@ -172,7 +172,7 @@ const Level *levels_of_word(Decider *d, const char *word)
     return failed ? NULL : t.level;
 }
 
-static const Level *levels_of_steps(Decider *d, const Ladder *l, int steps)
+const Level *levels_of_steps(Decider *d, const Ladder *l, int steps)
 {
     Level *level = levels_new(d, l->base);
     for (int i = 0; i < steps; i++)
