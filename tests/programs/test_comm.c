@@ -527,9 +527,8 @@ static void test_link(void)
 {
     Trial t = {.n = 4, .run = gather_much, .options = {.wait = 0.1, .rate = 5e6}};
     run_ranks(&t);
-    double model = 3 * (0.1 + 1e5 / 5e6);
-    for (int i = 0; i < t.n; i++)
-        EXPECT(t.sec[i] >= model && t.sec[i] < 2 * model + 0.1);
+    for (int i = 0; i < t.n; i++) /* three times 0.1 s, and 1e5 bytes */
+        EXPECT(t.sec[i] >= 0.36 && t.sec[i] < 0.82);
 }
 
 /* ---- ranks that a launcher has started ---- */
