@@ -120,6 +120,9 @@ typedef struct PlanFor {
                    no wait follows from them */
 } PlanFor;
 
+/* Whether plans of one graph are one under both. */
+bool plan_for_equal(const PlanFor *x, const PlanFor *y);
+
 /* Bytes that a plan lacks of another for which it stands. */
 typedef struct PlanBeside {
     /* Fills, by node id, what is alive beside p's bytes where the node runs; returns how much

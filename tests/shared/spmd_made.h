@@ -34,6 +34,7 @@ typedef struct Trial {
     const char *names; /* of the passes that make a rank's graph */
     bool step, loop;   /* it is a training step, in microbatches */
     bool solved;       /* all forms are to be chosen at once */
+    bool drawn;        /* ... by drawn costs */
     Ranks ranks;
     const char *failure;
 } Trial;
