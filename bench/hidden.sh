@@ -1,8 +1,10 @@
 #!/bin/sh
 # Whether computing hides a link: a step of the demo model on two ranks of one thread with fsdp, of the same plan without
 # a link, with one that comm injects (a delay for each message and a bandwidth), and with it but collectives where the
-# order of the least peak has them (--overlap off). Runs alternate, and the least step of each counts, as other programs
-# on the machine only add to it. Exits 1 where the link costs more than 5 %. Usage: bench/hidden.sh [BUILD [ROUNDS]]
+# order of the least peak has them (--overlap off). The plan is by kernels' seconds that are measured here first (tenon
+# tune). Runs alternate, and the least step of each counts, as other programs on the machine only add to it; RUN is a
+# command before each, such as RUN="chrt -f 1", with which others do not run beside. Exits 1 where the link costs more
+# than 5 %. Usage: [RUN=COMMAND] bench/hidden.sh [BUILD [ROUNDS]]
 build=$(cd "${1:-build}" && pwd) || exit 1
 rounds=${2:-3}
 tenon=$build/tenon
@@ -11,22 +13,29 @@ trap 'rm -rf "$dir"' EXIT
 export TENON_MACHINE=none
 unset TENON_COMM_LINK
 wait=0.0005 rate=500e6 # seconds, bytes in a second
+rows=32 length=256
 
-row=$("$tenon" plan demo --batch-size 1 --seq-len 8 | sed -n 's/.*a step  (\([a-z0-9_]*\).*/\1/p')
-awk -v row="$row" -v wait=$wait -v rate=$rate 'BEGIN {
-    printf "machine 1\nname link\nlike %s\nhost_ranks 2\n", row
-    printf "gather_2 %.9g\ngather_2_wait %.9g\n", rate * 2 / 1e9, wait * 1e6
-    printf "reduce_2 %.9g\nreduce_2_wait %.9g\n", rate / 1e9, 2e6 * wait
-}' >"$dir/machine"
+# shellcheck disable=SC2086 # several words
+$RUN "$tenon" tune demo --clock cpu --threads 1 --dtype f32 --batch-size $((rows / 2)) --seq-len $length \
+    -o "$dir/tuned" >"$dir/out" 2>&1 || cat "$dir/out"
+awk -v wait=$wait -v rate=$rate '
+    /^(gather|reduce)_2/ { next }
+    /^host_ranks/ {
+        printf "host_ranks 2\ngather_2 %.9g\ngather_2_wait %.9g\n", rate * 2 / 1e9, wait * 1e6
+        printf "reduce_2 %.9g\nreduce_2_wait %.9g\n", rate / 1e9, 2e6 * wait
+        next
+    }
+    { print }' "$dir/tuned" >"$dir/machine"
 cat docs/*.md >"$dir/text.txt"
 
-# timed NAME LINK OPTIONS...: the least step of a run of 10 goes to $dir/NAME, by `plan` what is expected.
+# timed NAME LINK OPTIONS...: the least step of a run of 6 goes to $dir/NAME, by `plan` what is expected.
 timed() {
     name=$1 link=$2
     shift 2
-    set -- --batch-size 16 --seq-len 256 --mesh fsdp=2 --threads 1 --machine "$dir/machine" "$@"
+    set -- --dtype f32 --batch-size $rows --seq-len $length --mesh fsdp=2 --threads 1 --machine "$dir/machine" "$@"
     [ -z "$link" ] || export TENON_COMM_LINK="$link"
-    "$tenon" train demo --data "$dir/text.txt" --steps 10 --metrics "$dir/steps.jsonl" --eval-every 1000 \
+    # shellcheck disable=SC2086
+    $RUN "$tenon" train demo --data "$dir/text.txt" --steps 6 --metrics "$dir/steps.jsonl" --eval-every 1000 \
         --out "$dir/run" "$@" >"$dir/out" 2>&1 || {
         cat "$dir/out"
         exit 1

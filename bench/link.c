@@ -18,7 +18,8 @@
 enum { MOST_STEPS = 100 };
 
 typedef struct Link {
-    double sec, rate, off;
+    double sec, rate, off;           /* as asked for */
+    double link_sec, link_rate;      /* as measured */
     const char *model, *mesh, *like; /* mesh: NULL, one rank; like: the machine at hand */
     const char *tuned;               /* a machine file instead, or NULL */
     int batch, length, steps;
@@ -31,10 +32,10 @@ typedef struct Link {
 static void print_group(FILE *f, const Link *x, int n)
 {
     double others = n - 1;
-    fprintf(f, "gather_%d %.9g\ngather_%d_wait %.9g\n", n, x->rate * n / others / 1e9, n,
-            1e6 * others * x->sec);
-    fprintf(f, "reduce_%d %.9g\nreduce_%d_wait %.9g\n", n, x->rate * n / others / 2e9, n,
-            2e6 * others * x->sec);
+    fprintf(f, "gather_%d %.9g\ngather_%d_wait %.9g\n", n, x->link_rate * n / others / 1e9, n,
+            1e6 * others * x->link_sec);
+    fprintf(f, "reduce_%d %.9g\nreduce_%d_wait %.9g\n", n, x->link_rate * n / others / 2e9, n,
+            2e6 * others * x->link_sec);
 }
 
 static void print_link(FILE *f, const Link *x)
@@ -42,7 +43,8 @@ static void print_link(FILE *f, const Link *x)
     fprintf(f, "host_ranks 8\n");
     for (int n = 2; n <= 8; n *= 2)
         print_group(f, x, n);
-    fprintf(f, "exchange %.9g\nexchange_wait %.9g\n", x->rate * 4 / 3 / 1e9, 3e6 * x->sec);
+    fprintf(f, "exchange %.9g\nexchange_wait %.9g\n", x->link_rate * 4 / 3 / 1e9,
+            3e6 * x->link_sec);
 }
 
 /* The lines of a tuned file, with the link's in place of its own. */
@@ -104,8 +106,8 @@ static void measure_link(tn_context *ctx, Link *x)
     double more = gather_sec(ctx, LARGE, 51) - wait;
     double link[] = {wait / others, others * (LARGE - SMALL) / more};
     CHECK(more > 0 && !tn_share(ctx, link, sizeof link));
-    x->sec = link[0];
-    x->rate = link[1];
+    x->link_sec = link[0];
+    x->link_rate = link[1];
 }
 
 /* ---- a rank ---- */
@@ -176,12 +178,14 @@ static int print_result(const Link *x, const Estimate *e, Times *t, double recei
     double step = t->sec[1], ratio = step / e->step; /* they are in order now */
     bool good = fabs(ratio - 1) <= x->off;
     const char *slash = strrchr(x->model, '/');
-    printf("%-14s %3d x %-4d %-8s %6g ms %6g MB/s %8.2f MiB  step %8.4f s (median %8.4f)  "
+    printf("%-14s %3d x %-4d %-8s %6g ms %6g MB/s (measured %.3g ms %.4g MB/s) %8.2f MiB  step "
+           "%8.4f s (median %8.4f)  "
            "simulated %8.4f  ratio %.3f%s  computing %.4f s of a core, simulated %.4f, ratio %.3f  "
            "waits %.4f s, exposed by simulation %.4f\n",
            slash ? slash + 1 : x->model, x->batch, x->length, x->mesh ? x->mesh : "one rank",
-           1e3 * x->sec, x->rate / 1e6, received / 0x1p20, step, median, e->step, ratio,
-           good ? "" : " (TOO FAR)", cpu, computing, cpu / computing, wait, e->exposed);
+           1e3 * x->sec, x->rate / 1e6, 1e3 * x->link_sec, x->link_rate / 1e6, received / 0x1p20,
+           step, median, e->step, ratio, good ? "" : " (TOO FAR)", cpu, computing, cpu / computing,
+           wait, e->exposed);
     return good ? 0 : TN_CODE_FAIL;
 }
 
@@ -213,13 +217,13 @@ static int run_rank(tn_context *ctx, void *arg)
     tn_graph *g;
     tn_plan *p;
     tn_program *run;
-    if (!x->rate && x->mesh)
+    if (x->mesh) {
         measure_link(ctx, x);
-    if (x->rate > 0)
         write_machine(x);
+    }
     o.mesh = x->mesh;
     o.rank = tn_rank(ctx);
-    o.machine = x->rate > 0 ? x->machine : x->tuned ? x->tuned : x->like;
+    o.machine = x->mesh ? x->machine : x->tuned ? x->tuned : x->like;
     tn_threads(1);
     int code = tn_model_open(ctx, x->model, &m);
     code = code ? code : tn_model_graph(m, x->batch, x->length, &o, &g);
@@ -227,7 +231,8 @@ static int run_rank(tn_context *ctx, void *arg)
     code = code ? code : tn_plan_new(g, &o, 1, &p);
     code = code ? code : tn_program_new(p, &o, &run);
     code = code ? code : tn_program_load(run, m, &o);
-    unlink(x->machine);
+    if (x->mesh)
+        unlink(x->machine);
     if (!code)
         code = measure(ctx, x, m, run, &p->p->est);
     if (code && *tn_error(ctx)) /* else it was said already */

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Steps as the plan simulates them, and as they are measured: six models on one rank of one thread, and on two processes
-# by MPI with links of three speeds that comm injects. Kernels' seconds are measured here first (tenon tune). The least of STEPS steps counts, as other programs on the machine
-# only add to it; the load average says how many there are. Seconds of a core that a step's computing takes are nearly
-# the same with any load. A first line names the processor. Exits 1 where a step is
-# more than OFF off. Usage: bench/simulated.sh [BUILD [STEPS [OFF]]]
+# by MPI with links of three speeds that comm injects. Kernels' seconds are measured here first (tenon tune). The least
+# of STEPS steps counts, as other programs on the machine only add to it; the load average says how many there are. RUN
+# is a command before each, such as RUN="chrt -f 1", with which others do not run beside. Seconds of a core that a step's
+# computing takes are nearly the same with any load. A first line names the processor. Exits 1 where a step is more than
+# OFF off. Usage: [RUN=COMMAND] bench/simulated.sh [BUILD [STEPS [OFF]]]
 build=$(cd "${1:-build}" && pwd) || exit 1
 steps=${2:-7}
 off=${3:-0.15}
@@ -54,13 +55,15 @@ for model in demo gpt2 llama mistral qwen2 qwen3; do
     path=$model
     [ -f "$dir/$model.json" ] && path=$dir/$model.json
     for rows in 4 2; do # of one rank, of each of two
-        "$build/tenon" tune "$path" --clock cpu --threads 1 --batch-size $rows --seq-len 128 --dtype f32 -o "$dir/tuned" \
+        # shellcheck disable=SC2086 # several words
+        $RUN "$build/tenon" tune "$path" --clock cpu --threads 1 --batch-size $rows --seq-len 128 --dtype f32 -o "$dir/tuned" \
             >"$dir/out" 2>&1 || cat "$dir/out"
     done
-    row "$link" 0 0 "$path" 4 128 none "$steps" "$off" "$dir/tuned"
+    # shellcheck disable=SC2086
+    row $RUN "$link" 0 0 "$path" 4 128 none "$steps" "$off" "$dir/tuned"
     # shellcheck disable=SC2086
     for speed in "0.0002 1e9" "0.001 200e6" "0.002 50e6"; do
-        row $launch "$link" $speed "$path" 4 128 fsdp=2 "$steps" "$off" "$dir/tuned"
+        row $RUN $launch "$link" $speed "$path" 4 128 fsdp=2 "$steps" "$off" "$dir/tuned"
     done
 done
 echo "load average: $(cut -d ' ' -f 1-3 /proc/loadavg)"

@@ -324,6 +324,8 @@ int comm_wait(Comm *c, CommJob *j, char *message)
     pthread_mutex_lock(&c->lock);
     if (!g->nwaiting++)
         g->waiting = begin;
+    if (j->running && !c->failed)
+        engine_tell(c);
     while (j->running && !c->failed)
         pthread_cond_wait(&c->done, &c->lock);
     g->nwaiting--;

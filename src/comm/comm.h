@@ -177,6 +177,7 @@ void comm_abort(Comm *c, int code, const char *message);
 /* Counts until now. */
 typedef struct CommCount {
     int64_t nreceived, nmessage; /* bytes and messages from other ranks */
+    int64_t nlook;               /* of the thread at what is under way, when a job last ended */
     double waited;               /* seconds that callers of comm_wait did nothing else */
 } CommCount;
 CommCount comm_count(Comm *c);

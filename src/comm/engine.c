@@ -6,8 +6,10 @@
  * between. What is made of messages that came, as a sum, is made in slices between such looks.
  *
  * The thread sleeps between looks, an eighth of the time for which nothing has moved: a wait is at
- * most so much longer than it had to be, and long waits cost little. It sleeps exactly until a time
- * that its own clock sets: the end of a delay, or of a message on a modelled link.
+ * most so much longer than it had to be, and long waits cost little. A look takes a core from what
+ * computes, so it sleeps for longer where no caller waits; one that begins to wakes it. It sleeps
+ * exactly until a time that its own clock sets: the end of a delay, or of a message on a modelled
+ * link; and does not look before, if all that is under way ends so.
  *
  * An error here fails all waits of this rank, and then ends all ranks: at once where they are
  * threads, whose waits fail with the same message. Where that kills processes, a caller has some
@@ -21,17 +23,28 @@
 #include "engine.h"
 
 #include <math.h>
+#include <sched.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 enum { PATIENCE_SEC = 3 };
 
 /* Seconds. */
 static const double beat_sec = 0.25;
+
+/* Seconds between looks: at least, where a caller waits, or all compute; at most; and where only
+ * the clock ends what is under way, as another rank may have ended all. */
+#define AWAITED 5e-6
+#define BESIDE  50e-6
+#define LONGEST 1e-3
+#define OTHERS  1e-2
+
 enum {
-    LAPSE = 1,        /* of no rest: it is the process that did not run */
-    LEAST_SILENT = 2, /* a thread may be that long without its turn */
-    STOP_SILENT = 5   /* is much, for who is to stop */
+    SLACK_NSEC = 1000, /* by which a sleep may be longer; the system's own is 50 us */
+    LAPSE = 1,         /* of no rest: it is the process that did not run */
+    LEAST_SILENT = 2,  /* a thread may be that long without its turn */
+    STOP_SILENT = 5    /* is much, for who is to stop */
 };
 
 static const int type_size[NCOMM_TYPE] = {
@@ -52,6 +65,7 @@ static int post_send(Comm *c, CommGroup *g, const CommRound *r, int i)
     CommMessage *m = &g->current->message[g->n + i];
     m->state = MESSAGE_POSTED;
     m->request = m->room;
+    c->own.asks = true;
     return c->t->send(c->self, g->rank[i], g->id, &r->part[i], &m->request, c->own.why);
 }
 
@@ -87,6 +101,7 @@ static void arrive(Comm *c, CommGroup *g, CommMessage *m, int64_t nbytes, double
     c->own.link = MAX(c->own.link, now) + c->options.wait + (double)nbytes / c->options.rate;
     m->due = c->own.link;
     m->state = MESSAGE_ON_LINK;
+    c->own.due = fmin(c->own.due, m->due);
 }
 
 /* Whether its time has come; else notes when. */
@@ -108,6 +123,7 @@ static int look_posted(Comm *c, CommGroup *g, const CommRound *r, int i, double 
         arrive(c, g, m, part_receives(&r->part[i]), now);
     else if (done)
         end_message(c, g, m, now);
+    c->own.asks |= !done;
     return 0;
 }
 
@@ -203,6 +219,7 @@ static void end_job(Comm *c, CommGroup *g)
     j->running = false;
     c->count.nreceived = c->own.came.nreceived;
     c->count.nmessage = c->own.came.nmessage;
+    c->count.nlook = c->own.came.nlook;
     pthread_cond_broadcast(&c->done);
     pthread_mutex_unlock(&c->lock);
 }
@@ -409,6 +426,8 @@ static void look_at_all(Comm *c)
 {
     const char *why = c->t->aborted(c->self);
     c->own.due = INFINITY;
+    c->own.asks = false;
+    c->own.came.nlook++;
     if (why)
         note_end(c, why);
     for (int i = 0; i < COMM_GROUPS && !why; i++)
@@ -436,13 +455,29 @@ static struct timespec time_at(double sec)
     return (struct timespec){(time_t)whole, (long)(1e9 * (sec - whole))};
 }
 
+/* Locked: whether callers wait, and compute nothing. */
+static bool is_awaited(const Comm *c)
+{
+    bool waits = false;
+    for (int i = 0; i < COMM_GROUPS; i++)
+        waits |= c->group[i].nwaiting > 0;
+    return waits;
+}
+
+/* Locked: seconds until the next look, if nothing is new. */
+static double pause_sec(const Comm *c, double now)
+{
+    double least = is_awaited(c) ? AWAITED : BESIDE;
+    double pause = fmin(fmax((now - c->own.moved) / 8, least), LONGEST);
+    return fmin(c->own.asks ? pause : OTHERS, c->own.due - now);
+}
+
 /* Locked: sleeps until something is new, or it is time to look again. */
 static void rest(Comm *c, bool busy)
 {
     double now = now_sec(), until = c->failed && !c->ended ? c->own.patience : INFINITY;
-    double pause = fmin(fmax((now - c->own.moved) / 8, 5e-6), 1e-3);
     if (busy && !c->failed)
-        until = fmin(now + pause, c->own.due);
+        until = now + pause_sec(c, now);
     if (has_beats(c) && !c->failed)
         until = fmin(until, c->own.beat);
     if (until == INFINITY) {
@@ -503,9 +538,24 @@ static void serve_once(Comm *c)
         rest(c, busy && !ask);
 }
 
+/* Has this thread wake in time, and in a process of a real-time class, where threads of one
+ * priority do not take turns, before those that compute. */
+static void take_turns(void)
+{
+    int class;
+    struct sched_param p;
+    prctl(PR_SET_TIMERSLACK, SLACK_NSEC, 0, 0, 0);
+    if (pthread_getschedparam(pthread_self(), &class, &p) || class == SCHED_OTHER ||
+        p.sched_priority >= sched_get_priority_max(class))
+        return;
+    p.sched_priority++;
+    pthread_setschedparam(pthread_self(), class, &p);
+}
+
 void *engine_serve(void *comm)
 {
     Comm *c = comm;
+    take_turns();
     bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->own.why);
     pthread_mutex_lock(&c->lock);
     c->opened = true;

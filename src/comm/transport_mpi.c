@@ -120,10 +120,10 @@ static int request_fail(MpiMessage *r, int error, char *message)
 /* ---- messages ---- */
 
 /* Where a chunk begins. */
-typedef struct Place {
+typedef struct MessagePlace {
     const CommPart *part;
     int64_t at;
-} Place;
+} MessagePlace;
 
 static int64_t part_bytes(const CommPart *p, bool receives)
 {
@@ -137,15 +137,15 @@ static bool goes_along(const CommPart *p, bool receives, int64_t n)
 }
 
 /* Moves on to where there are bytes. */
-static void skip_empty(Place *p, bool receives)
+static void skip_empty(MessagePlace *p, bool receives)
 {
     while (p->part && p->at == part_bytes(p->part, receives))
-        *p = (Place){p->part->next, 0};
+        *p = (MessagePlace){p->part->next, 0};
 }
 
 /* Moves on by a chunk: bytes of one part, or some short parts. Returns its bytes; 0: nothing is
  * left. */
-static int64_t take_chunk(Place *p, bool receives)
+static int64_t take_chunk(MessagePlace *p, bool receives)
 {
     skip_empty(p, receives);
     if (!p->part)
@@ -166,7 +166,7 @@ static MpiMessage *message_new(void **request, bool receives, int peer, const Co
 {
     MpiMessage *r = *request;
     *r = (MpiMessage){.peer = peer, .receives = receives};
-    Place at = {p, 0};
+    MessagePlace at = {p, 0};
     for (int64_t n; (n = take_chunk(&at, receives)); r->count++)
         r->nbytes += n;
     r->count = MAX(r->count, 1);
@@ -205,10 +205,10 @@ static int make_type(const CommPart *p, bool receives, int count, MPI_Datatype *
 }
 
 /* The next chunk from a place on, which moves behind it. */
-static int make_chunk(Place *from, bool receives, Chunk *c)
+static int make_chunk(MessagePlace *from, bool receives, Chunk *c)
 {
     skip_empty(from, receives);
-    Place to = *from;
+    MessagePlace to = *from;
     int64_t n = take_chunk(&to, receives);
     const CommPart *first = from->part;
     int64_t at = from->at;
@@ -235,7 +235,7 @@ static int post_chunk(const Mpi *m, const MpiMessage *r, int tag, Chunk *c, MPI_
 static int post_message(const Mpi *m, MpiMessage *r, int tag, const CommPart *p, char *message)
 {
     int error = MPI_SUCCESS;
-    Place at = {p, 0};
+    MessagePlace at = {p, 0};
     for (int i = 0; i < r->count && error == MPI_SUCCESS; i++) {
         Chunk c;
         error = make_chunk(&at, r->receives, &c);

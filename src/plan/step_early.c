@@ -8,11 +8,10 @@
  * begins before the loss does before that. So the item is asked too at which most is alive of what
  * does not depend on the set, and the lesser bound counts.
  *
- * The inner set is a closure, as with an item comes what it
- * needs, and is found by a minimum cut: an item that is left out costs its seconds; a value that is
- * alive its bytes, once, whoever keeps it. The price is where the lines of two sets cross, one that
- * fits and one that does not, until no set is above (Kelley's cutting planes). Any price gives a
- * bound, so their number may be limited.
+ * The inner set is a closure, as with an item comes what it needs, and is found by a minimum cut:
+ * an item that is left out costs its seconds; a value that is alive its bytes, once, whoever keeps
+ * it. The price is where the lines of two sets cross, one that fits and one that does not, until no
+ * set is above (Kelley's cutting planes). Any price gives a bound, so their number may be limited.
  *
  * Of copies, and of a cat and its parts, one value counts, as they may lie in each other's place;
  * views and waits hand on what they are of. */
@@ -138,10 +137,13 @@ static void each_use(EarlyBound *e, void (*see)(EarlyBound *e, int root, int use
 {
     const EarlyItems *x = e->x;
     for (int i = 0; i < x->n; i++) {
+        const Node *n = x->node[i];
         bool late = e->late[i], needs = late || e->behind[i] || i == e->at;
-        for (int k = 0; k < x->node[i]->nin && needs && !hands_on(x->node[i]); k++)
-            if (e->root[x->node[i]->in[k]->id] >= 0)
-                see(e, e->root[x->node[i]->in[k]->id], late ? i : -1);
+        bool one = n->op->class == CLASS_COLLECTIVE; /* each result of its own operand */
+        int from = one ? i - x->of[n->out[0]->id] : 0, to = one ? from + 1 : n->nin;
+        for (int k = from; k < to && needs && !hands_on(n); k++)
+            if (e->root[n->in[k]->id] >= 0)
+                see(e, e->root[n->in[k]->id], late ? i : -1);
     }
     for (int k = 0; k < x->g->nout; k++)
         if (e->root[x->g->out[k].v->id] >= 0)

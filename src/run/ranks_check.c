@@ -96,7 +96,8 @@ static const char *hash_text(Arena *a, uint64_t hash)
     return arena_printf(a, "%016llx", (unsigned long long)hash);
 }
 
-/* The collectives of a step in their order: kinds, groups and shapes. */
+/* The collectives of a step in their order: kinds, groups, shapes, and the names of results, as two
+ * of one shape may change places. */
 static const char *sequence(Arena *a, const Plan *p)
 {
     uint64_t hash = 0;
@@ -115,7 +116,7 @@ static const char *sequence(Arena *a, const Plan *p)
                          shift < 0 ? 0 : (long long)n->attr[shift].i);
         hash = hash_bytes(text, strlen(text), hash);
         for (int k = 0; k < n->nin; k++) {
-            text = arena_printf(a, "%s %s", type_text(a, &n->in[k]->type),
+            text = arena_printf(a, "%s %s %s", n->out[k]->name, type_text(a, &n->in[k]->type),
                                 type_text(a, &n->out[k]->type));
             hash = hash_bytes(text, strlen(text), hash);
         }

@@ -519,16 +519,16 @@ static void gather_much(Trial *t, Comm *c, Arena *a, int rank)
     EXPECT_IN(t, comm_count(c).nmessage == t->n - 1);
     double waited = comm_count(c).waited;
     EXPECT_IN(t, waited > 0.5 * t->sec[rank] && waited <= t->sec[rank]);
+    EXPECT_IN(t, comm_count(c).nlook < 150); /* none for the end that the clock tells */
 }
 
 /* A link takes one message after the other. */
 static void test_link(void)
 {
-    Trial t = {.n = 4, .run = gather_much, .options = {.wait = 0.01, .rate = 5e6}};
+    Trial t = {.n = 4, .run = gather_much, .options = {.wait = 0.1, .rate = 5e6}};
     run_ranks(&t);
-    double model = 3 * (0.01 + 1e5 / 5e6);
-    for (int i = 0; i < t.n; i++)
-        EXPECT(t.sec[i] >= model && t.sec[i] < 2 * model + 0.1);
+    for (int i = 0; i < t.n; i++) /* three times 0.1 s, and 1e5 bytes */
+        EXPECT(t.sec[i] >= 0.36 && t.sec[i] < 0.82);
 }
 
 /* ---- ranks that a launcher has started ---- */

@@ -393,6 +393,50 @@ static void test_alike(void)
     }
 }
 
+/* ---- the order of starts ---- */
+
+static const char starts[] =
+    "tenon 1\n"
+    "graph g mesh(fsdp=2) at(%d) (%%x: f32[8, 4] batch, %%w: f32[2, 8] param \"w\", "
+    "%%v: f32[2, 8] param \"v\") {\n%s%s"
+    "  %%w1: f32[4, 8] = wait_tensor(%%p, %%w)\n"
+    "  %%v1: f32[4, 8] = wait_tensor(%%q, %%v)\n"
+    "  %%y: f32[8, 8] = mm(%%x, %%w1)\n"
+    "  %%z: f32[8, 8] = mm(%%x, %%v1)\n"
+    "  return %%y, %%z\n}\n";
+
+/* Two gathers of one shape, which rank 1 starts in an order of its own if *arg says so. */
+static int start_gathers(tn_context *ctx, void *arg)
+{
+    static const char *const call[] = {
+        "  %p: f32[4, 8] = all_gather_into_tensor(%w, group_size=2, group=\"fsdp\")\n",
+        "  %q: f32[4, 8] = all_gather_into_tensor(%v, group_size=2, group=\"fsdp\")\n"};
+    bool other = *(const bool *)arg;
+    int first = other && tn_rank(ctx);
+    tn_options o = tn_options_default();
+    tn_graph *g;
+    tn_plan *p;
+    tn_program *x;
+    char text[1000];
+    o.mesh = "fsdp=2";
+    o.rank = tn_rank(ctx);
+    snprintf(text, sizeof text, starts, tn_rank(ctx), call[first], call[!first]);
+    if (!OK(ctx, tn_graph_parse(ctx, text, "starts", &g)) || !OK(ctx, tn_plan_new(g, &o, 0, &p)))
+        return TN_CODE_FAIL;
+    int code = tn_program_new(p, &o, &x);
+    if (other)
+        TOLD(ctx, code, TN_CODE_FAIL, "they differ in collectives: rank 1 has 2 of them, ");
+    else
+        OK(ctx, code);
+    return code;
+}
+
+static void test_starts(void)
+{
+    for (int i = 0; i < 2; i++)
+        EXPECT(tn_ranks_run(2, 60, start_gathers, &(bool){i == 1}) == (i ? TN_CODE_FAIL : 0));
+}
+
 /* ---- rank 0's machine ---- */
 
 static char folder[] = "/tmp/tenon_ranks_XXXXXX";
@@ -532,6 +576,7 @@ int main(void)
     test_stack();
     test_misuse();
     test_alike();
+    test_starts();
     test_machine();
     test_alone();
     test_groups_of_one(" mesh(fsdp=1) at(0)");

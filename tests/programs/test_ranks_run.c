@@ -1,7 +1,8 @@
 /* Ranks that run: every rank in a thread of its own, with comm between them, to the bit: against
  * the lockstep of all ranks (ranks_plan.c), with messages delayed at random, and training on n
  * ranks that have copies (dp=n) or parts (fsdp=n) against one rank with n microbatches. Without
- * TN_LONG some of them, most for few steps; with TN_QUICK one of each kind. */
+ * TN_LONG some of them, most for few steps; with TN_QUICK one of each kind. `test_ranks_run COUNT`
+ * runs so many random graphs alone. */
 #include "../../src/model/model.h"
 #include "../shared/graphs.h"
 #include "../shared/race.h"
@@ -15,7 +16,7 @@ enum {
     SEQ = 12,
     NGRAPH = 30,
     QUICK = 6,
-    LONG = 33,
+    LONG = 34,
     MOST_RANKS = 8,
     NGATHER = 8,
     SHORT = 2
@@ -393,10 +394,9 @@ static void try_random(void *arg)
     t->done->three_axes += t->mesh->naxes > 2;
 }
 
-static void test_random(Library *lib)
+static void test_random(Library *lib, int count)
 {
     Counts done = {0};
-    int count = getenv("TN_LONG") ? LONG * NGRAPH : getenv("TN_QUICK") ? QUICK : NGRAPH;
     for (int i = 0; i < count; i++) {
         Ctx ctx = {0};
         Random r = {.t = {.lib = lib, .rng = {(uint64_t)i, 0}, .done = &done}};
@@ -465,16 +465,19 @@ static void test_promises(void)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     Ctx ctx = {0};
     Arena *a = arena_new(&ctx);
     Library lib;
+    int count = getenv("TN_LONG") ? LONG * NGRAPH : getenv("TN_QUICK") ? QUICK : NGRAPH;
     par_set_threads(1); /* all is small */
     if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();
 
-    test_random(&lib);
+    test_random(&lib, argc > 1 ? atoi(argv[1]) : count);
+    if (argc > 1)
+        return test_report();
     test_received();
     arena_free(a);
     ctx_end(&ctx);
