@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MOST_WORKERS = 64 };
+enum { MOST_WORKERS = 64, SHARD_TRIES = 4 };
 
 /* The search that all threads work on. */
 typedef struct MeshRun {
@@ -282,9 +282,10 @@ static int workers_of(const tn_mesh_task *task, const MeshSettings *all)
 
 static void find_tries(MeshRun *x, Arena *a)
 {
+    static const double exposed[SHARD_TRIES] = {1, 0.3, 0.1, 0};
     for (int i = 0; shardings_auto(x->o) && i < SHARD_TRIES; i++)
-        if (shard_try_exposed(i) > 0 || !x->o->npins) /* which recipes do not obey */
-            x->with[x->ntry++] = shard_try(a, x->o, i);
+        if (exposed[i] > 0 || !x->o->npins) /* which recipes do not obey */
+            x->with[x->ntry++] = shard_try(a, x->o, exposed[i]);
 }
 
 /* Nothing unwinds once there are workers. */
