@@ -67,8 +67,8 @@ static int bound_with(const MeshWorker *w, tn_options o, MeshSetting *s, int n)
     return code;
 }
 
-/* The bounds of all settings of a mesh; where forms are solved for, the least over all shardings
- * that tn_compile plans. */
+/* The bounds of all settings of a mesh; where forms are solved for, the least over the shardings
+ * that tn_compile plans first: what it tries after them has no bound here. */
 static int bound_mesh(const MeshWorker *w, MeshSetting *s, int n)
 {
     const MeshRun *x = w->run;
