@@ -12,7 +12,7 @@ enum { MOST_RULES = 40 };
 /* What trials did. */
 typedef struct Counts {
     int64_t run, refused, on_border, explained, planned, staged, steps, loops, policies, offloaded,
-        bucketed, ringed;
+        bucketed, ringed, three_axes;
 } Counts;
 
 /* A graph, and the ranks that are made of it. */
