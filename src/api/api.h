@@ -135,11 +135,9 @@ const char *fit_holds(Arena *a, const Plan *p);
 bool shardings_auto(const tn_options *o); /* whether "auto" is among options.shardings */
 /* options.shardings without "auto". */
 const char **shardings_given(Arena *a, const tn_options *o, int *count);
-/* The shardings among which tn_compile takes the fastest: of forms that are solved for, with a
- * share of what computing may hide that is exposed, and, share 0, those of the recipes. */
-enum { SHARD_TRIES = 4 };
-double shard_try_exposed(int i);
-tn_options shard_try(Arena *a, const tn_options *asked, int i);
+/* Options of a step whose forms are solved for, with the share of what computing may hide that
+ * counts; share 0: of the recipes' forms. */
+tn_options shard_try(Arena *a, const tn_options *asked, double exposed);
 /* The rule that says how ranks have a parameter of a rank's graph. */
 const char *sharding_rule(Arena *a, const Mesh *m, const Port *p);
 /* options.shardings, and after them those rules for all parameters of a rank's graph. */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MOST_WORKERS = 64 };
+enum { MOST_WORKERS = 64, SHARD_TRIES = 4 };
 
 /* The search that all threads work on. */
 typedef struct MeshRun {
@@ -67,8 +67,8 @@ static int bound_with(const MeshWorker *w, tn_options o, MeshSetting *s, int n)
     return code;
 }
 
-/* The bounds of all settings of a mesh; where forms are solved for, the least over all shardings
- * that tn_compile plans. */
+/* The bounds of all settings of a mesh; where forms are solved for, the least over the shardings
+ * that tn_compile plans first: what it tries after them has no bound here. */
 static int bound_mesh(const MeshWorker *w, MeshSetting *s, int n)
 {
     const MeshRun *x = w->run;
@@ -282,9 +282,10 @@ static int workers_of(const tn_mesh_task *task, const MeshSettings *all)
 
 static void find_tries(MeshRun *x, Arena *a)
 {
+    static const double exposed[SHARD_TRIES] = {1, 0.3, 0.1, 0};
     for (int i = 0; shardings_auto(x->o) && i < SHARD_TRIES; i++)
-        if (shard_try_exposed(i) > 0 || !x->o->npins) /* which recipes do not obey */
-            x->with[x->ntry++] = shard_try(a, x->o, i);
+        if (exposed[i] > 0 || !x->o->npins) /* which recipes do not obey */
+            x->with[x->ntry++] = shard_try(a, x->o, exposed[i]);
 }
 
 /* Nothing unwinds once there are workers. */

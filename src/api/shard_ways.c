@@ -6,6 +6,12 @@
 #include <math.h>
 #include <string.h>
 
+#define LEAST_SHARE 0.01
+#define NEAR        1.25 /* shares that differ by less give the same forms, as a rule */
+enum { MOST_RENEWED = 3 };
+
+static const double first_shares[] = {1, 0.3, 0.1};
+
 static double clock_sec(const tn_plan *p)
 {
     double sec, added;
@@ -47,17 +53,31 @@ typedef struct ShardWays {
     Parts one; /* plans into `now` */
     tn_compiled now, best;
     ShardReport *y; /* those that were tried, and the first choice's what-ifs */
-    int way[MOST_SHARD_TRIES], nlimited;
-    bool slower; /* what the best needs to fit takes time */
+    int nlimited;
+    bool slower;                    /* what the best needs to fit takes time */
+    double share[MOST_SHARD_TRIES]; /* of what computing may hide, what the clock does not hide */
 } ShardWays;
+
+/* Which share of the seconds of gathering parameters and reducing gradients nothing hides, by the
+ * clock. */
+static double exposed_share(Arena *tmp, const Plan *p)
+{
+    CollectiveRow *row;
+    double sec = 0, exposed = 0;
+    for (int i = 0, n = plan_collectives(tmp, p, &row); i < n; i++)
+        if (row[i].role == FOR_PARAMETER || row[i].role == FOR_GRADIENT) {
+            sec += row[i].sec;
+            exposed += row[i].exposed;
+        }
+    return sec > 0 ? fmin(1, fmax(LEAST_SHARE, exposed / sec)) : 1;
+}
 
 /* Plans one of the shardings with a limit of bytes, or 0; what is the best so far is kept. A recipe
  * that is for no such model is passed over. */
-static int plan_way(ShardWays *y, const tn_options *asked, int way, int64_t limit)
+static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64_t limit)
 {
     ShardReport *to = y->y;
-    tn_options o = shard_try(y->one.tmp, asked, way);
-    double exposed = shard_try_exposed(way);
+    tn_options o = shard_try(y->one.tmp, asked, exposed);
     o.shard_memory = limit;
     if (to->ntried) {
         o.warn = NULL; /* it has warned */
@@ -69,11 +89,11 @@ static int plan_way(ShardWays *y, const tn_options *asked, int way, int64_t limi
     const tn_plan *p = y->now.plan[0];
     double sec, added;
     tn_plan_sec(p, &sec, &added);
+    y->share[to->ntried] = exposed_share(y->one.tmp, p->p);
     const ShardReport *r = &y->now.graph[0]->sharded;
     for (; to->nwhat_if < r->nwhat_if; to->nwhat_if++)
         to->what_if[to->nwhat_if] =
             (ShardWhatIf){asked->what_if[to->nwhat_if], r->what_if[to->nwhat_if].objective, 0};
-    y->way[to->ntried] = way;
     to->tried[to->ntried] =
         (ShardTry){exposed, limit, sec, r->sec, plan_least(p->p), r->nbytes, r->least};
     if (keep_better(&y->now, &y->best, asked->goal_memory)) {
@@ -96,42 +116,71 @@ static int fastest_free(const ShardReport *y)
 
 /* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
  * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
- * at last the least is asked for. Where what fits is slower for it, fewer bytes are tried as long
- * as that is faster. */
+ * at last the least is asked for. A choice that does not fit is of use where nothing does, and
+ * where it is faster than what does, which the recipes made. Where what fits is slower for it,
+ * fewer bytes are tried as long as that is faster. */
 static int64_t next_limit(const ShardWays *x, int64_t goal)
 {
     enum { LIMITED = 3, LITTLE = 20 };
     const ShardReport *y = x->y;
     const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
+    const ShardTry *fastest = &y->tried[fastest_free(y)];
     if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit))
         return 0; /* and less was not found */
     if (!last->limit)
-        last = &y->tried[fastest_free(y)];
+        last = fastest;
     int64_t more = last->kept - last->least;
     if (more < last->kept / LITTLE)
         return 0;
-    if (best->nbytes > goal)
+    if (last->nbytes > goal && (best->nbytes > goal || fastest->sec < best->sec))
         return x->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
     return !x->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
 }
 
-/* Plans the step with forms chosen by solving, for several shares of what computing may hide, and
- * with those of the recipes if there are any; where memory is short, also with limits of bytes.
- * Keeps what is the fastest by the clock of those that fit, the least where none does, and the
- * first of equals. */
-static int plan_ways(ShardWays *x, const tn_options *asked)
+/* Whether some step was planned with about that share. */
+static bool is_tried(const ShardReport *y, double share)
 {
-    int code = 0;
-    for (int i = 0; i < SHARD_TRIES && !code; i++)
-        if (shard_try_exposed(i) > 0 || !asked->npins) /* which recipes do not obey */
-            code = plan_way(x, asked, i, 0);
-    for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
-        code = plan_way(x, asked, fastest_free(x->y), limit);
+    for (int i = 0; i < y->ntried; i++)
+        if (fabs(log(share / y->tried[i].exposed)) < log(NEAR))
+            return true;
+    return false;
+}
+
+/* Plans the step with forms chosen by solving, for some shares of what computing may hide; then
+ * renews the share from the clock of the fastest, as long as the step gets shorter. The new one
+ * lies between the share that counted and what of it the clock has exposed, as more is gathered
+ * where it counts less, and hidden less then. */
+static int plan_solved(ShardWays *x, const tn_options *asked)
+{
+    ShardReport *y = x->y;
+    int code = 0, taken = -1;
+    for (int i = 0; i < LEN(first_shares) && !code; i++)
+        code = plan_way(x, asked, first_shares[i], 0);
+    for (int i = 0; i < MOST_RENEWED && !code && y->taken != taken; i++) {
+        taken = y->taken;
+        double share = sqrt(y->tried[taken].exposed * x->share[taken]);
+        if (is_tried(y, share))
+            break;
+        code = plan_way(x, asked, share, 0);
+    }
     return code;
 }
 
-/* *y gets what was tried, *way which of the shardings is taken. */
-static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y, int *way)
+/* Plans the step so, and with the forms of the recipes if there are any; where memory is short,
+ * also with limits of bytes. Keeps what is the fastest by the clock of those that fit, the least
+ * where none does, and the first of equals. */
+static int plan_ways(ShardWays *x, const tn_options *asked)
+{
+    int code = plan_solved(x, asked);
+    if (!code && !asked->npins) /* which recipes do not obey */
+        code = plan_way(x, asked, 0, 0);
+    for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
+        code = plan_way(x, asked, x->y->tried[fastest_free(x->y)].exposed, limit);
+    return code;
+}
+
+/* *y gets what was tried. */
+static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y)
 {
     ShardWays ways = {.one = *x, .y = y};
     tn_compiled *to = x->to;
@@ -142,14 +191,13 @@ static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y, int 
     x->to = to;
     to->plan[0] = ways.best.plan[0];
     to->graph[0] = ways.best.graph[0];
-    *way = ways.way[y->taken];
     return code;
 }
 
 /* Plans the step with each pin that is asked about, beside the others. */
 static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
 {
-    int code = 0, way;
+    int code = 0;
     for (int i = 0; i < y->nwhat_if && !code; i++) {
         tn_compiled with = {0};
         Parts one = *x;
@@ -166,11 +214,78 @@ static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
         one.to = &with;
         if (!isfinite(y->what_if[i].objective))
             continue;
-        code = try_shardings(&one, &o, &r, &way);
+        code = try_shardings(&one, &o, &r);
         bool fits = !code && (!o.goal_memory || r.tried[r.taken].nbytes <= o.goal_memory);
         y->what_if[i].sec = fits ? r.tried[r.taken].sec : INFINITY;
         free_step(&with);
     }
+    return code;
+}
+
+static const char *copy_text(Arena *a, const char *s)
+{
+    return s ? arena_strdup(a, s) : NULL;
+}
+
+/* Copies the forms of a report, with their prices, into the arena of the other. */
+static void copy_forms(Arena *a, const ShardReport *from, ShardReport *to)
+{
+    to->exposed = from->exposed;
+    to->npriced = from->npriced;
+    to->nopen = from->nopen;
+    to->nform = to->capform = from->nform;
+    to->form = NEWN(a, ShardForm, from->nform);
+    for (int i = 0; i < from->nform; i++) {
+        ShardForm *f = &to->form[i];
+        *f = from->form[i];
+        f->node = copy_text(a, f->node);
+        f->scope = copy_text(a, f->scope);
+        f->form = copy_text(a, f->form);
+        f->reading = NEWN(a, ShardReading, f->nreading);
+        f->other = NEWN(a, ShardOther, f->nother);
+        for (int k = 0; k < f->nreading; k++) {
+            ShardReading *y = &f->reading[k];
+            *y = from->form[i].reading[k];
+            y->reader = copy_text(a, y->reader);
+            y->scope = copy_text(a, y->scope);
+            y->from = copy_text(a, y->from);
+            y->form = copy_text(a, y->form);
+            y->steps = copy_text(a, y->steps);
+        }
+        for (int k = 0; k < f->nother; k++)
+            f->other[k] =
+                (ShardOther){copy_text(a, from->form[i].other[k].form), from->form[i].other[k].sec};
+    }
+}
+
+/* Plans one of those that were tried again, now with what is to be told of it. */
+static int plan_again(Parts *x, const tn_options *asked, const ShardTry *t)
+{
+    tn_options o = shard_try(x->tmp, asked, t->exposed);
+    o.shard_memory = t->limit;
+    o.nwhat_if = 0;
+    o.warn = NULL;
+    return parts_step(x, &o);
+}
+
+/* What is to be told of what is taken; of the recipes' step also the forms of the fastest choice,
+ * which have other forms' prices. */
+static int explain_taken(Parts *x, const tn_options *asked, const ShardReport *y)
+{
+    const ShardTry *taken = &y->tried[y->taken];
+    tn_compiled choice = {0}, *to = x->to;
+    int code = 0;
+    free_step(to);
+    if (taken->exposed <= 0) {
+        x->to = &choice;
+        code = plan_again(x, asked, &y->tried[fastest_free(y)]);
+        x->to = to;
+    }
+    if (!code)
+        code = plan_again(x, asked, taken);
+    if (!code && choice.graph[0])
+        copy_forms(to->graph[0]->h.a, &choice.graph[0]->sharded, &to->graph[0]->sharded);
+    free_step(&choice);
     return code;
 }
 
@@ -179,17 +294,11 @@ int parts_sharded(Parts *x, const tn_options *asked)
     ShardReport y = {.what_if = NEWN(x->tmp, ShardWhatIf, asked->nwhat_if)};
     tn_options o = *asked;
     o.explain = 0; /* of what is taken alone */
-    int way, code = try_shardings(x, &o, &y, &way);
+    int code = try_shardings(x, &o, &y);
     if (!code)
         code = try_what_ifs(x, &o, &y);
-    if (!code && asked->explain) {
-        free_step(x->to);
-        o = shard_try(x->tmp, asked, way);
-        o.shard_memory = y.tried[y.taken].limit;
-        o.nwhat_if = 0;
-        o.warn = NULL;
-        code = parts_step(x, &o);
-    }
+    if (!code && asked->explain)
+        code = explain_taken(x, asked, &y);
     if (code)
         return code;
     tn_graph *g = x->to->graph[0];
@@ -202,7 +311,7 @@ int parts_sharded(Parts *x, const tn_options *asked)
         r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
         r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
     }
-    x->rules = shard_try_exposed(way) > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
-                                          : shardings_given(x->tmp, asked, &x->nrules);
+    x->rules = y.tried[y.taken].exposed > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
+                                            : shardings_given(x->tmp, asked, &x->nrules);
     return 0;
 }

@@ -22,21 +22,15 @@ const char **shardings_given(Arena *a, const tn_options *o, int *count)
     return rule;
 }
 
-double shard_try_exposed(int i)
-{
-    static const double exposed[SHARD_TRIES] = {1, 0.3, 0.1, 0};
-    return exposed[i];
-}
-
-tn_options shard_try(Arena *a, const tn_options *asked, int i)
+tn_options shard_try(Arena *a, const tn_options *asked, double exposed)
 {
     tn_options o = *asked;
-    if (shard_try_exposed(i) > 0)
-        o.shard_exposed = shard_try_exposed(i);
-    else
+    if (exposed > 0) {
+        o.shard_exposed = exposed;
+    } else {
         o.shardings = shardings_given(a, asked, &o.nshardings);
-    if (shard_try_exposed(i) <= 0)
         o.nwhat_if = 0; /* recipes have no pins */
+    }
     return o;
 }
 

@@ -128,6 +128,9 @@ static void print_reading(Buf *b, const ShardReading *y)
 
 void shard_explain(Buf *b, const ShardReport *r)
 {
+    if (!r->solved && r->nform)
+        buf_printf(b, "forms      of the fastest choice; the recipes' step, which is taken, has "
+                      "those of the lines sharding and reshard\n");
     for (int i = 0; i < r->nform; i++) {
         const ShardForm *f = &r->form[i];
         buf_printf(b, "%-9s  %5d %s  %9s  %s%s%s: %s%s\n", "form", f->count,

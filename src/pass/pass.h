@@ -69,7 +69,7 @@ typedef struct ShardTry {
     int64_t kept, least; /* that the choice has counted; no choice counts less than `least` */
 } ShardTry;
 
-enum { MOST_SHARD_TRIES = 8 };
+enum { MOST_SHARD_TRIES = 10 };
 
 /* The form in which nodes that are cut alike read a result, or which several readers share. */
 typedef struct ShardReading {

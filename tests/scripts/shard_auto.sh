@@ -9,7 +9,7 @@ step="$model --batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
 
 gives 0 'sharding chosen for the shortest step:' plan $step --shard auto --explain
 ok "a gap of nothing" grep -q '^  gap  *0\.000 %' "$dir/out"
-ok "four ways, of which one is taken" [ "$(grep -c 'a step by the clock' "$dir/out")" = 4 ]
+ok "four ways or more, of which one is taken" [ "$(grep -c 'a step by the clock' "$dir/out")" -ge 4 ]
 ok "one is taken" [ "$(grep -c ', taken$' "$dir/out")" = 1 ]
 ok "forms of nodes" grep -q '^form .* @layers\.0\.mlp\.down_proj: ' "$dir/out"
 ok "forms of parameters" grep -q '^form .* ports .* model\.layers\.0\.mlp\.down_proj\.weight: ' "$dir/out"
@@ -27,16 +27,25 @@ gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --explain
 ok "a rule holds" grep -q '^sharding .*up_proj_weight param: shard(1: fsdp)$' "$dir/out"
 gives 0 '' plan $step --shard auto --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
 ok "a pin holds" [ "$(grep -c '^form .* mm .*@layers\.[0-9]*\.mlp\.down_proj: shard(0: fsdp) shard(1: tp)$' "$dir/out")" -ge 1 ]
-ok "without recipes, which do not obey" [ "$(grep -c 'a step by the clock' "$dir/out")" = 3 ]
+ok "without recipes, which do not obey" not grep -q "^  recipes .*a step by the clock" "$dir/out"
 gives 0 'what if           layers.0::add=1:tp: +' plan $step --shard auto --what-if 'layers.0::add=1:tp'
 ok "by both measures" grep -q '^  what if .* of the objective, [+-].* by the clock$' "$dir/out"
-ok "all four ways, the recipes too" [ "$(grep -c 'a step by the clock' "$dir/out")" = 4 ]
+ok "the recipes too" grep -q "^  recipes .*a step by the clock" "$dir/out"
 
 # ---- beside the recipes, in the memory that they need ----
 
-MESHES='fsdp=8 dp=8,tp=2' bench/recipes.sh "$tenon" gpt2 >"$dir/table"
-ok "no slower, one of two at least 2 % faster: $(tail -n 1 "$dir/table")" \
-    grep -qx 'recipes: 2 steps, 0 slower, [12] at least 2 % faster, 0 refused or failed' "$dir/table"
+# On fsdp=8,tp=4 only a choice within a limit of bytes fits, beside the recipes' step.
+MESHES='fsdp=8,tp=4 dp=8,tp=2' bench/recipes.sh "$tenon" gpt2 >"$dir/table"
+ok "no slower, both at least 2 % faster: $(tail -n 1 "$dir/table")" \
+    grep -qx 'recipes: 2 steps, 0 slower, 2 at least 2 % faster, 0 refused or failed' "$dir/table"
+
+# ---- where the recipes' step is taken ----
+
+gives 0 "forms      of the fastest choice; the recipes' step, which is taken" plan gpt2 --batch-size 16 --seq-len 1024 \
+    --mesh fsdp=8 --reshard never --machine h100 --shard auto --explain
+ok "the recipes are taken" grep -q '^  recipes .* a step by the clock, .*, taken$' "$dir/out"
+ok "the choice's forms have prices" grep -q '^           else .*: +' "$dir/out"
+ok "a share is renewed" [ "$(grep -c ' % exposed .* a step by the clock' "$dir/out")" -ge 4 ]
 
 # ---- as data, as a page ----
 
