@@ -82,12 +82,19 @@ def tenon_forms(tenon, model, layers, case, folder):
     with open(path, "w") as f:
         json.dump(config, f)
     command = [tenon, "plan", path, "--batch-size", str(ROWS), "--seq-len", str(TOKENS), "--dtype", "bf16",
-               "--mesh", "dp=8,tp=8", "--machine", "h100", "--shard", "auto", "--pin", "lm_head::mm=0:dp;1:tp",
-               "--overlap", "off", "--bucket", "off", "--json", *CASES[case]]  # fmt: skip
+               "--mesh", "dp=8,tp=8", "--machine", "h100", "--shard", "auto", "--overlap", "off", "--bucket", "off",
+               "--json", *CASES[case]]  # fmt: skip
+
+    def sharding_of(*more):
+        plan = subprocess.run([*command, *more], check=True, capture_output=True).stdout
+        return json.loads(plan)["sharding"]
+
+    # the logits as AutoParallel's example has them: the first product of that scope, the others are its gradients
+    products = [f["node"] for f in sharding_of()["forms"] if f["scope"] == "lm_head" and f["node"][:3] == "mm "]
     before = cpu_sec()
-    plan = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    pin = ["--pin", products[0].split("%")[1] + "=0:dp;1:tp"] if products else []
+    sharding = sharding_of(*pin)
     sec = cpu_sec() - before
-    sharding = plan["sharding"]
     taken = next(t for t in sharding["tried"] if t["taken"])
     if taken["exposed"] is None:
         sys.exit(f"{case}: the plan has the recipes' forms, which it does not list")
