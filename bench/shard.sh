@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sharding problems of the ASPLOS / EuroSys 2025 contest, where ../shared/fixtures/iopddl has them: cost and bound that
-# `tenon shard` finds with one and with ten units of effort, CPU seconds after reading, and the cost over the contest's
+# `tenon shard` finds with 1, 10 and 50 units of effort, CPU seconds after reading, and the cost over the contest's
 # best and the best known. Usage: bench/shard.sh [TENON]
 tenon=${1:-build/tenon}
 from=../shared/fixtures/iopddl
@@ -13,7 +13,7 @@ trap 'rm -rf "$dir"' EXIT
 # one NAME CONTEST KNOWN: the contest's best, and the best known.
 one() {
     gunzip -c "$from/$1.json.gz" >"$dir/$1.json" || return
-    for effort in 1 10; do
+    for effort in 1 10 50; do
         "$tenon" shard "$dir/$1.json" --effort $effort |
             awk -v name="$1" -v effort=$effort -v contest="$2" -v known="$3" '{
                 printf "shard %s effort %d: %s; %.6f of the contest'\''s best, %.6f of the best known\n", name, effort, $0,

@@ -9,13 +9,13 @@
  * hosts for each host but the first; and a busy bandwidth of 0.96 of the network cards', times
  * ranks over ranks minus one, within a protocol's limit. If groups take up whole hosts, the
  * reference's ramp reduces it for small messages. all_reduce: the best of a ring twice that
- * long, a tree, and a tree of switches that add up. all_to_all: the reference's latencies, and the
- * bytes that leave the host by its rate.
+ * long, a tree, and a tree of switches that add up, with its table's rates. all_to_all: the
+ * reference's latencies, and the bytes that leave the host by its rate.
  *
- * Two things differ from the reference. Its ramp has steps at which more bytes take less time, and
- * a flat stretch; here it is interpolated between its points, so that cost grows with bytes. It
- * takes tuning.cc's table of corrections for middle sizes and a second ramp for all_reduce from
- * NCCL without giving them; they are left out. Its H200 has no row; ours has. */
+ * Three things differ from the reference. Its ramps have steps at which more bytes take less time,
+ * and a flat stretch; here they are interpolated between their points, so that cost grows with
+ * bytes. Its ring of all_reduce is slower than twice its all_gather. Its H200 has no row; ours
+ * has. */
 #include "machine.h"
 
 #include <limits.h>
@@ -101,19 +101,23 @@ static double on_host(const Machine *m, CollectiveKind k, int ranks, double nbyt
 
 /* ---- between hosts ---- */
 
-/* The share of the bandwidth that messages of so many bytes for each rank reach: points at powers
- * of two from 64 bytes, geometric between; 0.01 and 0.03 there with a digit more, as two points of
- * which one is twice the other would make more bytes take as long. */
+/* At nbytes, of n values at powers of two from 64 bytes: geometric between, constant beyond. */
+static double at_size(const double *y, int n, double nbytes)
+{
+    double x = log2(MAX(nbytes, 64) / 64);
+    int i = (int)MIN(x, n - 1);
+    return i == n - 1 ? y[i] : y[i] * pow(y[i + 1] / y[i], x - i);
+}
+
+/* The share of the bandwidth that messages of so many bytes for each rank reach: 0.01 and 0.03
+ * have a digit more, as two points of which one is twice the other would make more bytes take as
+ * long. */
 static double ramp(double nbytes)
 {
     static const double share[] = {0.011, 0.02, 0.031, 0.06, 0.10, 0.16, 0.25, 0.36, 0.68,
                                    0.68,  0.68, 0.68,  0.68, 0.68, 0.68, 0.68, 0.68, 0.68,
                                    0.79,  0.87, 0.87,  0.87, 0.87, 0.87, 1};
-    double x = log2(MAX(nbytes, 64) / 64);
-    int i = (int)MIN(x, LEN(share) - 1);
-    if (i == LEN(share) - 1)
-        return 1;
-    return share[i] * pow(share[i + 1] / share[i], x - i);
+    return at_size(share, LEN(share), nbytes);
 }
 
 /* The bandwidth of all ranks of a host together, in GB/s. */
@@ -143,25 +147,43 @@ static double ring_sec(const Machine *m, const Group *g, int rounds, double nbyt
     return best;
 }
 
-/* NCCL's tree: down and up; it sends each byte twice. */
+/* NCCL's tree, down and up; it sends each byte twice. Rates are the reference's, of 2 hosts and of
+ * more, for each rank of a host, by its network card, and at most, by channels; with tuning.cc's
+ * corrections for middle sizes. */
 static double tree_sec(const Machine *m, const Group *g, double nbytes)
 {
-    static const double base[NPROTOCOL] = {6.8, 14, 8.4}, inside[NPROTOCOL] = {1, 1.9, 4};
-    static const double between[NPROTOCOL] = {5, 8.5, 14}, share[NPROTOCOL] = {1 / 3.8, 0.915, 1};
-    double best = INFINITY;
+    static const double base[NPROTOCOL] = {6.8, 14, 8.4}, inside[NPROTOCOL] = {0.6, 1.25, 4};
+    static const double between[NPROTOCOL] = {5, 8.5, 14};
+    static const double each[2][NPROTOCOL] = {{9.3, 31.2, 35.2}, {4.9, 17.6, 18.8}};
+    static const double most[2][NPROTOCOL] = {{16.6, 124.8, 140.8}, {8.7, 98.6, 122.4}};
+    static const double share[NPROTOCOL][23] = {
+        [LL] = {1,   1,   1,   1,   0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5,
+                0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1,   1,   1,   1},
+        [LL128] = {1,   1,   1,   1,   1,   0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6,
+                   0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1,   1},
+        [SIMPLE] = {0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5,
+                    0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9}};
+    double best = INFINITY, network = m->figure[FIGURE_network] / 50;
+    int more = g->nodes > 2;
     for (int p = 0; p < NPROTOCOL; p++) {
         double steps = log2(g->nodes) * between[p] * m->figure[FIGURE_network_wait] +
                        (g->ranks_per_node - 1) * inside[p];
-        double rate = 0.92 * busy_rate(m, g) * share[p] / 2;
+        double rate = MIN(each[more][p] * network * g->ranks_per_node, most[more][p]);
+        rate *= at_size(share[p], LEN(share[p]), nbytes);
         best = MIN(best, base[p] + 2 * steps + nbytes / (1e3 * rate));
     }
     return best;
 }
 
-/* The reference's figures for 8 ranks on each of 2 hosts, and of more. */
+/* The reference's figures for 8 ranks on each of 2 hosts, and of more; it reaches them with
+ * messages of 4 MiB for each rank. */
 static double multicast_sec(const Machine *m, const Group *g, double nbytes)
 {
+    static const double share[] = {0.1, 0.1,  0.1,  0.1,  0.1,  0.1,  0.1,  0.1, 0.1,
+                                   0.1, 0.15, 0.28, 0.41, 0.55, 0.72, 0.88, 1};
+    double each = nbytes / ((double)g->nodes * g->ranks_per_node);
     double rate = (g->nodes == 2 ? 266.7 : 160) * busy_rate(m, g) / 384;
+    rate *= at_size(share, LEN(share), each);
     return 25 + 28 * log2(g->nodes) + nbytes / (1e3 * rate);
 }
 

@@ -93,6 +93,22 @@ static void test_rings(void)
     }
 }
 
+/* all_reduce over whole hosts: the best of its trees, by its tables. */
+static void test_reduces(void)
+{
+    static const struct {
+        Group g;
+        double want[11]; /* of 1 KiB, 4 KiB, ... 1 GiB */
+    } sizes[] = {
+        {{2, 8}, {25.3, 25.6, 26.6, 31.8, 52.0, 62.5, 90.5, 140.4, 304.6, 1059.5, 4079.0}},
+        {{8, 8}, {45.3, 45.9, 47.9, 57.8, 86.9, 100.2, 135.7, 271.6, 691.5, 1786.7, 6819.9}},
+        {{16, 8}, {55.3, 55.9, 57.9, 67.8, 103.9, 117.2, 152.7, 288.6, 855.7, 2043.5, 6847.9}}};
+    for (int i = 0; i < LEN(sizes); i++)
+        for (int j = 0; j < LEN(sizes[i].want); j++)
+            near_usec(collective_sec(machine("h100"), ALL_REDUCE, sizes[i].g, exp2(10 + 2 * j)),
+                      sizes[i].want[j], 0.005, "all_reduce");
+}
+
 /* The last node, or what it waits for. */
 static Node *node_from(const char *text)
 {
@@ -506,6 +522,7 @@ static void all(void *arg)
     (void)arg;
     test_vectors();
     test_rings();
+    test_reduces();
     test_product();
     test_groups();
     test_mesh();
