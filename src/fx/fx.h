@@ -524,6 +524,13 @@ int torch_dtype(const char *name);
 /* Sets the nodes' phases and policies and the roles of inputs and outputs; writes the summary. */
 void fx_finish(Importer *im);
 
+/* ---- baked.c ---- */
+
+/* Refuses a gradient that reads values of the traced step as constants. */
+void fx_check_baked(Importer *im);
+/* Refuses, in a forward that is to be differentiated, a gradient that reads detached results. */
+void fx_check_saved(Importer *im);
+
 /* ---- signature.c ---- */
 
 /* Gives inputs the roles that the signature of an exported program says. Returns how many are

@@ -406,13 +406,16 @@ void fx_finish(Importer *im)
             n->policy = n->op->barrier ? MUST_SAVE : policy_said(remark_of(im, n));
         n->scope = scope_said(g->a, remark_of(im, n));
     }
+    fx_check_baked(im);
     int again = fx_mark_again(im);
     set_roles(im, loss, m.any || annotated);
     int count[NPHASE] = {0};
     for (Node *n = g->first; n; n = n->next)
         count[n->phase]++;
-    if (im->o->params && graph_find_output(g, ROLE_LOSS, NULL) && !count[BACKWARD])
+    if (im->o->params && graph_find_output(g, ROLE_LOSS, NULL) && !count[BACKWARD]) {
         fx_check_writes(im);
+        fx_check_saved(im);
+    }
     Buf *b = &im->summary;
     buf_printf(b, "nodes %d: forward %d, backward %d%s (%s)\n",
                count[FORWARD] + count[BACKWARD] + count[OPTIMIZER], count[FORWARD], count[BACKWARD],

@@ -62,4 +62,59 @@ sed 's/"lin.bias"/"lin; bias"/' $saved/open.json >"$dir/bad.json"
 gives 1 'expected a name, found lin; bias' import fx "$dir/bad.json" "$@" -o -
 sed 's/Mul(Integer(4)/Mod(Integer(4)/' $saved/open.json >"$dir/bad.json"
 gives 1 'found Mod' import fx "$dir/bad.json" "$@" -o -
+
+# A gradient inside of the traced function: what autograd saved is a constant of a trace made before dispatch, and detached
+# in older ones. Both are refused where they would be wrong.
+cat >"$dir/penalty.txt" <<'END'
+def forward(self, w: "f32[4]", x: "f32[4]"):
+    mul = torch.ops.aten.mul.Tensor(x, w)
+    exp = torch.ops.aten.exp.default(mul)
+    sum_1 = torch.ops.aten.sum.default(exp)
+    ones_like = torch.ops.aten.ones_like.default(sum_1)
+    expand = torch.ops.aten.expand.default(ones_like, [4])
+    saved = SAVED
+    mul_1 = torch.ops.aten.mul.Tensor(expand, saved)
+    mul_2 = torch.ops.aten.mul.Tensor(mul_1, w)
+    pow_1 = torch.ops.aten.pow.Tensor_Scalar(mul_2, 2)
+    mean = torch.ops.aten.mean.default(pow_1)
+    return mean
+END
+penalty() { # with what autograd saved
+    sed "s/SAVED/$1/" "$dir/penalty.txt" >"$dir/saved.txt"
+}
+penalty self._tensor_constant0
+gives 1 'saved.txt:8:5: a gradient reads the constant self._tensor_constant0' import fx "$dir/saved.txt" \
+    --shapes '_tensor_constant0=f32[4]' --loss mean --params w -o -
+gives 1 'reads the constant' import fx "$dir/saved.txt" --shapes '_tensor_constant0=f32[4]' -o -
+gives 0 'all is forward' import fx "$dir/saved.txt" --shapes '_tensor_constant0=f32[1]' --loss mean --params w -o "$dir/s.tn"
+penalty 'torch.ops.aten.detach.default(exp)'
+gives 1 'saved.txt:8:5: a gradient inside of the forward reads %saved' import fx "$dir/saved.txt" --loss mean --params w -o -
+penalty 'torch.ops.aten.alias.default(exp)'
+gives 0 'gradient unknown' import fx "$dir/saved.txt" --loss mean --params w -o "$dir/s.tn"
+gives 1 'whether a gradient passes is not known' opt "$dir/s.tn" --passes=grad
+penalty 'torch.ops.aten.mul.Tensor(exp, 1)'
+gives 0 'all is forward' import fx "$dir/saved.txt" --loss mean --params w -o "$dir/s.tn"
+gives 0 'grad "w" %dw' opt "$dir/s.tn" --passes=grad
+
+# Modules that a call runs for elements, or on parts, are refused by name.
+cat >"$dir/flex.txt" <<'END'
+def forward(self, q: "f32[1, 2, 8, 4]"):
+    score = self.score
+    mask = self.mask
+    CALL
+    return y
+
+class score(torch.nn.Module):
+    def forward(self, a: "f32[]", b: "i32[]", h: "i32[]", m: "i32[]", n: "i32[]"):
+        return a
+
+class mask(torch.nn.Module):
+    def forward(self, b: "i32[]", h: "i32[]", m: "i32[]", n: "i32[]"):
+        ge = torch.ops.aten.ge.Tensor(m, n)
+        return ge
+END
+sed 's/CALL/y = torch.ops.higher_order.flex_attention(q, q, q, score, (8, 8, mask), 0.5)[0]/' "$dir/flex.txt" >"$dir/f.txt"
+gives 1 'f.txt:4:5: flex_attention, whose scores and masks are modules' import fx "$dir/f.txt" -o -
+sed 's/CALL/y = torch.ops.higher_order.local_map_hop(score, q)/' "$dir/flex.txt" >"$dir/f.txt"
+gives 1 "f.txt:4:5: local_map, a module that runs on each rank's own part" import fx "$dir/f.txt" -o -
 totals
