@@ -198,9 +198,13 @@ test-torch: all
 test-python: all $(BUILD)/tests/export_cases
 	tools/test_python.sh $(BUILD)
 
-# dist/tenon-VERSION-*.whl: python/tenon with the library and what it needs but libc.
-wheel: $(BUILD)/wheel/libtenon.so
-	$(or $(PYTHON),python3) tools/wheel.py $<
+# dist/tenon-VERSION-*.whl: python/tenon with the library, the program, and what they need but libc.
+wheel: $(BUILD)/wheel/libtenon.so $(BUILD)/wheel/tenon
+	$(or $(PYTHON),python3) tools/wheel.py $(BUILD)/wheel
+$(BUILD)/wheel/tenon: $(CLI) $(LIB) $(CUDA)
+	$(call show,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN' $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 $(BUILD)/wheel/libtenon.so: $(LIB) $(CUDA)
 	$(call show,LD)
 	@mkdir -p $(@D)

@@ -6,8 +6,8 @@
  *
  * Contexts share nothing: each may be used by a thread of its own. A context and what belongs to it
  * is used by one thread at a time, except by these calls, which touch one program and read its
- * plan: tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_port,
- * tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host, tn_program_used and
+ * plan: tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_bind,
+ * tn_program_port, tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host, tn_program_used and
  * tn_program_error.
  * They may run at once with calls on other objects, except those that rewrite or free the plan's
  * graph. So programs of one plan run in several threads; each program is used by one thread at a
@@ -1690,6 +1690,19 @@ TN_API int tn_program_read(tn_program *x, const char *name, void *data, int64_t 
  * from: `tenon run`
  * see also: tn_program_write, tn_program_run */
 TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes);
+
+/* Has runs find an input or output in memory of the caller's, in the place of its part of the arena, which
+ * stays as it is. Reads, writes and tn_program_data follow.
+ * in: program; name as tn_program_port: an input of the role param, state, const or cache, or an output that
+ *     shares its memory with no other value; data, aligned to 64 bytes, of as many bytes as it has, row-major,
+ *     the caller's, which must stay valid during each run; NULL: the arena again
+ * out: nothing; a value that a step writes in place (new.NAME of NAME) is written there
+ * error: no such name; a program on a device other than the host's processor, or in another's arena; another
+ *     role, a shared output, or alignment
+ * cost: linear in the number of inputs and outputs; copies nothing
+ * from: torch.compile(backend="tenon")
+ * see also: tn_program_data, tn_program_write */
+TN_API int tn_program_bind(tn_program *x, const char *name, void *data);
 
 /* Fills the parameters from a model's weights (or its seeded initial values) and the state with zeros.
  * in: program of a graph of that model; model; options (seed)

@@ -1,6 +1,7 @@
-"""Makes dist/tenon-VERSION-py3-none-PLATFORM.whl: python/tenon with libtenon.so and what it needs but libc.
+"""Makes dist/tenon-VERSION-py3-none-PLATFORM.whl: python/tenon with libtenon.so, the program tenon, and what they need
+but libc.
 
-wheel.py LIBRARY [DIST]   LIBRARY: a libtenon.so that looks for others beside itself (RPATH $ORIGIN)
+wheel.py FOLDER [DIST]   FOLDER has libtenon.so and tenon, which look for others beside themselves (RPATH $ORIGIN)
 
 Unpacks the wheel again and sees that ldd finds every library but those of libc beside it. Needs ldd."""
 import base64
@@ -28,6 +29,21 @@ Tag: py3-none-{platform}
 """
 
 
+# The backend of torch.compile, which PyTorch finds without an import of tenon.
+ENTRIES = b"""[torch_dynamo_backends]
+tenon = tenon._backend:backend
+"""
+# The command tenon; nothing of it imports PyTorch.
+COMMAND = b"""#!python
+import importlib.util
+import os
+import sys
+
+program = os.path.join(os.path.dirname(importlib.util.find_spec("tenon").origin), "lib", "tenon")
+os.execv(program, ["tenon", *sys.argv[1:]])
+"""
+
+
 def needed(library):
     """{name: path} of the libraries that a library loads, but libc's."""
     out = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
@@ -48,30 +64,35 @@ def version():
         return re.search(r'^VERSION = "(.*)"', f.read(), re.M)[1]
 
 
-def files(library, number):
+def files(folder, number):
     """(name in the wheel, bytes) of all of its files but RECORD."""
+    library, program = os.path.join(folder, "libtenon.so"), os.path.join(folder, "tenon")
     for name in sorted(os.listdir("python/tenon")):
         if name.endswith(".py"):
             with open(os.path.join("python/tenon", name), "rb") as f:
                 yield f"tenon/{name}", f.read()
-    for name, path in {"libtenon.so": library, **needed(library)}.items():
+    for name, path in {"libtenon.so": library, "tenon": program, **needed(library), **needed(program)}.items():
         with open(path, "rb") as f:
             yield f"tenon/lib/{name}", f.read()
     info = f"tenon-{number}.dist-info"
     with open("LICENSE", "rb") as f:
         yield f"{info}/LICENSE", f.read()
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    yield f"{info}/entry_points.txt", ENTRIES
+    yield f"tenon-{number}.data/scripts/tenon", COMMAND
     yield f"{info}/METADATA", METADATA.format(version=number).encode()
     yield f"{info}/WHEEL", WHEEL.format(platform=platform).encode()
 
 
-def write(path, library, number):
+def write(path, folder, number):
     record = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, data in files(library, number):
+        for name, data in files(folder, number):
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             record.append(f"{name},sha256={digest},{len(data)}\n")
-            wheel.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = (0o100755 if name.endswith("/tenon") else 0o100644) << 16
+            wheel.writestr(entry, data, zipfile.ZIP_DEFLATED)
         name = f"tenon-{number}.dist-info/RECORD"
         wheel.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), "".join(record) + f"{name},,\n")
 
@@ -82,17 +103,18 @@ def check(path):
         with zipfile.ZipFile(path) as wheel:
             wheel.extractall(folder)
         inside = os.path.realpath(os.path.join(folder, "tenon", "lib"))
-        for name, at in needed(os.path.join(inside, "libtenon.so")).items():
+        both = {**needed(os.path.join(inside, "libtenon.so")), **needed(os.path.join(inside, "tenon"))}
+        for name, at in both.items():
             if not os.path.realpath(at).startswith(inside + os.sep):
                 sys.exit(f"wheel: {name} is found in {at}, and not in the wheel")
 
 
-def main(library, dist="dist"):
+def main(folder, dist="dist"):
     os.makedirs(dist, exist_ok=True)
     number = version()
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     path = os.path.join(dist, f"tenon-{number}-py3-none-{platform}.whl")
-    write(path, library, number)
+    write(path, folder, number)
     check(path)
     print(path)
 

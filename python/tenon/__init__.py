@@ -7,11 +7,13 @@
         loss = Step(ids, labels)
 
 docs/python.md of Tenon has the rest."""
+from . import _backend  # noqa: F401 (registers it)
 from ._capture import Captured, capture
 from ._errors import CaptureError, DoesNotFit, Error, NotSupported
 from ._options import VERSION as __version__
 from ._plan import Plan, plan
 from ._step import Step, compile
+from ._train import Trained, train
 
-__all__ = ["capture", "plan", "compile", "Captured", "Plan", "Step", "Error", "CaptureError", "NotSupported",
+__all__ = ["capture", "plan", "compile", "train", "Captured", "Plan", "Step", "Trained", "Error", "CaptureError", "NotSupported",
            "DoesNotFit"]

@@ -210,6 +210,8 @@ class Captured:
 
     It refers to the modules and the optimizer, and copies nothing of them."""
 
+    passes = b"default"  # the pipeline by which it is planned
+
     def __init__(self):
         self.text = ""
         self.parameters, self.frozen, self.buffers, self.constants = {}, {}, {}, {}

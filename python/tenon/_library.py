@@ -97,6 +97,7 @@ CALLS = {
     "tn_program_new": (c_int, [c_void_p, POINTER(Options), OBJECT]),
     "tn_program_port": (c_int, [c_void_p, c_char_p, POINTER(Port)]),
     "tn_program_data": (c_int, [c_void_p, c_char_p, OBJECT, POINTER(c_int64)]),
+    "tn_program_bind": (c_int, [c_void_p, c_char_p, c_void_p]),
     "tn_program_write": (c_int, [c_void_p, c_char_p, c_void_p, c_int64]),
     "tn_program_read": (c_int, [c_void_p, c_char_p, c_void_p, c_int64]),
     "tn_program_run": (c_int, [c_void_p]),
@@ -115,8 +116,7 @@ def _paths():
     return [path for path in inside if os.path.exists(path)] or ["libtenon.so.0"]
 
 
-def _load():
-    path = _paths()[0]
+def _load(path):
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -132,7 +132,8 @@ def _load():
     return library
 
 
-lib = _load()
+path = _paths()[0]
+lib = _load(path)
 
 
 class Context:

@@ -72,6 +72,7 @@ class Update:
         self.keys = READ[type(optimizer)]
         self.rates = ["lr" if not i else f"lr.{i}" for i in range(len(self.settings))]
         self.steps, self.step_of, self.states = {}, {}, {}
+        self.roles = []  # of the states in the graph, in their order
 
     def done(self, path):
         """Steps that a parameter has had."""
@@ -135,6 +136,7 @@ class Update:
         outs = [writer.fresh(f"{v[1:]}.new") for v in [p, *states]]
         writer.nodes.append(f"  {', '.join(f'{v}: {kind}' for v in outs)} = {call}  optimizer")
         role_names = [role, *(f"{role}.{k}" for k in "mv"[:len(states)])]
+        self.roles += role_names[1:]
         return [("new", name, value) for name, value in zip(role_names, outs)]
 
     def count(self, writer, path):

@@ -117,7 +117,7 @@ class Plan:
         task = Task()
         task.nparts = 1
         task.part[0].graph = graph
-        task.part[0].passes = b"default"
+        task.part[0].passes = captured.passes
         code = lib.tn_compile(self.context.pointer, byref(task), byref(settings.options), byref(self._made))
         self.context.check(code, ValueError if code == USAGE else Error)
         self._pointer = self._made.plan[0]

@@ -26,6 +26,26 @@ def save_tensors(path, tensors):
                 f.write(t.detach().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
+def read_tensors(folder, kind):
+    """{name: tensor} of a checkpoint's files KIND*.safetensors, copies."""
+    dtypes, out = {name: dtype for dtype, name in DTYPES.items()}, {}
+    for file in sorted(os.listdir(folder)):
+        if not (file.startswith(kind) and file.endswith(".safetensors")):
+            continue
+        with open(os.path.join(folder, file), "rb") as f:
+            n = int.from_bytes(f.read(8), "little")
+            for name, entry in json.loads(f.read(n)).items():
+                if name == "__metadata__":
+                    continue
+                begin, end = entry["data_offsets"]
+                f.seek(8 + n + begin)
+                data = bytearray(f.read(end - begin))
+                dtype = dtypes[entry["dtype"]]
+                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+                out[name] = flat.view(entry["shape"])
+    return out
+
+
 def save(captured, folder):
     """Writes step.tn and weights.safetensors of a captured step into a folder."""
     os.makedirs(folder, exist_ok=True)

@@ -359,6 +359,9 @@ class Step:
                 t.copy_(state["model"][name])
         if c.optimizer is not None:
             c.optimizer.load_state_dict(state["optimizer"])
+            for own in c.optimizer.state.values():  # PyTorch takes the state's own tensor, which steps would count up
+                if isinstance(own.get("step"), torch.Tensor):
+                    own["step"] = own["step"].clone()
 
 
 def compile(captured, **settings):

@@ -101,7 +101,7 @@ static void fill_plan(const tn_compiled *c, MeshSetting *s)
     s->sec = p->est.step;
     s->comm = p->est.by_class[CLASS_COLLECTIVE];
     s->exposed = p->est.exposed;
-    s->own = plan_step_bound(p, p->g->a, false);
+    s->own = plan_step_bound(p, p->g->a, 0);
     s->solved = c->graph[0]->sharded.tried[c->graph[0]->sharded.taken].exposed > 0;
     s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
 }

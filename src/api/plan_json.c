@@ -212,8 +212,8 @@ static void fill_estimate(Arena *a, json_t *o, const Plan *p)
     put(a, o, "est_comm_sec",
         e->communicates ? json_real(e->by_class[CLASS_COLLECTIVE]) : json_null());
     put(a, o, "est_exposed_sec", e->communicates ? json_real(e->exposed) : json_null());
-    put(a, o, "bound_sec", json_real(plan_step_bound(p, a, false)));
-    put(a, o, "backward_bound_sec", json_real(plan_step_bound(p, a, true)));
+    put(a, o, "bound_sec", json_real(plan_step_bound(p, a, 0)));
+    put(a, o, "memory_bound_sec", json_real(plan_memory_bound(p, a)));
     put(a, o, "added_sec", json_real(e->added));
     json_t *classes = put(a, o, "sec_by_class", json_object());
     for (int c = 0; c < NCLASS; c++)

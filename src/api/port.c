@@ -134,6 +134,18 @@ int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbyte
     return TN_CODE_OK;
 }
 
+int tn_program_bind(tn_program *x, const char *name, void *data)
+{
+    if (!GIVEN_TO(x, x, name))
+        return TN_CODE_USAGE;
+    const PlanPort *p = get_port(x, name);
+    if (!p)
+        return TN_CODE_FAIL;
+    const char *why = program_bind(x->x, p, data);
+    return why ? program_fail(x, TN_CODE_FAIL, "%s: \"%.400s\": %s", __func__, name, why)
+               : TN_CODE_OK;
+}
+
 /* "f32[2, 3]". */
 static const char *put_type(const Type *t, char *text, size_t size)
 {

@@ -89,8 +89,10 @@ int train_take_graph(tn_context *ctx, const tn_model *m, TrainOptions *t, const 
             t->model, (long long)batch, (long long)seq, (long long)t->batch, (long long)t->seq);
     t->batch = batch;
     t->seq = seq;
-    json_object_set_new(t->described, "batch-size", json_integer(batch));
-    json_object_set_new(t->described, "seq-len", json_integer(seq));
+    if (!t->batch_file) { /* which has the sizes */
+        json_object_set_new(t->described, "batch-size", json_integer(batch));
+        json_object_set_new(t->described, "seq-len", json_integer(seq));
+    }
     t->graph = true;
     t->same = !strcmp(said, "same");
     if (!strcmp(said, "none"))

@@ -110,6 +110,7 @@ static Program *new_program(Arena *a, const Plan *p)
     char *memory = x->driver->host_memory ? x->driver->host_memory(a, nscalar)
                                           : arena_alloc(a, (size_t)nscalar);
     x->scalar = memory + PLAN_ALIGN - (uintptr_t)memory % PLAN_ALIGN;
+    x->bound = NEWN(a, char *, p->nstorage + 1);
     x->recording = x->driver->recorder ? x->driver->recorder->make(a) : NULL;
     return x;
 }
@@ -205,7 +206,9 @@ void *program_data(const Program *x, const PlanPort *port)
     const Storage *s = &x->plan->storage[port->storage];
     if (port_set_once(port))
         return x->scalar + PLAN_ALIGN * (port - x->plan->in);
-    return x->memory[s->space]->on_host ? x->memory[s->space]->at + s->offset : NULL;
+    return x->bound[port->storage]        ? x->bound[port->storage]
+           : x->memory[s->space]->on_host ? x->memory[s->space]->at + s->offset
+                                          : NULL;
 }
 
 typedef struct MemoryCopy {
@@ -240,8 +243,37 @@ static int move(Program *x, const PlanPort *port, MemoryCopy c)
 /* The address at which work finds it. */
 static char *place_of(const Program *x, const PlanPort *port)
 {
-    const Storage *s = &x->plan->storage[port->storage];
-    return port_set_once(port) ? program_data(x, port) : x->base[s->space] + s->offset;
+    return port_set_once(port) ? program_data(x, port) : program_storage(x, port->storage);
+}
+
+/* How many inputs and outputs lie in a storage. */
+static int count_ports(const Plan *p, int storage)
+{
+    int n = 0;
+    for (int i = 0; i < p->nin + p->nout; i++)
+        n += (i < p->nin ? p->in[i] : p->out[i - p->nin]).storage == storage;
+    return n;
+}
+
+const char *program_bind(Program *x, const PlanPort *port, void *data)
+{
+    const Plan *p = x->plan;
+    const Storage *s = &p->storage[port->storage];
+    bool output = port >= p->out && port < p->out + p->nout;
+    if (!device_is_host(p->device) || x->shares)
+        return "a program of the host's memory, in an arena of its own, is needed";
+    if (port_set_once(port))
+        return "scalars are written";
+    if (!output && !s->persistent)
+        return "its memory is used again within a step; inputs of the roles param, state, const "
+               "and cache stay";
+    if (output &&
+        (count_ports(p, port->storage) > 1 || s->nbytes >= type_nbytes(&port->type) + PLAN_ALIGN))
+        return "it shares its memory with other values";
+    if ((uintptr_t)data % PLAN_ALIGN)
+        return "an address of 64 bytes' alignment is needed";
+    x->bound[port->storage] = data;
+    return NULL;
 }
 
 int program_read(Program *x, const PlanPort *port, int64_t at, int64_t nbytes, void *to)

@@ -140,6 +140,7 @@ struct Program {
     Queues *queues;            /* its own, or those of the program whose arena it shares */
     Memory *memory[MAX_SPACE]; /* likewise; NULL: it needs none there */
     char *base[MAX_SPACE];     /* where work finds them */
+    char **bound;              /* by storage: memory of the caller's in its place, or NULL */
     Event *event;              /* by step; in the end that of the run's start */
     Recording *recording;      /* NULL: runs are not recorded */
     Call *call;                /* by step: the plan's, with data, workspace and state */
@@ -173,6 +174,17 @@ void program_check(Program *x, Arena *a, bool on);
 /* A program in the arena of another, with which it shares the persistent part; host must outlive
  * it. Fails if the plan's persistent part differs or its peak is above the host's arena. */
 Program *program_share(Arena *a, const Plan *p, Program *host);
+
+/* Where work finds a storage. */
+static inline char *program_storage(const Program *x, int storage)
+{
+    const Storage *s = &x->plan->storage[storage];
+    return x->bound[storage] ? x->bound[storage] : x->base[s->space] + s->offset;
+}
+
+/* From the next run on an input or output lies at data, NULL: in the arena again. Returns NULL, or
+ * why it cannot. */
+const char *program_bind(Program *x, const PlanPort *port, void *data);
 
 /* The memory of an input or output; valid as long as the program. NULL where the host cannot touch
  * it. For seed, step and scalars it is outside of the arena, and each run copies them in: they stay

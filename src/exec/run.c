@@ -21,9 +21,8 @@ static int start_compute(const Work *w, char *message)
     const Plan *p = x->plan;
     par_set_threads(p->nthread);
     for (int i = 0; i < p->nin; i++) {
-        const Storage *s = &p->storage[p->in[i].storage];
         if (port_set_once(&p->in[i]))
-            x->driver->work->copy(w->stream, x->base[s->space] + s->offset,
+            x->driver->work->copy(w->stream, program_storage(x, p->in[i].storage),
                                   program_data(x, &p->in[i]), type_nbytes(&p->in[i].type));
     }
     return 0;
@@ -38,11 +37,10 @@ static int start_copies(const Work *w, char *message)
 
 static char *address(const Program *x, const Arg *a, const Work *w)
 {
-    const Storage *s = &x->plan->storage[a->storage];
-    int64_t at = s->offset + a->offset;
+    int64_t at = a->offset;
     for (int d = 0; d < TN_MAX_DEPTH; d++)
         at += a->loop_stride[d] * w->iteration[d];
-    return x->base[s->space] + at;
+    return program_storage(x, a->storage) + at;
 }
 
 static void say(char *message, const Step *s, const char *what)
@@ -62,7 +60,7 @@ static Call *call_at(const Work *w, int step)
     for (int k = 0; k < c->nout; k++)
         c->out[k].data = address(x, &s->arg[c->nin + k], w);
     if (s->work >= 0)
-        c->work = x->base[x->plan->storage[s->work].space] + x->plan->storage[s->work].offset;
+        c->work = program_storage(x, s->work);
     c->stream = w->stream;
     c->fault = x->queues->fault;
     c->step = step;

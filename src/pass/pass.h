@@ -247,6 +247,8 @@ typedef struct PassWalk {
     bool alone;               /* a pass that is named by itself */
     bool trial;               /* what has run here will run again: graphs are not verified */
     unsigned recorded;        /* properties that cannot be seen in a graph */
+    unsigned seen;            /* those that it was seen to have */
+    bool looked;              /* they are those of g as it is */
     PassReport group;         /* on the rows of the present group that have run */
 } PassWalk;
 

@@ -5,7 +5,7 @@
 . tools/checks.sh
 
 total() { # bytes of arena and reserve in the last plan's JSON
-    awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 } END { printf "%d\n", n }' "$dir/out"
+    awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 } END { printf "%.0f\n", n }' "$dir/out"
 }
 # needs ARGUMENTS...: of a plan, whether it fits or not.
 needs() {

@@ -26,7 +26,7 @@ says() {
 }
 needs() { # bytes of arena and reserve of a plan
     "$tenon" plan "$@" --json | awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 }
-        END { printf "%d\n", n }'
+        END { printf "%.0f\n", n }'
 }
 
 # ---- plan ----

@@ -164,6 +164,7 @@ CALL(tn_program_port, P(0), P(1), P(2))
 CALL(tn_program_write, P(0), P(1), P(2), I(3))
 CALL(tn_program_read, P(0), P(1), P(2), I(3))
 CALL(tn_program_data, P(0), P(1), P(2), P(3))
+CALL(tn_program_bind, P(0), P(1), P(2))
 CALL(tn_program_load, P(0), P(1), P(2))
 CALL(tn_program_save, P(0), P(1), P(2), P(3))
 CALL(tn_plan_save_bytes, P(0), P(1), P(2), I(3), P(4), P(5))
@@ -274,6 +275,7 @@ static const Row rows[] = {
     QUIET(tn_plan_flops, "Prr"),         QUIET(tn_plan_products, "Pc0"),
     QUIET(tn_plan_free, "0"),            ROW(tn_program_new, "Por"),
     ROW(tn_program_share, "PXr"),        ROW(tn_program_data, "Xsr0"),
+    ROW(tn_program_bind, "Xs0"),
     ROW(tn_program_load, "XMo"),         ROW(tn_program_save, "XMss"),
     ROW(tn_plan_save_bytes, "PMonrr"),   QUIET(tn_program_unsound, "Xr"),
     ROW(tn_program_restore, "Xs"),       ROW(tn_checkpoint_check, "Cs"),

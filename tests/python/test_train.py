@@ -1,0 +1,73 @@
+"""tenon.train: the loop of `tenon train` over a captured step."""
+import copy
+import os
+import tempfile
+import unittest
+
+import torch
+
+import tenon
+from models import GPT2, eager, tokens
+from tenon._save import save_tensors
+
+
+class TestTrain(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.at = lambda name: os.path.join(folder.name, name)
+        self.model, self.data = GPT2(layers=1), tokens(1)[0]
+        save_tensors(self.at("batch.safetensors"), dict(zip(("input_ids", "labels"), self.data)))
+
+    def captured(self, optimizer=None):
+        model = self.model
+        return tenon.capture(lambda input_ids, labels: model(input_ids, labels), *self.data, optimizer=optimizer)
+
+    def train(self, captured, steps, out="run", **options):
+        return tenon.train(captured, batch=self.at("batch.safetensors"), steps=steps, out=self.at(out), quiet=True,
+                           **options)
+
+    def test_as_eager(self):
+        """By a captured optimizer: losses, parameters and state are eager PyTorch's, which goes on from them."""
+        make = lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)
+        want, reference = eager(self.model, make, [self.data] * 5)
+        optimizer = make(self.model)
+        trained = self.train(self.captured(optimizer), 3)
+        self.assertEqual(trained.steps, 3)
+        for got, loss in zip(trained.losses, want):
+            self.assertAlmostEqual(got, loss, delta=1e-5)
+        self.assertTrue(os.path.exists(os.path.join(trained.folder, "model.safetensors")))
+        for loss in want[3:]:
+            optimizer.zero_grad()
+            out = self.model(*self.data)
+            out.backward()
+            optimizer.step()
+            self.assertAlmostEqual(out.item(), loss, delta=2e-5)
+
+    def test_loops_own_update(self):
+        before = copy.deepcopy(self.model.state_dict())
+        trained = self.train(self.captured(), 2, lr=1e-2, schedule="constant", warmup=0, no_decay=["*bias", "*ln*"])
+        self.assertLess(trained.losses[1], trained.losses[0])
+        self.assertFalse(torch.equal(before["wte.weight"], self.model.wte.weight))
+        more = self.train(self.captured(), 4, resume=True)
+        self.assertEqual(more.steps, 2)
+        self.assertLess(more.losses[-1], trained.losses[-1])
+
+    def test_refused(self):
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        captured = self.captured(optimizer)
+        for words, kind, call in (
+                ("--nothing", ValueError, lambda: self.train(captured, 1, nothing=3)),
+                ("weight-decay.*update already", ValueError, lambda: self.train(captured, 1, weight_decay=0.1)),
+                ("does not fit", tenon.Error, lambda: self.train(captured, 1, memory="1KiB")),
+                ("expected what capture returned", TypeError, lambda: self.train(self.model, 1))):
+            with self.subTest(words), self.assertRaisesRegex(kind, words):
+                call()
+        tenon.compile(captured)(*self.data)
+        with self.assertRaisesRegex(tenon.NotSupported, "has a state"):
+            self.train(captured, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
