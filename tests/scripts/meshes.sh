@@ -13,7 +13,7 @@ gives 0 'settings: 9; planned' "$@" --ranks 4 --mesh auto
 ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($5 < last) exit 1; last = $5; n++ } END { exit n != 8 }' "$dir/out"
 ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $6 > 1.000001 * $5 { bad = 1 } END { exit bad }' "$dir/out"
 ok "a mesh that the model does not allow, with the reason" grep -q '^    1: 4 ranks share the heads' "$dir/out"
-ok "progress" grep -q 'plans: 8 of 8' "$dir/err"
+ok "a quick search tells no progress" [ ! -s "$dir/err" ]
 gives 0 '"meshes": [' "$@" --ranks 4 --mesh auto --json
 ok "JSON" python3 - "$dir/out" <<'END'
 import json, sys
