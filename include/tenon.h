@@ -641,7 +641,7 @@ typedef struct tn_fx_options {
     const char *inputs;        /* safetensors file: types of inputs and of constants, by name */
     const char *shapes;        /* "x=f32[2,4],m.b=f32[4]": the same; each must be the graph's */
     const char *loss;          /* name of the loss: its tangent begins the backward, its output is one */
-    const char *params;        /* patterns (*, ?, [...]) of inputs that are parameters, by commas */
+    const char *params;        /* patterns (*, ?, [...]) of inputs that are parameters, by commas; or "signature" */
     const char *backward_from; /* name of the first value of the backward */
     const char *alias; /* "pass", "stop": what aten.alias does to a gradient; NULL: what the code's
                           form tells, where it does not the pass grad refuses to cross one */
@@ -1795,8 +1795,8 @@ TN_API int tn_checkpoint_remove(tn_context *ctx, const char *folder);
 TN_API int tn_checkpoint_clean(tn_context *ctx, const char *folder);
 
 /* Reads the inputs of a program by name from a safetensors file.
- * in: program; path, "-" for standard input; every input must be there with the right type, and
- *     nothing else; only one of role seed may be absent, and keeps its value
+ * in: program; path, "-" for standard input; every input must be there with the right type, under the value's name or
+ *     that which belongs to its role, and nothing else; only one of role seed may be absent, and keeps its value
  * out: nothing
  * error: the tensor that is missing, unexpected or misshapen
  * cost: one read

@@ -28,10 +28,24 @@ def bytes_of(memory):
     return nbytes
 
 
+def mesh_text(mesh):
+    """"dp=2,tp=4" of that text, of a dict of sizes by axis, or of a DeviceMesh with names; None: one rank."""
+    if mesh is None or isinstance(mesh, str):
+        return mesh
+    names = getattr(mesh, "mesh_dim_names", None)
+    if names:
+        mesh = dict(zip(names, mesh.mesh.shape))
+    if not isinstance(mesh, dict) or not mesh or not all(isinstance(name, str) and not isinstance(size, bool)
+                                                        and isinstance(size, int) for name, size in mesh.items()):
+        raise TypeError('mesh: expected text such as "fsdp=2,tp=4", a dict {"fsdp": 2}, or a DeviceMesh with '
+                        f"mesh_dim_names, found {mesh!r}")
+    return ",".join(f"{name}={size}" for name, size in mesh.items())
+
+
 class Settings:
     """tn_options with the texts that it borrows."""
 
-    def __init__(self, memory, recompute, chunk, machine, rules):
+    def __init__(self, memory, recompute, chunk, machine, rules, mesh=None, shard=None):
         self.keep = []
         self.options = lib.tn_options_default()
         self.options.memory = bytes_of(memory)
@@ -53,6 +67,16 @@ class Settings:
             self.options.rules = (Rule * len(rules))(*(Rule(self.text(policy), self.text(pattern))
                                                        for pattern, policy in rules.items()))
             self.options.nrules = len(rules)
+
+        self.mesh = mesh_text(mesh)
+        self.options.mesh = self.text(self.mesh, "mesh")
+        shard = [] if shard is None else shard
+        shard = [shard] if isinstance(shard, str) else shard
+        if not isinstance(shard, (list, tuple)) or not all(isinstance(word, str) for word in shard):
+            raise TypeError(f'shard: expected "auto", "PATTERN=AXIS:MESH_AXES", or a list of these, found {shard!r}')
+        if self.mesh and shard:
+            self.options.shardings = self.texts(shard)
+            self.options.nshardings = len(shard)
 
     def text(self, text, what="options"):
         if text is None:
@@ -178,7 +202,7 @@ class Plan:
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
 
-def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, machine=None):
+def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, machine=None, mesh=None, shard=None):
     """Plans a captured step: runs nothing.
 
     memory     the limit of plan and reserve together, bytes or text such as "3GiB"; what makes the step fit is computed
@@ -187,8 +211,14 @@ def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, ma
     chunk      "auto", a number of slices, "PATTERN=N", or a list of these: as `tenon plan --chunk`
     policies   {"SCOPE::OP" pattern: "must_save", "prefer_save", "prefer_recompute", "must_recompute"}
     machine    by which kernels are chosen, as `tenon plan --machine`; None: this one as it was tuned
+    mesh       the ranks that run the step: "fsdp=2,tp=4", a dict of sizes by axis, or a DeviceMesh with names; the plan is
+               of one of them, of the whole batch; None: one rank
+    shard      how ranks cut the parameters: "auto", "PATTERN=AXIS:MESH_AXES" rules, or a list of these; None: as the axes'
+               names say, `tenon plan --mesh`
 
     Returns a Plan. Raises DoesNotFit with the least limit that would do; ValueError for words that are none of these."""
     if not isinstance(captured, _capture.Captured):
         raise TypeError(f"plan: expected what capture returned, found {type(captured).__name__}")
-    return Plan(captured, Settings(memory, recompute, chunk, machine, policies))
+    if shard is not None and mesh is None:
+        raise ValueError("shard: expected a mesh beside it")
+    return Plan(captured, Settings(memory, recompute, chunk, machine, policies, mesh, shard))

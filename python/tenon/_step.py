@@ -375,6 +375,9 @@ def compile(captured, **settings):
     if isinstance(captured, Plan):
         if settings:
             raise TypeError(f"compile: {', '.join(settings)}: a Plan has its settings already")
+        if captured.settings.mesh:
+            raise NotSupported(f"compile: the Plan is of one of the ranks of mesh {captured.settings.mesh}; a Step runs on "
+                               "one rank")
         return Step(captured)
     if not isinstance(captured, Captured):
         raise TypeError(f"compile: expected what capture or plan returned, found {type(captured).__name__}")

@@ -96,10 +96,8 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
         fail(ctx, TN_USAGE, "--unknown: expected refuse or barrier, found \"%s\"", o->unknown);
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
-    const char *text = file_read(a, path, &len);
-    if (strlen(text) != len)
-        fail(ctx, TN_FAIL, "%s: a NUL byte", title(path));
-    return fx_import(a, text, title(path), &fx, summary);
+    const char *data = file_read(a, path, &len);
+    return fx_import(a, fx_code(a, data, len, title(path)), title(path), &fx, summary);
 }
 
 int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
@@ -125,7 +123,8 @@ int tn_fx_unknown(tn_context *ctx, const char *path, const char **text)
     TRY(t, &ctx->ctx) {
         size_t len;
         Arena *a = text_arena(ctx);
-        *text = fx_unknown(a, file_read(a, path, &len), title(path));
+        const char *data = file_read(a, path, &len);
+        *text = fx_unknown(a, fx_code(a, data, len, title(path)), title(path));
     }
     return tried(&t);
 }

@@ -193,6 +193,7 @@ typedef struct FitAdvice {
     const tn_options *o;
     int argc; /* the command line, from the command's name on */
     char **argv;
+    const char *note; /* a line before what would fit; NULL: none */
 } FitAdvice;
 
 /* Makes a task say how far tn_compile is, where standard error is a terminal. */

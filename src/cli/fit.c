@@ -167,6 +167,8 @@ void fit_print(const tn_context *ctx, const FitAdvice *f, const tn_compiled *c)
     if (c->tried)
         clear_line();
     report_last(TN_CODE_FIT, ctx);
+    if (f->note)
+        fprintf(stderr, "  %s\n", f->note);
     put_advice(f, c, NULL);
 }
 

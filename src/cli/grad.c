@@ -108,7 +108,7 @@ static int run_grad(tn_context *ctx, const void *arg, bool *told)
     *told = code == TN_CODE_FIT && rank_first(ctx);
     s.task.vary = TN_VARY_RECOMPUTE | TN_VARY_ACCUMULATE;
     if (*told)
-        fit_report(ctx, &(FitAdvice){s.task, &s.o, a->argc, a->argv});
+        fit_report(ctx, &(FitAdvice){.task = s.task, .o = &s.o, .argc = a->argc, .argv = a->argv});
     return code;
 }
 

@@ -313,14 +313,13 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     int code = check(command_find("plan"), x);
     if (code >= 0)
         return code;
+    if (x->reorder)
+        f.note = "the limit is here of the step alone; train counts evaluation and samples too";
     code = make_plan(ctx, x, true, &f.task, &c);
     tn_plan *p = c.plan[0];
     if (code && p)
         fit_print(ctx, &f, &c);
-    if (code == TN_CODE_FIT && p && x->reorder)
-        fputs("  the limit is here of the step alone; train counts evaluation and samples too\n",
-              stderr);
-    else if (code && !p)
+    else if (code)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
     bad = !bad && p && x->trace ? write_trace(ctx, x, p) : bad;

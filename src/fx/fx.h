@@ -164,8 +164,9 @@ typedef struct FxModule {
     int nin, capin, nstatement, cap;
     FxInput *in;
     FxStatement *statement;
-    Expr *result;     /* of return */
-    const char *name; /* of one inside of another */
+    Expr *result;          /* of return */
+    const char *signature; /* from "Graph signature:" on; NULL: none follows */
+    const char *name;      /* of one inside of another */
     int line, column;
     bool inlined;
     bool wraps; /* such were inside of it, as torch.export shows them */
@@ -176,6 +177,14 @@ typedef struct FxModule {
 } FxModule;
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symbols);
+
+/* ---- exported.c, listing.c: texts of which code is made ---- */
+
+/* The code of a file's data: of a program that torch.export.save wrote, or of its JSON alone; of a
+ * list of nodes; else the text as it is. `data` has a 0 after its len bytes. */
+const char *fx_code(Arena *a, const char *data, size_t len, const char *file);
+/* The code of a graph's list of nodes, str(gm.graph), line by line; another text as it is. */
+const char *fx_listing(Arena *a, const char *text, const char *file);
 
 /* ---- repro.c: files that PyTorch writes to be attached to reports ---- */
 
@@ -514,6 +523,19 @@ int torch_dtype(const char *name);
 
 /* Sets the nodes' phases and policies and the roles of inputs and outputs; writes the summary. */
 void fx_finish(Importer *im);
+
+/* ---- baked.c ---- */
+
+/* Refuses a gradient that reads values of the traced step as constants. */
+void fx_check_baked(Importer *im);
+/* Refuses, in a forward that is to be differentiated, a gradient that reads detached results. */
+void fx_check_saved(Importer *im);
+
+/* ---- signature.c ---- */
+
+/* Gives inputs the roles that the signature of an exported program says. Returns how many are
+ * params. */
+int fx_sign(Importer *im);
 
 /* ---- optimizer.c ---- */
 /* Gives the optimizer's nodes their phase; dependent: on the tangent, by value id. */

@@ -131,6 +131,24 @@ static void add_call(Inliner *n, const FxStatement *s, bool gradients)
     n->depth--;
 }
 
+/* Whether a module stands in an expression, as an argument or in a tuple of them. */
+static bool calls_module(const Inliner *n, const Expr *e)
+{
+    bool any = false;
+    for (int i = 0; e && i < e->count; i++)
+        any |= find_module(n, e->item[i]) || calls_module(n, e->item[i]);
+    return any;
+}
+
+static _Noreturn void refuse_call(const Inliner *n, const FxStatement *s)
+{
+    PyToken t = {.line = s->line, .column = s->column};
+    const Expr *e = s->value;
+    while (e->kind != EX_CALL && e->count)
+        e = e->item[0];
+    py_fail(n->x, &t, "%s", fx_foreign_nested(e->s ? e->s : ""));
+}
+
 static bool wraps(const Expr *e)
 {
     return e && e->kind == EX_CALL &&
@@ -146,6 +164,8 @@ static void add_statements(Inliner *n, const FxStatement *s, int count, bool gra
             map_put(&n->module, s->target[0], m);
         else if (wraps(s->value))
             add_call(n, s, gradients);
+        else if (calls_module(n, s->value))
+            refuse_call(n, s);
         else
             add(n, s);
     }

@@ -53,6 +53,18 @@ const char *fx_foreign_call(const char *name)
 /* run_decompositions would drop no_grad, so it is no help where that is what the module is. */
 const char *fx_foreign_nested(const char *call)
 {
+    static const char *const named[][2] = {
+        {"torch.ops.higher_order.flex_attention",
+         "flex_attention, whose scores and masks are modules that are called for each element; "
+         "expected scaled_dot_product_attention"
+         "\n  with is_causal=True, or attn_mask=create_mask(mask_mod, B, H, Q_LEN, KV_LEN), of "
+         "torch.nn.attention.flex_attention"},
+        {"torch.ops.higher_order.local_map_hop",
+         "local_map, a module that runs on each rank's own part of its arguments; expected the "
+         "trace of what one rank runs, or the module without local_map"}};
+    for (int i = 0; i < LEN(named); i++)
+        if (!strncmp(call, named[i][0], strlen(named[i][0])))
+            return named[i][1];
     return strncmp(call, "torch.ops.higher_order.wrap_with_", 33) != 0
                ? texts[FOREIGN_NESTED]
                : "a module inside of another, which gm.code does not show; expected its code too:"

@@ -132,7 +132,7 @@ static const char *module_name(Parser *p)
     return s;
 }
 
-/* Below an exported program: which inputs are parameters, constraints. No value depends on it. */
+/* Below an exported program: which inputs are parameters (signature.c), constraints. */
 static bool signature_follows(Parser *p)
 {
     return p->x.t.kind == PY_NAME && !strncmp(p->x.t.begin, "Graph signature:", 16);
@@ -257,7 +257,9 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symb
     function(&p);
     while (py_at(&p.x, "class"))
         inner_module(&p, &inner);
-    if (p.x.t.kind != PY_END && !signature_follows(&p))
+    if (signature_follows(&p))
+        p.m->signature = p.x.t.begin;
+    else if (p.x.t.kind != PY_END)
         py_expected(&p.x, "nothing more");
     pytree(&p);
     fx_inline(a, &p.x, p.m, &inner);

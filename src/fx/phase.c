@@ -248,8 +248,9 @@ static bool matches(Importer *im, const char *patterns, const char *name)
 static int set_params(Importer *im)
 {
     Graph *g = im->g;
-    int count = 0;
-    for (int i = 0; i < g->nin; i++) {
+    bool signature = !strcmp(im->o->params, "signature");
+    int count = signature ? fx_sign(im) : 0;
+    for (int i = 0; i < g->nin && !signature; i++) {
         Port *p = &g->in[i];
         if (p->role != ROLE_NONE)
             continue;
@@ -293,8 +294,10 @@ static void set_mutated(Graph *g)
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].role == ROLE_NEW ? map_find(&g->names, g->out[i].name) : NULL;
         if (v && !role_renewed(g->in[v->index].role)) {
-            g->in[v->index].role = ROLE_CACHE;
-            g->in[v->index].name = v->name;
+            Port *in = &g->in[v->index];
+            in->role = ROLE_CACHE;
+            in->name = in->name ? in->name : v->name;
+            g->out[i].name = in->name;
         }
     }
 }
@@ -403,13 +406,16 @@ void fx_finish(Importer *im)
             n->policy = n->op->barrier ? MUST_SAVE : policy_said(remark_of(im, n));
         n->scope = scope_said(g->a, remark_of(im, n));
     }
+    fx_check_baked(im);
     int again = fx_mark_again(im);
     set_roles(im, loss, m.any || annotated);
     int count[NPHASE] = {0};
     for (Node *n = g->first; n; n = n->next)
         count[n->phase]++;
-    if (im->o->params && graph_find_output(g, ROLE_LOSS, NULL) && !count[BACKWARD])
+    if (im->o->params && graph_find_output(g, ROLE_LOSS, NULL) && !count[BACKWARD]) {
         fx_check_writes(im);
+        fx_check_saved(im);
+    }
     Buf *b = &im->summary;
     buf_printf(b, "nodes %d: forward %d, backward %d%s (%s)\n",
                count[FORWARD] + count[BACKWARD] + count[OPTIMIZER], count[FORWARD], count[BACKWARD],

@@ -13,7 +13,7 @@ gives 0 'settings: 9; planned' "$@" --ranks 4 --mesh auto
 ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($5 < last) exit 1; last = $5; n++ } END { exit n != 8 }' "$dir/out"
 ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $6 > 1.000001 * $5 { bad = 1 } END { exit bad }' "$dir/out"
 ok "a mesh that the model does not allow, with the reason" grep -q '^    1: 4 ranks share the heads' "$dir/out"
-ok "progress" grep -q 'plans: 8 of 8' "$dir/err"
+ok "a quick search tells no progress" [ ! -s "$dir/err" ]
 gives 0 '"meshes": [' "$@" --ranks 4 --mesh auto --json
 ok "JSON" python3 - "$dir/out" <<'END'
 import json, sys
@@ -62,7 +62,7 @@ gives 2 'exclude each other' "$@" --ranks 4 --mesh auto --accumulate auto
 gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --explain
 gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --pareto
 gives 2 'for models, not for graphs' plan tests/ir/flat.tn --passes spmd --ranks 4 --mesh auto
-gives 2 'matches no parameter.* settings); no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
+gives 2 'settings); no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
 gives 2 'tenon: machine: expected one of' "$@" --ranks 4 --mesh auto --machine nonsense
 gives 1 'no such folder' plan nobody --batch-size 4 --seq-len 16 --ranks 4 --mesh auto
 

@@ -1,0 +1,120 @@
+#!/bin/sh
+# Programs of torch.export.save and lists of nodes, as `import fx` reads them. tests/fx_saved has one small model:
+# open.json, its models/NAME.json with the number of rows left open, by PyTorch 2.15, without stack traces; nodes.txt,
+# str(program.graph) of the same with 2 rows; inputs.safetensors, by the module's names. Usage: exported.sh BUILD
+. tools/checks.sh
+
+saved=tests/fx_saved
+cat >"$dir/zip.py" <<'END'
+import sys
+import zipfile
+
+path, method, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+with zipfile.ZipFile(path, "w", method) as z:
+    z.writestr("m/data/weights/weight_0", b"\0" * 64)
+    for name in names:
+        z.write("tests/fx_saved/open.json", name)
+    z.writestr("m/archive_version", "0")
+END
+zip() {
+    python3 "$dir/zip.py" "$@"
+}
+zip "$dir/m.pt2" 0 m/models/model.json
+set -- --params signature --loss cross_entropy_loss --shapes 'ids=i64[2,4]'
+gives 0 'inputs 2 batch 3 param 2 const' import fx "$dir/m.pt2" "$@" -o "$dir/m.tn"
+gives 0 'outputs 1 1 loss' import fx $saved/open.json "$@" -o "$dir/json.tn"
+ok "the archive is its JSON" cmp -s "$dir/m.tn" "$dir/json.tn"
+ok "scopes" grep -q '@"lin"' "$dir/m.tn"
+ok "names of the module" grep -q '%p_lin_bias: f32\[11\] param "lin.bias"' "$dir/m.tn"
+gives 0 '' run "$dir/m.tn" --inputs $saved/inputs.safetensors
+ok "PyTorch's loss, 3.2168360" awk '{ d = $2 - 3.21683598; exit !(d < 1e-6 && d > -1e-6) }' "$dir/out"
+gives 0 'f32[24, 11] = _log_softmax' import fx "$dir/m.pt2" --shapes 'ids=i64[6,4]' -o -
+gives 1 "--shapes binds it" import fx "$dir/m.pt2" -o -
+
+# The list has neither types nor scopes nor a signature.
+shapes='p_emb_weight=f32[11,8], p_lin_weight=f32[11,8], p_lin_bias=f32[11], b_scale=f32[], c_c=f32[8], ids=i64[2,4]'
+gives 1 'nodes.txt:2:1: input "p_emb_weight" has no type' import fx $saved/nodes.txt -o -
+ok "all names that need a type" grep -q 'missing: p_emb_weight, p_lin_weight, p_lin_bias, b_scale, c_c, ids, labels' "$dir/err"
+gives 0 '' import fx $saved/nodes.txt --shapes "$shapes, labels=i64[2,4]" -o "$dir/nodes.tn"
+gives 0 '' import fx $saved/open.json --shapes 'ids=i64[2,4]' -o "$dir/plain.tn"
+ok "the list is the same graph" [ "$(sed 's/ *@"[^"]*"//; s/  */ /g' "$dir/nodes.tn")" = \
+    "$(sed 's/ *@"[^"]*"//; s/  */ /g' "$dir/plain.tn")" ]
+gives 2 'nodes.txt has none' import fx $saved/nodes.txt --params signature --shapes "$shapes, labels=i64[2,4]" -o -
+sed 's/gelu.default/no_such.default/' $saved/nodes.txt >"$dir/bad.txt"
+gives 1 "bad.txt:$(grep -n no_such "$dir/bad.txt" | cut -d: -f1):" import fx "$dir/bad.txt" --shapes "$shapes, labels=i64[2,4]" -o -
+sed 's/(%linear, \[-1, 11\])/(%linear, [-1, 11)/' $saved/nodes.txt >"$dir/bad.txt"
+gives 1 'a list of nodes: expected' import fx "$dir/bad.txt" --shapes "$shapes, labels=i64[2,4]" -o -
+
+# Damaged ones.
+zip "$dir/bad.pt2" 8 m/models/model.json
+gives 1 'expected members that are stored, found a compressed one' import fx "$dir/bad.pt2" "$@" -o -
+zip "$dir/bad.pt2" 0 m/models/a.json m/models/b.json
+gives 1 'expected one graph in models/, found several' import fx "$dir/bad.pt2" "$@" -o -
+zip "$dir/bad.pt2" 0 m/other.json
+gives 1 'expected models/NAME.json' import fx "$dir/bad.pt2" "$@" -o -
+for bytes in 5 3000 13000; do
+    head -c $bytes "$dir/m.pt2" >"$dir/bad.pt2"
+    gives 1 'the end of a zip archive' import fx "$dir/bad.pt2" "$@" -o -
+done
+head -c 3000 $saved/open.json >"$dir/bad.json"
+gives 1 'bad.json: JSON, line' import fx "$dir/bad.json" "$@" -o -
+sed 's/"lin.bias"/"lin; bias"/' $saved/open.json >"$dir/bad.json"
+gives 1 'expected a name, found lin; bias' import fx "$dir/bad.json" "$@" -o -
+sed 's/Mul(Integer(4)/Mod(Integer(4)/' $saved/open.json >"$dir/bad.json"
+gives 1 'found Mod' import fx "$dir/bad.json" "$@" -o -
+
+# A gradient inside of the traced function: what autograd saved is a constant of a trace made before dispatch, and detached
+# in older ones. Both are refused where they would be wrong.
+cat >"$dir/penalty.txt" <<'END'
+def forward(self, w: "f32[4]", x: "f32[4]"):
+    mul = torch.ops.aten.mul.Tensor(x, w)
+    exp = torch.ops.aten.exp.default(mul)
+    sum_1 = torch.ops.aten.sum.default(exp)
+    ones_like = torch.ops.aten.ones_like.default(sum_1)
+    expand = torch.ops.aten.expand.default(ones_like, [4])
+    saved = SAVED
+    mul_1 = torch.ops.aten.mul.Tensor(expand, saved)
+    mul_2 = torch.ops.aten.mul.Tensor(mul_1, w)
+    pow_1 = torch.ops.aten.pow.Tensor_Scalar(mul_2, 2)
+    mean = torch.ops.aten.mean.default(pow_1)
+    return mean
+END
+penalty() { # with what autograd saved
+    sed "s/SAVED/$1/" "$dir/penalty.txt" >"$dir/saved.txt"
+}
+penalty self._tensor_constant0
+gives 1 'saved.txt:8:5: a gradient reads the constant self._tensor_constant0' import fx "$dir/saved.txt" \
+    --shapes '_tensor_constant0=f32[4]' --loss mean --params w -o -
+gives 1 'reads the constant' import fx "$dir/saved.txt" --shapes '_tensor_constant0=f32[4]' -o -
+gives 0 'all is forward' import fx "$dir/saved.txt" --shapes '_tensor_constant0=f32[1]' --loss mean --params w -o "$dir/s.tn"
+penalty 'torch.ops.aten.detach.default(exp)'
+gives 1 'saved.txt:8:5: a gradient inside of the forward reads %saved' import fx "$dir/saved.txt" --loss mean --params w -o -
+penalty 'torch.ops.aten.alias.default(exp)'
+gives 0 'gradient unknown' import fx "$dir/saved.txt" --loss mean --params w -o "$dir/s.tn"
+gives 1 'whether a gradient passes is not known' opt "$dir/s.tn" --passes=grad
+penalty 'torch.ops.aten.mul.Tensor(exp, 1)'
+gives 0 'all is forward' import fx "$dir/saved.txt" --loss mean --params w -o "$dir/s.tn"
+gives 0 'grad "w" %dw' opt "$dir/s.tn" --passes=grad
+
+# Modules that a call runs for elements, or on parts, are refused by name.
+cat >"$dir/flex.txt" <<'END'
+def forward(self, q: "f32[1, 2, 8, 4]"):
+    score = self.score
+    mask = self.mask
+    CALL
+    return y
+
+class score(torch.nn.Module):
+    def forward(self, a: "f32[]", b: "i32[]", h: "i32[]", m: "i32[]", n: "i32[]"):
+        return a
+
+class mask(torch.nn.Module):
+    def forward(self, b: "i32[]", h: "i32[]", m: "i32[]", n: "i32[]"):
+        ge = torch.ops.aten.ge.Tensor(m, n)
+        return ge
+END
+sed 's/CALL/y = torch.ops.higher_order.flex_attention(q, q, q, score, (8, 8, mask), 0.5)[0]/' "$dir/flex.txt" >"$dir/f.txt"
+gives 1 'f.txt:4:5: flex_attention, whose scores and masks are modules' import fx "$dir/f.txt" -o -
+sed 's/CALL/y = torch.ops.higher_order.local_map_hop(score, q)/' "$dir/flex.txt" >"$dir/f.txt"
+gives 1 "f.txt:4:5: local_map, a module that runs on each rank's own part" import fx "$dir/f.txt" -o -
+totals
