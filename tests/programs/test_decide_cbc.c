@@ -11,8 +11,7 @@
  * peaks. With lower limits its sets are planned as the step would be: the first that fits is a
  * choice that could have been taken. What is chosen is held against both.
  *
- * Asked is that it is as good as the second. That does not hold yet: MOST_MEAN and MOST_UNFIT are
- * above what the first 40 chains came to when this was written.
+ * Asked is that it fits wherever the second does, and adds in the mean at most a thousandth more.
  *
  * `test_decide_cbc SEED [COUNT]` shows the chains of one seed, or more. TN_LONG=1: 100 chains.
  * Without coinor-libcbc-dev it is built to say so, and compares nothing. */
@@ -28,8 +27,7 @@ static Ctx ctx;
 static Arena *a; /* of one case */
 static bool show;
 
-#define MOST_MEAN  0.02
-#define MOST_UNFIT 0.01
+#define MOST_MEAN 0.001 /* added beyond the least */
 
 enum { MOST_RESULTS = 2, LIMITS = 12 };
 
@@ -287,7 +285,7 @@ int main(int argc, char **argv)
     } else {
         test_random(1, getenv("TN_LONG") ? 100 : getenv("TN_QUICK") ? 2 : 10);
         EXPECT(sums.gap <= MOST_MEAN * sums.nchain);
-        EXPECT(sums.nfail <= MOST_UNFIT * sums.nchain);
+        EXPECT(!sums.nfail);
     }
     arena_free(a);
     return test_report();
