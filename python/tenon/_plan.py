@@ -85,6 +85,7 @@ class Plan:
         self.context = context or Context()
         self.settings = settings
         self._pointer = self._made = None
+        self.programs = []  # pointers of the programs of it that are not freed
         graph = c_void_p()
         self.context.check(lib.tn_graph_parse(self.context.pointer, captured.text.encode(), b"captured step",
                                               byref(graph)))
@@ -100,9 +101,16 @@ class Plan:
         self.data = json.loads(text_of(self.context, lib.tn_plan_json, self._pointer, 1))
 
     def __del__(self):
-        if getattr(self, "_made", None) is not None:
-            lib.tn_compiled_free(byref(self._made))
-            self._made = None
+        # The collector of cycles calls these in any order: a plan frees programs of it that are left, and what belongs
+        # to a context is gone with that.
+        if getattr(self, "_made", None) is None or not self.context.pointer:
+            return
+        for pointer in self.programs:
+            lib.tn_program_free(pointer)
+            pointer.value = None
+        self.programs = []
+        lib.tn_compiled_free(byref(self._made))
+        self._made = None
 
     def __reduce__(self):
         raise NotSupported("a Plan cannot be copied or pickled: plan the captured step again")
