@@ -63,19 +63,19 @@ def taken_from(tensors):
 
 
 class Program:
-    """A tn_program and the plan that it is of, freed with the last tensor in its arena."""
+    """A tn_program and what it is made of (a Made), freed with the last tensor in its arena."""
 
-    def __init__(self, plan):
-        self.plan = plan
+    def __init__(self, made):
+        self.made = made
         self.pointer = c_void_p()
-        plan.context.check(lib.tn_program_new(plan._pointer, byref(plan.settings.options), byref(self.pointer)))
-        plan.programs.append(self.pointer)
+        made.context.check(lib.tn_program_new(made.compiled.plan[0], byref(made.settings.options), byref(self.pointer)))
+        made.programs.append(self.pointer)
 
     def __del__(self):
         pointer = getattr(self, "pointer", None)
-        if pointer and self.plan.context.pointer:
+        if pointer and self.made.context.pointer:
             lib.tn_program_free(pointer)
-            self.plan.programs.remove(pointer)
+            self.made.programs.remove(pointer)
             pointer.value = None
 
     def check(self, code):
@@ -129,7 +129,7 @@ class Step:
         self.captured = c = plan.captured
         c.watch.check()
         _watch.check_hooks(c.parameters, c.optimizer)
-        self.program = Program(plan)
+        self.program = Program(plan.made)
         self._lock = threading.Lock()
         self._update = c.update
         self._views, self._owners, self._states = [], [], []

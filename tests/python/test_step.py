@@ -190,23 +190,32 @@ class TestMemory(unittest.TestCase):
             patch = told(name)
             patch.start()
             self.addCleanup(patch.stop)
-        for turn in range(4):
+
+        def ring(things, turn):
+            things = things[::-1] if turn % 2 else things
+            for a, b in zip(things, things[1:] + things[:1]):
+                a.__dict__["next"] = b
+            freed.clear()
+        for turn in range(2):
             net = GPT2(layers=1)
             captured = capture(net, self.data, torch.optim.AdamW(net.parameters()))
             plan = tenon.plan(captured)
             step = tenon.compile(plan)
             step(*self.data[0])
-            freed.clear()
-            weight, want = (net.wte.weight, net.wte.weight.detach().clone()) if turn % 2 else (None, None)
-            everything = [net, captured, plan, step, step.program, plan.context]
-            everything = everything[::-1] if turn // 2 else everything
-            for a, b in zip(everything, everything[1:] + everything[:1]):
-                a.__dict__["next"] = b
-            del net, captured, plan, step, everything, a, b
+            weight, want = net.wte.weight, net.wte.weight.detach().clone()
+            ring([net, captured, plan, step], turn)
+            del net, captured, plan, step
             gc.collect()
-            if weight is not None:
-                self.assertTrue(torch.equal(weight, want))
+            self.assertEqual(freed, [])
+            self.assertTrue(torch.equal(weight, want))
             del weight
+            gc.collect()
+            self.assertEqual(freed, ["tn_program_free", "tn_compiled_free", "tn_context_free"])
+        captured = capture(self.net, self.data)
+        for turn in range(2):
+            plan = tenon.plan(captured)
+            ring([plan, plan.made, plan.context, tenon._step.Program(plan.made)], turn)
+            del plan
             gc.collect()
             self.assertEqual(freed.index("tn_context_free"), len(freed) - 1, freed)  # what it has is gone with it
 
