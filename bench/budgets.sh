@@ -16,7 +16,7 @@ export TENON_MACHINE=none
 plan() {
     "$tenon" plan "$@" --json 2>"$dir/err" | awk -F '[:,]' '
         /^ "peak_bytes"/ { need += $2 } /^ "library_reserve_bytes"/ { need += $2 } /^ "est_step_sec"/ { sec = $2 + 0 }
-        END { if (need) printf "%.9g %d\n", sec, need }'
+        END { if (need) printf "%.9g %.0f\n", sec, need }'
 }
 
 # by_hand GRAPH OPTIONS ARGUMENTS...: what options come to, and what is chosen within the bytes that they need.
@@ -49,7 +49,7 @@ curve() {
     i=0
     while [ $i -lt "$budgets" ]; do
         memory=$(awk -v from="$from" -v most="$most" -v i=$i -v n="$budgets" 'BEGIN {
-            printf "%d", from + (most - from) * i / (n - 1) }')
+            printf "%.0f", from + (most - from) * i / (n - 1) }')
         echo "$memory $(plan "$@" --memory "$memory")"
         i=$((i + 1))
     done | awk -v graph="$graph" '

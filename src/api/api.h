@@ -120,9 +120,11 @@ typedef struct FitText {
     const char *beside; /* what the least has counted with it; NULL: nothing */
     const char *holds;  /* lines, see fit_holds */
     const char *unit;   /* of tn_bytes_text */
-    int64_t others;     /* the least of other options, where that is less; 0: it is not */
+    const char
+        *others; /* other options, "--recompute full", and their least; NULL: it is not less */
 } FitText;
 
+void plan_limit(tn_plan *plan, int64_t limit); /* 0: none */
 /* Fails because what is needed exceeds the limit. Returns TN_CODE_FIT. */
 int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t);
 /* The holders of a plan's peak, as lines of a message: those that it has room for. */

@@ -251,6 +251,24 @@ static const char *name_beside(const tn_task *task)
                        : NULL;
 }
 
+/* The options by which a setting differs from the one that was asked for, and its bytes. */
+static const char *other_options(Arena *a, const tn_setting *asked, const tn_setting *x,
+                                 const char *unit)
+{
+    char all[40];
+    Buf b = {.a = a};
+    if (strcmp(x->recompute, asked->recompute) != 0)
+        buf_printf(&b, "--recompute %s ", x->recompute);
+    if (x->accumulate != asked->accumulate)
+        buf_printf(&b, "--accumulate %lld ", (long long)x->accumulate);
+    if (x->batch != asked->batch)
+        buf_printf(&b, "--batch-size %lld ", (long long)x->batch);
+    if (!b.len)
+        buf_printf(&b, "--chunk off ");
+    buf_printf(&b, "it is %s", tn_bytes_text(x->nbytes, unit, all, sizeof all));
+    return b.text;
+}
+
 /* Fails with what needs more than the limit: the step alone, or all of them. */
 static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNeed *need)
 {
@@ -272,9 +290,14 @@ static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNee
     }
     m.least =
         need->arena + need->reserve; /* what is chosen needs the fewest bytes, as nothing fits */
-    t.beside = m.least > need->step_need ? beside : NULL;
-    if (x->search.least.nbytes && x->search.least.nbytes < m.least)
-        t.others = x->search.least.nbytes;
+    if (beside && m.least > need->step_need)
+        t.beside = arena_printf(tmp, " (the step alone %s; %s, in the same arena, needs more)",
+                                tn_bytes_text(need->step_need, unit, step, sizeof step), beside);
+    if (c->least.nbytes && c->least.nbytes < m.least) {
+        c->plan[0]->others = c->least;
+        c->plan[0]->others.recompute = arena_strdup(c->plan[0]->h.a, c->least.recompute);
+        t.others = other_options(tmp, &c->setting, &c->least, unit);
+    }
     return fit_fail(x->ctx, &m, &t);
 }
 
@@ -321,7 +344,7 @@ static int compile(Compile *x, Arena *tmp, tn_compiled *c)
     c->setting = setting_of(&asked);
     for (int i = 0; !code && i < x->task->nparts; i++)
         if (c->plan[i])
-            c->plan[i]->fits = !o->memory || plan_least(c->plan[i]->p) <= o->memory;
+            plan_limit(c->plan[i], o->memory);
     if (code || !o->memory || asked.nbytes <= o->memory)
         return code;
     x->limit = o->memory;

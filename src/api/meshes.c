@@ -101,7 +101,7 @@ static void fill_plan(const tn_compiled *c, MeshSetting *s)
     s->sec = p->est.step;
     s->comm = p->est.by_class[CLASS_COLLECTIVE];
     s->exposed = p->est.exposed;
-    s->own = plan_step_bound(p, p->g->a, false);
+    s->own = plan_step_bound(p, p->g->a, 0);
     s->solved = c->graph[0]->sharded.tried[c->graph[0]->sharded.taken].exposed > 0;
     s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
 }
@@ -329,13 +329,19 @@ static bool options_given(tn_context *ctx, const char *call, const tn_options *o
     return args_options(ctx, call, o);
 }
 
-/* The reason that most settings have. */
-static const char *main_reason(const tn_meshes *to)
+/* All reasons, that of most settings first, and what follows from them. */
+static int report_refused(tn_context *ctx, const tn_meshes *to)
 {
-    const tn_mesh_reason *most = &to->reason[0];
+    int most = 0;
+    Buf b = {.a = text_arena(ctx)};
     for (int i = 1; i < to->nreason; i++)
-        most = to->reason[i].count > most->count ? &to->reason[i] : most;
-    return most->why;
+        most = to->reason[i].count > to->reason[most].count ? i : most;
+    for (int i = 0; i < to->nreason; i++)
+        if (i != most)
+            buf_printf(&b, "\n  %s (%d)", to->reason[i].why, to->reason[i].count);
+    return tn_context_fail(ctx, TN_CODE_USAGE, "%s (%d of %d settings); no mesh can run it%s%s",
+                           to->reason[most].why, to->reason[most].count, to->settings,
+                           b.len ? ", the others for:" : "", b.len ? b.text : "");
 }
 
 static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to)
@@ -344,7 +350,7 @@ static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to
     if (to->refused == to->settings && to->nreason == 1) /* so of the command, whatever the mesh */
         return tn_context_fail(ctx, TN_CODE_USAGE, "%s", to->reason[0].why);
     if (to->refused == to->settings)
-        return tn_context_fail(ctx, TN_CODE_USAGE, "no mesh can run it: %s", main_reason(to));
+        return report_refused(ctx, to);
     return tn_context_fail(ctx, TN_CODE_FIT,
                            "does not fit: none of %d settings needs at most %s; the least that "
                            "was found needs %s",

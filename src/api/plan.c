@@ -27,6 +27,12 @@ PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device, con
                      .reserve = o->reserve};
 }
 
+void plan_limit(tn_plan *plan, int64_t limit)
+{
+    plan->limit = limit;
+    plan->fits = !limit || plan_least(plan->p) <= limit;
+}
+
 static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
 {
     graph_verify(g->g); /* it may have been built by hand */
@@ -37,12 +43,14 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
     if (!reorder && !o->overlap)
         to.overlap = false;
-    plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
+    plan->p = reorder ? again_made(&g->again, g->g, &to) : NULL;
+    if (!plan->p)
+        plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
     if (reorder && to.limit && plan_least(plan->p) > to.limit) {
         to.lowest = true;
         plan->p = plan_ordered(a, g->g, &to);
     }
-    plan->fits = !o->memory || plan_least(plan->p) <= o->memory;
+    plan_limit(plan, o->memory);
     return plan;
 }
 
@@ -62,19 +70,17 @@ int fit_fail(tn_context *ctx, const Misfit *m, const FitText *t)
 {
     const Misfit own = *m; /* it may be the context's */
     const char *beside = t->beside ? t->beside : "";
-    char need[40], least[40], others[40], part[3][40];
+    char need[40], least[40], part[3][40];
     tn_bytes_text(m->peak + m->reserve, t->unit, need, sizeof need);
     tn_bytes_text(m->least, t->unit, least, sizeof least);
-    tn_bytes_text(t->others, t->unit, others, sizeof others);
-    tn_context_fail(
-        ctx, TN_CODE_FIT,
-        "does not fit: %s%s%s (arena %s, library reserve %s), the limit is %s; the "
-        "least that would do is %s%s%s%s%s%s",
-        t->what, need, t->unit && *t->unit ? "" : " bytes",
-        tn_bytes_text(m->peak, t->unit, part[0], sizeof *part),
-        tn_bytes_text(m->reserve, t->unit, part[1], sizeof *part),
-        tn_bytes_text(m->limit, t->unit, part[2], sizeof *part), least, *beside ? ", with " : "",
-        beside, t->others ? "; with other options it is " : "", t->others ? others : "", t->holds);
+    tn_context_fail(ctx, TN_CODE_FIT,
+                    "does not fit: %s%s%s (arena %s, library reserve %s), the limit is %s; the "
+                    "least that would do is %s%s%s%s%s",
+                    t->what, need, t->unit && *t->unit ? "" : " bytes",
+                    tn_bytes_text(m->peak, t->unit, part[0], sizeof *part),
+                    tn_bytes_text(m->reserve, t->unit, part[1], sizeof *part),
+                    tn_bytes_text(m->limit, t->unit, part[2], sizeof *part), least, beside,
+                    t->others ? "; with " : "", t->others ? t->others : "", t->holds);
     ctx->ctx.misfit = own;
     return TN_CODE_FIT;
 }
@@ -187,11 +193,16 @@ static void explain_front(Buf *b, const AgainReport *r)
                    (long long)r->memory);
 }
 
-/* Who asked for what became of a node: its policy, or the search for --memory, whose choices have
- * none of the user's words. */
-static const char *asker(const Decision *y, const Map *searched)
+/* Who asked for what became of a node: its policy, with the option that stands for it, or the
+ * search for --memory, whose choices have none of the user's words. */
+static const char *asker(Arena *a, const Decisions *d, const Decision *y, const Map *searched)
 {
-    return map_find(searched, y->node) ? "chosen for --memory" : policy_name(y->policy);
+    const PolicySource *by = map_find(&d->source, y->node);
+    if (map_find(searched, y->node))
+        return "chosen for --memory";
+    if (!by || !by->option || by->policy != y->policy)
+        return policy_name(y->policy);
+    return arena_printf(a, "%s by %s", policy_name(y->policy), by->option);
 }
 
 static const char *explanation(const tn_plan *p, Arena *a)
@@ -209,7 +220,7 @@ static const char *explanation(const tn_plan *p, Arena *a)
         buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s%s\n",
                    y->unused ? "unused" : decision_name(y), (long long)y->nbytes,
                    sec_text(b.a, y->sec), y->node, *y->scope ? " @" : "", y->scope,
-                   y->honoured ? "" : "overrules ", asker(y, &searched), y->reason,
+                   y->honoured ? "" : "overrules ", asker(b.a, d, y, &searched), y->reason,
                    alternative(b.a, y, map_find(&at, y->node)));
     }
     return b.text ? b.text : "";

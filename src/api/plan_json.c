@@ -212,8 +212,8 @@ static void fill_estimate(Arena *a, json_t *o, const Plan *p)
     put(a, o, "est_comm_sec",
         e->communicates ? json_real(e->by_class[CLASS_COLLECTIVE]) : json_null());
     put(a, o, "est_exposed_sec", e->communicates ? json_real(e->exposed) : json_null());
-    put(a, o, "bound_sec", json_real(plan_step_bound(p, a, false)));
-    put(a, o, "backward_bound_sec", json_real(plan_step_bound(p, a, true)));
+    put(a, o, "bound_sec", json_real(plan_step_bound(p, a, 0)));
+    put(a, o, "memory_bound_sec", json_real(plan_memory_bound(p, a)));
     put(a, o, "added_sec", json_real(e->added));
     json_t *classes = put(a, o, "sec_by_class", json_object());
     for (int c = 0; c < NCLASS; c++)
@@ -279,10 +279,16 @@ static void fill_spaces(Arena *a, json_t *list, const Plan *p)
                          (json_int_t)p->space[s].bound));
 }
 
+/* The name of the node at the peak. */
+static json_t *peak_node(const Plan *p)
+{
+    const Node *n =
+        p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
+    return n && n->nout ? text_json(n->out[0]->name) : json_null();
+}
+
 static void fill_json(Arena *a, json_t *o, const Plan *p)
 {
-    const Node *peak =
-        p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
     struct {
         const char *name;
         int64_t value;
@@ -302,7 +308,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     fill_categories(a, put(a, o, "by_category", json_object()), p);
     fill_spaces(a, put(a, o, "spaces", json_array()), p);
     fill_groups(a, put(a, o, "parameter_groups", json_array()), p);
-    put(a, o, "peak_node", peak && peak->nout ? text_json(peak->out[0]->name) : json_null());
+    put(a, o, "peak_node", peak_node(p));
     count_ops(a, put(a, o, "op_counts", json_object()), p->g);
     const Breakdown *x = plan_breakdown(a, p);
     fill_scopes(a, put(a, o, "by_scope", json_array()), x);
@@ -405,10 +411,28 @@ static void fill_sharding(Arena *a, json_t *o, const ShardReport *r)
     }
 }
 
+/* What is said of a plan that is larger than its limit. */
+static void fill_refusal(Arena *a, json_t *o, const tn_plan *plan)
+{
+    const tn_setting *x = &plan->others;
+    const Plan *p = plan->p;
+    put(a, o, "limit_bytes", known(plan->limit, plan->limit));
+    put(a, o, "need_bytes", json_integer(plan_least(p)));
+    put(a, o, "peak_node", peak_node(p));
+    put(a, o, "other_options",
+        x->nbytes ? json_pack("{s:s, s:I, s:o, s:I}", "recompute", x->recompute, "accumulate",
+                              (json_int_t)x->accumulate, "batch_size",
+                              known(x->batch > 0, x->batch), "need_bytes", (json_int_t)x->nbytes)
+                  : json_null());
+}
+
 static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
 {
     const Plan *p = plan->p;
     const AgainReport *again = &plan->graph->again;
+    put(a, o, "status", json_string(fits ? "planned" : "refused"));
+    if (!fits)
+        fill_refusal(a, put(a, o, "refusal", json_object()), plan);
     fill_json(a, o, p);
     json_t *decisions = put(a, o, "decisions", json_array());
     fill_decisions(a, decisions, &plan->graph->decisions);

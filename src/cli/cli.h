@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <time.h>
 
 #define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
@@ -56,10 +57,11 @@ typedef struct Option {
     double number;                       /* the default of numbers */
     const char *text;                    /* and of texts, or NULL */
     double lo, hi;
-    bool open;  /* hi itself is too much */
-    int at;     /* where it lies in tn_options; below 0: elsewhere */
-    void *into; /* where the value goes */
-    bool given; /* set by the parser */
+    bool open;         /* hi itself is too much */
+    int at;            /* where it lies in tn_options; below 0: elsewhere */
+    void *into;        /* where the value goes */
+    bool given;        /* set by the parser */
+    const char *value; /* as this command line has it last; NULL: not yet */
 } Option;
 
 enum { MOST_OPTIONS = 96 }; /* of one command, and the end of their table */
@@ -124,6 +126,7 @@ bool word_among(const char *words, const char *value); /* separated by spaces or
 const Command *command_find(const char *name);
 
 /* A NaN without its sign, which printf would show. */
+bool took_long(time_t began); /* whether progress is told where no terminal shows it */
 double plain_nan(double x);
 
 /* A context; without memory, ends the program. */

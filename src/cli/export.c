@@ -24,7 +24,8 @@ static int check(const Command *c, Export *x)
     if (!x->passes)
         code = options_refuse_passes(c, x->table, "changes nothing in a graph without --passes");
     if (code < 0 && !x->passes && !as_json(x))
-        code = options_refuse(c, x->table, "memory", "changes nothing in a graph without --passes");
+        code = options_refuse(c, x->table, "memory threads machine",
+                              "changes nothing in a graph without --passes");
     if (!option_given(x->table, "overlap"))
         x->c.o.overlap = "off"; /* as it is written */
     if (code < 0)

@@ -143,8 +143,7 @@ static void tell(void *arg, int count)
 /* A line for each plan, once the search has taken a while; arg: when it began. */
 static void tell_line(void *arg, int count)
 {
-    enum { QUIET = 30 }; /* seconds */
-    if (time(NULL) - (time_t)(intptr_t)arg >= QUIET)
+    if (took_long((time_t)(intptr_t)arg))
         fprintf(stderr, "  planning what would fit: %d\n", count);
 }
 

@@ -12,16 +12,23 @@ bool mesh_auto(const tn_options *o)
     return o->mesh && !strcmp(o->mesh, "auto");
 }
 
-/* Tells how far the search is: on a terminal always, else each ten seconds and at an end. */
+/* When the search began, and when it was told last how far it is. */
+typedef struct Told {
+    time_t began, last;
+} Told;
+
+/* Tells how far the search is: on a terminal always, else, once it takes long, each ten seconds
+ * and at an end. */
 static void tell(void *arg, const char *what, int done, int all)
 {
     enum { EACH_SEC = 10 };
-    time_t *told = arg, now = time(NULL);
+    Told *told = arg;
+    time_t now = time(NULL);
     if (isatty(STDERR_FILENO)) {
         fprintf(stderr, "\r  %s: %d of %d\033[K", what, done, all);
-    } else if (now - *told >= EACH_SEC || done == all) {
-        fprintf(stderr, "tenon: note: %s: %d of %d\n", what, done, all);
-        *told = now;
+    } else if (took_long(told->began) && (now - told->last >= EACH_SEC || done == all)) {
+        fprintf(stderr, "tenon: %s: %d of %d\n", what, done, all);
+        told->last = now;
     }
 }
 
@@ -84,12 +91,13 @@ static json_t *reasons_json(const tn_meshes *x)
 
 static int put_json(FILE *f, const tn_meshes *x)
 {
-    json_t *o = json_pack(
-        "{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "meshes", list_json(x),
-        "settings", x->settings, "planned", x->planned, "planned_above_limit", x->unfit,
-        "slower_by_bound", x->slower, "larger_by_bound", x->over, "fits_with_all_saved", x->saved,
-        "slower_by_estimate", x->guessed, "refused", x->refused, "reasons", reasons_json(x),
-        "least_feasible_bytes", x->least ? json_integer(x->least) : json_null());
+    json_t *o = json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "status",
+                          x->nbest ? "planned" : "refused", "meshes", list_json(x), "settings",
+                          x->settings, "planned", x->planned, "planned_above_limit", x->unfit,
+                          "slower_by_bound", x->slower, "larger_by_bound", x->over,
+                          "fits_with_all_saved", x->saved, "slower_by_estimate", x->guessed,
+                          "refused", x->refused, "reasons", reasons_json(x), "least_feasible_bytes",
+                          x->least ? json_integer(x->least) : json_null());
     return write_json(f, o);
 }
 
@@ -98,7 +106,7 @@ static int put_json(FILE *f, const tn_meshes *x)
 int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found)
 {
     tn_options o = *x->o;
-    time_t told = time(NULL);
+    Told told = {time(NULL), time(NULL)};
     tn_mesh_task task = {.model = x->model,
                          .batch = x->batch,
                          .seq = x->seq,

@@ -53,11 +53,11 @@ enum { ELSEWHERE = -1 };
 
 static const Option rows[] = {
 #define LINE_OPTION(name, kind, resume, value, range, commands, words, help) \
-    {name, OPT_##kind, RESUME_##resume, false, commands, words, help, #value, VALUE_##kind(value), range, ELSEWHERE, NULL, false},
+    {name, OPT_##kind, RESUME_##resume, false, commands, words, help, #value, VALUE_##kind(value), range, ELSEWHERE, NULL, false, NULL},
 #define CALL_OPTION(name, field, kind, resume, value, range, commands, words, help, doc) \
-    {name, OPT_##kind, RESUME_##resume, false, commands, words, help, #value, VALUE_##kind(value), range, AT_##kind(field), NULL, false},
+    {name, OPT_##kind, RESUME_##resume, false, commands, words, help, #value, VALUE_##kind(value), range, AT_##kind(field), NULL, false, NULL},
 #define PASS_OPTION(name, field, kind, resume, value, range, commands, words, help, doc) \
-    {name, OPT_##kind, RESUME_##resume, true, commands, words, help, #value, VALUE_##kind(value), range, AT_##kind(field), NULL, false},
+    {name, OPT_##kind, RESUME_##resume, true, commands, words, help, #value, VALUE_##kind(value), range, AT_##kind(field), NULL, false, NULL},
 #include "../base/options.def"
 };
 /* clang-format on */

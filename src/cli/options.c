@@ -32,6 +32,12 @@ int report_last(int code, const tn_context *ctx)
     return report(code, "%s", tn_error(ctx));
 }
 
+bool took_long(time_t began)
+{
+    enum { QUIET = 30 }; /* seconds */
+    return time(NULL) - began >= QUIET;
+}
+
 double plain_nan(double x)
 {
     return isnan(x) ? fabs(x) : x;
@@ -307,9 +313,27 @@ static bool is_path(const Option *o)
            o->kind == OPT_DIR;
 }
 
+static bool is_list(const Option *o)
+{
+    return o->kind == OPT_LIST || o->kind == OPT_INS || o->kind == OPT_SHARED;
+}
+
+/* The last of an option that has one value counts; says so where it was given another before. */
+static void warn_repeated(const Command *c, Option *o, const char *value, const char *second)
+{
+    bool other = o->value && (strcmp(o->value, value) ||
+                              (second && strcmp(((const char **)o->into)[1], second)));
+    if (other && !is_list(o))
+        fprintf(stderr,
+                "tenon: warning: %s: --%s is given twice: %s, which counts for nothing, and %s\n",
+                c->name, o->name, o->value, value);
+    o->value = value;
+}
+
 static int store(const Command *c, Option *o, const char *value, const char *second)
 {
     o->given = true;
+    warn_repeated(c, o, value, second);
     if (is_path(o) && !*value)
         return bad_value(c, o, "a path", value);
     switch (o->kind) {

@@ -5,14 +5,15 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
+/* arg: time_t, when the curve began */
 static void tell(void *arg, int done, int all)
 {
-    (void)arg;
     if (isatty(STDERR_FILENO))
         fprintf(stderr, done < all ? "\r  %d of %d limits\033[K" : "\r\033[K", done, all);
-    else
+    else if (took_long(*(time_t *)arg))
         fprintf(stderr, "tenon: %d of %d limits\n", done, all);
 }
 
@@ -59,7 +60,8 @@ int pareto(tn_context *ctx, const Pareto *x)
     enum { POINTS = 12 };
     tn_curve_point point[POINTS];
     const char *page;
-    int code = tn_graph_curve(x->graph, x->passes, x->o, POINTS, point, tell, NULL);
+    time_t began = time(NULL);
+    int code = tn_graph_curve(x->graph, x->passes, x->o, POINTS, point, tell, &began);
     if (!code && x->html)
         code = tn_curve_page(ctx, point, POINTS, x->title, x->command, &page);
     if (code)

@@ -105,6 +105,9 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
 {
     if (!passes)
         return -1;
+    if (x->fuse && !strcmp(x->fuse, "off") && names_pass(passes, "fuse"))
+        return report(TN_CODE_USAGE, "%s: --fuse off and --passes with fuse exclude each other",
+                      c->name);
     bool none = !strcmp(x->o.recompute, "none") || !strcmp(x->o.recompute, "auto");
     int code = -1;
     if (!tn_passes_have(passes, "policies"))
@@ -124,9 +127,6 @@ static int check(const Command *c, PlanCommand *x)
     if (!x->path)
         return report(TN_CODE_USAGE, "%s: expected 1 argument, found 0; usage: tenon plan %s",
                       c->name, c->usage);
-    if (!strcmp(x->c.fuse, "off") && names_pass(x->passes, "fuse"))
-        return report(TN_CODE_USAGE, "%s: --fuse off and --passes with fuse exclude each other",
-                      c->name);
     x->reorder = !is_graph_file(x->path);
     if (!x->reorder && !option_given(x->table, "overlap"))
         x->c.o.overlap = "off"; /* as it is written */
@@ -316,7 +316,10 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     tn_plan *p = c.plan[0];
     if (code && p)
         fit_print(ctx, &f, &c);
-    else if (code)
+    if (code == TN_CODE_FIT && p && x->reorder)
+        fputs("  the limit is here of the step alone; train counts evaluation and samples too\n",
+              stderr);
+    else if (code && !p)
         report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
     bad = !bad && p && x->trace ? write_trace(ctx, x, p) : bad;

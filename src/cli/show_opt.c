@@ -138,18 +138,28 @@ static int take_half(tn_graph **g, const char *half)
     return code;
 }
 
+/* A graph's file, or, with the rows and tokens of a batch, a model's forward and loss. */
+static int read_graph(tn_context *ctx, const char *path, const Common *c, tn_graph **g)
+{
+    tn_model *m;
+    if (!c->batch && !c->seq)
+        return tn_graph_read(ctx, path, g);
+    if (!c->batch || !c->seq)
+        return tn_context_fail(ctx, TN_CODE_USAGE, "opt: --%s is missing: a model has a batch",
+                               c->batch ? "seq-len" : "batch-size");
+    int code = tn_model_open(ctx, path, &m);
+    return code ? code : tn_model_graph(m, c->batch, c->seq, &c->o, g);
+}
+
 int command_opt(int argc, char **argv)
 {
     const char *passes, *output, *half;
     After after = {NULL, 0, 0, ""};
     Common c = {.o = tn_options_default()};
-    const OptionSlot slots[] = {{"passes", &passes},
-                                {"output", &output},
-                                {"after", &after.pass},
-                                {"timing", &after.timing},
-                                {"split", &half},
-                                COMMON_SLOTS(c),
-                                {0}};
+    const OptionSlot slots[] = {
+        {"passes", &passes},       {"output", &output}, {"after", &after.pass},
+        {"timing", &after.timing}, {"split", &half},    {"batch-size", &c.batch},
+        {"seq-len", &c.seq},       COMMON_SLOTS(c),     {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "opt", &c.o, slots);
     Texts args;
@@ -167,7 +177,7 @@ int command_opt(int argc, char **argv)
     tn_context *ctx = context_new();
     tn_graph *g;
     const char *text = NULL;
-    code = tn_graph_read(ctx, args.text[0], &g);
+    code = read_graph(ctx, args.text[0], &c, &g);
     if (!code && *passes)
         code = tn_graph_passes(g, passes, &c.o, after_pass, &after);
     code = code ? code : take_half(&g, half);

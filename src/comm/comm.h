@@ -14,7 +14,7 @@ typedef struct CommGroup CommGroup;
 
 /* Bytes for a member of the group and from it, 0 for nothing. A rank copies the
  * bytes that it sends itself, unless both places are one. `next`: those that follow in the same
- * message; whoever sends and whoever receives it may divide it otherwise. */
+ * message; whoever sends and whoever receives it divide it alike. */
 typedef struct CommPart {
     const void *send;
     void *receive;

@@ -1,8 +1,9 @@
 /* The transport over MPI, a module of its own for each MPI, as the layouts of their mpi.h differ.
- * Messages are bytes in chunks that an int counts, all sent at once and in order: MPI keeps the
- * order of what one rank sends another with one tag. Errors are returned as text, and after one of
- * them MPI is not ended, as MPI_Finalize would wait for ranks that wait for this one. Requests lie
- * where the caller has room for them; only messages of several chunks need memory. */
+ * Messages are bytes in chunks, each a part, what an int counts of one, or some short parts; all
+ * are sent at once and in order: MPI keeps the order of what one rank sends another with one tag.
+ * Errors are returned as text, and after one of them MPI is not ended, as MPI_Finalize would wait
+ * for ranks that wait for this one. Requests lie where the caller has room for them; only messages
+ * of several chunks need memory. */
 #include "comm.h"
 
 #include <mpi.h>
@@ -14,6 +15,10 @@
 #ifndef CHUNK
 #define CHUNK (1 << 30)
 #endif
+
+/* The most bytes of parts that go as one: MPI moves what does not lie in a row through buffers,
+ * piece by piece, whenever it is called; comm calls it now and then. */
+enum { TOGETHER = CHUNK < (1 << 13) ? CHUNK : 1 << 13 };
 
 /* The most elements that MPI reduces at a time: it holds copies of them. */
 enum { PIECE = CHUNK < (1 << 18) ? CHUNK : 1 << 18 };
@@ -114,13 +119,57 @@ static int request_fail(MpiMessage *r, int error, char *message)
 
 /* ---- messages ---- */
 
-/* A message of `nbytes` bytes; NULL without memory. */
-static MpiMessage *message_new(void **request, bool receives, int peer, int64_t nbytes,
+/* Where a chunk begins. */
+typedef struct Place {
+    const CommPart *part;
+    int64_t at;
+} Place;
+
+static int64_t part_bytes(const CommPart *p, bool receives)
+{
+    return receives ? p->nreceive : p->nsend;
+}
+
+/* Whether a part that follows goes with n bytes before it. */
+static bool goes_along(const CommPart *p, bool receives, int64_t n)
+{
+    return p && n + part_bytes(p, receives) <= TOGETHER;
+}
+
+/* Moves on to where there are bytes. */
+static void skip_empty(Place *p, bool receives)
+{
+    while (p->part && p->at == part_bytes(p->part, receives))
+        *p = (Place){p->part->next, 0};
+}
+
+/* Moves on by a chunk: bytes of one part, or some short parts. Returns its bytes; 0: nothing is
+ * left. */
+static int64_t take_chunk(Place *p, bool receives)
+{
+    skip_empty(p, receives);
+    if (!p->part)
+        return 0;
+    int64_t left = part_bytes(p->part, receives) - p->at, n = MIN(left, CHUNK);
+    p->at += n;
+    while (n == left && goes_along(p->part->next, receives, n)) {
+        p->part = p->part->next;
+        p->at = part_bytes(p->part, receives);
+        left = n += p->at;
+    }
+    return n;
+}
+
+/* A message; NULL without memory. */
+static MpiMessage *message_new(void **request, bool receives, int peer, const CommPart *p,
                                char *message)
 {
     MpiMessage *r = *request;
-    *r = (MpiMessage){.nbytes = nbytes, .peer = peer, .receives = receives};
-    r->count = (int)MAX((nbytes + CHUNK - 1) / CHUNK, 1);
+    *r = (MpiMessage){.peer = peer, .receives = receives};
+    Place at = {p, 0};
+    for (int64_t n; (n = take_chunk(&at, receives)); r->count++)
+        r->nbytes += n;
+    r->count = MAX(r->count, 1);
     r->part = r->count == 1 ? &r->one : calloc((size_t)r->count, sizeof *r->part);
     if (!r->part)
         no_memory(message);
@@ -134,57 +183,44 @@ typedef struct Chunk {
     MPI_Datatype type;
 } Chunk;
 
-/* The places of the bytes [at, at + n) of a message, in its order; returns how many. length, place:
- * NULL, or what is filled. */
-static int find_places(const CommPart *p, bool receives, int64_t at, int64_t n, int *length,
-                       char **place)
+static char *address_of(const CommPart *p, bool receives)
 {
-    int count = 0;
-    for (int64_t begin = 0, end; p && begin < at + n; p = p->next, begin = end) {
-        end = begin + (receives ? p->nreceive : p->nsend);
-        int64_t low = MAX(begin, at), high = MIN(end, at + n);
-        if (low >= high)
-            continue;
-        if (length) {
-            length[count] = (int)(high - low);
-            place[count] =
-                (receives ? (char *)p->receive : (char *)(uintptr_t)p->send) + (low - begin);
-        }
-        count++;
-    }
-    return count;
+    return receives ? p->receive : (char *)(uintptr_t)p->send;
 }
 
-/* As a type, of several places. */
-static int make_type(int count, const int *length, char *const *place, MPI_Datatype *type)
+/* As a type, of several parts. */
+static int make_type(const CommPart *p, bool receives, int count, MPI_Datatype *type)
 {
+    int *length = calloc((size_t)count, sizeof *length), error = MPI_ERR_NO_MEM;
     MPI_Aint *address = calloc((size_t)count, sizeof *address);
-    if (!address)
-        return MPI_ERR_NO_MEM;
-    for (int i = 0; i < count; i++)
-        MPI_Get_address(place[i], &address[i]);
-    int error = MPI_Type_create_hindexed(count, length, address, MPI_BYTE, type);
+    for (int i = 0; length && address && i < count; i++, p = p->next) {
+        length[i] = (int)part_bytes(p, receives);
+        MPI_Get_address(address_of(p, receives), &address[i]);
+    }
+    if (length && address)
+        error = MPI_Type_create_hindexed(count, length, address, MPI_BYTE, type);
+    free(length);
     free(address);
     return error ? error : MPI_Type_commit(type);
 }
 
-static int make_chunk(const CommPart *p, bool receives, int64_t at, int64_t n, Chunk *c)
+/* The next chunk from a place on, which moves behind it. */
+static int make_chunk(Place *from, bool receives, Chunk *c)
 {
-    int count = find_places(p, receives, at, n, NULL, NULL), error = MPI_SUCCESS;
-    int *length = calloc((size_t)MAX(count, 1), sizeof *length);
-    char **place = calloc((size_t)MAX(count, 1), sizeof *place);
+    skip_empty(from, receives);
+    Place to = *from;
+    int64_t n = take_chunk(&to, receives);
+    const CommPart *first = from->part;
+    int64_t at = from->at;
+    int count = 1;
+    for (const CommPart *p = first; p != to.part; p = p->next)
+        count++;
+    *from = to;
+    *c = (Chunk){n ? address_of(first, receives) + at : NULL, (int)n, MPI_BYTE};
+    if (count == 1)
+        return MPI_SUCCESS;
     *c = (Chunk){MPI_BOTTOM, 1, MPI_BYTE};
-    if (!length || !place)
-        error = MPI_ERR_NO_MEM;
-    else
-        find_places(p, receives, at, n, length, place);
-    if (!error && count <= 1)
-        *c = (Chunk){place[0], (int)n, MPI_BYTE};
-    else if (!error)
-        error = make_type(count, length, place, &c->type);
-    free(length);
-    free(place);
-    return error;
+    return make_type(first, receives, count, &c->type);
 }
 
 static int post_chunk(const Mpi *m, const MpiMessage *r, int tag, Chunk *c, MPI_Request *request)
@@ -199,9 +235,10 @@ static int post_chunk(const Mpi *m, const MpiMessage *r, int tag, Chunk *c, MPI_
 static int post_message(const Mpi *m, MpiMessage *r, int tag, const CommPart *p, char *message)
 {
     int error = MPI_SUCCESS;
-    for (int64_t i = 0; i < r->count && error == MPI_SUCCESS; i++) {
+    Place at = {p, 0};
+    for (int i = 0; i < r->count && error == MPI_SUCCESS; i++) {
         Chunk c;
-        error = make_chunk(p, r->receives, i * CHUNK, MIN(r->nbytes - i * CHUNK, CHUNK), &c);
+        error = make_chunk(&at, r->receives, &c);
         if (!error)
             error = post_chunk(m, r, tag, &c, &r->part[i]);
     }
@@ -210,13 +247,13 @@ static int post_message(const Mpi *m, MpiMessage *r, int tag, const CommPart *p,
 
 static int send(void *self, int to, int tag, const CommPart *p, void **request, char *message)
 {
-    MpiMessage *r = message_new(request, false, to, part_sends(p), message);
+    MpiMessage *r = message_new(request, false, to, p, message);
     return r ? post_message(self, r, tag, p, message) : -1;
 }
 
 static int receive(void *self, int from, int tag, const CommPart *p, void **request, char *message)
 {
-    MpiMessage *r = message_new(request, true, from, part_receives(p), message);
+    MpiMessage *r = message_new(request, true, from, p, message);
     return r ? post_message(self, r, tag, p, message) : -1;
 }
 

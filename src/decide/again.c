@@ -254,13 +254,17 @@ static Pair pair_of(const Decider *d, const Front *f)
     return (Pair){f->x[i ? i - 1 : 0], f->x[i]};
 }
 
+bool planned_first(const Decider *d, const Planned *x, const Planned *y)
+{
+    const bool fit = plan_fits(d, x);
+    if (fit != plan_fits(d, y))
+        return fit;
+    return fit ? x->sec < y->sec || (x->sec == y->sec && x->need <= y->need) : x->need <= y->need;
+}
+
 Planned planned_better(const Decider *d, Planned x, Planned y)
 {
-    bool fit = plan_fits(d, &x);
-    if (fit != plan_fits(d, &y))
-        return fit ? x : y;
-    bool first = fit ? x.sec < y.sec || (x.sec == y.sec && x.need <= y.need) : x.need <= y.need;
-    return first ? x : y;
+    return planned_first(d, &x, &y) ? x : y;
 }
 
 /* The best of two choices, and of what lies between them. */
@@ -314,8 +318,8 @@ static void choose_lowest(Decider *d)
     const Planned chosen = r->chosen;
     for (int i = MAX(r->nfront - LOWEST, 1); i < r->nfront; i++) {
         Planned x = r->front[i];
-        if (x.level == chosen.level)
-            continue; /* it is planned */
+        if (x.level == chosen.level || again_far(d, &x))
+            continue; /* it is planned, or needs too much */
         plan_full(d, &x);
         if (x.need >= 0)
             r->chosen = planned_better(d, x, r->chosen);
@@ -481,7 +485,7 @@ static void search(Decider *d)
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
-    if (moved) /* in what memory the limit leaves */
+    if (moved && !plan_fits(d, &r->none)) /* in what memory the limit leaves */
         plan_unlimited(d, &r->none);
 }
 
@@ -508,9 +512,10 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
     d.gathers.a = d.seen.a = d.keep = arena_tmp(w->g->a);
-    d.tmp = arena_tmp(w->g->a);
+    d.tmp = arena_tmp(r->a);
     d.known = t->known ? t->known : &(AgainKnown){.of.a = d.keep};
     r->memory = t->memory;
+    r->made = (PlanMade){0};
     r->none = (Planned){0};
     bool values = again_begin(&d);
     if (!(values && d.g->mesh && d.task->to.overlap && again_misfits(&d, &r->none)))
@@ -527,6 +532,17 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     fill_nodes(&d);
     arena_reset(d.keep);
     arena_reset(d.tmp);
+}
+
+Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to)
+{
+    const PlanMade m = r->made;
+    r->made = (PlanMade){0};
+    if (!m.a || (m.p->nthread == par_threads() && plan_for_equal(&m.to, to) &&
+                 graph_hash(m.g) == graph_hash(g)))
+        return m.p;
+    arena_reset(m.a);
+    return NULL;
 }
 
 void again_apply(const AgainReport *r, Graph *g, PassOptions *o)

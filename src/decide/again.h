@@ -31,6 +31,7 @@ typedef struct Decider {
     Graph *g;          /* as the passes will have it */
     Graph *step;       /* a copy of it, or the body there that has forward and backward */
     Arena *keep, *tmp; /* of the choice; of one plan */
+    Planned best;      /* that the report's plan is of */
     PassOptions o;     /* of plans */
     int64_t reserve;   /* the library's, of the step with all saved */
     Blocks blocks;
@@ -71,11 +72,15 @@ void again_search(Decider *d);
 bool again_search_short(Decider *d);
 /* Whether, by a short step, all saved does not fit by far; fills what it needs. */
 bool again_misfits(Decider *d, Planned *none);
+/* Whether a choice, planned with less effort, needs so much more than the limit that it would not
+ * fit if it were planned as it would run; never without memory. */
+bool again_far(const Decider *d, const Planned *x);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
  * slower one, as many as it takes to fit, the others as in the faster one. */
 Planned mix_blocks(Decider *d, const Front *f, Planned x);
-/* The better one: that fits, else that needs less; then the faster. */
+/* The better one: that fits, else that needs less; then the faster. first: x is, or both are alike. */
 Planned planned_better(const Decider *d, Planned x, Planned y);
+bool planned_first(const Decider *d, const Planned *x, const Planned *y);
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 
@@ -102,7 +107,8 @@ const Level *levels_with(const Decider *d, const Planned *x, int i, Level level)
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
-void plan_unlimited(Decider *d, Planned *x); /* as plan_full(), as without a limit */
+/* As plan_full(), as without a limit; with less effort, but for collectives. */
+void plan_unlimited(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const Level *level, const char *word);
 /* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
  * which the result's weight says. */

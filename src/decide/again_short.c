@@ -46,8 +46,8 @@ Planned mix_blocks(Decider *d, const Front *f, Planned x)
     int at = 0;
     while (at < f->n && !plan_fits(d, &f->x[at]))
         at++;
-    for (int j = MAX(at - BEFORE, 0) + 1; j < MIN(at + BEHIND, f->n); j++)
-        for (int i = MAX(at - BEFORE, 0); i < MIN(j, at); i++) {
+    for (int j = at; j < MIN(at + BEHIND, f->n); j++)
+        for (int i = MAX(at - BEFORE, 0); i < at; i++) {
             const Level *level = mixed(d, &f->x[i], &f->x[j], &f->x[i]);
             x = planned_better(d, x, plan_mixed(d, level));
             low = x.level == level ? &f->x[i] : low;
@@ -126,6 +126,11 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
     again_search(e);
     Planned x = whole_of(d, e, &e->r->chosen);
     const int64_t thought = x.need;
+    if (again_far(d, &x)) {
+        e->task = d->task;
+        d->r->chosen = x;
+        return 0;
+    }
     x = refine(d, e, &x);
     e->task = d->task;
     if (x.level || x.word)
@@ -163,7 +168,7 @@ static Decider *shorter_of(Decider *d)
                    .r = NEW(d->keep, AgainReport),
                    .g = s->g,
                    .keep = d->keep,
-                   .tmp = d->tmp,
+                   .tmp = arena_tmp(d->keep),
                    .o = d->o,
                    .reserve = INT64_MAX,
                    .s = s};
@@ -173,14 +178,20 @@ static Decider *shorter_of(Decider *d)
     return d->shorter = again_begin(e) ? e : NULL;
 }
 
+bool again_far(const Decider *d, const Planned *x)
+{
+    enum { PART = 16 }; /* of the limit, for what less effort may be off */
+    const int64_t memory = d->task->memory;
+    return memory > NO_MEMORY && x->need > memory + memory / PART;
+}
+
 bool again_misfits(Decider *d, Planned *none)
 {
-    enum { PART = 16 }; /* of the limit, for what the estimate may be off */
     Decider *e = shorter_of(d);
     if (!e)
         return false;
     *none = plan_quick(e, NULL, NULL);
-    return none->need > d->task->memory + d->task->memory / PART;
+    return again_far(d, none);
 }
 
 bool again_search_short(Decider *d)
@@ -188,7 +199,9 @@ bool again_search_short(Decider *d)
     Decider *e = shorter_of(d);
     if (!e)
         return false;
-    plan_full(e, &e->r->none);
+    e->r->none = plan_quick(e, NULL, NULL);
+    if (!again_far(d, &e->r->none))
+        plan_full(e, &e->r->none);
     int64_t goal = d->task->memory;
     for (int i = 0; i < MOST_WHOLE; i++) {
         const int64_t more = search_within(d, e, goal);

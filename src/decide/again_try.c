@@ -219,6 +219,7 @@ typedef struct PlanTry {
     Planned *x;
     bool quick, mixed;
     int64_t limit;
+    PlanMade made; /* the plan, and for what it was made */
 } PlanTry;
 
 /* A choice of a short step. */
@@ -271,7 +272,7 @@ static void stand_for(ShortTry *t, const Plan *p, Planned *x)
 
 static void plan_choice(void *arg)
 {
-    const PlanTry *t = arg;
+    PlanTry *t = arg;
     Decider *d = t->d;
     Planned *x = t->x;
     Graph *g = graph_clone(d->tmp, d->g);
@@ -281,8 +282,8 @@ static void plan_choice(void *arg)
         o.recompute = x->word;
     else if (d->step)
         apply_levels(d, g, x);
-    to.quick = t->quick || d->s;
-    to.moved = d->s && !t->quick;
+    to.quick = t->quick || d->s || !t->limit;
+    to.moved = to.quick && !t->quick;
     ShortTry s = {.d = d, .weight = x->weight};
     const PlanBeside beside = {fill_beside, &s};
     to.beside = d->s ? &beside : NULL;
@@ -298,10 +299,24 @@ static void plan_choice(void *arg)
         find_weight(&s, p, t->limit);
     if (d->s)
         stand_for(&s, p, x);
+    t->made = (PlanMade){d->tmp, g, to, p};
 }
 
-/* The levels as text, which equal ones of equal steps have; in tmp. */
-static const char *key_of(const Decider *d, const Planned *x)
+/* Keeps a try's plan, with its arena, if it is as the step will be planned, and the best so far. */
+static void keep_plan(const PlanTry *t)
+{
+    Decider *d = t->d;
+    PlanMade *kept = &d->r->made;
+    const bool last = d->task->keeps && !t->quick && !d->s && t->limit == d->r->memory;
+    if (!last || (kept->a && planned_first(d, &d->best, t->x)))
+        return;
+    d->tmp = kept->a ? kept->a : arena_tmp(d->r->a);
+    *kept = t->made;
+    d->best = *t->x;
+}
+
+/* The levels as text, which equal ones of equal steps have; in tmp. Less effort knows no limit. */
+static const char *key_of(const Decider *d, const Planned *x, bool quick, int64_t limit)
 {
     char *key = NEWN(d->tmp, char, d->v.n + 2);
     key[d->v.n] = x->prefer ? 'p' : 'm';
@@ -309,21 +324,21 @@ static const char *key_of(const Decider *d, const Planned *x)
         key[i] = (char)('0' + level_at(x, i));
     if (x->word)
         key = arena_strdup(d->tmp, x->word);
-    if (!d->s)
+    if (!d->s && quick)
         return key;
     Buf b = {.a = d->tmp};
-    buf_printf(&b, "short %s", key);
+    buf_printf(&b, "%s %lld %s", d->s ? "short" : "", quick ? -1LL : (long long)limit, key);
     for (int k = 0; x->weight && k < SHORT_KEPT; k++)
         buf_printf(&b, " %d", x->weight[k]);
     return b.text;
 }
 
 /* Fills x with what its plan came to before; false: it was not tried yet. */
-static bool find_known(Decider *d, Planned *x)
+static bool find_known(Decider *d, Planned *x, bool quick, int64_t limit)
 {
-    const char *key = key_of(d, x);
+    const char *key = key_of(d, x, quick, limit);
     const Planned *known = map_find(&d->known->of, key);
-    if (!map_find(&d->seen, key)) {
+    if (quick && !map_find(&d->seen, key)) {
         map_put(&d->seen, arena_strdup(d->keep, key), d);
         d->nseen++;
     }
@@ -331,35 +346,41 @@ static bool find_known(Decider *d, Planned *x)
     if (!known)
         return false;
     x->need = known->need;
+    x->peak = known->peak;
     x->sec = known->sec;
     x->shown = known->shown;
     x->alive = known->alive;
     return true;
 }
 
-static void add_known(const Decider *d, const Planned *x)
+static void add_known(const Decider *d, const Planned *x, bool quick, int64_t limit)
 {
     AgainKnown *k = d->known;
     Planned *known = NEW(k->of.a, Planned);
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){.need = x->need, .sec = x->sec, .shown = x->shown, .alive = alive};
-    map_put(&k->of, arena_strdup(k->of.a, key_of(d, x)), known);
+    *known = (Planned){.need = x->need,
+                       .peak = x->peak,
+                       .sec = x->sec,
+                       .shown = x->shown,
+                       .alive = alive};
+    map_put(&k->of, arena_strdup(k->of.a, key_of(d, x, quick, limit)), known);
     arena_reset(d->tmp);
 }
 
 static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 {
-    PlanTry t = {d, x, quick, false, limit};
-    if (quick && find_known(d, x))
+    PlanTry t = {.d = d, .x = x, .quick = quick, .limit = limit};
+    if (find_known(d, x, quick, limit))
         return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
         x->need = -1; /* no memory is left for plans */
+    else
+        keep_plan(&t);
     arena_reset(d->tmp);
     d->r->nplanned++;
-    if (quick)
-        add_known(d, x);
+    add_known(d, x, quick, limit);
 }
 
 void plan_full(Decider *d, Planned *x)
@@ -382,7 +403,7 @@ Planned plan_quick(Decider *d, const Level *level, const char *word)
 Planned plan_mixed(Decider *d, const Level *level)
 {
     Planned x = {.level = level};
-    PlanTry t = {d, &x, true, true, d->task->memory};
+    PlanTry t = {.d = d, .x = &x, .quick = true, .mixed = true, .limit = d->task->memory};
     if (ctx_try(d->g->ctx, plan_choice, &t))
         x.need = -1;
     arena_reset(d->tmp);

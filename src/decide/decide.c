@@ -176,15 +176,17 @@ static bool keeps_all(const PassWalk *w, const DecideTask *t, const PassOptions 
 {
     static const char *const word[] = {"auto", "never"};
     Arena *keep = arena_tmp(w->g->a);
+    DecideTask alone = *t; /* a plan would not outlive its graph */
     Resharded x[2];
     Setting s[2];
     bool ok = true;
+    alone.keeps = false;
     arena_keep_blocks(keep);
     for (int i = 0; i < 2 && ok; i++) {
         ok = reshard(keep, w, o, word[i], stop, &x[i]) && (i || loop_gathers(x[i].at.g, false));
         s[i] = (Setting){.o = x[i].o, .chunk.a = keep, .again.a = r->a};
         if (ok)
-            choose(&x[i].at, t, slices, true, &s[i]);
+            choose(&x[i].at, &alone, slices, true, &s[i]);
     }
     const Setting *best = ok ? better(&s[0], &s[1]) : NULL;
     if (best)
@@ -200,6 +202,7 @@ void decide(PassWalk *w, const DecideTask *task, PassOptions *o, const Decided *
     bool slices =
         (t->chunk->mode != CHUNK_OFF || t->chunk->npattern) && passes_have(w->names, "chunk");
     bool again = chooses_again(t, o, w->names), hoists = again && may_hoist(w, o);
+    with.keeps &= t->chunk->mode != CHUNK_AUTO; /* which decides several times */
     const char *stop = passes_have(w->names, "chunk") ? "chunk" : "policies";
     const bool told = t->decided && *t->decided;
     AgainReport known = {.a = to->again->a};

@@ -69,9 +69,18 @@ typedef struct NodePolicy {
     Policy policy;
 } NodePolicy;
 
+/* A plan that was made to decide, for who plans the same after the passes. */
+typedef struct PlanMade {
+    Arena *a;       /* its own; NULL: there is none */
+    const Graph *g; /* that was planned */
+    PlanFor to;
+    Plan *p;
+} PlanMade;
+
 /* What was chosen, and among what. */
 typedef struct AgainReport {
     Arena *a;       /* in which the rest lives */
+    PlanMade made;  /* of what was chosen, as a rule */
     bool searched;  /* the step did not fit with all values saved */
     bool replayed;  /* it was decided before */
     bool fits;      /* what was chosen does */
@@ -102,6 +111,7 @@ enum { NO_MEMORY = 1 }; /* bytes of a limit that nothing keeps */
 typedef struct DecideTask {
     PlanFor to;
     bool ordered;   /* it is made by plan_ordered; else by plan_make */
+    bool keeps;     /* the plan of what is chosen is kept */
     int64_t memory; /* bytes of it with its library's reserve; 0: no limit */
     const ChunkAsked *chunk;
     AgainKnown *known;   /* NULL: none */
@@ -115,6 +125,9 @@ typedef struct DecideTask {
  * options o, what needs the least seconds and fits t->memory; if nothing does, what needs the
  * fewest bytes. r->a is given. */
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r);
+/* Takes the plan that plan_ordered() would make of g, if it was made; it lives as long as r->a.
+ * NULL: it was not. */
+Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to);
 /* Gives g's nodes the policies of what was chosen, or o the word. */
 void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
 

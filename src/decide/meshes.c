@@ -99,7 +99,7 @@ static void bound_setting(const PassWalk *w, const PlanFor *to, MeshSetting *s)
     rough.rough = true;
     Graph *g = graph_clone(a, w->g);
     Plan *p = trial_plan(a, w, g, &o, &rough, false);
-    s->bound = plan_step_bound(p, a, false);
+    s->bound = plan_step_bound(p, a, 0);
     if (to->limit)
         s->least = p->by_category[CAT_OTHER] + p->reserve +
                    order_bound(flow_new(p->g, to->device, to->machine, a), a);

@@ -186,5 +186,5 @@ void page_queues(Page *x, const Picture *d)
     buf_printf(x->b, "</svg></div><figcaption class=\"note\">%s a step, %s of it exposed",
                sec_text(x->a, d->p->est.step), sec_text(x->a, d->p->est.exposed));
     buf_printf(x->b, "; no schedule takes less than %s.</figcaption></figure>\n",
-               sec_text(x->a, plan_step_bound(d->p, arena_tmp(x->a), false)));
+               sec_text(x->a, plan_step_bound(d->p, arena_tmp(x->a), 0)));
 }

@@ -217,12 +217,11 @@ static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
 static void print_step_bound(Buf *b, const Plan *p)
 {
     Arena *tmp = arena_tmp(b->a);
-    double least = plan_step_bound(p, tmp, false), late = plan_step_bound(p, tmp, true);
+    double least = plan_step_bound(p, tmp, 0), within = plan_memory_bound(p, tmp);
     buf_printf(b, "  step bound    %12s a step  (no schedule is faster)\n", sec_text(b->a, least));
-    if (late > least * (1 + 1e-9))
-        buf_printf(
-            b, "  backward bound%12s a step  (no schedule that computes again only in the backward is faster)\n",
-            sec_text(b->a, late));
+    if (within > least * (1 + 1e-9))
+        buf_printf(b, "  memory bound  %12s a step  (no schedule in no more memory is faster)\n",
+                   sec_text(b->a, within));
     arena_reset(tmp);
 }
 

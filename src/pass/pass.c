@@ -356,19 +356,30 @@ static void check_after(const Pass *p, int changes, unsigned before, unsigned ha
     CHECK(!wrong);
 }
 
+/* Graphs are walked only where a pass has changed them. */
+static unsigned walk_properties(PassWalk *w)
+{
+    if (!w->looked)
+        w->seen = see_properties(w->g);
+    w->looked = true;
+    return w->seen | w->recorded;
+}
+
 static PassReport run_pass(PassWalk *w, const Pass *p)
 {
-    unsigned before = see_properties(w->g) | w->recorded;
+    unsigned before = p->needs || !w->trial ? walk_properties(w) : 0;
     if (p->needs & ~before)
         fail_needs(w->g, w->tmp, p, p->needs & ~before);
     double start = now_sec();
     int changes = p->run(w->g, w->tmp, w->o);
     arena_reset(w->tmp);
+    w->looked &= !changes;
     if (changes && !w->trial)
         graph_verify(w->g);
     double sec = now_sec() - start;
     w->recorded = ((w->recorded & ~p->removes) | p->gives) & ~all_seen();
-    check_after(p, changes, before, see_properties(w->g) | w->recorded);
+    if (!w->trial)
+        check_after(p, changes, before, walk_properties(w));
     return (PassReport){p->name, false, changes, sec};
 }
 
@@ -483,6 +494,7 @@ PassWalk passes_fork(const PassWalk *w, Graph *g, const PassOptions *o)
 
 bool passes_until(PassWalk *w, const char *stop)
 {
+    w->looked = false; /* whoever stopped it may have changed g */
     for (const char *name; w->row < w->end || (name = next_name(w->g->a, &w->names));) {
         if (w->row == w->end)
             begin_name(w, name);

@@ -43,9 +43,16 @@ typedef struct ReshardNote {
     double nbytes, sec;            /* all steps' */
 } ReshardNote;
 
+/* The option by which a node got a policy that nobody gave it by name. */
+typedef struct PolicySource {
+    Policy policy;
+    const char *option; /* "--recompute full" */
+} PolicySource;
+
 typedef struct Decisions {
     Arena *a;
-    bool all; /* of values without a policy too */
+    Map source; /* by the node's name: PolicySource */
+    bool all;   /* of values without a policy too */
     Decision *list;
     int count, cap;
     ReshardNote *reshard;
@@ -240,6 +247,8 @@ typedef struct PassWalk {
     bool alone;               /* a pass that is named by itself */
     bool trial;               /* what has run here will run again: graphs are not verified */
     unsigned recorded;        /* properties that cannot be seen in a graph */
+    unsigned seen;            /* those that it was seen to have */
+    bool looked;              /* they are those of g as it is */
     PassReport group;         /* on the rows of the present group that have run */
 } PassWalk;
 

@@ -141,11 +141,46 @@ void region_check_save(const Graph *g, const Node *n)
                   n->out[0]->name, inner->out[0]->name);
 }
 
+/* Notes the option that has given nodes policies, which no earlier call had seen; NULL: the text.
+ */
+static void note_source(const Graph *g, Decisions *d, const char *option)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        EACH_LOOP_BODY(b, n)
+            note_source(n->region->body[b], d, option);
+        if (!n->policy || map_find(&d->source, n->out[0]->name))
+            continue;
+        PolicySource *x = NEW(d->a, PolicySource);
+        *x = (PolicySource){n->policy, option};
+        map_put(&d->source, arena_strdup(d->a, n->out[0]->name), x);
+    }
+}
+
+static int give_gathers(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Decisions *d = o->decisions;
+    if (d)
+        note_source(g, d, NULL);
+    int changes = policy_gathers(g, tmp, o);
+    if (d && changes)
+        note_source(g, d, arena_printf(d->a, "--reshard %s", o->reshard ? o->reshard : "auto"));
+    return changes;
+}
+
+static int give_named(Graph *g, Arena *tmp, const PassOptions *o, const char *name)
+{
+    Decisions *d = o->decisions;
+    int changes = policy_named(g, tmp, name);
+    if (d && changes)
+        note_source(g, d, arena_printf(d->a, "--recompute %s", name));
+    return changes;
+}
+
 int pass_policies(Graph *g, Arena *tmp, const PassOptions *o)
 {
     const char *name = o->recompute ? o->recompute : "none";
-    int changes = policy_gathers(g, tmp, o);
-    changes += policy_named(g, tmp, name);
+    int changes = give_gathers(g, tmp, o);
+    changes += give_named(g, tmp, o, name);
     const char *doubt = o->warn ? policy_named_doubt(g, tmp, name) : NULL;
     if (doubt)
         o->warn(o->warn_arg, doubt);

@@ -52,8 +52,9 @@ bool order_pull(const Problem *q, Arena *tmp, const int *order, int *out);
 /* Moves starts of collectives and their waits apart in g's order, and nodes between them, so that
  * the step takes less by m's seconds. At most `more` bytes more are alive than at the peak; where
  * that is negative, no more than now at nodes where that is less. beside: by node id, bytes that
- * are alive there too; NULL: none. Whether anything has moved. */
-bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
+ * are alive there too; NULL: none. Returns the seconds of the step then; INFINITY: nothing has
+ * moved. */
+double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
                    const int64_t *beside);
 
 /* ---- order_bound.c: a lower bound for every order ---- */

@@ -199,8 +199,8 @@ static bool seeks(const Seek *s, double found, double passed)
     return found < s->most && passed < s->far;
 }
 
-/* Makes an order in which nodes before the start that it does not need run behind it. Returns the
- * place of the furthest; -1: there are too few. No more than the nearest search passes starts. */
+/* Finds nodes before the start that it does not need, to run behind it. Returns the place of the
+ * furthest; -1: there are too few. No more than the nearest search passes starts. */
 static int delay(Overlap *x, int start, const Seek *s)
 {
     double found = 0, passed = 0;
@@ -219,13 +219,10 @@ static int delay(Overlap *x, int start, const Seek *s)
             overlap_note(x, i, x->in);
         to = !stays && x->sec[i] > 0 ? k : to;
     }
-    if (found <= SOME * x->now.stall[start])
-        return -1;
-    overlap_move_set(x, x->place[start] + 1);
-    return to;
+    return found <= SOME * x->now.stall[start] ? -1 : to;
 }
 
-/* The same with nodes behind the wait that do not need it, which run before it. */
+/* The same with nodes behind the wait that do not need it, to run before it. */
 static int advance(Overlap *x, int start, const Seek *s)
 {
     int wait = first_wait(x, start), to = -1;
@@ -238,35 +235,60 @@ static int advance(Overlap *x, int start, const Seek *s)
         overlap_note(x, i, stays ? x->mark : x->in);
         to = !stays && x->sec[i] > 0 ? k : to;
     }
-    if (found <= SOME * x->now.stall[start])
-        return -1;
-    overlap_move_set(x, x->place[wait]);
-    return to;
+    return found <= SOME * x->now.stall[start] ? -1 : to;
 }
 
 typedef int Side(Overlap *, int, const Seek *);
+
+/* Makes an order with what a side has found. */
+static void move_found(Overlap *x, int start, Side *side)
+{
+    overlap_move_set(x, side == delay ? x->place[start] + 1 : x->place[first_wait(x, start)]);
+}
+
+static const double shares[] = {0.95, 0.5, 0.25}; /* of the time for which the step stands still */
 
 /* A way to fill, and what the step takes less then. */
 typedef struct Fill {
     Side *side;
     Seek seek;
     double gain;
+    uint64_t tried[LEN(shares) * LEAVES]; /* sets, of one side */
+    int ntried;
 } Fill;
+
+/* Whether the set that was found is another than those before. */
+static bool is_new(const Overlap *x, Fill *f)
+{
+    uint64_t set = 0;
+    for (int k = 0; k < x->nnoted; k++)
+        if (x->in[x->noted[k]])
+            set += hash_bytes(&x->noted[k], sizeof x->noted[k], 0);
+    for (int i = 0; i < f->ntried; i++)
+        if (f->tried[i] == set)
+            return false;
+    f->tried[f->ntried++] = set;
+    return true;
+}
 
 /* Finds the best on one side of a start, if it is better. */
 static void seek_fill(Overlap *x, int start, Side *side, int first, Fill *best)
 {
-    static const double shares[] = {0.95, 0.5, 0.25};
     double stall = x->now.stall[start];
+    best->ntried = 0;
     for (int i = 0; i < (x->near ? 1 : LEN(shares)); i++) {
         Seek s = {shares[i] * stall, (1 + x->round) * stall, first};
         for (int k = 0; k < (x->near ? 1 : LEAVES); k++, s.far *= 2) {
             int to = side(x, start, &s);
-            double gain = to < 0 ? 0 : overlap_gain(x, LEAST);
-            if (gain > best->gain)
-                *best = (Fill){side, s, gain};
             if (to < 0)
                 break;
+            if (is_new(x, best)) {
+                move_found(x, start, side);
+                double gain = overlap_gain(x, LEAST);
+                best->side = gain > best->gain ? side : best->side;
+                best->seek = gain > best->gain ? s : best->seek;
+                best->gain = MAX(gain, best->gain);
+            }
             s.left = to;
         }
     }
@@ -281,6 +303,7 @@ static bool fill_best(Overlap *x, int start, Side *const *side, int n)
     if (!best.side)
         return false;
     best.side(x, start, &best.seek);
+    move_found(x, start, best.side);
     overlap_take(x);
     return true;
 }
@@ -345,8 +368,8 @@ static void move_all(Overlap *x, int near)
     move_rounds(x, false, ROUNDS);
 }
 
-/* Whether the step takes less in another order, which the graph then has. */
-static bool overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
+/* The seconds of the step in another order, which the graph then has; INFINITY: none takes less. */
+static double overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
                             int64_t more, const int64_t *beside)
 {
     Overlap *x = overlap_new(q, joined, m, tmp);
@@ -365,12 +388,12 @@ static bool overlap_problem(const Problem *q, const Flow *joined, const Machine 
         least = MIN(least, x->now.total);
     }
     if (least >= before)
-        return false;
+        return INFINITY;
     for (int k = 0; k < q->n; k++)
         node[k] = (Node *)overlap_node(x, best[k]);
     for (int k = 0; k < q->n; k++)
         node_move(g, node[k], NULL);
-    return true;
+    return least;
 }
 
 static bool has_collective(const Problem *q)
@@ -382,25 +405,27 @@ static bool has_collective(const Problem *q)
 }
 
 /* joined: the same with cats joined; of it comes the peak beside which `more` bytes may be alive.
- */
-static bool overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more,
+ * Returns the seconds as order_overlap(); 0 where but bodies have moved. */
+static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more,
                          const int64_t *beside)
 {
     bool moved = false;
     int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + more;
     for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
         for (int c = 0; item_body(f, i, c); c++)
-            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more, NULL);
+            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more, NULL) <
+                     INFINITY;
     if (moved)
         flow_reorder(f);
     more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
+    double sec = INFINITY;
     if (!q->cyclic && has_collective(q))
-        moved |= overlap_problem(q, joined, m, tmp, more, beside);
-    return moved;
+        sec = overlap_problem(q, joined, m, tmp, more, beside);
+    return moved ? 0 : sec;
 }
 
-bool order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
+double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
                    const int64_t *beside)
 {
     Flow *joined = flow_new(g, d, m, tmp);

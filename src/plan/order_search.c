@@ -47,7 +47,9 @@ enum {
     SEEN = 1 << 13,    /* places for sets; half of them are filled */
     SEARCH_WORK = 100, /* needs of nodes computed in one search, at most: this for each node, and */
     MORE_WORK = 1 << 17,
-    QUICK_WORK = 40, /* in place of both, for each node */
+    QUICK_WORK = 10,   /* in place of both, for each node, but */
+    QUICK_LEAST = 40,  /* of few nodes so many, up to */
+    QUICK_FEW = 4000,  /* all together */
     SMALL = 64,      /* nodes up to which the limit is found to the byte, */
     GRAINS = 4096,   /* and else to this part */
 };
@@ -265,7 +267,8 @@ static bool search_within(OrderSearch *x, const int *base, int64_t limit, int *o
 {
     int n = x->q->n;
     x->limit = limit;
-    x->work = x->quick ? QUICK_WORK * (int64_t)n : MORE_WORK + SEARCH_WORK * (int64_t)n;
+    x->work = x->quick ? MAX(QUICK_WORK * (int64_t)n, MIN(QUICK_LEAST * n, QUICK_FEW))
+                       : MORE_WORK + SEARCH_WORK * (int64_t)n;
     start(x, base);
     if (!search(x))
         return false;

@@ -9,6 +9,7 @@
 #include "../product/onednn.h"
 #include "../place/place.h"
 
+#include <math.h>
 #include <string.h>
 
 /* each: of a product. */
@@ -114,13 +115,16 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
-static int64_t bound_of(const Plan *p, const PlanFor *to)
+/* p with the bound of its graph, which is the same for all orders. */
+static Plan *bounded(Plan *p, const PlanFor *to)
 {
+    if (to->rough)
+        return p;
     Arena *tmp = arena_tmp(p->g->a);
     int64_t others = p->by_category[CAT_OTHER]; /* nothing else is counted there */
-    int64_t bound = others + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
+    p->order_bound = others + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
-    return bound;
+    return p;
 }
 
 /* `to` with its defaults filled in, which are a plan of its own on cpu. Machines that are looked up
@@ -134,6 +138,15 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     return x;
 }
 
+bool plan_for_equal(const PlanFor *x, const PlanFor *y)
+{
+    return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
+           x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
+           x->overlap == y->overlap && x->quick == y->quick && x->moved == y->moved &&
+           x->rough == y->rough && x->beside == y->beside &&
+           machine_hash(x->machine) == machine_hash(y->machine);
+}
+
 enum {
     SMALL_PLAN = 1000
 }; /* buffers up to which orders are compared by more than greedy placement */
@@ -143,7 +156,7 @@ static int quick_effort(const Plan *p)
     return p->nstorage < SMALL_PLAN ? 2 : 0;
 }
 
-/* most: as of plan_place. */
+/* Without a bound. most: as of plan_place. */
 static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known)
 {
     double start = now_sec();
@@ -153,7 +166,6 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placement
     else
         plan_place(p, to->rough ? 0 : PLACE_EFFORT, most, known);
     plan_waits(p, a);
-    p->order_bound = to->rough ? 0 : bound_of(p, to);
     p->number = to->number;
     fill_reserve(p);
     p->reserve = MAX(p->reserve, to->reserve);
@@ -168,7 +180,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placement
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 {
     PlanFor x = made_for(a, to);
-    return make(a, g, &x, 0, NULL);
+    return bounded(make(a, g, &x, 0, NULL), &x);
 }
 
 int64_t plan_bound(Graph *g, const Device *d)
@@ -283,36 +295,41 @@ static int64_t overlap_bytes(const Plan *p)
 typedef struct OverlapRoom {
     int64_t limit;         /* of p; 0: none */
     int64_t *beside, more; /* by node id; how much higher the peak is by it */
+    double least;          /* seconds of the order of the plan so far, by the clock */
+    bool slower;           /* the order after it was no faster */
 } OverlapRoom;
 
 /* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
  * the peak are alive; NULL: it is no faster, or above the cap. */
 static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                            const OverlapRoom *r, int64_t more, int64_t cap)
+                            OverlapRoom *r, int64_t more, int64_t cap)
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    bool moved = order_overlap(g, to->device, to->machine, tmp, more, r->beside);
-    Plan *q = moved ? make(a, g, to, r->beside ? 0 : cap, known) : NULL;
+    double sec = order_overlap(g, to->device, to->machine, tmp, more, r->beside);
+    r->slower = sec >= r->least;
+    Plan *q = r->slower ? NULL : make(a, g, to, r->beside ? 0 : cap, known);
     arena_reset(tmp);
     bool good = q && q->est.step < p->est.step;
     if (good && !r->beside)
         good = q->space[SPACE_MAIN].peak <= cap &&
                (!r->limit || plan_least(q) <= MAX(r->limit, plan_least(p)));
-    if (good)
-        q->overlap_cap = cap;
-    return good ? q : NULL;
+    if (!good)
+        return NULL;
+    r->least = sec > 0 ? sec : INFINITY;
+    q->overlap_cap = cap;
+    return q;
 }
 
 /* A faster plan of the same nodes in so many more bytes, or NULL. Where more bytes are alive than
  * before, addresses may waste some: then less is allowed but at the peak itself. */
 static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                        const OverlapRoom *r, int64_t more)
+                        OverlapRoom *r, int64_t more)
 {
     static const int parts[] = {0, 32, 16, 8};
     int64_t peak = p->space[SPACE_MAIN].peak;
     Plan *q = NULL;
-    for (int i = 0; i < LEN(parts) && !q; i++)
+    for (int i = 0; i < LEN(parts) && !q && !(i && r->slower); i++)
         q = overlap_within(a, p, to, known, r, more - (parts[i] ? peak / parts[i] : 0),
                            peak + more);
     return q;
@@ -320,7 +337,7 @@ static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *
 
 static OverlapRoom room_beside(const Plan *p, const PlanFor *to, Arena *tmp)
 {
-    OverlapRoom r = {.limit = to->limit};
+    OverlapRoom r = {.limit = to->limit, .least = INFINITY};
     if (to->beside) {
         r.beside = NEWN(tmp, int64_t, p->g->nnode);
         r.more = to->beside->fill(to->beside->arg, p, r.beside);
@@ -336,7 +353,7 @@ static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
         p->est.exposed <= 0)
         return p;
     Arena *tmp = arena_tmp(p->g->a);
-    const OverlapRoom r = room_beside(p, to, tmp);
+    OverlapRoom r = room_beside(p, to, tmp);
     int64_t usual = overlap_bytes(p), room = r.limit ? r.limit - plan_least(p) - r.more : usual;
     Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
     Plan *wide = room > usual ? overlap_in(a, p, to, known, &r, room) : NULL;
@@ -390,7 +407,7 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
     Placements *known = placements_new(keep);
     Plan *p = overlapped(a, make(a, g, &x, 0, known), &x, known);
     arena_reset(keep);
-    return p;
+    return bounded(p, &x);
 }
 
 /* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near. */
@@ -423,6 +440,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
         Plan *lower = apart && !within(p, x.limit) ? order_near(a, g, &x, true) : p;
         p = plan_least(lower) < plan_least(p) ? lower : p;
     }
+    p = bounded(p, &x);
     p->sec = now_sec() - start;
     return p;
 }

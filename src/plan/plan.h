@@ -120,6 +120,9 @@ typedef struct PlanFor {
                    no wait follows from them */
 } PlanFor;
 
+/* Whether plans of one graph are one under both. */
+bool plan_for_equal(const PlanFor *x, const PlanFor *y);
+
 /* Bytes that a plan lacks of another for which it stands. */
 typedef struct PlanBeside {
     /* Fills, by node id, what is alive beside p's bytes where the node runs; returns how much
@@ -286,9 +289,11 @@ int plan_find_start(const Plan *p, int wait);
 
 /* ---- step_bound.c ---- */
 
-/* Seconds: no schedule of the plan's graph is faster, in any order, buckets and memory; late: none
- * that computes again in the backward alone. */
-double plan_step_bound(const Plan *p, Arena *tmp, bool late);
+/* Seconds: no schedule of the plan's graph is faster, in any order and buckets, whose peak is at
+ * most so many bytes; 0: any. */
+double plan_step_bound(const Plan *p, Arena *tmp, int64_t most);
+/* The same of the bytes that the plan could have. */
+double plan_memory_bound(const Plan *p, Arena *tmp);
 
 /* ---- scope.c ---- */
 

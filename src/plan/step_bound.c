@@ -19,9 +19,12 @@
  * items that no edge passes by, between the first item and the loss, and between the loss and the
  * last, among what lies between them.
  *
- * `late` asks for the bound of the schedules that compute again in the backward: of what is computed
- * again from a batch, nothing begins before the forward has ended. Others would take the memory that
- * recomputation saves, but may use the time for which the forward waits.
+ * Another bound is that of the schedules within some bytes. What is computed again from a batch may
+ * use the time for which the forward waits, but then is alive until the backward. First nothing of
+ * it may begin before the forward has ended; calls made again do not wait for their operands.
+ * Whoever computes some of it earlier, in S seconds, could do so, one after the other, right behind
+ * the forward, and all else S later than before. So that bound less S holds for all, and
+ * step_early.c says how large S may be.
  *
  * Copies that the planner adds have seconds in the step, but are no items.
  *
@@ -29,7 +32,7 @@
  * it has its links' work too. O(narrow items x n log n); of large graphs fewer items count as
  * narrow, so that each takes about a second at most. */
 #include "plan.h"
-#include "../flow/problem.h"
+#include "step_early.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +54,8 @@ typedef struct BoundJob {
 
 typedef struct StepBound {
     const Plan *p;
-    bool late;        /* values are computed again in the backward */
-    const Node *loss; /* the end of the forward, if late; else NULL */
+    int64_t most;     /* bytes of the peak; 0: any */
+    const Node *loss; /* the end of the forward, if nothing is computed again before; else NULL */
     Arena *tmp;
     const Graph *g;
     int n, *of; /* of: by value id, the item that makes it; -1: none */
@@ -151,12 +154,21 @@ static bool again(const StepBound *x, int i)
            !x->kept[i];
 }
 
+/* Whether an item is a call made again, which may be anywhere if nothing is computed early. */
+static bool floats(const StepBound *x, int i)
+{
+    const Node *n = x->item[i].node;
+    return communicates(n) && n->origin && n->phase == BACKWARD;
+}
+
 /* Calls see(x, of, reader) for each item that an item reads. */
 static void each_edge(StepBound *x, void (*see)(StepBound *x, int of, int reader))
 {
     for (int i = 0; i < x->n; i++) {
         const Node *n = x->item[i].node;
         bool one = communicates(n);
+        if (x->loss && floats(x, i))
+            continue;
         if (x->loss && again(x, i))
             see(x, x->of[x->loss->out[0]->id], i);
         for (int k = one ? x->item[i].tensor : 0; k < (one ? x->item[i].tensor + 1 : n->nin); k++)
@@ -472,36 +484,88 @@ static void fill_starts(const StepBound *x, double *start, bool back)
 
 /* ---- a graph ---- */
 
-/* The node with which the forward ends, as most follow one another to it. */
-static const Node *find_loss(StepBound x)
+/* The items of a way of the most, in order. */
+static int *longest_way(const StepBound *x, int *count)
 {
-    int first;
-    link_all(&x);
-    int loss = deepest(&x, -1, LOSS, &first);
-    return loss < 0 ? NULL : x.item[loss].node;
+    int *depth = NEWN(x->tmp, int, x->n), last = -1;
+    for (int i = 0; i < x->n; i++) {
+        depth[i] = 1;
+        EACH_ITEM(k, x->pred, i)
+            depth[i] = MAX(depth[i], depth[x->pred.item[k]] + 1);
+        last = last < 0 || depth[i] > depth[last] ? i : last;
+    }
+    *count = last < 0 ? 0 : depth[last];
+    int *way = NEWN(x->tmp, int, *count);
+    for (int d = *count; d > 0; d--) {
+        way[d - 1] = last;
+        EACH_ITEM(k, x->pred, way[d - 1])
+            if (depth[x->pred.item[k]] == d - 1)
+                last = x->pred.item[k];
+    }
+    return way;
+}
+
+/* The node with which the forward ends: the last of it where most items of the step follow one
+ * another. */
+static const Node *find_loss(const StepBound *x)
+{
+    int count, *way = longest_way(x, &count);
+    while (count && x->item[way[count - 1]].node->phase > LOSS)
+        count--;
+    return count ? x->item[way[count - 1]].node : NULL;
+}
+
+/* Seconds of what is computed again before the forward has ended, at most. */
+static double early(const StepBound *x)
+{
+    StepBound free = *x; /* from the edges to the loss */
+    free.loss = NULL;
+    link_items(&free);
+    const Node **node = NEWN(x->tmp, const Node *, x->n);
+    double *sec = NEWN(x->tmp, double, x->n);
+    bool *late = NEWN(x->tmp, bool, x->n);
+    for (int i = 0; i < x->n; i++) {
+        node[i] = x->item[i].node;
+        sec[i] = floats(x, i) ? 0 : x->item[i].sec;
+        late[i] = again(x, i);
+    }
+    EarlyItems items = {
+        x->g, x->n, node, x->of, free.pred, free.succ, sec, late, x->of[x->loss->out[0]->id],
+        NULL, 0};
+    items.stream = longest_way(&free, &items.nstream);
+    return early_sec(&items, x->tmp, x->most - x->p->persistent_nbytes);
+}
+
+/* In any order, or with nothing computed again before the loss. Adds the work of queues. */
+static double items_bound(StepBound *x, const NodeSteps *steps, double *busy)
+{
+    link_all(x);
+    fill_items(x, steps);
+    find_narrow(x);
+    x->start = NEWN(x->tmp, double, x->n);
+    x->rest = NEWN(x->tmp, double, x->n);
+    x->to = NEWN(x->tmp, double, x->n);
+    x->job = NEWN(x->tmp, BoundJob, x->n);
+    fill_starts(x, x->start, false);
+    fill_starts(x, x->rest, true);
+    double bound = set_bound(x, x->start, x->rest);
+    for (int i = 0; i < x->n; i++) {
+        bound = MAX(bound, x->start[i] + x->item[i].sec + x->rest[i]);
+        for (int q = 0; q < NBUSY; q++)
+            busy[q] += x->item[i].busy[q];
+    }
+    return bound;
 }
 
 static double graph_bound(const Plan *p, const Graph *g, const NodeSteps *steps, Arena *tmp,
-                          bool late, double *busy)
+                          int64_t most, double *busy)
 {
-    StepBound x = {.p = p, .g = g, .tmp = tmp, .late = late};
-    x.loss = late ? find_loss(x) : NULL;
-    link_all(&x);
-    fill_items(&x, steps);
-    find_narrow(&x);
-    x.start = NEWN(tmp, double, x.n);
-    x.rest = NEWN(tmp, double, x.n);
-    x.to = NEWN(tmp, double, x.n);
-    x.job = NEWN(tmp, BoundJob, x.n);
-    fill_starts(&x, x.start, false);
-    fill_starts(&x, x.rest, true);
-    double most = set_bound(&x, x.start, x.rest);
-    for (int i = 0; i < x.n; i++) {
-        most = MAX(most, x.start[i] + x.item[i].sec + x.rest[i]);
-        for (int q = 0; q < NBUSY; q++)
-            busy[q] += x.item[i].busy[q];
-    }
-    return most;
+    StepBound x = {.p = p, .g = g, .tmp = tmp, .most = most};
+    double again[NBUSY] = {0}, bound = items_bound(&x, steps, busy);
+    if (!most || !(x.loss = find_loss(&x)))
+        return bound;
+    double late = items_bound(&x, steps, again);
+    return MAX(bound, late - early(&x));
 }
 
 /* Its iterations', one after the other; adds their work to the item. */
@@ -510,17 +574,22 @@ static double loop_bound(const StepBound *x, const NodeSteps *steps, BoundItem *
     double sec = 0;
     EACH_BODY(b, it->node) {
         double busy[NBUSY] = {0}, times = (double)region_times(it->node->region, b);
-        sec += times * graph_bound(x->p, it->node->region->body[b], steps, x->tmp, x->late, busy);
+        sec += times * graph_bound(x->p, it->node->region->body[b], steps, x->tmp, x->most, busy);
         for (int q = 0; q < NBUSY; q++)
             it->busy[q] += times * busy[q];
     }
     return sec;
 }
 
-double plan_step_bound(const Plan *p, Arena *tmp, bool late)
+double plan_step_bound(const Plan *p, Arena *tmp, int64_t most)
 {
     NodeSteps steps = plan_node_steps(tmp, p);
-    double busy[NBUSY] = {0}, again[NBUSY] = {0};
-    double bound = graph_bound(p, p->g, &steps, tmp, false, busy);
-    return late ? MAX(bound, graph_bound(p, p->g, &steps, tmp, true, again)) : bound;
+    double busy[NBUSY] = {0};
+    bool one = device_nspace(p->device) == 1;
+    return graph_bound(p, p->g, &steps, tmp, one ? most : 0, busy);
+}
+
+double plan_memory_bound(const Plan *p, Arena *tmp)
+{
+    return plan_step_bound(p, tmp, MAX(p->space[SPACE_MAIN].peak, p->overlap_cap));
 }

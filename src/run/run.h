@@ -76,7 +76,9 @@ struct tn_plan {
     Handle h;
     tn_graph *graph;
     Plan *p;
-    bool fits;           /* into the options' memory */
+    int64_t limit;       /* the options' memory */
+    bool fits;           /* into it */
+    tn_setting others;   /* the least of other options, where that is less; nbytes 0: it is not */
     int64_t *rows, nrow; /* of the whole batch, that this rank has; NULL: not asked for yet */
 };
 

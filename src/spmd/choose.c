@@ -352,9 +352,9 @@ static Price find_price(StrategySearch *x)
 
 /* ---- the choice ---- */
 
-static uint64_t draw(Spmd *p)
+uint64_t spmd_draw(uint64_t *state)
 {
-    uint64_t z = p->draw += UINT64_C(0x9e3779b97f4a7c15); /* Steele et al. 2014, SplitMix */
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15); /* Steele et al. 2014, SplitMix */
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
     return z ^ z >> 31;
@@ -384,7 +384,7 @@ static void consider(StrategySearch *x, const NodeCut *chosen)
         return;
     uint64_t weight = p->draw ? chance_of(x) : 1;
     x->nlegal += weight;
-    if (p->draw ? draw(p) % x->nlegal < weight
+    if (p->draw ? spmd_draw(&p->draw) % x->nlegal < weight
                 : x->nlegal == 1 || price_less(x->now.price, x->best.price)) {
         Strategy best = x->now;
         x->now = x->best;

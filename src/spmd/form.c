@@ -65,7 +65,7 @@ static void logsumexp_as(const Mesh *m, const Cut *x, CutKind kind, Cut *y)
     }
 }
 
-static bool has_logsumexp(const Mesh *m, const Cut *x)
+bool has_logsumexp(const Mesh *m, const Cut *x)
 {
     for (int c = 0; c < m->naxes; c++)
         if (x[c].kind == CUT_LOGSUMEXP)

@@ -64,6 +64,17 @@ static Graph *graph_alone(Pricing *p, SpmdGraph *s)
     return g;
 }
 
+/* The form from which readers of a result go on: the first, or that in which its partial
+ * log-sum-exps were merged for another one of the node's results. */
+static const RankForm *result_form(SpmdGraph *s, const Value *v)
+{
+    const RankForm *first = spmd_logical(s, v)->form;
+    for (const RankForm *h = first; h; h = h->next)
+        if (!has_logsumexp(s->x->mesh, h->cut))
+            return h;
+    return first;
+}
+
 static void price(void *arg)
 {
     Pricing *p = arg;
@@ -74,7 +85,7 @@ static void price(void *arg)
     for (const Node *n = s.to->first; n; n = n->next)
         p->sec += node_sec(p->x.machine, p->x.mesh, n);
     for (int k = 0; k < g->nout; k++) {
-        const RankForm *h = spmd_logical(&s, g->out[k].v)->form;
+        const RankForm *h = result_form(&s, g->out[k].v);
         memcpy(p->t->out[k], h->cut, sizeof(Cut) * (size_t)p->x.mesh->naxes);
     }
 }

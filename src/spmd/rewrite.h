@@ -136,6 +136,8 @@ static inline bool price_less(Price x, Price y)
 RankForm *form_add(SpmdGraph *s, const Value *v, const Cut *cut, Value *is, const char *block);
 /* The price of v in that form for `reader`, from the cheapest form there is. */
 Price form_price(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+/* Whether a form has partial log-sum-exps. */
+bool has_logsumexp(const Mesh *m, const Cut *x);
 /* Seconds to bring a value of type t from one form to another, partial log-sum-exps merged before;
  * INFINITY: it cannot be. */
 double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to);
@@ -175,6 +177,7 @@ Strategy strategy_room(Arena *a, const Node *n);
 bool strategy_fill(const Spmd *x, const Node *n, const Factors *f, Strategy *t);
 
 Strategy *strategy_choose(SpmdGraph *s, const Node *n, const Factors *f);
+uint64_t spmd_draw(uint64_t *state); /* the next number of a generator */
 
 /* ---- solved.c ---- */
 

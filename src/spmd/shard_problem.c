@@ -315,6 +315,16 @@ static void add_shared(Maker *m, int group)
         join_reader(m, r, &r->read[j], form, count, at);
 }
 
+/* Draws all costs that are finite, for tests: whatever is legal may then be chosen. */
+static void draw_costs(Maker *m, uint64_t seed)
+{
+    enum { MOST_COST = 1000 };
+    for (int i = 0; i < m->ncost; i++)
+        m->cost[i] = m->cost[i] < INFINITY ? (double)(spmd_draw(&seed) % MOST_COST) : INFINITY;
+    for (int64_t i = 0; i < m->nmatrix; i++)
+        m->matrix[i] = m->matrix[i] < INFINITY ? (double)(spmd_draw(&seed) % MOST_COST) : INFINITY;
+}
+
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
 {
     Arena *a = e->a;
@@ -332,6 +342,8 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
             add_direct(&m, &e->group[g]);
         else
             add_shared(&m, g);
+    if (price->x->draw)
+        draw_costs(&m, price->x->draw);
     PickProblem *y = &p->pick;
     y->first = m.in_first;
     y->cost = m.cost;

@@ -346,7 +346,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->shard_report) {
         o->shard_report->emitted = graph_sec(&x, g);
         o->shard_report->rest = x.free ? rest_sec(&x, g) : 0;
-        if (!x.keep && !gathers_count_twice(&x))
+        if (x.free && !x.keep && !gathers_count_twice(&x))
             o->shard_report->sec += x.again;
     }
     return 1;

@@ -31,7 +31,7 @@ static int begin_send(Handle *h, int to, int tag, const void *p, int64_t nbytes)
 
 static int begin_receive(Handle *h, int from, int tag, void *p, int64_t nbytes)
 {
-    int64_t first = nbytes / 5;
+    int64_t first = nbytes / 3;
     h->request = h->room;
     h->rest = (CommPart){.receive = (char *)p + first, .nreceive = nbytes - first};
     h->part = (CommPart){.receive = p, .nreceive = first, .next = &h->rest};

@@ -135,7 +135,8 @@ static int run_small(const Trial *x)
     }
     CHECK(on && off);
     EXPECT(on->est.step <= off->est.step && peak(on) <= MAX(on->overlap_cap, peak(off)));
-    EXPECT(plan_step_bound(off, arena_tmp(x->a), false) <= on->est.step * (1 + 1e-9));
+    EXPECT(plan_memory_bound(on, arena_tmp(x->a)) <= on->est.step * (1 + 1e-9));
+    EXPECT(plan_step_bound(off, arena_tmp(x->a), 0) <= on->est.step * (1 + 1e-9));
     expect_limits(x, g[n - 1], off);
     return on->overlap_cap > 0;
 }

@@ -1,25 +1,29 @@
 /* Sharding problems too large to enumerate against integer programs that CBC solves, with limits
- * and without: a choice is never cheaper than CBC's, a bound never above it, and most choices are
- * as cheap. A program has a variable for each strategy and each pair of an edge's strategies, whose
+ * and without: drawn ones, and those that --shard auto makes of random graphs on meshes of two and
+ * three axes, whose limits are bytes of a rank. A choice costs what CBC's does, and no bound is
+ * above it. A program has a variable for each strategy and each pair of an edge's strategies, whose
  * sums over one end are the other end's strategies.
  *
- * TN_LONG=1: more. Without coinor-libcbc-dev it is built to say so, and compares nothing. */
+ * `test_pick_cbc SEED` compares one random graph's problems. TN_LONG=1: more. Without
+ * coinor-libcbc-dev it is built to say so, and compares nothing. */
 #include "../shared/pick_make.h"
+#include "../shared/spmd_made.h"
 #include "../shared/test.h"
 
 #ifdef TN_CBC
+#include "../shared/folder.h"
+
 #include <coin/Cbc_C_Interface.h>
 
-static Ctx ctx;
-static Arena *a; /* of one case */
+static int one_graph = -1; /* seed; -1: all */
 
-typedef struct Program {
+typedef struct IntegerProgram {
     Cbc_Model *x;
     const PickProblem *p;
     int ncolumn;
-} Program;
+} IntegerProgram;
 
-static int add_column(Program *x, double cost, bool integer)
+static int add_column(IntegerProgram *x, double cost, bool integer)
 {
     bool allowed = cost < INFINITY;
     Cbc_addCol(x->x, "", 0, allowed, allowed ? cost : 0, (char)integer, 0, NULL, NULL);
@@ -27,7 +31,7 @@ static int add_column(Program *x, double cost, bool integer)
 }
 
 /* Sum of columns first, first + step, ... (n of them) less column `less` (-1: 1) is 0. */
-static void add_sum(Program *x, int first, int step, int n, int less)
+static void add_sum(IntegerProgram *x, int first, int step, int n, int less)
 {
     int *column = NEWN(a, int, n + 1);
     double *factor = NEWN(a, double, n + 1);
@@ -50,7 +54,7 @@ static double own_cost(const PickProblem *p, int i, int s)
     return cost;
 }
 
-static void add_nodes(Program *x)
+static void add_nodes(IntegerProgram *x)
 {
     const PickProblem *p = x->p;
     for (int i = 0; i < p->n; i++)
@@ -60,7 +64,7 @@ static void add_nodes(Program *x)
         add_sum(x, p->first[i], 1, pick_strategies(p, i), -1);
 }
 
-static void add_edge(Program *x, const PickEdge *e)
+static void add_edge(IntegerProgram *x, const PickEdge *e)
 {
     const PickProblem *p = x->p;
     int ku = pick_strategies(p, e->u), kv = pick_strategies(p, e->v), first = x->ncolumn;
@@ -72,16 +76,22 @@ static void add_edge(Program *x, const PickEdge *e)
         add_sum(x, first + j, kv, ku, p->first[e->v] + j);
 }
 
-static void add_limit(Program *x, int64_t time)
+/* The node whose strategy node i has. */
+static int chooser(const PickProblem *p, int i)
+{
+    return p->same && p->same[i] >= 0 ? p->same[i] : i;
+}
+
+static void add_limit(IntegerProgram *x, int64_t time)
 {
     const PickProblem *p = x->p;
     int n = 0, *column = NEWN(a, int, p->first[p->n]);
     double *factor = NEWN(a, double, p->first[p->n]);
     for (int i = 0; i < p->n; i++)
-        for (int s = p->first[i]; s < p->first[i + 1]; s++)
-            if (p->start[i] <= time && time < p->end[i]) {
-                column[n] = s;
-                factor[n++] = (double)p->usage[s];
+        for (int s = 0; s < pick_strategies(p, i); s++)
+            if (p->start[i] <= time && time < p->end[i] && p->usage[p->first[i] + s]) {
+                column[n] = p->first[chooser(p, i)] + s;
+                factor[n++] = (double)p->usage[p->first[i] + s];
             }
     Cbc_addRow(x->x, "", n, column, factor, 'L', (double)p->limit);
 }
@@ -89,7 +99,7 @@ static void add_limit(Program *x, int64_t time)
 /* The least cost; INFINITY: there is none. */
 static double solve(const PickProblem *p)
 {
-    Program x = {Cbc_newModel(), p, 0};
+    IntegerProgram x = {Cbc_newModel(), p, 0};
     Cbc_setLogLevel(x.x, 0);
     Cbc_setParameter(x.x, "ratioGap", "0");
     Cbc_setParameter(x.x, "allowableGap", "0");
@@ -109,23 +119,38 @@ typedef struct Tally {
     int nsame, nproved, nfit, n;
 } Tally;
 
-static void compare(uint32_t seed, const PickShape *shape, Tally *t)
+/* Returns what was chosen. */
+static PickResult compare(const PickProblem *p, const char *what, uint32_t seed, Tally *t)
 {
-    const char *text = pick_make(a, seed, shape);
-    const PickProblem *p = pick_parse(a, text, strlen(text), "drawn");
     int *strategy = NEWN(a, int, p->n);
     PickResult r = pick(a, p, 1, NULL, NULL, strategy);
     double least = round(solve(p));
     bool good = EXPECT(r.feasible == (least < INFINITY)) &&
-                EXPECT(!r.feasible || (r.cost >= least && r.bound <= least)) &&
-                EXPECT(!r.feasible || !r.proved || r.cost == least);
+                EXPECT(!r.feasible || (r.cost == least && r.bound <= least)) &&
+                EXPECT(r.feasible || r.least > p->limit || r.forbidden);
     if (!good)
-        printf("  seed %u: cost %g, bound %g, CBC's %g\n", seed, r.cost, r.bound, least);
+        printf("  %s, seed %u: cost %g, bound %g, CBC's %g\n", what, seed, r.cost, r.bound, least);
     t->n++;
     t->nfit += r.feasible;
     t->nproved += r.proved;
     t->nsame += r.feasible && r.cost == least;
+    return r;
 }
+
+static void show(const Tally *t, const char *what)
+{
+    printf("test_pick_cbc: %s: %d of %d fit, %d as cheap as CBC's, %d proved\n", what, t->nfit,
+           t->n, t->nsame, t->nproved);
+}
+
+static void new_case(void)
+{
+    arena_free(a);
+    a = arena_new(&ctx);
+    CHECK(a);
+}
+
+/* ---- drawn problems ---- */
 
 static void run(int count)
 {
@@ -135,24 +160,130 @@ static void run(int count)
     };
     Tally t = {0};
     for (int i = 0; i < count; i++) {
-        arena_free(a);
-        a = arena_new(&ctx);
-        CHECK(a);
-        compare(5000 + (uint32_t)i, &shapes[i % LEN(shapes)], &t);
+        uint32_t seed = 5000 + (uint32_t)i;
+        new_case();
+        const char *text = pick_make(a, seed, &shapes[i % LEN(shapes)]);
+        compare(pick_parse(a, text, strlen(text), "drawn"), "drawn", seed, &t);
     }
-    printf("test_pick_cbc: %d of %d fit, %d as cheap as CBC's, %d proved\n", t.nfit, t.n, t.nsame,
-           t.nproved);
-    EXPECT(t.nsame == t.nfit && t.nfit > count / 2);
+    show(&t, "drawn problems");
+    EXPECT(t.nfit > count / 2);
+}
+
+static void test_drawn(void)
+{
+    if (one_graph < 0)
+        run(getenv("TN_LONG") ? 200 : 15);
+}
+
+/* ---- random graphs ---- */
+
+/* What a graph's problems, without a limit and with one, came to. */
+typedef struct GraphTally {
+    Tally free, limited;
+    int naxes[MAX_MESH + 1], nrefused;
+} GraphTally;
+
+static const char *const meshes[] = {"fsdp=2,tp=2", "dp=2,x=4", "fsdp=4,tp=2", "dp=2,fsdp=2,tp=2",
+                                     "x=2,y=2,tp=4"};
+enum { LEAST_NODES = 6, MOST_QUICK = 90 }; /* nodes; nodes times axes */
+
+typedef struct Made {
+    Trial *t;
+    int64_t limit;
+    ShardReport r;
+    const PickProblem *p;
+} Made;
+
+static void make_problem(void *arg)
+{
+    Made *x = arg;
+    PassOptions o = x->t->o;
+    o.shard_problem = in_dir("problem.json");
+    o.shard_memory = x->limit;
+    o.shard_report = &x->r;
+    passes_run(graph_clone(a, x->t->g), x->t->names, &o, NULL, NULL);
+    PickProblem *p = pick_read(a, o.shard_problem);
+    x->p = p;
+}
+
+/* The pass' choice is that of its problem. */
+static PickResult compare_made(Trial *t, int64_t limit, uint32_t seed, Tally *y)
+{
+    Made x = {.t = t, .limit = limit, .r = {.a = a}};
+    PickResult none = {0};
+    if (ctx_try(&ctx, make_problem, &x))
+        return none;
+    PickResult r = compare(x.p, limit ? "a graph within bytes" : "a graph", seed, y);
+    if (!EXPECT(x.p->limit == (limit ? limit : PICK_MOST)) ||
+        !EXPECT(x.r.nbytes == r.found && x.r.least == r.least) ||
+        !EXPECT(!r.feasible || fabs(x.r.sec - 1e-9 * r.cost) <= 1e-9 * x.r.sec))
+        printf("  a graph, seed %u: the pass found %g s and %lld bytes, its problem has %g and "
+               "%lld\n",
+               seed, x.r.sec, (long long)x.r.nbytes, 1e-9 * r.cost, (long long)r.found);
+    return r;
+}
+
+/* Whether the graph is not too small, and its problem has a solution. */
+static bool compare_graph(Library *lib, uint32_t seed, GraphTally *y)
+{
+    Counts done = {0};
+    Trial t = {
+        .a = a, .lib = lib, .rng = {seed, 0}, .done = &done, .say = one_graph >= 0, .solved = true};
+    t.sums.a = a;
+    trial_graph(&t);
+    t.mesh = mesh_parse(&ctx, a, meshes[rng_below(&t.rng, LEN(meshes))]);
+    bool large = t.g->nnode * t.mesh->naxes > MOST_QUICK;
+    if (one_graph < 0 && (t.g->nnode < LEAST_NODES || (large && !getenv("TN_LONG"))))
+        return false;
+    trial_ask(&t);
+    t.o.machine = seed % 2 ? "h100" : "tests/seeds/machine/fast_links.machine";
+    pass_target(&t.o, a);
+    PickResult r = compare_made(&t, 0, seed, &y->free);
+    y->nrefused += !r.feasible;
+    if (!r.feasible)
+        return false;
+    y->naxes[t.mesh->naxes]++;
+    if (r.found > r.least) /* some choice may need less; now and then none is allowed to */
+        compare_made(&t,
+                     rng_chance(&t.rng, 0.1) ? MAX(r.least - 1, 1)
+                                             : r.least + rng_below(&t.rng, r.found - r.least),
+                     seed, &y->limited);
+    return true;
+}
+
+static void test_graphs(void)
+{
+    Library lib;
+    GraphTally y = {0};
+    Arena *own = arena_new(&ctx);
+    int count = one_graph >= 0 ? 1 : getenv("TN_LONG") ? 200 : 20, done = 0;
+    if (!EXPECT(own && library_try(&ctx, own, &lib)))
+        return;
+    for (int seed = MAX(one_graph, 0); done < count; seed++) {
+        new_case();
+        done += compare_graph(&lib, (uint32_t)seed, &y) || one_graph >= 0;
+    }
+    printf("test_pick_cbc: graphs on meshes of 2 axes: %d, of 3: %d; refused: %d\n", y.naxes[2],
+           y.naxes[3], y.nrefused);
+    show(&y.free, "graphs without a limit");
+    show(&y.limited, "graphs within bytes");
+    if (one_graph < 0)
+        EXPECT(y.naxes[2] >= count / 4 && y.naxes[3] >= count / 5 && y.limited.n >= count / 4 &&
+               y.limited.nfit >= count / 5);
+    arena_free(own);
 }
 #endif
 
-int main(void)
+int main(int argc, char **argv)
 {
 #ifdef TN_CBC
-    run(getenv("TN_LONG") ? 200 : 15);
-    arena_free(a);
+    static void (*const tests[])(void) = {test_drawn, test_graphs};
+    one_graph = argc > 1 ? atoi(argv[1]) : -1;
+    par_set_threads(1);
+    return test_in_folder(tests, LEN(tests));
 #else
+    (void)argc, (void)argv;
     printf("test_pick_cbc: built without CBC (coinor-libcbc-dev), nothing was compared\n");
-#endif
     return test_report();
+#endif
 }

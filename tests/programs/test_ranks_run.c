@@ -333,9 +333,9 @@ static void test_received(void)
 
 typedef struct Random {
     Trial t;
-    Ranks ranks;
+    Ranks ranks; /* with collectives joined and moved */
     const Device *device;
-    Tensor **in, **want; /* by rank */
+    Tensor **in, **want; /* by rank; want: of lockstep */
 } Random;
 
 static void compare_random(Arena *a, Comm *c, void *arg)
@@ -354,11 +354,21 @@ static void compare_random(Arena *a, Comm *c, void *arg)
                  g->out[k].v->name);
 }
 
+/* What lockstep gives with a call for each collective, none of them moved. */
+static Tensor **run_whole(const Random *r, const Ranks *whole)
+{
+    Fleet *fleet = fleet_make_on(whole, r->device, true, false);
+    fleet_write(fleet, r->in, true);
+    fleet_run(fleet);
+    return fleet_read(fleet, r->t.a);
+}
+
 /* On cpu, or with a memory of the device's own. */
 static void try_random(void *arg)
 {
     Random *r = arg;
     Trial *t = &r->t;
+    int joined = 0;
     CommOptions o = {.delay = rng_below(&t->rng, 200), .seed = t->rng.seed};
     bool two = rng_chance(&t->rng, 0.3);
     trial_graph(t);
@@ -368,18 +378,19 @@ static void try_random(void *arg)
     trial_ask(t);
     if (!trial_ranks(t))
         return;
-    r->ranks = two ? ranks_staged(&t->ranks) : t->ranks;
+    Ranks whole = two ? ranks_staged(&t->ranks) : t->ranks;
+    Ranks bucketed = ranks_bucketed(&t->ranks, t->rng.seed, &joined);
+    r->ranks = two ? ranks_staged(&bucketed) : bucketed;
     r->device = device_at(two ? DEVICE_emulated : DEVICE_cpu);
     r->in = ranks_inputs(&t->ranks, t->g, t->in);
-    Fleet *fleet = fleet_make_on(&r->ranks, r->device, true);
-    fleet_write(fleet, r->in, true);
-    fleet_run(fleet);
-    r->want = fleet_read(fleet, t->a);
+    r->want = run_whole(r, &whole);
     const char *why = ranks_threads(t->a, t->ranks.n, &o, compare_random, r);
     if (why)
         trial_fail(t, "on %s: %s", r->device->name, why);
     t->done->run++;
     t->done->staged += two;
+    t->done->bucketed += joined > 0;
+    t->done->three_axes += t->mesh->naxes > 2;
 }
 
 static void test_random(Library *lib)
@@ -398,9 +409,12 @@ static void test_random(Library *lib)
         arena_free(r.t.a);
         ctx_end(&ctx);
     }
-    printf("note: %lld random graphs run by ranks, %lld of them on two memories\n",
-           (long long)done.run, (long long)done.staged);
+    printf("note: %lld random graphs run by ranks, %lld of them on two memories, %lld with joined "
+           "collectives, %lld on three axes\n",
+           (long long)done.run, (long long)done.staged, (long long)done.bucketed,
+           (long long)done.three_axes);
     EXPECT(done.run > 3 * count / 4 && done.staged > count / 10);
+    EXPECT(done.bucketed >= count / 20 && done.three_axes >= count / 20);
 }
 
 /* ---- what is run ---- */

@@ -23,6 +23,7 @@ static const char *const meshes[] = {"fsdp=4,tp=2", "dp=2,fsdp=2,tp=2", "tp=8", 
 typedef struct Job {
     Arena *a;
     const char *folder, *mesh, *passes;
+    const struct Priced *priced; /* NULL: it is run */
 } Job;
 
 static Tensor *draw_inputs(const Job *j, const Graph *g, int64_t vocabulary)
@@ -100,10 +101,56 @@ static void run(void *arg)
         printf("  %s, %s on %s: %s\n", j->folder, j->passes, j->mesh, why);
 }
 
+/* ---- models of true size: prices alone ---- */
+
+typedef struct Priced {
+    const char *model;
+    int64_t rows, tokens;
+    const char *mesh, *reshard;
+    DType dtype;
+} Priced;
+
+static const Priced priced[] = {
+    {"llama3-1b", 16, 2048, "dp=2,tp=4", "auto", BF16}, /* the embedding is cast, then looked up */
+    {"gpt2", 16, 1024, "fsdp=4,tp=2", "never", F32},    /* the backward reads what is kept */
+};
+
+static void price(void *arg)
+{
+    const Job *j = arg;
+    const Priced *x = j->priced;
+    static const char *const rules[] = {"auto"};
+    PassOptions o = pass_defaults();
+    ShardReport r = {.a = j->a};
+    Graph *g = model_graph(j->a, config_preset(x->model), x->rows, x->tokens, &(ModelOptions){0});
+    o.mesh = x->mesh;
+    o.machine = "h100";
+    o.dtype = x->dtype;
+    o.reshard = x->reshard;
+    o.shardings = (Globs){(const char **)rules, 1};
+    o.shard_report = &r;
+    passes_run(g, j->passes, &o, NULL, NULL);
+    check_report(j, &r);
+}
+
+/* ---- tests ---- */
+
+static void test_priced(const Priced *x)
+{
+    Ctx ctx = {0};
+    Job j = {arena_new(&ctx), x->model, x->mesh,
+             "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd", x};
+    CHECK(j.a);
+    if (!EXPECT(ctx_try(&ctx, price, &j) == TN_OK))
+        printf("  %s on %s: %s\n", x->model, x->mesh, ctx.message);
+    arena_free(j.a);
+    ctx_end(&ctx);
+}
+
 static void test(const char *folder, const char *mesh, const char *passes)
 {
     Ctx ctx = {0};
-    Job j = {arena_new(&ctx), folder, mesh, passes};
+    Job j = {arena_new(&ctx), folder, mesh, passes, NULL};
     CHECK(j.a);
     if (!EXPECT(ctx_try(&ctx, run, &j) == TN_OK))
         printf("  %s, %s on %s: %s\n", folder, passes, mesh, ctx.message);
@@ -115,6 +162,9 @@ int main(int argc, char **argv)
 {
     bool all = getenv("TN_LONG") || argc > 1;
     par_set_threads(1); /* all is small */
+    for (int i = 0; i < LEN(priced); i++)
+        if (argc < 2 || !strcmp(argv[1], priced[i].model))
+            test_priced(&priced[i]);
     for (int i = 0; i < LEN(folders); i++)
         for (int k = 0; k < LEN(meshes); k++) {
             bool asked = argc > 1 ? !strcmp(argv[1], folders[i]) : all || (i + k) % 4 == 0;

@@ -2,6 +2,8 @@
  * embeddings, losses, on random meshes of up to 16 ranks and 3 axes, with random shardings of
  * ports, whose sizes need not divide. All ranks in lockstep, in double, give what one rank gives,
  * within 1e-12 of the largest magnitude; on planned arenas they give the same bits as without.
+ * So do graphs whose forms are chosen at once (--shard auto), for the least seconds, and for costs
+ * that are drawn, by which any legal choice may be taken.
  * Every way to cut every op must be drawn: they are counted, and with TN_LONG required; those that
  * no graph has are said.
  *
@@ -216,7 +218,7 @@ static void run_trial(void *arg)
 }
 
 static void try_with(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how,
-                     Counts *done, Seen *seen, bool solved)
+                     Counts *done, Seen *seen, const char *picker)
 {
     Arena *a = arena_new(ctx);
     CHECK(a);
@@ -226,22 +228,23 @@ static void try_with(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, i
                .done = done,
                .seen = seen,
                .op = op,
-               .solved = solved};
+               .solved = picker != NULL,
+               .drawn = picker && !strcmp(picker, "drawn")};
     t.sums.a = a;
     t.say = how > 0;
     t.show = how > 1;
     if (ctx_try(ctx, run_trial, &t))
         trial_fail(&t, "%s", ctx->message);
     if (!EXPECT(!t.failure) && test_nfail <= MOST_SHOWN)
-        printf("random graph %llu%s%s: %s\n", (unsigned long long)seed, op ? " of " : "",
-               op ? op->op->name : "", t.failure);
+        printf("random graph %llu%s%s%s%s: %s\n", (unsigned long long)seed, op ? " of " : "",
+               op ? op->op->name : "", picker ? ", picker " : "", picker ? picker : "", t.failure);
     arena_free(a);
 }
 
 static void try_one(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how, Counts *done,
                     Seen *seen)
 {
-    try_with(ctx, lib, op, seed, how, done, seen, false);
+    try_with(ctx, lib, op, seed, how, done, seen, NULL);
 }
 
 /* ---- what was done ---- */
@@ -302,8 +305,21 @@ static void try_ops(Ctx *ctx, Library *lib, Counts *done, Seen *seen)
             try_one(ctx, lib, &lib->op[i], (uint64_t)k, 0, done, seen);
 }
 
+/* Graphs whose forms are chosen at once. */
+static void try_picker(Ctx *ctx, Library *lib, const char *picker, int first, int end, int how)
+{
+    Counts done = {0};
+    for (int i = first; i < end; i++)
+        try_with(ctx, lib, NULL, (uint64_t)i, how, &done, NULL, picker);
+    printf("note: %lld graphs run by ranks whose forms the picker %s chose at once, %lld refused\n",
+           (long long)done.run, picker, (long long)done.refused);
+    if (!how)
+        EXPECT(done.run >= (end - first) / 2);
+}
+
 int main(int argc, char **argv)
 {
+    static const char *const pickers[] = {"solved", "drawn"};
     Ctx ctx = {0};
     Arena *a = arena_new(&ctx);
     Library lib;
@@ -321,12 +337,12 @@ int main(int argc, char **argv)
         try_one(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, &seen);
     if (argc == 1)
         expect_counts(&done, count);
-    count = argc > 1 ? count : all ? NGRAPH : QUICK;
-    done = (Counts){0};
-    for (int i = first; i < count; i++)
-        try_with(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, NULL, true);
-    printf("note: %lld graphs run by ranks whose forms were chosen at once, %lld refused\n",
-           (long long)done.run, (long long)done.refused);
+    for (int p = 0; p < LEN(pickers); p++)
+        try_picker(&ctx, &lib, pickers[p], first,
+                   argc > 1 ? count
+                   : all    ? NGRAPH
+                            : QUICK,
+                   argc > 2 ? 2 : argc > 1);
     if (all)
         try_ops(&ctx, &lib, &done, &seen);
     if (all)

@@ -267,7 +267,7 @@ static Tensor **run_steps(const Job *j, Compiled *c, const char *device)
     PassOptions o = options(j);
     o.backend = device;
     c->ranks = compile_ranks(j->r, j->a, padded_rows(j), "default", &o);
-    Fleet *fleet = fleet_make_on(&c->ranks, device_get(arena_ctx(j->a), device), true);
+    Fleet *fleet = fleet_make_on(&c->ranks, device_get(arena_ctx(j->a), device), true, true);
     const Port *step = graph_find_input(c->whole, ROLE_STEP, NULL);
     for (int i = 0; i < 2; i++) {
         for (int m = 0; m < c->ranks.n; m++)

@@ -25,7 +25,7 @@ takes() {
     sliced=$(number peak_bytes)
     above=$(awk -F '[:,]' '/"chunk_candidates"/ { listed = 1 }
         /"bytes_at_peak":/ { bytes = $2 } /"bytes_with_slices":/ { slice = $2 }
-        /"taken": true/ { sum += listed ? bytes - slice : 0 } END { printf "%d", sum }' "$dir/out")
+        /"taken": true/ { sum += listed ? bytes - slice : 0 } END { printf "%.0f", sum }' "$dir/out")
     ok "$name: peak $whole, then $sliced; the regions have $above above a slice" \
         [ "$above" -gt 0 -a $((2 * (whole - sliced))) -ge "$above" ]
 }

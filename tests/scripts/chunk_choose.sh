@@ -88,7 +88,7 @@ chosen() { # TEXT ARGUMENTS...: of plan; the text is what is said of the slices;
     gives 0 '' plan "$@" --chunk auto
     ok "$*: expected slices $of" grep -q "^chunk: .* slices of [0-9]* $of, " "$dir/out"
     freed=$(sed -n 's/^chunk: .* slices of .*, \([0-9.]*\) MiB -> \([0-9.]*\) MiB at the peak,.*/\1 \2/p' "$dir/out" |
-        awk '{ n += ($1 - $2) * 1048576 / 2 } END { printf "%d", n }')
+        awk '{ n += ($1 - $2) * 1048576 / 2 } END { printf "%.0f", n }')
     ok "$*: $before to $(peak) bytes, expected $freed less" [ $((before - $(peak))) -ge "$freed" ]
 }
 sized mlp 's/\b20\b/8192/g; s/\b40\b/2048/g; s/\b6\b/64/g'

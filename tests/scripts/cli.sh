@@ -385,6 +385,13 @@ gives 3 "needs $((peak + reserve)) bytes" plan $ref --batch-size 2 --seq-len 16 
 least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
 ok "the least, as JSON" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
 ok "what holds the peak, as JSON" grep -q '"peak_values": \[' "$dir/out"
+ok "refused, as JSON" [ "$(sed -n '2p;4p' "$dir/out")" = " \"status\": \"refused\",
+  \"limit_bytes\": $((peak + reserve - 1))," ]
+gives 0 '"status": "planned"' plan $ref --batch-size 2 --seq-len 16 --json --memory 1GiB
+gives 0 'warning: plan: --memory is given twice: 1GiB, which counts for nothing, and 2GiB' \
+    plan $ref --batch-size 2 --seq-len 16 --memory 1GiB --memory=2GiB
+gives 0 'lower bound' plan $ref --batch-size 2 --seq-len 16 --batch-size 2 --save '*::mm' --save '*::addmm'
+ok "the same value twice, and options that may repeat: no warning" [ ! -s "$dir/err" ]
 gives 3 'parameters' plan $ref --batch-size 2 --seq-len 16 --recompute none --memory 1MiB
 gives 3 'does not fit' train $ref --batch $batch --steps 1 --out "$dir/unfit" --recompute none --memory 1MiB
 ok "nothing is made where it does not fit" [ ! -e "$dir/unfit" ]

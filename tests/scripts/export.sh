@@ -82,7 +82,10 @@ gives 2 'export: expected fx or json' export onnx "$dir/opaque.tn"
 gives 1 'nowhere.tn' export fx "$dir/nowhere.tn"
 gives 0 'usage: tenon export' export --help
 gives 2 'changes nothing in a graph without --passes' export fx tests/export/step.tn --chunk 2
+gives 2 'machine changes nothing in a graph without --passes' export fx tests/export/step.tn --machine none
 gives 3 'does not fit' export json tests/export/step.tn --memory 100
+gives 2 'fuse off and --passes with fuse' export json tests/export/step.tn --passes=fuse --fuse off
+gives 0 '"machine": "h100"' export json tests/export/step.tn --machine h100 --threads 1
 
 # The plan as data: nodes are those of the text, buffers lie in the arena and those that live together do not overlap.
 cat >"$dir/data.py" <<'END'

@@ -26,7 +26,7 @@ says() {
 }
 needs() { # bytes of arena and reserve of a plan
     "$tenon" plan "$@" --json | awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 }
-        END { printf "%d\n", n }'
+        END { printf "%.0f\n", n }'
 }
 
 # ---- plan ----
@@ -68,6 +68,8 @@ pasted
 # Nothing fits: what needs least, with the memory that it needs.
 refused plan "$@" --memory 22MiB
 says 'other plans fits; this one needs least, '
+says 'MiB; with --'
+says '  the limit is here of the step alone; train counts evaluation'
 ok "few plans" [ "$(sed -n 's/.*none of \([0-9]*\) other.*/\1/p' "$dir/err")" -le 14 ]
 ok "the same batch" not grep -q -e '--batch-size 1 ' "$dir/err"
 pasted

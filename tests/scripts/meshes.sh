@@ -62,7 +62,7 @@ gives 2 'exclude each other' "$@" --ranks 4 --mesh auto --accumulate auto
 gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --explain
 gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --pareto
 gives 2 'for models, not for graphs' plan tests/ir/flat.tn --passes spmd --ranks 4 --mesh auto
-gives 2 'no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
+gives 2 'matches no parameter.* settings); no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
 gives 2 'tenon: machine: expected one of' "$@" --ranks 4 --mesh auto --machine nonsense
 gives 1 'no such folder' plan nobody --batch-size 4 --seq-len 16 --ranks 4 --mesh auto
 

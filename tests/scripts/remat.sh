@@ -53,7 +53,7 @@ one=$(gathers --save 'layers.1.self_attn.q_proj::all_gather_into_tensor')
 ok "reshard: --save of one gather: expected $((again - 1)), found $one" [ "$one" = $((again - 1)) ]
 one=$(gathers --reshard never --recompute-rule 'layers.1.self_attn.q_proj::wait_tensor')
 ok "reshard never: a rule for one wait: expected $((kept + 1)), found $one" [ "$one" = $((kept + 1)) ]
-gives 0 '@layers.1.self_attn.q_proj  must_recompute: takes no memory until %' \
+gives 0 '@layers.1.self_attn.q_proj  must_recompute by --reshard auto: takes no memory until %' \
     plan demo --batch-size 8 --seq-len 64 --mesh fsdp=2 --explain
 
 # The first of these graphs was traced with mm computed again, the second asked for it and lost it.

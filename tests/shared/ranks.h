@@ -37,7 +37,8 @@ Tensor **ranks_interpret(const Ranks *r, Tensor *const *in, const RankWatch *wat
  * receives; dead buffers are poisoned; the plans of all ranks are the same: else it fails. */
 typedef struct Fleet Fleet;
 Fleet *fleet_make(const Ranks *r, bool kernels); /* else by the ops' references */
-Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels);
+/* overlap: collectives are moved beside computing, as fleet_make has them. */
+Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels, bool overlap);
 /* Inputs by rank and input; all: parameters and state, too. */
 void fleet_write(const Fleet *t, Tensor *const *in, bool all);
 void fleet_run(const Fleet *t);

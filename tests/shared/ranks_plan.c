@@ -262,13 +262,13 @@ static void poison_spaces(const Program *x)
             memset(x->base[s], POISON, (size_t)x->plan->space[s].peak);
 }
 
-Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels)
+Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels, bool overlap)
 {
     Fleet *t = NEW(r->a, Fleet);
     *t = (Fleet){.r = r, .x = NEWN(r->a, Program *, r->n), .kernels = kernels};
     for (int j = 0; j < r->n; j++) {
         Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]),
-                               &(PlanFor){.device = d, .overlap = true});
+                               &(PlanFor){.device = d, .overlap = overlap});
         if (j && !same_plan(p, t->p))
             fail(p->g->ctx, TN_FAIL, "ranks 0 and %d have other plans", j);
         t->p = j ? t->p : p;
@@ -282,7 +282,7 @@ Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels)
 
 Fleet *fleet_make(const Ranks *r, bool kernels)
 {
-    return fleet_make_on(r, device_at(DEVICE_cpu), kernels);
+    return fleet_make_on(r, device_at(DEVICE_cpu), kernels, true);
 }
 
 static char *port_data(const Program *x, const PlanPort *port)
@@ -445,7 +445,7 @@ Ranks ranks_offloaded(const Ranks *r, const char *reshard, uint64_t seed, double
 
 Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in)
 {
-    Fleet *t = fleet_make_on(r, d, false);
+    Fleet *t = fleet_make_on(r, d, false, true);
     fleet_write(t, in, true);
     fleet_run(t);
     return fleet_read(t, r->a);

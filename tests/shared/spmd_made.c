@@ -315,7 +315,7 @@ void trial_ask(Trial *t)
     if (t->solved && t->nrule < MOST_RULES) {
         t->rule[t->nrule++] = "auto";
         t->o.shardings.count = t->nrule;
-        t->o.spmd_choice = 0;
+        t->o.spmd_choice = t->drawn ? 1 + (int64_t)t->rng.seed : 0;
     }
     if (t->say)
         say(t);

@@ -12,7 +12,7 @@ enum { MOST_RULES = 40 };
 /* What trials did. */
 typedef struct Counts {
     int64_t run, refused, on_border, explained, planned, staged, steps, loops, policies, offloaded,
-        bucketed, ringed;
+        bucketed, ringed, three_axes;
 } Counts;
 
 /* A graph, and the ranks that are made of it. */
@@ -34,6 +34,7 @@ typedef struct Trial {
     const char *names; /* of the passes that make a rank's graph */
     bool step, loop;   /* it is a training step, in microbatches */
     bool solved;       /* all forms are to be chosen at once */
+    bool drawn;        /* ... by drawn costs */
     Ranks ranks;
     const char *failure;
 } Trial;
