@@ -156,8 +156,7 @@ class Compiled:
 
     def __init__(self, graph, settings):
         self.graph = graph
-        self.plan = Plan(graph, Settings(**settings))
-        self.program = Program(self.plan)
+        self.program = Program(Plan(graph, Settings(**settings)).made)
         self.lock = threading.Lock()
         self._boxed_call = True  # arguments come as a list, which the call may empty
         self.outs = [self.output(i, form) for i, form in enumerate(graph.outs)]

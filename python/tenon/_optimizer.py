@@ -3,6 +3,7 @@
 An optimizer is read, never traced: a trace of its step would have the first step's bias correction in it. Learning
 rates are inputs of the graph, all else of a group's settings is fixed when the step is captured, and refused where it
 has changed since."""
+import math
 import re
 
 import torch
@@ -21,7 +22,14 @@ def rate(group):
                                     (isinstance(lr, torch.Tensor) and lr.numel() == 1)):
         found = f"a tensor of {list(lr.shape)}" if isinstance(lr, torch.Tensor) else repr(lr)
         raise ValueError(f"lr: expected a number, found {found}")
-    return float(lr)
+    return finite("lr", float(lr))
+
+
+def finite(key, x):
+    """x. Raises ValueError where it is no number that a parameter can be updated by."""
+    if not math.isfinite(x):
+        raise ValueError(f"{key}: expected a finite number, found {x}")
+    return x
 
 
 def settings(optimizer, group):
@@ -32,12 +40,14 @@ def settings(optimizer, group):
             raise NotSupported(f"{name}: {key}=True; Tenon has it not")
     if group.get("dampening"):
         raise NotSupported(f"{name}: dampening={group['dampening']}; Tenon has only 0")
-    out = {"weight_decay": float(group["weight_decay"]), "maximize": bool(group.get("maximize"))}
+    out = {"weight_decay": finite("weight_decay", float(group["weight_decay"])),
+           "maximize": bool(group.get("maximize"))}
     if isinstance(optimizer, torch.optim.SGD):
-        return {**out, "momentum": float(group["momentum"])}
+        return {**out, "momentum": finite("momentum", float(group["momentum"]))}
     decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
-    beta1, beta2 = (float(b) for b in group["betas"])
-    return {**out, "beta1": beta1, "beta2": beta2, "eps": float(group["eps"]), "decoupled": bool(decoupled)}
+    beta1, beta2 = (finite("betas", float(b)) for b in group["betas"])
+    return {**out, "beta1": beta1, "beta2": beta2, "eps": finite("eps", float(group["eps"])),
+            "decoupled": bool(decoupled)}
 
 
 def read(optimizer, holder):

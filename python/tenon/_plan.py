@@ -90,6 +90,37 @@ class Settings:
         return (c_char_p * len(words))(*(self.text(word) for word in words))
 
 
+class Made:
+    """A plan in libtenon, with its context, its graph and its settings, and nothing of PyTorch's: programs keep it, and
+    tensors in their arenas keep programs, so that a parameter here would keep itself alive."""
+
+    def __init__(self, captured, settings, context):
+        self.context, self.settings = context, settings
+        self.compiled = None
+        self.source = c_void_p()
+        self.programs = []  # pointers of the programs of it that are not freed
+        context.check(lib.tn_graph_parse(context.pointer, captured.text.encode(), b"captured step", byref(self.source)))
+        compiled = Compiled()
+        task = Task()
+        task.nparts = 1
+        task.part[0].graph = self.source
+        task.part[0].passes = captured.passes
+        code = lib.tn_compile(context.pointer, byref(task), byref(settings.options), byref(compiled))
+        context.check(code, ValueError if code == USAGE else Error)
+        self.compiled = compiled
+
+    def __del__(self):
+        # The collector of cycles calls these in any order: a plan frees programs of it that are left, and what belongs
+        # to a context is gone with that.
+        if self.compiled is None or not self.context.pointer:
+            return
+        for pointer in self.programs:
+            lib.tn_program_free(pointer)
+            pointer.value = None
+        lib.tn_compiled_free(byref(self.compiled))
+        self.compiled = None
+
+
 class Plan:
     """A step that has been planned. It does not change; compile makes programs of it.
 
@@ -108,25 +139,9 @@ class Plan:
         self.captured = captured
         self.context = context or Context()
         self.settings = settings
-        self._pointer = self._made = None
-        graph = c_void_p()
-        self.context.check(lib.tn_graph_parse(self.context.pointer, captured.text.encode(), b"captured step",
-                                              byref(graph)))
-        self._source = graph
-        self._made = Compiled()
-        task = Task()
-        task.nparts = 1
-        task.part[0].graph = graph
-        task.part[0].passes = captured.passes
-        code = lib.tn_compile(self.context.pointer, byref(task), byref(settings.options), byref(self._made))
-        self.context.check(code, ValueError if code == USAGE else Error)
-        self._pointer = self._made.plan[0]
+        self.made = Made(captured, settings, self.context)
+        self._pointer, self._graph = self.made.compiled.plan[0], self.made.compiled.graph[0] or self.made.source
         self.data = json.loads(text_of(self.context, lib.tn_plan_json, self._pointer, 1))
-
-    def __del__(self):
-        if getattr(self, "_made", None) is not None:
-            lib.tn_compiled_free(byref(self._made))
-            self._made = None
 
     def __reduce__(self):
         raise NotSupported("a Plan cannot be copied or pickled: plan the captured step again")
@@ -161,8 +176,7 @@ class Plan:
 
     @property
     def graph(self):
-        graph = self._made.graph[0] or self._source
-        return text_of(self.context, lib.tn_graph_print, graph)
+        return text_of(self.context, lib.tn_graph_print, self._graph)
 
     def __str__(self):
         return text_of(self.context, lib.tn_plan_text, self._pointer, 0)
@@ -184,7 +198,7 @@ class Plan:
         """The planned graph as the code of a Python module that PyTorch runs without Tenon: recomputed and sliced as
         planned. forward takes the tensors of its INPUTS in order, run takes and returns them by name."""
         text = c_char_p()
-        self.context.check(lib.tn_graph_export_fx(self._made.graph[0] or self._source, byref(text)), NotSupported)
+        self.context.check(lib.tn_graph_export_fx(self._graph, byref(text)), NotSupported)
         return text.value.decode()
 
     def compare(self, other):

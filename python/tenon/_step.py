@@ -2,9 +2,11 @@
 
 A program's arena holds parameters, buffers and the optimizer's state. PyTorch sees each as a tensor of its own storage
 over that memory; the storage keeps the program, so that a tensor may outlive the Step."""
+import contextlib
 import ctypes
 import signal
 import threading
+import weakref
 from ctypes import byref, c_int64, c_void_p
 
 import torch
@@ -46,20 +48,35 @@ class HeldInterrupt:
                 self.before(*self.signals[-1])
 
 
-class Program:
-    """A tn_program and the plan that it is of, freed with the last tensor in its arena."""
+adopting = threading.Lock()
+holders = weakref.WeakValueDictionary()  # the Step in whose arena a tensor is, by its address
 
-    def __init__(self, plan):
-        self.plan = plan
-        pointer = c_void_p()
-        self.pointer = None
-        plan.context.check(lib.tn_program_new(plan._pointer, byref(plan.settings.options), byref(pointer)))
-        self.pointer = pointer
+
+@contextlib.contextmanager
+def taken_from(tensors):
+    """While tensors are taken out of the arenas of other Steps none of these runs: one that runs in another thread is
+    waited for."""
+    with adopting, contextlib.ExitStack() as stack:
+        for step in {id(s): s for s in (holders.get(t.data_ptr()) for t in tensors) if s is not None}.values():
+            stack.enter_context(step._lock)
+        yield
+
+
+class Program:
+    """A tn_program and what it is made of (a Made), freed with the last tensor in its arena."""
+
+    def __init__(self, made):
+        self.made = made
+        self.pointer = c_void_p()
+        made.context.check(lib.tn_program_new(made.compiled.plan[0], byref(made.settings.options), byref(self.pointer)))
+        made.programs.append(self.pointer)
 
     def __del__(self):
-        if getattr(self, "pointer", None):
-            lib.tn_program_free(self.pointer)
-            self.pointer = None
+        pointer = getattr(self, "pointer", None)
+        if pointer and self.made.context.pointer:
+            lib.tn_program_free(pointer)
+            self.made.programs.remove(pointer)
+            pointer.value = None
 
     def check(self, code):
         if code:
@@ -112,12 +129,14 @@ class Step:
         self.captured = c = plan.captured
         c.watch.check()
         _watch.check_hooks(c.parameters, c.optimizer)
-        self.program = Program(plan)
+        self.program = Program(plan.made)
         self._lock = threading.Lock()
         self._update = c.update
         self._views, self._owners, self._states = [], [], []
         self._resident = set()  # inputs that have their value from now on
-        self._adopt()
+        with taken_from([*c.parameters.values(), *c.buffers.values()]):
+            self._adopt()
+        holders.update({view.data_ptr(): self for view in self._views})
         self._read = {key: value for key, value in c.ports.inputs.items() if value not in self._resident}
         self._check_inputs()
 

@@ -225,10 +225,11 @@ int64_t trained_length(const tn_model *m);
 /* Returns the TN_VARY_ flags of what may change where a step of the model does not fit: a graph has
  * its batch, and one with its backward takes no microbatches. */
 int model_vary(const tn_model *m);
-/* Takes the batch from a model that is a graph, and whether it shifts its labels itself, as its run
- * was told or as is found. Returns 0 for another model, 1, or fails (2) where another batch is
- * asked for. */
-int graph_batch(tn_context *ctx, const tn_model *m, Common *c, bool *same);
+/* Takes the batch from a model that is a graph, and whether it shifts its labels itself: as
+ * `labels` says, which may be NULL, as its run was told, or as is found. same NULL: labels do not
+ * matter. Returns 0 for another model, 1, or fails (2) where another batch is asked for, or nothing
+ * says what labels are. */
+int graph_batch(tn_context *ctx, const tn_model *m, Common *c, const char *labels, bool *same);
 
 void common_apply(Common *c);
 /* Fails (2) where recomputation was asked for and no pass of the list does it; else -1. */

@@ -134,7 +134,30 @@ int model_vary(const tn_model *m)
     return TN_VARY_RECOMPUTE | (has < 2 ? TN_VARY_ACCUMULATE : 0) | (has ? 0 : TN_VARY_BATCH);
 }
 
-int graph_batch(tn_context *ctx, const tn_model *m, Common *c, bool *same)
+/* What a graph's labels are, as --labels says, else as its run was told, else as found. */
+static int find_labels(tn_context *ctx, const tn_model *m, const char *given, const char *found,
+                       bool *same)
+{
+    json_t *state = trained_state(m);
+    const char *asked =
+        json_string_value(json_object_get(json_object_get(state, "options"), "labels"));
+    const char *said = given ? given : asked ? asked : found;
+    *same = said && !strcmp(said, "same");
+    json_decref(state);
+    if (!said)
+        return tn_context_fail(
+            ctx, TN_CODE_USAGE,
+            "%s: whether the graph shifts its labels does not follow from it, and no state.json "
+            "says: --labels same where it shifts them itself, --labels shifted where it takes the "
+            "next tokens",
+            tn_model_folder(m));
+    if (given && !strcmp(found ? found : "", "none"))
+        return tn_context_fail(ctx, TN_CODE_USAGE, "eval: --labels %s: the graph reads no labels",
+                               given);
+    return 1;
+}
+
+int graph_batch(tn_context *ctx, const tn_model *m, Common *c, const char *given, bool *same)
 {
     int64_t rows, seq;
     const char *labels;
@@ -145,13 +168,7 @@ int graph_batch(tn_context *ctx, const tn_model *m, Common *c, bool *same)
             ctx, TN_CODE_USAGE, "the graph is for %lld rows of %lld tokens, found %lld of %lld",
             (long long)rows, (long long)seq, (long long)(c->batch ? c->batch : rows),
             (long long)(c->seq ? c->seq : seq));
-    json_t *state = trained_state(m);
-    const char *asked =
-        json_string_value(json_object_get(json_object_get(state, "options"), "labels"));
-    const char *said = asked ? asked : labels;
-    *same = said && !strcmp(said, "same");
     c->batch = rows;
     c->seq = seq;
-    json_decref(state);
-    return 1;
+    return same ? find_labels(ctx, m, given, labels, same) : 1;
 }

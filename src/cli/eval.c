@@ -17,6 +17,7 @@ typedef struct Eval {
     const char *model;
     Texts data;
     const char *batch, *logits; /* of --batch, the file and where to write logits */
+    const char *labels;         /* of a graph: same, shifted, NULL: as its run, or as found */
     Source source;
     int64_t document_token; /* -1: none */
     int64_t windows;        /* that are looked at, at most; 0: all */
@@ -42,10 +43,19 @@ static int64_t find_length(const tn_model *m, const Common *c)
     return c->seq ? c->seq : length < limit ? length : limit;
 }
 
+/* As graph_batch. */
+static int take_graph(tn_context *ctx, const tn_model *m, Eval *x)
+{
+    int has = graph_batch(ctx, m, &x->c, x->labels, &x->same);
+    if (!has && x->labels)
+        return tn_context_fail(ctx, TN_CODE_USAGE, "eval: --labels is for graphs, not for models");
+    return has;
+}
+
 /* Rows and tokens of a window: those of a graph, else as asked. */
 static int find_sizes(tn_context *ctx, const tn_model *m, Eval *x)
 {
-    int has = graph_batch(ctx, m, &x->c, &x->same);
+    int has = take_graph(ctx, m, x);
     x->graph = has == 1;
     if (has)
         return has == 1 ? 0 : has;
@@ -303,7 +313,7 @@ static int run_batch(tn_context *ctx, Eval *x)
     int code = tn_model_open(ctx, x->model, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
-    if (!code && (code = graph_batch(ctx, m, &x->c, &x->same)) == 1)
+    if (!code && (code = take_graph(ctx, m, x)) == 1)
         code = 0;
     if (!code)
         code = read_batch(ctx, m, x, &b, &e.count);
@@ -363,6 +373,7 @@ static int parse_eval(Eval *x)
                                 {"document-token", &x->document_token},
                                 {"eval-windows", &x->windows},
                                 {"batch", &x->batch},
+                                {"labels", &x->labels},
                                 {"logits", &x->logits},
                                 {"json", &x->json},
                                 COMMON_SLOTS(x->c),

@@ -36,8 +36,7 @@ static bool is_graph_file(const char *path)
 /* The batch of a model, which one that is a graph has. */
 static int find_batch(tn_context *ctx, PlanCommand *x)
 {
-    bool same;
-    int has = graph_batch(ctx, x->model, &x->c, &same);
+    int has = graph_batch(ctx, x->model, &x->c, NULL, NULL);
     if (!has && (!x->c.batch || !x->c.seq))
         return tn_context_fail(ctx, TN_CODE_USAGE, "%s--%s is missing",
                                x->side ? "" : "plan: ", x->c.batch ? "seq-len" : "batch-size");

@@ -218,6 +218,23 @@ class TestArguments(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "lr: expected a number, found"):
                 tenon.capture(self.step, self.x, optimizer=optimizer)
 
+    def test_numbers_that_are_not_finite(self):
+        """They are refused before anything is written."""
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        step = tenon.compile(tenon.capture(self.step, self.x, optimizer=optimizer))
+        before = self.net.weight.clone()
+        group = optimizer.param_groups[0]
+        for key, value in (("lr", float("nan")), ("lr", torch.tensor(float("inf"))), ("eps", float("nan")),
+                           ("weight_decay", float("inf")), ("betas", (0.9, float("nan")))):
+            with self.subTest(key), self.assertRaisesRegex(ValueError, f"{key}: expected a finite number"):
+                kept, group[key] = group[key], value
+                try:
+                    step(self.x)
+                finally:
+                    group[key] = kept
+        self.assertTrue(torch.equal(self.net.weight, before))
+        step(self.x)
+
     def test_values(self):
         nan = float("nan")
         step = tenon.compile(tenon.capture(self.step, self.x, scale=nan))

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import unittest
 from unittest import mock
 
@@ -178,6 +179,46 @@ class TestMemory(unittest.TestCase):
         gc.collect()
         self.assertTrue(torch.equal(weight, before["wte.weight"]))
 
+    def test_freed_in_any_order(self):
+        """In cycles that the collector takes apart, whichever of them it begins with; a tensor keeps what it needs."""
+        freed = []
+
+        def told(name):
+            free = getattr(lib, name)
+            return mock.patch.object(lib, name, lambda pointer: (freed.append(name), free(pointer))[1])
+        for name in ("tn_program_free", "tn_compiled_free", "tn_context_free"):
+            patch = told(name)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+        def ring(things, turn):
+            things = things[::-1] if turn % 2 else things
+            for a, b in zip(things, things[1:] + things[:1]):
+                a.__dict__["next"] = b
+            freed.clear()
+        for turn in range(2):
+            net = GPT2(layers=1)
+            captured = capture(net, self.data, torch.optim.AdamW(net.parameters()))
+            plan = tenon.plan(captured)
+            step = tenon.compile(plan)
+            step(*self.data[0])
+            weight, want = net.wte.weight, net.wte.weight.detach().clone()
+            ring([net, captured, plan, step], turn)
+            del net, captured, plan, step
+            gc.collect()
+            self.assertEqual(freed, [])
+            self.assertTrue(torch.equal(weight, want))
+            del weight
+            gc.collect()
+            self.assertEqual(freed, ["tn_program_free", "tn_compiled_free", "tn_context_free"])
+        captured = capture(self.net, self.data)
+        for turn in range(2):
+            plan = tenon.plan(captured)
+            ring([plan, plan.made, plan.context, tenon._step.Program(plan.made)], turn)
+            del plan
+            gc.collect()
+            self.assertEqual(freed.index("tn_context_free"), len(freed) - 1, freed)  # what it has is gone with it
+
     def test_two_steps_of_a_model(self):
         first = tenon.compile(capture(self.net, self.data))
         second = tenon.compile(capture(self.net, self.data))
@@ -248,6 +289,29 @@ class TestMemory(unittest.TestCase):
         self.assertEqual(int(optimizer.state[self.net.wte.weight]["step"]), 6)
         for g, w in got:
             self.assertAlmostEqual(g, w, delta=1e-5)
+
+    def test_compiled_while_another_step_runs(self):
+        """A second Step of a model waits for the first one's run, and has its update."""
+        make = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+        _, trained = eager(self.net, make, self.data[:1])
+        first = tenon.compile(capture(self.net, self.data, make(self.net)))
+        captured, run, began = capture(self.net, self.data), lib.tn_program_run, threading.Event()
+
+        def slow(program):
+            began.set()
+            time.sleep(0.5)
+            return run(program)
+        with mock.patch.object(lib, "tn_program_run", slow):
+            thread = threading.Thread(target=first, args=self.data[0])
+            thread.start()
+            began.wait()
+            second = tenon.compile(captured)
+            thread.join()
+        for (name, p), q in zip(self.net.named_parameters(), trained.parameters()):
+            self.assertLess((p - q).abs().max().item(), 2e-5, name)
+        second(*self.data[0])
+        with self.assertRaisesRegex(tenon.Error, "its .data is another"):
+            first(*self.data[0])
 
     def test_threads(self):
         steps = [tenon.compile(capture(GPT2(layers=1), self.data)) for _ in range(2)]

@@ -129,6 +129,19 @@ lm next end=7  # of the next tokens
     gives 3 '' eval "$dir/again2" --memory 1KiB --data "$dir/tokens.bin" --token-type u16
     ok "advice of an evaluation: no other batch" not grep -q -e '--batch-size' "$dir/err" "$dir/out"
 
+    # without its state.json a graph that does not say is asked for
+    cp -rL "$dir/next/latest" "$dir/bare"
+    batch="--batch $dir/batch.safetensors"
+    gives 0 'loss' eval "$dir/bare" $batch
+    shifted=$(grep -o 'loss [0-9.]*' "$dir/out")
+    rm "$dir/bare/state.json"
+    gives 2 'whether the graph shifts its labels does not follow' eval "$dir/bare" $batch
+    gives 0 'loss' eval "$dir/bare" $batch --labels shifted
+    ok "labels of eval: as of the run" [ "$shifted" = "$(grep -o 'loss [0-9.]*' "$dir/out")" ]
+    gives 0 'loss' eval "$dir/bare" $batch --labels same
+    ok "labels of eval: others" [ "$shifted" != "$(grep -o 'loss [0-9.]*' "$dir/out")" ]
+    gives 2 'is for graphs, not for models' eval demo $batch --labels same
+
     # a graph that was changed in its run is another
     cp -r "$dir/again2" "$dir/changed"
     sed 's/gelu(/relu(/' "$dir/again2/latest/graph.tn" >"$dir/changed/latest/graph.tn"
