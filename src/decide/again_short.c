@@ -131,7 +131,7 @@ static void try_moved(Decider *d, Decider *e)
         e->task = task;
         if (!fits)
             continue;
-        x = whole_of(d, e, &x);
+        x = again_whole(d, e, &x);
         plan_full(d, &x);
         if (x.need >= 0)
             d->r->chosen = planned_better(d, d->r->chosen, x);
