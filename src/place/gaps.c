@@ -258,11 +258,12 @@ void gaps_put(Gaps *x, int i, int64_t at)
     }
 }
 
-int64_t gaps_find(Gaps *x, int i, Fit fit, int64_t *steps)
+int64_t gaps_find(Gaps *x, int i, Fit fit, int64_t floor, int64_t *steps)
 {
     const PlaceBuf *b = &x->b[i];
     const GapList *l = is_brief(b) ? &x->lasting : &x->all;
     GapWalk w = {.start = (int)b->start, .end = (int)b->end, .nbytes = b->nbytes, .fit = fit};
+    w.top = floor;
     w.best = -1;
     w.room = INT64_MAX;
     w.near = x->near;

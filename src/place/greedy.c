@@ -56,7 +56,7 @@ static int64_t place_in_order(Greedy *g, const int *order, Fit fit, int64_t ceil
     gaps_clear(g->gaps);
     for (int k = 0; k < g->leaf->n; k++) {
         int i = order[k];
-        int64_t at = gaps_find(g->gaps, i, fit, &g->leaf->steps);
+        int64_t at = gaps_find(g->gaps, i, fit, 0, &g->leaf->steps);
         if (at + g->leaf->b[i].nbytes >= ceiling || g->leaf->steps > g->leaf->stop)
             return -1;
         peak = put(g, i, at, peak);
@@ -204,8 +204,8 @@ static Rank stack_rank(const Stack *s, const PlaceBuf *x, int i, int missed, Sta
     return (Rank){{first, by_life ? life : size, by_life ? size : life}, i};
 }
 
-/* Places in the given order; buffers that do not fit below the target lie above it and are counted
- * in missed[]. Returns the peak, or -1 at the leaf's stop or if too many miss. */
+/* Places in the given order; buffers that do not fit below the target lie all above it and are
+ * counted in missed[]. Returns the peak, or -1 at the leaf's stop or if too many miss. */
 static int64_t place_below(Greedy *g, const int *order, int *missed)
 {
     int64_t peak = 0, target = g->leaf->target;
@@ -213,13 +213,15 @@ static int64_t place_below(Greedy *g, const int *order, int *missed)
     gaps_clear(g->gaps);
     for (int k = 0; k < g->leaf->n; k++) {
         int i = order[k];
-        int64_t at = gaps_find(g->gaps, i, FIT_FIRST, &g->leaf->steps);
+        int64_t at = gaps_find(g->gaps, i, FIT_FIRST, 0, &g->leaf->steps);
         bool over = at + g->leaf->b[i].nbytes > target;
         room -= over;
         if (room < 0 || g->leaf->steps > g->leaf->stop)
             return -1;
         missed[i] += over;
-        peak = put(g, i, over ? MAX(at, target) : at, peak);
+        if (over && at < target)
+            at = gaps_find(g->gaps, i, FIT_FIRST, target, &g->leaf->steps);
+        peak = put(g, i, at, peak);
     }
     return peak;
 }

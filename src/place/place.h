@@ -147,9 +147,9 @@ typedef struct Gaps Gaps;
 Gaps *gaps_new(Arena *tmp, const Leaf *leaf);
 void gaps_clear(Gaps *x);
 void gaps_put(Gaps *x, int i, int64_t at); /* once for each buffer, between clears */
-/* The lowest gap that takes buffer i, or the tightest; what was placed ends there if there is none.
- */
-int64_t gaps_find(Gaps *x, int i, Fit fit, int64_t *steps);
+/* The lowest gap from `floor` on that takes buffer i, or the tightest; what was placed ends there
+ * if there is none. */
+int64_t gaps_find(Gaps *x, int i, Fit fit, int64_t floor, int64_t *steps);
 
 /* ---- sweep.c ---- */
 

@@ -116,6 +116,7 @@ static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t mo
     PlaceResult r = most ? place_within(tmp, buf, n, effort, most - at, known)
                          : place_known(tmp, buf, n, effort, known);
     turn_if_only_work_on_top(buf, of, n, p, r.peak);
+    CHECK(!effort || place_check(tmp, buf, n).first < 0);
     for (int i = 0; i < n; i++)
         p->storage[of[i]].offset = at + buf[i].offset;
     p->space[space].peak = at + r.peak;

@@ -251,6 +251,23 @@ static void test_medium(Arena *a, int count)
     }
 }
 
+/* The orders of the stack put a byte above the target, then a buffer that misses it too and is larger
+ * than what is free between the target and the byte. */
+static void test_missed(Arena *a)
+{
+    PlaceBuf b[] = {{0, 61, 16384, 0},  {0, 51, 16384, 0},  {2, 46, 32768, 0},  {3, 31, 24576, 0},
+                    {4, 32, 4096, 0},   {6, 20, 24576, 0},  {11, 58, 16384, 0}, {12, 55, 1, 0},
+                    {13, 15, 4096, 0},  {16, 19, 24576, 0}, {18, 25, 24576, 0}, {20, 22, 32768, 0},
+                    {21, 60, 16384, 0}, {22, 33, 16384, 0}, {26, 29, 32768, 0}, {27, 65, 2048, 0},
+                    {32, 65, 8192, 0},  {39, 65, 8192, 0},  {43, 62, 16384, 0}, {44, 48, 24576, 0},
+                    {45, 65, 12288, 0}, {46, 49, 16384, 0}, {47, 50, 32768, 0}, {48, 65, 8192, 0},
+                    {53, 59, 65536, 0}, {55, 61, 16384, 0}, {56, 57, 1024, 0},  {58, 65, 16384, 0},
+                    {60, 65, 4096, 0},  {61, 63, 65536, 0}, {62, 64, 65536, 0}};
+    PlaceResult r = place(a, b, LEN(b), 0, 0);
+    check_result(a, b, LEN(b), r);
+    arena_reset(a);
+}
+
 /* More effort gives the same or a lower peak, the same or a higher proof. */
 static void test_effort(Arena *a, int count)
 {
@@ -371,10 +388,11 @@ static void test_many(Arena *a)
     arena_reset(a);
 }
 
-/* The gap that a visit to all placed buffers finds. */
-static int64_t visit_all(const PlaceBuf *b, int n, const bool *placed, int i, Fit fit)
+/* The gap from `floor` on that a visit to all placed buffers finds. */
+static int64_t visit_all(const PlaceBuf *b, int n, const bool *placed, int i, Fit fit,
+                         int64_t floor)
 {
-    int64_t best = -1, room = INT64_MAX, top = 0;
+    int64_t best = -1, room = INT64_MAX, top = floor;
     for (int64_t at = -1;;) {
         int next = -1;
         for (int j = 0; j < n; j++)
@@ -421,8 +439,9 @@ static void test_gaps(Arena *a, int count)
             for (int j = 0; j < n; j++) {
                 Fit fit = below(2) ? FIT_FIRST : FIT_BEST;
                 int i = order[j];
-                int64_t steps = 0, at = gaps_find(x, i, fit, &steps);
-                EXPECT(at == visit_all(b, n, placed, i, fit) && steps > 0);
+                int64_t floor = below(3) ? 0 : below(200), steps = 0;
+                int64_t at = gaps_find(x, i, fit, floor, &steps);
+                EXPECT(at == visit_all(b, n, placed, i, fit, floor) && steps > 0);
                 b[i].offset = below(4) ? at : at + 2000 + 10 * below(200);
                 bool free = true;
                 for (int l = 0; l < n; l++)
@@ -573,6 +592,7 @@ static void run(void *arg)
     test_gaps(a, 40);
     test_steps(a);
     test_on(a);
+    test_missed(a);
     test_effort(a, quick ? 4 : 20);
     test_packings(a, false, PINWHEEL, 200, quick ? 1 : 5, 0, PLACE_EFFORT);
     test_packings(a, true, UNEVEN, 150, quick ? 1 : 5, 0, PLACE_EFFORT);
