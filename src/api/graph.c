@@ -254,7 +254,7 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     ChunkAsked asked;
     PassWalk w = begin_passes(g, names, o, &p, &asked);
     bool chunks = asked.mode != CHUNK_OFF || asked.npattern;
-    g->decisions.a = g->decisions.source.a = g->chunk.a = g->again.a = g->h.a;
+    g->decisions.a = g->chunk.a = g->again.a = g->h.a;
     g->decisions.all = o->explain;
     p.decisions = &g->decisions;
     p.shard_report = &g->sharded;

@@ -145,6 +145,7 @@ void region_check_save(const Graph *g, const Node *n)
  */
 static void note_source(const Graph *g, Decisions *d, const char *option)
 {
+    d->source.a = d->a;
     for (const Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
             note_source(n->region->body[b], d, option);
