@@ -17,7 +17,7 @@
 #include <limits.h>
 #include <math.h>
 
-typedef struct Pricer {
+typedef struct LeastPricer {
     AgainGraph *x;
     const Machine *m;
     int *set;              /* by number: one nearer to that which names the set; itself: it does */
@@ -32,7 +32,7 @@ typedef struct Pricer {
                               and one of them; -1: none does */
     bool *stays;           /* by number: one that is not fused reads it in the forward */
     double *part;          /* by number: bytes that each reader reads for it at least */
-} Pricer;
+} LeastPricer;
 
 static double value_bytes(const Value *v)
 {
@@ -47,14 +47,14 @@ static bool takes_seconds(const Node *n)
 
 /* ---- sets ---- */
 
-static int set_of(const Pricer *p, int k)
+static int set_of(const LeastPricer *p, int k)
 {
     while (p->set[k] != k)
         k = p->set[k] = p->set[p->set[k]];
     return k;
 }
 
-static void unite(Pricer *p, int k, int j)
+static void unite(LeastPricer *p, int k, int j)
 {
     const int to = set_of(p, k), from = set_of(p, j);
     if (to == from)
@@ -65,7 +65,7 @@ static void unite(Pricer *p, int k, int j)
 }
 
 /* Two nodes may be fused that read the same input. */
-static void read_input(Pricer *p, const Node *n, const Value *v)
+static void read_input(LeastPricer *p, const Node *n, const Value *v)
 {
     const int self = p->x->place[n->id];
     if (takes_seconds(n) || self < 0 || type_nelem(&v->type) != type_nelem(&n->out[0]->type))
@@ -76,7 +76,7 @@ static void read_input(Pricer *p, const Node *n, const Value *v)
 }
 
 /* A node of the forward reads number k. */
-static void read_again(Pricer *p, const Node *n, int k)
+static void read_again(LeastPricer *p, const Node *n, int k)
 {
     const int self = p->x->place[n->id];
     if (takes_seconds(n) || self < 0) {
@@ -91,7 +91,7 @@ static void read_again(Pricer *p, const Node *n, int k)
     p->joins[k] = self;
 }
 
-static void find_sets(Pricer *p)
+static void find_sets(LeastPricer *p)
 {
     for (int k = 0; k < p->x->n; k++) {
         p->set[k] = k;
@@ -124,7 +124,7 @@ static void find_sets(Pricer *p)
 /* ---- traffic ---- */
 
 /* Bytes that a group of clones with n reads for it at least, if others have their parts. */
-static double read_bytes(const Pricer *p, const Node *n)
+static double read_bytes(const LeastPricer *p, const Node *n)
 {
     double nbytes = 0;
     for (int i = 0; i < n->nin; i++) {
@@ -138,7 +138,7 @@ static double read_bytes(const Pricer *p, const Node *n)
 }
 
 /* What is read is in memory, or of a clone in the group, which then reads for it. */
-static void find_parts(Pricer *p)
+static void find_parts(LeastPricer *p)
 {
     for (int k = 0; k < p->x->n; k++) {
         const Node *n = p->x->at[k];
@@ -158,7 +158,7 @@ static double traffic_sec(const Machine *m, double nread, double nwrite)
     return m->gpu ? (sec > call ? sec : 0) : sec - call;
 }
 
-static double fused_sec(const Pricer *p, int k)
+static double fused_sec(const LeastPricer *p, int k)
 {
     const int set = set_of(p, k);
     if (!p->written[k] || !p->stays[k] || p->readers[k] || p->early[set] < p->reads[k])
@@ -173,18 +173,18 @@ static double fused_sec(const Pricer *p, int k)
 
 static void price_fused(AgainGraph *x, const Machine *m)
 {
-    Pricer p = {.x = x,
-                .m = m,
-                .set = NEWN(x->tmp, int, x->n),
-                .size = NEWN(x->tmp, int, x->n),
-                .early = NEWN(x->tmp, int, x->n),
-                .reads = NEWN(x->tmp, int, x->n),
-                .written = NEWN(x->tmp, const Value *, x->n),
-                .beside = NEWN(x->tmp, int, x->g->nvalue),
-                .readers = NEWN(x->tmp, int, x->n),
-                .joins = NEWN(x->tmp, int, x->n),
-                .stays = NEWN(x->tmp, bool, x->n),
-                .part = NEWN(x->tmp, double, x->n)};
+    LeastPricer p = {.x = x,
+                     .m = m,
+                     .set = NEWN(x->tmp, int, x->n),
+                     .size = NEWN(x->tmp, int, x->n),
+                     .early = NEWN(x->tmp, int, x->n),
+                     .reads = NEWN(x->tmp, int, x->n),
+                     .written = NEWN(x->tmp, const Value *, x->n),
+                     .beside = NEWN(x->tmp, int, x->g->nvalue),
+                     .readers = NEWN(x->tmp, int, x->n),
+                     .joins = NEWN(x->tmp, int, x->n),
+                     .stays = NEWN(x->tmp, bool, x->n),
+                     .part = NEWN(x->tmp, double, x->n)};
     find_sets(&p);
     find_parts(&p);
     for (int k = 0; k < x->n; k++)

@@ -63,8 +63,8 @@ static void put_block(Buf *params, Buf *nodes, Rng *rng, int i)
 /* A product, an op, with a gate one more, and a product back. */
 static void put_between(Buf *params, Buf *nodes, int i, bool gate)
 {
-    buf_printf(params, ", %%u%d: f32[64, 512] param \"u%d\", %%d%d: f32[512, 64] param \"d%d\"", i,
-               i, i, i);
+    buf_printf(params, ", %%u%d: f32[512, 1024] param \"u%d\", %%d%d: f32[1024, 512] param \"d%d\"",
+               i, i, i, i);
     buf_printf(nodes, "  %%v%d = mm(%%h%d, %%u%d)  forward\n", i, i, i);
     buf_printf(nodes, "  %%a%d = gelu(%%v%d)  forward\n", i, i);
     if (gate)
@@ -191,7 +191,7 @@ static void test_between(void *arg)
     if (!EXPECT(made_read(
             &m, a,
             arena_printf(a,
-                         "tenon 1\ngraph between(%%x: f32[1024, 64] batch%s) {\n%s  return "
+                         "tenon 1\ngraph between(%%x: f32[1024, 512] batch%s) {\n%s  return "
                          "loss %%l\n}\n",
                          params.text, nodes.text),
             MOST_NODES)))
