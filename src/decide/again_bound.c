@@ -18,10 +18,9 @@
  * of the head, whose operand is as large as all logits. Its place among the products that need one
  * another is one of a few cases, each with places and a bound of its own; the least of them holds.
  *
- * Only products, attention and collectives take seconds here, as other nodes may be fused with
- * readers and then take none of their own; where nothing is fused, all nodes do. A gather that may
- * be joined with others takes its part of the cheapest of calls. Collectives count as waited for
- * where they start. Blocks do not matter, as a choice need not respect them. */
+ * Nodes take what they take in any plan (again_price.c): where nothing is fused, all of their
+ * seconds. Collectives count as waited for where they start. Blocks do not matter, as a choice need
+ * not respect them. */
 #include "again.h"
 #include "again_cut.h"
 #include "again_price.h"
