@@ -20,7 +20,7 @@ enum {
     SETS = 10,
     STEP_NODES = 20,
     STEP_SETS = 4,
-    FUSED_SETS = 4,
+    FUSED_SETS = 2,
     BETWEEN = 6
 };
 
