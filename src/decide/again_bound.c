@@ -18,12 +18,12 @@
  * of the head, whose operand is as large as all logits. Its place among the products that need one
  * another is one of a few cases, each with places and a bound of its own; the least of them holds.
  *
- * Only products, attention and collectives take seconds here, as other nodes may be fused with
- * readers and then take none of their own; where nothing is fused, all nodes do. A gather that may
- * be joined with others takes its part of the cheapest of calls. Collectives count as waited for
- * where they start. Blocks do not matter, as a choice need not respect them. */
+ * Nodes take what they take in any plan (again_price.c): where nothing is fused, all of their
+ * seconds. Collectives count as waited for where they start. Blocks do not matter, as a choice need
+ * not respect them. */
 #include "again.h"
 #include "again_cut.h"
+#include "again_price.h"
 
 #include <math.h>
 #include <string.h>
@@ -400,12 +400,6 @@ static void find_least(Bounder *b)
         }
 }
 
-static bool takes_seconds(const Node *n)
-{
-    return n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION ||
-           n->op->class == CLASS_COLLECTIVE;
-}
-
 static Bounder bounder_new(Arena *a, AgainGraph *x)
 {
     const Graph *g = x->g;
@@ -438,39 +432,11 @@ static Bounder bounder_new(Arena *a, AgainGraph *x)
     return b;
 }
 
-/* The part that a gather has in one call of several, at most of all, where that takes less. */
-static double joined_sec(const AgainGraph *x, const Machine *m, const Node *n, double all)
-{
-    const Group group = node_group(m, graph_mesh(x->g), n);
-    const double own = value_bytes(n->out[0]);
-    double least = INFINITY;
-    for (double nbytes = own; nbytes < 2 * all; nbytes *= 2) {
-        const double whole = fmin(nbytes, fmax(all, own));
-        least = fmin(least, collective_sec(m, ALL_GATHER, group, whole) / whole);
-    }
-    return least < INFINITY ? least * own : 0;
-}
-
-/* Leaves the seconds that no plan does without. */
-static void price_nodes(AgainGraph *x, const Machine *m, const BoundFor *to)
-{
-    double all = 0;
-    for (int k = 0; k < x->n; k++)
-        all += node_is(x->at[k], OP_all_gather_into_tensor) ? value_bytes(x->at[k]->out[0]) : 0;
-    for (int k = 0; k < x->n; k++) {
-        const Node *n = x->at[k];
-        if (to->fused && !takes_seconds(n))
-            x->sec[k] = 0;
-        else if (to->joined && node_is(n, OP_all_gather_into_tensor))
-            x->sec[k] = fmin(x->sec[k], joined_sec(x, m, n, all));
-    }
-}
-
 double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *to)
 {
     Arena *tmp = arena_tmp(a);
     AgainGraph x = again_graph(tmp, tmp, g, m, NULL);
-    price_nodes(&x, m, to);
+    again_price(&x, m, to->fused, to->joined);
     Bounder b = bounder_new(tmp, &x);
     bool *spine = NEWN(tmp, bool, g->nnode);
     find_spine(&b, spine);

@@ -2,7 +2,8 @@
  * values, on chains of blocks with a head whose logits are large, so that its weight gradient may
  * be formed early or late; and on steps with branches, of which a node's results may be read apart.
  * No plan adds fewer seconds than the bound for the bytes that it needs, in the order that was
- * found for it, and the bound is more than nothing where much is computed again.
+ * found for it, and the bound is more than nothing where much is computed again. With fused nodes
+ * none takes fewer seconds in nodes that only compute again.
  *
  * `test_bound SEED [COUNT]` shows what each of so many seeds comes to. TN_LONG=1: 200 chains
  * and as many steps. */
@@ -13,7 +14,15 @@
 
 #include <stdlib.h>
 
-enum { WIDTH = 64, MOST_NODES = 60, SETS = 10, STEP_NODES = 20, STEP_SETS = 4 };
+enum {
+    WIDTH = 64,
+    MOST_NODES = 60,
+    SETS = 10,
+    STEP_NODES = 20,
+    STEP_SETS = 4,
+    FUSED_SETS = 2,
+    BETWEEN = 6
+};
 
 #define LEAST_PART 0.3 /* of what is added, in the mean of plans with all but a few again */
 
@@ -24,6 +33,8 @@ static bool show;
 static struct {
     int nplan, nbound, nmost;
     double part; /* of plans with most of it again */
+    int nfused;
+    double fused; /* the bound's part of what plans with fused nodes compute again */
 } sums;
 
 /* ---- chains ---- */
@@ -47,6 +58,18 @@ static void put_block(Buf *params, Buf *nodes, Rng *rng, int i)
         buf_printf(nodes, "  %%g%d = mul(%%a%d, %%v%d)  %s\n", i, i, i, scope);
     buf_printf(nodes, "  %%y%d = mm(%%%c%d, %%d%d)  %s\n", i, gate ? 'g' : 'a', i, i, scope);
     buf_printf(nodes, "  %%h%d = add(%%h%d, %%y%d)  %s\n", i + 1, i, i, scope);
+}
+
+/* A product, an op, with a gate one more, and a product back. */
+static void put_between(Buf *params, Buf *nodes, int i, bool gate)
+{
+    buf_printf(params, ", %%u%d: f32[512, 1024] param \"u%d\", %%d%d: f32[1024, 512] param \"d%d\"",
+               i, i, i, i);
+    buf_printf(nodes, "  %%v%d = mm(%%h%d, %%u%d)  forward\n", i, i, i);
+    buf_printf(nodes, "  %%a%d = gelu(%%v%d)  forward\n", i, i);
+    if (gate)
+        buf_printf(nodes, "  %%g%d = mul(%%a%d, %%v%d)  forward\n", i, i, i);
+    buf_printf(nodes, "  %%h%d = mm(%%%c%d, %%d%d)  forward\n", i + 1, gate ? 'g' : 'a', i, i);
 }
 
 static const char *make_chain(Rng *rng)
@@ -92,6 +115,24 @@ static void check_plan(Made *m, uint64_t seed, const Choice *none, uint64_t set,
     }
 }
 
+/* With fused nodes, all again and drawn sets. */
+static void check_fused(Made *m, uint64_t seed, Rng *rng)
+{
+    made_fuse(m);
+    for (int i = 0; i < FUSED_SETS; i++) {
+        const uint64_t all = ((UINT64_C(1) << m->n) - 1) & ~m->out;
+        const Choice c = made_plan(m, i ? draw_set(m, rng) : all, MUST_RECOMPUTE);
+        const double sec = made_least_sec(m, c.peak);
+        sums.nfused++;
+        sums.fused += c.clones > 0 ? sec / c.clones : 0;
+        if (!EXPECT(c.clones >= sec * (1 - 1e-9)) || show) {
+            printf("  seed %llu: fused, computes again for %.6g us, at least %.6g us\n",
+                   (unsigned long long)seed, 1e6 * c.clones, 1e6 * sec);
+            made_print(m, "plan", &c);
+        }
+    }
+}
+
 static void test_seed(void *arg)
 {
     uint64_t seed = *(uint64_t *)arg;
@@ -108,6 +149,7 @@ static void test_seed(void *arg)
         Choice got = made_decide(&m, none.need - (none.peak - none.peak / 2) * i / 4);
         check_plan(&m, seed, &none, got.again, got.again != 0);
     }
+    check_fused(&m, seed, &rng);
 }
 
 /* A step with branches; none, which adds nothing, and drawn sets. */
@@ -132,6 +174,38 @@ static void test_step(void *arg)
     check_plan(&m, seed, &none, 0, false);
     for (int i = 0; i < STEP_SETS; i++)
         check_plan(&m, seed, &none, draw_set(&m, &rng), false);
+    check_fused(&m, seed, &rng);
+}
+
+/* All pointwise ops between products again, and nothing else: with fused nodes the bound counts
+ * them, of two that may be one call the memory traffic. */
+static void test_between(void *arg)
+{
+    const bool gate = *(uint64_t *)arg;
+    Buf params = {.a = a}, nodes = {.a = a};
+    Made m;
+    buf_add(&nodes, "  %h0 = tanh(%x)  @\"embed\" forward\n");
+    for (int i = 0; i < BETWEEN; i++)
+        put_between(&params, &nodes, i, gate);
+    buf_printf(&nodes, "  %%y = tanh(%%h%d)  forward\n  %%l = sum(%%y)  loss\n", BETWEEN);
+    if (!EXPECT(made_read(
+            &m, a,
+            arena_printf(a,
+                         "tenon 1\ngraph between(%%x: f32[1024, 512] batch%s) {\n%s  return "
+                         "loss %%l\n}\n",
+                         params.text, nodes.text),
+            MOST_NODES)))
+        return;
+    made_fuse(&m);
+    uint64_t set = 0;
+    for (int k = 0; k < m.n; k++)
+        if (node_is(m.node[k], OP_gelu) || node_is(m.node[k], OP_mul))
+            set |= UINT64_C(1) << k;
+    const Choice c = made_plan(&m, set, MUST_RECOMPUTE);
+    const double sec = made_least_sec(&m, c.peak);
+    printf("note: ops between products again, %s: %.6g us, at least %.6g us\n",
+           gate ? "with gates" : "alone", 1e6 * c.clones, 1e6 * sec);
+    EXPECT(c.clones >= sec * (1 - 1e-9) && sec > (gate ? 0 : LEAST_PART * c.clones));
 }
 
 static void test_all(void (*test)(void *arg), uint64_t first, int count)
@@ -158,7 +232,10 @@ int main(int argc, char **argv)
         EXPECT(sums.part > LEAST_PART * sums.nmost);
     }
     test_all(test_step, first, count);
-    printf("note: %d plans of steps with branches\n", sums.nplan - chains);
+    test_all(test_between, 0, 2);
+    printf("note: %d plans of steps with branches; %d with fused nodes, bounds of %.3g %% in the "
+           "mean\n",
+           sums.nplan - chains, sums.nfused, 100 * sums.fused / MAX(sums.nfused, 1));
     arena_free(a);
     return test_report();
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 static const char passes[] = "unfuse,grad,canonicalize,cse,dce,remat";
+static const char passes_fused[] = "unfuse,grad,canonicalize,cse,dce,remat,fuse";
 
 static const Node *base_of(const Value *v)
 {
@@ -63,6 +64,13 @@ bool made_read(Made *m, Arena *a, const char *text, int most)
     return passes_until(&m->w, "policies") && read_forward(m, m->w.g, most);
 }
 
+void made_fuse(Made *m)
+{
+    m->fused = true;
+    m->w = passes_begin(graph_parse(m->w.g->a, m->text, "step"), passes_fused, &m->o);
+    passes_until(&m->w, "policies");
+}
+
 static Graph *graph_of_set(const Made *m, uint64_t again, Policy policy)
 {
     Graph *g = graph_clone(m->tmp, m->w.g);
@@ -89,8 +97,11 @@ int64_t made_bound(Made *m, uint64_t again)
 
 Choice made_plan(Made *m, uint64_t again, Policy policy)
 {
-    Plan *p = plan_ordered(m->tmp, graph_of_set(m, again, policy), &m->to);
-    Choice c = {again, 1, plan_least(p), p->est.step, p->space[SPACE_MAIN].peak};
+    Graph *g = graph_of_set(m, again, policy);
+    Plan *p = plan_ordered(m->tmp, g, &m->to);
+    Choice c = {again, 1, plan_least(p), p->est.step, p->space[SPACE_MAIN].peak, 0};
+    for (const Node *n = g->first; n; n = n->next)
+        c.clones += n->origin ? node_sec(m->o.prices, NULL, n) : 0;
     arena_reset(m->tmp);
     m->nplan++;
     return c;
@@ -98,7 +109,7 @@ Choice made_plan(Made *m, uint64_t again, Policy policy)
 
 double made_least_sec(Made *m, int64_t peak)
 {
-    const BoundFor to = {.nbytes = (double)peak - again_kept_bytes(m->w.g)};
+    const BoundFor to = {.nbytes = (double)peak - again_kept_bytes(m->w.g), .fused = m->fused};
     double sec = again_bound(m->tmp, m->w.g, m->o.prices, &to);
     arena_reset(m->tmp);
     return sec;

@@ -18,6 +18,7 @@ typedef struct Made {
     double sec[MOST_FORWARD];
     uint64_t operand[MOST_FORWARD], read, out;
     int n;
+    bool fused;
     int nplan, nbound; /* that were made */
 } Made;
 
@@ -26,19 +27,23 @@ typedef struct Choice {
     uint64_t again;
     int64_t bound, need; /* at least; 0: not known */
     double sec;
-    int64_t peak; /* the bytes without the library's reserve */
+    int64_t peak;  /* the bytes without the library's reserve */
+    double clones; /* seconds of nodes that only compute again */
 } Choice;
 
 /* Reads a forward with a loss, whose step is planned for one thread of a processor that is always
  * the same. False: it has more than `most` nodes. */
 bool made_read(Made *m, Arena *a, const char *text, int most);
+/* Fuses nodes in all plans to come. */
+void made_fuse(Made *m);
 /* The bit of the node that defines v's memory; 0: it is none of these. */
 uint64_t made_bit(const Made *m, const Value *v);
 /* Bytes below which no plan of the set is, whatever its order. */
 int64_t made_bound(Made *m, uint64_t again);
 /* The plan of a set, as it would be in the end, by policies of that name. */
 Choice made_plan(Made *m, uint64_t again, Policy policy);
-/* Seconds that no plan with so low a peak adds fewer of, in any order. */
+/* Seconds that no plan with so low a peak adds fewer of, in any order; with fused nodes that none
+ * computes again in fewer. */
 double made_least_sec(Made *m, int64_t peak);
 /* The plan of what is chosen for so many bytes. */
 Choice made_decide(Made *m, int64_t memory);
