@@ -66,7 +66,7 @@ static void add_form(Explainer *t, int class)
                    .port = !q->n,
                    .uncut = is_uncut(t, q),
                    .count = q->count,
-                   .sec = q->sec[t->strategy[class]]};
+                   .sec = q->sec[t->strategy[class]] * (double)q->times};
     PUSH(y->a, y->form, y->nform, y->capform, f);
     t->form[class] = y->nform;
 }
@@ -229,7 +229,8 @@ static int by_rank(const void *s, const void *t)
 static double weight_of(const Explainer *t, int class)
 {
     const EqualClass *q = &t->p->e->class[class];
-    return q->count * (q->n ? q->sec[t->strategy[class]] : (double)type_nbytes(&q->type));
+    return q->count * (q->n ? q->sec[t->strategy[class]] * (double)q->times
+                            : (double)type_nbytes(&q->type));
 }
 
 static void add_prices(Explainer *t, Arena *a)
