@@ -308,7 +308,8 @@ static void add_group(Tying *y, const Value *v, int from)
     int at = find_number(&y->groups, key.text) - 1;
     if (!r.param)
         e->of_group[v->id] = at >= 0 ? at : e->ngroup;
-    put_number(&e->by_name, readers_name(e->a, flat_value(e->flat, v), block, r.param && !y->e->how.keep),
+    put_number(&e->by_name,
+               readers_name(e->a, flat_value(e->flat, v), block, r.param && !y->e->how.keep),
                1 + (at >= 0 ? at : e->ngroup));
     if (at >= 0) {
         e->group[at].count++;

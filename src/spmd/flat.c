@@ -148,7 +148,7 @@ static void add_sum(Flattener *x, const Node *loop, int k, Value *v)
 /* A node as n; in the body of a loop if that is not NULL. */
 static void add_node(Flattener *x, const Node *n, const Node *loop, Value **now)
 {
-        Value **in = NEWN(x->a, Value *, n->nin);
+    Value **in = NEWN(x->a, Value *, n->nin);
     const char **name = NEWN(x->a, const char *, n->nout);
     for (int i = 0; i < n->nin; i++)
         in[i] = now[n->in[i]->id];
@@ -226,8 +226,8 @@ static void add_nodes(Flattener *x)
         }
         add_node(x, n, NULL, x->now);
         for (int k = 0; k < n->nout; k++)
-            x->param[n->out[k]->id] = n->nin && x->param[n->in[0]->id] &&
-                                      (n->op->view || n->op->identity || n->op->copy);
+            x->param[n->out[k]->id] =
+                n->nin && x->param[n->in[0]->id] && (n->op->view || n->op->identity || n->op->copy);
     }
 }
 

@@ -196,8 +196,8 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
 
 /* ---- loop_forms.c ---- */
 void loop_rewrite(SpmdGraph *s, const Node *n);
-int64_t loop_times(const SpmdGraph *s);       /* how often s runs in a step: 1, or iterations */
-const Node *loop_of(const SpmdGraph *s);      /* the loop whose body s is; NULL: it is the graph */
+int64_t loop_times(const SpmdGraph *s);  /* how often s runs in a step: 1, or iterations */
+const Node *loop_of(const SpmdGraph *s); /* the loop whose body s is; NULL: it is the graph */
 /* The operand that s, a body, sees whole as its input v; NULL: v is none. */
 Value *loop_operand(const SpmdGraph *s, const Value *v);
 /* Makes v, an input of s->loop's body that is a whole operand of the loop, in that form before the

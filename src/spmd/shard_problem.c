@@ -220,7 +220,8 @@ static void number_forms(Maker *m)
 /* ---- edges ---- */
 
 /* Whether computing may hide what a reading costs: gathers of parameters, as they are there before
- * they are needed, and reductions of gradients, as only the optimizer or a loop's sum needs them. */
+ * they are needed, and reductions of gradients, as only the optimizer or a loop's sum needs them.
+ */
 static bool may_hide(const Maker *m, const ReadGroup *r, const Reading *x)
 {
     const EqualClass *q = &m->e->class[x->reader];
@@ -300,6 +301,13 @@ static void add_own(Maker *m, const ReadGroup *r, const Reading *x)
                               needed_form(m, v->forms, x, i), m->e->class[x->reader].times);
 }
 
+/* Whether maker and reader stand for one port of a loop, between whose views nothing happens. */
+static bool within_port(const Maker *m, const ReadGroup *r, const Reading *x)
+{
+    return m->e->class[m->e->value[r->value].of].kind == FLAT_ENTRY &&
+           m->e->class[x->reader].kind == FLAT_ENTRY;
+}
+
 static void add_direct(Maker *m, const ReadGroup *r)
 {
     const ValueClass *v = &m->e->value[r->value];
@@ -309,14 +317,16 @@ static void add_direct(Maker *m, const ReadGroup *r)
         return;
     }
     int n = m->e->class[v->of].list.count, k = m->e->class[x->reader].list.count;
-    bool hidden = may_hide(m, r, x);
+    bool hidden = may_hide(m, r, x), port = within_port(m, r, x);
     double share = hidden ? m->price->x->o->shard_exposed : 1;
     int64_t times = m->e->class[x->reader].times;
     double *y = add_edge(m, v->of, x->reader, hidden);
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < k; j++)
-            y[i * k + j] = rint(share * group_cost(m, r, v->forms, made_form(m, r->value, i),
-                                                   needed_form(m, v->forms, x, j), times));
+        for (int j = 0; j < k; j++) {
+            int from = made_form(m, r->value, i), to = needed_form(m, v->forms, x, j);
+            double cost = group_cost(m, r, v->forms, from, to, times);
+            y[i * k + j] = port && from != to ? INFINITY : rint(share * cost);
+        }
 }
 
 /* ---- forms that readers share ---- */
@@ -331,8 +341,8 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     double *y = add_edge(m, v->of, at, r->param);
     for (int i = 0; i < n; i++)
         for (int f = 0; f < count; f++)
-            y[i * count + f] = rint(share * group_cost(m, r, v->forms, made_form(m, r->value, i),
-                                                       form[f], times));
+            y[i * count + f] =
+                rint(share * group_cost(m, r, v->forms, made_form(m, r->value, i), form[f], times));
 }
 
 /* From the shared form to a reader's. */

@@ -1,7 +1,7 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
- * src/pick: flat (a loop's nodes among the others), equal (which nodes are equal), pin (forms that are asked for), units (where values may
- * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem,
- * explain (what is told of a choice) and solved (the driver). */
+ * src/pick: flat (a loop's nodes among the others), equal (which nodes are equal), pin (forms that
+ * are asked for), units (where values may be cut), strategies (the legal ways to cut a node), price
+ * (what they cost), shard_problem, explain (what is told of a choice) and solved (the driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -46,7 +46,7 @@ typedef enum {
 
 typedef struct FlatNode {
     FlatKind kind;
-    const Node *loop;  /* in which it runs; NULL: in none */
+    const Node *loop; /* in which it runs; NULL: in none */
     const char *name; /* by which the walk asks for it; NULL: not at all */
 } FlatNode;
 

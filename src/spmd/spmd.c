@@ -143,7 +143,8 @@ static Node *rewrite_node(SpmdGraph *s, Node *n)
     else
         emit_part(s, n, f, t);
     if (s->x->unpicked && s->x->free)
-        PUSH(s->tmp, s->x->rest, s->x->nrest, s->x->caprest, ((IdRange){s->to, first, s->to->nnode, loop_times(s)}));
+        PUSH(s->tmp, s->x->rest, s->x->nrest, s->x->caprest,
+             ((IdRange){s->to, first, s->to->nnode, loop_times(s)}));
     return next;
 }
 

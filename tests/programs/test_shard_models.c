@@ -119,8 +119,9 @@ typedef struct Priced {
 } Priced;
 
 static const Priced priced[] = {
-    {"llama3-1b", 16, 2048, "dp=2,tp=4", "auto", BF16, 1}, /* the embedding is cast, then looked up */
-    {"gpt2", 16, 1024, "fsdp=4,tp=2", "never", F32, 1},    /* the backward reads what is kept */
+    {"llama3-1b", 16, 2048, "dp=2,tp=4", "auto", BF16,
+     1},                                                /* the embedding is cast, then looked up */
+    {"gpt2", 16, 1024, "fsdp=4,tp=2", "never", F32, 1}, /* the backward reads what is kept */
     {"llama3-1b", 32, 1024, "fsdp=4,tp=2", "always", BF16, 4}, /* bodies gather and look up */
     {"llama3-1b", 32, 1024, "dp=2,fsdp=4", "never", BF16, 4},  /* gathered before the loop */
     {"gpt2", 32, 1024, "fsdp=4,tp=2", "auto", F32, 2},
@@ -150,8 +151,14 @@ static void price(void *arg)
 static void test_priced(const Priced *x)
 {
     Ctx ctx = {0};
-    Job j = {arena_new(&ctx), x->model, x->mesh,
-             "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd", x, 1, 0, x->reshard};
+    Job j = {arena_new(&ctx),
+             x->model,
+             x->mesh,
+             "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd",
+             x,
+             1,
+             0,
+             x->reshard};
     CHECK(j.a);
     if (!EXPECT(ctx_try(&ctx, price, &j) == TN_OK))
         printf("  %s on %s: %s\n", x->model, x->mesh, ctx.message);
