@@ -168,9 +168,9 @@ static void add_node(Flattener *x, const Node *n, const Node *loop, Value **now)
 _Noreturn static void refuse(const Flattener *x, const Node *n, const char *what)
 {
     fail(x->from->ctx, TN_USAGE,
-         "shard auto: expected loops over equal parts of the batch, as --accumulate makes them "
-         "where it divides the rows, found %s in %%%s at \"%s\"",
-         what, n->out[0]->name, n->scope);
+         "shard auto: expected loops over equal parts of the batch, as --accumulate makes them, "
+         "found %s in %%%s",
+         what, n->out[0]->name);
 }
 
 static void check_loop(const Flattener *x, const Node *n)

@@ -439,10 +439,11 @@ static void make_earlier(Value *v, Phase phase)
         make_earlier(n->in[i], phase);
 }
 
-static bool gathers(const Reshard *r)
+/* Whether ranks get parts from others, so that a kept parameter has them before a loop. */
+static bool moves(const Reshard *r)
 {
     for (int j = 0; j < r->nstep; j++)
-        if (r->step[j].kind == RESHARD_GATHER)
+        if (r->step[j].kind == RESHARD_GATHER || r->step[j].kind == RESHARD_EXCHANGE)
             return true;
     return false;
 }
@@ -525,7 +526,7 @@ static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Nod
         fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,
              cuts_name(s->tmp, x->mesh, need));
     Value *hoisted =
-        k->param && x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need, reader) : NULL;
+        k->param && x->keep && s->loop && moves(&r) ? loop_hoist(s, v, need, reader) : NULL;
     if (hoisted)
         return hoisted;
     if (has_logsumexp(x->mesh, h->cut))

@@ -229,26 +229,26 @@ static bool may_hide(const Maker *m, const ReadGroup *r, const Reading *x)
            q->kind == FLAT_SUM;
 }
 
-static bool gathers(const Maker *m, const FormTable *t, int from, int to)
+static bool moves(const Maker *m, const FormTable *t, int from, int to)
 {
     const Spmd *x = m->price->x;
     Reshard r = {.nstep = 0};
     if (reshard_find(x->machine, x->mesh, &t->type, t->form[from], t->form[to], &r))
         for (int j = 0; j < r.nstep; j++)
-            if (r.step[j].kind == RESHARD_GATHER)
+            if (r.step[j].kind == RESHARD_GATHER || r.step[j].kind == RESHARD_EXCHANGE)
                 return true;
     return false;
 }
 
 /* Units for all values of a group, each time that a reading in a loop, which runs so often, brings
- * them to another form. What is gathered to be kept is gathered once, before the loop. */
+ * them to another form. What ranks get of kept parameters they get once, before the loop. */
 static double group_cost(const Maker *m, const ReadGroup *r, FormTable *t, int from, int to,
                          int64_t times)
 {
     double cost = r->count * change_cost(m, t, from, to);
     if (times == 1 || !(cost > 0) || !(cost < INFINITY))
         return cost;
-    bool once = r->param && m->price->x->keep && gathers(m, t, from, to);
+    bool once = r->param && m->price->x->keep && moves(m, t, from, to);
     return once ? cost : cost * (double)times;
 }
 
