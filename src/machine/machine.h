@@ -114,6 +114,8 @@ Machine *machine_of_file(Arena *a, const char *path, const TunedFor *to);
  * bodies' seconds for all iterations, and adding up its sums. mesh: that of its graph, or NULL:
  * then a group fills one host after the other, and one of an unknown size a single host. */
 double node_sec(const Machine *m, const Mesh *mesh, const Node *n);
+/* Adding an iteration's part to a sum of type t, as a loop does. */
+double sum_sec(const Machine *m, const Type *t);
 
 /* Seconds of a call that the planner adds to the graph: a copy (MOVEMENT) or zeros (CREATION). */
 double cost_sec(const Machine *m, OpClass class, DType d, const Cost *c);

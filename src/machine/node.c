@@ -141,6 +141,13 @@ static double fused_sec(const Machine *m, const Node *n)
     return launched(m, MAX(sec, traffic_sec(m, n->op->class, nbytes)));
 }
 
+double sum_sec(const Machine *m, const Type *t)
+{
+    double nbytes = (double)type_nbytes(t);
+    Cost c = {(double)type_nelem(t), 2 * nbytes, nbytes};
+    return cost_sec(m, CLASS_POINTWISE, t->dtype, &c);
+}
+
 /* All iterations, and what adds up their sums. */
 static double loop_sec(const Machine *m, const Mesh *mesh, const Node *n)
 {
@@ -148,12 +155,9 @@ static double loop_sec(const Machine *m, const Mesh *mesh, const Node *n)
     double sec = 0;
     EACH_BODY(b, n) {
         double each = graph_sec(m, mesh, r->body[b]);
-        for (int j = 0; j < r->nout; j++) {
-            double nbytes = (double)type_nbytes(&n->out[j]->type);
-            Cost c = {(double)type_nelem(&n->out[j]->type), 2 * nbytes, nbytes};
+        for (int j = 0; j < r->nout; j++)
             if (r->out[j].kind == PORT_SUM)
-                each += cost_sec(m, CLASS_POINTWISE, n->out[j]->type.dtype, &c);
-        }
+                each += sum_sec(m, &n->out[j]->type);
         sec += each * (double)region_times(r, b);
     }
     return sec;

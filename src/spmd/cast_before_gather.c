@@ -118,13 +118,15 @@ static bool reads_wide(const Node *n, int i, DType d)
            dtype_float(w->type.dtype) && dtype_size(w->type.dtype) > dtype_size(d);
 }
 
-void spmd_narrow_embeddings(Graph *g, Arena *tmp)
+void spmd_narrow_embeddings(Graph *g, Arena *tmp, const Gathered *p)
 {
-    Gathered all = {NEWN(tmp, bool, g->nin), g->nin};
-    for (int i = 0; i < g->nin; i++)
-        all.is[i] = g->in[i].role == ROLE_PARAM;
-    EACH_NODE(n, g)
-        narrow_embedding(g, tmp, &all, n);
+    EACH_NODE(n, g) {
+        EACH_LOOP_BODY(t, n) {
+            Gathered inner = body_gathered(p, tmp, n, t);
+            spmd_narrow_embeddings(n->region->body[t], tmp, &inner);
+        }
+        narrow_embedding(g, tmp, p, n);
+    }
 }
 
 void spmd_cast_before_gather(Graph *g, Arena *tmp, const Gathered *p, DType d)

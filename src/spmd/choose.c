@@ -443,7 +443,7 @@ static Strategy *find_cheapest(SpmdGraph *s, const Node *n, const Factors *f)
 static Strategy *find_picked(SpmdGraph *s, const Node *n, const Factors *f)
 {
     const Picker *p = s->x->picker;
-    const Strategy *picked = p ? p->pick(p->arg, n) : NULL;
+    const Strategy *picked = p ? p->pick(p->arg, s, n) : NULL;
     if (!picked)
         return NULL;
     Strategy *t = NEW(s->tmp, Strategy);

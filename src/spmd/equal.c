@@ -50,6 +50,7 @@ static void put_number(Map *m, const char *key, int number)
 
 static int class_new(EqualGraph *e, EqualClass q)
 {
+    q.times = 1;
     PUSH(e->a, e->class, e->nclass, e->capclass, q);
     return e->nclass - 1;
 }
@@ -84,15 +85,25 @@ static const char *place_of(const Tying *y, const Node *n)
     return p && p->role == ROLE_PARAM ? p->name : n->scope;
 }
 
+/* The loop of a node, and for what it stands: where it is the node itself, outside, nothing. */
+static void print_flat(Buf *b, FlatNode f)
+{
+    if (f.kind != FLAT_NODE || f.loop)
+        buf_printf(b, "|%d %s", (int)f.kind, f.loop ? f.loop->out[0]->name : "");
+}
+
 static const char *node_key_of(Tying *y, const Node *n)
 {
+    FlatNode flat = flat_node(y->e->flat, n);
     Buf own = {.a = y->tmp}, key = {.a = y->tmp};
     buf_printf(&own, "%s", place_of(y, n));
     print_node(&own, n);
+    print_flat(&own, flat);
     int ordinal = find_number(&y->ordinals, own.text);
     put_number(&y->ordinals, own.text, ordinal + 1);
     print_alike(&key, place_of(y, n));
     print_node(&key, n);
+    print_flat(&key, flat);
     buf_printf(&key, "|%d", ordinal);
     const Pin *pin = pin_of(y->pins, n);
     if (pin)
@@ -108,7 +119,11 @@ static void tie_node(Tying *y, const Node *n)
     if (at < 0) {
         at = class_new(e,
                        (EqualClass){.n = n, .f = node_factors(e->a, n), .pin = pin_of(y->pins, n)});
+        FlatNode flat = flat_node(e->flat, n);
         e->class[at].skipped = node_is(n, OP_norm_of);
+        e->class[at].kind = flat.kind;
+        e->class[at].loop = flat.loop;
+        e->class[at].times = flat.loop ? flat.loop->region->n : 1;
         put_number(&y->classes, key, at + 1);
         for (int k = 0; k < n->nout; k++)
             value_new(e, at, k, n->out[k]->type);
@@ -213,20 +228,21 @@ static void tie_outputs(Tying *y, const Mesh *m, const Sharding *in, const Shard
 /* ---- readings ---- */
 
 /* The name of those that gather a parameter once together: a block, or its forward, or the rest of
- * it; n NULL: an output. */
-static const char *gatherer(const EqualGraph *e, Arena *a, const Node *n)
+ * it, in that loop; n NULL: an output. */
+static const char *gatherer(const EqualGraph *e, Arena *a, const Node *n, const Node *loop)
 {
     Block b = block_of(n ? n->scope : "");
     const char *again = e->how.twice && n && n->phase >= BACKWARD ? "|again" : "";
-    return b.len ? arena_printf(a, "%.*s%s", b.len, b.scope, again)
-                 : arena_printf(a, "%s%s", n ? n->scope : "", again);
+    const char *in = loop ? arena_printf(a, "%s|in %s", again, loop->out[0]->name) : again;
+    return b.len ? arena_printf(a, "%.*s%s", b.len, b.scope, in)
+                 : arena_printf(a, "%s%s", n ? n->scope : "", in);
 }
 
 static void add_reading(Tying *y, const Value *v, int *fill, Reading r, const Node *n)
 {
     int at = y->first[v->id] + fill[v->id]++;
     y->read[at] = r;
-    y->block[at] = gatherer(y->e, y->tmp, n);
+    y->block[at] = gatherer(y->e, y->tmp, n, n ? flat_node(y->e->flat, n).loop : NULL);
 }
 
 static void find_readings(Tying *y)
@@ -259,10 +275,11 @@ static const char *readers_name(Arena *a, const char *value, const char *block, 
     return param ? arena_printf(a, "%s|%s", value, block) : arena_strdup(a, value);
 }
 
-int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader, bool param)
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader,
+                const Node *loop, bool param)
 {
     bool some = param && !e->how.keep;
-    const char *block = some ? gatherer(e, tmp, reader) : "";
+    const char *block = some ? gatherer(e, tmp, reader, loop) : "";
     return find_number(&e->by_name, readers_name(tmp, value, block, some)) - 1;
 }
 
@@ -291,7 +308,8 @@ static void add_group(Tying *y, const Value *v, int from)
     int at = find_number(&y->groups, key.text) - 1;
     if (!r.param)
         e->of_group[v->id] = at >= 0 ? at : e->ngroup;
-    put_number(&e->by_name, readers_name(e->a, v->name, block, r.param && !y->e->how.keep),
+    put_number(&e->by_name,
+               readers_name(e->a, flat_value(e->flat, v), block, r.param && !y->e->how.keep),
                1 + (at >= 0 ? at : e->ngroup));
     if (at >= 0) {
         e->group[at].count++;
@@ -316,14 +334,16 @@ static void find_groups(Tying *y)
                     add_group(y, n->out[j], k);
 }
 
-EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
+EqualGraph *equal_find(const FlatGraph *flat, Arena *a, const Mesh *m, const Sharding *in,
                        const Sharding *out, const PinList *pins, GatherHow how)
 {
+    const Graph *g = flat->g;
     Arena *tmp = arena_new(g->ctx);
     CHECK(tmp);
     EqualGraph *e = NEW(a, EqualGraph);
     *e = (EqualGraph){.a = a,
                       .how = how,
+                      .flat = flat,
                       .g = g,
                       .of_node = NEWN(a, int, g->nnode),
                       .of_value = NEWN(a, int, g->nvalue),

@@ -41,8 +41,12 @@ static const Strategy *chosen_of(const Explainer *t, int class)
 static const char *class_title(const Explainer *t, const EqualClass *q)
 {
     Arena *a = t->y->a;
-    return q->n ? arena_printf(a, "%s %%%s", q->n->op->name, q->n->out[0]->name)
-                : arena_strdup(a, q->name);
+    if (!q->n)
+        return arena_strdup(a, q->name);
+    const char *op = q->kind == FLAT_SUM     ? "sum over parts"
+                     : q->kind == FLAT_ENTRY ? "before the loop"
+                                             : q->n->op->name;
+    return arena_printf(a, "%s %%%s", op, q->n->out[0]->name);
 }
 
 /* Whether no strategy of a node cuts it. */
@@ -66,7 +70,7 @@ static void add_form(Explainer *t, int class)
                    .port = !q->n,
                    .uncut = is_uncut(t, q),
                    .count = q->count,
-                   .sec = q->sec[t->strategy[class]]};
+                   .sec = q->sec[t->strategy[class]] * (double)q->times};
     PUSH(y->a, y->form, y->nform, y->capform, f);
     t->form[class] = y->nform;
 }
@@ -229,7 +233,8 @@ static int by_rank(const void *s, const void *t)
 static double weight_of(const Explainer *t, int class)
 {
     const EqualClass *q = &t->p->e->class[class];
-    return q->count * (q->n ? q->sec[t->strategy[class]] : (double)type_nbytes(&q->type));
+    return q->count *
+           (q->n ? q->sec[t->strategy[class]] * (double)q->times : (double)type_nbytes(&q->type));
 }
 
 static void add_prices(Explainer *t, Arena *a)

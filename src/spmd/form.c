@@ -94,14 +94,16 @@ double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to)
     return r.sec + (has_logsumexp(x->mesh, from) ? merge_sec(x, t, from) : 0);
 }
 
-static Value *reduce(Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to, Value *v)
+static Value *reduce(SpmdGraph *s, Build *b, const Type *t, const Cut *from, const Cut *to,
+                     Value *v)
 {
+    Spmd *x = s->x;
     Reshard r;
     bool found = reshard_find(x->machine, x->mesh, t, from, to, &r);
     CHECK(found);
     for (int j = 0; j < r.nstep; j++) {
         v = reshard_emit(b, x->mesh, t, &r.step[j], v);
-        x->copied += r.step[j].copied;
+        x->copied += (double)loop_times(s) * r.step[j].copied;
     }
     return v;
 }
@@ -114,11 +116,11 @@ static RankForm *merge_logsumexp(SpmdGraph *s, const Value *v, const RankForm *h
     logsumexp_as(x->mesh, h->cut, CUT_MAX, max);
     logsumexp_as(x->mesh, h->cut, CUT_SUM, sum);
     logsumexp_as(x->mesh, h->cut, CUT_WHOLE, whole);
-    Value *most = reduce(x, &b, &v->type, max, whole, h->v);
+    Value *most = reduce(s, &b, &v->type, max, whole, h->v);
     Value *finite = emit1(&b, "isfinite", IN(most), NOATTRS);
     Value *from = emit1(&b, "where", IN(finite, most, emit_full(&b, 0, v->type.dtype)), NOATTRS);
     Value *part = emit1(&b, "exp", IN(emit1(&b, "sub", IN(h->v, from), NOATTRS)), NOATTRS);
-    Value *all = reduce(x, &b, &v->type, sum, whole, part);
+    Value *all = reduce(s, &b, &v->type, sum, whole, part);
     Value *merged = emit1(&b, "add", IN(from, emit1(&b, "log", IN(all), NOATTRS)), NOATTRS);
     return form_add(s, v, whole, merged, NULL);
 }
@@ -220,11 +222,11 @@ static double again_sec(const Spmd *x, const RankForm *h, const Reshard *r, cons
 }
 
 /* Notes that the reader goes on from a form that the forward has gathered. */
-static void note_again(Spmd *x, RankForm *h, const Node *reader)
+static void note_again(SpmdGraph *s, RankForm *h, const Node *reader)
 {
     for (; h && is_again(h, reader) && !h->again; h = h->from) {
         h->again = true;
-        x->again += h->step_sec;
+        s->x->again += (double)loop_times(s) * h->step_sec;
     }
 }
 
@@ -408,13 +410,13 @@ static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, RankForm
 {
     Value *now = h->v;
     double sec = h->sec;
-    note_again(s->x, h, reader);
+    note_again(s, h, reader);
     for (int j = 0; j < r->nstep; j++) {
         const ReshardStep *step = &r->step[j];
         Build b = step_place(s, v, step, now, reader);
         warn_tokens(s, v, step, reader);
         now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
-        s->x->copied += step->copied;
+        s->x->copied += (double)loop_times(s) * step->copied;
         RankForm *made = form_add(s, v, step->to, now, block);
         made->sec = sec += step->sec;
         made->step_sec = step->sec;
@@ -437,10 +439,11 @@ static void make_earlier(Value *v, Phase phase)
         make_earlier(n->in[i], phase);
 }
 
-static bool gathers(const Reshard *r)
+/* Whether ranks get parts from others, so that a kept parameter has them before a loop. */
+static bool moves(const Reshard *r)
 {
     for (int j = 0; j < r->nstep; j++)
-        if (r->step[j].kind == RESHARD_GATHER)
+        if (r->step[j].kind == RESHARD_GATHER || r->step[j].kind == RESHARD_EXCHANGE)
             return true;
     return false;
 }
@@ -478,10 +481,10 @@ static void get_shared(SpmdGraph *s, const Value *v, const Cut *need, const Node
     const Picker *p = s->x->picker;
     const LogicalValue *k = spmd_logical(s, v);
     int naxes = s->x->mesh->naxes;
-    if (!p || !p->shared || s->nremade || (k->param && !reader))
-        return;
+    if (!p || !p->shared || s->nremade || (k->param && (!reader || reader->region)))
+        return; /* a loop takes a parameter as it is */
     const char *block = block_for(s, k, reader);
-    const Cut *shared = p->shared(p->arg, v, reader, k->param);
+    const Cut *shared = p->shared(p->arg, s, v, reader);
     if (!shared || cuts_equal(naxes, shared, need))
         return;
     for (const RankForm *h = k->form; h; h = h->next)
@@ -508,7 +511,7 @@ static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Nod
     if (h && reader)
         make_earlier(h->v, reader->phase);
     if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need)) {
-        note_again(s->x, h, reader);
+        note_again(s, h, reader);
         return h->v;
     }
     Price again = remake_price(s, v, need, reader, 0, &y);
@@ -523,7 +526,7 @@ static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Nod
         fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,
              cuts_name(s->tmp, x->mesh, need));
     Value *hoisted =
-        k->param && x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need, reader) : NULL;
+        k->param && x->keep && s->loop && moves(&r) ? loop_hoist(s, v, need, reader) : NULL;
     if (hoisted)
         return hoisted;
     if (has_logsumexp(x->mesh, h->cut))

@@ -6,8 +6,8 @@
  * [outer][count] inside, without a tail. A partial operand is reduced before. A carry leaves as it
  * entered. Sums over iterations may stay partial on dp, which reduces once after the loop; on
  * other axes the body reduces them to the form that the optimizer reads, so that only this rank's
- * part is added up. If there is a tail, both bodies reduce. Kept parameters that bodies gather are
- * hoisted: gathered before the loop, and seen through a port of their own. */
+ * part is added up. If there is a tail, both bodies reduce. Kept parameters of which bodies need
+ * other ranks' parts are hoisted: gathered before the loop, and seen through a port of their own. */
 #include "rewrite.h"
 
 #include <string.h>
@@ -63,18 +63,20 @@ static Cut leave_inside(const Region *r, const PortOut *p, Cut c)
 
 /* ---- operands ---- */
 
-/* The form in which operand i enters: the one that its node made, whole where a port cannot take
- * that. */
+/* The form in which operand i enters: the picker's, or the one that its node made; whole where a
+ * port cannot take that. */
 static void find_entry(RankLoop *x, int i)
 {
     const Region *r = x->n->region;
     const Mesh *m = x->outer->x->mesh;
-    const RankForm *h = spmd_logical(x->outer, x->n->in[i])->form;
+    const Picker *p = x->outer->x->picker;
+    const Cut *picked = p && p->entry ? p->entry(p->arg, x->n, i) : NULL;
+    const Cut *cut = picked ? picked : spmd_logical(x->outer, x->n->in[i])->form->cut;
     for (int c = 0; c < m->naxes; c++) {
         Cut inside;
-        x->enter[i][c] = h->cut[c];
+        x->enter[i][c] = cut[c];
         for (int j = 0; j < r->nin; j++)
-            if (r->in[j].arg == i && !enter(r, j, h->cut[c], &inside))
+            if (r->in[j].arg == i && !enter(r, j, cut[c], &inside))
                 x->enter[i][c] = (Cut){.kind = CUT_WHOLE};
     }
 }
@@ -109,13 +111,24 @@ static void add_inputs(SpmdGraph *s)
     }
 }
 
-/* The operand that a body sees whole as its input v; NULL: v is none. */
-static Value *whole_operand(const RankLoop *x, const Value *v, int body)
+int64_t loop_times(const SpmdGraph *s)
 {
-    const Region *r = x->n->region;
-    for (int j = 0; j < r->nin && !v->def; j++)
-        if (r->in[j].kind == PORT_WHOLE && r->in[j].at[body] == v->index)
-            return x->n->in[r->in[j].arg];
+    return s->loop ? region_times(s->loop->n->region, s->body) * loop_times(s->loop->outer) : 1;
+}
+
+const Node *loop_of(const SpmdGraph *s)
+{
+    return s && s->loop ? s->loop->n : NULL;
+}
+
+Value *loop_operand(const SpmdGraph *s, const Value *v)
+{
+    const Node *n = loop_of(s);
+    for (int j = 0; n && j < n->region->nin && !v->def; j++) {
+        const PortIn *p = &n->region->in[j];
+        if (p->kind == PORT_WHOLE && p->at[s->body] == v->index)
+            return n->in[p->arg];
+    }
     return NULL;
 }
 
@@ -132,7 +145,7 @@ static Hoist *find_hoist(RankLoop *x, Value *outer)
 Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
     RankLoop *x = s->loop;
-    Value *outer = whole_operand(x, v, s->body);
+    Value *outer = loop_operand(s, v);
     if (!outer)
         return NULL;
     Node as = *x->n; /* before the loop, and of the block that reads it */
@@ -160,16 +173,34 @@ static bool exit_legal(const SpmdGraph *s, int k, const Value *v)
     return cut_value_legal(&v->type, s->x->mesh->naxes, s->x->cuts, cut);
 }
 
-/* The form in which result k goes: as the body yields it, and where that is partial as the
- * optimizer wants it. If the two do not go together, all that is wanted, and the rest whole. */
+/* Whether result k can go in that form. */
+static bool may_leave(const RankLoop *x, int k, const Cut *cut)
+{
+    Cut to;
+    for (int c = 0; c < x->outer->x->mesh->naxes; c++)
+        if (!leave(x->n->region, k, leave_inside(x->n->region, &x->n->region->out[k], cut[c]), &to))
+            return false;
+    return true;
+}
+
+/* The form in which result k goes: the picker's; or as the body yields it, and where that is
+ * partial as the optimizer wants it. If the two do not go together, all that is wanted, and the
+ * rest whole. */
 static void find_exit(SpmdGraph *s, int k, const Value *v)
 {
     RankLoop *x = s->loop;
     const Region *r = x->n->region;
     const PortOut *p = &r->out[k];
+    const Picker *picker = s->x->picker;
+    const Cut *picked = picker && picker->exit ? picker->exit(picker->arg, x->n, k) : NULL;
     const RankForm *h = spmd_logical(s, v)->form;
     const Sharding *wanted = spmd_logical(x->outer, x->n->out[k])->wanted;
     bool sums = wanted && (p->kind == PORT_SUM || p->kind == PORT_TAIL);
+    x->leaves[k] = true;
+    if (picked && may_leave(x, k, picked)) {
+        memcpy(x->leave[k], picked, sizeof(Cut) * (size_t)s->x->mesh->naxes);
+        return;
+    }
     for (int c = 0; c < s->x->mesh->naxes; c++) {
         Cut now = h->cut[c], *to = &x->leave[k][c];
         if (p->kind == PORT_CARRY)
@@ -181,7 +212,6 @@ static void find_exit(SpmdGraph *s, int k, const Value *v)
     }
     if (sums && !exit_legal(s, k, v))
         memcpy(x->leave[k], wanted->cut, sizeof wanted->cut);
-    x->leaves[k] = true;
 }
 
 static void add_outputs(SpmdGraph *s)

@@ -74,6 +74,18 @@ static void unfold_norms(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in
 
 /* ---- where all is chosen at once ---- */
 
+/* The scope in which a value is made, of a loop's result that in the body. */
+static const char *made_scope(const Value *v)
+{
+    const Node *n = v->def;
+    if (n->op->region != LOOP)
+        return n->scope;
+    const PortOut *p = &n->region->out[v->index];
+    int body = p->at[MAIN] >= 0 ? MAIN : TAIL;
+    const Value *yielded = n->region->body[body]->out[p->at[body]].v;
+    return yielded->def ? yielded->def->scope : n->scope;
+}
+
 /* Squares are added up where the tensor was made, so that equal blocks have equal nodes. */
 static void take_squares(Graph *g, Node *n)
 {
@@ -82,14 +94,18 @@ static void take_squares(Graph *g, Node *n)
         if (!dtype_float(n->in[i]->type.dtype))
             continue;
         if (n->in[i]->def)
-            b.scope = n->in[i]->def->scope;
+            b.scope = made_scope(n->in[i]);
         n->in[i] = squares_of(&b, n->in[i]);
     }
 }
 
-void spmd_prepare_choice(Graph *g, Arena *tmp)
+void spmd_prepare_choice(Graph *g, Arena *tmp, const Spmd *x, const Sharding *in)
 {
-    spmd_narrow_embeddings(g, tmp);
+    Gathered all = {NEWN(tmp, bool, g->nin), g->nin}; /* any parameter may be gathered */
+    for (int i = 0; i < g->nin; i++)
+        all.is[i] = g->in[i].role == ROLE_PARAM;
+    spmd_narrow_embeddings(g, tmp, &all);
+    spmd_ports(g, tmp, x->o, x->mesh, in, &all, x->keep);
     EACH_NODE(n, g)
         if (node_is(n, OP_norm_of))
             take_squares(g, n);
@@ -104,7 +120,7 @@ static void sum_chosen(Graph *g, Arena *tmp, const Spmd *x, Node *n)
     Build b = build_like(g, n, n);
     int nin = 0;
     for (int i = 0; i < n->nin; i++)
-        t[i] = n->in[i]->def ? x->picker->pick(x->picker->arg, n->in[i]->def) : NULL;
+        t[i] = n->in[i]->def ? x->picker->pick(x->picker->arg, NULL, n->in[i]->def) : NULL;
     for (int i = 0; i < n->nin; i++) {
         int count = 0;
         for (int k = i; k < n->nin && !taken[i] && t[i]; k++)

@@ -19,9 +19,10 @@ typedef struct Pricing {
     double sec;
 } Pricing;
 
-static Strategy *pick_told(void *arg, const Node *n)
+static Strategy *pick_told(void *arg, const SpmdGraph *s, const Node *n)
 {
     const Pricing *p = arg;
+    (void)s;
     return n == p->inside ? p->t : NULL;
 }
 
@@ -94,7 +95,7 @@ double strategy_price(const Pricer *r, const Node *n, Strategy *t)
 {
     Pricing p = {
         .x = *r->x, .o = *r->x->o, .a = r->a, .tmp = r->tmp, .n = n, .t = t, .sec = INFINITY};
-    const Picker told = {pick_told, note_part, NULL, &p};
+    const Picker told = {.pick = pick_told, .took = note_part, .arg = &p};
     p.o.decisions = NULL;
     p.o.spmd_seen = NULL;
     p.o.warn = NULL;

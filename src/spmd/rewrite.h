@@ -10,20 +10,29 @@
 
 struct Strategy;
 
+struct SpmdGraph;
+
 /* Who chooses how nodes are cut. pick() returns NULL for a node whose cheapest cut is to be taken,
- * as form.c prices it; took(), if it is not NULL, is told of what was taken. */
+ * as form.c prices it; took(), if it is not NULL, is told of what was taken. s: the graph or body
+ * in which the node, value or loop is; NULL: the graph. What may return NULL may be it. */
 typedef struct Picker {
-    struct Strategy *(*pick)(void *arg, const Node *n);
+    struct Strategy *(*pick)(void *arg, const struct SpmdGraph *s, const Node *n);
     void (*took)(void *arg, const Node *n, struct Strategy *t);
     /* The form from which all readers of v go on, of a parameter those of a block, in the forward
-     * or after it; reader NULL: an output. May return NULL, or be it. */
-    const Cut *(*shared)(void *arg, const Value *v, const Node *reader, bool param);
+     * or after it; reader NULL: an output. May return NULL. */
+    const Cut *(*shared)(void *arg, const struct SpmdGraph *s, const Value *v, const Node *reader);
+    /* The forms in which operand i enters a loop, and in which result k leaves it. May return
+     * NULL. */
+    const Cut *(*entry)(void *arg, const Node *loop, int i);
+    const Cut *(*exit)(void *arg, const Node *loop, int k);
     void *arg;
 } Picker;
 
-/* Nodes of a rank's graph, by id from `from` to before `to`. */
+/* Nodes of a rank's graph or body, by id from `from` to before `to`; they run so many times. */
 typedef struct IdRange {
+    const Graph *g;
     int from, to;
+    int64_t times;
 } IdRange;
 
 /* One run of the pass. */
@@ -187,6 +196,10 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
 
 /* ---- loop_forms.c ---- */
 void loop_rewrite(SpmdGraph *s, const Node *n);
+int64_t loop_times(const SpmdGraph *s);  /* how often s runs in a step: 1, or iterations */
+const Node *loop_of(const SpmdGraph *s); /* the loop whose body s is; NULL: it is the graph */
+/* The operand that s, a body, sees whole as its input v; NULL: v is none. */
+Value *loop_operand(const SpmdGraph *s, const Value *v);
 /* Makes v, an input of s->loop's body that is a whole operand of the loop, in that form before the
  * loop, for all iterations; returns the body's input for it. NULL: v is no such input. */
 Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
@@ -197,7 +210,7 @@ Value *loop_hoist(SpmdGraph *s, const Value *v, const Cut *need, const Node *rea
  * parameters to where they are read, makes norms sums. in: the inputs' shardings. */
 void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in);
 /* The same where all is chosen at once: before the choice, */
-void spmd_prepare_choice(Graph *g, Arena *tmp);
+void spmd_prepare_choice(Graph *g, Arena *tmp, const Spmd *x, const Sharding *in);
 /* ... and after it: norms are sums of what was chosen to be alike. */
 void spmd_prepare_chosen(Graph *g, Arena *tmp, const Spmd *x);
 
@@ -214,8 +227,8 @@ Gathered body_gathered(const Gathered *p, Arena *tmp, const Node *n, int t);
 bool is_gathered(const Gathered *p, const Value *v);
 /* The first cast of w to d in the forward before `end` (NULL: anywhere), or NULL. */
 Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
-/* Looks up cast tables instead of casting what is looked up, as if all parameters were gathered. */
-void spmd_narrow_embeddings(Graph *g, Arena *tmp);
+/* Looks up cast tables instead of casting what is looked up, in bodies too. */
+void spmd_narrow_embeddings(Graph *g, Arena *tmp, const Gathered *p);
 /* Casts gathered parameters before the gather, where d, the dtype of computation, is narrower. */
 void spmd_cast_before_gather(Graph *g, Arena *tmp, const Gathered *p, DType d);
 

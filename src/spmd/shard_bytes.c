@@ -63,13 +63,17 @@ static void find_lives(ByteCounter *y)
 {
     const Graph *g = y->e->g;
     bool *leaves = NEWN(y->tmp, bool, g->nvalue); /* its block */
-    int at = 0;
+    int at = 0, begin = 0;
+    const Node *loop = NULL;
     for (int v = 0; v < g->nvalue; v++)
         y->life[v].from = -1;
     for (const Node *n = g->first; n; n = n->next, at++) {
-        for (int k = 0; k < n->nout; k++)
+        FlatNode flat = flat_node(y->e->flat, n);
+        begin = flat.loop != loop ? at : begin;
+        loop = flat.loop;
+        for (int k = 0; k < n->nout; k++) /* a loop's sums are there from its first node on */
             if (is_counted(y, n, n->out[k]))
-                y->life[n->out[k]->id] = (Life){at, at + 1};
+                y->life[n->out[k]->id] = (Life){flat.kind == FLAT_SUM ? begin : at, at + 1};
         for (int i = 0; i < n->nin; i++)
             if (n->in[i]->def && n->phase < BACKWARD && !same_block(n, n->in[i]->def))
                 leaves[y->root[n->in[i]->id]] = true;

@@ -103,6 +103,29 @@ _Noreturn static void fail_pin(const Maker *m, const EqualClass *q, const Strate
          type_text(m->a, &q->n->out[0]->type), *text ? text : "whole", forms.text);
 }
 
+static bool takes_partial(const Mesh *mesh, const Node *n, const Strategy *t)
+{
+    for (int i = 0; i < n->nin; i++)
+        for (int c = 0; c < mesh->naxes; c++)
+            if (cut_is_partial(t->in[i][c]))
+                return true;
+    return false;
+}
+
+/* Seconds of a strategy, each time that the node runs; INFINITY: it cannot be. What stands for a
+ * loop's sums costs what adds up in an iteration. */
+static double node_price(const Maker *m, const EqualClass *q, Strategy *t)
+{
+    const Spmd *x = m->price->x;
+    double sec = strategy_price(m->price, q->n, t);
+    if (q->kind == FLAT_NODE || !(sec < INFINITY))
+        return sec;
+    if (q->kind == FLAT_ENTRY)
+        return takes_partial(x->mesh, q->n, t) ? INFINITY : 0;
+    Type local = cut_local_type(&q->n->out[0]->type, x->mesh, t->out[0]);
+    return sum_sec(x->machine, &local);
+}
+
 /* Lists and prices the strategies of a class of nodes; those that cannot be are dropped. */
 static void list_node(Maker *m, EqualClass *q)
 {
@@ -110,7 +133,7 @@ static void list_node(Maker *m, EqualClass *q)
     StrategyList all = strategies_list(x, m->a, q->n, q->f, &q->units);
     q->sec = NEWN(m->a, double, all.count);
     for (int i = 0; i < all.count; i++) {
-        double sec = strategy_price(m->price, q->n, all.list[i]);
+        double sec = node_price(m, q, all.list[i]);
         bool pinned = !q->pin || cuts_equal(x->mesh->naxes, all.list[i]->out[0], q->pin->cut);
         if (!(sec < INFINITY) || !pinned)
             continue;
@@ -163,7 +186,7 @@ static void add_class(Maker *m, int class)
         list_node(m, q);
     double *cost = NEWN(m->a, double, q->list.count);
     for (int i = 0; i < q->list.count; i++)
-        cost[i] = rint(q->sec[i] / PROBLEM_UNIT) * q->count;
+        cost[i] = rint(q->sec[i] / PROBLEM_UNIT) * q->count * (double)q->times;
     add_variable(m, q->list.count, cost);
 }
 
@@ -197,11 +220,47 @@ static void number_forms(Maker *m)
 /* ---- edges ---- */
 
 /* Whether computing may hide what a reading costs: gathers of parameters, as they are there before
- * they are needed, and reductions of gradients, as only the optimizer needs them. */
+ * they are needed, and reductions of gradients, as only the optimizer or a loop's sum needs them.
+ */
 static bool may_hide(const Maker *m, const ReadGroup *r, const Reading *x)
 {
     const EqualClass *q = &m->e->class[x->reader];
-    return r->param || (q->n && q->n->op->class == CLASS_OPTIMIZER && x->operand == 1);
+    return r->param || (q->n && q->n->op->class == CLASS_OPTIMIZER && x->operand == 1) ||
+           q->kind == FLAT_SUM;
+}
+
+static bool moves(const Maker *m, const FormTable *t, int from, int to)
+{
+    const Spmd *x = m->price->x;
+    Reshard r = {.nstep = 0};
+    if (reshard_find(x->machine, x->mesh, &t->type, t->form[from], t->form[to], &r))
+        for (int j = 0; j < r.nstep; j++)
+            if (r.step[j].kind == RESHARD_GATHER || r.step[j].kind == RESHARD_EXCHANGE)
+                return true;
+    return false;
+}
+
+/* Units for all values of a group, each time that a reading in a loop, which runs so often, brings
+ * them to another form. What ranks get of kept parameters they get once, before the loop. */
+static double group_cost(const Maker *m, const ReadGroup *r, FormTable *t, int from, int to,
+                         int64_t times)
+{
+    double cost = r->count * change_cost(m, t, from, to);
+    if (times == 1 || !(cost > 0) || !(cost < INFINITY))
+        return cost;
+    bool once = r->param && m->price->x->keep && moves(m, t, from, to);
+    return once ? cost : cost * (double)times;
+}
+
+/* How often the readers of a group run: as they all do; once where they differ, as readers of a
+ * kept parameter may. */
+static int64_t group_times(const Maker *m, const ReadGroup *r)
+{
+    int64_t times = m->e->class[r->read[0].reader].times;
+    for (int j = 1; j < r->nread; j++)
+        if (m->e->class[r->read[j].reader].times != times)
+            return 1;
+    return times;
 }
 
 /* Whether a reader must take a kept parameter as it is: the backward gathers none again. */
@@ -238,8 +297,15 @@ static void add_own(Maker *m, const ReadGroup *r, const Reading *x)
     const ValueClass *v = &m->e->value[r->value];
     double *cost = &m->cost[m->in_first[v->of]];
     for (int i = 0; i < m->e->class[v->of].list.count; i++)
-        cost[i] += r->count * change_cost(m, v->forms, made_form(m, r->value, i),
-                                          needed_form(m, v->forms, x, i));
+        cost[i] += group_cost(m, r, v->forms, made_form(m, r->value, i),
+                              needed_form(m, v->forms, x, i), m->e->class[x->reader].times);
+}
+
+/* Whether maker and reader stand for one port of a loop, between whose views nothing happens. */
+static bool within_port(const Maker *m, const ReadGroup *r, const Reading *x)
+{
+    return m->e->class[m->e->value[r->value].of].kind == FLAT_ENTRY &&
+           m->e->class[x->reader].kind == FLAT_ENTRY;
 }
 
 static void add_direct(Maker *m, const ReadGroup *r)
@@ -251,14 +317,16 @@ static void add_direct(Maker *m, const ReadGroup *r)
         return;
     }
     int n = m->e->class[v->of].list.count, k = m->e->class[x->reader].list.count;
-    bool hidden = may_hide(m, r, x);
+    bool hidden = may_hide(m, r, x), port = within_port(m, r, x);
     double share = hidden ? m->price->x->o->shard_exposed : 1;
+    int64_t times = m->e->class[x->reader].times;
     double *y = add_edge(m, v->of, x->reader, hidden);
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < k; j++)
-            y[i * k + j] = rint(share * r->count *
-                                change_cost(m, v->forms, made_form(m, r->value, i),
-                                            needed_form(m, v->forms, x, j)));
+        for (int j = 0; j < k; j++) {
+            int from = made_form(m, r->value, i), to = needed_form(m, v->forms, x, j);
+            double cost = group_cost(m, r, v->forms, from, to, times);
+            y[i * k + j] = port && from != to ? INFINITY : rint(share * cost);
+        }
 }
 
 /* ---- forms that readers share ---- */
@@ -269,11 +337,12 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     const ValueClass *v = &m->e->value[r->value];
     int n = m->e->class[v->of].list.count;
     double share = r->param ? m->price->x->o->shard_exposed : 1;
+    int64_t times = group_times(m, r);
     double *y = add_edge(m, v->of, at, r->param);
     for (int i = 0; i < n; i++)
         for (int f = 0; f < count; f++)
-            y[i * count + f] = rint(share * r->count *
-                                    change_cost(m, v->forms, made_form(m, r->value, i), form[f]));
+            y[i * count + f] =
+                rint(share * group_cost(m, r, v->forms, made_form(m, r->value, i), form[f], times));
 }
 
 /* From the shared form to a reader's. */
@@ -284,11 +353,12 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
     int n = m->e->class[x->reader].list.count;
     bool hidden = may_hide(m, r, x), kept = gathers_no_more(m, r, x);
     double share = hidden ? m->price->x->o->shard_exposed : 1;
+    int64_t times = m->e->class[x->reader].times;
     double *y = add_edge(m, at, x->reader, hidden);
     for (int f = 0; f < count; f++)
         for (int i = 0; i < n; i++) {
-            double cost = change_cost(m, t, form[f], needed_form(m, t, x, i));
-            y[f * n + i] = cost > 0 && kept ? INFINITY : rint(share * r->count * cost);
+            double cost = group_cost(m, r, t, form[f], needed_form(m, t, x, i), times);
+            y[f * n + i] = cost > 0 && kept ? INFINITY : rint(share * cost);
         }
 }
 

@@ -24,12 +24,34 @@ typedef struct Solved {
 
 /* ---- the picker ---- */
 
-static Strategy *pick_solved(void *arg, const Node *n)
+/* What was chosen for that name, which is in `tmp`. */
+static Strategy *find_choice(const Solved *x, const char *name)
+{
+    Strategy *t = map_find(&x->of, name);
+    arena_reset(x->tmp);
+    return t;
+}
+
+static Strategy *pick_solved(void *arg, const SpmdGraph *s, const Node *n)
 {
     Solved *x = arg;
     if (x->merging && x->part < x->merging->npart)
         return x->merging->part[x->part++];
-    return map_find(&x->of, n->out[0]->name);
+    return find_choice(x, flat_name(x->tmp, loop_of(s), n->out[0]->name));
+}
+
+static const Cut *pick_entry(void *arg, const Node *loop, int i)
+{
+    const Solved *x = arg;
+    const Strategy *t = find_choice(x, flat_entry(x->tmp, loop, i));
+    return t ? t->in[0] : NULL;
+}
+
+static const Cut *pick_exit(void *arg, const Node *loop, int k)
+{
+    const Solved *x = arg;
+    const Strategy *t = find_choice(x, flat_exit(x->tmp, loop, k));
+    return t ? t->out[0] : NULL;
 }
 
 static void took_solved(void *arg, const Node *n, Strategy *t)
@@ -42,11 +64,15 @@ static void took_solved(void *arg, const Node *n, Strategy *t)
     }
 }
 
-static const Cut *pick_shared(void *arg, const Value *v, const Node *reader, bool param)
+static const Cut *pick_shared(void *arg, const SpmdGraph *s, const Value *v, const Node *reader)
 {
     const Solved *x = arg;
     const EqualGraph *e = x->p->e;
-    int at = equal_group(e, x->tmp, v->name, reader, param);
+    const Node *loop = loop_of(s);
+    bool param = spmd_logical((SpmdGraph *)s, v)->param;
+    const Value *whole = param ? loop_operand(s, v) : NULL;
+    const char *name = whole ? whole->name : flat_name(x->tmp, loop, v->name);
+    int at = equal_group(e, x->tmp, name, reader, loop, param);
     arena_reset(x->tmp);
     if (at < 0 || e->group[at].shared < 0)
         return NULL;
@@ -85,8 +111,9 @@ static void take_nodes(const ShardProblem *p, const int *strategy, Solved *x)
     const EqualGraph *e = p->e;
     for (const Node *n = e->g->first; n; n = n->next) {
         int c = e->of_node[n->id];
-        if (!e->class[c].skipped)
-            map_put(&x->of, n->out[0]->name, e->class[c].list.list[strategy[c]]);
+        const char *name = flat_node(e->flat, n).name;
+        if (!e->class[c].skipped && name)
+            map_put(&x->of, name, e->class[c].list.list[strategy[c]]);
     }
 }
 
@@ -109,15 +136,6 @@ typedef struct Solution {
     int *strategy;
     double build_sec, solve_sec;
 } Solution;
-
-static void check_loops(const Graph *g)
-{
-    EACH_NODE(n, g)
-        if (n->op->region == LOOP)
-            fail(g->ctx, TN_USAGE,
-                 "shard auto: expected a step without loops (--accumulate 1), found %%%s at \"%s\"",
-                 n->out[0]->name, n->scope);
-}
 
 /* "mm layers.*.mlp", "param layers.*.mlp.weight"; what JSON would escape becomes an underscore. */
 static const char *class_name_of(const EqualClass *q, Arena *a)
@@ -145,7 +163,7 @@ static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
     file_write(arena_ctx(tmp), path, text.text, text.len);
 }
 
-static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Sharding *in,
                       const Sharding *out, const PinList *pins)
 {
     Solution y;
@@ -162,12 +180,12 @@ static Solution solve(const Graph *g, Arena *a, const Spmd *x, const Sharding *i
 }
 
 /* The seconds of the step with one more pin. */
-static void try_pins(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+static void try_pins(const FlatGraph *g, Arena *a, const Spmd *x, const Sharding *in,
                      const Sharding *out, const PinList *pins, ShardReport *y)
 {
     const Globs *texts = &x->o->what_if;
     y->what_if = NEWN(a, ShardWhatIf, texts->count);
-    PinList more = pins_parse(g, a, x->mesh, "what-if", texts);
+    PinList more = pins_parse(g->g, a, x->mesh, "what-if", texts);
     for (int i = 0; i < texts->count; i++) {
         PinList all = {.pin = NEWN(a, Pin *, pins->count + 1), .count = pins->count + 1};
         memcpy(all.pin, pins->pin, sizeof(Pin *) * (size_t)pins->count);
@@ -181,9 +199,9 @@ static void try_pins(const Graph *g, Arena *a, const Spmd *x, const Sharding *in
 Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)
 {
     ShardReport own = {.a = a}, *y = x->o->shard_report ? x->o->shard_report : &own;
-    check_loops(g);
-    PinList pins = pins_parse(g, a, x->mesh, "pin", &x->o->pins);
-    Solution s = solve(g, a, x, in, out, &pins);
+    const FlatGraph *flat = flat_graph(g, a);
+    PinList pins = pins_parse(flat->g, a, x->mesh, "pin", &x->o->pins);
+    Solution s = solve(flat, a, x, in, out, &pins);
     if (x->o->shard_problem)
         write_problem(s.p, arena_tmp(a), x->o->shard_problem);
     if (s.r.forbidden)
@@ -196,13 +214,13 @@ Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sha
     if (y != &own) {
         bool prices = x->o->decisions && x->o->decisions->all;
         solved_explain(x, a, s.p, &s.r, s.strategy, prices, y);
-        try_pins(g, y->a, x, in, out, &pins, y);
+        try_pins(flat, y->a, x, in, out, &pins, y);
     }
     Solved *chosen = NEW(a, Solved);
     *chosen = (Solved){.of = {.a = a}, .p = s.p, .strategy = s.strategy, .tmp = arena_tmp(a)};
     take_forms(s.p, x->mesh, s.strategy, in, out);
     take_nodes(s.p, s.strategy, chosen);
     Picker *picker = NEW(a, Picker);
-    *picker = (Picker){pick_solved, took_solved, pick_shared, chosen};
+    *picker = (Picker){pick_solved, took_solved, pick_shared, pick_entry, pick_exit, chosen};
     return picker;
 }

@@ -1,7 +1,7 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
- * src/pick: equal (which nodes are equal), pin (forms that are asked for), units (where values may
- * be cut), strategies (the legal ways to cut a node), price (what they cost), shard_problem,
- * explain (what is told of a choice) and solved (the driver). */
+ * src/pick: flat (a loop's nodes among the others), equal (which nodes are equal), pin (forms that
+ * are asked for), units (where values may be cut), strategies (the legal ways to cut a node), price
+ * (what they cost), shard_problem, explain (what is told of a choice) and solved (the driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -36,6 +36,39 @@ StrategyList strategies_list(const Spmd *x, Arena *a, const Node *n, const Facto
 /* The forms that an input of type t may have, as strategies with one result. */
 StrategyList strategies_of_input(const Spmd *x, Arena *a, const Type *t, const CutUnits *units);
 
+/* ---- flat.c ---- */
+
+typedef enum {
+    FLAT_NODE,  /* a node of the graph, or of a loop's body */
+    FLAT_ENTRY, /* stands for how a value enters a loop: it costs nothing, and is not partial */
+    FLAT_SUM    /* stands for what adds a result up over a loop's iterations */
+} FlatKind;
+
+typedef struct FlatNode {
+    FlatKind kind;
+    const Node *loop; /* in which it runs; NULL: in none */
+    const char *name; /* by which the walk asks for it; NULL: not at all */
+} FlatNode;
+
+/* A graph with the nodes of its loops' bodies among the others. Inputs and outputs are as they
+ * were. */
+typedef struct FlatGraph {
+    const Graph *g;
+    FlatNode *node; /* by id; none if the graph has no loops */
+    Map value;      /* by name: that by which the walk asks for it, if it is another one */
+    int cap;
+} FlatGraph;
+
+/* Fails where a loop has other ports than accumulate gives it, a tail or a loop within. */
+FlatGraph *flat_graph(const Graph *g, Arena *a);
+FlatNode flat_node(const FlatGraph *y, const Node *n);
+const char *flat_value(const FlatGraph *y, const Value *v); /* its name for the walk */
+/* Names by which the walk asks: for a value or node in a loop (NULL: in none), for the form in
+ * which operand i enters it, and for that in which result k leaves it. */
+const char *flat_name(Arena *a, const Node *loop, const char *name);
+const char *flat_entry(Arena *a, const Node *loop, int i);
+const char *flat_exit(Arena *a, const Node *loop, int k);
+
 /* ---- pin.c ---- */
 
 /* A form that the first result of some nodes must have. */
@@ -65,6 +98,9 @@ typedef struct EqualClass {
     const Pin *pin;   /* the form that a first result must have; NULL: any */
     Type type;        /* of a port */
     bool skipped;     /* its operands' forms and its seconds are no part of the problem */
+    FlatKind kind;
+    const Node *loop; /* in which its nodes run; NULL: in none */
+    int64_t times;    /* how often they run in a step */
     int count;        /* of nodes, or parameters */
     Factors *f;
     CutUnits units; /* of factors; of a port: of its axes */
@@ -101,7 +137,8 @@ typedef struct GatherHow {
 
 typedef struct EqualGraph {
     Arena *a;
-    const Graph *g;
+    const FlatGraph *flat;
+    const Graph *g; /* of `flat` */
     GatherHow how;
     EqualClass *class;
     ValueClass *value;
@@ -116,11 +153,12 @@ typedef struct EqualGraph {
 
 /* in, out: what the forms of ports are, or must be where they are `ruled`. What differs in its pin
  * is not equal. */
-EqualGraph *equal_find(const Graph *g, Arena *a, const Mesh *m, const Sharding *in,
+EqualGraph *equal_find(const FlatGraph *flat, Arena *a, const Mesh *m, const Sharding *in,
                        const Sharding *out, const PinList *pins, GatherHow how);
-/* The group of a value's readers, of a parameter's those that gather it with this one (NULL: an
- * output); -1: none. */
-int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader, bool param);
+/* The group of the readers of a value of that flat_name(), of a parameter's those that gather it
+ * with this one (NULL: an output), which is in that loop; -1: none. */
+int equal_group(const EqualGraph *e, Arena *tmp, const char *value, const Node *reader,
+                const Node *loop, bool param);
 /* Fills the units of all classes and values. */
 void equal_fill_units(EqualGraph *e, const Spmd *x);
 

@@ -143,7 +143,8 @@ static Node *rewrite_node(SpmdGraph *s, Node *n)
     else
         emit_part(s, n, f, t);
     if (s->x->unpicked && s->x->free)
-        PUSH(s->tmp, s->x->rest, s->x->nrest, s->x->caprest, ((IdRange){first, s->to->nnode}));
+        PUSH(s->tmp, s->x->rest, s->x->nrest, s->x->caprest,
+             ((IdRange){s->to, first, s->to->nnode, loop_times(s)}));
     return next;
 }
 
@@ -293,21 +294,16 @@ static double graph_sec(const Spmd *x, const Graph *g)
     return sec;
 }
 
-static bool is_rest(const Spmd *x, const Node *n)
-{
-    for (int i = 0; i < x->nrest; i++)
-        if (n->id >= x->rest[i].from && n->id < x->rest[i].to)
-            return true;
-    return false;
-}
-
 /* Seconds of nodes for which the picker had no choice: those that add a norm up. */
-static double rest_sec(const Spmd *x, const Graph *g)
+static double rest_sec(const Spmd *x)
 {
     double sec = 0;
-    for (const Node *n = g->first; n; n = n->next)
-        if (is_rest(x, n))
-            sec += node_sec(x->machine, x->mesh, n);
+    for (int i = 0; i < x->nrest; i++) {
+        const IdRange *r = &x->rest[i];
+        for (const Node *n = r->g->first; n; n = n->next)
+            if (n->id >= r->from && n->id < r->to)
+                sec += (double)r->times * node_sec(x->machine, x->mesh, n);
+    }
     return sec;
 }
 
@@ -330,7 +326,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
         free_params(g, in, out);
     spmd_pad(g, tmp, o, m, in, out);
     if (x.free) {
-        spmd_prepare_choice(g, tmp);
+        spmd_prepare_choice(g, tmp, &x, in);
         x.picker = solved_picker(g, tmp, &x, in, out);
         spmd_prepare_chosen(g, tmp, &x);
     } else {
@@ -345,7 +341,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     add_outputs(&s, out);
     if (o->shard_report) {
         o->shard_report->emitted = graph_sec(&x, g);
-        o->shard_report->rest = x.free ? rest_sec(&x, g) : 0;
+        o->shard_report->rest = x.free ? rest_sec(&x) : 0;
         if (x.free && !x.keep && !gathers_count_twice(&x))
             o->shard_report->sec += x.again;
     }

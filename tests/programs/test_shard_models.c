@@ -24,6 +24,9 @@ typedef struct Job {
     Arena *a;
     const char *folder, *mesh, *passes;
     const struct Priced *priced; /* NULL: it is run */
+    int accumulate;
+    double dropout;
+    const char *reshard;
 } Job;
 
 static Tensor *draw_inputs(const Job *j, const Graph *g, int64_t vocabulary)
@@ -72,12 +75,16 @@ static void run(void *arg)
 {
     const Job *j = arg;
     static const char *const rules[] = {"auto"};
-    PassOptions o = pass_defaults(), one = o;
+    PassOptions o = pass_defaults();
+    o.accumulate = j->accumulate;
+    PassOptions one = o;
+    ModelOptions how = {.dropout = j->dropout};
     ModelConfig c = config_read(j->a, arena_printf(j->a, "tests/ref/%s/config.json", j->folder));
-    const Graph *model = graph_wide(j->a, model_graph(j->a, &c, ROWS, TOKENS, &(ModelOptions){0}));
+    const Graph *model = graph_wide(j->a, model_graph(j->a, &c, ROWS, TOKENS, &how));
     Graph *whole = graph_clone(j->a, model);
     passes_run(whole, j->passes, &one, NULL, NULL);
     o.mesh = j->mesh;
+    o.reshard = j->reshard;
     o.shardings = (Globs){(const char **)rules, 1};
     int n = (int)mesh_nranks(mesh_parse(arena_ctx(j->a), j->a, o.mesh));
     Graph **g = NEWN(j->a, Graph *, n);
@@ -108,11 +115,16 @@ typedef struct Priced {
     int64_t rows, tokens;
     const char *mesh, *reshard;
     DType dtype;
+    int accumulate;
 } Priced;
 
 static const Priced priced[] = {
-    {"llama3-1b", 16, 2048, "dp=2,tp=4", "auto", BF16}, /* the embedding is cast, then looked up */
-    {"gpt2", 16, 1024, "fsdp=4,tp=2", "never", F32},    /* the backward reads what is kept */
+    {"llama3-1b", 16, 2048, "dp=2,tp=4", "auto", BF16,
+     1},                                                /* the embedding is cast, then looked up */
+    {"gpt2", 16, 1024, "fsdp=4,tp=2", "never", F32, 1}, /* the backward reads what is kept */
+    {"llama3-1b", 32, 1024, "fsdp=4,tp=2", "always", BF16, 4}, /* bodies gather and look up */
+    {"llama3-1b", 32, 1024, "dp=2,fsdp=4", "never", BF16, 4},  /* gathered before the loop */
+    {"gpt2", 32, 1024, "fsdp=4,tp=2", "auto", F32, 2},
 };
 
 static void price(void *arg)
@@ -127,6 +139,7 @@ static void price(void *arg)
     o.machine = "h100";
     o.dtype = x->dtype;
     o.reshard = x->reshard;
+    o.accumulate = x->accumulate;
     o.shardings = (Globs){(const char **)rules, 1};
     o.shard_report = &r;
     passes_run(g, j->passes, &o, NULL, NULL);
@@ -138,8 +151,14 @@ static void price(void *arg)
 static void test_priced(const Priced *x)
 {
     Ctx ctx = {0};
-    Job j = {arena_new(&ctx), x->model, x->mesh,
-             "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd", x};
+    Job j = {arena_new(&ctx),
+             x->model,
+             x->mesh,
+             "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd",
+             x,
+             1,
+             0,
+             x->reshard};
     CHECK(j.a);
     if (!EXPECT(ctx_try(&ctx, price, &j) == TN_OK))
         printf("  %s on %s: %s\n", x->model, x->mesh, ctx.message);
@@ -147,10 +166,11 @@ static void test_priced(const Priced *x)
     ctx_end(&ctx);
 }
 
-static void test(const char *folder, const char *mesh, const char *passes)
+static void test(const char *folder, const char *mesh, const char *passes, int accumulate,
+                 double dropout, const char *reshard)
 {
     Ctx ctx = {0};
-    Job j = {arena_new(&ctx), folder, mesh, passes, NULL};
+    Job j = {arena_new(&ctx), folder, mesh, passes, NULL, accumulate, dropout, reshard};
     CHECK(j.a);
     if (!EXPECT(ctx_try(&ctx, run, &j) == TN_OK))
         printf("  %s, %s on %s: %s\n", folder, passes, mesh, ctx.message);
@@ -171,9 +191,11 @@ int main(int argc, char **argv)
             if (!asked || (argc > 2 && strcmp(argv[2], meshes[k]) != 0))
                 continue;
             if (all || i % 2)
-                test(folders[i], meshes[k], "gradients");
+                test(folders[i], meshes[k], "gradients", 1, 0, "auto");
             if (all || i % 2 == 0)
-                test(folders[i], meshes[k], "default");
+                test(folders[i], meshes[k], "default", 1, 0, "auto");
+            if (all || (k == 1 && i == 0)) /* in microbatches */
+                test(folders[i], meshes[k], "default", 2, 0.1, "auto");
         }
     return test_report();
 }

@@ -28,6 +28,9 @@ ok "a rule holds" grep -q '^sharding .*up_proj_weight param: shard(1: fsdp)$' "$
 gives 0 '' plan $step --shard auto --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
 ok "a pin holds" [ "$(grep -c '^form .* mm .*@layers\.[0-9]*\.mlp\.down_proj: shard(0: fsdp) shard(1: tp)$' "$dir/out")" -ge 1 ]
 ok "without recipes, which do not obey" not grep -q "^  recipes .*a step by the clock" "$dir/out"
+gives 0 '' plan $step --shard auto --accumulate 2 --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
+ok "in a loop too" grep -q '^form .* mm %mm_6 @layers\.0\.mlp\.down_proj: shard(0: fsdp) shard(1: tp)$' "$dir/out"
+ok "of which a sum leaves" grep -q "^form .* sum over parts %.* @layers\.[0-9]*\.mlp\.down_proj: " "$dir/out"
 gives 0 'what if           layers.0::add=1:tp: +' plan $step --shard auto --what-if 'layers.0::add=1:tp'
 ok "by both measures" grep -q '^  what if .* of the objective, [+-].* by the clock$' "$dir/out"
 ok "the recipes too" grep -q "^  recipes .*a step by the clock" "$dir/out"
@@ -71,13 +74,18 @@ ok "nodes have names" grep -q '"name": "mm layers' "$dir/problem.json"
 
 head -c 20000 README.md >"$dir/text"
 run="train $model --data $dir/text --token-type byte --batch-size 8 --seq-len 16 --steps 3 --eval-every 2"
-for way in one all; do
+for way in one all loop; do
     rm -rf "$dir/out.$way"
-    [ $way = one ] && more= || more="--mesh fsdp=4,tp=2 --shard auto"
+    case $way in
+    one) more= ;;
+    all) more="--mesh fsdp=4,tp=2 --shard auto" ;;
+    loop) more="--mesh fsdp=2,tp=2 --shard auto --accumulate 2" ;;
+    esac
     gives 0 'step 3/3' $run --out "$dir/out.$way" $more
     grep -ho 'loss [0-9.]*' "$dir/out" "$dir/err" >"$dir/loss.$way"
 done
 ok "the losses of one rank and of eight" cmp "$dir/loss.one" "$dir/loss.all"
+ok "of four in two parts of a batch" cmp "$dir/loss.one" "$dir/loss.loop"
 
 # ---- what is refused ----
 
@@ -87,7 +95,9 @@ gives 2 'pin "a=0:fsdp": matches no node by SCOPE::OP' plan $step --shard auto -
 gives 2 'pin "*::mm=0:x": the mesh fsdp=2,tp=2 has no axis "x"' plan $step --shard auto --pin '*::mm=0:x'
 gives 2 'pin "*::mm": expected PATTERN=AXIS:MESH_AXES' plan $step --shard auto --pin '*::mm'
 gives 2 'it makes it as: whole' plan $step --shard auto --pin '*.down_proj::mm=0:7,fsdp'
-gives 2 'expected a step without loops' plan $step --shard auto --accumulate 2
+sed '/^---/,$d' tests/pass/dce/loop_carry.tn >"$dir/carry.tn"
+gives 2 'shard auto: expected loops over equal parts of the batch, as --accumulate makes them, found carry in %q' \
+    opt "$dir/carry.tn" --passes spmd --mesh dp=2 --shard auto
 gives 2 '--batch-size is missing' shard $model -o "$dir/x.json"
 gives 2 '--output is missing' shard $step
 gives 2 'expected a file for the problem, found "-"' shard $step -o -
