@@ -5,10 +5,8 @@ import ctypes
 import re
 import threading
 import warnings
-from importlib.metadata import EntryPoint
 
 import torch
-from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Node
@@ -270,7 +268,3 @@ def backend(gm, inputs, *, options=None, mode=None):
 
     return aot_autograd(fw_compiler=compiler(False), bw_compiler=compiler(True),
                         partition_fn=min_cut_rematerialization_partition)(gm, inputs)
-
-
-# As the entry point of an installed package is: PyTorch registers what it loads.
-registry._BACKENDS.setdefault("tenon", EntryPoint("tenon", f"{__name__}:backend", "torch_dynamo_backends"))
