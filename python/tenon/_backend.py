@@ -9,6 +9,7 @@ import warnings
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from . import _capture, _tn
@@ -256,7 +257,8 @@ def backend(gm, inputs, *, options=None, mode=None):
     def compiler(backward):
         def compile_graph(gm, _):
             try:
-                return Compiled(Graph(gm, backward), settings)
+                with unset_fake_temporarily():  # Dynamo's mode, in which a graph's own constants cannot be read
+                    return Compiled(Graph(gm, backward), settings)
             except NoCalls:
                 return plain(gm)
             except DoesNotFit:

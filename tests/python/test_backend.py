@@ -170,6 +170,17 @@ class TestBackend(unittest.TestCase):
             self.near(compiled(x), reference(x))
         self.assertEqual(_backend.said, set())
 
+    def test_constant(self):
+        """A tensor that the forward makes of a number is a constant of the graph, with a value."""
+        model = Clipped()
+        compiled, reference = self.pair(model)
+        x = torch.randn(5, 4)
+        for m in (compiled, reference):
+            m(x).square().sum().backward()
+        self.near(compiled(x), reference(x))
+        self.same_gradients(model, reference)
+        self.assertEqual(_backend.said, set())
+
     def test_graph_that_tenon_has_not(self):
         x = torch.randn(2, 6)
         self.fallback("polygamma", Digamma(), (x,), (x,))
@@ -224,6 +235,16 @@ class TestBackend(unittest.TestCase):
         torch._dynamo.reset()
         gc.collect()
         self.assertEqual([p() for p in programs], [None, None])
+
+
+class Clipped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = self.inside(x)
+        return torch.where(y > 0, y, torch.tensor(-2.0))
 
 
 class Digamma(nn.Module):
