@@ -1,4 +1,4 @@
-# Targets: all deps demo tests test test-long test-onednn3 test-torch test-python wheel race sanitized bench lint format install uninstall
+# Targets: all deps demo tests test test-long test-onednn3 test-torch test-python test-python-sanitized wheel race sanitized bench lint format install uninstall
 # bless fuzz clean oracle-tokenizer oracle-models oracle-finetune.
 # BUILD=dir builds elsewhere; V=1 prints whole commands.
 VERSION := 0.1.0
@@ -198,6 +198,12 @@ test-torch: all
 test-python: all $(BUILD)/tests/export_cases
 	tools/test_python.sh $(BUILD)
 
+# The same of the library under sanitizers: a Step, the backend, the loop.
+test-python-sanitized:
+	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" \
+	    $(BUILD)/sanitized/libtenon.so $(BUILD)/sanitized/tenon
+	tools/test_python.sh $(BUILD)/sanitized test_step test_backend test_train
+
 # dist/tenon-VERSION-*.whl: python/tenon with the library, the program, and what they need but libc.
 wheel: $(BUILD)/wheel/libtenon.so $(BUILD)/wheel/tenon
 	$(or $(PYTHON),python3) tools/wheel.py $(BUILD)/wheel
@@ -251,4 +257,4 @@ clean:
 # A recipe that fails leaves no target behind that looks up to date.
 .DELETE_ON_ERROR:
 .PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \
-	oracle-tokenizer oracle-models oracle-finetune test-torch test-python wheel
+	oracle-tokenizer oracle-models oracle-finetune test-torch test-python test-python-sanitized wheel

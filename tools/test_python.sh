@@ -2,7 +2,9 @@
 # The tests of python/tenon, against the PyTorch of PYTHON where that imports it, else of a virtual environment that this
 # makes: TORCH_VENV, by default BUILD/torch-venv, which stays for the next time. PyTorch is installed from PyPI without
 # its dependencies (TORCH says which, such as torch==2.9.1) but for what its import needs; tools/torch_stubs.py stands
-# in for CUDA's libraries; transformers is installed too where it can be. Usage: tools/test_python.sh BUILD [MODULE...]
+# in for CUDA's libraries; transformers is installed too where it can be. A library under AddressSanitizer (make
+# test-python-sanitized) has its runtime loaded first; leaks are not looked for, of which PyTorch has some.
+# Usage: tools/test_python.sh BUILD [MODULE...]
 build=$1
 shift
 python=${PYTHON:-python3}
@@ -40,5 +42,9 @@ if [ $# = 0 ]; then
         name=${file##*/}
         set -- "$@" "${name%.py}"
     done
+fi
+asan=$(ldd "$TENON_LIBRARY" 2>/dev/null | sed -n 's/.*libasan[^ ]* => \([^ ]*\).*/\1/p')
+if [ -n "$asan" ]; then
+    export LD_PRELOAD="$asan:$(${CC:-cc} -print-file-name=libstdc++.so.6)" ASAN_OPTIONS=detect_leaks=0
 fi
 "$python" -W ignore tests/python/run.py "$@"

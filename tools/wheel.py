@@ -15,24 +15,13 @@ import tempfile
 import zipfile
 
 LIBC = re.compile(r"(linux-vdso|ld-linux[\w-]*|libc|libm|libpthread|libdl|librt)\.so")
-METADATA = """Metadata-Version: 2.1
-Name: tenon
-Version: {version}
-Summary: The memory plan of a PyTorch training step, and the step run in exactly that memory
-License: MIT
-Requires-Python: >=3.9
-"""
 WHEEL = """Wheel-Version: 1.0
 Generator: tenon
 Root-Is-Purelib: false
 Tag: py3-none-{platform}
 """
-
-
-# The backend of torch.compile, which PyTorch finds without an import of tenon.
-ENTRIES = b"""[torch_dynamo_backends]
-tenon = tenon._backend:backend
-"""
+# What the package is called, and the backend of torch.compile, which PyTorch finds without an import of tenon.
+ABOUT = {"PKG-INFO": "METADATA", "entry_points.txt": "entry_points.txt"}
 # The command tenon; nothing of it imports PyTorch.
 COMMAND = b"""#!python
 import importlib.util
@@ -60,8 +49,8 @@ def needed(library):
 
 
 def version():
-    with open("python/tenon/_options.py", encoding="utf-8") as f:
-        return re.search(r'^VERSION = "(.*)"', f.read(), re.M)[1]
+    with open("python/tenon.egg-info/PKG-INFO", encoding="utf-8") as f:
+        return re.search(r"^Version: (.*)", f.read(), re.M)[1]
 
 
 def files(folder, number):
@@ -78,9 +67,10 @@ def files(folder, number):
     with open("LICENSE", "rb") as f:
         yield f"{info}/LICENSE", f.read()
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    yield f"{info}/entry_points.txt", ENTRIES
+    for own, name in ABOUT.items():
+        with open(f"python/tenon.egg-info/{own}", "rb") as f:
+            yield f"{info}/{name}", f.read()
     yield f"tenon-{number}.data/scripts/tenon", COMMAND
-    yield f"{info}/METADATA", METADATA.format(version=number).encode()
     yield f"{info}/WHEEL", WHEEL.format(platform=platform).encode()
 
 

@@ -7,7 +7,9 @@
         loss = Step(ids, labels)
 
 docs/python.md of Tenon has the rest."""
-from . import _backend  # noqa: F401 (registers it)
+import sys
+from importlib.metadata import EntryPoint
+
 from ._capture import Captured, capture
 from ._errors import CaptureError, DoesNotFit, Error, NotSupported
 from ._options import VERSION as __version__
@@ -17,3 +19,8 @@ from ._train import Trained, train
 
 __all__ = ["capture", "plan", "compile", "train", "Captured", "Plan", "Step", "Trained", "Error", "CaptureError", "NotSupported",
            "DoesNotFit"]
+
+# An entry point tells PyTorch of the backend when it first looks for backends, which may have been before this.
+if "torch._dynamo" in sys.modules:
+    sys.modules["torch._dynamo.backends.registry"]._BACKENDS.setdefault(
+        "tenon", EntryPoint("tenon", "tenon._backend:backend", "torch_dynamo_backends"))

@@ -5,12 +5,11 @@ import ctypes
 import re
 import threading
 import warnings
-from importlib.metadata import EntryPoint
 
 import torch
-from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from . import _capture, _tn
@@ -258,7 +257,8 @@ def backend(gm, inputs, *, options=None, mode=None):
     def compiler(backward):
         def compile_graph(gm, _):
             try:
-                return Compiled(Graph(gm, backward), settings)
+                with unset_fake_temporarily():  # Dynamo's mode, in which a graph's own constants cannot be read
+                    return Compiled(Graph(gm, backward), settings)
             except NoCalls:
                 return plain(gm)
             except DoesNotFit:
@@ -270,7 +270,3 @@ def backend(gm, inputs, *, options=None, mode=None):
 
     return aot_autograd(fw_compiler=compiler(False), bw_compiler=compiler(True),
                         partition_fn=min_cut_rematerialization_partition)(gm, inputs)
-
-
-# As the entry point of an installed package is: PyTorch registers what it loads.
-registry._BACKENDS.setdefault("tenon", EntryPoint("tenon", f"{__name__}:backend", "torch_dynamo_backends"))

@@ -14,7 +14,6 @@ import weakref
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._functorch._aot_autograd import descriptors as aot
 from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
@@ -160,6 +159,8 @@ class Scopes(TorchFunctionMode):
 
 def trace(holder, tensors):
     """The joint graph of a holder's forward and its backward, as AOTAutograd makes it."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # it takes a second of its own
+
     modes = torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack, torch.enable_grad(), fx_traceback.preserve_node_meta():
         stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(modes)))

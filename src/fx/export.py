@@ -154,50 +154,64 @@ def tenon_rope(x, cos, sin, inverse):
     return aten.cat.default([p * cos - q * sin, q * cos + p * sin], 3).to(x.dtype)
 
 
-def tenon_scores(q, k, causal, scale, extra):
-    """scale q k^T of each head, f32[B, H, T, S], with the mask, or with -inf for keys a query does not see."""
-    group = q.shape[2] // k.shape[2]
-    k = aten.repeat_interleave.self_int(k, group, 2) if group > 1 else k
-    q, k = aten.permute.default(tenon_wide(q), [0, 2, 1, 3]), aten.permute.default(tenon_wide(k), [0, 2, 3, 1])
-    scores = aten.matmul.default(q, k) * (q.shape[3] ** -0.5 if scale is None else scale)
-    position = k.shape[3] - q.shape[2]
-    if extra is not None and extra.dim() == 4:
-        scores = scores + extra
-    elif extra is not None:
-        position = extra
-    if not causal:
-        return scores
-    query = aten.arange.default(q.shape[2], device=q.device) + position
-    key = aten.arange.default(k.shape[3], device=q.device)
-    return aten.where.ScalarOther(key <= aten.unsqueeze.default(query, 1), scores, -inf)
+def tenon_heads(x, heads):
+    """x[B, T, H, D] as f32[B, heads, T, D], or f64 where it has that, each head repeated to fill them; rows are dense."""
+    x = tenon_wide(x)
+    x = aten.repeat_interleave.self_int(x, heads // x.shape[2], 2) if heads > x.shape[2] else x
+    x = aten.permute.default(x, [0, 2, 1, 3])
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def tenon_mask(causal, scale, q, k, extra):
+    """Whether scores take the kernel's own causal mask (-inf before the scale, which must then be above 0 in f32), and
+    what is added to them, or None. extra: a mask, or the position of the first query."""
+    mask = extra.to(q.dtype) if extra is not None and extra.dim() == 4 else None
+    position = extra if extra is not None and mask is None else k.shape[2] - q.shape[2]
+    if not causal or (extra is None and position == 0 and (scale is None or scale >= 2**-126)):
+        return causal, mask
+    query = aten.unsqueeze.default(aten.arange.default(q.shape[2], device=q.device) + position, 1)
+    seen = aten.arange.default(k.shape[2], device=q.device) <= query
+    unseen = aten.where.Scalar(seen, 0.0, -inf).to(q.dtype)
+    return False, aten.reshape.default(unseen, [1, 1, *seen.shape]) if mask is None else mask + unseen
+
+
+def tenon_scores(causal, mask, scale, q, k):
+    """scale q k^T of each head with the mask."""
+    scores = aten.matmul.default(q, aten.transpose.int(k, 2, 3)) * (q.shape[3] ** -0.5 if scale is None else scale)
+    scores = scores if mask is None else scores + mask
+    return aten.where.ScalarOther(aten.tril.default(aten.ones_like.default(scores, dtype=torch.bool)), scores, -inf) if causal else scores
 
 
 def tenon_attention(causal, scale, q, k, v, extra=None):
-    """extra: a mask that is added to the scores, or the position of the first query."""
-    scores = tenon_scores(q, k, causal, scale, extra)
-    lse = aten.logsumexp.default(scores, [3])
-    lse = aten.where.ScalarSelf(lse == -inf, inf, lse)
-    p = aten.where.self(aten.unsqueeze.default(lse == inf, 3), aten.zeros_like.default(scores), aten._softmax.default(scores, 3, False))
-    group = q.shape[2] // v.shape[2]
-    v = aten.repeat_interleave.self_int(v, group, 2) if group > 1 else v
-    o = aten.matmul.default(p, aten.permute.default(tenon_wide(v), [0, 2, 1, 3]))
-    return aten.permute.default(o, [0, 2, 1, 3]).to(q.dtype), lse
+    """On the CPU without the matrix of scores; a query that sees nothing gives zeros and a log-sum-exp of inf."""
+    like, heads = q, q.shape[2]
+    q, k, v = tenon_heads(q, heads), tenon_heads(k, heads), tenon_heads(v, heads)
+    causal, mask = tenon_mask(causal, scale, q, k, extra)
+    if q.device.type == "cpu" and q.numel() and k.numel():
+        o, lse = aten._scaled_dot_product_flash_attention_for_cpu.default(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    else:
+        scores = tenon_scores(causal, mask, scale, q, k)
+        o, lse = aten.matmul.default(aten._safe_softmax.default(scores, 3), v), aten.logsumexp.default(scores, [3])
+    if mask is not None:
+        lse = aten.where.ScalarSelf(aten.all.dim(mask == -inf, 3), inf, lse)
+    return aten.permute.default(o, [0, 2, 1, 3]).to(like.dtype), lse
 
 
 def tenon_attention_backward(causal, scale, do, q, k, v, o, lse, extra=None):
-    size, heads = q.shape[3] ** -0.5 if scale is None else scale, k.shape[2]
-    p = aten.exp.default(tenon_scores(q, k, causal, scale, extra) - aten.unsqueeze.default(lse, 3))
-    rows = lambda x: aten.permute.default(tenon_wide(x), [0, 2, 1, 3])
-    each = lambda x: aten.repeat_interleave.self_int(x, q.shape[2] // heads, 2) if q.shape[2] > heads else x
-    shared = lambda x: aten.sum.dim_IntList(aten.reshape.default(x, [x.shape[0], heads, x.shape[1] // heads, *x.shape[2:]]), [2])
-    back = lambda x, like: aten.permute.default(x, [0, 2, 1, 3]).to(like.dtype)
-    delta = aten.sum.dim_IntList(rows(do) * rows(o), [3], True)
-    dv = aten.matmul.default(aten.transpose.int(p, 2, 3), rows(do))
-    dp = aten.matmul.default(rows(do), aten.transpose.int(rows(each(v)), 2, 3))
-    ds = p * (dp - delta) * size
-    dq = aten.matmul.default(ds, rows(each(k)))
-    dk = aten.matmul.default(aten.transpose.int(ds, 2, 3), rows(q))
-    return back(dq, q), back(shared(dk), k), back(shared(dv), v)
+    likes, heads = (q, k, v), q.shape[2]
+    do, q, k, v, o = (tenon_heads(x, heads) for x in (do, q, k, v, o))
+    causal, mask = tenon_mask(causal, scale, q, k, extra)
+    if q.device.type == "cpu" and q.numel() and k.numel():
+        grads = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+            do, q, k, v, o, lse, 0.0, causal, attn_mask=mask, scale=scale)
+    else:
+        p = aten.exp.default(tenon_scores(causal, mask, scale, q, k) - aten.unsqueeze.default(lse, 3))
+        dp = aten.matmul.default(do, aten.transpose.int(v, 2, 3)) - aten.sum.dim_IntList(do * o, [3], True)
+        ds = p * dp * (q.shape[3] ** -0.5 if scale is None else scale)
+        t = lambda x: aten.transpose.int(x, 2, 3)
+        grads = aten.matmul.default(ds, k), aten.matmul.default(t(ds), q), aten.matmul.default(t(p), do)
+    shared = lambda x, n: x if n == heads else aten.sum.dim_IntList(aten.reshape.default(x, [x.shape[0], n, heads // n, *x.shape[2:]]), [2])
+    return tuple(aten.permute.default(shared(x, like.shape[2]), [0, 2, 1, 3]).to(like.dtype) for x, like in zip(grads, likes))
 
 
 def tenon_cache_update(cache, x, position):

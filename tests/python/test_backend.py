@@ -1,6 +1,8 @@
 """torch.compile(model, backend="tenon"): as eager PyTorch, parameters where they were, and what PyTorch runs itself."""
 import copy
 import gc
+import subprocess
+import sys
 import threading
 import unittest
 import warnings
@@ -9,7 +11,6 @@ import weakref
 import torch
 from torch import nn
 
-import tenon
 from models import GPT2, tokens
 from tenon import _backend
 
@@ -25,6 +26,38 @@ class Norms(nn.Module):
     def forward(self, x):
         y = torch.relu(self.norm(self.inside(x)))
         return self.out(y), (x @ self.scale).t(), y[:, :3]
+
+
+IMPORTED = """
+import sys
+import torch
+import tenon
+assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules
+from importlib.metadata import version
+assert version("tenon") == tenon.__version__
+"""
+LOOKED = """
+import sys
+import torch
+path = sys.path[:]
+sys.path[:] = [p for p in path if not p.endswith("python")]
+assert "tenon" not in torch._dynamo.list_backends()
+sys.path[:] = path
+import tenon
+"""
+COMPILED = """
+assert torch.compile(torch.nn.Linear(4, 3), backend="tenon")(torch.ones(2, 4)).shape == (2, 3)
+assert sys.modules["tenon._backend"].said == set()
+"""
+
+
+class TestImport(unittest.TestCase):
+    """An import is cheap, and PyTorch finds the backend where it has looked for backends before and where not."""
+
+    def test_processes(self):
+        for script in (IMPORTED, LOOKED):
+            done = subprocess.run([sys.executable, "-W", "ignore", "-c", script + COMPILED], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class TestBackend(unittest.TestCase):
@@ -137,6 +170,17 @@ class TestBackend(unittest.TestCase):
             self.near(compiled(x), reference(x))
         self.assertEqual(_backend.said, set())
 
+    def test_constant(self):
+        """A tensor that the forward makes of a number is a constant of the graph, with a value."""
+        model = Clipped()
+        compiled, reference = self.pair(model)
+        x = torch.randn(5, 4)
+        for m in (compiled, reference):
+            m(x).square().sum().backward()
+        self.near(compiled(x), reference(x))
+        self.same_gradients(model, reference)
+        self.assertEqual(_backend.said, set())
+
     def test_graph_that_tenon_has_not(self):
         x = torch.randn(2, 6)
         self.fallback("polygamma", Digamma(), (x,), (x,))
@@ -167,7 +211,7 @@ class TestBackend(unittest.TestCase):
     def test_nothing_is_left(self):
         model, data = GPT2(), tokens(1)[0]
         compiled = torch.compile(model, backend="tenon")
-        programs, made = [], tenon._backend.Program
+        programs, made = [], _backend.Program
 
         def watched(plan):
             program = made(plan)
@@ -191,6 +235,16 @@ class TestBackend(unittest.TestCase):
         torch._dynamo.reset()
         gc.collect()
         self.assertEqual([p() for p in programs], [None, None])
+
+
+class Clipped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = self.inside(x)
+        return torch.where(y > 0, y, torch.tensor(-2.0))
 
 
 class Digamma(nn.Module):

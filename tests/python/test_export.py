@@ -167,6 +167,39 @@ class TestGraphs(unittest.TestCase):
         self.assertGreater(counts[True], 20)
 
 
+class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+    """The most elements of a tensor that a call gives."""
+
+    found = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in torch.utils._pytree.tree_leaves(out):
+            self.found = max(self.found, x.numel() if isinstance(x, torch.Tensor) else 0)
+        return out
+
+
+ATTENTION = """tenon 1
+graph attention(%q: f32[1, 128, 2, 4] param "q", %k: f32[1, 128, 1, 4] param "k", %v: f32[1, 128, 1, 4] param "v") {
+  %o, %l = flash_attention(%q, %k, %v, causal=true)
+  %dq, %dk, %dv = flash_attention_backward(%o, %q, %k, %v, %o, %l, causal=true)
+  return metric "o" %o, metric "l" %l, grad "q" %dq, grad "k" %dk, grad "v" %dv
+}
+"""
+
+
+class TestAttention(TestGraphs):
+    """PyTorch has no matrix of the scores either."""
+
+    test_passes = None
+
+    def test_largest(self):
+        with scratch() as out, Largest() as largest:
+            self.assertEqual(self.run_both("attention", ATTENTION, out), "equal")
+        self.assertLess(largest.found, 128 * 128)
+        self.assertGreaterEqual(largest.found, 128 * 2 * 4)
+
+
 # ---- training ----
 
 

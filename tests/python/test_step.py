@@ -181,6 +181,7 @@ class TestMemory(unittest.TestCase):
 
     def test_freed_in_any_order(self):
         """In cycles that the collector takes apart, whichever of them it begins with; a tensor keeps what it needs."""
+        gc.collect()  # what other tests left
         freed = []
 
         def told(name):

@@ -13,6 +13,7 @@ except ImportError as error:
     raise unittest.SkipTest(f"transformers cannot be imported: {error}")
 
 import tenon
+from tenon import _backend
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "tools"))
 from torch_models import CONFIGS  # noqa: E402
@@ -96,13 +97,13 @@ class TestTransformers(unittest.TestCase):
         for name in NAMES:
             with self.subTest(name):
                 torch._dynamo.reset()
-                tenon._backend.said.clear()
+                _backend.said.clear()
                 model, data = model_of(name, 0.0), batches(1)[0]
                 loss = torch.compile(model, backend="tenon")(input_ids=data[0], labels=data[1]).loss
                 loss.backward()
                 self.assertAlmostEqual(loss.item(), loss_of(model)(*data).item(), delta=2e-5)
                 self.gradients(model, data)
-                self.assertEqual(tenon._backend.said, set())
+                self.assertEqual(_backend.said, set())
 
 
 if __name__ == "__main__":
