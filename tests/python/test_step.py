@@ -344,7 +344,7 @@ class TestPlan(unittest.TestCase):
         net, data = GPT2(layers=2), tokens(1)
         captured = capture(net, data)
         plan = tenon.plan(captured)
-        text = plan.compare(tenon.plan(captured, recompute="full"))
+        text = str(plan.compare(tenon.plan(captured, recompute="full")))
         self.assertRegex(text, r"peak +[\d.]+ +[\d.]+ +-[\d.]+ KiB")
         self.assertRegex(text, r"computed again +0\.00 +[1-9]")
 
