@@ -2,7 +2,8 @@
 # The tests of python/tenon, against the PyTorch of PYTHON where that imports it, else of a virtual environment that this
 # makes: TORCH_VENV, by default BUILD/torch-venv, which stays for the next time. PyTorch is installed from PyPI without
 # its dependencies (TORCH says which, such as torch==2.9.1) but for what its import needs; tools/torch_stubs.py stands
-# in for CUDA's libraries; transformers, and what runs the notebook, are installed too where they can be. Usage: tools/test_python.sh BUILD [MODULE...]
+# in for CUDA's libraries; transformers, and what runs the notebook, are installed too where they can be.
+# Usage: tools/test_python.sh BUILD [MODULE...]
 build=$1
 shift
 python=${PYTHON:-python3}

@@ -413,11 +413,33 @@ static void put_modules(Reader *r, const json_t *inputs)
     }
 }
 
+/* "FILE:LINE", the innermost of a stack trace that is not PyTorch's own; "": it has none. */
+static const char *user_line(Arena *a, const char *trace)
+{
+    static const char file[] = "File \"", line[] = "\", line ";
+    const char *best = "";
+    bool own = false;
+    for (const char *s = trace; s && (s = strstr(s, file));) {
+        s += LEN(file) - 1;
+        int n = (int)strcspn(s, "\"\r\n");
+        const char *number = s + n + LEN(line) - 1;
+        if (strncmp(s + n, line, LEN(line) - 1) != 0)
+            continue;
+        const char *path = arena_strndup(a, s, n);
+        bool torch = strstr(path, "/torch/") != NULL;
+        if (own && torch)
+            continue;
+        own = !torch;
+        best = arena_printf(a, "%s:%.*s", path, (int)strspn(number, "0123456789"), number);
+    }
+    return best;
+}
+
 static void put_place(Reader *r, const json_t *node)
 {
     const char *name = json_string_value(json_object_get(node, "name"));
     const json_t *trace = json_object_get(json_object_get(node, "metadata"), "stack_trace");
-    const char *line = fx_user_line(r->a, json_string_value(trace));
+    const char *line = user_line(r->a, json_string_value(trace));
     const char *target = name ? name : name_of(r, member(r, node, "target"));
     r->node = arena_printf(r->a, *line ? "node %s (%s)" : "node %s", target, line);
     buf_printf(&r->code, FX_NODE "%s\n", r->node);

@@ -178,26 +178,20 @@ typedef struct FxModule {
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symbols);
 
-/* ---- exported.c, listing.c: texts of which code is made ---- */
+/* ---- exported.c, listing.c, place.c: texts of which code is made ---- */
 
 /* The code of a file's data: of a program that torch.export.save wrote, or of its JSON alone; of a
  * list of nodes; else the text as it is. `data` has a 0 after its len bytes. */
 const char *fx_code(Arena *a, const char *data, size_t len, const char *file);
-/* Whether code was made that the user does not see: of a program, whose nodes have names. */
+/* Whether nobody sees that code: it is of a program, whose nodes have places in comments. */
 bool fx_is_program(const char *data, size_t len);
-/* The code of a graph's list of nodes, str(gm.graph), line by line; another text as it is. */
-const char *fx_listing(Arena *a, const char *text, const char *file);
-
-/* ---- place.c: nodes of exported programs in messages ---- */
-
 #define FX_NODE "# at " /* begins the comment that has a node's place, above its statement */
-
-/* "FILE:LINE", the innermost of a stack trace that is not PyTorch's own; "": it has none. */
-const char *fx_user_line(Arena *a, const char *trace);
 /* The place of a statement that stands at a line of a program's code; "": it is of no node. */
 const char *fx_place(Arena *a, const char *code, int line);
 /* Fails again with the node's place instead of the line of a program's code. */
 _Noreturn void fx_fail_again(Ctx *ctx, Arena *a, const char *code, const char *file);
+/* The code of a graph's list of nodes, str(gm.graph), line by line; another text as it is. */
+const char *fx_listing(Arena *a, const char *text, const char *file);
 
 /* ---- repro.c: files that PyTorch writes to be attached to reports ---- */
 

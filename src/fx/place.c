@@ -5,27 +5,6 @@
 
 #include <string.h>
 
-const char *fx_user_line(Arena *a, const char *trace)
-{
-    static const char file[] = "File \"", line[] = "\", line ";
-    const char *best = "";
-    bool own = false;
-    for (const char *s = trace; s && (s = strstr(s, file));) {
-        s += LEN(file) - 1;
-        int n = (int)strcspn(s, "\"\r\n");
-        const char *number = s + n + LEN(line) - 1;
-        if (strncmp(s + n, line, LEN(line) - 1) != 0)
-            continue;
-        const char *path = arena_strndup(a, s, n);
-        bool torch = strstr(path, "/torch/") != NULL;
-        if (own && torch)
-            continue;
-        own = !torch;
-        best = arena_printf(a, "%s:%.*s", path, (int)strspn(number, "0123456789"), number);
-    }
-    return best;
-}
-
 /* The n-th line of a text, from 1; its end where there are fewer. */
 static const char *line_at(const char *text, int n)
 {
