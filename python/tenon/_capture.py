@@ -238,6 +238,12 @@ class Captured:
     def __reduce__(self):
         raise NotSupported("a Captured cannot be copied or pickled: capture the step again, or keep its .text")
 
+    def again(self, *args, **kwargs):
+        """Captures the same step with other arguments, of other sizes say: the same modules and the same optimizer, with
+        the state that it has now. A Step that is compiled of it takes the parameters over."""
+        step, model = self.source
+        return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
+
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
         for `tenon plan FOLDER/step.tn` and `tenon train FOLDER/step.tn --inputs FOLDER/weights.safetensors`. The
@@ -296,6 +302,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
     builder.build()
     captured.text, captured.ports = _tn.compose(builder, update)
+    captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
