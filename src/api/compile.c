@@ -291,8 +291,8 @@ static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNee
     m.least =
         need->arena + need->reserve; /* what is chosen needs the fewest bytes, as nothing fits */
     if (beside && m.least > need->step_need)
-        t.beside = arena_printf(tmp, " (the step alone %s; %s, in the same arena, needs more)",
-                                tn_bytes_text(need->step_need, unit, step, sizeof step), beside);
+        t.beside = arena_printf(tmp, ", with %s in the same arena (the step alone needs %s)",
+                                beside, tn_bytes_text(need->step_need, unit, step, sizeof step));
     if (c->least.nbytes && c->least.nbytes < m.least) {
         c->plan[0]->others = c->least;
         c->plan[0]->others.recompute = arena_strdup(c->plan[0]->h.a, c->least.recompute);
