@@ -437,11 +437,12 @@ static const char *user_line(Arena *a, const char *trace)
 
 static void put_place(Reader *r, const json_t *node)
 {
-    const char *name = json_string_value(json_object_get(node, "name"));
     const json_t *trace = json_object_get(json_object_get(node, "metadata"), "stack_trace");
+    const json_t *name = json_object_get(node, "name"); /* null in older archives */
     const char *line = user_line(r->a, json_string_value(trace));
-    const char *target = name ? name : name_of(r, member(r, node, "target"));
-    r->node = arena_printf(r->a, *line ? "node %s (%s)" : "node %s", target, line);
+    r->node =
+        arena_printf(r->a, *line ? "node %s (%s)" : "node %s",
+                     name_of(r, json_is_string(name) ? name : member(r, node, "target")), line);
     buf_printf(&r->code, FX_NODE "%s\n", r->node);
 }
 
@@ -451,7 +452,9 @@ static void put_node(Reader *r, const json_t *graph, const json_t *node)
     const json_t *inputs = member(r, node, "inputs"), *x, *value;
     size_t i;
     put_place(r, node);
+    const char *place = r->node;
     put_modules(r, inputs);
+    r->node = place; /* not that of nodes in them */
     put_scope(r, node);
     put_targets(r, graph, node);
     buf_printf(&r->code, " = %s(", name_of(r, member(r, node, "target")));
@@ -487,7 +490,7 @@ static void put_graph(Reader *r, const json_t *graph, const char *name)
             tensor ? name_in(r, value) : json_string_value(json_object_get(value, "as_name"));
         if (!s)
             continue;
-        buf_printf(&r->code, ", %s", s);
+        buf_printf(&r->code, ",\n" FX_NODE "input %s\n%s", s, s);
         put_annotation(r, graph, s);
     }
     buf_add(&r->code, "):\n");

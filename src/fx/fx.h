@@ -37,7 +37,7 @@ typedef struct PyLexer {
     PyOpen *open;         /* the brackets, the innermost last */
     int nested;           /* expr.c: how deep the expression is */
     const char *remark;   /* the last comment, without #; "" before the first */
-    const Map *symbols;   /* symbols.c: sizes by name; NULL: none are bound */
+    const Map *symbols;   /* symbols.c: sizes by name; NULL: left open */
     PyToken t;            /* the current token */
 } PyLexer;
 

@@ -166,11 +166,11 @@ ok "nothing is made where it does not fit" [ ! -e "$dir/o1" ]
 pasted
 ok "it was trained and evaluated" grep -q 'held-out loss' "$dir/err2"
 refused "$@" --out "$dir/o2" --memory 45MB --sample-tokens 3 --eval-every 1
-says 'evaluation and sampling, in the same arena, needs more'
+says 'MB, with evaluation and sampling'
 pasted
 if [ -n "$TN_LONG" ]; then
     refused "$@" --out "$dir/o3" --memory 23MiB
-    says 'evaluation, in the same arena, needs more'
+    says 'MiB, with evaluation'
     says 'this one needs least'
     pasted
 fi
