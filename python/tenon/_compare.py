@@ -8,11 +8,9 @@ import contextlib
 
 import torch
 import torch._functorch.config as functorch_config
-from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ._errors import CaptureError, NotSupported
+from ._errors import NotSupported
 
 BUDGETS = (1.0, 0.5, 0.2, 0.0)
 
@@ -113,6 +111,9 @@ class Twin:
                                                                 tuple(self.inputs)))
 
     def budget(self, budget):
+        from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
+        from torch._functorch.partitioners import min_cut_rematerialization_partition
+
         from ._capture import joint
         captured = self.captured
         with contextlib.ExitStack() as stack, functorch_config.patch(activation_memory_budget=budget):
@@ -138,6 +139,6 @@ def beside_pytorch(captured, budgets):
         try:
             total, kinds = count(Twin(captured))
         except ImportError as error:
-            raise NotSupported(f"compare: this PyTorch has no MemTracker ({error})") from None
+            raise NotSupported(f"compare: PyTorch {torch.__version__} cannot count this step: {error}") from None
         rows.append({"name": name, "peak": total, "categories": kinds})
     return rows
