@@ -69,6 +69,16 @@ class Holder(torch.nn.Module):
         self.spec, self.leaves, self.places = spec, leaves, places
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
+        self.records = True
+
+    @contextlib.contextmanager
+    def plain(self):
+        """While it is on, forward is the step alone: nothing is noted, and checkpoints are PyTorch's own."""
+        self.records = False
+        try:
+            yield
+        finally:
+            self.records = True
 
     def path(self, target):
         """The name of a parameter or buffer among the step's modules."""
@@ -82,8 +92,10 @@ class Holder(torch.nn.Module):
         for at, tensor in zip(self.places, tensors):
             leaves[at] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        scopes = Scopes(self)
-        with scopes, _checkpoint.Tagging():
+        with contextlib.ExitStack() as stack:
+            if self.records:
+                stack.enter_context(Scopes(self))
+                stack.enter_context(_checkpoint.Tagging())
             out = self.call(args, kwargs)
         flat, self.out_spec = pytree.tree_flatten(out)
         self.loss_at = loss_place(out, flat)
@@ -157,15 +169,16 @@ class Scopes(TorchFunctionMode):
 
 # ---- the joint graph ----
 
-def trace(holder, tensors):
-    """The joint graph of a holder's forward and its backward, as AOTAutograd makes it."""
+def joint(stack, holder, tensors):
+    """The joint graph of a holder's forward and its backward, as AOTAutograd makes it, in contexts that last as long as
+    the stack."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # it takes a second of its own
 
     modes = torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
-    with contextlib.ExitStack() as stack, torch.enable_grad(), fx_traceback.preserve_node_meta():
-        stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(modes)))
-        stack.enter_context(compiling())
-        return aot_export_joint_with_descriptors(stack, holder, tuple(tensors)).graph_module
+    for context in (torch.enable_grad(), fx_traceback.preserve_node_meta(),
+                    torch._guards.tracing(torch._guards.TracingContext(modes)), compiling()):
+        stack.enter_context(context)
+    return aot_export_joint_with_descriptors(stack, holder, tuple(tensors))
 
 
 @contextlib.contextmanager
@@ -226,6 +239,12 @@ class Captured:
     def __reduce__(self):
         raise NotSupported("a Captured cannot be copied or pickled: capture the step again, or keep its .text")
 
+    def again(self, *args, **kwargs):
+        """Captures the same step with other arguments, of other sizes say: the same modules and the same optimizer, with
+        the state that it has now. A Step that is compiled of it takes the parameters over."""
+        step, model = self.source
+        return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
+
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
         for `tenon plan FOLDER/step.tn` and `tenon train FOLDER/step.tn --inputs FOLDER/weights.safetensors`. The
@@ -272,7 +291,8 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
     _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
     try:
-        gm = trace(holder, [leaves[i] for i in places])
+        with contextlib.ExitStack() as stack:
+            gm = joint(stack, holder, [leaves[i] for i in places]).graph_module
     except Error:
         raise
     except Exception as error:
@@ -283,7 +303,8 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
     builder.build()
     captured.text, captured.ports = _tn.compose(builder, update)
-    captured.optimizer, captured.update = optimizer, update
+    captured.source = (step, model)
+    captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
     captured.out_is_tensor = holder.out_is_tensor

@@ -5,7 +5,7 @@ import os
 import re
 from ctypes import byref, c_char_p, c_void_p
 
-from . import _capture
+from . import _capture, _compare
 from ._errors import Error, NotSupported
 from ._library import USAGE, Compiled, Context, Options, Rule, Task, lib, text_of
 
@@ -201,11 +201,29 @@ class Plan:
         self.context.check(lib.tn_graph_export_fx(self._graph, byref(text)), NotSupported)
         return text.value.decode()
 
-    def compare(self, other):
-        """The differences from another Plan as text: peak, what is alive at it, what is saved and computed again,
-        operations."""
-        if not isinstance(other, Plan):
+    def compare(self, other=None, *, budgets=None):
+        """This Plan beside another, or beside what PyTorch needs for the step: a Comparison, whose str() is a table and
+        whose rows are data.
+
+        other    another Plan: the table is followed by what is saved and computed again, and operations; None: none
+        budgets  numbers from 0 to 1: PyTorch's eager step, and its activation_memory_budget at each of them; None: four
+                 of them where there is no other Plan
+
+        PyTorch's own tracker counts the bytes of its tensors on tensors without data. Raises NotSupported where this
+        PyTorch has no such tracker."""
+        if other is not None and not isinstance(other, Plan):
             raise TypeError(f"compare: expected a Plan, found {type(other).__name__}")
+        rows, text = [_compare.row_of(self, "this plan")], ""
+        if other is not None:
+            rows.append(_compare.row_of(other, "other plan"))
+            text = self._differences(other)
+        if budgets is None:
+            budgets = _compare.BUDGETS if other is None else None
+        if budgets is not None:
+            rows += _compare.beside_pytorch(self.captured, budgets)
+        return _compare.Comparison(rows, text)
+
+    def _differences(self, other):
         twin = Plan(other.captured, other.settings, self.context)  # plans that are compared are of one context
         plans, sides = (c_void_p * 2)(self._pointer, twin._pointer), (c_char_p * 2)(b"this", b"other")
         return text_of(self.context, lib.tn_plan_compare, ctypes.cast(plans, ctypes.POINTER(c_void_p)),

@@ -18,6 +18,7 @@ from ._errors import Error, NotSupported
 from ._library import USAGE, lib
 from ._plan import Plan, plan as make_plan
 
+OTHER_SIZES = "; a plan is of fixed sizes: tenon.compile(captured.again(...)), with these arguments, makes a Step of theirs"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -286,7 +287,8 @@ class Step:
             given = isinstance(now, torch.Tensor)
             if not given or now.shape != shape or now.dtype != dtype or now.device.type != "cpu":
                 found = f"{now.dtype} {list(now.shape)} on {now.device}" if given else type(now).__name__
-                raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}")
+                raise ValueError(f"{c.inputs[len(tensors)]}: expected {dtype} {list(shape)} on cpu, found {found}"
+                                 f"{OTHER_SIZES if given and now.shape != shape else ''}")
             if now.layout is not torch.strided:
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
             tensors.append(now)

@@ -96,8 +96,17 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
         fail(ctx, TN_USAGE, "--unknown: expected refuse or barrier, found \"%s\"", o->unknown);
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
-    const char *data = file_read(a, path, &len);
-    return fx_import(a, fx_code(a, data, len, title(path)), title(path), &fx, summary);
+    const char *data = file_read(a, path, &len), *code = fx_code(a, data, len, title(path));
+    if (!fx_is_program(data, len))
+        return fx_import(a, code, title(path), &fx, summary);
+    Graph **made = NEW(a, Graph *);
+    TRY(t, ctx) {
+        *made = fx_import(a, code, title(path), &fx, summary);
+        (*made)->file = NULL; /* its lines are those of code that nobody sees */
+    }
+    if (tried(&t))
+        fx_fail_again(ctx, a, code, title(path));
+    return *made;
 }
 
 int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
@@ -124,7 +133,8 @@ int tn_fx_unknown(tn_context *ctx, const char *path, const char **text)
         size_t len;
         Arena *a = text_arena(ctx);
         const char *data = file_read(a, path, &len);
-        *text = fx_unknown(a, fx_code(a, data, len, title(path)), title(path));
+        *text = fx_unknown(a, fx_code(a, data, len, title(path)), title(path),
+                           fx_is_program(data, len));
     }
     return tried(&t);
 }

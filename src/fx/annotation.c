@@ -112,8 +112,11 @@ Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *
     for (s += n + 1; *s && *s != ']'; s += strspn(s, ", ")) {
         const char *end = s;
         int64_t dim;
-        if (!symbols_size(x->a, x->symbols, &end, &dim))
+        if (!symbols_size(x->a, x->symbols, &end, &dim)) {
+            if (!x->symbols)
+                return (Annotation){0};
             fail_size(x, where, s);
+        }
         if (a.type.rank == TN_RANK || dim < 0)
             py_fail(x, where, "expected at most %d sizes of 0 or more", TN_RANK);
         a.type.dim[a.type.rank++] = dim;

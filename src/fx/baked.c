@@ -127,8 +127,8 @@ void fx_check_saved(Importer *im)
                 fail(g->ctx, TN_FAIL,
                      "%s:%d:%d: a gradient inside of the forward reads %%%s, which may be a result "
                      "that autograd saved, and a gradient passes, or one that the code detaches"
-                     "\n  torch.func.grad in the place of torch.autograd.grad, or PyTorch 2.9 or "
-                     "later, traces it without detach",
+                     "\n  torch.func.grad in the place of torch.autograd.grad traces it without "
+                     "detach",
                      im->m->file, n->line, n->column, from->out[0]->name);
         }
 }

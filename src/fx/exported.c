@@ -14,13 +14,14 @@
 typedef struct Reader {
     Arena *a;
     const char *file;
-    Buf code, inner; /* inner: modules of graphs inside */
+    const char *node; /* the place of the node that is read, "" before and after them */
+    Buf code, inner;  /* inner: modules of graphs inside */
 } Reader;
 
 static _Noreturn void refuse(const Reader *r, const char *what, const char *found)
 {
-    fail(arena_ctx(r->a), TN_FAIL, "%s: an exported program: expected %s, found %.200s", r->file,
-         what, found ? found : "none");
+    fail(arena_ctx(r->a), TN_FAIL, "%s: an exported program: %s%sexpected %s, found %.200s",
+         r->file, r->node, *r->node ? ": " : "", what, found ? found : "none");
 }
 
 /* ---- the archive ---- */
@@ -89,8 +90,7 @@ static const char *find_graph(const Reader *r, const char *data, size_t size, si
         found = stored(r, data, size, entry, len);
     }
     if (!found)
-        refuse(r, "models/NAME.json, as torch.export.save of PyTorch 2.8 and later writes it",
-               NULL);
+        refuse(r, "models/NAME.json, the graph of torch.export.save's archive", NULL);
     return found;
 }
 
@@ -413,12 +413,48 @@ static void put_modules(Reader *r, const json_t *inputs)
     }
 }
 
+/* "FILE:LINE", the innermost of a stack trace that is not PyTorch's own; "": it has none. */
+static const char *user_line(Arena *a, const char *trace)
+{
+    static const char file[] = "File \"", line[] = "\", line ";
+    const char *best = "";
+    bool own = false;
+    for (const char *s = trace; s && (s = strstr(s, file));) {
+        s += LEN(file) - 1;
+        int n = (int)strcspn(s, "\"\r\n");
+        const char *number = s + n + LEN(line) - 1;
+        if (strncmp(s + n, line, LEN(line) - 1) != 0)
+            continue;
+        const char *path = arena_strndup(a, s, n);
+        bool torch = strstr(path, "/torch/") != NULL;
+        if (own && torch)
+            continue;
+        own = !torch;
+        best = arena_printf(a, "%s:%.*s", path, (int)strspn(number, "0123456789"), number);
+    }
+    return best;
+}
+
+static void put_place(Reader *r, const json_t *node)
+{
+    const json_t *trace = json_object_get(json_object_get(node, "metadata"), "stack_trace");
+    const json_t *name = json_object_get(node, "name"); /* null in older archives */
+    const char *line = user_line(r->a, json_string_value(trace));
+    r->node =
+        arena_printf(r->a, *line ? "node %s (%s)" : "node %s",
+                     name_of(r, json_is_string(name) ? name : member(r, node, "target")), line);
+    buf_printf(&r->code, FX_NODE "%s\n", r->node);
+}
+
 static void put_node(Reader *r, const json_t *graph, const json_t *node)
 {
     enum { POSITIONAL = 1 };
     const json_t *inputs = member(r, node, "inputs"), *x, *value;
     size_t i;
+    put_place(r, node);
+    const char *place = r->node;
     put_modules(r, inputs);
+    r->node = place; /* not that of nodes in them */
     put_scope(r, node);
     put_targets(r, graph, node);
     buf_printf(&r->code, " = %s(", name_of(r, member(r, node, "target")));
@@ -454,12 +490,13 @@ static void put_graph(Reader *r, const json_t *graph, const char *name)
             tensor ? name_in(r, value) : json_string_value(json_object_get(value, "as_name"));
         if (!s)
             continue;
-        buf_printf(&r->code, ", %s", s);
+        buf_printf(&r->code, ",\n" FX_NODE "input %s\n%s", s, s);
         put_annotation(r, graph, s);
     }
     buf_add(&r->code, "):\n");
     json_array_foreach(member(r, graph, "nodes"), i, x) put_node(r, graph, x);
-    buf_add(&r->code, "return (");
+    r->node = "";
+    buf_add(&r->code, FX_NODE "the output\nreturn (");
     json_array_foreach(member(r, graph, "outputs"), i, x)
     {
         const char *kind = variant(r, x, &value);
@@ -494,7 +531,7 @@ static void put_signature(Reader *r, const json_t *signature)
 static const char *read_program(Arena *a, const char *data, size_t len, const char *file,
                                 bool archive)
 {
-    Reader r = {.a = a, .file = file, .code = {.a = a}, .inner = {.a = a}};
+    Reader r = {.a = a, .file = file, .node = "", .code = {.a = a}, .inner = {.a = a}};
     json_error_t e;
     if (archive)
         data = find_graph(&r, data, len, &len);
@@ -510,11 +547,20 @@ static const char *read_program(Arena *a, const char *data, size_t len, const ch
     return r.code.text;
 }
 
+static bool is_archive(const char *data, size_t len)
+{
+    return len > 4 && !memcmp(data, "PK\3\4", 4);
+}
+
+bool fx_is_program(const char *data, size_t len)
+{
+    return is_archive(data, len) || data[strspn(data, " \t\r\n")] == '{';
+}
+
 const char *fx_code(Arena *a, const char *data, size_t len, const char *file)
 {
-    bool archive = len > 4 && !memcmp(data, "PK\3\4", 4);
-    if (archive || data[strspn(data, " \t\r\n")] == '{')
-        return read_program(a, data, len, file, archive);
+    if (fx_is_program(data, len))
+        return read_program(a, data, len, file, is_archive(data, len));
     if (strlen(data) != len)
         fail(arena_ctx(a), TN_FAIL, "%s: a NUL byte", file);
     return fx_listing(a, data, file);

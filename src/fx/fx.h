@@ -37,7 +37,7 @@ typedef struct PyLexer {
     PyOpen *open;         /* the brackets, the innermost last */
     int nested;           /* expr.c: how deep the expression is */
     const char *remark;   /* the last comment, without #; "" before the first */
-    const Map *symbols;   /* symbols.c: sizes by name; NULL: none are bound */
+    const Map *symbols;   /* symbols.c: sizes by name; NULL: left open */
     PyToken t;            /* the current token */
 } PyLexer;
 
@@ -178,11 +178,18 @@ typedef struct FxModule {
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symbols);
 
-/* ---- exported.c, listing.c: texts of which code is made ---- */
+/* ---- exported.c, listing.c, place.c: texts of which code is made ---- */
 
 /* The code of a file's data: of a program that torch.export.save wrote, or of its JSON alone; of a
  * list of nodes; else the text as it is. `data` has a 0 after its len bytes. */
 const char *fx_code(Arena *a, const char *data, size_t len, const char *file);
+/* Whether nobody sees that code: it is of a program, whose nodes have places in comments. */
+bool fx_is_program(const char *data, size_t len);
+#define FX_NODE "# at " /* begins the comment that has a node's place, above its statement */
+/* The place of a statement that stands at a line of a program's code; "": it is of no node. */
+const char *fx_place(Arena *a, const char *code, int line);
+/* Fails again with the node's place instead of the line of a program's code. */
+_Noreturn void fx_fail_again(Ctx *ctx, Arena *a, const char *code, const char *file);
 /* The code of a graph's list of nodes, str(gm.graph), line by line; another text as it is. */
 const char *fx_listing(Arena *a, const char *text, const char *file);
 
@@ -373,7 +380,7 @@ const char *fx_alias_gradient(const FxModule *m);
 bool fx_named_tuple(const char *s);
 void fx_check_calls(Arena *a, const FxModule *m); /* fails where the graph is of another kind */
 /* The calls of the module that are not known, a line for each name; NULL where all are. */
-const char *fx_unknown(Arena *a, const char *text, const char *file);
+const char *fx_unknown(Arena *a, const char *text, const char *file, bool program);
 
 /* ---- functionalize.c: memory that is shared and written in place ---- */
 

@@ -69,7 +69,7 @@ static void find_unknown(UnknownList *u, const Expr *e)
     }
 }
 
-const char *fx_unknown(Arena *a, const char *text, const char *file)
+const char *fx_unknown(Arena *a, const char *text, const char *file, bool program)
 {
     UnknownList u = {.a = a};
     Buf b = {.a = a};
@@ -77,8 +77,12 @@ const char *fx_unknown(Arena *a, const char *text, const char *file)
     for (int i = 0; i < m->nstatement; i++)
         find_unknown(&u, m->statement[i].value);
     find_unknown(&u, m->result);
-    for (int i = 0; i < u.count; i++)
-        buf_printf(&b, "%s:%d: %s, %d time%s; %s\n", file, u.item[i].line, u.item[i].name,
-                   u.item[i].count, u.item[i].count == 1 ? "" : "s", u.item[i].why);
+    for (int i = 0; i < u.count; i++) {
+        const Unknown *x = &u.item[i];
+        const char *place = program ? arena_printf(a, " %s", fx_place(a, text, x->line))
+                                    : arena_printf(a, "%d", x->line);
+        buf_printf(&b, "%s:%s: %s, %d time%s; %s\n", file, place, x->name, x->count,
+                   x->count == 1 ? "" : "s", x->why);
+    }
     return b.text;
 }

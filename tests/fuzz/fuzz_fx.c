@@ -43,7 +43,7 @@ static void again(void *arg)
 static void list(void *arg)
 {
     Input *in = arg;
-    fx_unknown(in->a, in->text, "fuzz");
+    fx_unknown(in->a, in->text, "fuzz", false);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

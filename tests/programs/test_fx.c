@@ -493,7 +493,7 @@ static void test_errors(void)
 static void list_unknown(void *arg)
 {
     Input *in = arg;
-    in->printed = fx_unknown(in->a, in->text, "test.fx");
+    in->printed = fx_unknown(in->a, in->text, "test.fx", false);
 }
 
 static void test_unknown(void)

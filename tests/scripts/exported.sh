@@ -63,6 +63,26 @@ gives 1 'expected a name, found lin; bias' import fx "$dir/bad.json" "$@" -o -
 sed 's/Mul(Integer(4)/Mod(Integer(4)/' $saved/open.json >"$dir/bad.json"
 gives 1 'found Mod' import fx "$dir/bad.json" "$@" -o -
 
+# Messages name the node, and the user's line where the program has one, instead of a line of code that nobody sees.
+sed 's/aten.gelu.default/aten.no_such.default/' $saved/open.json >"$dir/bad.json"
+gives 1 'bad.json: node gelu: unknown op' import fx "$dir/bad.json" "$@" -o -
+python3 - "$dir/bad.json" "$dir/traced.json" <<'END'
+import json
+import sys
+
+program = json.load(open(sys.argv[1]))
+for node in program["graph_module"]["graph"]["nodes"]:
+    node["metadata"]["stack_trace"] = (f'  File "/home/u/model.py", line 12, in forward\n    y = {node["name"]}\n'
+                                       '  File "/lib/torch/nn/f.py", line 9, in f\n')
+json.dump(program, open(sys.argv[2], "w"))
+END
+gives 1 'traced.json: node gelu (/home/u/model.py:12): unknown op' import fx "$dir/traced.json" "$@" -o -
+gives 1 'traced.json: input ids: sizes must be numbers' import fx "$dir/traced.json" -o -
+gives 1 'traced.json: node gelu (/home/u/model.py:12): torch.ops.aten.no_such.default, 1 time' import fx "$dir/traced.json" \
+    --list-unknown
+sed 's/"as_string"/"as_odd"/' $saved/open.json >"$dir/bad.json"
+gives 1 'an exported program: node gelu: expected an argument' import fx "$dir/bad.json" -o -
+
 # A gradient inside of the traced function: what autograd saved is a constant of a trace made before dispatch, and detached
 # in older ones. Both are refused where they would be wrong.
 cat >"$dir/penalty.txt" <<'END'
