@@ -393,13 +393,11 @@ def compile(captured, **settings):
 
     The model's parameters and buffers move into the step's arena: their .data is replaced, values and identity stay.
     Raises as plan; Error where the memory cannot be mapped."""
-    if isinstance(captured, Plan):
-        if settings:
-            raise TypeError(f"compile: {', '.join(settings)}: a Plan has its settings already")
-        if captured.settings.mesh:
-            raise NotSupported(f"compile: the Plan is of one of the ranks of mesh {captured.settings.mesh}; a Step runs on "
-                               "one rank")
-        return Step(captured)
-    if not isinstance(captured, Captured):
+    if isinstance(captured, Plan) and settings:
+        raise TypeError(f"compile: {', '.join(settings)}: a Plan has its settings already")
+    if not isinstance(captured, (Captured, Plan)):
         raise TypeError(f"compile: expected what capture or plan returned, found {type(captured).__name__}")
-    return Step(make_plan(captured, **settings))
+    mesh = captured.settings.mesh if isinstance(captured, Plan) else settings.get("mesh")
+    if mesh:
+        raise NotSupported(f"compile: the plan is of one of the ranks of mesh {mesh}; a Step runs on one rank")
+    return Step(captured if isinstance(captured, Plan) else make_plan(captured, **settings))

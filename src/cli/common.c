@@ -89,7 +89,8 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
     const char *mesh = x->o.mesh;
     if (!mesh) {
         code = options_refuse(
-            c, table, "rank shard sequence-parallel reduce comm-timeout log-ranks", "needs --mesh");
+            c, table, "rank shard pin what-if sequence-parallel reduce comm-timeout log-ranks",
+            "needs --mesh");
         if (code < 0 && !remat)
             code = options_refuse(c, table, "reshard",
                                   "needs --mesh, or the pass remat of a rank's graph");

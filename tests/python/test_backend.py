@@ -229,7 +229,7 @@ class TestBackend(unittest.TestCase):
                     before = tensors()
         finally:
             _backend.Program = made
-        self.assertEqual(tensors(), before)
+        self.assertLessEqual(tensors(), before)  # what earlier tests left may be freed
         self.assertEqual(len(programs), 2)
         del compiled
         torch._dynamo.reset()
