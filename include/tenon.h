@@ -7,11 +7,10 @@
  * Contexts share nothing: each may be used by a thread of its own. A context and what belongs to it
  * is used by one thread at a time, except by these calls, which touch one program and read its
  * plan: tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_bind,
- * tn_program_port, tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host, tn_program_used and
- * tn_program_error.
- * They may run at once with calls on other objects, except those that rewrite or free the plan's
- * graph. So programs of one plan run in several threads; each program is used by one thread at a
- * time, and programs that share an arena count as one.
+ * tn_program_port, tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host,
+ * tn_program_used and tn_program_error. They may run at once with calls on other objects, except
+ * those that rewrite or free the plan's graph. So programs of one plan run in several threads; each
+ * program is used by one thread at a time, and programs that share an arena count as one.
  *
  * Functions that can fail return 0 or one of the codes below; tn_error then has the message, or of
  * the calls above tn_program_error. Pointers returned are borrowed (valid until their object is

@@ -184,7 +184,9 @@ Decider *again_shorter(Decider *d)
     }
     Short *s = NEW(d->keep, Short);
     const bool whole = !d->loops && !d->step->parent && d->blocks.scoped;
-    if (d->s || !whole || !short_make(d->keep, d->g, d->o.prices, s))
+    /* Copies to the host's memory run beside other blocks, of which a short step has few. */
+    const bool away = device_nspace(d->task->to.device) > 1;
+    if (d->s || !whole || away || !short_make(d->keep, d->g, d->o.prices, s))
         return NULL;
     Decider *e = NEW(d->keep, Decider);
     *e = (Decider){.w = d->w,

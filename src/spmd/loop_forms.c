@@ -7,7 +7,8 @@
  * entered. Sums over iterations may stay partial on dp, which reduces once after the loop; on
  * other axes the body reduces them to the form that the optimizer reads, so that only this rank's
  * part is added up. If there is a tail, both bodies reduce. Kept parameters of which bodies need
- * other ranks' parts are hoisted: gathered before the loop, and seen through a port of their own. */
+ * other ranks' parts are hoisted: gathered before the loop, and seen through a port of their own.
+ */
 #include "rewrite.h"
 
 #include <string.h>

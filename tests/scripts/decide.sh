@@ -243,4 +243,11 @@ for how in "--chunk 2" "--backend emulated" ${TN_LONG:+"--mesh fsdp=2 --overlap 
     gives 0 '' "$@" --pareto --json $how
     ok "$how: null" [ "$(grep -c '"bound_sec": null' "$dir/out")" = 12 ]
 done
+
+# Blocks that are equal: what goes to the host's memory makes the step shorter.
+set -- llama3-1b --batch-size 8 --seq-len 2048 --dtype bf16 --machine h200 --memory 24GiB --json
+gives 0 '' plan "$@"
+alone=$(seconds)
+gives 0 '' plan "$@" --backend emulated
+ok "no slower than without the host's memory: $(seconds), $alone" awk "BEGIN { exit !($(seconds) <= $alone) }"
 totals
