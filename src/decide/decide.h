@@ -21,7 +21,6 @@ Blocks find_blocks(const Graph *g, Arena *tmp);
 
 /* Values that the backward computes again, of one block or of no block. */
 typedef struct LadderStep {
-    double bound;       /* seconds: no choice that fits has less computed again (again_bound.c) */
     const char **value; /* names of the nodes' first results */
     int n, cap;
 } LadderStep;

@@ -281,7 +281,8 @@ static void test_beside(void)
     EXPECT(tn_compile(ctx, &t, &o, &c) == TN_CODE_FIT && !c.found.nbytes && c.tried > 1);
     EXPECT(tn_error_misfit(ctx, &why) && why.least == c.setting.nbytes && why.least < all);
     EXPECT(c.least.nbytes <= why.least);
-    EXPECT(strstr(tn_error(ctx), ", with evaluation and sampling in the same arena (the step alone needs "));
+    EXPECT(strstr(tn_error(ctx),
+                  ", with evaluation and sampling in the same arena (the step alone needs "));
     o.memory = c.least.nbytes;
     o.accumulate = c.least.accumulate;
     t.vary = 0;

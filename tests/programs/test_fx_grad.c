@@ -316,8 +316,9 @@ static void expect_summary(const char *text, const char *alias, const char *part
 
 static void test_summary(void)
 {
-    expect_summary(FORWARD("w", ALIAS, SUM), NULL,
-                   "aliases 1: gradient unknown (--alias pass: gradients pass; stop: it came of detach())\n");
+    expect_summary(
+        FORWARD("w", ALIAS, SUM), NULL,
+        "aliases 1: gradient unknown (--alias pass: gradients pass; stop: it came of detach())\n");
     expect_summary(FORWARD("w", ALIAS, DISPATCHED DECOMPOSED RETURN), NULL,
                    "aliases 1: gradient pass\n");
     expect_summary(FORWARD("w", "torch.ops.aten.neg.default(a)", SUM), "stop",

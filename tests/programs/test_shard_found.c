@@ -82,7 +82,8 @@ static void run(void *arg)
     choose(j, &r);
     const ShardForm *f = find(&r, l);
     if (!EXPECT(f && !strcmp(f->form, l->form))) {
-        printf("  %s: expected %s, found %s, objective %.3f ms, gap %g\n", l->name, l->form, f ? f->form : "nothing", 1e3 * r.sec, r.gap);
+        printf("  %s: expected %s, found %s, objective %.3f ms, gap %g\n", l->name, l->form,
+               f ? f->form : "nothing", 1e3 * r.sec, r.gap);
         return;
     }
     double more = r.nwhat_if ? r.what_if[0].objective - r.sec : NAN;
