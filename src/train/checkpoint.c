@@ -187,10 +187,15 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
     if (o && by_time)
         json_object_set_new(o, "by_time", json_true());
     const char *machine, *decided;
-    if (o && !tn_plan_decided(r->plans.step, &decided))
+    if (o &&
+        (tn_plan_decided(r->plans.step, &decided) || tn_plan_machine(r->plans.step, &machine))) {
+        json_decref(o); /* a run that goes on from it would decide anew */
+        o = NULL;
+    }
+    if (o) {
         json_object_set_new(o, "decided", json_string(decided));
-    if (o && !tn_plan_machine(r->plans.step, &machine))
         json_object_set_new(o, "machine_file", text_or_null(machine));
+    }
     if (o)
         json_object_set_new(o, "folder", text_or_null(r->folder.path));
     if (o && r->metrics.originals)
