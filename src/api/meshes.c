@@ -333,16 +333,18 @@ static bool options_given(tn_context *ctx, const char *call, const tn_options *o
 /* All reasons, that of most settings first, and what follows from them. */
 static int report_refused(tn_context *ctx, const tn_meshes *to)
 {
-    int most = 0;
-    Buf b = {.a = text_arena(ctx)};
+    enum { TEXT = 4000 }; /* of the others; the reasons lie in the arena of texts */
+    char others[TEXT] = "";
+    int most = 0, n = 0;
     for (int i = 1; i < to->nreason; i++)
         most = to->reason[i].count > to->reason[most].count ? i : most;
     for (int i = 0; i < to->nreason; i++)
-        if (i != most)
-            buf_printf(&b, "\n  %s (%d)", to->reason[i].why, to->reason[i].count);
+        if (i != most && n < TEXT)
+            n += snprintf(others + n, (size_t)(TEXT - n), "\n  %s (%d)", to->reason[i].why,
+                          to->reason[i].count);
     return tn_context_fail(ctx, TN_CODE_USAGE, "%s (%d of %d settings); no mesh can run it%s%s",
                            to->reason[most].why, to->reason[most].count, to->settings,
-                           b.len ? ", the others for:" : "", b.len ? b.text : "");
+                           n ? ", the others for:" : "", others);
 }
 
 static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to)
