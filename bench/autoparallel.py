@@ -77,13 +77,13 @@ def tenon_forms(tenon, model, layers, case, folder):
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
         "max_position_embeddings": TOKENS, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
         "tie_word_embeddings": False,
-    }  # fmt: skip
+    }
     path = os.path.join(folder, "config.json")
     with open(path, "w") as f:
         json.dump(config, f)
     command = [tenon, "plan", path, "--batch-size", str(ROWS), "--seq-len", str(TOKENS), "--dtype", "bf16",
                "--mesh", "dp=8,tp=8", "--machine", "h100", "--shard", "auto", "--overlap", "off", "--bucket", "off",
-               "--json", *CASES[case]]  # fmt: skip
+               "--json", *CASES[case]]
 
     def sharding_of(*more):
         plan = subprocess.run([*command, *more], check=True, capture_output=True).stdout
@@ -154,7 +154,7 @@ class Problem:
         args = llama3.TransformerModelArgs(
             dim=dim, n_layers=layers, n_heads=heads, n_kv_heads=kv, ffn_dim_multiplier=factor,
             multiple_of=multiple, rope_theta=500000, vocab_size=VOCABULARY, max_seq_len=TOKENS,
-        )  # fmt: skip
+        )
         with torch.device("meta"):
             module = llama3.Transformer(args)
         assert module.layers["0"].feed_forward.w1.weight.shape == (hidden, dim)
@@ -338,7 +338,7 @@ def print_differences(problem, optimum, pinned, least):
 def compare(problem, case, forms, taken, sec, least_us):
     opt, pins, missing, names = problem.opt, wanted(problem, forms), [], []
     specs = {n: {s.output_specs.placements: s.output_specs for s in opt.strats[n].strategies}
-             for n in problem.param.values()}  # fmt: skip
+             for n in problem.param.values()}
     size = sum(problem.bytes_of(n, specs[n][p]) for n, p in pins if n in specs and p in specs[n])
     if case == "adamw":
         problem.limit_bytes(size)
@@ -354,11 +354,11 @@ def compare(problem, case, forms, taken, sec, least_us):
     opt.prob.constraints.pop("bytes_of_parameters", None)
     own = sum(problem.bytes_of(n, problem.spec_of(n, optimum)) for n in problem.param.values())
     print(f"{case}: AutoParallel's optimum {least / 1e3:.3f} ms, with {len(pins) - len(missing)} of Tenon's forms "
-          f"{price / 1e3:.3f} ms: {100 * (price / least - 1):+.2f} %")  # fmt: skip
+          f"{price / 1e3:.3f} ms: {100 * (price / least - 1):+.2f} %")
     print(f"  parameters {own >> 20} MiB a rank, Tenon's {size >> 20}; Tenon's objective "
-          f"{1e3 * taken['objective_sec']:.3f} ms, exposed {taken['exposed']}")  # fmt: skip
+          f"{1e3 * taken['objective_sec']:.3f} ms, exposed {taken['exposed']}")
     print(f"  CPU seconds: AutoParallel solves in {optimum_sec:.1f}, pinned {pinned_sec:.1f}; "
-          f"Tenon plans four steps in {sec:.2f}")  # fmt: skip
+          f"Tenon plans four steps in {sec:.2f}")
     for node, placement in missing:
         print(f"  not pinned, as AutoParallel lists no such form: {node} {placement}")
     print_differences(problem, optimum, pinned, least_us)
@@ -383,10 +383,10 @@ def main():
         chosen = {c: tenon_forms(a.tenon, a.model, layers, c, folder) for c in a.cases.split(",")}
         problem = Problem(a.model, layers)
         print(f"Llama-3 {a.model}, {layers} layers, {ROWS} x {TOKENS} tokens, dp=8,tp=8, H100; "
-              f"PyTorch {torch.__version__}")  # fmt: skip
+              f"PyTorch {torch.__version__}")
         print(f"AutoParallel traces and builds in {problem.build_sec:.1f} CPU seconds: "
               f"{len(problem.opt.pulp_variables)} variables, "
-              f"{len(problem.opt.prob.constraints)} constraints")  # fmt: skip
+              f"{len(problem.opt.prob.constraints)} constraints")
         for case, (forms, taken, sec) in chosen.items():
             compare(problem, case, forms, taken, sec, a.least)
         problem.auto.__exit__(None, None, None)

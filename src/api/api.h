@@ -135,6 +135,9 @@ const char *fit_holds(Arena *a, const Plan *p);
 bool shardings_auto(const tn_options *o); /* whether "auto" is among options.shardings */
 /* options.shardings without "auto". */
 const char **shardings_given(Arena *a, const tn_options *o, int *count);
+enum { SHARD_SHARES = 3 };
+/* Shares of the seconds of gathers and reductions that count, in the first choices of forms. */
+extern const double shard_shares[SHARD_SHARES];
 /* Options of a step whose forms are solved for, with the share of what computing may hide that
  * counts; share 0: of the recipes' forms. */
 tn_options shard_try(Arena *a, const tn_options *asked, double exposed);

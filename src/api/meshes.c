@@ -6,13 +6,14 @@
 
 #include <string.h>
 
-enum { MOST_WORKERS = 64, SHARD_TRIES = 4 };
+enum { MOST_WORKERS = 64 };
 
 /* The search that all threads work on. */
 typedef struct MeshRun {
     const tn_mesh_task *task;
     const tn_options *o;
-    tn_options with[SHARD_TRIES]; /* the shardings that are tried; ntry 0: those of the recipes */
+    tn_options
+        with[SHARD_SHARES + 1]; /* the shardings that are tried; ntry 0: those of the recipes */
     int ntry;
     MeshSettings all;
     MeshSearch search;
@@ -282,10 +283,12 @@ static int workers_of(const tn_mesh_task *task, const MeshSettings *all)
 
 static void find_tries(MeshRun *x, Arena *a)
 {
-    static const double exposed[SHARD_TRIES] = {1, 0.3, 0.1, 0};
-    for (int i = 0; shardings_auto(x->o) && i < SHARD_TRIES; i++)
-        if (exposed[i] > 0 || !x->o->npins) /* which recipes do not obey */
-            x->with[x->ntry++] = shard_try(a, x->o, exposed[i]);
+    if (!shardings_auto(x->o))
+        return;
+    for (int i = 0; i < SHARD_SHARES; i++)
+        x->with[x->ntry++] = shard_try(a, x->o, shard_shares[i]);
+    if (!x->o->npins) /* which recipes do not obey */
+        x->with[x->ntry++] = shard_try(a, x->o, 0);
 }
 
 /* Nothing unwinds once there are workers. */

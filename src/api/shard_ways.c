@@ -10,8 +10,6 @@
 #define NEAR        1.25 /* shares that differ by less give the same forms, as a rule */
 enum { MOST_RENEWED = 3 };
 
-static const double first_shares[] = {1, 0.3, 0.1};
-
 static double clock_sec(const tn_plan *p)
 {
     double sec, added;
@@ -154,8 +152,8 @@ static int plan_solved(ShardWays *x, const tn_options *asked)
 {
     ShardReport *y = x->y;
     int code = 0, taken = -1;
-    for (int i = 0; i < LEN(first_shares) && !code; i++)
-        code = plan_way(x, asked, first_shares[i], 0);
+    for (int i = 0; i < SHARD_SHARES && !code; i++)
+        code = plan_way(x, asked, shard_shares[i], 0);
     for (int i = 0; i < MOST_RENEWED && !code && y->taken != taken; i++) {
         taken = y->taken;
         double share = sqrt(y->tried[taken].exposed * x->share[taken]);

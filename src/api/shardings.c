@@ -22,6 +22,8 @@ const char **shardings_given(Arena *a, const tn_options *o, int *count)
     return rule;
 }
 
+const double shard_shares[SHARD_SHARES] = {1, 0.3, 0.1};
+
 tn_options shard_try(Arena *a, const tn_options *asked, double exposed)
 {
     tn_options o = *asked;

@@ -135,7 +135,8 @@ int model_vary(const tn_model *m)
     return TN_VARY_RECOMPUTE | (has < 2 ? TN_VARY_ACCUMULATE : 0) | (has ? 0 : TN_VARY_BATCH);
 }
 
-/* What a graph's labels are, as --labels says, else as its run was told, else as found. */
+/* Tells whether a graph shifts its labels: by --labels, else by its run's options, else as found.
+ */
 static int find_labels(tn_context *ctx, const tn_model *m, const char *given, const char *found,
                        bool *same)
 {

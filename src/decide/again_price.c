@@ -3,9 +3,9 @@
  * Products, attention and collectives take their own. Other nodes may be fused (pass/fuse.c), and
  * share a call and what it reads. A clone is fused with clones that read what it reads or makes, or
  * make what it reads, these with further ones, and with nodes of the backward that read them; but
- * only with what stands before the first node outside that reads one of them. Of such a set of
- * forward nodes, those count that only nodes which are not fused read in the forward, and one of
- * these in the backward before a node that may be fused reads any of the set. A call of clones
+ * only with nodes before the first node outside that reads one of them. A node of such a set of
+ * forward nodes counts if only nodes which are not fused read it in the forward, and one of these
+ * reads it in the backward before a node that may be fused reads any of the set. A call of clones
  * alone then writes that value. It is written in the forward too, whatever is saved. So it takes at
  * least the memory traffic of the value, and of its part of what the clones read. If it is alone in
  * its set, it takes all of its seconds. All others may take none.

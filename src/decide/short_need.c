@@ -144,7 +144,7 @@ static int64_t peak_of(const ShortPlan *x, const int *weight, const ShortLoad *l
     return peak;
 }
 
-/* What libraries keep for the others' steps. */
+/* The bytes that libraries keep for the others' steps. */
 static int64_t others_handles(const ShortPlan *x, const int *weight)
 {
     int64_t n = 0;

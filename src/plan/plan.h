@@ -171,7 +171,7 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to);
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
 int64_t plan_bound(Graph *g, const Device *d);
 
-/* What libraries keep for a step of each program: its part of Plan.handles. */
+/* The bytes that libraries keep for a step in each program: its part of Plan.handles. */
 int64_t plan_step_handles(const Step *s);
 
 /* The bytes that --memory must at least be: the peak and the library's reserve. */

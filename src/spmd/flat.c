@@ -112,7 +112,7 @@ static Value *add_part(Flattener *x, Build *b, const Node *loop, const PortIn *p
     return now;
 }
 
-/* What stands for an input of the body. */
+/* The value in the copy that stands for an input of the body. */
 static Value *add_entry(Flattener *x, const Node *loop, const PortIn *p, const Value *inside)
 {
     Build b = build_like(x->to, NULL, loop);

@@ -14,7 +14,8 @@ struct SpmdGraph;
 
 /* Who chooses how nodes are cut. pick() returns NULL for a node whose cheapest cut is to be taken,
  * as form.c prices it; took(), if it is not NULL, is told of what was taken. s: the graph or body
- * in which the node, value or loop is; NULL: the graph. What may return NULL may be it. */
+ * in which the node, value or loop is; NULL: the graph. A function that may return NULL may itself
+ * be NULL. */
 typedef struct Picker {
     struct Strategy *(*pick)(void *arg, const struct SpmdGraph *s, const Node *n);
     void (*took)(void *arg, const Node *n, struct Strategy *t);

@@ -112,8 +112,8 @@ static bool takes_partial(const Mesh *mesh, const Node *n, const Strategy *t)
     return false;
 }
 
-/* Seconds of a strategy, each time that the node runs; INFINITY: it cannot be. What stands for a
- * loop's sums costs what adds up in an iteration. */
+/* Seconds of a strategy, each time that the node runs; INFINITY: it cannot be. A node
+ * that stands for a loop's sums costs the seconds of adding up in an iteration. */
 static double node_price(const Maker *m, const EqualClass *q, Strategy *t)
 {
     const Spmd *x = m->price->x;

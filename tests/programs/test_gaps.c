@@ -1,15 +1,13 @@
 /* The gap for a buffer between placed ones, against a visit to all of them. */
+#include "../shared/gen.h"
 #include "../shared/place_make.h"
 #include "../shared/test.h"
 
-static uint64_t seed = 88172645463325252;
+static Rng rng;
 
 static int64_t below(int64_t n)
 {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (int64_t)((seed >> 11) % (uint64_t)n);
+    return rng_below(&rng, n);
 }
 
 static bool together(const PlaceBuf *x, const PlaceBuf *y)
