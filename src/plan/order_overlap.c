@@ -452,16 +452,17 @@ static void search_all(Overlap *x, Arena *tmp, Found *best)
 
 /* The seconds of the step in another order, which the graph then has; INFINITY: none takes less. */
 static double overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
-                              int64_t more, const int64_t *beside)
+                              OverlapBytes *b, int64_t more)
 {
     Overlap *x = overlap_new(q, joined, m, tmp);
-    x->beside = beside;
+    x->beside = b->beside;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     Found best = {NEWN(tmp, int, q->n), INFINITY};
     overlap_measure(x, more);
     const double before = x->now.total;
     search_all(x, tmp, &best);
+    b->lacking = MIN(b->lacking, x->excess > 0 ? 0 : x->lacking);
     if (best.least >= before)
         return INFINITY;
     for (int k = 0; k < q->n; k++)
@@ -479,33 +480,33 @@ static bool has_collective(const Problem *q)
     return has;
 }
 
-/* joined: the same with cats joined; of it comes the peak beside which `more` bytes may be alive.
+/* joined: the same with cats joined; of it comes the peak beside which b->more bytes may be alive.
  * Returns the seconds as order_overlap(); 0 where but bodies have moved. */
-static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more,
-                           const int64_t *beside)
+static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, OverlapBytes *b)
 {
     bool moved = false;
-    int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + more;
+    const int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + b->more;
+    OverlapBytes inner = {.more = b->more, .lacking = b->lacking};
     for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
         for (int c = 0; item_body(f, i, c); c++)
-            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more, NULL) <
+            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, &inner) <
                      INFINITY;
+    b->lacking = inner.lacking;
     if (moved)
         flow_reorder(f);
-    more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
     double sec = INFINITY;
     if (!q->cyclic && has_collective(q))
-        sec = overlap_problem(q, joined, m, tmp, more, beside);
+        sec = overlap_problem(q, joined, m, tmp, b, cap - flow_peak(f));
     return moved ? 0 : sec;
 }
 
-double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
-                     const int64_t *beside)
+double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, OverlapBytes *b)
 {
     Flow *joined = flow_new(g, d, m, tmp);
     flow_alike(joined);
     flow_join(joined);
     flow_lay_over_wider(joined);
-    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, more, beside);
+    b->lacking = INT64_MAX;
+    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, b);
 }
