@@ -262,13 +262,20 @@ typedef struct Fill {
     double gain;
 } Fill;
 
+/* A number of a node that is far from the others'. */
+static uint64_t spread(int i)
+{
+    const uint64_t x = ((uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    return (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+}
+
 /* Whether the set that was found for a side is another than those before. */
 static bool is_new(Overlap *x, Vain *v, Side *side)
 {
     uint64_t set = side == delay;
     for (int k = 0; k < x->nnoted; k++)
         if (x->in[x->noted[k]])
-            set += hash_bytes(&x->noted[k], sizeof x->noted[k], 0);
+            set += spread(x->noted[k]);
     for (int i = 0; i < v->nset; i++)
         if (v->set[i] == set)
             return false;
