@@ -1,7 +1,7 @@
 /* The search for steps of so many nodes that few plans can be made, on smaller ones, of blocks with
  * drawn widths, ops and heads, with scopes and without: what it chooses fits each of several
  * limits, is never slower than with all computed again, nor than within a smaller limit, and is the
- * same when it is asked for again. TN_LONG=1: more of them. */
+ * same when it is asked for again; its plan is that of the graph. TN_LONG=1: more of them. */
 #include "../../src/decide/again.h"
 #include "../../src/run/run.h"
 #include "../shared/test.h"
@@ -128,6 +128,24 @@ static void plan_ends(Large *x, Arena *a, Planned *none, Planned *all)
     arena_reset(d.keep);
 }
 
+/* The plan of what is decided is that of the graph in its order, and of no other. */
+static void test_made(Large *x, Arena *a, int64_t memory)
+{
+    AgainReport r = {.a = a};
+    x->t.memory = memory;
+    x->t.keeps = true;
+    again_choose(&x->w, &x->t, &x->o, &r);
+    PlanFor to = x->t.to;
+    to.limit = memory;
+    again_apply(&r, x->w.g, &x->o);
+    passes_until(&x->w, NULL);
+    AgainReport turned = r;
+    const Plan *made = again_made(&r, x->w.g, &to, false), *p = plan_make(a, x->w.g, &to);
+    EXPECT(made && plan_hash(made) == plan_hash(p) && made->order_bound == p->order_bound &&
+           plan_least(p) == r.chosen.need && p->est.step == r.chosen.sec);
+    EXPECT(!again_made(&turned, x->w.g, &to, true));
+}
+
 static void test_limits(uint64_t seed, bool scoped, bool ordered)
 {
     tn_context *ctx = tn_context_new();
@@ -156,6 +174,8 @@ static void test_limits(uint64_t seed, bool scoped, bool ordered)
         }
     }
     EXPECT(last == none.sec);
+    if (!ordered)
+        test_made(&x, g->h.a, (all.need + none.need) / 2);
     arena_free(text);
     tn_context_free(ctx);
 }
