@@ -420,14 +420,14 @@ static void move_rounds(Overlap *x)
         moved = move_round(x);
 }
 
-/* What was found in searches. */
-typedef struct Found {
+/* The order of the fewest seconds that searches have found. */
+typedef struct BestOrder {
     int *order;
     double least;
-} Found;
+} BestOrder;
 
 /* Goes on from the order `from`. */
-static void search_on(Overlap *x, const Overlap *from, Found *best)
+static void search_on(Overlap *x, const Overlap *from, BestOrder *best)
 {
     overlap_copy(x, from);
     move_rounds(x);
@@ -437,7 +437,7 @@ static void search_on(Overlap *x, const Overlap *from, Found *best)
 }
 
 /* The searches, each from where so many rounds of the nearest fills have led. */
-static void search_all(Overlap *x, Arena *tmp, Found *best)
+static void search_all(Overlap *x, Arena *tmp, BestOrder *best)
 {
     static const int near[] = {0, 1, 2, ROUNDS};
     bool moved = true;
@@ -465,7 +465,7 @@ static double overlap_problem(const Problem *q, const Flow *joined, const Machin
     x->beside = b->beside;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
-    Found best = {NEWN(tmp, int, q->n), INFINITY};
+    BestOrder best = {NEWN(tmp, int, q->n), INFINITY};
     overlap_measure(x, more);
     const double before = x->now.total;
     search_all(x, tmp, &best);
