@@ -21,7 +21,11 @@
  *
  * Each choice forecloses others. So the search runs several times, of which the first rounds make
  * the nearest fill alone, none, one, two or all that help, and the fastest order is taken. Nearest
- * fills count the seconds of collectives that they pass, and so stay near.
+ * fills count the seconds of collectives that they pass, and so stay near. The rounds with which
+ * several searches begin run once.
+ *
+ * What a start's tries come to depends on the places that they read and on those that a try times
+ * anew. Where none of these has changed since tries were of no use, they are not made again.
  *
  * The order is that of the plan's steps, on all ranks, so all start their collectives alike. No
  * value is made otherwise than before: bits stay. Bodies of loops come first, each iteration for
