@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _modules, _optimizer, _ranks, _save, _tn, _watch
+from . import _checkpoint, _flex, _modules, _optimizer, _ranks, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -97,6 +97,7 @@ class Holder(torch.nn.Module):
             if self.records:
                 stack.enter_context(Scopes(self))
                 stack.enter_context(_checkpoint.Tagging())
+                stack.enter_context(_flex.taken())
             out = self.call(args, kwargs)
         flat, self.out_spec = pytree.tree_flatten(out)
         self.loss_at = loss_place(out, flat)
@@ -165,7 +166,10 @@ class Scopes(TorchFunctionMode):
         if line != self.line:
             self.line = line
             self.note()
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function is getattr(torch.nn.functional, "linear_cross_entropy", None):
+            kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
+        return function(*args, **kwargs)
 
 
 # ---- the joint graph ----

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -126,6 +127,20 @@ class TestDTensor(unittest.TestCase):
             net = Net()
         fully_shard(net, mesh=self.two["fsdp"])
         self.check(net, "fsdp=4", [f"{name}=0:fsdp" for name, _ in net.named_parameters()])
+
+    def test_local_map(self):
+        """A function over parts is one over the whole, where each part is its own."""
+        rows = local_map(lambda x: x.softmax(-1), out_placements=[Shard(0)], in_placements=([Shard(0)],),
+                         device_mesh=self.two["fsdp"])
+
+        class Local(Net):
+            def forward(self, ids, labels):
+                x = rows(self.up(self.emb(ids)))
+                return F.cross_entropy(self.head(x).view(-1, 64) * self.scale, labels.view(-1))
+
+        captured = capture(tensor_parallel(Local(), self.two["tp"]))
+        self.assertTrue("= _softmax(" in captured.text)
+        self.assertEqual(tenon.plan(captured, machine="none").data["mesh"], "fsdp=4,tp=2")
 
     def test_mixed_precision(self):
         """What fully_shard casts is cast in the graph."""
