@@ -111,15 +111,18 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
-/* p with the bound of its graph, which is the same for all orders. */
-static Plan *bounded(Plan *p, const PlanFor *to)
+void plan_fill_bound(Plan *p, const PlanFor *to)
 {
-    if (to->rough)
-        return p;
     Arena *tmp = arena_tmp(p->g->a);
     int64_t others = p->by_category[CAT_OTHER]; /* nothing else is counted there */
     p->order_bound = others + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
+}
+
+static Plan *bounded(Plan *p, const PlanFor *to)
+{
+    if (!to->rough && !to->unbounded)
+        plan_fill_bound(p, to);
     return p;
 }
 
