@@ -37,13 +37,13 @@ static int open_data(Trainer *r)
     Source *s = &r->feed.source;
     if (!t->ndata)
         return 0;
-    snprintf(r->feed.tokens, sizeof r->feed.tokens, "%s/tokens.bin", t->out);
     *s = (Source){.path = t->data,
                   .npath = t->ndata,
                   .token_type = t->token_type,
                   .tokenizer = t->tokenizer,
                   .val_fraction = t->val_fraction,
                   .file = r->feed.tokens,
+                  .seq = t->seq,
                   .keep = t->resume != NULL,
                   .progress = t->progress,
                   .log = r->log};
@@ -53,6 +53,8 @@ static int open_data(Trainer *r)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --data names the new place",
                         tn_error(r->ctx));
     r->feed.data = s->data;
+    snprintf(r->feed.tokens, sizeof r->feed.tokens, "%s/%s.bin", t->out,
+             s->holds == TN_HOLDS_ROWS ? "rows" : "tokens");
     return code;
 }
 
