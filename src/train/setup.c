@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -167,6 +168,22 @@ static int open_tokens(Trainer *r)
     return code;
 }
 
+/* The steps of --epochs, where the windows of one are known. */
+static int count_steps(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    double steps = ceil(t->epochs * (double)r->feed.windows / (double)t->batch - 1e-9);
+    if (t->epochs == 0)
+        return 0;
+    r->own->steps = (int64_t)fmin(fmax(steps, 1), 1e12);
+    if (!t->resume || t->resume->step <= t->steps)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_USAGE,
+                           "train: --epochs %g, %" PRId64 " steps: the run is already at step "
+                           "%" PRId64,
+                           t->epochs, t->steps, t->resume->step);
+}
+
 /* Counts the windows of an epoch. */
 static int count_windows(Trainer *r)
 {
@@ -176,7 +193,9 @@ static int count_windows(Trainer *r)
     r->feed.data = r->feed.source.data;
     if (t->document_token >= 0)
         code = tn_data_document(r->feed.data, t->document_token);
-    return code ? code : tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
+    if (!code)
+        code = tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
+    return code ? code : count_steps(r);
 }
 
 static int count_files(Trainer *r)

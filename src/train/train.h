@@ -35,6 +35,7 @@ typedef struct Resume {
 typedef struct TrainOptions {
     tn_options o;
     int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
+    double epochs;                     /* not 0: steps follow from it once rows are counted */
     double max_sec;                    /* the run ends by then, see train_sec; 0: no limit */
     double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
     const char *schedule;              /* "cosine", "linear", "constant" */

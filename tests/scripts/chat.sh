@@ -120,6 +120,13 @@ gives 0 'held-out loss' train M $run --data chats.jsonl --val-fraction 0.4 --out
 said ' held out'
 # shellcheck disable=SC2086
 gives 2 'document-token: each row of chats.jsonl is a document already' train M $run --data chats.jsonl --document-token 3 --out refused
+# shellcheck disable=SC2086
+gives 0 'step 5/5' train M ${run#--steps 2} --epochs 2 --data chats.jsonl --out passes --val-fraction 0
+gives 0 'step 8/8' train --resume --out passes --epochs 3
+gives 0 'step 9/9' train --resume --out passes --steps 9
+gives 2 'the run is already at step 9' train --resume --out passes --epochs 3
+gives 2 '--steps and --epochs exclude each other' train M --data chats.jsonl --steps 1 --epochs 1 --batch-size 1 --seq-len 8 --out refused
+
 # ---- answers ----
 
 gives 0 '' generate M --message 'Say "it"' --tokens 3
