@@ -305,6 +305,7 @@ static void plan_choice(void *arg)
     const PlanBeside beside = {fill_beside, &s};
     to.beside = d->s ? &beside : NULL;
     to.limit = t->limit;
+    to.unbounded = true;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
     x->peak = p->space[SPACE_MAIN].peak;
@@ -316,7 +317,7 @@ static void plan_choice(void *arg)
         find_weight(&s, p, t->limit);
     if (d->s)
         stand_for(&s, p, x);
-    t->made = (PlanMade){d->tmp, g, to, p};
+    t->made = (PlanMade){d->tmp, g, to, d->task->ordered, p};
 }
 
 /* Keeps a try's plan, with its arena, if it is as the step will be planned, and the best so far. */
