@@ -43,7 +43,8 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
     if (!reorder && !o->overlap)
         to.overlap = false;
-    plan->p = reorder ? again_made(&g->again, g->g, &to) : NULL;
+    if (reorder || !to.overlap) /* plan_overlapped() would only make it */
+        plan->p = again_made(&g->again, g->g, &to, reorder);
     if (!plan->p)
         plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
     if (reorder && to.limit && plan_least(plan->p) > to.limit) {
