@@ -76,7 +76,8 @@ static void put_cell(RecordReader *r, json_t *record, int column, const Buf *cel
     json_t *text = json_stringn(cell->text, cell->len);
     if (!text)
         records_fail(r, "column \"%s\": expected UTF-8", r->column[column]);
-    json_object_set_new(record, r->column[column], text);
+    if (json_object_set_new(record, r->column[column], text))
+        fail(r->ctx, TN_FAIL, "out of memory");
 }
 
 /* Skips empty lines; false at the end of the file. */
