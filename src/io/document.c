@@ -1,4 +1,4 @@
-/* What a record is, by the keys that people use, the first of these that it has:
+/* Reads a record by the keys that people use, the first of these that it has:
  *
  *     messages: [{role, content, ...}], tools      a chat
  *     conversations: [{from, value}], system       a chat, as ShareGPT has it
@@ -6,7 +6,7 @@
  *     instruction, input, output                   a question and its answer
  *     text                                         a text
  *
- * Of a chat each answer is learned, of a prompt and its completion the completion. */
+ * Each answer of a chat is learned, and the completion of a prompt. */
 #include "record.h"
 
 #include <jansson.h>

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <string.h>
 
-/* What follows a cell. */
+/* Whether another cell of the record follows. */
 typedef enum { CELL_NEXT, CELL_LAST } CellEnd;
 
 static bool more(RecordReader *r)
@@ -21,7 +21,7 @@ static char take(RecordReader *r)
     return c;
 }
 
-/* What is in quotes, after the first one. */
+/* Reads a quoted cell, after its first quote. */
 static void read_quoted(RecordReader *r, Buf *cell)
 {
     int64_t begin = r->line;
