@@ -71,9 +71,13 @@ typedef struct TensorFile {
     Map names;          /* name -> index + 1 */
 } TensorFile;
 
-/* Opens a .safetensors file, or of a folder model.safetensors or what its
- * model.safetensors.index.json lists, and checks everything but the numbers. */
+/* Opens a .safetensors file, a program of torch.export.save with its weights and constants, or of a
+ * folder model.safetensors or what its model.safetensors.index.json lists, and checks everything
+ * but the numbers. */
 TensorFile *tensors_open(Arena *a, const char *path);
+/* exported_weights.c: adds the tensors of an archive of torch.export.save, which is file `file` of
+ * f. */
+void tensors_read_exported(TensorFile *f, int file, const Zip *zip);
 const TensorEntry *tensors_find(const TensorFile *f, const char *name); /* NULL where absent */
 const TensorEntry *tensors_get(const TensorFile *f, const char *name);
 
