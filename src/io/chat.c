@@ -154,7 +154,8 @@ static size_t end_of_answer(const JinjaText *t, size_t begin, size_t end, const 
     JinjaValue said = jinja_string(json_is_string(content) ? json_string_value(content) : "",
                                    json_string_length(content));
     said = jinja_strip(said, NULL, JINJA_RIGHT);
-    bool bare = !n || (said.n && said.n <= n && !memcmp(span.u.s + n - said.n, said.u.s, said.n));
+    int64_t at = jinja_search(span, said, false);
+    bool bare = !n || (said.n && at >= 0 && (size_t)at + said.n == n);
     return bare ? end : begin + n;
 }
 

@@ -143,17 +143,14 @@ static void learn(IdList *l, int from, int to)
         l->id[i] |= ROW_LEARNED;
 }
 
-/* Spans are in order, as answers are; the ids of the whole text are marked after all borders are
- * known. */
+/* Marks ids after all borders are known. An empty span within a token marks it, as transformers
+ * does. */
 static void mark_spans(RowMaker *m, const JinjaText *t)
 {
     int *range = NEWN(m->tmp, int, 2 * t->nspan + 1), other;
     for (int i = 0; i < t->nspan; i++) {
         const JinjaSpan *s = &t->span[i];
         size_t end = MIN(s->end, t->n), begin = MIN(s->begin, end);
-        range[2 * i] = range[2 * i + 1] = 0;
-        if (begin == end)
-            continue;
         find_border(m, t, begin, &range[2 * i], &other);
         range[2 * i + 1] = m->whole.count;
         if (end < t->n)
