@@ -16,7 +16,7 @@ install()
     "$python" -m venv "$1" && "$1/bin/pip" install --quiet --no-deps "${TORCH:-torch}" typing_extensions sympy \
         mpmath networkx jinja2 MarkupSafe filelock fsspec numpy setuptools &&
         "$1/bin/python" tools/torch_stubs.py "$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
-        { "$1/bin/pip" install --quiet transformers nbclient ipykernel || true; }
+        { "$1/bin/pip" install --quiet transformers nbclient ipykernel && "$1/bin/pip" install --quiet --no-deps trl || true; }
 }
 
 if ! "$python" -c 'import torch' 2>/dev/null; then

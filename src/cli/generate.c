@@ -44,7 +44,7 @@ static int count_prompt(const Generate *x, tn_tokenizer *t, int64_t *count)
 /* Makes the prompt of --message, which `chat` then owns. */
 static int apply_template(tn_context *ctx, const tn_model *m, Generate *x, tn_chat **chat)
 {
-    const char *folder = x->tokenizer ? x->tokenizer : tn_model_folder(m);
+    const char *folder = source_chat_folder(m, x->tokenizer);
     const tn_span *span;
     size_t n;
     int nspan;

@@ -14,7 +14,7 @@
 /* The command's options, which all ranks read. */
 typedef struct Train {
     Common c;
-    Texts data, args;
+    Texts data, val_data, args;
     const char *on_nan;
     int go_on, overwrite, retune;
     bool machine; /* --machine was given, not that of the run that goes on */
@@ -94,17 +94,21 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file && t->ndata)
         return report(TN_CODE_USAGE, "train: --batch and --data exclude each other");
     if (t->batch_file)
-        return options_refuse(c, table,
-                              "batch-size seq-len epochs token-type val-fraction document-token "
-                              "eval-every eval-windows "
-                              "sample-every "
-                              "sample-tokens prompt tokenizer",
-                              "is for --data, not for --batch");
-    if (t->eval_every && t->val_fraction == 0)
+        return options_refuse(
+            c, table,
+            "batch-size seq-len epochs val-data token-type val-fraction document-token "
+            "eval-every eval-windows "
+            "sample-every "
+            "sample-tokens prompt tokenizer",
+            "is for --data, not for --batch");
+    if (t->nval_data && t->val_fraction > 0)
+        return report(TN_CODE_USAGE, "train: --val-data and --val-fraction exclude each other");
+    if (t->eval_every && t->val_fraction == 0 && !t->nval_data)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
-    if (t->val_fraction == 0 && options_refuse(c, table, "eval-windows",
-                                               "does not go with --val-fraction 0, which holds "
-                                               "nothing out") >= 0)
+    if (t->val_fraction == 0 && !t->nval_data &&
+        options_refuse(c, table, "eval-windows",
+                       "does not go with --val-fraction 0, which holds "
+                       "nothing out") >= 0)
         return TN_CODE_USAGE;
     if (t->sample_tokens == 0)
         return options_refuse(c, table, "sample-every prompt", "needs --sample-tokens");
@@ -409,6 +413,10 @@ static int finish_options(tn_context *ctx, Train *a)
     int code = a->go_on ? resume_length(ctx, a) : -1;
     t->data = a->data.text;
     t->ndata = a->data.count;
+    t->val_data = a->val_data.text;
+    t->nval_data = a->val_data.count;
+    if (t->nval_data && !option_given(a->table, "val-fraction"))
+        t->val_fraction = 0;
     t->batch = a->c.batch;
     t->seq = a->c.seq;
     t->log_ranks = a->c.log_ranks;
@@ -495,6 +503,7 @@ static int parse(Train *a)
 {
     TrainOptions *t = &a->t;
     const OptionSlot slots[] = {{"data", &a->data},
+                                {"val-data", &a->val_data},
                                 {"batch", &t->batch_file},
                                 {"steps", &t->steps},
                                 {"epochs", &t->epochs},

@@ -66,6 +66,8 @@ static json_t *read_tokens(Arena *a, const char *folder, const json_t *config)
         if (v)
             json_object_set(tokens, names[i], (json_t *)(uintptr_t)v);
     }
+    if (!tokens)
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
     return tokens;
 }
 
@@ -126,12 +128,14 @@ static JinjaText render(const Chat *c, Arena *tmp, const json_t *messages, size_
     arena_defer(tmp, drop_json, all);
     *all = json_copy(*c->tokens);
     json_t *some = json_array();
-    for (size_t i = 0; i < count; i++)
-        json_array_append(some, json_array_get(messages, i));
-    json_object_set_new(*all, "messages", some);
-    json_object_set(*all, "tools", tools ? (json_t *)(uintptr_t)tools : json_null());
-    json_object_set_new(*all, "documents", json_null());
-    json_object_set_new(*all, "add_generation_prompt", json_boolean(prompt));
+    int failed = json_object_set_new(*all, "messages", some);
+    for (size_t i = 0; i < count && !failed; i++)
+        failed = json_array_append(some, json_array_get(messages, i));
+    failed |= json_object_set(*all, "tools", tools ? (json_t *)(uintptr_t)tools : json_null());
+    failed |= json_object_set_new(*all, "documents", json_null());
+    failed |= json_object_set_new(*all, "add_generation_prompt", json_boolean(prompt));
+    if (failed)
+        fail(arena_ctx(tmp), TN_FAIL, "out of memory");
     return jinja_render(c->template, tmp, *all);
 }
 
@@ -150,7 +154,8 @@ static size_t end_of_answer(const JinjaText *t, size_t begin, size_t end, const 
     JinjaValue said = jinja_string(json_is_string(content) ? json_string_value(content) : "",
                                    json_string_length(content));
     said = jinja_strip(said, NULL, JINJA_RIGHT);
-    bool bare = !n || (said.n && said.n <= n && !memcmp(span.u.s + n - said.n, said.u.s, said.n));
+    int64_t at = jinja_search(span, said, false);
+    bool bare = !n || (said.n && at >= 0 && (size_t)at + said.n == n);
     return bare ? end : begin + n;
 }
 

@@ -1,4 +1,4 @@
-/* What a record is, by the keys that people use, the first of these that it has:
+/* Reads a record by the keys that people use, the first of these that it has:
  *
  *     messages: [{role, content, ...}], tools      a chat
  *     conversations: [{from, value}], system       a chat, as ShareGPT has it
@@ -6,7 +6,7 @@
  *     instruction, input, output                   a question and its answer
  *     text                                         a text
  *
- * Of a chat each answer is learned, of a prompt and its completion the completion. */
+ * Each answer of a chat is learned, and the completion of a prompt. */
 #include "record.h"
 
 #include <jansson.h>
@@ -41,24 +41,31 @@ static bool has_text(const json_t *v)
     return json_is_string(v) && json_string_length(v);
 }
 
+/* After a call that fails without memory only. */
+static void made(const RecordReader *r, bool failed)
+{
+    if (failed)
+        fail(r->ctx, TN_FAIL, "out of memory");
+}
+
 /* ---- messages ---- */
 
 /* As transformers gives them to a template: without members that are null, and with reasoning under
  * the name that templates read. */
-static json_t *plain_message(const json_t *message)
+static void add_plain(const RecordReader *r, json_t *to, const json_t *message)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *plain = json_object(), *reasoning = NULL, *value;
     const char *key;
+    made(r, json_array_append_new(to, plain)); /* which owns it from here on */
     for (int i = 0; i < LEN(names) && !reasoning; i++)
         reasoning = find(message, names[i]);
     if (reasoning)
-        json_object_set(plain, "thinking", reasoning);
+        made(r, json_object_set(plain, "thinking", reasoning));
     json_object_foreach((json_t *)(uintptr_t)message, key, value) if (!json_is_null(value))
-        json_object_set(plain, key, value);
+        made(r, json_object_set(plain, key, value));
     if (reasoning)
-        json_object_set(plain, "reasoning_content", reasoning);
-    return plain;
+        made(r, json_object_set(plain, "reasoning_content", reasoning));
 }
 
 static void add_messages(const RecordReader *r, json_t *to, const json_t *list, const char *key)
@@ -72,7 +79,7 @@ static void add_messages(const RecordReader *r, json_t *to, const json_t *list, 
         if (!json_is_string(json_object_get(m, "role")))
             records_fail(r, "\"%s\", number %zu: \"role\": expected a string, found %s", key, i,
                          kind_of(json_object_get(m, "role")));
-        json_array_append_new(to, plain_message(m));
+        add_plain(r, to, m);
     }
 }
 
@@ -95,12 +102,12 @@ static const char *role_of(const RecordReader *r, const json_t *from, size_t i)
                  i, name ? name : kind_of(from));
 }
 
-static void add_message(json_t *to, const char *role, const json_t *content)
+static void add_message(const RecordReader *r, json_t *to, const char *role, const json_t *content)
 {
     json_t *m = json_object();
-    json_object_set_new(m, "role", json_string(role));
-    json_object_set(m, "content", (json_t *)(uintptr_t)content);
-    json_array_append_new(to, m);
+    made(r, json_array_append_new(to, m));
+    made(r, json_object_set_new(m, "role", json_string(role)));
+    made(r, json_object_set(m, "content", (json_t *)(uintptr_t)content));
 }
 
 static void add_conversations(const RecordReader *r, json_t *to, const json_t *list)
@@ -117,7 +124,7 @@ static void add_conversations(const RecordReader *r, json_t *to, const json_t *l
         if (!json_is_string(value))
             records_fail(r, "\"conversations\", number %zu: \"value\": expected a string, found %s",
                          i, kind_of(value));
-        add_message(to, role, value);
+        add_message(r, to, role, value);
     }
 }
 
@@ -149,7 +156,7 @@ static void read_chat(const RecordReader *r, const json_t *record, Document *d)
     first = json_array_get(list, 0);
     if (list == find(record, "conversations") && !find(first, "role")) {
         if (has_text(find(record, "system")))
-            add_message(d->messages, "system", find(record, "system"));
+            add_message(r, d->messages, "system", find(record, "system"));
         add_conversations(r, d->messages, list);
     } else {
         add_messages(r, d->messages, list, key);
@@ -191,21 +198,21 @@ static json_t *joined(const json_t *x, const json_t *y)
 static void read_instruction(const RecordReader *r, const json_t *record, Document *d)
 {
     json_t *question = get_string(r, record, "instruction"), *about = find(record, "input");
-    json_t *made = json_object();
-    json_array_append_new(r->slot[1], made);
+    json_t *texts = json_object();
+    made(r, json_array_append_new(r->slot[1], texts));
     if (about)
         get_string(r, record, "input");
     if (has_text(find(record, "system")))
-        add_message(d->messages, "system", find(record, "system"));
+        add_message(r, d->messages, "system", find(record, "system"));
     if (has_text(about)) {
-        json_object_set_new(made, "question", joined(question, about));
-        question = json_object_get(made, "question");
+        made(r, json_object_set_new(texts, "question", joined(question, about)));
+        question = json_object_get(texts, "question");
     }
     d->answer = get_string(r, record, "output");
-    json_object_set_new(made, "text", joined(question, NULL));
-    d->text = json_object_get(made, "text");
-    add_message(d->messages, "user", question);
-    add_message(d->messages, "assistant", d->answer);
+    made(r, json_object_set_new(texts, "text", joined(question, NULL)));
+    d->text = json_object_get(texts, "text");
+    add_message(r, d->messages, "user", question);
+    add_message(r, d->messages, "assistant", d->answer);
 }
 
 _Noreturn static void unknown(const RecordReader *r, const json_t *record)
@@ -228,7 +235,7 @@ Document document_read(const RecordReader *r, json_t *record)
     Document d = {.kind = DOCUMENT_CHAT, .prompt = -1, .messages = json_array()};
     json_decref(r->slot[1]);
     r->slot[1] = json_array();
-    json_array_append_new(r->slot[1], d.messages);
+    made(r, json_array_append_new(r->slot[1], d.messages));
     if (find(record, "messages") || find(record, "conversations")) {
         read_chat(r, record, &d);
     } else if (find(record, "prompt") && find(record, "completion")) {

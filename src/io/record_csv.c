@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <string.h>
 
-/* What follows a cell. */
+/* Whether another cell of the record follows. */
 typedef enum { CELL_NEXT, CELL_LAST } CellEnd;
 
 static bool more(RecordReader *r)
@@ -21,7 +21,7 @@ static char take(RecordReader *r)
     return c;
 }
 
-/* What is in quotes, after the first one. */
+/* Reads a quoted cell, after its first quote. */
 static void read_quoted(RecordReader *r, Buf *cell)
 {
     int64_t begin = r->line;
@@ -76,7 +76,8 @@ static void put_cell(RecordReader *r, json_t *record, int column, const Buf *cel
     json_t *text = json_stringn(cell->text, cell->len);
     if (!text)
         records_fail(r, "column \"%s\": expected UTF-8", r->column[column]);
-    json_object_set_new(record, r->column[column], text);
+    if (json_object_set_new(record, r->column[column], text))
+        fail(r->ctx, TN_FAIL, "out of memory");
 }
 
 /* Skips empty lines; false at the end of the file. */

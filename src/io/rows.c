@@ -63,22 +63,53 @@ static void encode(RowMaker *m, IdList *to, const char *text, size_t n)
 
 /* ---- where an answer lies among the ids ---- */
 
+/* The added token of an id, which may take white space beside it; NULL: it is none of a finder. */
+static const Added *find_in(const Finder *f, uint32_t id)
+{
+    for (int i = 0; f && i < f->count; i++)
+        if (f->added[i].id == id)
+            return &f->added[i];
+    return NULL;
+}
+
+static const Added *find_added(const Tokenizer *t, uint32_t id)
+{
+    const Added *x = find_in(t->verbatim, id);
+    return x ? x : find_in(t->normalized, id);
+}
+
+/* Bytes of the normalized text that an id stands for. */
 static size_t bytes_of(const RowMaker *m, const IdList *l, int at)
 {
     size_t n = 0;
-    return tokenizer_bytes(m->t, l->id[at], &n) ? n : 0;
+    uint32_t id = l->id[at];
+    const char *text = find_in(m->t->normalized, id) ? tokenizer_shown(m->t, id, &n)
+                                                     : tokenizer_bytes(m->t, id, &n);
+    return text ? n : 0;
 }
 
 /* Whether the last id of the text before a byte stands for what follows it too, as an unknown token
- * may: its bytes do not say. */
+ * may, and an added one that takes white space: their bytes do not say. */
 static bool goes_on(RowMaker *m, const JinjaText *t, size_t at)
 {
     int count = m->part.count;
-    if (!count || m->part.id[count - 1] != m->t->unk || at >= t->n)
+    size_t n;
+    if (!count || at >= t->n)
         return false;
+    uint32_t last = m->part.id[count - 1];
+    const Added *added = find_added(m->t, last);
+    if (last != m->t->unk)
+        return added && added->rstrip && jinja_space(t->text + at, t->n - at, &n);
     m->part.count = 0;
     encode(m, &m->part, t->text, at + jinja_char(t->text + at, t->n - at));
-    return m->part.count == count && m->part.id[count - 1] == m->t->unk;
+    return m->part.count == count && m->part.id[count - 1] == last;
+}
+
+/* Whether an id stands for white space before it. */
+static bool strips_left(const RowMaker *m, const IdList *l, int at)
+{
+    const Added *added = at < l->count ? find_added(m->t, l->id[at]) : NULL;
+    return added && added->lstrip;
 }
 
 /* Ids [0, *before) end at a byte of the text or before it, id *after is the first that begins there
@@ -94,8 +125,12 @@ static void find_border(RowMaker *m, const JinjaText *t, size_t at, int *before,
         k++;
     for (int i = k; i < p->count; i++)
         rest += bytes_of(m, p, i);
-    for (; k < w->count && sum + (n = bytes_of(m, w, k)) <= rest && sum < rest; k++)
+    for (; k < w->count && sum < rest && !strips_left(m, w, k); k++) {
+        n = bytes_of(m, w, k);
+        if (sum + n > rest)
+            break;
         sum += n;
+    }
     *before = k;
     *after = k + (sum < rest && k < w->count);
     if (k && k == p->count && goes_on(m, t, at))
@@ -108,17 +143,14 @@ static void learn(IdList *l, int from, int to)
         l->id[i] |= ROW_LEARNED;
 }
 
-/* Spans are in order, as answers are; the ids of the whole text are marked after all borders are
- * known. */
+/* Marks ids after all borders are known. An empty span within a token marks it, as transformers
+ * does. */
 static void mark_spans(RowMaker *m, const JinjaText *t)
 {
     int *range = NEWN(m->tmp, int, 2 * t->nspan + 1), other;
     for (int i = 0; i < t->nspan; i++) {
         const JinjaSpan *s = &t->span[i];
         size_t end = MIN(s->end, t->n), begin = MIN(s->begin, end);
-        range[2 * i] = range[2 * i + 1] = 0;
-        if (begin == end)
-            continue;
         find_border(m, t, begin, &range[2 * i], &other);
         range[2 * i + 1] = m->whole.count;
         if (end < t->n)

@@ -3,7 +3,8 @@
  * depth and the text's length are limited, so that every rendering ends.
  *
  * The span of a generation tag is where transformers puts it: it begins at the length of what the
- * whole template has written so far, though the tag may stand in a macro. */
+ * whole template has written so far, though the tag may stand in a macro, and is as long, in
+ * characters, as what is between the tags. */
 #include "jinja.h"
 
 #include <math.h>
@@ -500,7 +501,7 @@ static void run_generation(JinjaRun *r, JinjaScope *s, const JinjaNode *n)
     JinjaText *t = &r->result;
     size_t begin = r->root->len;
     JinjaValue x = written(r, new_scope(r, s), n->body);
-    JinjaSpan span = {begin, begin + x.n};
+    JinjaSpan span = {begin, jinja_length(x)}; /* which end_spans makes a place */
     PUSH(r->a, t->span, t->nspan, t->capspan, span);
     buf_addn(r->out, x.u.s, x.n);
 }
@@ -542,6 +543,17 @@ static Flow run(JinjaRun *r, JinjaScope *s, const JinjaNode *n)
     return GOES_ON;
 }
 
+/* Spans end as many characters behind their begin as was written between their tags. */
+static void end_spans(JinjaText *t)
+{
+    for (int i = 0; i < t->nspan; i++) {
+        size_t count = t->span[i].end, at = t->span[i].begin;
+        for (; count && at < t->n; count--)
+            at += jinja_char(t->text + at, t->n - at);
+        t->span[i].end = at;
+    }
+}
+
 JinjaText jinja_render(const Jinja *t, Arena *a, const struct json_t *variables)
 {
     Buf b = {.a = a, .most = MOST_TEXT, .beyond = "the template writes more than 256 MiB"};
@@ -554,5 +566,6 @@ JinjaText jinja_render(const Jinja *t, Arena *a, const struct json_t *variables)
     run(&r, new_scope(&r, s), t->body);
     r.result.text = b.text;
     r.result.n = b.len;
+    end_spans(&r.result);
     return r.result;
 }

@@ -126,19 +126,33 @@ static void add_file(json_t *list, const char *path, int64_t nbytes, uint64_t fi
                                           (json_int_t)nbytes, "fingerprint", hex));
 }
 
+static void add_files(json_t *list, const Source *s)
+{
+    const char *path;
+    int64_t nbytes;
+    uint64_t fingerprint;
+    for (int i = 0; tn_data_file(s->files, i, &path, &nbytes, &fingerprint); i++)
+        add_file(list, path, nbytes, fingerprint);
+}
+
 /* The files with their sizes and fingerprints; of --batch those of its two tensors. */
 json_t *checkpoint_data(const Trainer *r)
 {
     json_t *list = json_array();
-    const char *path;
-    int64_t nbytes, count = 2 * r->t->batch * r->t->seq;
-    uint64_t fingerprint;
+    int64_t count = 2 * r->t->batch * r->t->seq;
     if (!r->feed.data)
         add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->feed.whole.ids,
                  hash_ids(r->feed.whole.ids, count));
-    for (int i = 0;
-         r->feed.data && tn_data_file(r->feed.source.files, i, &path, &nbytes, &fingerprint); i++)
-        add_file(list, path, nbytes, fingerprint);
+    if (r->feed.data)
+        add_files(list, &r->feed.source);
+    return list;
+}
+
+json_t *checkpoint_held(const Feed *f)
+{
+    json_t *list = json_array();
+    if (f->held.files)
+        add_files(list, &f->held);
     return list;
 }
 
@@ -181,6 +195,7 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         json_object_set_new(o, "token_type",
                             text_or_null(r->feed.data ? r->feed.source.type : NULL));
         json_object_set_new(o, "tokens", checkpoint_tokens(&r->feed));
+        json_object_set_new(o, "val_data", checkpoint_held(&r->feed));
     }
     if (o && *r->folder.run)
         json_object_set_new(o, "run", json_string(r->folder.run));

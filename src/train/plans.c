@@ -17,7 +17,7 @@ static int count_held_out(const Trainer *r, int64_t *windows)
     *windows = 0;
     if (!r->feed.data)
         return 0;
-    int code = tn_data_windows(r->feed.data, 1, r->t->seq, windows, &nlabel);
+    int code = tn_data_windows(feed_held(&r->feed), 1, r->t->seq, windows, &nlabel);
     return code || *windows || !r->t->eval_every ? code : fail_held_out(r);
 }
 
@@ -75,7 +75,7 @@ int compile_run(Trainer *r)
 int drop_evaluation(Trainer *r)
 {
     int64_t windows;
-    if (!source_is_text(&r->feed.source))
+    if (!source_is_text(&r->feed.source) && !source_is_text(&r->feed.held))
         return 0;
     int code = count_held_out(r, &windows);
     if (!code && !windows)

@@ -187,9 +187,10 @@ static int check_place(const Trainer *r)
     return code;
 }
 
-static int check_data(const Trainer *r)
+/* Compares the files of a list of state.json; takes `now`. */
+static int check_files(const Trainer *r, const char *key, json_t *now)
 {
-    json_t *before = json_object_get(r->t->resume->state, "data"), *now = checkpoint_data(r);
+    json_t *before = json_object_get(r->t->resume->state, key);
     size_t had = json_array_size(before), has = json_array_size(now);
     int code = 0;
     if (had != has)
@@ -418,6 +419,12 @@ static int check_plan(const Trainer *r)
     int code = other_mesh(r, plan) ? 0 : compare(r, plan);
     json_decref(plan);
     return code;
+}
+
+static int check_data(const Trainer *r)
+{
+    int code = check_files(r, "data", checkpoint_data(r));
+    return code ? code : check_files(r, "val_data", checkpoint_held(&r->feed));
 }
 
 int resume_check(const Trainer *r)

@@ -211,7 +211,7 @@ static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
     int64_t all, nlabel, most = evaluation_most(r->t, step, true);
     const json_t *loss = json_object_get(o, "eval_loss"), *planned = json_object_get(o, "planned");
     run_of_state(o, id);
-    if (tn_data_windows(r->feed.data, 1, r->t->seq, &all, &nlabel) || !*r->folder.run ||
+    if (tn_data_windows(feed_held(&r->feed), 1, r->t->seq, &all, &nlabel) || !*r->folder.run ||
         strcmp(id, r->folder.run) != 0)
         return false;
     int64_t windows = json_integer_value(json_object_get(o, "windows"));

@@ -16,7 +16,7 @@
 
 double train_sec(const TrainOptions *t)
 {
-    return t->ndata && t->val_fraction > 0 ? 0.95 * t->max_sec : t->max_sec;
+    return t->ndata && (t->val_fraction > 0 || t->nval_data) ? 0.95 * t->max_sec : t->max_sec;
 }
 
 double schedule_lr(const TrainOptions *t, int64_t step, double by_time)

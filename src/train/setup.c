@@ -32,18 +32,23 @@ static int share_whole(Trainer *r)
     return r->t->ndata ? 0 : tn_share(r->ctx, r->feed.whole.ids, nbytes);
 }
 
-static int open_data(Trainer *r)
+/* Number 0 is what is trained on, 1 what is held out. */
+static Source *source_at(Trainer *r, int i)
+{
+    return i ? &r->feed.held : &r->feed.source;
+}
+
+static int open_source(Trainer *r, int i)
 {
     const TrainOptions *t = r->t;
-    Source *s = &r->feed.source;
-    if (!t->ndata)
-        return 0;
-    *s = (Source){.path = t->data,
-                  .npath = t->ndata,
+    Source *s = source_at(r, i);
+    char *tokens = i ? r->feed.held_tokens : r->feed.tokens;
+    *s = (Source){.path = i ? t->val_data : t->data,
+                  .npath = i ? t->nval_data : t->ndata,
                   .token_type = t->token_type,
                   .tokenizer = t->tokenizer,
-                  .val_fraction = t->val_fraction,
-                  .file = r->feed.tokens,
+                  .val_fraction = i ? 1 : t->val_fraction,
+                  .file = tokens,
                   .seq = t->seq,
                   .keep = t->resume != NULL,
                   .progress = t->progress,
@@ -51,12 +56,25 @@ static int open_data(Trainer *r)
     s->old = t->resume && !json_object_get(t->resume->state, "token_type");
     int code = source_open(r->ctx, r->m, s);
     if (code && t->resume)
-        tn_context_fail(r->ctx, code, "%s\n  where data has moved, --data names the new place",
-                        tn_error(r->ctx));
-    r->feed.data = s->data;
-    snprintf(r->feed.tokens, sizeof r->feed.tokens, "%s/%s.bin", t->out,
+        tn_context_fail(r->ctx, code, "%s\n  where data has moved, --%sdata names the new place",
+                        tn_error(r->ctx), i ? "val-" : "");
+    snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, i ? "val-" : "",
              s->holds == TN_HOLDS_ROWS ? "rows" : "tokens");
     return code;
+}
+
+static int open_data(Trainer *r)
+{
+    int code = r->t->ndata ? open_source(r, 0) : 0;
+    if (!code && r->t->nval_data)
+        code = open_source(r, 1);
+    r->feed.data = r->feed.source.data;
+    return code;
+}
+
+static bool tokenizes(Trainer *r)
+{
+    return source_is_text(&r->feed.source) || source_is_text(&r->feed.held);
 }
 
 /* ---- whether all ranks read the same ---- */
@@ -81,7 +99,10 @@ static int compare_models(Trainer *r)
 
 static int compare_data(Trainer *r)
 {
-    return r->t->ndata ? alike_data(r->ctx, &r->feed.source) : alike_file(r->ctx, r->t->batch_file);
+    if (!r->t->ndata)
+        return alike_file(r->ctx, r->t->batch_file);
+    int code = alike_data(r->ctx, &r->feed.source);
+    return code || !r->t->nval_data ? code : alike_data(r->ctx, &r->feed.held);
 }
 
 /* ---- tokens ---- */
@@ -115,11 +136,16 @@ static bool pause_tokenizing(void *arg)
 
 static int tokenize_first(Trainer *r, Tokenizing *x)
 {
-    r->feed.source.pause = pause_tokenizing;
-    r->feed.source.pause_arg = x;
-    int code = source_tokenize(r->ctx, r->m, &r->feed.source);
+    int code = 0;
+    for (int i = 0; i < 2 && !code; i++) {
+        Source *s = source_at(r, i);
+        s->pause = pause_tokenizing;
+        s->pause_arg = x;
+        if (source_is_text(s))
+            code = source_tokenize(r->ctx, r->m, s);
+        s->pause = NULL;
+    }
     bool ended = code && x->stopping;
-    r->feed.source.pause = NULL;
     if (ended)
         fprintf(r->log,
                 "tenon: interrupted while text was tokenized; the same command begins again\n");
@@ -131,7 +157,7 @@ static int tokenize(Trainer *r)
 {
     Tokenizing x = {.ctx = r->ctx};
     int code = 0;
-    if (!source_is_text(&r->feed.source))
+    if (!tokenizes(r))
         return 0;
     x.stop = interrupt_begin(r->ctx);
     if (!r->rank) {
@@ -154,17 +180,21 @@ static bool make_none(void *arg)
 static int open_tokens(Trainer *r)
 {
     bool unseen = false;
-    if (!r->rank || !source_is_text(&r->feed.source))
-        return 0;
-    r->feed.source.pause = make_none;
-    r->feed.source.pause_arg = &unseen;
-    int code = source_tokenize(r->ctx, r->m, &r->feed.source);
-    r->feed.source.pause = NULL;
-    if (code && (unseen || access(r->feed.tokens, F_OK)))
-        tn_context_fail(r->ctx, code,
-                        "%s: expected rank 0's tokens of the texts of --data, found none: expected "
-                        "--out and --data in folders that all ranks share",
-                        r->feed.tokens);
+    int code = 0;
+    for (int i = 0; i < 2 && r->rank && !code; i++) {
+        Source *s = source_at(r, i);
+        s->pause = make_none;
+        s->pause_arg = &unseen;
+        if (source_is_text(s))
+            code = source_tokenize(r->ctx, r->m, s);
+        s->pause = NULL;
+        if (code && (unseen || access(s->file, F_OK)))
+            tn_context_fail(
+                r->ctx, code,
+                "%s: expected rank 0's tokens of the texts of --data, found none: expected "
+                "--out and --data in folders that all ranks share",
+                s->file);
+    }
     return code;
 }
 
@@ -193,6 +223,8 @@ static int count_windows(Trainer *r)
     r->feed.data = r->feed.source.data;
     if (t->document_token >= 0)
         code = tn_data_document(r->feed.data, t->document_token);
+    if (!code && t->document_token >= 0 && r->feed.held.data)
+        code = tn_data_document(r->feed.held.data, t->document_token);
     if (!code)
         code = tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
     return code ? code : count_steps(r);
@@ -205,7 +237,7 @@ static int count_files(Trainer *r)
 
 static int count_tokens(Trainer *r)
 {
-    return source_is_text(&r->feed.source) ? count_windows(r) : 0;
+    return tokenizes(r) ? count_windows(r) : 0;
 }
 
 /* ---- programs ---- */
@@ -322,12 +354,17 @@ static int check_place(Trainer *r)
 static int check_beside_tokens(Trainer *r)
 {
     char record[CHECKPOINT_PATH + 10];
-    int code = source_is_text(&r->feed.source) ? room_beside_tokens(r) : 0;
-    if (!code || !r->feed.source.made)
+    int code = tokenizes(r) ? room_beside_tokens(r) : 0;
+    for (int i = 0; i < 2 && code; i++) {
+        const Source *s = source_at(r, i);
+        if (!s->made)
+            continue;
+        snprintf(record, sizeof record, "%s.json", s->file);
+        unlink(s->file);
+        unlink(record);
+    }
+    if (!code || !(r->feed.source.made || r->feed.held.made))
         return code;
-    snprintf(record, sizeof record, "%s.json", r->feed.tokens);
-    unlink(r->feed.tokens);
-    unlink(record);
     rmdir(r->t->out); /* where nothing else is there */
     return code;
 }
@@ -413,6 +450,7 @@ void drop(Trainer *r)
     drop_plans(&r->plans);
     tn_tokenizer_free(r->tokenizer);
     source_drop(&r->feed.source);
+    source_drop(&r->feed.held);
     json_decref(r->metrics.originals);
     batch_drop(&r->feed.batch);
     batch_drop(&r->feed.whole);

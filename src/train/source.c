@@ -58,22 +58,11 @@ static const char *find_tokenizer(const Source *s, const tn_model *m, char path[
     return source_tokenizer(m, path) ? path : NULL;
 }
 
-/* The folder that the tokenizer is in, where the template of chats is; NULL: there is none. */
-static const char *chat_folder(const Source *s, const tn_model *m, char path[CHECKPOINT_PATH])
+const char *source_chat_folder(const tn_model *m, const char *tokenizer)
 {
     struct stat st;
-    const char *tokenizer = find_tokenizer(s, m, path);
-    if (!tokenizer)
-        return tn_model_folder(m);
-    if (tokenizer != path)
-        snprintf(path, CHECKPOINT_PATH, "%s", tokenizer);
-    if (!stat(path, &st) && S_ISDIR(st.st_mode))
-        return path;
-    char *slash = strrchr(path, '/');
-    if (!slash)
-        return ".";
-    *slash = 0;
-    return *path ? path : "/";
+    bool folder = tokenizer && !stat(tokenizer, &st) && S_ISDIR(st.st_mode);
+    return folder ? tokenizer : tn_model_folder(m);
 }
 
 bool source_own_tokenizer(const Source *s, char path[CHECKPOINT_PATH])
@@ -294,7 +283,7 @@ static void tell_tokens(Source *s, const char *tokenizer, int made)
 
 int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
 {
-    char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH];
+    char path[CHECKPOINT_PATH];
     const char *from = find_tokenizer(s, m, path);
     TokenizingLine p = {.s = s, .start = wall_sec()};
     tn_tokenizer *t;
@@ -307,7 +296,7 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
                          .keep = s->keep,
                          .between = find_end(m, t),
                          .holds = s->holds,
-                         .chat = chat_folder(s, m, folder),
+                         .chat = source_chat_folder(m, s->tokenizer),
                          .seq = s->seq,
                          .val_fraction = s->val_fraction,
                          .progress = show_progress,

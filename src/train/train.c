@@ -205,7 +205,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
     Evaluation e = {.ctx = r->ctx,
                     .x = r->eval,
                     .plan = r->plans.eval,
-                    .data = r->feed.data,
+                    .data = feed_held(&r->feed),
                     .batch = pass_rows(t),
                     .same = t->same,
                     .seq = t->seq,

@@ -44,8 +44,8 @@ typedef struct TrainOptions {
     bool metrics_stored;               /* the checkpoint says so, not the user */
     const char *profile;               /* trace-event file, or NULL */
     const char *batch_file;            /* train on this one batch; prints "step N loss V" */
-    const char *const *data;
-    int ndata;
+    const char *const *data, *const *val_data;
+    int ndata, nval_data; /* nval_data 0: the end of data is held out */
     const char *token_type;
     double val_fraction;
     int64_t document_token;                                      /* -1: none */
@@ -287,6 +287,9 @@ void source_drop(Source *s);
 void source_run_type(const tn_model *m, char type[TYPE_NAME]);
 /* Whether the model's folder has a tokenizer, and its path. */
 bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH]);
+/* The folder whose chat template is used: the one that --tokenizer names, else the model's; NULL:
+ * there is none. */
+const char *source_chat_folder(const tn_model *m, const char *tokenizer);
 /* Whether text has another tokenizer than the model's, and the path of its file. */
 bool source_own_tokenizer(const Source *s, char path[CHECKPOINT_PATH]);
 

@@ -10,12 +10,20 @@ typedef struct Feed {
     Source source;
     char tokens[CHECKPOINT_PATH]; /* of source.file */
     tn_data *data;                /* source.data; NULL: one batch */
-    Batch batch;                  /* the rows of a step that this rank has */
-    Batch whole;                  /* --batch, all of it */
-    bool unread;                  /* `batch` is not the next step's yet */
-    double read_sec;              /* that it took to read it */
-    int64_t windows;              /* that an epoch has; 0: one batch */
+    Source held;                  /* --val-data; zeros: there is none */
+    char held_tokens[CHECKPOINT_PATH];
+    Batch batch;     /* the rows of a step that this rank has */
+    Batch whole;     /* --batch, all of it */
+    bool unread;     /* `batch` is not the next step's yet */
+    double read_sec; /* that it took to read it */
+    int64_t windows; /* that an epoch has; 0: one batch */
 } Feed;
+
+/* What is evaluated: the held-out part of it. */
+static inline tn_data *feed_held(const Feed *f)
+{
+    return f->held.data ? f->held.data : f->data;
+}
 
 /* The plans of step, evaluation and sampling (plans.c), which share one arena. */
 typedef struct TrainPlans {
@@ -216,6 +224,7 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time);
  * place in them after a step: new objects. */
 struct json_t *checkpoint_plan(tn_plan *step);
 struct json_t *checkpoint_data(const Trainer *r);
+struct json_t *checkpoint_held(const Feed *f); /* the files of --val-data */
 struct json_t *checkpoint_tokens(const Feed *f);
 struct json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step);
 

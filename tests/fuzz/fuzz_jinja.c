@@ -9,8 +9,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const char variables[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \"be short\"}, {\"role\": \"user\","
     " \"content\": \"h\\u00e9 <b>\"}, {\"role\": \"assistant\", \"content\": \"a\\nb\","
-    " \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": [1, 2.5, null]}}}]}],"
-    " \"tools\": [{\"type\": \"function\"}], \"add_generation_prompt\": true, \"bos_token\": \"<s>\"}";
+    " \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"x\": [1, 2.5, "
+    "null]}}}]}],"
+    " \"tools\": [{\"type\": \"function\"}], \"add_generation_prompt\": true, \"bos_token\": "
+    "\"<s>\"}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

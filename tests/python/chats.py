@@ -127,7 +127,7 @@ SNIPPETS = r"""
 a  {% if s -%}   b   {%- else %}x{% endif +%}  c{# one #} {{ '}}' }} {{ "%}" }} {{ {'a': {'b': 1}}['a']['b'] }}{{ {'a': {}} }}
 {{ 'x' 'y' }} {{ "\x41\u00e9\U0001F642\101\q" }} {{ 'a\
 b' }} {{ True }} {{ None }}{{ d.a if d.a is defined else 'no' }}
-{% generation %}one{{ s }}{% endgeneration %}two{% for i in l %}é{% generation %}{{ i }}{% endgeneration %}{% endfor %}{% macro g() %}x{% generation %}in{% endgeneration %}{% endmacro %}{{ g() }}
+{% generation %}one{{ s }}{% endgeneration %}two{% for i in l %}é{% generation %}{{ i }}{% endgeneration %}{% endfor %}{% macro g() %}x{% generation %}in{% endgeneration %}{% endmacro %}{{ g() }}{% macro h() %}日本語{% generation %}abcdef{% endgeneration %}{% endmacro %}{{ h() }}éé
 {% if not s is string %}a{% elif l | length > 2 and l[0] == 1 %}b{% else %}c{% endif %}{{ l | length > 2 }}{{ -l[0] }}{{ - 3 | abs }}{{ +1 }}{{ 'a' == 'a' and 'b' or 'c' }}
 {{ d == {'a': 1, 'b c': 'two'} }} {{ l == [1, 2, 3] }} {{ (1, 2) == (1, 2) }} {{ [1] == (1,) }} {{ [1, 2] < [1, 3] }} {{ 'a' < 'b' }} {{ none == none }} {{ u == none }} {{ 'B' < 'a' }}
 {{ d.keys() | list }} {{ d.values() | list }} {{ ld[0].n }} {{ ld[1]['b'] }} {{ ld | length }} {{ (ld | first).n }}

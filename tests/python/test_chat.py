@@ -253,6 +253,27 @@ class TestChat(unittest.TestCase):
             n = len(labels_expected)
             self.assertEqual((ids[:n], labels[:n]), (ids_expected[:n], labels_expected))
 
+    def test_pairs(self):
+        """A prompt and its completion: the ids of both together, with the special tokens before a text."""
+        for which in ("llama3", "llama2", "gpt2"):
+            t = model_tokenizer(self.folder.name, which, None)
+            lines, expected = [], []
+            for seed in range(COUNT // 2):
+                r = random.Random(f"pair {seed}")
+                prompt, answer = chats.text(r), chats.text(r)
+                out = t(prompt + answer, return_offsets_mapping=True)
+                special = t.num_special_tokens_to_add(False)
+                mask = [i >= special and e > len(prompt) for i, (_, e) in enumerate(out["offset_mapping"])]
+                if any(mask[1:]):
+                    lines.append(json.dumps({"prompt": prompt, "completion": answer}))
+                    expected.append((out["input_ids"], labels_of(out["input_ids"], mask)))
+            path = write(self.folder.name, "pairs.jsonl", "\n".join(lines))
+            rows, _ = self.c.rows(self.folder.name, path, max(len(ids) for ids, _ in expected))
+            self.assertEqual(len(rows), len(expected))
+            for line, (ids, labels), (ids_expected, labels_expected) in zip(lines, rows, expected):
+                n = len(labels_expected)
+                self.assertEqual((ids[:n], labels[:n]), (ids_expected[:n], labels_expected), (which, line))
+
     def test_loss(self):
         """A step's loss, of answers alone, is that of transformers."""
         folder = self.folder.name

@@ -127,6 +127,17 @@ gives 0 'step 9/9' train --resume --out passes --steps 9
 gives 2 'the run is already at step 9' train --resume --out passes --epochs 3
 gives 2 '--steps and --epochs exclude each other' train M --data chats.jsonl --steps 1 --epochs 1 --batch-size 1 --seq-len 8 --out refused
 
+head -1 chats.jsonl >held.jsonl
+# shellcheck disable=SC2086
+gives 0 'held-out loss' train M $run --data chats.jsonl --val-data held.jsonl --eval-every 1 --out apart --metrics apart.jsonl
+said 'held-out data: 1 row, '
+ok "all of --data is trained on" cmp apart/rows.bin a/rows.bin
+ok "the loss is that of eval" [ "$(sed -n 's/.*"eval_loss": \([^,]*\).*/\1/p' apart.jsonl | tail -1)" = "$("$tenon" eval apart --data held.jsonl --seq-len 100 2>err | sed 's/loss //')" ]
+gives 0 'goes on' train --resume --out apart --steps 3
+sed -n 3p chats.jsonl >held.jsonl
+gives 1 'held.jsonl: the run began with' train --resume --out apart --steps 4
+gives 2 '--val-data and --val-fraction exclude each other' train M --data chats.jsonl --val-data held.jsonl --val-fraction 0.1 --steps 1 --batch-size 1 --seq-len 8 --out refused
+
 # ---- answers ----
 
 gives 0 '' generate M --message 'Say "it"' --tokens 3
