@@ -98,6 +98,10 @@ typedef struct Estimate {
 struct Plan;
 
 /* The conditions under which a plan is made. */
+/* The bytes beside the peak in which collectives are moved: ROOM_NONE, or up to the usual ones in
+ * equal parts. */
+enum { ROOM_NONE = 1, ROOM_LITTLE = 2, ROOM_USUAL = 9 };
+
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
     int number;             /* of the device, where there are several */
@@ -111,6 +115,7 @@ typedef struct PlanFor {
     bool lowest;   /* it needs more: it is that of the fewest bytes, whatever the limit is */
     bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
                       the limit; without a limit, than what is alive of two more blocks' */
+    int room;      /* ROOM_NONE to ROOM_USUAL: a limit does not say in how many bytes; 0: it does */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */
