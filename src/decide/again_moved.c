@@ -18,13 +18,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum {
-    PLACES_SMALL = 9,
-    PLACES_LARGE = 5,   /* of a front that are entries */
-    SMALL_NODES = 5000, /* of a step whose plans take little time */
-    MOST_SMALL = 7,
-    MOST_LARGE = 4, /* plans between two choices */
-};
+/* How many places of a front are entries, and how many plans are made between two choices: in small
+ * steps, whose plans take little time, more. */
+enum { SMALL_NODES = 5000, PLACES_LARGE = 5, PLACES_SMALL = 9 };
+enum { MOST_LARGE = 4, MOST_SMALL = 7 };
 
 /* The share of the seconds between two choices that is worth another plan. */
 #define ENOUGH 0.01
@@ -45,11 +42,16 @@ typedef struct Moved {
 
 /* ---- the frontier ---- */
 
-/* The share by which the seconds of a short step may be off from one entry to another. Plans of
- * large steps are few, so there it is what the largest error was of those that were tried. */
+/* The share by which the seconds of a short step may be off from one entry to another, and that by
+ * which an entry may seem to be slower than mixtures of others. */
 static double noise_of(const Moved *m)
 {
     return m->d == m->e ? 0 : m->small ? 0.08 : 0.03;
+}
+
+static double spread_of(const Moved *m)
+{
+    return m->small ? 0.05 : 0.015;
 }
 
 static int compare_need(const void *x, const void *y)
@@ -60,22 +62,36 @@ static int compare_need(const void *x, const void *y)
     return (p->sec > q->sec) - (p->sec < q->sec);
 }
 
-/* Sorts by bytes downward, and leaves out what is slower by more than `noise` than what needs
- * fewer, or no more. */
-static void close_frontier(Front *f, double noise)
+/* The least seconds in so many bytes by those that need no more, and by mixtures of two. */
+static double least_within(const Front *f, int64_t nbytes)
 {
-    Planned *x = f->x;
-    int n = f->n;
     double least = INFINITY;
-    qsort(x, (size_t)n, sizeof *x, compare_need);
-    for (int i = f->n - 1; i >= 0; i--) {
-        const bool same = i > 0 && x[i - 1].need == x[i].need;
-        least = MIN(least, x[i].sec);
-        if (!same && x[i].sec <= (1 + noise) * least)
-            x[--n] = x[i];
+    for (int k = 0; k < f->n; k++) {
+        const Planned *y = &f->x[k];
+        least = y->need <= nbytes ? MIN(least, y->sec) : least;
+        for (int i = 0; i < f->n && y->need < nbytes; i++) {
+            const Planned *x = &f->x[i];
+            const double part = (double)(nbytes - y->need) / (double)(x->need - y->need);
+            if (x->need > nbytes)
+                least = MIN(least, y->sec + part * (x->sec - y->sec));
+        }
     }
-    f->n -= n;
-    f->x += n;
+    return least;
+}
+
+/* Sorts by bytes downward, and leaves out what is slower than others and mixtures of them by more
+ * than a share of the seconds. */
+static Front close_frontier(Arena *a, const Front *f, double share)
+{
+    Front to = {0};
+    qsort(f->x, (size_t)f->n, sizeof *f->x, compare_need);
+    for (int i = 0; i < f->n; i++) {
+        const Planned *x = &f->x[i];
+        const bool first = !i || x[-1].need > x->need;
+        if (first && x->sec <= (1 + share) * least_within(f, x->need))
+            front_add(a, &to, *x);
+    }
+    return to;
 }
 
 static void add_entry(Decider *e, Front *f, const Level *level, const char *word, int room)
@@ -86,15 +102,18 @@ static void add_entry(Decider *e, Front *f, const Level *level, const char *word
 }
 
 /* Adds the choices at a few places of a front, evenly by bytes. */
-static void add_places(Decider *e, Front *f, const Front *of, int places)
+static void add_places(const Moved *m, Front *f, const Front *of)
 {
+    Decider *e = m->e;
+    const int places = m->small ? PLACES_SMALL : PLACES_LARGE;
     const int64_t most = of->x[0].need, range = most - of->x[of->n - 1].need;
     for (int i = 0, at = 0, last = -1; i < places; i++, last = at) {
         while (at < of->n - 1 && of->x[at].need > most - range * i / (places - 1))
             at++;
         if (at == last)
             continue;
-        add_entry(e, f, of->x[at].level, of->x[at].word, ROOM_LITTLE);
+        if (m->small)
+            add_entry(e, f, of->x[at].level, of->x[at].word, ROOM_LITTLE);
         add_entry(e, f, of->x[at].level, of->x[at].word, ROOM_USUAL);
     }
 }
@@ -116,18 +135,18 @@ static Front make_frontier(const Moved *m)
     const Front front = again_front(e);
     Front f = {0};
     if (front.n)
-        add_places(e, &f, &front, m->small ? PLACES_SMALL : PLACES_LARGE);
+        add_places(m, &f, &front);
     if (levels_gathers(e))
         add_entry(e, &f, levels_gathers(e), NULL, ROOM_USUAL);
     for (int i = 0; i < LEN(words); i++) {
         const Level *level = levels_of_word(e, words[i]);
         if (!level)
             continue;
-        add_entry(e, &f, level, words[i], ROOM_LITTLE);
+        add_entry(e, &f, level, words[i], m->small ? ROOM_LITTLE : ROOM_HALF);
         add_entry(e, &f, level, words[i], ROOM_USUAL);
     }
     add_lowest(e, &f);
-    close_frontier(&f, noise_of(m));
+    f = close_frontier(e->keep, &f, spread_of(m));
     for (int i = 0; i < front.n; i++)
         PUSH(e->r->a, e->r->front, e->r->nfront, e->r->capfront, front.x[i]);
     return f;

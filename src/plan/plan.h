@@ -100,7 +100,7 @@ struct Plan;
 /* The conditions under which a plan is made. */
 /* The bytes beside the peak in which collectives are moved: ROOM_NONE, or up to the usual ones in
  * equal parts. */
-enum { ROOM_NONE = 1, ROOM_LITTLE = 2, ROOM_USUAL = 9 };
+enum { ROOM_NONE = 1, ROOM_LITTLE = 2, ROOM_HALF = 5, ROOM_USUAL = 9 };
 
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
