@@ -16,12 +16,11 @@
  * choose among all sets (again_all.c).
  *
  * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
- * again may take less time than it hides of collectives, or than fusion gains by it.
+ * again may take less time than it hides of collectives, or than fusion gains by it. Where
+ * collectives run beside computing, plans with less effort say little of the time, and
+ * again_moved.c searches.
  *
- * Few are planned as they would run there, so a larger limit can give a step that is slower by what
- * overlap makes of it.
- *
- * Else a larger limit never gives a slower step, as each of these searches does not, but for tiny
+ * A larger limit never gives a slower step, as each of these searches does not, but for tiny
  * steps whose sets are too many to be planned. What is
  * computed again has the same bits, so any choice gives the bits of a step that saves all. Plans
  * are counted, not timed: the same input gives the same choice. */

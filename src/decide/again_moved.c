@@ -7,12 +7,14 @@
  * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
  * seconds.
  *
- * The first entry that fits is planned as it would run, and the one before it; then half of the
- * blocks in which the two differ as in the one, the rest as in the other, and so on between the two
- * next to the limit. What is faster than the first of two is not taken. So two limits with the same
- * two have the same plans, and where they part the larger one goes on with the faster two
- * (again_between.c). Slower entries that fit are planned too where the short step may err so far
- * that they are the faster ones: beyond NOISE a larger limit could be slower. */
+ * The first entry that fits is planned as it would run, and the next one before it that is faster;
+ * then half of the blocks in which the two differ as in the one, the rest as in the other, and so
+ * on between the two next to the limit. What is faster than the first of the two is not taken where
+ * it fits. So two limits with the same two entries have the same plans, and where they part the
+ * smaller one takes nothing that is faster than what the larger one has. Slower entries that fit
+ * are planned too where the short step may err so far that they are the faster ones; if it errs
+ * further, a larger limit could be slower. Without a short step all entries are plans as they would
+ * run. */
 #include "again.h"
 
 #include <math.h>
@@ -21,7 +23,7 @@
 /* How many places of a front are entries, and how many plans are made between two choices: in small
  * steps, whose plans take little time, more. */
 enum { SMALL_NODES = 5000, PLACES_LARGE = 5, PLACES_SMALL = 9 };
-enum { MOST_LARGE = 4, MOST_SMALL = 7 };
+enum { MOST_LARGE = 3, MOST_SMALL = 7 };
 
 /* The share of the seconds between two choices that is worth another plan. */
 #define ENOUGH 0.01
@@ -181,7 +183,7 @@ static int find_first(Moved *m)
     return i < m->f.n ? i : -1;
 }
 
-/* What lies between two choices: half of the levels, and of the bytes. need -1: nothing. */
+/* What lies between two choices: half of the levels, and of the room. need -1: nothing. */
 static Planned middle_of(Moved *m, const Pair *p, bool second)
 {
     const int rooms = p->low.room + p->high.room;
@@ -195,7 +197,8 @@ static Planned middle_of(Moved *m, const Pair *p, bool second)
     return x;
 }
 
-/* Takes x of the two, of which floor is the least that what fits may take; whether it is of use. */
+/* Puts x, which was made of the two, in the place of one of them, if it lies between them. floor:
+ * the least seconds of what may be taken, as a larger limit has no fewer. */
 static bool take(const Decider *d, Pair *p, double *floor, const Planned *x)
 {
     if (x->need < 0 || x->need >= p->low.need || x->sec >= p->high.sec)

@@ -97,11 +97,11 @@ typedef struct Estimate {
 
 struct Plan;
 
-/* The conditions under which a plan is made. */
-/* The bytes beside the peak in which collectives are moved: ROOM_NONE, or up to the usual ones in
- * equal parts. */
+/* The bytes beside the peak in which collectives are moved, in eighths of what they are without a
+ * limit, and one. */
 enum { ROOM_NONE = 1, ROOM_LITTLE = 2, ROOM_HALF = 5, ROOM_USUAL = 9 };
 
+/* The conditions under which a plan is made. */
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
     int number;             /* of the device, where there are several */
@@ -115,7 +115,8 @@ typedef struct PlanFor {
     bool lowest;   /* it needs more: it is that of the fewest bytes, whatever the limit is */
     bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
                       the limit; without a limit, than what is alive of two more blocks' */
-    int room;      /* ROOM_NONE to ROOM_USUAL: a limit does not say in how many bytes; 0: it does */
+    int room;      /* in how many bytes, ROOM_NONE to ROOM_USUAL; orders of large graphs are then
+                      judged by live bytes, as several are planned. 0: as limit says */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */
