@@ -971,6 +971,81 @@ def moe_even_dispatch(*a):
     return moe_dispatch(*a)
 
 
+# ---- convolutions ----
+
+# Sizes of x and w, whether there is a bias, and what F.convN (transposed: F.conv_transposeN) is told beside them.
+CONVOLUTIONS = [
+    ((2, 3, 7), (4, 3, 3), True, dict(padding=1)),
+    ((2, 6, 9), (6, 1, 4), True, dict(padding=3, groups=6)),
+    ((3, 4, 10), (8, 1, 3), False, dict(stride=2, padding=1, dilation=2, groups=4)),
+    ((2, 3, 8, 8), (8, 3, 4, 4), True, dict(stride=4)),
+    ((2, 4, 7, 6), (6, 2, 3, 2), True, dict(stride=(1, 2), padding=(1, 0), dilation=(2, 1), groups=2)),
+    ((1, 2, 4, 5, 6), (3, 2, 2, 3, 2), True, dict(stride=(1, 2, 1), padding=(0, 1, 1), dilation=(1, 1, 2))),
+    ((2, 4, 5), (4, 3, 3), True, dict(stride=2, padding=1, output_padding=1)),
+    ((2, 4, 5), (4, 1, 3), False, dict(dilation=3, output_padding=2, groups=4)),
+    ((2, 4, 3, 4), (4, 5, 2, 3), True, dict(stride=(2, 3), padding=(0, 1), output_padding=(0, 2))),
+    ((1, 4, 2, 3, 2), (4, 3, 2, 1, 3), True, dict(stride=(1, 2, 2), padding=(0, 0, 1), output_padding=(0, 1, 0))),
+]
+
+
+def convolution_inputs(dtype):
+    made = []
+    for x, w, bias, how in CONVOLUTIONS:
+        channels = w[1] * how.get("groups", 1) if "output_padding" in how else w[0]
+        made += [normal(*x, dtype=dtype), normal(*w, dtype=dtype)] + [normal(channels, dtype=dtype)] * bias
+    return made
+
+
+def all_convolutions(tensors):
+    out, rest = [], list(tensors)
+    for x, w, bias, how in CONVOLUTIONS:
+        in_use = leaves([rest.pop(0) for _ in range(2 + bias)])
+        name = f"conv_transpose{len(x) - 2}d" if "output_padding" in how else f"conv{len(x) - 2}d"
+        y = getattr(F, name)(*in_use, **how)
+        out += [y, *torch.autograd.grad((y ** 2).sum(), in_use)]
+    return out
+
+
+@case(lambda: convolution_inputs(torch.float64))
+def convolutions_double(*tensors):
+    """Every kind of convolution and its gradients; the bound of doubles is 1e-12."""
+    return all_convolutions(tensors)
+
+
+@case(lambda: convolution_inputs(torch.float32))
+def convolutions(*tensors):
+    return all_convolutions(tensors)
+
+
+@case(lambda: [normal(2, 3, 8, 8), normal(16, 3, 4, 4, scale=.2), normal(16), normal(1, 1, 16), normal(1, 5, 16), normal(16), normal(16),
+               normal(16, 10, scale=.2), torch.randint(0, 10, (2,))])
+def patch_embedding(image, w, b, token, positions, norm_w, norm_b, head, labels):
+    """A step of what a vision transformer begins with."""
+    params = leaves([w, b, token, positions, norm_w, norm_b, head])
+    x = F.conv2d(image, w, b, stride=4).flatten(2).transpose(1, 2)
+    x = torch.cat([token.expand(2, -1, -1), x], 1) + positions
+    x = F.layer_norm(x, (16,), norm_w, norm_b)
+    return grads(F.cross_entropy(x[:, 0] @ head, labels), *params)
+
+
+@case(lambda: [normal(2, 9, 8), normal(8, 24, scale=.3), normal(12, 1, 4), normal(12), normal(12, 8, scale=.3)])
+def causal_convolution(x, w_in, w, b, w_out):
+    """A step of Mamba's way through a depthwise convolution."""
+    params = leaves([x, w_in, w, b, w_out])
+    h, gate = (x @ w_in).transpose(1, 2).chunk(2, 1)
+    h = F.silu(F.conv1d(h, w, b, padding=3, groups=12)[..., :9])
+    y = (h * F.silu(gate) + F.silu(gate)).transpose(1, 2) @ w_out
+    return grads((y ** 2).mean(), *params)
+
+
+@forward(lambda: [normal(2, 3, 6, 7), normal(4, 3, 2, 3), normal(4), normal(3, 6), normal(5, 3, 4)])
+def padded_convolutions(x, w, b, line, taps):
+    """Paddings by name, one image without a batch; traced before dispatch."""
+    return (F.conv2d(x, w, b, padding="same"), F.conv2d(x, w, b, padding="valid", stride=2), F.conv2d(x[0], w, b),
+            F.conv1d(line[None], taps, padding="same", dilation=2), F.conv1d(line, taps, padding=3),
+            F.conv_transpose2d(x, w.transpose(0, 1), stride=2, output_padding=1))
+
+
 def printed(gm, form):
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code

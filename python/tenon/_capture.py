@@ -16,10 +16,11 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch._functorch._aot_autograd import descriptors as aot
 from torch.nn.modules import module as nn_module
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _modules, _optimizer, _save, _tn, _watch
+from . import _checkpoint, _flex, _modules, _optimizer, _ranks, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -96,6 +97,7 @@ class Holder(torch.nn.Module):
             if self.records:
                 stack.enter_context(Scopes(self))
                 stack.enter_context(_checkpoint.Tagging())
+                stack.enter_context(_flex.taken())
             out = self.call(args, kwargs)
         flat, self.out_spec = pytree.tree_flatten(out)
         self.loss_at = loss_place(out, flat)
@@ -164,19 +166,22 @@ class Scopes(TorchFunctionMode):
         if line != self.line:
             self.line = line
             self.note()
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function is getattr(torch.nn.functional, "linear_cross_entropy", None):
+            kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
+        return function(*args, **kwargs)
 
 
 # ---- the joint graph ----
 
-def joint(stack, holder, tensors):
+def joint(stack, holder, tensors, mode=None):
     """The joint graph of a holder's forward and its backward, as AOTAutograd makes it, in contexts that last as long as
-    the stack."""
+    the stack. mode: that of parameters which have no data; None: all have."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # it takes a second of its own
 
-    modes = torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     for context in (torch.enable_grad(), fx_traceback.preserve_node_meta(),
-                    torch._guards.tracing(torch._guards.TracingContext(modes)), compiling()):
+                    torch._guards.tracing(torch._guards.TracingContext(mode)), compiling()):
         stack.enter_context(context)
     return aot_export_joint_with_descriptors(stack, holder, tuple(tensors))
 
@@ -221,6 +226,7 @@ class Captured:
     inputs      names of the step's tensors, in their order, flat
     ports       what the graph calls its inputs and outputs
     optimizer   the optimizer, or None
+    mesh        "fsdp=4,tp=2", the ranks of a module whose parameters are DTensors; None: one rank
 
     It refers to the modules and the optimizer, and copies nothing of them."""
 
@@ -233,8 +239,12 @@ class Captured:
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
         self.training = []   # (module, whether it was in training mode)
-        self.optimizer = self.update = None
+        self.optimizer = self.update = self.ranks = None
         self.summary = ""
+
+    @property
+    def mesh(self):
+        return self.ranks and self.ranks.mesh
 
     def __reduce__(self):
         raise NotSupported("a Captured cannot be copied or pickled: capture the step again, or keep its .text")
@@ -248,7 +258,8 @@ class Captured:
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
         for `tenon plan FOLDER/step.tn` and `tenon train FOLDER/step.tn --inputs FOLDER/weights.safetensors`. The
-        optimizer's state is not among them. Makes the folder where there is none, and replaces the two files."""
+        optimizer's state is not among them. Makes the folder where there is none, and replaces the two files. Raises
+        NotSupported where parameters are DTensors."""
         _save.save(self, folder)
 
     def __repr__(self):
@@ -278,39 +289,51 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
                                "makes one of it")
     for i in places:
         type_of(leaves[i])
+        if _ranks.is_dtensor(leaves[i]):
+            raise NotSupported(f"argument {i} is a DTensor: give the batch of all ranks as a plain tensor")
         if leaves[i].requires_grad:
             raise NotSupported(f"argument {i} requires a gradient: a Step gives gradients of parameters only")
     holder = Holder(step, modules, spec, leaves, places)
-    for name, x in [*holder.named_parameters(), *holder.named_buffers()]:
-        try:
-            type_of(x)
-        except NotSupported as error:
-            raise NotSupported(f"{holder.path(name)}: {error}") from None
-        if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            raise NotSupported(f"{holder.path(name)} is a {type(x).__name__}: parameters must be plain tensors")
+    ranks = _ranks.find(holder)
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
     _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
-    try:
-        with contextlib.ExitStack() as stack:
-            gm = joint(stack, holder, [leaves[i] for i in places]).graph_module
-    except Error:
-        raise
-    except Exception as error:
-        raise CaptureError(f"PyTorch cannot record the step: {first_line(error)}{error_line(error)}") from error
-    annotate(gm)
     captured = Captured()
-    names = argument_names(step, args, kwargs)
-    builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
-    builder.build()
+    with ranks.whole() if ranks else contextlib.nullcontext():
+        for name, x in [*holder.named_parameters(), *holder.named_buffers()]:
+            check_plain(holder.path(name), x)
+        try:
+            with contextlib.ExitStack() as stack:
+                gm = joint(stack, holder, [leaves[i] for i in places], ranks and ranks.mode).graph_module
+        except Error:
+            raise
+        except Exception as error:
+            raise CaptureError(f"PyTorch cannot record the step: {first_line(error)}{error_line(error)}") from error
+        annotate(gm)
+        names = argument_names(step, args, kwargs)
+        builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
+        builder.build()
     captured.text, captured.ports = _tn.compose(builder, update)
+    if ranks:
+        ranks.give_back(captured)
+        captured.ranks = ranks
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
     captured.out_is_tensor = holder.out_is_tensor
-    captured.watch = _watch.Watch(holder, builder.read.values())
+    captured.watch = _watch.Watch(holder, [*captured.parameters.values(), *builder.read.values()])
     captured.training = [(weakref.ref(m), m.training) for m in holder.modules() if m is not holder]
     return captured
+
+
+def check_plain(path, x):
+    """Raises NotSupported for a parameter or buffer that no graph can have."""
+    try:
+        type_of(x)
+    except NotSupported as error:
+        raise NotSupported(f"{path}: {error}") from None
+    if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor):
+        raise NotSupported(f"{path} is a {type(x).__name__}: parameters must be plain tensors or DTensors")
 
 
 def first_line(error):

@@ -133,6 +133,8 @@ def beside_pytorch(captured, budgets):
     for budget in budgets:
         if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 <= budget <= 1:
             raise ValueError(f"budgets: expected numbers from 0 to 1, found {budget!r}")
+    if captured.ranks:
+        captured.ranks.refuse("compare with PyTorch")
     rows = []
     for name, count in [("PyTorch, eager", Twin.eager),
                         *((f"PyTorch, activation_memory_budget {b:g}", lambda t, b=b: t.budget(b)) for b in budgets)]:

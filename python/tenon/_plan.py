@@ -244,13 +244,16 @@ def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, ma
     policies   {"SCOPE::OP" pattern: "must_save", "prefer_save", "prefer_recompute", "must_recompute"}
     machine    by which kernels are chosen, as `tenon plan --machine`; None: this one as it was tuned
     mesh       the ranks that run the step: "fsdp=2,tp=4", a dict of sizes by axis, or a DeviceMesh with names; the plan is
-               of one of them, of the whole batch; None: one rank
-    shard      how ranks cut the parameters: "auto", "PATTERN=AXIS:MESH_AXES" rules, or a list of these; None: as the axes'
-               names say, `tenon plan --mesh`
+               of one of them, of the whole batch; None: those on which the module's DTensors lie, else one rank
+    shard      how ranks cut the parameters: "auto", "PATTERN=AXIS:MESH_AXES" rules, or a list of these; None: as the
+               module's DTensors are placed, where mesh is None too, else as the axes' names say, `tenon plan --mesh`
 
     Returns a Plan. Raises DoesNotFit with the least limit that would do; ValueError for words that are none of these."""
     if not isinstance(captured, _capture.Captured):
         raise TypeError(f"plan: expected what capture returned, found {type(captured).__name__}")
+    if mesh is None and captured.mesh:
+        mesh = captured.mesh
+        shard = captured.ranks.rules(captured) if shard is None else shard
     if shard is not None and mesh is None:
         raise ValueError("shard: expected a mesh beside it")
     return Plan(captured, Settings(memory, recompute, chunk, machine, policies, mesh, shard))

@@ -48,6 +48,8 @@ def read_tensors(folder, kind):
 
 def save(captured, folder):
     """Writes step.tn and weights.safetensors of a captured step into a folder."""
+    if captured.ranks:
+        captured.ranks.refuse("save")
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "step.tn"), "w", encoding="utf-8") as f:
         f.write(captured.text)

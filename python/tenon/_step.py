@@ -398,6 +398,9 @@ def compile(captured, **settings):
     if not isinstance(captured, (Captured, Plan)):
         raise TypeError(f"compile: expected what capture or plan returned, found {type(captured).__name__}")
     mesh = captured.settings.mesh if isinstance(captured, Plan) else settings.get("mesh")
+    source = captured.captured if isinstance(captured, Plan) else captured
+    if source.ranks:
+        source.ranks.refuse("compile")
     if mesh:
         raise NotSupported(f"compile: the plan is of one of the ranks of mesh {mesh}; a Step runs on one rank")
     return Step(captured if isinstance(captured, Plan) else make_plan(captured, **settings))

@@ -181,6 +181,7 @@ typedef struct Compile {
     CompileSearch search;
     const char **chunk; /* options.chunk without "auto" */
     int nchunk;
+    bool still; /* tries are asked for bytes, which moving collectives does not take off: none is */
 } Compile;
 
 /* Plans a setting; where that is not `sliced`, without what chunk "auto" would choose. */
@@ -195,6 +196,8 @@ static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *
     o->accumulate = s->accumulate;
     if (quiet)
         o->warn = NULL; /* of the plan that was asked for it has warned */
+    if (x->still && (!o->overlap || !strcmp(o->overlap, "on")))
+        o->overlap = "off";
     if (!s->sliced && x->search.sliced) {
         o->chunk = x->chunk;
         o->nchunk = x->nchunk;
@@ -328,6 +331,17 @@ static void begin(Compile *x, Arena *tmp)
                                 .arg = x};
 }
 
+/* Searches for another setting that fits; what is found is planned once more as it would run. */
+static void search_other(Compile *x, const CompileSetting *asked)
+{
+    x->still = x->o->mesh != NULL;
+    compile_search(&x->search, asked);
+    if (x->still && x->search.best.nbytes) {
+        x->still = false;
+        try_setting(x, &x->search.best);
+    }
+}
+
 static int compile(Compile *x, Arena *tmp, tn_compiled *c)
 {
     const tn_options *o = x->o;
@@ -349,7 +363,7 @@ static int compile(Compile *x, Arena *tmp, tn_compiled *c)
         return code;
     x->limit = o->memory;
     if (x->task->vary || x->search.chunk)
-        compile_search(&x->search, &asked);
+        search_other(x, &asked);
     c->found = setting_of(&x->search.best);
     c->least = setting_of(&x->search.least);
     c->fewer = x->search.fewer;

@@ -267,7 +267,7 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     if (chunks || goal) {
         DecideTask t = {.to = plan_for(g->h.owner, o, p.device, p.prices),
                         .ordered = g->rows > 0,
-                        .keeps = g->rows > 0,
+                        .keeps = true,
                         .memory = goal,
                         .chunk = &asked,
                         .decided = o->decided};

@@ -42,7 +42,7 @@ static Plan *make_decided(tn_graph *g, Arena *a, PlanFor to)
     if (!to.room)
         return NULL;
     to.limit = 0;
-    Plan *p = again_made(&g->again, g->g, &to);
+    Plan *p = again_made(&g->again, g->g, &to, true);
     if (!p)
         p = plan_ordered(a, graph_clone(a, g->g), &to);
     return limit && plan_least(p) > limit ? NULL : p;
@@ -59,8 +59,8 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     if (!reorder && !o->overlap)
         to.overlap = false;
     plan->p = reorder ? make_decided(g, a, to) : NULL;
-    if (!plan->p && reorder)
-        plan->p = again_made(&g->again, g->g, &to);
+    if (!plan->p && (reorder || !to.overlap)) /* plan_overlapped() would only make it */
+        plan->p = again_made(&g->again, g->g, &to, reorder);
     if (!plan->p)
         plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
     if (reorder && to.limit && plan_least(plan->p) > to.limit) {

@@ -231,7 +231,8 @@ static bool keeps_bits(const Grown *y)
     for (int l = 0; l < y->count; l++)
         for (Node **n = y->inside[l]; *n; n++)
             for (int k = 0; k < (*n)->nout; k++)
-                if ((*n)->op->class == CLASS_PRODUCT || changes_bits(&y->part[l], (*n)->out[k]))
+                if ((*n)->op->class == CLASS_PRODUCT || (*n)->op->class == CLASS_CONVOLUTION ||
+                    changes_bits(&y->part[l], (*n)->out[k]))
                     return false;
     return true;
 }

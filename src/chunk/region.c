@@ -126,7 +126,8 @@ bool chunk_costly(const Value *v)
 {
     const Node *n = v->def;
     return n && n->phase == FORWARD &&
-           (n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION);
+           (n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION ||
+            n->op->class == CLASS_CONVOLUTION);
 }
 
 static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool *cloned,

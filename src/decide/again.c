@@ -526,13 +526,17 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     arena_reset(d.tmp);
 }
 
-Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to)
+Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to, bool ordered)
 {
     const PlanMade m = r->made;
     r->made = (PlanMade){0};
-    if (!m.a || (m.p->nthread == par_threads() && plan_for_equal(&m.to, to) &&
-                 graph_hash(m.g) == graph_hash(g)))
+    if (!m.a)
+        return NULL;
+    if (m.ordered == ordered && m.p->nthread == par_threads() && plan_for_equal(&m.to, to) &&
+        graph_hash(m.g) == graph_hash(g)) {
+        plan_fill_bound(m.p, to);
         return m.p;
+    }
     arena_reset(m.a);
     return NULL;
 }

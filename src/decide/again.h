@@ -16,6 +16,7 @@ typedef struct Values {
     const char **name; /* of the node's first result */
     int *block;        /* of the node */
     bool *gather;      /* of a parameter */
+    bool *begin;       /* inputs make it before the first block, as embeddings are made */
     bool *may;         /* it can go to the host's memory */
     double *sec;       /* of the node */
     int64_t *nbytes;   /* of that result */
@@ -38,6 +39,7 @@ typedef struct Decider {
     Blocks blocks;
     Values v;
     struct Decider *shorter; /* that of a short step; NULL: none was made */
+    Planned plain;           /* of a short step: the best mixture of which refine() may make more */
     const Short *s; /* g is one: plans stand for those of the whole step; NULL: it is whole */
     Map gathers;    /* by name: of parameters, which may be kept */
     bool loops;     /* the step has some */

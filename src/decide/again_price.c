@@ -42,7 +42,7 @@ static double value_bytes(const Value *v)
 static bool takes_seconds(const Node *n)
 {
     return n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION ||
-           n->op->class == CLASS_COLLECTIVE;
+           n->op->class == CLASS_CONVOLUTION || n->op->class == CLASS_COLLECTIVE;
 }
 
 /* ---- sets ---- */

@@ -6,7 +6,10 @@
 
 #include <string.h>
 
-enum { MOST_WHOLE = 3 }; /* plans of the whole step */
+enum {
+    MOST_WHOLE = 3, /* plans of the whole step */
+    CLOSE = 1000,   /* the part of a step's seconds that less effort may be off */
+};
 
 /* ---- what a kept block stands for ---- */
 
@@ -25,38 +28,87 @@ static int kept_of(const Decider *d, int i)
     return -1;
 }
 
-/* The first blocks as in high, the last one as in `last`, the others and the rest of the step as in
- * low. */
-static const Level *mixed(const Decider *d, const Planned *low, const Planned *high,
-                          const Planned *last)
+/* A mixture: the first blocks as in high, the first of them as in `first`, the last one as in
+ * `last`, the others and the rest of the step as in low; begin: what inputs make before the first
+ * block is computed again. */
+typedef struct Mixture {
+    const Planned *low, *high, *first, *last;
+    bool begin;
+} Mixture;
+
+static const Level *mixed(const Decider *d, Mixture m)
 {
     Level *level = NEWN(d->keep, Level, d->v.n);
     for (int i = 0; i < d->v.n; i++) {
         const int k = kept_of(d, i);
-        const Planned *of = k < SHORT_KEPT / 2 ? high : k == SHORT_KEPT - 1 ? last : low;
-        level[i] = level_at(of, i);
+        const Planned *of = !k                    ? m.first
+                            : k < SHORT_KEPT / 2  ? m.high
+                            : k == SHORT_KEPT - 1 ? m.last
+                                                  : m.low;
+        level[i] = m.begin && d->v.begin[i] ? AGAIN : level_at(of, i);
     }
     return level;
 }
 
+/* The last block's values as in low, but for the largest, which is saved: it would be computed
+ * again where as much is alive. */
+static Planned without_largest(const Decider *d, const Planned *low)
+{
+    Level *level = NEWN(d->keep, Level, d->v.n);
+    int64_t most = 0;
+    for (int i = 0; i < d->v.n; i++)
+        if (kept_of(d, i) == SHORT_KEPT - 1 && level_at(low, i) == AGAIN)
+            most = MAX(most, d->v.nbytes[i]);
+    for (int i = 0; i < d->v.n; i++)
+        level[i] = d->v.nbytes[i] < most ? level_at(low, i) : SAVED;
+    return (Planned){.level = level};
+}
+
+/* Plans m; whether it is better than x, which it then is. */
+static bool try_mixture(Decider *d, Mixture m, Planned *x)
+{
+    const Planned y = plan_mixed(d, mixed(d, m));
+    const bool better = !planned_first(d, x, &y);
+    *x = better ? y : *x;
+    return better;
+}
+
 Planned mix_blocks(Decider *d, const Front *f, Planned x)
 {
-    enum { BEFORE = 4, BEHIND = 2 }; /* of the front, around the limit */
-    const Planned *low = NULL, *high = NULL;
+    enum { BEFORE = 4, BEHIND = 2, MORE = 5 }; /* of the front, around the limit */
+    Mixture best = {0};
     int at = 0;
+    d->plain = x;
     while (at < f->n && !plan_fits(d, &f->x[at]))
         at++;
     for (int j = at; j < MIN(at + BEHIND, f->n); j++)
         for (int i = MAX(at - BEFORE, 0); i < at; i++) {
-            const Level *level = mixed(d, &f->x[i], &f->x[j], &f->x[i]);
-            x = planned_better(d, x, plan_mixed(d, level));
-            low = x.level == level ? &f->x[i] : low;
-            high = x.level == level ? &f->x[j] : high;
+            const Planned *low = &f->x[i], *high = &f->x[j];
+            const Mixture m = {low, high, high, low, false};
+            best = try_mixture(d, m, &x) ? m : best;
         }
+    if (!best.low)
+        return x;
     /* the last block has its own alive beside all that is saved */
-    for (int i = MAX(at - BEFORE, 0); low && i < MIN(at + BEHIND, f->n); i++)
-        if (&f->x[i] != low)
-            x = planned_better(d, x, plan_mixed(d, mixed(d, low, high, &f->x[i])));
+    Mixture m = best;
+    for (int i = MAX(at - BEFORE, 0); i < MIN(at + BEHIND, f->n); i++) {
+        m.last = &f->x[i];
+        if (m.last != best.low)
+            try_mixture(d, m, &x);
+    }
+    d->plain = x;
+    if (d->g->mesh && d->task->to.overlap)
+        return x; /* tries do not say what collectives take beside another block */
+    /* one block may be any on the front, as blocks as in high are few sizes */
+    const Planned most = without_largest(d, best.low);
+    m.last = &most;
+    m.begin = true;
+    for (int i = MAX(at - BEFORE, 0); i < MIN(at + MORE, f->n); i++) {
+        m.first = &f->x[i];
+        best = try_mixture(d, m, &x) ? m : best;
+    }
+    best.begin = false;
+    try_mixture(d, best, &x);
     return x;
 }
 
@@ -91,11 +143,10 @@ Planned again_whole(Decider *d, const Decider *e, const Planned *x)
     return y;
 }
 
-/* Searches by values between a mixture of blocks and the one with a block less as in the slower
- * one; returns x where nothing is better. */
-static Planned refine(Decider *d, const Decider *e, const Planned *x)
+/* Searches by values between x, which a mixture of blocks stands for, and the one with a block less
+ * as in the slower one; returns x where nothing is better. */
+static Planned refine(Decider *d, const Decider *e, const Planned *from, const Planned *x)
 {
-    const Planned *from = &e->r->chosen;
     int fewer[SHORT_KEPT];
     if (!from->weight || from->weight[SHORT_KEPT / 2 - 1] < 2 ||
         (d->g->mesh && d->task->to.overlap))
@@ -111,6 +162,22 @@ static Planned refine(Decider *d, const Decider *e, const Planned *x)
     if (plan_fits(d, &p.high))
         pair_search(d, &p, p.high.sec);
     return p.high;
+}
+
+/* The refined mixture without an odd block, which may be the better one after that; x: there is
+ * none beside. */
+static Planned refine_plain(Decider *d, const Decider *e, Planned x)
+{
+    if (!e->plain.weight || e->plain.level == e->r->chosen.level)
+        return x;
+    const Planned plain = again_whole(d, e, &e->plain);
+    return refine(d, e, &e->plain, &plain);
+}
+
+static void take_whole(Decider *d, Planned x)
+{
+    if (x.need >= 0)
+        d->r->chosen = planned_better(d, d->r->chosen, x);
 }
 
 /* Plans what the short step's search has chosen for so many bytes; returns by how much more the
@@ -130,14 +197,20 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
         d->r->chosen = x;
         return 0;
     }
-    x = refine(d, e, &x);
+    const Planned odd = refine(d, e, &e->r->chosen, &x), plain = refine_plain(d, e, odd);
+    const bool first = planned_first(d, &odd, &plain);
+    Planned other = first ? plain : odd;
+    x = first ? odd : plain;
     e->task = d->task;
     if (x.level || x.word)
         plan_full(d, &x);
     else
         x = d->r->none;
-    if (x.need >= 0)
-        d->r->chosen = planned_better(d, d->r->chosen, x);
+    take_whole(d, x);
+    if (plan_fits(d, &other) && other.sec <= x.sec + x.sec / CLOSE) {
+        plan_full(d, &other);
+        take_whole(d, other);
+    }
     return x.need - thought;
 }
 

@@ -47,15 +47,31 @@ static bool *find_read(const Graph *g, Arena *tmp)
     return read;
 }
 
+/* By node id: inputs make its results before the first block, without a product or a collective. */
+static bool *find_begin(const Decider *d)
+{
+    bool *begin = NEWN(d->keep, bool, d->step->nnode);
+    for (const Node *n = d->step->first; n && d->blocks.of[n->id] == NO_BLOCK; n = n->next) {
+        bool *self = &begin[n->id];
+        *self = n->phase < BACKWARD && may_go(n) && n->op->class != CLASS_PRODUCT &&
+                n->op->class != CLASS_COLLECTIVE;
+        for (int i = 0; i < n->nin; i++)
+            *self &= !n->in[i]->def || begin[n->in[i]->def->id];
+    }
+    return begin;
+}
+
 void read_values(Decider *d)
 {
     Values *v = &d->v;
     const bool *read = find_read(d->step, d->keep);
     d->blocks = find_blocks(d->step, d->keep);
+    const bool *begin = find_begin(d);
     const int most = d->step->nnode;
     *v = (Values){0,
                   NEWN(d->keep, const char *, most),
                   NEWN(d->keep, int, most),
+                  NEWN(d->keep, bool, most),
                   NEWN(d->keep, bool, most),
                   NEWN(d->keep, bool, most),
                   NEWN(d->keep, double, most),
@@ -68,6 +84,7 @@ void read_values(Decider *d)
         v->name[v->n] = n->out[0]->name;
         v->block[v->n] = d->blocks.of[n->id];
         v->gather[v->n] = map_find(&d->gathers, v->name[v->n]) != NULL;
+        v->begin[v->n] = begin[n->id];
         v->may[v->n] = d->away && may_go(n) && read[n->id];
         v->sec[v->n] = node_sec(d->o.prices, graph_mesh(d->step), n);
         v->nbytes[v->n] = type_nbytes(&n->out[0]->type);
@@ -289,6 +306,7 @@ static void plan_choice(void *arg)
     const PlanBeside beside = {fill_beside, &s};
     to.beside = d->s ? &beside : NULL;
     to.limit = t->limit;
+    to.unbounded = true;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     x->need = plan_least(p);
     x->peak = p->space[SPACE_MAIN].peak;
@@ -300,7 +318,7 @@ static void plan_choice(void *arg)
         find_weight(&s, p, t->limit);
     if (d->s)
         stand_for(&s, p, x);
-    t->made = (PlanMade){d->tmp, g, to, p};
+    t->made = (PlanMade){d->tmp, g, to, d->task->ordered, p};
 }
 
 /* Keeps a try's plan, with its arena, if it is as the step will be planned, and the best so far. */

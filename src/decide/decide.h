@@ -74,6 +74,7 @@ typedef struct PlanMade {
     Arena *a;       /* its own; NULL: there is none */
     const Graph *g; /* that was planned */
     PlanFor to;
+    bool ordered; /* by plan_ordered(); else by plan_make() */
     Plan *p;
 } PlanMade;
 
@@ -125,9 +126,9 @@ typedef struct DecideTask {
  * options o, what needs the least seconds and fits t->memory; if nothing does, what needs the
  * fewest bytes. r->a is given. */
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r);
-/* Takes the plan that plan_ordered() would make of g, if it was made; it lives as long as r->a.
- * NULL: it was not. */
-Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to);
+/* Takes the plan that plan_ordered(), or plan_make(), would make of g, if it was made; it lives as
+ * long as r->a. NULL: it was not. */
+Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to, bool ordered);
 /* Gives g's nodes the policies of what was chosen, or o the word. */
 void again_apply(const AgainReport *r, Graph *g, PassOptions *o);
 

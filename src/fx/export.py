@@ -20,6 +20,25 @@ def tenon_addmm(bias, a, b, dtype):
     return aten.addmm.default(tenon_wide(bias), tenon_wide(a), tenon_wide(b)).to(dtype)
 
 
+def tenon_convolution(x, w, bias, stride, padding, dilation, transposed, output_padding, groups,
+                      dtype):
+    bias = None if bias is None else tenon_wide(bias)
+    output_padding = output_padding or [0] * len(stride)
+    return aten.convolution.default(tenon_wide(x), tenon_wide(w), bias, stride, padding, dilation,
+                                    transposed, output_padding, groups).to(dtype)
+
+
+# The map may end before the last place of the image that a step reaches.
+def tenon_convolution_backward_weight(x, y, stride, padding, dilation, groups, shape, dtype):
+    x, y = tenon_wide(x), tenon_wide(y)
+    more = [(s + 2 * p - d * (k - 1) - 1) // t + 1 - m for s, p, d, k, t, m in
+            zip(x.shape[2:], padding, dilation, shape[2:], stride, y.shape[2:])]
+    y = aten.constant_pad_nd.default(y, [n for m in reversed(more) for n in (0, m)])
+    return aten.convolution_backward.default(y, x, x.new_zeros(shape), None, stride, padding,
+                                             dilation, False, [0] * len(stride), groups,
+                                             [False, True, False])[1].to(dtype)
+
+
 def tenon_trunc_divide(a, b):
     """PyTorch's own division of integers dies of the least one by -1, which floor_divide knows."""
     if a.dtype.is_floating_point:

@@ -272,6 +272,7 @@ typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
 #define OP_CLASSES(X)                                                                        \
     X(CLASS_PRODUCT, "product")       /* of matrices */                                      \
+    X(CLASS_CONVOLUTION, "convolution") /* products with the windows of an image */          \
     X(CLASS_ATTENTION, "attention")   /* products and softmax in one */                      \
     X(CLASS_POINTWISE, "pointwise")   /* element by element of operands that broadcast */    \
     X(CLASS_NORM, "norm")             /* rows normalised, softmax too */                     \
@@ -544,8 +545,7 @@ void attr_print(Buf *b, AttrKind kind, const Attr *a);
 bool attr_default(const AttrField *f, const Attr *a); /* its text says nothing of it */
 void type_print(Buf *b, const Type *t);
 
-/* Parses one graph; file is for messages. Fails with file:line:column, expected and found. Does not
- * verify: graph_verify does. */
+/* Parses one graph, unverified; file is for messages. Fails with its line, expected and found. */
 Graph *graph_parse(Arena *a, const char *text, const char *file);
 
 /* ---- lex.c: the tokens of .tn text ---- */

@@ -60,7 +60,8 @@ static double product_rate(const Machine *m, const Arithmetic *w)
 /* Arithmetic of `nflop` operations, and of what goes with nelem elements read or written. */
 static double arithmetic_sec(const Machine *m, const Arithmetic *w, double nflop, double nelem)
 {
-    bool product = w->class == CLASS_PRODUCT || w->class == CLASS_ATTENTION;
+    bool product =
+        w->class == CLASS_PRODUCT || w->class == CLASS_ATTENTION || w->class == CLASS_CONVOLUTION;
     const Share *s = &m->share[w->class];
     double vector = 1e9 * rate_of(m, FIGURE_vector);
     double rate = product ? product_rate(m, w) : vector;

@@ -35,8 +35,9 @@ typedef struct Count {
 
 static bool is_costly(const Node *n)
 {
-    return n->op->class == CLASS_ATTENTION || node_is(n, OP_amax) ||
-           node_is(n, OP_reduce_scatter_tensor) || node_is(n, OP_all_to_all_single);
+    return n->op->class == CLASS_ATTENTION || n->op->class == CLASS_CONVOLUTION ||
+           node_is(n, OP_amax) || node_is(n, OP_reduce_scatter_tensor) ||
+           node_is(n, OP_all_to_all_single);
 }
 
 /* Whether n is a sum with a value from outside of the block. */

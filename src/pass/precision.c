@@ -227,7 +227,8 @@ static void set_types(Precision *s, Node *n)
 static void set_sum(Precision *s, Node *n)
 {
     int i = sum_dtype(n), count = op_nattr(n->op);
-    DType summed = n->nin ? n->in[is_product(n) ? n->nin - 1 : 0]->type.dtype : NDTYPE;
+    int first = is_product(n) ? (int)strcspn(n->op->bf16, "n") : 0;
+    DType summed = n->nin ? n->in[first]->type.dtype : NDTYPE;
     if (i < 0 || summed != BF16 || (is_product(n) && !s->exact[n->out[0]->id]))
         return;
     Attr *attr = NEWN(s->g->a, Attr, count);

@@ -49,13 +49,18 @@ bool order_pull(const Problem *q, Arena *tmp, const int *order, int *out);
 
 /* ---- order_overlap.c: collectives beside computing ---- */
 
+/* In how many bytes collectives are moved. */
+typedef struct OverlapBytes {
+    int64_t more; /* that may be alive beside the peak; where that is negative, no more than now at
+                     nodes where that is less */
+    const int64_t *beside; /* by node id: bytes that are alive there too; NULL: none */
+    int64_t lacking; /* is filled: with fewer bytes more than this the order is the same */
+} OverlapBytes;
+
 /* Moves starts of collectives and their waits apart in g's order, and nodes between them, so that
- * the step takes less by m's seconds. At most `more` bytes more are alive than at the peak; where
- * that is negative, no more than now at nodes where that is less. beside: by node id, bytes that
- * are alive there too; NULL: none. Returns the seconds of the step then; INFINITY: nothing has
+ * the step takes less by m's seconds. Returns the seconds of the step then; INFINITY: nothing has
  * moved. */
-double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
-                     const int64_t *beside);
+double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, OverlapBytes *b);
 
 /* ---- order_bound.c: a lower bound for every order ---- */
 

@@ -104,13 +104,14 @@ static void pull(Overlap *x, int start)
 /* ---- sink ---- */
 
 /* The place behind a wait where its collective has ended, or its first reader's. */
-static int sunk_place(const Overlap *x, int wait)
+static int sunk_place(Overlap *x, int wait)
 {
     int first = x->q->n, k = x->place[wait] + 1;
     EACH_ITEM(j, x->q->succ, wait)
         first = MIN(first, x->place[x->q->succ.item[j]]);
     while (k < first && x->now.at[x->order[k]] < x->now.end[x->start[wait]])
         k++;
+    overlap_see(x, MIN(k, x->q->n - 1));
     return k;
 }
 
@@ -164,6 +165,7 @@ static int hoisted_place(Overlap *x, int start, double sec)
         overlap_note(x, i, x->in);
         mark_sources(x, i);
     }
+    overlap_see(x, MAX(k - 1, 0));
     return k;
 }
 
@@ -189,56 +191,61 @@ static bool hoist(Overlap *x, int start)
 
 /* How far a fill seeks nodes to run while the step stands still. */
 typedef struct Seek {
-    double most; /* seconds that are enough */
-    double far;  /* seconds of others that are passed, at most */
-    int left;    /* what lies between this place and the start, or the wait, stays */
+    double most;  /* seconds that are enough */
+    double far;   /* seconds of others that are passed, at most */
+    int from;     /* the place from which on it seeks; what lies nearer stays */
+    double found; /* seconds */
 } Seek;
 
-static bool seeks(const Seek *s, double found, double passed)
+static bool seeks(const Seek *s, double passed)
 {
-    return found < s->most && passed < s->far;
+    return s->found < s->most && passed < s->far;
+}
+
+static int found_place(const Overlap *x, int start, const Seek *s, int to)
+{
+    return s->found <= SOME * x->now.stall[start] ? -1 : to;
 }
 
 /* Finds nodes before the start that it does not need, to run behind it. Returns the place of the
  * furthest; -1: there are too few. No more than the nearest search passes starts. */
-static int delay(Overlap *x, int start, const Seek *s)
+static int delay(Overlap *x, int start, Seek *s)
 {
-    double found = 0, passed = 0;
-    int to = -1;
-    overlap_clear(x);
-    mark_sources(x, start);
-    for (int k = x->place[start] - 1; k >= 0 && seeks(s, found, passed); k--) {
+    double passed = 0;
+    int to = -1, k = s->from;
+    for (s->found = 0; k >= 0 && seeks(s, passed); k--) {
         int i = x->order[k];
-        bool left = k >= s->left, stays = x->mark[i] || overlap_starts(x, i) || left;
-        if (x->near && overlap_starts(x, i) && !x->mark[i])
+        bool begins = x->started[i].nwait > 0, stays = x->mark[i] || begins;
+        if (x->near && begins && !x->mark[i])
             break;
-        *(stays ? &passed : &found) += left || (!x->near && overlap_starts(x, i)) ? 0 : x->sec[i];
+        *(stays ? &passed : &s->found) += !x->near && begins ? 0 : x->sec[i];
         if (stays)
             mark_sources(x, i);
         else
             overlap_note(x, i, x->in);
         to = !stays && x->sec[i] > 0 ? k : to;
     }
-    return found <= SOME * x->now.stall[start] ? -1 : to;
+    overlap_see(x, MAX(k, 0));
+    return found_place(x, start, s, to);
 }
 
 /* The same with nodes behind the wait that do not need it, to run before it. */
-static int advance(Overlap *x, int start, const Seek *s)
+static int advance(Overlap *x, int start, Seek *s)
 {
-    int wait = first_wait(x, start), to = -1;
-    double found = 0, passed = 0;
-    overlap_clear(x);
-    for (int k = x->place[wait]; k < x->q->n && seeks(s, found, passed); k++) {
+    double passed = 0;
+    int to = -1, k = s->from;
+    for (s->found = 0; k < x->q->n && seeks(s, passed); k++) {
         int i = x->order[k];
-        bool left = k <= s->left, stays = x->start[i] == start || reads_marked(x, i) || left;
-        *(stays ? &passed : &found) += left || (!x->near && overlap_starts(x, i)) ? 0 : x->sec[i];
+        bool begins = x->started[i].nwait > 0, stays = x->start[i] == start || reads_marked(x, i);
+        *(stays ? &passed : &s->found) += !x->near && begins ? 0 : x->sec[i];
         overlap_note(x, i, stays ? x->mark : x->in);
         to = !stays && x->sec[i] > 0 ? k : to;
     }
-    return found <= SOME * x->now.stall[start] ? -1 : to;
+    overlap_see(x, MIN(k, x->q->n - 1));
+    return found_place(x, start, s, to);
 }
 
-typedef int Side(Overlap *, int, const Seek *);
+typedef int Side(Overlap *, int, Seek *);
 
 /* Makes an order with what a side has found. */
 static void move_found(Overlap *x, int start, Side *side)
@@ -251,47 +258,90 @@ static const double shares[] = {0.95, 0.5, 0.25}; /* of the time for which the s
 /* A way to fill, and what the step takes less then. */
 typedef struct Fill {
     Side *side;
-    Seek seek;
+    int share, leave;
     double gain;
-    uint64_t tried[LEN(shares) * LEAVES]; /* sets, of one side */
-    int ntried;
 } Fill;
 
-/* Whether the set that was found is another than those before. */
-static bool is_new(const Overlap *x, Fill *f)
+/* A number of a node that is far from the others'. */
+static uint64_t spread(int i)
 {
-    uint64_t set = 0;
+    const uint64_t x = ((uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    return (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+}
+
+/* Whether the set that was found for a side is another than those before. */
+static bool is_new(Overlap *x, Vain *v, Side *side)
+{
+    uint64_t set = side == delay;
     for (int k = 0; k < x->nnoted; k++)
         if (x->in[x->noted[k]])
-            set += hash_bytes(&x->noted[k], sizeof x->noted[k], 0);
-    for (int i = 0; i < f->ntried; i++)
-        if (f->tried[i] == set)
+            set += spread(x->noted[k]);
+    for (int i = 0; i < v->nset; i++)
+        if (v->set[i] == set)
             return false;
-    f->tried[f->ntried++] = set;
+    PUSH(x->tmp, v->set, v->nset, v->capset, set);
     return true;
 }
 
-/* Finds the best on one side of a start, if it is better. */
-static void seek_fill(Overlap *x, int start, Side *side, int first, Fill *best)
+static Seek seek_first(Overlap *x, int start, Side *side, int share)
 {
-    double stall = x->now.stall[start];
-    best->ntried = 0;
+    const double stall = x->now.stall[start];
+    const bool before = side == delay;
+    overlap_clear(x);
+    if (before)
+        mark_sources(x, start);
+    return (Seek){shares[share] * stall, (1 + x->round) * stall,
+                  before ? x->place[start] - 1 : x->place[first_wait(x, start)], 0};
+}
+
+/* Goes on behind the place `to`: what was found up to there stays. */
+static void seek_next(Overlap *x, Side *side, Seek *s, int to)
+{
+    for (int k = 0, n = x->nnoted; k < n; k++) {
+        const int i = x->noted[k];
+        if (!x->in[i])
+            continue;
+        x->in[i] = false;
+        x->mark[i] = true;
+        if (side == delay)
+            mark_sources(x, i);
+    }
+    s->from = side == delay ? to - 1 : to + 1;
+    s->far *= 2;
+}
+
+/* Finds the best on one side of a start, if it is better. A share of which all is found that a
+ * larger one finds would find the same. */
+static void seek_fill(Overlap *x, int start, Side *side, Fill *best)
+{
+    double most = INFINITY;
     for (int i = 0; i < (x->near ? 1 : LEN(shares)); i++) {
-        Seek s = {shares[i] * stall, (1 + x->round) * stall, first};
-        for (int k = 0; k < (x->near ? 1 : LEAVES); k++, s.far *= 2) {
+        Seek s = seek_first(x, start, side, i);
+        if (most < s.most)
+            continue;
+        most = 0;
+        for (int k = 0; k < (x->near ? 1 : LEAVES); k++) {
             int to = side(x, start, &s);
+            most = MAX(most, s.found);
             if (to < 0)
                 break;
-            if (is_new(x, best)) {
+            if (is_new(x, &x->vain[start], side)) {
                 move_found(x, start, side);
                 double gain = overlap_gain(x, LEAST);
-                best->side = gain > best->gain ? side : best->side;
-                best->seek = gain > best->gain ? s : best->seek;
-                best->gain = MAX(gain, best->gain);
+                *best = gain > best->gain ? (Fill){side, i, k, gain} : *best;
             }
-            s.left = to;
+            seek_next(x, side, &s, to);
         }
     }
+}
+
+/* Finds it once more. */
+static void find_fill(Overlap *x, int start, const Fill *f)
+{
+    Seek s = seek_first(x, start, f->side, f->share);
+    for (int k = 0, to = f->side(x, start, &s); k < f->leave; k++, to = f->side(x, start, &s))
+        seek_next(x, f->side, &s, to);
+    move_found(x, start, f->side);
 }
 
 /* Makes the best fill of those on the sides, if one is of use. */
@@ -299,12 +349,12 @@ static bool fill_best(Overlap *x, int start, Side *const *side, int n)
 {
     Fill best = {.gain = 0};
     for (int i = 0; i < n; i++)
-        seek_fill(x, start, side[i], side[i] == delay ? x->place[start] : -1, &best);
+        seek_fill(x, start, side[i], &best);
     if (!best.side)
         return false;
-    best.side(x, start, &best.seek);
-    move_found(x, start, best.side);
+    find_fill(x, start, &best);
     overlap_take(x);
+    x->vain[start].nset = 0;
     return true;
 }
 
@@ -333,10 +383,22 @@ static bool fill(Overlap *x, int start)
 /* Until the step does not stand still at its waits. */
 static bool move_start(Overlap *x, int start)
 {
-    bool moved = stands_still(x, start) && sink(x, start);
-    moved |= stands_still(x, start) && hoist(x, start);
+    Vain *v = &x->vain[start];
+    if (!stands_still(x, start))
+        return false;
+    const bool vain = overlap_begin(x, start, v);
+    bool moved = !vain && sink(x, start);
+    moved |= !vain && stands_still(x, start) && hoist(x, start);
     moved |= fill(x, start);
+    overlap_end(x, v, moved);
     return moved;
+}
+
+static void move_up(Overlap *x, int start)
+{
+    Vain *v = &x->up[start];
+    if (!overlap_begin(x, start, v))
+        overlap_end(x, v, hoist_by(x, start, AHEAD * x->started[start].sec, 0));
 }
 
 static bool move_round(Overlap *x)
@@ -344,56 +406,77 @@ static bool move_round(Overlap *x)
     bool moved = false;
     for (int i = 0; i < x->q->n && x->round; i++)
         if (overlap_starts(x, i) && !reduces(overlap_node(x, i)))
-            hoist_by(x, i, AHEAD * x->started[i].sec, 0);
+            move_up(x, i);
     for (int i = 0; i < x->q->n; i++)
         moved |= overlap_starts(x, i) && move_start(x, i);
     return moved;
 }
 
-static void move_rounds(Overlap *x, bool near, int rounds)
+static void move_rounds(Overlap *x)
 {
     bool moved = true;
-    x->near = near;
-    for (x->round = 0; x->round < rounds && moved; x->round++)
+    x->near = false;
+    for (x->round = 0; x->round < ROUNDS && moved; x->round++)
         moved = move_round(x);
 }
 
-/* Moves all, with so many rounds of the nearest fills first. */
-static void move_all(Overlap *x, int near)
+/* What was found in searches. */
+typedef struct Found {
+    int *order;
+    double least;
+} Found;
+
+/* Goes on from the order `from`. */
+static void search_on(Overlap *x, const Overlap *from, Found *best)
 {
+    overlap_copy(x, from);
+    move_rounds(x);
+    if (x->now.total < best->least)
+        memcpy(best->order, x->order, sizeof *best->order * (size_t)x->q->n);
+    best->least = MIN(best->least, x->now.total);
+}
+
+/* The searches, each from where so many rounds of the nearest fills have led. */
+static void search_all(Overlap *x, Arena *tmp, Found *best)
+{
+    static const int near[] = {0, 1, 2, ROUNDS};
+    bool moved = true;
     for (int i = 0; i < x->q->n; i++)
         if (x->started[i].nwait > 1 && reduces(overlap_node(x, i)))
             pull(x, i);
-    move_rounds(x, true, near);
-    move_rounds(x, false, ROUNDS);
+    Overlap *from = overlap_like(x, tmp);
+    for (int i = 0, round = 0; i < LEN(near) && moved; i++) {
+        overlap_copy(x, from);
+        x->near = true;
+        for (; round < near[i] && moved; round++) {
+            x->round = round;
+            moved = move_round(x);
+        }
+        overlap_copy(from, x);
+        search_on(x, from, best);
+    }
 }
 
 /* The seconds of the step in another order, which the graph then has; INFINITY: none takes less. */
 static double overlap_problem(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp,
-                              int64_t more, const int64_t *beside)
+                              OverlapBytes *b, int64_t more)
 {
     Overlap *x = overlap_new(q, joined, m, tmp);
-    x->beside = beside;
+    x->beside = b->beside;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
-    int *best = NEWN(tmp, int, q->n);
-    double least = INFINITY, before = 0;
-    static const int near[] = {0, 1, 2, ROUNDS}; /* rounds of nearest fills, of a search each */
-    for (int i = 0; i < LEN(near); i++) {
-        overlap_measure(x, more);
-        before = x->now.total;
-        move_all(x, near[i]);
-        if (x->now.total < least)
-            memcpy(best, x->order, sizeof *best * (size_t)q->n);
-        least = MIN(least, x->now.total);
-    }
-    if (least >= before)
+    Found best = {NEWN(tmp, int, q->n), INFINITY};
+    overlap_measure(x, more);
+    const double before = x->now.total;
+    search_all(x, tmp, &best);
+    b->lacking = MIN(b->lacking, x->excess > 0 ? 0 : x->lacking);
+    if (best.least >= before)
         return INFINITY;
     for (int k = 0; k < q->n; k++)
-        node[k] = (Node *)overlap_node(x, best[k]);
+        node[k] = (Node *)overlap_node(x, best.order[k]);
     for (int k = 0; k < q->n; k++)
         node_move(g, node[k], NULL);
-    return least;
+    return best.least;
 }
 
 static bool has_collective(const Problem *q)
@@ -404,33 +487,33 @@ static bool has_collective(const Problem *q)
     return has;
 }
 
-/* joined: the same with cats joined; of it comes the peak beside which `more` bytes may be alive.
+/* joined: the same with cats joined; of it comes the peak beside which b->more bytes may be alive.
  * Returns the seconds as order_overlap(); 0 where but bodies have moved. */
-static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, int64_t more,
-                           const int64_t *beside)
+static double overlap_flow(Flow *f, Flow *joined, const Machine *m, Arena *tmp, OverlapBytes *b)
 {
     bool moved = false;
-    int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + more;
+    const int64_t cap = MIN(flow_peak(f), flow_peak(joined)) + b->more;
+    OverlapBytes inner = {.more = b->more, .lacking = b->lacking};
     for (int i = flow_first(f); i >= 0; i = flow_next(f, i))
         for (int c = 0; item_body(f, i, c); c++)
-            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, more, NULL) <
+            moved |= overlap_flow(item_body(f, i, c), item_body(joined, i, c), m, tmp, &inner) <
                      INFINITY;
+    b->lacking = inner.lacking;
     if (moved)
         flow_reorder(f);
-    more = cap - flow_peak(f);
     const Problem *q = problem_new(f, tmp);
     double sec = INFINITY;
     if (!q->cyclic && has_collective(q))
-        sec = overlap_problem(q, joined, m, tmp, more, beside);
+        sec = overlap_problem(q, joined, m, tmp, b, cap - flow_peak(f));
     return moved ? 0 : sec;
 }
 
-double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t more,
-                     const int64_t *beside)
+double order_overlap(Graph *g, const Device *d, const Machine *m, Arena *tmp, OverlapBytes *b)
 {
     Flow *joined = flow_new(g, d, m, tmp);
     flow_alike(joined);
     flow_join(joined);
     flow_lay_over_wider(joined);
-    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, more, beside);
+    b->lacking = INT64_MAX;
+    return overlap_flow(flow_new(g, d, m, tmp), joined, m, tmp, b);
 }

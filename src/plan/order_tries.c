@@ -141,13 +141,18 @@ static double excess_of(Overlap *x, int64_t *most, bool keep)
 double overlap_gain(Overlap *x, double least)
 {
     int64_t most;
-    int settled;
+    int settled, from;
     if (x->low >= x->high)
         return -1;
-    double total = time_from(x, &x->tried, quiet_place(x, x->low), &settled);
+    from = quiet_place(x, x->low);
+    double total = time_from(x, &x->tried, from, &settled);
+    overlap_see(x, from);
+    overlap_see(x, MIN(settled, x->q->n - 1));
     if (!(total <= x->now.total * (1 + ROUNDED) - least))
         return -1;
     bool fits = excess_of(x, &most, false) <= x->excess && most <= x->most;
+    if (!fits)
+        x->lacking = MIN(x->lacking, most - x->most);
     return fits ? MAX(0, x->now.total - total) : -1;
 }
 
@@ -170,6 +175,9 @@ void overlap_take(Overlap *x)
     }
     x->now.total = total;
     find_ends(x, from);
+    x->ntaken++;
+    for (int k = from; k < settled; k++)
+        x->changed[k] = x->ntaken;
 }
 
 bool overlap_try(Overlap *x, double least)
@@ -217,6 +225,35 @@ void overlap_move_set(Overlap *x, int before)
             x->made[count++] = x->order[k];
 }
 
+/* ---- what is of no use ---- */
+
+void overlap_see(Overlap *x, int place)
+{
+    x->first = MIN(x->first, place);
+    x->last = MAX(x->last, place);
+}
+
+bool overlap_begin(Overlap *x, int start, Vain *v)
+{
+    bool same = v->taken >= 0;
+    for (int k = v->first; same && k <= v->last; k++)
+        same = x->changed[k] <= v->taken;
+    v->nset = same ? v->nset : 0;
+    x->first = same ? v->first : x->place[start];
+    x->last = same ? v->last : x->place[start];
+    EACH_ITEM(k, x->q->succ, start)
+        if (x->start[x->q->succ.item[k]] == start)
+            overlap_see(x, x->place[x->q->succ.item[k]]);
+    return same;
+}
+
+void overlap_end(Overlap *x, Vain *v, bool moved)
+{
+    v->taken = moved ? -1 : x->ntaken;
+    v->first = x->first;
+    v->last = x->last;
+}
+
 /* ---- the first order ---- */
 
 /* Equal names at one address: the clock compares that first. */
@@ -257,7 +294,7 @@ static TimedOrder timed_new(Arena *tmp, int n)
 Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp)
 {
     Overlap *x = NEW(tmp, Overlap);
-    *x = (Overlap){.q = q, .scratch = arena_tmp(tmp)};
+    *x = (Overlap){.q = q, .tmp = tmp, .scratch = arena_tmp(tmp)};
     const Graph *g = flow_graph(q->flow);
     int *number = NEWN(tmp, int, g->nnode);
     Map names = {.a = tmp};
@@ -284,7 +321,42 @@ Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Are
     }
     for (int k = 0; k < q->storage.count; k++)
         x->left[k] = -1;
+    x->changed = NEWN(tmp, int, q->n);
+    x->vain = NEWN(tmp, Vain, q->n);
+    x->up = NEWN(tmp, Vain, q->n);
     return x;
+}
+
+Overlap *overlap_like(const Overlap *x, Arena *tmp)
+{
+    Overlap *y = NEW(tmp, Overlap);
+    const int n = x->q->n;
+    *y = *x;
+    y->order = NEWN(tmp, int, n);
+    y->now = timed_new(tmp, n);
+    y->until = NEWN(tmp, double, n);
+    y->live = NEWN(tmp, int64_t, n);
+    y->above = NEWN(tmp, double, n);
+    overlap_copy(y, x);
+    return y;
+}
+
+void overlap_copy(Overlap *to, const Overlap *from)
+{
+    const size_t n = (size_t)to->q->n;
+    memcpy(to->order, from->order, n * sizeof *to->order);
+    memcpy(to->now.at, from->now.at, n * sizeof *to->now.at);
+    memcpy(to->now.end, from->now.end, n * sizeof *to->now.end);
+    memcpy(to->now.stall, from->now.stall, n * sizeof *to->now.stall);
+    memcpy(to->until, from->until, n * sizeof *to->until);
+    memcpy(to->live, from->live, n * sizeof *to->live);
+    memcpy(to->above, from->above, n * sizeof *to->above);
+    to->now.total = from->now.total;
+    to->excess = from->excess;
+    for (size_t k = 0; k < n; k++) {
+        to->place[to->order[k]] = (int)k;
+        to->vain[k].taken = to->up[k].taken = -1;
+    }
 }
 
 void overlap_measure(Overlap *x, int64_t more)
@@ -296,6 +368,7 @@ void overlap_measure(Overlap *x, int64_t more)
     x->high = x->q->n;
     x->live[0] = x->q->base + x->q->inputs;
     x->excess = 0;
+    x->lacking = INT64_MAX;
     memset(x->above, 0, sizeof *x->above * (size_t)x->q->n);
     if (x->beside) {
         excess_of(x, &most, false);

@@ -21,9 +21,17 @@ typedef struct TimedOrder {
     double total;
 } TimedOrder;
 
+/* Tries of a start that were of no use, and the places on which that depends. */
+typedef struct Vain {
+    int taken;       /* orders that had been taken by then; -1: there are none */
+    int first, last; /* places */
+    uint64_t *set;   /* sets of nodes, as numbers */
+    int nset, capset;
+} Vain;
+
 typedef struct Overlap {
     const Problem *q;
-    Arena *scratch;
+    Arena *tmp, *scratch; /* of all; of one try */
     int *order, *place;
     TimedOrder now, tried;
     double *until;    /* by place: when all that is started before it has ended */
@@ -46,12 +54,22 @@ typedef struct Overlap {
     double excess;     /* above the cap, of the order */
     int *left;         /* by storage: readers that have not run; -1: not counted */
     int *counted;      /* storages of which they are counted */
+    int64_t lacking;  /* bytes that a try lacked at least, of those refused for bytes alone */
+    /* what was of no use */
+    int ntaken;
+    int *changed;    /* by place: how many orders had been taken when it last changed */
+    int first, last; /* places that were read since overlap_begin() */
+    Vain *vain, *up; /* by start: of what fills its time; of going up between rounds */
     int round;
     bool near; /* the nearest fill alone is tried */
 } Overlap;
 
 /* joined: q's flow with cats joined, whose copies take no time. */
 Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Arena *tmp);
+
+/* Another with x's order, seconds and bytes. */
+Overlap *overlap_like(const Overlap *x, Arena *tmp);
+void overlap_copy(Overlap *to, const Overlap *from);
 
 /* Fills the first order, its seconds and bytes. At most `more` bytes more than its peak may be
  * alive. */
@@ -76,5 +94,12 @@ double overlap_gain(Overlap *x, double least);
 /* Makes it the order: always; or if it gains so much. */
 void overlap_take(Overlap *x);
 bool overlap_try(Overlap *x, double least);
+
+/* Begins a visit of a start: whether what was of no use in v still is. */
+bool overlap_begin(Overlap *x, int start, Vain *v);
+/* Notes that what is tried depends on a place. */
+void overlap_see(Overlap *x, int place);
+/* Ends it. */
+void overlap_end(Overlap *x, Vain *v, bool moved);
 
 #endif

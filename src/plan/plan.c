@@ -111,15 +111,18 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
-/* p with the bound of its graph, which is the same for all orders. */
-static Plan *bounded(Plan *p, const PlanFor *to)
+void plan_fill_bound(Plan *p, const PlanFor *to)
 {
-    if (to->rough)
-        return p;
     Arena *tmp = arena_tmp(p->g->a);
     int64_t others = p->by_category[CAT_OTHER]; /* nothing else is counted there */
     p->order_bound = others + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
+}
+
+static Plan *bounded(Plan *p, const PlanFor *to)
+{
+    if (!to->rough && !to->unbounded)
+        plan_fill_bound(p, to);
     return p;
 }
 
@@ -293,6 +296,7 @@ typedef struct OverlapRoom {
     int64_t *beside, more; /* by node id; how much higher the peak is by it */
     double least;          /* seconds of the order of the plan so far, by the clock */
     bool slower;           /* the order after it was no faster */
+    int64_t same;          /* so many bytes more than the last order had give the same */
 } OverlapRoom;
 
 /* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
@@ -302,7 +306,9 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    double sec = order_overlap(g, to->device, to->machine, tmp, more, r->beside);
+    OverlapBytes b = {.more = more, .beside = r->beside};
+    double sec = order_overlap(g, to->device, to->machine, tmp, &b);
+    r->same = b.lacking - 1;
     r->slower = sec >= r->least;
     Plan *q = r->slower ? NULL : make(a, g, to, r->beside ? 0 : cap, known);
     arena_reset(tmp);
@@ -325,9 +331,11 @@ static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *
     static const int parts[] = {0, 32, 16, 8};
     int64_t peak = p->space[SPACE_MAIN].peak;
     Plan *q = NULL;
-    for (int i = 0; i < LEN(parts) && !q && !(i && r->slower); i++)
-        q = overlap_within(a, p, to, known, r, more - (parts[i] ? peak / parts[i] : 0),
-                           peak + more);
+    for (int i = 0; i < LEN(parts) && !q && !(i && r->slower); i++) {
+        const int64_t less = parts[i] ? peak / parts[i] : 0;
+        q = overlap_within(a, p, to, known, r, more - less, peak + more);
+        r->same = MAX(r->same - less, 0);
+    }
     return q;
 }
 
@@ -354,7 +362,8 @@ static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
     if (to->room)
         room = usual * (to->room - ROOM_NONE) / (ROOM_USUAL - ROOM_NONE);
     Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
-    Plan *wide = room > usual ? overlap_in(a, p, to, known, &r, room) : NULL;
+    const bool other = room > usual && (!q || room - usual > r.same);
+    Plan *wide = other ? overlap_in(a, p, to, known, &r, room) : NULL;
     if (wide && (!q || wide->est.step < q->est.step))
         q = wide;
     arena_reset(tmp);

@@ -124,6 +124,7 @@ typedef struct PlanFor {
                                         moved; NULL: nothing */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
                    no wait follows from them */
+    bool unbounded; /* order_bound is left 0, for plan_fill_bound() */
 } PlanFor;
 
 /* Whether plans of one graph are one under both. */
@@ -179,6 +180,9 @@ int64_t plan_bound(Graph *g, const Device *d);
 
 /* The bytes that libraries keep for a step in each program: its part of Plan.handles. */
 int64_t plan_step_handles(const Step *s);
+
+/* Fills p's order_bound, where its plan was made without. */
+void plan_fill_bound(Plan *p, const PlanFor *to);
 
 /* The bytes that --memory must at least be: the peak and the library's reserve. */
 int64_t plan_least(const Plan *p);

@@ -8,16 +8,11 @@
  * (clock.c). There a collective counts with its share of the seconds of one call for all of its
  * unit: those of parameters, or of gradients, of one block, op, group, dtype and direction.
  *
- * For any set of items of one queue, the earliest of their starts, all their seconds there, and the
- * least time that follows any of them are together no more than the step. Tried are, in the order
- * of starts, each item with all later ones, and the same by what follows.
- *
  * A start is at least the longest way to it. Where the graph narrows to one item, as in the
- * residual stream and at the loss, what comes before it must all be done: the same is asked of
- * these items alone, with what follows up to this one; and its start is raised to that. So seconds
- * add up along the stream. What follows an item is found likewise, from the end. Narrow are the
- * items that no edge passes by, between the first item and the loss, and between the loss and the
- * last, among what lies between them.
+ * residual stream and at the loss (step_narrow.c), what comes before it must all be done: its start
+ * is raised to the least time that sets of these items take (step_sets.c), with what follows them
+ * up to this one. So seconds add up along the stream. What follows an item is found likewise, from
+ * the end. The step takes at least what sets of all items do.
  *
  * Another bound is that of the schedules within some bytes. What is computed again from a batch may
  * use the time for which the forward waits, but then is alive until the backward. First nothing of
@@ -29,44 +24,12 @@
  * Copies that the planner adds have seconds in the step, but are no items.
  *
  * A loop is an item with as many times the bound of its body, as its iterations follow one another;
- * it has its links' work too. O(narrow items x n log n); of large graphs fewer items count as
+ * it has its links' work too. O(narrow items x n); of large graphs fewer items count as
  * narrow, so that each takes about a second at most. */
-#include "plan.h"
+#include "step_bound.h"
 #include "step_early.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-enum { BY_HOST = MAX_QUEUE, BY_NETWORK, NBUSY }; /* links, behind the queues */
-enum { EFFORT = 8000000 }; /* items that are looked at for narrow ones, all together */
-
-typedef struct BoundItem {
-    const Node *node;
-    int tensor;
-    double sec;         /* on its way */
-    double busy[NBUSY]; /* seconds of queues */
-} BoundItem;
-
-/* An item of a queue: where its set begins, or what follows it. */
-typedef struct BoundJob {
-    double key, busy, other;
-} BoundJob;
-
-typedef struct StepBound {
-    const Plan *p;
-    int64_t most;     /* bytes of the peak; 0: any */
-    const Node *loss; /* the end of the forward, if nothing is computed again before; else NULL */
-    Arena *tmp;
-    const Graph *g;
-    int n, *of; /* of: by value id, the item that makes it; -1: none */
-    BoundItem *item;
-    Lists pred, succ;
-    bool *narrow;
-    bool *kept;           /* made of nothing but the graph's kept inputs and constants */
-    double *start, *rest; /* until an item begins; after it has ended */
-    double *to;           /* scratch: from an item's end to the narrow one; -1: not before it */
-    BoundJob *job;
-} StepBound;
 
 /* ---- seconds ---- */
 
@@ -324,131 +287,15 @@ static void fill_items(StepBound *x, const NodeSteps *steps)
     }
 }
 
-/* ---- where the graph narrows ---- */
+/* ---- starts ---- */
 
-/* Marks, of the items from `first` to `last` that lie on a way between them, those that all ways
- * pass. */
-static void mark_narrow(StepBound *x, int first, int last)
+/* Of all items before an end, and of those that begin with the forward's end. */
+static double sets_sec(const StepBound *x, const double *start, const double *to,
+                       const Lists *after)
 {
-    bool *after = NEWN(x->tmp, bool, x->n), *before = NEWN(x->tmp, bool, x->n);
-    after[first] = before[last] = true;
-    for (int i = first; i <= last; i++)
-        EACH_ITEM(k, x->pred, i)
-            after[i] |= after[x->pred.item[k]];
-    for (int i = last; i >= first; i--)
-        EACH_ITEM(k, x->succ, i)
-            before[i] |= before[x->succ.item[k]];
-    for (int i = first, reach = first; i <= last; i++) {
-        if (!after[i] || !before[i])
-            continue;
-        x->narrow[i] |= reach <= i;
-        EACH_ITEM(k, x->succ, i)
-            if (before[x->succ.item[k]])
-                reach = MAX(reach, x->succ.item[k]);
-    }
-}
-
-/* The item, among those up to a phase, before which most items follow one another; *first: the
- * first of these. from: they begin with it, -1: with any. */
-static int deepest(const StepBound *x, int from, Phase most, int *first)
-{
-    int *depth = NEWN(x->tmp, int, x->n), *begin = NEWN(x->tmp, int, x->n), last = -1;
-    for (int i = 0; i < x->n; i++) {
-        begin[i] = i;
-        depth[i] = from < 0 || i == from ? 1 : 0;
-        EACH_ITEM(k, x->pred, i) {
-            int j = x->pred.item[k];
-            if (depth[j] && depth[j] >= depth[i]) {
-                depth[i] = depth[j] + 1;
-                begin[i] = begin[j];
-            }
-        }
-        if (x->item[i].node->phase <= most && depth[i] && (last < 0 || depth[i] > depth[last]))
-            last = i;
-    }
-    *first = last < 0 ? -1 : begin[last];
-    return last;
-}
-
-/* Whether items run on one queue alone: then its work is the bound. */
-static bool one_queue(const StepBound *x)
-{
-    bool one = true;
-    for (int i = 0; i < x->n; i++)
-        for (int q = 0; q < NBUSY; q++)
-            one &= q == QUEUE_COMPUTE || x->item[i].busy[q] <= 0;
-    return one;
-}
-
-/* Leaves no more narrow items than the effort allows, evenly along the stream. */
-static void thin_out(const StepBound *x)
-{
-    int count = 0, most = MAX(1, EFFORT / MAX(x->n, 1));
-    for (int i = 0; i < x->n; i++)
-        count += x->narrow[i];
-    int64_t kept = 0, seen = 0;
-    for (int i = 0; i < x->n && count > most; i++) {
-        if (!x->narrow[i])
-            continue;
-        x->narrow[i] = ++seen * most / count > kept;
-        kept += x->narrow[i];
-    }
-}
-
-static void find_narrow(StepBound *x)
-{
-    int first, begin, middle, last;
-    x->narrow = NEWN(x->tmp, bool, x->n);
-    if (one_queue(x))
-        return;
-    middle = deepest(x, -1, LOSS, &first);
-    last = deepest(x, middle, OPTIMIZER, &begin);
-    if (middle >= 0)
-        mark_narrow(x, first, middle);
-    if (last >= 0)
-        mark_narrow(x, begin, last);
-    thin_out(x);
-}
-
-/* ---- sets ---- */
-
-static int by_key(const void *s, const void *t)
-{
-    const BoundJob *x = s, *y = t;
-    return (x->key < y->key) - (x->key > y->key);
-}
-
-/* The greatest, over the jobs with the largest keys, of the least key, all their seconds, and the
- * least of the others. */
-static double sorted_bound(BoundJob *job, int n)
-{
-    double busy = 0, other = 0, most = 0;
-    if (n)
-        qsort(job, (size_t)n, sizeof *job, by_key);
-    for (int i = 0; i < n; i++) {
-        busy += job[i].busy;
-        other = i ? MIN(other, job[i].other) : job[i].other;
-        most = MAX(most, job[i].key + busy + other);
-    }
-    return most;
-}
-
-/* The bound of the items before an end, on each queue. start, to: by item; to less than 0: it is
- * not one. */
-static double set_bound(const StepBound *x, const double *start, const double *to)
-{
-    double most = 0;
-    for (int q = 0; q < NBUSY; q++) {
-        int n = 0;
-        for (int i = 0; i < x->n; i++)
-            if (x->item[i].busy[q] > 0 && to[i] >= 0)
-                x->job[n++] = (BoundJob){start[i], x->item[i].busy[q], to[i]};
-        most = MAX(most, sorted_bound(x->job, n));
-        for (int k = 0; k < n; k++)
-            x->job[k] = (BoundJob){x->job[k].other, x->job[k].busy, x->job[k].key};
-        most = MAX(most, sorted_bound(x->job, n));
-    }
-    return most;
+    const int loss = x->loss ? x->of[x->loss->out[0]->id] : x->middle;
+    double pairs = bound_pairs(x, start, to, loss < 0 ? 0 : start[loss], after);
+    return MAX(bound_sets(x, start, to), pairs);
 }
 
 /* The least start of a narrow item, by all that comes before it; back: the same from the end. */
@@ -466,50 +313,40 @@ static double raised(const StepBound *x, int item, const double *start, bool bac
                 x->to[i] = MAX(x->to[i], x->to[j] + x->item[j].sec);
         }
     x->to[item] = -1;
-    return set_bound(x, start, x->to);
+    return sets_sec(x, start, x->to, after);
+}
+
+/* Whether an item waits for narrow ones alone: it begins when they have ended. */
+static bool follows(const StepBound *x, int i, const Lists *before)
+{
+    bool all = before->at[i] < before->at[i + 1];
+    EACH_ITEM(e, *before, i)
+        all &= x->narrow[before->item[e]];
+    return all;
 }
 
 /* Fills when each item can begin; back: how long the step goes on after it. */
-static void fill_starts(const StepBound *x, double *start, bool back)
+static void fill_starts(StepBound *x, double *start, bool back)
 {
     const Lists *before = back ? &x->succ : &x->pred;
+    bound_none(x);
     for (int k = 0; k < x->n; k++) {
         int i = back ? x->n - 1 - k : k;
         EACH_ITEM(e, *before, i)
             start[i] = MAX(start[i], start[before->item[e]] + x->item[before->item[e]].sec);
-        if (x->narrow[i])
+        if (x->narrow[i] && !follows(x, i, before))
             start[i] = MAX(start[i], raised(x, i, start, back));
+        bound_add(x, start, i);
     }
 }
 
 /* ---- a graph ---- */
 
-/* The items of a way of the most, in order. */
-static int *longest_way(const StepBound *x, int *count)
-{
-    int *depth = NEWN(x->tmp, int, x->n), last = -1;
-    for (int i = 0; i < x->n; i++) {
-        depth[i] = 1;
-        EACH_ITEM(k, x->pred, i)
-            depth[i] = MAX(depth[i], depth[x->pred.item[k]] + 1);
-        last = last < 0 || depth[i] > depth[last] ? i : last;
-    }
-    *count = last < 0 ? 0 : depth[last];
-    int *way = NEWN(x->tmp, int, *count);
-    for (int d = *count; d > 0; d--) {
-        way[d - 1] = last;
-        EACH_ITEM(k, x->pred, way[d - 1])
-            if (depth[x->pred.item[k]] == d - 1)
-                last = x->pred.item[k];
-    }
-    return way;
-}
-
 /* The node with which the forward ends: the last of it where most items of the step follow one
  * another. */
 static const Node *find_loss(const StepBound *x)
 {
-    int count, *way = longest_way(x, &count);
+    int count, *way = bound_longest_way(x, &count);
     while (count && x->item[way[count - 1]].node->phase > LOSS)
         count--;
     return count ? x->item[way[count - 1]].node : NULL;
@@ -532,7 +369,7 @@ static double early(const StepBound *x)
     EarlyItems items = {
         x->g, x->n, node, x->of, free.pred, free.succ, sec, late, x->of[x->loss->out[0]->id],
         NULL, 0};
-    items.stream = longest_way(&free, &items.nstream);
+    items.stream = bound_longest_way(&free, &items.nstream);
     return early_sec(&items, x->tmp, x->most - x->p->persistent_nbytes);
 }
 
@@ -541,14 +378,22 @@ static double items_bound(StepBound *x, const NodeSteps *steps, double *busy)
 {
     link_all(x);
     fill_items(x, steps);
-    find_narrow(x);
+    bound_narrow(x);
     x->start = NEWN(x->tmp, double, x->n);
     x->rest = NEWN(x->tmp, double, x->n);
     x->to = NEWN(x->tmp, double, x->n);
-    x->job = NEWN(x->tmp, BoundJob, x->n);
+    x->last = NEWN(x->tmp, int, x->n);
+    x->ahead = NEWN(x->tmp, double, x->n);
+    x->job = NEWN(x->tmp, BoundJob, x->n + 1);
+    for (int q = 0; q < NBUSY; q++)
+        x->queue[q].item = NEWN(x->tmp, int, x->n);
     fill_starts(x, x->start, false);
     fill_starts(x, x->rest, true);
-    double bound = set_bound(x, x->start, x->rest);
+    double bound = bound_sets(x, x->rest, x->start);
+    bound_none(x);
+    for (int i = 0; i < x->n; i++)
+        bound_add(x, x->start, i);
+    bound = MAX(bound, sets_sec(x, x->start, x->rest, &x->succ));
     for (int i = 0; i < x->n; i++) {
         bound = MAX(bound, x->start[i] + x->item[i].sec + x->rest[i]);
         for (int q = 0; q < NBUSY; q++)

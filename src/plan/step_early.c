@@ -25,6 +25,8 @@
 enum {
     PRICES = 20,      /* at most */
     ASKED = 200,      /* items of the stream, at most */
+    LOOKS = 3000000,  /* items at all of these, but for a few */
+    FEW_ASKED = 8,    /* of the stream */
     EFFORT = 10000000 /* arcs that a cut may pass */
 };
 
@@ -276,6 +278,7 @@ static EarlyBound *early_new(const EarlyItems *x, Arena *tmp)
 {
     EarlyBound *e = NEW(tmp, EarlyBound);
     e->x = x;
+    e->tmp = tmp;
     e->before = NEWN(tmp, bool, x->n);
     e->behind = NEWN(tmp, bool, x->n);
     e->late = NEWN(tmp, bool, x->n);
@@ -302,12 +305,16 @@ static double bound_at(EarlyBound *e, int at, double room)
 /* The item of the stream, from the loss on, where most that fits is alive with no late item. */
 static int fullest(EarlyBound *e, double room)
 {
-    int best = e->x->loss;
+    const EarlyItems *x = e->x;
+    const int asked = MAX(MIN(ASKED, LOOKS / MAX(x->n, 1)), FEW_ASKED);
+    bool *behind = NEWN(e->tmp, bool, x->n); /* the loss */
+    int best = x->loss;
     double most = 0;
-    for (int i = 0; i < e->x->nstream; i += 1 + e->x->nstream / ASKED) {
-        int at = e->x->stream[i];
-        ask_at(e, e->x->loss);
-        if (!e->behind[at])
+    ask_at(e, x->loss);
+    memcpy(behind, e->behind, sizeof *behind * (size_t)x->n);
+    for (int i = 0; i < x->nstream; i += 1 + x->nstream / asked) {
+        int at = x->stream[i];
+        if (!behind[at])
             continue;
         fill_alive(e, at);
         if (e->base + e->none <= most || e->base + e->none > room)

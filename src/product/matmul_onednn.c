@@ -35,7 +35,7 @@
 #include "../op/matmul.h"
 
 #include "onednn.h"
-#include "../op/vmath.h"
+#include "widen.h"
 
 #include <string.h>
 
@@ -484,39 +484,9 @@ static void prepare_wide(Call *c, Arena *a, int how)
     c->state = w.c.state;
 }
 
-typedef struct Convert {
-    float *wide;
-    uint16_t *narrow;
-    DType dtype;
-} Convert;
-
-KERNEL(void, load, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
-{
-    const Convert *x = arg;
-    float *restrict to = x->wide;
-    if (x->dtype == BF16)
-        for (int64_t i = lo; i < hi; i++)
-            to[i] = v_bf16_to_f32(x->narrow[i]);
-    else
-        for (int64_t i = lo; i < hi; i++)
-            to[i] = v_f16_to_f32(x->narrow[i]);
-}
-
-KERNEL(void, store, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
-{
-    const Convert *x = arg;
-    uint16_t *restrict to = x->narrow;
-    if (x->dtype == BF16)
-        for (int64_t i = lo; i < hi; i++)
-            to[i] = v_f32_to_bf16(x->wide[i]);
-    else
-        for (int64_t i = lo; i < hi; i++)
-            to[i] = v_f32_to_f16(x->wide[i]);
-}
-
 static void convert(const Tensor *wide, const Tensor *narrow, void (*fn)(void *, int64_t, int64_t))
 {
-    Convert x = {(float *)wide->data, (uint16_t *)narrow->data, narrow->dtype};
+    Widen x = {(float *)wide->data, (uint16_t *)narrow->data, narrow->dtype};
     if (narrow->dtype != F32)
         par_for(span(narrow), 16384, fn, &x);
 }
@@ -526,12 +496,12 @@ static int run_wide(Call *c)
     WideCall w;
     widen(&w, c);
     for (int i = 0; i < c->nin; i++)
-        convert(&w.in[i], &c->in[i], load);
+        convert(&w.in[i], &c->in[i], widen_load);
     if (run(&w.c)) {
         memcpy(c->message, w.c.message, sizeof c->message);
         return -1;
     }
-    convert(&w.out[0], &c->out[0], store);
+    convert(&w.out[0], &c->out[0], widen_store);
     return 0;
 }
 

@@ -11,37 +11,14 @@
  * 7.3 where it packs; and where it takes its packed gemm (operands with gaps, processors without
  * AVX-512) buffers while a product runs, seldom given back: over 48 products of f32 30 and 14 MiB
  * on one thread, 46 and 52 on 2, 44 and 56 on 4, of bf16 17 and 21, 34 and 35, 37 and 31. */
-#include "onednn.h"
-#include "../op/op.h"
+#include "library.h"
 
-#include <oneapi/dnnl/dnnl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 /* ---- where versions differ ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
-
-typedef dnnl_memory_desc_t Lies; /* how a matrix lies in memory */
-typedef const_dnnl_memory_desc_t LiesThere;
-
-static dnnl_status_t lies_new(Lies *x, int rank, const dnnl_dims_t dim, dnnl_data_type_t dtype,
-                              const dnnl_dims_t stride)
-{
-    return dnnl_memory_desc_create_with_strides(x, rank, dim, dtype, stride);
-}
-
-static dnnl_status_t lies_any(Lies *x, int rank, const dnnl_dims_t dim, dnnl_data_type_t dtype)
-{
-    return dnnl_memory_desc_create_with_tag(x, rank, dim, dtype, dnnl_format_tag_any);
-}
-
-static void lies_drop(Lies x)
-{
-    if (x)
-        dnnl_memory_desc_destroy(x);
-}
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, LiesThere a,
                               LiesThere b, LiesThere bias, LiesThere y, dnnl_primitive_attr_t attr)
@@ -55,28 +32,6 @@ static dnnl_status_t add_to_result(dnnl_post_ops_t then)
 }
 
 #else
-
-typedef dnnl_memory_desc_t *Lies;
-typedef const dnnl_memory_desc_t *LiesThere;
-
-static dnnl_status_t lies_new(Lies *x, int rank, const dnnl_dims_t dim, dnnl_data_type_t dtype,
-                              const dnnl_dims_t stride)
-{
-    *x = calloc(1, sizeof **x);
-    return *x ? dnnl_memory_desc_init_by_strides(*x, rank, dim, dtype, stride) : dnnl_out_of_memory;
-}
-
-static dnnl_status_t lies_any(Lies *x, int rank, const dnnl_dims_t dim, dnnl_data_type_t dtype)
-{
-    *x = calloc(1, sizeof **x);
-    return *x ? dnnl_memory_desc_init_by_tag(*x, rank, dim, dtype, dnnl_format_tag_any)
-              : dnnl_out_of_memory;
-}
-
-static void lies_drop(Lies x)
-{
-    free(x);
-}
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, LiesThere a,
                               LiesThere b, LiesThere bias, LiesThere y, dnnl_primitive_attr_t attr)
@@ -185,12 +140,6 @@ typedef struct ProductForm {
     dnnl_primitive_desc_t product, pack[NOPERAND];
 } ProductForm;
 
-static void drop_desc(dnnl_primitive_desc_t x)
-{
-    if (x)
-        dnnl_primitive_desc_destroy(x);
-}
-
 static void drop_form(ProductForm *f)
 {
     drop_desc(f->product);
@@ -203,21 +152,19 @@ static void drop_form(ProductForm *f)
     }
 }
 
-/* Scratchpads are the caller's. */
-static dnnl_status_t new_attr(dnnl_primitive_attr_t *attr)
+dnnl_status_t onednn_attr(dnnl_primitive_attr_t *attr)
 {
     dnnl_status_t s = dnnl_primitive_attr_create(attr);
-    return s ? s : dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+    if (!s)
+        s = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+    return s ? s : dnnl_primitive_attr_set_fpmath_mode(*attr, dnnl_fpmath_mode_strict);
 }
 
-/* f32 sums whatever the environment says. */
 static dnnl_status_t describe_product(ProductForm *f, const OneProduct *p, dnnl_engine_t engine)
 {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t then = NULL;
-    dnnl_status_t s = new_attr(&attr);
-    if (!s)
-        s = dnnl_primitive_attr_set_fpmath_mode(attr, dnnl_fpmath_mode_strict);
+    dnnl_status_t s = onednn_attr(&attr);
     if (!s && p->adds)
         s = dnnl_post_ops_create(&then);
     if (!s && p->adds)
@@ -244,7 +191,7 @@ static dnnl_status_t describe_pack(ProductForm *f, int i, dnnl_engine_t engine)
     dnnl_primitive_attr_t attr = NULL;
     if (dnnl_memory_desc_equal(f->from[i], operand(f->product, i)))
         return dnnl_success;
-    dnnl_status_t s = new_attr(&attr);
+    dnnl_status_t s = onednn_attr(&attr);
     if (!s)
         s = dnnl_reorder_primitive_desc_create(&f->pack[i], f->from[i], engine,
                                                operand(f->product, i), engine, attr);
@@ -253,10 +200,7 @@ static dnnl_status_t describe_pack(ProductForm *f, int i, dnnl_engine_t engine)
     return s;
 }
 
-/* The library divides work among as many threads as there are when a primitive is described, keeps
- * it by as many as when it is made, and its plain gemm (f32 without AVX-512) asks again as it runs:
- * between these calls there is one for what is to run alone. The first's result is the second's. */
-static int begin(bool alone)
+int onednn_begin(bool alone)
 {
     int nthread = par_threads();
     if (alone && nthread > 1)
@@ -264,7 +208,7 @@ static int begin(bool alone)
     return nthread;
 }
 
-static void end(int nthread)
+void onednn_end(int nthread)
 {
     if (par_threads() != nthread)
         par_set_threads(nthread);
@@ -282,24 +226,14 @@ static dnnl_status_t form(ProductForm *f, const OneProduct *p, dnnl_engine_t eng
         if (!s && in[i]->own)
             s = lies(&f->from[i], in[i], false);
     }
-    int nthread = begin(p->alone);
+    int nthread = onednn_begin(p->alone);
     if (!s)
         s = describe_product(f, p, engine);
-    end(nthread);
+    onednn_end(nthread);
     for (int i = 0; i < NOPERAND && !s; i++)
         if (in[i]->own)
             s = describe_pack(f, i, engine);
     return s;
-}
-
-static LiesThere scratch_of(const_dnnl_primitive_desc_t desc)
-{
-    return dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-}
-
-static int64_t size_of(LiesThere x)
-{
-    return (int64_t)dnnl_memory_desc_get_size(x);
 }
 
 static OneRoom room_of(const ProductForm *f)
@@ -317,7 +251,7 @@ static OneRoom room_of(const ProductForm *f)
 
 /* ---- what is remembered in a context ---- */
 
-static void need(dnnl_status_t status, Ctx *ctx, const Node *n, const char *what)
+void onednn_need(dnnl_status_t status, Ctx *ctx, const Node *n, const char *what)
 {
     if (status != dnnl_success)
         fail(ctx, TN_FAIL, "%s%s%s: oneDNN cannot make its %s (status %d)",
@@ -332,8 +266,7 @@ static void drop_engine(void *what)
         dnnl_engine_destroy(*engine);
 }
 
-/* Nothing is described without an engine: a context has one, which holds no threads or cache. */
-static dnnl_engine_t get_engine(Ctx *ctx, const Node *n)
+dnnl_engine_t onednn_engine(Ctx *ctx, const Node *n)
 {
     static const char key[] = "onednn engine";
     dnnl_engine_t *engine = memo_find(ctx, key, sizeof key);
@@ -346,7 +279,7 @@ static dnnl_engine_t get_engine(Ctx *ctx, const Node *n)
         fail(ctx, TN_USAGE, "TN_ISA=%s: oneDNN was in use before this library was loaded",
              isa_name((Isa)isa_asked()));
     if (!*engine)
-        need(dnnl_engine_create(engine, dnnl_cpu, 0), ctx, n, "engine");
+        onednn_need(dnnl_engine_create(engine, dnnl_cpu, 0), ctx, n, "engine");
     return *engine;
 }
 
@@ -386,7 +319,7 @@ static const Answer *ask(Ctx *ctx, const Node *n, const OneProduct *p)
     Answer *x = memo_find(ctx, &q, sizeof q);
     if (x)
         return x;
-    dnnl_engine_t engine = get_engine(ctx, n);
+    dnnl_engine_t engine = onednn_engine(ctx, n);
     x = NEW(memo_arena(ctx), Answer);
     ProductForm f = {.y = NULL};
     x->status = form(&f, p, engine);
@@ -394,7 +327,7 @@ static const Answer *ask(Ctx *ctx, const Node *n, const OneProduct *p)
         x->room = room_of(&f);
     drop_form(&f);
     if (x->status == dnnl_out_of_memory)
-        need(x->status, ctx, n, "primitive description");
+        onednn_need(x->status, ctx, n, "primitive description");
     memo_put(ctx, &q, sizeof q, x);
     return x;
 }
@@ -407,7 +340,7 @@ bool onednn_has(Ctx *ctx, const OneProduct *p)
 OneRoom onednn_room(Ctx *ctx, const Node *n, const OneProduct *p)
 {
     const Answer *x = ask(ctx, n, p);
-    need(x->status, ctx, n, "primitive description");
+    onednn_need(x->status, ctx, n, "primitive description");
     return x->room;
 }
 
@@ -429,24 +362,12 @@ struct OneRun {
     dnnl_memory_t memory[NSLOT], from[NOPERAND], scratch[NOPERAND];
 };
 
-static void drop_primitive(dnnl_primitive_t x)
-{
-    if (x)
-        dnnl_primitive_destroy(x);
-}
-
 static void drop_made(void *what)
 {
     MadeProduct *x = what;
     drop_primitive(x->product);
     for (int i = 0; i < NOPERAND; i++)
         drop_primitive(x->pack[i]);
-}
-
-static void drop_memory(dnnl_memory_t x)
-{
-    if (x)
-        dnnl_memory_destroy(x);
 }
 
 static void drop_run(void *what)
@@ -462,8 +383,7 @@ static void drop_run(void *what)
         dnnl_stream_destroy(x->stream);
 }
 
-/* Tries whether there is room: oneDNN crashes where it cannot map its code. */
-static void check_room(Ctx *ctx, const Node *n)
+void onednn_check_room(Ctx *ctx, const Node *n)
 {
     const size_t room = (size_t)16 << 20;
     void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -508,12 +428,13 @@ static dnnl_status_t make_memory(OneRun *x, dnnl_engine_t engine)
 static OneRun *run_of(Arena *a, const Node *n, const MadeProduct *made)
 {
     Ctx *ctx = arena_ctx(a);
-    dnnl_engine_t engine = get_engine(ctx, n);
+    dnnl_engine_t engine = onednn_engine(ctx, n);
     OneRun *x = NEW(a, OneRun);
     arena_defer(a, drop_run, x);
     x->made = made;
-    need(dnnl_stream_create(&x->stream, engine, dnnl_stream_default_flags), ctx, n, "stream");
-    need(make_memory(x, engine), ctx, n, "memory");
+    onednn_need(dnnl_stream_create(&x->stream, engine, dnnl_stream_default_flags), ctx, n,
+                "stream");
+    onednn_need(make_memory(x, engine), ctx, n, "memory");
     return x;
 }
 
@@ -525,10 +446,10 @@ static dnnl_status_t make_primitive(MadeProduct *x, const OneProduct *p, dnnl_en
     dnnl_status_t s = form(&f, p, engine);
     if (!s)
         *found = room_of(&f);
-    int nthread = begin(p->alone);
+    int nthread = onednn_begin(p->alone);
     if (!s)
         s = dnnl_primitive_create(&x->product, f.product);
-    end(nthread);
+    onednn_end(nthread);
     for (int i = 0; i < NOPERAND && !s; i++)
         if (f.pack[i])
             s = dnnl_primitive_create(&x->pack[i], f.pack[i]);
@@ -540,13 +461,13 @@ OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p)
 {
     Ctx *ctx = arena_ctx(a);
     OneRoom room = onednn_room(ctx, n, p), found = {0};
-    dnnl_engine_t engine = get_engine(ctx, n);
+    dnnl_engine_t engine = onednn_engine(ctx, n);
     MadeProduct *x = NEW(a, MadeProduct);
     arena_defer(a, drop_made, x);
     x->has_bias = p->has_bias;
     x->alone = p->alone;
-    check_room(ctx, n);
-    need(make_primitive(x, p, engine, &found), ctx, n, "primitive");
+    onednn_check_room(ctx, n);
+    onednn_need(make_primitive(x, p, engine, &found), ctx, n, "primitive");
     CHECK(!memcmp(&found, &room, sizeof room));
     return run_of(a, n, x);
 }
@@ -556,19 +477,13 @@ OneRun *onednn_twin(Arena *a, const Node *n, const OneRun *run)
     return run_of(a, n, run->made);
 }
 
-/* Library functions take what they only read as void * too. */
-static dnnl_status_t set(dnnl_memory_t memory, const void *data)
-{
-    return dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data);
-}
-
 static int execute(const OneRun *x, dnnl_primitive_t primitive, bool alone, int nargs,
                    const dnnl_exec_arg_t *args)
 {
-    int nthread = begin(alone);
+    int nthread = onednn_begin(alone);
     dnnl_status_t s = dnnl_primitive_execute(primitive, x->stream, nargs, args);
     s = s ? s : dnnl_stream_wait(x->stream);
-    end(nthread);
+    onednn_end(nthread);
     return (int)s;
 }
 

@@ -247,7 +247,8 @@ static bool keeps_bits(StrategySearch *x, int c, const NodeCut *how)
     if (how->kind != NODE_FACTOR || has_rows(x))
         return true;
     return x->f->factor[how->factor].kind == FACTOR_PARALLEL && n->op->class != CLASS_PRODUCT &&
-           n->op->class != CLASS_REDUCTION && !cuts_rows(x, c, how);
+           n->op->class != CLASS_CONVOLUTION && n->op->class != CLASS_REDUCTION &&
+           !cuts_rows(x, c, how);
 }
 
 /* Leaves axis c only choices that keep one rank's bits, if it must; whole is one of them. */

@@ -250,7 +250,8 @@ static void print_sums(const char *what, const Sums *s)
 
 static void test_random(uint64_t first, int count)
 {
-    for (Next x = {first, false}; count > 0; x.seed++) {
+    Next x = {first, false};
+    for (; count > 0; x.seed++) {
         x.counts = true;
         if (!EXPECT(!ctx_try(&ctx, next_seed, &x)))
             printf("  seed %llu: %s\n", (unsigned long long)x.seed, ctx.message);
@@ -258,8 +259,9 @@ static void test_random(uint64_t first, int count)
         arena_reset(a);
         fflush(stdout);
     }
-    printf("note: %d plans, %d bounds, %d plans with a bound of seconds above 0\n", nplan, nbound,
-           nbounded);
+    printf("note: seeds %llu to %llu: %d plans, %d bounds, %d plans with a bound of seconds above "
+           "0\n",
+           (unsigned long long)first, (unsigned long long)x.seed - 1, nplan, nbound, nbounded);
     print_sums("within the range", &within);
     if (least.ncase)
         print_sums("at the least", &least);

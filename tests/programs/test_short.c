@@ -23,6 +23,8 @@ static const Stepped steps[] = {
     {"llama3-70b", "bf16", "h100", "fsdp=16,tp=8", 16, 4096},
 };
 enum { FEW = 2 };
+#define MOST_GAP  0.1   /* of what is added */
+#define MOST_LOST 0.005 /* of a step */
 
 /* A step where decisions are made. */
 typedef struct Deciding {
@@ -138,8 +140,9 @@ static bool is_forward(const Graph *g, const char *name)
     return false;
 }
 
-/* What is decided for half of the range is of the forward's nodes, and fits; the plan that was
- * made for it is the step's, and is handed on once, for the same limit. */
+/* What is decided for half of the range is of the forward's nodes, fits, and adds little more than
+ * the bound, where there is one; the plan that was made for it is the step's, and is handed on
+ * once, for the same limit. */
 static void test_decision(const Stepped *c)
 {
     Deciding x;
@@ -157,6 +160,9 @@ static void test_decision(const Stepped *c)
     EXPECT(r.fits && r.searched && r.chosen.need <= x.t.memory && r.chosen.need > 0);
     for (int i = 0; i < r.nnode; i++)
         EXPECT(is_forward(x.w.g, r.node[i].node));
+    const double added = r.chosen.sec - r.none.sec, gap = added - r.bound;
+    if (!EXPECT(isnan(r.bound) || gap <= MAX(MOST_GAP * added, MOST_LOST * r.none.sec)))
+        printf("  %s: %.9g s are added, at least %.9g\n", c->model, added, r.bound);
     again_apply(&r, x.w.g, &x.o);
     passes_until(&x.w, NULL);
     AgainReport same = r;
