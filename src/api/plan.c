@@ -44,7 +44,7 @@ static Plan *make_decided(tn_graph *g, Arena *a, PlanFor to)
     to.limit = 0;
     Plan *p = again_made(&g->again, g->g, &to, true);
     if (!p)
-        p = plan_ordered(a, graph_clone(a, g->g), &to);
+        p = plan_ordered(a, g->g, &to);
     return limit && plan_least(p) > limit ? NULL : p;
 }
 

@@ -19,6 +19,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How many places of a front are entries, and how many plans are made between two choices: in small
  * steps, whose plans take little time, more. */
@@ -222,12 +223,20 @@ static void search_between(Moved *m, Pair *p)
     }
 }
 
+/* Whether entry i, which needs fewer bytes than k, may be faster after all: not if it only has less
+ * room. */
+static bool may_be_faster(const Moved *m, int i, int k)
+{
+    const Planned *x = &m->f.x[i], *y = &m->f.x[k];
+    const bool same = x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
+    return !same && x->sec <= (1 + noise_of(m)) * y->sec;
+}
+
 bool again_search_moved(Decider *d)
 {
     Decider *e = again_shorter(d);
     Moved m = {.d = d, .e = e ? e : d};
     m.small = d->step->nnode <= SMALL_NODES;
-    const double noise = noise_of(&m);
     m.e->r->nfront = 0;
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);
@@ -238,7 +247,7 @@ bool again_search_moved(Decider *d)
         return false;
     Pair p = {.high = *whole_of(&m, first)};
     for (int i = first + 1; i < m.f.n; i++)
-        if (m.f.x[i].sec <= (1 + noise) * m.f.x[first].sec && entry_fits(&m, i))
+        if (may_be_faster(&m, i, first) && entry_fits(&m, i))
             p.high = planned_better(d, p.high, *whole_of(&m, i));
     for (int i = first - 1; i >= 0 && !p.low.need; i--)
         if (whole_of(&m, i)->sec < p.high.sec)

@@ -449,7 +449,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     if (x.lowest && !x.quick) {
         p = order_lowest(a, g, &x, apart);
     } else if (x.quick || !x.limit) {
-        p = order_once(a, g, &x, 2, apart);
+        p = order_once(a, x.room ? graph_clone(a, g) : g, &x, 2, apart);
     } else {
         p = order_near(a, g, &x, false);
         Plan *lower = apart && !within(p, x.limit) ? order_near(a, g, &x, true) : p;

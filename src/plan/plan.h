@@ -188,8 +188,8 @@ void plan_fill_bound(Plan *p, const PlanFor *to);
 int64_t plan_least(const Plan *p);
 
 /* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart,
- * with a limit only if the plan does not fit otherwise. With a limit g is left as it is, and the
- * plan has a copy. */
+ * with a limit only if the plan does not fit otherwise. With a limit or a room g is left as it is,
+ * and the plan has a copy. */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
