@@ -30,7 +30,14 @@ CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden $(OPENMP) -ffp-cont
             -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(if $(ONEDNN),-I$(ONEDNN)/include) $(EXTRA)
 # oneDNN, 2.6 or 3.x: the system's, or of ONEDNN=DIR, which has include and lib.
 ONEDNN   ?=
-LDLIBS   += $(addprefix -L,$(ONEDNN:%=%/lib)) $(addprefix -Xlinker -rpath -Xlinker ,$(ONEDNN:%=%/lib)) -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
+LDLIBS   += $(addprefix -L,$(ONEDNN:%=%/lib)) $(addprefix -Xlinker -rpath -Xlinker ,$(ONEDNN:%=%/lib)) -ldnnl -ljansson -lpcre2-8 -lutf8proc $(ZLIB:%=-lz) $(ZSTD:%=-lzstd) -lm
+
+# Compressed data is read where these libraries are; ZLIB= and ZSTD= leave them out.
+number := \#
+there = $(shell echo '$(number)include <$1>' | $(CC) -fsyntax-only -xc - 2>/dev/null && echo yes)
+ZLIB := $(call there,zlib.h)
+ZSTD := $(call there,zstd.h)
+$(BUILD)/src/io/inflate.o: CFLAGS += $(ZLIB:%=-DTN_ZLIB) $(ZSTD:%=-DTN_ZSTD)
 
 # *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out. Machine code for CUDA_ARCH, and for other
 # GPUs from CUDA_PTX on intermediate code, which their driver compiles.
@@ -130,7 +137,7 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/help.a $(LIB)
 .SECONDARY: $(patsubst %.c,$(BUILD)/%.o,$(wildcard bench/*.c))
 
 deps:
-	tools/deps.sh build
+	tools/deps.sh build compress
 
 # Trains on the Bible for three minutes and a bit.
 demo:
@@ -151,7 +158,7 @@ install: all
 	$(Q)install -m 644 $(BUILD)/libtenon.a $(INTO)/lib/libtenon.a
 	$(if $(MODULES),$(Q)install -d $(INTO)/lib/tenon && install $(MODULES) $(INTO)/lib/tenon)
 	$(Q)install -m 644 include/tenon.h $(INTO)/include/tenon.h
-	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@MORE@|$(ZLIB:%=-lz) $(ZSTD:%=-lzstd)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
 	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
 	$(Q)install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
 	$(Q)install -m 644 $(GUIDES:%=docs/%.md) $(INTO)/share/doc/tenon

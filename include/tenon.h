@@ -878,6 +878,16 @@ TN_API int tn_model_tokenizer(tn_model *m, const char *path);
  * see also: tn_generator_next */
 TN_API int tn_model_end(const tn_model *m, int most, int64_t *ids);
 
+/* The tokens after which an answer of the model ends: those of generation_config.json, or where it says none
+ * those of tn_model_end.
+ * in: model; room for `most` ids
+ * out: ids[0 ..]; returned: how many there are, which may be more than `most`
+ * error: none
+ * cost: reads the file
+ * from: generation_config.json, eos_token_id
+ * see also: tn_model_end, tn_chat_text */
+TN_API int tn_model_stops(const tn_model *m, int most, int64_t *ids);
+
 /* The forward and loss graph of a model for one batch of B rows of T tokens.
  * in: model; batch B; seq T; options (dropout; mesh, accumulate)
  * out: *graph with inputs input_ids, labels i64[B, T] and an output loss; run the pass grad on it. With
@@ -1006,12 +1016,29 @@ TN_API const char *tn_data_not_text(const tn_data *d);
  * see also: tn_data_not_text */
 TN_API int tn_data_check_text(tn_data *d);
 
+/* What the files of some data hold: plain text; texts in records of JSON or CSV, or compressed; prompts and
+ * answers, or chats, of which the answers are learned. */
+typedef enum tn_holds { TN_HOLDS_PLAIN, TN_HOLDS_TEXTS, TN_HOLDS_ROWS } tn_holds;
+
+/* Looks what the files hold, by the first record of each.
+ * in: data, opened with token type "byte" or "auto"
+ * out: *holds
+ * error: a file that is neither text nor records: what it is, and the command that makes text of it; a
+ *        record without the usual keys, with file and line; files of texts and of chats together
+ * cost: 64 KiB of each file are read, and its first record
+ * from: formats.md, "Records and chats"
+ * see also: tn_data_tokenize */
+TN_API int tn_data_holds(tn_data *d, tn_holds *holds);
+
 /* How tn_data_tokenize works. */
 typedef struct tn_text_options {
     const char *file;    /* the token file to be made; NULL: one without a name, gone with the data */
     int keep;            /* fail where it is there, made of other texts or by another tokenizer */
-    int64_t between;     /* the id to put between two texts; -1: none */
-    double val_fraction; /* as in tn_data_open */
+    int64_t between;     /* the id to put between two texts, and after a completion; -1: none */
+    tn_holds holds;      /* what tn_data_holds says; TN_HOLDS_PLAIN takes the bytes of files as one text each */
+    const char *chat;    /* of chats: the folder whose template makes texts of them; NULL: there is none */
+    int64_t seq;         /* of TN_HOLDS_ROWS: labels of a row at most, at least 1 */
+    double val_fraction; /* as in tn_data_open; of rows: of their number */
     int64_t vocab;
     int (*progress)(void *arg, int64_t done, int64_t total); /* bytes; nonzero stops; may be NULL */
     void *progress_arg;
@@ -1019,17 +1046,35 @@ typedef struct tn_text_options {
     void *warn_arg;
 } tn_text_options;
 
-/* Makes one token file of texts and opens it. The ids are those of tn_tokenize, u16 where they all fit.
+/* Makes one token file of texts and opens it. The ids are those of tn_tokenize, u16 where they all fit; of
+ * TN_HOLDS_ROWS it is a file of rows, each of which is one document.
  * in: text, opened with token type "byte" or "auto"; tokenizer; options
- * out: *tokens; the file, flat, and FILE.json, what it was made of; *made: 0 where the file was there
- *      already, made of the same texts by the same tokenizer
+ * out: *tokens; the file and FILE.json, what it was made of; *made: 0 where the file was there
+ *      already, made of the same texts by the same tokenizer and template
  * error: a token that the model does not have, with text and place; why the file cannot be written; a
- *        text that changed meanwhile; stopped; nothing is left of the file then
+ *        text that changed meanwhile; a damaged record, or a chat that the template refuses, with file and
+ *        line; stopped; nothing is left of the file then
  * cost: as tn_tokenize; where the file is there, 64 KiB of it and of each text are read
  * from: formats.md, "Training data"
  * see also: tn_data_not_text, tn_tokenizer_open */
 TN_API int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
                             tn_data **tokens, int *made);
+
+/* What became of the documents of a file of rows. */
+typedef struct tn_row_counts {
+    int64_t rows, tokens, learned; /* learned: labels that count */
+    int64_t cut, lost;             /* rows that were longer than T + 1 tokens; tokens that they had more */
+    int64_t left_out;              /* documents of which nothing is learned */
+} tn_row_counts;
+
+/* The rows of data that tn_data_tokenize has made with TN_HOLDS_ROWS.
+ * in: data
+ * out: *counts, zeros where it has no rows; returned: 1, or 0 there
+ * error: none
+ * cost: none
+ * from: formats.md, "Records and chats"
+ * see also: tn_data_holds */
+TN_API int tn_data_row_counts(const tn_data *d, tn_row_counts *counts);
 
 /* Says which token separates documents: the label after it, which is of another document, is -100.
  * in: data, before its first batch; token
@@ -1118,6 +1163,45 @@ TN_API int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int
  * from: `tenon train --mesh`
  * see also: tn_gather, tn_model_file, tn_data_file */
 TN_API int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *hash);
+
+/* The template by which a folder writes chats, rendered by a subset of Jinja. */
+typedef struct tn_chat tn_chat;
+
+/* Bytes [begin, end) of a chat's text that an assistant has said. */
+typedef struct tn_span {
+    size_t begin, end;
+} tn_span;
+
+/* Opens the chat template of a folder: chat_template.jinja, or that of tokenizer_config.json.
+ * in: context; path of a folder
+ * out: *chat (TN_GIVE)
+ * error: no template there; what of it is not supported, with its line
+ * cost: reading the files
+ * from: formats.md, "Records and chats"
+ * see also: tn_chat_text, tn_chat_free */
+TN_API int tn_chat_open(tn_context *ctx, const char *path, TN_GIVE tn_chat **chat);
+
+/* The text of a chat as the template writes it, the same as transformers' apply_chat_template, and the
+ * parts of it that are learned.
+ * in: chat; json, nbytes of a record as a line of JSON Lines has it, with "messages" or like keys; prompt 1:
+ *     and what begins the next answer, without spans
+ * out: *text, *size, *span, *nspan, valid until the next call
+ * error: damaged JSON; a chat that the template refuses; a template without generation tags that rewrites
+ *        earlier turns
+ * cost: one rendering; without generation tags one more for each turn and answer
+ * from: formats.md, "Records and chats"
+ * see also: tn_data_tokenize */
+TN_API int tn_chat_text(tn_chat *chat, const char *json, size_t nbytes, int prompt, const char **text,
+                        size_t *size, const tn_span **span, int *nspan);
+
+/* Frees a chat template.
+ * in: chat (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: proportional to the template
+ * from: tn_chat_open
+ * see also: tn_chat_open */
+TN_API void tn_chat_free(TN_TAKE tn_chat *chat);
 
 /* Frees a data set.
  * in: data (TN_TAKE), NULL allowed

@@ -175,7 +175,7 @@ FUZZ_SEC ?= 60
 FUZZ ?= $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
          fuzz_config:tests/seeds/config fuzz_safetensors:tests/seeds/safetensors fuzz_fx:tests/fx/text \
-         fuzz_place:tests/seeds/place fuzz_machine:tests/seeds/machine fuzz_pick:tests/seeds/pick
+         fuzz_jinja:tests/chat fuzz_place:tests/seeds/place fuzz_machine:tests/seeds/machine fuzz_pick:tests/seeds/pick
 fuzz:
 	$(Q)$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
 	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=$(BUILD)/fuzz/%)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Sees to it that what a target needs is there: does nothing where it is, else installs Debian packages,
 # with sudo where not root; on a system without apt it says what is missing and stops.
-# A build takes MPI where it is there, and needs none.
-# Usage: tools/deps.sh build|test|browser|lint|onednn3|demo...
+# A build takes MPI, zlib and zstd where they are there, and needs none.
+# Usage: tools/deps.sh build|compress|test|browser|lint|onednn3|demo...
 
 # What is needed, how to see that it is there, and the packages that bring it.
 needs() {
@@ -16,8 +16,12 @@ header oneapi/dnnl/dnnl.h libdnnl-dev
 header jansson.h libjansson-dev
 header pcre2.h libpcre2-dev
 header utf8proc.h libutf8proc-dev" ;;
+    compress) # what a build takes where it is there
+        echo "header zlib.h zlib1g-dev
+header zstd.h libzstd-dev" ;;
     test)
         needs build
+        needs compress
         echo "command ${CXX:-g++} g++
 command pkg-config pkg-config
 header coin/Cbc_C_Interface.h coinor-libcbc-dev
@@ -43,7 +47,7 @@ pip python3 python3-pip" ;;
         echo "command bible bible-kjv bible-kjv-text
 command xz xz-utils" ;;
     *)
-        echo "usage: tools/deps.sh build|test|browser|lint|onednn3|demo..." >&2
+        echo "usage: tools/deps.sh build|compress|test|browser|lint|onednn3|demo..." >&2
         exit 2 ;;
     esac
 }

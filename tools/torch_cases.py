@@ -1046,6 +1046,34 @@ def padded_convolutions(x, w, b, line, taps):
             F.conv_transpose2d(x, w.transpose(0, 1), stride=2, output_padding=1))
 
 
+# What F.NAME is told beside a tensor of these sizes.
+POOLS = [
+    ((2, 3, 7, 6), "max_pool2d", dict(kernel_size=3, stride=2, padding=1)),
+    ((2, 3, 8, 5), "max_pool2d", dict(kernel_size=(2, 3), dilation=(2, 1))),
+    ((1, 2, 8, 8), "max_pool2d", dict(kernel_size=3, stride=2, ceil_mode=True)),
+    ((2, 3, 9), "max_pool1d", dict(kernel_size=3, stride=2)),
+    ((1, 2, 4, 5, 6), "max_pool3d", dict(kernel_size=2, padding=1)),
+    ((2, 3, 7, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1)),
+    ((2, 3, 7, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1, count_include_pad=False)),
+    ((2, 3, 6, 6), "avg_pool2d", dict(kernel_size=2, divisor_override=3)),
+    ((2, 3, 8), "avg_pool1d", dict(kernel_size=4, stride=2)),
+    ((1, 2, 4, 5, 6), "avg_pool3d", dict(kernel_size=(2, 3, 2))),
+    ((2, 3, 6, 8), "adaptive_avg_pool2d", dict(output_size=(3, 2))),
+    ((2, 3, 6, 8), "adaptive_avg_pool2d", dict(output_size=1)),
+]
+
+
+@case(lambda: [normal(*size) for size, _, _ in POOLS])
+def pools(*tensors):
+    """Pools and their gradients; the first has equal elements, of which the first counts."""
+    tensors = [tensors[0].round(), *tensors[1:]]
+    out = []
+    for x, (_, name, how) in zip(leaves(tensors), POOLS):
+        y = getattr(F, name)(x, **how)
+        out += [y, *torch.autograd.grad((y ** 2).sum(), x)]
+    return (*out, *F.max_pool2d_with_indices(tensors[0].detach(), 3, 2, 1))
+
+
 def printed(gm, form):
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code

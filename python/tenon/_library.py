@@ -4,6 +4,7 @@ The library is TENON_LIBRARY where that is set, else the one in this package (of
 source tree that this package stands in, else the system's."""
 import ctypes
 import os
+import re
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 
 from ._errors import DoesNotFit, Error
@@ -82,6 +83,7 @@ CALLS = {
     "tn_error": (c_char_p, [c_void_p]),
     "tn_error_misfit": (c_int, [c_void_p, POINTER(Misfit)]),
     "tn_options_default": (Options, []),
+    "tn_memory_free": (c_int, [c_void_p, POINTER(Options), POINTER(c_int64), POINTER(c_int64)]),
     "tn_graph_parse": (c_int, [c_void_p, c_char_p, c_char_p, OBJECT]),
     "tn_graph_print": (c_int, [c_void_p, TEXT]),
     "tn_graph_import_fx": (c_int, [c_void_p, c_char_p, POINTER(FxOptions), OBJECT, TEXT]),
@@ -136,6 +138,12 @@ path = _paths()[0]
 lib = _load(path)
 
 
+def in_python(message):
+    """A message with the words that this package has for what the command line calls otherwise."""
+    message = re.sub(r"^(rules|save|recompute-rule|offload): ", "policies: ", message)
+    return re.sub(r"--(memory|recompute|chunk|machine|mesh|shard)\b", r"\1", message)
+
+
 class Context:
     """A tn_context, freed with the last object that refers to it. One thread at a time uses it."""
 
@@ -153,7 +161,7 @@ class Context:
         """Raises the context's message as `kind` where code says that a call failed, DoesNotFit where it says so."""
         if not code:
             return
-        message = lib.tn_error(self.pointer).decode(errors="replace")
+        message = in_python(lib.tn_error(self.pointer).decode(errors="replace"))
         misfit = Misfit()
         if code == FIT and lib.tn_error_misfit(self.pointer, byref(misfit)):
             message, _, table = message.partition("\n")

@@ -3,7 +3,7 @@ import ctypes
 import json
 import os
 import re
-from ctypes import byref, c_char_p, c_void_p
+from ctypes import byref, c_char_p, c_int64, c_void_p
 
 from . import _capture, _compare
 from ._errors import Error, NotSupported
@@ -14,14 +14,18 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KI
 
 
 def bytes_of(memory):
-    """A limit as bytes: an int, or text such as "3GiB"; 0 of None."""
+    """A limit as bytes: an int, or text such as "3GiB", or "auto", what is free here; 0 of None."""
+    if memory == "auto":
+        context, free = Context(), c_int64()
+        context.check(lib.tn_memory_free(context.pointer, byref(lib.tn_options_default()), byref(free), None))
+        return free.value
     if memory is None:
         return 0
     if isinstance(memory, bool) or not isinstance(memory, (int, str)):
-        raise TypeError(f"memory: expected bytes or text such as \"3GiB\", found {type(memory).__name__}")
+        raise TypeError(f"memory: expected bytes, text such as \"3GiB\", or \"auto\", found {type(memory).__name__}")
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(memory))
     if not found or found[2].upper() not in UNITS:
-        raise ValueError(f'memory: expected bytes or text such as "3GiB", found {memory!r}')
+        raise ValueError(f'memory: expected bytes, text such as "3GiB", or "auto", found {memory!r}')
     nbytes = int(float(found[1]) * UNITS[found[2].upper()])
     if not 0 < nbytes <= 2**62:
         raise ValueError(f"memory: expected 1 to {2**62} bytes, found {memory!r}")
@@ -238,10 +242,11 @@ def plan(captured, *, memory=None, recompute=None, chunk=None, policies=None, ma
     """Plans a captured step: runs nothing.
 
     memory     the limit of plan and reserve together, bytes or text such as "3GiB"; what makes the step fit is computed
-               again, at the least time; None: no limit
+               again, at the least time; "auto": what is free here, less a margin; None: no limit
     recompute  "auto" (with memory), "none", "full", "selective", "every=K": as of `tenon plan`
     chunk      "auto", a number of slices, "PATTERN=N", or a list of these: as `tenon plan --chunk`
-    policies   {"SCOPE::OP" pattern: "must_save", "prefer_save", "prefer_recompute", "must_recompute"}
+    policies   {"SCOPE::OP" pattern: policy}: "must_save", "prefer_save", "prefer_recompute", "must_recompute", "offload",
+               "none"
     machine    by which kernels are chosen, as `tenon plan --machine`; None: this one as it was tuned
     mesh       the ranks that run the step: "fsdp=2,tp=4", a dict of sizes by axis, or a DeviceMesh with names; the plan is
                of one of them, of the whole batch; None: those on which the module's DTensors lie, else one rank

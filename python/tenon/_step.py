@@ -30,6 +30,27 @@ def same(a, b):
         return False
 
 
+class Said:
+    """An argument as a message names it."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return self.text
+
+
+def brief(x):
+    text = repr(x)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def call(leaves, spec):
+    """Step(a, b=c) of the leaves of arguments."""
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return f"Step({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
 class HeldInterrupt:
     """Ctrl-C waits for the end of the block, so that a step that has updated the parameters is counted too. In other
     threads than the main one, which get no signals, it does nothing."""
@@ -276,7 +297,10 @@ class Step:
         c = self.captured
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != c.spec:
-            raise ValueError(f"expected arguments as captured, {c.spec}, found {spec}")
+            named = iter(c.inputs)
+            then = [Said(next(named) if i in c.places else brief(x)) for i, x in enumerate(c.leaves)]
+            now = [Said("tensor" if isinstance(x, torch.Tensor) else brief(x)) for x in leaves]
+            raise ValueError(f"expected the arguments that were captured, {call(then, c.spec)}, found {call(now, spec)}")
         tensors = []
         for i, (now, then) in enumerate(zip(leaves, c.leaves)):
             if i not in c.places:

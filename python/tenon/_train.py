@@ -1,6 +1,7 @@
 """train: the training loop of the program `tenon`, over a captured step."""
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -9,8 +10,9 @@ import torch
 
 from . import _optimizer
 from ._capture import Captured
-from ._errors import Error, NotSupported
-from ._library import USAGE, path
+from ._errors import DoesNotFit, Error, NotSupported
+from ._library import FIT, USAGE, in_python, path
+from ._plan import bytes_of
 from ._save import read_tensors, save
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -112,10 +114,12 @@ def train(captured, data=None, *, steps, out, batch=None, quiet=False, **options
     options   all others of `tenon train`, as eval_every=100, tokenizer=PATH, memory="2GiB", resume=True. A captured
               optimizer gives lr and a constant schedule where they are not named.
 
-    Returns a Trained. Raises ValueError for options that `tenon train` refuses, Error where the run fails, with what it
-    says; KeyboardInterrupt after Ctrl-C."""
+    Returns a Trained. Raises ValueError for options that `tenon train` refuses, DoesNotFit as plan, Error where the run
+    fails, with what it says; KeyboardInterrupt after Ctrl-C."""
     if not isinstance(captured, Captured):
         raise TypeError(f"train: expected what capture returned, found {type(captured).__name__}")
+    if options.get("memory") not in (None, "auto"):
+        options["memory"] = bytes_of(options["memory"])
     if captured.optimizer is not None:
         options = of_optimizer(captured, options, data)
     with tempfile.TemporaryDirectory() as folder:
@@ -132,9 +136,22 @@ def train(captured, data=None, *, steps, out, batch=None, quiet=False, **options
         take_back(captured, os.path.realpath(latest))
     if code in (INTERRUPTED, -signal.SIGINT):
         raise KeyboardInterrupt
+    if code == FIT:
+        raise misfit(failure(said))
     if code:
         raise (ValueError if code == USAGE else Error)(failure(said))
     return Trained(losses, len(losses), os.path.realpath(latest))
+
+
+def misfit(message):
+    """The DoesNotFit that a program's refusal says, its bytes without a unit."""
+    first, _, table = message.partition("\n")
+    found = re.search(r"(\d+)(?: bytes)? \(arena (\d+), library reserve (\d+)\), the limit is (\d+); the least that would "
+                      r"do is (\d+)", first)
+    if not found:
+        return Error(message)
+    peak, reserve, limit, least = map(int, found.groups()[1:])
+    return DoesNotFit(in_python(first.removeprefix("tenon: ")), table, limit, peak, reserve, least)
 
 
 def failure(said):

@@ -1,6 +1,7 @@
 /* Contexts, what belongs to them, versions, threads and defaults. */
 #include "api.h"
 #include "../comm/comm.h"
+#include "../io/record.h"
 #include "../product/onednn.h"
 
 #include <jansson.h>
@@ -31,9 +32,9 @@ __attribute__((constructor)) static void fill_version(void)
     list_backends(backends, sizeof backends);
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s\nisa %s", TN_VERSION,
+             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s%s\nisa %s", TN_VERSION,
              backends, onednn_version(onednn), JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
-             utf8proc_version(), isa_name(isa_level()));
+             utf8proc_version(), bytes_libraries(), isa_name(isa_level()));
 }
 
 const char *tn_version(void)

@@ -83,6 +83,27 @@ int tn_data_check_text(tn_data *d)
     return tried(&t);
 }
 
+int tn_data_holds(tn_data *d, tn_holds *holds)
+{
+    if (!GIVEN(args_owner(d), d, holds))
+        return TN_CODE_USAGE;
+    *holds = TN_HOLDS_PLAIN;
+    TRY(t, &d->h.owner->ctx) {
+        need_text(d);
+        *holds = (tn_holds)data_holds(try_arena(&t), d->set);
+    }
+    return tried(&t);
+}
+
+int tn_data_row_counts(const tn_data *d, tn_row_counts *counts)
+{
+    if (!GIVEN(args_owner(d), d, counts))
+        return 0;
+    const RowCounts *c = &d->set->rows;
+    *counts = (tn_row_counts){c->rows, c->tokens, c->learned, c->cut, c->lost, c->left_out};
+    return d->set->index > 0;
+}
+
 static bool progress(void *arg, int64_t done, int64_t total)
 {
     const tn_text_options *o = arg;
@@ -95,6 +116,9 @@ static tn_data *tokenize(const tn_data *text, Arena *call, const tn_tokenizer *t
     TextOptions how = {.path = o->file,
                        .keep = o->keep != 0,
                        .between = o->between,
+                       .holds = (DataHolds)o->holds,
+                       .chat = o->chat,
+                       .seq = o->seq,
                        .val_fraction = o->val_fraction,
                        .vocab = o->vocab,
                        .progress = o->progress ? progress : NULL,
@@ -112,7 +136,10 @@ static tn_data *tokenize(const tn_data *text, Arena *call, const tn_tokenizer *t
 int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
                      tn_data **tokens, int *made)
 {
-    if (!GIVEN(args_owner(text), text, t, options, tokens, made) || !args_kin(__func__, text, t))
+    if (!GIVEN(args_owner(text), text, t, options, tokens, made) || !args_kin(__func__, text, t) ||
+        !WITHIN(args_owner(text), 0, 2, options->holds) ||
+        (options->holds == TN_HOLDS_ROWS &&
+         !WITHIN(args_owner(text), 1, INT32_MAX - 1, options->seq)))
         return TN_CODE_USAGE;
     *made = 0;
     TRY(call, &text->h.owner->ctx)

@@ -4,7 +4,10 @@
 
 #include "../fx/fx.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *title(const char *path)
 {
@@ -68,6 +71,57 @@ static const Mesh *mesh_of(Ctx *ctx, Arena *a, const tn_fx_options *o)
     return m;
 }
 
+/* ---- the file ---- */
+
+typedef struct CodeFile {
+    Ctx *ctx;
+    const char *data; /* all of it; NULL: it is read where it is asked for */
+    int fd;
+    const char *file;
+} CodeFile;
+
+static void read_code_file(void *from, void *to, int64_t n, int64_t at)
+{
+    const CodeFile *s = from;
+    if (s->data)
+        memcpy(to, s->data + at, (size_t)n);
+    for (ssize_t got; !s->data && n > 0; n -= got, at += got, to = (char *)to + got) {
+        got = pread(s->fd, to, (size_t)MIN(n, 1 << 30), at);
+        if (got <= 0)
+            fail(s->ctx, TN_FAIL, "%s: %s", s->file,
+                 got ? strerror(errno) : "the file ends too early");
+    }
+}
+
+static void close_code_file(void *source)
+{
+    close(((CodeFile *)source)->fd);
+}
+
+/* The data of a file of code, a NUL after it: of an archive of torch.export.save its graph. */
+static const char *read_code(Ctx *ctx, Arena *a, const char *path, size_t *len)
+{
+    CodeFile *s = NEW(a, CodeFile);
+    *s = (CodeFile){.ctx = ctx, .file = title(path)};
+    struct stat st;
+    char begin[ZIP_BEGINS] = "";
+    int64_t nbytes;
+    if (!stat(path, &st) && S_ISREG(st.st_mode)) {
+        s->fd = file_open(ctx, path, &nbytes);
+        arena_defer(a, close_code_file, s);
+        if (nbytes >= ZIP_BEGINS)
+            read_code_file(s, begin, ZIP_BEGINS, 0);
+        if (!zip_begins(begin))
+            return file_read(a, path, len);
+    } else {
+        s->data = file_read(a, path, len);
+        nbytes = (int64_t)*len;
+        if (nbytes < ZIP_BEGINS || !zip_begins(s->data))
+            return s->data;
+    }
+    return fx_graph_json(zip_open(a, s->file, nbytes, read_code_file, s), len);
+}
+
 static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const char **summary)
 {
     Ctx *ctx = arena_ctx(a);
@@ -96,8 +150,8 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
         fail(ctx, TN_USAGE, "--unknown: expected refuse or barrier, found \"%s\"", o->unknown);
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
-    const char *data = file_read(a, path, &len), *code = fx_code(a, data, len, title(path));
-    if (!fx_is_program(data, len))
+    const char *data = read_code(ctx, a, path, &len), *code = fx_code(a, data, len, title(path));
+    if (!fx_is_program(data))
         return fx_import(a, code, title(path), &fx, summary);
     Graph **made = NEW(a, Graph *);
     TRY(t, ctx) {
@@ -132,9 +186,8 @@ int tn_fx_unknown(tn_context *ctx, const char *path, const char **text)
     TRY(t, &ctx->ctx) {
         size_t len;
         Arena *a = text_arena(ctx);
-        const char *data = file_read(a, path, &len);
-        *text = fx_unknown(a, fx_code(a, data, len, title(path)), title(path),
-                           fx_is_program(data, len));
+        const char *data = read_code(&ctx->ctx, a, path, &len);
+        *text = fx_unknown(a, fx_code(a, data, len, title(path)), title(path), fx_is_program(data));
     }
     return tried(&t);
 }

@@ -228,12 +228,10 @@ const char *tn_model_file(const tn_model *m, int i)
 }
 
 /* eos_token_id is a number or a list of them. */
-int tn_model_end(const tn_model *m, int most, int64_t *ids)
+/* The ids of eos_token_id, one or several, of a configuration's text. */
+static int end_ids(const char *text, size_t n, int most, int64_t *ids)
 {
-    if (!GIVEN(args_owner(m), m) || !WITHIN(args_owner(m), 0, INT32_MAX, most) ||
-        (most && !GIVEN(args_owner(m), ids)))
-        return 0;
-    json_t *root = m->config.source ? json_loads(m->config.source, 0, NULL) : NULL;
+    json_t *root = text ? json_loadb(text, n, 0, NULL) : NULL;
     json_t *end = json_object_get(root, "eos_token_id");
     size_t all = json_is_array(end) ? json_array_size(end) : 1;
     int count = 0;
@@ -244,6 +242,31 @@ int tn_model_end(const tn_model *m, int most, int64_t *ids)
     }
     json_decref(root);
     return count;
+}
+
+int tn_model_end(const tn_model *m, int most, int64_t *ids)
+{
+    if (!GIVEN(args_owner(m), m) || !WITHIN(args_owner(m), 0, INT32_MAX, most) ||
+        (most && !GIVEN(args_owner(m), ids)))
+        return 0;
+    const char *text = m->config.source;
+    return end_ids(text, text ? strlen(text) : 0, most, ids);
+}
+
+int tn_model_stops(const tn_model *m, int most, int64_t *ids)
+{
+    enum { MOST = 1 << 16 };
+    if (!GIVEN(args_owner(m), m) || !WITHIN(args_owner(m), 0, INT32_MAX, most) ||
+        (most && !GIVEN(args_owner(m), ids)))
+        return 0;
+    const Companion *c = m->companion;
+    while (c && strcmp(c->name, "generation_config.json") != 0)
+        c = c->next;
+    char *text = c ? malloc(MOST) : NULL;
+    ssize_t n = text ? pread(c->fd, text, MOST, 0) : -1;
+    int count = n > 0 ? end_ids(text, (size_t)n, most, ids) : 0;
+    free(text);
+    return count ? count : tn_model_end(m, most, ids);
 }
 
 /* A head that is tied has no tensor of its own to be chosen: the embedding, every model's first, is

@@ -114,25 +114,27 @@ static int fastest_free(const ShardReport *y)
 
 /* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
  * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
- * at last the least is asked for. A choice that does not fit is of use where nothing does, and
- * where it is faster than what does, which the recipes made. Where what fits is slower for it,
- * fewer bytes are tried as long as that is faster. */
+ * at last twice that, or the least where nothing fits yet. A choice that does not fit is of use
+ * though the recipes' step is faster: its seconds are those of its fewest bytes, without overlap.
+ * Where what fits is slower for it, fewer bytes are tried as long as that is faster. */
 static int64_t next_limit(const ShardWays *x, int64_t goal)
 {
     enum { LIMITED = 3, LITTLE = 20 };
     const ShardReport *y = x->y;
     const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
-    const ShardTry *fastest = &y->tried[fastest_free(y)];
     if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit))
         return 0; /* and less was not found */
     if (!last->limit)
-        last = fastest;
-    int64_t more = last->kept - last->least;
-    if (more < last->kept / LITTLE)
+        last = &y->tried[fastest_free(y)];
+    int64_t more = last->kept - last->least, excess = last->nbytes - goal;
+    if (excess > 0 && more < excess / 2)
         return 0;
-    if (last->nbytes > goal && (best->nbytes > goal || fastest->sec < best->sec))
-        return x->nlimited == LIMITED - 1 ? 1 : MAX(last->kept - (last->nbytes - goal), 1);
-    return !x->slower || (last->limit && last != best) ? 0 : last->kept - more / 2;
+    if (excess > 0 && x->nlimited == LIMITED - 1)
+        return best->nbytes > goal ? 1 : MAX(last->kept - 2 * excess, 1);
+    if (excess > 0)
+        return MAX(last->kept - excess, 1);
+    bool of_use = x->slower && (!last->limit || last == best) && more >= last->kept / LITTLE;
+    return of_use ? last->kept - more / 2 : 0;
 }
 
 /* Whether some step was planned with about that share. */

@@ -347,6 +347,35 @@ void file_check_link(Ctx *ctx, const char *path);
 int file_open(Ctx *ctx, const char *path, int64_t *nbytes);
 const char *file_title(const char *path); /* for messages: the path, or "standard input" */
 
+/* ---- zip.c ---- */
+
+typedef struct ZipMember {
+    const char *name;
+    int64_t at, nbytes; /* of its header in the archive; of its data */
+    uint32_t crc;
+    bool stored, packed64; /* packed64: the size of what is packed is a zip64 field */
+} ZipMember;
+
+/* An archive that is read by read(from, to, n, at): n bytes at a position, or a failure. */
+typedef struct Zip {
+    Arena *a;
+    const char *file; /* for messages */
+    int64_t nbytes;
+    void (*read)(void *from, void *to, int64_t n, int64_t at);
+    void *from;
+    int count, cap;
+    ZipMember *member;
+} Zip;
+
+enum { ZIP_BEGINS = 4 };
+bool zip_begins(const char *data); /* whether ZIP_BEGINS bytes are a zip archive's first */
+/* The list of an archive's members. */
+Zip *zip_open(Arena *a, const char *file, int64_t nbytes,
+              void (*read)(void *, void *, int64_t, int64_t), void *from);
+/* Where a member's data is; fails where it is compressed, or its checksum says that it is damaged.
+ */
+int64_t zip_data(const Zip *z, const ZipMember *m);
+
 /* A hash of a regular file, of all its bytes up to 16 MiB, else of 1024 blocks that lie evenly in
  * it; and its size. Fails with the path. */
 uint64_t file_hash(Ctx *ctx, const char *path, int64_t *nbytes);

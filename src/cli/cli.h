@@ -225,6 +225,8 @@ int64_t trained_length(const tn_model *m);
 /* Returns the TN_VARY_ flags of what may change where a step of the model does not fit: a graph has
  * its batch, and one with its backward takes no microbatches. */
 int model_vary(const tn_model *m);
+/* Fails (2): a graph of these rows and tokens is given others; 0: none is. */
+int refuse_sizes(tn_context *ctx, const char *graph, const int64_t of[2], const int64_t given[2]);
 /* Takes the batch from a model that is a graph, and whether it shifts its labels itself: as
  * `labels` says, which may be NULL, as its run was told, or as is found. same NULL: labels do not
  * matter. Returns 0 for another model, 1, or fails (2) where another batch is asked for, or nothing

@@ -4,6 +4,7 @@
 #include "../train/train.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 void common_apply(Common *c)
@@ -159,6 +160,18 @@ static int find_labels(tn_context *ctx, const tn_model *m, const char *given, co
     return 1;
 }
 
+int refuse_sizes(tn_context *ctx, const char *graph, const int64_t of[2], const int64_t given[2])
+{
+    char rows[40] = "", tokens[40] = "";
+    if (given[0])
+        snprintf(rows, sizeof rows, "%lld rows", (long long)given[0]);
+    if (given[1])
+        snprintf(tokens, sizeof tokens, "%s%lld tokens", given[0] ? " of " : "rows of ",
+                 (long long)given[1]);
+    return tn_context_fail(ctx, TN_CODE_USAGE, "%s is for %lld rows of %lld tokens, found %s%s",
+                           graph, (long long)of[0], (long long)of[1], rows, tokens);
+}
+
 int graph_batch(tn_context *ctx, const tn_model *m, Common *c, const char *given, bool *same)
 {
     int64_t rows, seq;
@@ -166,10 +179,8 @@ int graph_batch(tn_context *ctx, const tn_model *m, Common *c, const char *given
     if (!tn_model_graph_batch(m, &rows, &seq, &labels))
         return 0;
     if ((c->batch && c->batch != rows) || (c->seq && c->seq != seq))
-        return tn_context_fail(
-            ctx, TN_CODE_USAGE, "the graph is for %lld rows of %lld tokens, found %lld of %lld",
-            (long long)rows, (long long)seq, (long long)(c->batch ? c->batch : rows),
-            (long long)(c->seq ? c->seq : seq));
+        return refuse_sizes(ctx, "the graph", (int64_t[]){rows, seq},
+                            (int64_t[]){c->batch, c->seq});
     c->batch = rows;
     c->seq = seq;
     return same ? find_labels(ctx, m, given, labels, same) : 1;

@@ -72,6 +72,7 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     s->path = x->data.text;
     s->npath = x->data.count;
     s->progress = x->first && isatty(STDERR_FILENO);
+    s->seq = x->c.seq;
     int code = source_open(ctx, m, s);
     if (!code && source_is_text(s))
         code = source_tokenize(ctx, m, s);

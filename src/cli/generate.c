@@ -4,14 +4,16 @@
 
 #include "../train/train.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 typedef struct Generate {
     tn_options o;
     tn_sampling sampling;
-    const char *prompt, *tokenizer, *end, *mesh;
+    const char *prompt, *message, *tokenizer, *end, *mesh;
     int64_t tokens, window, threads;
     int plain; /* --no-special */
 } Generate;
@@ -39,11 +41,36 @@ static int count_prompt(const Generate *x, tn_tokenizer *t, int64_t *count)
     return tn_tokenizer_encode(t, x->prompt, strlen(x->prompt), !x->plain, &ids, count);
 }
 
-/* --end, or what config.json says. */
+/* Makes the prompt of --message, which `chat` then owns. */
+static int apply_template(tn_context *ctx, const tn_model *m, Generate *x, tn_chat **chat)
+{
+    const char *folder = x->tokenizer ? x->tokenizer : tn_model_folder(m);
+    const tn_span *span;
+    size_t n;
+    int nspan;
+    if (!folder)
+        return tn_context_fail(ctx, TN_CODE_USAGE,
+                               "generate: --message: the model has no folder with a chat template");
+    json_t *record =
+        json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", x->message);
+    char *text = record ? json_dumps(record, JSON_COMPACT) : NULL;
+    json_decref(record);
+    if (!text)
+        return tn_context_fail(ctx, TN_CODE_USAGE, "generate: --message: expected UTF-8");
+    int code = tn_chat_open(ctx, folder, chat);
+    if (!code)
+        code = tn_chat_text(*chat, text, strlen(text), 1, &x->prompt, &n, &span, &nspan);
+    free(text);
+    x->plain = 1;
+    return code;
+}
+
+/* --end, or what the model's folder says, of an answer by generation_config.json. */
 static int find_end(tn_context *ctx, const tn_model *m, const Generate *x, Sample *s)
 {
     if (!x->end) {
-        s->nend = tn_model_end(m, MOST_ENDS, s->end);
+        s->nend =
+            x->message ? tn_model_stops(m, MOST_ENDS, s->end) : tn_model_end(m, MOST_ENDS, s->end);
         return 0;
     }
     s->nend = 1;
@@ -64,17 +91,21 @@ static void tell(const Sample *s)
             s->sec > 0 ? (double)s->ndone / s->sec : 0, (long long)peak);
 }
 
-static int write_text_of(tn_context *ctx, tn_model *m, const Generate *x)
+static int write_text_of(tn_context *ctx, tn_model *m, Generate *x)
 {
     int64_t nprompt = 0;
+    tn_chat *chat = NULL; /* freed with the context */
+    int code = x->message ? apply_template(ctx, m, x, &chat) : 0;
     Sample s = {.ctx = ctx,
                 .sampling = x->sampling,
                 .prompt = x->prompt,
                 .special = !x->plain,
+                .answer = x->message != NULL,
                 .count = x->tokens,
                 .to = stdout,
                 .clean = isatty(STDOUT_FILENO)};
-    int code = sample_tokenizer(ctx, m, x->tokenizer, &s.tokenizer);
+    if (!code)
+        code = sample_tokenizer(ctx, m, x->tokenizer, &s.tokenizer);
     if (!code)
         code = find_end(ctx, m, x, &s);
     if (!code)
@@ -98,19 +129,13 @@ static int write_text_of(tn_context *ctx, tn_model *m, const Generate *x)
 static int parse(int argc, char **argv, Generate *x, Texts *args)
 {
     tn_sampling *s = &x->sampling;
-    const OptionSlot slots[] = {{"prompt", &x->prompt},
-                                {"tokens", &x->tokens},
-                                {"temperature", &s->temperature},
-                                {"top-k", &s->top_k},
-                                {"top-p", &s->top_p},
-                                {"context", &x->window},
-                                {"tokenizer", &x->tokenizer},
-                                {"end", &x->end},
-                                {"no-special", &x->plain},
-                                {"dtype", &x->o.dtype},
-                                {"threads", &x->threads},
-                                {"mesh", &x->mesh},
-                                {0}};
+    const OptionSlot slots[] = {{"prompt", &x->prompt},  {"message", &x->message},
+                                {"tokens", &x->tokens},  {"temperature", &s->temperature},
+                                {"top-k", &s->top_k},    {"top-p", &s->top_p},
+                                {"context", &x->window}, {"tokenizer", &x->tokenizer},
+                                {"end", &x->end},        {"no-special", &x->plain},
+                                {"dtype", &x->o.dtype},  {"threads", &x->threads},
+                                {"mesh", &x->mesh},      {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "generate", &x->o, slots);
     int code = options_parse(command_find("generate"), argc, argv, table, args, 1, 1);
@@ -121,8 +146,11 @@ static int parse(int argc, char **argv, Generate *x, Texts *args)
                       "generate: --mesh: one rank generates, as a token alone is too little for "
                       "many\n  a checkpoint of ranks is one folder: the same command without "
                       "--mesh takes it");
-    if (!x->prompt || !x->tokens)
-        return report(TN_CODE_USAGE, "generate: --%s is missing", x->prompt ? "tokens" : "prompt");
+    if (x->prompt && x->message)
+        return report(TN_CODE_USAGE, "generate: --prompt and --message exclude each other");
+    if (!(x->prompt || x->message) || !x->tokens)
+        return report(TN_CODE_USAGE, "generate: --%s is missing",
+                      x->prompt || x->message ? "tokens" : "prompt, or --message,");
     return -1;
 }
 

@@ -37,7 +37,7 @@ static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char 
         bool missing;
         const char *value;
     } all[] = {{"data", !t->ndata && !t->batch_file, "text.txt"},
-               {"steps", !t->steps && t->max_sec == 0, "1000"},
+               {"steps", !t->steps && t->epochs == 0 && t->max_sec == 0, "1000"},
                {"batch-size", !t->batch && !t->batch_file && !graph, "8"},
                {"seq-len", !t->seq && !t->batch_file && !graph, NULL},
                {"out", !t->out, "run"}};
@@ -89,15 +89,17 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
             t->lr, o->weight_decay);
     if (t->min_lr > t->lr)
         return report(TN_CODE_USAGE, "train: --min-lr %g is above --lr %g", t->min_lr, t->lr);
+    if (t->steps && t->epochs > 0)
+        return report(TN_CODE_USAGE, "train: --steps and --epochs exclude each other");
     if (t->batch_file && t->ndata)
         return report(TN_CODE_USAGE, "train: --batch and --data exclude each other");
     if (t->batch_file)
-        return options_refuse(
-            c, table,
-            "batch-size seq-len token-type val-fraction document-token eval-every eval-windows "
-            "sample-every "
-            "sample-tokens prompt tokenizer",
-            "is for --data, not for --batch");
+        return options_refuse(c, table,
+                              "batch-size seq-len epochs token-type val-fraction document-token "
+                              "eval-every eval-windows "
+                              "sample-every "
+                              "sample-tokens prompt tokenizer",
+                              "is for --data, not for --batch");
     if (t->eval_every && t->val_fraction == 0)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
     if (t->val_fraction == 0 && options_refuse(c, table, "eval-windows",
@@ -387,11 +389,24 @@ static int check_samples(Train *a)
     return -1;
 }
 
+/* A run of --epochs that goes on may end by --steps, and the other way round: what was given now
+ * stands, not what the run began with. */
+static int resume_length(tn_context *ctx, Train *a)
+{
+    bool steps = option_given(a->table, "steps"), epochs = option_given(a->table, "epochs");
+    int code = resume(ctx, a);
+    if (steps && !epochs)
+        a->t.epochs = 0;
+    if (epochs && !steps)
+        a->t.steps = 0;
+    return code;
+}
+
 /* Those of the run that goes on, and what follows from all of them. */
 static int finish_options(tn_context *ctx, Train *a)
 {
     TrainOptions *t = &a->t;
-    int code = a->go_on ? resume(ctx, a) : -1;
+    int code = a->go_on ? resume_length(ctx, a) : -1;
     t->data = a->data.text;
     t->ndata = a->data.count;
     t->batch = a->c.batch;
@@ -482,6 +497,7 @@ static int parse(Train *a)
     const OptionSlot slots[] = {{"data", &a->data},
                                 {"batch", &t->batch_file},
                                 {"steps", &t->steps},
+                                {"epochs", &t->epochs},
                                 {"max-sec", &t->max_sec},
                                 {"inputs", &t->inputs},
                                 {"labels", &t->labels},

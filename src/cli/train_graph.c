@@ -84,9 +84,7 @@ int train_take_graph(tn_context *ctx, const tn_model *m, TrainOptions *t, const 
                 "--labels says\n",
                 t->model, labels, t->labels);
     if ((t->batch && t->batch != batch) || (t->seq && t->seq != seq))
-        return tn_context_fail(
-            ctx, TN_CODE_USAGE, "%s: a graph for %lld rows of %lld tokens, found %lld of %lld",
-            t->model, (long long)batch, (long long)seq, (long long)t->batch, (long long)t->seq);
+        return refuse_sizes(ctx, t->model, (int64_t[]){batch, seq}, (int64_t[]){t->batch, t->seq});
     t->batch = batch;
     t->seq = seq;
     if (!t->batch_file) { /* which has the sizes */

@@ -328,6 +328,21 @@ static Planned choose(Decider *d)
     return best;
 }
 
+/* Plans `full` as it would run, which may need less than the lowest by tries. */
+static void choose_full(Decider *d)
+{
+    const char *full = words[LEN(words) - 1];
+    Decider *e = d->shorter ? d->shorter : d;
+    const Level *level = levels_of_word(e, full);
+    Planned x = level ? plan_quick(e, level, full) : (Planned){.need = -1};
+    if (x.need < 0 || again_far(d, &x))
+        return;
+    x = (Planned){.word = full, .level = levels_of_word(d, full)};
+    plan_full(d, &x);
+    if (x.need >= 0)
+        d->r->chosen = planned_better(d, x, d->r->chosen);
+}
+
 /* Where nothing fits: of the lowest few, planned as they would run, the lowest. */
 static void choose_lowest(Decider *d)
 {
@@ -341,6 +356,7 @@ static void choose_lowest(Decider *d)
         if (x.need >= 0)
             r->chosen = planned_better(d, x, r->chosen);
     }
+    choose_full(d);
 }
 
 /* Fills the list that the pipeline gets of the choice; its names live in the report's arena. */

@@ -1,15 +1,17 @@
-/* The search for steps of so many nodes that only few plans can be made.
+/* The search for steps of so many nodes that many plans would take long.
  *
  * One ladder is made, for the end of the forward. Its steps make rungs, which spare about equal
  * bytes; rungs do not depend on the limit. The first rung that fits is taken: what plans need falls
  * from rung to rung nearly as the saved bytes do, so a secant through the two next to the limit
  * finds it with two or three plans. As both it and the rung before it are planned, a larger limit
- * never gives a later rung. */
+ * never gives a later rung. Where some more plans can be made, a search goes on between these two
+ * (again_between.c). */
 #include "again.h"
 #include "again_cut.h"
 
 enum {
-    LARGE_STEP = 30000, /* nodes */
+    LARGE_STEP = 4000, /* nodes */
+    HUGE_STEP = 30000, /* for which only few plans can be made */
     RUNGS = 128,
     MOST_SECANT = 4, /* plans; then halves */
     MOST_FULL = 3,   /* rungs that are planned as they would run */
@@ -134,6 +136,22 @@ static Planned plan_rung(Decider *d, const Rungs *r, int i)
     return x;
 }
 
+/* Takes what a search between the rung and the one before finds, if it is faster. */
+static void refine(Decider *d, const Rungs *r, int i)
+{
+    Planned *best = &d->r->chosen;
+    Pair p = {plan_steps(d, &r->ladder, r->steps[i - 1]), plan_steps(d, &r->ladder, r->steps[i])};
+    if (plan_fits(d, &p.low) || !plan_fits(d, &p.high))
+        return;
+    pair_search(d, &p, p.high.sec);
+    Planned x = {.level = p.high.level, .prefer = p.high.prefer};
+    if (p.high.steps == r->steps[i])
+        return;
+    plan_full(d, &x);
+    if (plan_fits(d, &x) && x.sec < best->sec)
+        *best = x;
+}
+
 bool choose_large(Decider *d)
 {
     AgainReport *report = d->r;
@@ -157,8 +175,11 @@ bool choose_large(Decider *d)
         if (d->task->ordered)
             plan_full(d, &x[i]);
         report->chosen = x[i];
-        if (plan_fits(d, &x[i]))
-            return true;
+        if (!plan_fits(d, &x[i]))
+            continue;
+        if (d->step->nnode <= HUGE_STEP)
+            refine(d, &r, i);
+        return true;
     }
     return false;
 }

@@ -2,8 +2,8 @@
  * as any other: one statement for a node, annotated by its metadata, under a comment with its
  * scope; graphs inside of the graph as modules below it; the signature last.
  *
- * The file is a zip archive of stored members, of which NAME/models/NAME.json has the graph (schema
- * 8); or that JSON alone. Sizes left open are sympy's repr, `Mul(Integer(4), Symbol('s23'))`, and
+ * The file is a zip archive, of which NAME/models/NAME.json has the graph (schema 8); or that JSON
+ * alone. Sizes left open are sympy's repr, `Mul(Integer(4), Symbol('s23'))`, and
  * become 4*s23. Linear in the file. */
 #include "fx.h"
 
@@ -26,72 +26,32 @@ static _Noreturn void refuse(const Reader *r, const char *what, const char *foun
 
 /* ---- the archive ---- */
 
-static uint32_t number(const char *p, int nbytes)
-{
-    uint32_t x = 0;
-    for (int i = nbytes - 1; i >= 0; i--)
-        x = x << 8 | (unsigned char)p[i];
-    return x;
-}
-
-/* The record at the end of an archive, which says where the list of its members is. */
-static const char *find_end(const Reader *r, const char *data, size_t len)
-{
-    enum { RECORD = 22, MOST_COMMENT = 0xffff };
-    for (size_t back = RECORD; back <= len && back <= RECORD + MOST_COMMENT; back++)
-        if (!memcmp(data + len - back, "PK\5\6", 4))
-            return data + len - back;
-    refuse(r, "the end of a zip archive", NULL);
-}
-
-static bool is_graph(const char *name, size_t n)
+static bool is_graph(const char *name)
 {
     static const char folder[] = "/models/", end[] = ".json";
-    const char *slash = memchr(name, '/', n);
-    size_t path = slash ? (size_t)(name + n - slash) : 0;
+    const char *slash = strchr(name, '/');
+    size_t path = slash ? strlen(slash) : 0;
     return path >= LEN(folder) + LEN(end) - 1 && !strncmp(slash, folder, LEN(folder) - 1) &&
-           !strncmp(name + n - (LEN(end) - 1), end, LEN(end) - 1);
+           !strcmp(slash + path - (LEN(end) - 1), end);
 }
 
-/* The member's bytes, where it is the graph; *len is their number. */
-static const char *stored(const Reader *r, const char *data, size_t size, const char *entry,
-                          size_t *len)
+char *fx_graph_json(const Zip *z, size_t *len)
 {
-    enum { LOCAL = 30, STORED = 0 };
-    size_t at = number(entry + 42, 4);
-    *len = number(entry + 24, 4);
-    if (number(entry + 10, 2) != STORED)
-        refuse(r, "members that are stored", "a compressed one");
-    if (at + LOCAL > size)
-        refuse(r, "a whole archive", "a shorter one");
-    at += LOCAL + number(data + at + 26, 2) + number(data + at + 28, 2);
-    if (at > size || *len > size - at)
-        refuse(r, "a whole archive", "a shorter one");
-    return data + at;
-}
-
-static const char *find_graph(const Reader *r, const char *data, size_t size, size_t *len)
-{
-    enum { ENTRY = 46 };
-    const char *end = find_end(r, data, size), *found = NULL;
-    size_t at = number(end + 16, 4);
-    for (uint32_t i = number(end + 10, 2); i; i--) {
-        if (at + ENTRY > size || memcmp(data + at, "PK\1\2", 4))
-            refuse(r, "a list of members", "something else");
-        const char *entry = data + at;
-        size_t n = number(entry + 28, 2);
-        at += ENTRY + n + number(entry + 30, 2) + number(entry + 32, 2);
-        if (at > size)
-            refuse(r, "a whole archive", "a shorter one");
-        if (!is_graph(entry + ENTRY, n))
-            continue;
-        if (found)
-            refuse(r, "one graph in models/", "several");
-        found = stored(r, data, size, entry, len);
-    }
+    const Reader r = {.a = z->a, .file = z->file, .node = ""};
+    const ZipMember *found = NULL;
+    for (int i = 0; i < z->count; i++)
+        if (is_graph(z->member[i].name)) {
+            if (found)
+                refuse(&r, "one graph in models/", "several");
+            found = &z->member[i];
+        }
     if (!found)
-        refuse(r, "models/NAME.json, the graph of torch.export.save's archive", NULL);
-    return found;
+        refuse(&r, "models/NAME.json, the graph of torch.export.save's archive", NULL);
+    int64_t at = zip_data(z, found);
+    char *text = arena_alloc(z->a, (size_t)found->nbytes + 1);
+    z->read(z->from, text, found->nbytes, at);
+    *len = (size_t)found->nbytes;
+    return text;
 }
 
 /* ---- JSON ---- */
@@ -527,14 +487,11 @@ static void put_signature(Reader *r, const json_t *signature)
     }
 }
 
-/* The code of a program in an archive, or of its JSON. */
-static const char *read_program(Arena *a, const char *data, size_t len, const char *file,
-                                bool archive)
+/* The code of a program of its JSON. */
+static const char *read_program(Arena *a, const char *data, size_t len, const char *file)
 {
     Reader r = {.a = a, .file = file, .node = "", .code = {.a = a}, .inner = {.a = a}};
     json_error_t e;
-    if (archive)
-        data = find_graph(&r, data, len, &len);
     json_t **root = NEW(a, json_t *);
     arena_defer(a, drop_json, root);
     *root = json_loadb(data, len, 0, &e);
@@ -547,20 +504,15 @@ static const char *read_program(Arena *a, const char *data, size_t len, const ch
     return r.code.text;
 }
 
-static bool is_archive(const char *data, size_t len)
+bool fx_is_program(const char *data)
 {
-    return len > 4 && !memcmp(data, "PK\3\4", 4);
-}
-
-bool fx_is_program(const char *data, size_t len)
-{
-    return is_archive(data, len) || data[strspn(data, " \t\r\n")] == '{';
+    return data[strspn(data, " \t\r\n")] == '{';
 }
 
 const char *fx_code(Arena *a, const char *data, size_t len, const char *file)
 {
-    if (fx_is_program(data, len))
-        return read_program(a, data, len, file, is_archive(data, len));
+    if (fx_is_program(data))
+        return read_program(a, data, len, file);
     if (strlen(data) != len)
         fail(arena_ctx(a), TN_FAIL, "%s: a NUL byte", file);
     return fx_listing(a, data, file);

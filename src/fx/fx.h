@@ -180,11 +180,13 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file, const Map *symb
 
 /* ---- exported.c, listing.c, place.c: texts of which code is made ---- */
 
-/* The code of a file's data: of a program that torch.export.save wrote, or of its JSON alone; of a
- * list of nodes; else the text as it is. `data` has a 0 after its len bytes. */
+/* The graph of an archive of torch.export.save, as JSON with a NUL after its len bytes. */
+char *fx_graph_json(const Zip *z, size_t *len);
+/* The code of a file's data: of the JSON of a program; of a list of nodes; else the text as it is.
+ * `data` has a 0 after its len bytes. */
 const char *fx_code(Arena *a, const char *data, size_t len, const char *file);
 /* Whether nobody sees that code: it is of a program, whose nodes have places in comments. */
-bool fx_is_program(const char *data, size_t len);
+bool fx_is_program(const char *data);
 #define FX_NODE "# at " /* begins the comment that has a node's place, above its statement */
 /* The place of a statement that stands at a line of a program's code; "": it is of no node. */
 const char *fx_place(Arena *a, const char *code, int line);

@@ -122,6 +122,11 @@ static int64_t bad_bytes(const char *block, int64_t n)
     return bad;
 }
 
+bool text_like(const char *block, int64_t n)
+{
+    return bad_bytes(block, n) <= n / 10;
+}
+
 /* A hash of blocks that lie evenly from the first byte to the last. */
 static uint64_t fingerprint(Ctx *ctx, int fd, DataFile *f)
 {
@@ -337,6 +342,9 @@ void data_check_text(Arena *tmp, const DataSet *s)
 
 void data_set_document(DataSet *s, int64_t token)
 {
+    if (s->index)
+        fail(s->ctx, TN_USAGE, "document-token: each row of %s is a document already",
+             s->made_of ? s->made_of : s->file[0].path);
     if (token < 0 || (s->vocab && token >= s->vocab))
         fail(s->ctx, TN_USAGE, "document-token: expected an id below %lld, found %lld",
              (long long)s->vocab, (long long)token);

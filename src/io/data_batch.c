@@ -79,9 +79,21 @@ static int64_t draw_offset(const FilePart *p, uint64_t seed, uint32_t epoch, int
     return least + x % (most - least + 1);
 }
 
+static int64_t count_rows(const DataSet *s, bool val, int64_t *nlabel)
+{
+    int64_t rows = data_rows_windows(s, val, nlabel);
+    if (!val && !rows)
+        fail(s->ctx, TN_FAIL, "%s: expected at least one row to train on, found none%s",
+             s->made_of ? s->made_of : s->file[0].path,
+             s->held ? ": all are held out, by --val-fraction" : "");
+    return rows;
+}
+
 int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
 {
     int64_t windows = 0, most = 0;
+    if (s->index)
+        return count_rows(s, val, nlabel);
     *nlabel = 0;
     for (int i = 0; i < s->count; i++) {
         FilePart p = part_of(s, i, val, T);
@@ -151,6 +163,10 @@ static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_
 {
     uint32_t epoch = (uint32_t)(at / windows);
     int64_t k = permute(seed, epoch, windows, at % windows);
+    if (s->index) {
+        data_row(s, false, k, T, ids, labels);
+        return;
+    }
     int i = find_file(s, false, T, &k);
     FilePart p = part_of(s, i, false, T);
     int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
@@ -183,6 +199,10 @@ int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t 
     int64_t count = 0;
     for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
         int64_t k = first + b * stride;
+        if (s->index) {
+            count += data_row(s, true, k, T, ids, labels);
+            continue;
+        }
         int i = find_file(s, true, T, &k);
         FilePart p = {.nlabel = 0};
         if (i >= 0)

@@ -71,9 +71,13 @@ typedef struct TensorFile {
     Map names;          /* name -> index + 1 */
 } TensorFile;
 
-/* Opens a .safetensors file, or of a folder model.safetensors or what its
- * model.safetensors.index.json lists, and checks everything but the numbers. */
+/* Opens a .safetensors file, a program of torch.export.save with its weights and constants, or of a
+ * folder model.safetensors or what its model.safetensors.index.json lists, and checks everything
+ * but the numbers. */
 TensorFile *tensors_open(Arena *a, const char *path);
+/* exported_weights.c: adds the tensors of an archive of torch.export.save, which is file `file` of
+ * f. */
+void tensors_read_exported(TensorFile *f, int file, const Zip *zip);
 const TensorEntry *tensors_find(const TensorFile *f, const char *name); /* NULL where absent */
 const TensorEntry *tensors_get(const TensorFile *f, const char *name);
 
@@ -173,7 +177,15 @@ typedef struct DataFile {
     bool text;                   /* nine tenths of these are characters of UTF-8 text */
 } DataFile;
 
-/* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. */
+/* What became of the documents of a file of rows. */
+typedef struct RowCounts {
+    int64_t rows, tokens, learned;
+    int64_t cut, lost; /* rows that were longer, tokens that they had more */
+    int64_t left_out;  /* documents of which nothing is learned */
+} RowCounts;
+
+/* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. Of a file
+ * of rows each row is a window; the last ones are held out. */
 typedef struct DataSet {
     Ctx *ctx;
     int64_t ntoken, ntrain, nval, nbytes;
@@ -184,10 +196,15 @@ typedef struct DataSet {
     const char *made_of; /* the texts of a file of their tokens; NULL: it was given */
     const int64_t *row;  /* nrow rows of each batch to train on that are given; NULL: all */
     int64_t nrow;
+    int64_t index; /* of a file of rows: byte at which its index begins; 0: it is none */
+    int64_t held;  /* rows that are held out */
+    RowCounts rows;
 } DataSet;
 
 /* foreign_check of all files, which are of bytes. */
 void data_check_text(Arena *tmp, const DataSet *s);
+/* Whether of a block at most a tenth of the bytes are no characters of UTF-8 text. */
+bool text_like(const char *block, int64_t n);
 
 /* "auto", "byte", "u16", "u32" to a TokenType, or -1. */
 int token_type_parse(const char *name);
@@ -232,6 +249,14 @@ void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B,
  * 0 and labels -100. Returns the number of labels that count. */
 int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, int64_t T,
                        int64_t *ids, int64_t *labels);
+
+/* ---- data_rows.c: files of rows ---- */
+
+/* Takes the one file of a set, of u32, as one of rows: fails where it is none. */
+void data_take_rows(DataSet *s, double val_fraction);
+int64_t data_rows_windows(const DataSet *s, bool val, int64_t *nlabel);
+/* Row k of those to train on or held out; returns how many labels count. */
+int64_t data_row(const DataSet *s, bool val, int64_t k, int64_t T, int64_t *ids, int64_t *labels);
 
 /* ---- data_reader.c: a thread that reads ahead ---- */
 
@@ -293,8 +318,18 @@ void decoder_end(Decoder *d, Buf *to); /* the rest: bytes that no token followed
 
 /* ---- text.c: texts as data ---- */
 
+/* What files hold: plain texts; texts in records, or compressed; prompts and answers, or chats. */
+typedef enum { HOLDS_PLAIN, HOLDS_TEXTS, HOLDS_ROWS } DataHolds;
+
+/* What files of bytes hold, by the first record of each; fails where they are neither text nor
+ * records, or hold both texts and what becomes rows. */
+DataHolds data_holds(Arena *tmp, const DataSet *s);
+
 typedef struct TextOptions {
     const char *path;    /* the token file; NULL: one without a name */
+    DataHolds holds;     /* what the texts are; of ROWS the file has rows */
+    const char *chat;    /* ROWS: folder with the template of chats; NULL: there is none */
+    int64_t seq;         /* ROWS: labels of a row at most */
     bool keep;           /* fail where it is there, made of other texts or by another tokenizer */
     int64_t between;     /* the id between two texts; -1: none */
     double val_fraction; /* as DataOptions */
@@ -317,6 +352,14 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
  * compressed files, tables and JSON do: with the command that makes text of it, and another line.
  */
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise);
+
+/* What a text file's records are. */
+typedef enum { FORM_TEXT, FORM_LINES, FORM_OBJECTS, FORM_ARRAY, FORM_TABLE } RecordForm;
+
+/* The form by the same signs, of a table with its separator, and the command that makes text of it;
+ * fails where there is none but it is no text. */
+RecordForm foreign_form(Arena *a, const char *path, const char *head, size_t n, char *separator,
+                        const char **as_text);
 
 /* ---- tokenizer_file.c ---- */
 

@@ -25,11 +25,11 @@ static const struct {
      "unzip -p IN >OUT   # pandoc -t plain IN -o OUT where it is a document"},
     {257, 5, "ustar", "a tar archive", "tar -xOf IN >OUT"},
     {0, 4, "PAR1", "parquet, a table",
-     "python3 -c 'import pandas, sys; print(*pandas.read_parquet(sys.argv[1])[\"text\"], "
-     "sep=\"\\n\")' IN >OUT"},
+     "python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
+     "orient=\"records\", lines=True, force_ascii=False)' IN ROWS"},
     {0, 6, "ARROW1", "arrow, a table",
-     "python3 -c 'import pandas, sys; print(*pandas.read_feather(sys.argv[1])[\"text\"], "
-     "sep=\"\\n\")' IN >OUT"},
+     "python3 -c 'import pandas, sys; pandas.read_feather(sys.argv[1]).to_json(sys.argv[2], "
+     "orient=\"records\", lines=True, force_ascii=False)' IN ROWS"},
     {0, 4, "\xff\xff\xff\xff", "an arrow stream, a table",
      "python3 -c 'import datasets, sys; print(*datasets.Dataset.from_file(sys.argv[1])[\"text\"], "
      "sep=\"\\n\")' IN >OUT"},
@@ -59,9 +59,11 @@ typedef struct FileHead {
 } FileHead;
 
 /* A command that makes text: a line in which IN is the file, OUT what it would be called as text,
- * ARG a word of its own. */
+ * ROWS as JSON Lines, ARG a word of its own. */
 typedef struct How {
     const char *line, *arg;
+    RecordForm form; /* as which records can be read of it; FORM_TEXT: none can */
+    char separator;
 } How;
 
 static bool has_suffix(const FileHead *h, const char *suffix)
@@ -102,8 +104,8 @@ static const char *string_literal(Arena *a, const char *text, size_t n)
     return copy;
 }
 
-/* The path with another end. */
-static const char *text_path(const FileHead *h)
+/* The path with another end, as text or as JSON Lines. */
+static const char *text_path(const FileHead *h, bool rows)
 {
     const char *slash = strrchr(h->path, '/'), *name = slash ? slash + 1 : h->path;
     const char *dot = strrchr(name, '.');
@@ -112,17 +114,20 @@ static const char *text_path(const FileHead *h)
     if (stem - (name - h->path) > 4 && !strcasecmp(own + stem - 4, ".txt")) /* NAME.txt.gz */
         return own;
     bool text = dot && !strcasecmp(dot, ".txt");
+    if (rows)
+        return arena_printf(h->a, "%s.jsonl", own);
     return arena_printf(h->a, text ? "%s.utf8.txt" : "%s.txt", own);
 }
 
-/* A command with IN, OUT and ARG as they are: what stands for them is not looked at again. */
+/* A command with IN, OUT, ROWS and ARG as they are: what stands for them is not looked at again. */
 static const char *command(const FileHead *h, const How *how)
 {
     bool standard = !strcmp(h->path, "standard input");
     const struct {
         const char *word, *text;
     } words[] = {{"IN", standard ? "FILE" : shell_word(h->a, h->path)},
-                 {"OUT", standard ? "FILE.txt" : shell_word(h->a, text_path(h))},
+                 {"OUT", standard ? "FILE.txt" : shell_word(h->a, text_path(h, false))},
+                 {"ROWS", standard ? "FILE.jsonl" : shell_word(h->a, text_path(h, true))},
                  {"ARG", how->arg ? how->arg : ""}};
     Buf b = {.a = h->a};
     for (const char *s = how->line; *s;) {
@@ -342,7 +347,11 @@ static const char *find_json(const FileHead *h, How *how)
     const char *what = json_kind(h, at, v, end, cut);
     if (what) {
         v = v ? v : mend_value(h, at);
-        *how = (How){"jq -r ARG IN >OUT", quoted(h->a, v ? jq_of(h->a, v, 0) : ".. | strings")};
+        *how = (How){.line = "jq -r ARG IN >OUT",
+                     .arg = quoted(h->a, v ? jq_of(h->a, v, 0) : ".. | strings"),
+                     .form = !strcmp(what, "JSON Lines")     ? FORM_LINES
+                             : !strcmp(what, "a JSON array") ? FORM_ARRAY
+                                                             : FORM_OBJECTS};
     }
     json_decref(v);
     return what;
@@ -510,7 +519,7 @@ static const char *find_table(const FileHead *h, How *how)
                   h->a,
                   "import csv, sys; [print(r[%d]) for r in csv.reader(sys.stdin%s) if len(r) > %d]",
                   k, delimiter, k);
-    *how = (How){"python3 -c ARG <IN >OUT", quoted(h->a, line)};
+    *how = (How){"python3 -c ARG <IN >OUT", quoted(h->a, line), FORM_TABLE, t->separator};
     return t->separator == '\t' ? "TSV, a table" : "CSV, a table";
 }
 
@@ -545,7 +554,7 @@ static const char *find_kind(const FileHead *h, How *how)
         }
     const char *utf16 = find_utf16(h);
     if (utf16) {
-        *how = (How){"iconv -f ARG -t UTF-8 IN >OUT", utf16};
+        *how = (How){.line = "iconv -f ARG -t UTF-8 IN >OUT", .arg = utf16};
         return "text in UTF-16";
     }
     if (is_safetensors(h))
@@ -554,13 +563,32 @@ static const char *find_kind(const FileHead *h, How *how)
     return what ? what : find_table(h, how);
 }
 
+_Noreturn static void refuse(const FileHead *h, const char *what, const How *how,
+                             const char *otherwise)
+{
+    fail(arena_ctx(h->a), TN_FAIL, "%s: expected text, found %s%s%s%s%s", h->path, what,
+         how->line ? "\n  text of it makes: " : "", how->line ? command(h, how) : "",
+         otherwise ? "\n  " : "", otherwise ? otherwise : "");
+}
+
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise)
 {
     const FileHead h = {a, path, head, n};
     How how = {0};
     const char *what = find_kind(&h, &how);
     if (what)
-        fail(arena_ctx(a), TN_FAIL, "%s: expected text, found %s%s%s%s%s", path, what,
-             how.line ? "\n  text of it makes: " : "", how.line ? command(&h, &how) : "",
-             otherwise ? "\n  " : "", otherwise ? otherwise : "");
+        refuse(&h, what, &how, otherwise);
+}
+
+RecordForm foreign_form(Arena *a, const char *path, const char *head, size_t n, char *separator,
+                        const char **as_text)
+{
+    const FileHead h = {a, path, head, n};
+    How how = {0};
+    const char *what = find_kind(&h, &how);
+    if (what && how.form == FORM_TEXT)
+        refuse(&h, what, &how, "--token-type byte takes its bytes as they are");
+    *separator = how.separator;
+    *as_text = what ? command(&h, &how) : NULL;
+    return how.form;
 }

@@ -216,13 +216,34 @@ static void read_index(TensorFile *f, const char *folder, const char *index)
                  f->entry[i].name, f->file[f->entry[i].file].path);
 }
 
+static void read_part(void *from, void *to, int64_t n, int64_t at)
+{
+    const TensorFile *f = from;
+    const struct TensorPart *part = &f->file[f->nfile - 1];
+    int why = read_at(part->fd, to, n, at);
+    if (why)
+        fail(arena_ctx(f->a), TN_FAIL, "%s: %s", part->path, read_error(why));
+}
+
+/* A file alone: safetensors, or a program of PyTorch with its weights. */
+static void read_file(TensorFile *f, const char *path)
+{
+    int file = add_file(f, path);
+    const struct TensorPart *part = &f->file[file];
+    char begin[ZIP_BEGINS];
+    if (part->nbytes < ZIP_BEGINS || read_at(part->fd, begin, ZIP_BEGINS, 0) || !zip_begins(begin))
+        read_header(f, file);
+    else
+        tensors_read_exported(f, file, zip_open(f->a, part->path, part->nbytes, read_part, f));
+}
+
 TensorFile *tensors_open(Arena *a, const char *path)
 {
     TensorFile *f = NEW(a, TensorFile);
     *f = (TensorFile){.a = a, .path = arena_strdup(a, file_title(path)), .names = {.a = a}};
     struct stat st;
     if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
-        read_header(f, add_file(f, path));
+        read_file(f, path);
         return f;
     }
     const char *one = arena_printf(a, "%s/model.safetensors", path);

@@ -1,4 +1,5 @@
-/* Tokenizes the texts of a data set once, into one flat token file. A record beside it, FILE.json,
+/* Tokenizes the texts of a data set once, into one flat token file, or chats into a file of rows
+ * (data_rows.c). A record beside it, FILE.json,
  * says from what it was made, and is renamed into place before the file: wherever a process is
  * killed, either both agree or the next process makes them again. A file without a record belongs
  * to someone else and is not touched.
@@ -6,9 +7,10 @@
  * The file is reused if the record names the same tokenizer (a hash of its file), the same texts in
  * the same order, and the size and fingerprint that the file has. A text is the same if its size
  * and fingerprint are, and either the time of its last change or a hash of all its bytes. */
-#include "tokenizer.h"
+#include "record.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +31,9 @@ typedef struct TextJob {
     int64_t done, count; /* bytes read, ids written */
     int64_t limit;       /* all ids lie below it */
     const char *where;   /* the text that is read */
+    RowMaker *rows;      /* the file is one of rows; NULL: it is not */
+    Chat *chat;          /* NULL: there is no template */
+    bool begun;          /* a text was put */
 } TextJob;
 
 static TokenType width_of(const Tokenizer *t)
@@ -38,7 +43,13 @@ static TokenType width_of(const Tokenizer *t)
 
 static DataOptions data_options(const TextJob *j)
 {
-    return (DataOptions){width_of(j->t), j->o->val_fraction, j->o->vocab};
+    bool rows = j->o->holds == HOLDS_ROWS; /* whose file has other things than ids too */
+    return (DataOptions){rows ? TOKEN_U32 : width_of(j->t), j->o->val_fraction, j->o->vocab};
+}
+
+static uint64_t hash_chat(const TextJob *j)
+{
+    return j->chat ? chat_hash(j->chat) : 0;
 }
 
 static void put_hex(char text[HEX], uint64_t x)
@@ -101,11 +112,15 @@ static const char *other_text(const TextJob *j, Json r)
 static bool is_whole(const TextJob *j, const char **other)
 {
     DataOptions o = data_options(j);
+    bool rows = j->o->holds == HOLDS_ROWS;
     Json r = json_read(j->tmp, j->record);
     const DataFile *f = data_open(j->tmp, 1, &j->o->path, &o)->file;
     bool alike = json_get_int(r, "version", 1, INT64_MAX) == 1 &&
                  !strcmp(json_get_string(r, "tokenizer"), j->tokenizer) &&
                  json_get_int(r, "between", -1, INT64_MAX) == j->o->between &&
+                 json_find_int(r, "holds", 0, INT64_MAX, HOLDS_PLAIN) == j->o->holds &&
+                 json_find_int(r, "seq", 0, INT64_MAX, 0) == (rows ? j->o->seq : 0) &&
+                 (!rows || says(r, "chat", hash_chat(j))) &&
                  (!o.vocab || json_get_int(r, "limit", 0, INT64_MAX) <= o.vocab);
     *other = alike ? other_text(j, r) : j->t->path;
     return f->ntoken == json_get_int(r, "tokens", 0, INT64_MAX) &&
@@ -139,17 +154,19 @@ _Noreturn static void fail_vocab(const TextJob *j, uint32_t id)
          j->where, j->count, id, j->o->vocab, tokenizer_limit(j->t), j->t->path);
 }
 
+/* Writes ids, each with the bits that a row gives it. */
 static void put(void *arg, const uint32_t *id, size_t n)
 {
     TextJob *j = arg;
-    size_t width = (size_t)token_width(width_of(j->t));
+    size_t width = j->rows ? 4 : (size_t)token_width(width_of(j->t));
     for (size_t i = 0; i < n; i++, j->count++) {
         char bytes[4];
+        uint32_t plain = j->rows ? id[i] & (ROW_LEARNED - 1) : id[i];
         for (int k = 0; k < 4; k++)
             bytes[k] = (char)(id[i] >> (8 * k));
-        if (j->o->vocab && id[i] >= j->o->vocab)
-            fail_vocab(j, id[i]);
-        j->limit = MAX(j->limit, (int64_t)id[i] + 1);
+        if (j->o->vocab && plain >= j->o->vocab)
+            fail_vocab(j, plain);
+        j->limit = MAX(j->limit, (int64_t)plain + 1);
         writer_put(j->w, bytes, width);
     }
 }
@@ -160,10 +177,19 @@ static void report(const TextJob *j)
         fail(j->ctx, TN_FAIL, "stopped");
 }
 
+/* Between two texts. */
+static void separate(TextJob *j)
+{
+    const uint32_t between = (uint32_t)j->o->between;
+    if (j->begun && j->o->between >= 0)
+        put(j, &between, 1);
+    j->begun = true;
+}
+
 static void encode(TextJob *j, Encoder *e, int i)
 {
     const DataFile *f = &j->text->file[i];
-    j->where = f->path;
+    separate(j);
     encoder_begin(e, f->path);
     for (int64_t at = 0, n; at < f->nbytes; at += n) {
         n = MIN(f->nbytes - at, (int64_t)MAX_FEED);
@@ -174,6 +200,65 @@ static void encode(TextJob *j, Encoder *e, int i)
         report(j);
     }
     encoder_end(e);
+}
+
+/* A compressed text: what the reader has looked at, and what follows. */
+static void encode_rest(TextJob *j, Encoder *e, RecordReader *r, int64_t before)
+{
+    size_t n;
+    separate(j);
+    encoder_begin(e, r->path);
+    encoder_feed(e, r->window.text + r->at, r->window.len - r->at);
+    while ((n = bytes_next(r->bytes, j->buffer, MAX_FEED))) {
+        encoder_feed(e, j->buffer, n);
+        j->done = before + bytes_done(r->bytes);
+        report(j);
+    }
+    encoder_end(e);
+}
+
+static void encode_record(TextJob *j, Encoder *e, const RecordReader *r, const Document *d)
+{
+    size_t n;
+    if ((d->kind == DOCUMENT_TEXT) == (j->rows != NULL))
+        records_fail(r, "expected %s, as the first record has, found %s",
+                     j->rows ? "a chat, or a prompt and its completion" : "\"text\"",
+                     j->rows ? "\"text\"" : "another kind");
+    if (j->rows) {
+        const uint32_t *id = rows_make(j->rows, r, d, &n);
+        put(j, id, n);
+        return;
+    }
+    n = json_string_length(d->text);
+    if (!n)
+        return;
+    separate(j);
+    encoder_begin(e, r->path);
+    encoder_feed(e, json_string_value(d->text), n);
+    encoder_end(e);
+}
+
+static void encode_records(TextJob *j, Encoder *e, int i)
+{
+    enum { OFTEN = 64 };
+    Arena *a = arena_tmp(j->tmp);
+    RecordReader *r = records_open(a, j->text, &j->text->file[i]);
+    int64_t before = j->done, count = 0;
+    j->where = r->path;
+    if (r->form == FORM_TEXT)
+        encode_rest(j, e, r, before);
+    else
+        for (json_t *record; (record = records_next(r));) {
+            Document d = document_read(r, record);
+            encode_record(j, e, r, &d);
+            j->done = before + bytes_done(r->bytes);
+            if (++count % OFTEN == 0)
+                report(j);
+        }
+    j->hash[i] = bytes_hash(r->bytes);
+    j->done = before + j->text->file[i].nbytes;
+    report(j);
+    arena_reset(a);
 }
 
 /* The texts in a message. */
@@ -192,6 +277,16 @@ static void check_plain(const TextJob *j, const char *path)
         fail(j->ctx, TN_FAIL, "%s: not a regular file: it is not written to; remove it", path);
 }
 
+static const char *why_no_chat(const TextJob *j)
+{
+    if (!j->o->chat)
+        return "the model has no folder with a tokenizer_config.json";
+    return arena_printf(j->tmp,
+                        "there is no chat_template.jinja in %s, and no chat_template in its "
+                        "tokenizer_config.json",
+                        j->o->chat);
+}
+
 static void make_tokens(TextJob *j)
 {
     check_plain(j, j->o->path);
@@ -202,16 +297,24 @@ static void make_tokens(TextJob *j)
              j->o->path, j->record);
     j->w = j->o->path ? writer_open(j->tmp, j->o->path) : writer_aside(j->tmp);
     Encoder *e = encoder_new(j->tmp, j->t, put, j);
-    const uint32_t between = (uint32_t)j->o->between;
+    if (j->o->holds == HOLDS_ROWS)
+        j->rows = rows_new(j->tmp, j->t, j->chat, why_no_chat(j), j->o->seq, j->o->between);
     for (int i = 0; i < j->text->count; i++) {
-        if (i && j->o->between >= 0)
-            put(j, &between, 1);
-        encode(j, e, i);
+        j->where = j->text->file[i].path;
+        if (j->o->holds == HOLDS_PLAIN)
+            encode(j, e, i);
+        else
+            encode_records(j, e, i);
     }
+    if (j->rows)
+        rows_end(j->rows, j->w);
     writer_flush(j->w);
     if (!j->count)
-        fail(j->ctx, TN_FAIL, "%s: no token comes of it", title_of(j->tmp, j->text));
+        fail(j->ctx, TN_FAIL, "%s: %s", title_of(j->tmp, j->text),
+             j->rows ? "nothing of it is learned" : "no token comes of it");
     encoder_tell(e, j->tmp, j->o->warn, j->o->warn_arg);
+    if (j->rows)
+        rows_tell(j->rows, j->tmp, j->o->warn, j->o->warn_arg);
 }
 
 static void write_record(const TextJob *j)
@@ -224,8 +327,15 @@ static void write_record(const TextJob *j)
     buf_printf(&b,
                "{\"version\": 1, \"token_type\": \"u%d\", \"tokens\": %" PRId64
                ", \"fingerprint\": \"%s\", \"limit\": %" PRId64 ", \"between\": %" PRId64
-               ", \"tokenizer\": \"%s\", \"texts\": [",
-               8 * tokens->file[0].width, j->count, hex, j->limit, j->o->between, j->tokenizer);
+               ", \"tokenizer\": \"%s\", ",
+               8 * tokens->file[0].width, tokens->ntoken, hex, j->limit, j->o->between,
+               j->tokenizer);
+    put_hex(hex, hash_chat(j));
+    if (j->o->holds != HOLDS_PLAIN)
+        buf_printf(&b, "\"holds\": %d, ", (int)j->o->holds);
+    if (j->rows)
+        buf_printf(&b, "\"seq\": %" PRId64 ", \"chat\": \"%s\", ", j->o->seq, hex);
+    buf_add(&b, "\"texts\": [");
     for (int i = 0; i < j->text->count; i++) {
         const DataFile *f = &j->text->file[i];
         put_hex(hex, f->fingerprint);
@@ -239,6 +349,14 @@ static void write_record(const TextJob *j)
     file_write(j->ctx, j->record, b.text, b.len);
 }
 
+/* A file of rows is opened as one of u32, which then is taken as one of rows. */
+static DataSet *take(const TextJob *j, DataSet *s)
+{
+    if (j->o->holds == HOLDS_ROWS)
+        data_take_rows(s, j->o->val_fraction);
+    return s;
+}
+
 DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenizer *t,
                        const TextOptions *o, bool *made)
 {
@@ -247,17 +365,48 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
     j.record = o->path ? arena_printf(tmp, "%s.json", o->path) : NULL;
     j.buffer = NEWN(tmp, char, MAX_FEED);
     j.hash = NEWN(tmp, uint64_t, text->count);
+    j.chat = o->holds == HOLDS_ROWS && o->chat ? chat_open(tmp, o->chat) : NULL;
     hash_tokenizer(&j);
     *made = !is_made(&j);
     if (*made)
         make_tokens(&j);
     if (!j.record)
-        return data_open_fd(a, j.w->fd, text->file[0].path, &how);
+        return take(&j, data_open_fd(a, j.w->fd, text->file[0].path, &how));
     if (*made) {
         write_record(&j);
         writer_close(j.w);
     }
-    DataSet *s = data_open(a, 1, &o->path, &how);
+    DataSet *s = take(&j, data_open(a, 1, &o->path, &how));
     s->made_of = title_of(a, text);
     return s;
+}
+
+/* ---- what files hold ---- */
+
+/* By its first record; a file without any is of texts. */
+static DataHolds file_holds(Arena *a, const DataSet *s, const DataFile *f)
+{
+    RecordReader *r = records_open(a, s, f);
+    if (r->form == FORM_TEXT)
+        return bytes_form(r->bytes) == IS_PLAIN ? HOLDS_PLAIN : HOLDS_TEXTS;
+    json_t *record = records_next(r);
+    if (!record)
+        return HOLDS_TEXTS;
+    return document_read(r, record).kind == DOCUMENT_TEXT ? HOLDS_TEXTS : HOLDS_ROWS;
+}
+
+DataHolds data_holds(Arena *tmp, const DataSet *s)
+{
+    Arena *a = arena_tmp(tmp);
+    DataHolds all = HOLDS_PLAIN;
+    for (int i = 0; i < s->count; i++) {
+        DataHolds one = file_holds(a, s, &s->file[i]);
+        if (i && (one == HOLDS_ROWS) != (all == HOLDS_ROWS))
+            fail(s->ctx, TN_FAIL, "%s: expected %s, as %s has, found %s", s->file[i].path,
+                 all == HOLDS_ROWS ? "chats, or prompts and completions" : "text", s->file[0].path,
+                 all == HOLDS_ROWS ? "text" : "chats, or prompts and completions");
+        all = MAX(all, one);
+        arena_reset(a);
+    }
+    return all;
 }

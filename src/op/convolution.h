@@ -33,6 +33,13 @@ Value *conv_image(Build *b, const Conv *c, Value *map, Value *weight);
 Value *conv_map(Build *b, const Conv *c, Value *image, Value *weight);
 Value *conv_weight(Build *b, const Conv *c, Value *image, Value *map);
 
+/* ---- convolution_rows.c: depthwise, over one axis with stride 1 ---- */
+
+bool conv_rows_accepts(const Call *c);
+int conv_rows_run(Call *c);
+bool conv_rows_weight_accepts(const Call *c);
+int conv_rows_weight_run(Call *c);
+
 /* ---- convolution_ref.c ---- */
 
 int conv_ref(Call *c);

@@ -60,20 +60,42 @@ static double bound_of(const Solve *x)
     return fmax(x->known, certify(x, x->d->bound));
 }
 
-/* Some time at which even the least that the labels use is this much. */
-static int64_t least_use(const PickModel *m)
+/* By node: the least that one of its strategies uses. */
+static int64_t *least_of_all(Arena *a, const PickProblem *p)
+{
+    int64_t *least = NEWN(a, int64_t, p->n);
+    for (int i = 0; i < p->n; i++) {
+        least[i] = p->usage[p->first[i]];
+        for (int k = p->first[i]; k < p->first[i + 1]; k++)
+            least[i] = MIN(least[i], p->usage[k]);
+    }
+    return least;
+}
+
+/* The same of the labels that are left. */
+static int64_t *least_of_labels(Arena *a, const Core *c)
+{
+    const PickProblem *p = c->problem;
+    int64_t *least = NEWN(a, int64_t, p->n);
+    for (const Var *x = c->var; x < c->var + c->nvar; x++)
+        for (int i = 0; i < x->nmember; i++) {
+            const Member *y = &x->member[i];
+            least[y->node] = INT64_MAX;
+            for (int k = 0; k < x->k; k++)
+                least[y->node] = MIN(least[y->node], p->usage[p->first[y->node] + y->strategy[k]]);
+        }
+    return least;
+}
+
+/* Some time at which even the least of the nodes is this much. */
+static int64_t least_use(const PickModel *m, const int64_t *least)
 {
     const PickProblem *p = m->core->problem;
     int64_t *change = NEWN(m->a, int64_t, m->ntime + 1), most = 0;
-    for (const Var *x = m->core->var; x < m->core->var + m->core->nvar; x++)
-        for (int i = 0; i < x->nmember; i++) {
-            const Member *y = &x->member[i];
-            int64_t least = INT64_MAX;
-            for (int k = 0; k < x->k; k++)
-                least = MIN(least, p->usage[p->first[y->node] + y->strategy[k]]);
-            change[m->from[y->node]] += least;
-            change[m->to[y->node]] -= least;
-        }
+    for (int i = 0; i < p->n; i++) {
+        change[m->from[i]] += least[i];
+        change[m->to[i]] -= least[i];
+    }
     for (int t = 0; t < m->ntime; t++) {
         most = MAX(most, change[t]);
         change[t + 1] += change[t];
@@ -342,7 +364,7 @@ static void solve(Solve *x)
 static PickResult finish(Solve *x, int *strategy)
 {
     const Search *s = x->s;
-    PickResult r = {.proved = closed(x), .steps = s->steps, .least = least_use(s->m)};
+    PickResult r = {.proved = closed(x), .steps = s->steps};
     model_strategies(s->m, s->best, strategy);
     PickCheck check = pick_check(x->tmp, x->p, strategy);
     r.feasible = s->best_cost < INFINITY;
@@ -350,6 +372,8 @@ static PickResult finish(Solve *x, int *strategy)
     r.cost = r.feasible ? check.cost : INFINITY;
     r.found = r.feasible ? check.peak : 0;
     r.bound = r.proved ? r.cost : fmin(bound_of(x), r.cost);
+    r.least = least_use(s->m, r.feasible ? least_of_all(x->a, x->p) /* labels went for their cost */
+                                         : least_of_labels(x->a, x->c));
     if (!r.feasible && r.proved)
         r.least = MAX(r.least, x->p->limit + 1);
     return r;

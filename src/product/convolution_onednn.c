@@ -1,8 +1,9 @@
-/* The kernels of convolution and convolution_backward_weight (convolution.c): oneDNN's primitives
- * (onednn_conv.h), each for one thread and a few images; threads run one each. The library likes
- * blocks of channels; images are brought into such a layout and results out of it, in workspace, a
- * few images for each thread, the weight once for all. 16-bit tensors are f32 in the workspace
- * where this processor does not multiply them (widen.h).
+/* The kernels of convolution and convolution_backward_weight (convolution.c) but for those of
+ * depthwise rows (convolution_rows.c): oneDNN's primitives (onednn_conv.h), each for one thread and
+ * a few images; threads run one each. The library likes blocks of channels; images are brought into
+ * such a layout and results out of it, in workspace, a few images for each thread, the weight once
+ * for all. 16-bit tensors are f32 in the workspace where this processor does not multiply them
+ * (widen.h).
  *
  * - convolution: an image at a time.
  * - convolution_backward_weight: a sum over images. These are divided into blocks, whose sums lie
@@ -481,19 +482,15 @@ static int weight_run(Call *c)
     return answer(c, status ? status : finish_weight(&r));
 }
 
-#define CONVOLUTION(run_it)      \
-    {                            \
-        {.name = "onednn",       \
-         .accepts = accepts,     \
-         .workspace = workspace, \
-         .prepare = prepare,     \
-         .handles = handles,     \
-         .gemm = gemm,           \
-         .run = (run_it)},       \
-        {                        \
-            0                    \
-        }                        \
+#define ONEDNN(run_it)                                                                    \
+    {                                                                                     \
+        .name = "onednn", .accepts = accepts, .workspace = workspace, .prepare = prepare, \
+        .handles = handles, .gemm = gemm, .run = (run_it)                                 \
     }
 
-const Kernel convolution_kernels[] = CONVOLUTION(run);
-const Kernel convolution_weight_kernels[] = CONVOLUTION(weight_run);
+const Kernel convolution_kernels[] = {
+    {.name = "rows", .accepts = conv_rows_accepts, .run = conv_rows_run}, ONEDNN(run), {0}};
+const Kernel convolution_weight_kernels[] = {
+    {.name = "rows", .accepts = conv_rows_weight_accepts, .run = conv_rows_weight_run},
+    ONEDNN(weight_run),
+    {0}};

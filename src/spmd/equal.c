@@ -174,9 +174,10 @@ static int param_class(Tying *y, const Port *p, const Mesh *m, const Sharding *s
     const char *key = port_key(y, p, m, s);
     int at = find_number(&y->classes, key) - 1;
     if (at < 0) {
-        at = class_new(
-            e,
-            (EqualClass){.name = p->name, .type = p->v->type, .fixed = s->ruled ? s->cut : NULL});
+        at = class_new(e, (EqualClass){.name = p->name,
+                                       .type = p->v->type,
+                                       .fixed = s->ruled ? s->cut : NULL,
+                                       .least_units = s->least_units});
         put_number(&y->classes, key, at + 1);
     }
     return at;

@@ -24,28 +24,37 @@ typedef struct Pad {
 
 /* ---- types ---- */
 
+/* Of how many equal pieces an axis consists that is cut so. */
+static int64_t units_of(const Mesh *m, const Cut *cut, int axis)
+{
+    int64_t units = 1;
+    for (int c = 0; c < m->naxes; c++)
+        if (cut[c].kind == CUT_SLICE && cut[c].axis == axis)
+            units = MAX(units, cut[c].outer * m->size[c]);
+    return units;
+}
+
+static int64_t even_size(int64_t size, int64_t units, int64_t wide)
+{
+    return units > 1 && wide % units == 0 ? wide : (size + units - 1) / units * units;
+}
+
 /* The size of an axis so that its cuts divide it: `wide`, to which readers pad it, if they do. Rows
  * of microbatches, units / ranks of them, cannot be padded at the end of all. */
 static int64_t padded_size(const Graph *g, const char *name, int64_t size, const Mesh *m,
                            const Cut *cut, int axis, int64_t wide)
 {
-    int64_t units = 1, ranks = 1;
+    int64_t units = units_of(m, cut, axis), ranks = 1;
     for (int c = 0; c < m->naxes; c++)
-        if (cut[c].kind == CUT_SLICE && cut[c].axis == axis) {
-            units = MAX(units, cut[c].outer * m->size[c]);
+        if (cut[c].kind == CUT_SLICE && cut[c].axis == axis)
             ranks *= m->size[c];
-        }
-    if (units > 1 && wide % units == 0)
-        return wide;
-    if (size % units == 0)
-        return size;
-    if (units != ranks)
+    if (units != ranks && size % units && wide % units)
         fail(g->ctx, TN_USAGE,
              "%%%s: %lld rows in %lld microbatches are %.10g in each, which %lld data ranks cannot "
              "share evenly: expected a multiple of %lld rows",
              name, (long long)size, (long long)(units / ranks),
              (double)size / (double)(units / ranks), (long long)ranks, (long long)units);
-    return (size + units - 1) / units * units;
+    return even_size(size, units, wide);
 }
 
 static Type padded_type(const Graph *g, const char *name, const Type *own, const Mesh *m,
@@ -491,4 +500,32 @@ void spmd_pad(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const S
     pad_outputs(&x, m, out);
     if (count)
         graph_prune(g, tmp);
+}
+
+/* ---- what padding asks of a chosen form ---- */
+
+bool spmd_pad_asks(Graph *g, Arena *tmp, const Graph *padded, Sharding *in)
+{
+    const Type *wide = find_wide(g, tmp);
+    bool any = false;
+    for (int i = 0; i < g->nin; i++) {
+        const Type *own = &g->in[i].v->type, *now = &padded->in[i].v->type;
+        if (g->in[i].role != ROLE_PARAM || in[i].ruled || shape_equal(own, now))
+            continue;
+        int64_t *units = NEWN(tmp, int64_t, own->rank);
+        for (int d = 0; d < own->rank; d++)
+            if (now->dim[d] != own->dim[d])
+                units[d] = now->dim[d] == wide[i].dim[d] ? 2 : now->dim[d] - own->dim[d] + 1;
+        in[i].least_units = units;
+        any = true;
+    }
+    return any;
+}
+
+bool spmd_pad_used(const Type *t, const Mesh *m, const int64_t *least_units, const Cut *cut)
+{
+    for (int d = 0; d < t->rank && least_units; d++)
+        if (units_of(m, cut, d) < least_units[d])
+            return false;
+    return true;
 }

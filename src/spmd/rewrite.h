@@ -191,9 +191,13 @@ uint64_t spmd_draw(uint64_t *state); /* the next number of a generator */
 
 /* ---- solved.c ---- */
 
-/* Chooses how all of g is cut, and the forms of its inputs and outputs that are not ruled. The
- * picker's choices are found by the names of results. */
-Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out);
+/* Chooses how all of g is cut, with in[] and out[] as far as they are ruled. */
+struct Solution *solved_choose(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+                               const Sharding *out);
+bool solved_better(const struct Solution *y, const struct Solution *z); /* y is better than z */
+/* Fills the forms of inputs and outputs that are not ruled. The picker's choices are found by the
+ * names of results. */
+Picker *solved_picker(const struct Solution *s, const Spmd *x, Sharding *in, Sharding *out);
 
 /* ---- loop_forms.c ---- */
 void loop_rewrite(SpmdGraph *s, const Node *n);
@@ -272,5 +276,9 @@ void spmd_ports(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const
 /* Pads inputs whose axes the mesh does not divide, and the outputs that take their place. */
 void spmd_pad(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
               const Sharding *out);
+/* Says in in[] into how many parts a parameter's form must cut what is padded, so that a form of
+ * its own needs just this padding; false: no parameter of g is padded. */
+bool spmd_pad_asks(Graph *g, Arena *tmp, const Graph *padded, Sharding *in);
+bool spmd_pad_used(const Type *t, const Mesh *m, const int64_t *least_units, const Cut *cut);
 
 #endif

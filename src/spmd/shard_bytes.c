@@ -1,17 +1,20 @@
 /* shard_bytes: what the strategies of a problem keep in a rank's memory, at some moments of a step.
  *
  * A moment is a node of the step in its order: of each part of the step the one at which most
- * bytes, of the whole graph, are alive, and the last of the backward. Parameters and state are
- * there always, a result from its node on to the last that reads it or a view of it. Where several
- * read it, it has the form from which they go on. Results of the optimizer take the place of what
- * they replace; what is gathered, or cast, of parameters is dropped and made again, so it is left
- * out. The plan of the step says what it needs in truth; here bytes are there to be compared.
- * Linear in readings, and in classes times moments. */
+ * bytes, of the whole graph, are alive, and those at which most are if ranks share what is alive
+ * but gather what the node reads of parameters, or have all that it makes of a gradient; and the
+ * last of the backward. Parameters and state are there always, a result from its node on to the
+ * last that reads it or a view of it, or that writes its own result over it. Where several read it,
+ * it has the form from which they go on, but at its node the form that this makes. Results of the
+ * optimizer take the place of what they replace; what is gathered, or cast, of parameters is
+ * dropped and made again, so it counts only at the node that reads it. The plan of the step says
+ * what it needs in truth; here bytes are there to be compared. Linear in readings, in nodes times
+ * classes of parameters, and in classes times moments. */
 #include "solved.h"
 
 #include <string.h>
 
-enum { PARTS = 8, MOST_MOMENTS = PARTS + 1 };
+enum { PARTS = 8, MOST_MOMENTS = 3 * PARTS + 1 };
 
 /* By value id: the nodes between which it is alive; from < 0: it is not counted. */
 typedef struct Life {
@@ -24,8 +27,11 @@ typedef struct ByteCounter {
     bool full; /* blocks are computed again: of the forward only what other blocks read is kept */
     Life *life;
     int *root; /* by value id: what it is a view of */
+    int nrank;
     int nmoment, moment[MOST_MOMENTS];
-    int (*alive)[MOST_MOMENTS]; /* values of a value class, then of a group with a shared form */
+    const Node *node[MOST_MOMENTS];
+    int (*alive)[MOST_MOMENTS]; /* values of a value class, then of a group with a shared form; then
+                                   operands of a moment's node */
 } ByteCounter;
 
 /* ---- lives ---- */
@@ -49,7 +55,23 @@ static bool is_counted(const ByteCounter *y, const Node *n, const Value *v)
 static bool same_block(const Node *n, const Node *m)
 {
     Block x = block_of(n->scope), z = block_of(m->scope);
-    return x.len == z.len && !memcmp(x.scope, z.scope, (size_t)x.len);
+    return block_equal(&x, &z);
+}
+
+/* Ends operands before the node if its results may be written over them. */
+static void end_replaced(ByteCounter *y, const Node *n, int at)
+{
+    for (int k = 0; k < n->nout; k++) {
+        unsigned mask = node_inplace(n, k);
+        for (int i = 0; i < n->nin && i < 32; i++) {
+            Life *l = &y->life[y->root[n->in[i]->id]];
+            if ((mask >> i & 1) && l->to == at + 1 && l->from < at &&
+                type_nbytes(&n->in[i]->type) == type_nbytes(&n->out[k]->type)) {
+                l->to = at;
+                break;
+            }
+        }
+    }
 }
 
 /* Whether a reader's operand is there for it: not if its block is computed again. */
@@ -85,23 +107,19 @@ static void find_lives(ByteCounter *y)
                 y->life[y->root[n->in[i]->id]].to = at + 1;
     for (int i = 0; i < g->nout; i++)
         y->life[y->root[g->out[i].v->id]].to = at;
+    at = 0;
+    for (const Node *n = g->first; n; n = n->next, at++)
+        end_replaced(y, n, at);
 }
 
 /* ---- moments ---- */
 
-static void add_moment(ByteCounter *y, int at)
-{
-    if (!y->nmoment || y->moment[y->nmoment - 1] < at)
-        y->moment[y->nmoment++] = at;
-}
-
-static void find_moments(ByteCounter *y)
+/* By node in order: bytes of the whole graph that are alive at it. */
+static double *find_alive(const ByteCounter *y)
 {
     const Graph *g = y->e->g;
     double *nbytes = NEWN(y->tmp, double, g->nnode + 1);
-    int last = -1, at = 0;
-    for (const Node *n = g->first; n; n = n->next, at++) {
-        last = n->phase <= BACKWARD ? at : last;
+    for (const Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++) {
             Life l = y->life[n->out[k]->id];
             if (l.from >= 0) {
@@ -109,21 +127,67 @@ static void find_moments(ByteCounter *y)
                 nbytes[l.to] -= (double)type_nbytes(&n->out[k]->type);
             }
         }
-    }
-    for (int i = 1; i < at; i++)
+    for (int i = 1; i <= g->nnode; i++)
         nbytes[i] += nbytes[i - 1];
-    for (int part = 0; part < PARTS; part++) {
-        int from = (int)((int64_t)at * part / PARTS), to = (int)((int64_t)at * (part + 1) / PARTS);
-        int most = from;
-        for (int i = from; i < to; i++)
-            most = nbytes[i] > nbytes[most] ? i : most;
-        if (from <= last && last < most)
-            add_moment(y, last);
-        if (from < to)
-            add_moment(y, most);
-        if (most < last && last < to)
-            add_moment(y, last);
+    return nbytes;
+}
+
+/* Why a moment counts: most is alive; or most if ranks share that, and n has what it reads of
+ * parameters, or makes of gradients, as a whole. */
+enum { MOST_ALIVE, MOST_READ, MOST_MADE, NREASON };
+
+static bool has_param_shape(const EqualGraph *e, const Value *v)
+{
+    for (int c = 0; c < e->nclass; c++)
+        if (!e->class[c].n && !e->class[c].fixed && shape_equal(&e->class[c].type, &v->type))
+            return true;
+    return false;
+}
+
+static double weight(const ByteCounter *y, int reason, const Node *n, double alive)
+{
+    double nbytes = reason == MOST_ALIVE ? alive : alive / y->nrank;
+    for (int i = 0; i < n->nin && reason == MOST_READ; i++)
+        nbytes += y->e->param[n->in[i]->id] ? (double)type_nbytes(&n->in[i]->type) : 0;
+    for (int k = 0; k < n->nout && reason == MOST_MADE && n->phase == BACKWARD; k++)
+        nbytes += has_param_shape(y->e, n->out[k]) ? (double)type_nbytes(&n->out[k]->type) : 0;
+    return nbytes;
+}
+
+/* Marks the node of a part of the step that has the most for that reason. */
+static void mark_moments(const ByteCounter *y, int reason, const double *alive, int count,
+                         int *marked)
+{
+    int at = 0, best = 0, part = -1;
+    double most = 0;
+    for (const Node *n = y->e->g->first; n; n = n->next, at++) {
+        double now = weight(y, reason, n, alive[at]);
+        int of = (int)((int64_t)at * PARTS / count);
+        if (of == part && now <= most)
+            continue;
+        if (of == part)
+            marked[best]--;
+        part = of;
+        most = now;
+        marked[best = at]++;
     }
+}
+
+static void find_moments(ByteCounter *y)
+{
+    const Graph *g = y->e->g;
+    const double *alive = find_alive(y);
+    int last = -1, at = 0, count = 0;
+    for (const Node *n = g->first; n; n = n->next, count++)
+        last = n->phase <= BACKWARD ? count : last;
+    int *marked = NEWN(y->tmp, int, count);
+    for (int reason = 0; reason < NREASON; reason++)
+        mark_moments(y, reason, alive, count, marked);
+    for (const Node *n = g->first; n; n = n->next, at++)
+        if (marked[at] || at == last) {
+            y->node[y->nmoment] = n;
+            y->moment[y->nmoment++] = at;
+        }
 }
 
 /* ---- counts ---- */
@@ -134,10 +198,12 @@ static void count_alive(ByteCounter *y)
     for (const Node *n = e->g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++) {
             int v = n->out[k]->id, group = e->of_group[v];
-            int key = group >= 0 && e->group[group].nread > 1 ? e->nvalue + group : e->of_value[v];
-            for (int m = 0; m < y->nmoment; m++)
-                y->alive[key][m] += y->life[v].from >= 0 && y->life[v].from <= y->moment[m] &&
-                                    y->moment[m] < y->life[v].to;
+            bool shared = group >= 0 && e->group[group].nread > 1;
+            Life l = y->life[v];
+            for (int m = 0; m < y->nmoment && l.from >= 0; m++)
+                if (l.from <= y->moment[m] && y->moment[m] < l.to)
+                    y->alive[shared && l.from < y->moment[m] ? e->nvalue + group : e->of_value[v]]
+                            [m]++;
         }
     for (int i = 0; i < e->g->nin; i++)
         for (int m = 0; m < y->nmoment; m++)
@@ -159,14 +225,45 @@ static int64_t local_nbytes(const Spmd *x, const Type *t, const Cut *cut)
     return type_nbytes(&local);
 }
 
+static void add_key(ByteUser *u, int key, int64_t *nbytes)
+{
+    u->key[u->nkey] = key;
+    u->nbytes[u->nkey++] = nbytes;
+}
+
+/* What the node of a moment needs of its operands, beyond the fewest bytes of a strategy, is there
+ * beside the forms from which it is made. */
+static void add_needed(const ByteCounter *y, const Spmd *x, int m, ByteUser *user)
+{
+    const EqualGraph *e = y->e;
+    const Node *n = y->node[m];
+    const EqualClass *q = &e->class[e->of_node[n->id]];
+    int count = q->skipped ? 0 : q->list.count;
+    int64_t *nbytes = NEWN(y->tmp, int64_t, count);
+    for (int i = 0; i < n->nin && count; i++) {
+        int64_t least = INT64_MAX, *own = NEWN(y->tmp, int64_t, count);
+        for (int k = 0; k < count; k++) {
+            own[k] = local_nbytes(x, &n->in[i]->type, q->list.list[k]->in[i]);
+            least = MIN(least, own[k]);
+        }
+        for (int k = 0; k < count; k++)
+            nbytes[k] += own[k] - least;
+    }
+    y->alive[e->nvalue + e->ngroup + m][m] = 1;
+    add_key(&user[e->of_node[n->id]], e->nvalue + e->ngroup + m, nbytes);
+}
+
 /* Fills users of the classes, then of the shared forms. */
 static void find_users(const ByteCounter *y, const ShardProblem *p, const Spmd *x, ByteUser *user)
 {
     const EqualGraph *e = p->e;
     for (int c = 0; c < p->pick.n; c++) {
-        user[c].key = NEWN(y->tmp, int, c < e->nclass ? e->nvalue : 1);
-        user[c].nbytes = NEWN(y->tmp, int64_t *, c < e->nclass ? e->nvalue : 1);
+        int most = c < e->nclass ? e->nvalue + MOST_MOMENTS : 1;
+        user[c].key = NEWN(y->tmp, int, most);
+        user[c].nbytes = NEWN(y->tmp, int64_t *, most);
     }
+    for (int m = 0; m < y->nmoment; m++)
+        add_needed(y, x, m, user);
     for (int v = 0; v < e->nvalue + p->nshared; v++) {
         const SharedForm *shared = v < e->nvalue ? NULL : &p->shared[v - e->nvalue];
         const ValueClass *of = &e->value[shared ? e->group[shared->group].value : v];
@@ -179,8 +276,7 @@ static void find_users(const ByteCounter *y, const ShardProblem *p, const Spmd *
             nbytes[i] = local_nbytes(x, &of->type,
                                      shared ? of->forms->form[shared->form[i]]
                                             : list->list[i]->out[of->result]);
-        u->key[u->nkey] = shared ? e->nvalue + shared->group : v;
-        u->nbytes[u->nkey++] = nbytes;
+        add_key(u, shared ? e->nvalue + shared->group : v, nbytes);
     }
 }
 
@@ -241,12 +337,14 @@ void shard_bytes(ShardProblem *p, const Spmd *x)
 {
     const EqualGraph *e = p->e;
     const char *again = x->o->recompute;
-    ByteCounter y = {.e = e, .tmp = arena_new(x->ctx)};
+    ByteCounter y = {.e = e, .tmp = arena_new(x->ctx), .nrank = 1};
     CHECK(y.tmp);
+    for (int c = 0; c < x->mesh->naxes; c++)
+        y.nrank *= (int)x->cuts[c].count;
     y.full = again && (!strcmp(again, "full") || !strncmp(again, "every", 5));
     y.life = NEWN(y.tmp, Life, e->g->nvalue);
     y.root = NEWN(y.tmp, int, e->g->nvalue);
-    y.alive = arena_alloc(y.tmp, sizeof *y.alive * (size_t)(e->nvalue + e->ngroup));
+    y.alive = arena_alloc(y.tmp, sizeof *y.alive * (size_t)(e->nvalue + e->ngroup + MOST_MOMENTS));
     find_roots(&y);
     find_lives(&y);
     find_moments(&y);

@@ -156,7 +156,10 @@ static void list_port(Maker *m, EqualClass *q)
 {
     const Spmd *x = m->price->x;
     if (!q->fixed) {
-        q->list = strategies_of_input(x, m->a, &q->type, &q->units);
+        StrategyList all = strategies_of_input(x, m->a, &q->type, &q->units);
+        for (int i = 0; i < all.count; i++)
+            if (spmd_pad_used(&q->type, x->mesh, q->least_units, all.list[i]->out[0]))
+                PUSH(m->a, q->list.list, q->list.count, q->list.cap, all.list[i]);
     } else {
         Strategy *t = NEW(m->a, Strategy);
         t->in = t->out = arena_alloc(m->a, sizeof(Cut[MAX_MESH]));

@@ -87,7 +87,7 @@ static void set_form(Sharding *s, const Mesh *m, const Strategy *t)
 {
     if (s->ruled)
         return;
-    *s = (Sharding){{{.kind = CUT_WHOLE}}, {false}, {false}, false};
+    memset(s, 0, sizeof *s);
     for (int c = 0; c < m->naxes; c++) {
         s->cut[c] = t->out[0][c];
         s->storage_sharded[c] = s->cut[c].kind == CUT_SLICE;
@@ -131,6 +131,10 @@ static void report(const ShardProblem *p, const PickResult *r, double sec, Shard
 
 /* A problem with pins, and its solution. */
 typedef struct Solution {
+    const FlatGraph *flat;
+    PinList pins;
+    const Sharding *in, *out;
+    Arena *a;
     ShardProblem *p;
     PickResult r;
     int *strategy;
@@ -166,7 +170,7 @@ static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
 static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Sharding *in,
                       const Sharding *out, const PinList *pins)
 {
-    Solution y;
+    Solution y = {.a = a, .flat = g, .pins = *pins, .in = in, .out = out};
     double begin = cpu_sec();
     EqualGraph *e = equal_find(g, a, x->mesh, in, out, pins,
                                (GatherHow){x->keep, !x->keep && gathers_count_twice(x)});
@@ -180,46 +184,64 @@ static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Shardin
 }
 
 /* The seconds of the step with one more pin. */
-static void try_pins(const FlatGraph *g, Arena *a, const Spmd *x, const Sharding *in,
-                     const Sharding *out, const PinList *pins, ShardReport *y)
+static void try_pins(const Solution *of, const Spmd *x, ShardReport *y)
 {
     const Globs *texts = &x->o->what_if;
-    y->what_if = NEWN(a, ShardWhatIf, texts->count);
-    PinList more = pins_parse(g->g, a, x->mesh, "what-if", texts);
+    const PinList *pins = &of->pins;
+    Arena *a = of->a;
+    y->what_if = NEWN(y->a, ShardWhatIf, texts->count);
+    PinList more = pins_parse(of->flat->g, a, x->mesh, "what-if", texts);
     for (int i = 0; i < texts->count; i++) {
         PinList all = {.pin = NEWN(a, Pin *, pins->count + 1), .count = pins->count + 1};
         memcpy(all.pin, pins->pin, sizeof(Pin *) * (size_t)pins->count);
         all.pin[pins->count] = more.pin[i];
-        Solution s = solve(g, a, x, in, out, &all);
+        Solution s = solve(of->flat, a, x, of->in, of->out, &all);
         double sec = s.r.feasible ? shard_problem_sec(s.p, x, s.strategy) : INFINITY;
         y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec, 0};
     }
 }
 
-Picker *solved_picker(const Graph *g, Arena *a, const Spmd *x, Sharding *in, Sharding *out)
+Solution *solved_choose(const Graph *g, Arena *a, const Spmd *x, const Sharding *in,
+                        const Sharding *out)
 {
-    ShardReport own = {.a = a}, *y = x->o->shard_report ? x->o->shard_report : &own;
+    Solution *s = NEW(a, Solution);
     const FlatGraph *flat = flat_graph(g, a);
     PinList pins = pins_parse(flat->g, a, x->mesh, "pin", &x->o->pins);
-    Solution s = solve(flat, a, x, in, out, &pins);
+    *s = solve(flat, a, x, in, out, &pins);
+    return s;
+}
+
+bool solved_better(const Solution *y, const Solution *z)
+{
+    if (y->r.forbidden || z->r.forbidden)
+        return !y->r.forbidden;
+    if (y->r.feasible && z->r.feasible)
+        return y->r.cost < z->r.cost;
+    return y->r.feasible || (!z->r.feasible && y->r.found < z->r.found);
+}
+
+Picker *solved_picker(const Solution *s, const Spmd *x, Sharding *in, Sharding *out)
+{
+    Arena *a = s->a;
+    ShardReport own = {.a = a}, *y = x->o->shard_report ? x->o->shard_report : &own;
     if (x->o->shard_problem)
-        write_problem(s.p, arena_tmp(a), x->o->shard_problem);
-    if (s.r.forbidden)
-        fail(g->ctx, TN_FAIL, "shard auto: found no way to cut all nodes for the mesh %s%s",
-             mesh_text(a, x->mesh), pins.count ? " with these pins" : "");
-    y->build_sec = s.build_sec;
-    y->solve_sec = s.solve_sec;
+        write_problem(s->p, arena_tmp(a), x->o->shard_problem);
+    if (s->r.forbidden)
+        fail(x->ctx, TN_FAIL, "shard auto: found no way to cut all nodes for the mesh %s%s",
+             mesh_text(a, x->mesh), s->pins.count ? " with these pins" : "");
+    y->build_sec = s->build_sec;
+    y->solve_sec = s->solve_sec;
     y->exposed = x->o->shard_exposed;
-    report(s.p, &s.r, shard_problem_sec(s.p, x, s.strategy), y);
+    report(s->p, &s->r, shard_problem_sec(s->p, x, s->strategy), y);
     if (y != &own) {
         bool prices = x->o->decisions && x->o->decisions->all;
-        solved_explain(x, a, s.p, &s.r, s.strategy, prices, y);
-        try_pins(flat, y->a, x, in, out, &pins, y);
+        solved_explain(x, a, s->p, &s->r, s->strategy, prices, y);
+        try_pins(s, x, y);
     }
     Solved *chosen = NEW(a, Solved);
-    *chosen = (Solved){.of = {.a = a}, .p = s.p, .strategy = s.strategy, .tmp = arena_tmp(a)};
-    take_forms(s.p, x->mesh, s.strategy, in, out);
-    take_nodes(s.p, s.strategy, chosen);
+    *chosen = (Solved){.of = {.a = a}, .p = s->p, .strategy = s->strategy, .tmp = arena_tmp(a)};
+    take_forms(s->p, x->mesh, s->strategy, in, out);
+    take_nodes(s->p, s->strategy, chosen);
     Picker *picker = NEW(a, Picker);
     *picker = (Picker){pick_solved, took_solved, pick_shared, pick_entry, pick_exit, chosen};
     return picker;

@@ -92,12 +92,13 @@ const Pin *pin_of(const PinList *list, const Node *n); /* the last that matches,
 /* Nodes of equal op, attributes, types and place in equal blocks; or parameters of equal names but
  * for the blocks' numbers, with their state, gradients and new values; or one other port. */
 typedef struct EqualClass {
-    const Node *n;    /* the first of them; NULL: ports */
-    const char *name; /* of the first port */
-    const Cut *fixed; /* the form that a port must have; NULL: any */
-    const Pin *pin;   /* the form that a first result must have; NULL: any */
-    Type type;        /* of a port */
-    bool skipped;     /* its operands' forms and its seconds are no part of the problem */
+    const Node *n;              /* the first of them; NULL: ports */
+    const char *name;           /* of the first port */
+    const Cut *fixed;           /* the form that a port must have; NULL: any */
+    const int64_t *least_units; /* of a port, as in its Sharding */
+    const Pin *pin;             /* the form that a first result must have; NULL: any */
+    Type type;                  /* of a port */
+    bool skipped;               /* its operands' forms and its seconds are no part of the problem */
     FlatKind kind;
     const Node *loop; /* in which its nodes run; NULL: in none */
     int64_t times;    /* how often they run in a step */

@@ -258,20 +258,17 @@ static Spmd start(const Graph *g, const PassOptions *o, Mesh *m)
     return x;
 }
 
-/* Empties g, which keeps its name, file and arena; what it was is returned. */
-static Graph *take(Graph *g)
+/* Empties g, which keeps its name, file and arena. */
+static void empty(Graph *g)
 {
-    Graph *from = graph_clone(g->a, g);
     g->in = g->out = NULL;
     g->nin = g->nout = g->capin = g->capout = 0;
     g->first = g->last = NULL;
     g->nnode = g->nvalue = 0;
     g->names = (Map){.a = g->a};
-    return from;
 }
 
-/* Parameters that no rule names have no form yet, nor has what goes with them: nothing is padded
- * for them. */
+/* Parameters that no rule names have no form yet, nor has what goes with them. */
 static void free_params(const Graph *g, Sharding *in, Sharding *out)
 {
     for (int k = 0; k < g->nin + g->nout; k++) {
@@ -282,6 +279,66 @@ static void free_params(const Graph *g, Sharding *in, Sharding *out)
         if (follows && !s->ruled)
             memset(s, 0, sizeof *s);
     }
+}
+
+/* A copy of g with the forms of recipes and rules in in[] and out[], ready for the walk. */
+static Graph *prepare(Graph *g, Arena *tmp, const Spmd *x, const Sharding *in, const Sharding *out)
+{
+    Graph *y = graph_clone(g->a, g);
+    spmd_pad(y, tmp, x->o, x->mesh, in, out);
+    spmd_prepare(y, tmp, x->o, x->mesh, in);
+    return y;
+}
+
+/* A copy of g with all forms chosen at once. */
+typedef struct Chosen {
+    Graph *g;
+    Sharding *in, *out; /* before the choice: those of batches, and what rules say */
+    struct Solution *s;
+    bool pads; /* parameters */
+} Chosen;
+
+static Sharding *copy_shardings(Arena *a, const Sharding *s, int count)
+{
+    Sharding *y = NEWN(a, Sharding, count);
+    memcpy(y, s, sizeof *y * (size_t)count);
+    return y;
+}
+
+/* in, out: those of recipes and rules. pads: parameters are padded for the recipes' forms. */
+static Chosen choose_all(Graph *g, Arena *tmp, const Spmd *x, const PassOptions *o,
+                         const Sharding *in, const Sharding *out, bool pads)
+{
+    Chosen y = {.g = graph_clone(g->a, g),
+                .in = copy_shardings(tmp, in, g->nin),
+                .out = copy_shardings(tmp, out, g->nout)};
+    if (!pads)
+        free_params(g, y.in, y.out);
+    spmd_pad(y.g, tmp, o, x->mesh, y.in, y.out);
+    free_params(g, y.in, y.out);
+    y.pads = spmd_pad_asks(g, tmp, y.g, y.in);
+    spmd_prepare_choice(y.g, tmp, x, y.in);
+    y.s = solved_choose(y.g, tmp, x, y.in, y.out);
+    return y;
+}
+
+/* A copy of g, ready for the walk, for which all is chosen at once; in[] and out[] get the chosen
+ * forms. Padded parameters can be cut in more ways, but must be; so it is chosen without padding
+ * too. */
+static Graph *prepare_chosen(Graph *g, Arena *tmp, Spmd *x, Sharding *in, Sharding *out)
+{
+    Chosen y = choose_all(g, tmp, x, x->o, in, out, true);
+    if (y.pads) {
+        PassOptions quiet = *x->o; /* it has warned */
+        quiet.warn = NULL;
+        Chosen z = choose_all(g, tmp, x, &quiet, in, out, false);
+        y = solved_better(z.s, y.s) ? z : y;
+    }
+    memcpy(in, y.in, sizeof *in * (size_t)g->nin);
+    memcpy(out, y.out, sizeof *out * (size_t)g->nout);
+    x->picker = solved_picker(y.s, x, in, out);
+    spmd_prepare_chosen(y.g, tmp, x);
+    return y.g;
 }
 
 /* Seconds of the rank's nodes, of the copies that reshards hold, and of the gathers that the
@@ -322,17 +379,9 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     if (!x.free && (o->pins.count || o->what_if.count))
         fail(g->ctx, TN_USAGE, "%s \"%.300s\": expected shard auto beside it, found none",
              o->pins.count ? "pin" : "what-if", (o->pins.count ? o->pins : o->what_if).pattern[0]);
-    if (x.free)
-        free_params(g, in, out);
-    spmd_pad(g, tmp, o, m, in, out);
-    if (x.free) {
-        spmd_prepare_choice(g, tmp, &x, in);
-        x.picker = solved_picker(g, tmp, &x, in, out);
-        spmd_prepare_chosen(g, tmp, &x);
-    } else {
-        spmd_prepare(g, tmp, o, m, in);
-    }
-    SpmdGraph s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
+    Graph *from = x.free ? prepare_chosen(g, tmp, &x, in, out) : prepare(g, tmp, &x, in, out);
+    SpmdGraph s = {.x = &x, .tmp = tmp, .from = from, .to = g};
+    empty(g);
     g->mesh = m;
     add_inputs(&s, in);
     token_inputs(&s);

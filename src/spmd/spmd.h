@@ -78,6 +78,8 @@ typedef struct Sharding {
     bool computed_sharded[MAX_MESH]; /* a recipe's matrix: readers compute with the rank's part */
     bool storage_sharded[MAX_MESH];  /* readers are not to be cut for that: it is gathered */
     bool ruled;                      /* by a rule of --shard */
+    const int64_t *least_units; /* by axis: into how many parts it must be cut at least, if its form
+                                   is to be chosen; NULL: any */
 } Sharding;
 
 /* Whether all forms are to be chosen at once: --shard auto, beside rules or not. */

@@ -15,15 +15,19 @@ const char *show_line_start(const Trainer *r)
 static void show_data(const Trainer *r)
 {
     int64_t ntrain, nval, nbytes, windows, nlabel;
+    tn_row_counts c;
+    int rows = tn_data_row_counts(r->feed.data, &c);
     tn_data_size(r->feed.data, &ntrain, &nval, &nbytes);
     source_tell(&r->feed.source);
     fprintf(r->log, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
     if (tn_data_windows(r->feed.data, 0, r->t->seq, &windows, &nlabel))
         return;
     double places = (double)windows * (double)r->t->seq, filled = (double)nlabel / places;
-    fprintf(r->log, "epoch: %" PRId64 " windows of %" PRId64 " tokens, %.6g steps", windows,
-            r->t->seq, (double)windows / (double)r->t->batch);
-    if (filled < 0.99)
+    fprintf(r->log, "epoch: %" PRId64 " %s of %" PRId64 " tokens, %.6g steps", windows,
+            rows ? "rows" : "windows", r->t->seq, (double)windows / (double)r->t->batch);
+    if (rows)
+        fprintf(r->log, "; %" PRId64 " labels, the rest of their places counts for nothing", nlabel);
+    else if (filled < 0.99)
         fprintf(r->log, "; %.0f %% of their places are empty, as files are short",
                 100 * (1 - filled));
     fputc('\n', r->log);

@@ -120,7 +120,8 @@ int sample_run(Sample *s)
     const float *logits;
     double start = wall_sec();
     int code = tn_generator_logits(s->generator, &logits);
-    put(s, s->prompt, strlen(s->prompt));
+    if (!s->answer)
+        put(s, s->prompt, strlen(s->prompt));
     s->prompt_sec = wall_sec() - start;
     for (s->ndone = 0; !code && s->ndone < s->count && !stopped(s->stop); s->ndone++) {
         int64_t id;

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,13 +38,13 @@ static int open_data(Trainer *r)
     Source *s = &r->feed.source;
     if (!t->ndata)
         return 0;
-    snprintf(r->feed.tokens, sizeof r->feed.tokens, "%s/tokens.bin", t->out);
     *s = (Source){.path = t->data,
                   .npath = t->ndata,
                   .token_type = t->token_type,
                   .tokenizer = t->tokenizer,
                   .val_fraction = t->val_fraction,
                   .file = r->feed.tokens,
+                  .seq = t->seq,
                   .keep = t->resume != NULL,
                   .progress = t->progress,
                   .log = r->log};
@@ -53,6 +54,8 @@ static int open_data(Trainer *r)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --data names the new place",
                         tn_error(r->ctx));
     r->feed.data = s->data;
+    snprintf(r->feed.tokens, sizeof r->feed.tokens, "%s/%s.bin", t->out,
+             s->holds == TN_HOLDS_ROWS ? "rows" : "tokens");
     return code;
 }
 
@@ -165,6 +168,22 @@ static int open_tokens(Trainer *r)
     return code;
 }
 
+/* The steps of --epochs, where the windows of one are known. */
+static int count_steps(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    double steps = ceil(t->epochs * (double)r->feed.windows / (double)t->batch - 1e-9);
+    if (t->epochs == 0)
+        return 0;
+    r->own->steps = (int64_t)fmin(fmax(steps, 1), 1e12);
+    if (!t->resume || t->resume->step <= t->steps)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_USAGE,
+                           "train: --epochs %g, %" PRId64 " steps: the run is already at step "
+                           "%" PRId64,
+                           t->epochs, t->steps, t->resume->step);
+}
+
 /* Counts the windows of an epoch. */
 static int count_windows(Trainer *r)
 {
@@ -174,7 +193,9 @@ static int count_windows(Trainer *r)
     r->feed.data = r->feed.source.data;
     if (t->document_token >= 0)
         code = tn_data_document(r->feed.data, t->document_token);
-    return code ? code : tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
+    if (!code)
+        code = tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
+    return code ? code : count_steps(r);
 }
 
 static int count_files(Trainer *r)

@@ -1,7 +1,8 @@
-/* Decides how --data is read. An option may say so; shards are recognised by their header. For
- * other files the run that the model comes from says what it was trained on; if it says tokens, or
- * nothing, files that look like text are text. Text is bytes if the model has no tokenizer; else it
- * is tokenized once, into a file beside the run, from which training reads. */
+/* Decides how --data is read. An option may say so; shards are recognised by their header, records
+ * and compressed text by their form. For other files the run that the model comes from says what it
+ * was trained on; if it says tokens, or nothing, files that look like text are text. Text is bytes
+ * if the model has no tokenizer; else it is tokenized once, into a file beside the run, from which
+ * training reads. */
 #include "train.h"
 
 #include <errno.h>
@@ -57,6 +58,24 @@ static const char *find_tokenizer(const Source *s, const tn_model *m, char path[
     return source_tokenizer(m, path) ? path : NULL;
 }
 
+/* The folder that the tokenizer is in, where the template of chats is; NULL: there is none. */
+static const char *chat_folder(const Source *s, const tn_model *m, char path[CHECKPOINT_PATH])
+{
+    struct stat st;
+    const char *tokenizer = find_tokenizer(s, m, path);
+    if (!tokenizer)
+        return tn_model_folder(m);
+    if (tokenizer != path)
+        snprintf(path, CHECKPOINT_PATH, "%s", tokenizer);
+    if (!stat(path, &st) && S_ISDIR(st.st_mode))
+        return path;
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return ".";
+    *slash = 0;
+    return *path ? path : "/";
+}
+
 bool source_own_tokenizer(const Source *s, char path[CHECKPOINT_PATH])
 {
     struct stat st;
@@ -109,9 +128,6 @@ static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run
     if (is_ids(run) && !has && !s->tokenizer)
         return refuse(ctx, first, "token ids, as the model was trained on; found text",
                       "--tokenizer names the tokenizer of the text, --token-type says what it is");
-    int code = s->keep ? 0 : tn_data_check_text(s->files); /* a run that began with it goes on */
-    if (code)
-        return code;
     if (has && binary)
         return refuse(ctx, binary, "text, found bytes that are none",
                       "--token-type u16 or u32 where these are token ids, byte where each byte is "
@@ -153,6 +169,23 @@ static void tell_bytes(Source *s, const char *run, int64_t vocab)
                  why ? why : "the model has no tokenizer");
 }
 
+/* Records and compressed text are tokenized, by bytes where there is no tokenizer and the model is
+ * one of bytes. */
+static int take_records(tn_context *ctx, Source *s, const tn_model *m, const char *run,
+                        int64_t vocab)
+{
+    char path[CHECKPOINT_PATH];
+    const char *first;
+    int64_t nbytes;
+    uint64_t fingerprint;
+    bool bytes = !strcmp(run, "byte") || vocab == 256 || s->tokenizer;
+    tn_data_file(s->files, 0, &first, &nbytes, &fingerprint);
+    if (!find_tokenizer(s, m, path) && !bytes)
+        return refuse(ctx, first, "a tokenizer for what it holds, found none in the model's folder",
+                      "--tokenizer names one; --token-type byte takes each byte as a token");
+    return set_type(s, "text");
+}
+
 int source_open(tn_context *ctx, const tn_model *m, Source *s)
 {
     char run[TYPE_NAME] = "";
@@ -168,12 +201,19 @@ int source_open(tn_context *ctx, const tn_model *m, Source *s)
         return code;
     static const char *const types[] = {[1] = "byte", [2] = "u16", [4] = "u32"};
     int width = tn_data_width(s->files);
+    bool ids = is_ids(run) && tn_data_not_text(s->files);
+    if (!strcmp(s->token_type, "auto") && width == 1 && !s->old && !ids)
+        code = tn_data_holds(s->files, &s->holds);
+    if (code)
+        return code;
+    if (s->holds != TN_HOLDS_PLAIN) {
+        s->data = s->files;
+        return take_records(ctx, s, m, run, vocab);
+    }
     bool known = strcmp(type, "auto") != 0 || width > 1 || s->old;
     if (known)
         set_type(s, types[width]);
-    if (known && width == 1 && !strcmp(s->token_type, "auto") && !s->keep)
-        code = tn_data_check_text(s->files);
-    else if (!known)
+    if (!known)
         code = choose(ctx, s, m, run, vocab);
     if (!code && !strcmp(s->type, "byte"))
         tell_bytes(s, run, vocab);
@@ -236,29 +276,39 @@ static int64_t find_end(const tn_model *m, const tn_tokenizer *t)
 static void tell_tokens(Source *s, const char *tokenizer, int made)
 {
     int64_t ntrain, nval, nbytes, ntext, nothing;
+    tn_row_counts c;
+    char where[CHECKPOINT_PATH + 20] = "", what[60];
     tn_data_size(s->data, &ntrain, &nval, &nbytes);
     tn_data_size(s->files, &nothing, &nothing, &ntext);
-    snprintf(s->told, sizeof s->told, "text of %" PRId64 " bytes, %" PRId64 " tokens by %s%s%s",
-             ntext, ntrain + nval, tokenizer,
-             !s->file ? ""
-             : made   ? ", written to "
-                      : ", as they are in ",
-             s->file ? s->file : "");
+    if (s->file)
+        snprintf(where, sizeof where, ", %s %s", made ? "written to" : "as they are in", s->file);
+    if (!tn_data_row_counts(s->data, &c)) {
+        snprintf(s->told, sizeof s->told, "text of %" PRId64 " bytes, %" PRId64 " tokens by %s%s",
+                 ntext, ntrain + nval, tokenizer, where);
+        return;
+    }
+    snprintf(s->told, sizeof s->told, "%s, %" PRId64 " tokens by %s, %" PRId64 " of them learned%s",
+             tn_count_text(c.rows, "row", what, sizeof what), c.tokens, tokenizer, c.learned,
+             where);
 }
 
 int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
 {
-    char path[CHECKPOINT_PATH];
+    char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH];
     const char *from = find_tokenizer(s, m, path);
     TokenizingLine p = {.s = s, .start = wall_sec()};
     tn_tokenizer *t;
     int64_t context;
+    from = from ? from : "bytes";
     int made = 0, code = tn_tokenizer_open(ctx, from, &t);
     if (code)
         return code;
     tn_text_options o = {.file = s->file,
                          .keep = s->keep,
                          .between = find_end(m, t),
+                         .holds = s->holds,
+                         .chat = chat_folder(s, m, folder),
+                         .seq = s->seq,
                          .val_fraction = s->val_fraction,
                          .progress = show_progress,
                          .progress_arg = &p,

@@ -35,6 +35,7 @@ typedef struct Resume {
 typedef struct TrainOptions {
     tn_options o;
     int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
+    double epochs;                     /* not 0: steps follow from it once rows are counted */
     double max_sec;                    /* the run ends by then, see train_sec; 0: no limit */
     double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
     const char *schedule;              /* "cosine", "linear", "constant" */
@@ -189,6 +190,7 @@ typedef struct Sample {
     tn_sampling sampling;
     const char *prompt;
     bool special;           /* the tokenizer's special tokens around the prompt */
+    bool answer;            /* what follows the prompt is written alone */
     int64_t count;          /* tokens to be generated */
     int64_t end[MOST_ENDS]; /* nend tokens, each of which ends it before */
     int nend;
@@ -258,6 +260,7 @@ typedef struct Source {
     const char *tokenizer;  /* NULL: the model's */
     double val_fraction;
     const char *file;         /* for the tokens of text; NULL: one without a name */
+    int64_t seq;              /* labels of a row at most, where it holds chats */
     bool old;                 /* text is bytes: of a run before it was tokenized */
     bool keep;                /* fail where file has the tokens of other texts */
     bool progress;            /* standard error is a terminal */
@@ -266,6 +269,7 @@ typedef struct Source {
     void *pause_arg;
     /* what came of it */
     char type[TYPE_NAME];                 /* "text", "byte", "u16", "u32" */
+    tn_holds holds;                       /* of text: whether it is in records */
     tn_data *files;                       /* as they were given */
     tn_data *data;                        /* what is read: the files, but of text its tokens */
     bool made;                            /* the file of the tokens is new */

@@ -75,6 +75,7 @@ static tn_program *x;
 static tn_generator *generator;
 static tn_buffers *buffers;
 static tn_sharding *sharding;
+static tn_chat *chat;
 static tn_options o;
 static char folder[] = "/tmp/tenon_misuse_XXXXXX", nowhere[100];
 static const char *texts[2] = {nowhere, nowhere};
@@ -111,6 +112,7 @@ static void start(void)
     ok(tn_generator_new(m, 8, &o, &generator));
     ok(tn_buffers_read(ctx, "tests/seeds/place/plain.csv", NULL, NULL, &buffers));
     ok(tn_sharding_read(ctx, "tests/seeds/pick/own.json", &sharding));
+    ok(tn_chat_open(ctx, "tests/chat", &chat));
 }
 
 static void finish(void)
@@ -140,6 +142,7 @@ static Arg usual(char kind)
     case 'N': return (Arg){.p = generator};
     case 'B': return (Arg){.p = buffers};
     case 'H': return (Arg){.p = sharding};
+    case 'J': return (Arg){.p = chat};
     case 's': return (Arg){.p = nowhere};
     case 'o': return (Arg){.p = &o};
     case 'p': return (Arg){.p = zeros};

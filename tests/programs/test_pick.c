@@ -151,6 +151,10 @@ static void compare(const PickProblem *p, uint32_t seed)
                        c.peak == best.peak && !r.forbidden);
     else
         good &= EXPECT(r.forbidden);
+    PickProblem free = *p;
+    free.limit = PICK_MOST;
+    r = pick(a, &free, 1, NULL, NULL, strategy);
+    good &= EXPECT(r.forbidden || r.least <= best.peak); /* of all choices, not of the cheapest */
     if (!good)
         printf("  seed %u: cost %g, least %g, peak %lld, found %lld, least %lld\n", seed, r.cost,
                best.cost, (long long)best.peak, (long long)r.found, (long long)r.least);

@@ -166,13 +166,13 @@ static void test_decision(const Stepped *c)
     again_apply(&r, x.w.g, &x.o);
     passes_until(&x.w, NULL);
     AgainReport same = r;
-    const Plan *made = again_made(&r, x.w.g, &to), *p = plan_ordered(r.a, x.w.g, &to);
+    const Plan *made = again_made(&r, x.w.g, &to, true), *p = plan_ordered(r.a, x.w.g, &to);
     if (EXPECT(made) && !EXPECT(plan_hash(made) == plan_hash(p) && plan_least(p) == r.chosen.need &&
                                 p->est.step == r.chosen.sec))
         printf("  %s: decided %lld bytes, %.9g s, planned %lld, %.9g\n", c->model,
                (long long)r.chosen.need, r.chosen.sec, (long long)plan_least(p), p->est.step);
-    EXPECT(!again_made(&r, x.w.g, &to));
-    EXPECT(!again_made(&same, x.w.g, &other));
+    EXPECT(!again_made(&r, x.w.g, &to, true));
+    EXPECT(!again_made(&same, x.w.g, &other, true));
     tn_context_free(x.ctx);
 }
 

@@ -126,7 +126,31 @@ static Graph *make_gpt2(Arena *a)
 #define PARAM(name, shape) "%" name ": f64[" shape "] param \"" name "\""
 #define ADDED(i, j)        "  %s" #i " = add(%s" #j ", %b)  forward\n"
 
+/* A convolution with its gradients. */
+#define IMAGES(shape, attributes)                                                               \
+    .text =                                                                                     \
+        "tenon 1\n"                                                                             \
+        "graph g(%x: f64[4, 6, 5, 5] batch, %w: f64[" shape "] param \"w\", %b: f64[8] param "  \
+        "\"b\") {\n  %h = convolution(%x, %w, %b, stride=[2, 1], padding=[1, 0], dilation=[1, " \
+        "1]" attributes ")  forward\n"                                                          \
+        "  %k = gelu(%h)  loss\n"                                                               \
+        "  %l = sum(%k)  loss\n"                                                                \
+        "  return loss %l\n"                                                                    \
+        "}\n",                                                                                  \
+    .passes = "grad,canonicalize,cse,dce", .ranks = "spmd,dce"
+
 static const Shard cases[] = {
+    {.name = "images in parts of the batch", IMAGES("8, 6, 3, 3", ""), .mesh = "dp=2"},
+    {.name = "output channels", IMAGES("8, 6, 3, 3", ""), .mesh = "tp=2", .rule = {"w=0:tp"}},
+    {.name = "input channels", IMAGES("8, 6, 3, 3", ""), .mesh = "tp=2", .rule = {"w=1:tp"}},
+    {.name = "groups of channels",
+     IMAGES("8, 3, 3, 3", ", groups=2"),
+     .mesh = "dp=2,tp=2",
+     .rule = {"w=0:tp", "b=0:tp"}},
+    {.name = "channels of a transposed convolution",
+     IMAGES("6, 4, 3, 3", ", transposed=true, groups=2"),
+     .mesh = "tp=2",
+     .rule = {"w=1:tp"}},
     PADDED_LOGITS("saved", "must_save"),
     PADDED_LOGITS("computed again", "must_recompute"),
     PADDED_LOGITS("perhaps computed again", "prefer_recompute"),

@@ -254,6 +254,9 @@ class TestArguments(unittest.TestCase):
                                      ("recompute: expected text, found int", TypeError, {"recompute": 3}),
                                      ("chunk: expected a number", TypeError, {"chunk": 3.5}),
                                      ("machine: expected text", TypeError, {"machine": 3}),
+                                     ("^policies: expected a policy", ValueError, {"policies": {"a::b": "wrong"}}),
+                                     ("^policies: expected PATTERN::OP", ValueError, {"policies": {"a": "must_save"}}),
+                                     ("^mesh axis .*: no shard names it", ValueError, {"mesh": "fsdp=2,x=2"}),
                                      (r"memory: expected 1 to \d+ bytes, found 10{30}", ValueError, {"memory": 10**30})):
             with self.assertRaisesRegex(kind, words):
                 tenon.plan(captured, **options)
@@ -261,6 +264,16 @@ class TestArguments(unittest.TestCase):
             tenon.plan(captured, memory=1000)
         self.assertRegex(str(raised.exception), r"^does not fit: needs \d+ bytes .* the limit is 1000; .*$")
         self.assertIn("peak", raised.exception.table)
+        limit = tenon.plan(captured, memory="auto").settings.options.memory
+        self.assertTrue(2**20 < limit < 2**50, limit)
+
+    def test_arguments(self):
+        step = tenon.compile(tenon.capture(self.step, self.x, scale=2.0))
+        for args, words, found in (((), {}, r"Step\(\)"), ((self.x,), {}, r"Step\(tensor\)"),
+                                   ((self.x, 3), {"scale": 2.0}, r"Step\(tensor, 3, scale=2.0\)"),
+                                   (([self.x],), {"scale": "x" * 80}, r"Step\(\[tensor\], scale='x{36}\.\.\.\)")):
+            with self.assertRaisesRegex(ValueError, r"captured, Step\(x, scale=2.0\), found " + found):
+                step(*args, **words)
 
     def test_where_modules_are_found(self):
         nets, holder = [nn.Linear(8, 8), nn.Linear(8, 4)], {"head": self.net}

@@ -60,10 +60,14 @@ class TestTrain(unittest.TestCase):
         for words, kind, call in (
                 ("--nothing", ValueError, lambda: self.train(captured, 1, nothing=3)),
                 ("weight-decay.*update already", ValueError, lambda: self.train(captured, 1, weight_decay=0.1)),
-                ("does not fit", tenon.Error, lambda: self.train(captured, 1, memory="1KiB")),
                 ("expected what capture returned", TypeError, lambda: self.train(self.model, 1))):
             with self.subTest(words), self.assertRaisesRegex(kind, words):
                 call()
+        with self.assertRaisesRegex(tenon.DoesNotFit, "does not fit") as raised:
+            self.train(captured, 1, memory="1KiB")
+        error = raised.exception
+        self.assertEqual((error.limit, error.least), (1024, error.peak + error.reserve))
+        self.assertIn("alive at the peak", error.table)
         tenon.compile(captured)(*self.data)
         with self.assertRaisesRegex(tenon.NotSupported, "has a state"):
             self.train(captured, 1)

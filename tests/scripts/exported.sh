@@ -63,6 +63,77 @@ gives 1 'expected a name, found lin; bias' import fx "$dir/bad.json" "$@" -o -
 sed 's/Mul(Integer(4)/Mod(Integer(4)/' $saved/open.json >"$dir/bad.json"
 gives 1 'found Mod' import fx "$dir/bad.json" "$@" -o -
 
+# The archive has the weights and constants too.
+cat >"$dir/weights.py" <<'END'
+import json
+import struct
+import sys
+import zipfile
+
+NUMBER = {"F32": 7, "I64": 5}
+out, damage = sys.argv[1], sys.argv[2]
+data = open("tests/fx_saved/inputs.safetensors", "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+members, config = {}, {"weights": {}, "constants": {}}
+for i, (name, x) in enumerate(json.loads(data[8:8 + n]).items()):
+    if name in ("ids", "labels"):
+        continue
+    begin, end = x["data_offsets"]
+    kind = "constants" if name == "c" else "weights"
+    path = f"{kind}_{i}"
+    members[f"m/data/{kind}/{path}"] = b"\0" * 8 + data[8 + n + begin:8 + n + end]
+    strides = [1]
+    for size in reversed(x["shape"][1:]):
+        strides.insert(0, strides[0] * size)
+    config[kind][name] = {"path_name": path, "use_pickle": damage == "pickle", "tensor_meta": {
+        "dtype": 9 if damage == "dtype" else NUMBER[x["dtype"]], "sizes": [{"as_int": s} for s in x["shape"]],
+        "strides": [{"as_int": s + (damage == "strides")} for s in strides[:len(x["shape"])]],
+        "storage_offset": {"as_int": 3 if damage == "short" else 2}, "layout": 7}}
+with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
+    for name, bytes_ in members.items():
+        z.writestr(name, bytes_)
+    for kind in config:
+        z.writestr(f"m/data/{kind}/model_{kind}_config.json", json.dumps({"config": config[kind]}))
+    z.write("tests/fx_saved/open.json", "m/models/model.json")
+if damage == "bit":
+    whole = bytearray(open(out, "rb").read())
+    whole[z.getinfo(next(iter(members))).header_offset + 70] ^= 1
+    open(out, "wb").write(whole)
+END
+python3 "$dir/weights.py" "$dir/whole.pt2" none
+gives 0 '' import fx "$dir/whole.pt2" "$@" -o "$dir/whole.tn"
+cat >"$dir/batch.py" <<'END'
+import json
+import struct
+import sys
+
+values = struct.pack("<16q", *range(3, 11), *range(2, 10))
+header = json.dumps({name: {"dtype": "I64", "shape": [2, 4], "data_offsets": [at, at + 64]}
+                     for name, at in (("input_ids", 0), ("labels", 64))}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + values)
+END
+python3 "$dir/batch.py" "$dir/batch.safetensors"
+sed -i 's/%ids/%input_ids/g' "$dir/whole.tn"
+for from in "$dir/whole.pt2" $saved/inputs.safetensors; do
+    gives 0 '' train "$dir/whole.tn" --inputs "$from" --batch "$dir/batch.safetensors" --labels shifted --steps 2 --out "$dir/run" --overwrite
+    mv "$dir/run/step-2/model.safetensors" "$dir/${from##*/}.trained"
+done
+ok "trained from the archive's weights" cmp -s "$dir/whole.pt2.trained" "$dir/inputs.safetensors.trained"
+for case in 'bit:the checksum' 'pickle:what PyTorch pickled' 'dtype:number 9' 'strides:row-major' 'short:expected f32'; do
+    python3 "$dir/weights.py" "$dir/bad.pt2" "${case%%:*}"
+    gives 1 "${case#*:}" train "$dir/whole.tn" --inputs "$dir/bad.pt2" --batch "$dir/batch.safetensors" --labels shifted --steps 2 --out "$dir/no"
+done
+gives 1 'expected a program of torch.export.save' train "$dir/whole.tn" --inputs "$dir/m.pt2" --batch "$dir/batch.safetensors" --labels shifted --steps 2 --out "$dir/no"
+python3 - "$dir/m.pt2" "$dir/bad.pt2" <<'END'
+import sys
+import zipfile
+
+data = bytearray(open(sys.argv[1], "rb").read())
+data[zipfile.ZipFile(sys.argv[1]).getinfo("m/models/model.json").header_offset + 1000] ^= 1
+open(sys.argv[2], "wb").write(data)
+END
+gives 1 'm/models/model.json with the checksum' import fx "$dir/bad.pt2" "$@" -o -
+
 # Messages name the node, and the user's line where the program has one, instead of a line of code that nobody sees.
 sed 's/aten.gelu.default/aten.no_such.default/' $saved/open.json >"$dir/bad.json"
 gives 1 'bad.json: node gelu: unknown op' import fx "$dir/bad.json" "$@" -o -

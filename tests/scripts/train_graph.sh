@@ -71,7 +71,7 @@ lm next end=7  # of the next tokens
     ok "a run that goes on: weights" cmp "$dir/a/latest/model.safetensors" "$dir/b/latest/model.safetensors"
     ok "a run that goes on: state" cmp "$dir/a/latest/optimizer.safetensors" "$dir/b/latest/optimizer.safetensors"
     gives 2 '--accumulate does not go with a graph that has its backward' train $joint --steps 1 --accumulate 2 --out "$dir/no"
-    gives 2 'found 3 of 16' train $joint --steps 1 --batch-size 3 --seq-len 16 --out "$dir/no"
+    gives 2 'found 3 rows of 16 tokens' train $joint --steps 1 --batch-size 3 --seq-len 16 --out "$dir/no"
 
     # Both take their labels from the same places, so that losses and weights are the same.
     "$tenon" train "$dir/own.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --out "$dir/own" >"$dir/own.txt" 2>"$dir/err"
@@ -116,9 +116,9 @@ lm next end=7  # of the next tokens
     gives 0 'loss' eval "$dir/again2" --data "$dir/tokens.bin" --token-type u16 --val-fraction 0.1
     ok "eval of a run of a graph: the held-out loss $told, found $(cat "$dir/out")" \
         awk -v told="$told" '{ found = $2 } END { exit !(told > 0 && found - told < 1e-3 && told - found < 1e-3) }' "$dir/out"
-    gives 2 'is for 2 rows of 8 tokens, found 3 of 8' eval "$dir/again2" --data "$dir/tokens.bin" --token-type u16 --batch-size 3
+    gives 2 'is for 2 rows of 8 tokens, found 3 rows' eval "$dir/again2" --data "$dir/tokens.bin" --token-type u16 --batch-size 3
     gives 0 'peak' plan "$dir/again2"
-    gives 2 'is for 2 rows of 8 tokens, found 4 of 8' plan "$dir/again2" --batch-size 4
+    gives 2 'is for 2 rows of 8 tokens, found 4 rows' plan "$dir/again2" --batch-size 4
     gives 2 'batch-size is missing' plan demo --seq-len 8
     gives 3 'need' plan "$dir/again2" --memory 30KiB
     ok "advice of a graph: no other batch" not grep -q -e '--batch-size' "$dir/err" "$dir/out"

@@ -15,8 +15,8 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N B H  context, graph, value, model, data, tokenizer, plan, program, generator,
- *                         buffers, sharding
+ *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program, generator,
+ *                         buffers, sharding, chat
  *   Q T   an array of two plans, of two texts
  *   s o p r   a text; options; another pointer; room for results
  *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
@@ -130,6 +130,12 @@ CALL(tn_data_width, P(0))
 CALL(tn_data_not_text, P(0))
 CALL(tn_data_check_text, P(0))
 CALL(tn_data_tokenize, P(0), P(1), P(2), P(3), P(4))
+CALL(tn_data_holds, P(0), P(1))
+CALL(tn_data_row_counts, P(0), P(1))
+CALL(tn_chat_open, P(0), P(1), P(2))
+CALL(tn_chat_text, P(0), P(1), (size_t)I(2), W(3), P(4), P(5), P(6), P(7))
+CALL_VOID(tn_chat_free, P(0))
+CALL(tn_model_stops, P(0), W(1), P(2))
 CALL(tn_tokenize, P(0), W(1), P(2), P(3), P(4), P(5), P(6))
 CALL(tn_detokenize, P(0), P(1), P(2), P(3), P(4))
 CALL_VOID(tn_tokenizer_free, P(0))
@@ -303,7 +309,10 @@ static const Row rows[] = {
     ROW(tn_plan_machine, "Pr"),
     QUIET(tn_plan_sec, "Prr"), QUIET(tn_backend_is_gpu, "0"), ROW(tn_machine_here, "C00"), ROW(tn_machine_hash, "C00r"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
-    ROW(tn_data_check_text, "D"),
+    ROW(tn_data_check_text, "D"),         ROW(tn_data_holds, "Dr"),
+    QUIET(tn_data_row_counts, "Dr"),     ROW(tn_chat_open, "Csr"),
+    ROW(tn_chat_text, "Js.brrrr"),       QUIET(tn_chat_free, "0"),
+    QUIET(tn_model_stops, "Mc0"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
     ROW(tn_place, "Cc0zzr"),             ROW(tn_place_check, "Cc0r"),
     ROW(tn_buffers_read, "Cs00r"),       ROW(tn_buffers_list, "Brr"),

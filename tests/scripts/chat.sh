@@ -1,0 +1,208 @@
+#!/bin/sh
+# Chats and other records, from outside: the forms they come in, what is learned of them, runs that go on, answers,
+# and damaged files, each of whose errors names file and line. tests/python/test_chat.py has the numbers.
+# Usage: tests/scripts/chat.sh BUILD
+. tools/checks.sh
+source=$PWD
+
+mkdir "$dir/M"
+cat >"$dir/M/config.json" <<'END'
+{"model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "n_embd": 16, "n_head": 2,
+ "n_layer": 1, "n_positions": 128, "vocab_size": 512, "eos_token_id": 0}
+END
+cp tests/tokenizer/gpt2.json "$dir/M/tokenizer.json"
+gives 0 '' train "$dir/M/config.json" --batch tests/ref/gpt2-tiny/batch.safetensors --steps 1 --out "$dir/seed"
+cp "$dir/seed/latest/model.safetensors" "$dir/M"
+cp tests/chat/chat_template.jinja "$dir/M"
+cd "$dir" || exit 1
+run="--steps 2 --batch-size 2 --seq-len 100 --threads 1"
+# said TEXT: on standard error of the last command.
+said() {
+    ok "it says: $1" grep -qF -e "$1" err
+}
+# trains FILE OUT OPTIONS...
+trains() {
+    file=$1 to=$2
+    shift 2
+    # shellcheck disable=SC2086
+    gives 0 'of them learned, written to' train M $run --data "$file" --out "$to" "$@"
+}
+# refuses TEXT FILE: train's error.
+refuses() {
+    # shellcheck disable=SC2086
+    gives 1 "$1" train M $run --data "$2" --out refused
+    ok "$2: nothing is left" [ ! -e refused ]
+    rm -rf refused
+}
+
+# ---- forms: the same rows of each ----
+
+cat >chats.jsonl <<'END'
+{"messages": [{"role": "user", "content": "Say it"}, {"role": "assistant", "content": "I say é, \"it\""}]}
+
+{"conversations": [{"from": "human", "value": "and"}, {"from": "gpt", "value": "more"}, {"from": "human", "value": "?"}, {"from": "gpt", "value": ""}]}
+{"instruction": "Add", "input": "1 and 2", "output": "3"}
+{"messages": [{"role": "user", "content": "no answer"}]}
+{"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}]}
+{"messages": [{"role": "user", "content": "a long one, a long one, a long one, a long one"}, {"role": "assistant", "content": "that is cut, that is cut, that is cut, that is cut, that is cut"}]}
+END
+trains chats.jsonl a --metrics m.jsonl
+said 'data: 5 rows, '
+said '2 of 6 rows were longer than --seq-len: cut to 101 tokens'
+said '1 of 6 documents have nothing that is learned in as many tokens: left out'
+said 'epoch: 5 rows of 100 tokens'
+awk 'BEGIN { print "[" } /./ { printf "%s %s\n", (n++ ? "," : ""), $0 } END { print "]" }' chats.jsonl >chats.json
+trains chats.json b
+ok "an array" cmp a/rows.bin b/rows.bin
+grep . chats.jsonl | sed 's/{"role"/\n  {"role"/g; s/, "completion"/,\n"completion"/; s/"\(conversations\|instruction\)"/\n"\1"/' >pretty
+trains pretty c
+ok "objects of several lines" cmp a/rows.bin c/rows.bin
+printf '\357\273\277' | cat - chats.jsonl | sed 's/$/\r/' >marked.jsonl
+trains marked.jsonl d
+ok "with a mark and other line ends" cmp a/rows.bin d/rows.bin
+trains - e <chats.jsonl
+ok "standard input" cmp a/rows.bin e/rows.bin
+mkdir parts
+head -3 chats.jsonl >parts/1.jsonl
+sed 1,3d chats.jsonl >parts/2
+trains parts f
+ok "a folder" cmp a/rows.bin f/rows.bin
+for name in gzip zstd; do
+    end=$(echo $name | sed 's/gzip/gz/; s/zstd/zst/')
+    if ! command -v $name >/dev/null || ! "$tenon" --version | grep -q "^$(echo $name | sed 's/gzip/zlib/')"; then
+        echo "note: $name: there is no such program, or this build has no library for it"
+        continue
+    fi
+    head -3 chats.jsonl | $name -c >chats.$end
+    sed 1,3d chats.jsonl | $name -c >>chats.$end
+    trains chats.$end g$end
+    ok "$name, of two streams" cmp a/rows.bin g$end/rows.bin
+    head -c 80 chats.$end >cut.$end
+    refuses "cut.$end: $name: expected the end of the compressed stream, found the end of the file" cut.$end
+    printf x | dd of=chats.$end bs=1 seek=40 conv=notrunc 2>/dev/null
+    refuses "chats.$end: " chats.$end
+done
+cat >pairs.jsonl <<'END'
+{"prompt": "one, two,", "completion": " three"}
+{"prompt": "say \"a\",\nthen", "completion": " b"}
+END
+printf 'prompt;completion\n"one, two,"; three\n"say ""a"",\nthen"; b\n' >pairs.csv
+trains pairs.jsonl h
+trains pairs.csv i
+ok "a table" cmp h/rows.bin i/rows.bin
+printf '{"text": "a b"}\n{"text": ""}\n{"text": "c"}' >texts.jsonl
+printf 'a b' >t1
+printf c >t2
+short="--steps 1 --batch-size 1 --seq-len 2 --val-fraction 0"
+# shellcheck disable=SC2086
+gives 0 'text of' train M $short --data texts.jsonl --out j && cp j/tokens.bin j.bin
+# shellcheck disable=SC2086
+gives 0 'text of' train M $short --data t1 --data t2 --out k
+ok "texts in records are texts" cmp j.bin k/tokens.bin
+
+# ---- runs ----
+
+gives 0 'goes on from a/step-2' train --resume --out a --steps 4 --metrics m.jsonl
+said 'as they are in a/rows.bin'
+# shellcheck disable=SC2086
+gives 0 '' train M ${run#--steps 2} --steps 4 --data chats.jsonl --out whole
+ok "it goes on to other weights" not cmp -s a/step-2/model.safetensors a/step-4/model.safetensors
+cp a/rows.bin rows
+printf x | dd of=a/rows.bin bs=1 seek=20 conv=notrunc 2>/dev/null
+gives 0 'written to a/rows.bin' train --resume --out a --steps 5
+ok "rows that are damaged are made again" cmp a/rows.bin rows
+sed 's/bars/more/; s/im_end/im_END/' M/chat_template.jinja >a/step-5/chat_template.jinja
+gives 1 'the run began with other content' train --resume --out a --steps 6
+gives 0 'loss ' eval whole --data chats.jsonl
+said '5 rows, '
+# shellcheck disable=SC2086
+gives 0 'held-out loss' train M $run --data chats.jsonl --val-fraction 0.4 --out held
+said ' held out'
+# shellcheck disable=SC2086
+gives 2 'document-token: each row of chats.jsonl is a document already' train M $run --data chats.jsonl --document-token 3 --out refused
+# shellcheck disable=SC2086
+gives 0 'step 5/5' train M ${run#--steps 2} --epochs 2 --data chats.jsonl --out passes --val-fraction 0
+gives 0 'step 8/8' train --resume --out passes --epochs 3
+gives 0 'step 9/9' train --resume --out passes --steps 9
+gives 2 'the run is already at step 9' train --resume --out passes --epochs 3
+gives 2 '--steps and --epochs exclude each other' train M --data chats.jsonl --steps 1 --epochs 1 --batch-size 1 --seq-len 8 --out refused
+
+# ---- answers ----
+
+gives 0 '' generate M --message 'Say "it"' --tokens 3
+ok "the answer alone" not grep -q 'Say' out
+said 'prompt: '
+gives 2 '--prompt and --message exclude each other' generate M --message a --prompt b --tokens 3
+gives 1 'seed/latest: expected a chat template, found no chat_template.jinja' generate seed/latest --message a --tokens 3
+echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}' >one.jsonl
+gives 0 '' train M --data one.jsonl --steps 120 --batch-size 1 --seq-len 63 --lr 3e-2 --threads 1 --out learned
+gives 0 '' generate learned --message a --tokens 4 --temperature 0
+ok "the answer that was learned" [ "$(head -c 4 out)" = 'b<|i' ]
+printf b >b.txt
+gives 0 '' tokenize b.txt --tokenizer M --token-type u16 -o b.bin
+printf '{"eos_token_id": [1, %s]}' "$(od -An -tu2 b.bin)" >learned/latest/generation_config.json
+gives 0 'then 0 in' generate learned --message a --tokens 4 --temperature 0
+
+# ---- damaged files ----
+
+# damaged LINE TEXT: a second line of chats.jsonl, and its error.
+damaged() {
+    { head -1 chats.jsonl; printf '%s\n' "$1"; } >bad.jsonl
+    refuses "bad.jsonl:2: $2" bad.jsonl
+}
+damaged '{"messages": [' 'column 14: expected JSON: '
+damaged '{"messages": [{"role": "user", "content": "a"}]} x' 'column 50: expected JSON: end of file expected'
+damaged '[1]' 'expected a JSON object, found an array'
+damaged '"text"' 'expected a JSON object, found a string'
+damaged '{"messages": "x"}' '"messages": expected a list, found a string'
+damaged '{"messages": []}' '"messages": expected a message, found none'
+damaged '{"messages": [3]}' '"messages", number 0: expected an object, found an integer'
+damaged '{"messages": [{"content": "x"}]}' '"messages", number 0: "role": expected a string, found none'
+damaged '{"conversations": [{"from": "her", "value": "x"}]}' '"conversations", number 0: "from": expected human, gpt, system or tool, found her'
+damaged '{"conversations": [{"from": "gpt", "value": 1}]}' '"conversations", number 0: "value": expected a string, found an integer'
+damaged '{"messages": [{"role": "user", "content": "a"}], "tools": "none"}' '"tools": expected a list, found a string'
+damaged '{"prompt": "a", "completion": ["b"]}' '"completion": expected a string, found a list'
+damaged '{"prompt": [{"role": "user", "content": "a"}], "completion": "b"}' '"completion": expected a list, found a string'
+damaged '{"instruction": 1, "output": "b"}' '"instruction": expected a string, found an integer'
+damaged '{"text": "a"}' 'expected a chat, or a prompt and its completion, as the first record has, found "text"'
+damaged '{"question": "a", "answer": "b"}' 'expected the key "messages", "conversations", "prompt" and "completion", "instruction" and "output", or "text", found "question", "answer"'
+damaged "$(printf '{"text": "\377"}')" 'column '
+damaged '{"messages": [{"role": "user", "content": 99999999999999999999}]}' 'column '
+printf '[{"prompt": "a", "completion": "b"},\n{"prompt": "a"\n' >bad.json
+refuses 'bad.json:2: column ' bad.json
+printf '[{"prompt": "a", "completion": "b"}\n{"prompt": "a", "completion": "b"}]\n' >bad.json
+refuses 'bad.json:2: expected , or ], found {' bad.json
+printf '[{"prompt": "a", "completion": "b"}\n\n] x' >bad.json
+refuses 'bad.json:3: expected the end of the file after the array, found more' bad.json
+printf '[{"prompt": "a", "completion": "b"},\n' >bad.json
+refuses 'bad.json:2: expected an object, found the end of the file' bad.json
+printf 'prompt,completion\na,b\na,b,c\n' >bad.csv
+refuses 'bad.csv:3: expected 2 cells, as the first line has, found more' bad.csv
+printf 'prompt,completion\na,b\na\n' >bad.csv
+refuses 'bad.csv:3: expected 2 cells, as the first line has, found 1' bad.csv
+printf 'prompt,completion\na,b\na,"b\n' >bad.csv
+refuses 'bad.csv:3: a cell in quotes: expected a quote that ends it, found the end of the file' bad.csv
+printf 'prompt,completion\na,\377\n' >bad.csv
+refuses 'bad.csv:2: column "completion": expected UTF-8' bad.csv
+# shellcheck disable=SC2086
+gives 1 'chats.jsonl: expected text, as t2 has, found chats' train M $run --data t2 --data chats.jsonl --out refused
+echo '{"messages": [{"role": "user", "content": "no answer"}]}' >none.jsonl
+refuses 'none.jsonl: nothing of it is learned' none.jsonl
+
+# ---- templates ----
+
+printf 'a\n{%% include "x" %%}' >M/chat_template.jinja
+refuses 'M/chat_template.jinja:2: the statement include is not supported' chats.jsonl
+printf '{{ raise_exception("never") }}' >M/chat_template.jinja
+refuses 'chats.jsonl:1: M/chat_template.jinja:1: the template refuses this chat: never' chats.jsonl
+printf '{%% for m in messages %%}{{ loop.length }}{{ m.role }}{{ m.content }}.{%% endfor %%}' >M/chat_template.jinja
+refuses 'chats.jsonl:1: M/chat_template.jinja: message 1 (from 0): the template writes what is before it otherwise than with it' chats.jsonl
+rm M/chat_template.jinja
+refuses 'chats.jsonl:1: a chat needs a template that makes text of it: there is no chat_template.jinja in M' chats.jsonl
+trains pairs.jsonl l
+ok "pairs need no template" cmp h/rows.bin l/rows.bin
+python=$(sed -n 's/^/x/p' "$source/tests/chat/chat_template.jinja" | sed 's/^x//; s/\\/\\\\/g; s/"/\\"/g' | awk '{ printf "%s\\n", $0 }')
+printf '{"model_max_length": 1000000000000000019884624838656, "chat_template": "%s"}' "$python" >M/tokenizer_config.json
+trains chats.jsonl n
+ok "a template in tokenizer_config.json" cmp n/rows.bin whole/rows.bin
+totals
