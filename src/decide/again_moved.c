@@ -38,9 +38,9 @@ bool again_moves(const Decider *d)
 
 typedef struct Moved {
     Decider *d, *e; /* of the whole step, of that which stands for it */
-    Front f;
     bool small;     /* plans of the whole step take little time */
-    Planned *whole; /* by entry, of the whole step; need 0: not planned yet */
+    Front f;        /* its entries, of e */
+    Planned *whole; /* by entry, of d; need 0: not planned yet */
 } Moved;
 
 /* ---- the frontier ---- */
@@ -234,6 +234,8 @@ static bool may_be_faster(const Moved *m, int i, int k)
 
 bool again_search_moved(Decider *d)
 {
+    if (d->task->memory <= NO_MEMORY) /* nothing fits */
+        return false;
     Decider *e = again_shorter(d);
     Moved m = {.d = d, .e = e ? e : d};
     m.small = d->step->nnode <= SMALL_NODES;
@@ -241,10 +243,12 @@ bool again_search_moved(Decider *d)
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);
     const int first = find_first(&m);
+    if (first < 0) {
+        m.e->r->nfront = 0; /* another search fills it */
+        return false;
+    }
     if (e)
         again_take_front(d, e);
-    if (first < 0)
-        return false;
     Pair p = {.high = *whole_of(&m, first)};
     for (int i = first + 1; i < m.f.n; i++)
         if (may_be_faster(&m, i, first) && entry_fits(&m, i))
