@@ -1655,6 +1655,7 @@ typedef struct tn_mesh {
 typedef struct tn_mesh_reason {
     const char *why;
     int count;
+    int others; /* 1: of some the text has other numbers, as of ranks */
 } tn_mesh_reason;
 
 /* The outcome of a search; texts are valid until the context's next call that gives a text of its own. */

@@ -1071,7 +1071,8 @@ def pools(*tensors):
     for x, (_, name, how) in zip(leaves(tensors), POOLS):
         y = getattr(F, name)(x, **how)
         out += [y, *torch.autograd.grad((y ** 2).sum(), x)]
-    return (*out, *F.max_pool2d_with_indices(tensors[0].detach(), 3, 2, 1))
+    inside = tensors[-1].detach().permute(0, 3, 1, 2) # whose channels lie innermost
+    return (*out, *F.max_pool2d_with_indices(tensors[0].detach(), 3, 2, 1), F.adaptive_avg_pool2d(inside, 1))
 
 
 def printed(gm, form):

@@ -3,6 +3,7 @@
 Without a score_mod it is scaled_dot_product_attention, causal where the mask is that, else with the mask that mask_mod
 gives for each query and key: a sliding window, documents. With one the scores are a matrix, which score_mod changes."""
 import contextlib
+import math
 import sys
 
 import torch
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
 NAME = "torch.nn.attention.flex_attention"
+LN2 = math.log(2)
+MOST = 2**24  # elements of a mask that are looked at together
 
 
 class Taken:
@@ -31,13 +34,20 @@ class Taken:
         return self.masks[key][:2]
 
     def is_causal(self, mask_mod, size):
-        """Whether each query sees the keys up to its own place. False for a mask that reads what the step computes."""
-        if size[2] != size[3]:
+        """Whether each query sees the keys up to its own place: asked of all of them, some queries at a time. False for
+        a mask that reads what the step computes."""
+        batch, heads, queries, keys = size
+        if queries != keys:
             return False
+        from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+        some = max(1, MOST // (batch * heads * keys))
         try:
-            with _disable_current_modes(), torch.no_grad():
-                mask = self.flex.create_mask(mask_mod, *size, device="cpu")
-                return bool((mask == torch.ones(size[2], size[3], dtype=torch.bool).tril()).all())
+            with _disable_current_modes(), torch.no_grad(), TransformGetItemToIndex():
+                key, sees = torch.arange(keys), self.flex._vmap_for_bhqkv(mask_mod, prefix=())
+                return all(bool((sees(torch.arange(batch), torch.arange(heads), query, key) ==
+                                 (query.unsqueeze(-1) >= key)).all())
+                           for query in torch.arange(queries).split(some))
         except Exception:  # of a tensor without data, of whatever kind
             return False
 
@@ -74,9 +84,6 @@ class Taken:
         seen = (top > -float("inf")).unsqueeze(-1)  # a query that sees nothing gives zeros
         weights = torch.where(seen, (scores - torch.where(seen, lse.unsqueeze(-1), 0.0)).exp(), 0.0)
         return (weights.to(value.dtype) @ value), lse / LN2, top / LN2
-
-
-LN2 = 0.6931471805599453
 
 
 @contextlib.contextmanager

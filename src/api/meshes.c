@@ -244,15 +244,37 @@ static tn_mesh mesh_of(const MeshRun *x, const MeshSetting *s)
                      .bound_sec = s->own};
 }
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Whether texts are equal but for their numbers. */
+static bool differ_in_numbers(const char *s, const char *t)
+{
+    while (*s && *t) {
+        if (is_digit(*s) && is_digit(*t)) {
+            s += strspn(s, "0123456789");
+            t += strspn(t, "0123456789");
+        } else if (*s++ != *t++) {
+            return false;
+        }
+    }
+    return !*s && !*t;
+}
+
 static void add_reason(tn_meshes *to, const char *why)
 {
-    for (int i = 0; i < to->nreason; i++)
-        if (!strcmp(to->reason[i].why, why)) {
-            to->reason[i].count++;
+    for (int i = 0; i < to->nreason; i++) {
+        tn_mesh_reason *r = &to->reason[i];
+        if (differ_in_numbers(r->why, why)) {
+            r->others |= strcmp(r->why, why) != 0;
+            r->count++;
             return;
         }
+    }
     if (to->nreason < TN_MOST_REASONS)
-        to->reason[to->nreason++] = (tn_mesh_reason){why, 1};
+        to->reason[to->nreason++] = (tn_mesh_reason){why, 1, 0};
 }
 
 static void fill_outcome(const MeshRun *x, tn_meshes *to)
@@ -333,6 +355,11 @@ static bool options_given(tn_context *ctx, const char *call, const tn_options *o
     return args_options(ctx, call, o);
 }
 
+static const char *with_others(const tn_mesh_reason *r)
+{
+    return r->others ? ", some with other numbers" : "";
+}
+
 /* All reasons, that of most settings first, and what follows from them. */
 static int report_refused(tn_context *ctx, const tn_meshes *to)
 {
@@ -343,17 +370,19 @@ static int report_refused(tn_context *ctx, const tn_meshes *to)
         most = to->reason[i].count > to->reason[most].count ? i : most;
     for (int i = 0; i < to->nreason; i++)
         if (i != most && n < TEXT)
-            n += snprintf(others + n, (size_t)(TEXT - n), "\n  %s (%d)", to->reason[i].why,
-                          to->reason[i].count);
-    return tn_context_fail(ctx, TN_CODE_USAGE, "%s (%d of %d settings); no mesh can run it%s%s",
-                           to->reason[most].why, to->reason[most].count, to->settings,
+            n += snprintf(others + n, (size_t)(TEXT - n), "\n  %s (%d%s)", to->reason[i].why,
+                          to->reason[i].count, with_others(&to->reason[i]));
+    const tn_mesh_reason *r = &to->reason[most];
+    return tn_context_fail(ctx, TN_CODE_USAGE, "%s (%d of %d settings%s); no mesh can run it%s%s",
+                           r->why, r->count, to->settings, with_others(r),
                            n ? ", the others for:" : "", others);
 }
 
 static int report_none(tn_context *ctx, const tn_options *o, const tn_meshes *to)
 {
     char least[40], limit[40];
-    if (to->refused == to->settings && to->nreason == 1) /* so of the command, whatever the mesh */
+    if (to->refused == to->settings && to->nreason == 1 &&
+        !to->reason[0].others) /* so of the command, whatever the mesh */
         return tn_context_fail(ctx, TN_CODE_USAGE, "%s", to->reason[0].why);
     if (to->refused == to->settings)
         return report_refused(ctx, to);

@@ -34,31 +34,39 @@ static void tell(void *arg, const char *what, int done, int all)
 
 /* ---- text ---- */
 
-static void put_mesh(FILE *f, const tn_mesh *x)
+static void put_mesh(FILE *f, const tn_mesh *x, int width)
 {
-    fprintf(f, "%-24s %-8s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld\n", x->mesh,
+    fprintf(f, "%-*s %-8s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld\n", width, x->mesh,
             x->forms, x->reshard, x->recompute, x->sec, x->bound_sec, x->comm_sec, x->exposed_sec,
             (long long)x->peak, (long long)x->nbytes);
 }
 
 static void put_text(FILE *f, const tn_meshes *x)
 {
-    fprintf(f, "%-24s %-8s %-8s %-10s %12s %12s %12s %12s %16s %16s\n", "mesh", "forms", "reshard",
-            "recompute", "s a step", "at least, s", "collectives", "exposed", "peak, bytes",
-            "with reserve");
+    int width = (int)strlen("mesh");
+    for (int i = 0; i < x->nbest; i++) {
+        int length = (int)strlen(x->best[i].mesh);
+        width = length > width ? length : width;
+    }
+    fprintf(f, "%-*s %-8s %-8s %-10s %12s %12s %12s %12s %16s %16s\n", width, "mesh", "forms",
+            "reshard", "recompute", "s a step", "at least, s", "collectives", "exposed",
+            "peak, bytes", "with reserve");
     for (int i = 0; i < x->nbest; i++)
-        put_mesh(f, &x->best[i]);
-    fprintf(f, "settings: %d; planned %d, of which %d need more than the limit\n", x->settings,
-            x->planned, x->unfit);
-    fprintf(f, "  left out by the bound of their step: %d\n", x->slower);
-    fprintf(f, "  left out by the bound of their memory: %d\n", x->over);
+        put_mesh(f, &x->best[i], width);
+    fprintf(f, "settings: %d; planned %d", x->settings, x->planned);
+    if (x->unfit)
+        fprintf(f, ", of which %d need more than the limit", x->unfit);
+    fprintf(f, "\n  left out by the bound of their step: %d\n", x->slower);
+    if (x->over)
+        fprintf(f, "  left out by the bound of their memory: %d\n", x->over);
     if (x->saved)
         fprintf(f, "  left out, as their mesh fits with all saved: %d\n", x->saved);
     if (x->guessed)
         fprintf(f, "  left out by an estimate from plans of their mesh: %d\n", x->guessed);
     fprintf(f, "  refused: %d\n", x->refused);
     for (int i = 0; i < x->nreason; i++)
-        fprintf(f, "    %d: %s\n", x->reason[i].count, x->reason[i].why);
+        fprintf(f, "    %d: %s%s\n", x->reason[i].count, x->reason[i].why,
+                x->reason[i].others ? " (of some with other numbers)" : "");
 }
 
 /* ---- JSON ---- */

@@ -168,6 +168,27 @@ static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, 
     return code ? code : tn_compile(ctx, task, &x->c.o, c);
 }
 
+/* Says so where collectives that are joined as was asked for take longer than apart. */
+static void note_bucket(tn_context *ctx, PlanCommand *x, const tn_plan *p)
+{
+    const char *asked = x->c.o.bucket;
+    double joined, apart, added;
+    tn_task task = {0};
+    tn_compiled c = {0};
+    if (!x->model || !option_given(x->table, "bucket") || !strcmp(asked, "off"))
+        return;
+    tn_plan_sec(p, &joined, &added);
+    x->c.o.bucket = "off";
+    if (!make_plan(ctx, x, false, &task, &c)) {
+        tn_plan_sec(c.plan[0], &apart, &added);
+        if (apart < joined)
+            fprintf(stderr, "note: by --bucket %s a step takes %.4g s, by --bucket off %.4g s\n",
+                    asked, joined, apart);
+    }
+    tn_compiled_free(&c);
+    x->c.o.bucket = asked;
+}
+
 /* ---- the options of a side ---- */
 
 /* Cuts text into words as a shell does: at white space, but for what stands in quotes or after a
@@ -328,6 +349,8 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
     if (!code && !x->json && x->c.o.memory && f.task.part[0].kind == TN_PART_STEP)
         fprintf(output(x), "limit: of the step alone; train counts evaluation and samples too, and "
                            "may refuse what fits here\n");
+    if (!code)
+        note_bucket(ctx, x, p);
     return code;
 }
 

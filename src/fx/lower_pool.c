@@ -43,7 +43,7 @@ static void count_places(Site *s, Pool *p, const Type *t)
     bool ceil = site_bool(s, "ceil_mode");
     for (int d = 0; d < p->axes; d++) {
         int64_t size = t->dim[2 + d], room = size + 2 * p->padding[d] - span(p, d);
-        if (room < 0 || 2 * p->padding[d] > p->kernel[d])
+        if (room < 0 || 2 * p->padding[d] > span(p, d))
             site_fail(s, "expected windows of at most the padded size and paddings of at most half "
                          "a window");
         int64_t floor = room / p->stride[d] + 1;
@@ -115,7 +115,10 @@ static Value *divisor(Site *s, const Pool *p, const Type *x)
         all *= (double)p->kernel[d];
         padded = padded || p->padding[d];
     }
-    if (p->axes > 1 && site_has(s, "divisor_override"))
+    bool given = p->axes > 1 && site_has(s, "divisor_override");
+    if (given && !site_int(s, "divisor_override"))
+        site_fail(s, "argument divisor_override: expected another number than 0");
+    if (given)
         return lower_number(s, site_real(s, "divisor_override"), x->dtype);
     if (site_bool(s, "count_include_pad") || !padded)
         return lower_number(s, all, x->dtype);

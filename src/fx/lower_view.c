@@ -327,6 +327,26 @@ void row_as_strided(Site *s)
                                A_INT("storage_offset", offset))));
 }
 
+/* Other strides for the memory of self itself: only those that it has. Adaptive pooling of an image
+ * whose channels lie innermost says them again of its mean, which lies row by row but for axes of
+ * size 1, though a graph without strides does not tell. */
+void row_as_strided_self(Site *s)
+{
+    const Type t = *site_type(s, "self");
+    const Item *self = site_arg(s, "self");
+    int64_t size[TN_RANK], stride[TN_RANK], next = 1;
+    int rank = site_ints(s, "size", size), nstride = site_ints(s, "stride", stride);
+    bool same = rank == t.rank && nstride == t.rank && !site_has(s, "storage_offset");
+    for (int d = t.rank - 1; d >= 0 && same; d--) {
+        same = size[d] == t.dim[d] && (size[d] == 1 || stride[d] == next);
+        next *= size[d];
+    }
+    Value *x = site_tensor(s, "self");
+    if (!same || (!node_is(x->def, OP_mean) && fx_memory(s->im, self->t) != x))
+        site_fail(s, "expected the size and the strides that self has, row by row");
+    site_return(s, x);
+}
+
 /* ---- diagonals and parts written back ---- */
 
 /* The positions of a diagonal's elements in a tensor of type t. */

@@ -21,7 +21,11 @@
  *
  * Each choice forecloses others. So the search runs several times, of which the first rounds make
  * the nearest fill alone, none, one, two or all that help, and the fastest order is taken. Nearest
- * fills count the seconds of collectives that they pass, and so stay near.
+ * fills count the seconds of collectives that they pass, and so stay near. The rounds with which
+ * several searches begin run once.
+ *
+ * What a start's tries come to depends on the places that they read and on those that a try times
+ * anew. Where none of these has changed since tries were of no use, they are not made again.
  *
  * The order is that of the plan's steps, on all ranks, so all start their collectives alike. No
  * value is made otherwise than before: bits stay. Bodies of loops come first, each iteration for
@@ -420,14 +424,14 @@ static void move_rounds(Overlap *x)
         moved = move_round(x);
 }
 
-/* What was found in searches. */
-typedef struct Found {
+/* The order of the fewest seconds that searches have found. */
+typedef struct BestOrder {
     int *order;
     double least;
-} Found;
+} BestOrder;
 
 /* Goes on from the order `from`. */
-static void search_on(Overlap *x, const Overlap *from, Found *best)
+static void search_on(Overlap *x, const Overlap *from, BestOrder *best)
 {
     overlap_copy(x, from);
     move_rounds(x);
@@ -437,7 +441,7 @@ static void search_on(Overlap *x, const Overlap *from, Found *best)
 }
 
 /* The searches, each from where so many rounds of the nearest fills have led. */
-static void search_all(Overlap *x, Arena *tmp, Found *best)
+static void search_all(Overlap *x, Arena *tmp, BestOrder *best)
 {
     static const int near[] = {0, 1, 2, ROUNDS};
     bool moved = true;
@@ -465,7 +469,7 @@ static double overlap_problem(const Problem *q, const Flow *joined, const Machin
     x->beside = b->beside;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
-    Found best = {NEWN(tmp, int, q->n), INFINITY};
+    BestOrder best = {NEWN(tmp, int, q->n), INFINITY};
     overlap_measure(x, more);
     const double before = x->now.total;
     search_all(x, tmp, &best);

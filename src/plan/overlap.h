@@ -54,7 +54,7 @@ typedef struct Overlap {
     double excess;     /* above the cap, of the order */
     int *left;         /* by storage: readers that have not run; -1: not counted */
     int *counted;      /* storages of which they are counted */
-    int64_t lacking;  /* bytes that a try lacked at least, of those refused for bytes alone */
+    int64_t lacking;   /* bytes that a try lacked at least, of those refused for bytes alone */
     /* what was of no use */
     int ntaken;
     int *changed;    /* by place: how many orders had been taken when it last changed */

@@ -273,12 +273,13 @@ static bool gathers_no_more(const Maker *m, const ReadGroup *r, const Reading *x
     return r->param && m->price->x->keep && n && n->phase == BACKWARD;
 }
 
-/* Room for a matrix of an edge between nodes u and v of the problem. */
-static double *add_edge(Maker *m, int u, int v, bool hidden)
+/* Room for a matrix of an edge between nodes u and v of the problem; shared: who reads a shared
+ * form. */
+static double *add_edge(Maker *m, int u, int v, bool hidden, const Reading *shared)
 {
     PickProblem *p = &m->p->pick;
     int count = p->nedge;
-    PUSH(m->a, m->p->hidden, count, m->p->caphidden, hidden);
+    PUSH(m->a, m->p->of_edge, count, m->p->capof_edge, ((EdgeNote){hidden, shared}));
     int64_t size =
         (int64_t)(m->in_first[u + 1] - m->in_first[u]) * (m->in_first[v + 1] - m->in_first[v]);
     PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
@@ -323,7 +324,7 @@ static void add_direct(Maker *m, const ReadGroup *r)
     bool hidden = may_hide(m, r, x), port = within_port(m, r, x);
     double share = hidden ? m->price->x->o->shard_exposed : 1;
     int64_t times = m->e->class[x->reader].times;
-    double *y = add_edge(m, v->of, x->reader, hidden);
+    double *y = add_edge(m, v->of, x->reader, hidden, NULL);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < k; j++) {
             int from = made_form(m, r->value, i), to = needed_form(m, v->forms, x, j);
@@ -341,7 +342,7 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     int n = m->e->class[v->of].list.count;
     double share = r->param ? m->price->x->o->shard_exposed : 1;
     int64_t times = group_times(m, r);
-    double *y = add_edge(m, v->of, at, r->param);
+    double *y = add_edge(m, v->of, at, r->param, NULL);
     for (int i = 0; i < n; i++)
         for (int f = 0; f < count; f++)
             y[i * count + f] =
@@ -357,7 +358,7 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
     bool hidden = may_hide(m, r, x), kept = gathers_no_more(m, r, x);
     double share = hidden ? m->price->x->o->shard_exposed : 1;
     int64_t times = m->e->class[x->reader].times;
-    double *y = add_edge(m, at, x->reader, hidden);
+    double *y = add_edge(m, at, x->reader, hidden, x);
     for (int f = 0; f < count; f++)
         for (int i = 0; i < n; i++) {
             double cost = group_cost(m, r, t, form[f], needed_form(m, t, x, i), times);
@@ -428,6 +429,21 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     return p;
 }
 
+/* Whether a reader of a shared form needs the form that was made: then it takes that. */
+static bool reads_made(const ShardProblem *p, const Spmd *x, int i, const int *strategy)
+{
+    const Reading *r = p->of_edge[i].shared;
+    if (!r)
+        return false;
+    const EqualGraph *e = p->e;
+    const ReadGroup *g = &e->group[p->shared[p->pick.edge[i].u - e->nclass].group];
+    const ValueClass *v = &e->value[g->value];
+    const Strategy *reader = e->class[r->reader].list.list[strategy[r->reader]];
+    const Cut *need = r->operand < 0 ? reader->out[0] : reader->in[r->operand];
+    return cuts_equal(x->mesh->naxes, need,
+                      e->class[v->of].list.list[strategy[v->of]]->out[v->result]);
+}
+
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy)
 {
     const PickProblem *y = &p->pick;
@@ -438,7 +454,9 @@ double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strate
         const PickEdge *e = &y->edge[i];
         double pair =
             y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) + strategy[e->v]];
-        cost += p->hidden[i] ? pair / x->o->shard_exposed : pair;
+        if (pair > 0 && reads_made(p, x, i, strategy))
+            continue;
+        cost += p->of_edge[i].hidden ? pair / x->o->shard_exposed : pair;
     }
     return cost * PROBLEM_UNIT;
 }

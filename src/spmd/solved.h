@@ -191,6 +191,11 @@ typedef struct FormTable {
     double *sec; /* nsec x nsec; NAN: not known yet */
 } FormTable;
 
+typedef struct EdgeNote {
+    bool hidden;           /* computing may hide it, so that it counts in part */
+    const Reading *shared; /* the reader, of an edge from a shared form; or NULL */
+} EdgeNote;
+
 /* A graph's problem: first a node for each class, then one for each shared form, with strategies
  * "not made" and "made". Costs are in units of PROBLEM_UNIT seconds, and whole. */
 typedef struct ShardProblem {
@@ -198,14 +203,15 @@ typedef struct ShardProblem {
     EqualGraph *e;
     SharedForm *shared;
     int nshared, capshared;
-    bool *hidden; /* by edge: computing may hide it, so that it counts in part */
-    int caphidden;
+    EdgeNote *of_edge;
+    int capof_edge;
 } ShardProblem;
 
 #define PROBLEM_UNIT 1e-9
 
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
-/* Seconds of a solution, all edges in full. */
+/* Seconds of a solution, all edges in full. A reader that needs the form that was made takes that,
+ * while the problem has it go on from the shared form: there it may cost more, never less. */
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);
 
 /* ---- shard_bytes.c ---- */

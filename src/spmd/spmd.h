@@ -10,8 +10,8 @@
  *   sharding   finds the forms of inputs and outputs: by the names of mesh axes, by the recipes of
  *              model families (recipe.def), by the rules of --shard
  *   pad        makes axes divisible
- *   solved     with --shard auto: chooses how all nodes are cut, and the forms of parameters (see
- *              solved.h)
+ *   solved     with --shard auto: chooses how all nodes are cut, those of a loop's body among them
+ *              (flat), and the forms of parameters (see solved.h)
  *   prepare    rewrites the whole graph: cast_before_gather casts
  *              parameters, ports and formed decide what loops see of gathered parameters, and norms
  *              become sums

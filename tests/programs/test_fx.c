@@ -211,6 +211,18 @@ static const char *const errors[][2] = {
     {"  a = torch.ops.aten.mm.default(x, x)\n  return a", "test.fx:2:3: aten.mm.default: mm"},
     {"\n\n  a = torch.ops.aten.mkldnn_convolution.default(x, x)\n  return a",
      "test.fx:4:3: aten.mkldnn_convolution.default is refused: it is a convolution in a layout of"},
+    {"  b = torch.ops.aten.reshape.default(x, [1, 1, 2, 4])\n"
+     "  a = torch.ops.aten._adaptive_avg_pool2d.default(b, [2, 3])\n  return a",
+     "expected sizes that divide those of the input, found 3 for 4"},
+    {"  b = torch.ops.aten.reshape.default(x, [1, 1, 2, 4])\n"
+     "  a = torch.ops.aten.avg_pool2d.default(b, [2, 3], [2, 2], [0, 0], True)\n  return a",
+     "argument ceil_mode: expected sizes of which no window ends behind"},
+    {"  b = torch.ops.aten.reshape.default(x, [1, 2, 4])\n"
+     "  a = torch.ops.aten.conv1d.padding(b, x, None, [2], 'same')\n  return a",
+     "argument weight: expected 1 to 3 axes of space"},
+    {"  b = torch.ops.aten.reshape.default(x, [1, 2, 4])\n"
+     "  a = torch.ops.aten.conv1d.padding(b, b, None, [2], 'same')\n  return a",
+     "argument stride: expected 1 with padding \"same\", found 2"},
     {"  a = torch.ops.aten.sum.dim_IntList(x, [0], keep = True)\n  return a",
      "unknown argument keep"},
     {"  a = torch.ops.aten.sum.dim_IntList(x, 'a')\n  return a",

@@ -28,8 +28,8 @@ static void draw_mlp(Drawing *x, int i)
     static const char *const op[] = {"gelu", "silu", "tanh", "sin", "sigmoid"};
     const int width = 16 * (1 + draw(x, 24));
     Buf *b = &x->nodes;
-    buf_printf(&x->params, ", %%u%d: f32[%d, %d] param \"u%d\", %%d%d: f32[%d, %d] param \"d%d\"", i,
-               WIDTH, width, i, i, width, WIDTH, i);
+    buf_printf(&x->params, ", %%u%d: f32[%d, %d] param \"u%d\", %%d%d: f32[%d, %d] param \"d%d\"",
+               i, WIDTH, width, i, i, width, WIDTH, i);
     buf_printf(b, "  %%a%d_0 = mm(%%x%d, %%u%d)%s\n", i, i, i, x->scope);
     const int n = 1 + draw(x, 3);
     for (int k = 1; k <= n; k++)

@@ -13,6 +13,7 @@ gives 0 'settings: 9; planned' "$@" --ranks 4 --mesh auto
 ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($5 < last) exit 1; last = $5; n++ } END { exit n != 8 }' "$dir/out"
 ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $6 > 1.000001 * $5 { bad = 1 } END { exit bad }' "$dir/out"
 ok "a mesh that the model does not allow, with the reason" grep -q '^    1: 4 ranks share the heads' "$dir/out"
+ok "nothing of a limit, as there is none" not grep -q 'limit\|their memory' "$dir/out"
 ok "a quick search tells no progress" [ ! -s "$dir/err" ]
 gives 0 '"meshes": [' "$@" --ranks 4 --mesh auto --json
 ok "JSON" python3 - "$dir/out" <<'END'
@@ -25,6 +26,8 @@ for m in o["meshes"]:
     assert m["bound_sec"] <= m["est_step_sec"] * 1.000001 and m["peak_bytes"] < m["need_bytes"]
     assert m["recompute"] == "selective" and m["reshard"] in ("always", "never", "auto")
 END
+gives 0 '' plan demo --batch-size 16 --seq-len 16 --machine h100 --recompute selective --ranks 16 --mesh auto
+ok "reasons that differ in numbers are one" [ "$(grep -c 'ranks share the heads.*other numbers' "$dir/out")" = 1 ]
 gives 0 '' "$@" --ranks 1 --mesh auto
 ok "one rank" grep -q '^none  *recipes  *auto  *selective' "$dir/out"
 gives 0 '' "$@" --ranks 4 --mesh auto --reshard never

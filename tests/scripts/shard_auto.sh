@@ -21,6 +21,14 @@ gives 0 '' plan $step --shard auto --explain
 grep -v '^  took ' "$dir/out" >"$dir/second"
 ok "the same again" cmp "$dir/first" "$dir/second"
 
+# ---- the objective is the sum of what is emitted ----
+
+# The embedding reads the cast table as it was made, the last product a form that is made of it.
+gives 0 'objective ' plan llama3-1b --batch-size 64 --seq-len 1024 --mesh fsdp=8 --reshard never --dtype bf16 \
+    --machine h100 --shard auto --explain
+ok "a reader of the form that was made pays nothing: $(grep '^  objective' "$dir/out")" \
+    grep -q '^  objective  *\([0-9.]* ms\) a step without overlap, \1 of the nodes emitted$' "$dir/out"
+
 # ---- rules and pins hold ----
 
 gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --explain

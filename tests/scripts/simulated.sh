@@ -48,6 +48,11 @@ done
 gives 0 '' plan demo --batch-size 8 --seq-len 64 --json --trace "$dir/one.json"
 cp "$dir/out" "$dir/plan.json"
 ok "of one rank" check "$dir/one.json" "$dir/plan.json"
+printf 'machine 1\nname slow\nlike avx512_bf16\nnetwork 0.117\n' >"$dir/slow"
+gives 0 '' plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine "$dir/slow" --bucket block
+ok "joined calls that take longer than apart: a note" grep -q 'note: by --bucket block a step takes' "$dir/err"
+gives 0 '' plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine "$dir/slow" --bucket off
+ok "no note of apart ones" [ ! -s "$dir/err" ]
 gives 0 '' "$@" --trace -
 ok "on standard output" python3 -m json.tool "$dir/out" /dev/null
 ok "the plan then goes to standard error" grep -q 'step bound' "$dir/err"
