@@ -33,6 +33,21 @@ void plan_limit(tn_plan *plan, int64_t limit)
     plan->fits = !limit || plan_least(plan->p) <= limit;
 }
 
+/* The plan in which collectives are moved as was decided; NULL: nothing was, or it needs more than
+ * the limit. */
+static Plan *make_decided(tn_graph *g, Arena *a, PlanFor to)
+{
+    const int64_t limit = to.limit;
+    to.room = g->again.chosen.room;
+    if (!to.room)
+        return NULL;
+    to.limit = 0;
+    Plan *p = again_made(&g->again, g->g, &to, true);
+    if (!p)
+        p = plan_ordered(a, g->g, &to);
+    return limit && plan_least(p) > limit ? NULL : p;
+}
+
 static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
 {
     graph_verify(g->g); /* it may have been built by hand */
@@ -43,7 +58,8 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
     if (!reorder && !o->overlap)
         to.overlap = false;
-    if (reorder || !to.overlap) /* plan_overlapped() would only make it */
+    plan->p = reorder ? make_decided(g, a, to) : NULL;
+    if (!plan->p && (reorder || !to.overlap)) /* plan_overlapped() would only make it */
         plan->p = again_made(&g->again, g->g, &to, reorder);
     if (!plan->p)
         plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);

@@ -16,12 +16,11 @@
  * choose among all sets (again_all.c).
  *
  * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
- * again may take less time than it hides of collectives, or than fusion gains by it.
+ * again may take less time than it hides of collectives, or than fusion gains by it. Where
+ * collectives run beside computing, plans with less effort say little of the time, and
+ * again_moved.c searches.
  *
- * Few are planned as they would run there, so a larger limit can give a step that is slower by what
- * overlap makes of it.
- *
- * Else a larger limit never gives a slower step, as each of these searches does not, but for tiny
+ * A larger limit never gives a slower step, as each of these searches does not, but for tiny
  * steps whose sets are too many to be planned. What is
  * computed again has the same bits, so any choice gives the bits of a step that saves all. Plans
  * are counted, not timed: the same input gives the same choice. */
@@ -277,23 +276,41 @@ static Planned search_pair(Decider *d, Pair p, Planned best)
     return planned_better(d, best, p.high);
 }
 
+/* Fills the front of all that does not depend on the limit, and those of ladders; returns how many
+ * these are. */
+static int make_fronts(Decider *d, Planned none, Front *all, Front *one)
+{
+    Ladder *l = NEWN(d->keep, Ladder, MOST_LADDERS);
+    *all = try_words(d, none);
+    const int n = make_away(d, none, l, make_ladders(d, l));
+    for (int k = 0; k < n; k++) {
+        one[k] = try_ladder(d, none, &l[k]);
+        for (int i = 1; i < one[k].n; i++)
+            front_add(d->keep, all, one[k].x[i]);
+    }
+    try_peaks(d, all, none);
+    front_close(all);
+    try_neighbours(d, all);
+    return n;
+}
+
+Front again_front(Decider *d)
+{
+    const Planned none = plan_quick(d, NULL, NULL);
+    Front all = {0}, one[MOST_LADDERS];
+    if (none.need >= 0)
+        make_fronts(d, none, &all, one);
+    return all;
+}
+
 static Planned choose(Decider *d)
 {
     AgainReport *r = d->r;
     const Planned none = plan_quick(d, NULL, NULL);
     if (none.need < 0) /* no memory is left for plans */
         return r->none;
-    Ladder l[MOST_LADDERS];
-    Front all = try_words(d, none), one[MOST_LADDERS];
-    int n = make_away(d, none, l, make_ladders(d, l));
-    for (int k = 0; k < n; k++) {
-        one[k] = try_ladder(d, none, &l[k]);
-        for (int i = 1; i < one[k].n; i++)
-            front_add(d->keep, &all, one[k].x[i]);
-    }
-    try_peaks(d, &all, none);
-    front_close(&all);
-    try_neighbours(d, &all);
+    Front all, one[MOST_LADDERS];
+    const int n = make_fronts(d, none, &all, one);
     Front wide = all;
     if (!d->s)
         front_widen(d, &wide);
@@ -441,23 +458,6 @@ static void choose_real(Decider *d)
     }
 }
 
-/* On ranks: the best of what was chosen and a few others that do not depend on the limit, as they
- * would run. Plans with less effort have no collectives moved beside computing, so their seconds
- * say little of that. */
-static void choose_overlapped(Decider *d)
-{
-    AgainReport *r = d->r;
-    const Level *gathers = levels_gathers(d);
-    r->chosen = planned_better(d, r->chosen, r->none);
-    if (gathers)
-        consider_full(d, (Planned){.level = gathers});
-    for (int i = 0; i < LEN(words); i++) {
-        const Level *level = levels_of_word(d, words[i]);
-        if (level)
-            consider_full(d, (Planned){.word = words[i], .level = level});
-    }
-}
-
 void again_search(Decider *d)
 {
     AgainReport *r = d->r;
@@ -466,39 +466,18 @@ void again_search(Decider *d)
     r->chosen = choose(d);
     plan_full(d, &r->chosen);
     choose_real(d);
-    if (d->g->mesh && d->task->to.overlap)
-        choose_overlapped(d);
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     choose_of_all(d);
 }
 
-/* The words that fit, by the short step, and compute less than what was chosen, as they would run:
- * the whole step's collectives find other places than a short one's. */
-static void choose_words(Decider *d)
-{
-    Decider *e = d->shorter;
-    const Planned *chosen = &d->r->chosen;
-    for (int i = 0; i < LEN(words); i++) {
-        const Level *level = levels_of_word(e, words[i]);
-        if (!level || (chosen->word && !strcmp(chosen->word, words[i])))
-            continue;
-        const Planned x = plan_quick(e, level, words[i]);
-        if (plan_fits(e, &x) &&
-            (!plan_fits(d, chosen) || x.sec - x.shown < chosen->sec - chosen->shown))
-            consider_full(d, (Planned){.word = words[i], .level = levels_of_word(d, words[i])});
-    }
-}
-
 static void search(Decider *d)
 {
     AgainReport *r = d->r;
-    const bool moved = d->g->mesh && d->task->to.overlap;
+    const bool moved = again_moves(d);
     r->searched = true;
-    if (!again_search_short(d))
+    if (!(moved && again_search_moved(d)) && !again_search_short(d))
         again_search(d);
-    else if (moved)
-        choose_words(d);
     if (d->shorter && !plan_fits(d, &r->chosen))
         choose_lowest(d);
     r->fits = plan_fits(d, &r->chosen);
@@ -545,8 +524,9 @@ Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
 void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = again_new(w, t, o, r);
-    bool values = again_begin(&d);
-    if (!(values && d.g->mesh && d.task->to.overlap && again_misfits(&d, &r->none)))
+    bool values = again_begin(&d), moved = values && again_moves(&d);
+    r->none.room = moved ? ROOM_USUAL : 0;
+    if (!(moved && again_misfits(&d, &r->none)))
         plan_full(&d, &r->none);
     r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);

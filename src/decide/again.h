@@ -1,6 +1,7 @@
 /* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
  * searches between two plans, again_all.c among all of tiny steps, again_large.c in large steps,
- * again_away.c lists what may go to the host's memory, again_bound.c bounds the seconds. */
+ * again_moved.c where collectives run beside computing, again_away.c lists what may go to the
+ * host's memory, again_bound.c bounds the seconds. */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
@@ -70,6 +71,17 @@ bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
 void again_search(Decider *d);
 
+/* Plans what does not depend on the limit, with less effort; n is 0 where no memory is left for
+ * plans. */
+Front again_front(Decider *d);
+
+/* ---- again_moved.c: the search where collectives run beside computing ---- */
+
+/* Whether the step's collectives do. */
+bool again_moves(const Decider *d);
+/* Chooses among plans that do not depend on the limit. False: none of them fits. */
+bool again_search_moved(Decider *d);
+
 /* ---- again_short.c: the search with a short step in place of the whole ---- */
 
 /* The decider of a short step; NULL: blocks are not equal. It lives in d->keep. */
@@ -78,6 +90,8 @@ Decider *again_shorter(Decider *d);
 Planned again_whole(Decider *d, const Decider *e, const Planned *x);
 /* The same as again_search(), where blocks are equal. False: they are not. */
 bool again_search_short(Decider *d);
+/* Adds e's front to d's report, as choices for the whole step. */
+void again_take_front(Decider *d, const Decider *e);
 /* Whether, by a short step, all saved does not fit by far; fills what it needs. */
 bool again_misfits(Decider *d, Planned *none);
 /* Whether a choice, planned with less effort, needs so much more than the limit that it would not
@@ -153,6 +167,9 @@ int front_find(const Decider *d, const Front *f);
 void front_widen(Decider *d, Front *f);
 /* Takes of x, which was made of the two, what lies between them; whether there is any. */
 bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
+/* Half of what differs as in high, the first half or the second; the rest as in low: of blocks, or,
+ * where they differ in one, of its values. NULL: they differ in one value at most. */
+const Level *levels_middle(const Decider *d, const Pair *p, bool second);
 /* Goes on between the two as long as a choice that is faster than `enough` may be found. */
 void pair_search(Decider *d, Pair *p, double enough);
 

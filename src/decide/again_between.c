@@ -99,9 +99,7 @@ static int number_parts(const Decider *d, const Pair *p, int *part)
     return nblock > 1 ? nblock : nvalue;
 }
 
-/* Half of what differs as in high, the first half or the second; the rest as in low. NULL: they
- * differ in one value at most. */
-static const Level *make_middle(const Decider *d, const Pair *p, bool second)
+const Level *levels_middle(const Decider *d, const Pair *p, bool second)
 {
     Level *level = NEWN(d->keep, Level, d->v.n);
     int *part = NEWN(d->tmp, int, d->v.n), n = number_parts(d, p, part);
@@ -144,7 +142,7 @@ static bool search_steps(Decider *d, Pair *p)
 static bool search_middle(Decider *d, Pair *p)
 {
     for (int second = 0; second < 2; second++) {
-        const Level *level = make_middle(d, p, second);
+        const Level *level = levels_middle(d, p, second);
         if (!level)
             return false;
         Planned x[2] = {0};
@@ -160,7 +158,7 @@ static void add_halves(Decider *d, Front *f, const Front *of, int i)
     const Pair p = {of->x[i - 1], of->x[i]};
     const double least = of->x[MAX(i - WIDE, 0)].sec;
     for (int second = 0; second < 2; second++) {
-        const Level *level = make_middle(d, &p, second);
+        const Level *level = levels_middle(d, &p, second);
         if (!level)
             return;
         Planned x[2] = {0};

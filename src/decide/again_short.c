@@ -125,7 +125,7 @@ static int stand_in(const int *weight, int block)
 
 Planned again_whole(Decider *d, const Decider *e, const Planned *x)
 {
-    Planned y = {.word = x->word, .need = x->need, .peak = x->peak, .sec = x->sec};
+    Planned y = {.word = x->word, .room = x->room, .need = x->need, .peak = x->peak, .sec = x->sec};
     if (x->word)
         y.level = levels_of_word(d, x->word);
     if (x->word || !x->level)
@@ -162,31 +162,6 @@ static Planned refine(Decider *d, const Decider *e, const Planned *from, const P
     if (plan_fits(d, &p.high))
         pair_search(d, &p, p.high.sec);
     return p.high;
-}
-
-/* Where collectives move and a word was chosen, which leaves memory: plans mixtures with it of all
- * saved, and of that with gathers made again. They leave the room that moving took with the word. A
- * short step says little of what collectives stand still for where blocks begin to be others, so
- * the whole one is planned. */
-static void try_moved(Decider *d, Decider *e)
-{
-    const Planned word = e->r->chosen, quick = plan_quick(e, word.level, word.word);
-    const Planned low[] = {{0}, {.level = levels_gathers(e)}};
-    const DecideTask *task = e->task;
-    DecideTask less = *task;
-    less.memory -= MAX(word.need - quick.need, 0);
-    for (int i = 0; i < LEN(low) && less.memory > quick.need; i++) {
-        e->task = &less;
-        Planned x = plan_mixed(e, mixed(e, (Mixture){&low[i], &word, &word, &low[i], false}));
-        const bool fits = plan_fits(e, &x);
-        e->task = task;
-        if (!fits)
-            continue;
-        x = again_whole(d, e, &x);
-        plan_full(d, &x);
-        if (x.need >= 0)
-            d->r->chosen = planned_better(d, d->r->chosen, x);
-    }
 }
 
 /* The refined mixture without an odd block, which may be the better one after that; x: there is
@@ -236,12 +211,10 @@ static int64_t search_within(Decider *d, Decider *e, int64_t memory)
         plan_full(d, &other);
         take_whole(d, other);
     }
-    if (d->g->mesh && d->task->to.overlap && plan_fits(d, &x) && e->r->chosen.word)
-        try_moved(d, e);
     return x.need - thought;
 }
 
-static void take_front(Decider *d, const Decider *e)
+void again_take_front(Decider *d, const Decider *e)
 {
     AgainReport *r = d->r;
     for (int i = 0; i < e->r->nfront; i++)
@@ -309,6 +282,6 @@ bool again_search_short(Decider *d)
             break;
         goal = MIN(goal - 1, d->task->memory - more);
     }
-    take_front(d, e);
+    again_take_front(d, e);
     return true;
 }

@@ -299,7 +299,8 @@ static void plan_choice(void *arg)
         o.recompute = x->word;
     else if (d->step)
         apply_levels(d, g, x);
-    to.quick = t->quick || d->s || !t->limit;
+    to.room = t->quick ? 0 : x->room;
+    to.quick = t->quick || d->s || !(t->limit || to.room);
     to.moved = to.quick && !t->quick;
     ShortTry s = {.d = d, .weight = x->weight};
     const PlanBeside beside = {fill_beside, &s};
@@ -325,7 +326,8 @@ static void keep_plan(const PlanTry *t)
 {
     Decider *d = t->d;
     PlanMade *kept = &d->r->made;
-    const bool last = d->task->keeps && !t->quick && !d->s && t->limit == d->r->memory;
+    const bool last =
+        d->task->keeps && !t->quick && !d->s && (t->limit == d->r->memory || t->x->room);
     if (!last || (kept->a && planned_first(d, &d->best, t->x)))
         return;
     d->tmp = kept->a ? kept->a : arena_tmp(d->r->a);
@@ -345,7 +347,8 @@ static const char *key_of(const Decider *d, const Planned *x, bool quick, int64_
     if (!d->s && quick)
         return key;
     Buf b = {.a = d->tmp};
-    buf_printf(&b, "%s %lld %s", d->s ? "short" : "", quick ? -1LL : (long long)limit, key);
+    buf_printf(&b, "%s %lld %d %s", d->s ? "short" : "", quick ? -1LL : (long long)limit,
+               quick ? 0 : x->room, key);
     for (int k = 0; x->weight && k < SHORT_KEPT; k++)
         buf_printf(&b, " %d", x->weight[k]);
     return b.text;
@@ -400,7 +403,7 @@ static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
 
 void plan_full(Decider *d, Planned *x)
 {
-    plan_it(d, x, false, d->task->memory);
+    plan_it(d, x, false, x->room ? 0 : d->task->memory);
 }
 
 void plan_unlimited(Decider *d, Planned *x)

@@ -54,6 +54,7 @@ typedef struct Planned {
     int steps;
     const int *weight; /* of a short step (short.h): how many blocks each kept one stands for; NULL:
                           as usual */
+    int room;          /* in which collectives are moved (plan.h); 0: as the limit says */
     bool prefer;       /* the set is preferred, not demanded: a block may begin at what is saved */
     int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
     int64_t peak;      /* bytes of it without the reserve */

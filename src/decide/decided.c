@@ -1,8 +1,9 @@
 /* What was decided, as text that a checkpoint has, and the same decided again from it: a line
  * "POLICY NODE" for each node, or one line "recompute WORD", before them "reshard never" where all
- * gathered parameters are kept before a loop, and at last a line "sum HASH" of those
- * before, as a text that lacks lines would be another choice. A graph that lacks one of the nodes
- * is another one; then nothing is taken. */
+ * gathered parameters are kept before a loop, "room N" where collectives are moved in bytes that do
+ * not depend on the limit, and at last a line "sum HASH" of those before, as a text that lacks
+ * lines would be another choice. A graph that lacks one of the nodes is another one; then nothing
+ * is taken. */
 #include "again.h"
 
 #include <inttypes.h>
@@ -30,6 +31,8 @@ const char *again_text(const AgainReport *r, Arena *a)
     Buf b = {.a = a};
     if (r->hoisted)
         buf_add(&b, HOISTED);
+    if (r->chosen.room)
+        buf_printf(&b, "room %d\n", r->chosen.room);
     if (r->memory && !r->nnode)
         buf_printf(&b, "recompute %s\n", r->chosen.word ? r->chosen.word : "none");
     for (int i = 0; i < r->nnode; i++)
@@ -91,6 +94,11 @@ static bool add_line(AgainReport *r, const Map *names, const char *first, const 
             return false;
     if (!strcmp(first, "reshard"))
         return (r->hoisted = !strcmp(second, "never"));
+    if (!strcmp(first, "room")) {
+        const int room = atoi(second);
+        r->chosen.room = room;
+        return ROOM_NONE <= room && room <= ROOM_USUAL;
+    }
     if (!strcmp(first, "recompute"))
         return (r->chosen.word = known_word(r->a, second)) != NULL;
     if (!p || !map_find(names, second))

@@ -141,8 +141,8 @@ bool plan_for_equal(const PlanFor *x, const PlanFor *y)
 {
     return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
            x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
-           x->overlap == y->overlap && x->quick == y->quick && x->moved == y->moved &&
-           x->rough == y->rough && x->beside == y->beside &&
+           x->overlap == y->overlap && x->quick == y->quick && x->room == y->room &&
+           x->moved == y->moved && x->rough == y->rough && x->beside == y->beside &&
            machine_hash(x->machine) == machine_hash(y->machine);
 }
 
@@ -359,6 +359,8 @@ static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
     Arena *tmp = arena_tmp(p->g->a);
     OverlapRoom r = room_beside(p, to, tmp);
     int64_t usual = overlap_bytes(p), room = r.limit ? r.limit - plan_least(p) - r.more : usual;
+    if (to->room)
+        room = usual * (to->room - ROOM_NONE) / (ROOM_USUAL - ROOM_NONE);
     Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
     const bool other = room > usual && (!q || room - usual > r.same);
     Plan *wide = other ? overlap_in(a, p, to, known, &r, room) : NULL;
@@ -375,12 +377,20 @@ static bool within(const Plan *p, int64_t limit)
 
 enum { NEAR = 32 }; /* this part of a limit above it is near */
 
+/* Whether orders are judged by live bytes alone: of large steps that are planned several times to
+ * choose among them. */
+static bool is_judged_quick(const Graph *g, const PlanFor *to)
+{
+    enum { LARGE_GRAPH = 5000 }; /* nodes */
+    return to->quick || (to->room && g->nnode > LARGE_GRAPH);
+}
+
 /* A plan that does not fit is not moved: that takes no bytes off it. */
 static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool apart)
 {
     Arena *keep = arena_tmp(g->a);
     Placements *known = placements_new(keep);
-    if (to->quick) {
+    if (is_judged_quick(g, to)) {
         order_quick(g, to);
     } else {
         int64_t best = score_orders(g, to, known, waste, INT64_MAX);
@@ -439,7 +449,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     if (x.lowest && !x.quick) {
         p = order_lowest(a, g, &x, apart);
     } else if (x.quick || !x.limit) {
-        p = order_once(a, g, &x, 2, apart);
+        p = order_once(a, x.room ? graph_clone(a, g) : g, &x, 2, apart);
     } else {
         p = order_near(a, g, &x, false);
         Plan *lower = apart && !within(p, x.limit) ? order_near(a, g, &x, true) : p;

@@ -97,6 +97,10 @@ typedef struct Estimate {
 
 struct Plan;
 
+/* The bytes beside the peak in which collectives are moved, in eighths of what they are without a
+ * limit, and one. */
+enum { ROOM_NONE = 1, ROOM_LITTLE = 2, ROOM_HALF = 5, ROOM_USUAL = 9 };
+
 /* The conditions under which a plan is made. */
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
@@ -111,6 +115,8 @@ typedef struct PlanFor {
     bool lowest;   /* it needs more: it is that of the fewest bytes, whatever the limit is */
     bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
                       the limit; without a limit, than what is alive of two more blocks' */
+    int room;      /* in how many bytes, ROOM_NONE to ROOM_USUAL; orders of large graphs are then
+                      judged by live bytes, as several are planned. 0: as limit says */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */
@@ -182,8 +188,8 @@ void plan_fill_bound(Plan *p, const PlanFor *to);
 int64_t plan_least(const Plan *p);
 
 /* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart,
- * with a limit only if the plan does not fit otherwise. With a limit g is left as it is, and the
- * plan has a copy. */
+ * with a limit only if the plan does not fit otherwise. With a limit or a room g is left as it is,
+ * and the plan has a copy. */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 /* The same of the nodes as they are. */
 Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);

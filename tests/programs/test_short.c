@@ -194,7 +194,8 @@ static void test_decision(const Stepped *c)
         again_choose(&x.w, &x.t, &x.o, &r);
     }
     PlanFor to = x.t.to, other = to;
-    to.limit = x.t.memory;
+    to.room = r.chosen.room;
+    to.limit = to.room ? 0 : x.t.memory;
     other.limit = to.limit + 1;
     EXPECT(r.fits && r.searched && r.chosen.need <= x.t.memory && r.chosen.need > 0);
     for (int i = 0; i < r.nnode; i++)

@@ -205,6 +205,24 @@ for how in "--accumulate 1" "--accumulate 2"; do
     done
 done
 
+# Where collectives run beside computing, a larger limit is never slower either.
+for mesh in fsdp=2 ${TN_LONG:+fsdp=2,tp=2}; do
+    set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --mesh $mesh --machine "$dir/slow"
+    [ $mesh = fsdp=2 ] || set -- gpt2 --batch-size 8 --seq-len 256 --mesh $mesh --machine "$dir/slow"
+    all=$(needs "$@" --recompute none --reshard never)
+    least=$(needs "$@" --memory 1)
+    last=
+    parts='32 40'
+    [ -z "$TN_LONG" ] || parts=$(seq 0 40)
+    for part in $parts; do
+        limit=$((least + (all - least) * part / 40))
+        fits "$limit" "$@"
+        ok "$mesh: $(seconds) s within $limit bytes, with less memory $last s" \
+            awk -v now="$(seconds)" -v last="${last:-$(seconds)}" 'BEGIN { exit !(now > 0 && now <= last * (1 + 1e-9)) }'
+        last=$(seconds)
+    done
+done
+
 # A curve over 12 limits: none is slower than one with less memory, or faster than the bound by more than what fused
 # nodes gain; the last has all saved.
 set -- plan tests/ref/gpt2-tiny --batch-size 16 --seq-len 32

@@ -1,0 +1,263 @@
+/* The search where collectives run beside computing: one frontier of plans that do not depend on
+ * the limit, which picks from it.
+ *
+ * A choice is as good as the bytes are many in which its collectives are moved, so the frontier is
+ * of pairs of both (PlanFor's room), each planned as without a limit. Its entries are choices of
+ * the front that is planned with less effort, and words of --recompute, which gather parameters
+ * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
+ * seconds.
+ *
+ * The first entry that fits is planned as it would run, and the next one before it that is faster;
+ * then half of the blocks in which the two differ as in the one, the rest as in the other, and so
+ * on between the two next to the limit. What is faster than the first of the two is not taken where
+ * it fits. So two limits with the same two entries have the same plans, and where they part the
+ * smaller one takes nothing that is faster than what the larger one has. Slower entries that fit
+ * are planned too where the short step may err so far that they are the faster ones; if it errs
+ * further, a larger limit could be slower. Without a short step all entries are plans as they would
+ * run. */
+#include "again.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How many places of a front are entries, and how many plans are made between two choices: in small
+ * steps, whose plans take little time, more. */
+enum { SMALL_NODES = 5000, PLACES_LARGE = 5, PLACES_SMALL = 9 };
+enum { MOST_LARGE = 3, MOST_SMALL = 7 };
+
+/* The share of the seconds between two choices that is worth another plan. */
+#define ENOUGH 0.01
+
+bool again_moves(const Decider *d)
+{
+    const DecideTask *t = d->task;
+    return d->g->mesh && t->ordered && t->to.overlap && !t->to.quick &&
+           device_is_host(t->to.device);
+}
+
+typedef struct Moved {
+    Decider *d, *e; /* of the whole step, of that which stands for it */
+    bool small;     /* plans of the whole step take little time */
+    Front f;        /* its entries, of e */
+    Planned *whole; /* by entry, of d; need 0: not planned yet */
+} Moved;
+
+/* ---- the frontier ---- */
+
+/* The share by which the seconds of a short step may be off from one entry to another, and that by
+ * which an entry may seem to be slower than mixtures of others. */
+static double noise_of(const Moved *m)
+{
+    return m->d == m->e ? 0 : m->small ? 0.08 : 0.03;
+}
+
+static double spread_of(const Moved *m)
+{
+    return m->small ? 0.05 : 0.015;
+}
+
+static int compare_need(const void *x, const void *y)
+{
+    const Planned *p = x, *q = y;
+    if (p->need != q->need)
+        return p->need > q->need ? -1 : 1;
+    return (p->sec > q->sec) - (p->sec < q->sec);
+}
+
+/* The least seconds in so many bytes by those that need no more, and by mixtures of two. */
+static double least_within(const Front *f, int64_t nbytes)
+{
+    double least = INFINITY;
+    for (int k = 0; k < f->n; k++) {
+        const Planned *y = &f->x[k];
+        least = y->need <= nbytes ? MIN(least, y->sec) : least;
+        for (int i = 0; i < f->n && y->need < nbytes; i++) {
+            const Planned *x = &f->x[i];
+            const double part = (double)(nbytes - y->need) / (double)(x->need - y->need);
+            if (x->need > nbytes)
+                least = MIN(least, y->sec + part * (x->sec - y->sec));
+        }
+    }
+    return least;
+}
+
+/* Sorts by bytes downward, and leaves out what is slower than others and mixtures of them by more
+ * than a share of the seconds. */
+static Front close_frontier(Arena *a, const Front *f, double share)
+{
+    Front to = {0};
+    qsort(f->x, (size_t)f->n, sizeof *f->x, compare_need);
+    for (int i = 0; i < f->n; i++) {
+        const Planned *x = &f->x[i];
+        const bool first = !i || x[-1].need > x->need;
+        if (first && x->sec <= (1 + share) * least_within(f, x->need))
+            front_add(a, &to, *x);
+    }
+    return to;
+}
+
+static void add_entry(Decider *e, Front *f, const Level *level, const char *word, int room)
+{
+    Planned x = {.level = level, .word = word, .room = room};
+    plan_full(e, &x);
+    front_add(e->keep, f, x);
+}
+
+/* Adds the choices at a few places of a front, evenly by bytes. */
+static void add_places(const Moved *m, Front *f, const Front *of)
+{
+    Decider *e = m->e;
+    const int places = m->small ? PLACES_SMALL : PLACES_LARGE;
+    const int64_t most = of->x[0].need, range = most - of->x[of->n - 1].need;
+    for (int i = 0, at = 0, last = -1; i < places; i++, last = at) {
+        while (at < of->n - 1 && of->x[at].need > most - range * i / (places - 1))
+            at++;
+        if (at == last)
+            continue;
+        if (m->small)
+            add_entry(e, f, of->x[at].level, of->x[at].word, ROOM_LITTLE);
+        add_entry(e, f, of->x[at].level, of->x[at].word, ROOM_USUAL);
+    }
+}
+
+/* Adds the entry of the fewest bytes with none to move collectives in. */
+static void add_lowest(Decider *e, Front *f)
+{
+    Planned low = {.need = INT64_MAX};
+    for (int i = 0; i < f->n; i++)
+        low = f->x[i].need < low.need ? f->x[i] : low;
+    if (f->n)
+        add_entry(e, f, low.level, low.word, ROOM_NONE);
+}
+
+static Front make_frontier(const Moved *m)
+{
+    Decider *e = m->e;
+    static const char *const words[] = {"selective", "full"};
+    const Front front = again_front(e);
+    Front f = {0};
+    if (front.n)
+        add_places(m, &f, &front);
+    if (levels_gathers(e))
+        add_entry(e, &f, levels_gathers(e), NULL, ROOM_USUAL);
+    for (int i = 0; i < LEN(words); i++) {
+        const Level *level = levels_of_word(e, words[i]);
+        if (!level)
+            continue;
+        add_entry(e, &f, level, words[i], m->small ? ROOM_LITTLE : ROOM_HALF);
+        add_entry(e, &f, level, words[i], ROOM_USUAL);
+    }
+    add_lowest(e, &f);
+    f = close_frontier(e->keep, &f, spread_of(m));
+    for (int i = 0; i < front.n; i++)
+        PUSH(e->r->a, e->r->front, e->r->nfront, e->r->capfront, front.x[i]);
+    return f;
+}
+
+/* ---- the search ---- */
+
+static const Planned *whole_of(Moved *m, int i)
+{
+    Planned *x = &m->whole[i];
+    if (!x->need) {
+        *x = m->d == m->e ? m->f.x[i] : again_whole(m->d, m->e, &m->f.x[i]);
+        plan_full(m->d, x);
+    }
+    return x;
+}
+
+/* Entries that need far too much are not planned. */
+static bool entry_fits(Moved *m, int i)
+{
+    return !again_far(m->d, &m->f.x[i]) && plan_fits(m->d, whole_of(m, i));
+}
+
+/* The first entry that fits; -1: none does. */
+static int find_first(Moved *m)
+{
+    int i = 0;
+    while (i < m->f.n && !entry_fits(m, i))
+        i++;
+    while (0 < i && i < m->f.n && plan_fits(m->d, whole_of(m, i - 1)))
+        i--;
+    return i < m->f.n ? i : -1;
+}
+
+/* What lies between two choices: half of the levels, and of the room. need -1: nothing. */
+static Planned middle_of(Moved *m, const Pair *p, bool second)
+{
+    const int rooms = p->low.room + p->high.room;
+    Planned x = {.level = levels_middle(m->d, p, second), .room = rooms / 2, .need = -1};
+    if (!x.level) {
+        x.level = p->high.level;
+        if (second || x.room == p->low.room || x.room == p->high.room)
+            return x;
+    }
+    plan_full(m->d, &x);
+    return x;
+}
+
+/* Puts x, which was made of the two, in the place of one of them, if it lies between them. floor:
+ * the least seconds of what may be taken, as a larger limit has no fewer. */
+static bool take(const Decider *d, Pair *p, double *floor, const Planned *x)
+{
+    if (x->need < 0 || x->need >= p->low.need || x->sec >= p->high.sec)
+        return false;
+    const bool high = x->sec >= *floor && plan_fits(d, x);
+    *(high ? &p->high : &p->low) = *x;
+    *floor = high ? *floor : MAX(*floor, x->sec);
+    return true;
+}
+
+static void search_between(Moved *m, Pair *p)
+{
+    double floor = p->low.sec;
+    const int most = m->small ? MOST_SMALL : MOST_LARGE;
+    for (int n = 0, second = 0; n < most && floor < (1 - ENOUGH) * p->high.sec; n++) {
+        const Planned x = middle_of(m, p, second);
+        if (take(m->d, p, &floor, &x))
+            second = 0;
+        else if (second++)
+            return;
+    }
+}
+
+/* Whether entry i, which needs fewer bytes than k, may be faster after all: not if it only has less
+ * room. */
+static bool may_be_faster(const Moved *m, int i, int k)
+{
+    const Planned *x = &m->f.x[i], *y = &m->f.x[k];
+    const bool same = x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
+    return !same && x->sec <= (1 + noise_of(m)) * y->sec;
+}
+
+bool again_search_moved(Decider *d)
+{
+    if (d->task->memory <= NO_MEMORY) /* nothing fits */
+        return false;
+    Decider *e = again_shorter(d);
+    Moved m = {.d = d, .e = e ? e : d};
+    m.small = d->step->nnode <= SMALL_NODES;
+    m.e->r->nfront = 0;
+    m.f = make_frontier(&m);
+    m.whole = NEWN(d->keep, Planned, m.f.n);
+    const int first = find_first(&m);
+    if (first < 0) {
+        m.e->r->nfront = 0; /* another search fills it */
+        return false;
+    }
+    if (e)
+        again_take_front(d, e);
+    Pair p = {.high = *whole_of(&m, first)};
+    for (int i = first + 1; i < m.f.n; i++)
+        if (may_be_faster(&m, i, first) && entry_fits(&m, i))
+            p.high = planned_better(d, p.high, *whole_of(&m, i));
+    for (int i = first - 1; i >= 0 && !p.low.need; i--)
+        if (whole_of(&m, i)->sec < p.high.sec)
+            p.low = *whole_of(&m, i);
+    if (p.low.need > 0)
+        search_between(&m, &p);
+    d->r->chosen = p.high;
+    return true;
+}
