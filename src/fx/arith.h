@@ -2,7 +2,7 @@
 #ifndef TENON_FX_ARITH_H
 #define TENON_FX_ARITH_H
 
-#include "fx.h"
+#include "lower.h"
 
 static inline Value *add(Site *s, Value *x, Value *y)
 {

@@ -1,6 +1,6 @@
 /* The table of ATen overloads, made from aten.def by inclusion, and the search for an op that has
  * an overload's name as its alias. */
-#include "fx.h"
+#include "lower.h"
 
 #include <limits.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Runs one call: finds its row or op, binds its arguments, stores its result. `X_` is X whose
  * result is written to its first argument. An op that has the overload as its alias takes tensors
  * as its operands and the other arguments as its attributes, both in order, or by name. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

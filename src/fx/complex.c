@@ -4,7 +4,7 @@
  * Complex products are computed here; a call that does the same to both parts (views, copies, sums,
  * joining, a product with a real factor) is made for each. Everything else is refused. Inputs and
  * results are pairs, as view_as_real shows them (ports.c). */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

@@ -474,6 +474,11 @@ void site_return(Site *s, Value *v);                        /* one tensor */
 void site_return_all(Site *s, Node *n);                     /* a tuple: all outputs of n */
 void site_return_list(Site *s, int count, Value *const *v); /* a tuple; NULL: None */
 
+/* ---- lower.c: numbers as items; lower.h has the rest ---- */
+
+Item item_int(int64_t i);
+Item item_ints(Site *s, int n, const int64_t *i);
+
 /* ---- call.c ---- */
 
 /* The result of a call of e->s with these arguments. */
@@ -554,49 +559,5 @@ void fx_find_optimizer(Importer *im, const bool *dependent);
 
 /* Gives backward nodes that repeat a forward one an origin; returns how many. */
 int fx_mark_again(Importer *im);
-
-/* ---- help for lowering (lower.c) ---- */
-
-Value *lower1(Site *s, const char *op, Value *x);
-Value *lower2(Site *s, const char *op, Value *x, Value *y);
-Value *lower_alias(Site *s, Value *x, const char *gradient);
-Value *lower_full(Site *s, double x, const Type *t);
-Value *lower_fill(Site *s, const Item *x, const Type *t); /* of a number; integers are exact */
-Value *lower_number(Site *s, double x, DType d);          /* 0-dimensional */
-Value *lower_like(Site *s, double x, const Value *like);  /* the same in its dtype */
-Value *lower_times(Site *s, Value *x, double factor);
-Value *lower_where(Site *s, Value *cond, Value *x, Value *y);
-/* The softmax whose rows of -inf alone are 0, where softmax's are NaN; x has axes. */
-Value *lower_safe_softmax(Site *s, Value *x, int64_t dim);
-Value *lower_exp_abs(Site *s, Value *x);             /* exp(-|x|) */
-Value *lower_logaddexp(Site *s, Value *x, Value *y); /* log(exp(x) + exp(y)) */
-Value *lower_root(Site *s, Value *x, double p);      /* x^(1/p), p > 0, whose slope at 0 is 0 */
-Value *lower_cast(Site *s, Value *x, DType d);
-Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
-Value *lower_expand(Site *s, Value *x, const Type *t);
-Value *lower_slice(Site *s, Value *x, int axis, int64_t start, int64_t end, int64_t step);
-Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t *axes, bool keep);
-Item item_int(int64_t i);
-Item item_ints(Site *s, int n, const int64_t *i);
-/* The result of another overload, "cat.default"; its at most 6 arguments stand in its order. */
-Item lower_call(Site *s, const char *overload, int n, const Item *arg);
-
-/* The keywords that every schema of a factory has. */
-#define FACTORY \
-    "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
-
-/* One function for each row of aten.def that names it. */
-#define ATEN(name, schema, lower) void row_##lower(Site *s);
-#define FOREACH(name, schema, each)
-#define SAME(name, schema, each)
-#define REFUSE(name, reason)
-#include "aten.def"
-#undef ATEN
-#undef FOREACH
-#undef SAME
-#undef REFUSE
-
-void row_foreach(Site *s); /* of the rows FOREACH */
-void row_same(Site *s);    /* SAME */
 
 #endif

@@ -1,5 +1,5 @@
 /* Helpers for lowering: emit the nodes of which rows of aten.def consist. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 

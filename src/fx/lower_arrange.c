@@ -1,6 +1,6 @@
 /* Arrangements of axes and parts: grids, blocks, shuffles of pixels and channels, products over any
  * axes; made of views, cat, pad and products. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

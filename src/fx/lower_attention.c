@@ -4,7 +4,7 @@
  * explicit mask. Values of another width than queries: the narrower of both get zeros after, which
  * add nothing to scores, and columns of the result that are left out. Results that do not affect
  * values (philox seeds without dropout, sequence lengths) are None. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * [N, C, R], or [N, groups, R] where a group's channels lie together. With n = (x - mean) rstd over
  * the reduced axes the gradient of x is rstd (g - mean(g) - n mean(g n)), g = dy weight. f16 and
  * bf16 are computed in f32. */
-#include "fx.h"
+#include "lower.h"
 
 static DType wide(DType d)
 {

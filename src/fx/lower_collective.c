@@ -5,7 +5,7 @@
  * its operand back, so that both names stand for one tensor, and a trace may leave it out. Here the
  * first reader of a collective's result, be it wait_tensor or any other, gets a wait_tensor node
  * that reads what is sent too; it is emitted there, and all later readers share it. */
-#include "fx.h"
+#include "lower.h"
 
 #include <ctype.h>
 #include <string.h>

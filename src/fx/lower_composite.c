@@ -1,6 +1,6 @@
 /* Calls that PyTorch decomposes before dispatch, and that earlier traces (torch.export) contain
  * whole: lowered to other overloads or nodes as PyTorch does it. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

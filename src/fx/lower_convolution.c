@@ -1,6 +1,6 @@
 /* Convolutions: each is one node, and each gradient is one. A single image becomes a batch of one.
  * The padding "same" whose sides differ pads the image before. */
-#include "fx.h"
+#include "lower.h"
 
 #include "../op/convolution.h"
 

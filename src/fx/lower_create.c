@@ -1,6 +1,6 @@
 /* Tensors made from nothing or like another, casts, copies, filling. Layouts, devices and memory
  * formats have no meaning for values; a layout other than strided is refused. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

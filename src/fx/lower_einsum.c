@@ -1,7 +1,7 @@
 /* einsum: operands are joined from left to right, each pair by one batched product. Axes carry
  * labels: letters, and for an ellipsis numbers from the right. A label that two operands share and
  * that is needed later is an axis of the batch, one that is not is summed in the product. */
-#include "fx.h"
+#include "lower.h"
 
 #include <ctype.h>
 #include <string.h>

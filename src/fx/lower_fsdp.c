@@ -2,7 +2,7 @@
  * shards of a block's parameters in one buffer, of which all ranks' are gathered, and back; and the
  * gradients of a block as rows, one for each rank, which are reduced and scattered. Tensors are
  * given for results; here they get values. */
-#include "fx.h"
+#include "lower.h"
 
 static void write_to(Site *s, const Item *out, Value *y)
 {

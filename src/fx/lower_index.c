@@ -2,7 +2,7 @@
  * our ops name the axes that are indexed. The shape of what a mask selects depends on data: one row
  * or number is put there by `where`, and a sum over what is selected is one of `where`; anything
  * else is refused. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Calls on lists of tensors: _foreach_X is X for each element, in order; a fused optimizer is one
  * update for each parameter. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Losses and their gradients, in every reduction. */
-#include "fx.h"
+#include "lower.h"
 
 static Value *reduced(Site *s, Value *y)
 {

@@ -1,5 +1,5 @@
 /* Matrix products that are not mm, bmm or a plain addmm. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

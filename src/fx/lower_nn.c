@@ -1,5 +1,5 @@
 /* Softmax, embedding, dropout: the forms that ATen's calls have and our ops do not. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

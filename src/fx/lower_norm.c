@@ -1,5 +1,5 @@
 /* Layer norm and RMS norm: optional weights, results chosen by output_mask. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

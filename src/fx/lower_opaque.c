@@ -2,7 +2,7 @@
  * all that nothing here knows. Each becomes the op `opaque`, a barrier, which reads all tensors of
  * the call. It is taken to write to none of them. The type of its result is what the code says of
  * it; a result that nobody reads has no elements. */
-#include "fx.h"
+#include "lower.h"
 
 /* Adds the tensors of an argument, which may be a list of lists. */
 static int add_tensors(Site *s, Value **in, int n, const Item *x)

@@ -1,7 +1,7 @@
 /* Pointwise overloads: operands are cast to the result's dtype by PyTorch's promotion, numbers
  * become 0-dimensional constants, alpha and value become factors. A composition rounds where
  * PyTorch's own composition does. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * in the windows, which are a view of the padded image, so that of equal elements the first has the
  * gradient, as in PyTorch; its windows lie in memory for argmax, each element once for each window
  * that has it. */
-#include "fx.h"
+#include "lower.h"
 
 #include "../op/convolution.h"
 

@@ -1,6 +1,6 @@
 /* PyTorch's primitives (torch.ops.prims), which its decompositions leave: ATen's ops without type
  * promotion, broadcasting and axes of -1. Those that are the ATen op of their name have no row. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Reductions, searches, sorting. No axis named means all of them; sums of integers are i64. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * element: after step k it covers the 2^k elements that end with it (Hillis and Steele 1986).
  * Either takes log2(n) pointwise nodes, whose gradients give its own, also where elements are 0,
  * and rounds as a tree does, more accurately than a sequence. 16 bits are computed in f32. */
-#include "fx.h"
+#include "lower.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Joining, repeating and rolling. */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

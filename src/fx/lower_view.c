@@ -1,6 +1,6 @@
 /* Views become chains of our view ops, each with one operand, so that a write through a view can be
  * carried back to its base (functionalize.c). */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * Operands fall in three classes, tensors with axes, tensors without, Python's numbers; a class
  * counts against those before it only where its category (bool, integer, float) is higher. A Python
  * float is f32 (the default dtype), a Python integer i64. Source: PyTorch, "Tensor Attributes". */
-#include "fx.h"
+#include "lower.h"
 
 #include <string.h>
 

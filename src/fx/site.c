@@ -1,6 +1,6 @@
 /* One call of an ATen overload: binds its arguments to the row's schema, which is written as in
  * PyTorch's native_functions.yaml; lowering reads them by name. */
-#include "fx.h"
+#include "lower.h"
 
 #include <stdlib.h>
 #include <string.h>

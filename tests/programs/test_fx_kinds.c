@@ -2,6 +2,7 @@
  * message at the call, and no crash. An argument of the right kind may still be one that the op
  * cannot take, as sizes of other tensors; that is a message too. TN_SHOW=1 prints each call before
  * it is tried. */
+#include "../../src/fx/lower.h"
 #include "../shared/fx.h"
 
 #include <stdlib.h>
