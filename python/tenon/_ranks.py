@@ -34,7 +34,7 @@ class Axes:
     Tenon gathers parameters before they are read, and cuts the batch."""
 
     def __init__(self, groups):
-        self.size = {}
+        self.size, self.meshes = {}, []  # of the latter the names and ranks of each
         self.renamed, self.unnamed = {}, {}  # by the name; names of the axes of a mesh that has none, by its shape
         for info in (group.mesh_info for group in groups):
             names = {getattr(info, "shard_mesh_dim", None): "fsdp", getattr(info, "replicate_mesh_dim", None): "dp"}
@@ -62,6 +62,12 @@ class Axes:
         root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
         if root.mesh_dim_names and set(names) <= set(self.names(root, what)):
             mesh, names = root, self.names(root, what)
+        ranks = set(mesh.mesh.flatten().tolist())
+        for others, held in self.meshes:
+            if others != names and held & ranks:
+                raise NotSupported(f"{what} lies on a DeviceMesh of axes {', '.join(names)}, others on one of "
+                                   f"{', '.join(others)}, and ranks are in both; make one mesh of all axes, and cut it")
+        self.meshes.append((names, ranks))
         for name, n in zip(names, mesh.mesh.shape):
             if self.size.setdefault(name, n) != n:
                 raise NotSupported(f"{what} lies on {n} ranks of mesh axis {name}, others on {self.size[name]}")

@@ -35,6 +35,15 @@ static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt
     return limit;
 }
 
+/* Says what the model does not see of a prompt: the window holds its end. */
+static void tell_cut(int64_t window, int64_t nprompt)
+{
+    if (nprompt > window)
+        fprintf(stderr,
+                "warning: the prompt has %lld tokens, of which the model sees the last %lld\n",
+                (long long)nprompt, (long long)window);
+}
+
 static int count_prompt(const Generate *x, tn_tokenizer *t, int64_t *count)
 {
     const int64_t *ids;
@@ -110,8 +119,11 @@ static int write_text_of(tn_context *ctx, tn_model *m, Generate *x)
         code = find_end(ctx, m, x, &s);
     if (!code)
         code = count_prompt(x, s.tokenizer, &nprompt);
+    int64_t window = code ? 0 : find_window(m, x, nprompt);
     if (!code)
-        code = tn_generator_new(m, find_window(m, x, nprompt), &x->o, &s.generator);
+        code = tn_generator_new(m, window, &x->o, &s.generator);
+    if (!code)
+        tell_cut(window, nprompt);
     if (!code)
         code = sample_begin(&s);
     if (!code)
@@ -150,7 +162,7 @@ static int parse(int argc, char **argv, Generate *x, Texts *args)
         return report(TN_CODE_USAGE, "generate: --prompt and --message exclude each other");
     if (!(x->prompt || x->message) || !x->tokens)
         return report(TN_CODE_USAGE, "generate: --%s is missing",
-                      x->prompt || x->message ? "tokens" : "prompt, or --message,");
+                      x->prompt || x->message ? "tokens" : "prompt or --message");
     return -1;
 }
 

@@ -416,8 +416,11 @@ static void put_node(Reader *r, const json_t *graph, const json_t *node)
     put_modules(r, inputs);
     r->node = place; /* not that of nodes in them */
     put_scope(r, node);
-    put_targets(r, graph, node);
-    buf_printf(&r->code, " = %s(", name_of(r, member(r, node, "target")));
+    if (json_array_size(member(r, node, "outputs"))) {
+        put_targets(r, graph, node);
+        buf_add(&r->code, " = ");
+    }
+    buf_printf(&r->code, "%s(", name_of(r, member(r, node, "target")));
     json_array_foreach(inputs, i, x)
     {
         const char *name = json_string_value(json_object_get(x, "name"));

@@ -21,10 +21,30 @@ int port_put(tn_context *ctx, tn_program *x, const char *name, const void *data,
     return port_there(x, name) ? tell(ctx, x, tn_program_write(x, name, data, nbytes)) : 0;
 }
 
+/* A number of the upper half of an f32's bits. */
+static double bf16_number(uint16_t x)
+{
+    const uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+/* A number of a sign, 5 bits of exponent and 10 of fraction. */
+static double f16_number(uint16_t x)
+{
+    const int exponent = x >> 10 & 31, fraction = x & 1023;
+    const double size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                        : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                                       : ldexp(fraction, -24);
+    return x >> 15 ? -size : size;
+}
+
 double port_number(tn_program *x, const char *name)
 {
     tn_port p;
     union {
+        uint16_t half;
         float f32;
         double f64;
         int64_t i64;
@@ -36,6 +56,10 @@ double port_number(tn_program *x, const char *name)
         return (double)number.f32;
     if (!strcmp(p.dtype, "f64") && p.nbytes == sizeof number.f64)
         return number.f64;
+    if (!strcmp(p.dtype, "bf16") && p.nbytes == sizeof number.half)
+        return bf16_number(number.half);
+    if (!strcmp(p.dtype, "f16") && p.nbytes == sizeof number.half)
+        return f16_number(number.half);
     return !strcmp(p.dtype, "i64") && p.nbytes == sizeof number.i64 ? (double)number.i64 : NAN;
 }
 

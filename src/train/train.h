@@ -234,7 +234,7 @@ int batch_write(tn_context *ctx, tn_program *x, const Batch *b);
 bool port_there(tn_program *x, const char *name);
 /* Writes an input, if the program has it. */
 int port_put(tn_context *ctx, tn_program *x, const char *name, const void *data, int64_t nbytes);
-double port_number(tn_program *x, const char *name); /* of f32, f64 or i64; NaN: none such */
+double port_number(tn_program *x, const char *name); /* NaN: none such, or no number */
 int port_run(tn_context *ctx, tn_program *x);
 
 /* ---- resume.c ---- */

@@ -167,6 +167,11 @@ class TestDTensor(unittest.TestCase):
                  DTensor.from_local(bias, init_device_mesh("cpu", (8,)), [Shard(0)]))):
             with self.subTest(said), self.assertRaisesRegex(tenon.NotSupported, said):
                 capture(put(Net(), "up.bias", tensor))
+        other = init_device_mesh("cpu", (4, 2), mesh_dim_names=("x", "y"))
+        net = put(Net(), "up.bias", distribute_tensor(torch.zeros(128), mesh, [Shard(0), Replicate()]))
+        net.up.weight = torch.nn.Parameter(distribute_tensor(net.up.weight.detach(), other, [Shard(0), Replicate()]))
+        with self.assertRaisesRegex(tenon.NotSupported, "axes .*, others on one of .*, and ranks are in both"):
+            capture(net)
         net = tensor_parallel(Net(), tp)
         captured = capture(net)
         with tempfile.TemporaryDirectory() as folder:

@@ -143,6 +143,7 @@ gives 2 '--val-data and --val-fraction exclude each other' train M --data chats.
 gives 0 '' generate M --message 'Say "it"' --tokens 3
 ok "the answer alone" not grep -q 'Say' out
 said 'prompt: '
+gives 0 'tokens, of which the model sees the last 4' generate M --message 'Say "it"' --tokens 3 --context 4
 gives 2 '--prompt and --message exclude each other' generate M --message a --prompt b --tokens 3
 gives 1 'seed/latest: expected a chat template, found no chat_template.jinja' generate seed/latest --message a --tokens 3
 echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}' >one.jsonl
@@ -199,6 +200,11 @@ refuses 'bad.csv:2: column "completion": expected UTF-8' bad.csv
 gives 1 'chats.jsonl: expected text, as t2 has, found chats' train M $run --data t2 --data chats.jsonl --out refused
 echo '{"messages": [{"role": "user", "content": "no answer"}]}' >none.jsonl
 refuses 'none.jsonl: nothing of it is learned' none.jsonl
+
+printf 'x{"text": "a"}\n{"text": "b"}\n' >junk.jsonl
+refuses 'junk.jsonl:1: column 1: expected JSON' junk.jsonl
+printf '// texts\n{"text": "b"}\n' >junk.json
+refuses 'junk.json:1: column 1: expected' junk.json
 
 # ---- templates ----
 

@@ -102,7 +102,7 @@ gives 0 "prompt: $bytes tokens" generate "$dir/run" --prompt "$(cat "$dir/text")
 next=$(head -c 4 "$dir/a" | tail -c 1)
 write --tokens 25 --temperature 0 --end "$next"
 ok "ends at a token" [ "$(wc -c <"$dir/out")" = 4 ]
-gives 2 "generate: --prompt is missing" generate demo --tokens 3
+gives 2 "generate: --prompt or --message is missing" generate demo --tokens 3
 gives 2 "generate: --tokens is missing" generate demo --prompt x
 gives 2 "expected a text, found none" generate demo --tokens 3 --prompt ""
 gives 2 "--top-p: expected a number" generate demo --prompt x --tokens 3 --top-p 1.1

@@ -145,13 +145,13 @@ printf '#include <stdio.h>\nint main(void) { return 0; }\n\n/* %s */\n' "$(words
 words 1000 | sed 's/^the line/word\t&/' >tabs.txt
 { printf 'word\tmeaning\n'; cat tabs.txt; } >named.txt
 seq 1000 | sed 's/.*/&,&,&/' >commas_numbers.txt
-seq 1000 >numbers.jsonl
-words 40 >prose.jsonl
-{ echo '"So," he said, "it is."'; words 20; } >quotes.jsonl
+seq 1000 >numbers_alone.txt
+words 40 >prose_alone.txt
+{ echo '"So," he said, "it is."'; words 20; } >quotes_first.txt
 { echo '{"a": "b"}'; words 20; } >object_first.txt
 { echo '[1] a note'; words 20; } >notes.txt
-for file in braces.txt commas.txt brackets.txt code.c tabs.txt named.txt commas_numbers.txt numbers.jsonl prose.jsonl \
-    quotes.jsonl object_first.txt notes.txt; do
+for file in braces.txt commas.txt brackets.txt code.c tabs.txt named.txt commas_numbers.txt numbers_alone.txt prose_alone.txt \
+    quotes_first.txt object_first.txt notes.txt; do
     gives 0 '' eval demo --data $file
     gives 0 '' tokenize $file -o tokens.bin
 done
@@ -232,6 +232,12 @@ tensors in '{"x":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"w":{"dtype
     "$(awk 'BEGIN { while (i++ < 15) printf "\\0\\0\\200\\077" }')"
 gives 0 '' run g.tn --inputs in
 ok "run prints the loss" [ "$(cat out)" = 'loss 9' ]
+for type in bf16 f16 f64; do
+    cast="  %half: $type[] = _to_copy(%loss, dtype=$type)  loss"
+    sed "s/^  return.*/$cast\n  return loss %half/" g.tn >half.tn
+    gives 0 '' run half.tn --inputs in
+    ok "a loss in $type" [ "$(cat out)" = 'loss 9' ]
+done
 gives 0 '' run g.tn --inputs in --outputs -
 ok "but not into a file" grep -q '^loss 9$' err
 gives 2 'pass "ces" did not run; the nearest is "cse"' opt g.tn --passes=grad,cse --after=ces
