@@ -1016,7 +1016,7 @@ TN_API const char *tn_data_not_text(const tn_data *d);
  * see also: tn_data_not_text */
 TN_API int tn_data_check_text(tn_data *d);
 
-/* What the files of some data hold: plain text; texts in records of JSON or CSV, or compressed; prompts and
+/* The forms of data files: plain text; texts in records of JSON or CSV, or compressed; prompts and
  * answers, or chats, of which the answers are learned. */
 typedef enum tn_holds { TN_HOLDS_PLAIN, TN_HOLDS_TEXTS, TN_HOLDS_ROWS } tn_holds;
 
@@ -1060,7 +1060,7 @@ typedef struct tn_text_options {
 TN_API int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
                             tn_data **tokens, int *made);
 
-/* What became of the documents of a file of rows. */
+/* Counts of the documents of a file of rows. */
 typedef struct tn_row_counts {
     int64_t rows, tokens, learned; /* learned: labels that count */
     int64_t cut, lost;             /* rows that were longer than T + 1 tokens; tokens that they had more */

@@ -86,8 +86,8 @@ static int64_t find_list(const Zip *z, uint64_t *count)
     return (int64_t)number(end + 16, 4);
 }
 
-/* What stands in a member's extra fields in the place of a number that has no room before: the size
- * of what is packed, of what is stored, and the place, in this order, those that are needed. */
+/* Reads numbers that have no room before a member's extra fields from these: the size of what is
+ * packed, of what is stored, and the place, in this order, those that are needed. */
 static void read_zip64(const Zip *z, ZipMember *m, const char *extra, int64_t n)
 {
     int64_t packed = -1, *want[] = {&m->nbytes, &packed, &m->at};

@@ -184,7 +184,7 @@ static int find_first(Moved *m)
     return i < m->f.n ? i : -1;
 }
 
-/* What lies between two choices: half of the levels, and of the room. need -1: nothing. */
+/* The choice between two: half of the levels, and of the room. need -1: there is none. */
 static Planned middle_of(Moved *m, const Pair *p, bool second)
 {
     const int rooms = p->low.room + p->high.room;

@@ -106,7 +106,7 @@ static Value *window_sums(Site *s, const Pool *p, Value *x)
                        A_INTS("dilation", p->axes, p->dilation), A_INT("groups", channels)));
 }
 
-/* What the sum of each window of x is divided by: a number, or the elements that are no padding. */
+/* The divisor of each window's sum: a number, or the elements that are no padding. */
 static Value *divisor(Site *s, const Pool *p, const Type *x)
 {
     double all = 1;

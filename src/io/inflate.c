@@ -62,12 +62,26 @@ static size_t take_plain(ByteStream *b, char *to, size_t most)
     return n;
 }
 
+static const char *form_name(const ByteStream *b)
+{
+    return b->form == IS_GZIP ? "gzip" : "zstd";
+}
+
+#if !defined(TN_ZLIB) || !defined(TN_ZSTD)
+_Noreturn static void refuse(const ByteStream *b, const char *library)
+{
+    fail(b->set->ctx, TN_FAIL,
+         "%s: expected text, found %s, compressed, for which this build has no %s\n"
+         "  tools/deps.sh compress installs it; %s -dc makes text of it",
+         b->file->path, form_name(b), library, form_name(b));
+}
+#endif
+
 #if defined(TN_ZLIB) || defined(TN_ZSTD)
 _Noreturn static void broken(const ByteStream *b, const char *what)
 {
     fail(b->set->ctx, TN_FAIL, "%s: before byte %lld: %s: %s", b->file->path,
-         (long long)(b->next - (int64_t)(b->nraw - b->at)), b->form == IS_GZIP ? "gzip" : "zstd",
-         what);
+         (long long)(b->next - (int64_t)(b->nraw - b->at)), form_name(b), what);
 }
 #endif
 
@@ -109,10 +123,7 @@ static size_t take_gzip(ByteStream *b, char *to, size_t most)
 static void begin_gzip(Arena *a, ByteStream *b)
 {
     (void)a;
-    fail(b->set->ctx, TN_FAIL,
-         "%s: expected text, found gzip, compressed, for which this build has no zlib\n"
-         "  tools/deps.sh compress installs it; gzip -dc makes text of it",
-         b->file->path);
+    refuse(b, "zlib");
 }
 
 static size_t take_gzip(ByteStream *b, char *to, size_t most)
@@ -155,10 +166,7 @@ static size_t take_zstd(ByteStream *b, char *to, size_t most)
 static void begin_zstd(Arena *a, ByteStream *b)
 {
     (void)a;
-    fail(b->set->ctx, TN_FAIL,
-         "%s: expected text, found zstd, compressed, for which this build has no libzstd\n"
-         "  tools/deps.sh compress installs it; zstd -dc makes text of it",
-         b->file->path);
+    refuse(b, "libzstd");
 }
 
 static size_t take_zstd(ByteStream *b, char *to, size_t most)
@@ -191,7 +199,7 @@ size_t bytes_next(ByteStream *b, char *to, size_t most)
         fail(b->set->ctx, TN_FAIL,
              "%s: %s: expected the end of the compressed stream, found the "
              "end of the file",
-             b->file->path, b->form == IS_GZIP ? "gzip" : "zstd");
+             b->file->path, form_name(b));
     return n;
 }
 

@@ -177,15 +177,15 @@ typedef struct DataFile {
     bool text;                   /* nine tenths of these are characters of UTF-8 text */
 } DataFile;
 
-/* What became of the documents of a file of rows. */
+/* Counts of the documents of a file of rows. */
 typedef struct RowCounts {
     int64_t rows, tokens, learned;
     int64_t cut, lost; /* rows that were longer, tokens that they had more */
     int64_t left_out;  /* documents of which nothing is learned */
 } RowCounts;
 
-/* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. Of a file
- * of rows each row is a window; the last ones are held out. */
+/* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. Each
+ * row of a file of rows is a window; the last ones are held out. */
 typedef struct DataSet {
     Ctx *ctx;
     int64_t ntoken, ntrain, nval, nbytes;
@@ -318,11 +318,12 @@ void decoder_end(Decoder *d, Buf *to); /* the rest: bytes that no token followed
 
 /* ---- text.c: texts as data ---- */
 
-/* What files hold: plain texts; texts in records, or compressed; prompts and answers, or chats. */
+/* The forms of files: plain texts; texts in records, or compressed; prompts and answers, or chats.
+ */
 typedef enum { HOLDS_PLAIN, HOLDS_TEXTS, HOLDS_ROWS } DataHolds;
 
-/* What files of bytes hold, by the first record of each; fails where they are neither text nor
- * records, or hold both texts and what becomes rows. */
+/* Finds the form of files of bytes by the first record of each; fails where they are neither text
+ * nor records, or hold both texts and what becomes rows. */
 DataHolds data_holds(Arena *tmp, const DataSet *s);
 
 typedef struct TextOptions {
@@ -353,7 +354,7 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
  */
 void foreign_check(Arena *a, const char *path, const char *head, size_t n, const char *otherwise);
 
-/* What a text file's records are. */
+/* The form of a text file's records. */
 typedef enum { FORM_TEXT, FORM_LINES, FORM_OBJECTS, FORM_ARRAY, FORM_TABLE } RecordForm;
 
 /* The form by the same signs, of a table with its separator, and the command that makes text of it;

@@ -72,6 +72,14 @@ static bool has_suffix(const FileHead *h, const char *suffix)
     return n > k && !strcasecmp(h->path + n - k, suffix);
 }
 
+/* A file that is called JSON holds records, also where its beginning is damaged. */
+static RecordForm form_by_name(const FileHead *h)
+{
+    if (has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson"))
+        return FORM_LINES;
+    return has_suffix(h, ".json") ? FORM_OBJECTS : FORM_TEXT;
+}
+
 /* ---- commands ---- */
 
 /* A word as a shell reads it, in quotes. */
@@ -316,8 +324,8 @@ static json_t *mend_value(const FileHead *h, size_t at)
 static const char *json_kind(const FileHead *h, size_t at, const json_t *v, size_t end, bool cut)
 {
     enum { LEAST_CUT = 4096 };
-    bool lines = has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson");
-    bool named = lines || has_suffix(h, ".json"), list = h->s[at] == '[';
+    const RecordForm called = form_by_name(h);
+    bool named = called != FORM_TEXT, lines = called == FORM_LINES, list = h->s[at] == '[';
     bool object = is_object(h, at), objects = list && is_object(h, skip_blanks(h, at + 1));
     size_t next = skip_blanks(h, end), line = end;
     while (line < h->n && (h->s[line] == ' ' || h->s[line] == '\t' || h->s[line] == '\r'))
@@ -590,5 +598,5 @@ RecordForm foreign_form(Arena *a, const char *path, const char *head, size_t n, 
         refuse(&h, what, &how, "--token-type byte takes its bytes as they are");
     *separator = how.separator;
     *as_text = what ? command(&h, &how) : NULL;
-    return how.form;
+    return how.form ? how.form : form_by_name(&h);
 }

@@ -208,20 +208,6 @@ static const char *plain_name(const RecordReader *r)
     return arena_strndup(r->a, r->path, named ? n - tail : n);
 }
 
-static bool name_ends(const char *name, const char *end)
-{
-    size_t n = strlen(name), k = strlen(end);
-    return n > k && !strcmp(name + n - k, end);
-}
-
-/* A file that is called JSON holds records, also where its beginning is damaged. */
-static RecordForm form_by_name(const char *name)
-{
-    return name_ends(name, ".jsonl") || name_ends(name, ".ndjson") ? FORM_LINES
-           : name_ends(name, ".json")                              ? FORM_OBJECTS
-                                                                   : FORM_TEXT;
-}
-
 static RecordReader *new_reader(Arena *a, const char *path)
 {
     RecordReader *r = NEW(a, RecordReader);
@@ -244,8 +230,6 @@ RecordReader *records_open(Arena *a, const DataSet *s, const DataFile *f)
         fail(r->ctx, TN_FAIL, "%s: expected text in what is compressed, found bytes that are none",
              f->path);
     r->form = foreign_form(a, plain_name(r), r->window.text, n, &r->separator, &r->as_text);
-    if (r->form == FORM_TEXT)
-        r->form = form_by_name(plain_name(r));
     skip_mark(r);
     return r;
 }

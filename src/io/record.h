@@ -104,7 +104,7 @@ enum { ROW_LEARNED = 1 << 30 };
 #define ROWS_MAGIC 0x3173776f722d6e74u /* the bytes "tn-rows1" */
 const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d, size_t *count);
 const RowCounts *rows_counts(const RowMaker *m);
-/* What stands after the ids of a file of rows: where they begin, and the counts. */
+/* Writes the end of a file of rows, behind its ids: where they begin, and the counts. */
 void rows_end(const RowMaker *m, Writer *w);
 /* Warnings about what was encoded. */
 void rows_tell(const RowMaker *m, Arena *a, void (*warn)(void *arg, const char *message),

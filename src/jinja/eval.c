@@ -336,7 +336,7 @@ static JinjaValue build_dict(JinjaRun *r, JinjaScope *s, const JinjaNode *n)
 
 /* ---- calls ---- */
 
-/* What statements write, as a string. */
+/* The text of statements, as a string. */
 static JinjaValue written(JinjaRun *r, JinjaScope *s, const JinjaNode *body)
 {
     Buf b = {.a = r->a, .most = MOST_TEXT, .beyond = r->out->beyond}, *outer = r->out;

@@ -164,7 +164,7 @@ static JinjaValue tojson(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
     return jinja_string(b.text, b.len);
 }
 
-/* What int() or float() read of a string; false where they read nothing. */
+/* Reads a string as int() or float() does; false where it is no number. */
 static bool read_number(JinjaValue x, double *value)
 {
     JinjaValue s = jinja_strip(x, NULL, JINJA_BOTH);
@@ -311,7 +311,7 @@ static JinjaValue items(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
     return all;
 }
 
-/* What items are ordered by. */
+/* The key by which items are ordered. */
 static JinjaValue sort_key(JinjaRun *r, JinjaValue x, bool cased)
 {
     return x.kind == JINJA_IS_STRING && !cased ? jinja_case(r->a, x, JINJA_LOWER) : x;

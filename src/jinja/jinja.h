@@ -156,7 +156,7 @@ int jinja_order(const JinjaRun *r, JinjaValue x, JinjaValue y);
 bool jinja_in(const JinjaRun *r, JinjaValue x, JinjaValue y);
 const char *jinja_kind(JinjaValue x); /* for messages, as Python names it */
 bool jinja_is_string(JinjaValue x, const char *s);
-/* What a loop over it meets; fails where it has no items. */
+/* The items that a loop over it meets; fails where it has none. */
 const JinjaList *jinja_items(JinjaRun *r, JinjaValue x);
 
 /* ---- show.c: values as text ---- */

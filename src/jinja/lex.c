@@ -160,7 +160,7 @@ static uint32_t read_hex(const JinjaLexer *l, size_t at, size_t end, int digits)
     return c;
 }
 
-/* What a backslash at `at` and what is after it mean; returns how many bytes they are. */
+/* Decodes the escape that a backslash at `at` begins; returns how many bytes it has. */
 static size_t put_escape(const JinjaLexer *l, Buf *b, size_t at, size_t end)
 {
     static const char names[] = "\\'\"abfnrtv", means[] = "\\'\"\a\b\f\n\r\t\v";

@@ -1,4 +1,4 @@
-/* What parse.c and expression.c share: tokens, and nodes that are made. */
+/* parse: tokens, and making nodes, for parse.c and expression.c. */
 #ifndef TENON_JINJA_PARSE_H
 #define TENON_JINJA_PARSE_H
 

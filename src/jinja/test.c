@@ -83,7 +83,7 @@ bool jinja_test_known(const char *name)
     return find(name) >= 0;
 }
 
-/* Of what kind it is. */
+/* Whether a value of kind k passes a test of kinds. */
 static bool is_kind(JinjaTestKind test, JinjaKind k)
 {
     bool list = k == JINJA_IS_LIST || k == JINJA_IS_TUPLE, number = k == JINJA_IS_INT;

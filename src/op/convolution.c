@@ -46,7 +46,7 @@ static const AttrField weight_attrs[] = {
 
 /* ---- sizes ---- */
 
-/* Of count numbers the last is that of the last axis. */
+/* The last of count numbers is that of the last axis. */
 static void fill_axes(int64_t *to, int64_t count, const int64_t *x, int64_t otherwise)
 {
     for (int64_t d = 0, skip = SPACE_AXES - count; d < SPACE_AXES; d++)
@@ -253,7 +253,7 @@ static int weight_infer(const Graph *g, const Node *n, Type *out)
 
 /* ---- gradient ---- */
 
-/* What differs between the ops that belong to one convolution. */
+/* The differences between the ops that belong to one convolution. */
 static Value *emit_convolution(Build *b, const Conv *c, Value *x, Value *w, bool transposed,
                                const int64_t *output_padding)
 {

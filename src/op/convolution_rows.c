@@ -115,7 +115,7 @@ static const char *row_at(const Tensor *t, int64_t n, int64_t channel)
     return t->data + (n * t->stride[0] + channel * t->stride[1]) * dtype_size(t->dtype);
 }
 
-/* What taps read of a row of x for one block of y: its elements [from, end). */
+/* The elements [from, end) of a row of x that taps read for one block of y. */
 typedef struct TapWindow {
     float x[BLOCK + HALO];
     int64_t from, end;

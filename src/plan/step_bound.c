@@ -289,7 +289,7 @@ static void fill_items(StepBound *x, const NodeSteps *steps)
 
 /* ---- starts ---- */
 
-/* Of all items before an end, and of those that begin with the forward's end. */
+/* The bound of all items before an end, and of those that begin with the forward's end. */
 static double sets_sec(const StepBound *x, const double *start, const double *to,
                        const Lists *after)
 {

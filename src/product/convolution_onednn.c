@@ -247,7 +247,7 @@ static int64_t handles(const Call *c)
     return 2 * (keeps.each_run + (MIN(par_threads(), x.blocks) - 1) * keeps.each_twin);
 }
 
-/* Of some sizes the library unfolds images and multiplies them by its packed gemm. */
+/* The library unfolds images of some sizes and multiplies them by its packed gemm. */
 static bool gemm(const Call *c)
 {
     (void)c;

@@ -103,6 +103,16 @@ dnnl_status_t onednn_attr(dnnl_primitive_attr_t *attr);
  * between these calls there is one for what is to run alone. The first's result is the second's. */
 int onednn_begin(bool alone);
 void onednn_end(int nthread);
+dnnl_status_t onednn_create(dnnl_primitive_t *x, const_dnnl_primitive_desc_t desc, bool alone);
+/* Returns a dnnl_status_t. */
+int onednn_execute(dnnl_stream_t stream, dnnl_primitive_t primitive, bool alone, int nargs,
+                   const dnnl_exec_arg_t *args);
+/* Runs a reorder with its three memories; returns a dnnl_status_t. */
+typedef struct OneReorder {
+    dnnl_memory_t from, to, scratch;
+} OneReorder;
+int onednn_reorder(dnnl_stream_t stream, dnnl_primitive_t primitive, bool alone,
+                   const OneReorder *memory, const void *from, void *to, void *scratch);
 /* Fails where status is none of success, with n's name (NULL: of no node). */
 void onednn_need(dnnl_status_t status, Ctx *ctx, const Node *n, const char *what);
 /* Nothing is described without an engine: a context has one, which holds no threads or cache. */

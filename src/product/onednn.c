@@ -214,6 +214,37 @@ void onednn_end(int nthread)
         par_set_threads(nthread);
 }
 
+dnnl_status_t onednn_create(dnnl_primitive_t *x, const_dnnl_primitive_desc_t desc, bool alone)
+{
+    int nthread = onednn_begin(alone);
+    dnnl_status_t s = dnnl_primitive_create(x, desc);
+    onednn_end(nthread);
+    return s;
+}
+
+int onednn_execute(dnnl_stream_t stream, dnnl_primitive_t primitive, bool alone, int nargs,
+                   const dnnl_exec_arg_t *args)
+{
+    int nthread = onednn_begin(alone);
+    dnnl_status_t s = dnnl_primitive_execute(primitive, stream, nargs, args);
+    s = s ? s : dnnl_stream_wait(stream);
+    onednn_end(nthread);
+    return (int)s;
+}
+
+int onednn_reorder(dnnl_stream_t stream, dnnl_primitive_t primitive, bool alone,
+                   const OneReorder *memory, const void *from, void *to, void *scratch)
+{
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, memory->from},
+                              {DNNL_ARG_TO, memory->to},
+                              {DNNL_ARG_SCRATCHPAD, memory->scratch}};
+    const void *at[] = {from, to, scratch};
+    dnnl_status_t s = dnnl_success;
+    for (int i = 0; i < LEN(args) && !s; i++)
+        s = set(args[i].memory, at[i]);
+    return s ? (int)s : onednn_execute(stream, primitive, alone, LEN(args), args);
+}
+
 /* Fills f, of which what was made is to be dropped even if this fails. */
 static dnnl_status_t form(ProductForm *f, const OneProduct *p, dnnl_engine_t engine)
 {
@@ -446,10 +477,8 @@ static dnnl_status_t make_primitive(MadeProduct *x, const OneProduct *p, dnnl_en
     dnnl_status_t s = form(&f, p, engine);
     if (!s)
         *found = room_of(&f);
-    int nthread = onednn_begin(p->alone);
     if (!s)
-        s = dnnl_primitive_create(&x->product, f.product);
-    onednn_end(nthread);
+        s = onednn_create(&x->product, f.product, p->alone);
     for (int i = 0; i < NOPERAND && !s; i++)
         if (f.pack[i])
             s = dnnl_primitive_create(&x->pack[i], f.pack[i]);
@@ -477,26 +506,10 @@ OneRun *onednn_twin(Arena *a, const Node *n, const OneRun *run)
     return run_of(a, n, run->made);
 }
 
-static int execute(const OneRun *x, dnnl_primitive_t primitive, bool alone, int nargs,
-                   const dnnl_exec_arg_t *args)
-{
-    int nthread = onednn_begin(alone);
-    dnnl_status_t s = dnnl_primitive_execute(primitive, x->stream, nargs, args);
-    s = s ? s : dnnl_stream_wait(x->stream);
-    onednn_end(nthread);
-    return (int)s;
-}
-
 int onednn_pack(OneRun *x, bool of_b, const void *data, void *own, void *scratch)
 {
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, x->from[of_b]},
-                              {DNNL_ARG_TO, x->memory[of_b ? SLOT_B : SLOT_A]},
-                              {DNNL_ARG_SCRATCHPAD, x->scratch[of_b]}};
-    const void *at[] = {data, own, scratch};
-    dnnl_status_t s = dnnl_success;
-    for (int i = 0; i < LEN(args) && !s; i++)
-        s = set(args[i].memory, at[i]);
-    return s ? (int)s : execute(x, x->made->pack[of_b], false, LEN(args), args);
+    const OneReorder memory = {x->from[of_b], x->memory[of_b ? SLOT_B : SLOT_A], x->scratch[of_b]};
+    return onednn_reorder(x->stream, x->made->pack[of_b], false, &memory, data, own, scratch);
 }
 
 int onednn_run(OneRun *x, const void *a, const void *b, const void *bias, void *y, void *scratch)
@@ -511,5 +524,5 @@ int onednn_run(OneRun *x, const void *a, const void *b, const void *bias, void *
         args[i] = (dnnl_exec_arg_t){what[i], x->memory[i]};
         s = set(x->memory[i], at[i]);
     }
-    return s ? (int)s : execute(x, x->made->product, x->made->alone, nargs, args);
+    return s ? (int)s : onednn_execute(x->stream, x->made->product, x->made->alone, nargs, args);
 }

@@ -136,7 +136,7 @@ static dnnl_status_t describe(ConvForm *f, const OneConv *c, dnnl_engine_t e,
 
 #endif
 
-/* What the primitive calls a tensor, as a description and as an argument. */
+/* The primitive's names of a tensor, as a description and as an argument. */
 static dnnl_query_t query_of(int64_t result, int tensor)
 {
     static const dnnl_query_t read[] = {dnnl_query_src_md, dnnl_query_weights_md,
@@ -332,17 +332,11 @@ static dnnl_status_t make_primitives(MadeConv *x, const OneConv *c, dnnl_engine_
     dnnl_status_t s = form(&f, c, e);
     if (!s)
         *found = room_of(&f, c);
-    int nthread = onednn_begin(true);
     if (!s)
-        s = dnnl_primitive_create(&x->conv, f.conv);
-    onednn_end(nthread);
-    for (int i = 0; i < ONE_TENSORS && !s; i++) {
-        if (!f.move[i])
-            continue;
-        nthread = onednn_begin(i != ONE_WEIGHT);
-        s = dnnl_primitive_create(&x->move[i], f.move[i]);
-        onednn_end(nthread);
-    }
+        s = onednn_create(&x->conv, f.conv, true);
+    for (int i = 0; i < ONE_TENSORS && !s; i++)
+        if (f.move[i])
+            s = onednn_create(&x->move[i], f.move[i], i != ONE_WEIGHT);
     drop_form(&f);
     return s;
 }
@@ -366,26 +360,11 @@ OneConvRun *onednn_conv_twin(Arena *a, const Node *n, const OneConvRun *run)
     return run_of(a, n, run->made);
 }
 
-static int execute(const OneConvRun *x, dnnl_primitive_t primitive, bool alone, int nargs,
-                   const dnnl_exec_arg_t *args)
-{
-    int nthread = onednn_begin(alone);
-    dnnl_status_t s = dnnl_primitive_execute(primitive, x->stream, nargs, args);
-    s = s ? s : dnnl_stream_wait(x->stream);
-    onednn_end(nthread);
-    return (int)s;
-}
-
 int onednn_conv_move(OneConvRun *x, int tensor, const void *from, void *to, void *scratch)
 {
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, x->from[tensor]},
-                              {DNNL_ARG_TO, x->to[tensor]},
-                              {DNNL_ARG_SCRATCHPAD, x->scratch[tensor]}};
-    const void *at[] = {from, to, scratch};
-    dnnl_status_t s = dnnl_success;
-    for (int i = 0; i < LEN(args) && !s; i++)
-        s = set(args[i].memory, at[i]);
-    return s ? (int)s : execute(x, x->made->move[tensor], tensor != ONE_WEIGHT, LEN(args), args);
+    const OneReorder memory = {x->from[tensor], x->to[tensor], x->scratch[tensor]};
+    return onednn_reorder(x->stream, x->made->move[tensor], tensor != ONE_WEIGHT, &memory, from, to,
+                          scratch);
 }
 
 int onednn_conv_run(OneConvRun *x, void *const *at, const void *bias, void *scratch)
@@ -400,5 +379,5 @@ int onednn_conv_run(OneConvRun *x, void *const *at, const void *bias, void *scra
         args[i] = (dnnl_exec_arg_t){what, x->memory[i]};
         s = set(x->memory[i], i == SLOT_SCRATCH ? scratch : i == SLOT_BIAS ? bias : at[i]);
     }
-    return s ? (int)s : execute(x, x->made->conv, true, nargs, args);
+    return s ? (int)s : onednn_execute(x->stream, x->made->conv, true, nargs, args);
 }

@@ -24,7 +24,7 @@ typedef struct Pad {
 
 /* ---- types ---- */
 
-/* Of how many equal pieces an axis consists that is cut so. */
+/* The number of equal pieces of an axis that is cut so. */
 static int64_t units_of(const Mesh *m, const Cut *cut, int axis)
 {
     int64_t units = 1;

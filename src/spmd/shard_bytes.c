@@ -231,8 +231,8 @@ static void add_key(ByteUser *u, int key, int64_t *nbytes)
     u->nbytes[u->nkey++] = nbytes;
 }
 
-/* What the node of a moment needs of its operands, beyond the fewest bytes of a strategy, is there
- * beside the forms from which it is made. */
+/* Adds the bytes of operands that a moment's node needs beyond the fewest of a strategy: they are
+ * there beside the forms from which they are made. */
 static void add_needed(const ByteCounter *y, const Spmd *x, int m, ByteUser *user)
 {
     const EqualGraph *e = y->e;

@@ -19,7 +19,7 @@ typedef struct Feed {
     int64_t windows; /* that an epoch has; 0: one batch */
 } Feed;
 
-/* What is evaluated: the held-out part of it. */
+/* The data that is evaluated: its held-out part. */
 static inline tn_data *feed_held(const Feed *f)
 {
     return f->held.data ? f->held.data : f->data;

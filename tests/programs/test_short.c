@@ -179,7 +179,7 @@ static bool is_forward(const Graph *g, const char *name)
     return false;
 }
 
-/* What is decided for half of the range is of the forward's nodes, fits, and adds little more than
+/* The choice for half of the range is of the forward's nodes, fits, and adds little more than
  * the bound, where there is one; the plan that was made for it is the step's, and is handed on
  * once, for the same limit. */
 static void test_decision(const Stepped *c)
