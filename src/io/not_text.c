@@ -11,6 +11,10 @@
 #include <string.h>
 #include <strings.h>
 
+#define ROWS_BY_PANDAS(read)                                                             \
+    "python3 -c 'import pandas, sys; pandas." read "(sys.argv[1]).to_json(sys.argv[2], " \
+    "orient=\"records\", lines=True, force_ascii=False)' IN ROWS"
+
 static const struct {
     int at, len;
     const char *magic, *what, *how;
@@ -24,12 +28,8 @@ static const struct {
     {0, 4, "PK\3\4", "a zip archive, or what is kept in one (docx, epub, npz, PyTorch's weights)",
      "unzip -p IN >OUT   # pandoc -t plain IN -o OUT where it is a document"},
     {257, 5, "ustar", "a tar archive", "tar -xOf IN >OUT"},
-    {0, 4, "PAR1", "parquet, a table",
-     "python3 -c 'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
-     "orient=\"records\", lines=True, force_ascii=False)' IN ROWS"},
-    {0, 6, "ARROW1", "arrow, a table",
-     "python3 -c 'import pandas, sys; pandas.read_feather(sys.argv[1]).to_json(sys.argv[2], "
-     "orient=\"records\", lines=True, force_ascii=False)' IN ROWS"},
+    {0, 4, "PAR1", "parquet, a table", ROWS_BY_PANDAS("read_parquet")},
+    {0, 6, "ARROW1", "arrow, a table", ROWS_BY_PANDAS("read_feather")},
     {0, 4, "\xff\xff\xff\xff", "an arrow stream, a table",
      "python3 -c 'import datasets, sys; print(*datasets.Dataset.from_file(sys.argv[1])[\"text\"], "
      "sep=\"\\n\")' IN >OUT"},
@@ -43,8 +43,7 @@ static const struct {
     {0, 2, "\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8 IN >OUT"},
     {0, 6, "\x93NUMPY", "a NumPy array",
      "python3 -c 'import numpy, sys; numpy.load(sys.argv[1]).astype(\"<u4\").tofile(sys.argv[2])' "
-     "IN "
-     "OUT   # token ids: --token-type u32"},
+     "IN OUT   # token ids: --token-type u32"},
     {0, 8, "\x89HDF\r\n\x1a\n", "HDF5", "h5dump -d DATASET IN >OUT"},
     {0, 4, "GGUF", "a model of llama.cpp: weights, no text", NULL},
     {0, 23, "version https://git-lfs", "a pointer of Git LFS: the file itself is not here",
@@ -75,9 +74,8 @@ static bool has_suffix(const FileHead *h, const char *suffix)
 /* A file that is called JSON holds records, also where its beginning is damaged. */
 static RecordForm form_by_name(const FileHead *h)
 {
-    if (has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson"))
-        return FORM_LINES;
-    return has_suffix(h, ".json") ? FORM_OBJECTS : FORM_TEXT;
+    bool lines = has_suffix(h, ".jsonl") || has_suffix(h, ".ndjson");
+    return lines ? FORM_LINES : has_suffix(h, ".json") ? FORM_OBJECTS : FORM_TEXT;
 }
 
 /* ---- commands ---- */
