@@ -33,31 +33,40 @@ typedef struct Save {
     int64_t pid; /* its process */
 } Save;
 
-/* A plan's inputs of a role, as files have them. */
-static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
+/* A plan's inputs of a role, as files have them; of state that of parameters, or buffers alone. */
+static void list_role(TensorOut *out, const Plan *p, const Type *whole, Role role, bool buffers,
+                      int *n)
 {
-    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == role && plan_is_buffer(p, &p->in[i]) == buffers)
+            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+}
+
+static Type *list_wholes(Arena *a, const Plan *p, const tn_model *m)
+{
     Type *whole = NEWN(a, Type, p->nin);
     part_wholes(p, m, whole);
+    return whole;
+}
+
+/* The weights, and of a graph its constants and buffers. */
+static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
+{
+    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE, ROLE_STATE};
+    const Type *whole = list_wholes(a, p, m);
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == role)
-            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++)
+        list_role(out, p, whole, roles[i], roles[i] == ROLE_STATE, n);
     return out;
 }
 
-/* The weights, and of a graph its constants. */
-static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
+/* The state of the optimizer. */
+static TensorOut *list_state(Arena *a, const Plan *p, const tn_model *m, int *n)
 {
-    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE};
     TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
-    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++) {
-        int count;
-        const TensorOut *of = list_role(a, p, m, roles[i], &count);
-        for (int k = 0; k < count; k++)
-            out[(*n)++] = of[k];
-    }
+    list_role(out, p, list_wholes(a, p, m), ROLE_STATE, false, n);
     return out;
 }
 
@@ -88,7 +97,7 @@ static void write_tensors(const Save *s)
     TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
     for (int i = 0; i < nshard; i++)
         write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
-    const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
+    const TensorOut *state = list_state(s->a, p, s->m, &n);
     write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
 }
 
@@ -315,7 +324,7 @@ static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t 
     model_check(m, p);
     const TensorOut *weights = list_weights(a, p, m, &n);
     tensors_folder_sizes(a, shard, n, weights, &sizes);
-    const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
+    const TensorOut *state = list_state(a, p, m, &n);
     sizes_add(&sizes, tensors_size(a, n, state));
     sizes_add(&sizes, (int64_t)strlen(config_of(a, m, p)));
     if (m->graph)
@@ -483,7 +492,7 @@ static void restore(const tn_program *x, Arena *a, const char *folder)
     const TensorFile *f = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", folder));
     int n = 0;
     for (int i = 0; i < p->nin; i++) {
-        if (p->in[i].role != ROLE_STATE)
+        if (p->in[i].role != ROLE_STATE || plan_is_buffer(p, &p->in[i]))
             continue;
         const TensorEntry *e = tensors_get(f, p->in[i].name);
         check_tensor(x, a, f, e, i);
