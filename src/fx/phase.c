@@ -288,7 +288,8 @@ static bool set_gradients(Importer *im)
     return true;
 }
 
-/* An input that is written in place and is no parameter is state, which a step leaves to the next. */
+/* An input that is written in place and is no parameter is state, which a step leaves to the next.
+ */
 static void set_mutated(Graph *g)
 {
     for (int i = 0; i < g->nout; i++) {

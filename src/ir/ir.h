@@ -270,22 +270,22 @@ typedef struct Region Region;
  * that runs once, part by part of its values: all ports are whole, input i is operand i. */
 typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
-#define OP_CLASSES(X)                                                                        \
-    X(CLASS_PRODUCT, "product")       /* of matrices */                                      \
-    X(CLASS_CONVOLUTION, "convolution") /* products with the windows of an image */          \
-    X(CLASS_ATTENTION, "attention")   /* products and softmax in one */                      \
-    X(CLASS_POINTWISE, "pointwise")   /* element by element of operands that broadcast */    \
-    X(CLASS_NORM, "norm")             /* rows normalised, softmax too */                     \
-    X(CLASS_REDUCTION, "reduction")   /* sums and extremes along axes, running ones too */   \
-    X(CLASS_MOVEMENT, "movement")     /* elements elsewhere, left out or joined */           \
-    X(CLASS_INDEX, "index")           /* elements where an index says; orders of elements */ \
-    X(CLASS_LOSS, "loss")             /* of labels */                                        \
-    X(CLASS_POSITION, "position")     /* rotations by position */                            \
-    X(CLASS_CREATION, "creation")     /* made from attributes, and where a part begins */    \
-    X(CLASS_RANDOM, "random")         /* has a stream of random numbers */                   \
-    X(CLASS_OPTIMIZER, "optimizer")   /* parameters, their state and gradients' norm */      \
-    X(CLASS_COLLECTIVE, "collective") /* needs the other ranks */                            \
-    X(CLASS_REGION, "region")         /* owns bodies */
+#define OP_CLASSES(X)                                                                          \
+    X(CLASS_PRODUCT, "product")         /* of matrices */                                      \
+    X(CLASS_CONVOLUTION, "convolution") /* products with the windows of an image */            \
+    X(CLASS_ATTENTION, "attention")     /* products and softmax in one */                      \
+    X(CLASS_POINTWISE, "pointwise")     /* element by element of operands that broadcast */    \
+    X(CLASS_NORM, "norm")               /* rows normalised, softmax too */                     \
+    X(CLASS_REDUCTION, "reduction")     /* sums and extremes along axes, running ones too */   \
+    X(CLASS_MOVEMENT, "movement")       /* elements elsewhere, left out or joined */           \
+    X(CLASS_INDEX, "index")             /* elements where an index says; orders of elements */ \
+    X(CLASS_LOSS, "loss")               /* of labels */                                        \
+    X(CLASS_POSITION, "position")       /* rotations by position */                            \
+    X(CLASS_CREATION, "creation")       /* made from attributes, and where a part begins */    \
+    X(CLASS_RANDOM, "random")           /* has a stream of random numbers */                   \
+    X(CLASS_OPTIMIZER, "optimizer")     /* parameters, their state and gradients' norm */      \
+    X(CLASS_COLLECTIVE, "collective")   /* needs the other ranks */                            \
+    X(CLASS_REGION, "region")           /* owns bodies */
 
 typedef enum {
 #define X(id, name) id,
@@ -446,8 +446,6 @@ Port *graph_find_output(const Graph *g, Role role, const char *name);
 bool graph_is_output(const Graph *g, const Value *v);
 /* The values of a role among ports, by name: for callers that look up many. */
 Map graph_named(const Port *p, int count, Role role, Arena *tmp);
-/* The parameter, of those by name, whose state has this name: "PARAM.m"; NULL: it is a buffer. */
-Value *graph_state_param(const Map *params, const char *state);
 
 /* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
 const char *graph_fresh(Graph *g, const char *stem);
