@@ -331,7 +331,7 @@ struct Value {
 
 /* Members that every walk reads are the first 64 bytes, as graphs are larger than caches. */
 struct Node {
-    int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
+    int id; /* dense in its graph: indexes arrays of g->nnode elements; gaps after removal */
     int nin, nout;
     Phase phase;
     const Op *op;
@@ -348,13 +348,13 @@ struct Node {
     int line, column;   /* in the text it came from; 0 where none */
 };
 
-/* An input or output of a graph, with its role. */
-typedef struct Port {
+typedef struct Port { /* an input or output of a graph */
     Value *v;
     Role role;
-    const char *name; /* of roles that are named, else NULL */
-    const Cut *cut;   /* for each mesh axis: what this rank has of it; NULL: all */
-    int line, column; /* in the text it came from; 0 where none */
+    const char *name;  /* of roles that are named, else NULL */
+    const char **tied; /* further names of a param, then NULL; NULL: none */
+    const Cut *cut;    /* for each mesh axis: what this rank has of it; NULL: all */
+    int line, column;  /* in the text it came from; 0 where none */
 } Port;
 
 struct Graph {

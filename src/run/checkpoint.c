@@ -46,6 +46,23 @@ static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role rol
     return out;
 }
 
+/* Tensors of a graph, and tied params once more under each further name. */
+static TensorOut *add_tied(Arena *a, const Graph *g, const TensorOut *of, int *n)
+{
+    TensorOut *out = NULL;
+    int count = 0, cap = 0;
+    for (int i = 0; i < *n; i++) {
+        const Port *p = graph_find_input(g, ROLE_PARAM, of[i].name);
+        PUSH(a, out, count, cap, of[i]);
+        for (const char **s = p ? p->tied : NULL; s && *s; s++) {
+            PUSH(a, out, count, cap, of[i]);
+            out[count - 1].name = *s;
+        }
+    }
+    *n = count;
+    return out;
+}
+
 /* The weights, and of a graph its constants. */
 static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
 {
@@ -58,7 +75,7 @@ static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *
         for (int k = 0; k < count; k++)
             out[(*n)++] = of[k];
     }
-    return out;
+    return m->graph ? add_tied(a, m->graph->g, out, n) : out;
 }
 
 static DType param_dtype(const Plan *p)
@@ -87,9 +104,10 @@ static void write_tensors(const Save *s)
     const TensorOut *weights = list_weights(s->a, p, s->m, &n);
     TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
     for (int i = 0; i < nshard; i++)
-        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
+        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t, true);
     const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
-    write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
+    const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
+    write_together(s->x, s->a, path, n, state, true);
 }
 
 static void write_text(const Save *s, const char *text, const char *file)
@@ -316,7 +334,7 @@ static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t 
     const TensorOut *weights = list_weights(a, p, m, &n);
     tensors_folder_sizes(a, shard, n, weights, &sizes);
     const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
-    sizes_add(&sizes, tensors_size(a, n, state));
+    sizes_add(&sizes, tensors_size(a, n, state, true));
     sizes_add(&sizes, (int64_t)strlen(config_of(a, m, p)));
     if (m->graph)
         sizes_add(&sizes, (int64_t)strlen(graph_model_text(m, a)));
@@ -437,22 +455,24 @@ int tn_checkpoint_remove(tn_context *ctx, const char *path)
     return tried(&t);
 }
 
-/* The headers say where each tensor begins and ends, and the last ends where its file does. */
+/* The headers say where each tensor begins and ends, and the last ends where its file does; and
+ * which checksum it has, but in files of earlier versions. */
 static void check_whole(Arena *a, const char *path)
 {
     FolderPath s = split_path(a, path);
-    if (graph_model_file(a, s.path)) {
-        tensors_open(a, s.path);
-    } else {
+    const TensorFile *weights = tensors_open(a, s.path);
+    if (!graph_model_file(a, s.path)) {
         ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
-        model_match(a, &config, tensors_open(a, s.path));
+        model_match(a, &config, weights);
     }
-    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
-    Json state = json_read(a, arena_printf(a, "%s/state.json", s.path));
-    int64_t step = json_get_int(state, "step", 0, INT64_MAX);
+    const TensorFile *state = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
+    Json run = json_read(a, arena_printf(a, "%s/state.json", s.path));
+    int64_t step = json_get_int(run, "step", 0, INT64_MAX);
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
-             state.where, (long long)step);
+             run.where, (long long)step);
+    tensors_verify(weights);
+    tensors_verify(state);
 }
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)

@@ -237,7 +237,8 @@ void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /
 /* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
  * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
  * and their data PlanPorts of x; NULL: zeros. */
-void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t);
+void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t,
+                    bool summed);
 
 /* ---- ranks.c ---- */
 

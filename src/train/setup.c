@@ -205,6 +205,13 @@ static int count_steps(Trainer *r)
     double steps = ceil(t->epochs * (double)r->feed.windows / (double)t->batch - 1e-9);
     if (t->epochs == 0)
         return 0;
+    if ((double)t->batch > t->epochs * (double)r->feed.windows + 1e-9)
+        return tn_context_fail(
+            r->ctx, TN_CODE_USAGE,
+            "train: --epochs %g of data with %" PRId64 " rows: expected a --batch-size of at most "
+            "%" PRId64 ", found %" PRId64 ": one step would take more than these epochs have",
+            t->epochs, r->feed.windows,
+            (int64_t)fmax(floor(t->epochs * (double)r->feed.windows), 1), t->batch);
     r->own->steps = (int64_t)fmin(fmax(steps, 1), 1e12);
     if (!t->resume || t->resume->step <= t->steps)
         return 0;
