@@ -91,6 +91,8 @@ for i, (name, x) in enumerate(json.loads(data[8:8 + n]).items()):
         "dtype": 9 if damage == "dtype" else NUMBER[x["dtype"]], "sizes": [{"as_int": s} for s in x["shape"]],
         "strides": [{"as_int": s + (damage == "strides")} for s in strides[:len(x["shape"])]],
         "storage_offset": {"as_int": 3 if damage == "short" else 2}, "layout": 7}}
+if damage == "tied":
+    config["weights"]["lin.weight"] = config["weights"]["emb.weight"]
 with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
     for name, bytes_ in members.items():
         z.writestr(name, bytes_)
@@ -103,6 +105,15 @@ if damage == "bit":
     open(out, "wb").write(whole)
 END
 python3 "$dir/weights.py" "$dir/whole.pt2" none
+# Two names of one tensor are one parameter, which has one gradient; names of two with equal bytes are not.
+python3 "$dir/weights.py" "$dir/tied.pt2" tied
+gives 0 'tied: lin.weight is emb.weight' import fx "$dir/tied.pt2" "$@" -o "$dir/tied.tn"
+gives 0 'inputs 2 batch 2 param 2 const' import fx "$dir/tied.pt2" "$@" -o "$dir/tied.tn"
+ok "both names" grep -q '%p_emb_weight: f32\[11, 8\] param "emb.weight" "lin.weight",' "$dir/tied.tn"
+ok "and one input" [ "$(grep -c '%p_lin_weight' "$dir/tied.tn")" = 0 ]
+gives 0 'grad "emb.weight"' opt "$dir/tied.tn" --passes=grad
+ok "no gradient of the other" [ "$(grep -c 'grad "lin.weight"' "$dir/out")" = 0 ]
+gives 0 'inputs 2 batch 3 param 2 const' import fx "$dir/whole.pt2" "$@" -o "$dir/apart.tn"
 # torch.export writes such a call before each cast; it has no result.
 cat >"$dir/assert.py" <<'END'
 import json
