@@ -7,12 +7,14 @@
 typedef struct MergeCommand {
     tn_options o;
     const char *adapter, *dtype, *output;
+    int64_t threads;
 } MergeCommand;
 
 static int parse(int argc, char **argv, MergeCommand *x, Texts *args)
 {
     const OptionSlot slots[] = {
-        {"adapter", &x->adapter}, {"dtype", &x->dtype}, {"output", &x->output}, {0}};
+        {"adapter", &x->adapter}, {"dtype", &x->dtype}, {"output", &x->output},
+        {"threads", &x->threads}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "merge", &x->o, slots);
     int code = options_parse(command_find("merge"), argc, argv, table, args, 1, 1);
@@ -41,6 +43,7 @@ static int merge(tn_context *ctx, const char *path, const MergeCommand *x)
 {
     tn_model *m;
     tn_merged merged;
+    tn_threads((int)x->threads);
     int code = model_open(ctx, path, NULL, x->adapter, &m);
     if (!code)
         code = tn_model_merge(m, x->output, x->dtype, x->o.shard, &merged);
