@@ -103,6 +103,11 @@ CALL(tn_model_folder, P(0))
 CALL(tn_model_file, P(0), W(1))
 CALL(tn_file_hash, P(0), P(1), P(2), P(3))
 CALL(tn_model_tokenizer, P(0), P(1))
+CALL(tn_model_lora, P(0), P(1))
+CALL(tn_model_adapter, P(0), P(1))
+CALL(tn_model_trained, P(0))
+CALL(tn_model_base, P(0))
+CALL(tn_model_merge, P(0), P(1), P(2), I(3), P(4))
 CALL(tn_model_end, P(0), W(1), P(2))
 CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
 CALL(tn_model_logits, P(0), I(1), I(2), P(3))
@@ -259,6 +264,9 @@ static const Row rows[] = {
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
     QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
+    ROW(tn_model_lora, "Ms"),            ROW(tn_model_adapter, "Ms"),
+    QUIET(tn_model_trained, "M"),        QUIET(tn_model_base, "M"),
+    ROW(tn_model_merge, "Ms0zr"),
     ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
     ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),
     ROW(tn_data_open, "CmTsdzr"),        QUIET(tn_data_size, "Drrr"),
