@@ -113,7 +113,7 @@ static float *norms(const tn_model *m, Arena *tmp, const ModelParam *w, uint64_t
 {
     bool in_first = lora_in_first(&m->config, w);
     int64_t rows = w->type.dim[0], cols = w->type.dim[1], n = in_first ? cols : rows;
-    float *x = SPARSE(tmp, float, rows * cols), *norm = NEWN(tmp, float, n);
+    float *x = SPARSE(tmp, float, rows *cols), *norm = NEWN(tmp, float, n);
     double *sum = NEWN(tmp, double, n);
     if (m->file)
         tensors_read(m->file, tensors_get(m->file, w->name), F32, true, x);

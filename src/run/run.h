@@ -65,11 +65,11 @@ struct tn_model {
     GraphModel *graph; /* NULL: config says what it is */
     Companion *companion;
     ModelConfig config;
-    TensorFile *file; /* NULL: a preset, initialised by its seed */
+    TensorFile *file;     /* NULL: a preset, initialised by its seed */
     TensorFile *adapters; /* of config.lora; NULL: none, or new ones, initialised by a seed */
     const char *folder;
     const char *base; /* absolute path of the folder of `file`, which names it; NULL: no folder */
-    int nread; /* files that it was read from: the configuration, weights, the tokenizer's */
+    int nread;        /* files that it was read from: the configuration, weights, the tokenizer's */
     const char **read;
     const ModelParam *param;
     int nparam;

@@ -102,8 +102,8 @@ typedef struct Trainer {
     Checkpoints saves;
     HeldOut heldout;
     struct json_t *base; /* files of the weights that adapters belong to; NULL: there are none */
-    int64_t first;                /* the step before this process's first */
-    int64_t ran;                  /* steps of this process, until the profile is written */
+    int64_t first;       /* the step before this process's first */
+    int64_t ran;         /* steps of this process, until the profile is written */
     int64_t skipped, skipped_now; /* steps with --on-nan skip: of all; the last ones in a row */
     int64_t high, high_host;      /* ends of what a step wrote in the arena, in the host's memory */
     TrainClock clock;

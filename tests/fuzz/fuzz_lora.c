@@ -1,6 +1,6 @@
-/* libFuzzer entry for adapter_config.json and for the text of --lora: `make fuzz` builds it with clang.
- * Any bytes, as a file where they begin with {, either make adapters of a model whose graphs verify and
- * whose text reads back as the same adapters, or fail by unwinding. */
+/* libFuzzer entry for adapter_config.json and for the text of --lora: `make fuzz` builds it with
+ * clang. Any bytes, as a file where they begin with {, either make adapters of a model whose graphs
+ * verify and whose text reads back as the same adapters, or fail by unwinding. */
 #include "../../src/model/model.h"
 
 #include <string.h>

@@ -31,8 +31,8 @@ typedef struct File {
     const char *error, *warn;
     int code, changes;
     PassOptions o;
-    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *adapters[MOST_PATTERNS], *shard[MOST_PATTERNS],
-        *chunk[MOST_PATTERNS];
+    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *adapters[MOST_PATTERNS],
+        *shard[MOST_PATTERNS], *chunk[MOST_PATTERNS];
     PolicyRule rule[MOST_PATTERNS];
     bool warned, bless;
 } File;

@@ -15,12 +15,10 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program, generator,
- *                         buffers, sharding, chat
- *   Q T   an array of two plans, of two texts
- *   s o p r   a text; options; another pointer; room for results
- *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
- *   k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
+ *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program,
+ * generator, buffers, sharding, chat Q T   an array of two plans, of two texts s o p r   a text;
+ * options; another pointer; room for results n z   numbers from 1, from 0 on;  m c   counts of an
+ * array, the same k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
  *   0 .   NULL, 0, which are left so
  * Pointers are called with NULL, which is refused; so are numbers out of range. */
 typedef struct Row {
