@@ -33,17 +33,20 @@ typedef struct Save {
     int64_t pid; /* its process */
 } Save;
 
-/* A plan's inputs of a role, as files have them. */
-static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
+/* A plan's inputs of a role, as files have them; of state that of parameters, or buffers alone. */
+static void list_role(TensorOut *out, const Plan *p, const Type *whole, Role role, bool buffers,
+                      int *n)
 {
-    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == role && plan_is_buffer(p, &p->in[i]) == buffers)
+            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+}
+
+static Type *list_wholes(Arena *a, const Plan *p, const tn_model *m)
+{
     Type *whole = NEWN(a, Type, p->nin);
     part_wholes(p, m, whole);
-    *n = 0;
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == role)
-            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
-    return out;
+    return whole;
 }
 
 /* Tensors of a graph, and tied params once more under each further name. */
@@ -63,19 +66,25 @@ static TensorOut *add_tied(Arena *a, const Graph *g, const TensorOut *of, int *n
     return out;
 }
 
-/* The weights, and of a graph its constants. */
+/* The weights, and of a graph its constants and buffers. */
 static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
 {
-    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE};
+    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE, ROLE_STATE};
+    const Type *whole = list_wholes(a, p, m);
     TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
-    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++) {
-        int count;
-        const TensorOut *of = list_role(a, p, m, roles[i], &count);
-        for (int k = 0; k < count; k++)
-            out[(*n)++] = of[k];
-    }
+    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++)
+        list_role(out, p, whole, roles[i], roles[i] == ROLE_STATE, n);
     return m->graph ? add_tied(a, m->graph->g, out, n) : out;
+}
+
+/* The state of the optimizer. */
+static TensorOut *list_state(Arena *a, const Plan *p, const tn_model *m, int *n)
+{
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    *n = 0;
+    list_role(out, p, list_wholes(a, p, m), ROLE_STATE, false, n);
+    return out;
 }
 
 static DType param_dtype(const Plan *p)
@@ -105,9 +114,9 @@ static void write_tensors(const Save *s)
     TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
     for (int i = 0; i < nshard; i++)
         write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t, true);
-    const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
-    const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
-    write_together(s->x, s->a, path, n, state, true);
+    const TensorOut *state = list_state(s->a, p, s->m, &n);
+    write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state,
+                   true);
 }
 
 static void write_text(const Save *s, const char *text, const char *file)
@@ -333,7 +342,7 @@ static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t 
     model_check(m, p);
     const TensorOut *weights = list_weights(a, p, m, &n);
     tensors_folder_sizes(a, shard, n, weights, &sizes);
-    const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
+    const TensorOut *state = list_state(a, p, m, &n);
     sizes_add(&sizes, tensors_size(a, n, state, true));
     sizes_add(&sizes, (int64_t)strlen(config_of(a, m, p)));
     if (m->graph)
@@ -503,7 +512,7 @@ static void restore(const tn_program *x, Arena *a, const char *folder)
     const TensorFile *f = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", folder));
     int n = 0;
     for (int i = 0; i < p->nin; i++) {
-        if (p->in[i].role != ROLE_STATE)
+        if (p->in[i].role != ROLE_STATE || plan_is_buffer(p, &p->in[i]))
             continue;
         const TensorEntry *e = tensors_get(f, p->in[i].name);
         check_tensor(x, a, f, e, i);

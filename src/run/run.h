@@ -209,6 +209,8 @@ void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const Tens
 
 /* ---- whole_shape.c: the wholes of which ranks have parts ---- */
 
+/* Whether an input is state of no parameter, which lies among the weights in files. */
+bool plan_is_buffer(const Plan *p, const PlanPort *port);
 /* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
  * the axes that it cuts. */
 bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
