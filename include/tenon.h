@@ -869,6 +869,66 @@ TN_API const char *tn_model_file(const tn_model *m, int i);
  * see also: tn_program_save, tn_tokenizer_open */
 TN_API int tn_model_tokenizer(tn_model *m, const char *path);
 
+/* Gives a model new adapters (LoRA), in the place of any: the model is frozen, and they alone are trained,
+ * saved and have a state. tn_program_load gives them the first values of PEFT, by options.seed.
+ * in: model; text "r=16,alpha=32,dropout=0.05,targets=q_proj|v_proj": fields separated by commas, each at most
+ *     once: r (16), alpha (twice r), dropout of their inputs (0), targets (all-linear): ends of names of linear
+ *     modules, save: ends of names of modules that are trained whole, rslora and dora (off, or =on)
+ * out: nothing
+ * error: a field that is not one of those; a target that the model has not; a model that is a graph
+ * cost: linear in the number of parameters
+ * from: PEFT, LoraConfig
+ * see also: tn_model_adapter, tn_model_merge */
+TN_API int tn_model_lora(tn_model *m, const char *text);
+
+/* Gives a model the adapters of a folder, in the place of any: as PEFT or tn_program_save has written it.
+ * in: model; path of a folder with adapter_config.json and adapter_model.safetensors, or of a run of train
+ * out: nothing
+ * error: no such files; a key of adapter_config.json that may change the mathematics and is not supported;
+ *        tensors that are not those of the model
+ * cost: reading the header
+ * from: PEFT, adapter_config.json
+ * see also: tn_model_lora, tn_model_base, tn_model_merge */
+TN_API int tn_model_adapter(tn_model *m, const char *path);
+
+/* The number of values of a model that training changes: of one with adapters theirs, and those of modules that
+ * are trained whole; else all.
+ * in: model
+ * out: the number
+ * error: none
+ * cost: linear in the number of parameters
+ * from: PEFT, get_nb_trainable_parameters
+ * see also: tn_model_count, tn_model_lora */
+TN_API int64_t tn_model_trained(const tn_model *m);
+
+/* The folder of weights to which a model's adapters belong, which their adapter_config.json names.
+ * in: model
+ * out: absolute path, valid until the model is freed, or NULL: it has no adapters, or no folder of weights
+ * error: none
+ * cost: none
+ * from: PEFT, base_model_name_or_path
+ * see also: tn_model_folder, tn_model_adapter */
+TN_API const char *tn_model_base(const tn_model *m);
+
+/* What tn_model_merge has done. */
+typedef struct tn_merged {
+    int64_t modules; /* to whose weights adapters were added */
+    double added;    /* the most by which they change a weight */
+    double rounded;  /* the most by which rounding to the dtype that was written has changed one */
+    char name[256];  /* of the tensor where it did; "": nowhere */
+} tn_merged;
+
+/* Writes a folder of a model with its adapters added to the weights, aside first, then renamed: W + s B A, or
+ * DoRA's, computed in double and rounded once.
+ * in: model with adapters of a folder; folder that is not there, or is empty; dtype of its weights, f32 or bf16,
+ *     NULL: that of the base's; most bytes of a file of weights, 0: any
+ * out: *merged
+ * error: the model has none; the folder holds something; input or output
+ * cost: reads and writes the weights, one tensor at a time
+ * from: PEFT, merge_and_unload
+ * see also: tn_model_adapter */
+TN_API int tn_model_merge(tn_model *m, const char *folder, const char *dtype, int64_t shard, tn_merged *merged);
+
 /* The tokens after which a text of the model ends.
  * in: model; room for `most` ids
  * out: ids[0 ..]; returned: how many there are, which may be more than `most`

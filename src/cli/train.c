@@ -162,9 +162,19 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 "attention are not dropped\n",
                 t->model, dropout);
     if (dtype && strcmp(dtype, t->o.param_dtype) != 0 && !option_given(table, "param-dtype"))
-        fprintf(stderr, "tenon: note: %s: its weights are %s, this run trains and saves f32%s\n",
-                t->model, dtype,
+        fprintf(stderr, "tenon: note: %s: its weights are %s, this run %s f32%s\n", t->model, dtype,
+                tn_model_base(m) ? "has them in" : "trains and saves",
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
+}
+
+/* Adapters are saved alone, with the name of the folder that they belong to. */
+static int check_base(tn_context *ctx, const TrainOptions *t, const tn_model *m)
+{
+    if (!(t->lora || t->adapter) || tn_model_base(m))
+        return 0;
+    return tn_context_fail(ctx, TN_CODE_USAGE,
+                           "train: --%s: %s has no weights: adapters are for a folder that has",
+                           t->lora ? "lora" : "adapter", t->model);
 }
 
 static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
@@ -172,6 +182,8 @@ static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_
     int code = rank_machine(ctx, &t->o);
     if (!code)
         code = train_open(ctx, t, m);
+    if (!code)
+        code = check_base(ctx, t, *m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -201,10 +213,16 @@ static int run_train(tn_context *ctx, const void *arg, bool *told)
     return code;
 }
 
-/* M is stored; given again it is that by name or inode, or the folder of the run. */
+/* M is stored; given again it is that by name or inode, or the folder of the run. The base of
+ * adapters may have moved: its contents are compared once it is open. */
 static int resume_model(TrainOptions *t, const Resume *from)
 {
     const char *before = json_string_value(json_object_get(from->state, "model"));
+    if (t->model && json_object_get(from->state, "base") && !path_same(t->model, t->out)) {
+        t->base = t->model;
+        t->resume = from;
+        return -1;
+    }
     if (t->model && before && strcmp(t->model, before) != 0 && !path_same(t->model, before) &&
         !path_same(t->model, t->out))
         return report(TN_CODE_USAGE, "train: the run began with the model %s, found %s", before,
@@ -419,11 +437,15 @@ static int finish_options(tn_context *ctx, Train *a)
         t->val_fraction = 0;
     t->batch = a->c.batch;
     t->seq = a->c.seq;
+    t->lora = a->c.lora;
+    t->adapter = a->c.adapter;
     t->log_ranks = a->c.log_ranks;
     if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
         code = check_chunk(command_find("train"), a->table, NULL, &a->c);
+    if (code < 0)
+        code = check_adapters(command_find("train"), &a->c);
     if (code < 0)
         code = train_is_graph(t) ? train_graph_options(a->table, t, &a->c.o) : -1;
     if (code < 0)

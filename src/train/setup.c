@@ -352,6 +352,11 @@ static int check_resume(Trainer *r)
     return r->t->resume ? resume_check(r) : 0;
 }
 
+static int check_base(Trainer *r)
+{
+    return r->t->resume ? base_check(r) : 0;
+}
+
 static int check_place(Trainer *r)
 {
     return r->t->resume ? resume_check_place(r) : 0;
@@ -398,6 +403,8 @@ static const struct {
 } phases[] = {
     {check_run, false},
     {check_folder, true},
+    {base_find, true},
+    {check_base, true},
     {compare_models, false},
     {measure_rate, true},
     {open_data, false},
@@ -459,6 +466,7 @@ void drop(Trainer *r)
     source_drop(&r->feed.source);
     source_drop(&r->feed.held);
     json_decref(r->metrics.originals);
+    json_decref(r->base);
     batch_drop(&r->feed.batch);
     batch_drop(&r->feed.whole);
     if (r->folder.lock >= 0)
