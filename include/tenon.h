@@ -1302,6 +1302,15 @@ TN_API int64_t tn_tokenizer_limit(const tn_tokenizer *t);
  * see also: tn_tokenizer_decode */
 TN_API int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text);
 
+/* The bytes that each token adds to a text, not as its first: with the loss of tokens they give bits per byte.
+ * in: tokenizer; count: of ids, from 0 on
+ * out: bytes, i32[count]; special tokens as they are written; -1 where no token has the id
+ * error: a decoder that makes too much of a token
+ * cost: linear in count
+ * from: bits per byte of language models
+ * see also: tn_tokenizer_decode, tn_data_val */
+TN_API int tn_tokenizer_bytes(tn_tokenizer *t, int64_t count, int32_t *bytes);
+
 /* The ids of a text. Invalid UTF-8 counts as U+FFFD; added tokens in the text are found.
  * in: tokenizer; nbytes of text; special nonzero: with the special tokens before and after it
  * out: *ids, i64[*count], valid until the next call with this tokenizer
@@ -1928,6 +1937,15 @@ TN_API int tn_checkpoint_replaceable(tn_context *ctx, const char *folder);
  * from: `tenon train --keep`
  * see also: tn_checkpoint_clean */
 TN_API int tn_checkpoint_remove(tn_context *ctx, const char *folder);
+
+/* Names a checkpoint by a link beside it, as `latest` names the last one: an earlier link is replaced as a whole.
+ * in: folder, a checkpoint; name of the link, without a slash
+ * out: PARENT/name, a relative link to the folder
+ * error: no checkpoint there; a folder that has the link's name; the path and why
+ * cost: a few system calls
+ * from: `best` of `tenon train`
+ * see also: tn_program_save */
+TN_API int tn_checkpoint_link(tn_context *ctx, const char *folder, const char *name);
 
 /* Removes what saves that were killed have left in a folder of checkpoints. None may be under way.
  * in: folder

@@ -338,6 +338,8 @@ void decoder_begin(Decoder *d); /* a new text */
 /* Appends what one more token adds to the text; false where no token has the id. */
 bool decoder_put(Decoder *d, int64_t id, Buf *to);
 void decoder_end(Decoder *d, Buf *to); /* the rest: bytes that no token followed */
+/* The bytes that a token adds to a text, not as its first; -1: no token has the id. */
+int64_t decoder_bytes(Decoder *d, int64_t id, Buf *tmp);
 
 /* ---- text.c: texts as data ---- */
 

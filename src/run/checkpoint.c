@@ -215,11 +215,12 @@ static void check_own(Arena *a, const char *path)
         fail(ctx, TN_FAIL, "%s: has no state.json: not a checkpoint, it stays as it is", path);
 }
 
-static void replace_latest(Arena *a, const FolderPath *to)
+/* Makes a link of that name beside the folder. */
+static void replace_link(Arena *a, const FolderPath *to, const char *name)
 {
     Ctx *ctx = arena_ctx(a);
-    const char *link = arena_printf(a, "%s/latest", to->parent);
-    const char *aside = arena_printf(a, "%s/.latest.tmp%ld", to->parent, (long)getpid());
+    const char *link = arena_printf(a, "%s/%s", to->parent, name);
+    const char *aside = arena_printf(a, "%s/.%s.tmp%ld", to->parent, name, (long)getpid());
     unlink(aside);
     if (symlink(to->name, aside) || rename(aside, link)) {
         int why = errno;
@@ -296,7 +297,7 @@ static void end_save(void *arg)
         tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
     folder_sync(arena_ctx(s->a), s->aside);
     folder_put(s->a, s->aside, s->to.path);
-    replace_latest(s->a, &s->to);
+    replace_link(s->a, &s->to, "latest");
 }
 
 static void save(Save *s)
@@ -392,8 +393,9 @@ int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 /* Names that saves give to what is not finished. */
 static bool unfinished(const char *name)
 {
-    static const char *const begins[] = {".step-",   ".latest.tmp",    ".probe.tmp",
-                                         ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
+    static const char *const begins[] = {
+        ".step-",   ".latest.tmp",    ".best.tmp",          ".probe.tmp",
+        ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
     for (int i = 0; i < LEN(begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
             return true;
@@ -440,6 +442,25 @@ static void remove_checkpoint(Arena *a, const char *path)
     const char *aside = path_aside(a, &s, getpid());
     if (rename(s.path, aside) || folder_remove(aside))
         fail(arena_ctx(a), TN_FAIL, "%s: cannot remove: %s", s.path, strerror(errno));
+}
+
+static void link_checkpoint(Arena *a, const char *path, const char *name)
+{
+    FolderPath s = split_path(a, path);
+    if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+        fail(arena_ctx(a), TN_USAGE, "%s: expected the name of a link, found \"%s\"", path, name);
+    if (access(arena_printf(a, "%s/state.json", s.path), F_OK))
+        fail(arena_ctx(a), TN_FAIL, "%s: not a checkpoint: %s", s.path, strerror(errno));
+    replace_link(a, &s, name);
+}
+
+int tn_checkpoint_link(tn_context *ctx, const char *path, const char *name)
+{
+    if (!GIVEN(ctx, ctx, path, name))
+        return TN_CODE_USAGE;
+    TRY(t, &ctx->ctx)
+        link_checkpoint(try_arena(&t), path, name);
+    return tried(&t);
 }
 
 int tn_checkpoint_remove(tn_context *ctx, const char *path)
