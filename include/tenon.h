@@ -1420,8 +1420,8 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
  * see also: tn_plan_json */
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
 
-/* What options.memory had decided of the values of the step, as text for options.decided of the same step later:
- * then it is taken, without a search. What was decided of slices is not in it.
+/* What options.memory had decided of the values of the step, and tn_compile of its collectives, as text for
+ * options.decided of the same step later: then it is taken, without a search. What was decided of slices is not in it.
  * in: plan
  * out: *text, valid until the plan is freed; empty where nothing was to be decided
  * error: no memory
@@ -1546,6 +1546,17 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
  * see also: tn_plan_json, tn_machine_here */
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
+/* Whether collectives of a block are one call in a step that tn_compile has planned, and the seconds of the step so
+ * and with all calls alone.
+ * in: plan
+ * out: *taken, "block", "off" or the bytes that options.bucket has asked for, valid until the plan is freed; NULL:
+ *      joining changes nothing, or nothing was compared; *joined, *apart, seconds, 0 where that was not planned
+ * error: none
+ * cost: none
+ * from: options.bucket, tn_task
+ * see also: tn_compile, tn_plan_sec */
+TN_API int tn_plan_bucket(const tn_plan *p, const char **taken, double *joined, double *apart);
+
 /* The machine that a plan was made by, as text in the form of a machine file, with the kernel of each of its
  * calls that has a choice. As options.machine it gives the same plan again, whatever machine files say
  * by then.
@@ -1660,6 +1671,8 @@ typedef struct tn_task {
     int vary;       /* where it does not fit, what else is looked for: of TN_VARY_; 0: nothing */
     void (*tell)(void *arg, int count); /* before each plan of what is looked for; or NULL */
     void *tell_arg;
+    int apart; /* nonzero: options.bucket joins collectives, and the step is planned without that too, for what
+                * tn_plan_bucket and tn_plan_json say */
 } tn_task;
 
 /* One way to do a task, and what it comes to. */

@@ -29,13 +29,22 @@ typedef struct Handle {
     bool kept;                  /* the call that has made it did not fail */
 } Handle;
 
+/* Whether collectives of a block are one call, of a step that tn_compile has planned. */
+typedef struct BucketChoice {
+    const char *asked, *taken; /* words of --bucket; NULL: nothing is known */
+    bool chosen;               /* taken by the clock, now or before */
+    double joined, apart;      /* seconds of a step, as asked for or by blocks, and with all calls
+                                  alone; 0: that was not planned */
+} BucketChoice;
+
 struct tn_graph {
     Handle h;
     Graph *g;
-    Decisions decisions;  /* of the passes that ran */
-    ChunkReport chunk;    /* likewise */
-    AgainReport again;    /* likewise */
-    ShardReport sharded;  /* how spmd has chosen forms, if it was asked to */
+    Decisions decisions; /* of the passes that ran */
+    ChunkReport chunk;   /* likewise */
+    AgainReport again;   /* likewise */
+    ShardReport sharded; /* how spmd has chosen forms, if it was asked to */
+    BucketChoice bucket;
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */

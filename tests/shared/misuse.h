@@ -159,6 +159,7 @@ CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
+CALL(tn_plan_bucket, P(0), P(1), P(2), P(3))
 CALL(tn_backend_is_gpu, P(0))
 CALL(tn_machine_here, P(0), P(1), P(2))
 CALL(tn_machine_hash, P(0), P(1), P(2), P(3))
@@ -276,7 +277,7 @@ static const Row rows[] = {
     QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
     ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),        ROW(tn_mesh_search, "Cpor"),
-    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_trace, "Pr"),
+    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_bucket, "Prrr"),          ROW(tn_plan_trace, "Pr"),
     ROW(tn_plan_export_json, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
