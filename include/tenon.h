@@ -179,10 +179,11 @@ typedef struct tn_options {
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */
-    const char *bucket;                 /* off|block|BYTES (block): collectives of parameters and
-                                         * of gradients that are made one call: off (none), block
-                                         * (those of a block), or up to so many bytes; NULL:
-                                         * block */
+    const char *bucket;                 /* auto|off|block|BYTES (auto): collectives of parameters
+                                         * and of gradients that are made one call: off (none),
+                                         * block (those of a block), or up to so many bytes;
+                                         * auto: of tn_compile off or block, whichever makes the
+                                         * faster step, else block; NULL: auto */
     const char *overlap;                /* on|off|chunked (on): whether collectives are moved to
                                          * run beside computing: on, in no more memory than the
                                          * limit, or than two more of a block's take; chunked,
@@ -1302,6 +1303,15 @@ TN_API int64_t tn_tokenizer_limit(const tn_tokenizer *t);
  * see also: tn_tokenizer_decode */
 TN_API int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text);
 
+/* The bytes that each token adds to a text, not as its first: with the loss of tokens they give bits per byte.
+ * in: tokenizer; count: of ids, from 0 on
+ * out: bytes, i32[count]; special tokens as they are written; -1 where no token has the id
+ * error: a decoder that makes too much of a token
+ * cost: linear in count
+ * from: bits per byte of language models
+ * see also: tn_tokenizer_decode, tn_data_val */
+TN_API int tn_tokenizer_bytes(tn_tokenizer *t, int64_t count, int32_t *bytes);
+
 /* The ids of a text. Invalid UTF-8 counts as U+FFFD; added tokens in the text are found.
  * in: tokenizer; nbytes of text; special nonzero: with the special tokens before and after it
  * out: *ids, i64[*count], valid until the next call with this tokenizer
@@ -1411,8 +1421,8 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
  * see also: tn_plan_json */
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
 
-/* What options.memory had decided of the values of the step, as text for options.decided of the same step later:
- * then it is taken, without a search. What was decided of slices is not in it.
+/* What options.memory had decided of the values of the step, and tn_compile of its collectives, as text for
+ * options.decided of the same step later: then it is taken, without a search. What was decided of slices is not in it.
  * in: plan
  * out: *text, valid until the plan is freed; empty where nothing was to be decided
  * error: no memory
@@ -1537,6 +1547,17 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
  * see also: tn_plan_json, tn_machine_here */
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
+/* Whether collectives of a block are one call in a step that tn_compile has planned, and the seconds of the step so
+ * and with all calls alone.
+ * in: plan
+ * out: *taken, "block", "off" or the bytes that options.bucket has asked for, valid until the plan is freed; NULL:
+ *      joining changes nothing, or nothing was compared; *joined, *apart, seconds, 0 where that was not planned
+ * error: none
+ * cost: none
+ * from: options.bucket, tn_task
+ * see also: tn_compile, tn_plan_sec */
+TN_API int tn_plan_bucket(const tn_plan *p, const char **taken, double *joined, double *apart);
+
 /* The machine that a plan was made by, as text in the form of a machine file, with the kernel of each of its
  * calls that has a choice. As options.machine it gives the same plan again, whatever machine files say
  * by then.
@@ -1651,6 +1672,8 @@ typedef struct tn_task {
     int vary;       /* where it does not fit, what else is looked for: of TN_VARY_; 0: nothing */
     void (*tell)(void *arg, int count); /* before each plan of what is looked for; or NULL */
     void *tell_arg;
+    int apart; /* nonzero: options.bucket joins collectives, and the step is planned without that too, for what
+                * tn_plan_bucket and tn_plan_json say */
 } tn_task;
 
 /* One way to do a task, and what it comes to. */
@@ -1928,6 +1951,15 @@ TN_API int tn_checkpoint_replaceable(tn_context *ctx, const char *folder);
  * from: `tenon train --keep`
  * see also: tn_checkpoint_clean */
 TN_API int tn_checkpoint_remove(tn_context *ctx, const char *folder);
+
+/* Names a checkpoint by a link beside it, as `latest` names the last one: an earlier link is replaced as a whole.
+ * in: folder, a checkpoint; name of the link, without a slash
+ * out: PARENT/name, a relative link to the folder
+ * error: no checkpoint there; a folder that has the link's name; the path and why
+ * cost: a few system calls
+ * from: `best` of `tenon train`
+ * see also: tn_program_save */
+TN_API int tn_checkpoint_link(tn_context *ctx, const char *folder, const char *name);
 
 /* Removes what saves that were killed have left in a folder of checkpoints. None may be under way.
  * in: folder

@@ -67,6 +67,12 @@ int step_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *o, boo
  * them so. */
 void convert_check(Arena *a, const char *folder);
 
+/* ---- bucket_ways.c ---- */
+
+/* A choice as a line for options.decided; "": there is none to keep. */
+const char *bucket_line(Arena *a, const BucketChoice *x);
+void bucket_print(Buf *b, const BucketChoice *x); /* a line, if calls alone were taken */
+
 /* ---- port.c: inputs and outputs by name ---- */
 
 const char *port_input_name(const PlanPort *p); /* seed and step have that of their role */

@@ -91,10 +91,20 @@ static int plan_graph(Parts *x, int i, const tn_options *o)
     return tn_plan_new(g, &free, !x->task->keep_order, &x->to->plan[i]);
 }
 
+int parts_graph(Parts *x, const tn_options *o)
+{
+    return make_graph(x, 0, o);
+}
+
+int parts_plan(Parts *x, const tn_options *o)
+{
+    return plan_graph(x, 0, o);
+}
+
 int parts_step(Parts *x, const tn_options *o)
 {
-    int code = make_graph(x, 0, o);
-    return code ? code : plan_graph(x, 0, o);
+    int code = parts_graph(x, o);
+    return code ? code : parts_plan(x, o);
 }
 
 static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
@@ -103,8 +113,11 @@ static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
     int64_t reserve;
     double added;
     o.goal_memory = goal;
+    const BucketAsked asked = bucket_begin(&o);
     bool many = shardings_auto(&o) && x->task->part[0].passes && o.mesh;
     int code = many ? parts_sharded(x, &o) : parts_step(x, &o);
+    if (!code)
+        code = bucket_choose(x, &asked, &o);
     if (code)
         return code;
     const tn_plan *p = x->to->plan[0];
@@ -135,6 +148,7 @@ static int plan_beside(Parts *x, int i, int64_t step)
     int64_t peak, persistent, reserve;
     o.persistent = x->persistent;
     o.decided = NULL;
+    o.bucket = x->bucket;
     o.accumulate = 1;
     if (x->rules) {
         o.shardings = x->rules;
@@ -198,8 +212,13 @@ typedef struct Compile {
 static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *to,
                         CompileNeed *need)
 {
-    Parts parts = {
-        .ctx = x->ctx, .task = x->task, .o = *x->o, .batch = s->batch, .to = to, .tmp = x->tmp};
+    Parts parts = {.ctx = x->ctx,
+                   .task = x->task,
+                   .o = *x->o,
+                   .batch = s->batch,
+                   .to = to,
+                   .tmp = x->tmp,
+                   .quick = quiet};
     tn_options *o = &parts.o;
     o->memory = o->goal_memory = 0;
     o->recompute = s->recompute;

@@ -442,12 +442,14 @@ static void draw_run(void *arg, int64_t first, int64_t n, void *to)
     model_init_part(x->param, x->seed, x->dtype, first, n, to);
 }
 
-/* Reads an input of a graph; one without elements needs no tensor. */
+/* Reads an input of a graph; one without elements needs no tensor, state that has none is zeros. */
 static void load_given(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p)
 {
     const TensorEntry *e = graph_model_tensor(m, p);
     if (e)
         stage_tensor(x, tmp, p, m->file, e, true);
+    else if (p->role == ROLE_STATE)
+        stage_zeros(x, p);
 }
 
 static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
@@ -473,10 +475,10 @@ static void load(tn_program *x, const tn_model *m, Arena *tmp, uint64_t seed)
     for (int i = 0; i < p->nin; i++) {
         if (p->in[i].role == ROLE_PARAM)
             load_param(x, m, tmp, &p->in[i], seed);
+        else if (m->graph && role_kept(p->in[i].role))
+            load_given(x, m, tmp, &p->in[i]);
         else if (p->in[i].role == ROLE_STATE)
             stage_zeros(x, &p->in[i]);
-        else if (m->graph && (p->in[i].role == ROLE_CONST || p->in[i].role == ROLE_CACHE))
-            load_given(x, m, tmp, &p->in[i]);
         arena_reset(tmp);
     }
     part_wholes(p, m, x->whole);

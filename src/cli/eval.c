@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -76,6 +77,8 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     int code = source_open(ctx, m, s);
     if (!code && source_is_text(s))
         code = source_tokenize(ctx, m, s);
+    if (!code)
+        code = source_count_bytes(ctx, m, s);
     if (code)
         return code;
     *data = s->data;
@@ -141,6 +144,7 @@ static void print_json(const Eval *x, const Evaluation *e)
     printf("{");
     put_real("eval_loss", e->loss, "%.9g");
     put_real("perplexity", exp(e->loss), "%.9g");
+    put_real("bits_per_byte", evaluation_bits(e), "%.9g");
     printf("\"tokens\": %lld, \"windows\": %lld, \"windows_planned\": %lld, \"windows_all\": %lld, "
            "\"interrupted\": %s, \"batch_size\": %lld, \"seq_len\": %lld, ",
            (long long)e->count, (long long)e->windows, (long long)e->planned, (long long)e->all,
@@ -154,8 +158,10 @@ static void print_json(const Eval *x, const Evaluation *e)
 static void tell_windows(const Eval *x, const Evaluation *e)
 {
     char text[40];
-    fprintf(stderr, "perplexity %.6g; %s in ", exp(e->loss),
-            tn_count_text(e->count, "token", text, sizeof text));
+    fprintf(stderr, "perplexity %.6g; ", exp(e->loss));
+    if (!isnan(evaluation_bits(e)))
+        fprintf(stderr, "%.6g bits per byte; ", evaluation_bits(e));
+    fprintf(stderr, "%s in ", tn_count_text(e->count, "token", text, sizeof text));
     if (evaluation_is_part(e))
         fprintf(stderr, "%lld of ", (long long)e->windows);
     fputs(tn_count_text(evaluation_is_part(e) ? e->all : e->windows, "window", text, sizeof text),
@@ -221,6 +227,8 @@ static int run_data(tn_context *ctx, Eval *x)
         return code;
     e.batch = x->c.batch;
     e.seq = x->c.seq;
+    e.bytes = x->source.bytes;
+    e.nid = x->source.nid;
     code = make_plan(ctx, m, x, &p);
     e.plan = p;
     if (!code)
@@ -359,6 +367,7 @@ static int run_eval(tn_context *ctx, const void *arg, bool *told)
     if (!code)
         code = x.batch ? run_batch(ctx, &x) : run_data(ctx, &x);
     log_close(x.source.log);
+    free(x.source.bytes);
     *told = x.told;
     return code;
 }

@@ -97,7 +97,7 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
         return options_refuse(
             c, table,
             "batch-size seq-len epochs val-data token-type val-fraction document-token "
-            "eval-every eval-windows "
+            "eval-every eval-windows patience "
             "sample-every "
             "sample-tokens prompt tokenizer",
             "is for --data, not for --batch");
@@ -105,6 +105,9 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
         return report(TN_CODE_USAGE, "train: --val-data and --val-fraction exclude each other");
     if (t->eval_every && t->val_fraction == 0 && !t->nval_data)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
+    if (t->patience && !t->eval_every)
+        return report(TN_CODE_USAGE, "train: --patience needs --eval-every, the steps from one "
+                                     "evaluation to the next");
     if (t->val_fraction == 0 && !t->nval_data &&
         options_refuse(c, table, "eval-windows",
                        "does not go with --val-fraction 0, which holds "
@@ -551,6 +554,7 @@ static int parse(Train *a)
                                 {"prompt", &t->prompt},
                                 {"tokenizer", &t->tokenizer},
                                 {"eval-windows", &t->eval_windows},
+                                {"patience", &t->patience},
                                 {"metrics", &t->metrics},
                                 {"profile", &t->profile},
                                 {"on-nan", &a->on_nan},

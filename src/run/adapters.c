@@ -99,11 +99,11 @@ void adapters_open(tn_model *m, Arena *call, const char *folder)
     companions_open(m, m->folder);
 }
 
-void adapters_check(Arena *a, const char *folder)
+const TensorFile *adapters_check(Arena *a, const char *folder)
 {
     const char *base;
     lora_read(a, arena_printf(a, "%s/adapter_config.json", folder), &base);
-    tensors_open(a, weights_of(a, folder));
+    return tensors_open(a, weights_of(a, folder));
 }
 
 /* ---- values ---- */

@@ -31,24 +31,45 @@ typedef struct Save {
     int64_t pid; /* its process */
 } Save;
 
-/* A plan's inputs of a role, as files have them. */
-static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
+/* A plan's inputs of a role, as files have them; of state that of parameters, or buffers alone. */
+static void list_role(TensorOut *out, const Plan *p, const Type *whole, Role role, bool buffers,
+                      int *n)
 {
-    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == role && plan_is_buffer(p, &p->in[i]) == buffers)
+            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+}
+
+static Type *list_wholes(Arena *a, const Plan *p, const tn_model *m)
+{
     Type *whole = NEWN(a, Type, p->nin);
     part_wholes(p, m, whole);
-    *n = 0;
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == role)
-            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+    return whole;
+}
+
+/* Tensors of a graph, and tied params once more under each further name. */
+static TensorOut *add_tied(Arena *a, const Graph *g, const TensorOut *of, int *n)
+{
+    TensorOut *out = NULL;
+    int count = 0, cap = 0;
+    for (int i = 0; i < *n; i++) {
+        const Port *p = graph_find_input(g, ROLE_PARAM, of[i].name);
+        PUSH(a, out, count, cap, of[i]);
+        for (const char **s = p ? p->tied : NULL; s && *s; s++) {
+            PUSH(a, out, count, cap, of[i]);
+            out[count - 1].name = *s;
+        }
+    }
+    *n = count;
     return out;
 }
 
-/* What is trained of a model with adapters, by the names of their file. */
+/* Adapters, by the names of their file. */
 static TensorOut *list_adapters(Arena *a, const Plan *p, const tn_model *m, int *n)
 {
-    int count;
-    TensorOut *out = list_role(a, p, m, ROLE_PARAM, &count);
+    int count = 0;
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    list_role(out, p, list_wholes(a, p, m), ROLE_PARAM, false, &count);
     *n = 0;
     for (int i = 0; i < count; i++) {
         const char *name = model_param(m, out[i].name)->adapter;
@@ -58,18 +79,24 @@ static TensorOut *list_adapters(Arena *a, const Plan *p, const tn_model *m, int 
     return out;
 }
 
-/* The weights, and of a graph its constants. */
+/* The weights, and of a graph its constants and buffers. */
 static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
 {
-    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE};
+    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE, ROLE_STATE};
+    const Type *whole = list_wholes(a, p, m);
     TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
-    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++) {
-        int count;
-        const TensorOut *of = list_role(a, p, m, roles[i], &count);
-        for (int k = 0; k < count; k++)
-            out[(*n)++] = of[k];
-    }
+    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++)
+        list_role(out, p, whole, roles[i], roles[i] == ROLE_STATE, n);
+    return m->graph ? add_tied(a, m->graph->g, out, n) : out;
+}
+
+/* The state of the optimizer. */
+static TensorOut *list_state(Arena *a, const Plan *p, const tn_model *m, int *n)
+{
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    *n = 0;
+    list_role(out, p, list_wholes(a, p, m), ROLE_STATE, false, n);
     return out;
 }
 
@@ -101,7 +128,7 @@ static void write_weights(const Save *s)
     const TensorOut *weights = list_weights(s->a, s->x->x->plan, s->m, &n);
     TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
     for (int i = 0; i < nshard; i++)
-        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
+        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t, true);
 }
 
 /* In one file, as PEFT looks for no other. */
@@ -110,7 +137,7 @@ static void write_adapters(const Save *s)
     int n;
     const TensorOut *t = list_adapters(s->a, s->x->x->plan, s->m, &n);
     const char *path = arena_printf(s->a, "%s/adapter_model.safetensors", s->aside);
-    write_together(s->x, s->a, path, n, t);
+    write_together(s->x, s->a, path, n, t, true);
 }
 
 static void write_tensors(const Save *s)
@@ -121,8 +148,9 @@ static void write_tensors(const Save *s)
         write_adapters(s);
     else
         write_weights(s);
-    const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
-    write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
+    const TensorOut *state = list_state(s->a, p, s->m, &n);
+    const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
+    write_together(s->x, s->a, path, n, state, true);
 }
 
 static void write_text(const Save *s, const char *text, const char *file)
@@ -187,11 +215,12 @@ static void check_own(Arena *a, const char *path)
         fail(ctx, TN_FAIL, "%s: has no state.json: not a checkpoint, it stays as it is", path);
 }
 
-static void replace_latest(Arena *a, const FolderPath *to)
+/* Makes a link of that name beside the folder. */
+static void replace_link(Arena *a, const FolderPath *to, const char *name)
 {
     Ctx *ctx = arena_ctx(a);
-    const char *link = arena_printf(a, "%s/latest", to->parent);
-    const char *aside = arena_printf(a, "%s/.latest.tmp%ld", to->parent, (long)getpid());
+    const char *link = arena_printf(a, "%s/%s", to->parent, name);
+    const char *aside = arena_printf(a, "%s/.%s.tmp%ld", to->parent, name, (long)getpid());
     unlink(aside);
     if (symlink(to->name, aside) || rename(aside, link)) {
         int why = errno;
@@ -268,7 +297,7 @@ static void end_save(void *arg)
         tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
     folder_sync(arena_ctx(s->a), s->aside);
     folder_put(s->a, s->aside, s->to.path);
-    replace_latest(s->a, &s->to);
+    replace_link(s->a, &s->to, "latest");
 }
 
 static void save(Save *s)
@@ -301,8 +330,8 @@ static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t 
     model_check(m, p);
     const TensorOut *weights = adapters ? list_adapters(a, p, m, &n) : list_weights(a, p, m, &n);
     tensors_folder_sizes(a, adapters ? 0 : shard, n, weights, &sizes);
-    const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
-    sizes_add(&sizes, tensors_size(a, n, state));
+    const TensorOut *state = list_state(a, p, m, &n);
+    sizes_add(&sizes, tensors_size(a, n, state, true));
     sizes_add(&sizes, (int64_t)strlen(config_of(a, m, p)));
     if (m->graph)
         sizes_add(&sizes, (int64_t)strlen(graph_model_text(m, a)));
@@ -364,8 +393,9 @@ int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 /* Names that saves give to what is not finished. */
 static bool unfinished(const char *name)
 {
-    static const char *const begins[] = {".step-",   ".latest.tmp",    ".probe.tmp",
-                                         ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
+    static const char *const begins[] = {
+        ".step-",   ".latest.tmp",    ".best.tmp",          ".probe.tmp",
+        ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
     for (int i = 0; i < LEN(begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
             return true;
@@ -414,6 +444,25 @@ static void remove_checkpoint(Arena *a, const char *path)
         fail(arena_ctx(a), TN_FAIL, "%s: cannot remove: %s", s.path, strerror(errno));
 }
 
+static void link_checkpoint(Arena *a, const char *path, const char *name)
+{
+    FolderPath s = split_path(a, path);
+    if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+        fail(arena_ctx(a), TN_USAGE, "%s: expected the name of a link, found \"%s\"", path, name);
+    if (access(arena_printf(a, "%s/state.json", s.path), F_OK))
+        fail(arena_ctx(a), TN_FAIL, "%s: not a checkpoint: %s", s.path, strerror(errno));
+    replace_link(a, &s, name);
+}
+
+int tn_checkpoint_link(tn_context *ctx, const char *path, const char *name)
+{
+    if (!GIVEN(ctx, ctx, path, name))
+        return TN_CODE_USAGE;
+    TRY(t, &ctx->ctx)
+        link_checkpoint(try_arena(&t), path, name);
+    return tried(&t);
+}
+
 int tn_checkpoint_remove(tn_context *ctx, const char *path)
 {
     if (!GIVEN(ctx, ctx, path))
@@ -423,24 +472,25 @@ int tn_checkpoint_remove(tn_context *ctx, const char *path)
     return tried(&t);
 }
 
-/* The headers say where each tensor begins and ends, and the last ends where its file does. */
+/* The headers say where each tensor begins and ends, and the last ends where its file does; and
+ * which checksum it has, but in files of earlier versions. */
 static void check_whole(Arena *a, const char *path)
 {
     FolderPath s = split_path(a, path);
-    if (graph_model_file(a, s.path)) {
-        tensors_open(a, s.path);
-    } else if (adapters_alone(a, s.path)) {
-        adapters_check(a, s.path);
-    } else {
+    bool adapters = adapters_alone(a, s.path);
+    const TensorFile *weights = adapters ? adapters_check(a, s.path) : tensors_open(a, s.path);
+    if (!adapters && !graph_model_file(a, s.path)) {
         ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
-        model_match(a, &config, tensors_open(a, s.path));
+        model_match(a, &config, weights);
     }
-    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
-    Json state = json_read(a, arena_printf(a, "%s/state.json", s.path));
-    int64_t step = json_get_int(state, "step", 0, INT64_MAX);
+    const TensorFile *state = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
+    Json run = json_read(a, arena_printf(a, "%s/state.json", s.path));
+    int64_t step = json_get_int(run, "step", 0, INT64_MAX);
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
-             state.where, (long long)step);
+             run.where, (long long)step);
+    tensors_verify(weights);
+    tensors_verify(state);
 }
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)
@@ -471,7 +521,7 @@ static void restore(const tn_program *x, Arena *a, const char *folder)
     const TensorFile *f = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", folder));
     int n = 0;
     for (int i = 0; i < p->nin; i++) {
-        if (p->in[i].role != ROLE_STATE)
+        if (p->in[i].role != ROLE_STATE || plan_is_buffer(p, &p->in[i]))
             continue;
         const TensorEntry *e = tensors_get(f, p->in[i].name);
         check_tensor(x, a, f, e, i);

@@ -29,13 +29,22 @@ typedef struct Handle {
     bool kept;                  /* the call that has made it did not fail */
 } Handle;
 
+/* Whether collectives of a block are one call, of a step that tn_compile has planned. */
+typedef struct BucketChoice {
+    const char *asked, *taken; /* words of --bucket; NULL: nothing is known */
+    bool chosen;               /* taken by the clock, now or before */
+    double joined, apart;      /* seconds of a step, as asked for or by blocks, and with all calls
+                                  alone; 0: that was not planned */
+} BucketChoice;
+
 struct tn_graph {
     Handle h;
     Graph *g;
-    Decisions decisions;  /* of the passes that ran */
-    ChunkReport chunk;    /* likewise */
-    AgainReport again;    /* likewise */
-    ShardReport sharded;  /* how spmd has chosen forms, if it was asked to */
+    Decisions decisions; /* of the passes that ran */
+    ChunkReport chunk;   /* likewise */
+    AgainReport again;   /* likewise */
+    ShardReport sharded; /* how spmd has chosen forms, if it was asked to */
+    BucketChoice bucket;
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
@@ -173,8 +182,8 @@ const char *adapters_folder(Arena *a, const char *path);
 bool adapters_alone(Arena *a, const char *folder);
 void adapters_new(tn_model *m, const char *text);              /* as lora_parse reads it */
 void adapters_open(tn_model *m, Arena *a, const char *folder); /* in the place of any */
-/* Fails where the folder's files are not whole. */
-void adapters_check(Arena *a, const char *folder);
+/* Fails where the folder's files are not whole, but for the numbers of the tensors it returns. */
+const TensorFile *adapters_check(Arena *a, const char *folder);
 /* Fills a port with the first value of a magnitude, its weight's norms. */
 void adapters_magnitude(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
                         const ModelParam *magnitude, uint64_t seed);
@@ -243,6 +252,8 @@ void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const Tens
 
 /* ---- whole_shape.c: the wholes of which ranks have parts ---- */
 
+/* Whether an input is state of no parameter, which lies among the weights in files. */
+bool plan_is_buffer(const Plan *p, const PlanPort *port);
 /* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
  * the axes that it cuts. */
 bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
@@ -271,7 +282,8 @@ void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /
 /* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
  * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
  * and their data PlanPorts of x; NULL: zeros. */
-void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t);
+void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t,
+                    bool summed);
 
 /* ---- ranks.c ---- */
 

@@ -152,6 +152,10 @@ void show_evaluation(const Trainer *r, int64_t step)
     if (e->stopped || e->late)
         fprintf(r->log, "; %s before %" PRId64, e->stopped ? "interrupted" : "--max-sec ended it",
                 e->planned);
+    if (e->count)
+        fprintf(r->log, "; perplexity %.6g", exp(e->loss));
+    if (!isnan(evaluation_bits(e)))
+        fprintf(r->log, ", %.4f bits per byte", evaluation_bits(e));
     fprintf(r->log, r->heldout.known ? " (evaluated before)\n" : "\n");
 }
 

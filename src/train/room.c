@@ -100,6 +100,7 @@ static int64_t count_more(const Trainer *r)
     int64_t there = count_there(r), saves = count_saves(t), more = t->keep - there + 1;
     if (!t->keep) /* by the clock: the older one may go first */
         return there < KEPT_BY_TIME;
+    more += t->eval_every > 0; /* the best stays beside them */
     return more < 0 ? 0 : more < saves ? more : saves;
 }
 

@@ -22,9 +22,9 @@ static void begin_pieces(Pieces *p, int n, const TensorOut *t)
 {
     p->a = arena_tmp(a);
     p->path = arena_strdup(p->a, in_dir("pieces.safetensors"));
-    p->l = tensors_layout(p->a, p->path, n, t);
+    p->l = tensors_layout(p->a, p->path, n, t, false);
     p->w[0] = tensors_begin(p->a, p->path, &p->l, true);
-    p->w[1] = tensors_join(p->a, p->path, getpid());
+    p->w[1] = tensors_join(p->a, p->path, &p->l, getpid());
     for (int i = n - 1; i >= 0; i--)
         for (int64_t nbytes = type_nbytes(&t[i].type), at = 0, piece; at < nbytes; at += piece) {
             piece = MIN(PART, nbytes - at);

@@ -125,6 +125,7 @@ CALL_VOID(tn_data_free, P(0))
 CALL(tn_tokenizer_open, P(0), P(1), P(2))
 CALL(tn_tokenizer_limit, P(0))
 CALL(tn_tokenizer_find, P(0), P(1))
+CALL(tn_tokenizer_bytes, P(0), I(1), P(2))
 CALL(tn_tokenizer_encode, P(0), P(1), (size_t)I(2), W(3), P(4), P(5))
 CALL(tn_tokenizer_decode, P(0), I(1), P(2), P(3), P(4))
 CALL(tn_tokenizer_decode_begin, P(0), I(1), P(2), P(3), P(4))
@@ -161,6 +162,7 @@ CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
+CALL(tn_plan_bucket, P(0), P(1), P(2), P(3))
 CALL(tn_backend_is_gpu, P(0))
 CALL(tn_machine_here, P(0), P(1), P(2))
 CALL(tn_machine_hash, P(0), P(1), P(2), P(3))
@@ -183,6 +185,7 @@ CALL(tn_checkpoint_check, P(0), P(1))
 CALL(tn_checkpoint_replaceable, P(0), P(1))
 CALL(tn_checkpoint_remove, P(0), P(1))
 CALL(tn_checkpoint_clean, P(0), P(1))
+CALL(tn_checkpoint_link, P(0), P(1), P(2))
 CALL(tn_program_read_file, P(0), P(1))
 CALL(tn_program_write_file, P(0), P(1), P(2))
 CALL(tn_program_run, P(0))
@@ -274,12 +277,13 @@ static const Row rows[] = {
     ROW(tn_batch_read, "Csnnrr"),        ROW(tn_batch_shape, "Csrr"),
     QUIET(tn_data_free, "0"),            ROW(tn_tokenizer_open, "Csr"),
     QUIET(tn_tokenizer_limit, "K"),      QUIET(tn_tokenizer_find, "Ks"),
+    ROW(tn_tokenizer_bytes, "Kzr"),
     ROW(tn_tokenizer_encode, "K0iirr"),  ROW(tn_tokenizer_decode, "Kc0rr"),
     ROW(tn_tokenize, "KmTsprr"),         ROW(tn_detokenize, "Ksspr"),
     QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
     ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),        ROW(tn_mesh_search, "Cpor"),
-    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_trace, "Pr"),
+    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_bucket, "Prrr"),          ROW(tn_plan_trace, "Pr"),
     ROW(tn_plan_export_json, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
@@ -292,7 +296,7 @@ static const Row rows[] = {
     ROW(tn_plan_save_bytes, "PMonrr"),   QUIET(tn_program_unsound, "Xr"),
     ROW(tn_program_restore, "Xs"),       ROW(tn_checkpoint_check, "Cs"),
     ROW(tn_checkpoint_replaceable, "Cs"), ROW(tn_checkpoint_remove, "Cs"),
-    ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_port, "Xsr"),
+    ROW(tn_checkpoint_link, "Css"),      ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_port, "Xsr"),
     ROW(tn_program_write, "Xspi"),       ROW(tn_program_read, "Xsri"),
     ROW(tn_program_read_file, "Xs"),     ROW(tn_program_write_file, "Xss"),
     QUIET(tn_program_error, "0"),        ROW(tn_program_run, "X"),
