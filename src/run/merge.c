@@ -171,7 +171,7 @@ static const void *merge_tensor(const MergeRun *g, const ModelParam *p, DType d)
 
 static void write_shard(const MergeRun *g, Arena *a, const TensorShard *s)
 {
-    TensorLayout l = tensors_layout(a, s->path, s->n, s->t);
+    TensorLayout l = tensors_layout(a, s->path, s->n, s->t, false);
     TensorWriter *w = tensors_begin(a, s->path, &l, false);
     for (int k = 0; k < s->n; k++) {
         const TensorOut *t = &s->t[l.order[k]];
