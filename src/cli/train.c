@@ -418,6 +418,9 @@ static int check_samples(Train *a)
  * stands, not what the run began with. */
 static int resume_length(tn_context *ctx, Train *a)
 {
+    if (option_given(a->table, "adapter"))
+        return report(TN_CODE_USAGE, "train: --adapter does not go with --resume: the run has its "
+                                     "adapters in its checkpoint");
     bool steps = option_given(a->table, "steps"), epochs = option_given(a->table, "epochs");
     int code = resume(ctx, a);
     if (steps && !epochs)

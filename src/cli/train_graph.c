@@ -18,8 +18,10 @@ int train_open(tn_context *ctx, const TrainOptions *t, tn_model **m)
 {
     if (t->resume && !t->base)
         return tn_model_open(ctx, t->resume->folder, m);
-    if (t->resume)
-        return model_open(ctx, t->base, NULL, t->resume->folder, m);
+    if (t->resume) {
+        int code = tn_model_open(ctx, t->base, m);
+        return code ? code : tn_model_adapter(*m, t->resume->folder);
+    }
     if (!train_is_graph(t))
         return model_open(ctx, t->model, t->lora, t->adapter, m);
     return tn_model_open_graph(ctx, t->model, t->inputs, m);
