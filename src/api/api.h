@@ -56,7 +56,8 @@ PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassO
 
 /* ---- model.c ---- */
 
-/* As tn_model_graph; drop: the inputs of adapters are dropped with the probability that they have. */
+/* As tn_model_graph; drop: the inputs of adapters are dropped with the probability that they have.
+ */
 int step_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *o, bool drop,
                tn_graph **graph);
 

@@ -101,14 +101,16 @@ static tn_model *open_adapted(tn_context *ctx, Arena *call, const char *folder)
     lora_read(call, file, &base);
     const char *again = base ? adapters_folder(call, base) : NULL;
     if (again && adapters_alone(call, again))
-        fail(&ctx->ctx, TN_FAIL,
-             "%s: \"base_model_name_or_path\": %s has adapters itself: expected a folder of weights",
-             file, base);
+        fail(
+            &ctx->ctx, TN_FAIL,
+            "%s: \"base_model_name_or_path\": %s has adapters itself: expected a folder of weights",
+            file, base);
     if (!base || !model_folder(call, base))
-        fail(&ctx->ctx, TN_FAIL,
-             "%s: \"base_model_name_or_path\": %s%s%s\n  name it: M --adapter %s in the place of %s",
-             file, base ? "no model folder is at " : "expected the folder of the adapters' base",
-             base ? base : "", base ? "" : ", found none", folder, folder);
+        fail(
+            &ctx->ctx, TN_FAIL,
+            "%s: \"base_model_name_or_path\": %s%s%s\n  name it: M --adapter %s in the place of %s",
+            file, base ? "no model folder is at " : "expected the folder of the adapters' base",
+            base ? base : "", base ? "" : ", found none", folder, folder);
     tn_model *m = open_model(ctx, call, base);
     adapters_open(m, call, folder);
     return m;

@@ -68,8 +68,9 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
 /* A graph is planned as it is written: what would change it needs a pass that does so. */
 static int check_graph_options(const Command *c, const Option *table, const PlanCommand *x)
 {
-    int code = options_refuse(c, table, "lora adapter batch-size seq-len dropout z-loss label-smoothing",
-                              "is for models, not for graphs");
+    int code =
+        options_refuse(c, table, "lora adapter batch-size seq-len dropout z-loss label-smoothing",
+                       "is for models, not for graphs");
     if (code < 0 && !x->c.o.accumulate)
         return report(TN_CODE_USAGE, "%s: --accumulate auto is for models, not for graphs",
                       c->name);

@@ -1,7 +1,7 @@
-/* Writes a model's folder with its adapters added to the weights: W + s B A, or of DoRA magnitude times
- * its rows over their norms. Each tensor is read, computed in double row by row, rounded once to the
- * dtype that it is written in, and written, so that one tensor is in memory at a time. What rounding
- * changes is measured, as in 16 bits it may be as large as what adapters add. */
+/* Writes a model's folder with its adapters added to the weights: W + s B A, or of DoRA magnitude
+ * times its rows over their norms. Each tensor is read, computed in double row by row, rounded once
+ * to the dtype that it is written in, and written, so that one tensor is in memory at a time. What
+ * rounding changes is measured, as in 16 bits it may be as large as what adapters add. */
 #include "run.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@ typedef struct MergedWeight {
     const ModelParam *p;
     int64_t rows, cols, r;
     bool in_first;
-    float *x;            /* the weight */
-    double *left, *right; /* NULL: nothing is added */
-    double *factor;      /* of DoRA, by out; NULL: none */
-    Tensor out;          /* the same in the dtype that is written */
+    float *x;                /* the weight */
+    double *left, *right;    /* NULL: nothing is added */
+    double *factor;          /* of DoRA, by out; NULL: none */
+    Tensor out;              /* the same in the dtype that is written */
     double *added, *rounded; /* by row: the largest of both */
 } MergedWeight;
 
@@ -33,11 +33,12 @@ static float *read_floats(Arena *a, const TensorFile *f, const char *name)
 }
 
 /* An adapter's part; new ones have their first values, by which nothing is added. */
-static double *read_part(const tn_model *m, Arena *a, const ModelParam *p, bool turned, double scale)
+static double *read_part(const tn_model *m, Arena *a, const ModelParam *p, bool turned,
+                         double scale)
 {
     int64_t rows = p->type.dim[0], cols = p->type.rank == 2 ? p->type.dim[1] : 1;
     float *x = read_floats(a, m->adapters, p->adapter);
-    double *y = SPARSE(a, double, rows * cols);
+    double *y = SPARSE(a, double, rows *cols);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = 0; k < cols; k++)
             y[turned ? k * rows + i : i * cols + k] = scale * (double)x[i * cols + k];
@@ -130,14 +131,14 @@ static void find_adapter(const tn_model *m, Arena *a, MergedWeight *w)
 
 /* ---- writing ---- */
 
-typedef struct Merge {
+typedef struct MergeRun {
     const tn_model *m;
     Arena *tmp; /* for one tensor */
     tn_merged *merged;
-} Merge;
+} MergeRun;
 
 /* The bytes of a merged tensor, in tmp. */
-static const void *merge_tensor(const Merge *g, const ModelParam *p, DType d)
+static const void *merge_tensor(const MergeRun *g, const ModelParam *p, DType d)
 {
     const tn_model *m = g->m;
     Arena *tmp = g->tmp;
@@ -148,8 +149,8 @@ static const void *merge_tensor(const Merge *g, const ModelParam *p, DType d)
                       .cols = matrix ? p->type.dim[1] : n,
                       .in_first = matrix && lora_in_first(&m->config, p),
                       .out = {.dtype = d}};
-    w.x = p->adapter ? read_floats(tmp, m->adapters, p->adapter)
-                     : read_floats(tmp, m->file, p->name);
+    w.x =
+        p->adapter ? read_floats(tmp, m->adapters, p->adapter) : read_floats(tmp, m->file, p->name);
     w.out.data = arena_sparse(tmp, (size_t)(n * dtype_size(d)));
     w.added = NEWN(tmp, double, w.rows);
     w.rounded = NEWN(tmp, double, w.rows);
@@ -168,7 +169,7 @@ static const void *merge_tensor(const Merge *g, const ModelParam *p, DType d)
     return w.out.data;
 }
 
-static void write_shard(const Merge *g, Arena *a, const TensorShard *s)
+static void write_shard(const MergeRun *g, Arena *a, const TensorShard *s)
 {
     TensorLayout l = tensors_layout(a, s->path, s->n, s->t);
     TensorWriter *w = tensors_begin(a, s->path, &l, false);
@@ -250,7 +251,7 @@ void merge_write(const tn_model *m, Arena *a, const char *folder, const char *dt
     arena_defer(a, folder_drop, aside);
     const TensorOut *t = list_base(m, a, dtype, &n, &same);
     TensorShard *s = tensors_shards(a, aside, shard, n, t, &nshard);
-    Merge g = {m, arena_tmp(a), merged};
+    MergeRun g = {m, arena_tmp(a), merged};
     for (int i = 0; i < nshard; i++)
         write_shard(&g, a, &s[i]);
     tensors_write_index(a, aside, shard, n, t);

@@ -15,12 +15,10 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program, generator,
- *                         buffers, sharding, chat
- *   Q T   an array of two plans, of two texts
- *   s o p r   a text; options; another pointer; room for results
- *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
- *   k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
+ *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program,
+ * generator, buffers, sharding, chat Q T   an array of two plans, of two texts s o p r   a text;
+ * options; another pointer; room for results n z   numbers from 1, from 0 on;  m c   counts of an
+ * array, the same k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
  *   0 .   NULL, 0, which are left so
  * Pointers are called with NULL, which is refused; so are numbers out of range. */
 typedef struct Row {
@@ -103,6 +101,11 @@ CALL(tn_model_folder, P(0))
 CALL(tn_model_file, P(0), W(1))
 CALL(tn_file_hash, P(0), P(1), P(2), P(3))
 CALL(tn_model_tokenizer, P(0), P(1))
+CALL(tn_model_lora, P(0), P(1))
+CALL(tn_model_adapter, P(0), P(1))
+CALL(tn_model_trained, P(0))
+CALL(tn_model_base, P(0))
+CALL(tn_model_merge, P(0), P(1), P(2), I(3), P(4))
 CALL(tn_model_end, P(0), W(1), P(2))
 CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
 CALL(tn_model_logits, P(0), I(1), I(2), P(3))
@@ -262,6 +265,9 @@ static const Row rows[] = {
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
     QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
+    ROW(tn_model_lora, "Ms"),            ROW(tn_model_adapter, "Ms"),
+    QUIET(tn_model_trained, "M"),        QUIET(tn_model_base, "M"),
+    ROW(tn_model_merge, "Ms0zr"),
     ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
     ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),
     ROW(tn_data_open, "CmTsdzr"),        QUIET(tn_data_size, "Drrr"),
