@@ -72,6 +72,7 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 /* Options of training. */
 typedef struct ModelOptions {
     double dropout, z_loss, label_smoothing;
+    bool pack; /* documents share rows: an input starts [batch, seq] says where each begins */
 } ModelOptions;
 
 /* Forward and loss for batches [batch, seq]: inputs input_ids and labels (batch), the parameters,
@@ -113,7 +114,9 @@ typedef struct Model {
     Layer layer;
     int64_t T;
     double dropout;
+    bool pack;
     Value *ids, *labels, *seed, *step;
+    Value *starts;          /* of rows that documents share; else NULL */
     Value *position, *last; /* of a graph that decodes; else NULL */
     int64_t capacity;
     int ndropout; /* dropout nodes so far: the next stream */
@@ -131,7 +134,9 @@ Value *model_reshape(Model *m, Value *x, int rank, const int64_t *size);
 Value *model_embedding(Model *m, const char *module);         /* [B, T, C] of the ids */
 Value *model_dropout(Model *m, Value *h, const char *module); /* of h [B*T, C] */
 Value *model_activation(Model *m, Value *x);
-/* i64[T]: where the tokens stand. */
+/* Where the tokens stand in a row, i64[T]; in their documents, i64[T] or of rows that these share
+ * [B, T]. */
+Value *model_places(Model *m);
 Value *model_positions(Model *m);
 /* Causal attention of q [B,T,H,D] and k, v [B,T,Hkv,D] to [B*T, H*D]; through the layer's caches
  * where it decodes. */

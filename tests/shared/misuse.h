@@ -15,12 +15,10 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program, generator,
- *                         buffers, sharding, chat
- *   Q T   an array of two plans, of two texts
- *   s o p r   a text; options; another pointer; room for results
- *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
- *   k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
+ *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program,
+ * generator, buffers, sharding, chat Q T   an array of two plans, of two texts s o p r   a text;
+ * options; another pointer; room for results n z   numbers from 1, from 0 on;  m c   counts of an
+ * array, the same k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
  *   0 .   NULL, 0, which are left so
  * Pointers are called with NULL, which is refused; so are numbers out of range. */
 typedef struct Row {
@@ -116,6 +114,9 @@ CALL(tn_data_windows, P(0), W(1), I(2), P(3), P(4))
 CALL(tn_data_batch, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6))
 CALL(tn_data_read_ahead, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4))
 CALL(tn_data_val, P(0), I(1), I(2), I(3), I(4), P(5), P(6), P(7))
+CALL(tn_data_pack, P(0), I(1))
+CALL(tn_data_packed, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6), P(7))
+CALL(tn_data_val_packed, P(0), I(1), I(2), I(3), I(4), P(5), P(6), P(7), P(8))
 CALL(tn_batch_read, P(0), P(1), I(2), I(3), P(4), P(5))
 CALL(tn_batch_shape, P(0), P(1), P(2), P(3))
 CALL_VOID(tn_data_free, P(0))
@@ -267,6 +268,8 @@ static const Row rows[] = {
     QUIET(tn_data_file, "Dirrr"),        ROW(tn_data_document, "Di"),
     ROW(tn_data_windows, "Dbnrr"),       ROW(tn_data_batch, "Diknnrr"),
     ROW(tn_data_read_ahead, "D.knn"),    ROW(tn_data_val, "Dznnnrrr"),
+    ROW(tn_data_pack, "Dn"),             ROW(tn_data_packed, "Diknnrrr"),
+    ROW(tn_data_val_packed, "Dznnnrrrr"),
     ROW(tn_batch_read, "Csnnrr"),        ROW(tn_batch_shape, "Csrr"),
     QUIET(tn_data_free, "0"),            ROW(tn_tokenizer_open, "Csr"),
     QUIET(tn_tokenizer_limit, "K"),      QUIET(tn_tokenizer_find, "Ks"),
