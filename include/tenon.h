@@ -104,6 +104,10 @@ typedef struct tn_options {
                                          * of the ranks, or the library's own, whose bits may
                                          * differ from run to run; NULL: ordered */
     double dropout;                     /* 0 to below 1 (0): probability */
+    const char *pack;                   /* on|off (off): on: the graph has an input starts,
+                                         * i64[batch, seq], of each position the first one of its
+                                         * document: positions count from there and attention
+                                         * does not look before it; NULL: off */
     double z_loss;                      /* 0 to 1e6 (0): times the mean of logsumexp squared,
                                          * added to the loss */
     double label_smoothing;             /* 0 to 1 (0): part of a label that all tokens share */
@@ -1146,6 +1150,15 @@ TN_API int tn_data_row_counts(const tn_data *d, tn_row_counts *counts);
  * see also: tn_data_batch */
 TN_API int tn_data_document(tn_data *d, int64_t token);
 
+/* From here on the documents of a file of rows share rows: of T labels each, filled by best fit. Windows are these rows.
+ * in: data of rows, before its first batch; seq T, the T of every call that follows
+ * out: data
+ * error: data that is not of rows
+ * cost: 24 bytes for each document
+ * from: packing of sequences for fine-tuning
+ * see also: tn_data_packed, tn_data_val_packed */
+TN_API int tn_data_pack(tn_data *d, int64_t seq);
+
 /* How many windows there are: of an epoch, or of the validation part.
  * in: data; val 0 or 1; seq T: the labels of a window, the first and last of a file may have fewer
  * out: *windows, *labels of all of them
@@ -1165,6 +1178,17 @@ TN_API int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, i
  * see also: tn_data_val, tn_data_windows */
 TN_API int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
                          int64_t *ids, int64_t *labels);
+
+/* The batch of a step with where documents begin, for graphs with an input starts (tn_options.pack).
+ * in: data, as tn_data_pack says, or any; seed; step from 1; batch B; seq T
+ * out: ids, labels, starts i64[B, T], as tn_data_batch; starts: of each place the first place of its document, 0
+ *      where a row has one; of padding its own
+ * error: as tn_data_batch
+ * cost: a read of each document
+ * from: formats.md, "Records and chats"
+ * see also: tn_data_pack, tn_data_batch */
+TN_API int tn_data_packed(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
+                          int64_t *ids, int64_t *labels, int64_t *starts);
 
 /* From now on tn_data_batch reads and gives only some rows of each batch, and so does tn_data_read_ahead,
  * which is called after it.
@@ -1195,6 +1219,16 @@ TN_API int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t 
  * see also: tn_data_batch, tn_data_windows */
 TN_API int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq,
                        int64_t *ids, int64_t *labels, int64_t *count);
+
+/* The same with where documents begin.
+ * in: data; first; stride; batch B; seq T
+ * out: ids, labels, starts i64[B, T], as tn_data_packed; *count
+ * error: as tn_data_batch
+ * cost: a read of each document
+ * from: `tenon eval --pack on`
+ * see also: tn_data_val, tn_data_packed */
+TN_API int tn_data_val_packed(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq,
+                              int64_t *ids, int64_t *labels, int64_t *starts, int64_t *count);
 
 /* Reads one batch file: safetensors with input_ids and labels.
  * in: path; batch B; seq T as tn_batch_shape gave them

@@ -351,6 +351,11 @@ static void need_config(const tn_model *m)
              m->graph->g->file);
 }
 
+static bool packs(const tn_options *o)
+{
+    return o->pack && !strcmp(o->pack, "on");
+}
+
 static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64_t seq,
                             const tn_options *o, bool drop)
 {
@@ -361,6 +366,13 @@ static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64
     g->filled = batch;
     g->iterations = o->accumulate;
     g->rows = count_rows(arena_ctx(a), a, batch, o);
+    if (m->graph && packs(o))
+        fail(arena_ctx(a), TN_USAGE, "%s: pack: a graph has the inputs that it has: expected off",
+             m->graph->g->file);
+    if (packs(o) && o->backend && !strcmp(o->backend, "cuda"))
+        fail(arena_ctx(a), TN_USAGE,
+             "pack: cuda has no attention of rows that documents share: "
+             "expected off");
     if (m->graph) {
         const int64_t *dim = m->graph->ids->v->type.dim;
         if (batch != dim[0] || seq != dim[1] || g->rows != batch)
@@ -375,7 +387,7 @@ static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64
         return g;
     }
     g->g = model_graph(a, &m->config, g->rows, seq,
-                       &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing, drop});
+                       &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing, drop, packs(o)});
     g->adapters = adapters_trained(m, a);
     graph_verify(g->g);
     return g;

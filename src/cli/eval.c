@@ -93,6 +93,8 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     if (x->document_token >= 0)
         code = tn_data_document(*data, x->document_token);
     if (!code)
+        code = pack_asked(&x->o) ? tn_data_pack(*data, x->c.seq) : 0;
+    if (!code)
         code = tn_data_windows(*data, 1, x->c.seq, &windows, &nlabel);
     if (!code && !windows)
         code = tn_context_fail(ctx, TN_CODE_FAIL, "%s: no file has 2 tokens to evaluate",
@@ -352,7 +354,7 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
         return report(TN_CODE_USAGE, "eval: --data or --batch is missing");
     if (x->batch)
         return options_refuse(
-            c, table, "data batch-size seq-len val-fraction token-type tokenizer eval-windows",
+            c, table, "data batch-size seq-len val-fraction token-type tokenizer eval-windows pack",
             "does not go with --batch");
     return options_refuse(c, table, "logits", "needs --batch");
 }

@@ -96,7 +96,7 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file)
         return options_refuse(
             c, table,
-            "batch-size seq-len epochs val-data token-type val-fraction document-token "
+            "batch-size seq-len pack epochs val-data token-type val-fraction document-token "
             "eval-every eval-windows patience "
             "sample-every "
             "sample-tokens prompt tokenizer",

@@ -29,13 +29,15 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PATIENCE_SEC = 3 };
 
 /* Seconds. */
 static const double beat_sec = 0.25;
 
-/* Seconds between looks: at least, where a caller waits, or all compute; at most; and where only
+/* Seconds between looks: at least, where a caller waits and ranks have a core each, or else; at
+ * most; and where only
  * the clock ends what is under way, as another rank may have ended all. */
 #define AWAITED 5e-6
 #define BESIDE  50e-6
@@ -469,8 +471,8 @@ static bool is_awaited(const Comm *c)
 /* Locked: seconds until the next look, if nothing is new. */
 static double pause_sec(const Comm *c, double now)
 {
-    double least = is_awaited(c) ? AWAITED : BESIDE;
-    double pause = fmin(fmax((now - c->own.moved) / 8, least), LONGEST);
+    double least = is_awaited(c) && !c->own.crowded ? AWAITED : BESIDE;
+    double pause = fmin((now - c->own.moved) / 8 + least, LONGEST);
     if (c->t->tell) /* which says when there is more than a part */
         pause = LONGEST;
     return fmin(c->own.asks ? pause : OTHERS, c->own.due - now);
@@ -569,6 +571,7 @@ void *engine_serve(void *comm)
     Comm *c = comm;
     take_turns();
     bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->own.why);
+    c->own.crowded = c->here > sysconf(_SC_NPROCESSORS_ONLN);
     if (good && c->t->tell)
         c->t->tell(c->self, note_news, c);
     pthread_mutex_lock(&c->lock);

@@ -5,7 +5,7 @@
  *
  * Checksums of tensors stand in the header's metadata, in room of fixed size that is filled when all
  * bytes were put: whoever puts a piece adds its sum (crc32c.c). */
-#define _GNU_SOURCE /* pread, pwrite, posix_fadvise */
+#define _GNU_SOURCE /* pread, pwrite, posix_fadvise, sync_file_range */
 #include "io.h"
 
 #include <errno.h>
@@ -103,7 +103,10 @@ TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *
 
 /* ---- a file that is being written ---- */
 
-enum { CHECKED = 1 << 16 }; /* bytes that are compared at once */
+enum {
+    CHECKED = 1 << 16, /* bytes that are compared at once */
+    LARGE = 1 << 20    /* bytes that the disk begins to write while others are computed and put */
+};
 
 /* Bytes [at, at + n) that were put. */
 typedef struct PutRange {
@@ -263,6 +266,8 @@ void tensors_seal(TensorWriter *w, const uint32_t *sum)
 void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n)
 {
     write_bytes(w, at, data, n);
+    if (w->aside && n >= LARGE)
+        sync_file_range(w->fd, at, n, SYNC_FILE_RANGE_WRITE); /* the disk begins; if not, at fsync */
     if (w->sum && n)
         add_sum(w, at, data, n);
     if (!w->shared || !w->aside || !n)

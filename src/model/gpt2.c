@@ -60,7 +60,7 @@ static Value *embed(Model *m)
     Value *token = model_embedding(m, "wte");
     model_scope(m, "wpe");
     Value *position = model_weight(m, "wpe", "weight");
-    if (m->position)
+    if (m->position || m->starts)
         position = emit1(&m->b, "embedding", IN(position, model_positions(m)), NOATTRS);
     else if (m->T < m->c->npos)
         position = emit1(&m->b, "slice", IN(position), ATTRS(A_INT("dim", 0), A_INT("end", m->T)));

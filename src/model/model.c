@@ -115,10 +115,16 @@ Value *model_activation(Model *m, Value *x)
                  approximate ? ATTRS(A_STR("approximate", approximate)) : NOATTRS);
 }
 
-Value *model_positions(Model *m)
+Value *model_places(Model *m)
 {
     Value *count = emit1(&m->b, "arange", 0, NULL, ATTRS(A_INT("end", m->T)));
     return m->position ? emit1(&m->b, "add", IN(count, m->position), NOATTRS) : count;
+}
+
+Value *model_positions(Model *m)
+{
+    Value *places = model_places(m);
+    return m->starts ? emit1(&m->b, "sub", IN(places, m->starts), NOATTRS) : places;
 }
 
 /* Puts x into the layer's cache of that name; all of it. */
@@ -137,12 +143,12 @@ static Value *cached(Model *m, const char *name, Value *x)
 Value *model_attention(Model *m, Value *q, Value *k, Value *v)
 {
     const int64_t flat[] = {-1, m->c->nhead * m->c->head_dim};
-    Value *in[] = {q, k, v, m->position};
+    Value *in[] = {q, k, v, m->position ? m->position : m->starts};
     if (m->position) {
         in[1] = cached(m, "k", k);
         in[2] = cached(m, "v", v);
     }
-    Value *o = emit1(&m->b, "flash_attention", m->position ? 4 : 3, in, ATTRS(A_BOOL("causal", 1)));
+    Value *o = emit1(&m->b, "flash_attention", in[3] ? 4 : 3, in, ATTRS(A_BOOL("causal", 1)));
     return model_reshape(m, o, 2, flat);
 }
 
@@ -187,6 +193,8 @@ static void add_inputs(Model *m, int64_t batch, bool labels)
     m->ids = graph_input(g, "input_ids", tokens, ROLE_BATCH, NULL);
     if (labels)
         m->labels = graph_input(g, "labels", tokens, ROLE_BATCH, NULL);
+    if (m->pack)
+        m->starts = graph_input(g, "starts", tokens, ROLE_BATCH, NULL);
     if (m->dropout > 0 || m->adapter_dropout > 0) {
         m->seed = graph_input(g, "seed", scalar, ROLE_SEED, NULL);
         m->step = graph_input(g, "step", scalar, ROLE_STEP, NULL);
@@ -259,6 +267,7 @@ Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq,
     const ModelOptions o = options ? *options : (ModelOptions){0};
     Model m = start(a, c, seq, o.dropout, "train_step");
     m.adapter_dropout = c->lora && o.adapters_drop ? c->lora->dropout : 0;
+    m.pack = o.pack;
     Value *logits = emit_logits(&m, batch, true);
     graph_output(m.b.g, emit_loss(&m, logits, &o), ROLE_LOSS, NULL);
     return m.b.g;

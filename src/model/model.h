@@ -31,8 +31,8 @@ typedef struct ModelConfig {
      * residual branches; and a list of all, "resid_pdrop 0.1, ...", or NULL. */
     double dropout;
     const char *dropout_text;
-    const char *prefix; /* of the names in the file: "transformer.", "model." or "" */
-    const char *source; /* the text of config.json as it was read, or NULL */
+    const char *prefix;      /* of the names in the file: "transformer.", "model." or "" */
+    const char *source;      /* the text of config.json as it was read, or NULL */
     const struct Lora *lora; /* adapters beside its linear modules; NULL: none */
 } ModelConfig;
 
@@ -129,6 +129,7 @@ const char *lora_text(Arena *a, const ModelConfig *c, const char *base);
 typedef struct ModelOptions {
     double dropout, z_loss, label_smoothing;
     bool adapters_drop; /* the inputs of adapters, with the probability that these have */
+    bool pack; /* documents share rows: an input starts [batch, seq] says where each begins */
 } ModelOptions;
 
 /* Forward and loss for batches [batch, seq]: inputs input_ids and labels (batch), the parameters,
@@ -156,7 +157,9 @@ typedef struct Model {
     Layer layer;
     int64_t T;
     double dropout, adapter_dropout;
+    bool pack;
     Value *ids, *labels, *seed, *step;
+    Value *starts;          /* of rows that documents share; else NULL */
     Value *position, *last; /* of a graph that decodes; else NULL */
     int64_t capacity;
     int ndropout; /* dropout nodes so far: the next stream */
@@ -176,7 +179,9 @@ Value *model_dropout(Model *m, Value *h, const char *module); /* of h [B*T, C] *
 /* The same of x [B*T, width], with a probability of its own. */
 Value *model_dropped(Model *m, Value *x, int64_t width, double p);
 Value *model_activation(Model *m, Value *x);
-/* i64[T]: where the tokens stand. */
+/* Where the tokens stand in a row, i64[T]; in their documents, i64[T] or of rows that these share
+ * [B, T]. */
+Value *model_places(Model *m);
 Value *model_positions(Model *m);
 /* Causal attention of q [B,T,H,D] and k, v [B,T,Hkv,D] to [B*T, H*D]; through the layer's caches
  * where it decodes. */

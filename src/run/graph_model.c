@@ -290,14 +290,21 @@ static bool is_read(const Graph *g, const Value *v)
     return false;
 }
 
-/* Removes inputs that the update alone has read: its scalars and its state. */
-static void drop_inputs(Graph *g)
+/* Removes inputs that the update alone has read: its scalars, and the parameters' state unless
+ * some of it is read still, as all of it has its place behind the weights. */
+static void drop_inputs(Graph *g, Arena *tmp)
 {
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, tmp);
+    bool *update = NEWN(tmp, bool, g->nin), keeps = false;
     int n = 0;
     for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        update[i] = p->role == ROLE_STATE && graph_state_param(&params, p->name);
+        keeps = keeps || (update[i] && is_read(g, p->v));
+    }
+    for (int i = 0; i < g->nin; i++) {
         Port p = g->in[i];
-        bool update = role_scalar(p.role) || p.role == ROLE_STATE;
-        if (update && !is_read(g, p.v)) {
+        if ((update[i] && !keeps) || (role_scalar(p.role) && !is_read(g, p.v))) {
             map_del(&g->names, p.v->name);
             continue;
         }
@@ -316,7 +323,7 @@ void graph_model_evaluates(Graph *g)
         if (node_is(n, OP_dropout) || node_is(n, OP_native_dropout))
             drop_dropout(n);
     graph_prune(g, arena_tmp(g->a));
-    drop_inputs(g);
+    drop_inputs(g, arena_tmp(g->a));
 }
 
 /* Whether the graph has a backward or an update; new values of buffers alone are a forward's. */

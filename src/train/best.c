@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-json_t *best_state(const Best *b)
+json_t *best_state(const BestStep *b)
 {
     return json_pack("{s:I, s:f, s:I, s:I, s:I}", "step", (json_int_t)b->step, "eval_loss", b->loss,
                      "windows", (json_int_t)b->windows, "waited", (json_int_t)b->waited, "seen",
@@ -65,7 +65,7 @@ int best_resume(Trainer *r)
 int best_see(Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->heldout.last;
-    Best *b = &r->best;
+    BestStep *b = &r->best;
     if (b->seen >= step || e->late || e->stopped || (!r->t->eval_every && !b->step))
         return 0;
     if (b->step && b->windows != e->planned) {
@@ -73,7 +73,7 @@ int best_see(Trainer *r, int64_t step)
                 "tenon: note: step %" PRId64 " is evaluated on %" PRId64 " windows, step %" PRId64
                 ", the best so far, was on %" PRId64 ": the best is looked for anew\n",
                 step, e->planned, b->step, b->windows);
-        *b = (Best){0};
+        *b = (BestStep){0};
     }
     bool better = !b->step || e->loss < b->loss;
     b->seen = step;
@@ -92,7 +92,7 @@ int best_see(Trainer *r, int64_t step)
 
 void best_tell(const Trainer *r, int64_t last)
 {
-    const Best *b = &r->best;
+    const BestStep *b = &r->best;
     if (r->ending.exhausted)
         fprintf(r->log,
                 "stopped after step %" PRId64 ", by --patience: %" PRId64

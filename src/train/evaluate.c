@@ -83,8 +83,8 @@ static int64_t label_bytes(const Evaluation *e, const EvaluationPass *p)
 static int read_pass(Evaluation *e, int64_t first, EvaluationPass *p)
 {
     tell(e, first, p);
-    int code = tn_data_val(e->data, first * p->stride, p->stride, e->batch, e->seq, p->all.ids,
-                           p->all.labels, &p->count);
+    int code = tn_data_val_packed(e->data, first * p->stride, p->stride, e->batch, e->seq,
+                                  p->all.ids, p->all.labels, p->all.starts, &p->count);
     if (!code && e->planned - first < e->batch)
         leave_out(e, e->planned - first, p);
     for (int64_t i = e->seq - 1; e->same && i < e->batch * e->seq; i += e->seq)

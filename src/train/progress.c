@@ -141,21 +141,27 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
     fflush(stdout);
 }
 
+/* What the loss amounts to, in brackets. */
+static void show_meaning(const Trainer *r, const Evaluation *e)
+{
+    double bits = evaluation_bits(e);
+    if (!e->count)
+        return;
+    fprintf(r->log, " (perplexity %.6g", exp(e->loss));
+    fprintf(r->log, isnan(bits) ? ")" : ", %.4f bits per byte)", bits);
+}
+
 void show_evaluation(const Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->heldout.last;
-    fprintf(r->log,
-            "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token, of %" PRId64
-            " tokens in %" PRId64 " of %" PRId64 " windows",
-            show_line_start(r), step, evaluation_is_part(e) ? "partial " : "", e->loss, e->count,
+    fprintf(r->log, "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token", show_line_start(r),
+            step, evaluation_is_part(e) ? "partial " : "", e->loss);
+    show_meaning(r, e);
+    fprintf(r->log, ", of %" PRId64 " tokens in %" PRId64 " of %" PRId64 " windows", e->count,
             e->windows, e->all);
     if (e->stopped || e->late)
         fprintf(r->log, "; %s before %" PRId64, e->stopped ? "interrupted" : "--max-sec ended it",
                 e->planned);
-    if (e->count)
-        fprintf(r->log, "; perplexity %.6g", exp(e->loss));
-    if (!isnan(evaluation_bits(e)))
-        fprintf(r->log, ", %.4f bits per byte", evaluation_bits(e));
     fprintf(r->log, r->heldout.known ? " (evaluated before)\n" : "\n");
 }
 

@@ -239,6 +239,10 @@ static int count_windows(Trainer *r)
         code = tn_data_document(r->feed.data, t->document_token);
     if (!code && t->document_token >= 0 && r->feed.held.data)
         code = tn_data_document(r->feed.held.data, t->document_token);
+    if (!code && pack_asked(&t->o))
+        code = tn_data_pack(r->feed.data, t->seq);
+    if (!code && pack_asked(&t->o) && r->feed.held.data)
+        code = tn_data_pack(r->feed.held.data, t->seq);
     if (!code)
         code = tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
     return code ? code : count_steps(r);

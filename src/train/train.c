@@ -14,8 +14,9 @@ static int read_batch(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
     double start = wall_sec();
-    int code = r->feed.data ? tn_data_batch(r->feed.data, t->o.seed, (uint32_t)step, t->batch,
-                                            t->seq, r->feed.batch.ids, r->feed.batch.labels)
+    Batch *b = &r->feed.batch;
+    int code = r->feed.data ? tn_data_packed(r->feed.data, t->o.seed, (uint32_t)step, t->batch,
+                                             t->seq, b->ids, b->labels, b->starts)
                             : 0;
     r->feed.unread = code != 0;
     r->feed.read_sec = wall_sec() - start;

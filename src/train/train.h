@@ -219,9 +219,12 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 
 /* ---- batch.c ---- */
 
+bool pack_asked(const tn_options *o); /* --pack on */
+
 /* Ids and labels of a batch, on their way to a program. */
 typedef struct Batch {
     int64_t *ids, *labels; /* labels: the next tokens */
+    int64_t *starts;       /* of each place the first of its document, where --pack is on */
     int64_t *sent;         /* room for labels as a program takes them */
     int64_t rows, seq;
     bool same; /* a program takes each token's own as its label */

@@ -56,13 +56,13 @@ typedef struct HeldOut {
 } HeldOut;
 
 /* The evaluation with the least loss (best.c). */
-typedef struct Best {
+typedef struct BestStep {
     int64_t step;    /* after which it was; 0: none yet */
     double loss;     /* its */
     int64_t windows; /* that evaluations were to look at */
     int64_t waited;  /* evaluations since then */
     int64_t seen;    /* the step of the last evaluation */
-} Best;
+} BestStep;
 
 /* Checkpoints of the run. */
 typedef struct Checkpoints {
@@ -118,7 +118,7 @@ typedef struct Trainer {
     Checkpoints saves;
     HeldOut heldout;
     struct json_t *base; /* files of the weights that adapters belong to; NULL: there are none */
-    Best best;
+    BestStep best;
     int64_t first;                /* the step before this process's first */
     int64_t ran;                  /* steps of this process, until the profile is written */
     int64_t skipped, skipped_now; /* steps with --on-nan skip: of all; the last ones in a row */
@@ -251,7 +251,7 @@ struct json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step);
 /* ---- best.c ---- */
 
 /* What state.json has of it: a new object. */
-struct json_t *best_state(const Best *b);
+struct json_t *best_state(const BestStep *b);
 /* Takes it from the checkpoint that the run goes on from, and puts the link right. */
 int best_resume(Trainer *r);
 /* After an evaluation, heldout.last: where it is the best saves the step; decides whether
