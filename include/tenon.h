@@ -179,10 +179,11 @@ typedef struct tn_options {
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */
-    const char *bucket;                 /* off|block|BYTES (block): collectives of parameters and
-                                         * of gradients that are made one call: off (none), block
-                                         * (those of a block), or up to so many bytes; NULL:
-                                         * block */
+    const char *bucket;                 /* auto|off|block|BYTES (auto): collectives of parameters
+                                         * and of gradients that are made one call: off (none),
+                                         * block (those of a block), or up to so many bytes;
+                                         * auto: of tn_compile off or block, whichever makes the
+                                         * faster step, else block; NULL: auto */
     const char *overlap;                /* on|off|chunked (on): whether collectives are moved to
                                          * run beside computing: on, in no more memory than the
                                          * limit, or than two more of a block's take; chunked,
