@@ -541,7 +541,7 @@ class Builder:
             path = self.holder.path(desc.target)
             for name, (_, role_name) in self.ports.items():
                 if role_name == self.captured.tied.get(path, path):
-                    self.ports[name] = ("cache", role_name)
+                    self.ports[name] = ("state", role_name)
                     self.read[role_name] = self.captured.buffers[role_name]
                     return ("new", role_name)
         what = self.holder.path(desc.target) if hasattr(desc, "target") else f"argument {desc.idx}"

@@ -288,14 +288,14 @@ static bool set_gradients(Importer *im)
     return true;
 }
 
-/* An input that is written in place and is no parameter is what one run leaves to the next. */
+/* An input that is written in place and is no parameter is state, which a step leaves to the next. */
 static void set_mutated(Graph *g)
 {
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].role == ROLE_NEW ? map_find(&g->names, g->out[i].name) : NULL;
         if (v && !role_renewed(g->in[v->index].role)) {
             Port *in = &g->in[v->index];
-            in->role = ROLE_CACHE;
+            in->role = ROLE_STATE;
             in->name = in->name ? in->name : v->name;
             g->out[i].name = in->name;
         }

@@ -207,6 +207,13 @@ typedef struct RowCounts {
     int64_t left_out;  /* documents of which nothing is learned */
 } RowCounts;
 
+/* Which documents share a row (data_pack.c). */
+typedef struct RowPack {
+    int64_t nrow;
+    int64_t *begin;    /* nrow + 1: where each row's documents begin, and the end */
+    int64_t *document; /* rows of the file */
+} RowPack;
+
 /* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. Each
  * row of a file of rows is a window; the last ones are held out. */
 typedef struct DataSet {
@@ -222,7 +229,14 @@ typedef struct DataSet {
     int64_t index; /* of a file of rows: byte at which its index begins; 0: it is none */
     int64_t held;  /* rows that are held out */
     RowCounts rows;
+    const RowPack *pack[2]; /* of rows to train on, and held out; NULL: a document has its own */
+    int64_t pack_seq;       /* places of such a row */
 } DataSet;
+
+/* Room for one row: the starts are filled where there are any. */
+typedef struct DataRow {
+    int64_t T, *ids, *labels, *starts;
+} DataRow;
 
 /* foreign_check of all files, which are of bytes. */
 void data_check_text(Arena *tmp, const DataSet *s);
@@ -264,14 +278,13 @@ int64_t data_rows(const DataSet *s, int64_t B);
 /* Fills ids and labels [B, T] of a step (from 1): numbers (step - 1) B and so on of the windows in
  * the order of their epochs, a function of seed and step alone. labels[t] is the token after
  * ids[t], -100 where there is none. Of s->row only these rows are read and filled; beyond B, ids
- * are 0 and labels -100. Allocates nothing. */
-void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels);
+ * are 0 and labels -100. starts, which may be NULL where documents do not share rows: of each place
+ * the first of its document, of padding its own. Allocates nothing. */
+void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, DataRow to);
 
 /* Windows first, first + stride, ... of the validation part, in its order; beyond its end, ids are
  * 0 and labels -100. Returns the number of labels that count. */
-int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, int64_t T,
-                       int64_t *ids, int64_t *labels);
+int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, DataRow to);
 
 /* ---- data_rows.c: files of rows ---- */
 
@@ -279,7 +292,20 @@ int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t 
 void data_take_rows(DataSet *s, double val_fraction);
 int64_t data_rows_windows(const DataSet *s, bool val, int64_t *nlabel);
 /* Row k of those to train on or held out; returns how many labels count. */
-int64_t data_row(const DataSet *s, bool val, int64_t k, int64_t T, int64_t *ids, int64_t *labels);
+int64_t data_row(const DataSet *s, bool val, int64_t k, const DataRow *to);
+/* Row k of the file, as many places of it as there are, at most T; returns how many labels count.
+ */
+int64_t data_document(const DataSet *s, int64_t k, int64_t T, int64_t *ids, int64_t *labels,
+                      int64_t *places);
+void data_pad(const DataRow *to, int64_t from); /* its places from there on */
+/* The places of rows [first, first + n) of the file in rows of T. */
+int32_t *data_row_places(Arena *a, const DataSet *s, int64_t first, int64_t n, int64_t T);
+
+/* ---- data_pack.c: rows that documents share ---- */
+
+/* From here on documents share rows of T places; fails where s has no file of rows. */
+void data_pack(Arena *a, Arena *tmp, DataSet *s, int64_t T);
+int64_t data_packed_row(const DataSet *s, bool val, int64_t k, const DataRow *to);
 
 /* ---- data_reader.c: a thread that reads ahead ---- */
 
@@ -290,8 +316,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
                               int64_t T);
 /* The batch of a step, waiting for it; false where it is not the next in order, or could not be
  * read: then data_train_batch has it, or says why not. */
-bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels);
+bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, DataRow to);
 bool data_reader_full(DataReader *r); /* whether as many batches are there as are read ahead */
 
 /* ---- tokenizer.c: text to ids and back ---- */
@@ -338,6 +363,8 @@ void decoder_begin(Decoder *d); /* a new text */
 /* Appends what one more token adds to the text; false where no token has the id. */
 bool decoder_put(Decoder *d, int64_t id, Buf *to);
 void decoder_end(Decoder *d, Buf *to); /* the rest: bytes that no token followed */
+/* The bytes that a token adds to a text, not as its first; -1: no token has the id. */
+int64_t decoder_bytes(Decoder *d, int64_t id, Buf *tmp);
 
 /* ---- text.c: texts as data ---- */
 

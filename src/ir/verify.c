@@ -454,15 +454,16 @@ static Type whole_type(const Verify *v, const Port *p)
     return v->mesh ? cut_whole_type(&p->v->type, v->mesh, p->cut) : p->v->type;
 }
 
-/* A state is PARAM.m or PARAM.v, of the parameter's shape; of ranks' parts the wholes' shapes. */
+/* PARAM.m and PARAM.v, which updates read, have the parameter's shape; of ranks' parts the wholes'
+ * shapes. Any other state has a name and type of its own. */
 static void check_state(const Verify *v, const Port *p)
 {
-    size_t len = strlen(p->name);
-    const char *stem = arena_strndup(v->tmp, p->name, len < 2 ? 0 : len - 2);
+    const char *dot = strrchr(p->name, '.');
+    bool update = dot && (!strcmp(dot, ".m") || !strcmp(dot, ".v"));
+    const char *stem = arena_strndup(v->tmp, p->name, update ? (size_t)(dot - p->name) : 0);
     const Port *param = find_tensor(v, ROLE_PARAM, stem);
-    bool suffix = len > 2 && (!strcmp(p->name + len - 2, ".m") || !strcmp(p->name + len - 2, ".v"));
-    if (!suffix || !param)
-        fail_port(v->g, p, "the name of a param with .m or .v", p->name);
+    if (!param)
+        return;
     const Type want = whole_type(v, param), found = whole_type(v, p);
     if (!shape_equal(&found, &want))
         fail_port(v->g, p, arena_printf(v->tmp, "the shape of %s", type_text(v->tmp, &want)),
