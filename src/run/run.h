@@ -183,7 +183,7 @@ bool adapters_alone(Arena *a, const char *folder);
 void adapters_new(tn_model *m, const char *text);              /* as lora_parse reads it */
 void adapters_open(tn_model *m, Arena *a, const char *folder); /* in the place of any */
 /* Fails where the folder's files are not whole, but for the numbers of the tensors it returns. */
-const TensorFile *adapters_check(Arena *a, const char *folder);
+TensorFile *adapters_check(Arena *a, const char *folder);
 /* Fills a port with the first value of a magnitude, its weight's norms. */
 void adapters_magnitude(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
                         const ModelParam *magnitude, uint64_t seed);
