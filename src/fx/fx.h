@@ -172,7 +172,7 @@ typedef struct FxModule {
     int line, column;
     bool inlined;
     bool called; /* by flex_attention, which runs it */
-    bool wraps; /* such were inside of it, as torch.export shows them */
+    bool wraps;  /* such were inside of it, as torch.export shows them */
     int ngroup, capgroup;
     FxGroup *group; /* of a repro file, in its order */
     const char
