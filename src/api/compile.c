@@ -30,6 +30,14 @@ static void add_need(Parts *x, int64_t peak, int64_t reserve, int64_t handles)
     x->arena = MAX(x->arena, peak);
 }
 
+static Globs copy_globs(Arena *a, const Globs *p)
+{
+    const char **pattern = NEWN(a, const char *, p->count);
+    for (int i = 0; i < p->count; i++)
+        pattern[i] = arena_strdup(a, p->pattern[i]);
+    return (Globs){pattern, p->count};
+}
+
 static int copy_graph(tn_graph *g, tn_graph **copy)
 {
     tn_context *ctx = args_owner(g);
@@ -41,6 +49,7 @@ static int copy_graph(tn_graph *g, tn_graph **copy)
         new->iterations = g->iterations;
         new->tied = g->tied ? arena_strdup(new->h.a, g->tied) : NULL;
         new->own = g->own;
+        new->adapters = copy_globs(new->h.a, &g->adapters);
         *copy = handle_keep(new);
     }
     return tried(&t);
@@ -54,6 +63,7 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     tn_graph **g = &x->to->graph[i];
     int64_t rows = x->batch;
     int code = 0;
+    bool loss_alone = part->passes && !strcmp(part->passes, "forward");
     if (part->kind == TN_PART_EVALUATION) { /* the loss that runs are compared by */
         plain.dropout = plain.z_loss = plain.label_smoothing = 0;
         plain.accumulate = 1;
@@ -63,10 +73,10 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (part->kind == TN_PART_GRAPH)
         code = part->passes ? copy_graph(part->graph, g) : 0;
     else
-        code = tn_model_graph(part->model, rows, part->seq, &plain, g);
+        code = step_graph(part->model, rows, part->seq, &plain,
+                          !loss_alone && part->kind != TN_PART_EVALUATION, g);
     const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
     bool graph = !code && m && m->graph;
-    bool loss_alone = part->passes && !strcmp(part->passes, "forward");
     if (graph && (part->kind == TN_PART_EVALUATION || loss_alone))
         graph_model_evaluates((*g)->g);
     const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;

@@ -54,7 +54,7 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
     if (is_graph_file(x->path))
         return tn_graph_read(ctx, x->path, &part->graph);
     if (!x->model)
-        code = tn_model_open(ctx, x->path, &x->model);
+        code = model_open(ctx, x->path, c->lora, c->adapter, &x->model);
     part->kind = TN_PART_STEP;
     if (!code)
         code = find_batch(ctx, x);
@@ -68,8 +68,9 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
 /* A graph is planned as it is written: what would change it needs a pass that does so. */
 static int check_graph_options(const Command *c, const Option *table, const PlanCommand *x)
 {
-    int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
-                              "is for models, not for graphs");
+    int code =
+        options_refuse(c, table, "lora adapter batch-size seq-len dropout z-loss label-smoothing",
+                       "is for models, not for graphs");
     if (code < 0 && !x->c.o.accumulate)
         return report(TN_CODE_USAGE, "%s: --accumulate auto is for models, not for graphs",
                       c->name);
@@ -135,6 +136,8 @@ static int check(const Command *c, PlanCommand *x)
                           : check_graph_options(c, x->table, x);
     if (code < 0)
         code = check_passes(c, x->table, x->passes, &x->c);
+    if (code < 0)
+        code = check_adapters(c, &x->c);
     if (code < 0)
         code = check_chunk(c, x->table, x->passes, &x->c);
     if (code < 0)

@@ -67,7 +67,7 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
     X(ROLE_NONE, "")           /* an output without a role, an input that is only data */           \
     X(ROLE_BATCH, "batch")     /* in: data that changes each step */                                \
     X(ROLE_PARAM, "param")     /* in: named; trained weight */                                      \
-    X(ROLE_STATE, "state")     /* in: named "PARAM.m", "PARAM.v"; optimizer state */                \
+    X(ROLE_STATE, "state")     /* in: named; "PARAM.m", "PARAM.v" of optimizers, else a buffer */    \
     X(ROLE_CONST, "const")     /* in: named; constant */                                            \
     X(ROLE_CACHE, "cache")     /* in: named; what one run leaves to the next: keys and values */    \
     X(ROLE_SEED, "seed")       /* in: i64[] */                                                      \
@@ -331,7 +331,7 @@ struct Value {
 
 /* Members that every walk reads are the first 64 bytes, as graphs are larger than caches. */
 struct Node {
-    int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
+    int id; /* dense in its graph: indexes arrays of g->nnode elements; gaps after removal */
     int nin, nout;
     Phase phase;
     const Op *op;
@@ -348,13 +348,13 @@ struct Node {
     int line, column;   /* in the text it came from; 0 where none */
 };
 
-/* An input or output of a graph, with its role. */
-typedef struct Port {
+typedef struct Port { /* an input or output of a graph */
     Value *v;
     Role role;
-    const char *name; /* of roles that are named, else NULL */
-    const Cut *cut;   /* for each mesh axis: what this rank has of it; NULL: all */
-    int line, column; /* in the text it came from; 0 where none */
+    const char *name;  /* of roles that are named, else NULL */
+    const char **tied; /* further names of a param, then NULL; NULL: none */
+    const Cut *cut;    /* for each mesh axis: what this rank has of it; NULL: all */
+    int line, column;  /* in the text it came from; 0 where none */
 } Port;
 
 struct Graph {
@@ -446,6 +446,8 @@ Port *graph_find_output(const Graph *g, Role role, const char *name);
 bool graph_is_output(const Graph *g, const Value *v);
 /* The values of a role among ports, by name: for callers that look up many. */
 Map graph_named(const Port *p, int count, Role role, Arena *tmp);
+/* The parameter, of those by name, whose state has this name: "PARAM.m"; NULL: it is a buffer. */
+Value *graph_state_param(const Map *params, const char *state);
 
 /* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
 const char *graph_fresh(Graph *g, const char *stem);
