@@ -469,6 +469,7 @@ void again_search(Decider *d)
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     choose_of_all(d);
+    choose_finish(d);
 }
 
 static void search(Decider *d)

@@ -137,8 +137,7 @@ enum {
     MESH_AXIS_MOST = 1 << 20 /* greatest size of one; a mesh has less than 2^31 ranks */
 };
 
-/* The ranks that run a graph, and which of them runs this one. Rank numbers are row-major: the last
- * axis is innermost. */
+/* The ranks that run a graph, and which runs this one: row-major, the last axis is innermost. */
 typedef struct Mesh {
     int naxes;
     const char *name[MAX_MESH];
@@ -331,7 +330,7 @@ struct Value {
 
 /* Members that every walk reads are the first 64 bytes, as graphs are larger than caches. */
 struct Node {
-    int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
+    int id; /* dense in its graph: indexes arrays of g->nnode elements; gaps after removal */
     int nin, nout;
     Phase phase;
     const Op *op;
@@ -348,13 +347,13 @@ struct Node {
     int line, column;   /* in the text it came from; 0 where none */
 };
 
-/* An input or output of a graph, with its role. */
-typedef struct Port {
+typedef struct Port { /* an input or output of a graph */
     Value *v;
     Role role;
-    const char *name; /* of roles that are named, else NULL */
-    const Cut *cut;   /* for each mesh axis: what this rank has of it; NULL: all */
-    int line, column; /* in the text it came from; 0 where none */
+    const char *name;  /* of roles that are named, else NULL */
+    const char **tied; /* further names of a param, then NULL; NULL: none */
+    const Cut *cut;    /* for each mesh axis: what this rank has of it; NULL: all */
+    int line, column;  /* in the text it came from; 0 where none */
 } Port;
 
 struct Graph {
@@ -401,8 +400,7 @@ struct Region {
     Graph *body[NBODY]; /* body[TAIL] is NULL where none */
 };
 
-/* The nodes that n needs run before it, by number: those of its operands (NULL: an input), then
- * those of its order edges. */
+/* The nodes that run before n, by number: of its operands (NULL: an input), then of order edges. */
 static inline int node_nsource(const Node *n)
 {
     return n->nin + n->nafter;

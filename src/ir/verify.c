@@ -470,6 +470,18 @@ static void check_state(const Verify *v, const Port *p)
                   type_text(v->tmp, &found));
 }
 
+/* Further names are of params alone, and of nothing else. */
+static void check_tied(const Verify *v, const Port *p, Map *tied)
+{
+    for (const char **s = p->tied; s && *s; s++) {
+        if (p->role != ROLE_PARAM)
+            fail_port(v->g, p, "one name", *s);
+        if (!**s || map_find(&v->tensors, *s) || map_find(tied, *s))
+            fail_port(v->g, p, "further names that are used once", *s);
+        map_put(tied, *s, (void *)p);
+    }
+}
+
 static void check_input_roles(Verify *v)
 {
     const Type integer = type_make(I64, 0, NULL);
@@ -489,9 +501,12 @@ static void check_input_roles(Verify *v)
         if (p->role == ROLE_SCALAR && p->v->type.rank)
             fail_port(v->g, p, "no dimensions", type_text(v->tmp, &p->v->type));
     }
-    for (int i = 0; i < v->g->nin; i++)
+    Map tied = {.a = v->tmp};
+    for (int i = 0; i < v->g->nin; i++) {
+        check_tied(v, &v->g->in[i], &tied);
         if (v->g->in[i].role == ROLE_STATE)
             check_state(v, &v->g->in[i]);
+    }
 }
 
 /* grad and new are named after an input, and have its type; a gradient of 16 bits may be in f32. */

@@ -120,6 +120,8 @@ typedef struct PlanFor {
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */
+    bool tried;    /* only whether it needs at most the limit is asked: any order that does is
+                      taken, and if none is found it is as quick */
     const struct PlanBeside *beside; /* what counts beside the plan's bytes where collectives are
                                         moved; NULL: nothing */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where

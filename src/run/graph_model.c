@@ -88,8 +88,11 @@ static void find_batch(tn_model *m)
             continue;
         if (t->dtype != I64 || t->rank != 2 || !t->dim[0] || !t->dim[1])
             fail_port(g, p,
-                      arena_printf(m->h.a, "expected token ids or labels, i64[B, T], found %s",
-                                   type_text(m->h.a, t)));
+                      arena_printf(m->h.a,
+                                   "expected token ids or labels, i64[B, T], found %s: the data "
+                                   "of train are tokens\n  a step over other data, as of images, "
+                                   "runs from Python (tenon.compile) or by `tenon run %s`",
+                                   type_text(m->h.a, t), g->file));
         const Node *table = table_of(g, p->v);
         const Port **place = table && !x->ids ? &x->ids : &x->labels;
         if (*place)
@@ -205,9 +208,9 @@ void graph_model_open(tn_model *m, const char *path, const char *weights)
         fail(ctx, TN_FAIL, "%s: a rank's graph: expected that of the whole step, which --mesh cuts",
              path);
     check_mean(g, graph_find_output(g, ROLE_LOSS, NULL)->v);
-    m->file = tensors_open(a, weights);
     find_batch(m);
     find_shift(x);
+    m->file = tensors_open(a, weights);
     add_params(m);
     m->read = NEWN(a, const char *, m->file->nfile + 2);
     m->read[m->nread++] = g->file;

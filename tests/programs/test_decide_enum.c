@@ -23,7 +23,7 @@ static Ctx ctx;
 static Arena *a;        /* of one case */
 static bool show, more; /* prints cases; TN_LONG */
 
-enum { MOST_NODES = 20, MOST_PLANS = 40, MORE_PLANS = 300, DRAWN = 8 };
+enum { MOST_NODES = 20, FEW_PLANS = 20, MOST_PLANS = 40, MORE_PLANS = 400, DRAWN = 8 };
 
 #define MOST_MEAN 0.01 /* added beyond the least */
 
@@ -87,6 +87,22 @@ static void check_bound(Made *m, const Choice *c, double none)
         made_print(m, "is faster than the bound", c);
 }
 
+/* Whether c, which is not planned yet, is to be: of the first ones all are, of others those that an
+ * order is found for. */
+static bool may_fit(Made *m, Choice *c, int64_t memory, int *made)
+{
+    const bool few = *made < FEW_PLANS;
+    if (!c->bound)
+        c->bound = few ? made_bound(m, c->again) : 1;
+    if (c->bound > memory || c->above >= memory)
+        return false;
+    ++*made;
+    if (few || made_fits(m, c->again, memory))
+        return true;
+    c->above = memory;
+    return false;
+}
+
 /* The fastest that fits among what is listed as faster than `found`, else that; cut: more plans
  * would have to be made. Plans are kept in known[], by place in the list. */
 static Choice enumerate(Made *m, const Choice *list, Choice *known, int n, int64_t memory,
@@ -95,16 +111,15 @@ static Choice enumerate(Made *m, const Choice *list, Choice *known, int n, int64
     Choice best = found;
     int made = 0;
     for (int i = 0; i < n && list[i].sec < best.sec * (1 - 1e-9) && !*cut; i++) {
-        if (!known[i].bound)
-            known[i].bound = made_bound(m, list[i].again);
-        if (!known[i].need && known[i].bound <= memory) {
+        known[i].again = list[i].again;
+        if (!known[i].need && may_fit(m, &known[i], memory, &made)) {
             int64_t bound = known[i].bound;
-            *cut = ++made > (more ? MORE_PLANS : MOST_PLANS);
             known[i] = made_plan(m, list[i].again, MUST_RECOMPUTE);
             EXPECT(known[i].sec >= list[i].sec * (1 - 1e-9));
             EXPECT(known[i].need >= bound);
             check_bound(m, &known[i], list[0].sec);
         }
+        *cut = made > (more ? MORE_PLANS : MOST_PLANS);
         if (known[i].need && known[i].need <= memory &&
             (known[i].sec < best.sec || best.need > memory))
             best = known[i];

@@ -57,6 +57,19 @@ graph lm(%ids: i64[2, 8] batch, %targets: i64[2, 8] batch, %e: f32[97, 16] param
 }
 END
 }
+# The tensors of a checkpoint, each with a sum of its bytes.
+sums() {
+    python3 - "$1/model.safetensors" <<'END'
+import json, struct, sys
+
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+head = json.loads(data[8 : 8 + n])
+for name in sorted(set(head) - {"__metadata__"}):
+    begin, end = head[name]["data_offsets"]
+    print(name, sum(data[8 + n + begin : 8 + n + end]), sep=":")
+END
+}
 lm own start=1 # of the tokens themselves, which it shifts
 lm next end=7  # of the next tokens
 
@@ -85,6 +98,15 @@ lm next end=7  # of the next tokens
     ok "four losses" [ "$(grep -c '^step [1-4] loss' "$dir/own.txt")" = 4 ]
     ok "labels that are shifted once: losses" cmp "$dir/own.txt" "$dir/next.txt"
     ok "labels that are shifted once: weights" cmp "$dir/own/latest/model.safetensors" "$dir/next/latest/model.safetensors"
+    sed 's/param "head"/param "head" "also head" "third"/' "$dir/own.tn" >"$dir/tied.tn"
+    "$tenon" train "$dir/tied.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --save-every 2 --out "$dir/tied" >"$dir/tied.txt" 2>"$dir/err"
+    ok "several names: the same losses" cmp "$dir/own.txt" "$dir/tied.txt"
+    ok "several names: each is saved" [ "$(sums "$dir/tied/latest" | cut -d: -f1 | tr '\n' ,)" = 'also head,head,third,wte,' ]
+    ok "with one tensor's numbers" [ "$(sums "$dir/tied/latest" | sed '/^wte/d; s/.*://' | sort -u | wc -l)" = 1 ]
+    cp "$dir/tied/latest/model.safetensors" "$dir/tied.safetensors"
+    rm -rf "$dir/tied/step-4"
+    gives 0 'goes on from' train --resume --out "$dir/tied"
+    ok "a run with several names that goes on" cmp "$dir/tied/latest/model.safetensors" "$dir/tied.safetensors"
     gives 0 'looks like same; it is given shifted' train "$dir/own.tn" --labels shifted --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/told"
     gives 0 '' train "$dir/own.tn" --labels same --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/told2"
     sed 's/%ids/%a/g; s/%targets/%input_ids/g; s/%a/%labels/g; s/%l\b/%short/g' "$dir/own.tn" >"$dir/swapped.tn"
@@ -194,6 +216,17 @@ with open(sys.argv[1], "rb") as f:
 
     gives 2 'inputs is missing' train "$dir/own.tn" $more --steps 1 --out "$dir/no"
     gives 2 'inputs is for graphs, not for models' train demo --inputs "$dir/lm.safetensors" $more --steps 1 --batch-size 1 --seq-len 4 --out "$dir/no"
+    # other data than tokens: said before the weights are looked for
+    cat >"$dir/image.tn" <<'END'
+tenon 1
+graph image(%x: f32[2, 3] batch, %w: f32[3] param "w") {
+  %y = mul(%x, %w)
+  %loss = mean(%y)  loss
+  return loss %loss
+}
+END
+    gives 1 'input %x: expected token ids or labels, i64[B, T], found f32[2, 3]: the data of train are tokens' \
+        train "$dir/image.tn" --inputs "$dir/no.safetensors" $more --steps 1 --out "$dir/no"
     gives 1 'expected f32[16, 97], found f32[16, 96]' train "$dir/own.tn" --inputs "$dir/short.safetensors" $more --steps 1 --out "$dir/no"
     gives 1 'has no tensor "wte"' train "$dir/own.tn" --inputs "$dir/batch.safetensors" $more --steps 1 --out "$dir/no"
     sed 's/%ids: i64\[2, 8\] batch/%ids: i64[2, 8]/' "$dir/own.tn" >"$dir/roles.tn"
