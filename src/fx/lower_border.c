@@ -34,9 +34,7 @@ static Value *border(Site *s, Value *x, int axis, int64_t count, bool behind, Bo
 
 static void check_border(Site *s, const Type *t, int axis, const int64_t *pad, Border kind)
 {
-    static const char *const most[] = {"less than all of the axis",
-                                       "any count of an axis that has "
-                                       "elements",
+    static const char *const most[] = {"less than all of the axis", "elements that it has",
                                        "at most all of the axis"};
     int64_t n = t->dim[axis], limit = kind == REFLECT ? n - 1 : kind == CIRCULAR ? n : INT32_MAX;
     for (int i = 0; i < 2; i++)
