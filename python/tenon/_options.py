@@ -15,6 +15,7 @@ MEMBERS = [
     ("device", "int64"),
     ("reduce", "text"),
     ("dropout", "double"),
+    ("pack", "text"),
     ("z_loss", "double"),
     ("label_smoothing", "double"),
     ("explain", "int"),

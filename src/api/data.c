@@ -195,16 +195,52 @@ int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t 
     return tried(&t);
 }
 
+int tn_data_pack(tn_data *d, int64_t seq)
+{
+    if (!GIVEN(args_owner(d), d) || !WITHIN(args_owner(d), 1, INT32_MAX, seq))
+        return TN_CODE_USAGE;
+    d->ahead = NULL; /* a reader has begun with other rows */
+    TRY(t, &d->h.owner->ctx)
+        data_pack(d->h.a, arena_tmp(try_arena(&t)), d->set, seq);
+    return tried(&t);
+}
+
+/* Where documents share rows a batch without starts would show each what the others say. */
+static void need_starts(const tn_data *d, const int64_t *starts)
+{
+    if (d->set->pack_seq && !starts)
+        fail(&d->h.owner->ctx, TN_USAGE,
+             "documents share rows: expected tn_data_packed or tn_data_val_packed, which give "
+             "their starts");
+}
+
+static int read_batch_of(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, DataRow to)
+{
+    TRY(t, &d->h.owner->ctx) {
+        need_starts(d, to.starts);
+        if (!d->ahead || !data_reader_take(d->ahead, seed, step, batch, to))
+            data_train_batch(d->set, seed, step, batch, to);
+    }
+    return tried(&t);
+}
+
 int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
                   int64_t *ids, int64_t *labels)
 {
     if (!GIVEN(args_owner(d), d, ids, labels) || !WITHIN(args_owner(d), 1, INT32_MAX, batch, seq) ||
         !WITHIN(args_owner(d), 1, UINT32_MAX, step))
         return TN_CODE_USAGE;
-    TRY(t, &d->h.owner->ctx)
-        if (!d->ahead || !data_reader_take(d->ahead, seed, step, batch, seq, ids, labels))
-            data_train_batch(d->set, seed, step, batch, seq, ids, labels);
-    return tried(&t);
+    return read_batch_of(d, seed, step, batch, (DataRow){seq, ids, labels, NULL});
+}
+
+int tn_data_packed(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
+                   int64_t *ids, int64_t *labels, int64_t *starts)
+{
+    if (!GIVEN(args_owner(d), d, ids, labels, starts) ||
+        !WITHIN(args_owner(d), 1, INT32_MAX, batch, seq) ||
+        !WITHIN(args_owner(d), 1, UINT32_MAX, step))
+        return TN_CODE_USAGE;
+    return read_batch_of(d, seed, step, batch, (DataRow){seq, ids, labels, starts});
 }
 
 int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq)
@@ -217,6 +253,17 @@ int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, 
     return tried(&t);
 }
 
+static int read_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, DataRow to,
+                    int64_t *count)
+{
+    *count = 0;
+    TRY(t, &d->h.owner->ctx) {
+        need_starts(d, to.starts);
+        *count = data_val_batch(d->set, first, stride, batch, to);
+    }
+    return tried(&t);
+}
+
 int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq, int64_t *ids,
                 int64_t *labels, int64_t *count)
 {
@@ -224,10 +271,17 @@ int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_
         !WITHIN(args_owner(d), 0, MOST_WINDOW, first) ||
         !WITHIN(args_owner(d), 1, INT32_MAX, stride, batch, seq))
         return TN_CODE_USAGE;
-    *count = 0;
-    TRY(t, &d->h.owner->ctx)
-        *count = data_val_batch(d->set, first, stride, batch, seq, ids, labels);
-    return tried(&t);
+    return read_val(d, first, stride, batch, (DataRow){seq, ids, labels, NULL}, count);
+}
+
+int tn_data_val_packed(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq,
+                       int64_t *ids, int64_t *labels, int64_t *starts, int64_t *count)
+{
+    if (!GIVEN(args_owner(d), d, ids, labels, starts, count) ||
+        !WITHIN(args_owner(d), 0, MOST_WINDOW, first) ||
+        !WITHIN(args_owner(d), 1, INT32_MAX, stride, batch, seq))
+        return TN_CODE_USAGE;
+    return read_val(d, first, stride, batch, (DataRow){seq, ids, labels, starts}, count);
 }
 
 /* ---- one batch from a file ---- */

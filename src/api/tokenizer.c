@@ -36,6 +36,19 @@ int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text)
     return tokenizer_find(t->t, text);
 }
 
+int tn_tokenizer_bytes(tn_tokenizer *t, int64_t count, int32_t *bytes)
+{
+    if (!GIVEN(args_owner(t), t, bytes) || !WITHIN(args_owner(t), 0, INT32_MAX, count))
+        return TN_CODE_USAGE;
+    TRY(call, &t->h.owner->ctx) {
+        Decoder *d = decoder_new(try_arena(&call), t->t);
+        Buf tmp = {.a = arena_tmp(try_arena(&call))};
+        for (int64_t id = 0; id < count; id++)
+            bytes[id] = (int32_t)decoder_bytes(d, id, &tmp);
+    }
+    return tried(&call);
+}
+
 /* ---- texts ---- */
 
 static void put(void *arg, const uint32_t *id, size_t n)

@@ -8,6 +8,9 @@ bool flash_accepts(const Call *c, bool backward)
 {
     DType d = c->in[0].dtype;
     int count = backward ? LSE : 3; /* q, k and v, or do to o */
+    const Tensor *starts = flash_starts(c, backward ? MASK : 3);
+    if (starts && !tensor_contiguous(starts))
+        return false;
     for (int i = 0; i < c->nin; i++)
         if (i < count ? c->in[i].dtype != d : c->in[i].dtype == F64 || c->in[i].dtype == F16)
             return false;

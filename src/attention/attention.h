@@ -272,11 +272,12 @@ struct FrameBlock {
     FrameWork w;
     OneRun **run;   /* products of u units of keys: run[which steps + u - 1] */
     float *dk, *dv; /* the task's sums */
-    const Tensor *mask;
+    const Tensor *mask, *starts;
     float factor; /* that scores are multiplied by before a mask is added */
     float scale;  /* and what they are multiplied by then: factor, or 1 where there is a mask */
     int64_t b, head, i;
     int64_t query, n; /* the block's first query; its rows, without padding */
+    int64_t first;    /* the unit of keys from which on some of them see */
 };
 
 /* The functions of a Kernel that is a variant in one direction. */
@@ -308,6 +309,8 @@ INLINE int64_t frame_units(const Frame *s, int64_t nkeys)
 
 /* The rows of block i before the first that sees a key. */
 int64_t frame_unseen(const Frame *s, int64_t i, int64_t key);
+/* The rows of a block up to those of documents that begin after a key; all where there are none. */
+int64_t frame_ended(const FrameBlock *j, int64_t key);
 /* Copies unit u of the first n keys of a head, with zeros after. */
 void frame_load_unit(const Frame *s, const Tensor *t, int64_t b, int64_t head, int64_t n, int64_t u,
                      char *to);

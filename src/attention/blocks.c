@@ -157,11 +157,16 @@ static void probabilities(const FrameBlock *j, int64_t key, int64_t nkeys, int64
         float *row = w->s + r * width, factor;
         char *p = w->p + r * width * dtype_size(s->dtype);
         seen = MAX(0, MIN(seen, nkeys));
+        int64_t blind = r < j->n && j->starts
+                            ? flash_first(j->starts, j->b, j->query + r / s->f.group) - key
+                            : 0;
+        for (int64_t k = 0; k < MIN(blind, seen); k++)
+            row[k] = -INFINITY;
         if (s->dtype == F32)
             factor = row_f32(p, row, seen, width, j->scale, &w->top[r], &w->sum[r]);
         else
             factor = row_bf16(p, row, seen, width, j->scale * LOG2E, &w->top[r], &w->sum[r]);
-        if (key && factor != 1)
+        if (key > j->first && factor != 1)
             multiply(w->y + r * s->size, factor, s->f.size);
     }
 }

@@ -43,6 +43,15 @@ static int64_t block_seen(const Frame *s, int64_t i)
     return flash_seen(&s->f, i * s->queries + block_queries(s, i) - 1);
 }
 
+int64_t frame_ended(const FrameBlock *j, int64_t key)
+{
+    const Frame *s = j->s;
+    int64_t queries = j->n / s->f.group, end = queries;
+    while (j->starts && end && flash_first(j->starts, j->b, j->query + end - 1) > key)
+        end--;
+    return j->starts ? end * s->f.group : s->rows;
+}
+
 int64_t frame_unseen(const Frame *s, int64_t i, int64_t key)
 {
     int64_t queries = key - s->f.offset - i * s->queries; /* before the one that sees it */
@@ -53,15 +62,17 @@ int64_t frame_unseen(const Frame *s, int64_t i, int64_t key)
 static int64_t block_keys(const Frame *s, int64_t i, int64_t key)
 {
     int64_t all = round_up(flash_seen(&s->f, i * s->queries), s->strip);
-    int64_t most = key < all ? MIN(s->steps * s->unit, all - key) : s->strip;
+    int64_t whole = s->steps * s->unit, most = key < all ? MIN(whole, all - key) : s->strip;
+    most = MIN(most, whole - key % whole); /* panels do not cross from one to the next */
     return MIN(most, block_seen(s, i) - key);
 }
 
-/* All, where the position among the keys is known only when it runs. */
+/* All, where the position among the keys, or where documents begin, is known only when it runs. */
 static unsigned units_used(const Call *c, const Frame *s)
 {
     unsigned used = 1u << (s->steps - 1);
-    if (!s->by->backward && c->nin > 3 && !flash_mask(c, 3))
+    const int extra = s->by->backward ? MASK : 3;
+    if (flash_starts(c, extra) || (!s->by->backward && c->nin > 3 && !flash_mask(c, 3)))
         return 2 * used - 1;
     int64_t most = s->steps * s->unit;
     for (int64_t i = 0; i < s->count; i++)
@@ -389,6 +400,9 @@ void frame_score_grads(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t 
         blind = MAX(first, blind);
         memset(w->p + (at + first) * element, 0, (size_t)((blind - first) * element));
         memset(w->ds + (at + first) * element, 0, (size_t)((blind - first) * element));
+        int64_t end = MAX(blind, i < nkeys ? frame_ended(j, key + i) : s->rows);
+        memset(w->p + (at + end) * element, 0, (size_t)((s->rows - end) * element));
+        memset(w->ds + (at + end) * element, 0, (size_t)((s->rows - end) * element));
     }
 }
 
@@ -407,7 +421,7 @@ static int block(const FrameBlock *j)
         steps->begin(j);
     else
         memset(j->w.y, 0, sizeof(float) * (size_t)(s->rows * s->size));
-    for (int64_t key = 0; key < seen && !status; key += taken) {
+    for (int64_t key = j->first; key < seen && !status; key += taken) {
         taken = block_keys(s, j->i, key);
         status = steps->step(j, key, taken);
     }
@@ -434,6 +448,7 @@ static FrameBlock job_of(const Call *c, int64_t slot, int64_t i)
     j.w = work_of(s, c->work + slot * s->nbytes, &nbytes);
     j.run = x->run + slot * s->by->nproduct * s->steps;
     j.mask = flash_mask(c, backward ? MASK : 3);
+    j.starts = flash_starts(c, backward ? MASK : 3);
     j.factor = (float)(backward ? s->f.scale : s->f.above);
     j.scale = j.mask ? 1 : j.factor;
     return j;
@@ -460,6 +475,7 @@ static int task(const Call *c, int64_t slot, int64_t i)
     for (j.i = 0; j.i < s->count && !status; j.i++) {
         j.query = j.i * s->queries;
         j.n = block_queries(s, j.i) * s->f.group;
+        j.first = flash_first(j.starts, j.b, j.query) / s->unit * s->unit;
         if (flash_deals(j.i, s->parts, i % s->parts))
             status = block(&j);
     }
@@ -509,7 +525,7 @@ int frame_run(Call *c)
 {
     FrameState *x = c->state;
     const Frame *s = &x->s;
-    if (!s->by->backward && flash_place(c, &x->s.f))
+    if (s->by->backward ? flash_check_documents(c, MASK) : flash_place(c, &x->s.f))
         return -1;
     par_for(s->nslot, 1, run_slots, c);
     for (int64_t i = 0; i < s->nslot; i++)

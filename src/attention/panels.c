@@ -350,6 +350,8 @@ static void mask(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t width,
         int64_t end = i < nkeys ? frame_unseen(s, j->i, key + i) : s->rows;
         for (int64_t r = blind; r < end; r++)
             j->w.s[i * s->rows + r] = -INFINITY;
+        for (int64_t r = MAX(end, frame_ended(j, key + i)); r < s->rows; r++)
+            j->w.s[i * s->rows + r] = -INFINITY;
     }
 }
 
@@ -364,7 +366,8 @@ static int step(const FrameBlock *j, int64_t key, int64_t nkeys)
     mask(j, key, nkeys, width, blind);
     for (int64_t r = blind; r < s->rows; r += PANEL)
         softmax(to + r * width / 2, w, p.alpha, r, s->rows, width, j->scale * LOG2E);
-    multiply_turned(j, &p, to + blind * width / 2, key, width, blind, key ? TILE_SCALE : TILE_SET);
+    multiply_turned(j, &p, to + blind * width / 2, key, width, blind,
+                    key > j->first ? TILE_SCALE : TILE_SET);
     return 0;
 }
 

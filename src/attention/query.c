@@ -29,7 +29,7 @@ static QueryState state_of(const Call *c)
     bool prefix##_accepts(const Call *c)                                                      \
     {                                                                                         \
         return c->in[0].dim[1] == 1 && c->in[0].dtype == (type) && flash_accepts(c, false) && \
-               !flash_mask(c, 3);                                                             \
+               !flash_mask(c, 3) && !flash_starts(c, 3);                                      \
     }                                                                                         \
     int64_t prefix##_workspace(Ctx *ctx, const Call *c)                                       \
     {                                                                                         \

@@ -194,7 +194,7 @@ typedef struct TileJob {
     const TileBuffers *w;
     TileSums dk, dv;
     int64_t b, h, query, n, lanes;
-    int64_t key, nkeys;
+    int64_t first, key, nkeys; /* first: the key from which on some query of the tile sees */
 } TileJob;
 
 /* The queries' rows of t, and turned times scale. */
@@ -242,7 +242,17 @@ static void multiply_turned(const TileJob *j, const float *rows, int64_t apart, 
                                  .n = j->lanes,
                                  .k = j->nkeys,
                                  .turned = true,
-                                 .into = j->key ? into : TILE_SET});
+                                 .into = j->key > j->first ? into : TILE_SET});
+}
+
+/* -inf for keys before the document of a query. */
+static void mask_documents(const TileJob *j, const Tensor *starts)
+{
+    for (int64_t i = 0; i < j->n && starts; i++) {
+        int64_t blind = MIN(j->nkeys, flash_first(starts, j->b, j->query + i) - j->key);
+        for (int64_t r = 0; r < blind; r++)
+            j->w->s[r * j->lanes + i] = -INFINITY;
+    }
 }
 
 /* Adds the mask to scores; -inf where a query does not see a key, and in rows past nkeys up to a
@@ -250,7 +260,8 @@ static void multiply_turned(const TileJob *j, const float *rows, int64_t apart, 
 static void mask_scores(const TileJob *j)
 {
     const Flash *f = &j->s->f;
-    const Tensor *mask = flash_mask(j->c, j->s->backward ? MASK : 3);
+    const int extra = j->s->backward ? MASK : 3;
+    const Tensor *mask = flash_mask(j->c, extra);
     float *s = j->w->s;
     int64_t lanes = j->lanes;
     for (int64_t i = 0; i < j->n && mask; i++)
@@ -260,6 +271,7 @@ static void mask_scores(const TileJob *j)
         for (int64_t i = 0; i < blind; i++)
             s[r * lanes + i] = -INFINITY;
     }
+    mask_documents(j, flash_starts(j->c, extra));
     for (int64_t i = j->nkeys * lanes; i < round_up(j->nkeys, 4) * lanes; i++)
         s[i] = -INFINITY;
 }
@@ -503,7 +515,8 @@ static void add_copies(void *arg, int64_t lo, int64_t hi)
 
 /* ---- tasks ---- */
 
-/* Tile t of j's head against all keys that its queries see. */
+/* Tile t of j's head against all keys that its queries see: starts of documents never fall, so that
+ * the first query's is the least. */
 static void tile(TileJob *j, int64_t t)
 {
     const TileState *s = j->s;
@@ -511,8 +524,9 @@ static void tile(TileJob *j, int64_t t)
     j->n = MIN(s->width, s->f.queries - j->query);
     j->lanes = round_lanes(j->n);
     int64_t seen = flash_seen(&s->f, j->query + j->n - 1);
+    j->first = flash_first(flash_starts(j->c, s->backward ? MASK : 3), j->b, j->query);
     (s->backward ? begin_backward : begin)(j);
-    for (j->key = 0; j->key < seen; j->key += TILE_KEYS) {
+    for (j->key = j->first; j->key < seen; j->key += TILE_KEYS) {
         j->nkeys = MIN(TILE_KEYS, seen - j->key);
         (s->backward ? step_backward : step)(j);
     }
@@ -574,7 +588,7 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 int tiles_run(Call *c)
 {
     TileState *s = c->state;
-    if (!s->backward && flash_place(c, &s->f))
+    if (s->backward ? flash_check_documents(c, MASK) : flash_place(c, &s->f))
         return -1;
     par_for(s->nslot, 1, slots, c);
     if (s->backward && s->parts > 1)

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -76,6 +77,8 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     int code = source_open(ctx, m, s);
     if (!code && source_is_text(s))
         code = source_tokenize(ctx, m, s);
+    if (!code)
+        code = source_count_bytes(ctx, m, s);
     if (code)
         return code;
     *data = s->data;
@@ -89,6 +92,8 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     int64_t windows, nlabel;
     if (x->document_token >= 0)
         code = tn_data_document(*data, x->document_token);
+    if (!code)
+        code = pack_asked(&x->o) ? tn_data_pack(*data, x->c.seq) : 0;
     if (!code)
         code = tn_data_windows(*data, 1, x->c.seq, &windows, &nlabel);
     if (!code && !windows)
@@ -141,6 +146,7 @@ static void print_json(const Eval *x, const Evaluation *e)
     printf("{");
     put_real("eval_loss", e->loss, "%.9g");
     put_real("perplexity", exp(e->loss), "%.9g");
+    put_real("bits_per_byte", evaluation_bits(e), "%.9g");
     printf("\"tokens\": %lld, \"windows\": %lld, \"windows_planned\": %lld, \"windows_all\": %lld, "
            "\"interrupted\": %s, \"batch_size\": %lld, \"seq_len\": %lld, ",
            (long long)e->count, (long long)e->windows, (long long)e->planned, (long long)e->all,
@@ -154,8 +160,10 @@ static void print_json(const Eval *x, const Evaluation *e)
 static void tell_windows(const Eval *x, const Evaluation *e)
 {
     char text[40];
-    fprintf(stderr, "perplexity %.6g; %s in ", exp(e->loss),
-            tn_count_text(e->count, "token", text, sizeof text));
+    fprintf(stderr, "perplexity %.6g; ", exp(e->loss));
+    if (!isnan(evaluation_bits(e)))
+        fprintf(stderr, "%.6g bits per byte; ", evaluation_bits(e));
+    fprintf(stderr, "%s in ", tn_count_text(e->count, "token", text, sizeof text));
     if (evaluation_is_part(e))
         fprintf(stderr, "%lld of ", (long long)e->windows);
     fputs(tn_count_text(evaluation_is_part(e) ? e->all : e->windows, "window", text, sizeof text),
@@ -205,7 +213,7 @@ static int run_data(tn_context *ctx, Eval *x)
                     .announce_from = 1,
                     .progress = x->first && isatty(STDERR_FILENO),
                     .log = x->source.log};
-    int code = tn_model_open(ctx, x->model, &m);
+    int code = model_open(ctx, x->model, NULL, x->c.adapter, &m);
     if (!code)
         code = find_sizes(ctx, m, x);
     if (!code) {
@@ -221,6 +229,8 @@ static int run_data(tn_context *ctx, Eval *x)
         return code;
     e.batch = x->c.batch;
     e.seq = x->c.seq;
+    e.bytes = x->source.bytes;
+    e.nid = x->source.nid;
     code = make_plan(ctx, m, x, &p);
     e.plan = p;
     if (!code)
@@ -311,7 +321,7 @@ static int run_batch(tn_context *ctx, Eval *x)
     tn_plan *p = NULL;
     Batch b = {0};
     Evaluation e = {.ctx = ctx, .most = INT64_MAX};
-    int code = tn_model_open(ctx, x->model, &m);
+    int code = model_open(ctx, x->model, NULL, x->c.adapter, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
     if (!code && (code = take_graph(ctx, m, x)) == 1)
@@ -344,7 +354,7 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
         return report(TN_CODE_USAGE, "eval: --data or --batch is missing");
     if (x->batch)
         return options_refuse(
-            c, table, "data batch-size seq-len val-fraction token-type tokenizer eval-windows",
+            c, table, "data batch-size seq-len val-fraction token-type tokenizer eval-windows pack",
             "does not go with --batch");
     return options_refuse(c, table, "logits", "needs --batch");
 }
@@ -359,6 +369,7 @@ static int run_eval(tn_context *ctx, const void *arg, bool *told)
     if (!code)
         code = x.batch ? run_batch(ctx, &x) : run_data(ctx, &x);
     log_close(x.source.log);
+    free(x.source.bytes);
     *told = x.told;
     return code;
 }

@@ -96,8 +96,8 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file)
         return options_refuse(
             c, table,
-            "batch-size seq-len epochs val-data token-type val-fraction document-token "
-            "eval-every eval-windows "
+            "batch-size seq-len pack epochs val-data token-type val-fraction document-token "
+            "eval-every eval-windows patience "
             "sample-every "
             "sample-tokens prompt tokenizer",
             "is for --data, not for --batch");
@@ -105,6 +105,9 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
         return report(TN_CODE_USAGE, "train: --val-data and --val-fraction exclude each other");
     if (t->eval_every && t->val_fraction == 0 && !t->nval_data)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
+    if (t->patience && !t->eval_every)
+        return report(TN_CODE_USAGE, "train: --patience needs --eval-every, the steps from one "
+                                     "evaluation to the next");
     if (t->val_fraction == 0 && !t->nval_data &&
         options_refuse(c, table, "eval-windows",
                        "does not go with --val-fraction 0, which holds "
@@ -162,9 +165,19 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 "attention are not dropped\n",
                 t->model, dropout);
     if (dtype && strcmp(dtype, t->o.param_dtype) != 0 && !option_given(table, "param-dtype"))
-        fprintf(stderr, "tenon: note: %s: its weights are %s, this run trains and saves f32%s\n",
-                t->model, dtype,
+        fprintf(stderr, "tenon: note: %s: its weights are %s, this run %s f32%s\n", t->model, dtype,
+                tn_model_base(m) ? "has them in" : "trains and saves",
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
+}
+
+/* Adapters are saved alone, with the name of the folder that they belong to. */
+static int check_base(tn_context *ctx, const TrainOptions *t, const tn_model *m)
+{
+    if (!(t->lora || t->adapter) || tn_model_base(m))
+        return 0;
+    return tn_context_fail(ctx, TN_CODE_USAGE,
+                           "train: --%s: %s has no weights: adapters are for a folder that has",
+                           t->lora ? "lora" : "adapter", t->model);
 }
 
 static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
@@ -172,6 +185,8 @@ static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_
     int code = rank_machine(ctx, &t->o);
     if (!code)
         code = train_open(ctx, t, m);
+    if (!code)
+        code = check_base(ctx, t, *m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -201,10 +216,16 @@ static int run_train(tn_context *ctx, const void *arg, bool *told)
     return code;
 }
 
-/* M is stored; given again it is that by name or inode, or the folder of the run. */
+/* M is stored; given again it is that by name or inode, or the folder of the run. The base of
+ * adapters may have moved: its contents are compared once it is open. */
 static int resume_model(TrainOptions *t, const Resume *from)
 {
     const char *before = json_string_value(json_object_get(from->state, "model"));
+    if (t->model && json_object_get(from->state, "base") && !path_same(t->model, t->out)) {
+        t->base = t->model;
+        t->resume = from;
+        return -1;
+    }
     if (t->model && before && strcmp(t->model, before) != 0 && !path_same(t->model, before) &&
         !path_same(t->model, t->out))
         return report(TN_CODE_USAGE, "train: the run began with the model %s, found %s", before,
@@ -397,6 +418,9 @@ static int check_samples(Train *a)
  * stands, not what the run began with. */
 static int resume_length(tn_context *ctx, Train *a)
 {
+    if (option_given(a->table, "adapter"))
+        return report(TN_CODE_USAGE, "train: --adapter does not go with --resume: the run has its "
+                                     "adapters in its checkpoint");
     bool steps = option_given(a->table, "steps"), epochs = option_given(a->table, "epochs");
     int code = resume(ctx, a);
     if (steps && !epochs)
@@ -419,11 +443,15 @@ static int finish_options(tn_context *ctx, Train *a)
         t->val_fraction = 0;
     t->batch = a->c.batch;
     t->seq = a->c.seq;
+    t->lora = a->c.lora;
+    t->adapter = a->c.adapter;
     t->log_ranks = a->c.log_ranks;
     if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
         code = check_chunk(command_find("train"), a->table, NULL, &a->c);
+    if (code < 0)
+        code = check_adapters(command_find("train"), &a->c);
     if (code < 0)
         code = train_is_graph(t) ? train_graph_options(a->table, t, &a->c.o) : -1;
     if (code < 0)
@@ -529,6 +557,7 @@ static int parse(Train *a)
                                 {"prompt", &t->prompt},
                                 {"tokenizer", &t->tokenizer},
                                 {"eval-windows", &t->eval_windows},
+                                {"patience", &t->patience},
                                 {"metrics", &t->metrics},
                                 {"profile", &t->profile},
                                 {"on-nan", &a->on_nan},

@@ -155,8 +155,7 @@ template <typename W, int R> __global__ void __launch_bounds__(BLOCK) attend_pla
 
 static bool accepts_plain(const Call *c)
 {
-    (void)c;
-    return true;
+    return !flash_starts(c, 3);
 }
 
 static int run_plain(Call *c)
@@ -396,7 +395,7 @@ __global__ void __launch_bounds__(QueryBlock<D, GROUPS>::THREADS, QueryBlock<D, 
 
 static bool accepts_warps(const Call *c)
 {
-    return warps_accept(c, 0) && !flash_mask(c, 3);
+    return warps_accept(c, 0) && !flash_mask(c, 3) && !flash_starts(c, 3);
 }
 
 static void prepare_warps(Call *c, Arena *a)

@@ -183,9 +183,13 @@ def tenon_heads(x, heads):
 
 def tenon_mask(causal, scale, q, k, extra):
     """Whether scores take the kernel's own causal mask (-inf before the scale, which must then be above 0 in f32), and
-    what is added to them, or None. extra: a mask, or the position of the first query."""
+    what is added to them, or None. extra: a mask, the position of the first query, or where the document of each begins."""
     mask = extra.to(q.dtype) if extra is not None and extra.dim() == 4 else None
-    position = extra if extra is not None and mask is None else k.shape[2] - q.shape[2]
+    if extra is not None and extra.dim() == 2:
+        starts = aten.reshape.default(extra, [extra.shape[0], 1, extra.shape[1], 1])
+        before = aten.arange.default(k.shape[2], device=q.device) < starts
+        mask = aten.where.Scalar(before, -inf, 0.0).to(q.dtype)
+    position = extra if extra is not None and extra.dim() == 0 else k.shape[2] - q.shape[2]
     if not causal or (extra is None and position == 0 and (scale is None or scale >= 2**-126)):
         return causal, mask
     query = aten.unsqueeze.default(aten.arange.default(q.shape[2], device=q.device) + position, 1)

@@ -92,6 +92,11 @@ static int64_t count_rows(const DataSet *s, bool val, int64_t *nlabel)
 int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
 {
     int64_t windows = 0, most = 0;
+    if (s->pack_seq && s->pack_seq != T)
+        fail(s->ctx, TN_USAGE,
+             "seq: documents share rows of %lld places: expected as many, found "
+             "%lld",
+             (long long)s->pack_seq, (long long)T);
     if (s->index)
         return count_rows(s, val, nlabel);
     *nlabel = 0;
@@ -135,42 +140,41 @@ static void mask_documents(const DataSet *s, int64_t n, const int64_t *ids, int6
 }
 
 /* Labels [from, to) of a part as one row; the rest of it is filled up. Returns how many count. */
-static int64_t fill_row(const DataSet *s, const FilePart *p, int64_t from, int64_t to, int64_t T,
-                        int64_t *ids, int64_t *labels)
+static int64_t fill_row(const DataSet *s, const FilePart *p, int64_t from, int64_t end,
+                        const DataRow *to)
 {
-    int64_t n = to - from, count = 0;
+    int64_t n = MAX(end - from, 0), count = 0, *labels = to->labels;
     if (n > 0) {
-        data_read(s, p->file, p->begin + from, n + 1, ids, labels + n - 1);
-        memcpy(labels, ids + 1, sizeof *ids * (size_t)(n - 1));
+        data_read(s, p->file, p->begin + from, n + 1, to->ids, labels + n - 1);
+        memcpy(labels, to->ids + 1, sizeof *labels * (size_t)(n - 1));
         if (s->document >= 0)
-            mask_documents(s, n, ids, labels);
+            mask_documents(s, n, to->ids, labels);
     }
-    for (int64_t t = 0; t < T; t++) {
-        if (t >= n) {
-            ids[t] = 0;
-            labels[t] = IGNORED;
-        }
+    for (int64_t t = 0; t < n; t++) {
+        if (to->starts)
+            to->starts[t] = 0;
         count += labels[t] != IGNORED;
     }
+    data_pad(to, n);
     return count;
 }
 
 /* ---- batches ---- */
 
 /* Number `at` of a run. */
-static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_t at, int64_t T,
-                        int64_t *ids, int64_t *labels)
+static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_t at,
+                        const DataRow *to)
 {
     uint32_t epoch = (uint32_t)(at / windows);
-    int64_t k = permute(seed, epoch, windows, at % windows);
+    int64_t k = permute(seed, epoch, windows, at % windows), T = to->T;
     if (s->index) {
-        data_row(s, false, k, T, ids, labels);
+        data_row(s, false, k, to);
         return;
     }
     int i = find_file(s, false, T, &k);
     FilePart p = part_of(s, i, false, T);
     int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
-    fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), T, ids, labels);
+    fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), to);
 }
 
 int64_t data_rows(const DataSet *s, int64_t B)
@@ -178,36 +182,42 @@ int64_t data_rows(const DataSet *s, int64_t B)
     return s->row ? s->nrow : B;
 }
 
-void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels)
+/* The next row of a batch. */
+static void next_row(DataRow *to)
 {
-    int64_t nlabel, windows = data_windows(s, false, T, &nlabel);
+    to->ids += to->T;
+    to->labels += to->T;
+    to->starts += to->starts ? to->T : 0;
+}
+
+void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, DataRow to)
+{
+    int64_t nlabel, windows = data_windows(s, false, to.T, &nlabel);
     if (!step)
         fail(s->ctx, TN_USAGE, "step: expected 1 or more, found 0");
-    for (int64_t i = 0; i < data_rows(s, B); i++, ids += T, labels += T) {
+    for (int64_t i = 0; i < data_rows(s, B); i++, next_row(&to)) {
         int64_t b = s->row ? s->row[i] : i;
         if (b < B)
-            read_window(s, seed, windows, ((int64_t)step - 1) * B + b, T, ids, labels);
+            read_window(s, seed, windows, ((int64_t)step - 1) * B + b, &to);
         else
-            fill_row(s, NULL, 0, 0, T, ids, labels);
+            data_pad(&to, 0);
     }
 }
 
-int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, int64_t T,
-                       int64_t *ids, int64_t *labels)
+int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, DataRow to)
 {
     int64_t count = 0;
-    for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
+    for (int64_t b = 0; b < B; b++, next_row(&to)) {
         int64_t k = first + b * stride;
         if (s->index) {
-            count += data_row(s, true, k, T, ids, labels);
+            count += data_row(s, true, k, &to);
             continue;
         }
-        int i = find_file(s, true, T, &k);
+        int i = find_file(s, true, to.T, &k);
         FilePart p = {.nlabel = 0};
         if (i >= 0)
-            p = part_of(s, i, true, T);
-        count += fill_row(s, &p, k * T, MIN((k + 1) * T, p.nlabel), T, ids, labels);
+            p = part_of(s, i, true, to.T);
+        count += fill_row(s, &p, k * to.T, MIN((k + 1) * to.T, p.nlabel), &to);
     }
     return count;
 }

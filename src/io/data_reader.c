@@ -15,7 +15,7 @@ struct DataReader {
     uint64_t seed;
     int64_t B, T;
     int64_t nid;          /* of a slot */
-    int64_t *slot[AHEAD]; /* step s lies in s % AHEAD: ids, then labels */
+    int64_t *slot[AHEAD]; /* step s lies in s % AHEAD: ids, labels, starts */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
@@ -28,7 +28,8 @@ static void read_step(void *arg)
 {
     DataReader *r = arg;
     int64_t *ids = r->slot[r->end % AHEAD];
-    data_train_batch(&r->set, r->seed, (uint32_t)r->end, r->B, r->T, ids, ids + r->nid);
+    const DataRow to = {r->T, ids, ids + r->nid, ids + 2 * r->nid};
+    data_train_batch(&r->set, r->seed, (uint32_t)r->end, r->B, to);
 }
 
 static void *read_ahead(void *arg)
@@ -75,7 +76,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
     r->nid = data_rows(s, B) * T;
     r->next = r->end = step;
     for (int i = 0; i < AHEAD; i++)
-        r->slot[i] = NEWN(a, int64_t, 2 * r->nid);
+        r->slot[i] = NEWN(a, int64_t, 3 * r->nid);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     thread_begin(arena_ctx(a), "data", &r->thread, read_ahead, r);
@@ -83,18 +84,19 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
     return r;
 }
 
-bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels)
+bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, DataRow to)
 {
-    size_t nbytes = sizeof *ids * (size_t)r->nid;
+    size_t nbytes = sizeof *to.ids * (size_t)r->nid;
+    int64_t *const part[] = {to.ids, to.labels, to.starts};
     pthread_mutex_lock(&r->lock);
-    bool mine = step == r->next && seed == r->seed && B == r->B && T == r->T;
+    bool mine = step == r->next && seed == r->seed && B == r->B && to.T == r->T;
     while (mine && r->next == r->end && !r->failed)
         pthread_cond_wait(&r->changed, &r->lock);
     bool there = mine && r->next < r->end;
     if (there) {
-        memcpy(ids, r->slot[step % AHEAD], nbytes);
-        memcpy(labels, r->slot[step % AHEAD] + r->nid, nbytes);
+        for (int i = 0; i < LEN(part); i++)
+            if (part[i])
+                memcpy(part[i], r->slot[step % AHEAD] + i * r->nid, nbytes);
         r->next++;
         pthread_cond_broadcast(&r->changed);
     }

@@ -61,10 +61,11 @@ int64_t data_rows_windows(const DataSet *s, bool val, int64_t *nlabel)
 {
     char first[16], last[16];
     int64_t train = s->rows.rows - s->held;
+    const RowPack *p = s->pack[val];
     find_row(s, val ? train : 0, 1, first);
     find_row(s, val ? s->rows.rows : train, 1, last);
     *nlabel = (int64_t)(number(last + 8) - number(first + 8));
-    return val ? s->held : train;
+    return p ? p->nrow : val ? s->held : train;
 }
 
 static void check_ids(const DataSet *s, int64_t first, int64_t n, const int64_t *id)
@@ -100,19 +101,59 @@ static int64_t read_ids(const DataSet *s, int64_t k, int64_t T, int64_t *ids, in
     return n;
 }
 
-int64_t data_row(const DataSet *s, bool val, int64_t k, int64_t T, int64_t *ids, int64_t *labels)
+void data_pad(const DataRow *to, int64_t from)
 {
-    int64_t count = 0, last = 0, n = 0;
-    int64_t train = s->rows.rows - s->held, all = val ? s->held : train;
-    if (k >= 0 && k < all)
-        n = read_ids(s, val ? train + k : k, T, ids, labels, &last);
-    for (int64_t t = 0; t < T; t++) {
-        int64_t next = t + 1 >= n ? 0 : t + 1 < T ? ids[t + 1] : last;
+    for (int64_t t = from; t < to->T; t++) {
+        to->ids[t] = 0;
+        to->labels[t] = IGNORED;
+        if (to->starts)
+            to->starts[t] = t;
+    }
+}
+
+int64_t data_document(const DataSet *s, int64_t k, int64_t T, int64_t *ids, int64_t *labels,
+                      int64_t *places)
+{
+    int64_t count = 0, last = 0, n = read_ids(s, k, T, ids, labels, &last);
+    *places = n - 1;
+    for (int64_t t = 0; t < n - 1; t++) {
+        int64_t next = t + 1 < T ? ids[t + 1] : last;
         bool learned = (next & ROW_LEARNED) != 0;
         labels[t] = learned ? next & ID_MASK : IGNORED;
         count += learned;
+        ids[t] &= ID_MASK;
     }
-    for (int64_t t = 0; t < T; t++)
-        ids[t] = t < MIN(n, T) && t < n - 1 ? ids[t] & ID_MASK : 0;
     return count;
+}
+
+int64_t data_row(const DataSet *s, bool val, int64_t k, const DataRow *to)
+{
+    int64_t count = 0, places = 0, train = s->rows.rows - s->held, all = val ? s->held : train;
+    if (s->pack[val])
+        return data_packed_row(s, val, k, to);
+    if (k >= 0 && k < all)
+        count = data_document(s, val ? train + k : k, to->T, to->ids, to->labels, &places);
+    for (int64_t t = 0; to->starts && t < places; t++)
+        to->starts[t] = 0;
+    data_pad(to, places);
+    return count;
+}
+
+int32_t *data_row_places(Arena *a, const DataSet *s, int64_t first, int64_t n, int64_t T)
+{
+    enum { MANY = 256 };
+    char place[16 * (MANY + 1)];
+    int32_t *places = NEWN(a, int32_t, MAX(n, 1));
+    for (int64_t i = 0; i < n; i += MANY) {
+        int64_t count = MIN(n - i, (int64_t)MANY);
+        find_row(s, first + i, count + 1, place);
+        for (int64_t k = 0; k < count; k++) {
+            int64_t begin = (int64_t)number(place + 16 * k);
+            int64_t end = (int64_t)number(place + 16 * (k + 1));
+            if (begin < 0 || end <= begin || end > s->ntoken)
+                wrong(s, "rows out of order");
+            places[i + k] = (int32_t)MIN(end - begin - 1, T);
+        }
+    }
+    return places;
 }

@@ -47,6 +47,13 @@ const char *json_text(Json j, const char *key);
 /* Whether key is there and says anything but null, false or an empty list or object. */
 bool json_is_set(Json j, const char *key);
 
+/* ---- crc32c.c ---- */
+
+/* Sums of pieces: from 0; moved by the n bytes that follow a piece, they add up by ^. */
+uint32_t crc32c_add(uint32_t sum, const void *data, int64_t n);
+uint32_t crc32c_move(uint32_t sum, int64_t n);
+uint32_t crc32c_end(uint32_t sum, int64_t n); /* the checksum of n bytes of that sum */
+
 /* ---- safetensors.c ---- */
 
 typedef struct TensorEntry {
@@ -54,6 +61,8 @@ typedef struct TensorEntry {
     Type type;
     int file;      /* index into TensorFile.file */
     int64_t begin; /* position of the first byte in that file */
+    bool summed;   /* the header has its checksum */
+    uint32_t sum;
 } TensorEntry;
 
 /* One file, or all files of a Hugging Face folder, with checked headers. Data is not read yet. */
@@ -78,6 +87,10 @@ TensorFile *tensors_open(Arena *a, const char *path);
 /* exported_weights.c: adds the tensors of an archive of torch.export.save, which is file `file` of
  * f. */
 void tensors_read_exported(TensorFile *f, int file, const Zip *zip);
+/* Names of weights of such an archive that have the bytes of another, as tied parameters do: each
+ * is a key, the first name with these bytes its value. Weights that PyTorch pickled tell nothing.
+ */
+Map exported_tied(Arena *a, const Zip *zip);
 const TensorEntry *tensors_find(const TensorFile *f, const char *name); /* NULL where absent */
 const TensorEntry *tensors_get(const TensorFile *f, const char *name);
 
@@ -88,10 +101,14 @@ void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lo
 /* The same of elements [first, first + n). */
 void tensors_read_part(const TensorFile *f, const TensorEntry *e, DType want, bool lossy,
                        int64_t first, int64_t n, void *dst);
+/* Fails where a tensor's bytes do not have the checksum that the header says. */
+void tensors_verify(const TensorFile *f);
 /* Whether two tensors have the same type and bytes. */
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
 extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
+#define TENSORS_SUM "crc32c " /* before a tensor's name: the key of its checksum in the metadata \
+                               */
 
 /* ---- safetensors_write.c ---- */
 
@@ -110,12 +127,14 @@ typedef struct TensorLayout {
     Buf header; /* what comes before them */
     int n;
     int *order;     /* of the tensors in the file */
-    int64_t *begin; /* by tensor: its first byte in the file */
-    int64_t nbytes; /* of the file */
+    int64_t *begin; /* by tensor: its first byte in the file, how many it has, */
+    int64_t *size;
+    int64_t *digits; /* and where its checksum stands in the header; NULL: there are none */
+    int64_t nbytes;  /* of the file */
 } TensorLayout;
 
-/* Fails where two tensors have one name. */
-TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t);
+/* Fails where two tensors have one name. summed: the header has a checksum of each. */
+TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t, bool summed);
 
 typedef struct TensorWriter TensorWriter;
 
@@ -125,9 +144,14 @@ typedef struct TensorWriter TensorWriter;
  * each puts some of the bytes, and all sync before any of them checks that what it put is in the
  * file. */
 TensorWriter *tensors_begin(Arena *a, const char *path, const TensorLayout *l, bool shared);
-TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid);
+TensorWriter *tensors_join(Arena *a, const char *path, const TensorLayout *l, int64_t pid);
 bool tensors_in_order(const TensorWriter *w);
-void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n);
+void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n); /* of one tensor */
+/* The sums of what was put, by tensor. */
+const uint32_t *tensors_sums(const TensorWriter *w);
+/* Writes the checksums into the header, by the one that began a file that is renamed; sum: by
+ * tensor, of all that was put. */
+void tensors_seal(TensorWriter *w, const uint32_t *sum);
 void tensors_sync(TensorWriter *w);
 void tensors_check(TensorWriter *w);
 void tensors_end(TensorWriter *w); /* by the one that began; all have synced */
@@ -152,8 +176,8 @@ typedef struct FileSizes {
 } FileSizes;
 
 void sizes_add(FileSizes *s, int64_t nbytes); /* one more file */
-/* The bytes that tensors_write writes; adds the files of a folder's weights. */
-int64_t tensors_size(Arena *a, int n, const TensorOut *t);
+/* The bytes of a file of tensors; adds the files of a folder's weights, with checksums. */
+int64_t tensors_size(Arena *a, int n, const TensorOut *t, bool summed);
 void tensors_folder_sizes(Arena *a, int64_t most, int n, const TensorOut *t, FileSizes *sizes);
 
 /* ---- data.c: files of tokens ---- */
@@ -184,6 +208,13 @@ typedef struct RowCounts {
     int64_t left_out;  /* documents of which nothing is learned */
 } RowCounts;
 
+/* Which documents share a row (data_pack.c). */
+typedef struct RowPack {
+    int64_t nrow;
+    int64_t *begin;    /* nrow + 1: where each row's documents begin, and the end */
+    int64_t *document; /* rows of the file */
+} RowPack;
+
 /* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. Each
  * row of a file of rows is a window; the last ones are held out. */
 typedef struct DataSet {
@@ -199,7 +230,14 @@ typedef struct DataSet {
     int64_t index; /* of a file of rows: byte at which its index begins; 0: it is none */
     int64_t held;  /* rows that are held out */
     RowCounts rows;
+    const RowPack *pack[2]; /* of rows to train on, and held out; NULL: a document has its own */
+    int64_t pack_seq;       /* places of such a row */
 } DataSet;
+
+/* Room for one row: the starts are filled where there are any. */
+typedef struct DataRow {
+    int64_t T, *ids, *labels, *starts;
+} DataRow;
 
 /* foreign_check of all files, which are of bytes. */
 void data_check_text(Arena *tmp, const DataSet *s);
@@ -241,14 +279,13 @@ int64_t data_rows(const DataSet *s, int64_t B);
 /* Fills ids and labels [B, T] of a step (from 1): numbers (step - 1) B and so on of the windows in
  * the order of their epochs, a function of seed and step alone. labels[t] is the token after
  * ids[t], -100 where there is none. Of s->row only these rows are read and filled; beyond B, ids
- * are 0 and labels -100. Allocates nothing. */
-void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels);
+ * are 0 and labels -100. starts, which may be NULL where documents do not share rows: of each place
+ * the first of its document, of padding its own. Allocates nothing. */
+void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, DataRow to);
 
 /* Windows first, first + stride, ... of the validation part, in its order; beyond its end, ids are
  * 0 and labels -100. Returns the number of labels that count. */
-int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, int64_t T,
-                       int64_t *ids, int64_t *labels);
+int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, DataRow to);
 
 /* ---- data_rows.c: files of rows ---- */
 
@@ -256,7 +293,20 @@ int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t 
 void data_take_rows(DataSet *s, double val_fraction);
 int64_t data_rows_windows(const DataSet *s, bool val, int64_t *nlabel);
 /* Row k of those to train on or held out; returns how many labels count. */
-int64_t data_row(const DataSet *s, bool val, int64_t k, int64_t T, int64_t *ids, int64_t *labels);
+int64_t data_row(const DataSet *s, bool val, int64_t k, const DataRow *to);
+/* Row k of the file, as many places of it as there are, at most T; returns how many labels count.
+ */
+int64_t data_document(const DataSet *s, int64_t k, int64_t T, int64_t *ids, int64_t *labels,
+                      int64_t *places);
+void data_pad(const DataRow *to, int64_t from); /* its places from there on */
+/* The places of rows [first, first + n) of the file in rows of T. */
+int32_t *data_row_places(Arena *a, const DataSet *s, int64_t first, int64_t n, int64_t T);
+
+/* ---- data_pack.c: rows that documents share ---- */
+
+/* From here on documents share rows of T places; fails where s has no file of rows. */
+void data_pack(Arena *a, Arena *tmp, DataSet *s, int64_t T);
+int64_t data_packed_row(const DataSet *s, bool val, int64_t k, const DataRow *to);
 
 /* ---- data_reader.c: a thread that reads ahead ---- */
 
@@ -267,8 +317,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
                               int64_t T);
 /* The batch of a step, waiting for it; false where it is not the next in order, or could not be
  * read: then data_train_batch has it, or says why not. */
-bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels);
+bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, DataRow to);
 bool data_reader_full(DataReader *r); /* whether as many batches are there as are read ahead */
 
 /* ---- tokenizer.c: text to ids and back ---- */
@@ -315,6 +364,8 @@ void decoder_begin(Decoder *d); /* a new text */
 /* Appends what one more token adds to the text; false where no token has the id. */
 bool decoder_put(Decoder *d, int64_t id, Buf *to);
 void decoder_end(Decoder *d, Buf *to); /* the rest: bytes that no token followed */
+/* The bytes that a token adds to a text, not as its first; -1: no token has the id. */
+int64_t decoder_bytes(Decoder *d, int64_t id, Buf *tmp);
 
 /* ---- text.c: texts as data ---- */
 

@@ -188,3 +188,17 @@ void decoder_end(Decoder *d, Buf *to)
             flush_bytes(d, k);
     end(d);
 }
+
+int64_t decoder_bytes(Decoder *d, int64_t id, Buf *tmp)
+{
+    int64_t waiting = 0;
+    decoder_begin(d);
+    for (int k = 0; k < d->t->ndecoding; k++)
+        d->step[k].begun = d->step[k].past = true;
+    tmp->len = 0;
+    if (!decoder_put(d, id, tmp))
+        return -1;
+    for (int k = 0; k < d->t->ndecoding; k++)
+        waiting += (int64_t)d->step[k].bytes.len;
+    return (int64_t)tmp->len + waiting;
+}

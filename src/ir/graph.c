@@ -129,6 +129,12 @@ Map graph_named(const Port *p, int count, Role role, Arena *tmp)
     return named;
 }
 
+Value *graph_state_param(const Map *params, const char *state)
+{
+    const char *dot = strrchr(state, '.');
+    return dot ? map_find(params, arena_strndup(params->a, state, (size_t)(dot - state))) : NULL;
+}
+
 static void take_out(Graph *g, Node *n)
 {
     *(n->prev ? &n->prev->next : &g->first) = n->next;
@@ -230,6 +236,17 @@ static void clone_node(Clone *c, const Node *n)
     c->node[n->id] = m;
 }
 
+static const char **clone_names(Arena *a, const char **name)
+{
+    const char **to = NULL;
+    int n = 0, cap = 0;
+    for (const char **s = name; s && *s; s++)
+        PUSH(a, to, n, cap, arena_strdup(a, *s));
+    if (n)
+        PUSH(a, to, n, cap, NULL);
+    return to;
+}
+
 static void clone_into(Graph *to, const Graph *g)
 {
     Clone c = {to, NEWN(to->a, Value *, g->nvalue), NEWN(to->a, Node *, g->nnode)};
@@ -241,6 +258,7 @@ static void clone_into(Graph *to, const Graph *g)
         Port p = g->in[i];
         p.v = clone_value(&c, p.v, NULL);
         p.name = p.name ? arena_strdup(to->a, p.name) : NULL;
+        p.tied = clone_names(to->a, p.tied);
         p.cut = cuts_clone(to->a, g->mesh, p.cut);
         PUSH(to->a, to->in, to->nin, to->capin, p);
     }

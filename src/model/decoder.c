@@ -62,11 +62,7 @@ void decoder_params(ParamList *l)
 
 static Value *linear(Model *m, Value *x, const char *module, bool bias)
 {
-    model_scope(m, module);
-    Value *w = emit1(&m->b, "t", IN(model_weight(m, module, "weight")), NOATTRS);
-    if (bias)
-        return emit1(&m->b, "addmm", IN(model_weight(m, module, "bias"), x, w), NOATTRS);
-    return emit1(&m->b, "mm", IN(x, w), NOATTRS);
+    return model_linear(m, x, module, bias, false);
 }
 
 static Value *norm(Model *m, Value *x, const char *module)
@@ -123,13 +119,24 @@ static Rotary rotary_tables(Model *m)
         return (Rotary){n->out[0], n->out[1]};
     }
     const int64_t column[] = {m->T, 1};
-    Value *t = model_reshape(m, wide(m, model_positions(m)), 2, column);
+    Value *t = model_reshape(m, wide(m, model_places(m)), 2, column);
     Value *angle = emit1(&m->b, "mul", IN(t, scaled_frequencies(m)), NOATTRS);
     Value *cosine = narrow(m, emit1(&m->b, "cos", IN(angle), NOATTRS));
     return (Rotary){cosine, narrow(m, emit1(&m->b, "sin", IN(angle), NOATTRS))};
 }
 
 /* ---- the network ---- */
+
+/* The rows of the tables for the positions of documents that share rows: [B*T, D/2]. */
+static Rotary rotary_rows(Model *m, Rotary r)
+{
+    const int64_t flat[] = {-1};
+    if (!m->starts)
+        return r;
+    Value *at = model_reshape(m, model_positions(m), 1, flat);
+    return (Rotary){emit1(&m->b, "embedding", IN(r.cosine, at), NOATTRS),
+                    emit1(&m->b, "embedding", IN(r.sine, at), NOATTRS)};
+}
 
 /* [B*T, heads*D] to [B, T, heads, D]. */
 static Value *heads(Model *m, Value *x, int64_t count)
@@ -139,14 +146,20 @@ static Value *heads(Model *m, Value *x, int64_t count)
     return model_reshape(m, x, 4, size);
 }
 
-/* Heads of queries or keys: normed, where the family does that, and turned by their position. */
+/* Heads of queries or keys: normed, where the family does that, and turned by their position. Rows
+ * that documents share are turned as one long one, as each token has its own row of the tables. */
 static Value *turned(Model *m, Value *x, int64_t count, const char *module, Rotary r)
 {
+    const int64_t one[] = {1, -1, count, m->c->head_dim},
+                  rows[] = {-1, m->T, count, m->c->head_dim};
     x = heads(m, x, count);
     if (family_of(m->c)->qk_norm)
         x = norm(m, x, module);
     model_scope(m, "self_attn");
-    return emit1(&m->b, "rope", IN(x, r.cosine, r.sine), NOATTRS);
+    if (m->starts)
+        x = model_reshape(m, x, 4, one);
+    x = emit1(&m->b, "rope", IN(x, r.cosine, r.sine), NOATTRS);
+    return m->starts ? model_reshape(m, x, 4, rows) : x;
 }
 
 static Value *attention(Model *m, Value *x, Rotary r)
@@ -175,7 +188,7 @@ static Value *mlp(Model *m, Value *x)
 Value *decoder_logits(Model *m)
 {
     const int64_t flat[] = {-1, m->c->hidden};
-    Rotary r = rotary_tables(m);
+    Rotary r = rotary_rows(m, rotary_tables(m));
     Value *h = model_reshape(m, model_embedding(m, "embed_tokens"), 2, flat);
     h = model_dropout(m, h, "drop");
     for (int64_t i = 0; i < m->c->nlayer; i++) {

@@ -42,10 +42,7 @@ void gpt2_params(ParamList *l)
 
 static Value *conv1d(Model *m, Value *x, const char *module)
 {
-    model_scope(m, module);
-    return emit1(&m->b, "addmm",
-                 IN(model_weight(m, module, "bias"), x, model_weight(m, module, "weight")),
-                 NOATTRS);
+    return model_linear(m, x, module, true, true);
 }
 
 static Value *norm(Model *m, Value *x, const char *module)
@@ -63,7 +60,7 @@ static Value *embed(Model *m)
     Value *token = model_embedding(m, "wte");
     model_scope(m, "wpe");
     Value *position = model_weight(m, "wpe", "weight");
-    if (m->position)
+    if (m->position || m->starts)
         position = emit1(&m->b, "embedding", IN(position, model_positions(m)), NOATTRS);
     else if (m->T < m->c->npos)
         position = emit1(&m->b, "slice", IN(position), ATTRS(A_INT("dim", 0), A_INT("end", m->T)));

@@ -78,6 +78,8 @@ int64_t flash_seen(const Flash *f, int64_t query)
 
 int flash_place(Call *c, Flash *f)
 {
+    if (flash_starts(c, 3))
+        return flash_check_documents(c, 3);
     if (c->nin < 4 || flash_mask(c, 3))
         return 0;
     int64_t position = tensor_int(&c->in[3], 0), most = f->keys - f->queries;
@@ -135,6 +137,47 @@ void flash_mask_strides(const Tensor *mask, int64_t stride[4])
         stride[d] = mask->dim[d] == 1 ? 0 : mask->stride[d];
 }
 
+/* ---- documents ---- */
+
+void flash_check_starts(const Graph *g, const Node *n, int first, int at)
+{
+    Flash f = flash_of(n, first);
+    Type want = type_make(I64, 2, (int64_t[]){f.batch, f.queries});
+    need_type(g, n, at, &want);
+    if (!f.causal || f.keys != f.queries)
+        fail_node(g, n,
+                  "operand %d: starts of documents are for causal attention of as many queries as "
+                  "keys",
+                  at);
+}
+
+bool flash_has_starts(const Node *n, int at)
+{
+    return at < n->nin && n->in[at]->type.rank == 2 && !dtype_float(n->in[at]->type.dtype);
+}
+
+const Tensor *flash_starts(const Call *c, int at)
+{
+    return flash_has_starts(c->node, at) ? &c->in[at] : NULL;
+}
+
+int flash_check_documents(Call *c, int at)
+{
+    const Tensor *starts = flash_starts(c, at);
+    for (int64_t b = 0; starts && b < starts->dim[0]; b++)
+        for (int64_t t = 0, least = 0; t < starts->dim[1]; t++) {
+            int64_t start = flash_first(starts, b, t);
+            if (start < least || start > t)
+                return run_fail(c,
+                                "start of row %lld, position %lld: expected %lld to %lld, found "
+                                "%lld",
+                                (long long)b, (long long)t, (long long)least, (long long)t,
+                                (long long)start);
+            least = start;
+        }
+    return 0;
+}
+
 /* ---- factors ---- */
 
 FlashFactors flash_factors(Factors *f, const Flash *s, FactorKind query, FactorKind key,
@@ -187,6 +230,12 @@ void flash_mask_axes(Axes *x, const Type *mask, const FlashFactors *f)
         axis_add(x, 2, f->query);
     if (mask->dim[3] != 1)
         axis_add(x, 3, f->key);
+}
+
+void flash_start_axes(Axes *x, const FlashFactors *f)
+{
+    axis_add(x, 0, f->batch);
+    axis_add(x, 1, f->query);
 }
 
 /* ---- for references ---- */

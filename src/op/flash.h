@@ -11,7 +11,7 @@ extern const Kernel flash_kernels[], flash_backward_kernels[];
 enum { FLASH_CAUSAL, FLASH_SCALE };
 extern const AttrField flash_attrs[];
 
-/* Operands and results of the backward. */
+/* Operands and results of the backward; MASK may be of starts. */
 enum { DO, Q, K, V, O, LSE, MASK };
 enum { DQ, DK, DV };
 
@@ -49,6 +49,23 @@ const Tensor *flash_mask(const Call *c, int at);
 /* The strides of a mask, 0 where it is broadcast. */
 void flash_mask_strides(const Tensor *mask, int64_t stride[4]);
 
+/* ---- documents ---- */
+
+/* Checks that operand `at` is of starts, i64[B, T]: the key from which on each query of a causal
+ * attention among themselves sees, where its document begins. */
+void flash_check_starts(const Graph *g, const Node *n, int first, int at);
+bool flash_has_starts(const Node *n, int at);
+/* Operand `at` where it is of starts, else NULL. */
+const Tensor *flash_starts(const Call *c, int at);
+/* Checks their values: from 0 to the query itself, and never less than the query before. Returns 0,
+ * or a failed run. */
+int flash_check_documents(Call *c, int at);
+/* The first key that a query of row b sees. */
+INLINE int64_t flash_first(const Tensor *starts, int64_t b, int64_t query)
+{
+    return starts ? tensor_int(starts, b * starts->stride[0] + query * starts->stride[1]) : 0;
+}
+
 /* ---- factors ---- */
 
 /* The factors of q[batch, query, head member, size] and k, v[batch, key, head, size]: heads of a
@@ -64,6 +81,7 @@ void flash_query_axes(Axes *x, const FlashFactors *f); /* q, o and their gradien
 void flash_key_axes(Axes *x, const FlashFactors *f);   /* k, v and their gradients */
 void flash_lse_axes(Axes *x, const FlashFactors *f);
 void flash_mask_axes(Axes *x, const Type *mask, const FlashFactors *f);
+void flash_start_axes(Axes *x, const FlashFactors *f);
 
 /* ---- for references ---- */
 

@@ -6,6 +6,11 @@
  * For generation k and v are caches of S positions of which the first are filled, and operand 3,
  * position i64[] in [0, S - T], takes the place of S - T: query t sees keys up to position + t.
  *
+ * Of rows that several documents share, one after the other, operand 3 may be starts, i64[B, T]:
+ * for each query the key at which its document begins, before which it sees none. Kernels leave out
+ * blocks of keys that no query of a block sees, so that the time is that of the documents' squares;
+ * the estimate, which does not know them, is of one document a row.
+ *
  * Else operand 3 may be a mask of floats that are added to the scaled scores, as ATen's attn_mask:
  * [B, H, T, S], any size 1 in place of the whole. A query that sees nothing (-inf all along) gives
  * zeros, as in ATen, and a log-sum-exp of +inf, so that its weights exp(s - lse) are 0. The mask's
@@ -23,11 +28,14 @@ static int infer(const Graph *g, const Node *n, Type *out)
     Type scalar = type_make(I64, 0, NULL);
     out[1] = flash_lse_type(g, n, 0);
     bool mask = flash_has_mask(n, 3);
+    bool starts = flash_has_starts(n, 3);
     if (mask)
         flash_check_mask(g, n, 0, 3);
+    else if (starts)
+        flash_check_starts(g, n, 0, 3);
     else if (n->nin == 4)
         need_type(g, n, 3, &scalar);
-    if (n->nin == 4 && !mask && !n->attr[FLASH_CAUSAL].i)
+    if (n->nin == 4 && !mask && !starts && !n->attr[FLASH_CAUSAL].i)
         fail_node(g, n, "operand 3: a position is for causal attention");
     out[0] = n->in[0]->type;
     return 2;
@@ -78,14 +86,19 @@ static Value *mask_diff(Grad *grad)
 static void diff(Grad *d)
 {
     Node *n = d->n;
-    bool mask = flash_has_mask(n, 3);
+    bool mask = flash_has_mask(n, 3), starts = flash_has_starts(n, 3);
     if (d->dy[1])
         fail_node(d->b->g, n, "has no gradient through its output 1, the log-sum-exp");
-    if (n->nin == 4 && !mask)
+    if (n->nin == 4 && !mask && !starts)
         fail_node(d->b->g, n, "has no gradient where it is given a position");
-    Value *in[] = {
-        d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1], mask ? n->in[3] : NULL};
-    Node *back = emit(d->b, "flash_attention_backward", 6 + mask, in,
+    Value *in[] = {d->dy[0],
+                   n->in[0],
+                   n->in[1],
+                   n->in[2],
+                   n->out[0],
+                   n->out[1],
+                   n->nin == 4 ? n->in[3] : NULL};
+    Node *back = emit(d->b, "flash_attention_backward", 6 + (n->nin == 4), in,
                       ATTRS(A_BOOL("causal", n->attr[FLASH_CAUSAL].i),
                             (AttrArg){"scale", ATTR_FLOAT, n->attr[FLASH_SCALE]}));
     for (int i = 0; i < 3; i++)
@@ -116,13 +129,15 @@ static void factors(const Node *n, Factors *f)
     flash_lse_axes(&f->out[1], &x);
     if (flash_has_mask(n, 3))
         flash_mask_axes(&f->in[3], &n->in[3]->type, &x);
+    if (flash_has_starts(n, 3))
+        flash_start_axes(&f->in[3], &x);
 }
 
 /* ---- ref ---- */
 
 typedef struct FlashRef {
     Flash f;
-    const Tensor *q, *k, *v, *o, *lse, *mask;
+    const Tensor *q, *k, *v, *o, *lse, *mask, *starts;
 } FlashRef;
 
 static double score(const FlashRef *r, int64_t b, int64_t t, int64_t h, int64_t j)
@@ -132,20 +147,20 @@ static double score(const FlashRef *r, int64_t b, int64_t t, int64_t h, int64_t 
 
 static void ref_row(const FlashRef *r, int64_t b, int64_t t, int64_t h)
 {
-    int64_t seen = flash_seen(&r->f, t);
-    double first = score(r, b, t, h, 0), top = first; /* without a mask every query sees key 0 */
-    for (int64_t j = 1; j < seen; j++)
+    int64_t seen = flash_seen(&r->f, t), begin = flash_first(r->starts, b, t);
+    double first = score(r, b, t, h, begin), top = first; /* that every query sees without a mask */
+    for (int64_t j = begin + 1; j < seen; j++)
         top = fmax(top, score(r, b, t, h, j));
     top = isinf(top) ? 0 : top;
     double sum = exp(first - top);
-    for (int64_t j = 1; j < seen; j++)
+    for (int64_t j = begin + 1; j < seen; j++)
         sum += exp(score(r, b, t, h, j) - top);
     double lse = sum == 0 ? INFINITY : top + log(sum);
     tensor_set(r->lse, tensor_index(r->lse, (int64_t[]){b, h, t}), lse);
     for (int64_t d = 0; d < r->f.size; d += FLASH_PART) {
         int64_t width = MIN(FLASH_PART, r->f.size - d);
         double o[FLASH_PART] = {0};
-        for (int64_t j = 0; j < seen; j++) {
+        for (int64_t j = begin; j < seen; j++) {
             double p = sum == 0 ? 0 : exp(score(r, b, t, h, j) - top) / sum;
             int64_t at = flash_at(r->v, b, j, h / r->f.group) + d * r->v->stride[3];
             flash_add_row(o, p, r->v, at, width);
@@ -163,8 +178,8 @@ static void ref_rows(void *arg, int64_t lo, int64_t hi)
 
 static int ref(Call *c)
 {
-    FlashRef r = {flash_of(c->node, 0), &c->in[0],  &c->in[1],       &c->in[2],
-                  &c->out[0],           &c->out[1], flash_mask(c, 3)};
+    FlashRef r = {flash_of(c->node, 0), &c->in[0],  &c->in[1],        &c->in[2],
+                  &c->out[0],           &c->out[1], flash_mask(c, 3), flash_starts(c, 3)};
     if (flash_place(c, &r.f))
         return -1;
     par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_rows, &r);

@@ -3,7 +3,8 @@
  *
  *   dv = p^T do,   dp = do v^T,   ds = p (dp - delta) scale,   dq = ds k,   dk = ds^T q
  *
- * A mask, operand 6, is added to the scores as in the forward. ref sums each element of a gradient
+ * A mask, operand 6, is added to the scores as in the forward, or operand 6 has the starts of
+ * documents. ref sums each element of a gradient
  * in double. */
 #include "flash.h"
 
@@ -17,7 +18,9 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_type(g, n, DO, &n->in[Q]->type);
     need_type(g, n, O, &n->in[Q]->type);
     need_type(g, n, LSE, &lse);
-    if (n->nin > MASK)
+    if (flash_has_starts(n, MASK))
+        flash_check_starts(g, n, Q, MASK);
+    else if (n->nin > MASK)
         flash_check_mask(g, n, Q, MASK);
     for (int i = DQ; i <= DV; i++)
         out[i] = n->in[Q + i]->type;
@@ -46,7 +49,9 @@ static void factors(const Node *n, Factors *f)
         flash_key_axes(like_k[i], &x);
     }
     flash_lse_axes(&f->in[LSE], &x);
-    if (n->nin > MASK)
+    if (flash_has_starts(n, MASK))
+        flash_start_axes(&f->in[MASK], &x);
+    else if (n->nin > MASK)
         flash_mask_axes(&f->in[MASK], &n->in[MASK]->type, &x);
 }
 
@@ -54,7 +59,7 @@ static void factors(const Node *n, Factors *f)
 
 typedef struct FlashGradRef {
     Flash f;
-    const Tensor *in, *out, *mask;
+    const Tensor *in, *out, *mask, *starts;
 } FlashGradRef;
 
 /* p and ds of query t of head h and key j. */
@@ -74,7 +79,7 @@ static void ref_query(const FlashGradRef *r, int64_t b, int64_t t, int64_t h, in
 {
     double dq[FLASH_PART] = {0}, p, ds;
     const Tensor *k = &r->in[K], *y = &r->out[DQ];
-    for (int64_t j = 0; j < flash_seen(&r->f, t); j++) {
+    for (int64_t j = flash_first(r->starts, b, t); j < flash_seen(&r->f, t); j++) {
         pair(r, b, t, h, j, &p, &ds);
         flash_add_row(dq, ds, k, flash_at(k, b, j, h / r->f.group) + d0 * k->stride[3], n);
     }
@@ -88,7 +93,7 @@ static void ref_key(const FlashGradRef *r, int64_t b, int64_t j, int64_t shared,
     const Tensor *q = &r->in[Q], *g = &r->in[DO], *y = r->out;
     for (int64_t h = shared * r->f.group; h < (shared + 1) * r->f.group; h++)
         for (int64_t t = 0; t < r->f.queries; t++) {
-            if (j >= flash_seen(&r->f, t))
+            if (j >= flash_seen(&r->f, t) || j < flash_first(r->starts, b, t))
                 continue;
             pair(r, b, t, h, j, &p, &ds);
             flash_add_row(dk, ds, q, flash_at(q, b, t, h) + d0 * q->stride[3], n);
@@ -120,7 +125,10 @@ static void ref_keys(void *arg, int64_t lo, int64_t hi)
 
 static int ref(Call *c)
 {
-    FlashGradRef r = {flash_of(c->node, Q), c->in, c->out, flash_mask(c, MASK)};
+    FlashGradRef r = {flash_of(c->node, Q), c->in, c->out, flash_mask(c, MASK),
+                      flash_starts(c, MASK)};
+    if (flash_check_documents(c, MASK))
+        return -1;
     par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_queries, &r);
     par_for(r.f.batch * r.f.keys * r.f.heads / r.f.group, 1, ref_keys, &r);
     return 0;

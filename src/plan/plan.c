@@ -64,12 +64,23 @@ static void fill_reserve(Plan *p)
                  MIN(MIN(nthread, k.gemm_threads) * k.gemm, 2 * largest);
 }
 
-/* Inputs that are kept, caches or the others, from `at` on; returns where they end. */
-static int64_t place_kept(Plan *p, bool caches, int64_t at)
+/* Inputs that are kept, in this order, so that plans of a step without its update find the first
+ * where the step has them. */
+typedef enum { KEPT_WEIGHTS, KEPT_UPDATE, KEPT_CACHES, NKEPT } Kept;
+
+static Kept kept_as(const Plan *p, const PlanPort *port)
+{
+    return port->role == ROLE_CACHE                              ? KEPT_CACHES
+           : p->storage[port->storage].category == CAT_STATE ? KEPT_UPDATE
+                                                              : KEPT_WEIGHTS;
+}
+
+/* Gives them addresses from `at` on; returns where they end. */
+static int64_t place_kept(Plan *p, Kept kept, int64_t at)
 {
     for (int i = 0; i < p->nin; i++) {
         Storage *s = &p->storage[p->in[i].storage];
-        if (!s->persistent || (p->in[i].role == ROLE_CACHE) != caches)
+        if (!s->persistent || kept_as(p, &p->in[i]) != kept)
             continue;
         s->offset = at;
         at += s->nbytes;
@@ -104,8 +115,8 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     for (int s = 0; s < device_nspace(to->device); s++)
         CHECK(p->space[s].bound == flow_space_peak(f, (Space)s));
     int64_t own = p->persistent_nbytes;
-    p->persistent_nbytes =
-        place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(to->persistent)));
+    int64_t at = place_kept(p, KEPT_UPDATE, place_kept(p, KEPT_WEIGHTS, 0));
+    p->persistent_nbytes = place_kept(p, KEPT_CACHES, MAX(at, flow_round(to->persistent)));
     p->space[SPACE_MAIN].bound += p->persistent_nbytes - own;
     p->by_category[CAT_OTHER] += p->persistent_nbytes - own;
     return p;

@@ -43,15 +43,6 @@ static void fill_readers(const Graph *g, Arena *a, const char **scope)
     }
 }
 
-/* The parameter NAME of a state "NAME.m". */
-static const Value *parameter_of(const Map *params, const Port *state)
-{
-    const char *dot = strrchr(state->name, '.');
-    return dot ? map_find(params,
-                          arena_strndup(params->a, state->name, (size_t)(dot - state->name)))
-               : NULL;
-}
-
 const char **plan_input_scopes(Arena *a, const Graph *g)
 {
     const char **scope = NEWN(a, const char *, g->nvalue), **of = NEWN(a, const char *, g->nin);
@@ -59,7 +50,7 @@ const char **plan_input_scopes(Arena *a, const Graph *g)
     fill_readers(g, a, scope);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        const Value *owner = p->role == ROLE_STATE ? parameter_of(&params, p) : NULL;
+        const Value *owner = p->role == ROLE_STATE ? graph_state_param(&params, p->name) : NULL;
         const char *found = scope[(owner ? owner : p->v)->id];
         of[i] = found ? found : "";
     }

@@ -8,14 +8,20 @@
 
 enum { IGNORED = -100 };
 
+bool pack_asked(const tn_options *o)
+{
+    return o->pack && !strcmp(o->pack, "on");
+}
+
 int batch_make(tn_context *ctx, int64_t rows, int64_t seq, Batch *b)
 {
     size_t count = (size_t)(rows * seq);
-    *b = (Batch){.ids = malloc(3 * count * sizeof *b->ids), .rows = rows, .seq = seq};
+    *b = (Batch){.ids = calloc(4 * count, sizeof *b->ids), .rows = rows, .seq = seq};
     if (!b->ids)
         return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
     b->labels = b->ids + count;
     b->sent = b->labels + count;
+    b->starts = b->sent + count;
     return 0;
 }
 
@@ -31,14 +37,17 @@ int batch_make_part(tn_context *ctx, tn_plan *plan, int64_t seq, Batch *part)
 static void copy_row(const Batch *all, int64_t from, const Batch *part, int64_t to)
 {
     int64_t seq = part->seq, *ids = part->ids + to * seq, *labels = part->labels + to * seq;
+    int64_t *starts = part->starts + to * seq;
     if (from < all->rows) {
         memcpy(ids, all->ids + from * seq, (size_t)seq * sizeof *ids);
         memcpy(labels, all->labels + from * seq, (size_t)seq * sizeof *labels);
+        memcpy(starts, all->starts + from * seq, (size_t)seq * sizeof *starts);
         return;
     }
     for (int64_t i = 0; i < seq; i++) {
         ids[i] = 0;
         labels[i] = IGNORED;
+        starts[i] = i;
     }
 }
 
@@ -73,6 +82,8 @@ int batch_write(tn_context *ctx, tn_program *x, const Batch *b)
     int code = tn_program_write(x, "input_ids", b->ids, nbytes);
     if (!code && port_there(x, "labels"))
         code = tn_program_write(x, "labels", b->same ? b->sent : b->labels, nbytes);
+    if (!code && port_there(x, "starts"))
+        code = tn_program_write(x, "starts", b->starts, nbytes);
     return code ? tn_context_fail(ctx, code, "%s", tn_program_error(x)) : 0;
 }
 

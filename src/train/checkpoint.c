@@ -14,11 +14,13 @@
 
 /* ---- which are kept ---- */
 
-/* Whether --keep counts a checkpoint: those of this run; without --keep those that the clock or a
- * signal asked for. */
+/* Whether --keep counts a checkpoint: those of this run but the best; without --keep those that the
+ * clock or a signal asked for, or that were the best. */
 static bool is_counted(const Trainer *r, int64_t step)
 {
     char id[RUN_ID];
+    if (step == r->best.step)
+        return false;
     json_t *state = folder_state(r->t->out, step);
     run_of_state(state, id);
     bool counted = state && !strcmp(id, r->folder.run) &&
@@ -197,8 +199,12 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         json_object_set_new(o, "tokens", checkpoint_tokens(&r->feed));
         json_object_set_new(o, "val_data", checkpoint_held(&r->feed));
     }
+    if (o && r->base)
+        json_object_set(o, "base", r->base);
     if (o && *r->folder.run)
         json_object_set_new(o, "run", json_string(r->folder.run));
+    if (o && r->best.step)
+        json_object_set_new(o, "best", best_state(&r->best));
     if (o && by_time)
         json_object_set_new(o, "by_time", json_true());
     const char *machine, *decided;
@@ -344,11 +350,10 @@ bool checkpoint_due(const Trainer *r, int64_t step)
     return due_by_step(r, step) || (r->t->save_sec > 0 && r->clock.unsaved >= r->t->save_sec);
 }
 
-int checkpoint_pause(Trainer *r, int64_t step)
+/* Where it fails it warns, unless the weights are not finite. */
+static int try_save(Trainer *r, int64_t step)
 {
     char why[2000];
-    if (!checkpoint_due(r, step))
-        return 0;
     int code = save(r, step, !due_by_step(r, step));
     r->clock.last_save = wall_sec();
     if (!code || r->ending.spoiled)
@@ -361,4 +366,14 @@ int checkpoint_pause(Trainer *r, int64_t step)
             step, why);
     r->saves.failed = false;
     return 0;
+}
+
+int checkpoint_pause(Trainer *r, int64_t step)
+{
+    return checkpoint_due(r, step) ? try_save(r, step) : 0;
+}
+
+int checkpoint_best(Trainer *r, int64_t step)
+{
+    return try_save(r, step);
 }

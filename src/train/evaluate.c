@@ -15,7 +15,7 @@ int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end)
     double part = (double)step * (double)t->batch / PART;
     if (t->eval_windows)
         return t->eval_windows;
-    return !end || part >= WINDOWS ? WINDOWS : part < 1 ? 1 : (int64_t)part;
+    return !end || t->eval_every || part >= WINDOWS ? WINDOWS : part < 1 ? 1 : (int64_t)part;
 }
 
 /* Rows of one pass, all and those of this rank. */
@@ -68,11 +68,23 @@ static void leave_out(const Evaluation *e, int64_t rows, EvaluationPass *p)
     }
 }
 
+/* Bytes of the text that the labels of a pass are. */
+static int64_t label_bytes(const Evaluation *e, const EvaluationPass *p)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; e->bytes && i < e->batch * e->seq; i++) {
+        int64_t id = p->all.labels[i];
+        bool counts = id != IGNORED && !(e->same && i % e->seq == e->seq - 1);
+        sum += counts && id < e->nid && e->bytes[id] > 0 ? e->bytes[id] : 0;
+    }
+    return sum;
+}
+
 static int read_pass(Evaluation *e, int64_t first, EvaluationPass *p)
 {
     tell(e, first, p);
-    int code = tn_data_val(e->data, first * p->stride, p->stride, e->batch, e->seq, p->all.ids,
-                           p->all.labels, &p->count);
+    int code = tn_data_val_packed(e->data, first * p->stride, p->stride, e->batch, e->seq,
+                                  p->all.ids, p->all.labels, p->all.starts, &p->count);
     if (!code && e->planned - first < e->batch)
         leave_out(e, e->planned - first, p);
     for (int64_t i = e->seq - 1; e->same && i < e->batch * e->seq; i += e->seq)
@@ -117,6 +129,7 @@ static int sum_losses(Evaluation *e, EvaluationPass *p, double *sum)
             return code;
         *sum += p->count ? port_number(e->x, "loss") * (double)p->count : 0;
         e->count += p->count;
+        e->text += label_bytes(e, p);
         int64_t end = e->windows + e->batch;
         e->windows = end < e->planned ? end : e->planned;
     }
@@ -134,7 +147,7 @@ int evaluate(Evaluation *e)
         e->planned = e->most;
         p.stride = e->all / e->planned;
     }
-    e->count = 0;
+    e->count = e->text = 0;
     e->stopped = e->late = false;
     p.said = p.start;
     if (!code)
@@ -156,4 +169,10 @@ int evaluate(Evaluation *e)
 bool evaluation_is_part(const Evaluation *e)
 {
     return e->windows < e->all;
+}
+
+double evaluation_bits(const Evaluation *e)
+{
+    const double ln2 = 0.69314718055994531;
+    return e->text > 0 ? e->loss * (double)e->count / (ln2 * (double)e->text) : NAN;
 }

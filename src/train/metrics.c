@@ -51,6 +51,8 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
         const Evaluation *e = &r->heldout.last;
         put_real(f, "eval_loss", e->loss);
         put_real(f, evaluation_is_part(e) ? "eval_loss_partial" : "eval_loss_full", e->loss);
+        put_real(f, "perplexity", exp(e->loss));
+        put_real(f, "bits_per_byte", evaluation_bits(e));
         fprintf(f,
                 "\"eval_tokens\": %" PRId64 ", \"eval_windows\": %" PRId64
                 ", \"eval_windows_all\": %" PRId64 ", ",

@@ -43,7 +43,10 @@ void show_plan(const Trainer *r)
     const char *text;
     if (!r->feed.data || tn_plan_text(r->plans.step, 0, &text))
         return;
-    fprintf(r->log, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
+    fprintf(r->log, "model: %" PRId64 " parameters", tn_model_count(r->m));
+    if (tn_model_base(r->m))
+        fprintf(r->log, ", of which %" PRId64 " of adapters are trained", tn_model_trained(r->m));
+    fputc('\n', r->log);
     show_data(r);
     fputs(text, r->log);
     if (r->plans.arena > r->plans.peak)
@@ -138,13 +141,23 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
     fflush(stdout);
 }
 
+/* What the loss amounts to, in brackets. */
+static void show_meaning(const Trainer *r, const Evaluation *e)
+{
+    double bits = evaluation_bits(e);
+    if (!e->count)
+        return;
+    fprintf(r->log, " (perplexity %.6g", exp(e->loss));
+    fprintf(r->log, isnan(bits) ? ")" : ", %.4f bits per byte)", bits);
+}
+
 void show_evaluation(const Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->heldout.last;
-    fprintf(r->log,
-            "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token, of %" PRId64
-            " tokens in %" PRId64 " of %" PRId64 " windows",
-            show_line_start(r), step, evaluation_is_part(e) ? "partial " : "", e->loss, e->count,
+    fprintf(r->log, "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token", show_line_start(r),
+            step, evaluation_is_part(e) ? "partial " : "", e->loss);
+    show_meaning(r, e);
+    fprintf(r->log, ", of %" PRId64 " tokens in %" PRId64 " of %" PRId64 " windows", e->count,
             e->windows, e->all);
     if (e->stopped || e->late)
         fprintf(r->log, "; %s before %" PRId64, e->stopped ? "interrupted" : "--max-sec ended it",

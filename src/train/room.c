@@ -80,6 +80,8 @@ static int check_room(const Trainer *r, const struct statvfs *v, int64_t count)
 static int64_t count_saves(const TrainOptions *t)
 {
     int64_t first = t->resume ? t->resume->step : 0, every = t->save_every;
+    if (t->steps == INT64_MAX) /* by time, or by epochs that are not counted yet */
+        return 1;
     return 1 + (every ? (t->steps - 1) / every - first / every : 0);
 }
 
@@ -98,6 +100,7 @@ static int64_t count_more(const Trainer *r)
     int64_t there = count_there(r), saves = count_saves(t), more = t->keep - there + 1;
     if (!t->keep) /* by the clock: the older one may go first */
         return there < KEPT_BY_TIME;
+    more += t->eval_every > 0; /* the best stays beside them */
     return more < 0 ? 0 : more < saves ? more : saves;
 }
 

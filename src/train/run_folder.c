@@ -187,10 +187,10 @@ void folder_evaluated(const Trainer *r, int64_t step)
     if (!evaluated_path(r, path) ||
         snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         return;
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f}", "run", r->folder.run, "step",
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "run", r->folder.run, "step",
                           (json_int_t)step, "windows", (json_int_t)e->windows, "planned",
                           (json_int_t)e->planned, "all", (json_int_t)e->all, "tokens",
-                          (json_int_t)e->count, "eval_loss", e->loss);
+                          (json_int_t)e->count, "bytes", (json_int_t)e->text, "eval_loss", e->loss);
     char *text = o ? json_dumps(o, 0) : NULL;
     int fd = text ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     size_t n = text ? strlen(text) : 0;
@@ -203,12 +203,18 @@ void folder_evaluated(const Trainer *r, int64_t step)
     json_decref(o);
 }
 
+/* Whether the run that goes on is at its end, or ended by --patience. */
+static bool at_end(const Trainer *r)
+{
+    return resume_at_end(r->t) || r->ending.exhausted;
+}
+
 /* Whether an evaluation of as many windows as now is what the file has. One that --max-sec ended
  * is, as long as there is such a limit: it would end another after other windows. */
 static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
 {
     char id[RUN_ID];
-    int64_t all, nlabel, most = evaluation_most(r->t, step, true);
+    int64_t all, nlabel, most = evaluation_most(r->t, step, at_end(r));
     const json_t *loss = json_object_get(o, "eval_loss"), *planned = json_object_get(o, "planned");
     run_of_state(o, id);
     if (tn_data_windows(feed_held(&r->feed), 1, r->t->seq, &all, &nlabel) || !*r->folder.run ||
@@ -219,6 +225,7 @@ static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
                     .planned = planned ? json_integer_value(planned) : windows,
                     .all = json_integer_value(json_object_get(o, "all")),
                     .count = json_integer_value(json_object_get(o, "tokens")),
+                    .text = json_integer_value(json_object_get(o, "bytes")),
                     .loss = json_real_value(loss)};
     e.late = windows < e.planned;
     r->heldout.last = e;
@@ -230,11 +237,14 @@ static bool take_evaluated(Trainer *r, const json_t *o, int64_t step)
 int folder_find_evaluated(Trainer *r)
 {
     char path[CHECKPOINT_PATH];
-    if (!r->feed.data || !r->plans.eval || !resume_at_end(r->t) || !evaluated_path(r, path))
+    int64_t first = r->t->resume ? r->t->resume->step : 0, every = r->t->eval_every;
+    bool due = first && every && first % every == 0;
+    if (!r->feed.data || !r->plans.eval || !first || !(due || at_end(r)) ||
+        !evaluated_path(r, path))
         return 0;
     FILE *f = open_evaluated(path);
     json_t *o = f ? json_loadf(f, 0, NULL) : NULL;
-    r->heldout.known = o && take_evaluated(r, o, r->t->resume->step);
+    r->heldout.known = o && take_evaluated(r, o, first);
     if (f)
         fclose(f);
     json_decref(o);
@@ -410,17 +420,23 @@ static int check_later(const Trainer *r)
 }
 
 /* A save replaces a link there, or a file; it cannot replace a folder. */
-static int check_latest(const Trainer *r)
+static int check_link(const Trainer *r, const char *name, const char *to)
 {
     char path[CHECKPOINT_PATH];
     struct stat st;
-    int n = snprintf(path, sizeof path, "%s/latest", r->t->out);
+    int n = snprintf(path, sizeof path, "%s/%s", r->t->out, name);
     if (n >= (int)sizeof path || resume_at_end(r->t) || lstat(path, &st) || !S_ISDIR(st.st_mode))
         return 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                           "%s: a folder, where a link to the last checkpoint is to be\n"
+                           "%s: a folder, where a link to the %s checkpoint is to be\n"
                            "  move it away first",
-                           path);
+                           path, to);
+}
+
+static int check_links(const Trainer *r)
+{
+    int code = check_link(r, "latest", "last");
+    return code || !r->t->eval_every ? code : check_link(r, "best", "best");
 }
 
 int folder_clean(Trainer *r)
@@ -451,6 +467,6 @@ int folder_open(Trainer *r)
     if (!code)
         code = take_folder(r->ctx, r->t->out, &r->folder);
     if (!code)
-        code = check_latest(r);
+        code = check_links(r);
     return code ? code : check_later(r);
 }

@@ -24,18 +24,25 @@ static int read_whole(Trainer *r)
     return r->t->ndata ? 0 : batch_read(r->ctx, r->m, r->t->batch_file, &r->feed.whole);
 }
 
+/* Number 0 is what is trained on, 1 what is held out. */
+static Source *source_at(Trainer *r, int i)
+{
+    return i ? &r->feed.held : &r->feed.source;
+}
+
+/* Of what is evaluated. */
+static int count_bytes(Trainer *r)
+{
+    Source *s = source_at(r, r->feed.held.data != NULL);
+    return r->plans.eval ? source_count_bytes(r->ctx, r->m, s) : 0;
+}
+
 /* All ranks have what rank 0 has read, whatever their own files say. */
 static int share_whole(Trainer *r)
 {
     size_t nbytes =
         (size_t)(2 * r->feed.whole.rows * r->feed.whole.seq) * sizeof *r->feed.whole.ids;
     return r->t->ndata ? 0 : tn_share(r->ctx, r->feed.whole.ids, nbytes);
-}
-
-/* Number 0 is what is trained on, 1 what is held out. */
-static Source *source_at(Trainer *r, int i)
-{
-    return i ? &r->feed.held : &r->feed.source;
 }
 
 static int open_source(Trainer *r, int i)
@@ -205,6 +212,13 @@ static int count_steps(Trainer *r)
     double steps = ceil(t->epochs * (double)r->feed.windows / (double)t->batch - 1e-9);
     if (t->epochs == 0)
         return 0;
+    if ((double)t->batch > t->epochs * (double)r->feed.windows + 1e-9)
+        return tn_context_fail(
+            r->ctx, TN_CODE_USAGE,
+            "train: --epochs %g of data with %" PRId64 " rows: expected a --batch-size of at most "
+            "%" PRId64 ", found %" PRId64 ": one step would take more than these epochs have",
+            t->epochs, r->feed.windows,
+            (int64_t)fmax(floor(t->epochs * (double)r->feed.windows), 1), t->batch);
     r->own->steps = (int64_t)fmin(fmax(steps, 1), 1e12);
     if (!t->resume || t->resume->step <= t->steps)
         return 0;
@@ -225,6 +239,10 @@ static int count_windows(Trainer *r)
         code = tn_data_document(r->feed.data, t->document_token);
     if (!code && t->document_token >= 0 && r->feed.held.data)
         code = tn_data_document(r->feed.held.data, t->document_token);
+    if (!code && pack_asked(&t->o))
+        code = tn_data_pack(r->feed.data, t->seq);
+    if (!code && pack_asked(&t->o) && r->feed.held.data)
+        code = tn_data_pack(r->feed.held.data, t->seq);
     if (!code)
         code = tn_data_windows(r->feed.data, 0, t->seq, &r->feed.windows, &nlabel);
     return code ? code : count_steps(r);
@@ -345,6 +363,11 @@ static int check_resume(Trainer *r)
     return r->t->resume ? resume_check(r) : 0;
 }
 
+static int check_base(Trainer *r)
+{
+    return r->t->resume ? base_check(r) : 0;
+}
+
 static int check_place(Trainer *r)
 {
     return r->t->resume ? resume_check_place(r) : 0;
@@ -372,7 +395,14 @@ static int check_beside_tokens(Trainer *r)
 /* Sends what rank 0 has found in the run's files. */
 static int share_run(Trainer *r)
 {
+    Evaluation *e = &r->heldout.last;
     int code = tn_share(r->ctx, r->folder.run, sizeof r->folder.run);
+    if (!code)
+        code = tn_share(r->ctx, &e->loss, sizeof e->loss);
+    if (!code)
+        code = tn_share(r->ctx, &e->planned, sizeof e->planned);
+    if (!code)
+        code = tn_share(r->ctx, &e->late, sizeof e->late);
     if (!code)
         code = tn_share(r->ctx, &r->heldout.known, sizeof r->heldout.known);
     return code ? code : tn_share(r->ctx, &r->heldout.evaluated, sizeof r->heldout.evaluated);
@@ -391,6 +421,8 @@ static const struct {
 } phases[] = {
     {check_run, false},
     {check_folder, true},
+    {base_find, true},
+    {check_base, true},
     {compare_models, false},
     {measure_rate, true},
     {open_data, false},
@@ -412,7 +444,9 @@ static const struct {
     {count_tokens, false},
     {check_beside_tokens, true},
     {drop_evaluation, false},
+    {count_bytes, false},
     {check_place, false},
+    {best_resume, false},
     {folder_find_evaluated, true},
     {tell_plan, false},
     {make_evaluation, false},
@@ -452,6 +486,7 @@ void drop(Trainer *r)
     source_drop(&r->feed.source);
     source_drop(&r->feed.held);
     json_decref(r->metrics.originals);
+    json_decref(r->base);
     batch_drop(&r->feed.batch);
     batch_drop(&r->feed.whole);
     if (r->folder.lock >= 0)

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -281,6 +282,35 @@ static void tell_tokens(Source *s, const char *tokenizer, int made)
              where);
 }
 
+/* Those of a tokenizer; NULL: each token is a byte. */
+static int fill_bytes(tn_context *ctx, const tn_model *m, tn_tokenizer *t, Source *s)
+{
+    int64_t vocab, context;
+    tn_model_shape(m, &vocab, &context);
+    if (s->bytes || !(s->bytes = malloc((size_t)vocab * sizeof *s->bytes)))
+        return s->bytes ? 0 : tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
+    s->nid = vocab;
+    for (int64_t i = 0; !t && i < vocab; i++)
+        s->bytes[i] = 1;
+    return t ? tn_tokenizer_bytes(t, vocab, s->bytes) : 0;
+}
+
+int source_count_bytes(tn_context *ctx, const tn_model *m, Source *s)
+{
+    char path[CHECKPOINT_PATH];
+    tn_tokenizer *t;
+    if (s->bytes || source_is_text(s))
+        return 0;
+    if (!strcmp(s->type, "byte"))
+        return fill_bytes(ctx, m, NULL, s);
+    const char *from = find_tokenizer(s, m, path);
+    if (!from || tn_tokenizer_open(ctx, from, &t)) /* ids alone: nobody says what they are */
+        return 0;
+    int code = fill_bytes(ctx, m, t, s);
+    tn_tokenizer_free(t);
+    return code;
+}
+
 int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
 {
     char path[CHECKPOINT_PATH];
@@ -312,6 +342,8 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
     s->made = made != 0;
     if (!code)
         tell_tokens(s, from, made);
+    if (!code)
+        code = fill_bytes(ctx, m, t, s);
     tn_tokenizer_free(t);
     return code;
 }
@@ -327,5 +359,7 @@ void source_drop(Source *s)
     if (s->data != s->files)
         tn_data_free(s->data);
     tn_data_free(s->files);
+    free(s->bytes);
+    s->bytes = NULL;
     s->data = s->files = NULL;
 }

@@ -14,8 +14,9 @@ static int read_batch(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
     double start = wall_sec();
-    int code = r->feed.data ? tn_data_batch(r->feed.data, t->o.seed, (uint32_t)step, t->batch,
-                                            t->seq, r->feed.batch.ids, r->feed.batch.labels)
+    Batch *b = &r->feed.batch;
+    int code = r->feed.data ? tn_data_packed(r->feed.data, t->o.seed, (uint32_t)step, t->batch,
+                                             t->seq, b->ids, b->labels, b->starts)
                             : 0;
     r->feed.unread = code != 0;
     r->feed.read_sec = wall_sec() - start;
@@ -208,6 +209,8 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
                     .data = feed_held(&r->feed),
                     .batch = pass_rows(t),
                     .same = t->same,
+                    .bytes = feed_source(&r->feed)->bytes,
+                    .nid = feed_source(&r->feed)->nid,
                     .seq = t->seq,
                     .most = evaluation_most(t, step, end),
                     .stop = r->ending.stop,
@@ -223,28 +226,39 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
         show_evaluation(r, step);
     if (code || r->ending.stopping)
         return code;
-    code = tn_agree_code(r->ctx, write_metrics(r, step, NULL));
+    r->heldout.step = step;
+    if (!r->heldout.evaluated || step != r->first) /* else they have it */
+        code = write_metrics(r, step, NULL);
+    code = tn_agree_code(r->ctx, code);
     if (code || !e.count)
         return code;
     if (!isfinite(e.loss))
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "step %" PRId64 ": the held-out loss is %g",
                                step, e.loss);
-    checkpoint_tried(r);
-    if (end && !r->rank)
+    if (!r->rank)
         folder_evaluated(r, step);
-    return 0;
+    code = best_see(r, step);
+    checkpoint_tried(r);
+    return code;
+}
+
+/* An evaluation that the folder has: it is told and counts as if it were done now. */
+static int take_known(Trainer *r, int64_t step)
+{
+    if (!r->rank)
+        show_evaluation(r, step);
+    if (!r->heldout.evaluated)
+        agree_later(r->ctx, &r->ending, write_metrics(r, step, NULL));
+    int code = agree_settle(r->ctx, &r->ending);
+    return code ? code : best_see(r, step);
 }
 
 /* The evaluation at the end, or what is known of it. */
 static int evaluate_end(Trainer *r, int64_t step)
 {
-    if (!r->heldout.known)
-        return evaluate_and_tell(r, step, true);
-    if (!r->rank)
-        show_evaluation(r, step);
-    if (!r->heldout.evaluated)
-        agree_later(r->ctx, &r->ending, write_metrics(r, step, NULL));
-    return agree_settle(r->ctx, &r->ending);
+    if (r->ending.exhausted && r->heldout.step == step)
+        return 0;
+    return r->heldout.known ? take_known(r, step) : evaluate_and_tell(r, step, true);
 }
 
 static int show_sample(Trainer *r)
@@ -265,7 +279,7 @@ static int show_sample(Trainer *r)
 
 static bool finished(const Trainer *r, int64_t step)
 {
-    return r->ending.stopping || show_done(r, step) >= 1;
+    return r->ending.stopping || r->ending.exhausted || show_done(r, step) >= 1;
 }
 
 /* An evaluation during training, if it is this step's turn. */
@@ -273,6 +287,18 @@ static int pause_to_evaluate(Trainer *r, int64_t step)
 {
     int64_t every = r->t->eval_every;
     return every && step % every == 0 ? evaluate_and_tell(r, step, false) : 0;
+}
+
+/* The one after the step that the run goes on from, where its checkpoint was saved before it. */
+static int evaluate_first(Trainer *r)
+{
+    int64_t every = r->t->eval_every, first = r->first;
+    bool known = r->heldout.known, seen = r->best.seen >= first && r->heldout.evaluated;
+    int code = 0;
+    if (first && every && first % every == 0 && !seen)
+        code = known ? take_known(r, first) : evaluate_and_tell(r, first, false);
+    r->heldout.known = false;
+    return code;
 }
 
 static bool pauses(const Trainer *r, int64_t step)
@@ -338,10 +364,12 @@ static int loop(Trainer *r, int64_t *last)
     r->clock.elapsed = r->t->resume ? r->t->resume->sec : 0;
     r->clock.start = r->clock.last_save - r->clock.elapsed;
     r->feed.unread = true;
-    if (r->first && show_done(r, r->first) >= 1)
+    if (r->first && (r->ending.exhausted || show_done(r, r->first) >= 1))
         return 0;
-    if (r->first && !r->heldout.evaluated && pause_to_evaluate(r, r->first))
+    if (evaluate_first(r))
         return TN_CODE_FAIL;
+    if (r->ending.exhausted)
+        return 0;
     for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
         int code = one_step(r, step, &s);
@@ -427,6 +455,8 @@ static int finish(Trainer *r, int64_t last)
         show_resume(r);
         return 130;
     }
+    if (!code)
+        best_tell(r, last);
     if (!code)
         show_memory(r);
     return code;

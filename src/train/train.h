@@ -50,6 +50,8 @@ typedef struct TrainOptions {
     double val_fraction;
     int64_t document_token;                                      /* -1: none */
     int64_t eval_every, save_every, sample_every, sample_tokens; /* 0: only at the end */
+    int64_t patience; /* evaluations in a row that do not better the best, after which it ends; 0:
+                         any number */
     int64_t eval_windows;           /* of an evaluation, at most; 0: as evaluation_most says */
     const char *prompt, *tokenizer; /* tokenizer NULL: the model's */
     bool skip_bad;                  /* --on-nan skip */
@@ -58,6 +60,8 @@ typedef struct TrainOptions {
     int64_t keep;                   /* checkpoints; 0: all but those that save_sec asks for */
     bool overwrite;                 /* a run that is in out is renamed */
     const char *model;              /* as it was named, for state.json */
+    const char *lora, *adapter;     /* adapters of the model: new ones, of a folder; NULL: none */
+    const char *base;               /* of adapters that go on: another place; NULL: as they say */
     const char *inputs;             /* the weights of a model that is a graph, or NULL */
     const char *labels;       /* "same", "shifted": what such a model takes; NULL: as it says */
     bool graph, same;         /* it is a graph; it takes the tokens as labels, and shifts them */
@@ -155,6 +159,8 @@ typedef struct Evaluation {
     tn_data *data;
     int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at */
     bool same;                         /* as in Batch */
+    const int32_t *bytes;              /* that a token adds to a text; NULL: not known */
+    int64_t nid;                       /* of so many ids */
     const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
     double deadline;                   /* of wall_sec: ends it after the first pass; 0: none */
     double pass_sec;                   /* that a pass is estimated to take */
@@ -166,6 +172,7 @@ typedef struct Evaluation {
     /* what came of it */
     int64_t windows, all, count; /* windows of all that there are; count: labels */
     int64_t planned;             /* windows that were to be looked at */
+    int64_t text;                /* bytes of the text that the labels are; 0: not known */
     double loss;                 /* the mean over them; NaN where there are none */
     bool stopped;                /* it was ended, of whichever rank that was asked */
     bool late;                   /* the deadline ended it */
@@ -174,8 +181,10 @@ typedef struct Evaluation {
 /* Evaluates; after a signal or the deadline the results are those of the windows until then. */
 int evaluate(Evaluation *e);
 bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
+double evaluation_bits(const Evaluation *e);  /* per byte of the text; NaN: not known */
 /* How many windows an evaluation after `step` steps looks at, unless options say: 64 during
- * training; at the end as many, but no more than a tenth of the tokens trained, or one. */
+ * training, and then at the end too, so that they compare; where there is that one alone no more
+ * than a tenth of the tokens trained, or one. */
 int64_t evaluation_most(const TrainOptions *t, int64_t step, bool end);
 
 /* ---- sample.c ---- */
@@ -210,9 +219,12 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 
 /* ---- batch.c ---- */
 
+bool pack_asked(const tn_options *o); /* --pack on */
+
 /* Ids and labels of a batch, on their way to a program. */
 typedef struct Batch {
     int64_t *ids, *labels; /* labels: the next tokens */
+    int64_t *starts;       /* of each place the first of its document, where --pack is on */
     int64_t *sent;         /* room for labels as a program takes them */
     int64_t rows, seq;
     bool same; /* a program takes each token's own as its label */
@@ -268,11 +280,13 @@ typedef struct Source {
     bool (*pause)(void *arg); /* called often while it tokenizes, which true ends; or NULL */
     void *pause_arg;
     /* what came of it */
-    char type[TYPE_NAME];                 /* "text", "byte", "u16", "u32" */
-    tn_holds holds;                       /* of text: whether it is in records */
-    tn_data *files;                       /* as they were given */
-    tn_data *data;                        /* what is read: the files, but of text its tokens */
-    bool made;                            /* the file of the tokens is new */
+    char type[TYPE_NAME]; /* "text", "byte", "u16", "u32" */
+    tn_holds holds;       /* of text: whether it is in records */
+    tn_data *files;       /* as they were given */
+    tn_data *data;        /* what is read: the files, but of text its tokens */
+    bool made;            /* the file of the tokens is new */
+    int32_t *bytes;       /* as in Evaluation; NULL: not known */
+    int64_t nid;
     char told[2 * CHECKPOINT_PATH + 100]; /* a line on it, or "" */
 } Source;
 
@@ -281,6 +295,8 @@ int source_open(tn_context *ctx, const tn_model *m, Source *s);
 bool source_is_text(const Source *s);
 /* Makes the tokens of text, or takes those that are there. */
 int source_tokenize(tn_context *ctx, const tn_model *m, Source *s);
+/* Finds the bytes of tokens where that can be: of text they are known once it is tokenized. */
+int source_count_bytes(tn_context *ctx, const tn_model *m, Source *s);
 void source_tell(const Source *s); /* in one line, where it is not what an option said */
 void source_drop(Source *s);
 /* The type that the model's run was trained on; "" where there was none, or it is not known. */

@@ -25,6 +25,11 @@ static inline tn_data *feed_held(const Feed *f)
     return f->held.data ? f->held.data : f->data;
 }
 
+static inline const Source *feed_source(const Feed *f) /* that has it */
+{
+    return f->held.data ? &f->held : &f->source;
+}
+
 /* The plans of step, evaluation and sampling (plans.c), which share one arena. */
 typedef struct TrainPlans {
     tn_compiled all;         /* owns them */
@@ -45,15 +50,25 @@ typedef struct TrainClock {
 /* The evaluation on held-out data. */
 typedef struct HeldOut {
     Evaluation last;
+    int64_t step;   /* of `last`, in this process; 0: there was none */
     bool evaluated; /* the metrics have an evaluation of the step that the run goes on from */
-    bool known;     /* the folder has that of the end; `last` is it */
+    bool known;     /* the folder has that of that step; `last` is it */
 } HeldOut;
+
+/* The evaluation with the least loss (best.c). */
+typedef struct BestStep {
+    int64_t step;    /* after which it was; 0: none yet */
+    double loss;     /* its */
+    int64_t windows; /* that evaluations were to look at */
+    int64_t waited;  /* evaluations since then */
+    int64_t seen;    /* the step of the last evaluation */
+} BestStep;
 
 /* Checkpoints of the run. */
 typedef struct Checkpoints {
     int64_t saved;           /* the step of the last one, 0: none */
     int64_t untried;         /* that step, until a loss from its weights was finite; 0: it was */
-    bool by_time;            /* that one is one that save_sec asked for */
+    bool by_time;            /* that one is one that save_sec asked for, or the best */
     bool failed;             /* the last save has */
     int64_t nbytes, largest; /* of one, of its largest file; 0: not known */
 } Checkpoints;
@@ -79,6 +94,7 @@ typedef struct MetricsFile {
 typedef struct Ending {
     const volatile sig_atomic_t *stop; /* not 0: this rank is asked to end after the step, saved */
     bool stopping;                     /* any rank is */
+    bool exhausted;                    /* --patience ends it */
     bool spoiled;       /* a step has failed after it began: the state is that of no step */
     int failed;         /* the code of what went wrong here since the last step, 0: nothing */
     char failure[2000]; /* its message */
@@ -101,6 +117,8 @@ typedef struct Trainer {
     MetricsFile metrics;
     Checkpoints saves;
     HeldOut heldout;
+    struct json_t *base; /* files of the weights that adapters belong to; NULL: there are none */
+    BestStep best;
     int64_t first;                /* the step before this process's first */
     int64_t ran;                  /* steps of this process, until the profile is written */
     int64_t skipped, skipped_now; /* steps with --on-nan skip: of all; the last ones in a row */
@@ -177,10 +195,10 @@ int folder_open(Trainer *r);
 void folder_undo(Trainer *r);
 /* Says in the folder that this is its last run. */
 int folder_begin(Trainer *r);
-/* Keeps the evaluation at the end (heldout.last) in the folder; where that fails it is done again.
- */
+/* Keeps the evaluation after a step (heldout.last) in the folder; where that fails it is done
+ * again. */
 void folder_evaluated(const Trainer *r, int64_t step);
-/* Finds the evaluation that a run which goes on from its end would do again. */
+/* Finds the evaluation that a run which goes on would do again at its first step. */
 int folder_find_evaluated(Trainer *r);
 /* Before each save: it may have been renamed or removed since, and the lock with it. */
 int folder_hold(Trainer *r);
@@ -216,6 +234,8 @@ int64_t checkpoint_count(const Trainer *r, int64_t step);
  * the weights are not finite. */
 int checkpoint_pause(Trainer *r, int64_t step);
 bool checkpoint_due(const Trainer *r, int64_t step);
+/* Saves the best step, likewise, unless it is saved. */
+int checkpoint_best(Trainer *r, int64_t step);
 /* Fails where weights or state have values that are not finite. */
 int checkpoint_sound(Trainer *r, const char *when);
 /* The text of state.json, to be freed; NULL without memory. by_time: saved as save_sec asks. */
@@ -228,6 +248,17 @@ struct json_t *checkpoint_held(const Feed *f); /* the files of --val-data */
 struct json_t *checkpoint_tokens(const Feed *f);
 struct json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step);
 
+/* ---- best.c ---- */
+
+/* What state.json has of it: a new object. */
+struct json_t *best_state(const BestStep *b);
+/* Takes it from the checkpoint that the run goes on from, and puts the link right. */
+int best_resume(Trainer *r);
+/* After an evaluation, heldout.last: where it is the best saves the step; decides whether
+ * --patience ends the run. An evaluation that was seen is not seen again. */
+int best_see(Trainer *r, int64_t step);
+void best_tell(const Trainer *r, int64_t last); /* at the end */
+
 /* ---- resume.c ---- */
 
 /* Checks that data and plan are those of the run; warns if the threads are not. */
@@ -236,6 +267,13 @@ int resume_check(const Trainer *r);
 int resume_check_place(const Trainer *r);
 /* Whether the run is already at its end. */
 bool resume_at_end(const TrainOptions *t);
+
+/* ---- base.c ---- */
+
+/* Finds the files of the base of adapters, and their hashes. */
+int base_find(Trainer *r);
+/* Checks that it is the one that the run began with. */
+int base_check(const Trainer *r);
 
 /* ---- metrics.c ---- */
 

@@ -47,9 +47,10 @@ static void read_batches(void *arg)
     Input *in = arg;
     int64_t T = 1 + in->head[4] % MOST, nlabel, ids[B * MOST], labels[B * MOST];
     int64_t windows = data_windows(in->s, true, T, &nlabel), first = in->head[5];
-    int64_t count = data_val_batch(in->s, first, 1 + in->head[6], B, T, ids, labels);
+    int64_t count =
+        data_val_batch(in->s, first, 1 + in->head[6], B, (DataRow){T, ids, labels, NULL});
     CHECK(count == check(in->s, T, ids, labels) && (count > 0) == (first < windows));
-    data_train_batch(in->s, in->head[6], 1u + in->head[7], B, T, ids, labels);
+    data_train_batch(in->s, in->head[6], 1u + in->head[7], B, (DataRow){T, ids, labels, NULL});
     CHECK(check(in->s, T, ids, labels) >= B);
 }
 

@@ -21,7 +21,7 @@ static void check_rows(const DataSet *s)
 {
     int64_t nlabel, ids[T], labels[T], sum = 0, rows = data_windows(s, true, T, &nlabel);
     for (int64_t k = 0; k < rows; k++) {
-        int64_t count = data_val_batch(s, k, 1, 1, T, ids, labels);
+        int64_t count = data_val_batch(s, k, 1, 1, (DataRow){T, ids, labels, NULL});
         CHECK(!s->index || count > 0);
         sum += count;
         for (int i = 0; i < T; i++) {

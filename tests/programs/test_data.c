@@ -313,8 +313,8 @@ static void test_large(void)
     data_tokens(s, size - 3, 3, ids);
     EXPECT(ids[0] == 'e' && ids[1] == 'n' && ids[2] == 'd');
     for (uint32_t step = 1; step <= 200; step++)
-        data_train_batch(s, 1, step, B, T, ids, labels);
-    data_val_batch(s, 0, 1000, B, T, ids, labels);
+        data_train_batch(s, 1, step, B, (DataRow){T, ids, labels, NULL});
+    data_val_batch(s, 0, 1000, B, (DataRow){T, ids, labels, NULL});
     EXPECT(peak_kib() - before < 1024);
     unlink(path);
 }

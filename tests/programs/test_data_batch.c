@@ -41,8 +41,9 @@ static Batch new_batch(const DataSet *s, int64_t B, int64_t T)
 static void fill(void *arg)
 {
     Batch *b = arg;
-    if (!b->r || !data_reader_take(b->r, b->seed, b->step, b->B, b->T, b->ids, b->labels))
-        data_train_batch(b->s, b->seed, b->step, b->B, b->T, b->ids, b->labels);
+    if (!b->r ||
+        !data_reader_take(b->r, b->seed, b->step, b->B, (DataRow){b->T, b->ids, b->labels, NULL}))
+        data_train_batch(b->s, b->seed, b->step, b->B, (DataRow){b->T, b->ids, b->labels, NULL});
 }
 
 static bool same(const Batch *x, const Batch *y)
@@ -203,19 +204,20 @@ static void test_validation(void)
     DataSet *s = put_tokens(1, ntoken, 0.2);
     EXPECT(data_windows(s, true, 8, &nlabel) == 3 && nlabel == 19);
     EXPECT(data_windows(s, true, 19, &nlabel) == 1 && data_windows(s, true, 18, &nlabel) == 2);
-    EXPECT(data_val_batch(s, 1, 1, 3, 8, ids, labels) == 11); /* 19 labels, 8 seen before */
+    EXPECT(data_val_batch(s, 1, 1, 3, (DataRow){8, ids, labels, NULL}) ==
+           11); /* 19 labels, 8 seen before */
     for (int i = 0; i < 24; i++) {
         EXPECT(ids[i] == (i < 11 ? 88 + i : 0));
         EXPECT(labels[i] == (i < 11 ? 89 + i : -100));
     }
-    EXPECT(data_val_batch(s, 0, 2, 2, 8, ids, labels) == 11 && ids[8] == 96);
-    EXPECT(data_val_batch(s, 3, 1, 2, 8, ids, labels) == 0);
+    EXPECT(data_val_batch(s, 0, 2, 2, (DataRow){8, ids, labels, NULL}) == 11 && ids[8] == 96);
+    EXPECT(data_val_batch(s, 3, 1, 2, (DataRow){8, ids, labels, NULL}) == 0);
     EXPECT(data_windows(put_tokens(1, ntoken, 0), true, 8, &nlabel) == 0);
     s = put_tokens(1, ntoken, 1); /* all of it is for evaluation */
     EXPECT(s->ntrain == 0 && data_windows(s, true, 99, &nlabel) == 1);
     s = put_tokens(2, ntoken, 0.3); /* 9 tokens of the first file, all of the second */
     EXPECT(data_windows(s, true, 8, &nlabel) == 1 + 4 && nlabel == 8 + 29);
-    EXPECT(data_val_batch(s, 0, 1, 2, 8, ids, labels) == 16);
+    EXPECT(data_val_batch(s, 0, 1, 2, (DataRow){8, ids, labels, NULL}) == 16);
     EXPECT(ids[0] == 91 && labels[7] == 99 && ids[8] == 100 && labels[15] == 108);
 }
 
@@ -243,7 +245,8 @@ static void test_documents(void)
     EXPECT(b.ids[2] == '.' && b.ids[3] == 'c');
     for (int i = 0; i < 7; i++)
         EXPECT(b.labels[i] == expected[i]);
-    EXPECT(data_val_batch(put_words("ab.cd..e", 1, '.'), 0, 1, 1, 7, b.ids, b.labels) == 4);
+    EXPECT(data_val_batch(put_words("ab.cd..e", 1, '.'), 0, 1, 1,
+                          (DataRow){7, b.ids, b.labels, NULL}) == 4);
     b = new_batch(put_words("....", 0, '.'), 1, 3); /* the last label stays */
     fill(&b);
     EXPECT(b.labels[0] == -100 && b.labels[1] == -100 && b.labels[2] == '.');

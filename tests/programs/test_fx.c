@@ -133,7 +133,7 @@ static void test_writes(void)
     expect_text("  a = torch.ops.aten.clone.default(x)\n  v = torch.ops.aten.t.default(a)\n"
                 "  w = torch.ops.aten.mul_.Tensor(v, 2)\n  return a",
                 "%w.t: f32[2, 4] = t(%w)");
-    expect_text("  a = torch.ops.aten.zero_.default(i)\n  return a", "%i: i64[3] cache \"i\"");
+    expect_text("  a = torch.ops.aten.zero_.default(i)\n  return a", "%i: i64[3] state \"i\"");
     expect_text("  e = torch.ops.aten.empty.memory_format([2], dtype = torch.int64)\n"
                 "  f = torch.ops.aten.fill_.Scalar(e, 3)\n  return e",
                 "return %f");

@@ -1,12 +1,13 @@
 /* Parser of tests/op/NAME.case, one problem a line:
  *
  *   line    := { operand } { attribute } { flag } [ "#" comment ]
- *   operand := dtype "[" sizes "]" [ "{" lo ".." hi "}" | "=" number ] [ "'t" | "'s" | "'e" axis ]
- *   flag    := "stream=" N | "tol=" X | ( "nograd" | "nosplit" | "error" | "runerror" ) "text"
+ *   operand := dtype "[" sizes "]" [ "{" lo ".." hi "}" | "=" number ] [ "'t" | "'s" | "'e" axis |
+ * "'d" ] flag    := "stream=" N | "tol=" X | ( "nograd" | "nosplit" | "error" | "runerror" ) "text"
  *
- * In quoted text a backslash takes the next character as it is.
- * Attributes are NAME=VALUE as in .tn text. An attribute that the op does not have, or of another
- * kind, is handed on as it looks, so that lines can expect those errors. */
+ * 'd: integers [B, T], where documents begin that fill the rows: of each place its document's
+ * first. In quoted text a backslash takes the next character as it is. Attributes are NAME=VALUE as
+ * in .tn text. An attribute that the op does not have, or of another kind, is handed on as it
+ * looks, so that lines can expect those errors. */
 #include "case.h"
 
 #include <ctype.h>
@@ -115,9 +116,17 @@ static int64_t *integers(Reader *r, int *count)
 static void layout(Reader *r, CaseOperand *x)
 {
     char ch = *r->at++;
-    x->layout = ch == 't' ? LAYOUT_SWAPPED : ch == 's' ? LAYOUT_SLICED : LAYOUT_EXPANDED;
-    if (ch != 't' && ch != 's' && ch != 'e')
-        malformed(r, "t, s or e");
+    x->documents = ch == 'd';
+    x->layout = ch == 't'   ? LAYOUT_SWAPPED
+                : ch == 's' ? LAYOUT_SLICED
+                : ch == 'e' ? LAYOUT_EXPANDED
+                            : LAYOUT_PLAIN;
+    if (x->documents) { /* what fills it otherwise gives documents of whole rows */
+        x->ranged = true;
+        x->lo = x->hi = 0;
+    }
+    if (!strchr("tsed", ch))
+        malformed(r, "t, s, e or d");
     x->axis = ch == 'e' ? (int)integer(r) : 0;
     if ((ch == 't' && x->type.rank < 2) || x->axis < 0 || x->axis >= MAX(x->type.rank, 1))
         malformed(r, "a layout that fits the rank");

@@ -12,6 +12,7 @@ typedef struct CaseOperand {
     double lo, hi; /* values, both ends included for integers */
     bool ranged;   /* the line states lo and hi */
     CaseLayout layout;
+    bool documents;
     int axis; /* the expanded one */
 } CaseOperand;
 

@@ -161,10 +161,28 @@ static int64_t lay_out(const CaseOperand *x, int step, Tensor *t, int64_t *first
     return stride;
 }
 
+/* Documents of 1 to 2 / 5 of a row and 2 more. */
+static void fill_documents(const Case *c, int i, const Tensor *t)
+{
+    for (int64_t b = 0; b < t->dim[0]; b++)
+        for (int64_t at = 0, start = 0, left = 0; at < t->dim[1]; at++, left--) {
+            double u = random_uniform(c->seed, (uint32_t)i, (uint32_t)b, (uint64_t)at);
+            if (!left) {
+                start = at;
+                left = 1 + (int64_t)(u * (double)(2 * t->dim[1] / 5 + 2));
+            }
+            tensor_set(t, b * t->stride[0] + at * t->stride[1], (double)start);
+        }
+}
+
 static void fill(const Case *c, int i, const Tensor *t)
 {
     const CaseOperand *x = &c->in[i];
     int64_t n = tensor_nelem(t);
+    if (x->documents) {
+        fill_documents(c, i, t);
+        return;
+    }
     for (int64_t e = 0; e < n; e++) {
         double u = random_uniform(c->seed, (uint32_t)i, 0, (uint64_t)e);
         if (dtype_float(t->dtype))

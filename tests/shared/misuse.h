@@ -15,12 +15,10 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program, generator,
- *                         buffers, sharding, chat
- *   Q T   an array of two plans, of two texts
- *   s o p r   a text; options; another pointer; room for results
- *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
- *   k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
+ *   C G V M D K P X N B H J  context, graph, value, model, data, tokenizer, plan, program,
+ * generator, buffers, sharding, chat Q T   an array of two plans, of two texts s o p r   a text;
+ * options; another pointer; room for results n z   numbers from 1, from 0 on;  m c   counts of an
+ * array, the same k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
  *   0 .   NULL, 0, which are left so
  * Pointers are called with NULL, which is refused; so are numbers out of range. */
 typedef struct Row {
@@ -103,6 +101,11 @@ CALL(tn_model_folder, P(0))
 CALL(tn_model_file, P(0), W(1))
 CALL(tn_file_hash, P(0), P(1), P(2), P(3))
 CALL(tn_model_tokenizer, P(0), P(1))
+CALL(tn_model_lora, P(0), P(1))
+CALL(tn_model_adapter, P(0), P(1))
+CALL(tn_model_trained, P(0))
+CALL(tn_model_base, P(0))
+CALL(tn_model_merge, P(0), P(1), P(2), I(3), P(4))
 CALL(tn_model_end, P(0), W(1), P(2))
 CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
 CALL(tn_model_logits, P(0), I(1), I(2), P(3))
@@ -116,12 +119,16 @@ CALL(tn_data_windows, P(0), W(1), I(2), P(3), P(4))
 CALL(tn_data_batch, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6))
 CALL(tn_data_read_ahead, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4))
 CALL(tn_data_val, P(0), I(1), I(2), I(3), I(4), P(5), P(6), P(7))
+CALL(tn_data_pack, P(0), I(1))
+CALL(tn_data_packed, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6), P(7))
+CALL(tn_data_val_packed, P(0), I(1), I(2), I(3), I(4), P(5), P(6), P(7), P(8))
 CALL(tn_batch_read, P(0), P(1), I(2), I(3), P(4), P(5))
 CALL(tn_batch_shape, P(0), P(1), P(2), P(3))
 CALL_VOID(tn_data_free, P(0))
 CALL(tn_tokenizer_open, P(0), P(1), P(2))
 CALL(tn_tokenizer_limit, P(0))
 CALL(tn_tokenizer_find, P(0), P(1))
+CALL(tn_tokenizer_bytes, P(0), I(1), P(2))
 CALL(tn_tokenizer_encode, P(0), P(1), (size_t)I(2), W(3), P(4), P(5))
 CALL(tn_tokenizer_decode, P(0), I(1), P(2), P(3), P(4))
 CALL(tn_tokenizer_decode_begin, P(0), I(1), P(2), P(3), P(4))
@@ -158,6 +165,7 @@ CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
+CALL(tn_plan_bucket, P(0), P(1), P(2), P(3))
 CALL(tn_backend_is_gpu, P(0))
 CALL(tn_machine_here, P(0), P(1), P(2))
 CALL(tn_machine_hash, P(0), P(1), P(2), P(3))
@@ -180,6 +188,7 @@ CALL(tn_checkpoint_check, P(0), P(1))
 CALL(tn_checkpoint_replaceable, P(0), P(1))
 CALL(tn_checkpoint_remove, P(0), P(1))
 CALL(tn_checkpoint_clean, P(0), P(1))
+CALL(tn_checkpoint_link, P(0), P(1), P(2))
 CALL(tn_program_read_file, P(0), P(1))
 CALL(tn_program_write_file, P(0), P(1), P(2))
 CALL(tn_program_run, P(0))
@@ -259,21 +268,27 @@ static const Row rows[] = {
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
     QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
+    ROW(tn_model_lora, "Ms"),            ROW(tn_model_adapter, "Ms"),
+    QUIET(tn_model_trained, "M"),        QUIET(tn_model_base, "M"),
+    ROW(tn_model_merge, "Ms0zr"),
     ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
     ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),
     ROW(tn_data_open, "CmTsdzr"),        QUIET(tn_data_size, "Drrr"),
     QUIET(tn_data_file, "Dirrr"),        ROW(tn_data_document, "Di"),
     ROW(tn_data_windows, "Dbnrr"),       ROW(tn_data_batch, "Diknnrr"),
     ROW(tn_data_read_ahead, "D.knn"),    ROW(tn_data_val, "Dznnnrrr"),
+    ROW(tn_data_pack, "Dn"),             ROW(tn_data_packed, "Diknnrrr"),
+    ROW(tn_data_val_packed, "Dznnnrrrr"),
     ROW(tn_batch_read, "Csnnrr"),        ROW(tn_batch_shape, "Csrr"),
     QUIET(tn_data_free, "0"),            ROW(tn_tokenizer_open, "Csr"),
     QUIET(tn_tokenizer_limit, "K"),      QUIET(tn_tokenizer_find, "Ks"),
+    ROW(tn_tokenizer_bytes, "Kzr"),
     ROW(tn_tokenizer_encode, "K0iirr"),  ROW(tn_tokenizer_decode, "Kc0rr"),
     ROW(tn_tokenize, "KmTsprr"),         ROW(tn_detokenize, "Ksspr"),
     QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
     ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),        ROW(tn_mesh_search, "Cpor"),
-    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_trace, "Pr"),
+    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_bucket, "Prrr"),          ROW(tn_plan_trace, "Pr"),
     ROW(tn_plan_export_json, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
@@ -286,7 +301,7 @@ static const Row rows[] = {
     ROW(tn_plan_save_bytes, "PMonrr"),   QUIET(tn_program_unsound, "Xr"),
     ROW(tn_program_restore, "Xs"),       ROW(tn_checkpoint_check, "Cs"),
     ROW(tn_checkpoint_replaceable, "Cs"), ROW(tn_checkpoint_remove, "Cs"),
-    ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_port, "Xsr"),
+    ROW(tn_checkpoint_link, "Css"),      ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_port, "Xsr"),
     ROW(tn_program_write, "Xspi"),       ROW(tn_program_read, "Xsri"),
     ROW(tn_program_read_file, "Xs"),     ROW(tn_program_write_file, "Xss"),
     QUIET(tn_program_error, "0"),        ROW(tn_program_run, "X"),
