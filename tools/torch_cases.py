@@ -1209,6 +1209,32 @@ def systems_before(*tensors):
     return equations(*tensors)
 
 
+@case(lambda: [normal(2, 6, 8), normal(3, 7)])
+def fourier(x, y):
+    """Fourier transforms of small sizes, and their gradients."""
+    leaves([x, y])
+    z = torch.fft.fftn(x, dim=(1, 2))
+    half = torch.fft.rfft(y)
+    ys = [z.real, z.imag, torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real, half.abs(), torch.fft.rfft(x, norm="ortho").imag,
+          torch.fft.irfft(half * torch.fft.rfft(y.flip(1)), n=7), torch.fft.irfft2(torch.fft.rfft2(x) * torch.polar(y[0, :5].exp(), y[1, :5])),
+          torch.fft.ifft(z, norm="backward").real]
+    return (*ys, *grads(sum((t ** 2).sum() for t in ys), x, y))
+
+
+@case(lambda: [normal(4, 3, 5), normal(4, 1, 1), normal(1, 1, 5)])
+def weight_norms(v, first, last):
+    """Weights by their direction and size, along either end's axis, and the gradients."""
+    leaves([v, first, last])
+    ys = [torch._weight_norm(v, first, 0), torch._weight_norm(v, last, 2)]
+    return (*ys, *grads(sum((y ** 3).sum() for y in ys), v, first, last))
+
+
+@case(lambda: [normal(5, 6), normal(2, 3)])
+def strided_scatter(x, src):
+    """Writes where strides say."""
+    return torch.as_strided_scatter(x, src, (2, 3), (12, 2), 1), torch.as_strided_scatter(x, src, (2, 3), (1, 7))
+
+
 @case(lambda: [normal(4, 3), normal(6, 3), torch.randint(0, 4, (6, 3)), torch.randint(0, 4, (6,)), torch.rand(4, 3) < .5, normal(14)])
 def scattered_products(x, src, at, rows, mask, source):
     """Products of what is scattered, and what a mask puts in order."""

@@ -7,11 +7,14 @@
  * lines of decide/decided.c; what it does not know is chosen anew. */
 #include "parts.h"
 
+#include <math.h>
 #include <string.h>
 
 #define LINE "bucket "
 
 static const char block[] = "block", off[] = "off";
+
+enum { MOST_GROUPS = 16 }; /* whose seconds are added up; those of others count nothing */
 
 static bool is_auto(const char *word)
 {
@@ -65,6 +68,61 @@ static bool is_tried(const Parts *x, const BucketAsked *asked, const tn_options 
            tn_passes_have(passes, "bucket") && x->to->graph[0]->g->mesh;
 }
 
+/* ---- what calls alone take at least ---- */
+
+/* Seconds of a group's calls, each operand by its own. */
+typedef struct GroupSec {
+    const char *group;
+    double sec;
+} GroupSec;
+
+typedef struct GroupSecs {
+    GroupSec of[MOST_GROUPS];
+    int n;
+    bool joins; /* some call has several operands */
+} GroupSecs;
+
+static double *sec_of(GroupSecs *s, const char *group)
+{
+    for (int i = 0; i < s->n; i++)
+        if (!strcmp(s->of[i].group, group))
+            return &s->of[i].sec;
+    if (s->n == MOST_GROUPS)
+        return NULL;
+    s->of[s->n] = (GroupSec){group, 0};
+    return &s->of[s->n++].sec;
+}
+
+/* Of a loop's body one iteration. */
+static void add_groups(GroupSecs *s, const Graph *g, const Machine *m)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        EACH_LOOP_BODY(b, n)
+            add_groups(s, n->region->body[b], m);
+        const int at = n->op->class == CLASS_COLLECTIVE ? attr_index(n->op, "group") : -1;
+        double *sec = at < 0 ? NULL : sec_of(s, n->attr[at].s);
+        s->joins |= at >= 0 && n->nin > 1;
+        for (int i = 0; sec && i < n->nin; i++)
+            *sec += collective_sec(
+                m, node_collective(n), node_group(m, graph_mesh(g), n),
+                (double)MAX(type_nbytes(&n->in[i]->type), type_nbytes(&n->out[i]->type)));
+    }
+}
+
+/* Seconds that no step with all calls alone is below, as those of a group run one after the other.
+ * INFINITY: no call is joined. */
+static double least_apart(const tn_plan *p)
+{
+    GroupSecs s = {0};
+    double least = 0;
+    add_groups(&s, p->p->g, p->p->machine);
+    for (int i = 0; i < s.n; i++)
+        least = fmax(least, s.of[i].sec);
+    return s.joins ? least : INFINITY;
+}
+
+/* ---- the other plan ---- */
+
 /* Plans the step that x has planned with o, with each call alone, into `to`. Leaves it without a
  * plan where that is the same graph. */
 static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
@@ -88,9 +146,9 @@ static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
     return code;
 }
 
-static double clock_sec(const tn_plan *p)
+static bool misses(const tn_plan *p, int64_t goal)
 {
-    return p->p->est.step;
+    return goal && plan_least(p->p) > goal;
 }
 
 int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)
@@ -98,22 +156,26 @@ int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)
     tn_compiled apart = {0};
     BucketChoice r = {.asked = asked->word, .taken = o->bucket, .chosen = asked->decided != NULL};
     int code = 0;
-    if (is_tried(x, asked, o)) {
-        r.joined = clock_sec(x->to->plan[0]);
+    const double least = is_tried(x, asked, o) ? least_apart(x->to->plan[0]) : INFINITY;
+    if (isfinite(least)) {
+        r.joined = x->to->plan[0]->p->est.step;
+        r.chosen = asked->open;
+    }
+    if (isfinite(least) && (least < r.joined || misses(x->to->plan[0], o->goal_memory))) {
         code = plan_apart(x, o, &apart);
-        r.apart = apart.plan[0] ? clock_sec(apart.plan[0]) : 0;
-        r.chosen = asked->open && r.apart > 0;
+        r.apart = apart.plan[0] ? apart.plan[0]->p->est.step : 0;
+        r.chosen &= r.apart > 0;
         if (r.chosen && parts_better(&apart, x->to, o->goal_memory))
             r.taken = off;
         parts_free_step(&apart);
     }
     tn_graph *g = x->to->graph[0];
-    if (g && (r.chosen || r.apart > 0)) {
+    if (g && (r.chosen || r.joined > 0)) {
         r.asked = arena_strdup(g->h.a, r.asked);
         r.taken = arena_strdup(g->h.a, r.taken);
         g->bucket = r;
     }
-    x->bucket = r.taken;
+    x->bucket = r.taken; /* for what is beside the step */
     return code;
 }
 

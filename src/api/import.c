@@ -155,7 +155,8 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
         fail(ctx, TN_USAGE, "--unknown: expected refuse or barrier, found \"%s\"", o->unknown);
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
-    const char *data = read_code(ctx, a, path, &len, &tied), *code = fx_code(a, data, len, title(path));
+    const char *data = read_code(ctx, a, path, &len, &tied),
+               *code = fx_code(a, data, len, title(path));
     if (!fx_is_program(data))
         return fx_import(a, code, title(path), &fx, summary);
     Graph **made = NEW(a, Graph *);

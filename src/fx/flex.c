@@ -19,8 +19,9 @@ typedef struct Flex {
     Attr scale;
 } Flex;
 
-/* Whether a call by its name is flex_attention: query, key, value, scores' module, (query length, key
- * length, blocks..., mask's module), scale, options, tensors of the first, tensors of the second. */
+/* Whether a call by its name is flex_attention: query, key, value, scores' module, (query length,
+ * key length, blocks..., mask's module), scale, options, tensors of the first, tensors of the
+ * second. */
 bool fx_is_flex(const Expr *e)
 {
     return e && e->kind == EX_CALL && !strcmp(e->s, "torch.ops.higher_order.flex_attention") &&
@@ -85,7 +86,8 @@ static Value *run(Flex *f, const Expr *module, int n, const Item *arg)
     if (x.kind == FX_LIST && x.count == 1)
         x = x.item[0];
     if (x.kind != FX_TENSOR || x.t->type.rank > NINDEX)
-        site_fail(&f->s, "module %s: expected a tensor as result, found %s", m->name, item_text(&x));
+        site_fail(&f->s, "module %s: expected a tensor as result, found %s", m->name,
+                  item_text(&x));
     return fx_read(f->im, x.t);
 }
 

@@ -172,7 +172,7 @@ typedef struct FxModule {
     int line, column;
     bool inlined;
     bool called; /* by flex_attention, which runs it */
-    bool wraps; /* such were inside of it, as torch.export shows them */
+    bool wraps;  /* such were inside of it, as torch.export shows them */
     int ngroup, capgroup;
     FxGroup *group; /* of a repro file, in its order */
     const char
@@ -524,6 +524,14 @@ Item fx_complex_of_pairs(Importer *im, FxTensor *pairs); /* whose last axis has 
 FxTensor *fx_pairs_of_complex(Importer *im, const Item *x);
 bool fx_pairs_type(const Item *x, Type *t); /* false: x is no complex tensor */
 bool item_complex_dtype(const Item *x);     /* torch.complex64 */
+
+/* ---- lower_fourier.c ---- */
+
+/* The result of a transform of a complex tensor, arg[0]. */
+Item fx_fourier(Site *s, const Item *x, int narg, const Item *arg);
+
+/* ---- complex.c: the rest ---- */
+
 /* The result of a call with real tensors that asks for such a dtype. */
 Item fx_complex_of_real(Site *s, const Expr *call, const Item *arg);
 Item fx_complex_number(Importer *im, int n, const Item *arg); /* complex(0., 1.) */

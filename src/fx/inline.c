@@ -251,8 +251,8 @@ static void note_names(Map *names, const Expr *e)
         note_names(names, e->item[i]);
 }
 
-/* Takes out what only made lists of blocks: what torch.vmap has made, inputs and constants that were
- * these lists, and functions that flat_apply called. */
+/* Takes out what only made lists of blocks: what torch.vmap has made, inputs and constants that
+ * were these lists, and functions that flat_apply called. */
 static void drop_blocks(Inliner *n)
 {
     FxModule *m = n->m;

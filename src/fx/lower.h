@@ -29,7 +29,8 @@ Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t 
 /* The result of another overload, "cat.default"; its at most 6 arguments stand in its order. */
 Item lower_call(Site *s, const char *overload, int n, const Item *arg);
 
-/* ---- lower_attention.c: of tensors [B, H, T, D], key and value with as many heads or fewer ---- */
+/* ---- lower_attention.c: of tensors [B, H, T, D], key and value with as many heads or fewer ----
+ */
 
 Value *lower_attention(Site *s, Value *const qkv[3], Value *mask, bool causal, Attr scale,
                        Value **lse);

@@ -288,7 +288,8 @@ static bool set_gradients(Importer *im)
     return true;
 }
 
-/* An input that is written in place and is no parameter is state, which a step leaves to the next. */
+/* An input that is written in place and is no parameter is state, which a step leaves to the next.
+ */
 static void set_mutated(Graph *g)
 {
     for (int i = 0; i < g->nout; i++) {
@@ -370,8 +371,8 @@ static const char *method(const Importer *im, const Marks *m, bool annotated, bo
                    : "no loss found: --loss or --backward-from tell";
 }
 
-/* The aliases of unknown gradient that something reads: autograd's own, of results that it has saved,
- * nothing does. */
+/* The aliases of unknown gradient that something reads: autograd's own, of results that it has
+ * saved, nothing does. */
 static int count_unknown(Importer *im)
 {
     const Graph *g = im->g;

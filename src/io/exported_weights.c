@@ -182,7 +182,8 @@ Map exported_tied(Arena *a, const Zip *zip)
         json_object_foreach((json_t *)(uintptr_t)config, name, x)
         {
             const json_t *path = json_object_get(x, "path_name");
-            char *meta = json_dumps(json_object_get(x, "tensor_meta"), JSON_COMPACT | JSON_SORT_KEYS);
+            char *meta =
+                json_dumps(json_object_get(x, "tensor_meta"), JSON_COMPACT | JSON_SORT_KEYS);
             if (meta && json_is_string(path)) {
                 const char *key = arena_printf(a, "%s %s", json_string_value(path), meta);
                 if (map_find(&first, key))

@@ -107,7 +107,8 @@ void tensors_verify(const TensorFile *f);
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
 extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
-#define TENSORS_SUM "crc32c " /* before a tensor's name: the key of its checksum in the metadata */
+#define TENSORS_SUM "crc32c " /* before a tensor's name: the key of its checksum in the metadata \
+                               */
 
 /* ---- safetensors_write.c ---- */
 

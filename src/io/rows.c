@@ -251,10 +251,10 @@ const char *rows_why_none(const RowMaker *m, Arena *a)
         return "there is no record in it";
     Buf b = {.a = a};
     if (without)
-        buf_printf(&b,
-                   "documents without an answer (a message of the assistant, a completion): %" PRId64
-                   "%s",
-                   without, m->late ? "; " : "");
+        buf_printf(
+            &b,
+            "documents without an answer (a message of the assistant, a completion): %" PRId64 "%s",
+            without, m->late ? "; " : "");
     if (m->late)
         buf_printf(&b,
                    "documents whose first answer begins behind the %" PRId64

@@ -3,8 +3,8 @@
  * each can then compare with what is in the file. Also computes how many bytes will be written,
  * from names and shapes alone.
  *
- * Checksums of tensors stand in the header's metadata, in room of fixed size that is filled when all
- * bytes were put: whoever puts a piece adds its sum (crc32c.c). */
+ * Checksums of tensors stand in the header's metadata, in room of fixed size that is filled when
+ * all bytes were put: whoever puts a piece adds its sum (crc32c.c). */
 #define _GNU_SOURCE /* pread, pwrite, posix_fadvise, sync_file_range */
 #include "io.h"
 
@@ -267,7 +267,8 @@ void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n)
 {
     write_bytes(w, at, data, n);
     if (w->aside && n >= LARGE)
-        sync_file_range(w->fd, at, n, SYNC_FILE_RANGE_WRITE); /* the disk begins; if not, at fsync */
+        sync_file_range(w->fd, at, n,
+                        SYNC_FILE_RANGE_WRITE); /* the disk begins; if not, at fsync */
     if (w->sum && n)
         add_sum(w, at, data, n);
     if (!w->shared || !w->aside || !n)

@@ -99,7 +99,7 @@ void adapters_open(tn_model *m, Arena *call, const char *folder)
     companions_open(m, m->folder);
 }
 
-const TensorFile *adapters_check(Arena *a, const char *folder)
+TensorFile *adapters_check(Arena *a, const char *folder)
 {
     const char *base;
     lora_read(a, arena_printf(a, "%s/adapter_config.json", folder), &base);

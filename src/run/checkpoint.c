@@ -478,7 +478,7 @@ static void check_whole(Arena *a, const char *path)
 {
     FolderPath s = split_path(a, path);
     bool adapters = adapters_alone(a, s.path);
-    const TensorFile *weights = adapters ? adapters_check(a, s.path) : tensors_open(a, s.path);
+    TensorFile *weights = adapters ? adapters_check(a, s.path) : tensors_open(a, s.path);
     if (!adapters && !graph_model_file(a, s.path)) {
         ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
         model_match(a, &config, weights);

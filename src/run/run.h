@@ -183,7 +183,7 @@ bool adapters_alone(Arena *a, const char *folder);
 void adapters_new(tn_model *m, const char *text);              /* as lora_parse reads it */
 void adapters_open(tn_model *m, Arena *a, const char *folder); /* in the place of any */
 /* Fails where the folder's files are not whole, but for the numbers of the tensors it returns. */
-const TensorFile *adapters_check(Arena *a, const char *folder);
+TensorFile *adapters_check(Arena *a, const char *folder);
 /* Fills a port with the first value of a magnitude, its weight's norms. */
 void adapters_magnitude(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
                         const ModelParam *magnitude, uint64_t seed);
@@ -270,7 +270,15 @@ int64_t memory_free_under(const char *root);
 /* Without what is left to the process itself and to others. */
 int64_t memory_less_margin(int64_t nbytes);
 
-/* ---- write.c: what all ranks do together ---- */
+/* ---- write.c: files that all ranks write together ---- */
+
+/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
+ * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
+ * and their data PlanPorts of x; NULL: zeros. summed: with checksums of them. */
+void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t,
+                    bool summed);
+
+/* ---- ranks.c ---- */
 
 /* The comm between the ranks of x; NULL: its plan is for one. Fails where they have not joined.
  */
@@ -279,14 +287,6 @@ Comm *write_ranks(const tn_program *x);
  * one rank. */
 void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg);
 void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /* rank 0's */
-/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
- * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
- * and their data PlanPorts of x; NULL: zeros. */
-void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t,
-                    bool summed);
-
-/* ---- ranks.c ---- */
-
 void ranks_leave(tn_context *ctx); /* closes what the context has joined */
 
 /* ---- ranks_check.c ---- */

@@ -100,8 +100,9 @@ static void test_sealed(int n, const TensorOut *t, const char *path)
     text = (char *)file_read(a, path, &len);
     text[len - 1] ^= 1;
     file_write(&ctx, path, text, len);
-    EXPECT_FAIL(&ctx, verify_file, (void *)path,
-                arena_printf(a, "pieces.safetensors: \"%s\": expected the checksum", t[n - 1].name));
+    EXPECT_FAIL(
+        &ctx, verify_file, (void *)path,
+        arena_printf(a, "pieces.safetensors: \"%s\": expected the checksum", t[n - 1].name));
     digits = strstr(text + 8, TENSORS_SUM);
     CHECK(digits);
     digits = strstr(digits, "\":\"") + 3;

@@ -125,6 +125,8 @@ gives 0 'step 5/5' train M ${run#--steps 2} --epochs 2 --data chats.jsonl --out 
 gives 0 'step 8/8' train --resume --out passes --epochs 3
 gives 0 'step 9/9' train --resume --out passes --steps 9
 gives 2 'the run is already at step 9' train --resume --out passes --epochs 3
+gives 2 'rows: expected a --batch-size of at most' train M --data chats.jsonl --epochs 1 --batch-size 99 --seq-len 100 --out refused
+ok "nothing is left of it" [ ! -e refused ]
 gives 2 '--steps and --epochs exclude each other' train M --data chats.jsonl --steps 1 --epochs 1 --batch-size 1 --seq-len 8 --out refused
 
 head -1 chats.jsonl >held.jsonl

@@ -216,6 +216,17 @@ with open(sys.argv[1], "rb") as f:
 
     gives 2 'inputs is missing' train "$dir/own.tn" $more --steps 1 --out "$dir/no"
     gives 2 'inputs is for graphs, not for models' train demo --inputs "$dir/lm.safetensors" $more --steps 1 --batch-size 1 --seq-len 4 --out "$dir/no"
+    # other data than tokens: said before the weights are looked for
+    cat >"$dir/image.tn" <<'END'
+tenon 1
+graph image(%x: f32[2, 3] batch, %w: f32[3] param "w") {
+  %y = mul(%x, %w)
+  %loss = mean(%y)  loss
+  return loss %loss
+}
+END
+    gives 1 'input %x: expected token ids or labels, i64[B, T], found f32[2, 3]: the data of train are tokens' \
+        train "$dir/image.tn" --inputs "$dir/no.safetensors" $more --steps 1 --out "$dir/no"
     gives 1 'expected f32[16, 97], found f32[16, 96]' train "$dir/own.tn" --inputs "$dir/short.safetensors" $more --steps 1 --out "$dir/no"
     gives 1 'has no tensor "wte"' train "$dir/own.tn" --inputs "$dir/batch.safetensors" $more --steps 1 --out "$dir/no"
     sed 's/%ids: i64\[2, 8\] batch/%ids: i64[2, 8]/' "$dir/own.tn" >"$dir/roles.tn"
