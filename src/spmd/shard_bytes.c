@@ -6,11 +6,11 @@
  * last of the backward. Parameters and state are there always, a result from its node on to the
  * last that reads it or a view of it, or that writes its own result over it. Where several read it,
  * it has the form from which they go on, but at its node the form that this makes; where a moment's
- * node needs another one, both are there (shard_beside.c). Results of the
- * optimizer take the place of what they replace; what is gathered, or cast, of parameters is
- * dropped and made again, so it counts only at the node that reads it. The plan of the step says
- * what it needs in truth; here bytes are there to be compared. Linear in readings, in nodes times
- * classes of parameters, and in classes times moments. */
+ * node needs another one, both are there, which counts where bytes are limited (shard_beside.c).
+ * Results of the optimizer take the place of what they replace; what is gathered, or cast, of
+ * parameters is dropped and made again, so it counts only at the node that reads it. The plan of
+ * the step says what it needs in truth; here bytes are there to be compared. Linear in readings, in
+ * nodes times classes of parameters, and in classes times moments. */
 #include "solved.h"
 
 #include <string.h>
@@ -240,7 +240,7 @@ typedef struct ByteUser {
     int64_t **nbytes;
 } ByteUser;
 
-static int64_t local_nbytes(const Spmd *x, const Type *t, const Cut *cut)
+int64_t shard_nbytes(const Spmd *x, const Type *t, const Cut *cut)
 {
     Type local = cut_type(t, x->mesh->naxes, x->cuts, cut);
     return type_nbytes(&local);
@@ -264,7 +264,7 @@ static void add_gathered(const ByteCounter *y, const Spmd *x, int m, ByteUser *u
     for (int i = 0; i < n->nin && count; i++) {
         int64_t least = INT64_MAX, *own = NEWN(y->tmp, int64_t, count);
         for (int k = 0; k < count && e->param[n->in[i]->id]; k++) {
-            own[k] = local_nbytes(x, &n->in[i]->type, q->list.list[k]->in[i]);
+            own[k] = shard_nbytes(x, &n->in[i]->type, q->list.list[k]->in[i]);
             least = MIN(least, own[k]);
         }
         for (int k = 0; k < count && e->param[n->in[i]->id]; k++)
@@ -294,7 +294,7 @@ static void find_users(const ByteCounter *y, const ShardProblem *p, const Spmd *
         ByteUser *u = &user[node];
         int64_t *nbytes = NEWN(y->tmp, int64_t, count);
         for (int i = 0; i < count; i++)
-            nbytes[i] = local_nbytes(x, &of->type,
+            nbytes[i] = shard_nbytes(x, &of->type,
                                      shared ? of->forms->form[shared->form[i]]
                                             : list->list[i]->out[of->result]);
         add_key(u, shared ? e->nvalue + shared->group : v, nbytes);
@@ -355,12 +355,12 @@ static void widen(Arena *a, PickProblem *p, int nmoment)
 }
 
 /* Says what an operand takes at its moment where it is made beside the form that is there. */
-static void set_beside(PickProblem *p, const Spmd *x, const Beside *b)
+static void set_beside(PickProblem *p, const Beside *b)
 {
     p->start[b->node] = b->moment;
     p->end[b->node] = b->moment + 1;
-    for (int f = 0; f < b->count; f++)
-        p->usage[p->first[b->node] + 2 * f + 1] = local_nbytes(x, &b->value->type, b->form[f]);
+    for (int i = 0; i < b->nsize; i++)
+        p->usage[p->first[b->node] + b->count + i] = b->size[i];
 }
 
 void shard_bytes(ShardProblem *p, const Spmd *x)
@@ -381,7 +381,9 @@ void shard_bytes(ShardProblem *p, const Spmd *x)
     ByteUser *user = NEWN(y.tmp, ByteUser, p->pick.n);
     find_users(&y, p, x, user);
     const int n = p->pick.n;
-    BesideList beside = shard_beside(p, x->mesh, y.tmp, y.nmoment, y.node);
+    BesideList beside = {0};
+    if (x->o->shard_memory)
+        beside = shard_beside(p, x, y.tmp, y.nmoment, y.node);
     widen(p->pick.a, &p->pick, MAX(y.nmoment, 1));
     for (int i = 0; i < n; i++) {
         bool own = false; /* its own interval is taken */
@@ -395,6 +397,6 @@ void shard_bytes(ShardProblem *p, const Spmd *x)
         }
     }
     for (int i = 0; i < beside.count; i++)
-        set_beside(&p->pick, x, &beside.list[i]);
+        set_beside(&p->pick, &beside.list[i]);
     arena_free(y.tmp);
 }
