@@ -50,6 +50,8 @@ def shrunk(config):
             put(config, key, 0.0)
         elif key in NAMES and value is not None and type(value) in (int, float, bool):
             put(config, key, NAMES[key])
+    if getattr(config, "kv_lora_rank", None):  # latent attention has keys for each head
+        put(config, "num_key_value_heads", config.num_attention_heads)
     for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
         if getattr(config, key, None):
             put(config, key, list(getattr(config, key))[:2])

@@ -37,8 +37,7 @@ enum { PATIENCE_SEC = 3 };
 static const double beat_sec = 0.25;
 
 /* Seconds between looks: at least, where a caller waits and ranks have a core each, or else; at
- * most; and where only
- * the clock ends what is under way, as another rank may have ended all. */
+ * most; where only the clock ends what is under way, as another rank may have ended all. */
 #define AWAITED 5e-6
 #define BESIDE  50e-6
 #define LONGEST 1e-3

@@ -34,8 +34,10 @@ static Value *border(Site *s, Value *x, int axis, int64_t count, bool behind, Bo
 
 static void check_border(Site *s, const Type *t, int axis, const int64_t *pad, Border kind)
 {
-    static const char *const most[] = {"less than all of the axis", "any count of an axis that has "
-                                       "elements", "at most all of the axis"};
+    static const char *const most[] = {"less than all of the axis",
+                                       "any count of an axis that has "
+                                       "elements",
+                                       "at most all of the axis"};
     int64_t n = t->dim[axis], limit = kind == REFLECT ? n - 1 : kind == CIRCULAR ? n : INT32_MAX;
     for (int i = 0; i < 2; i++)
         if (n < 1 || pad[i] > limit || pad[i] < -n)
@@ -95,8 +97,9 @@ static Value *padded_back(Site *s, Value *dy, int axis, int64_t n, const int64_t
     if (left)
         dx = add(s, dx, border_back(s, lower_slice(s, dy, axis, 0, left, 1), axis, n, false, kind));
     if (right)
-        dx = add(s, dx,
-                 border_back(s, lower_slice(s, dy, axis, all - right, all, 1), axis, n, true, kind));
+        dx =
+            add(s, dx,
+                border_back(s, lower_slice(s, dy, axis, all - right, all, 1), axis, n, true, kind));
     return dx;
 }
 
@@ -169,10 +172,10 @@ void row_pad(Site *s)
 
 /* ---- windows as columns ---- */
 
-typedef struct Columns {
+typedef struct ImageColumns {
     bool single; /* no batch */
     int64_t kernel[2], dilation[2], padding[2], stride[2], places[2];
-} Columns;
+} ImageColumns;
 
 static void read_pair(Site *s, const char *name, int64_t least, int64_t *x)
 {
@@ -186,14 +189,14 @@ static void read_pair(Site *s, const char *name, int64_t least, int64_t *x)
     }
 }
 
-static int64_t span(const Columns *c, int d)
+static int64_t span(const ImageColumns *c, int d)
 {
     return c->dilation[d] * (c->kernel[d] - 1) + 1;
 }
 
-static Columns read_columns(Site *s, const int64_t *size, bool single)
+static ImageColumns read_columns(Site *s, const int64_t *size, bool single)
 {
-    Columns c = {.single = single};
+    ImageColumns c = {.single = single};
     read_pair(s, "kernel_size", 1, c.kernel);
     read_pair(s, "dilation", 1, c.dilation);
     read_pair(s, "padding", 0, c.padding);
@@ -208,7 +211,7 @@ static Columns read_columns(Site *s, const int64_t *size, bool single)
 }
 
 /* [N, C, H, W] as its windows [N, C, places H, places W, kernel H, kernel W] */
-static Value *windows(Site *s, const Columns *c, Value *x)
+static Value *windows(Site *s, const ImageColumns *c, Value *x)
 {
     const int64_t pad[] = {c->padding[1], c->padding[1], c->padding[0], c->padding[0]};
     x = emit1(s->b, "constant_pad_nd", IN(x), ATTRS(A_INTS("pad", 4, pad)));
@@ -232,7 +235,7 @@ void row_im2col(Site *s)
     if (x->type.rank != 4)
         site_fail(s, "argument self: expected an image or a batch of them, found %s",
                   type_text(s->im->a, &x->type));
-    Columns c = read_columns(s, x->type.dim + 2, single);
+    ImageColumns c = read_columns(s, x->type.dim + 2, single);
     const int64_t channels = x->type.dim[1] * c.kernel[0] * c.kernel[1];
     const int64_t size[] = {x->type.dim[0], channels, c.places[0] * c.places[1]};
     Value *y = emit1(s->b, "permute", IN(windows(s, &c, x)), ATTRS(A_INTS("dims", 6, order)));
@@ -240,7 +243,7 @@ void row_im2col(Site *s)
 }
 
 /* The sum of the windows at each place of the padded image, whose padding is left out. */
-static Value *summed(Site *s, const Columns *c, Value *y, const int64_t *size)
+static Value *summed(Site *s, const ImageColumns *c, Value *y, const int64_t *size)
 {
     const int64_t n = y->type.dim[0], channels = y->type.dim[1];
     const int64_t wide[] = {n, channels, size[0] + 2 * c->padding[0], size[1] + 2 * c->padding[1]};
@@ -280,15 +283,16 @@ void row_col2im(Site *s)
     if (single)
         x = emit1(s->b, "unsqueeze", IN(x), ATTRS(A_INT("dim", 0)));
     read_pair(s, "output_size", 1, size);
-    Columns c = read_columns(s, size, single);
+    ImageColumns c = read_columns(s, size, single);
     int64_t each = c.kernel[0] * c.kernel[1];
     if (x->type.rank != 3 || x->type.dim[1] % each || x->type.dim[2] != c.places[0] * c.places[1])
-        site_fail(s, "argument self: expected columns of %lld elements for each channel at %lld "
-                     "places, found %s",
+        site_fail(s,
+                  "argument self: expected columns of %lld elements for each channel at %lld "
+                  "places, found %s",
                   (long long)each, (long long)(c.places[0] * c.places[1]),
                   type_text(s->im->a, &x->type));
-    const int64_t split[] = {x->type.dim[0], x->type.dim[1] / each, c.kernel[0], c.kernel[1],
-                             c.places[0],    c.places[1]};
+    const int64_t split[] = {x->type.dim[0], x->type.dim[1] / each, c.kernel[0],
+                             c.kernel[1],    c.places[0],           c.places[1]};
     x = emit1(s->b, "permute", IN(lower_reshape(s, x, 6, split)), ATTRS(A_INTS("dims", 6, order)));
     Value *y = summed(s, &c, x, size);
     site_return(s, single ? emit1(s->b, "squeeze", IN(y), ATTRS(A_INTS("dim", 1, (int64_t[]){0})))

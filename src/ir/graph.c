@@ -129,12 +129,6 @@ Map graph_named(const Port *p, int count, Role role, Arena *tmp)
     return named;
 }
 
-Value *graph_state_param(const Map *params, const char *state)
-{
-    const char *dot = strrchr(state, '.');
-    return dot ? map_find(params, arena_strndup(params->a, state, (size_t)(dot - state))) : NULL;
-}
-
 static void take_out(Graph *g, Node *n)
 {
     *(n->prev ? &n->prev->next : &g->first) = n->next;

@@ -444,8 +444,6 @@ Port *graph_find_output(const Graph *g, Role role, const char *name);
 bool graph_is_output(const Graph *g, const Value *v);
 /* The values of a role among ports, by name: for callers that look up many. */
 Map graph_named(const Port *p, int count, Role role, Arena *tmp);
-/* The parameter, of those by name, whose state has this name: "PARAM.m"; NULL: it is a buffer. */
-Value *graph_state_param(const Map *params, const char *state);
 
 /* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
 const char *graph_fresh(Graph *g, const char *stem);

@@ -326,7 +326,7 @@ static void lower_flow(Lower *l, const FlowFrame *f)
 
 static Category input_category(const Port *p, const Map *params)
 {
-    if (p->role == ROLE_STATE && graph_state_param(params, p->name))
+    if (p->role == ROLE_STATE && state_param(params, p->name))
         return CAT_STATE;
     return p->role == ROLE_PARAM                            ? CAT_PARAM
            : p->role == ROLE_STATE || p->role == ROLE_CACHE ? CAT_OTHER

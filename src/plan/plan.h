@@ -334,6 +334,8 @@ typedef struct Breakdown {
 
 Breakdown *plan_breakdown(Arena *a, const Plan *p);
 const char *scope_title(Arena *a, const ScopeBytes *x); /* "layers.0-10" */
+/* The parameter, of those by name, whose state has this name: "PARAM.m"; NULL: it is a buffer. */
+Value *state_param(const Map *params, const char *state);
 /* By index of g's inputs: the scope of the first node that reads it; state has its parameter's. */
 const char **plan_input_scopes(Arena *a, const Graph *g);
 

@@ -43,6 +43,12 @@ static void fill_readers(const Graph *g, Arena *a, const char **scope)
     }
 }
 
+Value *state_param(const Map *params, const char *state)
+{
+    const char *dot = strrchr(state, '.');
+    return dot ? map_find(params, arena_strndup(params->a, state, (size_t)(dot - state))) : NULL;
+}
+
 const char **plan_input_scopes(Arena *a, const Graph *g)
 {
     const char **scope = NEWN(a, const char *, g->nvalue), **of = NEWN(a, const char *, g->nin);
@@ -50,7 +56,7 @@ const char **plan_input_scopes(Arena *a, const Graph *g)
     fill_readers(g, a, scope);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        const Value *owner = p->role == ROLE_STATE ? graph_state_param(&params, p->name) : NULL;
+        const Value *owner = p->role == ROLE_STATE ? state_param(&params, p->name) : NULL;
         const char *found = scope[(owner ? owner : p->v)->id];
         of[i] = found ? found : "";
     }

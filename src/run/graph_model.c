@@ -169,7 +169,7 @@ static void add_params(tn_model *m)
         if (!role_kept(p->role))
             continue;
         const TensorEntry *e = find_tensor(m, p);
-        bool zeros = p->role == ROLE_STATE && graph_state_param(&params, p->name);
+        bool zeros = p->role == ROLE_STATE && state_param(&params, p->name);
         if (!e && !zeros && type_nelem(&p->v->type)) /* no element needs no tensor */
             fail_port(g, p, arena_printf(a, "%s has no tensor \"%s\"", m->graph->weights, p->name));
         if (e && !shape_equal(&e->type, &p->v->type))
@@ -299,7 +299,7 @@ static void drop_inputs(Graph *g, Arena *tmp)
     int n = 0;
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        update[i] = p->role == ROLE_STATE && graph_state_param(&params, p->name);
+        update[i] = p->role == ROLE_STATE && state_param(&params, p->name);
         keeps = keeps || (update[i] && is_read(g, p->v));
     }
     for (int i = 0; i < g->nin; i++) {
