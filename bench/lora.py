@@ -45,7 +45,7 @@ def make(folder, rows):
             torch.nn.init.normal_(p, std=0.01)
     model.save_pretrained(folder + "/adapters")
     ids = torch.randint(32000, (rows, LENGTH + 1))
-    save_file({"input_ids": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}, folder + "/batch.safetensors")
+    save_file({"input_ids": ids[:, :-1].clone(), "labels": ids[:, 1:].clone()}, folder + "/batch.safetensors")
 
 
 def by_peft(folder, dtype, steps, threads):

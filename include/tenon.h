@@ -1784,7 +1784,7 @@ typedef struct tn_meshes {
     int over;     /* that need more than the limit by a bound that every plan keeps */
     int slower;   /* that by such a bound are no faster than the last of the best */
     int saved;    /* that would choose what is computed again for a mesh that fits with all saved */
-    int guessed;  /* that choose it, and by an estimate from their mesh's other plans are no faster than the last */
+    int guessed;  /* that by an estimate from other plans are no faster than the last */
     int planned;  /* all others */
     int unfit;    /* of the planned: that need more than the limit */
     int64_t least; /* bytes with which the least of those that do not fit would do; 0: all fit */

@@ -2,7 +2,7 @@
 # The tests of python/tenon, against the PyTorch of PYTHON where that imports it, else of a virtual environment that this
 # makes: TORCH_VENV, by default BUILD/torch-venv, which stays for the next time. PyTorch is installed from PyPI without
 # its dependencies (TORCH says which, such as torch==2.9.1) but for what its import needs; tools/torch_stubs.py stands
-# in for CUDA's libraries; transformers, and what runs the notebook, are installed too where they can be. A library
+# in for CUDA's libraries; transformers, peft, and what runs the notebook, are installed too where they can be. A library
 # under AddressSanitizer (make test-python-sanitized) has its runtime loaded first; leaks are not looked for, of which
 # PyTorch has some.
 # Usage: tools/test_python.sh BUILD [MODULE...]
@@ -16,7 +16,7 @@ install()
     "$python" -m venv "$1" && "$1/bin/pip" install --quiet --no-deps "${TORCH:-torch}" typing_extensions sympy \
         mpmath networkx jinja2 MarkupSafe filelock fsspec numpy setuptools &&
         "$1/bin/python" tools/torch_stubs.py "$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" &&
-        { "$1/bin/pip" install --quiet transformers nbclient ipykernel && "$1/bin/pip" install --quiet --no-deps trl || true; }
+        { "$1/bin/pip" install --quiet transformers nbclient ipykernel && "$1/bin/pip" install --quiet --no-deps trl peft accelerate psutil || true; }
 }
 
 if ! "$python" -c 'import torch' 2>/dev/null; then

@@ -176,6 +176,9 @@ struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
  * refuses what was given otherwise. Returns -1 to go on, or an exit code. */
 int options_resume(Option *table, const struct json_t *stored, const char *where);
+/* Fails (2) where --adapter is given again, and is not what the run began with: it goes on with the
+ * adapters of its checkpoint. Else -1. */
+int resume_adapter(const Option *table, const char *now, const struct json_t *stored);
 /* Checks that the state in the folder `where` agrees with the options beside them, and that it
  * is of no later version. Returns -1 to go on, or an exit code. */
 int state_check(const struct json_t *state, const char *where);

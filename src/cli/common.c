@@ -43,10 +43,11 @@ int model_open(tn_context *ctx, const char *path, const char *lora, const char *
 {
     int code = tn_model_open(ctx, path, m);
     if (!code && (lora || adapter) && tn_model_trained(*m) < tn_model_count(*m))
-        return tn_context_fail(ctx, TN_CODE_USAGE,
-                               "%s: has adapters of its own, which --%s would replace\n  `tenon merge "
-                               "%s -o DIR` adds them to the weights; its base is %s",
-                               path, lora ? "lora" : "adapter", path, tn_model_base(*m));
+        return tn_context_fail(
+            ctx, TN_CODE_USAGE,
+            "%s: has adapters of its own, which --%s would replace\n  `tenon merge "
+            "%s -o DIR` adds them to the weights; its base is %s",
+            path, lora ? "lora" : "adapter", path, tn_model_base(*m));
     if (!code && adapter)
         code = tn_model_adapter(*m, adapter);
     if (!code && lora)

@@ -62,7 +62,7 @@ static void put_text(FILE *f, const tn_meshes *x)
     if (x->saved)
         fprintf(f, "  left out, as their mesh fits with all saved: %d\n", x->saved);
     if (x->guessed)
-        fprintf(f, "  left out by an estimate from plans of their mesh: %d\n", x->guessed);
+        fprintf(f, "  left out by an estimate from other plans: %d\n", x->guessed);
     fprintf(f, "  refused: %d\n", x->refused);
     for (int i = 0; i < x->nreason; i++)
         fprintf(f, "    %d: %s%s\n", x->reason[i].count, x->reason[i].why,

@@ -288,6 +288,8 @@ static int resume_options(Train *a)
     t->metrics_stored = !option_given(a->table, "metrics");
     int code = state_check(from->state, from->folder);
     if (code < 0)
+        code = resume_adapter(a->table, a->c.adapter, options);
+    if (code < 0)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
         return code;
@@ -418,9 +420,6 @@ static int check_samples(Train *a)
  * stands, not what the run began with. */
 static int resume_length(tn_context *ctx, Train *a)
 {
-    if (option_given(a->table, "adapter"))
-        return report(TN_CODE_USAGE, "train: --adapter does not go with --resume: the run has its "
-                                     "adapters in its checkpoint");
     bool steps = option_given(a->table, "steps"), epochs = option_given(a->table, "epochs");
     int code = resume(ctx, a);
     if (steps && !epochs)

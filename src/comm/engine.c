@@ -6,8 +6,8 @@
  * between. What is made of messages that came, as a sum, is made in slices between such looks.
  *
  * Where the transport tells when there is something to see, the thread sleeps until then, and looks
- * once in a millisecond for parts. Else it sleeps between looks, an eighth of the time for which
- * nothing has moved: a wait is at most so much longer than it had to be, and long waits cost
+ * a hundred times in a second for parts. Else it sleeps between looks, an eighth of the time for
+ * which nothing has moved: a wait is at most so much longer than it had to be, and long waits cost
  * little. A look takes a core from what computes, so it sleeps for longer where no caller waits;
  * one that begins to wakes it. It sleeps exactly until a time that its own clock sets: the end of a
  * delay, or of a message on a modelled link; and does not look before, if all that is under way
@@ -37,8 +37,7 @@ enum { PATIENCE_SEC = 3 };
 static const double beat_sec = 0.25;
 
 /* Seconds between looks: at least, where a caller waits and ranks have a core each, or else; at
- * most; and where only
- * the clock ends what is under way, as another rank may have ended all. */
+ * most; where only the clock ends what is under way, as another rank may have ended all. */
 #define AWAITED 5e-6
 #define BESIDE  50e-6
 #define LONGEST 1e-3
@@ -473,9 +472,8 @@ static double pause_sec(const Comm *c, double now)
 {
     double least = is_awaited(c) && !c->own.crowded ? AWAITED : BESIDE;
     double pause = fmin((now - c->own.moved) / 8 + least, LONGEST);
-    if (c->t->tell) /* which says when there is more than a part */
-        pause = LONGEST;
-    return fmin(c->own.asks ? pause : OTHERS, c->own.due - now);
+    bool asks = c->own.asks && !c->t->tell; /* which says when there is more than a part */
+    return fmin(asks ? pause : OTHERS, c->own.due - now);
 }
 
 /* Locked: sleeps until something is new, or it is time to look again. */

@@ -24,14 +24,14 @@ typedef struct Finish {
 } Finish;
 
 /* A change: values that are saved from then on, and one that is computed again. */
-typedef struct Change {
+typedef struct Exchange {
     int out[2], in; /* -1: none */
     double gain;    /* seconds of nodes */
-} Change;
+} Exchange;
 
 static int by_gain(const void *x, const void *y)
 {
-    const Change *p = x, *q = y;
+    const Exchange *p = x, *q = y;
     if (p->gain != q->gain)
         return p->gain > q->gain ? -1 : 1;
     if (p->out[0] != q->out[0])
@@ -39,7 +39,7 @@ static int by_gain(const void *x, const void *y)
     return p->out[1] != q->out[1] ? p->out[1] - q->out[1] : p->in - q->in;
 }
 
-static const Level *changed(const Decider *d, const Change *c)
+static const Level *changed(const Decider *d, const Exchange *c)
 {
     Level *level = NEWN(d->keep, Level, d->v.n);
     for (int i = 0; i < d->v.n; i++)
@@ -53,7 +53,7 @@ static const Level *changed(const Decider *d, const Change *c)
 }
 
 /* Whether the change makes what is chosen faster, which then has it. */
-static bool take(Finish *f, const Change *c)
+static bool take(Finish *f, const Exchange *c)
 {
     Decider *d = f->d;
     Planned *best = &d->r->chosen;
@@ -78,12 +78,12 @@ static bool is_again(const Decider *d, int i)
 }
 
 /* The values that are computed again, those of most seconds first; returns how many. */
-static int list_drops(const Decider *d, Change *list)
+static int list_drops(const Decider *d, Exchange *list)
 {
     int n = 0;
     for (int i = 0; i < d->v.n; i++)
         if (is_again(d, i))
-            list[n++] = (Change){{i, -1}, -1, d->v.sec[i]};
+            list[n++] = (Exchange){{i, -1}, -1, d->v.sec[i]};
     if (n)
         qsort(list, (size_t)n, sizeof *list, by_gain);
     return n;
@@ -93,7 +93,7 @@ static int list_drops(const Decider *d, Change *list)
 static void drop(Finish *f)
 {
     Decider *d = f->d;
-    Change *list = NEWN(d->keep, Change, d->v.n);
+    Exchange *list = NEWN(d->keep, Exchange, d->v.n);
     for (bool any = true; any;) {
         any = false;
         for (int k = 0, n = list_drops(d, list); k < n && f->left > 0; k++)
@@ -102,7 +102,7 @@ static void drop(Finish *f)
 }
 
 /* All changes of one value for one or two that gain seconds; returns how many. */
-static int list_swaps(const Decider *d, Change **list)
+static int list_swaps(const Decider *d, Exchange **list)
 {
     int n = 0, cap = 0;
     const double *sec = d->v.sec;
@@ -112,7 +112,7 @@ static int list_swaps(const Decider *d, Change **list)
             for (int k = i; k < d->v.n && is_again(d, i); k++) {
                 const double gain = sec[i] + (k > i ? sec[k] : 0) - sec[in];
                 if (is_again(d, k) && gain > 0)
-                    PUSH(d->tmp, *list, n, cap, ((Change){{i, k > i ? k : -1}, in, gain}));
+                    PUSH(d->tmp, *list, n, cap, ((Exchange){{i, k > i ? k : -1}, in, gain}));
             }
     if (n)
         qsort(*list, (size_t)n, sizeof **list, by_gain);
@@ -123,7 +123,7 @@ static int list_swaps(const Decider *d, Change **list)
 static bool swap(Finish *f)
 {
     Decider *d = f->d;
-    Change *list, first[MOST_SWAPS];
+    Exchange *list, first[MOST_SWAPS];
     const int n = MIN(list_swaps(d, &list), MOST_SWAPS);
     for (int k = 0; k < n; k++)
         first[k] = list[k];

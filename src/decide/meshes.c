@@ -74,6 +74,8 @@ static void add_mesh(Arena *a, MeshSettings *all, const MeshAsked *asked, const 
     all->ngroup++;
 }
 
+#define MOST_BELOW 0.7
+
 typedef struct MeshPlace {
     bool last; /* behind all that are not */
     double bound;
@@ -112,7 +114,7 @@ static void bound_setting(const PassWalk *w, const PlanFor *to, MeshSetting *s)
     rough.rough = true;
     Graph *g = graph_clone(a, w->g);
     Plan *p = trial_plan(a, w, g, &o, &rough, false);
-    s->bound = plan_step_bound(p, a, 0);
+    s->bound = s->estimate = plan_step_bound(p, a, 0);
     if (to->limit)
         s->least = p->by_category[CAT_OTHER] + p->reserve +
                    order_bound(flow_new(p->g, to->device, to->machine, a), a);
@@ -133,7 +135,7 @@ void meshes_bound(PassWalk *w, const PlanFor *to, MeshSetting *s, int n)
         }
     for (int i = 0; i < n; i++)
         if (is_chosen(&s[i])) {
-            s[i].bound = sec;
+            s[i].bound = s[i].estimate = sec;
             s[i].least = least;
         }
 }
@@ -159,7 +161,7 @@ MeshSearch meshes_start(const MeshSettings *all, int64_t limit)
         else if (limit && x->least > limit)
             s.over++;
         else
-            place[s.count++] = (MeshPlace){is_chosen(x), x->bound, i};
+            place[s.count++] = (MeshPlace){is_chosen(x), x->estimate, i};
     }
     if (s.count)
         qsort(place, (size_t)s.count, sizeof *place, by_bound);
@@ -208,17 +210,32 @@ static bool needs_nothing(const MeshSearch *s, const MeshSetting *x)
     return all && fit == all;
 }
 
+/* How far plans of chosen forms may be below their estimates, as a share of these: as far as the
+ * settings that count were, and half of that more; MOST_BELOW where threads still plan some. */
+static double below_estimate(const MeshSearch *s, bool all_planned)
+{
+    double share = 1;
+    for (int i = 0; i < s->all.count; i++) {
+        const MeshSetting *y = &s->all.list[i];
+        if (y->counted && y->bound < y->estimate)
+            share = fmin(share, 1 - 1.5 * (1 - y->sec / y->estimate));
+    }
+    return all_planned ? fmax(share, MOST_BELOW) : MOST_BELOW;
+}
+
 /* Seconds of a setting that is not planned yet, where they are left to be chosen: as its bound is
  * missed half as far as by the mesh's plan that misses its own the least. */
-static double guess_sec(const MeshSearch *s, const MeshSetting *x)
+static double guess_sec(const MeshSearch *s, const MeshSetting *x, bool all_planned)
 {
-    double least = INFINITY;
+    double least = INFINITY, sec = x->estimate;
+    if (x->bound < x->estimate)
+        sec *= below_estimate(s, all_planned);
     for (int i = 0; i < s->all.count; i++) {
         const MeshSetting *y = &s->all.list[i];
         if (y->group == x->group && y != x && y->counted && y->fits && y->own > 0)
             least = MIN(least, y->sec / y->own);
     }
-    return is_chosen(x) && least > 1 && isfinite(least) ? x->bound * (1 + least) / 2 : x->bound;
+    return is_chosen(x) && least > 1 && isfinite(least) ? sec * (1 + least) / 2 : sec;
 }
 
 static void add_planned(MeshOutcome *r, const MeshSetting *x)
@@ -236,14 +253,15 @@ static void add_planned(MeshOutcome *r, const MeshSetting *x)
 static MeshOutcome found_until(const MeshSearch *s, int end)
 {
     MeshOutcome r = {0};
+    for (int i = 0; i < s->all.count; i++)
+        s->all.list[i].counted = false;
     for (int i = 0; i < end; i++) {
         MeshSetting *x = &s->all.list[s->all.place[i].index];
-        x->counted = false;
         if (!may_be_best(&r, x->bound)) {
             r.slower++;
         } else if (needs_nothing(s, x)) {
             r.saved++;
-        } else if (!may_be_best(&r, guess_sec(s, x))) {
+        } else if (!may_be_best(&r, guess_sec(s, x, true))) {
             r.guessed++;
         } else {
             x->counted = x->planned;
@@ -253,13 +271,24 @@ static MeshOutcome found_until(const MeshSearch *s, int end)
     return r;
 }
 
+/* Whether all settings that were given out are planned. */
+static bool is_all_planned(const MeshSearch *s)
+{
+    int planned = 0;
+    for (int i = 0; i < s->all.count; i++)
+        planned += s->all.list[i].planned;
+    return planned == s->given;
+}
+
 MeshSetting *meshes_next(MeshSearch *s)
 {
     MeshOutcome r = found_until(s, s->next);
+    const bool all = is_all_planned(s);
     while (s->next < s->count) {
         MeshSetting *x = &s->all.list[s->all.place[s->next++].index];
-        if (!needs_nothing(s, x) && may_be_best(&r, x->bound) && may_be_best(&r, guess_sec(s, x)))
-            return x;
+        if (!needs_nothing(s, x) && may_be_best(&r, x->bound) &&
+            may_be_best(&r, guess_sec(s, x, all)))
+            return s->given++, x;
     }
     return NULL;
 }

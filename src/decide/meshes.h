@@ -13,8 +13,10 @@ typedef struct MeshSetting {
     int group;         /* settings of one mesh have the same */
     char refused[400]; /* why there is no such step; "": there is */
     /* by meshes_bound */
-    double bound;  /* seconds: no plan is faster */
-    int64_t least; /* bytes: no plan needs less; 0: nobody asked */
+    double bound;    /* seconds: no plan is faster */
+    double estimate; /* seconds: the bound of some of the forms that a choice may take; without a
+                        choice as `bound` */
+    int64_t least;   /* bytes: no plan needs less; 0: nobody asked */
     /* by who plans it */
     bool planned, fits;
     bool counted;                   /* by the search: one thread would have planned it */
@@ -48,7 +50,7 @@ void meshes_bound(PassWalk *w, const PlanFor *to, MeshSetting *s, int n);
 typedef struct MeshSearch {
     MeshSettings all;
     int64_t limit;
-    int count, next;
+    int count, next, given; /* next: in the order; given: out, to be planned */
     int refused, over; /* settings that are refused, and whose least bytes are above the limit */
 } MeshSearch;
 
@@ -62,7 +64,7 @@ typedef struct MeshOutcome {
     int nbest;
     int planned, unfit, slower; /* settings planned; of these too large; left out by their bound */
     int saved;                  /* left out, as their mesh fits with all saved */
-    int guessed;                /* left out by an estimate from plans of their mesh */
+    int guessed;                /* left out by an estimate from other plans */
     int64_t least;              /* of those that are too large the least bytes; 0: there are none */
 } MeshOutcome;
 

@@ -114,7 +114,9 @@ typedef struct ShardReport {
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */
     double exposed; /* the share of gathers of parameters and reductions of gradients that counts */
     double emitted; /* seconds of the nodes and copies that the pass has left */
-    double rest;    /* of these those that are no part of the choice: the sums of a norm */
+    double products; /* of products, convolutions and attention, in the fastest forms: of no choice
+                        they take less */
+    double rest;     /* of these those that are no part of the choice: the sums of a norm */
     double build_sec, solve_sec; /* CPU seconds that it took */
     int nclass, nvariable, nedge;
     ShardForm *form; /* in the order of the graph, ports first */

@@ -413,17 +413,18 @@ static PickResult try_limit(Arena *a, const PickProblem *p, int64_t limit, int *
     return r;
 }
 
-/* Finds a limit within which something fits, and moves it down as far as a few tries find. */
+/* Finds a limit within which something fits, and moves it down as far as a few tries find, to
+ * within a part in NEAR. */
 static void find_least(Arena *a, const PickProblem *p, PickResult *r, int *strategy)
 {
-    enum { TRIES = 40 };
+    enum { TRIES = 40, NEAR = 4000 };
     PickResult any = try_limit(a, p, PICK_MOST, strategy);
     int64_t low = MAX(r->least, p->limit + 1); /* nothing was found below */
     int *other = NEWN(a, int, p->n);
     r->found = any.found;
     r->forbidden = !any.feasible;
     r->proved = r->forbidden ? any.proved : r->proved;
-    for (int i = 0; i < TRIES && any.feasible && low < r->found; i++) {
+    for (int i = 0; i < TRIES && any.feasible && low < r->found - r->found / NEAR; i++) {
         int64_t middle = low + (r->found - low) / 2;
         PickResult next = try_limit(a, p, middle, other);
         if (next.feasible) {

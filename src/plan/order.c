@@ -184,7 +184,8 @@ static bool search_good(const Problem *q, Arena *tmp, int k, int64_t most,
     if (!order_search_within(q, tmp, base, k % 2 == 0, most, out))
         return false;
     apply(q, out);
-    if (good(flow_graph(q->flow), arg))
+    flow_reorder(q->flow);
+    if (flow_peak(q->flow) <= most && good(flow_graph(q->flow), arg))
         return true;
     apply(q, stand);
     return false;

@@ -5,11 +5,12 @@
  * but gather what the node reads of parameters, or have all that it makes of a gradient; and the
  * last of the backward. Parameters and state are there always, a result from its node on to the
  * last that reads it or a view of it, or that writes its own result over it. Where several read it,
- * it has the form from which they go on, but at its node the form that this makes. Results of the
- * optimizer take the place of what they replace; what is gathered, or cast, of parameters is
- * dropped and made again, so it counts only at the node that reads it. The plan of the step says
- * what it needs in truth; here bytes are there to be compared. Linear in readings, in nodes times
- * classes of parameters, and in classes times moments. */
+ * it has the form from which they go on, but at its node the form that this makes; where a moment's
+ * node needs another one, both are there, which counts where bytes are limited (shard_beside.c).
+ * Results of the optimizer take the place of what they replace; what is gathered, or cast, of
+ * parameters is dropped and made again, so it counts only at the node that reads it. The plan of
+ * the step says what it needs in truth; here bytes are there to be compared. Linear in readings, in
+ * nodes times classes of parameters, and in classes times moments. */
 #include "solved.h"
 
 #include <string.h>
@@ -24,7 +25,7 @@ typedef struct Life {
 typedef struct ByteCounter {
     const EqualGraph *e;
     Arena *tmp;
-    bool full; /* blocks are computed again: of the forward only what other blocks read is kept */
+    const bool *dropped; /* by value id: computed again for the backward, by --recompute */
     Life *life;
     int *root; /* by value id: what it is a view of */
     int nrank;
@@ -36,7 +37,7 @@ typedef struct ByteCounter {
 
 /* ---- lives ---- */
 
-static void find_roots(ByteCounter *y)
+static void find_roots(const ByteCounter *y)
 {
     const Graph *g = y->e->g;
     for (int v = 0; v < g->nvalue; v++)
@@ -50,12 +51,6 @@ static bool is_counted(const ByteCounter *y, const Node *n, const Value *v)
 {
     return n->op->class != CLASS_OPTIMIZER && !y->e->class[y->e->of_node[n->id]].skipped &&
            !y->e->param[v->id] && y->root[v->id] == v->id;
-}
-
-static bool same_block(const Node *n, const Node *m)
-{
-    Block x = block_of(n->scope), z = block_of(m->scope);
-    return block_equal(&x, &z);
 }
 
 /* Ends operands before the node if its results may be written over them. */
@@ -74,17 +69,52 @@ static void end_replaced(ByteCounter *y, const Node *n, int at)
     }
 }
 
-/* Whether a reader's operand is there for it: not if its block is computed again. */
-static bool keeps(const ByteCounter *y, const Value *v, const Node *reader, const bool *leaves)
+/* By value id: whether --recompute has the backward compute it again. */
+static const bool *find_dropped(const ByteCounter *y, const char *recompute)
 {
-    return !y->full || !v->def || v->def->phase != FORWARD || reader->phase < BACKWARD ||
-           leaves[y->root[v->id]];
+    const Graph *g = y->e->g;
+    bool *dropped = NEWN(y->tmp, bool, g->nvalue);
+    if (!recompute)
+        return dropped;
+    Graph *copy = graph_clone(y->tmp, g); /* of which the policies are */
+    policy_named(copy, y->tmp, recompute);
+    for (const Node *n = g->first, *c = copy->first; n; n = n->next, c = c->next)
+        for (int k = 0; k < n->nout; k++)
+            dropped[n->out[k]->id] = c->policy == PREFER_RECOMPUTE;
+    return dropped;
+}
+
+/* By value id: behind which node nothing needs it any more. The backward needs the operands of what
+ * it computes again, and not that itself. */
+static const int *find_last(const ByteCounter *y)
+{
+    const Graph *g = y->e->g;
+    int *last = NEWN(y->tmp, int, g->nvalue), at = 0;
+    for (const Node *n = g->first; n; n = n->next, at++)
+        for (int i = 0; i < n->nin && n->phase >= BACKWARD; i++)
+            last[y->root[n->in[i]->id]] = at + 1;
+    for (const Node *n = g->last; n; n = n->prev)
+        for (int k = 0; k < n->nout && n->phase < BACKWARD; k++) {
+            const int v = n->out[k]->id;
+            if (y->root[v] != v || !y->dropped[v])
+                continue;
+            for (int i = 0; i < n->nin; i++)
+                last[y->root[n->in[i]->id]] = MAX(last[y->root[n->in[i]->id]], last[v]);
+            last[v] = 0;
+        }
+    at = 0;
+    for (const Node *n = g->first; n; n = n->next, at++)
+        for (int i = 0; i < n->nin && n->phase < BACKWARD; i++)
+            last[y->root[n->in[i]->id]] = MAX(last[y->root[n->in[i]->id]], at + 1);
+    for (int i = 0; i < g->nout; i++)
+        last[y->root[g->out[i].v->id]] = at;
+    return last;
 }
 
 static void find_lives(ByteCounter *y)
 {
     const Graph *g = y->e->g;
-    bool *leaves = NEWN(y->tmp, bool, g->nvalue); /* its block */
+    const int *last = find_last(y);
     int at = 0, begin = 0;
     const Node *loop = NULL;
     for (int v = 0; v < g->nvalue; v++)
@@ -95,18 +125,9 @@ static void find_lives(ByteCounter *y)
         loop = flat.loop;
         for (int k = 0; k < n->nout; k++) /* a loop's sums are there from its first node on */
             if (is_counted(y, n, n->out[k]))
-                y->life[n->out[k]->id] = (Life){flat.kind == FLAT_SUM ? begin : at, at + 1};
-        for (int i = 0; i < n->nin; i++)
-            if (n->in[i]->def && n->phase < BACKWARD && !same_block(n, n->in[i]->def))
-                leaves[y->root[n->in[i]->id]] = true;
+                y->life[n->out[k]->id] =
+                    (Life){flat.kind == FLAT_SUM ? begin : at, MAX(at + 1, last[n->out[k]->id])};
     }
-    at = 0;
-    for (const Node *n = g->first; n; n = n->next, at++)
-        for (int i = 0; i < n->nin; i++)
-            if (keeps(y, n->in[i], n, leaves))
-                y->life[y->root[n->in[i]->id]].to = at + 1;
-    for (int i = 0; i < g->nout; i++)
-        y->life[y->root[g->out[i].v->id]].to = at;
     at = 0;
     for (const Node *n = g->first; n; n = n->next, at++)
         end_replaced(y, n, at);
@@ -219,7 +240,7 @@ typedef struct ByteUser {
     int64_t **nbytes;
 } ByteUser;
 
-static int64_t local_nbytes(const Spmd *x, const Type *t, const Cut *cut)
+int64_t shard_nbytes(const Spmd *x, const Type *t, const Cut *cut)
 {
     Type local = cut_type(t, x->mesh->naxes, x->cuts, cut);
     return type_nbytes(&local);
@@ -231,9 +252,9 @@ static void add_key(ByteUser *u, int key, int64_t *nbytes)
     u->nbytes[u->nkey++] = nbytes;
 }
 
-/* Adds the bytes of operands that a moment's node needs beyond the fewest of a strategy: they are
- * there beside the forms from which they are made. */
-static void add_needed(const ByteCounter *y, const Spmd *x, int m, ByteUser *user)
+/* Adds the bytes of parameters that a moment's node needs gathered, beyond the fewest of a
+ * strategy. */
+static void add_gathered(const ByteCounter *y, const Spmd *x, int m, ByteUser *user)
 {
     const EqualGraph *e = y->e;
     const Node *n = y->node[m];
@@ -242,11 +263,11 @@ static void add_needed(const ByteCounter *y, const Spmd *x, int m, ByteUser *use
     int64_t *nbytes = NEWN(y->tmp, int64_t, count);
     for (int i = 0; i < n->nin && count; i++) {
         int64_t least = INT64_MAX, *own = NEWN(y->tmp, int64_t, count);
-        for (int k = 0; k < count; k++) {
-            own[k] = local_nbytes(x, &n->in[i]->type, q->list.list[k]->in[i]);
+        for (int k = 0; k < count && e->param[n->in[i]->id]; k++) {
+            own[k] = shard_nbytes(x, &n->in[i]->type, q->list.list[k]->in[i]);
             least = MIN(least, own[k]);
         }
-        for (int k = 0; k < count; k++)
+        for (int k = 0; k < count && e->param[n->in[i]->id]; k++)
             nbytes[k] += own[k] - least;
     }
     y->alive[e->nvalue + e->ngroup + m][m] = 1;
@@ -263,7 +284,7 @@ static void find_users(const ByteCounter *y, const ShardProblem *p, const Spmd *
         user[c].nbytes = NEWN(y->tmp, int64_t *, most);
     }
     for (int m = 0; m < y->nmoment; m++)
-        add_needed(y, x, m, user);
+        add_gathered(y, x, m, user);
     for (int v = 0; v < e->nvalue + p->nshared; v++) {
         const SharedForm *shared = v < e->nvalue ? NULL : &p->shared[v - e->nvalue];
         const ValueClass *of = &e->value[shared ? e->group[shared->group].value : v];
@@ -273,7 +294,7 @@ static void find_users(const ByteCounter *y, const ShardProblem *p, const Spmd *
         ByteUser *u = &user[node];
         int64_t *nbytes = NEWN(y->tmp, int64_t, count);
         for (int i = 0; i < count; i++)
-            nbytes[i] = local_nbytes(x, &of->type,
+            nbytes[i] = shard_nbytes(x, &of->type,
                                      shared ? of->forms->form[shared->form[i]]
                                             : list->list[i]->out[of->result]);
         add_key(u, shared ? e->nvalue + shared->group : v, nbytes);
@@ -333,25 +354,36 @@ static void widen(Arena *a, PickProblem *p, int nmoment)
     memset(p->same, -1, sizeof *p->same * (size_t)n);
 }
 
+/* Says what an operand takes at its moment where it is made beside the form that is there. */
+static void set_beside(PickProblem *p, const Beside *b)
+{
+    p->start[b->node] = b->moment;
+    p->end[b->node] = b->moment + 1;
+    for (int i = 0; i < b->nsize; i++)
+        p->usage[p->first[b->node] + b->count + i] = b->size[i];
+}
+
 void shard_bytes(ShardProblem *p, const Spmd *x)
 {
     const EqualGraph *e = p->e;
-    const char *again = x->o->recompute;
     ByteCounter y = {.e = e, .tmp = arena_new(x->ctx), .nrank = 1};
     CHECK(y.tmp);
     for (int c = 0; c < x->mesh->naxes; c++)
         y.nrank *= (int)x->cuts[c].count;
-    y.full = again && (!strcmp(again, "full") || !strncmp(again, "every", 5));
     y.life = NEWN(y.tmp, Life, e->g->nvalue);
     y.root = NEWN(y.tmp, int, e->g->nvalue);
     y.alive = arena_alloc(y.tmp, sizeof *y.alive * (size_t)(e->nvalue + e->ngroup + MOST_MOMENTS));
     find_roots(&y);
+    y.dropped = find_dropped(&y, x->o->recompute);
     find_lives(&y);
     find_moments(&y);
     count_alive(&y);
     ByteUser *user = NEWN(y.tmp, ByteUser, p->pick.n);
     find_users(&y, p, x, user);
-    int n = p->pick.n;
+    const int n = p->pick.n;
+    BesideList beside = {0};
+    if (x->o->shard_memory)
+        beside = shard_beside(p, x, y.tmp, y.nmoment, y.node);
     widen(p->pick.a, &p->pick, MAX(y.nmoment, 1));
     for (int i = 0; i < n; i++) {
         bool own = false; /* its own interval is taken */
@@ -364,5 +396,7 @@ void shard_bytes(ShardProblem *p, const Spmd *x)
             own = true;
         }
     }
+    for (int i = 0; i < beside.count; i++)
+        set_beside(&p->pick, &beside.list[i]);
     arena_free(y.tmp);
 }

@@ -335,14 +335,25 @@ static void add_direct(Maker *m, const ReadGroup *r)
 
 /* ---- forms that readers share ---- */
 
+/* Whether computing may hide what brings a group's values to their shared form: of parameters, and
+ * of gradients, though a norm reads them beside the optimizer. */
+static bool sharing_may_hide(const Maker *m, const ReadGroup *r)
+{
+    bool hide = r->param;
+    for (int j = 0; j < r->nread; j++)
+        hide |= may_hide(m, r, &r->read[j]);
+    return hide;
+}
+
 /* From the maker's form to the shared one. */
 static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count, int at)
 {
     const ValueClass *v = &m->e->value[r->value];
     int n = m->e->class[v->of].list.count;
-    double share = r->param ? m->price->x->o->shard_exposed : 1;
+    bool hidden = sharing_may_hide(m, r);
+    double share = hidden ? m->price->x->o->shard_exposed : 1;
     int64_t times = group_times(m, r);
-    double *y = add_edge(m, v->of, at, r->param, NULL);
+    double *y = add_edge(m, v->of, at, hidden, NULL);
     for (int i = 0; i < n; i++)
         for (int f = 0; f < count; f++)
             y[i * count + f] =

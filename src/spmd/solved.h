@@ -1,7 +1,8 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
  * src/pick: flat (a loop's nodes among the others), equal (which nodes are equal), pin (forms that
  * are asked for), units (where values may be cut), strategies (the legal ways to cut a node), price
- * (what they cost), shard_problem, explain (what is told of a choice) and solved (the driver). */
+ * (what they cost), shard_problem, shard_bytes and shard_beside (what they keep in memory), explain
+ * (what is told of a choice) and solved (the driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -214,7 +215,33 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
  * while the problem has it go on from the shared form: there it may cost more, never less. */
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);
 
+/* ---- shard_beside.c ---- */
+
+/* A node of the problem for an operand that is read at a moment of the step. Its strategies are the
+ * forms that the reader may need, as they are there, then the sizes of those that are made beside
+ * what is there. */
+typedef struct Beside {
+    int node, moment;
+    int from, reader; /* nodes of the problem: whose strategy says which form is there; a class */
+    const Value *value;
+    int operand, count, nsize; /* count: of forms */
+    const Cut **form;
+    int64_t *size;
+} Beside;
+
+typedef struct BesideList {
+    Beside *list;
+    int count, cap;
+} BesideList;
+
+/* Adds such nodes to the problem, for what is no parameter, with edges that cost nothing and tie
+ * them to the forms. node[]: of each moment. The list is in tmp. */
+BesideList shard_beside(ShardProblem *p, const Spmd *x, Arena *tmp, int nmoment,
+                        const Node *const *node);
+
 /* ---- shard_bytes.c ---- */
+
+int64_t shard_nbytes(const Spmd *x, const Type *t, const Cut *cut); /* of a rank's part */
 
 /* Fills the usage of the problem's nodes, in bytes of a rank; times are moments of the step. Adds
  * nodes that have the strategies of others. */

@@ -189,8 +189,8 @@ static Choice find_low(Made *m, const Choice *list, int n, int64_t none, Rng *rn
     return low;
 }
 
-/* The text of a step of 12 to 20 nodes. */
-static const char *draw_step(Rng *rng, bool blocks)
+/* The text of a step of so many nodes, and one of the loss. */
+static const char *draw_step(Rng *rng, bool blocks, int nnode)
 {
     static const int widths[] = {64, 128, 256, 384, 512, 1024};
     StepForm form = {.kinds = "ppppaanvsuuu",
@@ -203,7 +203,7 @@ static const char *draw_step(Rng *rng, bool blocks)
                      .last = 0.7,
                      .block = blocks ? 4 : 0,
                      .scopeless = 0.1};
-    return step_made(a, rng, &form, 13 + (int)rng_below(rng, 9));
+    return step_made(a, rng, &form, nnode);
 }
 
 /* False: it is not fit for the test. */
@@ -212,7 +212,7 @@ static bool test_seed(uint64_t seed)
     Made m;
     Rng rng = {seed, 1 << 20};
     bool blocks = rng_chance(&rng, 0.5);
-    const char *text = draw_step(&rng, blocks);
+    const char *text = draw_step(&rng, blocks, 13 + (int)rng_below(&rng, 9));
     if (!made_read(&m, a, text, MOST_NODES))
         return false;
     Choice none = made_plan(&m, 0, MUST_RECOMPUTE), *list, *known, low;
@@ -250,6 +250,49 @@ static void next_seed(void *arg)
     x->counts = test_seed(x->seed);
 }
 
+/* ---- what is chosen needs all that it computes again ---- */
+
+/* Whether the set fits so many bytes, as it would be planned within them. */
+static bool fits_within(Made *m, uint64_t again, int64_t memory)
+{
+    Made limited = *m;
+    limited.to.limit = memory;
+    return made_fits(m, again, memory) && made_plan(&limited, again, MUST_RECOMPUTE).need <= memory;
+}
+
+/* Of a step that is too large for all its sets: with any value of the choice saved, and with it
+ * those that only it needed, it does not fit. False: it is not fit for the test. */
+static bool test_surplus(uint64_t seed)
+{
+    Made m;
+    Rng rng = {seed, 1 << 20};
+    if (!made_read(&m, a, draw_step(&rng, false, 36), MOST_FORWARD))
+        return false;
+    Choice none = made_plan(&m, 0, MUST_RECOMPUTE),
+           low = made_plan(&m, m.read & ~m.out, MUST_RECOMPUTE);
+    if (low.need > none.need - none.need / 10)
+        return false;
+    const int64_t memory = low.need + (none.need - low.need) / 2;
+    Choice got = made_decide(&m, memory);
+    EXPECT(got.need <= memory && got.again != 0);
+    for (int k = 0; k < m.n; k++)
+        if (got.again >> k & 1 &&
+            !EXPECT(!fits_within(&m, got.again & ~(UINT64_C(1) << k), memory))) {
+            printf("  seed %llu: %s need not be computed again\n", (unsigned long long)seed,
+                   m.node[k]->out[0]->name);
+            made_print(&m, "chosen", &got);
+        }
+    return true;
+}
+
+static void test_surpluses(int count)
+{
+    for (uint64_t seed = 1; count > 0; seed++) {
+        count -= test_surplus(seed);
+        arena_reset(a);
+    }
+}
+
 static double mean(const Sums *s)
 {
     return s->sum / MAX(s->ncase - s->nfail, 1);
@@ -285,6 +328,7 @@ static void test_random(uint64_t first, int count)
 static void test_all(void)
 {
     test_random(1, more ? 200 : getenv("TN_QUICK") ? 1 : 2);
+    test_surpluses(more ? 20 : 1);
     EXPECT(mean(&within) <= MOST_MEAN);
     EXPECT(mean(&least) <= MOST_MEAN);
     EXPECT(within.nfar + least.nfar == 0);

@@ -293,6 +293,8 @@ static const char *const errors[][2] = {
      "expected 2 operands, this one with 2 axes"},
     {"  a = torch.ops.aten.pad.default(x, [1, 4], 'reflect')\n  return a",
      "expected to pad axis 1 of f32[2, 4] by less than all of the axis, found 4"},
+    {"  a = torch.ops.aten.pad.default(x, [1, 1], 'mirror')\n  return a",
+     "\"replicate\" or \"circular\", found \"mirror\""},
     {"  a = torch.ops.aten.cross_entropy_loss.default(x, i)\n  return a",
      "argument target: expected f32[2], found i64[3]"},
     {"ExportedProgram:\nclass A(M):\ndef forward(self, x):\n  return x\nGraph:\n",
@@ -400,8 +402,8 @@ static const char *const mask_errors[][2] = {
      "expected a mask of axes of f32[2, 4] from axis 0 on, found bool[4]"},
     {"  a = torch.ops.aten.index_put.default(x, [i, y > 0], s)\n  return a",
      "a mask selects as many elements as data says"},
-    {"  a = torch.ops.aten.scatter_reduce.two(x, 0, i, y, 'all')\n  return a",
-     "expected \"sum\", \"mean\", \"amax\", \"amin\" or \"prod\", found \"all\""},
+    {"  a = torch.ops.aten.scatter_reduce.two(x, 0, i, y, 'median')\n  return a",
+     "expected \"sum\", \"mean\", \"amax\", \"amin\" or \"prod\", found \"median\""},
 };
 
 static void test_masks(void)

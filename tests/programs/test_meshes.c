@@ -1,6 +1,7 @@
 /* The search for meshes: its outcome is the best of all settings, planned one by one, with any
  * number of threads; within a limit all that is found fits; refused meshes are counted. TN_LONG:
- * limits on more ranks. */
+ * limits on more ranks; the same outcome with forms that are chosen, though settings are left out.
+ */
 #include "../../include/tenon.h"
 #include "../shared/test.h"
 
@@ -26,13 +27,16 @@ static tn_options options(void)
 
 /* ---- one by one ---- */
 
+static const char *const solved_shardings[] = {"auto"};
+
 typedef struct Found {
+    const char *mesh;
     double sec;
     int64_t nbytes;
 } Found;
 
 static bool plan_one(tn_model *m, const char *mesh, const char *reshard, const char *recompute,
-                     Found *f)
+                     bool solved, Found *f)
 {
     tn_options o = options();
     tn_task task = {.nparts = 1, .batch = BATCH};
@@ -40,9 +44,11 @@ static bool plan_one(tn_model *m, const char *mesh, const char *reshard, const c
     o.mesh = strcmp(mesh, "none") != 0 ? mesh : NULL;
     o.reshard = reshard;
     o.recompute = recompute;
+    o.shardings = solved_shardings;
+    o.nshardings = solved;
     task.part[0] = (tn_part){.kind = TN_PART_STEP, .model = m, .seq = SEQ, .passes = "default"};
     int code = tn_compile(ctx, &task, &o, &c);
-    *f = (Found){c.setting.sec, c.setting.nbytes};
+    *f = (Found){mesh, c.setting.sec, c.setting.nbytes};
     tn_compiled_free(&c);
     return !code;
 }
@@ -54,7 +60,7 @@ static int by_sec(const void *s, const void *t)
 }
 
 /* All settings of the preset on four ranks; *refused: those that cannot be. */
-static int plan_all(Found *all, int *refused)
+static int plan_all(bool solved, Found *all, int *refused)
 {
     static const char *const meshes[] = {"dp=4",      "fsdp=4",      "dp=2,fsdp=2",
                                          "dp=2,tp=2", "fsdp=2,tp=2", "tp=4"};
@@ -65,7 +71,8 @@ static int plan_all(Found *all, int *refused)
     for (int i = 0; i < LEN(meshes); i++)
         for (int k = 0; k < LEN(recompute); k++)
             for (int r = 0; r < (strstr(meshes[i], "fsdp") ? 2 : 1); r++) {
-                bool good = plan_one(m, meshes[i], r ? "never" : "always", recompute[k], &all[n]);
+                bool good =
+                    plan_one(m, meshes[i], r ? "never" : "always", recompute[k], solved, &all[n]);
                 n += good;
                 *refused += !good;
             }
@@ -87,6 +94,27 @@ static void expect_best(const tn_meshes *found, const Found *all, int n, int ref
         EXPECT(found->best[i].bound_sec <= found->best[i].sec * (1 + 1e-9));
         EXPECT(found->best[i].peak < found->best[i].nbytes);
     }
+}
+
+/* The same where forms are chosen: a step that several settings come to is listed once. */
+static void expect_solved(void)
+{
+    Found all[MOST];
+    tn_options o = options();
+    tn_mesh_task task = task_of("demo", 1);
+    tn_meshes found;
+    int refused = 0, n = plan_all(true, all, &refused), at = 0;
+    o.shardings = solved_shardings;
+    o.nshardings = 1;
+    EXPECT(!tn_mesh_search(ctx, &task, &o, &found));
+    EXPECT(found.slower + found.guessed > 0 && found.nbest > 5);
+    for (int i = 0; i < n && at < found.nbest; i++) {
+        bool again = i && all[i].sec == all[i - 1].sec && all[i].nbytes == all[i - 1].nbytes &&
+                     !strcmp(all[i].mesh, all[i - 1].mesh);
+        if (!again && !EXPECT(found.best[at++].sec == all[i].sec))
+            printf("  %s: %g s, found %g\n", all[i].mesh, all[i].sec, found.best[at - 1].sec);
+    }
+    EXPECT(at == found.nbest);
 }
 
 /* ---- equal for any number of threads ---- */
@@ -166,7 +194,7 @@ int main(void)
     int refused = 0, n;
     ctx = tn_context_new();
     CHECK(ctx);
-    n = plan_all(all, &refused);
+    n = plan_all(false, all, &refused);
     tn_options o = options();
     tn_mesh_task task = task_of("demo", 1);
     tn_meshes found;
@@ -177,6 +205,8 @@ int main(void)
     for (int ranks = 1; ranks <= (getenv("TN_LONG") ? 2 : 1); ranks++)
         expect_limit(ranks, expect_limit(ranks, 0, TN_CODE_OK), TN_CODE_OK);
     expect_limit(2, 1 << 20, TN_CODE_FIT);
+    if (getenv("TN_LONG"))
+        expect_solved();
     test_refusals();
     tn_context_free(ctx);
     return test_report();

@@ -136,7 +136,7 @@ gives 2 'lm_head is tied to' plan tests/ref/llama-tied --lora "targets=lm_head" 
 gives 2 'are tied in this model' plan tests/ref/llama-tied --lora "save=embed_tokens" --batch-size 2 --seq-len 8
 gives 2 '--lora and --adapter exclude each other' train "$base" --lora r=4 --adapter "$dir/one" --batch "$batch" --steps 1 --out "$dir/no"
 gives 2 'has adapters of its own' train "$dir/one" --lora r=4 --batch "$batch" --steps 1 --out "$dir/no"
-gives 2 '--adapter does not go with --resume' train "$base" --resume --adapter "$dir/one" --out "$dir/cut"
+gives 2 'the run began without it, found' train "$base" --resume --adapter "$dir/one" --out "$dir/cut"
 gives 2 '--mesh auto does not go with --lora' plan "$base" --lora r=4 --mesh auto --ranks 2 --batch-size 2 --seq-len 8
 gives 2 'has no weights: adapters are for a folder that has' train demo --lora r=4 --data LICENSE --steps 1 --batch-size 2 --seq-len 8 --out "$dir/no"
 gives 2 'the model has no adapters' merge "$base" -o "$dir/no"

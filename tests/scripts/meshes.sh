@@ -66,6 +66,9 @@ gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --explain
 gives 2 'is not for --mesh auto' "$@" --ranks 4 --mesh auto --pareto
 gives 2 'for models, not for graphs' plan tests/ir/flat.tn --passes spmd --ranks 4 --mesh auto
 gives 2 'settings); no mesh can run it' "$@" --ranks 4 --mesh auto --shard 'nothing=0:tp'
+ok "a reason is told once, whatever the mesh's name" [ "$(grep -o 'has no axis' "$dir/err" | wc -l)" = 1 ]
+gives 2 'share the 4 rows of a microbatch: some would compute padding alone' "$@" --ranks 16 --mesh auto
+gives 0 'share the 2 rows of a microbatch' "$@" --ranks 4 --mesh auto --accumulate 2
 gives 2 'tenon: machine: expected one of' "$@" --ranks 4 --mesh auto --machine nonsense
 gives 1 'no such folder' plan nobody --batch-size 4 --seq-len 16 --ranks 4 --mesh auto
 
