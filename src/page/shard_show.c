@@ -83,6 +83,15 @@ static void print_uncut(Buf *b, const ShardReport *r)
     buf_printf(b, nclass > MOST_UNCUT ? ", ...\n" : "\n");
 }
 
+/* Of which choices a gap speaks where bytes were limited, and by which seconds: the problem has a
+ * reader of a shared form pay for it though it takes the form that was made. */
+static const char *limited_text(const ShardReport *r)
+{
+    return r->ntried && r->tried[r->taken].limit
+               ? " within the limit, by the problem's seconds, which are the objective or more"
+               : "";
+}
+
 void shard_print(Buf *b, const ShardReport *r)
 {
     if (!r->ntried && !r->solved)
@@ -97,8 +106,8 @@ void shard_print(Buf *b, const ShardReport *r)
                        "                    beside %s that add up a norm, no part of the choice\n",
                        sec_text(b->a, r->rest));
         if (isfinite(r->gap))
-            buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike\n",
-                       100 * r->gap);
+            buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike%s\n",
+                       100 * r->gap, limited_text(r));
         else
             buf_printf(b, "  gap               unknown, as no choice within the limit was found\n");
         buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
