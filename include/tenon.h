@@ -971,6 +971,18 @@ TN_API void tn_model_free(TN_TAKE tn_model *m);
 TN_API int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
                         double val_fraction, int64_t vocab, tn_data **data);
 
+/* Data that is a mixture of others: each 10,000 rows of a run have as many of each as its weight says, in an order by
+ * the seed, and each comes as it would alone. An epoch has as many rows as all parts together; held out are those of
+ * all, one part after the other.
+ * in: count parts, in use as long as the mixture; weights f64[count] above 0, whatever their sum
+ * out: *mixed, for batches, windows, tn_data_part and tn_data_read_ahead
+ * error: a weight below 1/10,000 of all
+ * cost: the lists of files
+ * from: `tenon train --data A --weight 3 --data B --weight 1`
+ * see also: tn_data_open, tn_data_batch */
+TN_API int tn_data_mix(tn_context *ctx, int count, tn_data *const *parts, const double *weights,
+                       tn_data **mixed);
+
 /* Tokens to train on and to validate with, and bytes of all files.
  * in: data
  * out: *ntrain, *nval, *nbytes

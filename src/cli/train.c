@@ -14,7 +14,8 @@
 /* The command's options, which all ranks read. */
 typedef struct Train {
     Common c;
-    Texts data, val_data, args;
+    Texts data, weight, val_data, args;
+    double weights[MOST_SOURCES];
     const char *on_nan;
     int go_on, overwrite, retune;
     bool machine; /* --machine was given, not that of the run that goes on */
@@ -96,7 +97,7 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file)
         return options_refuse(
             c, table,
-            "batch-size seq-len pack epochs val-data token-type val-fraction document-token "
+            "batch-size seq-len pack weight epochs val-data token-type val-fraction document-token "
             "eval-every eval-windows patience "
             "sample-every "
             "sample-tokens prompt tokenizer",
@@ -409,6 +410,29 @@ static int resume_length(tn_context *ctx, Train *a)
     return code;
 }
 
+/* The k-th weight is that of the k-th --data. */
+static int take_weights(Train *a)
+{
+    TrainOptions *t = &a->t;
+    const Texts *w = &a->weight;
+    _Static_assert(LEN(((Texts *)0)->text) <= MOST_SOURCES, "each has a source");
+    t->weight = w->count ? a->weights : NULL;
+    if (w->count && w->count != a->data.count)
+        return report(TN_CODE_USAGE,
+                      "train: --weight: expected as many as --data, one for each in order, %d, "
+                      "found %d",
+                      a->data.count, w->count);
+    for (int i = 0; i < w->count; i++) {
+        char *end;
+        a->weights[i] = strtod(w->text[i], &end);
+        if (*end || end == w->text[i] || !(a->weights[i] > 0 && a->weights[i] <= 1e9))
+            return report(TN_CODE_USAGE,
+                          "train: --weight: expected a number above 0, to 1e9, found \"%s\"",
+                          w->text[i]);
+    }
+    return -1;
+}
+
 /* Those of the run that goes on, and what follows from all of them. */
 static int finish_options(tn_context *ctx, Train *a)
 {
@@ -423,6 +447,8 @@ static int finish_options(tn_context *ctx, Train *a)
     t->batch = a->c.batch;
     t->seq = a->c.seq;
     t->log_ranks = a->c.log_ranks;
+    if (code < 0)
+        code = take_weights(a);
     if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
@@ -506,6 +532,7 @@ static int parse(Train *a)
 {
     TrainOptions *t = &a->t;
     const OptionSlot slots[] = {{"data", &a->data},
+                                {"weight", &a->weight},
                                 {"val-data", &a->val_data},
                                 {"batch", &t->batch_file},
                                 {"steps", &t->steps},

@@ -11,6 +11,7 @@
 struct json_t; /* jansson's */
 struct Trainer;
 
+enum { MOST_SOURCES = 64 };
 enum { CHECKPOINT_PATH = 4096, RUN_ID = 17, TYPE_NAME = 8 };
 
 /* Without --save-every a checkpoint is saved after so many seconds; of these so many are kept. */
@@ -46,6 +47,7 @@ typedef struct TrainOptions {
     const char *batch_file;            /* train on this one batch; prints "step N loss V" */
     const char *const *data, *const *val_data;
     int ndata, nval_data; /* nval_data 0: the end of data is held out */
+    const double *weight; /* of each of data, mixed so; NULL: all files one after the other */
     const char *token_type;
     double val_fraction;
     int64_t document_token;                                      /* -1: none */

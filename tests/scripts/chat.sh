@@ -90,6 +90,17 @@ printf 'prompt;completion\n"one, two,"; three\n"say ""a"",\nthen"; b\n' >pairs.c
 trains pairs.jsonl h
 trains pairs.csv i
 ok "a table" cmp h/rows.bin i/rows.bin
+printf 'prompt , "completion"\r"one, two,", three\r "say ""a"",\nthen" , b\r' >blanks.csv
+trains blanks.csv ib
+ok "blanks around quotes and names, lines that end by CR" cmp h/rows.bin ib/rows.bin
+tr '\n' '\r' <pairs.jsonl >cr.jsonl
+trains cr.jsonl ic
+ok "JSON lines that end by CR" cmp h/rows.bin ic/rows.bin
+mkdir about
+cp pairs.jsonl about
+echo 'What this is.' >about/README.md
+trains about id
+ok "a README beside records is no data" cmp h/rows.bin id/rows.bin
 printf '{"text": "a b"}\n{"text": ""}\n{"text": "c"}' >texts.jsonl
 printf 'a b' >t1
 printf c >t2
@@ -143,6 +154,7 @@ gives 2 '--val-data and --val-fraction exclude each other' train M --data chats.
 gives 0 '' generate M --message 'Say "it"' --tokens 3
 ok "the answer alone" not grep -q 'Say' out
 said 'prompt: '
+gives 0 'the answer is cut after' generate M --message 'Say "it"'
 gives 0 'tokens, of which the model sees the last 4' generate M --message 'Say "it"' --tokens 3 --context 4
 gives 2 '--prompt and --message exclude each other' generate M --message a --prompt b --tokens 3
 gives 1 'seed/latest: expected a chat template, found no chat_template.jinja' generate seed/latest --message a --tokens 3
@@ -164,6 +176,7 @@ damaged() {
 }
 damaged '{"messages": [' 'column 14: expected JSON: '
 damaged '{"messages": [{"role": "user", "content": "a"}]} x' 'column 50: expected JSON: end of file expected'
+damaged '{"prompt": "a", "completion": "b", "prompt": "c"}' 'column 43: expected JSON: duplicate object key'
 damaged '[1]' 'expected a JSON object, found an array'
 damaged '"text"' 'expected a JSON object, found a string'
 damaged '{"messages": "x"}' '"messages": expected a list, found a string'
@@ -194,6 +207,10 @@ printf 'prompt,completion\na,b\na\n' >bad.csv
 refuses 'bad.csv:3: expected 2 cells, as the first line has, found 1' bad.csv
 printf 'prompt,completion\na,b\na,"b\n' >bad.csv
 refuses 'bad.csv:3: a cell in quotes: expected a quote that ends it, found the end of the file' bad.csv
+printf 'prompt,completion,prompt\na,b,c\n' >bad.csv
+refuses 'bad.csv:2: column "prompt" is there twice' bad.csv
+printf 'prompt,completion\ra,b\ra\r' >bad.csv
+refuses 'bad.csv:3: expected 2 cells, as the first line has, found 1' bad.csv
 printf 'prompt,completion\na,\377\n' >bad.csv
 refuses 'bad.csv:2: column "completion": expected UTF-8' bad.csv
 # shellcheck disable=SC2086
