@@ -845,6 +845,16 @@ TN_API const char *tn_model_dropout(const tn_model *m, double *p);
  * see also: tn_options (param_dtype) */
 TN_API const char *tn_model_dtype(const tn_model *m);
 
+/* Gives a model more tokens, before its first graph: rows are added to the embedding, and to a head of its own, each
+ * the mean of those that are there once they are loaded (of a preset drawn as the others), and config.json is saved so.
+ * in: model; vocab, at least what it has
+ * out: model
+ * error: fewer tokens than it has; a graph
+ * cost: reading the tables twice as they are loaded
+ * from: resize_token_embeddings of transformers
+ * see also: tn_model_shape, tn_tokenizer_limit */
+TN_API int tn_model_resize(tn_model *m, int64_t vocab);
+
 /* The folder that a model was read from, which may be the latest checkpoint in the one that was given, or
  * that of a config.json.
  * in: model

@@ -16,8 +16,9 @@ typedef struct Train {
     Common c;
     Texts data, weight, val_data, args;
     double weights[MOST_SOURCES];
-    const char *on_nan;
-    int go_on, overwrite, retune;
+    const char *on_nan, *config;
+    json_t *kept; /* values of --config */
+    int go_on, overwrite, retune, resize;
     bool machine; /* --machine was given, not that of the run that goes on */
     Resume from;
     TrainOptions t;
@@ -171,11 +172,41 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
 }
 
+/* As many tokens as the tokenizer has. A run that goes on has them. */
+static int resize(tn_context *ctx, const TrainOptions *t, tn_model *m)
+{
+    char path[CHECKPOINT_PATH];
+    int64_t vocab, context;
+    tn_tokenizer *k;
+    const char *from = t->tokenizer ? t->tokenizer : source_tokenizer(m, path) ? path : NULL;
+    if (!from)
+        return tn_context_fail(ctx, TN_CODE_USAGE,
+                               "train: --resize-embeddings: %s has no tokenizer, whose tokens "
+                               "would be counted; --tokenizer names one",
+                               t->model);
+    int code = tn_tokenizer_open(ctx, from, &k);
+    if (code)
+        return code;
+    int64_t want = tn_tokenizer_limit(k);
+    tn_tokenizer_free(k);
+    tn_model_shape(m, &vocab, &context);
+    if (rank_first(ctx))
+        fprintf(stderr,
+                want > vocab ? "tenon: note: --resize-embeddings: the model has %lld tokens, %lld "
+                               "with those of %s\n"
+                             : "tenon: note: --resize-embeddings: the %lld tokens of the model are "
+                               "enough for the %lld of %s: nothing is added\n",
+                (long long)vocab, (long long)want, from);
+    return want > vocab ? tn_model_resize(m, want) : 0;
+}
+
 static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
 {
     int code = rank_machine(ctx, &t->o);
     if (!code)
         code = train_open(ctx, t, m);
+    if (!code && t->resize && !t->resume)
+        code = resize(ctx, t, *m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -475,6 +506,7 @@ static int finish_options(tn_context *ctx, Train *a)
         t->save_sec = t->save_every ? 0 : SAVE_SEC;
     t->skip_bad = !strcmp(a->on_nan, "skip");
     t->retune = a->retune;
+    t->resize = a->resize;
     return take_machine(ctx, a);
 }
 
@@ -532,7 +564,9 @@ static int parse(Train *a)
 {
     TrainOptions *t = &a->t;
     const OptionSlot slots[] = {{"data", &a->data},
+                                {"config", &a->config},
                                 {"weight", &a->weight},
+                                {"resize-embeddings", &a->resize},
                                 {"val-data", &a->val_data},
                                 {"batch", &t->batch_file},
                                 {"steps", &t->steps},
@@ -571,6 +605,10 @@ static int parse(Train *a)
     const Command *self = command_find("train");
     options_begin(a->table, self->name, &a->c.o, slots);
     int code = options_parse(self, a->argc, a->argv, a->table, &a->args, 0, 1);
+    if (code < 0 && a->config)
+        code = options_config(self, a->table, a->config, &a->kept);
+    if (code < 0 && a->config)
+        code = check_paths(self, a->table, &a->args);
     return code < 0 ? check_command(self, a) : code;
 }
 
@@ -591,6 +629,7 @@ int command_train(int argc, char **argv)
     if (code < 0)
         code = launch_run(&l, &a.c, run_train, &a);
     json_decref(a.t.described);
+    json_decref(a.kept);
     launch_drop(&l);
     resume_drop(&a.from);
     return code;

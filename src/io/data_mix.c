@@ -1,9 +1,9 @@
-/* Several sources, mixed by weights. Each PERIOD rows of a run have a fixed number of each source's,
- * in proportion to the weights, in the order of a permutation of seed and period; a source's own
- * rows come as they would alone, epoch after epoch of its own. So a row is a function of seed and
- * number alone, as without a mixture, and a run goes on without anything stored. An epoch of the
- * mixture is as many rows as all sources have together. Held-out rows are those of all sources, one
- * source after the other. */
+/* Several sources, mixed by weights. Each PERIOD rows of a run have a fixed number of each
+ * source's, in proportion to the weights, in the order of a permutation of seed and period; a
+ * source's own rows come as they would alone, epoch after epoch of its own. So a row is a function
+ * of seed and number alone, as without a mixture, and a run goes on without anything stored. An
+ * epoch of the mixture is as many rows as all sources have together. Held-out rows are those of all
+ * sources, one source after the other. */
 #include "io.h"
 
 enum { PERIOD = 10000 };

@@ -166,7 +166,8 @@ json_t *checkpoint_tokens(const Feed *f)
     const char *path;
     int64_t nbytes;
     uint64_t fingerprint;
-    if (source_is_text(&f->source) && tn_data_file(f->source.data, 0, &path, &nbytes, &fingerprint)) {
+    if (source_is_text(&f->source) &&
+        tn_data_file(f->source.data, 0, &path, &nbytes, &fingerprint)) {
         add_file(list, path, nbytes, fingerprint);
         file = json_incref(json_array_get(list, 0));
     }

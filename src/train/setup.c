@@ -58,8 +58,12 @@ static int open_source(Trainer *r, int i)
     char prefix[20] = "";
     if (i > 1)
         snprintf(prefix, sizeof prefix, "%d-", i);
-    *s = (Source){.path = i > 1 ? &t->data[i - 1] : i ? t->val_data : t->data,
-                  .npath = i > 1 || (!i && t->weight) ? 1 : i ? t->nval_data : t->ndata,
+    *s = (Source){.path = i > 1 ? &t->data[i - 1]
+                          : i   ? t->val_data
+                                : t->data,
+                  .npath = i > 1 || (!i && t->weight) ? 1
+                           : i                        ? t->nval_data
+                                                      : t->ndata,
                   .token_type = t->token_type,
                   .tokenizer = t->tokenizer,
                   .val_fraction = i == 1 ? 1 : t->val_fraction,

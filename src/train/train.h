@@ -67,6 +67,7 @@ typedef struct TrainOptions {
     bool graph, same;         /* it is a graph; it takes the tokens as labels, and shifts them */
     struct json_t *described; /* the command line, for state.json; borrowed */
     const Resume *resume;     /* NULL: from the beginning */
+    bool resize;              /* the model gets rows for tokens that it does not have */
     bool retune;              /* it goes on with other kernels than it had */
     bool log_ranks;           /* ranks other than 0 say what they do too */
     /* Called where it does not fit, with the context's message; may be NULL. */

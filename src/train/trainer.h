@@ -29,7 +29,7 @@ static inline tn_data *feed_held(const Feed *f)
     return f->held.data ? f->held.data : f->data;
 }
 
-static inline const Source *feed_source(const Feed *f) /* that has it */
+static inline const Source *feed_source(const Feed *f) /* that has it, or the first of them */
 {
     return f->held.data ? &f->held : &f->source;
 }

@@ -149,6 +149,68 @@ sed -n 3p chats.jsonl >held.jsonl
 gives 1 'held.jsonl: the run began with' train --resume --out apart --steps 4
 gives 2 '--val-data and --val-fraction exclude each other' train M --data chats.jsonl --val-data held.jsonl --val-fraction 0.1 --steps 1 --batch-size 1 --seq-len 8 --out refused
 
+# ---- several sources ----
+
+head -c 3000 "$source/LICENSE" >plain.txt
+mixed="--data chats.jsonl --weight 1 --data plain.txt --weight 2.5"
+# shellcheck disable=SC2086
+gives 0 '2-tokens.bin' train M ${run#--steps 2} --steps 5 $mixed --schedule constant --out mix --eval-every 2
+said 'data: text of '
+# shellcheck disable=SC2086
+gives 0 '' train M ${run#--steps 2} --steps 3 $mixed --schedule constant --out mixcut --eval-every 2
+gives 0 'goes on' train --resume --out mixcut --steps 5
+ok "a mixture goes on to the same bits" cmp mix/latest/model.safetensors mixcut/latest/model.safetensors
+gives 2 'train: --weight: the run began with' train --resume --out mix --steps 6 --weight 1 --weight 1
+# shellcheck disable=SC2086
+gives 2 'train: --weight: expected as many as --data, one for each in order, 2, found 1' train M $run --data chats.jsonl --weight 1 --data plain.txt --out refused
+# shellcheck disable=SC2086
+gives 2 'expected a number above 0, to 1e9, found "no"' train M $run --data plain.txt --weight no --out refused
+
+# ---- options from a file ----
+
+echo '{"data": ["chats.jsonl"], "steps": 9, "batch-size": 2, "seq-len": 100, "threads": 1, "lr": 3e-4, "shard-size": "1GB", "overwrite": true}' >run.json
+gives 0 'step 2/2' train M --config run.json --steps 2 --out config
+ok "the same run" cmp config/latest/model.safetensors a/step-2/model.safetensors
+echo '{"stepz": 3}' >bad.json
+gives 2 'unknown option "stepz"; the nearest is "--steps"' train M --config bad.json
+echo '{"steps": [3]}' >bad.json
+gives 2 '--config: bad.json: "steps": expected a text or a number' train M --config bad.json
+echo '[1]' >bad.json
+gives 1 '--config: bad.json:1: expected a JSON object' train M --config bad.json
+rm bad.json
+
+# ---- tokens added ----
+
+mkdir added
+cp M/chat_template.jinja added
+sed 's/"vocab_size": 512/"vocab_size": 300/' M/config.json >added/config.json
+cp M/tokenizer.json added
+printf 'weights of fewer tokens' >few.txt
+gives 0 '' train added/config.json --data few.txt --token-type byte --steps 1 --batch-size 1 --seq-len 4 --val-fraction 0 --lr 0 --weight-decay 0 --out fewer
+cp fewer/latest/model.safetensors added
+# shellcheck disable=SC2086
+gives 1 'tenon train --resize-embeddings adds rows for them, by the mean' train added $run --data chats.jsonl --out refused
+rm -rf refused
+# shellcheck disable=SC2086
+gives 0 'the model has 300 tokens, ' train added $run --data chats.jsonl --resize-embeddings --lr 0 --weight-decay 0 --out resized
+vocab=$(sed -n 's/.*"vocab_size": \([0-9]*\).*/\1/p' resized/latest/config.json)
+ok "config.json says so: $vocab" [ "$vocab" -gt 300 ]
+# rows FILE: those of the embedding.
+rows() {
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    at=$(head -c $((n + 8)) "$1" | sed 's/.*wte.weight"[^}]*"data_offsets": *\[\([0-9]*\), *\([0-9]*\)\].*/\1 \2/' | tail -1)
+    tail -c +$((n + 9 + ${at% *})) "$1" | head -c $((${at#* } - ${at% *})) | od -An -v -tf4 -w64
+}
+rows added/model.safetensors >rows.old
+rows resized/latest/model.safetensors >rows.new
+ok "rows that were there: $(wc -l <rows.old)" sh -c '[ $(wc -l <rows.old) = 300 ] && head -300 rows.new | cmp -s - rows.old'
+ok "new rows are their mean: $(wc -l <rows.new)" awk -v vocab="$vocab" 'NR <= 300 { for (k = 1; k <= 16; k++) m[k] += $k / 300; next }
+    { for (k = 1; k <= 16; k++) { d = $k - m[k]; if (d > 1e-7 || d < -1e-7) bad = 1 } } END { exit bad || NR != vocab }' rows.new
+gives 0 'goes on' train --resume --out resized --steps 3
+gives 0 'loss ' eval resized --data chats.jsonl --seq-len 100
+# shellcheck disable=SC2086
+gives 0 'nothing is added' train M $run --data chats.jsonl --resize-embeddings --out enough
+
 # ---- answers ----
 
 gives 0 '' generate M --message 'Say "it"' --tokens 3
