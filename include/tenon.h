@@ -183,10 +183,11 @@ typedef struct tn_options {
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */
-    const char *bucket;                 /* off|block|BYTES (block): collectives of parameters and
-                                         * of gradients that are made one call: off (none), block
-                                         * (those of a block), or up to so many bytes; NULL:
-                                         * block */
+    const char *bucket;                 /* auto|off|block|BYTES (auto): collectives of parameters
+                                         * and of gradients that are made one call: off (none),
+                                         * block (those of a block), or up to so many bytes;
+                                         * auto: of tn_compile off or block, whichever makes the
+                                         * faster step, else block; NULL: auto */
     const char *overlap;                /* on|off|chunked (on): whether collectives are moved to
                                          * run beside computing: on, in no more memory than the
                                          * limit, or than two more of a block's take; chunked,
@@ -883,6 +884,66 @@ TN_API const char *tn_model_file(const tn_model *m, int i);
  * see also: tn_program_save, tn_tokenizer_open */
 TN_API int tn_model_tokenizer(tn_model *m, const char *path);
 
+/* Gives a model new adapters (LoRA), in the place of any: the model is frozen, and they alone are trained,
+ * saved and have a state. tn_program_load gives them the first values of PEFT, by options.seed.
+ * in: model; text "r=16,alpha=32,dropout=0.05,targets=q_proj|v_proj": fields separated by commas, each at most
+ *     once: r (16), alpha (twice r), dropout of their inputs (0), targets (all-linear): ends of names of linear
+ *     modules, save: ends of names of modules that are trained whole, rslora and dora (off, or =on)
+ * out: nothing
+ * error: a field that is not one of those; a target that the model has not; a model that is a graph
+ * cost: linear in the number of parameters
+ * from: PEFT, LoraConfig
+ * see also: tn_model_adapter, tn_model_merge */
+TN_API int tn_model_lora(tn_model *m, const char *text);
+
+/* Gives a model the adapters of a folder, in the place of any: as PEFT or tn_program_save has written it.
+ * in: model; path of a folder with adapter_config.json and adapter_model.safetensors, or of a run of train
+ * out: nothing
+ * error: no such files; a key of adapter_config.json that may change the mathematics and is not supported;
+ *        tensors that are not those of the model
+ * cost: reading the header
+ * from: PEFT, adapter_config.json
+ * see also: tn_model_lora, tn_model_base, tn_model_merge */
+TN_API int tn_model_adapter(tn_model *m, const char *path);
+
+/* The number of values of a model that training changes: of one with adapters theirs, and those of modules that
+ * are trained whole; else all.
+ * in: model
+ * out: the number
+ * error: none
+ * cost: linear in the number of parameters
+ * from: PEFT, get_nb_trainable_parameters
+ * see also: tn_model_count, tn_model_lora */
+TN_API int64_t tn_model_trained(const tn_model *m);
+
+/* The folder of weights to which a model's adapters belong, which their adapter_config.json names.
+ * in: model
+ * out: absolute path, valid until the model is freed, or NULL: it has no adapters, or no folder of weights
+ * error: none
+ * cost: none
+ * from: PEFT, base_model_name_or_path
+ * see also: tn_model_folder, tn_model_adapter */
+TN_API const char *tn_model_base(const tn_model *m);
+
+/* What tn_model_merge has done. */
+typedef struct tn_merged {
+    int64_t modules; /* to whose weights adapters were added */
+    double added;    /* the most by which they change a weight */
+    double rounded;  /* the most by which rounding to the dtype that was written has changed one */
+    char name[256];  /* of the tensor where it did; "": nowhere */
+} tn_merged;
+
+/* Writes a folder of a model with its adapters added to the weights, aside first, then renamed: W + s B A, or
+ * DoRA's, computed in double and rounded once.
+ * in: model with adapters of a folder; folder that is not there, or is empty; dtype of its weights, f32 or bf16,
+ *     NULL: that of the base's; most bytes of a file of weights, 0: any
+ * out: *merged
+ * error: the model has none; the folder holds something; input or output
+ * cost: reads and writes the weights, one tensor at a time
+ * from: PEFT, merge_and_unload
+ * see also: tn_model_adapter */
+TN_API int tn_model_merge(tn_model *m, const char *folder, const char *dtype, int64_t shard, tn_merged *merged);
+
 /* The tokens after which a text of the model ends.
  * in: model; room for `most` ids
  * out: ids[0 ..]; returned: how many there are, which may be more than `most`
@@ -1416,8 +1477,8 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
  * see also: tn_plan_json */
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
 
-/* What options.memory had decided of the values of the step, as text for options.decided of the same step later:
- * then it is taken, without a search. What was decided of slices is not in it.
+/* What options.memory had decided of the values of the step, and tn_compile of its collectives, as text for
+ * options.decided of the same step later: then it is taken, without a search. What was decided of slices is not in it.
  * in: plan
  * out: *text, valid until the plan is freed; empty where nothing was to be decided
  * error: no memory
@@ -1542,6 +1603,17 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
  * see also: tn_plan_json, tn_machine_here */
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
+/* Whether collectives of a block are one call in a step that tn_compile has planned, and the seconds of the step so
+ * and with all calls alone.
+ * in: plan
+ * out: *taken, "block", "off" or the bytes that options.bucket has asked for, valid until the plan is freed; NULL:
+ *      joining changes nothing, or nothing was compared; *joined, *apart, seconds, 0 where that was not planned
+ * error: none
+ * cost: none
+ * from: options.bucket, tn_task
+ * see also: tn_compile, tn_plan_sec */
+TN_API int tn_plan_bucket(const tn_plan *p, const char **taken, double *joined, double *apart);
+
 /* The machine that a plan was made by, as text in the form of a machine file, with the kernel of each of its
  * calls that has a choice. As options.machine it gives the same plan again, whatever machine files say
  * by then.
@@ -1656,6 +1728,8 @@ typedef struct tn_task {
     int vary;       /* where it does not fit, what else is looked for: of TN_VARY_; 0: nothing */
     void (*tell)(void *arg, int count); /* before each plan of what is looked for; or NULL */
     void *tell_arg;
+    int apart; /* nonzero: options.bucket joins collectives, and the step is planned without that too, for what
+                * tn_plan_bucket and tn_plan_json say */
 } tn_task;
 
 /* One way to do a task, and what it comes to. */

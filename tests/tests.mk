@@ -174,7 +174,7 @@ sanitized:
 FUZZ_SEC ?= 60
 FUZZ ?= $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
-         fuzz_config:tests/seeds/config fuzz_safetensors:tests/seeds/safetensors fuzz_fx:tests/fx/text \
+         fuzz_config:tests/seeds/config fuzz_lora:tests/seeds/lora fuzz_safetensors:tests/seeds/safetensors fuzz_fx:tests/fx/text \
          fuzz_jinja:tests/chat fuzz_record:tests/seeds/record fuzz_place:tests/seeds/place fuzz_machine:tests/seeds/machine fuzz_pick:tests/seeds/pick
 fuzz:
 	$(Q)$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \

@@ -1075,6 +1075,176 @@ def pools(*tensors):
     return (*out, *F.max_pool2d_with_indices(tensors[0].detach(), 3, 2, 1), F.adaptive_avg_pool2d(inside, 1))
 
 
+# ---- resampling, borders, windows, systems of equations ----
+
+# What F.interpolate is told beside a tensor of these sizes.
+RESIZED = [
+    ((2, 3, 5), dict(size=10)), ((2, 3, 5), dict(size=7)), ((2, 3, 6), dict(scale_factor=1.7)),
+    ((2, 3, 4, 5), dict(scale_factor=2)), ((2, 3, 4, 5), dict(size=(7, 3), mode="nearest-exact")),
+    ((2, 3, 4, 5), dict(size=(2, 11), mode="nearest")), ((1, 2, 3, 4, 2), dict(scale_factor=(2, 1, 3))),
+    ((2, 3, 5), dict(size=9, mode="linear")), ((2, 3, 5), dict(size=9, mode="linear", align_corners=True)),
+    ((2, 3, 4, 5), dict(scale_factor=2, mode="bilinear")), ((2, 3, 7, 5), dict(size=(4, 8), mode="bilinear", align_corners=True)),
+    ((2, 3, 7, 5), dict(scale_factor=(1.3, .6), mode="bilinear")), ((2, 3, 4, 5), dict(size=(1, 1), mode="bilinear", align_corners=True)),
+    ((2, 3, 4, 5), dict(scale_factor=2.5, mode="bicubic")), ((2, 3, 6, 5), dict(size=(4, 9), mode="bicubic", align_corners=True)),
+    ((1, 2, 3, 4, 3), dict(size=(5, 3, 6), mode="trilinear")), ((2, 3, 1, 6), dict(size=(3, 6), mode="bicubic")),
+]
+
+
+def all_resized(tensors):
+    out = []
+    for x, (_, how) in zip(leaves(tensors), RESIZED):
+        y = F.interpolate(x, **how)
+        out += [y, *torch.autograd.grad((y ** 2).sum(), x)]
+    return out
+
+
+@case(lambda: [normal(*size) for size, _ in RESIZED])
+def resized(*tensors):
+    """Every kind of resampling and its gradient."""
+    return all_resized(tensors)
+
+
+@case(lambda: [normal(*size, dtype=torch.float64) for size, _ in RESIZED])
+def resized_double(*tensors):
+    """The same; the bound of doubles is 1e-12."""
+    return all_resized(tensors)
+
+
+@forward(lambda: [normal(*size) for size, _ in RESIZED])
+def resized_before(*tensors):
+    """The same, traced before dispatch, differentiated by Tenon."""
+    return [F.interpolate(x, **how) for x, (_, how) in zip(tensors, RESIZED)]
+
+
+def bordered(a, b, c):
+    return [F.pad(a, (2, 1), mode="reflect"), F.pad(a[0], (3, 0), mode="replicate"), F.pad(b, (1, 3, 2, 0), mode="reflect"),
+            F.pad(b, (4, 1, 0, 6), mode="replicate"), F.pad(b[0], (1, 1, 2, 2), mode="reflect"), F.pad(c, (1, 2, 0, 1, 2, 1), mode="reflect"),
+            F.pad(c, (1, 2, 3, 1, 4, 0), mode="replicate"), F.pad(b, (-1, 2, 1, -2), mode="replicate")]
+
+
+@case(lambda: [normal(2, 3, 5), normal(2, 3, 4, 6), normal(1, 2, 3, 4, 5)])
+def borders(*tensors):
+    """Paddings by a tensor's own elements, and their gradients."""
+    ys = bordered(*leaves(tensors))
+    return (*ys, *grads(sum((y ** 3).sum() for y in ys), *tensors))
+
+
+@forward(lambda: [normal(2, 3, 5), normal(2, 3, 4, 6), normal(1, 2, 3, 4, 5)])
+def borders_before(*tensors):
+    """The same, and circular ones, traced before dispatch, differentiated by Tenon."""
+    a, b, _ = tensors
+    return [*bordered(*tensors), F.pad(b, (2, 1, 3, 0), mode="circular"), F.pad(a, (1, 4), mode="circular")]
+
+
+WINDOWS = [dict(kernel_size=3), dict(kernel_size=(2, 3), padding=(1, 0), stride=2), dict(kernel_size=(3, 1), padding=(1, 0), dilation=(1, 2)),
+           dict(kernel_size=2, dilation=(2, 3), padding=1, stride=(1, 2))]
+
+
+def windowed(image):
+    ys = [F.unfold(image, **how) for how in WINDOWS]
+    return [*ys, F.unfold(image[0], 2), *(F.fold(y ** 2, image.shape[2:], **how) for y, how in zip(ys, WINDOWS)), F.fold(ys[0][0] ** 2, (6, 7), 3)]
+
+
+@case(lambda: [normal(2, 3, 6, 7)])
+def windows(image):
+    """im2col and col2im, and their gradients, each the other."""
+    ys = windowed(*leaves([image]))
+    return (*ys, *grads(sum((y ** 2).sum() for y in ys), image))
+
+
+@forward(lambda: [normal(2, 3, 6, 7)])
+def windows_before(image):
+    """The same, traced before dispatch, differentiated by Tenon."""
+    return windowed(image)
+
+
+# What F.NAME is told beside a tensor of these sizes: windows of several sizes, and those that end behind the padding.
+UNEVEN_POOLS = [
+    ((2, 3, 7, 5), "adaptive_avg_pool2d", dict(output_size=(3, 2))), ((2, 3, 7), "adaptive_avg_pool1d", dict(output_size=4)),
+    ((3, 7, 5), "adaptive_avg_pool2d", dict(output_size=(None, 3))), ((1, 2, 4, 5, 7), "adaptive_avg_pool3d", dict(output_size=(2, 3, 9))),
+    ((2, 3, 7, 5), "adaptive_max_pool2d", dict(output_size=(3, 2))), ((2, 3, 6, 8), "adaptive_max_pool2d", dict(output_size=(3, 4))),
+    ((3, 7), "adaptive_max_pool1d", dict(output_size=4)), ((1, 2, 4, 5, 3), "adaptive_max_pool3d", dict(output_size=(2, 3, 2))),
+    ((2, 3, 7, 6), "avg_pool2d", dict(kernel_size=2, stride=2, ceil_mode=True)),
+    ((2, 3, 8, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1, ceil_mode=True)),
+    ((2, 3, 8, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False)),
+    ((2, 3, 8, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1, ceil_mode=True, divisor_override=5)),
+    ((2, 3, 8), "avg_pool1d", dict(kernel_size=3, stride=2, ceil_mode=True)),
+]
+
+
+@case(lambda: [normal(*size) for size, _, _ in UNEVEN_POOLS])
+def uneven_pools(*tensors):
+    """Pools whose windows have several sizes, and their gradients."""
+    out = []
+    for x, (_, name, how) in zip(leaves(tensors), UNEVEN_POOLS):
+        y = getattr(F, name)(x, **how)
+        out += [y, *torch.autograd.grad((y ** 2).sum(), x)]
+    return (*out, *F.adaptive_max_pool2d_with_indices(tensors[4].detach(), (3, 2)))
+
+
+def equations(a, b, spd, batch, x, y):
+    lower = a.tril() + 3 * torch.eye(5, dtype=a.dtype)
+    square = spd @ spd.mT + torch.eye(7, dtype=a.dtype)
+    solve = torch.linalg.solve_triangular
+    return [solve(lower, b, upper=False), solve(lower.mT, b, upper=True), solve(lower, b.mT, upper=False, left=False),
+            solve(a.tril(-1), b, upper=False, unitriangular=True), solve(lower, batch, upper=False),
+            torch.linalg.cholesky(square), torch.linalg.cholesky(square, upper=True), torch.linalg.inv(square), torch.inverse(batch[..., :3, :3]),
+            torch.cdist(x, y), torch.cdist(x, y, p=1), torch.cdist(x, y, p=3), torch.cdist(x, y, p=math.inf), torch.cdist(x[0], x[0], p=1)]
+
+
+def equation_inputs(dtype):
+    return lambda: [normal(5, 5, dtype=dtype), normal(5, 3, dtype=dtype), normal(2, 7, 7, dtype=dtype), normal(2, 5, 4, dtype=dtype),
+                    normal(2, 4, 3, dtype=dtype), normal(2, 6, 3, dtype=dtype)]
+
+
+@case(equation_inputs(torch.float32))
+def systems(*tensors):
+    """Triangular systems, factorizations, inverses, distances."""
+    return equations(*tensors)
+
+
+@forward(equation_inputs(torch.float64))
+def systems_before(*tensors):
+    """The same in double, traced before dispatch, differentiated by Tenon."""
+    return equations(*tensors)
+
+
+@case(lambda: [normal(2, 6, 8), normal(3, 7)])
+def fourier(x, y):
+    """Fourier transforms of small sizes, and their gradients."""
+    leaves([x, y])
+    z = torch.fft.fftn(x, dim=(1, 2))
+    half = torch.fft.rfft(y)
+    ys = [z.real, z.imag, torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real, half.abs(), torch.fft.rfft(x, norm="ortho").imag,
+          torch.fft.irfft(half * torch.fft.rfft(y.flip(1)), n=7), torch.fft.irfft2(torch.fft.rfft2(x) * torch.polar(y[0, :5].exp(), y[1, :5])),
+          torch.fft.ifft(z, norm="backward").real]
+    return (*ys, *grads(sum((t ** 2).sum() for t in ys), x, y))
+
+
+@case(lambda: [normal(4, 3, 5), normal(4, 1, 1), normal(1, 1, 5)])
+def weight_norms(v, first, last):
+    """Weights by their direction and size, along either end's axis, and the gradients."""
+    leaves([v, first, last])
+    ys = [torch._weight_norm(v, first, 0), torch._weight_norm(v, last, 2)]
+    return (*ys, *grads(sum((y ** 3).sum() for y in ys), v, first, last))
+
+
+@case(lambda: [normal(5, 6), normal(2, 3)])
+def strided_scatter(x, src):
+    """Writes where strides say."""
+    return torch.as_strided_scatter(x, src, (2, 3), (12, 2), 1), torch.as_strided_scatter(x, src, (2, 3), (1, 7))
+
+
+@case(lambda: [normal(4, 3), normal(6, 3), torch.randint(0, 4, (6, 3)), torch.randint(0, 4, (6,)), torch.rand(4, 3) < .5, normal(14)])
+def scattered_products(x, src, at, rows, mask, source):
+    """Products of what is scattered, and what a mask puts in order."""
+    ys = [x.scatter_reduce(0, at, src, "prod"), x.scatter_reduce(0, at, src, "prod", include_self=False),
+          x.index_reduce(0, rows, src, "prod"), x.index_reduce(0, rows, src, "prod", include_self=False)]
+    leaves([x, source])
+    y = x.masked_scatter(mask, source)
+    return (*ys, y, x.masked_scatter(mask[:, :1], source), *grads((y ** 2).sum(), x, source))
+
+
 def printed(gm, form):
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code

@@ -121,6 +121,20 @@ def loss_place(out, flat):
                        f"{type(out).__name__}")
 
 
+def is_circular(x, pad, mode="constant", value=None):
+    """Whether F.pad goes around, by what an axis has."""
+    axes = [(-1 - k // 2, pad[k], pad[k + 1]) for k in range(0, len(pad), 2)]
+    return mode == "circular" and all(0 <= n <= x.shape[axis] for axis, *both in axes for n in both)
+
+
+def pad_circular(x, pad, mode=None, value=None):
+    """F.pad of that mode, which PyTorch writes into a tensor whose corners it reads before they are written."""
+    for k in range(0, len(pad), 2):
+        axis, size = -1 - k // 2, x.shape[-1 - k // 2]
+        x = torch.cat([x.narrow(axis, size - pad[k], pad[k]), x, x.narrow(axis, 0, pad[k + 1])], axis)
+    return x
+
+
 class Scopes(TorchFunctionMode):
     """While it is on, each call that is recorded has the module that runs and the user's line in its meta."""
 
@@ -169,6 +183,8 @@ class Scopes(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is getattr(torch.nn.functional, "linear_cross_entropy", None):
             kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
+        if function is torch.nn.functional.pad and is_circular(*args, **kwargs):
+            function = pad_circular
         return function(*args, **kwargs)
 
 
@@ -307,7 +323,8 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
         except Error:
             raise
         except Exception as error:
-            raise CaptureError(f"PyTorch cannot record the step: {first_line(error)}{error_line(error)}") from error
+            raise CaptureError(f"PyTorch cannot record the step: {first_line(error)}{error_line(error)}"
+                               f"{advice(error)}") from error
         annotate(gm)
         names = argument_names(step, args, kwargs)
         builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
@@ -339,6 +356,21 @@ def check_plain(path, x):
 def first_line(error):
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+ADVICE = {
+    "_local_scalar_dense": "it asks for a tensor's number, as item(), tolist(), float(), int() and an `if` of a tensor "
+                           "do; in a graph a number stays a tensor without axes, and torch.where takes the place of "
+                           "the `if`; a number for people is returned beside the loss",
+    "nonzero": "its result has a shape that depends on data, as x[mask] has; torch.where(mask, x, 0), and sums divided "
+               "by mask.sum(), have one that does not",
+}
+
+
+def advice(error):
+    """What to write in the place of an op that asks for data."""
+    text = str(error)
+    return next((f": {said}" for name, said in ADVICE.items() if f"aten.{name}." in text), "")
 
 
 def error_line(error):
@@ -509,7 +541,7 @@ class Builder:
             path = self.holder.path(desc.target)
             for name, (_, role_name) in self.ports.items():
                 if role_name == self.captured.tied.get(path, path):
-                    self.ports[name] = ("cache", role_name)
+                    self.ports[name] = ("state", role_name)
                     self.read[role_name] = self.captured.buffers[role_name]
                     return ("new", role_name)
         what = self.holder.path(desc.target) if hasattr(desc, "target") else f"argument {desc.idx}"

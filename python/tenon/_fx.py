@@ -54,6 +54,14 @@ def is_statistic(node):
             getattr(node.args[0].target, "_overloadpacket", None) in NORMS)
 
 
+def is_norm_gradient(node):
+    """Whether a node is the gradient of a norm's weight or bias. PyTorch before 2.10 shows it in the dtype of what is
+    normed; kernels give it in the weight's, as Tenon does."""
+    of = node.args[0] if node.args else None
+    return (node.target is operator.getitem and node.args[1] in (1, 2) and
+            getattr(of, "target", None) is torch.ops.aten.native_layer_norm_backward.default)
+
+
 class Code:
     """Text being written, and of each of its lines the node that it is of."""
 
@@ -90,7 +98,7 @@ class Code:
 
     def annotation(self, node):
         value = node.meta.get("val")
-        if is_statistic(node):
+        if is_statistic(node) or is_norm_gradient(node):
             return ""
         return f': "{type_of(value)}"' if isinstance(value, torch.Tensor) else ""
 

@@ -51,7 +51,7 @@ class Part(ctypes.Structure):
 class Task(ctypes.Structure):
     """tn_task"""
     _fields_ = [("part", Part * MOST_PARTS), ("nparts", c_int), ("batch", c_int64), ("keep_order", c_int),
-                ("vary", c_int), ("tell", c_void_p), ("tell_arg", c_void_p)]
+                ("vary", c_int), ("tell", c_void_p), ("tell_arg", c_void_p), ("apart", c_int)]
 
 
 class Setting(ctypes.Structure):

@@ -88,7 +88,7 @@ class Ports:
 
     def tensor(self, name):
         """The value of a parameter, buffer or constant; None where the graph has it not."""
-        return next((self.inputs[role, name] for role in ("param", "const", "cache") if (role, name) in self.inputs),
+        return next((self.inputs[role, name] for role in ("param", "const", "state") if (role, name) in self.inputs),
                     None)
 
 

@@ -54,11 +54,24 @@ void warn_machine(tn_context *ctx, const tn_options *o);
 PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassOptions *p,
                       ChunkAsked *asked);
 
+/* ---- model.c ---- */
+
+/* As tn_model_graph; drop: the inputs of adapters are dropped with the probability that they have.
+ */
+int step_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *o, bool drop,
+               tn_graph **graph);
+
 /* ---- convert.c ---- */
 
 /* Fails where a folder has weights that are not safetensors, with the line of Python that makes
  * them so. */
 void convert_check(Arena *a, const char *folder);
+
+/* ---- bucket_ways.c ---- */
+
+/* A choice as a line for options.decided; "": there is none to keep. */
+const char *bucket_line(Arena *a, const BucketChoice *x);
+void bucket_print(Buf *b, const BucketChoice *x); /* a line, if calls alone were taken */
 
 /* ---- port.c: inputs and outputs by name ---- */
 

@@ -30,6 +30,14 @@ static void add_need(Parts *x, int64_t peak, int64_t reserve, int64_t handles)
     x->arena = MAX(x->arena, peak);
 }
 
+static Globs copy_globs(Arena *a, const Globs *p)
+{
+    const char **pattern = NEWN(a, const char *, p->count);
+    for (int i = 0; i < p->count; i++)
+        pattern[i] = arena_strdup(a, p->pattern[i]);
+    return (Globs){pattern, p->count};
+}
+
 static int copy_graph(tn_graph *g, tn_graph **copy)
 {
     tn_context *ctx = args_owner(g);
@@ -41,6 +49,7 @@ static int copy_graph(tn_graph *g, tn_graph **copy)
         new->iterations = g->iterations;
         new->tied = g->tied ? arena_strdup(new->h.a, g->tied) : NULL;
         new->own = g->own;
+        new->adapters = copy_globs(new->h.a, &g->adapters);
         *copy = handle_keep(new);
     }
     return tried(&t);
@@ -54,6 +63,7 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     tn_graph **g = &x->to->graph[i];
     int64_t rows = x->batch;
     int code = 0;
+    bool loss_alone = part->passes && !strcmp(part->passes, "forward");
     if (part->kind == TN_PART_EVALUATION) { /* the loss that runs are compared by */
         plain.dropout = plain.z_loss = plain.label_smoothing = 0;
         plain.accumulate = 1;
@@ -63,10 +73,10 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (part->kind == TN_PART_GRAPH)
         code = part->passes ? copy_graph(part->graph, g) : 0;
     else
-        code = tn_model_graph(part->model, rows, part->seq, &plain, g);
+        code = step_graph(part->model, rows, part->seq, &plain,
+                          !loss_alone && part->kind != TN_PART_EVALUATION, g);
     const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
     bool graph = !code && m && m->graph;
-    bool loss_alone = part->passes && !strcmp(part->passes, "forward");
     if (graph && (part->kind == TN_PART_EVALUATION || loss_alone))
         graph_model_evaluates((*g)->g);
     const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;
@@ -81,10 +91,20 @@ static int plan_graph(Parts *x, int i, const tn_options *o)
     return tn_plan_new(g, &free, !x->task->keep_order, &x->to->plan[i]);
 }
 
+int parts_graph(Parts *x, const tn_options *o)
+{
+    return make_graph(x, 0, o);
+}
+
+int parts_plan(Parts *x, const tn_options *o)
+{
+    return plan_graph(x, 0, o);
+}
+
 int parts_step(Parts *x, const tn_options *o)
 {
-    int code = make_graph(x, 0, o);
-    return code ? code : plan_graph(x, 0, o);
+    int code = parts_graph(x, o);
+    return code ? code : parts_plan(x, o);
 }
 
 static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
@@ -93,8 +113,11 @@ static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
     int64_t reserve;
     double added;
     o.goal_memory = goal;
+    const BucketAsked asked = bucket_begin(&o);
     bool many = shardings_auto(&o) && x->task->part[0].passes && o.mesh;
     int code = many ? parts_sharded(x, &o) : parts_step(x, &o);
+    if (!code)
+        code = bucket_choose(x, &asked, &o);
     if (code)
         return code;
     const tn_plan *p = x->to->plan[0];
@@ -125,6 +148,7 @@ static int plan_beside(Parts *x, int i, int64_t step)
     int64_t peak, persistent, reserve;
     o.persistent = x->persistent;
     o.decided = NULL;
+    o.bucket = x->bucket;
     o.accumulate = 1;
     if (x->rules) {
         o.shardings = x->rules;
@@ -188,8 +212,13 @@ typedef struct Compile {
 static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *to,
                         CompileNeed *need)
 {
-    Parts parts = {
-        .ctx = x->ctx, .task = x->task, .o = *x->o, .batch = s->batch, .to = to, .tmp = x->tmp};
+    Parts parts = {.ctx = x->ctx,
+                   .task = x->task,
+                   .o = *x->o,
+                   .batch = s->batch,
+                   .to = to,
+                   .tmp = x->tmp,
+                   .quick = quiet};
     tn_options *o = &parts.o;
     o->memory = o->goal_memory = 0;
     o->recompute = s->recompute;

@@ -2,6 +2,7 @@
 #include "api.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fnmatch.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,7 +96,11 @@ void convert_check(Arena *a, const char *folder)
     while (kind < LEN(kinds) && !(name = find_file(a, folder, kinds[kind].pattern)))
         kind++;
     if (!name)
-        return;
+        fail(arena_ctx(a), TN_FAIL,
+             "%s: cannot open: %s\n  %s has a config.json without weights: expected "
+             "model.safetensors there, or model.safetensors.index.json and what it lists\n  "
+             "%s/config.json in the place of the folder is the model with initial values",
+             one, strerror(ENOENT), folder, folder);
     Buf b = {.a = a};
     buf_printf(&b, "%s: expected model.safetensors, found %s", folder, name);
     if (kinds[kind].line)

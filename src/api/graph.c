@@ -210,13 +210,15 @@ static const PolicyRule *get_rules(Arena *a, const tn_options *o)
 #define TAKE_DTYPE(field)  .field = get_dtype(arena_ctx(a), #field, o->field),
 #define TAKE_LIST(field)   .field = {o->field, o->n##field},
 #define TAKE_RULES(field)  .field = get_rules(a, o), .n##field = o->n##field,
+#define INNER_INT(value)   value
+#define INNER_LIST(value)  {value}
 /* clang-format on */
 
 static PassOptions pass_options(Arena *a, const tn_options *o)
 {
     return (PassOptions){
 #define PASS_OPTION(name, field, kind, ...)                 TAKE_##kind(field)
-#define INNER_OPTION(name, field, kind, resume, value, ...) .field = value,
+#define INNER_OPTION(name, field, kind, resume, value, ...) .field = INNER_##kind(value),
 #include "../base/options.def"
         .warn = o->warn, .warn_arg = o->warn_arg};
 }
@@ -241,6 +243,7 @@ PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassO
     pass_target(p, g->h.a);
     name_tied(g, &p->freeze);
     name_tied(g, &p->no_decay);
+    p->adapters = g->adapters;
     p->filled = g->rows == g->filled ? 0 : g->filled;
     *asked = chunk_asked(g->h.a, &p->chunk); /* a wrong one is refused, whatever runs */
     chunk_narrow(&g->h.owner->ctx, p->chunk_accumulate);

@@ -98,8 +98,9 @@ static void close_code_file(void *source)
     close(((CodeFile *)source)->fd);
 }
 
-/* The data of a file of code, a NUL after it: of an archive of torch.export.save its graph. */
-static const char *read_code(Ctx *ctx, Arena *a, const char *path, size_t *len)
+/* The data of a file of code, a NUL after it: of an archive of torch.export.save its graph, and
+ * which of its weights are tied. */
+static const char *read_code(Ctx *ctx, Arena *a, const char *path, size_t *len, Map *tied)
 {
     CodeFile *s = NEW(a, CodeFile);
     *s = (CodeFile){.ctx = ctx, .file = title(path)};
@@ -119,13 +120,16 @@ static const char *read_code(Ctx *ctx, Arena *a, const char *path, size_t *len)
         if (nbytes < ZIP_BEGINS || !zip_begins(s->data))
             return s->data;
     }
-    return fx_graph_json(zip_open(a, s->file, nbytes, read_code_file, s), len);
+    const Zip *zip = zip_open(a, s->file, nbytes, read_code_file, s);
+    *tied = exported_tied(a, zip);
+    return fx_graph_json(zip, len);
 }
 
 static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const char **summary)
 {
     Ctx *ctx = arena_ctx(a);
     TypeList types = {0};
+    Map tied = {.a = a};
     size_t len;
     if (o->shapes)
         parse_shapes(a, o->shapes, &types);
@@ -142,6 +146,7 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
                     .params = o->params,
                     .backward = o->backward_from,
                     .alias = o->alias,
+                    .tied = &tied,
                     .barriers = o->unknown && !strcmp(o->unknown, "barrier"),
                     .mesh = mesh_of(ctx, a, o),
                     .ngroup = o->ngroups,
@@ -150,7 +155,8 @@ static Graph *import(Arena *a, const char *path, const tn_fx_options *o, const c
         fail(ctx, TN_USAGE, "--unknown: expected refuse or barrier, found \"%s\"", o->unknown);
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
-    const char *data = read_code(ctx, a, path, &len), *code = fx_code(a, data, len, title(path));
+    const char *data = read_code(ctx, a, path, &len, &tied),
+               *code = fx_code(a, data, len, title(path));
     if (!fx_is_program(data))
         return fx_import(a, code, title(path), &fx, summary);
     Graph **made = NEW(a, Graph *);
@@ -186,7 +192,8 @@ int tn_fx_unknown(tn_context *ctx, const char *path, const char **text)
     TRY(t, &ctx->ctx) {
         size_t len;
         Arena *a = text_arena(ctx);
-        const char *data = read_code(&ctx->ctx, a, path, &len);
+        Map tied;
+        const char *data = read_code(&ctx->ctx, a, path, &len, &tied);
         *text = fx_unknown(a, fx_code(a, data, len, title(path)), title(path), fx_is_program(data));
     }
     return tried(&t);

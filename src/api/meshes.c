@@ -40,6 +40,8 @@ static tn_options options_of(const tn_options *asked, const MeshSetting *s)
     o.reshard = s->reshard;
     o.recompute = s->recompute;
     o.warn = NULL; /* of many settings, which nobody asked for by name */
+    if (!o.bucket || !strcmp(o.bucket, "auto"))
+        o.bucket = "block"; /* all in one way: the other takes twice as long to plan */
     return o;
 }
 
@@ -151,12 +153,18 @@ static int settings_of(const MeshSettings *all, int group, MeshSetting **first)
     return n;
 }
 
-/* A mesh that is wrong for the model is refused, by the words behind its name. */
+/* A mesh that is wrong for the model is refused, by words without its name, as others are. */
 static void refuse(MeshSetting *s, int n, const char *message)
 {
+    char name[100];
     const char *after = !strncmp(message, "mesh ", 5) ? strstr(message, ": ") : NULL;
+    message = after ? after + 2 : message;
+    snprintf(name, sizeof name, "the mesh %s ", s->mesh);
+    const char *at = strstr(message, name);
+    int before = at ? (int)(at - message) : 0;
     for (int i = 0; i < n; i++)
-        snprintf(s[i].refused, sizeof s[i].refused, "%s", after ? after + 2 : message);
+        snprintf(s[i].refused, sizeof s[i].refused, "%.*s%s%s", before, message,
+                 at ? "the mesh " : "", at ? at + strlen(name) : message);
 }
 
 static bool bound_next(MeshWorker *w)
@@ -166,8 +174,9 @@ static bool bound_next(MeshWorker *w)
     if (x->code || x->group == x->all.ngroup)
         return false;
     int n = settings_of(&x->all, x->group++, &s);
+    const bool refused = *s->refused;
     pthread_mutex_unlock(&x->lock);
-    int code = bound_mesh(w, s, n);
+    int code = refused ? 0 : bound_mesh(w, s, n);
     pthread_mutex_lock(&x->lock);
     if (code == TN_CODE_USAGE)
         refuse(s, n, tn_error(w->ctx));
@@ -403,6 +412,7 @@ int tn_mesh_search(tn_context *ctx, const tn_mesh_task *task, const tn_options *
     *meshes = (tn_meshes){0};
     MeshRun x = {.task = task, .o = options, .lock = PTHREAD_MUTEX_INITIALIZER};
     MeshAsked asked = {.ranks = task->ranks, .limit = options->memory};
+    asked.rows = (task->batch + options->accumulate - 1) / options->accumulate;
     asked.reshard = options->reshard && strcmp(options->reshard, "auto") ? options->reshard : NULL;
     asked.recompute =
         options->recompute && strcmp(options->recompute, "auto") ? options->recompute : NULL;

@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -89,8 +91,43 @@ static void list_read(tn_model *m, const char *config)
             m->read[m->nread++] = arena_printf(a, "%s/%s", m->folder, c->name);
 }
 
+static tn_model *open_model(tn_context *ctx, Arena *call, const char *path);
+
+/* Opens the base that a folder's adapters name, with these. A relative name counts from where the
+ * process works, as PEFT takes it. */
+static tn_model *open_adapted(tn_context *ctx, Arena *call, const char *folder)
+{
+    const char *base, *file = arena_printf(call, "%s/adapter_config.json", folder);
+    lora_read(call, file, &base);
+    const char *again = base ? adapters_folder(call, base) : NULL;
+    if (again && adapters_alone(call, again))
+        fail(
+            &ctx->ctx, TN_FAIL,
+            "%s: \"base_model_name_or_path\": %s has adapters itself: expected a folder of weights",
+            file, base);
+    if (!base || !model_folder(call, base))
+        fail(
+            &ctx->ctx, TN_FAIL,
+            "%s: \"base_model_name_or_path\": %s%s%s\n  name it: M --adapter %s in the place of %s",
+            file, base ? "no model folder is at " : "expected the folder of the adapters' base",
+            base ? base : "", base ? "" : ", found none", folder, folder);
+    tn_model *m = open_model(ctx, call, base);
+    adapters_open(m, call, folder);
+    return m;
+}
+
+/* The folder by which others find the model. */
+static const char *absolute(Arena *a, const char *folder)
+{
+    char path[PATH_MAX];
+    return arena_strdup(a, realpath(folder, path) ? path : folder);
+}
+
 static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
 {
+    const char *adapters = adapters_folder(call, path);
+    if (adapters && adapters_alone(call, adapters))
+        return open_adapted(ctx, call, adapters);
     tn_model *m = handle_new(ctx, call, sizeof *m);
     Arena *a = m->h.a;
     const ModelConfig *preset = config_preset(path);
@@ -108,6 +145,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
         convert_check(a, folder);
         m->file = tensors_open(a, folder);
+        m->base = absolute(a, folder);
         model_match(a, &m->config, m->file);
         companions_open(m, folder);
         list_read(m, arena_printf(a, "%s/config.json", folder));
@@ -222,7 +260,7 @@ const char *tn_model_dtype(const tn_model *m)
     DType d = F32;
     if (!GIVEN(args_owner(m), m) || !m->file || m->graph)
         return NULL;
-    for (int i = 0; i < m->nparam; i++) {
+    for (int i = 0; i < m->nparam && !m->param[i].weight; i++) { /* adapters are last */
         DType now = tensors_find(m->file, m->param[i].name)->type.dtype;
         if (i && now != d)
             return "mixed";
@@ -337,7 +375,7 @@ static bool packs(const tn_options *o)
 }
 
 static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64_t seq,
-                            const tn_options *o)
+                            const tn_options *o, bool drop)
 {
     tn_graph *g = handle_new(m->h.owner, call, sizeof *g);
     Arena *a = g->h.a;
@@ -367,9 +405,18 @@ static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64
         return g;
     }
     g->g = model_graph(a, &m->config, g->rows, seq,
-                       &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing, packs(o)});
+                       &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing, drop, packs(o)});
+    g->adapters = adapters_trained(m, a);
     graph_verify(g->g);
     return g;
+}
+
+int step_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *o, bool drop,
+               tn_graph **graph)
+{
+    TRY(t, &m->h.owner->ctx)
+        *graph = handle_keep(make_graph(m, try_arena(&t), batch, seq, o, drop));
+    return tried(&t);
 }
 
 int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *options,
@@ -379,9 +426,7 @@ int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *op
         !WITHIN(args_owner(m), 1, INT32_MAX, batch, seq) ||
         !args_options(args_owner(m), __func__, options))
         return TN_CODE_USAGE;
-    TRY(t, &m->h.owner->ctx)
-        *graph = handle_keep(make_graph(m, try_arena(&t), batch, seq, options));
-    return tried(&t);
+    return step_graph(m, batch, seq, options, true, graph);
 }
 
 int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
@@ -392,6 +437,7 @@ int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
         need_config(m);
         tn_graph *g = handle_new(m->h.owner, try_arena(&t), sizeof *g);
         g->g = model_logits(g->h.a, &m->config, batch, seq);
+        g->adapters = adapters_trained(m, g->h.a);
         *graph = handle_keep(g);
     }
     return tried(&t);
@@ -405,6 +451,7 @@ int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **gr
         need_config(m);
         tn_graph *g = handle_new(m->h.owner, try_arena(&t), sizeof *g);
         g->g = model_decode(g->h.a, &m->config, tokens, capacity);
+        g->adapters = adapters_trained(m, g->h.a);
         graph_verify(g->g);
         *graph = handle_keep(g);
     }
@@ -425,12 +472,14 @@ static void draw_run(void *arg, int64_t first, int64_t n, void *to)
     model_init_part(x->param, x->seed, x->dtype, first, n, to);
 }
 
-/* Reads an input of a graph; one without elements needs no tensor. */
+/* Reads an input of a graph; one without elements needs no tensor, state that has none is zeros. */
 static void load_given(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p)
 {
     const TensorEntry *e = graph_model_tensor(m, p);
     if (e)
         stage_tensor(x, tmp, p, m->file, e, true);
+    else if (p->role == ROLE_STATE)
+        stage_zeros(x, p);
 }
 
 /* A tensor that has fewer rows than the parameter: the others are its rows' mean. */
@@ -494,7 +543,11 @@ static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const
     InitialWeights initial = {param, seed, p->type.dtype};
     if (m->graph)
         load_given(x, m, tmp, p);
-    else if (m->file)
+    else if (param->adapter && m->adapters)
+        stage_tensor(x, tmp, p, m->adapters, tensors_get(m->adapters, param->adapter), true);
+    else if (param->weight && param->type.rank == 1)
+        adapters_magnitude(x, m, tmp, p, param, seed);
+    else if (m->file && !param->weight)
         load_tensor(x, m, tmp, p, param);
     else
         stage_part(x, tmp, p, &param->type, draw_run, &initial);
@@ -506,10 +559,10 @@ static void load(tn_program *x, const tn_model *m, Arena *tmp, uint64_t seed)
     for (int i = 0; i < p->nin; i++) {
         if (p->in[i].role == ROLE_PARAM)
             load_param(x, m, tmp, &p->in[i], seed);
+        else if (m->graph && role_kept(p->in[i].role))
+            load_given(x, m, tmp, &p->in[i]);
         else if (p->in[i].role == ROLE_STATE)
             stage_zeros(x, &p->in[i]);
-        else if (m->graph && (p->in[i].role == ROLE_CONST || p->in[i].role == ROLE_CACHE))
-            load_given(x, m, tmp, &p->in[i]);
         arena_reset(tmp);
     }
     part_wholes(p, m, x->whole);

@@ -132,6 +132,7 @@ static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
     again_print(&b, &g->again);
     chunk_print(&b, &g->chunk, &p->p->est);
     shard_print(&b, &g->sharded);
+    bucket_print(&b, &g->bucket);
     if (g->rows != g->filled)
         buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",
                    (long long)g->filled, (long long)(g->rows - g->filled));
@@ -248,7 +249,8 @@ int tn_plan_decided(tn_plan *p, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx)
-        *text = again_text(&p->graph->again, p->h.a);
+        *text = arena_printf(p->h.a, "%s%s", bucket_line(p->h.a, &p->graph->bucket),
+                             again_text(&p->graph->again, p->h.a));
     return tried(&t);
 }
 

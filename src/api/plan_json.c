@@ -411,6 +411,15 @@ static void fill_sharding(Arena *a, json_t *o, const ShardReport *r)
     }
 }
 
+/* The step with collectives of a block as one call, and with all of them alone. */
+static void fill_bucket(Arena *a, json_t *o, const BucketChoice *x)
+{
+    put(a, o, "asked", text_json(x->asked));
+    put(a, o, "taken", text_json(x->taken));
+    put(a, o, "joined_sec", x->joined > 0 ? json_real(x->joined) : json_null());
+    put(a, o, "apart_sec", x->apart > 0 ? json_real(x->apart) : json_null());
+}
+
 /* What is said of a plan that is larger than its limit. */
 static void fill_refusal(Arena *a, json_t *o, const tn_plan *plan)
 {
@@ -442,6 +451,8 @@ static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
         fill_again(a, put(a, o, "recompute_auto", json_object()), again);
     if (plan->graph->sharded.ntried || plan->graph->sharded.solved)
         fill_sharding(a, put(a, o, "sharding", json_object()), &plan->graph->sharded);
+    if (plan->graph->bucket.taken)
+        fill_bucket(a, put(a, o, "bucket", json_object()), &plan->graph->bucket);
     if (fits)
         return;
     put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));

@@ -427,7 +427,7 @@ static void write_outputs(tn_program *x, Arena *a, const char *path, const char 
     }
     if (!strcmp(prefix, "grad."))
         n = add_zeros(x, n, out);
-    write_together(x, a, path, n, out);
+    write_together(x, a, path, n, out, false);
 }
 
 int tn_program_write_file(tn_program *x, const char *path, const char *prefix)

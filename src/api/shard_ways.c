@@ -17,7 +17,7 @@ static double clock_sec(const tn_plan *p)
     return sec;
 }
 
-static void free_step(tn_compiled *c)
+void parts_free_step(tn_compiled *c)
 {
     tn_plan_free(c->plan[0]);
     tn_graph_free(c->graph[0]);
@@ -25,9 +25,7 @@ static void free_step(tn_compiled *c)
     c->graph[0] = NULL;
 }
 
-/* Keeps in *best what was planned now, or what was before: what fits; of two that do the faster, of
- * two that do not the one that needs less. The other goes. Whether it is the new one. */
-static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
+bool parts_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 {
     const tn_plan *p = now->plan[0], *q = best->plan[0];
     bool fits = !goal || plan_least(p->p) <= goal,
@@ -42,7 +40,6 @@ static bool keep_better(tn_compiled *now, tn_compiled *best, int64_t goal)
         *best = *now;
         *now = other;
     }
-    free_step(now);
     return better;
 }
 
@@ -94,10 +91,11 @@ static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64
             (ShardWhatIf){asked->what_if[to->nwhat_if], r->what_if[to->nwhat_if].objective, 0};
     to->tried[to->ntried] =
         (ShardTry){exposed, limit, sec, r->sec, plan_least(p->p), r->nbytes, r->least};
-    if (keep_better(&y->now, &y->best, asked->goal_memory)) {
+    if (parts_better(&y->now, &y->best, asked->goal_memory)) {
         to->taken = to->ntried;
         y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
     }
+    parts_free_step(&y->now);
     to->ntried++;
     return 0;
 }
@@ -186,7 +184,7 @@ static int try_shardings(Parts *x, const tn_options *asked, ShardReport *y)
     tn_compiled *to = x->to;
     ways.one.to = &ways.now;
     int code = plan_ways(&ways, asked);
-    free_step(&ways.now);
+    parts_free_step(&ways.now);
     *x = ways.one;
     x->to = to;
     to->plan[0] = ways.best.plan[0];
@@ -217,7 +215,7 @@ static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
         code = try_shardings(&one, &o, &r);
         bool fits = !code && (!o.goal_memory || r.tried[r.taken].nbytes <= o.goal_memory);
         y->what_if[i].sec = fits ? r.tried[r.taken].sec : INFINITY;
-        free_step(&with);
+        parts_free_step(&with);
     }
     return code;
 }
@@ -258,13 +256,19 @@ static void copy_forms(Arena *a, const ShardReport *from, ShardReport *to)
     }
 }
 
-/* Plans one of those that were tried again, now with what is to be told of it. */
-static int plan_again(Parts *x, const tn_options *asked, const ShardTry *t)
+tn_options shard_again(Arena *a, const tn_options *asked, const ShardTry *t)
 {
-    tn_options o = shard_try(x->tmp, asked, t->exposed);
+    tn_options o = shard_try(a, asked, t->exposed);
     o.shard_memory = t->limit;
     o.nwhat_if = 0;
     o.warn = NULL;
+    return o;
+}
+
+/* Plans one of those that were tried again, now with what is to be told of it. */
+static int plan_again(Parts *x, const tn_options *asked, const ShardTry *t)
+{
+    tn_options o = shard_again(x->tmp, asked, t);
     return parts_step(x, &o);
 }
 
@@ -275,7 +279,7 @@ static int explain_taken(Parts *x, const tn_options *asked, const ShardReport *y
     const ShardTry *taken = &y->tried[y->taken];
     tn_compiled choice = {0}, *to = x->to;
     int code = 0;
-    free_step(to);
+    parts_free_step(to);
     if (taken->exposed <= 0) {
         x->to = &choice;
         code = plan_again(x, asked, &y->tried[fastest_free(y)]);
@@ -285,8 +289,28 @@ static int explain_taken(Parts *x, const tn_options *asked, const ShardReport *y
         code = plan_again(x, asked, taken);
     if (!code && choice.graph[0])
         copy_forms(to->graph[0]->h.a, &choice.graph[0]->sharded, &to->graph[0]->sharded);
-    free_step(&choice);
+    parts_free_step(&choice);
     return code;
+}
+
+/* What was tried and is asked about, in g's report. */
+static void take_tries(tn_graph *g, const ShardReport *y)
+{
+    ShardReport *r = &g->sharded;
+    memcpy(r->tried, y->tried, sizeof y->tried);
+    r->ntried = y->ntried;
+    r->taken = y->taken;
+    r->what_if = NEWN(g->h.a, ShardWhatIf, y->nwhat_if);
+    for (r->nwhat_if = 0; r->nwhat_if < y->nwhat_if; r->nwhat_if++) {
+        r->what_if[r->nwhat_if] = y->what_if[r->nwhat_if];
+        r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y->what_if[r->nwhat_if].pin);
+    }
+}
+
+void parts_take_report(const tn_graph *from, tn_graph *to)
+{
+    copy_forms(to->h.a, &from->sharded, &to->sharded);
+    take_tries(to, &from->sharded);
 }
 
 int parts_sharded(Parts *x, const tn_options *asked)
@@ -302,15 +326,7 @@ int parts_sharded(Parts *x, const tn_options *asked)
     if (code)
         return code;
     tn_graph *g = x->to->graph[0];
-    ShardReport *r = &g->sharded;
-    memcpy(r->tried, y.tried, sizeof y.tried);
-    r->ntried = y.ntried;
-    r->taken = y.taken;
-    r->what_if = NEWN(g->h.a, ShardWhatIf, y.nwhat_if);
-    for (r->nwhat_if = 0; r->nwhat_if < y.nwhat_if; r->nwhat_if++) {
-        r->what_if[r->nwhat_if] = y.what_if[r->nwhat_if];
-        r->what_if[r->nwhat_if].pin = arena_strdup(g->h.a, y.what_if[r->nwhat_if].pin);
-    }
+    take_tries(g, &y);
     x->rules = y.tried[y.taken].exposed > 0 ? shardings_of(x->tmp, g->g, asked, &x->nrules)
                                             : shardings_given(x->tmp, asked, &x->nrules);
     return 0;

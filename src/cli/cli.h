@@ -179,6 +179,9 @@ struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
  * refuses what was given otherwise. Returns -1 to go on, or an exit code. */
 int options_resume(Option *table, const struct json_t *stored, const char *where);
+/* Fails (2) where --adapter is given again, and is not what the run began with: it goes on with the
+ * adapters of its checkpoint. Else -1. */
+int resume_adapter(const Option *table, const char *now, const struct json_t *stored);
 /* Checks that the state in the folder `where` agrees with the options beside them, and that it
  * is of no later version. Returns -1 to go on, or an exit code. */
 int state_check(const struct json_t *state, const char *where);
@@ -218,6 +221,7 @@ typedef struct Common {
     tn_rule rule[64];
     int64_t threads, batch, seq;
     const char *fuse, *sequence_parallel;
+    const char *lora, *adapter; /* of the model; NULL: none */
     double comm_timeout;
     int log_ranks;
 } Common;
@@ -235,6 +239,12 @@ int refuse_sizes(tn_context *ctx, const char *graph, const int64_t of[2], const 
  * matter. Returns 0 for another model, 1, or fails (2) where another batch is asked for, or nothing
  * says what labels are. */
 int graph_batch(tn_context *ctx, const tn_model *m, Common *c, const char *labels, bool *same);
+
+/* Opens M with the adapters that options ask for, of which NULL asks for none. Returns a code. */
+int model_open(tn_context *ctx, const char *path, const char *lora, const char *adapter,
+               tn_model **m);
+/* Fails (2) where options of adapters exclude each other, or what is given; else -1. */
+int check_adapters(const Command *c, const Common *x);
 
 void common_apply(Common *c);
 /* Fails (2) where recomputation was asked for and no pass of the list does it; else -1. */
@@ -255,7 +265,8 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"fuse", &(c).fuse}, {"threads", &(c).threads}, {"shard", &(c).shardings},          \
     {"pin", &(c).pins}, {"what-if", &(c).what_if},                                      \
     {"sequence-parallel", &(c).sequence_parallel},                                      \
-    {"comm-timeout", &(c).comm_timeout}, {"log-ranks", &(c).log_ranks}
+    {"comm-timeout", &(c).comm_timeout}, {"log-ranks", &(c).log_ranks},                 \
+    {"lora", &(c).lora}, {"adapter", &(c).adapter}
 /* clang-format on */
 
 /* ---- run.c ---- */

@@ -38,6 +38,37 @@ void common_apply(Common *c)
     tn_threads((int)c->threads);
 }
 
+int model_open(tn_context *ctx, const char *path, const char *lora, const char *adapter,
+               tn_model **m)
+{
+    int code = tn_model_open(ctx, path, m);
+    if (!code && (lora || adapter) && tn_model_trained(*m) < tn_model_count(*m))
+        return tn_context_fail(
+            ctx, TN_CODE_USAGE,
+            "%s: has adapters of its own, which --%s would replace\n  `tenon merge "
+            "%s -o DIR` adds them to the weights; its base is %s",
+            path, lora ? "lora" : "adapter", path, tn_model_base(*m));
+    if (!code && adapter)
+        code = tn_model_adapter(*m, adapter);
+    if (!code && lora)
+        code = tn_model_lora(*m, lora);
+    return code;
+}
+
+int check_adapters(const Command *c, const Common *x)
+{
+    if (x->lora && x->adapter)
+        return report(TN_CODE_USAGE,
+                      "%s: --lora and --adapter exclude each other: the folder says what its "
+                      "adapters are",
+                      c->name);
+    if ((x->lora || x->adapter) && mesh_auto(&x->o))
+        return report(TN_CODE_USAGE,
+                      "%s: --mesh auto does not go with --%s: meshes are tried with M as it is",
+                      c->name, x->lora ? "lora" : "adapter");
+    return -1;
+}
+
 int check_optimizer(const Command *command, const Option *table, const tn_options *o)
 {
     int code = -1;

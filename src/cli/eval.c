@@ -213,7 +213,7 @@ static int run_data(tn_context *ctx, Eval *x)
                     .announce_from = 1,
                     .progress = x->first && isatty(STDERR_FILENO),
                     .log = x->source.log};
-    int code = tn_model_open(ctx, x->model, &m);
+    int code = model_open(ctx, x->model, NULL, x->c.adapter, &m);
     if (!code)
         code = find_sizes(ctx, m, x);
     if (!code) {
@@ -321,7 +321,7 @@ static int run_batch(tn_context *ctx, Eval *x)
     tn_plan *p = NULL;
     Batch b = {0};
     Evaluation e = {.ctx = ctx, .most = INT64_MAX};
-    int code = tn_model_open(ctx, x->model, &m);
+    int code = model_open(ctx, x->model, NULL, x->c.adapter, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
     if (!code && (code = take_graph(ctx, m, x)) == 1)

@@ -13,7 +13,7 @@
 typedef struct Generate {
     tn_options o;
     tn_sampling sampling;
-    const char *prompt, *message, *tokenizer, *end, *mesh;
+    const char *prompt, *message, *tokenizer, *end, *mesh, *adapter;
     int64_t tokens, window, threads;
     int plain; /* --no-special */
 } Generate;
@@ -164,7 +164,8 @@ static int parse(int argc, char **argv, Generate *x, Texts *args)
                                 {"context", &x->window}, {"tokenizer", &x->tokenizer},
                                 {"end", &x->end},        {"no-special", &x->plain},
                                 {"dtype", &x->o.dtype},  {"threads", &x->threads},
-                                {"mesh", &x->mesh},      {0}};
+                                {"mesh", &x->mesh},      {"adapter", &x->adapter},
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "generate", &x->o, slots);
     int code = options_parse(command_find("generate"), argc, argv, table, args, 1, 1);
@@ -193,7 +194,7 @@ static int generate(tn_context *ctx, const char *path, Generate *x)
     int code = memory_find(ctx, &x->o, 1);
     if (code >= 0)
         return code;
-    code = tn_model_open(ctx, path, &m);
+    code = model_open(ctx, path, NULL, x->adapter, &m);
     if (!code)
         code = write_text_of(ctx, m, x);
     return code ? report_last(code, ctx) : 0;

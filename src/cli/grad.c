@@ -41,7 +41,7 @@ static int open_gradients(tn_context *ctx, const GradCommand *a, GradStep *s)
     tn_part *part = &s->task.part[0];
     int code = rank_machine(ctx, &s->o);
     if (!code)
-        code = tn_agree_code(ctx, tn_model_open(ctx, a->model, &part->model));
+        code = tn_agree_code(ctx, model_open(ctx, a->model, a->c.lora, a->c.adapter, &part->model));
     if (!code)
         code = alike_model(ctx, part->model, a->model);
     if (!code)
@@ -125,6 +125,8 @@ static int parse_grad(GradCommand *a)
     a->model = a->args.text[0];
     a->c.o.optimizer = "none";
     code = check_chunk(c, a->table, NULL, &a->c);
+    if (code < 0)
+        code = check_adapters(c, &a->c);
     if (code < 0)
         code = launch_check(c, a->table, &a->c);
     if (code < 0)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -291,6 +292,33 @@ static int store_number(const Command *c, Option *o, const char *value)
     return -1;
 }
 
+/* A number with a unit that is spelled otherwise, or half: a line with both that it may mean. */
+static const char *unit_hint(const char *value, char *text, size_t size)
+{
+    char *unit;
+    double x = strtod(value, &unit);
+    size_t digits = (size_t)(unit - value);
+    unit += strspn(unit, " ");
+    char letter = (char)toupper((unsigned char)*unit);
+    const char *rest = unit + (*unit != 0);
+    bool near = !*rest || !strcasecmp(rest, "b") || !strcasecmp(rest, "ib");
+    *text = 0;
+    if (digits && x > 0 && letter && strchr("KMGT", letter) && near)
+        snprintf(text, size, "\n  %.*s%ciB is %.*s x 2^%d bytes, %.*s%cB is %.*s x 10^%d",
+                 (int)digits, value, letter, (int)digits, value,
+                 10 * (int)(strchr("KMGT", letter) - "KMGT" + 1), (int)digits, value,
+                 letter == 'K' ? 'k' : letter, (int)digits, value,
+                 3 * (int)(strchr("KMGT", letter) - "KMGT" + 1));
+    return text;
+}
+
+static int bad_bytes(const Command *c, const Option *o, const char *expected, const char *value)
+{
+    char hint[200];
+    return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s", c->name, o->name,
+                  expected, value, unit_hint(value, hint, sizeof hint));
+}
+
 static int store_memory(const Command *c, Option *o, const char *value)
 {
     tn_options *into = o->into;
@@ -302,7 +330,7 @@ static int store_memory(const Command *c, Option *o, const char *value)
     }
     into->memory = tn_bytes(value);
     if (into->memory < 1 || !option_within(o, (double)into->memory))
-        return bad_value(c, o, "bytes such as 3GiB, from 1 to 4194304TiB, or auto", value);
+        return bad_bytes(c, o, "bytes such as 3GiB, from 1 to 4194304TiB, or auto", value);
     strtod(value, &unit);
     into->memory_unit = unit + strspn(unit, " ");
     return -1;
@@ -346,7 +374,7 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
         *(int64_t *)o->into = tn_bytes(value);
         if (*(int64_t *)o->into >= 0 && option_within(o, (double)*(int64_t *)o->into))
             return -1;
-        return bad_value(c, o, o->lo > 0 ? "bytes such as 3GiB, at least 1" : "bytes such as 3GiB",
+        return bad_bytes(c, o, o->lo > 0 ? "bytes such as 3GiB, at least 1" : "bytes such as 3GiB",
                          value);
     case OPT_MEMORY: return store_memory(c, o, value);
     case OPT_WORD:

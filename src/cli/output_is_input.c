@@ -30,6 +30,8 @@ static bool is_model_file(const char *name)
     static const char *const patterns[] = {"config.json",
                                            "generation_config.json",
                                            "state.json",
+                                           "adapter_config.json",
+                                           "adapter_model.safetensors",
                                            "model*.safetensors*",
                                            "optimizer.safetensors",
                                            "special_tokens_map.json",

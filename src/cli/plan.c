@@ -54,7 +54,7 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
     if (is_graph_file(x->path))
         return tn_graph_read(ctx, x->path, &part->graph);
     if (!x->model)
-        code = tn_model_open(ctx, x->path, &x->model);
+        code = model_open(ctx, x->path, c->lora, c->adapter, &x->model);
     part->kind = TN_PART_STEP;
     if (!code)
         code = find_batch(ctx, x);
@@ -68,8 +68,9 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
 /* A graph is planned as it is written: what would change it needs a pass that does so. */
 static int check_graph_options(const Command *c, const Option *table, const PlanCommand *x)
 {
-    int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
-                              "is for models, not for graphs");
+    int code =
+        options_refuse(c, table, "lora adapter batch-size seq-len dropout z-loss label-smoothing",
+                       "is for models, not for graphs");
     if (code < 0 && !x->c.o.accumulate)
         return report(TN_CODE_USAGE, "%s: --accumulate auto is for models, not for graphs",
                       c->name);
@@ -136,6 +137,8 @@ static int check(const Command *c, PlanCommand *x)
     if (code < 0)
         code = check_passes(c, x->table, x->passes, &x->c);
     if (code < 0)
+        code = check_adapters(c, &x->c);
+    if (code < 0)
         code = check_chunk(c, x->table, x->passes, &x->c);
     if (code < 0)
         code = check_mesh(c, x->table, x->passes, !x->reorder, &x->c);
@@ -156,6 +159,12 @@ static int may_vary(const PlanCommand *x)
                   (runs(x, "accumulate") ? TN_VARY_ACCUMULATE : 0) | TN_VARY_BATCH);
 }
 
+/* Whether it is to be said what the step takes without the joined calls that were asked for. */
+static bool asks_apart(const PlanCommand *x)
+{
+    return x->model && option_given(x->table, "bucket");
+}
+
 /* Plans it; vary: looks for what would fit where it does not. */
 static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, tn_compiled *c)
 {
@@ -163,30 +172,21 @@ static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, 
     int code = memory_find(ctx, &x->c.o, x->ranks);
     code = code < 0 ? load(ctx, x, task) : code;
     task->vary = vary ? may_vary(x) : 0;
+    task->apart = asks_apart(x);
     if (vary)
         fit_tell(task);
     return code ? code : tn_compile(ctx, task, &x->c.o, c);
 }
 
 /* Says so where collectives that are joined as was asked for take longer than apart. */
-static void note_bucket(tn_context *ctx, PlanCommand *x, const tn_plan *p)
+static void note_bucket(const PlanCommand *x, const tn_plan *p)
 {
-    const char *asked = x->c.o.bucket;
-    double joined, apart, added;
-    tn_task task = {0};
-    tn_compiled c = {0};
-    if (!x->model || !option_given(x->table, "bucket") || !strcmp(asked, "off"))
-        return;
-    tn_plan_sec(p, &joined, &added);
-    x->c.o.bucket = "off";
-    if (!make_plan(ctx, x, false, &task, &c)) {
-        tn_plan_sec(c.plan[0], &apart, &added);
-        if (apart < joined)
-            fprintf(stderr, "note: by --bucket %s a step takes %.4g s, by --bucket off %.4g s\n",
-                    asked, joined, apart);
-    }
-    tn_compiled_free(&c);
-    x->c.o.bucket = asked;
+    const char *taken;
+    double joined, apart;
+    tn_plan_bucket(p, &taken, &joined, &apart);
+    if (asks_apart(x) && taken && strcmp(taken, "off") && apart < joined)
+        fprintf(stderr, "note: by --bucket %s a step takes %.4g s, by --bucket off %.4g s\n", taken,
+                joined, apart);
 }
 
 /* ---- the options of a side ---- */
@@ -350,7 +350,7 @@ static int plan_one(tn_context *ctx, PlanCommand *x, const char *command, int ar
         fprintf(output(x), "limit: of the step alone; train counts evaluation and samples too, and "
                            "may refuse what fits here\n");
     if (!code)
-        note_bucket(ctx, x, p);
+        note_bucket(x, p);
     return code;
 }
 

@@ -272,6 +272,16 @@ int options_resume(Option *table, const json_t *stored, const char *where)
     return -1;
 }
 
+int resume_adapter(const Option *table, const char *now, const json_t *stored)
+{
+    const char *before = json_string_value(json_object_get(stored, "adapter"));
+    if (!option_given(table, "adapter") || (before && !strcmp(before, now)) ||
+        (before && path_same(before, now)))
+        return -1;
+    return report(TN_CODE_USAGE, "train: --adapter: the run began with%s %s, found %s",
+                  before ? "" : "out", before ? before : "it", now);
+}
+
 /* ---- what else state.json says ---- */
 
 /* Whether a version, numbers and dots, is later than another. */

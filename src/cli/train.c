@@ -167,8 +167,8 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 "attention are not dropped\n",
                 t->model, dropout);
     if (dtype && strcmp(dtype, t->o.param_dtype) != 0 && !option_given(table, "param-dtype"))
-        fprintf(stderr, "tenon: note: %s: its weights are %s, this run trains and saves f32%s\n",
-                t->model, dtype,
+        fprintf(stderr, "tenon: note: %s: its weights are %s, this run %s f32%s\n", t->model, dtype,
+                tn_model_base(m) ? "has them in" : "trains and saves",
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
 }
 
@@ -179,6 +179,11 @@ static int resize(tn_context *ctx, const TrainOptions *t, tn_model *m)
     int64_t vocab, context;
     tn_tokenizer *k;
     const char *from = t->tokenizer ? t->tokenizer : source_tokenizer(m, path) ? path : NULL;
+    if (t->lora || t->adapter)
+        return tn_context_fail(ctx, TN_CODE_USAGE,
+                               "train: --resize-embeddings does not go with --lora or --adapter: "
+                               "adapters are saved alone\n  a run without them, such as with "
+                               "--lr 0, makes the larger model first");
     if (!from)
         return tn_context_fail(ctx, TN_CODE_USAGE,
                                "train: --resize-embeddings: %s has no tokenizer, whose tokens "
@@ -200,6 +205,16 @@ static int resize(tn_context *ctx, const TrainOptions *t, tn_model *m)
     return want > vocab ? tn_model_resize(m, want) : 0;
 }
 
+/* Adapters are saved alone, with the name of the folder that they belong to. */
+static int check_base(tn_context *ctx, const TrainOptions *t, const tn_model *m)
+{
+    if (!(t->lora || t->adapter) || tn_model_base(m))
+        return 0;
+    return tn_context_fail(ctx, TN_CODE_USAGE,
+                           "train: --%s: %s has no weights: adapters are for a folder that has",
+                           t->lora ? "lora" : "adapter", t->model);
+}
+
 static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
 {
     int code = rank_machine(ctx, &t->o);
@@ -207,6 +222,8 @@ static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_
         code = train_open(ctx, t, m);
     if (!code && t->resize && !t->resume)
         code = resize(ctx, t, *m);
+    if (!code)
+        code = check_base(ctx, t, *m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -236,10 +253,16 @@ static int run_train(tn_context *ctx, const void *arg, bool *told)
     return code;
 }
 
-/* M is stored; given again it is that by name or inode, or the folder of the run. */
+/* M is stored; given again it is that by name or inode, or the folder of the run. The base of
+ * adapters may have moved: its contents are compared once it is open. */
 static int resume_model(TrainOptions *t, const Resume *from)
 {
     const char *before = json_string_value(json_object_get(from->state, "model"));
+    if (t->model && json_object_get(from->state, "base") && !path_same(t->model, t->out)) {
+        t->base = t->model;
+        t->resume = from;
+        return -1;
+    }
     if (t->model && before && strcmp(t->model, before) != 0 && !path_same(t->model, before) &&
         !path_same(t->model, t->out))
         return report(TN_CODE_USAGE, "train: the run began with the model %s, found %s", before,
@@ -301,6 +324,8 @@ static int resume_options(Train *a)
     a->machine = option_given(a->table, "machine");
     t->metrics_stored = !option_given(a->table, "metrics");
     int code = state_check(from->state, from->folder);
+    if (code < 0)
+        code = resume_adapter(a->table, a->c.adapter, options);
     if (code < 0)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
@@ -477,6 +502,8 @@ static int finish_options(tn_context *ctx, Train *a)
         t->val_fraction = 0;
     t->batch = a->c.batch;
     t->seq = a->c.seq;
+    t->lora = a->c.lora;
+    t->adapter = a->c.adapter;
     t->log_ranks = a->c.log_ranks;
     if (code < 0)
         code = take_weights(a);
@@ -484,6 +511,8 @@ static int finish_options(tn_context *ctx, Train *a)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
         code = check_chunk(command_find("train"), a->table, NULL, &a->c);
+    if (code < 0)
+        code = check_adapters(command_find("train"), &a->c);
     if (code < 0)
         code = train_is_graph(t) ? train_graph_options(a->table, t, &a->c.o) : -1;
     if (code < 0)

@@ -16,8 +16,14 @@ bool train_is_graph(const TrainOptions *t)
 
 int train_open(tn_context *ctx, const TrainOptions *t, tn_model **m)
 {
-    if (t->resume || !train_is_graph(t))
-        return tn_model_open(ctx, t->resume ? t->resume->folder : t->model, m);
+    if (t->resume && !t->base)
+        return tn_model_open(ctx, t->resume->folder, m);
+    if (t->resume) {
+        int code = tn_model_open(ctx, t->base, m);
+        return code ? code : tn_model_adapter(*m, t->resume->folder);
+    }
+    if (!train_is_graph(t))
+        return model_open(ctx, t->model, t->lora, t->adapter, m);
     return tn_model_open_graph(ctx, t->model, t->inputs, m);
 }
 
@@ -25,7 +31,9 @@ int train_graph_options(const Option *table, const TrainOptions *t, const tn_opt
 {
     const Command *c = command_find("train");
     int code =
-        options_refuse(c, table, "dropout z-loss label-smoothing sample-tokens sample-every prompt",
+        options_refuse(c, table,
+                       "lora adapter dropout z-loss label-smoothing sample-tokens sample-every "
+                       "prompt",
                        "is for models, not for graphs");
     if (code < 0 && mesh_auto(o))
         return report(TN_CODE_USAGE, "train: --mesh auto is for models, not for graphs");

@@ -324,8 +324,8 @@ int comm_wait(Comm *c, CommJob *j, char *message)
     pthread_mutex_lock(&c->lock);
     if (!g->nwaiting++)
         g->waiting = begin;
-    if (j->running && !c->failed)
-        engine_tell(c);
+    if (j->running && !c->failed && !c->t->tell)
+        engine_tell(c); /* which looks more often then */
     while (j->running && !c->failed)
         pthread_cond_wait(&c->done, &c->lock);
     g->nwaiting--;

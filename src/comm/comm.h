@@ -49,7 +49,7 @@ typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
  * that the transport may use until then. Messages from one rank to another with one tag arrive in
  * the order in which they were sent. Nothing here waits, but open(), group() and close().
  */
-enum { TRANSPORT_VERSION = 3 };
+enum { TRANSPORT_VERSION = 4 };
 typedef enum { BEAT_NONE, BEAT_HEARD, BEAT_OVER } CommBeat;
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
@@ -79,6 +79,9 @@ typedef struct Transport {
      * sends or receives. */
     const char *(*aborted)(void *self);
     void (*close)(void *self, bool failed);
+    /* Calls news(arg), on any thread and until close(), when all that is received, or all that is
+     * sent, with one tag may be over, and when a rank has ended. NULL: only done() says so. */
+    void (*tell)(void *self, void (*news)(void *arg), void *arg);
 } Transport;
 
 /* ---- comm.c, and engine.c, the thread ---- */

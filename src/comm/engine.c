@@ -5,11 +5,13 @@
  * messages find their jobs without a number, whatever other groups of the same two ranks do in
  * between. What is made of messages that came, as a sum, is made in slices between such looks.
  *
- * The thread sleeps between looks, an eighth of the time for which nothing has moved: a wait is at
- * most so much longer than it had to be, and long waits cost little. A look takes a core from what
- * computes, so it sleeps for longer where no caller waits; one that begins to wakes it. It sleeps
- * exactly until a time that its own clock sets: the end of a delay, or of a message on a modelled
- * link; and does not look before, if all that is under way ends so.
+ * Where the transport tells when there is something to see, the thread sleeps until then, and looks
+ * once in a millisecond for parts. Else it sleeps between looks, an eighth of the time for which
+ * nothing has moved: a wait is at most so much longer than it had to be, and long waits cost
+ * little. A look takes a core from what computes, so it sleeps for longer where no caller waits;
+ * one that begins to wakes it. It sleeps exactly until a time that its own clock sets: the end of a
+ * delay, or of a message on a modelled link; and does not look before, if all that is under way
+ * ends so.
  *
  * An error here fails all waits of this rank, and then ends all ranks: at once where they are
  * threads, whose waits fail with the same message. Where that kills processes, a caller has some
@@ -27,14 +29,15 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PATIENCE_SEC = 3 };
 
 /* Seconds. */
 static const double beat_sec = 0.25;
 
-/* Seconds between looks: at least, where a caller waits, or all compute; at most; and where only
- * the clock ends what is under way, as another rank may have ended all. */
+/* Seconds between looks: at least, where a caller waits and ranks have a core each, or else; at
+ * most; where only the clock ends what is under way, as another rank may have ended all. */
 #define AWAITED 5e-6
 #define BESIDE  50e-6
 #define LONGEST 1e-3
@@ -467,8 +470,10 @@ static bool is_awaited(const Comm *c)
 /* Locked: seconds until the next look, if nothing is new. */
 static double pause_sec(const Comm *c, double now)
 {
-    double least = is_awaited(c) ? AWAITED : BESIDE;
-    double pause = fmin(fmax((now - c->own.moved) / 8, least), LONGEST);
+    double least = is_awaited(c) && !c->own.crowded ? AWAITED : BESIDE;
+    double pause = fmin((now - c->own.moved) / 8 + least, LONGEST);
+    if (c->t->tell) /* which says when there is more than a part */
+        pause = LONGEST;
     return fmin(c->own.asks ? pause : OTHERS, c->own.due - now);
 }
 
@@ -552,11 +557,22 @@ static void take_turns(void)
     pthread_setschedparam(pthread_self(), class, &p);
 }
 
+static void note_news(void *comm)
+{
+    Comm *c = comm;
+    pthread_mutex_lock(&c->lock);
+    engine_tell(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
 void *engine_serve(void *comm)
 {
     Comm *c = comm;
     take_turns();
     bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->own.why);
+    c->own.crowded = c->here > sysconf(_SC_NPROCESSORS_ONLN);
+    if (good && c->t->tell)
+        c->t->tell(c->self, note_news, c);
     pthread_mutex_lock(&c->lock);
     c->opened = true;
     c->own.looked = c->own.heard = now_sec();

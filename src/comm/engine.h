@@ -61,6 +61,7 @@ typedef struct EngineState {
     CommCount came;
     uint64_t nsent;
     double moved, due; /* when anything last did, and the next clock's end */
+    bool crowded;      /* there are more ranks here than cores: looks take them from others */
     bool asks;         /* something is under way of which only the transport knows when it ends */
     double link;       /* until when it is taken */
     double patience;   /* until when a caller may say why this rank has failed */

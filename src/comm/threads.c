@@ -1,7 +1,9 @@
 /* Ranks as threads of one process. Whoever sends posts where the bytes lie; whoever receives finds
  * the oldest post of that rank with that tag and copies from there, once, outside of the lock; then
  * the send is over. So nothing is allocated or copied twice, and a rank's memory is read by others
- * only between its send() and the done() of that. One lock guards all but the copies.
+ * only between its send() and the done() of that. One lock guards all but the copies. A rank gets
+ * news once all that it receives, or sends, with a tag is there, or over: with less it could only
+ * look again, and threads that do so take the cores of ranks that compute.
  *
  * An abort ends both: no copy begins once the flag is set, and aborted() returns only when nobody
  * copies from the asking rank any more, so that its memory may go. */
@@ -23,12 +25,21 @@ typedef struct Post {
     ThreadRequest *first, *last;
 } Post;
 
+/* Of one rank with one tag: receives that wait for their post, posts for it that wait for theirs,
+ * and its own posts that are not over. */
+typedef struct Open {
+    int receives, posts, sends;
+} Open;
+
 /* One rank. */
 typedef struct End {
     CommShared *shared;
     int rank;
     bool left;  /* it has closed */
     int copied; /* copies of its memory under way */
+    Open open[COMM_GROUPS];
+    void (*news)(void *arg); /* NULL: nobody wants to know */
+    void *arg;
 } End;
 
 struct CommShared {
@@ -75,6 +86,19 @@ static ThreadRequest *take_tagged(Post *p, int tag)
     return r;
 }
 
+/* Locked. What it calls takes no lock of these. */
+static void give_news(const End *e)
+{
+    if (e->news)
+        e->news(e->arg);
+}
+
+static void give_all_news(const CommShared *s)
+{
+    for (int i = 0; i < s->n; i++)
+        give_news(&s->end[i]);
+}
+
 /* ---- the transport ---- */
 
 static int open_end(void **self, int *rank, int *size, int *here, char *message)
@@ -95,6 +119,10 @@ static int send_to(void *self, int to, int tag, const CommPart *p, void **reques
     *r = (ThreadRequest){.peer = to, .tag = tag, .part = p};
     pthread_mutex_lock(&s->lock);
     put_last(post_of(s, e->rank, to), r);
+    e->open[tag].sends++;
+    Open *there = &s->end[to].open[tag];
+    if (++there->posts >= there->receives && there->receives)
+        give_news(&s->end[to]);
     pthread_mutex_unlock(&s->lock);
     return 0;
 }
@@ -102,10 +130,13 @@ static int send_to(void *self, int to, int tag, const CommPart *p, void **reques
 static int receive_from(void *self, int from, int tag, const CommPart *p, void **request,
                         char *message)
 {
-    (void)self;
     (void)message;
+    End *e = self;
     ThreadRequest *r = *request;
     *r = (ThreadRequest){.peer = from, .tag = tag, .part = p, .receives = true};
+    pthread_mutex_lock(&e->shared->lock);
+    e->open[tag].receives++;
+    pthread_mutex_unlock(&e->shared->lock);
     return 0;
 }
 
@@ -146,6 +177,8 @@ static int receive_done(End *e, const ThreadRequest *r, bool *done, char *messag
     ThreadRequest *post = s->aborted ? NULL : take_tagged(post_of(s, r->peer, e->rank), r->tag);
     bool left = !s->aborted && !post && from->left;
     from->copied += post != NULL;
+    e->open[r->tag].receives -= post != NULL;
+    e->open[r->tag].posts -= post != NULL;
     pthread_mutex_unlock(&s->lock);
     if (left)
         snprintf(message, COMM_MESSAGE, "rank %d has ended", r->peer);
@@ -154,6 +187,8 @@ static int receive_done(End *e, const ThreadRequest *r, bool *done, char *messag
     int bad = copy_post(r, post, message);
     pthread_mutex_lock(&s->lock);
     post->over = true;
+    if (--from->open[r->tag].sends == 0)
+        give_news(from);
     if (--from->copied == 0 && s->aborted)
         pthread_cond_broadcast(&s->end_of_copy);
     pthread_mutex_unlock(&s->lock);
@@ -189,6 +224,7 @@ static void abort_all(void *self, int code, const char *message)
     if (!s->aborted)
         snprintf(s->message, COMM_MESSAGE, "rank %d: %s", e->rank, message);
     s->aborted = true;
+    give_all_news(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -210,6 +246,17 @@ static void close_end(void *self, bool failed)
     End *e = self;
     pthread_mutex_lock(&e->shared->lock);
     e->left = true;
+    e->news = NULL;
+    give_all_news(e->shared);
+    pthread_mutex_unlock(&e->shared->lock);
+}
+
+static void tell(void *self, void (*news)(void *arg), void *arg)
+{
+    End *e = self;
+    pthread_mutex_lock(&e->shared->lock);
+    e->news = news;
+    e->arg = arg;
     pthread_mutex_unlock(&e->shared->lock);
 }
 
@@ -223,6 +270,7 @@ static const Transport threads = {
     .abort = abort_all,
     .aborted = aborted,
     .close = close_end,
+    .tell = tell,
 };
 
 /* ---- what they share ---- */

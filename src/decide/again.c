@@ -469,6 +469,7 @@ void again_search(Decider *d)
     if (!plan_fits(d, &r->chosen))
         choose_lowest(d);
     choose_of_all(d);
+    choose_finish(d);
 }
 
 static void search(Decider *d)
@@ -480,6 +481,8 @@ static void search(Decider *d)
         again_search(d);
     if (d->shorter && !plan_fits(d, &r->chosen))
         choose_lowest(d);
+    if (plan_fits(d, &r->none)) /* which less effort may not have seen */
+        r->chosen = planned_better(d, r->none, r->chosen);
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
     if (moved && !plan_fits(d, &r->none)) /* in what memory the limit leaves */

@@ -141,6 +141,11 @@ void plan_full(Decider *d, Planned *x);
 /* As plan_full(), as without a limit; with less effort, but for collectives. */
 void plan_unlimited(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const Level *level, const char *word);
+/* Whether all that a plan as it would run has beside one with less effort is a better order. */
+bool plan_is_order(const Decider *d);
+/* Whether x, planned with less effort, may need at most so many bytes if it is planned as it would
+ * run. */
+bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes);
 /* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
  * which the result's weight says. */
 Planned plan_mixed(Decider *d, const Level *level);
@@ -177,6 +182,11 @@ void pair_search(Decider *d, Pair *p, double enough);
 
 /* Replaces the choice by the best of all sets, as plans would run, within a limit of steps. */
 void choose_of_all(Decider *d);
+
+/* ---- again_finish.c: single changes of what is chosen ---- */
+
+/* Changes the choice of a small step by one to three values as long as that makes it faster. */
+void choose_finish(Decider *d);
 
 /* ---- again_bound.c ---- */
 

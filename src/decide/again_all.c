@@ -21,7 +21,7 @@ enum {
     SMALL = 256,      /* this part of the largest value's bytes is small */
     MOST_SETS = 400,  /* planned with less effort */
     MOST_FULL = 200,  /* planned as they would run */
-    MOST_LOWER = 120, /* planned on one way down */
+    MOST_LOWER = 200, /* planned on one way down */
     NEAR = 8,         /* this part of the limit above it is near */
 };
 
@@ -194,6 +194,8 @@ static void try_sets(Decider *d, const Needs *needs)
         if (!is_near(&x, d->task->memory))
             continue;
         nfull++;
+        if (!plan_may_fit(d, &x, d->task->memory))
+            continue;
         plan_full(d, &x);
         if (plan_fits(d, &x) && x.sec < best->sec)
             *best = x;
@@ -203,7 +205,8 @@ static void try_sets(Decider *d, const Needs *needs)
 /* Takes x, planned with less effort, if its plan is lower; whether it is. */
 static bool take_lower(Decider *d, Planned x)
 {
-    if (!is_near(&x, d->r->chosen.need))
+    const int64_t need = d->r->chosen.need;
+    if (!is_near(&x, need) || !plan_may_fit(d, &x, need - 1))
         return false;
     plan_full(d, &x);
     if (x.need < 0 || x.need >= d->r->chosen.need)
@@ -212,35 +215,70 @@ static bool take_lower(Decider *d, Planned x)
     return true;
 }
 
+/* Whether y is below x: by its bytes, or by how many places have as many. */
+static bool is_lower(const Planned *y, const Planned *x)
+{
+    if (y->need < 0 || y->need != x->need)
+        return y->need >= 0 && y->need < x->need;
+    return y->crowd < x->crowd * (1 - 1e-9);
+}
+
+/* Changes x by value i, and each other one behind it, or by none but i; whether that lowers it. */
+static bool lower_by(Decider *d, Planned *x, int i, bool pairs, int most)
+{
+    for (int k = pairs ? i + 1 : i; k < (pairs ? d->v.n : i + 1) && d->r->nplanned < most; k++) {
+        const Planned y = plan_quick(d, levels_changed(d, x, i, k), NULL);
+        if (is_lower(&y, x)) {
+            *x = y;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Changes x by one value or two as long as that lowers its plan with less effort. */
 static void lower_from(Decider *d, Planned x, int most)
 {
+    take_lower(d, x);
     for (bool again = x.need >= 0; again;) {
         again = false;
+        for (int i = 0; i < d->v.n; i++)
+            again |= lower_by(d, &x, i, false, most);
         for (int i = 0; i < d->v.n && !again; i++)
-            for (int k = i; k < d->v.n && !again && d->r->nplanned < most; k++) {
-                Planned y = plan_quick(d, levels_changed(d, &x, i, k), NULL);
-                again = y.need >= 0 && y.need < x.need;
-                x = again ? y : x;
-            }
+            again = lower_by(d, &x, i, true, most);
     }
     take_lower(d, x);
 }
 
-/* Lowers what is chosen, all that the backward reads, and drawn sets of it. */
+/* A set of what the backward may compute again, drawn: each value by the same chance, which grows
+ * from one set to the next. */
+static uint64_t draw_set(const Needs *needs, int i)
+{
+    uint64_t set = 0;
+    for (int k = 0; k < needs->n; k++)
+        if (random_uniform(1, 0, (uint32_t)i, (uint64_t)k) < (float)(i % 8 + 1) / 9)
+            set |= UINT64_C(1) << k;
+    return set;
+}
+
+/* Lowers what is chosen, all that the backward reads, and the lowest of drawn sets. */
 static void lower(Decider *d, const Needs *needs)
 {
-    enum { DRAWN = 2 };
+    enum { DRAWN = 32, TAKEN = 3 };
+    Planned low[TAKEN + 1];
+    int n = 0;
     lower_from(d, d->r->chosen, d->r->nplanned + MOST_LOWER);
     for (int i = 0; i <= DRAWN && !plan_fits(d, &d->r->chosen); i++) {
-        uint64_t set = 0;
-        for (int k = 0; k < needs->n; k++)
-            set |= i && random_uniform(1, 0, (uint32_t)i, (uint64_t)k) < 0.4F
-                       ? 0
-                       : needs->read & UINT64_C(1) << k;
-        lower_from(d, plan_quick(d, levels_of_set(d, needs, set), NULL),
-                   d->r->nplanned + MOST_LOWER);
+        const uint64_t set = i ? draw_set(needs, i) : needs->read;
+        Planned x = plan_quick(d, levels_of_set(d, needs, set), NULL);
+        int at = n;
+        for (; at > 0 && is_lower(&x, &low[at - 1]); at--)
+            low[at] = low[at - 1];
+        low[at] = x;
+        n = MIN(n + (x.need >= 0), TAKEN);
     }
+    for (int i = 0; i < n && !plan_fits(d, &d->r->chosen); i++)
+        lower_from(d, low[i], d->r->nplanned + MOST_LOWER);
 }
 
 /* Plans sets by bounds of their bytes. */

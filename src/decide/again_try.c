@@ -2,6 +2,7 @@
  * with these. */
 #include "again.h"
 
+#include <math.h>
 #include <string.h>
 
 static int count_forward(const Graph *g)
@@ -231,10 +232,32 @@ static int64_t *alive_values(const Decider *d, const Plan *p)
     return alive;
 }
 
+/* In how many steps of the plan about as much is alive as at the peak: the sum of a power of what
+ * is, in parts of that. */
+static double count_crowd(const Decider *d, const Plan *p)
+{
+    if (d->v.n > SMALL_STEP)
+        return 0;
+    int64_t *change = NEWN(d->tmp, int64_t, p->nstep + 1), live = 0;
+    double crowd = 0;
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        if (s->space != SPACE_MAIN || s->end <= s->start)
+            continue;
+        change[s->start] += s->nbytes;
+        change[MIN(s->end, p->nstep)] -= s->nbytes;
+    }
+    for (int i = 0; i < p->nstep; i++) {
+        live += change[i];
+        crowd += pow((double)live / (double)p->space[SPACE_MAIN].bound, 64);
+    }
+    return crowd;
+}
+
 typedef struct PlanTry {
     Decider *d;
     Planned *x;
-    bool quick, mixed;
+    bool quick, tried, mixed; /* tried: quick, and an order within the limit is looked for */
     int64_t limit;
     PlanMade made; /* the plan, and for what it was made */
 } PlanTry;
@@ -302,6 +325,7 @@ static void plan_choice(void *arg)
     to.room = t->quick ? 0 : x->room;
     to.quick = t->quick || d->s || !(t->limit || to.room);
     to.moved = to.quick && !t->quick;
+    to.tried = t->tried;
     ShortTry s = {.d = d, .weight = x->weight};
     const PlanBeside beside = {fill_beside, &s};
     to.beside = d->s ? &beside : NULL;
@@ -311,6 +335,7 @@ static void plan_choice(void *arg)
     x->need = plan_least(p);
     x->peak = p->space[SPACE_MAIN].peak;
     x->alive = alive_values(d, p);
+    x->crowd = count_crowd(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
     x->sec = p->est.step;
     x->shown = p->est.exposed;
@@ -336,30 +361,35 @@ static void keep_plan(const PlanTry *t)
 }
 
 /* The levels as text, which equal ones of equal steps have; in tmp. Less effort knows no limit. */
-static const char *key_of(const Decider *d, const Planned *x, bool quick, int64_t limit)
+static const char *key_of(const Decider *d, const PlanTry *t)
 {
+    const Planned *x = t->x;
     char *key = NEWN(d->tmp, char, d->v.n + 2);
     key[d->v.n] = x->prefer ? 'p' : 'm';
     for (int i = 0; i < d->v.n; i++)
         key[i] = (char)('0' + level_at(x, i));
     if (x->word)
         key = arena_strdup(d->tmp, x->word);
-    if (!d->s && quick)
+    if (!d->s && t->quick && !t->tried)
         return key;
     Buf b = {.a = d->tmp};
-    buf_printf(&b, "%s %lld %d %s", d->s ? "short" : "", quick ? -1LL : (long long)limit,
-               quick ? 0 : x->room, key);
+    buf_printf(&b, "%s %lld %d %s",
+               d->s       ? "short"
+               : t->tried ? "tried"
+                          : "",
+               t->quick && !t->tried ? -1LL : (long long)t->limit, t->quick ? 0 : x->room, key);
     for (int k = 0; x->weight && k < SHORT_KEPT; k++)
         buf_printf(&b, " %d", x->weight[k]);
     return b.text;
 }
 
 /* Fills x with what its plan came to before; false: it was not tried yet. */
-static bool find_known(Decider *d, Planned *x, bool quick, int64_t limit)
+static bool find_known(Decider *d, const PlanTry *t)
 {
-    const char *key = key_of(d, x, quick, limit);
+    Planned *x = t->x;
+    const char *key = key_of(d, t);
     const Planned *known = map_find(&d->known->of, key);
-    if (quick && !map_find(&d->seen, key)) {
+    if (t->quick && !t->tried && !map_find(&d->seen, key)) {
         map_put(&d->seen, arena_strdup(d->keep, key), d);
         d->nseen++;
     }
@@ -371,34 +401,45 @@ static bool find_known(Decider *d, Planned *x, bool quick, int64_t limit)
     x->sec = known->sec;
     x->shown = known->shown;
     x->alive = known->alive;
+    x->crowd = known->crowd;
     return true;
 }
 
-static void add_known(const Decider *d, const Planned *x, bool quick, int64_t limit)
+static void add_known(const Decider *d, const PlanTry *t)
 {
+    const Planned *x = t->x;
     AgainKnown *k = d->known;
     Planned *known = NEW(k->of.a, Planned);
     int64_t *alive = x->alive ? NEWN(k->of.a, int64_t, d->v.n) : NULL;
     if (alive)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
-    *known = (Planned){
-        .need = x->need, .peak = x->peak, .sec = x->sec, .shown = x->shown, .alive = alive};
-    map_put(&k->of, arena_strdup(k->of.a, key_of(d, x, quick, limit)), known);
+    *known = (Planned){.need = x->need,
+                       .peak = x->peak,
+                       .sec = x->sec,
+                       .shown = x->shown,
+                       .crowd = x->crowd,
+                       .alive = alive};
+    map_put(&k->of, arena_strdup(k->of.a, key_of(d, t)), known);
     arena_reset(d->tmp);
 }
 
-static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
+static void plan_try(PlanTry t)
 {
-    PlanTry t = {.d = d, .x = x, .quick = quick, .limit = limit};
-    if (find_known(d, x, quick, limit))
+    Decider *d = t.d;
+    if (find_known(d, &t))
         return;
     if (ctx_try(d->g->ctx, plan_choice, &t))
-        x->need = -1; /* no memory is left for plans */
+        t.x->need = -1; /* no memory is left for plans */
     else
         keep_plan(&t);
     arena_reset(d->tmp);
     d->r->nplanned++;
-    add_known(d, x, quick, limit);
+    add_known(d, &t);
+}
+
+static void plan_it(Decider *d, Planned *x, bool quick, int64_t limit)
+{
+    plan_try((PlanTry){.d = d, .x = x, .quick = quick, .limit = limit});
 }
 
 void plan_full(Decider *d, Planned *x)
@@ -416,6 +457,21 @@ Planned plan_quick(Decider *d, const Level *level, const char *word)
     Planned x = {.level = level, .word = word};
     plan_it(d, &x, true, d->task->memory);
     return x;
+}
+
+bool plan_is_order(const Decider *d)
+{
+    const DecideTask *t = d->task;
+    return t->ordered && !t->fuses && !d->g->mesh && !d->loops && !d->away && !d->s;
+}
+
+bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes)
+{
+    Planned y = {.level = x->level, .word = x->word, .prefer = x->prefer};
+    if (!plan_is_order(d) || (x->need >= 0 && x->need <= nbytes))
+        return true;
+    plan_try((PlanTry){.d = d, .x = &y, .quick = true, .tried = true, .limit = nbytes});
+    return y.need >= 0 && y.need <= nbytes;
 }
 
 Planned plan_mixed(Decider *d, const Level *level)

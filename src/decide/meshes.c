@@ -41,6 +41,17 @@ static void add_setting(Arena *a, MeshSettings *all, MeshSetting s)
     PUSH(a, all->list, all->count, all->cap, s);
 }
 
+/* Refuses settings from `first` on where some of the ranks that share the rows get none. */
+static void refuse_idle(const MeshAsked *asked, int64_t sharing, MeshSettings *all, int first)
+{
+    for (int i = first; asked->rows && sharing > asked->rows && i < all->count; i++)
+        snprintf(
+            all->list[i].refused, sizeof all->list[i].refused,
+            "%lld ranks (dp times fsdp) share the %lld rows of a microbatch: some would compute "
+            "padding alone",
+            (long long)sharing, (long long)asked->rows);
+}
+
 static void add_mesh(Arena *a, MeshSettings *all, const MeshAsked *asked, const char *mesh,
                      bool gathers)
 {
@@ -75,8 +86,10 @@ MeshSettings meshes_all(Arena *a, const MeshAsked *asked)
     for (int64_t dp = 1; dp <= asked->ranks; dp++)
         for (int64_t fsdp = 1; fsdp <= asked->ranks / dp; fsdp++) {
             int64_t tp = asked->ranks / (dp * fsdp);
+            const int first = all.count;
             if (dp * fsdp * tp == asked->ranks)
                 add_mesh(a, &all, asked, mesh_name(a, dp, fsdp, tp), fsdp > 1);
+            refuse_idle(asked, dp * fsdp, &all, first);
         }
     all.place = NEWN(a, MeshPlace, all.count);
     return all;

@@ -10,11 +10,11 @@ enum { MESHES_BEST = 10, MESH_SETTINGS = 8 }; /* of the outcome; of one mesh, at
 /* A mesh, with what is gathered again and computed again, and what it came to. */
 typedef struct MeshSetting {
     const char *mesh, *reshard, *recompute;
-    int group; /* settings of one mesh have the same */
-    /* by meshes_bound */
+    int group;         /* settings of one mesh have the same */
     char refused[400]; /* why there is no such step; "": there is */
-    double bound;      /* seconds: no plan is faster */
-    int64_t least;     /* bytes: no plan needs less; 0: nobody asked */
+    /* by meshes_bound */
+    double bound;  /* seconds: no plan is faster */
+    int64_t least; /* bytes: no plan needs less; 0: nobody asked */
     /* by who plans it */
     bool planned, fits;
     bool counted;                   /* by the search: one thread would have planned it */
@@ -27,6 +27,7 @@ typedef struct MeshSetting {
 /* Settings that the command fixes; NULL: all are tried. */
 typedef struct MeshAsked {
     int64_t ranks, limit; /* limit: bytes; 0: none */
+    int64_t rows;         /* of a microbatch: no more ranks share it; 0: any number may */
     const char *reshard, *recompute;
 } MeshAsked;
 

@@ -107,7 +107,8 @@ typedef enum {
     PAIRS,
     PART,
     ABS,
-    SIGN
+    SIGN,
+    FOURIER
 } ComplexRule;
 
 static ComplexRule rule_of(const char *name, bool view)
@@ -130,6 +131,8 @@ static ComplexRule rule_of(const char *name, bool view)
         {"aten.real", PART},
         {"aten.imag", PART},
         {"aten.clone", EACH},
+        {"aten.copy", EACH},
+        {"aten.new_zeros", EACH},
         {"aten.contiguous", EACH},
         {"aten._to_copy", EACH},
         {"aten.sum", EACH},
@@ -151,6 +154,8 @@ static ComplexRule rule_of(const char *name, bool view)
         {"aten.select_scatter", EACH},
         {"aten.abs", ABS},
         {"aten.sgn", SIGN},
+        {"aten._fft_c2c", FOURIER},
+        {"aten._fft_c2r", FOURIER},
     };
     size_t n = strcspn(name + 5, ".") + 5;
     for (int i = 0; i < LEN(known); i++)
@@ -275,7 +280,10 @@ Item fx_complex_of_real(Site *s, const Expr *call, const Item *arg)
 Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool writes)
 {
     bool flat = !strcmp(s->name, "aten.view.dtype"); /* pairs along the last axis */
-    ComplexRule rule = flat ? PAIRS : writes ? REFUSED : rule_of(s->name, view);
+    bool number = call->count > 1 && (arg[1].kind == FX_INT || arg[1].kind == FX_FLOAT);
+    bool scales = (number && rule_of(s->name, view) == PRODUCT) ||
+                  (call->count > 1 && !strcmp(s->name, "aten.copy.default") && item_complex(&arg[1]));
+    ComplexRule rule = flat ? PAIRS : writes && !scales ? REFUSED : rule_of(s->name, view);
     const char *why = writes ? " in place" : "";
     bool first = call->count > 0 && arg[0].kind == FX_COMPLEX;
     bool second = call->count > 1 && arg[1].kind == FX_COMPLEX;
@@ -286,7 +294,7 @@ Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool
     if (rule == REFUSED || real || (rule >= CONJUGATE && !first))
         site_fail(s,
                   "%s%s of complex numbers is not supported: only what rotates pairs is "
-                  "(view_as_complex, polar, conj, products, sums, views, view_as_real)",
+                  "(view_as_complex, polar, conj, products, sums, views, view_as_real), and Fourier's transforms",
                   s->name, why);
     switch (rule) {
     case PRODUCT:
@@ -296,6 +304,7 @@ Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool
     case PAIRS: return flat ? flattened(s, pairs(s, &arg[0])) : pairs(s, &arg[0]);
     case ABS: return size_of(s, &arg[0]);
     case SIGN: return sign(s, &arg[0]);
+    case FOURIER: return fx_fourier(s, &arg[0], call->count, arg);
     case PART: return arg[0].item[!strncmp(s->name, "aten.imag", 9)];
     default: return each_part(s, call, arg, rule);
     }

@@ -72,6 +72,7 @@ typedef enum {
     EX_LIST,  /* item: also a tuple; the values of a dict, key: its keys that are strings */
     EX_CALL,  /* s: the dotted name called; item: arguments, key: their keywords or NULL */
     EX_INDEX, /* item: what is indexed, the index */
+    EX_MODULE, /* module: one inside of this, which the call that has it runs */
 } ExprKind;
 /* clang-format on */
 
@@ -85,6 +86,7 @@ typedef struct Expr {
     int count, cap;
     struct Expr **item;
     const char **key;
+    struct FxModule *module;
 } Expr;
 
 Expr *py_expression(PyLexer *x);
@@ -169,7 +171,8 @@ typedef struct FxModule {
     const char *name;      /* of one inside of another */
     int line, column;
     bool inlined;
-    bool wraps; /* such were inside of it, as torch.export shows them */
+    bool called; /* by flex_attention, which runs it */
+    bool wraps;  /* such were inside of it, as torch.export shows them */
     int ngroup, capgroup;
     FxGroup *group; /* of a repro file, in its order */
     const char
@@ -278,6 +281,7 @@ typedef struct FxOptions {
         *params; /* patterns of inputs that are parameters, separated by commas; NULL: none */
     const char *backward; /* name of the first node of the backward; NULL: found */
     const char *alias;    /* what aten.alias is to gradients: pass, stop; NULL: by the form */
+    const Map *tied;      /* exported_tied's, of an archive; NULL: of none */
     bool barriers;        /* unknown calls are barriers; else they are refused */
     const Mesh *mesh;     /* of the ranks that ran the graph; NULL: one, or not known */
     int ngroup;
@@ -352,6 +356,7 @@ typedef struct Importer {
     Buf summary;
 } Importer;
 
+Item fx_evaluate(Importer *im, const Expr *e);
 Item *fx_find(const Importer *im,
               const char *name); /* what a name of the code stands for, or NULL */
 void fx_assign(Importer *im, const char *name, const Item *x);
@@ -486,6 +491,12 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg);
 /* Why a call of this name cannot be understood; NULL where it can. */
 const char *fx_call_unknown(Arena *a, const char *s);
 
+/* ---- flex.c ---- */
+
+bool fx_is_flex(const Expr *e);
+/* The result of flex_attention, whose modules stand in the call. */
+Item fx_flex(Importer *im, const Expr *call);
+
 /* ---- groups.c ---- */
 
 /* Makes a mesh of a repro file's groups where none is given. Checks the options'. */
@@ -513,6 +524,14 @@ Item fx_complex_of_pairs(Importer *im, FxTensor *pairs); /* whose last axis has 
 FxTensor *fx_pairs_of_complex(Importer *im, const Item *x);
 bool fx_pairs_type(const Item *x, Type *t); /* false: x is no complex tensor */
 bool item_complex_dtype(const Item *x);     /* torch.complex64 */
+
+/* ---- lower_fourier.c ---- */
+
+/* The result of a transform of a complex tensor, arg[0]. */
+Item fx_fourier(Site *s, const Item *x, int narg, const Item *arg);
+
+/* ---- complex.c: the rest ---- */
+
 /* The result of a call with real tensors that asks for such a dtype. */
 Item fx_complex_of_real(Site *s, const Expr *call, const Item *arg);
 Item fx_complex_number(Importer *im, int n, const Item *arg); /* complex(0., 1.) */
@@ -547,8 +566,8 @@ void fx_check_saved(Importer *im);
 
 /* ---- signature.c ---- */
 
-/* Gives inputs the roles that the signature of an exported program says. Returns how many are
- * params. */
+/* Gives inputs the roles that the signature of an exported program says; tied parameters become
+ * one. Returns how many are params. */
 int fx_sign(Importer *im);
 
 /* ---- optimizer.c ---- */

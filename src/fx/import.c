@@ -10,8 +10,6 @@
 
 /* ---- expressions ---- */
 
-static Item evaluate(Importer *im, const Expr *e);
-
 Item *fx_find(const Importer *im, const char *name)
 {
     return map_find(&im->names.env, name);
@@ -136,9 +134,11 @@ static Item operate(Importer *im, const char *op, int n, const Item *arg)
 
 static Item call_item(Importer *im, const Expr *e)
 {
+    if (fx_is_flex(e))
+        return fx_flex(im, e);
     Item *arg = NEWN(im->a, Item, e->count + 1);
     for (int i = 0; i < e->count; i++)
-        arg[i] = evaluate(im, e->item[i]);
+        arg[i] = fx_evaluate(im, e->item[i]);
     const char *op = !strncmp(e->s, "operator.", 9)     ? e->s + 9
                      : !strncmp(e->s, "_operator.", 10) ? e->s + 10
                                                         : NULL;
@@ -168,11 +168,11 @@ static Item list_item(Importer *im, const Expr *e)
 {
     Item x = {.kind = FX_LIST, .count = e->count, .item = NEWN(im->a, Item, e->count)};
     for (int i = 0; i < e->count; i++)
-        x.item[i] = evaluate(im, e->item[i]);
+        x.item[i] = fx_evaluate(im, e->item[i]);
     return x;
 }
 
-static Item evaluate(Importer *im, const Expr *e)
+Item fx_evaluate(Importer *im, const Expr *e)
 {
     switch (e->kind) {
     case EX_NONE: return (Item){.kind = FX_NONE};
@@ -184,8 +184,9 @@ static Item evaluate(Importer *im, const Expr *e)
     case EX_SELF: return self_item(im, e);
     case EX_LIST: return list_item(im, e);
     case EX_CALL: return call_item(im, e);
+    case EX_MODULE: fail(im->g->ctx, TN_FAIL, "module %s is not called here", e->module->name);
     default: {
-        Item base = evaluate(im, e->item[0]), index = evaluate(im, e->item[1]);
+        Item base = fx_evaluate(im, e->item[0]), index = fx_evaluate(im, e->item[1]);
         return index_item(im, &base, &index);
     }
     }
@@ -292,7 +293,7 @@ static void run(void *arg)
     const FxStatement *s = im->progress.at;
     if (!s->value)
         return;
-    Item x = evaluate(im, s->value);
+    Item x = fx_evaluate(im, s->value);
     fit_annotation(im, &s->annotation, &x);
     fx_name_nodes(im, s->ntarget ? s->target[0] : "unnamed");
     if (s->unpack) {
@@ -331,7 +332,7 @@ static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
 static void finish(void *arg)
 {
     Importer *im = arg;
-    Item x = evaluate(im, im->m->result);
+    Item x = fx_evaluate(im, im->m->result);
     fx_add_results(im, &x);
     fx_name_nodes(im, "result");
 }

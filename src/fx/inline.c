@@ -1,7 +1,9 @@
 /* Inlines modules inside an exported program: the parts that ran without gradients, or with
- * autocast off. A module's statements replace the call, with the module's name before theirs,
- * between calls of torch._C._set_grad_enabled, as make_fx with pre_dispatch writes them. Each
- * module is called once. Linear in the code. */
+ * autocast off, and local_map's. A module's statements replace the call, with the module's name
+ * before theirs, between calls of torch._C._set_grad_enabled, as make_fx with pre_dispatch writes
+ * them. Each module is called once. Those of flex_attention are put into the call instead, which
+ * runs them (flex.c), and the lists of blocks beside them are taken out, with what only made them.
+ * Linear in the code. */
 #include "fx.h"
 
 #include <string.h>
@@ -15,8 +17,12 @@ typedef struct Inliner {
     Map inner;   /* modules by name */
     Map module;  /* by the name of a variable that is one */
     Map taken;   /* names of variables */
+    Map blocks;  /* names of lists of blocks that were taken out of calls */
     int depth;
 } Inliner;
+
+#define LOCAL_MAP "torch.ops.higher_order.local_map_hop"
+#define VMAP      "torch._functorch.predispatch."
 
 static _Noreturn void refuse(const Inliner *n, int line, int column)
 {
@@ -104,6 +110,28 @@ static FxModule *find_module(const Inliner *n, const Expr *e)
 
 static void add_statements(Inliner *n, const FxStatement *s, int count, bool gradients);
 
+/* Puts a module's statements where s calls it, whose arguments from `first` on are its own; within:
+ * whether it has gradients. */
+static void add_module(Inliner *n, const FxStatement *s, FxModule *m, int first, bool gradients,
+                       bool within)
+{
+    const Expr *e = s->value;
+    if (!m || m->inlined || m->nin != e->count - first || n->depth == DEPTH)
+        refuse(n, s->line, s->column);
+    n->depth++;
+    m->inlined = true;
+    rename_all(n, m);
+    for (int i = 0; i < m->nin; i++)
+        assign(n, s, m->in[i].name, e->item[first + i]);
+    set_gradients(n, s, within);
+    add_statements(n, m->statement, m->nstatement, within);
+    set_gradients(n, s, gradients);
+    FxStatement result = *s;
+    result.value = m->result;
+    add(n, &result);
+    n->depth--;
+}
+
 static void add_call(Inliner *n, const FxStatement *s, bool gradients)
 {
     static const char higher[] = "torch.ops.higher_order.";
@@ -113,22 +141,151 @@ static void add_call(Inliner *n, const FxStatement *s, bool gradients)
     if (autocast && e->count > 2)
         flag = e->item[2];
     FxModule *m = e->count > first ? find_module(n, e->item[first]) : NULL;
-    bool known = flag && flag->kind == EX_BOOL && (!autocast || !flag->i);
-    if (!known || !m || m->inlined || m->nin != e->count - first - 1 || n->depth == DEPTH)
+    if (!flag || flag->kind != EX_BOOL || (autocast && flag->i))
         refuse(n, s->line, s->column);
-    n->depth++;
-    n->m->wraps = m->inlined = true;
-    rename_all(n, m);
-    bool within = autocast ? gradients : flag->i;
+    n->m->wraps = true;
+    add_module(n, s, m, first + 1, gradients, autocast ? gradients : flag->i);
+}
+
+/* A module that ran on each rank's own part of its arguments: it is the same on the whole where
+ * these are what it was traced with, which annotations say. */
+static void add_local_map(Inliner *n, const FxStatement *s, bool gradients)
+{
+    FxModule *m = s->value->count ? find_module(n, s->value->item[0]) : NULL;
+    int at = n->m->nstatement;
+    add_module(n, s, m, 1, gradients, gradients);
     for (int i = 0; i < m->nin; i++)
-        assign(n, s, m->in[i].name, e->item[first + 1 + i]);
-    set_gradients(n, s, within);
-    add_statements(n, m->statement, m->nstatement, within);
-    set_gradients(n, s, gradients);
-    FxStatement result = *s;
-    result.value = m->result;
-    add(n, &result);
-    n->depth--;
+        n->m->statement[at + i].annotation = m->in[i].annotation;
+}
+
+/* ---- flex_attention ---- */
+
+static Expr *flex_of(Expr *e)
+{
+    while (e && e->kind == EX_INDEX)
+        e = e->item[0];
+    return fx_is_flex(e) ? e : NULL;
+}
+
+/* Indexing as torch.export has it: flat_apply(..., 'ModIndex', x, i, j) is x[i, j]. */
+static void show_index(Inliner *n, Expr *e)
+{
+    static const char end[] = ".ModIndex";
+    enum { FIRST = 3 }; /* argument: x */
+    size_t len = e->kind == EX_CALL && e->count > FIRST && e->item[2]->kind == EX_STRING
+                     ? strlen(e->item[2]->s)
+                     : 0;
+    if (len < LEN(end) || strcmp(e->s, "torch.ops.higher_order.flat_apply") != 0 ||
+        strcmp(e->item[2]->s + len - (LEN(end) - 1), end) != 0)
+        return;
+    Expr *places = NEW(n->a, Expr);
+    *places = (Expr){.kind = EX_LIST, .line = e->line, .column = e->column};
+    places->count = e->count - FIRST - 1;
+    places->item = e->item + FIRST + 1;
+    places->key = e->key + FIRST + 1;
+    e->s = "torch.ops.aten.index.Tensor";
+    e->item[0] = e->item[FIRST];
+    e->item[1] = places;
+    e->key[0] = e->key[1] = NULL;
+    e->count = 2;
+}
+
+/* A module of scores or masks, for the call that runs it: what it says of itself is left out. */
+static Expr *module_expr(Inliner *n, const FxStatement *s, const Expr *e)
+{
+    FxModule *m = find_module(n, e);
+    Expr *x = NEW(n->a, Expr);
+    if (!m || (m->inlined && !m->called))
+        refuse(n, s->line, s->column);
+    *x = (Expr){.kind = EX_MODULE, .module = m, .line = e->line, .column = e->column};
+    if (m->called)
+        return x;
+    m->inlined = m->called = true;
+    int count = 0;
+    for (int i = 0; i < m->nstatement; i++) {
+        FxStatement *st = &m->statement[i];
+        if (st->value && st->value->kind == EX_SELF && !find_module(n, st->value))
+            continue; /* the function that flat_apply calls */
+        if (st->value)
+            show_index(n, st->value);
+        m->statement[count++] = *st;
+    }
+    m->nstatement = count;
+    rename_all(n, m);
+    return x;
+}
+
+static void add_flex(Inliner *n, const FxStatement *s)
+{
+    Expr *e = flex_of(s->value), *blocks = e->item[4];
+    const Expr *mask = blocks->item[blocks->count - 1];
+    for (int i = 0; i < blocks->count - 1; i++)
+        if (blocks->item[i]->kind == EX_NAME)
+            map_put(&n->blocks, blocks->item[i]->s, n);
+    e->item[3] = module_expr(n, s, e->item[3]);
+    blocks->item[0] = module_expr(n, s, mask);
+    blocks->count = 1;
+    add(n, s);
+}
+
+static bool reads_any(const Expr *e, const Map *names)
+{
+    if (e && e->kind == EX_NAME && map_find(names, e->s))
+        return true;
+    for (int i = 0; e && i < e->count; i++)
+        if (reads_any(e->item[i], names))
+            return true;
+    return false;
+}
+
+static bool calls_vmap(const Expr *e)
+{
+    return e && e->kind == EX_CALL && !strncmp(e->s, VMAP, LEN(VMAP) - 1);
+}
+
+static void note_names(Map *names, const Expr *e)
+{
+    if (e && e->kind == EX_NAME)
+        map_put(names, e->s, names);
+    for (int i = 0; e && i < e->count; i++)
+        note_names(names, e->item[i]);
+}
+
+/* Takes out what only made lists of blocks: what torch.vmap has made, inputs and constants that
+ * were these lists, and functions that flat_apply called. */
+static void drop_blocks(Inliner *n)
+{
+    FxModule *m = n->m;
+    Map made = {.a = n->a}, read = {.a = n->a};
+    int count = 0, nin = 0;
+    for (int i = 0; i < m->nstatement; i++) {
+        const FxStatement *s = &m->statement[i];
+        bool drop = calls_vmap(s->value) || reads_any(s->value, &made);
+        for (int k = 0; drop && k < s->ntarget; k++)
+            map_put(&made, s->target[k], n);
+        if (drop && flex_of(s->value))
+            py_fail(n->x, &(PyToken){.line = s->line, .column = s->column},
+                    "flex_attention reads what torch.vmap has made, as the code shows by %s...",
+                    VMAP);
+        if (!drop)
+            m->statement[count++] = *s;
+    }
+    m->nstatement = count;
+    for (int i = count = 0; i < m->nstatement; i++)
+        note_names(&read, m->statement[i].value);
+    note_names(&read, m->result);
+    for (int i = 0; i < m->nstatement; i++) {
+        const FxStatement *s = &m->statement[i];
+        bool list = s->ntarget == 1 && s->value && s->value->kind == EX_SELF &&
+                    (map_find(&n->blocks, s->target[0]) || !s->annotation.known);
+        if (!list || map_find(&read, s->target[0]))
+            m->statement[count++] = *s;
+    }
+    m->nstatement = count;
+    for (int i = 0; i < m->nin; i++)
+        if (!map_find(&n->blocks, m->in[i].name) || map_find(&read, m->in[i].name))
+            m->in[nin++] = m->in[i];
+    m->nin = nin;
 }
 
 /* Whether a module stands in an expression, as an argument or in a tuple of them. */
@@ -162,6 +319,10 @@ static void add_statements(Inliner *n, const FxStatement *s, int count, bool gra
         FxModule *m = find_module(n, s->value);
         if (m && s->ntarget == 1)
             map_put(&n->module, s->target[0], m);
+        else if (flex_of(s->value))
+            add_flex(n, s);
+        else if (s->value && s->value->kind == EX_CALL && !strcmp(s->value->s, LOCAL_MAP))
+            add_local_map(n, s, gradients);
         else if (wraps(s->value))
             add_call(n, s, gradients);
         else if (calls_module(n, s->value))
@@ -174,6 +335,7 @@ static void add_statements(Inliner *n, const FxStatement *s, int count, bool gra
 void fx_inline(Arena *a, const PyLexer *x, FxModule *m, const InnerModules *inner)
 {
     Inliner n = {.a = a, .x = x, .m = m, .inner = {.a = a}, .module = {.a = a}, .taken = {.a = a}};
+    n.blocks.a = a;
     const FxStatement *s = m->statement;
     int count = m->nstatement;
     if (!inner->count) /* gm.code does not show them: they are unknown calls */
@@ -188,6 +350,8 @@ void fx_inline(Arena *a, const PyLexer *x, FxModule *m, const InnerModules *inne
     m->statement = NULL;
     m->nstatement = m->cap = 0;
     add_statements(&n, s, count, true);
+    if (n.blocks.count)
+        drop_blocks(&n);
     for (int i = 0; i < inner->count; i++)
         if (!inner->module[i]->inlined)
             refuse(&n, inner->module[i]->line, inner->module[i]->column);

@@ -29,6 +29,15 @@ Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t 
 /* The result of another overload, "cat.default"; its at most 6 arguments stand in its order. */
 Item lower_call(Site *s, const char *overload, int n, const Item *arg);
 
+/* ---- lower_attention.c: of tensors [B, H, T, D], key and value with as many heads or fewer ----
+ */
+
+Value *lower_attention(Site *s, Value *const qkv[3], Value *mask, bool causal, Attr scale,
+                       Value **lse);
+Value *lower_mask(Site *s, Value *seen, DType d); /* what is added to scores, for what is seen */
+Value *lower_scores(Site *s, Value *q, Value *k, Attr scale); /* [B, H, T, S] */
+Value *lower_weighted(Site *s, Value *weight, Value *v);
+
 /* The keywords that every schema of a factory has. */
 #define FACTORY \
     "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"

@@ -331,6 +331,25 @@ static Value *by_head(Site *s, Value *x, int64_t heads)
     return lower_reshape(s, lower_expand(s, lower_reshape(s, x, LEN(size), size), &t), 3, flat);
 }
 
+Value *lower_scores(Site *s, Value *q, Value *k, Attr scale)
+{
+    const int64_t heads = q->type.dim[1], *n = q->type.dim;
+    const int64_t size[] = {n[0], heads, n[2], k->type.dim[2]};
+    double factor = !scale.absent ? scale.f : 1 / sqrt((double)n[3]);
+    q = lower_times(s, by_head(s, q, heads), factor);
+    k = by_head(s, k, heads);
+    k = emit1(s->b, "transpose", IN(k), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
+    return lower_reshape(s, lower2(s, "bmm", q, k), 4, size);
+}
+
+Value *lower_weighted(Site *s, Value *weight, Value *v)
+{
+    const int64_t *n = weight->type.dim;
+    const int64_t o[] = {n[0], n[1], n[2], v->type.dim[3]};
+    Value *flat = lower_reshape(s, weight, 3, (int64_t[]){n[0] * n[1], n[2], n[3]});
+    return lower_reshape(s, lower2(s, "bmm", flat, by_head(s, v, n[1])), 4, o);
+}
+
 /* The scores become weights, which are a result. A bool mask is added as the numbers 1 and 0: what
  * is seen has become -inf elsewhere before. */
 void row_attention_math(Site *s)
@@ -341,20 +360,26 @@ void row_attention_math(Site *s)
         a.mask =
             mask_of(s, lower_cast(s, mask_in_four(s, mask, site_type(s, "query")), a.q->type.dtype),
                     a.q->type.dtype);
-    const int64_t heads = a.q->type.dim[1], *n = a.q->type.dim;
-    const int64_t size[] = {n[0], heads, n[2], a.k->type.dim[2]};
-    int64_t o[] = {n[0], heads, n[2], a.v->type.dim[3]};
     if (site_has(s, "dropout_mask"))
         site_fail(s, "argument dropout_mask: expected None");
     if (a.causal)
-        a.mask = triangle(s, size[2], size[3], a.q->type.dtype);
-    double scale = !a.scale.absent ? a.scale.f : 1 / sqrt((double)n[3]);
-    Value *q = lower_times(s, by_head(s, a.q, heads), scale), *k = by_head(s, a.k, heads);
-    k = emit1(s->b, "transpose", IN(k), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
-    Value *score = lower_reshape(s, lower2(s, "bmm", q, k), 4, size);
+        a.mask = triangle(s, a.q->type.dim[2], a.k->type.dim[2], a.q->type.dtype);
+    Value *score = lower_scores(s, a.q, a.k, a.scale);
     score = a.mask ? lower2(s, "add", score, a.mask) : score;
-    Value *weight = lower_safe_softmax(s, score, 3);
-    Value *flat = lower_reshape(s, weight, 3, (int64_t[]){n[0] * heads, size[2], size[3]});
-    Value *y = lower_reshape(s, lower2(s, "bmm", flat, by_head(s, a.v, heads)), 4, o);
+    Value *weight = lower_safe_softmax(s, score, 3), *y = lower_weighted(s, weight, a.v);
     site_return_list(s, 2, (Value *[]){like_query(s, y), like_query(s, weight)});
+}
+
+/* ---- flex_attention ---- */
+
+Value *lower_mask(Site *s, Value *seen, DType d)
+{
+    return mask_of(s, seen, d);
+}
+
+Value *lower_attention(Site *s, Value *const qkv[3], Value *mask, bool causal, Attr scale,
+                       Value **lse)
+{
+    AttentionCall a = {qkv[0], qkv[1], qkv[2], mask, causal, scale};
+    return attend(s, &a, lse);
 }

@@ -181,15 +181,6 @@ void row_stacked(Site *s)
     site_return(s, emit1(s->b, "cat", (size_t)n, x, ATTRS(A_INT("dim", axis))));
 }
 
-/* Other modes than a constant are not supported. */
-void row_pad(Site *s)
-{
-    if (strcmp(site_text(s, "mode"), "constant") != 0)
-        site_fail(s, "argument mode: expected \"constant\", found \"%s\"", site_text(s, "mode"));
-    Item zero = {.kind = FX_FLOAT}, value = site_has(s, "value") ? *site_arg(s, "value") : zero;
-    s->result = lower_call(s, "constant_pad_nd.default", 3, (Item[]){s->arg[0], s->arg[1], value});
-}
-
 void row_log_sigmoid_plain(Site *s)
 {
     s->result = lower_call(s, "log_sigmoid_forward.default", 1, s->arg).item[0];

@@ -365,12 +365,56 @@ static Value *bound(Site *s, DType d, bool least)
     return lower_number(s, !least ? top : d == I32 ? INT32_MIN : 0, d);
 }
 
+/* Products of what is written to each place: of the places along the axis, beside each source, those
+ * that are not its own have 1. */
+static Value *scatter_product(Site *s, bool with)
+{
+    enum { MOST = 1 << 26 };
+    Value *x = with_axis(s, site_tensor(s, "self")), *i = with_axis(s, site_tensor(s, "index"));
+    Value *src = with_axis(s, site_tensor(s, "src"));
+    int axis = site_axis(s, "dim", x->type.rank), rank = x->type.rank;
+    int64_t n = x->type.dim[axis], column[TN_RANK];
+    Type wide = i->type;
+    if (rank == TN_RANK || i->type.rank != rank || src->type.rank != rank)
+        site_fail(s, "expected tensors of one rank of at most %d", TN_RANK - 1);
+    for (int d = 0; d < rank; d++) {
+        if (d != axis && i->type.dim[d] != x->type.dim[d])
+            site_fail(s, "argument reduce: a product is for an index of self's sizes on all axes "
+                         "but %d, found %s",
+                      axis, type_text(s->im->a, &i->type));
+        src = lower_slice(s, src, d, 0, i->type.dim[d], 1);
+        column[d + (d > axis)] = 1;
+    }
+    column[axis] = n;
+    column[axis + 1] = 1;
+    if (site_times(s, type_nelem(&wide), n) > MOST)
+        site_fail(s, "argument reduce: a product is for at most %d pairs of a source and a place",
+                  MOST);
+    Value *place = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
+    place = lower_reshape(s, place, rank + 1, column);
+    i = emit1(s->b, "unsqueeze", IN(i), ATTRS(A_INT("dim", axis)));
+    src = emit1(s->b, "unsqueeze", IN(lower_cast(s, src, x->type.dtype)), ATTRS(A_INT("dim", axis)));
+    Value *own = lower2(s, "eq", i, place);
+    src = lower_where(s, own, src, lower_like(s, 1, src));
+    Item args[] = {{.kind = FX_TENSOR, .t = fx_fresh(s->im, src)}, item_int(axis + 1)};
+    Value *y = fx_read(s->im, lower_call(s, "prod.dim_int", 2, args).t);
+    y = lower_cast(s, y, x->type.dtype);
+    if (!with) {
+        const int64_t dim = axis + 1;
+        Value *some = lower_reduce(s, "amax", lower_cast(s, own, I32), 1, &dim, false);
+        x = lower_where(s, lower2(s, "ne", some, lower_number(s, 0, I32)), lower_like(s, 1, x), x);
+    }
+    y = lower2(s, "mul", x, y);
+    const Type *t = site_type(s, "self");
+    return lower_reshape(s, y, t->rank, t->dim);
+}
+
 /* The reduction of what is written to each place, with what is there or without it where something
  * is written. */
 void row_scatter_reduce(Site *s)
 {
-    static const char *const names[] = {"sum", "mean", "amax", "amin"};
-    enum { SUM, MEAN, AMAX, AMIN } how = SUM;
+    static const char *const names[] = {"sum", "mean", "amax", "amin", "prod"};
+    enum { SUM, MEAN, AMAX, AMIN, PROD } how = SUM;
     Value *x = site_tensor(s, "self");
     DType d = x->type.dtype;
     bool with = site_bool(s, "include_self");
@@ -378,9 +422,13 @@ void row_scatter_reduce(Site *s)
         how++;
     if (how == LEN(names))
         site_fail(s,
-                  "argument reduce: expected \"sum\", \"mean\", \"amax\" or \"amin\", found "
-                  "\"%s\"",
+                  "argument reduce: expected \"sum\", \"mean\", \"amax\", \"amin\" or \"prod\", "
+                  "found \"%s\"",
                   site_text(s, "reduce"));
+    if (how == PROD) {
+        site_return(s, scatter_product(s, with));
+        return;
+    }
     bool adds = how <= MEAN;
     if (!with) {
         Value *none = lower2(s, "eq", visits(s, 0), lower_number(s, 0, I64));
@@ -409,6 +457,52 @@ void row_index_reduce(Site *s)
     s->arg[2] = (Item){.kind = FX_TENSOR, .t = fx_fresh(s->im, i)};
     s->arg_name[3] = "src"; /* as the schema of scatter_reduce has it */
     row_scatter_reduce(s);
+}
+
+/* ---- masked_scatter ---- */
+
+/* Which element of the source a place takes that the mask selects: how many are before it. */
+static Value *source_places(Site *s, const Type *t)
+{
+    Value *m = site_tensor(s, "mask");
+    Type all = *t;
+    all.dtype = m->type.dtype;
+    m = flat(s, lower_expand(s, m, &all));
+    Value *count = emit1(s->b, "cumsum", IN(lower_cast(s, m, I64)), ATTRS(A_INT("dim", 0)));
+    Value *before = lower2(s, "sub", count, lower_number(s, 1, I64));
+    return lower2(s, "maximum", before, lower_number(s, 0, I64));
+}
+
+/* self, and where the mask says the source's elements in their order; a source of too few is
+ * reported when the step runs. */
+void row_masked_scatter(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *source = flat(s, site_tensor(s, "source"));
+    Value *m = site_tensor(s, "mask");
+    const int64_t axis = 0;
+    if (!type_nelem(&source->type) || m->type.dtype != BOOL)
+        site_fail(s, "expected a mask of bool and a source with elements, found %s and %s",
+                  type_text(s->im->a, &m->type), type_text(s->im->a, &source->type));
+    Value *y = emit1(s->b, "index", IN(source, source_places(s, &x->type)),
+                     ATTRS(A_INTS("dims", 1, &axis)));
+    y = lower_reshape(s, y, x->type.rank, x->type.dim);
+    site_return(s, lower_where(s, m, lower_cast(s, y, x->type.dtype), x));
+}
+
+/* The gradient of the source. */
+void row_masked_scatter_backward(Site *s)
+{
+    Value *dy = site_tensor(s, "grad_output"), *m = site_tensor(s, "mask");
+    Type t = {.dtype = dy->type.dtype}, line = {.dtype = dy->type.dtype, .rank = 1};
+    const int64_t axis = 0;
+    t.rank = site_ints(s, "sizes", t.dim);
+    line.dim[0] = type_nelem(&t);
+    Value *given = flat(s, lower_where(s, m, dy, lower_like(s, 0, dy)));
+    Value *at = source_places(s, &dy->type);
+    at = lower2(s, "minimum", at, lower_number(s, (double)MAX(line.dim[0] - 1, 0), I64));
+    Value *dx = lower_full(s, 0, &line);
+    dx = put(s, dx, given, 1, &at, &axis, true);
+    site_return(s, lower_reshape(s, dx, t.rank, t.dim));
 }
 
 void row_one_hot(Site *s)

@@ -315,3 +315,27 @@ void row_grouped_mm(Site *s)
         y = lower2(s, "bmm", x, w);
     site_return(s, lower_cast(s, y, site_dtype(s, "out_dtype", y->type.dtype)));
 }
+
+static void need_groups(Site *s, const Value *x, const Value *w)
+{
+    if (x->type.rank != 2 || w->type.rank != 3 || x->type.dim[1] != w->type.dim[1])
+        site_fail(s, "expected rows [m, k] and matrices [groups, k, n], found %s and %s",
+                  type_text(s->im->a, &x->type), type_text(s->im->a, &w->type));
+}
+
+/* What transformers calls where PyTorch compiles: rows by the matrix of their group. */
+void row_grouped_rows(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *w = site_tensor(s, "mat2");
+    need_groups(s, x, w);
+    site_return(s, rows_by_group(s, x, w));
+}
+
+void row_grouped_rows_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *w = site_tensor(s, "mat2");
+    Value *dy = site_tensor(s, "grad_output");
+    need_groups(s, x, w);
+    Value *dx = rows_by_group(s, dy, swapped(s, w));
+    site_return_list(s, 2, (Value *[]){dx, sums_by_group(s, swapped(s, x), dy)});
+}

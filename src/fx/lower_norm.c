@@ -131,3 +131,56 @@ void row_rms_norm_backward(Site *s)
         out[k] = mask->count == LEN(out) && mask->item[k].i ? out[k] : NULL;
     site_return_list(s, LEN(out), out);
 }
+
+/* ---- weight norm ---- */
+
+/* Sums of x but over the axis "dim", which is kept. */
+static Value *sums_beside(Site *s, Value *x)
+{
+    int64_t axes[TN_RANK];
+    int dim = site_axis(s, "dim", x->type.rank), n = 0;
+    for (int d = 0; d < x->type.rank; d++)
+        if (d != dim)
+            axes[n++] = d;
+    return n ? lower_reduce(s, "sum", x, n, axes, true) : x;
+}
+
+/* v g / |v|, and |v| (Salimans and Kingma 2016) */
+static void weight_norm(Site *s, Value *out[2])
+{
+    Value *v = site_tensor(s, "v"), *g = site_tensor(s, "g");
+    DType d = v->type.dtype;
+    Value *x = lower_cast(s, v, opmath_type(d));
+    out[1] = lower1(s, "sqrt", sums_beside(s, lower2(s, "mul", x, x)));
+    Value *scale = lower2(s, "div", lower_cast(s, g, opmath_type(d)), out[1]);
+    out[0] = lower_cast(s, lower2(s, "mul", x, scale), d);
+}
+
+void row_weight_norm(Site *s)
+{
+    Value *out[2];
+    weight_norm(s, out);
+    site_return(s, out[0]);
+}
+
+void row_weight_norm_interface(Site *s)
+{
+    Value *out[2];
+    weight_norm(s, out);
+    site_return_list(s, 2, out);
+}
+
+void row_weight_norm_backward(Site *s)
+{
+    Value *dw = site_tensor(s, "grad_w"), *v = site_tensor(s, "saved_v");
+    Value *g = site_tensor(s, "saved_g"), *norm = site_tensor(s, "saved_norms");
+    DType d = v->type.dtype, wide = opmath_type(d), dg_type = g->type.dtype;
+    dw = lower_cast(s, dw, wide);
+    v = lower_cast(s, v, wide);
+    norm = lower_cast(s, norm, wide);
+    Value *dg = lower2(s, "div", sums_beside(s, lower2(s, "mul", dw, v)), norm);
+    Value *along = lower2(s, "mul", v, lower2(s, "div", dg, norm));
+    Value *dv = lower2(s, "mul", lower2(s, "sub", dw, along),
+                       lower2(s, "div", lower_cast(s, g, wide), norm));
+    site_return_list(s, 2, (Value *[]){lower_cast(s, dv, d), lower_cast(s, dg, dg_type)});
+}

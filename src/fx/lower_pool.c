@@ -1,4 +1,5 @@
-/* Pools over 1 to 3 axes of space, by other ops. A mean of windows is a convolution of each channel
+/* Pools over 1 to 3 axes of space, by other ops; lower_adaptive.c has those whose result's sizes are
+ * given. A mean of windows is a convolution of each channel
  * with ones, divided by how many elements count. A maximum is gathered from where argmax finds it
  * in the windows, which are a view of the padded image, so that of equal elements the first has the
  * gradient, as in PyTorch; its windows lie in memory for argmax, each element once for each window
@@ -106,7 +107,39 @@ static Value *window_sums(Site *s, const Pool *p, Value *x)
                        A_INTS("dilation", p->axes, p->dilation), A_INT("groups", channels)));
 }
 
-/* The divisor of each window's sum: a number, or the elements that are no padding. */
+/* Elements of the padded image that windows reach beyond its padding, by axis. */
+static int64_t beyond(const Pool *p, const Type *x, int d)
+{
+    int64_t end = (p->places[d] - 1) * p->stride[d] + span(p, d);
+    return MAX(end - x->dim[2 + d] - 2 * p->padding[d], 0);
+}
+
+/* x with its padding in memory, of `value`, and zeros up to where windows end. */
+static Value *in_borders(Site *s, const Pool *p, Value *x, double value)
+{
+    int64_t pad[2][2 * SPACE_AXES] = {{0}, {0}};
+    for (int d = 0; d < p->axes; d++) {
+        int at = 2 * (p->axes - 1 - d);
+        pad[0][at] = pad[0][at + 1] = p->padding[d];
+        pad[1][at + 1] = beyond(p, &x->type, d);
+    }
+    for (int i = 0; i < 2; i++)
+        x = emit1(s->b, "constant_pad_nd", IN(x),
+                  ATTRS(A_INTS("pad", 2 * p->axes, pad[i]), A_FLOAT("value", i ? 0 : value)));
+    return x;
+}
+
+/* Sums of windows of x; those that end behind the padding need it in memory. */
+static Value *all_sums(Site *s, const Pool *p, Value *x, double value)
+{
+    if (!p->beyond && !value)
+        return window_sums(s, p, x);
+    Pool bare = *p;
+    memset(bare.padding, 0, sizeof bare.padding);
+    return window_sums(s, &bare, in_borders(s, p, x, value));
+}
+
+/* The divisor of each window's sum: a number, or the elements that count. */
 static Value *divisor(Site *s, const Pool *p, const Type *x)
 {
     double all = 1;
@@ -116,30 +149,23 @@ static Value *divisor(Site *s, const Pool *p, const Type *x)
         padded = padded || p->padding[d];
     }
     bool given = p->axes > 1 && site_has(s, "divisor_override");
+    bool counts = site_bool(s, "count_include_pad");
     if (given && !site_int(s, "divisor_override"))
         site_fail(s, "argument divisor_override: expected another number than 0");
     if (given)
         return lower_number(s, site_real(s, "divisor_override"), x->dtype);
-    if (site_bool(s, "count_include_pad") || !padded)
+    if (!p->beyond && (counts || !padded))
         return lower_number(s, all, x->dtype);
     Type one = *x;
     one.dim[0] = one.dim[1] = 1;
-    return window_sums(s, p, lower_full(s, 1, &one));
-}
-
-static void refuse_beyond(const Site *s, const Pool *p)
-{
-    if (p->beyond)
-        site_fail(s, "argument ceil_mode: expected sizes of which no window ends behind the "
-                     "padding; pad the input instead");
+    return all_sums(s, p, lower_full(s, 1, &one), counts && padded);
 }
 
 void row_avg_pool(Site *s)
 {
     Value *x = site_tensor(s, "self");
     Pool p = read_pool(s, axes_named(s), &x, false);
-    refuse_beyond(s, &p);
-    Value *y = lower2(s, "div", window_sums(s, &p, x), divisor(s, &p, &x->type));
+    Value *y = lower2(s, "div", all_sums(s, &p, x, 0), divisor(s, &p, &x->type));
     site_return(s, unbatched(s, &p, y));
 }
 
@@ -152,68 +178,30 @@ static Value *spread(Site *s, const Pool *p, Value *dy, const Type *x)
     return conv_image(s->b, &c, dy, w);
 }
 
+/* The same where windows may end behind the padding. */
+static Value *spread_all(Site *s, const Pool *p, Value *dy, const Type *x)
+{
+    Pool bare = *p;
+    Type wide = *x;
+    if (!p->beyond)
+        return spread(s, p, dy, x);
+    memset(bare.padding, 0, sizeof bare.padding);
+    for (int d = 0; d < p->axes; d++)
+        wide.dim[2 + d] += 2 * p->padding[d] + beyond(p, x, d);
+    Value *dx = spread(s, &bare, dy, &wide);
+    for (int d = 0; d < p->axes; d++)
+        dx = lower_slice(s, dx, 2 + d, p->padding[d], p->padding[d] + x->dim[2 + d], 1);
+    return dx;
+}
+
 void row_avg_pool_backward(Site *s)
 {
     Value *x = site_tensor(s, "self"), *dy = site_tensor(s, "grad_output");
     Pool p = read_pool(s, axes_named(s), &x, false);
-    refuse_beyond(s, &p);
     if (p.single)
         dy = emit1(s->b, "unsqueeze", IN(dy), ATTRS(A_INT("dim", 0)));
     dy = lower2(s, "div", dy, divisor(s, &p, &x->type));
-    site_return(s, unbatched(s, &p, spread(s, &p, dy, &x->type)));
-}
-
-/* Windows side by side; sizes that these cannot fill evenly have windows of several sizes. */
-static Pool adaptive(Site *s, int axes, const Type *x, const int64_t *size)
-{
-    Pool p = {.axes = axes};
-    for (int d = 0; d < axes; d++) {
-        int64_t all = x->dim[x->rank - axes + d];
-        if (size[d] < 1 || all % size[d] || !all)
-            site_fail(s, "expected sizes that divide those of the input, found %lld for %lld",
-                      (long long)size[d], (long long)all);
-        p.kernel[d] = p.stride[d] = all / size[d];
-        p.dilation[d] = 1;
-    }
-    return p;
-}
-
-static double window_size(const Pool *p)
-{
-    double n = 1;
-    for (int d = 0; d < p->axes; d++)
-        n *= (double)p->kernel[d];
-    return n;
-}
-
-void row_adaptive_avg_pool(Site *s)
-{
-    Value *x = site_tensor(s, "self");
-    int axes = axes_named(s);
-    int64_t size[TN_RANK];
-    int count = site_ints(s, "output_size", size);
-    bool single = x->type.rank == axes + 1;
-    if ((count != axes && count != 1) || (!single && x->type.rank != axes + 2))
-        site_fail(s, "expected %d axes of space, found %s", axes, type_text(s->im->a, &x->type));
-    for (int d = count; d < axes; d++)
-        size[d] = size[0];
-    Pool p = adaptive(s, axes, &x->type, size);
-    p.single = single;
-    if (single)
-        x = emit1(s->b, "unsqueeze", IN(x), ATTRS(A_INT("dim", 0)));
-    Value *y = lower_times(s, window_sums(s, &p, x), 1 / window_size(&p));
-    site_return(s, unbatched(s, &p, y));
-}
-
-void row_adaptive_avg_pool_backward(Site *s)
-{
-    Value *x = site_tensor(s, "self"), *dy = site_tensor(s, "grad_output");
-    int axes = axes_named(s);
-    if (x->type.rank != axes + 2 || dy->type.rank != axes + 2)
-        site_fail(s, "expected batches with %d axes of space, found %s and %s", axes,
-                  type_text(s->im->a, &x->type), type_text(s->im->a, &dy->type));
-    Pool p = adaptive(s, axes, &x->type, dy->type.dim + 2);
-    site_return(s, spread(s, &p, lower_times(s, dy, 1 / window_size(&p)), &x->type));
+    site_return(s, unbatched(s, &p, spread_all(s, &p, dy, &x->type)));
 }
 
 /* ---- maxima ---- */

@@ -408,6 +408,23 @@ void row_unfold_backward(Site *s)
     site_return(s, fx_scatter(s->im, "scatter_add", x, at, dy));
 }
 
+/* self, and src where a view of these sizes and strides shows it; self lies row by row. */
+void row_as_strided_scatter(Site *s)
+{
+    const Item *self = site_arg(s, "self");
+    Value *x = site_tensor(s, "self"), *src = site_tensor(s, "src");
+    int64_t size[TN_RANK], stride[TN_RANK];
+    int rank = site_ints(s, "size", size), nstride = site_ints(s, "stride", stride);
+    int64_t offset = site_has(s, "storage_offset") ? site_int(s, "storage_offset") : 0;
+    Value *memory = self->kind == FX_TENSOR && !self->t->base ? fx_memory(s->im, self->t) : x;
+    if (rank != nstride || (memory && !type_equal(&memory->type, &x->type)))
+        site_fail(s, "argument stride: expected one for each size, and self row by row");
+    Value *at = emit1(s->b, "as_strided", IN(fx_positions(s->im, &x->type)),
+                      ATTRS(A_INTS("size", rank, size), A_INTS("stride", nstride, stride),
+                            A_INT("storage_offset", offset)));
+    site_return(s, fx_scatter(s->im, "scatter", x, at, src));
+}
+
 void row_trace(Site *s)
 {
     Value *x = emit1(s->b, "diagonal", IN(site_tensor(s, "self")), NOATTRS);

@@ -54,14 +54,15 @@ const char *fx_foreign_call(const char *name)
 const char *fx_foreign_nested(const char *call)
 {
     static const char *const named[][2] = {
+        {"torch.ops.higher_order.flex_attention_backward",
+         "the gradient of flex_attention: expected a forward, which Tenon differentiates"},
         {"torch.ops.higher_order.flex_attention",
-         "flex_attention, whose scores and masks are modules that are called for each element; "
-         "expected scaled_dot_product_attention"
-         "\n  with is_causal=True, or attn_mask=create_mask(mask_mod, B, H, Q_LEN, KV_LEN), of "
-         "torch.nn.attention.flex_attention"},
+         "flex_attention, whose scores and masks are modules: expected their code too, which "
+         "gm.code does not show; print(program), or gm.print_readable(), shows it"},
         {"torch.ops.higher_order.local_map_hop",
-         "local_map, a module that runs on each rank's own part of its arguments; expected the "
-         "trace of what one rank runs, or the module without local_map"}};
+         "local_map, a module that runs on each rank's own part of its arguments: expected its "
+         "code too, which gm.code does not show; print(program), or gm.print_readable(), shows "
+         "it"}};
     for (int i = 0; i < LEN(named); i++)
         if (!strncmp(call, named[i][0], strlen(named[i][0])))
             return named[i][1];

@@ -288,14 +288,15 @@ static bool set_gradients(Importer *im)
     return true;
 }
 
-/* An input that is written in place and is no parameter is what one run leaves to the next. */
+/* An input that is written in place and is no parameter is state, which a step leaves to the next.
+ */
 static void set_mutated(Graph *g)
 {
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].role == ROLE_NEW ? map_find(&g->names, g->out[i].name) : NULL;
         if (v && !role_renewed(g->in[v->index].role)) {
             Port *in = &g->in[v->index];
-            in->role = ROLE_CACHE;
+            in->role = ROLE_STATE;
             in->name = in->name ? in->name : v->name;
             g->out[i].name = in->name;
         }
@@ -370,15 +371,38 @@ static const char *method(const Importer *im, const Marks *m, bool annotated, bo
                    : "no loss found: --loss or --backward-from tell";
 }
 
+/* The aliases of unknown gradient that something reads: autograd's own, of results that it has
+ * saved, nothing does. */
+static int count_unknown(Importer *im)
+{
+    const Graph *g = im->g;
+    bool *read = NEWN(im->a, bool, g->nvalue);
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin; i++)
+            read[n->in[i]->id] = true;
+    for (int i = 0; i < g->nout; i++)
+        read[g->out[i].v->id] = true;
+    for (const Node *n = g->first; n; n = n->next)
+        count += node_is(n, OP_alias) && read[n->out[0]->id] &&
+                 !strcmp(n->attr[attr_index(n->op, "gradient")].s, "unknown");
+    return count;
+}
+
 /* Says what aten.alias does to gradients; a graph with a backward needs no answer. */
 static void count_aliases(Importer *im, bool differentiated)
 {
+    if (!im->o->alias && !strcmp(im->gradients.alias, "unknown"))
+        im->gradients.nalias = count_unknown(im);
     bool asked = im->o->alias || (im->gradients.nalias && !differentiated);
     if (!asked)
         return;
-    const char *tell = !strcmp(im->gradients.alias, "unknown")
-                           ? " (--alias pass: gradients pass; stop: it came of detach())"
-                           : "";
+    const char *tell =
+        !strcmp(im->gradients.alias, "unknown")
+            ? " (--alias pass: gradients pass; stop: it came of detach())\n"
+              "  the code shows x[:] and x.detach() alike: pass is right for a model that calls no "
+              "detach(); torch.export.export(model, args) tells them apart"
+            : "";
     buf_printf(&im->summary, "aliases %d: gradient %s%s\n", im->gradients.nalias,
                im->gradients.alias, tell);
 }

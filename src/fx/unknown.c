@@ -24,7 +24,8 @@ static void check(Arena *a, const FxModule *m, const Expr *e)
     for (int i = 0; e && i < e->count; i++)
         check(a, m, e->item[i]);
     const char *what = e && e->kind == EX_CALL && !built_in(e->s) ? fx_foreign_call(e->s) : NULL;
-    if (e && e->kind == EX_CALL && !strncmp(e->s, "torch.ops.higher_order.", 23))
+    bool runs = fx_is_flex(e) && e->item[3]->kind == EX_MODULE;
+    if (!runs && e && e->kind == EX_CALL && !strncmp(e->s, "torch.ops.higher_order.", 23))
         what = fx_foreign_nested(e->s);
     if (what)
         fail(arena_ctx(a), TN_FAIL, "%s:%d:%d: unknown op %s, %s", m->file, e->line, e->column,
@@ -55,7 +56,8 @@ static void find_unknown(UnknownList *u, const Expr *e)
 {
     for (int i = 0; e && i < e->count; i++)
         find_unknown(u, e->item[i]);
-    if (!e || e->kind != EX_CALL || built_in(e->s))
+    if (!e || e->kind != EX_CALL || built_in(e->s) ||
+        (fx_is_flex(e) && e->item[3]->kind == EX_MODULE))
         return;
     for (int i = 0; i < u->count; i++)
         if (!strcmp(u->item[i].name, e->s)) {

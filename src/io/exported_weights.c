@@ -4,7 +4,10 @@
 #include "io.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define WEIGHTS "/data/weights/model_weights_config.json"
 
 typedef struct WeightReader {
     TensorFile *f;
@@ -117,20 +120,28 @@ static void drop_json(void *slot)
     json_decref(*(json_t **)slot);
 }
 
-static void read_config(WeightReader *r, const ZipMember *m)
+/* The object under "config" in a member, by name. */
+static const json_t *load_config(Arena *a, const Zip *zip, const ZipMember *m)
 {
-    Arena *a = r->f->a;
-    int64_t at = zip_data(r->zip, m);
+    int64_t at = zip_data(zip, m);
     char *text = arena_alloc(a, (size_t)m->nbytes + 1);
-    r->zip->read(r->zip->from, text, m->nbytes, at);
-    r->folder = arena_strndup(a, m->name, (size_t)(strrchr(m->name, '/') + 1 - m->name));
+    zip->read(zip->from, text, m->nbytes, at);
     json_error_t error;
     json_t **root = NEW(a, json_t *);
     arena_defer(a, drop_json, root);
     *root = json_loadb(text, (size_t)m->nbytes, JSON_REJECT_DUPLICATES, &error);
     const json_t *config = json_object_get(*root, "config");
     if (!json_is_object(config))
-        refuse(r, m->name, "the key \"config\"", *root ? "none" : error.text);
+        fail(arena_ctx(a), TN_FAIL, "%s: \"%s\": expected the key \"config\", found %s", zip->file,
+             m->name, *root ? "none" : error.text);
+    return config;
+}
+
+static void read_config(WeightReader *r, const ZipMember *m)
+{
+    Arena *a = r->f->a;
+    const json_t *config = load_config(a, r->zip, m);
+    r->folder = arena_strndup(a, m->name, (size_t)(strrchr(m->name, '/') + 1 - m->name));
     const char *name;
     const json_t *x;
     json_object_foreach((json_t *)(uintptr_t)config, name, x) add_entry(r, name, x);
@@ -142,7 +153,7 @@ void tensors_read_exported(TensorFile *f, int file, const Zip *zip)
     bool any = false;
     for (int i = 0; i < zip->count; i++) {
         const char *name = zip->member[i].name;
-        if (!ends_in(name, "/data/weights/model_weights_config.json") &&
+        if (!ends_in(name, WEIGHTS) &&
             !ends_in(name, "/data/constants/model_constants_config.json") &&
             !ends_in(name, "/data/weights/model.pt"))
             continue;
@@ -156,4 +167,32 @@ void tensors_read_exported(TensorFile *f, int file, const Zip *zip)
              "%s: a zip archive: expected a program of torch.export.save, whose data/weights has "
              "model_weights_config.json",
              zip->file);
+}
+
+/* Two names are tied where their entries say the same member, place, sizes, strides and dtype. */
+Map exported_tied(Arena *a, const Zip *zip)
+{
+    Map tied = {.a = a}, first = {.a = a};
+    for (int i = 0; i < zip->count; i++) {
+        const char *name;
+        const json_t *x;
+        if (!ends_in(zip->member[i].name, WEIGHTS))
+            continue;
+        const json_t *config = load_config(a, zip, &zip->member[i]);
+        json_object_foreach((json_t *)(uintptr_t)config, name, x)
+        {
+            const json_t *path = json_object_get(x, "path_name");
+            char *meta =
+                json_dumps(json_object_get(x, "tensor_meta"), JSON_COMPACT | JSON_SORT_KEYS);
+            if (meta && json_is_string(path)) {
+                const char *key = arena_printf(a, "%s %s", json_string_value(path), meta);
+                if (map_find(&first, key))
+                    map_put(&tied, arena_strdup(a, name), map_find(&first, key));
+                else
+                    map_put(&first, key, arena_strdup(a, name));
+            }
+            free(meta);
+        }
+    }
+    return tied;
 }

@@ -47,6 +47,13 @@ const char *json_text(Json j, const char *key);
 /* Whether key is there and says anything but null, false or an empty list or object. */
 bool json_is_set(Json j, const char *key);
 
+/* ---- crc32c.c ---- */
+
+/* Sums of pieces: from 0; moved by the n bytes that follow a piece, they add up by ^. */
+uint32_t crc32c_add(uint32_t sum, const void *data, int64_t n);
+uint32_t crc32c_move(uint32_t sum, int64_t n);
+uint32_t crc32c_end(uint32_t sum, int64_t n); /* the checksum of n bytes of that sum */
+
 /* ---- safetensors.c ---- */
 
 typedef struct TensorEntry {
@@ -54,6 +61,8 @@ typedef struct TensorEntry {
     Type type;
     int file;      /* index into TensorFile.file */
     int64_t begin; /* position of the first byte in that file */
+    bool summed;   /* the header has its checksum */
+    uint32_t sum;
 } TensorEntry;
 
 /* One file, or all files of a Hugging Face folder, with checked headers. Data is not read yet. */
@@ -78,6 +87,10 @@ TensorFile *tensors_open(Arena *a, const char *path);
 /* exported_weights.c: adds the tensors of an archive of torch.export.save, which is file `file` of
  * f. */
 void tensors_read_exported(TensorFile *f, int file, const Zip *zip);
+/* Names of weights of such an archive that have the bytes of another, as tied parameters do: each
+ * is a key, the first name with these bytes its value. Weights that PyTorch pickled tell nothing.
+ */
+Map exported_tied(Arena *a, const Zip *zip);
 const TensorEntry *tensors_find(const TensorFile *f, const char *name); /* NULL where absent */
 const TensorEntry *tensors_get(const TensorFile *f, const char *name);
 
@@ -88,10 +101,14 @@ void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lo
 /* The same of elements [first, first + n). */
 void tensors_read_part(const TensorFile *f, const TensorEntry *e, DType want, bool lossy,
                        int64_t first, int64_t n, void *dst);
+/* Fails where a tensor's bytes do not have the checksum that the header says. */
+void tensors_verify(const TensorFile *f);
 /* Whether two tensors have the same type and bytes. */
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
 extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
+#define TENSORS_SUM "crc32c " /* before a tensor's name: the key of its checksum in the metadata \
+                               */
 
 /* ---- safetensors_write.c ---- */
 
@@ -110,12 +127,14 @@ typedef struct TensorLayout {
     Buf header; /* what comes before them */
     int n;
     int *order;     /* of the tensors in the file */
-    int64_t *begin; /* by tensor: its first byte in the file */
-    int64_t nbytes; /* of the file */
+    int64_t *begin; /* by tensor: its first byte in the file, how many it has, */
+    int64_t *size;
+    int64_t *digits; /* and where its checksum stands in the header; NULL: there are none */
+    int64_t nbytes;  /* of the file */
 } TensorLayout;
 
-/* Fails where two tensors have one name. */
-TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t);
+/* Fails where two tensors have one name. summed: the header has a checksum of each. */
+TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t, bool summed);
 
 typedef struct TensorWriter TensorWriter;
 
@@ -125,9 +144,14 @@ typedef struct TensorWriter TensorWriter;
  * each puts some of the bytes, and all sync before any of them checks that what it put is in the
  * file. */
 TensorWriter *tensors_begin(Arena *a, const char *path, const TensorLayout *l, bool shared);
-TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid);
+TensorWriter *tensors_join(Arena *a, const char *path, const TensorLayout *l, int64_t pid);
 bool tensors_in_order(const TensorWriter *w);
-void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n);
+void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n); /* of one tensor */
+/* The sums of what was put, by tensor. */
+const uint32_t *tensors_sums(const TensorWriter *w);
+/* Writes the checksums into the header, by the one that began a file that is renamed; sum: by
+ * tensor, of all that was put. */
+void tensors_seal(TensorWriter *w, const uint32_t *sum);
 void tensors_sync(TensorWriter *w);
 void tensors_check(TensorWriter *w);
 void tensors_end(TensorWriter *w); /* by the one that began; all have synced */
@@ -152,8 +176,8 @@ typedef struct FileSizes {
 } FileSizes;
 
 void sizes_add(FileSizes *s, int64_t nbytes); /* one more file */
-/* The bytes that tensors_write writes; adds the files of a folder's weights. */
-int64_t tensors_size(Arena *a, int n, const TensorOut *t);
+/* The bytes of a file of tensors; adds the files of a folder's weights, with checksums. */
+int64_t tensors_size(Arena *a, int n, const TensorOut *t, bool summed);
 void tensors_folder_sizes(Arena *a, int64_t most, int n, const TensorOut *t, FileSizes *sizes);
 
 /* ---- data.c: files of tokens ---- */

@@ -106,6 +106,8 @@ const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d,
 const RowCounts *rows_counts(const RowMaker *m);
 /* Writes the end of a file of rows, behind its ids: where they begin, and the counts. */
 void rows_end(const RowMaker *m, Writer *w);
+/* Why no row was made, where that is so. */
+const char *rows_why_none(const RowMaker *m, Arena *a);
 /* Warnings about what was encoded. */
 void rows_tell(const RowMaker *m, Arena *a, void (*warn)(void *arg, const char *message),
                void *arg);

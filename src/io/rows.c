@@ -29,6 +29,7 @@ struct RowMaker {
     IdList *to, whole, part;
     RowPlace *place;
     int nplace, capplace;
+    int64_t late; /* documents left out whose answers begin behind what fits a row */
     RowCounts counts;
 };
 
@@ -206,6 +207,11 @@ static void keep_row(RowMaker *m)
     int64_t n = MIN(w->count, most);
     for (int64_t i = 1; i < n; i++)
         learned += (w->id[i] & ROW_LEARNED) != 0;
+    for (int64_t i = n; !learned && i < w->count; i++)
+        if (w->id[i] & ROW_LEARNED) {
+            m->late++;
+            break;
+        }
     c->cut += w->count > most;
     c->lost += MAX(w->count - most, 0);
     c->left_out += !learned;
@@ -236,6 +242,25 @@ const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d,
 const RowCounts *rows_counts(const RowMaker *m)
 {
     return &m->counts;
+}
+
+const char *rows_why_none(const RowMaker *m, Arena *a)
+{
+    int64_t all = m->counts.left_out, without = all - m->late;
+    if (!all)
+        return "there is no record in it";
+    Buf b = {.a = a};
+    if (without)
+        buf_printf(
+            &b,
+            "documents without an answer (a message of the assistant, a completion): %" PRId64 "%s",
+            without, m->late ? "; " : "");
+    if (m->late)
+        buf_printf(&b,
+                   "documents whose first answer begins behind the %" PRId64
+                   " tokens that --seq-len %" PRId64 " keeps: %" PRId64,
+                   m->T + 1, m->T, m->late);
+    return b.text;
 }
 
 void rows_tell(const RowMaker *m, Arena *a, void (*warn)(void *arg, const char *message), void *arg)

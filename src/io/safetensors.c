@@ -157,13 +157,31 @@ static void add_names(TensorFile *f, int first, int file, int64_t header)
     }
 }
 
-/* Texts by name, as safetensors reads it; nothing here needs them. */
-static void check_metadata(Json all)
+/* Eight hexadecimal digits. */
+static uint32_t parse_sum(Json meta, const char *key)
+{
+    const char *text = json_get_string(meta, key);
+    if (strspn(text, "0123456789abcdef") != 8 || text[8])
+        fail(arena_ctx(meta.a), TN_FAIL,
+             "%s: \"%s\": expected a checksum of eight hexadecimal digits, found \"%.20s\"",
+             meta.where, key, text);
+    return (uint32_t)strtoul(text, NULL, 16);
+}
+
+/* Texts by name, as safetensors reads it, of which those that are checksums go to the tensors of
+ * the file, the entries from `first` on; what they say of others means nothing. */
+static void read_metadata(TensorFile *f, Json all, int first)
 {
     Json meta = json_find_object(all, "__metadata__");
     for (const char *key = meta.object ? json_next(meta, NULL) : NULL; key;
          key = json_next(meta, key))
         json_get_string(meta, key);
+    for (int i = first; meta.object && i < f->count; i++) {
+        TensorEntry *e = &f->entry[i];
+        const char *key = arena_printf(f->a, TENSORS_SUM "%s", e->name);
+        e->summed = json_given(meta, key);
+        e->sum = e->summed ? parse_sum(meta, key) : 0;
+    }
 }
 
 static void read_header(TensorFile *f, int file)
@@ -183,7 +201,7 @@ static void read_header(TensorFile *f, int file)
     for (const char *key = json_next(all, NULL); key; key = json_next(all, key))
         if (strcmp(key, "__metadata__"))
             PUSH(f->a, f->entry, f->count, f->cap, parse_entry(all, key, ndata));
-    check_metadata(all);
+    read_metadata(f, all, first);
     check_cover(f, first, ndata, part->path);
     add_names(f, first, file, h.end);
 }
@@ -409,6 +427,34 @@ void tensors_read_part(const TensorFile *f, const TensorEntry *e, DType want, bo
 void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lossy, void *dst)
 {
     tensors_read_part(f, e, want, lossy, 0, type_nelem(&e->type), dst);
+}
+
+static void verify(const TensorFile *f, const TensorEntry *e, char *block, int64_t most)
+{
+    const int64_t nbytes = type_nbytes(&e->type);
+    uint32_t sum = 0;
+    for (int64_t at = 0, n; at < nbytes; at += n) {
+        n = MIN(most, nbytes - at);
+        int why = read_at(f->file[e->file].fd, block, n, e->begin + at);
+        if (why)
+            fail_read(f, e, why);
+        sum = crc32c_add(sum, block, n);
+    }
+    sum = crc32c_end(sum, nbytes);
+    if (sum != e->sum)
+        fail(arena_ctx(f->a), TN_FAIL,
+             "%s: \"%s\": expected the checksum %08x, which its file says, found %08x: its numbers "
+             "are not those that were saved",
+             f->file[e->file].path, e->name, e->sum, sum);
+}
+
+void tensors_verify(const TensorFile *f)
+{
+    enum { BLOCK = 1 << 18 };
+    char *block = arena_alloc(arena_tmp(f->a), BLOCK);
+    for (int i = 0; i < f->count; i++)
+        if (f->entry[i].summed)
+            verify(f, &f->entry[i], block, BLOCK);
 }
 
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t)

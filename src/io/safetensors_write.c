@@ -1,8 +1,11 @@
 /* Writes safetensors: under another name, synced, then renamed; in shards if a folder's weights are
  * large. One process begins and ends a file; others may join it and put bytes of their own, which
  * each can then compare with what is in the file. Also computes how many bytes will be written,
- * from names and shapes alone. */
-#define _GNU_SOURCE /* pread, pwrite, posix_fadvise */
+ * from names and shapes alone.
+ *
+ * Checksums of tensors stand in the header's metadata, in room of fixed size that is filled when
+ * all bytes were put: whoever puts a piece adds its sum (crc32c.c). */
+#define _GNU_SOURCE /* pread, pwrite, posix_fadvise, sync_file_range */
 #include "io.h"
 
 #include <errno.h>
@@ -45,24 +48,41 @@ static void check_names(Arena *a, const char *path, int n, const TensorOut *t)
     }
 }
 
-/* Larger elements come first, so that each tensor is aligned to its element. The metadata is what
- * Hugging Face's loader asks for. */
-static TensorLayout make_layout(Arena *a, int n, const TensorOut *t)
+/* The metadata: what Hugging Face's loader asks for, and room for checksums. */
+static void add_metadata(Buf *b, const TensorOut *t, TensorLayout *l)
+{
+    buf_add(b, "\"__metadata__\":{\"format\":\"pt\"");
+    for (int i = 0; l->digits && i < l->n; i++) {
+        buf_add(b, ",");
+        add_quoted(b, arena_printf(b->a, TENSORS_SUM "%s", t[i].name));
+        buf_add(b, ":\"");
+        l->digits[i] = (int64_t)b->len;
+        buf_add(b, "00000000\"");
+    }
+    buf_add(b, "}");
+}
+
+/* Larger elements come first, so that each tensor is aligned to its element. */
+static TensorLayout make_layout(Arena *a, int n, const TensorOut *t, bool summed)
 {
     TensorLayout l = {
         .header = {.a = a}, .n = n, .order = NEWN(a, int, n), .begin = NEWN(a, int64_t, n)};
     Buf *b = &l.header;
     int64_t begin = 0, length;
     int count = 0;
+    l.size = NEWN(a, int64_t, n);
+    l.digits = summed ? NEWN(a, int64_t, n) : NULL;
     buf_addn(b, (const char[8]){0}, 8);
-    buf_add(b, "{\"__metadata__\":{\"format\":\"pt\"}");
+    buf_add(b, "{");
+    add_metadata(b, t, &l);
     for (int size = 8; size; size /= 2)
         for (int i = 0; i < n; i++)
             if (dtype_size(t[i].type.dtype) == size) {
                 add_entry(b, &t[i], begin);
                 l.begin[i] = begin;
+                l.size[i] = type_nbytes(&t[i].type);
                 l.order[count++] = i;
-                begin += type_nbytes(&t[i].type);
+                begin += l.size[i];
             }
     buf_add(b, "}");
     while (b->len % 8)
@@ -75,15 +95,18 @@ static TensorLayout make_layout(Arena *a, int n, const TensorOut *t)
     return l;
 }
 
-TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t)
+TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t, bool summed)
 {
     check_names(a, path, n, t);
-    return make_layout(a, n, t);
+    return make_layout(a, n, t, summed);
 }
 
 /* ---- a file that is being written ---- */
 
-enum { CHECKED = 1 << 16 }; /* bytes that are compared at once */
+enum {
+    CHECKED = 1 << 16, /* bytes that are compared at once */
+    LARGE = 1 << 20    /* bytes that the disk begins to write while others are computed and put */
+};
 
 /* Bytes [at, at + n) that were put. */
 typedef struct PutRange {
@@ -94,6 +117,8 @@ typedef struct PutRange {
 struct TensorWriter {
     Arena *a;
     const char *path, *aside; /* aside NULL: path is written directly */
+    const TensorLayout *l;
+    uint32_t *sum; /* by tensor, of what was put; NULL: the layout has none */
     int fd;
     bool began, shared;
     PutRange *put; /* of a file that several write */
@@ -114,10 +139,11 @@ _Noreturn static void fail_file(const TensorWriter *w, const char *what)
     fail(arena_ctx(w->a), TN_FAIL, "%s: cannot %s: %s", w->path, what, strerror(errno));
 }
 
-static TensorWriter *new_writer(Arena *a, const char *path, bool shared)
+static TensorWriter *new_writer(Arena *a, const char *path, const TensorLayout *l, bool shared)
 {
     TensorWriter *w = NEW(a, TensorWriter);
-    *w = (TensorWriter){.a = a, .path = path, .fd = -1, .shared = shared};
+    *w = (TensorWriter){.a = a, .path = path, .l = l, .fd = -1, .shared = shared};
+    w->sum = l->digits ? NEWN(a, uint32_t, l->n) : NULL;
     arena_defer(a, drop_writer, w);
     return w;
 }
@@ -162,7 +188,7 @@ static void write_bytes(TensorWriter *w, int64_t at, const char *p, int64_t n)
 
 TensorWriter *tensors_begin(Arena *a, const char *path, const TensorLayout *l, bool shared)
 {
-    TensorWriter *w = new_writer(a, path, shared);
+    TensorWriter *w = new_writer(a, path, l, shared);
     open_writer(w);
     if (shared && w->aside && ftruncate(w->fd, l->nbytes))
         fail_file(w, "write");
@@ -175,9 +201,9 @@ bool tensors_in_order(const TensorWriter *w)
     return !w->aside;
 }
 
-TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid)
+TensorWriter *tensors_join(Arena *a, const char *path, const TensorLayout *l, int64_t pid)
 {
-    TensorWriter *w = new_writer(a, path, true);
+    TensorWriter *w = new_writer(a, path, l, true);
     w->aside = aside_name(a, path, pid);
     w->fd = open(w->aside, O_RDWR | O_CLOEXEC);
     if (w->fd < 0)
@@ -202,9 +228,49 @@ static uint64_t hash_end(const char *end, int64_t left, uint64_t h)
     return hash_bytes(end - left, (size_t)left, h);
 }
 
+/* The tensor that has the byte at a position: the last in the file that begins there or before. */
+static int tensor_at(const TensorLayout *l, int64_t at)
+{
+    int low = 0, high = l->n;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        bool before = l->begin[l->order[middle]] <= at;
+        low = before ? middle : low;
+        high = before ? high : middle;
+    }
+    return l->order[low];
+}
+
+static void add_sum(TensorWriter *w, int64_t at, const void *data, int64_t n)
+{
+    int i = tensor_at(w->l, at);
+    int64_t after = w->l->begin[i] + w->l->size[i] - (at + n);
+    w->sum[i] ^= crc32c_move(crc32c_add(0, data, n), after);
+}
+
+const uint32_t *tensors_sums(const TensorWriter *w)
+{
+    return w->sum;
+}
+
+void tensors_seal(TensorWriter *w, const uint32_t *sum)
+{
+    TensorLayout l = *w->l;
+    CHECK(l.digits && w->aside);
+    for (int i = 0; i < l.n; i++)
+        memcpy(l.header.text + l.digits[i],
+               arena_printf(w->a, "%08x", crc32c_end(sum[i], l.size[i])), 8);
+    write_bytes(w, 0, l.header.text, (int64_t)l.header.len);
+}
+
 void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n)
 {
     write_bytes(w, at, data, n);
+    if (w->aside && n >= LARGE)
+        sync_file_range(w->fd, at, n,
+                        SYNC_FILE_RANGE_WRITE); /* the disk begins; if not, at fsync */
+    if (w->sum && n)
+        add_sum(w, at, data, n);
     if (!w->shared || !w->aside || !n)
         return;
     PutRange r = {at, n, 0};
@@ -266,7 +332,7 @@ void tensors_end(TensorWriter *w)
 
 static void write_tensors(Arena *a, const char *path, int n, const TensorOut *t)
 {
-    TensorLayout l = tensors_layout(a, path, n, t);
+    TensorLayout l = tensors_layout(a, path, n, t, false);
     TensorWriter *w = tensors_begin(a, path, &l, false);
     for (int k = 0; k < n; k++) {
         int i = l.order[k];
@@ -294,9 +360,9 @@ static int64_t sum_bytes(int n, const TensorOut *t)
     return nbytes;
 }
 
-int64_t tensors_size(Arena *a, int n, const TensorOut *t)
+int64_t tensors_size(Arena *a, int n, const TensorOut *t, bool summed)
 {
-    return make_layout(a, n, t).nbytes;
+    return make_layout(a, n, t, summed).nbytes;
 }
 
 /* How many of the first of n tensors go into one file: at least one. */
@@ -369,12 +435,12 @@ void tensors_write_index(Arena *a, const char *folder, int64_t most, int n, cons
 void tensors_folder_sizes(Arena *a, int64_t most, int n, const TensorOut *t, FileSizes *sizes)
 {
     if (!most || sum_bytes(n, t) <= most) {
-        sizes_add(sizes, tensors_size(a, n, t));
+        sizes_add(sizes, tensors_size(a, n, t, true));
         return;
     }
     for (int i = 0, count; i < n; i += count) {
         count = count_fitting(n - i, t + i, most);
-        sizes_add(sizes, tensors_size(a, count, t + i));
+        sizes_add(sizes, tensors_size(a, count, t + i, true));
     }
     sizes_add(sizes, (int64_t)index_text(a, most, n, t).len);
 }

@@ -311,8 +311,9 @@ static void make_tokens(TextJob *j)
         rows_end(j->rows, j->w);
     writer_flush(j->w);
     if (!j->count)
-        fail(j->ctx, TN_FAIL, "%s: %s", title_of(j->tmp, j->text),
-             j->rows ? "nothing of it is learned" : "no token comes of it");
+        fail(j->ctx, TN_FAIL, "%s: %s%s", title_of(j->tmp, j->text),
+             j->rows ? "nothing of it is learned: " : "no token comes of it",
+             j->rows ? rows_why_none(j->rows, j->tmp) : "");
     encoder_tell(e, j->tmp, j->o->warn, j->o->warn_arg);
     if (j->rows)
         rows_tell(j->rows, j->tmp, j->o->warn, j->o->warn_arg);

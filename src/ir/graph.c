@@ -230,6 +230,17 @@ static void clone_node(Clone *c, const Node *n)
     c->node[n->id] = m;
 }
 
+static const char **clone_names(Arena *a, const char **name)
+{
+    const char **to = NULL;
+    int n = 0, cap = 0;
+    for (const char **s = name; s && *s; s++)
+        PUSH(a, to, n, cap, arena_strdup(a, *s));
+    if (n)
+        PUSH(a, to, n, cap, NULL);
+    return to;
+}
+
 static void clone_into(Graph *to, const Graph *g)
 {
     Clone c = {to, NEWN(to->a, Value *, g->nvalue), NEWN(to->a, Node *, g->nnode)};
@@ -241,6 +252,7 @@ static void clone_into(Graph *to, const Graph *g)
         Port p = g->in[i];
         p.v = clone_value(&c, p.v, NULL);
         p.name = p.name ? arena_strdup(to->a, p.name) : NULL;
+        p.tied = clone_names(to->a, p.tied);
         p.cut = cuts_clone(to->a, g->mesh, p.cut);
         PUSH(to->a, to->in, to->nin, to->capin, p);
     }

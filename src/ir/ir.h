@@ -67,7 +67,7 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
     X(ROLE_NONE, "")           /* an output without a role, an input that is only data */           \
     X(ROLE_BATCH, "batch")     /* in: data that changes each step */                                \
     X(ROLE_PARAM, "param")     /* in: named; trained weight */                                      \
-    X(ROLE_STATE, "state")     /* in: named "PARAM.m", "PARAM.v"; optimizer state */                \
+    X(ROLE_STATE, "state")     /* in: named; "PARAM.m", "PARAM.v" of optimizers, else a buffer */    \
     X(ROLE_CONST, "const")     /* in: named; constant */                                            \
     X(ROLE_CACHE, "cache")     /* in: named; what one run leaves to the next: keys and values */    \
     X(ROLE_SEED, "seed")       /* in: i64[] */                                                      \
@@ -137,8 +137,7 @@ enum {
     MESH_AXIS_MOST = 1 << 20 /* greatest size of one; a mesh has less than 2^31 ranks */
 };
 
-/* The ranks that run a graph, and which of them runs this one. Rank numbers are row-major: the last
- * axis is innermost. */
+/* The ranks that run a graph, and which runs this one: row-major, the last axis is innermost. */
 typedef struct Mesh {
     int naxes;
     const char *name[MAX_MESH];
@@ -270,22 +269,22 @@ typedef struct Region Region;
  * that runs once, part by part of its values: all ports are whole, input i is operand i. */
 typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
-#define OP_CLASSES(X)                                                                        \
-    X(CLASS_PRODUCT, "product")       /* of matrices */                                      \
-    X(CLASS_CONVOLUTION, "convolution") /* products with the windows of an image */          \
-    X(CLASS_ATTENTION, "attention")   /* products and softmax in one */                      \
-    X(CLASS_POINTWISE, "pointwise")   /* element by element of operands that broadcast */    \
-    X(CLASS_NORM, "norm")             /* rows normalised, softmax too */                     \
-    X(CLASS_REDUCTION, "reduction")   /* sums and extremes along axes, running ones too */   \
-    X(CLASS_MOVEMENT, "movement")     /* elements elsewhere, left out or joined */           \
-    X(CLASS_INDEX, "index")           /* elements where an index says; orders of elements */ \
-    X(CLASS_LOSS, "loss")             /* of labels */                                        \
-    X(CLASS_POSITION, "position")     /* rotations by position */                            \
-    X(CLASS_CREATION, "creation")     /* made from attributes, and where a part begins */    \
-    X(CLASS_RANDOM, "random")         /* has a stream of random numbers */                   \
-    X(CLASS_OPTIMIZER, "optimizer")   /* parameters, their state and gradients' norm */      \
-    X(CLASS_COLLECTIVE, "collective") /* needs the other ranks */                            \
-    X(CLASS_REGION, "region")         /* owns bodies */
+#define OP_CLASSES(X)                                                                          \
+    X(CLASS_PRODUCT, "product")         /* of matrices */                                      \
+    X(CLASS_CONVOLUTION, "convolution") /* products with the windows of an image */            \
+    X(CLASS_ATTENTION, "attention")     /* products and softmax in one */                      \
+    X(CLASS_POINTWISE, "pointwise")     /* element by element of operands that broadcast */    \
+    X(CLASS_NORM, "norm")               /* rows normalised, softmax too */                     \
+    X(CLASS_REDUCTION, "reduction")     /* sums and extremes along axes, running ones too */   \
+    X(CLASS_MOVEMENT, "movement")       /* elements elsewhere, left out or joined */           \
+    X(CLASS_INDEX, "index")             /* elements where an index says; orders of elements */ \
+    X(CLASS_LOSS, "loss")               /* of labels */                                        \
+    X(CLASS_POSITION, "position")       /* rotations by position */                            \
+    X(CLASS_CREATION, "creation")       /* made from attributes, and where a part begins */    \
+    X(CLASS_RANDOM, "random")           /* has a stream of random numbers */                   \
+    X(CLASS_OPTIMIZER, "optimizer")     /* parameters, their state and gradients' norm */      \
+    X(CLASS_COLLECTIVE, "collective")   /* needs the other ranks */                            \
+    X(CLASS_REGION, "region")           /* owns bodies */
 
 typedef enum {
 #define X(id, name) id,
@@ -331,7 +330,7 @@ struct Value {
 
 /* Members that every walk reads are the first 64 bytes, as graphs are larger than caches. */
 struct Node {
-    int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
+    int id; /* dense in its graph: indexes arrays of g->nnode elements; gaps after removal */
     int nin, nout;
     Phase phase;
     const Op *op;
@@ -348,13 +347,13 @@ struct Node {
     int line, column;   /* in the text it came from; 0 where none */
 };
 
-/* An input or output of a graph, with its role. */
-typedef struct Port {
+typedef struct Port { /* an input or output of a graph */
     Value *v;
     Role role;
-    const char *name; /* of roles that are named, else NULL */
-    const Cut *cut;   /* for each mesh axis: what this rank has of it; NULL: all */
-    int line, column; /* in the text it came from; 0 where none */
+    const char *name;  /* of roles that are named, else NULL */
+    const char **tied; /* further names of a param, then NULL; NULL: none */
+    const Cut *cut;    /* for each mesh axis: what this rank has of it; NULL: all */
+    int line, column;  /* in the text it came from; 0 where none */
 } Port;
 
 struct Graph {
@@ -401,8 +400,7 @@ struct Region {
     Graph *body[NBODY]; /* body[TAIL] is NULL where none */
 };
 
-/* The nodes that n needs run before it, by number: those of its operands (NULL: an input), then
- * those of its order edges. */
+/* The nodes that run before n, by number: of its operands (NULL: an input), then of order edges. */
 static inline int node_nsource(const Node *n)
 {
     return n->nin + n->nafter;

@@ -312,6 +312,20 @@ static const char *parse_role_name(Lexer *x, Role r)
     return role_named(r) ? lex_token(x, TOK_STRING, "a name (a string)").s : NULL;
 }
 
+/* Further names of a tied parameter; NULL: none. */
+static const char **parse_tied(Lexer *x, Graph *g)
+{
+    const char **name = NULL;
+    int n = 0, cap = 0;
+    while (x->t.kind == TOK_STRING) {
+        PUSH(g->a, name, n, cap, arena_strdup(g->a, x->t.s));
+        lex_next(x);
+    }
+    if (n)
+        PUSH(g->a, name, n, cap, NULL);
+    return name;
+}
+
 static void parse_input(Lexer *x, Graph *g)
 {
     Token t = lex_token(x, TOK_VALUE, "an input (%name)");
@@ -322,6 +336,7 @@ static void parse_input(Lexer *x, Graph *g)
     Role role = i < 0 ? ROLE_NONE : (Role)i;
     graph_input(g, t.s, type, role, parse_role_name(x, role));
     Port *p = &g->in[g->nin - 1];
+    p->tied = role == ROLE_PARAM ? parse_tied(x, g) : NULL;
     p->cut = lex_cuts(x, g->mesh);
     p->line = t.line;
     p->column = t.column;

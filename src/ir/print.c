@@ -357,6 +357,10 @@ static void add_head(Buf *b, const Graph *g, bool broken)
             buf_add(b, " ");
             add_string(b, g->in[i].name);
         }
+        for (const char **s = g->in[i].tied; s && *s; s++) {
+            buf_add(b, " ");
+            add_string(b, *s);
+        }
         add_cuts(b, g, &g->in[i]);
     }
     buf_add(b, ") {\n");

@@ -454,19 +454,32 @@ static Type whole_type(const Verify *v, const Port *p)
     return v->mesh ? cut_whole_type(&p->v->type, v->mesh, p->cut) : p->v->type;
 }
 
-/* A state is PARAM.m or PARAM.v, of the parameter's shape; of ranks' parts the wholes' shapes. */
+/* PARAM.m and PARAM.v, which updates read, have the parameter's shape; of ranks' parts the wholes'
+ * shapes. Any other state has a name and type of its own. */
 static void check_state(const Verify *v, const Port *p)
 {
-    size_t len = strlen(p->name);
-    const char *stem = arena_strndup(v->tmp, p->name, len < 2 ? 0 : len - 2);
+    const char *dot = strrchr(p->name, '.');
+    bool update = dot && (!strcmp(dot, ".m") || !strcmp(dot, ".v"));
+    const char *stem = arena_strndup(v->tmp, p->name, update ? (size_t)(dot - p->name) : 0);
     const Port *param = find_tensor(v, ROLE_PARAM, stem);
-    bool suffix = len > 2 && (!strcmp(p->name + len - 2, ".m") || !strcmp(p->name + len - 2, ".v"));
-    if (!suffix || !param)
-        fail_port(v->g, p, "the name of a param with .m or .v", p->name);
+    if (!param)
+        return;
     const Type want = whole_type(v, param), found = whole_type(v, p);
     if (!shape_equal(&found, &want))
         fail_port(v->g, p, arena_printf(v->tmp, "the shape of %s", type_text(v->tmp, &want)),
                   type_text(v->tmp, &found));
+}
+
+/* Further names are of params alone, and of nothing else. */
+static void check_tied(const Verify *v, const Port *p, Map *tied)
+{
+    for (const char **s = p->tied; s && *s; s++) {
+        if (p->role != ROLE_PARAM)
+            fail_port(v->g, p, "one name", *s);
+        if (!**s || map_find(&v->tensors, *s) || map_find(tied, *s))
+            fail_port(v->g, p, "further names that are used once", *s);
+        map_put(tied, *s, (void *)p);
+    }
 }
 
 static void check_input_roles(Verify *v)
@@ -488,9 +501,12 @@ static void check_input_roles(Verify *v)
         if (p->role == ROLE_SCALAR && p->v->type.rank)
             fail_port(v->g, p, "no dimensions", type_text(v->tmp, &p->v->type));
     }
-    for (int i = 0; i < v->g->nin; i++)
+    Map tied = {.a = v->tmp};
+    for (int i = 0; i < v->g->nin; i++) {
+        check_tied(v, &v->g->in[i], &tied);
         if (v->g->in[i].role == ROLE_STATE)
             check_state(v, &v->g->in[i]);
+    }
 }
 
 /* grad and new are named after an input, and have its type; a gradient of 16 bits may be in f32. */

@@ -62,11 +62,7 @@ void decoder_params(ParamList *l)
 
 static Value *linear(Model *m, Value *x, const char *module, bool bias)
 {
-    model_scope(m, module);
-    Value *w = emit1(&m->b, "t", IN(model_weight(m, module, "weight")), NOATTRS);
-    if (bias)
-        return emit1(&m->b, "addmm", IN(model_weight(m, module, "bias"), x, w), NOATTRS);
-    return emit1(&m->b, "mm", IN(x, w), NOATTRS);
+    return model_linear(m, x, module, bias, false);
 }
 
 static Value *norm(Model *m, Value *x, const char *module)

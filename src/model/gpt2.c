@@ -42,10 +42,7 @@ void gpt2_params(ParamList *l)
 
 static Value *conv1d(Model *m, Value *x, const char *module)
 {
-    model_scope(m, module);
-    return emit1(&m->b, "addmm",
-                 IN(model_weight(m, module, "bias"), x, model_weight(m, module, "weight")),
-                 NOATTRS);
+    return model_linear(m, x, module, true, true);
 }
 
 static Value *norm(Model *m, Value *x, const char *module)

@@ -27,6 +27,8 @@ const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count)
 {
     ParamList l = {.a = a, .c = c, .layer = layer_none()};
     family_of(c)->params(&l);
+    if (c->lora)
+        lora_params(&l);
     *count = l.count;
     return l.param;
 }
@@ -45,7 +47,11 @@ static void fill_part(void *arg, int64_t lo, int64_t hi)
     const InitFill *f = arg;
     for (int64_t i = lo; i < hi; i++) {
         double x = f->p->mean;
-        if (f->p->std > 0)
+        if (f->p->bound > 0)
+            x += f->p->bound *
+                 (2 * random_uniform(f->seed, (uint32_t)f->p->index, 0, (uint64_t)(f->first + i)) -
+                  1);
+        else if (f->p->std > 0)
             x += f->p->std *
                  random_normal(f->seed, (uint32_t)f->p->index, 0, (uint64_t)(f->first + i));
         tensor_set(&f->dst, i, (float)x);

@@ -63,11 +63,15 @@ Value *model_dropout(Model *m, Value *h, const char *module)
 {
     if (!(m->dropout > 0))
         return h;
-    const int64_t wide[] = {-1, m->T, m->c->hidden}, flat[] = {-1, m->c->hidden};
     model_scope(m, module);
-    Value *x = model_reshape(m, h, 3, wide);
-    Node *n = emit_stream(&m->b, "dropout", IN(x, m->seed, m->step),
-                          ATTRS(A_FLOAT("p", m->dropout)), m->ndropout++);
+    return model_dropped(m, h, m->c->hidden, m->dropout);
+}
+
+Value *model_dropped(Model *m, Value *x, int64_t width, double p)
+{
+    const int64_t wide[] = {-1, m->T, width}, flat[] = {-1, width};
+    Node *n = emit_stream(&m->b, "dropout", IN(model_reshape(m, x, 3, wide), m->seed, m->step),
+                          ATTRS(A_FLOAT("p", p)), m->ndropout++);
     return model_reshape(m, n->out[0], 2, flat);
 }
 
@@ -162,8 +166,10 @@ Value *model_last(Model *m, Value *h)
 
 Value *model_head(Model *m, Value *h, const char *embedding)
 {
+    if (!m->c->tie)
+        return model_linear(m, h, "lm_head", false, false);
     model_scope(m, "lm_head");
-    Value *w = model_weight(m, m->c->tie ? embedding : "lm_head", "weight");
+    Value *w = model_weight(m, embedding, "weight");
     return emit1(&m->b, "mm", IN(h, emit1(&m->b, "t", IN(w), NOATTRS)), NOATTRS);
 }
 
@@ -189,7 +195,7 @@ static void add_inputs(Model *m, int64_t batch, bool labels)
         m->labels = graph_input(g, "labels", tokens, ROLE_BATCH, NULL);
     if (m->pack)
         m->starts = graph_input(g, "starts", tokens, ROLE_BATCH, NULL);
-    if (m->dropout > 0) {
+    if (m->dropout > 0 || m->adapter_dropout > 0) {
         m->seed = graph_input(g, "seed", scalar, ROLE_SEED, NULL);
         m->step = graph_input(g, "step", scalar, ROLE_STEP, NULL);
     }
@@ -260,6 +266,7 @@ Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq,
 {
     const ModelOptions o = options ? *options : (ModelOptions){0};
     Model m = start(a, c, seq, o.dropout, "train_step");
+    m.adapter_dropout = c->lora && o.adapters_drop ? c->lora->dropout : 0;
     m.pack = o.pack;
     Value *logits = emit_logits(&m, batch, true);
     graph_output(m.b.g, emit_loss(&m, logits, &o), ROLE_LOSS, NULL);

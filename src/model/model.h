@@ -31,8 +31,9 @@ typedef struct ModelConfig {
      * residual branches; and a list of all, "resid_pdrop 0.1, ...", or NULL. */
     double dropout;
     const char *dropout_text;
-    const char *prefix; /* of the names in the file: "transformer.", "model." or "" */
-    const char *source; /* the text of config.json as it was read, or NULL */
+    const char *prefix;      /* of the names in the file: "transformer.", "model." or "" */
+    const char *source;      /* the text of config.json as it was read, or NULL */
+    const struct Lora *lora; /* adapters beside its linear modules; NULL: none */
 } ModelConfig;
 
 /* Reads config.json. A key that may change the mathematics and is not supported is an error. */
@@ -56,9 +57,27 @@ typedef struct ModelParam {
     Type type;        /* f32 */
     int index;        /* in the list: the stream of its random numbers */
     double mean, std; /* of its initial values; std 0: constant */
+    double bound;     /* not 0: they are uniform from -bound to bound */
+    /* With adapters, of what is trained: its name in their file. NULL: it is frozen. */
+    const char *adapter;
+    const char *weight; /* of an adapter: the parameter beside which it stands */
 } ModelParam;
 
-/* Every parameter, in the order of the graph's inputs. */
+/* The beginnings of names: in the file ("h.3.", "" outside of the layers) and in scopes
+ * ("layers.3"). */
+typedef struct Layer {
+    const char *name, *scope;
+} Layer;
+
+typedef struct ParamList {
+    Arena *a;
+    const ModelConfig *c;
+    Layer layer;
+    ModelParam *param;
+    int count, cap;
+} ParamList;
+
+/* Every parameter, in the order of the graph's inputs: those of adapters last. */
 const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count);
 /* Initial values in f32 or bf16: a function of seed, index and position alone, rounded. */
 void model_init(const ModelParam *p, uint64_t seed, DType d, void *dst);
@@ -69,11 +88,49 @@ void model_init_part(const ModelParam *p, uint64_t seed, DType d, int64_t first,
  * floating-point numbers, and nothing else that the model would have to use. */
 void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
+/* ---- lora.c: adapters, as PEFT has them ---- */
+
+/* What adapts a model (LoRA). */
+typedef struct Lora {
+    int64_t r;
+    double alpha, dropout;
+    bool rslora, dora;
+    const char **target; /* ends of modules' names, or "all-linear" */
+    const char **save;   /* ends of names of modules that are trained whole */
+    int ntarget, nsave, captarget, capsave;
+} Lora;
+
+/* Reads "r=16,alpha=32,dropout=0.05,targets=q_proj|v_proj". */
+Lora *lora_parse(Arena *a, const char *text);
+/* The name of a part of a module's adapter, as in PEFT's files. */
+const char *lora_name(Arena *a, const ModelConfig *c, Layer layer, const char *module,
+                      const char *which);
+/* The factor of what adapters add. */
+double lora_scale(const Lora *o);
+/* Fails where a target, or a module to be saved, is none of the model's. */
+void lora_check(Arena *a, const ModelConfig *c);
+/* Adds the adapters' parameters to those of the model, and marks those that are trained whole. */
+void lora_params(ParamList *l);
+/* Takes the modules that a file has adapters of, where targets mean others. */
+void lora_take_modules(Arena *a, const ModelConfig *c, Lora *o, const TensorFile *f);
+/* Fails where the file has not all that is trained, in its shape, and nothing else. */
+void lora_match(Arena *a, const ModelConfig *c, const TensorFile *f);
+/* Whether the weight of a parameter's module is [in, out], as GPT-2's are. */
+bool lora_in_first(const ModelConfig *c, const ModelParam *weight);
+
+/* ---- lora_config.c: adapter_config.json ---- */
+
+/* Reads it; *base: the model that it names, or NULL. A key that may change the mathematics and is
+ * not supported is an error. */
+Lora *lora_read(Arena *a, const char *path, const char **base);
+const char *lora_text(Arena *a, const ModelConfig *c, const char *base);
+
 /* ---- model.c: the graph ---- */
 
 /* Options of training. */
 typedef struct ModelOptions {
     double dropout, z_loss, label_smoothing;
+    bool adapters_drop; /* the inputs of adapters, with the probability that these have */
     bool pack; /* documents share rows: an input starts [batch, seq] says where each begins */
 } ModelOptions;
 
@@ -92,20 +149,6 @@ Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capa
 
 /* ---- what gpt2.c and decoder.c share ---- */
 
-/* The beginnings of names: in the file ("h.3.", "" outside of the layers) and in scopes
- * ("layers.3"). */
-typedef struct Layer {
-    const char *name, *scope;
-} Layer;
-
-typedef struct ParamList {
-    Arena *a;
-    const ModelConfig *c;
-    Layer layer;
-    ModelParam *param;
-    int count, cap;
-} ParamList;
-
 /* Adds a parameter [rows, cols], or [rows] where cols is 0, by its name within the layer. */
 void param_add(ParamList *l, const char *name, int64_t rows, int64_t cols, double mean, double std);
 
@@ -115,7 +158,7 @@ typedef struct Model {
     Map params; /* name -> Value */
     Layer layer;
     int64_t T;
-    double dropout;
+    double dropout, adapter_dropout;
     bool pack;
     Value *ids, *labels, *seed, *step;
     Value *starts;          /* of rows that documents share; else NULL */
@@ -135,6 +178,8 @@ Value *model_weight(const Model *m, const char *module, const char *which);
 Value *model_reshape(Model *m, Value *x, int rank, const int64_t *size);
 Value *model_embedding(Model *m, const char *module);         /* [B, T, C] of the ids */
 Value *model_dropout(Model *m, Value *h, const char *module); /* of h [B*T, C] */
+/* The same of x [B*T, width], with a probability of its own. */
+Value *model_dropped(Model *m, Value *x, int64_t width, double p);
 Value *model_activation(Model *m, Value *x);
 /* Where the tokens stand in a row, i64[T]; in their documents, i64[T] or of rows that these share
  * [B, T]. */
@@ -148,6 +193,11 @@ Value *model_last(Model *m, Value *h); /* of a graph that decodes: the row that 
 Value *model_head(Model *m, Value *h, const char *embedding); /* logits [B*T, vocab] */
 bool activation_known(const char *name);                      /* Hugging Face's name */
 const char *activation_list(Arena *a);                        /* the names, for messages */
+
+/* ---- linear.c ---- */
+
+/* x [B*T, in] through a linear module and its adapter. in_first: its weight is [in, out]. */
+Value *model_linear(Model *m, Value *x, const char *module, bool bias, bool in_first);
 
 void gpt2_params(ParamList *l);
 Value *gpt2_logits(Model *m); /* [B*T, vocab] */

@@ -302,13 +302,13 @@ static int bucket_graph(const Bucketing *x, Graph *g, const int *by, const bool 
 
 int64_t bucket_bytes(Ctx *ctx, const char *text)
 {
-    if (!text || !strcmp(text, "block"))
+    if (!text || !strcmp(text, "block") || !strcmp(text, "auto"))
         return BUCKET_BLOCK;
     if (!strcmp(text, "off"))
         return BUCKET_OFF;
     int64_t nbytes = parse_bytes(text);
     if (nbytes <= 0)
-        fail(ctx, TN_USAGE, "bucket: expected off, block or bytes, found \"%.100s\"", text);
+        fail(ctx, TN_USAGE, "bucket: expected auto, off, block or bytes, found \"%.100s\"", text);
     return nbytes;
 }
 

@@ -7,7 +7,7 @@
  * none is an error. An op without diff on such a path is an error that names it. Gradients of
  * regions: grad_loop.c.
  *
- * A frozen parameter is a constant: it has no gradient among the outputs, and the backward stops at
+ * A frozen parameter, by `freeze` or as it is none of `adapters`, is a constant: it has no gradient among the outputs, and the backward stops at
  * nodes that depend only on frozen parameters. */
 #include "pass.h"
 
@@ -107,7 +107,8 @@ static Value *zero_gradient(Build *b, const Port *p, const PassOptions *o)
 
 static bool trained(const Port *p, const PassOptions *o)
 {
-    return p->role == ROLE_PARAM && !globs_match(&o->freeze, p->name);
+    return p->role == ROLE_PARAM && !globs_match(&o->freeze, p->name) &&
+           (!o->adapters.count || globs_match(&o->adapters, p->name));
 }
 
 /* Fails unless each pattern freezes something and something is left. */

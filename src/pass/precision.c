@@ -17,8 +17,8 @@
  * share one cast; accumulate leaves casts before its loop. Embedding tables, norm weights and
  * biases are read in f32.
  *
- * With param_dtype bf16 parameters are inputs, and new ones outputs, in bf16; their gradients and
- * state stay f32. With dtype f32 beside it they are widened once per step.
+ * With param_dtype bf16 parameters, but for `adapters`, are inputs, and new ones outputs, in bf16;
+ * their gradients and state stay f32. With dtype f32 beside it they are widened once per step.
  *
  * Outputs keep their dtypes; new parameters have that of the old. Values of f64 and f16 are left
  * alone. Bodies of loops are rewritten separately, with unchanged ports. A wide copy of a bf16
@@ -279,8 +279,8 @@ static void restore_outputs(Precision *s, const DType *before)
     }
 }
 
-/* weight[i]: input i is a parameter; dtype params is what these become. */
-static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType params)
+/* weight[i]: input i is a parameter, which becomes params[i]. */
+static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, const DType *params)
 {
     int n = g->nvalue;
     DType *before = NEWN(tmp, DType, g->nout);
@@ -296,8 +296,8 @@ static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType 
     for (int i = 0; i < g->nin; i++) {
         Value *v = g->in[i].v;
         s.weight[v->id] = weight[i] && is_cast(v);
-        s.changes += s.weight[v->id] && v->type.dtype != params;
-        v->type.dtype = s.weight[v->id] ? params : v->type.dtype;
+        s.changes += s.weight[v->id] && v->type.dtype != params[i];
+        v->type.dtype = s.weight[v->id] ? params[i] : v->type.dtype;
     }
     find_exact(&s);
     EACH_NODE(m, g)
@@ -313,12 +313,15 @@ static void rewrite_region(Precision *s, Node *n)
     set_operands(s, n);
     EACH_BODY(b, n) {
         bool *weight = NEWN(s->tmp, bool, r->body[b]->nin);
+        DType *wide = NEWN(s->tmp, DType, r->body[b]->nin);
         for (int j = 0; j < r->nin; j++) {
             int i = r->in[j].at[b];
             if (i >= 0 && r->in[j].kind == PORT_WHOLE)
                 weight[i] = s->weight[n->in[r->in[j].arg]->id];
         }
-        s->changes += rewrite(r->body[b], s->tmp, s->dtype, weight, F32);
+        for (int i = 0; i < r->body[b]->nin; i++)
+            wide[i] = F32;
+        s->changes += rewrite(r->body[b], s->tmp, s->dtype, weight, wide);
     }
 }
 
@@ -336,7 +339,11 @@ int pass_precision(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->dtype == F32 && o->param_dtype == F32)
         return 0;
     bool *weight = NEWN(tmp, bool, g->nin);
-    for (int i = 0; i < g->nin; i++)
+    DType *params = NEWN(tmp, DType, g->nin);
+    for (int i = 0; i < g->nin; i++) {
         weight[i] = g->in[i].role == ROLE_PARAM;
-    return rewrite(g, tmp, o->dtype, weight, o->param_dtype);
+        params[i] =
+            weight[i] && globs_match(&o->adapters, g->in[i].name) ? F32 : o->param_dtype;
+    }
+    return rewrite(g, tmp, o->dtype, weight, params);
 }

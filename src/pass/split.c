@@ -145,6 +145,14 @@ static void need_named(bool *need, const Graph *g, const Map *named, const char 
         need[p - g->in] = true;
 }
 
+/* The parameter whose state has that name. */
+static void need_param(bool *need, const Graph *g, Arena *tmp, const Map *named, const char *state)
+{
+    const char *dot = strrchr(state, '.');
+    if (dot)
+        need_named(need, g, named, arena_strndup(tmp, state, (size_t)(dot - state)));
+}
+
 /* By index: whether nodes read the input, an output is or renews it, or it is state's parameter. */
 static const bool *find_inputs(const Graph *g, Arena *tmp)
 {
@@ -166,8 +174,7 @@ static const bool *find_inputs(const Graph *g, Arena *tmp)
     }
     for (int i = 0; i < g->nin; i++)
         if (need[i] && g->in[i].role == ROLE_STATE)
-            need_named(need, g, &named,
-                       arena_strndup(tmp, g->in[i].name, strlen(g->in[i].name) - 2));
+            need_param(need, g, tmp, &named, g->in[i].name);
     return need;
 }
 

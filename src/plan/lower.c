@@ -324,12 +324,13 @@ static void lower_flow(Lower *l, const FlowFrame *f)
 
 /* ---- the graph's inputs and outputs ---- */
 
-static Category input_category(Role role)
+static Category input_category(const Port *p, const Map *params)
 {
-    return role == ROLE_PARAM   ? CAT_PARAM
-           : role == ROLE_STATE ? CAT_STATE
-           : role == ROLE_CACHE ? CAT_OTHER
-                                : CAT_INPUT;
+    if (p->role == ROLE_STATE && state_param(params, p->name))
+        return CAT_STATE;
+    return p->role == ROLE_PARAM                            ? CAT_PARAM
+           : p->role == ROLE_STATE || p->role == ROLE_CACHE ? CAT_OTHER
+                                                            : CAT_INPUT;
 }
 
 static void lower_inputs(Lower *l, const FlowFrame *f)
@@ -337,12 +338,13 @@ static void lower_inputs(Lower *l, const FlowFrame *f)
     Plan *p = l->p;
     const Graph *g = p->g;
     const char **scope = plan_input_scopes(l->a, g);
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, l->a);
     p->nin = g->nin;
     p->in = NEWN(l->a, PlanPort, p->nin);
     for (int i = 0; i < p->nin; i++) {
         const Port *q = &g->in[i];
         int buffer = value_place(f->f, flow_value(f->f, q->v))->buffer;
-        int s = make_storage(l, f, buffer, q->v->name, scope[i], input_category(q->role));
+        int s = make_storage(l, f, buffer, q->v->name, scope[i], input_category(q, &params));
         p->storage[s].persistent = role_kept(q->role);
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s, q->cut};
     }

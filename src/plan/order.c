@@ -170,6 +170,47 @@ int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp, bool qu
     return nmoved;
 }
 
+/* Whether an order of at most `most` that the k'th search finds is good; g has it then. */
+static bool search_good(const Problem *q, Arena *tmp, int k, int64_t most,
+                        bool (*good)(Graph *g, void *arg), void *arg)
+{
+    int *stand = NEWN(tmp, int, q->n), *base = NEWN(tmp, int, q->n), *out = NEWN(tmp, int, q->n);
+    for (int i = 0; i < q->n; i++)
+        stand[i] = i;
+    if (k < 2)
+        order_depth_first(q, tmp, stand, base);
+    else
+        order_alap(q, tmp, stand, base);
+    if (!order_search_within(q, tmp, base, k % 2 == 0, most, out))
+        return false;
+    apply(q, out);
+    flow_reorder(q->flow);
+    if (flow_peak(q->flow) <= most && good(flow_graph(q->flow), arg))
+        return true;
+    apply(q, stand);
+    return false;
+}
+
+bool order_within(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t most,
+                  bool (*good)(Graph *g, void *arg), void *arg)
+{
+    Flow *f = flow_new(g, d, m, tmp);
+    if (flow_peak(f) <= most && good(g, arg))
+        return true;
+    const Problem *q = problem_new(f, tmp);
+    if (q->cyclic)
+        return false;
+    int *stand = NEWN(tmp, int, q->n);
+    for (int i = 0; i < q->n; i++)
+        stand[i] = i;
+    if (problem_bound(q, tmp, stand, true) > most)
+        return false;
+    for (int k = 0; k < 4; k++)
+        if (search_good(q, tmp, k, most, good, arg))
+            return true;
+    return false;
+}
+
 void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
                  int64_t (*score)(Graph *g, void *arg), void *arg)
 {

@@ -15,6 +15,11 @@
 int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp, bool quick,
                 int64_t (*score)(Graph *g, void *arg), void *arg);
 
+/* Reorders g's nodes, but not its regions' bodies, so that the flow's peak is at most `most` and
+ * good(g, arg) holds, by whichever order does so first. False: none is found, and the order stays. */
+bool order_within(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t most,
+                  bool (*good)(Graph *g, void *arg), void *arg);
+
 /* Moves what makes large values beneath the peak elsewhere in g's order, if that lowers the score.
  */
 void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
@@ -27,6 +32,10 @@ void order_lower(Graph *g, const Device *d, const Machine *m, Arena *tmp,
  * `quick` search of a small graph takes back fewer choices. false: none is found. */
 bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, bool quick,
                   int64_t least, int64_t most, int *out);
+
+/* The same with a peak of at most `most`, whichever is found first. */
+bool order_search_within(const Problem *q, Arena *tmp, const int *base, bool backward, int64_t most,
+                         int *out);
 
 /* Fills out with base, changed so that every node runs as late as it can. */
 void order_alap(const Problem *q, Arena *tmp, const int *base, int *out);

@@ -277,6 +277,12 @@ static bool search_within(OrderSearch *x, const int *base, int64_t limit, int *o
     return true;
 }
 
+bool order_search_within(const Problem *q, Arena *tmp, const int *base, bool backward, int64_t most,
+                         int *out)
+{
+    return search_within(search_new(q, tmp, backward, false), base, most, out);
+}
+
 bool order_search(const Problem *q, Arena *tmp, const int *base, bool backward, bool quick,
                   int64_t least, int64_t most, int *out)
 {

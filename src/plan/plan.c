@@ -64,12 +64,23 @@ static void fill_reserve(Plan *p)
                  MIN(MIN(nthread, k.gemm_threads) * k.gemm, 2 * largest);
 }
 
-/* Inputs that are kept, caches or the others, from `at` on; returns where they end. */
-static int64_t place_kept(Plan *p, bool caches, int64_t at)
+/* Inputs that are kept, in this order, so that plans of a step without its update find the first
+ * where the step has them. */
+typedef enum { KEPT_WEIGHTS, KEPT_UPDATE, KEPT_CACHES, NKEPT } Kept;
+
+static Kept kept_as(const Plan *p, const PlanPort *port)
+{
+    return port->role == ROLE_CACHE                          ? KEPT_CACHES
+           : p->storage[port->storage].category == CAT_STATE ? KEPT_UPDATE
+                                                             : KEPT_WEIGHTS;
+}
+
+/* Gives them addresses from `at` on; returns where they end. */
+static int64_t place_kept(Plan *p, Kept kept, int64_t at)
 {
     for (int i = 0; i < p->nin; i++) {
         Storage *s = &p->storage[p->in[i].storage];
-        if (!s->persistent || (p->in[i].role == ROLE_CACHE) != caches)
+        if (!s->persistent || kept_as(p, &p->in[i]) != kept)
             continue;
         s->offset = at;
         at += s->nbytes;
@@ -104,8 +115,8 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     for (int s = 0; s < device_nspace(to->device); s++)
         CHECK(p->space[s].bound == flow_space_peak(f, (Space)s));
     int64_t own = p->persistent_nbytes;
-    p->persistent_nbytes =
-        place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(to->persistent)));
+    int64_t at = place_kept(p, KEPT_UPDATE, place_kept(p, KEPT_WEIGHTS, 0));
+    p->persistent_nbytes = place_kept(p, KEPT_CACHES, MAX(at, flow_round(to->persistent)));
     p->space[SPACE_MAIN].bound += p->persistent_nbytes - own;
     p->by_category[CAT_OTHER] += p->persistent_nbytes - own;
     return p;
@@ -133,6 +144,7 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     PlanFor x = to ? *to : (PlanFor){0};
     x.device = x.device ? x.device : device_at(DEVICE_cpu);
     x.machine = x.machine ? x.machine : machine_for(a, x.device, NULL);
+    x.quick |= x.tried;
     x.rough |= x.quick;
     return x;
 }
@@ -142,8 +154,8 @@ bool plan_for_equal(const PlanFor *x, const PlanFor *y)
     return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
            x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
            x->overlap == y->overlap && x->quick == y->quick && x->room == y->room &&
-           x->moved == y->moved && x->rough == y->rough && x->beside == y->beside &&
-           machine_hash(x->machine) == machine_hash(y->machine);
+           x->moved == y->moved && x->tried == y->tried && x->rough == y->rough &&
+           x->beside == y->beside && machine_hash(x->machine) == machine_hash(y->machine);
 }
 
 enum {
@@ -155,19 +167,33 @@ static int quick_effort(const Plan *p)
     return p->nstorage < SMALL_PLAN ? 2 : 0;
 }
 
+enum { BEYOND_EFFORT = 1 }; /* of placing what does not fit in any case */
+
+/* Whether p does not fit wherever its buffers lie, and need not be the lowest. */
+static bool is_beyond(const Plan *p, const PlanFor *to)
+{
+    return to->limit && !to->lowest && p->space[SPACE_MAIN].bound + p->reserve > to->limit;
+}
+
+/* The effort with which p gets its addresses. */
+static int place_effort(const Plan *p, const PlanFor *to)
+{
+    return to->rough ? 0 : is_beyond(p, to) ? BEYOND_EFFORT : PLACE_EFFORT;
+}
+
 /* Without a bound. most: as of plan_place. */
 static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
+    fill_reserve(p);
+    p->reserve = MAX(p->reserve, to->reserve);
     if (to->rough && !to->quick && plan_one_queue(p))
         leave_unplaced(p);
     else
-        plan_place(p, to->rough ? 0 : PLACE_EFFORT, most, known);
+        plan_place(p, place_effort(p, to), most, known);
     plan_waits(p, a);
     p->number = to->number;
-    fill_reserve(p);
-    p->reserve = MAX(p->reserve, to->reserve);
     p->machine = to->machine;
     Arena *tmp = arena_tmp(g->a);
     plan_estimate(p, tmp);
@@ -215,7 +241,8 @@ static int64_t score(Graph *g, void *arg)
     const PlanSpace *x = &p->space[SPACE_MAIN];
     int64_t cost = INT64_MAX;
     if (x->bound <= s->best) {
-        plan_place(p, quick_effort(p), 0, s->known);
+        fill_reserve(p);
+        plan_place(p, MIN(quick_effort(p), place_effort(p, &s->to)), 0, s->known);
         cost = x->bound + s->waste * (x->peak - x->bound);
     }
     s->found |= cost <= s->best;
@@ -425,19 +452,59 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
     return bounded(p, &x);
 }
 
-/* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near. */
+/* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near.
+ * Orders are compared with little effort, and the lowest is placed with all. */
 static Plan *order_lowest(Arena *a, const Graph *g, const PlanFor *to, bool apart)
 {
     Plan *best = NULL;
+    PlanFor tried = *to;
+    tried.lowest = false;
     for (int i = 0; i < (apart ? 2 : 1); i++) {
-        Plan *p = order_once(a, graph_clone(a, g), to, 2, i),
-             *once = order_once(a, graph_clone(a, g), to, 1, i);
+        Plan *p = order_once(a, graph_clone(a, g), &tried, 2, i),
+             *once = order_once(a, graph_clone(a, g), &tried, 1, i);
         bool lower = plan_least(once) < plan_least(p) &&
                      plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
         p = lower ? once : p;
         best = !best || plan_least(p) < plan_least(best) ? p : best;
     }
-    return best;
+    const bool wastes = best->space[SPACE_MAIN].peak > best->space[SPACE_MAIN].bound;
+    return wastes && !within(best, to->limit) ? make(a, best->g, to, 0, NULL) : best;
+}
+
+/* ---- whether a limit is kept ---- */
+
+/* The task of finding an order that fits. */
+typedef struct Fitting {
+    Arena *tmp;
+    const PlanFor *to;
+    int64_t most; /* that what is not kept elsewhere may take */
+} Fitting;
+
+static bool is_placed_within(Graph *g, void *arg)
+{
+    const Fitting *x = arg;
+    PlanFor to = *x->to;
+    to.persistent = 0;
+    Plan *p = plan_measured(x->tmp, g, &to);
+    plan_place(p, 0, 0, NULL);
+    if (p->space[SPACE_MAIN].peak > x->most)
+        plan_place(p, quick_effort(p), x->most, NULL);
+    const bool fits = p->space[SPACE_MAIN].peak <= x->most;
+    arena_reset(x->tmp);
+    return fits;
+}
+
+/* Orders g so that it fits the limit; false: no such order is found. */
+static bool order_fitting(Graph *g, const PlanFor *to)
+{
+    Arena *tmp = arena_tmp(g->a);
+    Fitting x = {arena_tmp(g->a), to, 0};
+    Plan *p = plan_measured(tmp, g, to);
+    fill_reserve(p);
+    x.most = to->limit - MAX(p->reserve, to->reserve) - p->by_category[CAT_OTHER];
+    const bool fits = order_within(g, to->device, to->machine, tmp, x.most, is_placed_within, &x);
+    arena_reset(tmp);
+    return fits;
 }
 
 /* Within a limit fused nodes are taken apart only where the plan does not fit otherwise. */
@@ -446,7 +513,11 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     double start = now_sec();
     PlanFor x = made_for(a, to);
     Plan *p = NULL;
-    if (x.lowest && !x.quick) {
+    if (x.tried && order_fitting(g, &x)) {
+        p = make(a, g, &x, 0, NULL);
+        if (!within(p, x.limit))
+            plan_place(p, quick_effort(p), x.limit - p->reserve, NULL);
+    } else if (x.lowest && !x.quick) {
         p = order_lowest(a, g, &x, apart);
     } else if (x.quick || !x.limit) {
         p = order_once(a, x.room ? graph_clone(a, g) : g, &x, 2, apart);

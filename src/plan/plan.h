@@ -120,6 +120,8 @@ typedef struct PlanFor {
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */
+    bool tried;    /* only whether it needs at most the limit is asked: any order that does is
+                      taken, and if none is found it is as quick */
     const struct PlanBeside *beside; /* what counts beside the plan's bytes where collectives are
                                         moved; NULL: nothing */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
@@ -332,6 +334,8 @@ typedef struct Breakdown {
 
 Breakdown *plan_breakdown(Arena *a, const Plan *p);
 const char *scope_title(Arena *a, const ScopeBytes *x); /* "layers.0-10" */
+/* The parameter, of those by name, whose state has this name: "PARAM.m"; NULL: it is a buffer. */
+Value *state_param(const Map *params, const char *state);
 /* By index of g's inputs: the scope of the first node that reads it; state has its parameter's. */
 const char **plan_input_scopes(Arena *a, const Graph *g);
 

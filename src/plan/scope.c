@@ -43,13 +43,10 @@ static void fill_readers(const Graph *g, Arena *a, const char **scope)
     }
 }
 
-/* The parameter NAME of a state "NAME.m". */
-static const Value *parameter_of(const Map *params, const Port *state)
+Value *state_param(const Map *params, const char *state)
 {
-    const char *dot = strrchr(state->name, '.');
-    return dot ? map_find(params,
-                          arena_strndup(params->a, state->name, (size_t)(dot - state->name)))
-               : NULL;
+    const char *dot = strrchr(state, '.');
+    return dot ? map_find(params, arena_strndup(params->a, state, (size_t)(dot - state))) : NULL;
 }
 
 const char **plan_input_scopes(Arena *a, const Graph *g)
@@ -59,7 +56,7 @@ const char **plan_input_scopes(Arena *a, const Graph *g)
     fill_readers(g, a, scope);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        const Value *owner = p->role == ROLE_STATE ? parameter_of(&params, p) : NULL;
+        const Value *owner = p->role == ROLE_STATE ? state_param(&params, p->name) : NULL;
         const char *found = scope[(owner ? owner : p->v)->id];
         of[i] = found ? found : "";
     }

@@ -2,14 +2,12 @@
  * resume. A folder is written under another name, synced and renamed, and the link `latest` is
  * replaced last, so that at any moment there is a complete one. What a killed save leaves has a
  * name of its own (".NAME.tmpPID") and is removed when a run begins. */
-#define _GNU_SOURCE /* renameat2 */
 #include "run.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <ftw.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,31 +31,72 @@ typedef struct Save {
     int64_t pid; /* its process */
 } Save;
 
-/* A plan's inputs of a role, as files have them. */
-static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
+/* A plan's inputs of a role, as files have them; of state that of parameters, or buffers alone. */
+static void list_role(TensorOut *out, const Plan *p, const Type *whole, Role role, bool buffers,
+                      int *n)
 {
-    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == role && plan_is_buffer(p, &p->in[i]) == buffers)
+            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+}
+
+static Type *list_wholes(Arena *a, const Plan *p, const tn_model *m)
+{
     Type *whole = NEWN(a, Type, p->nin);
     part_wholes(p, m, whole);
-    *n = 0;
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == role)
-            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
+    return whole;
+}
+
+/* Tensors of a graph, and tied params once more under each further name. */
+static TensorOut *add_tied(Arena *a, const Graph *g, const TensorOut *of, int *n)
+{
+    TensorOut *out = NULL;
+    int count = 0, cap = 0;
+    for (int i = 0; i < *n; i++) {
+        const Port *p = graph_find_input(g, ROLE_PARAM, of[i].name);
+        PUSH(a, out, count, cap, of[i]);
+        for (const char **s = p ? p->tied : NULL; s && *s; s++) {
+            PUSH(a, out, count, cap, of[i]);
+            out[count - 1].name = *s;
+        }
+    }
+    *n = count;
     return out;
 }
 
-/* The weights, and of a graph its constants. */
+/* Adapters, by the names of their file. */
+static TensorOut *list_adapters(Arena *a, const Plan *p, const tn_model *m, int *n)
+{
+    int count = 0;
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    list_role(out, p, list_wholes(a, p, m), ROLE_PARAM, false, &count);
+    *n = 0;
+    for (int i = 0; i < count; i++) {
+        const char *name = model_param(m, out[i].name)->adapter;
+        if (name)
+            out[(*n)++] = (TensorOut){name, out[i].type, out[i].data};
+    }
+    return out;
+}
+
+/* The weights, and of a graph its constants and buffers. */
 static TensorOut *list_weights(Arena *a, const Plan *p, const tn_model *m, int *n)
 {
-    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE};
+    static const Role roles[] = {ROLE_PARAM, ROLE_CONST, ROLE_CACHE, ROLE_STATE};
+    const Type *whole = list_wholes(a, p, m);
     TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
-    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++) {
-        int count;
-        const TensorOut *of = list_role(a, p, m, roles[i], &count);
-        for (int k = 0; k < count; k++)
-            out[(*n)++] = of[k];
-    }
+    for (int i = 0; i < (m->graph ? LEN(roles) : 1); i++)
+        list_role(out, p, whole, roles[i], roles[i] == ROLE_STATE, n);
+    return m->graph ? add_tied(a, m->graph->g, out, n) : out;
+}
+
+/* The state of the optimizer. */
+static TensorOut *list_state(Arena *a, const Plan *p, const tn_model *m, int *n)
+{
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    *n = 0;
+    list_role(out, p, list_wholes(a, p, m), ROLE_STATE, false, n);
     return out;
 }
 
@@ -69,9 +108,12 @@ static DType param_dtype(const Plan *p)
     return F32;
 }
 
-/* The text of config.json; that of a graph says where to look, and which it is. */
+/* The text of config.json; that of a graph says where to look, and which it is. Of adapters that of
+ * adapter_config.json, which names their base. */
 static const char *config_of(Arena *a, const tn_model *m, const Plan *p)
 {
+    if (m->config.lora)
+        return lora_text(a, &m->config, m->base);
     if (m->graph)
         return arena_printf(a,
                             "{\n \"architectures\": [\"TenonGraph\"],\n"
@@ -80,48 +122,40 @@ static const char *config_of(Arena *a, const tn_model *m, const Plan *p)
     return config_text_of(a, &m->config, param_dtype(p));
 }
 
+static void write_weights(const Save *s)
+{
+    int n, nshard;
+    const TensorOut *weights = list_weights(s->a, s->x->x->plan, s->m, &n);
+    TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
+    for (int i = 0; i < nshard; i++)
+        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t, true);
+}
+
+/* In one file, as PEFT looks for no other. */
+static void write_adapters(const Save *s)
+{
+    int n;
+    const TensorOut *t = list_adapters(s->a, s->x->x->plan, s->m, &n);
+    const char *path = arena_printf(s->a, "%s/adapter_model.safetensors", s->aside);
+    write_together(s->x, s->a, path, n, t, true);
+}
+
 static void write_tensors(const Save *s)
 {
     const Plan *p = s->x->x->plan;
-    int n, nshard;
-    const TensorOut *weights = list_weights(s->a, p, s->m, &n);
-    TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
-    for (int i = 0; i < nshard; i++)
-        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
-    const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
-    write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
+    int n;
+    if (s->m->config.lora)
+        write_adapters(s);
+    else
+        write_weights(s);
+    const TensorOut *state = list_state(s->a, p, s->m, &n);
+    const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
+    write_together(s->x, s->a, path, n, state, true);
 }
 
 static void write_text(const Save *s, const char *text, const char *file)
 {
     file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
-}
-
-static void sync_folder(Ctx *ctx, const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int why = fd < 0 || fsync(fd) ? errno : 0;
-    if (fd >= 0)
-        close(fd);
-    if (why)
-        fail(ctx, TN_FAIL, "%s: cannot sync: %s", path, strerror(why));
-}
-
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st, (void)kind, (void)at;
-    return remove(path) && errno != ENOENT;
-}
-
-/* Removes a folder with its contents; links are not followed. Returns 0 or -1 with errno. */
-static int remove_folder(const char *path)
-{
-    return nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) && errno != ENOENT ? -1 : 0;
-}
-
-static void drop_folder(void *path)
-{
-    remove_folder(path);
 }
 
 static void close_folder(void *folder)
@@ -134,6 +168,8 @@ static bool is_part(const char *name)
 {
     static const char *const parts[] = {"config.json",
                                         "graph.tn",
+                                        "adapter_config.json",
+                                        "adapter_model.safetensors",
                                         "model.safetensors",
                                         "model-[0-9]*-of-[0-9]*.safetensors",
                                         "model.safetensors.index.json",
@@ -179,35 +215,6 @@ static void check_own(Arena *a, const char *path)
         fail(ctx, TN_FAIL, "%s: has no state.json: not a checkpoint, it stays as it is", path);
 }
 
-/* An earlier folder of that name is exchanged as a whole, so that at every moment one is there;
- * where the file system cannot, it is moved out of the way first. */
-static void put_in_place(Arena *a, const char *aside, const char *path)
-{
-    char *old = arena_printf(a, "%s.old", aside);
-    if (!rename(aside, path) || !renameat2(AT_FDCWD, aside, AT_FDCWD, path, RENAME_EXCHANGE))
-        return;
-    bool moved = (errno == EINVAL || errno == ENOSYS) && !rename(path, old);
-    if (!moved || rename(aside, path))
-        fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", path, strerror(errno));
-    remove_folder(old);
-}
-
-static void make_folders(Arena *a, const char *path)
-{
-    char *part = arena_strdup(a, path);
-    for (char *end = part;;) {
-        end += strspn(end, "/");
-        end += strcspn(end, "/");
-        char after = *end;
-        *end = 0;
-        if (mkdir(part, 0777) && errno != EEXIST)
-            fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", part, strerror(errno));
-        if (!after)
-            return;
-        *end = after;
-    }
-}
-
 /* Makes a link of that name beside the folder. */
 static void replace_link(Arena *a, const FolderPath *to, const char *name)
 {
@@ -220,7 +227,7 @@ static void replace_link(Arena *a, const FolderPath *to, const char *name)
         unlink(aside);
         fail(ctx, TN_FAIL, "%s: cannot replace: %s", link, strerror(why));
     }
-    sync_folder(ctx, to->parent);
+    folder_sync(ctx, to->parent);
 }
 
 static FolderPath split_path(Arena *a, const char *path)
@@ -254,20 +261,25 @@ static char *path_aside(Arena *a, const FolderPath *to, int64_t pid)
 static void begin_save(void *arg)
 {
     Save *s = arg;
+    if (s->m->config.lora && !s->m->base)
+        fail(arena_ctx(s->a), TN_USAGE,
+             "adapters of a model without a folder of weights cannot be saved: nothing names their "
+             "base");
     check_state(arena_ctx(s->a), s->state);
     model_check(s->m, s->x->x->plan);
     s->to = split_path(s->a, s->to.path);
     if (!s->first)
         return;
     check_own(s->a, s->to.path);
-    make_folders(s->a, s->to.parent);
+    folders_make(s->a, s->to.parent);
     s->pid = getpid();
     s->aside = path_aside(s->a, &s->to, s->pid);
-    remove_folder(s->aside); /* of a process that was killed */
+    folder_remove(s->aside); /* of a process that was killed */
     if (mkdir(s->aside, 0777))
         fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->to.path, strerror(errno));
-    arena_defer(s->a, drop_folder, s->aside); /* what failed, or what was there before */
-    write_text(s, config_of(s->a, s->m, s->x->x->plan), "config.json");
+    arena_defer(s->a, folder_drop, s->aside); /* what failed, or what was there before */
+    write_text(s, config_of(s->a, s->m, s->x->x->plan),
+               s->m->config.lora ? "adapter_config.json" : "config.json");
     if (s->m->graph)
         write_text(s, graph_model_text(s->m, s->a), "graph.tn");
     companions_write(s->m, s->a, s->aside);
@@ -281,9 +293,10 @@ static void end_save(void *arg)
     if (!s->first)
         return;
     const TensorOut *weights = list_weights(s->a, s->x->x->plan, s->m, &n);
-    tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
-    sync_folder(arena_ctx(s->a), s->aside);
-    put_in_place(s->a, s->aside, s->to.path);
+    if (!s->m->config.lora)
+        tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
+    folder_sync(arena_ctx(s->a), s->aside);
+    folder_put(s->a, s->aside, s->to.path);
     replace_link(s->a, &s->to, "latest");
 }
 
@@ -313,11 +326,12 @@ static FileSizes save_sizes(const Plan *p, const tn_model *m, Arena *a, int64_t 
 {
     FileSizes sizes = {.block = block};
     int n;
+    bool adapters = m->config.lora != NULL;
     model_check(m, p);
-    const TensorOut *weights = list_weights(a, p, m, &n);
-    tensors_folder_sizes(a, shard, n, weights, &sizes);
-    const TensorOut *state = list_role(a, p, m, ROLE_STATE, &n);
-    sizes_add(&sizes, tensors_size(a, n, state));
+    const TensorOut *weights = adapters ? list_adapters(a, p, m, &n) : list_weights(a, p, m, &n);
+    tensors_folder_sizes(a, adapters ? 0 : shard, n, weights, &sizes);
+    const TensorOut *state = list_state(a, p, m, &n);
+    sizes_add(&sizes, tensors_size(a, n, state, true));
     sizes_add(&sizes, (int64_t)strlen(config_of(a, m, p)));
     if (m->graph)
         sizes_add(&sizes, (int64_t)strlen(graph_model_text(m, a)));
@@ -347,7 +361,7 @@ int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64
 
 static void try_folder(Arena *a, const char *path)
 {
-    make_folders(a, path);
+    folders_make(a, path);
     const char *probe = arena_printf(a, "%s/.probe.tmp%ld", path, (long)getpid());
     int fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -397,7 +411,7 @@ static void clean_entry(Arena *a, const char *folder, const char *name)
         if (access(place, F_OK) && !rename(path, place))
             return;
     }
-    if (remove_folder(path))
+    if (folder_remove(path))
         fail(arena_ctx(a), TN_FAIL, "%s: cannot remove: %s", path, strerror(errno));
 }
 
@@ -426,7 +440,7 @@ static void remove_checkpoint(Arena *a, const char *path)
     FolderPath s = split_path(a, path);
     check_own(a, s.path);
     const char *aside = path_aside(a, &s, getpid());
-    if (rename(s.path, aside) || remove_folder(aside))
+    if (rename(s.path, aside) || folder_remove(aside))
         fail(arena_ctx(a), TN_FAIL, "%s: cannot remove: %s", s.path, strerror(errno));
 }
 
@@ -458,22 +472,25 @@ int tn_checkpoint_remove(tn_context *ctx, const char *path)
     return tried(&t);
 }
 
-/* The headers say where each tensor begins and ends, and the last ends where its file does. */
+/* The headers say where each tensor begins and ends, and the last ends where its file does; and
+ * which checksum it has, but in files of earlier versions. */
 static void check_whole(Arena *a, const char *path)
 {
     FolderPath s = split_path(a, path);
-    if (graph_model_file(a, s.path)) {
-        tensors_open(a, s.path);
-    } else {
+    bool adapters = adapters_alone(a, s.path);
+    TensorFile *weights = adapters ? adapters_check(a, s.path) : tensors_open(a, s.path);
+    if (!adapters && !graph_model_file(a, s.path)) {
         ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.path));
-        model_match(a, &config, tensors_open(a, s.path));
+        model_match(a, &config, weights);
     }
-    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
-    Json state = json_read(a, arena_printf(a, "%s/state.json", s.path));
-    int64_t step = json_get_int(state, "step", 0, INT64_MAX);
+    const TensorFile *state = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
+    Json run = json_read(a, arena_printf(a, "%s/state.json", s.path));
+    int64_t step = json_get_int(run, "step", 0, INT64_MAX);
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
-             state.where, (long long)step);
+             run.where, (long long)step);
+    tensors_verify(weights);
+    tensors_verify(state);
 }
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)
@@ -504,7 +521,7 @@ static void restore(const tn_program *x, Arena *a, const char *folder)
     const TensorFile *f = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", folder));
     int n = 0;
     for (int i = 0; i < p->nin; i++) {
-        if (p->in[i].role != ROLE_STATE)
+        if (p->in[i].role != ROLE_STATE || plan_is_buffer(p, &p->in[i]))
             continue;
         const TensorEntry *e = tensors_get(f, p->in[i].name);
         check_tensor(x, a, f, e, i);

@@ -88,8 +88,11 @@ static void find_batch(tn_model *m)
             continue;
         if (t->dtype != I64 || t->rank != 2 || !t->dim[0] || !t->dim[1])
             fail_port(g, p,
-                      arena_printf(m->h.a, "expected token ids or labels, i64[B, T], found %s",
-                                   type_text(m->h.a, t)));
+                      arena_printf(m->h.a,
+                                   "expected token ids or labels, i64[B, T], found %s: the data "
+                                   "of train are tokens\n  a step over other data, as of images, "
+                                   "runs from Python (tenon.compile) or by `tenon run %s`",
+                                   type_text(m->h.a, t), g->file));
         const Node *table = table_of(g, p->v);
         const Port **place = table && !x->ids ? &x->ids : &x->labels;
         if (*place)
@@ -154,18 +157,20 @@ static void add_params(tn_model *m)
 {
     const Graph *g = m->graph->g;
     Arena *a = m->h.a;
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, arena_tmp(a));
     ModelParam *param = NEWN(a, ModelParam, g->nin);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        bool weight = p->role == ROLE_PARAM, kept = p->role == ROLE_CONST || p->role == ROLE_CACHE;
+        bool weight = p->role == ROLE_PARAM;
         if (p->role == ROLE_NONE)
             fail_port(g, p, "expected a role: batch, param, const, seed, step");
         if (p->role == ROLE_SCALAR && strcmp(p->name, "lr") != 0)
             fail_port(g, p, "a scalar that training does not set; it sets \"lr\"");
-        if (!weight && !kept)
+        if (!role_kept(p->role))
             continue;
         const TensorEntry *e = find_tensor(m, p);
-        if (!e && type_nelem(&p->v->type)) /* no element needs no tensor */
+        bool zeros = p->role == ROLE_STATE && state_param(&params, p->name);
+        if (!e && !zeros && type_nelem(&p->v->type)) /* no element needs no tensor */
             fail_port(g, p, arena_printf(a, "%s has no tensor \"%s\"", m->graph->weights, p->name));
         if (e && !shape_equal(&e->type, &p->v->type))
             fail_port(g, p,
@@ -203,9 +208,9 @@ void graph_model_open(tn_model *m, const char *path, const char *weights)
         fail(ctx, TN_FAIL, "%s: a rank's graph: expected that of the whole step, which --mesh cuts",
              path);
     check_mean(g, graph_find_output(g, ROLE_LOSS, NULL)->v);
-    m->file = tensors_open(a, weights);
     find_batch(m);
     find_shift(x);
+    m->file = tensors_open(a, weights);
     add_params(m);
     m->read = NEWN(a, const char *, m->file->nfile + 2);
     m->read[m->nread++] = g->file;
@@ -285,14 +290,21 @@ static bool is_read(const Graph *g, const Value *v)
     return false;
 }
 
-/* Removes inputs that the update alone has read: its scalars and its state. */
-static void drop_inputs(Graph *g)
+/* Removes inputs that the update alone has read: its scalars, and the parameters' state unless
+ * some of it is read still, as all of it has its place behind the weights. */
+static void drop_inputs(Graph *g, Arena *tmp)
 {
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, tmp);
+    bool *update = NEWN(tmp, bool, g->nin), keeps = false;
     int n = 0;
     for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        update[i] = p->role == ROLE_STATE && state_param(&params, p->name);
+        keeps = keeps || (update[i] && is_read(g, p->v));
+    }
+    for (int i = 0; i < g->nin; i++) {
         Port p = g->in[i];
-        bool update = role_scalar(p.role) || p.role == ROLE_STATE;
-        if (update && !is_read(g, p.v)) {
+        if ((update[i] && !keeps) || (role_scalar(p.role) && !is_read(g, p.v))) {
             map_del(&g->names, p.v->name);
             continue;
         }
@@ -311,17 +323,23 @@ void graph_model_evaluates(Graph *g)
         if (node_is(n, OP_dropout) || node_is(n, OP_native_dropout))
             drop_dropout(n);
     graph_prune(g, arena_tmp(g->a));
-    drop_inputs(g);
+    drop_inputs(g, arena_tmp(g->a));
+}
+
+/* Whether the graph has a backward or an update; new values of buffers alone are a forward's. */
+static bool is_differentiated(const Graph *g, bool *updated)
+{
+    *updated = false;
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_NEW && graph_find_input(g, ROLE_PARAM, g->out[i].name))
+            *updated = true;
+    return *updated || graph_find_output(g, ROLE_GRAD, NULL);
 }
 
 const char *graph_model_passes(const tn_model *m, const char *passes)
 {
-    const Graph *g = m->graph->g;
-    if (!strcmp(passes, "forward") ||
-        (!graph_find_output(g, ROLE_GRAD, NULL) && !graph_find_output(g, ROLE_NEW, NULL)))
+    bool updated, differentiated = is_differentiated(m->graph->g, &updated);
+    if (!strcmp(passes, "forward") || !differentiated)
         return passes;
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].role == ROLE_NEW && graph_find_input(g, ROLE_PARAM, g->out[i].name))
-            return "compiled";
-    return "optimizer,compiled";
+    return updated ? "compiled" : "optimizer,compiled";
 }

@@ -445,3 +445,30 @@ int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *ar
     par_set_threads(threads);
     return code;
 }
+
+/* ---- together ---- */
+
+Comm *write_ranks(const tn_program *x)
+{
+    const Mesh *m = graph_mesh(x->x->plan->g);
+    int64_t n = m ? mesh_nranks(m) : 1;
+    if (n > 1 && !x->x->comm) /* one that has joined has as many ranks as its plan */
+        fail(&x->h.owner->ctx, TN_USAGE, "the plan is for %lld ranks, which have not joined",
+             (long long)n);
+    return n > 1 ? x->x->comm : NULL;
+}
+
+void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg)
+{
+    int code = (int)ctx_try(&owner->ctx, fn, arg);
+    if (c)
+        code = tn_agree_code(owner, code);
+    if (code)
+        fail_again(&owner->ctx, "");
+}
+
+void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes)
+{
+    if (c && tn_share(owner, data, nbytes))
+        fail_again(&owner->ctx, "");
+}

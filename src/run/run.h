@@ -29,16 +29,26 @@ typedef struct Handle {
     bool kept;                  /* the call that has made it did not fail */
 } Handle;
 
+/* Whether collectives of a block are one call, of a step that tn_compile has planned. */
+typedef struct BucketChoice {
+    const char *asked, *taken; /* words of --bucket; NULL: nothing is known */
+    bool chosen;               /* taken by the clock, now or before */
+    double joined, apart;      /* seconds of a step, as asked for or by blocks, and with all calls
+                                  alone; 0: that was not planned */
+} BucketChoice;
+
 struct tn_graph {
     Handle h;
     Graph *g;
-    Decisions decisions;  /* of the passes that ran */
-    ChunkReport chunk;    /* likewise */
-    AgainReport again;    /* likewise */
-    ShardReport sharded;  /* how spmd has chosen forms, if it was asked to */
+    Decisions decisions; /* of the passes that ran */
+    ChunkReport chunk;   /* likewise */
+    AgainReport again;   /* likewise */
+    ShardReport sharded; /* how spmd has chosen forms, if it was asked to */
+    BucketChoice bucket;
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
+    Globs adapters;       /* what alone is trained, of a model with adapters */
     bool own; /* this rank's alone: others have graphs, inputs and outputs of their own */
 };
 
@@ -64,9 +74,11 @@ struct tn_model {
     GraphModel *graph; /* NULL: config says what it is */
     Companion *companion;
     ModelConfig config;
-    TensorFile *file; /* NULL: a preset, initialised by its seed */
+    TensorFile *file;     /* NULL: a preset, initialised by its seed */
+    TensorFile *adapters; /* of config.lora; NULL: none, or new ones, initialised by a seed */
     const char *folder;
-    int nread; /* files that it was read from: the configuration, weights, the tokenizer's */
+    const char *base; /* absolute path of the folder of `file`, which names it; NULL: no folder */
+    int nread;        /* files that it was read from: the configuration, weights, the tokenizer's */
     const char **read;
     const ModelParam *param;
     int nparam;
@@ -162,6 +174,37 @@ const ModelParam *model_get_param(const tn_model *m, const Plan *plan, const Pla
 /* Fails where the plan's parameters are not the model's. */
 void model_check(const tn_model *m, const Plan *p);
 
+/* ---- adapters.c ---- */
+
+/* The folder of adapters: path itself, or of a training run its latest checkpoint; else NULL. */
+const char *adapters_folder(Arena *a, const char *path);
+/* Whether the folder is of adapters alone: opening it opens their base. */
+bool adapters_alone(Arena *a, const char *folder);
+void adapters_new(tn_model *m, const char *text);              /* as lora_parse reads it */
+void adapters_open(tn_model *m, Arena *a, const char *folder); /* in the place of any */
+/* Fails where the folder's files are not whole, but for the numbers of the tensors it returns. */
+TensorFile *adapters_check(Arena *a, const char *folder);
+/* Fills a port with the first value of a magnitude, its weight's norms. */
+void adapters_magnitude(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
+                        const ModelParam *magnitude, uint64_t seed);
+/* The patterns of what is trained of a model with adapters. */
+Globs adapters_trained(const tn_model *m, Arena *a);
+
+/* ---- merge.c ---- */
+
+void merge_write(const tn_model *m, Arena *a, const char *folder, const char *dtype, int64_t shard,
+                 tn_merged *merged);
+
+/* ---- folder.c: folders that are written aside, and then renamed ---- */
+
+void folders_make(Arena *a, const char *path); /* those that are not there */
+void folder_sync(Ctx *ctx, const char *path);
+/* Removes a folder with its contents; links are not followed. Returns 0 or -1 with errno. */
+int folder_remove(const char *path);
+void folder_drop(void *path); /* the same, for arena_defer */
+/* Gives what was written aside its name. An earlier folder of that name goes. */
+void folder_put(Arena *a, const char *aside, const char *path);
+
 /* ---- graph_model.c ---- */
 
 /* Makes m, new, the model of a graph's file with weights of a file or folder. */
@@ -209,6 +252,8 @@ void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const Tens
 
 /* ---- whole_shape.c: the wholes of which ranks have parts ---- */
 
+/* Whether an input is state of no parameter, which lies among the weights in files. */
+bool plan_is_buffer(const Plan *p, const PlanPort *port);
 /* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
  * the axes that it cuts. */
 bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
@@ -225,7 +270,15 @@ int64_t memory_free_under(const char *root);
 /* Without what is left to the process itself and to others. */
 int64_t memory_less_margin(int64_t nbytes);
 
-/* ---- write.c: what all ranks do together ---- */
+/* ---- write.c: files that all ranks write together ---- */
+
+/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
+ * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
+ * and their data PlanPorts of x; NULL: zeros. summed: with checksums of them. */
+void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t,
+                    bool summed);
+
+/* ---- ranks.c ---- */
 
 /* The comm between the ranks of x; NULL: its plan is for one. Fails where they have not joined.
  */
@@ -234,13 +287,6 @@ Comm *write_ranks(const tn_program *x);
  * one rank. */
 void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg);
 void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /* rank 0's */
-/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
- * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
- * and their data PlanPorts of x; NULL: zeros. */
-void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t);
-
-/* ---- ranks.c ---- */
-
 void ranks_leave(tn_context *ctx); /* closes what the context has joined */
 
 /* ---- ranks_check.c ---- */

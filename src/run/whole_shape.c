@@ -27,12 +27,19 @@ bool part_fits(const Plan *p, const PlanPort *port, const Type *whole)
 /* The parameter of that name, or the one whose state has the name: "PARAM.m". -1: there is none. */
 static int find_param(const Plan *p, const char *name, bool state)
 {
-    const char *dot = state ? strrchr(name, '.') : NULL;
-    size_t n = dot ? (size_t)(dot - name) : strlen(name);
+    const char *dot = strrchr(name, '.');
+    size_t n = state && dot ? (size_t)(dot - name) : strlen(name);
+    if (state && !dot)
+        return -1;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == ROLE_PARAM && !strncmp(p->in[i].name, name, n) && !p->in[i].name[n])
             return i;
     return -1;
+}
+
+bool plan_is_buffer(const Plan *p, const PlanPort *port)
+{
+    return port->role == ROLE_STATE && find_param(p, port->name, true) < 0;
 }
 
 /* `whole` in the shape of `like`, where a port may have it; NULL: there is no such shape. */

@@ -71,7 +71,9 @@ typedef struct Together {
     const char *path;
     int n;
     const TensorOut *t;
+    bool summed;
     TensorLayout layout;
+    uint32_t *sum; /* by tensor, of what this rank has put, or all have */
     Begun begun;
     TensorWriter *w; /* NULL: another rank writes */
     PartMap *map;    /* by tensor */
@@ -84,32 +86,7 @@ typedef struct Together {
     Code code;  /* this rank has failed, its message is the context's */
 } Together;
 
-/* ---- ranks ---- */
-
-Comm *write_ranks(const tn_program *x)
-{
-    const Mesh *m = graph_mesh(x->x->plan->g);
-    int64_t n = m ? mesh_nranks(m) : 1;
-    if (n > 1 && !x->x->comm) /* one that has joined has as many ranks as its plan */
-        fail(&x->h.owner->ctx, TN_USAGE, "the plan is for %lld ranks, which have not joined",
-             (long long)n);
-    return n > 1 ? x->x->comm : NULL;
-}
-
-void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg)
-{
-    int code = (int)ctx_try(&owner->ctx, fn, arg);
-    if (c)
-        code = tn_agree_code(owner, code);
-    if (code)
-        fail_again(&owner->ctx, "");
-}
-
-void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes)
-{
-    if (c && tn_share(owner, data, nbytes))
-        fail_again(&owner->ctx, "");
-}
+/* ---- where ranks may write side by side ---- */
 
 /* Whether several processes of this host may write to one file there. */
 static bool is_local(const char *folder)
@@ -494,7 +471,7 @@ static bool do_round(Together *o, int number)
 static void begin(void *arg)
 {
     Together *o = arg;
-    o->layout = tensors_layout(o->a, o->path, o->n, o->t);
+    o->layout = tensors_layout(o->a, o->path, o->n, o->t, o->summed);
     o->traffic.part = NEWN(o->a, CommPart, o->nranks);
     o->traffic.cursor = NEWN(o->a, int64_t, o->nranks);
     o->codes = NEWN(o->a, int, o->nranks);
@@ -511,7 +488,32 @@ static void join(void *arg)
 {
     Together *o = arg;
     if (o->rank && o->begun.parallel)
-        o->w = tensors_join(o->a, o->path, o->begun.process);
+        o->w = tensors_join(o->a, o->path, &o->layout, o->begun.process);
+}
+
+/* Adds up the ranks' sums, which all of them have then; one without a writer has put nothing. */
+static void join_sums(Together *o)
+{
+    char message[COMM_MESSAGE] = "";
+    const uint32_t *own = o->w ? tensors_sums(o->w) : NULL;
+    o->sum = NEWN(o->a, uint32_t, o->n);
+    if (own)
+        memcpy(o->sum, own, sizeof *own * (size_t)o->n);
+    if (!o->comm)
+        return;
+    uint32_t *all = NEWN(o->a, uint32_t, (size_t)o->n * (size_t)o->nranks);
+    if (comm_gather(o->comm, o->sum, (int64_t)sizeof *all * o->n, all, true, message))
+        fail(arena_ctx(o->a), TN_FAIL, "%s", message);
+    for (int q = 0; q < o->nranks; q++)
+        for (int i = 0; q != o->rank && i < o->n; i++)
+            o->sum[i] ^= all[q * o->n + i];
+}
+
+static void seal(void *arg)
+{
+    Together *o = arg;
+    if (!o->rank)
+        tensors_seal(o->w, o->sum);
 }
 
 static void sync_own(void *arg)
@@ -529,6 +531,10 @@ static void write_pieces(void *arg)
     for (int i = 0; i < n; i++)
         if (!do_round(o, i))
             break;
+    if (o->summed)
+        join_sums(o);
+    if (o->summed)
+        attempt(o, seal, o);
     attempt(o, sync_own, o);
     if (o->code)
         fail_again(arena_ctx(o->a), "");
@@ -567,12 +573,14 @@ static void write_own(Together *o)
     arena_reset(o->a);
 }
 
-void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t)
+void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t,
+                    bool summed)
 {
     tn_context *owner = x->h.owner;
     Arena *a = arena_tmp(with);
     Together *o = NEW(with, Together);
     *o = (Together){.x = x, .comm = write_ranks(x), .a = a, .path = path, .n = n, .t = t};
+    o->summed = summed;
     if (x->plan->graph->own) {
         write_own(o);
         return;

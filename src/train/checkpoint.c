@@ -202,6 +202,8 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         json_object_set_new(o, "tokens", checkpoint_tokens(&r->feed));
         json_object_set_new(o, "val_data", checkpoint_held(&r->feed));
     }
+    if (o && r->base)
+        json_object_set(o, "base", r->base);
     if (o && *r->folder.run)
         json_object_set_new(o, "run", json_string(r->folder.run));
     if (o && r->best.step)

@@ -45,7 +45,10 @@ void show_plan(const Trainer *r)
     const char *text;
     if (!r->feed.data || tn_plan_text(r->plans.step, 0, &text))
         return;
-    fprintf(r->log, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
+    fprintf(r->log, "model: %" PRId64 " parameters", tn_model_count(r->m));
+    if (tn_model_base(r->m))
+        fprintf(r->log, ", of which %" PRId64 " of adapters are trained", tn_model_trained(r->m));
+    fputc('\n', r->log);
     show_data(r);
     fputs(text, r->log);
     if (r->plans.arena > r->plans.peak)

@@ -80,6 +80,8 @@ static int check_room(const Trainer *r, const struct statvfs *v, int64_t count)
 static int64_t count_saves(const TrainOptions *t)
 {
     int64_t first = t->resume ? t->resume->step : 0, every = t->save_every;
+    if (t->steps == INT64_MAX) /* by time, or by epochs that are not counted yet */
+        return 1;
     return 1 + (every ? (t->steps - 1) / every - first / every : 0);
 }
 

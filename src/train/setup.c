@@ -258,6 +258,13 @@ static int count_steps(Trainer *r)
     double steps = ceil(t->epochs * (double)r->feed.windows / (double)t->batch - 1e-9);
     if (t->epochs == 0)
         return 0;
+    if ((double)t->batch > t->epochs * (double)r->feed.windows + 1e-9)
+        return tn_context_fail(
+            r->ctx, TN_CODE_USAGE,
+            "train: --epochs %g of data with %" PRId64 " rows: expected a --batch-size of at most "
+            "%" PRId64 ", found %" PRId64 ": one step would take more than these epochs have",
+            t->epochs, r->feed.windows,
+            (int64_t)fmax(floor(t->epochs * (double)r->feed.windows), 1), t->batch);
     r->own->steps = (int64_t)fmin(fmax(steps, 1), 1e12);
     if (!t->resume || t->resume->step <= t->steps)
         return 0;
@@ -401,6 +408,11 @@ static int check_resume(Trainer *r)
     return r->t->resume ? resume_check(r) : 0;
 }
 
+static int check_base(Trainer *r)
+{
+    return r->t->resume ? base_check(r) : 0;
+}
+
 static int check_place(Trainer *r)
 {
     return r->t->resume ? resume_check_place(r) : 0;
@@ -456,6 +468,8 @@ static const struct {
 } phases[] = {
     {check_run, false},
     {check_folder, true},
+    {base_find, true},
+    {check_base, true},
     {compare_models, false},
     {measure_rate, true},
     {open_data, false},
@@ -524,6 +538,7 @@ void drop(Trainer *r)
     free(r->feed.more);
     free(r->feed.more_tokens);
     json_decref(r->metrics.originals);
+    json_decref(r->base);
     batch_drop(&r->feed.batch);
     batch_drop(&r->feed.whole);
     if (r->folder.lock >= 0)

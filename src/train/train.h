@@ -62,6 +62,8 @@ typedef struct TrainOptions {
     int64_t keep;                   /* checkpoints; 0: all but those that save_sec asks for */
     bool overwrite;                 /* a run that is in out is renamed */
     const char *model;              /* as it was named, for state.json */
+    const char *lora, *adapter;     /* adapters of the model: new ones, of a folder; NULL: none */
+    const char *base;               /* of adapters that go on: another place; NULL: as they say */
     const char *inputs;             /* the weights of a model that is a graph, or NULL */
     const char *labels;       /* "same", "shifted": what such a model takes; NULL: as it says */
     bool graph, same;         /* it is a graph; it takes the tokens as labels, and shifts them */

@@ -121,6 +121,7 @@ typedef struct Trainer {
     MetricsFile metrics;
     Checkpoints saves;
     HeldOut heldout;
+    struct json_t *base; /* files of the weights that adapters belong to; NULL: there are none */
     BestStep best;
     int64_t first;                /* the step before this process's first */
     int64_t ran;                  /* steps of this process, until the profile is written */
@@ -270,6 +271,13 @@ int resume_check(const Trainer *r);
 int resume_check_place(const Trainer *r);
 /* Whether the run is already at its end. */
 bool resume_at_end(const TrainOptions *t);
+
+/* ---- base.c ---- */
+
+/* Finds the files of the base of adapters, and their hashes. */
+int base_find(Trainer *r);
+/* Checks that it is the one that the run began with. */
+int base_check(const Trainer *r);
 
 /* ---- metrics.c ---- */
 

@@ -118,6 +118,30 @@ static void read_index(Input *x)
     read_all(x, inside("model"));
 }
 
+static size_t adapter_text(char *text)
+{
+    return load(text, "tests/seeds/lora/peft.json");
+}
+
+static void read_adapter(Input *x)
+{
+    const char *base;
+    lora_read(x->a, put("adapter_config.json", x->text, x->n), &base);
+}
+
+static size_t lora_line(char *text)
+{
+    return load(text, "tests/seeds/lora/line.txt");
+}
+
+static void read_lora(Input *x)
+{
+    ModelConfig c = *config_preset("demo");
+    c.lora = lora_parse(x->a, x->text);
+    lora_check(x->a, &c);
+    graph_verify(model_graph(x->a, &c, 1, 2, NULL));
+}
+
 static size_t good_config(char *text)
 {
     return load(text, "tests/ref/llama-tiny/config.json");
@@ -238,6 +262,8 @@ static const struct Parser {
     {"safetensors", tensors_text, read_tensors},
     {"index", index_text, read_index},
     {"config.json", good_config, read_config},
+    {"adapter_config.json", adapter_text, read_adapter},
+    {"lora", lora_line, read_lora},
     {"tokenizer.json", tokenizer_text, read_tokenizer},
     {"shard", shard_text, read_shard},
     {"batch", batch_text, read_batch},

@@ -23,7 +23,7 @@ static Ctx ctx;
 static Arena *a;        /* of one case */
 static bool show, more; /* prints cases; TN_LONG */
 
-enum { MOST_NODES = 20, MOST_PLANS = 40, MORE_PLANS = 300, DRAWN = 8 };
+enum { MOST_NODES = 20, FEW_PLANS = 20, MOST_PLANS = 40, MORE_PLANS = 400, DRAWN = 8 };
 
 #define MOST_MEAN 0.01 /* added beyond the least */
 
@@ -87,6 +87,22 @@ static void check_bound(Made *m, const Choice *c, double none)
         made_print(m, "is faster than the bound", c);
 }
 
+/* Whether c, which is not planned yet, is to be: of the first ones all are, of others those that an
+ * order is found for. */
+static bool may_fit(Made *m, Choice *c, int64_t memory, int *made)
+{
+    const bool few = *made < FEW_PLANS;
+    if (!c->bound)
+        c->bound = few ? made_bound(m, c->again) : 1;
+    if (c->bound > memory || c->above >= memory)
+        return false;
+    ++*made;
+    if (few || made_fits(m, c->again, memory))
+        return true;
+    c->above = memory;
+    return false;
+}
+
 /* The fastest that fits among what is listed as faster than `found`, else that; cut: more plans
  * would have to be made. Plans are kept in known[], by place in the list. */
 static Choice enumerate(Made *m, const Choice *list, Choice *known, int n, int64_t memory,
@@ -95,16 +111,15 @@ static Choice enumerate(Made *m, const Choice *list, Choice *known, int n, int64
     Choice best = found;
     int made = 0;
     for (int i = 0; i < n && list[i].sec < best.sec * (1 - 1e-9) && !*cut; i++) {
-        if (!known[i].bound)
-            known[i].bound = made_bound(m, list[i].again);
-        if (!known[i].need && known[i].bound <= memory) {
+        known[i].again = list[i].again;
+        if (!known[i].need && may_fit(m, &known[i], memory, &made)) {
             int64_t bound = known[i].bound;
-            *cut = ++made > (more ? MORE_PLANS : MOST_PLANS);
             known[i] = made_plan(m, list[i].again, MUST_RECOMPUTE);
             EXPECT(known[i].sec >= list[i].sec * (1 - 1e-9));
             EXPECT(known[i].need >= bound);
             check_bound(m, &known[i], list[0].sec);
         }
+        *cut = made > (more ? MORE_PLANS : MOST_PLANS);
         if (known[i].need && known[i].need <= memory &&
             (known[i].sec < best.sec || best.need > memory))
             best = known[i];
@@ -174,8 +189,8 @@ static Choice find_low(Made *m, const Choice *list, int n, int64_t none, Rng *rn
     return low;
 }
 
-/* The text of a step of 12 to 20 nodes. */
-static const char *draw_step(Rng *rng, bool blocks)
+/* The text of a step of so many nodes, and one of the loss. */
+static const char *draw_step(Rng *rng, bool blocks, int nnode)
 {
     static const int widths[] = {64, 128, 256, 384, 512, 1024};
     StepForm form = {.kinds = "ppppaanvsuuu",
@@ -188,7 +203,7 @@ static const char *draw_step(Rng *rng, bool blocks)
                      .last = 0.7,
                      .block = blocks ? 4 : 0,
                      .scopeless = 0.1};
-    return step_made(a, rng, &form, 13 + (int)rng_below(rng, 9));
+    return step_made(a, rng, &form, nnode);
 }
 
 /* False: it is not fit for the test. */
@@ -197,7 +212,7 @@ static bool test_seed(uint64_t seed)
     Made m;
     Rng rng = {seed, 1 << 20};
     bool blocks = rng_chance(&rng, 0.5);
-    const char *text = draw_step(&rng, blocks);
+    const char *text = draw_step(&rng, blocks, 13 + (int)rng_below(&rng, 9));
     if (!made_read(&m, a, text, MOST_NODES))
         return false;
     Choice none = made_plan(&m, 0, MUST_RECOMPUTE), *list, *known, low;
@@ -235,6 +250,49 @@ static void next_seed(void *arg)
     x->counts = test_seed(x->seed);
 }
 
+/* ---- what is chosen needs all that it computes again ---- */
+
+/* Whether the set fits so many bytes, as it would be planned within them. */
+static bool fits_within(Made *m, uint64_t again, int64_t memory)
+{
+    Made limited = *m;
+    limited.to.limit = memory;
+    return made_fits(m, again, memory) && made_plan(&limited, again, MUST_RECOMPUTE).need <= memory;
+}
+
+/* Of a step that is too large for all its sets: with any value of the choice saved, and with it
+ * those that only it needed, it does not fit. False: it is not fit for the test. */
+static bool test_surplus(uint64_t seed)
+{
+    Made m;
+    Rng rng = {seed, 1 << 20};
+    if (!made_read(&m, a, draw_step(&rng, false, 36), MOST_FORWARD))
+        return false;
+    Choice none = made_plan(&m, 0, MUST_RECOMPUTE),
+           low = made_plan(&m, m.read & ~m.out, MUST_RECOMPUTE);
+    if (low.need > none.need - none.need / 10)
+        return false;
+    const int64_t memory = low.need + (none.need - low.need) / 2;
+    Choice got = made_decide(&m, memory);
+    EXPECT(got.need <= memory && got.again != 0);
+    for (int k = 0; k < m.n; k++)
+        if (got.again >> k & 1 &&
+            !EXPECT(!fits_within(&m, got.again & ~(UINT64_C(1) << k), memory))) {
+            printf("  seed %llu: %s need not be computed again\n", (unsigned long long)seed,
+                   m.node[k]->out[0]->name);
+            made_print(&m, "chosen", &got);
+        }
+    return true;
+}
+
+static void test_surpluses(int count)
+{
+    for (uint64_t seed = 1; count > 0; seed++) {
+        count -= test_surplus(seed);
+        arena_reset(a);
+    }
+}
+
 static double mean(const Sums *s)
 {
     return s->sum / MAX(s->ncase - s->nfail, 1);
@@ -270,6 +328,7 @@ static void test_random(uint64_t first, int count)
 static void test_all(void)
 {
     test_random(1, more ? 200 : getenv("TN_QUICK") ? 1 : 2);
+    test_surpluses(more ? 20 : 1);
     EXPECT(mean(&within) <= MOST_MEAN);
     EXPECT(mean(&least) <= MOST_MEAN);
     EXPECT(within.nfar + least.nfar == 0);

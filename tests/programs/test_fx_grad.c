@@ -318,7 +318,15 @@ static void test_summary(void)
 {
     expect_summary(
         FORWARD("w", ALIAS, SUM), NULL,
-        "aliases 1: gradient unknown (--alias pass: gradients pass; stop: it came of detach())\n");
+        "aliases 1: gradient unknown (--alias pass: gradients pass; stop: it came of detach())\n"
+        "  the code shows x[:] and x.detach() alike: pass is right for a model that calls no "
+        "detach(); torch.export.export(model, args) tells them apart\n");
+    /* autograd's own, which nothing reads */
+    expect_summary("def forward(self, w: \"f32[4]\", x: \"f32[4]\"):\n"
+                   "  a = torch.ops.aten.relu.default(w)\n"
+                   "  b = torch.ops.aten.alias.default(a)\n"
+                   "  s = torch.ops.aten.sum.default(a)\n  return s\n",
+                   NULL, "--backward-from tell)\ninputs 2");
     expect_summary(FORWARD("w", ALIAS, DISPATCHED DECOMPOSED RETURN), NULL,
                    "aliases 1: gradient pass\n");
     expect_summary(FORWARD("w", "torch.ops.aten.neg.default(a)", SUM), "stop",

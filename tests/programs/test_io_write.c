@@ -18,13 +18,13 @@ typedef struct Pieces {
     TensorWriter *w[2];
 } Pieces;
 
-static void begin_pieces(Pieces *p, int n, const TensorOut *t)
+static void begin_pieces(Pieces *p, int n, const TensorOut *t, bool summed)
 {
     p->a = arena_tmp(a);
     p->path = arena_strdup(p->a, in_dir("pieces.safetensors"));
-    p->l = tensors_layout(p->a, p->path, n, t);
+    p->l = tensors_layout(p->a, p->path, n, t, summed);
     p->w[0] = tensors_begin(p->a, p->path, &p->l, true);
-    p->w[1] = tensors_join(p->a, p->path, getpid());
+    p->w[1] = tensors_join(p->a, p->path, &p->l, getpid());
     for (int i = n - 1; i >= 0; i--)
         for (int64_t nbytes = type_nbytes(&t[i].type), at = 0, piece; at < nbytes; at += piece) {
             piece = MIN(PART, nbytes - at);
@@ -51,7 +51,7 @@ static void test_pieces_lost(int n, const TensorOut *t)
 {
     for (int i = 0; i < 2; i++) {
         Pieces p;
-        begin_pieces(&p, n, t);
+        begin_pieces(&p, n, t, false);
         const char *aside = aside_pieces(&p);
         tensors_check(p.w[0]);
         if (i)
@@ -62,6 +62,73 @@ static void test_pieces_lost(int n, const TensorOut *t)
         arena_reset(p.a);
         EXPECT(access(aside, F_OK));
     }
+}
+
+/* CRC-32C of RFC 3720's check value, and of pieces in any order. */
+static void test_sums(void)
+{
+    static char x[100001];
+    uint32_t sum = crc32c_add(0, x, 0), whole;
+    EXPECT(crc32c_end(sum, 0) == 0);
+    EXPECT(crc32c_end(crc32c_add(0, "123456789", 9), 9) == 0xe3069283);
+    EXPECT(crc32c_end(crc32c_add(0, x, 32), 32) == 0x8a9136aa);
+    for (int i = 0; i < LEN(x); i++)
+        x[i] = (char)(i * 7 + i / 256);
+    whole = crc32c_add(0, x, LEN(x));
+    for (int64_t at = LEN(x), n; at > 0; at -= n) {
+        n = MIN(at, 1 + at % 40000);
+        sum ^= crc32c_move(crc32c_add(0, x + at - n, n), LEN(x) - at);
+    }
+    EXPECT(sum == whole);
+    x[70000] ^= 1;
+    EXPECT(crc32c_add(0, x, LEN(x)) != whole);
+}
+
+static void verify_file(void *path)
+{
+    Arena *tmp = arena_tmp(a);
+    tensors_verify(tensors_open(tmp, path));
+}
+
+/* Sums of two writers make the checksums that one has made; a byte that differs later is found, as
+ * is a text that is no checksum. */
+static void test_sealed(int n, const TensorOut *t, const char *path)
+{
+    char *text, *digits;
+    size_t len;
+    EXPECT(ctx_try(&ctx, verify_file, (void *)path) == TN_OK);
+    text = (char *)file_read(a, path, &len);
+    text[len - 1] ^= 1;
+    file_write(&ctx, path, text, len);
+    EXPECT_FAIL(
+        &ctx, verify_file, (void *)path,
+        arena_printf(a, "pieces.safetensors: \"%s\": expected the checksum", t[n - 1].name));
+    digits = strstr(text + 8, TENSORS_SUM);
+    CHECK(digits);
+    digits = strstr(digits, "\":\"") + 3;
+    *digits = 'G';
+    file_write(&ctx, path, text, len);
+    EXPECT_FAIL(&ctx, verify_file, (void *)path, "expected a checksum of eight hexadecimal digits");
+}
+
+/* Of the last tensor in the file, t[n - 1]. */
+static void test_checksums(void)
+{
+    static float x[COUNT];
+    const TensorOut t[] = {{"x", {F32, 1, {COUNT}}, x}, {"y", {F32, 1, {3}}, x + 5}};
+    uint32_t sum[LEN(t)];
+    Pieces p;
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)sin(i);
+    begin_pieces(&p, LEN(t), t, true);
+    for (int i = 0; i < LEN(t); i++)
+        sum[i] = tensors_sums(p.w[0])[i] ^ tensors_sums(p.w[1])[i];
+    tensors_seal(p.w[0], sum);
+    for (int i = 0; i < 2; i++)
+        tensors_check(p.w[i]);
+    tensors_end(p.w[0]);
+    arena_reset(p.a);
+    test_sealed(LEN(t), t, in_dir("pieces.safetensors"));
 }
 
 /* A file is the same whoever puts its bytes and in which order, and read in parts as it is as a
@@ -79,7 +146,7 @@ static void test_pieces(void)
     test_pieces_lost(LEN(t), t);
     tensors_write(&ctx, in_dir("whole.safetensors"), LEN(t), t);
     text[0] = file_read(a, in_dir("whole.safetensors"), &len[0]);
-    begin_pieces(&p, LEN(t), t);
+    begin_pieces(&p, LEN(t), t, false);
     for (int i = 0; i < 2; i++)
         tensors_check(p.w[i]);
     tensors_end(p.w[0]);
@@ -164,6 +231,6 @@ static void test_shards(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_pieces, test_shards};
+    static void (*const tests[])(void) = {test_sums, test_checksums, test_pieces, test_shards};
     return test_in_folder(tests, LEN(tests));
 }

@@ -31,8 +31,8 @@ typedef struct File {
     const char *error, *warn;
     int code, changes;
     PassOptions o;
-    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *shard[MOST_PATTERNS],
-        *chunk[MOST_PATTERNS];
+    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *adapters[MOST_PATTERNS],
+        *shard[MOST_PATTERNS], *chunk[MOST_PATTERNS];
     PolicyRule rule[MOST_PATTERNS];
     bool warned, bless;
 } File;
@@ -86,6 +86,8 @@ static void set_option(File *f, const char *name, const char *value)
         f->o.optimizer = value;
     else if (!strcmp(name, "freeze"))
         add_pattern(&f->o.freeze, f->freeze, value);
+    else if (!strcmp(name, "adapters"))
+        add_pattern(&f->o.adapters, f->adapters, value);
     else if (!strcmp(name, "no_decay"))
         add_pattern(&f->o.no_decay, f->no_decay, value);
     else if (!strcmp(name, "recompute"))

@@ -28,7 +28,29 @@ def images():
                          nn.Linear(8, 10))
 
 
+def gradient(net, x):
+    net.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in net.parameters())]
+
+
 class TestImages(unittest.TestCase):
+    def test_padding_modes(self):
+        """What is around an image is its own: loss and gradients as in eager PyTorch."""
+        torch.manual_seed(0)
+        for mode in ("circular", "reflect", "replicate"):
+            for kind, sizes in ((nn.Conv1d, (7,)), (nn.Conv2d, (6, 5)), (nn.Conv3d, (4, 5, 4))):
+                with self.subTest(mode, kind=kind.__name__):
+                    first = kind(2, 3, 3, padding=1, padding_mode=mode)
+                    net = nn.Sequential(first, nn.Tanh(), kind(3, 2, 5, padding=2, padding_mode=mode))
+                    x = torch.randn(2, 2, *sizes)
+                    want = gradient(net, x)
+                    net.zero_grad(set_to_none=True)
+                    loss = tenon.compile(tenon.capture(lambda x: net(x).square().mean(), x, model=net))(x)
+                    for got, wanted in zip([loss, *(p.grad for p in net.parameters())], want):
+                        torch.testing.assert_close(got, wanted, rtol=2e-5, atol=1e-6)
+
     def test_steps(self):
         torch.manual_seed(0)
         net = images()

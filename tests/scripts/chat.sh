@@ -136,6 +136,8 @@ gives 0 'step 5/5' train M ${run#--steps 2} --epochs 2 --data chats.jsonl --out 
 gives 0 'step 8/8' train --resume --out passes --epochs 3
 gives 0 'step 9/9' train --resume --out passes --steps 9
 gives 2 'the run is already at step 9' train --resume --out passes --epochs 3
+gives 2 'rows: expected a --batch-size of at most' train M --data chats.jsonl --epochs 1 --batch-size 99 --seq-len 100 --out refused
+ok "nothing is left of it" [ ! -e refused ]
 gives 2 '--steps and --epochs exclude each other' train M --data chats.jsonl --steps 1 --epochs 1 --batch-size 1 --seq-len 8 --out refused
 
 head -1 chats.jsonl >held.jsonl
@@ -278,7 +280,11 @@ refuses 'bad.csv:2: column "completion": expected UTF-8' bad.csv
 # shellcheck disable=SC2086
 gives 1 'chats.jsonl: expected text, as t2 has, found chats' train M $run --data t2 --data chats.jsonl --out refused
 echo '{"messages": [{"role": "user", "content": "no answer"}]}' >none.jsonl
-refuses 'none.jsonl: nothing of it is learned' none.jsonl
+refuses 'none.jsonl: nothing of it is learned: documents without an answer (a message of the assistant, a completion): 1' none.jsonl
+echo '{"prompt": "a prompt that is longer than a row", "completion": "late"}' >none.jsonl
+before=$run run="--steps 2 --batch-size 2 --seq-len 4 --threads 1"
+refuses 'documents whose first answer begins behind the 5 tokens that --seq-len 4 keeps: 1' none.jsonl
+run=$before
 
 printf 'x{"text": "a"}\n{"text": "b"}\n' >junk.jsonl
 refuses 'junk.jsonl:1: column 1: expected JSON' junk.jsonl

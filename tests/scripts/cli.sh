@@ -87,6 +87,10 @@ for bytes in 0 0.5 12.5 0GiB 0.0001kB -1 nan; do
     gives 2 "--memory: expected bytes such as 3GiB, from 1 to 4194304TiB, or auto, found \"$bytes\"" plan demo --batch-size 2 --seq-len 16 --memory $bytes
 done
 gives 2 '--shard-size: expected bytes such as 3GiB, found "0.5"' train demo --shard-size 0.5
+for bytes in 3G 3gib '3 gb'; do
+    gives 2 '  3GiB is 3 x 2^30 bytes, 3GB is 3 x 10^9' plan demo --batch-size 2 --seq-len 16 --memory "$bytes"
+done
+gives 2 '  2.5KiB is 2.5 x 2^10 bytes, 2.5kB is 2.5 x 10^3' train demo --shard-size 2.5k
 gives 2 '--dtype: expected f32|bf16, found "f16"' train demo --dtype f16
 gives 2 '--schedule: expected cosine|linear|constant, found "cos"' train demo --schedule=cos
 gives 2 '--steps needs a value' train demo --steps

@@ -91,6 +91,8 @@ for i, (name, x) in enumerate(json.loads(data[8:8 + n]).items()):
         "dtype": 9 if damage == "dtype" else NUMBER[x["dtype"]], "sizes": [{"as_int": s} for s in x["shape"]],
         "strides": [{"as_int": s + (damage == "strides")} for s in strides[:len(x["shape"])]],
         "storage_offset": {"as_int": 3 if damage == "short" else 2}, "layout": 7}}
+if damage == "tied":
+    config["weights"]["lin.weight"] = config["weights"]["emb.weight"]
 with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as z:
     for name, bytes_ in members.items():
         z.writestr(name, bytes_)
@@ -103,6 +105,15 @@ if damage == "bit":
     open(out, "wb").write(whole)
 END
 python3 "$dir/weights.py" "$dir/whole.pt2" none
+# Two names of one tensor are one parameter, which has one gradient; names of two with equal bytes are not.
+python3 "$dir/weights.py" "$dir/tied.pt2" tied
+gives 0 'tied: lin.weight is emb.weight' import fx "$dir/tied.pt2" "$@" -o "$dir/tied.tn"
+gives 0 'inputs 2 batch 2 param 2 const' import fx "$dir/tied.pt2" "$@" -o "$dir/tied.tn"
+ok "both names" grep -q '%p_emb_weight: f32\[11, 8\] param "emb.weight" "lin.weight",' "$dir/tied.tn"
+ok "and one input" [ "$(grep -c '%p_lin_weight' "$dir/tied.tn")" = 0 ]
+gives 0 'grad "emb.weight"' opt "$dir/tied.tn" --passes=grad
+ok "no gradient of the other" [ "$(grep -c 'grad "lin.weight"' "$dir/out")" = 0 ]
+gives 0 'inputs 2 batch 3 param 2 const' import fx "$dir/whole.pt2" "$@" -o "$dir/apart.tn"
 # torch.export writes such a call before each cast; it has no result.
 cat >"$dir/assert.py" <<'END'
 import json
@@ -209,7 +220,7 @@ penalty 'torch.ops.aten.mul.Tensor(exp, 1)'
 gives 0 'all is forward' import fx "$dir/saved.txt" --loss mean --params w -o "$dir/s.tn"
 gives 0 'grad "w" %dw' opt "$dir/s.tn" --passes=grad
 
-# Modules that a call runs for elements, or on parts, are refused by name.
+# Modules that a call runs for elements, or on parts.
 cat >"$dir/flex.txt" <<'END'
 def forward(self, q: "f32[1, 2, 8, 4]"):
     score = self.score
@@ -226,8 +237,34 @@ class mask(torch.nn.Module):
         ge = torch.ops.aten.ge.Tensor(m, n)
         return ge
 END
-sed 's/CALL/y = torch.ops.higher_order.flex_attention(q, q, q, score, (8, 8, mask), 0.5)[0]/' "$dir/flex.txt" >"$dir/f.txt"
-gives 1 'f.txt:4:5: flex_attention, whose scores and masks are modules' import fx "$dir/f.txt" -o -
-sed 's/CALL/y = torch.ops.higher_order.local_map_hop(score, q)/' "$dir/flex.txt" >"$dir/f.txt"
-gives 1 "f.txt:4:5: local_map, a module that runs on each rank's own part" import fx "$dir/f.txt" -o -
+sed 's/CALL/y = torch.ops.higher_order.flex_attention(q, q, q, score, (8, 8, mask), 0.5)[0]/' "$dir/flex.txt" >"$dir/g.txt"
+gives 0 '%y.transpose_1, scale=0.5)' import fx "$dir/g.txt" -o -
+sed '/^class/,$d' "$dir/g.txt" >"$dir/f.txt"
+gives 1 'f.txt:4:9: unknown op torch.ops.higher_order.flex_attention, flex_attention, whose scores and masks are modules: expected their code' \
+    import fx "$dir/f.txt" -o -
+sed 's/ge = .*/ge = torch.ops.aten.cumsum.default(m, 0)/' "$dir/g.txt" >"$dir/f.txt"
+gives 1 'found torch.ops.aten.cumsum.default at line 13' import fx "$dir/f.txt" -o -
+sed 's/ge = .*/ge: "b8[1]" = torch.ops.aten.unsqueeze.default(m, 0)/' "$dir/g.txt" >"$dir/f.txt"
+gives 1 'found torch.ops.aten.unsqueeze.default at line 13' import fx "$dir/f.txt" -o -
+sed 's/forward(self, b: "i32\[\]", h/forward(self, h/' "$dir/g.txt" >"$dir/f.txt"
+gives 1 'module mask: expected 3 arguments, found 4' import fx "$dir/f.txt" -o -
+sed 's/flex_attention(/flex_attention_backward(/' "$dir/g.txt" >"$dir/f.txt"
+gives 1 'f.txt:4:5: the gradient of flex_attention: expected a forward' import fx "$dir/f.txt" -o -
+cat >"$dir/local.txt" <<'END'
+def forward(self, x: "f32[4, 8]"):
+    body = self.body
+    y = torch.ops.higher_order.local_map_hop(body, x)
+    z = y[0]
+    return z
+
+class body(torch.nn.Module):
+    def forward(self, part: "f32[4, 8]"):
+        mul = torch.ops.aten.mul.Tensor(part, 2)
+        return (mul,)
+END
+gives 0 'mul(%x, %' import fx "$dir/local.txt" -o -
+sed 's/part: "f32\[4, 8\]"/part: "f32[2, 8]"/' "$dir/local.txt" >"$dir/f.txt"
+gives 1 'part is annotated f32[2, 8], found f32[4, 8]' import fx "$dir/f.txt" -o -
+sed '/^class/,$d' "$dir/local.txt" >"$dir/f.txt"
+gives 1 "local_map, a module that runs on each rank's own part of its arguments: expected its code" import fx "$dir/f.txt" -o -
 totals

@@ -64,6 +64,8 @@ ok "eval: windows of all positions" grep -q '"seq_len": 1024' "$dir/out"
 mkdir "$dir/it's a model"
 cp $ref/config.json "$dir/it's a model"
 gives 1 'model.safetensors: cannot open' plan "$dir/it's a model" --batch-size 1 --seq-len 8
+gives 1 "it's a model/config.json in the place of the folder is the model with initial values" \
+    plan "$dir/it's a model" --batch-size 1 --seq-len 8
 : >"$dir/it's a model/optimizer.pt"
 gives 1 'model.safetensors: cannot open' plan "$dir/it's a model" --batch-size 1 --seq-len 8
 for file in tf_model.h5 other.safetensors w.pth model.gguf pytorch_model.bin pytorch_model-2.bin; do

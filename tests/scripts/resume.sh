@@ -34,6 +34,11 @@ same() {
     done
     ok "$2: nothing is left aside" [ -z "$(find "$dir/$2" -name '.*' ! -name .run ! -name .evaluated ! -path "$dir/$2")" ]
 }
+# weight FILE: the name of its last tensor.
+weight() {
+    python3 -c 'import json, struct, sys; d = open(sys.argv[1], "rb").read()
+print(list(json.loads(d[8 : 8 + struct.unpack("<Q", d[:8])[0]]))[-1])' "$1"
+}
 # wait_for COMMAND...: until it succeeds, at most a minute.
 wait_for() {
     for _ in $(seq 1200); do
@@ -215,6 +220,42 @@ for file in config.json model.safetensors optimizer.safetensors state.json; do
     ok "goes on to the same weights" cmp "$dir/f/latest/model.safetensors" "$dir/g/latest/model.safetensors"
     rm -r "$dir/g"
 done
+# A bit of a number that flips, the least of a weight or of the state, is known by the checksum; a checkpoint of an
+# earlier version has none, and goes on.
+cat >"$dir/flip.py" <<'END'
+import json
+import struct
+import sys
+
+path, name = sys.argv[1:3]
+data = bytearray(open(path, "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+head = json.loads(data[8 : 8 + n])
+if name:
+    data[8 + n + head[name]["data_offsets"][0]] ^= 1
+else:
+    del head["__metadata__"]
+    text = json.dumps(head).encode()
+    data = struct.pack("<Q", len(text)) + text + data[8 + n :]
+open(path, "wb").write(data)
+END
+while read -r file name; do
+    cp -r "$dir/f" "$dir/g"
+    python3 "$dir/flip.py" "$dir/g/step-$steps/$file" "$name"
+    gives 0 "step-$steps/$file: \"$name\": expected the checksum" --resume --out "$dir/g"
+    ok "$file: from the one before" grep -q "goes on from $dir/g/step-$((steps - 8)), the newest that is whole" "$dir/err"
+    ok "$file: to the same weights" cmp "$dir/f/latest/model.safetensors" "$dir/g/latest/model.safetensors"
+    rm -r "$dir/g"
+done <<END
+model.safetensors $(weight "$dir/f/latest/model.safetensors")
+optimizer.safetensors $(weight "$dir/f/latest/optimizer.safetensors")
+END
+cp -r "$dir/f" "$dir/g"
+python3 "$dir/flip.py" "$dir/g/step-$steps/model.safetensors" ""
+python3 "$dir/flip.py" "$dir/g/step-$steps/optimizer.safetensors" ""
+gives 0 "already at step $steps" --resume --out "$dir/g"
+ok "without checksums: no warning" sh -c "! grep warning '$dir/err'"
+rm -r "$dir/g"
 cp -r "$dir/f" "$dir/g"
 ln -sfn step-5 "$dir/g/latest"
 gives 0 "goes on from $dir/g/step-$steps" --resume --out "$dir/g"

@@ -49,10 +49,40 @@ gives 0 '' plan demo --batch-size 8 --seq-len 64 --json --trace "$dir/one.json"
 cp "$dir/out" "$dir/plan.json"
 ok "of one rank" check "$dir/one.json" "$dir/plan.json"
 printf 'machine 1\nname slow\nlike avx512_bf16\nnetwork 0.117\n' >"$dir/slow"
-gives 0 '' plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine "$dir/slow" --bucket block
+# ---- joined calls, or apart ----
+
+# bucket TAKEN: of a plan on that machine, what JSON says of both steps; the plan has that of what was taken.
+bucket() {
+    python3 - "$dir/out" "$1" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+b = o["bucket"]
+assert b["taken"] == sys.argv[2] and b["apart_sec"] < b["joined_sec"], b
+assert o["est_step_sec"] == b["apart_sec" if b["taken"] == "off" else "joined_sec"], o["est_step_sec"]
+END
+}
+slow="plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine $dir/slow"
+gives 0 'bucket: auto takes off: a step takes' $slow
+gives 0 '' $slow --json
+ok "calls apart where these are faster" bucket off
+gives 0 '' $slow --bucket block --json
+ok "joined calls that were asked for" bucket block
 ok "joined calls that take longer than apart: a note" grep -q 'note: by --bucket block a step takes' "$dir/err"
-gives 0 '' plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine "$dir/slow" --bucket off
+gives 0 '' $slow --bucket off --json
 ok "no note of apart ones" [ ! -s "$dir/err" ]
+ok "nor is there a choice" not grep -q '"bucket": {' "$dir/out"
+
+# A run goes on with what was chosen for it.
+seq 2000 >"$dir/text.txt"
+gives 0 '' train demo --data "$dir/text.txt" --token-type byte --batch-size 4 --seq-len 32 --mesh fsdp=2 --threads 1 \
+    --machine "$dir/slow" --steps 1 --val-fraction 0 --out "$dir/run"
+ok "a checkpoint says what" grep -qF '"decided": "bucket block\n"' "$dir/run/latest/state.json"
+gives 0 '' train --resume --out "$dir/run" --steps 2
+sed -i 's/bucket block/bucket off/' "$dir/run/latest/state.json"
+gives 1 'the plan is another than the run' train --resume --out "$dir/run" --steps 3
+gives 0 '' train --resume --out "$dir/run" --steps 3 --retune
+ok "and chooses anew with --retune" grep -qF '"decided": "bucket block\n"' "$dir/run/latest/state.json"
+
 gives 0 '' "$@" --trace -
 ok "on standard output" python3 -m json.tool "$dir/out" /dev/null
 ok "the plan then goes to standard error" grep -q 'step bound' "$dir/err"

@@ -31,6 +31,8 @@ def normal(n):
 
 
 write("lm", {"wte": ("F32", [97, 16], normal(97 * 16)), "w": ("F32", [16, 97], normal(16 * 97))})
+write("buffers", {"wte": ("F32", [97, 16], normal(97 * 16)), "w": ("F32", [16, 97], normal(16 * 97)), "norm.mean": ("F32", [16], normal(16)),
+                  "count": ("I64", [], struct.pack("<q", 5))})
 write("short", {"wte": ("F32", [97, 16], normal(97 * 16)), "w": ("F32", [16, 96], normal(16 * 96))})
 rows = [tokens[8 * i : 8 * i + 9] for i in range(2)]
 write("batch", {"input_ids": ("I64", [2, 8], b"".join(struct.pack("<8q", *x[:8]) for x in rows)),
@@ -53,6 +55,19 @@ graph lm(%ids: i64[2, 8] batch, %targets: i64[2, 8] batch, %e: f32[97, 16] param
   %loss, %lse = cross_entropy(%x, %flat, %n)  loss
   return loss %loss
 }
+END
+}
+# The tensors of a checkpoint, each with a sum of its bytes.
+sums() {
+    python3 - "$1/model.safetensors" <<'END'
+import json, struct, sys
+
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+head = json.loads(data[8 : 8 + n])
+for name in sorted(set(head) - {"__metadata__"}):
+    begin, end = head[name]["data_offsets"]
+    print(name, sum(data[8 + n + begin : 8 + n + end]), sep=":")
 END
 }
 lm own start=1 # of the tokens themselves, which it shifts
@@ -83,6 +98,15 @@ lm next end=7  # of the next tokens
     ok "four losses" [ "$(grep -c '^step [1-4] loss' "$dir/own.txt")" = 4 ]
     ok "labels that are shifted once: losses" cmp "$dir/own.txt" "$dir/next.txt"
     ok "labels that are shifted once: weights" cmp "$dir/own/latest/model.safetensors" "$dir/next/latest/model.safetensors"
+    sed 's/param "head"/param "head" "also head" "third"/' "$dir/own.tn" >"$dir/tied.tn"
+    "$tenon" train "$dir/tied.tn" --inputs "$dir/lm.safetensors" --batch "$dir/batch.safetensors" --steps 4 --lr 3e-2 --save-every 2 --out "$dir/tied" >"$dir/tied.txt" 2>"$dir/err"
+    ok "several names: the same losses" cmp "$dir/own.txt" "$dir/tied.txt"
+    ok "several names: each is saved" [ "$(sums "$dir/tied/latest" | cut -d: -f1 | tr '\n' ,)" = 'also head,head,third,wte,' ]
+    ok "with one tensor's numbers" [ "$(sums "$dir/tied/latest" | sed '/^wte/d; s/.*://' | sort -u | wc -l)" = 1 ]
+    cp "$dir/tied/latest/model.safetensors" "$dir/tied.safetensors"
+    rm -rf "$dir/tied/step-4"
+    gives 0 'goes on from' train --resume --out "$dir/tied"
+    ok "a run with several names that goes on" cmp "$dir/tied/latest/model.safetensors" "$dir/tied.safetensors"
     gives 0 'looks like same; it is given shifted' train "$dir/own.tn" --labels shifted --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/told"
     gives 0 '' train "$dir/own.tn" --labels same --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/told2"
     sed 's/%ids/%a/g; s/%targets/%input_ids/g; s/%a/%labels/g; s/%l\b/%short/g' "$dir/own.tn" >"$dir/swapped.tn"
@@ -165,8 +189,44 @@ END
     sed 's/%ids/%input_ids/' "$dir/nothing.tn" >"$dir/nothing2.tn"
     gives 0 '' run "$dir/nothing2.tn" --inputs "$dir/batch.safetensors" --outputs "$dir/y.safetensors"
 
+    # buffers: a running mean of what is embedded, and a count of steps; a param's own state of another shape
+    sed 's/%e: f32/%mean: f32[16] state "norm.mean", %count: i64[] state "count", %r: f32[97] state "wte.rows", &/
+        s/  %g = .*/  %m = mean(%h, dim=[0, 1])\n  %half = full(size=[], fill_value=0.5, dtype=f32)\n  %old = mul(%mean, %half)\n  %part = mul(%m, %half)\n  %next = add(%old, %part)\n  %one = full(size=[], fill_value=1.0, dtype=i64)\n  %more = add(%count, %one)\n  %sums = sum(%e, dim=[1])\n  %kept = detach(%sums)\n  %rows = add(%r, %kept)\n  %mid = sub(%h, %m)\n  %g = gelu(%mid)/
+        s/return loss %loss/&, new "norm.mean" %next, new "count" %more, new "wte.rows" %rows/' "$dir/next.tn" >"$dir/buffers.tn"
+    gives 1 'has no tensor "norm.mean"' train "$dir/buffers.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
+    buffers="train $dir/buffers.tn --inputs $dir/buffers.safetensors $more --labels shifted"
+    gives 0 'trained 4 steps' $buffers --steps 4 --out "$dir/buffers"
+    has() { python3 -c 'import json, struct, sys
+with open(sys.argv[1], "rb") as f:
+    print(json.loads(f.read(struct.unpack("<Q", f.read(8))[0])).get(sys.argv[2]))' "$dir/$1/latest/$2.safetensors" "$3"; }
+    ok "a buffer is among the weights" [ "$(has buffers model norm.mean)" != None ] && ok "so is a count" [ "$(has buffers model count)" != None ]
+    ok "a param's state is not" [ "$(has buffers model wte.rows)" = None ] && ok "it is the optimizer's" [ "$(has buffers optimizer wte.rows)" != None ]
+    gives 0 'trained 4 steps' $buffers --steps 4 --save-every 2 --out "$dir/buffers2"
+    rm -rf "$dir/buffers2/step-4"
+    gives 0 'goes on from' train --resume --out "$dir/buffers2"
+    gives 0 'trained 4 steps' $buffers --steps 4 --mesh dp=2 --out "$dir/buffers3"
+    gives 0 'trained 4 steps' $buffers --steps 4 --recompute full --mesh fsdp=2 --shard auto --out "$dir/buffers4"
+    for file in model optimizer; do
+        ok "buffers of a run that goes on: $file" cmp "$dir/buffers/latest/$file.safetensors" "$dir/buffers2/latest/$file.safetensors"
+    done
+    for run in buffers3 buffers4; do
+        ok "on ranks: a count" [ "$(has $run model count)" != None ] && ok "and rows" [ "$(has $run optimizer wte.rows)" != None ]
+    done
+    gives 1 'mixes rows with a sum over rows' $buffers --steps 4 --accumulate 2 --out "$dir/no"
+
     gives 2 'inputs is missing' train "$dir/own.tn" $more --steps 1 --out "$dir/no"
     gives 2 'inputs is for graphs, not for models' train demo --inputs "$dir/lm.safetensors" $more --steps 1 --batch-size 1 --seq-len 4 --out "$dir/no"
+    # other data than tokens: said before the weights are looked for
+    cat >"$dir/image.tn" <<'END'
+tenon 1
+graph image(%x: f32[2, 3] batch, %w: f32[3] param "w") {
+  %y = mul(%x, %w)
+  %loss = mean(%y)  loss
+  return loss %loss
+}
+END
+    gives 1 'input %x: expected token ids or labels, i64[B, T], found f32[2, 3]: the data of train are tokens' \
+        train "$dir/image.tn" --inputs "$dir/no.safetensors" $more --steps 1 --out "$dir/no"
     gives 1 'expected f32[16, 97], found f32[16, 96]' train "$dir/own.tn" --inputs "$dir/short.safetensors" $more --steps 1 --out "$dir/no"
     gives 1 'has no tensor "wte"' train "$dir/own.tn" --inputs "$dir/batch.safetensors" $more --steps 1 --out "$dir/no"
     sed 's/%ids: i64\[2, 8\] batch/%ids: i64[2, 8]/' "$dir/own.tn" >"$dir/roles.tn"

@@ -99,12 +99,24 @@ Choice made_plan(Made *m, uint64_t again, Policy policy)
 {
     Graph *g = graph_of_set(m, again, policy);
     Plan *p = plan_ordered(m->tmp, g, &m->to);
-    Choice c = {again, 1, plan_least(p), p->est.step, p->space[SPACE_MAIN].peak, 0};
+    Choice c = {again, 1, plan_least(p), p->est.step, p->space[SPACE_MAIN].peak, 0, 0};
     for (const Node *n = g->first; n; n = n->next)
         c.clones += n->origin ? node_sec(m->o.prices, NULL, n) : 0;
     arena_reset(m->tmp);
     m->nplan++;
     return c;
+}
+
+bool made_fits(Made *m, uint64_t again, int64_t memory)
+{
+    PlanFor to = m->to;
+    to.limit = memory;
+    to.tried = true;
+    Graph *g = graph_of_set(m, again, MUST_RECOMPUTE);
+    bool fits = plan_least(plan_ordered(m->tmp, g, &to)) <= memory;
+    arena_reset(m->tmp);
+    m->ntried++;
+    return fits;
 }
 
 double made_least_sec(Made *m, int64_t peak)

@@ -19,7 +19,7 @@ typedef struct Made {
     uint64_t operand[MOST_FORWARD], read, out;
     int n;
     bool fused;
-    int nplan, nbound; /* that were made */
+    int nplan, nbound, ntried; /* that were made */
 } Made;
 
 /* A choice that was planned, or is listed. */
@@ -29,6 +29,7 @@ typedef struct Choice {
     double sec;
     int64_t peak;  /* the bytes without the library's reserve */
     double clones; /* seconds of nodes that only compute again */
+    int64_t above; /* no order that needs so many bytes was found; 0: not known */
 } Choice;
 
 /* Reads a forward with a loss, whose step is planned for one thread of a processor that is always
@@ -42,6 +43,8 @@ uint64_t made_bit(const Made *m, const Value *v);
 int64_t made_bound(Made *m, uint64_t again);
 /* The plan of a set, as it would be in the end, by policies of that name. */
 Choice made_plan(Made *m, uint64_t again, Policy policy);
+/* Whether an order of the set is found that needs at most so many bytes, which takes less time. */
+bool made_fits(Made *m, uint64_t again, int64_t memory);
 /* Seconds that no plan with so low a peak adds fewer of, in any order; with fused nodes that none
  * computes again in fewer. */
 double made_least_sec(Made *m, int64_t peak);

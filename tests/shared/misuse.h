@@ -101,6 +101,11 @@ CALL(tn_model_folder, P(0))
 CALL(tn_model_file, P(0), W(1))
 CALL(tn_file_hash, P(0), P(1), P(2), P(3))
 CALL(tn_model_tokenizer, P(0), P(1))
+CALL(tn_model_lora, P(0), P(1))
+CALL(tn_model_adapter, P(0), P(1))
+CALL(tn_model_trained, P(0))
+CALL(tn_model_base, P(0))
+CALL(tn_model_merge, P(0), P(1), P(2), I(3), P(4))
 CALL(tn_model_end, P(0), W(1), P(2))
 CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
 CALL(tn_model_logits, P(0), I(1), I(2), P(3))
@@ -162,6 +167,7 @@ CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
+CALL(tn_plan_bucket, P(0), P(1), P(2), P(3))
 CALL(tn_backend_is_gpu, P(0))
 CALL(tn_machine_here, P(0), P(1), P(2))
 CALL(tn_machine_hash, P(0), P(1), P(2), P(3))
@@ -264,6 +270,9 @@ static const Row rows[] = {
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
     QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
+    ROW(tn_model_lora, "Ms"),            ROW(tn_model_adapter, "Ms"),
+    QUIET(tn_model_trained, "M"),        QUIET(tn_model_base, "M"),
+    ROW(tn_model_merge, "Ms0zr"),
     ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
     ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),
     ROW(tn_data_open, "CmTsdzr"),        QUIET(tn_data_size, "Drrr"),
@@ -282,7 +291,7 @@ static const Row rows[] = {
     QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
     ROW(tn_memory_free, "Cor0"), QUIET(tn_error_misfit, "Cr"),        ROW(tn_compile, "Cpor"),
     QUIET(tn_compiled_free, "0"),        ROW(tn_mesh_search, "Cpor"),
-    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_trace, "Pr"),
+    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),            ROW(tn_plan_decided, "Pr"),          ROW(tn_plan_bucket, "Prrr"),          ROW(tn_plan_trace, "Pr"),
     ROW(tn_plan_export_json, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MOST_MADE = 24 };
+enum { MOST_MADE = 40 };
 
 /* A forward that is being written. Value 0 is the input; each has as many rows. */
 typedef struct Forward {

@@ -1,0 +1,145 @@
+/* The last steps of the search in a small step: values that need not be computed again are saved,
+ * and cheaper ones take the place of others.
+ *
+ * First each value that is computed again is saved, the one of most seconds first: those that only
+ * others of the set needed go with it. Where nothing is fused, a value that is saved then takes the
+ * place of one or two, those first that gain most by the seconds of their nodes. A change is judged
+ * by a plan with less effort, and, where nothing is fused, by whether an order within the limit is
+ * found; it is taken if the plan as it would run fits and is faster, and all begins again from
+ * there. It ends where no change is better, or after so many plans. */
+#include "again.h"
+
+#include <stdlib.h>
+
+enum {
+    MOST_TRIES = 120,     /* changes that are planned */
+    MOST_NODES = 1 << 13, /* nodes of all their plans together */
+    MOST_SWAPS = 60,      /* changes of two or three values from one choice */
+    NEAR = 8,             /* this part of the limit above it is near */
+};
+
+typedef struct Finish {
+    Decider *d;
+    int left; /* changes that may be planned */
+} Finish;
+
+/* A change: values that are saved from then on, and one that is computed again. */
+typedef struct Exchange {
+    int out[2], in; /* -1: none */
+    double gain;    /* seconds of nodes */
+} Exchange;
+
+static int by_gain(const void *x, const void *y)
+{
+    const Exchange *p = x, *q = y;
+    if (p->gain != q->gain)
+        return p->gain > q->gain ? -1 : 1;
+    if (p->out[0] != q->out[0])
+        return p->out[0] - q->out[0];
+    return p->out[1] != q->out[1] ? p->out[1] - q->out[1] : p->in - q->in;
+}
+
+static const Level *changed(const Decider *d, const Exchange *c)
+{
+    Level *level = NEWN(d->keep, Level, d->v.n);
+    for (int i = 0; i < d->v.n; i++)
+        level[i] = level_at(&d->r->chosen, i);
+    for (int k = 0; k < LEN(c->out); k++)
+        if (c->out[k] >= 0)
+            level[c->out[k]] = SAVED;
+    if (c->in >= 0)
+        level[c->in] = AGAIN;
+    return level;
+}
+
+/* Whether the change makes what is chosen faster, which then has it. */
+static bool take(Finish *f, const Exchange *c)
+{
+    Decider *d = f->d;
+    Planned *best = &d->r->chosen;
+    const int64_t memory = d->task->memory;
+    f->left--;
+    Planned x = plan_quick(d, changed(d, c), NULL);
+    const bool near = x.need >= 0 && x.need <= memory + memory / NEAR && plan_is_order(d);
+    if (x.sec >= best->sec || !(plan_fits(d, &x) || (near && plan_may_fit(d, &x, memory))))
+        return false;
+    plan_full(d, &x);
+    if (!plan_fits(d, &x) || x.sec >= best->sec)
+        return false;
+    *best = x;
+    return true;
+}
+
+/* ---- changes ---- */
+
+static bool is_again(const Decider *d, int i)
+{
+    return level_at(&d->r->chosen, i) == AGAIN;
+}
+
+/* The values that are computed again, those of most seconds first; returns how many. */
+static int list_drops(const Decider *d, Exchange *list)
+{
+    int n = 0;
+    for (int i = 0; i < d->v.n; i++)
+        if (is_again(d, i))
+            list[n++] = (Exchange){{i, -1}, -1, d->v.sec[i]};
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, by_gain);
+    return n;
+}
+
+/* Saves what need not be computed again. */
+static void drop(Finish *f)
+{
+    Decider *d = f->d;
+    Exchange *list = NEWN(d->keep, Exchange, d->v.n);
+    for (bool any = true; any;) {
+        any = false;
+        for (int k = 0, n = list_drops(d, list); k < n && f->left > 0; k++)
+            any |= is_again(d, list[k].out[0]) && take(f, &list[k]);
+    }
+}
+
+/* All changes of one value for one or two that gain seconds; returns how many. */
+static int list_swaps(const Decider *d, Exchange **list)
+{
+    int n = 0, cap = 0;
+    const double *sec = d->v.sec;
+    *list = NULL;
+    for (int in = 0; in < d->v.n; in++)
+        for (int i = 0; i < d->v.n && level_at(&d->r->chosen, in) == SAVED; i++)
+            for (int k = i; k < d->v.n && is_again(d, i); k++) {
+                const double gain = sec[i] + (k > i ? sec[k] : 0) - sec[in];
+                if (is_again(d, k) && gain > 0)
+                    PUSH(d->tmp, *list, n, cap, ((Exchange){{i, k > i ? k : -1}, in, gain}));
+            }
+    if (n)
+        qsort(*list, (size_t)n, sizeof **list, by_gain);
+    return n;
+}
+
+/* Whether a swap was taken. */
+static bool swap(Finish *f)
+{
+    Decider *d = f->d;
+    Exchange *list, first[MOST_SWAPS];
+    const int n = MIN(list_swaps(d, &list), MOST_SWAPS);
+    for (int k = 0; k < n; k++)
+        first[k] = list[k];
+    arena_reset(d->tmp);
+    for (int k = 0; k < n && f->left > 0; k++)
+        if (take(f, &first[k]))
+            return true;
+    return false;
+}
+
+void choose_finish(Decider *d)
+{
+    Finish f = {d, MIN(MOST_TRIES, MOST_NODES / MAX(d->g->nnode, 1))};
+    if (!is_small(d) || !plan_fits(d, &d->r->chosen))
+        return;
+    do
+        drop(&f);
+    while (f.left > 0 && plan_is_order(d) && swap(&f));
+}

@@ -1,0 +1,264 @@
+"""How many of the models of Hugging Face's transformers, and of vision models of our own, are captured as steps that
+agree with eager PyTorch: a tiny one of each class with random weights, loss within 2e-5, gradients within 2e-5 of their
+norm (and a hundredth of the greatest one's), or no more than twice as far from those in f64 as eager PyTorch's, planned memory as measured.
+
+torch_coverage.py [--list | --classes PATTERN,...] [--tasks TASK,...] [--out FILE] [--seconds N] [--every N]
+
+Prints a line for each class: agrees, differs, refused (with the reason), untraced (PyTorch's own tracing fails), or
+left out (no tiny model of it can be made or run, with the reason); and the counts. --out appends each result to a file of JSON
+lines, whose classes a later run leaves out. --seconds: the limit of one class, in a process of its own; 0: all in this one.
+--every N: each Nth class, for a sample."""
+import argparse
+import copy
+import fnmatch
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+
+TASKS = {"CAUSAL_LM": "tokens", "MASKED_LM": "tokens", "SEQ_TO_SEQ_CAUSAL_LM": "tokens", "IMAGE_CLASSIFICATION": "image",
+         "AUDIO_CLASSIFICATION": "audio", "BACKBONE": "image", "SEMANTIC_SEGMENTATION": "image", "DEPTH_ESTIMATION": "image",
+         "OBJECT_DETECTION": "image", "SPEECH_SEQ_2_SEQ": "speech", "MASKED_IMAGE_MODELING": "image",
+         "ZERO_SHOT_IMAGE_CLASSIFICATION": "pair", "IMAGE_TEXT_TO_TEXT": "pair", "TIME_SERIES_PREDICTION": "tokens"}
+NAMES = {"vocab_size": 64, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "embedding_size": 32,
+         "word_embed_proj_dim": 32, "model_dim": 32, "attention_hidden_size": 32, "lru_width": 32, "n_inner": 48,
+         "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
+         "num_decoder_layers": 2, "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "ffn_dim": 48, "d_ff": 48, "d_kv": 8,
+         "d_inner": 48, "hidden_dim": 48, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "moe_intermediate_size": 16, "head_dim": 8,
+         "shared_expert_intermediate_size": 16, "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "image_size": 64,
+         "patch_size": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+         "num_mel_bins": 16, "max_source_positions": 32, "max_target_positions": 32, "q_lora_rank": 16, "kv_lora_rank": 16,
+         "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12, "state_size": 8, "conv_kernel": 4, "time_step_rank": 4,
+         "sliding_window": 8, "num_labels": 4, "projection_dim": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+         "rotary_dim": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+         "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8, "chunk_size": 8, "ssm_state_size": 8,
+         "mamba_num_heads": 8, "mamba_head_dim": 8, "depth": 2, "drop_path_rate": 0.0, "use_cache": False}
+BATCH, LENGTH = 2, 12
+
+
+def shrunk(config):
+    """Sets sizes of a configuration, and of those inside of it, to small ones."""
+    from transformers import PretrainedConfig
+
+    for key, value in list(vars(config).items()):
+        if isinstance(value, PretrainedConfig):
+            shrunk(value)
+        elif "drop" in key and isinstance(value, float):
+            put(config, key, 0.0)
+        elif key in NAMES and value is not None and type(value) in (int, float, bool):
+            put(config, key, NAMES[key])
+    if getattr(config, "kv_lora_rank", None):  # latent attention has keys for each head
+        put(config, "num_key_value_heads", config.num_attention_heads)
+    for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
+        if getattr(config, key, None):
+            put(config, key, list(getattr(config, key))[:2])
+    return config
+
+
+def put(config, key, value):
+    try:
+        setattr(config, key, value)
+    except AttributeError:
+        pass  # a property, of other sizes
+
+
+def candidates():
+    """(class, task) of all that the task's mapping names."""
+    from transformers.models.auto import modeling_auto
+
+    found = {}
+    for task in TASKS:
+        mapping = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
+        for name in mapping.values():
+            for one in name if isinstance(name, (list, tuple)) else [name]:
+                found.setdefault(one, task)
+    return dict(sorted(found.items()))
+
+
+def model_of(name):
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    kind = getattr(transformers, name)
+    config = shrunk(kind.config_class())
+    return kind(config).eval()
+
+
+def arguments(model, kind):
+    """What the model's forward is given, by keyword."""
+    import torch
+
+    config = model.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    vocab = getattr(text, "vocab_size", None) or 64
+    size = getattr(getattr(config, "vision_config", config), "image_size", 32)
+    size = size if isinstance(size, (list, tuple)) else (size, size)
+    channels = getattr(getattr(config, "vision_config", config), "num_channels", 3)
+    ids, pixels = torch.randint(3, vocab, (BATCH, LENGTH)), torch.randn(BATCH, channels, *size)
+    if kind == "tokens":
+        labels = {"labels": ids} if "labels" in forward_names(model) else {}
+        return {"input_ids": ids, **labels}
+    if kind == "image":
+        return {"pixel_values": pixels}
+    if kind == "pair":
+        return {"input_ids": ids, "pixel_values": pixels}
+    if kind == "speech":
+        return {"input_features": torch.randn(BATCH, config.num_mel_bins, 64), "decoder_input_ids": ids, "labels": ids}
+    name = "input_features" if "input_features" in forward_names(model) else "input_values"
+    return {name: torch.randn(BATCH, 1024, 128) if name == "input_features" else torch.randn(BATCH, 2000)}
+
+
+def forward_names(model):
+    import inspect
+
+    return set(inspect.signature(model.forward).parameters)
+
+
+def loss_of(model, names):
+    """The model's loss; without labels the mean square of its floating results, in which all of them count."""
+    from torch.utils import _pytree as pytree
+    import torch
+
+    def loss(*tensors):
+        out = model(**dict(zip(names, tensors)))
+        if getattr(out, "loss", None) is not None:
+            return out.loss
+        leaves = [t for t in pytree.tree_leaves(tuple(dict(out).values()) if hasattr(out, "keys") else out)
+                  if isinstance(t, torch.Tensor) and t.dtype.is_floating_point and t.requires_grad]
+        return sum((t.float() ** 2).mean() for t in leaves)
+
+    return loss
+
+
+def errors(model, reference):
+    """The worst distance of gradients from a reference's, of their norm, or of a hundredth of the greatest."""
+    want = {name: p.grad.double() for name, p in reference.named_parameters() if p.grad is not None}
+    most = max((g.norm().item() for g in want.values()), default=0.0)
+    return max(((p.grad.double() - want[name]).norm().item() / (want[name].norm().item() + most / 100 + 1e-30)
+                for name, p in model.named_parameters() if name in want), default=0.0)
+
+
+def compare(model, loss, args):
+    """(verdict, reason). Where both are as far from f64, give or take, rounding is the difference."""
+    import torch
+
+    import tenon
+
+    eager, double = copy.deepcopy(model), copy.deepcopy(model).double()
+    want = loss(eager)(*args)
+    want.backward()
+    try:
+        plan = tenon.plan(tenon.capture(loss(model), *args, model=model))
+    except (tenon.CaptureError, tenon.NotSupported, tenon.Error) as error:
+        untraced = "PyTorch cannot record" in str(error)
+        return "untraced" if untraced else "refused", str(error).splitlines()[0]
+    step = tenon.compile(plan)
+    got = step(*args)
+    trained = [{n for n, p in m.named_parameters() if p.grad is not None} for m in (model, eager)]
+    if trained[0] != trained[1]:
+        return "differs", f"{sorted(trained[0] ^ trained[1])[0]} has a gradient in one of both only"
+    worst = max(abs(got.item() - want.item()) / max(abs(want.item()), 1), errors(model, eager))
+    said = f"{worst:.2g}"
+    if not worst <= 2e-5:
+        loss(double)(*(t.double() if t.dtype.is_floating_point else t for t in args)).backward()
+        ours, theirs = errors(model, double), errors(eager, double)
+        said += f"; from f64 ours is {ours:.2g}, eager's {theirs:.2g}"
+        if ours > max(2 * theirs, 2e-5):
+            return "differs", said
+    tenon._library.lib.tn_program_fill(step.program.pointer, 0x5A)
+    step(*args)
+    high = tenon._library.lib.tn_program_high(step.program.pointer, 0x5A)
+    if not plan.peak - 4096 < high <= plan.peak:
+        return "differs", f"planned {plan.peak} bytes, measured {high}"
+    return "agrees", said
+
+
+def one(name, task):
+    try:
+        if task == "vision":
+            from torch_vision import MODELS
+
+            model, args, names = *MODELS[name](), None
+        else:
+            model = model_of(name)
+            made = arguments(model, TASKS[task])
+            names, args = list(made), list(made.values())
+        loss = (lambda m: loss_of(m, names)) if names else (lambda m: lambda *x: (m(*x) ** 2).mean())
+        loss(copy.deepcopy(model))(*args).backward()
+    except Exception as error:  # whatever a configuration breaks is said
+        return "left out", short(error)
+    try:
+        return compare(model, loss, args)
+    except Exception as error:
+        return "differs", f"it fails: {short(error)}"
+
+
+def short(error):
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def run_apart(name, task, seconds):
+    """One class in a process of its own, which may take so long."""
+    try:
+        out = subprocess.run([sys.executable, "-W", "ignore", __file__, "--one", f"{name}:{task}"], capture_output=True, text=True,
+                             timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return "left out", f"more than {seconds} s"
+    lines = [x for x in out.stdout.splitlines() if x.startswith("{")]
+    if not lines:
+        text = (out.stderr.strip().splitlines() or [f"exit code {out.returncode}"])[-1]
+        return "differs", f"it fails: {text}"
+    return tuple(json.loads(lines[-1]).values())
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("--list", "--classes", "--tasks", "--out", "--one"):
+        parser.add_argument(option, **({"action": "store_true"} if option == "--list" else {}))
+    parser.add_argument("--seconds", type=int, default=300)
+    parser.add_argument("--every", type=int, default=1)
+    o = parser.parse_args()
+    if o.one:
+        warnings.filterwarnings("ignore")
+        logging.disable(logging.ERROR)
+        verdict, reason = one(*o.one.split(":"))
+        print(json.dumps({"verdict": verdict, "reason": reason}))
+        return 0
+    logging.disable(logging.ERROR)
+    from torch_vision import MODELS
+
+    every = {**candidates(), **{name: "vision" for name in MODELS}}
+    patterns, tasks = (o.classes or "*").split(","), o.tasks.split(",") if o.tasks else [*TASKS, "vision"]
+    names = [n for n, task in every.items() if task in tasks and any(fnmatch.fnmatch(n, p) for p in patterns)][::o.every]
+    if o.list:
+        print("\n".join(f"{n} {every[n]}" for n in names))
+        return 0
+    done = {}
+    if o.out and os.path.exists(o.out):
+        with open(o.out, encoding="utf-8") as f:
+            done = {x["name"]: (x["verdict"], x["reason"]) for x in map(json.loads, f)}
+    counts = {}
+    for name in names:
+        if name in done:
+            verdict, reason = done[name]
+        else:
+            verdict, reason = run_apart(name, every[name], o.seconds) if o.seconds else one(name, every[name])
+        if o.out and name not in done:
+            with open(o.out, "a", encoding="utf-8") as f:
+                f.write(json.dumps({"name": name, "task": every[name], "verdict": verdict, "reason": reason}) + "\n")
+        counts[verdict] = counts.get(verdict, 0) + 1
+        print(f"{name}: {verdict}: {reason}", flush=True)
+    able = sum(counts.get(k, 0) for k in ("agrees", "differs", "refused"))
+    print(f"{len(names)} classes: " + ", ".join(f"{n} {k}" for k, n in sorted(counts.items())) +
+          (f"; {100 * counts.get('agrees', 0) / able:.1f} % of the {able} that PyTorch traces agree" if able else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    sys.exit(main())
