@@ -112,6 +112,16 @@ typedef struct Pareto {
 /* Shows the curve; returns an exit code. */
 int pareto(tn_context *ctx, const Pareto *x);
 
+/* ---- train_data.c ---- */
+
+struct TrainOptions;
+/* Gives a model as many tokens as its tokenizer has. */
+int train_resize(tn_context *ctx, const struct TrainOptions *t, tn_model *m);
+/* Fails where adapters have no folder of weights that they belong to. */
+int train_base(tn_context *ctx, const struct TrainOptions *t, const tn_model *m);
+/* The numbers of --weight, one for each --data; -1, or an exit code. */
+int train_weights(const Texts *w, int ndata, double *weights);
+
 /* ---- options.c ---- */
 
 /* Parses argv[1..]: options into their places, the rest into args. Returns -1 to go on, or an exit

@@ -172,58 +172,15 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
 }
 
-/* As many tokens as the tokenizer has. A run that goes on has them. */
-static int resize(tn_context *ctx, const TrainOptions *t, tn_model *m)
-{
-    char path[CHECKPOINT_PATH];
-    int64_t vocab, context;
-    tn_tokenizer *k;
-    const char *from = t->tokenizer ? t->tokenizer : source_tokenizer(m, path) ? path : NULL;
-    if (t->lora || t->adapter)
-        return tn_context_fail(ctx, TN_CODE_USAGE,
-                               "train: --resize-embeddings does not go with --lora or --adapter: "
-                               "adapters are saved alone\n  a run without them, such as with "
-                               "--lr 0, makes the larger model first");
-    if (!from)
-        return tn_context_fail(ctx, TN_CODE_USAGE,
-                               "train: --resize-embeddings: %s has no tokenizer, whose tokens "
-                               "would be counted; --tokenizer names one",
-                               t->model);
-    int code = tn_tokenizer_open(ctx, from, &k);
-    if (code)
-        return code;
-    int64_t want = tn_tokenizer_limit(k);
-    tn_tokenizer_free(k);
-    tn_model_shape(m, &vocab, &context);
-    if (rank_first(ctx))
-        fprintf(stderr,
-                want > vocab ? "tenon: note: --resize-embeddings: the model has %lld tokens, %lld "
-                               "with those of %s\n"
-                             : "tenon: note: --resize-embeddings: the %lld tokens of the model are "
-                               "enough for the %lld of %s: nothing is added\n",
-                (long long)vocab, (long long)want, from);
-    return want > vocab ? tn_model_resize(m, want) : 0;
-}
-
-/* Adapters are saved alone, with the name of the folder that they belong to. */
-static int check_base(tn_context *ctx, const TrainOptions *t, const tn_model *m)
-{
-    if (!(t->lora || t->adapter) || tn_model_base(m))
-        return 0;
-    return tn_context_fail(ctx, TN_CODE_USAGE,
-                           "train: --%s: %s has no weights: adapters are for a folder that has",
-                           t->lora ? "lora" : "adapter", t->model);
-}
-
 static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
 {
     int code = rank_machine(ctx, &t->o);
     if (!code)
         code = train_open(ctx, t, m);
     if (!code && t->resize && !t->resume)
-        code = resize(ctx, t, *m);
+        code = train_resize(ctx, t, *m);
     if (!code)
-        code = check_base(ctx, t, *m);
+        code = train_base(ctx, t, *m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -466,29 +423,6 @@ static int resume_length(tn_context *ctx, Train *a)
     return code;
 }
 
-/* The k-th weight is that of the k-th --data. */
-static int take_weights(Train *a)
-{
-    TrainOptions *t = &a->t;
-    const Texts *w = &a->weight;
-    _Static_assert(LEN(((Texts *)0)->text) <= MOST_SOURCES, "each has a source");
-    t->weight = w->count ? a->weights : NULL;
-    if (w->count && w->count != a->data.count)
-        return report(TN_CODE_USAGE,
-                      "train: --weight: expected as many as --data, one for each in order, %d, "
-                      "found %d",
-                      a->data.count, w->count);
-    for (int i = 0; i < w->count; i++) {
-        char *end;
-        a->weights[i] = strtod(w->text[i], &end);
-        if (*end || end == w->text[i] || !(a->weights[i] > 0 && a->weights[i] <= 1e9))
-            return report(TN_CODE_USAGE,
-                          "train: --weight: expected a number above 0, to 1e9, found \"%s\"",
-                          w->text[i]);
-    }
-    return -1;
-}
-
 /* Those of the run that goes on, and what follows from all of them. */
 static int finish_options(tn_context *ctx, Train *a)
 {
@@ -506,7 +440,8 @@ static int finish_options(tn_context *ctx, Train *a)
     t->adapter = a->c.adapter;
     t->log_ranks = a->c.log_ranks;
     if (code < 0)
-        code = take_weights(a);
+        code = train_weights(&a->weight, a->data.count, a->weights);
+    t->weight = a->weight.count ? a->weights : NULL;
     if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
