@@ -846,6 +846,16 @@ TN_API const char *tn_model_dropout(const tn_model *m, double *p);
  * see also: tn_options (param_dtype) */
 TN_API const char *tn_model_dtype(const tn_model *m);
 
+/* Gives a model more tokens, before its first graph: rows are added to the embedding, and to a head of its own, each
+ * the mean of those that are there once they are loaded (of a preset drawn as the others), and config.json is saved so.
+ * in: model; vocab, at least what it has
+ * out: model
+ * error: fewer tokens than it has; a graph
+ * cost: reading the tables twice as they are loaded
+ * from: resize_token_embeddings of transformers
+ * see also: tn_model_shape, tn_tokenizer_limit */
+TN_API int tn_model_resize(tn_model *m, int64_t vocab);
+
 /* The folder that a model was read from, which may be the latest checkpoint in the one that was given, or
  * that of a config.json.
  * in: model
@@ -1031,6 +1041,18 @@ TN_API void tn_model_free(TN_TAKE tn_model *m);
  * see also: tn_data_batch, tn_data_document */
 TN_API int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
                         double val_fraction, int64_t vocab, tn_data **data);
+
+/* Data that is a mixture of others: each 10,000 rows of a run have as many of each as its weight says, in an order by
+ * the seed, and each comes as it would alone. An epoch has as many rows as all parts together; held out are those of
+ * all, one part after the other.
+ * in: count parts, in use as long as the mixture; weights f64[count] above 0, whatever their sum
+ * out: *mixed, for batches, windows, tn_data_part and tn_data_read_ahead
+ * error: a weight below 1/10,000 of all
+ * cost: the lists of files
+ * from: `tenon train --data A --weight 3 --data B --weight 1`
+ * see also: tn_data_open, tn_data_batch */
+TN_API int tn_data_mix(tn_context *ctx, int count, tn_data *const *parts, const double *weights,
+                       tn_data **mixed);
 
 /* Tokens to train on and to validate with, and bytes of all files.
  * in: data

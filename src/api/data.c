@@ -24,6 +24,28 @@ int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char
     return tried(&t);
 }
 
+int tn_data_mix(tn_context *ctx, int count, tn_data *const *parts, const double *weights,
+                tn_data **mixed)
+{
+    if (!GIVEN(ctx, ctx, parts, weights, mixed) || !WITHIN(ctx, 1, 1024, count))
+        return TN_CODE_USAGE;
+    for (int i = 0; i < count; i++)
+        if (!parts[i] || parts[i]->h.owner != ctx || parts[i]->set->mix)
+            return tn_context_fail(ctx, TN_CODE_USAGE,
+                                   "%s: parts: expected data of this context that is no mixture, "
+                                   "found another at %d",
+                                   __func__, i);
+    TRY(t, &ctx->ctx) {
+        DataSet **part = NEWN(try_arena(&t), DataSet *, count);
+        tn_data *d = handle_new(ctx, try_arena(&t), sizeof *d);
+        for (int i = 0; i < count; i++)
+            part[i] = parts[i]->set;
+        d->set = data_mix(d->h.a, arena_tmp(try_arena(&t)), count, part, weights);
+        *mixed = handle_keep(d);
+    }
+    return tried(&t);
+}
+
 void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nbytes)
 {
     if (!GIVEN(args_owner(d), d, ntrain, nval, nbytes))
@@ -154,7 +176,8 @@ int tn_data_document(tn_data *d, int64_t token)
     if (!GIVEN(args_owner(d), d))
         return TN_CODE_USAGE;
     TRY(t, &d->h.owner->ctx)
-        data_set_document(d->set, token);
+        for (int i = 0; i < (d->set->mix ? d->set->mix->n : 1); i++)
+            data_set_document(d->set->mix ? d->set->mix->part[i] : d->set, token);
     return tried(&t);
 }
 
@@ -201,14 +224,17 @@ int tn_data_pack(tn_data *d, int64_t seq)
         return TN_CODE_USAGE;
     d->ahead = NULL; /* a reader has begun with other rows */
     TRY(t, &d->h.owner->ctx)
-        data_pack(d->h.a, arena_tmp(try_arena(&t)), d->set, seq);
+        for (int i = 0; i < (d->set->mix ? d->set->mix->n : 1); i++)
+            data_pack(d->h.a, arena_tmp(try_arena(&t)), d->set->mix ? d->set->mix->part[i] : d->set,
+                      seq);
     return tried(&t);
 }
 
 /* Where documents share rows a batch without starts would show each what the others say. */
 static void need_starts(const tn_data *d, const int64_t *starts)
 {
-    if (d->set->pack_seq && !starts)
+    const DataSet *s = d->set->mix ? d->set->mix->part[0] : d->set;
+    if (s->pack_seq && !starts)
         fail(&d->h.owner->ctx, TN_USAGE,
              "documents share rows: expected tn_data_packed or tn_data_val_packed, which give "
              "their starts");

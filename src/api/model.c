@@ -172,6 +172,24 @@ int tn_model_open(tn_context *ctx, const char *path, tn_model **model)
     return tried(&t);
 }
 
+int tn_model_resize(tn_model *m, int64_t vocab)
+{
+    if (!GIVEN(args_owner(m), m) || !WITHIN(args_owner(m), 1, MOST_VOCAB, vocab))
+        return TN_CODE_USAGE;
+    if (m->graph || vocab < m->config.vocab)
+        return tn_context_fail(m->h.owner, TN_CODE_USAGE,
+                               m->graph ? "%s: expected a model, found a graph, whose sizes are "
+                                          "its own"
+                                        : "%s: expected at least the %lld tokens that the model "
+                                          "has, found %lld",
+                               __func__, (long long)m->config.vocab, (long long)vocab);
+    TRY(t, &m->h.owner->ctx) {
+        config_resize(m->h.a, &m->config, vocab);
+        m->param = model_params(m->h.a, &m->config, &m->nparam);
+    }
+    return tried(&t);
+}
+
 int tn_model_open_graph(tn_context *ctx, const char *path, const char *inputs, tn_model **model)
 {
     if (!GIVEN(ctx, ctx, path, inputs, model))
@@ -464,6 +482,60 @@ static void load_given(const tn_program *x, const tn_model *m, Arena *tmp, const
         stage_zeros(x, p);
 }
 
+/* A tensor that has fewer rows than the parameter: the others are its rows' mean. */
+typedef struct GrownRows {
+    const TensorFile *f;
+    const TensorEntry *e;
+    DType dtype;
+    int64_t columns;
+    const char *mean; /* of dtype */
+} GrownRows;
+
+static const char *mean_row(Arena *tmp, const TensorFile *f, const TensorEntry *e, DType d)
+{
+    int64_t rows = e->type.dim[0], columns = e->type.dim[1];
+    double *sum = NEWN(tmp, double, columns);
+    float *row = NEWN(tmp, float, columns);
+    char *mean = arena_alloc(tmp, (size_t)(columns * dtype_size(d)));
+    for (int64_t i = 0; i < rows; i++) {
+        tensors_read_part(f, e, F32, true, i * columns, columns, row);
+        for (int64_t k = 0; k < columns; k++)
+            sum[k] += (double)row[k];
+    }
+    for (int64_t k = 0; k < columns; k++) {
+        float x = (float)(sum[k] / (double)MAX(rows, (int64_t)1));
+        if (d == BF16)
+            ((uint16_t *)(void *)mean)[k] = f32_to_bf16(x);
+        else
+            ((float *)(void *)mean)[k] = x;
+    }
+    return mean;
+}
+
+static void grown_run(void *arg, int64_t first, int64_t n, void *to)
+{
+    const GrownRows *x = arg;
+    int64_t there = MAX(MIN(n, type_nelem(&x->e->type) - first), (int64_t)0);
+    int64_t size = dtype_size(x->dtype);
+    if (there)
+        tensors_read_part(x->f, x->e, x->dtype, true, first, there, to);
+    for (int64_t i = there; i < n; i++)
+        memcpy((char *)to + i * size, x->mean + (first + i) % x->columns * size, (size_t)size);
+}
+
+static void load_tensor(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
+                        const ModelParam *param)
+{
+    const TensorEntry *e = tensors_get(m->file, p->name);
+    DType d = p->type.dtype;
+    if (shape_equal(&e->type, &param->type)) {
+        stage_tensor(x, tmp, p, m->file, e, true);
+        return;
+    }
+    GrownRows grown = {m->file, e, d, e->type.dim[1], mean_row(tmp, m->file, e, d)};
+    stage_part(x, tmp, p, &param->type, grown_run, &grown);
+}
+
 static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const PlanPort *p,
                        uint64_t seed)
 {
@@ -476,7 +548,7 @@ static void load_param(const tn_program *x, const tn_model *m, Arena *tmp, const
     else if (param->weight && param->type.rank == 1)
         adapters_magnitude(x, m, tmp, p, param, seed);
     else if (m->file && !param->weight)
-        stage_tensor(x, tmp, p, m->file, tensors_get(m->file, p->name), true);
+        load_tensor(x, m, tmp, p, param);
     else
         stage_part(x, tmp, p, &param->type, draw_run, &initial);
 }

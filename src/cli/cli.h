@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <time.h>
 
+struct json_t; /* jansson's */
+
 #define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 /* ---- option_table.c ---- */
@@ -110,12 +112,25 @@ typedef struct Pareto {
 /* Shows the curve; returns an exit code. */
 int pareto(tn_context *ctx, const Pareto *x);
 
+/* ---- train_data.c ---- */
+
+struct TrainOptions;
+/* Gives a model as many tokens as its tokenizer has. */
+int train_resize(tn_context *ctx, const struct TrainOptions *t, tn_model *m);
+/* Fails where adapters have no folder of weights that they belong to. */
+int train_base(tn_context *ctx, const struct TrainOptions *t, const tn_model *m);
+/* The numbers of --weight, one for each --data; -1, or an exit code. */
+int train_weights(const Texts *w, int ndata, double *weights);
+
 /* ---- options.c ---- */
 
 /* Parses argv[1..]: options into their places, the rest into args. Returns -1 to go on, or an exit
  * code: 0 after --help, 2 after a wrong option, which is reported with the nearest right one. */
 int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,
                   int most);
+/* Takes options from a JSON file, by their names, but those that the command line has given. What
+ * they then hold lives in *kept. Returns as options_parse. */
+int options_config(const Command *c, Option *table, const char *path, struct json_t **kept);
 bool option_given(const Option *table, const char *name);
 /* Fails (2) where one of these options, names separated by spaces, was given; else -1. */
 int options_refuse(const Command *c, const Option *table, const char *names, const char *why);
@@ -164,8 +179,6 @@ int check_renamed(const Command *c, const char *option, const char *folder, cons
                   const Texts *args);
 
 /* ---- resume.c ---- */
-
-struct json_t; /* jansson's */
 
 /* An option's value, new; a text that is not UTF-8 becomes null. */
 struct json_t *option_value(const Option *o);

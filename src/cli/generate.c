@@ -35,6 +35,16 @@ static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt
     return limit;
 }
 
+/* Tokens of an answer at most where --tokens does not say: no more than the model has room for. */
+static int64_t answer_tokens(const tn_model *m, int64_t nprompt)
+{
+    enum { ANSWER = 512 };
+    int64_t vocab, limit, trained = trained_length(m);
+    tn_model_shape(m, &vocab, &limit);
+    limit = trained && trained < limit ? trained : limit;
+    return limit - nprompt < 1 ? 1 : limit - nprompt < ANSWER ? limit - nprompt : ANSWER;
+}
+
 /* Says what the model does not see of a prompt: the window holds its end. */
 static void tell_cut(int64_t window, int64_t nprompt)
 {
@@ -90,7 +100,7 @@ static int find_end(tn_context *ctx, const tn_model *m, const Generate *x, Sampl
                            x->end);
 }
 
-static void tell(const Sample *s)
+static void tell(const Sample *s, bool chosen)
 {
     int64_t peak, reserve;
     tn_generator_bytes(s->generator, &peak, &reserve);
@@ -98,6 +108,10 @@ static void tell(const Sample *s)
             "prompt: %lld tokens in %.3f s; then %lld in %.3f s, %.1f tokens/s; arena %lld bytes\n",
             (long long)s->nprompt, s->prompt_sec, (long long)s->ndone, s->sec,
             s->sec > 0 ? (double)s->ndone / s->sec : 0, (long long)peak);
+    if (!chosen && s->ndone == s->count)
+        fprintf(stderr,
+                "tenon: note: the answer is cut after %lld tokens; --tokens N sets how many\n",
+                (long long)s->count);
 }
 
 static int write_text_of(tn_context *ctx, tn_model *m, Generate *x)
@@ -119,6 +133,9 @@ static int write_text_of(tn_context *ctx, tn_model *m, Generate *x)
         code = find_end(ctx, m, x, &s);
     if (!code)
         code = count_prompt(x, s.tokenizer, &nprompt);
+    bool chosen = x->tokens > 0;
+    if (!code && !chosen)
+        s.count = x->tokens = answer_tokens(m, nprompt);
     int64_t window = code ? 0 : find_window(m, x, nprompt);
     if (!code)
         code = tn_generator_new(m, window, &x->o, &s.generator);
@@ -133,7 +150,7 @@ static int write_text_of(tn_context *ctx, tn_model *m, Generate *x)
     if (!code) {
         fputc('\n', stdout);
         fflush(stdout);
-        tell(&s);
+        tell(&s, chosen);
     }
     return code;
 }
@@ -161,9 +178,9 @@ static int parse(int argc, char **argv, Generate *x, Texts *args)
                       "--mesh takes it");
     if (x->prompt && x->message)
         return report(TN_CODE_USAGE, "generate: --prompt and --message exclude each other");
-    if (!(x->prompt || x->message) || !x->tokens)
+    if (!x->message && (!x->prompt || !x->tokens))
         return report(TN_CODE_USAGE, "generate: --%s is missing",
-                      x->prompt || x->message ? "tokens" : "prompt or --message");
+                      x->prompt ? "tokens" : "prompt or --message");
     return -1;
 }
 

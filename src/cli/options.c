@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -469,4 +470,77 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
                   most > least ? "at most " : "",
                   tn_count_text(most, "argument", count, sizeof count), args->count, c->name,
                   c->usage);
+}
+
+/* ---- options from a file ---- */
+
+/* A value as a command line has it; numbers become strings in their place, which the options then
+ * hold. NULL: it is none. */
+static const char *config_text(json_t *value, json_t *kept)
+{
+    char text[40];
+    if (json_is_string(value))
+        return json_string_value(value);
+    if (json_is_integer(value))
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, sizeof text, "%.17g", json_real_value(value));
+    else
+        return NULL;
+    json_t *string = json_string(text);
+    return json_array_append_new(kept, string) ? NULL : json_string_value(string);
+}
+
+static int config_value(const Command *c, const char *path, Option *o, json_t *value, json_t *kept)
+{
+    const char *text = config_text(value, kept);
+    if (o->kind == OPT_FLAG && json_is_boolean(value)) {
+        *(int *)o->into = json_is_true(value);
+        o->given = json_is_true(value);
+        return -1;
+    }
+    if (o->kind == OPT_FLAG || o->kind == OPT_PAIR || !text)
+        return report(TN_CODE_USAGE, "%s: --config: %s: \"%s\": expected %s", c->name, path,
+                      o->name,
+                      o->kind == OPT_FLAG   ? "true or false"
+                      : o->kind == OPT_PAIR ? "it on the command line"
+                      : is_list(o)          ? "a text, or a list of texts"
+                                            : "a text or a number");
+    return store(c, o, text, NULL);
+}
+
+int options_config(const Command *c, Option *table, const char *path, json_t **kept)
+{
+    bool given[MOST_OPTIONS];
+    json_error_t e = {0};
+    json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &e), *value, *item;
+    const char *key;
+    size_t at;
+    int code = -1;
+    *kept = json_array();
+    if (!json_is_object(all)) {
+        code = report(TN_CODE_FAIL, "--config: %s:%d: expected a JSON object%s%s", path,
+                      e.line > 0 ? e.line : 1, *e.text ? ": " : "", e.text);
+        json_decref(all);
+        return code;
+    }
+    json_array_append_new(*kept, all);
+    for (int i = 0; table[i].kind; i++)
+        given[i] = table[i].given;
+    json_object_foreach(all, key, value)
+    {
+        Option *o = find(table, key, strlen(key));
+        if (!o || !strcmp(o->name, "config"))
+            code = unknown(c, table, key);
+        else if (given[o - table]) /* the command line wins */
+            ;
+        else if (json_is_array(value) && is_list(o))
+            json_array_foreach(value, at, item) code =
+                code < 0 ? config_value(c, path, o, item, *kept) : code;
+        else
+            code = config_value(c, path, o, value, *kept);
+        if (code >= 0)
+            return code;
+    }
+    return -1;
 }

@@ -14,9 +14,11 @@
 /* The command's options, which all ranks read. */
 typedef struct Train {
     Common c;
-    Texts data, val_data, args;
-    const char *on_nan;
-    int go_on, overwrite, retune;
+    Texts data, weight, val_data, args;
+    double weights[MOST_SOURCES];
+    const char *on_nan, *config;
+    json_t *kept; /* values of --config */
+    int go_on, overwrite, retune, resize;
     bool machine; /* --machine was given, not that of the run that goes on */
     Resume from;
     TrainOptions t;
@@ -96,7 +98,7 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file)
         return options_refuse(
             c, table,
-            "batch-size seq-len pack epochs val-data token-type val-fraction document-token "
+            "batch-size seq-len pack weight epochs val-data token-type val-fraction document-token "
             "eval-every eval-windows patience "
             "sample-every "
             "sample-tokens prompt tokenizer",
@@ -170,23 +172,15 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
 }
 
-/* Adapters are saved alone, with the name of the folder that they belong to. */
-static int check_base(tn_context *ctx, const TrainOptions *t, const tn_model *m)
-{
-    if (!(t->lora || t->adapter) || tn_model_base(m))
-        return 0;
-    return tn_context_fail(ctx, TN_CODE_USAGE,
-                           "train: --%s: %s has no weights: adapters are for a folder that has",
-                           t->lora ? "lora" : "adapter", t->model);
-}
-
 static int open_model(tn_context *ctx, TrainOptions *t, const Option *table, tn_model **m)
 {
     int code = rank_machine(ctx, &t->o);
     if (!code)
         code = train_open(ctx, t, m);
+    if (!code && t->resize && !t->resume)
+        code = train_resize(ctx, t, *m);
     if (!code)
-        code = check_base(ctx, t, *m);
+        code = train_base(ctx, t, *m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -446,6 +440,9 @@ static int finish_options(tn_context *ctx, Train *a)
     t->adapter = a->c.adapter;
     t->log_ranks = a->c.log_ranks;
     if (code < 0)
+        code = train_weights(&a->weight, a->data.count, a->weights);
+    t->weight = a->weight.count ? a->weights : NULL;
+    if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
         code = check_chunk(command_find("train"), a->table, NULL, &a->c);
@@ -473,6 +470,7 @@ static int finish_options(tn_context *ctx, Train *a)
         t->save_sec = t->save_every ? 0 : SAVE_SEC;
     t->skip_bad = !strcmp(a->on_nan, "skip");
     t->retune = a->retune;
+    t->resize = a->resize;
     return take_machine(ctx, a);
 }
 
@@ -530,6 +528,9 @@ static int parse(Train *a)
 {
     TrainOptions *t = &a->t;
     const OptionSlot slots[] = {{"data", &a->data},
+                                {"config", &a->config},
+                                {"weight", &a->weight},
+                                {"resize-embeddings", &a->resize},
                                 {"val-data", &a->val_data},
                                 {"batch", &t->batch_file},
                                 {"steps", &t->steps},
@@ -568,6 +569,10 @@ static int parse(Train *a)
     const Command *self = command_find("train");
     options_begin(a->table, self->name, &a->c.o, slots);
     int code = options_parse(self, a->argc, a->argv, a->table, &a->args, 0, 1);
+    if (code < 0 && a->config)
+        code = options_config(self, a->table, a->config, &a->kept);
+    if (code < 0 && a->config)
+        code = check_paths(self, a->table, &a->args);
     return code < 0 ? check_command(self, a) : code;
 }
 
@@ -588,6 +593,7 @@ int command_train(int argc, char **argv)
     if (code < 0)
         code = launch_run(&l, &a.c, run_train, &a);
     json_decref(a.t.described);
+    json_decref(a.kept);
     launch_drop(&l);
     resume_drop(&a.from);
     return code;

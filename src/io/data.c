@@ -10,7 +10,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -237,8 +239,51 @@ static int by_name(const void *x, const void *y)
     return strcmp(*(const char *const *)x, *(const char *const *)y);
 }
 
-/* The files of a folder, by name, without hidden and empty ones and what is no regular file.
- * Folders in it are not gone into: a run may have its own there. */
+/* Whether a name says that the file is about the others. */
+static bool is_about(const char *path)
+{
+    static const char *const names[] = {"README*",  "readme*",           "LICENSE*",
+                                        "license*", "dataset_info.json", "dataset_infos.json"};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    bool found = false;
+    for (int i = 0; i < LEN(names); i++)
+        found |= !fnmatch(names[i], name, 0);
+    return found;
+}
+
+/* Whether a name is that of records or tokens, which a README beside them describes. */
+static bool is_of_data(const char *path)
+{
+    static const char *const ends[] = {"*.jsonl", "*.ndjson",  "*.json", "*.csv",
+                                       "*.tsv",   "*.parquet", "*.bin"};
+    char name[PATH_MAX];
+    bool found = false;
+    snprintf(name, sizeof name, "%s", path);
+    size_t n = strlen(name), tail = !fnmatch("*.gz", name, 0)    ? 3
+                                    : !fnmatch("*.zst", name, 0) ? 4
+                                                                 : 0;
+    name[n - tail] = 0;
+    for (int i = 0; i < LEN(ends); i++)
+        found |= !fnmatch(ends[i], name, 0);
+    return found && !is_about(path);
+}
+
+/* Leaves out what is about the others, where these are data. */
+static int leave_about(int count, const char **name)
+{
+    bool data = false;
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        data |= is_of_data(name[i]);
+    for (int i = 0; i < count; i++)
+        if (!data || !is_about(name[i]))
+            name[kept++] = name[i];
+    return kept;
+}
+
+/* The files of a folder, by name, without hidden and empty ones and what is no regular file, nor
+ * what is about data that is there. Folders in it are not gone into: a run may have its own there.
+ */
 static void add_folder(Arena *a, DataSet *s, const char *path, TokenType type)
 {
     const char **name = NULL;
@@ -260,6 +305,7 @@ static void add_folder(Arena *a, DataSet *s, const char *path, TokenType type)
     if (!count)
         fail(s->ctx, TN_FAIL, "%s: no file in the folder%s", path,
              folders ? arena_printf(a, "; '%s/*/*' names the files of those in it", path) : "");
+    count = leave_about(count, name);
     qsort(name, (size_t)count, sizeof *name, by_name);
     for (int i = 0; i < count; i++)
         add_file(a, s, name[i], type);

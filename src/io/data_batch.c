@@ -21,6 +21,7 @@
 enum { ROUNDS = 8, MANY = 64, IGNORED = -100 };
 #define DATA_STREAM   0xda7a0000u /* above every stream of a graph */
 #define OFFSET_STREAM 0xda7a0001u /* of what epochs draw for each file */
+#define MIX_STREAM    0xda7a0002u /* of which source a row is */
 
 static uint32_t draw(uint64_t seed, uint32_t stream, uint32_t epoch, uint32_t x, uint32_t y)
 {
@@ -30,9 +31,9 @@ static uint32_t draw(uint64_t seed, uint32_t stream, uint32_t epoch, uint32_t x,
     return word[0];
 }
 
-/* The place of i in a permutation of [0, n), n < 2^62. */
-static int64_t permute(uint64_t seed, uint32_t epoch, int64_t n, int64_t i)
+int64_t data_permute(uint64_t seed, int use, uint32_t epoch, int64_t n, int64_t i)
 {
+    uint32_t stream = use == DATA_MIX ? MIX_STREAM : DATA_STREAM;
     int bits = 1;
     while (n > (int64_t)1 << 2 * bits)
         bits++;
@@ -40,7 +41,7 @@ static int64_t permute(uint64_t seed, uint32_t epoch, int64_t n, int64_t i)
     do {
         uint32_t left = (uint32_t)(i >> bits), right = (uint32_t)i & mask;
         for (uint32_t round = 0; round < ROUNDS; round++) {
-            uint32_t next = left ^ (draw(seed, DATA_STREAM, epoch, right, round) & mask);
+            uint32_t next = left ^ (draw(seed, stream, epoch, right, round) & mask);
             left = right;
             right = next;
         }
@@ -91,7 +92,14 @@ static int64_t count_rows(const DataSet *s, bool val, int64_t *nlabel)
 
 int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
 {
-    int64_t windows = 0, most = 0;
+    int64_t windows = 0, most = 0, part;
+    *nlabel = 0;
+    for (int i = 0; s->mix && i < s->mix->n; i++) {
+        windows += data_windows(s->mix->part[i], val, T, &part);
+        *nlabel += part;
+    }
+    if (s->mix)
+        return windows;
     if (s->pack_seq && s->pack_seq != T)
         fail(s->ctx, TN_USAGE,
              "seq: documents share rows of %lld places: expected as many, found "
@@ -99,7 +107,6 @@ int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
              (long long)s->pack_seq, (long long)T);
     if (s->index)
         return count_rows(s, val, nlabel);
-    *nlabel = 0;
     for (int i = 0; i < s->count; i++) {
         FilePart p = part_of(s, i, val, T);
         windows += p.windows;
@@ -166,7 +173,7 @@ static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_
                         const DataRow *to)
 {
     uint32_t epoch = (uint32_t)(at / windows);
-    int64_t k = permute(seed, epoch, windows, at % windows), T = to->T;
+    int64_t k = data_permute(seed, DATA_ORDER, epoch, windows, at % windows), T = to->T;
     if (s->index) {
         data_row(s, false, k, to);
         return;
@@ -180,6 +187,34 @@ static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_
 int64_t data_rows(const DataSet *s, int64_t B)
 {
     return s->row ? s->nrow : B;
+}
+
+/* The same of a mixture: sources have other orders by other seeds. */
+static void read_row(const DataSet *s, uint64_t seed, int64_t windows, int64_t at,
+                     const DataRow *to)
+{
+    int64_t nlabel;
+    if (!s->mix) {
+        read_window(s, seed, windows, at, to);
+        return;
+    }
+    int i = data_mix_row(s->mix, seed, &at);
+    const DataSet *part = s->mix->part[i];
+    read_window(part, seed + (uint64_t)i * 0x9e3779b97f4a7c15u,
+                data_windows(part, false, to->T, &nlabel), at, to);
+}
+
+/* The set of held-out window *k, which becomes its number there. */
+static const DataSet *held_part(const DataSet *s, int64_t T, int64_t *k)
+{
+    int64_t windows, nlabel;
+    for (int i = 0; s->mix && i < s->mix->n - 1; i++) {
+        windows = data_windows(s->mix->part[i], true, T, &nlabel);
+        if (*k < windows)
+            return s->mix->part[i];
+        *k -= windows;
+    }
+    return s->mix ? s->mix->part[s->mix->n - 1] : s;
 }
 
 /* The next row of a batch. */
@@ -198,17 +233,18 @@ void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B,
     for (int64_t i = 0; i < data_rows(s, B); i++, next_row(&to)) {
         int64_t b = s->row ? s->row[i] : i;
         if (b < B)
-            read_window(s, seed, windows, ((int64_t)step - 1) * B + b, &to);
+            read_row(s, seed, windows, ((int64_t)step - 1) * B + b, &to);
         else
             data_pad(&to, 0);
     }
 }
 
-int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, DataRow to)
+int64_t data_val_batch(const DataSet *all, int64_t first, int64_t stride, int64_t B, DataRow to)
 {
     int64_t count = 0;
     for (int64_t b = 0; b < B; b++, next_row(&to)) {
         int64_t k = first + b * stride;
+        const DataSet *s = held_part(all, to.T, &k);
         if (s->index) {
             count += data_row(s, true, k, &to);
             continue;

@@ -10,7 +10,7 @@
 enum { AHEAD = 2 };
 
 struct DataReader {
-    DataSet set; /* with the thread's context */
+    const DataSet *set; /* with the thread's context */
     Ctx ctx;
     uint64_t seed;
     int64_t B, T;
@@ -29,7 +29,7 @@ static void read_step(void *arg)
     DataReader *r = arg;
     int64_t *ids = r->slot[r->end % AHEAD];
     const DataRow to = {r->T, ids, ids + r->nid, ids + 2 * r->nid};
-    data_train_batch(&r->set, r->seed, (uint32_t)r->end, r->B, to);
+    data_train_batch(r->set, r->seed, (uint32_t)r->end, r->B, to);
 }
 
 static void *read_ahead(void *arg)
@@ -68,8 +68,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
                               int64_t T)
 {
     DataReader *r = NEW(a, DataReader);
-    r->set = *s;
-    r->set.ctx = &r->ctx;
+    r->set = data_mix_copy(a, s, &r->ctx);
     r->seed = seed;
     r->B = B;
     r->T = T;

@@ -215,6 +215,13 @@ typedef struct RowPack {
     int64_t *document; /* rows of the file */
 } RowPack;
 
+/* Sets that are mixed by weights (data_mix.c). */
+typedef struct DataMix {
+    int n;
+    struct DataSet **part;
+    int64_t *share; /* of the rows of a period */
+} DataMix;
+
 /* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. Each
  * row of a file of rows is a window; the last ones are held out. */
 typedef struct DataSet {
@@ -232,6 +239,7 @@ typedef struct DataSet {
     RowCounts rows;
     const RowPack *pack[2]; /* of rows to train on, and held out; NULL: a document has its own */
     int64_t pack_seq;       /* places of such a row */
+    const DataMix *mix;     /* it is one of others; NULL: it has files of its own */
 } DataSet;
 
 /* Room for one row: the starts are filled where there are any. */
@@ -274,6 +282,10 @@ void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
  * with, and how many labels they have together. Fails where none to train on would be full. */
 int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel);
 
+/* The place of i in a permutation of [0, n), n < 2^62; streams of different uses differ. */
+enum { DATA_ORDER, DATA_MIX };
+int64_t data_permute(uint64_t seed, int use, uint32_t epoch, int64_t n, int64_t i);
+
 /* Rows that are given of a batch of B. */
 int64_t data_rows(const DataSet *s, int64_t B);
 /* Fills ids and labels [B, T] of a step (from 1): numbers (step - 1) B and so on of the windows in
@@ -301,6 +313,15 @@ int64_t data_document(const DataSet *s, int64_t k, int64_t T, int64_t *ids, int6
 void data_pad(const DataRow *to, int64_t from); /* its places from there on */
 /* The places of rows [first, first + n) of the file in rows of T. */
 int32_t *data_row_places(Arena *a, const DataSet *s, int64_t first, int64_t n, int64_t T);
+
+/* ---- data_mix.c: several sources ---- */
+
+/* A set that takes rows of each of n others, which stay, in proportion to their weights. */
+DataSet *data_mix(Arena *a, Arena *tmp, int n, DataSet *const *part, const double *weight);
+/* A copy of a set, and of those that it mixes, whose errors are ctx's. */
+DataSet *data_mix_copy(Arena *a, const DataSet *s, Ctx *ctx);
+/* The source of row *at of a run, of which it then is the number among that source's. */
+int data_mix_row(const DataMix *m, uint64_t seed, int64_t *at);
 
 /* ---- data_pack.c: rows that documents share ---- */
 

@@ -39,10 +39,13 @@ bool records_fill(RecordReader *r)
     return n > 0;
 }
 
-/* Skips a byte of the window. */
+/* Skips a byte of the window. Lines end by LF, CR LF, or CR alone. */
 static void skip(RecordReader *r)
 {
-    r->line += r->window.text[r->at++] == '\n';
+    char c = r->window.text[r->at++];
+    bool alone =
+        c == '\r' && !((r->at < r->window.len || records_fill(r)) && r->window.text[r->at] == '\n');
+    r->line += c == '\n' || alone;
 }
 
 /* Skips white space; false at the end of the file. */
@@ -83,7 +86,8 @@ static json_t *read_json(RecordReader *r, size_t n)
     const char *s = r->window.text + r->at;
     while (n && isspace((unsigned char)s[n - 1]))
         n--;
-    json_t *v = records_keep(r, json_loadb(s, n, JSON_ALLOW_NUL | JSON_DECODE_ANY, &e));
+    json_t *v = records_keep(
+        r, json_loadb(s, n, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &e));
     if (!v) {
         for (char *c = e.text; *c; c++)
             *c = iscntrl((unsigned char)*c) ? ' ' : *c;
@@ -106,7 +110,7 @@ static json_t *next_line(RecordReader *r)
     for (;; n++) {
         if (r->at + n == r->window.len && !records_fill(r))
             break;
-        if (r->window.text[r->at + n] == '\n')
+        if (r->window.text[r->at + n] == '\n' || r->window.text[r->at + n] == '\r')
             break;
     }
     return read_json(r, n);

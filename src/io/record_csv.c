@@ -1,6 +1,7 @@
 /* Tables as RFC 4180 has them: a record a line, cells with separators between them; a cell in
  * quotes may have separators, line breaks, and quotes, which are doubled. The first record names
- * the columns. */
+ * the columns. As people write them: lines may end by CR alone, and blanks may stand around quotes
+ * and names of columns; those of a cell without quotes are its own. */
 #include "record.h"
 
 #include <jansson.h>
@@ -14,11 +15,35 @@ static bool more(RecordReader *r)
     return r->at < r->window.len || records_fill(r);
 }
 
+/* CR before LF is no line of its own. */
 static char take(RecordReader *r)
 {
     char c = r->window.text[r->at++];
-    r->line += c == '\n';
+    r->line += c == '\n' || (c == '\r' && !(more(r) && r->window.text[r->at] == '\n'));
     return c;
+}
+
+/* The byte n places on; -1: the file ends before it. */
+static int peek(RecordReader *r, size_t n)
+{
+    while (r->at + n >= r->window.len)
+        if (!records_fill(r))
+            return -1;
+    return (unsigned char)r->window.text[r->at + n];
+}
+
+/* Blanks at this place. */
+static size_t count_blanks(RecordReader *r)
+{
+    size_t n = 0;
+    for (int c; (c = peek(r, n)) == ' ' || (c == '\t' && r->separator != '\t');)
+        n++;
+    return n;
+}
+
+static bool ends_cell(const RecordReader *r, int c)
+{
+    return c < 0 || c == r->separator || c == '\n' || c == '\r';
 }
 
 /* Reads a quoted cell, after its first quote. */
@@ -42,9 +67,13 @@ static CellEnd read_cell(RecordReader *r, Buf *cell)
 {
     cell->len = 0;
     buf_addn(cell, "", 0);
-    if (more(r) && r->window.text[r->at] == '"') {
+    size_t blanks = count_blanks(r);
+    if (peek(r, blanks) == '"') {
+        r->at += blanks;
         take(r);
         read_quoted(r, cell);
+        blanks = count_blanks(r);
+        r->at += ends_cell(r, peek(r, blanks)) ? blanks : 0;
     }
     while (more(r)) {
         char c = take(r);
@@ -52,7 +81,7 @@ static CellEnd read_cell(RecordReader *r, Buf *cell)
             continue;
         if (c == r->separator)
             return CELL_NEXT;
-        if (c == '\n')
+        if (c == '\n' || c == '\r')
             return CELL_LAST;
         buf_addn(cell, &c, 1);
     }
@@ -64,7 +93,11 @@ static void read_columns(RecordReader *r)
     CellEnd end;
     do {
         end = read_cell(r, &r->cell);
-        const char *name = arena_strndup(r->a, r->cell.text, r->cell.len);
+        const char *cell = r->cell.text;
+        size_t n = r->cell.len, blanks = strspn(cell, " \t");
+        while (n > blanks && (cell[n - 1] == ' ' || cell[n - 1] == '\t'))
+            n--;
+        const char *name = arena_strndup(r->a, cell + MIN(blanks, n), n - MIN(blanks, n));
         PUSH(r->a, r->column, r->ncolumn, r->capcolumn, name);
     } while (end == CELL_NEXT);
 }
@@ -74,6 +107,8 @@ static void put_cell(RecordReader *r, json_t *record, int column, const Buf *cel
     if (column >= r->ncolumn)
         records_fail(r, "expected %d cells, as the first line has, found more", r->ncolumn);
     json_t *text = json_stringn(cell->text, cell->len);
+    if (json_object_get(record, r->column[column]))
+        records_fail(r, "column \"%s\" is there twice", r->column[column]);
     if (!text)
         records_fail(r, "column \"%s\": expected UTF-8", r->column[column]);
     if (json_object_set_new(record, r->column[column], text))

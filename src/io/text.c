@@ -150,7 +150,8 @@ _Noreturn static void fail_vocab(const TextJob *j, uint32_t id)
 {
     fail(j->ctx, TN_FAIL,
          "%s: token %" PRId64 " is %u, but the model has %" PRId64
-         " tokens: the tokenizer has %" PRId64 "\n  %s",
+         " tokens: the tokenizer has %" PRId64
+         "\n  tenon train --resize-embeddings adds rows for them, by the mean; the tokenizer is %s",
          j->where, j->count, id, j->o->vocab, tokenizer_limit(j->t), j->t->path);
 }
 

@@ -211,3 +211,15 @@ const char *config_text_of(Arena *a, const ModelConfig *c, DType d)
     return arena_printf(a, "%.*s\n  \"torch_dtype\": \"%s\",%s", (int)(open - text), text, name,
                         open);
 }
+
+void config_resize(Arena *a, ModelConfig *c, int64_t vocab)
+{
+    const char *text = c->source, *value = text ? find_value(text, "vocab_size") : NULL;
+    c->vocab = vocab;
+    if (value)
+        c->source = arena_printf(a, "%.*s%lld%s", (int)(value - text), text, (long long)vocab,
+                                 value + strspn(value, "0123456789"));
+    else if (text && (value = strchr(text, '{')))
+        c->source = arena_printf(a, "%.*s\n  \"vocab_size\": %lld,%s", (int)(value + 1 - text),
+                                 text, (long long)vocab, value + 1);
+}

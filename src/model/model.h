@@ -45,6 +45,8 @@ const char *config_preset_name(int i);
 int64_t config_longest(const ModelConfig *c);
 /* The text of a config.json: what was read, or one made from c. */
 const char *config_text(Arena *a, const ModelConfig *c);
+/* Gives it another vocabulary, in the text too. */
+void config_resize(Arena *a, ModelConfig *c, int64_t vocab);
 /* The same beside weights of dtype d, which is what its torch_dtype then says. */
 const char *config_text_of(Arena *a, const ModelConfig *c, DType d);
 

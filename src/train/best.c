@@ -1,9 +1,9 @@
 /* The best evaluation of a run: the one with the least held-out loss, whose checkpoint the link
  * `best` names and --keep leaves, and how many evaluations came after it, which --patience limits.
  * Both are functions of the evaluations alone and lie in state.json, so that a run that goes on has
- * them to the bit. A checkpoint that was saved before the evaluation of its own step does not have
- * that one yet: a run that goes on from there sees it again. Of an end by --max-sec or a signal the
- * windows are others, and it does not count. */
+ * them to the bit. A checkpoint does not have the evaluation of its own step, whichever came first:
+ * a run that goes on from there sees it again. Of an end by --max-sec or a signal the windows are
+ * others, and it does not count. */
 #include "trainer.h"
 
 #include <inttypes.h>
@@ -76,6 +76,7 @@ int best_see(Trainer *r, int64_t step)
         *b = (BestStep){0};
     }
     bool better = !b->step || e->loss < b->loss;
+    int code = better ? checkpoint_best(r, step) : 0; /* as if it were saved before */
     b->seen = step;
     b->waited = better ? 0 : b->waited + 1;
     r->ending.exhausted = exhausted(r);
@@ -84,7 +85,6 @@ int best_see(Trainer *r, int64_t step)
     b->step = step;
     b->loss = e->loss;
     b->windows = e->planned;
-    int code = checkpoint_best(r, step);
     if (!code)
         link_best(r);
     return code;

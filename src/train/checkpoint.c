@@ -147,6 +147,8 @@ json_t *checkpoint_data(const Trainer *r)
                  hash_ids(r->feed.whole.ids, count));
     if (r->feed.data)
         add_files(list, &r->feed.source);
+    for (int i = 0; i < r->feed.nmore; i++)
+        add_files(list, &r->feed.more[i]);
     return list;
 }
 
@@ -164,7 +166,8 @@ json_t *checkpoint_tokens(const Feed *f)
     const char *path;
     int64_t nbytes;
     uint64_t fingerprint;
-    if (source_is_text(&f->source) && tn_data_file(f->data, 0, &path, &nbytes, &fingerprint)) {
+    if (source_is_text(&f->source) &&
+        tn_data_file(f->source.data, 0, &path, &nbytes, &fingerprint)) {
         add_file(list, path, nbytes, fingerprint);
         file = json_incref(json_array_get(list, 0));
     }

@@ -75,8 +75,6 @@ int compile_run(Trainer *r)
 int drop_evaluation(Trainer *r)
 {
     int64_t windows;
-    if (!source_is_text(&r->feed.source) && !source_is_text(&r->feed.held))
-        return 0;
     int code = count_held_out(r, &windows);
     if (!code && !windows)
         r->plans.eval = NULL;

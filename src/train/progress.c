@@ -19,6 +19,8 @@ static void show_data(const Trainer *r)
     int rows = tn_data_row_counts(r->feed.data, &c);
     tn_data_size(r->feed.data, &ntrain, &nval, &nbytes);
     source_tell(&r->feed.source);
+    for (int i = 0; i < r->feed.nmore; i++)
+        source_tell(&r->feed.more[i]);
     if (r->feed.held.data)
         tn_data_size(r->feed.held.data, &none, &nval, &nbytes);
     if (*r->feed.held.told)

@@ -379,9 +379,12 @@ void folder_undo(Trainer *r)
     bool own = r->folder.before < strlen(out); /* what is there this run has made */
     if (own && snprintf(path, sizeof path, "%s/.run", out) < (int)sizeof path)
         unlink(path);
-    if (own && r->feed.source.made) {
-        unlink(r->feed.tokens);
-        if (snprintf(path, sizeof path, "%s.json", r->feed.tokens) < (int)sizeof path)
+    for (int i = -1; own && i < r->feed.nmore; i++) {
+        const Source *s = i < 0 ? &r->feed.source : &r->feed.more[i];
+        if (!s->made)
+            continue;
+        unlink(s->file);
+        if (snprintf(path, sizeof path, "%s.json", s->file) < (int)sizeof path)
             unlink(path);
     }
     snprintf(path, sizeof path, "%s", out);

@@ -24,10 +24,15 @@ static int read_whole(Trainer *r)
     return r->t->ndata ? 0 : batch_read(r->ctx, r->m, r->t->batch_file, &r->feed.whole);
 }
 
-/* Number 0 is what is trained on, 1 what is held out. */
+/* Number 0 is what is trained on, 1 what is held out; then come further sources of --weight. */
 static Source *source_at(Trainer *r, int i)
 {
-    return i ? &r->feed.held : &r->feed.source;
+    return i > 1 ? &r->feed.more[i - 2] : i ? &r->feed.held : &r->feed.source;
+}
+
+static int count_sources(const Trainer *r)
+{
+    return 2 + r->feed.nmore;
 }
 
 /* Of what is evaluated. */
@@ -49,12 +54,19 @@ static int open_source(Trainer *r, int i)
 {
     const TrainOptions *t = r->t;
     Source *s = source_at(r, i);
-    char *tokens = i ? r->feed.held_tokens : r->feed.tokens;
-    *s = (Source){.path = i ? t->val_data : t->data,
-                  .npath = i ? t->nval_data : t->ndata,
+    char *tokens = i > 1 ? r->feed.more_tokens[i - 2] : i ? r->feed.held_tokens : r->feed.tokens;
+    char prefix[20] = "";
+    if (i > 1)
+        snprintf(prefix, sizeof prefix, "%d-", i);
+    *s = (Source){.path = i > 1 ? &t->data[i - 1]
+                          : i   ? t->val_data
+                                : t->data,
+                  .npath = i > 1 || (!i && t->weight) ? 1
+                           : i                        ? t->nval_data
+                                                      : t->ndata,
                   .token_type = t->token_type,
                   .tokenizer = t->tokenizer,
-                  .val_fraction = i ? 1 : t->val_fraction,
+                  .val_fraction = i == 1 ? 1 : t->val_fraction,
                   .file = tokens,
                   .seq = t->seq,
                   .keep = t->resume != NULL,
@@ -64,24 +76,56 @@ static int open_source(Trainer *r, int i)
     int code = source_open(r->ctx, r->m, s);
     if (code && t->resume)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --%sdata names the new place",
-                        tn_error(r->ctx), i ? "val-" : "");
-    snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, i ? "val-" : "",
+                        tn_error(r->ctx), i == 1 ? "val-" : "");
+    snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, i == 1 ? "val-" : prefix,
              s->holds == TN_HOLDS_ROWS ? "rows" : "tokens");
+    return code;
+}
+
+static int make_sources(Trainer *r)
+{
+    Feed *f = &r->feed;
+    int n = r->t->weight ? r->t->ndata - 1 : 0;
+    if (n < 1)
+        return 0;
+    f->more = calloc((size_t)n, sizeof *f->more);
+    f->more_tokens = calloc((size_t)n, sizeof *f->more_tokens);
+    f->nmore = f->more && f->more_tokens ? n : 0;
+    return f->nmore ? 0 : tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
+}
+
+/* What is trained on, of all sources as they are by now. */
+static int mix_sources(Trainer *r)
+{
+    Feed *f = &r->feed;
+    tn_data *part[MOST_SOURCES] = {f->source.data};
+    tn_data_free(f->mixed);
+    f->mixed = NULL;
+    for (int i = 0; i < f->nmore; i++)
+        part[i + 1] = f->more[i].data;
+    int code = f->nmore ? tn_data_mix(r->ctx, f->nmore + 1, part, r->t->weight, &f->mixed) : 0;
+    f->data = f->mixed ? f->mixed : f->source.data;
     return code;
 }
 
 static int open_data(Trainer *r)
 {
-    int code = r->t->ndata ? open_source(r, 0) : 0;
+    int code = make_sources(r);
+    if (!code && r->t->ndata)
+        code = open_source(r, 0);
     if (!code && r->t->nval_data)
         code = open_source(r, 1);
-    r->feed.data = r->feed.source.data;
-    return code;
+    for (int i = 2; i < count_sources(r) && !code; i++)
+        code = open_source(r, i);
+    return code ? code : mix_sources(r);
 }
 
 static bool tokenizes(Trainer *r)
 {
-    return source_is_text(&r->feed.source) || source_is_text(&r->feed.held);
+    bool any = false;
+    for (int i = 0; i < count_sources(r); i++)
+        any |= source_is_text(source_at(r, i));
+    return any;
 }
 
 /* ---- whether all ranks read the same ---- */
@@ -109,6 +153,8 @@ static int compare_data(Trainer *r)
     if (!r->t->ndata)
         return alike_file(r->ctx, r->t->batch_file);
     int code = alike_data(r->ctx, &r->feed.source);
+    for (int i = 0; i < r->feed.nmore && !code; i++)
+        code = alike_data(r->ctx, &r->feed.more[i]);
     return code || !r->t->nval_data ? code : alike_data(r->ctx, &r->feed.held);
 }
 
@@ -144,7 +190,7 @@ static bool pause_tokenizing(void *arg)
 static int tokenize_first(Trainer *r, Tokenizing *x)
 {
     int code = 0;
-    for (int i = 0; i < 2 && !code; i++) {
+    for (int i = 0; i < count_sources(r) && !code; i++) {
         Source *s = source_at(r, i);
         s->pause = pause_tokenizing;
         s->pause_arg = x;
@@ -188,7 +234,7 @@ static int open_tokens(Trainer *r)
 {
     bool unseen = false;
     int code = 0;
-    for (int i = 0; i < 2 && r->rank && !code; i++) {
+    for (int i = 0; i < count_sources(r) && r->rank && !code; i++) {
         Source *s = source_at(r, i);
         s->pause = make_none;
         s->pause_arg = &unseen;
@@ -233,9 +279,8 @@ static int count_windows(Trainer *r)
 {
     const TrainOptions *t = r->t;
     int64_t nlabel;
-    int code = 0;
-    r->feed.data = r->feed.source.data;
-    if (t->document_token >= 0)
+    int code = mix_sources(r);
+    if (!code && t->document_token >= 0)
         code = tn_data_document(r->feed.data, t->document_token);
     if (!code && t->document_token >= 0 && r->feed.held.data)
         code = tn_data_document(r->feed.held.data, t->document_token);
@@ -250,7 +295,7 @@ static int count_windows(Trainer *r)
 
 static int count_files(Trainer *r)
 {
-    return r->feed.data && !source_is_text(&r->feed.source) ? count_windows(r) : 0;
+    return r->feed.data && !tokenizes(r) ? count_windows(r) : 0;
 }
 
 static int count_tokens(Trainer *r)
@@ -378,15 +423,17 @@ static int check_beside_tokens(Trainer *r)
 {
     char record[CHECKPOINT_PATH + 10];
     int code = tokenizes(r) ? room_beside_tokens(r) : 0;
-    for (int i = 0; i < 2 && code; i++) {
+    bool made = false;
+    for (int i = 0; i < count_sources(r) && code; i++) {
         const Source *s = source_at(r, i);
+        made |= s->made;
         if (!s->made)
             continue;
         snprintf(record, sizeof record, "%s.json", s->file);
         unlink(s->file);
         unlink(record);
     }
-    if (!code || !(r->feed.source.made || r->feed.held.made))
+    if (!code || !made)
         return code;
     rmdir(r->t->out); /* where nothing else is there */
     return code;
@@ -483,8 +530,13 @@ void drop(Trainer *r)
     tn_program_free(r->step);
     drop_plans(&r->plans);
     tn_tokenizer_free(r->tokenizer);
+    tn_data_free(r->feed.mixed);
     source_drop(&r->feed.source);
     source_drop(&r->feed.held);
+    for (int i = 0; i < r->feed.nmore; i++)
+        source_drop(&r->feed.more[i]);
+    free(r->feed.more);
+    free(r->feed.more_tokens);
     json_decref(r->metrics.originals);
     json_decref(r->base);
     batch_drop(&r->feed.batch);

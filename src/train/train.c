@@ -197,6 +197,15 @@ static double pass_sec(const Trainer *r)
                : sec;
 }
 
+/* Whether the tokens of all that is evaluated are of one tokenizer. */
+static bool alike_sources(const Feed *f)
+{
+    bool alike = true;
+    for (int i = 0; i < f->nmore && !f->held.data; i++)
+        alike &= !strcmp(f->more[i].type, f->source.type);
+    return alike;
+}
+
 /* end: the run's last one. What a signal has ended is shown, and is no evaluation that stays. */
 static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
 {
@@ -209,7 +218,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
                     .data = feed_held(&r->feed),
                     .batch = pass_rows(t),
                     .same = t->same,
-                    .bytes = feed_source(&r->feed)->bytes,
+                    .bytes = alike_sources(&r->feed) ? feed_source(&r->feed)->bytes : NULL,
                     .nid = feed_source(&r->feed)->nid,
                     .seq = t->seq,
                     .most = evaluation_most(t, step, end),

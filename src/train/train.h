@@ -11,6 +11,7 @@
 struct json_t; /* jansson's */
 struct Trainer;
 
+enum { MOST_SOURCES = 64 };
 enum { CHECKPOINT_PATH = 4096, RUN_ID = 17, TYPE_NAME = 8 };
 
 /* Without --save-every a checkpoint is saved after so many seconds; of these so many are kept. */
@@ -46,6 +47,7 @@ typedef struct TrainOptions {
     const char *batch_file;            /* train on this one batch; prints "step N loss V" */
     const char *const *data, *const *val_data;
     int ndata, nval_data; /* nval_data 0: the end of data is held out */
+    const double *weight; /* of each of data, mixed so; NULL: all files one after the other */
     const char *token_type;
     double val_fraction;
     int64_t document_token;                                      /* -1: none */
@@ -67,6 +69,7 @@ typedef struct TrainOptions {
     bool graph, same;         /* it is a graph; it takes the tokens as labels, and shifts them */
     struct json_t *described; /* the command line, for state.json; borrowed */
     const Resume *resume;     /* NULL: from the beginning */
+    bool resize;              /* the model gets rows for tokens that it does not have */
     bool retune;              /* it goes on with other kernels than it had */
     bool log_ranks;           /* ranks other than 0 say what they do too */
     /* Called where it does not fit, with the context's message; may be NULL. */

@@ -9,8 +9,12 @@
 typedef struct Feed {
     Source source;
     char tokens[CHECKPOINT_PATH]; /* of source.file */
-    tn_data *data;                /* source.data; NULL: one batch */
-    Source held;                  /* --val-data; zeros: there is none */
+    Source *more;                 /* of --data with --weight: those after the first */
+    char (*more_tokens)[CHECKPOINT_PATH];
+    int nmore;
+    tn_data *mixed; /* of all of them; NULL: there is one */
+    tn_data *data;  /* mixed, or source.data; NULL: one batch */
+    Source held;    /* --val-data; zeros: there is none */
     char held_tokens[CHECKPOINT_PATH];
     Batch batch;     /* the rows of a step that this rank has */
     Batch whole;     /* --batch, all of it */
@@ -25,7 +29,7 @@ static inline tn_data *feed_held(const Feed *f)
     return f->held.data ? f->held.data : f->data;
 }
 
-static inline const Source *feed_source(const Feed *f) /* that has it */
+static inline const Source *feed_source(const Feed *f) /* that has it, or the first of them */
 {
     return f->held.data ? &f->held : &f->source;
 }

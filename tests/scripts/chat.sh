@@ -90,6 +90,17 @@ printf 'prompt;completion\n"one, two,"; three\n"say ""a"",\nthen"; b\n' >pairs.c
 trains pairs.jsonl h
 trains pairs.csv i
 ok "a table" cmp h/rows.bin i/rows.bin
+printf 'prompt , "completion"\r"one, two,", three\r "say ""a"",\nthen" , b\r' >blanks.csv
+trains blanks.csv ib
+ok "blanks around quotes and names, lines that end by CR" cmp h/rows.bin ib/rows.bin
+tr '\n' '\r' <pairs.jsonl >cr.jsonl
+trains cr.jsonl ic
+ok "JSON lines that end by CR" cmp h/rows.bin ic/rows.bin
+mkdir about
+cp pairs.jsonl about
+echo 'What this is.' >about/README.md
+trains about id
+ok "a README beside records is no data" cmp h/rows.bin id/rows.bin
 printf '{"text": "a b"}\n{"text": ""}\n{"text": "c"}' >texts.jsonl
 printf 'a b' >t1
 printf c >t2
@@ -140,11 +151,74 @@ sed -n 3p chats.jsonl >held.jsonl
 gives 1 'held.jsonl: the run began with' train --resume --out apart --steps 4
 gives 2 '--val-data and --val-fraction exclude each other' train M --data chats.jsonl --val-data held.jsonl --val-fraction 0.1 --steps 1 --batch-size 1 --seq-len 8 --out refused
 
+# ---- several sources ----
+
+head -c 3000 "$source/LICENSE" >plain.txt
+mixed="--data chats.jsonl --weight 1 --data plain.txt --weight 2.5"
+# shellcheck disable=SC2086
+gives 0 '2-tokens.bin' train M ${run#--steps 2} --steps 5 $mixed --schedule constant --out mix --eval-every 2
+said 'data: text of '
+# shellcheck disable=SC2086
+gives 0 '' train M ${run#--steps 2} --steps 3 $mixed --schedule constant --out mixcut --eval-every 2
+gives 0 'goes on' train --resume --out mixcut --steps 5
+ok "a mixture goes on to the same bits" cmp mix/latest/model.safetensors mixcut/latest/model.safetensors
+gives 2 'train: --weight: the run began with' train --resume --out mix --steps 6 --weight 1 --weight 1
+# shellcheck disable=SC2086
+gives 2 'train: --weight: expected as many as --data, one for each in order, 2, found 1' train M $run --data chats.jsonl --weight 1 --data plain.txt --out refused
+# shellcheck disable=SC2086
+gives 2 'expected a number above 0, to 1e9, found "no"' train M $run --data plain.txt --weight no --out refused
+
+# ---- options from a file ----
+
+echo '{"data": ["chats.jsonl"], "steps": 9, "batch-size": 2, "seq-len": 100, "threads": 1, "lr": 3e-4, "shard-size": "1GB", "overwrite": true}' >run.json
+gives 0 'step 2/2' train M --config run.json --steps 2 --out config
+ok "the same run" cmp config/latest/model.safetensors a/step-2/model.safetensors
+echo '{"stepz": 3}' >bad.json
+gives 2 'unknown option "stepz"; the nearest is "--steps"' train M --config bad.json
+echo '{"steps": [3]}' >bad.json
+gives 2 '--config: bad.json: "steps": expected a text or a number' train M --config bad.json
+echo '[1]' >bad.json
+gives 1 '--config: bad.json:1: expected a JSON object' train M --config bad.json
+rm bad.json
+
+# ---- tokens added ----
+
+mkdir added
+cp M/chat_template.jinja added
+sed 's/"vocab_size": 512/"vocab_size": 300/' M/config.json >added/config.json
+cp M/tokenizer.json added
+printf 'weights of fewer tokens' >few.txt
+gives 0 '' train added/config.json --data few.txt --token-type byte --steps 1 --batch-size 1 --seq-len 4 --val-fraction 0 --lr 0 --weight-decay 0 --out fewer
+cp fewer/latest/model.safetensors added
+# shellcheck disable=SC2086
+gives 1 'tenon train --resize-embeddings adds rows for them, by the mean' train added $run --data chats.jsonl --out refused
+rm -rf refused
+# shellcheck disable=SC2086
+gives 0 'the model has 300 tokens, ' train added $run --data chats.jsonl --resize-embeddings --lr 0 --weight-decay 0 --out resized
+vocab=$(sed -n 's/.*"vocab_size": \([0-9]*\).*/\1/p' resized/latest/config.json)
+ok "config.json says so: $vocab" [ "$vocab" -gt 300 ]
+# rows FILE: those of the embedding.
+rows() {
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    at=$(head -c $((n + 8)) "$1" | sed 's/.*wte.weight"[^}]*"data_offsets": *\[\([0-9]*\), *\([0-9]*\)\].*/\1 \2/' | tail -1)
+    tail -c +$((n + 9 + ${at% *})) "$1" | head -c $((${at#* } - ${at% *})) | od -An -v -tf4 -w64
+}
+rows added/model.safetensors >rows.old
+rows resized/latest/model.safetensors >rows.new
+ok "rows that were there: $(wc -l <rows.old)" sh -c '[ $(wc -l <rows.old) = 300 ] && head -300 rows.new | cmp -s - rows.old'
+ok "new rows are their mean: $(wc -l <rows.new)" awk -v vocab="$vocab" 'NR <= 300 { for (k = 1; k <= 16; k++) m[k] += $k / 300; next }
+    { for (k = 1; k <= 16; k++) { d = $k - m[k]; if (d > 1e-7 || d < -1e-7) bad = 1 } } END { exit bad || NR != vocab }' rows.new
+gives 0 'goes on' train --resume --out resized --steps 3
+gives 0 'loss ' eval resized --data chats.jsonl --seq-len 100
+# shellcheck disable=SC2086
+gives 0 'nothing is added' train M $run --data chats.jsonl --resize-embeddings --out enough
+
 # ---- answers ----
 
 gives 0 '' generate M --message 'Say "it"' --tokens 3
 ok "the answer alone" not grep -q 'Say' out
 said 'prompt: '
+gives 0 'the answer is cut after' generate M --message 'Say "it"'
 gives 0 'tokens, of which the model sees the last 4' generate M --message 'Say "it"' --tokens 3 --context 4
 gives 2 '--prompt and --message exclude each other' generate M --message a --prompt b --tokens 3
 gives 1 'seed/latest: expected a chat template, found no chat_template.jinja' generate seed/latest --message a --tokens 3
@@ -166,6 +240,7 @@ damaged() {
 }
 damaged '{"messages": [' 'column 14: expected JSON: '
 damaged '{"messages": [{"role": "user", "content": "a"}]} x' 'column 50: expected JSON: end of file expected'
+damaged '{"prompt": "a", "completion": "b", "prompt": "c"}' 'column 43: expected JSON: duplicate object key'
 damaged '[1]' 'expected a JSON object, found an array'
 damaged '"text"' 'expected a JSON object, found a string'
 damaged '{"messages": "x"}' '"messages": expected a list, found a string'
@@ -196,6 +271,10 @@ printf 'prompt,completion\na,b\na\n' >bad.csv
 refuses 'bad.csv:3: expected 2 cells, as the first line has, found 1' bad.csv
 printf 'prompt,completion\na,b\na,"b\n' >bad.csv
 refuses 'bad.csv:3: a cell in quotes: expected a quote that ends it, found the end of the file' bad.csv
+printf 'prompt,completion,prompt\na,b,c\n' >bad.csv
+refuses 'bad.csv:2: column "prompt" is there twice' bad.csv
+printf 'prompt,completion\ra,b\ra\r' >bad.csv
+refuses 'bad.csv:3: expected 2 cells, as the first line has, found 1' bad.csv
 printf 'prompt,completion\na,\377\n' >bad.csv
 refuses 'bad.csv:2: column "completion": expected UTF-8' bad.csv
 # shellcheck disable=SC2086
