@@ -185,7 +185,8 @@ void choose_of_all(Decider *d);
 
 /* ---- again_finish.c: single changes of what is chosen ---- */
 
-/* Changes the choice of a small step by one to three values as long as that makes it faster. */
+/* Changes the choice of a small step without fused nodes by one to three values as long as that
+ * makes it faster. */
 void choose_finish(Decider *d);
 
 /* ---- again_bound.c ---- */

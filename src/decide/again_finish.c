@@ -1,12 +1,12 @@
-/* The last steps of the search in a small step: values that need not be computed again are saved,
- * and cheaper ones take the place of others.
+/* The last steps of the search in a small step in which nothing is fused: values that need not be
+ * computed again are saved, and cheaper ones take the place of others.
  *
  * First each value that is computed again is saved, the one of most seconds first: those that only
- * others of the set needed go with it. Where nothing is fused, a value that is saved then takes the
- * place of one or two, those first that gain most by the seconds of their nodes. A change is judged
- * by a plan with less effort, and, where nothing is fused, by whether an order within the limit is
- * found; it is taken if the plan as it would run fits and is faster, and all begins again from
- * there. It ends where no change is better, or after so many plans. */
+ * others of the set needed go with it. Then a value that is saved takes the place of one or two,
+ * those first that gain most by the seconds of their nodes. A change is judged by a plan with less
+ * effort, and by whether an order within the limit is found; it is taken if the plan as it would
+ * run fits and is faster, and all begins again from there. It ends where no change is better, or
+ * after so many plans. A larger limit may so give a slower step. */
 #include "again.h"
 
 #include <stdlib.h>
@@ -60,8 +60,8 @@ static bool take(Finish *f, const Exchange *c)
     const int64_t memory = d->task->memory;
     f->left--;
     Planned x = plan_quick(d, changed(d, c), NULL);
-    const bool near = x.need >= 0 && x.need <= memory + memory / NEAR && plan_is_order(d);
-    if (x.sec >= best->sec || !(plan_fits(d, &x) || (near && plan_may_fit(d, &x, memory))))
+    const bool near = x.need >= 0 && x.need <= memory + memory / NEAR;
+    if (!near || x.sec >= best->sec || !plan_may_fit(d, &x, memory))
         return false;
     plan_full(d, &x);
     if (!plan_fits(d, &x) || x.sec >= best->sec)
@@ -137,9 +137,9 @@ static bool swap(Finish *f)
 void choose_finish(Decider *d)
 {
     Finish f = {d, MIN(MOST_TRIES, MOST_NODES / MAX(d->g->nnode, 1))};
-    if (!is_small(d) || !plan_fits(d, &d->r->chosen))
+    if (!is_small(d) || !plan_is_order(d) || !plan_fits(d, &d->r->chosen))
         return;
     do
         drop(&f);
-    while (f.left > 0 && plan_is_order(d) && swap(&f));
+    while (f.left > 0 && swap(&f));
 }
