@@ -925,7 +925,7 @@ TN_API int64_t tn_model_trained(const tn_model *m);
  * see also: tn_model_folder, tn_model_adapter */
 TN_API const char *tn_model_base(const tn_model *m);
 
-/* What tn_model_merge has done. */
+/* Figures of tn_model_merge. */
 typedef struct tn_merged {
     int64_t modules; /* to whose weights adapters were added */
     double added;    /* the most by which they change a weight */
@@ -1477,7 +1477,7 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
  * see also: tn_plan_json */
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
 
-/* What options.memory had decided of the values of the step, and tn_compile of its collectives, as text for
+/* Writes what options.memory had decided of the values of the step, and tn_compile of its collectives, as text for
  * options.decided of the same step later: then it is taken, without a search. What was decided of slices is not in it.
  * in: plan
  * out: *text, valid until the plan is freed; empty where nothing was to be decided

@@ -93,7 +93,7 @@ static double *sec_of(GroupSecs *s, const char *group)
     return &s->of[s->n++].sec;
 }
 
-/* Of a loop's body one iteration. */
+/* A loop's body counts once. */
 static void add_groups(GroupSecs *s, const Graph *g, const Machine *m)
 {
     for (const Node *n = g->first; n; n = n->next) {

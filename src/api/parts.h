@@ -45,7 +45,7 @@ void parts_take_report(const tn_graph *from, tn_graph *to);
 
 /* ---- bucket_ways.c ---- */
 
-/* What options say of joining collectives. */
+/* Options of joining collectives. */
 typedef struct BucketAsked {
     const char *word;    /* of --bucket */
     const char *decided; /* "block" or "off", by options.decided; NULL: nothing */

@@ -293,7 +293,7 @@ static int explain_taken(Parts *x, const tn_options *asked, const ShardReport *y
     return code;
 }
 
-/* What was tried and is asked about, in g's report. */
+/* Moves what was tried, and is asked about, into g's report. */
 static void take_tries(tn_graph *g, const ShardReport *y)
 {
     ShardReport *r = &g->sharded;

@@ -25,8 +25,8 @@ typedef struct Post {
     ThreadRequest *first, *last;
 } Post;
 
-/* Of one rank with one tag: receives that wait for their post, posts for it that wait for theirs,
- * and its own posts that are not over. */
+/* One rank's open messages of a tag: receives that wait for their post, posts for it that wait for
+ * theirs, and its own posts that are not over. */
 typedef struct Open {
     int receives, posts, sends;
 } Open;

@@ -127,7 +127,7 @@ static bool is_all(const Value *seen)
     return n && node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 1;
 }
 
-/* What is seen, for every query and key. */
+/* Widens what is seen to every query and key. */
 static Value *as_mask(Flex *f, Value *seen)
 {
     Type t = {.dtype = BOOL, .rank = NINDEX};

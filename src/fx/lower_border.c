@@ -18,7 +18,7 @@ static Value *flipped(Site *s, Value *x, int axis)
     return emit1(s->b, "flip", IN(x), ATTRS(A_INTS("dims", 1, &dim)));
 }
 
-/* What stands before (or behind) x along an axis, `count` elements of it. */
+/* The border of `count` elements before (or behind) x along an axis. */
 static Value *border(Site *s, Value *x, int axis, int64_t count, bool behind, Border kind)
 {
     int64_t n = x->type.dim[axis], start = behind ? 0 : n - count;

@@ -365,8 +365,8 @@ static Value *bound(Site *s, DType d, bool least)
     return lower_number(s, !least ? top : d == I32 ? INT32_MIN : 0, d);
 }
 
-/* Products of what is written to each place: of the places along the axis, beside each source, those
- * that are not its own have 1. */
+/* Products of what is written to each place: of the places along the axis, beside each source,
+ * those that are not its own have 1. */
 static Value *scatter_product(Site *s, bool with)
 {
     enum { MOST = 1 << 26 };
@@ -379,8 +379,9 @@ static Value *scatter_product(Site *s, bool with)
         site_fail(s, "expected tensors of one rank of at most %d", TN_RANK - 1);
     for (int d = 0; d < rank; d++) {
         if (d != axis && i->type.dim[d] != x->type.dim[d])
-            site_fail(s, "argument reduce: a product is for an index of self's sizes on all axes "
-                         "but %d, found %s",
+            site_fail(s,
+                      "argument reduce: a product is for an index of self's sizes on all axes "
+                      "but %d, found %s",
                       axis, type_text(s->im->a, &i->type));
         src = lower_slice(s, src, d, 0, i->type.dim[d], 1);
         column[d + (d > axis)] = 1;
@@ -393,7 +394,8 @@ static Value *scatter_product(Site *s, bool with)
     Value *place = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
     place = lower_reshape(s, place, rank + 1, column);
     i = emit1(s->b, "unsqueeze", IN(i), ATTRS(A_INT("dim", axis)));
-    src = emit1(s->b, "unsqueeze", IN(lower_cast(s, src, x->type.dtype)), ATTRS(A_INT("dim", axis)));
+    src =
+        emit1(s->b, "unsqueeze", IN(lower_cast(s, src, x->type.dtype)), ATTRS(A_INT("dim", axis)));
     Value *own = lower2(s, "eq", i, place);
     src = lower_where(s, own, src, lower_like(s, 1, src));
     Item args[] = {{.kind = FX_TENSOR, .t = fx_fresh(s->im, src)}, item_int(axis + 1)};
@@ -461,7 +463,7 @@ void row_index_reduce(Site *s)
 
 /* ---- masked_scatter ---- */
 
-/* Which element of the source a place takes that the mask selects: how many are before it. */
+/* A selected place takes the source's element whose index is the number of such places before. */
 static Value *source_places(Site *s, const Type *t)
 {
     Value *m = site_tensor(s, "mask");

@@ -54,8 +54,9 @@ static Value *matrix(Site *s, const char *name, bool square, int64_t most)
         site_fail(s, "argument %s: expected %smatrices of f32 or f64, found %s", name,
                   square ? "square " : "", type_text(s->im->a, t));
     if (square && t->dim[t->rank - 1] > most)
-        site_fail(s, "argument %s: expected at most %lld rows, each of which is nodes of its own, "
-                     "found %s",
+        site_fail(s,
+                  "argument %s: expected at most %lld rows, each of which is nodes of its own, "
+                  "found %s",
                   name, (long long)most, type_text(s->im->a, t));
     return x;
 }
@@ -96,8 +97,8 @@ static Type batch_of(Site *s, const Type *a, const Type *b)
         int64_t m = d + 2 <= a->rank ? a->dim[a->rank - 2 - d] : 1;
         int64_t n = d + 2 <= b->rank ? b->dim[b->rank - 2 - d] : 1;
         if (m != n && m != 1 && n != 1)
-            site_fail(s, "expected batches that broadcast, found %s and %s",
-                      type_text(s->im->a, a), type_text(s->im->a, b));
+            site_fail(s, "expected batches that broadcast, found %s and %s", type_text(s->im->a, a),
+                      type_text(s->im->a, b));
         t.dim[t.rank - 2 - d] = m == 1 ? n : m;
     }
     return t;
@@ -210,7 +211,7 @@ void row_cholesky_ex(Site *s)
 
 /* ---- inverses ---- */
 
-/* Which row of those from k on has the greatest |element| in column k: i64[B, 1, 1] */
+/* Index of the row, of those from k on, with the greatest |element| in column k: i64[B, 1, 1] */
 static Value *pivot(Site *s, Value *x, int64_t k)
 {
     const int64_t dim = 1;
@@ -338,8 +339,8 @@ void row_cdist_backward(Site *s)
     } else if (p == 1) {
         slope = lower1(s, "sign", d);
     } else if (!isfinite(p)) {
-        slope = mul(s, lower1(s, "sign", d),
-                    lower_cast(s, lower2(s, "eq", size, far), d->type.dtype));
+        slope =
+            mul(s, lower1(s, "sign", d), lower_cast(s, lower2(s, "eq", size, far), d->type.dtype));
     } else {
         Value *ratio = lower2(s, "div", size, unless(s, none, 1, far));
         Value *zero = compare(s, "eq", size, 0);

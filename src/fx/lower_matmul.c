@@ -323,7 +323,7 @@ static void need_groups(Site *s, const Value *x, const Value *w)
                   type_text(s->im->a, &x->type), type_text(s->im->a, &w->type));
 }
 
-/* What transformers calls where PyTorch compiles: rows by the matrix of their group. */
+/* Rows by the matrix of their group: transformers calls it where PyTorch compiles. */
 void row_grouped_rows(Site *s)
 {
     Value *x = site_tensor(s, "self"), *w = site_tensor(s, "mat2");

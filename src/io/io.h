@@ -107,8 +107,9 @@ void tensors_verify(const TensorFile *f);
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
 extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
-#define TENSORS_SUM "crc32c " /* before a tensor's name: the key of its checksum in the metadata \
-                               */
+#define TENSORS_SUM                                                              \
+    "crc32c " /* before a tensor's name: the key of its checksum in the metadata \
+               */
 
 /* ---- safetensors_write.c ---- */
 
@@ -208,7 +209,7 @@ typedef struct RowCounts {
     int64_t left_out;  /* documents of which nothing is learned */
 } RowCounts;
 
-/* Which documents share a row (data_pack.c). */
+/* Rows, and the documents that share each (data_pack.c). */
 typedef struct RowPack {
     int64_t nrow;
     int64_t *begin;    /* nrow + 1: where each row's documents begin, and the end */

@@ -90,7 +90,7 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
 /* ---- lora.c: adapters, as PEFT has them ---- */
 
-/* What adapts a model (LoRA). */
+/* Settings of adapters (LoRA). */
 typedef struct Lora {
     int64_t r;
     double alpha, dropout;

@@ -83,7 +83,7 @@ static void print_uncut(Buf *b, const ShardReport *r)
     buf_printf(b, nclass > MOST_UNCUT ? ", ...\n" : "\n");
 }
 
-/* Of which choices a gap speaks where bytes were limited, and by which seconds: the problem has a
+/* Says which choices a limited gap speaks of, and by which seconds: the problem has a
  * reader of a shared form pay for it though it takes the form that was made. */
 static const char *limited_text(const ShardReport *r)
 {

@@ -7,7 +7,7 @@
 
 enum { BUCKET_OFF = -1, BUCKET_BLOCK = 0 };
 
-/* What --bucket says: one of these, or bytes. NULL, auto: block. Fails where it says neither. */
+/* Reads --bucket: one of these, or bytes. NULL, auto: block. Fails where it says neither. */
 int64_t bucket_bytes(Ctx *ctx, const char *text);
 
 /* Collectives of one value each, in the graph's order. */

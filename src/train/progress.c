@@ -143,7 +143,7 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
     fflush(stdout);
 }
 
-/* What the loss amounts to, in brackets. */
+/* Shows the loss as perplexity and bits per byte, in brackets. */
 static void show_meaning(const Trainer *r, const Evaluation *e)
 {
     double bits = evaluation_bits(e);

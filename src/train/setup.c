@@ -35,7 +35,7 @@ static int count_sources(const Trainer *r)
     return 2 + r->feed.nmore;
 }
 
-/* Of what is evaluated. */
+/* Counts the bytes of the text that is evaluated. */
 static int count_bytes(Trainer *r)
 {
     Source *s = source_at(r, r->feed.held.data != NULL);
@@ -94,7 +94,7 @@ static int make_sources(Trainer *r)
     return f->nmore ? 0 : tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
 }
 
-/* What is trained on, of all sources as they are by now. */
+/* Mixes the sources that are trained on, as they are by now. */
 static int mix_sources(Trainer *r)
 {
     Feed *f = &r->feed;

@@ -254,7 +254,7 @@ struct json_t *checkpoint_place(const Feed *f, int64_t batch, int64_t step);
 
 /* ---- best.c ---- */
 
-/* What state.json has of it: a new object. */
+/* Its part of state.json: a new object. */
 struct json_t *best_state(const BestStep *b);
 /* Takes it from the checkpoint that the run goes on from, and puts the link right. */
 int best_resume(Trainer *r);

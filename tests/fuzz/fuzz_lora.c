@@ -38,7 +38,7 @@ static void make_graphs(void *arg)
     graph_verify(model_decode(in->a, &in->c, 1, 2));
 }
 
-/* What is written is read as the same adapters. */
+/* Written settings are read as the same adapters. */
 static void write_again(void *arg)
 {
     Input *in = arg;

@@ -260,8 +260,8 @@ static bool fits_within(Made *m, uint64_t again, int64_t memory)
     return made_fits(m, again, memory) && made_plan(&limited, again, MUST_RECOMPUTE).need <= memory;
 }
 
-/* Of a step that is too large for all its sets: with any value of the choice saved, and with it
- * those that only it needed, it does not fit. False: it is not fit for the test. */
+/* A step that is too large for all its sets does not fit with any value of the choice saved, and
+ * with it those that only it needed. False: it is not fit for the test. */
 static bool test_surplus(uint64_t seed)
 {
     Made m;

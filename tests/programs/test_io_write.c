@@ -111,7 +111,7 @@ static void test_sealed(int n, const TensorOut *t, const char *path)
     EXPECT_FAIL(&ctx, verify_file, (void *)path, "expected a checksum of eight hexadecimal digits");
 }
 
-/* Of the last tensor in the file, t[n - 1]. */
+/* Checksums of a file that two write, joined. */
 static void test_checksums(void)
 {
     static float x[COUNT];

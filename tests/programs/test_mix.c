@@ -38,7 +38,7 @@ static int source_of(const int64_t *ids)
     return (int)(ids[0] / 10000);
 }
 
-/* Of each source the rows that came, by their first token. */
+/* Counts the rows that came of each source, by their first token. */
 static void check_shares(tn_data *d)
 {
     int64_t ids[T], labels[T], seen[PARTS][ROWS * PARTS * T + 1] = {{0}};

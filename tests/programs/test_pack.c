@@ -283,7 +283,7 @@ static uint64_t sum_held(tn_data *d, int64_t rows, int *n)
     return sum;
 }
 
-/* Of an epoch, whose rows come in an order of their own. */
+/* Adds up an epoch, whose rows come in an order of their own. */
 static uint64_t sum_epoch(tn_data *d, int64_t rows, int *n)
 {
     static Row3 r;

@@ -512,7 +512,7 @@ ok "labels after the document token are left out" [ "$(cat "$dir/fewer")" -lt \
     "$(sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$dir/out")" ]
 gives 2 'document-token: expected an id below 256, found 256' train demo --data "$dir/text" --steps 1 --batch-size 1 \
     --seq-len 8 --out "$dir/o/s" --document-token 256
-ok "checkpoints" [ "$(ls "$dir/o/t" | tr '\n' ' ')" = "latest step-2 step-3 " ]
+ok "checkpoints" [ "$(ls "$dir/o/t" | tr '\n' ' ')" = "best latest step-2 step-3 " ]
 ok "the plan comes first" awk '/^plan: / { plan = NR } /^step 1/ { exit !(plan && plan < NR) }' "$dir/err"
 ok "planned and measured agree" sed -n 's/^memory: planned \([0-9]*\) bytes, highest byte written \([0-9]*\),.*/\1 \2/p' \
     "$dir/err" | awk '{ exit $1 != $2 }'
