@@ -13,6 +13,12 @@ for file in tests/pass/*/*.tn; do
     passes=$(said "$file" passes)
     folder=${file%/*}
     options=$(said "$file" options | sed 's/\(^\| \)\([^ =]*\)=/\1--\2=/g; :again; s/\(--[a-z-]*\)_/\1-/; t again')
+    case $options in
+    *--adapters=*)
+        echo "note: $file: opt has no option for adapters, which are a model's; test_pass runs it"
+        continue
+        ;;
+    esac
     sed '/^---$/,$d' "$file" >"$dir/in.tn"
     # shellcheck disable=SC2086
     "$tenon" opt "$dir/in.tn" --passes="${passes:-${folder##*/}}" $options -o "$dir/out.tn" 2>"$dir/err"

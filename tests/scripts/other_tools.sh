@@ -181,7 +181,7 @@ gives 0 'goes on' train --resume --steps 2 --out folder
 # ---- options and commands of other tools ----
 
 for words in 'num_epochs 3|--epochs X' 'num_train_epochs 3|--epochs X' 'learning-rate 1e-3|--lr X' 'learning_rate=3|--lr X' \
-    'dry-run|`tenon plan M`' 'lora-rank 8|--freeze PATTERN' 'lora_r 8|--freeze PATTERN' 'max_iters 9|--steps N' \
+    'dry-run|`tenon plan M`' 'lora-rank 8|--lora r=16' 'lora_r 8|--lora r=16' 'max_iters 9|--steps N' \
     'per_device_train_batch_size 8|--batch-size N' 'gradient_accumulation_steps 2|--accumulate K' 'block_size 8|--seq-len N' \
     'gradient-checkpointing|--recompute full' 'bf16|--dtype bf16' 'output_dir x|--out DIR' 'max_grad_norm 1|--clip X' \
     'fsdp|--mesh fsdp=N' 'model_name_or_path gpt2|the first argument' 'wandb_project x|--metrics FILE' 'gpus 2|--mesh' \

@@ -243,7 +243,7 @@ gives 0 "loss" eval wide --data ab.txt
 config N 60000
 cp W/tokenizer.json N
 gives 1 "ab.txt: token 1 is 69999, but the model has 60000 tokens" train N/config.json $run --data ab.txt --out narrow
-said "  N/tokenizer.json"
+said "the tokenizer is N/tokenizer.json"
 ok "no step" not grep -q '^step' err
 ok "no tokens" [ -z "$(find narrow -type f)" ]
 
