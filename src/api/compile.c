@@ -75,6 +75,8 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     else
         code = step_graph(part->model, rows, part->seq, &plain,
                           !loss_alone && part->kind != TN_PART_EVALUATION, g);
+    if (!code && o->shardings == x->rules)
+        (*g)->asked_shardings = MIN(x->o.nshardings, o->nshardings);
     const tn_model *m = part->kind == TN_PART_GRAPH ? NULL : part->model;
     bool graph = !code && m && m->graph;
     if (graph && (part->kind == TN_PART_EVALUATION || loss_alone))

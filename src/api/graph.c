@@ -244,6 +244,7 @@ PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassO
     name_tied(g, &p->freeze);
     name_tied(g, &p->no_decay);
     p->adapters = g->adapters;
+    p->asked_shardings = g->asked_shardings;
     p->filled = g->rows == g->filled ? 0 : g->filled;
     *asked = chunk_asked(g->h.a, &p->chunk); /* a wrong one is refused, whatever runs */
     chunk_narrow(&g->h.owner->ctx, p->chunk_accumulate);

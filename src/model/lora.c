@@ -1,8 +1,9 @@
 /* Adapters: what is asked for, which modules have them, and their parameters, as PEFT names and
- * initialises them. A module's name is that of transformers' model with its head, "model.layers.0.mlp.
- * up_proj"; a target is a whole name or its end after a dot. Adapters' parameters are named as in
- * PEFT's files. A is drawn from U(-1/sqrt(in), 1/sqrt(in)), which is its kaiming_uniform_ with a =
- * sqrt(5); B is zero; DoRA's magnitude is the norm of the weight's rows, which the loader finds. */
+ * initialises them. A module's name is that of transformers' model with its head,
+ * "model.layers.0.mlp. up_proj"; a target is a whole name or its end after a dot. Adapters'
+ * parameters are named as in PEFT's files. A is drawn from U(-1/sqrt(in), 1/sqrt(in)), which is its
+ * kaiming_uniform_ with a = sqrt(5); B is zero; DoRA's magnitude is the norm of the weight's rows,
+ * which the loader finds. */
 #include "model.h"
 
 #include <errno.h>
@@ -241,8 +242,8 @@ _Noreturn static void fail_target(Arena *a, const ModelConfig *c, const char *wh
     const char *why = is_table(target)
                           ? ": a token table has no adapter here; save=NAME trains it whole"
                           : names_hint(target, name, count, text, sizeof text);
-    fail(arena_ctx(a), TN_USAGE, "lora: %s: \"%s\" is no linear module of the model%s", what, target,
-         why);
+    fail(arena_ctx(a), TN_USAGE, "lora: %s: \"%s\" is no linear module of the model%s", what,
+         target, why);
 }
 
 static bool any_module(Arena *a, const ModelConfig *c, const ModelParam *p, int count,
@@ -263,7 +264,8 @@ static void check_tied(Arena *a, const ModelConfig *c, const char *embedding)
     for (int i = 0; c->tie && i < o->ntarget; i++)
         if (means(o->target[i], "lm_head"))
             fail(arena_ctx(a), TN_USAGE,
-                 "lora: targets: lm_head is tied to %s in this model: it has no adapter", embedding);
+                 "lora: targets: lm_head is tied to %s in this model: it has no adapter",
+                 embedding);
     for (int i = 0; c->tie && i < o->nsave; i++)
         if (ends(embedding, o->save[i]) || ends("lm_head", o->save[i]))
             fail(arena_ctx(a), TN_USAGE,
@@ -286,6 +288,13 @@ void lora_check(Arena *a, const ModelConfig *c)
     for (int i = 0; i < o->nsave; i++)
         if (!any_module(a, c, p, count, o->save[i], true))
             fail_target(a, c, "save", o->save[i]);
+    for (int i = 0; i < count; i++) {
+        const char *module = module_of(a, c, &p[i]);
+        if (is_linear(&p[i], module) && is_adapted(o, module) && !is_saved(o, module))
+            return;
+    }
+    fail(arena_ctx(a), TN_USAGE,
+         "lora: save has every module of targets: expected one at least that gets an adapter");
 }
 
 /* ---- of a file ---- */

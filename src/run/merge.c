@@ -100,7 +100,8 @@ static void merge_row(MergedWeight *w, int64_t i, double *row)
         double y = w->factor ? row[k] * w->factor[w->in_first ? k : i] : row[k];
         tensor_set(&w->out, i * w->cols + k, y);
         double stored = tensor_get(&w->out, i * w->cols + k);
-        w->added[i] = fmax(w->added[i], fabs(y - (double)w->x[i * w->cols + k]));
+        double added = fabs(y - (double)w->x[i * w->cols + k]);
+        w->added[i] = isfinite(added) ? fmax(w->added[i], added) : INFINITY;
         w->rounded[i] = fmax(w->rounded[i], fabs(stored - y));
     }
 }
@@ -160,6 +161,10 @@ static const void *merge_tensor(const MergeRun *g, const ModelParam *p, DType d)
     par_for(w.rows, 1, merge_rows, &rows);
     g->merged->modules += w.r > 0;
     for (int64_t i = 0; i < w.rows; i++) {
+        if (w.r && isinf(w.added[i]))
+            fail(arena_ctx(tmp), TN_FAIL,
+                 "merge: \"%s\": its sum with the adapter is not finite in row %lld", p->name,
+                 (long long)i);
         g->merged->added = fmax(g->merged->added, w.r ? w.added[i] : 0);
         if (w.rounded[i] > g->merged->rounded) {
             g->merged->rounded = w.rounded[i];
@@ -222,6 +227,8 @@ static void check_merge(const tn_model *m, Arena *a, const char *folder, const c
         fail(ctx, TN_USAGE, "merge: the model has no weights to which adapters could be added");
     if (dtype && strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0)
         fail(ctx, TN_USAGE, "merge: dtype: expected f32 or bf16, found \"%.50s\"", dtype);
+    tensors_verify(m->file); /* a damaged base would be written with checksums of its own */
+    tensors_verify(m->adapters);
     if (!lstat(folder, &st) && (!S_ISDIR(st.st_mode) || rmdir(folder)))
         fail(ctx, TN_USAGE, "%s: is there already: a merged model is written to a new folder",
              folder);

@@ -4,12 +4,15 @@
 
 #include <string.h>
 
-/* How many equal parts an axis consists of, of which each rank has as many. */
+/* The most parts into which an axis is padded: a reader may cut what the port has over one mesh
+ * axis over the others too. */
 static int64_t parts_of(const Mesh *m, const Cut *cut, int axis)
 {
-    int axes[MAX_MESH], count = cuts_of_axis(m, cut, axis, axes),
-                        last = count ? axes[count - 1] : 0;
-    return count ? cut[last].outer * m->size[last] : 1;
+    int axes[MAX_MESH], count = cuts_of_axis(m, cut, axis, axes);
+    int64_t ranks = 1;
+    for (int c = 0; count && c < m->naxes; c++)
+        ranks *= m->size[c];
+    return count ? cut[axes[0]].outer * ranks : 1;
 }
 
 bool part_fits(const Plan *p, const PlanPort *port, const Type *whole)

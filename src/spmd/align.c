@@ -282,8 +282,12 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
     if (!x.nbytes && !x.m)
         return 0;
     if (x.m) {
+        PassOptions asked =
+            *o; /* all graphs of a step pad alike, whatever one of them has chosen */
+        if (o->asked_shardings)
+            asked.shardings.count = (int)o->asked_shardings;
         Sharding *s = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
-        sharding_fill(g, tmp, o, x.m, s, out);
+        sharding_fill(g, tmp, &asked, x.m, s, out);
         x.in = s;
     }
     return align_graph(x, input_views(&x));

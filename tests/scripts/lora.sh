@@ -99,6 +99,11 @@ gives 0 "" eval "$dir/model" --adapter "$dir/alone" --data LICENSE --batch-size 
 ok "M --adapter is the run" cmp "$dir/want" "$dir/out"
 gives 0 "adapters of 14 modules are merged" merge "$dir/alone" -o "$dir/merged"
 gives 2 "is there already" merge "$dir/alone" -o "$dir/merged"
+cp -r "$dir/alone" "$dir/flipped"
+printf '\377' | dd of="$dir/flipped/adapter_model.safetensors" bs=1 conv=notrunc \
+    seek=$(($(wc -c <"$dir/alone/adapter_model.safetensors") - 1)) 2>"$dir/err"
+gives 1 "expected the checksum" merge "$dir/flipped" -o "$dir/none"
+ok "nothing is left of it" [ -z "$(ls -d "$dir"/none* 2>/dev/null)" ]
 ok "what a folder has" [ "$(ls "$dir/merged" | tr '\n' ' ')" = \
     "chat_template.jinja config.json model.safetensors tokenizer.json " ]
 gives 0 "" eval "$dir/merged" --data LICENSE --batch-size 2 --seq-len 32 --threads 2
@@ -128,6 +133,7 @@ gives 2 'lora: expected one of r, alpha' train "$base" --lora rank=4 --batch "$b
 gives 2 'lora: r is given twice' plan "$base" --lora r=4,r=5 --batch-size 2 --seq-len 8
 gives 2 'lora: r: expected a number from 1 to 65536' plan "$base" --lora r=0 --batch-size 2 --seq-len 8
 gives 2 'lora: r: expected an integer' plan "$base" --lora r=1.5 --batch-size 2 --seq-len 8
+gives 2 'expected one at least that gets an adapter' plan "$base" --lora targets=q_proj,save=q_proj --batch-size 2 --seq-len 8
 gives 2 'lora: dora: expected on or off' plan "$base" --lora dora=yes --batch-size 2 --seq-len 8
 gives 2 'lora: dropout: expected a number from 0 to 0.99' plan "$base" --lora dropout=1 --batch-size 2 --seq-len 8
 gives 2 '"q_prj" is no linear module of the model; the nearest is "q_proj"' plan "$base" --lora "targets=q_prj" --batch-size 2 --seq-len 8

@@ -53,9 +53,10 @@ ok "no slower, both at least 2 % faster: $(tail -n 1 "$dir/table")" \
 # ---- where the recipes' step is taken ----
 
 gives 0 "forms      of the fastest choice; the recipes' step, which is taken" plan gpt2 --batch-size 8 --seq-len 512 \
-    --mesh fsdp=4,tp=2 --machine avx2 --shard auto --explain
+    --mesh dp=8 --machine h100 --shard auto --explain
 ok "the recipes are taken" grep -q '^  recipes .* a step by the clock, .*, taken$' "$dir/out"
 ok "the choice's forms have prices" grep -q '^           else .*: +' "$dir/out"
+gives 0 "" plan gpt2 --batch-size 8 --seq-len 512 --mesh fsdp=4,tp=2 --machine avx2 --shard auto --explain
 ok "a share is renewed" [ "$(grep -c ' % exposed .* a step by the clock' "$dir/out")" -ge 4 ]
 
 # ---- as data, as a page ----
