@@ -100,8 +100,8 @@ ok "M --adapter is the run" cmp "$dir/want" "$dir/out"
 gives 0 "adapters of 14 modules are merged" merge "$dir/alone" -o "$dir/merged"
 gives 2 "is there already" merge "$dir/alone" -o "$dir/merged"
 cp -r "$dir/alone" "$dir/flipped"
-printf '\377' | dd of="$dir/flipped/adapter_model.safetensors" bs=1 conv=notrunc \
-    seek=$(($(wc -c <"$dir/alone/adapter_model.safetensors") - 1)) 2>"$dir/err"
+printf '\377' | dd of="$dir/flipped/latest/adapter_model.safetensors" bs=1 conv=notrunc \
+    seek=$(($(wc -c <"$dir/alone/latest/adapter_model.safetensors") - 1)) 2>"$dir/err"
 gives 1 "expected the checksum" merge "$dir/flipped" -o "$dir/none"
 ok "nothing is left of it" [ -z "$(ls -d "$dir"/none* 2>/dev/null)" ]
 ok "what a folder has" [ "$(ls "$dir/merged" | tr '\n' ' ')" = \
