@@ -16,10 +16,11 @@ static void open_adapters(tn_model *m, Arena *a, const char *path)
 {
     const char *folder = adapters_folder(a, path);
     if (!folder)
-        fail(arena_ctx(a), TN_FAIL,
-             "%s: expected a folder with adapters, found no adapter_config.json there and no latest "
-             "checkpoint with one",
-             path);
+        fail(
+            arena_ctx(a), TN_FAIL,
+            "%s: expected a folder with adapters, found no adapter_config.json there and no latest "
+            "checkpoint with one",
+            path);
     adapters_open(m, a, folder);
 }
 
@@ -52,8 +53,7 @@ const char *tn_model_base(const tn_model *m)
 int tn_model_merge(tn_model *m, const char *folder, const char *dtype, int64_t shard,
                    tn_merged *merged)
 {
-    if (!GIVEN(args_owner(m), m, folder, merged) ||
-        !WITHIN(args_owner(m), 0, INT64_MAX / 2, shard))
+    if (!GIVEN(args_owner(m), m, folder, merged) || !WITHIN(args_owner(m), 0, INT64_MAX / 2, shard))
         return TN_CODE_USAGE;
     *merged = (tn_merged){0};
     TRY(t, &m->h.owner->ctx)

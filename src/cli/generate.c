@@ -158,13 +158,20 @@ static int write_text_of(tn_context *ctx, tn_model *m, Generate *x)
 static int parse(int argc, char **argv, Generate *x, Texts *args)
 {
     tn_sampling *s = &x->sampling;
-    const OptionSlot slots[] = {{"prompt", &x->prompt},  {"message", &x->message},
-                                {"tokens", &x->tokens},  {"temperature", &s->temperature},
-                                {"top-k", &s->top_k},    {"top-p", &s->top_p},
-                                {"context", &x->window}, {"tokenizer", &x->tokenizer},
-                                {"end", &x->end},        {"no-special", &x->plain},
-                                {"dtype", &x->o.dtype},  {"threads", &x->threads},
-                                {"mesh", &x->mesh},      {"adapter", &x->adapter},
+    const OptionSlot slots[] = {{"prompt", &x->prompt},
+                                {"message", &x->message},
+                                {"tokens", &x->tokens},
+                                {"temperature", &s->temperature},
+                                {"top-k", &s->top_k},
+                                {"top-p", &s->top_p},
+                                {"context", &x->window},
+                                {"tokenizer", &x->tokenizer},
+                                {"end", &x->end},
+                                {"no-special", &x->plain},
+                                {"dtype", &x->o.dtype},
+                                {"threads", &x->threads},
+                                {"mesh", &x->mesh},
+                                {"adapter", &x->adapter},
                                 {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "generate", &x->o, slots);

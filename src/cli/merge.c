@@ -12,9 +12,11 @@ typedef struct MergeCommand {
 
 static int parse(int argc, char **argv, MergeCommand *x, Texts *args)
 {
-    const OptionSlot slots[] = {
-        {"adapter", &x->adapter}, {"dtype", &x->dtype}, {"output", &x->output},
-        {"threads", &x->threads}, {0}};
+    const OptionSlot slots[] = {{"adapter", &x->adapter},
+                                {"dtype", &x->dtype},
+                                {"output", &x->output},
+                                {"threads", &x->threads},
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "merge", &x->o, slots);
     int code = options_parse(command_find("merge"), argc, argv, table, args, 1, 1);
@@ -31,9 +33,8 @@ static void tell(const MergeCommand *x, const tn_merged *merged, const char *dty
             merged->added);
     if (!strcmp(dtype, "f32"))
         return;
-    fprintf(stderr,
-            "tenon: note: rounding to %s changes a weight by at most %.3g, in %s%s\n", dtype,
-            merged->rounded, *merged->name ? merged->name : "none",
+    fprintf(stderr, "tenon: note: rounding to %s changes a weight by at most %.3g, in %s%s\n",
+            dtype, merged->rounded, *merged->name ? merged->name : "none",
             merged->added > 0 && merged->rounded >= merged->added
                 ? ": more than the adapters do; --dtype f32 keeps what they add"
                 : "");

@@ -60,7 +60,8 @@ typedef struct Planned {
     int64_t peak;      /* bytes of it without the reserve */
     double sec;        /* of the step, estimated */
     double shown;      /* of these, for which it stands still for collectives */
-    double crowd; /* in how many of its places about as much is alive as at its peak; 0: not known */
+    double
+        crowd; /* in how many of its places about as much is alive as at its peak; 0: not known */
     const int64_t *alive; /* by number: the value's bytes at the peak; NULL: not asked for */
 } Planned;
 

@@ -281,8 +281,9 @@ Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool
 {
     bool flat = !strcmp(s->name, "aten.view.dtype"); /* pairs along the last axis */
     bool number = call->count > 1 && (arg[1].kind == FX_INT || arg[1].kind == FX_FLOAT);
-    bool scales = (number && rule_of(s->name, view) == PRODUCT) ||
-                  (call->count > 1 && !strcmp(s->name, "aten.copy.default") && item_complex(&arg[1]));
+    bool scales =
+        (number && rule_of(s->name, view) == PRODUCT) ||
+        (call->count > 1 && !strcmp(s->name, "aten.copy.default") && item_complex(&arg[1]));
     ComplexRule rule = flat ? PAIRS : writes && !scales ? REFUSED : rule_of(s->name, view);
     const char *why = writes ? " in place" : "";
     bool first = call->count > 0 && arg[0].kind == FX_COMPLEX;
@@ -294,7 +295,8 @@ Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool
     if (rule == REFUSED || real || (rule >= CONJUGATE && !first))
         site_fail(s,
                   "%s%s of complex numbers is not supported: only what rotates pairs is "
-                  "(view_as_complex, polar, conj, products, sums, views, view_as_real), and Fourier's transforms",
+                  "(view_as_complex, polar, conj, products, sums, views, view_as_real), and "
+                  "Fourier's transforms",
                   s->name, why);
     switch (rule) {
     case PRODUCT:

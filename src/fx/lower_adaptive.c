@@ -1,8 +1,8 @@
-/* Adaptive pools: window i of n over an axis of `all` elements goes from i all / n, rounded down, to
- * (i + 1) all / n, rounded up. Means over windows of one size, side by side, are a reduction of a
- * view; else windows are read by `index`, each as long as the longest, and what is in none of them
- * counts as 0 (a maximum: -inf). A maximum is gathered from where argmax finds it, the first of equal
- * ones; its gradient goes there. */
+/* Adaptive pools: window i of n over an axis of `all` elements goes from i all / n, rounded down,
+ * to (i + 1) all / n, rounded up. Means over windows of one size, side by side, are a reduction of
+ * a view; else windows are read by `index`, each as long as the longest, and what is in none of
+ * them counts as 0 (a maximum: -inf). A maximum is gathered from where argmax finds it, the first
+ * of equal ones; its gradient goes there. */
 #include "arith.h"
 
 #include "../op/convolution.h"
@@ -13,8 +13,9 @@
 typedef struct Windows {
     int axis;
     int64_t all, n, most; /* elements, windows, elements of the longest window */
-    Value *at, *within;   /* [n, most]: places, clamped; which of them belong. NULL: all of one size */
-    Value *size;          /* [n] */
+    Value *at,
+        *within; /* [n, most]: places, clamped; which of them belong. NULL: all of one size */
+    Value *size; /* [n] */
 } Windows;
 
 static Value *counted(Site *s, int64_t n, int rank, const int64_t *shape)
@@ -243,8 +244,10 @@ void row_adaptive_max_pool(Site *s)
     flat[lead] = windows;
     at = lower_reshape(s, at, lead + 1, flat);
     flat[lead] = space;
-    y = emit1(s->b, "gather", IN(lower_reshape(s, x, lead + 1, flat), at), ATTRS(A_INT("dim", lead)));
+    y = emit1(s->b, "gather", IN(lower_reshape(s, x, lead + 1, flat), at),
+              ATTRS(A_INT("dim", lead)));
     one.rank--;
-    Value *out[] = {lower_reshape(s, y, one.rank, one.dim), lower_reshape(s, at, one.rank, one.dim)};
+    Value *out[] = {lower_reshape(s, y, one.rank, one.dim),
+                    lower_reshape(s, at, one.rank, one.dim)};
     site_return_list(s, 2, out);
 }

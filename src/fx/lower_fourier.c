@@ -1,8 +1,8 @@
 /* Fourier transforms of small sizes, as products with matrices of cosines and sines: O(n^2) for an
  * axis of n, which a product of a few hundred columns does faster than a pass over memory for each
  * factor of n. With t = 2 pi j k / n the forward transform is sum_j x_j (cos t - i sin t). Angles
- * are reduced to one turn as integers and computed in f64. A real transform's half is the columns up
- * to n / 2; back from it these count twice, but for the first and an even n's last. */
+ * are reduced to one turn as integers and computed in f64. A real transform's half is the columns
+ * up to n / 2; back from it these count twice, but for the first and an even n's last. */
 #include "arith.h"
 
 #include <math.h>
@@ -100,10 +100,11 @@ static Fourier read_fourier(Site *s, const Type *x, const Item *dims, const Item
             site_fail(s, "argument dim: expected axes of %s", type_text(s->im->a, x));
         int64_t n = last && i == f.count - 1 ? last : x->dim[axis];
         if (n < 1 || n > MOST_SIZE)
-            site_fail(s,
-                      "expected axes of 1 to %d elements, found %lld: a transform is a product with "
-                      "a matrix",
-                      MOST_SIZE, (long long)n);
+            site_fail(
+                s,
+                "expected axes of 1 to %d elements, found %lld: a transform is a product with "
+                "a matrix",
+                MOST_SIZE, (long long)n);
         f.axis[i] = (int)axis;
         all *= (double)n;
     }
@@ -140,7 +141,8 @@ void row_fft_complex(Site *s)
 Item fx_fourier(Site *s, const Item *x, int narg, const Item *arg)
 {
     bool back = !strncmp(s->name, "aten._fft_c2r", 13);
-    if (narg != 4 || (back ? arg[3].kind != FX_INT : arg[3].kind != FX_BOOL) || (back && arg[3].i < 1))
+    if (narg != 4 || (back ? arg[3].kind != FX_INT : arg[3].kind != FX_BOOL) ||
+        (back && arg[3].i < 1))
         site_fail(s, "%s: expected axes, a kind of norm, and %s", s->name,
                   back ? "a size" : "a direction");
     Value *v[2] = {fx_read(s->im, x->item[0].t), fx_read(s->im, x->item[1].t)};

@@ -1,8 +1,8 @@
 /* Resampling along axes of space: nearest, linear and cubic. An axis is resampled by taps: each
  * place of the result has as many places of the operand, which `index` reads, and their weights,
- * which are computed from the place's number as PyTorch does, in the dtype in which it computes (f32
- * for 16 bits). The axes come one after another, the last first. A gradient is put back by the same
- * taps. Sizes that are a multiple of the operand's repeat elements, for nearest. */
+ * which are computed from the place's number as PyTorch does, in the dtype in which it computes
+ * (f32 for 16 bits). The axes come one after another, the last first. A gradient is put back by the
+ * same taps. Sizes that are a multiple of the operand's repeat elements, for nearest. */
 #include "arith.h"
 
 #include "../op/convolution.h"
@@ -18,8 +18,8 @@ typedef enum { NEAREST, NEAREST_EXACT, LINEAR, CUBIC } Resampling;
 typedef struct ResizedAxis {
     int axis;
     int64_t n, out;
-    double scale;  /* of the size, as it was asked for; 0: by the sizes */
-    bool corners;  /* first and last elements lie upon each other */
+    double scale; /* of the size, as it was asked for; 0: by the sizes */
+    bool corners; /* first and last elements lie upon each other */
     Resampling by;
 } ResizedAxis;
 

@@ -1,13 +1,14 @@
-/* Linear modules, with the adapters beside them: LoRA (Hu et al. 2021, arXiv:2106.09685) and DoRA (Liu
- * et al. 2024, arXiv:2402.09353), as PEFT computes them. W is [out, in], A [r, in], B [out, r]:
+/* Linear modules, with the adapters beside them: LoRA (Hu et al. 2021, arXiv:2106.09685) and DoRA
+ * (Liu et al. 2024, arXiv:2402.09353), as PEFT computes them. W is [out, in], A [r, in], B [out,
+ * r]:
  *
  *   LoRA  y = x W^T + b + s d(x) A^T B^T
  *   DoRA  y = g (x W^T + s x A^T B^T) + b, g = magnitude / norm(W + s B A), by rows
  *
- * d is dropout, with a stream for each module; s is alpha / r, or alpha / sqrt(r) (rsLoRA). The factor
- * s goes on d(x) A^T, the smallest of the values, and the last product adds to y in its place. DoRA's
- * norm counts as a constant, as in its paper (section 4.3). With dropout DoRA adds g (d(x) W^T + s
- * d(x) A^T B^T) - d(x) W^T to x W^T + b. */
+ * d is dropout, with a stream for each module; s is alpha / r, or alpha / sqrt(r) (rsLoRA). The
+ * factor s goes on d(x) A^T, the smallest of the values, and the last product adds to y in its
+ * place. DoRA's norm counts as a constant, as in its paper (section 4.3). With dropout DoRA adds g
+ * (d(x) W^T + s d(x) A^T B^T) - d(x) W^T to x W^T + b. */
 #include "model.h"
 
 /* A module's weight and its adapter. */

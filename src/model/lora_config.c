@@ -1,6 +1,7 @@
-/* Reads and writes PEFT's adapter_config.json. As with config.json, a key is read here, or changes no
- * result of adapters that are there, or must be off: what is not known could change the mathematics
- * (other ranks for some modules, biases, token rows), so it is refused by name, not ignored.
+/* Reads and writes PEFT's adapter_config.json. As with config.json, a key is read here, or changes
+ * no result of adapters that are there, or must be off: what is not known could change the
+ * mathematics (other ranks for some modules, biases, token rows), so it is refused by name, not
+ * ignored.
  *
  * target_modules may be a list or a regular expression, and layers_to_transform and exclude_modules
  * may take modules away again: which modules have adapters the file of their tensors says, so where
@@ -31,8 +32,8 @@ static bool is_in(const char *name, const char *const *list)
 
 _Noreturn static void refuse(Json j, const char *key, const char *supported)
 {
-    fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\": %s is not supported; supported: %s", j.where, key,
-         json_text(j, key), supported);
+    fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\": %s is not supported; supported: %s", j.where,
+         key, json_text(j, key), supported);
 }
 
 /* Ways to begin that leave the base as it is; others (pissa, olora, loftq, corda) change it. */

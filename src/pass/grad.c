@@ -7,8 +7,8 @@
  * none is an error. An op without diff on such a path is an error that names it. Gradients of
  * regions: grad_loop.c.
  *
- * A frozen parameter, by `freeze` or as it is none of `adapters`, is a constant: it has no gradient among the outputs, and the backward stops at
- * nodes that depend only on frozen parameters. */
+ * A frozen parameter, by `freeze` or as it is none of `adapters`, is a constant: it has no gradient
+ * among the outputs, and the backward stops at nodes that depend only on frozen parameters. */
 #include "pass.h"
 
 #include <string.h>

@@ -342,8 +342,7 @@ int pass_precision(Graph *g, Arena *tmp, const PassOptions *o)
     DType *params = NEWN(tmp, DType, g->nin);
     for (int i = 0; i < g->nin; i++) {
         weight[i] = g->in[i].role == ROLE_PARAM;
-        params[i] =
-            weight[i] && globs_match(&o->adapters, g->in[i].name) ? F32 : o->param_dtype;
+        params[i] = weight[i] && globs_match(&o->adapters, g->in[i].name) ? F32 : o->param_dtype;
     }
     return rewrite(g, tmp, o->dtype, weight, params);
 }

@@ -16,7 +16,8 @@ int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp, bool qu
                 int64_t (*score)(Graph *g, void *arg), void *arg);
 
 /* Reorders g's nodes, but not its regions' bodies, so that the flow's peak is at most `most` and
- * good(g, arg) holds, by whichever order does so first. False: none is found, and the order stays. */
+ * good(g, arg) holds, by whichever order does so first. False: none is found, and the order stays.
+ */
 bool order_within(Graph *g, const Device *d, const Machine *m, Arena *tmp, int64_t most,
                   bool (*good)(Graph *g, void *arg), void *arg);
 

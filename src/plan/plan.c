@@ -70,9 +70,9 @@ typedef enum { KEPT_WEIGHTS, KEPT_UPDATE, KEPT_CACHES, NKEPT } Kept;
 
 static Kept kept_as(const Plan *p, const PlanPort *port)
 {
-    return port->role == ROLE_CACHE                              ? KEPT_CACHES
+    return port->role == ROLE_CACHE                          ? KEPT_CACHES
            : p->storage[port->storage].category == CAT_STATE ? KEPT_UPDATE
-                                                              : KEPT_WEIGHTS;
+                                                             : KEPT_WEIGHTS;
 }
 
 /* Gives them addresses from `at` on; returns where they end. */

@@ -1,6 +1,6 @@
-/* The base of adapters: a checkpoint of theirs names its folder but does not hold it, so its state.json
- * has the hashes of its weights' files, by which a run that goes on sees that they are the same. The
- * folder may have moved. */
+/* The base of adapters: a checkpoint of theirs names its folder but does not hold it, so its
+ * state.json has the hashes of its weights' files, by which a run that goes on sees that they are
+ * the same. The folder may have moved. */
 #include "trainer.h"
 
 #include <inttypes.h>
@@ -60,11 +60,12 @@ int base_check(const Trainer *r)
         const json_t *now = json_array_get(r->base, i);
         const char *path = json_string_value(json_object_get(now, "path"));
         if (!same_file(json_array_get(before, i), now))
-            return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                                   "--resume: %s: the adapters' base had other weights when the run "
-                                   "began\n  where it has moved: M, as the first argument, names "
-                                   "the new place",
-                                   path ? path : "base");
+            return tn_context_fail(
+                r->ctx, TN_CODE_FAIL,
+                "--resume: %s: the adapters' base had other weights when the run "
+                "began\n  where it has moved: M, as the first argument, names "
+                "the new place",
+                path ? path : "base");
     }
     return 0;
 }

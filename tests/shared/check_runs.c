@@ -391,19 +391,12 @@ static void add_pair(Check *c, int before, int after)
     PUSH(c->a, c->pair, c->npair, c->cappair, ((Pair){before, after}));
 }
 
-/* Whether v stands where a wait for it has put what the other ranks sent: a second
- * wait reads that. */
-static bool has_come(const Check *c, const Value *v, int run)
-{
-    const Step *s = run < 0 ? NULL : &c->p->step[c->event[run].step];
-    return s && s->kind == STEP_CALL && !s->copy && node_waits_for(s->node) && s->node->in[0] == v;
-}
-
 static void check_read(Check *c, const Access *x, const Piece *y, int maker)
 {
-    bool made = has_come(c, x->v, y->maker) || maker < 0 || y->maker < 0 ||
-                c->p->step[c->event[y->maker].step].copy ||
-                c->p->step[c->event[y->maker].step].kind != STEP_CALL;
+    const Step *s = y->maker < 0 ? NULL : &c->p->step[c->event[y->maker].step];
+    bool call = s && s->kind == STEP_CALL && !s->copy;
+    bool came = call && node_waits_for(s->node) && s->node->in[0] == x->v; /* by another wait */
+    bool made = maker < 0 || !call || came;
     if (y->owner != x->storage)
         fault_add(c->f, "%s reads %s where %s was written last, by %s",
                   x->event < 0 ? "the end" : event_text(c, x->event),
