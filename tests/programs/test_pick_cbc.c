@@ -188,7 +188,7 @@ typedef struct GraphTally {
 
 static const char *const meshes[] = {"fsdp=2,tp=2", "dp=2,x=4", "fsdp=4,tp=2", "dp=2,fsdp=2,tp=2",
                                      "x=2,y=2,tp=4"};
-enum { LEAST_NODES = 6, MOST_QUICK = 90 }; /* nodes; nodes times axes */
+enum { LEAST_NODES = 6, MOST_QUICK = 55 }; /* nodes; nodes times axes */
 
 typedef struct Made {
     Trial *t;
