@@ -27,14 +27,13 @@ static Value *counted(Site *s, int64_t n, int rank, const int64_t *shape)
 static Windows windows_of(Site *s, const Type *x, int axis, int64_t n)
 {
     const int64_t all = x->dim[axis], column[] = {n, 1}, row[] = {1, 0};
-    if (n < 1 || !all)
-        site_fail(s, "expected sizes of 1 or more and axes with elements, found %lld for %lld",
-                  (long long)n, (long long)all);
+    if (n < 1 || n > INT32_MAX || !all || all > INT32_MAX)
+        site_fail(s, "expected sizes of 1 to %d for axes of as many elements, found %lld for %lld",
+                  INT32_MAX, (long long)n, (long long)all);
     Windows w = {.axis = axis, .all = all, .n = n, .most = all / n};
     if (all % n == 0)
         return w;
-    for (int64_t i = 0; i < n; i++)
-        w.most = MAX(w.most, ((i + 1) * all + n - 1) / n - i * all / n);
+    w.most = (all + 2 * n - gcd(all, n) - 1) / n; /* of one that begins as late as windows do */
     Value *i = counted(s, n, 2, column), *by = lower_number(s, (double)n, I64);
     Value *start = lower2(s, "floor_divide", lower_times(s, i, (double)all), by);
     Value *end = plus(s, lower_times(s, plus(s, i, 1), (double)all), (double)n - 1);

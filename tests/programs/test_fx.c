@@ -213,7 +213,7 @@ static const char *const errors[][2] = {
      "test.fx:4:3: aten.mkldnn_convolution.default is refused: it is a convolution in a layout of"},
     {"  b = torch.ops.aten.reshape.default(x, [1, 1, 2, 4])\n"
      "  a = torch.ops.aten._adaptive_avg_pool2d.default(b, [2, 0])\n  return a",
-     "expected sizes of 1 or more and axes with elements, found 0 for 4"},
+     "expected sizes of 1 to 2147483647 for axes of as many elements, found 0 for 4"},
     {"  a = torch.ops.aten.upsample_nearest1d.default(x, [4])\n  return a",
      "expected floats [N, C, ...] with 1 axes of space, found f32[2, 4]"},
     {"  b = torch.ops.aten.reshape.default(x, [1, 2, 4])\n"
