@@ -44,6 +44,19 @@ gives() {
     fi
 }
 
+# said TEXT: on standard error of the last command.
+said() {
+    ok "it says: $1" grep -qF -e "$1" "$dir/err"
+}
+
+# trains OUT OPTIONS...: a run in the script's folder, or one that goes on there.
+trains() {
+    to=$1
+    shift
+    "$tenon" train "$@" --out "$dir/$to" >"$dir/out" 2>"$dir/err"
+    ok "$to: train $*" [ $? = 0 ]
+}
+
 # tensors FILE HEADER DATA: a safetensors file; the data in printf's escapes.
 tensors() {
     n=$(printf %s "$2" | wc -c)

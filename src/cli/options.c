@@ -509,6 +509,16 @@ static int config_value(const Command *c, const char *path, Option *o, json_t *v
     return store(c, o, text, NULL);
 }
 
+static int config_unknown(const Command *c, const Option *table, const char *path, const char *key)
+{
+    if (*key == '-')
+        return report(TN_CODE_USAGE, "%s: --config: %s: \"%s\": expected a name without dashes",
+                      c->name, path, key);
+    int code = unknown(c, table, key);
+    fprintf(stderr, "  it is a name in %s\n", path);
+    return code;
+}
+
 int options_config(const Command *c, Option *table, const char *path, json_t **kept)
 {
     bool given[MOST_OPTIONS];
@@ -531,7 +541,7 @@ int options_config(const Command *c, Option *table, const char *path, json_t **k
     {
         Option *o = find(table, key, strlen(key));
         if (!o || !strcmp(o->name, "config"))
-            code = unknown(c, table, key);
+            code = config_unknown(c, table, path, key);
         else if (given[o - table]) /* the command line wins */
             ;
         else if (json_is_array(value) && is_list(o))

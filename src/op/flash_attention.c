@@ -6,10 +6,10 @@
  * For generation k and v are caches of S positions of which the first are filled, and operand 3,
  * position i64[] in [0, S - T], takes the place of S - T: query t sees keys up to position + t.
  *
- * Of rows that several documents share, one after the other, operand 3 may be starts, i64[B, T]:
- * for each query the key at which its document begins, before which it sees none. Kernels leave out
- * blocks of keys that no query of a block sees, so that the time is that of the documents' squares;
- * the estimate, which does not know them, is of one document a row.
+ * Where several documents share a row, one after the other, operand 3 may be starts, i64[B, T]: for
+ * each query the key at which its document begins, before which it sees none. Kernels leave out
+ * blocks of keys that no query of a block sees, so that the time falls with the documents' squares,
+ * but for blocks at their borders; the estimate, which does not know them, is of one document.
  *
  * Else operand 3 may be a mask of floats that are added to the scaled scores, as ATen's attn_mask:
  * [B, H, T, S], any size 1 in place of the whole. A query that sees nothing (-inf all along) gives

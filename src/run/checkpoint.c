@@ -108,8 +108,8 @@ static DType param_dtype(const Plan *p)
     return F32;
 }
 
-/* The text of config.json; that of a graph says where to look, and which it is. Of adapters that of
- * adapter_config.json, which names their base. */
+/* The text of config.json; that of a graph says where to look, and which it is. Adapters have
+ * adapter_config.json instead, which names their base. */
 static const char *config_of(Arena *a, const tn_model *m, const Plan *p)
 {
     if (m->config.lora)

@@ -2,8 +2,8 @@
  * `best` names and --keep leaves, and how many evaluations came after it, which --patience limits.
  * Both are functions of the evaluations alone and lie in state.json, so that a run that goes on has
  * them to the bit. A checkpoint does not have the evaluation of its own step, whichever came first:
- * a run that goes on from there sees it again. Of an end by --max-sec or a signal the windows are
- * others, and it does not count. */
+ * a run that goes on from there sees it again. An end by --max-sec or a signal looks at
+ * other windows, and does not count. */
 #include "trainer.h"
 
 #include <inttypes.h>

@@ -346,11 +346,11 @@ static void check_rows(void)
 
 int main(void)
 {
-    Ctx *ctx = &(Ctx){0};
+    static Ctx ctx;
     check_rows();
-    check_models(ctx);
+    check_models(&ctx);
     par_set_threads(1);
-    check_seconds(ctx, F32);
-    check_seconds(ctx, BF16);
+    check_seconds(&ctx, F32);
+    check_seconds(&ctx, BF16);
     return test_report();
 }

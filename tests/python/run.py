@@ -41,7 +41,7 @@ def main(names):
     result = unittest.TextTestRunner(verbosity=1, resultclass=Result).run(suite)
     for test, reason in result.skipped:
         print(f"left out: {test.id()}: {reason}")
-    bad = len(result.failures) + len(result.errors)
+    bad = len({getattr(test, "test_case", test).id() for test, _ in result.failures + result.errors})
     print(f"test-python: {result.testsRun - bad - len(result.skipped)} passed, {bad} failed")
     return bad != 0
 

@@ -6,18 +6,6 @@ ref=tests/ref/llama-tiny
 head -c 60000 docs/formats.md >"$dir/text"
 run="$ref --data $dir/text --token-type byte --batch-size 2 --seq-len 16 --lr 0.1 --schedule constant --threads 1"
 every="--eval-every 4 --patience 3"
-# trains OUT OPTIONS...: a run, or one that goes on.
-trains() {
-    to=$1
-    shift
-    # shellcheck disable=SC2086
-    "$tenon" train "$@" --out "$dir/$to" >"$dir/out" 2>"$dir/err"
-    ok "$to: train $*" [ $? = 0 ]
-}
-# said TEXT: on standard error of the last command.
-said() {
-    ok "it says: $1" grep -qF -e "$1" "$dir/err"
-}
 # best OUT: its step, loss and windows by the last checkpoint, which may have been saved before the last evaluation.
 best() { tr -d '\n' <"$dir/$1/latest/state.json" | sed 's/.*"best": {\([^}]*\), *"waited".*/\1/; s/  *//g'; }
 # same OUT: weights, best and its link are those of the run that was not cut.

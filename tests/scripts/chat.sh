@@ -16,10 +16,6 @@ cp "$dir/seed/latest/model.safetensors" "$dir/M"
 cp tests/chat/chat_template.jinja "$dir/M"
 cd "$dir" || exit 1
 run="--steps 2 --batch-size 2 --seq-len 100 --threads 1"
-# said TEXT: on standard error of the last command.
-said() {
-    ok "it says: $1" grep -qF -e "$1" err
-}
 # trains FILE OUT OPTIONS...
 trains() {
     file=$1 to=$2
@@ -175,6 +171,9 @@ gives 0 'step 2/2' train M --config run.json --steps 2 --out config
 ok "the same run" cmp config/latest/model.safetensors a/step-2/model.safetensors
 echo '{"stepz": 3}' >bad.json
 gives 2 'unknown option "stepz"; the nearest is "--steps"' train M --config bad.json
+said '  it is a name in bad.json'
+echo '{"--steps": 2}' >bad.json
+gives 2 '--config: bad.json: "--steps": expected a name without dashes' train M --config bad.json
 echo '{"steps": [3]}' >bad.json
 gives 2 '--config: bad.json: "steps": expected a text or a number' train M --config bad.json
 echo '[1]' >bad.json

@@ -22,14 +22,6 @@ gives 0 '' train "$dir/M/config.json" --data "$dir/t" --token-type byte --steps 
     --val-fraction 0 --out "$dir/N"
 cp "$dir/N/latest/model.safetensors" "$dir/M"
 run="$dir/M --data $dir/pairs.jsonl --batch-size 4 --seq-len 100 --lr 1e-2 --threads 1 --pack on"
-# trains OUT OPTIONS...
-trains() {
-    to=$1
-    shift
-    # shellcheck disable=SC2086
-    "$tenon" train "$@" --out "$dir/$to" >"$dir/out" 2>"$dir/err"
-    ok "$to: train $*" [ $? = 0 ]
-}
 # same A B: their last weights and state.
 same() {
     for file in model optimizer; do

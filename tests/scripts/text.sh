@@ -11,10 +11,6 @@ source=$PWD
 field() {
     sed -n "s/.*\"$1\": \\([^,}]*\\).*/\\1/p" "$2" | tail -1
 }
-# said TEXT: on standard error of the last command.
-said() {
-    ok "it says: $1" grep -qF -e "$1" "$dir/err"
-}
 # config FOLDER VOCABULARY: a model of 2 layers, without weights.
 config() {
     mkdir -p "$1"
