@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LEN(a)    ((int)(sizeof(a) / sizeof((a)[0])))
 #define MIN(x, y) ((x) < (y) ? (x) : (y))
@@ -25,6 +26,13 @@ static inline int64_t gcd(int64_t a, int64_t b)
         b = rest;
     }
     return a;
+}
+
+/* Whether a text has `end` as its end. */
+static inline bool ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
 }
 
 /* ---- error.c: a user's mistake unwinds, a bug aborts ---- */

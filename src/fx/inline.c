@@ -170,13 +170,9 @@ static Expr *flex_of(Expr *e)
 /* Indexing as torch.export has it: flat_apply(..., 'ModIndex', x, i, j) is x[i, j]. */
 static void show_index(Inliner *n, Expr *e)
 {
-    static const char end[] = ".ModIndex";
     enum { FIRST = 3 }; /* argument: x */
-    size_t len = e->kind == EX_CALL && e->count > FIRST && e->item[2]->kind == EX_STRING
-                     ? strlen(e->item[2]->s)
-                     : 0;
-    if (len < LEN(end) || strcmp(e->s, "torch.ops.higher_order.flat_apply") != 0 ||
-        strcmp(e->item[2]->s + len - (LEN(end) - 1), end) != 0)
+    if (e->kind != EX_CALL || strcmp(e->s, "torch.ops.higher_order.flat_apply") != 0 ||
+        e->count <= FIRST || e->item[2]->kind != EX_STRING || !ends_in(e->item[2]->s, ".ModIndex"))
         return;
     Expr *places = NEW(n->a, Expr);
     *places = (Expr){.kind = EX_LIST, .line = e->line, .column = e->column};

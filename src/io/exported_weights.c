@@ -24,12 +24,6 @@ static _Noreturn void refuse(const WeightReader *r, const char *name, const char
          found);
 }
 
-static bool ends_in(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 /* The bytes of a list of {"as_int": N}; returns how many there are. */
 static int numbers(const WeightReader *r, const char *name, const json_t *list, int64_t *out)
 {

@@ -132,17 +132,11 @@ static const char *module_of(Arena *a, const ModelConfig *c, const ModelParam *p
     return arena_strndup(a, name, (size_t)(strrchr(name, '.') - name));
 }
 
-static bool ends(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return m <= n && !strcmp(name + n - m, end);
-}
-
 /* Whether a target means a module: by its whole name, or its end after a dot. */
 static bool means(const char *target, const char *module)
 {
     size_t n = strlen(module), m = strlen(target);
-    return ends(module, target) && (m == n || module[n - m - 1] == '.');
+    return ends_in(module, target) && (m == n || module[n - m - 1] == '.');
 }
 
 static bool is_table(const char *module)
@@ -153,7 +147,7 @@ static bool is_table(const char *module)
 /* Whether p is the weight of a linear module. */
 static bool is_linear(const ModelParam *p, const char *module)
 {
-    return !p->adapter && p->type.rank == 2 && !is_table(module) && ends(p->name, ".weight");
+    return !p->adapter && p->type.rank == 2 && !is_table(module) && ends_in(p->name, ".weight");
 }
 
 static bool is_target(const char *target, const char *module)
@@ -172,7 +166,7 @@ static bool is_adapted(const Lora *o, const char *module)
 static bool is_saved(const Lora *o, const char *module)
 {
     for (int i = 0; i < o->nsave; i++)
-        if (ends(module, o->save[i]))
+        if (ends_in(module, o->save[i]))
             return true;
     return false;
 }
@@ -251,7 +245,7 @@ static bool any_module(Arena *a, const ModelConfig *c, const ModelParam *p, int 
 {
     for (int i = 0; i < count; i++) {
         const char *module = module_of(a, c, &p[i]);
-        if (whole ? ends(module, name) : is_linear(&p[i], module) && is_target(name, module))
+        if (whole ? ends_in(module, name) : is_linear(&p[i], module) && is_target(name, module))
             return true;
     }
     return false;
@@ -267,7 +261,7 @@ static void check_tied(Arena *a, const ModelConfig *c, const char *embedding)
                  "lora: targets: lm_head is tied to %s in this model: it has no adapter",
                  embedding);
     for (int i = 0; c->tie && i < o->nsave; i++)
-        if (ends(embedding, o->save[i]) || ends("lm_head", o->save[i]))
+        if (ends_in(embedding, o->save[i]) || ends_in("lm_head", o->save[i]))
             fail(arena_ctx(a), TN_USAGE,
                  "lora: save: %s: lm_head and %s are tied in this model, and PEFT would train one "
                  "of them apart",

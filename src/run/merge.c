@@ -48,11 +48,9 @@ static double *read_part(const tn_model *m, Arena *a, const ModelParam *p, bool 
 /* The part of the adapter of w whose name ends so; NULL: it has none. */
 static const ModelParam *find_part(const tn_model *m, const ModelParam *w, const char *end)
 {
-    size_t n = strlen(end);
     for (int i = 0; i < m->nparam; i++) {
         const ModelParam *p = &m->param[i];
-        size_t len = strlen(p->name);
-        if (p->weight && !strcmp(p->weight, w->name) && len > n && !strcmp(p->name + len - n, end))
+        if (p->weight && !strcmp(p->weight, w->name) && ends_in(p->name, end))
             return p;
     }
     return NULL;

@@ -50,21 +50,37 @@ static int share_whole(Trainer *r)
     return r->t->ndata ? 0 : tn_share(r->ctx, r->feed.whole.ids, nbytes);
 }
 
+/* Where the tokens of a source are kept, if they are made here. */
+static char *tokens_of(Feed *f, int i)
+{
+    return i > 1 ? f->more_tokens[i - 2] : i ? f->held_tokens : f->tokens;
+}
+
+/* The paths of a source: with weights each of --data is one. */
+static void set_paths(const TrainOptions *t, int i, Source *s)
+{
+    if (i == 1) {
+        s->path = t->val_data;
+        s->npath = t->nval_data;
+    } else if (t->weight) {
+        s->path = &t->data[i ? i - 1 : 0];
+        s->npath = 1;
+    } else {
+        s->path = t->data;
+        s->npath = t->ndata;
+    }
+}
+
 static int open_source(Trainer *r, int i)
 {
     const TrainOptions *t = r->t;
     Source *s = source_at(r, i);
-    char *tokens = i > 1 ? r->feed.more_tokens[i - 2] : i ? r->feed.held_tokens : r->feed.tokens;
-    char prefix[20] = "";
-    if (i > 1)
+    char *tokens = tokens_of(&r->feed, i), prefix[20] = "";
+    if (i == 1)
+        snprintf(prefix, sizeof prefix, "val-");
+    else if (i > 1)
         snprintf(prefix, sizeof prefix, "%d-", i);
-    *s = (Source){.path = i > 1 ? &t->data[i - 1]
-                          : i   ? t->val_data
-                                : t->data,
-                  .npath = i > 1 || (!i && t->weight) ? 1
-                           : i                        ? t->nval_data
-                                                      : t->ndata,
-                  .token_type = t->token_type,
+    *s = (Source){.token_type = t->token_type,
                   .tokenizer = t->tokenizer,
                   .val_fraction = i == 1 ? 1 : t->val_fraction,
                   .file = tokens,
@@ -72,12 +88,13 @@ static int open_source(Trainer *r, int i)
                   .keep = t->resume != NULL,
                   .progress = t->progress,
                   .log = r->log};
+    set_paths(t, i, s);
     s->old = t->resume && !json_object_get(t->resume->state, "token_type");
     int code = source_open(r->ctx, r->m, s);
     if (code && t->resume)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --%sdata names the new place",
-                        tn_error(r->ctx), i == 1 ? "val-" : "");
-    snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, i == 1 ? "val-" : prefix,
+                        tn_error(r->ctx), i == 1 ? prefix : "");
+    snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, prefix,
              s->holds == TN_HOLDS_ROWS ? "rows" : "tokens");
     return code;
 }
