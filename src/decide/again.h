@@ -71,6 +71,9 @@ bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
 void again_search(Decider *d);
 
+/* The bytes of so many that are left beside parameters, state and the library's reserve. */
+double again_left(const Decider *d, int64_t nbytes);
+
 /* Plans what does not depend on the limit, with less effort; n is 0 where no memory is left for
  * plans. */
 Front again_front(Decider *d);
@@ -177,6 +180,11 @@ bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
 const Level *levels_middle(const Decider *d, const Pair *p, bool second);
 /* Goes on between the two as long as a choice that is faster than `enough` may be found. */
 void pair_search(Decider *d, Pair *p, double enough);
+
+/* ---- again_near.c: single changes of a front's choices ---- */
+
+/* Adds choices that are better, which do not depend on the limit. */
+void front_improve(Decider *d, Front *f);
 
 /* ---- again_all.c: all choices of a tiny step ---- */
 

@@ -172,34 +172,52 @@ static bool is_near(const Planned *x, int64_t nbytes)
     return x->need >= 0 && x->need <= nbytes + nbytes / NEAR;
 }
 
-/* The bytes of nbytes that are left beside parameters, state and the library's reserve. */
-static double bytes_left(const Decider *d, int64_t nbytes)
+/* The set of what is chosen. */
+static uint64_t set_of(const Decider *d, const Needs *needs)
 {
-    return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);
+    uint64_t set = 0;
+    for (int k = 0; k < needs->n; k++)
+        if (level_at(&d->r->chosen, needs->value[k]) == AGAIN)
+            set |= UINT64_C(1) << k;
+    return set;
 }
 
-/* Plans sets by seconds; what is chosen fits. */
-static void try_sets(Decider *d, const Needs *needs)
+/* Plans sets of the list in turn that take at most so many bytes by their bounds. */
+static void try_listed(Decider *d, const Needs *needs, const Set *list, int n, double nbytes)
 {
     Planned *best = &d->r->chosen;
     const double none = d->r->none.sec;
-    Set *list;
-    int n = list_sets(d, needs, best->sec - none, bytes_left(d, d->task->memory), &list), nfull = 0;
-    if (n)
-        qsort(list, (size_t)n, sizeof *list, by_sec);
-    for (int i = 0; i < MIN(n, MOST_SETS) && nfull < MOST_FULL; i++) {
+    for (int i = 0, sets = 0, full = 0; i < n && sets < MOST_SETS && full < MOST_FULL; i++) {
         if (none + list[i].sec >= best->sec)
             return;
+        if (list[i].nbytes > nbytes)
+            continue;
+        sets++;
         Planned x = plan_quick(d, levels_of_set(d, needs, list[i].again), NULL);
         if (!is_near(&x, d->task->memory))
             continue;
-        nfull++;
+        full++;
         if (!plan_may_fit(d, &x, d->task->memory))
             continue;
         plan_full(d, &x);
         if (plan_fits(d, &x) && x.sec < best->sec)
             *best = x;
     }
+}
+
+/* Plans sets by seconds; what is chosen fits. Those come first that fit if they need as much beyond
+ * their bounds as what is chosen does. */
+static void try_sets(Decider *d, const Needs *needs)
+{
+    const Planned *best = &d->r->chosen;
+    const double left = again_left(d, d->task->memory),
+                 over = again_left(d, best->need) - set_bytes(needs, set_of(d, needs));
+    Set *list;
+    const int n = list_sets(d, needs, best->sec - d->r->none.sec, left, &list);
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, by_sec);
+    try_listed(d, needs, list, n, left - over);
+    try_listed(d, needs, list, n, left);
 }
 
 /* Takes x, planned with less effort, if its plan is lower; whether it is. */
@@ -286,11 +304,11 @@ static void try_lowest(Decider *d, const Needs *needs)
 {
     const int most = d->r->nplanned + MOST_LOWER;
     Set *list;
-    int n = list_sets(d, needs, INFINITY, bytes_left(d, d->r->chosen.need), &list);
+    int n = list_sets(d, needs, INFINITY, again_left(d, d->r->chosen.need), &list);
     if (n)
         qsort(list, (size_t)n, sizeof *list, by_bytes);
     for (int i = 0; i < n && d->r->nplanned < most && !plan_fits(d, &d->r->chosen) &&
-                    list[i].nbytes < bytes_left(d, d->r->chosen.need);
+                    list[i].nbytes < again_left(d, d->r->chosen.need);
          i++)
         take_lower(d, plan_quick(d, levels_of_set(d, needs, list[i].again), NULL));
 }
