@@ -7,9 +7,9 @@
  * for the end of the forward, for the place of the peak, and, where scopes name no blocks, without
  * any. On a device with two memories there are ladders of values that leave it too (again_away.c).
  * Small steps are planned too with one value after the other, each from the peak of the plan
- * before. The rest of the pipeline runs on a copy of the graph, which is ordered and placed with
- * less effort than in the end; what is chosen, and all saved, is planned as it would run, or the
- * lowest few where nothing fits.
+ * before, and with single changes of what is best so far (again_near.c). The rest of the pipeline
+ * runs on a copy of the graph, which is ordered and placed with less effort than in the end; what
+ * is chosen, and all saved, is planned as it would run, or the lowest few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's. The fastest is taken. Tiny steps at last

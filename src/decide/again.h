@@ -1,7 +1,8 @@
 /* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
- * searches between two plans, again_all.c among all of tiny steps, again_large.c in large steps,
- * again_moved.c where collectives run beside computing, again_away.c lists what may go to the
- * host's memory, again_bound.c bounds the seconds. */
+ * searches between two plans, again_near.c changes single values of a front, again_all.c searches
+ * among all of tiny steps, again_large.c in large steps, again_moved.c where collectives run beside
+ * computing, again_away.c lists what may go to the host's memory, again_bound.c bounds the seconds.
+ */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 

@@ -3,10 +3,10 @@
  *
  * First each value that is computed again is saved, the one of most seconds first: those that only
  * others of the set needed go with it. Then a value that is saved takes the place of one or two,
- * those first that gain most by the seconds of their nodes. A change is judged by a plan with less
- * effort, and by whether an order within the limit is found; it is taken if the plan as it would
- * run fits and is faster, and all begins again from there. It ends where no change is better, or
- * after so many plans. A larger limit may so give a slower step. */
+ * or two do, those first that gain most by the seconds of their nodes. A change is judged by a plan
+ * with less effort, and by whether an order within the limit is found; it is taken if the plan as
+ * it would run fits and is faster, and all begins again from there. It ends where no change is
+ * better, or after so many plans. A larger limit may so give a slower step. */
 #include "again.h"
 
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 enum {
     MOST_PARTS = 64,
     CHANGED = 3, /* parts at once, at most */
-    MOST_PLANS = 200,
+    MOST_PLANS = 100,
     MOST_SHORT = 24,      /* of a short step, on whose front little more is found */
     MOST_NODES = 1 << 16, /* of all plans together */
 };
