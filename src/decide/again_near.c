@@ -1,9 +1,9 @@
 /* Single changes of the choices on a front, which does not depend on the limit: so what they find
  * serves every limit, and a larger one is never slower for it.
  *
- * A change computes one part again, or no longer, or one in the place of another, or two no
- * longer; on a device with two memories a part may leave. A part is a value; in a short step it is
- * what equal blocks have alike, which changes in all of them.
+ * A change computes one part again, or one or two no longer, or that one in the place of these; on
+ * a device with two memories a part may leave. A part is a value; in a short step it is what equal
+ * blocks have alike, which changes in all of them.
  *
  * What a changed choice may come to is foretold by the bytes and the seconds of its values alone.
  * In turn, each choice on the front has that change planned, with less effort, that would be the
@@ -21,42 +21,42 @@ enum {
     MOST_NODES = 1 << 16, /* of all plans together */
 };
 
-typedef struct Parts {
+typedef struct ChangedParts {
     int n;
     int *of; /* by number of a value */
     double sec[MOST_PARTS];
     double nbytes[MOST_PARTS];
     bool may[MOST_PARTS]; /* they can go to the host's memory */
-} Parts;
+} ChangedParts;
 
 /* A choice that differs from another in a few parts. */
-typedef struct Change {
+typedef struct PartChange {
     int part[CHANGED]; /* -1: none */
     Level to[CHANGED];
     double nbytes, sec; /* that it may need and take */
-} Change;
+} PartChange;
 
 /* The changes of a choice that seem better than the front and are not planned yet. */
-typedef struct Changes {
+typedef struct PartChanges {
     const Planned *from;
-    Change *x;
+    PartChange *x;
     int n, cap;
-} Changes;
+} PartChanges;
 
-typedef struct Near {
+typedef struct NearSearch {
     Decider *d;
     Front *f;
-    Parts p;
-    Changes **of; /* choices that were on the front */
+    ChangedParts p;
+    PartChanges **of; /* choices that were on the front */
     int n, cap;
     Map asked;                        /* by the set, as text */
     int missed[MOST_PARTS][AWAY + 1]; /* how many changes with that one were not better */
     int left;                         /* plans */
-} Near;
+} NearSearch;
 
 /* ---- parts ---- */
 
-/* The number of value i's part, as a name that equal values of equal blocks share. */
+/* The name of value i's part, which equal values of equal blocks share. */
 static const char *part_name(const Decider *d, int i)
 {
     const Twin *t = d->s ? map_find(&d->s->node, d->v.name[i]) : NULL;
@@ -74,7 +74,7 @@ static int weight_of(const Decider *d, int i)
 }
 
 /* False: there are too many. */
-static bool find_parts(const Decider *d, Parts *p)
+static bool find_parts(const Decider *d, ChangedParts *p)
 {
     Map number = {.a = d->keep};
     p->of = NEWN(d->keep, int, d->v.n);
@@ -95,7 +95,7 @@ static bool find_parts(const Decider *d, Parts *p)
 }
 
 /* Fills the level of each part in x: of its first value. */
-static void read_levels(const Near *s, const Planned *x, Level *level)
+static void read_levels(const NearSearch *s, const Planned *x, Level *level)
 {
     for (int i = s->d->v.n - 1; i >= 0; i--)
         level[s->p.of[i]] = level_at(x, i);
@@ -106,7 +106,7 @@ static void read_levels(const Near *s, const Planned *x, Level *level)
 /* The seconds of the fastest on the front that needs so many bytes at most; the slowest's, where
  * none does. In a short step a mixture of that and the one before it takes the bytes that are left.
  */
-static double front_sec(const Near *s, double nbytes)
+static double front_sec(const NearSearch *s, double nbytes)
 {
     const Front *f = s->f;
     int low = 0, high = f->n - 1;
@@ -124,13 +124,13 @@ static double front_sec(const Near *s, double nbytes)
     return x->sec + part * (x[-1].sec - x->sec);
 }
 
-static double gain_of(const Near *s, const Change *c)
+static double gain_of(const NearSearch *s, const PartChange *c)
 {
     return front_sec(s, c->nbytes) - c->sec;
 }
 
 /* The bytes of a part that are alive at x's peak; of all of it, where that is not known. */
-static double alive_bytes(const Near *s, const Planned *x, int part)
+static double alive_bytes(const NearSearch *s, const Planned *x, int part)
 {
     double nbytes = 0;
     if (!x->alive)
@@ -141,8 +141,8 @@ static double alive_bytes(const Near *s, const Planned *x, int part)
 }
 
 /* The change with one part more, as the k'th. */
-static Change with_part(const Near *s, const Changes *of, Change c, int k, int part, Level was,
-                        Level level)
+static PartChange with_part(const NearSearch *s, const PartChanges *of, PartChange c, int k,
+                            int part, Level was, Level level)
 {
     c.part[k] = part;
     c.to[k] = level;
@@ -155,7 +155,7 @@ static Change with_part(const Near *s, const Changes *of, Change c, int k, int p
     return c;
 }
 
-static void list_change(const Near *s, Changes *to, Change c)
+static void list_change(const NearSearch *s, PartChanges *to, PartChange c)
 {
     enum { LEAST = 1 << 20 }; /* this part of a step's seconds is none */
     if (gain_of(s, &c) > to->from->sec / LEAST)
@@ -163,7 +163,8 @@ static void list_change(const Near *s, Changes *to, Change c)
 }
 
 /* Lists what c, whose k parts are saved from then on, becomes with one part more, and more. */
-static void list_parts(const Near *s, Changes *to, Change c, int k, const Level *level)
+static void list_parts(const NearSearch *s, PartChanges *to, PartChange c, int k,
+                       const Level *level)
 {
     const int last = k ? c.part[k - 1] : -1;
     for (int i = 0; i < s->p.n; i++) {
@@ -172,7 +173,7 @@ static void list_parts(const Near *s, Changes *to, Change c, int k, const Level 
             if (s->p.may[i] && !k)
                 list_change(s, to, with_part(s, to, c, k, i, SAVED, AWAY));
         } else if (i > last && k < CHANGED - 1) {
-            Change x = with_part(s, to, c, k, i, level[i], SAVED);
+            PartChange x = with_part(s, to, c, k, i, level[i], SAVED);
             list_parts(s, to, x, k + 1, level);
             if (!k && !s->d->s) /* alone it may take none, as where it is alive less is */
                 x.nbytes = c.nbytes;
@@ -184,22 +185,22 @@ static void list_parts(const Near *s, Changes *to, Change c, int k, const Level 
     }
 }
 
-static Changes *list_changes(const Near *s, const Planned *x)
+static PartChanges *list_changes(const NearSearch *s, const Planned *x)
 {
     Level level[MOST_PARTS];
-    Changes *to = NEW(s->d->keep, Changes);
+    PartChanges *to = NEW(s->d->keep, PartChanges);
     Planned *from = NEW(s->d->keep, Planned);
     *from = *x;
     to->from = from;
     read_levels(s, x, level);
-    Change none = {.nbytes = (double)x->need, .sec = x->sec};
+    PartChange none = {.nbytes = (double)x->need, .sec = x->sec};
     for (int k = 0; k < CHANGED; k++)
         none.part[k] = -1;
     list_parts(s, to, none, 0, level);
     return to;
 }
 
-static Changes *changes_of(Near *s, const Planned *x)
+static PartChanges *changes_of(NearSearch *s, const Planned *x)
 {
     for (int i = 0; i < s->n; i++)
         if (s->of[i]->from->level == x->level && s->of[i]->from->prefer == x->prefer)
@@ -210,7 +211,7 @@ static Changes *changes_of(Near *s, const Planned *x)
 
 /* ---- plans ---- */
 
-static const Level *changed(const Near *s, const Planned *from, const Change *c)
+static const Level *changed(const NearSearch *s, const Planned *from, const PartChange *c)
 {
     const Decider *d = s->d;
     Level *level = NEWN(d->keep, Level, d->v.n);
@@ -224,7 +225,7 @@ static const Level *changed(const Near *s, const Planned *from, const Change *c)
 }
 
 /* How many changes were not better that have one of c's. */
-static int count_missed(const Near *s, const Change *c)
+static int count_missed(const NearSearch *s, const PartChange *c)
 {
     int count = 0;
     for (int k = 0; k < CHANGED && c->part[k] >= 0; k++)
@@ -233,12 +234,12 @@ static int count_missed(const Near *s, const Change *c)
 }
 
 /* The change of most gain, less of those that missed; -1: none seems better than the front. */
-static int find_best(const Near *s, const Changes *list)
+static int find_best(const NearSearch *s, const PartChanges *list)
 {
     double most = 0;
     int at = -1;
     for (int i = 0; i < list->n; i++) {
-        const Change *c = &list->x[i];
+        const PartChange *c = &list->x[i];
         const double gain = gain_of(s, c) / (1 + count_missed(s, c));
         at = gain > most ? i : at;
         most = MAX(most, gain);
@@ -247,12 +248,12 @@ static int find_best(const Near *s, const Changes *list)
 }
 
 /* Plans the change of x that seems best and was not planned yet; false: there is none. */
-static bool plan_best(Near *s, const Planned *x, Front *to)
+static bool plan_best(NearSearch *s, const Planned *x, Front *to)
 {
     Decider *d = s->d;
-    Changes *list = changes_of(s, x);
+    PartChanges *list = changes_of(s, x);
     for (int at; (at = find_best(s, list)) >= 0;) {
-        const Change c = list->x[at];
+        const PartChange c = list->x[at];
         list->x[at] = list->x[--list->n];
         const Level *level = changed(s, list->from, &c);
         char *key = NEWN(d->keep, char, d->v.n + 1);
@@ -274,7 +275,7 @@ static bool plan_best(Near *s, const Planned *x, Front *to)
 
 void front_improve(Decider *d, Front *f)
 {
-    Near s = {.d = d, .f = f, .asked.a = d->keep};
+    NearSearch s = {.d = d, .f = f, .asked.a = d->keep};
     s.left = MIN(d->s ? MOST_SHORT : MOST_PLANS, MOST_NODES / MAX(d->g->nnode, 1));
     if (!find_parts(d, &s.p))
         return;
