@@ -277,11 +277,14 @@ Front again_front(Decider *d)
  * blocks add to them. */
 static Planned mix_twice(Decider *d, Front *f, Planned x)
 {
-    const Planned once = mix_blocks(d, f, x), plain = d->plain;
+    Front before = {0};
+    const Planned once = mix_blocks(d, f, NULL, x), plain = d->plain;
     if (again_moves(d))
         return once;
+    for (int i = 0; i < f->n; i++)
+        front_add(d->keep, &before, f->x[i]);
     front_improve(d, f);
-    const Planned twice = mix_blocks(d, f, once);
+    const Planned twice = mix_blocks(d, f, &before, once);
     if (twice.level == once.level && twice.weight == once.weight)
         d->plain = plain;
     return twice;
@@ -489,8 +492,7 @@ static void search_least(Decider *d)
     *least = *task;
     least->memory = NO_MEMORY;
     d->task = least;
-    d->seen = (Map){.a = d->keep};
-    d->nseen = r->nfront = 0;
+    r->nfront = 0;
     search(d);
     d->task = task;
     r->fits = plan_fits(d, &r->chosen);
@@ -499,7 +501,7 @@ static void search_least(Decider *d)
 Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
-    d.gathers.a = d.seen.a = d.keep = arena_tmp(w->g->a);
+    d.gathers.a = d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(r->a);
     d.known = t->known;
     if (!d.known) {

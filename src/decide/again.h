@@ -28,8 +28,6 @@ typedef struct Decider {
     const PassWalk *w;
     const DecideTask *task;
     AgainKnown *known; /* what was tried, for other limits too */
-    Map seen;          /* by the set, as text: what this search asked for */
-    int nseen;
     AgainReport *r;
     Graph *g;          /* as the passes will have it */
     Graph *step;       /* a copy of it, or the body there that has forward and backward */
@@ -102,8 +100,9 @@ bool again_misfits(Decider *d, Planned *none);
  * fit if it were planned as it would run; never without memory. */
 bool again_far(const Decider *d, const Planned *x);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
- * slower one, as many as it takes to fit, the others as in the faster one. */
-Planned mix_blocks(Decider *d, const Front *f, Planned x);
+ * slower one, as many as it takes to fit, the others as in the faster one. before: x is no worse
+ * than mixtures of two on that; NULL: none is known. */
+Planned mix_blocks(Decider *d, const Front *f, const Front *before, Planned x);
 /* The better one: that fits, else that needs less; then the faster. first: x is, or both are alike.
  */
 Planned planned_better(const Decider *d, Planned x, Planned y);
@@ -136,8 +135,6 @@ static inline Level level_at(const Planned *x, int i)
 /* x's levels with values i and k computed again where they were not, and saved where they were; k:
  * i or -1 where one value changes. They live in d->keep. */
 const Level *levels_changed(const Decider *d, const Planned *x, int i, int k);
-/* x's levels with value i at another. */
-const Level *levels_with(const Decider *d, const Planned *x, int i, Level level);
 /* All gathers of parameters made again, all else saved; NULL: whether they are is not asked. */
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
