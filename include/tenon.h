@@ -1104,8 +1104,8 @@ TN_API const char *tn_data_not_text(const tn_data *d);
 TN_API int tn_data_check_text(tn_data *d);
 
 /* The forms of data files: plain text; texts in records of JSON or CSV, or compressed; prompts and
- * answers, or chats, of which the answers are learned. */
-typedef enum tn_holds { TN_HOLDS_PLAIN, TN_HOLDS_TEXTS, TN_HOLDS_ROWS } tn_holds;
+ * answers, or chats, of which the answers are learned; texts in records that are to be rows, as the caller says. */
+typedef enum tn_holds { TN_HOLDS_PLAIN, TN_HOLDS_TEXTS, TN_HOLDS_ROWS, TN_HOLDS_TEXT_ROWS } tn_holds;
 
 /* Looks what the files hold, by the first record of each.
  * in: data, opened with token type "byte" or "auto"
@@ -1122,9 +1122,10 @@ typedef struct tn_text_options {
     const char *file;    /* the token file to be made; NULL: one without a name, gone with the data */
     int keep;            /* fail where it is there, made of other texts or by another tokenizer */
     int64_t between;     /* the id to put between two texts, and after a completion; -1: none */
-    tn_holds holds;      /* what tn_data_holds says; TN_HOLDS_PLAIN takes the bytes of files as one text each */
+    tn_holds holds;      /* what tn_data_holds says; TN_HOLDS_PLAIN takes the bytes of files as one text each;
+                          * TN_HOLDS_TEXT_ROWS in the place of TN_HOLDS_TEXTS makes rows of each text */
     const char *chat;    /* of chats: the folder whose template makes texts of them; NULL: there is none */
-    int64_t seq;         /* of TN_HOLDS_ROWS: labels of a row at most, at least 1 */
+    int64_t seq;         /* of rows: their labels at most, at least 1 */
     double val_fraction; /* as in tn_data_open; of rows: of their number */
     int64_t vocab;
     int (*progress)(void *arg, int64_t done, int64_t total); /* bytes; nonzero stops; may be NULL */
@@ -1134,7 +1135,8 @@ typedef struct tn_text_options {
 } tn_text_options;
 
 /* Makes one token file of texts and opens it. The ids are those of tn_tokenize, u16 where they all fit; of
- * TN_HOLDS_ROWS it is a file of rows, each of which is one document.
+ * TN_HOLDS_ROWS it is a file of rows, each of which is one document; of TN_HOLDS_TEXT_ROWS too, with as many
+ * rows as a text takes.
  * in: text, opened with token type "byte" or "auto"; tokenizer; options
  * out: *tokens; the file and FILE.json, what it was made of; *made: 0 where the file was there
  *      already, made of the same texts by the same tokenizer and template
@@ -1154,7 +1156,7 @@ typedef struct tn_row_counts {
     int64_t left_out;              /* documents of which nothing is learned */
 } tn_row_counts;
 
-/* The rows of data that tn_data_tokenize has made with TN_HOLDS_ROWS.
+/* The rows of data that tn_data_tokenize has made with TN_HOLDS_ROWS or TN_HOLDS_TEXT_ROWS.
  * in: data
  * out: *counts, zeros where it has no rows; returned: 1, or 0 there
  * error: none
@@ -1171,6 +1173,16 @@ TN_API int tn_data_row_counts(const tn_data *d, tn_row_counts *counts);
  * from: formats.md, "Training data"
  * see also: tn_data_batch */
 TN_API int tn_data_document(tn_data *d, int64_t token);
+
+/* Whether epochs are shuffled, as they are at first; else they take rows in the order of the files, of texts windows
+ * from the first token on, of a mixture each source's in order, and the seed draws nothing but which source is next.
+ * in: data, before its first batch and tn_data_windows; on 0 or 1
+ * out: data
+ * error: none
+ * cost: none
+ * from: tenon train --shuffle; a sequential sampler
+ * see also: tn_data_batch */
+TN_API int tn_data_shuffle(tn_data *d, int on);
 
 /* From here on the documents of a file of rows share rows: of T labels each, filled by best fit. Windows are these rows.
  * in: data of rows, before its first batch; seq T, the T of every call that follows
@@ -1817,6 +1829,8 @@ typedef struct tn_meshes {
 /* A search for meshes: start from zeros. */
 typedef struct tn_mesh_task {
     const char *model;  /* as tn_model_open takes it */
+    const char *lora;   /* as tn_model_lora takes it, or */
+    const char *adapter; /* as tn_model_adapter does; NULL: the model as it is */
     int64_t batch, seq; /* rows of a step on all ranks; tokens of each */
     int64_t ranks;
     const char *passes; /* that make the step; NULL: "default" */
@@ -1832,8 +1846,8 @@ typedef struct tn_mesh_task {
  * options.reshard or options.recompute is another word than "auto", only that.
  * in: task; options without a mesh, with rank 0 and a number of microbatches
  * out: *meshes, in any case
- * error: TN_CODE_FIT where none fits; TN_CODE_USAGE where the model allows none; what tn_model_open and
- *        tn_compile say
+ * error: TN_CODE_FIT where none fits; TN_CODE_USAGE where the model allows none; what tn_model_open,
+ *        tn_model_lora, tn_model_adapter and tn_compile say
  * cost: a quick plan of each setting, and tn_compile of those whose bounds do not leave them out
  * from: tenon plan --mesh auto
  * see also: tn_compile */

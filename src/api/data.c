@@ -159,8 +159,8 @@ int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *opti
                      tn_data **tokens, int *made)
 {
     if (!GIVEN(args_owner(text), text, t, options, tokens, made) || !args_kin(__func__, text, t) ||
-        !WITHIN(args_owner(text), 0, 2, options->holds) ||
-        (options->holds == TN_HOLDS_ROWS &&
+        !WITHIN(args_owner(text), 0, 3, options->holds) ||
+        (holds_rows((DataHolds)options->holds) &&
          !WITHIN(args_owner(text), 1, INT32_MAX - 1, options->seq)))
         return TN_CODE_USAGE;
     *made = 0;
@@ -179,6 +179,16 @@ int tn_data_document(tn_data *d, int64_t token)
         for (int i = 0; i < (d->set->mix ? d->set->mix->n : 1); i++)
             data_set_document(d->set->mix ? d->set->mix->part[i] : d->set, token);
     return tried(&t);
+}
+
+int tn_data_shuffle(tn_data *d, int on)
+{
+    if (!GIVEN(args_owner(d), d) || !WITHIN(args_owner(d), 0, 1, on))
+        return TN_CODE_USAGE;
+    d->ahead = NULL; /* a reader has begun with the other order */
+    for (int i = 0; i < (d->set->mix ? d->set->mix->n : 1); i++)
+        (d->set->mix ? d->set->mix->part[i] : d->set)->in_order = !on;
+    return TN_CODE_OK;
 }
 
 /* A reader has begun with the rows that were asked for before: it is asked no more. */

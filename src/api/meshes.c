@@ -235,13 +235,22 @@ static void work_all(MeshWorker *w, int n)
         pthread_join(w[begun].thread, NULL);
 }
 
+static int open_model(const tn_mesh_task *task, MeshWorker *w)
+{
+    int code = tn_model_open(w->ctx, task->model, &w->model);
+    if (!code && task->lora)
+        code = tn_model_lora(w->model, task->lora);
+    if (!code && task->adapter)
+        code = tn_model_adapter(w->model, task->adapter);
+    return code;
+}
+
 static int open_worker(MeshWorker *w, MeshRun *x)
 {
     *w = (MeshWorker){.run = x, .ctx = tn_context_new()};
-    if (w->ctx && tn_model_open(w->ctx, x->task->model, &w->model) == TN_CODE_OK)
-        return 0;
-    x->code = TN_CODE_FAIL;
-    snprintf(x->error, sizeof x->error, "%s", w->ctx ? tn_error(w->ctx) : "out of memory");
+    x->code = w->ctx ? open_model(x->task, w) : TN_CODE_FAIL;
+    if (x->code)
+        snprintf(x->error, sizeof x->error, "%s", w->ctx ? tn_error(w->ctx) : "out of memory");
     return x->code;
 }
 

@@ -387,10 +387,6 @@ static tn_graph *make_graph(const tn_model *m, Arena *call, int64_t batch, int64
     if (m->graph && packs(o))
         fail(arena_ctx(a), TN_USAGE, "%s: pack: a graph has the inputs that it has: expected off",
              m->graph->g->file);
-    if (packs(o) && o->backend && !strcmp(o->backend, "cuda"))
-        fail(arena_ctx(a), TN_USAGE,
-             "pack: cuda has no attention of rows that documents share: "
-             "expected off");
     if (m->graph) {
         const int64_t *dim = m->graph->ids->v->type.dim;
         if (batch != dim[0] || seq != dim[1] || g->rows != batch)

@@ -77,10 +77,59 @@ void flash_add(float *y, const float *x, int64_t n)
     add(y, x, n);
 }
 
+KERNEL_FMA(void, row_products,
+           (float *delta, const float *x, int64_t ldx, const float *y, int64_t ldy, int64_t rows,
+            int64_t size),
+           (delta, x, ldx, y, ldy, rows, size))
+{
+    for (int64_t i = 0; i < rows; i++, x += ldx, y += ldy) {
+        float sum[TILE_LANES] = {0};
+        int64_t d = 0;
+        for (; d + TILE_LANES <= size; d += TILE_LANES)
+            for (int l = 0; l < TILE_LANES; l++)
+                sum[l] += x[d + l] * y[d + l];
+        for (; d < size; d++)
+            sum[d % TILE_LANES] += x[d] * y[d];
+        for (int half = TILE_LANES / 2; half; half /= 2)
+            for (int l = 0; l < half; l++)
+                sum[l] += sum[l + half];
+        delta[i] = sum[0];
+    }
+}
+
+void flash_row_products(float *delta, const float *x, int64_t ldx, const float *y, int64_t ldy,
+                        int64_t rows, int64_t size)
+{
+    row_products(delta, x, ldx, y, ldy, rows, size);
+}
+
 int64_t flash_parts(int64_t heads, int64_t count)
 {
     enum { TASKS = 8 };
     return MAX(1, MIN(count, (TASKS + heads - 1) / MAX(heads, 1)));
+}
+
+/* Where the piece that begins at a query ends: before a document that does not end in it either. */
+static int64_t piece_end(const Tensor *starts, int64_t b, int64_t query, int64_t most)
+{
+    int64_t queries = starts->dim[1], end = MIN(query + most, queries);
+    int64_t begun = end < queries ? flash_first(starts, b, end) : end;
+    return begun > query ? begun : end;
+}
+
+int64_t flash_ncut(int64_t queries, int64_t most)
+{
+    return 2 * ((queries + most - 1) / most) + 3;
+}
+
+void flash_cut_rows(const Tensor *starts, int64_t most, int64_t *cuts)
+{
+    int64_t queries = starts->dim[1], ncut = flash_ncut(queries, most);
+    for (int64_t b = 0; b < starts->dim[0]; b++, cuts += ncut) {
+        cuts[0] = cuts[1] = 0;
+        for (int64_t at = 0; at < queries; cuts[1 + ++cuts[0]] = at)
+            at = piece_end(starts, b, at, most);
+    }
 }
 
 /* ---- transposes ---- */

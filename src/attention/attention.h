@@ -67,6 +67,9 @@ void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, co
 void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, int64_t b, int64_t h,
                     int64_t query, int64_t key0, int64_t nkeys);
 void flash_add(float *y, const float *x, int64_t n); /* y += x */
+/* delta[i] = x[i] y[i] over rows of `size`, ldx and ldy apart; 16 partial sums, added in pairs. */
+void flash_row_products(float *delta, const float *x, int64_t ldx, const float *y, int64_t ldy,
+                        int64_t rows, int64_t size);
 
 /* to[j][i] = scale from[i][j] for rows i of `from` and columns j; with zeros for i from rows to
  * width. */
@@ -95,6 +98,13 @@ INLINE float *take_floats(char *work, int64_t *at, int64_t n)
  * tasks for some threads though heads are few: from the sizes alone, so that bits do not depend on
  * the number of threads. */
 int64_t flash_parts(int64_t heads, int64_t count);
+
+/* Cuts rows that documents share into pieces of at most `most` queries. A piece ends before a
+ * document that does not end in it, so that those of a long document read no other's keys; two that
+ * follow each other have more than `most` queries. Of each row flash_ncut numbers are filled: how
+ * many pieces it has, where they begin, and where the last ends. */
+int64_t flash_ncut(int64_t queries, int64_t most);
+void flash_cut_rows(const Tensor *starts, int64_t most, int64_t *cuts);
 
 /* Whether piece i is one of part `which`: there and back, so that parts of causal attention cost
  * the same. */
@@ -246,10 +256,11 @@ struct Frame {
     Flash f;
     const FrameVariant *by;
     DType dtype;
-    int64_t size;                /* of a head as it is copied; zeros to whole panels */
-    int64_t queries, rows;       /* of a block; rows are padded to whole vectors */
-    int64_t count, parts;        /* blocks; tasks of a key head, among which they are dealt */
-    unsigned used;               /* bit u - 1: some block meets just u units of keys, at its end */
+    int64_t size;          /* of a head as it is copied; zeros to whole panels */
+    int64_t queries, rows; /* of a block; rows are padded to whole vectors */
+    int64_t count, parts;  /* blocks; tasks of a key head, among which they are dealt */
+    int64_t ncut;          /* of a row that documents share; 0: blocks have the same queries */
+    unsigned used;         /* bit u - 1: some block meets just u units of keys, at its end */
     int64_t unit, steps, padded; /* keys: of a unit; units of a block; all, to whole units */
     int64_t strip;               /* keys that a block takes where not all its queries see them */
     int64_t ntask, nslot;        /* slot s runs every nslot-th task and has its own workspace */
@@ -265,7 +276,7 @@ typedef struct FrameWork {
     float *s, *dp, *y, *top, *sum, *lse, *delta;
 } FrameWork;
 
-/* Block i of queries of the group of heads that read key head `head`. */
+/* A block of queries of the group of heads that read key head `head`. */
 struct FrameBlock {
     const Call *c;
     const Frame *s;
@@ -275,9 +286,9 @@ struct FrameBlock {
     const Tensor *mask, *starts;
     float factor; /* that scores are multiplied by before a mask is added */
     float scale;  /* and what they are multiplied by then: factor, or 1 where there is a mask */
-    int64_t b, head, i;
-    int64_t query, n; /* the block's first query; its rows, without padding */
-    int64_t first;    /* the unit of keys from which on some of them see */
+    int64_t b, head;
+    int64_t query, n, rows; /* the block's first query; its rows, without padding and with it */
+    int64_t first;          /* the unit of keys from which on some of them see */
 };
 
 /* The functions of a Kernel that is a variant in one direction. */
@@ -307,8 +318,8 @@ INLINE int64_t frame_units(const Frame *s, int64_t nkeys)
     return (nkeys + s->unit - 1) / s->unit;
 }
 
-/* The rows of block i before the first that sees a key. */
-int64_t frame_unseen(const Frame *s, int64_t i, int64_t key);
+/* The rows of a block before the first that sees a key. */
+int64_t frame_unseen(const FrameBlock *j, int64_t key);
 /* The rows of a block up to those of documents that begin after a key; all where there are none. */
 int64_t frame_ended(const FrameBlock *j, int64_t key);
 /* Copies unit u of the first n keys of a head, with zeros after. */

@@ -9,6 +9,9 @@
  * of rows: on the diagonal of causal attention they take a strip of keys at a time, and leave out
  * the queries before the first that sees one of it.
  *
+ * Where documents share rows, panels' blocks begin where long documents do (flash_cut_rows), with
+ * as many rows as there are queries.
+ *
  * Rows of a block are a share of the queries: larger ones cost less for each product, smaller ones
  * waste less where attention is causal.
  *
@@ -31,16 +34,10 @@ static int64_t frame_width(const Frame *s) /* bytes of an element */
     return dtype_size(s->dtype);
 }
 
-/* Queries of block i, the last perhaps shorter. */
-static int64_t block_queries(const Frame *s, int64_t i)
+/* The keys that the block sees. */
+static int64_t block_seen(const FrameBlock *j)
 {
-    return MIN(s->queries, s->f.queries - i * s->queries);
-}
-
-/* The keys that block i sees. */
-static int64_t block_seen(const Frame *s, int64_t i)
-{
-    return flash_seen(&s->f, i * s->queries + block_queries(s, i) - 1);
+    return flash_seen(&j->s->f, j->query + j->n / j->s->f.group - 1);
 }
 
 int64_t frame_ended(const FrameBlock *j, int64_t key)
@@ -49,22 +46,24 @@ int64_t frame_ended(const FrameBlock *j, int64_t key)
     int64_t queries = j->n / s->f.group, end = queries;
     while (j->starts && end && flash_first(j->starts, j->b, j->query + end - 1) > key)
         end--;
-    return j->starts ? end * s->f.group : s->rows;
+    return j->starts ? end * s->f.group : j->rows;
 }
 
-int64_t frame_unseen(const Frame *s, int64_t i, int64_t key)
+int64_t frame_unseen(const FrameBlock *j, int64_t key)
 {
-    int64_t queries = key - s->f.offset - i * s->queries; /* before the one that sees it */
-    return s->f.causal ? MAX(0, MIN(queries * s->f.group, s->rows)) : 0;
+    const Flash *f = &j->s->f;
+    int64_t queries = key - f->offset - j->query; /* before the one that sees it */
+    return f->causal ? MAX(0, MIN(queries * f->group, j->rows)) : 0;
 }
 
-/* How many keys, from `key` on, block i takes at once. */
-static int64_t block_keys(const Frame *s, int64_t i, int64_t key)
+/* How many keys, from `key` on, the block takes at once. */
+static int64_t block_keys(const FrameBlock *j, int64_t key)
 {
-    int64_t all = round_up(flash_seen(&s->f, i * s->queries), s->strip);
+    const Frame *s = j->s;
+    int64_t all = round_up(flash_seen(&s->f, j->query), s->strip);
     int64_t whole = s->steps * s->unit, most = key < all ? MIN(whole, all - key) : s->strip;
     most = MIN(most, whole - key % whole); /* panels do not cross from one to the next */
-    return MIN(most, block_seen(s, i) - key);
+    return MIN(most, block_seen(j) - key);
 }
 
 /* All, where the position among the keys, or where documents begin, is known only when it runs. */
@@ -75,9 +74,11 @@ static unsigned units_used(const Call *c, const Frame *s)
     if (flash_starts(c, extra) || (!s->by->backward && c->nin > 3 && !flash_mask(c, 3)))
         return 2 * used - 1;
     int64_t most = s->steps * s->unit;
-    for (int64_t i = 0; i < s->count; i++)
-        if (block_seen(s, i) % most)
-            used |= 1u << (frame_units(s, block_seen(s, i) % most) - 1);
+    for (int64_t end = s->queries; end < s->f.queries + s->queries; end += s->queries) {
+        int64_t seen = flash_seen(&s->f, MIN(end, s->f.queries) - 1);
+        if (seen % most)
+            used |= 1u << (frame_units(s, seen % most) - 1);
+    }
     return used;
 }
 
@@ -96,6 +97,8 @@ static Frame frame_of(const Call *c, const FrameVariant *by)
     s.unit = MIN(by->cut.unit, round_up(f->keys, LANES));
     s.padded = round_up(f->keys, s.unit);
     s.steps = MIN(by->cut.keys, s.padded) / s.unit;
+    if (!by->describe && flash_starts(c, by->backward ? MASK : 3))
+        s.ncut = flash_ncut(f->queries, s.queries);
     s.strip = by->cut.strip ? by->cut.strip : s.steps * s.unit;
     s.used = units_used(c, &s);
     int64_t heads = f->batch * (f->heads / f->group);
@@ -167,11 +170,17 @@ bool frame_accepts(const Call *c, const FrameVariant *by)
     return flash_accepts(c, by->backward) && tensor_nelem(q) && q->dim[3] <= ONE_MOST_LEADING;
 }
 
+/* Where sums begin in the workspace: after the slots' and the cuts. */
+static int64_t before_sums(const Frame *s)
+{
+    return s->nslot * s->nbytes + round_up(s->f.batch * s->ncut * (int64_t)sizeof(int64_t), 64);
+}
+
 int64_t frame_workspace(Ctx *ctx, const Call *c, const FrameVariant *by)
 {
     Frame s = sizes(ctx, c, by);
     int64_t sums = by->backward ? 2 * nsums(&s) * s.padded * s.size * (int64_t)sizeof(float) : 0;
-    return s.nslot * s.nbytes + sums;
+    return before_sums(&s) + sums;
 }
 
 int64_t frame_handles(const Call *c, const FrameVariant *by)
@@ -201,7 +210,7 @@ void frame_prepare(Call *c, Arena *a, const FrameVariant *by)
 {
     FrameState *x = c->state = NEW(a, FrameState);
     x->s = sizes(arena_ctx(a), c, by);
-    x->sums = x->s.nslot * x->s.nbytes;
+    x->sums = before_sums(&x->s);
     x->nsum = x->s.padded * x->s.size;
     x->run = products(a, c->node, &x->s);
     x->status = NEWN(a, int, x->s.nslot);
@@ -268,7 +277,7 @@ static void load_rows(const FrameBlock *j, const Tensor *t, char *to)
     int64_t nbytes = s->size * frame_width(s);
     for (int64_t r = 0; r < j->n; r++)
         load_row(s, t, flash_at(t, j->b, query_of(j, r), head_of(j, r)), to + r * nbytes);
-    memset(to + j->n * nbytes, 0, (size_t)((s->rows - j->n) * nbytes));
+    memset(to + j->n * nbytes, 0, (size_t)((j->rows - j->n) * nbytes));
 }
 
 /* The way back of one row, rounded. */
@@ -290,9 +299,9 @@ static void begin_forward(const FrameBlock *j)
 {
     const Frame *s = j->s;
     float turn = (float)s->f.turn;
-    for (int64_t i = 0; turn != 1 && i < s->rows * s->size; i++)
+    for (int64_t i = 0; turn != 1 && i < j->rows * s->size; i++)
         v_store(j->w.q, i, turn * v_load(j->w.q, i, s->dtype), s->dtype);
-    for (int64_t r = 0; r < s->rows; r++) {
+    for (int64_t r = 0; r < j->rows; r++) {
         j->w.top[r] = -INFINITY;
         j->w.sum[r] = 0;
     }
@@ -315,7 +324,7 @@ static void begin_backward(const FrameBlock *j)
     const Tensor *x = j->c->in, *lse = &x[LSE];
     int64_t nbytes = s->size * frame_width(s);
     load_rows(j, &x[DO], j->w.grad);
-    for (int64_t r = 0; r < s->rows; r++) {
+    for (int64_t r = 0; r < j->rows; r++) {
         int64_t t = query_of(j, r), h = head_of(j, r);
         j->w.lse[r] = INFINITY;
         j->w.delta[r] = 0;
@@ -394,15 +403,15 @@ void frame_score_grads(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t 
     int64_t element = frame_width(s);
     frame_add_mask(j, key, nkeys, first, 1, s->rows);
     for (int64_t i = 0; i < width; i++) {
-        int64_t at = i * s->rows, blind = i < nkeys ? frame_unseen(s, j->i, key + i) : s->rows;
+        int64_t at = i * s->rows, blind = i < nkeys ? frame_unseen(j, key + i) : j->rows;
         int64_t from = MAX(first, blind / LANES * LANES);
-        (narrow ? grads_bf16 : grads_f32)(w, at, s->rows, from, j->scale, j->factor);
+        (narrow ? grads_bf16 : grads_f32)(w, at, j->rows, from, j->scale, j->factor);
         blind = MAX(first, blind);
         memset(w->p + (at + first) * element, 0, (size_t)((blind - first) * element));
         memset(w->ds + (at + first) * element, 0, (size_t)((blind - first) * element));
-        int64_t end = MAX(blind, i < nkeys ? frame_ended(j, key + i) : s->rows);
-        memset(w->p + (at + end) * element, 0, (size_t)((s->rows - end) * element));
-        memset(w->ds + (at + end) * element, 0, (size_t)((s->rows - end) * element));
+        int64_t end = MAX(blind, i < nkeys ? frame_ended(j, key + i) : j->rows);
+        memset(w->p + (at + end) * element, 0, (size_t)((j->rows - end) * element));
+        memset(w->ds + (at + end) * element, 0, (size_t)((j->rows - end) * element));
     }
 }
 
@@ -413,16 +422,16 @@ static int block(const FrameBlock *j)
     const Frame *s = j->s;
     const FrameSteps *steps = s->by->steps;
     bool backward = s->by->backward;
-    int64_t seen = block_seen(s, j->i), taken;
+    int64_t seen = block_seen(j), taken;
     int status = 0;
     load_rows(j, &j->c->in[backward ? Q : 0], j->w.q);
     (backward ? begin_backward : begin_forward)(j);
     if (steps->begin)
         steps->begin(j);
     else
-        memset(j->w.y, 0, sizeof(float) * (size_t)(s->rows * s->size));
+        memset(j->w.y, 0, sizeof(float) * (size_t)(j->rows * s->size));
     for (int64_t key = j->first; key < seen && !status; key += taken) {
-        taken = block_keys(s, j->i, key);
+        taken = block_keys(j, key);
         status = steps->step(j, key, taken);
     }
     if (steps->end)
@@ -454,13 +463,33 @@ static FrameBlock job_of(const Call *c, int64_t slot, int64_t i)
     return j;
 }
 
+/* The cuts of a row that documents share; NULL: blocks have the same queries. */
+static int64_t *cuts_of(const Call *c, int64_t b)
+{
+    const FrameState *x = c->state;
+    int64_t *cuts = (int64_t *)(void *)(c->work + x->s.nslot * x->s.nbytes);
+    return x->s.ncut ? cuts + b * x->s.ncut : NULL;
+}
+
+/* Block t of its row. Panels take as many rows as there are, products of the library the same. */
+static void place_block(FrameBlock *j, const int64_t *cuts, int64_t t)
+{
+    const Frame *s = j->s;
+    j->query = cuts ? cuts[1 + t] : t * s->queries;
+    int64_t end = cuts ? cuts[2 + t] : MIN(j->query + s->queries, s->f.queries);
+    j->n = (end - j->query) * s->f.group;
+    j->rows = cuts ? round_up(j->n, PANEL) : s->rows;
+    j->first = flash_first(j->starts, j->b, j->query) / s->unit * s->unit;
+}
+
 static int task(const Call *c, int64_t slot, int64_t i)
 {
     const FrameState *x = c->state;
     const Frame *s = &x->s;
     bool backward = s->by->backward;
     FrameBlock j = job_of(c, slot, i);
-    int64_t seen = block_seen(s, s->count - 1);
+    const int64_t *cuts = cuts_of(c, j.b);
+    int64_t seen = flash_seen(&s->f, s->f.queries - 1), count = cuts ? *cuts : s->count;
     int first = backward ? Q : 0, status = 0;
     load_keys(&j, &c->in[first + 1], seen, j.w.k);
     if (backward || s->by->describe)
@@ -472,12 +501,11 @@ static int task(const Call *c, int64_t slot, int64_t i)
         j.dv = sums_of(c, slot, i, DV);
         memset(j.dk, 0, sizeof(float) * (size_t)(2 * x->nsum));
     }
-    for (j.i = 0; j.i < s->count && !status; j.i++) {
-        j.query = j.i * s->queries;
-        j.n = block_queries(s, j.i) * s->f.group;
-        j.first = flash_first(j.starts, j.b, j.query) / s->unit * s->unit;
-        if (flash_deals(j.i, s->parts, i % s->parts))
-            status = block(&j);
+    for (int64_t t = 0; t < count && !status; t++) {
+        if (!flash_deals(t, s->parts, i % s->parts))
+            continue;
+        place_block(&j, cuts, t);
+        status = block(&j);
     }
     for (int64_t key = 0; backward && key < s->f.keys && s->parts == 1; key++) {
         put_row(s, &c->out[DK], j.b, key, j.head, j.dk + key * s->size);
@@ -527,6 +555,8 @@ int frame_run(Call *c)
     const Frame *s = &x->s;
     if (s->by->backward ? flash_check_documents(c, MASK) : flash_place(c, &x->s.f))
         return -1;
+    if (s->ncut)
+        flash_cut_rows(flash_starts(c, s->by->backward ? MASK : 3), s->queries, cuts_of(c, 0));
     par_for(s->nslot, 1, run_slots, c);
     for (int64_t i = 0; i < s->nslot; i++)
         if (x->status[i])

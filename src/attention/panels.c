@@ -255,7 +255,7 @@ static void multiply_keys(const FrameBlock *j, float *to, char *rows, const uint
                                     .lda = s->size,
                                     .apart = s->size * PANEL / 2,
                                     .m = width,
-                                    .n = s->rows - blind,
+                                    .n = j->rows - blind,
                                     .k = s->size});
 }
 
@@ -273,7 +273,7 @@ static void multiply_turned(const FrameBlock *j, const Panels *p, const uint32_t
                                     .lda = most,
                                     .apart = width * PANEL / 2,
                                     .m = s->size,
-                                    .n = s->rows - blind,
+                                    .n = j->rows - blind,
                                     .k = width,
                                     .into = into});
 }
@@ -281,7 +281,7 @@ static void multiply_turned(const FrameBlock *j, const Panels *p, const uint32_t
 /* The rows of the block that see none of the keys from `key` on, in whole panels. */
 static int64_t blind_rows(const FrameBlock *j, int64_t key)
 {
-    return frame_unseen(j->s, j->i, key) / PANEL * PANEL;
+    return frame_unseen(j, key) / PANEL * PANEL;
 }
 
 /* ---- forward ---- */
@@ -322,8 +322,10 @@ KERNEL_FMA(void, softmax,
 }
 
 /* o^T by its sums, and the log-sum-exp. */
-KERNEL(void, divide, (const FrameWork *w, const Panels *p, int64_t size, int64_t rows, float scale),
-       (w, p, size, rows, scale))
+KERNEL(void, divide,
+       (const FrameWork *w, const Panels *p, int64_t size, int64_t rows, int64_t apart,
+        float scale),
+       (w, p, size, rows, apart, scale))
 {
     for (int64_t i = 0; i < rows; i++) {
         float sum = w->sum[i];
@@ -332,12 +334,12 @@ KERNEL(void, divide, (const FrameWork *w, const Panels *p, int64_t size, int64_t
     }
     for (int64_t d = 0; d < size; d++)
         for (int64_t i = 0; i < rows; i++)
-            p->y_t[d * rows + i] *= p->alpha[i];
+            p->y_t[d * apart + i] *= p->alpha[i];
 }
 
 static void begin(const FrameBlock *j)
 {
-    panel_turn(panels_of(j).q_t, halves(j->w.q), j->s->rows, j->s->size);
+    panel_turn(panels_of(j).q_t, halves(j->w.q), j->rows, j->s->size);
 }
 
 /* Scores of keys [key, key + nkeys), of `width` with padding, and the rows from `blind` on: the
@@ -347,10 +349,10 @@ static void mask(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t width,
     const Frame *s = j->s;
     frame_add_mask(j, key, nkeys, blind, 1, s->rows);
     for (int64_t i = 0; i < width; i++) {
-        int64_t end = i < nkeys ? frame_unseen(s, j->i, key + i) : s->rows;
+        int64_t end = i < nkeys ? frame_unseen(j, key + i) : j->rows;
         for (int64_t r = blind; r < end; r++)
             j->w.s[i * s->rows + r] = -INFINITY;
-        for (int64_t r = MAX(end, frame_ended(j, key + i)); r < s->rows; r++)
+        for (int64_t r = MAX(end, frame_ended(j, key + i)); r < j->rows; r++)
             j->w.s[i * s->rows + r] = -INFINITY;
     }
 }
@@ -364,7 +366,7 @@ static int step(const FrameBlock *j, int64_t key, int64_t nkeys)
     int64_t width = frame_units(s, nkeys) * s->unit, blind = blind_rows(j, key);
     multiply_keys(j, w->s, w->k, p.q_t, key, width, blind);
     mask(j, key, nkeys, width, blind);
-    for (int64_t r = blind; r < s->rows; r += PANEL)
+    for (int64_t r = blind; r < j->rows; r += PANEL)
         softmax(to + r * width / 2, w, p.alpha, r, s->rows, width, j->scale * LOG2E);
     multiply_turned(j, &p, to + blind * width / 2, key, width, blind,
                     key > j->first ? TILE_SCALE : TILE_SET);
@@ -375,7 +377,7 @@ static void end(const FrameBlock *j)
 {
     const Frame *s = j->s;
     Panels p = panels_of(j);
-    divide(&j->w, &p, s->size, s->rows, j->scale);
+    divide(&j->w, &p, s->size, j->rows, s->rows, j->scale);
     tile_transpose(j->w.y, s->size, s->size, p.y_t, s->rows, s->size, j->n, 1);
 }
 
@@ -388,8 +390,8 @@ static void begin_backward(const FrameBlock *j)
     uint16_t *rows[] = {halves(j->w.q), halves(j->w.grad)};
     uint32_t *turned[] = {p.q_t, p.grad_t}, *pairs[] = {p.q_pairs, p.grad_pairs};
     for (int i = 0; i < 2; i++) {
-        panel_turn(turned[i], rows[i], s->rows, s->size);
-        panel_pairs(pairs[i], s->rows * PANEL / 2, rows[i], s->size, s->rows, s->size);
+        panel_turn(turned[i], rows[i], j->rows, s->size);
+        panel_pairs(pairs[i], s->rows * PANEL / 2, rows[i], s->size, j->rows, s->size);
     }
     memset(p.y_t, 0, sizeof(float) * (size_t)(s->rows * s->size));
 }
@@ -407,7 +409,7 @@ static void add_rows(const FrameBlock *j, float *sums, char *x, const uint32_t *
                                     .apart = s->rows * PANEL / 2,
                                     .m = width,
                                     .n = s->size,
-                                    .k = s->rows - blind,
+                                    .k = j->rows - blind,
                                     .into = TILE_ADD});
 }
 
@@ -421,7 +423,7 @@ static int step_backward(const FrameBlock *j, int64_t key, int64_t nkeys)
     multiply_keys(j, w->dp, w->v, p.grad_t, key, width, blind);
     frame_score_grads(j, key, nkeys, width, blind);
     panel_pairs(p.ds_pairs, width * PANEL / 2, halves(w->ds) + blind, s->rows, width,
-                s->rows - blind);
+                j->rows - blind);
     add_rows(j, j->dk, w->ds, p.q_pairs, key, width, blind);
     add_rows(j, j->dv, w->p, p.grad_pairs, key, width, blind);
     multiply_turned(j, &p, p.ds_pairs, key, width, blind, TILE_ADD);

@@ -9,6 +9,9 @@
  * vectors, q (and do) alone is transposed, and k, v are read by their strides: slices of a fused
  * projection need no copy.
  *
+ * Tiles begin where long documents do (flash_cut_rows): which queries a tile has is found for each
+ * row before the tasks run.
+ *
  * Tasks: forward, pairs of tiles from both ends of a head's queries, so that causal ones cost the
  * same. Backward, a task owns the rows of one key head in one copy of dk and dv and walks all tiles
  * of queries that are its own, one after the other. There is one copy where the key heads are
@@ -80,13 +83,15 @@ enum {
 };
 
 /* Slot s of nslot takes every nslot-th task: task i is part i % parts of head i / parts, a pair of
- * tiles of a head's queries, backward a copy of a key head's sums. Workspace: the slots', then the
- * sums of dk and dv: of f32 the copies but the first, which is the output; of bf16 [keys][padded]
- * for each task, or for each slot where there is one copy. */
+ * tiles of a head's queries, backward a copy of a key head's sums. Workspace: the slots'; where
+ * documents share rows, their cuts; then the sums of dk and dv: of f32 the copies but the first,
+ * which is the output; of bf16 [keys][padded] for each task, or for each slot where there is one
+ * copy. */
 typedef struct TileState {
     Flash f;
     bool backward, narrow; /* narrow: bf16 */
     int64_t count, width;  /* tiles of queries, the last perhaps narrower */
+    int64_t ncut;          /* of a row that documents share; 0: none do */
     int64_t parts, ntask, nslot;
     int64_t nbytes; /* of a slot's workspace */
     int64_t nsum;   /* floats of workspace for sums */
@@ -145,6 +150,7 @@ static TileState state_of(const Call *c, bool backward)
     s.width = round_lanes((f->queries + count - 1) / MAX(count, 1));
     s.count = count ? (f->queries + s.width - 1) / s.width : 0;
     s.narrow = c->in[0].dtype == BF16;
+    s.ncut = flash_starts(c, backward ? MASK : 3) ? flash_ncut(f->queries, s.width) : 0;
     s.padded = round_lanes(f->size);
     s.parts = backward ? flash_parts(heads, s.count) : (s.count + 1) / 2;
     s.ntask = heads * s.parts;
@@ -157,23 +163,37 @@ static TileState state_of(const Call *c, bool backward)
     return s;
 }
 
+/* Bytes of the workspace before the sums. */
+static int64_t before_sums(const TileState *s)
+{
+    return s->nslot * s->nbytes + round_up(s->f.batch * s->ncut * (int64_t)sizeof(int64_t), 64);
+}
+
+/* Those of row b; NULL: tiles have the same width. */
+static int64_t *cuts_of(const Call *c, int64_t b)
+{
+    const TileState *s = c->state;
+    int64_t *cuts = (int64_t *)(void *)(c->work + s->nslot * s->nbytes);
+    return s->ncut ? cuts + b * s->ncut : NULL;
+}
+
 /* tiles_accepts, tiles_workspace, tiles_prepare; tiles_backward_accepts, tiles_backward_workspace,
  * tiles_backward_prepare. */
-#define X(prefix, backward)                                          \
-    bool prefix##_accepts(const Call *c)                             \
-    {                                                                \
-        return flash_accepts(c, backward);                           \
-    }                                                                \
-    int64_t prefix##_workspace(Ctx *ctx, const Call *c)              \
-    {                                                                \
-        (void)ctx;                                                   \
-        TileState s = state_of(c, backward);                         \
-        return s.nslot * s.nbytes + s.nsum * (int64_t)sizeof(float); \
-    }                                                                \
-    void prefix##_prepare(Call *c, Arena *a)                         \
-    {                                                                \
-        TileState *s = c->state = NEW(a, TileState);                 \
-        *s = state_of(c, backward);                                  \
+#define X(prefix, backward)                                       \
+    bool prefix##_accepts(const Call *c)                          \
+    {                                                             \
+        return flash_accepts(c, backward);                        \
+    }                                                             \
+    int64_t prefix##_workspace(Ctx *ctx, const Call *c)           \
+    {                                                             \
+        (void)ctx;                                                \
+        TileState s = state_of(c, backward);                      \
+        return before_sums(&s) + s.nsum * (int64_t)sizeof(float); \
+    }                                                             \
+    void prefix##_prepare(Call *c, Arena *a)                      \
+    {                                                             \
+        TileState *s = c->state = NEW(a, TileState);              \
+        *s = state_of(c, backward);                               \
     }
 X(tiles, false)
 X(tiles_backward, true)
@@ -370,27 +390,6 @@ static void end(const TileJob *j)
 
 /* ---- backward ---- */
 
-/* delta[i] = do[i] o[i] over rows of `size`; 16 partial sums, added in pairs. */
-KERNEL_FMA(void, row_products,
-           (float *delta, const float *x, int64_t ldx, const float *y, int64_t ldy, int64_t rows,
-            int64_t size),
-           (delta, x, ldx, y, ldy, rows, size))
-{
-    for (int64_t i = 0; i < rows; i++, x += ldx, y += ldy) {
-        float sum[TILE_LANES] = {0};
-        int64_t d = 0;
-        for (; d + TILE_LANES <= size; d += TILE_LANES)
-            for (int l = 0; l < TILE_LANES; l++)
-                sum[l] += x[d + l] * y[d + l];
-        for (; d < size; d++)
-            sum[d % TILE_LANES] += x[d] * y[d];
-        for (int half = TILE_LANES / 2; half; half /= 2)
-            for (int l = 0; l < half; l++)
-                sum[l] += sum[l + half];
-        delta[i] = sum[0];
-    }
-}
-
 static void copy_rows(float *to, int64_t ldto, const float *from, int64_t ldfrom, int64_t rows,
                       int64_t size)
 {
@@ -411,7 +410,7 @@ static void begin_backward(const TileJob *j)
     rows = load_rows(j, &x[DO], w->do_t, 1, &apart);
     copy_rows(w->grad, j->s->padded, rows, apart, j->n, size);
     const float *o = flash_load(&x[O], j->b, j->query, j->h, j->n, w->k, &other);
-    row_products(w->delta, rows, apart, o, other, j->n, size);
+    flash_row_products(w->delta, rows, apart, o, other, j->n, size);
     const float *from = f32(lse) + tensor_index(lse, (int64_t[]){j->b, j->h, j->query});
     for (int64_t i = 0; i < j->lanes; i++) {
         w->lse[i] = i < j->n ? from[i * lse->stride[2]] : 0;
@@ -476,7 +475,7 @@ static TileSums sums_of(const Call *c, int64_t slot, int64_t i, int k)
     const TileState *s = c->state;
     int64_t copy = i % s->parts, head = i / s->parts, heads = s->f.heads / s->f.group;
     int64_t size = s->f.size, keys = s->f.keys, which = k - DK;
-    float *work = (float *)(void *)(c->work + s->nslot * s->nbytes);
+    float *work = (float *)(void *)(c->work + before_sums(s));
     const Tensor *y = &c->out[k];
     if (s->narrow)
         return (TileSums){work + (2 * (s->parts == 1 ? slot : i) + which) * keys * s->padded,
@@ -520,8 +519,9 @@ static void add_copies(void *arg, int64_t lo, int64_t hi)
 static void tile(TileJob *j, int64_t t)
 {
     const TileState *s = j->s;
-    j->query = t * s->width;
-    j->n = MIN(s->width, s->f.queries - j->query);
+    const int64_t *cuts = cuts_of(j->c, j->b);
+    j->query = cuts ? cuts[1 + t] : t * s->width;
+    j->n = cuts ? cuts[2 + t] - j->query : MIN(s->width, s->f.queries - j->query);
     j->lanes = round_lanes(j->n);
     int64_t seen = flash_seen(&s->f, j->query + j->n - 1);
     j->first = flash_first(flash_starts(j->c, s->backward ? MASK : 3), j->b, j->query);
@@ -537,10 +537,11 @@ static void tile(TileJob *j, int64_t t)
 
 static void task(TileJob *j, int64_t part)
 {
-    int64_t last = j->s->count - 1 - part;
-    tile(j, part);
-    if (last != part)
-        tile(j, last);
+    const TileState *s = j->s;
+    int64_t count = s->ncut ? *cuts_of(j->c, j->b) : s->count;
+    for (int64_t t = 0; t < count; t++)
+        if (flash_deals(t, s->parts, part))
+            tile(j, t);
 }
 
 static void task_backward(TileJob *j, int64_t part, bool stores)
@@ -555,9 +556,7 @@ static void task_backward(TileJob *j, int64_t part, bool stores)
         memset(j->dv.rows + i * j->dv.apart, 0, nbytes);
     }
     for (j->h = head * f->group; j->h < (head + 1) * f->group; j->h++)
-        for (int64_t t = 0; t < s->count; t++)
-            if (flash_deals(t, s->parts, part))
-                tile(j, t);
+        task(j, part);
     if (stores) {
         flash_store(&out[DK], j->b, 0, head, f->keys, j->dk.rows, j->dk.apart);
         flash_store(&out[DV], j->b, 0, head, f->keys, j->dv.rows, j->dv.apart);
@@ -590,6 +589,8 @@ int tiles_run(Call *c)
     TileState *s = c->state;
     if (s->backward ? flash_check_documents(c, MASK) : flash_place(c, &s->f))
         return -1;
+    if (s->ncut)
+        flash_cut_rows(flash_starts(c, s->backward ? MASK : 3), s->width, cuts_of(c, 0));
     par_for(s->nslot, 1, slots, c);
     if (s->backward && s->parts > 1)
         par_for(s->ntask / s->parts * s->f.keys, row_grain(s->f.size), add_copies, c);

@@ -299,6 +299,8 @@ struct TrainOptions;
 bool train_is_graph(const struct TrainOptions *t); /* whether M names a graph */
 /* Opens the model or graph that a run trains, of one that goes on its checkpoint's. */
 int train_open(tn_context *ctx, const struct TrainOptions *t, tn_model **m);
+/* The search of --mesh auto for the model that train_open opens. */
+struct MeshCommand train_mesh(const struct TrainOptions *t, const tn_options *o);
 /* Fails (2) where a graph is given options of models, or no weights; else -1. */
 int train_graph_options(const Option *table, const struct TrainOptions *t, const tn_options *o);
 /* Takes the batch's sizes and what its labels are from a graph; fails where options say otherwise.
@@ -318,6 +320,7 @@ int write_json(FILE *f, struct json_t *o);
 /* The search of --mesh auto. */
 typedef struct MeshCommand {
     const char *model, *passes; /* passes: NULL: those of a step */
+    const char *lora, *adapter; /* NULL: none */
     int64_t batch, seq, ranks;
     const tn_options *o;
     int json;

@@ -62,10 +62,6 @@ int check_adapters(const Command *c, const Common *x)
                       "%s: --lora and --adapter exclude each other: the folder says what its "
                       "adapters are",
                       c->name);
-    if ((x->lora || x->adapter) && mesh_auto(&x->o))
-        return report(TN_CODE_USAGE,
-                      "%s: --mesh auto does not go with --%s: meshes are tried with M as it is",
-                      c->name, x->lora ? "lora" : "adapter");
     return -1;
 }
 

@@ -74,6 +74,7 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     s->npath = x->data.count;
     s->progress = x->first && isatty(STDERR_FILENO);
     s->seq = x->c.seq;
+    s->pack = pack_asked(&x->o);
     int code = source_open(ctx, m, s);
     if (!code && source_is_text(s))
         code = source_tokenize(ctx, m, s);

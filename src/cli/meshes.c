@@ -116,6 +116,8 @@ int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found)
     tn_options o = *x->o;
     Told told = {time(NULL), time(NULL)};
     tn_mesh_task task = {.model = x->model,
+                         .lora = x->lora,
+                         .adapter = x->adapter,
                          .batch = x->batch,
                          .seq = x->seq,
                          .ranks = x->ranks,

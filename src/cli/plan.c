@@ -427,6 +427,8 @@ static int plan_meshes(tn_context *ctx, PlanCommand *x)
         return code;
     MeshCommand m = {.model = x->path,
                      .passes = x->passes,
+                     .lora = x->c.lora,
+                     .adapter = x->c.adapter,
                      .batch = x->c.batch,
                      .seq = x->c.seq,
                      .ranks = x->ranks,

@@ -16,7 +16,7 @@ typedef struct Train {
     Common c;
     Texts data, weight, val_data, args;
     double weights[MOST_SOURCES];
-    const char *on_nan, *config;
+    const char *on_nan, *shuffle, *config;
     json_t *kept; /* values of --config */
     int go_on, overwrite, retune, resize;
     bool machine; /* --machine was given, not that of the run that goes on */
@@ -98,10 +98,9 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file)
         return options_refuse(
             c, table,
-            "batch-size seq-len pack weight epochs val-data token-type val-fraction document-token "
-            "eval-every eval-windows patience "
-            "sample-every "
-            "sample-tokens prompt tokenizer",
+            "batch-size seq-len pack shuffle weight epochs val-data token-type val-fraction "
+            "document-token eval-every eval-windows patience sample-every sample-tokens prompt "
+            "tokenizer",
             "is for --data, not for --batch");
     if (t->nval_data && t->val_fraction > 0)
         return report(TN_CODE_USAGE, "train: --val-data and --val-fraction exclude each other");
@@ -469,6 +468,7 @@ static int finish_options(tn_context *ctx, Train *a)
     if (t->save_sec < 0)
         t->save_sec = t->save_every ? 0 : SAVE_SEC;
     t->skip_bad = !strcmp(a->on_nan, "skip");
+    t->in_order = !strcmp(a->shuffle, "off");
     t->retune = a->retune;
     t->resize = a->resize;
     return take_machine(ctx, a);
@@ -490,12 +490,10 @@ static int settle_mesh(Launch *l, Train *a)
 {
     tn_options *o = &a->c.o;
     TrainOptions *t = &a->t;
-    MeshCommand m = {.model = t->model, .batch = t->batch, .seq = t->seq, .o = o};
-    int code = 0;
+    MeshCommand m = train_mesh(t, o);
     if (!mesh_auto(o))
         return -1;
-    if (t->batch_file)
-        code = tn_batch_shape(l->ctx, t->batch_file, &m.batch, &m.seq);
+    int code = t->batch_file ? tn_batch_shape(l->ctx, t->batch_file, &m.batch, &m.seq) : 0;
     code = launch_mesh(l, &m, code, &a->mesh);
     if (code >= 0)
         return code;
@@ -564,6 +562,7 @@ static int parse(Train *a)
                                 {"token-type", &t->token_type},
                                 {"val-fraction", &t->val_fraction},
                                 {"document-token", &t->document_token},
+                                {"shuffle", &a->shuffle},
                                 COMMON_SLOTS(a->c),
                                 {0}};
     const Command *self = command_find("train");

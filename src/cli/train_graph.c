@@ -27,6 +27,15 @@ int train_open(tn_context *ctx, const TrainOptions *t, tn_model **m)
     return tn_model_open_graph(ctx, t->model, t->inputs, m);
 }
 
+MeshCommand train_mesh(const TrainOptions *t, const tn_options *o)
+{
+    MeshCommand m = {.batch = t->batch, .seq = t->seq, .o = o};
+    m.model = !t->resume || t->base ? t->model : t->resume->folder;
+    m.lora = t->resume ? NULL : t->lora;
+    m.adapter = !t->resume ? t->adapter : t->base ? t->resume->folder : NULL;
+    return m;
+}
+
 int train_graph_options(const Option *table, const TrainOptions *t, const tn_options *o)
 {
     const Command *c = command_find("train");

@@ -88,6 +88,58 @@ __device__ inline W mask_at(const Mask &x, int64_t b, int64_t h, int64_t query, 
                    b * x.step[0] + h * x.step[1] + query * x.step[2] + key * x.step[3]);
 }
 
+/* ---- where the document of each query begins ---- */
+
+static const char start_fault[] =
+    "start of row %lld, position %lld: expected %lld to that position, found %lld";
+
+/* Of dense rows; NULL: no documents share them. */
+static inline const int64_t *starts_of(const Call *c, int at)
+{
+    const Tensor *starts = flash_starts(c, at);
+    return starts ? (const int64_t *)(const void *)starts->data : NULL;
+}
+
+static inline bool starts_dense(const Call *c, int at)
+{
+    const Tensor *starts = flash_starts(c, at);
+    return !starts || tensor_contiguous(starts);
+}
+
+/* The first key that a query of row b sees. */
+__device__ inline int64_t start_at(const int64_t *starts, const Flash &f, int64_t b, int64_t query)
+{
+    return starts ? starts[b * f.queries + query] : 0;
+}
+
+enum { CHECKERS = 256 }; /* threads of one block */
+
+/* Notes the first start, by its place, that is before that of the query before or behind its query. */
+static __global__ void check_starts(const int64_t *starts, Flash f, Fault *fault, int step, int what)
+{
+    __shared__ int64_t wrong[CHECKERS];
+    int64_t n = f.batch * f.queries, i = threadIdx.x;
+    for (; i < n; i += CHECKERS) {
+        int64_t t = i % f.queries, least = t ? starts[i - 1] : 0;
+        if (starts[i] < least || starts[i] > t)
+            break;
+    }
+    wrong[threadIdx.x] = i < n ? i : n;
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    for (int k = 1; k < CHECKERS; k++)
+        i = wrong[k] < i ? wrong[k] : i;
+    int64_t t = i % f.queries;
+    if (i < n)
+        note(fault, step, what, i / f.queries, t, t ? starts[i - 1] : 0, starts[i]);
+}
+
+static inline int run_check_starts(Call *c, const int64_t *starts, const Flash &f, int what)
+{
+    return starts ? LAUNCH(c, check_starts, 1, CHECKERS, 0, starts, f, c->fault, c->step, what) : 0;
+}
+
 __device__ inline bool sees(const Flash &f, int64_t query, int64_t key)
 {
     return query < f.queries && key < f.keys && (!f.causal || key <= query + f.offset);

@@ -11,7 +11,7 @@
  * elements in parts, each with scores of its own. */
 #include "flash_warps.cuh"
 
-static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
+static const char *const faults[] = {"position %lld: expected 0 to %lld", start_fault, NULL};
 
 struct Attention {
     Flash f;
@@ -19,6 +19,7 @@ struct Attention {
     Stats lse;
     Mask mask;
     const int64_t *position; /* NULL: none */
+    const int64_t *starts;
     Fault *fault;
     int step;
     BlockOrder order;
@@ -35,7 +36,8 @@ static Attention attention_of(const Call *c)
     x.o = heads_of(c->out[0]);
     x.lse = stats_of(c->out[1]);
     x.mask = mask_of(mask);
-    x.position = c->nin > 3 && !mask ? (const int64_t *)(const void *)c->in[3].data : NULL;
+    x.starts = starts_of(c, 3);
+    x.position = c->nin > 3 && !mask && !x.starts ? (const int64_t *)(const void *)c->in[3].data : NULL;
     x.fault = c->fault;
     x.step = c->step;
     return x;
@@ -89,7 +91,7 @@ __device__ static void mask_scores(W (&s)[R][R], const Attention &x, const HeadR
             int64_t query = q.first + threadIdx.x / SIDE * R + i;
             int64_t key = k.first + threadIdx.x % SIDE * R + j;
             s[i][j] *= (W)x.f.scale;
-            if (!sees(x.f, query, key))
+            if (!sees(x.f, query, key) || key < start_at(x.starts, x.f, q.b, query))
                 s[i][j] = -INFINITY;
             else if (x.mask.data)
                 s[i][j] += mask_at<W>(x.mask, q.b, q.h, query, key);
@@ -143,6 +145,7 @@ template <typename W, int R> __global__ void __launch_bounds__(BLOCK) attend_pla
     v.x = x.v;
     for (int i = 0; i < R; i++)
         top[i] = -INFINITY;
+    k.first = v.first = start_at(x.starts, x.f, at.b, q.first); /* of none of them before */
     for (int64_t end = seen(x.f, q.first + TILE); k.first < end; k.first = v.first += TILE) {
         plain_scores<W, R>(s, q, k, xs, ys);
         mask_scores<W, R>(s, x, q, k);
@@ -155,7 +158,7 @@ template <typename W, int R> __global__ void __launch_bounds__(BLOCK) attend_pla
 
 static bool accepts_plain(const Call *c)
 {
-    return !flash_starts(c, 3);
+    return starts_dense(c, 3);
 }
 
 static int run_plain(Call *c)
@@ -163,6 +166,8 @@ static int run_plain(Call *c)
     constexpr int R64 = 2, R32 = 4;
     Attention x = attention_of(c);
     const Flash *f = &x.f;
+    if (run_check_starts(c, x.starts, *f, 1))
+        return -1;
     if (x.q.dtype == F64)
         return LAUNCH(c, (attend_plain<double, R64>),
                       plain_grid(f->batch, f->queries, f->heads, f->size, SIDE * R64), BLOCK, 0, x);

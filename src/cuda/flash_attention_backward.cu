@@ -489,5 +489,6 @@ CUDA_KERNELS(flash_attention_backward) = {{.name = "groups",
                                            .accepts = accepts_plain,
                                            .workspace = workspace_plain,
                                            .run = run_plain,
-                                           .strided_out = true},
+                                           .strided_out = true,
+                                           .faults = starts_faults},
                                           {}};

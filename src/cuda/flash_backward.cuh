@@ -10,6 +10,7 @@ struct Gradient {
     HeadTensor own[2], other[2], out[2];
     Stats lse, delta;
     Mask mask;
+    const int64_t *starts; /* NULL: none */
     /* Kernels by warps read these: */
     BlockOrder order;
     int64_t parts; /* blocks to which a group's members are dealt */
@@ -37,6 +38,7 @@ static Gradient gradient_of(const Call *c, bool keys)
     x.lse = stats_of(c->in[LSE]);
     x.delta = delta_of(c);
     x.mask = mask_of(flash_mask(c, MASK));
+    x.starts = starts_of(c, MASK);
     x.parts = 1;
     return x;
 }
@@ -144,12 +146,14 @@ template <bool KEYS> __device__ static QueryKey pair_at(int64_t i, int64_t j)
     return KEYS ? QueryKey{j, i} : QueryKey{i, j};
 }
 
-/* Whether no own row of these and no other row of those see each other. */
+/* Whether no own row of these and no other row of those, of row b, see each other. */
 template <bool KEYS, int TILE>
-__device__ static bool apart(const Flash &f, int64_t own, int64_t other)
+__device__ static bool apart(const Gradient &x, int64_t b, int64_t own, int64_t other)
 {
-    QueryKey p = KEYS ? QueryKey{other + TILE - 1, own} : QueryKey{own + TILE - 1, other};
-    return f.causal && p.key > p.query + f.offset;
+    QueryKey last = pair_at<KEYS>(own + TILE - 1, other + TILE - 1);
+    QueryKey first = pair_at<KEYS>(own, other);
+    return (x.f.causal && first.key > last.query + x.f.offset) ||
+           start_at(x.starts, x.f, b, first.query) > last.key;
 }
 
 /* s = exp(scale s + mask - lse), 0 where the two do not see each other. */
@@ -163,7 +167,8 @@ __device__ static void make_p(W (&s)[R][R], const Gradient &x, const HeadRows &o
                                         other.first + threadIdx.x % SIDE * R + j);
             W score = s[i][j] * (W)x.f.scale;
             s[i][j] = 0;
-            if (!sees(x.f, at.query, at.key))
+            if (!sees(x.f, at.query, at.key) ||
+                at.key < start_at(x.starts, x.f, own.b, at.query))
                 continue;
             if (x.mask.data)
                 score += mask_at<W>(x.mask, own.b, head, at.query, at.key);
@@ -201,7 +206,7 @@ __global__ void __launch_bounds__(BLOCK) gradient_plain(Gradient x)
     for (int64_t m = 0; m < members; m++) {
         int64_t head = KEYS ? at.h * members + m : at.h;
         for (int64_t first = 0; first < nother; first += TILE) {
-            if (apart<KEYS, TILE>(x.f, at.first, first))
+            if (apart<KEYS, TILE>(x, at.b, at.first, first))
                 continue;
             for (int i = 0; i < 2; i++)
                 other[i] = {x.other[i], at.b,   KEYS ? head : head / x.f.group,
@@ -237,9 +242,11 @@ template <typename W, int R> static int run_gradients(Call *c)
                            BLOCK, 0, y);
 }
 
+static const char *const starts_faults[] = {start_fault, NULL};
+
 static bool accepts_plain(const Call *c)
 {
-    return !flash_starts(c, MASK);
+    return starts_dense(c, MASK);
 }
 
 static int64_t workspace_plain(Ctx *ctx, const Call *c)
@@ -250,7 +257,7 @@ static int64_t workspace_plain(Ctx *ctx, const Call *c)
 
 static int run_plain(Call *c)
 {
-    if (run_delta(c))
+    if (run_check_starts(c, starts_of(c, MASK), flash_of(c->node, Q), 0) || run_delta(c))
         return -1;
     return c->in[Q].dtype == F64 ? run_gradients<double, 2>(c) : run_gradients<float, 4>(c);
 }

@@ -13,7 +13,10 @@
  * If T does not divide the labels of a file, its first window is shorter, or its last, or both;
  * each epoch draws by how much, so that labels see different contexts. A file of many windows that
  * T divides, or nearly, gets one more window, so that there is always something to draw. The rest
- * of a short window's row is id 0 and label -100. */
+ * of a short window's row is id 0 and label -100.
+ *
+ * Epochs in order take the windows as they are numbered, and nothing is drawn: the last window of a
+ * file is the shorter one. */
 #include "io.h"
 
 #include <string.h>
@@ -65,7 +68,7 @@ static FilePart part_of(const DataSet *s, int i, bool val, int64_t T)
     p.begin = val ? ntrain : 0;
     p.nlabel = MAX((val ? p.file->ntoken - ntrain : ntrain) - 1, 0);
     p.windows = (p.nlabel + T - 1) / T;
-    if (!val && p.windows >= MANY && p.windows * T - p.nlabel < T / 2)
+    if (!val && !s->in_order && p.windows >= MANY && p.windows * T - p.nlabel < T / 2)
         p.windows++;
     return p;
 }
@@ -173,14 +176,18 @@ static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_
                         const DataRow *to)
 {
     uint32_t epoch = (uint32_t)(at / windows);
-    int64_t k = data_permute(seed, DATA_ORDER, epoch, windows, at % windows), T = to->T;
+    int64_t k = at % windows, T = to->T, offset = 0;
+    if (!s->in_order)
+        k = data_permute(seed, DATA_ORDER, epoch, windows, k);
     if (s->index) {
         data_row(s, false, k, to);
         return;
     }
     int i = find_file(s, false, T, &k);
     FilePart p = part_of(s, i, false, T);
-    int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
+    if (!s->in_order)
+        offset = draw_offset(&p, seed, epoch, i, T);
+    int64_t begin = k * T - offset;
     fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), to);
 }
 

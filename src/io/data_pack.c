@@ -109,10 +109,11 @@ void data_pack(Arena *a, Arena *tmp, DataSet *s, int64_t T)
 {
     int64_t train = s->rows.rows - s->held;
     if (!s->index)
-        fail(s->ctx, TN_USAGE,
-             "pack: expected records that are rows (prompts and completions, chats), found %s of "
-             "%s, whose windows are full already",
-             s->made_of ? "the text" : "tokens", s->made_of ? s->made_of : s->file[0].path);
+        fail(
+            s->ctx, TN_USAGE,
+            "pack: expected records (texts, prompts and completions, chats), found %s of %s, whose "
+            "windows are full already",
+            s->made_of ? "the text" : "tokens", s->made_of ? s->made_of : s->file[0].path);
     if (T > MOST_PLACES)
         fail(s->ctx, TN_USAGE, "pack: expected rows of at most %d tokens, found %lld", MOST_PLACES,
              (long long)T);

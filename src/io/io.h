@@ -233,6 +233,7 @@ typedef struct DataSet {
     int count, cap;
     DataFile *file;
     const char *made_of; /* the texts of a file of their tokens; NULL: it was given */
+    bool in_order;       /* epochs are not shuffled */
     const int64_t *row;  /* nrow rows of each batch to train on that are given; NULL: all */
     int64_t nrow;
     int64_t index; /* of a file of rows: byte at which its index begins; 0: it is none */
@@ -391,9 +392,14 @@ int64_t decoder_bytes(Decoder *d, int64_t id, Buf *tmp);
 
 /* ---- text.c: texts as data ---- */
 
-/* The forms of files: plain texts; texts in records, or compressed; prompts and answers, or chats.
- */
-typedef enum { HOLDS_PLAIN, HOLDS_TEXTS, HOLDS_ROWS } DataHolds;
+/* The forms of files: plain texts; texts in records, or compressed; prompts and answers, or chats;
+ * texts in records, each of which is to be rows of its own, which data_holds does not find. */
+typedef enum { HOLDS_PLAIN, HOLDS_TEXTS, HOLDS_ROWS, HOLDS_TEXT_ROWS } DataHolds;
+
+INLINE bool holds_rows(DataHolds holds)
+{
+    return holds >= HOLDS_ROWS;
+}
 
 /* Finds the form of files of bytes by the first record of each; fails where they are neither text
  * nor records, or hold both texts and what becomes rows. */

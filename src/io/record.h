@@ -98,8 +98,8 @@ typedef struct RowMaker RowMaker;
  * no chats, as `why` says. */
 RowMaker *rows_new(Arena *a, const Tokenizer *t, const Chat *chat, const char *why, int64_t T,
                    int64_t end);
-/* The row of a record: ids, with ROW_LEARNED where they are; *count 0: nothing of it is learned.
- * Valid until the next one. */
+/* The row of a record, of a text its rows one after the other: ids, with ROW_LEARNED where they
+ * are; *count 0: nothing of it is learned. Valid until the next one. */
 enum { ROW_LEARNED = 1 << 30 };
 #define ROWS_MAGIC 0x3173776f722d6e74u /* the bytes "tn-rows1" */
 const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d, size_t *count);

@@ -1,9 +1,9 @@
 /* Makes rows of documents: the ids of a chat's text, or of a prompt and its completion, each with a
- * bit that says whether it is learned. A token is learned if it has a character of an answer: ids
- * are those of the whole text, and the ids of the text before a border say where it lies among
- * them, by the bytes that tokens stand for where the border is within one. A row that is longer
- * than T + 1 tokens is cut at its end; a document of which no token after the first is learned
- * makes no row. */
+ * bit that says whether it is learned; or of a text, all of which is learned. A token is learned if
+ * it has a character of an answer: ids are those of the whole text, and the ids of the text before
+ * a border say where it lies among them, by the bytes that tokens stand for where the border is
+ * within one. A row that is longer than T + 1 tokens is cut at its end, but a text goes on in
+ * another row; a document of which no token after the first is learned makes no row. */
 #include "record.h"
 
 #include <inttypes.h>
@@ -175,13 +175,14 @@ static void make_chat(RowMaker *m, const RecordReader *r, const Document *d)
 }
 
 /* A prompt and its completion, as the text that they are together. */
-static void make_pair(RowMaker *m, const Document *d)
+static void make_pair(RowMaker *m, const json_t *prompt, const json_t *answer)
 {
     Buf b = {.a = m->tmp};
-    size_t n = json_string_length(d->text);
+    size_t n = json_string_length(prompt);
     bool special = !m->t->special.post;
-    buf_addn(&b, json_string_value(d->text), n);
-    buf_addn(&b, json_string_value(d->answer), json_string_length(d->answer));
+    if (prompt)
+        buf_addn(&b, json_string_value(prompt), n);
+    buf_addn(&b, json_string_value(answer), json_string_length(answer));
     JinjaSpan span = {n, b.len};
     JinjaText t = {.text = b.text, .n = b.len, .span = &span, .nspan = 1};
     encode(m, &m->whole, b.text, b.len);
@@ -198,9 +199,47 @@ static void make_pair(RowMaker *m, const Document *d)
     memcpy(m->whole.id, m->t->special.before, sizeof *m->whole.id * (size_t)before);
 }
 
+static void add_row(RowMaker *m, int64_t n, int64_t learned)
+{
+    RowCounts *c = &m->counts;
+    RowPlace p = {(uint64_t)c->tokens, (uint64_t)c->learned};
+    PUSH(m->a, m->place, m->nplace, m->capplace, p);
+    c->rows++;
+    c->tokens += n;
+    c->learned += learned;
+}
+
+/* Pieces of a text, of at most T + 1 ids: each begins with the last id of the one before, so that
+ * all but the first of the text are labels. */
+static void keep_pieces(RowMaker *m)
+{
+    IdList *w = &m->whole;
+    int64_t n = w->count, T = m->T, count = (n + T - 2) / T;
+    uint32_t none = 0;
+    m->to = w;
+    for (int64_t i = 1; i < count; i++)
+        put(m, &none, 1);
+    for (int64_t i = count - 1; i > 0; i--)
+        memmove(w->id + i * T + i, w->id + i * T, sizeof *w->id * (size_t)MIN(T + 1, n - i * T));
+    for (int64_t i = 0; i < count; i++)
+        add_row(m, MIN(T + 1, n - i * T), MIN(T, n - i * T - 1));
+}
+
+/* An empty one has nothing to learn, whatever stands around it. */
+static void make_text(RowMaker *m, const Document *d)
+{
+    if (json_string_length(d->text))
+        make_pair(m, NULL, d->text);
+    if (m->whole.count > 1) {
+        keep_pieces(m);
+        return;
+    }
+    m->whole.count = 0;
+    m->counts.left_out++;
+}
+
 static void keep_row(RowMaker *m)
 {
-    RowPlace p = {(uint64_t)m->counts.tokens, (uint64_t)m->counts.learned};
     RowCounts *c = &m->counts;
     IdList *w = &m->whole;
     int64_t learned = 0, most = m->T + 1;
@@ -216,25 +255,24 @@ static void keep_row(RowMaker *m)
     c->lost += MAX(w->count - most, 0);
     c->left_out += !learned;
     w->count = learned ? (int)n : 0;
-    if (!learned)
-        return;
-    PUSH(m->a, m->place, m->nplace, m->capplace, p);
-    c->rows++;
-    c->tokens += n;
-    c->learned += learned;
+    if (learned)
+        add_row(m, n, learned);
 }
 
 const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d, size_t *count)
 {
     arena_reset(m->tmp);
     m->whole.count = 0;
-    if (d->kind == DOCUMENT_CHAT && m->chat)
+    if (d->kind == DOCUMENT_TEXT)
+        make_text(m, d);
+    else if (d->kind == DOCUMENT_CHAT && m->chat)
         make_chat(m, r, d);
     else if (d->answer)
-        make_pair(m, d);
+        make_pair(m, d->text, d->answer);
     else
         records_fail(r, "a chat needs a template that makes text of it: %s", m->why);
-    keep_row(m);
+    if (d->kind != DOCUMENT_TEXT)
+        keep_row(m);
     *count = (size_t)m->whole.count;
     return m->whole.id;
 }
@@ -251,10 +289,10 @@ const char *rows_why_none(const RowMaker *m, Arena *a)
         return "there is no record in it";
     Buf b = {.a = a};
     if (without)
-        buf_printf(
-            &b,
-            "documents without an answer (a message of the assistant, a completion): %" PRId64 "%s",
-            without, m->late ? "; " : "");
+        buf_printf(&b,
+                   "documents without an answer (a message of the assistant, a completion) or "
+                   "text: %" PRId64 "%s",
+                   without, m->late ? "; " : "");
     if (m->late)
         buf_printf(&b,
                    "documents whose first answer begins behind the %" PRId64

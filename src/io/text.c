@@ -43,7 +43,7 @@ static TokenType width_of(const Tokenizer *t)
 
 static DataOptions data_options(const TextJob *j)
 {
-    bool rows = j->o->holds == HOLDS_ROWS; /* whose file has other things than ids too */
+    bool rows = holds_rows(j->o->holds); /* whose file has other things than ids too */
     return (DataOptions){rows ? TOKEN_U32 : width_of(j->t), j->o->val_fraction, j->o->vocab};
 }
 
@@ -112,7 +112,7 @@ static const char *other_text(const TextJob *j, Json r)
 static bool is_whole(const TextJob *j, const char **other)
 {
     DataOptions o = data_options(j);
-    bool rows = j->o->holds == HOLDS_ROWS;
+    bool rows = holds_rows(j->o->holds);
     Json r = json_read(j->tmp, j->record);
     const DataFile *f = data_open(j->tmp, 1, &j->o->path, &o)->file;
     bool alike = json_get_int(r, "version", 1, INT64_MAX) == 1 &&
@@ -221,10 +221,11 @@ static void encode_rest(TextJob *j, Encoder *e, RecordReader *r, int64_t before)
 static void encode_record(TextJob *j, Encoder *e, const RecordReader *r, const Document *d)
 {
     size_t n;
-    if ((d->kind == DOCUMENT_TEXT) == (j->rows != NULL))
+    bool chats = j->o->holds == HOLDS_ROWS;
+    if ((d->kind == DOCUMENT_TEXT) == chats)
         records_fail(r, "expected %s, as the first record has, found %s",
-                     j->rows ? "a chat, or a prompt and its completion" : "\"text\"",
-                     j->rows ? "\"text\"" : "another kind");
+                     chats ? "a chat, or a prompt and its completion" : "\"text\"",
+                     chats ? "\"text\"" : "another kind");
     if (j->rows) {
         const uint32_t *id = rows_make(j->rows, r, d, &n);
         put(j, id, n);
@@ -246,6 +247,9 @@ static void encode_records(TextJob *j, Encoder *e, int i)
     RecordReader *r = records_open(a, j->text, &j->text->file[i]);
     int64_t before = j->done, count = 0;
     j->where = r->path;
+    if (r->form == FORM_TEXT && j->rows)
+        fail(j->ctx, TN_USAGE,
+             "pack: expected records, found the text %s, whose windows are full already", r->path);
     if (r->form == FORM_TEXT)
         encode_rest(j, e, r, before);
     else
@@ -298,7 +302,7 @@ static void make_tokens(TextJob *j)
              j->o->path, j->record);
     j->w = j->o->path ? writer_open(j->tmp, j->o->path) : writer_aside(j->tmp);
     Encoder *e = encoder_new(j->tmp, j->t, put, j);
-    if (j->o->holds == HOLDS_ROWS)
+    if (holds_rows(j->o->holds))
         j->rows = rows_new(j->tmp, j->t, j->chat, why_no_chat(j), j->o->seq, j->o->between);
     for (int i = 0; i < j->text->count; i++) {
         j->where = j->text->file[i].path;
@@ -354,7 +358,7 @@ static void write_record(const TextJob *j)
 /* A file of rows is opened as one of u32, which then is taken as one of rows. */
 static DataSet *take(const TextJob *j, DataSet *s)
 {
-    if (j->o->holds == HOLDS_ROWS)
+    if (holds_rows(j->o->holds))
         data_take_rows(s, j->o->val_fraction);
     return s;
 }

@@ -4,6 +4,8 @@
  * and seconds, are found here too, by the hashes of their keys (key.c). */
 #include "machine.h"
 
+#include "../op/flash.h"
+
 #include <string.h>
 
 /* ---- what is known, by hash ---- */
@@ -211,10 +213,11 @@ double machine_call_sec(const Machine *m, const Call *c)
 
 /* Sides of a product or of what lies likewise, of the last axes of its first factor or operand x
  * and its first result y: rows and columns of y, columns of x, matrices of y; of attention those of
- * a head. */
+ * a head, and whether documents share its rows. */
 typedef struct Sides {
     DType dtype;
     int64_t m, n, k, b;
+    bool shared;
 } Sides;
 
 static Sides sides_of(const Call *c)
@@ -226,6 +229,7 @@ static Sides sides_of(const Call *c)
     int rows = y->rank - (c->node->op->class == CLASS_ATTENTION ? 3 : 2); /* [B, T, H, D] */
     for (int d = 0; d < y->rank; d++)
         *(d == y->rank - 1 ? &s.n : d == rows ? &s.m : &s.b) *= y->dim[d];
+    s.shared = c->node->op->class == CLASS_ATTENTION && flash_has_starts(c->node, c->nin - 1);
     return s;
 }
 
@@ -288,12 +292,14 @@ static const Kernel *shipped_way(const Machine *machine, const Call *c, const Ke
 {
     const Sides s = sides_of(c);
     const int64_t m = s.m, n = s.n, k = s.k, b = s.b;
+    const bool shared = s.shared;
     const int threads = machine->cores;
     const bool holds_here[] = {
 #define WAY(processor, op, dtype, layouts, when, kernel) (when),
 #include "machine.def"
         false};
-    (void)threads, (void)m, (void)n, (void)k, (void)b; /* perhaps no row asks for one */
+    (void)threads, (void)m, (void)n, (void)k, (void)b,
+        (void)shared; /* perhaps no row asks for one */
     for (int i = 0; ways[i].kernel; i++) {
         const Way *w = &ways[i];
         if (holds_here[i] && node_of(c->node, w->op) && s.dtype == w->dtype &&

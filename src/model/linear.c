@@ -15,12 +15,18 @@
 typedef struct Linear {
     Value *weight, *w, *bias; /* w: the weight as [in, out]; bias NULL: none */
     Value *a, *b, *magnitude; /* a NULL: it has no adapter; magnitude NULL: no DoRA */
+    double scale;             /* s */
     bool in_first;
 } Linear;
 
+static const char *name_of(const Model *m, const char *module, const char *which)
+{
+    return lora_name(m->b.g->a, m->c, m->layer, module, which);
+}
+
 static Value *find_adapter(const Model *m, const char *module, const char *which)
 {
-    return map_find(&m->params, lora_name(m->b.g->a, m->c, m->layer, module, which));
+    return map_find(&m->params, name_of(m, module, which));
 }
 
 static Linear find_linear(Model *m, const char *module, bool bias, bool in_first)
@@ -32,6 +38,7 @@ static Linear find_linear(Model *m, const char *module, bool bias, bool in_first
     if (!m->c->lora)
         return l;
     l.a = find_adapter(m, module, "lora_A.weight");
+    l.scale = l.a ? lora_scale(m->b.g->a, m->c->lora, name_of(m, module, "lora_A.weight")) : 1;
     l.b = find_adapter(m, module, "lora_B.weight");
     l.magnitude = find_adapter(m, module, "lora_magnitude_vector");
     return l;
@@ -54,16 +61,15 @@ static Value *product(Model *m, Value *x, const Linear *l, bool bias)
     return two(m, "mm", x, l->w);
 }
 
-static Value *scaled(Model *m, Value *x)
+static Value *scaled(Model *m, Value *x, double s)
 {
-    double s = lora_scale(m->c->lora);
     return s == 1 ? x : two(m, "mul", x, emit_full(&m->b, s, x->type.dtype));
 }
 
 /* y + s x A^T B^T. */
 static Value *add_low_rank(Model *m, Value *y, Value *x, const Linear *l)
 {
-    Value *h = scaled(m, two(m, "mm", x, turn(m, l->a)));
+    Value *h = scaled(m, two(m, "mm", x, turn(m, l->a)), l->scale);
     return emit1(&m->b, "addmm", IN(y, h, turn(m, l->b)), NOATTRS);
 }
 
@@ -71,7 +77,7 @@ static Value *add_low_rank(Model *m, Value *y, Value *x, const Linear *l)
 static Value *gain(Model *m, const Linear *l)
 {
     const int64_t in_axis[] = {l->in_first ? 0 : 1};
-    Value *a = scaled(m, l->a), *b = l->b;
+    Value *a = scaled(m, l->a, l->scale), *b = l->b;
     Value *v = l->in_first ? emit1(&m->b, "addmm", IN(l->weight, turn(m, a), turn(m, b)), NOATTRS)
                            : emit1(&m->b, "addmm", IN(l->weight, b, a), NOATTRS);
     v = emit1(&m->b, "detach", IN(v), NOATTRS);

@@ -101,11 +101,6 @@ Lora *lora_parse(Arena *a, const char *text)
     return o;
 }
 
-double lora_scale(const Lora *o)
-{
-    return o->alpha / (o->rslora ? sqrt((double)o->r) : (double)o->r);
-}
-
 /* ---- names ---- */
 
 /* As PEFT has it: of the model with its head, whatever the file of weights says. */
@@ -171,6 +166,27 @@ static bool is_saved(const Lora *o, const char *module)
     return false;
 }
 
+static double find_value(const LoraPattern *p, int n, const char *module, double otherwise)
+{
+    for (int i = 0; i < n; i++)
+        if (means(p[i].module, module))
+            return p[i].value;
+    return otherwise;
+}
+
+static int64_t rank_of(const Lora *o, const char *module)
+{
+    return (int64_t)find_value(o->ranks, o->nrank, module, (double)o->r);
+}
+
+double lora_scale(Arena *a, const Lora *o, const char *first)
+{
+    const char *name = first + strlen(in_file);
+    const char *module = arena_strndup(a, name, strlen(name) - strlen(".lora_A.weight"));
+    double r = (double)rank_of(o, module);
+    return find_value(o->alphas, o->nalpha, module, o->alpha) / (o->rslora ? sqrt(r) : r);
+}
+
 bool lora_in_first(const ModelConfig *c, const ModelParam *weight)
 {
     return c->kind == MODEL_GPT2 && strcmp(weight->name, "lm_head.weight") != 0;
@@ -194,11 +210,11 @@ static void adapt(ParamList *l, const ModelParam *w, const char *module)
 {
     const Lora *o = l->c->lora;
     bool in_first = lora_in_first(l->c, w);
-    int64_t out = w->type.dim[in_first], in = w->type.dim[!in_first];
+    int64_t out = w->type.dim[in_first], in = w->type.dim[!in_first], r = rank_of(o, module);
     const char *name = w->name, *stem = arena_printf(l->a, "%s%s.lora_", in_file, module);
-    add_adapter(l, arena_printf(l->a, "%sA.weight", stem), name, o->r, in)->bound =
+    add_adapter(l, arena_printf(l->a, "%sA.weight", stem), name, r, in)->bound =
         1 / sqrt((double)in);
-    add_adapter(l, arena_printf(l->a, "%sB.weight", stem), name, out, o->r);
+    add_adapter(l, arena_printf(l->a, "%sB.weight", stem), name, out, r);
     if (o->dora)
         add_adapter(l, arena_printf(l->a, "%smagnitude_vector", stem), name, out, 0);
 }
@@ -216,6 +232,35 @@ void lora_params(ParamList *l)
         else if (is_linear(&p, module) && is_adapted(o, module))
             adapt(l, &p, module);
     }
+}
+
+static bool has(const char *const *list, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(list[i], name))
+            return true;
+    return false;
+}
+
+const char **lora_targets(Arena *a, const ModelConfig *c, int *count)
+{
+    const Lora *o = c->lora;
+    ModelConfig plain = *c;
+    const char **list = NULL;
+    int nparam, cap = 0, n = 0;
+    plain.lora = NULL;
+    const ModelParam *p = model_params(a, &plain, &nparam);
+    for (int i = 0; i < o->ntarget; i++)
+        if (strcmp(o->target[i], all_linear) != 0)
+            PUSH(a, list, n, cap, o->target[i]);
+    for (int i = 0; i < nparam && has(o->target, o->ntarget, all_linear); i++) {
+        const char *module = module_of(a, c, &p[i]), *dot = strrchr(module, '.');
+        const char *end = dot ? dot + 1 : module;
+        if (is_linear(&p[i], module) && is_target(all_linear, module) && !has(list, n, end))
+            PUSH(a, list, n, cap, end);
+    }
+    *count = n;
+    return list;
 }
 
 /* ---- whether they are the model's ---- */

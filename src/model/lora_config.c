@@ -1,6 +1,6 @@
 /* Reads and writes PEFT's adapter_config.json. As with config.json, a key is read here, or changes
  * no result of adapters that are there, or must be off: what is not known could change the
- * mathematics (other ranks for some modules, biases, token rows), so it is refused by name, not
+ * mathematics (biases, token rows, layers that are there twice), so it is refused by name, not
  * ignored.
  *
  * target_modules may be a list or a regular expression, and layers_to_transform and exclude_modules
@@ -8,6 +8,7 @@
  * the list alone does not, whole names take its place (lora_take_modules). */
 #include "model.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,8 +19,8 @@ static const char *const harmless[] = {
     "auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "lora_dropout",
     "loftq_config", "megatron_config", "megatron_core", "revision", "task_type", "peft_version",
     "peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "target_modules", "modules_to_save",
-    "bias", "init_lora_weights", "runtime_config", "eva_config", "corda_config", "lora_ga_config",
-    "ephemeral_gpu_offload", "qalora_group_size",
+    "bias", "init_lora_weights", "rank_pattern", "alpha_pattern", "runtime_config", "eva_config",
+    "corda_config", "lora_ga_config", "ephemeral_gpu_offload", "qalora_group_size",
     /* which modules: the tensors say it */
     "layers_to_transform", "layers_pattern", "exclude_modules", NULL};
 
@@ -78,6 +79,27 @@ static double read_positive(Json j, const char *key, double fallback, double bel
     return x;
 }
 
+/* PEFT takes the names as regular expressions, in which letters, digits and _ mean themselves; the
+ * dots between them are taken for dots. */
+static void read_pattern(Json j, const char *key, double low, LoraPattern **list, int *count,
+                         int *cap)
+{
+    if (!json_is_set(j, key))
+        return;
+    Json o = json_get_object(j, key);
+    for (const char *name = json_next(o, NULL); name; name = json_next(o, name)) {
+        for (const char *c = name; *c; c++)
+            if (!isalnum((unsigned char)*c) && *c != '_' && *c != '.')
+                refuse(j, key, "names of modules, or their ends, which are no regular expressions");
+        double x = json_get_real(o, name);
+        if (!(x >= low && x <= 65536) || (low >= 1 && x != floor(x)))
+            fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\": expected %s %g to 65536, found %g",
+                 o.where, name, low >= 1 ? "an integer from" : "a number from", low, x);
+        LoraPattern p = {arena_strdup(j.a, name), x};
+        PUSH(j.a, *list, *count, *cap, p);
+    }
+}
+
 Lora *lora_read(Arena *a, const char *path, const char **base)
 {
     Json j = json_read(a, path);
@@ -90,6 +112,8 @@ Lora *lora_read(Arena *a, const char *path, const char **base)
                 .dropout = read_positive(j, "lora_dropout", 0, 1),
                 .rslora = json_find_bool(j, "use_rslora", false),
                 .dora = json_find_bool(j, "use_dora", false)};
+    read_pattern(j, "rank_pattern", 1, &o->ranks, &o->nrank, &o->caprank);
+    read_pattern(j, "alpha_pattern", 0, &o->alphas, &o->nalpha, &o->capalpha);
     if (json_is_array(json_object_get(j.object, "target_modules")))
         read_names(j, "target_modules", &o->target, &o->ntarget, &o->captarget);
     if (json_has(j, "modules_to_save"))
@@ -110,6 +134,14 @@ static json_t *number(double x)
     return x == floor(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
+static json_t *pattern(const LoraPattern *p, int count)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < count; i++)
+        json_object_set_new(all, p[i].module, number(p[i].value));
+    return all;
+}
+
 static json_t *text_or_null(const char *text)
 {
     json_t *t = text ? json_string(text) : NULL;
@@ -119,14 +151,17 @@ static json_t *text_or_null(const char *text)
 const char *lora_text(Arena *a, const ModelConfig *c, const char *base)
 {
     const Lora *o = c->lora;
+    int ntarget;
+    const char **target = lora_targets(a, c, &ntarget);
     json_t *j = json_pack(
-        "{s:s, s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:{}, s:{}}",
+        "{s:s, s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:o, s:o}",
         "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
         text_or_null(base), "r", (json_int_t)o->r, "lora_alpha", number(o->alpha), "lora_dropout",
-        number(o->dropout), "target_modules", names(o->target, o->ntarget), "modules_to_save",
+        number(o->dropout), "target_modules", names(target, ntarget), "modules_to_save",
         o->nsave ? names(o->save, o->nsave) : json_null(), "bias", "none", "fan_in_fan_out",
         c->kind == MODEL_GPT2, "use_rslora", o->rslora, "use_dora", o->dora, "inference_mode", 1,
-        "init_lora_weights", 1, "rank_pattern", "alpha_pattern");
+        "init_lora_weights", 1, "rank_pattern", pattern(o->ranks, o->nrank), "alpha_pattern",
+        pattern(o->alphas, o->nalpha));
     char *text = j ? json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(j);
     if (!text)

@@ -91,10 +91,18 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 /* ---- lora.c: adapters, as PEFT has them ---- */
 
 /* Settings of adapters (LoRA). */
+/* Another number for modules, by their whole name or its end after a dot. */
+typedef struct LoraPattern {
+    const char *module;
+    double value;
+} LoraPattern;
+
 typedef struct Lora {
     int64_t r;
     double alpha, dropout;
     bool rslora, dora;
+    LoraPattern *ranks, *alphas; /* the first that means a module holds for it */
+    int nrank, nalpha, caprank, capalpha;
     const char **target; /* ends of modules' names, or "all-linear" */
     const char **save;   /* ends of names of modules that are trained whole */
     int ntarget, nsave, captarget, capsave;
@@ -105,8 +113,11 @@ Lora *lora_parse(Arena *a, const char *text);
 /* The name of a part of a module's adapter, as in PEFT's files. */
 const char *lora_name(Arena *a, const ModelConfig *c, Layer layer, const char *module,
                       const char *which);
-/* The factor of what adapters add. */
-double lora_scale(const Lora *o);
+/* The factor of what an adapter adds, whose first matrix has this name in PEFT's files. */
+double lora_scale(Arena *a, const Lora *o, const char *first);
+/* The targets as PEFT reads them in a list: "all-linear" is the ends of the modules that it means.
+ */
+const char **lora_targets(Arena *a, const ModelConfig *c, int *count);
 /* Fails where a target, or a module to be saved, is none of the model's. */
 void lora_check(Arena *a, const ModelConfig *c);
 /* Adds the adapters' parameters to those of the model, and marks those that are trained whole. */

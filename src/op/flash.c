@@ -169,10 +169,9 @@ int flash_check_documents(Call *c, int at)
             int64_t start = flash_first(starts, b, t);
             if (start < least || start > t)
                 return run_fail(c,
-                                "start of row %lld, position %lld: expected %lld to %lld, found "
-                                "%lld",
-                                (long long)b, (long long)t, (long long)least, (long long)t,
-                                (long long)start);
+                                "start of row %lld, position %lld: expected %lld to that position, "
+                                "found %lld",
+                                (long long)b, (long long)t, (long long)least, (long long)start);
             least = start;
         }
     return 0;

@@ -116,10 +116,10 @@ static void find_adapter(const tn_model *m, Arena *a, MergedWeight *w)
     const ModelParam *pa = find_part(m, w->p, ".lora_A.weight");
     const ModelParam *pb = find_part(m, w->p, ".lora_B.weight");
     const ModelParam *magnitude = find_part(m, w->p, ".lora_magnitude_vector");
-    double s = lora_scale(m->config.lora);
     if (!pa)
         return;
-    w->r = m->config.lora->r;
+    double s = lora_scale(a, m->config.lora, pa->adapter);
+    w->r = pa->type.dim[0];
     w->left = read_part(m, a, w->in_first ? pa : pb, w->in_first, s);
     w->right = read_part(m, a, w->in_first ? pb : pa, w->in_first, 1);
     if (!magnitude)

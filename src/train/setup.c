@@ -85,6 +85,7 @@ static int open_source(Trainer *r, int i)
                   .val_fraction = i == 1 ? 1 : t->val_fraction,
                   .file = tokens,
                   .seq = t->seq,
+                  .pack = pack_asked(&t->o),
                   .keep = t->resume != NULL,
                   .progress = t->progress,
                   .log = r->log};
@@ -95,7 +96,7 @@ static int open_source(Trainer *r, int i)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --%sdata names the new place",
                         tn_error(r->ctx), i == 1 ? prefix : "");
     snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, prefix,
-             s->holds == TN_HOLDS_ROWS ? "rows" : "tokens");
+             s->holds >= TN_HOLDS_ROWS ? "rows" : "tokens");
     return code;
 }
 
@@ -297,6 +298,8 @@ static int count_windows(Trainer *r)
     const TrainOptions *t = r->t;
     int64_t nlabel;
     int code = mix_sources(r);
+    if (!code)
+        code = tn_data_shuffle(r->feed.data, !t->in_order);
     if (!code && t->document_token >= 0)
         code = tn_data_document(r->feed.data, t->document_token);
     if (!code && t->document_token >= 0 && r->feed.held.data)

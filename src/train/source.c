@@ -196,6 +196,8 @@ int source_open(tn_context *ctx, const tn_model *m, Source *s)
         code = tn_data_holds(s->files, &s->holds);
     if (code)
         return code;
+    if (s->holds == TN_HOLDS_TEXTS && s->pack)
+        s->holds = TN_HOLDS_TEXT_ROWS;
     if (s->holds != TN_HOLDS_PLAIN) {
         s->data = s->files;
         return take_records(ctx, s, m, run, vocab);

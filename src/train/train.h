@@ -57,6 +57,7 @@ typedef struct TrainOptions {
     int64_t eval_windows;           /* of an evaluation, at most; 0: as evaluation_most says */
     const char *prompt, *tokenizer; /* tokenizer NULL: the model's */
     bool skip_bad;                  /* --on-nan skip */
+    bool in_order;                  /* --shuffle off */
     bool progress;                  /* standard error is a terminal: one line that is rewritten */
     double save_sec;                /* between two checkpoints; 0: any time */
     int64_t keep;                   /* checkpoints; 0: all but those that save_sec asks for */
@@ -276,6 +277,7 @@ typedef struct Source {
     double val_fraction;
     const char *file;         /* for the tokens of text; NULL: one without a name */
     int64_t seq;              /* labels of a row at most, where it holds chats */
+    bool pack;                /* texts in records share rows too */
     bool old;                 /* text is bytes: of a run before it was tokenized */
     bool keep;                /* fail where file has the tokens of other texts */
     bool progress;            /* standard error is a terminal */

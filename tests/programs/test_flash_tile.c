@@ -1,7 +1,7 @@
 /* The products and transposes of attention's tiles, each instruction set that this machine has, and
  * those of panels of bf16, against plain loops in double: every remainder of rows and columns,
  * every way to join the result, and nothing written beside it. The exponential functions of tiles.
- */
+ * Where rows that documents share are cut. */
 #include "../../src/attention/attention.h"
 
 #include <math.h>
@@ -218,8 +218,57 @@ static void transposes(void)
     }
 }
 
+/* Documents of random lengths, some of one token as padding has them. */
+static void draw_starts(int64_t *starts, int n, uint64_t stream)
+{
+    for (int t = 0, next = 0, begin = 0; t < n; t++) {
+        if (t == next) {
+            double u = random_uniform(7, (uint32_t)stream, 1, (uint64_t)t);
+            begin = t;
+            next = t + 1 + (u < 0.2 ? 0 : (int)(u * u * 90));
+        }
+        starts[t] = begin;
+    }
+}
+
+/* Pieces have all queries once and at most so many, and where one ends within a document, this has
+ * begun with it or before it. */
+static bool cuts_right(const int64_t *starts, const int64_t *cuts, int64_t n, int64_t most)
+{
+    int64_t count = cuts[0];
+    bool good = cuts[1] == 0 && cuts[1 + count] == n && 2 + count <= flash_ncut(n, most);
+    for (int64_t i = 1; i <= count; i++) {
+        int64_t begin = cuts[i], end = cuts[1 + i];
+        good = good && end > begin && end <= begin + most;
+        good = good && (end == n || starts[end] == end || starts[end] <= begin);
+        good = good && (end == n || starts[end] == end || end == begin + most);
+        good = good && (i == count || cuts[2 + i] > begin + most);
+    }
+    return good;
+}
+
+static void cuts(void)
+{
+    enum { MOST = 200, ROWS = 2 };
+    static int64_t starts[ROWS * MOST], cut[ROWS * (2 * MOST + 3)];
+    for (int n = 1; n <= MOST; n += 7)
+        for (int64_t most = 1; most <= 64; most += 21)
+            for (uint64_t stream = 0; stream < 8; stream++) {
+                Tensor t = {.data = (char *)starts, .dtype = I64, .rank = 2, .dim = {ROWS, n}};
+                t.stride[0] = n;
+                t.stride[1] = 1;
+                for (int b = 0; b < ROWS; b++)
+                    draw_starts(starts + b * n, n, 2 * stream + (uint64_t)b);
+                flash_cut_rows(&t, most, cut);
+                for (int b = 0; b < ROWS; b++)
+                    count(cuts_right(starts + b * n, cut + b * flash_ncut(n, most), n, most),
+                          "cuts", (int)stream, (int64_t[]){b, n, most});
+            }
+}
+
 int main(void)
 {
+    cuts();
     products();
     panels();
     turned_panels();

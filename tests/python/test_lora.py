@@ -24,9 +24,14 @@ REF = os.path.join(HERE, "..", "ref")
 TENON = os.path.join(os.environ["BUILD"], "tenon")
 LONG = bool(os.environ.get("TN_LONG"))
 TARGETS = {"gpt2": ["c_attn"], "other": ["q_proj", "v_proj"]}
-FORMS = {"lora": {}, "all": {"target_modules": "all-linear"}, "rslora": {"use_rslora": True}, "dora": {"use_dora": True}}
+# Ranks and factors of some modules: the first name that means a module holds. PEFT writes names sorted.
+PATTERNS = {"rank_pattern": {"h.0.attn.c_attn": 3, "layers.0.self_attn.q_proj": 2, "q_proj": 8},
+            "alpha_pattern": {"0.attn.c_attn": 2.5, "layers.1.self_attn.v_proj": 100, "v_proj": 3}}
+FORMS = {"lora": {}, "all": {"target_modules": "all-linear"}, "rslora": {"use_rslora": True}, "dora": {"use_dora": True},
+         "patterns": PATTERNS}
 # (model, form)
-SHORT = [("llama-tiny", "all"), ("gpt2-tiny", "lora"), ("gpt2-tiny", "dora"), ("qwen2-tiny", "rslora"), ("qwen2-tiny", "dora")]
+SHORT = [("llama-tiny", "all"), ("gpt2-tiny", "lora"), ("gpt2-tiny", "dora"), ("qwen2-tiny", "rslora"), ("qwen2-tiny", "dora"),
+         ("llama-tiny", "patterns")]
 ALL = [(m, f) for m in ("llama-tiny", "llama-tied", "gpt2-tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny") for f in FORMS]
 STEPS, LR = 20, 1e-2
 
@@ -188,6 +193,17 @@ class Lora(unittest.TestCase):
         losses = [float(line.split()[3]) for line in first.splitlines()]
         self.assertNotEqual(losses[0], losses[1])
 
+    def test_default(self):
+        """New adapters of all linear modules, which is the default: PEFT reads them."""
+        for name in ("llama-tiny", "gpt2-tiny"):
+            with self.subTest(model=name):
+                self.base = os.path.join(REF, name)
+                self.ids, self.labels = batch_of(self.base)
+                tenon("train", self.base, "--lora", "r=4", "--batch", os.path.join(self.base, "batch.safetensors"), "--steps", 3,
+                      "--lr", LR, "--out", self.path(name))
+                theirs = peft.PeftModel.from_pretrained(base_of(self.base), self.path(name + "/latest"))
+                self.near(self.logits(self.path(name)), logits_of(theirs, self.ids), 1e-5, name)
+
     def test_first_values(self):
         """New adapters: A is uniform, B zero, a magnitude the norm of its row, as PEFT's."""
         base = os.path.join(REF, "qwen2-tiny")
@@ -233,7 +249,7 @@ class Lora(unittest.TestCase):
         """Keys that change the mathematics, by name."""
         self.begin("llama-tiny", "lora")
         config = json.load(open(self.path("peft/adapter_config.json")))
-        for key, value in (("rank_pattern", {"q_proj": 8}), ("alpha_pattern", {"q_proj": 8}), ("bias", "all"),
+        for key, value in (("rank_pattern", {"q_.*": 8}), ("alpha_pattern", {"^q_proj": 8}), ("bias", "all"),
                            ("target_parameters", ["x"]), ("trainable_token_indices", [1]), ("layer_replication", [[0, 1]]),
                            ("lora_bias", True), ("init_lora_weights", "pissa"), ("peft_type", "IA3"),
                            ("use_qalora", True), ("a_later_key", 3)):

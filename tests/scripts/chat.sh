@@ -279,7 +279,7 @@ refuses 'bad.csv:2: column "completion": expected UTF-8' bad.csv
 # shellcheck disable=SC2086
 gives 1 'chats.jsonl: expected text, as t2 has, found chats' train M $run --data t2 --data chats.jsonl --out refused
 echo '{"messages": [{"role": "user", "content": "no answer"}]}' >none.jsonl
-refuses 'none.jsonl: nothing of it is learned: documents without an answer (a message of the assistant, a completion): 1' none.jsonl
+refuses 'none.jsonl: nothing of it is learned: documents without an answer (a message of the assistant, a completion) or text: 1' none.jsonl
 echo '{"prompt": "a prompt that is longer than a row", "completion": "late"}' >none.jsonl
 before=$run run="--steps 2 --batch-size 2 --seq-len 4 --threads 1"
 refuses 'documents whose first answer begins behind the 5 tokens that --seq-len 4 keeps: 1' none.jsonl

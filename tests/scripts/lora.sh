@@ -46,6 +46,15 @@ done
 losses tp --mesh tp=2 --eps 1e-4
 losses small --eps 1e-4
 near small tp 2e-6
+sizes="--batch-size 2 --seq-len 8 --recompute none --machine h100 --json"
+for how in "--lora $lora" "--adapter $dir/one"; do
+    # shellcheck disable=SC2086
+    gives 0 '"status": "planned"' plan "$base" $how --mesh auto --ranks 2 $sizes
+    # shellcheck disable=SC2046
+    set -- $(sed -n 's/^ *"\(mesh\|reshard\|peak_bytes\)": "*\([^",]*\).*/\2/p' "$dir/out" | sed 3q)
+    # shellcheck disable=SC2086
+    gives 0 "\"peak_bytes\": $3," plan "$base" $how --mesh "$1" --reshard "$2" $sizes
+done
 losses ranks --mesh fsdp=2 --steps 3
 "$tenon" train --resume --out "$dir/ranks" --mesh none --steps 6 --threads 1 >"$dir/rest" 2>"$dir/err"
 ok "on one rank from a checkpoint of two" [ $? = 0 ]
@@ -143,7 +152,6 @@ gives 2 'are tied in this model' plan tests/ref/llama-tied --lora "save=embed_to
 gives 2 '--lora and --adapter exclude each other' train "$base" --lora r=4 --adapter "$dir/one" --batch "$batch" --steps 1 --out "$dir/no"
 gives 2 'has adapters of its own' train "$dir/one" --lora r=4 --batch "$batch" --steps 1 --out "$dir/no"
 gives 2 'the run began without it, found' train "$base" --resume --adapter "$dir/one" --out "$dir/cut"
-gives 2 '--mesh auto does not go with --lora' plan "$base" --lora r=4 --mesh auto --ranks 2 --batch-size 2 --seq-len 8
 gives 2 'has no weights: adapters are for a folder that has' train demo --lora r=4 --data LICENSE --steps 1 --batch-size 2 --seq-len 8 --out "$dir/no"
 gives 2 'the model has no adapters' merge "$base" -o "$dir/no"
 gives 1 'found no adapter_config.json there' eval "$base" --adapter "$base" --batch "$batch"

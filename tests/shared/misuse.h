@@ -120,6 +120,7 @@ CALL(tn_data_batch, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6)
 CALL(tn_data_read_ahead, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4))
 CALL(tn_data_val, P(0), I(1), I(2), I(3), I(4), P(5), P(6), P(7))
 CALL(tn_data_pack, P(0), I(1))
+CALL(tn_data_shuffle, P(0), W(1))
 CALL(tn_model_resize, P(0), I(1))
 CALL(tn_data_mix, P(0), W(1), P(2), P(3), P(4))
 CALL(tn_data_packed, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6), P(7))
@@ -281,7 +282,7 @@ static const Row rows[] = {
     ROW(tn_data_read_ahead, "D.knn"),    ROW(tn_data_val, "Dznnnrrr"),
     ROW(tn_data_mix, "C.0pr"),           ROW(tn_model_resize, "Mi"),
     ROW(tn_data_pack, "Dn"),             ROW(tn_data_packed, "Diknnrrr"),
-    ROW(tn_data_val_packed, "Dznnnrrrr"),
+    ROW(tn_data_val_packed, "Dznnnrrrr"), ROW(tn_data_shuffle, "Db"),
     ROW(tn_batch_read, "Csnnrr"),        ROW(tn_batch_shape, "Csrr"),
     QUIET(tn_data_free, "0"),            ROW(tn_tokenizer_open, "Csr"),
     QUIET(tn_tokenizer_limit, "K"),      QUIET(tn_tokenizer_find, "Ks"),
