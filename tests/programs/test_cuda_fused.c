@@ -17,6 +17,7 @@
 #include "../shared/test.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <unistd.h>
 
 enum { CHAINS = 8, MOST_NODES = 14, TRIES = 3 };
