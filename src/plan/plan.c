@@ -154,8 +154,9 @@ bool plan_for_equal(const PlanFor *x, const PlanFor *y)
     return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
            x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
            x->overlap == y->overlap && x->quick == y->quick && x->room == y->room &&
-           x->rival == y->rival && x->moved == y->moved && x->tried == y->tried && x->rough == y->rough &&
-           x->beside == y->beside && machine_hash(x->machine) == machine_hash(y->machine);
+           x->rival == y->rival && x->moved == y->moved && x->tried == y->tried &&
+           x->rough == y->rough && x->beside == y->beside &&
+           machine_hash(x->machine) == machine_hash(y->machine);
 }
 
 enum {
