@@ -140,6 +140,7 @@ static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
     int code = parts_graph(&one, &with);
     if (code || graph_hash(to->graph[0]->g) == graph_hash(joined->g))
         return code;
+    to->graph[0]->rival = x->to->plan[0]->p->est.step;
     code = parts_plan(&one, &with);
     if (!code)
         parts_take_report(joined, to->graph[0]);

@@ -56,6 +56,7 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     Arena *a = plan->h.a;
     const Device *device = device_get(arena_ctx(a), o->backend);
     PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
+    to.rival = g->rival;
     if (!reorder && !o->overlap)
         to.overlap = false;
     plan->p = reorder ? make_decided(g, a, to) : NULL;

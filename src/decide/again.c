@@ -136,17 +136,31 @@ static int block_of_step(const Decider *d, const LadderStep *s)
     return d->v.block[(intptr_t)map_find(&d->v.number, s->value[0]) - 1];
 }
 
-/* The places of a ladder that are planned: of a short step those where all blocks have joined, as
- * what lies between is a mixture. Returns how many there are. */
-static int find_places(const Decider *d, const Ladder *l, int *place)
+/* The places of a short step's ladder where all blocks have joined, as what lies between is a
+ * mixture: the last one, and before it those that save fewer bytes by a part of what the last
+ * does. Returns how many there are. */
+static int find_joined(Decider *d, const Ladder *l, int *place)
 {
+    enum { PARTS = 64 };
+    const double *nbytes = ladder_bytes(d, l), least = (nbytes[0] - nbytes[l->n]) / PARTS;
+    double last = nbytes[0];
     int n = 0;
-    for (int i = 1; d->s && i <= l->n; i++)
-        if (i == l->n || block_of_step(d, &l->step[i]) <= block_of_step(d, &l->step[i - 1]))
-            place[n++] = i;
-    for (int i = 1; !d->s && i <= PLACES; i++)
-        place[n++] = l->n * i / PLACES;
+    for (int i = 1; i <= l->n; i++) {
+        if (i < l->n && (block_of_step(d, &l->step[i]) > block_of_step(d, &l->step[i - 1]) ||
+                         last - nbytes[i] < least))
+            continue;
+        place[n++] = i;
+        last = nbytes[i];
+    }
     return n;
+}
+
+/* The places of a ladder that are planned. Returns how many there are. */
+static int find_places(Decider *d, const Ladder *l, int *place)
+{
+    for (int i = 1; !d->s && i <= PLACES; i++)
+        place[i - 1] = l->n * i / PLACES;
+    return d->s ? find_joined(d, l, place) : PLACES;
 }
 
 static Front try_ladder(Decider *d, Planned none, const Ladder *l)
@@ -519,7 +533,7 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     Decider d = again_new(w, t, o, r);
     bool values = again_begin(&d), moved = values && again_moves(&d);
     r->none.room = moved ? ROOM_USUAL : 0;
-    if (!(moved && again_misfits(&d, &r->none)))
+    if (!(values && again_misfits(&d, &r->none)))
         plan_full(&d, &r->none);
     r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);

@@ -94,7 +94,8 @@ Planned again_whole(Decider *d, const Decider *e, const Planned *x);
 bool again_search_short(Decider *d);
 /* Adds e's front to d's report, as choices for the whole step. */
 void again_take_front(Decider *d, const Decider *e);
-/* Whether, by a short step, all saved does not fit by far; fills what it needs. */
+/* Whether, by a short step, or by a plan with less effort of a large one, all saved does not fit by
+ * far; fills what it needs. */
 bool again_misfits(Decider *d, Planned *none);
 /* Whether a choice, planned with less effort, needs so much more than the limit that it would not
  * fit if it were planned as it would run; never without memory. */
@@ -113,6 +114,9 @@ bool planned_first(const Decider *d, const Planned *x, const Planned *y);
 bool again_large(const Decider *d); /* the step is so large that few can be made */
 /* Chooses what fits; false: nothing is found that does. */
 bool choose_large(Decider *d);
+/* The bytes that the forward has saved for the backward with the first steps of l, by how many
+ * these are; they live in d->keep. */
+const double *ladder_bytes(Decider *d, const Ladder *l);
 
 /* ---- again_try.c: sets of values, and their plans ---- */
 

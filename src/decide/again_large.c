@@ -78,7 +78,7 @@ static void take_step(Saving *s, const LadderStep *step, const Map *number)
         need_operands(s, s->x->at[(intptr_t)map_find(number, step->value[i]) - 1]);
 }
 
-static double *bytes_of_steps(Decider *d, const Ladder *l)
+const double *ladder_bytes(Decider *d, const Ladder *l)
 {
     AgainGraph x = again_graph(d->keep, d->tmp, d->step, d->o.prices, d->blocks.of);
     Saving s = saving_new(&x);
@@ -99,7 +99,7 @@ static double *bytes_of_steps(Decider *d, const Ladder *l)
 static Rungs make_rungs(Decider *d)
 {
     Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL)};
-    const double *nbytes = bytes_of_steps(d, &r.ladder);
+    const double *nbytes = ladder_bytes(d, &r.ladder);
     const double each = (nbytes[0] - nbytes[r.ladder.n]) / RUNGS;
     r.nbytes[0] = nbytes[0];
     for (int i = 1; i <= r.ladder.n; i++)

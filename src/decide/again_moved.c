@@ -7,14 +7,19 @@
  * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
  * seconds.
  *
- * The first entry that fits is planned as it would run, and the next one before it that is faster;
- * then half of the blocks in which the two differ as in the one, the rest as in the other, and so
- * on between the two next to the limit. What is faster than the first of the two is not taken where
- * it fits. So two limits with the same two entries have the same plans, and where they part the
- * smaller one takes nothing that is faster than what the larger one has. Slower entries that fit
- * are planned too where the short step may err so far that they are the faster ones; if it errs
- * further, a larger limit could be slower. Without a short step all entries are plans as they would
- * run. */
+ * From the first entry that fits, and the next one before it that is faster, the search goes on to
+ * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
+ * between the two next to the limit. What is faster than the first of the two is not taken where it
+ * fits. So two limits with the same two entries have the same choices between, and where they part
+ * the smaller one takes nothing that is faster than what the larger one has. Slower entries that
+ * fit are planned too where the short step may err so far that they are the faster ones; if it errs
+ * further, a larger limit could be slower.
+ *
+ * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
+ * the short one tells it of entries, and of a half the mean of the two; the whole is planned where
+ * that is near the limit, and in the end, together with what was found before if that may be
+ * better.
+ */
 #include "again.h"
 
 #include <math.h>
@@ -157,11 +162,33 @@ static Front make_frontier(const Moved *m)
 
 /* ---- the search ---- */
 
+/* Whether bytes and seconds of the whole step are told by the short one, and by what lies on either
+ * side, until a choice is taken. */
+static bool is_told(const Moved *m)
+{
+    return !m->small && m->d != m->e;
+}
+
+/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: surely not; 0: only a
+ * plan says it. */
+static int told_fit(const Moved *m, int64_t need)
+{
+    enum { OFF = 50 }; /* by this part of the limit what is told may be off */
+    const int64_t memory = m->d->task->memory, off = memory / OFF;
+    return !is_told(m) ? 0 : need > memory + off ? -1 : need < memory - off;
+}
+
+/* Entry i as a choice for the whole step, which is not planned. */
+static Planned told_of(const Moved *m, int i)
+{
+    return m->d == m->e ? m->f.x[i] : again_whole(m->d, m->e, &m->f.x[i]);
+}
+
 static const Planned *whole_of(Moved *m, int i)
 {
     Planned *x = &m->whole[i];
     if (!x->need) {
-        *x = m->d == m->e ? m->f.x[i] : again_whole(m->d, m->e, &m->f.x[i]);
+        *x = told_of(m, i);
         plan_full(m->d, x);
     }
     return x;
@@ -170,7 +197,8 @@ static const Planned *whole_of(Moved *m, int i)
 /* Entries that need far too much are not planned. */
 static bool entry_fits(Moved *m, int i)
 {
-    return !again_far(m->d, &m->f.x[i]) && plan_fits(m->d, whole_of(m, i));
+    const int fit = again_far(m->d, &m->f.x[i]) ? -1 : told_fit(m, m->f.x[i].need);
+    return fit ? fit > 0 : plan_fits(m->d, whole_of(m, i));
 }
 
 /* The first entry that fits; -1: none does. */
@@ -179,48 +207,88 @@ static int find_first(Moved *m)
     int i = 0;
     while (i < m->f.n && !entry_fits(m, i))
         i++;
-    while (0 < i && i < m->f.n && plan_fits(m->d, whole_of(m, i - 1)))
+    while (0 < i && i < m->f.n && entry_fits(m, i - 1))
         i--;
     return i < m->f.n ? i : -1;
 }
 
+/* Entry i as it is told, or planned. */
+static Planned entry_of(Moved *m, int i)
+{
+    return is_told(m) && !m->whole[i].need ? told_of(m, i) : *whole_of(m, i);
+}
+
+/* A search between two choices. */
+typedef struct Between {
+    Pair p;
+    Planned before[MOST_SMALL + 1]; /* what was p.high before */
+    int nbefore;
+    double floor; /* the least seconds of what may be taken, as a larger limit has no fewer */
+} Between;
+
 /* The choice between two: half of the levels, and of the room. need -1: there is none. */
-static Planned middle_of(Moved *m, const Pair *p, bool second)
+static Planned middle_of(const Moved *m, const Pair *p, bool second)
 {
     const int rooms = p->low.room + p->high.room;
-    Planned x = {.level = levels_middle(m->d, p, second), .room = rooms / 2, .need = -1};
+    Planned x = {.level = levels_middle(m->d, p, second),
+                 .room = rooms / 2,
+                 .need = (p->low.need + p->high.need) / 2,
+                 .sec = (p->low.sec + p->high.sec) / 2};
     if (!x.level) {
         x.level = p->high.level;
         if (second || x.room == p->low.room || x.room == p->high.room)
-            return x;
+            x.need = -1;
     }
-    plan_full(m->d, &x);
     return x;
 }
 
-/* Puts x, which was made of the two, in the place of one of them, if it lies between them. floor:
- * the least seconds of what may be taken, as a larger limit has no fewer. */
-static bool take(const Decider *d, Pair *p, double *floor, const Planned *x)
+/* Puts the choice between the two in the place of one of them; false: it does not lie between. */
+static bool take_middle(Moved *m, Between *b, bool second)
 {
-    if (x->need < 0 || x->need >= p->low.need || x->sec >= p->high.sec)
+    Pair *p = &b->p;
+    Planned x = middle_of(m, p, second);
+    if (x.need < 0)
         return false;
-    const bool high = x->sec >= *floor && plan_fits(d, x);
-    *(high ? &p->high : &p->low) = *x;
-    *floor = high ? *floor : MAX(*floor, x->sec);
+    const int fit = told_fit(m, x.need);
+    if (!fit)
+        plan_full(m->d, &x);
+    if (x.need < 0 || x.need >= p->low.need || x.sec >= p->high.sec)
+        return false;
+    if (x.sec >= b->floor && (fit ? fit > 0 : plan_fits(m->d, &x))) {
+        b->before[b->nbefore++] = p->high;
+        p->high = x;
+    } else {
+        p->low = x;
+        b->floor = MAX(b->floor, x.sec);
+    }
     return true;
 }
 
-static void search_between(Moved *m, Pair *p)
+static void search_between(Moved *m, Between *b)
 {
-    double floor = p->low.sec;
     const int most = m->small ? MOST_SMALL : MOST_LARGE;
-    for (int n = 0, second = 0; n < most && floor < (1 - ENOUGH) * p->high.sec; n++) {
-        const Planned x = middle_of(m, p, second);
-        if (take(m->d, p, &floor, &x))
+    b->floor = b->p.low.sec;
+    for (int n = 0, second = 0; n < most && b->floor < (1 - ENOUGH) * b->p.high.sec; n++) {
+        if (take_middle(m, b, second))
             second = 0;
         else if (second++)
             return;
     }
+}
+
+/* Plans what was found, and what was found before as long as that may be better. */
+static Planned plan_found(Moved *m, const Between *b)
+{
+    Planned best = b->p.high;
+    plan_full(m->d, &best);
+    for (int i = b->nbefore - 1; i >= 0; i--) {
+        Planned x = b->before[i];
+        if (plan_fits(m->d, &best) && best.sec < x.sec)
+            break;
+        plan_full(m->d, &x);
+        best = planned_better(m->d, best, x);
+    }
+    return best;
 }
 
 /* Whether entry i, which needs fewer bytes than k, may be faster after all: not if it only has less
@@ -230,6 +298,34 @@ static bool may_be_faster(const Moved *m, int i, int k)
     const Planned *x = &m->f.x[i], *y = &m->f.x[k];
     const bool same = x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
     return !same && x->sec <= (1 + noise_of(m)) * y->sec;
+}
+
+/* The number of the fastest entry that fits, of the first and of those behind it that may be. */
+static int find_fastest(Moved *m, int first)
+{
+    int best = first;
+    for (int i = first + 1; i < m->f.n; i++)
+        if (may_be_faster(m, i, first) && entry_fits(m, i) &&
+            !planned_first(m->d, whole_of(m, best), whole_of(m, i)))
+            best = i;
+    return best;
+}
+
+/* Chooses from the first entry that fits on. */
+static Planned choose_from(Moved *m, int first)
+{
+    Between b = {.p.high = entry_of(m, find_fastest(m, first))};
+    for (int i = first - 1; i >= 0 && !b.p.low.need; i--) {
+        const Planned x = entry_of(m, i);
+        if (x.sec < b.p.high.sec)
+            b.p.low = x;
+    }
+    if (b.p.low.need > 0)
+        search_between(m, &b);
+    Planned best = plan_found(m, &b);
+    for (int i = first + 1; i < m->f.n && !plan_fits(m->d, &best); i++)
+        best = planned_better(m->d, best, *whole_of(m, i));
+    return best;
 }
 
 bool again_search_moved(Decider *d)
@@ -243,21 +339,13 @@ bool again_search_moved(Decider *d)
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);
     const int first = find_first(&m);
-    if (first < 0) {
+    const Planned best = first < 0 ? (Planned){.need = -1} : choose_from(&m, first);
+    if (!plan_fits(d, &best)) {
         m.e->r->nfront = 0; /* another search fills it */
         return false;
     }
     if (e)
         again_take_front(d, e);
-    Pair p = {.high = *whole_of(&m, first)};
-    for (int i = first + 1; i < m.f.n; i++)
-        if (may_be_faster(&m, i, first) && entry_fits(&m, i))
-            p.high = planned_better(d, p.high, *whole_of(&m, i));
-    for (int i = first - 1; i >= 0 && !p.low.need; i--)
-        if (whole_of(&m, i)->sec < p.high.sec)
-            p.low = *whole_of(&m, i);
-    if (p.low.need > 0)
-        search_between(&m, &p);
-    d->r->chosen = p.high;
+    d->r->chosen = best;
     return true;
 }

@@ -271,9 +271,9 @@ bool again_far(const Decider *d, const Planned *x)
 bool again_misfits(Decider *d, Planned *none)
 {
     Decider *e = again_shorter(d);
-    if (!e)
+    if (!e && !again_large(d))
         return false;
-    *none = plan_quick(e, NULL, NULL);
+    *none = plan_quick(e ? e : d, NULL, NULL);
     return again_far(d, none);
 }
 

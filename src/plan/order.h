@@ -64,7 +64,8 @@ typedef struct OverlapBytes {
     int64_t more; /* that may be alive beside the peak; where that is negative, no more than now at
                      nodes where that is less */
     const int64_t *beside; /* by node id: bytes that are alive there too; NULL: none */
-    int64_t lacking;       /* is filled: with fewer bytes more than this the order is the same */
+    double rival;    /* seconds that the step is to be below, else any order will do: 0: none */
+    int64_t lacking; /* is filled: with fewer bytes more than this the order is the same */
 } OverlapBytes;
 
 /* Moves starts of collectives and their waits apart in g's order, and nodes between them, so that

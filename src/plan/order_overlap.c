@@ -22,7 +22,8 @@
  * Each choice forecloses others. So the search runs several times, of which the first rounds make
  * the nearest fill alone, none, one, two or all that help, and the fastest order is taken. Nearest
  * fills count the seconds of collectives that they pass, and so stay near. The rounds with which
- * several searches begin run once.
+ * several searches begin run once. Where the step is to be below a rival's seconds, and is far
+ * above them after some rounds, the search ends.
  *
  * What a start's tries come to depends on the places that they read and on those that a try times
  * anew. Where none of these has changed since tries were of no use, they are not made again.
@@ -44,6 +45,7 @@ enum {
     FILLS = 3,   /* of a start in a round, at most */
     LEAVES = 4,  /* times that the nearest are left */
     AHEAD = 2,   /* times its seconds by which a gather goes up between rounds */
+    BEGUN = 3,   /* rounds, after which a search gains little */
 };
 
 /* Seconds that are worth a move; the share of the step for which it must stand still; the share of
@@ -51,6 +53,9 @@ enum {
 #define LEAST 1e-9
 #define NOTED 1e-4
 #define SOME  0.1
+
+/* The times of its rival's seconds that a step then takes which will not be below them. */
+#define BEHIND 1.1
 
 static bool reduces(const Node *n)
 {
@@ -416,12 +421,17 @@ static bool move_round(Overlap *x)
     return moved;
 }
 
+static bool is_behind(const Overlap *x, double sec)
+{
+    return x->rival > 0 && sec > BEHIND * x->rival;
+}
+
 static void move_rounds(Overlap *x)
 {
     bool moved = true;
     x->near = false;
     for (x->round = 0; x->round < ROUNDS && moved; x->round++)
-        moved = move_round(x);
+        moved = move_round(x) && !(x->round >= BEGUN && is_behind(x, x->now.total));
 }
 
 /* The order of the fewest seconds that searches have found. */
@@ -449,7 +459,7 @@ static void search_all(Overlap *x, Arena *tmp, BestOrder *best)
         if (x->started[i].nwait > 1 && reduces(overlap_node(x, i)))
             pull(x, i);
     Overlap *from = overlap_like(x, tmp);
-    for (int i = 0, round = 0; i < LEN(near) && moved; i++) {
+    for (int i = 0, round = 0; i < LEN(near) && moved && !(i && is_behind(x, best->least)); i++) {
         overlap_copy(x, from);
         x->near = true;
         for (; round < near[i] && moved; round++) {
@@ -467,6 +477,7 @@ static double overlap_problem(const Problem *q, const Flow *joined, const Machin
 {
     Overlap *x = overlap_new(q, joined, m, tmp);
     x->beside = b->beside;
+    x->rival = b->rival;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     BestOrder best = {NEWN(tmp, int, q->n), INFINITY};

@@ -61,7 +61,8 @@ typedef struct Overlap {
     int first, last; /* places that were read since overlap_begin() */
     Vain *vain, *up; /* by start: of what fills its time; of going up between rounds */
     int round;
-    bool near; /* the nearest fill alone is tried */
+    bool near;    /* the nearest fill alone is tried */
+    double rival; /* seconds that the step is to be below; 0: none */
 } Overlap;
 
 /* joined: q's flow with cats joined, whose copies take no time. */

@@ -154,8 +154,9 @@ bool plan_for_equal(const PlanFor *x, const PlanFor *y)
     return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
            x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
            x->overlap == y->overlap && x->quick == y->quick && x->room == y->room &&
-           x->moved == y->moved && x->tried == y->tried && x->rough == y->rough &&
-           x->beside == y->beside && machine_hash(x->machine) == machine_hash(y->machine);
+           x->rival == y->rival && x->moved == y->moved && x->tried == y->tried &&
+           x->rough == y->rough && x->beside == y->beside &&
+           machine_hash(x->machine) == machine_hash(y->machine);
 }
 
 enum {
@@ -167,7 +168,15 @@ static int quick_effort(const Plan *p)
     return p->nstorage < SMALL_PLAN ? 2 : 0;
 }
 
-enum { BEYOND_EFFORT = 1 }; /* of placing what does not fit in any case */
+/* Whether g is a large step that is planned several times to choose among the plans: orders are
+ * then judged by live bytes alone, and addresses may waste some. */
+static bool is_one_of_many(const Graph *g, const PlanFor *to)
+{
+    enum { LARGE_GRAPH = 5000 }; /* nodes */
+    return to->room && g->nnode > LARGE_GRAPH;
+}
+
+enum { LESS_EFFORT = 1 }; /* of placing what does not fit in any case, or is one of several */
 
 /* Whether p does not fit wherever its buffers lie, and need not be the lowest. */
 static bool is_beyond(const Plan *p, const PlanFor *to)
@@ -178,7 +187,8 @@ static bool is_beyond(const Plan *p, const PlanFor *to)
 /* The effort with which p gets its addresses. */
 static int place_effort(const Plan *p, const PlanFor *to)
 {
-    return to->rough ? 0 : is_beyond(p, to) ? BEYOND_EFFORT : PLACE_EFFORT;
+    const bool less = is_beyond(p, to) || is_one_of_many(p->g, to);
+    return to->rough ? 0 : less ? LESS_EFFORT : PLACE_EFFORT;
 }
 
 /* Without a bound. most: as of plan_place. */
@@ -333,20 +343,21 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    OverlapBytes b = {.more = more, .beside = r->beside};
+    OverlapBytes b = {.more = more, .beside = r->beside, .rival = to->rival};
     double sec = order_overlap(g, to->device, to->machine, tmp, &b);
     r->same = b.lacking - 1;
     r->slower = sec >= r->least;
-    Plan *q = r->slower ? NULL : make(a, g, to, r->beside ? 0 : cap, known);
+    const bool capped = !r->beside && !is_one_of_many(g, to);
+    Plan *q = r->slower ? NULL : make(a, g, to, capped ? cap : 0, known);
     arena_reset(tmp);
     bool good = q && q->est.step < p->est.step;
-    if (good && !r->beside)
+    if (good && capped)
         good = q->space[SPACE_MAIN].peak <= cap &&
                (!r->limit || plan_least(q) <= MAX(r->limit, plan_least(p)));
     if (!good)
         return NULL;
     r->least = sec > 0 ? sec : INFINITY;
-    q->overlap_cap = cap;
+    q->overlap_cap = MAX(cap, capped ? 0 : q->space[SPACE_MAIN].peak);
     return q;
 }
 
@@ -404,20 +415,12 @@ static bool within(const Plan *p, int64_t limit)
 
 enum { NEAR = 32 }; /* this part of a limit above it is near */
 
-/* Whether orders are judged by live bytes alone: of large steps that are planned several times to
- * choose among them. */
-static bool is_judged_quick(const Graph *g, const PlanFor *to)
-{
-    enum { LARGE_GRAPH = 5000 }; /* nodes */
-    return to->quick || (to->room && g->nnode > LARGE_GRAPH);
-}
-
 /* A plan that does not fit is not moved: that takes no bytes off it. */
 static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool apart)
 {
     Arena *keep = arena_tmp(g->a);
     Placements *known = placements_new(keep);
-    if (is_judged_quick(g, to)) {
+    if (to->quick || is_one_of_many(g, to)) {
         order_quick(g, to);
     } else {
         int64_t best = score_orders(g, to, known, waste, INT64_MAX);

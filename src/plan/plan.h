@@ -116,7 +116,10 @@ typedef struct PlanFor {
     bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
                       the limit; without a limit, than what is alive of two more blocks' */
     int room;      /* in how many bytes, ROOM_NONE to ROOM_USUAL; orders of large graphs are then
-                      judged by live bytes, as several are planned. 0: as limit says */
+                      judged by live bytes, and placed with a tenth of the effort, as
+                      several are planned. 0: as limit says */
+    double rival;  /* seconds of another step, in whose place this one is taken if it is faster:
+                      where it seems not, moving collectives ends. 0: there is none */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */

@@ -43,6 +43,7 @@ struct tn_graph {
     Decisions decisions; /* of the passes that ran */
     ChunkReport chunk;   /* likewise */
     AgainReport again;   /* likewise */
+    double rival;        /* seconds of another step, for plans that are taken if they are faster */
     ShardReport sharded; /* how spmd has chosen forms, if it was asked to */
     BucketChoice bucket;
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
