@@ -1797,6 +1797,7 @@ enum { TN_MOST_MESHES = 10, TN_MOST_REASONS = 16 };
 typedef struct tn_mesh {
     const char *mesh, *reshard, *recompute; /* as in options; mesh "none": one rank */
     const char *forms;                      /* "recipes"; with options.shardings auto also "solved" */
+    const char *bucket;                     /* as in options; "block" or "off" where that was chosen */
     int64_t peak, nbytes;                   /* bytes of a rank's arena; with the library's reserve */
     double sec, comm_sec, exposed_sec;      /* of a step; of its collectives; what of them nothing hides */
     double bound_sec;                       /* no schedule of the step is faster */

@@ -71,7 +71,7 @@ void convert_check(Arena *a, const char *folder);
 
 /* A choice as a line for options.decided; "": there is none to keep. */
 const char *bucket_line(Arena *a, const BucketChoice *x);
-void bucket_print(Buf *b, const BucketChoice *x); /* a line, if calls alone were taken */
+void bucket_print(Buf *b, const BucketChoice *x); /* a line, if there was a choice */
 
 /* ---- port.c: inputs and outputs by name ---- */
 

@@ -16,9 +16,9 @@ static const char block[] = "block", off[] = "off";
 
 enum { MOST_GROUPS = 16 }; /* whose seconds are added up; those of others count nothing */
 
-static bool is_auto(const char *word)
+bool bucket_open(const tn_options *o)
 {
-    return !word || !strcmp(word, "auto");
+    return !o->bucket || !strcmp(o->bucket, "auto");
 }
 
 const char *bucket_line(Arena *a, const BucketChoice *x)
@@ -45,7 +45,7 @@ static const char *take_line(tn_options *o)
 BucketAsked bucket_begin(tn_options *o)
 {
     const char *word = take_line(o);
-    BucketAsked x = {.word = o->bucket ? o->bucket : "auto", .open = is_auto(o->bucket)};
+    BucketAsked x = {.word = o->bucket ? o->bucket : "auto", .open = bucket_open(o)};
     if (x.open) {
         x.decided = word;
         o->bucket = word ? word : block;
@@ -59,13 +59,13 @@ static bool runs_beside(const tn_task *task, const tn_options *o)
     return o->overlap ? strcmp(o->overlap, off) != 0 : !task->keep_order;
 }
 
-/* Whether a plan with all calls alone may be another one, and is asked for. */
-static bool is_tried(const Parts *x, const BucketAsked *asked, const tn_options *o)
+/* Whether --bucket may change the step, and what it does is left to choose, or to be told. */
+static bool is_open(const Parts *x, const BucketAsked *asked, const tn_options *o)
 {
     const char *passes = x->task->part[0].passes;
     return !asked->decided && (asked->open ? !x->quick : x->task->apart) &&
-           strcmp(o->bucket, off) != 0 && runs_beside(x->task, o) && passes &&
-           tn_passes_have(passes, "bucket") && x->to->graph[0]->g->mesh;
+           strcmp(o->bucket, off) != 0 && passes && tn_passes_have(passes, "bucket") &&
+           x->to->graph[0]->g->mesh;
 }
 
 /* ---- what calls alone take at least ---- */
@@ -152,26 +152,59 @@ static bool misses(const tn_plan *p, int64_t goal)
     return goal && plan_least(p->p) > goal;
 }
 
-int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)
+/* ---- the choice ---- */
+
+/* Why calls are joined or not, of a plan that may have been planned both ways; least: what calls
+ * alone take at least. */
+static const char *reason(Arena *a, const BucketChoice *r, double least)
+{
+    const bool apart = !strcmp(r->taken, off);
+    const char *joined = sec_text(a, r->joined), *alone = sec_text(a, r->apart);
+    if (r->apart <= 0)
+        return arena_printf(a, "a step takes %s, and with all calls alone at least %s", joined,
+                            sec_text(a, least));
+    if (apart == (r->apart < r->joined))
+        return apart
+                   ? arena_printf(a,
+                                  "a step takes %s, and %s with collectives of a block as one call",
+                                  alone, joined)
+                   : arena_printf(a, "a step takes %s, and %s with all calls alone", joined, alone);
+    return arena_printf(a, "a step takes %s instead of %s, in less memory", apart ? alone : joined,
+                        apart ? joined : alone);
+}
+
+/* Plans the step with all calls alone, where it may take less or need less memory, and leaves the
+ * better one in x. */
+static int try_apart(Parts *x, const tn_options *o, bool open, double least, BucketChoice *r)
 {
     tn_compiled apart = {0};
+    r->joined = x->to->plan[0]->p->est.step;
+    r->chosen = open;
+    if (least >= r->joined && !misses(x->to->plan[0], o->goal_memory))
+        return 0;
+    int code = plan_apart(x, o, &apart);
+    r->apart = apart.plan[0] ? apart.plan[0]->p->est.step : 0;
+    r->chosen &= r->apart > 0;
+    if (r->chosen && parts_better(&apart, x->to, o->goal_memory))
+        r->taken = off;
+    parts_free_step(&apart);
+    return code;
+}
+
+int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)
+{
     BucketChoice r = {.asked = asked->word, .taken = o->bucket, .chosen = asked->decided != NULL};
+    const double least = is_open(x, asked, o) ? least_apart(x->to->plan[0]) : INFINITY;
+    const bool beside = runs_beside(x->task, o);
     int code = 0;
-    const double least = is_tried(x, asked, o) ? least_apart(x->to->plan[0]) : INFINITY;
-    if (isfinite(least)) {
-        r.joined = x->to->plan[0]->p->est.step;
-        r.chosen = asked->open;
-    }
-    if (isfinite(least) && (least < r.joined || misses(x->to->plan[0], o->goal_memory))) {
-        code = plan_apart(x, o, &apart);
-        r.apart = apart.plan[0] ? apart.plan[0]->p->est.step : 0;
-        r.chosen &= r.apart > 0;
-        if (r.chosen && parts_better(&apart, x->to, o->goal_memory))
-            r.taken = off;
-        parts_free_step(&apart);
-    }
+    if (isfinite(least) && beside)
+        code = try_apart(x, o, asked->open, least, &r);
     tn_graph *g = x->to->graph[0];
-    if (g && (r.chosen || r.joined > 0)) {
+    if (g && r.chosen)
+        r.why = r.joined > 0 ? reason(g->h.a, &r, least) : "as was decided before";
+    else if (g && asked->open && isfinite(least) && !beside)
+        r.why = "nothing runs beside computing, and one call takes less than several";
+    if (g && (r.why || r.joined > 0)) {
         r.asked = arena_strdup(g->h.a, r.asked);
         r.taken = arena_strdup(g->h.a, r.taken);
         g->bucket = r;
@@ -182,15 +215,8 @@ int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)
 
 void bucket_print(Buf *b, const BucketChoice *x)
 {
-    if (!x->chosen || strcmp(x->taken, off) != 0)
-        return;
-    buf_add(b, "bucket: auto takes off");
-    if (x->apart > 0)
-        buf_printf(b, ": a step takes %s, and %s with collectives of a block as one call",
-                   sec_text(b->a, x->apart), sec_text(b->a, x->joined));
-    else
-        buf_add(b, ", as was decided before");
-    buf_add(b, "\n");
+    if (x->why)
+        buf_printf(b, "bucket: auto takes %s: %s\n", x->taken, x->why);
 }
 
 int tn_plan_bucket(const tn_plan *p, const char **taken, double *joined, double *apart)

@@ -3,6 +3,7 @@
 #include "api.h"
 
 #include "../decide/meshes.h"
+#include "parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,8 +42,6 @@ static tn_options options_of(const tn_options *asked, const MeshSetting *s)
     o.reshard = s->reshard;
     o.recompute = s->recompute;
     o.warn = NULL; /* of many settings, which nobody asked for by name */
-    if (!o.bucket || !strcmp(o.bucket, "auto"))
-        o.bucket = "block"; /* all in one way: the other takes twice as long to plan */
     return o;
 }
 
@@ -116,6 +115,7 @@ static void fill_plan(const tn_compiled *c, MeshSetting *s)
     s->comm = p->est.by_class[CLASS_COLLECTIVE];
     s->exposed = p->est.exposed;
     s->own = plan_step_bound(p, p->g->a, 0);
+    s->apart = c->graph[0]->bucket.taken && !strcmp(c->graph[0]->bucket.taken, "off");
     s->solved = c->graph[0]->sharded.tried[c->graph[0]->sharded.taken].exposed > 0;
     s->twin = !strcmp(s->recompute, "auto") && !again->searched && !again->nkept;
 }
@@ -256,6 +256,12 @@ static int open_worker(MeshWorker *w, MeshRun *x)
 
 /* ---- the outcome ---- */
 
+static const char *bucket_of(const tn_options *o, const MeshSetting *s)
+{
+    const bool mesh = strcmp(s->mesh, "none") != 0;
+    return !mesh ? "auto" : !bucket_open(o) ? o->bucket : s->apart ? "off" : "block";
+}
+
 static tn_mesh mesh_of(const MeshRun *x, const MeshSetting *s)
 {
     bool mesh = strcmp(s->mesh, "none") != 0;
@@ -265,6 +271,7 @@ static tn_mesh mesh_of(const MeshRun *x, const MeshSetting *s)
                                                 : "recipes",
                      .reshard = s->reshard,
                      .recompute = s->recompute,
+                     .bucket = bucket_of(x->o, s),
                      .peak = s->peak,
                      .nbytes = s->need,
                      .sec = s->sec,

@@ -52,6 +52,8 @@ typedef struct BucketAsked {
     bool open;           /* it is to be chosen */
 } BucketAsked;
 
+/* Whether options leave it to choose. */
+bool bucket_open(const tn_options *o);
 /* Makes o, by which a step is planned first, say one of the words that bucket has, and takes from
  * o->decided what is of this. */
 BucketAsked bucket_begin(tn_options *o);

@@ -416,6 +416,7 @@ static void fill_bucket(Arena *a, json_t *o, const BucketChoice *x)
 {
     put(a, o, "asked", text_json(x->asked));
     put(a, o, "taken", text_json(x->taken));
+    put(a, o, "why", x->why ? text_json(x->why) : json_null());
     put(a, o, "joined_sec", x->joined > 0 ? json_real(x->joined) : json_null());
     put(a, o, "apart_sec", x->apart > 0 ? json_real(x->apart) : json_null());
 }

@@ -36,21 +36,22 @@ static void tell(void *arg, const char *what, int done, int all)
 
 static void put_mesh(FILE *f, const tn_mesh *x, int width)
 {
-    fprintf(f, "%-*s %-8s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld\n", width, x->mesh,
-            x->forms, x->reshard, x->recompute, x->sec, x->bound_sec, x->comm_sec, x->exposed_sec,
-            (long long)x->peak, (long long)x->nbytes);
+    fprintf(f, "%-*s %-8s %-8s %-10s %12.6g %12.6g %12.6g %12.6g %16lld %16lld  %s\n", width,
+            x->mesh, x->forms, x->reshard, x->recompute, x->sec, x->bound_sec, x->comm_sec,
+            x->exposed_sec, (long long)x->peak, (long long)x->nbytes, x->bucket);
 }
 
-static void put_text(FILE *f, const tn_meshes *x)
+/* unlimited: --recompute is left to choose, and no limit says what for. */
+static void put_text(FILE *f, const tn_meshes *x, bool unlimited)
 {
     int width = (int)strlen("mesh");
     for (int i = 0; i < x->nbest; i++) {
         int length = (int)strlen(x->best[i].mesh);
         width = length > width ? length : width;
     }
-    fprintf(f, "%-*s %-8s %-8s %-10s %12s %12s %12s %12s %16s %16s\n", width, "mesh", "forms",
+    fprintf(f, "%-*s %-8s %-8s %-10s %12s %12s %12s %12s %16s %16s  %s\n", width, "mesh", "forms",
             "reshard", "recompute", "s a step", "at least, s", "collectives", "exposed",
-            "peak, bytes", "with reserve");
+            "peak, bytes", "with reserve", "bucket");
     for (int i = 0; i < x->nbest; i++)
         put_mesh(f, &x->best[i], width);
     fprintf(f, "settings: %d; planned %d", x->settings, x->planned);
@@ -63,6 +64,8 @@ static void put_text(FILE *f, const tn_meshes *x)
         fprintf(f, "  left out, as their mesh fits with all saved: %d\n", x->saved);
     if (x->guessed)
         fprintf(f, "  left out by an estimate from other plans: %d\n", x->guessed);
+    if (unlimited)
+        fprintf(f, "  --recompute auto: not tried, as without --memory it is none\n");
     fprintf(f, "  refused: %d\n", x->refused);
     for (int i = 0; i < x->nreason; i++)
         fprintf(f, "    %d: %s%s\n", x->reason[i].count, x->reason[i].why,
@@ -73,11 +76,11 @@ static void put_text(FILE *f, const tn_meshes *x)
 
 static json_t *mesh_json(const tn_mesh *x)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I}", "mesh", x->mesh, "forms",
-                     x->forms, "reshard", x->reshard, "recompute", x->recompute, "est_step_sec",
-                     x->sec, "bound_sec", x->bound_sec, "est_comm_sec", x->comm_sec,
-                     "est_exposed_sec", x->exposed_sec, "peak_bytes", (json_int_t)x->peak,
-                     "need_bytes", (json_int_t)x->nbytes);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:I}", "mesh", x->mesh,
+                     "forms", x->forms, "reshard", x->reshard, "recompute", x->recompute, "bucket",
+                     x->bucket, "est_step_sec", x->sec, "bound_sec", x->bound_sec, "est_comm_sec",
+                     x->comm_sec, "est_exposed_sec", x->exposed_sec, "peak_bytes",
+                     (json_int_t)x->peak, "need_bytes", (json_int_t)x->nbytes);
 }
 
 static json_t *list_json(const tn_meshes *x)
@@ -131,6 +134,11 @@ int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found)
     return code;
 }
 
+static bool is_open(const char *word)
+{
+    return !word || !strcmp(word, "auto");
+}
+
 int meshes_print(tn_context *ctx, const MeshCommand *x, FILE *to)
 {
     tn_meshes found;
@@ -143,6 +151,6 @@ int meshes_print(tn_context *ctx, const MeshCommand *x, FILE *to)
     if (x->json)
         bad = put_json(to, &found);
     else if (!code)
-        put_text(to, &found);
+        put_text(to, &found, !x->o->memory && is_open(x->o->recompute));
     return bad ? bad : code;
 }

@@ -22,6 +22,7 @@ typedef struct MeshSetting {
     bool counted;                   /* by the search: one thread would have planned it */
     bool twin;                      /* it came to what another setting is */
     bool solved;                    /* its forms are the solver's, not those of the recipes */
+    bool apart;                     /* its collectives are not joined, where that was chosen */
     int64_t peak, need;             /* bytes of the plan; with its library's reserve */
     double sec, comm, exposed, own; /* own: no schedule of it is faster */
 } MeshSetting;

@@ -32,6 +32,7 @@ typedef struct Handle {
 /* Whether collectives of a block are one call, of a step that tn_compile has planned. */
 typedef struct BucketChoice {
     const char *asked, *taken; /* words of --bucket; NULL: nothing is known */
+    const char *why;           /* of a choice; NULL: there was none */
     bool chosen;               /* taken by the clock, now or before */
     double joined, apart;      /* seconds of a step, as asked for or by blocks, and with all calls
                                   alone; 0: that was not planned */

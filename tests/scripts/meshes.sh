@@ -14,6 +14,8 @@ ok "meshes by seconds" awk '/^(dp|fsdp|tp)/ { if ($5 < last) exit 1; last = $5; 
 ok "no step is faster than its bound" awk '/^(dp|fsdp|tp)/ && $6 > 1.000001 * $5 { bad = 1 } END { exit bad }' "$dir/out"
 ok "a mesh that the model does not allow, with the reason" grep -q '^    1: 4 ranks share the heads' "$dir/out"
 ok "nothing of a limit, as there is none" not grep -q 'limit\|their memory' "$dir/out"
+ok "whether calls are joined" [ "$(awk '/^(dp|fsdp|tp)/ { print $11 }' "$dir/out" | sort -u)" = block ]
+ok "nothing of --recompute auto, as another was asked for" not grep -q 'recompute auto' "$dir/out"
 ok "a quick search tells no progress" [ ! -s "$dir/err" ]
 gives 0 '"meshes": [' "$@" --ranks 4 --mesh auto --json
 ok "JSON" python3 - "$dir/out" <<'END'
@@ -28,6 +30,9 @@ for m in o["meshes"]:
 END
 gives 0 '' plan demo --batch-size 16 --seq-len 16 --machine h100 --recompute selective --ranks 16 --mesh auto
 ok "reasons that differ in numbers are one" [ "$(grep -c 'ranks share the heads.*other numbers' "$dir/out")" = 1 ]
+printf 'machine 1\nname slow\nlike avx512_bf16\nnetwork 0.117\n' >"$dir/slow"
+gives 0 'recompute auto: not tried, as without --memory it is none' plan demo --batch-size 32 --seq-len 256 --ranks 2 --mesh auto --machine "$dir/slow"
+ok "the mesh's calls are apart where these are faster, as plan takes them" grep -Eq '^fsdp=2 .* always .* off$' "$dir/out"
 gives 0 '' "$@" --ranks 1 --mesh auto
 ok "one rank" grep -q '^none  *recipes  *auto  *selective' "$dir/out"
 gives 0 '' "$@" --ranks 4 --mesh auto --reshard never

@@ -65,6 +65,11 @@ slow="plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine $dir/slow"
 gives 0 'bucket: auto takes off: a step takes' $slow
 gives 0 '' $slow --json
 ok "calls apart where these are faster" bucket off
+fast="plan demo --batch-size 32 --seq-len 256 --mesh fsdp=2 --machine h100"
+gives 0 'bucket: auto takes block: a step takes' $fast
+gives 0 'bucket: auto takes block: nothing runs beside computing' $fast --overlap off
+gives 0 '' $fast --bucket block
+ok "nothing of a choice that was not left" not grep -q 'bucket: ' "$dir/out"
 gives 0 '' $slow --bucket block --json
 ok "joined calls that were asked for" bucket block
 ok "joined calls that take longer than apart: a note" grep -q 'note: by --bucket block a step takes' "$dir/err"
