@@ -398,7 +398,7 @@ static void fill_sharding(Arena *a, json_t *o, const ShardReport *r)
     }
     put(a, o, "objective_sec", r->solved ? json_real(r->sec) : json_null());
     put(a, o, "emitted_sec", r->solved ? json_real(r->emitted) : json_null());
-    put(a, o, "gap", r->solved && isfinite(r->gap) ? json_real(r->gap) : json_null());
+    put(a, o, "gap", r->solved ? json_real(r->gap) : json_null());
     json_t *forms = put(a, o, "forms", json_array());
     for (int i = 0; i < r->nform; i++)
         fill_form(a, put_last(a, forms), &r->form[i]);

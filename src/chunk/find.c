@@ -12,6 +12,7 @@
 #include "chunk.h"
 
 #include "../flow/flow.h"
+#include "../pass/block.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,31 +50,13 @@ typedef struct Find {
 
 /* ---- groups ---- */
 
-/* The scope without the number of its block. */
-static const char *scope_stem(Arena *a, const char *scope)
-{
-    Block b = block_of(scope);
-    if (!b.len)
-        return scope;
-    int digits = b.len;
-    while (digits > 0 && strchr("0123456789", scope[digits - 1]))
-        digits--;
-    return arena_printf(a, "%.*s*%s", digits, scope, scope + b.len);
-}
-
-/* Equal for values that are the same in each block. count: of text -> int, by scope. */
+/* Equal for values that are the same in each block. count: of place_key(). */
 static const char *key_of(Find *x, Map *count, const Value *v)
 {
     const Node *n = v->def;
-    const char *own = arena_printf(x->tmp, "%s %s %d %d %s", n->op->name,
-                                   type_text(x->tmp, &v->type), v->index, (int)n->phase, n->scope);
-    int *nth = map_find(count, own);
-    if (!nth) {
-        nth = NEW(x->tmp, int);
-        map_put(count, own, nth);
-    }
-    return arena_printf(x->tmp, "%s %s %d %d %s %d", n->op->name, type_text(x->tmp, &v->type),
-                        v->index, (int)n->phase, scope_stem(x->tmp, n->scope), (*nth)++);
+    return place_key(x->tmp, count, n->scope, 1,
+                     arena_printf(x->tmp, "%s %s %d %d", n->op->name, type_text(x->tmp, &v->type),
+                                  v->index, (int)n->phase));
 }
 
 static const char *member_name(const Find *x, const Seed *s, Block b)

@@ -85,11 +85,16 @@ static void print_uncut(Buf *b, const ShardReport *r)
 
 /* Says which choices a limited gap speaks of, and by which seconds: the problem has a
  * reader of a shared form pay for it though it takes the form that was made. */
-static const char *limited_text(const ShardReport *r)
+static const char *limited_text(Arena *a, const ShardReport *r)
 {
-    return r->ntried && r->tried[r->taken].limit
-               ? " within the limit, by the problem's seconds, which are the objective or more"
-               : "";
+    const ShardTry *t = &r->tried[r->taken];
+    if (!r->ntried || !t->limit)
+        return "";
+    const char *within = "the limit";
+    if (t->kept > t->limit)
+        within = arena_printf(a, "%lld bytes, the least that was found", (long long)t->kept);
+    return arena_printf(a, " within %s, by the problem's seconds, which are the objective or more",
+                        within);
 }
 
 void shard_print(Buf *b, const ShardReport *r)
@@ -105,11 +110,8 @@ void shard_print(Buf *b, const ShardReport *r)
             buf_printf(b,
                        "                    beside %s that add up a norm, no part of the choice\n",
                        sec_text(b->a, r->rest));
-        if (isfinite(r->gap))
-            buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike%s\n",
-                       100 * r->gap, limited_text(r));
-        else
-            buf_printf(b, "  gap               unknown, as no choice within the limit was found\n");
+        buf_printf(b, "  gap               %.3f %%, of choices that cut equal blocks alike%s\n",
+                   100 * r->gap, limited_text(b->a, r));
         buf_printf(b, "  problem           %d classes of nodes and ports, %d variables, %d edges\n",
                    r->nclass, r->nvariable, r->nedge);
         print_uncut(b, r);

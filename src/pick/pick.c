@@ -413,6 +413,14 @@ static PickResult try_limit(Arena *a, const PickProblem *p, int64_t limit, int *
     return r;
 }
 
+/* Takes what was found within a larger limit; its bound holds for less, too. */
+static void take_found(PickResult *r, const PickResult *y)
+{
+    r->found = y->found;
+    r->found_cost = y->cost;
+    r->found_bound = y->bound;
+}
+
 /* Finds a limit within which something fits, and moves it down as far as a few tries find, to
  * within a part in NEAR. */
 static void find_least(Arena *a, const PickProblem *p, PickResult *r, int *strategy)
@@ -421,14 +429,14 @@ static void find_least(Arena *a, const PickProblem *p, PickResult *r, int *strat
     PickResult any = try_limit(a, p, PICK_MOST, strategy);
     int64_t low = MAX(r->least, p->limit + 1); /* nothing was found below */
     int *other = NEWN(a, int, p->n);
-    r->found = any.found;
+    take_found(r, &any);
     r->forbidden = !any.feasible;
     r->proved = r->forbidden ? any.proved : r->proved;
     for (int i = 0; i < TRIES && any.feasible && low < r->found - r->found / NEAR; i++) {
         int64_t middle = low + (r->found - low) / 2;
         PickResult next = try_limit(a, p, middle, other);
         if (next.feasible) {
-            r->found = next.found;
+            take_found(r, &next);
             memcpy(strategy, other, sizeof *other * (size_t)p->n);
         } else {
             low = middle + 1;

@@ -100,8 +100,11 @@ typedef struct PickResult {
     bool proved;    /* feasible: nothing costs less; else: there is none */
     bool forbidden; /* not even without a limit was anything found */
     int64_t found;  /* the most that the strategies use at a time */
-    int64_t least;  /* proved: every choice uses at least as much at some time */
-    int64_t steps;  /* of search */
+    double found_cost,
+        found_bound; /* not feasible: of these strategies, which are those of the fewest
+                        bytes found, and below what no choice within `found` costs */
+    int64_t least;   /* proved: every choice uses at least as much at some time */
+    int64_t steps;   /* of search */
 } PickResult;
 
 /* Called now and then with the best so far; a bound or a cost that is not known is not finite. */

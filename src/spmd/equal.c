@@ -7,34 +7,25 @@
  * alone; blocks that differ at their borders are tied too. Linear in nodes and operands. */
 #include "solved.h"
 
-#include <ctype.h>
+#include "../pass/block.h"
+
+#include <limits.h>
 #include <string.h>
+
+enum { ALL_NUMBERS = INT_MAX };
 
 typedef struct Tying {
     EqualGraph *e;
     Arena *tmp;
     const PinList *pins;
     Map classes;   /* key -> 1 + class */
-    Map ordinals;  /* key with the whole scope -> how many */
+    Map ordinals;  /* of place_key() */
     Map groups;    /* key -> 1 + group */
     Map params;    /* of inputs, by name */
     Reading *read; /* by value, from first[id] on */
     const char **block;
     int *first, nread;
 } Tying;
-
-/* A name with its numbers as asterisks: "layers.*.mlp". */
-static void print_alike(Buf *b, const char *name)
-{
-    for (const char *s = name; *s;) {
-        size_t len = strcspn(s, ".");
-        size_t digits = strspn(s, "0123456789");
-        buf_printf(b, "%.*s", digits == len && len ? 1 : (int)len, digits == len && len ? "*" : s);
-        s += len;
-        if (*s == '.')
-            buf_printf(b, "."), s++;
-    }
-}
 
 static int find_number(const Map *m, const char *key)
 {
@@ -62,10 +53,13 @@ static int value_new(EqualGraph *e, int of, int result, Type t)
     return e->nvalue - 1;
 }
 
-/* The text that equal nodes have in common; scopes are no part of it. */
+/* The text that equal nodes have in common. Scopes are no part of it, nor streams, as each node
+ * that draws has its own. */
 static void print_node(Buf *b, const Node *n)
 {
-    buf_printf(b, "|%d|%s|%llx", (int)n->phase, n->op->name, (unsigned long long)attrs_hash(n));
+    Node any = *n;
+    any.stream = 0;
+    buf_printf(b, "|%d|%s|%llx", (int)n->phase, n->op->name, (unsigned long long)attrs_hash(&any));
     for (int i = 0; i < n->nin; i++) {
         buf_printf(b, i ? "," : "|");
         type_print(b, &n->in[i]->type);
@@ -94,21 +88,12 @@ static void print_flat(Buf *b, FlatNode f)
 
 static const char *node_key_of(Tying *y, const Node *n)
 {
-    FlatNode flat = flat_node(y->e->flat, n);
-    Buf own = {.a = y->tmp}, key = {.a = y->tmp};
-    buf_printf(&own, "%s", place_of(y, n));
-    print_node(&own, n);
-    print_flat(&own, flat);
-    int ordinal = find_number(&y->ordinals, own.text);
-    put_number(&y->ordinals, own.text, ordinal + 1);
-    print_alike(&key, place_of(y, n));
-    print_node(&key, n);
-    print_flat(&key, flat);
-    buf_printf(&key, "|%d", ordinal);
+    Buf what = {.a = y->tmp};
+    print_node(&what, n);
+    print_flat(&what, flat_node(y->e->flat, n));
+    const char *key = place_key(y->tmp, &y->ordinals, place_of(y, n), ALL_NUMBERS, what.text);
     const Pin *pin = pin_of(y->pins, n);
-    if (pin)
-        buf_printf(&key, "|%s %s", pin->option, pin->text);
-    return key.text;
+    return pin ? arena_printf(y->tmp, "%s|%s %s", key, pin->option, pin->text) : key;
 }
 
 static void tie_node(Tying *y, const Node *n)
@@ -158,9 +143,7 @@ static const Port *owner_of(const Tying *y, const Port *p)
 static const char *port_key(Tying *y, const Port *p, const Mesh *m, const Sharding *s)
 {
     Buf key = {.a = y->tmp};
-    buf_printf(&key, "param ");
-    print_alike(&key, p->name);
-    buf_printf(&key, "|");
+    buf_printf(&key, "param %s|", scope_alike(y->tmp, p->name, ALL_NUMBERS));
     type_print(&key, &p->v->type);
     if (s->ruled)
         buf_printf(&key, "|%s", cuts_text(y->tmp, m, s->cut));

@@ -140,7 +140,9 @@ static void report(const ShardProblem *p, const PickResult *r, double sec, Shard
     y->solved = true;
     y->sec = sec;
     y->products = least_of_products(p->e);
-    y->gap = !r->feasible ? INFINITY : r->cost > 0 ? (r->cost - r->bound) / r->cost : 0;
+    double cost = r->feasible ? r->cost : r->found_cost;
+    double bound = r->feasible ? r->bound : r->found_bound;
+    y->gap = cost > 0 ? (cost - bound) / cost : 0;
     y->nclass = p->e->nclass;
     y->nbytes = r->found;
     y->least = r->least;

@@ -136,6 +136,13 @@ static Best enumerate(const PickProblem *p)
     return best;
 }
 
+static double least_within(const PickProblem *p, int64_t limit)
+{
+    PickProblem q = *p;
+    q.limit = limit;
+    return enumerate(&q).cost;
+}
+
 static void compare(const PickProblem *p, uint32_t seed)
 {
     int *strategy = NEWN(a, int, p->n);
@@ -148,7 +155,9 @@ static void compare(const PickProblem *p, uint32_t seed)
                 EXPECT(r.bound == r.cost && r.found == c.peak && r.least <= best.peak);
     else if (best.peak < PICK_MOST)
         good &= EXPECT(r.least == best.peak && r.found == best.peak && !c.forbidden &&
-                       c.peak == best.peak && !r.forbidden);
+                       c.peak == best.peak && !r.forbidden) &&
+                EXPECT(r.found_cost == c.cost && r.found_bound <= least_within(p, r.found) &&
+                       r.found_bound > -INFINITY);
     else
         good &= EXPECT(r.forbidden);
     PickProblem free = *p;

@@ -127,6 +127,15 @@ static const Priced priced[] = {
     {"gpt2", 32, 1024, "fsdp=4,tp=2", "auto", F32, 2},
 };
 
+/* Whether an embedding reads a table that was cast before it was gathered. */
+static bool reads_narrow(const ShardReport *r)
+{
+    for (int i = 0; i < r->nform; i++)
+        if (!strncmp(r->form[i].node, "embedding ", 10) && strstr(r->form[i].node, "_narrow"))
+            return true;
+    return false;
+}
+
 static void price(void *arg)
 {
     const Job *j = arg;
@@ -144,6 +153,8 @@ static void price(void *arg)
     o.shard_report = &r;
     passes_run(g, j->passes, &o, NULL, NULL);
     check_report(j, &r);
+    if (!EXPECT(x->dtype == F32 || reads_narrow(&r)))
+        printf("  %s on %s: the embedding reads its table in f32\n", x->model, x->mesh);
 }
 
 /* ---- tests ---- */

@@ -22,6 +22,10 @@ gives 0 '' plan $step --shard auto --explain
 grep -v '^  took ' "$dir/out" >"$dir/second"
 ok "the same again" cmp "$dir/first" "$dir/second"
 
+gives 0 '' plan tests/ref/gpt2-tiny --batch-size 8 --seq-len 16 --mesh fsdp=2 --dropout 0.1 --shard auto --explain
+ok "blocks are equal though each draws from a stream of its own" \
+    grep -q '^form  *2 nodes .* dropout .*@layers\.0\.mlp\.dropout: ' "$dir/out"
+
 # ---- the objective is the sum of what is emitted ----
 
 # The embedding reads the cast table as it was made, the last product a form that is made of it.
