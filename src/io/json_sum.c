@@ -1,12 +1,12 @@
-/* The text of a JSON object with a checksum of its own, as state.json is: a first key `crc32c`, whose
- * value is the CRC-32C, as eight hexadecimal digits, of all bytes behind its closing quote. A text
- * without that key has none, as those of earlier versions. Linear. */
+/* The text of a JSON object with a checksum of its own, as state.json is: a first key `crc32c`,
+ * whose value is the CRC-32C, as eight hexadecimal digits, of all bytes behind its closing quote. A
+ * text without that key has none, as those of earlier versions. Linear. */
 #include "io.h"
 
 #include <ctype.h>
 #include <string.h>
 
-#define KEY "\"crc32c\":"
+#define KEY   "\"crc32c\":"
 #define BEGIN "{\n " KEY " \""
 enum { DIGITS = 8, UNSUMMED = sizeof BEGIN - 1 + DIGITS + 1 };
 
@@ -33,7 +33,8 @@ void json_check_sum(Arena *a, const char *path)
         return;
     if (n < UNSUMMED || strncmp(text, BEGIN, sizeof BEGIN - 1) != 0 || said[DIGITS] != '"')
         fail(ctx, TN_FAIL,
-             "%s: \"crc32c\": expected eight digits, in the second line, found them elsewhere: it is "
+             "%s: \"crc32c\": expected eight digits, in the second line, found them elsewhere: it "
+             "is "
              "not as it was saved\n  without that key it is read as it is",
              path);
     const char *found = sum_text(a, text + UNSUMMED, n - UNSUMMED);
