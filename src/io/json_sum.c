@@ -33,9 +33,8 @@ void json_check_sum(Arena *a, const char *path)
         return;
     if (n < UNSUMMED || strncmp(text, BEGIN, sizeof BEGIN - 1) != 0 || said[DIGITS] != '"')
         fail(ctx, TN_FAIL,
-             "%s: \"crc32c\": expected eight digits, in the second line, found them elsewhere: it "
-             "is "
-             "not as it was saved\n  without that key it is read as it is",
+             "%s: \"crc32c\": expected eight digits in the second line: it is not as it was saved\n"
+             "  without that key it is read as it is",
              path);
     const char *found = sum_text(a, text + UNSUMMED, n - UNSUMMED);
     if (strncmp(said, found, DIGITS) != 0)

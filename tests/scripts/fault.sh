@@ -132,7 +132,7 @@ same saved changed
 changed state.json 'sed -i "s/\"crc32c\": \"./\"crc32c\": \"x/" "$file"'
 gives 0 "$file: expected the checksum x" train --resume --out "$dir/changed"
 changed state.json 'python3 -m json.tool "$last/state.json" >"$file"'
-gives 0 "$file: \"crc32c\": expected eight digits, in the second line" train --resume --out "$dir/changed"
+gives 0 "$file: \"crc32c\": expected eight digits in the second line" train --resume --out "$dir/changed"
 changed state.json "$rate"'; sed -i /crc32c/d "$file"'
 gives 0 'already at step 4' train --resume --out "$dir/changed"
 ok "one without a checksum, of an earlier version, is read" not grep -q warning "$dir/err"
