@@ -19,7 +19,8 @@ REFUSED = {"topk": "does not support bool", "constant_pad_nd": "length must be n
 # The log-sum-exp of an infinity is one there, and NaN here.
 INFINITE = {"cross_entropy"}
 # Divisions of integers, which end the process in PyTorch 2.9 where the least one is divided by -1.
-DIVIDES = {"floor_divide", "remainder", "fmod"} if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15) else ()
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+DIVIDES = {"floor_divide", "trunc_divide", "remainder", "fmod"} if OLDER else ()
 
 
 def bound_of(op, x):
