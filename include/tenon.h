@@ -1945,20 +1945,22 @@ TN_API int tn_program_bind(tn_program *x, const char *name, void *data);
 /* Fills the parameters from a model's weights (or its seeded initial values) and the state with zeros.
  * in: program of a graph of that model; model; options (seed)
  * out: nothing
- * error: the tensor that cannot be read
+ * error: the tensor that cannot be read, or does not have the checksum that its file says
  * cost: one read of the weights, straight into the arena; each of several ranks reads or draws its own
- *     part, where these are short runs from blocks of at most 1 MiB that have others' too
+ *     part, where these are short runs from blocks of at most 1 MiB that have others' too. Before the first
+ *     of a model one more of those that have checksums, which ranks share out
  * from: tn_model_open
  * see also: tn_program_save */
 TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options);
 
 /* Writes a checkpoint folder: config.json, model.safetensors (or its shards, of at most
  * tn_options.shard bytes each, and their index), optimizer.safetensors, state.json.
- * in: program; model; folder, whose parents are made too; a JSON object's text for state.json
+ * in: program; model; folder, whose parents are made too; a JSON object's text for state.json, to which
+ *     a checksum is added as the key crc32c
  * out: the folder, made aside, synced and renamed (a checkpoint that is there is exchanged as a whole);
  *      and the link `latest` beside it
- * error: parameters that are not the model's, a text that is no JSON object, why it cannot be written; the
- *     folder is then as before. Of several ranks, which call it together: what failed on one of them
+ * error: parameters that are not the model's, a text that is no JSON object or has a key crc32c, why it
+ *     cannot be written; the folder is then as before. Of several ranks, which call it together: what failed on one of them
  * cost: one write of parameters and state. Several ranks write side by side, with three buffers of about
  *     4 MiB each, and read back what they wrote; but rank 0 writes all where ranks are on several hosts, or
  *     on a file system that is not known to be local, such as NFS
@@ -1999,7 +2001,7 @@ TN_API int tn_program_restore(tn_program *x, const char *folder);
  * in: folder, named step-N
  * out: nothing
  * error: the file and what is wrong with it
- * cost: headers only
+ * cost: one read of all its files, whose checksums it looks at
  * from: `tenon train --resume`
  * see also: tn_program_save */
 TN_API int tn_checkpoint_check(tn_context *ctx, const char *folder);
@@ -2045,8 +2047,8 @@ TN_API int tn_checkpoint_clean(tn_context *ctx, const char *folder);
  * in: program; path, "-" for standard input; every input must be there with the right type, under the value's name or
  *     that which belongs to its role, and nothing else; only one of role seed may be absent, and keeps its value
  * out: nothing
- * error: the tensor that is missing, unexpected or misshapen
- * cost: one read
+ * error: the tensor that is missing, unexpected or misshapen, or does not have the checksum that the file says
+ * cost: one read; of tensors that have checksums two
  * from: `tenon run`
  * see also: tn_program_write_file, tn_program_write */
 TN_API int tn_program_read_file(tn_program *x, const char *path);

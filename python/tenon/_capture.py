@@ -185,6 +185,9 @@ class Scopes(TorchFunctionMode):
             kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
         if function is torch.nn.functional.pad and is_circular(*args, **kwargs):
             function = pad_circular
+        if function is torch.lstm:  # oneDNN's is one call, which no graph has
+            with torch.backends.mkldnn.flags(enabled=False):
+                return function(*args, **kwargs)
         return function(*args, **kwargs)
 
 
@@ -255,6 +258,7 @@ class Captured:
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
         self.training = []   # (module, whether it was in training mode)
+        self.trainable = {}  # by a parameter's name whether it required a gradient
         self.optimizer = self.update = self.ranks = None
         self.summary = ""
 
@@ -339,6 +343,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
     captured.out_is_tensor = holder.out_is_tensor
     captured.watch = _watch.Watch(holder, [*captured.parameters.values(), *builder.read.values()])
+    captured.trainable = {name: p.requires_grad for name, p in captured.parameters.items()}
     captured.training = [(weakref.ref(m), m.training) for m in holder.modules() if m is not holder]
     return captured
 
@@ -377,6 +382,12 @@ def error_line(error):
     """The innermost line of the user's code in an error's traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((TORCH, HERE, "<"))]
     return f" (in {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line})" if frames else ""
+
+
+def effect(node):
+    """Why an input is refused that orders calls with effects, by the first of these; "" of any other."""
+    call = next((user for user in node.users if user.target is torch.ops.higher_order.with_effects), None)
+    return f"{call.args[1]} has an effect beside its results, which no graph has{where(call)}" if call else ""
 
 
 def argument_names(step, args, kwargs):
@@ -449,7 +460,7 @@ class Builder:
                 self.node_names[node] = "tn_tangent"
                 continue
             else:
-                raise CaptureError(f"an input that is {desc}: Tenon has no such inputs")
+                raise CaptureError(effect(node) or f"an input that is {desc}: Tenon has no such inputs")
             self.node_names[node] = name
             words.append(f'{name}: "{type_of(tensor)}"')
         c.inputs = list(self.input_names)

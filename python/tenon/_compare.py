@@ -5,6 +5,7 @@ The eager step is run as it stands, forward, backward and the optimizer's update
 activation_memory_budget AOTAutograd's joint graph goes through PyTorch's min-cut partitioner, and forward and backward
 are run call by call. The tracker counts bytes of tensors, not what kernels and allocators take beside them."""
 import contextlib
+import inspect
 
 import torch
 import torch._functorch.config as functorch_config
@@ -118,7 +119,10 @@ class Twin:
         captured = self.captured
         with contextlib.ExitStack() as stack, functorch_config.patch(activation_memory_budget=budget):
             traced = joint(stack, self.holder, [captured.leaves[i] for i in captured.places])
-            call = aot_compile_joint_with_descriptors(traced, partition_fn=min_cut_rematerialization_partition)
+            with_cut = {"partition_fn": min_cut_rematerialization_partition}
+            if "partition_fn" not in inspect.signature(aot_compile_joint_with_descriptors).parameters:  # PyTorch 2.9
+                traced._aot_state.aot_config.partition_fn = with_cut.pop("partition_fn")
+            call = aot_compile_joint_with_descriptors(traced, **with_cut)
         own = {id(t): fake for names, twins in ((self.holder.named_parameters, self.parameters),
                                                 (self.holder.named_buffers, self.buffers))
                for (_, t), fake in zip(names(), twins.values())}  # a tied parameter is an argument under each name

@@ -28,6 +28,14 @@ def groups_of(module):
     return getattr(state, "_fsdp_param_groups", None) or [g for g in [state._fsdp_param_group] if g is not None]
 
 
+def root_of(mesh):
+    """The mesh that one is cut out of, or itself."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed.device_mesh import _mesh_resources  # as in PyTorch 2.9
+    return _mesh_resources.get_root_mesh(mesh)
+
+
 class Axes:
     """The axes of the meshes on which parameters lie, {name: ranks}, in the order of the mesh that they are part of. The
     axis on which fully_shard cuts is called fsdp whatever its name, and that on which it has copies dp: by these names
@@ -59,7 +67,7 @@ class Axes:
     def add(self, mesh, what):
         """The axes of a mesh, and of the one that it is cut out of."""
         names = self.names(mesh, what)
-        root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+        root = root_of(mesh)
         if root.mesh_dim_names and set(names) <= set(self.names(root, what)):
             mesh, names = root, self.names(root, what)
         ranks = set(mesh.mesh.flatten().tolist())

@@ -151,6 +151,7 @@ class Step:
         self.captured = c = plan.captured
         c.watch.check()
         _watch.check_hooks(c.parameters, c.optimizer)
+        _watch.check_trainable(c)
         self.program = Program(plan.made)
         self._lock = threading.Lock()
         self._update = c.update
@@ -273,6 +274,7 @@ class Step:
         self.captured.watch.check()
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
+        _watch.check_trainable(self.captured)
         tensors = self._tensors(args, kwargs)
         if self._update is not None:
             self._update.check()

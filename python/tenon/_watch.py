@@ -67,3 +67,14 @@ def check_hooks(parameters, optimizer):
         if found:
             raise NotSupported(f"{type(optimizer).__name__} has a hook of {what}, which a Step would not run; "
                                "remove it")
+
+
+def check_trainable(captured):
+    """Raises NotSupported where a parameter requires a gradient that the step has not, or, of one that an optimizer
+    updates, none any more."""
+    for name, p in captured.parameters.items():
+        then = captured.trainable[name]
+        if p.requires_grad and not then:
+            raise NotSupported(f"{name} requires a gradient, and did not when the step was captured; capture again")
+        if then and not p.requires_grad and captured.optimizer is not None:
+            raise NotSupported(f"{name} does not require a gradient, and did when the step was captured; capture again")

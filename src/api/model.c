@@ -134,6 +134,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     const char *folder = model_folder(a, path);
     if (folder && graph_model_file(call, folder)) {
         m->folder = arena_strdup(a, folder);
+        model_check_state(call, folder);
         graph_model_open(m, graph_model_file(call, folder), folder);
         graph_model_check(m, call, folder);
         companions_open(m, folder);
@@ -141,7 +142,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     }
     if (folder) {
         m->folder = arena_strdup(a, folder);
-        file_check_link(&ctx->ctx, arena_printf(a, "%s/state.json", folder));
+        model_check_state(call, folder);
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
         convert_check(a, folder);
         m->file = tensors_open(a, folder);
@@ -570,7 +571,9 @@ int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
     if (!GIVEN(args_owner(x), x, m, options) || !args_kin(__func__, x, m) ||
         !args_options(args_owner(x), __func__, options))
         return TN_CODE_USAGE;
-    TRY(t, &x->h.owner->ctx)
+    TRY(t, &x->h.owner->ctx) {
+        model_verify(m, graph_mesh(x->x->plan->g));
         load(x, m, try_arena(&t), options->seed);
+    }
     return tried(&t);
 }

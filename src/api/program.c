@@ -358,6 +358,7 @@ static void read_inputs(tn_program *x, Arena *a, const char *path)
 {
     const Plan *p = x->x->plan;
     const TensorFile *file = tensors_open(a, path);
+    tensors_verify(file, 0, 1);
     Map known = {.a = a};
     Arena *tmp = arena_tmp(a);
     for (int i = 0; i < p->nin; i++) {

@@ -347,6 +347,6 @@ void row_cdist_backward(Site *s)
         ratio = lower2(s, "pow", unless(s, zero, 1, ratio), lower_like(s, p - 1, d));
         slope = mul(s, lower1(s, "sign", d), ratio);
     }
-    slope = where_or(s, none, slope, 0);
+    slope = unless(s, none, 0, slope);
     site_return(s, lower_reduce(s, "sum", mul(s, g, slope), 1, &at, false));
 }

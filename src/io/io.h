@@ -54,6 +54,13 @@ uint32_t crc32c_add(uint32_t sum, const void *data, int64_t n);
 uint32_t crc32c_move(uint32_t sum, int64_t n);
 uint32_t crc32c_end(uint32_t sum, int64_t n); /* the checksum of n bytes of that sum */
 
+/* ---- json_sum.c ---- */
+
+/* A JSON object's text with its checksum as the first key, `crc32c`, which it must not have. */
+const char *json_add_sum(Arena *a, const char *object);
+/* Fails where a file with such a checksum has other bytes than it says; any other passes. */
+void json_check_sum(Arena *a, const char *path);
+
 /* ---- safetensors.c ---- */
 
 typedef struct TensorEntry {
@@ -101,8 +108,9 @@ void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lo
 /* The same of elements [first, first + n). */
 void tensors_read_part(const TensorFile *f, const TensorEntry *e, DType want, bool lossy,
                        int64_t first, int64_t n, void *dst);
-/* Fails where a tensor's bytes do not have the checksum that the header says. */
-void tensors_verify(const TensorFile *f);
+/* Fails where a tensor's bytes do not have the checksum that the header says; looks at tensors
+ * first, first + stride and so on. */
+void tensors_verify(const TensorFile *f, int64_t first, int64_t stride);
 /* Whether two tensors have the same type and bytes. */
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 

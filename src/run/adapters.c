@@ -41,6 +41,7 @@ static void attach(tn_model *m, const Lora *o, TensorFile *f)
 {
     m->config.lora = o;
     m->adapters = f;
+    m->verified = 0;
     m->param = model_params(m->h.a, &m->config, &m->nparam);
 }
 
@@ -95,6 +96,7 @@ void adapters_open(tn_model *m, Arena *call, const char *folder)
     list_files(m, folder);
     if (!has(a, folder, "state.json"))
         return;
+    model_check_state(call, folder);
     m->folder = arena_strdup(a, folder); /* of a run, which has all that the base's has */
     companions_open(m, m->folder);
 }

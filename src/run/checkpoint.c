@@ -245,11 +245,13 @@ static void check_state(Ctx *ctx, const char *text)
 {
     json_error_t e = {0};
     json_t *state = json_loads(text, JSON_REJECT_DUPLICATES, &e);
-    bool good = json_is_object(state);
+    bool good = json_is_object(state), summed = json_object_get(state, "crc32c") != NULL;
     json_decref(state);
     if (!good)
         fail(ctx, TN_USAGE, "state: expected a JSON object: %s",
              *e.text ? e.text : "found another value");
+    if (summed)
+        fail(ctx, TN_USAGE, "state: expected no key \"crc32c\", which a save adds");
 }
 
 static char *path_aside(Arena *a, const FolderPath *to, int64_t pid)
@@ -283,7 +285,7 @@ static void begin_save(void *arg)
     if (s->m->graph)
         write_text(s, graph_model_text(s->m, s->a), "graph.tn");
     companions_write(s->m, s->a, s->aside);
-    write_text(s, s->state, "state.json");
+    write_text(s, json_add_sum(s->a, s->state), "state.json");
 }
 
 static void end_save(void *arg)
@@ -485,12 +487,13 @@ static void check_whole(Arena *a, const char *path)
     }
     const TensorFile *state = tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.path));
     Json run = json_read(a, arena_printf(a, "%s/state.json", s.path));
+    json_check_sum(a, run.where);
     int64_t step = json_get_int(run, "step", 0, INT64_MAX);
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
              run.where, (long long)step);
-    tensors_verify(weights);
-    tensors_verify(state);
+    tensors_verify(weights, 0, 1);
+    tensors_verify(state, 0, 1);
 }
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)

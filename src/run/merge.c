@@ -225,8 +225,8 @@ static void check_merge(const tn_model *m, Arena *a, const char *folder, const c
         fail(ctx, TN_USAGE, "merge: the model has no weights to which adapters could be added");
     if (dtype && strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0)
         fail(ctx, TN_USAGE, "merge: dtype: expected f32 or bf16, found \"%.50s\"", dtype);
-    tensors_verify(m->file); /* a damaged base would be written with checksums of its own */
-    tensors_verify(m->adapters);
+    tensors_verify(m->file, 0, 1); /* a damaged base would be written with checksums of its own */
+    tensors_verify(m->adapters, 0, 1);
     if (!lstat(folder, &st) && (!S_ISDIR(st.st_mode) || rmdir(folder)))
         fail(ctx, TN_USAGE, "%s: is there already: a merged model is written to a new folder",
              folder);

@@ -85,6 +85,7 @@ struct tn_model {
     const char **read;
     const ModelParam *param;
     int nparam;
+    int64_t verified; /* of so many ranks this has checked the checksums of its files; 0: not yet */
 };
 
 struct tn_plan {
@@ -171,6 +172,11 @@ int program_fail(tn_program *x, int code, const char *format, ...)
  * NULL. */
 const char *model_folder(Arena *a, const char *path);
 
+/* Fails where a folder's state.json, if a run has written one, does not have its checksum. */
+void model_check_state(Arena *a, const char *folder);
+/* Fails where a tensor of the model does not have the checksum that its file says; looks once at
+ * each, of which every rank of the mesh has its share. */
+void model_verify(tn_model *m, const Mesh *mesh);
 const ModelParam *model_param(const tn_model *m, const char *name); /* NULL where absent */
 /* The model's parameter for a plan's; fails where there is none, or one of another shape. */
 const ModelParam *model_get_param(const tn_model *m, const Plan *plan, const PlanPort *p);

@@ -21,6 +21,26 @@ const char *model_folder(Arena *a, const char *path)
     return NULL;
 }
 
+void model_check_state(Arena *a, const char *folder)
+{
+    const char *path = arena_printf(a, "%s/state.json", folder);
+    file_check_link(arena_ctx(a), path);
+    if (exists(path))
+        json_check_sum(a, path);
+}
+
+void model_verify(tn_model *m, const Mesh *mesh)
+{
+    int64_t nranks = mesh ? mesh_nranks(mesh) : 1, rank = mesh ? mesh_rank(mesh) : 0;
+    if (m->verified == nranks)
+        return;
+    if (m->file)
+        tensors_verify(m->file, rank, nranks);
+    if (m->adapters)
+        tensors_verify(m->adapters, rank, nranks);
+    m->verified = nranks;
+}
+
 const ModelParam *model_param(const tn_model *m, const char *name)
 {
     for (int i = 0; i < m->nparam; i++)

@@ -1,4 +1,5 @@
-/* Writing safetensors: in pieces, by several at once, and in the shards of a folder. */
+/* Writing safetensors: in pieces, by several at once, and in the shards of a folder; objects with a
+ * checksum. */
 #include "../shared/folder.h"
 
 #include "../../src/io/io.h"
@@ -87,7 +88,7 @@ static void test_sums(void)
 static void verify_file(void *path)
 {
     Arena *tmp = arena_tmp(a);
-    tensors_verify(tensors_open(tmp, path));
+    tensors_verify(tensors_open(tmp, path), 0, 1);
 }
 
 /* Sums of two writers make the checksums that one has made; a byte that differs later is found, as
@@ -229,8 +230,60 @@ static void test_shards(void)
     }
 }
 
+/* ---- objects ---- */
+
+static void check_object(void *path)
+{
+    json_check_sum(arena_tmp(a), path);
+}
+
+static void put_object(const char *path, const char *text, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(text, 1, n, f) == n && !fclose(f));
+}
+
+/* Each bit that flips is known, but in the key, without which there is no checksum; so is each cut
+ * behind it. */
+static void test_object(const char *object)
+{
+    static const char key[] = "\"crc32c\":";
+    const char *path = arena_strdup(a, in_dir("object.json"));
+    char *text = arena_strdup(a, json_add_sum(a, object));
+    size_t n = strlen(text), begin = (size_t)(strstr(text, key) - text), end = begin + strlen(key);
+    put_object(path, object, strlen(object));
+    EXPECT(ctx_try(&ctx, check_object, (void *)path) == TN_OK);
+    put_object(path, text, n);
+    EXPECT(ctx_try(&ctx, check_object, (void *)path) == TN_OK);
+    Json j = json_read(a, path);
+    EXPECT(json_has(j, "crc32c") && json_find_int(j, "step", 0, 99, 7) == 7);
+    for (size_t i = 0; i < 8 * n; i++) {
+        bool in_key = i / 8 >= begin && i / 8 < end;
+        text[i / 8] ^= (char)(1 << i % 8);
+        put_object(path, text, n);
+        if (in_key)
+            EXPECT(ctx_try(&ctx, check_object, (void *)path) == TN_OK);
+        else
+            EXPECT_FAIL(&ctx, check_object, (void *)path, "object.json: ");
+        text[i / 8] ^= (char)(1 << i % 8);
+    }
+    for (size_t i = end; i < n; i++) {
+        put_object(path, text, i);
+        EXPECT_FAIL(&ctx, check_object, (void *)path, "it is not as it was saved");
+    }
+}
+
+static void test_objects(void)
+{
+    static const char *const objects[] = {"{}", " { }\n", "{\"step\": 7}",
+                                          "{\n \"model\": \"{crc32c}\",\n \"step\": 7\n}\n"};
+    for (int i = 0; i < LEN(objects); i++)
+        test_object(objects[i]);
+}
+
 int main(void)
 {
-    static void (*const tests[])(void) = {test_sums, test_checksums, test_pieces, test_shards};
+    static void (*const tests[])(void) = {test_sums, test_checksums, test_pieces, test_shards,
+                                          test_objects};
     return test_in_folder(tests, LEN(tests));
 }

@@ -18,6 +18,9 @@ EITHER = {"topk": {"out1"}}
 REFUSED = {"topk": "does not support bool", "constant_pad_nd": "length must be non-negative"}
 # The log-sum-exp of an infinity is one there, and NaN here.
 INFINITE = {"cross_entropy"}
+# Divisions of integers, which end the process in PyTorch 2.9 where the least one is divided by -1.
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+DIVIDES = {"floor_divide", "trunc_divide", "remainder", "fmod"} if OLDER else ()
 
 
 def bound_of(op, x):
@@ -40,6 +43,11 @@ def seen(op, x):
     return torch.where(x.isfinite(), x, torch.nan) if op in INFINITE else x
 
 
+def has_least(line, tensors):
+    return any(x.numel() and not x.is_floating_point() and x.dtype != torch.bool and x.min() == torch.iinfo(x.dtype).min < 0
+               for name, x in tensors.items() if name.startswith(f"{line}."))
+
+
 def run_line(op, line, text, tensors):
     names = {"__name__": "exported"}
     exec(compile(text, f"{op}.case:{line}", "exec"), names)
@@ -56,6 +64,9 @@ def run_line(op, line, text, tensors):
 
 class TestOps(unittest.TestCase):
     def line(self, op, line, text, tensors):
+        if op in DIVIDES and has_least(line, tensors):
+            print(f"tests/op/{op}.case:{line}: left out: PyTorch {torch.__version__} ends the process", file=sys.stderr)
+            return
         try:
             lines = run_line(op, line, text, tensors)
         except Exception as e:  # what PyTorch refuses is a failure of this line alone

@@ -130,6 +130,18 @@ class TestReplaced(unittest.TestCase):
         self.refused(r"^2\.running_var is another", lambda net, _: setattr(net[2], "running_var", torch.ones(8)))
         self.refused(r"^3 was added", lambda net, _: net.append(nn.ReLU()))
 
+    def test_frozen(self):
+        self.refused(r"^0\.bias does not require a gradient, and did", lambda net, _: net[0].bias.requires_grad_(False))
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        net[0].requires_grad_(False)
+        step = tenon.compile(tenon.capture(lambda x: net(x).sum(), self.x))
+        net[1].bias.requires_grad_(False)  # as PyTorch, which then gives it no gradient
+        step(self.x)
+        self.assertEqual([p.grad is None for p in net.parameters()], [True, True, False, True])
+        net[0].weight.requires_grad_(True)
+        with self.assertRaisesRegex(tenon.NotSupported, r"^0\.weight requires a gradient, and did not"):
+            step(self.x)
+
     def test_hooks(self):
         self.refused(r"0\.weight has a hook of register_hook",
                      lambda net, _: net[0].weight.register_hook(lambda g: g * 0))

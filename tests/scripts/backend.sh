@@ -70,7 +70,7 @@ ok "a run resumed without offload differs" cmp "$dir/cpu/whole/step-6/model.safe
 # Also where it fuses otherwise, so that the graph has other nodes.
 rm -r "$dir/cpu/cut/step-6"
 ln -sfn step-3 "$dir/cpu/cut/latest"
-sed -i 's/"nodes": [0-9]*/"nodes": 7/; s/"backend": "[a-z]*"/"backend": "cuda"/' "$dir/cpu/cut/step-3/state.json"
+sed -i '/"crc32c"/d; s/"nodes": [0-9]*/"nodes": 7/; s/"backend": "[a-z]*"/"backend": "cuda"/' "$dir/cpu/cut/step-3/state.json"
 does train --resume --out "$dir/cpu/cut" --backend cpu --threads 1
 ok "the change of the back end is not said" grep -q "the run was on the back end cuda, now cpu" "$dir/err"
 

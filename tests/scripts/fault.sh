@@ -111,6 +111,44 @@ ok "the one before stays" [ "$(ls "$dir/blown")" = "$(printf 'latest\nstep-2\nst
 ok "nan has no sign" sh -c "! grep -e -nan '$dir/err'"
 set -- $ref --batch $batch --threads 1
 
+# ---- checkpoints that are not as they were saved ----
+
+gives 0 '' train "$@" --steps 4 --save-every 2 --lr 1e-3 --out "$dir/saved"
+last=$dir/saved/step-4
+# changed FILE COMMAND: the run, with a file of its last checkpoint, $file, that the command changes.
+changed() {
+    rm -rf "$dir/changed"
+    cp -r "$dir/saved" "$dir/changed"
+    file=$dir/changed/step-4/$1
+    eval "$2"
+    ok "$1 is changed" not cmp -s "$file" "$last/$1"
+}
+rate='sed -i "s/\"lr\": 0.001/\"lr\": 0.009/" "$file"'
+bit='printf "\001" | dd of="$file" bs=1 conv=notrunc seek=$(($(wc -c <"$file") - 1)) 2>"$dir/err"'
+changed state.json "$rate"
+gives 0 "$file: expected the checksum" train --resume --out "$dir/changed"
+ok "from the step before" grep -q "goes on from $dir/changed/step-2, the newest that is whole" "$dir/err"
+same saved changed
+changed state.json 'sed -i "s/\"crc32c\": \"./\"crc32c\": \"x/" "$file"'
+gives 0 "$file: expected the checksum x" train --resume --out "$dir/changed"
+changed state.json 'python3 -m json.tool "$last/state.json" >"$file"'
+gives 0 "$file: \"crc32c\": expected eight digits in the second line" train --resume --out "$dir/changed"
+changed state.json "$rate"'; sed -i /crc32c/d "$file"'
+gives 0 'already at step 4' train --resume --out "$dir/changed"
+ok "one without a checksum, of an earlier version, is read" not grep -q warning "$dir/err"
+
+damaged=$dir/changed/step-4
+for change in "state.json $rate" "model.safetensors $bit"; do
+    changed "${change%% *}" "${change#* }"
+    for command in 'eval' "grad --out $dir/new" "train --steps 1 --out $dir/new"; do
+        # shellcheck disable=SC2086
+        gives 1 "$file: " $command "$damaged" --batch $batch
+        ok "$command: ${change%% *}" grep -q 'expected the checksum [0-9a-f]*, which .* says, found [0-9a-f]*:' "$dir/err"
+        ok "$command: nothing is left" [ -z "$(ls -d "$dir"/new* 2>/dev/null)" ]
+    done
+done
+gives 1 "$file: \"lm_head.weight\": expected the checksum" generate "$damaged" --tokenizer bytes --prompt A --tokens 1
+
 # ---- limits ----
 
 gives 0 '' train "$@" --steps 4 --save-every 2 --out "$dir/whole"

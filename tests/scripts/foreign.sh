@@ -12,7 +12,7 @@ tenon="timeout 60 $tenon" # which a wait would end
 
 # set_option NAME VALUE: what state.json says of an option of the run.
 set_option() {
-    sed -e "/^  \"$1\": /d" -e "s|^ \"options\": {|&\n  \"$1\": $2,|" run/latest/state.json >state
+    sed -e '/"crc32c"/d' -e "/^  \"$1\": /d" -e "s|^ \"options\": {|&\n  \"$1\": $2,|" run/latest/state.json >state
     cp state run/latest/state.json
 }
 step=2

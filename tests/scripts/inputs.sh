@@ -120,7 +120,7 @@ gives 0 'goes on from' "$@" --min-lr 3e-5 --memory 3GiB
 # ---- a state that contradicts itself ----
 
 state=run/step-5/state.json
-cp $state kept/state
+sed '/"crc32c"/d' $state >kept/state # its checksum, without which it may be changed
 for key in data_position batch_size seq_len seed; do
     sed "0,/\"$key\": [0-9]*/s//\"$key\": 77/" kept/state >$state
     gives 1 "run/step-5/state.json: \"$key\": expected" train --resume --out run --steps 6

@@ -119,7 +119,7 @@ cp -r "$dir/run" "$dir/kept"
 resumes() {
     rm -rf "$dir/run"
     cp -r "$dir/kept" "$dir/run"
-    sed -i "$3" "$state"
+    sed -i -e '/"crc32c"/d' -e "$3" "$state"
     gives "$1" "$2" train --resume --steps 4 --out "$dir/run"
     [ "$1" != 0 ] || ok "the same steps: $3" cmp -s "$dir/out" "$dir/want"
 }
@@ -143,7 +143,7 @@ ok "its own figures" grep -q '\\nlaunch 123' "$state"
 ok "no warning" not grep -q 'bits may differ' "$dir/err"
 rm -rf "$dir/run"
 cp -r "$dir/kept" "$dir/run"
-sed -i "$launch" "$state"
+sed -i -e '/"crc32c"/d' -e "$launch" "$state"
 gives 0 "the figures of the machine $here are others than when the run began" train --resume --steps 4 --out "$dir/run" --machine "$here"
 ok "the same steps" cmp -s "$dir/out" "$dir/want"
 

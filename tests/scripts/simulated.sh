@@ -83,7 +83,7 @@ gives 0 '' train demo --data "$dir/text.txt" --token-type byte --batch-size 4 --
     --machine "$dir/slow" --steps 1 --val-fraction 0 --out "$dir/run"
 ok "a checkpoint says what" grep -qF '"decided": "bucket block\n"' "$dir/run/latest/state.json"
 gives 0 '' train --resume --out "$dir/run" --steps 2
-sed -i 's/bucket block/bucket off/' "$dir/run/latest/state.json"
+sed -i '/"crc32c"/d; s/bucket block/bucket off/' "$dir/run/latest/state.json"
 gives 1 'the plan is another than the run' train --resume --out "$dir/run" --steps 3
 gives 0 '' train --resume --out "$dir/run" --steps 3 --retune
 ok "and chooses anew with --retune" grep -qF '"decided": "bucket block\n"' "$dir/run/latest/state.json"
