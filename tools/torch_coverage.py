@@ -52,6 +52,12 @@ def shrunk(config):
             put(config, key, NAMES[key])
     if getattr(config, "kv_lora_rank", None):  # latent attention has keys for each head
         put(config, "num_key_value_heads", config.num_attention_heads)
+    if getattr(config, "qk_rope_head_dim", None):
+        put(config, "head_dim", config.qk_rope_head_dim)
+    if getattr(config, "expand", None) and hasattr(config, "n_groups"):  # Mamba-2's heads make up its inner width
+        put(config, "num_heads", config.expand * config.hidden_size // config.head_dim)
+    if getattr(config, "num_stages", 0) > 1 and type(getattr(config, "patch_size", None)) is int:  # each halves its image
+        put(config, "patch_size", 4)
     for key in ("layer_types", "layers_block_type", "mlp_layer_types"):
         if getattr(config, key, None):
             put(config, key, list(getattr(config, key))[:2])

@@ -98,22 +98,33 @@ static Value *normal_backward(Site *s, Value *g, Value *n, Value *rstd, int naxe
     return lower2(s, "mul", g, rstd);
 }
 
-/* dx, and the gradients of weight and bias: dy n and dy summed over all but channels; all of
- * [N, C, R]. Those whose bit of output_mask is clear are None. */
-static void return_gradients(Site *s, Value *dx, Value *dy, Value *n)
+/* dy and dy n summed for each channel: the gradients of bias and weight. */
+typedef struct ChannelSums {
+    Value *dy, *dyn;
+} ChannelSums;
+
+/* dy, n: [N, C, R] */
+static ChannelSums channel_sums(Site *s, Value *dy, Value *n)
 {
     static const int64_t axes[] = {0, 2};
+    return (ChannelSums){lower_reduce(s, "sum", dy, LEN(axes), axes, false),
+                         lower_reduce(s, "sum", lower2(s, "mul", dy, n), LEN(axes), axes, false)};
+}
+
+/* dx, and the gradients of weight and bias. Those whose bit of output_mask is clear are None. */
+static void return_gradients(Site *s, Value *dx, const ChannelSums *sums)
+{
     const Item *mask = site_arg(s, "output_mask");
-    DType d = site_has(s, "weight") ? site_type(s, "weight")->dtype : n->type.dtype;
+    DType d = site_has(s, "weight") ? site_type(s, "weight")->dtype : sums->dyn->type.dtype;
     Value *out[3] = {0};
     if (mask->count != LEN(out))
         site_fail(s, "argument output_mask: expected %d bools", LEN(out));
     if (mask->item[0].i)
         out[0] = as_input(s, dx);
     if (mask->item[1].i)
-        out[1] = lower_cast(s, lower_reduce(s, "sum", lower2(s, "mul", dy, n), 2, axes, false), d);
+        out[1] = lower_cast(s, sums->dyn, d);
     if (mask->item[2].i)
-        out[2] = lower_cast(s, lower_reduce(s, "sum", dy, 2, axes, false), d);
+        out[2] = lower_cast(s, sums->dy, d);
     site_return_list(s, LEN(out), out);
 }
 
@@ -213,7 +224,8 @@ void row_native_group_norm_backward(Site *s)
     Value *dy = group_channels(s, operand(s, "grad_out"), &g);
     Value *slope = in_groups(s, scaled(s, dy, "weight"), &g);
     Value *dx = normal_backward(s, slope, n, rstd, 1, &last);
-    return_gradients(s, dx, dy, group_channels(s, n, &g));
+    ChannelSums sums = channel_sums(s, dy, group_channels(s, n, &g));
+    return_gradients(s, dx, &sums);
 }
 
 /* ---- the batch ---- */
@@ -341,12 +353,17 @@ void row_batch_norm_no_update(Site *s)
     site_return_list(s, 4, (Value *[]){r.y, r.mean, r.rstd, reserve(s)});
 }
 
-/* `saved`: the names of what the forward kept */
+/* The mean over all but channels, of which this is the sum. */
+static Value *channel_mean(Site *s, Value *sum, const Type *x)
+{
+    return by_channel(s, lower_times(s, sum, 1 / ((double)x->dim[0] * (double)x->dim[2])));
+}
+
+/* saved_rstd: the name of what the forward kept */
 static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
 {
-    static const int64_t axes[] = {0, 2};
     Value *x = in_channels(s, operand(s, "input")), *mean, *rstd;
-    Value *dy = in_channels(s, operand(s, "grad_out")), *dx = scaled(s, dy, "weight");
+    Value *dy = in_channels(s, operand(s, "grad_out")), *dx = dy;
     DType d = x->type.dtype;
     if (training) {
         mean = by_channel(s, site_tensor(s, "save_mean"));
@@ -357,11 +374,14 @@ static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
     }
     rstd = lower_cast(s, rstd, d);
     Value *n = normal(s, x, lower_cast(s, mean, d), rstd);
-    if (training)
-        dx = normal_backward(s, dx, n, rstd, LEN(axes), axes);
-    else
-        dx = lower2(s, "mul", dx, rstd);
-    return_gradients(s, dx, dy, n);
+    ChannelSums sums = channel_sums(s, dy, n);
+    if (training) {
+        Value *along = lower2(s, "mul", n, channel_mean(s, sums.dyn, &x->type));
+        dx = lower2(s, "sub", dy, channel_mean(s, sums.dy, &x->type));
+        dx = lower2(s, "sub", dx, along);
+    }
+    dx = lower2(s, "mul", dx, scaled(s, rstd, "weight"));
+    return_gradients(s, dx, &sums);
 }
 
 void row_native_batch_norm_backward(Site *s)
