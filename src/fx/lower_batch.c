@@ -55,10 +55,9 @@ static Value *scaled(Site *s, Value *x, const char *name)
     return w ? lower2(s, "mul", x, by_channel(s, w)) : x;
 }
 
-static Value *affine(Site *s, Value *x)
+static Value *shifted(Site *s, Value *x)
 {
     Value *b = operand(s, "bias");
-    x = scaled(s, x, "weight");
     return b ? lower2(s, "add", x, by_channel(s, b)) : x;
 }
 
@@ -161,7 +160,8 @@ static Value *group_norm(Site *s, const ChannelGroups *g, Value **mean, Value **
     Value *x = in_groups(s, operand(s, "input"), g), *var;
     *mean = moments(s, x, 1, &last, &var);
     *rstd = rstd_of(s, var);
-    return as_input(s, affine(s, group_channels(s, normal(s, x, *mean, *rstd), g)));
+    return as_input(
+        s, shifted(s, scaled(s, group_channels(s, normal(s, x, *mean, *rstd), g), "weight")));
 }
 
 static ChannelGroups groups_given(Site *s)
@@ -237,6 +237,12 @@ typedef struct BatchNorm {
 
 enum { MOST_RESULTS = 6 };
 
+/* (x - mean) (rstd weight) + bias */
+static Value *normal_channels(Site *s, Value *x, Value *mean, Value *rstd)
+{
+    return as_input(s, shifted(s, normal(s, x, mean, scaled(s, rstd, "weight"))));
+}
+
 /* running (1 - momentum) + new momentum */
 static Value *moved(Site *s, Value *running, Value *x)
 {
@@ -252,7 +258,7 @@ static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
     double n = (double)x->type.dim[0] * (double)x->type.dim[2];
     BatchNorm r = {.mean = moments(s, x, LEN(axes), axes, &var)};
     r.rstd = rstd_of(s, var);
-    r.y = as_input(s, affine(s, normal(s, x, r.mean, r.rstd)));
+    r.y = normal_channels(s, x, r.mean, r.rstd);
     if (running_mean)
         r.running_mean = moved(s, running_mean, r.mean);
     if (running_var)
@@ -272,7 +278,7 @@ static BatchNorm with_running(Site *s)
     BatchNorm r = {.mean = lower_full(s, 0, &none), .rstd = lower_full(s, 0, &none)};
     mean = lower_cast(s, mean, x->type.dtype);
     rstd = lower_cast(s, rstd, x->type.dtype);
-    r.y = as_input(s, affine(s, normal(s, x, mean, rstd)));
+    r.y = normal_channels(s, x, mean, rstd);
     return r;
 }
 
@@ -359,7 +365,8 @@ static Value *channel_mean(Site *s, Value *sum, const Type *x)
     return by_channel(s, lower_times(s, sum, 1 / ((double)x->dim[0] * (double)x->dim[2])));
 }
 
-/* saved_rstd: the name of what the forward kept */
+/* n = (x - mean) rstd is multiplied by rstd only where it is summed or reduced to a channel's.
+ * saved_rstd: the name of what the forward kept. */
 static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
 {
     Value *x = in_channels(s, operand(s, "input")), *mean, *rstd;
@@ -373,12 +380,13 @@ static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
         rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var")));
     }
     rstd = lower_cast(s, rstd, d);
-    Value *n = normal(s, x, lower_cast(s, mean, d), rstd);
-    ChannelSums sums = channel_sums(s, dy, n);
+    Value *from_mean = lower2(s, "sub", x, lower_cast(s, mean, d));
+    ChannelSums sums = channel_sums(s, dy, from_mean);
+    sums.dyn = lower2(s, "mul", sums.dyn, vector(s, rstd));
     if (training) {
-        Value *along = lower2(s, "mul", n, channel_mean(s, sums.dyn, &x->type));
+        Value *slope = lower2(s, "mul", channel_mean(s, sums.dyn, &x->type), rstd);
         dx = lower2(s, "sub", dy, channel_mean(s, sums.dy, &x->type));
-        dx = lower2(s, "sub", dx, along);
+        dx = lower2(s, "sub", dx, lower2(s, "mul", from_mean, slope));
     }
     dx = lower2(s, "mul", dx, scaled(s, rstd, "weight"));
     return_gradients(s, dx, &sums);
