@@ -129,15 +129,21 @@ def models(torch):
 
 
 def step_of(tenon, captured, most):
-    """The plan without a limit where its peak is at most so many bytes, else within them, or within the least that fits:
-    it computes values again."""
-    plan = tenon.plan(captured)
-    if plan.peak <= most:
-        return plan
-    try:
-        return tenon.plan(captured, memory=int(most) + plan.reserve)
-    except tenon.DoesNotFit as error:
-        return tenon.plan(captured, memory=error.least)
+    """The plan without a limit where its peak is at most so many bytes; else one that computes values again, by the greatest
+    limit tried whose plan has such a peak, or by the least that fits."""
+    whole, best = tenon.plan(captured), None
+    if whole.peak <= most:
+        return whole
+    limit = int(most) + whole.reserve
+    for _ in range(3):  # a plan may stay below its limit
+        try:
+            plan = tenon.plan(captured, memory=limit)
+        except tenon.DoesNotFit as error:
+            return best or tenon.plan(captured, memory=error.least)
+        if plan.peak > most:
+            break
+        best, limit = plan, limit + int(most) - plan.peak
+    return best or plan
 
 
 def one_step(torch, tenon, o, name, dtype):
