@@ -243,12 +243,13 @@ static Value *normal_channels(Site *s, Value *x, Value *mean, Value *rstd)
     return as_input(s, shifted(s, normal(s, x, mean, scaled(s, rstd, "weight"))));
 }
 
-/* running (1 - momentum) + new momentum */
+/* running (1 - momentum) + new momentum, in f32 where running is narrower. */
 static Value *moved(Site *s, Value *running, Value *x)
 {
     double momentum = site_real(s, "momentum");
-    x = lower_times(s, lower_cast(s, vector(s, x), running->type.dtype), momentum);
-    return lower2(s, "add", lower_times(s, running, 1 - momentum), x);
+    DType d = wide(running->type.dtype);
+    x = lower_times(s, lower_cast(s, vector(s, x), d), momentum);
+    return lower2(s, "add", lower_times(s, lower_cast(s, running, d), 1 - momentum), x);
 }
 
 static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
@@ -285,7 +286,7 @@ static BatchNorm with_running(Site *s)
 static void write_running(Site *s, const char *name, Value *v)
 {
     if (v)
-        fx_write(s->im, site_storage(s, name), v);
+        fx_write(s->im, site_storage(s, name), lower_cast(s, v, site_type(s, name)->dtype));
 }
 
 /* Writes the running statistics in training. */
@@ -331,6 +332,19 @@ void row_batch_norm_no_training(Site *s)
     site_return_list(s, 3, (Value *[]){r.y, r.mean, r.rstd});
 }
 
+/* Result k, new running statistics: in the dtype of what they were, but f32 where PyTorch traced it
+ * without data. */
+static void narrow_running(Site *s, int k, Value *v, const char *name)
+{
+    DType d = site_type(s, name)->dtype;
+    if (v->type.dtype == d)
+        return;
+    Item *x = &s->result.item[k];
+    FxTensor *wide_one = x->t;
+    x->t = fx_fresh(s->im, lower_cast(s, v, d));
+    x->t->elsewhere = wide_one;
+}
+
 void row_batch_norm_functional(Site *s)
 {
     Value *mean = site_tensor(s, "running_mean"), *var = site_tensor(s, "running_var");
@@ -338,6 +352,8 @@ void row_batch_norm_functional(Site *s)
     Value *next_mean = r.running_mean ? r.running_mean : mean;
     Value *next_var = r.running_var ? r.running_var : var;
     site_return_list(s, 5, (Value *[]){r.y, r.mean, r.rstd, next_mean, next_var});
+    narrow_running(s, 3, next_mean, "running_mean");
+    narrow_running(s, 4, next_var, "running_var");
 }
 
 void row_batch_norm_with_update(Site *s)
@@ -351,6 +367,8 @@ void row_batch_norm_with_update_functional(Site *s)
     BatchNorm r = with_batch(s, site_tensor(s, "running_mean"), site_tensor(s, "running_var"));
     site_return_list(s, MOST_RESULTS,
                      (Value *[]){r.y, r.mean, r.rstd, reserve(s), r.running_mean, r.running_var});
+    narrow_running(s, 4, r.running_mean, "running_mean");
+    narrow_running(s, 5, r.running_var, "running_var");
 }
 
 void row_batch_norm_no_update(Site *s)
