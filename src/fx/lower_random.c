@@ -134,7 +134,8 @@ void row_exponential(Site *s)
 void row_randint(Site *s)
 {
     enum { MOST = 1 << 24 };
-    int64_t low = site_has(s, "low") ? site_int(s, "low") : 0, high = site_int(s, "high");
+    bool from_low = strstr(s->row->name, ".low") != NULL;
+    int64_t low = from_low ? site_int(s, "low") : 0, high = site_int(s, "high");
     Type t = lower_wanted(s, strstr(site_stem(s), "like"), I64);
     if (low >= high || high - low > MOST || low < -MOST || high > MOST)
         site_fail(s, "expected low < high, both of at most 2^24, found %lld and %lld",
