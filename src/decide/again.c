@@ -7,9 +7,9 @@
  * for the end of the forward, for the place of the peak, and, where scopes name no blocks, without
  * any. On a device with two memories there are ladders of values that leave it too (again_away.c).
  * Small steps are planned too with one value after the other, each from the peak of the plan
- * before. The rest of the pipeline runs on a copy of the graph, which is ordered and placed with
- * less effort than in the end; what is chosen, and all saved, is planned as it would run, or the
- * lowest few where nothing fits.
+ * before, and with single changes of what is best so far (again_near.c). The rest of the pipeline
+ * runs on a copy of the graph, which is ordered and placed with less effort than in the end; what
+ * is chosen, and all saved, is planned as it would run, or the lowest few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's. The fastest is taken. Tiny steps at last
@@ -31,7 +31,6 @@
 #include <string.h>
 
 enum { MOST_LADDERS = 6, PLACES = 6, LOWEST = 3, MOST_CHAIN = 3 };
-enum { TINY_STEP = 32, TINY_PLANS = 200 };
 
 static const char *const words[] = {"selective", "every=2", "full"}; /* of --recompute */
 
@@ -169,36 +168,6 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
     return f;
 }
 
-/* Plans x with value i changed, and value k too. */
-static void try_changed(Decider *d, Front *f, const Planned *x, int i, int k)
-{
-    if (d->nseen < TINY_PLANS)
-        front_add(d->keep, f, plan_quick(d, levels_changed(d, x, i, k), NULL));
-}
-
-static void try_away(Decider *d, Front *f, const Planned *x, int i)
-{
-    if (d->v.may[i] && level_at(x, i) != AWAY && d->nseen < TINY_PLANS)
-        front_add(d->keep, f, plan_quick(d, levels_with(d, x, i, AWAY), NULL));
-}
-
-/* Adds what each on the front of a tiny step comes to with one value changed, or two taken out, and
- * does so again. */
-static void try_neighbours(Decider *d, Front *f)
-{
-    for (int last = -1; d->v.n <= TINY_STEP && !d->s && d->nseen != last;) {
-        last = d->nseen;
-        for (int x = 0, n = f->n; x < n; x++)
-            for (int i = 0; i < d->v.n; i++) {
-                for (int k = level_at(&f->x[x], i) == AGAIN ? 0 : i; k <= i; k++)
-                    if (k == i || level_at(&f->x[x], k) == AGAIN)
-                        try_changed(d, f, &f->x[x], i, k);
-                try_away(d, f, &f->x[x], i);
-            }
-        front_close(f);
-    }
-}
-
 /* ---- from the peak ---- */
 
 /* The value whose byte costs least to compute again, among those that are saved and alive at x's
@@ -290,7 +259,8 @@ static int make_fronts(Decider *d, Planned none, Front *all, Front *one)
     }
     try_peaks(d, all, none);
     front_close(all);
-    try_neighbours(d, all);
+    if (is_small(d))
+        front_improve(d, all);
     return n;
 }
 
@@ -301,6 +271,23 @@ Front again_front(Decider *d)
     if (none.need >= 0)
         make_fronts(d, none, &all, one);
     return all;
+}
+
+/* The best of x and of mixtures of a short step's choices, and of these with what changes of equal
+ * blocks add to them. */
+static Planned mix_twice(Decider *d, Front *f, Planned x)
+{
+    Front before = {0};
+    const Planned once = mix_blocks(d, f, NULL, x), plain = d->plain;
+    if (again_moves(d))
+        return once;
+    for (int i = 0; i < f->n; i++)
+        front_add(d->keep, &before, f->x[i]);
+    front_improve(d, f);
+    const Planned twice = mix_blocks(d, f, &before, once);
+    if (twice.level == once.level && twice.weight == once.weight)
+        d->plain = plain;
+    return twice;
 }
 
 static Planned choose(Decider *d)
@@ -318,7 +305,7 @@ static Planned choose(Decider *d)
     for (int i = 0; i < wide.n; i++) /* on ranks, one that is faster than all saved */
         best = planned_better(d, best, wide.x[i]);
     if (d->s)
-        best = mix_blocks(d, &all, best);
+        best = mix_twice(d, &all, best);
     else
         best = search_pair(d, pair_of(d, &wide), best);
     for (int k = 0; k < n && !d->s; k++)
@@ -421,8 +408,7 @@ static bool has_bound(const Decider *d)
 
 static double bound_of(const Decider *d)
 {
-    const BoundFor to = {(double)(d->r->memory - d->reserve) - again_kept_bytes(d->g),
-                         d->task->fuses, d->task->joins};
+    const BoundFor to = {again_left(d, d->r->memory), d->task->fuses, d->task->joins};
     return has_bound(d) ? again_bound(d->keep, d->step, d->o.prices, &to) : NAN;
 }
 
@@ -442,6 +428,11 @@ static void consider_full(Decider *d, Planned x)
     plan_full(d, &x);
     if (x.need >= 0)
         d->r->chosen = planned_better(d, d->r->chosen, x);
+}
+
+double again_left(const Decider *d, int64_t nbytes)
+{
+    return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);
 }
 
 /* Plans a few others as they would run too, where they seem faster than the chosen one is. */
@@ -501,8 +492,7 @@ static void search_least(Decider *d)
     *least = *task;
     least->memory = NO_MEMORY;
     d->task = least;
-    d->seen = (Map){.a = d->keep};
-    d->nseen = r->nfront = 0;
+    r->nfront = 0;
     search(d);
     d->task = task;
     r->fits = plan_fits(d, &r->chosen);
@@ -511,7 +501,7 @@ static void search_least(Decider *d)
 Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
-    d.gathers.a = d.seen.a = d.keep = arena_tmp(w->g->a);
+    d.gathers.a = d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(r->a);
     d.known = t->known;
     if (!d.known) {

@@ -1,7 +1,8 @@
 /* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
- * searches between two plans, again_all.c among all of tiny steps, again_large.c in large steps,
- * again_moved.c where collectives run beside computing, again_away.c lists what may go to the
- * host's memory, again_bound.c bounds the seconds. */
+ * searches between two plans, again_near.c changes single values of a front, again_all.c searches
+ * among all of tiny steps, again_large.c in large steps, again_moved.c where collectives run beside
+ * computing, again_away.c lists what may go to the host's memory, again_bound.c bounds the seconds.
+ */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
 
@@ -27,8 +28,6 @@ typedef struct Decider {
     const PassWalk *w;
     const DecideTask *task;
     AgainKnown *known; /* what was tried, for other limits too */
-    Map seen;          /* by the set, as text: what this search asked for */
-    int nseen;
     AgainReport *r;
     Graph *g;          /* as the passes will have it */
     Graph *step;       /* a copy of it, or the body there that has forward and backward */
@@ -71,6 +70,9 @@ bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
 void again_search(Decider *d);
 
+/* The bytes of so many that are left beside parameters, state and the library's reserve. */
+double again_left(const Decider *d, int64_t nbytes);
+
 /* Plans what does not depend on the limit, with less effort; n is 0 where no memory is left for
  * plans. */
 Front again_front(Decider *d);
@@ -98,8 +100,9 @@ bool again_misfits(Decider *d, Planned *none);
  * fit if it were planned as it would run; never without memory. */
 bool again_far(const Decider *d, const Planned *x);
 /* The better of x and of mixtures of two on the front of a short step: the first blocks as in the
- * slower one, as many as it takes to fit, the others as in the faster one. */
-Planned mix_blocks(Decider *d, const Front *f, Planned x);
+ * slower one, as many as it takes to fit, the others as in the faster one. before: x is no worse
+ * than mixtures of two on that; NULL: none is known. */
+Planned mix_blocks(Decider *d, const Front *f, const Front *before, Planned x);
 /* The better one: that fits, else that needs less; then the faster. first: x is, or both are alike.
  */
 Planned planned_better(const Decider *d, Planned x, Planned y);
@@ -132,8 +135,6 @@ static inline Level level_at(const Planned *x, int i)
 /* x's levels with values i and k computed again where they were not, and saved where they were; k:
  * i or -1 where one value changes. They live in d->keep. */
 const Level *levels_changed(const Decider *d, const Planned *x, int i, int k);
-/* x's levels with value i at another. */
-const Level *levels_with(const Decider *d, const Planned *x, int i, Level level);
 /* All gathers of parameters made again, all else saved; NULL: whether they are is not asked. */
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
@@ -177,6 +178,11 @@ bool pair_take(const Decider *d, Pair *p, const Planned *x, int n);
 const Level *levels_middle(const Decider *d, const Pair *p, bool second);
 /* Goes on between the two as long as a choice that is faster than `enough` may be found. */
 void pair_search(Decider *d, Pair *p, double enough);
+
+/* ---- again_near.c: single changes of a front's choices ---- */
+
+/* Adds choices that are better, which do not depend on the limit. */
+void front_improve(Decider *d, Front *f);
 
 /* ---- again_all.c: all choices of a tiny step ---- */
 

@@ -3,12 +3,14 @@
  * the backward nor others of the set need, and bounds of their bytes: what is read at a place that
  * every order has, or later, and not computed again lies in memory there (again_bound.c).
  *
- * Where a choice fits, sets whose bound does too are planned by the seconds of their nodes, first
- * with less effort; of those that need little more than the limit, or less, as they would run,
- * until no set that follows can be faster than the fastest that fits: no plan takes less than its
- * set was listed with. Where nothing fits, the lowest, all that the backward reads, and a few drawn
- * sets are changed by one value or two as long as that lowers them; then sets are planned by their
- * bounds, until none that follows can be lower. All end after so many plans. */
+ * Where a choice fits, sets whose bound does too are planned by the seconds of their nodes, those
+ * first that differ from it in few values, then those that would fit if they needed as much beyond
+ * their bounds as it does; first with less effort; of those that need little more than the limit,
+ * or less, as they would run, until no set that follows can be faster than the fastest that fits:
+ * no plan takes less than its set was listed with. Where nothing fits, the lowest few, all that the
+ * backward reads, and a few drawn sets are changed by one value or two as long as that lowers them;
+ * then sets are planned by their bounds, until none that follows can be lower. All end after so
+ * many plans. */
 #include "again.h"
 
 #include <math.h>
@@ -19,10 +21,11 @@ enum {
     MOST_VALUES = 20, /* of sets */
     MOST_PLACES = 16, /* at which bytes are bounded */
     SMALL = 256,      /* this part of the largest value's bytes is small */
-    MOST_SETS = 400,  /* planned with less effort */
-    MOST_FULL = 200,  /* planned as they would run */
+    MOST_SETS = 400,  /* planned with less effort; half of them as they would run */
+    MOST_FEW = 160,   /* of these, that differ little from what is chosen */
     MOST_LOWER = 200, /* planned on one way down */
     NEAR = 8,         /* this part of the limit above it is near */
+    TAKEN = 4,        /* sets that are lowered beside what is chosen */
 };
 
 /* The values of sets, by bit. */
@@ -172,34 +175,74 @@ static bool is_near(const Planned *x, int64_t nbytes)
     return x->need >= 0 && x->need <= nbytes + nbytes / NEAR;
 }
 
-/* The bytes of nbytes that are left beside parameters, state and the library's reserve. */
-static double bytes_left(const Decider *d, int64_t nbytes)
+/* The set of what is chosen. */
+static uint64_t set_of(const Decider *d, const Needs *needs)
 {
-    return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);
+    uint64_t set = 0;
+    for (int k = 0; k < needs->n; k++)
+        if (level_at(&d->r->chosen, needs->value[k]) == AGAIN)
+            set |= UINT64_C(1) << k;
+    return set;
 }
 
-/* Plans sets by seconds; what is chosen fits. */
-static void try_sets(Decider *d, const Needs *needs)
+/* Which sets of a list are planned. */
+typedef struct Wanted {
+    double nbytes; /* by their bounds they take at most so many */
+    uint64_t from; /* from which they differ in so many values at most */
+    int changed, most;
+} Wanted;
+
+static bool is_wanted(const Wanted *w, const Set *x)
+{
+    return x->nbytes <= w->nbytes && __builtin_popcountll(x->again ^ w->from) <= w->changed;
+}
+
+/* Plans sets of the list, which is by seconds, in turn; whether one is faster than what is chosen,
+ * which it then is. */
+static bool try_listed(Decider *d, const Needs *needs, const Set *list, int n, Wanted w)
 {
     Planned *best = &d->r->chosen;
     const double none = d->r->none.sec;
-    Set *list;
-    int n = list_sets(d, needs, best->sec - none, bytes_left(d, d->task->memory), &list), nfull = 0;
-    if (n)
-        qsort(list, (size_t)n, sizeof *list, by_sec);
-    for (int i = 0; i < MIN(n, MOST_SETS) && nfull < MOST_FULL; i++) {
+    bool any = false;
+    for (int i = 0, sets = 0, near = 0; i < n && sets < w.most && near < w.most / 2; i++) {
         if (none + list[i].sec >= best->sec)
-            return;
+            return any;
+        if (!is_wanted(&w, &list[i]))
+            continue;
+        sets++;
         Planned x = plan_quick(d, levels_of_set(d, needs, list[i].again), NULL);
         if (!is_near(&x, d->task->memory))
             continue;
-        nfull++;
+        near++;
         if (!plan_may_fit(d, &x, d->task->memory))
             continue;
         plan_full(d, &x);
-        if (plan_fits(d, &x) && x.sec < best->sec)
-            *best = x;
+        const bool better = plan_fits(d, &x) && x.sec < best->sec;
+        *best = better ? x : *best;
+        any |= better;
     }
+    return any;
+}
+
+/* Plans sets by seconds; what is chosen fits. First come those that differ from it in few values,
+ * then those that fit if they need as much beyond their bounds as it does. */
+static void try_sets(Decider *d, const Needs *needs)
+{
+    enum { FEW = 3 };
+    const Planned *best = &d->r->chosen;
+    const double left = again_left(d, d->task->memory);
+    Set *list;
+    const int n = list_sets(d, needs, best->sec - d->r->none.sec, left, &list);
+    if (n)
+        qsort(list, (size_t)n, sizeof *list, by_sec);
+    Wanted few = {left, 0, FEW, MOST_FEW}, all = {left, 0, 64, MOST_SETS};
+    do
+        few.from = set_of(d, needs);
+    while (try_listed(d, needs, list, n, few));
+    Wanted likely = all;
+    likely.nbytes -= again_left(d, best->need) - set_bytes(needs, few.from);
+    try_listed(d, needs, list, n, likely);
+    try_listed(d, needs, list, n, all);
 }
 
 /* Takes x, planned with less effort, if its plan is lower; whether it is. */
@@ -261,24 +304,35 @@ static uint64_t draw_set(const Needs *needs, int i)
     return set;
 }
 
-/* Lowers what is chosen, all that the backward reads, and the lowest of drawn sets. */
+/* Puts x among the n lowest, at most TAKEN; returns how many these are. */
+static int keep_low(Planned *low, int n, Planned x)
+{
+    int at = n;
+    if (x.need < 0)
+        return n;
+    for (; at > 0 && is_lower(&x, &low[at - 1]); at--)
+        low[at] = low[at - 1];
+    low[at] = x;
+    return MIN(n + 1, TAKEN);
+}
+
+/* Lowers what is chosen, and the lowest of the front, of drawn sets, and of all that the backward
+ * reads. */
 static void lower(Decider *d, const Needs *needs)
 {
-    enum { DRAWN = 32, TAKEN = 3 };
+    enum { DRAWN = 32, LOWEST = 3 };
+    const AgainReport *r = d->r;
     Planned low[TAKEN + 1];
     int n = 0;
-    lower_from(d, d->r->chosen, d->r->nplanned + MOST_LOWER);
-    for (int i = 0; i <= DRAWN && !plan_fits(d, &d->r->chosen); i++) {
+    lower_from(d, r->chosen, r->nplanned + MOST_LOWER);
+    for (int i = 0; i <= DRAWN && !plan_fits(d, &r->chosen); i++) {
         const uint64_t set = i ? draw_set(needs, i) : needs->read;
-        Planned x = plan_quick(d, levels_of_set(d, needs, set), NULL);
-        int at = n;
-        for (; at > 0 && is_lower(&x, &low[at - 1]); at--)
-            low[at] = low[at - 1];
-        low[at] = x;
-        n = MIN(n + (x.need >= 0), TAKEN);
+        n = keep_low(low, n, plan_quick(d, levels_of_set(d, needs, set), NULL));
     }
-    for (int i = 0; i < n && !plan_fits(d, &d->r->chosen); i++)
-        lower_from(d, low[i], d->r->nplanned + MOST_LOWER);
+    for (int i = MAX(r->nfront - LOWEST, 0); i < r->nfront; i++)
+        n = keep_low(low, n, plan_quick(d, r->front[i].level, r->front[i].word));
+    for (int i = 0; i < n && !plan_fits(d, &r->chosen); i++)
+        lower_from(d, low[i], r->nplanned + MOST_LOWER);
 }
 
 /* Plans sets by bounds of their bytes. */
@@ -286,11 +340,11 @@ static void try_lowest(Decider *d, const Needs *needs)
 {
     const int most = d->r->nplanned + MOST_LOWER;
     Set *list;
-    int n = list_sets(d, needs, INFINITY, bytes_left(d, d->r->chosen.need), &list);
+    int n = list_sets(d, needs, INFINITY, again_left(d, d->r->chosen.need), &list);
     if (n)
         qsort(list, (size_t)n, sizeof *list, by_bytes);
     for (int i = 0; i < n && d->r->nplanned < most && !plan_fits(d, &d->r->chosen) &&
-                    list[i].nbytes < bytes_left(d, d->r->chosen.need);
+                    list[i].nbytes < again_left(d, d->r->chosen.need);
          i++)
         take_lower(d, plan_quick(d, levels_of_set(d, needs, list[i].again), NULL));
 }

@@ -73,7 +73,15 @@ static bool try_mixture(Decider *d, Mixture m, Planned *x)
     return better;
 }
 
-Planned mix_blocks(Decider *d, const Front *f, Planned x)
+static bool is_on(const Front *f, const Planned *x)
+{
+    bool on = false;
+    for (int i = 0; f && i < f->n; i++)
+        on |= f->x[i].level == x->level && f->x[i].word == x->word;
+    return on;
+}
+
+Planned mix_blocks(Decider *d, const Front *f, const Front *before, Planned x)
 {
     enum { BEFORE = 4, BEHIND = 2, MORE = 5 }; /* of the front, around the limit */
     Mixture best = {0};
@@ -85,6 +93,8 @@ Planned mix_blocks(Decider *d, const Front *f, Planned x)
         for (int i = MAX(at - BEFORE, 0); i < at; i++) {
             const Planned *low = &f->x[i], *high = &f->x[j];
             const Mixture m = {low, high, high, low, false};
+            if (is_on(before, low) && is_on(before, high))
+                continue;
             best = try_mixture(d, m, &x) ? m : best;
         }
     if (!best.low)
@@ -247,7 +257,7 @@ Decider *again_shorter(Decider *d)
                    .s = s};
     e->r->a = d->r->a;
     e->r->memory = d->r->memory;
-    e->gathers.a = e->seen.a = d->keep;
+    e->gathers.a = d->keep;
     return d->shorter = again_begin(e) ? e : NULL;
 }
 

@@ -199,13 +199,6 @@ const Level *levels_of_steps(Decider *d, const Ladder *l, int steps)
     return level;
 }
 
-const Level *levels_with(const Decider *d, const Planned *x, int i, Level to)
-{
-    Level *level = levels_new(d, x->level);
-    level[i] = to;
-    return level;
-}
-
 const Level *levels_changed(const Decider *d, const Planned *x, int i, int k)
 {
     Level *level = levels_new(d, x->level);
@@ -387,12 +380,7 @@ static const char *key_of(const Decider *d, const PlanTry *t)
 static bool find_known(Decider *d, const PlanTry *t)
 {
     Planned *x = t->x;
-    const char *key = key_of(d, t);
-    const Planned *known = map_find(&d->known->of, key);
-    if (t->quick && !t->tried && !map_find(&d->seen, key)) {
-        map_put(&d->seen, arena_strdup(d->keep, key), d);
-        d->nseen++;
-    }
+    const Planned *known = map_find(&d->known->of, key_of(d, t));
     arena_reset(d->tmp);
     if (!known)
         return false;

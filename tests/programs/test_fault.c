@@ -425,7 +425,7 @@ static const InjectSite *site_of(int64_t n)
 }
 
 /* Whether no run before had this site; of those in oneDNN, which dies of each, a few are enough.
- * A third of all, with TN_QUICK=1 a tenth. */
+ * A sixth of all, with TN_QUICK=1 a twelfth. */
 static bool is_new(const InjectSite *s, InjectKind kind)
 {
     static Map seen;
@@ -437,7 +437,7 @@ static bool is_new(const InjectSite *s, InjectKind kind)
     if (map_find(&seen, key))
         return false;
     map_put(&seen, arena_strdup(seen.a, key), &seen);
-    if (nseen++ % (getenv("TN_QUICK") ? 10 : 3))
+    if (nseen++ % (getenv("TN_QUICK") ? 12 : 6))
         return false;
     return strncmp(s->owner, "libdnnl", 7) || s->call >= 0 || nforeign++ % 20 == 0;
 }

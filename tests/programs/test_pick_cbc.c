@@ -175,7 +175,7 @@ static void run(int count)
 static void test_drawn(void)
 {
     if (one_graph < 0)
-        run(getenv("TN_LONG") ? 200 : 15);
+        run(getenv("TN_LONG") ? 200 : 10);
 }
 
 /* ---- random graphs ---- */
@@ -259,7 +259,7 @@ static void test_graphs(void)
     Library lib;
     GraphTally y = {0};
     Arena *own = arena_new(&ctx);
-    int count = one_graph >= 0 ? 1 : getenv("TN_LONG") ? 200 : 8, done = 0;
+    int count = one_graph >= 0 ? 1 : getenv("TN_LONG") ? 200 : 4, done = 0;
     if (!EXPECT(own && library_try(&ctx, own, &lib)))
         return;
     for (int seed = MAX(one_graph, 0); done < count; seed++) {

@@ -3,7 +3,8 @@
 # of ranks against one rank, wrong arguments. Usage: tests/scripts/shard_auto.sh BUILD
 . tools/checks.sh
 model=tests/ref/llama-tiny
-step="$model --batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
+sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' $model/config.json >"$dir/one.json"
+step="$dir/one.json --batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
 
 # ---- a plan ----
 
