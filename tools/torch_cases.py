@@ -1087,6 +1087,8 @@ RESIZED = [
     ((2, 3, 7, 5), dict(scale_factor=(1.3, .6), mode="bilinear")), ((2, 3, 4, 5), dict(size=(1, 1), mode="bilinear", align_corners=True)),
     ((2, 3, 4, 5), dict(scale_factor=2.5, mode="bicubic")), ((2, 3, 6, 5), dict(size=(4, 9), mode="bicubic", align_corners=True)),
     ((1, 2, 3, 4, 3), dict(size=(5, 3, 6), mode="trilinear")), ((2, 3, 1, 6), dict(size=(3, 6), mode="bicubic")),
+    *(((2, 3, 9, 7), dict(mode=mode, antialias=True, **how)) for mode in ("bilinear", "bicubic")
+      for how in (dict(size=(4, 3)), dict(size=(13, 3)), dict(scale_factor=.4), dict(size=(4, 12), align_corners=True))),
 ]
 
 

@@ -29,6 +29,11 @@ Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t 
 /* The result of another overload, "cat.default"; its at most 6 arguments stand in its order. */
 Item lower_call(Site *s, const char *overload, int n, const Item *arg);
 
+/* ---- lower_create.c ---- */
+
+/* The type asked for: `size`, or that of `self`; the dtype named, or self's, or otherwise. */
+Type lower_wanted(Site *s, bool like, DType otherwise);
+
 /* ---- lower_attention.c: of tensors [B, H, T, D], key and value with as many heads or fewer ----
  */
 

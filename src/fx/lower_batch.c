@@ -55,10 +55,9 @@ static Value *scaled(Site *s, Value *x, const char *name)
     return w ? lower2(s, "mul", x, by_channel(s, w)) : x;
 }
 
-static Value *affine(Site *s, Value *x)
+static Value *shifted(Site *s, Value *x)
 {
     Value *b = operand(s, "bias");
-    x = scaled(s, x, "weight");
     return b ? lower2(s, "add", x, by_channel(s, b)) : x;
 }
 
@@ -98,22 +97,33 @@ static Value *normal_backward(Site *s, Value *g, Value *n, Value *rstd, int naxe
     return lower2(s, "mul", g, rstd);
 }
 
-/* dx, and the gradients of weight and bias: dy n and dy summed over all but channels; all of
- * [N, C, R]. Those whose bit of output_mask is clear are None. */
-static void return_gradients(Site *s, Value *dx, Value *dy, Value *n)
+/* dy and dy n summed for each channel: the gradients of bias and weight. */
+typedef struct ChannelSums {
+    Value *dy, *dyn;
+} ChannelSums;
+
+/* dy, n: [N, C, R] */
+static ChannelSums channel_sums(Site *s, Value *dy, Value *n)
 {
     static const int64_t axes[] = {0, 2};
+    return (ChannelSums){lower_reduce(s, "sum", dy, LEN(axes), axes, false),
+                         lower_reduce(s, "sum", lower2(s, "mul", dy, n), LEN(axes), axes, false)};
+}
+
+/* dx, and the gradients of weight and bias. Those whose bit of output_mask is clear are None. */
+static void return_gradients(Site *s, Value *dx, const ChannelSums *sums)
+{
     const Item *mask = site_arg(s, "output_mask");
-    DType d = site_has(s, "weight") ? site_type(s, "weight")->dtype : n->type.dtype;
+    DType d = site_has(s, "weight") ? site_type(s, "weight")->dtype : sums->dyn->type.dtype;
     Value *out[3] = {0};
     if (mask->count != LEN(out))
         site_fail(s, "argument output_mask: expected %d bools", LEN(out));
     if (mask->item[0].i)
         out[0] = as_input(s, dx);
     if (mask->item[1].i)
-        out[1] = lower_cast(s, lower_reduce(s, "sum", lower2(s, "mul", dy, n), 2, axes, false), d);
+        out[1] = lower_cast(s, sums->dyn, d);
     if (mask->item[2].i)
-        out[2] = lower_cast(s, lower_reduce(s, "sum", dy, 2, axes, false), d);
+        out[2] = lower_cast(s, sums->dy, d);
     site_return_list(s, LEN(out), out);
 }
 
@@ -150,7 +160,8 @@ static Value *group_norm(Site *s, const ChannelGroups *g, Value **mean, Value **
     Value *x = in_groups(s, operand(s, "input"), g), *var;
     *mean = moments(s, x, 1, &last, &var);
     *rstd = rstd_of(s, var);
-    return as_input(s, affine(s, group_channels(s, normal(s, x, *mean, *rstd), g)));
+    return as_input(
+        s, shifted(s, scaled(s, group_channels(s, normal(s, x, *mean, *rstd), g), "weight")));
 }
 
 static ChannelGroups groups_given(Site *s)
@@ -213,7 +224,8 @@ void row_native_group_norm_backward(Site *s)
     Value *dy = group_channels(s, operand(s, "grad_out"), &g);
     Value *slope = in_groups(s, scaled(s, dy, "weight"), &g);
     Value *dx = normal_backward(s, slope, n, rstd, 1, &last);
-    return_gradients(s, dx, dy, group_channels(s, n, &g));
+    ChannelSums sums = channel_sums(s, dy, group_channels(s, n, &g));
+    return_gradients(s, dx, &sums);
 }
 
 /* ---- the batch ---- */
@@ -225,12 +237,19 @@ typedef struct BatchNorm {
 
 enum { MOST_RESULTS = 6 };
 
-/* running (1 - momentum) + new momentum */
+/* (x - mean) (rstd weight) + bias */
+static Value *normal_channels(Site *s, Value *x, Value *mean, Value *rstd)
+{
+    return as_input(s, shifted(s, normal(s, x, mean, scaled(s, rstd, "weight"))));
+}
+
+/* running (1 - momentum) + new momentum, in f32 where running is narrower. */
 static Value *moved(Site *s, Value *running, Value *x)
 {
     double momentum = site_real(s, "momentum");
-    x = lower_times(s, lower_cast(s, vector(s, x), running->type.dtype), momentum);
-    return lower2(s, "add", lower_times(s, running, 1 - momentum), x);
+    DType d = wide(running->type.dtype);
+    x = lower_times(s, lower_cast(s, vector(s, x), d), momentum);
+    return lower2(s, "add", lower_times(s, lower_cast(s, running, d), 1 - momentum), x);
 }
 
 static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
@@ -240,7 +259,7 @@ static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
     double n = (double)x->type.dim[0] * (double)x->type.dim[2];
     BatchNorm r = {.mean = moments(s, x, LEN(axes), axes, &var)};
     r.rstd = rstd_of(s, var);
-    r.y = as_input(s, affine(s, normal(s, x, r.mean, r.rstd)));
+    r.y = normal_channels(s, x, r.mean, r.rstd);
     if (running_mean)
         r.running_mean = moved(s, running_mean, r.mean);
     if (running_var)
@@ -260,14 +279,14 @@ static BatchNorm with_running(Site *s)
     BatchNorm r = {.mean = lower_full(s, 0, &none), .rstd = lower_full(s, 0, &none)};
     mean = lower_cast(s, mean, x->type.dtype);
     rstd = lower_cast(s, rstd, x->type.dtype);
-    r.y = as_input(s, affine(s, normal(s, x, mean, rstd)));
+    r.y = normal_channels(s, x, mean, rstd);
     return r;
 }
 
 static void write_running(Site *s, const char *name, Value *v)
 {
     if (v)
-        fx_write(s->im, site_storage(s, name), v);
+        fx_write(s->im, site_storage(s, name), lower_cast(s, v, site_type(s, name)->dtype));
 }
 
 /* Writes the running statistics in training. */
@@ -313,6 +332,19 @@ void row_batch_norm_no_training(Site *s)
     site_return_list(s, 3, (Value *[]){r.y, r.mean, r.rstd});
 }
 
+/* Result k, new running statistics: in the dtype of what they were, but f32 where PyTorch traced it
+ * without data. */
+static void narrow_running(Site *s, int k, Value *v, const char *name)
+{
+    DType d = site_type(s, name)->dtype;
+    if (v->type.dtype == d)
+        return;
+    Item *x = &s->result.item[k];
+    FxTensor *wide_one = x->t;
+    x->t = fx_fresh(s->im, lower_cast(s, v, d));
+    x->t->elsewhere = wide_one;
+}
+
 void row_batch_norm_functional(Site *s)
 {
     Value *mean = site_tensor(s, "running_mean"), *var = site_tensor(s, "running_var");
@@ -320,6 +352,8 @@ void row_batch_norm_functional(Site *s)
     Value *next_mean = r.running_mean ? r.running_mean : mean;
     Value *next_var = r.running_var ? r.running_var : var;
     site_return_list(s, 5, (Value *[]){r.y, r.mean, r.rstd, next_mean, next_var});
+    narrow_running(s, 3, next_mean, "running_mean");
+    narrow_running(s, 4, next_var, "running_var");
 }
 
 void row_batch_norm_with_update(Site *s)
@@ -333,6 +367,8 @@ void row_batch_norm_with_update_functional(Site *s)
     BatchNorm r = with_batch(s, site_tensor(s, "running_mean"), site_tensor(s, "running_var"));
     site_return_list(s, MOST_RESULTS,
                      (Value *[]){r.y, r.mean, r.rstd, reserve(s), r.running_mean, r.running_var});
+    narrow_running(s, 4, r.running_mean, "running_mean");
+    narrow_running(s, 5, r.running_var, "running_var");
 }
 
 void row_batch_norm_no_update(Site *s)
@@ -341,12 +377,18 @@ void row_batch_norm_no_update(Site *s)
     site_return_list(s, 4, (Value *[]){r.y, r.mean, r.rstd, reserve(s)});
 }
 
-/* `saved`: the names of what the forward kept */
+/* The mean over all but channels, of which this is the sum. */
+static Value *channel_mean(Site *s, Value *sum, const Type *x)
+{
+    return by_channel(s, lower_times(s, sum, 1 / ((double)x->dim[0] * (double)x->dim[2])));
+}
+
+/* n = (x - mean) rstd is multiplied by rstd only where it is summed or reduced to a channel's.
+ * saved_rstd: the name of what the forward kept. */
 static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
 {
-    static const int64_t axes[] = {0, 2};
     Value *x = in_channels(s, operand(s, "input")), *mean, *rstd;
-    Value *dy = in_channels(s, operand(s, "grad_out")), *dx = scaled(s, dy, "weight");
+    Value *dy = in_channels(s, operand(s, "grad_out")), *dx = dy;
     DType d = x->type.dtype;
     if (training) {
         mean = by_channel(s, site_tensor(s, "save_mean"));
@@ -356,12 +398,16 @@ static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
         rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var")));
     }
     rstd = lower_cast(s, rstd, d);
-    Value *n = normal(s, x, lower_cast(s, mean, d), rstd);
-    if (training)
-        dx = normal_backward(s, dx, n, rstd, LEN(axes), axes);
-    else
-        dx = lower2(s, "mul", dx, rstd);
-    return_gradients(s, dx, dy, n);
+    Value *from_mean = lower2(s, "sub", x, lower_cast(s, mean, d));
+    ChannelSums sums = channel_sums(s, dy, from_mean);
+    sums.dyn = lower2(s, "mul", sums.dyn, vector(s, rstd));
+    if (training) {
+        Value *slope = lower2(s, "mul", channel_mean(s, sums.dyn, &x->type), rstd);
+        dx = lower2(s, "sub", dy, channel_mean(s, sums.dy, &x->type));
+        dx = lower2(s, "sub", dx, lower2(s, "mul", from_mean, slope));
+    }
+    dx = lower2(s, "mul", dx, scaled(s, rstd, "weight"));
+    return_gradients(s, dx, &sums);
 }
 
 void row_native_batch_norm_backward(Site *s)

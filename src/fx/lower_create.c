@@ -5,8 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The type asked for: `size`, or that of `self`; the dtype named, or self's, or otherwise. */
-static Type wanted(Site *s, bool like, DType otherwise)
+Type lower_wanted(Site *s, bool like, DType otherwise)
 {
     Type t = {.dtype = otherwise};
     if (s->narg && !strcmp(s->arg_name[0], "self"))
@@ -30,13 +29,13 @@ static DType number_dtype(const Item *x)
 
 static void return_full(Site *s, bool like, double x, DType otherwise)
 {
-    Type t = wanted(s, like, otherwise);
+    Type t = lower_wanted(s, like, otherwise);
     site_return(s, lower_full(s, x, &t));
 }
 
 static void fill_wanted(Site *s, bool like, DType otherwise)
 {
-    Type t = wanted(s, like, otherwise);
+    Type t = lower_wanted(s, like, otherwise);
     site_return(s, lower_fill(s, site_arg(s, "fill_value"), &t));
 }
 
@@ -94,7 +93,7 @@ void row_ones_like(Site *s)
 
 static void empty(Site *s, bool like)
 {
-    Type t = wanted(s, like, F32);
+    Type t = lower_wanted(s, like, F32);
     FxTensor *x = fx_empty(s->im, lower_full(s, 0, &t));
     s->result = (Item){.kind = FX_TENSOR, .t = x};
 }

@@ -1,4 +1,4 @@
-/* Softmax, embedding, dropout: the forms that ATen's calls have and our ops do not. */
+/* Softmax, embedding: the forms that ATen's calls have and our ops do not. */
 #include "lower.h"
 
 #include <math.h>
@@ -129,52 +129,4 @@ void row_embedding_backward(Site *s)
     if (site_bool(s, "sparse"))
         site_fail(s, "argument sparse: expected False");
     embedding_backward(s, site_tensor(s, "grad"));
-}
-
-/* ---- dropout: our random numbers, by the graph's seed; the step is 1 ---- */
-
-static Value *seed(Site *s)
-{
-    Graph *g = s->im->g;
-    Port *p = graph_find_input(g, ROLE_SEED, NULL);
-    return p ? p->v : graph_input(g, "seed", (Type){.dtype = I64}, ROLE_SEED, NULL);
-}
-
-static Node *dropped(Site *s, Value *x, double p)
-{
-    Value *step = lower_number(s, 1, I64);
-    return emit_stream(s->b, "native_dropout", IN(x, seed(s), step), ATTRS(A_FLOAT("p", p)),
-                       s->im->nstream++);
-}
-
-void row_native_dropout(Site *s)
-{
-    Value *x = site_tensor(s, "input");
-    double p = site_real(s, "p");
-    bool train = !site_has(s, "train") || site_bool(s, "train");
-    if (train && p > 0) {
-        site_return_all(s, dropped(s, x, p));
-        return;
-    }
-    Type mask = x->type;
-    mask.dtype = BOOL;
-    Value *all[] = {x, lower_full(s, 1, &mask)};
-    site_return_list(s, 2, all);
-}
-
-void row_native_dropout_backward(Site *s)
-{
-    Value *dy = site_tensor(s, "grad_output"), *mask = site_tensor(s, "mask");
-    site_return(
-        s, lower_where(s, mask, lower_times(s, dy, site_real(s, "scale")), lower_like(s, 0, dy)));
-}
-
-void row_bernoulli(Site *s)
-{
-    const Type *t = site_type(s, "self");
-    Type ones = *t;
-    ones.dtype = F32;
-    Value *x = lower_expand(s, lower_number(s, 1, F32), &ones);
-    Node *n = dropped(s, x, 1 - site_real(s, "p"));
-    site_return(s, lower_cast(s, n->out[1], t->dtype));
 }

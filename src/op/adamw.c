@@ -116,12 +116,14 @@ static int ref(Call *c)
 
 /* ---- kernel: f32 gradient and moments ---- */
 
+/* Gradient and state are f32, or all is bf16. */
 static bool accepts(const Call *c)
 {
+    DType p = c->in[P].dtype, d = c->in[G].dtype;
     for (int i = P; i <= V; i++)
-        if ((i > P && c->in[i].dtype != F32) || !tensor_contiguous(&c->in[i]))
+        if ((i > P && c->in[i].dtype != d) || !tensor_contiguous(&c->in[i]))
             return false;
-    return c->in[P].dtype == F32 || c->in[P].dtype == BF16;
+    return d == F32 ? p == F32 || p == BF16 : d == BF16 && p == BF16;
 }
 
 /* All elements of a step share these. */
@@ -152,19 +154,20 @@ static Coefficients coefficients_of(Call *c)
     };
 }
 
-/* p and p1 are of dtype d; word: of each element, or NULL: p1 is rounded to nearest. */
-INLINE void update(const void *p, const float *g, const float *m, const float *v, void *p1,
-                   float *m1, float *v1, int64_t n, const Coefficients *step, const uint32_t *word,
-                   DType d)
+/* p and p1 are of dtype d, the others of gd; word: of each element, or NULL: p1 is rounded to
+ * nearest. */
+INLINE void update(const void *p, const void *g, const void *m, const void *v, void *p1, void *m1,
+                   void *v1, int64_t n, const Coefficients *step, const uint32_t *word, DType d,
+                   DType gd)
 {
     const Coefficients s = *step;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
-        float gi = s.scale * g[i];
-        float mi = s.beta1 * m[i] + s.rest1 * gi;
-        float vi = s.beta2 * v[i] + s.rest2 * gi * gi;
-        m1[i] = mi;
-        v1[i] = vi;
+        float gi = s.scale * v_load(g, i, gd);
+        float mi = s.beta1 * v_load(m, i, gd) + s.rest1 * gi;
+        float vi = s.beta2 * v_load(v, i, gd) + s.rest2 * gi * gi;
+        v_store(m1, i, mi, gd);
+        v_store(v1, i, vi, gd);
         float pi = s.keep * v_load(p, i, d) - s.lr * mi / (sqrtf(vi) * s.root + s.eps);
         if (word)
             store_rounded(p1, i, pi, word[i]);
@@ -174,31 +177,36 @@ INLINE void update(const void *p, const float *g, const float *m, const float *v
 }
 
 /* Whether there are words is known to the compiler in each loop. */
-#define UPDATE(name, d, word)                                                                   \
-    KERNEL(void, name,                                                                          \
-           (const void *p, const float *g, const float *m, const float *v, void *p1, float *m1, \
-            float *v1, int64_t n, const Coefficients *step, const uint32_t *words),             \
-           (p, g, m, v, p1, m1, v1, n, step, words))                                            \
-    {                                                                                           \
-        (void)words;                                                                            \
-        update(p, g, m, v, p1, m1, v1, n, step, word, d);                                       \
+#define UPDATE(name, d, gd, word)                                                           \
+    KERNEL(void, name,                                                                      \
+           (const void *p, const void *g, const void *m, const void *v, void *p1, void *m1, \
+            void *v1, int64_t n, const Coefficients *step, const uint32_t *words),          \
+           (p, g, m, v, p1, m1, v1, n, step, words))                                        \
+    {                                                                                       \
+        (void)words;                                                                        \
+        update(p, g, m, v, p1, m1, v1, n, step, word, d, gd);                               \
     }
 
-UPDATE(update_f32, F32, NULL)
-UPDATE(update_bf16, BF16, NULL)
-UPDATE(update_rounded, BF16, words)
+UPDATE(update_f32, F32, F32, NULL)
+UPDATE(update_mixed, BF16, F32, NULL)
+UPDATE(update_mixed_rounded, BF16, F32, words)
+UPDATE(update_bf16, BF16, BF16, NULL)
+UPDATE(update_bf16_rounded, BF16, BF16, words)
 
-typedef void UpdateFn(const void *p, const float *g, const float *m, const float *v, void *p1,
-                      float *m1, float *v1, int64_t n, const Coefficients *step,
+typedef void UpdateFn(const void *p, const void *g, const void *m, const void *v, void *p1,
+                      void *m1, void *v1, int64_t n, const Coefficients *step,
                       const uint32_t *words);
 
 static void update_run(const void *arg, int64_t lo, int64_t n, const uint32_t *words)
 {
     const Coefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
-    UpdateFn *fn = words ? update_rounded : in[P].dtype == F32 ? update_f32 : update_bf16;
-    fn(element(&in[P], lo), f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
-       element(&out[0], lo), f32(&out[1]) + lo, f32(&out[2]) + lo, n, s, words);
+    bool wide = in[G].dtype == F32;
+    UpdateFn *fn = in[P].dtype == F32 ? update_f32
+                   : words            ? (wide ? update_mixed_rounded : update_bf16_rounded)
+                                      : (wide ? update_mixed : update_bf16);
+    fn(element(&in[P], lo), element(&in[G], lo), element(&in[M], lo), element(&in[V], lo),
+       element(&out[0], lo), element(&out[1], lo), element(&out[2], lo), n, s, words);
 }
 
 static void update_part(void *arg, int64_t lo, int64_t hi)

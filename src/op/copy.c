@@ -84,6 +84,25 @@ static bool zero(const char *x, int64_t size)
     return !memcmp(x, (char[8]){0}, (size_t)size);
 }
 
+/* n copies of one element, side by side. */
+#define FILL(bytes)                                                                    \
+    KERNEL(void, fill_##bytes, (char *to, const char *from, int64_t n), (to, from, n)) \
+    {                                                                                  \
+        char x[bytes];                                                                 \
+        memcpy(x, from, bytes);                                                        \
+        for (int64_t i = 0; i < n; i++)                                                \
+            memcpy(to + i * (bytes), x, bytes);                                        \
+    }
+FILL(1)
+FILL(2)
+FILL(4)
+FILL(8)
+
+static void fill(char *to, const char *from, int64_t n, int64_t size)
+{
+    (size == 1 ? fill_1 : size == 2 ? fill_2 : size == 4 ? fill_4 : fill_8)(to, from, n);
+}
+
 INLINE void move(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size)
 {
     if (ts != size)
@@ -92,6 +111,8 @@ INLINE void move(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, 
         memcpy(to, from, (size_t)(n * size));
     else if (fs == 0 && n >= LONG && zero(from, size))
         memset(to, 0, (size_t)(n * size));
+    else if (fs == 0)
+        fill(to, from, n, size);
     else
         move_each(to, from, n, size, fs, size);
 }

@@ -1,5 +1,6 @@
 /* dropout: y = x / (1 - p) where an element is kept, else 0 (whatever x is). native_dropout,
- * ATen's, also gives the mask: true where kept.
+ * ATen's, also gives the mask: true where kept. rand_like: uniform numbers in x's shape, whatever x
+ * is; f32 or f64.
  *
  * An element is kept where random_uniform(seed, stream, step, position) >= p (Philox4x32-10, see
  * base.h). position is the row-major index in the logical whole-step tensor: x's shape, in which
@@ -13,7 +14,8 @@
 #include "draw.h"
 #include "pointwise.h"
 
-enum { P, AXES, EXTENTS };
+enum { P };                /* of dropout */
+enum { AXES, EXTENTS };    /* of place_attrs */
 enum { FIRST_OFFSET = 3 }; /* operands: x, seed, step, offsets */
 
 static const AttrField attrs[] = {
@@ -23,9 +25,21 @@ static const AttrField attrs[] = {
     {0},
 };
 
+static const AttrField rand_attrs[] = {
+    {.name = "axes", .kind = ATTR_INTS},
+    {.name = "extents", .kind = ATTR_INTS},
+    {0},
+};
+
+/* The attributes of a node that say where x lies, the last ones. */
+static const Attr *place_attrs(const Node *n)
+{
+    return n->attr + (node_is(n, OP_rand_like) ? 0 : 1);
+}
+
 static void check_axes(const Graph *g, const Node *n)
 {
-    const Attr *axes = &n->attr[AXES], *extents = &n->attr[EXTENTS];
+    const Attr *axes = &place_attrs(n)[AXES], *extents = &place_attrs(n)[EXTENTS];
     const Type *x = &n->in[0]->type;
     double whole = 1;
     for (int d = 0; d < x->rank; d++)
@@ -49,16 +63,32 @@ static void check_axes(const Graph *g, const Node *n)
                   whole);
 }
 
-static int infer(const Graph *g, const Node *n, Type *out)
+static void check_source(const Graph *g, const Node *n)
 {
     Type scalar = {.dtype = I64};
-    double p = n->attr[P].f;
-    need_float(g, n, 0);
     for (int i = 1; i < n->nin; i++)
         need_type(g, n, i, &scalar);
+    check_axes(g, n);
+}
+
+/* Narrower floats cannot hold the greatest numbers below 1. */
+static int rand_infer(const Graph *g, const Node *n, Type *out)
+{
+    DType d = n->in[0]->type.dtype;
+    if (d != F32 && d != F64)
+        fail_node(g, n, "operand 0: expected f32 or f64, found %s", dtype_name(d));
+    check_source(g, n);
+    out[0] = n->in[0]->type;
+    return 1;
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    double p = n->attr[P].f;
+    need_float(g, n, 0);
     if (!(p >= 0 && p <= 1))
         fail_node(g, n, "p: expected 0 to 1, found %g", p);
-    check_axes(g, n);
+    check_source(g, n);
     out[0] = n->in[0]->type;
     out[1] = out[0];
     out[1].dtype = BOOL;
@@ -71,7 +101,7 @@ static void diff(Grad *d)
     Value **in = NEWN(d->b->g->a, Value *, n->nin);
     memcpy(in, n->in, sizeof *in * (size_t)n->nin);
     in[0] = d->dy[0];
-    const Attr *axes = &n->attr[AXES], *extents = &n->attr[EXTENTS];
+    const Attr *axes = &place_attrs(n)[AXES], *extents = &place_attrs(n)[EXTENTS];
     d->dx[0] = emit_stream(d->b, "dropout", n->nin, in,
                            ATTRS(A_FLOAT("p", n->attr[P].f), A_INTS("axes", axes->i, axes->ints),
                                  A_INTS("extents", extents->i, extents->ints)),
@@ -99,7 +129,7 @@ static void factors(const Node *n, Factors *f)
 {
     const Type *x = &n->in[0]->type;
     for (int d = 0; d < x->rank; d++) {
-        int offset = offset_of(n->attr, d);
+        int offset = offset_of(place_attrs(n), d);
         if (x->dim[d] == 1 && offset < 0)
             continue;
         int k = factor_new(f, FACTOR_PARALLEL, x->dim[d]);
@@ -140,20 +170,20 @@ static void part_of(Part *p)
     const Node *n = p->n;
     Arena *a = p->b->g->a;
     int rank = n->in[0]->type.rank;
-    Attr *attr = part_attr(p);
+    Attr *attr = part_attr(p), *place = attr + (place_attrs(n) - n->attr);
     Value **in = NEWN(a, Value *, n->nin + rank);
     memcpy(in, p->in, sizeof *in * (size_t)n->nin);
     for (int d = 0; d < rank; d++) {
         if (!p->f->in[0].n[d])
             continue;
-        int k = p->f->in[0].f[d][0], offset = offset_of(attr, d);
+        int k = p->f->in[0].f[d][0], offset = offset_of(place, d);
         Value *start = offset < 0 ? part_start(p, k) : p->start[k];
         if (start && offset < 0)
-            place_axis(a, attr, in, d, n->in[0]->type.dim[d], start);
+            place_axis(a, place, in, d, n->in[0]->type.dim[d], start);
         else if (start)
             in[offset] = emit1(p->b, "add", IN(in[offset], start), NOATTRS);
     }
-    part_with(p, attr, FIRST_OFFSET + (int)attr[AXES].i, in);
+    part_with(p, attr, FIRST_OFFSET + (int)place[AXES].i, in);
 }
 
 /* ---- the mask ---- */
@@ -161,7 +191,7 @@ static void part_of(Part *p)
 /* Checks that x lies within the whole tensor. Returns 0, or a failed run. */
 static int check_offsets(Call *c)
 {
-    const Attr *axes = &c->node->attr[AXES], *extents = &c->node->attr[EXTENTS];
+    const Attr *axes = &place_attrs(c->node)[AXES], *extents = &place_attrs(c->node)[EXTENTS];
     for (int i = 0; i < axes->i; i++) {
         int64_t offset = tensor_int(&c->in[FIRST_OFFSET + i], 0);
         int64_t most = extents->ints[i] - c->in[0].dim[axes->ints[i]];
@@ -187,18 +217,45 @@ static MaskDraw draw_of(const Call *c)
     const Tensor *x = &c->in[0];
     MaskDraw r = {.from = {(uint64_t)tensor_int(&c->in[1], 0), (uint32_t)n->stream,
                            (uint32_t)tensor_int(&c->in[2], 0)}};
-    r.least = (uint32_t)ceil(n->attr[P].f * 0x1p24);
-    r.scale = (float)(1 / (1 - n->attr[P].f));
+    if (!node_is(n, OP_rand_like)) {
+        r.least = (uint32_t)ceil(n->attr[P].f * 0x1p24);
+        r.scale = (float)(1 / (1 - n->attr[P].f));
+    }
+    const Attr *place = place_attrs(n);
     uint64_t first = 0;
     for (int64_t d = x->rank - 1, stride = 1; d >= 0; d--) {
-        int offset = offset_of(n->attr, (int)d);
+        int offset = offset_of(place, (int)d);
         r.stride[d] = stride;
         if (offset >= 0)
             first += (uint64_t)tensor_int(&c->in[offset], 0) * (uint64_t)stride;
-        stride *= offset < 0 ? x->dim[d] : n->attr[EXTENTS].ints[offset - FIRST_OFFSET];
+        stride *= offset < 0 ? x->dim[d] : place[EXTENTS].ints[offset - FIRST_OFFSET];
     }
     r.first = (int64_t)(first & INT64_MAX >> 1); /* offsets out of range must not overflow later */
     return r;
+}
+
+/* The number of an element. */
+static float uniform_at(const MaskDraw *r, int rank, const int64_t *ix)
+{
+    int64_t position = r->first;
+    for (int d = 0; d < rank; d++)
+        position += ix[d] * r->stride[d];
+    return random_uniform(r->from.seed, r->from.stream, r->from.step, (uint64_t)position);
+}
+
+static int rand_ref(Call *c)
+{
+    const Tensor *y = &c->out[0];
+    MaskDraw r = draw_of(c);
+    int64_t ix[TN_RANK] = {0};
+    if (check_offsets(c))
+        return -1;
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do
+        tensor_set(y, tensor_index(y, ix), uniform_at(&r, y->rank, ix));
+    while (next_index(y->rank, y->dim, ix));
+    return 0;
 }
 
 static int ref(Call *c)
@@ -212,10 +269,7 @@ static int ref(Call *c)
     if (tensor_nelem(y) == 0)
         return 0;
     do {
-        int64_t position = r.first;
-        for (int d = 0; d < x->rank; d++)
-            position += ix[d] * r.stride[d];
-        float u = random_uniform(r.from.seed, r.from.stream, r.from.step, (uint64_t)position);
+        float u = uniform_at(&r, x->rank, ix);
         double scaled = tensor_get(x, tensor_index(x, ix)) / (1 - p);
         bool kept = (double)u >= p;
         tensor_set(y, tensor_index(y, ix), kept ? scaled : 0);
@@ -366,6 +420,75 @@ static int run(Call *c)
 }
 
 static const Kernel kernels[] = {{.name = "rows", .accepts = accepts, .run = run}, {0}};
+
+/* ---- uniform numbers ---- */
+
+KERNEL(void, scale_words, (int64_t n, float *y, const uint32_t *word), (n, y, word))
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)(word[i] >> 8) * 0x1p-24f;
+}
+
+static void rand_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
+{
+    const DropoutJob *job = arg;
+    const DrawKey *from = &job->draw.from;
+    float *y = (float *)(void *)job->c->out[0].data + at[0];
+    uint64_t position = (uint64_t)(job->draw.first + at[2]);
+    uint32_t drawn[DRAWN];
+    if (stride[2] != 1) {
+        for (int64_t i = 0; i < n; i++)
+            y[i] = random_uniform(from->seed, from->stream, from->step,
+                                  position + (uint64_t)(i * stride[2]));
+        return;
+    }
+    for (int64_t m; n > 0; n -= m, y += m, position += (uint64_t)m) {
+        m = MIN(n, (int64_t)(DRAWN - position % 4));
+        scale_words(m, y, draw_words(from, position, (int)m, drawn));
+    }
+}
+
+static void rand_part(void *arg, int64_t lo, int64_t hi)
+{
+    walk_part(&((DropoutJob *)arg)->walk, lo, hi, rand_row, arg);
+}
+
+static int rand_run(Call *c)
+{
+    if (check_offsets(c))
+        return -1;
+    DropoutJob job = {.c = c, .draw = draw_of(c)};
+    make_walk(&job);
+    walk_par(job.walk.nelem, rand_part, &job);
+    return 0;
+}
+
+static bool rand_accepts(const Call *c)
+{
+    return c->in[0].dtype == F32;
+}
+
+static const Kernel rand_kernels[] = {{.name = "rows", .accepts = rand_accepts, .run = rand_run},
+                                      {0}};
+
+/* No gradient: x is not read. */
+static void rand_diff(Grad *d)
+{
+    (void)d;
+}
+
+const OpRules op_rand_like = {
+    .math = "y = uniform(seed, stream, step, position), of x's shape",
+    .example = "f32[2, 8, 4] i64[] i64[] i64[] axes=[0] extents=[16] stream=0",
+    .attrs = rand_attrs,
+    .infer = rand_infer,
+    .diff = rand_diff,
+    .cost = cost,
+    .factors = factors,
+    .part = part_of,
+    .kernels = rand_kernels,
+    .ref = rand_ref,
+};
 
 const OpRules op_dropout = {
     .math = "y = x / (1 - p) where uniform(seed, stream, step, position) >= p, else 0",

@@ -278,8 +278,7 @@ void reduce_each_row(const Call *c, int64_t lo, int64_t hi,
 
 /* ---- reference ---- */
 
-/* The operand's kept and its gone axes, as two tensors over the same data. */
-static void split_axes(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
+void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
 {
     unsigned mask = reduce_axes(n);
     *kept = *gone = *x;
@@ -295,7 +294,7 @@ int reduce_ref(Call *c, void (*row)(const Call *c, const Tensor *x, double *y))
 {
     Tensor kept, gone;
     double y[ROW_RESULTS] = {0};
-    split_axes(c->node, &c->in[0], &kept, &gone);
+    reduce_split(c->node, &c->in[0], &kept, &gone);
     for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++) {
         gone.data = element(&c->in[0], tensor_linear(&kept, i));
         row(c, &gone, y);
@@ -354,7 +353,7 @@ static void ref_extreme(const Node *n, const Tensor *x, int64_t at, const Tensor
 static int ref(Call *c)
 {
     Tensor kept, gone;
-    split_axes(c->node, &c->in[0], &kept, &gone);
+    reduce_split(c->node, &c->in[0], &kept, &gone);
     bool adds = reduce_kind(c->node) <= MEAN;
     for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++)
         (adds ? ref_sum : ref_extreme)(c->node, &c->in[0], tensor_linear(&kept, i), &gone,

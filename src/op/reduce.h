@@ -25,6 +25,9 @@ void reduce_factors(const Node *n, Factors *f, FactorKind kind);
 /* The number of kept axes where those that go are the last ones and contiguous in x, else -1. */
 int reduce_lead(const Node *n, const Tensor *x);
 
+/* The operand's kept and its gone axes, as two tensors over the same data. */
+void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone);
+
 /* ---- ops that compute their results from the elements of one row at a time ---- */
 
 /* The reference: y[k] becomes what result k has of the elements of x. */

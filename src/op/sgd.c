@@ -97,13 +97,18 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- kernel: f32 gradient and momentum ---- */
+/* ---- kernel: gradient and momentum of f32, or in bf16 as the parameter ---- */
+
+static bool is_of(const Tensor *t, DType d)
+{
+    return t->dtype == d && tensor_contiguous(t);
+}
 
 static bool accepts(const Call *c)
 {
-    bool m = !has_momentum(c->node) || (c->in[M].dtype == F32 && tensor_contiguous(&c->in[M]));
-    return m && (c->in[P].dtype == F32 || c->in[P].dtype == BF16) && c->in[G].dtype == F32 &&
-           tensor_contiguous(&c->in[P]) && tensor_contiguous(&c->in[G]);
+    DType p = c->in[P].dtype, d = c->in[G].dtype;
+    return (d == F32 ? p == F32 || p == BF16 : d == BF16 && p == BF16) && is_of(&c->in[P], p) &&
+           is_of(&c->in[G], d) && (!has_momentum(c->node) || is_of(&c->in[M], d));
 }
 
 /* All elements of a step share these. */
@@ -113,17 +118,19 @@ typedef struct SgdCoefficients {
     Rounding rounding;
 } SgdCoefficients;
 
-/* p and p1 are of dtype d; m and m1 are NULL where there is no momentum; word: of each element, or
- * NULL: p1 is rounded to nearest. */
-INLINE void update(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
-                   const SgdCoefficients *step, const uint32_t *word, DType d)
+/* p and p1 are of dtype d, g, m and m1 of gd; m and m1 are NULL where there is no momentum; word:
+ * of each element, or NULL: p1 is rounded to nearest. */
+INLINE void update(const void *p, const void *g, const void *m, void *p1, void *m1, int64_t n,
+                   const SgdCoefficients *step, const uint32_t *word, DType d, DType gd)
 {
     const SgdCoefficients s = *step;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
-        float pi = v_load(p, i, d), gi = s.scale * g[i] + s.decay * pi;
-        if (m)
-            m1[i] = gi = s.momentum * m[i] + gi;
+        float pi = v_load(p, i, d), gi = s.scale * v_load(g, i, gd) + s.decay * pi;
+        if (m) {
+            gi = s.momentum * v_load(m, i, gd) + gi;
+            v_store(m1, i, gi, gd);
+        }
         if (word)
             store_rounded(p1, i, pi - s.lr * gi, word[i]);
         else
@@ -132,34 +139,38 @@ INLINE void update(const void *p, const float *g, const float *m, void *p1, floa
 }
 
 /* Whether there are momentum and words is known to the compiler in each loop. */
-#define UPDATE(name, d, word)                                                              \
-    KERNEL(void, name,                                                                     \
-           (const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n, \
-            const SgdCoefficients *s, const uint32_t *words),                              \
-           (p, g, m, p1, m1, n, s, words))                                                 \
-    {                                                                                      \
-        (void)words;                                                                       \
-        if (m)                                                                             \
-            update(p, g, m, p1, m1, n, s, word, d);                                        \
-        else                                                                               \
-            update(p, g, NULL, p1, NULL, n, s, word, d);                                   \
+#define UPDATE(name, d, gd, word)                                                       \
+    KERNEL(void, name,                                                                  \
+           (const void *p, const void *g, const void *m, void *p1, void *m1, int64_t n, \
+            const SgdCoefficients *s, const uint32_t *words),                           \
+           (p, g, m, p1, m1, n, s, words))                                              \
+    {                                                                                   \
+        (void)words;                                                                    \
+        if (m)                                                                          \
+            update(p, g, m, p1, m1, n, s, word, d, gd);                                 \
+        else                                                                            \
+            update(p, g, NULL, p1, NULL, n, s, word, d, gd);                            \
     }
 
-UPDATE(update_f32, F32, NULL)
-UPDATE(update_bf16, BF16, NULL)
-UPDATE(update_rounded, BF16, words)
+UPDATE(update_f32, F32, F32, NULL)
+UPDATE(update_mixed, BF16, F32, NULL)
+UPDATE(update_mixed_rounded, BF16, F32, words)
+UPDATE(update_bf16, BF16, BF16, NULL)
+UPDATE(update_bf16_rounded, BF16, BF16, words)
 
-typedef void UpdateFn(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
+typedef void UpdateFn(const void *p, const void *g, const void *m, void *p1, void *m1, int64_t n,
                       const SgdCoefficients *s, const uint32_t *words);
 
 static void update_run(const void *arg, int64_t lo, int64_t n, const uint32_t *words)
 {
     const SgdCoefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
-    UpdateFn *fn = words ? update_rounded : in[P].dtype == F32 ? update_f32 : update_bf16;
-    bool has_m = has_momentum(s->c->node);
-    fn(element(&in[P], lo), f32(&in[G]) + lo, has_m ? f32(&in[M]) + lo : NULL, element(&out[0], lo),
-       has_m ? f32(&out[1]) + lo : NULL, n, s, words);
+    bool wide = in[G].dtype == F32, has_m = has_momentum(s->c->node);
+    UpdateFn *fn = in[P].dtype == F32 ? update_f32
+                   : words            ? (wide ? update_mixed_rounded : update_bf16_rounded)
+                                      : (wide ? update_mixed : update_bf16);
+    fn(element(&in[P], lo), element(&in[G], lo), has_m ? element(&in[M], lo) : NULL,
+       element(&out[0], lo), has_m ? element(&out[1], lo) : NULL, n, s, words);
 }
 
 static void update_part(void *arg, int64_t lo, int64_t hi)

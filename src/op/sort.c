@@ -425,6 +425,35 @@ INLINE uint64_t merit(const Tensor *x, int64_t at, bool greatest)
     return greatest || nan ? key : ~key;
 }
 
+/* Lines of f32 are searched without keys. */
+INLINE int64_t search_f32(const float *x, int64_t n, int64_t stride, bool greatest)
+{
+    float best = x[0];
+    int64_t at = 0;
+    for (int64_t i = 1; i < n; i++) {
+        float own = x[i * stride];
+        bool better = greatest ? own > best : own < best;
+        if (better || (isnan(own) && !isnan(best))) {
+            best = own;
+            at = i;
+        }
+    }
+    return at;
+}
+
+static void search_rows_f32(void *arg, int64_t lo, int64_t hi)
+{
+    const LineSearch *s = arg;
+    const float *x = (const float *)(void *)s->c->in[0].data;
+    int64_t *y = (int64_t *)(void *)s->c->out[0].data,
+            stride = s->line.rank ? s->line.stride[0] : 1;
+    for (int64_t row = lo; row < hi; row++) {
+        const float *line = x + row_offset(&s->rows, row);
+        y[row] = s->greatest ? search_f32(line, s->n, stride, true)
+                             : search_f32(line, s->n, stride, false);
+    }
+}
+
 static void search_rows(void *arg, int64_t lo, int64_t hi)
 {
     const LineSearch *s = arg;
@@ -447,7 +476,8 @@ static void search_rows(void *arg, int64_t lo, int64_t hi)
 static int arg_run(Call *c)
 {
     LineSearch s = search_of(c);
-    par_for(tensor_nelem(&c->out[0]), row_grain(s.n), search_rows, &s);
+    bool plain = c->in[0].dtype == F32 && s.line.rank <= 1;
+    par_for(tensor_nelem(&c->out[0]), row_grain(s.n), plain ? search_rows_f32 : search_rows, &s);
     return 0;
 }
 

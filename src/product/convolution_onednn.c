@@ -1,9 +1,9 @@
 /* The kernels of convolution and convolution_backward_weight (convolution.c) but for those of
- * depthwise rows (convolution_rows.c): oneDNN's primitives (onednn_conv.h), each for one thread and
- * a few images; threads run one each. The library likes blocks of channels; images are brought into
- * such a layout and results out of it, in workspace, a few images for each thread, the weight once
- * for all. 16-bit tensors are f32 in the workspace where this processor does not multiply them
- * (widen.h).
+ * depthwise rows (convolution_rows.c) and products (convolution_product.c): oneDNN's primitives
+ * (onednn_conv.h), each for one thread and a few images; threads run one each. The library likes
+ * blocks of channels; images are brought into such a layout and results out of it, in workspace, a
+ * few images for each thread, the weight once for all. 16-bit tensors are f32 in the workspace
+ * where this processor does not multiply them (widen.h).
  *
  * - convolution: an image at a time.
  * - convolution_backward_weight: a sum over images. These are divided into blocks, whose sums lie
@@ -13,8 +13,7 @@
  * Numerics: sums in f32, rounded once; their order depends on sizes and dtypes alone, not on the
  * number of threads. A bias is added by the primitive; to a transposed convolution's result after
  * it, in f32. */
-#include "../op/convolution.h"
-
+#include "convolution_product.h"
 #include "onednn_conv.h"
 #include "widen.h"
 #include "../op/vmath.h"
@@ -132,18 +131,6 @@ static void complete(ConvCall *x)
     tell(x);
 }
 
-/* Whether an image, or the weight, lies row by row; images may have gaps between them. */
-static bool lies(const Tensor *t, bool whole)
-{
-    int64_t next = 1;
-    for (int d = t->rank - 1; d >= (whole ? 0 : 1); d--) {
-        if (t->dim[d] > 1 && t->stride[d] != next)
-            return false;
-        next *= t->dim[d];
-    }
-    return whole || t->dim[0] == 1 || t->stride[0] >= next;
-}
-
 /* The library has no map that ends a step before the image does. */
 static bool accepts(const Call *c)
 {
@@ -151,7 +138,7 @@ static bool accepts(const Call *c)
     for (int i = 0; i < ONE_TENSORS; i++) {
         const Tensor *t = x.t[i];
         if ((t->dtype != F32 && dtype_size(t->dtype) != 2) || !tensor_nelem(t) ||
-            elements(&x.c, i) > ONE_MOST_SIZE || !lies(t, i == ONE_WEIGHT))
+            elements(&x.c, i) > ONE_MOST_SIZE || !conv_lies(t, i == ONE_WEIGHT))
             return false;
     }
     for (int d = 0; d < SPACE_AXES; d++)
@@ -489,7 +476,16 @@ static int weight_run(Call *c)
     }
 
 const Kernel convolution_kernels[] = {
-    {.name = "rows", .accepts = conv_rows_accepts, .run = conv_rows_run}, ONEDNN(run), {0}};
+    {.name = "rows", .accepts = conv_rows_accepts, .run = conv_rows_run},
+    {.name = "product",
+     .accepts = conv_product_accepts,
+     .workspace = conv_product_workspace,
+     .prepare = conv_product_prepare,
+     .handles = conv_product_handles,
+     .gemm = gemm,
+     .run = conv_product_run},
+    ONEDNN(run),
+    {0}};
 const Kernel convolution_weight_kernels[] = {
     {.name = "rows", .accepts = conv_rows_weight_accepts, .run = conv_rows_weight_run},
     ONEDNN(weight_run),

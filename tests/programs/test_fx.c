@@ -320,7 +320,10 @@ static const char *const errors[][2] = {
     {"  a = self.c\n  return a", "constant self.c has no type"},
     {"  a = torch.ops.aten._assert_tensor_metadata.default(x, [2, 3])\n  return x",
      "expected f32[2, 3], found f32[2, 4]"},
-    {"  a = torch.ops.aten.uniform_.default(x)\n  return a", "random numbers are not ours"},
+    {"  a = torch.ops.aten.randperm.default(4)\n  return a", "random numbers are not ours"},
+    {"  a = torch.ops.aten.uniform_.default(x, 1.0, 0.0)\n  return a", "expected from <= to"},
+    {"  a = torch.ops.aten.exponential_.default(x, 0.0)\n  return a", "expected more than 0, found 0"},
+    {"  a = torch.ops.aten.randint.default(33554432, [4])\n  return a", "both of at most 2^24"},
     {"  a, b = torch.ops.aten.split.Tensor(y, 1)\n  return a",
      "expected 2 values to unpack, found 4"},
 };
