@@ -63,6 +63,18 @@ int tn_graph_print(tn_graph *g, const char **text)
     return tried(&t);
 }
 
+int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text)
+{
+    if (!args_kin(__func__, before, after) || !GIVEN(args_owner(after), before, after, text))
+        return TN_CODE_USAGE;
+    TRY(t, &after->h.owner->ctx) {
+        Buf b = {.a = after->h.a};
+        graph_diff(&b, before->g, after->g);
+        *text = b.text;
+    }
+    return tried(&t);
+}
+
 /* ---- Graphviz ---- */
 
 static void dot_graph(Buf *b, const Graph *g, const char *prefix);

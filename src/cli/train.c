@@ -280,6 +280,7 @@ static int resume_options(Train *a)
          tokenizer = option_given(a->table, "tokenizer");
     a->machine = option_given(a->table, "machine");
     t->metrics_stored = !option_given(a->table, "metrics");
+    t->tensorboard_stored = !option_given(a->table, "tensorboard");
     int code = state_check(from->state, from->folder);
     if (code < 0)
         code = resume_adapter(a->table, a->c.adapter, options);
@@ -559,6 +560,7 @@ static int parse(Train *a)
                                 {"eval-windows", &t->eval_windows},
                                 {"patience", &t->patience},
                                 {"metrics", &t->metrics},
+                                {"tensorboard", &t->tensorboard},
                                 {"profile", &t->profile},
                                 {"on-nan", &a->on_nan},
                                 {"token-type", &t->token_type},

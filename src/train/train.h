@@ -41,8 +41,9 @@ typedef struct TrainOptions {
     double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
     const char *schedule;              /* "cosine", "linear", "constant" */
     const char *out;                   /* checkpoint folder */
-    const char *metrics;               /* JSON Lines file, or NULL */
-    bool metrics_stored;               /* the checkpoint says so, not the user */
+    const char *metrics;               /* file of JSON Lines or CSV, or NULL */
+    const char *tensorboard;           /* folder of event files, or NULL */
+    bool metrics_stored, tensorboard_stored; /* the checkpoint says so, not the user */
     const char *profile;               /* trace-event file, or NULL */
     const char *batch_file;            /* train on this one batch; prints "step N loss V" */
     const char *const *data, *const *val_data;
@@ -259,6 +260,12 @@ int port_run(tn_context *ctx, tn_program *x);
  * Warns where it is not the one that `latest` names. Ranks find the one that rank 0 does. */
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
+
+/* ---- base.c ---- */
+
+/* Says in text how the weights to which adapters of a run belong differ from those that it began
+ * with; "" where they do not, or where no run says. Reads all of them. Returns a code. */
+int base_compare(tn_context *ctx, const tn_model *m, char *text, size_t size);
 
 /* ---- run_folder.c ---- */
 
