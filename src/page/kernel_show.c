@@ -53,7 +53,7 @@ static const char *chooser(Arena *a, const Plan *p, const Step *s, const Kernel 
         return "the fastest as measured here";
     if (machine_way(p->machine, &s->call, list) == s->kernel)
         return arena_printf(a, "the fastest by the table of %s", machine_name(p->machine));
-    return "the first of the op's list that takes it";
+    return "the first of the op's list, as neither a table nor a measurement prefers another";
 }
 
 static void print_others(Buf *b, const Step *s, const Kernel *list, bool take)
