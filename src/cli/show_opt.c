@@ -209,10 +209,11 @@ int command_opt(int argc, char **argv)
     const char *passes, *output, *half;
     After after = {0};
     Common c = {.o = tn_options_default()};
-    const OptionSlot slots[] = {
-        {"passes", &passes},       {"output", &output}, {"after", &after.pass},
-        {"timing", &after.timing}, {"split", &half},    {"batch-size", &c.batch},
-        {"seq-len", &c.seq},       {"diff", &after.diff}, COMMON_SLOTS(c),     {0}};
+    const OptionSlot slots[] = {{"passes", &passes},    {"output", &output},
+                                {"after", &after.pass}, {"timing", &after.timing},
+                                {"split", &half},       {"batch-size", &c.batch},
+                                {"seq-len", &c.seq},    {"diff", &after.diff},
+                                COMMON_SLOTS(c),        {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "opt", &c.o, slots);
     Texts args;
@@ -233,8 +234,7 @@ int command_opt(int argc, char **argv)
     tn_context *ctx = after.ctx = context_new();
     tn_graph *g;
     code = read_graph(ctx, args.text[0], &c, &g);
-    code = code ? report_last(code, ctx)
-                : rewrite(&after, &g, passes, &c.o, half, output);
+    code = code ? report_last(code, ctx) : rewrite(&after, &g, passes, &c.o, half, output);
     tn_context_free(ctx);
     return code;
 }

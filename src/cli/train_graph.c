@@ -14,8 +14,8 @@ bool train_is_graph(const TrainOptions *t)
     return n > 3 && !strcmp(t->model + n - 3, ".tn");
 }
 
-/* Opens the checkpoint. Where the base of its adapters has moved, another command than others' names
- * the new place. */
+/* Opens the checkpoint. Where the base of its adapters has moved, another command than others'
+ * names the new place. */
 static int open_checkpoint(tn_context *ctx, const TrainOptions *t, tn_model **m)
 {
     int code = tn_model_open(ctx, t->resume->folder, m);

@@ -1,6 +1,6 @@
 /* Says as text how two graphs differ, one of which became the other: inputs, nodes (also in bodies
- * of regions) and outputs that were added, removed, changed or moved. Nodes are one another's by the
- * name of their first result, in the same body or, where it has none of that name, in another.
+ * of regions) and outputs that were added, removed, changed or moved. Nodes are one another's by
+ * the name of their first result, in the same body or, where it has none of that name, in another.
  * Moved are the fewest nodes without which those that are left stand in one order: what is no part
  * of a longest increasing sequence of places. Cost: n log n, and n for each body. */
 #include "ir.h"
@@ -175,8 +175,11 @@ static void print_item(Buf *b, const DiffSide *x, const DiffItem *now)
     bool changed = was && strcmp(was->text, now->text) != 0;
     if (was && !changed && !now->moved)
         return;
-    buf_printf(b, "%c %s%s\n", !was ? '+' : changed ? '~' : '>', place_of(b->a, now->in),
-               now->text);
+    buf_printf(b, "%c %s%s\n",
+               !was      ? '+'
+               : changed ? '~'
+                         : '>',
+               place_of(b->a, now->in), now->text);
     if (changed)
         buf_printf(b, "    was %s\n", was->text);
     if (was && now->moved)

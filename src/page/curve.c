@@ -144,9 +144,10 @@ static void put_insight(Buf *b, const CurvePoint *point, int count)
     }
     buf_add(b, "<p class=\"insight\">The step runs in ");
     put_bytes(b, least->need);
-    buf_printf(b, ", %.0f %% of what it needs with all values saved, and then takes %.1f %% longer.</p>\n",
-               100 * (double)least->need / (double)MAX(most->need, 1),
-               100 * (least->sec / least->none - 1));
+    buf_printf(
+        b, ", %.0f %% of what it needs with all values saved, and then takes %.1f %% longer.</p>\n",
+        100 * (double)least->need / (double)MAX(most->need, 1),
+        100 * (least->sec / least->none - 1));
 }
 
 void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, const char *command)
@@ -159,18 +160,20 @@ void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, c
                "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                "<meta name=\"generator\" content=\"tenon " TN_VERSION "\">\n<title>");
     put_escaped(b, title);
-    buf_add(b, ": seconds over memory</title>\n<style>body{font:14px sans-serif;margin:2em "
-               "auto;max-width:1000px;padding:0 16px}code{overflow-wrap:anywhere}.insight{font-size:"
-               "17px}.wide{overflow-x:auto}svg{max-width:100%;height:auto}text{font-size:12px}td,th{"
-               "padding:2px 10px;text-align:right}@media(max-width:560px){svg{max-width:none}}"
-               "</style>\n</head>\n"
-               "<body>\n<h1>Seconds over memory: ");
+    buf_add(b,
+            ": seconds over memory</title>\n<style>body{font:14px sans-serif;margin:2em "
+            "auto;max-width:1000px;padding:0 16px}code{overflow-wrap:anywhere}.insight{font-size:"
+            "17px}.wide{overflow-x:auto}svg{max-width:100%;height:auto}text{font-size:12px}td,th{"
+            "padding:2px 10px;text-align:right}@media(max-width:560px){svg{max-width:none}}"
+            "</style>\n</head>\n"
+            "<body>\n<h1>Seconds over memory: ");
     put_escaped(b, title);
     buf_add(b, "</h1>\n");
     put_insight(b, point, count);
     buf_add(b, "<p><code>");
     put_escaped(b, command);
-    buf_printf(b, "</code></p>\n<div class=\"wide\"><svg viewBox=\"0 0 %d %d\" width=\"%d\">\n", WIDTH, HEIGHT, WIDTH);
+    buf_printf(b, "</code></p>\n<div class=\"wide\"><svg viewBox=\"0 0 %d %d\" width=\"%d\">\n",
+               WIDTH, HEIGHT, WIDTH);
     put_axes(b, &f);
     if (bounded)
         put_line(b, &f, point, count, true);

@@ -85,8 +85,8 @@ static void put_one(Page *x, const Picture *d)
         all += p->est.by_class[i];
     buf_add(b, "The step needs ");
     put_bytes(b, p->space[SPACE_MAIN].peak);
-    buf_printf(b, ", at its peak %.0f %% of it for %s", 100 * (double)p->by_category[c] / (double)bound,
-               category_name((Category)c));
+    buf_printf(b, ", at its peak %.0f %% of it for %s",
+               100 * (double)p->by_category[c] / (double)bound, category_name((Category)c));
     if (s) {
         buf_add(b, ", and the largest value that comes and goes is <code>");
         put_cut(b, s->name, 60);
@@ -94,8 +94,9 @@ static void put_one(Page *x, const Picture *d)
         put_bytes(b, s->nbytes);
     }
     if (all > 0)
-        buf_printf(b, "; it takes an estimated %s, %.0f %% of it for %s", sec_text(x->a, p->est.step),
-                   100 * p->est.by_class[k] / all, class_name((OpClass)k));
+        buf_printf(b, "; it takes an estimated %s, %.0f %% of it in ops of class %s",
+                   sec_text(x->a, p->est.step), 100 * p->est.by_class[k] / all,
+                   class_name((OpClass)k));
     buf_add(b, ".");
 }
 

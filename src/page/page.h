@@ -186,7 +186,7 @@ typedef struct KernelRow {
 /* How many; by first call. What the planner adds does not count. */
 int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
 bool step_has_ways(const Plan *p, const Step *s); /* it is a call that counts there */
-void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
+void plan_print_steps(Buf *b, const Plan *p);     /* every call, copies and addresses */
 
 /* ---- chunk_show.c ---- */
 
@@ -220,7 +220,8 @@ void fuse_explain(Buf *b, const Graph *g, const Decisions *d);
 
 /* ---- kernel_show.c ---- */
 
-/* A line for each kind of call of which an op has several kernels: the one taken, and the others. */
+/* A line for each kind of call of which an op has several kernels: the one taken, and the others.
+ */
 void kernels_explain(Buf *b, const Plan *p);
 
 /* ---- again_show.c ---- */

@@ -409,14 +409,12 @@ void page_chunks(Page *x, const Picture *d)
         const char *title;
         bool number;
         const PageUnit *unit; /* NULL: none */
-    } heads[] = {{"value", false, NULL},        {"scope", false, NULL},
-                 {"alike", true, NULL},         {"at the peak", true, bytes},
-                 {"in slices", true, bytes},    {"asked", true, NULL},
-                 {"made", true, NULL},          {"added time", true, sec},
-                 {"peak with it", true, bytes}, {"bits", false, NULL},
-                 {"outcome", false, NULL},      {"axis", false, NULL},
-                 {"units", true, NULL},         {"nodes", true, NULL},
-                 {"region", false, NULL}};
+    } heads[] = {
+        {"value", false, NULL},       {"scope", false, NULL},     {"alike", true, NULL},
+        {"at the peak", true, bytes}, {"in slices", true, bytes}, {"asked", true, NULL},
+        {"made", true, NULL},         {"added time", true, sec},  {"peak with it", true, bytes},
+        {"bits", false, NULL},        {"outcome", false, NULL},   {"axis", false, NULL},
+        {"units", true, NULL},        {"nodes", true, NULL},      {"region", false, NULL}};
     ChunkRow *row;
     int n = chunk_rows(x->a, d->chunk, &row);
     put_side(x, d);

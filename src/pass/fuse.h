@@ -46,11 +46,11 @@ typedef struct Groups {
     Arena *tmp;
     FuseGroup *list;
     int count, cap;
-    int *of;      /* by node id: its group, -1: none; views between members: of their operand */
-    bool *member; /* by node id */
-    int *reader;  /* by value id: the last group that reads it, or -1 */
+    int *of;          /* by node id: its group, -1: none; views between members: of their operand */
+    bool *member;     /* by node id */
+    int *reader;      /* by value id: the last group that reads it, or -1 */
     const char **why; /* by node id: it joined no group, or not all; NULL: not known */
-    int nnode;    /* what is newer is in no group */
+    int nnode;        /* what is newer is in no group */
 } Groups;
 
 INLINE FuseGroup *find_group(const Groups *s, int i)

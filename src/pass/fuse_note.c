@@ -1,5 +1,5 @@
-/* Tells why `fuse` left nodes apart, for plan --explain: from the tables of its last walk, which made
- * no group. */
+/* Tells why `fuse` left nodes apart, for plan --explain: from the tables of its last walk, which
+ * made no group. */
 #include "fuse.h"
 
 #include <string.h>

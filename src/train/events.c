@@ -6,8 +6,9 @@
  *
  * Each process that goes on with a run begins a file of its own, named by the second and the run's
  * id; what earlier files have beyond the checkpoint is cut off, and a first event tells a reader
- * that is watching to drop it. So the folder has each step once. Files of other runs, which would be
- * drawn as one with this one's, are moved to a folder beside. A torn last record is no record. */
+ * that is watching to drop it. So the folder has each step once. Files of other runs, which would
+ * be drawn as one with this one's, are moved to a folder beside. A torn last record is no record.
+ */
 #define _GNU_SOURCE /* O_NOFOLLOW */
 #include "trainer.h"
 
@@ -27,7 +28,7 @@ static const char marked[] = "tfevents"; /* in the name of each such file */
 
 /* ---- messages of protocol buffers ---- */
 
-enum { MESSAGE = 4096, HEAD = 12, TAIL = 4 }; /* bytes */
+enum { MESSAGE = 4096, HEAD = 12, TAIL = 4 };             /* bytes */
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* how a field's value is stored */
 
 typedef struct Message {
@@ -185,7 +186,8 @@ static uint64_t take_varint(Cursor *c)
     return 0;
 }
 
-/* Takes a field's number; its value is a varint, in *x, or the bytes of *value. 0: there is none. */
+/* Takes a field's number; its value is a varint, in *x, or the bytes of *value. 0: there is none.
+ */
 static unsigned take_field(Cursor *c, uint64_t *x, Cursor *value)
 {
     if (c->at == c->end || !c->good)

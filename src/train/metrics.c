@@ -1,6 +1,6 @@
-/* Writes the metrics of a run, lines with the run's id (metrics_line.c). An existing file of another run is
- * renamed, never appended to or cut; one of the same run, resumed, is cut to its step. One run at a
- * time holds the file, by a lock. */
+/* Writes the metrics of a run, lines with the run's id (metrics_line.c). An existing file of
+ * another run is renamed, never appended to or cut; one of the same run, resumed, is cut to its
+ * step. One run at a time holds the file, by a lock. */
 #include "trainer.h"
 
 #include <errno.h>
@@ -333,7 +333,8 @@ static bool is_own(const Trainer *r, const char *path)
  * to name what is written. */
 static bool claim(const Trainer *r, const char *path)
 {
-    if (!r->t->metrics_stored || metrics_inside(r, path) || metrics_original(r, path) || is_own(r, path))
+    if (!r->t->metrics_stored || metrics_inside(r, path) || metrics_original(r, path) ||
+        is_own(r, path))
         return true;
     fprintf(r->log,
             "tenon: note: --resume: %s does not have this run's metrics, though the checkpoint "

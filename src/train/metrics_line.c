@@ -72,13 +72,29 @@ MetricsLine metrics_line(const Trainer *r, int64_t step, const StepResult *s)
 
 /* ---- written ---- */
 
-static const char *const columns[] = {
-    "loss",          "grad_norm",          "lr",                  "tokens",
-    "epoch",         "step_sec",           "tokens_per_sec",      "skipped_steps",
-    "received_bytes", "comm_wait_sec",     "eval_loss",           "eval_loss_partial",
-    "eval_loss_full", "perplexity",        "bits_per_byte",       "eval_tokens",
-    "eval_windows",  "eval_windows_all",   "planned_peak_bytes",  "measured_peak_bytes",
-    "planned_host_bytes", "measured_host_bytes", "rss_peak_bytes"};
+static const char *const columns[] = {"loss",
+                                      "grad_norm",
+                                      "lr",
+                                      "tokens",
+                                      "epoch",
+                                      "step_sec",
+                                      "tokens_per_sec",
+                                      "skipped_steps",
+                                      "received_bytes",
+                                      "comm_wait_sec",
+                                      "eval_loss",
+                                      "eval_loss_partial",
+                                      "eval_loss_full",
+                                      "perplexity",
+                                      "bits_per_byte",
+                                      "eval_tokens",
+                                      "eval_windows",
+                                      "eval_windows_all",
+                                      "planned_peak_bytes",
+                                      "measured_peak_bytes",
+                                      "planned_host_bytes",
+                                      "measured_host_bytes",
+                                      "rss_peak_bytes"};
 enum { NCOLUMN = sizeof columns / sizeof *columns };
 
 bool metrics_is_csv(const char *path)

@@ -12,8 +12,8 @@ const char *show_line_start(const Trainer *r)
     return r->t->progress ? "\r\033[K" : "";
 }
 
-/* The share of rows that each source of a mixture has, and how often its own come in an epoch, which
- * has as many rows as all sources together. */
+/* The share of rows that each source of a mixture has, and how often its own come in an epoch,
+ * which has as many rows as all sources together. */
 static void show_shares(const Trainer *r)
 {
     const Feed *f = &r->feed;
@@ -27,9 +27,9 @@ static void show_shares(const Trainer *r)
         if (tn_data_windows(own, 0, r->t->seq, &windows, &nlabel) || !windows)
             return;
         fprintf(r->log,
-                "mixture: %.4g %% of the rows from %s, whose %" PRId64 " come %.3g times an epoch\n",
-                100 * share, r->t->data[i], windows,
-                share * (double)f->windows / (double)windows);
+                "mixture: %.4g %% of the rows from %s, whose %" PRId64
+                " rows come %.3g times an epoch\n",
+                100 * share, r->t->data[i], windows, share * (double)f->windows / (double)windows);
     }
 }
 

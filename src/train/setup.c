@@ -476,8 +476,8 @@ static int share_run(Trainer *r)
 static int see_evaluated(Trainer *r)
 {
     const MetricsFile *m = &r->metrics, *e = &r->events;
-    r->heldout.evaluated = (m->file || e->file) && (!m->file || m->evaluated) &&
-                           (!e->file || e->evaluated);
+    r->heldout.evaluated =
+        (m->file || e->file) && (!m->file || m->evaluated) && (!e->file || e->evaluated);
     return 0;
 }
 

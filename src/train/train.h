@@ -35,17 +35,17 @@ typedef struct Resume {
 
 typedef struct TrainOptions {
     tn_options o;
-    int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
-    double epochs;                     /* not 0: steps follow from it once rows are counted */
-    double max_sec;                    /* the run ends by then, see train_sec; 0: no limit */
-    double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
-    const char *schedule;              /* "cosine", "linear", "constant" */
-    const char *out;                   /* checkpoint folder */
-    const char *metrics;               /* file of JSON Lines or CSV, or NULL */
-    const char *tensorboard;           /* folder of event files, or NULL */
+    int64_t steps, batch, seq, warmup;       /* steps INT64_MAX: until max_sec */
+    double epochs;                           /* not 0: steps follow from it once rows are counted */
+    double max_sec;                          /* the run ends by then, see train_sec; 0: no limit */
+    double lr, min_lr;                       /* min_lr < 0: a tenth of lr */
+    const char *schedule;                    /* "cosine", "linear", "constant" */
+    const char *out;                         /* checkpoint folder */
+    const char *metrics;                     /* file of JSON Lines or CSV, or NULL */
+    const char *tensorboard;                 /* folder of event files, or NULL */
     bool metrics_stored, tensorboard_stored; /* the checkpoint says so, not the user */
-    const char *profile;               /* trace-event file, or NULL */
-    const char *batch_file;            /* train on this one batch; prints "step N loss V" */
+    const char *profile;                     /* trace-event file, or NULL */
+    const char *batch_file;                  /* train on this one batch; prints "step N loss V" */
     const char *const *data, *const *val_data;
     int ndata, nval_data; /* nval_data 0: the end of data is held out */
     const double *weight; /* of each of data, mixed so; NULL: all files one after the other */

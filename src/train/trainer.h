@@ -321,7 +321,8 @@ bool metrics_read(const char *line, size_t len, bool csv, MetricsKey *k);
 /* Whether event files of a new run can be written, which changes nothing yet. */
 int events_check(const Trainer *r);
 /* Begins an event file in the folder of --tensorboard, if there is one. Of a run that goes on, what
- * came after the checkpoint is removed from its earlier files. Those of other runs are put aside. */
+ * came after the checkpoint is removed from its earlier files. Those of other runs are put aside.
+ */
 int open_events(Trainer *r);
 int events_write(Trainer *r, const MetricsLine *l);
 
@@ -339,8 +340,8 @@ bool metrics_original(const Trainer *r, const char *path);
 
 /* Whether the file of a new run can be opened, which changes nothing yet. */
 int metrics_check(const Trainer *r);
-/* Opens the file of --metrics, where there is to be one. Of a run that goes on, what came after the checkpoint
- * is removed from it; what it has of other runs is put aside. */
+/* Opens the file of --metrics, where there is to be one. Of a run that goes on, what came after the
+ * checkpoint is removed from it; what it has of other runs is put aside. */
 int open_metrics(Trainer *r);
 /* Writes a line and an event, but of an evaluation that is there already. s NULL: evaluation. */
 int write_metrics(Trainer *r, int64_t step, const StepResult *s);
