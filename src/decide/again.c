@@ -508,6 +508,21 @@ static void search_least(Decider *d)
     r->fits = plan_fits(d, &r->chosen);
 }
 
+/* Plans the choices that are told as they would run: tries leave out that collectives run beside
+ * computing. */
+static void tell_front(Decider *d)
+{
+    AgainReport *r = d->r;
+    const int n = r->nfront;
+    r->nfront = 0;
+    for (int i = 0; i < n; i++) {
+        Planned x = r->front[i];
+        (plan_fits(d, &x) ? plan_full : plan_unlimited)(d, &x);
+        if (x.need >= 0)
+            r->front[r->nfront++] = x;
+    }
+}
+
 Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
@@ -540,6 +555,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
         if (!r->fits)
             search_least(&d);
     }
+    if (d.g->mesh && r->searched && o->decisions && o->decisions->all)
+        tell_front(&d);
     fill_nodes(&d);
     arena_reset(d.keep);
     arena_reset(d.tmp);

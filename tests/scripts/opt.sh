@@ -100,13 +100,13 @@ cat >"$dir/want" <<END
 - %dead: f32[4, 8] = relu(%c)  forward
 END
 ok "--diff of cse and dce" cmp "$dir/want" "$dir/out"
-gives 0 'cse: 0 added, 0 removed, 1 changed' opt "$dir/was.tn" --passes=cse,dce --diff --after=cse
-gives 0 'dce: 0 added, 2 removed, 0 changed' opt "$dir/was.tn" --passes=cse,dce --diff --after=dce -o "$dir/now.tn"
+gives 0 'cse: 0 added, 1 removed, 1 changed' opt "$dir/was.tn" --passes=cse,dce --diff --after=cse
+gives 0 'dce: 0 added, 1 removed, 0 changed' opt "$dir/was.tn" --passes=cse,dce --diff --after=dce -o "$dir/now.tn"
 ok "the graph goes to its file" [ "$(grep -c ' = ' "$dir/now.tn")" = 5 ]
 gives 0 'nothing changed in 5 nodes' opt "$dir/now.tn" --passes=cse,dce --diff
-gives 0 '+ %sin_loss' opt "$dir/was.tn" --passes=cse,dce,fuse --diff --after=fuse
+gives 0 '+ in %c: %c: f32[4, 8] = mul(%a, %b)' opt "$dir/was.tn" --passes=cse,dce,fuse --diff --after=fuse
 sed -n 's/^> in %[a-z]*: \(%[abc]\): .*/\1/p' "$dir/out" | sort | tr -d '\n' >"$dir/moved"
-ok "what is fused moves into the body" [ "$(cat "$dir/moved")" = "%a%b%c" ]
+ok "what is fused moves into the body" [ "$(cat "$dir/moved")" = "%a%b" ]
 gives 2 'exclude each other' opt "$dir/was.tn" --diff -o -
 gives 2 'pass "fuse" did not run' opt "$dir/was.tn" --passes=cse --diff --after=fuse
 set -f
