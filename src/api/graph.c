@@ -2,6 +2,7 @@
 #include "api.h"
 
 #include "../decide/decide.h"
+#include "../ir/diff.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * the name of their first result, in the same body or, where it has none of that name, in another.
  * Moved are the fewest nodes without which those that are left stand in one order: what is no part
  * of a longest increasing sequence of places. Cost: n log n, and n for each body. */
-#include "ir.h"
+#include "diff.h"
 
 #include <string.h>
 

@@ -541,20 +541,12 @@ void graph_verify(const Graph *g);
 /* ---- print.c, parse.c: the .tn text ---- */
 
 void graph_print(Buf *b, const Graph *g);
-void node_print(Buf *b, const Node *n); /* one line without its end; of a region its head */
-void port_print(Buf *b, const Graph *g, const Port *p, bool in);
 void attr_print(Buf *b, AttrKind kind, const Attr *a);
 bool attr_default(const AttrField *f, const Attr *a); /* its text says nothing of it */
 void type_print(Buf *b, const Type *t);
 
 /* Parses one graph, unverified; file is for messages. Fails with its line, expected and found. */
 Graph *graph_parse(Arena *a, const char *text, const char *file);
-
-/* ---- diff.c ---- */
-
-/* Says what was added, removed, changed and moved from one graph to another: a line with counts,
- * then a line or more for each. */
-void graph_diff(Buf *b, const Graph *before, const Graph *after);
 
 /* ---- lex.c: the tokens of .tn text ---- */
 

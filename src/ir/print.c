@@ -1,7 +1,7 @@
 /* Prints a graph as text (docs/formats.md has the grammar). Printing, parsing and printing again
  * gives the same bytes: every choice here is a function of the graph alone. A graph's or loop's
  * head or a return that would pass column 100 is broken into one element per line. */
-#include "ir.h"
+#include "diff.h"
 
 #include <ctype.h>
 #include <math.h>
