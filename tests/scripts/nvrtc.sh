@@ -6,6 +6,7 @@
 . tools/checks.sh
 "$build/tests/fused_texts" all >"$dir/texts" 2>"$dir/err"
 ok "the texts of bodies are printed"
+grep '^note: ' "$dir/err"
 count=$(grep -c "$(printf '\f')" "$dir/texts")
 ok "expected more than 300 texts, found $count" [ "$count" -gt 300 ]
 for name in row_online row_total row_dot row_moments row_rstd lane_maximum lane_dropout; do
