@@ -513,14 +513,17 @@ static void search_least(Decider *d)
 static void tell_front(Decider *d)
 {
     AgainReport *r = d->r;
-    const int n = r->nfront;
-    r->nfront = 0;
-    for (int i = 0; i < n; i++) {
+    Front f = {0};
+    for (int i = 0; i < r->nfront; i++) {
         Planned x = r->front[i];
         (plan_fits(d, &x) ? plan_full : plan_unlimited)(d, &x);
-        if (x.need >= 0)
-            r->front[r->nfront++] = x;
+        front_add(d->keep, &f, x);
     }
+    if (f.n)
+        front_close(&f);
+    r->nfront = f.n;
+    for (int i = 0; i < f.n; i++)
+        r->front[i] = f.x[i];
 }
 
 Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)

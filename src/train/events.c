@@ -31,12 +31,12 @@ static const char marked[] = "tfevents"; /* in the name of each such file */
 enum { MESSAGE = 4096, HEAD = 12, TAIL = 4 };             /* bytes */
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* how a field's value is stored */
 
-typedef struct Message {
+typedef struct EventMessage {
     unsigned char byte[MESSAGE];
     size_t n;
-} Message;
+} EventMessage;
 
-static void put_bytes(Message *m, const void *data, size_t n)
+static void put_bytes(EventMessage *m, const void *data, size_t n)
 {
     if (n > sizeof m->byte - m->n)
         return; /* it cannot be: MOST_METRICS values fit */
@@ -45,7 +45,7 @@ static void put_bytes(Message *m, const void *data, size_t n)
 }
 
 /* The least significant byte first, as processors here store numbers. */
-static void put_varint(Message *m, uint64_t x)
+static void put_varint(EventMessage *m, uint64_t x)
 {
     unsigned char byte;
     for (; x >= 0x80; x >>= 7) {
@@ -56,21 +56,21 @@ static void put_varint(Message *m, uint64_t x)
     put_bytes(m, &byte, 1);
 }
 
-static void put_key(Message *m, unsigned field, unsigned how)
+static void put_key(EventMessage *m, unsigned field, unsigned how)
 {
     put_varint(m, field << 3 | how);
 }
 
-static void put_string(Message *m, unsigned field, const void *data, size_t n)
+static void put_string(EventMessage *m, unsigned field, const void *data, size_t n)
 {
     put_key(m, field, BYTES);
     put_varint(m, n);
     put_bytes(m, data, n);
 }
 
-static Message event_begin(int64_t step)
+static EventMessage event_begin(int64_t step)
 {
-    Message m = {.n = 0};
+    EventMessage m = {.n = 0};
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     double sec = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -82,12 +82,12 @@ static Message event_begin(int64_t step)
 }
 
 /* A summary of the values that are known. */
-static Message event_of(const MetricsLine *l)
+static EventMessage event_of(const MetricsLine *l)
 {
-    Message m = event_begin(l->step), all = {.n = 0};
+    EventMessage m = event_begin(l->step), all = {.n = 0};
     for (int i = 0; i < l->count; i++) {
         const Metric *x = &l->list[i];
-        Message one = {.n = 0};
+        EventMessage one = {.n = 0};
         float value = x->whole ? (float)x->integer : (float)x->real;
         if (!isfinite(value))
             continue;
@@ -108,7 +108,7 @@ static uint32_t masked_sum(const void *data, size_t n)
     return (sum >> 15 | sum << 17) + 0xa282ead8u;
 }
 
-static void write_record(FILE *f, const Message *m)
+static void write_record(FILE *f, const EventMessage *m)
 {
     uint64_t len = m->n;
     uint32_t of_len = masked_sum(&len, sizeof len), of_bytes = masked_sum(m->byte, m->n);
@@ -128,7 +128,7 @@ static int flush(const Trainer *r)
 
 int events_write(Trainer *r, const MetricsLine *l)
 {
-    const Message m = event_of(l);
+    const EventMessage m = event_of(l);
     write_record(r->events.file, &m);
     return flush(r);
 }
@@ -139,7 +139,7 @@ static int write_head(const Trainer *r)
 {
     static const char version[] = "brain.Event:2";
     static const unsigned char started[] = {1 << 3 | VARINT, 1}; /* SessionLog.status: START */
-    Message m = event_begin(0);
+    EventMessage m = event_begin(0);
     put_string(&m, 3, version, sizeof version - 1);
     write_record(r->events.file, &m);
     if (r->t->resume) {
@@ -153,7 +153,7 @@ static int write_head(const Trainer *r)
 /* ---- records that are there ---- */
 
 /* Reads a record; 0 at the end, also within a record, -1 where it is damaged. */
-static int read_record(FILE *f, Message *m)
+static int read_record(FILE *f, EventMessage *m)
 {
     uint64_t len;
     uint32_t sum;
@@ -221,7 +221,7 @@ static bool has_tag(Cursor summary, const char *tag)
     return found;
 }
 
-static bool read_event(const Message *m, MetricsKey *k)
+static bool read_event(const EventMessage *m, MetricsKey *k)
 {
     Cursor c = {m->byte, m->byte + m->n, true}, value;
     uint64_t x = 0;
@@ -255,7 +255,7 @@ static bool is_own(const Trainer *r, const char *name)
 /* The bytes of a file's records that the run keeps when it goes on. */
 static int find_kept(Trainer *r, FILE *f, const char *path, off_t *nbytes)
 {
-    Message m;
+    EventMessage m;
     MetricsKey k;
     int code;
     bool evaluated = false, all = true;
