@@ -582,6 +582,17 @@ TN_API int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph);
  * see also: tn_graph_parse */
 TN_API int tn_graph_print(tn_graph *g, const char **text);
 
+/* Says how two graphs differ, one of which became the other: inputs, nodes and outputs that were added (+),
+ * removed (-), changed (~) or moved (>), a line for each, after one with counts. Nodes are one another's by
+ * the name of their first result.
+ * in: before, after, graphs of one context
+ * out: *text, valid until `after` is freed
+ * error: no memory
+ * cost: n log n in the nodes, and n for each body of a region
+ * from: `tenon opt --diff`
+ * see also: tn_graph_print, tn_graph_passes */
+TN_API int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text);
+
 /* One half of a step: the forward with the loss, or the backward with the optimizer. What the second reads of
  * the first are outputs without a role of the one and inputs without a role of the other, of one name. Both
  * have the inputs that they read; run one after the other they give what the step gives.
@@ -1292,6 +1303,15 @@ TN_API int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int
  * from: `tenon train --mesh`
  * see also: tn_gather, tn_model_file, tn_data_file */
 TN_API int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *hash);
+
+/* The CRC-32C (Castagnoli) of bytes, as records of TensorBoard's event files have it, masked.
+ * in: data, nbytes of it
+ * out: the checksum; 0 of nothing
+ * error: none
+ * cost: one pass
+ * from: RFC 3720, B.4
+ * see also: tn_file_hash */
+TN_API uint32_t tn_crc32c(const void *data, int64_t nbytes);
 
 /* The template by which a folder writes chats, rendered by a subset of Jinja. */
 typedef struct tn_chat tn_chat;

@@ -375,6 +375,11 @@ int tn_file_hash(tn_context *ctx, const char *path, int64_t *nbytes, uint64_t *h
     return tried(&t);
 }
 
+uint32_t tn_crc32c(const void *data, int64_t nbytes)
+{
+    return data && nbytes > 0 ? crc32c_end(crc32c_add(0, data, nbytes), nbytes) : 0;
+}
+
 int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq)
 {
     if (!GIVEN(ctx, ctx, path, batch, seq))

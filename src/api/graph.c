@@ -2,6 +2,7 @@
 #include "api.h"
 
 #include "../decide/decide.h"
+#include "../ir/diff.h"
 
 #include <string.h>
 
@@ -58,6 +59,18 @@ int tn_graph_print(tn_graph *g, const char **text)
     TRY(t, &g->h.owner->ctx) {
         Buf b = {.a = g->h.a};
         graph_print(&b, g->g);
+        *text = b.text;
+    }
+    return tried(&t);
+}
+
+int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text)
+{
+    if (!args_kin(__func__, before, after) || !GIVEN(args_owner(after), before, after, text))
+        return TN_CODE_USAGE;
+    TRY(t, &after->h.owner->ctx) {
+        Buf b = {.a = after->h.a};
+        graph_diff(&b, before->g, after->g);
         *text = b.text;
     }
     return tried(&t);

@@ -233,6 +233,8 @@ static const char *explanation(const tn_plan *p, Arena *a)
         explain_mesh(&b, p->p->g, d);
     shard_explain(&b, &p->graph->sharded);
     chunk_explain(&b, &p->graph->chunk);
+    fuse_explain(&b, p->p->g, d);
+    kernels_explain(&b, p->p);
     explain_front(&b, &p->graph->again);
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];

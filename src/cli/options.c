@@ -519,6 +519,22 @@ static int config_unknown(const Command *c, const Option *table, const char *pat
     return code;
 }
 
+/* Whether the command line has what a name of the file would exclude. */
+static bool config_excluded(const Option *table, const bool *given, const char *name)
+{
+    static const char *const pairs[][2] = {{"steps", "epochs"},
+                                           {"data", "batch"},
+                                           {"val-data", "val-fraction"},
+                                           {"lora", "adapter"},
+                                           {"resume", "overwrite"}};
+    for (int i = 0; i < LEN(pairs); i++)
+        for (int k = 0; k < 2; k++)
+            for (int j = 0; table[j].kind && !strcmp(name, pairs[i][k]); j++)
+                if (given[j] && !strcmp(table[j].name, pairs[i][!k]))
+                    return true;
+    return false;
+}
+
 int options_config(const Command *c, Option *table, const char *path, json_t **kept)
 {
     bool given[MOST_OPTIONS];
@@ -542,7 +558,7 @@ int options_config(const Command *c, Option *table, const char *path, json_t **k
         Option *o = find(table, key, strlen(key));
         if (!o || !strcmp(o->name, "config"))
             code = config_unknown(c, table, path, key);
-        else if (given[o - table]) /* the command line wins */
+        else if (given[o - table] || config_excluded(table, given, o->name)) /* the line wins */
             ;
         else if (json_is_array(value) && is_list(o))
             json_array_foreach(value, at, item) code =

@@ -72,6 +72,9 @@ typedef struct After {
     const char *pass; /* dump after this one; NULL: none */
     int timing, seen;
     char ran[1000]; /* passes that did, each once, separated by spaces */
+    int diff;       /* what a pass, or all of them, changed is shown in the place of graphs */
+    tn_context *ctx;
+    tn_graph *before; /* with diff: a copy of the graph before */
 } After;
 
 static void add_ran(After *x, const char *pass)
@@ -115,6 +118,33 @@ static int fail_after(tn_context *ctx, const After *x)
                   near && !known ? "\"" : "", x->ran);
 }
 
+/* Keeps a copy of the graph, in the place of an earlier one. */
+static int keep_before(After *x, tn_graph *g)
+{
+    const char *text;
+    tn_graph_free(x->before);
+    x->before = NULL;
+    int code = tn_graph_print(g, &text);
+    return code ? code : tn_graph_parse(x->ctx, text, "before", &x->before);
+}
+
+/* Prints what has changed since the copy. */
+static int print_diff(After *x, tn_graph *g, const char *by)
+{
+    const char *text;
+    int code = x->before ? tn_graph_diff(x->before, g, &text) : TN_CODE_FAIL;
+    if (!code)
+        printf("%s%s%s", by ? by : "", by ? ": " : "", text);
+    return code;
+}
+
+/* Whether a pass is a row of the group. */
+static bool is_row_of(const char *pass, const char *group)
+{
+    size_t n = strlen(group);
+    return !strncmp(pass, group, n) && pass[n] == '.';
+}
+
 static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, double sec)
 {
     After *x = arg;
@@ -122,10 +152,13 @@ static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, do
     if (x->timing)
         fprintf(stderr, "%-25s %6d changes %9.6f s\n", pass, changes, sec);
     add_ran(x, pass);
-    if (!x->pass || strcmp(x->pass, pass) || tn_graph_print(g, &text))
-        return;
-    x->seen = 1;
-    fputs(text, stdout);
+    bool asked = x->pass && !strcmp(x->pass, pass);
+    if (asked && !(x->diff ? print_diff(x, g, pass) : tn_graph_print(g, &text))) {
+        x->seen = 1;
+        fputs(x->diff ? "" : text, stdout);
+    }
+    if (x->diff && x->pass && !is_row_of(pass, x->pass))
+        keep_before(x, g);
 }
 
 /* One half of *g instead of it; NULL: all of it. */
@@ -151,15 +184,36 @@ static int read_graph(tn_context *ctx, const char *path, const Common *c, tn_gra
     return code ? code : tn_model_graph(m, c->batch, c->seq, &c->o, g);
 }
 
+/* Runs the passes, and shows what they did. */
+static int rewrite(After *x, tn_graph **g, const char *passes, const tn_options *o,
+                   const char *half, const char *output)
+{
+    const char *text = NULL;
+    int code = x->diff ? keep_before(x, *g) : 0;
+    if (!code && *passes)
+        code = tn_graph_passes(*g, passes, o, after_pass, x);
+    code = code ? code : take_half(g, half);
+    if (!code && x->diff && !x->pass)
+        code = print_diff(x, *g, NULL);
+    if (!code)
+        code = tn_graph_print(*g, &text);
+    if (code)
+        return report_last(code, x->ctx);
+    if (x->pass && !x->seen)
+        return fail_after(x->ctx, x);
+    return output || !(x->pass || x->diff) ? write_text(output ? output : "-", text) : 0;
+}
+
 int command_opt(int argc, char **argv)
 {
     const char *passes, *output, *half;
-    After after = {NULL, 0, 0, ""};
+    After after = {0};
     Common c = {.o = tn_options_default()};
-    const OptionSlot slots[] = {
-        {"passes", &passes},       {"output", &output}, {"after", &after.pass},
-        {"timing", &after.timing}, {"split", &half},    {"batch-size", &c.batch},
-        {"seq-len", &c.seq},       COMMON_SLOTS(c),     {0}};
+    const OptionSlot slots[] = {{"passes", &passes},    {"output", &output},
+                                {"after", &after.pass}, {"timing", &after.timing},
+                                {"split", &half},       {"batch-size", &c.batch},
+                                {"seq-len", &c.seq},    {"diff", &after.diff},
+                                COMMON_SLOTS(c),        {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "opt", &c.o, slots);
     Texts args;
@@ -171,24 +225,16 @@ int command_opt(int argc, char **argv)
         code = check_chunk(command_find("opt"), table, passes, &c);
     if (code < 0)
         code = check_mesh(command_find("opt"), table, passes, true, &c);
+    if (code < 0 && after.diff && output && !strcmp(output, "-"))
+        return report(TN_CODE_USAGE,
+                      "opt: --diff and --output - exclude each other: both go to standard output");
     if (code >= 0)
         return code;
     common_apply(&c);
-    tn_context *ctx = context_new();
+    tn_context *ctx = after.ctx = context_new();
     tn_graph *g;
-    const char *text = NULL;
     code = read_graph(ctx, args.text[0], &c, &g);
-    if (!code && *passes)
-        code = tn_graph_passes(g, passes, &c.o, after_pass, &after);
-    code = code ? code : take_half(&g, half);
-    if (!code)
-        code = tn_graph_print(g, &text);
-    if (code)
-        code = report_last(code, ctx);
-    else if (after.pass && !after.seen)
-        code = fail_after(ctx, &after);
-    else if (!after.pass || output)
-        code = write_text(output ? output : "-", text);
+    code = code ? report_last(code, ctx) : rewrite(&after, &g, passes, &c.o, half, output);
     tn_context_free(ctx);
     return code;
 }

@@ -270,7 +270,6 @@ static void keep_mesh(Train *a, const json_t *options)
 static int resume_options(Train *a)
 {
     TrainOptions *t = &a->t;
-    Common *c = &a->c;
     const Resume *from = &a->from;
     json_t *options = json_object_get(from->state, "options");
     if (options && !json_object_get(options, "rounding")) /* of a version that knew no other */
@@ -279,6 +278,7 @@ static int resume_options(Train *a)
          tokenizer = option_given(a->table, "tokenizer");
     a->machine = option_given(a->table, "machine");
     t->metrics_stored = !option_given(a->table, "metrics");
+    t->tensorboard_stored = !option_given(a->table, "tensorboard");
     int code = state_check(from->state, from->folder);
     if (code < 0)
         code = resume_adapter(a->table, a->c.adapter, options);
@@ -287,10 +287,10 @@ static int resume_options(Train *a)
     if (code >= 0)
         return code;
     keep_mesh(a, options);
-    bool same_mesh = !note_mesh(options, c);
+    bool same_mesh = !note_mesh(options, &a->c);
     keep_decisions(a, options, same_mesh);
     if (same_mesh && !threads) /* those of each rank */
-        c->threads = from->threads;
+        a->c.threads = from->threads;
     if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
         t->tokenizer = NULL; /* the checkpoint has it */
     return resume_model(t, from);
@@ -462,8 +462,7 @@ static int finish_options(tn_context *ctx, Train *a)
     if (t->resume && a->c.o.goal_memory)
         json_object_set(t->described, "memory",
                         json_object_get(json_object_get(t->resume->state, "options"), "memory"));
-    if (!t->steps)
-        t->steps = INT64_MAX;
+    t->steps = t->steps ? t->steps : INT64_MAX;
     common_apply(&a->c);
     if (t->save_sec < 0)
         t->save_sec = t->save_every ? 0 : SAVE_SEC;
@@ -557,6 +556,7 @@ static int parse(Train *a)
                                 {"eval-windows", &t->eval_windows},
                                 {"patience", &t->patience},
                                 {"metrics", &t->metrics},
+                                {"tensorboard", &t->tensorboard},
                                 {"profile", &t->profile},
                                 {"on-nan", &a->on_nan},
                                 {"token-type", &t->token_type},

@@ -14,10 +14,22 @@ bool train_is_graph(const TrainOptions *t)
     return n > 3 && !strcmp(t->model + n - 3, ".tn");
 }
 
+/* Opens the checkpoint. Where the base of its adapters has moved, another command than others'
+ * names the new place. */
+static int open_checkpoint(tn_context *ctx, const TrainOptions *t, tn_model **m)
+{
+    int code = tn_model_open(ctx, t->resume->folder, m);
+    const char *why = tn_error(ctx);
+    if (!code || !strstr(why, "\"base_model_name_or_path\": "))
+        return code;
+    return tn_context_fail(ctx, code, "%.*s\n  name it: tenon train M --resume --out %s",
+                           (int)strcspn(why, "\n"), why, t->out);
+}
+
 int train_open(tn_context *ctx, const TrainOptions *t, tn_model **m)
 {
     if (t->resume && !t->base)
-        return tn_model_open(ctx, t->resume->folder, m);
+        return open_checkpoint(ctx, t, m);
     if (t->resume) {
         int code = tn_model_open(ctx, t->base, m);
         return code ? code : tn_model_adapter(*m, t->resume->folder);

@@ -512,6 +512,24 @@ static void search_least(Decider *d)
     r->fits = plan_fits(d, &r->chosen);
 }
 
+/* Plans the choices that are told as they would run: tries leave out that collectives run beside
+ * computing. */
+static void tell_front(Decider *d)
+{
+    AgainReport *r = d->r;
+    Front f = {0};
+    for (int i = 0; i < r->nfront; i++) {
+        Planned x = r->front[i];
+        (plan_fits(d, &x) ? plan_full : plan_unlimited)(d, &x);
+        front_add(d->keep, &f, x);
+    }
+    if (f.n)
+        front_close(&f);
+    r->nfront = f.n;
+    for (int i = 0; i < f.n; i++)
+        r->front[i] = f.x[i];
+}
+
 Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, AgainReport *r)
 {
     Decider d = {.w = w, .task = t, .r = r, .g = w->g, .o = trial_options(o), .reserve = INT64_MAX};
@@ -544,6 +562,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
         if (!r->fits)
             search_least(&d);
     }
+    if (d.g->mesh && r->searched && o->decisions && o->decisions->all)
+        tell_front(&d);
     fill_nodes(&d);
     arena_reset(d.keep);
     arena_reset(d.tmp);

@@ -1,7 +1,7 @@
 /* Prints a graph as text (docs/formats.md has the grammar). Printing, parsing and printing again
  * gives the same bytes: every choice here is a function of the graph alone. A graph's or loop's
  * head or a return that would pass column 100 is broken into one element per line. */
-#include "ir.h"
+#include "diff.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -306,6 +306,16 @@ static void print_node(Buf *b, const Node *n, int depth)
     buf_add(b, "\n");
 }
 
+void node_print(Buf *b, const Node *n)
+{
+    if (n->region)
+        add_region_head(b, n, false, 0);
+    else
+        print_node(b, n, 0);
+    b->len -= n->region ? strlen(" {\n") : strlen("\n");
+    b->text[b->len] = 0;
+}
+
 static void print_nodes(Buf *b, const Graph *g, int depth)
 {
     for (const Node *n = g->first; n; n = n->next)
@@ -337,6 +347,39 @@ static void add_cuts(Buf *b, const Graph *g, const Port *p)
     buf_printf(b, "%s%s", *cuts ? " " : "", cuts);
 }
 
+static void add_input(Buf *b, const Graph *g, const Port *p)
+{
+    add_value(b, p->v);
+    if (p->role != ROLE_NONE)
+        buf_printf(b, " %s", role_name(p->role));
+    if (p->name) {
+        buf_add(b, " ");
+        add_string(b, p->name);
+    }
+    for (const char **s = p->tied; s && *s; s++) {
+        buf_add(b, " ");
+        add_string(b, *s);
+    }
+    add_cuts(b, g, p);
+}
+
+static void add_output(Buf *b, const Graph *g, const Port *p)
+{
+    if (p->role != ROLE_NONE)
+        buf_printf(b, "%s ", role_name(p->role));
+    if (p->name) {
+        add_string(b, p->name);
+        buf_add(b, " ");
+    }
+    buf_printf(b, "%%%s", p->v->name);
+    add_cuts(b, g, p);
+}
+
+void port_print(Buf *b, const Graph *g, const Port *p, bool in)
+{
+    (in ? add_input : add_output)(b, g, p);
+}
+
 static void add_head(Buf *b, const Graph *g, bool broken)
 {
     List l = list_make(b->a, broken, 4);
@@ -350,18 +393,7 @@ static void add_head(Buf *b, const Graph *g, bool broken)
     buf_add(b, "(");
     for (int i = 0; i < g->nin; i++) {
         buf_add(b, separator(&l));
-        add_value(b, g->in[i].v);
-        if (g->in[i].role != ROLE_NONE)
-            buf_printf(b, " %s", role_name(g->in[i].role));
-        if (g->in[i].name) {
-            buf_add(b, " ");
-            add_string(b, g->in[i].name);
-        }
-        for (const char **s = g->in[i].tied; s && *s; s++) {
-            buf_add(b, " ");
-            add_string(b, *s);
-        }
-        add_cuts(b, g, &g->in[i]);
+        add_input(b, g, &g->in[i]);
     }
     buf_add(b, ") {\n");
 }
@@ -372,14 +404,7 @@ static void add_return(Buf *b, const Graph *g, bool broken)
     buf_add(b, broken ? "  return" : "  return ");
     for (int i = 0; i < g->nout; i++) {
         buf_add(b, separator(&l));
-        if (g->out[i].role != ROLE_NONE)
-            buf_printf(b, "%s ", role_name(g->out[i].role));
-        if (g->out[i].name) {
-            add_string(b, g->out[i].name);
-            buf_add(b, " ");
-        }
-        buf_printf(b, "%%%s", g->out[i].v->name);
-        add_cuts(b, g, &g->out[i]);
+        add_output(b, g, &g->out[i]);
     }
     buf_add(b, "\n");
 }

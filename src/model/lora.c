@@ -265,24 +265,37 @@ const char **lora_targets(Arena *a, const ModelConfig *c, int *count)
 
 /* ---- whether they are the model's ---- */
 
-_Noreturn static void fail_target(Arena *a, const ModelConfig *c, const char *what,
-                                  const char *target)
+/* The last parts of modules' names, each once: of linear ones, or of all. */
+static const char **module_names(Arena *a, const ModelConfig *c, bool linear, int *n)
 {
-    char text[1000];
+    Map seen = {.a = a};
     int count;
     ModelConfig plain = *c;
     plain.lora = NULL;
     const ModelParam *p = model_params(a, &plain, &count);
     const char **name = NEWN(a, const char *, count);
+    *n = 0;
     for (int i = 0; i < count; i++) {
         const char *module = module_of(a, c, &p[i]), *dot = strrchr(module, '.');
-        name[i] = dot ? dot + 1 : module;
+        const char *last = dot ? dot + 1 : module;
+        if ((linear && !is_linear(&p[i], module)) || map_find(&seen, last))
+            continue;
+        map_put(&seen, last, (void *)last);
+        name[(*n)++] = last;
     }
-    const char *why = is_table(target)
+    return name;
+}
+
+_Noreturn static void fail_target(Arena *a, const ModelConfig *c, bool save, const char *target)
+{
+    char text[1000];
+    int n;
+    const char **name = module_names(a, c, !save, &n);
+    const char *why = !save && is_table(target)
                           ? ": a token table has no adapter here; save=NAME trains it whole"
-                          : names_hint(target, name, count, text, sizeof text);
-    fail(arena_ctx(a), TN_USAGE, "lora: %s: \"%s\" is no linear module of the model%s", what,
-         target, why);
+                          : names_hint(target, name, n, text, sizeof text);
+    fail(arena_ctx(a), TN_USAGE, "lora: %s: \"%s\" is no %smodule of the model%s",
+         save ? "save" : "targets", target, save ? "" : "linear ", why);
 }
 
 static bool any_module(Arena *a, const ModelConfig *c, const ModelParam *p, int count,
@@ -323,10 +336,10 @@ void lora_check(Arena *a, const ModelConfig *c)
     check_tied(a, c, module_of(a, c, &p[0]));
     for (int i = 0; i < o->ntarget; i++)
         if (!any_module(a, c, p, count, o->target[i], false))
-            fail_target(a, c, "targets", o->target[i]);
+            fail_target(a, c, false, o->target[i]);
     for (int i = 0; i < o->nsave; i++)
         if (!any_module(a, c, p, count, o->save[i], true))
-            fail_target(a, c, "save", o->save[i]);
+            fail_target(a, c, true, o->save[i]);
     for (int i = 0; i < count; i++) {
         const char *module = module_of(a, c, &p[i]);
         if (is_linear(&p[i], module) && is_adapted(o, module) && !is_saved(o, module))

@@ -35,20 +35,14 @@ static double at_sec(const CurveFrame *f, double sec)
     return BOTTOM - (BOTTOM - TOP) * (sec - f->low) / (f->high - f->low);
 }
 
-/* The unit of an axis' ticks, and how many digits after the point tell one from the next. */
-typedef struct AxisUnit {
-    const char *name;
-    double one;
-    int digits;
-} AxisUnit;
-
-/* The first of the units, each smaller than the one before, that is no larger than `most`. */
-static AxisUnit unit_of(const AxisUnit *unit, int n, double most, double tick)
+/* The unit of an axis' ticks, and how many digits after the point tell one from the next: the first
+ * of the units, each smaller than the one before, that is no larger than `most`. */
+static PageUnit unit_of(const PageUnit *unit, int n, double most, double tick)
 {
     int i = 0;
     while (i < n - 1 && most < unit[i].one)
         i++;
-    AxisUnit u = unit[i];
+    PageUnit u = unit[i];
     u.digits = tick < u.one ? (int)ceil(-log10(tick / u.one)) : 0;
     return u;
 }
@@ -56,11 +50,11 @@ static AxisUnit unit_of(const AxisUnit *unit, int n, double most, double tick)
 /* Bytes by their span, seconds by the largest. */
 static void put_axes(Buf *b, const CurveFrame *f)
 {
-    static const AxisUnit of_bytes[] = {
+    static const PageUnit of_bytes[] = {
         {"GiB", 0x1p30, 0}, {"MiB", 0x1p20, 0}, {"KiB", 0x1p10, 0}, {"bytes", 1, 0}};
-    static const AxisUnit of_sec[] = {{"s", 1, 0}, {"ms", 1e-3, 0}, {"\xc2\xb5s", 1e-6, 0}};
+    static const PageUnit of_sec[] = {{"s", 1, 0}, {"ms", 1e-3, 0}, {"\xc2\xb5s", 1e-6, 0}};
     const double tick = (f->most - f->least) / TICKS, pause = (f->high - f->low) / TICKS;
-    const AxisUnit x = unit_of(of_bytes, LEN(of_bytes), f->most - f->least, tick),
+    const PageUnit x = unit_of(of_bytes, LEN(of_bytes), f->most - f->least, tick),
                    y = unit_of(of_sec, LEN(of_sec), f->high, pause);
     buf_printf(b, "<path d=\"M%d %dV%dH%d\" fill=\"none\" stroke=\"#888\"/>\n", LEFT, TOP, BOTTOM,
                RIGHT);
@@ -107,21 +101,53 @@ static const char *chosen_text(Arena *a, const CurvePoint *x)
     return b.text;
 }
 
-static void put_table(Buf *b, const CurvePoint *point, int count)
+static void put_number(Buf *b, double x, const PageUnit *u)
 {
-    buf_add(b, "<table>\n<tr><th>limit, bytes</th><th>needs</th><th>a step</th><th>added</th>"
-               "<th>at least</th><th>computed again</th><th>in the host's memory</th>"
-               "<th>gathers kept</th></tr>\n");
+    buf_add(b, "<td>");
+    put_in(b, x, u);
+    buf_add(b, "</td>");
+}
+
+static void put_table(Buf *b, const CurvePoint *point, int count, const CurveFrame *f)
+{
+    const PageUnit bytes = unit_of_bytes(f->most), sec = unit_of_sec(f->high);
+    buf_printf(b,
+               "<div class=\"wide\"><table>\n<tr><th>limit, %s</th><th>needs, %s</th><th>a step, "
+               "%s</th><th>added, %%</th><th>at least, %s</th><th>computed again</th><th>in the "
+               "host's memory</th><th>gathers kept</th></tr>\n",
+               bytes.name, bytes.name, sec.name, sec.name);
     for (int i = 0; i < count; i++) {
         const CurvePoint *x = &point[i];
-        buf_printf(b, "<tr><td>%lld</td><td>%lld</td><td>%s</td><td>%+.2f %%</td><td>%s</td><td>",
-                   (long long)x->limit, (long long)x->need, sec_text(b->a, x->sec),
-                   100 * (x->sec / x->none - 1),
-                   isnan(x->bound) ? "none" : sec_text(b->a, x->bound));
+        buf_add(b, "<tr>");
+        put_number(b, (double)x->limit, &bytes);
+        put_number(b, (double)x->need, &bytes);
+        put_number(b, x->sec, &sec);
+        buf_printf(b, "<td>%+.2f</td>", 100 * (x->sec / x->none - 1));
+        if (isnan(x->bound))
+            buf_add(b, "<td>none</td>");
+        else
+            put_number(b, x->bound, &sec);
+        buf_add(b, "<td>");
         put_escaped(b, chosen_text(b->a, x));
         buf_printf(b, "</td><td>%d</td><td>%d</td></tr>\n", x->naway, x->nkept);
     }
-    buf_add(b, "</table>\n");
+    buf_add(b, "</table></div>\n");
+}
+
+/* What the least memory costs. */
+static void put_insight(Buf *b, const CurvePoint *point, int count)
+{
+    const CurvePoint *least = point, *most = point;
+    for (int i = 1; i < count; i++) {
+        least = point[i].need < least->need ? &point[i] : least;
+        most = point[i].need > most->need ? &point[i] : most;
+    }
+    buf_add(b, "<p class=\"insight\">The step runs in ");
+    put_bytes(b, least->need);
+    buf_printf(
+        b, ", %.0f %% of what it needs with all values saved, and then takes %.1f %% longer.</p>\n",
+        100 * (double)least->need / (double)MAX(most->need, 1),
+        100 * (least->sec / least->none - 1));
 }
 
 void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, const char *command)
@@ -131,22 +157,30 @@ void curve_page(Buf *b, const CurvePoint *point, int count, const char *title, c
     buf_add(b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
                "style-src 'unsafe-inline'\">\n"
+               "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                "<meta name=\"generator\" content=\"tenon " TN_VERSION "\">\n<title>");
     put_escaped(b, title);
-    buf_add(b, ": seconds over memory</title>\n<style>body{font:14px sans-serif;margin:2em}"
-               "text{font-size:12px}td,th{padding:2px 10px;text-align:right}</style>\n</head>\n"
-               "<body>\n<h1>Seconds over memory: ");
+    buf_add(b,
+            ": seconds over memory</title>\n<style>body{font:14px sans-serif;margin:2em "
+            "auto;max-width:1000px;padding:0 16px}code{overflow-wrap:anywhere}.insight{font-size:"
+            "17px}.wide{overflow-x:auto}svg{max-width:100%;height:auto}text{font-size:12px}td,th{"
+            "padding:2px 10px;text-align:right}@media(max-width:560px){svg{max-width:none}}"
+            "</style>\n</head>\n"
+            "<body>\n<h1>Seconds over memory: ");
     put_escaped(b, title);
-    buf_add(b, "</h1>\n<p><code>");
+    buf_add(b, "</h1>\n");
+    put_insight(b, point, count);
+    buf_add(b, "<p><code>");
     put_escaped(b, command);
-    buf_printf(b, "</code></p>\n<svg viewBox=\"0 0 %d %d\" width=\"%d\">\n", WIDTH, HEIGHT, WIDTH);
+    buf_printf(b, "</code></p>\n<div class=\"wide\"><svg viewBox=\"0 0 %d %d\" width=\"%d\">\n",
+               WIDTH, HEIGHT, WIDTH);
     put_axes(b, &f);
     if (bounded)
         put_line(b, &f, point, count, true);
     put_line(b, &f, point, count, false);
-    buf_printf(b, "</svg>\n<p>Estimated seconds of a step within each limit; %s</p>\n",
+    buf_printf(b, "</svg></div>\n<p>Estimated seconds of a step within each limit; %s</p>\n",
                bounded ? "dashed: no choice of what is computed again has fewer seconds of it."
                        : "a lower bound of them is not known here.");
-    put_table(b, point, count);
+    put_table(b, point, count, &f);
     buf_add(b, "</body>\n</html>\n");
 }

@@ -3,6 +3,7 @@
  * page.css and page.js are compiled into the program. */
 #include "page.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *const style[] = {
@@ -17,6 +18,96 @@ static void put_lines(Buf *b, const char *const *line)
 {
     for (; *line; line++)
         buf_add(b, *line);
+}
+
+/* ---- what the page shows, in a sentence ---- */
+
+/* The larger of two plans' figures beside the other's, "30.1 % less memory (1 MiB, not 2 MiB)". */
+static void put_less(Buf *b, double x, double y, const char *more, const char *less,
+                     const char *same)
+{
+    if (x == y || x <= 0)
+        buf_add(b, same);
+    else
+        buf_printf(b, "%.1f %% %s", 100 * fabs(y / x - 1), y > x ? more : less);
+}
+
+static void put_both(Page *x)
+{
+    Buf *b = x->b;
+    const Plan *p = x->pic[0].p, *q = x->pic[1].p;
+    buf_add(b, "B needs ");
+    put_less(b, (double)p->space[SPACE_MAIN].peak, (double)q->space[SPACE_MAIN].peak,
+             "more memory than A", "less memory than A", "the same memory as A");
+    buf_add(b, " at the peak, ");
+    put_bytes(b, q->space[SPACE_MAIN].peak);
+    buf_add(b, ", and takes ");
+    put_less(b, p->est.step, q->est.step, "longer", "less time", "the same time");
+    buf_printf(b, ", an estimated %s a step.", sec_text(x->a, q->est.step));
+}
+
+static int largest_category(const Plan *p)
+{
+    int most = 0;
+    for (int c = 1; c < NCATEGORY; c++)
+        most = p->by_category[c] > p->by_category[most] ? c : most;
+    return most;
+}
+
+static int largest_class(const Estimate *e)
+{
+    int most = 0;
+    for (int c = 1; c < NCLASS; c++)
+        most = e->by_class[c] > e->by_class[most] ? c : most;
+    return most;
+}
+
+/* The largest value at the peak that is not always there. */
+static const Storage *largest_passing(const Picture *d)
+{
+    for (int i = 0; i < d->nnamed; i++) {
+        const Storage *s = &d->p->storage[d->named[i]];
+        if (!s->persistent && s->start <= d->peak_step && d->peak_step < s->end)
+            return s;
+    }
+    return NULL;
+}
+
+static void put_one(Page *x, const Picture *d)
+{
+    Buf *b = x->b;
+    const Plan *p = d->p;
+    const int c = largest_category(p), k = largest_class(&p->est);
+    const int64_t bound = MAX(p->space[SPACE_MAIN].bound, 1);
+    const Storage *s = largest_passing(d);
+    double all = 0;
+    for (int i = 0; i < NCLASS; i++)
+        all += p->est.by_class[i];
+    buf_add(b, "The step needs ");
+    put_bytes(b, p->space[SPACE_MAIN].peak);
+    buf_printf(b, ", at its peak %.0f %% of it for %s",
+               100 * (double)p->by_category[c] / (double)bound, category_name((Category)c));
+    if (s) {
+        buf_add(b, ", and the largest value that comes and goes is <code>");
+        put_cut(b, s->name, 60);
+        buf_add(b, "</code> with ");
+        put_bytes(b, s->nbytes);
+    }
+    if (all > 0)
+        buf_printf(b, "; it takes an estimated %s, %.0f %% of it in ops of class %s",
+                   sec_text(x->a, p->est.step), 100 * p->est.by_class[k] / all,
+                   class_name((OpClass)k));
+    buf_add(b, ".");
+}
+
+static void put_insight(Page *x)
+{
+    buf_add(x->b, "<p class=\"insight\">");
+    if (x->npic > 1)
+        put_both(x);
+    else
+        put_one(x, &x->pic[0]);
+    buf_add(x->b, "</p>\n");
 }
 
 static void put_head(Page *x, const char *title, const char *command)
@@ -35,7 +126,9 @@ static void put_head(Page *x, const char *title, const char *command)
         buf_add(b, "<input type=\"checkbox\" id=\"zoom\">\n");
     buf_add(b, "<header><h1>Memory of a step: ");
     put_escaped(b, title);
-    buf_add(b, "</h1>\n<p><code>");
+    buf_add(b, "</h1>\n");
+    put_insight(x);
+    buf_add(b, "<p><code>");
     put_escaped(b, command);
     buf_add(b, "</code></p></header>\n<main>\n");
 }
@@ -230,13 +323,19 @@ static bool has_queues(const Page *x)
 
 static void put_queues(Page *x)
 {
+    bool sends = false, stands = false;
     if (!has_queues(x))
         return;
+    for (int i = 0; i < x->npic; i++) {
+        sends |= x->pic[i].p->est.communicates;
+        stands |= x->pic[i].p->est.exposed > 0;
+    }
     buf_add(x->b, "<section><h2>Queues over time</h2>\n<p>The simulated step: what computes, what "
                   "copies, what ranks send, and beneath them the bytes alive.</p>\n"
-                  "<ul class=\"legend\"><li class=\"of-busy\">computing, copies</li>"
-                  "<li class=\"of-sending\">collectives</li><li class=\"of-exposed\">exposed: "
-                  "computing stands still</li></ul>\n");
+                  "<ul class=\"legend\"><li class=\"of-busy\">computing, copies</li>");
+    buf_add(x->b, sends ? "<li class=\"of-sending\">collectives</li>" : "");
+    buf_add(x->b, stands ? "<li class=\"of-exposed\">exposed: computing stands still</li>" : "");
+    buf_add(x->b, "</ul>\n");
     put_each(x, page_queues);
     buf_add(x->b, "</section>\n");
 }
@@ -309,11 +408,14 @@ enum { MOST_COORDINATE = 1 << 20 };
 /* Both plans have the same scales. Zooming in helps where much of the memory is always alive. */
 static void fill_scales(Page *x)
 {
-    double peak = 0, kept = (double)x->pic[0].p->persistent_nbytes;
+    double peak = 0, kept = (double)x->pic[0].p->persistent_nbytes, sec = 0;
     for (int i = 0; i < x->npic; i++) {
+        sec = MAX(sec, x->pic[i].p->est.step);
         peak = MAX(peak, (double)x->pic[i].p->space[SPACE_MAIN].peak);
         kept = MIN(kept, (double)x->pic[i].p->persistent_nbytes);
     }
+    x->bytes = unit_of_bytes(peak);
+    x->sec = unit_of_sec(sec);
     x->full = scale_make(0, peak);
     for (x->unit = 1; x->full.hi / x->unit > MOST_COORDINATE;)
         x->unit *= 2;

@@ -51,9 +51,17 @@ typedef struct Scale {
     double lo, hi, tick;
 } Scale;
 
+/* The one unit that a column of numbers has. */
+typedef struct PageUnit {
+    const char *name;
+    double one;
+    int digits; /* after the point */
+} PageUnit;
+
 typedef struct Page {
     Arena *a;
     Buf *b;
+    PageUnit bytes, sec; /* of all tables */
     Picture pic[2];
     int npic;
     Scale full, zoom; /* common to both pictures; zoom.lo 0: nothing to zoom in on */
@@ -127,6 +135,11 @@ void put_cut(Buf *b, const char *s, int most); /* the same, cut to so many chara
 void put_quoted(Buf *b, const char *s);        /* as a JSON string within a script */
 void put_bytes(Buf *b, int64_t nbytes);        /* "1,899.36 MiB" */
 void put_grouped(Buf *b, double x, int decimals);
+/* The unit in which numbers up to `most` are read best. */
+PageUnit unit_of_bytes(double most);
+PageUnit unit_of_sec(double most);
+/* A number in a unit, which its column names; "<0.01" where it is less than what is shown. */
+void put_in(Buf *b, double x, const PageUnit *u);
 
 /* ---- page.c ---- */
 
@@ -172,7 +185,8 @@ typedef struct KernelRow {
 
 /* How many; by first call. What the planner adds does not count. */
 int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
-void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
+bool step_has_ways(const Plan *p, const Step *s); /* it is a call that counts there */
+void plan_print_steps(Buf *b, const Plan *p);     /* every call, copies and addresses */
 
 /* ---- chunk_show.c ---- */
 
@@ -198,6 +212,17 @@ const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop);
 /* A line for each row of regions that run in slices; for every row of candidates. */
 void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e);
 void chunk_explain(Buf *b, const ChunkReport *r);
+
+/* ---- fuse_show.c ---- */
+
+/* A line for each kind of node that is fused, or stays apart, and why. */
+void fuse_explain(Buf *b, const Graph *g, const Decisions *d);
+
+/* ---- kernel_show.c ---- */
+
+/* A line for each kind of call of which an op has several kernels: the one taken, and the others.
+ */
+void kernels_explain(Buf *b, const Plan *p);
 
 /* ---- again_show.c ---- */
 

@@ -85,8 +85,10 @@ typedef struct KernelRows {
     int count, cap;
 } KernelRows;
 
-static bool has_ways(const Plan *p, const Step *s)
+bool step_has_ways(const Plan *p, const Step *s)
 {
+    if (s->kind != STEP_CALL || s->copy)
+        return false;
     const Kernel *k = op_kernels(s->node->op, p->device->kernels);
     return k && k->name && k[1].name;
 }
@@ -110,7 +112,7 @@ static void add_calls(KernelRows *x, const Plan *p, int from, int to, int64_t ti
         if (s->kind == STEP_LOOP) {
             add_calls(x, p, i + 1, s->end, times * s->count);
             i = s->end;
-        } else if (s->kind == STEP_CALL && !s->copy && has_ways(p, s)) {
+        } else if (step_has_ways(p, s)) {
             add_call(x, s, times);
         }
     }

@@ -1,7 +1,6 @@
 /* Tables of a page: two plans compared, and the bytes alive at the peak by category and scope. */
 #include "page.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { MOST_NAME = 200 }; /* characters */
@@ -45,53 +44,75 @@ static void end_table(Buf *b)
     buf_add(b, "</tbody></table></div>\n");
 }
 
+/* A head with the unit of its column: "saved, MiB". */
+static void put_unit_head(Buf *b, const char *title, const PageUnit *u)
+{
+    put_head(b, arena_printf(b->a, "%s%s%s", title, *title ? ", " : "", u->name), true);
+}
+
 /* ---- two plans ---- */
 
-static void put_figure(Buf *b, const Figure *f, double value, bool sign)
+static void put_figure(Buf *b, const PageUnit *u, double value, bool sign)
 {
     buf_add(b, "<td class=\"number\">");
     buf_add(b, sign && value > 0 ? "+" : "");
-    if (f->unit == UNIT_BYTES) {
-        put_bytes(b, (int64_t)value);
-    } else if (f->unit == UNIT_SEC) {
-        buf_add(b, value < 0 ? "\xe2\x88\x92" : "");
-        buf_add(b, sec_text(b->a, fabs(value)));
-    } else {
-        put_grouped(b, value, f->unit == UNIT_GFLOP ? 2 : 0);
-        buf_add(b, f->unit == UNIT_GFLOP ? " GFLOP" : "");
-    }
+    put_in(b, value, u);
     buf_add(b, "</td>");
+}
+
+static void put_figures(Buf *b, const Figure *f, const PageUnit *u)
+{
+    double x = f->value[0], y = f->value[1];
+    buf_printf(b, "<tr><th scope=\"row\">%s</th>", f->title);
+    put_figure(b, u, x, false);
+    put_figure(b, u, y, false);
+    put_figure(b, u, y - x, true);
+    buf_add(b, "<td class=\"number\">");
+    if (x != 0 && y != x) {
+        buf_add(b, y > x ? "+" : "");
+        put_grouped(b, 100 * (y - x) / x, 1);
+    }
+    buf_add(b, "</td></tr>\n");
+}
+
+/* The figures of one unit, if there are any. */
+static void put_comparison(Page *x, const Figure *f, int n, FigureUnit unit, const char *caption,
+                           const PageUnit *u)
+{
+    static const char *const sides[] = {"A", "B", "B \xe2\x88\x92 A"};
+    Buf *b = x->b;
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        any |= f[i].unit == unit;
+    if (!any)
+        return;
+    begin_table(b, caption);
+    put_head(b, "", false);
+    for (int i = 0; i < LEN(sides); i++)
+        if (*u->name)
+            put_unit_head(b, sides[i], u);
+        else
+            put_head(b, sides[i], true);
+    put_head(b, "%", true);
+    begin_rows(b);
+    for (int i = 0; i < n; i++)
+        if (f[i].unit == unit)
+            put_figures(b, &f[i], u);
+    end_table(b);
 }
 
 void page_comparison(Page *x)
 {
-    Buf *b = x->b;
+    static const PageUnit gflop = {"GFLOP", 1, 2}, count = {"", 1, 0};
     const Plan *p[] = {x->pic[0].p, x->pic[1].p};
     Figure *f;
     int n = plan_figures(x->a, p, &f);
     for (int i = 0; i < 2; i++)
         put_side(x, &x->pic[i]);
-    begin_table(b, "Two plans beside each other");
-    put_head(b, "", false);
-    put_head(b, "A", true);
-    put_head(b, "B", true);
-    put_head(b, "B \xe2\x88\x92 A", true);
-    put_head(b, "%", true);
-    begin_rows(b);
-    for (int i = 0; i < n; i++) {
-        double u = f[i].value[0], v = f[i].value[1];
-        buf_printf(b, "<tr><th scope=\"row\">%s</th>", f[i].title);
-        put_figure(b, &f[i], u, false);
-        put_figure(b, &f[i], v, false);
-        put_figure(b, &f[i], v - u, true);
-        buf_add(b, "<td class=\"number\">");
-        if (u != 0 && v != u) {
-            buf_add(b, v > u ? "+" : "");
-            put_grouped(b, 100 * (v - u) / u, 1);
-        }
-        buf_add(b, "</td></tr>\n");
-    }
-    end_table(b);
+    put_comparison(x, f, n, UNIT_BYTES, "Two plans beside each other: memory", &x->bytes);
+    put_comparison(x, f, n, UNIT_SEC, "Estimated time", &x->sec);
+    put_comparison(x, f, n, UNIT_GFLOP, "Operations", &gflop);
+    put_comparison(x, f, n, UNIT_COUNT, "Counts", &count);
 }
 
 /* ---- what holds the peak ---- */
@@ -104,14 +125,18 @@ static void put_bar(Buf *b, int category, int64_t part, int64_t whole)
                whole ? 100.0 * (double)part / (double)whole : 0, category);
 }
 
-static void put_cell(Buf *b, int64_t nbytes)
+static void put_cell(Page *x, int64_t nbytes)
 {
-    buf_add(b, "<td class=\"number\">");
-    if (nbytes)
-        put_bytes(b, nbytes);
-    else
-        buf_add(b, "0");
-    buf_add(b, "</td>");
+    buf_add(x->b, "<td class=\"number\">");
+    put_in(x->b, (double)nbytes, &x->bytes);
+    buf_add(x->b, "</td>");
+}
+
+static void put_sec(Page *x, double sec)
+{
+    buf_add(x->b, "<td class=\"number\">");
+    put_in(x->b, sec, &x->sec);
+    buf_add(x->b, "</td>");
 }
 
 void page_categories(Page *x, const Picture *d)
@@ -120,7 +145,7 @@ void page_categories(Page *x, const Picture *d)
     put_side(x, d);
     begin_table(b, "By category");
     put_head(b, "category", false);
-    put_head(b, "at the peak", true);
+    put_unit_head(b, "at the peak", &x->bytes);
     put_head(b, "", false);
     begin_rows(b);
     for (int i = NCATEGORY - 1; i >= 0; i--) {
@@ -130,12 +155,12 @@ void page_categories(Page *x, const Picture *d)
         buf_add(b, "<tr><th scope=\"row\">");
         put_swatch(b, c);
         buf_add(b, "</th>");
-        put_cell(b, d->p->by_category[c]);
+        put_cell(x, d->p->by_category[c]);
         put_bar(b, c, d->p->by_category[c], d->p->space[SPACE_MAIN].bound);
         buf_add(b, "</tr>\n");
     }
     buf_add(b, "<tr class=\"total\"><th scope=\"row\">all</th>");
-    put_cell(b, d->p->space[SPACE_MAIN].bound);
+    put_cell(x, d->p->space[SPACE_MAIN].bound);
     buf_add(b, "<td></td></tr>\n");
     end_table(b);
 }
@@ -145,10 +170,10 @@ static void put_scope(Page *x, const Picture *d, const ScopeBytes *y)
 {
     for (int i = NCATEGORY - 1; i >= 0; i--)
         if (d->p->by_category[page_stack[i]])
-            put_cell(x->b, y->by_category[page_stack[i]] * y->count);
-    put_cell(x->b, y->peak * y->count);
-    put_cell(x->b, y->saved * y->count);
-    put_cell(x->b, y->recomputed * y->count);
+            put_cell(x, y->by_category[page_stack[i]] * y->count);
+    put_cell(x, y->peak * y->count);
+    put_cell(x, y->saved * y->count);
+    put_cell(x, y->recomputed * y->count);
     buf_add(x->b, "</tr>\n");
 }
 
@@ -164,11 +189,11 @@ static void put_scope_heads(Page *x, const Picture *d)
         if (!d->p->by_category[page_stack[i]])
             continue;
         put_swatch(&swatch, (int)page_stack[i]);
-        put_head(b, swatch.text, true);
+        put_unit_head(b, swatch.text, &x->bytes);
     }
-    put_head(b, "at the peak", true);
-    put_head(b, "saved", true);
-    put_head(b, "computed again", true);
+    put_unit_head(b, "at the peak", &x->bytes);
+    put_unit_head(b, "saved", &x->bytes);
+    put_unit_head(b, "computed again", &x->bytes);
     begin_rows(b);
 }
 
@@ -225,7 +250,7 @@ void page_largest(Page *x, const Picture *d)
     put_head(b, "value", false);
     put_head(b, "scope", false);
     put_head(b, "category", false);
-    put_head(b, "bytes", true);
+    put_unit_head(b, "", &x->bytes);
     put_head(b, "calls", true);
     begin_rows(b);
     for (int i = 0; i < d->nnamed && left; i++) {
@@ -239,7 +264,7 @@ void page_largest(Page *x, const Picture *d)
         buf_add(b, "</td><td>");
         put_swatch(b, (int)s->category);
         buf_add(b, "</td>");
-        put_cell(b, s->nbytes);
+        put_cell(x, s->nbytes);
         if (s->persistent)
             buf_add(b, "<td class=\"number\">always</td></tr>\n");
         else
@@ -291,15 +316,16 @@ static void put_collective(Page *x, const CollectiveRow *y)
                phase_name(y->phase), collective_role(y->role));
     put_count(b, y->count);
     put_count(b, y->calls);
-    put_cell(b, (int64_t)y->nbytes);
-    buf_printf(b, "<td class=\"number\">%s</td>", sec_text(x->a, y->sec));
-    buf_printf(b, "<td class=\"number\">%s</td></tr>\n", sec_text(x->a, y->exposed));
+    put_cell(x, (int64_t)y->nbytes);
+    put_sec(x, y->sec);
+    put_sec(x, y->exposed);
+    buf_add(b, "</tr>\n");
 }
 
 void page_collectives(Page *x, const Picture *d)
 {
     static const char *const heads[] = {"kind", "group", "dtype", "phase", "of"};
-    static const char *const numbers[] = {"values", "calls", "received", "estimated", "exposed"};
+    static const char *const numbers[] = {"values", "calls"};
     CollectiveRow *row = NULL;
     int count = plan_collectives(x->a, d->p, &row);
     put_side(x, d);
@@ -309,6 +335,9 @@ void page_collectives(Page *x, const Picture *d)
         put_head(x->b, heads[i], false);
     for (int i = 0; i < LEN(numbers); i++)
         put_head(x->b, numbers[i], true);
+    put_unit_head(x->b, "received", &x->bytes);
+    put_unit_head(x->b, "estimated", &x->sec);
+    put_unit_head(x->b, "exposed", &x->sec);
     begin_rows(x->b);
     for (int i = 0; i < count; i++)
         put_collective(x, &row[i]);
@@ -325,12 +354,12 @@ static void put_cut_cell(Buf *b, const char *text)
 }
 
 /* Bytes, empty where they are not known. */
-static void put_known(Buf *b, bool known, int64_t nbytes)
+static void put_known(Page *x, bool known, int64_t nbytes)
 {
     if (known)
-        put_cell(b, nbytes);
+        put_cell(x, nbytes);
     else
-        buf_add(b, "<td></td>");
+        buf_add(x->b, "<td></td>");
 }
 
 /* Prints what was asked of a candidate, and its outcome. */
@@ -339,12 +368,15 @@ static void put_slices(Page *x, const ChunkRow *row)
     Buf *b = x->b;
     const ChunkCandidate *c = row->c;
     bool asked = c->made.slices || c->region.slices > 1;
-    put_cell(b, row->nbytes);
-    put_known(b, asked && !c->why, row->nbytes_slice);
+    put_cell(x, row->nbytes);
+    put_known(x, asked && !c->why, row->nbytes_slice);
     put_count(b, c->region.slices > 1 ? c->region.slices : 0);
     put_count(b, c->made.slices);
-    buf_printf(b, "<td class=\"number\">%s</td>", chunk_priced(c) ? sec_text(x->a, row->sec) : "");
-    put_known(b, c->made.peak != 0, c->made.peak);
+    if (chunk_priced(c))
+        put_sec(x, row->sec);
+    else
+        buf_add(b, "<td></td>");
+    put_known(x, c->made.peak != 0, c->made.peak);
     put_cut_cell(b, c->why ? "" : c->bits ? "same" : "may differ");
     put_cut_cell(b, arena_printf(x->a, "%s: %s",
                                  c->made.slices ? "taken"
@@ -372,14 +404,17 @@ static void put_chunk(Page *x, const ChunkRow *row)
 
 void page_chunks(Page *x, const Picture *d)
 {
-    static const struct {
+    const PageUnit *bytes = &x->bytes, *sec = &x->sec;
+    const struct {
         const char *title;
         bool number;
-    } heads[] = {{"value", false},      {"scope", false},     {"alike", true},
-                 {"at the peak", true}, {"in slices", true},  {"asked", true},
-                 {"made", true},        {"added time", true}, {"peak with it", true},
-                 {"bits", false},       {"outcome", false},   {"axis", false},
-                 {"units", true},       {"nodes", true},      {"region", false}};
+        const PageUnit *unit; /* NULL: none */
+    } heads[] = {
+        {"value", false, NULL},       {"scope", false, NULL},     {"alike", true, NULL},
+        {"at the peak", true, bytes}, {"in slices", true, bytes}, {"asked", true, NULL},
+        {"made", true, NULL},         {"added time", true, sec},  {"peak with it", true, bytes},
+        {"bits", false, NULL},        {"outcome", false, NULL},   {"axis", false, NULL},
+        {"units", true, NULL},        {"nodes", true, NULL},      {"region", false, NULL}};
     ChunkRow *row;
     int n = chunk_rows(x->a, d->chunk, &row);
     put_side(x, d);
@@ -387,7 +422,10 @@ void page_chunks(Page *x, const Picture *d)
                 "Values that hold the peak and the regions around them that run in slices, or "
                 "might");
     for (int i = 0; i < LEN(heads); i++)
-        put_head(x->b, heads[i].title, heads[i].number);
+        if (heads[i].unit)
+            put_unit_head(x->b, heads[i].title, heads[i].unit);
+        else
+            put_head(x->b, heads[i].title, heads[i].number);
     begin_rows(x->b);
     for (int i = 0; i < n; i++)
         put_chunk(x, &row[i]);

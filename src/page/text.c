@@ -104,3 +104,32 @@ void put_bytes(Buf *b, int64_t nbytes)
     put_grouped(b, (double)nbytes / unit, unit > 1 ? 2 : 0);
     buf_add(b, unit == 1 ? " bytes" : unit == 1024 ? " KiB" : " MiB");
 }
+
+static PageUnit first_unit(const PageUnit *unit, int n, double most)
+{
+    int i = 0;
+    while (i < n - 1 && most < unit[i].one)
+        i++;
+    return unit[i];
+}
+
+PageUnit unit_of_bytes(double most)
+{
+    static const PageUnit units[] = {{"MiB", 0x1p20, 2}, {"KiB", 0x1p10, 2}, {"bytes", 1, 0}};
+    return first_unit(units, LEN(units), most);
+}
+
+PageUnit unit_of_sec(double most)
+{
+    static const PageUnit units[] = {{"s", 1, 4}, {"ms", 1e-3, 3}, {"\xc2\xb5s", 1e-6, 2}};
+    return first_unit(units, LEN(units), most);
+}
+
+void put_in(Buf *b, double x, const PageUnit *u)
+{
+    double least = pow(10, -u->digits);
+    if (x != 0 && fabs(x) < least / 2 * u->one)
+        buf_printf(b, "%s&lt;%.*f", x < 0 ? "\xe2\x88\x92" : "", u->digits, least);
+    else
+        put_grouped(b, x / u->one, x == 0 ? 0 : u->digits);
+}

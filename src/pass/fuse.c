@@ -72,17 +72,6 @@ static bool is_result(const FuseTables *t, const FuseGroup *x, const Value *v)
 
 /* ---- what may be fused ---- */
 
-/* Whether an operand's elements are read in another order than they lie; of an op along rows also
- * where they are more or fewer. */
-static bool permuted(const Value *v, bool rows)
-{
-    for (; v->def && v->def->op->view; v = v->def->in[0])
-        if ((rows || nelem(v) == nelem(v->def->in[0])) &&
-            !node_fusible(v->def, &(FusedShape){nelem(v), 0}))
-            return true;
-    return false;
-}
-
 static bool may_fuse(const FuseTables *t, const Node *n)
 {
     const Alone *x = &t->alone[n->id];
@@ -91,7 +80,7 @@ static bool may_fuse(const FuseTables *t, const Node *n)
     for (int k = 0; k < n->nout && good; k++)
         good = !t->fixed[n->out[k]->id];
     for (int i = 0; i < n->nin && good; i++)
-        good = (x->rows && x->rows->in[i] == ROW_ALL) || !permuted(n->in[i], x->rows);
+        good = (x->rows && x->rows->in[i] == ROW_ALL) || !fuse_permuted(n->in[i], x->rows);
     return good;
 }
 
@@ -321,11 +310,12 @@ static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, SeenVal
     for (int i = 0; i < n->nin; i++)
         more += count_views(s, n->in[i]);
     for (int k = 0; k < count; k++) {
-        if (!may_bind(t, s, x, list[k], n, more) ||
-            (fuse_gap(t, s, list[k], own->position, list, count) &&
-             made_minus_freed(w, t, s, list[k], seen) < 0))
-            continue;
-        if (x)
+        if (!may_bind(t, s, x, list[k], n, more))
+            s->why[n->id] = "its neighbours' body would have too many ops or bytes of a row";
+        else if (fuse_gap(t, s, list[k], own->position, list, count) &&
+                 made_minus_freed(w, t, s, list[k], seen) < 0)
+            s->why[n->id] = "its neighbours moved down to it would keep larger operands alive";
+        else if (x)
             bind(s, x, list[k]);
         else
             x = list[k];
@@ -534,13 +524,19 @@ static double saved_bytes(const FuseTables *t, const Groups *s, const FuseGroup 
     return sum;
 }
 
-static bool worthwhile(const FuseTables *t, const Groups *s, const FuseGroup *x, SeenValues *seen)
+/* Why a group is not made; NULL: it is. */
+static const char *refusal(const FuseTables *t, const Groups *s, const FuseGroup *x,
+                           SeenValues *seen)
 {
-    bool read = false; /* else it is dead */
+    bool read = false;
     for (int j = 0; j < x->nmember; j++)
         for (int k = 0; k < x->member[j]->nout; k++)
             read |= !read_within(t->uses, x, x->member[j]->out[k]);
-    return read && x->nlane > 1 && saved_bytes(t, s, x, seen) >= (double)x->shape.nelem;
+    return !read          ? "nothing reads it"
+           : x->nlane < 2 ? FUSE_ALONE
+           : saved_bytes(t, s, x, seen) < (double)x->shape.nelem
+               ? "one body would move as many bytes as the ops apart"
+               : NULL;
 }
 
 static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, SeenValues *seen)
@@ -553,17 +549,19 @@ static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, SeenVa
         if (!x || t->at[x->last] != n)
             continue;
         sort_members(t, x);
-        if (!worthwhile(t, s, x, seen))
+        if ((x->why = refusal(t, s, x, seen)))
             continue;
         add_constants(t, s, x);
         sort_members(t, x);
-        changes += make_node(w, t, s, x, c, &r);
+        bool made = make_node(w, t, s, x, c, &r);
+        x->why = made ? NULL : "one body would need more memory at once";
+        changes += made;
     }
     replace_outputs(&r, t->g);
     return changes;
 }
 
-static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
+static int fuse_graph(Graph *g, Arena *tmp, Flow *flow, Decisions *notes)
 {
     int changes = 0;
     const FuseTables t = fuse_tables(g, flow_device(flow), tmp);
@@ -573,7 +571,7 @@ static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
     for (Node *n = g->first; n; n = n->next) {
         for (int c = 0, item = flow_item(flow, n); item_body(flow, item, c); c++) {
             Flow *inner = item_body(flow, item, c);
-            changes += fuse_graph(flow_graph(inner), tmp, inner);
+            changes += fuse_graph(flow_graph(inner), tmp, inner, notes);
         }
         if (between(&t, &s, n))
             s.of[n->id] = s.of[n->in[0]->def->id];
@@ -582,13 +580,21 @@ static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
         close_groups(&s, n);
     }
     changes += make_nodes(flow, &t, &s, &copies, &seen);
+    if (notes && !changes) /* else there is another walk */
+        fuse_note(&t, &s, notes);
     return changes;
 }
 
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    int total = 0, changes;
-    while (o->fuse && (changes = fuse_graph(g, tmp, pass_flow(g, o, tmp))) > 0)
-        total += changes;
+    int total = 0, changes = o->fuse;
+    Decisions *notes = o->decisions && o->decisions->all ? o->decisions : NULL;
+    for (; changes; total += changes) {
+        if (notes) {
+            notes->fuses = true;
+            notes->napart = 0;
+        }
+        changes = fuse_graph(g, tmp, pass_flow(g, o, tmp), notes);
+    }
     return total;
 }

@@ -15,7 +15,11 @@ typedef struct FuseGroup {
     Phase phase;
     bool closed;
     bool early, clone; /* a member is of a phase before the backward and no clone; is a clone */
+    const char *why;   /* it is not made; NULL: not known */
 } FuseGroup;
+
+/* The group of a node alone. */
+#define FUSE_ALONE "no op beside it could join it"
 
 /* A node that would be fused alone: the shape of its body, its work along rows (NULL: none), and
  * whether an order edge begins or ends there. */
@@ -42,10 +46,11 @@ typedef struct Groups {
     Arena *tmp;
     FuseGroup *list;
     int count, cap;
-    int *of;      /* by node id: its group, -1: none; views between members: of their operand */
-    bool *member; /* by node id */
-    int *reader;  /* by value id: the last group that reads it, or -1 */
-    int nnode;    /* what is newer is in no group */
+    int *of;          /* by node id: its group, -1: none; views between members: of their operand */
+    bool *member;     /* by node id */
+    int *reader;      /* by value id: the last group that reads it, or -1 */
+    const char **why; /* by node id: it joined no group, or not all; NULL: not known */
+    int nnode;        /* what is newer is in no group */
 } Groups;
 
 INLINE FuseGroup *find_group(const Groups *s, int i)
@@ -73,6 +78,17 @@ INLINE bool is_constant(const Node *n)
 /* The tables of g, which runs on the device, and groups of none of its nodes. */
 FuseTables fuse_tables(Graph *g, const Device *d, Arena *tmp);
 Groups fuse_groups(const Graph *g, Arena *tmp);
+
+/* ---- fuse_note.c ---- */
+
+/* Adds the nodes of a graph that stay apart though their kind is fused, each with the reason. */
+void fuse_note(const FuseTables *t, const Groups *s, Decisions *to);
+
+/* ---- fuse_peak.c ---- */
+
+/* Whether an operand's elements are read in another order than they lie; of an op along rows also
+ * where they are more or fewer. */
+bool fuse_permuted(const Value *v, bool rows);
 
 const Value *fuse_stored(const Flow *w, const Value *v); /* the value whose storage v shares */
 /* Whether nothing reads v's storage after node n. */

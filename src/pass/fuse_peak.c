@@ -57,10 +57,20 @@ Groups fuse_groups(const Graph *g, Arena *tmp)
                 .of = NEWN(tmp, int, g->nnode),
                 .member = NEWN(tmp, bool, g->nnode),
                 .reader = NEWN(tmp, int, g->nvalue),
+                .why = NEWN(tmp, const char *, g->nnode),
                 .nnode = g->nnode};
     memset(s.of, 0xff, sizeof *s.of * (size_t)g->nnode);
     memset(s.reader, 0xff, sizeof *s.reader * (size_t)g->nvalue);
     return s;
+}
+
+bool fuse_permuted(const Value *v, bool rows)
+{
+    for (; v->def && v->def->op->view; v = v->def->in[0])
+        if ((rows || nelem(v) == nelem(v->def->in[0])) &&
+            !node_fusible(v->def, &(FusedShape){nelem(v), 0}))
+            return true;
+    return false;
 }
 
 /* ---- storages ---- */

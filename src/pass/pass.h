@@ -49,6 +49,11 @@ typedef struct PolicySource {
     const char *option; /* "--recompute full" */
 } PolicySource;
 
+/* A node that `fuse` left apart. */
+typedef struct FuseNote {
+    const char *node, *scope, *op, *reason;
+} FuseNote;
+
 typedef struct Decisions {
     Arena *a;
     Map source; /* by the node's name: PolicySource */
@@ -57,6 +62,9 @@ typedef struct Decisions {
     int count, cap;
     ReshardNote *reshard;
     int nreshard, capreshard;
+    bool fuses; /* `fuse` ran */
+    FuseNote *apart;
+    int napart, capapart;
 } Decisions;
 
 /* A step that was planned with a choice of forms. */

@@ -311,6 +311,8 @@ static int write_checkpoint(Trainer *r, int64_t step, bool by_time, const char *
     code = tn_agree_code(r->ctx, code);
     if (!code && r->metrics.file)
         fsync(fileno(r->metrics.file)); /* no checkpoint before its metrics; a pipe cannot */
+    if (!code && r->events.file)
+        fsync(fileno(r->events.file));
     if (!code)
         code = tn_agree_code(r->ctx, tn_program_save(r->step, r->m, folder, state));
     free(state);

@@ -1,6 +1,6 @@
-/* Writes the metrics of a run, JSON Lines with the run's id. An existing file of another run is
- * renamed, never appended to or cut; one of the same run, resumed, is cut to its step. One run at a
- * time holds the file, by a lock. */
+/* Writes the metrics of a run, lines with the run's id (metrics_line.c). An existing file of
+ * another run is renamed, never appended to or cut; one of the same run, resumed, is cut to its
+ * step. One run at a time holds the file, by a lock. */
 #include "trainer.h"
 
 #include <errno.h>
@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,57 +15,16 @@
 
 /* ---- one line ---- */
 
-static void put_real(FILE *f, const char *name, double value)
+/* Whether it is the evaluation of the step that the run goes on from, which the file has. */
+static bool has_line(const Trainer *r, const MetricsFile *m, int64_t step, const StepResult *s)
 {
-    fprintf(f, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
+    return !s && step == r->first && m->evaluated;
 }
 
-static void put_step(const Trainer *r, FILE *f, int64_t step, const StepResult *s)
-{
-    int64_t per_step = r->t->batch * r->t->seq;
-    put_real(f, "loss", s->loss);
-    put_real(f, "grad_norm", s->has_norm ? s->norm : NAN);
-    put_real(f, "lr", s->lr);
-    fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
-    if (r->feed.windows)
-        put_real(f, "epoch", show_epochs_done(r, step));
-    put_real(f, "step_sec", s->sec);
-    put_real(f, "tokens_per_sec", (double)per_step / s->sec);
-    fprintf(f, "\"skipped_steps\": %" PRId64 ", ", r->skipped);
-    if (r->nrank == 1)
-        return;
-    fprintf(f, "\"received_bytes\": %" PRId64 ", ", s->received);
-    put_real(f, "comm_wait_sec", s->waited);
-}
-
-int write_metrics(Trainer *r, int64_t step, const StepResult *s)
+static int write_line(Trainer *r, const MetricsLine *l)
 {
     FILE *f = r->metrics.file;
-    if (!f)
-        return 0;
-    fprintf(f, "{\"step\": %" PRId64 ", ", step);
-    if (s) {
-        put_step(r, f, step, s);
-    } else {
-        const Evaluation *e = &r->heldout.last;
-        put_real(f, "eval_loss", e->loss);
-        put_real(f, evaluation_is_part(e) ? "eval_loss_partial" : "eval_loss_full", e->loss);
-        put_real(f, "perplexity", exp(e->loss));
-        put_real(f, "bits_per_byte", evaluation_bits(e));
-        fprintf(f,
-                "\"eval_tokens\": %" PRId64 ", \"eval_windows\": %" PRId64
-                ", \"eval_windows_all\": %" PRId64 ", ",
-                e->count, e->windows, e->all);
-    }
-    fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->plans.peak);
-    if (r->high)
-        fprintf(f, "\"measured_peak_bytes\": %" PRId64 ", ", r->high);
-    else /* no step yet */
-        fputs("\"measured_peak_bytes\": null, ", f);
-    if (tn_plan_host(r->plans.step) && r->high)
-        fprintf(f, "\"planned_host_bytes\": %" PRId64 ", \"measured_host_bytes\": %" PRId64 ", ",
-                tn_plan_host(r->plans.step), r->high_host);
-    fprintf(f, "\"rss_peak_bytes\": %" PRId64 ", \"run\": \"%s\"}\n", tn_rss_peak(), r->folder.run);
+    metrics_put(f, l, r->metrics.csv);
     if (!fflush(f))
         return 0;
     if (errno == EPIPE) {
@@ -79,6 +37,19 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
     }
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", r->metrics.path,
                            strerror(errno));
+}
+
+int write_metrics(Trainer *r, int64_t step, const StepResult *s)
+{
+    if (!r->metrics.file && !r->events.file)
+        return 0;
+    const MetricsLine l = metrics_line(r, step, s);
+    int code = 0;
+    if (r->metrics.file && !has_line(r, &r->metrics, step, s))
+        code = write_line(r, &l);
+    if (!code && r->events.file && !has_line(r, &r->events, step, s))
+        code = events_write(r, &l);
+    return code;
 }
 
 /* ---- a file that is there already ---- */
@@ -115,24 +86,22 @@ typedef struct Kept {
     bool evaluated;
 } Kept;
 
-/* Whether a line stays: of a step up to the checkpoint's. An evaluation of that step itself stays
- * too where others follow (it may be of all windows), or where it is not done again at the end.
- * -1: not a line of metrics. */
-static int stays(const Trainer *r, const char *line, size_t len, Kept *kept)
+int metrics_stays(const Trainer *r, const MetricsKey *k, bool *evaluated)
 {
-    json_t *o = json_loadb(line, len, 0, NULL), *n = json_object_get(o, "step");
-    bool evaluation = json_object_get(o, "eval_loss") != NULL;
-    int64_t step = r->t->resume->step, at = json_integer_value(n);
-    int answer = json_is_integer(n) ? at <= step : -1;
-    char id[RUN_ID];
-    run_of_state(o, id);
-    kept->own &= *id && !strcmp(id, r->folder.run);
-    if (answer > 0 && evaluation && at == step) {
-        answer = r->heldout.known || !resume_at_end(r->t);
-        kept->evaluated = answer;
-    }
-    json_decref(o);
-    return answer;
+    int64_t step = r->t->resume->step;
+    if (!k->evaluation || k->step != step)
+        return k->step <= step;
+    *evaluated = r->heldout.known || !resume_at_end(r->t);
+    return *evaluated;
+}
+
+/* -1: not a line of metrics. */
+static int stays(const Trainer *r, const char *line, size_t len, bool csv, Kept *kept)
+{
+    MetricsKey k;
+    bool good = metrics_read(line, len, csv, &k);
+    kept->own &= *k.run && !strcmp(k.run, r->folder.run);
+    return good ? metrics_stays(r, &k, &kept->evaluated) : -1;
 }
 
 /* A last line without its end is torn and goes. */
@@ -143,18 +112,22 @@ static int find_kept(const Trainer *r, FILE *f, const char *path, Kept *kept)
     ssize_t len;
     off_t at = 0;
     int stay = 1;
-    bool all = true;
+    bool all = true, csv = metrics_is_csv(path), any = false;
     *kept = (Kept){.own = true};
     while (stay >= 0 && (len = getline(&line, &cap, f)) > 0 && line[len - 1] == '\n') {
-        bool evaluated = kept->evaluated;
-        stay = stays(r, line, (size_t)len, kept);
+        bool evaluated = kept->evaluated, head = csv && !at;
+        if (head)
+            stay = metrics_is_head(line, (size_t)len) ? 1 : -1;
+        else
+            stay = stays(r, line, (size_t)len, csv, kept);
+        any |= !head;
         all &= stay > 0;
         kept->nbytes += all ? len : 0;
         kept->evaluated = all ? kept->evaluated : evaluated;
         at += stay < 0 ? 0 : len;
     }
     free(line);
-    kept->own &= at > 0;
+    kept->own &= any;
     if (stay >= 0)
         return 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL,
@@ -187,7 +160,7 @@ static int cut(Trainer *r, const char *path)
     int code = look_at(r, path, &kept);
     if (code || !kept.own)
         return code ? code : put_aside(r, path);
-    r->heldout.evaluated = kept.evaluated;
+    r->metrics.evaluated = kept.evaluated;
     if (truncate(path, kept.nbytes))
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot cut: %s", path, strerror(errno));
     return 0;
@@ -195,8 +168,7 @@ static int cut(Trainer *r, const char *path)
 
 /* ---- the folder of the run ---- */
 
-/* The folder that a file is in. */
-static const char *parent_of(const char *path, char folder[CHECKPOINT_PATH])
+const char *metrics_parent(const char *path, char folder[CHECKPOINT_PATH])
 {
     const char *slash = strrchr(path, '/');
     int len = !slash ? 0 : slash == path ? 1 : (int)(slash - path);
@@ -204,12 +176,11 @@ static const char *parent_of(const char *path, char folder[CHECKPOINT_PATH])
     return folder;
 }
 
-/* Whether a file is in the run's folder, or below it. */
-static bool is_inside(const Trainer *r, const char *path)
+bool metrics_inside(const Trainer *r, const char *path)
 {
     char folder[CHECKPOINT_PATH], real[CHECKPOINT_PATH];
     size_t n = strlen(r->folder.path);
-    return n && realpath(parent_of(path, folder), real) && !strncmp(real, r->folder.path, n) &&
+    return n && realpath(metrics_parent(path, folder), real) && !strncmp(real, r->folder.path, n) &&
            (!real[n] || real[n] == '/');
 }
 
@@ -218,7 +189,7 @@ static bool is_inside(const Trainer *r, const char *path)
 static int check_plain(const Trainer *r, const char *path)
 {
     struct stat st;
-    if (!is_inside(r, path) || lstat(path, &st) || S_ISREG(st.st_mode))
+    if (!metrics_inside(r, path) || lstat(path, &st) || S_ISREG(st.st_mode))
         return 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL,
                            "%s: not a regular file, in the run's folder: it is not written to",
@@ -229,7 +200,7 @@ static int check_plain(const Trainer *r, const char *path)
 static FILE *open_file(const Trainer *r, const char *path)
 {
     int how = r->t->resume ? O_APPEND : O_TRUNC, fd;
-    if (!is_inside(r, path))
+    if (!metrics_inside(r, path))
         return fopen(path, r->t->resume ? "ab" : "wb");
     fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0666);
     return fd < 0 ? NULL : fdopen(fd, r->t->resume ? "ab" : "wb");
@@ -249,14 +220,13 @@ static bool is_copy(const Trainer *r)
            run_of_folder(folder, id) && *x->run && !strcmp(id, x->run);
 }
 
-/* The originals' metrics files, which the copy's checkpoints name from then on. */
-static void find_originals(Trainer *r)
+/* The originals' metrics and folders of events, which the copy's checkpoints name from then on. */
+static void add_original(Trainer *r, const char *option)
 {
-    const json_t *state = r->t->resume->state, *options = json_object_get(state, "options");
-    const char *before = json_string_value(json_object_get(options, "metrics"));
+    const json_t *options = json_object_get(r->t->resume->state, "options");
+    const char *before = json_string_value(json_object_get(options, option));
     char path[CHECKPOINT_PATH];
-    r->metrics.originals = json_deep_copy(json_object_get(state, "originals"));
-    if (!is_copy(r) || !before || !realpath(before, path))
+    if (!before || !realpath(before, path))
         return;
     if (!json_is_array(r->metrics.originals)) {
         json_decref(r->metrics.originals);
@@ -265,7 +235,17 @@ static void find_originals(Trainer *r)
     json_array_append_new(r->metrics.originals, json_string(path));
 }
 
-static bool is_original(const Trainer *r, const char *path)
+static void find_originals(Trainer *r)
+{
+    const json_t *state = r->t->resume->state;
+    r->metrics.originals = json_deep_copy(json_object_get(state, "originals"));
+    if (!is_copy(r))
+        return;
+    add_original(r, "metrics");
+    add_original(r, "tensorboard");
+}
+
+bool metrics_original(const Trainer *r, const char *path)
 {
     struct stat x, y;
     bool found = false;
@@ -287,7 +267,7 @@ static int copy_kept(Trainer *r, const char *path, const char *to)
         code = fail_open(r->ctx, to);
     if (!code && kept.own) {
         rewind(f);
-        r->heldout.evaluated = kept.evaluated;
+        r->metrics.evaluated = kept.evaluated;
         for (int c; kept.nbytes-- && (c = getc(f)) != EOF;)
             putc(c, out);
     }
@@ -332,7 +312,7 @@ int metrics_check(const Trainer *r)
     bool there = !stat(path, &st);
     if (there && S_ISDIR(st.st_mode))
         errno = EISDIR;
-    else if (there ? !access(path, W_OK) : !access(parent_of(path, folder), W_OK | X_OK))
+    else if (there ? !access(path, W_OK) : !access(metrics_parent(path, folder), W_OK | X_OK))
         return 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
 }
@@ -353,7 +333,8 @@ static bool is_own(const Trainer *r, const char *path)
  * to name what is written. */
 static bool claim(const Trainer *r, const char *path)
 {
-    if (!r->t->metrics_stored || is_inside(r, path) || is_original(r, path) || is_own(r, path))
+    if (!r->t->metrics_stored || metrics_inside(r, path) || metrics_original(r, path) ||
+        is_own(r, path))
         return true;
     fprintf(r->log,
             "tenon: note: --resume: %s does not have this run's metrics, though the checkpoint "
@@ -368,12 +349,20 @@ static int prepare(Trainer *r)
     Kept kept;
     if (!is_file(path)) /* not there yet, a device or a pipe */
         return 0;
-    if (r->t->resume && is_original(r, path))
+    if (r->t->resume && metrics_original(r, path))
         return leave_original(r);
     if (r->t->resume)
         return cut(r, path);
     int code = look_at(r, path, &kept);
     return code ? code : put_aside(r, path);
+}
+
+/* The head of a file that has no line yet. */
+static void put_head(const Trainer *r)
+{
+    struct stat st;
+    if (r->metrics.csv && !fstat(fileno(r->metrics.file), &st) && !st.st_size)
+        metrics_put_head(r->metrics.file);
 }
 
 int open_metrics(Trainer *r)
@@ -389,6 +378,7 @@ int open_metrics(Trainer *r)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", path);
     if (file && !claim(r, path))
         return 0;
+    r->metrics.csv = metrics_is_csv(path);
     int code = file ? check_plain(r, path) : 0;
     if (!code && file)
         code = prepare(r);
@@ -396,7 +386,11 @@ int open_metrics(Trainer *r)
         return code;
     path = r->metrics.path;
     r->metrics.file = file ? open_file(r, path) : stdout;
-    if (r->metrics.file)
-        return is_regular(r->metrics.file) ? lock_file(r->ctx, fileno(r->metrics.file), path) : 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+    if (!r->metrics.file)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path,
+                               strerror(errno));
+    code = is_regular(r->metrics.file) ? lock_file(r->ctx, fileno(r->metrics.file), path) : 0;
+    if (!code)
+        put_head(r);
+    return code;
 }

@@ -12,6 +12,27 @@ const char *show_line_start(const Trainer *r)
     return r->t->progress ? "\r\033[K" : "";
 }
 
+/* The share of rows that each source of a mixture has, and how often its own come in an epoch,
+ * which has as many rows as all sources together. */
+static void show_shares(const Trainer *r)
+{
+    const Feed *f = &r->feed;
+    int64_t windows, nlabel;
+    double sum = 0;
+    for (int i = 0; f->nmore && i <= f->nmore; i++)
+        sum += r->t->weight[i];
+    for (int i = 0; f->nmore && i <= f->nmore; i++) {
+        double share = r->t->weight[i] / sum;
+        tn_data *own = i ? f->more[i - 1].data : f->source.data;
+        if (tn_data_windows(own, 0, r->t->seq, &windows, &nlabel) || !windows)
+            return;
+        fprintf(r->log,
+                "mixture: %.4g %% of the rows from %s, whose %" PRId64
+                " rows come %.3g times an epoch\n",
+                100 * share, r->t->data[i], windows, share * (double)f->windows / (double)windows);
+    }
+}
+
 static void show_data(const Trainer *r)
 {
     int64_t ntrain, nval, nbytes, none, windows, nlabel;
@@ -38,6 +59,7 @@ static void show_data(const Trainer *r)
         fprintf(r->log, "; %.0f %% of their places are empty, as files are short",
                 100 * (1 - filled));
     fputc('\n', r->log);
+    show_shares(r);
 }
 
 void show_plan(const Trainer *r)

@@ -461,6 +461,8 @@ int folder_open(Trainer *r)
     if (t->overwrite && folder_before(t->out, INT64_MAX) >= 0) {
         code = metrics_check(r);
         if (!code)
+            code = events_check(r);
+        if (!code)
             code = rename_folder(r);
     }
     if (!code)

@@ -475,6 +475,15 @@ static int share_run(Trainer *r)
     return code ? code : tn_share(r->ctx, &r->heldout.evaluated, sizeof r->heldout.evaluated);
 }
 
+/* Whether the evaluation of the step that the run goes on from is in all that is written. */
+static int see_evaluated(Trainer *r)
+{
+    const MetricsFile *m = &r->metrics, *e = &r->events;
+    r->heldout.evaluated =
+        (m->file || e->file) && (!m->file || m->evaluated) && (!e->file || e->evaluated);
+    return 0;
+}
+
 static int tell_plan(Trainer *r)
 {
     show_plan(r);
@@ -524,6 +533,8 @@ static const struct {
     {check_loaded, false},
     {profile_start, false},
     {open_metrics, true},
+    {open_events, true},
+    {see_evaluated, true},
     {share_run, false},
     {go_on, false},
     {folder_begin, true},
@@ -545,6 +556,8 @@ void drop(Trainer *r)
 {
     if (r->metrics.file && r->metrics.file != stdout)
         fclose(r->metrics.file); /* each line was flushed */
+    if (r->events.file)
+        fclose(r->events.file);
     drop_generator(&r->plans);
     tn_program_free(r->eval);
     tn_program_free(r->step);

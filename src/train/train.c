@@ -236,9 +236,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, bool end)
     if (code || r->ending.stopping)
         return code;
     r->heldout.step = step;
-    if (!r->heldout.evaluated || step != r->first) /* else they have it */
-        code = write_metrics(r, step, NULL);
-    code = tn_agree_code(r->ctx, code);
+    code = tn_agree_code(r->ctx, write_metrics(r, step, NULL));
     if (code || !e.count)
         return code;
     if (!isfinite(e.loss))
@@ -256,8 +254,7 @@ static int take_known(Trainer *r, int64_t step)
 {
     if (!r->rank)
         show_evaluation(r, step);
-    if (!r->heldout.evaluated)
-        agree_later(r->ctx, &r->ending, write_metrics(r, step, NULL));
+    agree_later(r->ctx, &r->ending, write_metrics(r, step, NULL));
     int code = agree_settle(r->ctx, &r->ending);
     return code ? code : best_see(r, step);
 }

@@ -35,16 +35,17 @@ typedef struct Resume {
 
 typedef struct TrainOptions {
     tn_options o;
-    int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
-    double epochs;                     /* not 0: steps follow from it once rows are counted */
-    double max_sec;                    /* the run ends by then, see train_sec; 0: no limit */
-    double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
-    const char *schedule;              /* "cosine", "linear", "constant" */
-    const char *out;                   /* checkpoint folder */
-    const char *metrics;               /* JSON Lines file, or NULL */
-    bool metrics_stored;               /* the checkpoint says so, not the user */
-    const char *profile;               /* trace-event file, or NULL */
-    const char *batch_file;            /* train on this one batch; prints "step N loss V" */
+    int64_t steps, batch, seq, warmup;       /* steps INT64_MAX: until max_sec */
+    double epochs;                           /* not 0: steps follow from it once rows are counted */
+    double max_sec;                          /* the run ends by then, see train_sec; 0: no limit */
+    double lr, min_lr;                       /* min_lr < 0: a tenth of lr */
+    const char *schedule;                    /* "cosine", "linear", "constant" */
+    const char *out;                         /* checkpoint folder */
+    const char *metrics;                     /* file of JSON Lines or CSV, or NULL */
+    const char *tensorboard;                 /* folder of event files, or NULL */
+    bool metrics_stored, tensorboard_stored; /* the checkpoint says so, not the user */
+    const char *profile;                     /* trace-event file, or NULL */
+    const char *batch_file;                  /* train on this one batch; prints "step N loss V" */
     const char *const *data, *const *val_data;
     int ndata, nval_data; /* nval_data 0: the end of data is held out */
     const double *weight; /* of each of data, mixed so; NULL: all files one after the other */
@@ -260,6 +261,12 @@ int port_run(tn_context *ctx, tn_program *x);
  * Warns where it is not the one that `latest` names. Ranks find the one that rank 0 does. */
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
+
+/* ---- base.c ---- */
+
+/* Says in text how the weights to which adapters of a run belong differ from those that it began
+ * with; "" where they do not, or where no run says. Reads all of them. Returns a code. */
+int base_compare(tn_context *ctx, const tn_model *m, char *text, size_t size);
 
 /* ---- run_folder.c ---- */
 

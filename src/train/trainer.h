@@ -87,10 +87,12 @@ typedef struct RunFolder {
     size_t before;               /* when so many bytes of its path were those of what is there */
 } RunFolder;
 
-/* The file of --metrics (metrics.c). */
+/* A file of metrics: of --metrics (metrics.c), or of events (events.c). */
 typedef struct MetricsFile {
     FILE *file;
     char path[CHECKPOINT_PATH];
+    bool csv;
+    bool evaluated;           /* it has an evaluation of the step that the run goes on from */
     struct json_t *originals; /* files of the runs that this is a copy of; NULL: none */
 } MetricsFile;
 
@@ -118,7 +120,7 @@ typedef struct Trainer {
     tn_tokenizer *tokenizer; /* of samples */
     tn_program *step, *eval;
     RunFolder folder;
-    MetricsFile metrics;
+    MetricsFile metrics, events;
     Checkpoints saves;
     HeldOut heldout;
     struct json_t *base; /* files of the weights that adapters belong to; NULL: there are none */
@@ -279,14 +281,70 @@ int base_find(Trainer *r);
 /* Checks that it is the one that the run began with. */
 int base_check(const Trainer *r);
 
+/* ---- metrics_line.c ---- */
+
+enum { MOST_METRICS = 24 };
+
+typedef struct Metric {
+    const char *name;
+    bool whole; /* an integer */
+    int64_t integer;
+    double real; /* not finite: not known */
+} Metric;
+
+/* The metrics of a step, or of an evaluation after it. */
+typedef struct MetricsLine {
+    int64_t step;
+    const char *run;
+    Metric list[MOST_METRICS];
+    int count;
+} MetricsLine;
+
+/* Of a line that was written: what decides whether it stays. */
+typedef struct MetricsKey {
+    int64_t step;
+    bool evaluation;
+    char run[RUN_ID]; /* "": it does not say */
+} MetricsKey;
+
+MetricsLine metrics_line(const Trainer *r, int64_t step, const StepResult *s); /* s NULL: the last
+                                                                                  evaluation */
+bool metrics_is_csv(const char *path);
+void metrics_put(FILE *f, const MetricsLine *l, bool csv);
+void metrics_put_head(FILE *f); /* the first line of CSV */
+bool metrics_is_head(const char *line, size_t len);
+/* Reads a line with its end back; false: it is none. */
+bool metrics_read(const char *line, size_t len, bool csv, MetricsKey *k);
+
+/* ---- events.c ---- */
+
+/* Whether event files of a new run can be written, which changes nothing yet. */
+int events_check(const Trainer *r);
+/* Begins an event file in the folder of --tensorboard, if there is one. Of a run that goes on, what
+ * came after the checkpoint is removed from its earlier files. Those of other runs are put aside.
+ */
+int open_events(Trainer *r);
+int events_write(Trainer *r, const MetricsLine *l);
+
 /* ---- metrics.c ---- */
+
+/* Whether a line stays in a file of the run when it goes on: that of a step up to the checkpoint's.
+ * An evaluation of that step itself stays too (*evaluated) where others follow, as it may be of all
+ * windows, or where it is not done again at the end. */
+int metrics_stays(const Trainer *r, const MetricsKey *k, bool *evaluated);
+const char *metrics_parent(const char *path, char folder[CHECKPOINT_PATH]); /* of a path */
+/* Whether a path is in the run's folder, or below it. */
+bool metrics_inside(const Trainer *r, const char *path);
+/* Whether a path has the metrics of the run that this one is a copy of. */
+bool metrics_original(const Trainer *r, const char *path);
 
 /* Whether the file of a new run can be opened, which changes nothing yet. */
 int metrics_check(const Trainer *r);
-/* Opens the file, where there is to be one. Of a run that goes on, what came after the checkpoint
- * is removed from it; what it has of other runs is put aside. */
+/* Opens the file of --metrics, where there is to be one. Of a run that goes on, what came after the
+ * checkpoint is removed from it; what it has of other runs is put aside. */
 int open_metrics(Trainer *r);
-int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: evaluation */
+/* Writes a line and an event, but of an evaluation that is there already. s NULL: evaluation. */
+int write_metrics(Trainer *r, int64_t step, const StepResult *s);
 
 /* ---- progress.c ---- */
 

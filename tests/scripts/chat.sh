@@ -153,6 +153,11 @@ head -c 3000 "$source/LICENSE" >plain.txt
 mixed="--data chats.jsonl --weight 1 --data plain.txt --weight 2.5"
 # shellcheck disable=SC2086
 gives 0 '2-tokens.bin' train M ${run#--steps 2} --steps 5 $mixed --schedule constant --out mix --eval-every 2
+said 'mixture: 28.57 % of the rows from chats.jsonl, whose '
+said 'mixture: 71.43 % of the rows from plain.txt, whose '
+ok "an epoch's rows are those of both" awk '
+    /^mixture:/ { share += $2; rows += $10; seen += $10 * $13 } /^epoch: [0-9]/ { all = $2 }
+    END { exit !(share > 99.9 && rows == all && seen > 0.99 * all && seen < 1.01 * all) }' "$dir/err"
 said 'data: text of '
 # shellcheck disable=SC2086
 gives 0 '' train M ${run#--steps 2} --steps 3 $mixed --schedule constant --out mixcut --eval-every 2
@@ -169,6 +174,10 @@ gives 2 'expected a number above 0, to 1e9, found "no"' train M $run --data plai
 echo '{"data": ["chats.jsonl"], "steps": 9, "batch-size": 2, "seq-len": 100, "threads": 1, "lr": 3e-4, "shard-size": "1GB", "overwrite": true}' >run.json
 gives 0 'step 2/2' train M --config run.json --steps 2 --out config
 ok "the same run" cmp config/latest/model.safetensors a/step-2/model.safetensors
+gives 0 '' train M --config run.json --epochs 1 --out epochs
+ok "of steps in the file and epochs on the line the line counts" awk '
+    /^epoch: / { for (i = 2; i <= NF; i++) if ($i ~ /^steps/) all = $(i - 1) } /^trained / { done = $2 } END { exit !(done != 9 && done >= all && done < all + 1) }' "$dir/err"
+gives 2 '--steps and --epochs exclude each other' train M --config run.json --steps 2 --epochs 1
 echo '{"stepz": 3}' >bad.json
 gives 2 'unknown option "stepz"; the nearest is "--steps"' train M --config bad.json
 said '  it is a name in bad.json'

@@ -48,6 +48,8 @@ ok "$page: expected \"$saved\"" grep -qF "    $saved" $page
 page=docs/tutorial.md
 shown 'cat >mlp.tn' | sed '/^END$/,$d' >"$dir/mlp.tn"
 ok "$page: opt" "$tenon" opt "$dir/mlp.tn" --passes=grad,cse,dce -o "$dir/grad.tn"
+changes() { "$tenon" opt mlp.tn --passes=grad,cse,dce --diff | head -4; }
+prints 'tenon opt mlp.tn --passes=grad,cse,dce --diff' changes
 calls() { "$tenon" plan grad.tn --steps | tail -6; }
 prints 'tenon plan grad.tn --steps' calls
 compare() { "$tenon" opt mlp.tn --passes=grad | "$tenon" check - grad.tn; }

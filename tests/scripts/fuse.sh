@@ -134,4 +134,17 @@ END
 gives 0 "" opt "$dir/shown.tn" --passes=unfuse -o "$dir/apart.tn"
 gives 0 equal check "$dir/shown.tn" "$dir/apart.tn"
 
+# ---- plan --explain: what was taken, what not, and why ----
+
+gives 0 'silu, mul: taken: so many bytes fewer are read and written' plan demo --batch-size 4 --seq-len 32 --explain
+ok "ops that stay apart, and why" grep -qE '^apart .*  add: not taken: no op beside it could join it: it reads mm and is read by ' "$dir/out"
+ok "kernels, by what they were chosen, and the others" grep -qE '^kernel .* mm\.onednn.*: taken: .*; not taken, though possible: ' "$dir/out"
+ok "each call of an op with several kernels" awk '
+    /^  ways / { gsub(/,/, ""); for (i = 3; i <= NF; i += 2) all += $i } /^kernel / { told += $2 } END { exit !(all > 50 && told == all) }' "$dir/out"
+gives 0 '' plan demo --batch-size 4 --seq-len 32 --explain --fuse off
+ok "nothing of bodies where none are made" not grep -qE '^(fused|apart) ' "$dir/out"
+gives 0 'a step with all saved' plan tests/ref/llama-tiny --batch-size 2 --seq-len 16 --mesh fsdp=2 --recompute auto --memory 1GiB --explain
+ok "choices have the seconds of plans" awk '
+    /^  estimate / { step = $2 " " $3 } /^choice .* all saved$/ { told = $4 " " $5 } END { exit !(step != "" && step == told) }' "$dir/out"
+
 totals

@@ -19,6 +19,13 @@ for text in 'default-src .none.' 'data-layer="recompute"' '>forward<' '>loss<' '
     'planned peak' 'MiB' '>2 iterations<'; do
     ok "the page has $text" grep -q -e "$text" "$page"
 done
+ok "a sentence says first what the page shows" awk '
+    /<h1>/ { h = NR } /<p class="insight">The step needs <*[0-9.,]* MiB, at its peak [0-9]* % of it for / { p = NR }
+    END { exit !(h && p == h + 1) }' "$page"
+# units FILE: numbers of tables that have a unit of their own.
+units() { grep -oE '<td class="number">[^<]*[0-9] *(bytes|KiB|MiB|us|ms|s|GFLOP)<' "$1"; }
+ok "columns have one unit, in their head" not units "$page"
+ok "which is there" grep -q '>at the peak, MiB</th><th scope="col" class="number">saved, MiB<' "$page"
 outside='https?:|[^a-z]src *=|url\(|@import|<link|<img|<iframe|<object'
 ok "nothing of elsewhere" not grep -qE "$outside" "$page"
 "$tenon" plan $demo --html - >"$dir/piped.html" 2>"$dir/err"
@@ -34,6 +41,14 @@ for text in '<h2>Ranks</h2>' 'Rank 1 of 4, mesh <code>fsdp=2,tp=2</code>' '<th s
     ok "the page of a rank has $text" grep -q -e "$text" "$dir/ranks.html"
 done
 ok "that of one rank has no collectives" not grep -q 'Ranks\|collectives' "$page"
+
+ok "its columns have one unit too" not units "$dir/ranks.html"
+for text in '>received, MiB<' '>estimated, ms<' '>exposed: computing stands still<'; do
+    ok "the page of a rank has $text" grep -q -e "$text" "$dir/ranks.html"
+done
+gives 0 '' plan demo --batch-size 4 --seq-len 32 --backend emulated --offload '*.mlp*::silu' --html "$dir/offload.html"
+ok "copies are drawn" grep -q 'class="of-busy"' "$dir/offload.html"
+ok "legends have nothing that is not there" not grep -q 'class="of-sending"\|class="of-exposed"' "$dir/offload.html"
 
 # ---- errors ----
 
@@ -82,6 +97,12 @@ ok "peaks and their difference" awk '
     END { exit !(n == 3 && peak[1] < peak[0] && peak[2] == peak[1] - peak[0]) }' "$dir/out"
 gives 0 '' plan --compare "$dir/graph.tn" "$dir/hostile.tn" --html "$dir/two.html"
 gives 0 '' plan $model --compare '--recompute none' '--recompute full' --html "$dir/pair.html"
+ok "of two plans the sentence compares" grep -qE '<p class="insight">B needs [0-9.]+ % less memory than A at the peak, [0-9.]+ MiB, and takes [0-9.]+ % longer, ' "$dir/pair.html"
+ok "a table for each unit" [ "$(grep -cE '<caption>(Two plans beside each other: memory|Estimated time|Operations|Counts)</caption>' "$dir/pair.html")" = 4 ]
+ok "and columns of one" not units "$dir/pair.html"
+gives 0 '' plan demo --batch-size 4 --seq-len 32 --pareto --html "$dir/curve.html"
+ok "a curve begins with what the least memory costs" grep -q '<p class="insight">The step runs in ' "$dir/curve.html"
+ok "its columns have one unit" not grep -qE '<td>[^<]*(MiB|KiB| us| ms| s|%)<' "$dir/curve.html"
 gives 2 '--compare needs two values' plan $model --compare '--recompute none'
 gives 2 'plan: --compare, A: unknown option "--recomptue"; the nearest is "--recompute"' \
     plan $model --compare '--recomptue none' ''
@@ -203,6 +224,23 @@ if ! document plain | grep -q '<p>plain</p>'; then
     totals
     exit
 fi
+
+# A telephone, of 390 pixels: in a frame, as windows are no narrower than 500.
+cat >"$dir/telephone.html" <<'END'
+<iframe src="narrow.html" width="390" height="800" style="border: 0"></iframe>
+<script>addEventListener('message', e => document.body.append(Object.assign(document.createElement('p'), {textContent: e.data})));</script>
+END
+cat >"$dir/tell.html" <<'END'
+<script>addEventListener('load', () => {
+  const wide = [...document.querySelectorAll('body *')].filter(e => !e.closest('.wide') && e.getBoundingClientRect().right > innerWidth + 1);
+  const small = [...document.querySelectorAll('svg text')].filter(t => t.getBoundingClientRect().height && t.getBoundingClientRect().height < 9);
+  parent.postMessage('probe ' + innerWidth + ': wide ' + wide.length + ', small ' + small.length, '*');
+});</script>
+END
+cat "$dir/ranks.html" "$dir/tell.html" >"$dir/narrow.html"
+found=$(timeout 60 "$chromium" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --virtual-time-budget=3000 \
+    --user-data-dir="$dir/chromium" --dump-dom "file://$dir/telephone.html" 2>"$dir/log" | grep -o '<p>probe [^<]*')
+ok "on a telephone nothing is cut off, and no text is too small; found $found" [ "$found" = '<p>probe 390: wide 0, small 0' ]
 
 for name in demo hostile large pair; do
     case $name in

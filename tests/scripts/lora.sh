@@ -97,6 +97,7 @@ printf x | dd of="$dir/else/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/de
 gives 1 "other weights when the run began" train "$dir/else" --resume --out "$dir/cut" --epochs 5
 mv "$dir/model" "$dir/moved"
 gives 1 "no model folder is at" train --resume --out "$dir/cut" --epochs 5
+said "  name it: tenon train M --resume --out $dir/cut"
 gives 0 "goes on from" train "$dir/moved" --resume --out "$dir/cut" --epochs 5
 mv "$dir/moved" "$dir/model"
 
@@ -107,6 +108,16 @@ cp "$dir/out" "$dir/want"
 gives 0 "" eval "$dir/model" --adapter "$dir/alone" --data LICENSE --batch-size 2 --seq-len 32 --threads 2
 ok "M --adapter is the run" cmp "$dir/want" "$dir/out"
 gives 0 "adapters of 14 modules are merged" merge "$dir/alone" -o "$dir/merged"
+ok "of the base that they were trained for" not grep -q warning "$dir/err"
+gives 0 "" train "$dir/model" --batch "$batch" --steps 1 --threads 1 --out "$dir/another"
+gives 0 "warning: merge: $dir/another/latest/model.safetensors: the adapters' base had other weights" \
+    merge "$dir/another" --adapter "$dir/alone" -o "$dir/merged-other"
+mv "$dir/model/step-1" "$dir/trained"
+mv "$dir/another/step-1" "$dir/model/step-1"
+gives 1 "the adapters' base had other weights when the run began" merge "$dir/alone" -o "$dir/refused"
+said "merge M --adapter $dir/alone -o DIR"
+mv "$dir/model/step-1" "$dir/another/step-1"
+mv "$dir/trained" "$dir/model/step-1"
 gives 2 "is there already" merge "$dir/alone" -o "$dir/merged"
 cp -r "$dir/alone" "$dir/flipped"
 printf '\377' | dd of="$dir/flipped/latest/adapter_model.safetensors" bs=1 conv=notrunc \
@@ -146,6 +157,10 @@ gives 2 'expected one at least that gets an adapter' plan "$base" --lora targets
 gives 2 'lora: dora: expected on or off' plan "$base" --lora dora=yes --batch-size 2 --seq-len 8
 gives 2 'lora: dropout: expected a number from 0 to 0.99' plan "$base" --lora dropout=1 --batch-size 2 --seq-len 8
 gives 2 '"q_prj" is no linear module of the model; the nearest is "q_proj"' plan "$base" --lora "targets=q_prj" --batch-size 2 --seq-len 8
+gives 2 '"norm" is no linear module of the model' plan "$base" --lora "targets=norm" --batch-size 2 --seq-len 8
+said 'there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj'
+ok "each once, and no embedding" not grep -q 'embed_tokens\|q_proj.*q_proj' "$dir/err"
+gives 2 '"nrm" is no module of the model' plan "$base" --lora "save=nrm" --batch-size 2 --seq-len 8
 gives 2 'a token table has no adapter here' plan "$base" --lora "targets=embed_tokens" --batch-size 2 --seq-len 8
 gives 2 'lm_head is tied to' plan tests/ref/llama-tied --lora "targets=lm_head" --batch-size 2 --seq-len 8
 gives 2 'are tied in this model' plan tests/ref/llama-tied --lora "save=embed_tokens" --batch-size 2 --seq-len 8

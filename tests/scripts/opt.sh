@@ -77,6 +77,45 @@ gives 0 'remat.remat                    1 changes' opt "$dir/in.tn" $remat --tim
 gives 0 'remat                          2 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
 set +f
 
+# What passes changed.
+cat >"$dir/was.tn" <<END
+tenon 1
+graph step(%x: f32[4, 8] batch, %w: f32[8, 8] param "w") {
+  %h = mm(%x, %w)  forward
+  %h2 = mm(%x, %w)  forward
+  %a = gelu(%h)  forward
+  %b = silu(%h2)  forward
+  %c = mul(%a, %b)  forward
+  %dead = relu(%c)  forward
+  %loss = sum(%c)  forward
+  return loss %loss
+}
+END
+gives 0 '' opt "$dir/was.tn" --passes=cse,dce --diff
+cat >"$dir/want" <<END
+0 added, 2 removed, 1 changed, 0 moved; nodes: 7 before, 5 after
+- %h2: f32[4, 8] = mm(%x, %w)  forward
+~ %b: f32[4, 8] = silu(%h)  forward
+    was %b: f32[4, 8] = silu(%h2)  forward
+- %dead: f32[4, 8] = relu(%c)  forward
+END
+ok "--diff of cse and dce" cmp "$dir/want" "$dir/out"
+gives 0 'cse: 0 added, 1 removed, 1 changed' opt "$dir/was.tn" --passes=cse,dce --diff --after=cse
+gives 0 'dce: 0 added, 1 removed, 0 changed' opt "$dir/was.tn" --passes=cse,dce --diff --after=dce -o "$dir/now.tn"
+ok "the graph goes to its file" [ "$(grep -c ' = ' "$dir/now.tn")" = 5 ]
+gives 0 'nothing changed in 5 nodes' opt "$dir/now.tn" --passes=cse,dce --diff
+gives 0 '+ in %c: %c: f32[4, 8] = mul(%a, %b)' opt "$dir/was.tn" --passes=cse,dce,fuse --diff --after=fuse
+sed -n 's/^> in %[a-z]*: \(%[abc]\): .*/\1/p' "$dir/out" | sort | tr -d '\n' >"$dir/moved"
+ok "what is fused moves into the body" [ "$(cat "$dir/moved")" = "%a%b" ]
+gives 2 'exclude each other' opt "$dir/was.tn" --diff -o -
+gives 2 'pass "fuse" did not run' opt "$dir/was.tn" --passes=cse --diff --after=fuse
+set -f
+gives 0 'remat: ' opt "$dir/in.tn" $remat --diff --after=remat
+ok "a group as a whole" [ "$(grep -c '^remat: ' "$dir/out")" = 1 ]
+gives 0 'remat.dce: ' opt "$dir/in.tn" $remat --diff --after=remat.dce
+ok "each of its rows of a name" [ "$(grep -c '^remat.dce: ' "$dir/out")" = 3 ]
+set +f
+
 # A step in two: as it stands, or after passes; together all products of the whole.
 "$tenon" opt "$dir/in.tn" -o "$dir/step.tn"
 for half in forward backward; do

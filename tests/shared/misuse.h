@@ -76,6 +76,7 @@ CALL(tn_graph_read, P(0), P(1), P(2))
 CALL(tn_graph_print, P(0), P(1))
 CALL(tn_graph_dot, P(0), P(1))
 CALL(tn_graph_split, P(0), W(1), P(2))
+CALL(tn_graph_diff, P(0), P(1), P(2))
 CALL(tn_graph_mesh, P(0), P(1))
 CALL(tn_graph_export_fx, P(0), P(1))
 CALL(tn_graph_ranks, P(0))
@@ -100,6 +101,7 @@ CALL_VOID(tn_model_shape, P(0), P(1), P(2))
 CALL(tn_model_folder, P(0))
 CALL(tn_model_file, P(0), W(1))
 CALL(tn_file_hash, P(0), P(1), P(2), P(3))
+CALL(tn_crc32c, P(0), I(1))
 CALL(tn_model_tokenizer, P(0), P(1))
 CALL(tn_model_lora, P(0), P(1))
 CALL(tn_model_adapter, P(0), P(1))
@@ -258,7 +260,7 @@ static const Row rows[] = {
     ROW(tn_data_part, "Dc0"),            ROW(tn_plan_rows, "Prr"),
     QUIET(tn_context_free, "0"),         ROW(tn_graph_parse, "Cssr"),
     ROW(tn_graph_read, "Csr"),           ROW(tn_graph_print, "Gr"),
-    ROW(tn_graph_split, "Gbr"),          ROW(tn_graph_ranks, "G"),
+    ROW(tn_graph_split, "Gbr"), ROW(tn_graph_diff, "GGr"),          ROW(tn_graph_ranks, "G"),
     ROW(tn_graph_dot, "Gr"),             ROW(tn_graph_mesh, "Gr"),
     ROW(tn_graph_export_fx, "Gr"),
     ROW(tn_graph_compare, "GGirr"),      ROW(tn_graph_import_fx, "Csprr"),
@@ -269,7 +271,7 @@ static const Row rows[] = {
     ROW(tn_graph_node, "Gsc0000c0"),     ROW(tn_graph_output, "GV00"),
     ROW(tn_model_open, "Csr"), ROW(tn_model_open_graph, "Cssr"), QUIET(tn_model_graph_batch, "Mrrr"),           QUIET(tn_model_count, "M"),
     QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
-    QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"),
+    QUIET(tn_model_file, "Mi"),          ROW(tn_file_hash, "Csrr"), QUIET(tn_crc32c, "0i"),
     ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
     ROW(tn_model_lora, "Ms"),            ROW(tn_model_adapter, "Ms"),
     QUIET(tn_model_trained, "M"),        QUIET(tn_model_base, "M"),
