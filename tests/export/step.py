@@ -52,11 +52,16 @@ def tenon_positions(shape, extents, places, device):
     return position
 
 
-def tenon_dropout(p, stream, axes, extents, x, seed, step, *offsets):
-    """y, mask: an element is kept where its 24 random bits are at least p 2^24."""
+def tenon_drawn(stream, axes, extents, x, seed, step, offsets):
+    """The 24 random bits of each of x's elements, by its position in the whole tensor."""
     whole = [extents[axes.index(d)] if d in axes else n for d, n in enumerate(x.shape)]
     position = tenon_positions(x.shape, whole, lambda d, i: i + offsets[axes.index(d)] if d in axes else i, x.device)
-    mask = (tenon_words(position, seed, stream, step) >> 8) >= ceil(p * 2**24)
+    return tenon_words(position, seed, stream, step) >> 8
+
+
+def tenon_dropout(p, stream, axes, extents, x, seed, step, *offsets):
+    """y, mask: an element is kept where its random bits are at least p 2^24."""
+    mask = tenon_drawn(stream, axes, extents, x, seed, step, offsets) >= ceil(p * 2**24)
     return aten.where.ScalarOther(mask, x * (1 / (1 - p) if p < 1 else 0.0), 0.0), mask
 
 

@@ -118,7 +118,7 @@ for mpi in openmpi mpich; do
 done
 
 # What the libraries export is what tenon.h declares.
-sed -n 's/^TN_API .*\(tn_[a-z_]*\)(.*/\1/p' include/tenon.h | sort >"$dir/declared"
+sed -n 's/^TN_API .*\(tn_[a-z0-9_]*\)(.*/\1/p' include/tenon.h | sort >"$dir/declared"
 nm -D --defined-only "$dir/p/lib/libtenon.so" | awk '{ print $3 }' | sort >"$dir/exported"
 ok "exported and declared" diff "$dir/declared" "$dir/exported"
 nm --defined-only --extern-only "$dir/p/lib/libtenon.a" | awk 'NF == 3 { print $3 }' | sort >"$dir/exported"
