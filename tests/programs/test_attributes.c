@@ -172,7 +172,8 @@ static bool bound_by_shapes(const char *op, const char *field)
                                            {"native_layer_norm", "normalized_shape"},
                                            {"index_put", "dims"},
                                            {"dropout", "extents"},
-                                           {"native_dropout", "extents"}};
+                                           {"native_dropout", "extents"},
+                                           {"rand_like", "extents"}};
     for (int i = 0; i < LEN(bound); i++)
         if (!strcmp(op, bound[i][0]) && !strcmp(field, bound[i][1]))
             return true;

@@ -218,12 +218,15 @@ static void check_page(tn_plan *p)
     const char *text = "";
     CHECK(!tn_plan_page(&p, NULL, 1, "g", "tenon", &text));
     has(text, "<h2>Slices</h2>");
+    has(text, "at the peak, bytes</th>");
+    has(text, "added time, ms</th>");
     has(text, "<th scope=\"row\">logits</th><td>lm_head::mm</td><td class=\"number\">1</td><td "
-              "class=\"number\">785.00 MiB</td><td class=\"number\">98.12 MiB</td><td "
-              "class=\"number\">8</td><td class=\"number\">8</td><td class=\"number\">20 "
-              "ms</td><td class=\"number\">1,907.35 MiB</td><td>may differ</td><td>taken: the knee "
-              "of the curve</td><td>0</td><td class=\"number\">4,096</td><td "
-              "class=\"number\">14</td><td>lm_head, loss</td></tr>");
+              "class=\"number\">823,132,160</td><td class=\"number\">102,891,520</td><td "
+              "class=\"number\">8</td><td class=\"number\">8</td><td "
+              "class=\"number\">20.000</td><td class=\"number\">2,000,000,000</td><td>may "
+              "differ</td><td>taken: the knee of the curve</td><td>0</td><td "
+              "class=\"number\">4,096</td><td class=\"number\">14</td><td>lm_head, "
+              "loss</td></tr>");
     has(text, "<td>layers.4-11.mlp::gelu</td><td class=\"number\">8</td>");
     has(text, "no region: a maximum is not linear: &lt;amax&gt;");
 }

@@ -4,7 +4,8 @@
 . tools/checks.sh
 model=tests/ref/llama-tiny
 sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' $model/config.json >"$dir/one.json"
-step="$dir/one.json --batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
+shape="--batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
+step="$dir/one.json $shape"
 
 # ---- a plan ----
 
@@ -36,9 +37,8 @@ ok "a reader of the form that was made pays nothing: $(grep '^  objective' "$dir
 
 # ---- rules and pins hold ----
 
-gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --explain
+gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
 ok "a rule holds" grep -q '^sharding .*up_proj_weight param: shard(1: fsdp)$' "$dir/out"
-gives 0 '' plan $step --shard auto --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
 ok "a pin holds" [ "$(grep -c '^form .* mm .*@layers\.[0-9]*\.mlp\.down_proj: shard(0: fsdp) shard(1: tp)$' "$dir/out")" -ge 1 ]
 ok "without recipes, which do not obey" not grep -q "^  recipes .*a step by the clock" "$dir/out"
 gives 0 '' plan $step --shard auto --accumulate 2 --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
@@ -76,7 +76,7 @@ ok "arrows with bytes and seconds" grep -q 'class="reshard" .*KiB, .* us' "$dir/
 
 # ---- a problem ----
 
-gives 0 'gap 0 ' shard $step -o "$dir/problem.json"
+gives 0 'gap 0 ' shard $model $shape -o "$dir/problem.json"
 cp "$dir/out" "$dir/first"
 gives 0 'feasible yes' shard "$dir/problem.json"
 ok "the problem that was solved is the one that was written" \
@@ -113,10 +113,10 @@ sed '/^---/,$d' tests/pass/dce/loop_carry.tn >"$dir/carry.tn"
 gives 2 'shard auto: expected loops over equal parts of the batch, as --accumulate makes them, found carry in %q' \
     opt "$dir/carry.tn" --passes spmd --mesh dp=2 --shard auto
 gives 2 '--batch-size is missing' shard $model -o "$dir/x.json"
-gives 2 '--output is missing' shard $step
-gives 2 'expected a file for the problem, found "-"' shard $step -o -
+gives 2 '--output is missing' shard $model $shape
+gives 2 'expected a file for the problem, found "-"' shard $model $shape -o -
 gives 2 '--mesh is for a model, not for a problem' shard "$dir/problem.json" --mesh fsdp=2
 gives 0 '--mesh TEXT' shard --help
 ok "it takes no mesh that is to be found" [ "$(grep -c 'auto (plan' "$dir/out")" = 0 ]
-gives 1 'cannot' shard $step -o "$dir/none/x.json"
+gives 1 'cannot' shard $model $shape -o "$dir/none/x.json"
 totals
