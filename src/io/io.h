@@ -115,9 +115,7 @@ void tensors_verify(const TensorFile *f, int64_t first, int64_t stride);
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
 extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
-#define TENSORS_SUM                                                              \
-    "crc32c " /* before a tensor's name: the key of its checksum in the metadata \
-               */
+#define TENSORS_SUM "crc32c " /* before a tensor's name: its checksum's key in the metadata */
 
 /* ---- safetensors_write.c ---- */
 

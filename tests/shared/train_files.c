@@ -4,18 +4,26 @@
 #include "test.h"
 
 #include <jansson.h>
+#include <string.h>
 
 void train_values(const char *path, const char *name, int64_t first, int64_t count, float value)
 {
     uint64_t size;
+    char key[100];
     FILE *f = fopen(path, "r+b");
     CHECK(f && fread(&size, sizeof size, 1, f) == 1);
-    char *text_of = malloc(size);
+    char *text_of = calloc(size + 1, 1);
     CHECK(text_of && fread(text_of, 1, size, f) == size);
     json_t *all = json_loadb(text_of, size, 0, NULL);
     const json_t *at = json_object_get(json_object_get(all, name), "data_offsets");
     CHECK(at);
     int64_t start = json_integer_value(json_array_get(at, 0));
+    snprintf(key, sizeof key, "\"crc32c %s\"", name);
+    const char *sum = strstr(text_of, key);
+    if (sum) {
+        fseek(f, (long)sizeof size + (sum + 1 - text_of), SEEK_SET);
+        fputs("former", f);
+    }
     fseek(f, (long)(sizeof size + size) + (long)(start + first * (int64_t)sizeof value), SEEK_SET);
     for (int64_t i = 0; i < count; i++)
         fwrite(&value, sizeof value, 1, f);
