@@ -1,8 +1,8 @@
 #!/bin/sh
 # The texts of fused bodies for GPUs (those that test_cuda_fused runs on the processor, and those that fuse makes of
 # PyTorch's graphs) compile by NVRTC, which needs no GPU, for H100 and as intermediate code for A100 and newer. Where
-# the build has no CUDA nothing is compiled, and the reason is printed. Every fourth text for H100, the ones between for
-# the others; TN_LONG=1: all for both. Usage: tests/scripts/nvrtc.sh BUILD
+# the build has no CUDA nothing is compiled, and the reason is printed. Every eighth text for H100, others for
+# A100; TN_LONG=1: all for both. Usage: tests/scripts/nvrtc.sh BUILD
 . tools/checks.sh
 "$build/tests/fused_texts" all >"$dir/texts" 2>"$dir/err"
 ok "the texts of bodies are printed"
@@ -13,7 +13,7 @@ for name in row_online row_total row_dot row_moments row_rstd lane_maximum lane_
     ok "no text has $name" grep -q "$name" "$dir/texts"
 done
 if [ -x "$build/tests/nvrtc" ]; then
-    every=4
+    every=8
     [ -z "$TN_LONG" ] || every=1
     at=0
     for arch in sm_90a compute_80; do

@@ -226,9 +226,11 @@ for mesh in fsdp=4 dp=2,tp=2; do
     sed 's/loss //' "$dir/out" >"$dir/got"
     near "$mesh: held-out loss" "$dir/want" "$dir/got" 1e-6
 done
-does bench step --model $ref --batch-size 4 --seq-len 16 --runs 1 --threads 1 --mesh fsdp=2 --json
-ok "what ranks wait for" [ "$(grep -c 'waits for other ranks' "$dir/out")" = 1 ]
-ok "what they receive" grep -q 'received from other ranks", "value": 0.[1-9]' "$dir/out"
+if [ -n "$TN_LONG" ]; then # streams of gigabytes are measured
+    does bench step --model $ref --batch-size 4 --seq-len 16 --runs 1 --threads 1 --mesh fsdp=2 --json
+    ok "what ranks wait for" [ "$(grep -c 'waits for other ranks' "$dir/out")" = 1 ]
+    ok "what they receive" grep -q 'received from other ranks", "value": 0.[1-9]' "$dir/out"
+fi
 
 # ---- what is printed ----
 

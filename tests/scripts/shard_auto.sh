@@ -19,9 +19,11 @@ ok "who reads them" grep -q '^           read as .* by mm %' "$dir/out"
 ok "what others cost" grep -q '^           else shard(0: tp): +' "$dir/out"
 ok "nodes that no axis can cut" grep -q '^  whole on all  .*clip_scale' "$dir/out"
 grep -v '^  took ' "$dir/out" >"$dir/first"
-gives 0 '' plan $step --shard auto --explain
-grep -v '^  took ' "$dir/out" >"$dir/second"
-ok "the same again" cmp "$dir/first" "$dir/second"
+if [ -n "$TN_LONG" ]; then
+    gives 0 '' plan $step --shard auto --explain
+    grep -v '^  took ' "$dir/out" >"$dir/second"
+    ok "the same again" cmp "$dir/first" "$dir/second"
+fi
 
 gives 0 '' plan tests/ref/gpt2-tiny --batch-size 8 --seq-len 16 --mesh fsdp=2 --dropout 0.1 --shard auto --explain
 ok "blocks are equal though each draws from a stream of its own" \

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum {
-    SAMPLES = 12,
+    SAMPLES = 6,
     QUICK_SAMPLES = 2,
     STREAM_WEIGHT = 100,
     STREAM_DIRECTION = 200,
