@@ -1979,8 +1979,8 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
  *     a checksum is added as the key crc32c
  * out: the folder, made aside, synced and renamed (a checkpoint that is there is exchanged as a whole);
  *      and the link `latest` beside it
- * error: parameters that are not the model's, a text that is no JSON object or has a key crc32c, why it
- *     cannot be written; the folder is then as before. Of several ranks, which call it together: what failed on one of them
+ * error: parameters that are not the model's; a text that is no JSON object or has a key crc32c; a write that
+ *     failed, and why. The folder is then as before. Several ranks call it together, and each says what failed on one
  * cost: one write of parameters and state. Several ranks write side by side, with three buffers of about
  *     4 MiB each, and read back what they wrote; but rank 0 writes all where ranks are on several hosts, or
  *     on a file system that is not known to be local, such as NFS

@@ -49,6 +49,16 @@ said() {
     ok "it says: $1" grep -qF -e "$1" "$dir/err"
 }
 
+# train_gives CODE TEXT ARGUMENTS...: exit code of train, and a text on standard error.
+train_gives() {
+    want=$1 text=$2
+    shift 2
+    "$tenon" train "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    ok "train $*: expected exit code $want, found $got" [ $got = "$want" ]
+    [ -z "$text" ] || ok "train $*: expected the text: $text" grep -qF -e "$text" "$dir/err"
+}
+
 # trains OUT OPTIONS...: a run in the script's folder, or one that goes on there.
 trains() {
     to=$1

@@ -131,6 +131,7 @@ static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
     tn_graph *joined = x->to->graph[0];
     tn_options with = *o;
     one.to = to;
+    one.unpriced = true;
     with.bucket = off;
     with.decided = again_text(&joined->again, x->tmp);
     with.warn = NULL; /* it has warned */

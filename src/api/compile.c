@@ -82,7 +82,10 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (graph && (part->kind == TN_PART_EVALUATION || loss_alone))
         graph_model_evaluates((*g)->g);
     const char *passes = graph && part->passes ? graph_model_passes(m, part->passes) : part->passes;
-    return code || !passes ? code : tn_graph_passes(*g, passes, o, NULL, NULL);
+    if (code || !passes)
+        return code;
+    (*g)->unpriced = x->unpriced;
+    return tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 
 static int plan_graph(Parts *x, int i, const tn_options *o)

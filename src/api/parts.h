@@ -19,6 +19,7 @@ typedef struct Parts {
         *rules; /* of shardings that the step has chosen, for what is beside it; NULL: none */
     int nrules;
     const char *bucket; /* as the step has it, for what is beside it */
+    bool unpriced;      /* what other forms cost is told by a plan before */
     bool quick;         /* the setting is one of many: what changes little is not tried */
     /* of all plans; shared: of the reserve, what programs have in common */
     int64_t arena, shared, handles, persistent;

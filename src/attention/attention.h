@@ -101,8 +101,8 @@ int64_t flash_parts(int64_t heads, int64_t count);
 
 /* Cuts rows that documents share into pieces of at most `most` queries. A piece ends before a
  * document that does not end in it, so that those of a long document read no other's keys; two that
- * follow each other have more than `most` queries. Of each row flash_ncut numbers are filled: how
- * many pieces it has, where they begin, and where the last ends. */
+ * follow each other have more than `most` queries. Fills flash_ncut numbers for each row: how many
+ * pieces it has, where they begin, and where the last ends. */
 int64_t flash_ncut(int64_t queries, int64_t most);
 void flash_cut_rows(const Tensor *starts, int64_t most, int64_t *cuts);
 

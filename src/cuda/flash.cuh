@@ -93,7 +93,7 @@ __device__ inline W mask_at(const Mask &x, int64_t b, int64_t h, int64_t query, 
 static const char start_fault[] =
     "start of row %lld, position %lld: expected %lld to that position, found %lld";
 
-/* Of dense rows; NULL: no documents share them. */
+/* The starts of documents in dense rows; NULL: no documents share them. */
 static inline const int64_t *starts_of(const Call *c, int at)
 {
     const Tensor *starts = flash_starts(c, at);

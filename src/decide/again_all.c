@@ -185,7 +185,7 @@ static uint64_t set_of(const Decider *d, const Needs *needs)
     return set;
 }
 
-/* Which sets of a list are planned. */
+/* The sets of a list that are planned. */
 typedef struct Wanted {
     double nbytes; /* by their bounds they take at most so many */
     uint64_t from; /* from which they differ in so many values at most */

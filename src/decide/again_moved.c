@@ -9,11 +9,11 @@
  *
  * From the first entry that fits, and the next one before it that is faster, the search goes on to
  * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
- * between the two next to the limit. What is faster than the first of the two is not taken where it
- * fits. So two limits with the same two entries have the same choices between, and where they part
- * the smaller one takes nothing that is faster than what the larger one has. Slower entries that
- * fit are planned too where the short step may err so far that they are the faster ones; if it errs
- * further, a larger limit could be slower.
+ * between the two next to the limit. A choice faster than the first of the two is not taken where
+ * it fits. So two limits with the same two entries have the same choices between, and where they
+ * part the smaller one takes nothing that is faster than what the larger one has. Slower entries
+ * that fit are planned too where the short step may err so far that they are the faster ones; if it
+ * errs further, a larger limit could be slower.
  *
  * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
  * the short one tells it of entries, and of a half the mean of the two; the whole is planned where

@@ -5,10 +5,10 @@
  * a device with two memories a part may leave. A part is a value; in a short step it is what equal
  * blocks have alike, which changes in all of them.
  *
- * What a changed choice may come to is foretold by the bytes and the seconds of its values alone.
- * In turn, each choice on the front has that change planned, with less effort, that would be the
- * most seconds below the front. What is better is on it then, and is changed in turn. It ends where
- * no change seems to be better, or after so many plans. */
+ * The bytes and the seconds of its values alone foretell what a changed choice may come to. Each
+ * choice on the front in turn has that change planned, with less effort, that would be the most
+ * seconds below the front. A better one joins the front, and is changed in turn. The search ends
+ * where no change seems to be better, or after so many plans. */
 #include "again.h"
 
 #include <string.h>

@@ -193,7 +193,7 @@ static void print_removed(Buf *b, const DiffSide *x, int from, int to)
             buf_printf(b, "- %s%s\n", place_of(b->a, x->list[i].in), x->list[i].text);
 }
 
-/* What is removed stands where it was, after the last item before it that has stayed. */
+/* A removed item stands where it was, after the last one before it that has stayed. */
 static void print_items(Buf *b, const DiffSide *x, const DiffSide *y)
 {
     int at = 0;

@@ -409,14 +409,19 @@ static bool lane(const Call *c, LaneFn *l)
     return accepts(c);
 }
 
-static int run(Call *c)
+static int run_parts(Call *c, void (*fn)(void *arg, int64_t lo, int64_t hi))
 {
     if (check_offsets(c))
         return -1;
     DropoutJob job = {.c = c, .draw = draw_of(c)};
     make_walk(&job);
-    walk_par(job.walk.nelem, part, &job);
+    walk_par(job.walk.nelem, fn, &job);
     return 0;
+}
+
+static int run(Call *c)
+{
+    return run_parts(c, part);
 }
 
 static const Kernel kernels[] = {{.name = "rows", .accepts = accepts, .run = run}, {0}};
@@ -455,12 +460,7 @@ static void rand_part(void *arg, int64_t lo, int64_t hi)
 
 static int rand_run(Call *c)
 {
-    if (check_offsets(c))
-        return -1;
-    DropoutJob job = {.c = c, .draw = draw_of(c)};
-    make_walk(&job);
-    walk_par(job.walk.nelem, rand_part, &job);
-    return 0;
+    return run_parts(c, rand_part);
 }
 
 static bool rand_accepts(const Call *c)

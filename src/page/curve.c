@@ -134,7 +134,7 @@ static void put_table(Buf *b, const CurvePoint *point, int count, const CurveFra
     buf_add(b, "</table></div>\n");
 }
 
-/* What the least memory costs. */
+/* Says what the least memory costs. */
 static void put_insight(Buf *b, const CurvePoint *point, int count)
 {
     const CurvePoint *least = point, *most = point;

@@ -18,8 +18,9 @@ typedef struct CallRows {
     int count, cap;
 } CallRows;
 
-static void add_call(CallRows *x, const Step *s, int64_t times)
+static void add_call(void *arg, const Step *s, int64_t times)
 {
+    CallRows *x = arg;
     const char *key = way_key(x->a, &s->call);
     int i = 0;
     while (i < x->count && (x->row[i].step->kernel != s->kernel || strcmp(x->row[i].key, key) != 0))
@@ -28,19 +29,6 @@ static void add_call(CallRows *x, const Step *s, int64_t times)
         PUSH(x->a, x->row, x->count, x->cap, ((CallRow){s, key, 0, 0}));
     x->row[i].calls += times;
     x->row[i].sec += s->sec * (double)times;
-}
-
-static void add_calls(CallRows *x, const Plan *p, int from, int to, int64_t times)
-{
-    for (int i = from; i < to; i++) {
-        const Step *s = &p->step[i];
-        if (s->kind == STEP_LOOP) {
-            add_calls(x, p, i + 1, s->end, times * s->count);
-            i = s->end;
-        } else if (step_has_ways(p, s)) {
-            add_call(x, s, times);
-        }
-    }
 }
 
 /* By what machine_way has chosen a kernel. */
@@ -81,7 +69,7 @@ static void print_row(Buf *b, const Plan *p, const CallRow *r)
 void kernels_explain(Buf *b, const Plan *p)
 {
     CallRows x = {.a = b->a};
-    add_calls(&x, p, 0, p->nstep, 1);
+    plan_each_call(p, add_call, &x);
     for (int i = 0; i < x.count; i++)
         print_row(b, p, &x.row[i]);
 }

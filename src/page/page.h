@@ -185,8 +185,10 @@ typedef struct KernelRow {
 
 /* How many; by first call. What the planner adds does not count. */
 int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
-bool step_has_ways(const Plan *p, const Step *s); /* it is a call that counts there */
-void plan_print_steps(Buf *b, const Plan *p);     /* every call, copies and addresses */
+/* Visits each call that counts there, which runs so many times a step. */
+typedef void CallFn(void *arg, const Step *s, int64_t times);
+void plan_each_call(const Plan *p, CallFn *fn, void *arg);
+void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 
 /* ---- chunk_show.c ---- */
 

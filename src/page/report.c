@@ -85,7 +85,7 @@ typedef struct KernelRows {
     int count, cap;
 } KernelRows;
 
-bool step_has_ways(const Plan *p, const Step *s)
+static bool step_has_ways(const Plan *p, const Step *s)
 {
     if (s->kind != STEP_CALL || s->copy)
         return false;
@@ -93,8 +93,27 @@ bool step_has_ways(const Plan *p, const Step *s)
     return k && k->name && k[1].name;
 }
 
-static void add_call(KernelRows *x, const Step *s, int64_t times)
+static void each_call(const Plan *p, int from, int to, int64_t times, CallFn *fn, void *arg)
 {
+    for (int i = from; i < to; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_LOOP) {
+            each_call(p, i + 1, s->end, times * s->count, fn, arg);
+            i = s->end;
+        } else if (step_has_ways(p, s)) {
+            fn(arg, s, times);
+        }
+    }
+}
+
+void plan_each_call(const Plan *p, CallFn *fn, void *arg)
+{
+    each_call(p, 0, p->nstep, 1, fn, arg);
+}
+
+static void add_call(void *arg, const Step *s, int64_t times)
+{
+    KernelRows *x = arg;
     const char *kernel = s->kernel ? s->kernel->name : "ref";
     int i = 0;
     while (i < x->count && (x->row[i].op != s->node->op || strcmp(x->row[i].kernel, kernel) != 0))
@@ -105,23 +124,10 @@ static void add_call(KernelRows *x, const Step *s, int64_t times)
     x->row[i].sec += s->sec * (double)times;
 }
 
-static void add_calls(KernelRows *x, const Plan *p, int from, int to, int64_t times)
-{
-    for (int i = from; i < to; i++) {
-        const Step *s = &p->step[i];
-        if (s->kind == STEP_LOOP) {
-            add_calls(x, p, i + 1, s->end, times * s->count);
-            i = s->end;
-        } else if (step_has_ways(p, s)) {
-            add_call(x, s, times);
-        }
-    }
-}
-
 int plan_kernels(Arena *a, const Plan *p, KernelRow **rows)
 {
     KernelRows x = {.a = a};
-    add_calls(&x, p, 0, p->nstep, 1);
+    plan_each_call(p, add_call, &x);
     *rows = x.row;
     return x.count;
 }

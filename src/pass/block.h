@@ -1,4 +1,4 @@
-/* Which places of equal blocks are the same, by scopes ("layers.3.mlp"). */
+/* Tells which places of equal blocks are the same, by scopes ("layers.3.mlp"). */
 #ifndef TENON_PASS_BLOCK_H
 #define TENON_PASS_BLOCK_H
 

@@ -116,7 +116,8 @@ typedef struct ShardWhatIf {
 
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
-    Arena *a; /* for lists; set by who wants the report */
+    Arena *a;      /* for lists; set by who wants the report */
+    bool unpriced; /* forms need no prices of others; set by who wants the report */
     bool solved;
     double sec;     /* of the choice */
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */

@@ -255,7 +255,7 @@ Picker *solved_picker(const Solution *s, const Spmd *x, Sharding *in, Sharding *
     y->exposed = x->o->shard_exposed;
     report(s->p, &s->r, shard_problem_sec(s->p, x, s->strategy), y);
     if (y != &own) {
-        bool prices = x->o->decisions && x->o->decisions->all;
+        bool prices = x->o->decisions && x->o->decisions->all && !y->unpriced;
         solved_explain(x, a, s->p, &s->r, s->strategy, prices, y);
         try_pins(s, x, y);
     }

@@ -411,19 +411,6 @@ static bool has_own(const Trainer *r, const char *folder)
     return last_named(r, folder) > 0;
 }
 
-/* Whether a folder is the run's to write to: as of --metrics. */
-static bool claim(const Trainer *r, const char *path)
-{
-    if (!r->t->tensorboard_stored || metrics_inside(r, path) || metrics_original(r, path) ||
-        has_own(r, path))
-        return true;
-    fprintf(r->log,
-            "tenon: note: --resume: %s does not have this run's event files, though the checkpoint "
-            "names it: none are written\n  --tensorboard %s writes them there\n",
-            path, path);
-    return false;
-}
-
 int events_check(const Trainer *r)
 {
     char folder[CHECKPOINT_PATH];
@@ -476,7 +463,8 @@ int open_events(Trainer *r)
 {
     char own[CHECKPOINT_PATH];
     const char *path = r->t->tensorboard;
-    if (!path || !claim(r, path))
+    if (!path ||
+        !metrics_claim(r, path, r->t->tensorboard_stored, has_own, "event files", "--tensorboard"))
         return 0;
     int code = check_plain(r, path);
     if (!code && r->t->resume && metrics_original(r, path)) {

@@ -328,18 +328,16 @@ static bool is_own(const Trainer *r, const char *path)
     return own;
 }
 
-/* Whether a file is the run's to go on with: the user named it, or the checkpoint did and it is in
- * the run's folder or has the run's metrics already. A checkpoint may be someone else's, and is not
- * to name what is written. */
-static bool claim(const Trainer *r, const char *path)
+bool metrics_claim(const Trainer *r, const char *path, bool stored,
+                   bool (*own)(const Trainer *r, const char *path), const char *what,
+                   const char *option)
 {
-    if (!r->t->metrics_stored || metrics_inside(r, path) || metrics_original(r, path) ||
-        is_own(r, path))
+    if (!stored || metrics_inside(r, path) || metrics_original(r, path) || own(r, path))
         return true;
     fprintf(r->log,
-            "tenon: note: --resume: %s does not have this run's metrics, though the checkpoint "
-            "names it: none are written\n  --metrics %s writes them there\n",
-            path, path);
+            "tenon: note: --resume: %s does not have this run's %s, though the checkpoint "
+            "names it: none are written\n  %s %s writes them there\n",
+            path, what, option, path);
     return false;
 }
 
@@ -376,7 +374,7 @@ int open_metrics(Trainer *r)
     if (snprintf(r->metrics.path, sizeof r->metrics.path, "%s", file ? path : "standard output") >=
         (int)sizeof r->metrics.path)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", path);
-    if (file && !claim(r, path))
+    if (file && !metrics_claim(r, path, r->t->metrics_stored, is_own, "metrics", "--metrics"))
         return 0;
     r->metrics.csv = metrics_is_csv(path);
     int code = file ? check_plain(r, path) : 0;

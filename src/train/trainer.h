@@ -300,7 +300,7 @@ typedef struct MetricsLine {
     int count;
 } MetricsLine;
 
-/* Of a line that was written: what decides whether it stays. */
+/* Decides whether a line that was written stays. */
 typedef struct MetricsKey {
     int64_t step;
     bool evaluation;
@@ -320,9 +320,8 @@ bool metrics_read(const char *line, size_t len, bool csv, MetricsKey *k);
 
 /* Whether event files of a new run can be written, which changes nothing yet. */
 int events_check(const Trainer *r);
-/* Begins an event file in the folder of --tensorboard, if there is one. Of a run that goes on, what
- * came after the checkpoint is removed from its earlier files. Those of other runs are put aside.
- */
+/* Begins an event file in the folder of --tensorboard, if there is one. A run that goes on removes
+ * from its earlier files what came after the checkpoint. Those of other runs are put aside. */
 int open_events(Trainer *r);
 int events_write(Trainer *r, const MetricsLine *l);
 
@@ -338,10 +337,16 @@ bool metrics_inside(const Trainer *r, const char *path);
 /* Whether a path has the metrics of the run that this one is a copy of. */
 bool metrics_original(const Trainer *r, const char *path);
 
+/* Whether a file or folder is the run's to go on with: the user named it (`option`), or the
+ * checkpoint did and it is in the run's folder or has the run's `what` already, as `own` finds. A
+ * checkpoint may be someone else's, and is not to name what is written. Says why not. */
+bool metrics_claim(const Trainer *r, const char *path, bool stored,
+                   bool (*own)(const Trainer *r, const char *path), const char *what,
+                   const char *option);
 /* Whether the file of a new run can be opened, which changes nothing yet. */
 int metrics_check(const Trainer *r);
-/* Opens the file of --metrics, where there is to be one. Of a run that goes on, what came after the
- * checkpoint is removed from it; what it has of other runs is put aside. */
+/* Opens the file of --metrics, where there is to be one. A run that goes on removes from it what
+ * came after the checkpoint, and puts aside what is of other runs. */
 int open_metrics(Trainer *r);
 /* Writes a line and an event, but of an evaluation that is there already. s NULL: evaluation. */
 int write_metrics(Trainer *r, int64_t step, const StepResult *s);

@@ -10,7 +10,7 @@ enum { RANKS = 8, GATHERS = 100, EACH_SEC = 100 };
 
 static Ctx ctx;
 
-/* Of each rank: looks beyond those of the clock. */
+/* Counts of each rank's looks beyond those of the clock. */
 typedef struct Looks {
     double count[RANKS];
 } Looks;

@@ -73,7 +73,7 @@ static void add_nodes(IntegerProgram *x)
     }
 }
 
-/* What an edge's end u has is a row of its matrix, what v has a column. */
+/* The costs of an edge: a strategy of its end u is a row, one of v a column. */
 typedef struct PairTable {
     const double *cost;
     int k[2], step[2]; /* strategies of u and v, and how far apart their costs are */

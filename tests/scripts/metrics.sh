@@ -5,16 +5,6 @@
 . tools/checks.sh
 ref=tests/ref/llama-tiny
 
-# gives CODE TEXT ARGUMENTS...: exit code of train, and a text on standard error.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" train "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "train $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "train $*: expected the text: $text" grep -qF -e "$text" "$dir/err"
-}
-
 # The events of files, a line for each: step, tag, value; fails at a checksum, a length or a field that is wrong.
 # A torn last record is passed over.
 cat >"$dir/events.py" <<'END_PY'
@@ -92,14 +82,14 @@ set -- "$ref" --data "$dir/text" --batch-size 4 --seq-len 32 --steps 30 --lr 1e-
 
 # ---- the same numbers ----
 
-gives 0 '' "$@" --out "$dir/a" --metrics "$dir/a.csv" --tensorboard "$dir/board/a"
+train_gives 0 '' "$@" --out "$dir/a" --metrics "$dir/a.csv" --tensorboard "$dir/board/a"
 ok "CSV begins with the names" grep -q '^step,loss,grad_norm,lr,.*,run$' "$dir/a.csv"
 ok "each line has as many" [ "$(awk -F, '{ print NF }' "$dir/a.csv" | sort -u | wc -l)" = 1 ]
 ok "a line for each step and evaluation" [ "$(wc -l <"$dir/a.csv")" = 36 ]
 ok "events are read" events "$dir"/board/a/* >"$dir/events"
 table "$dir/a.csv" >"$dir/table"
 ok "events and CSV have the same numbers" cmp "$dir/events" "$dir/table"
-gives 0 '' "$@" --out "$dir/j" --metrics "$dir/j.jsonl"
+train_gives 0 '' "$@" --out "$dir/j" --metrics "$dir/j.jsonl"
 sed 's/null/NaN/g' "$dir/j.jsonl" | python3 -c 'import json, sys
 for line in sys.stdin:
     x = json.loads(line)
@@ -125,7 +115,7 @@ ok "and has its steps" grep -q '^9 loss ' "$dir/events"
 last=$(ls "$dir"/board/b/*)
 head -c $(($(wc -c <"$last") - 5)) "$last" >"$dir/torn" # in the midst of a record
 cp "$dir/torn" "$last"
-gives 0 'goes on from' --resume --out "$dir/b"
+train_gives 0 'goes on from' --resume --out "$dir/b"
 ok "another file goes on" [ "$(ls "$dir/board/b" | wc -l)" = 2 ]
 events "$dir"/board/b/* | tee "$dir/events" | curve >"$dir/got"
 ok "it tells readers what is no more" grep -qE '^[0-9]+ start$' "$dir/events"
@@ -133,43 +123,43 @@ table "$dir/a.csv" | curve >"$dir/want"
 ok "events have each step once" cmp "$dir/want" "$dir/got"
 table "$dir/b.csv" | curve >"$dir/got"
 ok "so has CSV" cmp "$dir/want" "$dir/got"
-gives 0 'already at step 30' --resume --out "$dir/b"
+train_gives 0 'already at step 30' --resume --out "$dir/b"
 events "$dir"/board/b/* | curve >"$dir/got"
 ok "a run at its end adds nothing" cmp "$dir/want" "$dir/got"
 
 # ---- a copy, another run, another folder ----
 
 set -- "$ref" --batch $ref/batch.safetensors --lr 1e-3 --threads 1
-gives 0 '' "$@" --steps 4 --out "$dir/p" --tensorboard "$dir/board/p" --metrics "$dir/p.csv"
+train_gives 0 '' "$@" --steps 4 --out "$dir/p" --tensorboard "$dir/board/p" --metrics "$dir/p.csv"
 cp -r "$dir/p" "$dir/copy"
 cat "$dir"/board/p/* >"$dir/before"
-gives 0 "has the events of the run that this is a copy of; those of the copy go to $dir/copy/tensorboard" --resume --out "$dir/copy" --steps 6
+train_gives 0 "has the events of the run that this is a copy of; those of the copy go to $dir/copy/tensorboard" --resume --out "$dir/copy" --steps 6
 cat "$dir"/board/p/* >"$dir/after"
 ok "the original's are as they were" cmp "$dir/before" "$dir/after"
 events "$dir"/copy/tensorboard/* >"$dir/events"
 ok "the copy has all steps" [ "$(grep -c ' loss ' "$dir/events")" = 6 ]
-gives 0 '' --resume --out "$dir/copy" --steps 7
+train_gives 0 '' --resume --out "$dir/copy" --steps 7
 ok "and goes on there" grep -q '^7 loss' <<END_OF_EVENTS
 $(events "$dir"/copy/tensorboard/*)
 END_OF_EVENTS
-gives 0 "the event files of another run that were in $dir/board/p are now in $dir/board/p~1" "$@" --steps 2 --out "$dir/c" --tensorboard "$dir/board/p"
+train_gives 0 "the event files of another run that were in $dir/board/p are now in $dir/board/p~1" "$@" --steps 2 --out "$dir/c" --tensorboard "$dir/board/p"
 ok "nothing of them is lost" [ "$(cat "$dir"/board/p~1/* | cksum)" = "$(cksum <"$dir/before")" ]
-gives 0 "does not have this run's event files, though the checkpoint names it" --resume --out "$dir/p" --steps 5
-gives 0 '' --resume --out "$dir/p" --steps 6 --tensorboard "$dir/board/new"
+train_gives 0 "does not have this run's event files, though the checkpoint names it" --resume --out "$dir/p" --steps 5
+train_gives 0 '' --resume --out "$dir/p" --steps 6 --tensorboard "$dir/board/new"
 ok "where it was asked for" [ "$(events "$dir"/board/new/* | grep -c ' loss ')" = 1 ]
-gives 0 "are now in $dir/p.csv~1" "$@" --steps 2 --out "$dir/d" --metrics "$dir/p.csv"
+train_gives 0 "are now in $dir/p.csv~1" "$@" --steps 2 --out "$dir/d" --metrics "$dir/p.csv"
 
 # ---- what is refused ----
 
 last=$(ls "$dir"/board/new/*)
 printf '\377' | dd of="$last" bs=1 seek=30 conv=notrunc 2>/dev/null
-gives 1 "at byte 0: expected a record of events" --resume --out "$dir/p" --steps 7
+train_gives 1 "at byte 0: expected a record of events" --resume --out "$dir/p" --steps 7
 sed 1d "$dir/p.csv" >"$dir/d.csv"
-gives 1 "expected a line of metrics" --resume --out "$dir/d" --steps 3 --metrics "$dir/d.csv"
-gives 1 "cannot" "$@" --steps 2 --out "$dir/e" --tensorboard "$dir/text"
-gives 1 "cannot" "$@" --steps 2 --out "$dir/e" --tensorboard "$dir/text/x"
+train_gives 1 "expected a line of metrics" --resume --out "$dir/d" --steps 3 --metrics "$dir/d.csv"
+train_gives 1 "cannot" "$@" --steps 2 --out "$dir/e" --tensorboard "$dir/text"
+train_gives 1 "cannot" "$@" --steps 2 --out "$dir/e" --tensorboard "$dir/text/x"
 mkdir "$dir/f"
 ln -s "$dir/board" "$dir/f/link"
-gives 1 "not a folder, in the run's folder" "$@" --steps 2 --out "$dir/f" --tensorboard "$dir/f/link"
+train_gives 1 "not a folder, in the run's folder" "$@" --steps 2 --out "$dir/f" --tensorboard "$dir/f/link"
 ok "nothing was written through it" [ -z "$(find "$dir/board" -maxdepth 1 -type f)" ]
 totals

@@ -77,7 +77,7 @@ gives 0 'remat.remat                    1 changes' opt "$dir/in.tn" $remat --tim
 gives 0 'remat                          2 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
 set +f
 
-# What passes changed.
+# --diff: the changes that passes made.
 cat >"$dir/was.tn" <<END
 tenon 1
 graph step(%x: f32[4, 8] batch, %w: f32[8, 8] param "w") {

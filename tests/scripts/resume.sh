@@ -7,16 +7,6 @@
 ref=tests/ref/llama-tiny
 batch=$ref/batch.safetensors
 
-# gives CODE TEXT ARGUMENTS...: exit code of train, and a text on standard error.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" train "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "train $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "train $*: expected the text: $text" grep -qF -e "$text" "$dir/err"
-}
-
 # What does not depend on the time, of a metrics file.
 curve() {
     sed -n 's/.*\("step": [0-9]*\), \("loss": [^,]*, "grad_norm": [^,]*, "lr": [^,]*\),.*/\1 \2/p
@@ -53,7 +43,7 @@ wait_for() {
 for _ in 1 2 3 4; do cat LICENSE; done >"$dir/text"
 set -- "$ref" --data "$dir/text" --batch-size 4 --seq-len 32 --steps 160 --dropout 0.1 --lr 1e-3 --warmup 5 \
     --eval-every 7 --threads 2 --seed 3 --accumulate 2
-gives 0 "" "$@" --out "$dir/a" --metrics "$dir/a.jsonl" --save-every 70
+train_gives 0 "" "$@" --out "$dir/a" --metrics "$dir/a.jsonl" --save-every 70
 "$tenon" train "$@" --out "$dir/b c" --metrics "$dir/b c.jsonl" --keep 2 --save-every 10 >"$dir/out" 2>"$dir/err" &
 pid=$!
 steps() { [ -s "$dir/b c.jsonl" ] && [ "$(wc -l <"$dir/b c.jsonl")" -ge "$1" ]; }
@@ -73,11 +63,11 @@ mv "$dir/b c" "$dir/b"
 mv "$dir/b c.jsonl" "$dir/b.jsonl"
 same a b
 ok "two are kept, and the best" [ "$(ls "$dir/b" | sed "s/^step-.*/step/; s/^$(readlink "$dir/b/best")$/best/" | sort | uniq -c | sed -n 's/ *\([0-9]*\) step/\1/p')" -le 3 ]
-gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
+train_gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
 same a b # a run at its end stays there
 ok "it says so" grep -q '^tenon: already at step 160$' "$dir/err"
 ok "and tells of no steps" sh -c "! grep -e '^trained' -e 'highest byte' '$dir/err'"
-gives 2 '--steps 100: the run is already at step 160' --resume --out "$dir/b" --steps 100
+train_gives 2 '--steps 100: the run is already at step 160' --resume --out "$dir/b" --steps 100
 
 # From a checkpoint before an evaluation, in a metrics file that has it; and from one in a file that has not.
 for torn in 1 2; do
@@ -87,21 +77,21 @@ for torn in 1 2; do
     rm -r "$dir/b/step-140" "$dir/b/step-160"
     ln -sfn step-70 "$dir/b/latest"
     [ $torn = 1 ] || sed -i '/"step": 70, "eval_loss"/,$d' "$dir/b.jsonl"
-    gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
+    train_gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
     same a b
     ok "torn $torn: memory is not known before a step" \
         [ "$(grep -c '"eval_loss".*"measured_peak_bytes": null' "$dir/b.jsonl")" = $((torn - 1)) ]
 done
 
 # The last evaluation of a run stays when the run is made longer.
-gives 0 "" "$ref" --data "$dir/text" --batch-size 8 --seq-len 4 --steps 4 --eval-every 2 --val-fraction 0.5 \
+train_gives 0 "" "$ref" --data "$dir/text" --batch-size 8 --seq-len 4 --steps 4 --eval-every 2 --val-fraction 0.5 \
     --eval-windows all --threads 1 --out "$dir/e4" --metrics "$dir/e4.jsonl"
 grep '"step": 4, "eval_loss"' "$dir/e4.jsonl" >"$dir/want"
-gives 0 "" --resume --out "$dir/e4" --metrics "$dir/e4.jsonl" --steps 5
+train_gives 0 "" --resume --out "$dir/e4" --metrics "$dir/e4.jsonl" --steps 5
 grep '"step": 4, "eval_loss"' "$dir/e4.jsonl" >"$dir/got"
 ok "the evaluation of all windows stays" cmp "$dir/want" "$dir/got"
 cp "$dir/e4.jsonl" "$dir/want"
-gives 0 "the metrics that were in $dir/e4.jsonl are now in $dir/e4.jsonl~1" "$ref" --batch $batch --steps 1 \
+train_gives 0 "the metrics that were in $dir/e4.jsonl are now in $dir/e4.jsonl~1" "$ref" --batch $batch --steps 1 \
     --out "$dir/e1" --metrics "$dir/e4.jsonl"
 ok "metrics of another run are not lost" cmp "$dir/want" "$dir/e4.jsonl~1"
 ok "nor mixed with these" [ "$(wc -l <"$dir/e4.jsonl")" = 1 ]
@@ -109,25 +99,25 @@ ok "nor mixed with these" [ "$(wc -l <"$dir/e4.jsonl")" = 1 ]
 # ---- what has changed ----
 
 mv "$dir/again" "$dir/c"
-gives 2 '--lr: the run began with 0.001, found 0.01' --resume --out "$dir/c" --lr 1e-2
-gives 2 '--seed: the run began with 3, found 4' --resume --out "$dir/c" --seed 4
-gives 2 '--batch and --data exclude each other' --resume --out "$dir/c" --batch $batch
-gives 2 'the run began with the model tests/ref/llama-tiny, found gpt2' gpt2 --resume --out "$dir/c"
-gives 1 'no checkpoint there' --resume --out "$dir/none"
+train_gives 2 '--lr: the run began with 0.001, found 0.01' --resume --out "$dir/c" --lr 1e-2
+train_gives 2 '--seed: the run began with 3, found 4' --resume --out "$dir/c" --seed 4
+train_gives 2 '--batch and --data exclude each other' --resume --out "$dir/c" --batch $batch
+train_gives 2 'the run began with the model tests/ref/llama-tiny, found gpt2' gpt2 --resume --out "$dir/c"
+train_gives 1 'no checkpoint there' --resume --out "$dir/none"
 echo >>"$dir/text"
-gives 1 "$dir/text: the run began with" --resume --out "$dir/c"
+train_gives 1 "$dir/text: the run began with" --resume --out "$dir/c"
 truncate -s -1 "$dir/text"
 cp "$dir/text" "$dir/kept"
 sed -i '1s/./#/' "$dir/text"
-gives 1 "$dir/text: the run began with other content, of fingerprint \"" --resume --out "$dir/c"
+train_gives 1 "$dir/text: the run began with other content, of fingerprint \"" --resume --out "$dir/c"
 cp "$dir/kept" "$dir/text"
 cp "$dir/c/latest/state.json" "$dir/kept"
 sed -i '/"crc32c"/d; s/"position": [0-9]*/"position": 1000/' "$dir/c/latest/state.json"
-gives 1 'the run began with the place {"epoch": ' --resume --out "$dir/c"
+train_gives 1 'the run began with the place {"epoch": ' --resume --out "$dir/c"
 cp "$dir/kept" "$dir/c/latest/state.json"
 sed -i '/"crc32c"/d; s/"steps_hash": "[^"]*"/"steps_hash": "0123456789abcdef"/' "$dir/c/latest/state.json"
-gives 1 'steps_hash: stored "0123456789abcdef", now' --resume --out "$dir/c"
-gives 0 'now 3: bits may differ' --resume --out "$dir/c" --threads 3 --metrics -
+train_gives 1 'steps_hash: stored "0123456789abcdef", now' --resume --out "$dir/c"
+train_gives 0 'now 3: bits may differ' --resume --out "$dir/c" --threads 3 --metrics -
 
 # A run made longer is the longer run, where the schedule does not depend on its end.
 set -- $ref --batch $batch --schedule constant --threads 1
@@ -216,7 +206,7 @@ ok "one is kept" [ "$(ls "$dir/e")" = "$(printf 'latest\nstep-%d' $steps)" ]
 for file in config.json model.safetensors optimizer.safetensors state.json; do
     cp -r "$dir/f" "$dir/g"
     truncate -s -40 "$dir/g/step-$steps/$file"
-    gives 0 "goes on from $dir/g/step-$((steps - 8)), the newest that is whole" --resume --out "$dir/g"
+    train_gives 0 "goes on from $dir/g/step-$((steps - 8)), the newest that is whole" --resume --out "$dir/g"
     ok "goes on to the same weights" cmp "$dir/f/latest/model.safetensors" "$dir/g/latest/model.safetensors"
     rm -r "$dir/g"
 done
@@ -242,7 +232,7 @@ END
 while read -r file name; do
     cp -r "$dir/f" "$dir/g"
     python3 "$dir/flip.py" "$dir/g/step-$steps/$file" "$name"
-    gives 0 "step-$steps/$file: \"$name\": expected the checksum" --resume --out "$dir/g"
+    train_gives 0 "step-$steps/$file: \"$name\": expected the checksum" --resume --out "$dir/g"
     ok "$file: from the one before" grep -q "goes on from $dir/g/step-$((steps - 8)), the newest that is whole" "$dir/err"
     ok "$file: to the same weights" cmp "$dir/f/latest/model.safetensors" "$dir/g/latest/model.safetensors"
     rm -r "$dir/g"
@@ -253,15 +243,15 @@ END
 cp -r "$dir/f" "$dir/g"
 python3 "$dir/flip.py" "$dir/g/step-$steps/model.safetensors" ""
 python3 "$dir/flip.py" "$dir/g/step-$steps/optimizer.safetensors" ""
-gives 0 "already at step $steps" --resume --out "$dir/g"
+train_gives 0 "already at step $steps" --resume --out "$dir/g"
 ok "without checksums: no warning" sh -c "! grep warning '$dir/err'"
 rm -r "$dir/g"
 cp -r "$dir/f" "$dir/g"
 ln -sfn step-5 "$dir/g/latest"
-gives 0 "goes on from $dir/g/step-$steps" --resume --out "$dir/g"
+train_gives 0 "goes on from $dir/g/step-$steps" --resume --out "$dir/g"
 ok "latest is put right" [ "$(readlink "$dir/g/latest")" = step-$steps ]
 rm "$dir"/g/step-*/state.json
-gives 1 'none of the checkpoints there is whole' --resume --out "$dir/g"
+train_gives 1 'none of the checkpoints there is whole' --resume --out "$dir/g"
 
 # ---- a folder that holds a run ----
 
@@ -272,65 +262,65 @@ lists() {
     ok "$folder: expected $*, found $(ls "$folder" | tr '\n' ' ')" [ "$(ls "$folder" | tr '\n' ' ')" = "latest $* " ]
 }
 set -- $ref --batch $batch --threads 1
-gives 0 "" "$@" --steps 6 --save-every 2 --out "$dir/one"
+train_gives 0 "" "$@" --steps 6 --save-every 2 --out "$dir/one"
 cp -r "$dir/one" "$dir/two"
-gives 2 "$dir/one holds a run, whose last checkpoint is step-6" "$@" --steps 3 --out "$dir/one"
+train_gives 2 "$dir/one holds a run, whose last checkpoint is step-6" "$@" --steps 3 --out "$dir/one"
 ok "what to do about it" grep -q -e '^  --resume goes on with it; --overwrite renames' "$dir/err"
 ok "it is as before" diff -r "$dir/one" "$dir/two"
-gives 2 "--resume and --overwrite exclude each other" "$@" --steps 3 --resume --overwrite --out "$dir/one"
-gives 0 "the run that was in $dir/one is now in $dir/one~1" "$@" --steps 3 --overwrite --out "$dir/one/"
+train_gives 2 "--resume and --overwrite exclude each other" "$@" --steps 3 --resume --overwrite --out "$dir/one"
+train_gives 0 "the run that was in $dir/one is now in $dir/one~1" "$@" --steps 3 --overwrite --out "$dir/one/"
 ok "it is as before, elsewhere" diff -r "$dir/one~1" "$dir/two"
 lists "$dir/one" step-3
 ln -s one "$dir/link"
-gives 0 "the run that was in $dir/one is now in $dir/one~2" "$@" --steps 5 --overwrite --out "$dir/link"
+train_gives 0 "the run that was in $dir/one is now in $dir/one~2" "$@" --steps 5 --overwrite --out "$dir/link"
 lists "$dir/one~2" step-3
 lists "$dir/one" step-5
-gives 0 "" "$@" --steps 2 --overwrite --out "$dir/new"
+train_gives 0 "" "$@" --steps 2 --overwrite --out "$dir/new"
 ok "nothing is renamed where there is none" [ ! -e "$dir/new~1" ]
-gives 2 "--overwrite: $dir/one/step-5 is to be read, and in $dir/one" "$dir/one/step-5" --batch $batch --steps 3 \
+train_gives 2 "--overwrite: $dir/one/step-5 is to be read, and in $dir/one" "$dir/one/step-5" --batch $batch --steps 3 \
     --overwrite --out "$dir/one"
 cp $batch "$dir/one/batch"
-gives 2 "--overwrite: $dir/one/batch is to be read, and in $dir/one" $ref --batch "$dir/one/batch" --steps 3 --overwrite \
+train_gives 2 "--overwrite: $dir/one/batch is to be read, and in $dir/one" $ref --batch "$dir/one/batch" --steps 3 --overwrite \
     --out "$dir/one"
 here=$PWD
 cd "$dir/one" || exit 1
-gives 2 "--overwrite: this process works in $dir/one" "$here/$ref" --batch "$here/$batch" --steps 3 --overwrite --out .
+train_gives 2 "--overwrite: this process works in $dir/one" "$here/$ref" --batch "$here/$batch" --steps 3 --overwrite --out .
 cd "$here" || exit 1
 rm "$dir/one/batch"
 lists "$dir/one" step-5
 
 # What stands where a later step would be saved: seen before the first step.
-gives 0 "" "$@" --steps 2 --save-every 1 --out "$dir/three"
+train_gives 0 "" "$@" --steps 2 --save-every 1 --out "$dir/three"
 echo mine >"$dir/three/step-4"
-gives 1 "$dir/three/step-4: not a checkpoint" --resume --steps 5 --out "$dir/three"
+train_gives 1 "$dir/three/step-4: not a checkpoint" --resume --steps 5 --out "$dir/three"
 ok "nothing was trained" [ ! -s "$dir/out" ]
 rm "$dir/three/step-4"
 cp -r "$dir/one/step-5" "$dir/three/step-4"
 rm "$dir/three/step-4/state.json"
-gives 1 "$dir/three/step-4: has no state.json" --resume --max-sec 1000 --steps 5 --out "$dir/three"
+train_gives 1 "$dir/three/step-4: has no state.json" --resume --max-sec 1000 --steps 5 --out "$dir/three"
 ok "nothing was trained" [ ! -s "$dir/out" ]
 rm -r "$dir/three/step-4"
 cp -r "$dir/one/step-5" "$dir/three/step-5"
-gives 1 "$dir/three/step-5: a checkpoint of another run" --resume --steps 5 --out "$dir/three"
+train_gives 1 "$dir/three/step-5: a checkpoint of another run" --resume --steps 5 --out "$dir/three"
 ok "nothing was trained" [ ! -s "$dir/out" ]
-gives 0 "" --resume --steps 4 --keep 1 --out "$dir/three"
+train_gives 0 "" --resume --steps 4 --keep 1 --out "$dir/three"
 lists "$dir/three" step-4 step-5
 run_of() { sed -n 's/^ "run": "\(.*\)".*/\1/p' "$dir/three/$1/state.json"; }
 ok "a run keeps its id" [ "$(run_of step-4)" = "$(cat "$dir/three/.run")" ]
 ok "no other has it" [ "$(run_of step-4)" != "$(run_of step-5)" ]
 echo mine >"$dir/three/step-4/notes"
 rm -r "$dir/three/step-5"
-gives 0 "--keep: $dir/three/step-4/notes: not a file of a checkpoint" --resume --steps 5 --out "$dir/three"
+train_gives 0 "--keep: $dir/three/step-4/notes: not a file of a checkpoint" --resume --steps 5 --out "$dir/three"
 lists "$dir/three" step-4 step-5
 
 # A torn checkpoint: on from one of the same run, not from the newest.
-gives 0 "" "$@" --steps 3 --save-every 2 --out "$dir/four" --lr 1e-3
+train_gives 0 "" "$@" --steps 3 --save-every 2 --out "$dir/four" --lr 1e-3
 cp -r "$dir/two/step-6" "$dir/four"
 truncate -s -40 "$dir/four/step-3/optimizer.safetensors"
-gives 0 "goes on from $dir/four/step-2, the newest" --resume --out "$dir/four"
+train_gives 0 "goes on from $dir/four/step-2, the newest" --resume --out "$dir/four"
 lists "$dir/four" step-2 step-3 step-6
 truncate -s -40 "$dir"/four/step-[23]/optimizer.safetensors
-gives 1 'none of the checkpoints there is whole' --resume --out "$dir/four"
+train_gives 1 'none of the checkpoints there is whole' --resume --out "$dir/four"
 
 # A run that is killed before its first save; the same command begins again, and goes on.
 mkfifo "$dir/line"
@@ -341,17 +331,17 @@ read -r line <&3 # of the first step
 kill -9 $pid
 wait $pid 2>/dev/null
 exec 3<&-
-gives 1 "$dir/five: no checkpoint there to go on from" --resume --out "$dir/five"
-gives 0 "$dir/five: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/five"
-gives 0 "already at step 3" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/five"
-gives 0 "$dir/six: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/six"
+train_gives 1 "$dir/five: no checkpoint there to go on from" --resume --out "$dir/five"
+train_gives 0 "$dir/five: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/five"
+train_gives 0 "already at step 3" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/five"
+train_gives 0 "$dir/six: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/six"
 ok "to the same weights" cmp "$dir/five/latest/model.safetensors" "$dir/six/latest/model.safetensors"
 mkdir "$dir/seven"
-gives 0 "$dir/seven: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/seven"
+train_gives 0 "$dir/seven: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/seven"
 echo 0123456789abcdef >"$dir/two/.run"
-gives 1 'the last run there has no checkpoint yet; step-6 is of an earlier run' "$@" --resume --steps 8 --out "$dir/two"
+train_gives 1 'the last run there has no checkpoint yet; step-6 is of an earlier run' "$@" --resume --steps 8 --out "$dir/two"
 rm "$dir/two/.run"
-gives 0 "already at step 6" --resume --out "$dir/two"
+train_gives 0 "already at step 6" --resume --out "$dir/two"
 
 # ---- one run at a time ----
 
@@ -359,8 +349,8 @@ mkfifo "$dir/pipe"
 "$tenon" train "$@" --steps 1000000000 --out "$dir/l" --metrics "$dir/pipe" >/dev/null 2>&1 &
 pid=$!
 exec 3<"$dir/pipe" # open when the run holds its folder, and unread
-gives 1 'another run is writing there' "$@" --steps 3 --out "$dir/l"
-gives 1 'another run is writing there' "$@" --steps 3 --resume --out "$dir/l"
+train_gives 1 'another run is writing there' "$@" --steps 3 --out "$dir/l"
+train_gives 1 'another run is writing there' "$@" --steps 3 --resume --out "$dir/l"
 kill -9 $pid
 wait $pid 2>/dev/null
 exec 3<&-
