@@ -469,6 +469,8 @@ void again_search(Decider *d)
     if (again_large(d) && choose_large(d))
         return;
     r->chosen = choose(d);
+    if (again_far(d, &r->chosen))
+        return; /* nothing fits */
     plan_full(d, &r->chosen);
     choose_real(d);
     if (!plan_fits(d, &r->chosen))

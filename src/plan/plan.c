@@ -415,34 +415,87 @@ static bool within(const Plan *p, int64_t limit)
 
 enum { NEAR = 32 }; /* this part of a limit above it is near */
 
-/* A plan that does not fit is not moved: that takes no bytes off it. */
-static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, int waste, bool apart)
+/* Gives g its first order, and returns the score of that. */
+static int64_t order_first(Graph *g, const PlanFor *to, Placements *known, int waste)
 {
-    Arena *keep = arena_tmp(g->a);
-    Placements *known = placements_new(keep);
-    if (to->quick || is_one_of_many(g, to)) {
-        order_quick(g, to);
-    } else {
-        int64_t best = score_orders(g, to, known, waste, INT64_MAX);
-        if (apart && plan_take_apart(g, best, to, known))
-            score_orders(g, to, known, waste, INT64_MAX);
-    }
+    if (!to->quick && !is_one_of_many(g, to))
+        return score_orders(g, to, known, waste, INT64_MAX);
+    order_quick(g, to);
+    return INT64_MAX;
+}
+
+/* The plan of g, which has its first order. One that does not fit is not moved: that takes no bytes
+ * off it. */
+static Plan *order_last(Arena *a, Graph *g, const PlanFor *to, Placements *known, int waste,
+                        int64_t best, bool apart)
+{
+    if (apart && best < INT64_MAX && plan_take_apart(g, best, to, known))
+        score_orders(g, to, known, waste, INT64_MAX);
     improve_order(g, to, known);
     Plan *p = make(a, g, to, 0, known);
     if (!to->limit || to->beside || within(p, to->limit))
         p = overlapped(a, p, to, known);
+    return p;
+}
+
+static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, bool apart)
+{
+    enum { WASTE = 2 };
+    Arena *keep = arena_tmp(g->a);
+    Placements *known = placements_new(keep);
+    const int64_t best = order_first(g, to, known, WASTE);
+    Plan *p = order_last(a, g, to, known, WASTE, best, apart);
     arena_reset(keep);
     return p;
 }
 
-/* If the plan needs little more than the limit, orders that waste are given another chance. */
-static Plan *order_near(Arena *a, const Graph *g, const PlanFor *to, bool apart)
+enum { WASTES = 2 }; /* how often a byte lost between buffers may count */
+
+/* Orders of one graph, by how often a lost byte counts. */
+typedef struct Orders {
+    const Graph *g;
+    PlanFor to;
+    Arena *keep; /* the orders', which live as long as this */
+    Placements *known;
+    Graph *first[WASTES + 1]; /* g in its first order; NULL: it has none yet */
+    int64_t best[WASTES + 1]; /* the score of that */
+} Orders;
+
+static Orders orders_of(const Graph *g, const PlanFor *to)
 {
-    Plan *p = order_once(a, graph_clone(a, g), to, 2, apart);
-    if (within(p, to->limit) || plan_least(p) - to->limit >= to->limit / NEAR)
+    Arena *keep = arena_tmp(g->a);
+    return (Orders){.g = g, .to = *to, .keep = keep, .known = placements_new(keep)};
+}
+
+static Plan *orders_plan(Arena *a, Orders *x, int waste, bool apart)
+{
+    Graph **first = &x->first[waste];
+    if (!*first) {
+        *first = graph_clone(x->keep, x->g);
+        x->best[waste] = order_first(*first, &x->to, x->known, waste);
+    }
+    return order_last(a, graph_clone(a, *first), &x->to, x->known, waste, x->best[waste], apart);
+}
+
+/* If the plan needs little more than the limit, orders that waste are given another chance. */
+static Plan *order_near(Arena *a, Orders *x, bool apart)
+{
+    const int64_t limit = x->to.limit;
+    Plan *p = orders_plan(a, x, 2, apart);
+    if (within(p, limit) || plan_least(p) - limit >= limit / NEAR)
         return p;
-    Plan *once = order_once(a, graph_clone(a, g), to, 1, apart);
+    Plan *once = orders_plan(a, x, 1, apart);
     return plan_least(once) < plan_least(p) ? once : p;
+}
+
+/* Fused nodes are taken apart only where the plan does not fit otherwise. */
+static Plan *order_limited(Arena *a, const Graph *g, const PlanFor *to, bool apart)
+{
+    Orders x = orders_of(g, to);
+    Plan *p = order_near(a, &x, false);
+    Plan *lower = apart && !within(p, to->limit) ? order_near(a, &x, true) : p;
+    arena_reset(x.keep);
+    return plan_least(lower) < plan_least(p) ? lower : p;
 }
 
 Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
@@ -460,16 +513,16 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
 static Plan *order_lowest(Arena *a, const Graph *g, const PlanFor *to, bool apart)
 {
     Plan *best = NULL;
-    PlanFor tried = *to;
-    tried.lowest = false;
+    Orders x = orders_of(g, to);
+    x.to.lowest = false;
     for (int i = 0; i < (apart ? 2 : 1); i++) {
-        Plan *p = order_once(a, graph_clone(a, g), &tried, 2, i),
-             *once = order_once(a, graph_clone(a, g), &tried, 1, i);
+        Plan *p = orders_plan(a, &x, 2, i), *once = orders_plan(a, &x, 1, i);
         bool lower = plan_least(once) < plan_least(p) &&
                      plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
         p = lower ? once : p;
         best = !best || plan_least(p) < plan_least(best) ? p : best;
     }
+    arena_reset(x.keep);
     const bool wastes = best->space[SPACE_MAIN].peak > best->space[SPACE_MAIN].bound;
     return wastes && !within(best, to->limit) ? make(a, best->g, to, 0, NULL) : best;
 }
@@ -510,7 +563,6 @@ static bool order_fitting(Graph *g, const PlanFor *to)
     return fits;
 }
 
-/* Within a limit fused nodes are taken apart only where the plan does not fit otherwise. */
 static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
     double start = now_sec();
@@ -523,11 +575,9 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     } else if (x.lowest && !x.quick) {
         p = order_lowest(a, g, &x, apart);
     } else if (x.quick || !x.limit) {
-        p = order_once(a, x.room ? graph_clone(a, g) : g, &x, 2, apart);
+        p = order_once(a, x.room ? graph_clone(a, g) : g, &x, apart);
     } else {
-        p = order_near(a, g, &x, false);
-        Plan *lower = apart && !within(p, x.limit) ? order_near(a, g, &x, true) : p;
-        p = plan_least(lower) < plan_least(p) ? lower : p;
+        p = order_limited(a, g, &x, apart);
     }
     p = bounded(p, &x);
     p->sec = now_sec() - start;
