@@ -85,7 +85,6 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (code || !passes)
         return code;
     (*g)->unpriced = x->unpriced;
-    (*g)->tried = x->quick;
     return tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 
@@ -249,17 +248,12 @@ static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *
     return code;
 }
 
-static void try_as(Compile *x, CompileSetting *s, bool quiet)
+static void try_setting(void *arg, CompileSetting *s)
 {
     tn_compiled to = {0};
     CompileNeed need = {0};
-    plan_setting(x, s, quiet, &to, &need);
+    plan_setting(arg, s, true, &to, &need);
     free_parts(&to);
-}
-
-static void try_setting(void *arg, CompileSetting *s)
-{
-    try_as(arg, s, true);
 }
 
 static void tell(void *arg, int count)
@@ -371,18 +365,14 @@ static void begin(Compile *x, Arena *tmp)
                                 .arg = x};
 }
 
-/* Searches for another setting that fits; what is found, or needs least, is planned once more as it
- * would run. */
+/* Searches for another setting that fits; what is found is planned once more as it would run. */
 static void search_other(Compile *x, const CompileSetting *asked)
 {
     x->still = x->o->mesh != NULL;
-    CompileSetting *best = &x->search.best, *least = &x->search.least;
     compile_search(&x->search, asked);
-    if (!best->nbytes && least->nbytes && least->nbytes < asked->nbytes)
-        try_as(x, least, false);
-    if (x->still && best->nbytes) {
+    if (x->still && x->search.best.nbytes) {
         x->still = false;
-        try_setting(x, best);
+        try_setting(x, &x->search.best);
     }
 }
 

@@ -48,13 +48,6 @@ static Plan *make_decided(tn_graph *g, Arena *a, PlanFor to)
     return limit && plan_least(p) > limit ? NULL : p;
 }
 
-/* Whether the plan may fit in another order than its own. */
-static bool is_near(const Plan *p, int64_t limit)
-{
-    enum { PART = 16 };
-    return plan_least(p) - limit <= limit / PART;
-}
-
 static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
 {
     graph_verify(g->g); /* it may have been built by hand */
@@ -69,12 +62,11 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     plan->p = reorder ? make_decided(g, a, to) : NULL;
     if (!plan->p && (reorder || !to.overlap)) /* plan_overlapped() would only make it */
         plan->p = again_made(&g->again, g->g, &to, reorder);
-    if (!plan->p)
-        plan->p = reorder ? plan_ordered(a, g->g, &to) : plan_overlapped(a, g->g, &to);
-    const bool misfits = reorder && to.limit && plan_least(plan->p) > to.limit;
-    if (misfits && (!g->tried || is_near(plan->p, to.limit))) {
-        to.lowest = true;
+    if (reorder && (!plan->p || (to.limit && plan_least(plan->p) > to.limit))) {
+        to.lowest = to.limit > 0;
         plan->p = plan_ordered(a, g->g, &to);
+    } else if (!plan->p) {
+        plan->p = plan_overlapped(a, g->g, &to);
     }
     plan_limit(plan, o->memory);
     return plan;

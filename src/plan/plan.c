@@ -168,9 +168,7 @@ static int quick_effort(const Plan *p)
     return p->nstorage < SMALL_PLAN ? 2 : 0;
 }
 
-/* Whether g is a large step that is planned several times to choose among the plans: orders are
- * then judged by live bytes alone, and addresses may waste some. */
-static bool is_one_of_many(const Graph *g, const PlanFor *to)
+bool plan_is_one_of_many(const Graph *g, const PlanFor *to)
 {
     enum { LARGE_GRAPH = 5000 }; /* nodes */
     return to->room && g->nnode > LARGE_GRAPH;
@@ -187,12 +185,11 @@ static bool is_beyond(const Plan *p, const PlanFor *to)
 /* The effort with which p gets its addresses. */
 static int place_effort(const Plan *p, const PlanFor *to)
 {
-    const bool less = is_beyond(p, to) || is_one_of_many(p->g, to);
+    const bool less = is_beyond(p, to) || plan_is_one_of_many(p->g, to);
     return to->rough ? 0 : less ? LESS_EFFORT : PLACE_EFFORT;
 }
 
-/* Without a bound. most: as of plan_place. */
-static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known)
+Plan *plan_placed(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
@@ -215,7 +212,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placement
 Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 {
     PlanFor x = made_for(a, to);
-    return bounded(make(a, g, &x, 0, NULL), &x);
+    return bounded(plan_placed(a, g, &x, 0, NULL), &x);
 }
 
 int64_t plan_bound(Graph *g, const Device *d)
@@ -294,119 +291,7 @@ static void order_quick(Graph *g, const PlanFor *to)
     arena_reset(tmp);
 }
 
-/* ---- collectives beside computing ---- */
-
-/* What a collective's step sends, receives and works in. */
-static int64_t sent_bytes(const Step *s)
-{
-    int64_t nbytes = s->call.nbytes_work;
-    for (int i = 0; i < s->node->nin; i++)
-        nbytes += flow_round(type_nbytes(&s->node->in[i]->type));
-    for (int k = 0; k < s->node->nout; k++)
-        nbytes += flow_round(type_nbytes(&s->node->out[k]->type));
-    return nbytes;
-}
-
-/* The bytes that overlap may take beside the peak if no limit says so: those of the two largest
- * collectives of blocks; of all, where no node is of a block. */
-static int64_t overlap_bytes(const Plan *p)
-{
-    int64_t first = 0, second = 0;
-    bool blocks = false;
-    for (const Node *n = p->g->first; n; n = n->next)
-        blocks |= block_of(n->scope).len > 0;
-    for (int i = 0; i < p->nstep; i++) {
-        const Step *s = &p->step[i];
-        if (s->kind != STEP_CALL || s->node->op->class != CLASS_COLLECTIVE ||
-            (blocks && !block_of(s->node->scope).len))
-            continue;
-        int64_t nbytes = sent_bytes(s);
-        second = MAX(second, MIN(first, nbytes));
-        first = MAX(first, nbytes);
-    }
-    return first + second;
-}
-
-/* The bytes in which p's collectives are moved, and what counts beside p's. */
-typedef struct OverlapRoom {
-    int64_t limit;         /* of p; 0: none */
-    int64_t *beside, more; /* by node id; how much higher the peak is by it */
-    double least;          /* seconds of the order of the plan so far, by the clock */
-    bool slower;           /* the order after it was no faster */
-    int64_t same;          /* so many bytes more than the last order had give the same */
-} OverlapRoom;
-
-/* A plan of p's nodes in which collectives run beside computing, where at most `more` bytes beside
- * the peak are alive; NULL: it is no faster, or above the cap. */
-static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                            OverlapRoom *r, int64_t more, int64_t cap)
-{
-    Arena *tmp = arena_tmp(p->g->a);
-    Graph *g = graph_clone(a, p->g);
-    OverlapBytes b = {.more = more, .beside = r->beside, .rival = to->rival};
-    double sec = order_overlap(g, to->device, to->machine, tmp, &b);
-    r->same = b.lacking - 1;
-    r->slower = sec >= r->least;
-    const bool capped = !r->beside && !is_one_of_many(g, to);
-    Plan *q = r->slower ? NULL : make(a, g, to, capped ? cap : 0, known);
-    arena_reset(tmp);
-    bool good = q && q->est.step < p->est.step;
-    if (good && capped)
-        good = q->space[SPACE_MAIN].peak <= cap &&
-               (!r->limit || plan_least(q) <= MAX(r->limit, plan_least(p)));
-    if (!good)
-        return NULL;
-    r->least = sec > 0 ? sec : INFINITY;
-    q->overlap_cap = MAX(cap, capped ? 0 : q->space[SPACE_MAIN].peak);
-    return q;
-}
-
-/* A faster plan of the same nodes in so many more bytes, or NULL. Where more bytes are alive than
- * before, addresses may waste some: then less is allowed but at the peak itself. */
-static Plan *overlap_in(Arena *a, const Plan *p, const PlanFor *to, Placements *known,
-                        OverlapRoom *r, int64_t more)
-{
-    static const int parts[] = {0, 32, 16, 8};
-    int64_t peak = p->space[SPACE_MAIN].peak;
-    Plan *q = NULL;
-    for (int i = 0; i < LEN(parts) && !q && !(i && r->slower); i++) {
-        const int64_t less = parts[i] ? peak / parts[i] : 0;
-        q = overlap_within(a, p, to, known, r, more - less, peak + more);
-        r->same = MAX(r->same - less, 0);
-    }
-    return q;
-}
-
-static OverlapRoom room_beside(const Plan *p, const PlanFor *to, Arena *tmp)
-{
-    OverlapRoom r = {.limit = to->limit, .least = INFINITY};
-    if (to->beside) {
-        r.beside = NEWN(tmp, int64_t, p->g->nnode);
-        r.more = to->beside->fill(to->beside->arg, p, r.beside);
-    }
-    return r;
-}
-
-/* p, or a faster plan of the same nodes. A limit that leaves more than the bytes without one has
- * both tried, as more room is not always faster. */
-static Plan *overlapped(Arena *a, Plan *p, const PlanFor *to, Placements *known)
-{
-    if (!to->overlap || (to->rough && !to->moved) || !device_is_host(to->device) ||
-        p->est.exposed <= 0)
-        return p;
-    Arena *tmp = arena_tmp(p->g->a);
-    OverlapRoom r = room_beside(p, to, tmp);
-    int64_t usual = overlap_bytes(p), room = r.limit ? r.limit - plan_least(p) - r.more : usual;
-    if (to->room)
-        room = usual * (to->room - ROOM_NONE) / (ROOM_USUAL - ROOM_NONE);
-    Plan *q = overlap_in(a, p, to, known, &r, MIN(usual, MAX(0, room)));
-    const bool other = room > usual && (!q || room - usual > r.same);
-    Plan *wide = other ? overlap_in(a, p, to, known, &r, room) : NULL;
-    if (wide && (!q || wide->est.step < q->est.step))
-        q = wide;
-    arena_reset(tmp);
-    return q ? q : p;
-}
+/* ---- orders ---- */
 
 static bool within(const Plan *p, int64_t limit)
 {
@@ -415,87 +300,124 @@ static bool within(const Plan *p, int64_t limit)
 
 enum { NEAR = 32 }; /* this part of a limit above it is near */
 
-/* Gives g its first order, and returns the score of that. */
-static int64_t order_first(Graph *g, const PlanFor *to, Placements *known, int waste)
+enum { WASTES = 2 }; /* at most so often a byte lost between buffers counts */
+
+/* Orders g; returns the score of that, INT64_MAX where orders are not scored. */
+static int64_t order_nodes(Graph *g, const PlanFor *to, Placements *known, int waste)
 {
-    if (!to->quick && !is_one_of_many(g, to))
+    if (!to->quick && !plan_is_one_of_many(g, to))
         return score_orders(g, to, known, waste, INT64_MAX);
     order_quick(g, to);
     return INT64_MAX;
 }
 
-/* The plan of g, which has its first order. One that does not fit is not moved: that takes no bytes
- * off it. */
-static Plan *order_last(Arena *a, Graph *g, const PlanFor *to, Placements *known, int waste,
-                        int64_t best, bool apart)
+/* Takes fused nodes of g apart that raise its peak, and orders the rest; g has that score. */
+static void order_apart(Graph *g, const PlanFor *to, Placements *known, int waste, int64_t score)
 {
-    if (apart && best < INT64_MAX && plan_take_apart(g, best, to, known))
+    if (score < INT64_MAX && plan_take_apart(g, score, to, known))
         score_orders(g, to, known, waste, INT64_MAX);
-    improve_order(g, to, known);
-    Plan *p = make(a, g, to, 0, known);
-    if (!to->limit || to->beside || within(p, to->limit))
-        p = overlapped(a, p, to, known);
-    return p;
+}
+
+/* A plan that does not fit is not moved: that takes no bytes off it. */
+static Plan *make_ordered(Arena *a, Graph *g, const PlanFor *to, Placements *known)
+{
+    Plan *p = plan_placed(a, g, to, 0, known);
+    return !to->limit || to->beside || within(p, to->limit) ? plan_overlap(a, p, to, known) : p;
 }
 
 static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, bool apart)
 {
-    enum { WASTE = 2 };
     Arena *keep = arena_tmp(g->a);
     Placements *known = placements_new(keep);
-    const int64_t best = order_first(g, to, known, WASTE);
-    Plan *p = order_last(a, g, to, known, WASTE, best, apart);
+    const int64_t score = order_nodes(g, to, known, WASTES);
+    if (apart)
+        order_apart(g, to, known, WASTES, score);
+    improve_order(g, to, known);
+    Plan *p = make_ordered(a, g, to, known);
     arena_reset(keep);
     return p;
 }
 
-enum { WASTES = 2 }; /* how often a byte lost between buffers may count */
+/* ---- within a limit ---- */
 
-/* Orders of one graph, by how often a lost byte counts. */
+/* A graph in an order. */
+typedef struct Ordered {
+    Graph *g; /* NULL: it has none yet */
+    int64_t score;
+} Ordered;
+
+/* Orders of a graph that plans within a limit have in common. */
 typedef struct Orders {
     const Graph *g;
     PlanFor to;
-    Arena *keep; /* the orders', which live as long as this */
+    Arena *keep; /* the orders' */
     Placements *known;
-    Graph *first[WASTES + 1]; /* g in its first order; NULL: it has none yet */
-    int64_t best[WASTES + 1]; /* the score of that */
+    Ordered of[2][WASTES + 1]; /* by whether fused nodes are apart, and how often a byte counts */
 } Orders;
 
-static Orders orders_of(const Graph *g, const PlanFor *to)
+static const Ordered *orders_get(Orders *x, int waste, bool apart)
 {
-    Arena *keep = arena_tmp(g->a);
-    return (Orders){.g = g, .to = *to, .keep = keep, .known = placements_new(keep)};
+    Ordered *o = &x->of[apart][waste];
+    if (o->g)
+        return o;
+    const Ordered *whole = apart ? orders_get(x, waste, false) : NULL;
+    o->g = graph_clone(x->keep, apart ? whole->g : x->g);
+    if (apart)
+        order_apart(o->g, &x->to, x->known, waste, whole->score);
+    else
+        o->score = order_nodes(o->g, &x->to, x->known, waste);
+    return o;
 }
 
 static Plan *orders_plan(Arena *a, Orders *x, int waste, bool apart)
 {
-    Graph **first = &x->first[waste];
-    if (!*first) {
-        *first = graph_clone(x->keep, x->g);
-        x->best[waste] = order_first(*first, &x->to, x->known, waste);
-    }
-    return order_last(a, graph_clone(a, *first), &x->to, x->known, waste, x->best[waste], apart);
+    Graph *g = graph_clone(a, orders_get(x, waste, apart)->g);
+    improve_order(g, &x->to, x->known);
+    return make_ordered(a, g, &x->to, x->known);
 }
 
 /* If the plan needs little more than the limit, orders that waste are given another chance. */
 static Plan *order_near(Arena *a, Orders *x, bool apart)
 {
     const int64_t limit = x->to.limit;
-    Plan *p = orders_plan(a, x, 2, apart);
+    Plan *p = orders_plan(a, x, WASTES, apart);
     if (within(p, limit) || plan_least(p) - limit >= limit / NEAR)
         return p;
     Plan *once = orders_plan(a, x, 1, apart);
     return plan_least(once) < plan_least(p) ? once : p;
 }
 
+/* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near.
+ * Orders are compared with little effort, and the lowest is placed with all. */
+static Plan *order_lowest(Arena *a, Orders *x, bool apart)
+{
+    Plan *best = NULL;
+    for (int i = 0; i < (apart ? 2 : 1); i++) {
+        Plan *p = orders_plan(a, x, WASTES, i), *once = orders_plan(a, x, 1, i);
+        bool lower = plan_least(once) < plan_least(p) &&
+                     plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
+        p = lower ? once : p;
+        best = !best || plan_least(p) < plan_least(best) ? p : best;
+    }
+    PlanFor to = x->to;
+    to.lowest = true;
+    const bool wastes = best->space[SPACE_MAIN].peak > best->space[SPACE_MAIN].bound;
+    return wastes && !within(best, to.limit) ? plan_placed(a, best->g, &to, 0, NULL) : best;
+}
+
 /* Fused nodes are taken apart only where the plan does not fit otherwise. */
 static Plan *order_limited(Arena *a, const Graph *g, const PlanFor *to, bool apart)
 {
-    Orders x = orders_of(g, to);
+    Arena *keep = arena_tmp(g->a);
+    Orders x = {.g = g, .to = *to, .keep = keep, .known = placements_new(keep)};
+    x.to.lowest = false;
     Plan *p = order_near(a, &x, false);
     Plan *lower = apart && !within(p, to->limit) ? order_near(a, &x, true) : p;
-    arena_reset(x.keep);
-    return plan_least(lower) < plan_least(p) ? lower : p;
+    p = plan_least(lower) < plan_least(p) ? lower : p;
+    if (to->lowest && !within(p, to->limit))
+        p = order_lowest(a, &x, apart);
+    arena_reset(keep);
+    return p;
 }
 
 Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
@@ -503,28 +425,9 @@ Plan *plan_overlapped(Arena *a, Graph *g, const PlanFor *to)
     Arena *keep = arena_tmp(g->a);
     PlanFor x = made_for(a, to);
     Placements *known = placements_new(keep);
-    Plan *p = overlapped(a, make(a, g, &x, 0, known), &x, known);
+    Plan *p = plan_overlap(a, plan_placed(a, g, &x, 0, known), &x, known);
     arena_reset(keep);
     return bounded(p, &x);
-}
-
-/* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near.
- * Orders are compared with little effort, and the lowest is placed with all. */
-static Plan *order_lowest(Arena *a, const Graph *g, const PlanFor *to, bool apart)
-{
-    Plan *best = NULL;
-    Orders x = orders_of(g, to);
-    x.to.lowest = false;
-    for (int i = 0; i < (apart ? 2 : 1); i++) {
-        Plan *p = orders_plan(a, &x, 2, i), *once = orders_plan(a, &x, 1, i);
-        bool lower = plan_least(once) < plan_least(p) &&
-                     plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
-        p = lower ? once : p;
-        best = !best || plan_least(p) < plan_least(best) ? p : best;
-    }
-    arena_reset(x.keep);
-    const bool wastes = best->space[SPACE_MAIN].peak > best->space[SPACE_MAIN].bound;
-    return wastes && !within(best, to->limit) ? make(a, best->g, to, 0, NULL) : best;
 }
 
 /* ---- whether a limit is kept ---- */
@@ -569,11 +472,9 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     PlanFor x = made_for(a, to);
     Plan *p = NULL;
     if (x.tried && order_fitting(g, &x)) {
-        p = make(a, g, &x, 0, NULL);
+        p = plan_placed(a, g, &x, 0, NULL);
         if (!within(p, x.limit))
             plan_place(p, quick_effort(p), x.limit - p->reserve, NULL);
-    } else if (x.lowest && !x.quick) {
-        p = order_lowest(a, g, &x, apart);
     } else if (x.quick || !x.limit) {
         p = order_once(a, x.room ? graph_clone(a, g) : g, &x, apart);
     } else {

@@ -112,7 +112,7 @@ typedef struct PlanFor {
         reserve;   /* the library's is at least so many bytes, of which another plan has the use */
     int64_t limit; /* bytes that it should need at most, with its reserve; 0: none. If it needs
                       little more, orders are compared in another way too */
-    bool lowest;   /* it needs more: it is that of the fewest bytes, whatever the limit is */
+    bool lowest;   /* if it needs more, it is that of the fewest bytes, whatever the limit is */
     bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
                       the limit; without a limit, than what is alive of two more blocks' */
     int room;      /* in how many bytes, ROOM_NONE to ROOM_USUAL; orders of large graphs are then
@@ -209,7 +209,19 @@ Placements *placements_new(Arena *a);
  * which little effort is enough; 0: none is. */
 void plan_place(Plan *p, int effort, int64_t most, Placements *known);
 
+/* ---- overlapped.c ---- */
+
+/* p, or a faster plan of the same nodes, whose collectives run beside computing. `to` is complete. */
+Plan *plan_overlap(Arena *a, Plan *p, const PlanFor *to, Placements *known);
+
 /* ---- plan.c ---- */
+
+/* As plan_make(), without a bound. most: as of plan_place(). `to` is complete. */
+Plan *plan_placed(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known);
+
+/* Whether g is a large step that is planned several times to choose among the plans: orders are
+ * then judged by live bytes alone, and addresses may waste some. */
+bool plan_is_one_of_many(const Graph *g, const PlanFor *to);
 
 /* Orders g for the least score: the peak, to which what placement wastes is added once more. Orders
  * that score above `most` are not placed; INT64_MAX if there are no others. `to` is complete. */

@@ -28,6 +28,11 @@ needs() { # bytes of arena and reserve of a plan
     "$tenon" plan "$@" --json | awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 }
         END { printf "%.0f\n", n }'
 }
+over() { # over MIB ARGUMENTS: bytes, so many MiB of an arena and the reserve of a plan, which differs by processor
+    mib=$1
+    shift
+    echo $((mib * 1048576 + $("$tenon" plan "$@" --json | sed -n 's/^ "library_reserve_bytes": \([0-9]*\),/\1/p')))
+}
 
 # ---- plan ----
 
@@ -165,13 +170,14 @@ cp -r $ref "$dir/it's gpt2"
 seq 1 3000 | tr '\n' ' ' >"$dir/text"
 set -- train demo --data "$dir/text" --steps 2 --batch-size 8 --seq-len 128 --threads 2 --val-fraction 0.2 \
     --eval-windows all --recompute none
-refused "$@" --out "$dir/o1" --memory 44MiB
+limit=$(over 30 demo --batch-size 8 --seq-len 128 --threads 2 --recompute none)
+refused "$@" --out "$dir/o1" --memory "$limit"
 says 'this fits'
 ok "nothing is made where it does not fit" [ ! -e "$dir/o1" ]
 pasted
 ok "it was trained and evaluated" grep -q 'held-out loss' "$dir/err2"
 if [ -n "$TN_LONG" ]; then
-    refused "$@" --out "$dir/o2" --memory 45MB --sample-tokens 3 --eval-every 1
+    refused "$@" --out "$dir/o2" --memory $((limit / 1000000))MB --sample-tokens 3 --eval-every 1
     says 'MB, with evaluation and sampling'
     pasted
     refused "$@" --out "$dir/o3" --memory 23MiB
@@ -184,7 +190,7 @@ fi
 ok "the loss is that of the step in one piece" [ "$(sed -n 's/.*step 2 *held-out loss \(.....\).*/\1/p' "$dir/err2")" = \
     "$("$tenon" eval "$dir/o1" --data "$dir/text" --val-fraction 0.2 2>/dev/null | sed 's/loss \(.....\).*/\1/')" ]
 # The number that was found is the run's, also where the same command goes on.
-set -- "$@" --out "$dir/o6" --save-every 1 --memory 44MiB --accumulate auto
+set -- "$@" --out "$dir/o6" --save-every 1 --memory "$limit" --accumulate auto
 gives 0 '' "$@"
 found=$(sed -n 's/.*"accumulate": *\([0-9]*\).*/\1/p' "$dir/o6/latest/state.json")
 ok "microbatches: $found" [ "${found:-0}" -gt 1 ]
@@ -200,17 +206,18 @@ gives 0 '' "$@" --resume --memory auto
 ok "what is free changes no bits" cmp "$dir/want" "$dir/o6/latest/model.safetensors"
 zeros=$(awk 'BEGIN { while (i++ < 1024) printf "\\0\\0\\0\\0\\0\\0\\0\\0" }')
 tensors "$dir/b" '{"input_ids":{"dtype":"I64","shape":[32,32],"data_offsets":[0,8192]},"labels":{"dtype":"I64","shape":[32,32],"data_offsets":[8192,16384]}}' "$zeros$zeros"
-refused grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g" --recompute none --memory 23MiB
+limit=$(over 4 $ref --batch-size 32 --seq-len 32)
+refused grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g" --recompute none --memory "$limit"
 pasted
 ok "gradients were written" [ -s "$dir/g" ]
-refused train "$dir/it's gpt2" --batch "$dir/b" --steps 1 --out "$dir/o5" --recompute none --memory 23MiB
+refused train "$dir/it's gpt2" --batch "$dir/b" --steps 1 --out "$dir/o5" --recompute none --memory "$limit"
 pasted
 ok "a step was made" grep -q '^step 1 loss' "$dir/out"
-refused eval demo --data "$dir/text" --seq-len 256 --batch-size 20 --memory 40MiB
+refused eval demo --data "$dir/text" --seq-len 256 --batch-size 20 --memory "$(over 14 demo --batch-size 20 --seq-len 256 --passes=forward)"
 ok "evaluation: fewer rows at once" grep -q -e '--batch-size [1-9]' "$dir/err"
 pasted
 says 'this fits'
-gives 0 '' grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g2" --recompute none --memory 23MiB --accumulate auto
+gives 0 '' grad "$dir/it's gpt2" --batch "$dir/b" --out "$dir/g2" --recompute none --memory "$limit" --accumulate auto
 gives 0 '' eval demo --data "$dir/text" --seq-len 64 --batch-size 2 --memory auto
 gives 0 '' generate demo --prompt a --tokens 3 --memory auto
 gives 3 'the limit is 0.01MiB; the least that would do is' generate demo --prompt a --tokens 3 --memory 0.01MiB
