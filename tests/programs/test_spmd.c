@@ -8,7 +8,7 @@
  * no graph has are said.
  *
  * `test_spmd SEED` runs one graph and says what was asked for; `test_spmd SEED show` prints the
- * graph, that of rank 0, and the first value that differs. TN_LONG: twenty times as many. */
+ * graph, that of rank 0, and the first value that differs. TN_LONG: fifty times as many. */
 #include "../../include/tenon.h"
 #include "../shared/interp.h"
 #include "../shared/ranks_show.h"
@@ -17,7 +17,7 @@
 
 #include <math.h>
 
-enum { NGRAPH = 500, QUICK = 50, LONG = 20, MOST_SHOWN = 20, MOST_PLANNED = 8 };
+enum { NGRAPH = 200, QUICK = 20, LONG = 50, PICKED = 1000, MOST_SHOWN = 20, MOST_PLANNED = 8 };
 enum { LEAST_OF_EACH = 100, MOST_OF_OP = 6000 };
 
 static const double TOLERANCE = 1e-12;
@@ -340,7 +340,7 @@ int main(int argc, char **argv)
     for (int p = 0; p < LEN(pickers); p++)
         try_picker(&ctx, &lib, pickers[p], first,
                    argc > 1 ? count
-                   : all    ? 2 * NGRAPH
+                   : all    ? PICKED
                             : QUICK,
                    argc > 2 ? 2 : argc > 1);
     if (all)

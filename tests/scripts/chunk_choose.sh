@@ -66,10 +66,12 @@ EOF
 echo '{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 10000}' >"$dir/config.json"
 set -- train "$dir/config.json" --data README.md --token-type byte --tokenizer bytes --threads 1 --steps 1 \
     --batch-size 16 --seq-len 64 --sample-tokens 2 --chunk auto --recompute none
-gives 3 'does not fit' "$@" --memory 1MiB --out "$dir/run"
-least=$(sed -n 's/.*the least that would do is \([0-9.]*MiB\).*/\1/p' "$dir/err")
-gives 0 '' "$@" --memory "$least" --out "$dir/run"
-gives 0 '' train --resume --steps 2 --out "$dir/run"
+if [ -n "$TN_LONG" ]; then
+    gives 3 'does not fit' "$@" --memory 1MiB --out "$dir/run"
+    least=$(sed -n 's/.*the least that would do is \([0-9.]*MiB\).*/\1/p' "$dir/err")
+    gives 0 '' "$@" --memory "$least" --out "$dir/run"
+    gives 0 '' train --resume --steps 2 --out "$dir/run"
+fi
 
 # What holds the peak of these steps: blocks along tokens, attention along queries or, where softmax goes
 # along these too, heads, and whole sequences. The peak falls by half of what the region has above one slice.

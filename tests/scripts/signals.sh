@@ -3,10 +3,10 @@
 # them, all have them blocked, whatever way a command runs: as the system says. Signals at random moments of
 # training, evaluation, saving and tuning, of a model whose products the library computes (it uses the stack pointer
 # as one more register): no run dies of them, and all end with the bits of one that was left alone. Each thread's own
-# masks, and a host program's: test_signals. TN_LONG=1: 300 signals, not 20. Usage: tests/scripts/signals.sh BUILD
+# masks, and a host program's: test_signals. TN_LONG=1: 300 signals, not 10. Usage: tests/scripts/signals.sh BUILD
 . tools/checks.sh
 . tools/launch.sh
-count=20 layers=1 steps=10
+count=10 layers=1 steps=10
 [ -z "$TN_LONG" ] || count=300 layers=4 steps=40
 export MALLOC_PERTURB_=165
 mkfifo "$dir/pipe"
