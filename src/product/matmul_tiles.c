@@ -27,11 +27,11 @@ enum {
 /* ---- which tiles ---- */
 
 /* The sizes of tiles; in columns: a tile whose columns lie one after the other. */
-typedef struct Tiling {
+typedef struct ProductTiles {
     int64_t rows, cols, depth;
     bool a_columns, b_columns;
     int64_t b, y, scratch; /* where these begin in the workspace; a is first */
-} Tiling;
+} ProductTiles;
 
 /* The size of equal parts of n, of at most `most`. */
 static int64_t part_of(int64_t n, int64_t most)
@@ -45,14 +45,14 @@ static int64_t whole_lines(int64_t nelem)
     return (nelem * (int64_t)sizeof(float) + 63) / 64 * 64;
 }
 
-static Tiling tiling_of(const Call *c)
+static ProductTiles tiling_of(const Call *c)
 {
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
-    Tiling t = {.rows = part_of(y->dim[0], SIDE),
-                .cols = part_of(y->dim[1], SIDE),
-                .depth = part_of(a->dim[1], DEPTH),
-                .a_columns = a->stride[0] < a->stride[1],
-                .b_columns = b->stride[0] < b->stride[1]};
+    ProductTiles t = {.rows = part_of(y->dim[0], SIDE),
+                      .cols = part_of(y->dim[1], SIDE),
+                      .depth = part_of(a->dim[1], DEPTH),
+                      .a_columns = a->stride[0] < a->stride[1],
+                      .b_columns = b->stride[0] < b->stride[1]};
     t.b = whole_lines(t.rows * t.depth);
     t.y = t.b + whole_lines(t.depth * t.cols);
     t.scratch = t.y + whole_lines(t.rows * t.cols);
@@ -69,7 +69,7 @@ static OneMatrix matrix_of(int64_t rows, int64_t cols, bool columns)
     return m;
 }
 
-static OneProduct product_of(const Tiling *t)
+static OneProduct product_of(const ProductTiles *t)
 {
     return (OneProduct){.a = matrix_of(t->rows, t->depth, t->a_columns),
                         .b = matrix_of(t->depth, t->cols, t->b_columns),
@@ -180,20 +180,20 @@ bool matmul_tiles_accepts(const Call *c)
 int64_t matmul_tiles_workspace(Ctx *ctx, const Call *c)
 {
     matmul_check_sizes(ctx, c);
-    Tiling t = tiling_of(c);
+    ProductTiles t = tiling_of(c);
     OneProduct p = product_of(&t);
     return t.scratch + onednn_room(ctx, c->node, &p).scratch;
 }
 
 void matmul_tiles_prepare(Call *c, Arena *a)
 {
-    Tiling t = tiling_of(c);
+    ProductTiles t = tiling_of(c);
     OneProduct p = product_of(&t);
     c->state = onednn_make(a, c->node, &p);
 }
 
 /* Sums of the tile of y from row i and column j on, with what they are added to. */
-static int sum_tile(const Call *c, const Tiling *t, int64_t i, int64_t j)
+static int sum_tile(const Call *c, const ProductTiles *t, int64_t i, int64_t j)
 {
     Matrix a = matrix(&c->in[c->nin - 2]), b = matrix(&c->in[c->nin - 1]), y = matrix(&c->out[0]);
     char *sums = c->work + t->y;
@@ -217,7 +217,7 @@ static int sum_tile(const Call *c, const Tiling *t, int64_t i, int64_t j)
 
 int matmul_tiles_run(Call *c)
 {
-    Tiling t = tiling_of(c);
+    ProductTiles t = tiling_of(c);
     Matrix y = matrix(&c->out[0]);
     for (int64_t j = 0; j < y.cols; j += t.cols)
         for (int64_t i = 0; i < y.rows; i += t.rows) {
