@@ -182,10 +182,12 @@ static DType get_dtype(Ctx *ctx, const char *option, const char *name)
     return (DType)d;
 }
 
-/* Once for a context: products of bf16 are correct everywhere, but not everywhere fast. */
-static void warn_slow(tn_context *ctx, const tn_options *o, DType d)
+/* Once for a context: products of bf16 are correct everywhere, but not everywhere fast. What a GPU
+ * would take is no matter of this processor. */
+static void warn_slow(tn_context *ctx, const tn_options *o, const PassOptions *p)
 {
-    if (d != BF16 || ctx->warned_slow || !o->warn || matmul_fast(BF16))
+    if (p->dtype != BF16 || ctx->warned_slow || !o->warn || matmul_fast(BF16) ||
+        machine_is_gpu(p->prices))
         return;
     ctx->warned_slow = true;
     o->warn(o->warn_arg, "this processor has no bf16 products (AVX512_BF16, AMX): operands are "
@@ -261,7 +263,7 @@ PassWalk begin_passes(tn_graph *g, const char *names, const tn_options *o, PassO
     p->filled = g->rows == g->filled ? 0 : g->filled;
     *asked = chunk_asked(g->h.a, &p->chunk); /* a wrong one is refused, whatever runs */
     chunk_narrow(&g->h.owner->ctx, p->chunk_accumulate);
-    warn_slow(g->h.owner, o, p->dtype);
+    warn_slow(g->h.owner, o, p);
     return passes_begin(g->g, names, p);
 }
 

@@ -178,13 +178,14 @@ static int make_plan(tn_context *ctx, PlanCommand *x, bool vary, tn_task *task, 
     return code ? code : tn_compile(ctx, task, &x->c.o, c);
 }
 
-/* Says so where collectives that are joined as was asked for take longer than apart. */
+/* Says so where collectives that are joined as was asked for take longer than apart, which may not
+ * have been planned. */
 static void note_bucket(const PlanCommand *x, const tn_plan *p)
 {
     const char *taken;
     double joined, apart;
     tn_plan_bucket(p, &taken, &joined, &apart);
-    if (asks_apart(x) && taken && strcmp(taken, "off") && apart < joined)
+    if (asks_apart(x) && taken && strcmp(taken, "off") && apart > 0 && apart < joined)
         fprintf(stderr, "note: by --bucket %s a step takes %.4g s, by --bucket off %.4g s\n", taken,
                 joined, apart);
 }

@@ -1,5 +1,5 @@
-/* Shared by the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c,
- * matmul_after.c) share. */
+/* What the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c,
+ * matmul_tiles.c, matmul_after.c) share. */
 #ifndef TENON_MATMUL_H
 #define TENON_MATMUL_H
 
@@ -33,6 +33,9 @@ INLINE Matrix bias_matrix(const Tensor *bias, const Matrix *y)
         x.stride[3 - d] = bias->dim[bias->rank - d] == 1 ? 0 : bias->stride[bias->rank - d];
     return x;
 }
+
+/* Fails where sizes are beyond what oneDNN counts to, whichever kernel takes the call. */
+void matmul_check_sizes(Ctx *ctx, const Call *c);
 
 /* ---- matmul_after.c ---- */
 

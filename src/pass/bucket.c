@@ -308,7 +308,9 @@ int64_t bucket_bytes(Ctx *ctx, const char *text)
         return BUCKET_OFF;
     int64_t nbytes = parse_bytes(text);
     if (nbytes <= 0)
-        fail(ctx, TN_USAGE, "bucket: expected auto, off, block or bytes, found \"%.100s\"", text);
+        fail(ctx, TN_USAGE,
+             "bucket: expected auto, off, block or a number of bytes above 0, found \"%.100s\"",
+             text);
     return nbytes;
 }
 

@@ -6,7 +6,8 @@
  * dimension, so t, transpose, slices and fused projections need no copy. bf16: the same but dense,
  * where the processor multiplies bf16 (AVX512_BF16, AMX). Else 16-bit operands are copied as f32
  * into the workspace, multiplied there, and the result is rounded: 3 times as fast as oneDNN's own
- * emulation of bf16, and it works on every processor.
+ * emulation of bf16, and it works on every processor. Where these copies are large, tile by tile
+ * (matmul_tiles.c).
  *
  * Ways (`ways` below) of one call give sums in other orders, and take more or less time by how
  * operands lie, sizes and processor; machine.def and what was measured here say which is taken.
@@ -34,6 +35,7 @@
  * with which the packed gemm takes them, that counts in 64 bits (tests/programs/test_matmul.c). */
 #include "../op/matmul.h"
 
+#include "matmul_tiles.h"
 #include "onednn.h"
 #include "widen.h"
 
@@ -45,7 +47,8 @@ enum {
     MANY = 512,           /* and at most */
     SPARE = 64 << 20,     /* bytes of workspace that a kernel may take whatever the call, */
     SPARE_SWAP = 1 << 20, /* the transposed product, whose result lies beside the call's, */
-    SPARE_SHARE = 8       /* or such a part of the call's operands and results */
+    SPARE_SHARE = 8,      /* or such a part of the call's operands and results */
+    WIDE = 32 << 20       /* and of copies of a product's operands and result in f32 */
 };
 
 /* ---- what oneDNN is told ---- */
@@ -147,7 +150,7 @@ static bool far_rows(const Call *c)
     return false;
 }
 
-static void check_sizes(Ctx *ctx, const Call *c)
+void matmul_check_sizes(Ctx *ctx, const Call *c)
 {
     static const char *const names[] = {"batch", "M: rows", "N: columns",
                                         "K: columns of operand a"};
@@ -268,7 +271,7 @@ static OneProduct product_of(Ctx *ctx, const Call *c, int how)
 {
     int first = c->nin - 2;
     OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c), .alone = how & ROWS};
-    check_sizes(ctx, c);
+    matmul_check_sizes(ctx, c);
     bool gap = packed(c, how), flat = matrix(&c->out[0]).batch == 1;
     CHECK(describe(&c->in[first], flat, gap, &p.a) &&
           describe(&c->in[first + 1], flat, gap, &p.b) && describe(&c->out[0], flat, gap, &p.y));
@@ -465,7 +468,7 @@ static bool accepts_wide(const Call *c, int how)
         return false;
     WideCall w;
     widen(&w, c);
-    return accepts(&w.c, how);
+    return (w.nbytes <= WIDE || c->out[0].rank == 3) && accepts(&w.c, how);
 }
 
 static int64_t workspace_wide(Ctx *ctx, const Call *c, int how)
@@ -556,6 +559,11 @@ OTHER_WAYS(X)
      .gemm = way##_gemm,           \
      .handles = way##_handles,     \
      .run = run##wide},
-const Kernel matmul_kernels[] = {PLAIN_WAYS(X) OTHER_WAYS(X){0}};
+const Kernel matmul_kernels[] = {PLAIN_WAYS(X){.name = "onednn_tiles",
+                                               .accepts = matmul_tiles_accepts,
+                                               .workspace = matmul_tiles_workspace,
+                                               .prepare = matmul_tiles_prepare,
+                                               .run = matmul_tiles_run},
+                                 OTHER_WAYS(X){0}};
 const Kernel matmul_batch_kernels[] = {PLAIN_WAYS(X){0}};
 #undef X

@@ -107,5 +107,9 @@ does train $ref --batch $batch --steps 2 --out "$dir/slow" --dtype bf16
 ok "one warning" [ "$(grep -c "$slow" "$dir/err")" = 1 ]
 does grad $ref --batch $batch --out "$dir/slow.safetensors"
 lacks "$dir/err" "$slow"
+does plan $ref --batch-size 2 --seq-len 16 --dtype bf16
+has "$dir/err" "$slow"
+does plan $ref --batch-size 2 --seq-len 16 --dtype bf16 --machine h100
+lacks "$dir/err" "$slow"
 
 totals

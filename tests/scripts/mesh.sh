@@ -20,7 +20,7 @@ gives 2 'plan: --sequence-parallel needs a mesh with an axis tp' plan $small --m
 gives 2 'plan: --bucket needs --mesh' plan $small --bucket off
 gives 2 'opt: --bucket needs --mesh' opt tests/ir/flat.tn --bucket off --passes cse
 gives 0 '' opt tests/ir/flat.tn --bucket off --passes bucket
-gives 2 'bucket: expected auto, off, block or bytes, found "often"' plan $small --mesh fsdp=2 --bucket often
+gives 2 'bucket: expected auto, off, block or a number of bytes above 0, found "often"' plan $small --mesh fsdp=2 --bucket often
 gives 2 '--reshard: expected auto|always|never' plan $small --mesh fsdp=2 --reshard often
 gives 2 '--sequence-parallel: expected on|off' plan $small --mesh tp=2 --sequence-parallel yes
 gives 2 'plan: --reshard needs --mesh' plan $small --mesh none --reshard never

@@ -70,6 +70,8 @@ gives 0 'bucket: auto takes block: a step takes' $fast
 gives 0 'bucket: auto takes block: nothing runs beside computing' $fast --overlap off
 gives 0 '' $fast --bucket block
 ok "nothing of a choice that was not left" not grep -q 'bucket: ' "$dir/out"
+gives 0 '' plan demo --batch-size 8 --seq-len 32 --mesh fsdp=8 --machine h100 --bucket block
+ok "no note where apart ones cannot be faster, and were not planned" [ ! -s "$dir/err" ]
 gives 0 '' $slow --bucket block --json
 ok "joined calls that were asked for" bucket block
 ok "joined calls that take longer than apart: a note" grep -q 'note: by --bucket block a step takes' "$dir/err"
@@ -77,10 +79,12 @@ gives 0 '' $slow --bucket off --json
 ok "no note of apart ones" [ ! -s "$dir/err" ]
 ok "nor is there a choice" not grep -q '"bucket": {' "$dir/out"
 
-# A run goes on with what was chosen for it.
+# A run goes on with what was chosen for it. It is priced by this processor, as it could not run by another's kernels.
+here=$("$tenon" plan demo --batch-size 1 --seq-len 8 --machine none | sed -n 's/^  estimate .*(\([a-z0-9_]*\), .*/\1/p')
+sed "s/^like .*/like $here/" "$dir/slow" >"$dir/here"
 seq 2000 >"$dir/text.txt"
 gives 0 '' train demo --data "$dir/text.txt" --token-type byte --batch-size 4 --seq-len 32 --mesh fsdp=2 --threads 1 \
-    --machine "$dir/slow" --steps 1 --val-fraction 0 --out "$dir/run"
+    --machine "$dir/here" --steps 1 --val-fraction 0 --out "$dir/run"
 ok "a checkpoint says what" grep -qF '"decided": "bucket block\n"' "$dir/run/latest/state.json"
 gives 0 '' train --resume --out "$dir/run" --steps 2
 sed -i '/"crc32c"/d; s/bucket block/bucket off/' "$dir/run/latest/state.json"
