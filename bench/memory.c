@@ -3,17 +3,21 @@
  * machine that slows down slows all. For each the estimated and the measured seconds, each over
  * those of all saved, and whether losses and gradient norms have the bits of all saved. CLOCK cpu:
  * CPU time of one thread, for a machine that others use. LIMIT, in bytes, in place of a count: that
- * limit, and all saved. Usage: memory MODEL BATCH LENGTH f32|bf16 COUNT|LIMIT [RUNS [CLOCK
- * [MACHINE]]] */
+ * limit, and all saved, with one program in memory at a time, whose only step is measured: by CLOCK
+ * cpu without the kernel's time, which its first use of memory takes. With CHUNK (auto, or a
+ * number) that limit with slices too, which have other bits. Usage: memory MODEL BATCH LENGTH
+ * f32|bf16 COUNT|LIMIT [RUNS [CLOCK [MACHINE [CHUNK]]]] */
 #include "step.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 enum { MOST_RUNS = 100, MOST_LIMITS = 12 };
 
 typedef struct Case {
     int64_t limit;
+    const char *chunk; /* NULL: no slices */
     tn_plan *plan;
     tn_program *x;
     double sec[MOST_RUNS];
@@ -26,7 +30,7 @@ typedef struct Bench {
     tn_options o;
     int64_t vocab, batch, length;
     int runs, count;
-    bool cpu;
+    bool cpu, alone;     /* alone: one program is in memory at a time */
     Case c[MOST_LIMITS]; /* the last has all saved */
 } Bench;
 
@@ -44,34 +48,53 @@ static void find_limits(Bench *b, int count)
     b->count = count;
 }
 
+static void load(Bench *b, Case *c)
+{
+    ok(b->ctx, tn_program_new(c->plan, &b->o, &c->x));
+    ok(b->ctx, tn_program_load(c->x, b->model, &b->o));
+}
+
 static void make(Bench *b, Case *c)
 {
     tn_graph *g;
     tn_options o = b->o;
     o.memory = c->limit;
+    o.chunk = &c->chunk;
+    o.nchunk = c->chunk != NULL;
     ok(b->ctx, tn_model_graph(b->model, b->batch, b->length, &o, &g));
     ok(b->ctx, tn_graph_passes(g, "default", &o, NULL, NULL));
     ok(b->ctx, tn_plan_new(g, &o, 1, &c->plan));
-    if (!b->runs)
-        return;
-    ok(b->ctx, tn_program_new(c->plan, &o, &c->x));
-    ok(b->ctx, tn_program_load(c->x, b->model, &o));
+    if (b->runs && !b->alone)
+        load(b, c);
 }
 
 /* ---- measuring ---- */
 
-/* number -1: a first step, whose time does not count. */
-static void run(const Bench *b, Case *c, int number)
+static double clock_sec(const Bench *b)
 {
+    struct rusage used;
+    if (!b->cpu || !b->alone)
+        return b->cpu ? cpu_sec() : now_sec();
+    getrusage(RUSAGE_SELF, &used);
+    return (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec;
+}
+
+/* number -1: a first step, whose time does not count. */
+static void run(Bench *b, Case *c, int number)
+{
+    if (b->alone)
+        load(b, c);
     put_step(b->ctx, c->x, b->vocab, number + 2);
-    double start = b->cpu ? cpu_sec() : now_sec();
+    double start = clock_sec(b);
     ok(b->ctx, tn_program_run(c->x));
-    double sec = (b->cpu ? cpu_sec() : now_sec()) - start;
+    double sec = clock_sec(b) - start;
     if (number < 0)
         return;
     c->sec[number] = sec;
     ok(b->ctx, tn_program_read(c->x, "loss", &c->loss[number], sizeof(float)));
     ok(b->ctx, tn_program_read(c->x, "metric.grad_norm", &c->norm[number], sizeof(float)));
+    if (b->alone)
+        tn_program_free(c->x);
 }
 
 static bool same_bits(const Bench *b, const Case *c)
@@ -115,8 +138,8 @@ static void print(Bench *b)
 int main(int argc, char **argv)
 {
     if (argc < 6) {
-        fprintf(stderr,
-                "usage: memory MODEL BATCH LENGTH f32|bf16 COUNT|LIMIT [RUNS [CLOCK [MACHINE]]]\n");
+        fprintf(stderr, "usage: memory MODEL BATCH LENGTH f32|bf16 COUNT|LIMIT [RUNS [CLOCK "
+                        "[MACHINE [CHUNK]]]]\n");
         return 2;
     }
     static Bench b;
@@ -136,14 +159,22 @@ int main(int argc, char **argv)
     if (limit >= 2 && limit <= MOST_LIMITS) {
         find_limits(&b, (int)limit);
     } else {
-        b.count = 2;
-        b.c[0].limit = limit;
+        b.alone = true;
+        b.count = argc > 9 ? 3 : 2;
+        for (int k = 0; k < b.count - 1; k++)
+            b.c[k].limit = limit;
+        b.c[b.count - 2].chunk = argc > 9 ? argv[9] : NULL;
     }
     for (int k = 0; k < b.count; k++)
         make(&b, &b.c[k]);
-    for (int i = b.runs ? -1 : 0; i < b.runs; i++)
-        for (int k = 0; k < b.count; k++)
+    for (int i = b.runs && !b.alone ? -1 : 0; i < b.runs; i++)
+        for (int k = 0; k < b.count; k++) {
             run(&b, &b.c[k], i);
+            if (b.alone && i >= 0)
+                printf("  run %d: limit %lld: %.3f s\n", i + 1, (long long)b.c[k].limit,
+                       b.c[k].sec[i]);
+            fflush(stdout);
+        }
     print(&b);
     tn_context_free(b.ctx);
     return EXIT_SUCCESS;

@@ -12,7 +12,8 @@
  * is chosen, and all saved, is planned as it would run, or the lowest few where nothing fits.
  *
  * From the two choices next to the limit on either side a search goes on between them
- * (again_between.c): of all plans, and of each ladder's. The fastest is taken. Tiny steps at last
+ * (again_between.c): of all plans, and of each ladder's, by halves and, where scopes name no
+ * blocks, along it too. The fastest is taken. Tiny steps at last
  * choose among all sets (again_all.c).
  *
  * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
@@ -174,7 +175,7 @@ static Front try_ladder(Decider *d, Planned none, const Ladder *l)
             Planned x = plan_steps(d, l, steps);
             front_add(d->keep, &f, x);
             if (!d->blocks.scoped) /* which begin at saved values only if they may */
-                front_add(d->keep, &f, plan_prefer(d, x.level));
+                front_add(d->keep, &f, plan_prefer(d, &x));
         }
         last = steps;
     }
@@ -233,7 +234,7 @@ static void try_peaks(Decider *d, Front *f, Planned none)
 static Pair pair_of(const Decider *d, const Front *f)
 {
     int i = front_find(d, f);
-    return (Pair){f->x[i ? i - 1 : 0], f->x[i]};
+    return (Pair){f->x[i ? i - 1 : 0], f->x[i], false};
 }
 
 bool planned_first(const Decider *d, const Planned *x, const Planned *y)
@@ -322,8 +323,13 @@ static Planned choose(Decider *d)
         best = mix_twice(d, &all, best);
     else
         best = search_pair(d, pair_of(d, &wide), best);
-    for (int k = 0; k < n && !d->s; k++)
-        best = search_pair(d, pair_of(d, &one[k]), best);
+    for (int k = 0; k < n && !d->s; k++) {
+        Pair p = pair_of(d, &one[k]);
+        best = search_pair(d, p, best);
+        p.along = !d->blocks.scoped;
+        if (p.along)
+            best = search_pair(d, p, best);
+    }
     for (int i = 0; i < all.n; i++)
         PUSH(r->a, r->front, r->nfront, r->capfront, all.x[i]);
     return best;

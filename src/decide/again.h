@@ -48,6 +48,7 @@ typedef struct Decider {
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
 typedef struct Pair {
     Planned low, high;
+    bool along; /* preferred choices count as places of the ladder that they come from */
 } Pair;
 
 /* Choices by seconds upward and bytes downward; the first has all values saved. */
@@ -154,8 +155,8 @@ bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes);
 /* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
  * which the result's weight says. */
 Planned plan_mixed(Decider *d, const Level *level);
-Planned plan_prefer(Decider *d,
-                    const Level *level); /* computing again is preferred, not demanded */
+/* As `of`, but for that computing again is preferred, not demanded. */
+Planned plan_prefer(Decider *d, const Planned *of);
 Planned plan_steps(Decider *d, const Ladder *l, int steps);
 bool plan_fits(const Decider *d, const Planned *x);
 

@@ -101,8 +101,8 @@ static Needs find_needs(const Decider *d)
     return x;
 }
 
-/* Whether the backward needs all of the set, directly or for others of it. */
-static bool is_needed(const Needs *x, uint64_t again)
+/* What the backward needs of the set, directly or for others of it. */
+static uint64_t needed_of(const Needs *x, uint64_t again)
 {
     uint64_t seen = 0, next = x->read & again;
     while (next) {
@@ -110,7 +110,7 @@ static bool is_needed(const Needs *x, uint64_t again)
         seen |= UINT64_C(1) << k;
         next = (next | (x->operand[k] & again)) & ~seen;
     }
-    return seen == again;
+    return seen;
 }
 
 /* The bytes that the set takes at least, at the place where it takes most. */
@@ -152,7 +152,7 @@ static int list_sets(const Decider *d, const Needs *needs, double most, double n
         Set x = {.again = again};
         for (uint64_t left = again; left && x.sec < most; left &= left - 1)
             x.sec += d->v.sec[needs->value[__builtin_ctzll(left)]];
-        if (x.sec >= most || !is_needed(needs, again))
+        if (x.sec >= most || needed_of(needs, again) != again)
             continue;
         x.nbytes = set_bytes(needs, again);
         if (x.nbytes <= nbytes)
@@ -175,14 +175,14 @@ static bool is_near(const Planned *x, int64_t nbytes)
     return x->need >= 0 && x->need <= nbytes + nbytes / NEAR;
 }
 
-/* The set of what is chosen. */
+/* The set of what is chosen, without what nothing needs. */
 static uint64_t set_of(const Decider *d, const Needs *needs)
 {
     uint64_t set = 0;
     for (int k = 0; k < needs->n; k++)
         if (level_at(&d->r->chosen, needs->value[k]) == AGAIN)
             set |= UINT64_C(1) << k;
-    return set;
+    return needed_of(needs, set);
 }
 
 /* The sets of a list that are planned. */
@@ -190,6 +190,7 @@ typedef struct Wanted {
     double nbytes; /* by their bounds they take at most so many */
     uint64_t from; /* from which they differ in so many values at most */
     int changed, most;
+    bool slow; /* those of most seconds come first */
 } Wanted;
 
 static bool is_wanted(const Wanted *w, const Set *x)
@@ -204,13 +205,12 @@ static bool try_listed(Decider *d, const Needs *needs, const Set *list, int n, W
     Planned *best = &d->r->chosen;
     const double none = d->r->none.sec;
     bool any = false;
-    for (int i = 0, sets = 0, near = 0; i < n && sets < w.most && near < w.most / 2; i++) {
-        if (none + list[i].sec >= best->sec)
-            return any;
-        if (!is_wanted(&w, &list[i]))
+    for (int k = 0, sets = 0, near = 0; k < n && sets < w.most && near < w.most / 2; k++) {
+        const Set *s = &list[w.slow ? n - 1 - k : k];
+        if (none + s->sec >= best->sec || !is_wanted(&w, s))
             continue;
         sets++;
-        Planned x = plan_quick(d, levels_of_set(d, needs, list[i].again), NULL);
+        Planned x = plan_quick(d, levels_of_set(d, needs, s->again), NULL);
         if (!is_near(&x, d->task->memory))
             continue;
         near++;
@@ -235,10 +235,12 @@ static void try_sets(Decider *d, const Needs *needs)
     const int n = list_sets(d, needs, best->sec - d->r->none.sec, left, &list);
     if (n)
         qsort(list, (size_t)n, sizeof *list, by_sec);
-    Wanted few = {left, 0, FEW, MOST_FEW}, all = {left, 0, 64, MOST_SETS};
-    do
+    Wanted few = {left, 0, FEW, MOST_FEW, false}, all = {left, 0, 64, MOST_SETS, false}, slow;
+    do {
         few.from = set_of(d, needs);
-    while (try_listed(d, needs, list, n, few));
+        slow = few;
+        slow.slow = true;
+    } while (try_listed(d, needs, list, n, few) || try_listed(d, needs, list, n, slow));
     Wanted likely = all;
     likely.nbytes -= again_left(d, best->need) - set_bytes(needs, few.from);
     try_listed(d, needs, list, n, likely);

@@ -125,7 +125,7 @@ static int plan_both(Decider *d, const Level *level, Planned x[2])
     x[0] = plan_quick(d, level, NULL);
     if (!prefers(d))
         return 1;
-    x[1] = plan_prefer(d, level);
+    x[1] = plan_prefer(d, &x[0]);
     return 2;
 }
 
@@ -133,6 +133,7 @@ static bool search_steps(Decider *d, Pair *p)
 {
     const Ladder *l = p->high.ladder;
     bool same = l && (p->low.ladder == l || (!p->low.level && !l->base));
+    same &= p->along || !(p->low.prefer || p->high.prefer);
     if (!same || p->high.steps - p->low.steps < 2)
         return false;
     Planned x = plan_steps(d, l, p->low.steps + (p->high.steps - p->low.steps) / 2);
@@ -155,7 +156,7 @@ static bool search_middle(Decider *d, Pair *p)
 /* Adds to f the halves of its choices i - 1 and i, if they are not faster than i - WIDE. */
 static void add_halves(Decider *d, Front *f, const Front *of, int i)
 {
-    const Pair p = {of->x[i - 1], of->x[i]};
+    const Pair p = {of->x[i - 1], of->x[i], false};
     const double least = of->x[MAX(i - WIDE, 0)].sec;
     for (int second = 0; second < 2; second++) {
         const Level *level = levels_middle(d, &p, second);
@@ -236,7 +237,7 @@ static bool search_near(Decider *d, Pair *p)
 void pair_search(Decider *d, Pair *p, double enough)
 {
     if (p->high.level && !p->high.prefer && prefers(d)) {
-        const Planned x = plan_prefer(d, p->high.level);
+        const Planned x = plan_prefer(d, &p->high);
         pair_take(d, p, &x, 1);
     }
     while (p->low.sec < enough && count_values(d, p) > 1 &&

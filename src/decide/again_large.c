@@ -140,12 +140,13 @@ static Planned plan_rung(Decider *d, const Rungs *r, int i)
 static void refine(Decider *d, const Rungs *r, int i)
 {
     Planned *best = &d->r->chosen;
-    Pair p = {plan_steps(d, &r->ladder, r->steps[i - 1]), plan_steps(d, &r->ladder, r->steps[i])};
+    Pair p = {plan_steps(d, &r->ladder, r->steps[i - 1]), plan_steps(d, &r->ladder, r->steps[i]),
+              false};
     if (plan_fits(d, &p.low) || !plan_fits(d, &p.high))
         return;
     pair_search(d, &p, p.high.sec);
     Planned x = {.level = p.high.level, .prefer = p.high.prefer};
-    if (p.high.steps == r->steps[i])
+    if (p.high.steps == r->steps[i] && !p.high.prefer)
         return;
     plan_full(d, &x);
     if (plan_fits(d, &x) && x.sec < best->sec)

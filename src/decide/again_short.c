@@ -166,7 +166,8 @@ static Planned refine(Decider *d, const Decider *e, const Planned *from, const P
     fewer[SHORT_KEPT / 2]++;
     Planned less = *from;
     less.weight = fewer;
-    Pair p = {plan_quick(d, again_whole(d, e, &less).level, NULL), plan_quick(d, x->level, NULL)};
+    Pair p = {plan_quick(d, again_whole(d, e, &less).level, NULL), plan_quick(d, x->level, NULL),
+              false};
     if (plan_fits(d, &p.low))
         return p.low;
     if (plan_fits(d, &p.high))
@@ -277,6 +278,21 @@ bool again_misfits(Decider *d, Planned *none)
     return again_far(d, none);
 }
 
+/* Takes the first of e's front that fits, if it seems faster than what is chosen is: a mixture that
+ * seemed to be the faster one need not be, once the whole step is planned. */
+static void take_first(Decider *d, const Decider *e)
+{
+    const AgainReport *r = e->r;
+    int i = 0;
+    while (i < r->nfront && !plan_fits(d, &r->front[i]))
+        i++;
+    if (i == r->nfront || r->front[i].sec >= d->r->chosen.sec || !r->front[i].level)
+        return;
+    Planned x = again_whole(d, e, &r->front[i]);
+    plan_full(d, &x);
+    take_whole(d, x);
+}
+
 bool again_search_short(Decider *d)
 {
     Decider *e = again_shorter(d);
@@ -292,6 +308,7 @@ bool again_search_short(Decider *d)
             break;
         goal = MIN(goal - 1, d->task->memory - more);
     }
+    take_first(d, e);
     again_take_front(d, e);
     return true;
 }

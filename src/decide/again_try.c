@@ -473,9 +473,9 @@ Planned plan_mixed(Decider *d, const Level *level)
     return x;
 }
 
-Planned plan_prefer(Decider *d, const Level *level)
+Planned plan_prefer(Decider *d, const Planned *of)
 {
-    Planned x = {.level = level, .prefer = true};
+    Planned x = {.level = of->level, .ladder = of->ladder, .steps = of->steps, .prefer = true};
     plan_it(d, &x, true, d->task->memory);
     return x;
 }

@@ -1,6 +1,6 @@
 /* What is computed again so that a step fits. Whole models over 40 budgets: each is held where the
  * least one fits, a larger one is never slower, the same input gives the same plan, and so do two
- * machines with equal seconds; and at five
+ * machines with equal seconds; a refusal names the least that is accepted; and at five
  * budgets the loss and all gradients have the bits of a step that saves all, with dropout, in the
  * memory that was planned. So have the results of graphs that PyTorch traced. TN_LONG=1: more of
  * all. */
@@ -189,6 +189,40 @@ static void test_budgets(const Asked *c)
     Outcome once = plan_within(&m, o, budget(least, none.need, 1, 3)),
             again = plan_within(&m, o, budget(least, none.need, 1, 3));
     EXPECT(*once.hash && !strcmp(once.hash, again.hash) && strcmp(once.hash, none.hash) != 0);
+    tn_context_free(m.ctx);
+}
+
+/* ---- the least that is named ---- */
+
+/* The least that the refusal within so many bytes names; 0: they do. */
+static int64_t named_least(const Model *m, tn_options o, int64_t memory)
+{
+    tn_misfit misfit = {0};
+    o.memory = memory;
+    Outcome x = plan_of(m, &o);
+    const bool refused = x.code == TN_CODE_FIT && EXPECT(tn_error_misfit(m->ctx, &misfit));
+    if (!refused)
+        ok(m, "least", x.code);
+    plan_drop(&x);
+    return misfit.least;
+}
+
+/* Whatever the limit is that does not do, the refusal names the same least; so many bytes do, and
+ * one unit of addresses less does not. */
+static void least_case(void *arg)
+{
+    enum { UNIT = 64 };
+    Model m = model_of(arg);
+    const tn_options o = case_options(arg);
+    const int64_t least = named_least(&m, o, 1);
+    const int64_t limits[] = {least - UNIT, least - least / 50, least / 2};
+    EXPECT(least > 0 && !named_least(&m, o, least));
+    for (int i = 0; i < (more ? LEN(limits) : 1); i++) {
+        const int64_t named = named_least(&m, o, limits[i]);
+        if (!EXPECT(named == least))
+            printf("  %s: within %lld bytes the least is %lld, within 1 byte %lld\n",
+                   case_text(arg), (long long)limits[i], (long long)named, (long long)least);
+    }
     tn_context_free(m.ctx);
 }
 
@@ -501,6 +535,10 @@ static void test_models(void)
         Asked first = cases[0];
         guarded(machines_case, &first);
         guarded(replay_case, &first);
+    }
+    for (int i = 0; i < (more ? LEN(cases) : 1); i++) {
+        Asked c = cases[i];
+        guarded(least_case, &c);
     }
     for (int i = less; i < (more ? LEN(cases) : QUICK); i++) {
         Asked c = cases[i];

@@ -76,7 +76,7 @@ typedef struct Compared {
 
 static Planned quick_like(Decider *d, const Planned *x)
 {
-    return x->prefer ? plan_prefer(d, x->level) : plan_quick(d, x->level, x->word);
+    return x->prefer ? plan_prefer(d, x) : plan_quick(d, x->level, x->word);
 }
 
 /* What the whole step needs for a choice of the short step is what that says, or near it. */
