@@ -50,10 +50,10 @@ typedef struct PickModel {
     ModelEdge *edge;
     int *edge_first, *edge_of; /* n + 1: a variable's edges, in ascending order */
     int ntime;
-    int *from, *to; /* of a node: the times at which it uses something */
+    int *from, *to;  /* of a node: the times at which it uses something */
     UseSteps *steps; /* of each variable */
-    double *base;   /* of a time: the use of all that is decided */
-    double *load;   /* room for one use of all times, and for marks */
+    double *base;    /* of a time: the use of all that is decided */
+    double *load;    /* room for one use of all times, and for marks */
     bool *taken, *is_row;
     double limit;
     int nrow;

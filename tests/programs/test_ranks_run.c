@@ -4,7 +4,8 @@
  * whose forms are chosen at once (--shard auto) train to one rank's losses and norms by AdamW, and
  * to its weights by SGD, within 1e-5. Without TN_LONG some of them, most for few steps; with
  * TN_QUICK one of each kind.
- * `test_ranks_run COUNT [FIRST]` runs so many random graphs alone. */
+ * `test_ranks_run COUNT [FIRST]` runs so many random graphs alone, `test_ranks_run solved [MODEL]`
+ * the models by --shard auto alone. */
 #include "../../src/model/model.h"
 #include "../shared/graphs.h"
 #include "../shared/interp.h"
@@ -504,34 +505,34 @@ static void test_promises(void)
     }
 }
 
-/* Six models, each on a mesh of 8 ranks, trained by both optimizers; or the first alone. */
-static void test_solved(void)
+/* Models on meshes of 8 ranks, trained by both optimizers; or the first by SGD alone. only: NULL,
+ * or a model. */
+static void test_solved(const char *only)
 {
     static const struct {
         const char *model, *mesh;
-    } ways[] = {{"llama-tiny", "fsdp=8"},    {"gpt2-tiny", "dp=2,fsdp=2,tp=2"},
+    } ways[] = {{"llama-tiny", "fsdp=8"},      {"gpt2-tiny", "dp=2,fsdp=2,tp=2"},
                 {"llama-tied", "fsdp=4,tp=2"}, {"mistral-tiny", "dp=2,tp=4"},
-                {"qwen2-tiny", "tp=8"},      {"qwen3-tiny", "fsdp=4,tp=2"}};
-    bool all = getenv("TN_LONG");
-    for (int i = 0; i < (all ? LEN(ways) : 1); i++)
+                {"qwen2-tiny", "tp=8"},        {"qwen3-tiny", "fsdp=4,tp=2"}};
+    const bool all = getenv("TN_LONG");
+    for (int i = 0; i < LEN(ways); i++)
         for (int sgd = 0; sgd < 2; sgd++) {
-            if (!all && sgd == 0)
-                continue;
-            try_job((Job){.model = ways[i].model,
-                          .mesh = ways[i].mesh,
-                          .rows = 16,
-                          .steps = all ? STEPS : SHORT,
-                          .accumulate = 1 + (all && i % 2 == 0),
-                          .optimizer = sgd ? "sgd" : NULL,
-                          .lr = sgd ? 0.1 : 1e-3,
-                          .solved = true},
-                    test_promise);
+            bool asked = only ? !strcmp(only, ways[i].model) : all || (i == 0 && sgd);
+            if (asked)
+                try_job((Job){.model = ways[i].model,
+                              .mesh = ways[i].mesh,
+                              .rows = 16,
+                              .steps = all ? STEPS : SHORT,
+                              .accumulate = 1 + (all && i % 2 == 0),
+                              .optimizer = sgd ? "sgd" : NULL,
+                              .lr = sgd ? 0.1 : 1e-3,
+                              .solved = true},
+                        test_promise);
         }
 }
 
 int main(int argc, char **argv)
 {
-    if (getenv("ONLY")) { par_set_threads(1); test_solved(); return test_report(); }
 
     Ctx ctx = {0};
     Arena *a = arena_new(&ctx);
@@ -541,6 +542,10 @@ int main(int argc, char **argv)
     if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();
 
+    if (argc > 1 && !strcmp(argv[1], "solved")) {
+        test_solved(argc > 2 ? argv[2] : NULL);
+        return test_report();
+    }
     test_random(&lib, argc > 2 ? atoi(argv[2]) : 0, argc > 1 ? atoi(argv[1]) : count);
     if (argc > 1)
         return test_report();
@@ -549,5 +554,6 @@ int main(int argc, char **argv)
     ctx_end(&ctx);
     test_promises();
     test_models();
+    test_solved(NULL);
     return test_report();
 }
