@@ -107,18 +107,20 @@ static void add_factor(PickBlock *b, BlockBucket *x, const double *val, int n, c
 
 static void fold_edge(PickBlock *b, BlockBucket *x, const ModelEdge *e)
 {
-    int label = b->s->x[model_other(e, x->u)];
+    const double *row = model_edge_row(b->m, e, x->u, b->s->x[model_other(e, x->u)]);
     for (int i = 0; i < x->k; i++)
-        x->unary[i] += model_pair(b->m, e, x->u, x->label[i], label);
+        x->unary[i] += row[x->label[i]];
 }
 
 static void join_edge(PickBlock *b, BlockBucket *x, const ModelEdge *e, int at)
 {
     const BlockBucket *y = &b->bucket[at];
     double *val = NEWN(b->a, double, x->k * y->k);
-    for (int j = 0; j < y->k; j++)
+    for (int j = 0; j < y->k; j++) {
+        const double *row = model_edge_row(b->m, e, x->u, y->label[j]);
         for (int i = 0; i < x->k; i++)
-            val[j * x->k + i] = model_pair(b->m, e, x->u, x->label[i], y->label[j]);
+            val[j * x->k + i] = row[x->label[i]];
+    }
     add_factor(b, x, val, 1, &at, &x->k);
 }
 
@@ -151,16 +153,25 @@ static void fill_costs(PickBlock *b, int i)
 
 double block_sum(const BlockBucket *x)
 {
-    double least = INFINITY, *restrict sum = x->sum;
-    memcpy(sum, x->unary, sizeof *sum * (size_t)x->k);
+    const int k = x->k;
+    const double *restrict unary = x->unary;
+    double *restrict sum = x->sum, least = INFINITY, other = INFINITY;
+    if (!x->nfactor)
+        memcpy(sum, unary, sizeof *sum * (size_t)k);
     for (int f = 0; f < x->nfactor; f++) {
         const double *restrict val = x->factor[f].val + x->place[f];
-        for (int i = 0; i < x->k; i++)
+        for (int i = 0; i < k && !f; i++)
+            sum[i] = unary[i] + val[i];
+        for (int i = 0; i < k && f; i++)
             sum[i] += val[i];
     }
-    for (int i = 0; i < x->k; i++)
+    int i = 0;
+    for (; i + 1 < k; i += 2) {
         least = sum[i] < least ? sum[i] : least;
-    return least;
+        other = sum[i + 1] < other ? sum[i + 1] : other;
+    }
+    least = i < k && sum[i] < least ? sum[i] : least;
+    return other < least ? other : least;
 }
 
 /* The next combination of the scope. */

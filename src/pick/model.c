@@ -55,16 +55,49 @@ static void fill_times(PickModel *m)
         }
 }
 
-/* Adds a label's uses to differences from time to time. */
-static void add_uses(const PickModel *m, const Var *x, int label, double *step)
+/* Gives each time at which the variable's use may change a slot, by slot[time]; slots are -1. */
+static UseSteps list_steps(const PickModel *m, const Var *x, int *slot)
+{
+    UseSteps s = {.time = NEWN(m->a, int, 2 * x->nmember)};
+    for (int i = 0; i < x->nmember; i++) {
+        int node = x->member[i].node, ends[] = {m->from[node], m->to[node]};
+        for (int k = 0; k < 2 && ends[0] < ends[1]; k++)
+            if (slot[ends[k]] < 0) {
+                slot[ends[k]] = s.n;
+                s.time[s.n++] = ends[k];
+            }
+    }
+    s.step = NEWN(m->a, double, x->k *s.n);
+    return s;
+}
+
+/* Members that follow each other in time share a step, so that a label is added in few of them. */
+static UseSteps steps_of(const PickModel *m, const Var *x, int *slot)
 {
     const PickProblem *p = m->core->problem;
+    UseSteps s = list_steps(m, x, slot);
     for (int i = 0; i < x->nmember; i++) {
         int node = x->member[i].node;
-        double use = (double)p->usage[p->first[node] + x->member[i].strategy[label]];
-        step[m->from[node]] += use;
-        step[m->to[node]] -= use;
+        if (m->from[node] == m->to[node])
+            continue;
+        double *begin = s.step + slot[m->from[node]], *end = s.step + slot[m->to[node]];
+        const int64_t *use = p->usage + p->first[node];
+        for (int k = 0; k < x->k; k++) {
+            begin[k * s.n] += (double)use[x->member[i].strategy[k]];
+            end[k * s.n] -= (double)use[x->member[i].strategy[k]];
+        }
     }
+    for (int i = 0; i < s.n; i++)
+        slot[s.time[i]] = -1;
+    return s;
+}
+
+/* Adds a label's uses to differences from time to time. */
+static void add_uses(const UseSteps *s, int label, double *step)
+{
+    const double *of = s->step + (int64_t)label * s->n;
+    for (int i = 0; i < s->n; i++)
+        step[s->time[i]] += of[i];
 }
 
 static void sum_up(double *step, int n)
@@ -78,14 +111,20 @@ static void sum_up(double *step, int n)
 static void fill_vars(PickModel *m)
 {
     const Core *c = m->core;
+    int *slot = NEWN(m->a, int, m->ntime + 1);
+    memset(slot, -1, sizeof *slot * (size_t)(m->ntime + 1));
     for (int u = 0; u < c->nvar; u++) {
         const Var *x = &c->var[u];
+        if (x->k == 0)
+            continue;
+        UseSteps s = steps_of(m, x, slot);
         if (x->k == 1) {
             m->fixed += x->cost[0];
-            add_uses(m, x, 0, m->base);
-        } else if (x->k > 1) {
+            add_uses(&s, 0, m->base);
+        } else {
             memcpy(m->cost + m->nlabel, x->cost, sizeof(double) * (size_t)x->k);
             m->var[m->n] = u;
+            m->steps[m->n] = s;
             m->nlabel += x->k;
             m->first[++m->n] = m->nlabel;
         }
@@ -160,6 +199,7 @@ PickModel *model_new(Arena *a, Core *c)
     m->first = NEWN(a, int, c->nvar + 1);
     m->cost = NEWN(a, double, nlabel);
     fill_times(m);
+    m->steps = NEWN(a, UseSteps, c->nvar);
     m->base = NEWN(a, double, m->ntime + 1);
     m->load = NEWN(a, double, m->ntime + 1);
     m->taken = NEWN(a, bool, m->ntime);
@@ -171,12 +211,24 @@ PickModel *model_new(Arena *a, Core *c)
     return m;
 }
 
+static void drop_steps(UseSteps *s, int k, const bool *dead)
+{
+    double *to = s->step;
+    for (int j = 0; j < k; j++)
+        if (!dead[j]) {
+            memmove(to, s->step + (int64_t)j * s->n, sizeof *to * (size_t)s->n);
+            to += s->n;
+        }
+}
+
 void model_drop(PickModel *m, const bool *dead)
 {
     Core *c = m->core;
     const bool **of = (const bool **)NEWN(m->a, bool *, c->nvar);
-    for (int u = 0; u < m->n; u++)
+    for (int u = 0; u < m->n; u++) {
         of[m->var[u]] = dead + m->first[u];
+        drop_steps(&m->steps[u], model_labels(m, u), dead + m->first[u]);
+    }
     core_drop_labels(c, (bool *const *)of);
     m->nlabel = 0;
     for (int u = 0; u < m->n; u++) {
@@ -245,23 +297,28 @@ bool model_labels_of(const PickModel *m, const int *strategy, int *x)
 
 /* ---- limits ---- */
 
-static void fill_load(const PickModel *m, const int *x)
+/* Returns the time of the largest use. */
+static int fill_load(const PickModel *m, const int *x)
 {
+    int peak = 0;
+    double sum = 0, most = -INFINITY;
     memset(m->load, 0, sizeof(double) * (size_t)(m->ntime + 1));
     for (int u = 0; u < m->n; u++)
-        add_uses(m, &m->core->var[m->var[u]], x[u], m->load);
-    sum_up(m->load, m->ntime);
-    for (int t = 0; t < m->ntime; t++)
-        m->load[t] += m->base[t];
+        add_uses(&m->steps[u], x[u], m->load);
+    for (int t = 0; t < m->ntime; t++) {
+        sum += m->load[t];
+        m->load[t] = sum + m->base[t];
+        if (m->load[t] > most) {
+            most = m->load[t];
+            peak = t;
+        }
+    }
+    return peak;
 }
 
 int model_peak(const PickModel *m, const int *x, double *over)
 {
-    int peak = 0;
-    fill_load(m, x);
-    for (int t = 1; t < m->ntime; t++)
-        if (m->load[t] > m->load[peak])
-            peak = t;
+    int peak = fill_load(m, x);
     *over = m->load[peak] - m->limit;
     return peak;
 }

@@ -32,6 +32,12 @@ typedef struct Use {
 
 enum { MOST_ROWS = 1024 };
 
+/* How what a variable uses changes over time: with label j by step[j * n + i] at time[i]. */
+typedef struct UseSteps {
+    int n, *time;
+    double *step;
+} UseSteps;
+
 typedef struct PickModel {
     Arena *a;
     Core *core;
@@ -44,9 +50,10 @@ typedef struct PickModel {
     ModelEdge *edge;
     int *edge_first, *edge_of; /* n + 1: a variable's edges, in ascending order */
     int ntime;
-    int *from, *to; /* of a node: the times at which it uses something */
-    double *base;   /* of a time: the use of all that is decided */
-    double *load;   /* room for one use of all times, and for marks */
+    int *from, *to;  /* of a node: the times at which it uses something */
+    UseSteps *steps; /* of each variable */
+    double *base;    /* of a time: the use of all that is decided */
+    double *load;    /* room for one use of all times, and for marks */
     bool *taken, *is_row;
     double limit;
     int nrow;

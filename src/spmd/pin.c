@@ -15,6 +15,20 @@ static bool matches(Arena *tmp, const ShardRule *r, const Node *n)
            globs_match(&one, arena_printf(tmp, "%s::%s", n->scope, n->op->name));
 }
 
+/* A product that a pin could match, or another node with a scope; NULL: there is none. */
+static const Node *example(const Graph *g)
+{
+    const Node *any = NULL;
+    for (const Node *n = g->first; n; n = n->next) {
+        if (!*n->scope)
+            continue;
+        if (n->op->class == CLASS_PRODUCT)
+            return n;
+        any = any ? any : n;
+    }
+    return any;
+}
+
 static Pin *parse(const Graph *g, Arena *a, const Mesh *m, const char *option, const char *text)
 {
     const Sharder x = {.option = option, .g = g, .tmp = a, .m = m};
@@ -28,9 +42,15 @@ static Pin *parse(const Graph *g, Arena *a, const Mesh *m, const char *option, c
             p->cut[c] = (Cut){.kind = CUT_WHOLE};
     for (const Node *n = g->first; n; n = n->next)
         any |= p->of[n->id] = matches(a, &r, n);
-    if (!any)
+    if (!any) {
+        const Node *n = example(g);
         fail(g->ctx, TN_USAGE,
-             "%s \"%.300s\": matches no node by SCOPE::OP and no result by its name", option, text);
+             "%s \"%.300s\": matches no node by SCOPE::OP and no result by its name%s", option,
+             text,
+             n ? arena_printf(a, ", such as \"%s::%s\" or \"%s\"", n->scope, n->op->name,
+                              n->out[0]->name)
+               : "");
+    }
     return p;
 }
 

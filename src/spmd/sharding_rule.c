@@ -83,7 +83,10 @@ ShardRule rule_parse(const Sharder *x, const char *text)
     ShardRule r = {.text = text};
     char *equals = strrchr(text, '=');
     if (!equals || equals == text)
-        refuse(x, text, "expected PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp");
+        refuse(x, text,
+               strcmp(x->option, "shard")
+                   ? "expected PATTERN=AXIS:MESH_AXES, such as layers.*.mlp.down_proj::mm=0:fsdp"
+                   : "expected auto, or PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp");
     r.pattern = arena_strndup(x->tmp, text, (size_t)(equals - text));
     char *lists = equals[1] ? arena_strdup(x->tmp, equals + 1) : NULL;
     while (lists) {

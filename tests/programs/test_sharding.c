@@ -143,7 +143,7 @@ static const Case bad[] = {
     {MM(""), "fsdp=2", 1, {"*.w=0:fsdp;1:fsdp"}, NULL, "mesh axis \"fsdp\" is named twice"},
     {MM(""), "fsdp=2,x=2", 1, {"*.w=0:fsdp;0:x"}, NULL, "tensor axis 0 is named twice"},
     {MM(""), "fsdp=2", 1, {"*.w=0:tp"}, NULL, "shard \"*.w=0:tp\": the mesh fsdp=2 has no axis \"tp\""},
-    {MM(""), "fsdp=2", 1, {"*.w"}, NULL, "shard \"*.w\": expected PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp"},
+    {MM(""), "fsdp=2", 1, {"*.w"}, NULL, "shard \"*.w\": expected auto, or PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp"},
     {MM(""), "fsdp=2", 1, {"*.w=fsdp"}, NULL, "shard \"*.w=fsdp\": expected AXIS:MESH_AXES, found \"fsdp\""},
     {MM(""), "fsdp=2", 1, {"*.w=9:fsdp"}, NULL, "expected AXIS:MESH_AXES, found \"9:fsdp\""},
     {MM(""), "fsdp=2", 1, {"*.w=0:"}, NULL, "expected a mesh axis at the end of what cuts axis 0"},

@@ -72,6 +72,12 @@ gives 0 '"sharding": {' plan $step --shard auto --what-if 'layers.0::add=1:tp' -
 for key in taken objective_sec emitted_sec gap form readers others added_sec pin; do
     ok "key $key" grep -q "\"$key\": " "$dir/out"
 done
+said=$(sed -n '/"pin": /,/}/s/^ *"[a-z_]*sec": \([^,]*\),*$/\1/p' "$dir/out")
+gives 0 '' plan $step --shard auto --pin 'layers.0::add=1:tp' --json
+ok "what if says what the plan with that pin has, by both measures" [ "$said" = "$(
+    sed -n 's/^ *"objective_sec": \([^,]*\),*$/\1/p' "$dir/out" | head -n 1
+    sed -n 's/^ *"est_step_sec": \([^,]*\),*$/\1/p' "$dir/out"
+)" ]
 gives 0 '' plan $step --machine tests/seeds/machine/fast_links.machine --shard auto --html "$dir/page.html"
 ok "boxes in the colours of forms" grep -q '<title>mm %.*: shard(.*rx="4" .*fill:var(--c' "$dir/page.html"
 ok "arrows with bytes and seconds" grep -q 'class="reshard" .*KiB, .* us' "$dir/page.html"
@@ -107,7 +113,7 @@ ok "of four in two parts of a batch" cmp "$dir/loss.one" "$dir/loss.loop"
 
 gives 2 'pin "a=0:fsdp": expected shard auto beside it, found none' plan $step --pin a=0:fsdp
 gives 2 'what-if "a=0:fsdp": expected shard auto' plan $step --what-if a=0:fsdp
-gives 2 'pin "a=0:fsdp": matches no node by SCOPE::OP' plan $step --shard auto --pin a=0:fsdp
+gives 2 'result by its name, such as "layers.0.self_attn.q_proj::mm" or "mm"' plan $step --shard auto --pin a=0:fsdp
 gives 2 'pin "*::mm=0:x": the mesh fsdp=2,tp=2 has no axis "x"' plan $step --shard auto --pin '*::mm=0:x'
 gives 2 'pin "*::mm": expected PATTERN=AXIS:MESH_AXES' plan $step --shard auto --pin '*::mm'
 gives 2 'it makes it as: whole' plan $step --shard auto --pin '*.down_proj::mm=0:7,fsdp'
