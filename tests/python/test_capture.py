@@ -14,11 +14,12 @@ from models import GPT2, eager, tokens
 
 
 class Layer(nn.Module):
-    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint."""
+    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint. The products are most of its work, as in a model:
+    of smaller ones a plan may compute a gradient's operand once more for less memory, by the kernels of the machine."""
 
     def __init__(self, context_fn=None, **options):
         super().__init__()
-        self.w1, self.w2 = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(8, 4))
+        self.w1, self.w2 = nn.Parameter(torch.randn(64, 256)), nn.Parameter(torch.randn(256, 64))
         self.options = dict(options, **({"context_fn": context_fn} if context_fn else {}))
 
     def layer(self, x):
@@ -38,14 +39,14 @@ def selective(mm, other):
 class TestPolicies(unittest.TestCase):
     def products(self, model):
         """How many products the plan of a step has, whose gradients must be autograd's."""
-        x = torch.randn(2, 4)
+        x = torch.randn(64, 64)
         plan = tenon.plan(tenon.capture(model, x))
         tenon.compile(plan)(x)
         plain = Layer()
         plain.load_state_dict(model.state_dict())
         plain(x).backward()
         for p, q in zip(model.parameters(), plain.parameters()):
-            self.assertLess((p.grad - q.grad).abs().max().item(), 1e-5)
+            self.assertLess((p.grad - q.grad).norm().item(), 2e-5 * (1 + q.grad.norm().item()))
         return plan.data["op_counts"]["mm"]
 
     def test_plain_checkpoint(self):

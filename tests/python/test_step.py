@@ -109,6 +109,27 @@ class TestOptimizers(unittest.TestCase):
             if "qkv.bias" not in name:  # a key's bias has no gradient but rounding
                 self.assertLess((p - names[name]).abs().max().item(), 2e-5, name)
 
+    def test_gradients_in_a_loop(self):
+        """Gradients of two batches by a Step without an optimizer, clipped, then PyTorch's own step and schedule."""
+        torch.manual_seed(0)
+        nets = [GPT2(layers=1)]
+        nets.append(copy.deepcopy(nets[0]))
+        optimizers = [torch.optim.RMSprop(m.parameters(), lr=1e-3) for m in nets]
+        schedules = [torch.optim.lr_scheduler.StepLR(o, 2) for o in optimizers]
+        data = tokens(8)
+        step = tenon.compile(capture(nets[0], data))
+        for i, args in enumerate(data):
+            loss = nets[1](*args)
+            loss.backward()
+            self.assertAlmostEqual(step(*args).item(), loss.item(), delta=1e-5)
+            if i % 2:
+                norms = [torch.nn.utils.clip_grad_norm_(m.parameters(), 0.1) for m in nets]
+                self.assertAlmostEqual(norms[0].item(), norms[1].item(), delta=1e-4 * norms[1].item())
+                for x in (*optimizers, *schedules):
+                    x.step()
+                for o in optimizers:
+                    o.zero_grad()
+
     def test_changed_settings_are_refused(self):
         step, net, optimizer = self.trains(lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3), steps=1)
         optimizer.param_groups[0]["betas"] = (0.5, 0.5)
