@@ -4,7 +4,6 @@ PyTorch's AOTAutograd runs the step on fake tensors and records forward, loss an
 input and output stands for. Hooks note the module and the user's line of each forward call; a backward call is of the
 forward call whose autograd node runs it. The code goes through `tenon import fx`."""
 import contextlib
-import inspect
 import os
 import re
 import sys
@@ -16,11 +15,11 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch._functorch._aot_autograd import descriptors as aot
 from torch.nn.modules import module as nn_module
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _checkpoint, _flex, _modules, _optimizer, _ranks, _save, _tn, _watch
+from . import _arguments, _checkpoint, _flex, _loop, _modules, _optimizer, _ranks, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -40,8 +39,8 @@ def user_line(frame):
 
 # ---- modules ----
 
-def modules_of(step, model):
-    """The modules of a step by name: those given, else those that the step is, is bound to, or refers to."""
+def modules_of(step, model, args):
+    """The modules of a step by name: those given, else those that the step is, is bound to, refers to or takes."""
     if model is not None:
         if isinstance(model, torch.nn.Module):
             return {"": model}
@@ -52,7 +51,7 @@ def modules_of(step, model):
         raise TypeError(f"capture: expected a function or a module, found {type(step).__name__}")
     if isinstance(step, torch.nn.Module):
         return {"": step}
-    found = _modules.find(step)
+    found = _modules.find(step, args)
     if not found:
         raise CaptureError("no module was found in the step's closure; give model=")
     return {"": next(iter(found.values()))} if len(found) == 1 else found
@@ -67,6 +66,7 @@ class Holder(torch.nn.Module):
         self._modules.update({f"m{i}": m for i, m in enumerate(modules.values())})
         self.prefix = {f"m{i}.": f"{name}." if name else "" for i, name in enumerate(modules)}
         self.call = lambda args, kwargs: step(*args, **kwargs)  # a module that is a member would be one of ours
+        self.sets = _watch.Sets(self, step)
         self.spec, self.leaves, self.places = spec, leaves, places
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
@@ -96,6 +96,8 @@ class Holder(torch.nn.Module):
         with contextlib.ExitStack() as stack:
             if self.records:
                 stack.enter_context(Scopes(self))
+                stack.enter_context(_loop.refused(user_line))
+                stack.enter_context(self.sets.undone())
                 stack.enter_context(_checkpoint.Tagging())
                 stack.enter_context(_flex.taken())
             out = self.call(args, kwargs)
@@ -105,7 +107,8 @@ class Holder(torch.nn.Module):
         self.out_leaves = [None if isinstance(x, torch.Tensor) else x for x in flat]
         loss = flat[self.loss_at]
         if loss.dim() or not loss.dtype.is_floating_point:
-            raise CaptureError(f"the loss must be a floating-point scalar, found {type_of(loss)}")
+            raise CaptureError("the loss, the first tensor that the step returns, or `loss` of a mapping, must be a "
+                               f"floating-point scalar, found {loss.dtype} {list(loss.shape)}")
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on a parameter that requires a gradient")
         return [loss, *(x.detach() for i, x in enumerate(flat) if isinstance(x, torch.Tensor) and i != self.loss_at)]
@@ -173,10 +176,8 @@ class Scopes(TorchFunctionMode):
         return super().__exit__(*error)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        _loop.check_call(function, sys._getframe(1), user_line)
         line = user_line(sys._getframe(1))
-        if function in (torch.Tensor.backward, torch.autograd.backward):
-            raise CaptureError(f"the step calls backward ({line}): a step only returns its loss; the backward and the "
-                               "update are Tenon's")
         if line != self.line:
             self.line = line
             self.note()
@@ -295,24 +296,20 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     step       a function, or a module, that returns the loss: a floating-point scalar; or a tuple, or a mapping with
                the key or member `loss`, whose other tensors a Step returns too
     args       what the step takes: tensors on the CPU give shapes and dtypes, all else is fixed at its value
-    model      the module, or a dict of modules by name; None: those that the step's closure refers to
+    model      the module, or a dict of modules by name; None: those that the step's closure refers to, or its
+               arguments are
     optimizer  torch.optim.AdamW, Adam or SGD over parameters of the model, or None
 
     Returns a Captured. Raises CaptureError where PyTorch cannot record the step or Tenon has no such op, with the op
     and the line; NotSupported for an optimizer, a setting or a dtype that Tenon does not have."""
-    modules = modules_of(step, model)
     leaves, spec = pytree.tree_flatten((args, kwargs))
+    modules = modules_of(step, model, leaves)
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    names = _arguments.names_of(step, args, kwargs)
     for i, x in enumerate(leaves):
-        if type(x).__module__ == "numpy" and getattr(x, "shape", ()):
-            raise NotSupported(f"argument {i}: expected a tensor, found a numpy.{type(x).__name__}; torch.from_numpy "
-                               "makes one of it")
-    for i in places:
-        type_of(leaves[i])
-        if _ranks.is_dtensor(leaves[i]):
-            raise NotSupported(f"argument {i} is a DTensor: give the batch of all ranks as a plain tensor")
-        if leaves[i].requires_grad:
-            raise NotSupported(f"argument {i} requires a gradient: a Step gives gradients of parameters only")
+        _arguments.check(names[i] if i in places else f"argument {i}", x)
+    if torch.is_inference_mode_enabled():
+        raise CaptureError("capture under torch.inference_mode, in which autograd records nothing: capture outside of it")
     holder = Holder(step, modules, spec, leaves, places)
     ranks = _ranks.find(holder)
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
@@ -320,23 +317,22 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     captured = Captured()
     with ranks.whole() if ranks else contextlib.nullcontext():
         for name, x in [*holder.named_parameters(), *holder.named_buffers()]:
-            check_plain(holder.path(name), x)
+            _arguments.check_plain(holder.path(name), x)
         try:
             with contextlib.ExitStack() as stack:
                 gm = joint(stack, holder, [leaves[i] for i in places], ranks and ranks.mode).graph_module
         except Error:
             raise
         except Exception as error:
-            raise CaptureError(f"PyTorch cannot record the step: {first_line(error)}{error_line(error)}"
-                               f"{advice(error)}") from error
+            raise CaptureError(refusal(error)) from error
         annotate(gm)
-        names = argument_names(step, args, kwargs)
         builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
         builder.build()
     captured.text, captured.ports = _tn.compose(builder, update)
     if ranks:
         ranks.give_back(captured)
         captured.ranks = ranks
+    holder.sets.warn()
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
@@ -346,16 +342,6 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     captured.trainable = {name: p.requires_grad for name, p in captured.parameters.items()}
     captured.training = [(weakref.ref(m), m.training) for m in holder.modules() if m is not holder]
     return captured
-
-
-def check_plain(path, x):
-    """Raises NotSupported for a parameter or buffer that no graph can have."""
-    try:
-        type_of(x)
-    except NotSupported as error:
-        raise NotSupported(f"{path}: {error}") from None
-    if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor):
-        raise NotSupported(f"{path} is a {type(x).__name__}: parameters must be plain tensors or DTensors")
 
 
 def first_line(error):
@@ -372,10 +358,15 @@ ADVICE = {
 }
 
 
-def advice(error):
-    """What to write in the place of an op that asks for data."""
-    text = str(error)
-    return next((f": {said}" for name, said in ADVICE.items() if f"aten.{name}." in text), "")
+def refusal(error):
+    """What CaptureError says of an error that PyTorch raised while it recorded a step: the line, and what to write in the
+    place of an op that asks for data."""
+    text, line = str(error), error_line(error)
+    if "mutating a non-functional tensor" in text:
+        return (f"the step writes to a tensor that is neither argument nor buffer{line}; register_buffer makes it one, "
+                "which a Step writes")
+    asked = next((f": {said}" for name, said in ADVICE.items() if f"aten.{name}." in text), "")
+    return f"PyTorch cannot record the step: {first_line(error)}{line}{asked}"
 
 
 def error_line(error):
@@ -388,28 +379,6 @@ def effect(node):
     """Why an input is refused that orders calls with effects, by the first of these; "" of any other."""
     call = next((user for user in node.users if user.target is torch.ops.higher_order.with_effects), None)
     return f"{call.args[1]} has an effect beside its results, which no graph has{where(call)}" if call else ""
-
-
-def argument_names(step, args, kwargs):
-    """A name for each leaf of a step's arguments, by the parameters of its signature; unique, of letters and digits."""
-    function = step.forward if isinstance(step, torch.nn.Module) else step
-    try:
-        signature = inspect.signature(function)
-        signature.bind(*args, **kwargs)
-        positional = [p.name for p in signature.parameters.values()
-                      if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    except (TypeError, ValueError):
-        positional = []
-    names = []
-    for at, x in [*enumerate(args), *kwargs.items()]:
-        said = at if isinstance(at, str) else positional[at] if at < len(positional) else ""
-        for _ in pytree.tree_leaves(x):
-            name = re.sub(r"\W", "_", said if said and isinstance(x, torch.Tensor) else f"arg{len(names)}",
-                          flags=re.ASCII)
-            while name in names:
-                name += f"_{len(names)}"
-            names.append(name)
-    return names
 
 
 class Builder:
@@ -556,7 +525,8 @@ class Builder:
                     self.read[role_name] = self.captured.buffers[role_name]
                     return ("new", role_name)
         what = self.holder.path(desc.target) if hasattr(desc, "target") else f"argument {desc.idx}"
-        raise NotSupported(f"the step writes to {what} in place: only buffers may be written")
+        raise NotSupported(f"the step writes to {what} in place: only buffers may be written; write to it after "
+                           "the Step, or make it a buffer")
 
     def summed(self, nodes):
         name = self.node_names[nodes[0]]

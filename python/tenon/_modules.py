@@ -41,9 +41,9 @@ def of_function(x):
     return out + list((x.__kwdefaults__ or {}).items())
 
 
-def find(step):
-    """{name: module}, without those inside of others."""
-    found, seen, level = {}, set(), [("", step)]
+def find(step, args=()):
+    """{name: module} of a step and its arguments, without those inside of others."""
+    found, seen, level = {}, set(), [("", step), ("", tuple(args))]
     for _ in range(DEEP):
         level = [member for _, x in level for member in members(x)]
         level = [(name, x) for name, x in level if not (id(x) in seen or seen.add(id(x)))]

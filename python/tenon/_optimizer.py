@@ -52,6 +52,9 @@ def settings(optimizer, group):
 
 def read(optimizer, holder):
     """The Update of an optimizer whose parameters are those of a holder's modules."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer: expected one of torch.optim's, found "
+                        f"{f'the class {optimizer.__name__}' if isinstance(optimizer, type) else type(optimizer).__name__}")
     if type(optimizer) not in READ:
         known = ", ".join(t.__name__ for t in READ)
         raise NotSupported(f"optimizer {type(optimizer).__module__}.{type(optimizer).__name__}: Tenon has {known}; "

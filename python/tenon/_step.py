@@ -71,17 +71,31 @@ class HeldInterrupt:
 
 
 adopting = threading.Lock()
-holders = weakref.WeakValueDictionary()  # the Step in whose arena a tensor is, by its address
+holders = weakref.WeakValueDictionary()  # the Program in whose arena a tensor of a model is, by its address
+
+
+def holder_of(tensor):
+    """The Program in whose arena a Step has put a tensor of a model, None where none has."""
+    program = holders.get(tensor.data_ptr())
+    return program if program is not None and program.owners[tensor.data_ptr()]() is tensor else None
 
 
 @contextlib.contextmanager
 def taken_from(tensors):
     """While tensors are taken out of the arenas of other Steps none of these runs: one that runs in another thread is
     waited for."""
-    with adopting, contextlib.ExitStack() as stack:
-        for step in {id(s): s for s in (holders.get(t.data_ptr()) for t in tensors) if s is not None}.values():
-            stack.enter_context(step._lock)
-        yield
+    def programs():
+        return {id(x): x for x in map(holder_of, tensors) if x is not None}
+
+    with adopting:
+        while True:
+            with contextlib.ExitStack() as stack:
+                found = programs()
+                for program in found.values():
+                    stack.enter_context(program.lock)
+                if programs().keys() == found.keys():  # no Step has taken one back meanwhile
+                    yield
+                    return
 
 
 class Program:
@@ -89,6 +103,8 @@ class Program:
 
     def __init__(self, made):
         self.made = made
+        self.lock = threading.Lock()  # of a run
+        self.owners = {}              # the model's tensors in the arena, by their address
         self.pointer = c_void_p()
         made.context.check(lib.tn_program_new(made.compiled.plan[0], byref(made.settings.options), byref(self.pointer)))
         made.programs.append(self.pointer)
@@ -141,7 +157,8 @@ class Step:
     .grad, and changes no parameter.
 
     The parameters and buffers of the model are in the step's arena from now on, each a tensor of its own storage:
-    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name.
+    state_dict, load_state_dict and writes in place work. A parameter whose .data is replaced is refused by name. What
+    another Step, of the same modules, has in its arena since then is taken back, with its values, when this one is called.
     Dropout draws its seed from PyTorch's generator at every call.
 
     plan  the Plan. Raises ValueError for other arguments than were captured, Error where the step fails."""
@@ -153,13 +170,11 @@ class Step:
         _watch.check_hooks(c.parameters, c.optimizer)
         _watch.check_trainable(c)
         self.program = Program(plan.made)
-        self._lock = threading.Lock()
         self._update = c.update
-        self._views, self._owners, self._states = [], [], []
+        self._owners, self._states = [], []  # (name, the model's tensor, its memory here); (path, key, memory)
         self._resident = set()  # inputs that have their value from now on
         with taken_from([*c.parameters.values(), *c.buffers.values()]):
             self._adopt()
-        holders.update({view.data_ptr(): self for view in self._views})
         self._read = {key: value for key, value in c.ports.inputs.items() if value not in self._resident}
         self._check_inputs()
 
@@ -178,8 +193,9 @@ class Step:
                 self._place(c.ports.tensor(name), constant)
         for name, owner, view in taken:
             owner.data = view
-            self._owners.append((name, owner, view.data_ptr()))
-            self._views.append(view)
+            self._owners.append((name, owner, view))
+            self.program.owners[view.data_ptr()] = weakref.ref(owner)
+            holders[view.data_ptr()] = self.program
         self._written = [owner for name, owner, _ in self._owners if self._is_written(name)]
         if self._update is not None:
             self._adopt_state()
@@ -250,25 +266,41 @@ class Step:
             state[key] = view
 
     def _check_owners(self):
-        for name, owner, address in self._owners:
-            if owner.data_ptr() != address and owner.numel():
-                raise Error(f"{name}: its .data is another than the step's since compile; write into it in place "
-                            "(load_state_dict, copy_), or compile again")
+        for name, owner, view in self._owners:
+            if owner.data_ptr() != view.data_ptr() and owner.numel():
+                self._take_back(name, owner, view)
         for module, training in self.captured.training:
             m = module()
             if m is not None and m.training != training:
                 raise NotSupported(f"{type(m).__name__} is in {'training' if m.training else 'evaluation'} mode, the "
                                    f"step was captured in {'training' if training else 'evaluation'} mode")
 
+    @staticmethod
+    def _take_back(name, owner, view):
+        """Puts a tensor of the model that another Step has taken back into this one's arena."""
+        other = holder_of(owner)
+        if other is None or owner.shape != view.shape or owner.dtype != view.dtype:
+            raise Error(f"{name}: its .data is another than the step's since compile; write into it in place "
+                        "(load_state_dict, copy_), or compile again")
+        if not other.lock.acquire(blocking=False):
+            raise Error(f"{name} is in the arena of another Step, which is running in another thread; Steps that share "
+                        "modules run one after the other")
+        try:
+            with torch.no_grad():
+                view.copy_(owner)
+            owner.data = view
+        finally:
+            other.lock.release()
+
     # ---- running ----
 
     def __call__(self, *args, **kwargs):
-        if not self._lock.acquire(blocking=False):
+        if not self.program.lock.acquire(blocking=False):
             raise Error("the Step is running in another thread; each Step runs in one thread at a time")
         try:
             return self._run(args, kwargs)
         finally:
-            self._lock.release()
+            self.program.lock.release()
 
     def _run(self, args, kwargs):
         self.captured.watch.check()

@@ -123,10 +123,11 @@ def train(captured, data=None, *, steps, out, batch=None, quiet=False, **options
     if captured.optimizer is not None:
         options = of_optimizer(captured, options, data)
     with tempfile.TemporaryDirectory() as folder:
-        save(captured, folder)
+        begin = []
+        if not options.get("resume"):
+            save(captured, folder)
+            begin = [os.path.join(folder, "step.tn"), "--inputs", os.path.join(folder, "weights.safetensors")]
         metrics = options.pop("metrics", None) or os.path.join(folder, "metrics")
-        graph, weights = os.path.join(folder, "step.tn"), os.path.join(folder, "weights.safetensors")
-        begin = [] if options.get("resume") else [graph, "--inputs", weights]
         command = [program(), "train", *begin,
                    *words({"data": data, "batch": batch, "steps": steps, "out": out, "metrics": metrics, **options})]
         code, said = run(command, quiet)

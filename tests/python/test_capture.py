@@ -2,6 +2,7 @@
 import copy
 import functools
 import unittest
+import warnings
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +14,12 @@ from models import GPT2, eager, tokens
 
 
 class Layer(nn.Module):
-    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint."""
+    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint. The products are most of its work, as in a model:
+    of smaller ones a plan may compute a gradient's operand once more for less memory, by the kernels of the machine."""
 
     def __init__(self, context_fn=None, **options):
         super().__init__()
-        self.w1, self.w2 = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(8, 4))
+        self.w1, self.w2 = nn.Parameter(torch.randn(64, 256)), nn.Parameter(torch.randn(256, 64))
         self.options = dict(options, **({"context_fn": context_fn} if context_fn else {}))
 
     def layer(self, x):
@@ -37,14 +39,14 @@ def selective(mm, other):
 class TestPolicies(unittest.TestCase):
     def products(self, model):
         """How many products the plan of a step has, whose gradients must be autograd's."""
-        x = torch.randn(2, 4)
+        x = torch.randn(64, 64)
         plan = tenon.plan(tenon.capture(model, x))
         tenon.compile(plan)(x)
         plain = Layer()
         plain.load_state_dict(model.state_dict())
         plain(x).backward()
         for p, q in zip(model.parameters(), plain.parameters()):
-            self.assertLess((p.grad - q.grad).abs().max().item(), 1e-5)
+            self.assertLess((p.grad - q.grad).norm().item(), 2e-5 * (1 + q.grad.norm().item()))
         return plan.data["op_counts"]["mm"]
 
     def test_plain_checkpoint(self):
@@ -114,6 +116,44 @@ class TestFinding(unittest.TestCase):
         for (name, b), c in zip(model.named_buffers(), reference.buffers()):
             self.assertTrue(torch.allclose(b, c), name)
 
+    def test_buffers_replaced(self):
+        """A buffer that the step sets is written by the Step; a member of any other kind is told, and as before."""
+        class Counted(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net, self.calls, self.last = nn.Linear(3, 2), 0, None
+                self.register_buffer("mean", torch.zeros(2))
+                self.register_buffer("none", None)
+
+            def forward(self, x):
+                y = self.net(x)
+                self.mean = 0.5 * self.mean + 0.5 * y.detach().mean(0)
+                if members:
+                    self.calls, self.last, self.none = self.calls + 1, y, y.detach()
+                return (y - self.mean).square().mean()
+
+        members, x = False, torch.randn(4, 3)
+        net = Counted()
+        twin = copy.deepcopy(net)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            step = tenon.compile(tenon.capture(net, x))
+        for _ in range(3):
+            self.assertAlmostEqual(step(x).item(), twin(x).item(), delta=1e-6)
+        self.assertTrue(torch.allclose(net.mean, twin.mean))
+        self.assertGreater(net.mean.abs().max().item(), 0)
+        members = True
+        with self.assertWarnsRegex(RuntimeWarning, "the step sets calls, last, which a Step does not"):
+            tenon.capture(net, x)
+        self.assertEqual((net.calls, net.last, net.none), (0, None, None))
+
+        def grows(x):
+            net.mean = net.mean.repeat(2)
+            return net.net(x).sum()
+        with self.assertRaisesRegex(tenon.NotSupported, r"replaces the buffer mean, torch.float32 \[2\], by one of .*\[4\]"):
+            tenon.capture(grows, x)
+        self.assertEqual(net.mean.shape, (2,))
+
     def test_constants_and_frozen(self):
         net, mask, x = nn.Linear(3, 2), torch.tensor([1.0, 0.0]), torch.randn(4, 3)
         net.bias.requires_grad_(False)
@@ -174,6 +214,58 @@ class TestRefusals(unittest.TestCase):
         self.refused("scalar", lambda x: net(x), self.x)
         self.refused("loss", lambda x: None if net is None else 3, self.x)
         self.refused("does not depend", lambda x: net(x).detach().sum(), self.x)
+
+    def test_calls_of_a_training_loop(self):
+        """What stands around a step is refused inside of one, with the line and what to write, and has no effect."""
+        net = self.net
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1.0)
+        schedule, scaler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), torch.amp.GradScaler("cpu")
+        off = torch.amp.GradScaler("cpu", enabled=False)
+        net.weight.grad, before = torch.ones(3, 3), net.weight.detach().clone()
+        clip = torch.nn.utils.clip_grad_norm_
+        for words, call in ((r"AdamW\.step .*where tenon.capture has optimizer=", lambda loss: optimizer.step()),
+                            (r"zero_grad .*before loss = Step", lambda loss: optimizer.zero_grad()),
+                            (r"zero_grad ", lambda loss: net.zero_grad(set_to_none=False)),
+                            (r"clip_grad_norm_ .*capture without optimizer=.*clip_grad_norm_\(model\.parameters\(\), ",
+                             lambda loss: clip(net.parameters(), 1.0)),
+                            (r"\.grad ", lambda loss: net.weight.grad.mul_(0)),
+                            (r"ExponentialLR\.step .*after loss = Step", lambda loss: schedule.step()),
+                            (r"GradScaler\.scale .*return the loss as it is", lambda loss: scaler.scale(loss))):
+            with self.subTest(words):
+                def step(x):
+                    loss = net(x).square().mean()
+                    call(loss)
+                    return loss
+                for have in (None, optimizer):
+                    self.refused(rf"the step (calls|reads or writes) {words}", step, self.x, optimizer=have)
+                    self.refused(r"\(\S*test_capture\.py:\d+, in <lambda>\)", step, self.x, optimizer=have)
+        self.assertTrue(torch.equal(net.weight, before))
+        self.assertTrue(torch.equal(net.weight.grad, torch.ones(3, 3)))
+        self.assertEqual(optimizer.param_groups[0]["lr"], 1.0)
+        tenon.capture(lambda x: off.scale(net(x).square().mean()), self.x)
+        clip(net.parameters(), 1.0)  # outside of a capture they are as before
+        optimizer.step()
+        schedule.step()
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.5)
+        self.assertFalse(torch.equal(net.weight, before))
+
+    def test_what_a_user_may_pass(self):
+        net = self.net
+        step = lambda x: net(x).sum()
+        self.refused("x: a tensor of torch.int16", step, self.x.to(torch.int16), kind=tenon.NotSupported)
+        self.refused("x: a tensor on meta", step, self.x.to("meta"), kind=tenon.NotSupported)
+        self.refused("argument 1 is an optimizer: give it by its name", step, self.x,
+                     torch.optim.SGD(net.parameters()), kind=TypeError)
+        for wrong, found in ((torch.optim.AdamW, "the class AdamW"), ([1], "list")):
+            self.refused(f"optimizer: expected one of torch.optim's, found {found}", step, self.x, optimizer=wrong,
+                         kind=TypeError)
+        lazy, table = nn.LazyLinear(4), torch.zeros(4, 3)
+        self.refused("weight has no shape yet", lambda x: lazy(x).sum(), self.x, kind=tenon.NotSupported)
+        self.refused(r"neither argument nor buffer .*test_capture\.py:\d+.*register_buffer",
+                     lambda x: table.copy_(net(x)).sum(), self.x)
+        with torch.inference_mode():
+            self.refused("inference_mode", step, self.x)
+        self.assertEqual(tenon.compile(tenon.capture(lambda m, x: m(x).sum(), net, self.x))(net, self.x).shape, ())
 
     def test_arguments(self):
         net = self.net

@@ -183,7 +183,7 @@ class TestDTensor(unittest.TestCase):
         captured = capture(put(Net(), "up.bias", distribute_tensor(torch.zeros(128), tp, [Replicate()])))
         with self.assertRaisesRegex(tenon.NotSupported, "compile: the parameters are DTensors"):
             tenon.compile(captured)
-        with self.assertRaisesRegex(tenon.NotSupported, "argument 0 is a DTensor"):
+        with self.assertRaisesRegex(tenon.NotSupported, "x is a DTensor"):
             tenon.capture(lambda x: net.up(x).sum(), distribute_tensor(weight, tp, [Replicate()]), model=net)
         before = net.up.forward
         net.up.forward = lambda x: 1 / 0
