@@ -109,6 +109,17 @@ static void add_entry(Decider *e, Front *f, const Level *level, const char *word
     front_add(e->keep, f, x);
 }
 
+/* Adds what a word has computed again, with all gathered parameters kept. */
+static void add_kept(Decider *e, Front *f, const Level *word)
+{
+    Level *level = NEWN(e->keep, Level, e->v.n);
+    for (int i = 0; i < e->v.n; i++)
+        level[i] = e->v.gather[i] ? SAVED : word[i];
+    Planned x = {.level = level, .room = ROOM_USUAL, .prefer = true};
+    plan_full(e, &x);
+    front_add(e->keep, f, x);
+}
+
 /* Adds the choices at a few places of a front, evenly by bytes. */
 static void add_places(const Moved *m, Front *f, const Front *of)
 {
@@ -152,6 +163,8 @@ static Front make_frontier(const Moved *m)
             continue;
         add_entry(e, &f, level, words[i], m->small ? ROOM_LITTLE : ROOM_HALF);
         add_entry(e, &f, level, words[i], ROOM_USUAL);
+        if (levels_gathers(e))
+            add_kept(e, &f, level);
     }
     add_lowest(e, &f);
     f = close_frontier(e->keep, &f, spread_of(m));

@@ -1,7 +1,7 @@
 /* The pass chunk: graphs of tests/chunk and tests/fx/head_* whole and in slices.
  *
  * Each is run by the interpreter in double (equal within 1e-12), by kernels in f32 (an error
- * against double of at most the whole graph's and 2e-6) and with products in bf16 (a
+ * against double of at most twice the whole graph's and 2e-6) and with products in bf16 (a
  * root-mean-square error of at most 1.05 of the whole graph's), in numbers of slices that divide
  * the rows and not, that some slices of have no labels, and that are more than the rows. The region
  * must be there: loops, no whole value of the seed; and the planned peak must fall by at least half
@@ -159,13 +159,15 @@ static void check_double(Trial *t)
     }
 }
 
+/* Slices sum in another order, with an error of their own, which is as large as the whole's where
+ * terms cancel: how large, differs by processor. */
 static void check_f32(Trial *t)
 {
     Graph *g = chunked(t, t->whole, NULL, "f32");
     double *error = errors_of(t, g, t->in, t->want, graphs_distance);
     for (int i = 0; i < g->nout; i++) {
         t->worst[1] = fmax(t->worst[1], error[i] - t->error32[i]);
-        if (error[i] <= t->error32[i] + 2e-6)
+        if (error[i] <= 2 * t->error32[i] + 2e-6)
             test_npass++;
         else
             complain(t, "output %%%s is off by %.3g in f32, whole by %.3g", g->out[i].v->name,

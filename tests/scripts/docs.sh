@@ -26,9 +26,10 @@ shown() {
     awk -v command="    \$ $1" 'on && (/^    \$ / || !/^    /) { exit }
         on { print substr($0, 5) } index($0, command) == 1 { on = 1 }' "$page"
 }
-# masked: without numbers, and without what is aligned by them; without the processor and its times.
+# masked: without numbers, and without what is aligned by them; without the processor, its times, kernels and scratch.
 masked() {
-    sed -E 's/^( *)(estimate|of it) .*/\1\2/' | sed -E 's/[0-9]+(\.[0-9]+)?/N/g; s/ +/ /g; s/^ //'
+    sed -E 's/^( *)(estimate|of it|ways) .*/\1\2/; s/onednn_[a-z]+/onednn/g; s/ work @[0-9]+ [0-9]+//' |
+        sed -E 's/[0-9]+(\.[0-9]+)?/N/g; s/ +/ /g; s/^ //'
 }
 # prints TEXT COMMAND...: that $page shows what the command prints below "$ TEXT".
 prints() {
