@@ -13,18 +13,18 @@
  *
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's, by halves and, where scopes name no
- * blocks, along it too. The fastest is taken. Tiny steps at last
- * choose among all sets (again_all.c).
+ * blocks, along it too. The fastest is taken. Tiny steps at last choose among all sets
+ * (again_all.c).
  *
  * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
  * again may take less time than it hides of collectives, or than fusion gains by it. Where
  * collectives run beside computing, plans with less effort say little of the time, and
  * again_moved.c searches.
  *
- * A larger limit never gives a slower step, as each of these searches does not, but for tiny
- * steps whose sets are too many to be planned. What is
- * computed again has the same bits, so any choice gives the bits of a step that saves all. Plans
- * are counted, not timed: the same input gives the same choice. */
+ * A larger limit never gives a slower step, as each of these searches does not, but for tiny steps
+ * whose sets are too many to be planned. What is computed again has the same bits, so any choice
+ * gives the bits of a step that saves all. Plans are counted, not timed: the same input gives the
+ * same choice. */
 #include "again.h"
 #include "../flow/flow.h"
 
@@ -382,11 +382,6 @@ static void fill_nodes(Decider *d)
     }
 }
 
-static bool is_auto(const char *word)
-{
-    return !word || !strcmp(word, "auto");
-}
-
 /* Lets the gathers of parameters be chosen: they have the policy that --reshard gave them. */
 static void open_gathers(Decider *d, const Graph *step, const Policy *before)
 {
@@ -407,7 +402,7 @@ bool again_begin(Decider *d)
     for (const Node *n = step->first; n; n = n->next)
         before[n->id] = n->policy;
     policy_gathers(g, d->tmp, &d->o);
-    if (is_auto(d->o.reshard))
+    if (!d->o.reshard || !strcmp(d->o.reshard, "auto"))
         open_gathers(d, step, before);
     policy_rules(g, d->tmp, d->o.rules, d->o.nrules);
     arena_reset(d->tmp);

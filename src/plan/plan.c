@@ -341,10 +341,10 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, bool apart)
 /* ---- within a limit ---- */
 
 /* A graph in an order. */
-typedef struct Ordered {
+typedef struct InOrder {
     Graph *g; /* NULL: it has none yet */
     int64_t score;
-} Ordered;
+} InOrder;
 
 /* Orders of a graph that plans within a limit have in common. */
 typedef struct Orders {
@@ -352,15 +352,15 @@ typedef struct Orders {
     PlanFor to;
     Arena *keep; /* the orders' */
     Placements *known;
-    Ordered of[2][WASTES + 1]; /* by whether fused nodes are apart, and how often a byte counts */
+    InOrder of[2][WASTES + 1]; /* by whether fused nodes are apart, and how often a byte counts */
 } Orders;
 
-static const Ordered *orders_get(Orders *x, int waste, bool apart)
+static const InOrder *orders_get(Orders *x, int waste, bool apart)
 {
-    Ordered *o = &x->of[apart][waste];
+    InOrder *o = &x->of[apart][waste];
     if (o->g)
         return o;
-    const Ordered *whole = apart ? orders_get(x, waste, false) : NULL;
+    const InOrder *whole = apart ? orders_get(x, waste, false) : NULL;
     o->g = graph_clone(x->keep, apart ? whole->g : x->g);
     if (apart)
         order_apart(o->g, &x->to, x->known, waste, whole->score);

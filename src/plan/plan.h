@@ -211,7 +211,8 @@ void plan_place(Plan *p, int effort, int64_t most, Placements *known);
 
 /* ---- overlapped.c ---- */
 
-/* p, or a faster plan of the same nodes, whose collectives run beside computing. `to` is complete. */
+/* p, or a faster plan of the same nodes, whose collectives run beside computing. `to` is complete.
+ */
 Plan *plan_overlap(Arena *a, Plan *p, const PlanFor *to, Placements *known);
 
 /* ---- plan.c ---- */

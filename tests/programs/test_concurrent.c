@@ -192,7 +192,8 @@ static void *work_counted(void *arg)
     return NULL;
 }
 
-/* Runs take the plan's number, whatever the thread that runs them has. */
+/* Runs take the plan's number, whatever the thread that runs them has; small products of some
+ * processors fewer. */
 static void test_threads(void)
 {
     static const int made[] = {1, 3, 3}, set[] = {3, 1, 7};
@@ -209,7 +210,8 @@ static void test_threads(void)
         CHECK(!pthread_create(&c[i].w.thread, NULL, work_counted, &c[i]));
         CHECK(!pthread_join(c[i].w.thread, NULL));
         expect_same(&c[i].w, &c[MIN(i, 1)].w);
-        if (!EXPECT(c[i].after - c[i].before == (many ? made[i] - 1 : 0)))
+        const int begun = c[i].after - c[i].before;
+        if (!EXPECT(many == (begun > 0) && begun < made[i]))
             printf("  a plan for %d threads: %d, then %d\n", made[i], c[i].before, c[i].after);
     }
     tn_threads(0);

@@ -277,7 +277,7 @@ static int64_t bound_of(Graph *g)
     return order_bound(flow_new(g, device_at(DEVICE_cpu), here(), a), a);
 }
 
-/* %a can be made inside of the cat, but its bytes are there before the cat runs. */
+/* %a can be made inside of the cat, whose bytes are there before it runs: beside them %x is. */
 static void test_cat(void)
 {
     Graph *g = parse("graph g(%x: f32[16, 16], %y: f32[1, 16]) {\n"
@@ -295,7 +295,8 @@ static void test_cat(void)
         nparts += q->storage.part[s];
     EXPECT(nparts > 0);
     order(g);
-    EXPECT(bound_of(g) == plan_bound(g, device_at(DEVICE_cpu)));
+    const int64_t bound = bound_of(g);
+    EXPECT((16 + 17) * 16 * 4 <= bound && bound <= plan_bound(g, device_at(DEVICE_cpu)));
 }
 
 /* Found by chance and made smaller: searches that prefer construction order, early or late, run out

@@ -57,7 +57,9 @@ rows = [(m["mesh"], m["recompute"], m["est_step_sec"], m["est_exposed_sec"], m["
 assert len(set(rows)) == len(rows) > 4
 assert {m["forms"] for m in o["meshes"]} == {"recipes", "solved"}
 END
-gives 0 'fits with all saved: ' plan demo --batch-size 4 --seq-len 16 --machine h100 --ranks 4 --mesh auto --memory 44MB
+gives 0 '' plan demo --batch-size 4 --seq-len 16 --mesh fsdp=4 --recompute none --json
+limit=$(sed -n 's/^ "library_reserve_bytes": \([0-9]*\),/\1/p' "$dir/out")
+gives 0 'fits with all saved: ' plan demo --batch-size 4 --seq-len 16 --machine h100 --ranks 4 --mesh auto --memory $((limit + 8000000))
 ok "what is chosen is not asked where all fits" not grep -q '^fsdp=4 .* auto  *[0-9.]* ' "$dir/out"
 
 # ---- what is refused ----
