@@ -359,8 +359,8 @@ ADVICE = {
 
 
 def refusal(error):
-    """What CaptureError says of an error that PyTorch raised while it recorded a step: the line, and what to write in the
-    place of an op that asks for data."""
+    """The text of CaptureError for an error that PyTorch raised while it recorded a step: the line, and what to write in
+    the place of an op that asks for data."""
     text, line = str(error), error_line(error)
     if "mutating a non-functional tensor" in text:
         return (f"the step writes to a tensor that is neither argument nor buffer{line}; register_buffer makes it one, "

@@ -1,6 +1,6 @@
-"""What stands around a step in a training loop, and is refused inside of one: backward, the optimizer's calls, what reads
-or writes gradients, schedules, scaled losses. While a step is recorded these would act once, on tensors without data or
-on gradients that are not there, and never again."""
+"""Refuses inside of a step the calls that belong around one in a training loop: backward, the optimizer's calls, reading
+and writing gradients, schedules, scaled losses. While a step is recorded these would act once, on tensors without data
+or on gradients that are not there, and never again."""
 import contextlib
 import sys
 

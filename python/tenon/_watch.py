@@ -84,7 +84,7 @@ def check_trainable(captured):
 
 
 class Sets:
-    """What a step that is recorded sets: buffers of its modules, and members of these and of its object.
+    """Finds what a step that is recorded sets: buffers of its modules, and members of these and of its object.
 
     members  their names, of numbers, texts and tensors"""
 

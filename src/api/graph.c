@@ -182,8 +182,8 @@ static DType get_dtype(Ctx *ctx, const char *option, const char *name)
     return (DType)d;
 }
 
-/* Once for a context: products of bf16 are correct everywhere, but not everywhere fast. What a GPU
- * would take is no matter of this processor. */
+/* Once for a context: products of bf16 are correct everywhere, but not everywhere fast. A plan
+ * for a GPU says nothing of this processor. */
 static void warn_slow(tn_context *ctx, const tn_options *o, const PassOptions *p)
 {
     if (p->dtype != BF16 || ctx->warned_slow || !o->warn || matmul_fast(BF16) ||

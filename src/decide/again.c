@@ -234,7 +234,7 @@ static void try_peaks(Decider *d, Front *f, Planned none)
 static Pair pair_of(const Decider *d, const Front *f)
 {
     int i = front_find(d, f);
-    return (Pair){f->x[i ? i - 1 : 0], f->x[i], false};
+    return (Pair){.low = f->x[i ? i - 1 : 0], .high = f->x[i]};
 }
 
 bool planned_first(const Decider *d, const Planned *x, const Planned *y)
@@ -402,7 +402,7 @@ bool again_begin(Decider *d)
     for (const Node *n = step->first; n; n = n->next)
         before[n->id] = n->policy;
     policy_gathers(g, d->tmp, &d->o);
-    if (!d->o.reshard || !strcmp(d->o.reshard, "auto"))
+    if (is_auto(d->o.reshard))
         open_gathers(d, step, before);
     policy_rules(g, d->tmp, d->o.rules, d->o.nrules);
     arena_reset(d->tmp);
@@ -470,8 +470,8 @@ void again_search(Decider *d)
     if (again_large(d) && choose_large(d))
         return;
     r->chosen = choose(d);
-    if (again_far(d, &r->chosen))
-        return; /* nothing fits */
+    if (again_far(d, &r->chosen) && !again_tiny(d))
+        return; /* nothing fits, and no set is left to look at */
     plan_full(d, &r->chosen);
     choose_real(d);
     if (!plan_fits(d, &r->chosen))

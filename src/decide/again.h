@@ -191,6 +191,7 @@ void front_improve(Decider *d, Front *f);
 
 /* ---- again_all.c: all choices of a tiny step ---- */
 
+bool again_tiny(const Decider *d); /* the step is so small that all sets may be listed */
 /* Replaces the choice by the best of all sets, as plans would run, within a limit of steps. */
 void choose_of_all(Decider *d);
 

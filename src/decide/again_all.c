@@ -101,7 +101,7 @@ static Needs find_needs(const Decider *d)
     return x;
 }
 
-/* What the backward needs of the set, directly or for others of it. */
+/* The part of the set that the backward needs, directly or for others of it. */
 static uint64_t needed_of(const Needs *x, uint64_t again)
 {
     uint64_t seen = 0, next = x->read & again;
@@ -351,9 +351,14 @@ static void try_lowest(Decider *d, const Needs *needs)
         take_lower(d, plan_quick(d, levels_of_set(d, needs, list[i].again), NULL));
 }
 
+bool again_tiny(const Decider *d)
+{
+    return d->v.n <= MOST_TINY && !d->away && !d->g->mesh && !d->loops;
+}
+
 void choose_of_all(Decider *d)
 {
-    if (d->v.n > MOST_TINY || d->away || d->g->mesh || d->loops)
+    if (!again_tiny(d))
         return;
     const Needs needs = find_needs(d);
     if (d->blocks.scoped && needs.n > MOST_VALUES)

@@ -156,7 +156,7 @@ static bool search_middle(Decider *d, Pair *p)
 /* Adds to f the halves of its choices i - 1 and i, if they are not faster than i - WIDE. */
 static void add_halves(Decider *d, Front *f, const Front *of, int i)
 {
-    const Pair p = {of->x[i - 1], of->x[i], false};
+    const Pair p = {.low = of->x[i - 1], .high = of->x[i]};
     const double least = of->x[MAX(i - WIDE, 0)].sec;
     for (int second = 0; second < 2; second++) {
         const Level *level = levels_middle(d, &p, second);

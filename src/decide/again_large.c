@@ -140,8 +140,8 @@ static Planned plan_rung(Decider *d, const Rungs *r, int i)
 static void refine(Decider *d, const Rungs *r, int i)
 {
     Planned *best = &d->r->chosen;
-    Pair p = {plan_steps(d, &r->ladder, r->steps[i - 1]), plan_steps(d, &r->ladder, r->steps[i]),
-              false};
+    Pair p = {.low = plan_steps(d, &r->ladder, r->steps[i - 1]),
+              .high = plan_steps(d, &r->ladder, r->steps[i])};
     if (plan_fits(d, &p.low) || !plan_fits(d, &p.high))
         return;
     pair_search(d, &p, p.high.sec);

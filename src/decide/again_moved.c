@@ -155,15 +155,16 @@ static Front make_frontier(const Moved *m)
     Front f = {0};
     if (front.n)
         add_places(m, &f, &front);
-    if (levels_gathers(e))
-        add_entry(e, &f, levels_gathers(e), NULL, ROOM_USUAL);
+    const Level *gathers = levels_gathers(e);
+    if (gathers)
+        add_entry(e, &f, gathers, NULL, ROOM_USUAL);
     for (int i = 0; i < LEN(words); i++) {
         const Level *level = levels_of_word(e, words[i]);
         if (!level)
             continue;
         add_entry(e, &f, level, words[i], m->small ? ROOM_LITTLE : ROOM_HALF);
         add_entry(e, &f, level, words[i], ROOM_USUAL);
-        if (levels_gathers(e))
+        if (gathers)
             add_kept(e, &f, level);
     }
     add_lowest(e, &f);

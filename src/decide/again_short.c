@@ -166,8 +166,8 @@ static Planned refine(Decider *d, const Decider *e, const Planned *from, const P
     fewer[SHORT_KEPT / 2]++;
     Planned less = *from;
     less.weight = fewer;
-    Pair p = {plan_quick(d, again_whole(d, e, &less).level, NULL), plan_quick(d, x->level, NULL),
-              false};
+    Pair p = {.low = plan_quick(d, again_whole(d, e, &less).level, NULL),
+              .high = plan_quick(d, x->level, NULL)};
     if (plan_fits(d, &p.low))
         return p.low;
     if (plan_fits(d, &p.high))

@@ -97,8 +97,8 @@ static Setting choose_both(const PassWalk *w, const DecideTask *t, const Setting
 /* Whether what the backward computes again is to be chosen. */
 static bool chooses_again(const DecideTask *t, const PassOptions *o, const char *names)
 {
-    return t->memory && (!o->recompute || !strcmp(o->recompute, "auto")) &&
-           passes_have(names, "policies") && passes_have(names, "remat");
+    return t->memory && is_auto(o->recompute) && passes_have(names, "policies") &&
+           passes_have(names, "remat");
 }
 
 static void find_passes(const PassWalk *w, DecideTask *t)
@@ -127,8 +127,7 @@ static void choose(const PassWalk *w, const DecideTask *t, bool slices, bool aga
  * spmd must know it, as it makes another graph. */
 static bool may_hoist(const PassWalk *w, const PassOptions *o)
 {
-    return o->mesh && o->accumulate > 1 && (!o->reshard || !strcmp(o->reshard, "auto")) &&
-           passes_have(w->names, "spmd");
+    return o->mesh && o->accumulate > 1 && is_auto(o->reshard) && passes_have(w->names, "spmd");
 }
 
 /* A copy of a step that has just begun, where decisions are made, with such an --reshard. */

@@ -5,6 +5,13 @@
 
 #include "chunk_choose.h"
 
+#include <string.h>
+
+static inline bool is_auto(const char *word) /* of an option */
+{
+    return !word || !strcmp(word, "auto");
+}
+
 /* ---- blocks.c: parts of the forward that can be computed again by themselves ---- */
 
 enum { NO_BLOCK = -1 };

@@ -1,5 +1,5 @@
-/* What the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c,
- * matmul_tiles.c, matmul_after.c) share. */
+/* The products' rules and reference (matmul.c) share this with their kernels (matmul_onednn.c,
+ * matmul_tiles.c, matmul_after.c). */
 #ifndef TENON_MATMUL_H
 #define TENON_MATMUL_H
 

@@ -32,7 +32,7 @@ typedef struct Use {
 
 enum { MOST_ROWS = 1024 };
 
-/* How what a variable uses changes over time: with label j by step[j * n + i] at time[i]. */
+/* Changes over time of what a variable uses: with label j by step[j * n + i] at time[i]. */
 typedef struct UseSteps {
     int n, *time;
     double *step;

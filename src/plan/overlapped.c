@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* What a collective's step sends, receives and works in. */
+/* The bytes that a collective's step sends, receives and works in. */
 static int64_t sent_bytes(const Step *s)
 {
     int64_t nbytes = s->call.nbytes_work;

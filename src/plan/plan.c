@@ -340,22 +340,23 @@ static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, bool apart)
 
 /* ---- within a limit ---- */
 
-/* A graph in an order. */
+/* A graph in an order, and its plan. */
 typedef struct InOrder {
     Graph *g; /* NULL: it has none yet */
     int64_t score;
+    Plan *plan; /* NULL: it is not made yet */
 } InOrder;
 
-/* Orders of a graph that plans within a limit have in common. */
+/* The orders that plans of a graph within a limit choose among. */
 typedef struct Orders {
     const Graph *g;
     PlanFor to;
-    Arena *keep; /* the orders' */
+    Arena *a, *keep; /* the plans'; the orders' */
     Placements *known;
     InOrder of[2][WASTES + 1]; /* by whether fused nodes are apart, and how often a byte counts */
 } Orders;
 
-static const InOrder *orders_get(Orders *x, int waste, bool apart)
+static InOrder *orders_get(Orders *x, int waste, bool apart)
 {
     InOrder *o = &x->of[apart][waste];
     if (o->g)
@@ -369,31 +370,34 @@ static const InOrder *orders_get(Orders *x, int waste, bool apart)
     return o;
 }
 
-static Plan *orders_plan(Arena *a, Orders *x, int waste, bool apart)
+static Plan *orders_plan(Orders *x, int waste, bool apart)
 {
-    Graph *g = graph_clone(a, orders_get(x, waste, apart)->g);
+    InOrder *o = orders_get(x, waste, apart);
+    if (o->plan)
+        return o->plan;
+    Graph *g = graph_clone(x->a, o->g);
     improve_order(g, &x->to, x->known);
-    return make_ordered(a, g, &x->to, x->known);
+    return o->plan = make_ordered(x->a, g, &x->to, x->known);
 }
 
 /* If the plan needs little more than the limit, orders that waste are given another chance. */
-static Plan *order_near(Arena *a, Orders *x, bool apart)
+static Plan *order_near(Orders *x, bool apart)
 {
     const int64_t limit = x->to.limit;
-    Plan *p = orders_plan(a, x, WASTES, apart);
+    Plan *p = orders_plan(x, WASTES, apart);
     if (within(p, limit) || plan_least(p) - limit >= limit / NEAR)
         return p;
-    Plan *once = orders_plan(a, x, 1, apart);
+    Plan *once = orders_plan(x, 1, apart);
     return plan_least(once) < plan_least(p) ? once : p;
 }
 
 /* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near.
  * Orders are compared with little effort, and the lowest is placed with all. */
-static Plan *order_lowest(Arena *a, Orders *x, bool apart)
+static Plan *order_lowest(Orders *x, bool apart)
 {
     Plan *best = NULL;
     for (int i = 0; i < (apart ? 2 : 1); i++) {
-        Plan *p = orders_plan(a, x, WASTES, i), *once = orders_plan(a, x, 1, i);
+        Plan *p = orders_plan(x, WASTES, i), *once = orders_plan(x, 1, i);
         bool lower = plan_least(once) < plan_least(p) &&
                      plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
         p = lower ? once : p;
@@ -402,20 +406,20 @@ static Plan *order_lowest(Arena *a, Orders *x, bool apart)
     PlanFor to = x->to;
     to.lowest = true;
     const bool wastes = best->space[SPACE_MAIN].peak > best->space[SPACE_MAIN].bound;
-    return wastes && !within(best, to.limit) ? plan_placed(a, best->g, &to, 0, NULL) : best;
+    return wastes && !within(best, to.limit) ? plan_placed(x->a, best->g, &to, 0, NULL) : best;
 }
 
 /* Fused nodes are taken apart only where the plan does not fit otherwise. */
 static Plan *order_limited(Arena *a, const Graph *g, const PlanFor *to, bool apart)
 {
     Arena *keep = arena_tmp(g->a);
-    Orders x = {.g = g, .to = *to, .keep = keep, .known = placements_new(keep)};
+    Orders x = {.g = g, .to = *to, .a = a, .keep = keep, .known = placements_new(keep)};
     x.to.lowest = false;
-    Plan *p = order_near(a, &x, false);
-    Plan *lower = apart && !within(p, to->limit) ? order_near(a, &x, true) : p;
+    Plan *p = order_near(&x, false);
+    Plan *lower = apart && !within(p, to->limit) ? order_near(&x, true) : p;
     p = plan_least(lower) < plan_least(p) ? lower : p;
     if (to->lowest && !within(p, to->limit))
-        p = order_lowest(a, &x, apart);
+        p = order_lowest(&x, apart);
     arena_reset(keep);
     return p;
 }

@@ -207,8 +207,8 @@ static int64_t named_least(const Model *m, tn_options o, int64_t memory)
     return misfit.least;
 }
 
-/* Whatever the limit is that does not do, the refusal names the same least; so many bytes do, and
- * one unit of addresses less does not. */
+/* A refusal names the same least whatever the limit is; so many bytes do, and one unit of addresses
+ * less does not. */
 static void least_case(void *arg)
 {
     enum { UNIT = 64 };

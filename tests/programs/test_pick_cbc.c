@@ -200,8 +200,8 @@ typedef struct Tally {
     int nsame, nproved, nfit, n;
 } Tally;
 
-/* Whether what was found where the limit is too low is near the least that there is: CBC finds
- * nothing within a bit less. */
+/* Whether a result for a limit that is too low is near the least that there is: CBC finds nothing
+ * within a bit less. */
 static bool near_least(const PickProblem *p, const PickResult *r)
 {
     PickProblem less = *p;

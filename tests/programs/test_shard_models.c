@@ -216,8 +216,8 @@ static void test(Job j)
     ctx_end(&ctx);
 }
 
-/* What is asked of a model on a mesh; limits, which take long to solve, on one mesh of each. Not
- * all: one way of each model. */
+/* Tries a model on a mesh in several ways; limits, which take long to solve, on one mesh of each.
+ * Not all: one way of each model. */
 static void test_ways(int i, int k, bool all)
 {
     const Job first = {.folder = folders[i],

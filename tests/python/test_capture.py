@@ -216,7 +216,7 @@ class TestRefusals(unittest.TestCase):
         self.refused("does not depend", lambda x: net(x).detach().sum(), self.x)
 
     def test_calls_of_a_training_loop(self):
-        """What stands around a step is refused inside of one, with the line and what to write, and has no effect."""
+        """Calls that belong around a step are refused inside of one, with the line and what to write, and have no effect."""
         net = self.net
         optimizer = torch.optim.AdamW(net.parameters(), lr=1.0)
         schedule, scaler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), torch.amp.GradScaler("cpu")

@@ -54,8 +54,8 @@ searched tests/ref/llama-tiny --batch-size 16 --seq-len 64 --dropout 0.1 --optim
 [ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 256
 [ -z "$TN_LONG" ] || searched gpt2 --batch-size 4 --seq-len 1024
 [ -z "$TN_LONG" ] || searched demo --batch-size 16 --seq-len 128 --mesh fsdp=2
-# Of mixtures of blocks, which seemed fastest by a short step, one is not taken where the whole step is slower than
-# with another choice that fits.
+# A mixture of blocks that seemed fastest by a short step is not taken where the whole step is slower than with another
+# choice that fits.
 if [ -n "$TN_LONG" ]; then
     set -- llama3-1b --batch-size 4 --seq-len 512 --dtype bf16 --machine h100
     fits 20603120657 "$@"
