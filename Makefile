@@ -24,7 +24,7 @@ endif
 OBJCOPY  ?= objcopy
 CSTD     := -std=gnu11
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wvla
-OPT      ?= -O3 -g1
+OPT      ?= -O2 -g1
 OPENMP   ?= -fopenmp
 CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden $(OPENMP) -ffp-contract=off \
             -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(if $(ONEDNN),-I$(ONEDNN)/include) $(EXTRA)
@@ -44,9 +44,10 @@ $(BUILD)/src/io/inflate.o: CFLAGS += $(ZLIB:%=-DTN_ZLIB) $(ZSTD:%=-DTN_ZSTD)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))))
 CUDA_PTX  ?= 80
 CUDA_ARCH ?= 90a
+CUDA_OPT  ?= -O3
 ifneq ($(CUDA_HOME),)
 NVCC      ?= $(CUDA_HOME)/bin/nvcc
-NVCCFLAGS += -std=c++20 -O3 -fmad=false $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$(a),code=compute_$(a)) \
+NVCCFLAGS += -std=c++20 $(CUDA_OPT) -fmad=false $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$(a),code=compute_$(a)) \
              $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
              -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall -Iinclude
 CUDA      := $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*.cu src/*/*_cuda.c))
@@ -75,6 +76,12 @@ CLI := $(filter $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
 
 .DEFAULT_GOAL := all
 all: $(BUILD)/tenon $(BUILD)/libtenon.so $(BUILD)/libtenon.a $(MODULES)
+
+# Where steps and searches take their time. An OPT that is given holds everywhere.
+HOT := attention base chunk comm cut decide exec flow machine op pass pick place plan product run spmd
+ifeq ($(origin OPT),file)
+$(patsubst %.c,$(BUILD)/%.o,$(wildcard $(HOT:%=src/%/*.c))): CFLAGS += -O3
+endif
 
 $(BUILD)/%.o: %.c
 	$(call show,CC)

@@ -477,7 +477,7 @@ static int measure_spells(Bench *b, BenchStep *s, Limits *l, double *sec, const 
 {
     double least = bench_median("", "", sec, b->runs).value, start = bench_now(b);
     double again[MOST_RUNS], waited[MOST_RUNS];
-    for (int spell = 1; spell < SPELLS; spell++) {
+    for (int spell = 1; spell < SPELLS && spell < b->runs; spell++) {
         double runs = least * (double)b->runs, since = bench_now(b) - start;
         int64_t usec = (int64_t)(1e6 * (since > runs ? since : runs));
         const tn_call *seen;

@@ -3,7 +3,7 @@
  *
  * Other work on the machine comes in spells of seconds, and a spell that meets the library's
  * layouts and not the ways would decide which is faster. So all calls are measured in several
- * rounds, and of each way the least of its medians counts. */
+ * rounds, though in no more than --runs says, and of each way the least of its medians counts. */
 #include "bench.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static int measure_call(Bench *b, tn_program *x, const tn_call *call, TimedWays 
 
 static int measure_rounds(Bench *b, tn_program *x, const tn_call *calls, int n, TimedWays *seen)
 {
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < ROUNDS && round < b->runs; round++)
         for (int i = 0; i < n; i++) {
             bool enough = round && (!seen[i].n || seen[i].sec > LONG_SEC);
             int code = enough ? 0 : measure_call(b, x, &calls[i], &seen[i]);

@@ -16,7 +16,7 @@ cat >"$dir/config.json" <<END
  "rope_theta": 10000.0, "tie_word_embeddings": false, "max_position_embeddings": 128}
 END
 cat LICENSE LICENSE LICENSE LICENSE >"$dir/text"
-shape="--batch-size 4 --seq-len 128"
+shape="--batch-size 2 --seq-len 64"
 train="train $dir/config.json --data $dir/text --token-type byte $shape --threads 2 --schedule constant"
 ok "the library's products run" sh -c "'$tenon' plan '$dir/config.json' $shape | grep '^  ways' | grep -q onednn"
 
