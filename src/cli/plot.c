@@ -1,8 +1,10 @@
-/* plot: METRICS.jsonl, as `tenon train --metrics` writes it, as a picture of the loss.
+/* plot: METRICS.jsonl or METRICS.csv, as `tenon train --metrics` writes it, as a picture of the
+ * loss.
  *
- * Lines without a loss, and lines that are not JSON, are skipped: the last line of a run that is
- * still writing, or was killed, may be incomplete. If a step appears twice (a run that was resumed
- * from an earlier step) the later line counts. */
+ * A first line that begins with "step," is the head of CSV. Lines without a loss, and lines that
+ * are not JSON or have another number of columns, are skipped: the last line of a run that is still
+ * writing, or was killed, may be incomplete. If a step appears twice (a run that was resumed from
+ * an earlier step) the later line counts. */
 #include "cli.h"
 #include "plot.h"
 
@@ -48,10 +50,17 @@ static void sort(Series *s)
 
 /* ---- reading ---- */
 
+enum { STEP, LOSS, RATE, TOKENS, EVALUATED, EVALUATED_PART, NFIELD };
+
+static const char *const field_name[NFIELD] = {"step",   "loss",      "lr",
+                                               "tokens", "eval_loss", "eval_loss_partial"};
+
 typedef struct MetricsReader {
     Plot *plot;
     const char *path;
-    int64_t line, bad, first_bad; /* lines; of them those that are not JSON */
+    int64_t line, bad, first_bad; /* lines; of them those that are not metrics */
+    int columns;                  /* of CSV; 0: lines are JSON */
+    int column[NFIELD];           /* of these from 1 on; 0: the file has none */
 } MetricsReader;
 
 static int add_value(Series *s, json_t *step, json_t *value, int64_t order)
@@ -62,23 +71,96 @@ static int add_value(Series *s, json_t *step, json_t *value, int64_t order)
     return series_add(s, json_number_value(step), x, order);
 }
 
-static int add_line(MetricsReader *r, const char *text, size_t n)
+/* The next cell of a line, which *rest is left behind. */
+static const char *next_cell(const char **rest, size_t *n)
+{
+    const char *cell = *rest;
+    *n = strcspn(cell, ",\r\n");
+    *rest = cell[*n] == ',' ? cell + *n + 1 : NULL;
+    return cell;
+}
+
+static void read_head(MetricsReader *r, const char *text)
+{
+    while (text) {
+        size_t n;
+        const char *cell = next_cell(&text, &n);
+        r->columns++;
+        for (int i = 0; i < NFIELD; i++)
+            if (strlen(field_name[i]) == n && !memcmp(cell, field_name[i], n))
+                r->column[i] = r->columns;
+    }
+}
+
+/* The numbers of a line of CSV; NAN: an empty cell, which says that the value is not known. False:
+ * the line has another number of cells, or no step. */
+static bool read_cells(const MetricsReader *r, const char *text, double *value)
+{
+    int at = 0;
+    for (int i = 0; i < NFIELD; i++)
+        value[i] = NAN;
+    while (text) {
+        size_t n;
+        const char *cell = next_cell(&text, &n);
+        at++;
+        for (int i = 0; i < NFIELD && n; i++)
+            if (r->column[i] == at)
+                value[i] = strtod(cell, NULL);
+    }
+    return at == r->columns && isfinite(value[STEP]);
+}
+
+static void see_tokens(MetricsReader *r, int64_t tokens)
+{
+    r->plot->tokens = tokens > r->plot->tokens ? tokens : r->plot->tokens;
+}
+
+/* A line without a learning rate is an evaluation's. */
+static int add_cells(MetricsReader *r, const char *text)
+{
+    double value[NFIELD];
+    if (!read_cells(r, text, value)) {
+        if (!r->bad++)
+            r->first_bad = r->line;
+        return 0;
+    }
+    if (isfinite(value[RATE])) {
+        if (isfinite(value[TOKENS]))
+            see_tokens(r, (int64_t)value[TOKENS]);
+        return series_add(&r->plot->train, value[STEP], value[LOSS], r->line);
+    }
+    bool part = isfinite(value[EVALUATED_PART]);
+    return series_add(part ? &r->plot->part : &r->plot->full, value[STEP], value[EVALUATED],
+                      r->line);
+}
+
+static int add_object(MetricsReader *r, const char *text, size_t n)
 {
     json_t *o = json_loadb(text, n, 0, NULL), *step = json_object_get(o, "step");
     int code = 0;
-    r->line++;
     if (json_is_number(step)) {
         bool part = json_object_get(o, "eval_loss_partial") != NULL; /* older files do not say */
         Series *held_out = part ? &r->plot->part : &r->plot->full;
         code = add_value(&r->plot->train, step, json_object_get(o, "loss"), r->line) ||
                add_value(held_out, step, json_object_get(o, "eval_loss"), r->line);
         json_t *tokens = json_object_get(o, "tokens");
-        if (json_is_integer(tokens) && json_integer_value(tokens) > r->plot->tokens)
-            r->plot->tokens = json_integer_value(tokens);
+        if (json_is_integer(tokens))
+            see_tokens(r, json_integer_value(tokens));
     } else if (n > strspn(text, " \t\r\n") && !r->bad++) {
         r->first_bad = r->line;
     }
     json_decref(o);
+    return code;
+}
+
+static int add_line(MetricsReader *r, const char *text, size_t n)
+{
+    int code = 0;
+    r->line++;
+    if (r->line == 1 && !strncmp(text, "step,", strlen("step,")))
+        read_head(r, text);
+    else
+        code = r->columns ? add_cells(r, text) : add_object(r, text, n);
     return code ? report(TN_CODE_FAIL, "out of memory") : 0;
 }
 
@@ -127,7 +209,7 @@ static int read_file(MetricsReader *r, const char *path)
     if (any_finite(&r->plot->train) || any_finite(&r->plot->part) || any_finite(&r->plot->full))
         return 0;
     return report(TN_CODE_FAIL,
-                  "%s: expected lines with \"step\" and \"loss\" or \"eval_loss\", "
+                  "%s: expected lines of JSON or CSV with \"step\" and \"loss\" or \"eval_loss\", "
                   "found none with a finite loss",
                   r->path);
 }

@@ -202,6 +202,17 @@ for part in ">held out</text>" ">part of held out</text>" "lowest partial held-o
 done
 ok "a dot for each in a color of its own, and in the legend" \
     [ "$(sed -n 's/.*<circle.*fill="\(#[0-9a-f]*\)".*/\1/p' "$dir/b.svg" | sort | uniq -c | awk '{ print $1 }' | tr '\n' ' ')" = "2 2 " ]
+# The same as CSV.
+gives 0 "" train demo --data "$dir/long" --batch-size 2 --seq-len 16 --steps 3 --eval-every 2 --out "$dir/csv" \
+    --metrics "$dir/e.csv" --val-fraction 0.2
+gives 0 "" train --resume --out "$dir/csv" --eval-windows all
+printf '4,2.5,,0.1' >>"$dir/e.csv"
+gives 0 "" plot "$dir/e.csv" -o "$dir/c.svg"
+ok "CSV: the same picture" cmp "$dir/b.svg" "$dir/c.svg"
+ok "CSV: a torn last line is passed over in silence" [ ! -s "$dir/err" ]
+{ cat "$dir/e.csv"; echo; echo 'no number,1'; } >"$dir/bad.csv"
+gives 0 "bad.csv: not metrics: 2 lines, the first is line 7" plot "$dir/bad.csv" -o "$dir/c.svg"
+rm "$dir/c.svg"
 seq 1 30000 | awk '{ printf "{\"step\": %d, \"loss\": %.4f}\n", $1, 2 + $1 * 7919 % 101 / 100 }' >"$dir/n"
 gives 0 "" plot "$dir/n" -o "$dir/a.svg"
 ok "a long run is a small picture" [ "$(wc -c <"$dir/a.svg")" -lt 200000 ]
