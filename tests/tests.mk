@@ -110,6 +110,7 @@ $(BUILD)/tests/test_device: LDLIBS += -Wl,--wrap=pthread_create
 # What reads the state of a run that goes on.
 RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/option_table.o %/cli/foreign_options.o %/cli/output_is_input.o %/cli/resume.o,$(CLI))
 $(BUILD)/tests/test_corrupt: $(RESUMES)
+$(BUILD)/fuzz_events: $(BUILD)/src/train/event_record.o
 $(BUILD)/fuzz_state: $(BUILD)/tests/shared/state_case.o $(RESUMES)
 
 # Calls the commands themselves, in the place of the program's main.
@@ -173,7 +174,7 @@ sanitized:
 # SEEDS; FUZZ_SEC seconds each.
 FUZZ_SEC ?= 60
 FUZZ ?= $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
+SEEDS := fuzz_tn:tests/ir fuzz_events:tests/seeds/events fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
          fuzz_config:tests/seeds/config fuzz_lora:tests/seeds/lora fuzz_safetensors:tests/seeds/safetensors fuzz_fx:tests/fx/text \
          fuzz_jinja:tests/chat fuzz_record:tests/seeds/record fuzz_place:tests/seeds/place fuzz_machine:tests/seeds/machine fuzz_pick:tests/seeds/pick
 fuzz:

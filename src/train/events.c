@@ -1,14 +1,9 @@
-/* Writes the metrics of a run as event files for TensorBoard. A file is a sequence of records (the
- * framing of TFRecord: length, masked CRC-32C of the length, bytes, masked CRC-32C of the bytes),
- * each of which is a message Event of protocol buffers, encoded here by hand: wall_time (1),
- * step (2), and one of file_version (3), summary (5) and session_log (7). A summary has a value for
- * each metric: tag (1), simple_value (2).
+/* Writes the metrics of a run as event files for TensorBoard, whose records event_record.c makes.
  *
  * Each process that goes on with a run begins a file of its own, named by the second and the run's
  * id; what earlier files have beyond the checkpoint is cut off, and a first event tells a reader
  * that is watching to drop it. So the folder has each step once. Files of other runs, which would
- * be drawn as one with this one's, are moved to a folder beside. A torn last record is no record.
- */
+ * be drawn as one with this one's, are moved to a folder beside. */
 #define _GNU_SOURCE /* O_NOFOLLOW */
 #include "trainer.h"
 
@@ -26,97 +21,7 @@
 
 static const char marked[] = "tfevents"; /* in the name of each such file */
 
-/* ---- messages of protocol buffers ---- */
-
-enum { MESSAGE = 4096, HEAD = 12, TAIL = 4 };             /* bytes */
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* how a field's value is stored */
-
-typedef struct EventMessage {
-    unsigned char byte[MESSAGE];
-    size_t n;
-} EventMessage;
-
-static void put_bytes(EventMessage *m, const void *data, size_t n)
-{
-    if (n > sizeof m->byte - m->n)
-        return; /* it cannot be: MOST_METRICS values fit */
-    memcpy(m->byte + m->n, data, n);
-    m->n += n;
-}
-
-/* The least significant byte first, as processors here store numbers. */
-static void put_varint(EventMessage *m, uint64_t x)
-{
-    unsigned char byte;
-    for (; x >= 0x80; x >>= 7) {
-        byte = (unsigned char)(x | 0x80);
-        put_bytes(m, &byte, 1);
-    }
-    byte = (unsigned char)x;
-    put_bytes(m, &byte, 1);
-}
-
-static void put_key(EventMessage *m, unsigned field, unsigned how)
-{
-    put_varint(m, field << 3 | how);
-}
-
-static void put_string(EventMessage *m, unsigned field, const void *data, size_t n)
-{
-    put_key(m, field, BYTES);
-    put_varint(m, n);
-    put_bytes(m, data, n);
-}
-
-static EventMessage event_begin(int64_t step)
-{
-    EventMessage m = {.n = 0};
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    double sec = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-    put_key(&m, 1, FIXED64);
-    put_bytes(&m, &sec, sizeof sec);
-    put_key(&m, 2, VARINT);
-    put_varint(&m, (uint64_t)step);
-    return m;
-}
-
-/* A summary of the values that are known. */
-static EventMessage event_of(const MetricsLine *l)
-{
-    EventMessage m = event_begin(l->step), all = {.n = 0};
-    for (int i = 0; i < l->count; i++) {
-        const Metric *x = &l->list[i];
-        EventMessage one = {.n = 0};
-        float value = x->whole ? (float)x->integer : (float)x->real;
-        if (!isfinite(value))
-            continue;
-        put_string(&one, 1, x->name, strlen(x->name));
-        put_key(&one, 2, FIXED32);
-        put_bytes(&one, &value, sizeof value);
-        put_string(&all, 1, one.byte, one.n);
-    }
-    put_string(&m, 5, all.byte, all.n);
-    return m;
-}
-
-/* ---- records ---- */
-
-static uint32_t masked_sum(const void *data, size_t n)
-{
-    uint32_t sum = tn_crc32c(data, (int64_t)n);
-    return (sum >> 15 | sum << 17) + 0xa282ead8u;
-}
-
-static void write_record(FILE *f, const EventMessage *m)
-{
-    uint64_t len = m->n;
-    uint32_t of_len = masked_sum(&len, sizeof len), of_bytes = masked_sum(m->byte, m->n);
-    fwrite(&len, sizeof len, 1, f);
-    fwrite(&of_len, sizeof of_len, 1, f);
-    fwrite(m->byte, 1, m->n, f);
-    fwrite(&of_bytes, sizeof of_bytes, 1, f);
-}
+/* ---- writing ---- */
 
 static int flush(const Trainer *r)
 {
@@ -129,7 +34,7 @@ static int flush(const Trainer *r)
 int events_write(Trainer *r, const MetricsLine *l)
 {
     const EventMessage m = event_of(l);
-    write_record(r->events.file, &m);
+    event_write(r->events.file, &m);
     return flush(r);
 }
 
@@ -137,101 +42,13 @@ int events_write(Trainer *r, const MetricsLine *l)
  * what they have from that step on is no more. */
 static int write_head(const Trainer *r)
 {
-    static const char version[] = "brain.Event:2";
-    static const unsigned char started[] = {1 << 3 | VARINT, 1}; /* SessionLog.status: START */
-    EventMessage m = event_begin(0);
-    put_string(&m, 3, version, sizeof version - 1);
-    write_record(r->events.file, &m);
+    EventMessage m = event_version();
+    event_write(r->events.file, &m);
     if (r->t->resume) {
-        m = event_begin(r->t->resume->step + 1);
-        put_string(&m, 7, started, sizeof started);
-        write_record(r->events.file, &m);
+        m = event_restart(r->t->resume->step + 1);
+        event_write(r->events.file, &m);
     }
     return flush(r);
-}
-
-/* ---- records that are there ---- */
-
-/* Reads a record; 0 at the end, also within a record, -1 where it is damaged. */
-static int read_record(FILE *f, EventMessage *m)
-{
-    uint64_t len;
-    uint32_t sum;
-    if (fread(&len, sizeof len, 1, f) != 1 || fread(&sum, sizeof sum, 1, f) != 1)
-        return 0;
-    if (sum != masked_sum(&len, sizeof len) || len > sizeof m->byte)
-        return -1;
-    m->n = (size_t)len;
-    if (fread(m->byte, 1, m->n, f) != m->n || fread(&sum, sizeof sum, 1, f) != 1)
-        return 0;
-    return sum == masked_sum(m->byte, m->n) ? 1 : -1;
-}
-
-typedef struct Cursor {
-    const unsigned char *at, *end;
-    bool good;
-} Cursor;
-
-static uint64_t take_varint(Cursor *c)
-{
-    uint64_t x = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-        if (c->at == c->end)
-            break;
-        x |= (uint64_t)(*c->at & 0x7f) << shift;
-        if (!(*c->at++ & 0x80))
-            return x;
-    }
-    c->good = false;
-    return 0;
-}
-
-/* Takes a field's number; its value is a varint, in *x, or the bytes of *value. 0: there is none.
- */
-static unsigned take_field(Cursor *c, uint64_t *x, Cursor *value)
-{
-    if (c->at == c->end || !c->good)
-        return 0;
-    uint64_t key = take_varint(c);
-    unsigned how = (unsigned)(key & 7);
-    uint64_t n = how == FIXED64 ? 8 : how == FIXED32 ? 4 : 0;
-    if (how == VARINT || how == BYTES)
-        *x = take_varint(c);
-    if (how == BYTES)
-        n = *x;
-    c->good &= how == VARINT || how == BYTES || n;
-    c->good &= n <= (uint64_t)(c->end - c->at);
-    if (!c->good)
-        return 0;
-    *value = (Cursor){c->at, c->at + n, true};
-    c->at += n;
-    return (unsigned)(key >> 3);
-}
-
-/* Whether a summary has a value of that tag. */
-static bool has_tag(Cursor summary, const char *tag)
-{
-    uint64_t x = 0;
-    Cursor value, text;
-    bool found = false;
-    for (unsigned field; (field = take_field(&summary, &x, &value));)
-        for (unsigned part; field == 1 && (part = take_field(&value, &x, &text));)
-            found |= part == 1 && (size_t)(text.end - text.at) == strlen(tag) &&
-                     !memcmp(text.at, tag, strlen(tag));
-    return found;
-}
-
-static bool read_event(const EventMessage *m, MetricsKey *k)
-{
-    Cursor c = {m->byte, m->byte + m->n, true}, value;
-    uint64_t x = 0;
-    *k = (MetricsKey){0};
-    for (unsigned field; (field = take_field(&c, &x, &value));) {
-        if (field == 2)
-            k->step = (int64_t)x;
-        k->evaluation |= field == 5 && has_tag(value, "eval_loss");
-    }
-    return c.good;
 }
 
 /* ---- files of a folder ---- */
@@ -260,13 +77,13 @@ static int find_kept(Trainer *r, FILE *f, const char *path, off_t *nbytes)
     int code;
     bool evaluated = false, all = true;
     *nbytes = 0;
-    while (all && (code = read_record(f, &m))) {
-        if (code < 0 || !read_event(&m, &k))
+    while (all && (code = event_read(f, &m))) {
+        if (code < 0 || !event_key(m.byte, m.n, &k))
             return tn_context_fail(r->ctx, TN_CODE_FAIL,
                                    "%s: at byte %" PRId64 ": expected a record of events", path,
                                    (int64_t)*nbytes);
         all = metrics_stays(r, &k, &evaluated);
-        *nbytes += all ? (off_t)(HEAD + m.n + TAIL) : 0;
+        *nbytes += all ? (off_t)(EVENT_FRAME + m.n) : 0;
     }
     r->events.evaluated |= evaluated;
     return 0;

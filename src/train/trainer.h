@@ -316,6 +316,27 @@ bool metrics_is_head(const char *line, size_t len);
 /* Reads a line with its end back; false: it is none. */
 bool metrics_read(const char *line, size_t len, bool csv, MetricsKey *k);
 
+/* ---- event_record.c ---- */
+
+enum {
+    EVENT_MOST = 4096,
+    EVENT_FRAME = 16
+}; /* bytes of a message; of what a record has beside it */
+
+typedef struct EventMessage {
+    unsigned char byte[EVENT_MOST];
+    size_t n;
+} EventMessage;
+
+EventMessage event_version(void);            /* by which readers know the file */
+EventMessage event_restart(int64_t step);    /* what came from that step on is no more */
+EventMessage event_of(const MetricsLine *l); /* the values that are known */
+void event_write(FILE *f, const EventMessage *m);
+/* Reads a record: 1; 0 at the end, also within a record; -1 where it is damaged. */
+int event_read(FILE *f, EventMessage *m);
+/* Reads the step and the kind of a message; false: it is none. */
+bool event_key(const void *message, size_t n, MetricsKey *k);
+
 /* ---- events.c ---- */
 
 /* Whether event files of a new run can be written, which changes nothing yet. */

@@ -38,7 +38,7 @@ static void make_graphs(void *arg)
     graph_verify(model_decode(in->a, &in->c, 1, 2));
 }
 
-/* Written settings are read as the same adapters. */
+/* Written settings of adapters that the model can have are read as the same adapters. */
 static void write_again(void *arg)
 {
     Input *in = arg;
@@ -57,10 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(path, sizeof path, "/tmp/tenon-fuzz-lora-%ld.json", (long)getpid());
     put(path, data, size);
     in.text = arena_strndup(in.a, (const char *)data, size);
-    if (ctx_try(&ctx, read_adapters, &in) == TN_OK) {
-        ctx_try(&ctx, make_graphs, &in);
+    if (ctx_try(&ctx, read_adapters, &in) == TN_OK && ctx_try(&ctx, make_graphs, &in) == TN_OK)
         CHECK(ctx_try(&ctx, write_again, &in) == TN_OK);
-    }
     arena_free(in.a);
     unlink(path);
     return 0;
