@@ -43,6 +43,7 @@ typedef struct Decider {
     Map gathers;    /* by name: of parameters, which may be kept */
     bool loops;     /* the step has some */
     bool away;      /* values can go to the host's memory */
+    bool coarse;    /* of a short step: fewer places of ladders are planned */
 } Decider;
 
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
@@ -74,8 +75,8 @@ void again_search(Decider *d);
 /* The bytes of so many that are left beside parameters, state and the library's reserve. */
 double again_left(const Decider *d, int64_t nbytes);
 
-/* Plans what does not depend on the limit, with less effort; n is 0 where no memory is left for
- * plans. */
+/* Plans what does not depend on the limit, with less effort, of a short step at a few places; n is
+ * 0 where no memory is left for plans. */
 Front again_front(Decider *d);
 
 /* ---- again_moved.c: the search where collectives run beside computing ---- */
@@ -144,6 +145,8 @@ const Level *levels_changed(const Decider *d, const Planned *x, int i, int k);
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
+/* As plan_full(), where the plan is of use only if it takes fewer seconds; 0: in any case. */
+void plan_below(Decider *d, Planned *x, double sec);
 /* As plan_full(), as without a limit; with less effort, but for collectives. */
 void plan_unlimited(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const Level *level, const char *word);

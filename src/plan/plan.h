@@ -120,6 +120,12 @@ typedef struct PlanFor {
                       several are planned. 0: as limit says */
     double rival;  /* seconds of another step, in whose place this one is taken if it is faster:
                       where it seems not, moving collectives ends. 0: there is none */
+    double beat;   /* seconds: the plan is of no use unless it takes fewer; then its addresses may
+                      waste bytes. 0: it is */
+    int64_t enough; /* of a plan that is one of several: bytes, with its reserve, within which its
+                       addresses are good enough; where it needs more in any case, all are. 0: the
+                       fewest are sought */
+    bool loose;     /* its addresses may waste bytes */
     bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
                       fused node is taken apart */
     bool moved;    /* quick, but with the collectives moved as without that */
@@ -208,6 +214,8 @@ Placements *placements_new(Arena *a);
  * added to; a placement found in it that took less effort goes on from there. most: the peak within
  * which little effort is enough; 0: none is. */
 void plan_place(Plan *p, int effort, int64_t most, Placements *known);
+/* The same, where a peak of so many bytes is good enough, or, if none is possible, any. */
+void plan_place_enough(Plan *p, int effort, int64_t enough);
 
 /* ---- overlapped.c ---- */
 
