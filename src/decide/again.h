@@ -8,7 +8,8 @@
 
 #include "short.h"
 
-enum { SMALL_STEP = 64 }; /* values up to which single ones are changed */
+enum { SMALL_STEP = 64 };  /* values up to which single ones are changed */
+enum { LONG_STEP = 5000 }; /* nodes from which on a plan takes long */
 
 /* The forward values of the step's graph, in order, but for those that have a policy. Gathers of
  * parameters are among them where --reshard leaves open whether they are kept. */
@@ -61,6 +62,11 @@ typedef struct Front {
 static inline bool is_small(const Decider *d)
 {
     return d->v.n <= SMALL_STEP && !d->s;
+}
+
+static inline bool is_long(const Decider *d)
+{
+    return d->step->nnode > LONG_STEP;
 }
 
 /* ---- again.c ---- */
@@ -155,6 +161,8 @@ bool plan_is_order(const Decider *d);
 /* Whether x, planned with less effort, may need at most so many bytes if it is planned as it would
  * run. */
 bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes);
+/* Plans a short step with less effort, its blocks standing for as many as x's weights say. */
+void plan_weighed(Decider *d, Planned *x);
 /* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
  * which the result's weight says. */
 Planned plan_mixed(Decider *d, const Level *level);

@@ -28,7 +28,7 @@
 
 /* How many places of a front are entries, and how many plans are made between two choices: in small
  * steps, whose plans take little time, more. */
-enum { SMALL_NODES = 5000, PLACES_LARGE = 5, PLACES_SMALL = 9 };
+enum { PLACES_LARGE = 5, PLACES_SMALL = 9 };
 enum { MOST_LARGE = 3, MOST_SMALL = 7 };
 
 /* The share of the seconds between two choices that is worth another plan. */
@@ -393,7 +393,7 @@ bool again_search_moved(Decider *d)
         return false;
     Decider *e = again_shorter(d);
     Moved m = {.d = d, .e = e ? e : d};
-    m.small = d->step->nnode <= SMALL_NODES;
+    m.small = !is_long(d);
     m.e->r->nfront = 0;
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);

@@ -501,6 +501,11 @@ bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes)
     return y.need >= 0 && y.need <= nbytes;
 }
 
+void plan_weighed(Decider *d, Planned *x)
+{
+    plan_it(d, x, true, d->task->memory);
+}
+
 Planned plan_mixed(Decider *d, const Level *level)
 {
     Planned x = {.level = level};
