@@ -151,7 +151,8 @@ static int64_t least_need(const Decider *d, const Planned *low, const Level *lev
     return low->need - saved - saved / PART - BESIDE;
 }
 
-/* Whether the choice cannot fit, which then need not be planned: it takes the place of p's first. */
+/* Whether the choice cannot fit, which then need not be planned: it takes the place of p's first.
+ */
 static bool skip_far(Decider *d, Pair *p, const Level *level)
 {
     const int64_t need = least_need(d, &p->low, level);

@@ -5,7 +5,7 @@
  * of pairs of both (PlanFor's room), each planned as without a limit. Its entries are choices of
  * the front that is planned with less effort, and words of --recompute, which gather parameters
  * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
- * seconds.
+ * seconds. What only has less room than an entry that surely fits is not among them.
  *
  * From the first entry that fits, and the next one before it that is faster, the search goes on to
  * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
@@ -18,7 +18,9 @@
  * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
  * the short one tells it of entries, and of a half the mean of the two; the whole is planned where
  * that is near the limit, and in the end, together with what was found before if that may be
- * better.
+ * better. Its addresses are sought within the limit alone, so that what it then needs depends on
+ * the limit, but neither its seconds nor whether it fits. The short one tells too what the choice
+ * takes with each collective alone.
  */
 #include "again.h"
 

@@ -252,7 +252,7 @@ typedef struct PlanTry {
     Planned *x;
     bool quick, tried, mixed; /* tried: quick, and an order within the limit is looked for */
     int64_t limit;
-    double beat; /* seconds that it must take less than, to be of use; 0: any */
+    double beat;   /* seconds that it must take less than, to be of use; 0: any */
     PlanMade made; /* the plan, and for what it was made */
 } PlanTry;
 
