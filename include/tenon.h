@@ -1636,7 +1636,7 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
 /* Whether collectives of a block are one call in a step that tn_compile has planned, and the seconds of the step so
- * and with all calls alone.
+ * and with all calls alone, the latter as a step of fewer blocks tells where it takes far longer.
  * in: plan
  * out: *taken, "block", "off" or the bytes that options.bucket has asked for, valid until the plan is freed; NULL:
  *      joining changes nothing, or nothing was compared; *joined, *apart, seconds, 0 where that was not planned

@@ -1,7 +1,8 @@
 /* --bucket auto by the clock: a step is planned with collectives of a block joined, and, where that
  * changes it and it runs beside computing, with each alone and all else as was decided. The faster
  * that fits is kept: one call takes less than several, but a block then waits for its last value,
- * and its values need more memory. Bits are the same.
+ * and its values need more memory. Bits are the same. Where deciding has found by a short step that
+ * calls alone are slower by far, the whole is not planned for them.
  *
  * What was chosen is the first line of what a checkpoint keeps of a plan, "bucket WORD", before the
  * lines of decide/decided.c; what it does not know is chosen anew. */
@@ -13,6 +14,10 @@
 #define LINE "bucket "
 
 static const char block[] = "block", off[] = "off";
+
+/* The times of the joined step's seconds that a short step must tell of calls alone, so that the
+ * whole is not planned. */
+#define FAR 1.06
 
 enum { MOST_GROUPS = 16 }; /* whose seconds are added up; those of others count nothing */
 
@@ -123,6 +128,11 @@ static double least_apart(const tn_plan *p)
 
 /* ---- the other plan ---- */
 
+static bool misses(const tn_plan *p, int64_t goal)
+{
+    return goal && plan_least(p->p) > goal;
+}
+
 /* Plans the step that x has planned with o, with each call alone, into `to`. Leaves it without a
  * plan where that is the same graph. */
 static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
@@ -141,16 +151,12 @@ static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
     int code = parts_graph(&one, &with);
     if (code || graph_hash(to->graph[0]->g) == graph_hash(joined->g))
         return code;
-    to->graph[0]->rival = x->to->plan[0]->p->est.step;
+    if (!misses(x->to->plan[0], o->goal_memory))
+        to->graph[0]->rival = x->to->plan[0]->p->est.step;
     code = parts_plan(&one, &with);
     if (!code)
         parts_take_report(joined, to->graph[0]);
     return code;
-}
-
-static bool misses(const tn_plan *p, int64_t goal)
-{
-    return goal && plan_least(p->p) > goal;
 }
 
 /* ---- the choice ---- */
@@ -161,6 +167,8 @@ static const char *reason(Arena *a, const BucketChoice *r, double least)
 {
     const bool apart = !strcmp(r->taken, off);
     const char *joined = sec_text(a, r->joined), *alone = sec_text(a, r->apart);
+    if (r->told)
+        return arena_printf(a, "a step takes %s, and about %s with all calls alone", joined, alone);
     if (r->apart <= 0)
         return arena_printf(a, "a step takes %s, and with all calls alone at least %s", joined,
                             sec_text(a, least));
@@ -174,6 +182,16 @@ static const char *reason(Arena *a, const BucketChoice *r, double least)
                         apart ? joined : alone);
 }
 
+/* Takes over how long the step would take with all calls alone, where deciding has found by a short
+ * step that this is slower by far. */
+static bool take_told(const Parts *x, BucketChoice *r)
+{
+    const AgainReport *again = &x->to->graph[0]->again;
+    r->told = again->chosen.room && again->apart > FAR;
+    r->apart = r->told ? again->apart * r->joined : 0;
+    return r->told;
+}
+
 /* Plans the step with all calls alone, where it may take less or need less memory, and leaves the
  * better one in x. */
 static int try_apart(Parts *x, const tn_options *o, bool open, double least, BucketChoice *r)
@@ -181,7 +199,8 @@ static int try_apart(Parts *x, const tn_options *o, bool open, double least, Buc
     tn_compiled apart = {0};
     r->joined = x->to->plan[0]->p->est.step;
     r->chosen = open;
-    if (least >= r->joined && !misses(x->to->plan[0], o->goal_memory))
+    const bool fits = !misses(x->to->plan[0], o->goal_memory);
+    if (fits && (least >= r->joined || take_told(x, r)))
         return 0;
     int code = plan_apart(x, o, &apart);
     r->apart = apart.plan[0] ? apart.plan[0]->p->est.step : 0;

@@ -41,6 +41,7 @@ static Plan *make_decided(tn_graph *g, Arena *a, PlanFor to)
     to.room = g->again.chosen.room;
     if (!to.room)
         return NULL;
+    to.enough = limit;
     to.limit = 0;
     Plan *p = again_made(&g->again, g->g, &to, true);
     if (!p)
@@ -56,7 +57,7 @@ static tn_plan *make(tn_graph *g, Arena *call, const tn_options *o, int reorder)
     Arena *a = plan->h.a;
     const Device *device = device_get(arena_ctx(a), o->backend);
     PlanFor to = plan_for(g->h.owner, o, device, machine_for(a, device, o->machine));
-    to.rival = g->rival;
+    to.rival = to.beat = g->rival;
     if (!reorder && !o->overlap)
         to.overlap = false;
     plan->p = reorder ? make_decided(g, a, to) : NULL;

@@ -142,8 +142,9 @@ static int block_of_step(const Decider *d, const LadderStep *s)
  * does. Returns how many there are. */
 static int find_joined(Decider *d, const Ladder *l, int *place)
 {
-    enum { PARTS = 64 };
-    const double *nbytes = ladder_bytes(d, l), least = (nbytes[0] - nbytes[l->n]) / PARTS;
+    enum { PARTS = 64, FEW_PARTS = 8 };
+    const double *nbytes = ladder_bytes(d, l), range = nbytes[0] - nbytes[l->n];
+    const double least = range / (d->coarse ? FEW_PARTS : PARTS);
     double last = nbytes[0];
     int n = 0;
     for (int i = 1; i <= l->n; i++) {
@@ -283,8 +284,10 @@ Front again_front(Decider *d)
 {
     const Planned none = plan_quick(d, NULL, NULL);
     Front all = {0}, one[MOST_LADDERS];
+    d->coarse = true;
     if (none.need >= 0)
         make_fronts(d, none, &all, one);
+    d->coarse = false;
     return all;
 }
 

@@ -8,7 +8,8 @@
 
 #include "short.h"
 
-enum { SMALL_STEP = 64 }; /* values up to which single ones are changed */
+enum { SMALL_STEP = 64 };  /* values up to which single ones are changed */
+enum { LONG_STEP = 5000 }; /* nodes from which on a plan takes long */
 
 /* The forward values of the step's graph, in order, but for those that have a policy. Gathers of
  * parameters are among them where --reshard leaves open whether they are kept. */
@@ -43,6 +44,7 @@ typedef struct Decider {
     Map gathers;    /* by name: of parameters, which may be kept */
     bool loops;     /* the step has some */
     bool away;      /* values can go to the host's memory */
+    bool coarse;    /* of a short step: fewer places of ladders are planned */
 } Decider;
 
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */
@@ -62,6 +64,11 @@ static inline bool is_small(const Decider *d)
     return d->v.n <= SMALL_STEP && !d->s;
 }
 
+static inline bool is_long(const Decider *d)
+{
+    return d->step->nnode > LONG_STEP;
+}
+
 /* ---- again.c ---- */
 
 /* A decider of what w has, which r tells of; its arenas are keep and tmp. */
@@ -74,8 +81,8 @@ void again_search(Decider *d);
 /* The bytes of so many that are left beside parameters, state and the library's reserve. */
 double again_left(const Decider *d, int64_t nbytes);
 
-/* Plans what does not depend on the limit, with less effort; n is 0 where no memory is left for
- * plans. */
+/* Plans what does not depend on the limit, with less effort, of a short step at a few places; n is
+ * 0 where no memory is left for plans. */
 Front again_front(Decider *d);
 
 /* ---- again_moved.c: the search where collectives run beside computing ---- */
@@ -144,6 +151,8 @@ const Level *levels_changed(const Decider *d, const Planned *x, int i, int k);
 const Level *levels_gathers(const Decider *d);
 /* Plans x as it would run, or with less effort. */
 void plan_full(Decider *d, Planned *x);
+/* As plan_full(), where the plan is of use only if it takes fewer seconds; 0: in any case. */
+void plan_below(Decider *d, Planned *x, double sec);
 /* As plan_full(), as without a limit; with less effort, but for collectives. */
 void plan_unlimited(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const Level *level, const char *word);
@@ -152,6 +161,8 @@ bool plan_is_order(const Decider *d);
 /* Whether x, planned with less effort, may need at most so many bytes if it is planned as it would
  * run. */
 bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes);
+/* Plans a short step with less effort, its blocks standing for as many as x's weights say. */
+void plan_weighed(Decider *d, Planned *x);
 /* Plans a short step with less effort, the first two kept blocks standing for as few blocks as fit,
  * which the result's weight says. */
 Planned plan_mixed(Decider *d, const Level *level);

@@ -140,12 +140,38 @@ static bool search_steps(Decider *d, Pair *p)
     return pair_take(d, p, &x, 1);
 }
 
+/* The bytes that a choice needs at least, if it saves no more than the values do that low has saved
+ * and it computes again. */
+static int64_t least_need(const Decider *d, const Planned *low, const Level *level)
+{
+    enum { PART = 8, BESIDE = 1 << 20 }; /* beside those of the first results */
+    int64_t saved = 0;
+    for (int i = 0; i < d->v.n; i++)
+        saved += level[i] == AGAIN && level_at(low, i) == SAVED ? d->v.nbytes[i] : 0;
+    return low->need - saved - saved / PART - BESIDE;
+}
+
+/* Whether the choice cannot fit, which then need not be planned: it takes the place of p's first.
+ */
+static bool skip_far(Decider *d, Pair *p, const Level *level)
+{
+    const int64_t need = least_need(d, &p->low, level);
+    if (!d->shorter || !is_long(d) || d->away || need <= d->task->memory)
+        return false;
+    p->low.level = level;
+    p->low.need = need;
+    p->low.ladder = NULL;
+    return true;
+}
+
 static bool search_middle(Decider *d, Pair *p)
 {
     for (int second = 0; second < 2; second++) {
         const Level *level = levels_middle(d, p, second);
         if (!level)
             return false;
+        if (skip_far(d, p, level))
+            return true;
         Planned x[2] = {0};
         if (pair_take(d, p, x, plan_both(d, level, x)))
             return true;

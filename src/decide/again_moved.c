@@ -5,7 +5,7 @@
  * of pairs of both (PlanFor's room), each planned as without a limit. Its entries are choices of
  * the front that is planned with less effort, and words of --recompute, which gather parameters
  * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
- * seconds.
+ * seconds. What only has less room than an entry that surely fits is not among them.
  *
  * From the first entry that fits, and the next one before it that is faster, the search goes on to
  * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
@@ -18,7 +18,9 @@
  * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
  * the short one tells it of entries, and of a half the mean of the two; the whole is planned where
  * that is near the limit, and in the end, together with what was found before if that may be
- * better.
+ * better. Its addresses are sought within the limit alone, so that what it then needs depends on
+ * the limit, but neither its seconds nor whether it fits. The short one tells too what the choice
+ * takes with each collective alone.
  */
 #include "again.h"
 
@@ -28,7 +30,7 @@
 
 /* How many places of a front are entries, and how many plans are made between two choices: in small
  * steps, whose plans take little time, more. */
-enum { SMALL_NODES = 5000, PLACES_LARGE = 5, PLACES_SMALL = 9 };
+enum { PLACES_LARGE = 5, PLACES_SMALL = 9 };
 enum { MOST_LARGE = 3, MOST_SMALL = 7 };
 
 /* The share of the seconds between two choices that is worth another plan. */
@@ -46,7 +48,26 @@ typedef struct Moved {
     bool small;     /* plans of the whole step take little time */
     Front f;        /* its entries, of e */
     Planned *whole; /* by entry, of d; need 0: not planned yet */
+    int from;       /* the entry from which on was chosen */
 } Moved;
+
+/* ---- what is told ---- */
+
+/* Whether bytes and seconds of the whole step are told by the short one, and by what lies on either
+ * side, until a choice is taken. */
+static bool is_told(const Moved *m)
+{
+    return !m->small && m->d != m->e;
+}
+
+/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: surely not; 0: only a
+ * plan says it. */
+static int told_fit(const Moved *m, int64_t need)
+{
+    enum { OFF = 50 }; /* by this part of the limit what is told may be off */
+    const int64_t memory = m->d->task->memory, off = memory / OFF;
+    return !is_told(m) ? 0 : need > memory + off ? -1 : need < memory - off;
+}
 
 /* ---- the frontier ---- */
 
@@ -54,7 +75,7 @@ typedef struct Moved {
  * which an entry may seem to be slower than mixtures of others. */
 static double noise_of(const Moved *m)
 {
-    return m->d == m->e ? 0 : m->small ? 0.08 : 0.03;
+    return m->d == m->e ? 0 : m->small ? 0.08 : 0.014;
 }
 
 static double spread_of(const Moved *m)
@@ -102,11 +123,15 @@ static Front close_frontier(Arena *a, const Front *f, double share)
     return to;
 }
 
-static void add_entry(Decider *e, Front *f, const Level *level, const char *word, int room)
+static void add_planned(Decider *e, Front *f, Planned x)
 {
-    Planned x = {.level = level, .word = word, .room = room};
     plan_full(e, &x);
     front_add(e->keep, f, x);
+}
+
+static void add_entry(Decider *e, Front *f, const Level *level, const char *word, int room)
+{
+    add_planned(e, f, (Planned){.level = level, .word = word, .room = room});
 }
 
 /* Adds what a word has computed again, with all gathered parameters kept. */
@@ -115,9 +140,7 @@ static void add_kept(Decider *e, Front *f, const Level *word)
     Level *level = NEWN(e->keep, Level, e->v.n);
     for (int i = 0; i < e->v.n; i++)
         level[i] = e->v.gather[i] ? SAVED : word[i];
-    Planned x = {.level = level, .room = ROOM_USUAL, .prefer = true};
-    plan_full(e, &x);
-    front_add(e->keep, f, x);
+    add_planned(e, f, (Planned){.level = level, .room = ROOM_USUAL, .prefer = true});
 }
 
 /* Adds the choices at a few places of a front, evenly by bytes. */
@@ -138,13 +161,28 @@ static void add_places(const Moved *m, Front *f, const Front *of)
 }
 
 /* Adds the entry of the fewest bytes with none to move collectives in. */
-static void add_lowest(Decider *e, Front *f)
+static void add_lowest(const Moved *m, Front *f)
 {
     Planned low = {.need = INT64_MAX};
     for (int i = 0; i < f->n; i++)
         low = f->x[i].need < low.need ? f->x[i] : low;
-    if (f->n)
-        add_entry(e, f, low.level, low.word, ROOM_NONE);
+    if (f->n && told_fit(m, low.need) <= 0)
+        add_entry(m->e, f, low.level, low.word, ROOM_NONE);
+}
+
+/* Adds what a word has computed again, with less room where it may not fit otherwise, and with all
+ * gathered parameters kept. */
+static void add_word(const Moved *m, Front *f, const char *word, bool gathers)
+{
+    Decider *e = m->e;
+    const Level *level = levels_of_word(e, word);
+    if (!level)
+        return;
+    add_entry(e, f, level, word, ROOM_USUAL);
+    if (told_fit(m, f->n ? f->x[f->n - 1].need : INT64_MAX) <= 0)
+        add_entry(e, f, level, word, m->small ? ROOM_LITTLE : ROOM_HALF);
+    if (gathers)
+        add_kept(e, f, level);
 }
 
 static Front make_frontier(const Moved *m)
@@ -158,16 +196,9 @@ static Front make_frontier(const Moved *m)
     const Level *gathers = levels_gathers(e);
     if (gathers)
         add_entry(e, &f, gathers, NULL, ROOM_USUAL);
-    for (int i = 0; i < LEN(words); i++) {
-        const Level *level = levels_of_word(e, words[i]);
-        if (!level)
-            continue;
-        add_entry(e, &f, level, words[i], m->small ? ROOM_LITTLE : ROOM_HALF);
-        add_entry(e, &f, level, words[i], ROOM_USUAL);
-        if (gathers)
-            add_kept(e, &f, level);
-    }
-    add_lowest(e, &f);
+    for (int i = 0; i < LEN(words); i++)
+        add_word(m, &f, words[i], gathers);
+    add_lowest(m, &f);
     f = close_frontier(e->keep, &f, spread_of(m));
     for (int i = 0; i < front.n; i++)
         PUSH(e->r->a, e->r->front, e->r->nfront, e->r->capfront, front.x[i]);
@@ -175,22 +206,6 @@ static Front make_frontier(const Moved *m)
 }
 
 /* ---- the search ---- */
-
-/* Whether bytes and seconds of the whole step are told by the short one, and by what lies on either
- * side, until a choice is taken. */
-static bool is_told(const Moved *m)
-{
-    return !m->small && m->d != m->e;
-}
-
-/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: surely not; 0: only a
- * plan says it. */
-static int told_fit(const Moved *m, int64_t need)
-{
-    enum { OFF = 50 }; /* by this part of the limit what is told may be off */
-    const int64_t memory = m->d->task->memory, off = memory / OFF;
-    return !is_told(m) ? 0 : need > memory + off ? -1 : need < memory - off;
-}
 
 /* Entry i as a choice for the whole step, which is not planned. */
 static Planned told_of(const Moved *m, int i)
@@ -305,30 +320,46 @@ static Planned plan_found(Moved *m, const Between *b)
     return best;
 }
 
-/* Whether entry i, which needs fewer bytes than k, may be faster after all: not if it only has less
- * room. */
-static bool may_be_faster(const Moved *m, int i, int k)
+/* Whether entry i only has less room than one from the first on. */
+static bool has_less_room(const Moved *m, int first, int i)
 {
-    const Planned *x = &m->f.x[i], *y = &m->f.x[k];
-    const bool same = x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
-    return !same && x->sec <= (1 + noise_of(m)) * y->sec;
+    const Planned *x = &m->f.x[i];
+    bool less = false;
+    for (int k = first; k < i; k++) {
+        const Planned *y = &m->f.x[k];
+        less |= x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
+    }
+    return less;
+}
+
+/* Whether entry i, behind the first that fits, may be faster after all. */
+static bool may_be_faster(const Moved *m, int i, int first)
+{
+    const Planned *x = &m->f.x[i], *y = &m->f.x[first];
+    return !has_less_room(m, first, i) && x->sec <= (1 + noise_of(m)) * y->sec;
 }
 
 /* The number of the fastest entry that fits, of the first and of those behind it that may be. */
 static int find_fastest(Moved *m, int first)
 {
     int best = first;
-    for (int i = first + 1; i < m->f.n; i++)
-        if (may_be_faster(m, i, first) && entry_fits(m, i) &&
-            !planned_first(m->d, whole_of(m, best), whole_of(m, i)))
-            best = i;
+    for (int i = first + 1; i < m->f.n; i++) {
+        if (!may_be_faster(m, i, first) || !entry_fits(m, i))
+            continue;
+        const Planned *x = whole_of(m, best);
+        Planned y = told_of(m, i);
+        plan_below(m->d, &y, plan_fits(m->d, x) ? x->sec : 0);
+        m->whole[i] = y.loose ? m->whole[i] : y;
+        best = planned_first(m->d, x, &y) ? best : i;
+    }
     return best;
 }
 
 /* Chooses from the first entry that fits on. */
 static Planned choose_from(Moved *m, int first)
 {
-    Between b = {.p.high = entry_of(m, find_fastest(m, first))};
+    m->from = find_fastest(m, first);
+    Between b = {.p.high = entry_of(m, m->from)};
     for (int i = first - 1; i >= 0 && !b.p.low.need; i--) {
         const Planned x = entry_of(m, i);
         if (x.sec < b.p.high.sec)
@@ -342,13 +373,29 @@ static Planned choose_from(Moved *m, int first)
     return best;
 }
 
+/* The times of its seconds that the short step takes with each collective alone, by the entry from
+ * which on was chosen; 0: the whole step is to be planned to know. */
+static double tell_apart(const Moved *m)
+{
+    const Decider *e = m->e;
+    if (!is_told(m) || !m->d->task->joins || !e->o.bucket || strcmp(e->o.bucket, "block") != 0)
+        return 0;
+    Decider alone = *e;
+    alone.o.bucket = "off";
+    alone.known = NEW(e->keep, AgainKnown);
+    alone.known->of.a = e->keep;
+    Planned x = m->f.x[m->from];
+    plan_full(&alone, &x);
+    return x.need < 0 ? 0 : x.sec / m->f.x[m->from].sec;
+}
+
 bool again_search_moved(Decider *d)
 {
     if (d->task->memory <= NO_MEMORY) /* nothing fits */
         return false;
     Decider *e = again_shorter(d);
     Moved m = {.d = d, .e = e ? e : d};
-    m.small = d->step->nnode <= SMALL_NODES;
+    m.small = !is_long(d);
     m.e->r->nfront = 0;
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);
@@ -361,5 +408,6 @@ bool again_search_moved(Decider *d)
     if (e)
         again_take_front(d, e);
     d->r->chosen = best;
+    d->r->apart = tell_apart(&m);
     return true;
 }

@@ -154,8 +154,9 @@ Planned again_whole(Decider *d, const Decider *e, const Planned *x)
 }
 
 /* Searches by values between x, which a mixture of blocks stands for, and the one with a block less
- * as in the slower one; returns x where nothing is better. */
-static Planned refine(Decider *d, const Decider *e, const Planned *from, const Planned *x)
+ * as in the slower one; returns x where nothing is better. Of large steps the short one tells both.
+ */
+static Planned refine(Decider *d, Decider *e, const Planned *from, const Planned *x)
 {
     int fewer[SHORT_KEPT];
     if (!from->weight || from->weight[SHORT_KEPT / 2 - 1] < 2 ||
@@ -164,10 +165,16 @@ static Planned refine(Decider *d, const Decider *e, const Planned *from, const P
     memcpy(fewer, from->weight, sizeof fewer);
     fewer[SHORT_KEPT / 2 - 1]--;
     fewer[SHORT_KEPT / 2]++;
-    Planned less = *from;
-    less.weight = fewer;
-    Pair p = {.low = plan_quick(d, again_whole(d, e, &less).level, NULL),
-              .high = plan_quick(d, x->level, NULL)};
+    Planned less = {.level = from->level, .weight = fewer};
+    if (is_long(d))
+        plan_weighed(e, &less);
+    if (less.need < 0)
+        return *x;
+    Pair p = {.low = again_whole(d, e, &less), .high = *x};
+    if (!is_long(d)) {
+        p.low = plan_quick(d, p.low.level, NULL);
+        p.high = plan_quick(d, x->level, NULL);
+    }
     if (plan_fits(d, &p.low))
         return p.low;
     if (plan_fits(d, &p.high))
@@ -177,7 +184,7 @@ static Planned refine(Decider *d, const Decider *e, const Planned *from, const P
 
 /* The refined mixture without an odd block, which may be the better one after that; x: there is
  * none beside. */
-static Planned refine_plain(Decider *d, const Decider *e, Planned x)
+static Planned refine_plain(Decider *d, Decider *e, Planned x)
 {
     if (!e->plain.weight || e->plain.level == e->r->chosen.level)
         return x;

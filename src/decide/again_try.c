@@ -252,6 +252,7 @@ typedef struct PlanTry {
     Planned *x;
     bool quick, tried, mixed; /* tried: quick, and an order within the limit is looked for */
     int64_t limit;
+    double beat;   /* seconds that it must take less than, to be of use; 0: any */
     PlanMade made; /* the plan, and for what it was made */
 } PlanTry;
 
@@ -303,6 +304,19 @@ static void stand_for(ShortTry *t, const Plan *p, Planned *x)
     x->sec = short_sec(t->d->s, t->weight, p, &x->shown, t->d->tmp);
 }
 
+/* Fills in x what p needs. Where its addresses waste bytes because it is of no use, or cannot fit,
+ * the waste does not count. */
+static void fill_need(const PlanTry *t, const Plan *p, Planned *x)
+{
+    const PlanSpace *s = &p->space[SPACE_MAIN];
+    const int64_t memory = t->d->task->memory;
+    x->least = s->bound + p->reserve;
+    x->loose = t->beat > 0 && p->est.step >= t->beat;
+    const bool bound = x->loose || (x->room && (t->d->s || x->least > memory));
+    x->peak = bound ? s->bound : s->peak;
+    x->need = x->peak + p->reserve;
+}
+
 static void plan_choice(void *arg)
 {
     PlanTry *t = arg;
@@ -323,10 +337,12 @@ static void plan_choice(void *arg)
     const PlanBeside beside = {fill_beside, &s};
     to.beside = d->s ? &beside : NULL;
     to.limit = t->limit;
+    to.beat = t->beat;
+    to.enough = to.room ? d->task->memory : 0;
+    to.loose = to.room && d->s;
     to.unbounded = true;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
-    x->need = plan_least(p);
-    x->peak = p->space[SPACE_MAIN].peak;
+    fill_need(t, p, x);
     x->alive = alive_values(d, p);
     x->crowd = count_crowd(d, p);
     d->reserve = MIN(d->reserve, p->reserve);
@@ -336,6 +352,7 @@ static void plan_choice(void *arg)
         find_weight(&s, p, t->limit);
     if (d->s)
         stand_for(&s, p, x);
+    to.beat = 0;
     t->made = (PlanMade){d->tmp, g, to, d->task->ordered, p};
 }
 
@@ -344,8 +361,8 @@ static void keep_plan(const PlanTry *t)
 {
     Decider *d = t->d;
     PlanMade *kept = &d->r->made;
-    const bool last =
-        d->task->keeps && !t->quick && !d->s && (t->limit == d->r->memory || t->x->room);
+    const bool last = d->task->keeps && !t->quick && !d->s && !t->x->loose &&
+                      (t->limit == d->r->memory || t->x->room);
     if (!last || (kept->a && planned_first(d, &d->best, t->x)))
         return;
     d->tmp = kept->a ? kept->a : arena_tmp(d->r->a);
@@ -376,16 +393,29 @@ static const char *key_of(const Decider *d, const PlanTry *t)
     return b.text;
 }
 
+/* Whether what was known holds still: of a plan that was of no use, if it is again; of one whose
+ * addresses were sought within another limit, if these would do or cannot. */
+static bool still_holds(const PlanTry *t, const Planned *known)
+{
+    const int64_t memory = t->d->task->memory;
+    if (known->loose)
+        return t->beat > 0 && known->sec >= t->beat;
+    return !t->x->room || t->d->s || known->need <= memory || known->least > memory ||
+           known->memory == memory;
+}
+
 /* Fills x with what its plan came to before; false: it was not tried yet. */
 static bool find_known(Decider *d, const PlanTry *t)
 {
     Planned *x = t->x;
     const Planned *known = map_find(&d->known->of, key_of(d, t));
     arena_reset(d->tmp);
-    if (!known)
+    if (!known || !still_holds(t, known))
         return false;
     x->need = known->need;
     x->peak = known->peak;
+    x->least = known->least;
+    x->loose = known->loose;
     x->sec = known->sec;
     x->shown = known->shown;
     x->alive = known->alive;
@@ -403,6 +433,9 @@ static void add_known(const Decider *d, const PlanTry *t)
         memcpy(alive, x->alive, (size_t)d->v.n * sizeof *alive);
     *known = (Planned){.need = x->need,
                        .peak = x->peak,
+                       .least = x->least,
+                       .loose = x->loose,
+                       .memory = d->task->memory,
                        .sec = x->sec,
                        .shown = x->shown,
                        .crowd = x->crowd,
@@ -435,6 +468,12 @@ void plan_full(Decider *d, Planned *x)
     plan_it(d, x, false, x->room ? 0 : d->task->memory);
 }
 
+void plan_below(Decider *d, Planned *x, double sec)
+{
+    plan_try((PlanTry){
+        .d = d, .x = x, .limit = x->room ? 0 : d->task->memory, .beat = x->room ? sec : 0});
+}
+
 void plan_unlimited(Decider *d, Planned *x)
 {
     plan_it(d, x, false, 0);
@@ -460,6 +499,11 @@ bool plan_may_fit(Decider *d, const Planned *x, int64_t nbytes)
         return true;
     plan_try((PlanTry){.d = d, .x = &y, .quick = true, .tried = true, .limit = nbytes});
     return y.need >= 0 && y.need <= nbytes;
+}
+
+void plan_weighed(Decider *d, Planned *x)
+{
+    plan_it(d, x, true, d->task->memory);
 }
 
 Planned plan_mixed(Decider *d, const Level *level)

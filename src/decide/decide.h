@@ -65,6 +65,9 @@ typedef struct Planned {
     bool prefer;       /* the set is preferred, not demanded: a block may begin at what is saved */
     int64_t need;      /* bytes of the plan with its library's reserve; -1: it cannot be planned */
     int64_t peak;      /* bytes of it without the reserve */
+    int64_t least;     /* need, wherever its buffers lie */
+    int64_t memory;    /* the limit within which they were to lie */
+    bool loose;        /* it took no fewer seconds than were to beat: no addresses were sought */
     double sec;        /* of the step, estimated */
     double shown;      /* of these, for which it stands still for collectives */
     double
@@ -108,6 +111,8 @@ typedef struct AgainReport {
                        same */
     int nfront, capfront;
     int nplanned;
+    double apart; /* times of its seconds that the step would take with each collective alone, as a
+                     short step tells; 0: not known */
 } AgainReport;
 
 /* Plans that were tried, for other limits of the same step; they live in `of`'s arena. */

@@ -100,34 +100,69 @@ static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const 
         buf[i].offset = top - buf[i].offset - buf[i].nbytes;
 }
 
-/* Places what is not kept, from `at` on. */
-static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t most,
-                        Placements *known, Arena *tmp)
+/* The buffers of a space that are not kept. */
+typedef struct SpaceBufs {
+    PlaceBuf *buf;
+    int *of, n; /* storages */
+} SpaceBufs;
+
+static SpaceBufs gather_bufs(const Plan *p, Space space, Arena *tmp)
 {
-    PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
-    int *of = NEWN(tmp, int, p->nstorage), n = 0;
+    SpaceBufs x = {NEWN(tmp, PlaceBuf, p->nstorage), NEWN(tmp, int, p->nstorage), 0};
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         if (s->space != space || s->persistent || s->end <= s->start)
             continue;
-        buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
-        of[n++] = i;
+        x.buf[x.n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
+        x.of[x.n++] = i;
     }
-    PlaceResult r = most ? place_within(tmp, buf, n, effort, most - at, known)
-                         : place_known(tmp, buf, n, effort, known);
-    turn_if_only_work_on_top(buf, of, n, p, r.peak);
-    CHECK(!effort || place_check(tmp, buf, n).first < 0);
-    for (int i = 0; i < n; i++)
-        p->storage[of[i]].offset = at + buf[i].offset;
+    return x;
+}
+
+/* Gives the buffers their addresses, from `at` on. */
+static void take_bufs(Plan *p, Space space, int64_t at, const SpaceBufs *x, PlaceResult r)
+{
+    turn_if_only_work_on_top(x->buf, x->of, x->n, p, r.peak);
+    for (int i = 0; i < x->n; i++)
+        p->storage[x->of[i]].offset = at + x->buf[i].offset;
     p->space[space].peak = at + r.peak;
+}
+
+/* Places what is not kept, from `at` on. */
+static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t most,
+                        Placements *known, Arena *tmp)
+{
+    const SpaceBufs x = gather_bufs(p, space, tmp);
+    PlaceResult r = most ? place_within(tmp, x.buf, x.n, effort, most - at, known)
+                         : place_known(tmp, x.buf, x.n, effort, known);
+    CHECK(!effort || place_check(tmp, x.buf, x.n).first < 0);
+    take_bufs(p, space, at, &x, r);
+}
+
+/* The bytes from which on what is not kept lies. */
+static int64_t space_begin(const Plan *p, int space)
+{
+    return space == SPACE_MAIN ? p->persistent_nbytes : 0;
 }
 
 void plan_place(Plan *p, int effort, int64_t most, Placements *known)
 {
     Arena *tmp = arena_tmp(p->g->a);
     for (int s = 0; s < device_nspace(p->device); s++) {
-        int64_t at = s == SPACE_MAIN ? p->persistent_nbytes : 0;
-        place_space(p, (Space)s, at, effort, s == SPACE_MAIN ? most : 0, known, tmp);
+        place_space(p, (Space)s, space_begin(p, s), effort, s == SPACE_MAIN ? most : 0, known, tmp);
+        arena_reset(tmp);
+    }
+}
+
+void plan_place_enough(Plan *p, int effort, int64_t enough)
+{
+    Arena *tmp = arena_tmp(p->g->a);
+    for (int s = 0; s < device_nspace(p->device); s++) {
+        const int64_t at = space_begin(p, s);
+        const bool any = p->space[s].bound > enough;
+        const SpaceBufs x = gather_bufs(p, (Space)s, tmp);
+        const int64_t capacity = any || enough == INT64_MAX ? INT64_MAX : enough - at;
+        take_bufs(p, (Space)s, at, &x, place(tmp, x.buf, x.n, capacity, effort));
         arena_reset(tmp);
     }
 }

@@ -57,10 +57,12 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
     r->same = b.lacking - 1;
     r->slower = sec >= r->least;
     const bool capped = !r->beside && !plan_is_one_of_many(g, to);
-    Plan *q = r->slower ? NULL : plan_placed(a, g, to, capped ? cap : 0, known);
+    PlanFor as = *to;
+    as.loose |= to->beat > 0 && sec >= to->beat;
+    Plan *q = r->slower ? NULL : plan_placed(a, g, &as, capped && !as.loose ? cap : 0, known);
     arena_reset(tmp);
     bool good = q && q->est.step < p->est.step;
-    if (good && capped)
+    if (good && capped && !as.loose)
         good = q->space[SPACE_MAIN].peak <= cap &&
                (!r->limit || plan_least(q) <= MAX(r->limit, plan_least(p)));
     if (!good)

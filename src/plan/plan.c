@@ -154,7 +154,8 @@ bool plan_for_equal(const PlanFor *x, const PlanFor *y)
     return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
            x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
            x->overlap == y->overlap && x->quick == y->quick && x->room == y->room &&
-           x->rival == y->rival && x->moved == y->moved && x->tried == y->tried &&
+           x->rival == y->rival && x->beat == y->beat && x->enough == y->enough &&
+           x->loose == y->loose && x->moved == y->moved && x->tried == y->tried &&
            x->rough == y->rough && x->beside == y->beside &&
            machine_hash(x->machine) == machine_hash(y->machine);
 }
@@ -189,14 +190,26 @@ static int place_effort(const Plan *p, const PlanFor *to)
     return to->rough ? 0 : less ? LESS_EFFORT : PLACE_EFFORT;
 }
 
+/* The bytes of p, without its reserve, within which its addresses are good enough; 0: the fewest
+ * are sought. */
+static int64_t enough_of(const Plan *p, const PlanFor *to)
+{
+    if (to->loose)
+        return INT64_MAX;
+    return to->enough && plan_is_one_of_many(p->g, to) ? MAX(to->enough - p->reserve, 1) : 0;
+}
+
 Plan *plan_placed(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placements *known)
 {
     double start = now_sec();
     Plan *p = plan_measured(a, g, to);
     fill_reserve(p);
     p->reserve = MAX(p->reserve, to->reserve);
+    const int64_t enough = enough_of(p, to);
     if (to->rough && !to->quick && plan_one_queue(p))
         leave_unplaced(p);
+    else if (enough)
+        plan_place_enough(p, place_effort(p, to), enough);
     else
         plan_place(p, place_effort(p, to), most, known);
     plan_waits(p, a);

@@ -109,22 +109,28 @@ typedef struct PlanFor {
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
                            shares the arena keeps there; caches lie after them */
     int64_t
-        reserve;   /* the library's is at least so many bytes, of which another plan has the use */
-    int64_t limit; /* bytes that it should need at most, with its reserve; 0: none. If it needs
-                      little more, orders are compared in another way too */
-    bool lowest;   /* if it needs more, it is that of the fewest bytes, whatever the limit is */
-    bool overlap;  /* collectives may be moved to run beside computing, if that takes no more than
-                      the limit; without a limit, than what is alive of two more blocks' */
-    int room;      /* in how many bytes, ROOM_NONE to ROOM_USUAL; orders of large graphs are then
-                      judged by live bytes, and placed with a tenth of the effort, as
-                      several are planned. 0: as limit says */
-    double rival;  /* seconds of another step, in whose place this one is taken if it is faster:
-                      where it seems not, moving collectives ends. 0: there is none */
-    bool quick;    /* rough, but placed, with less effort: orders are judged by live bytes, and no
-                      fused node is taken apart */
-    bool moved;    /* quick, but with the collectives moved as without that */
-    bool tried;    /* only whether it needs at most the limit is asked: any order that does is
-                      taken, and if none is found it is as quick */
+        reserve;    /* the library's is at least so many bytes, of which another plan has the use */
+    int64_t limit;  /* bytes that it should need at most, with its reserve; 0: none. If it needs
+                       little more, orders are compared in another way too */
+    bool lowest;    /* if it needs more, it is that of the fewest bytes, whatever the limit is */
+    bool overlap;   /* collectives may be moved to run beside computing, if that takes no more than
+                       the limit; without a limit, than what is alive of two more blocks' */
+    int room;       /* in how many bytes, ROOM_NONE to ROOM_USUAL; orders of large graphs are then
+                       judged by live bytes, and placed with a tenth of the effort, as
+                       several are planned. 0: as limit says */
+    double rival;   /* seconds of another step, in whose place this one is taken if it is faster:
+                       where it seems not, moving collectives ends. 0: there is none */
+    double beat;    /* seconds: the plan is of no use unless it takes fewer; then its addresses may
+                       waste bytes. 0: it is */
+    int64_t enough; /* of a plan that is one of several: bytes, with its reserve, within which its
+                       addresses are good enough; where it needs more in any case, all are. 0: the
+                       fewest are sought */
+    bool loose;     /* its addresses may waste bytes */
+    bool quick;     /* rough, but placed, with less effort: orders are judged by live bytes, and no
+                       fused node is taken apart */
+    bool moved;     /* quick, but with the collectives moved as without that */
+    bool tried;     /* only whether it needs at most the limit is asked: any order that does is
+                       taken, and if none is found it is as quick */
     const struct PlanBeside *beside; /* what counts beside the plan's bytes where collectives are
                                         moved; NULL: nothing */
     bool rough; /* not to be run: order_bound is 0, and addresses waste bytes, or are left out where
@@ -208,6 +214,8 @@ Placements *placements_new(Arena *a);
  * added to; a placement found in it that took less effort goes on from there. most: the peak within
  * which little effort is enough; 0: none is. */
 void plan_place(Plan *p, int effort, int64_t most, Placements *known);
+/* The same, where a peak of so many bytes is good enough, or, if none is possible, any. */
+void plan_place_enough(Plan *p, int effort, int64_t enough);
 
 /* ---- overlapped.c ---- */
 

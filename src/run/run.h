@@ -36,6 +36,7 @@ typedef struct BucketChoice {
     bool chosen;               /* taken by the clock, now or before */
     double joined, apart;      /* seconds of a step, as asked for or by blocks, and with all calls
                                   alone; 0: that was not planned */
+    bool told;                 /* apart is what a short step tells */
 } BucketChoice;
 
 struct tn_graph {

@@ -196,6 +196,7 @@ static void test_decision(const Stepped *c)
     PlanFor to = x.t.to, other = to;
     to.room = r.chosen.room;
     to.limit = to.room ? 0 : x.t.memory;
+    to.enough = to.room ? x.t.memory : 0;
     other.limit = to.limit + 1;
     EXPECT(r.fits && r.searched && r.chosen.need <= x.t.memory && r.chosen.need > 0);
     for (int i = 0; i < r.nnode; i++)
