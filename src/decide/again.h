@@ -19,6 +19,7 @@ typedef struct Values {
     bool *gather;      /* of a parameter */
     bool *begin;       /* inputs make it before the first block, as embeddings are made */
     bool *may;         /* it can go to the host's memory */
+    bool *seam;        /* another block's forward reads it, or it is an output */
     double *sec;       /* of the node */
     int64_t *nbytes;   /* of that result */
     Map number;        /* by name, and one */
