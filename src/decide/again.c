@@ -68,7 +68,7 @@ static void add_ladder(Ladder *list, int *n, Ladder l)
 
 static Ladder ladder_of(const Decider *d, const int *block, const int64_t *weight)
 {
-    return ladder_new(d->keep, d->step, d->o.prices, block, weight);
+    return ladder_new(d->keep, d->step, d->o.prices, block, weight, false);
 }
 
 /* Ladders of what is computed again. Returns how many there are. */
@@ -96,6 +96,18 @@ static Ladder ladder_beside(Decider *d, const Level *base)
         }
     Ladder l = ladder_of(d, d->blocks.of, weight);
     l.base = base;
+    return l;
+}
+
+Ladder ladder_hidden(Decider *d)
+{
+    int64_t *weight = NEWN(d->keep, int64_t, d->step->nvalue);
+    for (const Node *n = d->step->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            weight[n->out[k]->id] =
+                map_find(&d->gathers, n->out[0]->name) ? 0 : type_nbytes(&n->out[k]->type);
+    Ladder l = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, weight, true);
+    l.base = levels_gathers(d);
     return l;
 }
 
@@ -137,13 +149,9 @@ static int block_of_step(const Decider *d, const LadderStep *s)
     return d->v.block[(intptr_t)map_find(&d->v.number, s->value[0]) - 1];
 }
 
-/* The places of a short step's ladder where all blocks have joined, as what lies between is a
- * mixture: the last one, and before it those that save fewer bytes by a part of what the last
- * does. Returns how many there are. */
-static int find_joined(Decider *d, const Ladder *l, int *place)
+int ladder_joined(Decider *d, const Ladder *l, int parts, int *place)
 {
-    enum { PARTS = 64 };
-    const double *nbytes = ladder_bytes(d, l), least = (nbytes[0] - nbytes[l->n]) / PARTS;
+    const double *nbytes = ladder_bytes(d, l), least = (nbytes[0] - nbytes[l->n]) / parts;
     double last = nbytes[0];
     int n = 0;
     for (int i = 1; i <= l->n; i++) {
@@ -159,9 +167,10 @@ static int find_joined(Decider *d, const Ladder *l, int *place)
 /* The places of a ladder that are planned. Returns how many there are. */
 static int find_places(Decider *d, const Ladder *l, int *place)
 {
+    enum { PARTS = 64 };
     for (int i = 1; !d->s && i <= PLACES; i++)
         place[i - 1] = l->n * i / PLACES;
-    return d->s ? find_joined(d, l, place) : PLACES;
+    return d->s ? ladder_joined(d, l, PARTS, place) : PLACES;
 }
 
 static Front try_ladder(Decider *d, Planned none, const Ladder *l)

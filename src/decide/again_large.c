@@ -98,7 +98,7 @@ const double *ladder_bytes(Decider *d, const Ladder *l)
 
 static Rungs make_rungs(Decider *d)
 {
-    Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL)};
+    Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL, false)};
     const double *nbytes = ladder_bytes(d, &r.ladder);
     const double each = (nbytes[0] - nbytes[r.ladder.n]) / RUNGS;
     r.nbytes[0] = nbytes[0];

@@ -29,7 +29,7 @@
 /* How many places of a front are entries, and how many plans are made between two choices: in small
  * steps, whose plans take little time, more. */
 enum { SMALL_NODES = 5000, PLACES_LARGE = 5, PLACES_SMALL = 9 };
-enum { MOST_LARGE = 3, MOST_SMALL = 7 };
+enum { MOST_LARGE = 4, MOST_SMALL = 7 };
 
 /* The share of the seconds between two choices that is worth another plan. */
 #define ENOUGH 0.01
@@ -45,6 +45,7 @@ typedef struct Moved {
     Decider *d, *e; /* of the whole step, of that which stands for it */
     bool small;     /* plans of the whole step take little time */
     Front f;        /* its entries, of e */
+    bool *bent;     /* by entry: it is slower than mixtures of others in as many bytes seem to be */
     Planned *whole; /* by entry, of d; need 0: not planned yet */
 } Moved;
 
@@ -137,6 +138,16 @@ static void add_places(const Moved *m, Front *f, const Front *of)
     }
 }
 
+/* Adds the choices at places of the ladder on which collectives take no time. */
+static void add_hidden(Decider *e, Front *f)
+{
+    enum { PARTS = 16 };
+    const Ladder l = ladder_hidden(e);
+    int *place = NEWN(e->keep, int, l.n + 1), n = l.n ? ladder_joined(e, &l, PARTS, place) : 0;
+    for (int i = 0; i < n; i++)
+        add_entry(e, f, levels_of_steps(e, &l, place[i]), NULL, ROOM_USUAL);
+}
+
 /* Adds the entry of the fewest bytes with none to move collectives in. */
 static void add_lowest(Decider *e, Front *f)
 {
@@ -167,6 +178,7 @@ static Front make_frontier(const Moved *m)
         if (gathers)
             add_kept(e, &f, level);
     }
+    add_hidden(e, &f);
     add_lowest(e, &f);
     f = close_frontier(e->keep, &f, spread_of(m));
     for (int i = 0; i < front.n; i++)
@@ -187,7 +199,7 @@ static bool is_told(const Moved *m)
  * plan says it. */
 static int told_fit(const Moved *m, int64_t need)
 {
-    enum { OFF = 50 }; /* by this part of the limit what is told may be off */
+    enum { OFF = 70 }; /* by this part of the limit what is told may be off */
     const int64_t memory = m->d->task->memory, off = memory / OFF;
     return !is_told(m) ? 0 : need > memory + off ? -1 : need < memory - off;
 }
@@ -305,40 +317,69 @@ static Planned plan_found(Moved *m, const Between *b)
     return best;
 }
 
-/* Whether entry i, which needs fewer bytes than k, may be faster after all: not if it only has less
- * room. */
-static bool may_be_faster(const Moved *m, int i, int k)
+/* Seconds for a byte from entry i to k, which needs more. */
+static double slope(const Moved *m, int i, int k)
 {
     const Planned *x = &m->f.x[i], *y = &m->f.x[k];
-    const bool same = x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
-    return !same && x->sec <= (1 + noise_of(m)) * y->sec;
+    return (y->sec - x->sec) / (double)(y->need - x->need);
 }
 
-/* The number of the fastest entry that fits, of the first and of those behind it that may be. */
-static int find_fastest(Moved *m, int first)
+/* Fills which entries lie on no corner of the convex curve of seconds over bytes. */
+static void find_bent(Moved *m)
 {
-    int best = first;
-    for (int i = first + 1; i < m->f.n; i++)
-        if (may_be_faster(m, i, first) && entry_fits(m, i) &&
-            !planned_first(m->d, whole_of(m, best), whole_of(m, i)))
-            best = i;
-    return best;
+    int *corner = NEWN(m->d->keep, int, m->f.n), n = 0;
+    m->bent = NEWN(m->d->keep, bool, m->f.n);
+    for (int i = m->f.n - 1; i >= 0; i--) {
+        const Planned *x = &m->f.x[i];
+        m->bent[i] = true;
+        if (n && x->sec >= m->f.x[corner[n - 1]].sec)
+            continue;
+        while (n > 1 && slope(m, corner[n - 2], corner[n - 1]) >= slope(m, corner[n - 2], i))
+            n--;
+        corner[n++] = i;
+    }
+    for (int i = 0; i < n; i++)
+        m->bent[corner[i]] = false;
 }
 
-/* Chooses from the first entry that fits on. */
+/* Whether entry i is a choice of one before it in less room. */
+static bool has_less_room(const Moved *m, int i)
+{
+    const Planned *x = &m->f.x[i];
+    bool any = false;
+    for (int k = 0; k < i; k++) {
+        const Planned *y = &m->f.x[k];
+        any |= x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
+    }
+    return any;
+}
+
+/* Whether entry i, which is no corner, may be faster than x after all. */
+static bool may_be_faster(const Moved *m, int i, const Planned *x)
+{
+    const bool known = m->whole[i].need != 0;
+    return m->bent[i] && (known || !has_less_room(m, i)) &&
+           m->f.x[i].sec * (1 - noise_of(m)) < x->sec;
+}
+
+/* Chooses between the two corners next to the limit, and among entries that are none and may be
+ * faster; first: the first entry that fits. */
 static Planned choose_from(Moved *m, int first)
 {
-    Between b = {.p.high = entry_of(m, find_fastest(m, first))};
-    for (int i = first - 1; i >= 0 && !b.p.low.need; i--) {
-        const Planned x = entry_of(m, i);
-        if (x.sec < b.p.high.sec)
-            b.p.low = x;
-    }
-    if (b.p.low.need > 0)
+    int high = first, low = first - 1;
+    while (m->bent[high])
+        high++;
+    while (low >= 0 && m->bent[low])
+        low--;
+    Between b = {.p.high = entry_of(m, high)};
+    if (low >= 0)
+        b.p.low = entry_of(m, low);
+    if (b.p.low.need > 0 && b.p.low.sec < b.p.high.sec)
         search_between(m, &b);
     Planned best = plan_found(m, &b);
-    for (int i = first + 1; i < m->f.n && !plan_fits(m->d, &best); i++)
-        best = planned_better(m->d, best, *whole_of(m, i));
+    for (int i = first; i < m->f.n; i++)
+        if (!plan_fits(m->d, &best) || (may_be_faster(m, i, &best) && entry_fits(m, i)))
+            best = planned_better(m->d, best, *whole_of(m, i));
     return best;
 }
 
@@ -352,6 +393,7 @@ bool again_search_moved(Decider *d)
     m.e->r->nfront = 0;
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);
+    find_bent(&m);
     const int first = find_first(&m);
     const Planned best = first < 0 ? (Planned){.need = -1} : choose_from(&m, first);
     if (!plan_fits(d, &best)) {
