@@ -99,18 +99,6 @@ static Ladder ladder_beside(Decider *d, const Level *base)
     return l;
 }
 
-Ladder ladder_hidden(Decider *d)
-{
-    int64_t *weight = NEWN(d->keep, int64_t, d->step->nvalue);
-    for (const Node *n = d->step->first; n; n = n->next)
-        for (int k = 0; k < n->nout; k++)
-            weight[n->out[k]->id] =
-                map_find(&d->gathers, n->out[0]->name) ? 0 : type_nbytes(&n->out[k]->type);
-    Ladder l = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, weight, true);
-    l.base = levels_gathers(d);
-    return l;
-}
-
 /* Adds ladders with what goes to the host's memory: of that alone, beside all saved and beside all
  * of the first ladder, and of what is computed again beside what goes for nothing. Returns how many
  * there are. */

@@ -72,9 +72,6 @@ bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
 void again_search(Decider *d);
 
-/* The ladder for the forward's end with all gathers of parameters made again, where collectives
- * take no time, as computing hides them. */
-Ladder ladder_hidden(Decider *d);
 /* The places of a ladder where all blocks have joined, as what lies between is a mixture: the last
  * one, and before it those that save fewer bytes by such a part of what the last does. Returns how
  * many there are. */

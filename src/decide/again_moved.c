@@ -3,9 +3,9 @@
  *
  * A choice is as good as the bytes are many in which its collectives are moved, so the frontier is
  * of pairs of both (PlanFor's room), each planned as without a limit. Its entries are choices of
- * the front that is planned with less effort, and words of --recompute, which gather parameters
- * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
- * seconds.
+ * the front that is planned with less effort, words of --recompute, which gather parameters again
+ * where that is hidden, and places of a ladder on which collectives take no time: as a short step
+ * tells, fewer bytes from one to the next, and more seconds.
  *
  * From the first entry that fits, and the next one before it that is faster, the search goes on to
  * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
@@ -14,6 +14,9 @@
  * part the smaller one takes nothing that is faster than what the larger one has. Slower entries
  * that fit are planned too where the short step may err so far that they are the faster ones; if it
  * errs further, a larger limit could be slower.
+ *
+ * In large steps both are corners of the convex curve of seconds over bytes; other entries that
+ * seem no slower than what is found, but for noise, are planned beside it.
  *
  * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
  * the short one tells it of entries, and of a half the mean of the two; the whole is planned where
@@ -138,7 +141,21 @@ static void add_places(const Moved *m, Front *f, const Front *of)
     }
 }
 
-/* Adds the choices at places of the ladder on which collectives take no time. */
+/* The ladder for the forward's end with all gathers of parameters made again, where collectives
+ * take no time, as computing hides them. */
+static Ladder ladder_hidden(Decider *d)
+{
+    int64_t *weight = NEWN(d->keep, int64_t, d->step->nvalue);
+    for (const Node *n = d->step->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            weight[n->out[k]->id] =
+                map_find(&d->gathers, n->out[0]->name) ? 0 : type_nbytes(&n->out[k]->type);
+    Ladder l = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, weight, true);
+    l.base = levels_gathers(d);
+    return l;
+}
+
+/* Adds the choices at places of that ladder. */
 static void add_hidden(Decider *e, Front *f)
 {
     enum { PARTS = 16 };
@@ -324,12 +341,13 @@ static double slope(const Moved *m, int i, int k)
     return (y->sec - x->sec) / (double)(y->need - x->need);
 }
 
-/* Fills which entries lie on no corner of the convex curve of seconds over bytes. */
+/* Fills which entries lie on no corner of the convex curve of seconds over bytes; of small steps,
+ * whose entries are all planned where they matter, none. */
 static void find_bent(Moved *m)
 {
     int *corner = NEWN(m->d->keep, int, m->f.n), n = 0;
     m->bent = NEWN(m->d->keep, bool, m->f.n);
-    for (int i = m->f.n - 1; i >= 0; i--) {
+    for (int i = m->f.n - 1; i >= 0 && !m->small; i--) {
         const Planned *x = &m->f.x[i];
         m->bent[i] = true;
         if (n && x->sec >= m->f.x[corner[n - 1]].sec)
@@ -362,19 +380,40 @@ static bool may_be_faster(const Moved *m, int i, const Planned *x)
            m->f.x[i].sec * (1 - noise_of(m)) < x->sec;
 }
 
-/* Chooses between the two corners next to the limit, and among entries that are none and may be
- * faster; first: the first entry that fits. */
+/* The number of the fastest entry that fits, of the first and of those behind it that may be. */
+static int find_fastest(Moved *m, int first)
+{
+    int best = first;
+    for (int i = first + 1; i < m->f.n; i++) {
+        const Planned *x = &m->f.x[i], *y = &m->f.x[first];
+        const bool same = x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
+        if (!same && x->sec <= (1 + noise_of(m)) * y->sec && entry_fits(m, i) &&
+            !planned_first(m->d, whole_of(m, best), whole_of(m, i)))
+            best = i;
+    }
+    return best;
+}
+
+/* The number of the first corner from that entry on. */
+static int find_corner(const Moved *m, int first)
+{
+    while (m->bent[first])
+        first++;
+    return first;
+}
+
+/* Chooses from the first entry that fits on, and among those that are no corners and may be faster.
+ */
 static Planned choose_from(Moved *m, int first)
 {
-    int high = first, low = first - 1;
-    while (m->bent[high])
-        high++;
-    while (low >= 0 && m->bent[low])
-        low--;
+    const int high = m->small ? find_fastest(m, first) : find_corner(m, first);
     Between b = {.p.high = entry_of(m, high)};
-    if (low >= 0)
-        b.p.low = entry_of(m, low);
-    if (b.p.low.need > 0 && b.p.low.sec < b.p.high.sec)
+    for (int i = first - 1; i >= 0 && !b.p.low.need; i--) {
+        const Planned x = m->bent[i] ? b.p.high : entry_of(m, i);
+        if (x.sec < b.p.high.sec)
+            b.p.low = x;
+    }
+    if (b.p.low.need > 0)
         search_between(m, &b);
     Planned best = plan_found(m, &b);
     for (int i = first; i < m->f.n; i++)

@@ -117,8 +117,8 @@ void read_values(Decider *d)
 /* ---- levels ---- */
 
 /* That of value i where it is computed again: a loop of the forward keeps what that of the backward
- * reads, whatever is preferred. Within a block scopes name, preferring does what demanding does, and
- * lets the forward's node be fused with those that are saved. */
+ * reads, whatever is preferred. Within a block scopes name, preferring does what demanding does,
+ * and lets the forward's node be fused with those that are saved. */
 static Policy again_policy(const Decider *d, const Planned *x, int i)
 {
     const bool same = d->blocks.scoped && !d->v.seam[i];
