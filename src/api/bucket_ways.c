@@ -133,9 +133,9 @@ static bool misses(const tn_plan *p, int64_t goal)
     return goal && plan_least(p->p) > goal;
 }
 
-/* Plans the step that x has planned with o, with each call alone, into `to`. Leaves it without a
- * plan where that is the same graph. */
-static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
+/* Plans the step that x has planned with o, with each call alone, into `to`; decided: all else, as
+ * text; NULL: it is decided anew. Leaves it without a plan where that is the same graph. */
+static int plan_apart(const Parts *x, const tn_options *o, const char *decided, tn_compiled *to)
 {
     Parts one = *x;
     tn_graph *joined = x->to->graph[0];
@@ -143,7 +143,7 @@ static int plan_apart(const Parts *x, const tn_options *o, tn_compiled *to)
     one.to = to;
     one.unpriced = true;
     with.bucket = off;
-    with.decided = again_text(&joined->again, x->tmp);
+    with.decided = decided;
     with.warn = NULL; /* it has warned */
     with.nwhat_if = 0;
     if (joined->sharded.ntried)
@@ -192,6 +192,24 @@ static bool take_told(const Parts *x, BucketChoice *r)
     return r->told;
 }
 
+/* Whether it was searched for what the step computes again. */
+static bool searched_again(const Parts *x, const tn_options *o)
+{
+    const tn_graph *g = x->to->graph[0];
+    return o->goal_memory && g->again.searched && !g->sharded.ntried;
+}
+
+/* Where calls alone are better with what was decided for joined ones, decides for them. */
+static int decide_apart(Parts *x, const tn_options *o, BucketChoice *r)
+{
+    tn_compiled apart = {0};
+    int code = plan_apart(x, o, NULL, &apart);
+    if (!code && apart.plan[0] && parts_better(&apart, x->to, o->goal_memory))
+        r->apart = x->to->plan[0]->p->est.step;
+    parts_free_step(&apart);
+    return code;
+}
+
 /* Plans the step with all calls alone, where it may take less or need less memory, and leaves the
  * better one in x. */
 static int try_apart(Parts *x, const tn_options *o, bool open, double least, BucketChoice *r)
@@ -202,13 +220,14 @@ static int try_apart(Parts *x, const tn_options *o, bool open, double least, Buc
     const bool fits = !misses(x->to->plan[0], o->goal_memory);
     if (fits && (least >= r->joined || take_told(x, r)))
         return 0;
-    int code = plan_apart(x, o, &apart);
+    const bool anew = searched_again(x, o);
+    int code = plan_apart(x, o, again_text(&x->to->graph[0]->again, x->tmp), &apart);
     r->apart = apart.plan[0] ? apart.plan[0]->p->est.step : 0;
     r->chosen &= r->apart > 0;
     if (r->chosen && parts_better(&apart, x->to, o->goal_memory))
         r->taken = off;
     parts_free_step(&apart);
-    return code;
+    return code || r->taken != off || !anew ? code : decide_apart(x, o, r);
 }
 
 int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)

@@ -68,7 +68,7 @@ static void add_ladder(Ladder *list, int *n, Ladder l)
 
 static Ladder ladder_of(const Decider *d, const int *block, const int64_t *weight)
 {
-    return ladder_new(d->keep, d->step, d->o.prices, block, weight);
+    return ladder_new(d->keep, d->step, d->o.prices, block, weight, false);
 }
 
 /* Ladders of what is computed again. Returns how many there are. */
@@ -137,14 +137,9 @@ static int block_of_step(const Decider *d, const LadderStep *s)
     return d->v.block[(intptr_t)map_find(&d->v.number, s->value[0]) - 1];
 }
 
-/* The places of a short step's ladder where all blocks have joined, as what lies between is a
- * mixture: the last one, and before it those that save fewer bytes by a part of what the last
- * does. Returns how many there are. */
-static int find_joined(Decider *d, const Ladder *l, int *place)
+int ladder_joined(Decider *d, const Ladder *l, int parts, int *place)
 {
-    enum { PARTS = 64, FEW_PARTS = 8 };
-    const double *nbytes = ladder_bytes(d, l), range = nbytes[0] - nbytes[l->n];
-    const double least = range / (d->coarse ? FEW_PARTS : PARTS);
+    const double *nbytes = ladder_bytes(d, l), least = (nbytes[0] - nbytes[l->n]) / parts;
     double last = nbytes[0];
     int n = 0;
     for (int i = 1; i <= l->n; i++) {
@@ -160,9 +155,10 @@ static int find_joined(Decider *d, const Ladder *l, int *place)
 /* The places of a ladder that are planned. Returns how many there are. */
 static int find_places(Decider *d, const Ladder *l, int *place)
 {
+    enum { PARTS = 64, FEW_PARTS = 8 };
     for (int i = 1; !d->s && i <= PLACES; i++)
         place[i - 1] = l->n * i / PLACES;
-    return d->s ? find_joined(d, l, place) : PLACES;
+    return d->s ? ladder_joined(d, l, d->coarse ? FEW_PARTS : PARTS, place) : PLACES;
 }
 
 static Front try_ladder(Decider *d, Planned none, const Ladder *l)

@@ -20,6 +20,7 @@ typedef struct Values {
     bool *gather;      /* of a parameter */
     bool *begin;       /* inputs make it before the first block, as embeddings are made */
     bool *may;         /* it can go to the host's memory */
+    bool *seam;        /* another block's forward reads it, or it is an output */
     double *sec;       /* of the node */
     int64_t *nbytes;   /* of that result */
     Map number;        /* by name, and one */
@@ -77,6 +78,11 @@ Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
 bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
 void again_search(Decider *d);
+
+/* The places of a ladder where all blocks have joined, as what lies between is a mixture: the last
+ * one, and before it those that save fewer bytes by such a part of what the last does. Returns how
+ * many there are. */
+int ladder_joined(Decider *d, const Ladder *l, int parts, int *place);
 
 /* The bytes of so many that are left beside parameters, state and the library's reserve. */
 double again_left(const Decider *d, int64_t nbytes);

@@ -136,7 +136,9 @@ static bool search_steps(Decider *d, Pair *p)
     same &= p->along || !(p->low.prefer || p->high.prefer);
     if (!same || p->high.steps - p->low.steps < 2)
         return false;
-    Planned x = plan_steps(d, l, p->low.steps + (p->high.steps - p->low.steps) / 2);
+    const int steps = p->low.steps + (p->high.steps - p->low.steps) / 2;
+    const Planned of = {.level = levels_of_steps(d, l, steps), .ladder = l, .steps = steps};
+    Planned x = p->low.prefer && p->high.prefer ? plan_prefer(d, &of) : plan_steps(d, l, steps);
     return pair_take(d, p, &x, 1);
 }
 

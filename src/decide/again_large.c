@@ -98,7 +98,7 @@ const double *ladder_bytes(Decider *d, const Ladder *l)
 
 static Rungs make_rungs(Decider *d)
 {
-    Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL)};
+    Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL, false)};
     const double *nbytes = ladder_bytes(d, &r.ladder);
     const double each = (nbytes[0] - nbytes[r.ladder.n]) / RUNGS;
     r.nbytes[0] = nbytes[0];
@@ -126,12 +126,28 @@ static int guess(const Rungs *r, const int64_t *need, int low, int high, int64_t
     return i;
 }
 
+/* A rung as a choice. Where scopes name no blocks, preferring does what demanding does, and lets
+ * nodes be fused that are computed again and that are not. */
+static Planned rung_of(Decider *d, const Rungs *r, int i)
+{
+    return (Planned){.level = levels_of_steps(d, &r->ladder, r->steps[i]),
+                     .ladder = &r->ladder,
+                     .steps = r->steps[i],
+                     .prefer = !d->blocks.scoped};
+}
+
+static Planned rung_quick(Decider *d, const Rungs *r, int i)
+{
+    const Planned x = rung_of(d, r, i);
+    return x.prefer ? plan_prefer(d, &x) : plan_steps(d, &r->ladder, r->steps[i]);
+}
+
 /* Plans a rung: as it would run, unless another order is to be found then. */
 static Planned plan_rung(Decider *d, const Rungs *r, int i)
 {
-    Planned x = {.level = levels_of_steps(d, &r->ladder, r->steps[i])};
+    Planned x = rung_of(d, r, i);
     if (d->task->ordered)
-        return plan_quick(d, x.level, NULL);
+        return rung_quick(d, r, i);
     plan_full(d, &x);
     return x;
 }
@@ -140,13 +156,13 @@ static Planned plan_rung(Decider *d, const Rungs *r, int i)
 static void refine(Decider *d, const Rungs *r, int i)
 {
     Planned *best = &d->r->chosen;
-    Pair p = {.low = plan_steps(d, &r->ladder, r->steps[i - 1]),
-              .high = plan_steps(d, &r->ladder, r->steps[i])};
+    Pair p = {.low = rung_quick(d, r, i - 1), .high = rung_quick(d, r, i), .along = true};
+    const bool prefer = p.high.prefer;
     if (plan_fits(d, &p.low) || !plan_fits(d, &p.high))
         return;
     pair_search(d, &p, p.high.sec);
     Planned x = {.level = p.high.level, .prefer = p.high.prefer};
-    if (p.high.steps == r->steps[i] && !p.high.prefer)
+    if (p.high.steps == r->steps[i] && p.high.prefer == prefer)
         return;
     plan_full(d, &x);
     if (plan_fits(d, &x) && x.sec < best->sec)

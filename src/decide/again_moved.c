@@ -3,9 +3,10 @@
  *
  * A choice is as good as the bytes are many in which its collectives are moved, so the frontier is
  * of pairs of both (PlanFor's room), each planned as without a limit. Its entries are choices of
- * the front that is planned with less effort, and words of --recompute, which gather parameters
- * again where that is hidden: as a short step tells, fewer bytes from one to the next, and more
- * seconds. What only has less room than an entry that surely fits is not among them.
+ * the front that is planned with less effort, words of --recompute, which gather parameters again
+ * where that is hidden, and places of a ladder on which collectives take no time: as a short step
+ * tells, fewer bytes from one to the next, and more seconds. What only has less room than an entry
+ * that surely fits is not among them.
  *
  * From the first entry that fits, and the next one before it that is faster, the search goes on to
  * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
@@ -14,6 +15,9 @@
  * part the smaller one takes nothing that is faster than what the larger one has. Slower entries
  * that fit are planned too where the short step may err so far that they are the faster ones; if it
  * errs further, a larger limit could be slower.
+ *
+ * In large steps both are corners of the convex curve of seconds over bytes; other entries that
+ * seem no slower than what is found, but for noise, are planned beside it.
  *
  * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
  * the short one tells it of entries, and of a half the mean of the two; the whole is planned where
@@ -31,7 +35,7 @@
 /* How many places of a front are entries, and how many plans are made between two choices: in small
  * steps, whose plans take little time, more. */
 enum { PLACES_LARGE = 5, PLACES_SMALL = 9 };
-enum { MOST_LARGE = 3, MOST_SMALL = 7 };
+enum { MOST_LARGE = 4, MOST_SMALL = 7 };
 
 /* The share of the seconds between two choices that is worth another plan. */
 #define ENOUGH 0.01
@@ -47,6 +51,7 @@ typedef struct Moved {
     Decider *d, *e; /* of the whole step, of that which stands for it */
     bool small;     /* plans of the whole step take little time */
     Front f;        /* its entries, of e */
+    bool *bent;     /* by entry: it is slower than mixtures of others in as many bytes seem to be */
     Planned *whole; /* by entry, of d; need 0: not planned yet */
     int from;       /* the entry from which on was chosen */
 } Moved;
@@ -64,7 +69,7 @@ static bool is_told(const Moved *m)
  * plan says it. */
 static int told_fit(const Moved *m, int64_t need)
 {
-    enum { OFF = 50 }; /* by this part of the limit what is told may be off */
+    enum { OFF = 70 }; /* by this part of the limit what is told may be off */
     const int64_t memory = m->d->task->memory, off = memory / OFF;
     return !is_told(m) ? 0 : need > memory + off ? -1 : need < memory - off;
 }
@@ -160,6 +165,30 @@ static void add_places(const Moved *m, Front *f, const Front *of)
     }
 }
 
+/* The ladder for the forward's end with all gathers of parameters made again, where collectives
+ * take no time, as computing hides them. */
+static Ladder ladder_hidden(Decider *d)
+{
+    int64_t *weight = NEWN(d->keep, int64_t, d->step->nvalue);
+    for (const Node *n = d->step->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            weight[n->out[k]->id] =
+                map_find(&d->gathers, n->out[0]->name) ? 0 : type_nbytes(&n->out[k]->type);
+    Ladder l = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, weight, true);
+    l.base = levels_gathers(d);
+    return l;
+}
+
+/* Adds the choices at places of that ladder. */
+static void add_hidden(Decider *e, Front *f)
+{
+    enum { PARTS = 16 };
+    const Ladder l = ladder_hidden(e);
+    int *place = NEWN(e->keep, int, l.n + 1), n = l.n ? ladder_joined(e, &l, PARTS, place) : 0;
+    for (int i = 0; i < n; i++)
+        add_entry(e, f, levels_of_steps(e, &l, place[i]), NULL, ROOM_USUAL);
+}
+
 /* Adds the entry of the fewest bytes with none to move collectives in. */
 static void add_lowest(const Moved *m, Front *f)
 {
@@ -198,6 +227,7 @@ static Front make_frontier(const Moved *m)
         add_entry(e, &f, gathers, NULL, ROOM_USUAL);
     for (int i = 0; i < LEN(words); i++)
         add_word(m, &f, words[i], gathers);
+    add_hidden(e, &f);
     add_lowest(m, &f);
     f = close_frontier(e->keep, &f, spread_of(m));
     for (int i = 0; i < front.n; i++)
@@ -320,23 +350,62 @@ static Planned plan_found(Moved *m, const Between *b)
     return best;
 }
 
-/* Whether entry i only has less room than one from the first on. */
-static bool has_less_room(const Moved *m, int first, int i)
+/* Seconds for a byte from entry i to k, which needs more. */
+static double slope(const Moved *m, int i, int k)
+{
+    const Planned *x = &m->f.x[i], *y = &m->f.x[k];
+    return (y->sec - x->sec) / (double)(y->need - x->need);
+}
+
+/* Fills which entries lie on no corner of the convex curve of seconds over bytes; of small steps,
+ * whose entries are all planned where they matter, none. */
+static void find_bent(Moved *m)
+{
+    int *corner = NEWN(m->d->keep, int, m->f.n), n = 0;
+    m->bent = NEWN(m->d->keep, bool, m->f.n);
+    for (int i = m->f.n - 1; i >= 0 && !m->small; i--) {
+        const Planned *x = &m->f.x[i];
+        m->bent[i] = true;
+        if (n && x->sec >= m->f.x[corner[n - 1]].sec)
+            continue;
+        while (n > 1 && slope(m, corner[n - 2], corner[n - 1]) >= slope(m, corner[n - 2], i))
+            n--;
+        corner[n++] = i;
+    }
+    for (int i = 0; i < n; i++)
+        m->bent[corner[i]] = false;
+}
+
+/* Whether entry i only has less room than one from `from` on. */
+static bool has_less_room(const Moved *m, int from, int i)
 {
     const Planned *x = &m->f.x[i];
     bool less = false;
-    for (int k = first; k < i; k++) {
+    for (int k = from; k < i; k++) {
         const Planned *y = &m->f.x[k];
         less |= x->word && y->word ? !strcmp(x->word, y->word) : x->level == y->level;
     }
     return less;
 }
 
-/* Whether entry i, behind the first that fits, may be faster after all. */
-static bool may_be_faster(const Moved *m, int i, int first)
+/* Plans entry i for the whole step as far as it may be faster than x, which fits or does not. */
+static Planned whole_below(Moved *m, int i, const Planned *x)
 {
-    const Planned *x = &m->f.x[i], *y = &m->f.x[first];
-    return !has_less_room(m, first, i) && x->sec <= (1 + noise_of(m)) * y->sec;
+    if (m->whole[i].need)
+        return m->whole[i];
+    Planned y = told_of(m, i);
+    plan_below(m->d, &y, plan_fits(m->d, x) ? x->sec : 0);
+    if (!y.loose)
+        m->whole[i] = y;
+    return y;
+}
+
+/* Whether entry i, which is no corner, may be faster than x after all. */
+static bool may_be_faster(const Moved *m, int i, const Planned *x)
+{
+    const bool known = m->whole[i].need != 0;
+    return m->bent[i] && (known || !has_less_room(m, 0, i)) &&
+           m->f.x[i].sec * (1 - noise_of(m)) < x->sec;
 }
 
 /* The number of the fastest entry that fits, of the first and of those behind it that may be. */
@@ -344,32 +413,40 @@ static int find_fastest(Moved *m, int first)
 {
     int best = first;
     for (int i = first + 1; i < m->f.n; i++) {
-        if (!may_be_faster(m, i, first) || !entry_fits(m, i))
+        const double most = (1 + noise_of(m)) * m->f.x[first].sec;
+        if (m->f.x[i].sec > most || has_less_room(m, first, i) || !entry_fits(m, i))
             continue;
-        const Planned *x = whole_of(m, best);
-        Planned y = told_of(m, i);
-        plan_below(m->d, &y, plan_fits(m->d, x) ? x->sec : 0);
-        m->whole[i] = y.loose ? m->whole[i] : y;
+        const Planned *x = whole_of(m, best), y = whole_below(m, i, x);
         best = planned_first(m->d, x, &y) ? best : i;
     }
     return best;
 }
 
-/* Chooses from the first entry that fits on. */
+/* The number of the first corner from that entry on. */
+static int find_corner(const Moved *m, int first)
+{
+    while (m->bent[first])
+        first++;
+    return first;
+}
+
+/* Chooses from the first entry that fits on, and among those that are no corners and may be faster.
+ */
 static Planned choose_from(Moved *m, int first)
 {
-    m->from = find_fastest(m, first);
+    m->from = m->small ? find_fastest(m, first) : find_corner(m, first);
     Between b = {.p.high = entry_of(m, m->from)};
     for (int i = first - 1; i >= 0 && !b.p.low.need; i--) {
-        const Planned x = entry_of(m, i);
+        const Planned x = m->bent[i] ? b.p.high : entry_of(m, i);
         if (x.sec < b.p.high.sec)
             b.p.low = x;
     }
     if (b.p.low.need > 0)
         search_between(m, &b);
     Planned best = plan_found(m, &b);
-    for (int i = first + 1; i < m->f.n && !plan_fits(m->d, &best); i++)
-        best = planned_better(m->d, best, *whole_of(m, i));
+    for (int i = first; i < m->f.n; i++)
+        if (!plan_fits(m->d, &best) || (may_be_faster(m, i, &best) && entry_fits(m, i)))
+            best = planned_better(m->d, best, whole_below(m, i, &best));
     return best;
 }
 
@@ -399,6 +476,7 @@ bool again_search_moved(Decider *d)
     m.e->r->nfront = 0;
     m.f = make_frontier(&m);
     m.whole = NEWN(d->keep, Planned, m.f.n);
+    find_bent(&m);
     const int first = find_first(&m);
     const Planned best = first < 0 ? (Planned){.need = -1} : choose_from(&m, first);
     if (!plan_fits(d, &best)) {

@@ -81,6 +81,18 @@ static bool is_on(const Front *f, const Planned *x)
     return on;
 }
 
+/* The better of x and of what is the same for all blocks, as it is or with what is tried of a
+ * mixture's last block and of the step's begin. */
+static Planned try_even(Decider *d, const Planned *even, Planned x)
+{
+    if (!even->level || (d->g->mesh && d->task->to.overlap))
+        return x;
+    const Planned last = without_largest(d, even);
+    x = planned_better(d, x, *even);
+    try_mixture(d, (Mixture){even, even, even, &last, true}, &x);
+    return x;
+}
+
 Planned mix_blocks(Decider *d, const Front *f, const Front *before, Planned x)
 {
     enum { BEFORE = 4, BEHIND = 2, MORE = 5 }; /* of the front, around the limit */
@@ -89,6 +101,8 @@ Planned mix_blocks(Decider *d, const Front *f, const Front *before, Planned x)
     d->plain = x;
     while (at < f->n && !plan_fits(d, &f->x[at]))
         at++;
+    if (at < f->n)
+        x = try_even(d, &f->x[at], x);
     for (int j = at; j < MIN(at + BEHIND, f->n); j++)
         for (int i = MAX(at - BEFORE, 0); i < at; i++) {
             const Planned *low = &f->x[i], *high = &f->x[j];

@@ -62,16 +62,35 @@ static bool *find_begin(const Decider *d)
     return begin;
 }
 
+/* By node id: another block's forward reads its results, or they are outputs. */
+static bool *find_seams(const Decider *d)
+{
+    const Graph *g = d->step;
+    bool *seam = NEWN(d->keep, bool, g->nnode);
+    Node **base = find_view_bases(g, d->keep);
+    for (const Node *n = g->first; n && n->phase < BACKWARD; n = n->next)
+        for (int i = 0; i < n->nin && !node_aliases(n); i++) {
+            const Node *from = base[n->in[i]->id];
+            if (from && d->blocks.of[from->id] != d->blocks.of[n->id])
+                seam[from->id] = true;
+        }
+    for (int i = 0; i < g->nout; i++)
+        if (base[g->out[i].v->id])
+            seam[base[g->out[i].v->id]->id] = true;
+    return seam;
+}
+
 void read_values(Decider *d)
 {
     Values *v = &d->v;
     const bool *read = find_read(d->step, d->keep);
     d->blocks = find_blocks(d->step, d->keep);
-    const bool *begin = find_begin(d);
+    const bool *begin = find_begin(d), *seam = find_seams(d);
     const int most = d->step->nnode;
     *v = (Values){0,
                   NEWN(d->keep, const char *, most),
                   NEWN(d->keep, int, most),
+                  NEWN(d->keep, bool, most),
                   NEWN(d->keep, bool, most),
                   NEWN(d->keep, bool, most),
                   NEWN(d->keep, bool, most),
@@ -87,6 +106,7 @@ void read_values(Decider *d)
         v->gather[v->n] = map_find(&d->gathers, v->name[v->n]) != NULL;
         v->begin[v->n] = begin[n->id];
         v->may[v->n] = d->away && may_go(n) && read[n->id];
+        v->seam[v->n] = seam[n->id];
         v->sec[v->n] = node_sec(d->o.prices, graph_mesh(d->step), n);
         v->nbytes[v->n] = type_nbytes(&n->out[0]->type);
         map_put(&v->number, v->name[v->n], (void *)(intptr_t)(v->n + 1));
@@ -96,11 +116,13 @@ void read_values(Decider *d)
 
 /* ---- levels ---- */
 
-/* That of what is computed again: a loop of the forward keeps what that of the backward reads,
- * whatever is preferred. */
-static Policy again_policy(const Decider *d, const Planned *x)
+/* That of value i where it is computed again: a loop of the forward keeps what that of the backward
+ * reads, whatever is preferred. Within a block scopes name, preferring does what demanding does,
+ * and lets the forward's node be fused with those that are saved. */
+static Policy again_policy(const Decider *d, const Planned *x, int i)
 {
-    return d->loops || x->prefer ? PREFER_RECOMPUTE : MUST_RECOMPUTE;
+    const bool same = d->blocks.scoped && !d->v.seam[i];
+    return d->loops || x->prefer || same ? PREFER_RECOMPUTE : MUST_RECOMPUTE;
 }
 
 Policy value_policy(const Decider *d, const Planned *x, int i)
@@ -108,7 +130,7 @@ Policy value_policy(const Decider *d, const Planned *x, int i)
     const Level level = level_at(x, i);
     if (d->v.gather[i]) /* which --reshard has made again if nothing is said */
         return level == SAVED ? MUST_SAVE : POLICY_NONE;
-    return level == AGAIN ? again_policy(d, x) : level == AWAY ? OFFLOAD : POLICY_NONE;
+    return level == AGAIN ? again_policy(d, x, i) : level == AWAY ? OFFLOAD : POLICY_NONE;
 }
 
 static void apply_names(Graph *g, const Map *policy)

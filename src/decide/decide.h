@@ -47,9 +47,9 @@ typedef struct Ladder {
 
 /* The ladder of g, in which forward and backward stand, before chunk and remat; it lives in a, its
  * names are g's. block: by node id; NULL: all nodes are one. weight: by value id, the bytes that
- * count of each value; NULL: all. */
+ * count of each value; NULL: all. hidden: collectives take no seconds. */
 Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int *block,
-                  const int64_t *weight);
+                  const int64_t *weight, bool hidden);
 
 /* ---- again.c: what is saved, computed again, or kept in the host's memory ---- */
 

@@ -81,13 +81,15 @@ static double weigh(const Node *n, const int64_t *weight)
 }
 
 Ladder ladder_new(Arena *a, const Graph *g, const Machine *m, const int *block,
-                  const int64_t *weight)
+                  const int64_t *weight, bool hidden)
 {
     Arena *tmp = arena_tmp(a);
     Ladder l = {.level = AGAIN};
     AgainGraph x = again_graph(a, tmp, g, m, block);
     for (int k = 0; weight && k < x.n; k++)
         x.nbytes[k] = weigh(x.at[k], weight);
+    for (int k = 0; hidden && k < x.n; k++)
+        x.sec[k] = x.at[k]->op->class == CLASS_COLLECTIVE ? 0 : x.sec[k];
     Curve c = find_curve(&x);
     bool *joined = NEWN(tmp, bool, x.n), *joins = NEWN(tmp, bool, x.n);
     for (int i = 0; i < c.n; i++) {

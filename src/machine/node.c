@@ -126,19 +126,21 @@ static Arithmetic arithmetic_of(const Node *n)
     return w;
 }
 
+/* Rows of a loss run in one body as they do alone, other parts at the region's share. */
 static double fused_sec(const Machine *m, const Node *n)
 {
     Cost c = node_cost(n);
     double nbytes = c.nread + c.nwrite, sec = 0;
+    const double share = m->share[n->op->class].arithmetic;
     EACH_FUSED(part, n) {
         Arithmetic w = arithmetic_of(part);
         double nelem = 0;
         for (int k = 0; k < part->nout; k++)
             nelem += (double)type_nelem(&part->out[k]->type);
         if (!part->op->view)
-            sec += arithmetic_sec(m, &w, node_cost(part).nflop, nelem);
+            sec += arithmetic_sec(m, &w, node_cost(part).nflop, nelem) /
+                   (w.class == CLASS_LOSS ? 1 : share);
     }
-    sec /= m->share[n->op->class].arithmetic;
     return launched(m, MAX(sec, traffic_sec(m, n->op->class, nbytes)));
 }
 

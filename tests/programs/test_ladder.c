@@ -320,7 +320,7 @@ static void test_ladder(uint64_t seed)
     int *block = NEWN(a, int, g->nnode);
     for (const Node *n = g->first; n; n = n->next)
         block[n->id] = (int)block_of(n->scope).number;
-    Ladder l = ladder_new(a, g, m, block, weight);
+    Ladder l = ladder_new(a, g, m, block, weight, false);
     Compared c = {.what = what, .place = points_of(&s, &l, what), .nplace = l.n + 1};
     Point *all;
     c.nset = all_points(&s, &all);

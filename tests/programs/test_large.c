@@ -121,7 +121,7 @@ static void plan_ends(Large *x, Arena *a, Planned *none, Planned *all)
     Decider d = again_new(&x->w, &x->t, &x->o, &r);
     EXPECT(again_begin(&d));
     plan_full(&d, none);
-    const Ladder l = ladder_new(d.keep, d.step, d.o.prices, d.blocks.of, NULL);
+    const Ladder l = ladder_new(d.keep, d.step, d.o.prices, d.blocks.of, NULL, false);
     all->level = levels_of_steps(&d, &l, l.n);
     plan_full(&d, all);
     none->level = all->level = NULL;
