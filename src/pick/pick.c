@@ -168,11 +168,14 @@ static void search(Solve *x)
     tell(x);
 }
 
-/* Whether the search has found nothing better for half of the steps that it may take. */
+/* Whether the search has found nothing better for half of the steps that it may take, and there is
+ * little to be found. */
 static bool rests(const Solve *x)
 {
+    const double little = 0.01;
     int64_t since = MAX(x->begun, x->s->best_steps);
-    return !x->near && x->s->steps - since >= x->effort * UNIT / 2;
+    return !x->near && x->s->steps - since >= x->effort * UNIT / 2 &&
+           x->s->best_cost - bound_of(x) <= little * fabs(x->s->best_cost);
 }
 
 static void solve_small(Solve *x, int64_t end)
