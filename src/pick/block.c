@@ -151,7 +151,7 @@ static void fill_costs(PickBlock *b, int i)
     }
 }
 
-double block_sum(const BlockBucket *x)
+INLINE double sum_labels(const BlockBucket *x)
 {
     const int k = x->k;
     const double *restrict unary = x->unary;
@@ -174,8 +174,13 @@ double block_sum(const BlockBucket *x)
     return other < least ? other : least;
 }
 
+double block_sum(const BlockBucket *x)
+{
+    return sum_labels(x);
+}
+
 /* The next combination of the scope. */
-static void step_on(const PickBlock *b, BlockBucket *x, int *digit)
+INLINE void step_on(const PickBlock *b, BlockBucket *x, int *digit)
 {
     for (int d = 0; d < x->nscope; d++) {
         int k = b->bucket[x->scope[d]].k;
@@ -188,9 +193,18 @@ static void step_on(const PickBlock *b, BlockBucket *x, int *digit)
     }
 }
 
+KERNEL(void, fill_values, (const PickBlock *b, BlockBucket *x, int64_t size), (b, x, size))
+{
+    int digit[MOST_SCOPE] = {0};
+    for (int64_t i = 0; i < size; i++) {
+        x->val[i] = sum_labels(x);
+        step_on(b, x, digit);
+    }
+}
+
 static void fill_table(PickBlock *b, BlockBucket *x)
 {
-    int digit[MOST_SCOPE] = {0}, step[MOST_SCOPE];
+    int step[MOST_SCOPE];
     int64_t size = 1;
     for (int d = 0; d < x->nscope; d++) {
         step[d] = (int)size;
@@ -198,10 +212,7 @@ static void fill_table(PickBlock *b, BlockBucket *x)
     }
     x->place = NEWN(b->a, int64_t, x->nfactor);
     x->val = SPARSE(b->a, double, size);
-    for (int64_t i = 0; i < size; i++) {
-        x->val[i] = block_sum(x);
-        step_on(b, x, digit);
-    }
+    fill_values(b, x, size);
     b->s->steps += size * x->k * (x->nfactor + 1);
     if (x->nscope)
         add_factor(b, &b->bucket[x->scope[0]], x->val, x->nscope - 1, x->scope + 1, step + 1);

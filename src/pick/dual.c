@@ -92,6 +92,15 @@ void dual_step(Dual *d, Search *s)
         move_prices(d, s->cost);
 }
 
+void dual_again(Dual *d)
+{
+    d->bound = -INFINITY;
+    d->hope = 0;
+    d->waited = 0;
+    d->nstep = MIN(d->nstep, WARM_UP - 2);
+    memset(d->direction, 0, sizeof *d->direction * MOST_ROWS);
+}
+
 bool dual_rests(const Dual *d)
 {
     const double digits = 1e-9;

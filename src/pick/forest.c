@@ -155,16 +155,8 @@ static void send_up(Forest *f, int u)
     const ModelEdge *e = &m->edge[f->via[u]];
     int v = model_other(e, u), k = model_labels(m, v);
     double *least = f->s->scratch, *to = f->value + m->first[v];
-    for (int j = 0; j < k; j++)
-        least[j] = INFINITY;
-    for (int i = 0; i < model_labels(m, u); i++) {
-        const double *restrict row = model_edge_row(m, e, v, i);
-        double value = f->value[m->first[u] + i];
-        for (int j = 0; j < k; j++) {
-            double x = row[j] + value;
-            least[j] = x < least[j] ? x : least[j];
-        }
-    }
+    model_least_pairs(model_edge_row(m, e, v, 0), model_labels(m, u), k, 1, f->value + m->first[u],
+                      least);
     for (int j = 0; j < k; j++)
         to[j] += least[j];
 }

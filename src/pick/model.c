@@ -385,6 +385,13 @@ void model_read_used(const PickModel *m, double *used)
         used[r] = m->load[m->row[r].time] - m->limit + m->row[r].room;
 }
 
+void model_set_limit(PickModel *m, double limit)
+{
+    for (int r = 0; r < m->nrow; r++)
+        m->row[r].room += limit - m->limit;
+    m->limit = limit;
+}
+
 /* The worst time that is above the limit and not taken; or -1. */
 static int worst_time(const PickModel *m)
 {
@@ -435,4 +442,27 @@ int model_least(const double *x, int n)
         if (x[i] < x[least])
             least = i;
     return least;
+}
+
+/* Sums and comparisons alone, so that all processors find the same. */
+KERNEL(void, least_pairs,
+       (const double *restrict m, int n, int k, double sign, const double *restrict with,
+        double *restrict least),
+       (m, n, k, sign, with, least))
+{
+    for (int i = 0; i < k; i++)
+        least[i] = INFINITY;
+    for (int j = 0; j < n; j++, m += k) {
+        const double more = sign * with[j];
+        for (int i = 0; i < k; i++) {
+            double x = m[i] + more;
+            least[i] = x < least[i] ? x : least[i];
+        }
+    }
+}
+
+void model_least_pairs(const double *m, int n, int k, double sign, const double *with,
+                       double *least)
+{
+    least_pairs(m, n, k, sign, with, least);
 }

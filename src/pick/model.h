@@ -77,6 +77,7 @@ void model_strategies(const PickModel *m, const int *x, int *strategy);
 bool model_labels_of(const PickModel *m, const int *strategy, int *x);
 /* The time of the largest use, *over being how far it is above the limit (or below). */
 int model_peak(const PickModel *m, const int *x, double *over);
+void model_set_limit(PickModel *m, double limit);
 /* Whether x is within the limit at all times; if not, the worst times become rows. */
 bool model_fits(PickModel *m, const int *x);
 /* What x uses of each row's room. */
@@ -102,6 +103,9 @@ static inline const double *model_edge_row(const PickModel *m, const ModelEdge *
 
 /* The place of the least of n costs. */
 int model_least(const double *x, int n);
+/* Of rows 0 to n of k costs each: least[i] gets the least of m[j * k + i] + sign * with[j]. */
+void model_least_pairs(const double *m, int n, int k, double sign, const double *with,
+                       double *least);
 
 /* Behind the last; NULL where there are none. */
 static inline const Use *uses_end(const Uses *x)

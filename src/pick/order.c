@@ -9,6 +9,8 @@ typedef struct Order {
     double *weight; /* the logarithm of a bucket's combinations with its neighbours */
     double *size;   /* that of its labels */
     bool *near;     /* [n * n] */
+    int **list;     /* of each bucket: those near it */
+    int *nlist, *caplist;
     bool *gone;
     int nout, *out; /* in order */
     int *place;     /* in out[], of those in it */
@@ -20,24 +22,25 @@ static void link_pair(Order *o, int i, int j)
     if (o->near[i * n + j])
         return;
     o->near[i * n + j] = o->near[j * n + i] = true;
+    PUSH(o->b->a, o->list[i], o->nlist[i], o->caplist[i], j);
+    PUSH(o->b->a, o->list[j], o->nlist[j], o->caplist[j], i);
     o->weight[i] += o->size[j];
     o->weight[j] += o->size[i];
 }
 
 static void remove_bucket(Order *o, int i)
 {
-    int n = o->b->n;
     o->gone[i] = true;
-    for (int j = 0; j < n; j++)
-        if (o->near[i * n + j])
-            o->weight[j] -= o->size[i];
+    o->weight[i] = INFINITY; /* it is the lightest no more */
+    for (int k = 0; k < o->nlist[i]; k++)
+        o->weight[o->list[i][k]] -= o->size[i];
 }
 
 static int count_near(const Order *o, int i)
 {
     int n = 0;
-    for (int j = 0; j < o->b->n; j++)
-        n += o->near[i * o->b->n + j] && !o->gone[j];
+    for (int k = 0; k < o->nlist[i]; k++)
+        n += !o->gone[o->list[i][k]];
     return n;
 }
 
@@ -45,9 +48,15 @@ static void take_out(Order *o, int i)
 {
     BlockBucket *x = &o->b->bucket[i];
     remove_bucket(o, i);
-    for (int j = 0; j < o->b->n; j++)
-        if (o->near[i * o->b->n + j] && !o->gone[j])
-            x->scope[x->nscope++] = j;
+    for (int k = 0; k < o->nlist[i]; k++) {
+        int j = o->list[i][k], at = x->nscope;
+        if (o->gone[j])
+            continue;
+        for (; at > 0 && x->scope[at - 1] > j; at--)
+            x->scope[at] = x->scope[at - 1];
+        x->scope[at] = j;
+        x->nscope++;
+    }
     for (int j = 1; j < x->nscope; j++)
         for (int k = 0; k < j; k++)
             link_pair(o, x->scope[j], x->scope[k]);
@@ -64,11 +73,7 @@ static void leave_out(Order *o, int i)
 
 static int find_lightest(const Order *o)
 {
-    int best = -1;
-    for (int i = 0; i < o->b->n; i++)
-        if (!o->gone[i] && (best < 0 || o->weight[i] < o->weight[best]))
-            best = i;
-    return best;
+    return model_least(o->weight, o->b->n);
 }
 
 /* The heaviest of a few drawn ones, of those that are left. */
@@ -131,6 +136,9 @@ void block_order(PickBlock *b)
     Arena *a = b->a;
     Order o = {.b = b, .weight = NEWN(a, double, b->n), .size = NEWN(a, double, b->n)};
     o.near = NEWN(a, bool, b->n * b->n);
+    o.list = NEWN(a, int *, b->n);
+    o.nlist = NEWN(a, int, b->n);
+    o.caplist = NEWN(a, int, b->n);
     o.gone = NEWN(a, bool, b->n);
     o.out = NEWN(a, int, b->n);
     o.place = NEWN(a, int, b->n);

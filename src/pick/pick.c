@@ -7,7 +7,7 @@
 /* Steps of search for a unit of effort: about a second. */
 #define UNIT ((int64_t)400000000)
 
-enum { PARTS = 4 }; /* of a unit, between reports */
+enum { PARTS = 8 }; /* of a unit, between reports */
 
 typedef struct Solve {
     Arena *a, *tmp;
@@ -19,8 +19,10 @@ typedef struct Solve {
     double digits; /* what rounding may have added to a bound */
     Core *c;
     double known; /* a bound that holds */
+    double most;  /* no choice that is not forbidden costs more */
     Dual *d;
     Search *s;
+    int64_t begun; /* the steps when the search began */
     bool proved;
     bool near; /* it has labels near a bound of the problem alone */
 } Solve;
@@ -111,9 +113,11 @@ static void tell(const Solve *x)
         x->progress(x->arg, x->s->best_cost, bound_of(x));
 }
 
+/* Nothing is cheaper than the best; or nothing fits, as prices of the rows raise the bound above
+ * what any choice costs. */
 static bool closed(const Solve *x)
 {
-    return x->proved || bound_of(x) >= x->s->best_cost;
+    return x->proved || bound_of(x) >= x->s->best_cost || x->d->bound > x->most;
 }
 
 /* Again where a solution was beyond the limit at a time that was no row. */
@@ -133,7 +137,7 @@ static void raise_bound(Solve *x, int64_t steps)
 {
     enum { STEPS = 500, REPORT = 50 };
     int64_t end = x->s->steps + steps;
-    while (x->d->nstep < STEPS && x->s->steps < end && !dual_rests(x->d)) {
+    while (x->d->nstep < STEPS && x->s->steps < end && !dual_rests(x->d) && !closed(x)) {
         dual_step(x->d, x->s);
         if (x->d->nstep % REPORT == 0)
             tell(x);
@@ -164,11 +168,22 @@ static void search(Solve *x)
     tell(x);
 }
 
+/* Whether the search has found nothing better for half of the steps that it may take, and there is
+ * little to be found. */
+static bool rests(const Solve *x)
+{
+    const double little = 0.01;
+    int64_t since = MAX(x->begun, x->s->best_steps);
+    return !x->near && x->s->steps - since >= x->effort * UNIT / 2 &&
+           x->s->best_cost - bound_of(x) <= little * fabs(x->s->best_cost);
+}
+
 static void solve_small(Solve *x, int64_t end)
 {
+    enum { SWEEPS = 1000 };
     if (!(x->s->best_cost < INFINITY))
-        walk(x, false, UNIT);
-    while (x->s->best_cost < INFINITY && x->s->steps < end && !closed(x))
+        walk(x, false, MIN(UNIT, SWEEPS * x->s->m->sweep_steps));
+    while (x->s->best_cost < INFINITY && x->s->steps < end && !closed(x) && !rests(x))
         search(x);
 }
 
@@ -181,14 +196,34 @@ static void solve_large(Solve *x, int64_t end)
         walk(x, false, UNIT);
     if (s->steps < end && !closed(x))
         raise_bound(x, UNIT);
-    for (bool on = false; s->best_cost < INFINITY && s->steps < end && !closed(x); on = !on) {
+    for (bool on = false; s->best_cost < INFINITY && s->steps < end && !closed(x) && !rests(x);
+         on = !on) {
         walk(x, on, MIN(LONG * UNIT, end - s->steps));
-        for (int i = 0; i < PARTS && s->steps < end && !closed(x); i++)
+        for (int i = 0; i < PARTS && s->steps < end && !closed(x) && !rests(x); i++)
             search(x);
     }
 }
 
 /* ---- fewer labels ---- */
+
+/* The sum of the largest costs of all labels and pairs. */
+static double most_cost(const PickModel *m)
+{
+    double sum = m->fixed;
+    for (int u = 0; u < m->n; u++) {
+        double most = -INFINITY;
+        for (int i = m->first[u]; i < m->first[u + 1]; i++)
+            most = fmax(most, m->cost[i]);
+        sum += most;
+    }
+    for (const ModelEdge *e = m->edge; e < m->edge + m->nedge; e++) {
+        double most = -INFINITY;
+        for (int64_t i = 0, n = (int64_t)model_labels(m, e->u) * model_labels(m, e->v); i < n; i++)
+            most = e->m[i] < INFINITY ? fmax(most, e->m[i]) : most;
+        sum += most;
+    }
+    return sum + 1e-9 * fabs(sum) + 1;
+}
 
 static void begin(Solve *x, Core *c)
 {
@@ -199,6 +234,7 @@ static void begin(Solve *x, Core *c)
     x->s = search_new(x->a, m);
     x->s->guide = x->d->price;
     x->s->steps = steps;
+    x->most = most_cost(m);
 }
 
 /* Offers the strategies of another model of the problem. */
@@ -331,7 +367,8 @@ static void narrow(Solve *x)
 {
     enum { ROUNDS = 12, SWEEPS = 30, EACH = 3 };
     for (int i = 0; i < ROUNDS && !closed(x) && !x->s->m->nrow; i++) {
-        int64_t steps = MAX(UNIT / 40, 2 * SWEEPS * x->s->m->sweep_steps);
+        int64_t few = MIN(UNIT / 40, UNIT / 2560 << i); /* a small problem is soon solved */
+        int64_t steps = MAX(few, 2 * SWEEPS * x->s->m->sweep_steps);
         raise_bound(x, steps);
         if (!x->near && !closed(x))
             solve_near(x, EACH << MIN(i, 3));
@@ -350,6 +387,7 @@ static void solve(Solve *x)
         return;
     raise_bound(x, x->near ? UNIT / 8 : UNIT);
     try_whole(x);
+    x->begun = x->s->steps;
     int64_t end = x->s->steps + (x->near ? UNIT / 8 : x->effort * UNIT);
     if (closed(x))
         return;
@@ -379,39 +417,54 @@ static PickResult finish(Solve *x, int *strategy)
     return r;
 }
 
-/* With the limit that the problem has. */
-static PickResult pick_within(Arena *a, const PickProblem *p, int effort, PickProgress *progress,
-                              void *arg, int *strategy)
+/* Reduces the problem and makes its model; false: every choice is forbidden. */
+static bool begin_problem(Solve *x)
 {
-    Solve x = {.a = a,
-               .tmp = arena_tmp(a),
-               .p = p,
-               .effort = effort,
-               .progress = progress,
-               .arg = arg,
-               .integral = true,
-               .known = -INFINITY};
-    Core *c = core_new(a, p);
+    Core *c = core_new(x->a, x->p);
     core_reduce(c);
-    memset(strategy, 0, sizeof *strategy * (size_t)p->n);
     if (c->empty)
-        return (PickResult){.cost = INFINITY, .bound = INFINITY, .proved = true, .forbidden = true};
-    begin(&x, c);
-    scan_costs(&x, p->cost, p->first[p->n]);
-    scan_costs(&x, p->matrix, matrix_size(p));
-    solve(&x);
-    return finish(&x, strategy);
+        return false;
+    begin(x, c);
+    scan_costs(x, x->p->cost, x->p->first[x->p->n]);
+    scan_costs(x, x->p->matrix, matrix_size(x->p));
+    return true;
 }
 
-static PickResult try_limit(Arena *a, const PickProblem *p, int64_t limit, int *strategy)
+static Solve solve_of(Arena *a, const PickProblem *p, int effort)
+{
+    return (Solve){.a = a,
+                   .tmp = arena_tmp(a),
+                   .p = p,
+                   .effort = effort,
+                   .integral = true,
+                   .known = -INFINITY};
+}
+
+/* With the limit that the problem has, from strategies on (NULL: from none). */
+static PickResult pick_within(Solve *x, const int *from, int *strategy)
+{
+    memset(strategy, 0, sizeof *strategy * (size_t)x->p->n);
+    if (!begin_problem(x))
+        return (PickResult){.cost = INFINITY, .bound = INFINITY, .proved = true, .forbidden = true};
+    if (from)
+        offer_strategies(x, from);
+    solve(x);
+    return finish(x, strategy);
+}
+
+static PickResult try_limit(Arena *a, const PickProblem *p, int64_t limit, int effort,
+                            const int *from, int *strategy)
 {
     PickProblem q = *p;
     Arena *tmp = arena_tmp(a);
+    Solve x = solve_of(tmp, &q, effort);
     q.limit = limit;
-    PickResult r = pick_within(tmp, &q, 0, NULL, NULL, strategy);
+    PickResult r = pick_within(&x, from, strategy);
     arena_reset(tmp);
     return r;
 }
+
+/* ---- the least limit ---- */
 
 /* Takes what was found within a larger limit; its bound holds for less, too. */
 static void take_found(PickResult *r, const PickResult *y)
@@ -421,27 +474,71 @@ static void take_found(PickResult *r, const PickResult *y)
     r->found_bound = y->bound;
 }
 
-/* Finds a limit within which something fits, and moves it down as far as a few tries find, to
- * within a part in NEAR. */
-static void find_least(Arena *a, const PickProblem *p, PickResult *r, int *strategy)
+/* Whether something within that limit is found; strategy gets it. Messages and prices go on from
+ * those of the limit before. */
+static bool find_within(Solve *x, int64_t limit, int *strategy)
+{
+    enum { SWEEPS = 500 };
+    const int64_t steps = MIN(UNIT, SWEEPS * x->s->m->sweep_steps), end = x->s->steps + steps;
+    search_forget(x->s);
+    model_set_limit(x->s->m, (double)limit);
+    dual_again(x->d);
+    x->proved = false;
+    while (x->s->steps < end && !dual_rests(x->d) && !closed(x) && !(x->s->best_cost < INFINITY))
+        dual_step(x->d, x->s);
+    if (!closed(x) && !(x->s->best_cost < INFINITY)) {
+        dual_finish(x->d, x->s);
+        x->s->bound = x->d->bound;
+        x->s->above = x->d->above;
+        try_whole(x);
+    }
+    if (!closed(x) && !(x->s->best_cost < INFINITY))
+        walk(x, false, steps);
+    if (x->s->best_cost < INFINITY)
+        model_strategies(x->s->m, x->s->best, strategy);
+    return x->s->best_cost < INFINITY;
+}
+
+/* Moves the limit down from what r found as far as something fits, to within a part in NEAR. */
+static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strategy)
 {
     enum { TRIES = 40, NEAR = 4000 };
-    PickResult any = try_limit(a, p, PICK_MOST, strategy);
+    PickProblem q = *p; /* its limit, which is one, is not read again */
+    Solve x = solve_of(a, &q, 0);
     int64_t low = MAX(r->least, p->limit + 1); /* nothing was found below */
     int *other = NEWN(a, int, p->n);
-    take_found(r, &any);
-    r->forbidden = !any.feasible;
-    r->proved = r->forbidden ? any.proved : r->proved;
-    for (int i = 0; i < TRIES && any.feasible && low < r->found - r->found / NEAR; i++) {
+    if (!begin_problem(&x))
+        return;
+    for (int i = 0; i < TRIES && low < r->found - r->found / NEAR; i++) {
         int64_t middle = low + (r->found - low) / 2;
-        PickResult next = try_limit(a, p, middle, other);
-        if (next.feasible) {
-            take_found(r, &next);
+        if (find_within(&x, middle, other)) {
+            PickCheck c = pick_check(x.tmp, p, other);
+            r->found = c.peak;
+            r->found_cost = c.cost;
             memcpy(strategy, other, sizeof *other * (size_t)p->n);
         } else {
             low = middle + 1;
-            r->least = MAX(r->least, next.least);
+            r->least = closed(&x) ? MAX(r->least, low) : r->least;
         }
+        arena_reset(x.tmp);
+    }
+}
+
+/* Finds the fewest bytes, as far as a few tries do, and what is cheap within them. */
+static void find_least(Arena *a, const PickProblem *p, int effort, PickResult *r, int *strategy)
+{
+    PickResult any = try_limit(a, p, PICK_MOST, 0, NULL, strategy);
+    take_found(r, &any);
+    r->forbidden = !any.feasible;
+    r->proved = r->forbidden ? any.proved : r->proved;
+    if (any.feasible)
+        move_down(a, p, r, strategy);
+    if (any.feasible && r->found < any.found) {
+        int *other = NEWN(a, int, p->n);
+        PickResult last = try_limit(a, p, r->found, effort, strategy, other);
+        CHECK(last.feasible);
+        take_found(r, &last);
+        memcpy(strategy, other, sizeof *other * (size_t)p->n);
     }
     r->proved |= r->least > p->limit;
 }
@@ -449,8 +546,11 @@ static void find_least(Arena *a, const PickProblem *p, PickResult *r, int *strat
 PickResult pick(Arena *a, const PickProblem *p, int effort, PickProgress *progress, void *arg,
                 int *strategy)
 {
-    PickResult r = pick_within(a, p, effort, progress, arg, strategy);
+    Solve x = solve_of(a, p, effort);
+    x.progress = progress;
+    x.arg = arg;
+    PickResult r = pick_within(&x, NULL, strategy);
     if (!r.feasible && !(r.proved && r.forbidden))
-        find_least(a, p, &r, strategy);
+        find_least(a, p, effort, &r, strategy);
     return r;
 }

@@ -93,6 +93,7 @@ static bool note_best(Search *s)
     size_t nbytes = sizeof *s->x * (size_t)s->m->n;
     if (s->cost < s->best_cost) {
         s->best_cost = s->cost;
+        s->best_steps = s->steps;
         memcpy(s->best, s->x, nbytes);
     }
     if (!(s->cost < s->run_cost))
@@ -314,6 +315,14 @@ void search_drop(Search *s, const bool *dead)
     s->npool = 0; /* they may have what goes */
     s->above = NULL;
     s->nused = 0;
+}
+
+void search_forget(Search *s)
+{
+    s->cost = s->run_cost = s->best_cost = s->keep = INFINITY;
+    s->bound = -INFINITY;
+    s->above = NULL;
+    s->npool = s->nused = 0;
 }
 
 void search_begin_run(Search *s)

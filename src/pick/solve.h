@@ -53,6 +53,7 @@ typedef struct Search {
     /* the best of all, and of this run */
     int *best, *run;
     double best_cost, run_cost;
+    int64_t best_steps;          /* when the best was found */
     int64_t run_steps;           /* when it last got better */
     int *pool[MOST_POOL], npool; /* the best of earlier runs */
     int quiet;                   /* blocks since something became better */
@@ -72,6 +73,7 @@ bool search_offer(Search *s, const int *x);
 bool search_whole(Arena *tmp, Search *s, double cells, int nodes);
 /* Labels are about to be dropped from the model; its best has none of them. */
 void search_drop(Search *s, const bool *dead);
+void search_forget(Search *s);       /* no solution is known any more */
 void search_begin_run(Search *s);    /* x counts no more */
 void search_back_to_best(Search *s); /* x is the best of all */
 /* Blocks, one after the other, until so many steps are taken. */
@@ -95,7 +97,9 @@ typedef struct Dual {
 } Dual;
 
 Dual *dual_new(Arena *a, PickModel *m);
-void dual_step(Dual *d, Search *s);   /* offers solutions to the search */
+void dual_step(Dual *d, Search *s); /* offers solutions to the search */
+/* For another limit: from the messages and prices that there are. */
+void dual_again(Dual *d);
 bool dual_rests(const Dual *d);       /* steps have become too small */
 void dual_finish(Dual *d, Search *s); /* at the best prices; fills above[] */
 

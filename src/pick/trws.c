@@ -70,16 +70,7 @@ static void fill_least(const Trws *t, int at, int u, double *restrict least)
     bool second = e->u != u;
     const double *own = t->side[2 * at + second], *other = t->side[2 * at + !second];
     int k = model_labels(m, u), n = model_labels(m, model_other(e, u));
-    for (int i = 0; i < k; i++)
-        least[i] = INFINITY;
-    for (int j = 0; j < n; j++) {
-        const double *restrict row = model_edge_row(m, e, u, j);
-        double less = other[j];
-        for (int i = 0; i < k; i++) {
-            double x = row[i] - less;
-            least[i] = x < least[i] ? x : least[i];
-        }
-    }
+    model_least_pairs(model_edge_row(m, e, u, 0), n, k, -1, other, least);
     for (int i = 0; i < k; i++)
         least[i] -= own[i];
 }

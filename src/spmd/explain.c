@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t PRICE_STEPS = INT64_C(2000000000); /* some two seconds */
+static const int64_t PRICE_STEPS = INT64_C(1000000000); /* about a second */
 
 typedef struct Explainer {
     const Spmd *x;

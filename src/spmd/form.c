@@ -4,6 +4,9 @@
  * so that nothing is gathered to be sliced again. Gathers stand before their reader and carry its
  * scope; reductions stand after the node whose result they reduce and carry that one's scope.
  *
+ * Where all forms are chosen at once, a reader starts from the form that the choice has for it, and
+ * the backward keeps no other one of the forward's: a choice that gathers twice wants the bytes.
+ *
  * A gathered parameter belongs to the block that reads it and is gathered again for each block.
  * With --reshard never it is kept, and made before all loops. A view is made again from the form of
  * its operand that is there, so that a matrix and its transpose are gathered once; a node without
@@ -82,16 +85,19 @@ static double merge_sec(const Spmd *x, const Type *t, const Cut *have)
     return reshard_find(x->machine, x->mesh, t, max, whole, &r) ? 2 * r.sec : INFINITY;
 }
 
-double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to)
+double edge_sec_by(const Spmd *x, const Type *t, StepTable *steps, const Cut *from, const Cut *to)
 {
     Cut merged[MAX_MESH];
-    Reshard r;
     logsumexp_as(x->mesh, from, CUT_WHOLE, merged);
     if (cuts_equal(x->mesh->naxes, from, to))
         return 0;
-    if (!reshard_find(x->machine, x->mesh, t, merged, to, &r))
-        return INFINITY;
-    return r.sec + (has_logsumexp(x->mesh, from) ? merge_sec(x, t, from) : 0);
+    double sec = reshard_sec(x->machine, x->mesh, t, steps, merged, to);
+    return sec + (sec < INFINITY && has_logsumexp(x->mesh, from) ? merge_sec(x, t, from) : 0);
+}
+
+double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to)
+{
+    return edge_sec_by(x, t, NULL, from, to);
 }
 
 static Value *reduce(SpmdGraph *s, Build *b, const Type *t, const Cut *from, const Cut *to,
@@ -129,13 +135,6 @@ static RankForm *merge_logsumexp(SpmdGraph *s, const Value *v, const RankForm *h
 
 enum { MAX_REMADE = 32 }; /* nodes that are made again for each other */
 
-/* How v's node is cut so that it makes v in a form, and the forms of operands that this needs. */
-typedef struct Remake {
-    Factors *f;
-    NodeCut how[MAX_MESH];
-    Cut (*in)[MAX_MESH];
-} Remake;
-
 /* Whether v's node may be made again: a view, what has no operands, a parameter's wider cast. */
 static bool is_cheap(SpmdGraph *s, const Value *v)
 {
@@ -148,11 +147,11 @@ static bool is_cheap(SpmdGraph *s, const Value *v)
 }
 
 /* Finds the cut of v's node on axis c that gives v as need says. */
-static bool find_cut(const SpmdGraph *s, const Value *v, int c, Cut need, Remake *y)
+static bool find_cut(const Spmd *x, Arena *tmp, const Value *v, int c, Cut need, Remake *y)
 {
     const Node *n = v->def;
-    Cut *in = NEWN(s->tmp, Cut, n->nin), *out = NEWN(s->tmp, Cut, n->nout);
-    int64_t count = s->x->cuts[c].count;
+    Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
+    int64_t count = x->cuts[c].count;
     CutStop stop;
     y->how[c] = (NodeCut){.kind = NODE_WHOLE};
     out[v->index] = need;
@@ -165,23 +164,37 @@ static bool find_cut(const SpmdGraph *s, const Value *v, int c, Cut need, Remake
     return cut_equal(out[v->index], need);
 }
 
-static bool find_remake(SpmdGraph *s, const Value *v, const Cut *need, Remake *y)
+bool remake_find(const Spmd *x, Arena *tmp, const Value *v, const Cut *need, Remake *y)
 {
-    const Spmd *x = s->x;
     const Node *n = v->def;
     CutStop stop;
-    if (!is_cheap(s, v))
-        return false;
-    *y = (Remake){.f = node_factors(s->tmp, n),
-                  .in = arena_alloc(s->tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1))};
+    *y = (Remake){.f = node_factors(tmp, n),
+                  .in = arena_alloc(tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1))};
     for (int c = 0; c < x->mesh->naxes; c++)
-        if (!find_cut(s, v, c, need[c], y))
+        if (!find_cut(x, tmp, v, c, need[c], y))
             return false;
     for (int i = 0; i < n->nin; i++)
         if (!cut_value_legal(&n->in[i]->type, x->mesh->naxes, x->cuts, y->in[i]))
             return false;
     return cut_together(y->f, x->mesh->naxes, x->cuts, y->how, &stop) &&
            !cut_partials(y->f, x->mesh->naxes, y->how, NULL);
+}
+
+static bool find_remake(SpmdGraph *s, const Value *v, const Cut *need, Remake *y)
+{
+    return is_cheap(s, v) && remake_find(s->x, s->tmp, v, need, y);
+}
+
+const Value *viewed_value(const Spmd *x, Arena *tmp, const Value *v, Cut *from, Cut *to)
+{
+    Remake y, z;
+    while (v->def && v->def->op->view && remake_find(x, tmp, v, from, &y) &&
+           remake_find(x, tmp, v, to, &z)) {
+        memcpy(from, y.in[0], sizeof y.in[0]);
+        memcpy(to, z.in[0], sizeof z.in[0]);
+        v = v->def->in[0];
+    }
+    return v;
 }
 
 /* ---- the cheapest source ---- */
@@ -230,9 +243,32 @@ static void note_again(SpmdGraph *s, RankForm *h, const Node *reader)
     }
 }
 
-/* The form from which `need` is made, and the steps; NULL: none. */
-static RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
-                             Reshard *steps, Price *price)
+/* The form from which the choice has v's readers go on; NULL: it does not say. */
+static const Cut *chosen_source(const SpmdGraph *s, const Value *v, const Node *reader)
+{
+    const Picker *p = s->x->picker;
+    return p && p->shared && !s->nremade ? p->shared(p->arg, s, v, reader) : NULL;
+}
+
+/* Whether the choice lets the reader start from h: from the form `from`, merged or not, and from
+ * the needed form if that is the node's own or was made for the same half of the step. The form of
+ * all readers, `from`, starts from the node's own. */
+static bool is_chosen(const SpmdGraph *s, const LogicalValue *k, const RankForm *h, const Cut *from,
+                      const Cut *need, const Node *reader)
+{
+    const int naxes = s->x->mesh->naxes;
+    const Cut *source = cuts_equal(naxes, from, need) ? k->form->cut : from;
+    Cut merged[MAX_MESH];
+    logsumexp_as(s->x->mesh, source, CUT_WHOLE, merged);
+    if (cuts_equal(naxes, h->cut, source) || cuts_equal(naxes, h->cut, merged))
+        return true;
+    bool half = !reader || (h->phase >= BACKWARD) == (reader->phase >= BACKWARD);
+    return cuts_equal(naxes, h->cut, need) && (h == k->form || source != from || half);
+}
+
+/* The form from which `need` is made, and the steps; NULL: none. from: as the choice has it. */
+static RankForm *find_source_from(SpmdGraph *s, const Value *v, const Cut *from, const Cut *need,
+                                  const Node *reader, Reshard *steps, Price *price)
 {
     const Spmd *x = s->x;
     const LogicalValue *k = spmd_logical(s, v);
@@ -244,6 +280,8 @@ static RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need, cons
     *price = NO_PRICE;
     for (RankForm *h = k->form; h; h = h->next) {
         if (!may_read(h, block, reader, s->x->keep && spmd_logical(s, v)->param))
+            continue;
+        if (from && !is_chosen(s, k, h, from, need, reader))
             continue;
         logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
@@ -261,6 +299,14 @@ static RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need, cons
             break;
     }
     return best;
+}
+
+static RankForm *find_source(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader,
+                             Reshard *steps, Price *price)
+{
+    const Cut *from = spmd_logical(s, v)->param ? NULL : chosen_source(s, v, reader);
+    RankForm *h = from ? find_source_from(s, v, from, need, reader, steps, price) : NULL;
+    return h ? h : find_source_from(s, v, NULL, need, reader, steps, price);
 }
 
 /* Whether v is to be made again, at the price `again`, rather than brought to the form, at the
@@ -478,13 +524,12 @@ static Value *remake(SpmdGraph *s, const Value *v, const Cut *need, const Remake
 /* Makes the form from which the picker has all readers go on, if it is not there. */
 static void get_shared(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
-    const Picker *p = s->x->picker;
     const LogicalValue *k = spmd_logical(s, v);
     int naxes = s->x->mesh->naxes;
-    if (!p || !p->shared || s->nremade || (k->param && (!reader || reader->region)))
+    if (k->param && (!reader || reader->region))
         return; /* a loop takes a parameter as it is */
     const char *block = block_for(s, k, reader);
-    const Cut *shared = p->shared(p->arg, s, v, reader);
+    const Cut *shared = chosen_source(s, v, reader);
     if (!shared || cuts_equal(naxes, shared, need))
         return;
     for (const RankForm *h = k->form; h; h = h->next)
@@ -515,7 +560,9 @@ static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Nod
         return h->v;
     }
     Price again = remake_price(s, v, need, reader, 0, &y);
-    if (better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE))
+    bool stays =
+        h && !k->param && v->def && (v->def->nin || price_free(now)) && chosen_source(s, v, reader);
+    if (!stays && better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE))
         return remake(s, v, need, &y, reader, block);
     const RankForm *later = h ? NULL : put_off_form(k);
     if (later && price_is(remake_price(s, v, later->cut, reader, 0, &y))) {

@@ -1,10 +1,7 @@
 /* reshard: from one form of a value, a cut for each mesh axis, to another.
  *
- * A step changes the cut of one mesh axis, or alike the cuts of several, over their flat group.
- * `lower` says how a rank's tensor changes, for the price and for what is emitted: a collective
- * joins or divides along axis 0; if the units of the ranks lie along another axis, a permute stands
- * before or after it, whose copy counts. An axis that n ranks cut is [above][n][rest] in a rank
- * that has all their units; `above` is the cut's outer over what other mesh axes have taken of it.
+ * A step changes the cut of one mesh axis, or alike the cuts of several, over their flat group;
+ * lowering.c says how a rank's tensor changes.
  *
  * Search: a state says for each mesh axis that differs whether its cut is still the first, gone, or
  * the last, and whether the value lies with strides, as a slice leaves it, so that a collective
@@ -16,7 +13,7 @@
  *
  * No steps lead to a partial form from another one, from partial log-sum-exps, which are merged by
  * their op, or from sums and maxima at once. */
-#include "spmd.h"
+#include "rewrite.h"
 
 #include <string.h>
 
@@ -36,83 +33,7 @@ const char *reshard_name(ReshardKind k)
     return kind_table[k].op;
 }
 
-/* ---- what a step does to a rank's tensor ---- */
-
-/* The place of the units of n ranks: on an axis [above][n][rest], with `before` elements in front,
- * those of axes further left included. */
-typedef struct RankUnits {
-    int axis;
-    int64_t above, rest, before;
-} RankUnits;
-
-/* How a step changes a rank's tensor; units that it does not move are zero. */
-typedef struct Lowering {
-    int64_t n;
-    Type part;           /* that each rank sends or gets */
-    RankUnits cut, join; /* of the slices that the step makes, and of those that it joins */
-    bool before, after;  /* copies: of the operand, of the result */
-    bool strided;        /* so lies the result */
-} Lowering;
-
-static bool sliced(const Cut *c)
-{
-    return c->kind == CUT_SLICE;
-}
-
-static bool partial(const Cut *c)
-{
-    return c->kind > CUT_SLICE;
-}
-
-static bool cuts_above(const Cut *d, const Cut *c)
-{
-    return sliced(d) && d->axis == c->axis && d->outer < c->outer;
-}
-
-/* The units of a group whose major cut is c; `part` is divided by all cuts before and after the
- * step. */
-static RankUnits units_of(const Mesh *m, const ReshardStep *s, const Cut *c, const Type *part)
-{
-    RankUnits x = {.axis = c->axis, .above = c->outer};
-    for (int d = 0; d < m->naxes; d++)
-        if (cuts_above(&s->from[d], c) || cuts_above(&s->to[d], c))
-            x.above /= m->size[d];
-    x.rest = part->dim[c->axis] / x.above;
-    x.before = x.above;
-    for (int i = 0; i < c->axis; i++)
-        x.before *= part->dim[i];
-    return x;
-}
-
-/* v: a rank's type before the step. A view copies what it makes an axis of if that are two axes at
- * other strides: a slice's [above][rest], and what a permute has put together of units and either.
- */
-static Lowering lower(const Mesh *m, const Type *v, const ReshardStep *s)
-{
-    const Cut *from = &s->from[s->axes[0]], *to = &s->to[s->axes[0]];
-    bool slices = s->kind == RESHARD_SLICE;
-    Lowering w = {.n = group_nranks(m, s->naxes, s->axes), .part = *v};
-    if (sliced(to)) {
-        w.part.dim[to->axis] /= w.n;
-        w.cut = units_of(m, s, to, &w.part);
-    }
-    if (sliced(from))
-        w.join = units_of(m, s, from, &w.part);
-    const RankUnits *x = slices ? &w.cut : &w.join;
-    bool above = x->above > 1, rest = x->rest > 1;
-    w.before = !slices && (s->strided || w.cut.before > 1);
-    w.after = x->before > 1 && (slices ? above && rest : above || rest);
-    w.strided = !w.after && (x->before > 1 || (slices && s->strided));
-    return w;
-}
-
-static Type result_type(const Lowering *w, const ReshardStep *s)
-{
-    Type t = w->part;
-    if (sliced(&s->from[s->axes[0]]))
-        t.dim[w->join.axis] *= w->n;
-    return t;
-}
+/* ---- prices ---- */
 
 static double copied_sec(const Machine *machine, const Type *t)
 {
@@ -124,7 +45,7 @@ static void price(const Machine *machine, const Mesh *m, const Type *v, const Lo
                   ReshardStep *s)
 {
     int k = kind_table[s->kind].collective;
-    Type y = result_type(w, s);
+    Type y = step_result(w, s);
     bool axes[MAX_MESH] = {0};
     s->nbytes = s->sec = 0;
     if (w->before)
@@ -145,19 +66,19 @@ static void price(const Machine *machine, const Mesh *m, const Type *v, const Lo
 
 static int kind_between(const Cut *from, const Cut *to)
 {
-    if (partial(to) || from->kind == CUT_LOGSUMEXP)
+    if (cut_is_partial(*to) || from->kind == CUT_LOGSUMEXP)
         return -1;
-    if (partial(from))
-        return sliced(to) ? RESHARD_SCATTER : RESHARD_REDUCE;
-    if (sliced(from))
-        return sliced(to) ? RESHARD_EXCHANGE : RESHARD_GATHER;
+    if (cut_is_partial(*from))
+        return cut_slices(to) ? RESHARD_SCATTER : RESHARD_REDUCE;
+    if (cut_slices(from))
+        return cut_slices(to) ? RESHARD_EXCHANGE : RESHARD_GATHER;
     return RESHARD_SLICE;
 }
 
 /* Sorts the step's mesh axes, major first. */
 static void sort_axes(ReshardStep *s)
 {
-    const Cut *form = sliced(&s->from[s->axes[0]]) ? s->from : s->to;
+    const Cut *form = cut_slices(&s->from[s->axes[0]]) ? s->from : s->to;
     for (int i = 1; i < s->naxes; i++)
         for (int j = i; j > 0 && form[s->axes[j]].outer < form[s->axes[j - 1]].outer; j--) {
             int d = s->axes[j];
@@ -170,7 +91,7 @@ static void sort_axes(ReshardStep *s)
 static bool joined(const Mesh *m, const Cut *form, int c, int d)
 {
     return form[c].kind == form[d].kind &&
-           (!sliced(&form[c]) ||
+           (!cut_slices(&form[c]) ||
             (form[c].axis == form[d].axis && form[d].outer == form[c].outer * m->size[c]));
 }
 
@@ -210,13 +131,24 @@ static bool step_between(const Mesh *m, const Type *t, ReshardStep *s)
 /* How far a mesh axis has come; two bits for each make the code of a form. */
 enum { FIRST, GONE, LAST, NCODE = 1 << 2 * MAX_MESH };
 
+/* The form that a code stands for. */
+typedef struct CodeForm {
+    bool known, legal;
+    Cut cut[MAX_MESH];
+    Type local; /* a rank's part */
+} CodeForm;
+
 typedef struct ReshardSearch {
     const Machine *machine;
     const Mesh *m;
     const Type *t;
     const Cut *from, *to;
-    int naxes, axes[MAX_MESH]; /* that differ */
-    bool detours;              /* through whole axes */
+    int naxes, axes[MAX_MESH];              /* that differ */
+    bool detours;                           /* through whole axes */
+    CodeForm *form;                         /* by code */
+    StepTable *steps;                       /* NULL: none are kept */
+    int64_t number[MAX_MESH + 1][LAST + 1]; /* in it: parts of a form's, by axis and stage; then
+                                               that of the axes that do not differ */
 } ReshardSearch;
 
 /* The cheapest steps to a state, by the last one. */
@@ -260,16 +192,31 @@ static bool form_legal(const ReshardSearch *s, const Cut *form)
     return cut_value_legal(s->t, s->m->naxes, cuts, form);
 }
 
+static const CodeForm *form_of(const ReshardSearch *s, int code)
+{
+    CodeForm *y = &s->form[code];
+    if (!y->known) {
+        y->known = true;
+        fill_form(s, code, y->cut);
+        y->legal = form_legal(s, y->cut);
+        if (y->legal)
+            y->local = cut_local_type(s->t, s->m, y->cut);
+    }
+    return y;
+}
+
 /* The step from one code to another, priced; false: there is none. *strided: so lies the result. */
 static bool find_step(const ReshardSearch *s, int code, int next, ReshardStep *step, bool *strided)
 {
-    fill_form(s, code, step->from);
-    fill_form(s, next, step->to);
-    if (!step_between(s->m, s->t, step) || !form_legal(s, step->to))
+    const CodeForm *from = form_of(s, code), *to = form_of(s, next);
+    if (!to->legal)
         return false;
-    Type v = cut_local_type(s->t, s->m, step->from);
-    Lowering w = lower(s->m, &v, step);
-    price(s->machine, s->m, &v, &w, step);
+    memcpy(step->from, from->cut, sizeof from->cut);
+    memcpy(step->to, to->cut, sizeof to->cut);
+    if (!step_between(s->m, s->t, step))
+        return false;
+    Lowering w = step_lower(s->m, &from->local, step);
+    price(s->machine, s->m, &from->local, &w, step);
     *strided = w.strided;
     return true;
 }
@@ -289,16 +236,59 @@ static int next_code(const ReshardSearch *s, int code, int set, int stage)
     return code;
 }
 
+/* Numbers the cuts of all forms that a search may come to; without numbers nothing is kept. */
+static void number_cuts(ReshardSearch *s)
+{
+    const Cut whole = {.kind = CUT_WHOLE};
+    int64_t *rest = s->number[s->naxes];
+    rest[0] = 0;
+    for (int d = 0, i = 0; d < s->m->naxes; d++) {
+        const bool differs = i < s->naxes && s->axes[i] == d;
+        int64_t first = step_cut(s->steps, s->from[d], d), gone = step_cut(s->steps, whole, d);
+        int64_t last = step_cut(s->steps, s->to[d], d);
+        if (first < 0 || gone < 0 || last < 0)
+            s->steps = NULL;
+        if (!s->steps)
+            return;
+        if (differs)
+            s->number[i][FIRST] = first, s->number[i][GONE] = gone, s->number[i++][LAST] = last;
+        else
+            rest[0] += first;
+    }
+}
+
+static int64_t number_of(const ReshardSearch *s, int code)
+{
+    int64_t form = s->number[s->naxes][0];
+    for (int i = 0; i < s->naxes; i++)
+        form += s->number[i][stage_of(code, i)];
+    return form;
+}
+
+/* The same, as far as a search needs it: from the table if it is there. */
+static StepSec step_sec(const ReshardSearch *s, int code, int next, bool strided)
+{
+    StepSec none = {.known = false}, *y = &none;
+    if (s->steps)
+        y = step_find(s->steps, number_of(s, code), number_of(s, next), strided);
+    if (!y->known) {
+        ReshardStep step = {.strided = strided};
+        bool left = false;
+        bool possible = find_step(s, code, next, &step, &left);
+        *y = (StepSec){true, possible, left, step.sec};
+    }
+    return *y;
+}
+
 static void try_step(const ReshardSearch *s, Reached (*best)[2], int code, bool strided, int next)
 {
     const Reached *x = &best[code][strided];
-    ReshardStep step = {.strided = strided};
-    bool left;
-    if (!find_step(s, code, next, &step, &left))
+    StepSec step = step_sec(s, code, next, strided);
+    if (!step.possible)
         return;
     Reached y = {true, strided, code, x->nstep + 1, x->sec + step.sec};
-    if (is_cheaper(&y, &best[next][left]))
-        best[next][left] = y;
+    if (is_cheaper(&y, &best[next][step.left]))
+        best[next][step.left] = y;
 }
 
 static void try_steps(const ReshardSearch *s, Reached (*best)[2], int code, bool strided)
@@ -330,26 +320,44 @@ static void fill_steps(const ReshardSearch *s, Reached (*best)[2], int code, boo
         r->sec += r->step[i].sec;
 }
 
-static bool search(const ReshardSearch *s, Reshard *r)
+/* Whether steps from a state may lead to the end for less than what does so already. */
+static bool is_of_use(const Reached *x, const Reached *end)
+{
+    return x->reached && is_cheaper(x, &end[false]) && is_cheaper(x, &end[true]);
+}
+
+static bool search(ReshardSearch *s, Reshard *r)
 {
     Reached best[NCODE][2];
+    CodeForm form[NCODE];
     int end = next_code(s, 0, (1 << s->naxes) - 1, LAST);
     memset(best, 0, sizeof *best * (size_t)(end + 1));
+    for (int code = 0; code <= end; code++)
+        form[code].known = false;
+    s->form = form;
     best[0][false].reached = true;
     for (int code = 0; code < end; code++)
         for (int strided = 0; strided < 2; strided++)
-            if (best[code][strided].reached)
+            if (is_of_use(&best[code][strided], best[end]))
                 try_steps(s, best, code, strided);
     bool strided = is_cheaper(&best[end][true], &best[end][false]);
-    if (best[end][strided].reached)
+    r->sec = best[end][strided].sec;
+    if (best[end][strided].reached && !s->steps)
         fill_steps(s, best, end, strided, r);
     return best[end][strided].reached;
 }
 
 /* The same where one mesh axis differs. */
-static bool find_single(const ReshardSearch *s, Reshard *r)
+static bool find_single(ReshardSearch *s, Reshard *r)
 {
+    CodeForm form[LAST + 1] = {{.known = false}};
     bool left;
+    s->form = form;
+    if (s->steps) {
+        StepSec y = step_sec(s, 0, next_code(s, 0, 1, LAST), false);
+        r->sec = y.sec;
+        return y.possible;
+    }
     r->step[0].strided = false;
     if (!find_step(s, 0, next_code(s, 0, 1, LAST), &r->step[0], &left))
         return false;
@@ -363,7 +371,7 @@ static bool merges_agree(const Mesh *m, const Cut *from)
 {
     CutKind kind = CUT_WHOLE;
     for (int d = 0; d < m->naxes; d++) {
-        if (!partial(&from[d]))
+        if (!cut_is_partial(from[d]))
             continue;
         if (kind != CUT_WHOLE && kind != from[d].kind)
             return false;
@@ -372,11 +380,13 @@ static bool merges_agree(const Mesh *m, const Cut *from)
     return true;
 }
 
-bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cut *from,
-                  const Cut *to, Reshard *r)
+/* steps: NULL; or a table, by which r gets the seconds alone. */
+static bool find(const Machine *machine, const Mesh *m, const Type *t, StepTable *steps,
+                 const Cut *from, const Cut *to, Reshard *r)
 {
     Cut first[MAX_MESH] = {0}, last[MAX_MESH] = {0};
-    ReshardSearch s = {.machine = machine, .m = m, .t = t, .from = first, .to = last};
+    ReshardSearch s = {
+        .machine = machine, .m = m, .t = t, .from = first, .to = last, .steps = steps};
     bool merges = false;
     for (int d = 0; d < m->naxes; d++) {
         if (m->size[d] == 1)
@@ -387,7 +397,7 @@ bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cu
             continue;
         if (kind_between(&from[d], &to[d]) < 0)
             return false;
-        merges = merges || partial(&from[d]);
+        merges = merges || cut_is_partial(from[d]);
         s.axes[s.naxes++] = d;
     }
     if (!s.naxes) {
@@ -399,129 +409,23 @@ bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cu
         return false;
     if (!form_legal(&s, first) || !form_legal(&s, last))
         return false;
+    if (s.steps)
+        number_cuts(&s);
     if (s.naxes == 1 ? find_single(&s, r) : search(&s, r))
         return true;
     s.detours = true;
     return search(&s, r);
 }
 
-/* ---- emit ---- */
-
-static Value *view_as(Build *b, Value *v, int rank, const int64_t *dim)
+bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cut *from,
+                  const Cut *to, Reshard *r)
 {
-    Type t = type_make(v->type.dtype, rank, dim);
-    return type_equal(&t, &v->type) ? v : emit1(b, "view", IN(v), ATTRS(A_INTS("size", rank, dim)));
+    return find(machine, m, t, NULL, from, to, r);
 }
 
-/* The axes of `part` with the n units of a spot apart: dim[at] is theirs. Returns how many; those
- * left and those right of them are taken as one where there would be too many. A strided operand
- * is copied for that too, which no price says. */
-static int split_axes(const Type *part, const RankUnits *x, int64_t n, int64_t *dim, int *at)
+double reshard_sec(const Machine *machine, const Mesh *m, const Type *t, StepTable *steps,
+                   const Cut *from, const Cut *to)
 {
-    int rank = 0;
-    bool few = part->rank + (x->above > 1) + (x->rest != 1) <= TN_RANK;
-    if (!few) {
-        int64_t after = x->rest;
-        for (int i = x->axis + 1; i < part->rank; i++)
-            after *= part->dim[i];
-        *at = 1;
-        dim[0] = x->before, dim[1] = n, dim[2] = after;
-        return 3;
-    }
-    for (int i = 0; i < x->axis; i++)
-        dim[rank++] = part->dim[i];
-    if (x->above > 1)
-        dim[rank++] = x->above;
-    dim[ *at = rank++] = n;
-    if (x->rest != 1)
-        dim[rank++] = x->rest;
-    for (int i = x->axis + 1; i < part->rank; i++)
-        dim[rank++] = part->dim[i];
-    return rank;
-}
-
-/* Moves axis i to place j; the others keep their order. */
-static Value *move_axis(Build *b, Value *v, int i, int j)
-{
-    int64_t order[TN_RANK];
-    int rank = v->type.rank;
-    for (int k = 0, from = 0; k < rank; k++) {
-        from += from == i;
-        order[k] = k == j ? i : from++;
-    }
-    return emit1(b, "permute", IN(v), ATTRS(A_INTS("dims", rank, order)));
-}
-
-/* From v, which has the units of all ranks at w->cut, to [n * part's axis 0][its others]. */
-static Value *emit_apart(Build *b, const Lowering *w, Value *v)
-{
-    int64_t dim[TN_RANK];
-    int at;
-    Type front = w->part;
-    front.dim[0] *= w->n;
-    if (w->cut.before > 1) {
-        int rank = split_axes(&w->part, &w->cut, w->n, dim, &at);
-        v = move_axis(b, view_as(b, v, rank, dim), at, 0);
-    }
-    return view_as(b, v, front.rank, front.dim);
-}
-
-/* The reverse, to w->join. */
-static Value *emit_together(Build *b, const Lowering *w, Value *v)
-{
-    int64_t dim[TN_RANK];
-    int at;
-    Type whole = w->part;
-    whole.dim[w->join.axis] *= w->n;
-    if (w->join.before > 1) {
-        int rank = split_axes(&w->part, &w->join, w->n, dim, &at);
-        memmove(dim + 1, dim, sizeof *dim * (size_t)at);
-        dim[0] = w->n;
-        v = move_axis(b, view_as(b, v, rank, dim), 0, at);
-    }
-    return view_as(b, v, whole.rank, whole.dim);
-}
-
-static Value *emit_slice(Build *b, const Mesh *m, const ReshardStep *s, const Lowering *w, Value *v)
-{
-    int64_t dim[TN_RANK], index = 0, units = w->cut.rest;
-    int at = w->cut.axis;
-    for (int i = 0; i < s->naxes; i++)
-        index = index * m->size[s->axes[i]] + m->at[s->axes[i]];
-    if (w->cut.above > 1) {
-        int rank = split_axes(&w->part, &w->cut, w->n, dim, &at);
-        v = view_as(b, v, rank, dim);
-        units = 1;
-    }
-    v = emit1(
-        b, "slice", IN(v),
-        ATTRS(A_INT("dim", at), A_INT("start", index * units), A_INT("end", (index + 1) * units)));
-    return view_as(b, v, w->part.rank, w->part.dim);
-}
-
-static Value *emit_collective(Build *b, const Mesh *m, const ReshardStep *s, Value *x)
-{
-    const char *op = kind_table[s->kind].op, *group = group_name(b->g->a, m, s->naxes, s->axes);
-    const char *merge = s->from[s->axes[0]].kind == CUT_MAX ? "max" : "sum";
-    AttrArg attrs[4] = {A_STR("group", group)};
-    int count = 1;
-    if (s->kind == RESHARD_GATHER || s->kind == RESHARD_SCATTER)
-        attrs[count++] = A_INT("group_size", group_nranks(m, s->naxes, s->axes));
-    if (s->kind == RESHARD_SCATTER || s->kind == RESHARD_REDUCE)
-        attrs[count++] = A_STR("reduce_op", merge);
-    Value *y = emit1(b, op, IN(x), attrs);
-    return emit1(b, "wait_tensor", IN(y, x), NOATTRS);
-}
-
-Value *reshard_emit(Build *b, const Mesh *m, const Type *t, const ReshardStep *s, Value *v)
-{
-    Type local = cut_local_type(t, m, s->from);
-    CHECK(shape_equal(&local, &v->type));
-    Lowering w = lower(m, &v->type, s);
-    if (s->kind == RESHARD_SLICE)
-        return emit_slice(b, m, s, &w, v);
-    if (sliced(&s->to[s->axes[0]]))
-        v = emit_apart(b, &w, v);
-    v = emit_collective(b, m, s, v);
-    return sliced(&s->from[s->axes[0]]) ? emit_together(b, &w, v) : v;
+    Reshard r;
+    return find(machine, m, t, steps, from, to, &r) ? r.sec : INFINITY;
 }

@@ -54,6 +54,7 @@ typedef struct Spmd {
     bool unpicked;          /* the picker had no choice for the node that is being emitted */
     IdRange *rest;          /* what was emitted for such nodes */
     int nrest, caprest;
+    Map *tables; /* FormTables of all choices, by type */
 } Spmd;
 
 /* Whether a choice of all forms counts what the backward gathers again; where only a share of what
@@ -151,8 +152,75 @@ bool has_logsumexp(const Mesh *m, const Cut *x);
 /* Seconds to bring a value of type t from one form to another, partial log-sum-exps merged before;
  * INFINITY: it cannot be. */
 double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to);
+/* The same, by a table of the type's steps. */
+struct StepTable;
+double edge_sec_by(const Spmd *x, const Type *t, struct StepTable *steps, const Cut *from,
+                   const Cut *to);
+/* The value of which v is a view, through views that can be made again in both forms; these become
+ * the forms that they are made of. */
+const Value *viewed_value(const Spmd *x, Arena *tmp, const Value *v, Cut *from, Cut *to);
+
+/* How a value's node is cut so that it makes it in a form, and the forms of operands that this
+ * needs. */
+typedef struct Remake {
+    Factors *f;
+    NodeCut how[MAX_MESH];
+    Cut (*in)[MAX_MESH];
+} Remake;
+
+/* Finds how v, which has a node, is made again in a form; false: it cannot be. */
+bool remake_find(const Spmd *x, Arena *tmp, const Value *v, const Cut *need, Remake *y);
 /* v in that form for `reader` (NULL: an output): there already, or emitted now. */
 Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
+
+/* ---- lowering.c ---- */
+
+static inline bool cut_slices(const Cut *c)
+{
+    return c->kind == CUT_SLICE;
+}
+
+/* The place of the units of n ranks: on an axis [above][n][rest], with `before` elements in front,
+ * those of axes further left included. */
+typedef struct RankUnits {
+    int axis;
+    int64_t above, rest, before;
+} RankUnits;
+
+/* How a step changes a rank's tensor; units that it does not move are zero. */
+typedef struct Lowering {
+    int64_t n;
+    Type part;           /* that each rank sends or gets */
+    RankUnits cut, join; /* of the slices that the step makes, and of those that it joins */
+    bool before, after;  /* copies: of the operand, of the result */
+    bool strided;        /* so lies the result */
+} Lowering;
+
+/* v: a rank's type before the step. */
+Lowering step_lower(const Mesh *m, const Type *v, const ReshardStep *s);
+Type step_result(const Lowering *w, const ReshardStep *s); /* after it */
+
+/* ---- step_table.c ---- */
+
+typedef struct StepTable StepTable;
+
+/* A step between two forms; `left`: its result lies with strides. */
+typedef struct StepSec {
+    bool known, possible, left;
+    double sec;
+} StepSec;
+
+StepTable *step_table(Arena *a); /* for the forms of one type */
+/* The number of a mesh axis' cut; a form's is their sum. -1: there are too many. */
+int64_t step_cut(StepTable *y, Cut c, int axis);
+/* A step whose operand lies with strides or not; to be filled if it is not known. */
+StepSec *step_find(StepTable *y, int64_t from, int64_t to, bool strided);
+
+/* ---- reshard.c ---- */
+
+/* Seconds of the steps that reshard_find() finds; INFINITY: there are none. */
+double reshard_sec(const Machine *machine, const Mesh *m, const Type *t, StepTable *steps,
+                   const Cut *from, const Cut *to);
 
 /* ---- token.c ---- */
 

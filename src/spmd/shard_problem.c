@@ -3,9 +3,14 @@
  * A node of the problem stands for a class of equal nodes or ports, and its strategies for the ways
  * to cut them: together they cost the price of one, times their number. Where one reader reads a
  * value, an edge between maker and reader costs what brings it from the form that the one makes to
- * the form that the other needs. Where several read it, each form that one of them may need is a
- * node of the problem, made or not made: it costs the step from the maker's form, and who needs it
- * is forbidden where it is not made; so what readers share is paid once.
+ * the form that the other needs. Where several read it, a node of the problem stands for the form
+ * from which they go on: it costs the steps from the maker's form, and each reader those from it;
+ * so what readers share is paid once. Constants are made again, and views of parameters are made of
+ * what is gathered of the parameter.
+ *
+ * The walk emits these steps (form.c). A solution that is not the best may have two readers make
+ * the same form: in one half of the step the second has it for nothing, in the objective that is
+ * told and in the graph, while the problem's cost counts both.
  *
  * Costs are rounded to whole units, so that bounds of integers hold. Seconds are those of one
  * queue: nothing is hidden behind anything. Linear in edges times strategies of both ends. */
@@ -25,7 +30,6 @@ typedef struct Maker {
     int64_t nmatrix, capmatrix;
     double *cost;
     int ncost, capcost;
-    Map tables;
     int **need, **made; /* forms: by class, strategy and operand; by value and strategy */
 } Maker;
 
@@ -35,11 +39,12 @@ static FormTable *table_of(Maker *m, const Type *t)
 {
     Buf key = {.a = m->a};
     type_print(&key, t);
-    FormTable *y = map_find(&m->tables, key.text);
+    FormTable *y = map_find(m->price->x->tables, key.text);
     if (!y) {
         y = NEW(m->a, FormTable);
         y->type = *t;
-        map_put(&m->tables, key.text, y);
+        y->steps = step_table(m->a);
+        map_put(m->price->x->tables, key.text, y);
     }
     return y;
 }
@@ -55,18 +60,80 @@ static int form_number(const Maker *m, FormTable *t, const Cut *cut)
     return t->count++;
 }
 
-/* Seconds between two forms, in units. */
-static double change_cost(const Maker *m, FormTable *t, int from, int to)
+static double *new_seconds(Arena *a, int count)
 {
-    if (t->nsec < t->count) {
-        t->nsec = t->count;
-        t->sec = NEWN(m->a, double, (size_t)t->count *(size_t)t->count);
-        for (int i = 0; i < t->count * t->count; i++)
-            t->sec[i] = NAN;
-    }
-    double *sec = &t->sec[from * t->nsec + to];
-    if (isnan(*sec))
-        *sec = edge_sec(m->price->x, &t->type, t->form[from], t->form[to]);
+    double *sec = NEWN(a, double, (size_t)count *(size_t)count);
+    for (int i = 0; i < count * count; i++)
+        sec[i] = NAN;
+    return sec;
+}
+
+/* Makes room for the seconds between all forms. */
+static void widen(Arena *a, FormTable *t)
+{
+    if (t->nsec == t->count)
+        return;
+    double *sec = new_seconds(a, t->count);
+    for (int i = 0; i < t->nsec; i++)
+        memcpy(sec + (size_t)i * (size_t)t->count, t->sec + (size_t)i * (size_t)t->nsec,
+               sizeof *sec * (size_t)t->nsec);
+    t->sec = sec;
+    t->nsec = t->count;
+}
+
+/* The value that a value class stands for, if readers make it again: a view of a parameter, or what
+ * has no operands; or NULL. */
+static const Value *remade_value(const EqualGraph *e, const ValueClass *v)
+{
+    const Node *n = e->class[v->of].n;
+    if (!n || e->class[v->of].kind != FLAT_NODE)
+        return NULL;
+    const Value *y = n->out[v->result];
+    return !n->nin || (n->op->view && e->param[y->id]) ? y : NULL;
+}
+
+/* Seconds of the strategy that makes a value class in a form; INFINITY: there is none. */
+static double making_sec(const Maker *m, int value, int form)
+{
+    const EqualClass *q = &m->e->class[m->e->value[value].of];
+    for (int i = 0; i < q->list.count; i++)
+        if (m->made[value][i] == form)
+            return q->sec[i];
+    return INFINITY;
+}
+
+static double table_sec(Maker *m, FormTable *t, const Cut *from, const Cut *to)
+{
+    return edge_sec_by(m->price->x, &t->type, t->steps, from, to);
+}
+
+static double remade_sec(Maker *m, int value, const Value *v, const Cut *from, const Cut *to)
+{
+    Cut first[MAX_MESH], last[MAX_MESH];
+    memcpy(first, from, sizeof first);
+    memcpy(last, to, sizeof last);
+    const Value *base = viewed_value(m->price->x, m->a, v, first, last);
+    double sec = table_sec(m, table_of(m, &base->type), first, last);
+    double made = base->def && !base->def->nin
+                      ? making_sec(m, value, form_number(m, m->e->value[value].forms, to))
+                      : INFINITY;
+    return sec > 0 && made < INFINITY ? made : sec;
+}
+
+/* Seconds between two forms of a value class, in units. */
+static double change_cost(Maker *m, int value, int from, int to)
+{
+    ValueClass *v = &m->e->value[value];
+    FormTable *t = v->forms;
+    const Value *remade = remade_value(m->e, v);
+    if (remade && !v->remade)
+        v->remade = new_seconds(m->a, t->count);
+    widen(m->a, t);
+    double *sec = &(remade ? v->remade : t->sec)[from * t->nsec + to];
+    if (isnan(*sec) && remade)
+        *sec = remade_sec(m, value, remade, t->form[from], t->form[to]);
+    else if (isnan(*sec))
+        *sec = table_sec(m, t, t->form[from], t->form[to]);
     return rint(*sec / PROBLEM_UNIT);
 }
 
@@ -245,10 +312,10 @@ static bool moves(const Maker *m, const FormTable *t, int from, int to)
 
 /* Units for all values of a group, each time that a reading in a loop, which runs so often, brings
  * them to another form. What ranks get of kept parameters they get once, before the loop. */
-static double group_cost(const Maker *m, const ReadGroup *r, FormTable *t, int from, int to,
+static double group_cost(Maker *m, const ReadGroup *r, FormTable *t, int from, int to,
                          int64_t times)
 {
-    double cost = r->count * change_cost(m, t, from, to);
+    double cost = r->count * change_cost(m, r->value, from, to);
     if (times == 1 || !(cost > 0) || !(cost < INFINITY))
         return cost;
     bool once = r->param && m->price->x->keep && moves(m, t, from, to);
@@ -414,7 +481,7 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
 {
     Arena *a = e->a;
     ShardProblem *p = NEW(a, ShardProblem);
-    Maker m = {.p = p, .e = e, .price = price, .a = a, .tables = {.a = a}};
+    Maker m = {.p = p, .e = e, .price = price, .a = a};
     *p = (ShardProblem){.e = e, .pick = {.a = a, .title = "sharding", .limit = PICK_MOST}};
     m.in_first = NEWN(a, int, m.capfirst = 64);
     m.need = NEWN(a, int *, e->nclass);
@@ -440,34 +507,94 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     return p;
 }
 
-/* Whether a reader of a shared form needs the form that was made: then it takes that. */
-static bool reads_made(const ShardProblem *p, const Spmd *x, int i, const int *strategy)
+/* ---- what is emitted ---- */
+
+/* The forms of a group's value that are there while the walk comes to its readers, in order. */
+typedef struct FormsThere {
+    const Spmd *x;
+    const Type *type;
+    const Cut *made, *shared;
+    int count, cap;
+    Cut (*form)[MAX_MESH]; /* made from the shared one */
+    bool *late;            /* for readers of the backward or after it */
+} FormsThere;
+
+/* Notes the forms that come about between two. */
+static void add_steps(FormsThere *y, const Cut *from, const Cut *to, bool late)
 {
-    const Reading *r = p->of_edge[i].shared;
-    if (!r)
-        return false;
+    Reshard r;
+    if (!reshard_find(y->x->machine, y->x->mesh, y->type, from, to, &r))
+        return;
+    for (int i = 0; i < r.nstep && y->count < y->cap; i++, y->count++) {
+        memcpy(y->form[y->count], r.step[i].to, sizeof r.step[i].to);
+        y->late[y->count] = late;
+    }
+}
+
+/* Whether a reader (n NULL: an output) has its form without a step. */
+static bool has_form(const FormsThere *y, const Cut *need, const Node *n, bool late)
+{
+    int naxes = y->x->mesh->naxes;
+    if (cuts_equal(naxes, need, y->made) || cuts_equal(naxes, need, y->shared))
+        return true;
+    for (int i = 0; i < y->count; i++)
+        if ((!n || y->late[i] == late) && cuts_equal(naxes, need, y->form[i]))
+            return true;
+    return false;
+}
+
+static const Cut *needed_cut(const EqualGraph *e, const Reading *r, const int *strategy)
+{
+    const Strategy *t = e->class[r->reader].list.list[strategy[r->reader]];
+    return r->operand < 0 ? t->out[0] : t->in[r->operand];
+}
+
+/* Begins with the forms of shared form i. */
+static FormsThere forms_of(const ShardProblem *p, const Spmd *x, int i, const int *strategy)
+{
     const EqualGraph *e = p->e;
-    const ReadGroup *g = &e->group[p->shared[p->pick.edge[i].u - e->nclass].group];
+    const ReadGroup *g = &e->group[p->shared[i].group];
     const ValueClass *v = &e->value[g->value];
-    const Strategy *reader = e->class[r->reader].list.list[strategy[r->reader]];
-    const Cut *need = r->operand < 0 ? reader->out[0] : reader->in[r->operand];
-    return cuts_equal(x->mesh->naxes, need,
-                      e->class[v->of].list.list[strategy[v->of]]->out[v->result]);
+    FormsThere y = {.x = x, .type = &v->type, .cap = g->param ? 0 : (g->nread + 1) * MAX_RESHARD};
+    y.made = e->class[v->of].list.list[strategy[v->of]]->out[v->result];
+    y.shared = v->forms->form[p->shared[i].form[strategy[e->nclass + i]]];
+    y.form = arena_alloc(e->a, sizeof *y.form * (size_t)MAX(y.cap, 1));
+    y.late = NEWN(e->a, bool, y.cap);
+    const Node *n = e->class[g->read[0].reader].n;
+    add_steps(&y, y.made, y.shared, n && n->phase >= BACKWARD);
+    return y;
+}
+
+/* Whether a reader of a shared form takes a form that is there; if not, its own is there now. */
+static bool reads_there(const EqualGraph *e, FormsThere *y, const Reading *r, const int *strategy)
+{
+    const EqualClass *q = &e->class[r->reader];
+    const Node *n = q->kind == FLAT_SUM ? NULL : q->n;
+    const bool late = n && n->phase >= BACKWARD;
+    const Cut *need = needed_cut(e, r, strategy);
+    if (has_form(y, need, n, late))
+        return true;
+    add_steps(y, y->shared, need, late);
+    return false;
 }
 
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy)
 {
     const PickProblem *y = &p->pick;
+    FormsThere there = {0};
     double cost = 0;
     for (int i = 0; i < y->n; i++)
         cost += y->cost[y->first[i] + strategy[i]];
     for (int i = 0; i < y->nedge; i++) {
         const PickEdge *e = &y->edge[i];
+        const EdgeNote *note = &p->of_edge[i];
         double pair =
             y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) + strategy[e->v]];
-        if (pair > 0 && reads_made(p, x, i, strategy))
+        if (e->v >= p->e->nclass && e->v < p->e->nclass + p->nshared && !note->shared)
+            there = forms_of(p, x, e->v - p->e->nclass, strategy); /* its readers follow */
+        if (note->shared && reads_there(p->e, &there, note->shared, strategy))
             continue;
-        cost += p->of_edge[i].hidden ? pair / x->o->shard_exposed : pair;
+        cost += note->hidden ? pair / x->o->shard_exposed : pair;
     }
     return cost * PROBLEM_UNIT;
 }

@@ -74,11 +74,14 @@ static const Cut *pick_shared(void *arg, const SpmdGraph *s, const Value *v, con
     const char *name = whole ? whole->name : flat_name(x->tmp, loop, v->name);
     int at = equal_group(e, x->tmp, name, reader, loop, param);
     arena_reset(x->tmp);
-    if (at < 0 || e->group[at].shared < 0)
+    if (at < 0)
         return NULL;
     const ReadGroup *r = &e->group[at];
+    const ValueClass *y = &e->value[r->value];
+    if (r->shared < 0) /* it has one reader, which goes on from what was made */
+        return r->param ? NULL : e->class[y->of].list.list[x->strategy[y->of]]->out[y->result];
     const SharedForm *f = &x->p->shared[r->shared];
-    return e->value[r->value].forms->form[f->form[x->strategy[e->nclass + r->shared]]];
+    return y->forms->form[f->form[x->strategy[e->nclass + r->shared]]];
 }
 
 /* ---- the choice ---- */

@@ -116,6 +116,7 @@ typedef struct ValueClass {
     Type type;
     CutUnits units;
     struct FormTable *forms; /* shard_problem.c */
+    double *remade; /* of what readers make again: seconds from form to form; NAN: not known */
 } ValueClass;
 
 typedef struct Reading {
@@ -190,6 +191,7 @@ typedef struct FormTable {
     Cut (*form)[MAX_MESH];
     int count, cap, nsec;
     double *sec; /* nsec x nsec; NAN: not known yet */
+    StepTable *steps;
 } FormTable;
 
 typedef struct EdgeNote {
@@ -197,8 +199,8 @@ typedef struct EdgeNote {
     const Reading *shared; /* the reader, of an edge from a shared form; or NULL */
 } EdgeNote;
 
-/* A graph's problem: first a node for each class, then one for each shared form, with strategies
- * "not made" and "made". Costs are in units of PROBLEM_UNIT seconds, and whole. */
+/* A graph's problem: first a node for each class, then one for each shared form, whose strategies
+ * are the forms that it may be. Costs are in units of PROBLEM_UNIT seconds, and whole. */
 typedef struct ShardProblem {
     PickProblem pick;
     EqualGraph *e;

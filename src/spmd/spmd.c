@@ -375,7 +375,9 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
     Spmd x = start(g, o, m);
+    Map tables = {.a = tmp};
     x.free = sharding_is_solved(o);
+    x.tables = &tables;
     if (!x.free && (o->pins.count || o->what_if.count))
         fail(g->ctx, TN_USAGE, "%s \"%.300s\": expected shard auto beside it, found none",
              o->pins.count ? "pin" : "what-if", (o->pins.count ? o->pins : o->what_if).pattern[0]);

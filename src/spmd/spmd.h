@@ -18,8 +18,8 @@
  *   spmd       walks the nodes once, in their order:
  *     choose     prices how each mesh axis may cut the node, takes the cheapest combination
  *     form       brings the operands to the forms needed; a form is made once, for all readers
- *     reshard    finds the cheapest collectives between two forms; the list that it prices is the
- *                list that it emits
+ *     reshard    finds the cheapest collectives between two forms (step_table keeps prices of
+ *                steps); the list that it prices is the list that lowering emits
  *     token      finds where rows and tokens of the batch lie, for sequence parallelism
  *     loop_forms does the same for a loop's bodies and ports
  * Without --shard auto the walk is greedy: the price of a node is its seconds, its operands'

@@ -28,14 +28,16 @@ for m in o["meshes"]:
     assert m["bound_sec"] <= m["est_step_sec"] * 1.000001 and m["peak_bytes"] < m["need_bytes"]
     assert m["recompute"] == "selective" and m["reshard"] in ("always", "never", "auto")
 END
-gives 0 '' plan demo --batch-size 16 --seq-len 16 --machine h100 --recompute selective --ranks 8 --mesh auto
-ok "reasons that differ in numbers are one" [ "$(grep -c 'ranks share the heads.*other numbers' "$dir/out")" = 1 ]
+if [ -n "$TN_LONG" ]; then
+    gives 0 '' plan demo --batch-size 16 --seq-len 16 --machine h100 --recompute selective --ranks 8 --mesh auto
+    ok "reasons that differ in numbers are one" [ "$(grep -c 'ranks share the heads.*other numbers' "$dir/out")" = 1 ]
+fi
 printf 'machine 1\nname slow\nlike avx512_bf16\nnetwork 0.117\n' >"$dir/slow"
 gives 0 'recompute auto: not tried, as without --memory it is none' plan demo --batch-size 32 --seq-len 256 --ranks 2 --mesh auto --machine "$dir/slow"
 ok "the mesh's calls are apart where these are faster, as plan takes them" grep -Eq '^fsdp=2 .* always .* off$' "$dir/out"
 gives 0 '' "$@" --ranks 1 --mesh auto
 ok "one rank" grep -q '^none  *recipes  *auto  *selective' "$dir/out"
-gives 0 '' "$@" --ranks 4 --mesh auto --reshard never
+gives 0 '' "$@" --ranks 2 --mesh auto --reshard never
 ok "what was asked for" not grep -q always "$dir/out"
 
 # the figures are those of the plan itself

@@ -1,0 +1,97 @@
+/* Choices within limits of bytes (--shard auto --memory): the seconds of the nodes that the pass
+ * leaves are the objective's, though what is chosen is seldom the best there is, and gathers twice
+ * to keep less. Limits lie between the fewest bytes that may do and those of the choice without a
+ * limit; the lowest is below that, where the choice keeps the fewest bytes that are found.
+ *
+ * `test_shard_limits FOLDER [MESH]` runs one model. TN_LONG=1: all, on all meshes. */
+#include "../../src/model/model.h"
+#include "../../src/spmd/spmd.h"
+#include "../shared/gen.h"
+#include "../shared/interp.h"
+#include "../shared/ranks.h"
+#include "../shared/test.h"
+
+#include <math.h>
+
+static const char *const folders[] = {"gpt2-tiny",    "llama-tiny", "llama-tied",
+                                      "mistral-tiny", "qwen2-tiny", "qwen3-tiny"};
+static const char *const meshes[] = {"fsdp=4,tp=2", "tp=8", "fsdp=8", "dp=2,fsdp=2,tp=2"};
+
+enum { PARTS = 4 }; /* of the bytes between the fewest and those of the choice without a limit */
+
+typedef struct Job {
+    Arena *a;
+    const char *folder, *mesh;
+    bool all; /* limits */
+} Job;
+
+static ShardReport choose(const Job *j, const Graph *model, PassOptions *o)
+{
+    ShardReport r = {.a = j->a};
+    o->shard_report = &r;
+    passes_run(graph_clone(j->a, model),
+               "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd", o, NULL,
+               NULL);
+    return r;
+}
+
+/* fits: something does. */
+static void check(const Job *j, const ShardReport *r, int64_t limit, bool fits)
+{
+    const double rounding = 1e-5; /* costs are whole nanoseconds */
+    double emitted = r->emitted - r->rest;
+    if (!EXPECT(fabs(emitted - r->sec) <= rounding * r->sec) ||
+        !EXPECT(!fits || (r->nbytes <= limit && r->least <= limit)) ||
+        !EXPECT(r->gap >= 0 && r->gap < 1))
+        printf("  %s on %s within %lld: chosen %.9g s, emitted %.9g s, %lld bytes, gap %g\n",
+               j->folder, j->mesh, (long long)limit, r->sec, emitted, (long long)r->nbytes, r->gap);
+    if (j->all)
+        printf("%s on %s within %lld bytes: %lld, %.6g ms, gap %.3g, solved in %.2f s\n", j->folder,
+               j->mesh, (long long)limit, (long long)r->nbytes, 1e3 * r->sec, r->gap, r->solve_sec);
+}
+
+static void run(void *arg)
+{
+    const Job *j = arg;
+    static const char *const rules[] = {"auto"};
+    PassOptions o = pass_defaults();
+    ModelConfig c = config_read(j->a, arena_printf(j->a, "tests/ref/%s/config.json", j->folder));
+    const Graph *model = graph_wide(j->a, model_graph(j->a, &c, 8, 8, &(ModelOptions){0}));
+    o.mesh = j->mesh;
+    o.reshard = "auto";
+    o.shardings = (Globs){(const char **)rules, 1};
+    const ShardReport free = choose(j, model, &o);
+    check(j, &free, free.nbytes, true);
+    for (int i = j->all ? 0 : PARTS / 2; i <= (j->all ? PARTS - 1 : PARTS / 2); i++) {
+        o.shard_memory = free.least + (free.nbytes - free.least) / PARTS * i - !i;
+        const ShardReport r = choose(j, model, &o);
+        check(j, &r, o.shard_memory, i > 0);
+    }
+}
+
+static void test(const char *folder, const char *mesh, bool all)
+{
+    Ctx ctx = {0};
+    Job j = {arena_new(&ctx), folder, mesh, all};
+    CHECK(j.a);
+    if (!EXPECT(ctx_try(&ctx, run, &j) == TN_OK))
+        printf("  %s on %s: %s\n", folder, mesh, ctx.message);
+    arena_free(j.a);
+    ctx_end(&ctx);
+}
+
+int main(int argc, char **argv)
+{
+    bool all = getenv("TN_LONG") || argc > 1;
+    par_set_threads(1);
+    if (!all)
+        test("qwen2-tiny", "fsdp=4,tp=2", false);
+    if (!all)
+        return test_report();
+    for (int i = 0; i < LEN(folders); i++)
+        for (int k = 0; k < LEN(meshes); k++)
+            if ((argc < 2 || !strcmp(argv[1], folders[i])) &&
+                (argc < 3 || !strcmp(argv[2], meshes[k])))
+                test(folders[i], meshes[k], true);
+    return test_report();
+}
