@@ -196,6 +196,8 @@ class Scopes(TorchFunctionMode):
         _loop.check_call(function, sys._getframe(1), user_line)
         line = user_line(sys._getframe(1))
         self.effects.check_draws(line)
+        if function is torch.Tensor.__format__:
+            self.effects.note(sys._getframe(1))
         if line != self.line:
             self.line = line
             self.note()
@@ -353,7 +355,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
         captured.ranks = ranks
     holder.outside.warn()
     holder.effects.warn()
-    captured.fixed, holder.outside = holder.outside.fixed(captured.constants.values()), None
+    captured.fixed = holder.outside.fixed(captured.constants.values())
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places

@@ -334,10 +334,14 @@ class Outside:
                           RuntimeWarning, stacklevel=3)
 
     def fixed(self, constants):
-        """What must stay as it is, for a graph that has these tensors as constants: a Fixed."""
-        own = [p for p in self.places if p.path not in self.changed and not any(p.box is c.then for c in self.containers
-                                                                                  if c.path in self.changed)]
-        return Fixed([p for p in own if is_plain(p.then)], [p for p in own if isinstance(p.then, torch.Tensor)], constants)
+        """What must stay as it is, for a graph that has these tensors as constants: a Fixed. Other values are let go."""
+        changed = [id(p.then) for p in self.containers if p.path in self.changed]
+        own = [p for p in self.places if p.path not in self.changed and id(p.box) not in changed]
+        out = Fixed([p for p in own if is_plain(p.then)], [p for p in own if isinstance(p.then, torch.Tensor)], constants)
+        kept = {id(p) for p in [*out.plain, *(p for p, _ in out.tensors)]}
+        for p in self.places:
+            p.then = p.then if id(p) in kept else None
+        return out
 
 
 def entries(x):
