@@ -387,8 +387,13 @@ class Step:
     def _count(self):
         """The optimizer's own counts of steps, and what schedulers ask for."""
         update = self._update
-        for path in update.step_of:
-            update.optimizer.state[update.parameter[path]]["step"] += 1
+        states = [update.optimizer.state[update.parameter[path]] for path in update.step_of]
+        tensors = [state["step"] for state in states if isinstance(state["step"], torch.Tensor)]
+        if tensors:
+            torch._foreach_add_(tensors, 1)
+        for state in states:
+            if not isinstance(state["step"], torch.Tensor):
+                state["step"] += 1
         update.optimizer._opt_called = True
 
     def _add_gradients(self):

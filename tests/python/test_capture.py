@@ -166,6 +166,9 @@ class TestFinding(unittest.TestCase):
 class TestGradients(unittest.TestCase):
     """Calls whose gradient autograd gives as one call more, beside eager PyTorch."""
 
+    def setUp(self):
+        torch.manual_seed(0)  # of two near points a distance of p = 0.5 has a gradient that rounding changes
+
     def same(self, net, loss, *args):
         net.zero_grad()
         tenon.compile(tenon.capture(loss, *args, model=net))(*args)
