@@ -2021,7 +2021,8 @@ TN_API int tn_program_restore(tn_program *x, const char *folder);
  * in: folder, named step-N
  * out: nothing
  * error: the file and what is wrong with it
- * cost: one read of all its files, whose checksums it looks at
+ * cost: one read of all its files, whose checksums it looks at; a model of the context that is opened there is loaded
+ *   without looking at them again
  * from: `tenon train --resume`
  * see also: tn_program_save */
 TN_API int tn_checkpoint_check(tn_context *ctx, const char *folder);

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import sys
+import sysconfig
 import tempfile
 import traceback
 import weakref
@@ -19,19 +20,32 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _arguments, _checkpoint, _flex, _loop, _modules, _optimizer, _ranks, _save, _tn, _watch
+from . import _arguments, _checkpoint, _effects, _flex, _loop, _modules, _optimizer, _outside, _ranks, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+PYTHON, PACKAGES = (sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib"))
+
+
+def is_python(path):
+    """Whether a file is of Python's own library."""
+    return path.startswith(PYTHON) and not path.startswith(PACKAGES)
+
+
+def by_torch(frame):
+    """Whether PyTorch, or this package, makes the call in a frame, through Python's library or not."""
+    while frame and is_python(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_filename.startswith((TORCH, HERE))
 
 
 def user_line(frame):
-    """"file:line, in function" of the innermost frame that is neither PyTorch's nor ours."""
+    """"file:line, in function" of the innermost frame that is neither PyTorch's nor Python's nor ours."""
     while frame:
         path = frame.f_code.co_filename
-        if not path.startswith((TORCH, HERE, "<")):
+        if not path.startswith((TORCH, HERE, "<")) and not is_python(path):
             return f"{path}:{frame.f_lineno}, in {frame.f_code.co_name}"
         frame = frame.f_back
     return ""
@@ -53,7 +67,8 @@ def modules_of(step, model, args):
         return {"": step}
     found = _modules.find(step, args)
     if not found:
-        raise CaptureError("no module was found in the step's closure; give model=")
+        raise CaptureError("no module was found in what the step refers to; give model=: a parameter that is in none goes into "
+                           "one, as nn.ParameterList([weight])")
     return {"": next(iter(found.values()))} if len(found) == 1 else found
 
 
@@ -66,7 +81,8 @@ class Holder(torch.nn.Module):
         self._modules.update({f"m{i}": m for i, m in enumerate(modules.values())})
         self.prefix = {f"m{i}.": f"{name}." if name else "" for i, name in enumerate(modules)}
         self.call = lambda args, kwargs: step(*args, **kwargs)  # a module that is a member would be one of ours
-        self.sets = _watch.Sets(self, step)
+        paths = [(self.path(name + ".").rstrip("."), m) for name, m in self.named_modules() if m is not self]
+        self.outside, self.effects = _outside.Outside(step, leaves, paths), _effects.Effects(user_line, by_torch)
         self.spec, self.leaves, self.places = spec, leaves, places
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
@@ -97,7 +113,8 @@ class Holder(torch.nn.Module):
             if self.records:
                 stack.enter_context(Scopes(self))
                 stack.enter_context(_loop.refused(user_line))
-                stack.enter_context(self.sets.undone())
+                stack.enter_context(self.outside.undone())
+                stack.enter_context(self.effects.noted())
                 stack.enter_context(_checkpoint.Tagging())
                 stack.enter_context(_flex.taken())
             out = self.call(args, kwargs)
@@ -143,7 +160,7 @@ class Scopes(TorchFunctionMode):
 
     def __init__(self, holder):
         super().__init__()
-        self.path = {}
+        self.path, self.effects = {}, holder.effects
         for name, m in holder.named_modules():
             if m is not holder:
                 self.path.setdefault(id(m), holder.path(name + ".").rstrip("."))
@@ -178,6 +195,9 @@ class Scopes(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         _loop.check_call(function, sys._getframe(1), user_line)
         line = user_line(sys._getframe(1))
+        self.effects.check_draws(line)
+        if function is torch.Tensor.__format__:
+            self.effects.note(sys._getframe(1))
         if line != self.line:
             self.line = line
             self.note()
@@ -320,6 +340,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
             _arguments.check_plain(holder.path(name), x)
         try:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(holder.outside.undone())
                 gm = joint(stack, holder, [leaves[i] for i in places], ranks and ranks.mode).graph_module
         except Error:
             raise
@@ -332,7 +353,9 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     if ranks:
         ranks.give_back(captured)
         captured.ranks = ranks
-    holder.sets.warn()
+    holder.outside.warn()
+    holder.effects.warn()
+    captured.fixed = holder.outside.fixed(captured.constants.values())
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
@@ -356,6 +379,7 @@ ADVICE = {
     "nonzero": "its result has a shape that depends on data, as x[mask] has; torch.where(mask, x, 0), and sums divided "
                "by mask.sum(), have one that does not",
 }
+NUMBERS = ("__format__", ".numpy() is not supported")  # in errors of what asks for a tensor's numbers by other words
 
 
 def refusal(error):
@@ -366,12 +390,16 @@ def refusal(error):
         return (f"the step writes to a tensor that is neither argument nor buffer{line}; register_buffer makes it one, "
                 "which a Step writes")
     asked = next((f": {said}" for name, said in ADVICE.items() if f"aten.{name}." in text), "")
+    if any(word in text for word in NUMBERS):
+        return (f"the step asks for a tensor's numbers{line}, which it has not while it is recorded; return the tensor beside "
+                "the loss, and print or convert it after loss, x = Step(...)")
     return f"PyTorch cannot record the step: {first_line(error)}{line}{asked}"
 
 
 def error_line(error):
     """The innermost line of the user's code in an error's traceback."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((TORCH, HERE, "<"))]
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if not f.filename.startswith((TORCH, HERE, "<")) and not is_python(f.filename)]
     return f" (in {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line})" if frames else ""
 
 

@@ -53,8 +53,10 @@ def settings(optimizer, group):
 def read(optimizer, holder):
     """The Update of an optimizer whose parameters are those of a holder's modules."""
     if not isinstance(optimizer, torch.optim.Optimizer):
+        several = isinstance(optimizer, (list, tuple, dict))
         raise TypeError(f"optimizer: expected one of torch.optim's, found "
-                        f"{f'the class {optimizer.__name__}' if isinstance(optimizer, type) else type(optimizer).__name__}")
+                        f"{f'the class {optimizer.__name__}' if isinstance(optimizer, type) else type(optimizer).__name__}"
+                        f"{'; with several, capture without one, and call the step() of each after Step(...)' * several}")
     if type(optimizer) not in READ:
         known = ", ".join(t.__name__ for t in READ)
         raise NotSupported(f"optimizer {type(optimizer).__module__}.{type(optimizer).__name__}: Tenon has {known}; "

@@ -16,18 +16,11 @@ from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import Error, NotSupported
 from ._library import USAGE, lib
+from ._outside import same
 from ._plan import Plan, plan as make_plan
 
 OTHER_SIZES = "; a plan is of fixed sizes: tenon.compile(captured.again(...)), with these arguments, makes a Step of theirs"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-def same(a, b):
-    """Whether two arguments that are no tensors have one value; a NaN is one of itself."""
-    try:
-        return a is b or bool(a == b) or bool(a != a and b != b)
-    except (TypeError, ValueError, RuntimeError):
-        return False
 
 
 class Said:
@@ -49,6 +42,24 @@ def call(leaves, spec):
     """Step(a, b=c) of the leaves of arguments."""
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     return f"Step({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+class Done(torch.autograd.Function):
+    """A Step's loss, which requires a gradient as any loss does, so that its backward says what to leave out."""
+
+    @staticmethod
+    def forward(ctx, loss, anchor, updates):
+        ctx.updates = updates
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, _):
+        if ctx.updates:
+            raise Error("the Step has computed the backward and updated the parameters: leave loss.backward(), "
+                        "optimizer.step() and optimizer.zero_grad() out")
+        raise Error("the Step has computed the backward and added the gradients to .grad: leave loss.backward() out, and "
+                    "call optimizer.step() after the Step; what divides the loss, or scales it, goes into the step that is "
+                    "captured")
 
 
 class HeldInterrupt:
@@ -150,7 +161,8 @@ class Program:
 
 class Step:
     """One training step. Step(*args) takes what the captured step took, with the same shapes and dtypes, and returns
-    what that returned, detached: the loss, or the tuple or mapping with the loss.
+    what that returned: the loss, or the tuple or mapping with the loss. Its backward is done: loss.backward() is an error
+    that says what to leave out. Other tensors are detached.
 
     With an optimizer it trains: parameters, buffers and the optimizer's state are updated in place, and .grad stays as
     it is. The learning rate is read from the optimizer's param_groups at every call. Without, it adds the gradients to
@@ -167,6 +179,7 @@ class Step:
         self.plan = plan
         self.captured = c = plan.captured
         c.watch.check()
+        c.fixed.check()
         _watch.check_hooks(c.parameters, c.optimizer)
         _watch.check_trainable(c)
         self.program = Program(plan.made)
@@ -304,6 +317,7 @@ class Step:
 
     def _run(self, args, kwargs):
         self.captured.watch.check()
+        self.captured.fixed.check()
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         _watch.check_trainable(self.captured)
@@ -373,8 +387,13 @@ class Step:
     def _count(self):
         """The optimizer's own counts of steps, and what schedulers ask for."""
         update = self._update
-        for path in update.step_of:
-            update.optimizer.state[update.parameter[path]]["step"] += 1
+        states = [update.optimizer.state[update.parameter[path]] for path in update.step_of]
+        tensors = [state["step"] for state in states if isinstance(state["step"], torch.Tensor)]
+        if tensors:
+            torch._foreach_add_(tensors, 1)
+        for state in states:
+            if not isinstance(state["step"], torch.Tensor):
+                state["step"] += 1
         update.optimizer._opt_called = True
 
     def _add_gradients(self):
@@ -405,6 +424,7 @@ class Step:
         for i, tensor in enumerate(c.out_is_tensor):
             if tensor:
                 leaves[i] = self._output("loss" if i == c.loss_at else f"metric.{next(metrics)}")
+        leaves[c.loss_at] = Done.apply(leaves[c.loss_at], torch.empty(0, requires_grad=True), self._update is not None)
         return pytree.tree_unflatten(leaves, c.out_spec)
 
     # ---- copies ----

@@ -1,12 +1,9 @@
-"""What of a model and its optimizer may not change between the capture of a step and each of its calls, and what a
-captured step would leave out: hooks, and what a step sets in Python."""
-import contextlib
+"""What of a model and its optimizer may not change between the capture of a step and each of its calls, and hooks, which
+a captured step would leave out."""
 import sys
-import warnings
 import weakref
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ._errors import NotSupported
 
@@ -81,67 +78,3 @@ def check_trainable(captured):
             raise NotSupported(f"{name} requires a gradient, and did not when the step was captured; capture again")
         if then and not p.requires_grad and captured.optimizer is not None:
             raise NotSupported(f"{name} does not require a gradient, and did when the step was captured; capture again")
-
-
-class Sets:
-    """Finds what a step that is recorded sets: buffers of its modules, and members of these and of its object.
-
-    members  their names, of numbers, texts and tensors"""
-
-    def __init__(self, holder, step):
-        self.modules = [(holder.path(f"{name}."), m) for name, m in holder.named_modules() if m is not holder]
-        self.objects = [(path, vars(m)) for path, m in self.modules]
-        owner = getattr(step, "__self__", None)
-        if hasattr(owner, "__dict__") and not isinstance(owner, torch.nn.Module):
-            self.objects.append((f"{type(owner).__name__}.", vars(owner)))
-        self.members = {}
-
-    @contextlib.contextmanager
-    def undone(self):
-        """At the end of the block buffers that were replaced are there again, with the values that replaced them, and
-        members are as they were."""
-        buffers = [dict(m._buffers) for _, m in self.modules]
-        before = [dict(members) for _, members in self.objects]
-        try:
-            yield
-            for (path, m), old in zip(self.modules, buffers):
-                for key, x in old.items():
-                    now = m._buffers.get(key)
-                    if x is not None and now is not None and now is not x:
-                        write(path + key, x, now)
-        finally:
-            for (_, m), old in zip(self.modules, buffers):
-                m._buffers.clear()
-                m._buffers.update(old)
-            for (path, members), old in zip(self.objects, before):
-                self.restore(path, members, old)
-
-    def restore(self, path, members, before):
-        for key, now in list(members.items()):
-            then = before.get(key)
-            if now is then or key == "training":
-                continue
-            tensors = any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(now))
-            if tensors or (isinstance(now, (int, float, str, type(None))) and now != then):
-                self.members[path + key] = True
-                if key in before:
-                    members[key] = then
-                else:
-                    del members[key]
-
-    def warn(self):
-        """Says which members the step has set: a Step does not."""
-        if self.members:
-            first, more = list(self.members)[:3], len(self.members) - 3
-            warnings.warn(f"tenon: the step sets {', '.join(first)}{f' and {more} more' if more > 0 else ''}, which a Step "
-                          "does not: values that one step leaves to the next must be buffers (register_buffer), others are "
-                          "returned beside the loss", RuntimeWarning, stacklevel=3)
-
-
-def write(path, buffer, now):
-    """Writes what has replaced a buffer into it."""
-    if now.shape != buffer.shape or now.dtype != buffer.dtype:
-        raise NotSupported(f"the step replaces the buffer {path}, {buffer.dtype} {list(buffer.shape)}, by one of "
-                           f"{now.dtype} {list(now.shape)}: a step's buffers keep their sizes")
-    with torch.no_grad():
-        buffer.copy_(now)

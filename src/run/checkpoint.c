@@ -476,7 +476,7 @@ int tn_checkpoint_remove(tn_context *ctx, const char *path)
 
 /* The headers say where each tensor begins and ends, and the last ends where its file does; and
  * which checksum it has, but in files of earlier versions. */
-static void check_whole(Arena *a, const char *path)
+static void check_whole(tn_context *ctx, Arena *a, const char *path)
 {
     FolderPath s = split_path(a, path);
     bool adapters = adapters_alone(a, s.path);
@@ -492,7 +492,7 @@ static void check_whole(Arena *a, const char *path)
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
              run.where, (long long)step);
-    tensors_verify(weights, 0, 1);
+    weights_verify(ctx, weights);
     tensors_verify(state, 0, 1);
 }
 
@@ -501,7 +501,7 @@ int tn_checkpoint_check(tn_context *ctx, const char *path)
     if (!GIVEN(ctx, ctx, path))
         return TN_CODE_USAGE;
     TRY(t, &ctx->ctx)
-        check_whole(try_arena(&t), path);
+        check_whole(ctx, try_arena(&t), path);
     return tried(&t);
 }
 

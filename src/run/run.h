@@ -10,6 +10,19 @@
 #include "../model/model.h"
 #include "../place/place.h"
 
+#include <sys/types.h>
+#include <time.h>
+
+/* A file as it was when its checksums were looked at. */
+typedef struct SeenFile {
+    dev_t device;
+    ino_t number;
+    off_t nbytes; /* -1: it cannot be looked at */
+    struct timespec written;
+} SeenFile;
+
+enum { MOST_SEEN = 64 };
+
 struct tn_context {
     Ctx ctx;
     Arena *a; /* what belongs to the context is freed by its deferred calls */
@@ -19,6 +32,8 @@ struct tn_context {
     Arena *joined;    /* what that takes */
     Stream *stream;   /* of tn_limit_streams, kept, as it takes long to get; NULL: not yet */
     struct RankThread *thread; /* of tn_ranks_run, NULL: none */
+    SeenFile seen[MOST_SEEN];  /* the last files that were verified */
+    int nseen;                 /* all that were */
 };
 
 /* The head of every object: its context and its own memory. */
@@ -176,8 +191,10 @@ const char *model_folder(Arena *a, const char *path);
 
 /* Fails where a folder's state.json, if a run has written one, does not have its checksum. */
 void model_check_state(Arena *a, const char *folder);
-/* Fails where a tensor of the model does not have the checksum that its file says; looks once at
- * each, of which every rank of the mesh has its share. */
+/* Fails where a tensor of a file does not have the checksum that the file says. The context notes
+ * the file, so that it is not read for that again while it is as it was. */
+void weights_verify(tn_context *ctx, const TensorFile *f);
+/* The same of a model; looks once at each tensor, of which every rank of the mesh has its share. */
 void model_verify(tn_model *m, const Mesh *mesh);
 const ModelParam *model_param(const tn_model *m, const char *name); /* NULL where absent */
 /* The model's parameter for a plan's; fails where there is none, or one of another shape. */

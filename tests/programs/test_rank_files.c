@@ -30,6 +30,7 @@ static Injected inject; /* changed by rank 0 while others wait for it */
 
 static _Thread_local int this_rank = -1, ncalls;
 static size_t most_memory; /* malloc's, while files are written */
+static ssize_t bytes_read; /* by one rank */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool fails(Failure failure, int why)
@@ -58,6 +59,8 @@ ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
     ssize_t got = __real_pread(fd, p, n, at);
     if (got > 0 && fails(READ_LIES, 0))
         ((char *)p)[got / 2] ^= 1;
+    if (this_rank < 0)
+        bytes_read += MAX(got, 0);
     return got;
 }
 
@@ -513,8 +516,43 @@ static void test_smaller(void)
     EXPECT(!tn_ranks_run(2, 60, load_smaller, path));
 }
 
-static void (*const tests[])(void) = {test_forms, test_failures, test_memory, test_gradients,
-                                      test_smaller};
+/* A checkpoint that was checked is loaded without a second look at its checksums, unless a file of
+ * it was written to since. */
+static void test_checked(void)
+{
+    const char *from = in_dir("checked/step-1"), *path = in_dir("checked/step-1/model.safetensors");
+    const Form one = {GPT2, "", NULL, NULL, 0};
+    ssize_t nread[2];
+    struct stat st;
+    make_reference(&one, write_config(GPT2), from);
+    CHECK(!stat(path, &st));
+    for (int checked = 0; checked < 2; checked++) {
+        tn_context *c = tn_context_new();
+        tn_model *m;
+        Run r;
+        begin_faults(-1);
+        EXPECT(!checked || !tn_checkpoint_check(c, from));
+        bytes_read = 0;
+        EXPECT(run_begin(&r, c, &one, from, NULL));
+        nread[checked] = bytes_read;
+        int fd = open(path, O_RDWR);
+        char last;
+        CHECK(fd >= 0 && pread(fd, &last, 1, st.st_size - 1) == 1);
+        last ^= 1;
+        CHECK(pwrite(fd, &last, 1, st.st_size - 1) == 1);
+        EXPECT(!tn_model_open(c, from, &m));
+        EXPECT(tn_program_load(r.x, m, &r.o) == TN_CODE_FAIL && strstr(tn_error(c), "checksum"));
+        last ^= 1;
+        CHECK(pwrite(fd, &last, 1, st.st_size - 1) == 1 && !close(fd));
+        tn_context_free(c);
+    }
+    if (!EXPECT(nread[0] - nread[1] > st.st_size / 2))
+        printf("  read %zd, and %zd after the check, of %zd bytes\n", nread[0], nread[1],
+               (ssize_t)st.st_size);
+}
+
+static void (*const tests[])(void) = {test_forms,     test_failures, test_memory,
+                                      test_gradients, test_smaller,  test_checked};
 
 int main(void)
 {

@@ -14,8 +14,7 @@ from models import GPT2, eager, tokens
 
 
 class Layer(nn.Module):
-    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint. The products are most of its work, as in a model:
-    of smaller ones a plan may compute a gradient's operand once more for less memory, by the kernels of the machine."""
+    """x @ w1, gelu, @ w2, as in pytorch#178935, in a region of checkpoint."""
 
     def __init__(self, context_fn=None, **options):
         super().__init__()
@@ -38,8 +37,9 @@ def selective(mm, other):
 
 class TestPolicies(unittest.TestCase):
     def products(self, model):
-        """How many products the plan of a step has, whose gradients must be autograd's."""
-        x = torch.randn(64, 64)
+        """How many products the plan of a step has, whose gradients must be autograd's. Parameters hold its peak: where
+        activations do, a plan computes one once more if that lowers the peak by a greater share than it adds of the work."""
+        x = torch.randn(16, 64)
         plan = tenon.plan(tenon.capture(model, x))
         tenon.compile(plan)(x)
         plain = Layer()
@@ -143,7 +143,7 @@ class TestFinding(unittest.TestCase):
         self.assertTrue(torch.allclose(net.mean, twin.mean))
         self.assertGreater(net.mean.abs().max().item(), 0)
         members = True
-        with self.assertWarnsRegex(RuntimeWarning, "the step sets calls, last, which a Step does not"):
+        with self.assertWarnsRegex(RuntimeWarning, "the step changes calls, last, which a Step does not"):
             tenon.capture(net, x)
         self.assertEqual((net.calls, net.last, net.none), (0, None, None))
 
@@ -165,6 +165,9 @@ class TestFinding(unittest.TestCase):
 
 class TestGradients(unittest.TestCase):
     """Calls whose gradient autograd gives as one call more, beside eager PyTorch."""
+
+    def setUp(self):
+        torch.manual_seed(0)  # of two near points a distance of p = 0.5 has a gradient that rounding changes
 
     def same(self, net, loss, *args):
         net.zero_grad()

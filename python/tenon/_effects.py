@@ -1,0 +1,120 @@
+"""Finds calls of a step that is recorded which would not be what they are: those that run once, while it is recorded, and
+not in a Step (print, a tensor as text), and those whose result would be that of the capture at every call (a batch that
+is fetched, random numbers that are not PyTorch's, a seed that is set)."""
+import builtins
+import contextlib
+import random
+import sys
+import threading
+import warnings
+
+import torch
+import torch.utils.data.dataloader as dataloader
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+
+from ._errors import CaptureError
+from ._outside import is_installed
+
+FETCH = ("the step takes a batch from {} ({}), which it would have at every call; give what it takes as arguments: "
+         "Step(*next(batches))")
+DRAWN = ("the step draws random numbers of {}{}, which would be those of the capture at every call; draw them with torch, or "
+         "give them as an argument that is a tensor")
+SEED = ("the step calls {} ({}), which would set it once, when the step is captured; write it before loss = Step(...), which "
+        "draws its own seed from PyTorch's generator")
+
+
+def states():
+    """The states of generators that are not PyTorch's."""
+    out = {"Python's random": random.getstate()}
+    if "numpy" in sys.modules:
+        state = sys.modules["numpy"].random.get_state()
+        out["numpy.random"] = (state[1].tobytes(), *state[2:])
+    return out
+
+
+def has_data(x):
+    return type(x) is torch.Tensor and x.device.type != "meta"
+
+
+class Effects:
+    """What a step that is recorded does once. line_of: gives the user's line, of a frame; by_torch: whether PyTorch made
+    the call in it.
+
+    prints  lines of what prints, or makes text of a tensor"""
+
+    def __init__(self, line_of, by_torch):
+        self.line_of, self.by_torch = line_of, by_torch
+        self.prints, self.before = [], {}
+
+    @contextlib.contextmanager
+    def noted(self):
+        """While it is on, calls are noted, or raise CaptureError."""
+        self.thread, self.before = threading.get_ident(), states()
+        with contextlib.ExitStack() as stack:
+            for owner, name, make in ((builtins, "print", self.print), (builtins, "next", self.next),
+                                      (dataloader.DataLoader, "__iter__", self.loader),
+                                      (dataloader._BaseDataLoaderIter, "__next__", self.loader),
+                                      (FunctionalTensor, "__repr__", self.text),
+                                      (torch, "manual_seed", self.seed), (torch, "seed", self.seed)):
+                original = vars(owner)[name]
+                setattr(owner, name, self.mine(make(original), original))
+                stack.callback(setattr, owner, name, original)
+            yield
+        self.check_draws("")
+
+    def mine(self, call, original):
+        """call in the thread that records, original in others."""
+        return lambda *args, **kwargs: (call if threading.get_ident() == self.thread else original)(*args, **kwargs)
+
+    def check_draws(self, line):
+        """Raises CaptureError where a generator's state is another than before. line: of the call before which it is."""
+        now = states()
+        for name, state in now.items():
+            if state != self.before.setdefault(name, state):
+                raise CaptureError(DRAWN.format(name, line and f" (before {line})"))
+
+    def note(self, frame):
+        line = self.line_of(frame)
+        if line and line not in self.prints:
+            self.prints.append(line)
+
+    def print(self, original):
+        def call(*args, **kwargs):
+            self.note(sys._getframe(2))
+            if not any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(args)):
+                original(*args, **kwargs)
+        return call
+
+    def text(self, original):
+        def call(x):
+            if not self.by_torch(sys._getframe(2)):
+                self.note(sys._getframe(2))
+            return original(x)
+        return call
+
+    def next(self, original):
+        def call(*args):
+            x, frame = original(*args), sys._getframe(2)
+            if not is_installed(frame.f_code.co_filename) and any(map(has_data, pytree.tree_leaves(x))):
+                raise CaptureError(FETCH.format("next", self.line_of(frame)))
+            return x
+        return call
+
+    def loader(self, _):
+        def call(x):
+            raise CaptureError(FETCH.format("a DataLoader", self.line_of(sys._getframe(2))))
+        return call
+
+    def seed(self, original):
+        def call(*args):
+            raise CaptureError(SEED.format(f"torch.{original.__name__}", self.line_of(sys._getframe(2))))
+        return call
+
+    def warn(self):
+        """Says where the step prints."""
+        if self.prints:
+            more = f" and {len(self.prints) - 1} more" if len(self.prints) > 1 else ""
+            warnings.warn(f"tenon: the step prints, or makes text of a tensor ({self.prints[0]}{more}), which a Step does not: "
+                          "return the tensor beside the loss, and print it after loss, x = Step(...)", RuntimeWarning,
+                          stacklevel=3)
