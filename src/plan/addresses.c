@@ -163,6 +163,7 @@ void plan_place_enough(Plan *p, int effort, int64_t enough)
         const SpaceBufs x = gather_bufs(p, (Space)s, tmp);
         const int64_t capacity = any || enough == INT64_MAX ? INT64_MAX : enough - at;
         take_bufs(p, (Space)s, at, &x, place(tmp, x.buf, x.n, capacity, effort));
+        CHECK(capacity == INT64_MAX || place_check(tmp, x.buf, x.n).first < 0);
         arena_reset(tmp);
     }
 }
