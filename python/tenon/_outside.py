@@ -1,7 +1,7 @@
 """Variables, members and entries outside of a step that its code names: variables of its closure and its file, members of
 its objects and modules, entries of lists and dicts among these.
 
-What a step that is recorded changes there is undone and told, as a Step does not change it. Numbers and texts there are
+Changes that a recorded step makes there are undone and told, as a Step does not make them. Numbers and texts there are
 fixed in the graph, and tensors are constants: a Step refuses to run where one is another than at the capture.
 
 Names are those in the code of the step, of functions that it refers to, and of methods that these name. The code of
@@ -334,7 +334,7 @@ class Outside:
                           RuntimeWarning, stacklevel=3)
 
     def fixed(self, constants):
-        """What must stay as it is, for a graph that has these tensors as constants: a Fixed. Other values are let go."""
+        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants."""
         changed = [id(p.then) for p in self.containers if p.path in self.changed]
         own = [p for p in self.places if p.path not in self.changed and id(p.box) not in changed]
         out = Fixed([p for p in own if is_plain(p.then)], [p for p in own if isinstance(p.then, torch.Tensor)], constants)

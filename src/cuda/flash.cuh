@@ -114,8 +114,10 @@ __device__ inline int64_t start_at(const int64_t *starts, const Flash &f, int64_
 
 enum { CHECKERS = 256 }; /* threads of one block */
 
-/* Notes the first start, by its place, that is before that of the query before or behind its query. */
-static __global__ void check_starts(const int64_t *starts, Flash f, Fault *fault, int step, int what)
+/* Notes the first start, by its place, that is before that of the query before or behind its query.
+ */
+static __global__ void check_starts(const int64_t *starts, Flash f, Fault *fault, int step,
+                                    int what)
 {
     __shared__ int64_t wrong[CHECKERS];
     int64_t n = f.batch * f.queries, i = threadIdx.x;

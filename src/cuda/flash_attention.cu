@@ -37,7 +37,8 @@ static Attention attention_of(const Call *c)
     x.lse = stats_of(c->out[1]);
     x.mask = mask_of(mask);
     x.starts = starts_of(c, 3);
-    x.position = c->nin > 3 && !mask && !x.starts ? (const int64_t *)(const void *)c->in[3].data : NULL;
+    x.position =
+        c->nin > 3 && !mask && !x.starts ? (const int64_t *)(const void *)c->in[3].data : NULL;
     x.fault = c->fault;
     x.step = c->step;
     return x;

@@ -168,7 +168,7 @@ Planned again_whole(Decider *d, const Decider *e, const Planned *x)
 }
 
 /* Searches by values between x, which a mixture of blocks stands for, and the one with a block less
- * as in the slower one; returns x where nothing is better. Of large steps the short one tells both.
+ * as in the slower one; returns x where nothing is better. The short one tells both of large steps.
  */
 static Planned refine(Decider *d, Decider *e, const Planned *from, const Planned *x)
 {

@@ -103,7 +103,8 @@ static inline const double *model_edge_row(const PickModel *m, const ModelEdge *
 
 /* The place of the least of n costs. */
 int model_least(const double *x, int n);
-/* Of rows 0 to n of k costs each: least[i] gets the least of m[j * k + i] + sign * with[j]. */
+/* Fills least[i] with the least of m[j * k + i] + sign * with[j] over the rows j, of k costs each.
+ */
 void model_least_pairs(const double *m, int n, int k, double sign, const double *with,
                        double *least);
 

@@ -1,4 +1,4 @@
-"""What a step reads and changes outside of itself: what is another than at the capture is refused, what it changes is undone
+"""Values that a step reads and changes outside of itself: others than at the capture are refused, changes are undone
 and told, what it would do once is refused or told."""
 import contextlib
 import io
