@@ -2,7 +2,9 @@
 its objects and modules, entries of lists and dicts among these.
 
 Changes that a recorded step makes there are undone and told, as a Step does not make them. Numbers and texts there are
-fixed in the graph, and tensors are constants: a Step refuses to run where one is another than at the capture.
+fixed in the graph, and tensors are constants. A Step refuses to run where a variable, a member of an installed package's
+module, or a constant is another than at the capture. Other members and entries are told once: code that has such a name
+may mean another object by it (`self.loss = Step(x)`, where the step has `out.loss`).
 
 Names are those in the code of the step, of functions that it refers to, and of methods that these name. The code of
 installed packages names members, and has no variables here."""
@@ -78,11 +80,11 @@ class Cell:
 
 
 class Place:
-    """A variable, member or entry. path: its name for people; line: where the user's code names it; then: its value when
-    it was found."""
+    """A variable, member or entry. path: its name for people; line: where the user's code names it; sure: that code can
+    mean nothing else; then: its value when it was found."""
 
-    def __init__(self, box, key, path, line):
-        self.box, self.key, self.path, self.line = box, key, path, line
+    def __init__(self, box, key, path, line, sure=True):
+        self.box, self.key, self.path, self.line, self.sure = box, key, path, line, sure
         self.then = self.now()
 
     def now(self):
@@ -217,13 +219,13 @@ class Finder:
             if name in x.__globals__:
                 self.place(x.__globals__, name, name, f"{file}:{line}", depth)
 
-    def place(self, box, key, path, line, depth):
+    def place(self, box, key, path, line, depth, sure=True):
         where = (id(box.cell if isinstance(box, Cell) else box), key)
         if where in self.seen:
             return
         self.seen.add(where)
         self.keep.append(box)
-        place = Place(box, key, path, line)
+        place = Place(box, key, path, line, sure)
         self.places.append(place)
         if isinstance(place.then, CHANGING):
             self.containers.append(place)
@@ -238,7 +240,7 @@ class Finder:
             if isinstance(key, str):
                 self.members.append((x, key, name, line, depth))
             else:
-                self.place(x, key, name, line, depth)
+                self.place(x, key, name, line, depth, False)
 
     def object(self, x, path, depth):
         """An object whose members code may name."""
@@ -260,11 +262,11 @@ class Finder:
                 self.objects.append((f"{path}." if path else "", members))
         for key in members:
             if not (module and key in OF_ALL):
-                self.members.append((members, key, f"{path}.{key}" if path else key, "", depth, mine))
+                self.members.append((members, key, f"{path}.{key}" if path else key, "", depth, mine, module and not mine))
 
-    def member(self, box, key, path, line, depth, mine=True):
+    def member(self, box, key, path, line, depth, mine=True, sure=False):
         if mine or not isinstance(box[key], (*CHANGING, tuple, types.FunctionType, types.MethodType)):
-            self.place(box, key, path, self.named[key] or line, depth)
+            self.place(box, key, path, self.named[key] or line, depth, sure)
 
 
 # ---- what a step changes, and reads ----
@@ -375,12 +377,14 @@ class Fixed:
         self.tensors = [[p, p.then._version] for p in tensors if memory(p.then) in known]
 
     def check(self):
-        """Raises NotSupported where one is another."""
-        for p in self.plain:
-            now = p.now()
-            if now is not p.then and not same(now, p.then):
-                raise NotSupported(f"{p.path} is {brief(now)}, and was {brief(p.then)} when the step was captured, in which it "
-                                   f"is fixed{where(p)}; give it as an argument that is a tensor, or capture again")
+        """Raises NotSupported where one is another that the step surely means; tells once of others."""
+        for p in [p for p in self.plain if p.now() is not p.then and not same(p.now(), p.then)]:
+            what = f"{p.path} is {brief(p.now())}, and was {brief(p.then)} when the step was captured"
+            how = f"{where(p)}; give it as an argument that is a tensor, or capture again"
+            if p.sure:
+                raise NotSupported(f"{what}, in which it is fixed{how}")
+            self.plain.remove(p)
+            warnings.warn(f"tenon: {what}; if the step reads it, it goes on with that{how}", RuntimeWarning, stacklevel=3)
         for entry in self.tensors:
             p, version = entry
             now, then = p.now(), p.then
