@@ -38,8 +38,8 @@ def has_data(x):
 
 
 class Effects:
-    """What a step that is recorded does once. line_of: gives the user's line, of a frame; by_torch: whether PyTorch made
-    the call in it.
+    """Calls that a recorded step makes once, and a Step does not. line_of: gives the user's line, of a frame; by_torch:
+    whether PyTorch made the call in it.
 
     prints  lines of what prints, or makes text of a tensor"""
 

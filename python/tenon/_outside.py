@@ -272,7 +272,7 @@ class Finder:
 # ---- what a step changes, and reads ----
 
 class Outside:
-    """What a step that is recorded changes and reads outside of itself.
+    """Places outside of a step that it changes and reads while it is recorded.
 
     changed  by its name where the user's code names it, of what was changed but buffers that were replaced"""
 

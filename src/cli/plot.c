@@ -2,9 +2,9 @@
  * loss.
  *
  * A first line that begins with "step," is the head of CSV. Lines without a loss, and lines that
- * are not JSON or have another number of columns, are skipped: the last line of a run that is still
- * writing, or was killed, may be incomplete. If a step appears twice (a run that was resumed from
- * an earlier step) the later line counts. */
+ * are not JSON or have another number of columns, are passed over: the last line of a run that is
+ * still writing, or was killed, may be incomplete. If a step appears twice (a run that was resumed
+ * from an earlier step) the later line counts. */
 #include "cli.h"
 #include "plot.h"
 

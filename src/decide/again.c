@@ -152,19 +152,19 @@ int ladder_joined(Decider *d, const Ladder *l, int parts, int *place)
     return n;
 }
 
-/* The places of a ladder that are planned. Returns how many there are. */
-static int find_places(Decider *d, const Ladder *l, int *place)
+/* The places of a ladder that are planned, of a short step as ladder_joined() finds them by
+ * `parts`. Returns how many there are. */
+static int find_places(Decider *d, const Ladder *l, int parts, int *place)
 {
-    enum { PARTS = 64, FEW_PARTS = 8 };
     for (int i = 1; !d->s && i <= PLACES; i++)
         place[i - 1] = l->n * i / PLACES;
-    return d->s ? ladder_joined(d, l, d->coarse ? FEW_PARTS : PARTS, place) : PLACES;
+    return d->s ? ladder_joined(d, l, parts, place) : PLACES;
 }
 
-static Front try_ladder(Decider *d, Planned none, const Ladder *l)
+static Front try_ladder(Decider *d, Planned none, const Ladder *l, int parts)
 {
     Front f = {0};
-    int *place = NEWN(d->keep, int, l->n + PLACES), n = find_places(d, l, place);
+    int *place = NEWN(d->keep, int, l->n + PLACES), n = find_places(d, l, parts, place);
     front_add(d->keep, &f, none);
     for (int i = l->base ? -1 : 0, last = i; i < n; i++) {
         int steps = i < 0 ? 0 : place[i];
@@ -257,15 +257,17 @@ static Planned search_pair(Decider *d, Pair p, Planned best)
     return planned_better(d, best, p.high);
 }
 
+enum { PARTS = 64, FEW_PARTS = 8 }; /* of the bytes of a short step's ladder */
+
 /* Fills the front of all that does not depend on the limit, and those of ladders; returns how many
  * these are. */
-static int make_fronts(Decider *d, Planned none, Front *all, Front *one)
+static int make_fronts(Decider *d, Planned none, int parts, Front *all, Front *one)
 {
     Ladder *l = NEWN(d->keep, Ladder, MOST_LADDERS);
     *all = try_words(d, none);
     const int n = make_away(d, none, l, make_ladders(d, l));
     for (int k = 0; k < n; k++) {
-        one[k] = try_ladder(d, none, &l[k]);
+        one[k] = try_ladder(d, none, &l[k], parts);
         for (int i = 1; i < one[k].n; i++)
             front_add(d->keep, all, one[k].x[i]);
     }
@@ -280,10 +282,8 @@ Front again_front(Decider *d)
 {
     const Planned none = plan_quick(d, NULL, NULL);
     Front all = {0}, one[MOST_LADDERS];
-    d->coarse = true;
     if (none.need >= 0)
-        make_fronts(d, none, &all, one);
-    d->coarse = false;
+        make_fronts(d, none, FEW_PARTS, &all, one);
     return all;
 }
 
@@ -311,7 +311,7 @@ static Planned choose(Decider *d)
     if (none.need < 0) /* no memory is left for plans */
         return r->none;
     Front all, one[MOST_LADDERS];
-    const int n = make_fronts(d, none, &all, one);
+    const int n = make_fronts(d, none, PARTS, &all, one);
     Front wide = all;
     if (!d->s)
         front_widen(d, &wide);

@@ -45,7 +45,6 @@ typedef struct Decider {
     Map gathers;    /* by name: of parameters, which may be kept */
     bool loops;     /* the step has some */
     bool away;      /* values can go to the host's memory */
-    bool coarse;    /* of a short step: fewer places of ladders are planned */
 } Decider;
 
 /* Two choices next to each other on a front: one that does not fit, and a slower one that does. */

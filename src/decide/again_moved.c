@@ -5,8 +5,8 @@
  * of pairs of both (PlanFor's room), each planned as without a limit. Its entries are choices of
  * the front that is planned with less effort, words of --recompute, which gather parameters again
  * where that is hidden, and places of a ladder on which collectives take no time: as a short step
- * tells, fewer bytes from one to the next, and more seconds. What only has less room than an entry
- * that surely fits is not among them.
+ * tells, fewer bytes from one to the next, and more seconds. An entry that surely fits leaves out
+ * those that only have less room than it.
  *
  * From the first entry that fits, and the next one before it that is faster, the search goes on to
  * half of the blocks in which the two differ as in the one, the rest as in the other, and so on
@@ -416,7 +416,8 @@ static int find_fastest(Moved *m, int first)
         const double most = (1 + noise_of(m)) * m->f.x[first].sec;
         if (m->f.x[i].sec > most || has_less_room(m, first, i) || !entry_fits(m, i))
             continue;
-        const Planned *x = whole_of(m, best), y = whole_below(m, i, x);
+        const Planned *x = whole_of(m, best);
+        const Planned y = whole_below(m, i, x);
         best = planned_first(m->d, x, &y) ? best : i;
     }
     return best;

@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+typedef struct StepTable StepTable; /* of step_table.c */
+
 struct Strategy;
 
 struct SpmdGraph;
@@ -153,15 +155,13 @@ bool has_logsumexp(const Mesh *m, const Cut *x);
  * INFINITY: it cannot be. */
 double edge_sec(const Spmd *x, const Type *t, const Cut *from, const Cut *to);
 /* The same, by a table of the type's steps. */
-struct StepTable;
-double edge_sec_by(const Spmd *x, const Type *t, struct StepTable *steps, const Cut *from,
-                   const Cut *to);
+double edge_sec_by(const Spmd *x, const Type *t, StepTable *steps, const Cut *from, const Cut *to);
 /* The value of which v is a view, through views that can be made again in both forms; these become
  * the forms that they are made of. */
 const Value *viewed_value(const Spmd *x, Arena *tmp, const Value *v, Cut *from, Cut *to);
 
-/* How a value's node is cut so that it makes it in a form, and the forms of operands that this
- * needs. */
+/* The cuts by which a value's node makes it in a form, and the forms of operands that this needs.
+ */
 typedef struct Remake {
     Factors *f;
     NodeCut how[MAX_MESH];
@@ -187,7 +187,7 @@ typedef struct RankUnits {
     int64_t above, rest, before;
 } RankUnits;
 
-/* How a step changes a rank's tensor; units that it does not move are zero. */
+/* The change that a step makes to a rank's tensor; units that it does not move are zero. */
 typedef struct Lowering {
     int64_t n;
     Type part;           /* that each rank sends or gets */
@@ -201,8 +201,6 @@ Lowering step_lower(const Mesh *m, const Type *v, const ReshardStep *s);
 Type step_result(const Lowering *w, const ReshardStep *s); /* after it */
 
 /* ---- step_table.c ---- */
-
-typedef struct StepTable StepTable;
 
 /* A step between two forms; `left`: its result lies with strides. */
 typedef struct StepSec {
