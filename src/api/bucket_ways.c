@@ -1,8 +1,9 @@
 /* --bucket auto by the clock: a step is planned with collectives of a block joined, and, where that
- * changes it and it runs beside computing, with each alone and all else as was decided. The faster
- * that fits is kept: one call takes less than several, but a block then waits for its last value,
- * and its values need more memory. Bits are the same. Where deciding has found by a short step that
- * calls alone are slower by far, the whole is not planned for them.
+ * changes it and it runs beside computing, with each alone: what is computed again is chosen for
+ * each of the two, all else is as was decided. The faster that fits is kept: one call takes less
+ * than several, but a block then waits for its last value, and its values need more memory. Bits
+ * are the same. Where deciding has found by a short step that calls alone are slower by far, the
+ * whole is not planned for them.
  *
  * What was chosen is the first line of what a checkpoint keeps of a plan, "bucket WORD", before the
  * lines of decide/decided.c; what it does not know is chosen anew. */
@@ -199,17 +200,6 @@ static bool searched_again(const Parts *x, const tn_options *o)
     return o->goal_memory && g->again.searched && !g->sharded.ntried;
 }
 
-/* Where calls alone are better with what was decided for joined ones, decides for them. */
-static int decide_apart(Parts *x, const tn_options *o, BucketChoice *r)
-{
-    tn_compiled apart = {0};
-    int code = plan_apart(x, o, NULL, &apart);
-    if (!code && apart.plan[0] && parts_better(&apart, x->to, o->goal_memory))
-        r->apart = x->to->plan[0]->p->est.step;
-    parts_free_step(&apart);
-    return code;
-}
-
 /* Plans the step with all calls alone, where it may take less or need less memory, and leaves the
  * better one in x. */
 static int try_apart(Parts *x, const tn_options *o, bool open, double least, BucketChoice *r)
@@ -220,14 +210,14 @@ static int try_apart(Parts *x, const tn_options *o, bool open, double least, Buc
     const bool fits = !misses(x->to->plan[0], o->goal_memory);
     if (fits && (least >= r->joined || take_told(x, r)))
         return 0;
-    const bool anew = searched_again(x, o);
-    int code = plan_apart(x, o, again_text(&x->to->graph[0]->again, x->tmp), &apart);
+    const AgainReport *again = &x->to->graph[0]->again;
+    int code = plan_apart(x, o, searched_again(x, o) ? NULL : again_text(again, x->tmp), &apart);
     r->apart = apart.plan[0] ? apart.plan[0]->p->est.step : 0;
     r->chosen &= r->apart > 0;
     if (r->chosen && parts_better(&apart, x->to, o->goal_memory))
         r->taken = off;
     parts_free_step(&apart);
-    return code || r->taken != off || !anew ? code : decide_apart(x, o, r);
+    return code;
 }
 
 int bucket_choose(Parts *x, const BucketAsked *asked, const tn_options *o)

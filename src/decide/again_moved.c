@@ -277,12 +277,19 @@ static Planned entry_of(Moved *m, int i)
     return is_told(m) && !m->whole[i].need ? told_of(m, i) : *whole_of(m, i);
 }
 
+/* Entry i's seconds as they are told, or as x, which is that entry, takes. */
+static double told_sec(const Moved *m, int i, const Planned *x)
+{
+    return is_told(m) ? m->f.x[i].sec : x->sec;
+}
+
 /* A search between two choices. */
 typedef struct Between {
     Pair p;
     Planned before[MOST_SMALL + 1]; /* what was p.high before */
     int nbefore;
     double floor; /* the least seconds of what may be taken, as a larger limit has no fewer */
+    bool worth;   /* a first plan between them is worth its time */
 } Between;
 
 /* The choice between two: half of the levels, and of the room. need -1: there is none. */
@@ -323,11 +330,17 @@ static bool take_middle(Moved *m, Between *b, bool second)
     return true;
 }
 
+static bool is_worth(double low, double high)
+{
+    return low < (1 - ENOUGH) * high;
+}
+
 static void search_between(Moved *m, Between *b)
 {
     const int most = m->small ? MOST_SMALL : MOST_LARGE;
     b->floor = b->p.low.sec;
-    for (int n = 0, second = 0; n < most && b->floor < (1 - ENOUGH) * b->p.high.sec; n++) {
+    for (int n = 0, second = 0; n < most && (n ? is_worth(b->floor, b->p.high.sec) : b->worth);
+         n++) {
         if (take_middle(m, b, second))
             second = 0;
         else if (second++)
@@ -439,8 +452,10 @@ static Planned choose_from(Moved *m, int first)
     Between b = {.p.high = entry_of(m, m->from)};
     for (int i = first - 1; i >= 0 && !b.p.low.need; i--) {
         const Planned x = m->bent[i] ? b.p.high : entry_of(m, i);
-        if (x.sec < b.p.high.sec)
-            b.p.low = x;
+        if (x.sec >= b.p.high.sec)
+            continue;
+        b.p.low = x;
+        b.worth = is_worth(told_sec(m, i, &x), told_sec(m, m->from, &b.p.high));
     }
     if (b.p.low.need > 0)
         search_between(m, &b);
