@@ -40,17 +40,20 @@ ZSTD := $(call there,zstd.h)
 $(BUILD)/src/io/inflate.o: CFLAGS += $(ZLIB:%=-DTN_ZLIB) $(ZSTD:%=-DTN_ZSTD)
 
 # *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out. Machine code for CUDA_ARCH, and for other
-# GPUs from CUDA_PTX on intermediate code, which their driver compiles.
+# GPUs from CUDA_PTX on intermediate code, which their driver compiles. Files with instructions of their own have
+# machine code for CUDA_ASM_ARCH in any case, as only an assembler knows whether these are right.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))))
 CUDA_PTX  ?= 80
 CUDA_ARCH ?= 90a
+CUDA_ASM_ARCH ?= $(CUDA_ARCH)
 CUDA_OPT  ?= -O3
 ifneq ($(CUDA_HOME),)
 NVCC      ?= $(CUDA_HOME)/bin/nvcc
 NVCCFLAGS += -std=c++20 $(CUDA_OPT) -fmad=false $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$(a),code=compute_$(a)) \
-             $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+             $(foreach a,$(sort $(CUDA_ARCH) $(asm_arch)),-gencode=arch=compute_$(a),code=sm_$(a)) \
              -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall -Iinclude
 CUDA      := $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*.cu src/*/*_cuda.c))
+$(foreach f,flash_attention flash_attention_backward rms_norm,$(BUILD)/src/cuda/$f.cu.o): asm_arch = $(CUDA_ASM_ARCH)
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
 endif
 
