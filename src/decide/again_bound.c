@@ -214,8 +214,16 @@ static void look(Bounder *b, const BoundMoment *m)
     hold_operands(b, m->at);
 }
 
-/* The least seconds with at most so many bytes, or fewer. */
-static double least_seconds(AgainGraph *x, double nbytes)
+/* Seconds between which a bound is told; below the one and above the other any number will do. */
+typedef struct Told {
+    double floor, ceiling;
+} Told;
+
+static const Told any = {-INFINITY, INFINITY};
+
+/* The least seconds with at most so many bytes, or fewer. The curve of the least lies below the
+ * line between two of its corners. */
+static double least_seconds(AgainGraph *x, double nbytes, Told told)
 {
     Corner low = again_none(x), high = again_most(x);
     double bound = 0;
@@ -225,6 +233,8 @@ static double least_seconds(AgainGraph *x, double nbytes)
         return high.sec;
     for (int i = 0; i < MOST_STEPS && high.nbytes < low.nbytes; i++) {
         double price = (high.sec - low.sec) / (low.nbytes - high.nbytes);
+        if (low.sec + price * (low.nbytes - nbytes) <= told.floor || bound >= told.ceiling)
+            break;
         Corner y = again_solve(x, price);
         bound = MAX(bound, y.sec + price * (y.nbytes - nbytes));
         if (y.nbytes >= low.nbytes || y.nbytes <= high.nbytes)
@@ -235,12 +245,12 @@ static double least_seconds(AgainGraph *x, double nbytes)
 }
 
 /* The bound of a moment, where a step has so many bytes beside parameters and state. */
-static double price(Bounder *b, BoundMoment m, double nbytes)
+static double price(Bounder *b, BoundMoment m, double nbytes, Told told)
 {
     look(b, &m);
     for (int i = 0; i < b->nheld; i++)
         b->x->nbytes[b->held[i]] -= b->less[i];
-    const double sec = least_seconds(b->x, nbytes - b->fixed);
+    const double sec = least_seconds(b->x, nbytes - b->fixed, told);
     for (int i = 0; i < b->nheld; i++)
         b->x->nbytes[b->held[i]] += b->less[i];
     return sec;
@@ -299,7 +309,7 @@ static double bound_places(Bounder *b, const bool *spine, double nbytes)
 {
     const Node *end = find_end(b, spine);
     const Node *list[PLACES + 1];
-    double alive[PLACES + 1], bound = end ? price(b, (BoundMoment){.at = end}, nbytes) : 0;
+    double alive[PLACES + 1], bound = end ? price(b, (BoundMoment){.at = end}, nbytes, any) : 0;
     int count = 0, tried = 0;
     const int most = MIN(MOST_TRIED, MAX(FEW_TRIED, MOST_LOOKS / b->x->g->nnode));
     for (const Node *n = b->x->g->first; n && tried < most; n = n->next) {
@@ -316,7 +326,8 @@ static double bound_places(Bounder *b, const bool *spine, double nbytes)
         alive[at] = now;
     }
     for (int i = 0; i < count; i++)
-        bound = fmax(bound, price(b, (BoundMoment){.at = list[i]}, nbytes));
+        bound =
+            fmax(bound, price(b, (BoundMoment){.at = list[i]}, nbytes, (Told){bound, INFINITY}));
     return bound;
 }
 
@@ -363,22 +374,25 @@ static const Node *next_of(Bounder *b, const bool *spine, const Node *of)
 
 /* The cases: the product runs before the first of a chain, or between two that follow each other.
  * In the k-th it is still to come at the first k. Cases beyond the last that is priced have what
- * these k say. */
-static double bound_cases(Bounder *b, const bool *spine, double nbytes)
+ * these k say. A bound up to `floor` is told by any number up to it. */
+static double bound_cases(Bounder *b, const bool *spine, double nbytes, double floor)
 {
     const Node *free = NULL, *at = NULL;
     if (!find_pair(b, spine, &free, &at))
         return 0;
-    double least = price(b, (BoundMoment){.at = free, .coming = at}, nbytes);
-    least = fmax(least, price(b, (BoundMoment){.at = at, .ran = free}, nbytes));
+    double least = price(b, (BoundMoment){.at = free, .coming = at}, nbytes, any);
+    least = fmax(least,
+                 price(b, (BoundMoment){.at = at, .ran = free}, nbytes, (Told){least, INFINITY}));
     double so_far = 0;
-    for (int k = 0; k < MOST_CHAIN && at && so_far < least; k++) {
+    for (int k = 0; k < MOST_CHAIN && at && so_far < least && least > floor; k++) {
         const Node *next = next_of(b, spine, at);
-        so_far = fmax(so_far, price(b, (BoundMoment){.at = at, .coming = free}, nbytes));
+        const Told told = {so_far, least};
+        so_far = fmax(so_far, price(b, (BoundMoment){.at = at, .coming = free}, nbytes, told));
         if (so_far >= least)
             break;
         const BoundMoment between = {.at = free, .ran = at, .coming = next};
-        least = fmin(least, fmax(so_far, price(b, between, nbytes)));
+        const double sec = price(b, between, nbytes, (Told){MAX(so_far, floor), least});
+        least = fmin(least, fmax(so_far, sec));
         at = next;
     }
     return at ? MIN(least, so_far) : least;
@@ -441,7 +455,7 @@ double again_bound(Arena *a, const Graph *g, const Machine *m, const BoundFor *t
     bool *spine = NEWN(tmp, bool, g->nnode);
     find_spine(&b, spine);
     const double places = bound_places(&b, spine, to->nbytes),
-                 cases = bound_cases(&b, spine, to->nbytes);
+                 cases = bound_cases(&b, spine, to->nbytes, places);
     arena_reset(tmp);
     return fmax(places, cases);
 }
