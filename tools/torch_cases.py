@@ -1303,6 +1303,13 @@ def alignments_before(*tensors):
     return all_alignments(*tensors)
 
 
+@case(lambda: [torch.tensor([0., 2, 0, 3, 1]), torch.rand(3, 4) < .5, torch.arange(24).view(2, 3, 4) % 5])
+def found(x, mask, i):
+    """Where elements are not 0, of which at most so many are asked for."""
+    return (torch.nonzero_static(x, size=2), torch.nonzero_static(x, size=6), torch.nonzero_static(mask, size=12, fill_value=7),
+            torch.nonzero_static(i, size=5))
+
+
 def printed(gm, form):
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code

@@ -145,6 +145,8 @@ void row_embedding_bag(Site *s)
         size = emit1(s->b, "constant_pad_nd", IN(size), ATTRS(A_INTS("pad", 2, last)));
     }
     Value *out[] = {y, bag, size, most ? most : size};
+    for (int i = 1; i < 4; i++)
+        out[i] = lower_cast(s, out[i], site_type(s, "indices")->dtype);
     site_return_list(s, 4, out);
     for (int i = 1; i < 4; i++)
         s->result.item[i].t->optional = true;

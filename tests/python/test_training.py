@@ -1,6 +1,6 @@
 """A residual network with batch norms and a Mamba-2, trained beside eager PyTorch from the same weights: losses within
 1e-3 at each step, buffers too, and a run that goes on has the bits of one that was not interrupted. A few steps, 200 with
-TN_LONG=1."""
+TN_LONG=1. Their bits under recompute, slices along the batch, and two ranks."""
 import copy
 import io
 import os
@@ -119,6 +119,89 @@ class TestTraining(unittest.TestCase):
         torch.manual_seed(0)
         self.one(mamba2(), lambda net: lambda ids, labels: net(input_ids=ids, labels=labels).loss, texts(STEPS),
                  lambda p: torch.optim.AdamW(p, lr=1e-3))
+
+
+class Pixels(nn.Module):
+    """Images whose pixels are tokens, of 64 grey levels; the class is the first label."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = ResNet18()
+
+    def forward(self, ids, labels):
+        return F.cross_entropy(self.net((ids.unflatten(1, (3, 32, 32)).float() - 32) / 16), labels[:, 0] % 10)
+
+
+class TestBits(unittest.TestCase):
+    """What DESIGN.md promises of a step that is computed otherwise."""
+
+    def steps(self, make, loss_of, data, optimizer, **settings):
+        torch.manual_seed(0)
+        net = make()
+        captured = tenon.capture(loss_of(net), *data[0], model=net, optimizer=optimizer(net.parameters()))
+        plan = tenon.plan(captured, **settings)
+        step = tenon.compile(plan)
+        losses = torch.stack([step(*args) for args in data])
+        return plan.peak, {"losses": losses, **{name: t.clone() for name, t in net.state_dict().items()}}
+
+    def cases(self):
+        torch.manual_seed(5)
+        yield "resnet", (ResNet18, lambda net: lambda x, y: F.cross_entropy(net(x), y), list(images(3)),
+                         lambda p: torch.optim.SGD(p, lr=3e-6, momentum=0.9))
+        yield "mamba2", (mamba2, lambda net: lambda ids, labels: net(input_ids=ids, labels=labels).loss, list(texts(3)),
+                         lambda p: torch.optim.AdamW(p, lr=1e-3))
+
+    def test_recompute_and_slices(self):
+        for name, case in self.cases():
+            peak, plain = self.steps(*case)
+            again = self.steps(*case, recompute="full")
+            sliced = self.steps(*case, chunk=2)
+            self.assertLess(again[0], peak)
+            self.assertLess(sliced[0], peak)
+            for key, t in plain.items():
+                with self.subTest(f"{name}: {key}"):
+                    self.assertTrue(torch.equal(again[1][key], t), "recompute")
+                    torch.testing.assert_close(sliced[1][key], t, rtol=2e-5, atol=1e-5)
+
+    def trained(self, at, make, out, shape, levels, options):
+        torch.manual_seed(0)
+        net = make()
+        ids = torch.randint(0, levels, shape)
+        save_tensors(at("batch.safetensors"), {"ids": ids, "labels": ids})
+        captured = tenon.capture(lambda ids, labels: net(ids, labels=labels), ids, ids, model=net)
+        tenon.train(captured, batch=at("batch.safetensors"), steps=2, out=at(out), quiet=True, optimizer="sgd", lr=1e-2, schedule="constant",
+                    warmup=0, threads=1, **options)
+        return net.state_dict()
+
+    def two_ranks(self, make, shape, levels):
+        """The weights of one rank, of one by two microbatches, of two ranks."""
+        with tempfile.TemporaryDirectory() as folder:
+            at = lambda name: os.path.join(folder, name)
+            return [self.trained(at, make, str(i), shape, levels, how)
+                    for i, how in enumerate(({}, {"accumulate": 2}, {"mesh": "dp=2"}))]
+
+    def test_ranks_of_mamba2(self):
+        """Two ranks have the bits of one by two microbatches."""
+        class Loss(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = mamba2()
+
+            def forward(self, ids, labels):
+                return self.net(input_ids=ids, labels=labels).loss
+
+        one, parts, ranks = self.two_ranks(Loss, (4, 16), 64)
+        for name, t in parts.items():
+            with self.subTest(name):
+                self.assertTrue(torch.equal(ranks[name], t))
+                torch.testing.assert_close(ranks[name], one[name], rtol=1e-4, atol=1e-5)
+
+    def test_ranks_of_resnet(self):
+        """A batch norm is of the whole batch, whatever ranks have of it."""
+        one, _, ranks = self.two_ranks(Pixels, (8, 3 * 32 * 32), 64)
+        for name, t in one.items():
+            with self.subTest(name):
+                torch.testing.assert_close(ranks[name], t, rtol=1e-4, atol=1e-5)
 
 
 class Counted(nn.Module):
