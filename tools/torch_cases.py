@@ -1260,8 +1260,8 @@ def all_bags(table, ids, offsets, factors, ends, rows):
             bag(ids, table, offsets, mode="sum", per_sample_weights=factors, padding_idx=7)]
 
 
-@case(bag_inputs(torch.float32))
-def bags(table, ids, offsets, factors, ends, rows):
+@case(bag_inputs(torch.float64))
+def bags_double(table, ids, offsets, factors, ends, rows):
     """Bags of a table's rows: sums, means and maxima, an empty bag, padding; and their gradients."""
     leaves([table, factors])
     ys = all_bags(table, ids, offsets, factors, ends, rows)
@@ -1270,7 +1270,7 @@ def bags(table, ids, offsets, factors, ends, rows):
 
 @forward(bag_inputs(torch.float64))
 def bags_before(*tensors):
-    """The same in double, traced before dispatch, differentiated by Tenon."""
+    """The same, traced before dispatch, differentiated by Tenon."""
     return all_bags(*tensors)
 
 
@@ -1289,8 +1289,8 @@ def all_alignments(x, labels, frames, lengths, line, one, few):
             ctc(x[:, :3], labels[:3], frames[:3], lengths[:3], reduction="none"), ctc(one.log_softmax(2)[:, 0], few[0], torch.tensor(7), torch.tensor(3), blank=2)]
 
 
-@case(alignment_inputs(torch.float32))
-def alignments(x, labels, frames, lengths, line, one, few):
+@case(alignment_inputs(torch.float64))
+def alignments_double(x, labels, frames, lengths, line, one, few):
     """Losses over alignments by lengths that are data, and their gradients."""
     leaves([x, one])
     ys = all_alignments(x, labels, frames, lengths, line, one, few)
@@ -1299,7 +1299,7 @@ def alignments(x, labels, frames, lengths, line, one, few):
 
 @forward(alignment_inputs(torch.float64))
 def alignments_before(*tensors):
-    """The same in double, traced before dispatch, differentiated by Tenon."""
+    """The same, traced before dispatch, differentiated by Tenon."""
     return all_alignments(*tensors)
 
 

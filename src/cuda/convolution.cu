@@ -5,8 +5,8 @@
  *   weight   rows: channels out;  columns: channels in, kernel;  sum over images and places
  * A block has a tile of TILE x TILE elements and takes DEEP terms of their sums at a time through
  * shared memory, where elements beyond an image are 0. The weight's sums are cut by images into at
- * most SPLITS parts, which are added in order. Groups of few channels, as of depthwise convolutions,
- * have a thread for each element, and for each of the weight's a block.
+ * most SPLITS parts, which are added in order. Groups of few channels, as of depthwise
+ * convolutions, have a thread for each element, and for each of the weight's a block.
  *
  * Numerics: sums in f32 (f64: double), terms in ascending order; bits depend neither on the batch
  * nor, but for the weight's, on how many images there are. */
@@ -109,15 +109,16 @@ __device__ static int64_t plain_at(const int64_t *stride, int64_t i, int64_t j, 
 /* Element (row, term) of the first matrix of group g; term: a channel and a place of the kernel, or
  * an image and a place of the map. */
 template <typename T, int MADE>
-__device__ static wide_t<T> first_of(const ConvProduct &x, int64_t g, int64_t row, const Place &term)
+__device__ static wide_t<T> first_of(const ConvProduct &x, int64_t g, int64_t row,
+                                     const Place &term)
 {
     const Conv &c = x.c;
     if (MADE == WEIGHT)
-        return wide(((const T *)x.in[MAP])[plain_at(x.stride[MAP], term.first, g * c.out + row,
-                                                    term.at)]);
+        return wide(
+            ((const T *)x.in[MAP])[plain_at(x.stride[MAP], term.first, g * c.out + row, term.at)]);
     int64_t out = g * c.out + (MADE == MAP ? row : term.first);
-    return wide(((const T *)x.in[WEIGHT])[plain_at(
-        x.stride[WEIGHT], out, MADE == MAP ? term.first : row, term.at)]);
+    return wide(((const T *)x.in[WEIGHT])[plain_at(x.stride[WEIGHT], out,
+                                                   MADE == MAP ? term.first : row, term.at)]);
 }
 
 /* Element (term, column) of the second matrix; column: an image and a place of the result, or a
@@ -127,11 +128,10 @@ __device__ static wide_t<T> second_of(const ConvProduct &x, int64_t g, const Pla
                                       const Place &column)
 {
     const Conv &c = x.c;
-    int64_t at =
-        MADE == MAP ? image_at(x, column.first, g * c.in + term.first, column.at, term.at)
-        : MADE == IMAGE
-            ? map_at(x, column.first, g * c.out + term.first, column.at, term.at)
-            : image_at(x, term.first, g * c.in + column.first, term.at, column.at);
+    int64_t at = MADE == MAP ? image_at(x, column.first, g * c.in + term.first, column.at, term.at)
+                 : MADE == IMAGE
+                     ? map_at(x, column.first, g * c.out + term.first, column.at, term.at)
+                     : image_at(x, term.first, g * c.in + column.first, term.at, column.at);
     return at < 0 ? 0 : wide(((const T *)x.in[MADE == IMAGE ? MAP : IMAGE])[at]);
 }
 
@@ -230,8 +230,8 @@ static __global__ void __launch_bounds__(THREADS) tiles(ConvProduct x, ConvResul
             for (int i = 0; i < EACH; i++)
 #pragma unroll
                 for (int j = 0; j < EACH; j++)
-                    sum[i][j] = fma_of(a[k][down * EACH + i],
-                                       b[k][across + j * (TILE / EACH)], sum[i][j]);
+                    sum[i][j] =
+                        fma_of(a[k][down * EACH + i], b[k][across + j * (TILE / EACH)], sum[i][j]);
         __syncthreads();
     }
     for (int j = 0; j < EACH; j++) {
@@ -279,8 +279,8 @@ static __global__ void elements(ConvProduct x, ConvResult<U> r)
     wide_t<T> sum = 0;
     for (int64_t k = 0; k < x.sums; k++) {
         Place term = place_of(k, term_size<MADE>(x));
-        sum = fma_of(first_of<T, MADE>(x, g, row, term), second_of<T, MADE>(x, g, term, column),
-                     sum);
+        sum =
+            fma_of(first_of<T, MADE>(x, g, row, term), second_of<T, MADE>(x, g, term, column), sum);
     }
     put<MADE>(x, r, g, row, column, sum);
 }
@@ -298,8 +298,8 @@ static __global__ void __launch_bounds__(THREADS) weight_elements(ConvProduct x,
     W sum = 0;
     for (int64_t k = id; k < x.sums; k += THREADS) {
         Place term = place_of(k, x.c.map);
-        sum = fma_of(first_of<T, WEIGHT>(x, g, row, term),
-                     second_of<T, WEIGHT>(x, g, term, column), sum);
+        sum = fma_of(first_of<T, WEIGHT>(x, g, row, term), second_of<T, WEIGHT>(x, g, term, column),
+                     sum);
     }
     own[id] = sum;
     for (int half = THREADS / 2; half; half /= 2) {
@@ -409,6 +409,9 @@ static int run(Call *c)
 
 CUDA_KERNELS(convolution) = {
     {.name = "product", .accepts = accepts, .run = run, .strided_out = true}, {}};
-CUDA_KERNELS(convolution_backward_weight) = {
-    {.name = "product", .accepts = accepts, .workspace = workspace, .run = run, .strided_out = true},
-    {}};
+CUDA_KERNELS(convolution_backward_weight) = {{.name = "product",
+                                              .accepts = accepts,
+                                              .workspace = workspace,
+                                              .run = run,
+                                              .strided_out = true},
+                                             {}};

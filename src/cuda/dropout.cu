@@ -1,5 +1,5 @@
-/* dropout, native_dropout and rand_like on CUDA (dropout.c has the rules): the processor's masks and
- * numbers, bit for bit.
+/* dropout, native_dropout and rand_like on CUDA (dropout.c has the rules): the processor's masks
+ * and numbers, bit for bit.
  *
  * A thread has 16 bytes of elements whose positions are neighbours, or one element. It draws words
  * by four where its elements are whole blocks of four, else one by one. */

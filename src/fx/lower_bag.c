@@ -14,7 +14,6 @@ static Value *counted(Site *s, int64_t n)
     return emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
 }
 
-
 /* x as [n, 1], beside rows */
 static Value *column(Site *s, Value *x)
 {
@@ -120,9 +119,8 @@ void row_embedding_bag(Site *s)
     Value *bag = bags_of(s, offsets, n), *padding = is_padding(s, indices);
     Value *one = lower_full(s, 1, &indices->type);
     Value *size = added(s, but_padding(s, one, padding), bag, bags), *most = NULL, *y;
-    Value *rows =
-        emit1(s->b, "embedding", IN(w, indices),
-              ATTRS(A_BOOL("scale_grad_by_freq", site_bool(s, "scale_grad_by_freq"))));
+    Value *rows = emit1(s->b, "embedding", IN(w, indices),
+                        ATTRS(A_BOOL("scale_grad_by_freq", site_bool(s, "scale_grad_by_freq"))));
     if (mode == BAG_MAX) {
         Value *at = first_greatest(s, lower_alias(s, rows, "stop"), bag, padding, bags);
         const int64_t flat = type_nelem(&at->type);
@@ -136,9 +134,9 @@ void row_embedding_bag(Site *s)
             rows = mul(s, rows, column(s, factor));
         y = added(s, but_padding(s, rows, padding), bag, bags);
         if (mode == BAG_MEAN)
-            y = lower2(s, "div", y, column(s, lower_cast(s, lower2(s, "maximum", size,
-                                                                  lower_number(s, 1, I64)),
-                                                         y->type.dtype)));
+            y = lower2(s, "div", y,
+                       column(s, lower_cast(s, lower2(s, "maximum", size, lower_number(s, 1, I64)),
+                                            y->type.dtype)));
     }
     if (site_type(s, "offsets")->dim[0] > bags) { /* ATen keeps the last offset a place */
         const int64_t last[] = {0, 1};
@@ -167,7 +165,8 @@ static void table_gradient(Site *s, Value *bag)
         const Type t = {.dtype = dy->type.dtype, .rank = 2, .dim = {rows, dy->type.dim[1]}};
         size = lower_slice(s, size, 0, 0, bags, 1);
         dy = where_or(s, column(s, compare(s, "gt", size, 0)), dy, 0);
-        Value *at = lower2(s, "maximum", site_tensor(s, "maximum_indices"), lower_number(s, 0, I64));
+        Value *at =
+            lower2(s, "maximum", site_tensor(s, "maximum_indices"), lower_number(s, 0, I64));
         site_return(s, emit1(s->b, "scatter_add", IN(lower_full(s, 0, &t), at, dy),
                              ATTRS(A_INT("dim", 0))));
         return;
@@ -206,6 +205,6 @@ void row_embedding_bag_weights_backward(Site *s)
     Value *bag = bags_of(s, line(s, "offsets"), indices->type.dim[0]);
     bag = lower2(s, "minimum", bag, lower_number(s, (double)dy->type.dim[0] - 1, I64));
     Value *y = mul(s, taken(s, dy, bag), taken(s, w, indices));
-    site_return(s, but_padding(s, lower_reduce(s, "sum", y, 1, &axis, false),
-                               is_padding(s, indices)));
+    site_return(s,
+                but_padding(s, lower_reduce(s, "sum", y, 1, &axis, false), is_padding(s, indices)));
 }

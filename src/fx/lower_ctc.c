@@ -8,10 +8,10 @@
  * behind its labels are computed and not read. LOW stands for the logarithm of 0, as the gradient
  * of a log of sums of none is no number.
  *
- * Gradients are those of the nodes, and as in PyTorch exp(log_probs) more, which is nothing behind a
- * log-softmax. The backward alone is by beta, the same recursion from the end: a row of an example
- * is read from its own last frame and place. An example whose labels do not fit in its frames has
- * the loss inf, and gradients of 0, where PyTorch's without zero_infinity are NaN. */
+ * Gradients are those of the nodes, and as in PyTorch exp(log_probs) more, which is nothing behind
+ * a log-softmax. The backward alone is by beta, the same recursion from the end: a row of an
+ * example is read from its own last frame and place. An example whose labels do not fit in its
+ * frames has the loss inf, and gradients of 0, where PyTorch's without zero_infinity are NaN. */
 #include "arith.h"
 
 #include <math.h>
@@ -95,10 +95,11 @@ static Ctc ctc_of(Site *s)
     }
     const Type *t = &x.log_probs->type;
     if (t->rank != 3 || !dtype_float(t->dtype) || !t->dim[0] || t->dim[0] > MOST_FRAMES)
-        site_fail(s,
-                  "argument log_probs: expected [frames, batch, classes] of 1 to %d frames, each of "
-                  "which is nodes of its own, found %s",
-                  MOST_FRAMES, type_text(s->im->a, t));
+        site_fail(
+            s,
+            "argument log_probs: expected [frames, batch, classes] of 1 to %d frames, each of "
+            "which is nodes of its own, found %s",
+            MOST_FRAMES, type_text(s->im->a, t));
     x.t = t->dim[0];
     x.n = t->dim[1];
     x.c = t->dim[2];
@@ -275,8 +276,8 @@ void row_ctc_backward(Site *s)
     const int64_t examples[] = {1, x.n, 1}, row[] = {1, 1, x.l}, one[] = {1, x.n, x.l};
     const Type all = {.dtype = I64, .rank = 3, .dim = {x.t, x.n, x.l}};
     Value *place = places(s, &x), *loss = site_tensor(s, "neg_log_likelihood");
-    Value *alpha = emit1(s->b, "permute", IN(site_tensor(s, "log_alpha")),
-                         ATTRS(A_INTS("dims", 3, order)));
+    Value *alpha =
+        emit1(s->b, "permute", IN(site_tensor(s, "log_alpha")), ATTRS(A_INTS("dims", 3, order)));
     if (alpha->type.dim[2] > x.l)
         site_fail(s, "argument log_alpha: expected at most %lld places, found %s", (long long)x.l,
                   type_text(s->im->a, &alpha->type));
@@ -292,9 +293,9 @@ void row_ctc_backward(Site *s)
     Value *within = lower2(s, "le", counted(s, x.l, 3, row), last);
     path = where_or(s, within, lower1(s, "exp", path), 0);
     Value *labels = lower_expand(s, lower_reshape(s, x.label, 3, one), &all);
-    Value *expected = emit1(s->b, "scatter_add",
-                            IN(lower_full(s, 0, &x.log_probs->type), labels, path),
-                            ATTRS(A_INT("dim", 2)));
+    Value *expected =
+        emit1(s->b, "scatter_add", IN(lower_full(s, 0, &x.log_probs->type), labels, path),
+              ATTRS(A_INT("dim", 2)));
     Value *dx = sub(s, lower1(s, "exp", x.log_probs), expected);
     dx = mul(s, dx, lower_reshape(s, site_tensor(s, "grad"), 3, examples));
     dx = where_or(s, are_frames(s, &x), dx, 0);

@@ -513,7 +513,8 @@ void row_masked_scatter_backward(Site *s)
 void row_nonzero_static(Site *s)
 {
     Value *x = site_tensor(s, "self"), *index[TN_RANK];
-    const int64_t n = type_nelem(&x->type), size = site_int(s, "size"), axis = 0, column[] = {size, 1};
+    const int64_t n = type_nelem(&x->type), size = site_int(s, "size"), axis = 0,
+                  column[] = {size, 1};
     const int rank = x->type.rank;
     if (size < 0 || !rank || !n || !size)
         site_fail(s, "expected axes, elements and a size of at least 1, found %s and %lld",
@@ -543,8 +544,9 @@ void row_one_hot(Site *s)
     Value *x = site_tensor(s, "self");
     Type t = x->type, one = x->type;
     if (site_int(s, "num_classes") < 1 || t.rank == TN_RANK)
-        site_fail(s, "argument num_classes: without it the shape of the result depends on data; give the "
-                     "number of classes");
+        site_fail(
+            s, "argument num_classes: without it the shape of the result depends on data; give the "
+               "number of classes");
     t.dim[t.rank++] = site_int(s, "num_classes");
     one.dim[one.rank++] = 1;
     Value *zeros = lower_full(s, 0, &t), *ones = lower_expand(s, lower_number(s, 1, t.dtype), &one);
