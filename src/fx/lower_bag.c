@@ -165,8 +165,8 @@ static void table_gradient(Site *s, Value *bag)
         const Type t = {.dtype = dy->type.dtype, .rank = 2, .dim = {rows, dy->type.dim[1]}};
         size = lower_slice(s, size, 0, 0, bags, 1);
         dy = where_or(s, column(s, compare(s, "gt", size, 0)), dy, 0);
-        Value *at =
-            lower2(s, "maximum", site_tensor(s, "maximum_indices"), lower_number(s, 0, I64));
+        Value *at = lower_cast(s, site_tensor(s, "maximum_indices"), I64);
+        at = lower2(s, "maximum", at, lower_number(s, 0, I64));
         site_return(s, emit1(s->b, "scatter_add", IN(lower_full(s, 0, &t), at, dy),
                              ATTRS(A_INT("dim", 0))));
         return;
