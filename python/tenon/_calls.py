@@ -24,7 +24,7 @@ def call(function, args, kwargs):
         kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
     if function is torch.nn.functional.pad and is_circular(*args, **kwargs):
         function = pad_circular
-    if function in (torch.ctc_loss, torch.nn.functional.ctc_loss):  # of lengths in lists PyTorch makes tensors whose numbers it reads
+    if function in (torch.ctc_loss, torch.nn.functional.ctc_loss):  # it reads numbers of tensors that it makes of lists
         args = [torch.tensor(x) if isinstance(x, (list, tuple)) else x for x in args]
     if function is torch.lstm:  # oneDNN's is one call, which no graph has
         with torch.backends.mkldnn.flags(enabled=False):

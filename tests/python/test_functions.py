@@ -198,7 +198,7 @@ class TestByData(unittest.TestCase):
     def test_refused(self):
         """The refusal says what to write."""
         net, x, i = nn.ParameterList([torch.ones(6)]), torch.arange(6.) - 2, torch.tensor([0, 1, 1, 2, 2, 5])
-        for step, words in {lambda x, i: (net[0] * x)[(x > 0).nonzero()].sum(): r"torch.where\(mask, x, 0\).*torch.nonzero_static",
+        for step, words in {lambda x, i: (net[0] * x)[(x > 0).nonzero()].sum(): r"torch.where\(mask, x, 0\).*nonzero_static",
                             lambda x, i: (net[0] * x)[x > 0].square().mean(): r"torch.where\(mask, x, 0\).*mask.sum",
                             lambda x, i: (net[0] * x).masked_select(x > 0).sum(): r"torch.where\(mask, x, 0\)",
                             lambda x, i: net[0].sum() * i.unique().sum(): r"x.sort\(\).values",

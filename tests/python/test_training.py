@@ -170,8 +170,8 @@ class TestBits(unittest.TestCase):
         ids = torch.randint(0, levels, shape)
         save_tensors(at("batch.safetensors"), {"input_ids": ids, "labels": ids.roll(1)})
         captured = tenon.capture(lambda input_ids, labels: net(input_ids, labels), ids, ids.roll(1), model=net)
-        tenon.train(captured, batch=at("batch.safetensors"), steps=2, out=at(out), quiet=True, optimizer="sgd", lr=1e-2, schedule="constant",
-                    warmup=0, threads=1, **options)
+        tenon.train(captured, batch=at("batch.safetensors"), steps=2, out=at(out), quiet=True, optimizer="sgd", lr=1e-2,
+                    schedule="constant", warmup=0, threads=1, **options)
         return net.state_dict()
 
     def two_ranks(self, make, shape, levels):
