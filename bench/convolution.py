@@ -6,10 +6,10 @@ tensors and cores, in turns.
 The medians of all turns. Each ratio, Tenon's seconds by PyTorch's, stands beside what is asked of those that take
 PyTorch more than a millisecond. A first call of both is not timed.
 
-usage: bench/convolution.py [--cases PATTERN] [--batch N] [--rounds N] [--threads N] [--dtypes f32,bf16] [--steps]
+usage: bench/convolution.py [--cases PATTERN] [--batch N] [--rounds N] [--threads N] [--dtypes f32,bf16] [--steps] [--cpu]
 --steps measures steps of whole models instead (forward, backward, SGD; it wants transformers), with the peak of the plan,
 which is limited to what is asked, and what PyTorch's tensors take at most. Needs torch. Where others use the processor,
-`chrt -f 5` in front gives quiet figures."""
+--cpu measures seconds of all threads' CPU instead."""
 
 import argparse
 import fnmatch
@@ -68,15 +68,16 @@ def program(tenon, text):
     return _step.Program(made)
 
 
-def turns(rounds, *calls):
+def turns(o, *calls):
     """The medians of the seconds that each call takes, one after the other in each round; no call is timed first."""
+    clock, rounds = time.process_time if o.cpu else time.perf_counter, o.rounds
     seconds = [[] for _ in calls]
     for i in range(rounds + 1):
         for call, out in zip(calls, seconds):
-            begin = time.perf_counter()
+            begin = clock()
             call()
             if i:
-                out.append(time.perf_counter() - begin)
+                out.append(clock() - begin)
     return [statistics.median(x) for x in seconds]
 
 
@@ -100,7 +101,7 @@ def one(torch, tenon, o, name, dtype, part):
         mask = [part == "dx", part == "dw", False]
         eager = lambda: torch.ops.aten.convolution_backward.default(dy, x, w, [0], *lists, mask)
     lib = tenon._library.lib
-    ours, theirs = turns(o.rounds, lambda: step.check(lib.tn_program_run(step.pointer)), eager)
+    ours, theirs = turns(o, lambda: step.check(lib.tn_program_run(step.pointer)), eager)
     ratio = ours / theirs
     asked = "" if theirs < LEAST else f"asked {SLOWER:.2f} {'met' if ratio <= SLOWER else 'missed'}"
     print(f"{name:22} {dtype:5} {part:8} {1e3 * ours:9.3f} ms {1e3 * theirs:9.3f} ms {ratio:6.2f}  {asked}", flush=True)
@@ -163,7 +164,7 @@ def one_step(torch, tenon, o, name, dtype):
         loss(*args).backward()
         optimizers[1].step()
 
-    seconds = turns(o.rounds, lambda: step(*args), eager)
+    seconds = turns(o, lambda: step(*args), eager)
     ratio, part = seconds[0] / seconds[1], plan.peak / theirs
     print(f"{name:13} {dtype:5} batch {o.batch}: {seconds[0]:7.3f} s {seconds[1]:7.3f} s {ratio:5.2f} asked {STEP:.2f} "
           f"{'met' if ratio <= STEP else 'missed'}; peak {plan.peak / 2**20:6.0f} MiB {theirs / 2**20:6.0f} MiB {part:5.2f} asked {PEAK:.2f} "
@@ -178,6 +179,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--steps", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     o = parser.parse_args()
     import torch
 

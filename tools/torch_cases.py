@@ -1247,6 +1247,69 @@ def scattered_products(x, src, at, rows, mask, source):
     return (*ys, y, x.masked_scatter(mask[:, :1], source), *grads((y ** 2).sum(), x, source))
 
 
+def bag_inputs(dtype):
+    return lambda: [normal(9, 5, dtype=dtype), torch.tensor([3, 1, 3, 8, 0, 3, 7, 7, 2, 5]), torch.tensor([0, 4, 4, 7]),
+                    normal(10, dtype=dtype), torch.tensor([0, 2, 9, 10]), torch.randint(0, 9, (3, 4))]
+
+
+def all_bags(table, ids, offsets, factors, ends, rows):
+    bag = F.embedding_bag
+    return [*(bag(ids, table, offsets, mode=mode, padding_idx=p) for mode in ("sum", "mean", "max") for p in (None, 3)),
+            bag(ids, table, offsets, mode="sum", per_sample_weights=factors), bag(rows, table, mode="mean"),
+            bag(ids, table, ends, mode="sum", include_last_offset=True), bag(ids.int(), table, ends.int(), mode="max", include_last_offset=True),
+            bag(ids, table, offsets, mode="sum", per_sample_weights=factors, padding_idx=7)]
+
+
+@case(bag_inputs(torch.float64))
+def bags_double(table, ids, offsets, factors, ends, rows):
+    """Bags of a table's rows: sums, means and maxima, an empty bag, padding; and their gradients."""
+    leaves([table, factors])
+    ys = all_bags(table, ids, offsets, factors, ends, rows)
+    return (*ys, *grads(sum((y ** 3).sum() for y in ys), table, factors))
+
+
+@forward(bag_inputs(torch.float64))
+def bags_before(*tensors):
+    """The same, traced before dispatch, differentiated by Tenon."""
+    return all_bags(*tensors)
+
+
+def alignment_inputs(dtype):
+    """Of 5 examples one has equal labels side by side, one no labels, one more of them than frames."""
+    labels = torch.tensor([[1, 2, 3, 4], [2, 2, 2, 2], [5, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 3]])
+    return lambda: [normal(9, 5, 6, dtype=dtype), labels, torch.tensor([9, 8, 6, 4, 3]), torch.tensor([4, 4, 2, 0, 4]),
+                    torch.cat([row[:n] for row, n in zip(labels, (4, 4, 2, 0, 4))]), normal(7, 1, 4, dtype=dtype), torch.tensor([[3, 1, 1]])]
+
+
+def all_alignments(x, labels, frames, lengths, line, one, few):
+    ctc = lambda *a, **how: F.ctc_loss(*a, zero_infinity=True, **how)
+    p = x.log_softmax(2)
+    return [ctc(p, labels, frames, lengths, reduction="none"), ctc(p, labels, frames, lengths),
+            ctc(p[:, :3], labels[:3], (9, 8, 6), (4, 4, 2), reduction="sum"), ctc(p, line, frames, lengths, reduction="none"),
+            ctc(x[:, :3], labels[:3], frames[:3], lengths[:3], reduction="none"), ctc(one.log_softmax(2)[:, 0], few[0], torch.tensor(7), torch.tensor(3), blank=2)]
+
+
+@case(alignment_inputs(torch.float64))
+def alignments_double(x, labels, frames, lengths, line, one, few):
+    """Losses over alignments by lengths that are data, and their gradients."""
+    leaves([x, one])
+    ys = all_alignments(x, labels, frames, lengths, line, one, few)
+    return (*ys, *grads(sum((y ** 3).sum() for y in ys), x, one))
+
+
+@forward(alignment_inputs(torch.float64))
+def alignments_before(*tensors):
+    """The same, traced before dispatch, differentiated by Tenon."""
+    return all_alignments(*tensors)
+
+
+@case(lambda: [torch.tensor([0., 2, 0, 3, 1]), torch.rand(3, 4) < .5, torch.arange(24).view(2, 3, 4) % 5])
+def found(x, mask, i):
+    """Where elements are not 0, of which at most so many are asked for."""
+    return (torch.nonzero_static(x, size=2), torch.nonzero_static(x, size=6), torch.nonzero_static(mask, size=12, fill_value=7),
+            torch.nonzero_static(i, size=5))
+
+
 def printed(gm, form):
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code
@@ -1398,10 +1461,10 @@ def check(folder, names):
             same = (x == y) | (x.isnan() & y.isnan())
             x, y = x[~same], y[~same]
             error = ((x - y).norm() / max(t.double()[t.double().isfinite()].norm().item(), 1e-30)).item() if x.numel() else 0.0
-            limit = 1e-2 if t.dtype in (torch.float16, torch.bfloat16) else 2e-5
+            limit = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float64: 1e-12}.get(t.dtype, 2e-5)
             if name in EXACT or not t.dtype.is_floating_point:
                 limit = 0
-            worst = max(worst, error) if limit == 2e-5 else worst
+            worst = max(worst, error) if limit < 1e-2 else worst
             if not error <= limit:
                 bad.append(f"{key}: relative error {error:.2g}")
         print(f"{name}: {len(want)} outputs, largest error {worst:.2g}" + "".join("\n  " + b for b in bad))

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from . import _arguments, _checkpoint, _effects, _flex, _loop, _modules, _optimizer, _outside, _ranks, _save, _tn, _watch
+from . import _arguments, _calls, _checkpoint, _effects, _flex, _loop, _modules, _optimizer, _outside, _ranks, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 
@@ -141,20 +141,6 @@ def loss_place(out, flat):
                        f"{type(out).__name__}")
 
 
-def is_circular(x, pad, mode="constant", value=None):
-    """Whether F.pad goes around, by what an axis has."""
-    axes = [(-1 - k // 2, pad[k], pad[k + 1]) for k in range(0, len(pad), 2)]
-    return mode == "circular" and all(0 <= n <= x.shape[axis] for axis, *both in axes for n in both)
-
-
-def pad_circular(x, pad, mode=None, value=None):
-    """F.pad of that mode, which PyTorch writes into a tensor whose corners it reads before they are written."""
-    for k in range(0, len(pad), 2):
-        axis, size = -1 - k // 2, x.shape[-1 - k // 2]
-        x = torch.cat([x.narrow(axis, size - pad[k], pad[k]), x, x.narrow(axis, 0, pad[k + 1])], axis)
-    return x
-
-
 class Scopes(TorchFunctionMode):
     """While it is on, each call that is recorded has the module that runs and the user's line in its meta."""
 
@@ -202,14 +188,7 @@ class Scopes(TorchFunctionMode):
             self.line = line
             self.note()
         kwargs = kwargs or {}
-        if function is getattr(torch.nn.functional, "linear_cross_entropy", None):
-            kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
-        if function is torch.nn.functional.pad and is_circular(*args, **kwargs):
-            function = pad_circular
-        if function is torch.lstm:  # oneDNN's is one call, which no graph has
-            with torch.backends.mkldnn.flags(enabled=False):
-                return function(*args, **kwargs)
-        return function(*args, **kwargs)
+        return _calls.call(function, args, kwargs)
 
 
 # ---- the joint graph ----
@@ -220,7 +199,7 @@ def joint(stack, holder, tensors, mode=None):
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # it takes a second of its own
 
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    for context in (torch.enable_grad(), fx_traceback.preserve_node_meta(),
+    for context in (_calls.alignments(), torch.enable_grad(), fx_traceback.preserve_node_meta(),
                     torch._guards.tracing(torch._guards.TracingContext(mode)), compiling()):
         stack.enter_context(context)
     return aot_export_joint_with_descriptors(stack, holder, tuple(tensors))
@@ -377,7 +356,14 @@ ADVICE = {
                            "do; in a graph a number stays a tensor without axes, and torch.where takes the place of "
                            "the `if`; a number for people is returned beside the loss",
     "nonzero": "its result has a shape that depends on data, as x[mask] has; torch.where(mask, x, 0), and sums divided "
-               "by mask.sum(), have one that does not",
+               "by mask.sum(), have one that does not; torch.nonzero_static(mask, size=N) is bounded by N",
+    "masked_select": "its result has a shape that depends on data; torch.where(mask, x, 0), and sums divided by mask.sum(), "
+                     "have one that does not",
+    "bincount": "its result has a shape that depends on data; torch.zeros(N).scatter_add(0, x, ones) has N elements",
+    "repeat_interleave": "its result has a shape that depends on data; output_size=N, the sum of the repeats, gives it",
+    **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
+                    "its result has a shape that depends on data; x.sort().values, compared with its neighbours, has one that "
+                    "does not"),
 }
 NUMBERS = ("__format__", ".numpy() is not supported")  # in errors of what asks for a tensor's numbers by other words
 

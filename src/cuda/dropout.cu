@@ -1,4 +1,5 @@
-/* dropout and native_dropout on CUDA (dropout.c has the rules): the processor's masks, bit for bit.
+/* dropout, native_dropout and rand_like on CUDA (dropout.c has the rules): the processor's masks
+ * and numbers, bit for bit.
  *
  * A thread has 16 bytes of elements whose positions are neighbours, or one element. It draws words
  * by four where its elements are whole blocks of four, else one by one. */
@@ -33,11 +34,11 @@ static int offset_of(const Attr *attr, int d)
     return -1;
 }
 
-/* Also walks x: the elements of x, and positions. y lies row-major. */
-static MaskSource draw_of(const Call *c, WalkOf<2> *w)
+/* Also walks x: the elements of x, and positions. y lies row-major. `a` has axes and extents after
+ * p, which numbers without one do not read. */
+static MaskSource draw_of(const Call *c, const Attr *a, WalkOf<2> *w)
 {
     const Tensor &x = c->in[0];
-    const Attr *a = c->node->attr;
     MaskSource r = {.seed = data<int64_t>(c->in[1]), .step = data<int64_t>(c->in[2])};
     int64_t stride[TN_RANK];
     for (int64_t d = x.rank - 1, size = 1; d >= 0; d--) {
@@ -57,8 +58,6 @@ static MaskSource draw_of(const Call *c, WalkOf<2> *w)
     for (int d = 0; d < x.rank; d++)
         walk_axis(w, x.dim[d], {x.stride[d], stride[d]});
     r.stream = (unsigned)c->node->stream;
-    r.least = (unsigned)ceil(a[P].f * 0x1p24);
-    r.scale = 1 / (1 - a[P].f);
     r.fault = c->fault;
     r.at = c->step;
     return r;
@@ -127,7 +126,9 @@ template <typename T, int N> static int drop_some(Call *c, const WalkOf<2> &w, c
 template <typename T> static int drop_dtype(Call *c)
 {
     WalkOf<2> w;
-    MaskSource r = draw_of(c, &w);
+    MaskSource r = draw_of(c, c->node->attr, &w);
+    r.least = (unsigned)ceil(c->node->attr[P].f * 0x1p24);
+    r.scale = 1 / (1 - c->node->attr[P].f);
     WalkOf<2> units = w;
     uint64_t common = (uint64_t)c->in[0].data | (uint64_t)c->out[0].data;
     if (walk_units(&units, 2, sizeof(T), common) == 16)
@@ -141,6 +142,39 @@ static int run(Call *c)
     return 0;
 }
 
+/* ---- uniform numbers ---- */
+
+/* A thread has four elements of y. */
+template <typename T> static __global__ void draw(T *y, WalkOf<2> w, MaskSource r)
+{
+    int64_t i = thread_number() * 4, at[2];
+    if (i == 0)
+        check_offsets(r);
+    Stream s = {(unsigned long long)*r.seed, r.stream, (unsigned)*r.step};
+    for (int k = 0; k < 4 && i + k < w.nelem; k++) {
+        walk_at(w, i + k, at);
+        unsigned word = draw_word(s, first_position(r) + (uint64_t)at[1]);
+        y[i + k] = (T)((float)(word >> 8) * 0x1p-24f);
+    }
+}
+
+static bool rand_accepts(const Call *c)
+{
+    return c->out[0].dtype == F32 || c->out[0].dtype == F64;
+}
+
+static int rand_run(Call *c)
+{
+    WalkOf<2> w;
+    MaskSource r = draw_of(c, c->node->attr - 1, &w);
+    unsigned grid = grid_for((w.nelem + 3) / 4, THREADS);
+    if (c->out[0].dtype == F32)
+        return LAUNCH(c, draw<float>, grid, THREADS, 0, data<float>(c->out[0]), w, r);
+    return LAUNCH(c, draw<double>, grid, THREADS, 0, data<double>(c->out[0]), w, r);
+}
+
+CUDA_KERNELS(rand_like) = {
+    {.name = "numbers", .accepts = rand_accepts, .run = rand_run, .faults = faults}, {}};
 CUDA_KERNELS(dropout) = {{.name = "dropout", .accepts = accepts, .run = run, .faults = faults}, {}};
 CUDA_KERNELS(native_dropout) = {
     {.name = "dropout", .accepts = accepts, .run = run, .faults = faults}, {}};

@@ -237,7 +237,7 @@ typedef struct FxTensor {
     int *output;           /* which output of each */
     int nstep;
     const int64_t *stride; /* in PyTorch, of a tensor that fills its memory; NULL: not known */
-    bool optional;         /* ATen keeps it or not: an annotation of no elements is right too */
+    bool optional;         /* ATen keeps all, a part or nothing of it, as its annotation says */
     struct FxTensor *elsewhere; /* of another dtype, if an annotation says it is; or NULL */
 } FxTensor;
 

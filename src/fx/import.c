@@ -252,8 +252,24 @@ static void check_annotation(Importer *im, const Annotation *a, const Item *x, c
         fx_set_strides(im, x->t, a->stride);
 }
 
-/* Believes the annotation about a result that ATen may keep or not, and about what depends on the
- * device. */
+/* Whether x is of t's dtype and rank, and no smaller on any axis. */
+static bool covers(const Type *x, const Type *t)
+{
+    bool fits = x->dtype == t->dtype && x->rank == t->rank;
+    for (int d = 0; fits && d < t->rank; d++)
+        fits = t->dim[d] <= x->dim[d];
+    return fits;
+}
+
+static Value *first_part(Importer *im, Value *v, const Type *t)
+{
+    for (int d = 0; d < t->rank; d++)
+        v = emit1(&im->b, "slice", IN(v), ATTRS(A_INT("dim", d), A_INT("end", t->dim[d])));
+    return v;
+}
+
+/* Believes the annotation about a result that ATen may keep or not, or of which it keeps as much as
+ * data says, and about what depends on the device. */
 static void fit_annotation(Importer *im, const Annotation *a, Item *x)
 {
     const Type *t = &a->type;
@@ -265,6 +281,8 @@ static void fit_annotation(Importer *im, const Annotation *a, Item *x)
         x->t = fx_fresh(im, emit1(&im->b, "full", 0, NULL,
                                   ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
                                         A_DTYPE("dtype", t->dtype))));
+    else if (x->t->optional && covers(&x->t->type, t) && !type_equal(&x->t->type, t))
+        x->t = fx_fresh(im, first_part(im, fx_read(im, x->t), t));
 }
 
 /* ---- statements ---- */

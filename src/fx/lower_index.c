@@ -18,7 +18,8 @@ static int indices(Site *s, Value **in, int64_t *dims)
         if (!index[d])
             continue;
         if (index[d]->type.dtype == BOOL || index[d]->type.dtype == U8)
-            site_fail(s, "argument indices: a mask selects as many elements as data says");
+            site_fail(s, "argument indices: a mask selects as many elements as data says; write "
+                         "torch.where(mask, x, 0), which a sum reads as well");
         dims[n] = d;
         in[n++] = index[d];
     }
@@ -507,12 +508,45 @@ void row_masked_scatter_backward(Site *s)
     site_return(s, lower_reshape(s, dx, t.rank, t.dim));
 }
 
+/* The indices of the first `size` elements that are not 0, row by row; behind the last the fill
+ * value. Each such element's row-major position is put where the number of those before it says. */
+void row_nonzero_static(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *index[TN_RANK];
+    const int64_t n = type_nelem(&x->type), size = site_int(s, "size"), axis = 0,
+                  column[] = {size, 1};
+    const int rank = x->type.rank;
+    if (size < 0 || !rank || !n || !size)
+        site_fail(s, "expected axes, elements and a size of at least 1, found %s and %lld",
+                  type_text(s->im->a, &x->type), (long long)size);
+    Value *found = flat(s, lower2(s, "ne", x, lower_like(s, 0, x)));
+    Value *count = emit1(s->b, "cumsum", IN(lower_cast(s, found, I64)), ATTRS(A_INT("dim", 0)));
+    Value *most = lower_number(s, (double)size, I64);
+    Value *to = lower2(s, "sub", count, lower_number(s, 1, I64));
+    to = lower_where(s, found, lower2(s, "minimum", to, most), most); /* behind the last */
+    Value *at = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
+    const Type places = {.dtype = I64, .rank = 1, .dim = {size + 1}};
+    at = put(s, lower_full(s, -1, &places), at, 1, &to, &axis, false);
+    at = lower_slice(s, at, 0, 0, size, 1);
+    Value *none = lower2(s, "lt", at, lower_number(s, 0, I64));
+    for (int d = rank - 1; d >= 0; d--) {
+        Value *length = lower_number(s, (double)x->type.dim[d], I64);
+        Value *i = lower2(s, "remainder", at, length);
+        at = lower2(s, "floor_divide", at, length);
+        i = lower_where(s, none, lower_number(s, (double)site_int(s, "fill_value"), I64), i);
+        index[d] = lower_reshape(s, i, 2, column);
+    }
+    site_return(s, rank == 1 ? index[0] : emit1(s->b, "cat", rank, index, ATTRS(A_INT("dim", 1))));
+}
+
 void row_one_hot(Site *s)
 {
     Value *x = site_tensor(s, "self");
     Type t = x->type, one = x->type;
     if (site_int(s, "num_classes") < 1 || t.rank == TN_RANK)
-        site_fail(s, "argument num_classes: without it the shape of the result depends on data");
+        site_fail(
+            s, "argument num_classes: without it the shape of the result depends on data; give the "
+               "number of classes");
     t.dim[t.rank++] = site_int(s, "num_classes");
     one.dim[one.rank++] = 1;
     Value *zeros = lower_full(s, 0, &t), *ones = lower_expand(s, lower_number(s, 1, t.dtype), &one);

@@ -119,7 +119,9 @@ void row_repeat_interleave_tensor(Site *s)
     int64_t size =
         site_has(s, "output_size") ? site_int(s, "output_size") : repeated_alike(repeats);
     if (size < 0)
-        site_fail(s, "argument output_size: without it the shape of the result depends on data");
+        site_fail(s,
+                  "argument output_size: without it the shape of the result depends on data; give "
+                  "the sum of repeats");
     Value *from = emit1(s->b, "repeat_interleave", IN(repeats), ATTRS(A_INT("output_size", size)));
     if (of_self) {
         Value *x = site_tensor(s, "self");

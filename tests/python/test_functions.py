@@ -1,5 +1,5 @@
 """Functions of PyTorch that call modules or functions of the user's for each element, or are an op of their own to
-autograd: flex_attention, linear_cross_entropy."""
+autograd: flex_attention, linear_cross_entropy, ctc_loss, embedding_bag; and those whose shapes depend on data."""
 import copy
 import unittest
 
@@ -141,6 +141,74 @@ class TestLinearCrossEntropy(unittest.TestCase):
                 want.backward()
                 self.assertAlmostEqual(step(x, labels).item(), want.item(), delta=2e-5)
                 self.assertLess((net.weight.grad - logits.weight.grad).norm().item(), 1e-5 * (1 + want.item()))
+
+
+class Alignments(nn.Module):
+    """Frames with their labels; `as_lists`: lengths are numbers."""
+
+    def __init__(self, as_lists=False, **words):
+        super().__init__()
+        self.net, self.as_lists, self.words = nn.Linear(5, 7), as_lists, words
+
+    def forward(self, x, labels, frames, lengths):
+        if self.as_lists:
+            frames, lengths = (12, 10, 3), (4, 2, 4)
+        return F.ctc_loss(self.net(x).log_softmax(-1), labels, frames, lengths, zero_infinity=True, **self.words)
+
+
+class Bags(nn.Module):
+    def __init__(self, **words):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(9, 4, **words)
+
+    def forward(self, ids, offsets):
+        return self.bag(ids, offsets).square().sum()
+
+
+def as_eager(test, net, *args):
+    eager = copy.deepcopy(net)
+    want = eager(*args)
+    want.backward()
+    step = tenon.compile(tenon.capture(net, *args))
+    test.assertAlmostEqual(step(*args).item(), want.item(), delta=2e-5 * max(1, abs(want.item())))
+    for (name, p), q in zip(net.named_parameters(), eager.parameters()):
+        test.assertLess((p.grad - q.grad).norm().item(), 2e-5 * q.grad.norm().item(), name)
+
+
+class TestByData(unittest.TestCase):
+    """Sizes and places that are data, in results of shapes that are not."""
+
+    def test_alignments(self):
+        """One example has more labels than frames."""
+        torch.manual_seed(0)
+        args = [torch.randn(12, 3, 5), torch.randint(1, 7, (3, 4)), torch.tensor([12, 10, 3]), torch.tensor([4, 2, 4])]
+        for words in ({}, {"as_lists": True}, {"reduction": "sum"}):
+            with self.subTest(str(words)):
+                as_eager(self, Alignments(**words), *args)
+        args[1] = torch.tensor([1, 2, 2, 3, 4, 4, 1, 1, 5, 6])
+        as_eager(self, Alignments(), *args)
+
+    def test_bags(self):
+        torch.manual_seed(0)
+        ids, offsets = torch.tensor([3, 1, 3, 8, 0, 3, 7, 7, 2, 5]), torch.tensor([0, 4, 4, 7])
+        for words in ({"mode": "sum"}, {"mode": "mean", "padding_idx": 3}, {"mode": "max"}):
+            with self.subTest(str(words)):
+                as_eager(self, Bags(**words), ids, offsets)
+
+    def test_refused(self):
+        """The refusal says what to write."""
+        net, x, i = nn.ParameterList([torch.ones(6)]), torch.arange(6.) - 2, torch.tensor([0, 1, 1, 2, 2, 5])
+        for step, words in {lambda x, i: (net[0] * x)[(x > 0).nonzero()].sum(): r"torch.where\(mask, x, 0\).*nonzero_static",
+                            lambda x, i: (net[0] * x)[x > 0].square().mean(): r"torch.where\(mask, x, 0\).*mask.sum",
+                            lambda x, i: (net[0] * x).masked_select(x > 0).sum(): r"torch.where\(mask, x, 0\)",
+                            lambda x, i: net[0].sum() * i.unique().sum(): r"x.sort\(\).values",
+                            lambda x, i: net[0].sum() * i.unique_consecutive().sum(): r"neighbours",
+                            lambda x, i: (net[0] * x).repeat_interleave(i).sum(): "output_size=N",
+                            lambda x, i: (net[0][0] * i.bincount()).sum(): "scatter_add"}.items():
+            with self.subTest(words), self.assertRaisesRegex(tenon.CaptureError, words):
+                tenon.capture(step, x, i, model=net)
+        step = lambda x, i: (net[0] * x)[torch.nonzero_static(x > 0, size=4, fill_value=2).squeeze(1)].sum()
+        self.assertEqual(tenon.compile(tenon.capture(step, x, i, model=net))(x, i).item(), 6)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A residual network with batch norms and a Mamba-2, trained beside eager PyTorch from the same weights: losses within
 1e-3 at each step, buffers too, and a run that goes on has the bits of one that was not interrupted. A few steps, 200 with
-TN_LONG=1."""
+TN_LONG=1. Their bits under recompute, slices along the batch, and two ranks."""
 import copy
 import io
 import os
@@ -119,6 +119,88 @@ class TestTraining(unittest.TestCase):
         torch.manual_seed(0)
         self.one(mamba2(), lambda net: lambda ids, labels: net(input_ids=ids, labels=labels).loss, texts(STEPS),
                  lambda p: torch.optim.AdamW(p, lr=1e-3))
+
+
+class Pixels(nn.Module):
+    """Images whose pixels are tokens; the loss is of how often each grey level stands there."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.net = nn.Embedding(64, 1), ResNet18(classes=64)
+
+    def forward(self, ids, labels):
+        y = self.net(self.table(ids).view(-1, 3, 32, 32))
+        return F.cross_entropy(y[:, None].expand(-1, labels.shape[1], -1).flatten(0, 1), labels.flatten())
+
+
+class TestBits(unittest.TestCase):
+    """What DESIGN.md promises of a step that is computed otherwise."""
+
+    def steps(self, make, loss_of, data, optimizer, **settings):
+        torch.manual_seed(0)
+        net = make()
+        captured = tenon.capture(loss_of(net), *data[0], model=net, optimizer=optimizer(net.parameters()))
+        plan = tenon.plan(captured, **settings)
+        step = tenon.compile(plan)
+        losses = torch.stack([step(*args) for args in data])
+        return plan.peak, {"losses": losses, **{name: t.clone() for name, t in net.state_dict().items()}}
+
+    def cases(self):
+        torch.manual_seed(5)
+        yield "resnet", (ResNet18, lambda net: lambda x, y: F.cross_entropy(net(x), y), list(images(3)),
+                         lambda p: torch.optim.SGD(p, lr=3e-6, momentum=0.9))
+        yield "mamba2", (mamba2, lambda net: lambda ids, labels: net(input_ids=ids, labels=labels).loss, list(texts(3)),
+                         lambda p: torch.optim.AdamW(p, lr=1e-3))
+
+    def test_recompute_and_slices(self):
+        for name, case in self.cases():
+            peak, plain = self.steps(*case)
+            again = self.steps(*case, recompute="full")
+            sliced = self.steps(*case, chunk=2)
+            self.assertLess(again[0], peak)
+            self.assertLess(sliced[0], peak)
+            for key, t in plain.items():
+                with self.subTest(f"{name}: {key}"):
+                    self.assertTrue(torch.equal(again[1][key], t), "recompute")
+                    torch.testing.assert_close(sliced[1][key], t, rtol=2e-5, atol=1e-5)
+
+    def trained(self, at, make, out, shape, levels, options):
+        torch.manual_seed(0)
+        net = make()
+        ids = torch.randint(0, levels, shape)
+        save_tensors(at("batch.safetensors"), {"input_ids": ids, "labels": ids.roll(1)})
+        captured = tenon.capture(lambda input_ids, labels: net(input_ids, labels), ids, ids.roll(1), model=net)
+        tenon.train(captured, batch=at("batch.safetensors"), steps=2, out=at(out), quiet=True, optimizer="sgd", lr=1e-2,
+                    schedule="constant", warmup=0, threads=1, **options)
+        return net.state_dict()
+
+    def two_ranks(self, make, shape, levels):
+        """Two ranks give one rank's weights but for rounding, and each time the same bits. (A captured step has its backward
+        already, so one rank cannot run it by microbatches, whose bits two ranks of a forward have.)"""
+        torch.manual_seed(1)
+        with tempfile.TemporaryDirectory() as folder:
+            at = lambda name: os.path.join(folder, name)
+            one, ranks, again = [self.trained(at, make, str(i), shape, levels, how)
+                                 for i, how in enumerate(({}, {"mesh": "dp=2"}, {"mesh": "dp=2"}))]
+        for name, t in one.items():
+            with self.subTest(name):
+                torch.testing.assert_close(ranks[name], t, rtol=1e-4, atol=1e-5)
+                self.assertTrue(torch.equal(ranks[name], again[name]))
+
+    def test_ranks_of_mamba2(self):
+        class Loss(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = mamba2()
+
+            def forward(self, ids, labels):
+                return self.net(input_ids=ids, labels=labels).loss
+
+        self.two_ranks(Loss, (4, 16), 64)
+
+    def test_ranks_of_resnet(self):
+        """A batch norm is of the whole batch, whatever ranks have of it."""
+        self.two_ranks(Pixels, (8, 3 * 32 * 32), 64)
 
 
 class Counted(nn.Module):
