@@ -62,6 +62,7 @@ typedef struct ShardWays {
     bool decided;                   /* some chosen forms were decided, the last ones so: */
     AgainReport again;
     double share[MOST_SHARD_TRIES]; /* of what computing may hide, what the clock does not hide */
+    int64_t peak[MOST_SHARD_TRIES]; /* bytes of the arena */
 } ShardWays;
 
 /* Which share of the seconds of gathering parameters and reducing gradients nothing hides, by the
@@ -195,6 +196,7 @@ static void take_step(ShardWays *y, const tn_options *asked, int i, ShardTry t)
     double sec, added;
     tn_plan_sec(y->now.plan[0], &sec, &added);
     y->share[i] = exposed_share(y->one.tmp, y->now.plan[0]->p);
+    y->peak[i] = t.nbytes - y->now.plan[0]->p->reserve;
     y->y->tried[i] = t;
     if (parts_better(&y->now, &y->best, asked->goal_memory)) {
         y->y->taken = i;
@@ -236,27 +238,31 @@ static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64
     return 0;
 }
 
-/* The step of the fewest bytes that does not fit as others were decided, and may be better than the
+/* The step of the fewest bytes that nearly fits as others were decided, and may be better than the
  * best; -1: there is none. */
-static int nearest_alike(const ShardReport *y, int64_t goal)
+static int nearest_alike(const ShardWays *x, int64_t goal)
 {
+    enum { NEARLY = 8 }; /* this part of the arena, which a decision of its own may save */
+    const ShardReport *y = x->y;
     const ShardTry *best = &y->tried[y->taken];
     int near = -1;
     for (int i = 0; i < y->ntried; i++) {
         const ShardTry *t = &y->tried[i];
-        if (t->decided && t->nbytes > goal && (best->nbytes > goal || t->sec < best->sec) &&
+        const int64_t excess = t->nbytes - goal;
+        if (t->decided && excess > 0 && excess <= x->peak[i] / NEARLY &&
+            (best->nbytes > goal || t->sec < best->sec) &&
             (near < 0 || t->nbytes < y->tried[near].nbytes))
             near = i;
     }
     return near;
 }
 
-/* Decides steps anew that do not fit as others were decided: one, or more where nothing fits. */
+/* Decides steps anew that nearly fit as others were decided: one, or more where nothing fits. */
 static int decide_left(ShardWays *y, const tn_options *asked)
 {
     const int64_t goal = asked->goal_memory;
     int code = 0, i = 0;
-    for (int n = 0; goal && !code && n < MOST_LEFT && (i = nearest_alike(y->y, goal)) >= 0; n++) {
+    for (int n = 0; goal && !code && n < MOST_LEFT && (i = nearest_alike(y, goal)) >= 0; n++) {
         ShardTry *t = &y->y->tried[i];
         if (n && y->y->tried[y->y->taken].nbytes <= goal)
             break;
