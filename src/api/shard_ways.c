@@ -58,8 +58,8 @@ typedef struct ShardWays {
     tn_compiled now, best;
     ShardReport *y; /* those that were tried, and the first choice's what-ifs */
     int nlimited;
-    bool slower;                    /* what the best needs to fit takes time */
-    bool decided;                   /* some chosen forms were decided, the last ones so: */
+    bool slower;  /* what the best needs to fit takes time */
+    bool decided; /* some chosen forms were decided, the last ones so: */
     AgainReport again;
     double share[MOST_SHARD_TRIES]; /* of what computing may hide, what the clock does not hide */
     int64_t peak[MOST_SHARD_TRIES]; /* bytes of the arena */
@@ -146,22 +146,35 @@ static void keep_decided(ShardWays *y)
     y->decided = true;
 }
 
-/* Plans the step with what was decided last; where that fits and is better than all before, it is
- * decided anew, and the better of the two stays. *decided gets what stays was planned by; NULL: it
- * was decided anew. */
+/* Plans the step with what was decided last. Limits lead to other nodes, which are looked for
+ * first. *decided gets what it was planned by; NULL: it was decided anew. */
+static int replay(ShardWays *y, tn_options *o, const char **decided)
+{
+    const int64_t goal = o->goal_memory;
+    int code = 0;
+    if (o->shard_memory) {
+        o->goal_memory = 0;
+        code = make_unseen(y, o, false);
+        o->goal_memory = goal;
+        if (code)
+            return code;
+    }
+    o->decided = o->shard_memory ? decided_for(y) : again_text(&y->again, y->one.tmp);
+    if (o->shard_memory)
+        parts_free_step(&y->now);
+    code = o->shard_memory ? parts_step(&y->one, o) : make_unseen(y, o, true);
+    *decided = !code && y->now.graph[0]->again.replayed ? o->decided : NULL;
+    o->decided = NULL;
+    return code;
+}
+
+/* The same; where that fits and is better than all before, it is decided anew, and the better of
+ * the two stays. */
 static int plan_alike(ShardWays *y, tn_options *o, const char **decided)
 {
     const int64_t goal = o->goal_memory;
-    o->goal_memory = 0;
-    int code = make_unseen(y, o, false);
-    o->goal_memory = goal;
-    if (code)
-        return code;
-    *decided = o->decided = decided_for(y);
-    parts_free_step(&y->now);
-    code = parts_step(&y->one, o);
-    o->decided = NULL;
-    if (code || plan_least(y->now.plan[0]->p) > goal ||
+    int code = replay(y, o, decided);
+    if (code || !*decided || plan_least(y->now.plan[0]->p) > goal ||
         !is_better(y->now.plan[0], y->best.plan[0], goal))
         return code;
     tn_compiled alike = y->now;
@@ -190,7 +203,8 @@ static ShardTry try_of(const ShardWays *y, double exposed, int64_t limit)
                       .least = r->least};
 }
 
-/* Takes the step that was planned now as the i-th that was tried, and keeps it if it is the best. */
+/* Takes the step that was planned now as the i-th that was tried, and keeps it if it is the best.
+ */
 static void take_step(ShardWays *y, const tn_options *asked, int i, ShardTry t)
 {
     double sec, added;
@@ -332,14 +346,16 @@ static bool is_tried(const ShardReport *y, double share)
 /* Plans the step with forms chosen by solving, for some shares of what computing may hide; then
  * renews the share from the clock of the fastest, as long as the step gets shorter. The new one
  * lies between the share that counted and what of it the clock has exposed, as more is gathered
- * where it counts less, and hidden less then. */
+ * where it counts less, and hidden less then. A setting that is one of many is planned without
+ * anything beside computing: then all counts. */
 static int plan_solved(ShardWays *x, const tn_options *asked)
 {
     ShardReport *y = x->y;
     int code = 0, taken = -1;
-    for (int i = 0; i < SHARD_SHARES && !code; i++)
+    const int shares = x->one.quick ? 1 : SHARD_SHARES, renewed = x->one.quick ? 0 : MOST_RENEWED;
+    for (int i = 0; i < shares && !code; i++)
         code = plan_way(x, asked, shard_shares[i], 0);
-    for (int i = 0; i < MOST_RENEWED && !code && y->taken != taken; i++) {
+    for (int i = 0; i < renewed && !code && y->taken != taken; i++) {
         taken = y->taken;
         double share = sqrt(y->tried[taken].exposed * x->share[taken]);
         if (is_tried(y, share))

@@ -131,7 +131,7 @@ typedef struct ShardKnown {
 typedef struct ShardReport {
     Arena *a;          /* for lists; set by who wants the report */
     ShardKnown *known; /* likewise; NULL: nothing is */
-    bool unpriced; /* forms need no prices of others; set by who wants the report */
+    bool unpriced;     /* forms need no prices of others; set by who wants the report */
     bool solved;
     double sec;     /* of the choice */
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */

@@ -257,8 +257,8 @@ static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Shardin
     y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     y.build_sec = cpu_sec() - begin;
     y.strategy = NEWN(a, int, y.p->pick.n);
-    y.r = pick_once(arena_tmp(a), &y.p->pick,
-                    x->o->shard_report ? x->o->shard_report->known : NULL, y.strategy);
+    y.r = pick_once(arena_tmp(a), &y.p->pick, x->o->shard_report ? x->o->shard_report->known : NULL,
+                    y.strategy);
     y.solve_sec = cpu_sec() - begin - y.build_sec;
     return y;
 }
