@@ -85,6 +85,7 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (code || !passes)
         return code;
     (*g)->unpriced = x->unpriced;
+    (*g)->known = x->known;
     return tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 
@@ -210,6 +211,7 @@ typedef struct Compile {
     CompileSearch search;
     const char **chunk; /* options.chunk without "auto" */
     int nchunk;
+    ShardKnown known;
     bool still; /* tries are asked for bytes, which moving collectives does not take off: none is */
 } Compile;
 
@@ -223,6 +225,7 @@ static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *
                    .batch = s->batch,
                    .to = to,
                    .tmp = x->tmp,
+                   .known = &x->known,
                    .quick = quiet};
     tn_options *o = &parts.o;
     o->memory = o->goal_memory = 0;
@@ -380,7 +383,7 @@ static int compile(Compile *x, Arena *tmp, tn_compiled *c)
 {
     const tn_options *o = x->o;
     CompileNeed need = {0};
-    x->tmp = tmp;
+    x->tmp = x->known.a = x->known.solved.a = tmp;
     begin(x, tmp);
     CompileSetting asked = {.recompute = o->recompute ? o->recompute : "auto",
                             .accumulate = o->accumulate ? o->accumulate : 1,

@@ -277,7 +277,7 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     g->decisions.all = o->explain;
     p.decisions = &g->decisions;
     p.shard_report = &g->sharded;
-    g->sharded = (ShardReport){.a = g->h.a, .unpriced = g->unpriced};
+    g->sharded = (ShardReport){.a = g->h.a, .unpriced = g->unpriced, .known = g->known};
     if (chunks || o->explain)
         p.chunk_report = &g->chunk;
     w.after = after_pass;

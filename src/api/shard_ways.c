@@ -1,5 +1,10 @@
 /* --shard auto by the clock: the step is planned in each of several shardings, and the fastest that
- * fits is kept.
+ * fits is kept. A graph that was planned for another sharding is not planned again.
+ *
+ * Within a limit, deciding what a step computes again takes a hundred plans. That is done for the
+ * first sharding. The others get one plan first, with the decisions of the last one that was
+ * decided, where their graphs have the nodes that these name; they are decided only where that plan
+ * is better than all before.
  */
 #include "parts.h"
 
@@ -8,7 +13,8 @@
 
 #define LEAST_SHARE 0.01
 #define NEAR        1.25 /* shares that differ by less give the same forms, as a rule */
-enum { MOST_RENEWED = 3 };
+enum { MOST_RENEWED = 3, MOST_LEFT = 2 };
+enum { LEAST = 1 }; /* a limit of bytes that no choice keeps: of the fewest that it can */
 
 static double clock_sec(const tn_plan *p)
 {
@@ -25,16 +31,19 @@ void parts_free_step(tn_compiled *c)
     c->graph[0] = NULL;
 }
 
+/* Whether p is better than q, which may be NULL. */
+static bool is_better(const tn_plan *p, const tn_plan *q, int64_t goal)
+{
+    const bool fits = !goal || plan_least(p->p) <= goal,
+               fitted = q && (!goal || plan_least(q->p) <= goal);
+    if (!q || fits != fitted)
+        return !q || fits;
+    return fits ? clock_sec(p) < clock_sec(q) : plan_least(p->p) < plan_least(q->p);
+}
+
 bool parts_better(tn_compiled *now, tn_compiled *best, int64_t goal)
 {
-    const tn_plan *p = now->plan[0], *q = best->plan[0];
-    bool fits = !goal || plan_least(p->p) <= goal,
-         fitted = q && (!goal || plan_least(q->p) <= goal);
-    bool better = !q || fits > fitted;
-    if (q && fits && fitted)
-        better = clock_sec(p) < clock_sec(q);
-    else if (q && !fits && !fitted)
-        better = plan_least(p->p) < plan_least(q->p);
+    const bool better = is_better(now->plan[0], best->plan[0], goal);
     if (better) {
         tn_compiled other = *best;
         *best = *now;
@@ -49,8 +58,11 @@ typedef struct ShardWays {
     tn_compiled now, best;
     ShardReport *y; /* those that were tried, and the first choice's what-ifs */
     int nlimited;
-    bool slower;                    /* what the best needs to fit takes time */
+    bool slower;  /* what the best needs to fit takes time */
+    bool decided; /* some chosen forms were decided, the last ones so: */
+    AgainReport again;
     double share[MOST_SHARD_TRIES]; /* of what computing may hide, what the clock does not hide */
+    int64_t peak[MOST_SHARD_TRIES]; /* bytes of the arena */
 } ShardWays;
 
 /* Which share of the seconds of gathering parameters and reducing gradients nothing hides, by the
@@ -67,37 +79,214 @@ static double exposed_share(Arena *tmp, const Plan *p)
     return sec > 0 ? fmin(1, fmax(LEAST_SHARE, exposed / sec)) : 1;
 }
 
+/* Adds what is known of the step that has the same graph. */
+static void take_twin(ShardWays *y, ShardTry t, const ShardReport *r)
+{
+    ShardReport *to = y->y;
+    const int twin = y->one.known->twin;
+    t.sec = to->tried[twin].sec;
+    t.nbytes = to->tried[twin].nbytes;
+    t.objective = r->sec;
+    t.kept = r->nbytes;
+    t.least = r->least;
+    y->share[to->ntried] = y->share[twin];
+    to->tried[to->ntried++] = t;
+}
+
+/* Makes the step's graph, and its plan if that is asked for, unless a sharding before had the same
+ * graph: then known->twin says which. */
+static int make_unseen(ShardWays *y, const tn_options *o, bool plans)
+{
+    ShardKnown *known = y->one.known;
+    known->nseen = y->y->ntried;
+    known->twin = -1;
+    known->stops = true;
+    int code = plans ? parts_step(&y->one, o) : parts_graph(&y->one, o);
+    known->stops = false;
+    known->seen[known->nseen] = known->hash;
+    return code;
+}
+
+static void add_names(Map *names, const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        EACH_BODY(b, n)
+            add_names(names, n->region->body[b]);
+        if (n->nout)
+            map_put(names, n->out[0]->name, (void *)n);
+    }
+}
+
+/* What was decided last, as far as the graph made now has the nodes that it names. */
+static const char *decided_for(ShardWays *y)
+{
+    Arena *a = y->one.tmp;
+    Map names = {.a = a};
+    AgainReport of = y->again;
+    add_names(&names, y->now.graph[0]->g);
+    of.node = NEWN(a, NodePolicy, of.nnode);
+    of.nnode = 0;
+    for (int i = 0; i < y->again.nnode; i++)
+        if (map_find(&names, y->again.node[i].node))
+            of.node[of.nnode++] = y->again.node[i];
+    return again_text(&of, a);
+}
+
+/* Keeps what was decided for the step that was planned now, which may go. */
+static void keep_decided(ShardWays *y)
+{
+    Arena *a = y->one.tmp;
+    const AgainReport *of = &y->now.graph[0]->again;
+    y->again = (AgainReport){.memory = of->memory, .hoisted = of->hoisted, .nnode = of->nnode};
+    y->again.chosen.room = of->chosen.room;
+    y->again.chosen.word = of->chosen.word ? arena_strdup(a, of->chosen.word) : NULL;
+    y->again.node = NEWN(a, NodePolicy, of->nnode);
+    for (int i = 0; i < of->nnode; i++)
+        y->again.node[i] = (NodePolicy){arena_strdup(a, of->node[i].node), of->node[i].policy};
+    y->decided = true;
+}
+
+/* Plans the step with what was decided last. Limits lead to other nodes, which are looked for
+ * first. *decided gets what it was planned by; NULL: it was decided anew. */
+static int replay(ShardWays *y, tn_options *o, const char **decided)
+{
+    const int64_t goal = o->goal_memory;
+    int code = 0;
+    if (o->shard_memory) {
+        o->goal_memory = 0;
+        code = make_unseen(y, o, false);
+        o->goal_memory = goal;
+        if (code)
+            return code;
+    }
+    o->decided = o->shard_memory ? decided_for(y) : again_text(&y->again, y->one.tmp);
+    if (o->shard_memory)
+        parts_free_step(&y->now);
+    code = o->shard_memory ? parts_step(&y->one, o) : make_unseen(y, o, true);
+    *decided = !code && y->now.graph[0]->again.replayed ? o->decided : NULL;
+    o->decided = NULL;
+    return code;
+}
+
+/* The same; where that fits and is better than all before, it is decided anew, and the better of
+ * the two stays. */
+static int plan_alike(ShardWays *y, tn_options *o, const char **decided)
+{
+    const int64_t goal = o->goal_memory;
+    int code = replay(y, o, decided);
+    if (code || !*decided || plan_least(y->now.plan[0]->p) > goal ||
+        !is_better(y->now.plan[0], y->best.plan[0], goal))
+        return code;
+    tn_compiled alike = y->now;
+    y->now = (tn_compiled){0};
+    code = parts_step(&y->one, o);
+    const bool first = code || is_better(alike.plan[0], y->now.plan[0], goal);
+    parts_free_step(first ? &y->now : &alike);
+    if (first)
+        y->now = alike;
+    else
+        *decided = NULL;
+    return code;
+}
+
+/* What was tried, of the step that was planned now. */
+static ShardTry try_of(const ShardWays *y, double exposed, int64_t limit)
+{
+    const ShardReport *r = &y->now.graph[0]->sharded;
+    const tn_plan *p = y->now.plan[0];
+    return (ShardTry){.exposed = exposed,
+                      .limit = limit,
+                      .sec = clock_sec(p),
+                      .objective = r->sec,
+                      .nbytes = plan_least(p->p),
+                      .kept = r->nbytes,
+                      .least = r->least};
+}
+
+/* Takes the step that was planned now as the i-th that was tried, and keeps it if it is the best.
+ */
+static void take_step(ShardWays *y, const tn_options *asked, int i, ShardTry t)
+{
+    double sec, added;
+    tn_plan_sec(y->now.plan[0], &sec, &added);
+    y->share[i] = exposed_share(y->one.tmp, y->now.plan[0]->p);
+    y->peak[i] = t.nbytes - y->now.plan[0]->p->reserve;
+    y->y->tried[i] = t;
+    if (parts_better(&y->now, &y->best, asked->goal_memory)) {
+        y->y->taken = i;
+        y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
+    }
+    parts_free_step(&y->now);
+}
+
 /* Plans one of the shardings with a limit of bytes, or 0; what is the best so far is kept. A recipe
  * that is for no such model is passed over. */
 static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64_t limit)
 {
     ShardReport *to = y->y;
     tn_options o = shard_try(y->one.tmp, asked, exposed);
+    const bool decides = asked->goal_memory && exposed > 0 && !asked->decided;
+    const char *decided = NULL;
     o.shard_memory = limit;
     if (to->ntried) {
         o.warn = NULL; /* it has warned */
         o.nwhat_if = 0;
     }
-    int code = parts_step(&y->one, &o);
+    int code = decides && y->decided ? plan_alike(y, &o, &decided) : make_unseen(y, &o, true);
+    if (y->one.known->twin >= 0) {
+        take_twin(y, (ShardTry){.exposed = exposed, .limit = limit}, &y->now.graph[0]->sharded);
+        parts_free_step(&y->now);
+        return 0;
+    }
     if (code)
         return code == TN_CODE_USAGE && exposed <= 0 ? 0 : code;
-    const tn_plan *p = y->now.plan[0];
-    double sec, added;
-    tn_plan_sec(p, &sec, &added);
-    y->share[to->ntried] = exposed_share(y->one.tmp, p->p);
+    if (decides && !decided)
+        keep_decided(y);
     const ShardReport *r = &y->now.graph[0]->sharded;
     for (; to->nwhat_if < r->nwhat_if; to->nwhat_if++)
         to->what_if[to->nwhat_if] =
             (ShardWhatIf){asked->what_if[to->nwhat_if], r->what_if[to->nwhat_if].objective, 0};
-    to->tried[to->ntried] =
-        (ShardTry){exposed, limit, sec, r->sec, plan_least(p->p), r->nbytes, r->least};
-    if (parts_better(&y->now, &y->best, asked->goal_memory)) {
-        to->taken = to->ntried;
-        y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
-    }
-    parts_free_step(&y->now);
-    to->ntried++;
+    ShardTry t = try_of(y, exposed, limit);
+    t.decided = decided;
+    take_step(y, asked, to->ntried++, t);
     return 0;
+}
+
+/* The step of the fewest bytes that nearly fits as others were decided, and may be better than the
+ * best; -1: there is none. */
+static int nearest_alike(const ShardWays *x, int64_t goal)
+{
+    enum { NEARLY = 8 }; /* this part of the arena, which a decision of its own may save */
+    const ShardReport *y = x->y;
+    const ShardTry *best = &y->tried[y->taken];
+    int near = -1;
+    for (int i = 0; i < y->ntried; i++) {
+        const ShardTry *t = &y->tried[i];
+        const int64_t excess = t->nbytes - goal;
+        if (t->decided && excess > 0 && excess <= x->peak[i] / NEARLY &&
+            (best->nbytes > goal || t->sec < best->sec) &&
+            (near < 0 || t->nbytes < y->tried[near].nbytes))
+            near = i;
+    }
+    return near;
+}
+
+/* Decides steps anew that nearly fit as others were decided: one, or more where nothing fits. */
+static int decide_left(ShardWays *y, const tn_options *asked)
+{
+    const int64_t goal = asked->goal_memory;
+    int code = 0, i = 0;
+    for (int n = 0; goal && !code && n < MOST_LEFT && (i = nearest_alike(y, goal)) >= 0; n++) {
+        ShardTry *t = &y->y->tried[i];
+        if (n && y->y->tried[y->y->taken].nbytes <= goal)
+            break;
+        t->decided = NULL;
+        tn_options o = shard_again(y->one.tmp, asked, t);
+        code = parts_step(&y->one, &o);
+        if (!code)
+            take_step(y, asked, i, try_of(y, t->exposed, t->limit));
+    }
+    return code;
 }
 
 /* Which of those that were chosen without a limit of bytes is the fastest. */
@@ -110,27 +299,37 @@ static int fastest_free(const ShardReport *y)
     return best;
 }
 
+/* Whether what was planned last is the choice of the fewest bytes. */
+static bool is_least(const ShardReport *y)
+{
+    return y->tried[y->ntried - 1].limit == LEAST;
+}
+
 /* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
  * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
  * at last twice that, or the least where nothing fits yet. A choice that does not fit is of use
  * though the recipes' step is faster: its seconds are those of its fewest bytes, without overlap.
- * Where what fits is slower for it, fewer bytes are tried as long as that is faster. */
+ * Where what fits is slower for it, fewer bytes are tried as long as that is faster. Of a setting
+ * that is one of many, few of which fit, the least comes first. */
 static int64_t next_limit(const ShardWays *x, int64_t goal)
 {
     enum { LIMITED = 3, LITTLE = 20 };
     const ShardReport *y = x->y;
     const ShardTry *best = &y->tried[y->taken], *last = &y->tried[y->ntried - 1];
-    if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit))
+    const bool first = x->one.quick && is_least(y) && x->nlimited == 1 && last->nbytes <= goal;
+    if (!goal || x->nlimited == LIMITED || (last->limit && last->kept > last->limit && !first))
         return 0; /* and less was not found */
-    if (!last->limit)
+    if (!last->limit || first)
         last = &y->tried[fastest_free(y)];
     int64_t more = last->kept - last->least, excess = last->nbytes - goal;
     if (excess > 0 && more < excess / 2)
         return 0;
+    if (excess > 0 && x->one.quick && !x->nlimited && best->nbytes > goal)
+        return LEAST;
     if (excess > 0 && x->nlimited == LIMITED - 1)
-        return best->nbytes > goal ? 1 : MAX(last->kept - 2 * excess, 1);
+        return best->nbytes > goal ? LEAST : MAX(last->kept - 2 * excess, LEAST);
     if (excess > 0)
-        return MAX(last->kept - excess, 1);
+        return MAX(last->kept - excess, LEAST);
     bool of_use = x->slower && (!last->limit || last == best) && more >= last->kept / LITTLE;
     return of_use ? last->kept - more / 2 : 0;
 }
@@ -147,14 +346,16 @@ static bool is_tried(const ShardReport *y, double share)
 /* Plans the step with forms chosen by solving, for some shares of what computing may hide; then
  * renews the share from the clock of the fastest, as long as the step gets shorter. The new one
  * lies between the share that counted and what of it the clock has exposed, as more is gathered
- * where it counts less, and hidden less then. */
+ * where it counts less, and hidden less then. A setting that is one of many is planned without
+ * anything beside computing: then all counts. */
 static int plan_solved(ShardWays *x, const tn_options *asked)
 {
     ShardReport *y = x->y;
     int code = 0, taken = -1;
-    for (int i = 0; i < SHARD_SHARES && !code; i++)
+    const int shares = x->one.quick ? 1 : SHARD_SHARES, renewed = x->one.quick ? 0 : MOST_RENEWED;
+    for (int i = 0; i < shares && !code; i++)
         code = plan_way(x, asked, shard_shares[i], 0);
-    for (int i = 0; i < MOST_RENEWED && !code && y->taken != taken; i++) {
+    for (int i = 0; i < renewed && !code && y->taken != taken; i++) {
         taken = y->taken;
         double share = sqrt(y->tried[taken].exposed * x->share[taken]);
         if (is_tried(y, share))
@@ -174,7 +375,7 @@ static int plan_ways(ShardWays *x, const tn_options *asked)
         code = plan_way(x, asked, 0, 0);
     for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
         code = plan_way(x, asked, x->y->tried[fastest_free(x->y)].exposed, limit);
-    return code;
+    return code ? code : decide_left(x, asked);
 }
 
 /* *y gets what was tried. */
@@ -262,6 +463,8 @@ tn_options shard_again(Arena *a, const tn_options *asked, const ShardTry *t)
     o.shard_memory = t->limit;
     o.nwhat_if = 0;
     o.warn = NULL;
+    if (t->decided)
+        o.decided = t->decided;
     return o;
 }
 
@@ -300,6 +503,8 @@ static void take_tries(tn_graph *g, const ShardReport *y)
     memcpy(r->tried, y->tried, sizeof y->tried);
     r->ntried = y->ntried;
     r->taken = y->taken;
+    for (int i = 0; i < y->ntried; i++)
+        r->tried[i].decided = copy_text(g->h.a, y->tried[i].decided);
     r->what_if = NEWN(g->h.a, ShardWhatIf, y->nwhat_if);
     for (r->nwhat_if = 0; r->nwhat_if < y->nwhat_if; r->nwhat_if++) {
         r->what_if[r->nwhat_if] = y->what_if[r->nwhat_if];

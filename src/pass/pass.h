@@ -75,6 +75,7 @@ typedef struct ShardTry {
     double objective;    /* the choice's seconds, all collectives in full; 0: not known */
     int64_t nbytes;      /* that it needs */
     int64_t kept, least; /* that the choice has counted; no choice counts less than `least` */
+    const char *decided; /* by which it was planned; NULL: it was decided anew */
 } ShardTry;
 
 enum { MOST_SHARD_TRIES = 10 };
@@ -114,10 +115,23 @@ typedef struct ShardWhatIf {
     double sec;       /* by the clock; 0: not planned; INFINITY: no step with it fits */
 } ShardWhatIf;
 
+/* What is known of steps of one task with several forms, by who plans them one after the other. */
+typedef struct ShardKnown {
+    Arena *a;
+    Map solved; /* by problem: its solution (solved.c) */
+    bool stops; /* spmd fails where it has made the graph of a step that was planned */
+    uint64_t seen[MOST_SHARD_TRIES]; /* of these */
+    int nseen;
+    uint64_t hash; /* of the last graph that was made where it stops, and which of those it is; -1:
+                      none */
+    int twin;
+} ShardKnown;
+
 /* How spmd has chosen all forms at once (--shard auto). */
 typedef struct ShardReport {
-    Arena *a;      /* for lists; set by who wants the report */
-    bool unpriced; /* forms need no prices of others; set by who wants the report */
+    Arena *a;          /* for lists; set by who wants the report */
+    ShardKnown *known; /* likewise; NULL: nothing is */
+    bool unpriced;     /* forms need no prices of others; set by who wants the report */
     bool solved;
     double sec;     /* of the choice */
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */

@@ -67,6 +67,7 @@ struct tn_graph {
     int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
     bool unpriced;        /* its report needs no prices of other forms */
+    ShardKnown *known;    /* of the same step with other forms; NULL: nothing is */
     int asked_shardings;  /* rules that are not of a choice; 0: all */
     Globs adapters;       /* what alone is trained, of a model with adapters */
     bool own; /* this rank's alone: others have graphs, inputs and outputs of their own */

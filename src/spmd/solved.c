@@ -191,6 +191,61 @@ static void write_problem(const ShardProblem *p, Arena *tmp, const char *path)
     file_write(arena_ctx(tmp), path, text.text, text.len);
 }
 
+/* A solution that is known, by its problem. */
+typedef struct Known {
+    PickResult r;
+    int strategy[];
+} Known;
+
+static const char *problem_key(Arena *a, const PickProblem *p)
+{
+    const int n = p->first[p->n];
+    int64_t pairs = 0;
+    for (int e = 0; e < p->nedge; e++)
+        pairs = MAX(pairs, p->edge[e].at + (int64_t)pick_strategies(p, p->edge[e].u) *
+                                               pick_strategies(p, p->edge[e].v));
+    const struct {
+        const void *at;
+        size_t size;
+    } part[] = {
+        {p->first, (size_t)(p->n + 1) * sizeof *p->first},
+        {p->cost, (size_t)n * sizeof *p->cost},
+        {p->usage, p->usage ? (size_t)n * sizeof *p->usage : 0},
+        {p->start, p->start ? (size_t)p->n * sizeof *p->start : 0},
+        {p->end, p->end ? (size_t)p->n * sizeof *p->end : 0},
+        {p->same, p->same ? (size_t)p->n * sizeof *p->same : 0},
+        {p->edge, (size_t)p->nedge * sizeof *p->edge},
+        {p->matrix, (size_t)pairs * sizeof *p->matrix},
+        {&p->limit, sizeof p->limit},
+    };
+    uint64_t h[2] = {0, 1};
+    for (int i = 0; i < LEN(part); i++)
+        for (int k = 0; k < LEN(h); k++)
+            h[k] = hash_bytes(part[i].at, part[i].size, h[k]);
+    return arena_printf(a, "%d %d %016llx%016llx", p->n, p->nedge, (unsigned long long)h[0],
+                        (unsigned long long)h[1]);
+}
+
+/* Chooses strategies, or takes those that were chosen for an equal problem. */
+static PickResult pick_once(Arena *tmp, const PickProblem *p, ShardKnown *known, int *strategy)
+{
+    const size_t size = (size_t)p->n * sizeof *strategy;
+    const char *key = known ? problem_key(known->a, p) : NULL;
+    const Known *old = known ? map_find(&known->solved, key) : NULL;
+    if (old) {
+        memcpy(strategy, old->strategy, size);
+        return old->r;
+    }
+    const PickResult r = pick(tmp, p, EFFORT, NULL, NULL, strategy);
+    if (known) {
+        Known *new = arena_alloc(known->a, sizeof *new + size);
+        new->r = r;
+        memcpy(new->strategy, strategy, size);
+        map_put(&known->solved, key, new);
+    }
+    return r;
+}
+
 static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Sharding *in,
                       const Sharding *out, const PinList *pins)
 {
@@ -202,7 +257,8 @@ static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Shardin
     y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     y.build_sec = cpu_sec() - begin;
     y.strategy = NEWN(a, int, y.p->pick.n);
-    y.r = pick(arena_tmp(a), &y.p->pick, EFFORT, NULL, NULL, y.strategy);
+    y.r = pick_once(arena_tmp(a), &y.p->pick, x->o->shard_report ? x->o->shard_report->known : NULL,
+                    y.strategy);
     y.solve_sec = cpu_sec() - begin - y.build_sec;
     return y;
 }

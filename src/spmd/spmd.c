@@ -364,6 +364,20 @@ static double rest_sec(const Spmd *x)
     return sec;
 }
 
+/* Fails where that graph was planned before, with other wishes for the choice. */
+static void stop_if_seen(const Graph *g, ShardKnown *known)
+{
+    if (!known || !known->stops)
+        return;
+    known->hash = graph_hash(g);
+    known->twin = -1;
+    for (int i = known->nseen - 1; i >= 0; i--)
+        if (known->seen[i] == known->hash)
+            known->twin = i;
+    if (known->twin >= 0)
+        fail(g->ctx, TN_FAIL, "shard auto: a step with these forms was planned");
+}
+
 int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
 {
     if (!o->mesh)
@@ -395,6 +409,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
         o->shard_report->rest = x.free ? rest_sec(&x) : 0;
         if (x.free && !x.keep && !gathers_count_twice(&x))
             o->shard_report->sec += x.again;
+        stop_if_seen(g, o->shard_report->known);
     }
     return 1;
 }

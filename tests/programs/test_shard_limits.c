@@ -1,7 +1,8 @@
 /* Choices within limits of bytes (--shard auto --memory): the seconds of the nodes that the pass
  * leaves are the objective's, though what is chosen is seldom the best there is, and gathers twice
  * to keep less. Limits lie between the fewest bytes that may do and those of the choice without a
- * limit; the lowest is below that, where the choice keeps the fewest bytes that are found.
+ * limit; the lowest is below that, where the choice keeps the fewest bytes that are found. What is
+ * known of steps of the same task is found again.
  *
  * `test_shard_limits FOLDER [MESH]` runs one model. TN_LONG=1: all, on all meshes. */
 #include "../../src/model/model.h"
@@ -23,11 +24,12 @@ typedef struct Job {
     Arena *a;
     const char *folder, *mesh;
     bool all; /* limits */
+    ShardKnown *known;
 } Job;
 
 static ShardReport choose(const Job *j, const Graph *model, PassOptions *o)
 {
-    ShardReport r = {.a = j->a};
+    ShardReport r = {.a = j->a, .known = j->known};
     o->shard_report = &r;
     passes_run(graph_clone(j->a, model),
                "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd", o, NULL,
@@ -50,6 +52,47 @@ static void check(const Job *j, const ShardReport *r, int64_t limit, bool fits)
                j->mesh, (long long)limit, (long long)r->nbytes, 1e3 * r->sec, r->gap, r->solve_sec);
 }
 
+/* A step that is chosen again. */
+typedef struct Again {
+    const Job *j;
+    const Graph *model;
+    PassOptions *o;
+    ShardReport r;
+} Again;
+
+static void choose_again(void *arg)
+{
+    Again *x = arg;
+    x->r = choose(x->j, x->model, x->o);
+}
+
+/* A problem that was solved takes no search again, and has the same choice; a graph that was
+ * planned is known as such, and another one is not. */
+static void check_known(const Job *of, const Graph *model, PassOptions *o, const ShardReport *r)
+{
+    ShardKnown known = {.a = of->a, .solved.a = of->a, .stops = true};
+    Job j = *of;
+    Again x = {&j, model, o, {0}};
+    j.known = &known;
+    const int64_t limit = o->shard_memory;
+    EXPECT(ctx_try(arena_ctx(of->a), choose_again, &x) == TN_OK && known.twin == -1);
+    known.seen[0] = 0;
+    known.seen[1] = known.hash;
+    known.nseen = 2;
+    const int solved = known.solved.count;
+    EXPECT(ctx_try(arena_ctx(of->a), choose_again, &x) == TN_FAIL && known.twin == 1);
+    EXPECT(known.solved.count == solved && solved > 0);
+    o->shard_memory = 0;
+    EXPECT(ctx_try(arena_ctx(of->a), choose_again, &x) == TN_OK && known.twin == -1);
+    EXPECT(known.solved.count > solved);
+    o->shard_memory = limit;
+    known.stops = false;
+    EXPECT(ctx_try(arena_ctx(of->a), choose_again, &x) == TN_OK);
+    EXPECT(x.r.sec == r->sec && x.r.nbytes == r->nbytes && x.r.gap == r->gap &&
+           x.r.emitted == r->emitted && x.r.least == r->least);
+    o->shard_report = NULL;
+}
+
 static void run(void *arg)
 {
     const Job *j = arg;
@@ -66,13 +109,15 @@ static void run(void *arg)
         o.shard_memory = free.least + (free.nbytes - free.least) / PARTS * i - !i;
         const ShardReport r = choose(j, model, &o);
         check(j, &r, o.shard_memory, i > 0);
+        if (i == PARTS / 2)
+            check_known(j, model, &o, &r);
     }
 }
 
 static void test(const char *folder, const char *mesh, bool all)
 {
     Ctx ctx = {0};
-    Job j = {arena_new(&ctx), folder, mesh, all};
+    Job j = {arena_new(&ctx), folder, mesh, all, NULL};
     CHECK(j.a);
     if (!EXPECT(ctx_try(&ctx, run, &j) == TN_OK))
         printf("  %s on %s: %s\n", folder, mesh, ctx.message);
