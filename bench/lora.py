@@ -10,13 +10,15 @@ taken off. --by says what runs the other steps:
   peft  a plain loop on one batch, eagerly, without what a trainer adds
   trl   SFTTrainer of TRL on a file of chats in their order (--shuffle off here): the folder's tokenizer and template, loss
         of the answers; answers are longer than a row, so that both read as many tokens. Without gradient checkpointing,
-        which is its default, as it takes longer; --checkpointing leaves it on
+        which is its default, as it takes longer; --checkpointing leaves it on. --emulate has its products of bf16
+        computed by those of f32, as ours are, on processors without instructions for bf16
 
 usage: bench/lora.py [--tenon PATH] [--by peft|trl] [--steps N] [--rows N] [--length T] [--layers N] [--dtypes f32,bf16]
-                     [--threads N] [--lr X] [--checkpointing] [--losses FILE]
+                     [--threads N] [--lr X] [--checkpointing] [--emulate] [--losses FILE] [--follow FILE]
 Needs torch, transformers and peft, for --by trl also trl."""
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -127,6 +129,36 @@ def by_peft(folder, dtype, o):
     return {"losses": losses, "sec": seconds, "cpu": cpu, "bytes": resident("VmHWM") - before}
 
 
+def by_floats(torch):
+    """Where a processor has no instructions for bf16: its products by those of f32, rounded once, as such instructions do.
+    PyTorch's own loops take 7 to 70 times as long there."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    aten = torch.ops.aten
+    products = {aten.mm.default, aten.addmm.default, aten.bmm.default,
+                aten._scaled_dot_product_flash_attention_for_cpu.default,
+                aten._scaled_dot_product_flash_attention_for_cpu_backward.default}
+
+    def widen(x):
+        return x.float() if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16 else x
+
+    def first(y):  # attention's log-sum-exp stays in f32
+        return (y[0].bfloat16(), *y[1:])
+
+    class Floats(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            narrow = func in products and any(isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16 for x in args)
+            if not narrow:
+                return func(*args, **(kwargs or {}))
+            y = func(*tree_map(widen, args), **(kwargs or {}))
+            if isinstance(y, torch.Tensor):
+                return y.bfloat16()
+            return first(y) if len(y) == 2 else tuple(x.bfloat16() for x in y)
+
+    return Floats()
+
+
 def by_trl(folder, dtype, o):
     import datasets
     import peft  # noqa: F401
@@ -135,6 +167,7 @@ def by_trl(folder, dtype, o):
     import trl
 
     torch.set_num_threads(o.threads)
+    products = by_floats(torch) if o.emulate and dtype == "bf16" else contextlib.nullcontext()
     transformers.utils.logging.disable_progress_bar()
     # One id more than labels: a row of T labels here.
     config = trl.SFTConfig(
@@ -155,10 +188,16 @@ def by_trl(folder, dtype, o):
             seconds.append(time.time() - self.start)
             cpu.append(time.process_time() - self.used)
 
+        def on_log(self, args, state, control, logs=None, **_):
+            if o.follow and "loss" in (logs or {}):
+                with open(o.follow, "a") as f:
+                    f.write(f"{dtype} {state.global_step} {logs['loss']:.9g} {seconds[-1]:.3f} {cpu[-1]:.3f}\n")
+
     before = resident("VmRSS")
     trainer = trl.SFTTrainer(model=adapted(folder, dtype), args=config, train_dataset=data, processing_class=tokenizer,
                              callbacks=[Clock()])
-    trainer.train()
+    with products:
+        trainer.train()
     losses = [x["loss"] for x in trainer.state.log_history if "loss" in x]
     return {"losses": losses, "sec": seconds, "cpu": cpu, "bytes": resident("VmHWM") - before}
 
@@ -230,6 +269,8 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--follow", help="TRL's steps as they come: dtype, step, loss, seconds, those of processors")
     parser.add_argument("--losses", help="appends dtype, step and both losses")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     o = parser.parse_args()

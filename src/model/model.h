@@ -92,7 +92,8 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
 typedef struct LoraName LoraName; /* a pattern, compiled (lora_pattern.c) */
 
-/* Another number for modules, by a regular expression of their whole name or its end after a dot. */
+/* Another number for modules, by a regular expression of their whole name or its end after a dot.
+ */
 typedef struct LoraPattern {
     const char *module;
     const LoraName *compiled;

@@ -1,7 +1,8 @@
 /* Adapters by the API, short enough for sanitizers: three steps of a small model in each form,
  * saved, read again, merged: losses go down and are the same from all three. And names of
  * rank_pattern: those that Python's re and PCRE2 read alike mean what PEFT says, others are
- * refused. tests/scripts/lora.sh has a user's run, tests/python/test_lora.py the numbers of PEFT. */
+ * refused. tests/scripts/lora.sh has a user's run, tests/python/test_lora.py the numbers of PEFT.
+ */
 #include "../../include/tenon.h"
 #include "../../src/model/model.h"
 #include "../shared/folder.h"
@@ -49,10 +50,10 @@ static const struct {
 
 /* What one of the libraries reads otherwise, or does not read. */
 static const char *const refused[] = {
-    "\\Qq_proj\\E", "\\p{L}_proj",   "(q)_\\2",   "(?i)q_proj", "(?<=q)_proj",
-    "(?P<a>q)",     "[[:alpha:]]+",  "q{,2}",     "q{1}{2}",    "q**",
-    "(*ACCEPT)q",   "(?#remark)q",   "\\x71",     "(?>q)",      "[q",
-    "q{a}",         "\\",            "(?(1)q|k)", "(q",
+    "\\Qq_proj\\E", "\\p{L}_proj",  "(q)_\\2",   "(?i)q_proj", "(?<=q)_proj",
+    "(?P<a>q)",     "[[:alpha:]]+", "q{,2}",     "q{1}{2}",    "q**",
+    "(*ACCEPT)q",   "(?#remark)q",  "\\x71",     "(?>q)",      "[q",
+    "q{a}",         "\\",           "(?(1)q|k)", "(q",
 };
 
 typedef struct Ask {
@@ -79,7 +80,7 @@ static void check_patterns(void)
         Ask x = {refused[i], q0, false};
         EXPECT_FAIL(&ctx, ask, &x, "file: pattern \"");
     }
-    Ask slow = {"((\\w*)*\\w)*x", q0, false}; /* backtracks without end */
+    Ask slow = {"(.|..)*\\d", q0, false}; /* backtracks for ever */
     EXPECT_FAIL(&ctx, ask, &slow, "too many steps");
 }
 

@@ -205,25 +205,51 @@ static void time_rows(void *arg)
     }
 }
 
-/* A document of 2048 tokens, 16 or 21 in its place, and 16 that have rows of their own. */
+static double sec_of(Ctx *ctx, Timed x)
+{
+    x.a = arena_new(ctx);
+    if (!EXPECT(!ctx_try(ctx, time_rows, &x)))
+        printf("  %s\n", ctx->message);
+    arena_free(x.a);
+    return x.sec;
+}
+
+/* Rows of `length` tokens, of one document and of 2, 4, ... up to documents of `least`: seconds are
+ * a length + b times the sum of the squares of lengths, a and b by the first and the last. a is of
+ * what each token takes by itself: reading, turning, writing. Returns the last. */
+static double check_squares(Ctx *ctx, DType d, int64_t length, int64_t least)
+{
+    double sec[16], squares = (double)length, share[LEN(sec)];
+    int n = 0;
+    for (int64_t each = length; each >= least; each /= 2, n++) {
+        sec[n] = sec_of(ctx, (Timed){.dtype = d, .rows = 1, .length = length, .each = each});
+        share[n] = (double)each / squares;
+    }
+    double b = (sec[0] - sec[n - 1]) / (1 - share[n - 1]), a = sec[0] - b, far = 0;
+    for (int i = 1; i < n - 1; i++)
+        far = fmax(far, fabs(sec[i] / (a + b * share[i]) - 1));
+    if (!EXPECT(far < 0.2 && a < 0.15 * b) || getenv("TN_LONG"))
+        for (int i = 0; i < n; i++)
+            printf(
+                "note: %s, %lld tokens in documents of %.0f: %.3g ms, %.3g of one document's, by "
+                "a + b squares %.3g; a / b %.3g\n",
+                dtype_name(d), (long long)length, share[i] * squares, 1e3 * sec[i], sec[i] / sec[0],
+                (a + b * share[i]) / sec[0], a / b);
+    return sec[n - 1];
+}
+
+/* Of 2048 tokens also documents that no block of a kernel divides, and rows of their own. */
 static void check_seconds(Ctx *ctx, DType d)
 {
-    Timed one = {arena_new(ctx), d, 1, 2048, 2048, 0}, many = one, odd = one, apart = one;
-    many.each = 128;
-    odd.each = 100; /* which no block of a kernel divides */
-    apart.rows = 16;
-    apart.length = apart.each = 128;
-    Timed *all[] = {&one, &many, &odd, &apart};
-    for (int i = 0; i < LEN(all); i++)
-        if (!EXPECT(!ctx_try(ctx, time_rows, all[i])))
-            printf("  %s\n", ctx->message);
-    bool right = many.sec < one.sec / 4 && odd.sec < one.sec / 3 && many.sec < 1.7 * apart.sec;
-    if (!EXPECT(right) || getenv("TN_LONG"))
-        printf("note: %s: a row of one document %.3g ms, of 16 %.3g ms, of 21 %.3g ms; 16 in rows "
-               "of their "
-               "own %.3g ms\n",
-               dtype_name(d), 1e3 * one.sec, 1e3 * many.sec, 1e3 * odd.sec, 1e3 * apart.sec);
-    arena_free(one.a);
+    double many = check_squares(ctx, d, 2048, 128);
+    double odd = sec_of(ctx, (Timed){.dtype = d, .rows = 1, .length = 2048, .each = 100});
+    double apart = sec_of(ctx, (Timed){.dtype = d, .rows = 16, .length = 128, .each = 128});
+    if (!EXPECT(odd < 1.7 * many && many < 1.7 * apart) || getenv("TN_LONG"))
+        printf("note: %s: 16 documents of 128 tokens %.3g ms, 21 of up to 100 %.3g, 16 in rows of "
+               "their own %.3g\n",
+               dtype_name(d), 1e3 * many, 1e3 * odd, 1e3 * apart);
+    if (getenv("TN_LONG"))
+        check_squares(ctx, d, 8192, 512);
 }
 
 /* ---- rows ---- */
