@@ -27,8 +27,8 @@ TARGETS = {"gpt2": ["c_attn"], "other": ["q_proj", "v_proj"]}
 # Ranks and factors of some modules: the first name that means a module holds. PEFT writes names sorted.
 PATTERNS = {"rank_pattern": {"h.0.attn.c_attn": 3, "layers.0.self_attn.q_proj": 2, "q_proj": 8},
             "alpha_pattern": {"0.attn.c_attn": 2.5, "layers.1.self_attn.v_proj": 100, "v_proj": 3}}
-# Names are regular expressions of Python: what one of them means has all before it cut off at a dot.
-REGEX = {"rank_pattern": {r"layers\.0\.self_attn\.(q|v)_proj": 2, r"[^q]_proj": 7, r"_proj": 9, r".*\b[a-u]_proj$": 3},
+# Names are regular expressions of Python, of a module's name from its beginning or from after a dot on.
+REGEX = {"rank_pattern": {r"[^q]_proj": 7, r"_proj": 9, r"layers\.0\.self_attn\.(q|v)_proj": 2, r"layers\.\d+\..*\bq_proj$": 3},
          "alpha_pattern": {r"^model\.layers\.\d+\.(?!mlp)\w+\.v_proj": 2.5, r"q.proj": 11}}
 FORMS = {"lora": {}, "all": {"target_modules": "all-linear"}, "rslora": {"use_rslora": True}, "dora": {"use_dora": True},
          "patterns": PATTERNS, "regex": REGEX}
