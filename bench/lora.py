@@ -251,10 +251,11 @@ def compare(folder, dtype, o):
     used, peer_used = (statistics.mean(x["cpu"][2:]) for x in (ours, theirs))
     far = max(abs(x - y) for x, y in zip(ours["losses"], theirs["losses"]))
     tokens = o.rows * o.length
+    mib, peer_mib = (x["bytes"] / 2**20 for x in (ours, theirs))
     print(f"{dtype}: losses differ by at most {far:.2g} in {o.steps} steps ({ours['losses'][0]:.5f} to "
           f"{ours['losses'][-1]:.5f}); tokens/s {tokens / mine:.0f} and by {o.by} {tokens / peer:.0f}, {peer / mine:.2f} "
-          f"times; seconds of processors a step {used:.2f} and {peer_used:.2f}, {peer_used / used:.2f} times; memory {ours['bytes'] / 2**20:.0f} and {theirs['bytes'] / 2**20:.0f} MiB, "
-          f"{ours['bytes'] / theirs['bytes']:.2f} of it", flush=True)
+          f"times; seconds of processors a step {used:.2f} and {peer_used:.2f}, {peer_used / used:.2f} times; memory "
+          f"{mib:.0f} and {peer_mib:.0f} MiB, {mib / peer_mib:.2f} of it", flush=True)
 
 
 def main():
