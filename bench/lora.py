@@ -10,16 +10,19 @@ taken off. --by says what runs the other steps:
   peft  a plain loop on one batch, eagerly, without what a trainer adds
   trl   SFTTrainer of TRL on a file of chats in their order (--shuffle off here): the folder's tokenizer and template, loss
         of the answers; answers are longer than a row, so that both read as many tokens. Without gradient checkpointing,
-        which is its default, as it takes longer; --checkpointing leaves it on
+        which is its default, as it takes longer; --checkpointing leaves it on. --emulate has its products of bf16
+        computed by those of f32, as ours are, on processors without instructions for bf16
 
 usage: bench/lora.py [--tenon PATH] [--by peft|trl] [--steps N] [--rows N] [--length T] [--layers N] [--dtypes f32,bf16]
-                     [--threads N] [--lr X] [--checkpointing] [--losses FILE]
+                     [--threads N] [--lr X] [--checkpointing] [--emulate] [--losses FILE] [--follow FILE]
 Needs torch, transformers and peft, for --by trl also trl."""
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -111,9 +114,9 @@ def by_peft(folder, dtype, o):
     batch = load_file(folder + "/batch.safetensors")
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=o.lr, betas=(0.9, 0.95), eps=1e-8,
                                   weight_decay=0)
-    losses, seconds = [], []
+    losses, seconds, cpu = [], [], []
     for _ in range(o.steps):
-        start = time.time()
+        start, used = time.time(), time.process_time()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
             logits = model(batch["input_ids"]).logits
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch["labels"].flatten())
@@ -122,7 +125,38 @@ def by_peft(folder, dtype, o):
         optimizer.step()
         losses.append(loss.item())
         seconds.append(time.time() - start)
-    return {"losses": losses, "sec": seconds, "bytes": resident("VmHWM") - before}
+        cpu.append(time.process_time() - used)
+    return {"losses": losses, "sec": seconds, "cpu": cpu, "bytes": resident("VmHWM") - before}
+
+
+def by_floats(torch):
+    """Where a processor has no instructions for bf16: its products by those of f32, rounded once, as such instructions do.
+    PyTorch's own loops take 7 to 70 times as long there."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    aten = torch.ops.aten
+    products = {aten.mm.default, aten.addmm.default, aten.bmm.default,
+                aten._scaled_dot_product_flash_attention_for_cpu.default,
+                aten._scaled_dot_product_flash_attention_for_cpu_backward.default}
+
+    def widen(x):
+        return x.float() if isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16 else x
+
+    def first(y):  # attention's log-sum-exp stays in f32
+        return (y[0].bfloat16(), *y[1:])
+
+    class Floats(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            narrow = func in products and any(isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16 for x in args)
+            if not narrow:
+                return func(*args, **(kwargs or {}))
+            y = func(*tree_map(widen, args), **(kwargs or {}))
+            if isinstance(y, torch.Tensor):
+                return y.bfloat16()
+            return first(y) if len(y) == 2 else tuple(x.bfloat16() for x in y)
+
+    return Floats()
 
 
 def by_trl(folder, dtype, o):
@@ -133,6 +167,7 @@ def by_trl(folder, dtype, o):
     import trl
 
     torch.set_num_threads(o.threads)
+    products = by_floats(torch) if o.emulate and dtype == "bf16" else contextlib.nullcontext()
     transformers.utils.logging.disable_progress_bar()
     # One id more than labels: a row of T labels here.
     config = trl.SFTConfig(
@@ -143,28 +178,42 @@ def by_trl(folder, dtype, o):
         save_strategy="no", report_to="none", disable_tqdm=True)
     data = datasets.load_dataset("json", data_files=folder + "/chats.jsonl", split="train", cache_dir=folder + "/cache")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder + "/base")
-    seconds = []
+    seconds, cpu = [], []
 
     class Clock(transformers.TrainerCallback):
         def on_step_begin(self, *_, **__):
-            self.start = time.time()
+            self.start, self.used = time.time(), time.process_time()
 
         def on_step_end(self, *_, **__):
             seconds.append(time.time() - self.start)
+            cpu.append(time.process_time() - self.used)
+
+        def on_log(self, args, state, control, logs=None, **_):
+            if o.follow and "loss" in (logs or {}):
+                with open(o.follow, "a") as f:
+                    f.write(f"{dtype} {state.global_step} {logs['loss']:.9g} {seconds[-1]:.3f} {cpu[-1]:.3f}\n")
 
     before = resident("VmRSS")
     trainer = trl.SFTTrainer(model=adapted(folder, dtype), args=config, train_dataset=data, processing_class=tokenizer,
                              callbacks=[Clock()])
-    trainer.train()
+    with products:
+        trainer.train()
     losses = [x["loss"] for x in trainer.state.log_history if "loss" in x]
-    return {"losses": losses, "sec": seconds, "bytes": resident("VmHWM") - before}
+    return {"losses": losses, "sec": seconds, "cpu": cpu, "bytes": resident("VmHWM") - before}
+
+
+def used_by(command):
+    """Seconds of the processor that a command takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def by_tenon(folder, dtype, o):
     metrics = f"{folder}/{dtype}.jsonl"
-    command = [o.tenon, "train", folder + "/base", "--adapter", folder + "/adapters", "--steps", o.steps, "--lr", o.lr,
-               "--schedule", "constant", "--weight-decay", 0, "--clip", 0, "--threads", o.threads, "--out", f"{folder}/{dtype}",
-               "--metrics", metrics, "--save-sec", 0]
+    command = [o.tenon, "train", folder + "/base", "--adapter", folder + "/adapters", "--lr", o.lr, "--schedule", "constant",
+               "--weight-decay", 0, "--clip", 0, "--threads", o.threads, "--save-sec", 0]
     if o.by == "trl":
         command += ["--data", folder + "/chats.jsonl", "--shuffle", "off", "--val-fraction", 0, "--batch-size", o.rows,
                     "--seq-len", o.length]
@@ -172,11 +221,12 @@ def by_tenon(folder, dtype, o):
         command += ["--batch", folder + "/batch.safetensors"]
     if dtype == "bf16":
         command += ["--dtype", "bf16", "--param-dtype", "bf16"]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    begin = used_by(command + ["--steps", 2, "--out", f"{folder}/{dtype}-2"])
+    cpu = used_by(command + ["--steps", o.steps, "--out", f"{folder}/{dtype}", "--metrics", metrics]) - begin
     with open(metrics) as f:
         lines = [json.loads(line) for line in f if '"loss"' in line]
     return {"losses": [x["loss"] for x in lines], "sec": [x["step_sec"] for x in lines],
-            "bytes": max(x["rss_peak_bytes"] for x in lines)}
+            "cpu": [cpu / (o.steps - 2)] * o.steps, "bytes": max(x["rss_peak_bytes"] for x in lines)}
 
 
 def by_other(folder, dtype, o):
@@ -198,12 +248,14 @@ def compare(folder, dtype, o):
     if len(ours["losses"]) != o.steps or len(theirs["losses"]) != o.steps:
         sys.exit(f"{dtype}: expected {o.steps} losses of each, found {len(ours['losses'])} and {len(theirs['losses'])}")
     mine, peer = (statistics.median(x["sec"][2:]) for x in (ours, theirs))
+    used, peer_used = (statistics.mean(x["cpu"][2:]) for x in (ours, theirs))
     far = max(abs(x - y) for x, y in zip(ours["losses"], theirs["losses"]))
     tokens = o.rows * o.length
+    mib, peer_mib = (x["bytes"] / 2**20 for x in (ours, theirs))
     print(f"{dtype}: losses differ by at most {far:.2g} in {o.steps} steps ({ours['losses'][0]:.5f} to "
           f"{ours['losses'][-1]:.5f}); tokens/s {tokens / mine:.0f} and by {o.by} {tokens / peer:.0f}, {peer / mine:.2f} "
-          f"times; memory {ours['bytes'] / 2**20:.0f} and {theirs['bytes'] / 2**20:.0f} MiB, "
-          f"{ours['bytes'] / theirs['bytes']:.2f} of it", flush=True)
+          f"times; seconds of processors a step {used:.2f} and {peer_used:.2f}, {peer_used / used:.2f} times; memory "
+          f"{mib:.0f} and {peer_mib:.0f} MiB, {mib / peer_mib:.2f} of it", flush=True)
 
 
 def main():
@@ -218,6 +270,8 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--follow", help="TRL's steps as they come: dtype, step, loss, seconds, those of processors")
     parser.add_argument("--losses", help="appends dtype, step and both losses")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     o = parser.parse_args()

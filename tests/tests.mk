@@ -145,7 +145,7 @@ race:
 #  - tests that hold seconds against seconds, which sanitizers change;
 #  - tests of kernels for GPUs (*.cu), which run on the processor here;
 #  - the longest tests, which only test-long runs so.
-SLOW := test_shard_models test_shard_limits test_decide test_compile test_overlap test_pack test_meshes test_short test_shard_found test_shard_imported test_ring test_bound test_decide_cbc test_pick_cbc test_decide_enum test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_shard_models test_shard_limits test_decide test_compile test_overlap test_meshes test_short test_shard_found test_shard_imported test_ring test_bound test_decide_cbc test_pick_cbc test_decide_enum test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:

@@ -443,7 +443,21 @@ static int parse_one(const Command *c, int argc, char **argv, int *i, Option *ta
         return report(TN_CODE_USAGE, "%s: --%s needs %s", c->name, o->name,
                       pair ? "two values" : "a value");
     const char *value = name[len] == '=' ? name + len + 1 : argv[++*i];
+    if (name[len] != '=' && !pair && !strncmp(value, "--", 2) &&
+        find(table, value + 2, strlen(value + 2)))
+        return report(TN_CODE_USAGE,
+                      "%s: --%s needs a value, found the option %s\n  --%s=%s if that is the value",
+                      c->name, o->name, value, o->name, value);
     return store(c, o, value, pair ? argv[++*i] : NULL);
+}
+
+/* An option that is given, takes a path, and may repeat: a shell may have made several of one. */
+static const Option *given_paths(const Option *table)
+{
+    for (const Option *o = table; o->kind; o++)
+        if (o->kind == OPT_INS && o->given)
+            return o;
+    return NULL;
 }
 
 int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,
@@ -466,10 +480,15 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
     if (args->count >= least && args->count <= most)
         return check_paths(c, table, args);
     char count[40];
-    return report(TN_CODE_USAGE, "%s: expected %s%s, found %d; usage: tenon %s %s", c->name,
-                  most > least ? "at most " : "",
-                  tn_count_text(most, "argument", count, sizeof count), args->count, c->name,
-                  c->usage);
+    const Option *list = args->count > most ? given_paths(table) : NULL;
+    report(TN_CODE_USAGE, "%s: expected %s%s, found %d; usage: tenon %s %s", c->name,
+           most > least ? "at most " : "", tn_count_text(most, "argument", count, sizeof count),
+           args->count, c->name, c->usage);
+    if (list)
+        fprintf(stderr,
+                "  \"%s\" is none of --%s, which takes one path: quote a pattern, or repeat it\n",
+                args->text[most], list->name);
+    return TN_CODE_USAGE;
 }
 
 /* ---- options from a file ---- */

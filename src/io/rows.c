@@ -29,7 +29,8 @@ struct RowMaker {
     IdList *to, whole, part;
     RowPlace *place;
     int nplace, capplace;
-    int64_t late; /* documents left out whose answers begin behind what fits a row */
+    int64_t late;      /* documents left out whose answers begin behind what fits a row */
+    const char *first; /* the first that is left out: file and line; NULL: none is */
     RowCounts counts;
 };
 
@@ -273,6 +274,8 @@ const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d,
         records_fail(r, "a chat needs a template that makes text of it: %s", m->why);
     if (d->kind != DOCUMENT_TEXT)
         keep_row(m);
+    if (m->counts.left_out && !m->first)
+        m->first = arena_printf(m->a, "%s:%lld", r->path, (long long)r->first);
     *count = (size_t)m->whole.count;
     return m->whole.id;
 }
@@ -312,8 +315,8 @@ void rows_tell(const RowMaker *m, Arena *a, void (*warn)(void *arg, const char *
     if (warn && c->left_out)
         warn(arg, arena_printf(a,
                                "%" PRId64 " of %" PRId64 " documents have nothing that is learned "
-                               "in as many tokens: left out",
-                               c->left_out, c->rows + c->left_out));
+                               "in as many tokens: left out, the first %s",
+                               c->left_out, c->rows + c->left_out, m->first));
 }
 
 /* ---- the end of a file of rows ---- */

@@ -8,7 +8,6 @@
  * the list alone does not, whole names take its place (lora_take_modules). */
 #include "model.h"
 
-#include <ctype.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -79,23 +78,19 @@ static double read_positive(Json j, const char *key, double fallback, double bel
     return x;
 }
 
-/* PEFT takes the names as regular expressions, in which letters, digits and _ mean themselves; the
- * dots between them are taken for dots. */
 static void read_pattern(Json j, const char *key, double low, LoraPattern **list, int *count,
                          int *cap)
 {
     if (!json_is_set(j, key))
         return;
     Json o = json_get_object(j, key);
+    const char *where = arena_printf(j.a, "%s: key \"%s\"", j.where, key);
     for (const char *name = json_next(o, NULL); name; name = json_next(o, name)) {
-        for (const char *c = name; *c; c++)
-            if (!isalnum((unsigned char)*c) && *c != '_' && *c != '.')
-                refuse(j, key, "names of modules, or their ends, which are no regular expressions");
         double x = json_get_real(o, name);
         if (!(x >= low && x <= 65536) || (low >= 1 && x != floor(x)))
             fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\": expected %s %g to 65536, found %g",
                  o.where, name, low >= 1 ? "an integer from" : "a number from", low, x);
-        LoraPattern p = {arena_strdup(j.a, name), x};
+        LoraPattern p = {arena_strdup(j.a, name), lora_pattern(j.a, where, name), x};
         PUSH(j.a, *list, *count, *cap, p);
     }
 }

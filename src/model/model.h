@@ -90,13 +90,17 @@ void model_match(Arena *a, ModelConfig *c, TensorFile *f);
 
 /* ---- lora.c: adapters, as PEFT has them ---- */
 
-/* Settings of adapters (LoRA). */
-/* Another number for modules, by their whole name or its end after a dot. */
+typedef struct LoraName LoraName; /* a pattern, compiled (lora_pattern.c) */
+
+/* Another number for modules, by a regular expression of their whole name or its end after a dot.
+ */
 typedef struct LoraPattern {
     const char *module;
+    const LoraName *compiled;
     double value;
 } LoraPattern;
 
+/* Settings of adapters (LoRA). */
 typedef struct Lora {
     int64_t r;
     double alpha, dropout;
@@ -128,6 +132,14 @@ void lora_take_modules(Arena *a, const ModelConfig *c, Lora *o, const TensorFile
 void lora_match(Arena *a, const ModelConfig *c, const TensorFile *f);
 /* Whether the weight of a parameter's module is [in, out], as GPT-2's are. */
 bool lora_in_first(const ModelConfig *c, const ModelParam *weight);
+
+/* ---- lora_pattern.c: names of modules as PEFT's patterns have them ---- */
+
+/* Compiles a regular expression of Python, which `where` names; fails where PCRE2 may read it
+ * otherwise. */
+const LoraName *lora_pattern(Arena *a, const char *where, const char *name);
+/* Whether it is a module's whole name, or its end after a dot. */
+bool lora_pattern_means(Arena *a, const LoraPattern *p, const char *module);
 
 /* ---- lora_config.c: adapter_config.json ---- */
 

@@ -5,8 +5,11 @@
   const CATEGORIES = 8, SHOWN = 8, SVG = document.querySelector('svg').namespaceURI;
   const phases = ['forward', 'loss', 'backward', 'optimizer'];
 
-  const bytes = n => n >= 1 << 20 ? number(n / (1 << 20), 2) + ' MiB'
-    : n >= 1024 ? number(n / 1024, 2) + ' KiB' : number(n, 0) + ' bytes';
+  /* The unit of a column whose largest is n bytes. */
+  const unitOf = n => n >= 1 << 20 ? {one: 1 << 20, name: 'MiB', digits: 2}
+    : n >= 1024 ? {one: 1024, name: 'KiB', digits: 2} : {one: 1, name: 'bytes', digits: 0};
+  const inUnit = (n, u) => n > 0 && n / u.one < 0.005 ? '< 0.01' : number(n / u.one, u.digits);
+  const bytes = (n, u) => inUnit(n, u) + ' ' + u.name;
   const number = (x, digits) =>
     x.toLocaleString('en-US', {minimumFractionDigits: digits, maximumFractionDigits: digits});
   const clamp = (x, lo, hi) => Math.min(Math.max(x, lo), hi);
@@ -60,26 +63,32 @@
   const row = (table, c, name, size) => {
     const tr = element('tr'), key = element('td'), text = element('td', name);
     key.append(swatch(c));
-    tr.append(key, text, element('td', bytes(size), 'number'));
+    tr.append(key, text, element('td', size, 'number'));
     table.append(tr);
+  };
+  /* Rows [category, name, bytes] under the unit of them all. */
+  const listing = (rows, unit) => {
+    const table = element('table'), head = element('tr');
+    head.append(element('td'), element('td'), element('td', unit.name, 'number'));
+    table.append(head);
+    for (const [c, name, size] of rows) row(table, c, name, inUnit(size, unit));
+    return table;
   };
 
   function describeColumn(plan, k, tip) {
     const [, step, op, scope, phase] = plan.columns[k], layers = layersAt(plan, plan.columns[k][0]);
-    const table = element('table');
+    const all = layers.reduce((sum, l) => sum + l[1], 0), unit = unitOf(all);
+    const largest = aliveAt(plan, step).slice(0, SHOWN).map(b => [category(b), title(plan, b[5], b[6]), b[3]]);
     tip.append(element('strong', 'call ' + number(step, 0) + ': ' + title(plan, op, scope)),
-      element('span', phases[phase] + ', ' + bytes(layers.reduce((sum, l) => sum + l[1], 0)) + ' alive', 'note'));
-    for (const [c, size] of layers) row(table, c, plan.names[c], size);
-    tip.append(table, element('span', 'largest, first what is not always there', 'note'));
-    const largest = element('table');
-    for (const b of aliveAt(plan, step).slice(0, SHOWN)) row(largest, category(b), title(plan, b[5], b[6]), b[3]);
-    tip.append(largest);
+      element('span', phases[phase] + ', ' + bytes(all, unit) + ' alive', 'note'),
+      listing(layers.map(([c, size]) => [c, plan.names[c], size]), unit),
+      element('span', 'largest, first what is not always there', 'note'), listing(largest, unit));
   }
 
   function describeBuffer(plan, b, tip) {
     tip.append(element('strong', title(plan, b[5], b[6])));
     const table = element('table');
-    row(table, category(b), plan.names[category(b)], b[3]);
+    row(table, category(b), plan.names[category(b)], bytes(b[3], unitOf(b[3])));
     tip.append(table, element('div', 'address ' + number(b[2], 0) + ' to ' + number(b[2] + b[3], 0), 'note'),
       element('div', b[4] >= CATEGORIES ? 'always there' : 'calls ' + number(b[0], 0) + ' to ' + number(b[1] - 1, 0), 'note'));
   }

@@ -27,11 +27,14 @@ TARGETS = {"gpt2": ["c_attn"], "other": ["q_proj", "v_proj"]}
 # Ranks and factors of some modules: the first name that means a module holds. PEFT writes names sorted.
 PATTERNS = {"rank_pattern": {"h.0.attn.c_attn": 3, "layers.0.self_attn.q_proj": 2, "q_proj": 8},
             "alpha_pattern": {"0.attn.c_attn": 2.5, "layers.1.self_attn.v_proj": 100, "v_proj": 3}}
+# Names are regular expressions of Python, of a module's name from its beginning or from after a dot on.
+REGEX = {"rank_pattern": {r"[^q]_proj": 7, r"_proj": 9, r"layers\.0\.self_attn\.(q|v)_proj": 2, r"layers\.\d+\..*\bq_proj$": 3},
+         "alpha_pattern": {r"^model\.layers\.\d+\.(?!mlp)\w+\.v_proj": 2.5, r"q.proj": 11}}
 FORMS = {"lora": {}, "all": {"target_modules": "all-linear"}, "rslora": {"use_rslora": True}, "dora": {"use_dora": True},
-         "patterns": PATTERNS}
+         "patterns": PATTERNS, "regex": REGEX}
 # (model, form)
 SHORT = [("llama-tiny", "all"), ("gpt2-tiny", "lora"), ("gpt2-tiny", "dora"), ("qwen2-tiny", "rslora"), ("qwen2-tiny", "dora"),
-         ("llama-tiny", "patterns")]
+         ("llama-tiny", "patterns"), ("llama-tiny", "regex")]
 ALL = [(m, f) for m in ("llama-tiny", "llama-tied", "gpt2-tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny") for f in FORMS]
 STEPS, LR = 20, 1e-2
 
@@ -249,7 +252,7 @@ class Lora(unittest.TestCase):
         """Keys that change the mathematics, by name."""
         self.begin("llama-tiny", "lora")
         config = json.load(open(self.path("peft/adapter_config.json")))
-        for key, value in (("rank_pattern", {"q_.*": 8}), ("alpha_pattern", {"^q_proj": 8}), ("bias", "all"),
+        for key, value in (("rank_pattern", {"(?<=q)_proj": 8}), ("alpha_pattern", {"q_proj(": 8}), ("bias", "all"),
                            ("target_parameters", ["x"]), ("trainable_token_indices", [1]), ("layer_replication", [[0, 1]]),
                            ("lora_bias", True), ("init_lora_weights", "pissa"), ("peft_type", "IA3"),
                            ("use_qalora", True), ("a_later_key", 3)):

@@ -45,7 +45,7 @@ END
 trains chats.jsonl a --metrics m.jsonl
 said 'data: 5 rows, '
 said '2 of 6 rows were longer than --seq-len: cut to 101 tokens'
-said '1 of 6 documents have nothing that is learned in as many tokens: left out'
+said '1 of 6 documents have nothing that is learned in as many tokens: left out, the first chats.jsonl:5'
 said 'epoch: 5 rows of 100 tokens'
 awk 'BEGIN { print "[" } /./ { printf "%s %s\n", (n++ ? "," : ""), $0 } END { print "]" }' chats.jsonl >chats.json
 trains chats.json b

@@ -94,6 +94,10 @@ gives 2 '  2.5KiB is 2.5 x 2^10 bytes, 2.5kB is 2.5 x 10^3' train demo --shard-s
 gives 2 '--dtype: expected f32|bf16, found "f16"' train demo --dtype f16
 gives 2 '--schedule: expected cosine|linear|constant, found "cos"' train demo --schedule=cos
 gives 2 '--steps needs a value' train demo --steps
+gives 2 '--lora needs a value, found the option --data' train demo --lora --data a.jsonl --out x
+said '  --lora=--data if that is the value'
+gives 2 'expected at most 1 argument, found 2' train demo --data a.txt b.txt --out x
+said '  "b.txt" is none of --data, which takes one path: quote a pattern, or repeat it'
 gives 2 '--check takes no value' train demo --check=1
 gives 2 'expected 1 argument, found 0' train --steps 3
 gives 2 'expected 1 argument, found 2' show a.tn b.tn

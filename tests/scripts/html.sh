@@ -258,6 +258,7 @@ for name in demo hostile large pair; do
     says clipped-or-overlapping 0
     says clipped-or-overlapping-zoomed 0
     ok "$name: the largest values are named" grep -qE '^a-tip call [0-9,]+: .* alive .*largest' "$dir/probe"
+    ok "$name: in one unit" not grep -qE '^a-tip .*(MiB.*KiB|KiB.*MiB|[KM]iB.*[0-9] bytes)' "$dir/probe"
     ok "$name: keys name a buffer" grep -qE '^a-key .*address [0-9,]+ to [0-9,]+ (calls|always)' "$dir/probe"
     [ $name = large ] || ok "$name: so does pointing at one" grep -qE '^a-pointed .*address [0-9,]+ to [0-9,]+ always' "$dir/probe"
     [ $name = hostile ] || continue
