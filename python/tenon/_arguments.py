@@ -18,7 +18,7 @@ def check(name, x):
     if isinstance(x, torch.optim.Optimizer):
         raise TypeError(f"{name} is an optimizer: give it by its name, tenon.capture(step, ..., optimizer=optimizer)")
     if not isinstance(x, torch.Tensor):
-        members = {} if isinstance(x, torch.nn.Module) else getattr(x, "__dict__", {})
+        members = {} if type(x).__module__.split(".")[0] == "torch" or isinstance(x, torch.nn.Module) else getattr(x, "__dict__", {})
         inside = next((key for key, y in members.items() if any(isinstance(z, torch.Tensor) for z in pytree.tree_leaves(y))), None)
         if inside is not None:
             kind = type(x).__name__

@@ -277,7 +277,7 @@ class Captured:
         except Error as error:
             return f". It would not be captured now: {error}", None
         constants = zip(self.constants.values(), other.constants.values())
-        same = builder.graph_text == self.recorded and all(torch.equal(a, b) for a, b in constants)
+        same = without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
         return "" if same else True, self.holder.outside.fixed(other.constants.values())
 
     def save(self, folder):
@@ -327,7 +327,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     holder.outside.warn()
     holder.effects.warn()
     captured.fixed = holder.outside.fixed(captured.constants.values())
-    captured.names, captured.recorded = names, builder.graph_text
+    captured.names, captured.recorded = names, without_scopes(builder.graph_text)
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
@@ -358,6 +358,11 @@ def record(captured, holder, names, ranks=None):
         builder = Builder(captured, holder, gm, [names[i] for i in holder.places], [holder.leaves[i] for i in holder.places])
         builder.build()
     return builder
+
+
+def without_scopes(text):
+    """A graph's text but for names of modules, which an equal one in a module's place may have other."""
+    return re.sub(r'  @"[^"]*"', "", text)
 
 
 def effect(node):
