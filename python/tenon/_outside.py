@@ -155,7 +155,7 @@ class Place:
 
 
 def place_of(box, key):
-    return id(getattr(box, "of", box)), key
+    return id(box.of if isinstance(box, (Cell, Members)) else box), key
 
 
 def is_of_user(kind):
