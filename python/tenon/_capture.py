@@ -91,6 +91,8 @@ class Holder(torch.nn.Module):
                 stack.enter_context(self.outside.buffers())
                 self.outside.begin()
             out = self.call(args, kwargs)
+            if self.records:
+                self.outside.forward_ends()
         flat, self.out_spec = pytree.tree_flatten(out)
         self.loss_at = loss_place(out, flat)
         self.out_is_tensor = [isinstance(x, torch.Tensor) for x in flat]
@@ -133,7 +135,7 @@ class Scopes(TorchFunctionMode):
 
     def __init__(self, holder):
         super().__init__()
-        self.path, self.effects = {}, holder.effects
+        self.path, self.effects, self.outside = {}, holder.effects, holder.outside
         for name, m in holder.named_modules():
             if m is not holder:
                 self.path.setdefault(id(m), holder.path(name + ".").rstrip("."))
@@ -179,10 +181,11 @@ class Scopes(TorchFunctionMode):
             kwargs = {**kwargs, "options": None}  # how PyTorch would slice it, which a plan says
         if function is torch.nn.functional.pad and is_circular(*args, **kwargs):
             function = pad_circular
-        if function is torch.lstm:  # oneDNN's is one call, which no graph has
-            with torch.backends.mkldnn.flags(enabled=False):
-                return function(*args, **kwargs)
-        return function(*args, **kwargs)
+        with self.outside.paused(function):
+            if function is torch.lstm:  # oneDNN's is one call, which no graph has
+                with torch.backends.mkldnn.flags(enabled=False):
+                    return function(*args, **kwargs)
+            return function(*args, **kwargs)
 
 
 # ---- the joint graph ----

@@ -201,9 +201,11 @@ class Reader:
     variables   {place: Place} of variables that are read or written
     objects     (path, an object, its members as they were)
     containers  (path, a list, dict or set, its copy)
-    lines       {place: the user's line}, "" where only a package's code has it"""
+    lines       {place: the user's line}, "" where only a package's code has it
+    functions   whether there is a torch.autograd.Function among it, whose backward runs later"""
 
     def __init__(self):
+        self.functions = False
         self.reads, self.variables, self.objects, self.containers = {}, {}, [], []
         self.known, self.keep, self.cells, self.lines = {}, [], collections.defaultdict(list), {}
 
@@ -260,6 +262,8 @@ class Reader:
         if kind == "python":
             return None
         chains, mine = chains_in(frame.f_code), kind == "user"
+        first = frame.f_code.co_varnames[:1]
+        self.functions |= bool(first) and isinstance(frame.f_locals.get(first[0]), torch.autograd.function.FunctionCtx)
 
         def at(frame, event, _):
             if event == "opcode":
@@ -378,12 +382,30 @@ class Outside:
         """The step begins, once more."""
         self.end()
         self.reader = reader = Reader()
+        self.in_backward = any(m._backward_hooks or m._backward_pre_hooks for _, m in self.modules)
         for path, module in self.modules:
             reader.add(module, path)
         reader.add(self.step, type(self.step).__name__)
         for x in self.args:
             reader.add(x, type(x).__name__)
         sys.settrace(reader.called)
+
+    @contextlib.contextmanager
+    def paused(self, function):
+        """The block is a call of PyTorch's own, which is not followed."""
+        self.in_backward |= function is torch.Tensor.register_hook
+        trace = sys.gettrace()
+        if function is not torch.autograd.grad:  # which may call the step's own functions
+            sys.settrace(None)
+        try:
+            yield
+        finally:
+            sys.settrace(trace)
+
+    def forward_ends(self):
+        """The backward is followed only where code of the step's may run in it: following takes time."""
+        if not (self.in_backward or self.reader.functions):
+            sys.settrace(None)
 
     def end(self):
         """What a step has changed is as it was."""
