@@ -18,8 +18,9 @@ def check(name, x):
     if isinstance(x, torch.optim.Optimizer):
         raise TypeError(f"{name} is an optimizer: give it by its name, tenon.capture(step, ..., optimizer=optimizer)")
     if not isinstance(x, torch.Tensor):
-        members = {} if type(x).__module__.split(".")[0] == "torch" or isinstance(x, torch.nn.Module) else getattr(x, "__dict__", {})
-        inside = next((key for key, y in members.items() if any(isinstance(z, torch.Tensor) for z in pytree.tree_leaves(y))), None)
+        of_torch = type(x).__module__.split(".")[0] == "torch" or isinstance(x, torch.nn.Module)
+        members = {} if of_torch else getattr(x, "__dict__", {})
+        inside = next((k for k, y in members.items() if any(isinstance(z, torch.Tensor) for z in pytree.tree_leaves(y))), None)
         if inside is not None:
             kind = type(x).__name__
             raise NotSupported(f"{name} is a {kind}, whose tensors ({inside}) PyTorch does not find, so that each call would have "

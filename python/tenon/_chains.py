@@ -6,7 +6,8 @@ import functools
 import types
 
 # root: "local", "cell" or "global"; name: of the variable; steps: (kind, key), of kind "member", "entry", "at" and "named", an
-# entry and a member whose key is a variable's value; stores: whether the last of these, or the variable, is written; end: the op behind it
+# entry and a member whose key is a variable's value; stores: whether the last of these, or the variable, is written; end: the
+# op behind it
 Chain = collections.namedtuple("Chain", "root name steps stores end line")
 Instruction = collections.namedtuple("Instruction", "op value offset line")
 

@@ -16,7 +16,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from ._errors import CaptureError
-from ._outside import is_installed, kind_of
+from ._places import is_installed, kind_of
 
 FETCH = ("the step takes a batch from {} ({}), which it would have at every call; give what it takes as arguments: "
          "Step(*next(batches))")

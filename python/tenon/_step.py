@@ -16,7 +16,7 @@ from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import Error, NotSupported
 from ._library import USAGE, lib
-from ._outside import same
+from ._places import same
 from ._plan import Plan, plan as make_plan
 
 OTHER_SIZES = "; a plan is of fixed sizes: tenon.compile(captured.again(...)), with these arguments, makes a Step of theirs"
