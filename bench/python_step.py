@@ -177,7 +177,8 @@ def main():
         seconds = {name: [] for name in ways}
         for turn in range(o.rounds):
             for name, way in ways.items():
-                seconds[name] += way()
+                seconds[name] += (now := way())
+                print(f"turn {turn + 1}: {name} {statistics.median(now):.3f} s a step", flush=True)
     mid = {name: statistics.median(x) for name, x in seconds.items()}
     for name, x in seconds.items():
         print(f"{name}: {mid[name]:.3f} s a step, {min(x):.3f} to {max(x):.3f}")
