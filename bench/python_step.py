@@ -9,14 +9,15 @@ once the Step is compiled, less what PyTorch, Tenon and one Step of a tiny model
 reserve of the plan.
 
 usage: bench/python_step.py [--rounds N] [--steps N] [--batch-size B] [--seq-len T] [--threads N]
-                            [--skip train,compile,memory]
-Needs torch and a C++ compiler. Where others use the processor, `chrt -f 5` in front gives quiet figures. Linux stops such
-programs for 5 % of each second, so that single steps take 0.05 s longer."""
+                            [--skip train,compile,memory] [--cpu]
+Needs torch and a C++ compiler. Where others use the processor, --cpu counts the processor's seconds (user, of all
+threads) instead; `tenon train`'s are those of a turn less those of a run of its first steps alone."""
 
 import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -51,28 +52,37 @@ def adamw(torch, model):
     return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
 
 
+def user_seconds(who):
+    return resource.getrusage(who).ru_utime
+
+
 def timed(o, step):
     """Seconds of o.steps steps."""
-    out = []
+    clock, out = (lambda: user_seconds(resource.RUSAGE_SELF)) if o.cpu else time.perf_counter, []
     for i in range(UNTIMED + o.steps):
-        begin = time.perf_counter()
+        begin = clock()
         step()
         if i >= UNTIMED:
-            out.append(time.perf_counter() - begin)
+            out.append(clock() - begin)
     return out
 
 
 def run_train(o, folder, data):
-    """Seconds of the steps of `tenon train`, by its metrics."""
+    """Seconds of the steps of `tenon train`, by its metrics; of the processor, the mean of a turn's."""
     from tenon._train import program
-    with tempfile.TemporaryDirectory(dir=folder) as out:
-        metrics = os.path.join(out, "metrics")
-        subprocess.run([program(), "train", "gpt2", "--batch", data, "--steps", str(UNTIMED + o.steps), "--clip", "0",
-                        "--lr", "1e-4", "--schedule", "constant", "--threads", str(o.threads), "--metrics", metrics,
-                        "--out", os.path.join(out, "run")], check=True, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)
-        with open(metrics, encoding="utf-8") as f:
-            return [json.loads(line)["step_sec"] for line in f][UNTIMED:]
+
+    def run(steps):
+        with tempfile.TemporaryDirectory(dir=folder) as out:
+            metrics, before = os.path.join(out, "metrics"), user_seconds(resource.RUSAGE_CHILDREN)
+            subprocess.run([program(), "train", "gpt2", "--batch", data, "--steps", str(steps), "--clip", "0",
+                            "--lr", "1e-4", "--schedule", "constant", "--threads", str(o.threads), "--metrics", metrics,
+                            "--out", os.path.join(out, "run")], check=True, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+            with open(metrics, encoding="utf-8") as f:
+                seconds = [json.loads(line)["step_sec"] for line in f]
+            return seconds, user_seconds(resource.RUSAGE_CHILDREN) - before
+    seconds, whole = run(UNTIMED + o.steps)
+    return [(whole - run(UNTIMED)[1]) / o.steps] if o.cpu else seconds[UNTIMED:]
 
 
 def resident(o):
@@ -127,6 +137,7 @@ def main():
     p.add_argument("--seq-len", type=int, default=64)
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--skip", default="", help="of train, compile, memory")
+    p.add_argument("--cpu", action="store_true", help="seconds of the processor")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     o = p.parse_args()
     if o.worker:
@@ -166,7 +177,8 @@ def main():
         seconds = {name: [] for name in ways}
         for turn in range(o.rounds):
             for name, way in ways.items():
-                seconds[name] += way()
+                seconds[name] += (now := way())
+                print(f"turn {turn + 1}: {name} {statistics.median(now):.3f} s a step", flush=True)
     mid = {name: statistics.median(x) for name, x in seconds.items()}
     for name, x in seconds.items():
         print(f"{name}: {mid[name]:.3f} s a step, {min(x):.3f} to {max(x):.3f}")

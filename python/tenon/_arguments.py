@@ -18,6 +18,14 @@ def check(name, x):
     if isinstance(x, torch.optim.Optimizer):
         raise TypeError(f"{name} is an optimizer: give it by its name, tenon.capture(step, ..., optimizer=optimizer)")
     if not isinstance(x, torch.Tensor):
+        of_torch = type(x).__module__.split(".")[0] == "torch" or isinstance(x, torch.nn.Module)
+        members = {} if of_torch else getattr(x, "__dict__", {})
+        inside = next((k for k, y in members.items() if any(isinstance(z, torch.Tensor) for z in pytree.tree_leaves(y))), None)
+        if inside is not None:
+            kind = type(x).__name__
+            raise NotSupported(f"{name} is a {kind}, whose tensors ({inside}) PyTorch does not find, so that each call would have "
+                               f"those of the capture: give them as arguments or in a dict, or let PyTorch know the class: "
+                               f"torch.export.register_dataclass({kind}), or torch.utils._pytree.register_pytree_node")
         return
     if _ranks.is_dtensor(x):
         raise NotSupported(f"{name} is a DTensor: give the batch of all ranks as a plain tensor")

@@ -15,6 +15,7 @@ from torch.fx import Node
 from . import _capture, _tn
 from ._errors import DoesNotFit, Error, NotSupported
 from ._fx import DTYPES, Code, type_of
+from ._lines import HERE, TORCH
 from ._library import Port, lib
 from ._plan import Plan, Settings
 from ._step import Program
@@ -219,7 +220,7 @@ def scope_of(node):
     path = re.sub(r"_(?:modules|parameters)\['([^']*)'\]|\['?([^\]']*)'?\]", lambda m: f".{m[1] or m[2]}", path)
     path = re.sub(r"\.+", ".", path).strip(".")
     frames = [f for f in FRAME.findall(node.meta.get("stack_trace") or "")
-              if not f[0].startswith((_capture.TORCH, _capture.HERE, "<"))]
+              if not f[0].startswith((TORCH, HERE, "<"))]
     return path, f"{frames[-1][0]}:{frames[-1][1]}, in {frames[-1][2]}" if frames else ""
 
 

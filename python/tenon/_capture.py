@@ -7,9 +7,7 @@ import contextlib
 import os
 import re
 import sys
-import sysconfig
 import tempfile
-import traceback
 import weakref
 
 import torch
@@ -23,33 +21,7 @@ from torch.utils import _pytree as pytree
 from . import _arguments, _calls, _checkpoint, _effects, _flex, _loop, _modules, _optimizer, _outside, _ranks, _save, _tn, _watch
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
-
-TORCH = os.path.dirname(torch.__file__) + os.sep
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-PYTHON, PACKAGES = (sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib"))
-
-
-def is_python(path):
-    """Whether a file is of Python's own library."""
-    return path.startswith(PYTHON) and not path.startswith(PACKAGES)
-
-
-def by_torch(frame):
-    """Whether PyTorch, or this package, makes the call in a frame, through Python's library or not."""
-    while frame and is_python(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame is None or frame.f_code.co_filename.startswith((TORCH, HERE))
-
-
-def user_line(frame):
-    """"file:line, in function" of the innermost frame that is neither PyTorch's nor Python's nor ours."""
-    while frame:
-        path = frame.f_code.co_filename
-        if not path.startswith((TORCH, HERE, "<")) and not is_python(path):
-            return f"{path}:{frame.f_lineno}, in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return ""
-
+from ._lines import by_torch, refusal, user_line
 
 # ---- modules ----
 
@@ -82,7 +54,7 @@ class Holder(torch.nn.Module):
         self.prefix = {f"m{i}.": f"{name}." if name else "" for i, name in enumerate(modules)}
         self.call = lambda args, kwargs: step(*args, **kwargs)  # a module that is a member would be one of ours
         paths = [(self.path(name + ".").rstrip("."), m) for name, m in self.named_modules() if m is not self]
-        self.outside, self.effects = _outside.Outside(step, leaves, paths), _effects.Effects(user_line, by_torch)
+        self.refers = step, leaves, paths  # what an Outside is made of
         self.spec, self.leaves, self.places = spec, leaves, places
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
@@ -113,11 +85,14 @@ class Holder(torch.nn.Module):
             if self.records:
                 stack.enter_context(Scopes(self))
                 stack.enter_context(_loop.refused(user_line))
-                stack.enter_context(self.outside.undone())
                 stack.enter_context(self.effects.noted())
                 stack.enter_context(_checkpoint.Tagging())
                 stack.enter_context(_flex.taken())
+                stack.enter_context(self.outside.buffers())
+                self.outside.begin()
             out = self.call(args, kwargs)
+            if self.records:
+                self.outside.forward_ends()
         flat, self.out_spec = pytree.tree_flatten(out)
         self.loss_at = loss_place(out, flat)
         self.out_is_tensor = [isinstance(x, torch.Tensor) for x in flat]
@@ -146,7 +121,7 @@ class Scopes(TorchFunctionMode):
 
     def __init__(self, holder):
         super().__init__()
-        self.path, self.effects = {}, holder.effects
+        self.path, self.effects, self.outside = {}, holder.effects, holder.outside
         for name, m in holder.named_modules():
             if m is not holder:
                 self.path.setdefault(id(m), holder.path(name + ".").rstrip("."))
@@ -188,7 +163,8 @@ class Scopes(TorchFunctionMode):
             self.line = line
             self.note()
         kwargs = kwargs or {}
-        return _calls.call(function, args, kwargs)
+        with self.outside.paused(function):
+            return _calls.call(function, args, kwargs)
 
 
 # ---- the joint graph ----
@@ -275,6 +251,17 @@ class Captured:
         step, model = self.source
         return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
 
+    def recorded_again(self):
+        """The step recorded again: "" if it is this same graph now, else the reason, or True; and its Fixed."""
+        other = Captured()
+        try:
+            builder = record(other, self.holder, self.names)
+        except Error as error:
+            return f". It would not be captured now: {error}", None
+        constants = zip(self.constants.values(), other.constants.values())
+        same = without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
+        return "" if same else True, self.holder.outside.fixed(other.constants.values())
+
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
         for `tenon plan FOLDER/step.tn` and `tenon train FOLDER/step.tn --inputs FOLDER/weights.safetensors`. The
@@ -314,20 +301,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     update = _optimizer.read(optimizer, holder) if optimizer is not None else None
     _watch.check_hooks({holder.path(name): p for name, p in holder.named_parameters()}, optimizer)
     captured = Captured()
-    with ranks.whole() if ranks else contextlib.nullcontext():
-        for name, x in [*holder.named_parameters(), *holder.named_buffers()]:
-            _arguments.check_plain(holder.path(name), x)
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(holder.outside.undone())
-                gm = joint(stack, holder, [leaves[i] for i in places], ranks and ranks.mode).graph_module
-        except Error:
-            raise
-        except Exception as error:
-            raise CaptureError(refusal(error)) from error
-        annotate(gm)
-        builder = Builder(captured, holder, gm, [names[i] for i in places], [leaves[i] for i in places])
-        builder.build()
+    builder = record(captured, holder, names, ranks)
     captured.text, captured.ports = _tn.compose(builder, update)
     if ranks:
         ranks.give_back(captured)
@@ -335,6 +309,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     holder.outside.warn()
     holder.effects.warn()
     captured.fixed = holder.outside.fixed(captured.constants.values())
+    captured.names, captured.recorded = names, without_scopes(builder.graph_text)
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
@@ -346,47 +321,30 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     return captured
 
 
-def first_line(error):
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+def record(captured, holder, names, ranks=None):
+    """Records a holder's step; gives the Builder of its graph."""
+    holder.outside = _outside.Outside(*holder.refers)
+    holder.effects = _effects.Effects(user_line, by_torch)
+    with ranks.whole() if ranks else contextlib.nullcontext():
+        for name, x in [*holder.named_parameters(), *holder.named_buffers()]:
+            _arguments.check_plain(holder.path(name), x)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(holder.outside.followed())
+                gm = joint(stack, holder, [holder.leaves[i] for i in holder.places], ranks and ranks.mode).graph_module
+        except Error:
+            raise
+        except Exception as error:
+            raise CaptureError(refusal(error)) from error
+        annotate(gm)
+        builder = Builder(captured, holder, gm, [names[i] for i in holder.places], [holder.leaves[i] for i in holder.places])
+        builder.build()
+    return builder
 
 
-ADVICE = {
-    "_local_scalar_dense": "it asks for a tensor's number, as item(), tolist(), float(), int() and an `if` of a tensor "
-                           "do; in a graph a number stays a tensor without axes, and torch.where takes the place of "
-                           "the `if`; a number for people is returned beside the loss",
-    "nonzero": "its result has a shape that depends on data, as x[mask] has; torch.where(mask, x, 0), and sums divided "
-               "by mask.sum(), have one that does not; torch.nonzero_static(mask, size=N) is bounded by N",
-    "masked_select": "its result has a shape that depends on data; torch.where(mask, x, 0), and sums divided by mask.sum(), "
-                     "have one that does not",
-    "bincount": "its result has a shape that depends on data; torch.zeros(N).scatter_add(0, x, ones) has N elements",
-    "repeat_interleave": "its result has a shape that depends on data; output_size=N, the sum of the repeats, gives it",
-    **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
-                    "its result has a shape that depends on data; x.sort().values, compared with its neighbours, has one that "
-                    "does not"),
-}
-NUMBERS = ("__format__", ".numpy() is not supported")  # in errors of what asks for a tensor's numbers by other words
-
-
-def refusal(error):
-    """The text of CaptureError for an error that PyTorch raised while it recorded a step: the line, and what to write in
-    the place of an op that asks for data."""
-    text, line = str(error), error_line(error)
-    if "mutating a non-functional tensor" in text:
-        return (f"the step writes to a tensor that is neither argument nor buffer{line}; register_buffer makes it one, "
-                "which a Step writes")
-    asked = next((f": {said}" for name, said in ADVICE.items() if f"aten.{name}." in text), "")
-    if any(word in text for word in NUMBERS):
-        return (f"the step asks for a tensor's numbers{line}, which it has not while it is recorded; return the tensor beside "
-                "the loss, and print or convert it after loss, x = Step(...)")
-    return f"PyTorch cannot record the step: {first_line(error)}{line}{asked}"
-
-
-def error_line(error):
-    """The innermost line of the user's code in an error's traceback."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__)
-              if not f.filename.startswith((TORCH, HERE, "<")) and not is_python(f.filename)]
-    return f" (in {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line})" if frames else ""
+def without_scopes(text):
+    """A graph's text but for names of modules, which an equal one in a module's place may have other."""
+    return re.sub(r'  @"[^"]*"', "", text)
 
 
 def effect(node):

@@ -3,6 +3,8 @@ not in a Step (print, a tensor as text), and those whose result would be that of
 is fetched, random numbers that are not PyTorch's, a seed that is set)."""
 import builtins
 import contextlib
+import functools
+import gc
 import random
 import sys
 import threading
@@ -14,7 +16,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from ._errors import CaptureError
-from ._outside import is_installed
+from ._places import is_installed, kind_of
 
 FETCH = ("the step takes a batch from {} ({}), which it would have at every call; give what it takes as arguments: "
          "Step(*next(batches))")
@@ -33,6 +35,16 @@ def states():
     return out
 
 
+def found_before():
+    """The iterators that there are, by their ids, and caches of functools with the counts of what they have not had, but
+    Python's and PyTorch's own."""
+    every = gc.get_objects()
+    kinds = {kind for kind in set(map(type, every)) if hasattr(kind, "__next__")}
+    caches = [x for x in every if type(x) is functools._lru_cache_wrapper and hasattr(x.__wrapped__, "__code__")]
+    return ({id(x) for x in every if type(x) in kinds},
+            [(x, x.cache_info().misses) for x in caches if kind_of(x.__wrapped__.__code__.co_filename) != "python"])
+
+
 def has_data(x):
     return type(x) is torch.Tensor and x.device.type != "meta"
 
@@ -46,12 +58,14 @@ class Effects:
     def __init__(self, line_of, by_torch):
         self.line_of, self.by_torch = line_of, by_torch
         self.prints, self.before = [], {}
+        self.iterators, self.caches = found_before()
 
     @contextlib.contextmanager
     def noted(self):
         """While it is on, calls are noted, or raise CaptureError."""
         self.thread, self.before = threading.get_ident(), states()
         with contextlib.ExitStack() as stack:
+            stack.callback(self.empty)
             for owner, name, make in ((builtins, "print", self.print), (builtins, "next", self.next),
                                       (dataloader.DataLoader, "__iter__", self.loader),
                                       (dataloader._BaseDataLoaderIter, "__next__", self.loader),
@@ -62,6 +76,12 @@ class Effects:
                 stack.callback(setattr, owner, name, original)
             yield
         self.check_draws("")
+
+    def empty(self):
+        """Empties caches that the step has filled, with tensors that have no data."""
+        for cache, misses in self.caches:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
 
     def mine(self, call, original):
         """call in the thread that records, original in others."""
@@ -96,7 +116,8 @@ class Effects:
     def next(self, original):
         def call(*args):
             x, frame = original(*args), sys._getframe(2)
-            if not is_installed(frame.f_code.co_filename) and any(map(has_data, pytree.tree_leaves(x))):
+            old = args and id(args[0]) in self.iterators
+            if old and not is_installed(frame.f_code.co_filename) and any(map(has_data, pytree.tree_leaves(x))):
                 raise CaptureError(FETCH.format("next", self.line_of(frame)))
             return x
         return call

@@ -1,10 +1,13 @@
 """The modules that a step refers to: by its closure, its defaults, the globals that it names, its object, and what
 functions, containers and objects among these refer to."""
+import contextlib
 import functools
 import inspect
 import types
 
 import torch
+
+from ._chains import variables_in
 
 DEEP = 4        # steps from the function to a module
 MANY = 10_000   # members of a container that is looked through
@@ -32,11 +35,10 @@ def members(x):
 def of_function(x):
     if x.__module__ and x.__module__.split(".")[0] == "torch":
         return []
-    try:
-        names = inspect.getclosurevars(x)
-        out = [*names.nonlocals.items(), *names.globals.items()]
-    except ValueError:  # a cell that is empty yet
-        out = []
+    out = [(name, x.__globals__[name]) for name in variables_in(x.__code__) if name in x.__globals__]
+    for name, cell in zip(x.__code__.co_freevars, x.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # empty yet
+            out.append((name, cell.cell_contents))
     out += [(f"default{i}", y) for i, y in enumerate(x.__defaults__ or ())]
     return out + list((x.__kwdefaults__ or {}).items())
 

@@ -1,272 +1,179 @@
-"""Variables, members and entries outside of a step that its code names: variables of its closure and its file, members of
-its objects and modules, entries of lists and dicts among these.
+"""Variables, members and entries outside of a step that it reads and changes.
 
-Changes that a recorded step makes there are undone and told, as a Step does not make them. Numbers and texts there are
-fixed in the graph, and tensors are constants. A Step refuses to run where a variable, a member of an installed package's
-module, or a constant is another than at the capture. Other members and entries are told once: code that has such a name
-may mean another object by it (`self.loss = Step(x)`, where the step has `out.loss`).
+While a step is recorded its code, and that of the packages which it calls but PyTorch, is followed instruction by
+instruction (sys.settrace). Where a chain begins (_chains), `self.config.beta`, its objects are known: those that are
+outside are the step's modules, arguments and variables, what these have, and so on. Objects that the step makes are not.
 
-Names are those in the code of the step, of functions that it refers to, and of methods that these name. The code of
-installed packages names members, and has no variables here."""
+Changes that a recorded step makes outside are undone and told, as a Step does not make them. Numbers and texts that it
+reads there are fixed in the graph, and tensors are constants. Where one is another since, the step is recorded again: a
+Step refuses to run if its graph would be another one too."""
 import collections
 import contextlib
-import dis
 import functools
 import inspect
-import os
 import sys
-import sysconfig
 import types
 import warnings
 
 import torch
 from torch.utils import _pytree as pytree
 
+from ._chains import chains_in
 from ._errors import NotSupported
+from ._places import (CALLED, CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
+                      is_of_user, is_plain, kind_of, place_of, same)
 
-DEEP = 8          # references from the step to what is looked at
-MANY = 1_000      # entries of a container that are looked at
+MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
-PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
-CHANGING = (list, dict, set, collections.deque)
+LOOKED = 400      # plain values, or fifty times as many entries of a list, that one call of a Step looks at
+TRIES = 3         # changes of a value that made no difference, after which it is not looked at
+WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE",
+         "CALL_FUNCTION_EX")  # what reads all of a container
+READERS = ("items", "keys", "values", "copy", "index", "count")
 OF_ALL = set(vars(torch.nn.Module())) | {"training"}  # members of every module
-PACKAGES = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "")
-                  for kind in ("stdlib", "platstdlib", "purelib", "platlib")} |
-                 {os.path.dirname(os.path.realpath(path)) + os.sep for path in (torch.__file__, __file__)})
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
-MISSING = object()
 
 
-@functools.lru_cache(4096)
-def is_installed(path):
-    """Whether a file is Python's, of an installed package, or of this one."""
-    return path.startswith("<frozen") or os.path.realpath(path).startswith(PACKAGES)
+class Reader:
+    """Follows a step's code.
 
+    reads       {place: Place} of what is read
+    variables   {place: Place} of variables that are read or written
+    objects     (path, an object, its members as they were)
+    containers  (path, a list, dict or set, its copy)
+    lines       {place: the user's line}, "" where only a package's code has it
+    functions   whether there is a torch.autograd.Function among it, whose backward runs later"""
 
-def is_plain(x):
-    return isinstance(x, PLAIN) or (type(x) is tuple and all(map(is_plain, x)))
+    def __init__(self):
+        self.functions = False
+        self.reads, self.variables, self.objects, self.containers = {}, {}, [], []
+        self.known, self.keep, self.cells, self.lines = {}, [], collections.defaultdict(list), {}
 
-
-def same(a, b):
-    """Whether two values that are no tensors are one; a NaN is one of itself."""
-    try:
-        return a is b or bool(a == b) or bool(a != a and b != b)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-
-
-def brief(x):
-    text = repr(x) if is_plain(x) else "gone" if x is MISSING else f"a {type(x).__name__}"
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-class Cell:
-    """A variable of a closure, as a container of one entry."""
-
-    def __init__(self, cell):
-        self.cell = cell
-
-    def __getitem__(self, _):
-        try:
-            return self.cell.cell_contents
-        except ValueError:  # empty
-            raise KeyError from None
-
-    def __setitem__(self, _, value):
-        self.cell.cell_contents = value
-
-    def __delitem__(self, _):
-        del self.cell.cell_contents
-
-
-class Place:
-    """A variable, member or entry. path: its name for people; line: where the user's code names it; sure: that code can
-    mean nothing else; then: its value when it was found."""
-
-    def __init__(self, box, key, path, line, sure=True):
-        self.box, self.key, self.path, self.line, self.sure = box, key, path, line, sure
-        self.then = self.now()
-
-    def now(self):
-        try:
-            return self.box[self.key]
-        except (KeyError, IndexError):
-            return MISSING
-
-    def put(self, value):
-        if value is not MISSING:
-            self.box[self.key] = value
-        elif self.now() is not MISSING:
-            del self.box[self.key]
-
-
-# ---- what a step's code names ----
-
-Names = collections.namedtuple("Names", "variables cells members")  # dicts of the line where each stands first
-
-
-@functools.lru_cache(4096)
-def names_in(code):
-    """The names in the code of a function and of those in it: variables of its file, variables of closures, and members;
-    a text may be a member's name too."""
-    names, line = Names({}, {}, {}), code.co_firstlineno
-    for x in dis.get_instructions(code):
-        at = getattr(x, "line_number", x.starts_line)
-        line = line if at is None else at
-        if x.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")):
-            names.variables.setdefault(x.argval, line)
-        elif "DEREF" in x.opname:
-            names.cells.setdefault(x.argval, line)
-        elif "ATTR" in x.opname or x.opname == "LOAD_METHOD" or (x.opname == "LOAD_CONST" and isinstance(x.argval, str)):
-            names.members.setdefault(x.argval, line)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            for mine, more in zip(names, names_in(inner)):
-                for name, at in more.items():
-                    mine.setdefault(name, at)
-    return names
-
-
-def functions_of(kind):
-    """{name: function} of a class, without those that every module has."""
-    out = {}
-    for base in reversed(kind.__mro__):
-        if base not in (object, torch.nn.Module):
-            found = {name: getattr(x, "__func__", None) or getattr(x, "fget", None) or x for name, x in vars(base).items()}
-            out.update((name, x) for name, x in found.items() if inspect.isfunction(x))
-    return out
-
-
-def is_of_user(kind):
-    """Whether a class is in a file of the user's."""
-    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or (path is not None and not is_installed(path))
-
-
-class Finder:
-    """Looks through what a step refers to.
-
-    places      of variables, and of members and entries whose names stand in code
-    objects     (path, the dict of members) of modules and of the user's objects
-    containers  Places of the user's lists, dicts and sets"""
-
-    def __init__(self, step, args, modules):
-        self.places, self.objects, self.containers = [], [], []
-        self.seen, self.keep = set(), []
-        self.named = {"forward": "", "__call__": ""}  # names of members in code that was looked at, and the user's line
-        self.methods, self.members = [], []           # (name, function), arguments of member(): not looked at yet
-        for path, module in modules:
-            self.object(module, path, 0)
-            for hook in [y for kind in HOOKS for y in getattr(module, kind).values()]:
-                self.value(hook, "", "", 1)
-        self.value(step, "", "", 0)
-        for x in args:
-            self.value(x, "", "", 0)
-        while self.follow():
-            pass
-
-    def follow(self):
-        """Looks at methods and members whose names stand in code that was looked at by now. Gives whether there were any."""
-        methods, members = self.methods, self.members
-        self.methods, self.members = [], []
-        for name, x in methods:
-            self.function(x, 1) if name in self.named else self.methods.append((name, x))
-        for box, key, *more in members:
-            self.member(box, key, *more) if key in self.named else self.members.append((box, key, *more))
-        return len(methods) + len(members) != len(self.methods) + len(self.members)
-
-    def is_new(self, x):
-        if id(x) in self.seen or len(self.seen) >= OBJECTS:
-            return False
-        self.seen.add(id(x))
+    def add(self, x, path):
+        """Takes an object as one that is outside."""
+        if isinstance(x, (*PLAIN, bytes, torch.Tensor)) or id(x) in self.known or len(self.known) >= OBJECTS:
+            return
+        if isinstance(x, types.ModuleType) and is_installed(getattr(x, "__file__", None) or "<frozen>"):
+            return
+        self.known[id(x)] = path
         self.keep.append(x)
-        return True
-
-    def value(self, x, path, line, depth):
-        """Looks at what a variable, a member or an entry has."""
-        if depth > DEEP or isinstance(x, (*PLAIN, bytes, torch.Tensor, torch.nn.Module)):  # the step's modules are looked at
-            return
-        if isinstance(x, (types.FunctionType, types.MethodType, functools.partial)):
-            self.function(x, depth)
-        elif isinstance(x, (*CHANGING, tuple)):
-            self.container(x, path, line, depth)
-        else:
-            self.object(x, path, depth)
-
-    def function(self, x, depth):
-        if isinstance(x, functools.partial):
-            parts = [x.func, *x.args, *x.keywords.values()]
+        if isinstance(x, types.FunctionType):
+            self.add_function(x)
         elif isinstance(x, types.MethodType):
-            parts = [x.__func__]
-            self.value(x.__self__, type(x.__self__).__name__, "", depth + 1)
+            self.add(x.__self__, type(x.__self__).__name__)
+            self.add(x.__func__, "")
+        elif isinstance(x, functools.partial):
+            for y in (x.func, *x.args, *x.keywords.values()):
+                self.add(y, "")
         else:
-            parts = [getattr(x, "__wrapped__", None), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
-            if self.is_new(x):
-                self.code(x, depth)
-        for y in parts:
-            self.value(y, "", "", depth + 1)
+            self.add_object(x, path)
 
-    def code(self, x, depth):
-        file, names = x.__code__.co_filename, names_in(x.__code__)
-        installed = is_installed(file)
-        for name, line in names.members.items():
-            self.named[name] = self.named.get(name) or ("" if installed else f"{file}:{line}")
-        if installed:
-            return
-        for name, cell in zip(x.__code__.co_freevars, x.__closure__ or ()):
-            self.place(Cell(cell), name, name, f"{file}:{names.cells.get(name, x.__code__.co_firstlineno)}", depth)
-        for name, line in names.variables.items():
-            if name in x.__globals__:
-                self.place(x.__globals__, name, name, f"{file}:{line}", depth)
+    def add_function(self, x):
+        for y in (getattr(x, "__wrapped__", None), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
+            self.add(y, "")
+        level = [(x.__code__, dict(zip(x.__code__.co_freevars, x.__closure__ or ())))]
+        for code, cells in level:  # and the functions in it
+            self.cells[code].append(cells)
+            inner = [y for y in code.co_consts if isinstance(y, types.CodeType)]
+            level += [(y, {name: cells[name] for name in y.co_freevars if name in cells}) for y in inner]
 
-    def place(self, box, key, path, line, depth, sure=True):
-        where = (id(box.cell if isinstance(box, Cell) else box), key)
-        if where in self.seen:
-            return
-        self.seen.add(where)
-        self.keep.append(box)
-        place = Place(box, key, path, line, sure)
-        self.places.append(place)
-        if isinstance(place.then, CHANGING):
-            self.containers.append(place)
-        self.value(place.then, path, line, depth + 1)
-
-    def container(self, x, path, line, depth):
-        if len(x) > MANY or isinstance(x, set) or not self.is_new(x):
-            return
-        keys = x if isinstance(x, dict) else range(len(x))
-        for key in list(keys):
-            name = f"{path}[{key!r}]" if path else ""
-            if isinstance(key, str):
-                self.members.append((x, key, name, line, depth))
-            else:
-                self.place(x, key, name, line, depth, False)
-
-    def object(self, x, path, depth):
-        """An object whose members code may name."""
-        kind, members = x if isinstance(x, type) else type(x), getattr(x, "__dict__", None)
+    def add_object(self, x, path):
+        if isinstance(x, CHANGING):
+            self.containers.append((path, x, x.copy()))
+        if isinstance(x, (*CHANGING, tuple)) and len(x) <= MANY:
+            for key, y in list(x.items() if isinstance(x, dict) else enumerate(x)):
+                self.add(y, f"{path}[{key!r}]")
+        kind = x if isinstance(x, type) else type(x)
         module = isinstance(x, torch.nn.Module)
-        if isinstance(x, types.ModuleType):
-            mine = getattr(x, "__file__", None) and not is_installed(x.__file__)
-            if not mine:
-                return
-        else:
-            mine = is_of_user(kind)
-        if not isinstance(members, (dict, types.MappingProxyType)) or not self.is_new(x):
+        if kind.__module__.split(".")[0] == "torch" and not module:
             return
-        if not module and kind.__module__.split(".")[0] == "torch":
-            return
-        if (mine or module) and not isinstance(x, types.ModuleType):
-            self.methods += functions_of(kind).items()
-            if isinstance(members, dict):
-                self.objects.append((f"{path}." if path else "", members))
-        for key in members:
-            if not (module and key in OF_ALL):
-                self.members.append((members, key, f"{path}.{key}" if path else key, "", depth, mine, module and not mine))
+        for function in functions_of(kind):
+            self.add_function(function)
+        if isinstance(getattr(x, "__dict__", None), dict) or (isinstance(x, type) and is_of_user(x)):
+            self.objects.append((path, x, dict(vars(x))))
+        for kind in HOOKS if module else ():
+            for hook in getattr(x, kind).values():
+                self.add(hook, "")
 
-    def member(self, box, key, path, line, depth, mine=True, sure=False):
-        if mine or not isinstance(box[key], (*CHANGING, tuple, types.FunctionType, types.MethodType)):
-            self.place(box, key, path, self.named[key] or line, depth, sure)
+    # ---- code ----
+
+    def called(self, frame, *_):
+        kind = kind_of(frame.f_code.co_filename)
+        if kind == "python":
+            return None
+        chains, mine = chains_in(frame.f_code), kind == "user"
+        first = frame.f_code.co_varnames[:1]
+        self.functions |= bool(first) and isinstance(frame.f_locals.get(first[0]), torch.autograd.function.FunctionCtx)
+
+        def at(frame, event, _):
+            if event == "opcode":
+                for chain in chains.get(frame.f_lasti, ()):
+                    self.look(frame, chain, mine)
+            return at
+        frame.f_trace_lines, frame.f_trace = False, at
+        frame.f_trace_opcodes = True
+        return at
+
+    def look(self, frame, chain, mine):
+        line = f"{frame.f_code.co_filename}:{chain.line}" if mine else ""
+        variables = frame.f_locals
+        box = self.variable(frame, chain, variables) if mine else None
+        if box is not None:
+            x = self.read(box, chain.name, chain.name, line, chain.stores and not chain.steps)
+            self.variables.setdefault(place_of(box, chain.name), Place(box, chain.name, chain.name, line))
+        else:
+            x = variables.get(chain.name, MISSING) if chain.root != "global" else MISSING
+        for i, (kind, key) in enumerate(chain.steps):
+            path = self.known.get(id(x))
+            if path is None:
+                return
+            if kind in ("at", "named"):
+                kind, key = "entry" if kind == "at" else "member", variables.get(key, frame.f_globals.get(key, MISSING))
+            box = box_of(x, key) if kind == "member" else x if holds(x, key) else None
+            if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):
+                if isinstance(x, CHANGING):
+                    self.mention(x, path, line, key in READERS)
+                return
+            name = f"{path}.{key}" if kind == "member" and path else key if kind == "member" else f"{path}[{key!r}]"
+            if box is x:
+                self.mention(x, path, line, False)
+            x = self.read(box, key, name, line, chain.stores and i == len(chain.steps) - 1)
+        if isinstance(x, (*CHANGING, tuple)) and id(x) in self.known:
+            every = type(x) in (list, tuple) and len(x) <= MANY and all(map(is_plain, x))
+            self.mention(x, self.known[id(x)], line, every or chain.end in WHOLE)
+
+    def variable(self, frame, chain, variables):
+        """The box of a chain's variable, if it is one of the file or of a closure outside."""
+        if chain.root == "global":
+            return frame.f_globals if chain.name in frame.f_globals or chain.stores else None
+        if chain.root == "cell" and chain.name != "__class__":
+            for cells in map(Cell, (x[chain.name] for x in self.cells[frame.f_code] if chain.name in x)):
+                if Place(cells, "", "", "").then is variables.get(chain.name, MISSING):
+                    return cells
+        return None
+
+    def read(self, box, key, path, line, stores):
+        """Notes that a place is read, and gives its value."""
+        where = place_of(box, key)
+        self.lines[where] = self.lines.get(where) or line
+        self.keep.append(box)
+        place = Place(box, key, path, line)
+        if not stores:
+            self.reads.setdefault(where, place)
+        self.add(place.then, path)
+        return place.then
+
+    def mention(self, x, path, line, whole):
+        """Notes that a container is used, and, of one that is read as a whole, each entry."""
+        where = place_of(x, MISSING)
+        self.lines[where] = self.lines.get(where) or line
+        if not whole or len(x) > MANY or where in self.reads:
+            return
+        if isinstance(x, CHANGING):
+            self.reads[where] = Place(x, MISSING, path, line)
+        for key, y in list(x.items() if isinstance(x, dict) else () if isinstance(x, set) else enumerate(x)):
+            if isinstance(y, torch.Tensor):
+                self.reads.setdefault(place_of(x, key), Place(x, key, f"{path}[{key!r}]", line))
 
 
 # ---- what a step changes, and reads ----
@@ -274,22 +181,18 @@ class Finder:
 class Outside:
     """Places outside of a step that it changes and reads while it is recorded.
 
-    changed  by its name where the user's code names it, of what was changed but buffers that were replaced"""
+    reads    {place: Place} of what it reads
+    changed  {path: the user's line} of what it changes, but buffers that it replaces"""
 
     def __init__(self, step, args, modules):
         self.modules = modules  # (path, module)
-        found = Finder(step, args, modules)
-        self.places, self.containers, self.objects = found.places, found.containers, found.objects
-        self.changed = {}
+        self.step, self.args, self.reader, self.keep = step, args, None, []
+        self.reads, self.changed, self.written = {}, {}, set()
 
     @contextlib.contextmanager
-    def undone(self):
-        """At the end of the block buffers that were replaced are there again, with the values that replaced them, and all
-        else is as it was."""
+    def buffers(self):
+        """At the end of the block buffers that were replaced are there again, with the values that replaced them."""
         buffers = [dict(m._buffers) for _, m in self.modules]
-        members = [dict(x) for _, x in self.objects]
-        values = [p.now() for p in self.places]
-        copies = [(p, x, x.copy()) for p, x in ((p, p.now()) for p in self.containers) if isinstance(x, CHANGING)]
         try:
             yield
             for (path, m), old in zip(self.modules, buffers):
@@ -301,29 +204,87 @@ class Outside:
             for (_, m), old in zip(self.modules, buffers):
                 m._buffers.clear()
                 m._buffers.update(old)
-            for place, x, old in copies:
-                self.refill(place, x, old)
-            for (path, x), old in zip(self.objects, members):
-                for key in [k for k in x if k != "training"]:
-                    self.restore(Place(x, key, path + key, ""), old.get(key, MISSING))
-            for place, then in zip(self.places, values):
-                self.restore(place, then)
 
-    def restore(self, place, then):
+    @contextlib.contextmanager
+    def followed(self):
+        """While it is on code is followed, from begin() on. At its end what the step has changed outside is as it was."""
+        before, frame = sys.gettrace(), sys._getframe()
+        frame.f_trace_opcodes = True  # before settrace: Python 3.12 asks for it
+        try:
+            with self.buffers():
+                yield
+        finally:
+            sys.settrace(before)
+            frame.f_trace_opcodes = False
+            self.end()
+
+    def begin(self):
+        """The step begins, once more."""
+        self.end()
+        self.reader = reader = Reader()
+        self.in_backward = any(m._backward_hooks or m._backward_pre_hooks for _, m in self.modules)
+        for path, module in self.modules:
+            reader.add(module, path)
+        reader.add(self.step, type(self.step).__name__)
+        for x in self.args:
+            reader.add(x, type(x).__name__)
+        sys.settrace(reader.called)
+
+    @contextlib.contextmanager
+    def paused(self, function):
+        """The block is a call of PyTorch's own, which is not followed."""
+        self.in_backward |= function is torch.Tensor.register_hook
+        trace = sys.gettrace()
+        if function is not torch.autograd.grad:  # which may call the step's own functions
+            sys.settrace(None)
+        try:
+            yield
+        finally:
+            sys.settrace(trace)
+
+    def forward_ends(self):
+        """The backward is followed only where code of the step's may run in it: following takes time."""
+        if not (self.in_backward or self.reader.functions):
+            sys.settrace(None)
+
+    def end(self):
+        """What a step has changed is as it was."""
+        if self.reader:
+            self.restore(self.reader)
+            self.reads = {**self.reader.reads, **self.reads}
+            self.keep += self.reader.keep
+            self.reader = None
+
+    def restore(self, reader):
+        for path, x, old in reader.containers:
+            if len(x) != len(old) or not all(a is b or (is_plain(a) and same(a, b)) for a, b in zip(entries(x), entries(old))):
+                self.note(path, [place_of(x, MISSING)], reader)
+                x.clear()
+                x.update(old) if isinstance(x, (dict, set)) else x.extend(old)
+        for path, x, old in reader.objects:
+            box = Members(x) if isinstance(x, type) else x.__dict__
+            for key in [k for k in {**vars(x), **old} if not (isinstance(x, torch.nn.Module) and k in OF_ALL)]:
+                self.put(Place(box, key, f"{path}.{key}" if path else key, ""), old.get(key, MISSING), reader, x)
+        for place in reader.variables.values():
+            self.put(place, place.then, reader)
+
+    def put(self, place, then, reader, owner=None):
+        """Puts back what a place had."""
         now = place.now()
         if now is then or now is MISSING:
             return
         tensors = any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(now))
         if tensors or (is_plain(now) and not same(now, then)):
-            self.changed.setdefault(place.path, place.line)
+            cached = isinstance(inspect.getattr_static(type(owner), str(place.key), None), functools.cached_property)
+            self.note("" if cached else place.path, [place_of(place.box, place.key), (id(owner), place.key)], reader)
             place.put(then)
 
-    def refill(self, place, x, old):
-        if len(x) == len(old) and all(a is b or (is_plain(a) and same(a, b)) for a, b in zip(entries(x), entries(old))):
-            return
-        self.changed.setdefault(place.path, place.line)
-        x.clear()
-        x.update(old) if isinstance(x, (dict, set)) else x.extend(old)
+    def note(self, path, places, reader):
+        """Notes that a place was changed; what only a package's code has there is its own matter."""
+        self.written.update(places)
+        line = next((reader.lines[x] for x in places if x in reader.lines), None)
+        if path and line != "":
+            self.changed.setdefault(path, line or "")
 
     def warn(self):
         """Says what the step has changed: a Step does not."""
@@ -337,17 +298,9 @@ class Outside:
 
     def fixed(self, constants):
         """A Fixed of the values that must stay as they are for a graph that has these tensors as constants."""
-        changed = [id(p.then) for p in self.containers if p.path in self.changed]
-        own = [p for p in self.places if p.path not in self.changed and id(p.box) not in changed]
-        out = Fixed([p for p in own if is_plain(p.then)], [p for p in own if isinstance(p.then, torch.Tensor)], constants)
-        kept = {id(p) for p in [*out.plain, *(p for p, _ in out.tensors)]}
-        for p in self.places:
-            p.then = p.then if id(p) in kept else None
-        return out
-
-
-def entries(x):
-    return [y for pair in x.items() for y in pair] if isinstance(x, dict) else x
+        own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written]
+        self.keep = self.reads = None
+        return Fixed(own, constants)
 
 
 def write(path, buffer, now):
@@ -368,23 +321,37 @@ def memory(x):
 
 
 class Fixed:
-    """Variables, members and entries that a graph has as they were when it was captured: plain values, and tensors that
-    are constants in it."""
+    """What a graph has as it was when it was captured: plain values, functions and modules that variables have, and tensors
+    that are constants in it."""
 
-    def __init__(self, plain, tensors, constants):
+    def __init__(self, places, constants):
         known = {memory(x) for x in constants} - {None}
-        self.plain = plain
-        self.tensors = [[p, p.then._version] for p in tensors if memory(p.then) in known]
+        self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        self.turn, self.tries, self.keep = 0, collections.Counter(), []
+        self.take([p for p in places if p.key is MISSING or is_plain(p.then) or isinstance(p.then, CALLED)])
 
-    def check(self):
-        """Raises NotSupported where one is another that the step surely means; tells once of others."""
-        for p in [p for p in self.plain if p.now() is not p.then and not same(p.now(), p.then)]:
-            what = f"{p.path} is {brief(p.now())}, and was {brief(p.then)} when the step was captured"
-            how = f"{where(p)}; give it as an argument that is a tensor, or capture again"
-            if p.sure:
-                raise NotSupported(f"{what}, in which it is fixed{how}")
-            self.plain.remove(p)
-            warnings.warn(f"tenon: {what}; if the step reads it, it goes on with that{how}", RuntimeWarning, stacklevel=3)
+    def take(self, places):
+        self.turns, room = [[]], LOOKED
+        for p in places:
+            room -= 1 + (len(p.then) // 50 if p.key is MISSING else 0)
+            if room < 0:
+                self.turns.append([])
+                room = LOOKED
+            self.turns[-1].append(p.entry())
+
+    def check(self, again, every=False):
+        """Raises NotSupported where one is another, and the graph would be. Looks at all, or at as many as take 50 us.
+        again(): the step recorded again: "" if it is the same graph now, else True or a text of why not, and its Fixed."""
+        self.turn = (self.turn + 1) % len(self.turns)
+        for turn in self.turns if every else [self.turns[self.turn]]:
+            try:
+                found = [p for p, box, key, then in turn if box[key] is not then]
+            except (KeyError, IndexError):  # one is gone
+                found = [p for p, *_ in turn]
+            found = [p for p in found if not p.is_same()]
+            if found:
+                self.other(found, again)
+                break
         for entry in self.tensors:
             p, version = entry
             now, then = p.now(), p.then
@@ -397,6 +364,24 @@ class Fixed:
                 raise NotSupported(f"{p.path} is another tensor than when the step was captured, in which it is a constant"
                                    f"{where(p)}; give it as an argument, or capture again")
             p.then, entry[1] = now, now._version
+
+    def other(self, found, again):
+        """Of values that are others now."""
+        why, fixed = again()
+        if why:
+            p = found[0]
+            how = "" if isinstance(p.then, CALLED) else "give it as an argument that is a tensor, or "
+            raise NotSupported(f"{p.difference()} when the step was captured, in which it is fixed{where(p)}; {how}capture "
+                               f"again{why if why is not True else ''}")
+        for p in found:
+            self.tries[place_of(p.box, p.key)] += 1
+            if self.tries[place_of(p.box, p.key)] == TRIES:
+                warnings.warn(f"tenon: the step reads {p.path}{where(p)}, which changes between steps. It has made no difference "
+                              f"{TRIES} times, and is not looked at any more; what depends on it is an argument that is a tensor",
+                              RuntimeWarning, stacklevel=5)
+        self.take([p for turn in fixed.turns for p, *_ in turn if self.tries[place_of(p.box, p.key)] < TRIES])
+        self.tensors = fixed.tensors
+        self.keep += found  # whose boxes have those addresses
 
 
 def where(place):

@@ -16,7 +16,7 @@ from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import Error, NotSupported
 from ._library import USAGE, lib
-from ._outside import same
+from ._places import same
 from ._plan import Plan, plan as make_plan
 
 OTHER_SIZES = "; a plan is of fixed sizes: tenon.compile(captured.again(...)), with these arguments, makes a Step of theirs"
@@ -179,7 +179,7 @@ class Step:
         self.plan = plan
         self.captured = c = plan.captured
         c.watch.check()
-        c.fixed.check()
+        c.fixed.check(c.recorded_again, every=True)
         _watch.check_hooks(c.parameters, c.optimizer)
         _watch.check_trainable(c)
         self.program = Program(plan.made)
@@ -317,7 +317,7 @@ class Step:
 
     def _run(self, args, kwargs):
         self.captured.watch.check()
-        self.captured.fixed.check()
+        self.captured.fixed.check(self.captured.recorded_again)
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         _watch.check_trainable(self.captured)
@@ -353,7 +353,7 @@ class Step:
         for i, (now, then) in enumerate(zip(leaves, c.leaves)):
             if i not in c.places:
                 if not same(now, then):
-                    raise ValueError(f"argument {i}: {then!r} is fixed in the captured step, found {now!r}")
+                    raise ValueError(f"argument {i}: {brief(then)} is fixed in the captured step, found {brief(now)}")
                 continue
             shape, dtype = c.types[len(tensors)]
             given = isinstance(now, torch.Tensor)

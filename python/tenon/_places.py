@@ -1,0 +1,175 @@
+"""Places where a step's values are: variables, members of objects, entries of containers; and whose code is whose."""
+import collections
+import functools
+import inspect
+import os
+import sys
+import sysconfig
+import types
+
+import torch
+
+PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
+CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
+CHANGING = (list, dict, set, collections.deque)
+PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
+PACKAGES = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("purelib", "platlib")})
+OWN = tuple(os.path.dirname(os.path.realpath(path)) + os.sep for path in (torch.__file__, __file__))
+MODULES = os.path.join(OWN[0], "nn", "modules", "")
+MISSING = object()
+
+
+@functools.lru_cache(4096)
+def kind_of(path):
+    """Whose code a file has: "python", of PyTorch and Python and this package; "package", of an installed one, or of
+    PyTorch's modules; "user"."""
+    real = os.path.realpath(path)
+    if real.startswith(MODULES) and not real.endswith("module.py"):
+        return "package"
+    if path.startswith("<frozen") or real.startswith(OWN) or (real.startswith(PYTHON) and not real.startswith(PACKAGES)):
+        return "python"
+    return "package" if real.startswith(PACKAGES) else "user"
+
+
+def is_installed(path):
+    return kind_of(path) != "user"
+
+
+def is_plain(x):
+    return isinstance(x, PLAIN) or (type(x) is tuple and all(map(is_plain, x)))
+
+
+def same(a, b):
+    """Whether two values that are no tensors are one; a NaN is one of itself."""
+    try:
+        return a is b or bool(a == b) or bool(a != a and b != b)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def entries(x):
+    return [y for pair in x.items() for y in pair] if isinstance(x, dict) else x
+
+
+def brief(x):
+    plain = is_plain(x) or (isinstance(x, CHANGING) and all(map(is_plain, entries(x))))
+    text = repr(x) if plain else "gone" if x is MISSING else f"a {type(x).__name__}"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+# ---- places: a box and a key ----
+
+class Cell:
+    """A variable of a closure, as a container of one entry."""
+
+    def __init__(self, cell):
+        self.of = cell
+
+    def __getitem__(self, _):
+        try:
+            return self.of.cell_contents
+        except ValueError:  # empty
+            raise KeyError from None
+
+    def __setitem__(self, _, value):
+        self.of.cell_contents = value
+
+    def __delitem__(self, _):
+        del self.of.cell_contents
+
+
+class Members:
+    """Members of a class, or of an object that has them of its class or in slots."""
+
+    def __init__(self, x):
+        self.of = x
+
+    def __getitem__(self, key):
+        try:
+            return vars(self.of)[key] if isinstance(self.of, type) else getattr(self.of, key)
+        except AttributeError:
+            raise KeyError from None
+
+    def __setitem__(self, key, value):
+        setattr(self.of, key, value)
+
+    def __delitem__(self, key):
+        delattr(self.of, key)
+
+
+class Place:
+    """A variable, member or entry. path: its name for people; line: where the user's code has it, "" where only a
+    package's has; then: its value when it was found. key: MISSING: the list `box` itself, of which `then` is a copy."""
+
+    def __init__(self, box, key, path, line):
+        self.box, self.key, self.path, self.line = box, key, path, line
+        self.tries = 0
+        self.then = self.now() if key is not MISSING else box.copy()
+
+    def now(self):
+        if isinstance(self.box, dict):  # one that makes what it has not, it does not here
+            return self.box if self.key is MISSING else dict.get(self.box, self.key, MISSING)
+        try:
+            return self.box if self.key is MISSING else self.box[self.key]
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+
+    def is_same(self):
+        now = self.now()
+        return same(now, self.then) or (now is MISSING and isinstance(self.then, torch.nn.Module))
+
+    def difference(self):
+        now = self.now()
+        if type(now) is type(self.then) and isinstance(now, CALLED):
+            return f"{self.path} is another {type(now).__name__} than"
+        return f"{self.path} is {brief(now)}, and was {brief(self.then)}"
+
+    def entry(self):
+        """(self, a box, a key, the value), of which the box has the value under the key as long as it is the same."""
+        return self, {MISSING: self.box} if self.key is MISSING else self.box, self.key, self.then
+
+    def put(self, value):
+        if value is not MISSING:
+            self.box[self.key] = value
+        elif self.now() is not MISSING:
+            del self.box[self.key]
+
+
+def place_of(box, key):
+    return id(box.of if isinstance(box, (Cell, Members)) else box), key
+
+
+def is_of_user(kind):
+    """Whether a class is in a file of the user's."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (path is not None and not is_installed(path))
+
+
+@functools.lru_cache(4096)
+def functions_of(kind):
+    """The functions of a class that refer to variables of a closure."""
+    found = [getattr(x, "__func__", None) or getattr(x, "fget", None) or x for base in kind.__mro__ for x in vars(base).values()]
+    return [x for x in found if inspect.isfunction(x) and x.__closure__]
+
+
+def box_of(x, key):
+    """Where an object has a member that is no method, property or tensor of a module: a box, or None."""
+    members = getattr(x, "__dict__", None)
+    if isinstance(x, type):
+        return next((Members(base) for base in x.__mro__ if key in vars(base)), None)
+    if isinstance(x, torch.nn.Module) and key not in members:
+        if key in x._modules:
+            return x._modules
+        if key in x._parameters or key in x._buffers:
+            return None
+    if isinstance(members, dict) and key in members:
+        return members
+    found = next((vars(base)[key] for base in type(x).__mro__ if key in vars(base)), MISSING)
+    if found is not MISSING:
+        return Members(x) if is_plain(found) or isinstance(found, types.MemberDescriptorType) else None
+    return x if isinstance(x, dict) and key in x else members if isinstance(members, dict) else None
+
+
+def holds(x, key):
+    """Whether a container may have an entry under a key."""
+    return isinstance(x, (*CHANGING, tuple)) and isinstance(key, (int, str, tuple))
