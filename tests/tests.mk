@@ -36,14 +36,11 @@ TESTS := $(patsubst tests/programs/%.c,$(BUILD)/tests/%,$(filter-out $(if $(CUDA
 TEST_HELP := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/shared/*.c))
 # Programs for mpirun, and the modules with short messages cut as only long ones are.
 MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
-GOLD := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 tests: $(TESTS) $(BUILD)/tests/fused_texts $(BUILD)/tests/export_cases $(MPI_TESTS) $(if $(CUDA_HOME),$(addprefix $(BUILD)/tests/,gpu_op gpu_ref nvrtc))
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-# Each is linked with the whole library, so gold, where it is, saves a third of a minute.
-$(TESTS) $(MPI_TESTS): LDLIBS += $(GOLD)
 $(BUILD)/tests/%: $(BUILD)/tests/programs/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)

@@ -167,8 +167,7 @@ __device__ static void make_p(W (&s)[R][R], const Gradient &x, const HeadRows &o
                                         other.first + threadIdx.x % SIDE * R + j);
             W score = s[i][j] * (W)x.f.scale;
             s[i][j] = 0;
-            if (!sees(x.f, at.query, at.key) ||
-                at.key < start_at(x.starts, x.f, own.b, at.query))
+            if (!sees(x.f, at.query, at.key) || at.key < start_at(x.starts, x.f, own.b, at.query))
                 continue;
             if (x.mask.data)
                 score += mask_at<W>(x.mask, own.b, head, at.query, at.key);

@@ -215,15 +215,15 @@ static void look(Bounder *b, const BoundMoment *m)
 }
 
 /* Seconds between which a bound is told; below the one and above the other any number will do. */
-typedef struct Told {
+typedef struct BoundRange {
     double floor, ceiling;
-} Told;
+} BoundRange;
 
-static const Told any = {-INFINITY, INFINITY};
+static const BoundRange any = {-INFINITY, INFINITY};
 
 /* The least seconds with at most so many bytes, or fewer. The curve of the least lies below the
  * line between two of its corners. */
-static double least_seconds(AgainGraph *x, double nbytes, Told told)
+static double least_seconds(AgainGraph *x, double nbytes, BoundRange told)
 {
     Corner low = again_none(x), high = again_most(x);
     double bound = 0;
@@ -245,7 +245,7 @@ static double least_seconds(AgainGraph *x, double nbytes, Told told)
 }
 
 /* The bound of a moment, where a step has so many bytes beside parameters and state. */
-static double price(Bounder *b, BoundMoment m, double nbytes, Told told)
+static double price(Bounder *b, BoundMoment m, double nbytes, BoundRange told)
 {
     look(b, &m);
     for (int i = 0; i < b->nheld; i++)
@@ -326,8 +326,8 @@ static double bound_places(Bounder *b, const bool *spine, double nbytes)
         alive[at] = now;
     }
     for (int i = 0; i < count; i++)
-        bound =
-            fmax(bound, price(b, (BoundMoment){.at = list[i]}, nbytes, (Told){bound, INFINITY}));
+        bound = fmax(bound,
+                     price(b, (BoundMoment){.at = list[i]}, nbytes, (BoundRange){bound, INFINITY}));
     return bound;
 }
 
@@ -381,17 +381,17 @@ static double bound_cases(Bounder *b, const bool *spine, double nbytes, double f
     if (!find_pair(b, spine, &free, &at))
         return 0;
     double least = price(b, (BoundMoment){.at = free, .coming = at}, nbytes, any);
-    least = fmax(least,
-                 price(b, (BoundMoment){.at = at, .ran = free}, nbytes, (Told){least, INFINITY}));
+    least = fmax(least, price(b, (BoundMoment){.at = at, .ran = free}, nbytes,
+                              (BoundRange){least, INFINITY}));
     double so_far = 0;
     for (int k = 0; k < MOST_CHAIN && at && so_far < least && least > floor; k++) {
         const Node *next = next_of(b, spine, at);
-        const Told told = {so_far, least};
+        const BoundRange told = {so_far, least};
         so_far = fmax(so_far, price(b, (BoundMoment){.at = at, .coming = free}, nbytes, told));
         if (so_far >= least)
             break;
         const BoundMoment between = {.at = free, .ran = at, .coming = next};
-        const double sec = price(b, between, nbytes, (Told){MAX(so_far, floor), least});
+        const double sec = price(b, between, nbytes, (BoundRange){MAX(so_far, floor), least});
         least = fmin(least, fmax(so_far, sec));
         at = next;
     }

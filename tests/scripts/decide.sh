@@ -204,8 +204,10 @@ done
 # On ranks with a slow network what is chosen is no slower than a word by hand within the bytes of that: what is kept is
 # gathered once, also by two readers of a parameter, and before a loop of microbatches.
 printf 'machine 1\nname slow\nlike avx2\nnetwork 0.1\n' >"$dir/slow"
+bucket=block
+[ -z "$TN_LONG" ] || bucket=auto # which searches twice
 for how in ${TN_LONG:+"--accumulate 1"} "--accumulate 2"; do
-    set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --mesh fsdp=2 --machine "$dir/slow" $how
+    set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --mesh fsdp=2 --machine "$dir/slow" --bucket $bucket $how
     for hand in "--reshard never" "--reshard always --recompute full"; do
         limit=$(needs "$@" $hand)
         by_hand=$(seconds)
