@@ -129,6 +129,8 @@ class Reader:
                 return
             if kind in ("at", "named"):
                 kind, key = "entry" if kind == "at" else "member", variables.get(key, frame.f_globals.get(key, MISSING))
+                if key is MISSING:
+                    return
             box = box_of(x, key) if kind == "member" else x if holds(x, key) else None
             if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):
                 if isinstance(x, CHANGING):
