@@ -40,8 +40,8 @@ ZSTD := $(call there,zstd.h)
 $(BUILD)/src/io/inflate.o: CFLAGS += $(ZLIB:%=-DTN_ZLIB) $(ZSTD:%=-DTN_ZSTD)
 
 # *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out. Machine code for CUDA_ARCH, and for other
-# GPUs from CUDA_PTX on intermediate code, which their driver compiles. Files with instructions of their own have
-# machine code for CUDA_ASM_ARCH in any case, as only an assembler knows whether these are right.
+# GPUs from CUDA_PTX on intermediate code, which their driver compiles. Those with most of what is written as
+# instructions have machine code for CUDA_ASM_ARCH in any case, as only an assembler knows whether these are right.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))))
 CUDA_PTX  ?= 80
 CUDA_ARCH ?= 90a

@@ -11,6 +11,10 @@ from ._errors import NotSupported
 from ._fx import type_of
 
 
+def is_data(x):
+    return isinstance(x, torch.Tensor) and not isinstance(x, torch.nn.Parameter)
+
+
 def check(name, x):
     """Raises NotSupported for an argument that no graph can have, TypeError for an optimizer."""
     if type(x).__module__ == "numpy" and getattr(x, "shape", ()):
@@ -20,7 +24,7 @@ def check(name, x):
     if not isinstance(x, torch.Tensor):
         of_torch = type(x).__module__.split(".")[0] == "torch" or isinstance(x, torch.nn.Module)
         members = {} if of_torch else getattr(x, "__dict__", {})
-        inside = next((k for k, y in members.items() if any(isinstance(z, torch.Tensor) for z in pytree.tree_leaves(y))), None)
+        inside = next((k for k, y in members.items() if any(map(is_data, pytree.tree_leaves(y)))), None)
         if inside is not None:
             kind = type(x).__name__
             raise NotSupported(f"{name} is a {kind}, whose tensors ({inside}) PyTorch does not find, so that each call would have "

@@ -26,6 +26,7 @@ def call(function, args, kwargs):
         function = pad_circular
     if function in (torch.ctc_loss, torch.nn.functional.ctc_loss):  # it reads numbers of tensors that it makes of lists
         args = [torch.tensor(x) if isinstance(x, (list, tuple)) else x for x in args]
+        kwargs = {key: torch.tensor(x) if isinstance(x, (list, tuple)) else x for key, x in kwargs.items()}
     if function is torch.lstm:  # oneDNN's is one call, which no graph has
         with torch.backends.mkldnn.flags(enabled=False):
             return function(*args, **kwargs)

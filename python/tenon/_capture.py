@@ -22,6 +22,7 @@ from . import _arguments, _calls, _checkpoint, _effects, _flex, _loop, _modules,
 from ._errors import CaptureError, Error, NotSupported
 from ._fx import Code, type_of, where
 from ._lines import by_torch, refusal, user_line
+from ._places import same
 
 # ---- modules ----
 
@@ -259,8 +260,9 @@ class Captured:
         except Error as error:
             return f". It would not be captured now: {error}", None
         constants = zip(self.constants.values(), other.constants.values())
-        same = without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
-        return "" if same else True, self.holder.outside.fixed(other.constants.values())
+        equal = (without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
+                 and outputs_equal(self, self.holder))
+        return "" if equal else True, self.holder.outside.fixed(other.constants.values())
 
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
@@ -340,6 +342,11 @@ def record(captured, holder, names, ranks=None):
         builder = Builder(captured, holder, gm, [names[i] for i in holder.places], [holder.leaves[i] for i in holder.places])
         builder.build()
     return builder
+
+
+def outputs_equal(x, y):
+    """Whether what two recordings return beside tensors is equal."""
+    return x.out_spec == y.out_spec and all(map(same, x.out_leaves, y.out_leaves))
 
 
 def without_scopes(text):

@@ -21,7 +21,8 @@ def members(x):
     if isinstance(x, types.MethodType):
         return [("self", x.__self__), ("", x.__func__)]
     if inspect.isfunction(x):
-        return of_function(inspect.unwrap(x))
+        inner = inspect.unwrap(x)
+        return of_function(inner) if inspect.isfunction(inner) else [("", inner)]
     if isinstance(x, dict):
         return [(str(k), y) for k, y in x.items()] if len(x) <= MANY else []
     if isinstance(x, (list, tuple, set, frozenset)):

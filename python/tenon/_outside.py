@@ -21,12 +21,14 @@ from torch.utils import _pytree as pytree
 from ._chains import chains_in
 from ._errors import NotSupported
 from ._places import (CALLED, CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
-                      is_of_user, is_plain, kind_of, place_of, same)
+                      copied, is_of_user, is_plain, kind_of, place_of, same)
 
 MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
-LOOKED = 400      # plain values, or fifty times as many entries of a list, that one call of a Step looks at
-TRIES = 3         # changes of a value that made no difference, after which it is not looked at
+ALWAYS = 1_000    # values of the user's lines that each call of a Step looks at
+LOOKED = 400      # of the others, or fifty times as many entries of a list, that one call of a Step looks at
+TRIES = 3         # changes of a value, soon after others, that made no difference, after which it is not looked at
+SOON = 50         # calls of a Step
 WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE",
          "CALL_FUNCTION_EX")  # what reads all of a container
 READERS = ("items", "keys", "values", "copy", "index", "count")
@@ -79,7 +81,7 @@ class Reader:
 
     def add_object(self, x, path):
         if isinstance(x, CHANGING):
-            self.containers.append((path, x, x.copy()))
+            self.containers.append((path, x, copied(x)))
         if isinstance(x, (*CHANGING, tuple)) and len(x) <= MANY:
             for key, y in list(x.items() if isinstance(x, dict) else enumerate(x)):
                 self.add(y, f"{path}[{key!r}]")
@@ -273,13 +275,11 @@ class Outside:
     def put(self, place, then, reader, owner=None):
         """Puts back what a place had."""
         now = place.now()
-        if now is then or now is MISSING:
+        if now is then or (is_plain(now) and same(now, then)):
             return
-        tensors = any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(now))
-        if tensors or (is_plain(now) and not same(now, then)):
-            cached = isinstance(inspect.getattr_static(type(owner), str(place.key), None), functools.cached_property)
-            self.note("" if cached else place.path, [place_of(place.box, place.key), (id(owner), place.key)], reader)
-            place.put(then)
+        cached = isinstance(inspect.getattr_static(type(owner), str(place.key), None), functools.cached_property)
+        self.note("" if cached else place.path, [place_of(place.box, place.key), (id(owner), place.key)], reader)
+        place.put(then)
 
     def note(self, path, places, reader):
         """Notes that a place was changed; what only a package's code has there is its own matter."""
@@ -323,37 +323,55 @@ def memory(x):
 
 
 class Fixed:
-    """What a graph has as it was when it was captured: plain values, functions and modules that variables have, and tensors
-    that are constants in it."""
+    """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, and
+    tensors that are constants in it."""
 
     def __init__(self, places, constants):
         known = {memory(x) for x in constants} - {None}
         self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
         self.turn, self.tries, self.keep = 0, collections.Counter(), []
-        self.take([p for p in places if p.key is MISSING or is_plain(p.then) or isinstance(p.then, CALLED)])
+        self.calls, self.last = 0, -SOON
+        self.take([p for p in places if not isinstance(p.then, torch.Tensor)])
 
     def take(self, places):
-        self.turns, room = [[]], LOOKED
+        """Takes places: `slow`, which are looked into by a call; some of the user's lines; turns of all others."""
+        self.slow = [p for p in places if p.makes()]
+        self.always, self.turns, rooms = [], [[]], [ALWAYS, LOOKED]
         for p in places:
-            room -= 1 + (len(p.then) // 50 if p.key is MISSING else 0)
-            if room < 0:
+            if p.makes():
+                continue
+            cost = 1 + (len(p.then) // 50 if p.key is MISSING else 0)
+            if p.line and cost == 1 and rooms[0] > 0:
+                rooms[0] -= 1
+                self.always.append(p.entry())
+                continue
+            rooms[1] -= cost
+            if rooms[1] < 0:
                 self.turns.append([])
-                room = LOOKED
+                rooms[1] = LOOKED
             self.turns[-1].append(p.entry())
 
+    def places(self):
+        return [*self.slow, *(p for turn in [self.always, *self.turns] for p, *_ in turn)]
+
     def check(self, again, every=False):
-        """Raises NotSupported where one is another, and the graph would be. Looks at all, or at as many as take 50 us.
-        again(): the step recorded again: "" if it is the same graph now, else True or a text of why not, and its Fixed."""
+        """Raises NotSupported where one is another, and the graph would be. Looks at what the user's lines have, and at some
+        of the others, or at all. again(): the step recorded again: "" if it is the same graph now, else True
+        or a text of why not, and its Fixed."""
+        self.check_tensors()
+        self.calls += 1
         self.turn = (self.turn + 1) % len(self.turns)
-        for turn in self.turns if every else [self.turns[self.turn]]:
+        found = [p for p in self.slow if p.now() is not p.then]
+        for turn in [self.always, *(self.turns if every else [self.turns[self.turn]])]:
             try:
-                found = [p for p, box, key, then in turn if box[key] is not then]
+                found += [p for p, box, key, then in turn if box[key] is not then]
             except (KeyError, IndexError):  # one is gone
-                found = [p for p, *_ in turn]
-            found = [p for p in found if not p.is_same()]
-            if found:
-                self.other(found, again)
-                break
+                found += [p for p, *_ in turn]
+        found = [p for p in found if not p.is_same()]
+        if found:
+            self.other(found, again)
+
+    def check_tensors(self):
         for entry in self.tensors:
             p, version = entry
             now, then = p.now(), p.then
@@ -368,20 +386,21 @@ class Fixed:
             p.then, entry[1] = now, now._version
 
     def other(self, found, again):
-        """Of values that are others now."""
+        """Records the step again, as values are others now."""
         why, fixed = again()
         if why:
             p = found[0]
             how = "" if isinstance(p.then, CALLED) else "give it as an argument that is a tensor, or "
             raise NotSupported(f"{p.difference()} when the step was captured, in which it is fixed{where(p)}; {how}capture "
                                f"again{why if why is not True else ''}")
+        soon, self.last = self.calls - self.last < SOON, self.calls
         for p in found:
-            self.tries[place_of(p.box, p.key)] += 1
-            if self.tries[place_of(p.box, p.key)] == TRIES:
+            self.tries[place_of(p.box, p.key)] += soon
+            if soon and self.tries[place_of(p.box, p.key)] == TRIES:
                 warnings.warn(f"tenon: the step reads {p.path}{where(p)}, which changes between steps. It has made no difference "
-                              f"{TRIES} times, and is not looked at any more; what depends on it is an argument that is a tensor",
+                              f"{TRIES} times, and is not looked at any more; if something depends on it, give that as a tensor",
                               RuntimeWarning, stacklevel=5)
-        self.take([p for turn in fixed.turns for p, *_ in turn if self.tries[place_of(p.box, p.key)] < TRIES])
+        self.take([p for p in fixed.places() if self.tries[place_of(p.box, p.key)] < TRIES])
         self.tensors = fixed.tensors
         self.keep += found  # whose boxes have those addresses
 

@@ -3,6 +3,7 @@ import collections
 import functools
 import inspect
 import os
+import site
 import sys
 import sysconfig
 import types
@@ -13,7 +14,8 @@ PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
 CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
 CHANGING = (list, dict, set, collections.deque)
 PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
-PACKAGES = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("purelib", "platlib")})
+PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
+    sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages())})
 OWN = tuple(os.path.dirname(os.path.realpath(path)) + os.sep for path in (torch.__file__, __file__))
 MODULES = os.path.join(OWN[0], "nn", "modules", "")
 MISSING = object()
@@ -45,6 +47,11 @@ def same(a, b):
         return a is b or bool(a == b) or bool(a != a and b != b)
     except (TypeError, ValueError, RuntimeError):
         return False
+
+
+def copied(x):
+    """A copy of a list, dict, set or deque, of its base class, as others may be made in ways of their own."""
+    return next(kind for kind in CHANGING if isinstance(x, kind))(x)
 
 
 def entries(x):
@@ -104,7 +111,7 @@ class Place:
     def __init__(self, box, key, path, line):
         self.box, self.key, self.path, self.line = box, key, path, line
         self.tries = 0
-        self.then = self.now() if key is not MISSING else box.copy()
+        self.then = self.now() if key is not MISSING else copied(box)
 
     def now(self):
         if isinstance(self.box, dict):  # one that makes what it has not, it does not here
@@ -123,6 +130,10 @@ class Place:
         if type(now) is type(self.then) and isinstance(now, CALLED):
             return f"{self.path} is another {type(now).__name__} than"
         return f"{self.path} is {brief(now)}, and was {brief(self.then)}"
+
+    def makes(self):
+        """Whether looking into the box would make what it has not, or there was nothing."""
+        return self.then is MISSING or (isinstance(self.box, dict) and hasattr(type(self.box), "__missing__"))
 
     def entry(self):
         """(self, a box, a key, the value), of which the box has the value under the key as long as it is the same."""
@@ -166,7 +177,8 @@ def box_of(x, key):
         return members
     found = next((vars(base)[key] for base in type(x).__mro__ if key in vars(base)), MISSING)
     if found is not MISSING:
-        return Members(x) if is_plain(found) or isinstance(found, types.MemberDescriptorType) else None
+        slot = isinstance(found, types.MemberDescriptorType)
+        return Members(x) if slot or not hasattr(type(found), "__get__") else None
     return x if isinstance(x, dict) and key in x else members if isinstance(members, dict) else None
 
 

@@ -317,11 +317,11 @@ class Step:
 
     def _run(self, args, kwargs):
         self.captured.watch.check()
-        self.captured.fixed.check(self.captured.recorded_again)
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         _watch.check_trainable(self.captured)
         tensors = self._tensors(args, kwargs)
+        self.captured.fixed.check(self.captured.recorded_again)
         if self._update is not None:
             self._update.check()
             self._check_state()

@@ -1,9 +1,9 @@
 /* --bucket auto by the clock: a step is planned with collectives of a block joined, and, where that
  * changes it and it runs beside computing, with each alone: what is computed again is chosen for
- * each of the two, all else is as was decided. The faster that fits is kept: one call takes less
- * than several, but a block then waits for its last value, and its values need more memory. Bits
- * are the same. Where deciding has found by a short step that calls alone are slower by far, the
- * whole is not planned for them.
+ * each of the two (but with --shard auto), all else is as was decided. The faster that fits is
+ * kept: one call takes less than several, but a block then waits for its last value, and its values
+ * need more memory. Bits are the same. Where deciding has found by a short step that calls alone
+ * are slower by far, the whole is not planned for them.
  *
  * What was chosen is the first line of what a checkpoint keeps of a plan, "bucket WORD", before the
  * lines of decide/decided.c; what it does not know is chosen anew. */

@@ -455,6 +455,14 @@ static bool options_given(tn_context *ctx, const char *call, const tn_options *o
     return args_options(ctx, call, &given);
 }
 
+/* What is known of its steps ends with a compilation. */
+static void forget_known(const tn_compiled *c, int nparts)
+{
+    for (int i = 0; i < nparts; i++)
+        if (c->graph[i])
+            c->graph[i]->known = c->graph[i]->sharded.known = NULL;
+}
+
 int tn_compile(tn_context *ctx, const tn_task *task, const tn_options *options,
                tn_compiled *compiled)
 {
@@ -468,6 +476,7 @@ int tn_compile(tn_context *ctx, const tn_task *task, const tn_options *options,
         done = compile(&x, try_arena(&t), compiled);
     int code = tried(&t);
     code = code ? code : done;
+    forget_known(compiled, task->nparts);
     if (code && code != TN_CODE_FIT) {
         free_parts(compiled);
         *compiled = (tn_compiled){0};

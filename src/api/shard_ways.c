@@ -207,12 +207,18 @@ static ShardTry try_of(const ShardWays *y, double exposed, int64_t limit)
  */
 static void take_step(ShardWays *y, const tn_options *asked, int i, ShardTry t)
 {
+    const tn_plan *p = y->now.plan[0];
+    const double share = exposed_share(y->one.tmp, p->p);
+    const int64_t peak = t.nbytes - p->p->reserve;
     double sec, added;
-    tn_plan_sec(y->now.plan[0], &sec, &added);
-    y->share[i] = exposed_share(y->one.tmp, y->now.plan[0]->p);
-    y->peak[i] = t.nbytes - y->now.plan[0]->p->reserve;
-    y->y->tried[i] = t;
-    if (parts_better(&y->now, &y->best, asked->goal_memory)) {
+    tn_plan_sec(p, &sec, &added);
+    const bool better = parts_better(&y->now, &y->best, asked->goal_memory);
+    if (better || i != y->y->taken) { /* else the one that is kept was planned before */
+        y->share[i] = share;
+        y->peak[i] = peak;
+        y->y->tried[i] = t;
+    }
+    if (better) {
         y->y->taken = i;
         y->slower = added > 0 && (!asked->recompute || !strcmp(asked->recompute, "auto"));
     }
@@ -275,16 +281,18 @@ static int nearest_alike(const ShardWays *x, int64_t goal)
 static int decide_left(ShardWays *y, const tn_options *asked)
 {
     const int64_t goal = asked->goal_memory;
-    int code = 0, i = 0;
-    for (int n = 0; goal && !code && n < MOST_LEFT && (i = nearest_alike(y, goal)) >= 0; n++) {
-        ShardTry *t = &y->y->tried[i];
-        if (n && y->y->tried[y->y->taken].nbytes <= goal)
+    int code = 0, last = -1;
+    for (int n = 0; goal && !code && n < MOST_LEFT; n++) {
+        const int i = nearest_alike(y, goal);
+        if (i < 0 || i == last || (n && y->y->tried[y->y->taken].nbytes <= goal))
             break;
-        t->decided = NULL;
-        tn_options o = shard_again(y->one.tmp, asked, t);
+        ShardTry t = y->y->tried[i];
+        t.decided = NULL;
+        tn_options o = shard_again(y->one.tmp, asked, &t);
         code = parts_step(&y->one, &o);
         if (!code)
-            take_step(y, asked, i, try_of(y, t->exposed, t->limit));
+            take_step(y, asked, i, try_of(y, t.exposed, t.limit));
+        last = i;
     }
     return code;
 }

@@ -444,7 +444,7 @@ static int parse_one(const Command *c, int argc, char **argv, int *i, Option *ta
                       pair ? "two values" : "a value");
     const char *value = name[len] == '=' ? name + len + 1 : argv[++*i];
     if (name[len] != '=' && !pair && !strncmp(value, "--", 2) &&
-        find(table, value + 2, strlen(value + 2)))
+        find(table, value + 2, strcspn(value + 2, "=")))
         return report(TN_CODE_USAGE,
                       "%s: --%s needs a value, found the option %s\n  --%s=%s if that is the value",
                       c->name, o->name, value, o->name, value);

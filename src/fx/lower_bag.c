@@ -55,10 +55,15 @@ static int mode_of(Site *s)
     return (int)mode;
 }
 
-static Value *is_padding(Site *s, Value *indices)
+/* A negative number is one from the end of the table's rows where the overload is of that name, and
+ * none elsewhere. */
+static Value *is_padding(Site *s, Value *indices, int64_t rows)
 {
-    bool none = !site_has(s, "padding_idx") || site_int(s, "padding_idx") < 0;
-    return none ? NULL : compare(s, "eq", indices, (double)site_int(s, "padding_idx"));
+    if (!site_has(s, "padding_idx"))
+        return NULL;
+    int64_t at = site_int(s, "padding_idx");
+    at += at < 0 && strstr(s->row->name, ".padding_idx") ? rows : 0;
+    return at < 0 ? NULL : compare(s, "eq", indices, (double)at);
 }
 
 /* Zeros where indices are padding. */
@@ -116,7 +121,7 @@ void row_embedding_bag(Site *s)
         offsets = lower_slice(s, offsets, 0, 0, --bags, 1);
     if (bags < 1 || w->type.rank != 2 || (factor && mode != BAG_SUM))
         site_fail(s, "expected a table, one bag or more, and weights of samples for sums alone");
-    Value *bag = bags_of(s, offsets, n), *padding = is_padding(s, indices);
+    Value *bag = bags_of(s, offsets, n), *padding = is_padding(s, indices, w->type.dim[0]);
     Value *one = lower_full(s, 1, &indices->type);
     Value *size = added(s, but_padding(s, one, padding), bag, bags), *most = NULL, *y;
     Value *rows = emit1(s->b, "embedding", IN(w, indices),
@@ -171,7 +176,7 @@ static void table_gradient(Site *s, Value *bag)
                              ATTRS(A_INT("dim", 0))));
         return;
     }
-    Value *padding = is_padding(s, indices);
+    Value *padding = is_padding(s, indices, rows);
     if (mode == BAG_MEAN) {
         size = added(s, but_padding(s, lower_full(s, 1, &indices->type), padding), bag, bags);
         size = lower2(s, "maximum", size, lower_number(s, 1, I64));
@@ -205,6 +210,6 @@ void row_embedding_bag_weights_backward(Site *s)
     Value *bag = bags_of(s, line(s, "offsets"), indices->type.dim[0]);
     bag = lower2(s, "minimum", bag, lower_number(s, (double)dy->type.dim[0] - 1, I64));
     Value *y = mul(s, taken(s, dy, bag), taken(s, w, indices));
-    site_return(s,
-                but_padding(s, lower_reduce(s, "sum", y, 1, &axis, false), is_padding(s, indices)));
+    site_return(
+        s, but_padding(s, lower_reduce(s, "sum", y, 1, &axis, false), is_padding(s, indices, 0)));
 }

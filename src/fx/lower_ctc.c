@@ -299,7 +299,6 @@ void row_ctc_backward(Site *s)
     Value *dx = sub(s, lower1(s, "exp", x.log_probs), expected);
     dx = mul(s, dx, lower_reshape(s, site_tensor(s, "grad"), 3, examples));
     dx = where_or(s, are_frames(s, &x), dx, 0);
-    if (site_bool(s, "zero_infinity"))
-        dx = unless(s, lower_reshape(s, compare(s, "eq", loss, INFINITY), 3, examples), 0, dx);
+    dx = unless(s, lower_reshape(s, compare(s, "eq", loss, INFINITY), 3, examples), 0, dx);
     site_return(s, dx);
 }

@@ -236,7 +236,7 @@ static double check_squares(Ctx *ctx, DType d, int64_t length, int64_t least)
     return sec;
 }
 
-/* Of 2048 tokens also documents that no block of a kernel divides, and rows of their own. */
+/* Documents that no block of a kernel divides, and rows of their own too, of 2048 tokens. */
 static void check_seconds(Ctx *ctx, DType d)
 {
     double many = check_squares(ctx, d, 2048, 128);

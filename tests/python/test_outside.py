@@ -165,7 +165,8 @@ class TestReads(Case):
         self.other("rate is 5.0", step, lambda: setattr(parts[0], "rate", 5.0), self.x)
 
     def test_no_difference(self):
-        """A value that is read, and changes nothing: told once, after some changes."""
+        """A value that is read, and changes nothing: told once, after some changes, and not looked at any more; one that
+        changes seldom is looked at."""
         loop = Loop()
 
         def step(x):
@@ -173,14 +174,52 @@ class TestReads(Case):
                 return self.net(x).sum() * 2
             return self.net(x).sum()
         made, _ = self.told(step, self.x)
-        for loop.steps in (1, 2):
+        for loop.steps in (1, 2, 3):
             made(self.x)
-        loop.steps = 3
+        loop.steps = 4
         with self.assertWarnsRegex(RuntimeWarning, "the step reads loop.steps .*no difference 3 times"):
             made(self.x)
+        loop.steps = 999
+        made(self.x)
+        loop.steps = 0
         made, _ = self.told(step, self.x)
+        for loop.steps in range(5):
+            for _ in range(50):
+                made(self.x)
         loop.steps = 999
         with self.assertRaisesRegex(tenon.NotSupported, "loop.steps is 999"):
+            made(self.x)
+
+    def test_objects(self):
+        """Objects and containers in the place of others, members of a class, an entry that was not there, and what is returned
+        beside the loss."""
+        class Part:
+            words = {"beta": 1.0}
+            rate = 1.0
+
+        part, rows, seen = Part(), [0.5, 0.5], {"epoch": 1}
+        step = lambda x: self.net(x).sum() * part.rate * part.words["beta"] * rows[0] * seen.get("gain", 1.0)
+
+        def change(**words):
+            nonlocal part, rows
+            part, rows = words.get("part", part), words.get("rows", rows)
+        before = part
+        self.other("^part is a SimpleNamespace", step, lambda: change(part=SimpleNamespace(rate=2.0, words=Part.words)), self.x,
+                   back=lambda: change(part=before))
+        self.other(r"^rows is \[0.25, 0.5\]", step, lambda: change(rows=[0.25, 0.5]), self.x, back=lambda: change(rows=[0.5, 0.5]))
+        self.other(r"words\['beta'\] is 3.0", step, lambda: Part.words.update(beta=3.0), self.x,
+                   back=lambda: Part.words.update(beta=1.0))
+        self.other(r"gain", step, lambda: seen.update(gain=2.0), self.x, back=lambda: seen.pop("gain"))
+        self.other(r"epoch", lambda x: (self.net(x).sum(), seen["epoch"]), lambda: seen.update(epoch=2), self.x)
+
+    def test_a_tensor_beside_a_count(self):
+        """A constant that was written to is told though a value that makes no difference is another too."""
+        mask, loop = torch.ones(2), Loop()
+        step = lambda x: ((self.net(x) * mask).sum(), loop.steps < 0)[0]
+        made, _ = self.told(step, self.x)
+        loop.steps = 1
+        mask.zero_()
+        with self.assertRaisesRegex(tenon.NotSupported, "^mask was written to"):
             made(self.x)
 
     def test_a_branch_that_is_read_later(self):
@@ -234,6 +273,7 @@ class TestReads(Case):
         step, _ = self.told(lambda x: loop.step(x) + made(x), self.x)
         loop.steps, loop.words["seen"], made.calls = 7, 7, 7
         loop.log.append(1.0)
+        step.captured.recorded_again = lambda: self.fail("it is recorded again")
         step(self.x)
 
 
