@@ -36,8 +36,8 @@ def states():
 
 
 def found_before():
-    """The iterators that there are, by their ids, and caches of functools with the counts of what they have not had, but
-    Python's and PyTorch's own."""
+    """The iterators that there are, by their ids, and caches of functools, but Python's and PyTorch's own, with their counts
+    of misses."""
     every = gc.get_objects()
     kinds = {kind for kind in set(map(type, every)) if hasattr(kind, "__next__")}
     caches = [x for x in every if type(x) is functools._lru_cache_wrapper and hasattr(x.__wrapped__, "__code__")]

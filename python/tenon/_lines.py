@@ -1,18 +1,13 @@
 """Lines of the user's code, and what an error of PyTorch's that recorded a step says with them."""
 import os
-import sysconfig
 import traceback
 
 import torch
 
+from ._places import is_python
+
 TORCH = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-PYTHON, PACKAGES = (sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib"))
-
-
-def is_python(path):
-    """Whether a file is of Python's own library."""
-    return path.startswith(PYTHON) and not path.startswith(PACKAGES)
 
 
 def by_torch(frame):

@@ -16,7 +16,6 @@ import types
 import warnings
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ._chains import chains_in
 from ._errors import NotSupported

@@ -22,13 +22,20 @@ MISSING = object()
 
 
 @functools.lru_cache(4096)
+def is_python(path):
+    """Whether a file is of Python's own library."""
+    real = os.path.realpath(path)
+    return real.startswith(PYTHON) and not real.startswith(PACKAGES)
+
+
+@functools.lru_cache(4096)
 def kind_of(path):
     """Whose code a file has: "python", of PyTorch and Python and this package; "package", of an installed one, or of
     PyTorch's modules; "user"."""
     real = os.path.realpath(path)
     if real.startswith(MODULES) and not real.endswith("module.py"):
         return "package"
-    if path.startswith("<frozen") or real.startswith(OWN) or (real.startswith(PYTHON) and not real.startswith(PACKAGES)):
+    if path.startswith("<frozen") or real.startswith(OWN) or is_python(path):
         return "python"
     return "package" if real.startswith(PACKAGES) else "user"
 
@@ -60,7 +67,10 @@ def entries(x):
 
 def brief(x):
     plain = is_plain(x) or (isinstance(x, CHANGING) and all(map(is_plain, entries(x))))
-    text = repr(x) if plain else "gone" if x is MISSING else f"a {type(x).__name__}"
+    return short(repr(x)) if plain else "gone" if x is MISSING else f"a {type(x).__name__}"
+
+
+def short(text):
     return text if len(text) <= 40 else text[:37] + "..."
 
 
@@ -110,7 +120,6 @@ class Place:
 
     def __init__(self, box, key, path, line):
         self.box, self.key, self.path, self.line = box, key, path, line
-        self.tries = 0
         self.then = self.now() if key is not MISSING else copied(box)
 
     def now(self):

@@ -16,7 +16,7 @@ from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import Error, NotSupported
 from ._library import USAGE, lib
-from ._places import same
+from ._places import same, short
 from ._plan import Plan, plan as make_plan
 
 OTHER_SIZES = "; a plan is of fixed sizes: tenon.compile(captured.again(...)), with these arguments, makes a Step of theirs"
@@ -31,11 +31,6 @@ class Said:
 
     def __repr__(self):
         return self.text
-
-
-def brief(x):
-    text = repr(x)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def call(leaves, spec):
@@ -346,14 +341,14 @@ class Step:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != c.spec:
             named = iter(c.inputs)
-            then = [Said(next(named) if i in c.places else brief(x)) for i, x in enumerate(c.leaves)]
-            now = [Said("tensor" if isinstance(x, torch.Tensor) else brief(x)) for x in leaves]
+            then = [Said(next(named) if i in c.places else short(repr(x))) for i, x in enumerate(c.leaves)]
+            now = [Said("tensor" if isinstance(x, torch.Tensor) else short(repr(x))) for x in leaves]
             raise ValueError(f"expected the arguments that were captured, {call(then, c.spec)}, found {call(now, spec)}")
         tensors = []
         for i, (now, then) in enumerate(zip(leaves, c.leaves)):
             if i not in c.places:
                 if not same(now, then):
-                    raise ValueError(f"argument {i}: {brief(then)} is fixed in the captured step, found {brief(now)}")
+                    raise ValueError(f"argument {i}: {short(repr(then))} is fixed in the captured step, found {short(repr(now))}")
                 continue
             shape, dtype = c.types[len(tensors)]
             given = isinstance(now, torch.Tensor)

@@ -317,8 +317,8 @@ static bool is_least(const ShardReport *y)
  * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
  * at last twice that, or the least where nothing fits yet. A choice that does not fit is of use
  * though the recipes' step is faster: its seconds are those of its fewest bytes, without overlap.
- * Where what fits is slower for it, fewer bytes are tried as long as that is faster. Of a setting
- * that is one of many, few of which fit, the least comes first. */
+ * Where what fits is slower for it, fewer bytes are tried as long as that is faster. A setting that
+ * is one of many, few of which fit, begins with the least. */
 static int64_t next_limit(const ShardWays *x, int64_t goal)
 {
     enum { LIMITED = 3, LITTLE = 20 };

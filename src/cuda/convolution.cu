@@ -8,8 +8,9 @@
  * most SPLITS parts, which are added in order. Groups of few channels, as of depthwise
  * convolutions, have a thread for each element, and for each of the weight's a block.
  *
- * Numerics: sums in f32 (f64: double), terms in ascending order; bits depend neither on the batch
- * nor, but for the weight's, on how many images there are. */
+ * Numerics: sums in f32 (f64: double), in an order that the shapes give: terms of a map and of an
+ * image ascend; those of a weight are added in parts, or by the threads of a block. Bits of an
+ * image do not depend on the others beside it. */
 #include "cuda.cuh"
 
 #define class opclass

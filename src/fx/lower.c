@@ -38,6 +38,11 @@ Value *lower_full(Site *s, double x, const Type *t)
                        A_DTYPE("dtype", t->dtype)));
 }
 
+Value *lower_count(Site *s, int64_t n)
+{
+    return emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
+}
+
 Value *lower_number(Site *s, double x, DType d)
 {
     return lower_full(s, x, &(Type){.dtype = d});

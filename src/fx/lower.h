@@ -11,6 +11,7 @@ Value *lower1(Site *s, const char *op, Value *x);
 Value *lower2(Site *s, const char *op, Value *x, Value *y);
 Value *lower_alias(Site *s, Value *x, const char *gradient);
 Value *lower_full(Site *s, double x, const Type *t);
+Value *lower_count(Site *s, int64_t n);                   /* 0, 1, ... n - 1, int64 */
 Value *lower_fill(Site *s, const Item *x, const Type *t); /* of a number; integers are exact */
 Value *lower_number(Site *s, double x, DType d);          /* 0-dimensional */
 Value *lower_like(Site *s, double x, const Value *like);  /* the same in its dtype */

@@ -20,8 +20,7 @@ typedef struct Windows {
 
 static Value *counted(Site *s, int64_t n, int rank, const int64_t *shape)
 {
-    Value *x = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
-    return lower_reshape(s, x, rank, shape);
+    return lower_reshape(s, lower_count(s, n), rank, shape);
 }
 
 static Windows windows_of(Site *s, const Type *x, int axis, int64_t n)

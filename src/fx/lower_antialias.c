@@ -22,8 +22,7 @@ typedef struct SmoothedAxis {
 
 static Value *numbers(Site *s, int64_t n, DType d)
 {
-    Value *x = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
-    return lower_cast(s, x, d);
+    return lower_cast(s, lower_count(s, n), d);
 }
 
 /* 1 - x, up to where that is 0 */

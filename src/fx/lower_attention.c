@@ -45,7 +45,7 @@ static Value *triangle(Site *s, int64_t nquery, int64_t nkey, DType d)
     Value *at[2];
     const int64_t n[] = {nquery, nkey}, column[] = {nquery, 1};
     for (int i = 0; i < 2; i++)
-        at[i] = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n[i]), A_DTYPE("dtype", I64)));
+        at[i] = lower_count(s, n[i]);
     return mask_of(s, lower2(s, "ge", lower_reshape(s, at[0], 2, column), at[1]), d);
 }
 

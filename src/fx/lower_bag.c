@@ -9,11 +9,6 @@
 
 enum { BAG_SUM, BAG_MEAN, BAG_MAX };
 
-static Value *counted(Site *s, int64_t n)
-{
-    return emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
-}
-
 /* x as [n, 1], beside rows */
 static Value *column(Site *s, Value *x)
 {
@@ -95,7 +90,7 @@ static Value *first_greatest(Site *s, Value *rows, Value *bag, Value *padding, i
     Value *least = lower2(s, "lt", rows, taken(s, most, bag));
     if (padding)
         least = lower2(s, "logical_or", least, column(s, padding));
-    Value *at = unless(s, least, (double)n, lower_expand(s, column(s, counted(s, n)), &all));
+    Value *at = unless(s, least, (double)n, lower_expand(s, column(s, lower_count(s, n)), &all));
     at = emit1(s->b, "scatter_amin", IN(lower_full(s, (double)n, &at_type), wide, at),
                ATTRS(A_INT("dim", 0)));
     return lower2(s, "minimum", at, lower_number(s, (double)MAX(n - 1, 0), I64));

@@ -30,13 +30,12 @@ typedef struct Ctc {
 
 static Value *counted(Site *s, int64_t n, int rank, const int64_t *shape)
 {
-    Value *x = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
-    return lower_reshape(s, x, rank, shape);
+    return lower_reshape(s, lower_count(s, n), rank, shape);
 }
 
-static Value *joined(Site *s, int n, Value *const *x, int64_t axis)
+static Value *joined(Site *s, int n, Value **x, int64_t axis)
 {
-    return emit1(s->b, "cat", n, (Value **)(uintptr_t)x, ATTRS(A_INT("dim", axis)));
+    return emit1(s->b, "cat", n, x, ATTRS(A_INT("dim", axis)));
 }
 
 static Value *bounded(Site *s, Value *x, int64_t least, int64_t most)

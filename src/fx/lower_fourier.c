@@ -17,8 +17,8 @@ static Value *wave(Site *s, const char *op, int64_t n, int64_t rows, int64_t col
 {
     const int64_t column[] = {rows, 1};
     const double turn = 2 * acos(-1.0);
-    Value *j = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", rows), A_DTYPE("dtype", I64)));
-    Value *k = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", columns), A_DTYPE("dtype", I64)));
+    Value *j = lower_count(s, rows);
+    Value *k = lower_count(s, columns);
     Value *at = mul(s, lower_reshape(s, j, 2, column), k);
     at = lower2(s, "remainder", at, lower_number(s, (double)n, I64));
     return lower_cast(s, lower1(s, op, lower_times(s, lower_cast(s, at, F64), turn / (double)n)),
@@ -67,7 +67,7 @@ static Value *from_half(Site *s, Value *x[2], int axis, int64_t n)
     int64_t m = x[0]->type.dim[axis];
     const int64_t column[] = {m, 1};
     DType d = x[0]->type.dtype;
-    Value *k = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", m), A_DTYPE("dtype", I64)));
+    Value *k = lower_count(s, m);
     Value *single = lower2(s, "logical_or", compare(s, "eq", k, 0),
                            compare(s, "eq", lower_times(s, k, 2), (double)n));
     Value *times = lower_where(s, single, lower_number(s, 1, d), lower_number(s, 2, d));

@@ -392,8 +392,7 @@ static Value *scatter_product(Site *s, bool with)
     if (site_times(s, type_nelem(&wide), n) > MOST)
         site_fail(s, "argument reduce: a product is for at most %d pairs of a source and a place",
                   MOST);
-    Value *place = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
-    place = lower_reshape(s, place, rank + 1, column);
+    Value *place = lower_reshape(s, lower_count(s, n), rank + 1, column);
     i = emit1(s->b, "unsqueeze", IN(i), ATTRS(A_INT("dim", axis)));
     src =
         emit1(s->b, "unsqueeze", IN(lower_cast(s, src, x->type.dtype)), ATTRS(A_INT("dim", axis)));
@@ -524,7 +523,7 @@ void row_nonzero_static(Site *s)
     Value *most = lower_number(s, (double)size, I64);
     Value *to = lower2(s, "sub", count, lower_number(s, 1, I64));
     to = lower_where(s, found, lower2(s, "minimum", to, most), most); /* behind the last */
-    Value *at = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
+    Value *at = lower_count(s, n);
     const Type places = {.dtype = I64, .rank = 1, .dim = {size + 1}};
     at = put(s, lower_full(s, -1, &places), at, 1, &to, &axis, false);
     at = lower_slice(s, at, 0, 0, size, 1);

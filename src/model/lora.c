@@ -166,26 +166,25 @@ static bool is_saved(const Lora *o, const char *module)
     return false;
 }
 
-static double find_value(Arena *a, const LoraPattern *p, int n, const char *module,
-                         double otherwise)
+static double find_value(const LoraPattern *p, int n, const char *module, double otherwise)
 {
     for (int i = 0; i < n; i++)
-        if (lora_pattern_means(a, &p[i], module))
+        if (lora_pattern_means(&p[i], module))
             return p[i].value;
     return otherwise;
 }
 
-static int64_t rank_of(Arena *a, const Lora *o, const char *module)
+static int64_t rank_of(const Lora *o, const char *module)
 {
-    return (int64_t)find_value(a, o->ranks, o->nrank, module, (double)o->r);
+    return (int64_t)find_value(o->ranks, o->nrank, module, (double)o->r);
 }
 
 double lora_scale(Arena *a, const Lora *o, const char *first)
 {
     const char *name = first + strlen(in_file);
     const char *module = arena_strndup(a, name, strlen(name) - strlen(".lora_A.weight"));
-    double r = (double)rank_of(a, o, module);
-    return find_value(a, o->alphas, o->nalpha, module, o->alpha) / (o->rslora ? sqrt(r) : r);
+    double r = (double)rank_of(o, module);
+    return find_value(o->alphas, o->nalpha, module, o->alpha) / (o->rslora ? sqrt(r) : r);
 }
 
 bool lora_in_first(const ModelConfig *c, const ModelParam *weight)
@@ -211,7 +210,7 @@ static void adapt(ParamList *l, const ModelParam *w, const char *module)
 {
     const Lora *o = l->c->lora;
     bool in_first = lora_in_first(l->c, w);
-    int64_t out = w->type.dim[in_first], in = w->type.dim[!in_first], r = rank_of(l->a, o, module);
+    int64_t out = w->type.dim[in_first], in = w->type.dim[!in_first], r = rank_of(o, module);
     const char *name = w->name, *stem = arena_printf(l->a, "%s%s.lora_", in_file, module);
     add_adapter(l, arena_printf(l->a, "%sA.weight", stem), name, r, in)->bound =
         1 / sqrt((double)in);

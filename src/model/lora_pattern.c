@@ -17,6 +17,7 @@ typedef struct Check {
 } Check;
 
 struct LoraName {
+    Ctx *ctx;
     pcre2_code *code;
     pcre2_match_data *data;
     pcre2_match_context *context;
@@ -46,7 +47,7 @@ static void take_set(Check *c)
     for (bool first = true; first || *c->s != ']'; first = false) {
         if (!*c->s)
             refuse(c, "a set without an end");
-        if (*c->s == '[' || (*c->s != '-' && *c->s == c->s[1] && strchr("&|~", *c->s)))
+        if (*c->s == '[' || (*c->s == c->s[1] && strchr("&|~", *c->s)))
             refuse(c, "a set within a set");
         if (*c->s == '\\')
             take_escape(c, "dwsDWS");
@@ -134,7 +135,7 @@ const LoraName *lora_pattern(Arena *a, const char *where, const char *name)
     check_alike(&c);
     const char *text = arena_printf(a, "(.*\\.)?(%s)$", name);
     LoraName *n = NEW(a, LoraName);
-    *n = (LoraName){0};
+    *n = (LoraName){.ctx = c.ctx};
     arena_defer(a, drop, n);
     n->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
                             PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &code, &at, NULL);
@@ -151,12 +152,12 @@ const LoraName *lora_pattern(Arena *a, const char *where, const char *name)
     return n;
 }
 
-bool lora_pattern_means(Arena *a, const LoraPattern *p, const char *module)
+bool lora_pattern_means(const LoraPattern *p, const char *module)
 {
     const LoraName *n = p->compiled;
     int found = pcre2_match(n->code, (PCRE2_SPTR)module, strlen(module), 0, 0, n->data, n->context);
     if (found < 0 && found != PCRE2_ERROR_NOMATCH)
-        fail(arena_ctx(a), TN_FAIL, "pattern \"%s\": matching \"%s\" takes too many steps",
-             p->module, module);
+        fail(n->ctx, TN_FAIL, "pattern \"%s\": matching \"%s\" takes too many steps", p->module,
+             module);
     return found >= 0;
 }

@@ -139,7 +139,7 @@ bool lora_in_first(const ModelConfig *c, const ModelParam *weight);
  * otherwise. */
 const LoraName *lora_pattern(Arena *a, const char *where, const char *name);
 /* Whether it is a module's whole name, or its end after a dot. */
-bool lora_pattern_means(Arena *a, const LoraPattern *p, const char *module);
+bool lora_pattern_means(const LoraPattern *p, const char *module);
 
 /* ---- lora_config.c: adapter_config.json ---- */
 

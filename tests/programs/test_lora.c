@@ -1,5 +1,5 @@
 /* Adapters by the API, short enough for sanitizers: three steps of a small model in each form,
- * saved, read again, merged: losses go down and are the same from all three. And names of
+ * saved, read again, merged: losses go down, and are those of a run that goes on. And names of
  * rank_pattern: those that Python's re and PCRE2 read alike mean what PEFT says, others are
  * refused. tests/scripts/lora.sh has a user's run, tests/python/test_lora.py the numbers of PEFT.
  */
@@ -48,7 +48,7 @@ static const struct {
     {"", up11, false},
 };
 
-/* What one of the libraries reads otherwise, or does not read. */
+/* One of the libraries reads these otherwise, or does not read them. */
 static const char *const refused[] = {
     "\\Qq_proj\\E", "\\p{L}_proj",  "(q)_\\2",   "(?i)q_proj", "(?<=q)_proj",
     "(?P<a>q)",     "[[:alpha:]]+", "q{,2}",     "q{1}{2}",    "q**",
@@ -66,7 +66,7 @@ static void ask(void *arg)
 {
     Ask *x = arg;
     const LoraPattern p = {x->pattern, lora_pattern(a, "file", x->pattern), 1};
-    x->means = lora_pattern_means(a, &p, x->module);
+    x->means = lora_pattern_means(&p, x->module);
 }
 
 static void check_patterns(void)
@@ -141,6 +141,9 @@ static void check_form(const char *text)
     made = made && EXPECT(last < plain) && EXPECT(!tn_model_adapter(again, adapters));
     float read = run(c, again, "forward", 1, NULL);
     EXPECT(read < last); /* after one more update */
+    tn_model *on = opened(c, base);
+    EXPECT(!tn_model_lora(on, text) &&
+           fabsf(run(c, on, "default", STEPS + 1, NULL) - read) < 1e-5F);
     EXPECT(made && !tn_model_merge(again, merged, NULL, 0, &figures) && figures.added > 0);
     EXPECT(fabsf(run(c, opened(c, merged), "forward", 1, NULL) - read) < 1e-5F);
     if (!made)
