@@ -20,6 +20,7 @@ if [ "$1" = --one ]; then
         if [ $code = 0 ] && [ -n "$last" ]; then
             grep '^note: ' "$dir/$name"
         else
+            grep -A 2 'does not hold' "$dir/$name" | head -40
             tail -60 "$dir/$name"
             [ -n "$last" ] || echo "$name: no totals, exit code $code"
         fi
@@ -55,7 +56,10 @@ trap 'rm -rf "$dir"' EXIT
 printf '%s\n' "$@" | xargs -P "${jobs:-$(($(nproc) + 1))}" -n 1 "$0" --one "$build" "$dir"
 # What failed is shown once more, where a reader of the last lines finds it.
 for failed in "$dir"/*.failed; do
-    [ ! -e "$failed" ] || { echo && tail -40 "$failed"; }
+    [ -e "$failed" ] || continue
+    echo
+    grep -A 2 'does not hold' "$failed" | head -20
+    tail -40 "$failed"
 done
 cat "$dir"/*.totals | awk -v build="$build" -v count=$# '
 { passed += $1; failed += $2 }
