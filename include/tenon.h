@@ -1031,6 +1031,16 @@ TN_API int tn_model_open_graph(tn_context *ctx, const char *path, const char *in
  * see also: tn_model_open_graph */
 TN_API int tn_model_graph_batch(const tn_model *m, int64_t *batch, int64_t *seq, const char **labels);
 
+/* Closes the files of a model's weights once they are loaded, so that a checkpoint that is removed meanwhile takes no
+ * room on the disk. What is known of the model stays, and its tokenizer's files.
+ * in: model; programs that loaded it may run
+ * out: 0; loading from the model afterwards is an error
+ * error: none
+ * cost: none
+ * from: `tenon train --resume --keep N`
+ * see also: tn_program_load, tn_checkpoint_remove */
+TN_API int tn_model_close_files(tn_model *m);
+
 /* Frees a model.
  * in: model (TN_TAKE), NULL allowed
  * out: nothing

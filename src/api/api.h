@@ -163,7 +163,7 @@ const char **shardings_of(Arena *a, const Graph *g, const tn_options *o, int *co
 
 const char *decision_name(const Decision *x); /* "save", "recompute", "offload" */
 /* As tn_plan_json and tn_plan_compare give them; in the memory of the (first) plan. */
-const char *plan_json(tn_plan *plan, bool fits);
+const char *plan_json(Arena *a, tn_plan *plan, bool fits);
 const char *plans_json(tn_plan *const *plans, const char *const *side);
 
 /* ---- op_tables.c: aligned columns ---- */

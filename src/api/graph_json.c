@@ -337,7 +337,7 @@ int tn_plan_export_json(tn_plan *p, const char **text)
         buf_add(&b, ",\n");
         put_buffers(&b, p->p);
         put_calls(&b, p->p);
-        buf_printf(&b, "\"plan\": %s}\n", plan_json(p, p->fits));
+        buf_printf(&b, "\"plan\": %s}\n", plan_json(b.a, p, p->fits));
         *text = b.text;
     }
     return tried(&t);

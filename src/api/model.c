@@ -116,6 +116,18 @@ static tn_model *open_adapted(tn_context *ctx, Arena *call, const char *folder)
     return m;
 }
 
+/* The folder that a link of a run names, such as `latest`: the link may name another one between
+ * two of the files. */
+static const char *resolve(Arena *a, const char *folder)
+{
+    char name[256];
+    ssize_t n = folder ? readlink(folder, name, sizeof name - 1) : -1;
+    if (n <= 0)
+        return folder;
+    name[n] = 0;
+    return strchr(name, '/') ? folder : arena_printf(a, "%s/%s", parent(a, folder), name);
+}
+
 /* The folder by which others find the model. */
 static const char *absolute(Arena *a, const char *folder)
 {
@@ -131,7 +143,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     tn_model *m = handle_new(ctx, call, sizeof *m);
     Arena *a = m->h.a;
     const ModelConfig *preset = config_preset(path);
-    const char *folder = model_folder(a, path);
+    const char *folder = resolve(a, model_folder(a, path));
     if (folder && graph_model_file(call, folder)) {
         m->folder = arena_strdup(a, folder);
         model_check_state(call, folder);
@@ -216,6 +228,17 @@ int tn_model_graph_batch(const tn_model *m, int64_t *batch, int64_t *seq, const 
     return !strcmp(graph_model_passes(m, "default"), "default")    ? 1
            : !strcmp(graph_model_passes(m, "default"), "compiled") ? 3
                                                                    : 2;
+}
+
+int tn_model_close_files(tn_model *m)
+{
+    if (!GIVEN(args_owner(m), m))
+        return TN_CODE_USAGE;
+    if (m->file)
+        tensors_close(m->file);
+    if (m->adapters)
+        tensors_close(m->adapters);
+    return 0;
 }
 
 void tn_model_free(tn_model *m)

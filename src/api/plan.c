@@ -248,13 +248,25 @@ static const char *explanation(const tn_plan *p, Arena *a)
     return b.text ? b.text : "";
 }
 
+/* A text in the plan's memory: the one that was given before, where it is the same, as every
+ * checkpoint asks for it. */
+static const char *kept(tn_plan *p, SaidText which, const char *text)
+{
+    if (!p->said[which] || strcmp(p->said[which], text) != 0)
+        p->said[which] = arena_strdup(p->h.a, text);
+    return p->said[which];
+}
+
 int tn_plan_decided(tn_plan *p, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
-    TRY(t, &p->h.owner->ctx)
-        *text = arena_printf(p->h.a, "%s%s", bucket_line(p->h.a, &p->graph->bucket),
-                             again_text(&p->graph->again, p->h.a));
+    TRY(t, &p->h.owner->ctx) {
+        Arena *a = try_arena(&t);
+        *text = kept(p, SAID_DECIDED,
+                     arena_printf(a, "%s%s", bucket_line(a, &p->graph->bucket),
+                                  again_text(&p->graph->again, a)));
+    }
     return tried(&t);
 }
 
@@ -290,7 +302,7 @@ int tn_plan_json(tn_plan *p, int fits, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx)
-        *text = plan_json(p, fits);
+        *text = kept(p, fits ? SAID_JSON : SAID_REFUSAL, plan_json(try_arena(&t), p, fits));
     return tried(&t);
 }
 
@@ -425,7 +437,7 @@ int tn_plan_machine(tn_plan *p, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx)
-        *text = machine_text(p->p, p->h.a);
+        *text = kept(p, SAID_MACHINE, machine_text(p->p, try_arena(&t)));
     return tried(&t);
 }
 

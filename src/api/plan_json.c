@@ -470,9 +470,8 @@ static const char *object_text(Arena *a, const json_t *o)
     return *text;
 }
 
-const char *plan_json(tn_plan *plan, bool fits)
+const char *plan_json(Arena *a, tn_plan *plan, bool fits)
 {
-    Arena *a = plan->h.a;
     json_t *o = new_object(a);
     fill_plan(a, o, plan, fits);
     return object_text(a, o);

@@ -253,6 +253,11 @@ int graph_batch(tn_context *ctx, const tn_model *m, Common *c, const char *label
 /* Opens M with the adapters that options ask for, of which NULL asks for none. Returns a code. */
 int model_open(tn_context *ctx, const char *path, const char *lora, const char *adapter,
                tn_model **m);
+/* The same for a command that computes with the weights: adapters of a run were trained for those
+ * that it began with. Others fail, and are taken with a warning where `adapter` names the folder.
+ */
+int model_open_as_trained(tn_context *ctx, const char *command, const char *path, const char *lora,
+                          const char *adapter, tn_model **m);
 /* Fails (2) where options of adapters exclude each other, or what is given; else -1. */
 int check_adapters(const Command *c, const Common *x);
 

@@ -55,6 +55,24 @@ int model_open(tn_context *ctx, const char *path, const char *lora, const char *
     return code;
 }
 
+int model_open_as_trained(tn_context *ctx, const char *command, const char *path, const char *lora,
+                          const char *adapter, tn_model **m)
+{
+    char other[CHECKPOINT_PATH + 100];
+    int code = model_open(ctx, path, lora, adapter, m);
+    if (!code)
+        code = base_compare(ctx, *m, other, sizeof other);
+    if (code || !*other)
+        return code;
+    if (!adapter)
+        return tn_context_fail(ctx, TN_CODE_FAIL,
+                               "%s: %s\n  to add them to other weights all the same: tenon %s M "
+                               "--adapter %s",
+                               command, other, command, path);
+    fprintf(stderr, "tenon: warning: %s: %s\n", command, other);
+    return 0;
+}
+
 int check_adapters(const Command *c, const Common *x)
 {
     if (x->lora && x->adapter)

@@ -214,7 +214,7 @@ static int run_data(tn_context *ctx, Eval *x)
                     .announce_from = 1,
                     .progress = x->first && isatty(STDERR_FILENO),
                     .log = x->source.log};
-    int code = model_open(ctx, x->model, NULL, x->c.adapter, &m);
+    int code = model_open_as_trained(ctx, "eval", x->model, NULL, x->c.adapter, &m);
     if (!code)
         code = find_sizes(ctx, m, x);
     if (!code) {
@@ -322,7 +322,7 @@ static int run_batch(tn_context *ctx, Eval *x)
     tn_plan *p = NULL;
     Batch b = {0};
     Evaluation e = {.ctx = ctx, .most = INT64_MAX};
-    int code = model_open(ctx, x->model, NULL, x->c.adapter, &m);
+    int code = model_open_as_trained(ctx, "eval", x->model, NULL, x->c.adapter, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
     if (!code && (code = take_graph(ctx, m, x)) == 1)
@@ -355,7 +355,9 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
         return report(TN_CODE_USAGE, "eval: --data or --batch is missing");
     if (x->batch)
         return options_refuse(
-            c, table, "data batch-size seq-len val-fraction token-type tokenizer eval-windows pack",
+            c, table,
+            "data batch-size seq-len val-fraction token-type tokenizer eval-windows pack "
+            "document-token",
             "does not go with --batch");
     return options_refuse(c, table, "logits", "needs --batch");
 }

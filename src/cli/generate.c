@@ -201,7 +201,7 @@ static int generate(tn_context *ctx, const char *path, Generate *x)
     int code = memory_find(ctx, &x->o, 1);
     if (code >= 0)
         return code;
-    code = model_open(ctx, path, NULL, x->adapter, &m);
+    code = model_open_as_trained(ctx, "generate", path, NULL, x->adapter, &m);
     if (!code)
         code = write_text_of(ctx, m, x);
     return code ? report_last(code, ctx) : 0;

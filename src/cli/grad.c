@@ -41,7 +41,8 @@ static int open_gradients(tn_context *ctx, const GradCommand *a, GradStep *s)
     tn_part *part = &s->task.part[0];
     int code = rank_machine(ctx, &s->o);
     if (!code)
-        code = tn_agree_code(ctx, model_open(ctx, a->model, a->c.lora, a->c.adapter, &part->model));
+        code = tn_agree_code(ctx, model_open_as_trained(ctx, "grad", a->model, a->c.lora,
+                                                        a->c.adapter, &part->model));
     if (!code)
         code = alike_model(ctx, part->model, a->model);
     if (!code)

@@ -42,31 +42,12 @@ static void tell(const MergeCommand *x, const tn_merged *merged, const char *dty
                 : "");
 }
 
-/* Adapters were trained for the weights that their run began with. Others are taken where they are
- * named, with a warning. */
-static int check_base(tn_context *ctx, const tn_model *m, const char *path, const char *adapter)
-{
-    char other[CHECKPOINT_PATH + 100];
-    int code = base_compare(ctx, m, other, sizeof other);
-    if (code || !*other)
-        return code;
-    if (!adapter)
-        return tn_context_fail(ctx, TN_CODE_FAIL,
-                               "merge: %s\n  to add them to other weights all the same: tenon "
-                               "merge M --adapter %s -o DIR",
-                               other, path);
-    fprintf(stderr, "tenon: warning: merge: %s\n", other);
-    return 0;
-}
-
 static int merge(tn_context *ctx, const char *path, const MergeCommand *x)
 {
     tn_model *m;
     tn_merged merged;
     tn_threads((int)x->threads);
-    int code = model_open(ctx, path, NULL, x->adapter, &m);
-    if (!code)
-        code = check_base(ctx, m, path, x->adapter);
+    int code = model_open_as_trained(ctx, "merge", path, NULL, x->adapter, &m);
     if (!code)
         code = tn_model_merge(m, x->output, x->dtype, x->o.shard, &merged);
     if (code)

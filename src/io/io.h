@@ -91,6 +91,9 @@ typedef struct TensorFile {
  * folder model.safetensors or what its model.safetensors.index.json lists, and checks everything
  * but the numbers. */
 TensorFile *tensors_open(Arena *a, const char *path);
+/* Closes the files before the arena ends: what is known of the tensors stays, their numbers cannot
+ * be read any more. */
+void tensors_close(TensorFile *f);
 /* exported_weights.c: adds the tensors of an archive of torch.export.save, which is file `file` of
  * f. */
 void tensors_read_exported(TensorFile *f, int file, const Zip *zip);

@@ -120,14 +120,14 @@ static json_t *next_line(RecordReader *r)
 static size_t value_length(RecordReader *r)
 {
     int depth = 0;
-    bool string = false;
+    bool string = false, escaped = false;
     for (size_t n = 0;; n++) {
         if (r->at + n == r->window.len && !records_fill(r))
             return n;
         char c = r->window.text[r->at + n];
-        if (string && c == '\\')
-            n++;
-        else if (c == '"')
+        bool quote = c == '"' && !escaped;
+        escaped = string && c == '\\' && !escaped;
+        if (quote)
             string = !string;
         if (string)
             continue;

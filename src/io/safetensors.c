@@ -45,25 +45,31 @@ static int read_at(int fd, void *dst, int64_t n, int64_t at)
 
 static const char *read_error(int why)
 {
-    return why == ENODATA ? "the file ends too early" : strerror(why);
+    return why == ENODATA ? "the file ends too early"
+           : why == EBADF ? "the file is closed (tn_model_close_files)"
+                          : strerror(why);
 }
 
-static void drop_fd(void *part)
+void tensors_close(TensorFile *f)
 {
-    int fd = ((struct TensorPart *)part)->fd;
-    if (fd >= 0)
-        close(fd);
+    for (int i = 0; i < f->nfile; i++) {
+        if (f->file[i].fd >= 0)
+            close(f->file[i].fd);
+        f->file[i].fd = -1;
+    }
 }
 
-/* Adds a file; its descriptor is closed with the arena. */
+static void drop_files(void *f)
+{
+    tensors_close(f);
+}
+
 static int add_file(TensorFile *f, const char *path)
 {
-    Ctx *ctx = arena_ctx(f->a);
-    struct TensorPart *owner = NEW(f->a, struct TensorPart);
-    *owner = (struct TensorPart){.path = arena_strdup(f->a, file_title(path)), .fd = -1};
-    arena_defer(f->a, drop_fd, owner);
-    owner->fd = file_open(ctx, path, &owner->nbytes);
-    PUSH(f->a, f->file, f->nfile, f->capfile, *owner);
+    struct TensorPart part = {.path = arena_strdup(f->a, file_title(path)), .fd = -1};
+    PUSH(f->a, f->file, f->nfile, f->capfile, part);
+    struct TensorPart *own = &f->file[f->nfile - 1];
+    own->fd = file_open(arena_ctx(f->a), path, &own->nbytes);
     return f->nfile - 1;
 }
 
@@ -259,6 +265,7 @@ TensorFile *tensors_open(Arena *a, const char *path)
 {
     TensorFile *f = NEW(a, TensorFile);
     *f = (TensorFile){.a = a, .path = arena_strdup(a, file_title(path)), .names = {.a = a}};
+    arena_defer(a, drop_files, f);
     struct stat st;
     if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
         read_file(f, path);

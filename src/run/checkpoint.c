@@ -392,16 +392,31 @@ int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 
 /* ---- after training ---- */
 
+/* Of tokens and rows of text, of --data, --val-data and further sources. */
+static bool unfinished_tokens(const char *name)
+{
+    static const char *const ends[] = {"tokens.bin.tmp", "tokens.bin.json.tmp", "rows.bin.tmp",
+                                       "rows.bin.json.tmp"};
+    size_t digits = strspn(name, "0123456789");
+    if (!strncmp(name, "val-", 4))
+        name += 4;
+    else if (digits && name[digits] == '-')
+        name += digits + 1;
+    for (int i = 0; i < LEN(ends); i++)
+        if (!strncmp(name, ends[i], strlen(ends[i])))
+            return true;
+    return false;
+}
+
 /* Names that saves give to what is not finished. */
 static bool unfinished(const char *name)
 {
-    static const char *const begins[] = {
-        ".step-",   ".latest.tmp",    ".best.tmp",          ".probe.tmp",
-        ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
+    static const char *const begins[] = {".step-",     ".latest.tmp", ".best.tmp",
+                                         ".probe.tmp", ".run.tmp",    ".evaluated.tmp"};
     for (int i = 0; i < LEN(begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
             return true;
-    return false;
+    return unfinished_tokens(name);
 }
 
 static void clean_entry(Arena *a, const char *folder, const char *name)

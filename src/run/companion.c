@@ -99,13 +99,25 @@ void companions_sizes(const tn_model *m, FileSizes *sizes)
             sizes_add(sizes, st.st_size);
 }
 
+/* Lets go of the files of the model's own tokenizer: another's do not go with them. Ids that end
+ * generation are the model's. */
+static void leave_tokenizer(tn_model *m)
+{
+    for (Companion **at = &m->companion; *at;)
+        if (strcmp((*at)->name, "generation_config.json") != 0)
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+}
+
 static void take_tokenizer(tn_model *m, const char *path)
 {
     struct stat st;
     const char *folder = model_folder(m->h.a, path);
-    if (folder || (!stat(path, &st) && S_ISDIR(st.st_mode)))
+    if (folder || (!stat(path, &st) && S_ISDIR(st.st_mode))) {
+        leave_tokenizer(m);
         companions_open(m, folder ? folder : path);
-    else
+    } else
         take(m, path, names[0]);
 }
 

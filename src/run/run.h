@@ -106,6 +106,9 @@ struct tn_model {
     int64_t verified; /* of so many ranks this has checked the checksums of its files; 0: not yet */
 };
 
+/* Texts of a plan of which the last one is kept. */
+typedef enum SaidText { SAID_JSON, SAID_REFUSAL, SAID_DECIDED, SAID_MACHINE, SAID_TEXTS } SaidText;
+
 struct tn_plan {
     Handle h;
     tn_graph *graph;
@@ -114,6 +117,7 @@ struct tn_plan {
     bool fits;           /* into it */
     tn_setting others;   /* the least of other options, where that is less; nbytes 0: it is not */
     int64_t *rows, nrow; /* of the whole batch, that this rank has; NULL: not asked for yet */
+    const char *said[SAID_TEXTS]; /* what was given last, NULL: not asked for yet */
 };
 
 struct tn_program {

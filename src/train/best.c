@@ -33,6 +33,20 @@ static void link_best(const Trainer *r)
         fprintf(r->log, "%stenon: warning: %s\n", show_line_start(r), tn_error(r->ctx));
 }
 
+/* The step that the link names, 0 where there is none. */
+static int64_t linked(const Trainer *r)
+{
+    char link[CHECKPOINT_PATH], name[64];
+    int64_t step;
+    ssize_t n = snprintf(link, sizeof link, "%s/best", r->t->out) < (int)sizeof link
+                    ? readlink(link, name, sizeof name - 1)
+                    : -1;
+    if (n < 0)
+        return 0;
+    name[n] = 0;
+    return sscanf(name, "step-%" SCNd64, &step) == 1 ? step : 0;
+}
+
 static bool exhausted(const Trainer *r)
 {
     return r->t->patience && r->best.waited >= r->t->patience;
@@ -59,6 +73,7 @@ int best_resume(Trainer *r)
     r->best.seen = seen;
     r->ending.exhausted = exhausted(r);
     link_best(r);
+    r->best.kept = linked(r);
     return 0;
 }
 
@@ -73,7 +88,7 @@ int best_see(Trainer *r, int64_t step)
                 "tenon: note: step %" PRId64 " is evaluated on %" PRId64 " windows, step %" PRId64
                 ", the best so far, was on %" PRId64 ": the best is looked for anew\n",
                 step, e->planned, b->step, b->windows);
-        *b = (BestStep){0};
+        *b = (BestStep){.kept = b->kept};
     }
     bool better = !b->step || e->loss < b->loss;
     int code = better ? checkpoint_best(r, step) : 0; /* as if it were saved before */
@@ -85,8 +100,10 @@ int best_see(Trainer *r, int64_t step)
     b->step = step;
     b->loss = e->loss;
     b->windows = e->planned;
-    if (!code)
+    if (!code && r->saves.saved == step) {
+        b->kept = step;
         link_best(r);
+    }
     return code;
 }
 
@@ -98,7 +115,12 @@ void best_tell(const Trainer *r, int64_t last)
                 "stopped after step %" PRId64 ", by --patience: %" PRId64
                 " evaluations in a row have not bettered the held-out loss\n",
                 last, b->waited);
-    if (b->step)
+    if (b->step && b->kept == b->step)
         fprintf(r->log, "best held-out loss %.4f, after step %" PRId64 ": %s/best\n", b->loss,
                 b->step, r->t->out);
+    else if (b->step)
+        fprintf(r->log,
+                "best held-out loss %.4f, after step %" PRId64 ", which could not be saved%s%s%s\n",
+                b->loss, b->step, b->kept ? ": the best that was saved is " : "",
+                b->kept ? r->t->out : "", b->kept ? "/best" : "");
 }

@@ -14,12 +14,12 @@
 
 /* ---- which are kept ---- */
 
-/* Whether --keep counts a checkpoint: those of this run but the best; without --keep those that the
- * clock or a signal asked for, or that were the best. */
+/* Whether --keep counts a checkpoint: those of this run but the best one saved; without --keep
+ * those that the clock or a signal asked for, or that were the best. */
 static bool is_counted(const Trainer *r, int64_t step)
 {
     char id[RUN_ID];
-    if (step == r->best.step)
+    if (step == r->best.kept)
         return false;
     json_t *state = folder_state(r->t->out, step);
     run_of_state(state, id);

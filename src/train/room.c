@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -92,6 +93,13 @@ static int64_t count_there(const Trainer *r)
     return x ? checkpoint_count(r, x->step + 1) : 0;
 }
 
+/* The best stays beside those that are counted. */
+static bool best_to_come(const Trainer *r)
+{
+    const Resume *x = r->t->resume;
+    return r->t->eval_every > 0 && !(x && json_object_get(x->state, "best"));
+}
+
 /* How many checkpoints there will be at once beside those that are there: an old one goes only when
  * a new one is whole, but one that there are too many of is gone before the next save. */
 static int64_t count_more(const Trainer *r)
@@ -100,18 +108,24 @@ static int64_t count_more(const Trainer *r)
     int64_t there = count_there(r), saves = count_saves(t), more = t->keep - there + 1;
     if (!t->keep) /* by the clock: the older one may go first */
         return there < KEPT_BY_TIME;
-    more += t->eval_every > 0; /* the best stays beside them */
+    more += best_to_come(r);
     return more < 0 ? 0 : more < saves ? more : saves;
 }
 
-/* A save by the clock needs room beside the checkpoint before it. */
+/* The last checkpoint needs room beside the best, and one by the clock beside the one before it. */
 static void warn_of_clock(const Trainer *r, const struct statvfs *v)
 {
-    if (r->t->save_sec > 0 && bytes_free(v) / r->saves.nbytes + count_there(r) < 2)
-        fprintf(r->log,
-                "tenon: warning: %s: room for 1 checkpoint, of %" PRId64
-                " bytes: after one by the clock none can be saved, not even at the end\n",
-                r->t->out, r->saves.nbytes);
+    bool clock = r->t->save_sec > 0, best = best_to_come(r);
+    int64_t room = bytes_free(v) / r->saves.nbytes + count_there(r);
+    if (room > clock + best)
+        return;
+    fprintf(r->log,
+            "tenon: warning: %s: room for %" PRId64 " checkpoint%s, of %" PRId64
+            " bytes: after %s none can be saved, not even at the end\n",
+            r->t->out, room, room == 1 ? "" : "s", r->saves.nbytes,
+            !best   ? "one by the clock"
+            : clock ? "the best and one by the clock"
+                    : "the best");
 }
 
 int room_open(Trainer *r)

@@ -187,6 +187,7 @@ void folder_evaluated(const Trainer *r, int64_t step)
     if (!evaluated_path(r, path) ||
         snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         return;
+    unlink(aside); /* of a killed process that had this number */
     json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "run", r->folder.run, "step",
                           (json_int_t)step, "windows", (json_int_t)e->windows, "planned",
                           (json_int_t)e->planned, "all", (json_int_t)e->all, "tokens",
@@ -379,8 +380,8 @@ void folder_undo(Trainer *r)
     bool own = r->folder.before < strlen(out); /* what is there this run has made */
     if (own && snprintf(path, sizeof path, "%s/.run", out) < (int)sizeof path)
         unlink(path);
-    for (int i = -1; own && i < r->feed.nmore; i++) {
-        const Source *s = i < 0 ? &r->feed.source : &r->feed.more[i];
+    for (int i = -2; own && i < r->feed.nmore; i++) {
+        const Source *s = i == -2 ? &r->feed.held : i == -1 ? &r->feed.source : &r->feed.more[i];
         if (!s->made)
             continue;
         unlink(s->file);

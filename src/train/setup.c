@@ -366,6 +366,30 @@ static int check_loaded(Trainer *r)
     return checkpoint_sound(r, x ? x->folder : r->t->model);
 }
 
+/* --keep may remove the checkpoint that the run goes on from. */
+static int close_files(Trainer *r)
+{
+    return tn_model_close_files(r->m);
+}
+
+/* The checkpoint was found before the folder was this run's alone: another process may have ended
+ * with a save in between. */
+static int check_latest(Trainer *r)
+{
+    Resume now;
+    if (!r->t->resume)
+        return 0;
+    int code = resume_find(r->ctx, r->t->out, &now);
+    if (!code && now.step != r->t->resume->step)
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL,
+                               "--resume: %s: another process saved step %" PRId64
+                               " meanwhile; this one began to go on from step %" PRId64
+                               "\n  start it again",
+                               r->t->out, now.step, r->t->resume->step);
+    resume_drop(&now);
+    return code;
+}
+
 static int go_on(Trainer *r)
 {
     const Resume *x = r->t->resume;
@@ -513,6 +537,7 @@ static const struct {
     {check_resume, false},
     {make_step, false},
     {folder_clean, true},
+    {check_latest, false},
     {room_open, true},
     {folder_open, true},
     {tokenize, false},
@@ -531,6 +556,7 @@ static const struct {
     {load, false},
     {restore, false},
     {check_loaded, false},
+    {close_files, false},
     {profile_start, false},
     {open_metrics, true},
     {open_events, true},

@@ -62,6 +62,7 @@ typedef struct HeldOut {
 /* The evaluation with the least loss (best.c). */
 typedef struct BestStep {
     int64_t step;    /* after which it was; 0: none yet */
+    int64_t kept;    /* the step that the link names: another, where saving the best failed */
     double loss;     /* its */
     int64_t windows; /* that evaluations were to look at */
     int64_t waited;  /* evaluations since then */

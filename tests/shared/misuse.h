@@ -112,6 +112,7 @@ CALL(tn_model_end, P(0), W(1), P(2))
 CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
 CALL(tn_model_logits, P(0), I(1), I(2), P(3))
 CALL(tn_model_decode, P(0), I(1), I(2), P(3))
+CALL(tn_model_close_files, P(0))
 CALL_VOID(tn_model_free, P(0))
 CALL(tn_data_open, P(0), W(1), P(2), P(3), a[4].d, I(5), P(6))
 CALL_VOID(tn_data_size, P(0), P(1), P(2), P(3))
@@ -278,6 +279,7 @@ static const Row rows[] = {
     ROW(tn_model_merge, "Ms0zr"),
     ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
     ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),
+    ROW(tn_model_close_files, "M"),
     ROW(tn_data_open, "CmTsdzr"),        QUIET(tn_data_size, "Drrr"),
     QUIET(tn_data_file, "Dirrr"),        ROW(tn_data_document, "Di"),
     ROW(tn_data_windows, "Dbnrr"),       ROW(tn_data_batch, "Diknnrr"),
