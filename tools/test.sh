@@ -20,7 +20,7 @@ if [ "$1" = --one ]; then
         if [ $code = 0 ] && [ -n "$last" ]; then
             grep '^note: ' "$dir/$name"
         else
-            grep -A 2 'does not hold' "$dir/$name" | head -40
+            grep -A 2 -e 'does not hold' -e '^tests/scripts/' "$dir/$name" | head -40
             tail -60 "$dir/$name"
             [ -n "$last" ] || echo "$name: no totals, exit code $code"
         fi
@@ -58,7 +58,7 @@ printf '%s\n' "$@" | xargs -P "${jobs:-$(($(nproc) + 1))}" -n 1 "$0" --one "$bui
 for failed in "$dir"/*.failed; do
     [ -e "$failed" ] || continue
     echo
-    grep -A 2 'does not hold' "$failed" | head -20
+    grep -A 2 -e 'does not hold' -e '^tests/scripts/' "$failed" | head -20
     tail -40 "$failed"
 done
 cat "$dir"/*.totals | awk -v build="$build" -v count=$# '

@@ -67,8 +67,9 @@ int model_open_as_trained(tn_context *ctx, const char *command, const char *path
     if (!adapter)
         return tn_context_fail(ctx, TN_CODE_FAIL,
                                "%s: %s\n  to add them to other weights all the same: tenon %s M "
-                               "--adapter %s",
-                               command, other, command, path);
+                               "--adapter %s%s",
+                               command, other, command, path,
+                               strcmp(command, "merge") ? "" : " -o DIR");
     fprintf(stderr, "tenon: warning: %s: %s\n", command, other);
     return 0;
 }

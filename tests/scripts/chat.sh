@@ -58,6 +58,27 @@ trains marked.jsonl d
 ok "with a mark and other line ends" cmp a/rows.bin d/rows.bin
 trains - e <chats.jsonl
 ok "standard input" cmp a/rows.bin e/rows.bin
+# Escapes stand on every place of the file, on the last of what is read at once too.
+for odd in '' x; do
+    awk -v odd=$odd 'BEGIN {
+        while (n++ < 9000) text = text "\\n\\\""
+        printf "[{\"text\": \"%s%s\"},\n {\"text\": \"b\"}]\n", odd, text
+    }' >long$odd.json
+    tr -d '[]\n' <long$odd.json | sed 's/}, *{/}\n{/' >long$odd.jsonl
+    # shellcheck disable=SC2086
+    gives 0 '' train M ${run#--steps 2} --steps 1 --data long$odd.json --out lo$odd
+    # shellcheck disable=SC2086
+    gives 0 '' train M ${run#--steps 2} --steps 1 --data long$odd.jsonl --out ll$odd
+    ok "escapes in an array" cmp lo$odd/tokens.bin ll$odd/tokens.bin
+done
+# Another tokenizer comes without the files of the model's own.
+mkdir T
+cp M/tokenizer.json T
+cp M/tokenizer_config.json T 2>/dev/null
+# shellcheck disable=SC2086
+gives 0 '' train M ${run#--steps 2} --steps 1 --data long.jsonl --tokenizer T --out other
+ok "the template of the model's own tokenizer is not saved" [ -e M/chat_template.jinja -a ! -e other/step-1/chat_template.jinja ]
+gives 0 'goes on from' train --resume --out other --steps 2
 mkdir parts
 head -3 chats.jsonl >parts/1.jsonl
 sed 1,3d chats.jsonl >parts/2
@@ -229,7 +250,7 @@ said 'prompt: '
 gives 0 'the answer is cut after' generate M --message 'Say "it"'
 gives 0 'tokens, of which the model sees the last 4' generate M --message 'Say "it"' --tokens 3 --context 4
 gives 2 '--prompt and --message exclude each other' generate M --message a --prompt b --tokens 3
-gives 1 'seed/latest: expected a chat template, found no chat_template.jinja' generate seed/latest --message a --tokens 3
+gives 1 'seed/step-1: expected a chat template, found no chat_template.jinja' generate seed/latest --message a --tokens 3
 echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}' >one.jsonl
 gives 0 '' train M --data one.jsonl --steps 120 --batch-size 1 --seq-len 63 --lr 3e-2 --threads 1 --out learned
 gives 0 '' generate learned --message a --tokens 4 --temperature 0

@@ -473,7 +473,7 @@ ok "gradients to standard output" cmp "$dir/g" "$dir/g2"
 gives 1 'cannot write: No space' grad $ref --batch $batch --out /dev/full
 gives 1 'cannot create' grad $ref --batch $batch --out "$dir/none/g"
 head -c 1000 "$dir/o/p/step-3/model.safetensors" >"$dir/part" && cp "$dir/part" "$dir/o/p/step-3/model.safetensors"
-gives 1 "$dir/o/p/latest/model.safetensors: " train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/q"
+gives 1 "$dir/o/p/step-3/model.safetensors: " train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/q"
 
 # One batch: its loss, its logits.
 gives 0 'loss ' grad $ref --batch $batch --out "$dir/g1"
@@ -514,6 +514,9 @@ sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$dir/out" >"$dir/fewer"
 gives 0 '"tokens"' eval "$dir/o/t" --data "$dir/text" --val-fraction 0.01 --json
 ok "labels after the document token are left out" [ "$(cat "$dir/fewer")" -lt \
     "$(sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$dir/out")" ]
+gives 2 'eval: --document-token does not go with --batch' eval "$dir/o/t" --batch $batch --document-token 10
+gives 2 'train: --min-lr does not go with --schedule constant' train demo --data "$dir/text" --steps 1 --batch-size 1 \
+    --seq-len 8 --out "$dir/o/s" --schedule constant --min-lr 1e-5
 gives 2 'document-token: expected an id below 256, found 256' train demo --data "$dir/text" --steps 1 --batch-size 1 \
     --seq-len 8 --out "$dir/o/s" --document-token 256
 ok "checkpoints" [ "$(ls "$dir/o/t" | tr '\n' ' ')" = "best latest step-2 step-3 " ]

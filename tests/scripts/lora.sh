@@ -110,12 +110,17 @@ ok "M --adapter is the run" cmp "$dir/want" "$dir/out"
 gives 0 "adapters of 14 modules are merged" merge "$dir/alone" -o "$dir/merged"
 ok "of the base that they were trained for" not grep -q warning "$dir/err"
 gives 0 "" train "$dir/model" --batch "$batch" --steps 1 --threads 1 --out "$dir/another"
-gives 0 "warning: merge: $dir/another/latest/model.safetensors: the adapters' base had other weights" \
+gives 0 "warning: merge: $dir/another/step-1/model.safetensors: the adapters' base had other weights" \
     merge "$dir/another" --adapter "$dir/alone" -o "$dir/merged-other"
 mv "$dir/model/step-1" "$dir/trained"
 mv "$dir/another/step-1" "$dir/model/step-1"
 gives 1 "the adapters' base had other weights when the run began" merge "$dir/alone" -o "$dir/refused"
 said "merge M --adapter $dir/alone -o DIR"
+gives 1 "the adapters' base had other weights when the run began" eval "$dir/alone" --data LICENSE --seq-len 32
+said "eval M --adapter $dir/alone"
+gives 1 "the adapters' base had other weights when the run began" generate "$dir/alone" --prompt a --tokens 1
+gives 1 "the adapters' base had other weights when the run began" grad "$dir/alone" --batch "$batch" --out "$dir/refused"
+gives 0 "warning: eval: " eval "$dir/model" --adapter "$dir/alone" --data LICENSE --seq-len 32 --threads 1
 mv "$dir/model/step-1" "$dir/another/step-1"
 mv "$dir/trained" "$dir/model/step-1"
 gives 2 "is there already" merge "$dir/alone" -o "$dir/merged"

@@ -289,6 +289,28 @@ cd "$here" || exit 1
 rm "$dir/one/batch"
 lists "$dir/one" step-5
 
+# What a run that is refused has made of texts goes, and the run before has its name again.
+head -c 60000 docs/formats.md >"$dir/text"
+printf a >"$dir/val"
+cp -r "$dir/one" "$dir/again"
+mkdir "$dir/M"
+cp tests/tokenizer/gpt2.json "$dir/M/tokenizer.json"
+sed 's/"vocab_size": [0-9]*/"vocab_size": 512/' $ref/config.json >"$dir/M/config.json"
+train_gives 1 "" "$dir/M/config.json" --data "$dir/text" --val-data "$dir/val" --batch-size 2 --seq-len 16 --steps 2 \
+    --overwrite --out "$dir/again"
+ok "its texts were tokens" grep -q 'written to .*val-tokens.bin' "$dir/err"
+lists "$dir/again" step-5
+ok "nothing else is there" [ ! -e "$dir/again~1" ]
+
+# What killed processes have left goes; a file of another name stays.
+for name in tokens.bin.tmp7 rows.bin.tmp7 val-tokens.bin.tmp7 val-rows.bin.json.tmp7 2-rows.bin.tmp7 .evaluated.tmp7; do
+    echo x >"$dir/again/$name"
+done
+echo x >"$dir/again/my-rows.bin.tmp7"
+train_gives 0 "goes on from" --resume --steps 6 --out "$dir/again"
+ok "leftovers" [ "$(find "$dir/again" -name '*.tmp*')" = "$dir/again/my-rows.bin.tmp7" ]
+rm "$dir/again/my-rows.bin.tmp7"
+
 # What stands where a later step would be saved: seen before the first step.
 train_gives 0 "" "$@" --steps 2 --save-every 1 --out "$dir/three"
 echo mine >"$dir/three/step-4"

@@ -199,6 +199,19 @@ if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2m tenon "$dir/disk" 2>/dev/null
     rm -r "$dir/disk/once"
     gives 1 "the last checkpoint is $dir/disk/clock/step-1" train "$@" --steps 9 --save-sec 1e-9 --out "$dir/disk/clock"
     ok "the last one is never given up" [ -f "$dir/disk/clock/latest/state.json" ]
+    # A resumed run does not hold the checkpoint that it began from, which --keep removes.
+    room 2
+    gives 0 "" train "$@" --steps 1 --out "$dir/disk/held"
+    gives 0 "" train --resume --steps 6 --save-every 1 --keep 1 --out "$dir/disk/held"
+    ok "each is saved" [ "$(grep -c '^tenon: note: step [0-9]* is saved in ' "$dir/err")" = 5 ]
+    # The best stays where a better one could not be saved.
+    head -c 60000 docs/formats.md >"$dir/text"
+    room 2
+    "$tenon" train "$1" --data "$dir/text" --token-type byte --batch-size 2 --seq-len 16 --lr 0.1 --schedule constant \
+        --threads 1 --steps 40 --eval-every 4 --save-sec 1e-9 --out "$dir/disk/best" >"$dir/out" 2>"$dir/err"
+    said "after the best and one by the clock none can be saved"
+    ok "some failed" grep -q 'is not saved' "$dir/err"
+    ok "the best that was saved stays" [ -f "$dir/disk/best/best/state.json" ]
     # Tokens of text take room too: checkpoints are counted beside them.
     mkdir "$dir/M"
     cp tests/tokenizer/gpt2.json "$dir/M/tokenizer.json"
