@@ -2032,7 +2032,7 @@ TN_API int tn_program_restore(tn_program *x, const char *folder);
  * out: nothing
  * error: the file and what is wrong with it
  * cost: one read of all its files, whose checksums it looks at; a model of the context that is opened there is loaded
- *   without looking at them again
+ *   without looking at them again. A rank but the first reads its share of the tensors
  * from: `tenon train --resume`
  * see also: tn_program_save */
 TN_API int tn_checkpoint_check(tn_context *ctx, const char *folder);

@@ -507,8 +507,13 @@ static void check_whole(tn_context *ctx, Arena *a, const char *path)
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
              run.where, (long long)step);
-    weights_verify(ctx, weights);
-    tensors_verify(state, 0, 1);
+    if (!tn_rank(ctx)) {
+        weights_verify(ctx, weights);
+        tensors_verify(state, 0, 1);
+    } else {
+        tensors_verify(weights, tn_rank(ctx), tn_ranks(ctx));
+        tensors_verify(state, tn_rank(ctx), tn_ranks(ctx));
+    }
 }
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)

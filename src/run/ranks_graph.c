@@ -74,13 +74,12 @@ static bool lists_all(const char *group, int64_t nranks)
     return true;
 }
 
-/* Whether a group has all ranks. Where nothing says its size PyTorch's first, "0", has, and so has
- * every group where there are two ranks. */
+/* Whether a group has all ranks. Where nothing says its size PyTorch's first, "0", has. */
 static bool has_all(const Naming *x, const char *group, int64_t size)
 {
     if (size)
         return size == x->nranks;
-    return x->nranks == 2 || !strcmp(group, "0") || lists_all(group, x->nranks);
+    return !strcmp(group, "0") || lists_all(group, x->nranks);
 }
 
 static void set_group(void *arg, const Graph *g, Node *n, int64_t times)
@@ -128,17 +127,22 @@ static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
 
 /* A collective: whom it calls, and what all of them must call. */
 typedef struct RankCall {
-    int64_t
-        axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits each */
+    int64_t axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits
+                   * each, without those of one rank, which names of one group may have or not */
     uint64_t what;
+    int64_t split; /* all_to_all: where the rows sent to each member begin among the splits, and
+                    * after them the rows received of each; -1: another op */
 } RankCall;
 
 typedef struct Calls {
     const Graph *g;
     Arena *a;
+    bool phases; /* are part of what is called */
     RankCall *sent;
     const char **text;
     int count, capsent, captext;
+    int64_t *split;
+    int nsplit, capsplit;
 } Calls;
 
 /* The part of the operands that all members have alike: of all_to_all the rows may differ. */
@@ -154,16 +158,34 @@ static const char *operands_text(Arena *a, const Node *n)
     return b.text;
 }
 
+static void add_splits(Calls *c, const Node *n, int64_t members)
+{
+    static const char *const names[] = {"input_split_sizes", "output_split_sizes"};
+    for (int side = 0; side < 2; side++) {
+        const Attr *sizes = &n->attr[attr_index(n->op, names[side])];
+        const Type *t = side ? &n->out[0]->type : &n->in[0]->type;
+        for (int64_t j = 0; j < members; j++) {
+            int64_t rows = sizes->i == members ? sizes->ints[j] : t->dim[0] / members;
+            PUSH(c->a, c->split, c->nsplit, c->capsplit, rows);
+        }
+    }
+}
+
 static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
 {
     Calls *c = arg;
     int axes[MAX_MESH], naxes = group_axes(c->g->mesh, group_attr(n)->s, axes);
-    RankCall s = {0};
+    RankCall s = {.split = -1};
     if (naxes < 0)
         fail_node(g, n, "group \"%s\": expected axes of the mesh %s", group_attr(n)->s,
                   mesh_text(c->a, c->g->mesh));
-    for (int i = 0; i < naxes; i++)
-        s.axes |= (int64_t)(axes[i] + 1) << 4 * i;
+    for (int i = 0, k = 0; i < naxes; i++)
+        if (c->g->mesh->size[axes[i]] > 1)
+            s.axes |= (int64_t)(axes[i] + 1) << 4 * k++;
+    if (node_collective(n) == ALL_TO_ALL) {
+        s.split = c->nsplit;
+        add_splits(c, n, group_nranks(c->g->mesh, naxes, axes));
+    }
     const char *extra = "";
     for (int i = 0; op_attrs(n->op)[i].kind; i++) {
         const char *name = op_attrs(n->op)[i].name;
@@ -175,8 +197,9 @@ static void add_call(void *arg, const Graph *g, Node *n, int64_t times)
             extra = arena_printf(c->a, " by %lld", (long long)n->attr[i].i);
     }
     const char *often = times == 1 ? "" : arena_printf(c->a, " %lld times", (long long)times);
-    const char *text = arena_printf(c->a, "%s%s of %s over %s%s", n->op->name, extra,
-                                    operands_text(c->a, n), group_attr(n)->s, often);
+    const char *phase = c->phases ? arena_printf(c->a, " in %s", phase_name(n->phase)) : "";
+    const char *text = arena_printf(c->a, "%s%s of %s over %s%s%s", n->op->name, extra,
+                                    operands_text(c->a, n), group_attr(n)->s, often, phase);
     s.what = hash_bytes(text, strlen(text), 1);
     text = arena_printf(c->a, "%s (%%%s)", text, n->out[0]->name);
     PUSH(c->a, c->sent, c->count, c->capsent, s);
@@ -198,6 +221,9 @@ typedef struct AllCalls {
     const RankCall *sent; /* most of each rank */
     const int64_t *count;
     int64_t most;
+    const int64_t *split; /* most_splits of each rank */
+    int64_t most_splits;
+    int *member; /* room for nranks */
 } AllCalls;
 
 /* The next call from `i` on by the rank in which a group with these axes takes part; its count:
@@ -258,6 +284,82 @@ static bool find_differ(const AllCalls *x, Differ *d)
     return false;
 }
 
+/* ---- rows of all_to_all ---- */
+
+/* The ranks of a group in their order, of which `rank` is one; returns how many. */
+static int list_members(const Mesh *mesh, int rank, int64_t axes, int *member)
+{
+    Mesh m = *mesh;
+    int axis[MAX_MESH], naxes = 0, count = 1;
+    mesh_set_rank(&m, rank);
+    for (; axes; axes >>= 4) {
+        axis[naxes++] = (int)(axes & 15) - 1;
+        count *= (int)m.size[axis[naxes - 1]];
+    }
+    for (int j = 0; j < count; j++) {
+        for (int i = naxes - 1, left = j; i >= 0; i--) {
+            m.at[axis[i]] = left % m.size[axis[i]];
+            left /= (int)m.size[axis[i]];
+        }
+        member[j] = (int)mesh_rank(&m);
+    }
+    return count;
+}
+
+/* The call of a rank that belongs to call i of another one in the group with its axes. */
+static int64_t find_peer(const AllCalls *x, int rank, int64_t i, int peer)
+{
+    int64_t axes = x->sent[rank * x->most + i].axes, at = find_next(x, peer, axes, 0);
+    for (int64_t k = find_next(x, rank, axes, 0); k < i; k = find_next(x, rank, axes, k + 1))
+        at = find_next(x, peer, axes, at + 1);
+    return at;
+}
+
+/* A member that sends other rows than the one it sends to has room for. */
+typedef struct RowsDiffer {
+    int from, to;
+    int64_t at, sent, expected; /* the call of `from` */
+} RowsDiffer;
+
+static bool call_differs(const AllCalls *x, int rank, int64_t i, RowsDiffer *d)
+{
+    const RankCall *s = &x->sent[rank * x->most + i];
+    int n = list_members(x->mesh, rank, s->axes, x->member), me = 0;
+    while (x->member[me] != rank)
+        me++;
+    for (int j = 0; j < n; j++) {
+        int to = x->member[j];
+        const RankCall *peer = &x->sent[to * x->most + find_peer(x, rank, i, to)];
+        *d = (RowsDiffer){rank, to, i, x->split[rank * x->most_splits + s->split + j],
+                          x->split[to * x->most_splits + peer->split + n + me]};
+        if (d->sent != d->expected)
+            return true;
+    }
+    return false;
+}
+
+static bool find_rows(const AllCalls *x, RowsDiffer *d)
+{
+    for (int rank = 0; rank < x->nranks; rank++)
+        for (int64_t i = 0; i < x->count[rank]; i++)
+            if (x->sent[rank * x->most + i].split >= 0 && call_differs(x, rank, i, d))
+                return true;
+    return false;
+}
+
+static _Noreturn void fail_rows(tn_context *ctx, const Calls *c, const RowsDiffer *d)
+{
+    char *own = NEWN(c->a, char, SHOWN), *all = NEWN(c->a, char, SHOWN *tn_ranks(ctx));
+    snprintf(own, SHOWN, "%s", tn_rank(ctx) == d->from ? c->text[d->at] : "");
+    gather(ctx, own, SHOWN, all);
+    fail(&ctx->ctx, TN_FAIL,
+         "the collectives of the ranks do not match: rank %d sends %lld rows to rank %d, which "
+         "expects %lld, by %s",
+         d->from, (long long)d->sent, d->to, (long long)d->expected, all + SHOWN * d->from);
+}
+
+/* ---- comparing ---- */
+
 static _Noreturn void fail_differ(tn_context *ctx, const Calls *c, const Differ *d, const char *how)
 {
     int rank = tn_rank(ctx);
@@ -283,10 +385,22 @@ static void compare(tn_context *ctx, const Calls *c, const char *how)
     if (count)
         memcpy(mine, c->sent, sizeof *mine * (size_t)count);
     gather(ctx, mine, (int64_t)sizeof *mine * most, all);
-    AllCalls x = {c->g->mesh, n, all, counts, most};
+    int64_t nsplit = c->nsplit, most_splits = 1, *nsplits = NEWN(c->a, int64_t, n);
+    gather(ctx, &nsplit, sizeof nsplit, nsplits);
+    for (int i = 0; i < n; i++)
+        most_splits = MAX(most_splits, nsplits[i]);
+    int64_t *split = NEWN(c->a, int64_t, most_splits),
+            *splits = NEWN(c->a, int64_t, most_splits * n);
+    if (nsplit)
+        memcpy(split, c->split, sizeof *split * (size_t)nsplit);
+    gather(ctx, split, (int64_t)sizeof *split * most_splits, splits);
+    AllCalls x = {c->g->mesh, n, all, counts, most, splits, most_splits, NEWN(c->a, int, n)};
     Differ d;
     if (find_differ(&x, &d))
         fail_differ(ctx, c, &d, how);
+    RowsDiffer rows;
+    if (find_rows(&x, &rows))
+        fail_rows(ctx, c, &rows);
 }
 
 /* All ranks have the same mesh, by which they read each other's groups. */
@@ -333,16 +447,46 @@ static void add_after(Graph *g, Node *n, Node *before)
     n->after = after;
 }
 
-/* Each collective after the one before it that no phase keeps it from. */
+static bool has_collective(const Graph *g)
+{
+    EACH_NODE(n, g) {
+        if (is_collective(n))
+            return true;
+        EACH_LOOP_BODY(b, n)
+            if (has_collective(n->region->body[b]))
+                return true;
+    }
+    return false;
+}
+
+/* Puts the nodes of each phase behind those of the phases before it, else in their order: no
+ * operand is of a later phase than its reader. */
+static void order_phases(Graph *g)
+{
+    for (int phase = 1; phase < NPHASE; phase++)
+        for (Node *n = g->first, *next, *end = g->last; n; n = n == end ? NULL : next) {
+            next = n->next;
+            if (n->phase == (Phase)phase)
+                node_move(g, n, NULL);
+        }
+}
+
+/* Each collective, and each loop that has some, comes after the one before it, by phase and then as
+ * written: the same order on all ranks, whatever forms their graphs have. */
 static void keep_order(Graph *g)
 {
     Node *last = NULL;
+    order_phases(g);
     EACH_NODE(n, g) {
+        bool inside = false;
         EACH_LOOP_BODY(b, n)
-            keep_order(n->region->body[b]);
-        if (!is_collective(n))
+            if (has_collective(n->region->body[b])) {
+                keep_order(n->region->body[b]);
+                inside = true;
+            }
+        if (!is_collective(n) && !inside)
             continue;
-        if (last && last->phase <= n->phase)
+        if (last)
             add_after(g, n, last);
         last = n;
     }
@@ -362,9 +506,9 @@ static bool one_form(tn_context *ctx, const Graph *g, Arena *a)
 
 /* ---- a graph of a rank's own ---- */
 
-static Calls list_written(Graph *g, Arena *a)
+static Calls list_written(Graph *g, Arena *a, bool phases)
 {
-    Calls c = {.g = g, .a = a};
+    Calls c = {.g = g, .a = a, .phases = phases};
     each_collective(g, 1, add_call, &c);
     return c;
 }
@@ -388,7 +532,7 @@ static void own(tn_graph *graph, Arena *a)
     drop_cuts(g->out, g->nout);
     graph_verify(g);
     graph->own = true;
-    list_written(g, a); /* fails here, where the others wait, if at all */
+    list_written(g, a, false); /* fails here, where the others wait, if at all */
 }
 
 /* ---- what others call ---- */
@@ -396,10 +540,13 @@ static void own(tn_graph *graph, Arena *a)
 static void match(tn_context *ctx, Graph *g, Arena *a)
 {
     compare_meshes(ctx, a, g->mesh);
-    Calls c = list_written(g, a);
+    Calls c = list_written(g, a, false);
     compare(ctx, &c, "");
-    if (!one_form(ctx, g, a))
-        keep_order(g);
+    if (one_form(ctx, g, a))
+        return;
+    c = list_written(g, a, true);
+    compare(ctx, &c, " by their phases");
+    keep_order(g);
 }
 
 static int make_own(tn_graph *g)

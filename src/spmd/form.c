@@ -443,8 +443,9 @@ static void warn_tokens(const SpmdGraph *s, const Value *v, const ReshardStep *s
             x->warned = true;
             x->o->warn(x->o->warn_arg,
                        arena_printf(s->tmp,
-                                    "spmd: no sequence parallelism for %%%s %s, whose tokens the "
-                                    "%lld ranks of %s cannot share: they have all of them",
+                                    "spmd: no sequence parallelism for %%%s %s: the %lld ranks of "
+                                    "%s have all of its tokens, as they cannot share them or "
+                                    "sharing takes longer",
                                     v->name, type_text(s->tmp, &v->type),
                                     (long long)x->mesh->size[step->axes[j]],
                                     x->mesh->name[step->axes[j]]));

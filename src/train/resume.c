@@ -58,8 +58,7 @@ static int try_step(tn_context *ctx, const char *out, int64_t step, Resume *x)
     return code;
 }
 
-/* The step that the link names, or -1. */
-static int64_t latest_step(const char *out)
+int64_t resume_latest(const char *out)
 {
     char link[CHECKPOINT_PATH], name[64];
     int64_t step;
@@ -98,9 +97,9 @@ static int fail_none(tn_context *ctx, const char *out, int64_t other)
 
 static int find(tn_context *ctx, const char *out, Resume *x)
 {
-    int64_t latest = latest_step(out), newest = folder_before(out, INT64_MAX);
+    int64_t latest = resume_latest(out), newest = folder_before(out, INT64_MAX);
     char run[RUN_ID];
-    *x = (Resume){.step = -1};
+    *x = (Resume){.step = -1, .latest = latest};
     if (!run_of_folder(out, run) && latest >= 0)
         run_of_step(out, latest, run);
     bool other = latest >= 0 && !may_be_of(out, latest, run);

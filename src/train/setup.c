@@ -376,18 +376,14 @@ static int close_files(Trainer *r)
  * with a save in between. */
 static int check_latest(Trainer *r)
 {
-    Resume now;
-    if (!r->t->resume)
+    const Resume *x = r->t->resume;
+    int64_t now = x ? resume_latest(r->t->out) : 0;
+    if (!x || now == x->latest)
         return 0;
-    int code = resume_find(r->ctx, r->t->out, &now);
-    if (!code && now.step != r->t->resume->step)
-        code = tn_context_fail(r->ctx, TN_CODE_FAIL,
-                               "--resume: %s: another process saved step %" PRId64
-                               " meanwhile; this one began to go on from step %" PRId64
-                               "\n  start it again",
-                               r->t->out, now.step, r->t->resume->step);
-    resume_drop(&now);
-    return code;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "--resume: %s: another process saved step %" PRId64
+                           " while this one began to go on from step %" PRId64 "\n  start it again",
+                           r->t->out, now, x->step);
 }
 
 static int go_on(Trainer *r)
@@ -537,7 +533,7 @@ static const struct {
     {check_resume, false},
     {make_step, false},
     {folder_clean, true},
-    {check_latest, false},
+    {check_latest, true},
     {room_open, true},
     {folder_open, true},
     {tokenize, false},

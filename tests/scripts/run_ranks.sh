@@ -235,6 +235,59 @@ sed '/%l: /i\  %z: f32[] = all_reduce(%m, reduce_op="sum", group="dp")  loss\n  
     refuses 1 "rank 0: $dir/own.0.tn: embedding" run $own --inputs "$dir/own.in%r" --outputs "$dir/no%r"
 }
 
+# ---- graphs of other forms, and calls that nothing matches ----
+
+# sums RANK ROWS: the planner may order these two sums as it likes, and parts of other sizes may be ordered otherwise;
+# the later phase is written first.
+sums() {
+    cat <<END
+tenon 1
+graph g mesh(dp=2) at($1) (%x: f32[$2] batch, %l: f32[] batch) {
+  %q: f32[$2] = mul(%x, %x)  backward
+  %n: f32[] = sum(%q, dim=[0])  backward
+  %a: f32[] = all_reduce(%n, reduce_op="sum", group="dp")  backward
+  %norm: f32[] = wait_tensor(%a, %n)  backward
+  %b: f32[] = all_reduce(%l, reduce_op="sum", group="dp")  forward
+  %loss: f32[] = wait_tensor(%b, %l)  forward
+  return %norm, %loss
+}
+END
+}
+# numbers RANK COUNT: its x, ones of f32, and l, a two.
+numbers() {
+    ones=$(printf '\\000\\000\\200\\077%.0s' $(seq "$2"))
+    tensors "$dir/sums.in$1" "{\"x\":{\"dtype\":\"F32\",\"shape\":[$2],\"data_offsets\":[0,$((4 * $2))]},\"l\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[$((4 * $2)),$((4 * $2 + 4))]}}" \
+        "$ones\\000\\000\\000\\100"
+}
+for r in 0 1; do
+    sums $r $((1000 - 100 * r)) >"$dir/sums.$r.tn"
+    numbers $r $((1000 - 100 * r))
+done
+gives 0 '' run "$dir/sums.0.tn" "$dir/sums.1.tn" --inputs "$dir/sums.in%r" --outputs "$dir/sums.out%r"
+for r in 0 1; do # 1900 and 4
+    ok "rank $r: each sum is of what it is called" [ "$(tail -c 8 "$dir/sums.out$r" | od -An -tx1 | tr -d ' \n')" = 0080ed4400008040 ]
+done
+# rows RANK SENT RECEIVED GROUP: an exchange of rows.
+rows() {
+    cat <<END
+tenon 1
+graph g mesh(dp=2, tp=1) at($1, 0) (%x: f32[4, 1] batch) {
+  %a: f32[$(($3)), 1] = all_to_all_single(%x, output_split_sizes=[$(echo "$3" | tr + ,)], input_split_sizes=[$2], group="$4")  forward
+  %w: f32[$(($3)), 1] = wait_tensor(%a, %x)  forward
+  return %w
+}
+END
+}
+rows 0 2,2 2+0 dp >"$dir/rows.0.tn"
+rows 1 2,2 2+2 dp >"$dir/rows.1.tn"
+rows 1 0,4 2+4 dp,tp >"$dir/other.1.tn"
+refuses 1 'do not match: rank 1 sends 2 rows to rank 0, which expects 0' run "$dir/rows.0.tn" "$dir/rows.1.tn" --inputs "$dir/sums.in%r" --outputs "$dir/no%r"
+refuses 1 'over dp (%a), where rank 1 has all_to_all_single of f32[0, 1] over dp,tp' run "$dir/rows.0.tn" "$dir/other.1.tn" \
+    --inputs "$dir/sums.in%r" --outputs "$dir/no%r"
+for r in 0 1; do sed 's/ mesh(.*at([0-9])//; s/group="dp"/group="5"/' "$dir/sums.$r.tn" >"$dir/five.$r.tn"; done
+refuses 1 'group "5": the graph does not say which ones of the 2 ranks it has' run "$dir/five.0.tn" "$dir/five.1.tn" \
+    --inputs "$dir/sums.in%r" --outputs "$dir/no%r"
+
 # ---- processes ----
 
 mpis=$(mpis)
