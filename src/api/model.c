@@ -116,18 +116,6 @@ static tn_model *open_adapted(tn_context *ctx, Arena *call, const char *folder)
     return m;
 }
 
-/* The folder that a link of a run names, such as `latest`: the link may name another one between
- * two of the files. */
-static const char *resolve(Arena *a, const char *folder)
-{
-    char name[256];
-    ssize_t n = folder ? readlink(folder, name, sizeof name - 1) : -1;
-    if (n <= 0)
-        return folder;
-    name[n] = 0;
-    return strchr(name, '/') ? folder : arena_printf(a, "%s/%s", parent(a, folder), name);
-}
-
 /* The folder by which others find the model. */
 static const char *absolute(Arena *a, const char *folder)
 {
@@ -143,7 +131,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     tn_model *m = handle_new(ctx, call, sizeof *m);
     Arena *a = m->h.a;
     const ModelConfig *preset = config_preset(path);
-    const char *folder = resolve(a, model_folder(a, path));
+    const char *folder = model_folder_linked(a, model_folder(a, path));
     if (folder && graph_model_file(call, folder)) {
         m->folder = arena_strdup(a, folder);
         model_check_state(call, folder);

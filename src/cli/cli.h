@@ -121,6 +121,9 @@ int train_resize(tn_context *ctx, const struct TrainOptions *t, tn_model *m);
 int train_base(tn_context *ctx, const struct TrainOptions *t, const tn_model *m);
 /* The numbers of --weight, one for each --data; -1, or an exit code. */
 int train_weights(const Texts *w, int ndata, double *weights);
+/* Fails (2) where a run on ranks is to write samples; one that goes on goes on without them. Else
+ * -1. */
+int train_samples(const tn_options *o, struct TrainOptions *t);
 
 /* ---- options.c ---- */
 

@@ -399,19 +399,6 @@ static int resume(tn_context *ctx, Train *a)
     return check_paths(command_find("train"), a->table, &read);
 }
 
-/* One rank generates: a run that wrote samples on one goes on without them. */
-static int check_samples(Train *a)
-{
-    static const char why[] = "one rank generates; `tenon generate OUT` does, of any checkpoint";
-    if (!a->c.o.mesh || !a->t.sample_tokens)
-        return -1;
-    if (!a->t.resume)
-        return report(TN_CODE_USAGE, "train: --sample-tokens does not go with --mesh: %s", why);
-    fprintf(stderr, "tenon: note: no samples with --mesh: %s\n", why);
-    a->t.sample_tokens = 0;
-    return -1;
-}
-
 /* A run of --epochs that goes on may end by --steps, and the other way round: what was given now
  * stands, not what the run began with. */
 static int resume_length(tn_context *ctx, Train *a)
@@ -457,7 +444,7 @@ static int finish_options(tn_context *ctx, Train *a)
     if (code < 0)
         code = launch_check(command_find("train"), a->table, &a->c);
     if (code < 0)
-        code = check_samples(a);
+        code = train_samples(&a->c.o, t);
     if (code >= 0)
         return code;
     t->described = options_describe(a->table);

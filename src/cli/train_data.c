@@ -1,4 +1,4 @@
-/* train: weights of sources, and models with more tokens. */
+/* train: weights of sources, models with more tokens, and samples on ranks. */
 #include "cli.h"
 
 #include "../train/train.h"
@@ -67,4 +67,17 @@ int train_base(tn_context *ctx, const TrainOptions *t, const tn_model *m)
     return tn_context_fail(ctx, TN_CODE_USAGE,
                            "train: --%s: %s has no weights: adapters are for a folder that has",
                            t->lora ? "lora" : "adapter", t->model);
+}
+
+/* One rank generates: a run that wrote samples on one goes on without them. */
+int train_samples(const tn_options *o, TrainOptions *t)
+{
+    static const char why[] = "one rank generates; `tenon generate OUT` does, of any checkpoint";
+    if (!o->mesh || !t->sample_tokens)
+        return -1;
+    if (!t->resume)
+        return report(TN_CODE_USAGE, "train: --sample-tokens does not go with --mesh: %s", why);
+    fprintf(stderr, "tenon: note: no samples with --mesh: %s\n", why);
+    t->sample_tokens = 0;
+    return -1;
 }

@@ -193,6 +193,9 @@ int program_fail(tn_program *x, int code, const char *format, ...)
 /* The folder that holds config.json: path itself, or of a training run its latest checkpoint; else
  * NULL. */
 const char *model_folder(Arena *a, const char *path);
+/* The folder that it is where it is a link of a run, such as `latest`, which may name another one
+ * between the reading of two files; NULL where it is NULL. */
+const char *model_folder_linked(Arena *a, const char *folder);
 
 /* Fails where a folder's state.json, if a run has written one, does not have its checksum. */
 void model_check_state(Arena *a, const char *folder);

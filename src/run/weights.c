@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool exists(const char *path)
 {
@@ -19,6 +20,18 @@ const char *model_folder(Arena *a, const char *path)
     if (exists(arena_printf(a, "%s/config.json", latest)))
         return latest;
     return NULL;
+}
+
+const char *model_folder_linked(Arena *a, const char *folder)
+{
+    char name[256];
+    ssize_t n = folder ? readlink(folder, name, sizeof name - 1) : -1;
+    if (n <= 0)
+        return folder;
+    name[n] = 0;
+    const char *slash = strrchr(folder, '/'), *end = slash ? slash + 1 : folder;
+    return strchr(name, '/') ? folder
+                             : arena_printf(a, "%.*s%s", (int)(end - folder), folder, name);
 }
 
 void model_check_state(Arena *a, const char *folder)

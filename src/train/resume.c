@@ -58,7 +58,8 @@ static int try_step(tn_context *ctx, const char *out, int64_t step, Resume *x)
     return code;
 }
 
-int64_t resume_latest(const char *out)
+/* The step that the link names, or -1. */
+static int64_t latest_step(const char *out)
 {
     char link[CHECKPOINT_PATH], name[64];
     int64_t step;
@@ -97,7 +98,7 @@ static int fail_none(tn_context *ctx, const char *out, int64_t other)
 
 static int find(tn_context *ctx, const char *out, Resume *x)
 {
-    int64_t latest = resume_latest(out), newest = folder_before(out, INT64_MAX);
+    int64_t latest = latest_step(out), newest = folder_before(out, INT64_MAX);
     char run[RUN_ID];
     *x = (Resume){.step = -1, .latest = latest};
     if (!run_of_folder(out, run) && latest >= 0)
@@ -152,6 +153,18 @@ void resume_drop(Resume *x)
     json_decref(x->state);
     x->state = NULL;
     x->step = -1;
+}
+
+int resume_check_latest(const Trainer *r)
+{
+    const Resume *x = r->t->resume;
+    int64_t now = x ? latest_step(r->t->out) : 0;
+    if (!x || now == x->latest)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "--resume: %s: another process saved step %" PRId64
+                           " while this one began to go on from step %" PRId64 "\n  start it again",
+                           r->t->out, now, x->step);
 }
 
 /* ---- whether the run is the same ---- */

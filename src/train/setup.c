@@ -372,20 +372,6 @@ static int close_files(Trainer *r)
     return tn_model_close_files(r->m);
 }
 
-/* The checkpoint was found before the folder was this run's alone: another process may have ended
- * with a save in between. */
-static int check_latest(Trainer *r)
-{
-    const Resume *x = r->t->resume;
-    int64_t now = x ? resume_latest(r->t->out) : 0;
-    if (!x || now == x->latest)
-        return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                           "--resume: %s: another process saved step %" PRId64
-                           " while this one began to go on from step %" PRId64 "\n  start it again",
-                           r->t->out, now, x->step);
-}
-
 static int go_on(Trainer *r)
 {
     const Resume *x = r->t->resume;
@@ -451,6 +437,11 @@ static int check_resume(Trainer *r)
 static int check_base(Trainer *r)
 {
     return r->t->resume ? base_check(r) : 0;
+}
+
+static int check_latest(Trainer *r)
+{
+    return resume_check_latest(r);
 }
 
 static int check_place(Trainer *r)

@@ -261,8 +261,6 @@ int port_run(tn_context *ctx, tn_program *x);
  * fails where none of its is whole, or where the only ones are of other runs.
  * Warns where it is not the one that `latest` names. Ranks find the one that rank 0 does. */
 int resume_find(tn_context *ctx, const char *out, Resume *x);
-/* The step that the link `latest` of a run names, or -1. */
-int64_t resume_latest(const char *out);
 void resume_drop(Resume *x);
 
 /* ---- base.c ---- */

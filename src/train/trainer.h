@@ -268,6 +268,9 @@ void best_tell(const Trainer *r, int64_t last); /* at the end */
 
 /* ---- resume.c ---- */
 
+/* Fails where another process has saved since the checkpoint was found: the folder was not this
+ * run's alone then. */
+int resume_check_latest(const Trainer *r);
 /* Checks that data and plan are those of the run; warns if the threads are not. */
 int resume_check(const Trainer *r);
 /* Checks tokens and the position in them likewise, once text has been tokenized. */

@@ -371,6 +371,29 @@ static void test_verified(void)
     tn_graph_free(g);
 }
 
+/* Each checkpoint of a run asks for these texts: they take memory once. */
+static void test_plan_texts(void)
+{
+    static int (*const give[])(tn_plan *, const char **) = {tn_plan_decided, tn_plan_machine};
+    tn_options o = tn_options_default();
+    tn_graph *g = NULL;
+    tn_plan *p = NULL;
+    const char *first = NULL, *again = NULL;
+    OK(tn_graph_parse(ctx, good, "texts", &g));
+    OK(tn_plan_new(g, &o, 0, &p));
+    OK(tn_plan_json(p, 1, &first));
+    OK(tn_plan_json(p, 1, &again));
+    EXPECT(first && first == again);
+    for (int i = 0; i < (int)(sizeof give / sizeof *give); i++) {
+        first = again = NULL;
+        OK(give[i](p, &first));
+        OK(give[i](p, &again));
+        EXPECT(first && first == again);
+    }
+    tn_plan_free(p);
+    tn_graph_free(g);
+}
+
 /* ---- comparing ---- */
 
 static void test_compare(void)
@@ -516,6 +539,7 @@ int main(void)
     test_build();
     test_passes();
     test_verified();
+    test_plan_texts();
     test_compare();
     test_models();
     test_data();

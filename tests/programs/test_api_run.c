@@ -111,22 +111,6 @@ static json_t *plan_json(tn_plan *p, int fits)
     return o;
 }
 
-/* Each checkpoint of a run asks for these texts: they take memory once. */
-static void check_kept(tn_plan *p)
-{
-    static int (*const give[])(tn_plan *, const char **) = {tn_plan_decided, tn_plan_machine};
-    const char *first = NULL, *again = NULL;
-    OK(tn_plan_json(p, 1, &first));
-    OK(tn_plan_json(p, 1, &again));
-    EXPECT(first && first == again);
-    for (int i = 0; i < LEN(give); i++) {
-        first = again = NULL;
-        OK(give[i](p, &first));
-        OK(give[i](p, &again));
-        EXPECT(first && first == again);
-    }
-}
-
 static void check_bytes(const json_t *o, tn_plan *p)
 {
     static const char *const categories[] = {"parameters", "optimizer", "gradients", "activations",
@@ -179,7 +163,6 @@ static char *hash_of(tn_model *m, int64_t batch, int64_t seq, int64_t accumulate
     Run r = start_model(m, batch, seq, &o);
     json_t *json = plan_json(r.p, 1);
     check_bytes(json, r.p);
-    check_kept(r.p);
     check_counts(json);
     check_scopes(json);
     EXPECT(!json_object_get(json, "least_feasible_bytes"));
