@@ -34,7 +34,7 @@ begin=$(head -c $((8 + header)) "$file" | tail -c "$header" |
     sed 's/.*"model.embed_tokens.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 place() { printf "$1" | dd of="$file" bs=1 seek=$((8 + header + begin + 34 * 64 * 4)) conv=notrunc 2>/dev/null; }
 place '\0\0\200\177' # infinite
-gives 1 "$dir/model: model.embed_tokens.weight has 1 values that are not finite" train "$dir/model" --batch $batch \
+gives 1 "$dir/model: model.embed_tokens.weight has 1 value that is not finite" train "$dir/model" --batch $batch \
     --steps 1 --threads 1 --on-nan skip --out "$dir/infinite"
 ok "that is seen before the first step" [ ! -s "$dir/out" ]
 place '\377\377\177\177'
