@@ -114,10 +114,11 @@ static bool halves_bf16(void)
 #endif
 }
 
+static bool bf16_pays; /* written once, as isa_used: cpuid is slow in virtual machines */
+
 bool isa_bf16_pays(void)
 {
-    return isa_level() >= ISA_AMX || isa_asked() == ISA_BF16 ||
-           (isa_level() >= ISA_BF16 && !halves_bf16());
+    return bf16_pays;
 }
 
 /* Before those that need no priority. */
@@ -125,4 +126,6 @@ __attribute__((constructor(101))) static void settle(void)
 {
     int asked = isa_asked();
     isa_used = find(asked < 0 ? ISA_AMX : (Isa)asked);
+    bf16_pays =
+        isa_used == ISA_AMX || (isa_used == ISA_BF16 && (asked == ISA_BF16 || !halves_bf16()));
 }
