@@ -15,7 +15,7 @@ taken off. --by says what runs the other steps:
 
 usage: bench/lora.py [--tenon PATH] [--by peft|trl] [--steps N] [--rows N] [--length T] [--layers N] [--dtypes f32,bf16]
                      [--threads N] [--lr X] [--checkpointing] [--emulate] [--losses FILE] [--follow FILE]
-Needs torch, transformers and peft, for --by trl also trl."""
+Needs torch, transformers and peft, for --by trl also trl and datasets."""
 
 import argparse
 import contextlib
@@ -239,6 +239,15 @@ def by_other(folder, dtype, o):
         return json.load(f)
 
 
+def check_needs(by):
+    """Before Tenon's steps, which take minutes: that the other's packages can be imported, in a process of its own."""
+    needs = ["torch", "transformers", "peft", "safetensors"] + ["datasets", "trl"] * (by == "trl")
+    done = subprocess.run([sys.executable, "-c", f"import {', '.join(needs)}"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"--by {by} needs {', '.join(needs)}: {done.stderr.strip().splitlines()[-1]}")
+
+
 def compare(folder, dtype, o):
     ours, theirs = by_tenon(folder, dtype, o), by_other(folder, dtype, o)
     if o.losses:
@@ -281,6 +290,7 @@ def main():
         with open(f"{folder}/{dtype}.json", "w") as f:
             json.dump(result, f)
         return
+    check_needs(o.by)
     with tempfile.TemporaryDirectory() as folder:
         make(folder, o)
         for dtype in o.dtypes.split(","):

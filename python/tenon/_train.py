@@ -69,6 +69,7 @@ def run(command, quiet):
         try:
             line = process.stdout.readline()
             if not line:
+                process.stdout.close()
                 return process.wait(), said
             said.append(line)
             if not quiet:

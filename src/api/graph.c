@@ -190,8 +190,9 @@ static void warn_slow(tn_context *ctx, const tn_options *o, const PassOptions *p
         machine_is_gpu(p->prices))
         return;
     ctx->warned_slow = true;
-    o->warn(o->warn_arg, "this processor has no bf16 products (AVX512_BF16, AMX): operands are "
-                         "widened to f32, which is slower than --dtype f32");
+    o->warn(o->warn_arg,
+            "this processor has no bf16 products (AMX, or AVX512_BF16 that is faster than f32's): "
+            "operands are widened to f32, which is slower than --dtype f32");
 }
 
 static Policy get_policy(Ctx *ctx, const char *name)

@@ -458,7 +458,8 @@ static const FrameVariant tiles_backward = {.backward = true,
 
 /* panels_accepts, panels_workspace, panels_prepare; panels_backward_accepts, ...; amx_accepts, ...;
  * amx_backward_accepts, amx_backward_workspace, amx_backward_prepare. */
-FRAME_KERNEL(panels, &vectors, panel_has() && c->in[0].dtype == BF16)
-FRAME_KERNEL(panels_backward, &vectors_backward, panel_has() && c->in[0].dtype == BF16)
+FRAME_KERNEL(panels, &vectors, panel_has() && isa_bf16_pays() && c->in[0].dtype == BF16)
+FRAME_KERNEL(panels_backward, &vectors_backward,
+             panel_has() && isa_bf16_pays() && c->in[0].dtype == BF16)
 FRAME_KERNEL(amx, &tiles, amx_has() && c->in[0].dtype == BF16)
 FRAME_KERNEL(amx_backward, &tiles_backward, amx_has() && c->in[0].dtype == BF16)

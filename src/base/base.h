@@ -265,6 +265,8 @@ static inline Isa isa_level(void)
 {
     return isa_used;
 }
+/* Whether instructions for bf16 multiply faster than those for f32, or TN_ISA asks for them. */
+bool isa_bf16_pays(void);
 const char *isa_name(Isa level); /* as in TN_ISA */
 int isa_asked(void);             /* TN_ISA: an Isa, ISA_ANY where not set, ISA_UNKNOWN */
 void isa_check(Ctx *ctx);        /* fails where TN_ISA is wrong or came too late */

@@ -5,7 +5,9 @@
  * Answers are what generation tags enclose. A template without tags is rendered up to each answer,
  * with what then begins it, and up to its end: both must be the beginning of the whole chat's text,
  * and what is between is the answer, with the token that ends it. White space that follows that
- * token is not learned. Linear in the chat for templates with tags, else in turns times text. */
+ * token is not learned. Two things that templates write only at the end of a chat rewrite nothing
+ * before: a prompt that begins a thought, which the answer may not have, and an end-of-text token
+ * behind the last message. Linear in the chat for templates with tags, else in turns times text. */
 #include "record.h"
 
 #include <jansson.h>
@@ -139,9 +141,42 @@ static JinjaText render(const Chat *c, Arena *tmp, const json_t *messages, size_
     return jinja_render(c->template, tmp, *all);
 }
 
+/* How many bytes at their beginnings are the same, in whole characters. */
+static size_t common(const JinjaText *x, const JinjaText *y)
+{
+    size_t n = 0, most = MIN(x->n, y->n);
+    while (n < most && x->text[n] == y->text[n])
+        n++;
+    while (n && n < most && ((unsigned char)x->text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
 static bool begins(const JinjaText *whole, const JinjaText *part)
 {
-    return part->n <= whole->n && !memcmp(whole->text, part->text, part->n);
+    return common(whole, part) == part->n;
+}
+
+static JinjaValue eos_of(const Chat *c)
+{
+    const json_t *v = json_object_get(*c->tokens, "eos_token");
+    return jinja_string(v ? json_string_value(v) : "", json_string_length(v));
+}
+
+/* Whether `n` bytes at a place are a token, which may be empty: then not. */
+static bool is_token(const char *text, size_t n, JinjaValue token)
+{
+    return token.n && token.n <= n && !memcmp(text, token.u.s, token.n);
+}
+
+/* A text without the end-of-text token at its end, with white space around that; `n` where it has
+ * none. */
+static size_t unclosed(const JinjaText *t, JinjaValue eos)
+{
+    size_t n = jinja_strip(jinja_string(t->text, t->n), NULL, JINJA_RIGHT).n;
+    if (n < eos.n || !is_token(t->text + n - eos.n, eos.n, eos))
+        return t->n;
+    return n - eos.n;
 }
 
 /* The end of an answer: of white space after the token that ends it nothing is its own. Without
@@ -164,22 +199,64 @@ _Noreturn static void rewrites(const Chat *c, Arena *tmp, size_t i)
     fail(arena_ctx(tmp), TN_FAIL,
          "%s: message %zu (from 0): the template writes what is before it otherwise than with it, "
          "so its answers are not known\n"
-         "  a template with {%% generation %%} tags around answers says which they are",
+         "  a template with {%% generation %%} tags around answers says which they are: trl ships "
+         "such for many models",
          c->where, i);
 }
 
-/* Adds the span of messages [from, to); `own` is memory for its renderings alone. */
+/* A prompt without the thought that it begins; `n` where it begins none. */
+static size_t unthought(const JinjaText *t)
+{
+    static const char think[] = "<think>";
+    size_t n = jinja_strip(jinja_string(t->text, t->n), NULL, JINJA_RIGHT).n,
+           size = sizeof think - 1;
+    return n >= size && !memcmp(t->text + n - size, think, size) ? n - size : t->n;
+}
+
+/* Where an answer begins: behind its prompt. Of a thought that the prompt begins as much is its own
+ * as the chat has too. */
+static size_t begin_of_answer(const Chat *c, Arena *own, const Document *d, const JinjaText *whole,
+                              size_t from)
+{
+    JinjaText prompt = render(c, own, d->messages, from, d->tools, true);
+    size_t n = common(whole, &prompt);
+    if (n < unthought(&prompt))
+        rewrites(c, own, from);
+    return n;
+}
+
+/* The end of the text of messages before `to` within the whole's. An end-of-text token that the
+ * template writes behind the last message, whichever that is, is the whole's alone. */
+static size_t end_of_messages(const Chat *c, Arena *own, const Document *d, const JinjaText *whole,
+                              size_t from, size_t to)
+{
+    if (to == json_array_size(d->messages))
+        return whole->n;
+    JinjaText part = render(c, own, d->messages, to, d->tools, false);
+    if (begins(whole, &part))
+        return part.n;
+    JinjaValue eos = eos_of(c);
+    bool closed = unclosed(whole, eos) < whole->n;
+    part.n = closed ? unclosed(&part, eos) : part.n;
+    if (!begins(whole, &part))
+        rewrites(c, own, from);
+    return part.n;
+}
+
+/* Adds the span of messages [from, to); `own` is memory for its renderings alone. A template that
+ * ends a turn only where another follows ends it with the token that comes next. */
 static void add_span(const Chat *c, Arena *tmp, Arena *own, const Document *d, JinjaText *whole,
                      size_t from, size_t to)
 {
     arena_reset(own);
-    JinjaText before = render(c, own, d->messages, from, d->tools, true), after = *whole;
-    if (to < json_array_size(d->messages))
-        after = render(c, own, d->messages, to, d->tools, false);
-    if (!begins(whole, &before) || !begins(whole, &after) || before.n > after.n)
+    size_t begin = begin_of_answer(c, own, d, whole, from);
+    size_t end = end_of_messages(c, own, d, whole, from, to);
+    if (begin > end)
         rewrites(c, own, from);
-    size_t end = end_of_answer(whole, before.n, after.n, json_array_get(d->messages, to - 1));
-    JinjaSpan span = {before.n, MAX(end, before.n)};
+    end = MAX(begin, end_of_answer(whole, begin, end, json_array_get(d->messages, to - 1)));
+    if (is_token(whole->text + end, whole->n - end, eos_of(c)))
+        end += eos_of(c).n;
+    JinjaSpan span = {begin, end};
     PUSH(tmp, whole->span, whole->nspan, whole->capspan, span);
 }
 

@@ -82,6 +82,12 @@ static JinjaValue capitalize(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
     return jinja_case(r->a, jinja_str(r, x), JINJA_CAPITAL);
 }
 
+static JinjaValue title(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
+{
+    (void)args;
+    return jinja_case(r->a, jinja_str(r, x), JINJA_WORDS);
+}
+
 static JinjaValue replace(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 {
     const JinjaValue *from = arg_string(r, args, 0, "old"), *to = arg_string(r, args, 1, "new");
@@ -469,6 +475,7 @@ static const JinjaFilter filters[] = {
     {"selectattr", selectattr},
     {"sort", sort},
     {"string", string},
+    {"title", title},
     {"tojson", tojson},
     {"trim", trim},
     {"unique", unique},

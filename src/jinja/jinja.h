@@ -183,7 +183,8 @@ JinjaValue jinja_cut(Arena *a, JinjaValue s, int64_t from, int64_t to, int64_t s
 typedef enum { JINJA_LEFT = 1, JINJA_RIGHT = 2, JINJA_BOTH = 3 } JinjaSide;
 /* chars NULL: white space. */
 JinjaValue jinja_strip(JinjaValue s, const JinjaValue *chars, JinjaSide side);
-typedef enum { JINJA_UPPER, JINJA_LOWER, JINJA_CAPITAL, JINJA_TITLE } JinjaCase;
+/* TITLE: as str.title has it; WORDS: as the filter title. */
+typedef enum { JINJA_UPPER, JINJA_LOWER, JINJA_CAPITAL, JINJA_TITLE, JINJA_WORDS } JinjaCase;
 JinjaValue jinja_case(Arena *a, JinjaValue s, JinjaCase how);
 JinjaValue jinja_replace(Arena *a, JinjaValue s, JinjaValue from, JinjaValue to, int64_t most);
 /* by NULL: at white space; most -1: everywhere. */

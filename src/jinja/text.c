@@ -122,24 +122,30 @@ static bool put_special(Buf *b, uint32_t c, bool all)
     return false;
 }
 
+/* Whether a character parts words of the filter title. */
+static bool parts_words(const char *s, size_t n)
+{
+    size_t len;
+    return jinja_space(s, n, &len) || memchr("-({[<", *s, 5);
+}
+
 JinjaValue jinja_case(Arena *a, JinjaValue s, JinjaCase how)
 {
     Buf b = {.a = a};
-    bool before = false; /* a cased letter is */
+    bool before = false, parted = true; /* a cased letter is, what parts words is */
     buf_addn(&b, "", 0);
     for (size_t i = 0, n; i < s.n; i += n) {
         utf8proc_uint8_t made[4];
         n = jinja_char(s.u.s + i, s.n - i);
         uint32_t c = code_at(s.u.s + i, n);
         bool first = how == JINJA_CAPITAL ? i == 0 : how == JINJA_TITLE && !before;
-        bool upper = how == JINJA_UPPER || first;
+        bool upper = how == JINJA_UPPER || (how == JINJA_WORDS && parted);
         before = is_cased(c);
-        if (upper && put_special(&b, c, how == JINJA_UPPER))
+        parted = parts_words(s.u.s + i, n);
+        if ((upper || first) && put_special(&b, c, upper))
             continue;
         utf8proc_int32_t to = (utf8proc_int32_t)c;
-        to = how == JINJA_UPPER ? utf8proc_toupper(to)
-             : first            ? utf8proc_totitle(to)
-                                : utf8proc_tolower(to);
+        to = upper ? utf8proc_toupper(to) : first ? utf8proc_totitle(to) : utf8proc_tolower(to);
         buf_addn(&b, (const char *)made, (size_t)utf8proc_encode_char(to, made));
     }
     return jinja_string(b.text, b.len);

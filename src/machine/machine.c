@@ -215,6 +215,9 @@ const Machine *machine_get(Arena *a, const char *name, int nthread)
     m = m ? m : read_machine(a, name, nthread);
     if (!m)
         fail_name(a, name);
+    if (none && !isa_bf16_pays()) /* widened */
+        m->figure[FIGURE_product_bf16] =
+            MIN(m->figure[FIGURE_product_bf16], m->figure[FIGURE_product_f32]);
     m->cores = m->gpu ? 1 : nthread;
     return m;
 }

@@ -357,25 +357,40 @@ static bool file_has(Arena *a, const TensorFile *f, const char *module)
     return tensors_find(f, arena_printf(a, "%s%s.lora_A.weight", in_file, module)) != NULL;
 }
 
+_Noreturn static void fail_listed(Arena *a, const TensorFile *f, const char *module, bool there)
+{
+    fail(arena_ctx(a), TN_FAIL,
+         there ? "%s: module \"%s\" has an adapter there, but target_modules of its "
+                 "adapter_config.json does not mean it"
+               : "%s: module \"%s\" has no adapter there, but target_modules of its "
+                 "adapter_config.json means it",
+         f->path, module);
+}
+
 void lora_take_modules(Arena *a, const ModelConfig *c, Lora *o, const TensorFile *f)
 {
     int count, cap = 0, n = 0;
     bool other = !o->ntarget;
-    const char **has = NULL;
+    const char **has = NULL, *odd = NULL; /* a module of which list and tensors differ */
     const ModelParam *p = model_params(a, c, &count);
+    for (int i = 0; i < o->ntarget; i++)
+        other |= !any_module(a, c, p, count, o->target[i], false);
     for (int i = 0; i < count; i++) {
         const char *module = module_of(a, c, &p[i]);
         if (!is_linear(&p[i], module))
             continue;
         bool there = file_has(a, f, module);
-        other |= there != is_adapted(o, module);
+        bool meant = is_adapted(o, module) && !is_saved(o, module);
+        odd = odd || there == meant ? odd : module;
         if (there)
             PUSH(a, has, n, cap, module);
     }
     if (!n)
         fail(arena_ctx(a), TN_FAIL,
              "%s: expected adapters of linear modules of the model, found none", f->path);
-    if (!other)
+    if (odd && o->listed)
+        fail_listed(a, f, odd, file_has(a, f, odd));
+    if (!odd && !other)
         return;
     o->target = has;
     o->ntarget = n;

@@ -4,8 +4,8 @@
  * ignored.
  *
  * target_modules may be a list or a regular expression, and layers_to_transform and exclude_modules
- * may take modules away again: which modules have adapters the file of their tensors says, so where
- * the list alone does not, whole names take its place (lora_take_modules). */
+ * may take modules away again. A list alone says which modules have adapters, and its tensors must
+ * be there; of all else these say it, and whole names take its place (lora_take_modules). */
 #include "model.h"
 
 #include <jansson.h>
@@ -109,8 +109,10 @@ Lora *lora_read(Arena *a, const char *path, const char **base)
                 .dora = json_find_bool(j, "use_dora", false)};
     read_pattern(j, "rank_pattern", 1, &o->ranks, &o->nrank, &o->caprank);
     read_pattern(j, "alpha_pattern", 0, &o->alphas, &o->nalpha, &o->capalpha);
-    if (json_is_array(json_object_get(j.object, "target_modules")))
+    if (json_is_array(json_object_get(j.object, "target_modules"))) {
         read_names(j, "target_modules", &o->target, &o->ntarget, &o->captarget);
+        o->listed = !json_has(j, "layers_to_transform") && !json_has(j, "exclude_modules");
+    }
     if (json_has(j, "modules_to_save"))
         read_names(j, "modules_to_save", &o->save, &o->nsave, &o->capsave);
     return o;

@@ -110,6 +110,7 @@ typedef struct Lora {
     const char **target; /* ends of modules' names, or "all-linear" */
     const char **save;   /* ends of names of modules that are trained whole */
     int ntarget, nsave, captarget, capsave;
+    bool listed; /* read from a file in which target alone says which modules have adapters */
 } Lora;
 
 /* Reads "r=16,alpha=32,dropout=0.05,targets=q_proj|v_proj". */

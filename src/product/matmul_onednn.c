@@ -120,7 +120,7 @@ static bool accepts_bias(const Call *c)
 
 bool matmul_fast(DType d)
 {
-    return d == F32 || (d == BF16 && onednn_isa() >= ISA_BF16);
+    return d == F32 || (d == BF16 && onednn_isa() >= ISA_BF16 && isa_bf16_pays());
 }
 
 /* Whether oneDNN takes the call as it lies, without regard to memory. */

@@ -220,7 +220,9 @@ static void check_merge(const tn_model *m, Arena *a, const char *folder, const c
     Ctx *ctx = arena_ctx(a);
     struct stat st;
     if (!m->config.lora || !m->adapters)
-        fail(ctx, TN_USAGE, "merge: the model has no adapters: expected those of a folder");
+        fail(
+            ctx, TN_USAGE,
+            "merge: the model has no adapters: expected a run that trained some, or --adapter DIR");
     if (!m->file)
         fail(ctx, TN_USAGE, "merge: the model has no weights to which adapters could be added");
     if (dtype && strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0)

@@ -252,9 +252,8 @@ int checkpoint_sound(Trainer *r, const char *when)
     int code = 0;
     const char *name = tn_program_unsound(r->step, &count);
     if (name)
-        code =
-            tn_context_fail(r->ctx, TN_CODE_FAIL,
-                            "%s: %s has %" PRId64 " values that are not finite", when, name, count);
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: %s has %" PRId64 " value%s not finite",
+                               when, name, count, count == 1 ? " that is" : "s that are");
     code = tn_agree_code(r->ctx, code);
     r->ending.spoiled |= code != 0;
     return code;

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -363,7 +364,11 @@ static int restore(Trainer *r)
 static int check_loaded(Trainer *r)
 {
     const Resume *x = r->t->resume;
-    return checkpoint_sound(r, x ? x->folder : r->t->model);
+    const char *adapter = x ? NULL : r->t->adapter;
+    char where[2 * PATH_MAX + 32];
+    snprintf(where, sizeof where, "%s%s%s", x ? x->folder : r->t->model,
+             adapter ? " with the adapters of " : "", adapter ? adapter : "");
+    return checkpoint_sound(r, where);
 }
 
 /* --keep may remove the checkpoint that the run goes on from. */

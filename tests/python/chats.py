@@ -109,6 +109,7 @@ SNIPPETS = r"""
 {{ ld | map(attribute='m', default='no') | join(' ') }} {{ l | first }} {{ l | last }} {{ [] | first }} {{ l | reverse | list }} {{ 'abc' | reverse }} {{ [3, 1, 2] | sort }} {{ ['b', 'A', 'c'] | sort(reverse=true) }} {{ [1, 1, 2] | unique | list }}
 {{ d | dictsort }} {{ {'b': 1, 'A': 2} | dictsort }} {{ {'b': 1, 'A': 2} | dictsort(true) }} {{ {'b': 1, 'a': 2} | dictsort(by='value', reverse=true) }} {{ d | items | list }}
 {{ '3' | int + 1 }} {{ 'x' | int(7) }} {{ 3.9 | int }} {{ '2.5' | float }} {{ -3 | abs }} {{ (-3) | abs }} {{ 5 | string ~ 6 }} {{ 'a.b' | replace('.', '-') }} {{ 'aaa' | replace('a', 'b', 2) }} {{ 'hELLO wORLD' | capitalize }}
+{{ "it's a-b (cD) [eF {gH <iJ ßa éB\u2003ǆx\t1st" | title }} {{ 12 | title }} {{ '' | title }}|
 {{ '<a>' | safe + '<b>' }} {{ '<b>' + ('<a>' | safe) }} {{ '<b>' ~ ('<a>' | safe) }} {{ '<b>' | escape }} {{ ('<b>' | safe) | e }}
 {{ s is defined }} {{ u is undefined }} {{ none is none }} {{ s is string }} {{ d is mapping }} {{ l is sequence }} {{ u is iterable }} {{ u is sequence }} {{ 1 is number }} {{ true is number }} {{ true is integer }} {{ 1.0 is float }} {{ true is boolean }} {{ 1 is true }} {{ false is false }}
 {{ 3 is odd }} {{ 4 is even }} {{ 9 is divisibleby 3 }} {{ 1 is eq 1 }} {{ 1 is ne(2) }} {{ 2 is gt 1 }} {{ 1 is in [1] }} {{ 1 is not in [1] }} {{ range is callable }} {{ s is not none and s is string }}

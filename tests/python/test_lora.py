@@ -17,6 +17,8 @@ except ImportError as error:
 
 from safetensors.torch import load_file, save_file
 
+import tenon as tenon_front
+
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -247,6 +249,41 @@ class Lora(unittest.TestCase):
             loss.backward()
             optimizer.step()
             self.assertAlmostEqual(mine[step], loss.item(), delta=5e-3, msg=f"step {step + 1}")
+
+    def test_captured(self):
+        """A model of PEFT that is captured, and trained on chats from Python: the losses of `tenon train --adapter`."""
+        base, chats = self.path("base"), self.path("chats.jsonl")
+        config = transformers.LlamaConfig(vocab_size=512, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                          num_attention_heads=4, num_key_value_heads=2, bos_token_id=0, eos_token_id=0)
+        torch.manual_seed(5)
+        model = transformers.LlamaForCausalLM(config)
+        model.save_pretrained(base)
+        shutil.copy(os.path.join(HERE, "..", "tokenizer", "gpt2.json"), os.path.join(base, "tokenizer.json"))
+        shutil.copy(os.path.join(HERE, "..", "chat", "chat_template.jinja"), base)
+        model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+        model.save_pretrained(self.path("peft"))
+        with open(chats, "w") as f:
+            for i in range(20):
+                f.write(json.dumps({"prompt": [{"role": "user", "content": f"say {i}"}],
+                                    "completion": [{"role": "assistant", "content": f"it is {i}"}]}) + "\n")
+        ids = torch.zeros(4, 64, dtype=torch.int64)
+
+        def step(input_ids, labels):
+            return torch.nn.functional.cross_entropy(model(input_ids).logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+
+        trained = tenon_front.train(tenon_front.capture(step, ids, ids), chats, tokenizer=base, steps=8, out=self.path("here"),
+                                    lr=LR, schedule="constant", weight_decay=0, val_fraction=0, quiet=True)
+        tenon("train", base, "--adapter", self.path("peft"), "--data", chats, "--batch-size", 4, "--seq-len", 64, "--steps", 8,
+              "--out", self.path("there"), "--lr", LR, "--schedule", "constant", "--weight-decay", 0, "--val-fraction", 0,
+              "--metrics", self.path("m.jsonl"))
+        with open(self.path("m.jsonl")) as f:
+            for mine, line in zip(trained.losses, f, strict=True):
+                self.assertAlmostEqual(mine, json.loads(line)["loss"], delta=1e-5)
+        self.assertLess(trained.losses[-1], trained.losses[0] - 0.1)
+        model.save_pretrained(self.path("after"))
+        tenon("merge", base, "--adapter", self.path("after"), "-o", self.path("merged"))
+        with torch.no_grad():
+            self.near(base_of(self.path("merged"))(ids + 7).logits, model.eval()(ids + 7).logits, 1e-5, "merged")
 
     def test_refused(self):
         """Keys that change the mathematics, by name."""

@@ -328,7 +328,30 @@ printf '{{ raise_exception("never") }}' >M/chat_template.jinja
 refuses 'chats.jsonl:1: M/chat_template.jinja:1: the template refuses this chat: never' chats.jsonl
 printf '{%% for m in messages %%}{{ loop.length }}{{ m.role }}{{ m.content }}.{%% endfor %%}' >M/chat_template.jinja
 refuses 'chats.jsonl:1: M/chat_template.jinja: message 1 (from 0): the template writes what is before it otherwise than with it' chats.jsonl
-rm M/chat_template.jinja
+# Answers by prefixes are those of tags, also where a template ends the whole chat, begins a thought in its prompt, or ends
+# a turn where another follows.
+cat >turns.jsonl <<'END'
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "two"}]}
+END
+echo '{"eos_token": "<|endoftext|>"}' >M/tokenizer_config.json
+# same_as_tags NAME TAGGED ANSWER OTHER LAST: what ends an answer within tags; what ends messages without; behind the last.
+same_as_tags() {
+    cat >M/chat_template.jinja <<END
+{% for m in messages %}<{{ m.role }}>{% if m.role == "assistant" %}{% generation %}{{ m.content }}$2{% endgeneration %}{% else %}{{ m.content }}$4{% endif %}{% endfor %}
+END
+    trains turns.jsonl "$1-tags"
+    cat >M/chat_template.jinja <<END
+{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == "assistant" %}$3{% else %}$4{% endif %}{% endfor %}$5
+END
+    trains turns.jsonl "$1"
+    ok "$1: answers by prefixes are those of tags" cmp "$1/rows.bin" "$1-tags/rows.bin"
+}
+same_as_tags closing '<e>{% if loop.last %}{{ eos_token }}{% endif %}' '<e>' '<e>' \
+    '{% if add_generation_prompt %}<assistant>{% else %}{{ eos_token }}{% endif %}'
+same_as_tags thought '<e>' '<e>' '<e>' '{% if add_generation_prompt %}<assistant><think>{{ "\n" }}{% endif %}'
+same_as_tags next '{% if not loop.last %}{{ eos_token }}{% endif %}' '{% if not loop.last %}{{ eos_token }}{% endif %}' '<e>' \
+    '{% if add_generation_prompt %}<assistant>{% endif %}'
+rm M/chat_template.jinja M/tokenizer_config.json
 refuses 'chats.jsonl:1: a chat needs a template that makes text of it: there is no chat_template.jinja in M' chats.jsonl
 trains pairs.jsonl l
 ok "pairs need no template" cmp h/rows.bin l/rows.bin

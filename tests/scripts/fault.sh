@@ -34,7 +34,7 @@ begin=$(head -c $((8 + header)) "$file" | tail -c "$header" |
     sed 's/.*"model.embed_tokens.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 place() { printf "$1" | dd of="$file" bs=1 seek=$((8 + header + begin + 34 * 64 * 4)) conv=notrunc 2>/dev/null; }
 place '\0\0\200\177' # infinite
-gives 1 "$dir/model: model.embed_tokens.weight has 1 values that are not finite" train "$dir/model" --batch $batch \
+gives 1 "$dir/model: model.embed_tokens.weight has 1 value that is not finite" train "$dir/model" --batch $batch \
     --steps 1 --threads 1 --on-nan skip --out "$dir/infinite"
 ok "that is seen before the first step" [ ! -s "$dir/out" ]
 place '\377\377\177\177'
@@ -256,16 +256,16 @@ cp -r $ref "$dir/nan"
 file=$dir/nan/model.safetensors
 place '\0\0\300\177'
 set -- train "$dir/nan" --data "$dir/text" --batch-size 2 --seq-len 16 --steps 2 --threads 1 --metrics "$dir/refused.m"
-gives 1 'values that are not finite' "$@" --out "$dir/refused/by/that"
+gives 1 'value that is not finite' "$@" --out "$dir/refused/by/that"
 ok "no folder is left" [ ! -e "$dir/refused" ]
 ok "no metrics are left" [ ! -e "$dir/refused.m" ]
 mkdir "$dir/refused"
-gives 1 'values that are not finite' "$@" --out "$dir/refused/it"
+gives 1 'value that is not finite' "$@" --out "$dir/refused/it"
 ok "one that was there stays" [ -d "$dir/refused" ]
 ok "with nothing in it" [ -z "$(ls -A "$dir/refused")" ]
 gives 0 '' train $ref --batch $batch --steps 1 --threads 1 --out "$dir/refused/it"
 ls -A "$dir/refused/it" >"$dir/want"
-gives 1 'values that are not finite' "$@" --out "$dir/refused/it" --overwrite
+gives 1 'value that is not finite' "$@" --out "$dir/refused/it" --overwrite
 ok "a run that was to be replaced is there" [ "$(ls "$dir/refused")" = it ]
 ls -A "$dir/refused/it" >"$dir/got"
 ok "as it was" cmp "$dir/want" "$dir/got"

@@ -183,4 +183,24 @@ sed "s|\"base_model_name_or_path\": .*|\"base_model_name_or_path\": \"$dir/loop\
 gives 1 'has adapters itself' eval "$dir/loop" --batch "$batch"
 head -c 900 "$dir/one/step-6/adapter_model.safetensors" >"$dir/loop/adapter_model.safetensors"
 gives 1 'adapter_model.safetensors' eval "$base" --adapter "$dir/loop" --batch "$batch"
+
+# A folder as PEFT has it: a list of target_modules means those modules that have tensors, whatever else it names.
+mkdir "$dir/listed"
+cp "$dir/one/step-6/adapter_model.safetensors" "$dir/listed"
+config=$dir/one/step-6/adapter_config.json
+listed() {
+    sed "s/\"q_proj\",/$1/" "$config" >"$dir/listed/adapter_config.json"
+}
+listed '"q_proj", "query_key_value",'
+gives 0 '' eval "$base" --adapter "$dir/listed" --batch "$batch"
+listed '"q_proj", "k_proj",'
+gives 1 'module "model.layers.0.self_attn.k_proj" has no adapter there, but target_modules' eval "$base" --adapter "$dir/listed" --batch "$batch"
+listed ''
+gives 1 'module "model.layers.0.self_attn.q_proj" has an adapter there, but target_modules' eval "$base" --adapter "$dir/listed" --batch "$batch"
+listed '"q_proj",'
+LC_ALL=C sed 's/"crc32c /"other. /g' "$dir/one/step-6/adapter_model.safetensors" >"$dir/listed/adapter_model.safetensors" # no checksums
+printf '\377\377\377\377' | dd of="$dir/listed/adapter_model.safetensors" bs=1 conv=notrunc \
+    seek=$(($(wc -c <"$dir/listed/adapter_model.safetensors") - 4)) 2>"$dir/err"
+gives 1 "$base with the adapters of $dir/listed: base_model.model.model.layers.1" train "$base" --adapter "$dir/listed" --batch "$batch" --steps 1 --out "$dir/no"
+said 'has 1 value that is not finite'
 totals

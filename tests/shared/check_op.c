@@ -187,7 +187,7 @@ static void check_inplace_coverage(const Op *op, const Coverage *cover, Total *t
 /* Whether this processor can run it, as far as TN_ISA allows. */
 static bool is_here(const Kernel *k)
 {
-    return strcmp(k->name, "panels") || panel_has();
+    return strcmp(k->name, "panels") || (panel_has() && isa_bf16_pays());
 }
 
 static void check_reached(const Op *op, const Kernel *k, const Coverage *cover, Total *t)
