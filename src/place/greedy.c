@@ -33,8 +33,9 @@ enum {
     MEND_EACH = 100,         /* but not more than these for each buffer */
     MISSING = 32,            /* buffers that may miss the target; if more do, an order is no use */
     STACK_STEPS = 800000000, /* of the stacks */
-    NEARER_EACH = 8000,      /* of coming nearer, for each buffer, */
-    NEARER_MOST = 80000000,  /* up to these */
+    NEARER_LITTLE = 50,     /* this part of the target lost is little: then ejection may do; else */
+    NEARER_EACH = 8000,     /* steps of coming nearer, for each buffer, */
+    NEARER_MOST = 80000000, /* up to these */
     NEARER_ROUNDS = 200,
     NEARER_TRIES = 12, /* rounds of a goal */
     NEARER_PART = 4,   /* this part of what is lost less in each goal, */
@@ -334,8 +335,9 @@ static void place_nearer(Greedy *g, Arena *tmp, const double *load)
 {
     enum { ORDERS = LEN(coarse_orders) };
     Leaf *leaf = g->leaf;
-    const int64_t target = leaf->target, each = (int64_t)NEARER_EACH * leaf->n;
-    const int64_t stop = leaf->steps + MIN(each, NEARER_MOST);
+    const int64_t target = leaf->target, lost = leaf->peak - target;
+    const int each = lost > target / NEARER_LITTLE ? NEARER_EACH : NEARER_EACH / 4;
+    const int64_t stop = leaf->steps + MIN((int64_t)each * leaf->n, NEARER_MOST);
     Stack s = {.peak = find_peak(tmp, leaf)};
     int *missed[ORDERS], part = NEARER_PART, last = 0;
     const double *coarse[ORDERS];
