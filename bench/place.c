@@ -43,7 +43,7 @@ static const Family families[] = {
     {"layers", 64, 5, 0, LAYERS},
     {"layers", 126, 5, 0, LAYERS},
     {"layers", 252, 5, 0, LAYERS},
-    {"layers on ranks", 32, 5, 0, RANKS},
+    {"layers on ranks", 64, 5, 0, RANKS},
     {"layers on ranks", 128, 5, 0, RANKS},
     {"crowd, 12 million pairs", 18692, 2, 0, CROWD},
 };

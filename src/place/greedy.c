@@ -15,10 +15,11 @@
  * round; on ranks, whose gathered weights live for a moment on either side of the peak, one of the
  * order of both.
  *
- * If no order meets the target, the same is done at goals above it, each by a quarter nearer than
- * the best peak known. There long lives come right after the stack, and the rest by load in few
- * parts: in a step that needs about as much in each layer of its backward, the exact load only says
- * which layer comes first, while a large buffer must come before the small ones of all layers. */
+ * If no order of a leaf too large for an exact search meets the target, the same is done at goals
+ * above it, each by a quarter nearer than the best peak known. There long lives come right after
+ * the stack, and the rest by load in few parts: in a step that needs about as much in each layer of
+ * its backward, the exact load only says which layer comes first, while a large buffer must come
+ * before the small ones of all layers. */
 #include "place.h"
 
 #include <math.h>
@@ -381,7 +382,7 @@ void place_orders(Arena *tmp, Leaf *leaf)
         fill_order(g.rank, leaf->n, g.order);
         keep(&g, place_in_order(&g, g.order, leaf->order % 2 ? FIT_FIRST : FIT_BEST, leaf->peak));
     }
-    if (leaf->peak > leaf->target && leaf->steps <= leaf->stop)
+    if (leaf->n > EXACT_MOST && leaf->peak > leaf->target && leaf->steps <= leaf->stop)
         place_nearer(&g, tmp, load);
 }
 
