@@ -12,7 +12,7 @@ typedef struct Family {
     const char *name;
     int n, count;
     Packing kind;
-    enum { PACKED, LOOSE, PLAN, LAYERS, CROWD, LIKE, FIXTURE } make;
+    enum { PACKED, LOOSE, PLAN, LAYERS, RANKS, CROWD, LIKE, FIXTURE } make;
 } Family;
 
 static const Family families[] = {
@@ -43,6 +43,8 @@ static const Family families[] = {
     {"layers", 64, 5, 0, LAYERS},
     {"layers", 126, 5, 0, LAYERS},
     {"layers", 252, 5, 0, LAYERS},
+    {"layers on ranks", 64, 5, 0, RANKS},
+    {"layers on ranks", 128, 5, 0, RANKS},
     {"crowd, 12 million pairs", 18692, 2, 0, CROWD},
 };
 
@@ -54,6 +56,7 @@ static Instance make(Arena *a, const Family *f, int k)
     case LOOSE: return make_loose(a, f->kind, f->n, seed);
     case PLAN: return make_plan(a, f->n, seed);
     case LAYERS: return make_layers(a, f->n, seed);
+    case RANKS: return make_ranks(a, f->n, seed);
     case CROWD: return make_crowd(a, f->n, 12000000, seed);
     default: break;
     }

@@ -22,9 +22,9 @@
  * Plans of small steps, and of those without a short one, say what a choice needs. In large steps
  * the short one tells it of entries, and of a half the mean of the two; the whole is planned where
  * that is near the limit, and in the end, together with what was found before if that may be
- * better. Its addresses are sought within the limit alone, so that what it then needs depends on
- * the limit, but neither its seconds nor whether it fits. The short one tells too what the choice
- * takes with each collective alone.
+ * better; if it does not fit, the search goes on between the two. Its addresses are sought within
+ * the limit alone, so that what it then needs depends on the limit, but neither its seconds nor
+ * whether it fits. The short one tells too what the choice takes with each collective alone.
  */
 #include "again.h"
 
@@ -36,6 +36,9 @@
  * steps, whose plans take little time, more. */
 enum { PLACES_LARGE = 5, PLACES_SMALL = 9 };
 enum { MOST_LARGE = 4, MOST_SMALL = 7 };
+
+/* How often a search goes on where what it found was told to fit and does not. */
+enum { MOST_MISTOLD = 2 };
 
 /* The share of the seconds between two choices that is worth another plan. */
 #define ENOUGH 0.01
@@ -286,7 +289,7 @@ static double told_sec(const Moved *m, int i, const Planned *x)
 /* A search between two choices. */
 typedef struct Between {
     Pair p;
-    Planned before[MOST_SMALL + 1]; /* what was p.high before */
+    Planned before[(MOST_MISTOLD + 1) * MOST_SMALL]; /* what was p.high before */
     int nbefore;
     double floor; /* the least seconds of what may be taken, as a larger limit has no fewer */
     bool worth;   /* a first plan between them is worth its time */
@@ -348,11 +351,28 @@ static void search_between(Moved *m, Between *b)
     }
 }
 
-/* Plans what was found, and what was found before as long as that may be better. */
-static Planned plan_found(Moved *m, const Between *b)
+/* Plans what was found. Where that does not fit, as it was told to, the search goes on between it
+ * and what was found before. */
+static Planned plan_high(Moved *m, Between *b)
 {
-    Planned best = b->p.high;
-    plan_full(m->d, &best);
+    Planned x = b->p.high;
+    plan_full(m->d, &x);
+    for (int i = 0; i < MOST_MISTOLD && b->nbefore && !plan_fits(m->d, &x); i++) {
+        const Planned low = x;
+        x = b->before[--b->nbefore];
+        b->p = (Pair){.low = low, .high = x};
+        if (low.need > x.need && low.sec < x.sec)
+            search_between(m, b);
+        x = b->p.high;
+        plan_full(m->d, &x);
+    }
+    return x;
+}
+
+/* The same, and what was found before as long as that may be better. */
+static Planned plan_found(Moved *m, Between *b)
+{
+    Planned best = plan_high(m, b);
     for (int i = b->nbefore - 1; i >= 0; i--) {
         Planned x = b->before[i];
         if (plan_fits(m->d, &best) && best.sec < x.sec)

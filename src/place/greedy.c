@@ -13,7 +13,13 @@
  * load. Buffers that miss the target are placed right after the stack in the next round, when that
  * space is whole; if few miss, ejection often finds room. Plans of training steps mostly take one
  * round; on ranks, whose gathered weights live for a moment on either side of the peak, one of the
- * order of both. */
+ * order of both.
+ *
+ * If no order of a leaf too large for an exact search meets the target, the same is done at goals
+ * above it, each by a quarter nearer than the best peak known. There long lives come right after
+ * the stack, and the rest by load in few parts: in a step that needs about as much in each layer of
+ * its backward, the exact load only says which layer comes first, while a large buffer must come
+ * before the small ones of all layers. */
 #include "place.h"
 
 #include <math.h>
@@ -28,6 +34,13 @@ enum {
     MEND_EACH = 100,         /* but not more than these for each buffer */
     MISSING = 32,            /* buffers that may miss the target; if more do, an order is no use */
     STACK_STEPS = 800000000, /* of the stacks */
+    NEARER_LITTLE = 50,     /* this part of the target lost is little: then ejection may do; else */
+    NEARER_EACH = 8000,     /* steps of coming nearer, for each buffer, */
+    NEARER_MOST = 80000000, /* up to these */
+    NEARER_ROUNDS = 200,
+    NEARER_TRIES = 12, /* rounds of a goal */
+    NEARER_PART = 4,   /* this part of what is lost less in each goal, */
+    NEARER_FINE = 500, /* until it is this part of the target */
 };
 
 typedef struct Greedy {
@@ -226,8 +239,9 @@ static int64_t place_below(Greedy *g, const int *order, int *missed)
     return peak;
 }
 
-/* Keeps the attempt if it is better; else if ejection then meets the target, keeps that. */
-static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
+/* Keeps the attempt if it is better; else if ejection then meets the target, keeps that. Of many
+ * pairs ejection takes a step for `share`. */
+static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak, int share)
 {
     Leaf *leaf = g->leaf;
     int64_t best = leaf->peak;
@@ -237,7 +251,7 @@ static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
         g->offset[i] = at;
     }
     leaf->peak = peak;
-    int64_t many = MIN(leaf->pairs / MEND_SHARE, (int64_t)MEND_EACH * leaf->n);
+    int64_t many = MIN(leaf->pairs / share, (int64_t)MEND_EACH * leaf->n);
     int64_t limit = MIN(MEND * leaf->pairs, MEND_STEPS + many);
     if (peak > leaf->target)
         place_eject(tmp, leaf, leaf->target, limit);
@@ -246,7 +260,8 @@ static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
 }
 
 /* Tries an order, after the buffers that have missed the target in it; false: it is no use. */
-static bool place_stack(Greedy *g, Arena *tmp, const Stack *s, StackOrder order, int *missed)
+static bool place_stack(Greedy *g, Arena *tmp, const Stack *s, StackOrder order, int share,
+                        int *missed)
 {
     Leaf *leaf = g->leaf;
     for (int i = 0; i < leaf->n; i++)
@@ -254,7 +269,7 @@ static bool place_stack(Greedy *g, Arena *tmp, const Stack *s, StackOrder order,
     fill_order(g->rank, leaf->n, g->order);
     int64_t peak = place_below(g, g->order, missed);
     if (peak >= 0)
-        keep_or_mend(g, tmp, peak);
+        keep_or_mend(g, tmp, peak, share);
     return peak >= 0;
 }
 
@@ -275,9 +290,76 @@ static void place_stacks(Greedy *g, Arena *tmp, const double *load)
     leaf->stop = leaf->steps + STACK_STEPS;
     for (int t = 0; t < ORDERS * ROUNDS && leaf->peak > leaf->target; t++) {
         int k = t % ORDERS;
-        useful[k] = useful[k] && place_stack(g, tmp, &s, stack_orders[k], missed[k]);
+        useful[k] = useful[k] && place_stack(g, tmp, &s, stack_orders[k], MEND_SHARE, missed[k]);
     }
     leaf->stop = stop + leaf->steps - before;
+}
+
+/* ---- nearer to the target ---- */
+
+/* Other buffers than those of the stack: first those whose lives are more than one of so many parts
+ * of the time, the longest first; then by load, in so many parts of the largest. */
+typedef struct CoarseOrder {
+    int loads, lives;
+    StackOrder order;
+} CoarseOrder;
+
+static const CoarseOrder coarse_orders[] = {
+    {5, 4, {BY_END, SIZE_FIRST}},
+    {5, 4, {BY_BOTH, SIZE_FIRST}},
+    {20, 16, {BY_END, SIZE_FIRST}},
+    {5, 16, {BY_BOTH, SIZE_FIRST}},
+};
+
+static double *coarse_load(const Leaf *leaf, Arena *tmp, const double *load, const CoarseOrder *c)
+{
+    double most = 0, *x = NEWN(tmp, double, leaf->n);
+    for (int i = 0; i < leaf->n; i++)
+        most = MAX(most, load[i]);
+    for (int i = 0; i < leaf->n; i++) {
+        const int64_t life = leaf->b[i].end - leaf->b[i].start;
+        const bool lasts = life * c->lives > leaf->nsection;
+        x[i] = lasts ? (double)(c->loads + life) : floor(load[i] * c->loads / most);
+    }
+    return x;
+}
+
+/* A goal that is nearer to the target than the peak, by such a part of what is lost. */
+static int64_t nearer(const Leaf *leaf, int64_t target, int part)
+{
+    const int64_t lost = leaf->peak - target;
+    return lost > target / NEARER_FINE ? leaf->peak - lost / part : target;
+}
+
+/* Rounds over these orders, below one goal after another; one that is not met comes closer. */
+static void place_nearer(Greedy *g, Arena *tmp, const double *load)
+{
+    enum { ORDERS = LEN(coarse_orders) };
+    Leaf *leaf = g->leaf;
+    const int64_t target = leaf->target, lost = leaf->peak - target;
+    const int each = lost > target / NEARER_LITTLE ? NEARER_EACH : NEARER_EACH / 4;
+    const int64_t stop = leaf->steps + MIN((int64_t)each * leaf->n, NEARER_MOST);
+    Stack s = {.peak = find_peak(tmp, leaf)};
+    int *missed[ORDERS], part = NEARER_PART, last = 0;
+    const double *coarse[ORDERS];
+    s.young = find_young(tmp, leaf, s.peak);
+    for (int k = 0; k < ORDERS; k++) {
+        missed[k] = NEWN(tmp, int, leaf->n);
+        coarse[k] = coarse_load(leaf, tmp, load, &coarse_orders[k]);
+    }
+    leaf->target = nearer(leaf, target, part);
+    for (int t = 0; t < NEARER_ROUNDS && leaf->peak > target && leaf->steps < stop; t++) {
+        const int k = t % ORDERS;
+        s.load = coarse[k];
+        place_stack(g, tmp, &s, coarse_orders[k].order, 1, missed[k]);
+        const bool met = leaf->peak <= leaf->target;
+        if (!met && t - last < NEARER_TRIES)
+            continue;
+        part = met ? part : 2 * part;
+        last = t;
+        leaf->target = nearer(leaf, target, part);
+    }
+    leaf->target = target;
 }
 
 /* ---- the portfolio ---- */
@@ -300,6 +382,8 @@ void place_orders(Arena *tmp, Leaf *leaf)
         fill_order(g.rank, leaf->n, g.order);
         keep(&g, place_in_order(&g, g.order, leaf->order % 2 ? FIT_FIRST : FIT_BEST, leaf->peak));
     }
+    if (leaf->n > EXACT_MOST && leaf->peak > leaf->target && leaf->steps <= leaf->stop)
+        place_nearer(&g, tmp, load);
 }
 
 void place_sweeps(Arena *tmp, Leaf *leaf)

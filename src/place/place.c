@@ -26,7 +26,6 @@ enum {
     DIVE = 32,               /* steps of the first exact search, for each pair of buffers */
     TRIES = 6,               /* capacities tried with as many steps each */
     EJECT_SHARE = 64,        /* of the steps goes to ejection where there is an exact search */
-    EXACT_MOST = 1700,       /* buffers of a leaf that is searched exactly */
     ORDER_STEPS = 400000000, /* of the greedy orders, whatever the effort */
     SMALL = 8,               /* leaves that are always solved exactly */
 };

@@ -90,6 +90,8 @@ void place_print(Buf *b, const PlaceTable *t);
 
 /* ---- inside: one part of the problem that cannot be cut in time ---- */
 
+enum { EXACT_MOST = 1700 }; /* buffers of a leaf that is searched exactly */
+
 /* Buffers sorted by start. Time is counted in sections: the maximal sets of buffers alive at once.
  */
 typedef struct Leaf {

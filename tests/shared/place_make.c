@@ -186,6 +186,35 @@ Instance make_layers(Arena *a, int layers, uint64_t seed)
     return x;
 }
 
+Instance make_ranks(Arena *a, int layers, uint64_t seed)
+{
+    enum { FORWARD = 46, PERIOD = 88, UNIT = 1 << 19 };
+    static const struct {
+        int16_t start, life, size;
+    } backward[] = {
+        {0, 136, 28},   {0, 152, 28}, {0, 153, 28},  {0, 181, 8},   {0, 188, 8},   {6, 50, 16},
+        {10, 105, 256}, {17, 42, 16}, {23, 30, 56},  {29, 31, 195}, {33, 62, 32},  {35, 60, 8},
+        {37, 25, 256},  {38, 57, 8},  {39, 1, 17},   {39, 73, 32},  {40, 4, 256},  {41, 3, 224},
+        {41, 37, 32},   {44, 5, 32},  {45, 59, 256}, {47, 1, 6},    {47, 57, 112}, {49, 1, 6},
+        {49, 14, 112},  {50, 1, 6},   {50, 18, 112}, {60, 2, 112},  {60, 3, 112},  {61, 79, 56},
+        {63, 14, 256},  {64, 2, 256}, {66, 11, 224}, {66, 13, 32},  {67, 75, 56},  {79, 33, 256}};
+    Instance x = {NEWN(a, PlaceBuf, layers * (LEN(backward) + 3)), 0, 0};
+    const int64_t turn = (int64_t)layers * FORWARD, end = turn + (int64_t)(layers + 3) * PERIOD;
+    const int64_t kept = 12 + below(&seed, 8);
+    for (int v = 0; v < layers; v++) {
+        const int64_t back = turn + (int64_t)(layers - 1 - v) * PERIOD;
+        x.b[x.n++] = (PlaceBuf){(int64_t)v * FORWARD, back + 70, (int64_t)32 * UNIT, 0};
+        x.b[x.n++] = (PlaceBuf){(int64_t)v * FORWARD, (int64_t)v * FORWARD + 50, 300 * UNIT, 0};
+        x.b[x.n++] = (PlaceBuf){back + 75, end, kept * UNIT, 0};
+        for (int k = 0; k < LEN(backward); k++) {
+            const int64_t start = back + backward[k].start + below(&seed, 2);
+            x.b[x.n++] =
+                (PlaceBuf){start, start + backward[k].life, (int64_t)backward[k].size * UNIT, 0};
+        }
+    }
+    return x;
+}
+
 Instance make_crowd(Arena *a, int n, int64_t pairs, uint64_t seed)
 {
     Instance x = {NEWN(a, PlaceBuf, n), n, 0};
