@@ -93,43 +93,18 @@ static void take_twin(ShardWays *y, ShardTry t, const ShardReport *r)
     to->tried[to->ntried++] = t;
 }
 
-/* Makes the step's graph, and its plan if that is asked for, unless a sharding before had the same
- * graph: then known->twin says which. */
-static int make_unseen(ShardWays *y, const tn_options *o, bool plans)
+/* Makes the step's graph and its plan, unless a sharding before had the same graph: then
+ * known->twin says which. */
+static int make_unseen(ShardWays *y, const tn_options *o)
 {
     ShardKnown *known = y->one.known;
     known->nseen = y->y->ntried;
     known->twin = -1;
     known->stops = true;
-    int code = plans ? parts_step(&y->one, o) : parts_graph(&y->one, o);
+    int code = parts_step(&y->one, o);
     known->stops = false;
     known->seen[known->nseen] = known->hash;
     return code;
-}
-
-static void add_names(Map *names, const Graph *g)
-{
-    for (const Node *n = g->first; n; n = n->next) {
-        EACH_BODY(b, n)
-            add_names(names, n->region->body[b]);
-        if (n->nout)
-            map_put(names, n->out[0]->name, (void *)n);
-    }
-}
-
-/* What was decided last, as far as the graph made now has the nodes that it names. */
-static const char *decided_for(ShardWays *y)
-{
-    Arena *a = y->one.tmp;
-    Map names = {.a = a};
-    AgainReport of = y->again;
-    add_names(&names, y->now.graph[0]->g);
-    of.node = NEWN(a, NodePolicy, of.nnode);
-    of.nnode = 0;
-    for (int i = 0; i < y->again.nnode; i++)
-        if (map_find(&names, y->again.node[i].node))
-            of.node[of.nnode++] = y->again.node[i];
-    return again_text(&of, a);
 }
 
 /* Keeps what was decided for the step that was planned now, which may go. */
@@ -146,23 +121,14 @@ static void keep_decided(ShardWays *y)
     y->decided = true;
 }
 
-/* Plans the step with what was decided last. Limits lead to other nodes, which are looked for
- * first. *decided gets what it was planned by; NULL: it was decided anew. */
+/* Plans the step with what was decided last. Limits lead to other nodes: those that it lacks are
+ * left out. *decided gets what it was planned by; NULL: it was decided anew. */
 static int replay(ShardWays *y, tn_options *o, const char **decided)
 {
-    const int64_t goal = o->goal_memory;
-    int code = 0;
-    if (o->shard_memory) {
-        o->goal_memory = 0;
-        code = make_unseen(y, o, false);
-        o->goal_memory = goal;
-        if (code)
-            return code;
-    }
-    o->decided = o->shard_memory ? decided_for(y) : again_text(&y->again, y->one.tmp);
-    if (o->shard_memory)
-        parts_free_step(&y->now);
-    code = o->shard_memory ? parts_step(&y->one, o) : make_unseen(y, o, true);
+    AgainReport last = y->again;
+    last.drops = o->shard_memory;
+    o->decided = again_text(&last, y->one.tmp);
+    int code = make_unseen(y, o);
     *decided = !code && y->now.graph[0]->again.replayed ? o->decided : NULL;
     o->decided = NULL;
     return code;
@@ -238,7 +204,7 @@ static int plan_way(ShardWays *y, const tn_options *asked, double exposed, int64
         o.warn = NULL; /* it has warned */
         o.nwhat_if = 0;
     }
-    int code = decides && y->decided ? plan_alike(y, &o, &decided) : make_unseen(y, &o, true);
+    int code = decides && y->decided ? plan_alike(y, &o, &decided) : make_unseen(y, &o);
     if (y->one.known->twin >= 0) {
         take_twin(y, (ShardTry){.exposed = exposed, .limit = limit}, &y->now.graph[0]->sharded);
         parts_free_step(&y->now);

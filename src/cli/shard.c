@@ -186,8 +186,9 @@ static int check(const Command *c, const Option *table, const ShardCommand *x)
                           : !x->output   ? "output"
                                          : NULL;
     if (missing)
-        return report(TN_CODE_USAGE, "%s: --%s is missing, for the problem of a model", c->name,
-                      missing);
+        return report(TN_CODE_USAGE,
+                      "%s: --%s is missing, for the problem of a model, as \"%s\" is no file",
+                      c->name, missing, x->path);
     if (!strcmp(x->output, "-"))
         return report(TN_CODE_USAGE, "%s: --output: expected a file for the problem, found \"-\"",
                       c->name);

@@ -96,6 +96,7 @@ typedef struct AgainReport {
     PlanMade made;  /* of what was chosen, as a rule */
     bool searched;  /* the step did not fit with all values saved */
     bool replayed;  /* it was decided before */
+    bool drops;     /* its text is for steps that may lack some of its nodes */
     bool fits;      /* what was chosen does */
     bool hoisted;   /* all gathered parameters are kept, and gathered before the loop of
                        microbatches */
@@ -154,7 +155,7 @@ Map again_names(const AgainReport *r, Arena *a);
 const char *again_text(const AgainReport *r, Arena *a);
 /* Whether the text is of a step whose gathered parameters are all kept before its loop. */
 bool again_hoisted(const char *text);
-/* Fills `to` with what the text says, if g has all nodes that it names. */
+/* Fills `to` with what the text says, if g has all nodes that it names, or need not have them. */
 bool again_replay(const char *text, const Graph *g, AgainReport *to);
 
 /* ---- decide.c ---- */

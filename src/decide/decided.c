@@ -3,7 +3,7 @@
  * gathered parameters are kept before a loop, "room N" where collectives are moved in bytes that do
  * not depend on the limit, and at last a line "sum HASH" of those before, as a text that lacks
  * lines would be another choice. A graph that lacks one of the nodes is another one; then nothing
- * is taken. */
+ * is taken, unless a line "missing dropped" says that such nodes are left out. */
 #include "again.h"
 
 #include <inttypes.h>
@@ -20,6 +20,7 @@ Map again_names(const AgainReport *r, Arena *a)
 
 #define SUM     "sum "
 #define HOISTED "reshard never\n"
+#define DROPS   "missing dropped\n"
 
 static uint64_t sum_of(const char *lines, size_t len)
 {
@@ -31,6 +32,8 @@ const char *again_text(const AgainReport *r, Arena *a)
     Buf b = {.a = a};
     if (r->hoisted)
         buf_add(&b, HOISTED);
+    if (r->drops)
+        buf_add(&b, DROPS);
     if (r->chosen.room)
         buf_printf(&b, "room %d\n", r->chosen.room);
     if (r->memory && !r->nnode)
@@ -101,8 +104,12 @@ static bool add_line(AgainReport *r, const Map *names, const char *first, const 
     }
     if (!strcmp(first, "recompute"))
         return (r->chosen.word = known_word(r->a, second)) != NULL;
-    if (!p || !map_find(names, second))
+    if (!strcmp(first, "missing"))
+        return (r->drops = !strcmp(second, "dropped"));
+    if (!p)
         return false;
+    if (!map_find(names, second))
+        return r->drops;
     PUSH(r->a, r->node, r->nnode, r->capnode, ((NodePolicy){arena_strdup(r->a, second), p}));
     r->nagain += policy_again(p);
     r->naway += p == OFFLOAD;
@@ -127,6 +134,9 @@ bool again_replay(const char *text, const Graph *g, AgainReport *to)
         ok = ok && add_line(&r, &names, s, second);
     }
     if (ok) {
+        if (r.drops && !r.nnode && !r.chosen.word)
+            r.chosen.word = "none";
+        r.drops = false; /* what is left out is no part of the choice */
         r.replayed = true;
         *to = r;
     }

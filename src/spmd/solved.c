@@ -197,6 +197,21 @@ typedef struct Known {
     int strategy[];
 } Known;
 
+/* Two hashes of bytes, which are many: by words. */
+static void hash_words(const void *from, size_t size, uint64_t h[2])
+{
+    const uint64_t odd[] = {UINT64_C(0x9E3779B97F4A7C15), UINT64_C(0xC2B2AE3D27D4EB4F)};
+    uint64_t word;
+    for (size_t at = 0; at < size; at += sizeof word) {
+        word = 0;
+        memcpy(&word, (const char *)from + at, MIN(sizeof word, size - at));
+        for (int k = 0; k < LEN(odd); k++) {
+            h[k] = (h[k] ^ word) * odd[k];
+            h[k] ^= h[k] >> 32;
+        }
+    }
+}
+
 static const char *problem_key(Arena *a, const PickProblem *p)
 {
     const int n = p->first[p->n];
@@ -220,8 +235,7 @@ static const char *problem_key(Arena *a, const PickProblem *p)
     };
     uint64_t h[2] = {0, 1};
     for (int i = 0; i < LEN(part); i++)
-        for (int k = 0; k < LEN(h); k++)
-            h[k] = hash_bytes(part[i].at, part[i].size, h[k]);
+        hash_words(part[i].at, part[i].size, h);
     return arena_printf(a, "%d %d %016llx%016llx", p->n, p->nedge, (unsigned long long)h[0],
                         (unsigned long long)h[1]);
 }

@@ -55,6 +55,7 @@ gives 2 'the nearest is "--effort"' shard a --efort 3
 gives 2 '--effort: expected an integer from 0 to 1000000, found "-1"' shard a --effort -1
 gives 1 "$dir/none.json: cannot open" shard "$dir/none.json"
 gives 2 '--batch-size is missing, for the problem of a model' shard "$dir"
+gives 2 'as "/missing" is no file' shard /missing
 gives 1 'standard input:1:1: expected {, found the end' shard - </dev/null
 gives 1 'cannot create: No such file' shard $seeds/own.json -o "$dir/nowhere/x"
 sed 's/2, null, 1/2, nul, 1/' $seeds/own.json >"$dir/bad.json"
