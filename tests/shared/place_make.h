@@ -32,9 +32,9 @@ Instance make_plan(Arena *a, int n, uint64_t seed);
  * small ones, scratch, and logits between them, where the peak is. */
 Instance make_layers(Arena *a, int layers, uint64_t seed);
 
-/* A step of equal layers on ranks, each of which gathers its inputs, reduces its gradients and keeps
- * a part of them: what a layer's backward needs, in large sizes, reaches into the next two, and
- * about as much is alive in each, as gradients grow while saved values go. */
+/* A step of equal layers on ranks, each of which gathers its inputs, reduces its gradients and
+ * keeps a part of them: what a layer's backward needs, in large sizes, reaches into the next two,
+ * and about as much is alive in each, as gradients grow while saved values go. */
 Instance make_ranks(Arena *a, int layers, uint64_t seed);
 
 /* Long lives: about `pairs` pairs of buffers alive at once. */
