@@ -116,8 +116,11 @@ class Twin:
         from torch._functorch.partitioners import min_cut_rematerialization_partition
 
         from ._capture import joint
+        from ._outside import Outside
         captured = self.captured
-        with contextlib.ExitStack() as stack, functorch_config.patch(activation_memory_budget=budget):
+        self.holder.outside = Outside(*self.holder.refers)
+        with (contextlib.ExitStack() as stack, self.holder.outside.followed(),
+              functorch_config.patch(activation_memory_budget=budget)):
             traced = joint(stack, self.holder, [captured.leaves[i] for i in captured.places])
             with_cut = {"partition_fn": min_cut_rematerialization_partition}
             if "partition_fn" not in inspect.signature(aot_compile_joint_with_descriptors).parameters:  # PyTorch 2.9

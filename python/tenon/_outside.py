@@ -181,6 +181,11 @@ class Reader:
 
 # ---- what a step changes, and reads ----
 
+def uncompiled():
+    """A block in which functions of torch.compile run as they are written: their operations are recorded."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
 class Outside:
     """Places outside of a step that it changes and reads while it is recorded.
 
@@ -212,14 +217,18 @@ class Outside:
     def followed(self):
         """While it is on code is followed, from begin() on. At its end what the step has changed outside is as it was."""
         before, frame = sys.gettrace(), sys._getframe()
+        parameters = [dict(m._parameters) for _, m in self.modules]
         frame.f_trace_opcodes = True  # before settrace: Python 3.12 asks for it
         try:
-            with self.buffers():
+            with uncompiled(), self.buffers():
                 yield
         finally:
             sys.settrace(before)
             frame.f_trace_opcodes = False
             self.end()
+            for (_, m), old in zip(self.modules, parameters):  # PyTorch 2.9 leaves others in a module that has two names
+                if any(m._parameters.get(key) is not x for key, x in old.items()):
+                    m._parameters.update(old)
 
     def begin(self):
         """The step begins, once more."""
