@@ -3,8 +3,8 @@
  *
  * Within a limit, deciding what a step computes again takes a hundred plans. That is done for the
  * first sharding. The others get one plan first, with the decisions of the last one that was
- * decided, where their graphs have the nodes that these name; they are decided only where that plan
- * is better than all before.
+ * decided, as far as their graphs have the nodes that these name; they are decided only where that
+ * plan is better than all before.
  */
 #include "parts.h"
 

@@ -91,7 +91,7 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
             t->lr, o->weight_decay);
     if (t->min_lr > t->lr)
         return report(TN_CODE_USAGE, "train: --min-lr %g is above --lr %g", t->min_lr, t->lr);
-    if (!strcmp(t->schedule, "constant") &&
+    if (!t->resume && !strcmp(t->schedule, "constant") &&
         options_refuse(c, table, "min-lr", "does not go with --schedule constant") >= 0)
         return TN_CODE_USAGE;
     if (t->steps && t->epochs > 0)

@@ -169,7 +169,7 @@ static bool is_token(const char *text, size_t n, JinjaValue token)
     return token.n && token.n <= n && !memcmp(text, token.u.s, token.n);
 }
 
-/* A text without the end-of-text token at its end, with white space around that; `n` where it has
+/* A text without the end-of-text token at its end, with white space behind that; `n` where it has
  * none. */
 static size_t unclosed(const JinjaText *t, JinjaValue eos)
 {
@@ -204,25 +204,25 @@ _Noreturn static void rewrites(const Chat *c, Arena *tmp, size_t i)
          c->where, i);
 }
 
+#define THINK "<think>"
+
 /* A prompt without the thought that it begins; `n` where it begins none. */
 static size_t unthought(const JinjaText *t)
 {
-    static const char think[] = "<think>";
-    size_t n = jinja_strip(jinja_string(t->text, t->n), NULL, JINJA_RIGHT).n,
-           size = sizeof think - 1;
-    return n >= size && !memcmp(t->text + n - size, think, size) ? n - size : t->n;
+    size_t n = jinja_strip(jinja_string(t->text, t->n), NULL, JINJA_RIGHT).n, size = strlen(THINK);
+    return n >= size && !memcmp(t->text + n - size, THINK, size) ? n - size : t->n;
 }
 
-/* Where an answer begins: behind its prompt. Of a thought that the prompt begins as much is its own
- * as the chat has too. */
+/* Where an answer begins: behind its prompt. A thought that the prompt begins is the prompt's where
+ * the chat has that token whole, else the answer begins in its place. */
 static size_t begin_of_answer(const Chat *c, Arena *own, const Document *d, const JinjaText *whole,
                               size_t from)
 {
     JinjaText prompt = render(c, own, d->messages, from, d->tools, true);
-    size_t n = common(whole, &prompt);
-    if (n < unthought(&prompt))
+    size_t n = common(whole, &prompt), stem = unthought(&prompt);
+    if (n < stem)
         rewrites(c, own, from);
-    return n;
+    return n < prompt.n && n < stem + strlen(THINK) ? stem : n;
 }
 
 /* The end of the text of messages before `to` within the whole's. An end-of-text token that the
@@ -254,8 +254,10 @@ static void add_span(const Chat *c, Arena *tmp, Arena *own, const Document *d, J
     if (begin > end)
         rewrites(c, own, from);
     end = MAX(begin, end_of_answer(whole, begin, end, json_array_get(d->messages, to - 1)));
-    if (is_token(whole->text + end, whole->n - end, eos_of(c)))
-        end += eos_of(c).n;
+    JinjaValue eos = eos_of(c);
+    bool closed = end - begin >= eos.n && is_token(whole->text + end - eos.n, eos.n, eos);
+    if (!closed && is_token(whole->text + end, whole->n - end, eos))
+        end += eos.n;
     JinjaSpan span = {begin, end};
     PUSH(tmp, whole->span, whole->nspan, whole->capspan, span);
 }

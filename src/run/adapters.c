@@ -16,9 +16,9 @@ static bool has(Arena *a, const char *folder, const char *name)
 const char *adapters_folder(Arena *a, const char *path)
 {
     if (has(a, path, "adapter_config.json"))
-        return path;
+        return model_folder_linked(a, path);
     const char *latest = arena_printf(a, "%s/latest", path);
-    return has(a, latest, "adapter_config.json") ? latest : NULL;
+    return has(a, latest, "adapter_config.json") ? model_folder_linked(a, latest) : NULL;
 }
 
 bool adapters_alone(Arena *a, const char *folder)

@@ -100,7 +100,7 @@ void companions_sizes(const tn_model *m, FileSizes *sizes)
 }
 
 /* Lets go of the files of the model's own tokenizer: another's do not go with them. Ids that end
- * generation are the model's. */
+ * generation stay unless the other has its own. */
 static void leave_tokenizer(tn_model *m)
 {
     for (Companion **at = &m->companion; *at;)

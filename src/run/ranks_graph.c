@@ -306,43 +306,51 @@ static int list_members(const Mesh *mesh, int rank, int64_t axes, int *member)
     return count;
 }
 
-/* The call of a rank that belongs to call i of another one in the group with its axes. */
-static int64_t find_peer(const AllCalls *x, int rank, int64_t i, int peer)
-{
-    int64_t axes = x->sent[rank * x->most + i].axes, at = find_next(x, peer, axes, 0);
-    for (int64_t k = find_next(x, rank, axes, 0); k < i; k = find_next(x, rank, axes, k + 1))
-        at = find_next(x, peer, axes, at + 1);
-    return at;
-}
-
 /* A member that sends other rows than the one it sends to has room for. */
 typedef struct RowsDiffer {
     int from, to;
     int64_t at, sent, expected; /* the call of `from` */
 } RowsDiffer;
 
-static bool call_differs(const AllCalls *x, int rank, int64_t i, RowsDiffer *d)
+/* Compares the calls of one rank in one group with those of the members, which match one by one. */
+static bool group_rows_differ(const AllCalls *x, int rank, int64_t axes, RowsDiffer *d)
 {
-    const RankCall *s = &x->sent[rank * x->most + i];
-    int n = list_members(x->mesh, rank, s->axes, x->member), me = 0;
+    int n = list_members(x->mesh, rank, axes, x->member), me = 0;
     while (x->member[me] != rank)
         me++;
     for (int j = 0; j < n; j++) {
-        int to = x->member[j];
-        const RankCall *peer = &x->sent[to * x->most + find_peer(x, rank, i, to)];
-        *d = (RowsDiffer){rank, to, i, x->split[rank * x->most_splits + s->split + j],
-                          x->split[to * x->most_splits + peer->split + n + me]};
-        if (d->sent != d->expected)
-            return true;
+        const int to = x->member[j];
+        int64_t at = -1;
+        for (int64_t i = -1; (i = find_next(x, rank, axes, i + 1)) < x->count[rank];) {
+            at = find_next(x, to, axes, at + 1);
+            const RankCall *s = &x->sent[rank * x->most + i], *peer = &x->sent[to * x->most + at];
+            if (s->split < 0)
+                continue;
+            *d = (RowsDiffer){rank, to, i, x->split[rank * x->most_splits + s->split + j],
+                              x->split[to * x->most_splits + peer->split + n + me]};
+            if (d->sent != d->expected)
+                return true;
+        }
     }
     return false;
+}
+
+/* Whether call i of a rank is the first all_to_all in its group. */
+static bool is_first(const AllCalls *x, int rank, int64_t i)
+{
+    const RankCall *s = &x->sent[rank * x->most];
+    for (int64_t k = 0; k < i; k++)
+        if (s[k].split >= 0 && s[k].axes == s[i].axes)
+            return false;
+    return s[i].split >= 0;
 }
 
 static bool find_rows(const AllCalls *x, RowsDiffer *d)
 {
     for (int rank = 0; rank < x->nranks; rank++)
         for (int64_t i = 0; i < x->count[rank]; i++)
-            if (x->sent[rank * x->most + i].split >= 0 && call_differs(x, rank, i, d))
+            if (is_first(x, rank, i) &&
+                group_rows_differ(x, rank, x->sent[rank * x->most + i].axes, d))
                 return true;
     return false;
 }
@@ -472,7 +480,7 @@ static void order_phases(Graph *g)
 }
 
 /* Each collective, and each loop that has some, comes after the one before it, by phase and then as
- * written: the same order on all ranks, whatever forms their graphs have. */
+ * written: the same order on all ranks whose graphs have the same loops. */
 static void keep_order(Graph *g)
 {
     Node *last = NULL;

@@ -25,13 +25,17 @@ const char *model_folder(Arena *a, const char *path)
 const char *model_folder_linked(Arena *a, const char *folder)
 {
     char name[256];
-    ssize_t n = folder ? readlink(folder, name, sizeof name - 1) : -1;
-    if (n <= 0)
+    if (!folder)
+        return NULL;
+    size_t len = strlen(folder);
+    while (len > 1 && folder[len - 1] == '/')
+        len--;
+    ssize_t n = readlink(arena_printf(a, "%.*s", (int)len, folder), name, sizeof name - 1);
+    if (n <= 0 || memchr(name, '/', (size_t)n))
         return folder;
-    name[n] = 0;
-    const char *slash = strrchr(folder, '/'), *end = slash ? slash + 1 : folder;
-    return strchr(name, '/') ? folder
-                             : arena_printf(a, "%.*s%s", (int)(end - folder), folder, name);
+    while (len && folder[len - 1] != '/')
+        len--;
+    return arena_printf(a, "%.*s%.*s", (int)len, folder, (int)n, name);
 }
 
 void model_check_state(Arena *a, const char *folder)

@@ -19,18 +19,19 @@ json_t *best_state(const BestStep *b)
                      (json_int_t)b->seen);
 }
 
-/* Makes the link name the best checkpoint, if it is there. A link that fails is told of: the
- * checkpoint itself is whole. */
-static void link_best(const Trainer *r)
+/* Makes the link name the best checkpoint, and returns whether that is there. A link that fails is
+ * told of: the checkpoint itself is whole. */
+static bool link_best(const Trainer *r)
 {
     char folder[CHECKPOINT_PATH], state[CHECKPOINT_PATH];
     int n = snprintf(folder, sizeof folder, "%s/step-%" PRId64, r->t->out, r->best.step);
     int k =
         snprintf(state, sizeof state, "%s/step-%" PRId64 "/state.json", r->t->out, r->best.step);
-    if (r->rank || n >= (int)sizeof folder || k >= (int)sizeof state || access(state, F_OK))
-        return;
-    if (tn_checkpoint_link(r->ctx, folder, "best"))
+    if (n >= (int)sizeof folder || k >= (int)sizeof state || access(state, F_OK))
+        return false;
+    if (!r->rank && tn_checkpoint_link(r->ctx, folder, "best"))
         fprintf(r->log, "%stenon: warning: %s\n", show_line_start(r), tn_error(r->ctx));
+    return true;
 }
 
 /* The step that the link names, 0 where there is none. */
@@ -38,13 +39,14 @@ static int64_t linked(const Trainer *r)
 {
     char link[CHECKPOINT_PATH], name[64];
     int64_t step;
+    int end = 0;
     ssize_t n = snprintf(link, sizeof link, "%s/best", r->t->out) < (int)sizeof link
                     ? readlink(link, name, sizeof name - 1)
                     : -1;
     if (n < 0)
         return 0;
     name[n] = 0;
-    return sscanf(name, "step-%" SCNd64, &step) == 1 ? step : 0;
+    return sscanf(name, "step-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : 0;
 }
 
 static bool exhausted(const Trainer *r)
@@ -72,8 +74,7 @@ int best_resume(Trainer *r)
     r->best.waited = waited;
     r->best.seen = seen;
     r->ending.exhausted = exhausted(r);
-    link_best(r);
-    r->best.kept = linked(r);
+    r->best.kept = link_best(r) ? r->best.step : linked(r);
     return 0;
 }
 

@@ -161,6 +161,10 @@ int resume_check_latest(const Trainer *r)
     int64_t now = x ? latest_step(r->t->out) : 0;
     if (!x || now == x->latest)
         return 0;
+    if (now < 0)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                               "--resume: %s/latest: another process removed it\n  start it again",
+                               r->t->out);
     return tn_context_fail(r->ctx, TN_CODE_FAIL,
                            "--resume: %s: another process saved step %" PRId64
                            " while this one began to go on from step %" PRId64 "\n  start it again",

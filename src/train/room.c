@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -96,8 +95,7 @@ static int64_t count_there(const Trainer *r)
 /* The best stays beside those that are counted. */
 static bool best_to_come(const Trainer *r)
 {
-    const Resume *x = r->t->resume;
-    return r->t->eval_every > 0 && !(x && json_object_get(x->state, "best"));
+    return r->t->eval_every > 0 && !r->best.kept;
 }
 
 /* How many checkpoints there will be at once beside those that are there: an old one goes only when
@@ -113,7 +111,7 @@ static int64_t count_more(const Trainer *r)
 }
 
 /* The last checkpoint needs room beside the best, and one by the clock beside the one before it. */
-static void warn_of_clock(const Trainer *r, const struct statvfs *v)
+static void warn_of_last(const Trainer *r, const struct statvfs *v)
 {
     bool clock = r->t->save_sec > 0, best = best_to_come(r);
     int64_t room = bytes_free(v) / r->saves.nbytes + count_there(r);
@@ -147,7 +145,7 @@ int room_open(Trainer *r)
                 " checkpoints to come, of %" PRId64 " bytes each; --keep N removes old ones\n",
                 t->out, bytes_free(&v) / r->saves.nbytes, saves, r->saves.nbytes);
     if (!code)
-        warn_of_clock(r, &v);
+        warn_of_last(r, &v);
     return code;
 }
 

@@ -329,9 +329,9 @@ refuses 'chats.jsonl:1: M/chat_template.jinja:1: the template refuses this chat:
 printf '{%% for m in messages %%}{{ loop.length }}{{ m.role }}{{ m.content }}.{%% endfor %%}' >M/chat_template.jinja
 refuses 'chats.jsonl:1: M/chat_template.jinja: message 1 (from 0): the template writes what is before it otherwise than with it' chats.jsonl
 # Answers by prefixes are those of tags, also where a template ends the whole chat, begins a thought in its prompt, or ends
-# a turn where another follows.
+# a turn where another follows. Answers begin as a thought does.
 cat >turns.jsonl <<'END'
-{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "two"}]}
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<one>"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "<two>"}]}
 END
 echo '{"eos_token": "<|endoftext|>"}' >M/tokenizer_config.json
 # same_as_tags NAME TAGGED ANSWER OTHER LAST: what ends an answer within tags; what ends messages without; behind the last.

@@ -212,6 +212,13 @@ if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2m tenon "$dir/disk" 2>/dev/null
     said "after the best and one by the clock none can be saved"
     ok "some failed" grep -q 'is not saved' "$dir/err"
     ok "the best that was saved stays" [ -f "$dir/disk/best/best/state.json" ]
+    # Beside the best and the last one there is room for the next one, or the run does not go on.
+    gives 0 "" train "$1" --data "$dir/text" --token-type byte --batch-size 2 --seq-len 16 --lr 0.1 --schedule constant \
+        --threads 1 --steps 80 --eval-every 4 --patience 3 --keep 1 --out "$dir/beside"
+    ok "the best is not the last" [ "$(readlink "$dir/beside/best")" != "$(readlink "$dir/beside/latest")" ]
+    room 2
+    cp -r "$dir/beside" "$dir/disk/beside"
+    gives 1 "too little room" train --resume --steps 88 --patience 9 --out "$dir/disk/beside"
     # Tokens of text take room too: checkpoints are counted beside them.
     mkdir "$dir/M"
     cp tests/tokenizer/gpt2.json "$dir/M/tokenizer.json"
