@@ -36,7 +36,7 @@ enum {
     STACK_STEPS = 800000000, /* of the stacks */
     NEARER_LITTLE = 50,     /* this part of the target lost is little: then ejection may do; else */
     NEARER_EACH = 8000,     /* steps of coming nearer, for each buffer, */
-    NEARER_MOST = 80000000, /* up to these */
+    NEARER_MOST = 80000000, /* up to these, which end no round */
     NEARER_ROUNDS = 200,
     NEARER_TRIES = 12, /* rounds of a goal */
     NEARER_PART = 4,   /* this part of what is lost less in each goal, */
@@ -340,7 +340,6 @@ static void place_nearer(Greedy *g, Arena *tmp, const double *load)
     const int each = lost > target / NEARER_LITTLE ? NEARER_EACH : NEARER_EACH / 4;
     const int64_t stop = leaf->steps + MIN((int64_t)each * leaf->n, NEARER_MOST);
     Stack s = {.peak = find_peak(tmp, leaf)};
-    const int64_t before = leaf->stop;
     int *missed[ORDERS], part = NEARER_PART, last = 0;
     const double *coarse[ORDERS];
     s.young = find_young(tmp, leaf, s.peak);
@@ -349,7 +348,6 @@ static void place_nearer(Greedy *g, Arena *tmp, const double *load)
         coarse[k] = coarse_load(leaf, tmp, load, &coarse_orders[k]);
     }
     leaf->target = nearer(leaf, target, part);
-    leaf->stop = MIN(before, stop);
     for (int t = 0; t < NEARER_ROUNDS && leaf->peak > target && leaf->steps < stop; t++) {
         const int k = t % ORDERS;
         s.load = coarse[k];
@@ -362,7 +360,6 @@ static void place_nearer(Greedy *g, Arena *tmp, const double *load)
         leaf->target = nearer(leaf, target, part);
     }
     leaf->target = target;
-    leaf->stop = before;
 }
 
 /* ---- the portfolio ---- */
