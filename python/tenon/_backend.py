@@ -75,7 +75,7 @@ class Graph(_capture.Builder):
 
     def __init__(self, gm, backward):
         self.gm, self.backward = gm, backward
-        self.node_names, self.ports, self.outputs, self.constants = {}, {}, [], {}
+        self.node_names, self.ports, self.outputs, self.constants, self.constant_lines = {}, {}, [], {}, []
         self.code = Code(self.node_names)
         self.by_line = self.code.nodes
         self.parameters, self.buffers, self.captured = {}, {}, self  # what Builder.constant looks at

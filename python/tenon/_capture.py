@@ -133,6 +133,10 @@ class Scopes(TorchFunctionMode):
         meta["custom"] = {**meta.get("custom", {}), "tenon": (self.stack[-1], self.line)}
 
     def begin(self, module, _):
+        if id(module) not in self.path and any(x is not None for x in [*module._parameters.values(), *module._buffers.values()]):
+            line = user_line(sys._getframe(1)).partition(", in ")[0]
+            raise CaptureError(f"the step calls a {type(module).__name__} that is in none of its modules ({line}); give "
+                               "model={'': model, 'teacher': teacher}")
         self.stack.append(self.path.get(id(module), self.stack[-1]))
         self.note()
 
@@ -232,6 +236,7 @@ class Captured:
         self.text = ""
         self.parameters, self.frozen, self.buffers, self.constants = {}, {}, {}, {}
         self.inputs, self.types = [], []
+        self.constant_lines = []
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
         self.training = []   # (module, whether it was in training mode)
@@ -262,7 +267,7 @@ class Captured:
         constants = zip(self.constants.values(), other.constants.values())
         equal = (without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
                  and outputs_equal(self, self.holder))
-        return "" if equal else True, self.holder.outside.fixed(other.constants.values())
+        return "" if equal else True, self.holder.outside.fixed(other.constants.values(), other.constant_lines)
 
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
@@ -310,7 +315,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
         captured.ranks = ranks
     holder.outside.warn()
     holder.effects.warn()
-    captured.fixed = holder.outside.fixed(captured.constants.values())
+    captured.fixed = holder.outside.fixed(captured.constants.values(), captured.constant_lines)
     captured.names, captured.recorded = names, without_scopes(builder.graph_text)
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
@@ -456,6 +461,7 @@ class Builder:
         while name in self.captured.parameters or name in self.captured.buffers:
             name += "_"
         self.captured.constants[name] = tensor.detach()
+        self.captured.constant_lines.append(where(next(iter(node.users), node)))
         self.ports[name] = ("const", name)
         self.node_names[node] = node.name
         node.meta["val"] = tensor.detach()

@@ -306,11 +306,12 @@ class Outside:
                           "(register_buffer), others are returned beside the loss, and kept after loss, x = Step(...)",
                           RuntimeWarning, stacklevel=3)
 
-    def fixed(self, constants):
-        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants."""
+    def fixed(self, constants, lines):
+        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants, each with its
+        line."""
         own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written]
         self.keep = self.reads = None
-        return Fixed(own, constants)
+        return Fixed(own, constants, lines)
 
 
 def write(path, buffer, now):
@@ -334,7 +335,8 @@ class Fixed:
     """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, and
     tensors that are constants in it."""
 
-    def __init__(self, places, constants):
+    def __init__(self, places, constants, lines):
+        self.constants = [(x, x._version, line) for x, line in zip(constants, lines) if not x.is_inference()]
         known = {memory(x) for x in constants} - {None}
         self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
         self.turn, self.tries, self.keep = 0, collections.Counter(), []
@@ -392,6 +394,10 @@ class Fixed:
                 raise NotSupported(f"{p.path} is another tensor than when the step was captured, in which it is a constant"
                                    f"{where(p)}; give it as an argument, or capture again")
             p.then, entry[1] = now, now._version
+        for x, version, line in self.constants:
+            if x._version != version:
+                raise NotSupported(f"a tensor of {list(x.shape)} was written to since the step was captured, in which it is a "
+                                   f"constant{line}; give its module in model=, or it as an argument, or capture again")
 
     def other(self, found, again):
         """Records the step again, as values are others now."""

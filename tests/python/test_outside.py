@@ -277,6 +277,36 @@ class TestReads(Case):
         step(self.x)
 
 
+class TestConstants(Case):
+    """Tensors that no place is known of."""
+
+    def test_written(self):
+        words = SimpleNamespace(y0=torch.ones(2))
+        step = lambda x: (self.net(x) - getattr(words, "y" + str(0))).square().mean()
+        self.other(rf"^a tensor of \[2\] was written to since .* constant \(made by \S*{HERE}", step, lambda: words.y0.add_(1), self.x)
+
+    def test_written_and_recorded_again(self):
+        words, beta = SimpleNamespace(y0=torch.ones(2)), [1.0]
+        step = lambda x: (self.net(x) - getattr(words, "y" + str(0))).square().mean() * (beta[0] > 0)
+        made, _ = self.told(step, self.x)
+        beta[0] = 2.0
+        made(self.x)
+        words.y0.add_(1)
+        with self.assertRaisesRegex(tenon.NotSupported, r"^a tensor of \[2\] was written to"):
+            made(self.x)
+
+    def test_module_of_no_model(self):
+        teacher = nn.Sequential(nn.Linear(4, 2).requires_grad_(False))
+        step = lambda x: (self.net(x) - teacher(x)).square().mean()
+        with self.assertRaisesRegex(tenon.CaptureError, rf"^the step calls a Linear that is in none .* \(\S*{HERE}\); give model="):
+            tenon.capture(step, self.x, model=self.net)
+        made, _ = self.told(step, self.x, model={"": self.net, "teacher": teacher})
+        with torch.no_grad():
+            for p, q in zip(teacher.parameters(), self.net.parameters()):
+                p.copy_(q)
+        self.assertEqual(made(self.x).item(), 0)
+
+
 class TestChanges(Case):
     def test_undone_and_told(self):
         loop, seen, n = Loop(), set(), 0
