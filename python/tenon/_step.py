@@ -358,6 +358,9 @@ class Step:
                                  f"{OTHER_SIZES if given and now.shape != shape else ''}")
             if now.layout is not torch.strided:
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
+            if now.requires_grad:
+                raise NotSupported(f"{c.inputs[len(tensors)]} requires a gradient: a Step gives gradients of parameters only; "
+                                   "detach() it")
             tensors.append(now)
         return tensors
 

@@ -259,6 +259,12 @@ class TestArguments(unittest.TestCase):
             with self.assertRaisesRegex(tenon.NotSupported, "expected a (dense one|tensor, found a numpy.ndarray)"):
                 tenon.capture(self.step, bad)
 
+    def test_gradient_of_an_argument(self):
+        step = tenon.compile(tenon.capture(self.step, self.x))
+        with self.assertRaisesRegex(tenon.NotSupported, r"^x requires a gradient: .* detach\(\) it"):
+            step(nn.Linear(8, 8)(self.x))
+        step(self.x)
+
     def test_words_of_plan(self):
         captured = tenon.capture(self.step, self.x)
         for words, kind, options in (("policies: expected a dict", TypeError, {"policies": ["a"]}),
