@@ -135,7 +135,7 @@ class Scopes(TorchFunctionMode):
     def begin(self, module, _):
         if id(module) not in self.path and any(x is not None for x in [*module._parameters.values(), *module._buffers.values()]):
             line = user_line(sys._getframe(1)).partition(", in ")[0]
-            raise CaptureError(f"the step calls a {type(module).__name__} that is in none of its modules ({line}); give "
+            raise CaptureError(f"a {type(module).__name__} that the step calls is in none of the step's modules ({line}); give "
                                "model={'': model, 'teacher': teacher}")
         self.stack.append(self.path.get(id(module), self.stack[-1]))
         self.note()
