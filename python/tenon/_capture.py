@@ -133,6 +133,7 @@ class Scopes(TorchFunctionMode):
         meta["custom"] = {**meta.get("custom", {}), "tenon": (self.stack[-1], self.line)}
 
     def begin(self, module, _):
+        _ranks.check_replicas(module)
         if id(module) not in self.path and any(x is not None for x in [*module._parameters.values(), *module._buffers.values()]):
             line = user_line(sys._getframe(1)).partition(", in ")[0]
             raise CaptureError(f"a {type(module).__name__} that the step calls is in none of the step's modules ({line}); give "
