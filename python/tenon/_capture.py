@@ -258,6 +258,13 @@ class Captured:
         step, model = self.source
         return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
 
+    def check(self):
+        """Raises NotSupported where the model is another than this graph's: its members, hooks, or what is fixed."""
+        self.watch.check()
+        self.fixed.check(self.recorded_again, every=True)
+        _watch.check_hooks(self.parameters, self.optimizer)
+        _watch.check_trainable(self)
+
     def recorded_again(self):
         """The step recorded again: "" if it is this same graph now, else the reason, or True; and its Fixed."""
         other = Captured()

@@ -173,10 +173,7 @@ class Step:
     def __init__(self, plan):
         self.plan = plan
         self.captured = c = plan.captured
-        c.watch.check()
-        c.fixed.check(c.recorded_again, every=True)
-        _watch.check_hooks(c.parameters, c.optimizer)
-        _watch.check_trainable(c)
+        c.check()
         self.program = Program(plan.made)
         self._update = c.update
         self._owners, self._states = [], []  # (name, the model's tensor, its memory here); (path, key, memory)
@@ -277,11 +274,6 @@ class Step:
         for name, owner, view in self._owners:
             if owner.data_ptr() != view.data_ptr() and owner.numel():
                 self._take_back(name, owner, view)
-        for module, training in self.captured.training:
-            m = module()
-            if m is not None and m.training != training:
-                raise NotSupported(f"{type(m).__name__} is in {'training' if m.training else 'evaluation'} mode, the "
-                                   f"step was captured in {'training' if training else 'evaluation'} mode")
 
     @staticmethod
     def _take_back(name, owner, view):
@@ -315,6 +307,7 @@ class Step:
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         _watch.check_trainable(self.captured)
+        _watch.check_modes(self.captured)
         tensors = self._tensors(args, kwargs)
         self.captured.fixed.check(self.captured.recorded_again)
         if self._update is not None:

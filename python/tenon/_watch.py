@@ -69,6 +69,15 @@ def check_hooks(parameters, optimizer):
                                "remove it")
 
 
+def check_modes(captured):
+    """Raises NotSupported where a module is in another mode, training or evaluation, than it was."""
+    for module, training in captured.training:
+        m = module()
+        if m is not None and m.training != training:
+            raise NotSupported(f"{type(m).__name__} is in {'training' if m.training else 'evaluation'} mode, the "
+                               f"step was captured in {'training' if training else 'evaluation'} mode")
+
+
 def check_trainable(captured):
     """Raises NotSupported where a parameter requires a gradient that the step has not, or, of one that an optimizer
     updates, none any more."""
