@@ -230,6 +230,21 @@ class TestArguments(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "lr: expected a number, found"):
                 tenon.capture(self.step, self.x, optimizer=optimizer)
 
+    def test_groups(self):
+        net, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), self.x
+        optimizer = torch.optim.SGD([{"params": net[0].parameters()}, {"params": net[1].parameters(), "lr": 0.1}], lr=0.2)
+        step = tenon.compile(tenon.capture(lambda x: net(x).square().mean(), x, optimizer=optimizer))
+        groups = [group["params"] for group in optimizer.param_groups]
+        for change in (lambda: groups[1].append(groups[0].pop()), lambda: groups[1].pop(), lambda: groups[0].__setitem__(
+                0, nn.Parameter(torch.ones(8, 8)))):
+            kept = [list(group) for group in groups]
+            change()
+            with self.assertRaisesRegex(tenon.NotSupported, r"^group [01] has other parameters than in the captured step; capture"):
+                step(x)
+            for group, before in zip(groups, kept):
+                group[:] = before
+        step(x)
+
     def test_numbers_that_are_not_finite(self):
         """They are refused before anything is written."""
         optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
