@@ -57,6 +57,11 @@ class Done(torch.autograd.Function):
                     "captured")
 
 
+def check_inference(what):
+    if torch.is_inference_mode_enabled():
+        raise Error(f"{what} under torch.inference_mode, whose tensors no step can train: call it outside of it")
+
+
 class HeldInterrupt:
     """Ctrl-C waits for the end of the block, so that a step that has updated the parameters is counted too. In other
     threads than the main one, which get no signals, it does nothing."""
@@ -171,6 +176,7 @@ class Step:
     plan  the Plan. Raises ValueError for other arguments than were captured, Error where the step fails."""
 
     def __init__(self, plan):
+        check_inference("tenon.compile")
         self.plan = plan
         self.captured = c = plan.captured
         c.check()
@@ -303,6 +309,9 @@ class Step:
             self.program.lock.release()
 
     def _run(self, args, kwargs):
+        if not torch.is_grad_enabled():
+            check_inference("Step(...)")
+            raise Error("a Step trains, and torch.no_grad() is on: evaluate with the model itself")
         self.captured.watch.check()
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)

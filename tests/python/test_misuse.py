@@ -280,6 +280,18 @@ class TestArguments(unittest.TestCase):
             step(nn.Linear(8, 8)(self.x))
         step(self.x)
 
+    def test_without_gradients(self):
+        captured = tenon.capture(self.step, self.x)
+        with torch.inference_mode(), self.assertRaisesRegex(tenon.Error, r"^tenon.compile under torch.inference_mode"):
+            tenon.compile(captured)
+        step = tenon.compile(captured)
+        with torch.inference_mode(), self.assertRaisesRegex(tenon.Error, r"^Step\(...\) under torch.inference_mode"):
+            step(self.x)
+        with torch.no_grad(), self.assertRaisesRegex(tenon.Error, r"^a Step trains, and torch.no_grad\(\) is on: evaluate with"):
+            step(self.x)
+        self.assertIsNone(self.net.weight.grad)
+        step(self.x)
+
     def test_words_of_plan(self):
         captured = tenon.capture(self.step, self.x)
         for words, kind, options in (("policies: expected a dict", TypeError, {"policies": ["a"]}),
