@@ -3,6 +3,7 @@
 A program's arena holds parameters, buffers and the optimizer's state. PyTorch sees each as a tensor of its own storage
 over that memory; the storage keeps the program, so that a tensor may outlive the Step."""
 import contextlib
+import copy
 import ctypes
 import signal
 import threading
@@ -439,7 +440,7 @@ class Step:
         c = self.captured
         out = {"model": {name: t.detach().clone() for name, t in [*c.parameters.items(), *c.buffers.items()]}}
         if c.optimizer is not None:
-            out["optimizer"] = c.optimizer.state_dict()
+            out["optimizer"] = copy.deepcopy(c.optimizer.state_dict())
         return out
 
     def load_state_dict(self, state):

@@ -217,6 +217,18 @@ class TestArguments(unittest.TestCase):
                     other.step()
                     self.assertAlmostEqual(step(self.x).item(), loss.item(), delta=1e-5)
 
+    def test_state_dict_is_a_copy(self):
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        step = tenon.compile(tenon.capture(self.step, self.x, optimizer=optimizer))
+        step(self.x)
+        kept = step.state_dict()
+        want = copy.deepcopy(kept)
+        losses = [step(self.x).item() for _ in range(3)]
+        for name in ("exp_avg", "exp_avg_sq", "step"):
+            self.assertTrue(torch.equal(kept["optimizer"]["state"][0][name], want["optimizer"]["state"][0][name]), name)
+        step.load_state_dict(kept)
+        self.assertEqual([step(self.x).item() for _ in range(3)], losses)
+
     def test_settings(self):
         optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=9)
