@@ -179,10 +179,11 @@ class Compiled:
 
     def put(self, tensor, form, name):
         tensor = form.turn(tensor.detach())
-        address = tensor.data_ptr()
         if not form.nbytes:
             return
-        if address % ALIGN or not tensor.is_contiguous():
+        lazy = tensor.is_conj() or tensor.is_neg()  # its memory has other values
+        address = 0 if lazy else tensor.data_ptr()
+        if lazy or address % ALIGN or not tensor.is_contiguous():
             if self.bound.pop(name, None):
                 self.program.check(lib.tn_program_bind(self.program.pointer, name, None))
             self.program.write(name.decode(), tensor)

@@ -25,7 +25,7 @@ def save_tensors(path, tensors):
         f.write(text)
         for t in tensors.values():
             if t.numel():
-                f.write(t.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+                f.write(t.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def read_tensors(folder, kind):

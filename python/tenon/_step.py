@@ -151,7 +151,7 @@ class Program:
         return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
 
     def write(self, name, tensor):
-        tensor = tensor.detach().contiguous()
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         self.check(lib.tn_program_write(self.pointer, name.encode(), tensor.data_ptr(),
                                         tensor.numel() * tensor.element_size()))
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import tenon
 from tenon._library import _paths
-from tenon._save import save_tensors
+from tenon._save import read_tensors, save_tensors
 from models import GPT2, tokens
 
 # Names of nodes, of the importer's and the optimizer's inputs, of outputs and of parameters.
@@ -291,6 +291,18 @@ class TestArguments(unittest.TestCase):
         with self.assertRaisesRegex(tenon.NotSupported, r"^x requires a gradient: .* detach\(\) it"):
             step(nn.Linear(8, 8)(self.x))
         step(self.x)
+
+    def test_a_negative_bit(self):
+        x = torch.zeros(6, 8, dtype=torch.complex64).add(1j).mul(self.x).conj().imag  # whose memory has the other sign
+        self.assertTrue(x.is_neg())
+        step = tenon.compile(tenon.capture(lambda a: (self.net(a) + self.net(x)).sum(), self.x))
+        want = self.net(x).sum().item() * 2
+        for a in (x, torch._neg_view(-x.resolve_neg())):
+            self.assertAlmostEqual(step(a).item(), want, delta=1e-4)
+        with tempfile.TemporaryDirectory() as folder:
+            step.captured.save(folder)
+            found = read_tensors(folder, "weights")
+        self.assertTrue(any(t.shape == x.shape and torch.equal(t, x) for t in found.values()))
 
     def test_without_gradients(self):
         captured = tenon.capture(self.step, self.x)
