@@ -292,6 +292,15 @@ class TestArguments(unittest.TestCase):
             step(nn.Linear(8, 8)(self.x))
         step(self.x)
 
+    def test_kinds_of_numbers(self):
+        ids = torch.randint(5, (6,))
+        step = tenon.compile(tenon.capture(lambda x, ids, p, q: (self.net(x) * (ids * p)[:, None]).sum() * q[0], self.x, ids, p=1,
+                                           q=(1.0,)))
+        step(self.x, ids, p=1, q=(1.0,))
+        for p, q in ((True, (1.0,)), (1.0, (1.0,)), (1, (True,)), (1, (1,))):
+            with self.assertRaisesRegex(ValueError, "is fixed in the captured step"):
+                step(self.x, ids, p=p, q=q)
+
     def test_a_negative_bit(self):
         x = torch.zeros(6, 8, dtype=torch.complex64).add(1j).mul(self.x).conj().imag  # whose memory has the other sign
         self.assertTrue(x.is_neg())

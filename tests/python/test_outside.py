@@ -102,6 +102,18 @@ class TestReads(Case):
                    back=lambda: change(y=torch.ones(3, 2)))  # an equal one is the same
         self.other("^y was written to since", step, lambda: y.add_(1), self.x)
 
+    def test_kinds_of_numbers(self):
+        words, ids = {"a": 1, "b": [1, 2]}, torch.randint(5, (3,))
+        step = lambda x: (self.net(x) / (ids * words["a"] // 2 + words["b"][0])[:, None]).sum() * len([*words["b"]])
+        made, _ = self.told(step, self.x)
+        for change, back, told in ((lambda: words.update(a=1.0), lambda: words.update(a=1), r"\['a'\] is 1.0, and was 1"),
+                                   (lambda: words["b"].__setitem__(0, 1.5), lambda: words["b"].__setitem__(0, 1), "1.5")):
+            change()
+            with self.assertRaisesRegex(tenon.NotSupported, told):
+                made(self.x)
+            back()
+            made(self.x)
+
     def test_variables_of_the_file(self):
         g = globals()
         self.other("^scale is 0.5, and was 1.0", of_file, lambda: g.update(scale=0.5), self.x, back=lambda: g.update(scale=1.0))
