@@ -196,6 +196,8 @@ class Step:
         c, x = self.captured, self.program
         if self._update is not None:
             self._update.check()
+        trained = lambda name: name in c.parameters and c.parameters[name].requires_grad
+        _watch.check_memory({**c.parameters, **c.buffers}, lambda name: trained(name) or self._is_written(name))
         taken = []
         with torch.no_grad():
             for name, tensor in [*c.parameters.items(), *c.buffers.items()]:

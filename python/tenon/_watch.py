@@ -69,6 +69,36 @@ def check_hooks(parameters, optimizer):
                                "remove it")
 
 
+def span(x):
+    """The elements from a tensor's first to its last in memory."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride())) if x.numel() else 0
+
+
+def overlap(a, b):
+    """Whether two tensors, of which b does not begin before a, have elements in the same memory."""
+    offset = b.data_ptr() - a.data_ptr()
+    if offset >= span(a) * a.element_size():
+        return False
+    if a.dtype != b.dtype or offset % a.element_size():
+        return True
+    offset //= a.element_size()
+    elements = torch.zeros(max(span(a), offset + span(b)), dtype=torch.bool, device="cpu")
+    elements.as_strided(a.shape, a.stride()).fill_(True)
+    return bool(elements.as_strided(b.shape, b.stride(), offset).any())
+
+
+def check_memory(tensors, written):
+    """Raises NotSupported where a tensor, by its name, is in the memory of another and one of them is written: in an arena
+    each has memory of its own."""
+    before = []
+    for name, x in sorted(((name, x) for name, x in tensors.items() if x.numel()), key=lambda item: item[1].data_ptr()):
+        before = [(other, y) for other, y in before if x.data_ptr() < y.data_ptr() + span(y) * y.element_size()]
+        for other, y in before:
+            if (written(name) or written(other)) and overlap(y, x):
+                raise NotSupported(f"{other} and {name} share memory: make them one Parameter, or give one a clone()")
+        before.append((name, x))
+
+
 def check_modes(captured):
     """Raises NotSupported where a module is in another mode, training or evaluation, than it was."""
     for module, training in captured.training:

@@ -142,6 +142,34 @@ class TestReplaced(unittest.TestCase):
         with self.assertRaisesRegex(tenon.NotSupported, r"^0\.weight requires a gradient, and did not"):
             step(self.x)
 
+    def test_shared_memory(self):
+        def compiled(change):
+            net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.BatchNorm1d(8))
+            change(net)
+            tenon.compile(tenon.capture(lambda x: net(x).square().mean(), self.x, model=net))(self.x)
+            return net
+        def untied(net):
+            net[1].weight = nn.Parameter(net[0].weight.data)
+        def frozen(net):
+            untied(net)
+            net[1].weight.requires_grad_(False)
+        def row(net):
+            net[1].bias = nn.Parameter(net[0].weight.data[:, 3])
+        def buffer(net):
+            net.register_buffer("mine", net[0].weight.data)
+        for change, words in ((untied, r"0\.weight and 1\.weight|1\.weight and 0\.weight"), (frozen, r"0\.weight|1\.weight"),
+                              (row, r"0\.weight and 1\.bias"), (buffer, "mine|0")):
+            with self.subTest(change.__name__), self.assertRaisesRegex(tenon.NotSupported, f"^({words}).* share memory"):
+                compiled(change)
+        def parts(net):
+            both = torch.randn(8, 16)
+            net[0].weight, net[1].weight = nn.Parameter(both[:, :8]), nn.Parameter(both[:, 8:])
+        def both_frozen(net):
+            frozen(net)
+            net[0].weight.requires_grad_(False)
+        for change in (parts, both_frozen):
+            compiled(change)
+
     def test_hooks(self):
         self.refused(r"0\.weight has a hook of register_hook",
                      lambda net, _: net[0].weight.register_hook(lambda g: g * 0))
