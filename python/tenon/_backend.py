@@ -57,7 +57,7 @@ class Form:
 
     def back(self, memory):
         out = memory.permute(self.inverse) if self.turned else memory
-        return out if self.strided is None else torch.empty_strided(*self.strided, dtype=self.dtype).copy_(out)
+        return out if self.strided is None else torch.empty_strided(*self.strided, dtype=self.dtype, device="cpu").copy_(out)
 
 
 class NoCalls(Exception):
@@ -199,9 +199,9 @@ class Compiled:
             for i, form, name in self.inputs:
                 self.put(held[i], form, name)
             if self.seed is not None:
-                seed = ctypes.c_int64(int(torch.randint(2**62, ())))
+                seed = ctypes.c_int64(int(torch.randint(2**62, (), device="cpu")))
                 self.program.check(lib.tn_program_write(self.program.pointer, self.seed.encode(), ctypes.byref(seed), 8))
-            memory = [torch.empty(form.sizes, dtype=form.dtype) for _, form, _ in self.outs]
+            memory = [torch.empty(form.sizes, dtype=form.dtype, device="cpu") for _, form, _ in self.outs]
             for (name, _, alone), x in zip(self.outs, memory):
                 if alone:
                     self.program.check(lib.tn_program_bind(self.program.pointer, name, x.data_ptr()))

@@ -170,7 +170,7 @@ class Ranks:
     def plain(self, t, known):
         if id(t) not in known:
             with self.mode:
-                whole = torch.empty(t.shape, dtype=t.dtype)
+                whole = torch.empty(t.shape, dtype=t.dtype, device="cpu")
             known[id(t)] = torch.nn.Parameter(whole, t.requires_grad) if isinstance(t, torch.nn.Parameter) else whole
             self.original[id(known[id(t)])] = t
         return known[id(t)]

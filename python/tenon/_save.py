@@ -43,7 +43,7 @@ def read_tensors(folder, kind):
                 f.seek(8 + n + begin)
                 data = bytearray(f.read(end - begin))
                 dtype = dtypes[entry["dtype"]]
-                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype, device="cpu")
                 out[name] = flat.view(entry["shape"])
     return out
 

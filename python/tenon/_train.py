@@ -99,7 +99,7 @@ def take_back(captured, folder):
             own = update.optimizer.state[update.parameter[parameter]]
             own[key] = found[state].reshape(update.parameter[parameter].shape)
             if key != "momentum_buffer":
-                own["step"] = torch.tensor(float(steps))
+                own["step"] = torch.tensor(float(steps), device="cpu")
 
 
 def train(captured, data=None, *, steps, out, batch=None, quiet=False, **options):

@@ -183,6 +183,13 @@ class TestReplaced(unittest.TestCase):
         with self.assertRaisesRegex(tenon.NotSupported, "weight has a hook"):
             tenon.capture(lambda x: net(x).sum(), self.x)
 
+    def test_other_strides(self):
+        net, _, captured = self.make()
+        step = tenon.compile(captured)
+        net[0].weight.data = net[0].weight.data.t()  # at the same address
+        with self.assertRaisesRegex(tenon.Error, r"^0\.weight: its \.data is another"):
+            step(self.x)
+
     def test_what_may_change(self):
         net, _, captured = self.make()
         step = tenon.compile(captured)
@@ -340,6 +347,23 @@ class TestArguments(unittest.TestCase):
             step.captured.save(folder)
             found = read_tensors(folder, "weights")
         self.assertTrue(any(t.shape == x.shape and torch.equal(t, x) for t in found.values()))
+
+    def test_another_default_device(self):
+        from tenon._backend import backend
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        captured = tenon.capture(lambda x: (F.dropout(self.net(x), 0.5).square().mean(), x.sum()), self.x, optimizer=optimizer)
+        run = torch.compile(lambda x: (x.sin() + 1).t(), backend=backend)
+        run(self.x)
+        with torch.device("meta"):
+            found = tenon.compile(captured)(self.x)
+            again = run(self.x)
+        self.assertEqual([str(x.device) for x in (*found, again)], ["cpu"] * 3)
+        self.assertTrue(torch.isfinite(found[0]))
+        self.assertEqual(optimizer.state[self.net.weight]["step"].item(), 1)
+
+    def test_nothing_returned(self):
+        step = tenon.compile(tenon.capture(lambda x: (self.net(x).square().mean(), x[:0] * 2), self.x))
+        self.assertEqual(step(self.x)[1].shape, (0, 8))
 
     def test_without_gradients(self):
         captured = tenon.capture(self.step, self.x)
