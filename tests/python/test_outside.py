@@ -288,6 +288,25 @@ class TestReads(Case):
         step.captured.recorded_again = lambda: self.fail("it is recorded again")
         step(self.x)
 
+    def test_code_of_modules(self):
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        hooks, step = [], lambda x: net(x).square().mean()
+        words, back = "^1 has another class, forward or hook than when the step", lambda: hooks.pop().remove()
+        twice = lambda m, x, y: y * 2
+        self.other(words, step, lambda: hooks.append(net[1].register_forward_hook(twice)), self.x, back=back)
+        self.other(words, step, lambda: hooks.append(net[1].register_forward_pre_hook(lambda m, x: (x[0] * 2,))), self.x, back=back)
+        self.other(words, step, lambda: hooks.append(net[1].register_full_backward_hook(lambda m, x, y: (x[0] * 2,))), self.x,
+                   back=back)
+        self.other(words, step, lambda: setattr(net[1], "forward", lambda x: x[:, :2]), self.x, back=lambda: delattr(net[1], "forward"))
+        kind = type("Twice", (nn.Linear,), {"forward": lambda m, x: nn.Linear.forward(m, x) * 2})
+        self.other(words, step, lambda: setattr(net[1], "__class__", kind), self.x, back=lambda: setattr(net[1], "__class__", nn.Linear))
+        kept = [net[1].register_forward_hook(twice)]
+        self.other(words, step, lambda: kept.pop().remove(), self.x)
+        made, _ = self.told(step, self.x)
+        seen = []
+        net[1].register_forward_hook(lambda m, x, y: seen.append(0))  # which makes no difference
+        self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-4)
+
 
 class TestConstants(Case):
     """Tensors that no place is known of."""
