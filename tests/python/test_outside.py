@@ -294,12 +294,14 @@ class TestReads(Case):
         words, back = "^1 has another class, forward or hook than when the step", lambda: hooks.pop().remove()
         twice = lambda m, x, y: y * 2
         self.other(words, step, lambda: hooks.append(net[1].register_forward_hook(twice)), self.x, back=back)
-        self.other(words, step, lambda: hooks.append(net[1].register_forward_pre_hook(lambda m, x: (x[0] * 2,))), self.x, back=back)
-        self.other(words, step, lambda: hooks.append(net[1].register_full_backward_hook(lambda m, x, y: (x[0] * 2,))), self.x,
-                   back=back)
-        self.other(words, step, lambda: setattr(net[1], "forward", lambda x: x[:, :2]), self.x, back=lambda: delattr(net[1], "forward"))
+        before, after = lambda m, x: (x[0] * 2,), lambda m, x, y: (x[0] * 2,)
+        self.other(words, step, lambda: hooks.append(net[1].register_forward_pre_hook(before)), self.x, back=back)
+        self.other(words, step, lambda: hooks.append(net[1].register_full_backward_hook(after)), self.x, back=back)
+        self.other(words, step, lambda: setattr(net[1], "forward", lambda x: x[:, :2]), self.x,
+                   back=lambda: delattr(net[1], "forward"))
         kind = type("Twice", (nn.Linear,), {"forward": lambda m, x: nn.Linear.forward(m, x) * 2})
-        self.other(words, step, lambda: setattr(net[1], "__class__", kind), self.x, back=lambda: setattr(net[1], "__class__", nn.Linear))
+        self.other(words, step, lambda: setattr(net[1], "__class__", kind), self.x,
+                   back=lambda: setattr(net[1], "__class__", nn.Linear))
         kept = [net[1].register_forward_hook(twice)]
         self.other(words, step, lambda: kept.pop().remove(), self.x)
         made, _ = self.told(step, self.x)
@@ -314,7 +316,8 @@ class TestConstants(Case):
     def test_written(self):
         words = SimpleNamespace(y0=torch.ones(2))
         step = lambda x: (self.net(x) - getattr(words, "y" + str(0))).square().mean()
-        self.other(rf"^a tensor of \[2\] was written to since .* constant \(made by \S*{HERE}", step, lambda: words.y0.add_(1), self.x)
+        self.other(rf"^a tensor of \[2\] was written to since .* constant \(made by \S*{HERE}", step,
+                   lambda: words.y0.add_(1), self.x)
 
     def test_written_and_recorded_again(self):
         words, beta = SimpleNamespace(y0=torch.ones(2)), [1.0]
@@ -326,10 +329,17 @@ class TestConstants(Case):
         with self.assertRaisesRegex(tenon.NotSupported, r"^a tensor of \[2\] was written to"):
             made(self.x)
 
+    def test_module_of_the_step(self):
+        weights, labels = torch.tensor([1.0, 3.0]), torch.tensor([0, 1, 1])
+        step = lambda x: nn.CrossEntropyLoss(weight=weights)(self.net(x), labels)
+        made, _ = self.told(step, self.x)
+        self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
+
     def test_module_of_no_model(self):
         teacher = nn.Sequential(nn.Linear(4, 2).requires_grad_(False))
         step = lambda x: (self.net(x) - teacher(x)).square().mean()
-        with self.assertRaisesRegex(tenon.CaptureError, rf"^a Linear that the step calls is in none of the step's modules \(\S*{HERE}\); give model="):
+        words = rf"^a Linear that the step calls is in none of the step's modules \(\S*{HERE}\); give model="
+        with self.assertRaisesRegex(tenon.CaptureError, words):
             tenon.capture(step, self.x, model=self.net)
         made, _ = self.told(step, self.x, model={"": self.net, "teacher": teacher})
         with torch.no_grad():
