@@ -38,7 +38,7 @@ def check(name, x):
     except NotSupported as error:
         raise NotSupported(f"{name}: {error}") from None
     if x.requires_grad:
-        raise NotSupported(f"{name} requires a gradient: a Step gives gradients of parameters only")
+        raise NotSupported(f"{name} requires a gradient: a Step gives gradients of parameters only; detach() it")
 
 
 def check_plain(path, x):

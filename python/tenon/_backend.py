@@ -57,7 +57,7 @@ class Form:
 
     def back(self, memory):
         out = memory.permute(self.inverse) if self.turned else memory
-        return out if self.strided is None else torch.empty_strided(*self.strided, dtype=self.dtype).copy_(out)
+        return out if self.strided is None else torch.empty_strided(*self.strided, dtype=self.dtype, device="cpu").copy_(out)
 
 
 class NoCalls(Exception):
@@ -75,7 +75,7 @@ class Graph(_capture.Builder):
 
     def __init__(self, gm, backward):
         self.gm, self.backward = gm, backward
-        self.node_names, self.ports, self.outputs, self.constants = {}, {}, [], {}
+        self.node_names, self.ports, self.outputs, self.constants, self.constant_lines = {}, {}, [], {}, []
         self.code = Code(self.node_names)
         self.by_line = self.code.nodes
         self.parameters, self.buffers, self.captured = {}, {}, self  # what Builder.constant looks at
@@ -179,10 +179,11 @@ class Compiled:
 
     def put(self, tensor, form, name):
         tensor = form.turn(tensor.detach())
-        address = tensor.data_ptr()
         if not form.nbytes:
             return
-        if address % ALIGN or not tensor.is_contiguous():
+        lazy = tensor.is_conj() or tensor.is_neg()  # its memory has other values
+        address = 0 if lazy else tensor.data_ptr()
+        if lazy or address % ALIGN or not tensor.is_contiguous():
             if self.bound.pop(name, None):
                 self.program.check(lib.tn_program_bind(self.program.pointer, name, None))
             self.program.write(name.decode(), tensor)
@@ -198,9 +199,9 @@ class Compiled:
             for i, form, name in self.inputs:
                 self.put(held[i], form, name)
             if self.seed is not None:
-                seed = ctypes.c_int64(int(torch.randint(2**62, ())))
+                seed = ctypes.c_int64(int(torch.randint(2**62, (), device="cpu")))
                 self.program.check(lib.tn_program_write(self.program.pointer, self.seed.encode(), ctypes.byref(seed), 8))
-            memory = [torch.empty(form.sizes, dtype=form.dtype) for _, form, _ in self.outs]
+            memory = [torch.empty(form.sizes, dtype=form.dtype, device="cpu") for _, form, _ in self.outs]
             for (name, _, alone), x in zip(self.outs, memory):
                 if alone:
                     self.program.check(lib.tn_program_bind(self.program.pointer, name, x.data_ptr()))

@@ -127,14 +127,24 @@ class Scopes(TorchFunctionMode):
             if m is not holder:
                 self.path.setdefault(id(m), holder.path(name + ".").rstrip("."))
         self.stack, self.hooks, self.line = [""], [], ""
+        self.made = {}  # modules that the step makes, a loss with weights say, by id
 
     def note(self):
         meta = fx_traceback.get_current_meta()
         meta["custom"] = {**meta.get("custom", {}), "tenon": (self.stack[-1], self.line)}
 
     def begin(self, module, _):
+        _ranks.check_replicas(module)
+        own = id(module) in self.path or id(module) in self.made
+        if not own and any(x is not None for x in [*module._parameters.values(), *module._buffers.values()]):
+            line = user_line(sys._getframe(1)).partition(", in ")[0]
+            raise CaptureError(f"a {type(module).__name__} that the step calls is in none of the step's modules ({line}); give "
+                               "model={'': model, 'teacher': teacher}")
         self.stack.append(self.path.get(id(module), self.stack[-1]))
         self.note()
+
+    def make(self, module, *_):
+        self.made[id(module)] = module
 
     def end(self, module, *_):
         self.stack.pop()
@@ -142,7 +152,8 @@ class Scopes(TorchFunctionMode):
 
     def __enter__(self):
         self.hooks = [nn_module.register_module_forward_pre_hook(self.begin),
-                      nn_module.register_module_forward_hook(self.end, always_call=True)]
+                      nn_module.register_module_forward_hook(self.end, always_call=True),
+                      nn_module.register_module_buffer_registration_hook(self.make)]
         self.note()
         return super().__enter__()
 
@@ -232,6 +243,7 @@ class Captured:
         self.text = ""
         self.parameters, self.frozen, self.buffers, self.constants = {}, {}, {}, {}
         self.inputs, self.types = [], []
+        self.constant_lines = []
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
         self.training = []   # (module, whether it was in training mode)
@@ -252,6 +264,13 @@ class Captured:
         step, model = self.source
         return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
 
+    def check(self):
+        """Raises NotSupported where the model is another than this graph's: its members, hooks, or what is fixed."""
+        self.watch.check()
+        self.fixed.check(self.recorded_again, every=True)
+        _watch.check_hooks(self.parameters, self.optimizer)
+        _watch.check_trainable(self)
+
     def recorded_again(self):
         """The step recorded again: "" if it is this same graph now, else the reason, or True; and its Fixed."""
         other = Captured()
@@ -262,7 +281,7 @@ class Captured:
         constants = zip(self.constants.values(), other.constants.values())
         equal = (without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
                  and outputs_equal(self, self.holder))
-        return "" if equal else True, self.holder.outside.fixed(other.constants.values())
+        return "" if equal else True, self.holder.outside.fixed(other.constants.values(), other.constant_lines)
 
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
@@ -310,7 +329,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
         captured.ranks = ranks
     holder.outside.warn()
     holder.effects.warn()
-    captured.fixed = holder.outside.fixed(captured.constants.values())
+    captured.fixed = holder.outside.fixed(captured.constants.values(), captured.constant_lines)
     captured.names, captured.recorded = names, without_scopes(builder.graph_text)
     captured.source = (step, model)
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
@@ -456,6 +475,7 @@ class Builder:
         while name in self.captured.parameters or name in self.captured.buffers:
             name += "_"
         self.captured.constants[name] = tensor.detach()
+        self.captured.constant_lines.append(where(next(iter(node.users), node)))
         self.ports[name] = ("const", name)
         self.node_names[node] = node.name
         node.meta["val"] = tensor.detach()

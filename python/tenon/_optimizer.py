@@ -4,6 +4,7 @@ An optimizer is read, never traced: a trace of its step would have the first ste
 rates are inputs of the graph, all else of a group's settings is fixed when the step is captured, and refused where it
 has changed since."""
 import math
+import operator
 import re
 
 import torch
@@ -82,6 +83,7 @@ class Update:
     def __init__(self, optimizer, names):
         self.optimizer = optimizer
         self.settings = [settings(optimizer, group) for group in optimizer.param_groups]
+        self.members = [list(group["params"]) for group in optimizer.param_groups]
         self.group = {names[id(p)]: i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self.parameter = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
         self.keys = READ[type(optimizer)]
@@ -100,6 +102,8 @@ class Update:
             raise NotSupported(f"the optimizer has {len(groups)} groups, the captured step {len(self.settings)}; "
                                "capture again")
         for i, (group, before) in enumerate(zip(groups, self.settings)):
+            if len(group["params"]) != len(self.members[i]) or not all(map(operator.is_, group["params"], self.members[i])):
+                raise NotSupported(f"group {i} has other parameters than in the captured step; capture again")
             now = settings(self.optimizer, group)
             for key, value in before.items():
                 cycled = "; a schedule needs cycle_momentum=False" if key in ("momentum", "beta1") else ""

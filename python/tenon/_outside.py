@@ -21,6 +21,7 @@ from ._chains import chains_in
 from ._errors import NotSupported
 from ._places import (CALLED, CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
                       copied, is_of_user, is_plain, kind_of, place_of, same)
+from ._watch import HOOKS, Calls
 
 MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
@@ -32,7 +33,6 @@ WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDAT
          "CALL_FUNCTION_EX")  # what reads all of a container
 READERS = ("items", "keys", "values", "copy", "index", "count")
 OF_ALL = set(vars(torch.nn.Module())) | {"training"}  # members of every module
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 
 
 class Reader:
@@ -306,11 +306,12 @@ class Outside:
                           "(register_buffer), others are returned beside the loss, and kept after loss, x = Step(...)",
                           RuntimeWarning, stacklevel=3)
 
-    def fixed(self, constants):
-        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants."""
+    def fixed(self, constants, lines):
+        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants, each with its
+        line."""
         own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written]
         self.keep = self.reads = None
-        return Fixed(own, constants)
+        return Fixed(own, constants, lines, self.modules)
 
 
 def write(path, buffer, now):
@@ -331,10 +332,12 @@ def memory(x):
 
 
 class Fixed:
-    """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, and
-    tensors that are constants in it."""
+    """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, the
+    code of modules, and tensors that are constants in it."""
 
-    def __init__(self, places, constants):
+    def __init__(self, places, constants, lines, modules):
+        self.modules, self.code = modules, Calls(modules)
+        self.constants = [(x, x._version, line) for x, line in zip(constants, lines) if not x.is_inference()]
         known = {memory(x) for x in constants} - {None}
         self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
         self.turn, self.tries, self.keep = 0, collections.Counter(), []
@@ -375,7 +378,7 @@ class Fixed:
                 found += [p for p, box, key, then in turn if box[key] is not then]
             except (KeyError, IndexError):  # one is gone
                 found += [p for p, *_ in turn]
-        found = [p for p in found if not p.is_same()]
+        found = [p for p in found if not p.is_same()] + self.code.others()
         if found:
             self.other(found, again)
 
@@ -392,6 +395,10 @@ class Fixed:
                 raise NotSupported(f"{p.path} is another tensor than when the step was captured, in which it is a constant"
                                    f"{where(p)}; give it as an argument, or capture again")
             p.then, entry[1] = now, now._version
+        for x, version, line in self.constants:
+            if x._version != version:
+                raise NotSupported(f"a tensor of {list(x.shape)} was written to since the step was captured, in which it is a "
+                                   f"constant{line}; give its module in model=, or it as an argument, or capture again")
 
     def other(self, found, again):
         """Records the step again, as values are others now."""
@@ -409,6 +416,7 @@ class Fixed:
                               f"{TRIES} times, and is not looked at any more; if something depends on it, give that as a tensor",
                               RuntimeWarning, stacklevel=5)
         self.take([p for p in fixed.places() if self.tries[place_of(p.box, p.key)] < TRIES])
+        self.code = Calls([(path, m) for path, m in self.modules if self.tries[place_of(m, "forward")] < TRIES])
         self.tensors = fixed.tensors
         self.keep += found  # whose boxes have those addresses
 

@@ -2,6 +2,7 @@
 import collections
 import functools
 import inspect
+import operator
 import os
 import site
 import sys
@@ -12,12 +13,15 @@ import torch
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
 CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
+NUMBERS = (bool, int, float, complex)
+SEQUENCES = (list, tuple, collections.deque)
 CHANGING = (list, dict, set, collections.deque)
 PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
 PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
     sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages())})
 OWN = tuple(os.path.dirname(os.path.realpath(path)) + os.sep for path in (torch.__file__, __file__))
 MODULES = os.path.join(OWN[0], "nn", "modules", "")
+LONG = 200  # entries
 MISSING = object()
 
 
@@ -48,10 +52,24 @@ def is_plain(x):
     return isinstance(x, PLAIN) or (type(x) is tuple and all(map(is_plain, x)))
 
 
+def kind_in(x, kinds):
+    return next((kind for kind in kinds if isinstance(x, kind)), None)
+
+
 def same(a, b):
-    """Whether two values that are no tensors are one; a NaN is one of itself."""
+    """Whether two values that are no tensors are one: 1, True and 1.0 are three, but in what is too long to look at each
+    entry at every step; a NaN is one of itself."""
+    if a is b:
+        return True
     try:
-        return a is b or bool(a == b) or bool(a != a and b != b)
+        inner = kind_in(a, (*SEQUENCES, dict))
+        if inner and inner is kind_in(b, (*SEQUENCES, dict)):
+            if len(a) != len(b) or len(a) > LONG or (inner is dict and a.keys() != b.keys()):
+                return bool(a == b)
+            if inner is dict:
+                a, b = a.values(), [b[key] for key in a]
+            return all(map(operator.is_, a, b)) or all(map(same, a, b))
+        return kind_in(a, NUMBERS) is kind_in(b, NUMBERS) and (bool(a == b) or bool(a != a and b != b))
     except (TypeError, ValueError, RuntimeError):
         return False
 

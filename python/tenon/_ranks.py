@@ -170,7 +170,7 @@ class Ranks:
     def plain(self, t, known):
         if id(t) not in known:
             with self.mode:
-                whole = torch.empty(t.shape, dtype=t.dtype)
+                whole = torch.empty(t.shape, dtype=t.dtype, device="cpu")
             known[id(t)] = torch.nn.Parameter(whole, t.requires_grad) if isinstance(t, torch.nn.Parameter) else whole
             self.original[id(known[id(t)])] = t
         return known[id(t)]
@@ -232,8 +232,18 @@ def cast(x, dtype):
     return pytree.tree_map(lambda t: t.to(dtype) if isinstance(t, torch.Tensor) and t.is_floating_point() else t, x)
 
 
+def check_replicas(module):
+    """Raises NotSupported for a module whose gradients DistributedDataParallel would reduce."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel and isinstance(module, parallel.DistributedDataParallel) and module.process_group.size() > 1:
+        raise NotSupported("DistributedDataParallel reduces gradients in hooks that a Step does not run; capture .module without "
+                           "an optimizer, and all_reduce p.grad after the Step")
+
+
 def find(holder):
     """The Ranks of a holder's modules; None where all of their tensors are plain."""
+    for module in holder.modules():
+        check_replicas(module)
     tensors = [*holder.parameters(), *holder.buffers()]
     if any(map(is_dtensor, tensors)) or any(groups_of(m) for m in holder.modules() if m is not holder):
         return Ranks(holder)

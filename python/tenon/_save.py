@@ -5,6 +5,8 @@ import os
 
 import torch
 
+from . import _watch
+
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
           torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
@@ -23,7 +25,7 @@ def save_tensors(path, tensors):
         f.write(text)
         for t in tensors.values():
             if t.numel():
-                f.write(t.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+                f.write(t.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def read_tensors(folder, kind):
@@ -41,7 +43,7 @@ def read_tensors(folder, kind):
                 f.seek(8 + n + begin)
                 data = bytearray(f.read(end - begin))
                 dtype = dtypes[entry["dtype"]]
-                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+                flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype, device="cpu")
                 out[name] = flat.view(entry["shape"])
     return out
 
@@ -50,6 +52,8 @@ def save(captured, folder):
     """Writes step.tn and weights.safetensors of a captured step into a folder."""
     if captured.ranks:
         captured.ranks.refuse("save")
+    captured.check()
+    _watch.check_modes(captured)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "step.tn"), "w", encoding="utf-8") as f:
         f.write(captured.text)

@@ -3,6 +3,7 @@
 A program's arena holds parameters, buffers and the optimizer's state. PyTorch sees each as a tensor of its own storage
 over that memory; the storage keeps the program, so that a tensor may outlive the Step."""
 import contextlib
+import copy
 import ctypes
 import signal
 import threading
@@ -55,6 +56,11 @@ class Done(torch.autograd.Function):
         raise Error("the Step has computed the backward and added the gradients to .grad: leave loss.backward() out, and "
                     "call optimizer.step() after the Step; what divides the loss, or scales it, goes into the step that is "
                     "captured")
+
+
+def check_inference(what):
+    if torch.is_inference_mode_enabled():
+        raise Error(f"{what} under torch.inference_mode, whose tensors no step can train: call it outside of it")
 
 
 class HeldInterrupt:
@@ -139,13 +145,13 @@ class Program:
         if nbytes != like.numel() * like.element_size():
             raise Error(f"{name}: expected {like.numel() * like.element_size()} bytes, found {nbytes}")
         if not nbytes:
-            return torch.empty(like.shape, dtype=like.dtype)
+            return torch.empty(like.shape, dtype=like.dtype, device="cpu")
         memory = (ctypes.c_ubyte * nbytes).from_address(address)
         memory.program = self  # the storage refers to `memory`
         return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
 
     def write(self, name, tensor):
-        tensor = tensor.detach().contiguous()
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         self.check(lib.tn_program_write(self.pointer, name.encode(), tensor.data_ptr(),
                                         tensor.numel() * tensor.element_size()))
 
@@ -171,15 +177,13 @@ class Step:
     plan  the Plan. Raises ValueError for other arguments than were captured, Error where the step fails."""
 
     def __init__(self, plan):
+        check_inference("tenon.compile")
         self.plan = plan
         self.captured = c = plan.captured
-        c.watch.check()
-        c.fixed.check(c.recorded_again, every=True)
-        _watch.check_hooks(c.parameters, c.optimizer)
-        _watch.check_trainable(c)
+        c.check()
         self.program = Program(plan.made)
         self._update = c.update
-        self._owners, self._states = [], []  # (name, the model's tensor, its memory here); (path, key, memory)
+        self._owners, self._states = [], []  # (name, the model's tensor, its memory here, its address); (path, key, memory)
         self._resident = set()  # inputs that have their value from now on
         with taken_from([*c.parameters.values(), *c.buffers.values()]):
             self._adopt()
@@ -192,6 +196,8 @@ class Step:
         c, x = self.captured, self.program
         if self._update is not None:
             self._update.check()
+        trained = lambda name: name in c.parameters and c.parameters[name].requires_grad
+        _watch.check_memory({**c.parameters, **c.buffers}, lambda name: trained(name) or self._is_written(name))
         taken = []
         with torch.no_grad():
             for name, tensor in [*c.parameters.items(), *c.buffers.items()]:
@@ -201,10 +207,10 @@ class Step:
                 self._place(c.ports.tensor(name), constant)
         for name, owner, view in taken:
             owner.data = view
-            self._owners.append((name, owner, view))
+            self._owners.append((name, owner, view, view.data_ptr()))
             self.program.owners[view.data_ptr()] = weakref.ref(owner)
             holders[view.data_ptr()] = self.program
-        self._written = [owner for name, owner, _ in self._owners if self._is_written(name)]
+        self._written = [owner for name, owner, *_ in self._owners if self._is_written(name)]
         if self._update is not None:
             self._adopt_state()
 
@@ -249,7 +255,7 @@ class Step:
                 view.zero_() if before is None else view.copy_(before)
             state[key] = view
             if key != "momentum_buffer":
-                state.setdefault("step", torch.tensor(0.0, dtype=torch.float32))
+                state.setdefault("step", torch.tensor(0.0, dtype=torch.float32, device="cpu"))
             self._states.append((path, key, view))
 
     def _check_state(self):
@@ -263,7 +269,7 @@ class Step:
             if now is None and not update.done(path):  # as of a new optimizer
                 now = torch.zeros_like(view)
                 if key != "momentum_buffer":
-                    state.setdefault("step", torch.tensor(0.0, dtype=torch.float32))
+                    state.setdefault("step", torch.tensor(0.0, dtype=torch.float32, device="cpu"))
             if now is None:
                 raise NotSupported(f"{path}: the optimizer's state has lost {key}")
             if now.shape != view.shape or now.dtype != view.dtype:
@@ -274,20 +280,15 @@ class Step:
             state[key] = view
 
     def _check_owners(self):
-        for name, owner, view in self._owners:
-            if owner.data_ptr() != view.data_ptr() and owner.numel():
+        for name, owner, view, address in self._owners:
+            if (owner.data_ptr() != address or not owner.is_contiguous()) and owner.numel():
                 self._take_back(name, owner, view)
-        for module, training in self.captured.training:
-            m = module()
-            if m is not None and m.training != training:
-                raise NotSupported(f"{type(m).__name__} is in {'training' if m.training else 'evaluation'} mode, the "
-                                   f"step was captured in {'training' if training else 'evaluation'} mode")
 
     @staticmethod
     def _take_back(name, owner, view):
         """Puts a tensor of the model that another Step has taken back into this one's arena."""
         other = holder_of(owner)
-        if other is None or owner.shape != view.shape or owner.dtype != view.dtype:
+        if other is None or owner.shape != view.shape or not owner.is_contiguous() or owner.dtype != view.dtype:
             raise Error(f"{name}: its .data is another than the step's since compile; write into it in place "
                         "(load_state_dict, copy_), or compile again")
         if not other.lock.acquire(blocking=False):
@@ -311,10 +312,14 @@ class Step:
             self.program.lock.release()
 
     def _run(self, args, kwargs):
+        if not torch.is_grad_enabled():
+            check_inference("Step(...)")
+            raise Error("a Step trains, and torch.no_grad() is on: evaluate with the model itself")
         self.captured.watch.check()
         self._check_owners()
         _watch.check_hooks(self.captured.parameters, self.captured.optimizer)
         _watch.check_trainable(self.captured)
+        _watch.check_modes(self.captured)
         tensors = self._tensors(args, kwargs)
         self.captured.fixed.check(self.captured.recorded_again)
         if self._update is not None:
@@ -322,7 +327,7 @@ class Step:
             self._check_state()
             self._set_scalars()
         if ("seed", "") in self._read:
-            self._scalar(("seed", ""), c_int64(int(torch.randint(2**62, ()))))
+            self._scalar(("seed", ""), c_int64(int(torch.randint(2**62, (), device="cpu"))))
         for name, tensor in zip(self.captured.inputs, tensors):
             if ("batch", name) in self._read:
                 self.program.write(self._read["batch", name], tensor)
@@ -358,6 +363,9 @@ class Step:
                                  f"{OTHER_SIZES if given and now.shape != shape else ''}")
             if now.layout is not torch.strided:
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
+            if now.requires_grad:
+                raise NotSupported(f"{c.inputs[len(tensors)]} requires a gradient: a Step gives gradients of parameters only; "
+                                   "detach() it")
             tensors.append(now)
         return tensors
 
@@ -408,9 +416,10 @@ class Step:
         self.program.check(lib.tn_program_port(self.program.pointer, name.encode(), byref(port)))
         dtype = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
                  "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}[port.dtype.decode()]
-        out = torch.empty(list(port.shape[:port.rank]), dtype=dtype)
-        self.program.check(lib.tn_program_read(self.program.pointer, name.encode(), out.data_ptr(),
-                                               out.numel() * out.element_size()))
+        out = torch.empty(list(port.shape[:port.rank]), dtype=dtype, device="cpu")
+        if out.numel():
+            self.program.check(lib.tn_program_read(self.program.pointer, name.encode(), out.data_ptr(),
+                                                   out.numel() * out.element_size()))
         return out
 
     def _result(self):
@@ -419,7 +428,8 @@ class Step:
         for i, tensor in enumerate(c.out_is_tensor):
             if tensor:
                 leaves[i] = self._output("loss" if i == c.loss_at else f"metric.{next(metrics)}")
-        leaves[c.loss_at] = Done.apply(leaves[c.loss_at], torch.empty(0, requires_grad=True), self._update is not None)
+        leaves[c.loss_at] = Done.apply(leaves[c.loss_at], torch.empty(0, requires_grad=True, device="cpu"),
+                                           self._update is not None)
         return pytree.tree_unflatten(leaves, c.out_spec)
 
     # ---- copies ----
@@ -434,7 +444,7 @@ class Step:
         c = self.captured
         out = {"model": {name: t.detach().clone() for name, t in [*c.parameters.items(), *c.buffers.items()]}}
         if c.optimizer is not None:
-            out["optimizer"] = c.optimizer.state_dict()
+            out["optimizer"] = copy.deepcopy(c.optimizer.state_dict())
         return out
 
     def load_state_dict(self, state):

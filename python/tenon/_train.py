@@ -8,7 +8,7 @@ import tempfile
 
 import torch
 
-from . import _optimizer
+from . import _optimizer, _watch
 from ._capture import Captured
 from ._errors import DoesNotFit, Error, NotSupported
 from ._library import FIT, USAGE, in_python, path
@@ -99,7 +99,7 @@ def take_back(captured, folder):
             own = update.optimizer.state[update.parameter[parameter]]
             own[key] = found[state].reshape(update.parameter[parameter].shape)
             if key != "momentum_buffer":
-                own["step"] = torch.tensor(float(steps))
+                own["step"] = torch.tensor(float(steps), device="cpu")
 
 
 def train(captured, data=None, *, steps, out, batch=None, quiet=False, **options):
@@ -121,6 +121,9 @@ def train(captured, data=None, *, steps, out, batch=None, quiet=False, **options
         raise TypeError(f"train: expected what capture returned, found {type(captured).__name__}")
     if options.get("memory") not in (None, "auto"):
         options["memory"] = bytes_of(options["memory"])
+    if not captured.ranks:  # which are refused below
+        captured.check()
+        _watch.check_modes(captured)
     if captured.optimizer is not None:
         options = of_optimizer(captured, options, data)
     with tempfile.TemporaryDirectory() as folder:

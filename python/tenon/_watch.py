@@ -1,5 +1,7 @@
 """What of a model and its optimizer may not change between the capture of a step and each of its calls, and hooks, which
 a captured step would leave out."""
+import itertools
+import operator
 import sys
 import weakref
 
@@ -7,11 +9,51 @@ import torch
 
 from ._errors import NotSupported
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 optimizers = sys.modules[torch.optim.Optimizer.__module__]  # the module, which torch.optim deletes from its names
 
 
 def nothing():
     return None
+
+
+class Called:
+    """A module whose class, `forward` or hooks are others than they were, as a Place of those."""
+
+    line, key = "", "forward"
+
+    def __init__(self, path, module):
+        self.path, self.box, self.then = path, module, module
+
+    def difference(self):
+        return f"{self.path or type(self.box).__name__} has another class, forward or hook than"
+
+
+class Calls:
+    """By what code modules run, (path, module): their classes, what members they have in the place of `forward`, hooks."""
+
+    def __init__(self, modules):
+        self.modules = [(path, m, code_of(m)) for path, m in modules]
+        self.objects, self.types = [m for _, m in modules], [type(m) for _, m in modules]
+        self.no_hooks = [x for m in self.objects for x in hooks_of(m) if not x]
+        self.no_forward = [vars(m) for m in self.objects if "forward" not in vars(m)]
+        self.some = [(m, code) for _, m, code in self.modules if len(code) > 2 or code[1] is not None]
+
+    def others(self):
+        """A Called of each module that runs by other code now."""
+        if (not any(self.no_hooks) and list(map(type, self.objects)) == self.types
+                and not any(map(operator.contains, self.no_forward, itertools.repeat("forward")))
+                and all(code_of(m) == code for m, code in self.some)):
+            return []
+        return [Called(path, m) for path, m, code in self.modules if code_of(m) != code]
+
+
+def hooks_of(module):
+    return [getattr(module, kind) for kind in HOOKS]
+
+
+def code_of(module):
+    return type(module), vars(module).get("forward"), *(hook for hooks in hooks_of(module) for hook in hooks.values())
 
 
 class Watch:
@@ -67,6 +109,45 @@ def check_hooks(parameters, optimizer):
         if found:
             raise NotSupported(f"{type(optimizer).__name__} has a hook of {what}, which a Step would not run; "
                                "remove it")
+
+
+def span(x):
+    """The elements from a tensor's first to its last in memory."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride())) if x.numel() else 0
+
+
+def overlap(a, b):
+    """Whether two tensors, of which b does not begin before a, have elements in the same memory."""
+    offset = b.data_ptr() - a.data_ptr()
+    if offset >= span(a) * a.element_size():
+        return False
+    if a.dtype != b.dtype or offset % a.element_size():
+        return True
+    offset //= a.element_size()
+    elements = torch.zeros(max(span(a), offset + span(b)), dtype=torch.bool, device="cpu")
+    elements.as_strided(a.shape, a.stride()).fill_(True)
+    return bool(elements.as_strided(b.shape, b.stride(), offset).any())
+
+
+def check_memory(tensors, written):
+    """Raises NotSupported where a tensor, by its name, is in the memory of another and one of them is written: in an arena
+    each has memory of its own."""
+    before = []
+    for name, x in sorted(((name, x) for name, x in tensors.items() if x.numel()), key=lambda item: item[1].data_ptr()):
+        before = [(other, y) for other, y in before if x.data_ptr() < y.data_ptr() + span(y) * y.element_size()]
+        for other, y in before:
+            if (written(name) or written(other)) and overlap(y, x):
+                raise NotSupported(f"{other} and {name} share memory: make them one Parameter, or give one a clone()")
+        before.append((name, x))
+
+
+def check_modes(captured):
+    """Raises NotSupported where a module is in another mode, training or evaluation, than it was."""
+    for module, training in captured.training:
+        m = module()
+        if m is not None and m.training != training:
+            raise NotSupported(f"{type(m).__name__} is in {'training' if m.training else 'evaluation'} mode, the "
+                               f"step was captured in {'training' if training else 'evaluation'} mode")
 
 
 def check_trainable(captured):

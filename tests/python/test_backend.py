@@ -134,6 +134,13 @@ class TestBackend(unittest.TestCase):
             for m in (model, reference):
                 m.out.weight.data = torch.ones_like(m.out.weight) / 4  # memory of PyTorch's may be other memory
 
+    def test_negative_bit(self):
+        """Between inputs whose memory is bound."""
+        compiled, reference = self.pair(nn.Linear(8, 4))
+        x = torch.randn(6, 8)
+        for a in (x, torch._neg_view(x), x, torch.view_as_complex(torch.randn(6, 8, 2)).conj().imag):
+            self.near(compiled(a), reference(a))
+
     def test_dropout(self):
         model = GPT2(dropout=0.5)
         compiled, data = torch.compile(model, backend="tenon"), tokens(1)[0]

@@ -185,6 +185,10 @@ class TestDTensor(unittest.TestCase):
             tenon.compile(captured)
         with self.assertRaisesRegex(tenon.NotSupported, "x is a DTensor"):
             tenon.capture(lambda x: net.up(x).sum(), distribute_tensor(weight, tp, [Replicate()]), model=net)
+        replicas = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+        for model in (replicas, replicas.module):
+            with self.assertRaisesRegex(tenon.NotSupported, r"^DistributedDataParallel reduces .*; capture \.module without"):
+                tenon.capture(lambda x: replicas(x).sum(), torch.ones(3, 4), model=model)
         before = net.up.forward
         net.up.forward = lambda x: 1 / 0
         with self.assertRaisesRegex(tenon.CaptureError, "division by zero"):

@@ -12,7 +12,7 @@ from torch import nn
 
 import tenon
 from tenon._library import _paths
-from tenon._save import save_tensors
+from tenon._save import read_tensors, save_tensors
 from models import GPT2, tokens
 
 # Names of nodes, of the importer's and the optimizer's inputs, of outputs and of parameters.
@@ -142,6 +142,34 @@ class TestReplaced(unittest.TestCase):
         with self.assertRaisesRegex(tenon.NotSupported, r"^0\.weight requires a gradient, and did not"):
             step(self.x)
 
+    def test_shared_memory(self):
+        def compiled(change):
+            net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.BatchNorm1d(8))
+            change(net)
+            tenon.compile(tenon.capture(lambda x: net(x).square().mean(), self.x, model=net))(self.x)
+            return net
+        def untied(net):
+            net[1].weight = nn.Parameter(net[0].weight.data)
+        def frozen(net):
+            untied(net)
+            net[1].weight.requires_grad_(False)
+        def row(net):
+            net[1].bias = nn.Parameter(net[0].weight.data[:, 3])
+        def buffer(net):
+            net.register_buffer("mine", net[0].weight.data)
+        for change, words in ((untied, r"0\.weight and 1\.weight|1\.weight and 0\.weight"), (frozen, r"0\.weight|1\.weight"),
+                              (row, r"0\.weight and 1\.bias"), (buffer, "mine|0")):
+            with self.subTest(change.__name__), self.assertRaisesRegex(tenon.NotSupported, f"^({words}).* share memory"):
+                compiled(change)
+        def parts(net):
+            both = torch.randn(8, 16)
+            net[0].weight, net[1].weight = nn.Parameter(both[:, :8]), nn.Parameter(both[:, 8:])
+        def both_frozen(net):
+            frozen(net)
+            net[0].weight.requires_grad_(False)
+        for change in (parts, both_frozen):
+            compiled(change)
+
     def test_hooks(self):
         self.refused(r"0\.weight has a hook of register_hook",
                      lambda net, _: net[0].weight.register_hook(lambda g: g * 0))
@@ -154,6 +182,13 @@ class TestReplaced(unittest.TestCase):
         net.weight.register_hook(lambda g: g * 0)
         with self.assertRaisesRegex(tenon.NotSupported, "weight has a hook"):
             tenon.capture(lambda x: net(x).sum(), self.x)
+
+    def test_other_strides(self):
+        net, _, captured = self.make()
+        step = tenon.compile(captured)
+        net[0].weight.data = net[0].weight.data.t()  # at the same address
+        with self.assertRaisesRegex(tenon.Error, r"^0\.weight: its \.data is another"):
+            step(self.x)
 
     def test_what_may_change(self):
         net, _, captured = self.make()
@@ -217,6 +252,18 @@ class TestArguments(unittest.TestCase):
                     other.step()
                     self.assertAlmostEqual(step(self.x).item(), loss.item(), delta=1e-5)
 
+    def test_state_dict_is_a_copy(self):
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        step = tenon.compile(tenon.capture(self.step, self.x, optimizer=optimizer))
+        step(self.x)
+        kept = step.state_dict()
+        want = copy.deepcopy(kept)
+        losses = [step(self.x).item() for _ in range(3)]
+        for name in ("exp_avg", "exp_avg_sq", "step"):
+            self.assertTrue(torch.equal(kept["optimizer"]["state"][0][name], want["optimizer"]["state"][0][name]), name)
+        step.load_state_dict(kept)
+        self.assertEqual([step(self.x).item() for _ in range(3)], losses)
+
     def test_settings(self):
         optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=9)
@@ -229,6 +276,21 @@ class TestArguments(unittest.TestCase):
             optimizer.param_groups[0]["lr"] = lr
             with self.assertRaisesRegex(ValueError, "lr: expected a number, found"):
                 tenon.capture(self.step, self.x, optimizer=optimizer)
+
+    def test_groups(self):
+        net, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), self.x
+        optimizer = torch.optim.SGD([{"params": net[0].parameters()}, {"params": net[1].parameters(), "lr": 0.1}], lr=0.2)
+        step = tenon.compile(tenon.capture(lambda x: net(x).square().mean(), x, optimizer=optimizer))
+        groups = [group["params"] for group in optimizer.param_groups]
+        for change in (lambda: groups[1].append(groups[0].pop()), lambda: groups[1].pop(), lambda: groups[0].__setitem__(
+                0, nn.Parameter(torch.ones(8, 8)))):
+            kept = [list(group) for group in groups]
+            change()
+            with self.assertRaisesRegex(tenon.NotSupported, r"^group [01] has other parameters than in the captured step; capture"):
+                step(x)
+            for group, before in zip(groups, kept):
+                group[:] = before
+        step(x)
 
     def test_numbers_that_are_not_finite(self):
         """They are refused before anything is written."""
@@ -258,6 +320,62 @@ class TestArguments(unittest.TestCase):
                 step(bad)
             with self.assertRaisesRegex(tenon.NotSupported, "expected a (dense one|tensor, found a numpy.ndarray)"):
                 tenon.capture(self.step, bad)
+
+    def test_gradient_of_an_argument(self):
+        step = tenon.compile(tenon.capture(self.step, self.x))
+        with self.assertRaisesRegex(tenon.NotSupported, r"^x requires a gradient: .* detach\(\) it"):
+            step(nn.Linear(8, 8)(self.x))
+        step(self.x)
+
+    def test_kinds_of_numbers(self):
+        ids = torch.randint(5, (6,))
+        step = tenon.compile(tenon.capture(lambda x, ids, p, q: (self.net(x) * (ids * p)[:, None]).sum() * q[0], self.x, ids, p=1,
+                                           q=(1.0,)))
+        step(self.x, ids, p=1, q=(1.0,))
+        for p, q in ((True, (1.0,)), (1.0, (1.0,)), (1, (True,)), (1, (1,))):
+            with self.assertRaisesRegex(ValueError, "is fixed in the captured step"):
+                step(self.x, ids, p=p, q=q)
+
+    def test_a_negative_bit(self):
+        x = torch.zeros(6, 8, dtype=torch.complex64).add(1j).mul(self.x).conj().imag  # whose memory has the other sign
+        self.assertTrue(x.is_neg())
+        step = tenon.compile(tenon.capture(lambda a: (self.net(a) + self.net(x)).sum(), self.x))
+        want = self.net(x).sum().item() * 2
+        for a in (x, torch._neg_view(-x.resolve_neg())):
+            self.assertAlmostEqual(step(a).item(), want, delta=1e-4)
+        with tempfile.TemporaryDirectory() as folder:
+            step.captured.save(folder)
+            found = read_tensors(folder, "weights")
+        self.assertTrue(any(t.shape == x.shape and torch.equal(t, x) for t in found.values()))
+
+    def test_another_default_device(self):
+        from tenon._backend import backend
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        captured = tenon.capture(lambda x: (F.dropout(self.net(x), 0.5).square().mean(), x.sum()), self.x, optimizer=optimizer)
+        run = torch.compile(lambda x: (x.sin() + 1).t(), backend=backend)
+        run(self.x)
+        with torch.device("meta"):
+            found = tenon.compile(captured)(self.x)
+            again = run(self.x)
+        self.assertEqual([str(x.device) for x in (*found, again)], ["cpu"] * 3)
+        self.assertTrue(torch.isfinite(found[0]))
+        self.assertEqual(optimizer.state[self.net.weight]["step"].item(), 1)
+
+    def test_nothing_returned(self):
+        step = tenon.compile(tenon.capture(lambda x: (self.net(x).square().mean(), x[:0] * 2), self.x))
+        self.assertEqual(step(self.x)[1].shape, (0, 8))
+
+    def test_without_gradients(self):
+        captured = tenon.capture(self.step, self.x)
+        with torch.inference_mode(), self.assertRaisesRegex(tenon.Error, r"^tenon.compile under torch.inference_mode"):
+            tenon.compile(captured)
+        step = tenon.compile(captured)
+        with torch.inference_mode(), self.assertRaisesRegex(tenon.Error, r"^Step\(...\) under torch.inference_mode"):
+            step(self.x)
+        with torch.no_grad(), self.assertRaisesRegex(tenon.Error, r"^a Step trains, and torch.no_grad\(\) is on: evaluate with"):
+            step(self.x)
+        self.assertIsNone(self.net.weight.grad)
+        step(self.x)
 
     def test_words_of_plan(self):
         captured = tenon.capture(self.step, self.x)

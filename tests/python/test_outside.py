@@ -102,6 +102,18 @@ class TestReads(Case):
                    back=lambda: change(y=torch.ones(3, 2)))  # an equal one is the same
         self.other("^y was written to since", step, lambda: y.add_(1), self.x)
 
+    def test_kinds_of_numbers(self):
+        words, ids = {"a": 1, "b": [1, 2]}, torch.randint(5, (3,))
+        step = lambda x: (self.net(x) / (ids * words["a"] // 2 + words["b"][0])[:, None]).sum() * len([*words["b"]])
+        made, _ = self.told(step, self.x)
+        for change, back, told in ((lambda: words.update(a=1.0), lambda: words.update(a=1), r"\['a'\] is 1.0, and was 1"),
+                                   (lambda: words["b"].__setitem__(0, 1.5), lambda: words["b"].__setitem__(0, 1), "1.5")):
+            change()
+            with self.assertRaisesRegex(tenon.NotSupported, told):
+                made(self.x)
+            back()
+            made(self.x)
+
     def test_variables_of_the_file(self):
         g = globals()
         self.other("^scale is 0.5, and was 1.0", of_file, lambda: g.update(scale=0.5), self.x, back=lambda: g.update(scale=1.0))
@@ -275,6 +287,65 @@ class TestReads(Case):
         loop.log.append(1.0)
         step.captured.recorded_again = lambda: self.fail("it is recorded again")
         step(self.x)
+
+    def test_code_of_modules(self):
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        hooks, step = [], lambda x: net(x).square().mean()
+        words, back = "^1 has another class, forward or hook than when the step", lambda: hooks.pop().remove()
+        twice = lambda m, x, y: y * 2
+        self.other(words, step, lambda: hooks.append(net[1].register_forward_hook(twice)), self.x, back=back)
+        before, after = lambda m, x: (x[0] * 2,), lambda m, x, y: (x[0] * 2,)
+        self.other(words, step, lambda: hooks.append(net[1].register_forward_pre_hook(before)), self.x, back=back)
+        self.other(words, step, lambda: hooks.append(net[1].register_full_backward_hook(after)), self.x, back=back)
+        self.other(words, step, lambda: setattr(net[1], "forward", lambda x: x[:, :2]), self.x,
+                   back=lambda: delattr(net[1], "forward"))
+        kind = type("Twice", (nn.Linear,), {"forward": lambda m, x: nn.Linear.forward(m, x) * 2})
+        self.other(words, step, lambda: setattr(net[1], "__class__", kind), self.x,
+                   back=lambda: setattr(net[1], "__class__", nn.Linear))
+        kept = [net[1].register_forward_hook(twice)]
+        self.other(words, step, lambda: kept.pop().remove(), self.x)
+        made, _ = self.told(step, self.x)
+        seen = []
+        net[1].register_forward_hook(lambda m, x, y: seen.append(0))  # which makes no difference
+        self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-4)
+
+
+class TestConstants(Case):
+    """Tensors that no place is known of."""
+
+    def test_written(self):
+        words = SimpleNamespace(y0=torch.ones(2))
+        step = lambda x: (self.net(x) - getattr(words, "y" + str(0))).square().mean()
+        self.other(rf"^a tensor of \[2\] was written to since .* constant \(made by \S*{HERE}", step,
+                   lambda: words.y0.add_(1), self.x)
+
+    def test_written_and_recorded_again(self):
+        words, beta = SimpleNamespace(y0=torch.ones(2)), [1.0]
+        step = lambda x: (self.net(x) - getattr(words, "y" + str(0))).square().mean() * (beta[0] > 0)
+        made, _ = self.told(step, self.x)
+        beta[0] = 2.0
+        made(self.x)
+        words.y0.add_(1)
+        with self.assertRaisesRegex(tenon.NotSupported, r"^a tensor of \[2\] was written to"):
+            made(self.x)
+
+    def test_module_of_the_step(self):
+        weights, labels = torch.tensor([1.0, 3.0]), torch.tensor([0, 1, 1])
+        step = lambda x: nn.CrossEntropyLoss(weight=weights)(self.net(x), labels)
+        made, _ = self.told(step, self.x)
+        self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
+
+    def test_module_of_no_model(self):
+        teacher = nn.Sequential(nn.Linear(4, 2).requires_grad_(False))
+        step = lambda x: (self.net(x) - teacher(x)).square().mean()
+        words = rf"^a Linear that the step calls is in none of the step's modules \(\S*{HERE}\); give model="
+        with self.assertRaisesRegex(tenon.CaptureError, words):
+            tenon.capture(step, self.x, model=self.net)
+        made, _ = self.told(step, self.x, model={"": self.net, "teacher": teacher})
+        with torch.no_grad():
+            for p, q in zip(teacher.parameters(), self.net.parameters()):
+                p.copy_(q)
+        self.assertEqual(made(self.x).item(), 0)
 
 
 class TestChanges(Case):

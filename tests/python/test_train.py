@@ -54,6 +54,25 @@ class TestTrain(unittest.TestCase):
         self.assertEqual(more.steps, 2)
         self.assertLess(more.losses[-1], trained.losses[-1])
 
+    def test_another_model(self):
+        """A capture that is no longer of its model is neither trained nor saved, but with what it was captured with."""
+        drop, wte, frozen = self.model.drop, self.model.wte, self.model.wpe.weight.requires_grad_(False)
+        captured = self.captured()
+        for words, change, back in (
+                ("^drop.p is 0.5, and was 0.0", lambda: setattr(drop, "p", 0.5), lambda: setattr(drop, "p", 0.0)),
+                ("^wte is another module", lambda: setattr(self.model, "wte", copy.deepcopy(wte)),
+                 lambda: setattr(self.model, "wte", wte)),
+                ("^wpe.weight requires a gradient, and did not", lambda: frozen.requires_grad_(True),
+                 lambda: frozen.requires_grad_(False)),
+                ("^GPT2 is in evaluation mode", self.model.eval, self.model.train)):
+            with self.subTest(words):
+                change()
+                for call in (lambda: self.train(captured, 1), lambda: captured.save(self.at("saved"))):
+                    with self.assertRaisesRegex(tenon.NotSupported, words):
+                        call()
+                back()
+        captured.save(self.at("saved"))
+
     def test_refused(self):
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         captured = self.captured(optimizer)
