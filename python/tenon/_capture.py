@@ -127,7 +127,6 @@ class Scopes(TorchFunctionMode):
             if m is not holder:
                 self.path.setdefault(id(m), holder.path(name + ".").rstrip("."))
         self.stack, self.hooks, self.line = [""], [], ""
-        self.made = {}  # modules that the step makes, a loss with weights say, by id
 
     def note(self):
         meta = fx_traceback.get_current_meta()
@@ -135,16 +134,12 @@ class Scopes(TorchFunctionMode):
 
     def begin(self, module, _):
         _ranks.check_replicas(module)
-        own = id(module) in self.path or id(module) in self.made
-        if not own and any(x is not None for x in [*module._parameters.values(), *module._buffers.values()]):
+        if id(module) not in self.path and any(x is not None for x in module._parameters.values()):
             line = user_line(sys._getframe(1)).partition(", in ")[0]
             raise CaptureError(f"a {type(module).__name__} that the step calls is in none of the step's modules ({line}); give "
                                "model={'': model, 'teacher': teacher}")
         self.stack.append(self.path.get(id(module), self.stack[-1]))
         self.note()
-
-    def make(self, module, *_):
-        self.made[id(module)] = module
 
     def end(self, module, *_):
         self.stack.pop()
@@ -152,8 +147,7 @@ class Scopes(TorchFunctionMode):
 
     def __enter__(self):
         self.hooks = [nn_module.register_module_forward_pre_hook(self.begin),
-                      nn_module.register_module_forward_hook(self.end, always_call=True),
-                      nn_module.register_module_buffer_registration_hook(self.make)]
+                      nn_module.register_module_forward_hook(self.end, always_call=True)]
         self.note()
         return super().__enter__()
 

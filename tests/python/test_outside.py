@@ -335,6 +335,15 @@ class TestConstants(Case):
         made, _ = self.told(step, self.x)
         self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
 
+    def test_loss_with_weights(self):
+        criterion, labels = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0])), torch.tensor([0, 1, 1])
+        step = lambda x: criterion(self.net(x), labels)
+        made = tenon.compile(tenon.capture(step, self.x, model=self.net))
+        self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
+        criterion.weight.mul_(2)
+        with self.assertRaisesRegex(tenon.NotSupported, r"^a tensor of \[2\] was written to"):
+            made(self.x)
+
     def test_module_of_no_model(self):
         teacher = nn.Sequential(nn.Linear(4, 2).requires_grad_(False))
         step = lambda x: (self.net(x) - teacher(x)).square().mean()
