@@ -395,11 +395,6 @@ static void check_here(Ctx *ctx, Arena *tmp, const char *backend, const char *na
     const Machine *m = machine_for(tmp, d, name), *here = machine_get(tmp, NULL, 1);
     if (d->machine && machine_is_gpu(m))
         gpu_check(m, 0, machine_is_text(name) || !name ? "machine" : name);
-    /* this processor widens bf16, and the text's does not: it has other kernels */
-    bool other = !d->machine && machine_is_text(name) && !isa_bf16_pays() &&
-                 m->figure[FIGURE_product_bf16] > 1.25 * m->figure[FIGURE_product_f32];
-    if (other)
-        fail(ctx, TN_USAGE, "machine: its products of bf16 are not those of this processor");
     if (d->machine ? machine_is_gpu(m) : machine_is_here(m))
         return;
     bool damaged = machine_is_text(name) && machine_is_gpu(m) == !d->machine;
