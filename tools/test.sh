@@ -3,6 +3,12 @@
 # wait for others (or JOBS); each prints what fails, then its totals, which are added up. The end repeats what failed.
 # Usage: tools/test.sh BUILD [NAME...]; a name is of BUILD/tests or tests/scripts/NAME.sh; without names all of them.
 
+# What does not hold of a test's output of many lines, and its last lines: show FILE LAST
+show() {
+    head -n "-$2" "$1" | grep -A 2 -e 'does not hold' -e '^tests/scripts/' | head -40
+    tail -n "$2" "$1"
+}
+
 # One test: tools/test.sh --one BUILD FOLDER NAME. Its output goes to FOLDER until it ends.
 if [ "$1" = --one ]; then
     build=$2 dir=$3 name=$4
@@ -20,8 +26,7 @@ if [ "$1" = --one ]; then
         if [ $code = 0 ] && [ -n "$last" ]; then
             grep '^note: ' "$dir/$name"
         else
-            grep -A 2 -e 'does not hold' -e '^tests/scripts/' "$dir/$name" | head -40
-            tail -60 "$dir/$name"
+            show "$dir/$name" 60
             [ -n "$last" ] || echo "$name: no totals, exit code $code"
         fi
         # shellcheck disable=SC2086 # four words
@@ -56,10 +61,7 @@ trap 'rm -rf "$dir"' EXIT
 printf '%s\n' "$@" | xargs -P "${jobs:-$(($(nproc) + 1))}" -n 1 "$0" --one "$build" "$dir"
 # What failed is shown once more, where a reader of the last lines finds it.
 for failed in "$dir"/*.failed; do
-    [ -e "$failed" ] || continue
-    echo
-    grep -A 2 -e 'does not hold' -e '^tests/scripts/' "$failed" | head -20
-    tail -40 "$failed"
+    [ ! -e "$failed" ] || { echo && show "$failed" 40; }
 done
 cat "$dir"/*.totals | awk -v build="$build" -v count=$# '
 { passed += $1; failed += $2 }

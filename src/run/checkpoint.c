@@ -392,7 +392,7 @@ int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 
 /* ---- after training ---- */
 
-/* Of tokens and rows of text, of --data, --val-data and further sources. */
+/* Files of tokens or rows that are not finished, of --data, --val-data and further sources. */
 static bool unfinished_tokens(const char *name)
 {
     static const char *const ends[] = {"tokens.bin.tmp", "tokens.bin.json.tmp", "rows.bin.tmp",
@@ -507,13 +507,12 @@ static void check_whole(tn_context *ctx, Arena *a, const char *path)
     if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
         fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
              run.where, (long long)step);
-    if (!tn_rank(ctx)) {
+    const int rank = tn_rank(ctx), stride = rank ? tn_ranks(ctx) : 1; /* rank 0 reads all */
+    if (rank)
+        tensors_verify(weights, rank, stride);
+    else
         weights_verify(ctx, weights);
-        tensors_verify(state, 0, 1);
-    } else {
-        tensors_verify(weights, tn_rank(ctx), tn_ranks(ctx));
-        tensors_verify(state, tn_rank(ctx), tn_ranks(ctx));
-    }
+    tensors_verify(state, rank, stride);
 }
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)

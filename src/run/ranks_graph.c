@@ -128,7 +128,7 @@ static void check_mesh(const Graph *g, Arena *tmp, int rank, int nranks)
 /* A collective: whom it calls, and what all of them must call. */
 typedef struct RankCall {
     int64_t axes; /* of the mesh, by which the group's ranks differ: their places from 1, 4 bits
-                   * each, without those of one rank, which names of one group may have or not */
+                   * each. Those of one rank are left out, so that all names of a group are one */
     uint64_t what;
     int64_t split; /* all_to_all: where the rows sent to each member begin among the splits, and
                     * after them the rows received of each; -1: another op */
@@ -455,18 +455,6 @@ static void add_after(Graph *g, Node *n, Node *before)
     n->after = after;
 }
 
-static bool has_collective(const Graph *g)
-{
-    EACH_NODE(n, g) {
-        if (is_collective(n))
-            return true;
-        EACH_LOOP_BODY(b, n)
-            if (has_collective(n->region->body[b]))
-                return true;
-    }
-    return false;
-}
-
 /* Puts the nodes of each phase behind those of the phases before it, else in their order: no
  * operand is of a later phase than its reader. */
 static void order_phases(Graph *g)
@@ -480,24 +468,23 @@ static void order_phases(Graph *g)
 }
 
 /* Each collective, and each loop that has some, comes after the one before it, by phase and then as
- * written: the same order on all ranks whose graphs have the same loops. */
-static void keep_order(Graph *g)
+ * written: the same order on all ranks whose graphs have the same loops.
+ * Returns whether there are any. */
+static bool keep_order(Graph *g)
 {
     Node *last = NULL;
     order_phases(g);
     EACH_NODE(n, g) {
-        bool inside = false;
+        bool calls = is_collective(n);
         EACH_LOOP_BODY(b, n)
-            if (has_collective(n->region->body[b])) {
-                keep_order(n->region->body[b]);
-                inside = true;
-            }
-        if (!is_collective(n) && !inside)
+            calls |= keep_order(n->region->body[b]);
+        if (!calls)
             continue;
         if (last)
             add_after(g, n, last);
         last = n;
     }
+    return last != NULL;
 }
 
 /* Whether all ranks' graphs have one form. */

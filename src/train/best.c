@@ -34,21 +34,6 @@ static bool link_best(const Trainer *r)
     return true;
 }
 
-/* The step that the link names, 0 where there is none. */
-static int64_t linked(const Trainer *r)
-{
-    char link[CHECKPOINT_PATH], name[64];
-    int64_t step;
-    int end = 0;
-    ssize_t n = snprintf(link, sizeof link, "%s/best", r->t->out) < (int)sizeof link
-                    ? readlink(link, name, sizeof name - 1)
-                    : -1;
-    if (n < 0)
-        return 0;
-    name[n] = 0;
-    return sscanf(name, "step-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : 0;
-}
-
 static bool exhausted(const Trainer *r)
 {
     return r->t->patience && r->best.waited >= r->t->patience;
@@ -74,7 +59,8 @@ int best_resume(Trainer *r)
     r->best.waited = waited;
     r->best.seen = seen;
     r->ending.exhausted = exhausted(r);
-    r->best.kept = link_best(r) ? r->best.step : linked(r);
+    int64_t named = link_best(r) ? r->best.step : folder_linked(r->t->out, "best");
+    r->best.kept = named < 0 ? 0 : named;
     return 0;
 }
 

@@ -58,19 +58,6 @@ static int try_step(tn_context *ctx, const char *out, int64_t step, Resume *x)
     return code;
 }
 
-/* The step that the link names, or -1. */
-static int64_t latest_step(const char *out)
-{
-    char link[CHECKPOINT_PATH], name[64];
-    int64_t step;
-    int end = 0;
-    if (snprintf(link, sizeof link, "%s/latest", out) >= (int)sizeof link)
-        return -1;
-    ssize_t len = readlink(link, name, sizeof name - 1);
-    name[len < 0 ? 0 : len] = 0;
-    return sscanf(name, "step-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : -1;
-}
-
 /* Whether a checkpoint is of a run, or may be: one that is torn does not say. */
 static bool may_be_of(const char *out, int64_t step, const char *run)
 {
@@ -98,7 +85,7 @@ static int fail_none(tn_context *ctx, const char *out, int64_t other)
 
 static int find(tn_context *ctx, const char *out, Resume *x)
 {
-    int64_t latest = latest_step(out), newest = folder_before(out, INT64_MAX);
+    int64_t latest = folder_linked(out, "latest"), newest = folder_before(out, INT64_MAX);
     char run[RUN_ID];
     *x = (Resume){.step = -1, .latest = latest};
     if (!run_of_folder(out, run) && latest >= 0)
@@ -158,7 +145,7 @@ void resume_drop(Resume *x)
 int resume_check_latest(const Trainer *r)
 {
     const Resume *x = r->t->resume;
-    int64_t now = x ? latest_step(r->t->out) : 0;
+    int64_t now = x ? folder_linked(r->t->out, "latest") : 0;
     if (!x || now == x->latest)
         return 0;
     if (now < 0)

@@ -54,6 +54,18 @@ static int64_t step_of(const char *name)
     return *end ? -1 : step;
 }
 
+int64_t folder_linked(const char *out, const char *link)
+{
+    char path[CHECKPOINT_PATH], name[64];
+    int64_t step;
+    int end = 0;
+    if (snprintf(path, sizeof path, "%s/%s", out, link) >= (int)sizeof path)
+        return -1;
+    ssize_t len = readlink(path, name, sizeof name - 1);
+    name[len < 0 ? 0 : len] = 0;
+    return sscanf(name, "step-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : -1;
+}
+
 int64_t folder_before(const char *out, int64_t step)
 {
     int64_t best = -1;

@@ -209,6 +209,8 @@ void folder_evaluated(const Trainer *r, int64_t step);
 int folder_find_evaluated(Trainer *r);
 /* Before each save: it may have been renamed or removed since, and the lock with it. */
 int folder_hold(Trainer *r);
+/* The step that a link of the run names, "latest" or "best"; -1: none. */
+int64_t folder_linked(const char *out, const char *link);
 /* The last step before `step` of which there is a folder, -1: none. */
 int64_t folder_before(const char *out, int64_t step);
 /* The state.json of a step: a new object, NULL where it cannot be read. */
