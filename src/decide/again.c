@@ -493,7 +493,7 @@ static void search(Decider *d)
     r->fits = plan_fits(d, &r->chosen);
     r->bound = bound_of(d);
     if (moved && !plan_fits(d, &r->none)) /* in what memory the limit leaves */
-        plan_unlimited(d, &r->none);
+        plan_told(d, &r->none);
 }
 
 /* Chooses again as for a limit that nothing keeps, where nothing fits, so that the least does not

@@ -160,6 +160,8 @@ void plan_full(Decider *d, Planned *x);
 void plan_below(Decider *d, Planned *x, double sec);
 /* As plan_full(), as without a limit; with less effort, but for collectives. */
 void plan_unlimited(Decider *d, Planned *x);
+/* The same, of what is only told: waste between its buffers does not count. */
+void plan_told(Decider *d, Planned *x);
 Planned plan_quick(Decider *d, const Level *level, const char *word);
 /* Whether all that a plan as it would run has beside one with less effort is a better order. */
 bool plan_is_order(const Decider *d);

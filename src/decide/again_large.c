@@ -5,7 +5,8 @@
  * from rung to rung nearly as the saved bytes do, so a secant through the two next to the limit
  * finds it with two or three plans. As both it and the rung before it are planned, a larger limit
  * never gives a later rung. Where some more plans can be made, a search goes on between these two
- * (again_between.c). */
+ * (again_between.c). In huge steps the first guess is half a rung further, so that it mostly fits,
+ * and the rung before one that fits is not planned where, by what it saves more, it does not. */
 #include "again.h"
 #include "again_cut.h"
 
@@ -29,6 +30,7 @@ typedef struct Rungs {
     int steps[RUNGS + 1];
     double nbytes[RUNGS + 1];
     int n; /* without that one */
+    bool huge;
 } Rungs;
 
 /* ---- rungs ---- */
@@ -98,7 +100,8 @@ const double *ladder_bytes(Decider *d, const Ladder *l)
 
 static Rungs make_rungs(Decider *d)
 {
-    Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL, false)};
+    Rungs r = {.ladder = ladder_new(d->keep, d->step, d->o.prices, d->blocks.of, NULL, false),
+               .huge = d->step->nnode > HUGE_STEP};
     const double *nbytes = ladder_bytes(d, &r.ladder);
     const double each = (nbytes[0] - nbytes[r.ladder.n]) / RUNGS;
     r.nbytes[0] = nbytes[0];
@@ -119,11 +122,22 @@ static int guess(const Rungs *r, const int64_t *need, int low, int high, int64_t
     const bool both = high <= r->n;
     const double fall = both ? (double)(need[low] - need[high]) : 1;
     const double slope = both && fall > 0 ? (r->nbytes[low] - r->nbytes[high]) / fall : 1;
-    const double goal = r->nbytes[low] - slope * (double)(need[low] - memory);
+    const double more = both || !r->huge ? 0 : (r->nbytes[0] - r->nbytes[r->n]) / (2 * r->n);
+    const double goal = r->nbytes[low] - slope * (double)(need[low] - memory) - more;
     int i = low + 1;
     while (i < high - 1 && r->nbytes[i] > goal)
         i++;
     return i;
+}
+
+/* Whether the rung before one that fits does not, by what it saves more. */
+static bool surely_first(const Rungs *r, const int64_t *need, int rung, int64_t memory)
+{
+    enum { PART = 16 }; /* of what it saves more, for what plans may be off */
+    if (!r->huge || rung > r->n)
+        return false;
+    const double more = r->nbytes[rung - 1] - r->nbytes[rung];
+    return (double)(need[rung] - memory) + more > more / PART;
 }
 
 /* A rung as a choice. Where scopes name no blocks, preferring does what demanding does, and lets
@@ -175,11 +189,11 @@ bool choose_large(Decider *d)
     const Rungs r = make_rungs(d);
     Planned *x = NEWN(d->keep, Planned, r.n + 2);
     int64_t *need = NEWN(d->keep, int64_t, r.n + 2);
+    const int64_t memory = d->task->memory;
     int low = 0, high = r.n + 1;
     need[0] = report->none.need;
-    for (int tries = 0; high - low > 1; tries++) {
-        const int i =
-            tries < MOST_SECANT ? guess(&r, need, low, high, d->task->memory) : (low + high) / 2;
+    for (int tries = 0; high - low > 1 && !surely_first(&r, need, high, memory); tries++) {
+        const int i = tries < MOST_SECANT ? guess(&r, need, low, high, memory) : (low + high) / 2;
         x[i] = plan_rung(d, &r, i);
         if (x[i].need < 0)
             return false; /* no memory is left for plans */
@@ -194,7 +208,7 @@ bool choose_large(Decider *d)
         report->chosen = x[i];
         if (!plan_fits(d, &x[i]))
             continue;
-        if (d->step->nnode <= HUGE_STEP)
+        if (!r.huge)
             refine(d, &r, i);
         return true;
     }

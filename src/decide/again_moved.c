@@ -464,6 +464,17 @@ static int find_corner(const Moved *m, int first)
     return first;
 }
 
+/* Whether a choice between entries i and k may be faster than k, as the short step tells. */
+static bool may_gain(const Moved *m, int i, int k)
+{
+    const Pair p = {.low = m->f.x[i], .high = m->f.x[k]};
+    Planned x = {.level = levels_middle(m->e, &p, false), .room = (p.low.room + p.high.room) / 2};
+    if (!x.level)
+        return true;
+    plan_full(m->e, &x);
+    return x.need < 0 || x.sec * (1 - noise_of(m)) < p.high.sec;
+}
+
 /* Chooses from the first entry that fits on, and among those that are no corners and may be faster.
  */
 static Planned choose_from(Moved *m, int first)
@@ -475,7 +486,8 @@ static Planned choose_from(Moved *m, int first)
         if (x.sec >= b.p.high.sec)
             continue;
         b.p.low = x;
-        b.worth = is_worth(told_sec(m, i, &x), told_sec(m, m->from, &b.p.high));
+        b.worth = is_worth(told_sec(m, i, &x), told_sec(m, m->from, &b.p.high)) &&
+                  (!is_told(m) || may_gain(m, i, m->from));
     }
     if (b.p.low.need > 0)
         search_between(m, &b);

@@ -273,6 +273,7 @@ typedef struct PlanTry {
     Decider *d;
     Planned *x;
     bool quick, tried, mixed; /* tried: quick, and an order within the limit is looked for */
+    bool told;                /* only what it needs and takes is asked for, waste does not count */
     int64_t limit;
     double beat;   /* seconds that it must take less than, to be of use; 0: any */
     PlanMade made; /* the plan, and for what it was made */
@@ -334,7 +335,7 @@ static void fill_need(const PlanTry *t, const Plan *p, Planned *x)
     const int64_t memory = t->d->task->memory;
     x->least = s->bound + p->reserve;
     x->loose = t->beat > 0 && p->est.step >= t->beat;
-    const bool bound = x->loose || (x->room && (t->d->s || x->least > memory));
+    const bool bound = x->loose || t->told || (x->room && (t->d->s || x->least > memory));
     x->peak = bound ? s->bound : s->peak;
     x->need = x->peak + p->reserve;
 }
@@ -361,7 +362,7 @@ static void plan_choice(void *arg)
     to.limit = t->limit;
     to.beat = t->beat;
     to.enough = to.room ? d->task->memory : 0;
-    to.loose = to.room && d->s;
+    to.loose = t->told || (to.room && d->s);
     to.unbounded = true;
     Plan *p = trial_plan(d->tmp, d->w, g, &o, &to, d->task->ordered);
     fill_need(t, p, x);
@@ -383,7 +384,7 @@ static void keep_plan(const PlanTry *t)
 {
     Decider *d = t->d;
     PlanMade *kept = &d->r->made;
-    const bool last = d->task->keeps && !t->quick && !d->s && !t->x->loose &&
+    const bool last = d->task->keeps && !t->quick && !t->told && !d->s && !t->x->loose &&
                       (t->limit == d->r->memory || t->x->room);
     if (!last || (kept->a && planned_first(d, &d->best, t->x)))
         return;
@@ -408,6 +409,7 @@ static const char *key_of(const Decider *d, const PlanTry *t)
     buf_printf(&b, "%s %lld %d %s",
                d->s       ? "short"
                : t->tried ? "tried"
+               : t->told  ? "told"
                           : "",
                t->quick && !t->tried ? -1LL : (long long)t->limit, t->quick ? 0 : x->room, key);
     for (int k = 0; x->weight && k < SHORT_KEPT; k++)
@@ -499,6 +501,11 @@ void plan_below(Decider *d, Planned *x, double sec)
 void plan_unlimited(Decider *d, Planned *x)
 {
     plan_it(d, x, false, 0);
+}
+
+void plan_told(Decider *d, Planned *x)
+{
+    plan_try((PlanTry){.d = d, .x = x, .told = true});
 }
 
 Planned plan_quick(Decider *d, const Level *level, const char *word)

@@ -224,7 +224,7 @@ static int delay(Overlap *x, int start, Seek *s)
     int to = -1, k = s->from;
     for (s->found = 0; k >= 0 && seeks(s, passed); k--) {
         int i = x->order[k];
-        bool begins = x->started[i].nwait > 0, stays = x->mark[i] || begins;
+        bool begins = x->begins[i], stays = x->mark[i] || begins;
         if (x->near && begins && !x->mark[i])
             break;
         *(stays ? &passed : &s->found) += !x->near && begins ? 0 : x->sec[i];
@@ -245,7 +245,7 @@ static int advance(Overlap *x, int start, Seek *s)
     int to = -1, k = s->from;
     for (s->found = 0; k < x->q->n && seeks(s, passed); k++) {
         int i = x->order[k];
-        bool begins = x->started[i].nwait > 0, stays = x->start[i] == start || reads_marked(x, i);
+        bool begins = x->begins[i], stays = x->start[i] == start || reads_marked(x, i);
         *(stays ? &passed : &s->found) += !x->near && begins ? 0 : x->sec[i];
         overlap_note(x, i, stays ? x->mark : x->in);
         to = !stays && x->sec[i] > 0 ? k : to;

@@ -17,7 +17,7 @@ const Node *overlap_node(const Overlap *x, int i)
 
 bool overlap_starts(const Overlap *x, int i)
 {
-    return x->started[i].nwait > 0;
+    return x->begins[i];
 }
 
 /* ---- time ---- */
@@ -29,14 +29,15 @@ static int made_at(const Overlap *x, int place)
 
 /* Runs node i at `now`; returns when computing goes on. from: the place from which on time is told;
  * what was started before it has ended there. */
-static double time_node(const Overlap *x, TimedOrder *t, Clock *c, int i, int from, double now)
+static double time_node(Overlap *x, TimedOrder *t, Clock *c, int i, int from, double now)
 {
     int start = x->start[i];
     t->at[i] = now;
-    if (x->started[i].nwait) {
+    if (x->begins[i]) {
         const Started *s = &x->started[i];
         t->stall[i] = 0;
         x->job[i] = clock_start(c, s->group, &s->where, now, s->sec);
+        x->begun[x->nbegun++] = i;
         return now;
     }
     if (start < 0 || x->place[start] < from)
@@ -56,11 +57,12 @@ static int quiet_place(const Overlap *x, int place)
 
 /* When the order that is tried ends, by the time from the place on. Behind what differs, nothing
  * changes but for a shift once nothing is under way in either order: *settled is where. */
-static double time_from(const Overlap *x, TimedOrder *t, int from, int *settled)
+static double time_from(Overlap *x, TimedOrder *t, int from, int *settled)
 {
     Clock *c = clock_new(x->scratch);
     double now = from ? x->now.at[x->order[from]] : 0, total = -1;
     int k = from;
+    x->nbegun = 0;
     for (; k < x->q->n && total < 0; k++) {
         double was = x->now.at[x->order[k]];
         if (k >= x->high && x->until[k] <= was && clock_idle(c, now))
@@ -69,9 +71,8 @@ static double time_from(const Overlap *x, TimedOrder *t, int from, int *settled)
             now = time_node(x, t, c, made_at(x, k), from, now);
     }
     *settled = total < 0 ? x->q->n : k - 1;
-    for (k = from; k < *settled; k++) /* waits may be behind it */
-        if (x->started[made_at(x, k)].nwait)
-            t->end[made_at(x, k)] = clock_end(c, x->job[made_at(x, k)]);
+    for (int j = 0; j < x->nbegun; j++) /* waits may be behind it */
+        t->end[x->begun[j]] = clock_end(c, x->job[x->begun[j]]);
     arena_reset(x->scratch);
     return total < 0 ? now : total;
 }
@@ -273,8 +274,10 @@ static void fill_node(Overlap *x, const Flow *joined, const Machine *m, int i, c
     const Node *n = overlap_node(x, i), *from = node_waits_for(n);
     x->start[i] = from ? number[from->id] : -1;
     x->sec[i] = item_ncore(joined, x->q->item[i]) ? node_sec(m, mesh, n) : 0;
-    if (from)
+    if (from) {
         x->started[x->start[i]].nwait++;
+        x->begins[x->start[i]] = true;
+    }
     if (n->op->class == CLASS_COLLECTIVE)
         x->started[i] = (Started){x->sec[i], one_name(names, n->attr[attr_index(n->op, "group")].s),
                                   node_group(m, mesh, n), 0};
@@ -306,6 +309,8 @@ Overlap *overlap_new(const Problem *q, const Flow *joined, const Machine *m, Are
     x->sec = NEWN(tmp, double, q->n);
     x->start = NEWN(tmp, int, q->n);
     x->started = NEWN(tmp, Started, q->n);
+    x->begins = NEWN(tmp, bool, q->n);
+    x->begun = NEWN(tmp, int, q->n);
     x->job = NEWN(tmp, int, q->n);
     x->until = NEWN(tmp, double, q->n);
     x->noted = NEWN(tmp, int, q->n);

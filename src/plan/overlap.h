@@ -38,7 +38,10 @@ typedef struct Overlap {
     double *sec;      /* by node, of what computes */
     int *start;       /* by node: of a wait the node that it waits for; else -1 */
     Started *started; /* by node */
-    int *job;         /* by node, of the clock */
+    bool *begins;     /* by node: some wait is for it */
+    int *begun;       /* starts of the order that is tried, in the places that are timed anew */
+    int nbegun;
+    int *job; /* by node, of the clock */
     /* the order that is tried */
     int *made;     /* by place */
     int low, high; /* places in which it differs: from low on, before high */

@@ -331,11 +331,16 @@ static void order_apart(Graph *g, const PlanFor *to, Placements *known, int wast
         score_orders(g, to, known, waste, INT64_MAX);
 }
 
-/* A plan that does not fit is not moved: that takes no bytes off it. */
+/* A plan that does not fit is not moved: that takes no bytes off it. Of several large ones only the
+ * one with its collectives moved gets addresses with effort. */
 static Plan *make_ordered(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 {
-    Plan *p = plan_placed(a, g, to, 0, known);
-    return !to->limit || to->beside || within(p, to->limit) ? plan_overlap(a, p, to, known) : p;
+    PlanFor first = *to;
+    first.loose |= plan_is_one_of_many(g, to);
+    Plan *p = plan_placed(a, g, &first, 0, known), *moved = p;
+    if (!to->limit || to->beside || within(p, to->limit))
+        moved = plan_overlap(a, p, to, known);
+    return moved != p || first.loose == to->loose ? moved : plan_placed(a, g, to, 0, known);
 }
 
 static Plan *order_once(Arena *a, Graph *g, const PlanFor *to, bool apart)

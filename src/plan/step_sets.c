@@ -20,11 +20,16 @@
 /* The items of a queue so far, the least start first. */
 static void add_sorted(BoundQueue *q, const double *start, int item)
 {
-    int k = q->n++;
-    while (k > 0 && start[q->item[k - 1]] > start[item])
-        k--;
-    memmove(q->item + k + 1, q->item + k, sizeof *q->item * (size_t)(q->n - 1 - k));
-    q->item[k] = item;
+    int low = 0, high = q->n;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (start[q->item[middle]] > start[item])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    memmove(q->item + low + 1, q->item + low, sizeof *q->item * (size_t)(q->n++ - low));
+    q->item[low] = item;
 }
 
 void bound_none(StepBound *x)
