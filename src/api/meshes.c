@@ -17,6 +17,7 @@ typedef struct MeshRun {
     tn_options
         with[SHARD_SHARES + 1]; /* the shardings that are tried; ntry 0: those of the recipes */
     int ntry;
+    int nthread; /* that a rank runs with, of whichever worker's plans */
     MeshSettings all;
     MeshSearch search;
     pthread_mutex_t lock;
@@ -217,6 +218,7 @@ static void *work(void *arg)
 {
     MeshWorker *w = arg;
     MeshRun *x = w->run;
+    par_set_threads(x->nthread); /* OpenMP keeps it by thread */
     pthread_mutex_lock(&x->lock);
     while (x->planning ? plan_next(w) : bound_next(w))
         ;
@@ -437,7 +439,8 @@ int tn_mesh_search(tn_context *ctx, const tn_mesh_task *task, const tn_options *
         !options_given(ctx, __func__, options))
         return TN_CODE_USAGE;
     *meshes = (tn_meshes){0};
-    MeshRun x = {.task = task, .o = options, .lock = PTHREAD_MUTEX_INITIALIZER};
+    MeshRun x = {
+        .task = task, .o = options, .nthread = par_threads(), .lock = PTHREAD_MUTEX_INITIALIZER};
     MeshAsked asked = {.ranks = task->ranks, .limit = options->memory};
     asked.rows = (task->batch + options->accumulate - 1) / options->accumulate;
     asked.reshard = options->reshard && strcmp(options->reshard, "auto") ? options->reshard : NULL;

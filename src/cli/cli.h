@@ -378,9 +378,10 @@ typedef struct MeshWords {
     char mesh[80], reshard[16], recompute[40];
 } MeshWords;
 
-/* Rank 0 looks for meshes for the ranks that were started, unless `code` says that something has
- * failed. Returns -1, or a code that is reported. */
-int launch_mesh(Launch *l, MeshCommand *m, int code, MeshWords *to);
+/* Rank 0 looks for meshes for the ranks that were started, each with so many threads (0: its share
+ * of the cores), unless `code` says that something has failed. Returns -1, or a code that is
+ * reported. */
+int launch_mesh(Launch *l, MeshCommand *m, int64_t threads, int code, MeshWords *to);
 void launch_drop(Launch *l);
 
 /* Makes --memory auto bytes, the least of what all ranks have; an exit code, or -1 to go on. */

@@ -145,41 +145,6 @@ int launch_memory(Launch *l, tn_options *o)
     return code;
 }
 
-/* ---- the mesh ---- */
-
-int launch_ranks(void)
-{
-    int launched = tn_launched();
-    return launched > 1 ? launched : 1;
-}
-
-static int find_mesh(const Launch *l, const MeshCommand *m, MeshWords *to)
-{
-    tn_meshes found;
-    int code = meshes_find(l->ctx, m, &found);
-    if (code)
-        return code;
-    const tn_mesh *x = &found.best[0];
-    snprintf(to->mesh, sizeof to->mesh, "%s", x->mesh);
-    snprintf(to->reshard, sizeof to->reshard, "%s", x->reshard);
-    snprintf(to->recompute, sizeof to->recompute, "%s", x->recompute);
-    fprintf(stderr,
-            "tenon: note: --mesh auto takes %s --reshard %s --recompute %s: %.4g s a step\n",
-            x->mesh, x->reshard, x->recompute, x->sec);
-    return 0;
-}
-
-int launch_mesh(Launch *l, MeshCommand *m, int code, MeshWords *to)
-{
-    m->ranks = launch_ranks();
-    if (!code && rank_first(l->ctx))
-        code = find_mesh(l, m, to);
-    code = tn_agree_code(l->ctx, code);
-    if (!code && tn_ranks(l->ctx) > 1)
-        code = tn_share(l->ctx, to, sizeof *to);
-    return !code ? -1 : rank_first(l->ctx) ? report_last(code, l->ctx) : code;
-}
-
 void launch_drop(Launch *l)
 {
     char text[HELD];
@@ -278,6 +243,43 @@ static int set_threads(tn_context *ctx, int64_t asked)
         code = tn_agree(ctx, &least, 1);
     tn_threads(least < -1 ? (int)-least : 1);
     return code;
+}
+
+/* ---- the mesh ---- */
+
+int launch_ranks(void)
+{
+    int launched = tn_launched();
+    return launched > 1 ? launched : 1;
+}
+
+static int find_mesh(const Launch *l, const MeshCommand *m, MeshWords *to)
+{
+    tn_meshes found;
+    int code = meshes_find(l->ctx, m, &found);
+    if (code)
+        return code;
+    const tn_mesh *x = &found.best[0];
+    snprintf(to->mesh, sizeof to->mesh, "%s", x->mesh);
+    snprintf(to->reshard, sizeof to->reshard, "%s", x->reshard);
+    snprintf(to->recompute, sizeof to->recompute, "%s", x->recompute);
+    fprintf(stderr,
+            "tenon: note: --mesh auto takes %s --reshard %s --recompute %s: %.4g s a step\n",
+            x->mesh, x->reshard, x->recompute, x->sec);
+    return 0;
+}
+
+int launch_mesh(Launch *l, MeshCommand *m, int64_t threads, int code, MeshWords *to)
+{
+    m->ranks = launch_ranks();
+    const int shared = set_threads(l->ctx, threads);
+    code = code ? code : shared;
+    if (!code && rank_first(l->ctx))
+        code = find_mesh(l, m, to);
+    code = tn_agree_code(l->ctx, code);
+    if (!code && tn_ranks(l->ctx) > 1)
+        code = tn_share(l->ctx, to, sizeof *to);
+    return !code ? -1 : rank_first(l->ctx) ? report_last(code, l->ctx) : code;
 }
 
 /* ---- running ---- */

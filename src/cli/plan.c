@@ -223,7 +223,8 @@ static int cut_words(const char *text, char *to, char **word)
 static int refuse_of_both(const Command *c, int n, char **word)
 {
     static const char *const of_both[] = {"--json",    "--html",  "--explain", "--steps",
-                                          "--compare", "--trace", "--help",    "-h"};
+                                          "--compare", "--trace", "--help",    "-h",
+                                          "--pareto",  "--ranks", "--what-if"};
     for (int i = 0; i < n; i++)
         for (int k = 0; k < LEN(of_both); k++) {
             size_t len = strlen(of_both[k]);
@@ -452,6 +453,8 @@ static int plan_side(tn_context *ctx, const PlanCommand *both, int i, PlanComman
     int code = parse_side(&c, both, both->compare[i], x, memory);
     if (code >= 0)
         return code;
+    if (mesh_auto(&x->c.o))
+        return report(TN_CODE_USAGE, "%s: --mesh auto lists meshes; name one", c.name);
     if (i && !strcmp(x->path, "-"))
         return report(TN_CODE_USAGE, "%s: standard input is read once; name a file", c.name);
     x->side = true;
@@ -483,8 +486,8 @@ static int plan_two(tn_context *ctx, const PlanCommand *x, const char *command)
     PlanCommand side[2];
     char *memory[2] = {NULL};
     tn_plan *p[2] = {NULL};
-    int code =
-        options_refuse(c, x->table, "steps explain trace", "is for one plan, not for --compare");
+    int code = options_refuse(c, x->table, "steps explain trace what-if",
+                              "is for one plan, not for --compare");
     code = code < 0 ? 0 : code;
     for (int i = 0; i < 2 && (!code || code == TN_CODE_FIT); i++) {
         int now = plan_side(ctx, x, i, &side[i], &memory[i], &p[i]);

@@ -152,7 +152,7 @@ static bool is_default_min(Option *o, const json_t *stored, const json_t *before
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
-    if (word_among("shard sequence-parallel", o->name))
+    if (word_among("shard sequence-parallel pin", o->name))
         fprintf(stderr, "tenon: warning: --resume: --%s is not what it was: bits may differ\n",
                 o->name);
     if (o->resume == RESUME_OWN || o->resume == RESUME_NEVER)

@@ -165,10 +165,14 @@ static int finish(tn_context *ctx, const ShardCommand *x, const tn_sharding *s, 
     return code;
 }
 
-static bool is_file(const char *path)
+/* Whether a path names a problem. A model's own file ends in .json too: its mesh and batch say so.
+ */
+static bool is_problem(const char *path, const Common *x)
 {
     struct stat st;
     size_t n = strlen(path);
+    if (x->o.mesh && x->batch && strcmp(path, "-") != 0)
+        return false;
     return !strcmp(path, "-") || (n > 5 && !strcmp(path + n - 5, ".json")) ||
            (!stat(path, &st) && !S_ISDIR(st.st_mode));
 }
@@ -210,7 +214,7 @@ int command_shard(int argc, char **argv)
     if (code >= 0)
         return code;
     x.path = args.text[0];
-    x.model = !is_file(x.path);
+    x.model = !is_problem(x.path, &x.c);
     code = check(c, table, &x);
     if (code >= 0)
         return code;

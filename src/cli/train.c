@@ -142,7 +142,7 @@ static void advise(void *arg, const struct Trainer *r, const TrainOptions *t)
     int code = TN_CODE_FIT; /* or of what shows while its graphs are named */
     if (t->resume || (code = train_task(r, &f.task))) {
         report_last(code, line->ctx);
-        if (t->resume && !t->retune)
+        if (t->resume && (t->o.decided || t->o.goal_memory))
             fprintf(stderr,
                     "  the run keeps what was decided for it; --retune decides anew, and bits "
                     "may differ\n");
@@ -245,15 +245,16 @@ static bool note_mesh(const json_t *stored, const Common *c)
 
 /* Another --memory is a limit for this process; what was decided stays, so that the plan and its
  * bits do. It is taken as the checkpoint has it, and searched for where that has none. --retune
- * decides anew, and so do other ranks. */
+ * decides anew, and so do other ranks, for the limit that they have. */
 static void keep_decisions(Train *a, const json_t *options, bool same_mesh)
 {
     const json_t *memory = json_object_get(options, "memory");
     int64_t before = json_is_integer(memory) ? json_integer_value(memory) : 0;
     const int64_t endless = INT64_C(1) << 62; /* the run had no limit */
-    if (!a->retune && same_mesh)
-        a->c.o.decided = json_string_value(json_object_get(a->from.state, "decided"));
-    if (option_given(a->table, "memory") && !a->retune && before >= 0)
+    if (a->retune || !same_mesh)
+        return;
+    a->c.o.decided = json_string_value(json_object_get(a->from.state, "decided"));
+    if (option_given(a->table, "memory") && before >= 0)
         a->c.o.goal_memory = before ? before : endless;
 }
 
@@ -483,7 +484,7 @@ static int settle_mesh(Launch *l, Train *a)
     if (!mesh_auto(o))
         return -1;
     int code = t->batch_file ? tn_batch_shape(l->ctx, t->batch_file, &m.batch, &m.seq) : 0;
-    code = launch_mesh(l, &m, code, &a->mesh);
+    code = launch_mesh(l, &m, a->c.threads, code, &a->mesh);
     if (code >= 0)
         return code;
     o->mesh = strcmp(a->mesh.mesh, "none") != 0 ? a->mesh.mesh : NULL;

@@ -375,7 +375,7 @@ static void fill_nodes(Decider *d)
         if (p)
             PUSH(r->a, r->node, r->nnode, r->capnode,
                  ((NodePolicy){arena_strdup(r->a, d->v.name[i]), p}));
-        r->nagain += level_at(x, i) == AGAIN;
+        r->nagain += policy_again(p); /* gathers are made again, not computed */
         r->naway += level_at(x, i) == AWAY;
         r->nkept += p == MUST_SAVE;
     }

@@ -3,9 +3,11 @@
  * so sizes are compared once all is read; what the reader does not know is skipped. */
 #include "pick.h"
 
+#include <math.h>
 #include <string.h>
 
-#define LARGEST ((int64_t)1 << 53) /* integers up to here are exact */
+#define LARGEST   ((int64_t)1 << 53) /* integers up to here are exact */
+#define COST_MOST 0x1p1000           /* of all costs together, so that no sum of them overflows */
 enum { MOST_VALUES = 1 << 30 };
 static const double forbidden = 1e18; /* in the contest's form */
 
@@ -402,6 +404,26 @@ static void fill_edges(const Columns *x, PickProblem *p)
     p->matrix = x->matrix.value;
 }
 
+static double most_cost(const double *cost, int64_t n)
+{
+    double most = 0;
+    for (int64_t k = 0; k < n; k++)
+        most = isfinite(cost[k]) ? fmax(most, fabs(cost[k])) : most;
+    return most;
+}
+
+/* An infinite sum would be taken for one of forbidden choices. */
+static void check_sum(const Columns *x, const PickProblem *p)
+{
+    double sum = 0;
+    for (int i = 0; i < p->n; i++)
+        sum += most_cost(p->cost + p->first[i], p->first[i + 1] - p->first[i]);
+    for (int i = 0; i < p->nedge; i++)
+        sum += most_cost(row_of(&x->matrix, i), row_len(&x->matrix, i));
+    if (sum > COST_MOST)
+        BAD(x, "%s: costs: expected a sum of at most %g, found %g", x->s->title, COST_MOST, sum);
+}
+
 static PickProblem *fill_problem(const Columns *x, bool contest)
 {
     PickProblem *p = NEW(x->a, PickProblem);
@@ -413,6 +435,7 @@ static PickProblem *fill_problem(const Columns *x, bool contest)
                        .limit = x->limit < 0 ? PICK_MOST : (int64_t)x->limit};
     fill_nodes(x, p);
     fill_edges(x, p);
+    check_sum(x, p);
     return p;
 }
 

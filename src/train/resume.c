@@ -374,7 +374,8 @@ static bool other_backend(const Trainer *r, const json_t *now)
  * train has said so. */
 static bool other_mesh(const Trainer *r, const json_t *now)
 {
-    static const char *const keys[] = {"shard", "reshard", "sequence-parallel"};
+    static const char *const keys[] = {"shard",  "reshard", "sequence-parallel",
+                                       "bucket", "overlap", "pin"};
     const json_t *before = json_object_get(r->t->resume->state, "plan");
     const json_t *options = json_object_get(r->t->resume->state, "options");
     const char *x = json_string_value(json_object_get(before, "mesh"));

@@ -100,6 +100,10 @@ gives 0 '' plan "$dir/head.tn" --passes grad,accumulate,chunk --accumulate 2 --c
 ok "a region within a loop" grep -q '>2 iterations, in it [a-z, ]*head[a-z, ]*: 4 slices<' "$dir/nested.html"
 gives 0 '"slices_made": 2' plan $head --json --compare '--chunk head=2' '--chunk head=4'
 ok "each side has its own" grep -q '"slices_made": 4' "$dir/out"
+gives 2 '--pareto is not for one side' plan $head --compare '--pareto' ''
+gives 2 '--ranks is not for one side' plan $head --compare '--ranks 4' ''
+gives 2 'plan: --compare, A: --mesh auto lists meshes; name one' plan demo --batch-size 4 --seq-len 16 --compare '--mesh auto' ''
+gives 2 'plan: --what-if is for one plan, not for --compare' plan demo --batch-size 4 --seq-len 16 --mesh dp=2 --shard auto --what-if 'lm_head::mm=0:dp' --compare '--overlap off' ''
 
 # ---- the graph ----
 

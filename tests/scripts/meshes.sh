@@ -51,6 +51,22 @@ sec, peak = sys.argv[2].split()[2:]
 assert "%.6g" % o["est_step_sec"] == sec and str(o["peak_bytes"]) == peak
 END
 
+# as many threads as a rank has, whichever thread of the search plans it
+python3 -c 'import os; print("machine 1\nname many\nlike avx512_bf16\nnetwork 1.25\nthreads %d" % (3 * os.cpu_count()))' >"$dir/many"
+many="--threads $(sed -n 's/threads //p' "$dir/many") --machine $dir/many"
+gives 0 '' plan demo --batch-size 8 --seq-len 32 --ranks 4 --mesh auto --reshard never --recompute none $many --json
+cp "$dir/out" "$dir/meshes"
+for mesh in dp=4 fsdp=4 dp=2,tp=2; do
+    gives 0 '' plan demo --batch-size 8 --seq-len 32 --mesh $mesh --reshard never --recompute none $many --json
+    ok "threads: the row of $mesh is its plan" python3 - "$dir/meshes" "$dir/out" $mesh <<'END'
+import json, sys
+rows = [m for m in json.load(open(sys.argv[1]))["meshes"] if m["mesh"] == sys.argv[3]]
+p = json.load(open(sys.argv[2]))
+assert [(m["peak_bytes"], m["need_bytes"]) for m in rows] == [
+    (p["peak_bytes"], p["peak_bytes"] + p["library_reserve_bytes"])], (rows, p["peak_bytes"], p["library_reserve_bytes"])
+END
+done
+
 gives 0 '' "$@" --ranks 4 --mesh auto --shard auto --json
 ok "forms that are solved for: no row twice, and whose forms were taken" python3 - "$dir/out" <<'END'
 import json, sys
@@ -98,8 +114,36 @@ for mpi in $(mpis | sed "$few"); do
     grep -E '"(mesh|reshard|recompute)":' "$dir/$mpi/step-2/state.json" >"$dir/before"
     grep -E '"(mesh|reshard|recompute)":' "$dir/$mpi/step-3/state.json" >"$dir/after"
     ok "$mpi: with the same words" cmp "$dir/before" "$dir/after"
+    # each has its share of the cores, and so less room for libraries than one that has them all
+    mpirun.$mpi -n 2 "$tenon" train demo --data "$dir/text.txt" --batch-size 4 --seq-len 16 --val-fraction 0 --mesh fsdp=2 \
+        --memory 1 --steps 1 --out "$dir/least" >"$dir/out" 2>"$dir/err"
+    least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
+    mpirun.$mpi -n 2 "$tenon" "$@" 1 --val-fraction 0 --memory "$least" --out "$dir/$mpi.least" >"$dir/out" 2>"$dir/err"
+    ok "$mpi: within the least of a mesh, $least: $(cat "$dir/err")" [ -e "$dir/$mpi.least/step-1/state.json" ]
 done
 cat "$dir/skipped"
+
+# ---- on another mesh ----
+
+set -- train demo --data "$dir/text.txt" --batch-size 4 --seq-len 16 --val-fraction 0 --steps
+gives 0 '' "$@" 1 --memory 100MiB --out "$dir/wide"
+gives 3 'the least that would do is ' "$@" 1 --memory 1 --mesh dp=2 --out "$dir/least"
+least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
+ok "the run goes on within $least on two ranks, with what these decide" \
+    "$tenon" train --resume --out "$dir/wide" --steps 2 --mesh dp=2 --memory "$least" >/dev/null 2>"$dir/err"
+ok "for that limit" grep -q "\"memory\": $least" "$dir/wide/step-2/state.json"
+gives 0 '' "$@" 1 --mesh fsdp=2 --threads 1 --out "$dir/two"
+for words in '--overlap off' '--bucket off'; do
+    cp -r "$dir/two" "$dir/again"
+    gives 0 'trained 2 steps' train --resume --out "$dir/again" --steps 2 $words
+    rm -r "$dir/again"
+done
+gives 3 'the least that would do is ' "$@" 1 --memory 1 --mesh fsdp=2 --threads 1 --out "$dir/least"
+least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
+gives 0 'computes ' "$@" 1 --mesh fsdp=2 --threads 1 --memory "$least" --out "$dir/tight"
+before=$(sed -n 's/.*computes \([0-9]*\) values\{0,1\} again.*/\1/p' "$dir/err")
+gives 0 ": auto computes $before value" train --resume --out "$dir/tight" --steps 2
+
 # All ranks share what is free.
 gives 0 'tenon: note: --memory auto: ' plan tests/ref/gpt2-tiny --batch-size 4 --seq-len 16 --mesh auto --ranks 2 --memory auto
 totals

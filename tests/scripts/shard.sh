@@ -68,6 +68,11 @@ while [ $i -lt $((n - 2)) ]; do # all but the last bracket
     i=$((i + 7))
 done
 
+# ---- a sum that no number holds ----
+
+echo '{"nodes": [{"cost": [1e308, 1e308]}, {"cost": [1e308]}], "edges": []}' >"$dir/large.json"
+gives 1 "$dir/large.json: costs: expected a sum of at most 1.07151e+301, found " shard "$dir/large.json"
+
 # ---- the same again ----
 
 awk 'function draw(below) {

@@ -7,6 +7,11 @@ sed 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' $model/config.json >"$dir
 shape="--batch-size 8 --seq-len 16 --mesh fsdp=2,tp=2"
 step="$dir/one.json $shape"
 
+# ---- the problem of a model that is a file ----
+
+gives 0 'ms a step' shard $step --output "$dir/problem.json"
+gives 0 'feasible yes' shard "$dir/problem.json"
+
 # ---- a plan ----
 
 gives 0 'sharding chosen for the shortest step:' plan $step --shard auto --explain
