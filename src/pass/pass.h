@@ -118,7 +118,8 @@ typedef struct ShardWhatIf {
 /* What is known of steps of one task with several forms, by who plans them one after the other. */
 typedef struct ShardKnown {
     Arena *a;
-    Map solved; /* by problem: its solution (solved.c) */
+    Map solved;  /* by problem: its solution (solved.c) */
+    Map seconds; /* by type and mesh: between forms (form_table.c) */
     bool stops; /* spmd fails where it has made the graph of a step that was planned */
     uint64_t seen[MOST_SHARD_TRIES]; /* of these */
     int nseen;

@@ -32,6 +32,7 @@ typedef struct Core {
     Var *var;
     CoreEdge *edge;
     bool empty; /* proved: every choice has a forbidden strategy or pair */
+    const int *kept; /* strategies, by node, that are not dropped for others; NULL: all may be */
 } Core;
 
 static inline int edge_other(const CoreEdge *e, int u)

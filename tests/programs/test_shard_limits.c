@@ -70,7 +70,7 @@ static void choose_again(void *arg)
  * planned is known as such, and another one is not. */
 static void check_known(const Job *of, const Graph *model, PassOptions *o, const ShardReport *r)
 {
-    ShardKnown known = {.a = of->a, .solved.a = of->a, .stops = true};
+    ShardKnown known = {.a = of->a, .solved.a = of->a, .seconds.a = of->a, .stops = true};
     Job j = *of;
     Again x = {&j, model, o, {0}};
     j.known = &known;
