@@ -503,9 +503,10 @@ static PickProblem problem_of_use(Arena *a, const PickProblem *p)
     for (int i = 0; i < p->n; i++) {
         const int to = p->first[p->same && p->same[i] >= 0 ? p->same[i] : i];
         for (int k = 0; k < pick_strategies(p, i); k++)
-            cost[to + k] += p->cost[p->first[i] + k] < INFINITY
-                                ? (double)p->usage[p->first[i] + k] * (double)(p->end[i] - p->start[i])
-                                : INFINITY;
+            cost[to + k] +=
+                p->cost[p->first[i] + k] < INFINITY
+                    ? (double)p->usage[p->first[i] + k] * (double)(p->end[i] - p->start[i])
+                    : INFINITY;
     }
     for (int64_t i = 0; i < n; i++)
         matrix[i] = p->matrix[i] < INFINITY ? 0 : INFINITY;

@@ -320,7 +320,7 @@ static double *add_edge(Maker *m, int u, int v, bool hidden, const Reading *shar
     PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
     if (m->nmatrix + size > m->capmatrix) {
         int64_t cap = 2 * (m->nmatrix + size);
-        double *more = NEWN(m->a, double, cap);
+        double *more = SPARSE(m->a, double, cap);
         if (m->nmatrix)
             memcpy(more, m->matrix, sizeof *more * (size_t)m->nmatrix);
         m->matrix = more;
