@@ -179,10 +179,61 @@ double block_sum(const BlockBucket *x)
     return sum_labels(x);
 }
 
-/* The next combination of the scope. */
+enum { LANES = 4, FEW_FACTORS = 4 };
+
+/* The least of the sums of n <= FEW_FACTORS tables and the unary costs, added up as sum_labels()
+ * does. */
+INLINE double least_of(const double *restrict unary, const double *const *val, int n, int k)
+{
+    double least[LANES] = {INFINITY, INFINITY, INFINITY, INFINITY};
+    int i = 0;
+    for (; i + LANES <= k; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            double sum = unary[i + j];
+            for (int f = 0; f < n; f++)
+                sum += val[f][i + j];
+            least[j] = sum < least[j] ? sum : least[j];
+        }
+    for (; i < k; i++) {
+        double sum = unary[i];
+        for (int f = 0; f < n; f++)
+            sum += val[f][i];
+        least[0] = sum < least[0] ? sum : least[0];
+    }
+    double a = least[0] < least[1] ? least[0] : least[1];
+    double b = least[2] < least[3] ? least[2] : least[3];
+    return a < b ? a : b;
+}
+
+/* The values along the scope's first, whose place is 0, with the others as place[] says. */
+INLINE void fill_row(const BlockBucket *x, int n, int count, double *val)
+{
+    const double *at[FEW_FACTORS];
+    for (int f = 0; f < n; f++)
+        at[f] = x->factor[f].val + x->place[f];
+    for (int i = 0; i < count; i++) {
+        val[i] = least_of(x->unary, at, n, x->k);
+        for (int f = 0; f < n; f++)
+            at[f] += x->factor[f].step[0];
+    }
+}
+
+/* The same of any number of tables. */
+INLINE void fill_long_row(BlockBucket *x, int count, double *val)
+{
+    for (int i = 0; i < count; i++) {
+        val[i] = sum_labels(x);
+        for (int f = 0; f < x->nfactor; f++)
+            x->place[f] += x->factor[f].step[0];
+    }
+    for (int f = 0; f < x->nfactor; f++)
+        x->place[f] -= (int64_t)x->factor[f].step[0] * count;
+}
+
+/* The next combination of the scope behind its first. */
 INLINE void step_on(const PickBlock *b, BlockBucket *x, int *digit)
 {
-    for (int d = 0; d < x->nscope; d++) {
+    for (int d = 1; d < x->nscope; d++) {
         int k = b->bucket[x->scope[d]].k;
         bool carry = ++digit[d] == k;
         for (int f = 0; f < x->nfactor; f++)
@@ -196,8 +247,17 @@ INLINE void step_on(const PickBlock *b, BlockBucket *x, int *digit)
 KERNEL(void, fill_values, (const PickBlock *b, BlockBucket *x, int64_t size), (b, x, size))
 {
     int digit[MOST_SCOPE] = {0};
-    for (int64_t i = 0; i < size; i++) {
-        x->val[i] = sum_labels(x);
+    const int count = x->nscope ? b->bucket[x->scope[0]].k : 1;
+    for (int64_t i = 0; i < size; i += count) {
+        double *val = x->val + i;
+        switch (x->nfactor) {
+        case 0: fill_row(x, 0, count, val); break;
+        case 1: fill_row(x, 1, count, val); break;
+        case 2: fill_row(x, 2, count, val); break;
+        case 3: fill_row(x, 3, count, val); break;
+        case FEW_FACTORS: fill_row(x, FEW_FACTORS, count, val); break;
+        default: fill_long_row(x, count, val);
+        }
         step_on(b, x, digit);
     }
 }

@@ -31,7 +31,8 @@ typedef struct Core {
     int nvar, nedge;
     Var *var;
     CoreEdge *edge;
-    bool empty; /* proved: every choice has a forbidden strategy or pair */
+    bool empty;      /* proved: every choice has a forbidden strategy or pair */
+    const int *kept; /* strategies, by node, that are not dropped for others; NULL: all may be */
 } Core;
 
 static inline int edge_other(const CoreEdge *e, int u)

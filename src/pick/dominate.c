@@ -24,14 +24,14 @@ static int least_at(EdgeRow r)
     return least;
 }
 
-/* How much more j can cost than i by an edge, at most. */
-static double most_more(EdgeRow i, EdgeRow j)
+/* How much more j can cost than i by an edge, at most; INFINITY: more than `enough`. */
+static double most_more(EdgeRow i, EdgeRow j, double enough)
 {
     double most = -INFINITY;
-    for (int k = 0; k < i.n; k++)
+    for (int k = 0; k < i.n && most <= enough; k++)
         if (i.at[k * i.stride] < INFINITY)
             most = fmax(most, j.at[k * j.stride] - i.at[k * i.stride]);
-    return most;
+    return most <= enough ? most : INFINITY;
 }
 
 static bool uses_no_more(const Core *c, const Var *x, int i, int j)
@@ -46,38 +46,52 @@ static bool uses_no_more(const Core *c, const Var *x, int i, int j)
     return true;
 }
 
-/* Where label i is at its best, with labels best[e] at the other ends: what j costs more there. */
-static double more_at_best(const Core *c, int u, int j, int i, const int *best)
+/* What label j costs more than i by an edge where the other end has label k. */
+static double more_with(const Core *c, const CoreEdge *e, int u, int i, int j, int k)
 {
-    const Var *x = &c->var[u];
-    double more = x->cost[j] - x->cost[i];
-    for (int e = 0; e < x->nedge; e++) {
-        const CoreEdge *edge = &c->edge[x->edge[e]];
-        EdgeRow ri = row_of(c, edge, u, i), rj = row_of(c, edge, u, j);
-        more += rj.at[best[e] * rj.stride] - ri.at[best[e] * ri.stride];
-    }
-    return more;
+    EdgeRow ri = row_of(c, e, u, i), rj = row_of(c, e, u, j);
+    return rj.at[k * rj.stride] - ri.at[k * ri.stride];
 }
 
-static bool dominates(const Core *c, int u, int j, int i, const int *best)
+/* Fills what each label costs more than i where i is at its best, with labels best[e] at the other
+ * ends: of what it can cost more that is the least. */
+static void fill_more(const Core *c, int u, int i, int *best, double *more)
 {
     const Var *x = &c->var[u];
-    if (more_at_best(c, u, j, i, best) > 0 || !uses_no_more(c, x, i, j))
-        return false;
-    double more = x->cost[j] - x->cost[i];
+    for (int j = 0; j < x->k; j++)
+        more[j] = x->cost[j] - x->cost[i];
     for (int e = 0; e < x->nedge; e++) {
         const CoreEdge *edge = &c->edge[x->edge[e]];
-        more += most_more(row_of(c, edge, u, i), row_of(c, edge, u, j));
+        const EdgeRow row = row_of(c, edge, u, i), first = row_of(c, edge, u, 0);
+        best[e] = least_at(row);
+        const double own = row.at[best[e] * row.stride], *at = first.at + best[e] * first.stride;
+        const int stride = edge->u == u ? first.n : 1; /* from label to label of u */
+        for (int j = 0; j < x->k; j++)
+            more[j] += at[(int64_t)j * stride] - own;
+    }
+}
+
+/* more: of fill_more. It becomes what j can cost more edge by edge, as long as that is nothing. */
+static bool dominates(const Core *c, int u, int j, int i, const int *best, double more)
+{
+    const Var *x = &c->var[u];
+    if (!(more <= 0) || !uses_no_more(c, x, i, j))
+        return false;
+    for (int e = 0; e < x->nedge && more <= 0; e++) {
+        const CoreEdge *edge = &c->edge[x->edge[e]];
+        more -= more_with(c, edge, u, i, j, best[e]);
+        more += most_more(row_of(c, edge, u, i), row_of(c, edge, u, j), -more);
     }
     return more <= 0;
 }
 
-static bool is_dominated(const Core *c, int u, int i, const bool *dead, const int *best)
+/* Whether label i stands for the strategies that are kept. */
+static bool is_kept(const Core *c, const Var *x, int i)
 {
-    for (int j = 0; j < c->var[u].k; j++)
-        if (j != i && !dead[j] && dominates(c, u, j, i, best))
-            return true;
-    return false;
+    for (int m = 0; m < x->nmember; m++)
+        if (!c->kept || x->member[m].strategy[i] != c->kept[x->member[m].node])
+            return false;
+    return true;
 }
 
 /* Those of the labels of u that go; NULL: none. */
@@ -85,11 +99,15 @@ static bool *find_dominated(const Core *c, int u)
 {
     const Var *x = &c->var[u];
     int *best = NEWN(c->a, int, x->nedge);
+    double *more = NEWN(c->a, double, x->k);
     bool *dead = NEWN(c->a, bool, x->k), any = false;
     for (int i = 0; i < x->k; i++) {
-        for (int e = 0; e < x->nedge; e++)
-            best[e] = least_at(row_of(c, &c->edge[x->edge[e]], u, i));
-        any |= dead[i] = is_dominated(c, u, i, dead, best);
+        if (is_kept(c, x, i))
+            continue;
+        fill_more(c, u, i, best, more);
+        for (int j = 0; j < x->k && !dead[i]; j++)
+            dead[i] = j != i && !dead[j] && dominates(c, u, j, i, best, more[j]);
+        any |= dead[i];
     }
     return any ? dead : NULL;
 }

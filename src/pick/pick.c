@@ -417,10 +417,12 @@ static PickResult finish(Solve *x, int *strategy)
     return r;
 }
 
-/* Reduces the problem and makes its model; false: every choice is forbidden. */
-static bool begin_problem(Solve *x)
+/* Reduces the problem and makes its model, which has labels for the strategies `from` (NULL: for
+ * none); false: every choice is forbidden. */
+static bool begin_problem(Solve *x, const int *from)
 {
     Core *c = core_new(x->a, x->p);
+    c->kept = from;
     core_reduce(c);
     if (c->empty)
         return false;
@@ -444,7 +446,7 @@ static Solve solve_of(Arena *a, const PickProblem *p, int effort)
 static PickResult pick_within(Solve *x, const int *from, int *strategy)
 {
     memset(strategy, 0, sizeof *strategy * (size_t)x->p->n);
-    if (!begin_problem(x))
+    if (!begin_problem(x, from))
         return (PickResult){.cost = INFINITY, .bound = INFINITY, .proved = true, .forbidden = true};
     if (from)
         offer_strategies(x, from);
@@ -465,14 +467,6 @@ static PickResult try_limit(Arena *a, const PickProblem *p, int64_t limit, int e
 }
 
 /* ---- the least limit ---- */
-
-/* Takes what was found within a larger limit; its bound holds for less, too. */
-static void take_found(PickResult *r, const PickResult *y)
-{
-    r->found = y->found;
-    r->found_cost = y->cost;
-    r->found_bound = y->bound;
-}
 
 /* Whether something within that limit is found; strategy gets it. Messages and prices go on from
  * those of the limit before. */
@@ -499,6 +493,28 @@ static bool find_within(Solve *x, int64_t limit, int *strategy)
     return x->s->best_cost < INFINITY;
 }
 
+/* The problem with what labels use, over all times, as their costs: what is cheap then is what fits
+ * little room, and far more labels dominate others and more edges decide nothing. */
+static PickProblem problem_of_use(Arena *a, const PickProblem *p)
+{
+    PickProblem q = *p;
+    const int64_t n = matrix_size(p);
+    double *cost = NEWN(a, double, p->first[p->n]), *matrix = SPARSE(a, double, n);
+    for (int i = 0; i < p->n; i++) {
+        const int to = p->first[p->same && p->same[i] >= 0 ? p->same[i] : i];
+        for (int k = 0; k < pick_strategies(p, i); k++)
+            cost[to + k] +=
+                p->cost[p->first[i] + k] < INFINITY
+                    ? (double)p->usage[p->first[i] + k] * (double)(p->end[i] - p->start[i])
+                    : INFINITY;
+    }
+    for (int64_t i = 0; i < n; i++)
+        matrix[i] = p->matrix[i] < INFINITY ? 0 : INFINITY;
+    q.cost = cost;
+    q.matrix = matrix;
+    return q;
+}
+
 /* Moves the limit down from what r found as far as something fits, to within a part in NEAR. */
 static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strategy)
 {
@@ -507,14 +523,12 @@ static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strate
     Solve x = solve_of(a, &q, 0);
     int64_t low = MAX(r->least, p->limit + 1); /* nothing was found below */
     int *other = NEWN(a, int, p->n);
-    if (!begin_problem(&x))
+    if (!begin_problem(&x, NULL))
         return;
     for (int i = 0; i < TRIES && low < r->found - r->found / NEAR; i++) {
         int64_t middle = low + (r->found - low) / 2;
         if (find_within(&x, middle, other)) {
-            PickCheck c = pick_check(x.tmp, p, other);
-            r->found = c.peak;
-            r->found_cost = c.cost;
+            r->found = pick_check(x.tmp, p, other).peak;
             memcpy(strategy, other, sizeof *other * (size_t)p->n);
         } else {
             low = middle + 1;
@@ -527,19 +541,20 @@ static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strate
 /* Finds the fewest bytes, as far as a few tries do, and what is cheap within them. */
 static void find_least(Arena *a, const PickProblem *p, int effort, PickResult *r, int *strategy)
 {
-    PickResult any = try_limit(a, p, PICK_MOST, 0, NULL, strategy);
-    take_found(r, &any);
+    const PickProblem use = problem_of_use(a, p);
+    int *from = NEWN(a, int, p->n);
+    const PickResult any = try_limit(a, &use, PICK_MOST, 0, NULL, from);
     r->forbidden = !any.feasible;
     r->proved = r->forbidden ? any.proved : r->proved;
-    if (any.feasible)
-        move_down(a, p, r, strategy);
-    if (any.feasible && r->found < any.found) {
-        int *other = NEWN(a, int, p->n);
-        PickResult last = try_limit(a, p, r->found, effort, strategy, other);
-        CHECK(last.feasible);
-        take_found(r, &last);
-        memcpy(strategy, other, sizeof *other * (size_t)p->n);
-    }
+    if (r->forbidden)
+        return;
+    r->found = any.found;
+    move_down(a, &use, r, from);
+    const PickResult last = try_limit(a, p, r->found, effort, from, strategy);
+    CHECK(last.feasible);
+    r->found = last.found;
+    r->found_cost = last.cost;
+    r->found_bound = last.bound;
     r->proved |= r->least > p->limit;
 }
 

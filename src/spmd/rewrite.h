@@ -56,7 +56,8 @@ typedef struct Spmd {
     bool unpicked;          /* the picker had no choice for the node that is being emitted */
     IdRange *rest;          /* what was emitted for such nodes */
     int nrest, caprest;
-    Map *tables; /* FormTables of all choices, by type */
+    Map *tables;  /* FormTables of all choices, by type */
+    Map *seconds; /* what they keep, for other choices too */
 } Spmd;
 
 /* Whether a choice of all forms counts what the backward gathers again; where only a share of what

@@ -35,50 +35,14 @@ typedef struct Maker {
 
 /* ---- forms ---- */
 
-static FormTable *table_of(Maker *m, const Type *t)
+static FormTable *table_of(const Maker *m, const Type *t)
 {
-    Buf key = {.a = m->a};
-    type_print(&key, t);
-    FormTable *y = map_find(m->price->x->tables, key.text);
-    if (!y) {
-        y = NEW(m->a, FormTable);
-        y->type = *t;
-        y->steps = step_table(m->a);
-        map_put(m->price->x->tables, key.text, y);
-    }
-    return y;
+    return form_table(m->price->x, m->a, t);
 }
 
-static int form_number(const Maker *m, FormTable *t, const Cut *cut)
+static int number_of(const Maker *m, FormTable *t, const Cut *cut)
 {
-    int naxes = m->price->x->mesh->naxes;
-    for (int i = 0; i < t->count; i++)
-        if (cuts_equal(naxes, t->form[i], cut))
-            return i;
-    t->form = arena_grow(m->a, t->form, t->count, &t->cap, sizeof *t->form);
-    memcpy(t->form[t->count], cut, sizeof *cut * (size_t)naxes);
-    return t->count++;
-}
-
-static double *new_seconds(Arena *a, int count)
-{
-    double *sec = NEWN(a, double, (size_t)count *(size_t)count);
-    for (int i = 0; i < count * count; i++)
-        sec[i] = NAN;
-    return sec;
-}
-
-/* Makes room for the seconds between all forms. */
-static void widen(Arena *a, FormTable *t)
-{
-    if (t->nsec == t->count)
-        return;
-    double *sec = new_seconds(a, t->count);
-    for (int i = 0; i < t->nsec; i++)
-        memcpy(sec + (size_t)i * (size_t)t->count, t->sec + (size_t)i * (size_t)t->nsec,
-               sizeof *sec * (size_t)t->nsec);
-    t->sec = sec;
-    t->nsec = t->count;
+    return form_number(m->price->x, t, cut);
 }
 
 /* The value that a value class stands for, if readers make it again: a view of a parameter, or what
@@ -102,20 +66,15 @@ static double making_sec(const Maker *m, int value, int form)
     return INFINITY;
 }
 
-static double table_sec(Maker *m, FormTable *t, const Cut *from, const Cut *to)
-{
-    return edge_sec_by(m->price->x, &t->type, t->steps, from, to);
-}
-
 static double remade_sec(Maker *m, int value, const Value *v, const Cut *from, const Cut *to)
 {
     Cut first[MAX_MESH], last[MAX_MESH];
     memcpy(first, from, sizeof first);
     memcpy(last, to, sizeof last);
     const Value *base = viewed_value(m->price->x, m->a, v, first, last);
-    double sec = table_sec(m, table_of(m, &base->type), first, last);
+    double sec = form_cuts_sec(m->price->x, table_of(m, &base->type), first, last);
     double made = base->def && !base->def->nin
-                      ? making_sec(m, value, form_number(m, m->e->value[value].forms, to))
+                      ? making_sec(m, value, number_of(m, m->e->value[value].forms, to))
                       : INFINITY;
     return sec > 0 && made < INFINITY ? made : sec;
 }
@@ -126,14 +85,13 @@ static double change_cost(Maker *m, int value, int from, int to)
     ValueClass *v = &m->e->value[value];
     FormTable *t = v->forms;
     const Value *remade = remade_value(m->e, v);
-    if (remade && !v->remade)
-        v->remade = new_seconds(m->a, t->count);
-    widen(m->a, t);
-    double *sec = &(remade ? v->remade : t->sec)[from * t->nsec + to];
-    if (isnan(*sec) && remade)
+    if (!remade)
+        return rint(form_sec(m->price->x, t, from, to) / PROBLEM_UNIT);
+    if (!v->remade)
+        v->remade = form_new_seconds(m->a, v->nremade = t->count);
+    double *sec = &v->remade[from * v->nremade + to];
+    if (isnan(*sec))
         *sec = remade_sec(m, value, remade, t->form[from], t->form[to]);
-    else if (isnan(*sec))
-        *sec = table_sec(m, t, t->form[from], t->form[to]);
     return rint(*sec / PROBLEM_UNIT);
 }
 
@@ -147,8 +105,18 @@ static int needed_form(const Maker *m, FormTable *t, const Reading *r, int strat
 {
     const EqualClass *q = &m->e->class[r->reader];
     if (!q->n)
-        return form_number(m, t, q->list.list[strategy]->out[0]);
+        return number_of(m, t, q->list.list[strategy]->out[0]);
     return m->need[r->reader][strategy * q->n->nin + r->operand];
+}
+
+/* The same, by strategy of the reader. */
+static const int *needed_forms(const Maker *m, FormTable *t, const Reading *r)
+{
+    const int count = m->e->class[r->reader].list.count;
+    int *form = NEWN(m->a, int, count);
+    for (int i = 0; i < count; i++)
+        form[i] = needed_form(m, t, r, i);
+    return form;
 }
 
 /* ---- classes ---- */
@@ -270,7 +238,7 @@ static void number_forms(Maker *m)
         y->forms = table_of(m, &y->type);
         m->made[v] = NEWN(m->a, int, q->list.count);
         for (int i = 0; i < q->list.count; i++)
-            m->made[v][i] = form_number(m, y->forms, q->list.list[i]->out[y->result]);
+            m->made[v][i] = number_of(m, y->forms, q->list.list[i]->out[y->result]);
     }
     for (int c = 0; c < e->nclass; c++) {
         const EqualClass *q = &e->class[c];
@@ -279,7 +247,7 @@ static void number_forms(Maker *m)
         for (int i = 0; i < q->list.count; i++)
             for (int k = 0; k < nin; k++)
                 m->need[c][i * nin + k] =
-                    form_number(m, table_of(m, &q->n->in[k]->type), q->list.list[i]->in[k]);
+                    number_of(m, table_of(m, &q->n->in[k]->type), q->list.list[i]->in[k]);
     }
     for (int g = 0; g < e->ngroup; g++)
         for (int j = 0; j < e->group[g].nread; j++)
@@ -352,7 +320,7 @@ static double *add_edge(Maker *m, int u, int v, bool hidden, const Reading *shar
     PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
     if (m->nmatrix + size > m->capmatrix) {
         int64_t cap = 2 * (m->nmatrix + size);
-        double *more = NEWN(m->a, double, cap);
+        double *more = SPARSE(m->a, double, cap);
         if (m->nmatrix)
             memcpy(more, m->matrix, sizeof *more * (size_t)m->nmatrix);
         m->matrix = more;
@@ -379,6 +347,44 @@ static bool within_port(const Maker *m, const ReadGroup *r, const Reading *x)
            m->e->class[x->reader].kind == FLAT_ENTRY;
 }
 
+/* What a pair of an edge costs beside its forms: hidden seconds count as a share; within a port no
+ * form changes; a reader takes what is kept as it is. */
+typedef struct PairPrice {
+    double share;
+    int64_t times;
+    bool port, kept;
+} PairPrice;
+
+static double pair_cost(Maker *m, const ReadGroup *r, const PairPrice *p, int from, int to)
+{
+    const double cost = group_cost(m, r, m->e->value[r->value].forms, from, to, p->times);
+    if ((p->port && from != to) || (p->kept && cost > 0))
+        return INFINITY;
+    return rint(p->share * cost);
+}
+
+/* Fills an edge's matrix by the forms of its rows and columns: strategies are many, forms few. */
+static void fill_pairs(Maker *m, const ReadGroup *r, const PairPrice *p, int nrow, const int *row,
+                       int ncolumn, const int *column, double *y)
+{
+    const int nform = m->e->value[r->value].forms->count;
+    double *cost = NEWN(m->a, double, nform);
+    int *before = NEWN(m->a, int, nform); /* 1 + the first row of that form */
+    for (int i = 0; i < nrow; i++, y += ncolumn) {
+        if (before[row[i]]) {
+            memcpy(y, y - (int64_t)(i - before[row[i]] + 1) * ncolumn, sizeof *y * (size_t)ncolumn);
+            continue;
+        }
+        before[row[i]] = i + 1;
+        for (int f = 0; f < nform; f++)
+            cost[f] = NAN;
+        for (int k = 0; k < ncolumn; k++) {
+            double *c = &cost[column[k]];
+            y[k] = *c = isnan(*c) ? pair_cost(m, r, p, row[i], column[k]) : *c;
+        }
+    }
+}
+
 static void add_direct(Maker *m, const ReadGroup *r)
 {
     const ValueClass *v = &m->e->value[r->value];
@@ -388,16 +394,12 @@ static void add_direct(Maker *m, const ReadGroup *r)
         return;
     }
     int n = m->e->class[v->of].list.count, k = m->e->class[x->reader].list.count;
-    bool hidden = may_hide(m, r, x), port = within_port(m, r, x);
-    double share = hidden ? m->price->x->o->shard_exposed : 1;
-    int64_t times = m->e->class[x->reader].times;
+    bool hidden = may_hide(m, r, x);
+    const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
+                             .times = m->e->class[x->reader].times,
+                             .port = within_port(m, r, x)};
     double *y = add_edge(m, v->of, x->reader, hidden, NULL);
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < k; j++) {
-            int from = made_form(m, r->value, i), to = needed_form(m, v->forms, x, j);
-            double cost = group_cost(m, r, v->forms, from, to, times);
-            y[i * k + j] = port && from != to ? INFINITY : rint(share * cost);
-        }
+    fill_pairs(m, r, &price, n, m->made[r->value], k, needed_forms(m, v->forms, x), y);
 }
 
 /* ---- forms that readers share ---- */
@@ -418,13 +420,10 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     const ValueClass *v = &m->e->value[r->value];
     int n = m->e->class[v->of].list.count;
     bool hidden = sharing_may_hide(m, r);
-    double share = hidden ? m->price->x->o->shard_exposed : 1;
-    int64_t times = group_times(m, r);
+    const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
+                             .times = group_times(m, r)};
     double *y = add_edge(m, v->of, at, hidden, NULL);
-    for (int i = 0; i < n; i++)
-        for (int f = 0; f < count; f++)
-            y[i * count + f] =
-                rint(share * group_cost(m, r, v->forms, made_form(m, r->value, i), form[f], times));
+    fill_pairs(m, r, &price, n, m->made[r->value], count, form, y);
 }
 
 /* From the shared form to a reader's. */
@@ -433,15 +432,12 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
 {
     FormTable *t = m->e->value[r->value].forms;
     int n = m->e->class[x->reader].list.count;
-    bool hidden = may_hide(m, r, x), kept = gathers_no_more(m, r, x);
-    double share = hidden ? m->price->x->o->shard_exposed : 1;
-    int64_t times = m->e->class[x->reader].times;
+    bool hidden = may_hide(m, r, x);
+    const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
+                             .times = m->e->class[x->reader].times,
+                             .kept = gathers_no_more(m, r, x)};
     double *y = add_edge(m, at, x->reader, hidden, x);
-    for (int f = 0; f < count; f++)
-        for (int i = 0; i < n; i++) {
-            double cost = group_cost(m, r, t, form[f], needed_form(m, t, x, i), times);
-            y[f * n + i] = cost > 0 && kept ? INFINITY : rint(share * cost);
-        }
+    fill_pairs(m, r, &price, count, form, n, needed_forms(m, t, x), y);
 }
 
 static void add_shared(Maker *m, int group)

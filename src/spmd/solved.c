@@ -240,24 +240,51 @@ static const char *problem_key(Arena *a, const PickProblem *p)
                         (unsigned long long)h[1]);
 }
 
-/* Chooses strategies, or takes those that were chosen for an equal problem. */
-static PickResult pick_once(Arena *tmp, const PickProblem *p, ShardKnown *known, int *strategy)
+/* A search for a solution, which may fail. */
+typedef struct Picking {
+    Arena *tmp;
+    const PickProblem *p;
+    Known *to;
+} Picking;
+
+static void pick_known(void *arg)
 {
-    const size_t size = (size_t)p->n * sizeof *strategy;
+    const Picking *x = arg;
+    x->to->r = pick(x->tmp, x->p, EFFORT, NULL, NULL, x->to->strategy);
+}
+
+/* The same once for all ranks of this process: whoever comes to it first. */
+static void pick_shared_once(const Picking *x, ShardShare *share, const char *key, size_t size)
+{
+    Ctx *ctx = arena_ctx(x->tmp);
+    if (shard_share_get(share, key, x->to, size))
+        return;
+    const bool failed = ctx_try(ctx, pick_known, (void *)(uintptr_t)x) != TN_OK;
+    shard_share_put(share, key, failed ? NULL : x->to, size);
+    if (failed)
+        fail_again(ctx, "");
+}
+
+/* Chooses strategies, or takes those that were chosen for an equal problem. */
+static PickResult pick_once(Arena *a, const PickProblem *p, ShardKnown *known, int *strategy)
+{
+    Arena *tmp = arena_tmp(a);
+    const size_t nbytes = (size_t)p->n * sizeof *strategy, size = sizeof(Known) + nbytes;
     const char *key = known ? problem_key(known->a, p) : NULL;
-    const Known *old = known ? map_find(&known->solved, key) : NULL;
-    if (old) {
-        memcpy(strategy, old->strategy, size);
-        return old->r;
+    Known *y = known ? map_find(&known->solved, key) : NULL;
+    if (!y) {
+        y = arena_alloc(known ? known->a : a, size);
+        const Picking x = {tmp, p, y};
+        if (known && known->share)
+            pick_shared_once(&x, known->share, key, size);
+        else
+            pick_known((void *)(uintptr_t)&x);
+        arena_reset(tmp);
+        if (known)
+            map_put(&known->solved, key, y);
     }
-    const PickResult r = pick(tmp, p, EFFORT, NULL, NULL, strategy);
-    if (known) {
-        Known *new = arena_alloc(known->a, sizeof *new + size);
-        new->r = r;
-        memcpy(new->strategy, strategy, size);
-        map_put(&known->solved, key, new);
-    }
-    return r;
+    memcpy(strategy, y->strategy, nbytes);
+    return y->r;
 }
 
 static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Sharding *in,
@@ -271,8 +298,8 @@ static Solution solve(const FlatGraph *g, Arena *a, const Spmd *x, const Shardin
     y.p = shard_problem(e, &(Pricer){x, a, arena_tmp(a)});
     y.build_sec = cpu_sec() - begin;
     y.strategy = NEWN(a, int, y.p->pick.n);
-    y.r = pick_once(arena_tmp(a), &y.p->pick, x->o->shard_report ? x->o->shard_report->known : NULL,
-                    y.strategy);
+    y.r =
+        pick_once(a, &y.p->pick, x->o->shard_report ? x->o->shard_report->known : NULL, y.strategy);
     y.solve_sec = cpu_sec() - begin - y.build_sec;
     return y;
 }

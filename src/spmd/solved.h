@@ -115,8 +115,9 @@ typedef struct ValueClass {
     int of, result; /* of which class it is which result */
     Type type;
     CutUnits units;
-    struct FormTable *forms; /* shard_problem.c */
+    struct FormTable *forms;
     double *remade; /* of what readers make again: seconds from form to form; NAN: not known */
+    int nremade;    /* forms when it was made: all */
 } ValueClass;
 
 typedef struct Reading {
@@ -177,6 +178,25 @@ typedef struct Pricer {
  * be cut so. */
 double strategy_price(const Pricer *p, const Node *n, Strategy *t);
 
+/* ---- form_table.c ---- */
+
+/* The forms of values of one type that a choice comes to. */
+typedef struct FormTable {
+    Arena *a;
+    Type type;
+    Cut (*form)[MAX_MESH];
+    int count, cap, capnumber;
+    int *number; /* of each form, among those that are kept */
+    struct KeptForms *kept;
+} FormTable;
+
+FormTable *form_table(const Spmd *x, Arena *a, const Type *t);
+int form_number(const Spmd *x, FormTable *t, const Cut *cut);
+/* Seconds of the steps between two forms, which are then known; INFINITY: there are none. */
+double form_sec(const Spmd *x, FormTable *t, int from, int to);
+double form_cuts_sec(const Spmd *x, FormTable *t, const Cut *from, const Cut *to);
+double *form_new_seconds(Arena *a, int count); /* count x count, all NAN */
+
 /* ---- shard_problem.c ---- */
 
 /* The form from which all readers of a group go on: the maker's, or one that is made once. */
@@ -184,15 +204,6 @@ typedef struct SharedForm {
     int group, count;
     const int *form; /* by strategy: of the value's FormTable */
 } SharedForm;
-
-/* The forms of values of one type, and seconds from one to another, once they are asked for. */
-typedef struct FormTable {
-    Type type;
-    Cut (*form)[MAX_MESH];
-    int count, cap, nsec;
-    double *sec; /* nsec x nsec; NAN: not known yet */
-    StepTable *steps;
-} FormTable;
 
 typedef struct EdgeNote {
     bool hidden;           /* computing may hide it, so that it counts in part */

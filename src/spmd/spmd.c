@@ -389,9 +389,11 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
     Spmd x = start(g, o, m);
-    Map tables = {.a = tmp};
+    Map tables = {.a = tmp}, seconds = {.a = tmp};
+    ShardKnown *known = o->shard_report ? o->shard_report->known : NULL;
     x.free = sharding_is_solved(o);
     x.tables = &tables;
+    x.seconds = known ? &known->seconds : &seconds;
     if (!x.free && (o->pins.count || o->what_if.count))
         fail(g->ctx, TN_USAGE, "%s \"%.300s\": expected shard auto beside it, found none",
              o->pins.count ? "pin" : "what-if", (o->pins.count ? o->pins : o->what_if).pattern[0]);

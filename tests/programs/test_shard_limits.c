@@ -2,7 +2,7 @@
  * leaves are the objective's, though what is chosen is seldom the best there is, and gathers twice
  * to keep less. Limits lie between the fewest bytes that may do and those of the choice without a
  * limit; the lowest is below that, where the choice keeps the fewest bytes that are found. What is
- * known of steps of the same task is found again.
+ * known of steps of the same task is found again; ranks that are threads find each solution once.
  *
  * `test_shard_limits FOLDER [MESH]` runs one model. TN_LONG=1: all, on all meshes. */
 #include "../../src/model/model.h"
@@ -13,6 +13,7 @@
 #include "../shared/test.h"
 
 #include <math.h>
+#include <pthread.h>
 
 static const char *const folders[] = {"gpt2-tiny",    "llama-tiny", "llama-tied",
                                       "mistral-tiny", "qwen2-tiny", "qwen3-tiny"};
@@ -70,7 +71,7 @@ static void choose_again(void *arg)
  * planned is known as such, and another one is not. */
 static void check_known(const Job *of, const Graph *model, PassOptions *o, const ShardReport *r)
 {
-    ShardKnown known = {.a = of->a, .solved.a = of->a, .stops = true};
+    ShardKnown known = {.a = of->a, .solved.a = of->a, .seconds.a = of->a, .stops = true};
     Job j = *of;
     Again x = {&j, model, o, {0}};
     j.known = &known;
@@ -125,10 +126,58 @@ static void test(const char *folder, const char *mesh, bool all)
     ctx_end(&ctx);
 }
 
+/* ---- solutions that threads share ---- */
+
+enum { SOLUTIONS = 50, THREADS = 4 };
+
+/* What one thread does not find another one does. */
+static void *share_all(void *arg)
+{
+    ShardShare *share = arg;
+    intptr_t wrong = 0;
+    for (int i = 0; i < SOLUTIONS; i++) {
+        char key[20];
+        int value[3] = {0};
+        snprintf(key, sizeof key, "problem %d", i);
+        while (!shard_share_get(share, key, value, sizeof value)) {
+            const bool lost = i % 7 == 3 && !value[0];
+            for (int k = 0; k < LEN(value); k++)
+                value[k] = i + k;
+            shard_share_put(share, key, lost ? NULL : value, sizeof value);
+            if (!lost)
+                break;
+        }
+        for (int k = 0; k < LEN(value); k++)
+            wrong += value[k] != i + k;
+    }
+    return (void *)wrong;
+}
+
+static void check_shared(void)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    ShardShare *share = shard_share_new(a);
+    pthread_t thread[THREADS];
+    int solved, taken;
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&thread[i], NULL, share_all, share));
+    for (int i = 0; i < THREADS; i++) {
+        void *wrong;
+        pthread_join(thread[i], &wrong);
+        EXPECT(!wrong);
+    }
+    shard_share_count(share, &solved, &taken);
+    EXPECT(solved == SOLUTIONS && taken == (THREADS - 1) * SOLUTIONS);
+    arena_free(a);
+    ctx_end(&ctx);
+}
+
 int main(int argc, char **argv)
 {
     bool all = getenv("TN_LONG") || argc > 1;
     par_set_threads(1);
+    check_shared();
     if (!all)
         test("qwen2-tiny", "fsdp=4,tp=2", false);
     if (!all)
