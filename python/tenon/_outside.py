@@ -42,6 +42,7 @@ class Reader:
     variables   {place: Place} of variables that are read or written
     objects     (path, an object, its members as they were)
     containers  (path, a list, dict or set, its copy)
+    inner       of each of the step's modules those inside of it, by name, as they were
     lines       {place: the user's line}, "" where only a package's code has it
     functions   whether there is a torch.autograd.Function among it, whose backward runs later"""
 
@@ -235,6 +236,7 @@ class Outside:
         self.end()
         self.reader = reader = Reader()
         self.in_backward = any(m._backward_hooks or m._backward_pre_hooks for _, m in self.modules)
+        reader.inner = [dict(m._modules) for _, m in self.modules]
         for path, module in self.modules:
             reader.add(module, path)
         reader.add(self.step, type(self.step).__name__)
@@ -279,6 +281,9 @@ class Outside:
                 self.put(Place(box, key, f"{path}.{key}" if path else key, ""), old.get(key, MISSING), reader, x)
         for place in reader.variables.values():
             self.put(place, place.then, reader)
+        for (path, m), old in zip(self.modules, reader.inner):  # one that the step has added stays: models keep caches so
+            for key, x in old.items():
+                self.put(Place(m._modules, key, f"{path}.{key}" if path else key, ""), x, reader)
 
     def put(self, place, then, reader, owner=None):
         """Puts back what a place had."""

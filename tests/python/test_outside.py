@@ -1,6 +1,7 @@
 """Values that a step reads and changes outside of itself: others than at the capture are refused, changes are undone
 and told, what it would do once is refused or told."""
 import contextlib
+import copy
 import dataclasses
 import functools
 import io
@@ -374,6 +375,27 @@ class TestChanges(Case):
         for _ in range(2):
             made(self.x)
         self.assertEqual((n, seen, loop.log, count, kept), (0, set(), [], 0, []))
+
+    def test_module_that_is_replaced(self):
+        """A module that takes another in the place of one of its own while it runs, as BigBird does for short texts."""
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.kind, self.act, self.net = "long", nn.Sigmoid(), nn.Linear(4, 2)
+
+            def forward(self, x):
+                if self.kind == "long":
+                    self.kind, self.act = "short", nn.Tanh()
+                return self.act(self.net(x)).square().mean()
+
+        layer = Layer()
+        made, said = self.told(lambda x: layer(x), self.x)
+        self.assertRegex(said[0], r"^tenon: the step changes kind, act, which")
+        self.assertIs(type(layer.act), nn.Sigmoid)
+        for _ in range(2):
+            got = made(self.x)
+        self.assertEqual((layer.kind, type(layer.act)), ("long", nn.Sigmoid))
+        torch.testing.assert_close(got, copy.deepcopy(layer)(self.x))
 
     def test_hooks(self):
         for register in ("register_forward_hook", "register_full_backward_hook"):
