@@ -397,6 +397,33 @@ class TestChanges(Case):
         self.assertEqual((layer.kind, type(layer.act)), ("long", nn.Sigmoid))
         torch.testing.assert_close(got, copy.deepcopy(layer)(self.x))
 
+    def test_hooks_of_the_first_run(self):
+        """A module that hooks those inside of it when it runs first, to collect what they give, and notes that it has."""
+        class Layers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers, self.hooked, self.found = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), False, []
+
+            def forward(self, x):
+                if not self.hooked:
+                    self.hooked = True
+                    for layer in self.layers:
+                        layer.register_forward_hook(lambda _, args, out: self.found.append(out))
+                self.found.clear()
+                self.layers(x)
+                return self.found[1].square().mean()
+
+        model = Layers()
+        eager = copy.deepcopy(model)
+        made, said = self.told(lambda x: model(x), self.x)
+        loss, want = made(self.x), eager(self.x)
+        want.backward()
+        for got, p in zip([loss, *(p.grad for p in model.parameters())], [want, *(p.grad for p in eager.parameters())]):
+            torch.testing.assert_close(got, p)
+        self.assertEqual((model.hooked, [len(m._forward_hooks) for m in model.layers]), (False, [0, 0]))
+        torch.testing.assert_close(model(self.x), want)
+        self.assertRegex(said[0], r"^tenon: the step changes .*layers\.0\._forward_hooks")
+
     def test_hooks(self):
         for register in ("register_forward_hook", "register_full_backward_hook"):
             layers, kept = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), {}
