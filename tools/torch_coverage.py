@@ -35,7 +35,7 @@ NAMES = {"vocab_size": 64, "decoder_vocab_size": 64, "hidden_size": 32, "d_model
          "num_mel_bins": 16, "max_source_positions": 32, "max_target_positions": 32, "q_lora_rank": 16, "kv_lora_rank": 16,
          "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12, "state_size": 8, "conv_kernel": 4, "time_step_rank": 4,
          "sliding_window": 8, "num_labels": 4, "projection_dim": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-         "rotary_dim": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+         "rotary_dim": 4, "encoder_hidden_size": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
          "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8, "chunk_size": 8, "ssm_state_size": 8,
          "mamba_num_heads": 8, "mamba_head_dim": 8, "depth": 2, "drop_path_rate": 0.0, "use_cache": False}
 BATCH, LENGTH = 2, 12
@@ -75,6 +75,8 @@ def agree(config):
     """Sizes that go with others."""
     if getattr(config, "kv_lora_rank", None):  # latent attention has keys for each head
         put(config, "num_key_value_heads", config.num_attention_heads)
+    if getattr(config, "num_experts_per_tok", 1) is None:
+        put(config, "num_experts_per_tok", 2)
     if getattr(config, "qk_rope_head_dim", None):
         put(config, "head_dim", config.qk_rope_head_dim)
     if getattr(config, "expand", None) and hasattr(config, "n_groups"):  # Mamba-2's heads make up its inner width
@@ -144,7 +146,7 @@ def models(name):
         return made
 
     return [lambda: model(shrunk(kind.config_class())), lambda: model(made_of(kind, NAMES)),
-            lambda: model(four(shrunk(kind.config_class()))), lambda: model(made_of(kind, DEEP), PARAMETERS), lambda: model(shrunk(kind.config_class(), DEEP), PARAMETERS)]
+            lambda: model(made_of(kind, set(NAMES) - {"hidden_dim"})), lambda: model(four(shrunk(kind.config_class()))), lambda: model(made_of(kind, DEEP), PARAMETERS), lambda: model(shrunk(kind.config_class(), DEEP), PARAMETERS)]
 
 
 def arguments(model, kind):
