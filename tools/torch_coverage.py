@@ -24,8 +24,8 @@ TASKS = {"CAUSAL_LM": "tokens", "MASKED_LM": "tokens", "SEQ_TO_SEQ_CAUSAL_LM": "
          "AUDIO_CLASSIFICATION": "audio", "BACKBONE": "image", "SEMANTIC_SEGMENTATION": "image", "DEPTH_ESTIMATION": "image",
          "OBJECT_DETECTION": "image", "SPEECH_SEQ_2_SEQ": "speech", "MASKED_IMAGE_MODELING": "image",
          "ZERO_SHOT_IMAGE_CLASSIFICATION": "pair", "IMAGE_TEXT_TO_TEXT": "pair", "TIME_SERIES_PREDICTION": "tokens"}
-NAMES = {"vocab_size": 64, "decoder_vocab_size": 64, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "embedding_size": 32,
-         "word_embed_proj_dim": 32, "model_dim": 32, "attention_hidden_size": 32, "lru_width": 32, "n_inner": 48,
+NAMES = {"vocab_size": 64, "decoder_vocab_size": 64, "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32,
+         "embedding_size": 32, "word_embed_proj_dim": 32, "model_dim": 32, "attention_hidden_size": 32, "lru_width": 32, "n_inner": 48,
          "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
          "num_decoder_layers": 2, "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4, "encoder_attention_heads": 4,
          "decoder_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "ffn_dim": 48, "d_ff": 48, "d_kv": 8,
@@ -42,7 +42,8 @@ BATCH, LENGTH = 2, 12
 
 
 DEEP = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers", "depth",
-        "drop_path_rate", "use_cache", "vocab_size", "decoder_vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "num_labels")
+        "drop_path_rate", "use_cache", "vocab_size", "decoder_vocab_size", "pad_token_id",
+        "bos_token_id", "eos_token_id", "decoder_start_token_id", "num_labels")
 MADE = ("layer_types", "layers_block_type", "mlp_layer_types", "stage_names", "out_features", "out_indices", "architectures",
         "id2label", "label2id", "model_type", "transformers_version", "torch_dtype", "dtype")  # what a configuration makes of its sizes
 PARAMETERS = 30_000_000  # at most, of a model whose widths are its own
@@ -146,7 +147,8 @@ def models(name):
         return made
 
     return [lambda: model(shrunk(kind.config_class())), lambda: model(made_of(kind, NAMES)),
-            lambda: model(made_of(kind, set(NAMES) - {"hidden_dim"})), lambda: model(four(shrunk(kind.config_class()))), lambda: model(made_of(kind, DEEP), PARAMETERS), lambda: model(shrunk(kind.config_class(), DEEP), PARAMETERS)]
+            lambda: model(made_of(kind, set(NAMES) - {"hidden_dim"})), lambda: model(four(shrunk(kind.config_class()))),
+            lambda: model(made_of(kind, DEEP), PARAMETERS), lambda: model(shrunk(kind.config_class(), DEEP), PARAMETERS)]
 
 
 def arguments(model, kind):
