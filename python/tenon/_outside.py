@@ -132,8 +132,9 @@ class Reader:
             if path is None:
                 return
             if kind in ("at", "named"):
-                kind, key = "entry" if kind == "at" else "member", variables.get(key, frame.f_globals.get(key, MISSING))
-                if key is MISSING:
+                named, key = kind == "named", variables.get(key, frame.f_globals.get(key, MISSING))
+                kind = "member" if named else "entry"
+                if key is MISSING or (named and type(key) is not str):  # getattr(x, names[0]): the list, of which an entry is meant
                     return
             box = box_of(x, key) if kind == "member" else x if holds(x, key) else None
             if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):

@@ -376,6 +376,16 @@ class TestChanges(Case):
             made(self.x)
         self.assertEqual((n, seen, loop.log, count, kept), (0, set(), [], 0, []))
 
+    def test_name_in_a_list(self):
+        """getattr by an entry of a list, as configurations of transformers look for those inside of them."""
+        words, names = SimpleNamespace(alpha=2.0), ["alpha"]
+
+        def step(x):
+            found = names
+            return self.net(x).square().mean() * getattr(words, found[0])
+        made, _ = self.told(step, self.x)
+        torch.testing.assert_close(made(self.x), step(self.x))
+
     def test_module_that_is_replaced(self):
         """A module that takes another in the place of one of its own while it runs, as BigBird does for short texts."""
         class Layer(nn.Module):
