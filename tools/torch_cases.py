@@ -1171,6 +1171,10 @@ UNEVEN_POOLS = [
     ((2, 3, 8, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False)),
     ((2, 3, 8, 6), "avg_pool2d", dict(kernel_size=3, stride=2, padding=1, ceil_mode=True, divisor_override=5)),
     ((2, 3, 8), "avg_pool1d", dict(kernel_size=3, stride=2, ceil_mode=True)),
+    ((2, 3, 2, 5), "adaptive_avg_pool2d", dict(output_size=6)), ((2, 3, 2, 5), "adaptive_max_pool2d", dict(output_size=(6, 5))),
+    ((2, 3, 4, 5), "avg_pool2d", dict(kernel_size=9, ceil_mode=True)), ((2, 3, 5), "max_pool1d", dict(kernel_size=8, ceil_mode=True)),
+    ((2, 3, 4, 5), "avg_pool2d", dict(kernel_size=(9, 12), padding=2, ceil_mode=True)),
+    ((2, 3, 4, 5), "avg_pool2d", dict(kernel_size=(9, 12), padding=2, ceil_mode=True, count_include_pad=False)),
 ]
 
 

@@ -32,6 +32,7 @@ SOON = 50         # calls of a Step
 WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE",
          "CALL_FUNCTION_EX")  # what reads all of a container
 READERS = ("items", "keys", "values", "copy", "index", "count")
+ALL_HOOKS = (*HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 OF_ALL = set(vars(torch.nn.Module())) | {"training"}  # members of every module
 
 
@@ -42,6 +43,8 @@ class Reader:
     variables   {place: Place} of variables that are read or written
     objects     (path, an object, its members as they were)
     containers  (path, a list, dict or set, its copy)
+    inner       of each of the step's modules those inside of it, by name, as they were
+    hooks       and its hooks, a dict for each of ALL_HOOKS
     lines       {place: the user's line}, "" where only a package's code has it
     functions   whether there is a torch.autograd.Function among it, whose backward runs later"""
 
@@ -129,8 +132,9 @@ class Reader:
             if path is None:
                 return
             if kind in ("at", "named"):
-                kind, key = "entry" if kind == "at" else "member", variables.get(key, frame.f_globals.get(key, MISSING))
-                if key is MISSING:
+                named, key = kind == "named", variables.get(key, frame.f_globals.get(key, MISSING))
+                kind = "member" if named else "entry"
+                if key is MISSING or (named and type(key) is not str):  # getattr(x, names[0]): the list, of which an entry is meant
                     return
             box = box_of(x, key) if kind == "member" else x if holds(x, key) else None
             if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):
@@ -235,6 +239,8 @@ class Outside:
         self.end()
         self.reader = reader = Reader()
         self.in_backward = any(m._backward_hooks or m._backward_pre_hooks for _, m in self.modules)
+        reader.inner = [dict(m._modules) for _, m in self.modules]
+        reader.hooks = [[dict(getattr(m, kind)) for kind in ALL_HOOKS] for _, m in self.modules]
         for path, module in self.modules:
             reader.add(module, path)
         reader.add(self.step, type(self.step).__name__)
@@ -279,6 +285,20 @@ class Outside:
                 self.put(Place(box, key, f"{path}.{key}" if path else key, ""), old.get(key, MISSING), reader, x)
         for place in reader.variables.values():
             self.put(place, place.then, reader)
+        for (path, m), old in zip(self.modules, reader.inner):  # one that the step has added stays: models keep caches so
+            for key, x in old.items():
+                self.put(Place(m._modules, key, f"{path}.{key}" if path else key, ""), x, reader)
+        for (path, m), old in zip(self.modules, reader.hooks):
+            for kind, was in zip(ALL_HOOKS, old):
+                self.put_hooks(f"{path}.{kind}" if path else kind, getattr(m, kind), was, reader)
+
+    def put_hooks(self, path, hooks, was, reader):
+        """Puts back a module's hooks. Models install some when they run first, and note that they have."""
+        if hooks.keys() != was.keys():
+            more = [x for key, x in hooks.items() if key not in was and inspect.isfunction(x)]
+            hooks.clear()
+            hooks.update(was)
+            self.note(path if any(kind_of(x.__code__.co_filename) == "user" for x in more) else "", [], reader)
 
     def put(self, place, then, reader, owner=None):
         """Puts back what a place had."""

@@ -111,7 +111,7 @@ static Value *mean_along(Site *s, Value *x, int axis, int64_t n)
 {
     Windows w = windows_of(s, &x->type, axis, n);
     const int64_t dim = axis + 1;
-    if (w.most == 1)
+    if (n == w.all)
         return x;
     x = lower_reduce(s, "sum", in_windows(s, x, &w, 0), 1, &dim, false);
     return lower2(s, "div", x, divisor(s, &w, x));
@@ -138,7 +138,7 @@ static Value *mean_back(Site *s, Value *dy, int axis, int64_t all)
     int64_t n = whole.dim[axis];
     whole.dim[axis] = all;
     Windows w = windows_of(s, &whole, axis, n);
-    if (w.most == 1)
+    if (n == all)
         return dy;
     dy = lower2(s, "div", dy, divisor(s, &w, dy));
     dy = emit1(s->b, "unsqueeze", IN(dy), ATTRS(A_INT("dim", axis + 1)));

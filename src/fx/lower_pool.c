@@ -37,15 +37,21 @@ static int64_t span(const Pool *p, int d)
     return p->dilation[d] * (p->kernel[d] - 1) + 1;
 }
 
-/* By ceil_mode a window more, that begins in the image or before it. */
+/* By ceil_mode a window more, that begins in the image or before it; a window that is larger than
+ * the padded image is all of that. */
 static void count_places(Site *s, Pool *p, const Type *t)
 {
     bool ceil = site_bool(s, "ceil_mode");
     for (int d = 0; d < p->axes; d++) {
         int64_t size = t->dim[2 + d], room = size + 2 * p->padding[d] - span(p, d);
-        if (room < 0 || 2 * p->padding[d] > span(p, d))
+        bool one = ceil && room < 0 && room > -p->stride[d] && p->dilation[d] == 1;
+        if ((room < 0 && !one) || 2 * p->padding[d] > span(p, d))
             site_fail(s, "expected windows of at most the padded size and paddings of at most half "
                          "a window");
+        if (one) {
+            p->kernel[d] = size + 2 * p->padding[d];
+            room = 0;
+        }
         int64_t floor = room / p->stride[d] + 1;
         bool more = ceil && room % p->stride[d] && floor * p->stride[d] < size + p->padding[d];
         p->places[d] = floor + more;

@@ -1,6 +1,7 @@
 """Values that a step reads and changes outside of itself: others than at the capture are refused, changes are undone
 and told, what it would do once is refused or told."""
 import contextlib
+import copy
 import dataclasses
 import functools
 import io
@@ -374,6 +375,64 @@ class TestChanges(Case):
         for _ in range(2):
             made(self.x)
         self.assertEqual((n, seen, loop.log, count, kept), (0, set(), [], 0, []))
+
+    def test_name_in_a_list(self):
+        """getattr by an entry of a list, as configurations of transformers look for those inside of them."""
+        words, names = SimpleNamespace(alpha=2.0), ["alpha"]
+
+        def step(x):
+            found = names
+            return self.net(x).square().mean() * getattr(words, found[0])
+        made, _ = self.told(step, self.x)
+        torch.testing.assert_close(made(self.x), step(self.x))
+
+    def test_module_that_is_replaced(self):
+        """A module that takes another in the place of one of its own while it runs, as BigBird does for short texts."""
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.kind, self.act, self.net = "long", nn.Sigmoid(), nn.Linear(4, 2)
+
+            def forward(self, x):
+                if self.kind == "long":
+                    self.kind, self.act = "short", nn.Tanh()
+                return self.act(self.net(x)).square().mean()
+
+        layer = Layer()
+        made, said = self.told(lambda x: layer(x), self.x)
+        self.assertRegex(said[0], r"^tenon: the step changes kind, act, which")
+        self.assertIs(type(layer.act), nn.Sigmoid)
+        for _ in range(2):
+            got = made(self.x)
+        self.assertEqual((layer.kind, type(layer.act)), ("long", nn.Sigmoid))
+        torch.testing.assert_close(got, copy.deepcopy(layer)(self.x))
+
+    def test_hooks_of_the_first_run(self):
+        """A module that hooks those inside of it when it runs first, to collect what they give, and notes that it has."""
+        class Layers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers, self.hooked, self.found = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), False, []
+
+            def forward(self, x):
+                if not self.hooked:
+                    self.hooked = True
+                    for layer in self.layers:
+                        layer.register_forward_hook(lambda _, args, out: self.found.append(out))
+                self.found.clear()
+                self.layers(x)
+                return self.found[1].square().mean()
+
+        model = Layers()
+        eager = copy.deepcopy(model)
+        made, said = self.told(lambda x: model(x), self.x)
+        loss, want = made(self.x), eager(self.x)
+        want.backward()
+        for got, p in zip([loss, *(p.grad for p in model.parameters())], [want, *(p.grad for p in eager.parameters())]):
+            torch.testing.assert_close(got, p)
+        self.assertEqual((model.hooked, [len(m._forward_hooks) for m in model.layers]), (False, [0, 0]))
+        torch.testing.assert_close(model(self.x), want)
+        self.assertRegex(said[0], r"^tenon: the step changes .*layers\.0\._forward_hooks")
 
     def test_hooks(self):
         for register in ("register_forward_hook", "register_full_backward_hook"):
