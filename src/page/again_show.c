@@ -4,7 +4,8 @@
 
 static void print_counts(Buf *b, const AgainReport *r)
 {
-    buf_printf(b, "recompute: auto computes %s again", arena_count(b->a, r->nagain, "value"));
+    const char *values = r->nagain ? arena_count(b->a, r->nagain, "value") : "nothing";
+    buf_printf(b, "recompute: auto computes %s again", values);
     if (r->naway)
         buf_printf(b, ", has %d in the host's memory", r->naway);
     if (r->nkept)
