@@ -392,28 +392,31 @@ static void as_parts(Trial *t, const Tensor *want)
 
 /* ---- over all kernels, layouts and thread counts ---- */
 
-/* Apart, in place and as parts. */
-static bool all_ways(Trial *t, bool contiguous, Tensor *result)
+/* Apart, and with `more` in place and as parts. */
+static bool all_ways(Trial *t, bool more, Tensor *result)
 {
     const char *layout = t->layout;
     bool good = run_twice(t, result);
-    if (good && contiguous)
+    if (good && more)
         in_place(t, result);
-    if (good && contiguous && t->k.strided_out)
+    if (good && more && t->k.strided_out)
         as_parts(t, result);
     t->layout = layout;
     return good;
 }
 
+/* On two threads in place and as parts all lines with parts along all axes, else some. */
 static void with_threads(Trial *t, bool contiguous)
 {
+    enum { MORE_LINES = 8 };
     Tensor *one = NEWN(t->a, Tensor, t->p->n->nout), *two = NEWN(t->a, Tensor, t->p->n->nout);
     par_set_threads(1);
     bool good = all_ways(t, contiguous, one);
     if (t->p->h->kernels != KERNELS_CPU)
         return;
     par_set_threads(2);
-    if (!good || !all_ways(t, contiguous, two))
+    const bool more = !t->p->h->one_axis || t->p->c->line % MORE_LINES == 0;
+    if (!good || !all_ways(t, contiguous && more, two))
         return;
     for (int k = 0; k < t->p->n->nout; k++)
         if (!tensor_same_bits(&one[k], &two[k]))
