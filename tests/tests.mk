@@ -143,7 +143,7 @@ race:
 #  - tests of kernels for GPUs (*.cu), which run on the processor here;
 #  - the longest tests, which only test-long runs so.
 # What is undefined traps there: words for it make objects three times as large, which take twice as long to compile. Of
-# a trap AddressSanitizer shows the line; test-long has the words too.
+# a trap AddressSanitizer shows the line; `make sanitized` in a BUILD of its own, as test-long has it, says the words.
 SLOW := test_shard_models test_shard_limits test_decide test_compile test_overlap test_meshes test_short test_shard_found test_shard_imported test_ring test_bound test_decide_cbc test_pick_cbc test_decide_enum test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged test_large test_vmath test_onednn test_step_bound
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
@@ -170,7 +170,7 @@ sanitized:
 	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" \
 	    $(QUICK:%=$(BUILD)/sanitized/tests/%) $(BUILD)/sanitized/tenon \
 	    $(patsubst $(BUILD)/%,$(BUILD)/sanitized/%,$(MODULES) $(MPI_TESTS))
-	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(SANITIZED) $(QUICK)
+	ASAN_OPTIONS=handle_sigill=1:$$ASAN_OPTIONS TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(SANITIZED) $(QUICK)
 
 # libFuzzer on every tests/fuzz/*.c (or FUZZ="fuzz_tn ..."), each seeded with the files of its folder in
 # SEEDS; FUZZ_SEC seconds each.
