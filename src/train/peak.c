@@ -10,8 +10,8 @@
 #include <time.h>
 
 /* Sizes of the product. A processor goes on to the next larger one where that takes no longer than
- * LONG_SEC, so that a run begins after hundredths of a second; a GPU computes a still larger one, as
- * a small one does not fill it. */
+ * LONG_SEC, so that a run begins after hundredths of a second; a GPU computes a still larger one,
+ * as a small one does not fill it. */
 enum { SIDE = 512, MOST_SIDE = 2048, GPU_SIDE = 4096, LEAST_RUNS = 3, RUNS = 12, REST_SEC = 30 };
 
 #define LONG_SEC   0.012

@@ -224,7 +224,7 @@ static int test_random(const Ref *r, tn_options o, const Result *saved, int most
     return count;
 }
 
-/* all: all cases, each by one of the kinds of steps where not TN_LONG; else those that are named. */
+/* all: all cases, without TN_LONG each by one kind of steps; else those that are named. */
 static void test_options(const Ref *r, tn_options o, bool all, int kind)
 {
     const bool more = getenv("TN_LONG");

@@ -405,18 +405,16 @@ static bool all_ways(Trial *t, bool more, Tensor *result)
     return good;
 }
 
-/* On two threads in place and as parts all lines with parts along all axes, else some. */
 static void with_threads(Trial *t, bool contiguous)
 {
-    enum { MORE_LINES = 8 };
     Tensor *one = NEWN(t->a, Tensor, t->p->n->nout), *two = NEWN(t->a, Tensor, t->p->n->nout);
     par_set_threads(1);
     bool good = all_ways(t, contiguous, one);
     if (t->p->h->kernels != KERNELS_CPU)
         return;
     par_set_threads(2);
-    const bool more = !t->p->h->one_axis || t->p->c->line % MORE_LINES == 0;
-    if (!good || !all_ways(t, contiguous && more, two))
+    contiguous &= !t->p->h->one_axis || t->p->c->line % 8 == 0; /* some lines in all ways */
+    if (!good || !all_ways(t, contiguous, two))
         return;
     for (int k = 0; k < t->p->n->nout; k++)
         if (!tensor_same_bits(&one[k], &two[k]))
