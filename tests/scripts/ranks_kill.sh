@@ -6,7 +6,7 @@
 . tools/launch.sh
 ref=tests/ref/llama-tiny
 batch=$ref/batch.safetensors
-kills=2 inside=1 steps=80
+kills=2 inside=1 steps=40
 [ -z "$TN_LONG" ] || kills=20 inside=8 steps=400
 train="train $ref --batch $batch --steps $steps --lr 1e-3 --mesh fsdp=4 --threads 1"
 

@@ -414,9 +414,8 @@ static void with_threads(Trial *t, bool contiguous)
         return;
     par_set_threads(2);
     contiguous &= !t->p->h->one_axis || t->p->c->line % 8 == 0; /* some lines in all ways */
-    if (!good || !all_ways(t, contiguous, two))
-        return;
-    for (int k = 0; k < t->p->n->nout; k++)
+    good = good && all_ways(t, contiguous, two);
+    for (int k = 0; good && k < t->p->n->nout; k++)
         if (!tensor_same_bits(&one[k], &two[k]))
             t->p->cover->by_threads[t->index] = true;
 }
