@@ -9,11 +9,13 @@
 #include <string.h>
 #include <time.h>
 
-/* Sizes of the product. A processor computes the larger one where that takes no longer than
- * LONG_SEC; a GPU computes a still larger one, as a small one does not fill it. */
-enum { SIDE = 1024, LARGE_SIDE = 2048, GPU_SIDE = 4096, RUNS = 12, LARGE_RUNS = 3, REST_SEC = 30 };
+/* Sizes of the product. A processor goes on to the next larger one where that takes no longer than
+ * LONG_SEC, so that a run begins after hundredths of a second; a GPU computes a still larger one,
+ * as a small one does not fill it. */
+enum { SIDE = 512, MOST_SIDE = 2048, GPU_SIDE = 4096, LEAST_RUNS = 3, RUNS = 12, REST_SEC = 30 };
 
-#define LONG_SEC 0.15
+#define LONG_SEC   0.012
+#define ENOUGH_SEC 0.03 /* of one size, after LEAST_RUNS */
 
 double wall_sec(void)
 {
@@ -34,10 +36,11 @@ static int build(tn_context *ctx, const char *dtype, int64_t side, tn_graph **g)
     return code ? code : tn_graph_output(*g, out, "", NULL);
 }
 
-static double best_sec(tn_program *x, int runs)
+static double best_sec(tn_program *x, double enough)
 {
+    const double begun = wall_sec();
     double best = 0;
-    for (int i = 0; i < runs; i++) {
+    for (int i = 0; i < LEAST_RUNS || (i < RUNS && wall_sec() < begun + enough); i++) {
         double start = wall_sec();
         if (tn_program_run(x))
             return 0;
@@ -59,7 +62,7 @@ static int fill(tn_program *x)
 }
 
 /* Operations per second; 0: it cannot be measured. */
-static double measure_side(tn_context *ctx, const tn_options *from, int64_t side, int runs)
+static double measure_side(tn_context *ctx, const tn_options *from, int64_t side, double enough)
 {
     tn_options o = tn_options_default();
     o.backend = from->backend;
@@ -71,7 +74,7 @@ static double measure_side(tn_context *ctx, const tn_options *from, int64_t side
     double sec = 0;
     if (!build(ctx, from->dtype, side, &g) && !tn_plan_new(g, &o, 0, &p) &&
         !tn_program_new(p, &o, &x) && !fill(x))
-        sec = best_sec(x, runs);
+        sec = best_sec(x, enough);
     tn_program_free(x);
     tn_plan_free(p);
     tn_graph_free(g);
@@ -81,11 +84,12 @@ static double measure_side(tn_context *ctx, const tn_options *from, int64_t side
 static double measure(tn_context *ctx, const tn_options *from)
 {
     if (tn_backend_is_gpu(from->backend))
-        return measure_side(ctx, from, GPU_SIDE, RUNS);
-    double flops = measure_side(ctx, from, SIDE, RUNS), large = 2.0 * pow(LARGE_SIDE, 3);
-    if (flops * LONG_SEC < large)
-        return flops;
-    return fmax(flops, measure_side(ctx, from, LARGE_SIDE, LARGE_RUNS));
+        return measure_side(ctx, from, GPU_SIDE, HUGE_VAL);
+    double flops = measure_side(ctx, from, SIDE, ENOUGH_SEC);
+    for (int64_t side = 2 * SIDE; side <= MOST_SIDE && 2 * pow((double)side, 3) <= flops * LONG_SEC;
+         side *= 2)
+        flops = fmax(flops, measure_side(ctx, from, side, ENOUGH_SEC));
+    return flops;
 }
 
 Peak peak_new(tn_context *ctx, const tn_options *o)

@@ -200,7 +200,8 @@ int main(void)
     tn_meshes found;
     EXPECT(!tn_mesh_search(ctx, &task, &o, &found));
     expect_best(&found, all, n, refused);
-    expect_same(&found, 2);
+    if (getenv("TN_LONG"))
+        expect_same(&found, 2);
     expect_same(&found, 3);
     for (int ranks = 1; ranks <= (getenv("TN_LONG") ? 2 : 1); ranks++)
         expect_limit(ranks, expect_limit(ranks, 0, TN_CODE_OK), TN_CODE_OK);

@@ -1,5 +1,6 @@
 /* Every op against every line of its case file (check_op.c). With arguments: only the named ops.
- * Parts along every axis only with TN_LONG; with TN_QUICK every twelfth line. */
+ * Only with TN_LONG parts along every axis, and on two threads every line in place and as parts;
+ * with TN_QUICK every twelfth line. */
 #include "../shared/check.h"
 
 #include <stdlib.h>

@@ -526,10 +526,10 @@ static void run(void *arg)
 {
     Arena *a = arg;
     seed = 88172645463325252u;
-    bool quick = getenv("TN_QUICK");
-    test_small(a, quick ? 1000 : 6000);
-    test_searches(a, quick ? 300 : 2000);
-    test_medium(a, quick ? 100 : 600);
+    bool quick = getenv("TN_QUICK"), more = getenv("TN_LONG");
+    test_small(a, quick ? 1000 : more ? 6000 : 2000);
+    test_searches(a, quick ? 300 : more ? 2000 : 600);
+    test_medium(a, quick ? 100 : more ? 600 : 200);
     test_training(a);
     test_stack(a);
     test_both_sides(a);
@@ -545,7 +545,7 @@ static void run(void *arg)
     test_packings(a, true, UNEVEN, 150, quick ? 1 : 5, 0, PLACE_EFFORT);
     if (!quick)
         test_fixtures(a, 3, 3);
-    if (getenv("TN_LONG"))
+    if (more)
         test_long(a);
 }
 

@@ -556,7 +556,7 @@ static void (*const tests[])(void) = {test_forms,     test_failures, test_memory
 
 int main(void)
 {
-    if (getenv("TN_QUICK"))
+    if (!getenv("TN_LONG"))
         stride = 3;
     return test_in_folder(tests, LEN(tests));
 }

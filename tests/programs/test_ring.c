@@ -367,7 +367,7 @@ int main(void)
                                .mesh = meshes[i / 2 % 3],
                                .reshard = reshard[i / 12],
                                .accumulate = 1 + (i / 6 + i / 12) % 2});
-    int count = getenv("TN_LONG") ? 1000 : getenv("TN_QUICK") ? 20 : 100;
+    int count = getenv("TN_LONG") ? 1000 : getenv("TN_QUICK") ? 20 : 40;
     for (int i = 0; i < count; i++)
         try(run_random, (Trial){.preset = "random", .mesh = "some", .reshard = "", .seed = i});
     printf("note: test_ring: of %d random graphs %lld have rings\n", count, (long long)nringed);

@@ -2,6 +2,7 @@
  * training step of all ranks in lockstep, in double, are those of one rank within 1e-12 of the
  * largest magnitude, and the nodes that the pass leaves take what the choice says. So are those
  * of choices within a limit of bytes, in microbatches with dropout, and with loops over slices.
+ * Models of true size have their prices alone, without TN_LONG of four blocks.
  *
  * `test_shard_models FOLDER MESH` runs one model on one mesh. */
 #include "../../src/model/model.h"
@@ -14,7 +15,7 @@
 
 #include <math.h>
 
-enum { ROWS = 8, TOKENS = 8 };
+enum { ROWS = 8, TOKENS = 8, FEW_LAYERS = 4 };
 
 static const double TOLERANCE = 1e-12;
 
@@ -169,7 +170,10 @@ static void price(void *arg)
     static const char *const rules[] = {"auto"};
     PassOptions o = pass_defaults();
     ShardReport r = {.a = j->a};
-    Graph *g = model_graph(j->a, config_preset(x->model), x->rows, x->tokens, &(ModelOptions){0});
+    ModelConfig c = *config_preset(x->model);
+    if (!getenv("TN_LONG"))
+        c.nlayer = FEW_LAYERS;
+    Graph *g = model_graph(j->a, &c, x->rows, x->tokens, &(ModelOptions){0});
     o.mesh = x->mesh;
     o.machine = "h100";
     o.dtype = x->dtype;

@@ -23,7 +23,7 @@ static const Stepped steps[] = {
     {"llama3-8b", "bf16", "h100", "fsdp=16,tp=8", 32, 8192},
     {"llama3-70b", "bf16", "h100", "fsdp=16,tp=8", 16, 4096},
 };
-enum { FEW = 2 };
+enum { FEW = 1 };
 #define MOST_GAP  0.1   /* of what is added */
 #define MOST_LOST 0.005 /* of a step */
 

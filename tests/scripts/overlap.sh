@@ -54,8 +54,9 @@ for mesh in fsdp=8 dp=2,fsdp=2,tp=2; do
     for accumulate in 1 2; do
         for reshard in always never; do
             seed=$((seed + 1))
-            case $seed in # each mesh has each option once
-            2 | 3 | 5 | 8) [ -n "$TN_LONG" ] || continue ;;
+            case $seed in # each mesh and each option once
+            1 | 8) ;;
+            *) [ -n "$TN_LONG" ] || continue ;;
             esac
             trains plain with --mesh $mesh --accumulate $accumulate --reshard $reshard --bucket off --overlap off
             late moved $seed --mesh $mesh --accumulate $accumulate --reshard $reshard

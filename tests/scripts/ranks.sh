@@ -56,6 +56,7 @@ same_run() {
 }
 
 batch "$dir/b8" 8 16 97
+batch "$dir/b2" 2 16 97
 batch "$dir/b5" 5 16 97
 
 # ---- what is refused ----
@@ -97,7 +98,7 @@ gives 2 'rank.tn: mesh fsdp=2: rank 0 of 2: it does not run alone' run "$dir/ran
 gives 2 'rank.tn: mesh fsdp=2: rank 0 of 2: it does not run alone' bench ops "$dir/rank.tn"
 gives 1 'a graph of one rank of fsdp=2 does not run alone' check "$dir/rank.tn" "$dir/rank.tn"
 gives 2 'grad: --batch -: ranks cannot share standard input' grad $ref --batch - --out "$dir/g" --mesh fsdp=2
-gives 3 'this one needs least' train $ref --batch "$dir/b8" --steps 1 --out "$dir/none" --mesh fsdp=2 --recompute none --memory 1MB
+gives 3 'this one needs least' train $ref --batch "$dir/b2" --steps 1 --out "$dir/none" --mesh fsdp=2 --recompute none --memory 1MB
 ok "a misfit is told of once" [ "$(grep -c 'does not fit' "$dir/err")" = 1 ]
 
 # ---- threads ----
