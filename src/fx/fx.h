@@ -471,6 +471,8 @@ bool site_bool(const Site *s, const char *name);
 const char *site_text(const Site *s, const char *name);
 int site_ints(const Site *s, const char *name,
               int64_t *out); /* at most TN_RANK; one int is a list */
+/* Number k of a list, which has `count` of them or the call fails. */
+double site_list_real(const Site *s, const char *name, int count, int k);
 Value **site_tensors(const Site *s, const char *name, int *count);
 DType site_dtype(const Site *s, const char *name, DType otherwise);
 int site_axis(const Site *s, const char *name, int rank);

@@ -70,7 +70,7 @@ static void pixels(Site *s, int64_t r, bool back)
     Value *x = site_tensor(s, "self");
     Type t = x->type;
     int64_t *last = t.dim + t.rank - 3, lead = 1; /* C, H, W */
-    bool fits = t.rank >= 3 && r >= 1 &&
+    bool fits = t.rank >= 3 && r >= 1 && r <= INT32_MAX &&
                 (back ? last[1] % r == 0 && last[2] % r == 0 : last[0] % (r * r) == 0);
     if (!fits)
         site_fail(s, "expected axes C, H, W that the factor %lld divides, found %s", (long long)r,
@@ -86,9 +86,9 @@ static void pixels(Site *s, int64_t r, bool back)
         x = lower_reshape(s, x, LEN(size), size);
         x = permuted(s, x, LEN(size), (int64_t[]){0, 1, 4, 2, 5, 3});
     }
-    last[0] = back ? last[0] * r * r : last[0] / (r * r);
+    last[0] = back ? site_times(s, last[0], r * r) : last[0] / (r * r);
     for (int d = 1; d < 3; d++)
-        last[d] = back ? last[d] / r : last[d] * r;
+        last[d] = back ? last[d] / r : site_times(s, last[d], r);
     site_return(s, lower_reshape(s, x, t.rank, t.dim));
 }
 

@@ -57,7 +57,7 @@ void row_unflatten(Site *s)
         if (size[k] == -1)
             guess = k;
         else
-            known *= size[k];
+            known = site_times(s, known, size[k]);
     if (guess >= 0 && known > 0)
         size[guess] = t.dim[axis] / known;
     memmove(t.dim + axis + n, t.dim + axis + 1, (size_t)(t.rank - axis - 1) * sizeof *t.dim);

@@ -281,6 +281,14 @@ int site_ints(const Site *s, const char *name, int64_t *out)
     return x->count;
 }
 
+double site_list_real(const Site *s, const char *name, int count, int k)
+{
+    const Item *x = site_arg(s, name);
+    if (x->count != count)
+        site_fail(s, "argument %s: expected %d numbers, found %d", name, count, x->count);
+    return x->item[k].kind == FX_FLOAT ? x->item[k].f : (double)x->item[k].i;
+}
+
 Value **site_tensors(const Site *s, const char *name, int *count)
 {
     const Item *x = site_arg(s, name);
