@@ -1382,6 +1382,37 @@ def integers_of_floats(a, b):
             torch.add(a, b, alpha=False), torch.add(a, b, alpha=True))
 
 
+def written(make):
+    """A tensor and what make gives of it, after the latter was written."""
+    def both(x):
+        x = x * 1.
+        y = make(x)
+        y.add_(1.)
+        return x, y
+    return both
+
+
+# What PyTorch makes as a view, or as a copy.
+SHAPED = [lambda x: x.t().reshape(-1), lambda x: x.reshape(-1), lambda x: x.t().flatten(), lambda x: x.flatten(), lambda x: x.ravel(), lambda x: x.t().ravel(),
+          lambda x: x.t().reshape_as(x), lambda x: x[:, 1:].reshape(9), lambda x: x[:, 1:].reshape(3, 3, 1), lambda x: x[1:].reshape(-1), lambda x: x[0, ::2].ravel(),
+          lambda x: x[0, ::2].reshape(-1), lambda x: (x.t() * 2.).reshape(2, 2, 3), lambda x: torch.einsum("ij->ji", x), lambda x: torch.einsum("ii->i", x[:, :3]),
+          lambda x: torch.einsum("ij->ij", x), lambda x: torch.einsum("ij->i", x), lambda x: torch.meshgrid(x[0], indexing="ij")[0],
+          lambda x: torch.broadcast_tensors(x, torch.zeros(3, 4))[0], lambda x: torch.atleast_3d([x])[0]]
+
+
+def shaped(x):
+    out = [y for make in SHAPED for y in written(make)(x)]
+    z = x * 1.
+    y = z.t().reshape(-1)
+    z.add_(1.)
+    u = (x.t() * 2.).reshape(-1) # by strides that are not known, but nobody reads what it is made of
+    return (*out, z, y, u.mul_(3.))
+
+
+shaped.whole, shaped.form = True, 0 # its text has no strides
+case(lambda: [normal(3, 4)])(shaped)
+
+
 def printed(gm, form):
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code
@@ -1398,7 +1429,7 @@ def printed(gm, form):
 
 def trace(f, args):
     torch.manual_seed(1)
-    options = {"pre_dispatch": True} if getattr(f, "before", False) else {}
+    options = {"pre_dispatch": True} if getattr(f, "before", False) or getattr(f, "whole", False) else {}
     gm = make_fx(f, **options)(*[a.detach().clone() for a in args])
     out = next(n for n in gm.graph.nodes if n.op == "output")
     divided = (torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar)
@@ -1449,7 +1480,7 @@ def make(folder, names):
         where = os.path.join(folder, name)
         os.makedirs(where, exist_ok=True)
         with open(os.path.join(where, "graph.txt"), "w") as out:
-            out.write(printed(gm, number % 4))
+            out.write(printed(gm, getattr(f, "form", number % 4)))
         inside = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         tensors = dict(zip(inside, [a.detach().clone() for a in args]))
         for n in gm.graph.nodes:

@@ -28,7 +28,7 @@ void row_atleast(Site *s)
     Value **x = site_tensors(s, "tensors", &n);
     for (int i = 0; i < n; i++)
         x[i] = at_least(s, x[i], rank);
-    site_return_list(s, n, x);
+    site_return_views(s, site_arg(s, "tensors"), x);
 }
 
 /* Each vector along an axis of its own; "xy" has the first two axes the other way round. */
@@ -54,7 +54,7 @@ void row_meshgrid(Site *s)
             size[d] = d == axis ? t.dim[d] : 1;
         x[i] = lower_expand(s, lower_reshape(s, x[i], n, size), &t);
     }
-    site_return_list(s, n, x);
+    site_return_views(s, site_arg(s, "tensors"), x);
 }
 
 /* ---- shuffles ---- */

@@ -363,6 +363,19 @@ void site_return_list(Site *s, int count, Value *const *v)
         s->result.item[i] = tensor_item(s, v[i]);
 }
 
+void site_return_views(Site *s, const Item *list, Value *const *v)
+{
+    const Item first = s->arg[0], all = *list; /* which may be the first argument */
+    s->viewed = !s->copied;
+    s->result = (Item){.kind = FX_LIST, .count = all.count};
+    s->result.item = NEWN(s->im->a, Item, all.count + 1);
+    for (int i = 0; i < all.count; i++) {
+        s->arg[0] = all.item[i];
+        s->result.item[i] = tensor_item(s, v[i]);
+    }
+    s->arg[0] = first;
+}
+
 void site_return_all(Site *s, Node *n)
 {
     site_return_list(s, n->nout, n->out);
