@@ -1382,6 +1382,24 @@ def integers_of_floats(a, b):
             torch.add(a, b, alpha=False), torch.add(a, b, alpha=True))
 
 
+@case(lambda: [normal(3), normal(2, 1), torch.rand(5, 3) < .5, normal(15)])
+def masked_wider(x, y, mask, source):
+    """A mask that is larger than what it puts elements in."""
+    leaves([x, source])
+    out = [x.masked_scatter(mask, source), y.masked_scatter(mask[:2], source)]
+    return (*out, *grads((out[0] ** 2).sum(), x, source))
+
+
+def listed(a, b):
+    """A list of nodes has devices and equations without quotes."""
+    return (torch.full((2, 2), 1.5), torch.einsum("ij,jk->ik", a, b), torch.einsum("ij, jk -> ki", a, b), torch.einsum("ij,jk", a, b),
+            a.div(3, rounding_mode="floor"), torch.cat([a]))
+
+
+listed.whole, listed.form = True, "list"
+case(lambda: [normal(2, 3), normal(3, 2)])(listed)
+
+
 def written(make):
     """A tensor and what make gives of it, after the latter was written."""
     def both(x):
@@ -1414,6 +1432,8 @@ case(lambda: [normal(3, 4)])(shaped)
 
 
 def printed(gm, form):
+    if form == "list":
+        return str(gm.graph)
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code
     if form == 1:

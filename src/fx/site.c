@@ -135,6 +135,8 @@ static bool fits(const char *type, size_t n, const Item *x)
         return x->kind == FX_STRING;
     if (!strcmp(word, "any"))
         return true;
+    if (!strcmp(word, "Device") && x->kind == FX_STRING) /* a list of nodes has it without quotes */
+        return true;
     return x->kind == FX_WORD; /* ScalarType, Layout, Device, MemoryFormat */
 }
 
