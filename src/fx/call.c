@@ -321,10 +321,9 @@ static bool makes_row_major(const AtenRow *row)
 /* Whether ATen's results of such a call lie row by row if its tensors do. */
 static bool keeps_rows(const char *name)
 {
-    static const char *const others[] = {"einsum",  "attention", "rot90",      "linalg",
-                                         "cholesky", "solve",     "triangular", "inverse",
-                                         "fft",      "tensordot", "matmul",     "kron",
-                                         "unsafe",   "multi_dot", "lstsq"};
+    static const char *const others[] = {
+        "einsum", "attention", "rot90",  "linalg", "cholesky", "solve",     "triangular", "inverse",
+        "fft",    "tensordot", "matmul", "kron",   "unsafe",   "multi_dot", "lstsq"};
     for (int i = 0; i < LEN(others); i++)
         if (strstr(name, others[i]))
             return false;

@@ -273,7 +273,8 @@ static void check_sides(Importer *im, const FxTensor *t)
         if (k)
             fail(im->g->ctx, TN_FAIL,
                  "reads a tensor of which the graph does not tell whether a write has changed it: "
-                 "on line %d PyTorch makes a view or a copy, by strides that are not known; expected "
+                 "on line %d PyTorch makes a view or a copy, by strides that are not known; "
+                 "expected "
                  "the strides (print_readable(include_stride=True) tells them), or a clone there",
                  m->side[k].line);
     }

@@ -492,10 +492,10 @@ Value **site_tensors(const Site *s, const char *name, int *count);
 DType site_dtype(const Site *s, const char *name, DType otherwise);
 int site_axis(const Site *s, const char *name, int rank);
 
-void site_return(Site *s, Value *v);                        /* one tensor */
-void site_return_views(Site *s, const Item *list, Value *const *v); /* v[i]: of tensor i of list */
-void site_return_all(Site *s, Node *n);                     /* a tuple: all outputs of n */
-void site_return_list(Site *s, int count, Value *const *v); /* a tuple; NULL: None */
+void site_return(Site *s, Value *v);                                /* one tensor */
+void site_return_views(Site *s, const Item *list, Value *const *v); /* v[i]: of list's i-th */
+void site_return_all(Site *s, Node *n);                             /* a tuple: all outputs of n */
+void site_return_list(Site *s, int count, Value *const *v);         /* a tuple; NULL: None */
 
 /* ---- lower.c: numbers as items; lower.h has the rest ---- */
 

@@ -412,7 +412,8 @@ static Value *scatter_product(Site *s, bool with)
 }
 
 /* The reduction of what is written to each place, with what is there or without it where something
- * is written. */
+ * is written. Equal extremes share the gradient; PyTorch gives what was there a share even where it
+ * is left out. */
 void row_scatter_reduce(Site *s)
 {
     static const char *const names[] = {"sum", "mean", "amax", "amin", "prod"};

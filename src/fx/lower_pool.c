@@ -1,9 +1,9 @@
 /* Pools over 1 to 3 axes of space, by other ops; lower_adaptive.c has those whose result's sizes
  * are given. A mean of windows is a convolution of each channel with ones, divided by how many
- * elements count, in f32 for 16 bits. A maximum is gathered from where argmax finds it in the windows, which are a view
- * of the padded image, so that of equal elements the first has the gradient, as in PyTorch (of
- * several NaN too, where PyTorch takes the last); its
- * windows lie in memory for argmax, each element once for each window that has it. */
+ * elements count, in f32 for 16 bits. A maximum is gathered from where argmax finds it in the
+ * windows, which are a view of the padded image, so that of equal elements the first has the
+ * gradient, as in PyTorch (of several NaN too, where PyTorch takes the last); its windows lie in
+ * memory for argmax, each element once for each window that has it. */
 #include "lower.h"
 
 #include "../op/convolution.h"

@@ -23,7 +23,7 @@ typedef struct ResizedAxis {
     int64_t n, out;
     double scale; /* of the size, as it was asked for; 0: by the sizes */
     bool corners; /* first and last elements lie upon each other */
-    bool rounded; /* NEAREST: a size that is the operand's or twice that says all; no scale counts */
+    bool rounded; /* NEAREST: no scale counts where the size stays or doubles */
     Resampling by;
 } ResizedAxis;
 

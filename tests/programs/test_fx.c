@@ -266,6 +266,7 @@ static const char *const errors[][2] = {
     {"  e = torch.ops.aten.unfold.default(x, 1, 3, 1)\n"
      "  f = torch.ops.aten.add_.Tensor(e, 1)\n  return e",
      "test.fx:3:3: aten.add_.Tensor: writes in place through unfold, which is not supported"},
+    {"  a = torch.ops.aten.div.Tensor_mode(x, 2, rounding_mode='\\x61b')\n  return a", "\"ab\""},
     {"  a = torch.ops.aten.kron.default(x, x)\n"
      "  e = torch.ops.aten.as_strided.default(a, [2], [1])\n  return e",
      "test.fx:3:3: aten.as_strided.default: the strides of what self is a view of are not "
