@@ -1314,7 +1314,130 @@ def found(x, mask, i):
             torch.nonzero_static(i, size=5))
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+def cut(*shape, rows, columns):
+    """An image whose corner is -inf."""
+    x = normal(*shape)
+    x[..., rows, columns] = -INF
+    return x
+
+
+@case(lambda: [cut(1, 2, 6, 6, rows=slice(1, 4), columns=slice(0, 2)), cut(1, 2, 8, 6, rows=slice(0, 8), columns=slice(0, 6)), cut(1, 2, 4, rows=1, columns=slice(0, 2)),
+               cut(1, 1, 5, 6, 4, rows=slice(0, 6), columns=slice(0, 3))])
+def infinite_windows(x, none, line, space):
+    """Maxima of windows of -inf alone that cross the padding: their places are in the image."""
+    return (*F.max_pool2d(x, 3, 2, 1, return_indices=True), *F.max_pool2d(none, 3, 2, 1, dilation=2, ceil_mode=True, return_indices=True),
+            F.max_pool1d(line, 3, 2, 1), *F.max_pool3d(space, 3, 2, 1, return_indices=True))
+
+
+# What F.interpolate is told: scales that sizes round to what they were, or twice that.
+ROUNDED = [
+    ((1, 2, 7, 6), dict(scale_factor=1.1)), ((1, 2, 7, 6), dict(scale_factor=2.1)), ((1, 2, 7, 6), dict(scale_factor=1.1, mode="bilinear")),
+    ((1, 2, 7, 6), dict(scale_factor=1.1, mode="bicubic")), ((1, 2, 7, 6), dict(scale_factor=(1.1, 1.5), mode="bicubic")), ((1, 2, 6), dict(scale_factor=1.1)),
+    ((1, 2, 6), dict(scale_factor=2.1)), ((1, 2, 6), dict(scale_factor=1.1, mode="linear")), ((1, 2, 3, 4, 6), dict(scale_factor=1.1)),
+    ((1, 2, 3, 4, 6), dict(scale_factor=1.1, mode="trilinear")), ((1, 2, 7, 6), dict(scale_factor=1.1, mode="nearest-exact")),
+    ((1, 2, 7, 6), dict(scale_factor=(1.1, 1.5), mode="bilinear", antialias=True)), ((1, 2, 7, 6), dict(scale_factor=1.1, mode="bicubic", antialias=True)),
+    ((1, 1, 5, 1), dict(size=(205, 3))),
+]
+
+
+@case(lambda: [normal(*size) for size, _ in ROUNDED])
+def rounded_scales(*tensors):
+    """Resampling to sizes that say more than the scale does, and its gradients."""
+    out = []
+    for x, (_, how) in zip(leaves(tensors), ROUNDED):
+        y = F.interpolate(x, **how)
+        out += [y, *torch.autograd.grad((y ** 2).sum(), x)]
+    return out
+
+
+@case(lambda: [(torch.rand(1, 2, 8, 8) * 1e4 + 2e4).half(), (normal(100) * 3e-3).half()])
+def large_halves(x, small):
+    """Means and deviations in f16 whose sums and variances it cannot hold."""
+    leaves([x])
+    ys = [F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), F.avg_pool1d(x[0], 3), F.avg_pool2d(x, 8), F.avg_pool2d(x, 2, count_include_pad=False, padding=1)]
+    g, = torch.autograd.grad(sum((y.float() / 1e4).square().sum() for y in ys), x)
+    big = x.detach()
+    return (*ys, g, big.std(), big.std(1), *torch.std_mean(big, 2), small.std(), F.avg_pool2d(torch.ones_like(big).repeat(1, 1, 40, 40), 320))
+
+
+@case(lambda: [normal(6, 3), torch.tensor([0, 2, 5, 1, 2, 2, 4]), torch.tensor([0, 3, 5]), torch.tensor([], dtype=torch.int64), torch.tensor([0, 0]),
+               torch.tensor([[NAN, 1], [3, NAN], [2, 4]]), torch.tensor([0, 1, 2, 2]), torch.tensor([0, 3])])
+def bags_cut(table, ids, ends, none, begins, unknown, rows, two):
+    """Bags that end before the indices do, bags without indices, maxima of NaN."""
+    bag = F.embedding_bag
+    return (bag(ids, table, ends, mode="sum", include_last_offset=True), bag(ids, table, ends, mode="sum", include_last_offset=True, padding_idx=2),
+            bag(ids, table, ends, mode="max", include_last_offset=True), bag(ids, table.double(), ends, mode="mean", include_last_offset=True),
+            *(bag(none, table, begins, mode=mode) for mode in ("sum", "mean", "max")), bag(rows, unknown[:, :1], two, mode="max"))
+
+
+RANGES = [(-.9, 2.1, 2.), (.5, 5, 1), (2.1, -2.9, -1.), (3.9, -4.4, -.36), (3, 5.18, 1), (-5, 5, 3)]
+SPACES = [(.5, 9.7, 5), (4.3, 0, 50), (0, 255, 7), (2.9, .9, 4), (1.5, 7.5, 1)]
+INTEGERS = (torch.int64, torch.int32)
+
+
+@case(lambda: [torch.rand(20) > .5, torch.rand(20) > .5])
+def integers_of_floats(a, b):
+    """Integers that floats count, integers that no double is, and a bool as alpha."""
+    return (*(torch.arange(*r, dtype=d) for r in RANGES for d in INTEGERS), torch.arange(2 ** 53, 2 ** 53 + 5), torch.arange(2 ** 62, 2 ** 62 + 9, 4),
+            *(torch.linspace(*r, dtype=d) for r in SPACES for d in (*INTEGERS, torch.uint8)), torch.logspace(.9, 4.2, 4, dtype=torch.int64),
+            torch.add(a, b, alpha=False), torch.add(a, b, alpha=True))
+
+
+@case(lambda: [normal(3), normal(2, 1), torch.rand(5, 3) < .5, normal(15)])
+def masked_wider(x, y, mask, source):
+    """A mask that is larger than what it puts elements in."""
+    leaves([x, source])
+    out = [x.masked_scatter(mask, source), y.masked_scatter(mask[:2], source)]
+    return (*out, *grads((out[0] ** 2).sum(), x, source))
+
+
+def listed(a, b):
+    """A list of nodes has devices and equations without quotes."""
+    return (torch.full((2, 2), 1.5), torch.einsum("ij,jk->ik", a, b), torch.einsum("ij, jk -> ki", a, b), torch.einsum("ij,jk", a, b),
+            a.div(3, rounding_mode="floor"), torch.cat([a]))
+
+
+listed.whole, listed.form = True, "list"
+case(lambda: [normal(2, 3), normal(3, 2)])(listed)
+
+
+def written(make):
+    """A tensor and what make gives of it, after the latter was written."""
+    def both(x):
+        x = x * 1.
+        y = make(x)
+        y.add_(1.)
+        return x, y
+    return both
+
+
+# What PyTorch makes as a view, or as a copy.
+SHAPED = [lambda x: x.t().reshape(-1), lambda x: x.reshape(-1), lambda x: x.t().flatten(), lambda x: x.flatten(), lambda x: x.ravel(), lambda x: x.t().ravel(),
+          lambda x: x.t().reshape_as(x), lambda x: x[:, 1:].reshape(9), lambda x: x[:, 1:].reshape(3, 3, 1), lambda x: x[1:].reshape(-1), lambda x: x[0, ::2].ravel(),
+          lambda x: x[0, ::2].reshape(-1), lambda x: (x.t() * 2.).reshape(2, 2, 3), lambda x: torch.einsum("ij->ji", x), lambda x: torch.einsum("ii->i", x[:, :3]),
+          lambda x: torch.einsum("ij->ij", x), lambda x: torch.einsum("ij->i", x), lambda x: torch.meshgrid(x[0], indexing="ij")[0],
+          lambda x: torch.broadcast_tensors(x, torch.zeros(3, 4))[0], lambda x: torch.atleast_3d([x])[0]]
+
+
+def shaped(x):
+    out = [y for make in SHAPED for y in written(make)(x)]
+    z = x * 1.
+    y = z.t().reshape(-1)
+    z.add_(1.)
+    u = (x.t() * 2.).reshape(-1) # by strides that are not known, but nobody reads what it is made of
+    return (*out, z, y, u.mul_(3.))
+
+
+shaped.whole, shaped.form = True, 0 # its text has no strides
+case(lambda: [normal(3, 4)])(shaped)
+
+
 def printed(gm, form):
+    if form == "list":
+        return str(gm.graph)
     if form == 0 or not hasattr(gm, "print_readable"):
         return gm.code
     if form == 1:
@@ -1330,7 +1453,7 @@ def printed(gm, form):
 
 def trace(f, args):
     torch.manual_seed(1)
-    options = {"pre_dispatch": True} if getattr(f, "before", False) else {}
+    options = {"pre_dispatch": True} if getattr(f, "before", False) or getattr(f, "whole", False) else {}
     gm = make_fx(f, **options)(*[a.detach().clone() for a in args])
     out = next(n for n in gm.graph.nodes if n.op == "output")
     divided = (torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar)
@@ -1381,7 +1504,7 @@ def make(folder, names):
         where = os.path.join(folder, name)
         os.makedirs(where, exist_ok=True)
         with open(os.path.join(where, "graph.txt"), "w") as out:
-            out.write(printed(gm, number % 4))
+            out.write(printed(gm, getattr(f, "form", number % 4)))
         inside = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         tensors = dict(zip(inside, [a.detach().clone() for a in args]))
         for n in gm.graph.nodes:

@@ -318,6 +318,36 @@ static bool makes_row_major(const AtenRow *row)
            !strstr(row->schema, "stride") && !strstr(row->schema, "physical");
 }
 
+/* Whether ATen's results of such a call lie row by row if its tensors do. */
+static bool keeps_rows(const char *name)
+{
+    static const char *const others[] = {
+        "einsum", "attention", "rot90",  "linalg", "cholesky", "solve",     "triangular", "inverse",
+        "fft",    "tensordot", "matmul", "kron",   "unsafe",   "multi_dot", "lstsq"};
+    for (int i = 0; i < LEN(others); i++)
+        if (strstr(name, others[i]))
+            return false;
+    return true;
+}
+
+static bool all_rows(const Item *x, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (x[i].kind == FX_TENSOR ? !fx_row_major(x[i].t)
+                                   : x[i].kind == FX_LIST && !all_rows(x[i].item, x[i].count))
+            return false;
+    return true;
+}
+
+/* Results that have memory of their own. */
+static void set_rows(Importer *im, const Item *x)
+{
+    if (x->kind == FX_TENSOR && !x->t->base && !x->t->stride)
+        fx_set_row_major(im, x->t);
+    for (int i = 0; x->kind == FX_LIST && i < x->count; i++)
+        set_rows(im, &x->item[i]);
+}
+
 static void lower(Site *s, const Callee *c, const Expr *call, const Item *arg)
 {
     if (c->row) {
@@ -328,6 +358,8 @@ static void lower(Site *s, const Callee *c, const Expr *call, const Item *arg)
     } else {
         lower_op(s, c->op, call, arg);
     }
+    if (keeps_rows(c->name) && all_rows(arg, call->count))
+        set_rows(s->im, &s->result);
 }
 
 /* The call without its argument `out`, which is given back. */

@@ -91,6 +91,17 @@ const char *export_shape(Arena *a, const Type *t)
 }
 
 /* In the dtype of the result: a whole number has no point where that is no float. */
+/* x as a tensor of dtype d stores it, where d cannot hold it: PyTorch refuses such a number. */
+static double stored(double x, DType d)
+{
+    static const double beyond[] = {[F32] = 0x1.ffffffp127, [F16] = 65520, [BF16] = 0x1.ffp127};
+    if (d == F32 || d == F16 || d == BF16)
+        return fabs(x) >= beyond[d] ? copysign(INFINITY, x) : x;
+    if ((d == I32 || d == U8) && fabs(x) < 0x1p63)
+        return d == I32 ? (double)(int32_t)(int64_t)x : (double)(uint8_t)(int64_t)x;
+    return x;
+}
+
 static void add_number(Buf *b, double x, DType result)
 {
     if (result == BOOL)
@@ -166,10 +177,17 @@ static void add_named(Buf *b, const Node *n, const char *key, size_t len)
     bool axes = key[len - 1] == '+';
     int i = attr_index(n->op, arena_printf(b->a, "%.*s", (int)(len - axes), key));
     CHECK(i >= 0);
-    if (axes && !n->attr[i].i)
+    if (axes && !n->attr[i].i) {
         add_all_axes(b, n);
-    else
-        add_attr(b, op_attrs(n->op)[i].kind, &n->attr[i], n->out[0]->type.dtype);
+        return;
+    }
+    Attr a = n->attr[i];
+    AttrKind kind = op_attrs(n->op)[i].kind;
+    DType d = n->out[0]->type.dtype;
+    bool element = node_is(n, OP_full) || node_is(n, OP_constant_pad_nd);
+    if (element && kind == ATTR_FLOAT && !a.absent)
+        a.f = stored(a.f, d);
+    add_attr(b, kind, &a, d);
 }
 
 static void add_braces(Buf *b, const Scope *s, const Node *n, const char *key, size_t len)

@@ -64,6 +64,7 @@ FxTensor *fx_view(Importer *im, FxTensor *base, Value *v)
         count++;
     }
     x->storage = base->storage;
+    x->side = base->side;
     x->version = base->version;
     x->base = base;
     x->nstep = count;
@@ -110,6 +111,36 @@ void fx_set_row_major(Importer *im, FxTensor *t)
     memcpy(part.dim, t->type.dim, sizeof part.dim);
     tensor_fill_strides(&part);
     fx_set_strides(im, t, part.stride);
+}
+
+bool fx_layout(const FxTensor *t, Layout *at)
+{
+    *at = (Layout){0};
+    if (t->stride)
+        memcpy(at->stride, t->stride, sizeof *at->stride * (size_t)t->type.rank);
+    if (t->stride || !t->base || t->side != t->base->side || !fx_layout(t->base, at))
+        return t->stride != NULL;
+    for (int i = 0; i < t->nstep; i++) {
+        Layout next = {0};
+        if (!t->step[i]->op->rules->view(t->step[i], t->output[i], at, &next))
+            return false;
+        *at = next;
+    }
+    return true;
+}
+
+bool fx_row_major(const FxTensor *t)
+{
+    Layout at;
+    int64_t next = 1;
+    if (!fx_layout(t, &at))
+        return false;
+    for (int d = t->type.rank - 1; d >= 0; d--) {
+        if (t->type.dim[d] != 1 && at.stride[d] != next)
+            return false;
+        next *= t->type.dim[d];
+    }
+    return true;
 }
 
 Value *fx_memory(Importer *im, FxTensor *t)
@@ -199,6 +230,56 @@ static int64_t unwritten(Importer *im, const FxTensor *t, bool mark)
     return count;
 }
 
+/* ---- sides ---- */
+
+void fx_doubt(Importer *im, FxTensor *t)
+{
+    FxStorage *m = t->storage;
+    if (!m->nside)
+        PUSH(im->a, m->side, m->nside, m->capside, (FxSide){0});
+    FxSide side = {t->side, im->progress.at->line, m->version, 0};
+    PUSH(im->a, m->side, m->nside, m->capside, side);
+    t->side = m->nside - 1;
+}
+
+/* Whether side k is a, or was made of it. */
+static bool is_of(const FxStorage *m, int k, int a)
+{
+    while (k != a && k)
+        k = m->side[k].parent;
+    return k == a;
+}
+
+/* The side at whose making it became unknown whether side k has the last write to side from; 0: it
+ * is known. */
+static int doubtful(const FxStorage *m, int k, int from)
+{
+    int written = m->side[from].written, below = k;
+    if (!written || from == k)
+        return 0;
+    if (!is_of(m, k, from)) /* from was made of k, or both of another */
+        return from;
+    for (; below != from; below = m->side[below].parent)
+        if (written > m->side[below].since)
+            return below;
+    return 0;
+}
+
+static void check_sides(Importer *im, const FxTensor *t)
+{
+    const FxStorage *m = t->storage;
+    for (int from = 0; from < m->nside; from++) {
+        int k = doubtful(m, t->side, from);
+        if (k)
+            fail(im->g->ctx, TN_FAIL,
+                 "reads a tensor of which the graph does not tell whether a write has changed it: "
+                 "on line %d PyTorch makes a view or a copy, by strides that are not known; "
+                 "expected "
+                 "the strides (print_readable(include_stride=True) tells them), or a clone there",
+                 m->side[k].line);
+    }
+}
+
 Value *fx_peek(Importer *im, FxTensor *t)
 {
     if (t->version != t->storage->version) {
@@ -216,6 +297,7 @@ Value *fx_read(Importer *im, FxTensor *t)
         fail(im->g->ctx, TN_FAIL,
              "reads a tensor that line %d made empty before all of it was written",
              t->storage->line);
+    check_sides(im, t);
     return fx_peek(im, t);
 }
 
@@ -360,4 +442,6 @@ void fx_write(Importer *im, FxTensor *t, Value *v)
     unwritten(im, t, true);
     fx_note_write(im, t);
     write_up(im, t, t->base ? fx_waited(im, v) : v);
+    if (t->storage->nside)
+        t->storage->side[t->side].written = t->storage->version;
 }

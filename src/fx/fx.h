@@ -237,9 +237,18 @@ typedef struct FxTensor {
     int *output;           /* which output of each */
     int nstep;
     const int64_t *stride; /* in PyTorch, of a tensor that fills its memory; NULL: not known */
+    int side;              /* of its storage */
     bool optional;         /* ATen keeps all, a part or nothing of it, as its annotation says */
     struct FxTensor *elsewhere; /* of another dtype, if an annotation says it is; or NULL */
 } FxTensor;
+
+/* A part of a storage's tensors that PyTorch may have copied from the rest: the graph does not tell
+ * whether what is written to the one is seen in the other. Side 0 is the whole. */
+typedef struct FxSide {
+    int parent, line; /* the side that it was made of, and where */
+    int since;        /* the storage's version then */
+    int written;      /* ... after the last write to one of its tensors */
+} FxSide;
 
 typedef struct FxStorage {
     int version;       /* how often it was written in place */
@@ -247,6 +256,8 @@ typedef struct FxStorage {
     int line;          /* of an empty tensor: where it was made */
     uint8_t *written;  /* one for each element, once a part of an empty tensor was written */
     int64_t unwritten; /* how many are not */
+    int nside, capside;
+    FxSide *side; /* none before one is in doubt */
 } FxStorage;
 
 /* clang-format off */
@@ -402,6 +413,10 @@ void fx_write(Importer *im, FxTensor *t, Value *v); /* fails where v is not of t
 /* How PyTorch lays it out; strides with gaps or overlaps are as if not known. */
 void fx_set_strides(Importer *im, FxTensor *t, const int64_t *stride);
 void fx_set_row_major(Importer *im, FxTensor *t);
+/* t's strides in PyTorch, and whether they are known; whether they say that it lies row by row. */
+bool fx_layout(const FxTensor *t, Layout *at);
+bool fx_row_major(const FxTensor *t);
+void fx_doubt(Importer *im, FxTensor *t); /* t is a view, or a copy */
 /* A whole tensor with its axes in the order of memory; NULL where that is not known. */
 Value *fx_memory(Importer *im, FxTensor *t);
 int64_t fx_offset(Importer *im, const FxTensor *t); /* of its first element in its storage */
@@ -471,13 +486,16 @@ bool site_bool(const Site *s, const char *name);
 const char *site_text(const Site *s, const char *name);
 int site_ints(const Site *s, const char *name,
               int64_t *out); /* at most TN_RANK; one int is a list */
+/* Number k of a list, which has `count` of them or the call fails. */
+double site_list_real(const Site *s, const char *name, int count, int k);
 Value **site_tensors(const Site *s, const char *name, int *count);
 DType site_dtype(const Site *s, const char *name, DType otherwise);
 int site_axis(const Site *s, const char *name, int rank);
 
-void site_return(Site *s, Value *v);                        /* one tensor */
-void site_return_all(Site *s, Node *n);                     /* a tuple: all outputs of n */
-void site_return_list(Site *s, int count, Value *const *v); /* a tuple; NULL: None */
+void site_return(Site *s, Value *v);                                /* one tensor */
+void site_return_views(Site *s, const Item *list, Value *const *v); /* v[i]: of list's i-th */
+void site_return_all(Site *s, Node *n);                             /* a tuple: all outputs of n */
+void site_return_list(Site *s, int count, Value *const *v);         /* a tuple; NULL: None */
 
 /* ---- lower.c: numbers as items; lower.h has the rest ---- */
 

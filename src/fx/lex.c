@@ -114,6 +114,25 @@ static void long_string(PyLexer *x)
     x->at += 3;
 }
 
+/* The character that an escape stands for, which x->at goes past to its last; a letter that none
+ * begins stands for itself. */
+static char escaped(PyLexer *x)
+{
+    static const char letters[] = "ntr", meant[] = "\n\t\r";
+    const char *letter = strchr(letters, *x->at);
+    if (letter && *x->at)
+        return meant[letter - letters];
+    if (*x->at == 'x' && isxdigit((unsigned char)x->at[1]) && isxdigit((unsigned char)x->at[2])) {
+        const char digits[] = {x->at[1], x->at[2], 0};
+        char c = (char)strtol(digits, NULL, 16);
+        if (!c)
+            py_fail(x, &x->t, "unexpected \\x00 in a string");
+        x->at += 2;
+        return c;
+    }
+    return *x->at;
+}
+
 static void string(PyLexer *x)
 {
     PyToken *t = &x->t;
@@ -125,11 +144,12 @@ static void string(PyLexer *x)
     Buf b = {.a = x->a};
     buf_add(&b, "");
     for (; *x->at != quote; x->at++) {
-        if (*x->at == '\\' && x->at[1] && x->at[1] != '\n')
-            x->at++;
+        bool escape = *x->at == '\\' && x->at[1] && x->at[1] != '\n';
+        x->at += escape;
         if (*x->at == 0 || *x->at == '\n')
             py_fail(x, t, "string without its end");
-        buf_addn(&b, x->at, 1);
+        char c = escape ? escaped(x) : *x->at;
+        buf_addn(&b, &c, 1);
     }
     x->at++;
     t->kind = PY_STRING;

@@ -49,9 +49,22 @@ static bool is_plain(const char *word)
     return (*word && !*end) || !strncmp(word, "torch.", 6);
 }
 
+/* The length of a word. A comma ends it where a space or a bracket follows; those of einsum's
+ * equation, which may have spaces, stand before its list of tensors. */
+static size_t word_length(const char *s)
+{
+    const char *list = strstr(s, ", ["), *arrow = strstr(s, "->");
+    if (list && arrow && arrow < list && strcspn(s, "%()[]{}\n") == (size_t)(list + 2 - s))
+        return (size_t)(list - s);
+    size_t n = strcspn(s, ",()[]{}\n");
+    while (s[n] == ',' && !strchr(" )]}\n", s[n + 1]))
+        n += 1 + strcspn(s + n + 1, ",()[]{}\n");
+    return n;
+}
+
 static void put_word(Listing *x, const char **s)
 {
-    size_t n = strcspn(*s, ",()[]{}\n");
+    size_t n = word_length(*s);
     const char *word = arena_strndup(x->a, *s, n);
     if (strchr("({\n", (*s)[n]) || strpbrk(word, "'\\"))
         expected(x, "a value", *s);

@@ -35,6 +35,11 @@ Item lower_call(Site *s, const char *overload, int n, const Item *arg);
 /* The type asked for: `size`, or that of `self`; the dtype named, or self's, or otherwise. */
 Type lower_wanted(Site *s, bool like, DType otherwise);
 
+/* ---- lower_resize.c ---- */
+
+/* The size that an axis of n elements has, k-th of `axes`, by the call's scale_factors. */
+int64_t lower_scaled_size(Site *s, int64_t n, int axes, int k);
+
 /* ---- lower_attention.c: of tensors [B, H, T, D], key and value with as many heads or fewer ----
  */
 

@@ -2,7 +2,7 @@
  * to (i + 1) all / n, rounded up. Means over windows of one size, side by side, are a reduction of
  * a view; else windows are read by `index`, each as long as the longest, and what is in none of
  * them counts as 0 (a maximum: -inf). A maximum is gathered from where argmax finds it, the first
- * of equal ones; its gradient goes there. */
+ * of equal ones, and of several NaN, of which PyTorch takes the last; its gradient goes there. */
 #include "arith.h"
 
 #include "../op/convolution.h"

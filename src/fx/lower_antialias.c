@@ -2,7 +2,8 @@
  * weights, [out, n]. The weights of an element of the result are a filter's around its place in the
  * operand, as wide as the step from place to place where that is over 1, and their sum is 1. They
  * are computed from places' numbers, in the dtype in which PyTorch computes (f32 for 16 bits). A
- * gradient is multiplied by the same matrices, transposed. */
+ * gradient is multiplied by the same matrices, transposed. An axis that keeps its size is copied,
+ * whatever scale was asked for; PyTorch's gradient of that takes the scale. */
 #include "arith.h"
 
 #include <math.h>
@@ -113,7 +114,7 @@ static void fill_axes(Site *s, const Type *x, const int64_t *out, SmoothedAxis *
         if (corners)
             step = out[d] > 1 ? (n - 1) / (double)(out[d] - 1) : 0;
         else if (list && site_has(s, "scale_factors"))
-            step = 1 / site_arg(s, "scale_factors")->item[d].f;
+            step = 1 / site_list_real(s, "scale_factors", IMAGE_AXES, d);
         else if (!list && site_has(s, names[d]))
             step = 1 / site_real(s, names[d]);
         a[d] = (SmoothedAxis){x->dim[2 + d], out[d], x->dtype == F64 ? step : (float)step,
@@ -123,12 +124,12 @@ static void fill_axes(Site *s, const Type *x, const int64_t *out, SmoothedAxis *
 
 static void read_sizes(Site *s, const Type *x, int64_t *out)
 {
-    const Item *list = site_has(s, "output_size") ? NULL : site_arg(s, "scale_factors");
-    int count = list ? list->count : site_ints(s, "output_size", out);
+    bool given = site_has(s, "output_size");
+    int count = given ? site_ints(s, "output_size", out) : IMAGE_AXES;
     if (count != IMAGE_AXES)
         site_fail(s, "expected %d sizes, found %d", IMAGE_AXES, count);
-    for (int d = 0; list && d < count; d++)
-        out[d] = (int64_t)floor((double)x->dim[2 + d] * list->item[d].f);
+    for (int d = 0; !given && d < count; d++)
+        out[d] = lower_scaled_size(s, x->dim[2 + d], IMAGE_AXES, d);
 }
 
 void row_upsample_smooth(Site *s)
@@ -140,8 +141,11 @@ void row_upsample_smooth(Site *s)
     check_image(s, &x->type);
     read_sizes(s, &x->type, out);
     fill_axes(s, &x->type, out, a);
-    x = along_rows(s, lower_cast(s, x, wide), weights(s, &a[1], wide));
-    x = along_columns(s, x, weights(s, &a[0], wide));
+    x = lower_cast(s, x, wide);
+    if (a[1].n != a[1].out)
+        x = along_rows(s, x, weights(s, &a[1], wide));
+    if (a[0].n != a[0].out)
+        x = along_columns(s, x, weights(s, &a[0], wide));
     site_return(s, lower_cast(s, x, d));
 }
 

@@ -28,7 +28,7 @@ void row_atleast(Site *s)
     Value **x = site_tensors(s, "tensors", &n);
     for (int i = 0; i < n; i++)
         x[i] = at_least(s, x[i], rank);
-    site_return_list(s, n, x);
+    site_return_views(s, site_arg(s, "tensors"), x);
 }
 
 /* Each vector along an axis of its own; "xy" has the first two axes the other way round. */
@@ -54,7 +54,7 @@ void row_meshgrid(Site *s)
             size[d] = d == axis ? t.dim[d] : 1;
         x[i] = lower_expand(s, lower_reshape(s, x[i], n, size), &t);
     }
-    site_return_list(s, n, x);
+    site_return_views(s, site_arg(s, "tensors"), x);
 }
 
 /* ---- shuffles ---- */
@@ -70,7 +70,7 @@ static void pixels(Site *s, int64_t r, bool back)
     Value *x = site_tensor(s, "self");
     Type t = x->type;
     int64_t *last = t.dim + t.rank - 3, lead = 1; /* C, H, W */
-    bool fits = t.rank >= 3 && r >= 1 &&
+    bool fits = t.rank >= 3 && r >= 1 && r <= INT32_MAX &&
                 (back ? last[1] % r == 0 && last[2] % r == 0 : last[0] % (r * r) == 0);
     if (!fits)
         site_fail(s, "expected axes C, H, W that the factor %lld divides, found %s", (long long)r,
@@ -86,9 +86,9 @@ static void pixels(Site *s, int64_t r, bool back)
         x = lower_reshape(s, x, LEN(size), size);
         x = permuted(s, x, LEN(size), (int64_t[]){0, 1, 4, 2, 5, 3});
     }
-    last[0] = back ? last[0] * r * r : last[0] / (r * r);
+    last[0] = back ? site_times(s, last[0], r * r) : last[0] / (r * r);
     for (int d = 1; d < 3; d++)
-        last[d] = back ? last[d] / r : last[d] * r;
+        last[d] = back ? last[d] / r : site_times(s, last[d], r);
     site_return(s, lower_reshape(s, x, t.rank, t.dim));
 }
 

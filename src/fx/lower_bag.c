@@ -1,7 +1,10 @@
 /* embedding_bag: sums, means or maxima of the rows of a table that stand in one bag, where bag b
  * has the indices from offset b to the next one. Which bag an index is in is a running count of the
  * offsets, so that bags of any sizes have one shape. Indices that are padding count in none. A
- * maximum is gathered from where it was found first, and its gradient goes there. */
+ * maximum is gathered from where it was found first, and its gradient goes there; NaN counts as the
+ * greatest, where PyTorch takes it alone where a bag begins with it. Indices behind a last offset
+ * that is included are in no bag where PyTorch's kernel for sums leaves them out, and in the last
+ * bag where its other kernels put them. */
 #include "arith.h"
 
 #include <math.h>
@@ -83,6 +86,7 @@ static Value *first_greatest(Site *s, Value *rows, Value *bag, Value *padding, i
     Type at_type = most_type, all = rows->type;
     at_type.dtype = all.dtype = I64;
     Value *wide = lower_expand(s, column(s, bag), &all);
+    rows = unless(s, lower2(s, "ne", rows, rows), INFINITY, rows);
     if (padding)
         rows = unless(s, column(s, padding), -INFINITY, rows);
     Value *most = emit1(s->b, "scatter_amax", IN(lower_full(s, -INFINITY, &most_type), wide, rows),
@@ -105,23 +109,34 @@ static Value *bags_of(Site *s, Value *offsets, int64_t n)
     return plus(s, lower_slice(s, count, 0, 0, n, 1), -1);
 }
 
+/* What counts in no bag: padding, and where an offset more than bags was given, what is behind it.
+ * *bag stays within the bags. */
+static Value *left_out(Site *s, Value **bag, Value *padding, int64_t bags, bool last, DType d)
+{
+    Value *in = *bag;
+    *bag = last ? lower2(s, "minimum", in, lower_number(s, (double)bags - 1, I64)) : in;
+    bool other = padding || mode_of(s) != BAG_SUM || d == F64;
+    return last && !other ? compare(s, "ge", in, (double)bags) : padding;
+}
+
 void row_embedding_bag(Site *s)
 {
     Value *w = site_tensor(s, "weight"), *indices = line(s, "indices");
     Value *offsets = line(s, "offsets"), *factor = site_find_tensor(s, "per_sample_weights");
     int mode = mode_of(s);
-    int64_t n = indices->type.dim[0], bags = offsets->type.dim[0];
+    bool last = site_bool(s, "include_last_offset");
+    int64_t n = indices->type.dim[0], bags = offsets->type.dim[0] - last;
     sparse_no(s);
-    if (site_bool(s, "include_last_offset"))
-        offsets = lower_slice(s, offsets, 0, 0, --bags, 1);
     if (bags < 1 || w->type.rank != 2 || (factor && mode != BAG_SUM))
         site_fail(s, "expected a table, one bag or more, and weights of samples for sums alone");
-    Value *bag = bags_of(s, offsets, n), *padding = is_padding(s, indices, w->type.dim[0]);
+    Value *all = bags_of(s, offsets, n), *bag = all;
+    Value *padding = is_padding(s, indices, w->type.dim[0]);
+    padding = left_out(s, &bag, padding, bags, last, w->type.dtype);
     Value *one = lower_full(s, 1, &indices->type);
     Value *size = added(s, but_padding(s, one, padding), bag, bags), *most = NULL, *y;
     Value *rows = emit1(s->b, "embedding", IN(w, indices),
                         ATTRS(A_BOOL("scale_grad_by_freq", site_bool(s, "scale_grad_by_freq"))));
-    if (mode == BAG_MAX) {
+    if (mode == BAG_MAX && n) {
         Value *at = first_greatest(s, lower_alias(s, rows, "stop"), bag, padding, bags);
         const int64_t flat = type_nelem(&at->type);
         Value *some = column(s, compare(s, "gt", size, 0));
@@ -138,11 +153,16 @@ void row_embedding_bag(Site *s)
                        column(s, lower_cast(s, lower2(s, "maximum", size, lower_number(s, 1, I64)),
                                             y->type.dtype)));
     }
-    if (site_type(s, "offsets")->dim[0] > bags) { /* ATen keeps the last offset a place */
-        const int64_t last[] = {0, 1};
-        size = emit1(s->b, "constant_pad_nd", IN(size), ATTRS(A_INTS("pad", 2, last)));
+    if (mode == BAG_MAX && !most) {
+        Type none = y->type;
+        none.dtype = I64;
+        most = lower_full(s, 0, &none);
     }
-    Value *out[] = {y, bag, size, most ? most : size};
+    if (last) { /* ATen keeps the last offset a place */
+        const int64_t more[] = {0, 1};
+        size = emit1(s->b, "constant_pad_nd", IN(size), ATTRS(A_INTS("pad", 2, more)));
+    }
+    Value *out[] = {y, all, size, most ? most : size};
     for (int i = 1; i < 4; i++)
         out[i] = lower_cast(s, out[i], site_type(s, "indices")->dtype);
     site_return_list(s, 4, out);
@@ -152,8 +172,8 @@ void row_embedding_bag(Site *s)
 
 /* ---- gradients ---- */
 
-/* The table's, of which `bag` says where each index is. */
-static void table_gradient(Site *s, Value *bag)
+/* The table's, of which `bag` says where each index is; last: a last offset was included. */
+static void table_gradient(Site *s, Value *bag, bool last)
 {
     Value *dy = site_tensor(s, "grad"), *indices = line(s, "indices");
     Value *size = line(s, "bag_size"), *factor = site_find_tensor(s, "per_sample_weights");
@@ -172,12 +192,14 @@ static void table_gradient(Site *s, Value *bag)
         return;
     }
     Value *padding = is_padding(s, indices, rows);
+    bag = lower_slice(s, bag, 0, 0, n, 1);
+    padding = left_out(s, &bag, padding, bags, last, dy->type.dtype);
     if (mode == BAG_MEAN) {
         size = added(s, but_padding(s, lower_full(s, 1, &indices->type), padding), bag, bags);
         size = lower2(s, "maximum", size, lower_number(s, 1, I64));
         dy = lower2(s, "div", dy, column(s, lower_cast(s, size, dy->type.dtype)));
     }
-    Value *each = taken(s, dy, lower_slice(s, bag, 0, 0, n, 1));
+    Value *each = taken(s, dy, bag);
     if (factor)
         each = mul(s, each, column(s, factor));
     site_return(s, added(s, but_padding(s, each, padding), indices, rows));
@@ -186,12 +208,14 @@ static void table_gradient(Site *s, Value *bag)
 void row_embedding_bag_backward(Site *s)
 {
     sparse_no(s);
-    table_gradient(s, bags_of(s, line(s, "offsets"), site_type(s, "indices")->dim[0]));
+    bool last = site_type(s, "offsets")->dim[0] > site_type(s, "grad")->dim[0];
+    table_gradient(s, bags_of(s, line(s, "offsets"), site_type(s, "indices")->dim[0]), last);
 }
 
 void row_embedding_bag_dense_backward(Site *s)
 {
-    table_gradient(s, line(s, "offset2bag"));
+    bool last = site_type(s, "bag_size")->dim[0] > site_type(s, "grad")->dim[0];
+    table_gradient(s, line(s, "offset2bag"), last);
 }
 
 /* The gradient of each sample's weight: its row by the gradient of its bag. */
@@ -202,9 +226,11 @@ void row_embedding_bag_weights_backward(Site *s)
     Value *indices = line(s, "indices");
     if (mode_of(s) != BAG_SUM)
         site_fail(s, "argument mode: expected 0, as samples have weights in sums alone");
+    int64_t bags = dy->type.dim[0];
+    bool last = site_type(s, "offsets")->dim[0] > bags;
     Value *bag = bags_of(s, line(s, "offsets"), indices->type.dim[0]);
-    bag = lower2(s, "minimum", bag, lower_number(s, (double)dy->type.dim[0] - 1, I64));
+    Value *padding = is_padding(s, indices, 0);
+    padding = left_out(s, &bag, padding, bags, last, dy->type.dtype);
     Value *y = mul(s, taken(s, dy, bag), taken(s, w, indices));
-    site_return(
-        s, but_padding(s, lower_reduce(s, "sum", y, 1, &axis, false), is_padding(s, indices, 0)));
+    site_return(s, but_padding(s, lower_reduce(s, "sum", y, 1, &axis, false), padding));
 }

@@ -26,6 +26,10 @@ static void to_dtype(Site *s, DType d, bool copy)
     s->viewed = !copy && self->kind == FX_TENSOR && self->t->type.dtype == d;
     Value *x = site_tensor(s, "self");
     site_return(s, s->viewed ? x : lower_cast(s, x, d));
+    for (int k = 0; k < s->narg && s->viewed; k++)
+        if (!strcmp(s->arg_name[k], "memory_format") && s->arg[k].kind == FX_WORD &&
+            strcmp(s->arg[k].s, "torch.preserve_format") != 0)
+            fx_doubt(s->im, s->result.t);
 }
 
 void row_to(Site *s)
@@ -57,7 +61,7 @@ void row_unflatten(Site *s)
         if (size[k] == -1)
             guess = k;
         else
-            known *= size[k];
+            known = site_times(s, known, size[k]);
     if (guess >= 0 && known > 0)
         size[guess] = t.dim[axis] / known;
     memmove(t.dim + axis + n, t.dim + axis + 1, (size_t)(t.rank - axis - 1) * sizeof *t.dim);
@@ -106,13 +110,6 @@ void row_reversed(Site *s)
     site_return(s, emit1(s->b, "permute", IN(x), ATTRS(A_INTS("dims", rank, dims))));
 }
 
-void row_ravel(Site *s)
-{
-    Value *x = site_tensor(s, "self");
-    int64_t n = type_nelem(&x->type);
-    site_return(s, lower_reshape(s, x, 1, &n));
-}
-
 /* repeat, whose list may be shorter than the axes */
 void row_tile(Site *s)
 {
@@ -141,7 +138,7 @@ void row_broadcast_tensors(Site *s)
     }
     for (int i = 0; i < n; i++)
         x[i] = lower_expand(s, x[i], &t);
-    site_return_list(s, n, x);
+    site_return_views(s, site_arg(s, "tensors"), x);
 }
 
 /* A vector as the diagonal of a matrix, or a matrix's diagonal. */

@@ -139,33 +139,72 @@ static Value *arange(Site *s, int64_t start, int64_t end, int64_t step, DType d)
         ATTRS(A_INT("start", start), A_INT("end", end), A_INT("step", step), A_DTYPE("dtype", d)));
 }
 
-/* Integers are exact; so are floats where all three are whole; else start + i step in f64. */
+/* x towards zero */
+static int64_t integer(Site *s, double x)
+{
+    if (!(fabs(x) < 0x1p63))
+        site_fail(s, "expected integers below 2^63, found %g", x);
+    return (int64_t)x;
+}
+
+/* Numbers from start on, as integers of dtype d. */
+static Value *stepped(Site *s, int64_t start, int64_t step, int64_t count, DType d)
+{
+    int64_t end;
+    if (__builtin_mul_overflow(count, step, &end) || __builtin_add_overflow(end, start, &end))
+        site_fail(s, "argument end: too large");
+    if (step)
+        return arange(s, start, end, step, d);
+    const Item first = item_int(start);
+    return lower_fill(s, &first, &(Type){.dtype = d, .rank = 1, .dim = {count}});
+}
+
+static bool is_whole(const Site *s, const char *name)
+{
+    return !has_arg(s, name) || site_arg(s, name)->kind == FX_INT;
+}
+
+/* Integers are exact; so are floats where all three are whole; else start + i step in f64. For a
+ * dtype of integers there are as many as floats would be, from start by step, both towards zero. */
 void row_arange(Site *s)
 {
     double start = has_arg(s, "start") ? site_real(s, "start") : 0, end = site_real(s, "end");
     double step = has_arg(s, "step") ? site_real(s, "step") : 1;
-    bool whole = site_arg(s, "end")->kind == FX_INT &&
-                 (!has_arg(s, "start") || site_arg(s, "start")->kind == FX_INT) &&
-                 (!has_arg(s, "step") || site_arg(s, "step")->kind == FX_INT);
+    bool whole = is_whole(s, "start") && is_whole(s, "end") && is_whole(s, "step");
     DType d = site_dtype(s, "dtype", whole ? I64 : F32);
+    double count = ceil((end - start) / step);
+    if (whole && !dtype_float(d)) {
+        int64_t from = has_arg(s, "start") ? site_int(s, "start") : 0;
+        int64_t by = has_arg(s, "step") ? site_int(s, "step") : 1;
+        site_return(s, arange(s, from, site_int(s, "end"), by, d));
+        return;
+    }
+    if (!(count >= 0 && count < 0x1p40))
+        site_fail(s, "expected a step that leads from %g to %g, found %g", start, end, step);
+    if (!dtype_float(d)) {
+        site_return(s, stepped(s, integer(s, start), integer(s, step), (int64_t)count, d));
+        return;
+    }
     if (start == floor(start) && end == floor(end) && step == floor(step) && fabs(end) < 0x1p53 &&
         fabs(start) < 0x1p53) {
         site_return(s, arange(s, (int64_t)start, (int64_t)end, (int64_t)step, d));
         return;
     }
-    double count = ceil((end - start) / step);
-    if (!(count >= 0 && count < 0x1p40))
-        site_fail(s, "expected a step that leads from %g to %g, found %g", start, end, step);
     Value *i = lower_cast(s, arange(s, 0, (int64_t)count, 1, I64), F64);
     i = lower2(s, "mul", i, lower_number(s, step, F64));
     i = lower2(s, "add", i, lower_number(s, start, F64));
     site_return(s, lower_cast(s, i, d));
 }
 
-/* `steps` numbers from start to end in f64, counted from the nearer end. */
+/* `steps` numbers from start to end in f64, counted from the nearer end; for a dtype of integers
+ * both are one first. */
 static Value *spaced(Site *s)
 {
     double start = site_real(s, "start"), end = site_real(s, "end");
+    if (!dtype_float(site_dtype(s, "dtype", F32))) {
+        start = (double)integer(s, start);
+        end = (double)integer(s, end);
+    }
     int64_t n = site_int(s, "steps");
     if (n < 0)
         site_fail(s, "argument steps: expected 0 or more, found %lld", (long long)n);

@@ -79,8 +79,8 @@ static void merge_repeated(Site *s, Term *t)
         }
 }
 
-/* Sums axes whose label is neither kept nor in `other`. */
-static void sum_alone(Site *s, Term *t, const bool *keep, const Term *other)
+/* Sums axes whose label is neither kept nor in `other`; whether there were such. */
+static bool sum_alone(Site *s, Term *t, const bool *keep, const Term *other)
 {
     int64_t dims[TN_RANK];
     int n = 0, left = 0;
@@ -92,6 +92,7 @@ static void sum_alone(Site *s, Term *t, const bool *keep, const Term *other)
     t->n = left;
     if (n)
         t->x = lower_reduce(s, "sum", t->x, n, dims, false);
+    return n > 0;
 }
 
 /* Axes of size 1 become as large as the other operand's. */
@@ -202,6 +203,7 @@ void row_einsum(Site *s)
 {
     int n, dots;
     const char *rest;
+    bool summed = false;
     Term *term = operands(s, &n, &rest, &dots), out;
     if (n < 1 || (*rest && strncmp(rest, "->", 2) != 0))
         site_fail(s, "argument equation: expected operands, then \"->\" or the end");
@@ -219,7 +221,7 @@ void row_einsum(Site *s)
         if (i < n)
             y = product(s, y, term[i], keep);
         else
-            sum_alone(s, &y, keep, NULL);
+            summed = sum_alone(s, &y, keep, NULL);
     }
     for (int d = 0; d < out.n; d++)
         if (find(&y, out.label[d]) < 0)
@@ -227,5 +229,11 @@ void row_einsum(Site *s)
                       out.label[d] < ELLIPSIS ? out.label[d] : '.');
     if (out.n != y.n)
         site_fail(s, "argument equation: an axis stands twice in the result");
-    site_return(s, in_order(s, &y, &out));
+    Value *result = in_order(s, &y, &out);
+    if (n == 1 && !summed) { /* ATen's is a view */
+        site_return_views(s, site_arg(s, "tensors"), &result);
+        s->result = s->result.item[0];
+    } else {
+        site_return(s, result);
+    }
 }

@@ -412,7 +412,8 @@ static Value *scatter_product(Site *s, bool with)
 }
 
 /* The reduction of what is written to each place, with what is there or without it where something
- * is written. */
+ * is written. Equal extremes share the gradient; PyTorch gives what was there a share even where it
+ * is left out. */
 void row_scatter_reduce(Site *s)
 {
     static const char *const names[] = {"sum", "mean", "amax", "amin", "prod"};
@@ -475,12 +476,26 @@ static Value *source_places(Site *s, const Type *t)
     return lower2(s, "maximum", before, lower_number(s, 0, I64));
 }
 
+/* The shape that x and a mask have together, in x's dtype. */
+static Type masked_type(const Type *x, const Type *mask)
+{
+    Type t = *x;
+    t.rank = MAX(x->rank, mask->rank);
+    for (int d = 1; d <= t.rank; d++) {
+        int64_t n = d <= x->rank ? x->dim[x->rank - d] : 1;
+        t.dim[t.rank - d] = n == 1 && d <= mask->rank ? mask->dim[mask->rank - d] : n;
+    }
+    return t;
+}
+
 /* self, and where the mask says the source's elements in their order; a source of too few is
  * reported when the step runs. */
 void row_masked_scatter(Site *s)
 {
     Value *x = site_tensor(s, "self"), *source = flat(s, site_tensor(s, "source"));
     Value *m = site_tensor(s, "mask");
+    const Type both = masked_type(&x->type, &m->type);
+    x = lower_expand(s, x, &both);
     const int64_t axis = 0;
     if (!type_nelem(&source->type) || m->type.dtype != BOOL)
         site_fail(s, "expected a mask of bool and a source with elements, found %s and %s",

@@ -108,8 +108,11 @@ void row_add(Site *s)
 {
     DType d = result_type_of(s, 2);
     Value *x = operand(s, 0, d), *y = operand(s, 1, d);
+    double alpha = site_real(s, "alpha");
     if (d != BOOL)
-        y = times(s, y, site_real(s, "alpha"));
+        y = times(s, y, alpha);
+    else if (!alpha)
+        y = lower2(s, "bitwise_and", y, lower_number(s, 0, BOOL));
     site_return(s, arithmetic(s, site_stem(s), x, y));
 }
 

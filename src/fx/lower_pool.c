@@ -1,8 +1,9 @@
 /* Pools over 1 to 3 axes of space, by other ops; lower_adaptive.c has those whose result's sizes
  * are given. A mean of windows is a convolution of each channel with ones, divided by how many
- * elements count. A maximum is gathered from where argmax finds it in the windows, which are a view
- * of the padded image, so that of equal elements the first has the gradient, as in PyTorch; its
- * windows lie in memory for argmax, each element once for each window that has it. */
+ * elements count, in f32 for 16 bits. A maximum is gathered from where argmax finds it in the
+ * windows, which are a view of the padded image, so that of equal elements the first has the
+ * gradient, as in PyTorch (of several NaN too, where PyTorch takes the last); its windows lie in
+ * memory for argmax, each element once for each window that has it. */
 #include "lower.h"
 
 #include "../op/convolution.h"
@@ -169,9 +170,11 @@ static Value *divisor(Site *s, const Pool *p, const Type *x)
 void row_avg_pool(Site *s)
 {
     Value *x = site_tensor(s, "self");
+    DType d = x->type.dtype;
     Pool p = read_pool(s, axes_named(s), &x, false);
+    x = lower_cast(s, x, opmath_type(d));
     Value *y = lower2(s, "div", all_sums(s, &p, x, 0), divisor(s, &p, &x->type));
-    site_return(s, unbatched(s, &p, y));
+    site_return(s, lower_cast(s, unbatched(s, &p, y), d));
 }
 
 /* dy, each element over all of its window. */
@@ -203,10 +206,13 @@ void row_avg_pool_backward(Site *s)
 {
     Value *x = site_tensor(s, "self"), *dy = site_tensor(s, "grad_output");
     Pool p = read_pool(s, axes_named(s), &x, false);
+    Type t = x->type;
+    t.dtype = opmath_type(t.dtype);
     if (p.single)
         dy = emit1(s->b, "unsqueeze", IN(dy), ATTRS(A_INT("dim", 0)));
-    dy = lower2(s, "div", dy, divisor(s, &p, &x->type));
-    site_return(s, unbatched(s, &p, spread_all(s, &p, dy, &x->type)));
+    dy = lower2(s, "div", lower_cast(s, dy, t.dtype), divisor(s, &p, &t));
+    dy = unbatched(s, &p, spread_all(s, &p, dy, &t));
+    site_return(s, lower_cast(s, dy, x->type.dtype));
 }
 
 /* ---- maxima ---- */
@@ -235,7 +241,8 @@ static Value *windows(Site *s, const Pool *p, Value *x)
     return lower_reshape(s, x, 3 + p->axes, t.dim);
 }
 
-/* Places in the image of places in windows: both count in rows. */
+/* Places in the image of places in windows: both count in rows. Of a window of -inf alone the first
+ * element is of the padding; its place is that of the first in the image, axis by axis. */
 static Value *image_places(Site *s, const Pool *p, Value *in_window, const Type *x)
 {
     Value *flat = NULL;
@@ -250,6 +257,11 @@ static Value *image_places(Site *s, const Pool *p, Value *in_window, const Type 
                   ATTRS(A_INT("start", first), A_INT("step", step),
                         A_INT("end", first + p->places[d] * step), A_DTYPE("dtype", I64)));
         start = lower_reshape(s, start, p->axes - d, shape);
+        if (p->padding[d]) {
+            Value *before = lower_number(s, (double)p->dilation[d], I64);
+            before = lower_times(s, lower2(s, "floor_divide", start, before), -1);
+            k = lower2(s, "maximum", k, before);
+        }
         k = lower2(s, "add", lower_times(s, k, (double)p->dilation[d]), start);
         for (int e = d + 1; e < p->axes; e++)
             below *= x->dim[2 + e];

@@ -194,7 +194,8 @@ void row_any(Site *s)
 
 /* ---- moments ---- */
 
-static Node *moments(Site *s)
+/* The variance and the mean of self, in dtype d. */
+static Node *moments_in(Site *s, DType d)
 {
     int64_t dims[TN_RANK];
     int n = axes(s, dims);
@@ -203,9 +204,14 @@ static Node *moments(Site *s)
         correction = site_bool(s, "unbiased");
     else if (site_has(s, "correction"))
         correction = site_real(s, "correction");
-    return emit(s->b, "var_mean", IN(site_tensor(s, "self")),
+    return emit(s->b, "var_mean", IN(lower_cast(s, site_tensor(s, "self"), d)),
                 ATTRS(A_INTS("dim", n, dims), A_FLOAT("correction", correction),
                       A_BOOL("keepdim", keepdim(s))));
+}
+
+static Node *moments(Site *s)
+{
+    return moments_in(s, site_type(s, "self")->dtype);
 }
 
 void row_var(Site *s)
@@ -213,16 +219,22 @@ void row_var(Site *s)
     site_return(s, moments(s)->out[0]);
 }
 
-void row_std(Site *s)
-{
-    site_return(s, lower_root(s, moments(s)->out[0], 2));
-}
-
+/* The root is of the variance before that is rounded to 16 bits. */
 void row_std_mean(Site *s)
 {
-    Node *n = moments(s);
+    DType d = site_type(s, "self")->dtype;
+    Node *n = moments_in(s, opmath_type(d));
     Value *out[] = {lower_root(s, n->out[0], 2), n->out[1]};
+    for (int i = 0; i < LEN(out); i++)
+        out[i] = lower_cast(s, out[i], d);
     site_return_list(s, 2, out);
+}
+
+void row_std(Site *s)
+{
+    DType d = site_type(s, "self")->dtype;
+    Value *y = lower_root(s, moments_in(s, opmath_type(d))->out[0], 2);
+    site_return(s, lower_cast(s, y, d));
 }
 
 void row_var_mean(Site *s)

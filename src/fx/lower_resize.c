@@ -2,7 +2,10 @@
  * place of the result has as many places of the operand, which `index` reads, and their weights,
  * which are computed from the place's number as PyTorch does, in the dtype in which it computes
  * (f32 for 16 bits). The axes come one after another, the last first. A gradient is put back by the
- * same taps. Sizes that are a multiple of the operand's repeat elements, for nearest. */
+ * same taps. Sizes that are a multiple of the operand's repeat elements, for nearest. Where a scale
+ * was asked for that the sizes round, PyTorch's own kernels differ (nearest of a large image beside
+ * that of a small one): here images are as its small ones, lines and volumes as its large ones, and
+ * gradients as all of its gradients, which copy where no size changes, for cubic too. */
 #include "arith.h"
 
 #include "../op/convolution.h"
@@ -20,6 +23,7 @@ typedef struct ResizedAxis {
     int64_t n, out;
     double scale; /* of the size, as it was asked for; 0: by the sizes */
     bool corners; /* first and last elements lie upon each other */
+    bool rounded; /* NEAREST: no scale counts where the size stays or doubles */
     Resampling by;
 } ResizedAxis;
 
@@ -111,12 +115,27 @@ static Value *along(Site *s, Value *w, const Value *x, int axis)
 
 /* ---- one axis ---- */
 
-/* How often each element is repeated; 0: not each alike. */
-static int64_t repeats(const ResizedAxis *r)
+/* How often each element is repeated; 0: not each alike, so in what d rounds the places to. */
+static int64_t repeats(const ResizedAxis *r, DType d)
 {
     int64_t times = r->n ? r->out / r->n : 0;
-    bool even = times * r->n == r->out && (!(r->scale > 0) || r->scale == (double)times);
-    return r->by <= NEAREST_EXACT && even ? times : 0;
+    bool alone = !(r->scale > 0) || r->scale == (double)times || (r->rounded && times <= 2);
+    if (r->by > NEAREST_EXACT || times * r->n != r->out || !alone)
+        return 0;
+    double by = ratio(r, d);
+    for (int64_t k = 1; k < r->n && r->by == NEAREST && times > 2; k++) {
+        double at = (double)(k * times) * by;
+        if ((d == F64 ? at : (float)at) < (double)k)
+            return 0;
+    }
+    return times;
+}
+
+/* Whether the axis stays as it is: linear resampling to the same size asks for no scale. */
+static bool stays(const ResizedAxis *r, DType d)
+{
+    bool alone = r->by == LINEAR || r->corners || !(r->scale > 0) || r->scale == 1;
+    return r->n == r->out && (repeats(r, d) == 1 || alone);
 }
 
 /* x with its axis as [n, times] */
@@ -132,8 +151,8 @@ static Type split_axis(const Type *x, int axis, int64_t n, int64_t times)
 
 static Value *resized(Site *s, Value *x, const ResizedAxis *r, DType d)
 {
-    const int64_t dim = r->axis, times = repeats(r);
-    if (r->n == r->out && (times == 1 || (r->corners || !(r->scale > 0) || r->scale == 1)))
+    const int64_t dim = r->axis, times = repeats(r, d);
+    if (stays(r, d))
         return x;
     if (times) {
         Type one = split_axis(&x->type, r->axis, r->n, 1), all = x->type;
@@ -156,8 +175,8 @@ static Value *resized(Site *s, Value *x, const ResizedAxis *r, DType d)
 /* The gradient of the operand. */
 static Value *resized_back(Site *s, Value *dy, const ResizedAxis *r, DType d)
 {
-    const int64_t dim = r->axis, times = repeats(r), last = dim + 1;
-    if (r->n == r->out && (times == 1 || (r->corners || !(r->scale > 0) || r->scale == 1)))
+    const int64_t dim = r->axis, times = repeats(r, d), last = dim + 1;
+    if (stays(r, d))
         return dy;
     if (times) {
         Type wide = split_axis(&dy->type, r->axis, r->n, times);
@@ -212,10 +231,13 @@ static void fill_axes(Site *s, const Type *x, int axes, const int64_t *out, Resi
     Resampling by = kind_of(s);
     bool corners = by >= LINEAR && site_bool(s, "align_corners");
     bool lists = strstr(s->row->name, ".vec") != NULL;
-    const Item *list = lists && site_has(s, "scale_factors") ? site_arg(s, "scale_factors") : NULL;
+    bool rounded = by == NEAREST && (axes == 2 || strstr(s->row->name, "backward"));
+    bool listed = lists && site_has(s, "scale_factors");
     for (int d = 0; d < axes; d++) {
-        double scale = list ? list->item[d].f : lists ? 0 : scale_at(s, axes, d);
-        r[d] = (ResizedAxis){2 + d, x->dim[2 + d], out[d], scale, corners, by};
+        double scale = listed  ? site_list_real(s, "scale_factors", axes, d)
+                       : lists ? 0
+                               : scale_at(s, axes, d);
+        r[d] = (ResizedAxis){2 + d, x->dim[2 + d], out[d], scale, corners, rounded, by};
         if (out[d] < 1)
             site_fail(s, "expected sizes of 1 or more, found %lld", (long long)out[d]);
     }
@@ -226,18 +248,24 @@ static int axes_named(const Site *s)
     return *strpbrk(s->row->name, "123") - '0';
 }
 
+int64_t lower_scaled_size(Site *s, int64_t n, int axes, int k)
+{
+    double size = floor((double)n * site_list_real(s, "scale_factors", axes, k));
+    if (!(size >= 1 && size <= INT32_MAX))
+        site_fail(s, "argument scale_factors: expected sizes of 1 to %d, found %g", INT32_MAX,
+                  size);
+    return (int64_t)size;
+}
+
 /* Sizes that are given, or the operand's times scale_factors. */
 static void read_sizes(Site *s, const Type *x, int axes, int64_t *out)
 {
     int count = axes;
-    if (site_has(s, "output_size")) {
+    if (site_has(s, "output_size"))
         count = site_ints(s, "output_size", out);
-    } else {
-        const Item *list = site_arg(s, "scale_factors");
-        count = list->count;
-        for (int d = 0; d < axes && d < count; d++)
-            out[d] = (int64_t)floor((double)x->dim[2 + d] * list->item[d].f);
-    }
+    else
+        for (int d = 0; d < axes; d++)
+            out[d] = lower_scaled_size(s, x->dim[2 + d], axes, d);
     if (count != axes)
         site_fail(s, "expected %d sizes, found %d", axes, count);
 }
@@ -272,7 +300,8 @@ void row_upsample_backward(Site *s)
     check_space(s, &dy->type, axes);
     fill_axes(s, &t, axes, dy->type.dim + 2, r);
     dy = lower_cast(s, dy, opmath_type(d));
-    for (int k = 0; k < axes; k++)
+    bool copied = r[0].by == CUBIC && shape_equal(&t, &dy->type);
+    for (int k = 0; k < axes && !copied; k++)
         dy = resized_back(s, dy, &r[k], opmath_type(d));
     site_return(s, lower_cast(s, dy, d));
 }

@@ -21,17 +21,44 @@ static int known_size(Site *s, const char *name, const Value *x, int64_t *size)
     return rank;
 }
 
-static void reshape(Site *s, const char *name)
+typedef enum { VIEWS, COPIES, UNKNOWN } Reshaping;
+
+/* Whether PyTorch makes y, which is t in another shape, as a view; whole: only of rows. */
+static Reshaping reshaping(const FxTensor *t, const Value *y, bool whole)
 {
-    int64_t size[TN_RANK];
-    Value *x = site_tensor(s, "self");
-    int rank = known_size(s, name, x, size);
-    site_return(s, emit1(s->b, "view", IN(x), ATTRS(A_INTS("size", rank, size))));
+    Layout at, next = {0};
+    bool known = fx_layout(t, &at);
+    if (!type_nelem(&t->type) || (!whole && type_equal(&t->type, &y->type)))
+        return VIEWS;
+    if (whole)
+        return !known ? UNKNOWN : fx_row_major(t) ? VIEWS : COPIES;
+    for (int d = 0; d < t->type.rank && !known; d++)
+        at.stride[d] = d + 1; /* strides of which no two axes become one */
+    bool views = y->def->op->rules->view(y->def, 0, &at, &next);
+    return views ? VIEWS : known ? COPIES : UNKNOWN;
+}
+
+/* Returns self in another shape, a copy where its strides allow no view. */
+static void return_reshaped(Site *s, int rank, const int64_t *size, bool whole)
+{
+    const Item *self = &s->arg[0];
+    Value *y = lower_reshape(s, site_tensor(s, "self"), rank, size);
+    Reshaping how = self->kind == FX_TENSOR && s->viewed ? reshaping(self->t, y, whole) : VIEWS;
+    if (how == COPIES) {
+        s->viewed = false;
+        site_tensor(s, "self"); /* it is read now */
+    }
+    site_return(s, y);
+    if (how == UNKNOWN)
+        fx_doubt(s->im, s->result.t);
 }
 
 void row_view(Site *s)
 {
-    reshape(s, "size");
+    int64_t size[TN_RANK];
+    Value *x = site_tensor(s, "self");
+    int rank = known_size(s, "size", x, size);
+    site_return(s, emit1(s->b, "view", IN(x), ATTRS(A_INTS("size", rank, size))));
 }
 
 /* The bits as another dtype; of complex tensors see complex.c. */
@@ -46,7 +73,21 @@ void row_view_dtype(Site *s)
 
 void row_reshape(Site *s)
 {
-    reshape(s, "shape");
+    int64_t size[TN_RANK];
+    int rank = known_size(s, "shape", site_tensor(s, "self"), size);
+    return_reshaped(s, rank, size, false);
+}
+
+void row_reshape_as(Site *s)
+{
+    const Type *t = site_type(s, "other");
+    return_reshaped(s, t->rank, t->dim, false);
+}
+
+void row_ravel(Site *s)
+{
+    int64_t n = type_nelem(site_type(s, "self"));
+    return_reshaped(s, 1, &n, true);
 }
 
 void row_view_as(Site *s)
@@ -70,7 +111,7 @@ void row_flatten(Site *s)
             size[rank++] = x->type.dim[d];
     if (!x->type.rank)
         size[rank++] = 1;
-    site_return(s, lower_reshape(s, x, rank, size));
+    return_reshaped(s, rank, size, false);
 }
 
 void row_permute(Site *s)

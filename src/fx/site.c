@@ -135,6 +135,8 @@ static bool fits(const char *type, size_t n, const Item *x)
         return x->kind == FX_STRING;
     if (!strcmp(word, "any"))
         return true;
+    if (!strcmp(word, "Device") && x->kind == FX_STRING) /* a list of nodes has it without quotes */
+        return true;
     return x->kind == FX_WORD; /* ScalarType, Layout, Device, MemoryFormat */
 }
 
@@ -281,6 +283,14 @@ int site_ints(const Site *s, const char *name, int64_t *out)
     return x->count;
 }
 
+double site_list_real(const Site *s, const char *name, int count, int k)
+{
+    const Item *x = site_arg(s, name);
+    if (x->count != count)
+        site_fail(s, "argument %s: expected %d numbers, found %d", name, count, x->count);
+    return x->item[k].kind == FX_FLOAT ? x->item[k].f : (double)x->item[k].i;
+}
+
 Value **site_tensors(const Site *s, const char *name, int *count)
 {
     const Item *x = site_arg(s, name);
@@ -353,6 +363,19 @@ void site_return_list(Site *s, int count, Value *const *v)
     s->result = (Item){.kind = FX_LIST, .count = count, .item = NEWN(s->im->a, Item, count)};
     for (int i = 0; i < count; i++)
         s->result.item[i] = tensor_item(s, v[i]);
+}
+
+void site_return_views(Site *s, const Item *list, Value *const *v)
+{
+    const Item first = s->arg[0], all = *list; /* which may be the first argument */
+    s->viewed = !s->copied;
+    s->result = (Item){.kind = FX_LIST, .count = all.count};
+    s->result.item = NEWN(s->im->a, Item, all.count + 1);
+    for (int i = 0; i < all.count; i++) {
+        s->arg[0] = all.item[i];
+        s->result.item[i] = tensor_item(s, v[i]);
+    }
+    s->arg[0] = first;
 }
 
 void site_return_all(Site *s, Node *n)

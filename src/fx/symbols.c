@@ -4,6 +4,7 @@
 #include "fx.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +64,9 @@ static int64_t atom(Sizes *z)
     skip(z);
     if (isdigit((unsigned char)*z->at)) {
         char *end;
+        errno = 0;
         x = strtoll(z->at, &end, 10);
+        z->bad |= errno == ERANGE;
         z->at = end;
     } else if (*z->at == '-') {
         z->at++;

@@ -266,10 +266,20 @@ static const char *const errors[][2] = {
     {"  e = torch.ops.aten.unfold.default(x, 1, 3, 1)\n"
      "  f = torch.ops.aten.add_.Tensor(e, 1)\n  return e",
      "test.fx:3:3: aten.add_.Tensor: writes in place through unfold, which is not supported"},
-    {"  a = torch.ops.aten.relu.default(x)\n"
+    {"  a = torch.ops.aten.div.Tensor_mode(x, 2, rounding_mode='\\x61b')\n  return a", "\"ab\""},
+    {"  a = torch.ops.aten.kron.default(x, x)\n"
      "  e = torch.ops.aten.as_strided.default(a, [2], [1])\n  return e",
      "test.fx:3:3: aten.as_strided.default: the strides of what self is a view of are not "
      "known"},
+    {"  a = torch.ops.aten.kron.default(x, x)\n  b = torch.ops.aten.ravel.default(a)\n"
+     "  c = torch.ops.aten.add_.Tensor(a, 1)\n  return b",
+     "on line 3 PyTorch makes a view or a copy, by strides that are not known"},
+    {"  a = torch.ops.aten.kron.default(x, x)\n  b = torch.ops.aten.ravel.default(a)\n"
+     "  c = torch.ops.aten.add_.Tensor(b, 1)\n  return (c, a)",
+     "on line 3 PyTorch makes a view or a copy, by strides that are not known"},
+    {"  a = torch.ops.aten.view.default(x, [8, 1, 1])\n"
+     "  b = torch.ops.aten.pixel_shuffle.default(a, 8589934592)\n  return b",
+     "expected axes C, H, W that the factor 8589934592 divides"},
     {"  a = torch.ops.aten.as_strided.default(x, [5], [2])\n  return a",
      "expected elements below 8, found 8"},
     {"  a = torch.ops.aten._foreach_add.List([x, x], [x])\n  return a",
