@@ -66,7 +66,8 @@ static void read_graph(Trial *t)
         .ninput = f->count, .name = name, .type = type, .params = "*", .loss = loss_of(t->name)};
     t->o = pass_defaults();
     const char *path = file_of(t, "graph.txt");
-    t->whole = fx_import(t->a, file_read(t->a, path, &len), path, &o, &summary);
+    const char *text = file_read(t->a, path, &len);
+    t->whole = fx_import(t->a, fx_code(t->a, text, len, path), path, &o, &summary);
     if (o.loss)
         passes_run(t->whole, "grad", &t->o, NULL, NULL);
     t->in = NEWN(t->a, Tensor, t->whole->nin);
