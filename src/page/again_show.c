@@ -10,6 +10,14 @@ static void print_counts(Buf *b, const AgainReport *r)
         buf_printf(b, ", has %d in the host's memory", r->naway);
     if (r->nkept)
         buf_printf(b, ", keeps %s", arena_count(b->a, r->nkept, "gathered parameter"));
+}
+
+static void print_choice(Buf *b, const AgainReport *r)
+{
+    if (r->chosen.word)
+        buf_printf(b, "recompute: auto computes again what \"%s\" does", r->chosen.word);
+    else
+        print_counts(b, r);
     if (r->hoisted)
         buf_add(b, ", keeps all gathered parameters");
 }
@@ -30,7 +38,7 @@ static void print_cost(Buf *b, const AgainReport *r)
 void again_print(Buf *b, const AgainReport *r)
 {
     if (r->replayed) {
-        print_counts(b, r);
+        print_choice(b, r);
         buf_printf(b, ": as was decided before\n");
     }
     if (!r->searched && !r->replayed && r->nkept)
@@ -40,9 +48,6 @@ void again_print(Buf *b, const AgainReport *r)
         buf_add(b, "reshard: auto keeps all gathered parameters for the backward\n");
     if (!r->searched)
         return;
-    if (r->chosen.word)
-        buf_printf(b, "recompute: auto computes again what \"%s\" does", r->chosen.word);
-    else
-        print_counts(b, r);
+    print_choice(b, r);
     print_cost(b, r);
 }
