@@ -148,6 +148,11 @@ static bool is_default_min(Option *o, const json_t *stored, const json_t *before
     return true;
 }
 
+static bool is_chunked(const json_t *x)
+{
+    return json_is_string(x) && !strcmp(json_string_value(x), "chunked");
+}
+
 /* An option that is not what it was: an exit code, or -1 where that may be. */
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
@@ -155,6 +160,9 @@ static int differs(const Option *o, const json_t *before, const json_t *now)
     if (word_among("shard sequence-parallel pin", o->name))
         fprintf(stderr, "tenon: warning: --resume: --%s is not what it was: bits may differ\n",
                 o->name);
+    if (!strcmp(o->name, "overlap") &&
+        (is_chunked(before) || is_chunked(now))) /* which rounds otherwise */
+        fprintf(stderr, "tenon: warning: --resume: --overlap chunked: bits may differ\n");
     if (o->resume == RESUME_OWN || o->resume == RESUME_NEVER)
         return -1;
     char *x = json_dumps(before, flags), *y = json_dumps(now, flags);

@@ -109,8 +109,8 @@ static Value *bags_of(Site *s, Value *offsets, int64_t n)
     return plus(s, lower_slice(s, count, 0, 0, n, 1), -1);
 }
 
-/* What counts in no bag: padding, and where an offset more than bags was given, what is behind it.
- * *bag stays within the bags. */
+/* Marks what counts in no bag: padding, and what is behind an offset more than bags, if one is
+ * given. *bag stays within the bags. */
 static Value *left_out(Site *s, Value **bag, Value *padding, int64_t bags, bool last, DType d)
 {
     Value *in = *bag;

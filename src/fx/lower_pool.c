@@ -241,8 +241,9 @@ static Value *windows(Site *s, const Pool *p, Value *x)
     return lower_reshape(s, x, 3 + p->axes, t.dim);
 }
 
-/* Places in the image of places in windows: both count in rows. Of a window of -inf alone the first
- * element is of the padding; its place is that of the first in the image, axis by axis. */
+/* Places in the image of places in windows: both count in rows. The first
+ * element of a window of -inf alone is of the padding; its place is that of the first in the image,
+ * axis by axis. */
 static Value *image_places(Site *s, const Pool *p, Value *in_window, const Type *x)
 {
     Value *flat = NULL;

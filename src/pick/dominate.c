@@ -46,7 +46,7 @@ static bool uses_no_more(const Core *c, const Var *x, int i, int j)
     return true;
 }
 
-/* What label j costs more than i by an edge where the other end has label k. */
+/* The cost of label j beyond that of i, by an edge whose other end has label k. */
 static double more_with(const Core *c, const CoreEdge *e, int u, int i, int j, int k)
 {
     EdgeRow ri = row_of(c, e, u, i), rj = row_of(c, e, u, j);

@@ -331,8 +331,8 @@ static void order_apart(Graph *g, const PlanFor *to, Placements *known, int wast
         score_orders(g, to, known, waste, INT64_MAX);
 }
 
-/* A plan that does not fit is not moved: that takes no bytes off it. Of several large ones only the
- * one with its collectives moved gets addresses with effort. */
+/* A plan that does not fit is not moved: that takes no bytes off it. A large one of
+ * several gets addresses with effort only once its collectives are moved. */
 static Plan *make_ordered(Arena *a, Graph *g, const PlanFor *to, Placements *known)
 {
     PlanFor first = *to;

@@ -324,7 +324,7 @@ Comm *write_ranks(const tn_program *x);
 void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg);
 void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /* rank 0's */
 void ranks_leave(tn_context *ctx); /* closes what the context has joined */
-/* Of sharding problems, with the other ranks of this process; NULL: it has no other. */
+/* The solutions of sharding problems that this process's ranks share; NULL: it has one rank. */
 ShardShare *ranks_solutions(const tn_context *ctx);
 
 /* ---- ranks_check.c ---- */

@@ -347,7 +347,7 @@ static bool within_port(const Maker *m, const ReadGroup *r, const Reading *x)
            m->e->class[x->reader].kind == FLAT_ENTRY;
 }
 
-/* What a pair of an edge costs beside its forms: hidden seconds count as a share; within a port no
+/* A pair of an edge costs this beside its forms: hidden seconds count as a share; within a port no
  * form changes; a reader takes what is kept as it is. */
 typedef struct PairPrice {
     double share;

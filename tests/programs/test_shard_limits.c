@@ -130,7 +130,7 @@ static void test(const char *folder, const char *mesh, bool all)
 
 enum { SOLUTIONS = 50, THREADS = 4 };
 
-/* What one thread does not find another one does. */
+/* Another thread finds what one does not. */
 static void *share_all(void *arg)
 {
     ShardShare *share = arg;

@@ -152,6 +152,7 @@ for words in '--overlap off' '--bucket off'; do
     gives 0 'trained 2 steps' train --resume --out "$dir/again" --steps 2 $words
     rm -r "$dir/again"
 done
+gives 0 'warning: --resume: --overlap chunked: bits may differ' train --resume --out "$dir/two" --steps 2 --overlap chunked
 if [ -n "$TN_LONG" ]; then
     gives 3 'the least that would do is ' "$@" 1 --memory 1 --mesh fsdp=2 --threads 1 --out "$dir/least"
     least=$(sed -n 's/.*the least that would do is \([0-9]*\).*/\1/p' "$dir/err")
