@@ -313,9 +313,10 @@ static inline bool op_starts(const Op *op)
     return op->async || op->class == CLASS_COLLECTIVE;
 }
 const char *class_name(OpClass c);
-const Op *op_find(const char *name);                    /* NULL where unknown */
-const Op *op_get(Ctx *ctx, const char *name);           /* fails, naming the nearest op */
-const AttrField *op_attrs(const Op *op);                /* ends with ATTR_END; never NULL */
+const Op *op_find(const char *name);          /* NULL where unknown */
+const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */
+const AttrField *op_attrs(const Op *op);      /* ends with ATTR_END; never NULL */
+const char *op_takes(Arena *a, const Op *op); /* how many inputs: "2", "2 to 3", "2 or more" */
 int op_infer(const Graph *g, const Node *n, Type *out); /* number of outputs */
 
 /* ---- graph.c ---- */

@@ -319,6 +319,8 @@ static double parse_float(Lexer *x)
     if (lex_take(x, "nan"))
         return __builtin_nan("");
     TokenKind kind = x->t.kind == TOK_INT ? TOK_INT : TOK_FLOAT;
+    if (kind == TOK_INT && (x->t.f >= 0x1p63 || (int64_t)x->t.f != x->t.i))
+        lex_expected(x, "a number that a double has");
     return lex_token(x, kind, "a number").f;
 }
 
