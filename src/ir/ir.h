@@ -299,8 +299,7 @@ typedef struct Op {
     int nin_least, nin_most; /* -1: any number */
     int nout;                /* -1: attributes or bodies say */
     OpClass class;
-    bool commutes, view, identity, copy, counts;
-    bool async, to_host, wait, barrier;
+    bool commutes, view, identity, copy, counts, async, to_host, wait, barrier;
     const char *linear; /* op/op.h's op_linear reads it */
     const char *bf16;   /* the pass precision does */
     RegionKind region;

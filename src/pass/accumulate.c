@@ -34,8 +34,9 @@ static Slices find_batch(const Graph *g, const PassOptions *o)
         if (p->role != ROLE_BATCH)
             continue;
         if (!p->v->type.rank)
-            fail(g->ctx, TN_FAIL, "accumulate: batch input %%%s: expected an axis of rows, found %s",
-                 p->v->name, type_text(g->a, &p->v->type));
+            fail(g->ctx, TN_FAIL,
+                 "accumulate: batch input %%%s: expected an axis of rows, found %s", p->v->name,
+                 type_text(g->a, &p->v->type));
         if (rows >= 0 && p->v->type.dim[0] != rows)
             fail(g->ctx, TN_FAIL, "accumulate: batch input %%%s: expected %lld rows, found %s",
                  p->v->name, (long long)rows, type_text(g->a, &p->v->type));
