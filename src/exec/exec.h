@@ -148,8 +148,9 @@ struct Program {
                                   an earlier one runs it; NULL: no step has one */
     Call **together;           /* room for their calls */
     char *scalar; /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
-    bool shares;  /* the arena is another program's */
-    bool check;   /* poison dead buffers, watch guards, look for values that are not finite */
+    const struct Program *host; /* whose arena it has, and what is bound there; NULL: its own */
+    int *host_storage;          /* by storage: the host's, where it is an input of both, or -1 */
+    bool check; /* poison dead buffers, watch guards, look for values that are not finite */
     /* check: what dies with step i is dying[dying_at[i + 1]] to before dying[dying_at[i]] */
     struct Dying *dying;
     int ndying, capdying, *dying_at;
@@ -175,11 +176,21 @@ void program_check(Program *x, Arena *a, bool on);
  * it. Fails if the plan's persistent part differs or its peak is above the host's arena. */
 Program *program_share(Arena *a, const Plan *p, Program *host);
 
+/* What is bound in the place of a storage, of the host's where that is another program's; or NULL.
+ */
+static inline char *program_bound(const Program *x, int storage)
+{
+    for (; x->host && storage >= 0; x = x->host)
+        storage = x->host_storage[storage];
+    return storage < 0 ? NULL : x->bound[storage];
+}
+
 /* Where work finds a storage. */
 static inline char *program_storage(const Program *x, int storage)
 {
     const Storage *s = &x->plan->storage[storage];
-    return x->bound[storage] ? x->bound[storage] : x->base[s->space] + s->offset;
+    char *bound = program_bound(x, storage);
+    return bound ? bound : x->base[s->space] + s->offset;
 }
 
 /* From the next run on an input or output lies at data, NULL: in the arena again. Returns NULL, or

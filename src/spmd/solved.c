@@ -318,7 +318,7 @@ static void try_pins(const Solution *of, const Spmd *x, ShardReport *y)
         all.pin[pins->count] = more.pin[i];
         Solution s = solve(of->flat, a, x, of->in, of->out, &all);
         double sec = s.r.feasible ? shard_problem_sec(s.p, x, s.strategy) : INFINITY;
-        y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec, 0};
+        y->what_if[y->nwhat_if++] = (ShardWhatIf){arena_strdup(y->a, texts->pattern[i]), sec, 0};
     }
 }
 
