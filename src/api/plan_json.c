@@ -397,7 +397,8 @@ static void fill_sharding(Arena *a, json_t *o, const ShardReport *r)
                              (json_int_t)t->nbytes, "taken", i == r->taken));
     }
     put(a, o, "objective_sec", r->solved ? json_real(r->sec) : json_null());
-    put(a, o, "emitted_sec", r->solved ? json_real(r->emitted) : json_null());
+    put(a, o, "emitted_sec", r->solved ? json_real(r->emitted - r->rest) : json_null());
+    put(a, o, "rest_sec", r->solved ? json_real(r->rest) : json_null());
     put(a, o, "gap", r->solved ? json_real(r->gap) : json_null());
     json_t *forms = put(a, o, "forms", json_array());
     for (int i = 0; i < r->nform; i++)
