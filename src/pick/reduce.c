@@ -198,12 +198,12 @@ static int weight(const Core *c, int u)
 static bool contractible(const Core *c, int at, int u, int v, int *to)
 {
     enum { MOST = 1 << 24 };
-    for (int i = 0; i < c->var[v].nedge; i++) {
+    bool small = functional(c, &c->edge[at], u, to);
+    for (int i = 0; i < c->var[v].nedge && small; i++) {
         const int w = edge_other(&c->edge[c->var[v].edge[i]], v);
-        if (w != u && (int64_t)c->var[u].k * c->var[w].k > MOST)
-            return false;
+        small = w == u || (int64_t)c->var[u].k * c->var[w].k <= MOST;
     }
-    return functional(c, &c->edge[at], u, to);
+    return small;
 }
 
 /* Contracts where it can: the end with less into the other if both decide each other. */
