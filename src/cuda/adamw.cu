@@ -59,6 +59,7 @@ template <typename T, typename U> struct Update {
     Tensor lr, scale;
     const int64_t *step;
     const uint8_t *apply;
+    const int *stop;
     double beta1, beta2, eps;
     Fault *fault;
     int at; /* Call.step */
@@ -68,6 +69,7 @@ template <typename T, typename U> struct Update {
 template <typename W> struct Coefficients {
     W scale, beta1, beta2, rest1, rest2, lr, root, eps;
     double rate; /* lr as it was given */
+    bool apply;
 };
 
 __device__ static __attribute__((noinline)) double correction_of(double beta, const int64_t *step)
@@ -91,6 +93,7 @@ __device__ static void fill_coefficients(const A &u, Coefficients<W> *s)
         s->lr = (W)(s->rate / correction_of(u.beta1, u.step));
     } else if (threadIdx.x == 64) {
         s->root = (W)(1 / sqrt(correction_of(u.beta2, u.step)));
+        s->apply = *u.apply && *u.step >= 1 && !stopped(u.stop);
         if (*u.step < 1)
             note(u.fault, u.at, 0, *u.step);
     }
@@ -147,9 +150,9 @@ static __global__ void __launch_bounds__(THREADS, resident<T, U>)
     __shared__ Coefficients<W> s;
     int64_t chunk = blockIdx.x, end = u.of[u.count - 1].end;
     Loaded<T, U> x = load_chunk(u, chunk);
-    bool apply = *u.apply;
     fill_coefficients(u, &s);
     __syncthreads();
+    bool apply = s.apply;
     for (; chunk < end; chunk += gridDim.x) {
         Loaded<T, U> next = load_chunk(u, chunk + gridDim.x);
         const One<T, U> &to = u.of[x.of];
@@ -178,7 +181,8 @@ template <typename T, typename U> static One<T, U> one_of(const Call *c)
                    .decay = c->node->attr[DECAY].f,
                    .n = tensor_nelem(&c->in[P])};
     x.rounding.set(rounding_of(c, ROUNDING));
-    x.fours = in_fours(x.p) && in_fours(x.g) && in_fours(x.m) && in_fours(x.v);
+    x.fours = in_fours(x.p) && in_fours(x.g) && in_fours(x.m) && in_fours(x.v) && in_fours(x.p1) &&
+              in_fours(x.m1) && in_fours(x.v1);
     return x;
 }
 
@@ -189,6 +193,7 @@ template <typename T, typename U> static Update<T, U> update_of(const Call *c)
             .scale = c->in[SCALE],
             .step = data<int64_t>(c->in[STEP]),
             .apply = data<uint8_t>(c->in[APPLY]),
+            .stop = c->stop,
             .beta1 = a[BETA1].f,
             .beta2 = a[BETA2].f,
             .eps = a[EPS].f,
