@@ -232,23 +232,9 @@ static Recording *recording(Arena *a)
     return r;
 }
 
-static bool begin(Queues *q, Recording *r)
-{
-    Cuda *c = (Cuda *)q;
-    cudaSetDevice(c->number);
-    if (r->run) {
-        good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
-        return false;
-    }
-    r->capturing =
-        r->warm && !r->refused &&
-        good(c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
-    r->warm = true;
-    return true;
-}
-
-/* As if nothing had been recorded: an instance of a graph takes memory, which there may not be. A
- * run that fails for another reason says so when it is given step by step. */
+/* As if nothing had been recorded, from now on: a graph takes memory, which there may not be, when
+ * it is made and when it is launched. A run that fails for another reason says so when it is given
+ * step by step. */
 static void refuse(Cuda *c, Recording *r)
 {
     if (r->run)
@@ -258,6 +244,24 @@ static void refuse(Cuda *c, Recording *r)
     c->queues.failed = false;
     c->nrun++; /* of events those count that are recorded from now on */
     cudaGetLastError();
+}
+
+static bool begin(Queues *q, Recording *r)
+{
+    Cuda *c = (Cuda *)q;
+    cudaSetDevice(c->number);
+    if (r->run) {
+        if (good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE])))
+            return false;
+        refuse(c, r);
+    } else if (r->warm && !r->refused) {
+        r->capturing = good(
+            c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
+        if (!r->capturing)
+            refuse(c, r);
+    }
+    r->warm = true;
+    return true;
 }
 
 /* The other streams, which the run's start has drawn into the capture, join that of kernels. */

@@ -11,7 +11,8 @@
 /* ---- what stands in for CUDA's runtime: all is done at once, also what is captured ---- */
 
 static int nmapped, ninstantiated, nlaunched;
-static cudaError_t memset_gives, synchronize_gives, instantiate_gives, last;
+static cudaError_t memset_gives, synchronize_gives, capture_gives, instantiate_gives, launch_gives,
+    last;
 
 /* As CUDA's functions it keeps the last error. */
 static cudaError_t give(cudaError_t e)
@@ -169,7 +170,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
     (void)s, (void)mode;
-    return cudaSuccess;
+    return give(capture_gives);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
@@ -191,8 +192,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
     (void)x, (void)s;
-    nlaunched++;
-    return cudaSuccess;
+    nlaunched += !launch_gives;
+    return give(launch_gives);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t g)
@@ -342,6 +343,36 @@ static void test_refused(void *arg)
     instantiate_gives = cudaSuccess;
 }
 
+/* The same where no capture begins, and where what was recorded is not launched any more. */
+static void test_not_begun(void *arg)
+{
+    Run *t = arg;
+    ninstantiated = nlaunched = 0;
+    capture_gives = cudaErrorMemoryAllocation;
+    make(t);
+    for (int i = 0; i < 3; i++)
+        EXPECT(!run_with(t, good_ids));
+    capture_gives = cudaSuccess;
+    EXPECT(!run_with(t, good_ids));
+    expect_runs(t, 4);
+    EXPECT(ninstantiated == 0 && nlaunched == 0 && !last);
+}
+
+static void test_not_launched(void *arg)
+{
+    Run *t = arg;
+    ninstantiated = nlaunched = 0;
+    make(t);
+    for (int i = 0; i < 2; i++)
+        EXPECT(!run_with(t, good_ids));
+    launch_gives = cudaErrorMemoryAllocation;
+    EXPECT(!run_with(t, good_ids));
+    launch_gives = cudaSuccess;
+    EXPECT(!run_with(t, good_ids));
+    expect_runs(t, 4);
+    EXPECT(ninstantiated == 1 && nlaunched == 1 && !last);
+}
+
 static void test_recorded(void *arg)
 {
     Run *t = arg;
@@ -370,6 +401,8 @@ int main(void)
     test_map();
     each(test_fault);
     each(test_refused);
+    each(test_not_begun);
+    each(test_not_launched);
     each(test_recorded);
     return test_report();
 }
