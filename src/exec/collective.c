@@ -111,7 +111,7 @@ static CommGroup *find_group(Join *j, const Node *n)
         fail_node(j->x->plan->g, n, "group \"%s\": expected one of at most %d of the mesh", name,
                   COMM_GROUPS - 1);
     j->name[j->ngroup] = name;
-    j->group[j->ngroup] = comm_group(j->x->comm, j->a, id, (int)count, rank, j->fast);
+    j->group[j->ngroup] = comm_group(j->x->comm, j->a, id, (int)count, rank);
     return j->group[j->ngroup++];
 }
 
@@ -457,6 +457,16 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
             make_job(j, i);
     }
     check_waits(j);
+}
+
+void program_library(Program *x, Ctx *ctx)
+{
+    for (int i = 0; i < x->plan->nstep; i++) {
+        const CommJob *job = &x->collective[i].job;
+        for (int r = 0; r < job->nround; r++)
+            if (job->round[r].kind == ROUND_REDUCE)
+                comm_library(job->group, ctx);
+    }
 }
 
 /* ---- running ---- */

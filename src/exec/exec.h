@@ -89,7 +89,9 @@ typedef struct Recorder {
     /* False where r holds a run, which has then been given; else what is given until end() is
      * recorded and given. */
     bool (*begin)(Queues *q, Recording *r);
-    void (*end)(Queues *q, Recording *r);
+    /* False where that could not be: nothing has run, and r records nothing any more; it must be
+     * given once more. */
+    bool (*end)(Queues *q, Recording *r);
 } Recorder;
 
 /* The running half of a Device: device_NAME.c ends with one. */
@@ -233,9 +235,12 @@ void join_prepare(Program *x, Arena *a);
 /* ---- collective.c: collectives as jobs of the rank's comm ---- */
 
 /* Lets the program's collectives run, each as jobs made ready here; c outlives the program. All
- * ranks join alike. fast: reductions are the library's, where it has them. Fails where the mesh has
- * another number of ranks. */
+ * ranks join alike, and none waits for another, so that one may fail alone. fast: reductions are
+ * the library's, where it has them, after program_library(). Fails where the mesh has another
+ * number of ranks. */
 void program_join(Program *x, Arena *a, Comm *c, bool fast);
+/* Makes what the library needs for its reductions: all ranks together, once all have joined. */
+void program_library(Program *x, Ctx *ctx);
 /* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
@@ -344,5 +349,11 @@ void stream_free(Stream *s);
 /* Bytes read and written per second by the fastest stream of each kind over them. */
 void stream_rates(const Stream *s, double (*clock)(void), double rate[NSTREAM]);
 double median_sec(double *sec, int n); /* sorts them; 0 of none */
+
+/* ---- device_ceiling.c: the most that a device beside the host can do ---- */
+
+/* The same on the device of a plan: of the result's dtype the product's operands are. */
+double device_product_sec(Arena *tmp, const Plan *like, const Product *p, double (*clock)(void));
+void device_stream_rates(Arena *tmp, const Plan *like, double (*clock)(void), double rate[NSTREAM]);
 
 #endif

@@ -219,6 +219,7 @@ Factors *node_factors(Arena *a, const Node *n);
 typedef struct Fault {
     int noted, step, what; /* Call.step; which of Kernel.faults */
     long long value[4];
+    int *stop; /* in the device's memory, 1 once it is noted; NULL: nobody asks */
 } Fault;
 
 /* One call of one kernel on one node's tensors. */
@@ -232,9 +233,11 @@ typedef struct Call {
     void *state;       /* what prepare() made */
     char message[200]; /* why run() returned nonzero */
     /* On a device that computes after run() has returned: */
-    void *stream; /* the queue, a cudaStream_t */
-    Fault *fault; /* where kernels note what is wrong */
-    int step;     /* of the plan */
+    void *stream;    /* the queue, a cudaStream_t */
+    Fault *fault;    /* where kernels note what is wrong */
+    const int *stop; /* of a call that renews what outlives the run: not 0, it leaves that as it is;
+                        NULL: it need not look */
+    int step;        /* of the plan */
 } Call;
 
 typedef struct Kernel {

@@ -460,6 +460,13 @@ for measured in ops step; do
     mv "$dir/out" "$dir/$measured.json"
     gives 1 "expected a JSON object" plan "$dir/$measured.json" --batch-size 1 --seq-len 8
 done
+# On a device beside the host the same lines, with limits of its own.
+gives 0 "limit: streams, update" bench step --model $ref --batch-size 2 --seq-len 16 --backend emulated --runs 1 --clock cpu --json
+names() {
+    sed -n 's/.*"name": "\([^"]*\)".*/\1/p' "$1" | grep -v '^way of ' | sort -u
+}
+ok "bench step: emulated: the lines of the processor" [ "$(names "$dir/out")" = "$(names "$dir/step.json")" ]
+gives 2 'bench: --clock cpu counts the processor' bench step --backend cuda --clock cpu
 ok "bench step: the ratio" grep -q 'step / products alone", "value": [0-9]' "$dir/step.json"
 ok "bench step: products by their ways" \
     grep -q 'products alone, by the ways taken", "value": [0-9.e-]*, "unit": "s", "limit": [0-9]' "$dir/step.json"
