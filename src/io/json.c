@@ -103,7 +103,8 @@ static json_t *get(Json j, const char *key)
 {
     json_t *v = find(j, key);
     if (!v)
-        fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\" is missing", j.where, key);
+        fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\" is %s", j.where, key,
+             json_given(j, key) ? "null" : "missing");
     return v;
 }
 

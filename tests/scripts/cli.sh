@@ -301,6 +301,8 @@ gives 1 'expected a string of UTF-8, found other bytes' show "$dir/bytes.tn"
 printf 'tenon 1\ngraph g(%%a: f32[1]) {\n  %%y = neg(%%a)  @"b\\"c"\n  return %%y\n}\n' >"$dir/quote.tn"
 gives 0 'label="neg\nb\"c"' show --dot "$dir/quote.tn"
 sed 's/"vocab_size"/"rope_scaling": {"type": "linear", "factor": 1e300}, "vocab_size"/' tests/ref/llama-tiny/config.json >"$dir/longest.json"
+echo '{"model_type": null}' >"$dir/null.json"
+gives 1 'key "model_type" is null' plan "$dir/null.json" --batch-size 1 --seq-len 8
 gives 0 '' plan "$dir/longest.json" --batch-size 1 --seq-len 8
 cat >"$dir/ids.tn" <<'END'
 tenon 1
