@@ -128,6 +128,7 @@ static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
         return code;
     const tn_plan *p = x->to->plan[0];
     tn_plan_bytes(p, &need->step, &x->persistent, &reserve);
+    x->persistent_host = tn_plan_host_persistent(p);
     tn_plan_sec(p, &need->sec, &added);
     need->step_need = need->step + reserve;
     add_need(x, need->step, reserve, tn_plan_handles(p));
@@ -153,6 +154,7 @@ static int plan_beside(Parts *x, int i, int64_t step)
     tn_options o = x->o;
     int64_t peak, persistent, reserve;
     o.persistent = x->persistent;
+    o.persistent_host = x->persistent_host;
     o.decided = NULL;
     o.bucket = x->bucket;
     o.accumulate = 1;
@@ -177,6 +179,7 @@ static int plan_generation(Parts *x, int i)
     tn_options o = x->o;
     int64_t peak, reserve;
     o.persistent = x->persistent;
+    o.persistent_host = x->persistent_host;
     o.nchunk = 0; /* a token's logits are few */
     int code = tn_generator_new(part->model, part->seq, &o, &x->to->generator[i]);
     if (code)

@@ -168,27 +168,44 @@ static void check_shared(const Plan *p, const Program *host)
         if (!s->persistent)
             continue;
         const PlanPort *same = find(q->in, q->nin, p->in[i].role, p->in[i].name);
-        if (!same && p->in[i].role == ROLE_CACHE && s->offset >= q->persistent_nbytes)
+        if (!same && p->in[i].role == ROLE_CACHE && s->offset >= q->space[s->space].persistent)
             continue; /* of its own */
         if (!same || q->storage[same->storage].offset != s->offset ||
+            q->storage[same->storage].space != s->space ||
             !type_equal(&same->type, &p->in[i].type))
             fail(ctx, TN_FAIL, "the plans do not share \"%s\"", p->in[i].name);
     }
-    if (p->storage && q->persistent_nbytes > p->persistent_nbytes && p->nstep)
+    if (p->storage && p->nstep &&
+        q->space[SPACE_MAIN].persistent > p->space[SPACE_MAIN].persistent)
         fail(ctx, TN_FAIL, "the plan does not keep the persistent part of the arena to be shared");
+}
+
+/* Whether p runs in the host's memory of another program: there is room, and what persists there
+ * stays. Else p has such memory of its own, which nothing that persists allows. */
+static bool shares_host(const Plan *p, const Program *host)
+{
+    const Memory *there = host->memory[SPACE_HOST];
+    const PlanSpace *x = &p->space[SPACE_HOST], *y = &host->plan->space[SPACE_HOST];
+    bool shares = there && there->nbytes >= x->peak && x->persistent >= y->persistent;
+    for (int i = 0; i < p->nin && !shares && x->peak; i++)
+        if (p->storage[p->in[i].storage].persistent &&
+            p->storage[p->in[i].storage].space == SPACE_HOST)
+            fail(p->g->ctx, TN_FIT,
+                 "the host's memory to be shared has %lld bytes, the plan needs %lld",
+                 there ? (long long)there->nbytes : 0, (long long)x->peak);
+    return shares;
 }
 
 Program *program_share(Arena *a, const Plan *p, Program *host)
 {
     check_shared(p, host);
     Program *x = new_program(a, p);
-    const Memory *there = host->memory[SPACE_HOST];
     x->shares = true;
     x->queues = host->queues;
     use_memory(x, SPACE_MAIN, host->memory[SPACE_MAIN]);
-    if (there && there->nbytes >= p->space[SPACE_HOST].peak)
+    if (shares_host(p, host))
         use_memory(x, SPACE_HOST, host->memory[SPACE_HOST]);
-    else if (p->space[SPACE_HOST].peak) /* nothing persists there */
+    else if (p->space[SPACE_HOST].peak)
         map_space(x, a, SPACE_HOST, p->space[SPACE_HOST].peak);
     return x;
 }
@@ -307,7 +324,7 @@ typedef struct SpaceFill {
 /* Bytes of a space before those that runs use anew. */
 static int64_t kept(const Program *x, Space space)
 {
-    return space == SPACE_MAIN ? x->plan->persistent_nbytes : 0;
+    return x->plan->space[space].persistent;
 }
 
 static int fill_spaces(const Work *w, char *message)

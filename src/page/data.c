@@ -27,7 +27,7 @@ static void set_column(Column *c, int step, const int64_t *live, int64_t total)
 
 int64_t plan_kept_by_others(const Plan *p)
 {
-    int64_t others = p->persistent_nbytes;
+    int64_t others = p->space[SPACE_MAIN].persistent;
     for (int i = 0; i < p->nstorage; i++)
         others -= p->storage[i].persistent ? p->storage[i].nbytes : 0;
     return others;
