@@ -149,22 +149,12 @@ static void refuse_device(const Graph *g, const Device *d, const Node *n)
              n->out[0]->name, d->name, device_at(DEVICE_emulated)->name);
 }
 
-static void add_decision(Offload *x, Decision d)
-{
-    Decisions *list = x->o->decisions;
-    if (!list)
-        return;
-    d.node = arena_strdup(list->a, d.node);
-    d.scope = arena_strdup(list->a, d.scope);
-    PUSH(list->a, list->list, list->count, list->cap, d);
-}
-
 static void note(Offload *x, const Node *n, const Decision *d)
 {
     Decision copy = *d;
     copy.node = n->out[0]->name;
     copy.scope = n->scope;
-    add_decision(x, copy);
+    offload_tell(x->o->decisions, copy);
     if (!d->honoured && !x->refused++) {
         x->first = *d;
         x->first.node = n->out[0]->name;
@@ -220,27 +210,6 @@ static bool is_meant(const Transfers *t, const Node *n)
     bool waited = made && op_starts(made->op) && made->policy == OFFLOAD;
     bool unfinished = op_starts(n->op) && !t->s.read[n->out[0]->id].later;
     return (n->policy == OFFLOAD || waited) && n->phase < BACKWARD && !n->op->view && !unfinished;
-}
-
-/* Adds the states to t. */
-static void choose_states(Offload *x, Transfers *t)
-{
-    int first = t->count;
-    offload_list_states(t, x->tmp);
-    for (int i = first; i < t->count && x->o->decisions; i++) {
-        const Transfer *c = &t->list[i];
-        const int64_t nbytes = type_nbytes(&c->x->type);
-        Decision d = {.node = c->x->name,
-                      .scope = c->by->scope,
-                      .policy = OFFLOAD,
-                      .honoured = true,
-                      .offload = true,
-                      .nbytes = nbytes,
-                      .sec = copy_sec(x->o->prices, (double)nbytes)};
-        d.reason = c->old ? "its new value goes back to the host's memory"
-                          : "its home is the host's memory";
-        add_decision(x, d);
-    }
 }
 
 /* ---- where copies stand ---- */
@@ -576,7 +545,7 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
             choose_node(x, t, n);
     }
     if (!g->parent)
-        choose_states(x, t);
+        offload_list_states(t, x->tmp, x->o);
     if (!t->count)
         return changes;
     find_limits(x, t);

@@ -63,8 +63,10 @@ bool offload_wants_state(const PassOptions *o);
 int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o);
 /* Moves updates to where they cost the least memory. */
 void offload_order_updates(Graph *g, Arena *tmp, const PassOptions *o);
-/* Adds the transfers of states; makes nodes and outputs read what was moved. */
-void offload_list_states(Transfers *t, Arena *tmp);
+/* Adds a decision to a list, which may be NULL. */
+void offload_tell(Decisions *list, Decision d);
+/* Adds the transfers of states, and tells them; makes nodes and outputs read what was moved. */
+void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o);
 void offload_redirect_states(const Transfers *t, Arena *tmp);
 
 /* Keeps what was moved away from its first place, and copies in their order, by order edges. */

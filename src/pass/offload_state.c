@@ -9,11 +9,11 @@
  * `offload` then moves loads up and waits down, so that copies run beside kernels, as far as the
  * peak does not rise: with what it moves for the backward, which goes over the same link.
  *
- * Before that updates move to where they cost the least memory. Each node of the optimizer runs as
- * soon as it can: without clipping an update then follows its gradient, inside of the backward, and
- * its copies have the rest of that. Updates that follow one another run from the smallest to the
- * largest: gradients die as they go, and the largest state comes when the fewest are left. Both are
- * kept only if the flow's peak is not higher.
+ * Before that updates move to where they cost the least memory, and what of the optimizer they need
+ * before the first that does. Each update runs as soon as it can: without clipping it then follows
+ * its gradient, inside of the backward, and its copies have the rest of that. Updates that can run
+ * at the same place run from the smallest to the largest: gradients die as they go, and the largest
+ * state comes when the fewest are left. All this is kept only if the flow's peak is not higher.
  *
  * A state whose new value no node makes stays where it is, with a warning. Bits stay, as copies
  * change none. Linear, but for a sort. */
@@ -97,161 +97,141 @@ int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o)
 
 /* ---- where updates stand ---- */
 
-/* A graph's nodes in their order. */
-typedef struct NodeList {
-    Node **at;
-    int count;
-} NodeList;
+/* A node that makes a new value. Places are in the order of before. */
+typedef struct Update {
+    Node *n;
+    int place; /* of the last node that must run before it */
+    int64_t nbytes;
+    int index;
+} Update;
 
-static NodeList list_nodes(const Graph *g, Arena *tmp)
+/* A graph while its updates are moved. */
+typedef struct Moving {
+    Graph *g;
+    Node **at; /* by place */
+    int count;
+    int *place;         /* by node id: of the optimizer's the last that each needs */
+    const Value **base; /* by value id: what it views in the end */
+    int *read;          /* by value id, of bases: the last place where one reads it */
+    const Value **old;  /* by value id, of new values: the input that it renews, or NULL */
+    bool *settled;      /* by node id: of the optimizer's, it has its place */
+} Moving;
+
+static Moving moving_new(Graph *g, Arena *tmp)
 {
-    NodeList x = {NEWN(tmp, Node *, g->nnode + 1), 0};
+    Moving x = {.g = g,
+                .at = NEWN(tmp, Node *, g->nnode),
+                .place = NEWN(tmp, int, g->nnode),
+                .base = NEWN(tmp, const Value *, g->nvalue),
+                .read = NEWN(tmp, int, g->nvalue),
+                .old = NEWN(tmp, const Value *, g->nvalue),
+                .settled = NEWN(tmp, bool, g->nnode)};
+    Map input = {.a = tmp};
     for (Node *n = g->first; n; n = n->next)
         x.at[x.count++] = n;
-    return x;
-}
-
-static void relink(Graph *g, const NodeList *x)
-{
-    for (int i = 0; i < x->count; i++)
-        node_move(g, x->at[i], NULL);
-}
-
-/* Of each value the latest node that touches it or what views it, by number in the new order. */
-typedef struct Latest {
-    const Value **base; /* by value id */
-    Node **node;        /* by value id, of bases; NULL: none */
-    int *place;         /* by node id: in the order so far */
-} Latest;
-
-static void later(const Latest *x, Node **best, Node *n)
-{
-    if (n && (!*best || x->place[n->id] > x->place[(*best)->id]))
-        *best = n;
-}
-
-/* The last node after which n may run: of those that make its operands, of its order edges, and of
- * the readers of inputs that it renews. */
-static Node *find_last(const Latest *x, const Graph *g, const Node *n, const Map *input)
-{
-    Node *last = NULL;
-    for (int i = 0; i < node_nsource(n); i++)
-        later(x, &last, node_source(n, i));
-    for (int i = 0; i < g->nout; i++) {
-        const Port *p = &g->out[i];
-        const Value *old = p->role == ROLE_NEW && p->v->def == n ? map_find(input, p->name) : NULL;
-        if (old)
-            later(x, &last, x->node[old->id]);
-    }
-    return last;
-}
-
-static Map renewed_inputs(const Graph *g, Arena *tmp)
-{
-    Map m = {.a = tmp};
-    for (int i = 0; i < g->nin; i++)
-        if (role_renewed(g->in[i].role))
-            map_put(&m, g->in[i].name, g->in[i].v);
-    return m;
-}
-
-static Latest latest_new(const Graph *g, Arena *tmp)
-{
-    Latest x = {NEWN(tmp, const Value *, g->nvalue), NEWN(tmp, Node *, g->nvalue),
-                NEWN(tmp, int, g->nnode)};
-    for (int i = 0; i < g->nin; i++)
+    for (int i = 0; i < g->nin; i++) {
         x.base[g->in[i].v->id] = g->in[i].v;
+        if (role_renewed(g->in[i].role))
+            map_put(&input, g->in[i].name, g->in[i].v);
+    }
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_NEW)
+            x.old[g->out[i].v->id] = map_find(&input, g->out[i].name);
     return x;
 }
 
-static void touch(const Latest *x, Node *n, int place)
+/* The last place that node n of the optimizer needs: of what makes its operands, and of the readers
+ * of what it renews. */
+static int last_needed(const Moving *x, const Node *n)
 {
-    x->place[n->id] = place;
-    for (int k = 0; k < n->nout; k++)
-        x->base[n->out[k]->id] = n->op->view ? x->base[n->in[0]->id] : n->out[k];
-    for (int i = 0; i < n->nin; i++)
-        x->node[x->base[n->in[i]->id]->id] = n;
+    int place = 0;
+    for (int i = 0; i < node_nsource(n); i++)
+        place = node_source(n, i) ? MAX(place, x->place[node_source(n, i)->id]) : place;
+    for (int k = 0; k < n->nout; k++) {
+        const Value *old = x->old[n->out[k]->id];
+        place = old ? MAX(place, x->read[old->id]) : place;
+    }
+    return place;
 }
 
-/* Moves each node of the optimizer to after the last one that it needs, or to the start. Nodes that
- * follow the same one have its place, in their order. */
-static void hoist(Graph *g, Arena *tmp)
+static void fill_places(Moving *x)
 {
-    const NodeList list = list_nodes(g, tmp);
-    const Latest x = latest_new(g, tmp);
-    const Map input = renewed_inputs(g, tmp);
-    Node **tail = NEWN(tmp, Node *, list.count + 1); /* by place: the last there; 0: the start */
-    for (int p = 0; p < list.count; p++) {
-        Node *n = list.at[p];
-        int place = p + 1;
-        if (n->phase == OPTIMIZER && !node_is_barrier(n)) {
-            const Node *last = find_last(&x, g, n, &input);
-            place = last ? x.place[last->id] : 0;
-            Node *before = tail[place] ? tail[place]->next : g->first;
-            if (before != n)
-                node_move(g, n, before);
+    for (int p = 0; p < x->count; p++) {
+        Node *n = x->at[p];
+        bool moves = n->phase == OPTIMIZER && !node_is_barrier(n);
+        int place = x->place[n->id] = moves ? last_needed(x, n) : p;
+        x->settled[n->id] = !moves;
+        for (int k = 0; k < n->nout; k++)
+            x->base[n->out[k]->id] = n->op->view ? x->base[n->in[0]->id] : n->out[k];
+        for (int i = 0; i < n->nin; i++) {
+            int *read = &x->read[x->base[n->in[i]->id]->id];
+            *read = MAX(*read, place);
         }
-        tail[place] = n;
-        touch(&x, n, place);
     }
 }
 
-static int64_t state_bytes(const Node *n)
+static int64_t update_bytes(const Node *n)
 {
     int64_t nbytes = 0;
     for (int i = 0; n->op->class == CLASS_OPTIMIZER && i < n->nin; i++)
-        if (!n->in[i]->def)
-            nbytes += type_nbytes(&n->in[i]->type);
+        nbytes += type_nbytes(&n->in[i]->type);
     return nbytes;
 }
 
-typedef struct SizedUpdate {
-    Node *n;
-    int64_t nbytes;
-    int index;
-} SizedUpdate;
-
-static int by_size(const void *p, const void *q)
+static int by_place(const void *p, const void *q)
 {
-    const SizedUpdate *x = p, *y = q;
-    return x->nbytes != y->nbytes ? (x->nbytes > y->nbytes) - (x->nbytes < y->nbytes)
-                                  : x->index - y->index;
+    const Update *x = p, *y = q;
+    return x->place != y->place     ? x->place - y->place
+           : x->nbytes != y->nbytes ? (x->nbytes > y->nbytes) - (x->nbytes < y->nbytes)
+                                    : x->index - y->index;
 }
 
-static bool is_update(const Node *n, const bool *renews)
+static int list_updates(const Moving *x, Update *list)
 {
-    return n->op->class == CLASS_OPTIMIZER && n->phase == OPTIMIZER && !n->nafter && renews[n->id];
-}
-
-/* Sorts updates that stand side by side, which do not read each other's results. */
-static void sort_updates(Graph *g, Arena *tmp)
-{
-    bool *renews = NEWN(tmp, bool, g->nnode);
-    SizedUpdate *run = NEWN(tmp, SizedUpdate, g->nnode + 1);
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].role == ROLE_NEW && g->out[i].v->def)
-            renews[g->out[i].v->def->id] = true;
-    for (Node *n = g->first, *next; n; n = next) {
-        int count = 0;
-        for (next = n; next && is_update(next, renews); next = next->next, count++)
-            run[count] = (SizedUpdate){next, state_bytes(next), count};
-        qsort(run, (size_t)count, sizeof *run, by_size);
-        for (int i = 0; i < count; i++)
-            node_move(g, run[i].n, next);
-        next = count ? next : n->next;
+    int count = 0;
+    for (int p = 0; p < x->count; p++) {
+        Node *n = x->at[p];
+        bool renews = false;
+        for (int k = 0; k < n->nout; k++)
+            renews |= x->old[n->out[k]->id] != NULL;
+        if (renews && !x->settled[n->id])
+            list[count++] = (Update){n, x->place[n->id], update_bytes(n), p};
     }
+    qsort(list, (size_t)count, sizeof *list, by_place);
+    return count;
+}
+
+/* Moves n to before a node, NULL: the end; and before n what of the optimizer it needs. */
+static void settle(Moving *x, Node *n, Node *before)
+{
+    if (x->settled[n->id])
+        return;
+    x->settled[n->id] = true;
+    if (n != before)
+        node_move(x->g, n, before);
+    for (int i = 0; i < node_nsource(n); i++)
+        if (node_source(n, i))
+            settle(x, node_source(n, i), n);
 }
 
 void offload_order_updates(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    void (*const change[])(Graph * g, Arena * tmp) = {hoist, sort_updates};
-    for (int i = 0; i < LEN(change); i++) {
-        const NodeList before = list_nodes(g, tmp);
-        const int64_t peak = flow_peak(pass_flow(g, o, tmp));
-        change[i](g, tmp);
-        if (flow_peak(pass_flow(g, o, tmp)) > peak)
-            relink(g, &before);
+    const int64_t peak = flow_peak(pass_flow(g, o, tmp));
+    Moving x = moving_new(g, tmp);
+    Update *list = NEWN(tmp, Update, x.count + 1);
+    fill_places(&x);
+    int count = list_updates(&x, list);
+    Node *tail = NULL; /* the last that was moved to this place */
+    for (int i = 0; i < count; i++) {
+        if (!i || list[i].place != list[i - 1].place)
+            tail = x.at[list[i].place];
+        Node *before = tail->next == list[i].n ? list[i].n->next : tail->next;
+        settle(&x, list[i].n, before);
+        tail = list[i].n;
     }
+    if (count && flow_peak(pass_flow(g, o, tmp)) > peak)
+        for (int p = 0; p < x.count; p++)
+            node_move(g, x.at[p], NULL);
 }
 
 /* ---- copies ---- */
@@ -266,7 +246,33 @@ static int first_reader(const OffloadSource *s, const Value *v)
     return s->count;
 }
 
-void offload_list_states(Transfers *t, Arena *tmp)
+void offload_tell(Decisions *list, Decision d)
+{
+    if (!list)
+        return;
+    d.node = arena_strdup(list->a, d.node);
+    d.scope = arena_strdup(list->a, d.scope);
+    PUSH(list->a, list->list, list->count, list->cap, d);
+}
+
+static void add_transfer(Transfers *t, Arena *tmp, const PassOptions *o, Transfer c)
+{
+    const int64_t nbytes = type_nbytes(&c.x->type);
+    c.state = true;
+    PUSH(tmp, t->list, t->count, t->cap, c);
+    offload_tell(o->decisions,
+                 (Decision){.node = c.x->name,
+                            .scope = c.by->scope,
+                            .policy = OFFLOAD,
+                            .honoured = true,
+                            .offload = true,
+                            .nbytes = nbytes,
+                            .sec = copy_sec(o->prices, (double)nbytes),
+                            .reason = c.old ? "the new value goes back to the host's memory"
+                                            : "the host's memory keeps it between updates"});
+}
+
+void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
 {
     OffloadSource *s = &t->s;
     const Map renewed = renewals(s->g, tmp);
@@ -279,11 +285,9 @@ void offload_list_states(Transfers *t, Arena *tmp)
         s->read[p->v->id].first = first;
         s->read[p->v->id].last = -1; /* nothing needs it here before */
         if (first < s->count)
-            PUSH(tmp, t->list, t->count, t->cap,
-                 ((Transfer){.x = p->v, .by = s->at[first], .state = true}));
+            add_transfer(t, tmp, o, (Transfer){.x = p->v, .by = s->at[first]});
         if (new)
-            PUSH(tmp, t->list, t->count, t->cap,
-                 ((Transfer){.x = new->v, .by = new->v->def, .old = p->v, .state = true}));
+            add_transfer(t, tmp, o, (Transfer){.x = new->v, .by = new->v->def, .old = p->v});
     }
 }
 
