@@ -15,7 +15,8 @@
  * at the same place run from the smallest to the largest: gradients die as they go, and the largest
  * state comes when the fewest are left. All this is kept only if the flow's peak is not higher.
  *
- * A state whose new value no node makes stays where it is, with a warning. Bits stay, as copies
+ * A state whose new value is an input, or another output too, stays with a warning; states that are
+ * not the optimizer's stay without. Bits stay, as copies
  * change none. Linear, but for a sort. */
 #include "../flow/flow.h"
 #include "offload.h"
@@ -43,13 +44,17 @@ static Map renewals(Graph *g, Arena *tmp)
     return m;
 }
 
-static bool is_read(const Graph *g, const Value *v)
+/* Whether a state is the optimizer's: no other phase reads it, and the optimizer does or its name is
+ * of a parameter. Buffers of the model are states too, which evaluation reads where they lie. */
+static bool is_optimizers(const Graph *g, const Port *p, const Map *params)
 {
-    for (const Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin; i++)
-            if (n->in[i] == v)
-                return true;
-    return false;
+    bool read = p->role == ROLE_STATE && graph_state_param(params, p->name), other = false;
+    for (const Node *n = g->first; n && p->role == ROLE_STATE; n = n->next)
+        for (int i = 0; i < n->nin; i++) {
+            read |= n->in[i] == p->v;
+            other |= n->in[i] == p->v && n->phase != OPTIMIZER;
+        }
+    return read && !other;
 }
 
 /* Why a state stays, NULL: it does not. */
@@ -61,18 +66,16 @@ static const char *find_stay(const Graph *g, const Port *p, const Port *renewed)
     for (int i = 0; renewed && i < g->nout; i++)
         if (&g->out[i] != renewed && g->out[i].v == renewed->v)
             return "its new value is another output too";
-    if (renewed && !renewed->v->def)
-        return "its new value is an input";
-    return renewed || is_read(g, p->v) ? NULL : "nothing reads it";
+    return renewed && !renewed->v->def ? "its new value is an input" : NULL;
 }
 
 int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    const Map renewed = renewals(g, tmp);
+    const Map renewed = renewals(g, tmp), params = graph_named(g->in, g->nin, ROLE_PARAM, tmp);
     int taken = 0, states = 0;
     for (int i = 0; i < g->nin; i++) {
         Port *p = &g->in[i];
-        if (p->role != ROLE_STATE)
+        if (!is_optimizers(g, p, &params))
             continue;
         states++;
         if (p->host)

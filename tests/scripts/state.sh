@@ -36,8 +36,8 @@ both() {
 
 # ---- one batch ----
 
-for more in "" "--clip 0" "--accumulate 2" "--recompute full" "--dtype bf16 --param-dtype bf16" "--fuse off" \
-    "--optimizer sgd --momentum 0.9" "--freeze wte*" "--mesh fsdp=2"; do
+for more in "--clip 0" "--accumulate 2 --recompute full" "--dtype bf16 --param-dtype bf16" \
+    "--optimizer sgd --momentum 0.9 --fuse off" "--freeze wte*" "--mesh fsdp=2"; do
     both "$more" $ref --batch $ref/batch.safetensors --steps 3 $more
 done
 set -f
@@ -80,6 +80,14 @@ gives 0 'optimizer state' plan demo --batch-size 2 --seq-len 16 $state --html "$
 
 # ---- less memory than parameters and state need; what cannot be ----
 
+sed 's/"n_embd": *[0-9]*/"n_embd": 512/; s/"n_layer": *[0-9]*/"n_layer": 8/; s/"n_head": *[0-9]*/"n_head": 8/' \
+    "$dir/config.json" >"$dir/large.json"
+large="train $dir/large.json --data docs/chunking.md --token-type byte --batch-size 1 --seq-len 8 --steps 1 --threads 1 \
+    --backend emulated"
+gives 0 '' $large --offload state --memory 270MiB --out "$dir/large" --metrics "$dir/metrics"
+planned=$(number planned_peak_bytes "$dir/metrics") host=$(number planned_host_bytes "$dir/metrics")
+ok "parameters (half of what the host has) and state fit" [ $((planned * 2)) -lt $((host * 3)) ]
+gives 3 'with --offload state it is' $large --memory 270MiB --out "$dir/none"
 gives 2 'the back end cpu computes in it' plan demo --batch-size 2 --seq-len 16 --offload state
 gives 2 'offload "state": matches nothing' grad $ref --batch $ref/batch.safetensors --out "$dir/grad" $state
 totals
