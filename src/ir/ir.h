@@ -565,8 +565,7 @@ typedef struct Token {
 
 typedef struct Lexer {
     Arena *a;
-    const char *file;
-    const char *at, *line_begin;
+    const char *file, *at, *line_begin;
     int line;
     Token t; /* the current token */
 } Lexer;

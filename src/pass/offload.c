@@ -192,7 +192,7 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
         d.sec += t->times * 2 * copy_sec(x->o->prices, (double)type_nbytes(&n->out[k]->type));
         refuse_device(t->s.g, x->o->device, n);
         if (!already)
-            PUSH(x->tmp, t->list, t->count, t->cap, ((Transfer){.x = n->out[k], .by = n}));
+            PUSH(x->tmp, t->list, t->count, t->cap, ((Transfer){.x = n->out[k], .scope = n->scope, .phase = n->phase}));
     }
     for (int k = 0; k < n->nout && !d.offload; k++)
         d.nbytes += type_nbytes(&n->out[k]->type);
@@ -387,8 +387,8 @@ static void emit_part(const OffloadSource *s, Transfer *c, TransferPart part, in
     Value *source = part < LOAD_NODE ? c->x : host ? host->out[0] : s->read[c->x->id].host;
     bool wait = parts[part].wait, two = wait || (part == COPY_NODE && c->old);
     Value *in[] = {wait ? c->node[part - 1]->out[0] : source, wait ? source : c->old};
-    Phase phase = parts[part].backward && !c->state ? BACKWARD : c->by->phase;
-    Build b = {g, s->at[place], phase, POLICY_NONE, c->by->scope, NULL, 0, 0};
+    Phase phase = parts[part].backward && !c->state ? BACKWARD : c->phase;
+    Build b = {g, s->at[place], phase, POLICY_NONE, c->scope, NULL, 0, 0};
     const char *name = graph_fresh(g, arena_printf(g->a, "%s%s", c->x->name, parts[part].suffix));
     c->node[part] =
         emit_named(&b, op_get(g->ctx, parts[part].op), two ? 2 : 1, in, NULL, NULL, -1, &name, 1);

@@ -38,7 +38,8 @@ typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
  * new one, which is only copied out. Places are those before which a node stands. */
 typedef struct Transfer {
     Value *x;
-    const Node *by; /* whose scope and phase copies take */
+    const char *scope; /* of its copies */
+    Phase phase;       /* of those that are not for the backward */
     bool state;
     Value *old; /* of a new value the old one, in whose place it goes; NULL: it is none */
     int copied, turn;          /* place of copy; its number among the copies */

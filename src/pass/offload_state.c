@@ -17,7 +17,7 @@
  *
  * A state whose new value is an input, or another output too, stays with a warning; states that are
  * not the optimizer's stay without. Bits stay, as copies
- * change none. Linear, but for a sort. */
+ * change none. Linear, but for sorts and what find_stay() compares: states times outputs. */
 #include "../flow/flow.h"
 #include "offload.h"
 
@@ -44,17 +44,28 @@ static Map renewals(Graph *g, Arena *tmp)
     return m;
 }
 
+/* By value id, which phases read it. */
+typedef struct StateReaders {
+    bool *optimizer, *other;
+    Map params;
+} StateReaders;
+
+static StateReaders read_phases(const Graph *g, Arena *tmp)
+{
+    StateReaders x = {NEWN(tmp, bool, g->nvalue), NEWN(tmp, bool, g->nvalue),
+                      graph_named(g->in, g->nin, ROLE_PARAM, tmp)};
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin; i++)
+            (n->phase == OPTIMIZER ? x.optimizer : x.other)[n->in[i]->id] = true;
+    return x;
+}
+
 /* Whether a state is the optimizer's: no other phase reads it, and the optimizer does or its name is
  * of a parameter. Buffers of the model are states too, which evaluation reads where they lie. */
-static bool is_optimizers(const Graph *g, const Port *p, const Map *params)
+static bool is_optimizers(const StateReaders *x, const Port *p)
 {
-    bool read = p->role == ROLE_STATE && graph_state_param(params, p->name), other = false;
-    for (const Node *n = g->first; n && p->role == ROLE_STATE; n = n->next)
-        for (int i = 0; i < n->nin; i++) {
-            read |= n->in[i] == p->v;
-            other |= n->in[i] == p->v && n->phase != OPTIMIZER;
-        }
-    return read && !other;
+    return p->role == ROLE_STATE && !x->other[p->v->id] &&
+           (x->optimizer[p->v->id] || graph_state_param(&x->params, p->name));
 }
 
 /* Why a state stays, NULL: it does not. */
@@ -71,11 +82,12 @@ static const char *find_stay(const Graph *g, const Port *p, const Port *renewed)
 
 int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    const Map renewed = renewals(g, tmp), params = graph_named(g->in, g->nin, ROLE_PARAM, tmp);
+    const Map renewed = renewals(g, tmp);
+    const StateReaders readers = read_phases(g, tmp);
     int taken = 0, states = 0;
     for (int i = 0; i < g->nin; i++) {
         Port *p = &g->in[i];
-        if (!is_optimizers(g, p, &params))
+        if (!is_optimizers(&readers, p))
             continue;
         states++;
         if (p->host)
@@ -239,14 +251,16 @@ void offload_order_updates(Graph *g, Arena *tmp, const PassOptions *o)
 
 /* ---- copies ---- */
 
-/* The place of the first node that reads v; none: the end. */
-static int first_reader(const OffloadSource *s, const Value *v)
+/* By value id the place of the first node that reads it; none: the end. */
+static int *first_readers(const OffloadSource *s, Arena *tmp)
 {
-    for (int p = 0; p < s->count; p++)
+    int *first = NEWN(tmp, int, s->nvalue);
+    for (int v = 0; v < s->nvalue; v++)
+        first[v] = s->count;
+    for (int p = s->count - 1; p >= 0; p--)
         for (int i = 0; i < s->at[p]->nin; i++)
-            if (s->at[p]->in[i] == v)
-                return p;
-    return s->count;
+            first[s->at[p]->in[i]->id] = p;
+    return first;
 }
 
 void offload_tell(Decisions *list, Decision d)
@@ -265,7 +279,7 @@ static void add_transfer(Transfers *t, Arena *tmp, const PassOptions *o, Transfe
     PUSH(tmp, t->list, t->count, t->cap, c);
     offload_tell(o->decisions,
                  (Decision){.node = c.x->name,
-                            .scope = c.by->scope,
+                            .scope = c.scope,
                             .policy = OFFLOAD,
                             .honoured = true,
                             .offload = true,
@@ -275,22 +289,41 @@ static void add_transfer(Transfers *t, Arena *tmp, const PassOptions *o, Transfe
                                             : "the host's memory keeps it between updates"});
 }
 
+/* The scope of a state: of the first reader of its parameter, or else of its own. */
+static const char *state_scope(const OffloadSource *s, const int *first, const Map *params,
+                               const Port *p)
+{
+    const Value *param = graph_state_param(params, p->name);
+    int reader = param ? first[param->id] : s->count;
+    reader = reader < s->count ? reader : first[p->v->id];
+    return reader < s->count ? s->at[reader]->scope : "";
+}
+
 void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
 {
     OffloadSource *s = &t->s;
     const Map renewed = renewals(s->g, tmp);
+    const Map params = graph_named(s->g->in, s->g->nin, ROLE_PARAM, tmp);
+    const int *readers = first_readers(s, tmp);
     for (int i = 0; i < s->g->nin; i++) {
         const Port *p = &s->g->in[i], *new = p->host ? map_find(&renewed, p->name) : NULL;
-        if (!p->host || (new && new->v->def->op->wait))
+        const int first = readers[p->v->id];
+        if (!p->host || (new && new->v->def->op->wait) ||
+            (first < s->count && node_moves(s->at[first])))
             continue; /* or by an earlier compilation */
-        int first = first_reader(s, p->v);
+        const char *scope = state_scope(s, readers, &params, p);
         s->read[p->v->id].host = p->v;
         s->read[p->v->id].first = first;
         s->read[p->v->id].last = -1; /* nothing needs it here before */
         if (first < s->count)
-            add_transfer(t, tmp, o, (Transfer){.x = p->v, .by = s->at[first]});
+            add_transfer(t, tmp, o,
+                         (Transfer){.x = p->v, .scope = scope, .phase = s->at[first]->phase});
         if (new)
-            add_transfer(t, tmp, o, (Transfer){.x = new->v, .by = new->v->def, .old = p->v});
+            add_transfer(t, tmp, o,
+                         (Transfer){.x = new->v,
+                                    .scope = scope,
+                                    .phase = new->v->def->phase,
+                                    .old = p->v});
     }
 }
 
