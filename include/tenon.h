@@ -89,6 +89,8 @@ typedef struct tn_options {
                                          * NULL: nothing */
     int64_t persistent;                 /* (0): least bytes of a plan's persistent part: that of
                                          * the plan it shares with */
+    int64_t persistent_host;            /* (0): the same of the host's memory, where that is
+                                         * another: tn_plan_host_persistent */
     int64_t reserve;                    /* (0): least bytes of a plan's library reserve: that of
                                          * the plan it shares with */
     int64_t arena;                      /* (0): least bytes of a program's arena: for programs
@@ -1615,6 +1617,15 @@ TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, 
  * from: `tenon plan --json`, spaces
  * see also: tn_program_high_host */
 TN_API int64_t tn_plan_host(const tn_plan *p);
+
+/* The persistent part of that: the optimizer's state with --offload state.
+ * in: plan
+ * out: bytes, for options.persistent_host of plans that share it; 0 where there is none
+ * error: none
+ * cost: none
+ * from: `tenon plan --json`, spaces
+ * see also: tn_plan_host, tn_plan_bytes */
+TN_API int64_t tn_plan_host_persistent(const tn_plan *p);
 
 /* The part of a plan's library reserve that each of its programs has of its own. Programs that live at
  * once need this of each of them, and of what their plans' reserves have beside it the most.

@@ -7,6 +7,7 @@ MEMBERS = [
     ("goal_memory", "int64"),
     ("decided", "text"),
     ("persistent", "int64"),
+    ("persistent_host", "int64"),
     ("reserve", "int64"),
     ("arena", "int64"),
     ("shard", "int64"),

@@ -128,6 +128,7 @@ static int plan_step(Parts *x, int64_t goal, CompileNeed *need)
         return code;
     const tn_plan *p = x->to->plan[0];
     tn_plan_bytes(p, &need->step, &x->persistent, &reserve);
+    x->persistent_host = tn_plan_host_persistent(p);
     tn_plan_sec(p, &need->sec, &added);
     need->step_need = need->step + reserve;
     add_need(x, need->step, reserve, tn_plan_handles(p));
@@ -153,6 +154,7 @@ static int plan_beside(Parts *x, int i, int64_t step)
     tn_options o = x->o;
     int64_t peak, persistent, reserve;
     o.persistent = x->persistent;
+    o.persistent_host = x->persistent_host;
     o.decided = NULL;
     o.bucket = x->bucket;
     o.accumulate = 1;
@@ -177,6 +179,7 @@ static int plan_generation(Parts *x, int i)
     tn_options o = x->o;
     int64_t peak, reserve;
     o.persistent = x->persistent;
+    o.persistent_host = x->persistent_host;
     o.nchunk = 0; /* a token's logits are few */
     int code = tn_generator_new(part->model, part->seq, &o, &x->to->generator[i]);
     if (code)
@@ -317,8 +320,48 @@ static const char *other_options(Arena *a, const tn_setting *asked, const tn_set
     return b.text;
 }
 
+/* Whether the optimizer's state could go to a memory of the host, and was not asked to. */
+static bool may_move_state(const Compile *x)
+{
+    bool asked = false;
+    for (int i = 0; i < x->o->nrules; i++)
+        asked |= !strcmp(x->o->rules[i].policy, "offload") &&
+                 !strcmp(x->o->rules[i].pattern, "state");
+    return !asked && !device_is_host(device_get(&x->ctx->ctx, x->o->backend));
+}
+
+/* The bytes of what was asked for with --offload state; 0: none. */
+static int64_t try_state(Compile *x, const CompileSetting *asked)
+{
+    const tn_options *before = x->o;
+    tn_options o = *before;
+    CompileSetting s = *asked;
+    tn_rule *rule = NEWN(x->tmp, tn_rule, o.nrules + 1);
+    for (int i = 0; i < o.nrules; i++)
+        rule[i] = o.rules[i];
+    rule[o.nrules++] = (tn_rule){"offload", "state"};
+    o.rules = rule;
+    s.nbytes = 0;
+    x->o = &o;
+    try_setting(x, &s);
+    x->o = before;
+    return s.nbytes;
+}
+
+/* The same as an option beside the others that need fewer bytes. */
+static void add_state(Compile *x, Arena *tmp, const CompileSetting *asked, int64_t least, FitText *t)
+{
+    char all[40];
+    int64_t nbytes = may_move_state(x) ? try_state(x, asked) : 0;
+    if (nbytes && nbytes < least)
+        t->others = arena_printf(tmp, "--offload state it is %s%s%s",
+                                 tn_bytes_text(nbytes, x->o->memory_unit, all, sizeof all),
+                                 t->others ? "; with " : "", t->others ? t->others : "");
+}
+
 /* Fails with what needs more than the limit: the step alone, or all of them. */
-static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNeed *need)
+static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNeed *need,
+                  const CompileSetting *asked)
 {
     const char *unit = x->o->memory_unit, *beside = name_beside(x->task);
     const Plan *p = c->plan[0]->p;
@@ -344,6 +387,7 @@ static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNee
         c->plan[0]->others.recompute = arena_strdup(c->plan[0]->h.a, c->least.recompute);
         t.others = other_options(tmp, &c->setting, &c->least, unit);
     }
+    add_state(x, tmp, asked, m.least, &t);
     return fit_fail(x->ctx, &m, &t);
 }
 
@@ -412,7 +456,7 @@ static int compile(Compile *x, Arena *tmp, tn_compiled *c)
     c->least = setting_of(&x->search.least);
     c->fewer = x->search.fewer;
     c->tried = x->search.count;
-    return refuse(x, tmp, c, &need);
+    return refuse(x, tmp, c, &need, &asked);
 }
 
 /* ---- arguments ---- */

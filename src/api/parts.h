@@ -23,7 +23,7 @@ typedef struct Parts {
     ShardKnown *known;  /* of the task's steps in several forms */
     bool quick;         /* the setting is one of many: what changes little is not tried */
     /* of all plans; shared: of the reserve, what programs have in common */
-    int64_t arena, shared, handles, persistent;
+    int64_t arena, shared, handles, persistent, persistent_host;
 } Parts;
 
 /* Makes the step's graph with options, which are those of one sharding; plans it; does both. */

@@ -23,7 +23,7 @@ PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device, con
                      .machine = machine,
                      .number = (int)o->device,
                      .limit = o->goal_memory ? o->goal_memory : o->memory,
-                     .persistent = o->persistent,
+                     .persistent = {o->persistent, o->persistent_host},
                      .reserve = o->reserve};
 }
 
@@ -332,13 +332,18 @@ void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t
     if (!GIVEN(args_owner(p), p, peak, persistent, reserve))
         return;
     *peak = p->p->space[SPACE_MAIN].peak;
-    *persistent = p->p->persistent_nbytes;
+    *persistent = p->p->space[SPACE_MAIN].persistent;
     *reserve = p->p->reserve;
 }
 
 int64_t tn_plan_host(const tn_plan *p)
 {
     return GIVEN(args_owner(p), p) ? p->p->space[SPACE_HOST].peak : 0;
+}
+
+int64_t tn_plan_host_persistent(const tn_plan *p)
+{
+    return GIVEN(args_owner(p), p) ? p->p->space[SPACE_HOST].persistent : 0;
 }
 
 int64_t tn_plan_handles(const tn_plan *p)

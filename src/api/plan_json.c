@@ -274,9 +274,10 @@ static void fill_spaces(Arena *a, json_t *list, const Plan *p)
 {
     for (int s = 0; s < device_nspace(p->device); s++)
         append(a, list,
-               json_pack("{s:s, s:I, s:I}", "name", p->device->space[s], "peak_bytes",
+               json_pack("{s:s, s:I, s:I, s:I}", "name", p->device->space[s], "peak_bytes",
                          (json_int_t)p->space[s].peak, "lower_bound_bytes",
-                         (json_int_t)p->space[s].bound));
+                         (json_int_t)p->space[s].bound, "persistent_bytes",
+                         (json_int_t)p->space[s].persistent));
 }
 
 /* The name of the node at the peak. */
@@ -299,7 +300,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
                    {"order_bound_bytes", p->order_bound},
                    {"overlap_cap_bytes", p->overlap_cap},
                    {"waste_bytes", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound},
-                   {"persistent_bytes", p->persistent_nbytes},
+                   {"persistent_bytes", p->space[SPACE_MAIN].persistent},
                    {"workspace_bytes", p->workspace},
                    {"library_reserve_bytes", p->reserve},
                    {"nodes", graph_count(p->g)}};

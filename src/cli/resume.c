@@ -154,8 +154,33 @@ static bool is_chunked(const json_t *x)
 }
 
 /* An option that is not what it was: an exit code, or -1 where that may be. */
+/* The rules of a list but for that of the optimizer's state, which may lie anywhere: bits stay. */
+static json_t *without_state(const json_t *rules)
+{
+    json_t *kept = json_array();
+    for (size_t i = 0; i < json_array_size(rules); i++) {
+        json_t *rule = json_array_get(rules, i);
+        if (!json_is_string(rule) || strcmp(json_string_value(rule), "offload=state") != 0)
+            json_array_append(kept, rule);
+    }
+    return kept;
+}
+
+static bool differ_in_state(const Option *o, const json_t *before, const json_t *now)
+{
+    if (o->kind != OPT_SHARED)
+        return false;
+    json_t *x = without_state(before), *y = without_state(now);
+    bool same = json_equal(x, y);
+    json_decref(x);
+    json_decref(y);
+    return same;
+}
+
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
+    if (differ_in_state(o, before, now))
+        return -1;
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
     if (word_among("shard sequence-parallel pin", o->name))
         fprintf(stderr, "tenon: warning: --resume: --%s is not what it was: bits may differ\n",

@@ -157,7 +157,7 @@ int64_t short_beside(const Short *s, const int *weight, const ShortLoad *l, cons
                      int64_t *beside, Arena *tmp)
 {
     const ShortPlan x = measure(s, p, tmp);
-    const int64_t own = p->space[SPACE_MAIN].bound - p->persistent_nbytes;
+    const int64_t own = p->space[SPACE_MAIN].bound - p->space[SPACE_MAIN].persistent;
     weight = weight ? weight : s->weight;
     return peak_of(&x, weight, l, beside, tmp) - own + s->nbytes + others_handles(&x, weight);
 }

@@ -96,7 +96,9 @@ static int map(Memory *m)
     cudaSetDevice(m->number);
     cudaError_t e =
         m->on_host ? cudaHostAlloc(&p, nbytes, cudaHostAllocDefault) : cudaMalloc(&p, nbytes);
-    if (e == cudaSuccess && !m->on_host)
+    if (e == cudaSuccess && m->on_host)
+        memset(p, 0, nbytes);
+    else if (e == cudaSuccess)
         e = cudaMemset(p, 0, nbytes);
     if (e == cudaSuccess)
         e = cudaDeviceSynchronize(); /* streams do not wait for that */

@@ -18,16 +18,16 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
-/* The most bytes of a space that can be mapped where so many cannot, to a thousandth of these; of a
+/* The most bytes of an arena that can be mapped where so many cannot, to a thousandth of these; of a
  * device what it says is free, as a trial there would take its time. */
-static int64_t find_most(const Plan *p, Space space, int64_t nbytes)
+static int64_t find_most(const Plan *p, int64_t nbytes)
 {
     const Driver *d = driver_of(p->device);
     int64_t good = 0, bad = nbytes, step = MAX(nbytes / 1000, (int64_t)PLAN_ALIGN);
     if (!device_is_host(p->device))
-        return space == SPACE_MAIN ? d->available() : -1;
+        return d->available();
     while (bad - good > step) {
-        Memory m = {.space = space, .number = p->number, .nbytes = good + (bad - good) / 2};
+        Memory m = {.space = SPACE_MAIN, .number = p->number, .nbytes = good + (bad - good) / 2};
         m.nbytes = m.nbytes / PLAN_ALIGN * PLAN_ALIGN;
         if (d->map(&m)) {
             bad = m.nbytes;
@@ -39,11 +39,11 @@ static int64_t find_most(const Plan *p, Space space, int64_t nbytes)
     return good;
 }
 
-_Noreturn static void fail_mapping(Arena *a, const Plan *p, Space space, int64_t nbytes, int why)
+_Noreturn static void fail_mapping(Arena *a, const Plan *p, int64_t nbytes, int why)
 {
     struct rlimit limit;
     int64_t available = driver_of(p->device)->available();
-    int64_t most = why == ENOMEM ? find_most(p, space, nbytes) : -1;
+    int64_t most = why == ENOMEM ? find_most(p, nbytes) : -1;
     Buf plan = {.a = a}, b = {.a = a};
     if (most >= 0)
         buf_printf(&b, "; what could be mapped is %lld", (long long)most);
@@ -121,23 +121,50 @@ static void use_memory(Program *x, Space space, Memory *m)
     x->base[space] = m->work_at;
 }
 
-static void map_space(Program *x, Arena *a, Space space, int64_t nbytes)
+/* Refuses the arena in the host's memory, where that is another space. */
+_Noreturn static void fail_host(Arena *a, const Plan *p, int64_t nbytes, int64_t available, int why)
 {
+    Buf b = {.a = a};
+    if (available >= 0)
+        buf_printf(&b, "; available are %lld", (long long)available);
+    fail(p->g->ctx, why == ENOMEM ? TN_FIT : TN_FAIL,
+         "cannot map an arena in the host's memory: asked for %lld bytes, of them %lld of optimizer "
+         "state: %s%s",
+         (long long)nbytes, (long long)p->space[SPACE_HOST].persistent, strerror(why),
+         b.len ? b.text : "");
+}
+
+/* Memory that a system promises may not be there when it is touched, so it is asked before. */
+static void map_host(Program *x, Arena *a, int64_t nbytes)
+{
+    const int64_t available = memory_available();
+    if (available >= 0 && nbytes > available)
+        fail_host(a, x->plan, nbytes, available, ENOMEM);
     Memory *m = NEW(a, Memory);
-    *m = (Memory){.space = space, .number = x->plan->number, .nbytes = nbytes};
+    *m = (Memory){.space = SPACE_HOST, .number = x->plan->number, .nbytes = nbytes};
     int why = memory_own(a, x->driver, m);
     if (why)
-        fail_mapping(a, x->plan, space, nbytes + 2 * GUARD, why);
-    use_memory(x, space, m);
+        fail_host(a, x->plan, nbytes, available, why);
+    use_memory(x, SPACE_HOST, m);
+}
+
+static void map_main(Program *x, Arena *a, int64_t nbytes)
+{
+    Memory *m = NEW(a, Memory);
+    *m = (Memory){.space = SPACE_MAIN, .number = x->plan->number, .nbytes = nbytes};
+    int why = memory_own(a, x->driver, m);
+    if (why)
+        fail_mapping(a, x->plan, nbytes + 2 * GUARD, why);
+    use_memory(x, SPACE_MAIN, m);
 }
 
 Program *program_make(Arena *a, const Plan *p, bool check, int64_t nbytes)
 {
     Program *x = new_program(a, p);
     nbytes = MAX(nbytes, p->space[SPACE_MAIN].peak);
-    map_space(x, a, SPACE_MAIN, (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN);
+    map_main(x, a, (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN);
     if (p->space[SPACE_HOST].peak)
-        map_space(x, a, SPACE_HOST, p->space[SPACE_HOST].peak);
+        map_host(x, a, p->space[SPACE_HOST].peak);
     x->queues = x->driver->open(a, p->number);
     if (check)
         program_check(x, a, true);
@@ -168,13 +195,15 @@ static void check_shared(const Plan *p, const Program *host)
         if (!s->persistent)
             continue;
         const PlanPort *same = find(q->in, q->nin, p->in[i].role, p->in[i].name);
-        if (!same && p->in[i].role == ROLE_CACHE && s->offset >= q->persistent_nbytes)
+        if (!same && p->in[i].role == ROLE_CACHE && s->offset >= q->space[s->space].persistent)
             continue; /* of its own */
         if (!same || q->storage[same->storage].offset != s->offset ||
+            q->storage[same->storage].space != s->space ||
             !type_equal(&same->type, &p->in[i].type))
             fail(ctx, TN_FAIL, "the plans do not share \"%s\"", p->in[i].name);
     }
-    if (p->storage && q->persistent_nbytes > p->persistent_nbytes && p->nstep)
+    if (p->storage && p->nstep &&
+        q->space[SPACE_MAIN].persistent > p->space[SPACE_MAIN].persistent)
         fail(ctx, TN_FAIL, "the plan does not keep the persistent part of the arena to be shared");
 }
 
@@ -192,19 +221,34 @@ static int *host_storages(Arena *a, const Plan *p, const Plan *q)
     return of;
 }
 
+/* Whether p runs in the host's memory of another program: there is room, and what persists there
+ * stays. Else p has such memory of its own, which nothing that persists allows. */
+static bool shares_host(const Plan *p, const Program *host)
+{
+    const Memory *there = host->memory[SPACE_HOST];
+    const PlanSpace *x = &p->space[SPACE_HOST], *y = &host->plan->space[SPACE_HOST];
+    bool shares = there && there->nbytes >= x->peak && x->persistent >= y->persistent;
+    for (int i = 0; i < p->nin && !shares && x->peak; i++)
+        if (p->storage[p->in[i].storage].persistent &&
+            p->storage[p->in[i].storage].space == SPACE_HOST)
+            fail(p->g->ctx, TN_FIT,
+                 "the host's memory to be shared has %lld bytes, the plan needs %lld",
+                 there ? (long long)there->nbytes : 0, (long long)x->peak);
+    return shares;
+}
+
 Program *program_share(Arena *a, const Plan *p, Program *host)
 {
     check_shared(p, host);
     Program *x = new_program(a, p);
-    const Memory *there = host->memory[SPACE_HOST];
     x->host = host;
     x->host_storage = host_storages(a, p, host->plan);
     x->queues = host->queues;
     use_memory(x, SPACE_MAIN, host->memory[SPACE_MAIN]);
-    if (there && there->nbytes >= p->space[SPACE_HOST].peak)
+    if (shares_host(p, host))
         use_memory(x, SPACE_HOST, host->memory[SPACE_HOST]);
-    else if (p->space[SPACE_HOST].peak) /* nothing persists there */
-        map_space(x, a, SPACE_HOST, p->space[SPACE_HOST].peak);
+    else if (p->space[SPACE_HOST].peak)
+        map_host(x, a, p->space[SPACE_HOST].peak);
     return x;
 }
 
@@ -323,7 +367,7 @@ typedef struct SpaceFill {
 /* Bytes of a space before those that runs use anew. */
 static int64_t kept(const Program *x, Space space)
 {
-    return space == SPACE_MAIN ? x->plan->persistent_nbytes : 0;
+    return x->plan->space[space].persistent;
 }
 
 static int fill_spaces(const Work *w, char *message)

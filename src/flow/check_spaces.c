@@ -70,7 +70,7 @@ static void check_moves(const Flow *f, const FlowItem *x)
         bool end = !x->node && f->outer;
         const Graph *g = end ? f->outer->g : f->g;
         const Node *n = end ? f->outer->item[f->loop].node : x->node;
-        if (!n || (!in_host(f, m->in.buffer) && !in_host(f, m->out.buffer)))
+        if (!n || !move_is(f, m) || (!in_host(f, m->in.buffer) && !in_host(f, m->out.buffer)))
             continue;
         fail_node(g, n,
                   "expected a value in the device's memory, found %%%s in the host's, of "
@@ -84,11 +84,17 @@ static void check_outputs(const Flow *f)
     const Graph *g = f->g;
     for (int i = 0; i < g->nout && !f->outer; i++) {
         const FlowValue *y = &f->value[f->value_of[g->out[i].v->id]];
-        if (in_host(f, y->at.buffer))
+        const bool host = in_host(f, y->at.buffer), want = in_host(f, f->end.owner[i]);
+        if (host && !want)
             fail_node(g, y->v->def,
                       "expected outputs in the device's memory, found output %d in "
                       "the host's: return what reload makes of it",
                       i);
+        if (want && (!host || f->buffer[y->at.buffer].renews != f->end.owner[i]))
+            fail(g->ctx, TN_FAIL,
+                 "graph %s: expected the new value of \"%s\", which lies in the host's memory, by "
+                 "offload(new, old) and its wait, found %%%s",
+                 g->name, g->out[i].name, y->v->name);
     }
 }
 

@@ -101,6 +101,13 @@ static int renewed_input(const Map *renewed, const Port *o)
     return i ? *i : -1;
 }
 
+/* The copy to the host's memory for which v's node waits, or NULL. */
+static const Node *copied_to_host(const Value *v)
+{
+    const Node *n = v->def && v->def->op->wait ? v->def->in[0]->def : NULL;
+    return n && n->op->to_host ? n : NULL;
+}
+
 static void list_renewed(Flow *f)
 {
     const Graph *g = f->g;
@@ -118,8 +125,12 @@ static void list_renewed(Flow *f)
     for (int i = 0; i < g->nout; i++) {
         int in = renewed_input(&input, &g->out[i]);
         f->end.owner[i] = in < 0 ? -1 : f->value[f->value_of[g->in[in].v->id]].at.buffer;
-        if (in >= 0)
-            f->end.renewed[g->out[i].v->id] = f->end.owner[i];
+        if (in < 0)
+            continue;
+        f->end.renewed[g->out[i].v->id] = f->end.owner[i];
+        const Node *copy = copied_to_host(g->out[i].v);
+        if (copy)
+            f->end.renewed[copy->out[0]->id] = f->end.owner[i];
     }
 }
 
@@ -135,6 +146,8 @@ static void locate_start(Flow *f)
         const Port *p = &g->in[i];
         int buffer = buffer_new(f, f->line.first, type_nbytes(&p->v->type));
         f->buffer[buffer].input = true;
+        if (p->host && f->nspace > 1)
+            f->buffer[buffer].space = SPACE_HOST;
         f->buffer[buffer].kept = role_kept(p->role) || role_scalar(p->role);
         f->value[f->value_of[p->v->id]].at = place_whole(buffer, &p->v->type);
         touch_add(f, f->line.first, buffer, 0, 0);

@@ -353,6 +353,7 @@ typedef struct Port { /* an input or output of a graph */
     const char *name;  /* of roles that are named, else NULL */
     const char **tied; /* further names of a param, then NULL; NULL: none */
     const Cut *cut;    /* for each mesh axis: what this rank has of it; NULL: all */
+    bool host;         /* a state that lies in the host's memory, where that is another */
     int line, column;  /* in the text it came from; 0 where none */
 } Port;
 
@@ -564,8 +565,7 @@ typedef struct Token {
 
 typedef struct Lexer {
     Arena *a;
-    const char *file;
-    const char *at, *line_begin;
+    const char *file, *at, *line_begin;
     int line;
     Token t; /* the current token */
 } Lexer;

@@ -337,6 +337,7 @@ static void parse_input(Lexer *x, Graph *g)
     graph_input(g, t.s, type, role, parse_role_name(x, role));
     Port *p = &g->in[g->nin - 1];
     p->tied = role == ROLE_PARAM ? parse_tied(x, g) : NULL;
+    p->host = role == ROLE_STATE && lex_take(x, "host");
     p->cut = lex_cuts(x, g->mesh);
     p->line = t.line;
     p->column = t.column;

@@ -360,6 +360,8 @@ static void add_input(Buf *b, const Graph *g, const Port *p)
         buf_add(b, " ");
         add_string(b, *s);
     }
+    if (p->host)
+        buf_add(b, " host");
     add_cuts(b, g, p);
 }
 

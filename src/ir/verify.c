@@ -446,6 +446,8 @@ static void check_role(const Graph *g, const Port *p, bool input)
     if (role_named(p->role) ? !p->name || !*p->name : p->name != NULL)
         fail_port(g, p, role_named(p->role) ? "a name of the role" : "no name of the role",
                   p->name && *p->name ? p->name : "none");
+    if (p->host && p->role != ROLE_STATE)
+        fail_port(g, p, "host of a state alone", role_name(p->role));
 }
 
 static Type whole_type(const Verify *v, const Port *p)

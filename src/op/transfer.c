@@ -1,5 +1,6 @@
 /* offload, reload: a copy in the host's memory, and one back in the memory where kernels compute.
- * wait_tensor: what such a copy makes, once it is there.
+ * offload's operand 1 is a value of the host's memory in whose place the copy may lie: a state's old
+ * value. wait_tensor: what such a copy makes, once it is there.
  *
  * On a device with queues the copies run beside the kernels: until its wait_tensor the result is
  * unfinished and the operand is still being read. So only a wait_tensor may read the result, and
@@ -14,6 +15,13 @@ static int infer(const Graph *g, const Node *n, Type *out)
     (void)g;
     out[0] = n->in[0]->type;
     return 1;
+}
+
+static int infer_offload(const Graph *g, const Node *n, Type *out)
+{
+    if (n->nin > 1 && !type_equal(&n->in[0]->type, &n->in[1]->type))
+        fail_node(g, n, "operand 1: expected the type of operand 0, in whose place it lies");
+    return infer(g, n, out);
 }
 
 static void diff(Grad *d)
@@ -47,6 +55,13 @@ static void wait_factors(const Node *n, Factors *f)
         factors_whole(n, f);
 }
 
+/* The old value is overwritten, not read. */
+static Cost copy_cost(const Node *n)
+{
+    double nbytes = (double)type_nbytes(&n->in[0]->type);
+    return (Cost){0, nbytes, nbytes};
+}
+
 static bool accepts(const Call *c)
 {
     (void)c;
@@ -64,12 +79,13 @@ static const Kernel kernels[] = {{.name = "copy", .accepts = accepts, .run = run
 static const Kernel wait_kernels[] = {{.name = "wait", .accepts = accepts, .run = run}, {0}};
 
 const OpRules op_offload = {
-    .math = "y = x, in the host's memory",
+    .math = "y = x0, in the host's memory, x1's old value there",
     .example = "f32[4, 6]",
-    .infer = infer,
+    .infer = infer_offload,
     .diff = diff,
-    .cost = cost_bytes,
+    .cost = copy_cost,
     .factors = factors_elementwise,
+    .inplace = {2},
     .kernels = kernels,
     .ref = copy_ref,
     .alias = "ao.offload.default",

@@ -152,6 +152,17 @@ static void put_tile(Buf *b, const char *what, int64_t nbytes, const char *more)
     end_tile(b, more);
 }
 
+static void put_host_tile(Page *x, const PlanSpace *host)
+{
+    Buf more = {.a = x->a};
+    buf_add(&more, "not in the pictures");
+    if (host->persistent) {
+        buf_add(&more, "; optimizer state ");
+        put_bytes(&more, host->persistent);
+    }
+    put_tile(x->b, "host's memory", host->peak, more.text);
+}
+
 static void put_tiles(Page *x, const Picture *d)
 {
     Buf *b = x->b, more = {.a = x->a};
@@ -172,7 +183,7 @@ static void put_tiles(Page *x, const Picture *d)
     put_tile(b, "waste", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound,
              "their difference");
     if (!device_is_host(p->device))
-        put_tile(b, "host's memory", p->space[SPACE_HOST].peak, "not in the pictures");
+        put_host_tile(x, &p->space[SPACE_HOST]);
     put_tile(b, "library reserve", p->reserve, "beside the peak");
     put_tile(b, "saved for the backward", s->saved, arena_count(x->a, s->nsaved, "value"));
     put_grouped(&more, s->added_nflop / 1e9, 1);
@@ -408,11 +419,11 @@ enum { MOST_COORDINATE = 1 << 20 };
 /* Both plans have the same scales. Zooming in helps where much of the memory is always alive. */
 static void fill_scales(Page *x)
 {
-    double peak = 0, kept = (double)x->pic[0].p->persistent_nbytes, sec = 0;
+    double peak = 0, kept = (double)x->pic[0].p->space[SPACE_MAIN].persistent, sec = 0;
     for (int i = 0; i < x->npic; i++) {
         sec = MAX(sec, x->pic[i].p->est.step);
         peak = MAX(peak, (double)x->pic[i].p->space[SPACE_MAIN].peak);
-        kept = MIN(kept, (double)x->pic[i].p->persistent_nbytes);
+        kept = MIN(kept, (double)x->pic[i].p->space[SPACE_MAIN].persistent);
     }
     x->bytes = unit_of_bytes(peak);
     x->sec = unit_of_sec(sec);

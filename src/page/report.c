@@ -233,6 +233,15 @@ static void print_step_bound(Buf *b, const Plan *p)
     arena_reset(tmp);
 }
 
+static void print_host(Buf *b, const PlanSpace *x)
+{
+    buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld",
+               (long long)x->peak, mib(x->peak), (long long)x->bound);
+    if (x->persistent)
+        buf_printf(b, "; %lld of optimizer state", (long long)x->persistent);
+    buf_add(b, ")\n");
+}
+
 void plan_print(Buf *b, const Plan *p)
 {
     buf_printf(b, "plan: %s, %s (%s), %s\n", arena_count(b->a, graph_count(p->g), "node"),
@@ -252,9 +261,7 @@ void plan_print(Buf *b, const Plan *p)
         buf_printf(b, "  overlap up to %12lld bytes  %10.2f MiB (of collectives with computing)\n",
                    (long long)p->overlap_cap, mib(p->overlap_cap));
     if (!device_is_host(p->device))
-        buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld)\n",
-                   (long long)p->space[SPACE_HOST].peak, mib(p->space[SPACE_HOST].peak),
-                   (long long)p->space[SPACE_HOST].bound);
+        print_host(b, &p->space[SPACE_HOST]);
     buf_printf(b, "  estimate      %12s a step  (%s)\n", sec_text(b->a, p->est.step),
                machine_title(b->a, p->machine));
     if (p->est.communicates)

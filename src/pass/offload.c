@@ -23,6 +23,7 @@
  *   what cannot be moved: values that a loop over forward and backward reads, that a forward loop
  *   keeps for another loop, or that the forward still reads when the backward has read them.
  * - A collective's result is moved once it was waited for.
+ * - The optimizer's state is moved for its update instead of the backward (offload_state.c).
  * - Values that the graph offloads already are reloaded again for new readers: the pass is
  *   idempotent.
  * - On a device with one memory there is nowhere to move a value: an error.
@@ -98,7 +99,7 @@ static void add_reader(const OffloadSource *s, const Value *v, int place)
 static OffloadSource read_source(Graph *g, Arena *tmp)
 {
     OffloadSource s = {.g = g, .nnode = g->nnode, .nvalue = g->nvalue};
-    s.at = NEWN(tmp, Node *, g->nnode);
+    s.at = NEWN(tmp, Node *, g->nnode + 1); /* NULL: the end */
     s.place = NEWN(tmp, int, g->nnode);
     s.later = NEWN(tmp, bool, g->nnode);
     s.read = NEWN(tmp, Reads, g->nvalue);
@@ -150,13 +151,10 @@ static void refuse_device(const Graph *g, const Device *d, const Node *n)
 
 static void note(Offload *x, const Node *n, const Decision *d)
 {
-    Decisions *list = x->o->decisions;
-    if (list) {
-        Decision copy = *d;
-        copy.node = arena_strdup(list->a, n->out[0]->name);
-        copy.scope = arena_strdup(list->a, n->scope);
-        PUSH(list->a, list->list, list->count, list->cap, copy);
-    }
+    Decision copy = *d;
+    copy.node = n->out[0]->name;
+    copy.scope = n->scope;
+    offload_tell(x->o->decisions, copy);
     if (!d->honoured && !x->refused++) {
         x->first = *d;
         x->first.node = n->out[0]->name;
@@ -194,7 +192,7 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
         d.sec += t->times * 2 * copy_sec(x->o->prices, (double)type_nbytes(&n->out[k]->type));
         refuse_device(t->s.g, x->o->device, n);
         if (!already)
-            PUSH(x->tmp, t->list, t->count, t->cap, (Transfer){.x = n->out[k]});
+            PUSH(x->tmp, t->list, t->count, t->cap, ((Transfer){.x = n->out[k], .scope = n->scope, .phase = n->phase}));
     }
     for (int k = 0; k < n->nout && !d.offload; k++)
         d.nbytes += type_nbytes(&n->out[k]->type);
@@ -218,8 +216,9 @@ static bool is_meant(const Transfers *t, const Node *n)
 
 static void fill_alone(OffloadSource *s, Arena *tmp)
 {
-    s->above = NEWN(tmp, int, s->count);
-    s->below = NEWN(tmp, int, s->count);
+    s->above = NEWN(tmp, int, s->count + 1);
+    s->below = NEWN(tmp, int, s->count + 1);
+    s->above[s->count] = s->below[s->count] = s->count;
     for (int p = 0, near = -1; p < s->count; p++)
         s->above[p] = near = offload_stands_alone(s->at[p]) ? p : near;
     for (int p = s->count - 1, near = s->count; p >= 0; p--)
@@ -252,8 +251,8 @@ static void find_limits(const Offload *x, Transfers *t)
     for (int i = 0; i < t->count; i++) {
         Transfer *c = &t->list[i];
         const Reads *r = &t->s.read[c->x->id];
-        int made = t->s.place[c->x->def->id] + 1;
-        c->needed = r->first;
+        int made = c->x->def ? t->s.place[c->x->def->id] + 1 : 0;
+        c->needed = c->loaded = c->old ? t->s.count : r->first;
         c->copied = x->o->fuse ? find_alone(&t->s, made, c->needed, false, made) : made;
         c->least = MAX(r->last + 1, c->copied);
     }
@@ -339,6 +338,8 @@ static void find_begun(const Offload *x, Transfers *t, const double *sec)
     qsort(t->list, (size_t)t->count, sizeof *t->list, by_needed);
     for (int i = t->count - 1; i >= 0; i--) {
         Transfer *c = &t->list[i];
+        if (c->old)
+            continue;
         double busy = end - clock_run(clock, QUEUE_IN, end - sec[c->needed],
                                       copy_sec(x->o->prices, (double)type_nbytes(&c->x->type)));
         c->begun = MAX(c->least, c->needed - 1);
@@ -382,15 +383,15 @@ static int by_place(const void *p, const void *q)
 static void emit_part(const OffloadSource *s, Transfer *c, TransferPart part, int place)
 {
     Graph *g = s->g;
-    const Node *def = c->x->def, *host = c->node[HOST_NODE];
+    const Node *host = c->node[HOST_NODE];
     Value *source = part < LOAD_NODE ? c->x : host ? host->out[0] : s->read[c->x->id].host;
-    bool wait = parts[part].wait;
-    Value *in[] = {wait ? c->node[part - 1]->out[0] : source, source};
-    Phase phase = parts[part].backward ? BACKWARD : def->phase;
-    Build b = {g, s->at[place], phase, POLICY_NONE, def->scope, NULL, 0, 0};
+    bool wait = parts[part].wait, two = wait || (part == COPY_NODE && c->old);
+    Value *in[] = {wait ? c->node[part - 1]->out[0] : source, wait ? source : c->old};
+    Phase phase = parts[part].backward && !c->state ? BACKWARD : c->phase;
+    Build b = {g, s->at[place], phase, POLICY_NONE, c->scope, NULL, 0, 0};
     const char *name = graph_fresh(g, arena_printf(g->a, "%s%s", c->x->name, parts[part].suffix));
     c->node[part] =
-        emit_named(&b, op_get(g->ctx, parts[part].op), wait ? 2 : 1, in, NULL, NULL, -1, &name, 1);
+        emit_named(&b, op_get(g->ctx, parts[part].op), two ? 2 : 1, in, NULL, NULL, -1, &name, 1);
 }
 
 static void emit_transfers(const Offload *x, Transfers *t)
@@ -401,7 +402,7 @@ static void emit_transfers(const Offload *x, Transfers *t)
         const Transfer *c = &t->list[i];
         const int place[NPART] = {c->copied, c->least, c->needed, c->needed};
         bool there = t->s.read[c->x->id].host;
-        for (int k = there ? LOAD_NODE : COPY_NODE; k < NPART; k++)
+        for (int k = there ? LOAD_NODE : COPY_NODE; k < (c->old ? LOAD_NODE : NPART); k++)
             order[count++] = (EmitOrder){place[k], k, k < LOAD_NODE ? c->turn : i, i};
     }
     qsort(order, (size_t)count, sizeof *order, by_place);
@@ -415,7 +416,8 @@ static void redirect(const Offload *x, const Transfers *t)
     const OffloadSource *s = &t->s;
     Value **now = NEWN(x->tmp, Value *, s->nvalue);
     for (int i = 0; i < t->count; i++)
-        now[t->list[i].x->id] = t->list[i].node[BACK_NODE]->out[0];
+        if (!t->list[i].state)
+            now[t->list[i].x->id] = t->list[i].node[BACK_NODE]->out[0];
     for (int p = 0; p < s->count; p++) {
         Node *n = s->at[p];
         int first = s->count;
@@ -442,7 +444,7 @@ static void redirect(const Offload *x, const Transfers *t)
 static bool try_move(Flow *f, Graph *g, int64_t peak, Node *n, Node *before)
 {
     int undo = flow_mark(f);
-    flow_move(f, flow_item(f, n), flow_item(f, before));
+    flow_move(f, flow_item(f, n), before ? flow_item(f, before) : flow_last(f));
     if (flow_peak(f) > peak) {
         flow_undo(f, undo);
         return false;
@@ -478,6 +480,8 @@ static void move_apart(Flow *f, Transfers *t)
     const int64_t peak = flow_peak(f);
     for (int i = 0; i < t->count; i++) {
         Transfer *c = &t->list[i];
+        if (c->old)
+            continue;
         c->loaded = move_towards(f, s, peak, c->node[LOAD_NODE], c->needed, c->begun, NULL);
         c->prefetched = c->loaded != c->needed;
     }
@@ -540,11 +544,14 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
         if (is_meant(t, n))
             choose_node(x, t, n);
     }
+    if (!g->parent)
+        offload_list_states(t, x->tmp, x->o);
     if (!t->count)
         return changes;
     find_limits(x, t);
     find_times(x, t);
     emit_transfers(x, t);
+    offload_redirect_states(t, x->tmp);
     redirect(x, t);
     PUSH(x->tmp, x->graph, x->count, x->cap, t);
     return changes + t->count;
@@ -553,6 +560,8 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
 int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Offload x = {.tmp = tmp, .o = o};
+    if (offload_wants_state(o) && offload_take_states(g, tmp, o))
+        offload_order_updates(g, tmp, o);
     int changes = offload_graph(&x, g, NULL, 1);
     if (changes)
         settle(pass_flow(g, o, tmp), &x);

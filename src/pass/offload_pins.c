@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The nodes of one graph in their present order. By place: the nearest node that computes, and the
- * nearest that computes alone, from that place towards the graph's end (in the backward only) or
+ * nearest that computes alone, from that place towards the graph's end (from the backward on) or
  * towards its beginning, itself included; -1: none. */
 typedef struct Pins {
     Node **at;
@@ -37,12 +37,12 @@ bool offload_stands_alone(const Node *n)
     return !node_fusible(n, &s);
 }
 
-static bool computes(const Node *n)
+static bool computes(const Node *n, Phase latest)
 {
-    return n->nin && !n->op->view && !node_transfers(n) && n->phase <= BACKWARD;
+    return n->nin && !n->op->view && !node_transfers(n) && n->phase <= latest;
 }
 
-static Pins pins_new(const Graph *g, Arena *tmp)
+static Pins pins_new(const Graph *g, Arena *tmp, Phase latest)
 {
     Pins p = {.at = NEWN(tmp, Node *, g->nnode), .place = NEWN(tmp, int, g->nnode)};
     int **table[] = {&p.prev, &p.prev_alone, &p.next, &p.next_alone};
@@ -52,7 +52,7 @@ static Pins pins_new(const Graph *g, Arena *tmp)
         near[k] = -1;
     }
     for (Node *n = g->first; n; n = n->next) {
-        bool good = computes(n);
+        bool good = computes(n, latest);
         p.place[n->id] = count;
         near[0] = good ? count : near[0];
         near[1] = good && offload_stands_alone(n) ? count : near[1];
@@ -61,7 +61,7 @@ static Pins pins_new(const Graph *g, Arena *tmp)
         p.at[count++] = n;
     }
     for (int k = count - 1; k >= 0; k--) {
-        bool backward = p.at[k]->phase == BACKWARD;
+        bool backward = p.at[k]->phase >= BACKWARD;
         p.next[k] = near[2] = backward && p.prev[k] == k ? k : near[2];
         p.next_alone[k] = near[3] = backward && p.prev_alone[k] == k ? k : near[3];
     }
@@ -122,9 +122,12 @@ static void pin(const Pins *p, Edges *e, const Transfer *c)
     }
     if (!c->prefetched)
         return;
-    if ((pin = pins_find(p, load->next, c->node[BACK_NODE], true)))
+    if ((pin = pins_find(p, load->next, c->node[BACK_NODE], true))) {
+        load->phase = MIN(load->phase, pin->phase);
         edges_add(e, pin, load);
-    if ((pin = pins_find(p, load->prev, load->in[0]->def, false)))
+    }
+    pin = pins_find(p, load->prev, load->in[0]->def, false);
+    if (pin && pin->phase <= load->phase)
         edges_add(e, load, pin);
 }
 
@@ -152,10 +155,10 @@ static void pin_copies(const Transfers *t, Edges *e)
 
 void offload_pin(const Transfers *t, Arena *tmp)
 {
-    Pins p = pins_new(t->s.g, tmp);
+    Pins p = pins_new(t->s.g, tmp, BACKWARD), state = pins_new(t->s.g, tmp, OPTIMIZER);
     Edges e = {.tmp = tmp};
     for (int k = 0; k < t->count; k++)
-        pin(&p, &e, &t->list[k]);
+        pin(t->list[k].state ? &state : &p, &e, &t->list[k]);
     pin_copies(t, &e);
     edges_emit(t->s.g, &e);
 }

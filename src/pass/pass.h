@@ -350,7 +350,9 @@ Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward);
 int policy_named(Graph *g, Arena *tmp, const char *name);
 /* A warning, in a, where a name that is no error means less than its user may think; NULL: none. */
 const char *policy_named_doubt(const Graph *g, Arena *a, const char *name);
-int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
+int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int nrule);
+/* Whether a rule is "offload state", which names no nodes. */
+bool policy_rule_is_state(const PolicyRule *rule);
 
 /* The limit of what goes into a loop for a weight that it reads, formed of gathered parameters
  * (spmd/formed.c): nodes without views, and bytes that they read and make, over the weight's. */

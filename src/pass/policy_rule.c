@@ -1,7 +1,8 @@
 /* policy_rule: policies by rules, for the forward nodes and clones whose scope and op match two
  * patterns. A rule for a view counts for its base, one for a clone for its original; the last of
  * several rules for a node holds. A rule that matches nothing is an error that names the nearest
- * scope or op; so is must_save for a clone whose original is gone. Linear for each rule. */
+ * scope or op; so is must_save for a clone whose original is gone. The rule `state` is offload's own.
+ * Linear for each rule. */
 #include "pass.h"
 
 #include <string.h>
@@ -135,11 +136,18 @@ static ParsedRule read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
                         .scope = arena_strndup(tmp, rule->pattern, (size_t)(cut - rule->pattern))};
 }
 
-int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count)
+bool policy_rule_is_state(const PolicyRule *rule)
 {
-    ParsedRule *s = NEWN(tmp, ParsedRule, count);
-    for (int i = 0; i < count; i++)
-        s[i] = read_rule(g, tmp, &rule[i]);
+    return rule->policy == OFFLOAD && !strcmp(rule->pattern, "state");
+}
+
+int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int nrule)
+{
+    ParsedRule *s = NEWN(tmp, ParsedRule, nrule);
+    int count = 0;
+    for (int i = 0; i < nrule; i++)
+        if (!policy_rule_is_state(&rule[i]))
+            s[count++] = read_rule(g, tmp, &rule[i]);
     int changes = count ? apply_rules(g, tmp, s, count) : 0;
     for (int i = 0; i < count; i++)
         if (!s[i].found)

@@ -150,17 +150,11 @@ static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t mo
     take_bufs(p, space, at, &x, r);
 }
 
-/* The bytes from which on what is not kept lies. */
-static int64_t space_begin(const Plan *p, int space)
-{
-    return space == SPACE_MAIN ? p->persistent_nbytes : 0;
-}
-
 void plan_place(Plan *p, int effort, int64_t most, Placements *known)
 {
     Arena *tmp = arena_tmp(p->g->a);
     for (int s = 0; s < device_nspace(p->device); s++) {
-        place_space(p, (Space)s, space_begin(p, s), effort, s == SPACE_MAIN ? most : 0, known, tmp);
+        place_space(p, (Space)s, p->space[s].persistent, effort, s == SPACE_MAIN ? most : 0, known, tmp);
         arena_reset(tmp);
     }
 }
@@ -169,7 +163,7 @@ void plan_place_enough(Plan *p, int effort, int64_t enough)
 {
     Arena *tmp = arena_tmp(p->g->a);
     for (int s = 0; s < device_nspace(p->device); s++) {
-        const int64_t at = space_begin(p, s);
+        const int64_t at = p->space[s].persistent;
         const bool any = p->space[s].bound > enough;
         const SpaceBufs x = gather_bufs(p, (Space)s, tmp);
         const int64_t capacity = any || enough == INT64_MAX ? INT64_MAX : enough - at;

@@ -95,11 +95,13 @@ void plan_measure(Plan *p)
     for (int s = 0; s < device_nspace(p->device); s++)
         measure_space(p, (Space)s, change);
     arena_reset(tmp);
-    p->workspace = p->persistent_nbytes = 0;
+    p->workspace = 0;
+    for (int s = 0; s < MAX_SPACE; s++)
+        p->space[s].persistent = 0;
     memset(p->by_category, 0, sizeof p->by_category);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
-        p->persistent_nbytes += s->persistent ? s->nbytes : 0;
+        p->space[s->space].persistent += s->persistent ? s->nbytes : 0;
         p->workspace = s->category == CAT_WORK ? MAX(p->workspace, s->nbytes) : p->workspace;
         if (s->space == SPACE_MAIN && storage_alive(s, p->space[SPACE_MAIN].peak_step))
             p->by_category[s->category] += s->nbytes;

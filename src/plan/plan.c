@@ -1,8 +1,7 @@
 /* Makes a plan: has orders searched and scores them by what they need with addresses; lowers the
- * graph, computes live ranges and gives each buffer an address. Parameters and optimizer state lie
- * first, in the graph's order, so that other plans for the same model can share them; then caches,
- * after what such a plan keeps there; src/place puts the rest after, and fills the arenas of other
- * spaces. Last the addresses say which steps of other queues a step waits for. */
+ * graph, computes live ranges and gives each buffer an address. In each space parameters and
+ * optimizer state lie first, in the graph's order, so that other plans for the same model can share
+ * them; then caches, after what such a plan keeps there; src/place puts the rest after. Last the addresses say which steps of other queues a step waits for. */
 #include "plan.h"
 #include "order.h"
 #include "../pass/pass.h"
@@ -75,17 +74,29 @@ static Kept kept_as(const Plan *p, const PlanPort *port)
                                                              : KEPT_WEIGHTS;
 }
 
-/* Gives them addresses from `at` on; returns where they end. */
-static int64_t place_kept(Plan *p, Kept kept, int64_t at)
+/* Gives those of a space addresses from `at` on; returns where they end. */
+static int64_t place_kept(Plan *p, Space space, Kept kept, int64_t at)
 {
     for (int i = 0; i < p->nin; i++) {
         Storage *s = &p->storage[p->in[i].storage];
-        if (!s->persistent || kept_as(p, &p->in[i]) != kept)
+        if (!s->persistent || s->space != space || kept_as(p, &p->in[i]) != kept)
             continue;
         s->offset = at;
         at += s->nbytes;
     }
     return at;
+}
+
+/* Places what is kept in a space, at least `others` bytes of it. */
+static void place_persistent(Plan *p, Space space, int64_t others)
+{
+    PlanSpace *x = &p->space[space];
+    int64_t own = x->persistent;
+    int64_t at = place_kept(p, space, KEPT_UPDATE, place_kept(p, space, KEPT_WEIGHTS, 0));
+    x->persistent = place_kept(p, space, KEPT_CACHES, MAX(at, flow_round(others)));
+    x->bound += x->persistent - own;
+    if (space == SPACE_MAIN)
+        p->by_category[CAT_OTHER] += x->persistent - own;
 }
 
 /* No addresses, but for what is kept: nothing lost between buffers. */
@@ -104,7 +115,7 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     flow_join(f);
     flow_lay_over_wider(f);
     Plan *p = plan_lower(a, f);
-    double nbytes = (double)to->persistent;
+    double nbytes = (double)to->persistent[SPACE_MAIN] + (double)to->persistent[SPACE_HOST];
     for (int i = 0; i < p->nstorage; i++)
         nbytes += (double)p->storage[i].nbytes;
     if (nbytes > 0x1p62)
@@ -114,19 +125,17 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     plan_measure(p);
     for (int s = 0; s < device_nspace(to->device); s++)
         CHECK(p->space[s].bound == flow_space_peak(f, (Space)s));
-    int64_t own = p->persistent_nbytes;
-    int64_t at = place_kept(p, KEPT_UPDATE, place_kept(p, KEPT_WEIGHTS, 0));
-    p->persistent_nbytes = place_kept(p, KEPT_CACHES, MAX(at, flow_round(to->persistent)));
-    p->space[SPACE_MAIN].bound += p->persistent_nbytes - own;
-    p->by_category[CAT_OTHER] += p->persistent_nbytes - own;
+    for (int s = 0; s < device_nspace(to->device); s++)
+        place_persistent(p, (Space)s, to->persistent[s]);
     return p;
 }
 
 int64_t plan_kept_by_others(const Plan *p)
 {
-    int64_t others = p->persistent_nbytes;
+    int64_t others = p->space[SPACE_MAIN].persistent;
     for (int i = 0; i < p->nstorage; i++)
-        others -= p->storage[i].persistent ? p->storage[i].nbytes : 0;
+        if (p->storage[i].persistent && p->storage[i].space == SPACE_MAIN)
+            others -= p->storage[i].nbytes;
     return others;
 }
 
@@ -159,7 +168,8 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
 
 bool plan_for_equal(const PlanFor *x, const PlanFor *y)
 {
-    return x->device == y->device && x->number == y->number && x->persistent == y->persistent &&
+    return x->device == y->device && x->number == y->number &&
+           !memcmp(x->persistent, y->persistent, sizeof x->persistent) &&
            x->reserve == y->reserve && x->limit == y->limit && x->lowest == y->lowest &&
            x->overlap == y->overlap && x->quick == y->quick && x->room == y->room &&
            x->rival == y->rival && x->beat == y->beat && x->enough == y->enough &&
@@ -283,7 +293,7 @@ static int64_t score_orders(Graph *g, const PlanFor *to, Placements *known, int 
 {
     Arena *tmp = arena_tmp(g->a);
     Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .waste = waste, .best = most, .known = known};
-    s.to.persistent = 0;
+    memset(s.to.persistent, 0, sizeof s.to.persistent);
     order_graph(g, to->device, to->machine, tmp, false, score, &s);
     arena_reset(tmp);
     return s.found ? s.best : INT64_MAX;
@@ -299,7 +309,7 @@ static void improve_order(Graph *g, const PlanFor *to, Placements *known)
 {
     Arena *tmp = arena_tmp(g->a);
     Scoring s = {.tmp = arena_tmp(g->a), .to = *to, .waste = 2, .best = INT64_MAX, .known = known};
-    s.to.persistent = 0;
+    memset(s.to.persistent, 0, sizeof s.to.persistent);
     order_lower(g, to->device, to->machine, tmp, to->quick ? NULL : score, &s);
     arena_reset(tmp);
 }
@@ -473,7 +483,7 @@ static bool is_placed_within(Graph *g, void *arg)
 {
     const Fitting *x = arg;
     PlanFor to = *x->to;
-    to.persistent = 0;
+    memset(to.persistent, 0, sizeof to.persistent);
     Plan *p = plan_measured(x->tmp, g, &to);
     plan_place(p, 0, 0, NULL);
     if (p->space[SPACE_MAIN].peak > x->most)

@@ -84,6 +84,7 @@ typedef struct PlanPort {
 typedef struct PlanSpace {
     int64_t peak, bound; /* its bytes; the largest sum of live bytes */
     int peak_step;       /* where the bound is reached */
+    int64_t persistent;  /* its first part, what others keep there included */
 } PlanSpace;
 
 /* Seconds of one step, by the plan's machine. */
@@ -106,8 +107,8 @@ typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
     int number;             /* of the device, where there are several */
     const Machine *machine; /* by which it is priced; NULL: this processor */
-    int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
-                           shares the arena keeps there; caches lie after them */
+    int64_t persistent[MAX_SPACE]; /* the persistent part takes at least so many bytes: what another
+                                      plan that shares the arena keeps there; caches lie after them */
     int64_t
         reserve;    /* the library's is at least so many bytes, of which another plan has the use */
     int64_t limit;  /* bytes that it should need at most, with its reserve; 0: none. If it needs
@@ -164,7 +165,6 @@ typedef struct Plan {
     int nstorage;
     PlanPort *in, *out;
     int nin, nout;
-    int64_t persistent_nbytes; /* the arena's first part, what others keep there included */
     int64_t overlap_cap; /* the peak that overlapping collectives was allowed; 0: they are not */
     int64_t order_bound; /* no order of the graph has a lower peak, of SPACE_MAIN */
     int64_t workspace;   /* largest workspace */

@@ -370,7 +370,7 @@ static double early(const StepBound *x)
         x->g, x->n, node, x->of, free.pred, free.succ, sec, late, x->of[x->loss->out[0]->id],
         NULL, 0};
     items.stream = bound_longest_way(&free, &items.nstream);
-    return early_sec(&items, x->tmp, x->most - x->p->persistent_nbytes);
+    return early_sec(&items, x->tmp, x->most - x->p->space[SPACE_MAIN].persistent);
 }
 
 /* In any order, or with nothing computed again before the loss. Adds the work of queues. */

@@ -123,7 +123,7 @@ static void test_categories(void)
                             "  %t: f32[4, 32] = t(%pw)\n  %m: f32[4, 4] = mm(%t, %pw)\n"
                             "  return %m\n}\n",
                             "categories");
-    EXPECT(p->persistent_nbytes == 256);
+    EXPECT(p->space[SPACE_MAIN].persistent == 256);
     EXPECT(p->by_category[CAT_PARAM] == 256 + 512);
 }
 

@@ -270,6 +270,22 @@ static void map_too_much(void *arg)
     program_make(a, arg, false, (int64_t)1 << 47);
 }
 
+static void map_plan(void *arg)
+{
+    program_make(a, arg, false, 0);
+}
+
+/* Where the host has less than the plan needs there. */
+static void test_no_host_memory(void)
+{
+    Plan p = *plan_for(parse("tests/ir/host.tn"), emulated());
+    p.space[SPACE_HOST].peak = (int64_t)1 << 46;
+    EXPECT_FAIL(&ctx, map_plan, &p,
+                "cannot map an arena in the host's memory: asked for 70368744177664 bytes, of them "
+                "64 of optimizer state: Cannot allocate memory; available are ");
+    EXPECT(ctx.code == TN_FIT);
+}
+
 static void test_no_memory(void)
 {
     Graph *g = parse("tests/ir/flat.tn");
@@ -416,6 +432,55 @@ static void test_shared(void)
     }
 }
 
+/* A state in the host's memory, and a value that is there for a while. */
+static const char keeps_state[] = "tenon 1\n"
+                                  "graph keeps(%x: f32[64], %m: f32[16] state \"m\" host) {\n"
+                                  "  %a = tanh(%x)\n"
+                                  "  %c = offload(%a)\n"
+                                  "  %h = wait_tensor(%c, %a)\n"
+                                  "  %l = reload(%h)\n"
+                                  "  %b = wait_tensor(%l, %h)\n"
+                                  "  %ml = reload(%m)  optimizer\n"
+                                  "  %mb = wait_tensor(%ml, %m)  optimizer\n"
+                                  "  %n = cos(%mb)  optimizer\n"
+                                  "  %nc = offload(%n, %m)  optimizer\n"
+                                  "  %nh = wait_tensor(%nc, %n)  optimizer\n"
+                                  "  return %b, new \"m\" %nh\n"
+                                  "}\n";
+
+static const char beside_state[] = "tenon 1\n"
+                                   "graph beside(%x: f32[16]) {\n"
+                                   "  %a = tanh(%x)\n"
+                                   "  %c = offload(%a)\n"
+                                   "  %h = wait_tensor(%c, %a)\n"
+                                   "  %l = reload(%h)\n"
+                                   "  %b = wait_tensor(%l, %h)\n"
+                                   "  return %b\n"
+                                   "}\n";
+
+/* A state in the host's memory stays while another program runs: one that is planned to keep it
+ * shares that memory, any other has its own. */
+static void test_shared_state(void)
+{
+    float x[64] = {0}, m[2][16];
+    Plan *p = plan_for(graph_parse(a, keeps_state, "keeps"), emulated());
+    EXPECT(p->space[SPACE_HOST].persistent == 64 && p->space[SPACE_HOST].peak == 320);
+    EXPECT(!p->space[SPACE_MAIN].persistent);
+    Program *host = program_make(a, p, true, 0);
+    EXPECT(!program_write(host, &p->in[0], 0, sizeof x, x) && !program_run(host));
+    for (int i = 0; i < 2; i++) {
+        Graph *g = graph_parse(a, beside_state, "beside");
+        Plan *q = plan_make(a, g, &(PlanFor){.device = emulated(), .persistent = {0, 64 * i}});
+        Program *guest = program_share(a, q, host);
+        EXPECT((guest->memory[SPACE_HOST] == host->memory[SPACE_HOST]) == i);
+        for (int k = 0; k < 2; k++) {
+            EXPECT(!program_read(host, &p->in[1], 0, sizeof m[k], m[k]));
+            EXPECT(!program_write(guest, &q->in[0], 0, sizeof m[0], x) && !program_run(guest));
+        }
+        EXPECT(m[0][0] == 1 && !memcmp(m[0], m[1], sizeof m[0]));
+    }
+}
+
 static void share_across(void *arg)
 {
     Program *host = arg;
@@ -499,11 +564,13 @@ int main(void)
     test_peaks();
     test_hidden();
     test_no_memory();
+    test_no_host_memory();
     test_errors();
     test_checks();
     test_poison();
     test_many();
     test_shared();
+    test_shared_state();
     test_not_shared();
     test_fork();
     test_variable();

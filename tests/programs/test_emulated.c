@@ -311,8 +311,8 @@ typedef struct ModelStep {
     tn_context *c;
 } ModelStep;
 
-/* A training step as the passes make it: with a rule, so that values are offloaded; or NULL. */
-static Graph *step_of(const ModelStep *m, Arena *a, const tn_rule *rule)
+/* A training step as the passes make it: with rules, so that values are offloaded; or none. */
+static Graph *step_of(const ModelStep *m, Arena *a, const tn_rule *rule, int nrules)
 {
     tn_model *model;
     tn_graph *g = NULL;
@@ -322,7 +322,7 @@ static Graph *step_of(const ModelStep *m, Arena *a, const tn_rule *rule)
     o.accumulate = m->accumulate;
     o.backend = rule ? "emulated" : "cpu";
     o.rules = rule;
-    o.nrules = rule != NULL;
+    o.nrules = nrules;
     int code = tn_model_open(m->c, m->name, &model);
     code = code ? code : tn_model_graph(model, 2, 16, &o, &g);
     code = code ? code : tn_graph_passes(g, "default", &o, NULL, NULL);
@@ -333,20 +333,26 @@ static Graph *step_of(const ModelStep *m, Arena *a, const tn_rule *rule)
 
 static void model_step(void *arg)
 {
-    static const tn_rule all = {"offload", "*::*"};
+    static const tn_rule rules[] = {{"offload", "*::*"}, {"offload", "state"}};
     const ModelStep *m = arg;
     Rng r = {5, 0};
     Arena *a = arena_new(&ctx);
-    Subject s = {.a = a, .g = step_of(m, a, NULL)};
+    Subject s = {.a = a, .g = step_of(m, a, NULL, 0)};
     s.in = graphs_inputs(a, s.g);
     s.want = graphs_execute(a, graph_clone(a, s.g), s.in);
     room_for_outputs(&s);
     try_plain(&s, m->name);
-    Graph *moved = graph_clone(a, s.g), *offloaded = step_of(m, a, &all);
+    Graph *moved = graph_clone(a, s.g), *offloaded = step_of(m, a, rules, 1);
     EXPECT(gen_offload(a, moved, &r, 0.1, false) > 0);
     try_moved(&s, moved, arena_printf(a, "%s, random values", m->name), m->runs, m->drops);
     EXPECT(offloaded->nin == s.g->nin && graphs_count(offloaded, "offload") > 0);
     try_moved(&s, offloaded, arena_printf(a, "%s, saved values", m->name), m->runs, m->drops);
+    for (int i = 0; i < 2; i++) {
+        Graph *state = step_of(m, a, rules + i, LEN(rules) - i);
+        EXPECT(graphs_count(state, "offload") >= graphs_count(state, "adamw"));
+        try_moved(&s, state, arena_printf(a, "%s, state%s", m->name, i ? "" : " and saved values"),
+                  m->runs, m->drops);
+    }
     arena_free(a);
 }
 

@@ -96,7 +96,7 @@ static void expect_parameters(const Case *x, int64_t forward, int64_t backward)
     EXPECT(count(x, ALL_GATHER, BACKWARD, FOR_PARAMETER) == backward);
     EXPECT(count(x, REDUCE_SCATTER, BACKWARD, FOR_GRADIENT) == 291);
     EXPECT(count(x, ALL_REDUCE, BACKWARD, FOR_GRADIENT) == 0);
-    EXPECT(x->p->persistent_nbytes == 752836992);
+    EXPECT(x->p->space[SPACE_MAIN].persistent == 752836992);
 }
 
 /* The reference has the same (autoparallel.md, 7.3): its backward gathers the embedding's gradient
@@ -244,11 +244,11 @@ static void test_persistent(void)
     small.batch = 16;
     small.mesh = "fsdp=8,tp=8";
     if (planned(&small)) {
-        EXPECT(small.p->persistent_nbytes == 1505673984);
+        EXPECT(small.p->space[SPACE_MAIN].persistent == 1505673984);
         drop(&small);
     }
     if (planned(&gpt2)) {
-        EXPECT(gpt2.p->persistent_nbytes == 186667776);
+        EXPECT(gpt2.p->space[SPACE_MAIN].persistent == 186667776);
         drop(&gpt2);
     }
 }

@@ -68,7 +68,7 @@ static void again_by_hand(void *arg)
     Arena *a = arg;
     PlanFor to = {.machine = machine_get(a, "h100", 1), .overlap = true};
     const Plan *p = plan_make(a, graph_parse(a, again, "text"), &to);
-    const int64_t matrix = INT64_C(4096) * 4096 * 2, kept = p->persistent_nbytes;
+    const int64_t matrix = INT64_C(4096) * 4096 * 2, kept = p->space[SPACE_MAIN].persistent;
     double gather = p->est.by_class[CLASS_COLLECTIVE];
     double product = p->est.by_class[CLASS_PRODUCT] / 4;
     double any = plan_step_bound(p, arena_tmp(a), 0);

@@ -204,6 +204,10 @@ with open(sys.argv[1], "rb") as f:
     gives 0 'trained 4 steps' $buffers --steps 4 --save-every 2 --out "$dir/buffers2"
     rm -rf "$dir/buffers2/step-4"
     gives 0 'goes on from' train --resume --out "$dir/buffers2"
+    gives 0 'trained 4 steps' $buffers --steps 4 --out "$dir/buffers5" --backend emulated --offload state
+    for file in model optimizer; do
+        ok "buffers beside state on the host: $file" cmp "$dir/buffers/latest/$file.safetensors" "$dir/buffers5/latest/$file.safetensors"
+    done
     gives 0 'trained 4 steps' $buffers --steps 4 --mesh dp=2 --out "$dir/buffers3"
     gives 0 'trained 4 steps' $buffers --steps 4 --recompute full --mesh fsdp=2 --shard auto --out "$dir/buffers4"
     for file in model optimizer; do

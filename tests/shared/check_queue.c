@@ -114,7 +114,8 @@ static void check_step(PlanFault *f, int i)
     if (flow && (s->nwait || s->awaited))
         fault_add(f, "%s waits or is waited for", fault_step(f, i));
     for (int k = 0; k < s->narg && !flow && !device_is_host(f->p->device); k++) {
-        bool out = s->kind != STEP_CALL || k >= s->call.nin;
+        bool over = s->kind == STEP_CALL && s->node->op->to_host && k == 1; /* the old value */
+        bool out = s->kind != STEP_CALL || k >= s->call.nin || over;
         if (!space_fits(s, f->p->storage[s->arg[k].storage].space, out))
             fault_add(f, "%s: operand %d lies in the wrong space", fault_step(f, i), k);
     }

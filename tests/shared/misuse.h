@@ -169,6 +169,7 @@ CALL(tn_plan_page, P(0), P(1), W(2), P(3), P(4), P(5))
 CALL_VOID(tn_plan_bytes, P(0), P(1), P(2), P(3))
 CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
+CALL(tn_plan_host_persistent, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
 CALL(tn_plan_bucket, P(0), P(1), P(2), P(3))
@@ -319,6 +320,7 @@ static const Row rows[] = {
     QUIET(tn_program_fault_at, "X"),
     QUIET(tn_program_fill, "Xi"),        QUIET(tn_program_high, "Xi"),
         QUIET(tn_program_high_host, "Xi"), QUIET(tn_program_used, "X"),    QUIET(tn_plan_host, "P"),
+        QUIET(tn_plan_host_persistent, "P"),
     ROW(tn_program_trace, "Xn"),         QUIET(tn_program_trace_next, "Xi"),
     ROW(tn_program_trace_write, "Xs"),   ROW(tn_program_trace_cpu, "Xn"),
     ROW(tn_program_calls, "Xrr"),        ROW(tn_program_ways, "Xp..zrr"),

@@ -1,0 +1,93 @@
+#!/bin/sh
+# --offload state from outside: the optimizer's state lies in the host's memory, and training has the bits of cpu:
+# with what else changes a step, with evaluation and samples beside it, by ranks, and resumed with the option and
+# without; what is planned is what is measured in both memories. A model trains in less memory than its parameters and
+# state need; what cannot be is refused. Usage: tests/scripts/state.sh BUILD
+. tools/checks.sh
+ref=tests/ref/gpt2-tiny
+state="--backend emulated --offload state"
+
+# number KEY FILE: of the last JSON object.
+number() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" "$2" | tail -n 1; }
+
+# alike WHAT: the folders cpu and host.
+alike() {
+    for file in model optimizer; do
+        ok "$1: $file differs" cmp "$dir/cpu/latest/$file.safetensors" "$dir/host/latest/$file.safetensors"
+    done
+}
+
+# both WHAT ARGUMENTS...: trains on cpu, and on the device with the state on the host.
+both() {
+    what=$1
+    shift
+    rm -rf "$dir/cpu" "$dir/host"
+    gives 0 '' train "$@" --threads 1 --out "$dir/cpu"
+    mv "$dir/out" "$dir/said"
+    gives 0 '' train "$@" --threads 1 --out "$dir/host" $state --metrics "$dir/metrics"
+    ok "$what: other losses" cmp "$dir/out" "$dir/said"
+    alike "$what"
+    for memory in peak host; do
+        planned=$(number "planned_${memory}_bytes" "$dir/metrics")
+        ok "$what: planned is not measured: $memory" \
+            [ "${planned:-0}" = "$(number "measured_${memory}_bytes" "$dir/metrics")" ]
+    done
+}
+
+# ---- one batch ----
+
+for more in "--clip 0" "--accumulate 2 --recompute full" "--dtype bf16 --param-dtype bf16" \
+    "--optimizer sgd --momentum 0.9 --fuse off" "--freeze wte*" "--mesh fsdp=2"; do
+    both "$more" $ref --batch $ref/batch.safetensors --steps 3 $more
+done
+set -f
+state="$state --offload *::*"
+both "both" $ref --batch $ref/batch.safetensors --steps 3
+set +f
+state="--backend emulated --offload state"
+
+# ---- data, with evaluation and samples in the same arena; gone on with ----
+
+sed 's/"vocab_size": *[0-9]*/"vocab_size": 256/' $ref/config.json >"$dir/config.json"
+data="$dir/config.json --data docs/chunking.md --token-type byte --batch-size 2 --seq-len 16 --schedule constant \
+    --eval-every 2 --eval-windows 4 --sample-tokens 4"
+both data $data --steps 4
+cp -R "$dir/cpu" "$dir/whole"
+
+# resumed WHAT FIRST THEN: 2 steps with options, and 2 more with others.
+resumed() {
+    rm -rf "$dir/host"
+    gives 0 '' train $data --threads 1 --out "$dir/host" --steps 2 $2
+    gives 0 '' train --resume --threads 1 --out "$dir/host" --steps 4 $3
+    alike "$1"
+}
+resumed "with the option, both times" "$state" ""
+resumed "on cpu" "$state" "--backend cpu"
+resumed "from cpu" "" "$state"
+
+# ---- plans ----
+
+gives 0 '' plan gpt2 --batch-size 4 --seq-len 64 --threads 2 --json --backend emulated
+ok "parameters and state stay" grep -q '"persistent_bytes": 1493277696' "$dir/out"
+gives 0 '' plan gpt2 --batch-size 4 --seq-len 64 --threads 2 --json $state
+cp "$dir/out" "$dir/plan"
+grep -A 14 '"spaces"' "$dir/plan" >"$dir/spaces"
+ok "the state is not the host's" grep -q '"persistent_bytes": 995518464' "$dir/spaces"
+ok "the parameters stay" grep -q '"persistent_bytes": 497759232' "$dir/plan"
+gives 0 '995518464 of optimizer state' plan gpt2 --batch-size 4 --seq-len 64 --threads 2 $state
+gives 0 "offload: the host's memory keeps it between updates" plan demo --batch-size 2 --seq-len 16 $state --explain
+gives 0 'optimizer state' plan demo --batch-size 2 --seq-len 16 $state --html "$dir/page.html"
+
+# ---- less memory than parameters and state need; what cannot be ----
+
+sed 's/"n_embd": *[0-9]*/"n_embd": 512/; s/"n_layer": *[0-9]*/"n_layer": 8/; s/"n_head": *[0-9]*/"n_head": 8/' \
+    "$dir/config.json" >"$dir/large.json"
+large="train $dir/large.json --data docs/chunking.md --token-type byte --batch-size 1 --seq-len 8 --steps 1 --threads 1 \
+    --backend emulated"
+gives 0 '' $large --offload state --memory 270MiB --out "$dir/large" --metrics "$dir/metrics"
+planned=$(number planned_peak_bytes "$dir/metrics") host=$(number planned_host_bytes "$dir/metrics")
+ok "parameters (half of what the host has) and state fit" [ $((planned * 2)) -lt $((host * 3)) ]
+gives 3 'with --offload state it is' $large --memory 270MiB --out "$dir/none"
+gives 2 'the back end cpu computes in it' plan demo --batch-size 2 --seq-len 16 --offload state
+gives 2 'offload "state": matches nothing' grad $ref --batch $ref/batch.safetensors --out "$dir/grad" $state
+totals
