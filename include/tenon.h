@@ -99,7 +99,8 @@ typedef struct tn_options {
     int check;                          /* poison dead buffers, guard the arena, look for values
                                          * not finite */
     int64_t device;                     /* 0 to 1023 (0): the number of the GPU that runs a plan
-                                         * for cuda */
+                                         * for cuda; the first rank on a host takes it, the
+                                         * others the next ones, around */
     const char *reduce;                 /* ordered|fast (ordered): sums over ranks: in the order
                                          * of the ranks, or the library's own, whose bits may
                                          * differ from run to run; NULL: ordered */

@@ -79,7 +79,7 @@ static int begin_send(Comm *c, CommGroup *g, const CommRound *r, int i, double n
     uint64_t number = c->own.nsent++;
     if (!c->options.delay)
         return post_send(c, g, r, i);
-    float share = random_uniform(c->options.seed, (uint32_t)c->rank, 0, number);
+    float share = random_uniform(c->options.seed, (uint32_t)c->place.rank, 0, number);
     m->due = now + 1e-6 * (double)c->options.delay * (double)share;
     m->state = MESSAGE_LATER;
     return 0;
@@ -288,7 +288,7 @@ static void say_late(const Comm *c, const CommGroup *g, char *message)
 
 static bool has_beats(const Comm *c)
 {
-    return c->t->beat && c->size > 1;
+    return c->t->beat && c->place.size > 1;
 }
 
 /* Where a member is late, others end all first: who misses its beats, then members after it. */
@@ -341,7 +341,7 @@ static bool misses(Comm *c)
     if (silent)
         snprintf(c->own.why, COMM_MESSAGE,
                  "rank %d has not answered for %.4g s: it hangs or has died",
-                 (c->rank + c->size - 1) % c->size, sec);
+                 (c->place.rank + c->place.size - 1) % c->place.size, sec);
     else if (late)
         say_late(c, late, c->own.why);
     return silent || late;
@@ -568,8 +568,8 @@ void *engine_serve(void *comm)
 {
     Comm *c = comm;
     take_turns();
-    bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->own.why);
-    c->own.crowded = c->here > sysconf(_SC_NPROCESSORS_ONLN);
+    bool good = !c->t->open(&c->self, &c->place, c->own.why);
+    c->own.crowded = c->place.here > sysconf(_SC_NPROCESSORS_ONLN);
     if (good && c->t->tell)
         c->t->tell(c->self, note_news, c);
     pthread_mutex_lock(&c->lock);

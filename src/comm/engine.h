@@ -75,7 +75,7 @@ struct Comm {
     const Transport *t; /* NULL: one rank, or no thread */
     void *self;
     CommOptions options;
-    int rank, size, here;
+    CommPlace place;
     CommGroup group[COMM_GROUPS];
     SmallJob small;
     EngineState own;

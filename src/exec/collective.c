@@ -408,8 +408,10 @@ static void check_mesh(const Join *j)
     if (j->mesh && mesh_rank(j->mesh) != rank)
         fail(ctx, TN_USAGE, "the plan is for rank %lld, found rank %d",
              (long long)mesh_rank(j->mesh), rank);
-    if (device_is_gpu(j->x->plan->device))
-        fail(ctx, TN_USAGE, "ranks run on cpu, found device %s", j->x->plan->device->name);
+    if (device_is_gpu(j->x->plan->device) && n > 1 && comm_is_threads(j->x->comm))
+        fail(ctx, TN_USAGE,
+             "ranks on device %s are processes, found threads of one: start them by mpirun or srun",
+             j->x->plan->device->name);
 }
 
 static bool is_collective(const Step *s)
@@ -457,6 +459,7 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
             make_job(j, i);
     }
     check_waits(j);
+    late_prepare(x, a);
 }
 
 /* ---- running ---- */

@@ -3,7 +3,8 @@
  * run. The second run of a program is captured as one CUDA graph, which it and all later ones
  * launch: a plan's addresses do not change, and scalars, which do, are copied from pinned memory in
  * each run. The first run is given step by step, as libraries load what they need when it is first
- * launched, and so are runs that are traced or checked.
+ * launched, and so are runs that are traced or checked. Messages of ranks lie in the host's memory,
+ * and are sent by a function of the host that the stream, or the graph, calls (late.c).
  *
  * The arena is one cudaMalloc, the host's memory is pinned. */
 #include "../cuda/memory.h"
@@ -64,6 +65,12 @@ static void ready(Ctx *ctx, int number)
     e = cudaSetDevice(number);
     if (e != cudaSuccess)
         fail(ctx, TN_FAIL, "--backend cuda: GPU %d: %s", number, cudaGetErrorString(e));
+}
+
+static int count(void)
+{
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
 static int64_t available(void)
@@ -259,6 +266,12 @@ static void fill(void *stream, void *to, uint8_t byte, int64_t nbytes)
     cudaMemsetAsync(to, byte, (size_t)nbytes, stream);
 }
 
+/* A node of the host where the stream is being captured. */
+static bool later(void *stream, void (*fn)(void *arg), void *arg)
+{
+    return cudaLaunchHostFunc(stream, fn, arg) == cudaSuccess;
+}
+
 static void wait_for(void *stream)
 {
     cudaStreamSynchronize(stream);
@@ -308,12 +321,14 @@ static bool any(void *stream, const Tensor *t, Unsound what)
 static const StreamWork work = {.copy = copy,
                                 .fill = fill,
                                 .store = cuda_store,
+                                .later = later,
                                 .wait_for = wait_for,
                                 .high = high,
                                 .any = any};
 
 const Driver driver_cuda = {
     .ready = ready,
+    .count = count,
     .available = available,
     .used = used,
     .map = map,

@@ -12,6 +12,7 @@ typedef struct Trace Trace;
 typedef struct Program Program;
 typedef struct Collective Collective;
 typedef struct Hashes Hashes;
+typedef struct Late Late;
 
 /* ---- device.c, device_NAME.c: memory and queues of a device ---- */
 
@@ -73,6 +74,10 @@ typedef struct StreamWork {
     void (*copy)(void *stream, void *to, const void *from, int64_t nbytes);
     void (*fill)(void *stream, void *to, uint8_t byte, int64_t nbytes);
     void (*store)(void *stream, int64_t *to, int64_t x);
+    /* Has the host call fn(arg) when the stream is there; what the stream is given later waits
+     * until it has returned. It calls nothing of the device, and may wait for other ranks. False:
+     * it cannot. NULL: work runs where the stream is, and may do it itself. */
+    bool (*later)(void *stream, void (*fn)(void *arg), void *arg);
     /* These wait for what the stream was given before. */
     void (*wait_for)(void *stream); /* NULL: nothing is left to wait for */
     /* The end of the last line of PLAN_ALIGN bytes of which one is another; 0: none. */
@@ -96,6 +101,7 @@ typedef struct Recorder {
 typedef struct Driver {
     /* Fails where the device of that number cannot be used; NULL: it always can. */
     void (*ready)(Ctx *ctx, int number);
+    int (*count)(void);         /* how many devices there are; NULL: their numbers mean nothing */
     int64_t (*available)(void); /* bytes that a map() of SPACE_MAIN can have; -1: unknown */
     int64_t (*used)(Queues *q); /* bytes in use of the device's memory; NULL: it is the host's */
     int (*map)(Memory *m);      /* m->nbytes of m->space; returns 0 or an errno */
@@ -119,6 +125,9 @@ typedef struct Driver {
 DEVICES(DEVICE_DRIVER)
 #undef DEVICE_DRIVER
 const Driver *driver_of(const Device *d);
+/* Of `count` devices of a host the one of its rank `local`, where the first rank has `first` and
+ * those after it take the next ones, around. */
+int device_of_rank(int first, int local, int count);
 
 /* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and after them that
  * nobody can touch. Returns 0 or an errno. */
@@ -158,6 +167,7 @@ struct Program {
     char message[RUN_MESSAGE];        /* why the last run failed */
     Comm *comm;                       /* NULL: collectives are refused */
     Collective *collective;           /* by step: of collectives and their waits */
+    Late *late;                       /* NULL: collectives run where their steps do */
     Hashes *hashes;                   /* NULL: results are not hashed */
     Trace *trace;                     /* NULL: no run is recorded */
     bool traced;                      /* this run is */
@@ -228,6 +238,15 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast);
 /* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
+
+/* ---- late.c: collectives that a stream comes to later than they are given ---- */
+
+void late_prepare(Program *x, Arena *a); /* of a program that joins; where its device has streams */
+void late_begin(Program *x);             /* a run gives its steps anew */
+/* Gives the stream a step as collective_step has it. 0, or -1 with the reason. */
+int late_give(Program *x, void *stream, int step, const Call *c, char *message);
+/* After a run, which was bad or 0: -1, with the reason in x->message, where one of them failed. */
+int late_end(Program *x, int bad);
 
 /* ---- hash_results.c: for debugging ---- */
 

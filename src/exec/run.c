@@ -76,6 +76,18 @@ static int run_joined(const Work *w, const Kernel *k, int n)
     return k->run_all(c, n);
 }
 
+/* A collective or its wait: where its stream comes to it, or here. */
+static int talk(const Work *w, const Call *c, char *message)
+{
+    Program *x = w->x;
+    const StreamWork *s = x->driver->work;
+    if (x->late && !x->traced && !x->check)
+        return late_give(x, w->stream, w->step, c, message);
+    if (s->wait_for)
+        s->wait_for(w->stream);
+    return collective_step(x, w->step, c, message);
+}
+
 static int call(const Work *w, char *message)
 {
     Program *x = w->x;
@@ -92,7 +104,7 @@ static int call(const Work *w, char *message)
     }
     Call *c = call_at(w, w->step);
     if (rank)
-        return collective_step(x, w->step, c, message);
+        return talk(w, c, message);
     int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
     if (!bad)
         return 0;
@@ -214,6 +226,7 @@ static void give_run(Program *x)
     bool records = x->recording && !x->traced && !x->check;
     if (records && !x->driver->recorder->begin(x->queues, x->recording))
         return;
+    late_begin(x);
     give_starts(x);
     give_steps(x);
     if (records)
@@ -262,6 +275,7 @@ int program_run(Program *x)
         hash_run(x);
     int bad = run_queues(x);
     bad = noted(x) ? -1 : bad;
+    bad = late_end(x, bad);
     par_set_threads(before);
     if (x->traced)
         trace_end(x->trace, !bad);

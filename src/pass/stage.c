@@ -91,9 +91,9 @@ static void check_device(const StagedGraph *x, const Node *n)
 {
     if (!op_kernels(n->op, x->device->kernels))
         fail_node(x->g, n,
-                  "expected a back end whose ranks communicate, found %s, for which there is no "
-                  "communication between GPUs (NCCL) yet: take --backend %s",
-                  x->device->name, device_at(DEVICE_cpu)->name);
+                  "expected a back end whose ranks communicate, found %s, which has no %s: take "
+                  "--backend %s",
+                  x->device->name, n->op->name, device_at(DEVICE_cpu)->name);
 }
 
 static void stage_operand(StagedGraph *x, Node *n, int k)
