@@ -184,6 +184,9 @@ typedef struct tn_options {
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */
+    const char *gpu_comm;               /* host|nccl (host): how ranks of cuda talk: host (by
+                                         * MPI, through the host's memory) or nccl (GPU to GPU);
+                                         * NULL: host */
     const char *bucket;                 /* auto|off|block|BYTES (auto): collectives of parameters
                                          * and of gradients that are made one call: off (none),
                                          * block (those of a block), or up to so many bytes;

@@ -61,8 +61,9 @@ $(BUILD)/tests/nvrtc: $(BUILD)/tests/programs/nvrtc_cuda.c.o $(BUILD)/src/cuda/f
 # Has src/cuda/matmul_cuda.c in itself, and what stands in for CUDA's libraries.
 $(BUILD)/tests/programs/test_lt_cuda.o: CFLAGS += -I$(CUDA_HOME)/include
 
-# The driver of GPUs, and what stands in for CUDA's runtime and kernels.
-$(BUILD)/tests/test_gpu_ranks_cuda: $(BUILD)/src/exec/device_cuda.c.o $(BUILD)/tests/shared/runtime_cuda.c.o
+# The driver of GPUs, and what stands in for CUDA's runtime, its kernels but that of ranks' sums, and for NCCL.
+$(BUILD)/tests/test_gpu_ranks_cuda: $(BUILD)/src/exec/device_cuda.c.o $(BUILD)/tests/shared/runtime_cuda.c.o \
+    $(addprefix $(BUILD)/,tests/shared/nccl_cuda.c.o tests/shared/simt.o simt/src/cuda/collective.o)
 
 # The same as test_cuda and test_ref, on a GPU.
 $(BUILD)/tests/gpu_op: $(BUILD)/tests/programs/gpu_op_cuda.c.o

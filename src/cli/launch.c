@@ -361,10 +361,16 @@ static int run_rank(tn_context *ctx, void *arg)
 /* Says what --reduce fast comes to. */
 static void note_reduce(const tn_options *o, bool processes)
 {
-    if (o->reduce && !strcmp(o->reduce, "fast"))
-        fprintf(stderr, "tenon: note: --reduce fast: %s\n",
-                processes ? "sums over ranks are MPI's own: bits may differ from run to run"
-                          : "ranks that are threads sum in their order all the same");
+    bool nccl = o->gpu_comm && !strcmp(o->gpu_comm, "nccl");
+    if (o->reduce && !strcmp(o->reduce, "fast") && processes)
+        fprintf(
+            stderr,
+            "tenon: note: --reduce fast: sums over ranks are %s own: bits may differ from run to "
+            "run\n",
+            nccl ? "NCCL's" : "MPI's");
+    else if (o->reduce && !strcmp(o->reduce, "fast"))
+        fprintf(stderr, "tenon: note: --reduce fast: ranks that are threads sum in their order all "
+                        "the same\n");
 }
 
 /* Fails (2) where ranks of a GPU would be threads; else -1. */

@@ -107,6 +107,7 @@ static Comm *make_comm(Arena *a)
     pthread_cond_init(&c->done, NULL);
     pthread_condattr_destroy(&clock);
     c->process = getpid();
+    c->a = a;
     c->place = (CommPlace){.size = 1, .here = 1};
     for (int i = 0; i < COMM_GROUPS; i++)
         c->group[i] = (CommGroup){.c = c, .id = i};
@@ -184,6 +185,27 @@ int comm_local(const Comm *c)
 {
     int local = c->t && c->t->kills ? comm_launched_local() : -1;
     return local >= 0 ? local : c->place.local;
+}
+
+double comm_timeout(const Comm *c)
+{
+    return c->options.timeout;
+}
+
+bool comm_failed(Comm *c, char *message)
+{
+    pthread_mutex_lock(&c->lock);
+    bool failed = c->failed;
+    if (failed)
+        memcpy(message, c->message, COMM_MESSAGE);
+    pthread_mutex_unlock(&c->lock);
+    return failed;
+}
+
+void **comm_own(Comm *c, Arena **a)
+{
+    *a = c->a;
+    return &c->other;
 }
 
 void comm_stop_by(Comm *c, const volatile int *stop)
@@ -272,6 +294,11 @@ CommGroup *comm_world(Comm *c)
 int comm_group_size(const CommGroup *g)
 {
     return g->n;
+}
+
+int comm_group_rank(const CommGroup *g, int member)
+{
+    return g->rank[member];
 }
 
 int comm_member(const CommGroup *g)

@@ -117,6 +117,11 @@ int comm_local(
     const Comm *c); /* this one's number among them: the launcher's, or the transport's */
 /* Whether ranks are threads of one process. */
 bool comm_is_threads(const Comm *c);
+double comm_timeout(const Comm *c);
+bool comm_failed(Comm *c, char *message); /* whether nothing comes any more, with the reason */
+/* A place for what another library has of these ranks, NULL at first; and an arena that lives as
+ * long as c. */
+void **comm_own(Comm *c, Arena **a);
 /* Names where a request to stop is noted, until c goes: once *stop is not 0, a rank may be silent
  * for seconds only. */
 void comm_stop_by(Comm *c, const volatile int *stop);
@@ -132,6 +137,7 @@ CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fa
 int comm_group_id(const Comm *c, int n, const int *rank);
 CommGroup *comm_world(Comm *c);
 int comm_group_size(const CommGroup *g);
+int comm_group_rank(const CommGroup *g, int member);
 int comm_member(const CommGroup *g);   /* this rank's place in it */
 bool comm_reduces(const CommGroup *g); /* whether the library can */
 
@@ -154,6 +160,8 @@ typedef struct CommRound {
     const void *from;
     void *to;
     int64_t count; /* of the result */
+    /* Of an exchange: each member's bytes to all, in a row, for libraries that have that. */
+    bool gathers;
 } CommRound;
 
 /* One collective: rounds, each after the one before. Made once, started often, never while it runs;

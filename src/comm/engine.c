@@ -14,8 +14,7 @@
  * ends so.
  *
  * An error here fails all waits of this rank, and then ends all ranks: at once where they are
- * threads, whose waits fail with the same message. Where that kills processes, a caller has some
- * seconds to do it first.
+ * threads, whose waits fail with its message, else some seconds later, so that callers do it first.
  *
  * Messages do not show whether another process still runs, as its caller may take any time before
  * it sends. But its thread is always there: so each tells the next of all ranks, several times in a
@@ -497,6 +496,8 @@ static void look_around(Comm *c, bool busy, double now)
 {
     if (busy)
         look_at_all(c);
+    else if (c->t->aborted(c->self)) /* while this rank has no job, and waits for its device */
+        note_end(c, c->t->aborted(c->self));
     beat_in_time(c, now);
     pthread_mutex_lock(&c->lock);
     bool missing = !c->failed && misses(c);

@@ -76,6 +76,8 @@ struct Comm {
     void *self;
     CommOptions options;
     CommPlace place;
+    Arena *a;    /* in which it is */
+    void *other; /* comm_own */
     CommGroup group[COMM_GROUPS];
     SmallJob small;
     EngineState own;

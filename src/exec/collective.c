@@ -59,6 +59,9 @@ struct Collective {
     CommJob job;
     MemberBytes **path; /* by round, of those that exchange: by tensor and member */
     CallSum *sum;       /* by tensor; NULL: it does not reduce, or the library does */
+    void *group;        /* the device's; NULL: comm moves its bytes */
+    const DeviceRanks *ranks;
+    Event begun, ended; /* on the device */
 };
 
 /* While a program's jobs are made. */
@@ -143,6 +146,7 @@ static int64_t nbytes_of(const Tensor *t)
 static void make_gather(CollectiveMake *m)
 {
     MemberBytes *path = add_exchange(m);
+    m->k->job.round->gathers = true;
     for (int t = 0; t < m->k->ntensor; t++) {
         int64_t n = nbytes_of(&m->c->in[t]);
         for (int i = 0; i < m->n; i++)
@@ -325,8 +329,8 @@ static bool comm_op(const Node *n, CommOp *op)
 static bool make_fast(CollectiveMake *m, bool scatter)
 {
     CommRound r = {.kind = ROUND_REDUCE, .scatter = scatter};
-    if (!m->j->fast || !comm_reduces(m->k->job.group) || !comm_op(m->c->node, &r.op) ||
-        !comm_type(m->c->in[0].dtype, &r.type))
+    if (!m->j->fast || !(m->k->group || comm_reduces(m->k->job.group)) ||
+        !comm_op(m->c->node, &r.op) || !comm_type(m->c->in[0].dtype, &r.type))
         return false;
     for (int t = 0; t < m->k->ntensor; t++) {
         r.count = tensor_nelem(&m->c->out[t]);
@@ -366,14 +370,31 @@ static void fill_sizes(Collective *k)
         }
 }
 
-/* Messages are read and written by the host alone. A space without bytes has no memory. */
-static void check_reach(const Program *x, const Step *s)
+/* Whether the host reads and writes what the step does, as comm does; else it all is the device's.
+ * A space without bytes has no memory. */
+static bool is_on_host(const Program *x, const Step *s)
 {
+    int here = 0, there = 0;
     for (int k = 0; k <= s->narg; k++) {
         int storage = k < s->narg ? s->arg[k].storage : s->work;
         const Memory *m = storage < 0 ? NULL : x->memory[x->plan->storage[storage].space];
-        CHECK(!m || m->on_host);
+        here += m && m->on_host;
+        there += m && !m->on_host;
     }
+    CHECK(!here || !there);
+    return !there;
+}
+
+static void use_device(Join *j, Collective *k)
+{
+    const Driver *d = j->x->driver;
+    CHECK(d->ranks);
+    k->ranks = d->ranks;
+    if (!j->x->ranks)
+        j->x->ranks = d->ranks->open(j->x->comm, j->x->plan->number);
+    k->group = d->ranks->group(j->x->ranks, k->job.group);
+    d->event(j->a, &k->begun);
+    d->event(j->a, &k->ended);
 }
 
 static void make_job(Join *j, int i)
@@ -384,13 +405,14 @@ static void make_job(Join *j, int i)
     CollectiveMake m = {j, k, c, comm_group_size(g), comm_member(g), 0};
     for (int t = 0; t < c->nin; t++)
         CHECK(tensor_contiguous(&c->in[t]) && tensor_contiguous(&c->out[t]));
-    check_reach(j->x, &j->x->plan->step[i]);
     k->ntensor = c->nin;
     k->n = m.n;
     k->path = NEWN(j->a, MemberBytes *, MAX(ROUNDS, c->nin));
     k->job.round = NEWN(j->a, CommRound, MAX(ROUNDS, c->nin));
     k->job.group = g;
     k->job.what = arena_printf(j->a, "%s %%%s", c->node->op->name, c->node->out[0]->name);
+    if (!is_on_host(j->x, &j->x->plan->step[i]))
+        use_device(j, k);
     make_rounds(&m);
     fill_sizes(k);
     comm_prepare(j->a, &k->job);
@@ -494,9 +516,45 @@ static void fill_addresses(Collective *k, const Call *c)
         fill_sum(&k->sum[t], c, t);
 }
 
+/* The collective of a step, or that for which it waits; NULL: none. */
+static Collective *collective_of(const Program *x, int i)
+{
+    int start = x->collective[i].start;
+    return &x->collective[start < 0 ? i : start];
+}
+
+bool collective_on_device(const Program *x, int i)
+{
+    return collective_of(x, i)->group;
+}
+
+/* The sums of all its tensors. */
+static int sum_on(void *arg, void *stream, char *message)
+{
+    const Collective *k = arg;
+    int bad = 0;
+    for (int t = 0; t < k->ntensor && !bad; t++) {
+        const LocalSum *r = &k->sum[t].sum;
+        bad = k->ranks->sum(stream, r->node, r->count, r->x, r->nelem, r->y, message);
+    }
+    return bad;
+}
+
+static int device_step(const Program *x, int i, const Call *c, char *message)
+{
+    Collective *k = collective_of(x, i);
+    if (k != &x->collective[i])
+        return k->ranks->wait(c->stream, &k->ended, message);
+    fill_addresses(k, c);
+    return k->ranks->start(x->ranks, k->group, c->stream, &k->job, sum_on, &k->begun, &k->ended,
+                           message);
+}
+
 int collective_step(Program *x, int i, const Call *c, char *message)
 {
     Collective *k = &x->collective[i];
+    if (collective_on_device(x, i))
+        return device_step(x, i, c, message);
     if (k->start < 0) {
         if (k->left == k->ntensor) { /* comm's thread still reads its addresses */
             snprintf(message, RUN_MESSAGE, "%s still runs, of a run that has failed", k->job.what);

@@ -14,6 +14,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+enum { WATCH_NSEC = 20000 };
+
+extern const DeviceRanks ranks_cuda; /* nccl_cuda.c */
 
 typedef struct Cuda {
     Queues queues; /* first: what callers have of it */
@@ -194,11 +199,31 @@ static void wait(Queues *q, Queue in, Event *e)
         good(c, cudaStreamWaitEvent(c->stream[in], e->handle, 0));
 }
 
+/* Until the stream is done, or ranks have failed, which frees it. */
+static void await_ranks(Cuda *c, cudaStream_t stream)
+{
+    bool failed = false;
+    while (!failed && cudaStreamQuery(stream) == cudaErrorNotReady) {
+        char why[RUN_MESSAGE];
+        failed = ranks_cuda.watch(c->queues.ranks, why);
+        if (failed && !c->queues.failed)
+            memcpy(c->queues.message, why, RUN_MESSAGE);
+        c->queues.failed |= failed;
+        c->queues.left |= failed;
+        nanosleep(&(struct timespec){.tv_nsec = WATCH_NSEC}, NULL);
+    }
+}
+
 static int finish(Queues *q, char *message)
 {
     Cuda *c = (Cuda *)q;
-    for (int i = 0; i < MAX_QUEUE; i++)
+    for (int i = 0; i < MAX_QUEUE; i++) {
+        if (q->ranks)
+            await_ranks(c, c->stream[i]);
         good(c, cudaStreamSynchronize(c->stream[i]));
+    }
+    if (q->ranks)
+        ranks_cuda.watched(q->ranks);
     good(c, cudaGetLastError());
     c->nrun++;
     cudaGetLastError(); /* or a later run would meet it */
@@ -341,5 +366,6 @@ const Driver driver_cuda = {
     .wait = wait,
     .finish = finish,
     .recorder = &recorder,
+    .ranks = &ranks_cuda,
     .work = &work,
 };

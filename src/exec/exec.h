@@ -67,6 +67,8 @@ typedef struct Queues {
     char message[RUN_MESSAGE];
     Delay delay;  /* to be changed only while nothing runs */
     Fault *fault; /* what kernels note; NULL: theirs say it themselves */
+    void *ranks;  /* what DeviceRanks opened, in runs that have work of it; else NULL */
+    bool left;    /* they have failed: what kernels note after that comes of it */
 } Queues;
 
 /* Operations of work on memory, by its stream and by addresses that it reaches. */
@@ -97,6 +99,28 @@ typedef struct Recorder {
     void (*end)(Queues *q, Recording *r);
 } Recorder;
 
+/* Makes on a stream what a round of comm makes on its thread (CommRound.call). 0, or -1 with the
+ * reason. */
+typedef int DeviceSum(void *arg, void *stream, char *message);
+
+/* Collectives between the memories of devices, by a library of theirs. Functions that return int:
+ * 0, or -1 with RUN_MESSAGE bytes of reason. What wait() lets run may be captured. */
+typedef struct DeviceRanks {
+    void *(*open)(Comm *c, int number);              /* once for each rank; fails */
+    void *(*group)(void *ranks, const CommGroup *g); /* all ranks of the run call it alike; fails */
+    /* Gives the job's rounds to the group's stream, behind what `stream` was given. */
+    int (*start)(void *ranks, void *group, void *stream, const CommJob *j, DeviceSum *sum,
+                 const Event *begun, const Event *ended, char *message);
+    int (*wait)(void *stream, const Event *ended,
+                char *message); /* has `stream` wait for its end */
+    /* y = what the reduction n makes of the members' elements x[i], in that order. */
+    int (*sum)(void *stream, const Node *n, int count, const void *const *x, int64_t nelem, void *y,
+               char *message);
+    /* While streams are waited for: -1: nothing ends any more, and streams were freed. */
+    int (*watch)(void *ranks, char *message);
+    void (*watched)(void *ranks); /* they have ended */
+} DeviceRanks;
+
 /* The running half of a Device: device_NAME.c ends with one. */
 typedef struct Driver {
     /* Fails where the device of that number cannot be used; NULL: it always can. */
@@ -117,6 +141,7 @@ typedef struct Driver {
     void (*wait)(Queues *q, Queue in, Event *e);   /* for the latest record; none: not at all */
     int (*finish)(Queues *q, char *message);       /* waits for all; the first error, or 0 */
     const Recorder *recorder;                      /* NULL: each run gives its steps anew */
+    const DeviceRanks *ranks;                      /* NULL: ranks talk in the host's memory alone */
     const StreamWork *work;
 } Driver;
 
@@ -167,6 +192,7 @@ struct Program {
     char message[RUN_MESSAGE];        /* why the last run failed */
     Comm *comm;                       /* NULL: collectives are refused */
     Collective *collective;           /* by step: of collectives and their waits */
+    void *ranks;                      /* what DeviceRanks opened; NULL: no collective is its */
     Late *late;                       /* NULL: collectives run where their steps do */
     Hashes *hashes;                   /* NULL: results are not hashed */
     Trace *trace;                     /* NULL: no run is recorded */
@@ -238,6 +264,8 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast);
 /* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
+/* Whether step i, one of these, is the business of the device's own library. */
+bool collective_on_device(const Program *x, int i);
 
 /* ---- late.c: collectives that a stream comes to later than they are given ---- */
 

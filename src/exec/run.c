@@ -81,9 +81,10 @@ static int talk(const Work *w, const Call *c, char *message)
 {
     Program *x = w->x;
     const StreamWork *s = x->driver->work;
-    if (x->late && !x->traced && !x->check)
+    bool device = collective_on_device(x, w->step);
+    if (!device && x->late && !x->traced && !x->check)
         return late_give(x, w->stream, w->step, c, message);
-    if (s->wait_for)
+    if (!device && s->wait_for)
         s->wait_for(w->stream);
     return collective_step(x, w->step, c, message);
 }
@@ -233,12 +234,18 @@ static void give_run(Program *x)
         x->driver->recorder->end(x->queues, x->recording);
 }
 
-/* Writes what a kernel noted as the run's message; whether one did. */
+/* Writes what a kernel noted as the run's message, unless ranks have failed; whether one did. */
 static bool noted(Program *x)
 {
     Fault *f = x->queues->fault;
+    bool left = x->queues->left;
+    x->queues->left = false;
     if (!f || !f->noted)
         return false;
+    if (left) {
+        *f = (Fault){0};
+        return true;
+    }
     char what[200];
     const Step *s = &x->plan->step[f->step];
     /* formats of the kernel's table, all of long longs */
@@ -259,8 +266,10 @@ static int run_queues(Program *x)
         par_set_threads(x->plan->nthread);
         signals_hold(&before);
     }
+    x->queues->ranks = x->ranks;
     give_run(x);
     int bad = x->driver->finish(x->queues, x->message);
+    x->queues->ranks = NULL;
     if (here)
         signals_release(&before);
     return bad;

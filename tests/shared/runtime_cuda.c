@@ -154,6 +154,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return cudaSuccess;
 }
 
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    Stream *s = (Stream *)stream;
+    pthread_mutex_lock(&s->lock);
+    bool busy = s->first;
+    pthread_mutex_unlock(&s->lock);
+    return busy ? cudaErrorNotReady : cudaSuccess;
+}
+
 /* ---- events ---- */
 
 typedef struct Reach {
