@@ -110,9 +110,9 @@ int64_t memory_less_margin(int64_t nbytes)
 static int64_t count_sharing(tn_context *ctx, Arena *tmp, const tn_options *o, const Device *d)
 {
     const Driver *driver = driver_of(d);
-    if (device_is_gpu(d)) { /* the ranks of a host take its devices in turn */
+    if (device_is_gpu(d)) { /* in turn; a single one that a launcher shows each rank is its own */
         int count = ctx->comm && driver->count ? driver->count() : 0;
-        return count ? (tn_ranks_here(ctx) + count - 1) / count : 1;
+        return count > 1 ? (tn_ranks_here(ctx) + count - 1) / count : 1;
     }
     if (ctx->comm)
         return tn_ranks_here(ctx);
