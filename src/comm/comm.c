@@ -198,6 +198,9 @@ bool comm_failed(Comm *c, char *message)
     bool failed = c->failed;
     if (failed)
         memcpy(message, c->message, COMM_MESSAGE);
+    if (!c->listens && c->t)
+        engine_tell(c);
+    c->listens = true;
     pthread_mutex_unlock(&c->lock);
     return failed;
 }

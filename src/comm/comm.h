@@ -118,7 +118,9 @@ int comm_local(
 /* Whether ranks are threads of one process. */
 bool comm_is_threads(const Comm *c);
 double comm_timeout(const Comm *c);
-bool comm_failed(Comm *c, char *message); /* whether nothing comes any more, with the reason */
+/* Whether nothing comes any more, with the reason; from the first call on the thread notices while
+ * it has no job, too, that another rank has ended all. */
+bool comm_failed(Comm *c, char *message);
 /* A place for what another library has of these ranks, NULL at first; and an arena that lives as
  * long as c. */
 void **comm_own(Comm *c, Arena **a);

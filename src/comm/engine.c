@@ -496,8 +496,6 @@ static void look_around(Comm *c, bool busy, double now)
 {
     if (busy)
         look_at_all(c);
-    else if (c->t->aborted(c->self)) /* while this rank has no job, and waits for its device */
-        note_end(c, c->t->aborted(c->self));
     beat_in_time(c, now);
     pthread_mutex_lock(&c->lock);
     bool missing = !c->failed && misses(c);
@@ -524,7 +522,7 @@ static void serve_asked(Comm *c, Ask ask, CommGroup *g, int code)
 static void serve_once(Comm *c)
 {
     c->news = false;
-    bool busy = take_jobs(c), failed = c->failed, ended = c->ended;
+    bool busy = take_jobs(c), failed = c->failed, ended = c->ended, listens = c->listens;
     Ask ask = c->asked.kind;
     CommGroup *asked = c->asked.group;
     int code = c->asked.code;
@@ -536,7 +534,7 @@ static void serve_once(Comm *c)
     } else if (failed && !ended && now >= c->own.patience) {
         end_ranks(c, TN_FAIL, c->message);
     } else if (!failed) {
-        look_around(c, busy, now);
+        look_around(c, busy || listens, now);
     }
     pthread_mutex_lock(&c->lock);
     if (!c->news && before == c->own.moved)

@@ -87,9 +87,10 @@ struct Comm {
     pthread_cond_t wake;  /* for the thread: there is something new */
     pthread_cond_t done;  /* for the others: a job, or what was asked, is */
     bool opened, stop;
-    bool failed; /* nothing of what waits, or will, comes any more: `message` says why */
-    bool ended;  /* on all ranks */
-    bool news;   /* since the thread last looked */
+    bool failed;  /* nothing of what waits, or will, comes any more: `message` says why */
+    bool ended;   /* on all ranks */
+    bool news;    /* since the thread last looked */
+    bool listens; /* without a job, too, it is to notice that another rank has ended all */
     const volatile int *stopping; /* NULL: nothing asks for it */
     CommAsked asked;
     char message[COMM_MESSAGE];

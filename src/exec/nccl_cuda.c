@@ -164,10 +164,11 @@ static void fail_together(Comm *c, Ctx *ctx, Code code, const char *what, char w
 {
     char heard[COMM_MESSAGE];
     int64_t any = code;
-    if (comm_max(c, &any, 1, heard))
-        fail(ctx, TN_FAIL, "%s", heard);
+    int bad = comm_max(c, &any, 1, heard);
     if (code)
         fail(ctx, code, "%s", why);
+    if (bad)
+        fail(ctx, TN_FAIL, "%s", heard);
     if (any)
         fail(ctx, (Code)any, "NCCL: another rank has no %s", what);
 }
