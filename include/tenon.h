@@ -2302,6 +2302,27 @@ typedef struct tn_streams {
  * see also: tn_limit_product */
 TN_API int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate);
 
+/* tn_limit_product on the device of a program: on cpu the same; elsewhere by the fastest of the op's
+ * kernels there.
+ * in: program; product (batch, count and out_dtype are not read), dtype "f32" or "bf16"; cpu nonzero:
+ *     CPU seconds
+ * out: *sec
+ * error: another dtype; no memory there
+ * cost: operands and result in the device's memory, some tens of runs of it
+ * from: `tenon bench step`
+ * see also: tn_limit_product */
+TN_API int tn_program_product(tn_program *x, const tn_product *p, int cpu, double *sec);
+
+/* tn_limit_streams on the device of a program: on cpu the same; elsewhere the fastest kernels there
+ * that sum up one array, copy one, add two, and add one to another in place.
+ * in: program; cpu nonzero: per CPU second
+ * out: *rate
+ * error: no memory there
+ * cost: two or three arrays of 16 MiB (cuda: 256 MiB) in the device's memory, some tens of passes over them
+ * from: `tenon bench step`
+ * see also: tn_limit_streams */
+TN_API int tn_program_streams(tn_program *x, int cpu, tn_streams *rate);
+
 /* ---- tuning ---- */
 
 /* A training step whose calls are measured. */

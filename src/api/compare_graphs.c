@@ -80,8 +80,23 @@ typedef struct Difference {
     double most, diff;
 } Difference;
 
+/* Doubles do not tell all integers of 64 bits apart. */
+static void compare_integers(Difference *d, const int64_t *s, const int64_t *t, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        if (s[k] != t[k])
+            d->diff = fmax(d->diff, fmax(1, fabs((double)s[k] - (double)t[k])));
+        d->most = fmax(d->most, fabs((double)s[k]));
+    }
+}
+
 static void compare_piece(Difference *d, const Tensor *s, const Tensor *t, int64_t n)
 {
+    if (s->dtype == I64) {
+        compare_integers(d, (const int64_t *)(const void *)s->data,
+                         (const int64_t *)(const void *)t->data, n);
+        return;
+    }
     for (int64_t k = 0; k < n; k++) {
         double u = tensor_get(s, k), v = tensor_get(t, k);
         if (memcmp(&u, &v, sizeof u) && !(isnan(u) && isnan(v)))

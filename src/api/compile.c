@@ -291,6 +291,14 @@ static const char *name_beside(const tn_task *task)
                        : NULL;
 }
 
+/* Whose need it is that does not fit, where the step alone does. */
+static const char *need_beside(Arena *a, const char *beside)
+{
+    if (!beside || !strcmp(beside, "the other graphs"))
+        return "all graphs together need ";
+    return arena_printf(a, "%s need%s ", beside, strcmp(beside, "evaluation") ? "" : "s");
+}
+
 /* The options by which a setting differs from the one that was asked for, and its bytes. */
 static const char *other_options(Arena *a, const tn_setting *asked, const tn_setting *x,
                                  const char *unit)
@@ -322,9 +330,7 @@ static int refuse(Compile *x, Arena *tmp, const tn_compiled *c, const CompileNee
     } else {
         m.peak = need->arena;
         m.reserve = need->reserve;
-        t.what = "evaluation and sampling need ";
-        if (beside && !strcmp(beside, "the other graphs"))
-            t.what = "all graphs together need ";
+        t.what = need_beside(tmp, beside);
         t.holds = arena_printf(tmp, "\n  the step alone needs an arena of %s",
                                tn_bytes_text(need->step, unit, step, sizeof step));
     }

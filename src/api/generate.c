@@ -84,6 +84,18 @@ static tn_generator *make_generator(tn_model *m, Arena *call, int64_t capacity, 
     return x;
 }
 
+/* The options that a start reads; the caller's texts are read during the call alone. */
+static tn_options kept_options(tn_generator *x)
+{
+    tn_options o = tn_options_default();
+    o.memory = x->o.memory;
+    o.check = x->o.check;
+    o.seed = x->o.seed;
+    o.shard = x->o.shard;
+    o.reduce = x->o.reduce ? arena_strdup(x->h.a, x->o.reduce) : NULL;
+    return o;
+}
+
 int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
                      tn_generator **generator)
 {
@@ -102,11 +114,13 @@ int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
         code = plan_pass(x, &x->many, MIN(capacity, CHUNK));
     if (!code)
         code = check_memory(x);
-    if (code)
+    if (code) {
         tn_generator_free(x);
-    else
-        *generator = x;
-    return code;
+        return code;
+    }
+    x->o = kept_options(x);
+    *generator = x;
+    return 0;
 }
 
 void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve)
@@ -120,6 +134,13 @@ void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve)
 int64_t tn_generator_handles(const tn_generator *x)
 {
     return GIVEN(args_owner(x), x) ? x->handles : 0;
+}
+
+static void drop_programs(tn_generator *x)
+{
+    tn_program_free(x->many.program);
+    tn_program_free(x->one.program);
+    x->many.program = x->one.program = NULL;
 }
 
 int tn_generator_start(tn_generator *x, tn_program *host)
@@ -137,7 +158,11 @@ int tn_generator_start(tn_generator *x, tn_program *host)
                     : tn_program_new(x->one.plan, &o, &x->one.program);
     if (!code && x->many.plan)
         code = tn_program_share(x->many.plan, x->one.program, &x->many.program);
-    return code || host ? code : tn_program_load(x->one.program, x->model, &o);
+    if (!code && !host)
+        code = tn_program_load(x->one.program, x->model, &o);
+    if (code)
+        drop_programs(x); /* another start may succeed */
+    return code;
 }
 
 void tn_generator_free(tn_generator *x)
@@ -145,10 +170,10 @@ void tn_generator_free(tn_generator *x)
     GeneratorPass *pass[2];
     if (!x)
         return;
+    drop_programs(x);
     pass[0] = &x->many;
     pass[1] = &x->one;
     for (int i = 0; i < 2; i++) {
-        tn_program_free(pass[i]->program);
         tn_plan_free(pass[i]->plan);
         tn_graph_free(pass[i]->graph);
     }

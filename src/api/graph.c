@@ -80,13 +80,22 @@ int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text)
 
 static void dot_graph(Buf *b, const Graph *g, const char *prefix);
 
+/* Text within quotes. */
+static const char *quoted(Arena *a, const char *text)
+{
+    Buf b = {.a = a};
+    for (; *text; text++)
+        buf_printf(&b, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
+    return b.len ? b.text : "";
+}
+
 static void dot_node(Buf *b, const Node *n, const char *prefix)
 {
     buf_printf(b, "  \"%sn%d\" [shape=%s, label=\"%s\\n%s\"];\n", prefix, n->id,
                n->region     ? "box3d"
                : n->op->view ? "plaintext"
                              : "box",
-               n->op->name, n->scope);
+               n->op->name, quoted(b->a, n->scope));
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
         const char *type = type_text(b->a, &v->type);
@@ -113,7 +122,7 @@ static void dot_graph(Buf *b, const Graph *g, const char *prefix)
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
         buf_printf(b, "  \"%sout%d\" [shape=ellipse, label=\"%s %s\"];\n", prefix, i,
-                   role_name(g->out[i].role), g->out[i].name ? g->out[i].name : "");
+                   role_name(g->out[i].role), g->out[i].name ? quoted(b->a, g->out[i].name) : "");
         buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix,
                    v->def ? v->def->id : v->index);
         buf_printf(b, " -> \"%sout%d\";\n", prefix, i);

@@ -70,6 +70,44 @@ int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec)
     return tried(&t);
 }
 
+int tn_program_product(tn_program *x, const tn_product *p, int cpu, double *sec)
+{
+    if (!GIVEN(args_owner(x), x, p, sec))
+        return TN_CODE_USAGE;
+    tn_context *ctx = x->h.owner;
+    if (device_is_host(x->x->plan->device))
+        return tn_limit_product(ctx, p, cpu, sec);
+    if (!GIVEN(ctx, p->dtype) || !WITHIN(ctx, 1, INT32_MAX, p->m, p->k, p->n))
+        return TN_CODE_USAGE;
+    *sec = 0;
+    TRY(t, &ctx->ctx) {
+        DType d = product_dtype(t.ctx, p->dtype);
+        *sec = device_product_sec(try_arena(&t), x->x->plan, &(Product){d, d, p->m, p->k, p->n},
+                                  cpu ? cpu_sec : now_sec);
+    }
+    return tried(&t);
+}
+
+static tn_streams streams_of(const double x[NSTREAM])
+{
+    return (tn_streams){x[LIMIT_READ], x[LIMIT_COPY], x[LIMIT_ADD], x[LIMIT_UPDATE]};
+}
+
+int tn_program_streams(tn_program *x, int cpu, tn_streams *rate)
+{
+    if (!GIVEN(args_owner(x), x, rate))
+        return TN_CODE_USAGE;
+    if (device_is_host(x->x->plan->device))
+        return tn_limit_streams(x->h.owner, cpu, rate);
+    *rate = (tn_streams){0};
+    TRY(t, &x->h.owner->ctx) {
+        double seen[NSTREAM];
+        device_stream_rates(try_arena(&t), x->x->plan, cpu ? cpu_sec : now_sec, seen);
+        *rate = streams_of(seen);
+    }
+    return tried(&t);
+}
+
 int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
 {
     if (!GIVEN(ctx, ctx, rate))
@@ -80,7 +118,7 @@ int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
         if (!ctx->stream && !(ctx->stream = stream_new()))
             fail(t.ctx, TN_FAIL, "out of memory");
         stream_rates(ctx->stream, cpu ? cpu_sec : now_sec, x);
-        *rate = (tn_streams){x[LIMIT_READ], x[LIMIT_COPY], x[LIMIT_ADD], x[LIMIT_UPDATE]};
+        *rate = streams_of(x);
     }
     return tried(&t);
 }
@@ -108,7 +146,7 @@ static int measure_ways(Arena *a, const Plan *p, int step, double most_sec, doub
     OpClass class = p->step[step].node->op->class;
     if (way_count(p, step) < 2 && class != CLASS_PRODUCT && class != CLASS_ATTENTION)
         return 0;
-    double fastest = library_sec(a, &p->step[step], clock);
+    double fastest = device_is_host(p->device) ? library_sec(a, &p->step[step], clock) : 0;
     arena_reset(a);
     int count = 0, n = way_times(a, p, step, most_sec, clock, way);
     for (int i = 0; i < n && count < most; i++)

@@ -397,7 +397,8 @@ static void fill_sharding(Arena *a, json_t *o, const ShardReport *r)
                              (json_int_t)t->nbytes, "taken", i == r->taken));
     }
     put(a, o, "objective_sec", r->solved ? json_real(r->sec) : json_null());
-    put(a, o, "emitted_sec", r->solved ? json_real(r->emitted) : json_null());
+    put(a, o, "emitted_sec", r->solved ? json_real(r->emitted - r->rest) : json_null());
+    put(a, o, "rest_sec", r->solved ? json_real(r->rest) : json_null());
     put(a, o, "gap", r->solved ? json_real(r->gap) : json_null());
     json_t *forms = put(a, o, "forms", json_array());
     for (int i = 0; i < r->nform; i++)
@@ -494,8 +495,17 @@ static void fill_difference(Arena *a, json_t *d, json_t *x, json_t *y)
         else if (json_is_real(u) && strcmp(key, "plan_sec") != 0)
             put(a, d, key, json_real(json_number_value(v) - json_real_value(u)));
     }
-    json_object_foreach(y, key, v) if (json_is_integer(v) && !json_object_get(x, key))
-        put(a, d, key, json_integer(json_integer_value(v)));
+    json_object_foreach(y, key, v)
+    {
+        if (json_object_get(x, key))
+            continue;
+        if (json_is_object(v))
+            fill_difference(a, put(a, d, key, json_object()), NULL, v);
+        else if (json_is_integer(v))
+            put(a, d, key, json_integer(json_integer_value(v)));
+        else if (json_is_real(v) && strcmp(key, "plan_sec") != 0)
+            put(a, d, key, json_real(json_real_value(v)));
+    }
 }
 
 const char *plans_json(tn_plan *const *plans, const char *const *side)

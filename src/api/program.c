@@ -38,8 +38,10 @@ static tn_program *start(tn_program *x)
 {
     stage_make(x);
     scalars_start(x);
-    if (!ranks_run(x->plan) && joins_alone(x->plan->p))
+    if (!ranks_run(x->plan) && joins_alone(x->plan->p)) {
         program_join(x->x, x->h.a, comm_alone(x->h.a), x->fast);
+        program_library(x->x, arena_ctx(x->h.a));
+    }
     return x;
 }
 
@@ -327,12 +329,21 @@ static const char *input_names(Arena *a, const Plan *p, const char *word)
     return names_hint(word, names, p->nin, NEWN(a, char, SIZE), SIZE);
 }
 
-/* An input's tensor: under the value's name, or that which belongs to its role. */
-static const TensorEntry *find_entry(const TensorFile *file, const PlanPort *p)
+static bool is_value(const Plan *p, const char *name)
+{
+    for (int i = 0; i < p->nin; i++)
+        if (!strcmp(p->in[i].value, name))
+            return true;
+    return false;
+}
+
+/* An input's tensor: under the value's name, or that which belongs to its role and is no other
+ * value's. */
+static const TensorEntry *find_entry(const TensorFile *file, const Plan *plan, const PlanPort *p)
 {
     const TensorEntry *e = tensors_find(file, p->value);
     const char *name = port_input_name(p);
-    return e || !*name ? e : tensors_find(file, name);
+    return e || !*name || is_value(plan, name) ? e : tensors_find(file, name);
 }
 
 static void read_input(tn_program *x, Arena *a, const TensorFile *file, int i)
@@ -340,7 +351,7 @@ static void read_input(tn_program *x, Arena *a, const TensorFile *file, int i)
     Ctx *ctx = arena_ctx(a);
     const PlanPort *p = &x->x->plan->in[i];
     Type *whole = &x->whole[i];
-    const TensorEntry *e = find_entry(file, p);
+    const TensorEntry *e = find_entry(file, x->x->plan, p);
     if (!e && (p->role == ROLE_SEED || !type_nelem(whole)))
         return; /* it has one already, or no element to be read */
     if (!e)
@@ -363,7 +374,7 @@ static void read_inputs(tn_program *x, Arena *a, const char *path)
     Arena *tmp = arena_tmp(a);
     for (int i = 0; i < p->nin; i++) {
         read_input(x, tmp, file, i);
-        const TensorEntry *e = find_entry(file, &p->in[i]);
+        const TensorEntry *e = find_entry(file, p, &p->in[i]);
         map_put(&known, e ? e->name : p->in[i].value, x);
     }
     for (int k = 0; k < file->count; k++)

@@ -170,6 +170,8 @@ typedef struct Buf {
 void buf_add(Buf *b, const char *s);
 void buf_addn(Buf *b, const char *s, size_t n);
 void buf_printf(Buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Whether the text is valid UTF-8. */
+bool text_utf8(const char *text);
 
 /* ---- map.c: string keys to pointers, in an arena ---- */
 

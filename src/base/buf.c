@@ -2,6 +2,7 @@
 #include "base.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 void buf_addn(Buf *b, const char *s, size_t n)
 {
@@ -42,4 +43,19 @@ void buf_printf(Buf *b, const char *format, ...)
     vsnprintf(large, (size_t)n + 1, format, args);
     va_end(args);
     buf_addn(b, large, (size_t)n);
+}
+
+bool text_utf8(const char *text)
+{
+    size_t left = strlen(text);
+    while (left) {
+        utf8proc_int32_t c;
+        const utf8proc_ssize_t n =
+            utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)left, &c);
+        if (n < 1)
+            return false;
+        text += n;
+        left -= (size_t)n;
+    }
+    return true;
 }

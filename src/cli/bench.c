@@ -206,11 +206,9 @@ static int check_bench(const Command *c, const Option *table, Bench *b)
                       b->what);
     if (b->file && strcmp(b->what, "ops"))
         return report(TN_CODE_USAGE, "bench: a graph is for ops, found \"%s\"", b->file);
-    if (tn_backend_is_gpu(b->c.o.backend) && strcmp(b->what, "plan"))
-        return report(TN_CODE_USAGE,
-                      "bench: the limits of %s are measured on the processor: expected --backend "
-                      "cpu or emulated; tools/gpu-check bench measures a GPU",
-                      b->what);
+    if (tn_backend_is_gpu(b->c.o.backend) && bench_cpu(b))
+        return report(TN_CODE_USAGE, "bench: --clock cpu counts the processor's seconds alone: "
+                                     "expected --backend cpu or emulated");
     if (bench_cpu(b) && option_given(table, "threads") && b->c.threads != 1)
         return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
     int code = launch_check(c, table, &b->c);

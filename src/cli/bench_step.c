@@ -7,7 +7,9 @@
  * that reads and writes as the call does: what stays in a cache may be faster than that. The limit
  * of a step is its own products alone, each by the fastest of its ways and of the library's
  * layouts, and its attention at the best rate. Times of calls are those inside of steps, with the
- * caches as they are there; times of ways are alone.
+ * caches as they are there; times of ways are alone. Beside the host the device's own kernels give
+ * the limits. On a GPU a recorded step waits for each call, so that a step's time is that of
+ * another, which is not recorded.
  *
  * bench time: the step's seconds, its bytes by the plan and the system, and nothing else. */
 #include "bench.h"
@@ -162,12 +164,16 @@ static int record(Bench *b, BenchStep *s, double *sec, tn_streams *stream)
         tn_program_trace_next(s->x, i);
         if (!s->m)
             tn_program_random(s->x, 1);
-        code = tn_limit_streams(b->ctx, bench_cpu(b), &seen[i]);
+        code = tn_program_streams(s->x, bench_cpu(b), &seen[i]);
         if ((code = tn_agree_code(b->ctx, code))) /* which also lets all begin together */
             return code;
         tn_ranks_count(b->ctx, &before, &since);
         double start = bench_now(b);
         code = s->m ? run_once(b->ctx, s, i + 3) : port_run(b->ctx, s->x);
+        if (tn_backend_is_gpu(b->o.backend) && !code) { /* recording waits for each call */
+            start = bench_now(b);
+            code = s->m ? run_once(b->ctx, s, i + 3) : port_run(b->ctx, s->x);
+        }
         sec[i] = bench_now(b) - start;
         tn_ranks_count(b->ctx, &after, &waited);
         s->waited[i] = (waited - since) / sec[i];
@@ -198,9 +204,9 @@ static double *rate_of(Limits *l, const char *dtype)
     return !strcmp(dtype, "bf16") ? &l->bf16 : &l->f32;
 }
 
-static int measure_product(Bench *b, Limits *l, const tn_product *p, double *sec)
+static int measure_product(Bench *b, tn_program *x, Limits *l, const tn_product *p, double *sec)
 {
-    int code = tn_limit_product(b->ctx, p, bench_cpu(b), sec);
+    int code = tn_program_product(x, p, bench_cpu(b), sec);
     double rate = 2.0 * (double)p->m * (double)p->n * (double)p->k / *sec;
     double *best = rate_of(l, p->dtype);
     *best = !code && rate > *best ? rate : *best;
@@ -208,14 +214,15 @@ static int measure_product(Bench *b, Limits *l, const tn_product *p, double *sec
 }
 
 /* Products that libraries are good at. */
-static int measure_rate(Bench *b, Limits *l, const char *dtype)
+static int measure_rate(Bench *b, tn_program *x, Limits *l, const char *dtype)
 {
     static const int64_t size[][3] = {{1024, 1024, 1024}, {2048, 2048, 2048}, {2048, 768, 3072}};
-    int code = 0;
+    int code = 0, times = tn_backend_is_gpu(b->o.backend) ? 4 : 1; /* which larger ones fill */
     for (int i = 0; i < LEN(size) && !code; i++) {
-        tn_product p = {1, size[i][0], size[i][1], size[i][2], 1, dtype, dtype};
+        tn_product p = {1,    times * size[i][0], times * size[i][1], times * size[i][2], 1, dtype,
+                        dtype};
         double sec;
-        code = measure_product(b, l, &p, &sec);
+        code = measure_product(b, x, l, &p, &sec);
     }
     return code;
 }
@@ -236,12 +243,12 @@ static double stream_of(const Limits *l, const tn_call *c)
     return 0;
 }
 
-static int measure_limits(Bench *b, Limits *l, const tn_call *call, int n)
+static int measure_limits(Bench *b, tn_program *x, Limits *l, const tn_call *call, int n)
 {
     int code = 0;
     for (int i = 0; i < n && !code; i++)
         if (!stream_of(l, &call[i]) && !*rate_of(l, call[i].dtype))
-            code = measure_rate(b, l, !strcmp(call[i].dtype, "bf16") ? "bf16" : "f32");
+            code = measure_rate(b, x, l, !strcmp(call[i].dtype, "bf16") ? "bf16" : "f32");
     return code;
 }
 
@@ -324,7 +331,7 @@ static int measure_calls(Bench *b, BenchStep *s, Limits *l, double *sec, const t
     if (!code)
         code = tn_program_calls(s->x, calls, n);
     if (!code)
-        code = measure_limits(b, l, *calls, *n);
+        code = measure_limits(b, s->x, l, *calls, *n);
     return code;
 }
 

@@ -193,6 +193,15 @@ static int check(const Command *c, const Option *table, const ShardCommand *x)
         return report(TN_CODE_USAGE,
                       "%s: --%s is missing, for the problem of a model, as \"%s\" is no file",
                       c->name, missing, x->path);
+    if (!strcmp(x->c.o.mesh, "none") || !strcmp(x->c.o.mesh, "auto"))
+        return report(TN_CODE_USAGE,
+                      "%s: --mesh: expected AXIS=N,..., the mesh of the problem, found %s", c->name,
+                      x->c.o.mesh);
+    struct stat st;
+    if (strcmp(x->output, "-") != 0 && !stat(x->output, &st) && !S_ISREG(st.st_mode))
+        return report(TN_CODE_USAGE,
+                      "%s: --output: expected a file for the problem, found %s, which is none",
+                      c->name, x->output);
     if (!strcmp(x->output, "-"))
         return report(TN_CODE_USAGE, "%s: --output: expected a file for the problem, found \"-\"",
                       c->name);

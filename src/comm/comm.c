@@ -127,7 +127,7 @@ static void make_small(Comm *c, Arena *a)
     c->small.number = NEWN(a, int64_t, (c->place.size + 1) * MAX_NUMBERS);
     c->small.round = (CommRound){.kind = ROUND_EXCHANGE, .part = c->small.part};
     c->small.job = (CommJob){.round = &c->small.round, .nround = 1};
-    c->small.job.group = comm_group(c, a, 0, c->place.size, all, false);
+    c->small.job.group = comm_group(c, a, 0, c->place.size, all);
     comm_prepare(a, &c->small.job);
 }
 
@@ -242,10 +242,12 @@ static void leave_group(void *arg)
 }
 
 /* Has the thread make it. */
-static void make_library(CommGroup *g, Ctx *ctx)
+void comm_library(CommGroup *g, Ctx *ctx)
 {
     Comm *c = g->c;
     char reason[COMM_MESSAGE];
+    if (g->library || !comm_reduces(g))
+        return;
     for (int i = 0; i < COMM_GROUPS; i++)
         CHECK(!is_busy(&c->group[i], reason));
     ask(c, ASK_LIBRARY, g, TN_OK, "");
@@ -274,7 +276,7 @@ int comm_group_id(const Comm *c, int n, const int *rank)
     return fresh >= 0 ? fresh : dropped;
 }
 
-CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fast)
+CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank)
 {
     CHECK(id >= 0 && id < COMM_GROUPS && n >= 1 && n <= c->place.size);
     CommGroup *g = &c->group[id];
@@ -284,8 +286,6 @@ CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fa
     }
     g->nuser++;
     arena_defer(a, leave_group, g);
-    if (fast && n > 1 && !g->library && c->t->group)
-        make_library(g, arena_ctx(a));
     return g;
 }
 
@@ -311,7 +311,7 @@ int comm_member(const CommGroup *g)
 
 bool comm_reduces(const CommGroup *g)
 {
-    return g->library != NULL;
+    return g->n > 1 && g->c->t->group;
 }
 
 /* ---- jobs ---- */

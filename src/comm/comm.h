@@ -67,10 +67,10 @@ typedef struct Transport {
     int (*send)(void *self, int to, int tag, const CommPart *p, void **request, char *message);
     int (*receive)(void *self, int from, int tag, const CommPart *p, void **request, char *message);
     int (*done)(void *self, void *request, bool *done, char *message);
-    /* NULL: there are no reductions of the library's own. All ranks of the run call group() alike;
-     * `group` belongs to the transport. scatter: this rank's part of the reduced, else all of it;
-     * count: elements of the result, which is apart from what is reduced. A group has one reduction
-     * at a time. */
+    /* NULL: there are no reductions of the library's own. All ranks of the run call group() alike,
+     * and may wait there for each other; `group` belongs to the transport. scatter: this rank's
+     * part of the reduced, else all of it; count: elements of the result, which is apart from what
+     * is reduced. A group has one reduction at a time. */
     int (*group)(void *self, int n, const int *rank, void **group, char *message);
     int (*reduce)(void *self, void *group, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message);
@@ -130,10 +130,13 @@ void comm_stop_by(Comm *c, const volatile int *stop);
 
 /* The group of these ranks, this one among them, in their order, which is the members'. All ranks
  * of a group make it alike, with one `id` below COMM_GROUPS, which no two groups of a rank share; 0
- * is that of all ranks. A group that is made again is the same one. fast: for reductions of the
- * library's own: then all ranks of the run make their groups in one order, with no job under way.
- * Jobs under way when a goes end all ranks: what they read and write must go later. */
-CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fast);
+ * is that of all ranks. A group that is made again is the same one. Waits for nobody. Jobs under
+ * way when a goes end all ranks: what they read and write must go later. */
+CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank);
+/* Makes what the group's reductions by the library need, if it is not there. All ranks of the run
+ * do so for their groups in one order, with no job under way, and wait for each other: none may
+ * have failed before. */
+void comm_library(CommGroup *g, Ctx *ctx);
 /* The id of the group of these ranks that there is or was, or one that none has; -1: all have. The
  * same on all ranks that make and drop their groups in one order. */
 int comm_group_id(const Comm *c, int n, const int *rank);
@@ -141,7 +144,7 @@ CommGroup *comm_world(Comm *c);
 int comm_group_size(const CommGroup *g);
 int comm_group_rank(const CommGroup *g, int member);
 int comm_member(const CommGroup *g);   /* this rank's place in it */
-bool comm_reduces(const CommGroup *g); /* whether the library can */
+bool comm_reduces(const CommGroup *g); /* whether the library can, after comm_library() */
 
 typedef enum {
     ROUND_EXCHANGE, /* part[], by member */

@@ -188,14 +188,14 @@ static char *address_of(const CommPart *p, bool receives)
     return receives ? p->receive : (char *)(uintptr_t)p->send;
 }
 
-/* As a type, of several parts. */
-static int make_type(const CommPart *p, bool receives, int count, MPI_Datatype *type)
+/* As a type, of several parts, the first from `at` on: of one that was cut, its rest. */
+static int make_type(const CommPart *p, int64_t at, bool receives, int count, MPI_Datatype *type)
 {
     int *length = calloc((size_t)count, sizeof *length), error = MPI_ERR_NO_MEM;
     MPI_Aint *address = calloc((size_t)count, sizeof *address);
-    for (int i = 0; length && address && i < count; i++, p = p->next) {
-        length[i] = (int)part_bytes(p, receives);
-        MPI_Get_address(address_of(p, receives), &address[i]);
+    for (int i = 0; length && address && i < count; i++, p = p->next, at = 0) {
+        length[i] = (int)(part_bytes(p, receives) - at);
+        MPI_Get_address(address_of(p, receives) + at, &address[i]);
     }
     if (length && address)
         error = MPI_Type_create_hindexed(count, length, address, MPI_BYTE, type);
@@ -220,7 +220,7 @@ static int make_chunk(MessagePlace *from, bool receives, Chunk *c)
     if (count == 1)
         return MPI_SUCCESS;
     *c = (Chunk){MPI_BOTTOM, 1, MPI_BYTE};
-    return make_type(first, receives, count, &c->type);
+    return make_type(first, at, receives, count, &c->type);
 }
 
 static int post_chunk(const Mpi *m, const MpiMessage *r, int tag, Chunk *c, MPI_Request *request)

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(BLOCK) assign(Positions s, CachePlace p, T *y,
         note(p.fault, p.step, 0, position, p.most);
         return;
     }
-    if (i >= s.nelem)
+    if (i >= s.nelem || stopped(s.stop))
         return;
     locate(s, i, at);
     y[position * p.stride + at[0]] = x[at[1]];
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(BLOCK) assign(Positions s, CachePlace p, T *y,
 template <typename T> static int assign_of(Call *c, const Walk &w, const CachePlace &p)
 {
     unsigned grid = grid_for(MAX(w.nelem, 1), BLOCK);
-    return LAUNCH(c, (assign<T>), grid, BLOCK, 0, positions_of(&w), p, data<T>(c->out[0]),
+    return LAUNCH(c, (assign<T>), grid, BLOCK, 0, positions_of(c, &w), p, data<T>(c->out[0]),
                   data<const T>(c->in[1]));
 }
 

@@ -43,7 +43,7 @@ template <int V, typename T>
 __global__ void __launch_bounds__(BLOCK) collect(Positions s, T *y, const T *x)
 {
     int64_t i = thread_number(), at[2];
-    if (i >= s.nelem)
+    if (i >= s.nelem || stopped(s.stop))
         return;
     locate(s, i, at);
     int64_t step = s.stride[1][s.rank - 1] / V;
@@ -63,7 +63,7 @@ template <typename T> static int copy_units(Call *c, Walk w, char *to, const cha
         across = across || lies_along(&w, 1, d);
     if (V > 1 && w.nelem && !across && run_fits(&w, 0, V, sizeof(T), to)) {
         walk_by(&w, V);
-        return LAUNCH(c, (collect<V, T>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w),
+        return LAUNCH(c, (collect<V, T>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(c, &w),
                       (T *)(void *)to, (const T *)(const void *)from);
     }
     return walk_run<TILES>(c, w, Same(), (T *)(void *)to, (const T *)(const void *)from);

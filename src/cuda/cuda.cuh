@@ -5,7 +5,9 @@
  * like that of the processor: accepts() and workspace() are asked without a device; run() launches
  * on c->stream and returns; nothing is allocated, waited for or read on the host. A scalar operand
  * is read by the kernel. Same call, same bits: no atomics whose order shows. What a kernel finds
- * wrong with its data it notes (note()), and the run fails after it.
+ * wrong with its data it notes (note()), and the run fails after it; kernels that come later and
+ * renew parameters or state leave them as they are (stopped()), as the processor, which stops
+ * there.
  *
  * Products are not contracted to fma (-fmad=false), so that a function gives the same bits wherever
  * it is compiled into; write fma() where it is meant.
@@ -120,12 +122,21 @@ __device__ inline void note(Fault *f, int step, int what, long long a, long long
 {
     if (*(volatile int *)&f->noted || atomicCAS(&f->noted, 0, 1))
         return;
+    if (f->stop)
+        *(volatile int *)f->stop = 1;
     f->step = step;
     f->what = what;
     f->value[0] = a;
     f->value[1] = b;
     f->value[2] = c;
     f->value[3] = d;
+}
+
+/* Whether a call must leave what outlives the run as it is (Call.stop): a kernel before it has
+ * noted a fault. */
+__device__ inline bool stopped(const int *stop)
+{
+    return stop && *(const volatile int *)stop;
 }
 
 /* ---- tensors in kernels: passed by value ---- */

@@ -131,6 +131,8 @@ template <typename T> static int drop_dtype(Call *c)
     r.scale = 1 / (1 - c->node->attr[P].f);
     WalkOf<2> units = w;
     uint64_t common = (uint64_t)c->in[0].data | (uint64_t)c->out[0].data;
+    if (c->nout == 2) /* of one byte for each element */
+        common |= (uint64_t)c->out[1].data * sizeof(T);
     if (walk_units(&units, 2, sizeof(T), common) == 16)
         return drop_some<T, 16 / sizeof(T)>(c, units, r);
     return drop_some<T, 1>(c, w, r);

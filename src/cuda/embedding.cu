@@ -182,7 +182,7 @@ __device__ static void store_columns(T *row, int64_t column, int64_t n, const W 
     alignas(16) T x[N];
     for (int e = 0; e < N; e++)
         x[e] = narrow<T>(sum[e]);
-    if (n % N == 0)
+    if (n % N == 0 && (uint64_t)row % 16 == 0)
         for (int u = 0; u < (int)(sizeof x / 16); u++)
             ((Unit16 *)(void *)(row + column))[u] = ((const Unit16 *)(const void *)x)[u];
     else
@@ -293,7 +293,7 @@ __device__ static void fill_rows(const GradientSums<D, R> &s, int64_t first)
         R *to = s.dw + row * s.n;
         if (has[row - first])
             continue;
-        if (s.n % EACH == 0 && !s.base)
+        if (s.n % EACH == 0 && (uint64_t)to % 16 == 0 && !s.base)
             for (int64_t i = threadIdx.x; i < s.n / EACH; i += blockDim.x)
                 ((Unit16 *)(void *)to)[i] = {};
         else

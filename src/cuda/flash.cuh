@@ -106,10 +106,10 @@ static inline bool starts_dense(const Call *c, int at)
     return !starts || tensor_contiguous(starts);
 }
 
-/* The first key that a query of row b sees. */
+/* The first key that a query of row b sees; 0 where the start is negative, which is noted. */
 __device__ inline int64_t start_at(const int64_t *starts, const Flash &f, int64_t b, int64_t query)
 {
-    return starts ? starts[b * f.queries + query] : 0;
+    return starts ? max(starts[b * f.queries + query], (int64_t)0) : 0;
 }
 
 enum { CHECKERS = 256 }; /* threads of one block */

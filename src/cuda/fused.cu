@@ -17,7 +17,7 @@ static void prepare(Call *c, Arena *a)
     c->state = p;
     p->text = fused_text(a, c);
     p->kernel = fused_compile(a, p->text.text);
-    p->argument = NEWN(a, void *, c->nin + c->nout + p->text.nstream);
+    p->argument = NEWN(a, void *, c->nin + c->nout + 1 + p->text.nstream);
 }
 
 static int run(Call *c)
@@ -28,6 +28,7 @@ static int run(Call *c)
         *argument++ = &c->in[i].data;
     for (int k = 0; k < c->nout; k++)
         *argument++ = &c->out[k].data;
+    *argument++ = &c->stop;
     for (int i = 0; i < p->text.nstream; i++)
         *argument++ = &p->text.stream[i];
     return p->text.blocks ? fused_launch(c, p->kernel, &p->text, p->argument) : 0;

@@ -43,6 +43,12 @@ __device__ inline void store(T *to, const Neighbours<T, V> &x, long long stride,
             to[k * stride] = x.v[k];
 }
 
+/* Whether the block's threads, which all call this, must leave everything as it is (Call.stop). */
+__device__ inline bool all_stopped(const int *stop)
+{
+    return stop && __syncthreads_or(*(const volatile int *)stop);
+}
+
 template <typename... P> __device__ inline bool aligned(const P *...p)
 {
     return ((size_t(0) | ... | (size_t)p) & 15) == 0;

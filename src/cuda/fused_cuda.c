@@ -36,6 +36,17 @@ static void *open_library(void)
     return found;
 }
 
+static void *find_function(Ctx *ctx, void *library, const char *name)
+{
+    void *f = dlsym(library, name);
+    if (!f) {
+        const char *why = dlerror();
+        fail(ctx, TN_FAIL, "CUDA: expected libnvrtc of CUDA 12 or 13, found one without %s: %s",
+             name, why ? why : "it is NULL");
+    }
+    return f;
+}
+
 static const Nvrtc *get_nvrtc(Ctx *ctx)
 {
     static const char key[] = "nvrtc";
@@ -49,7 +60,7 @@ static const Nvrtc *get_nvrtc(Ctx *ctx)
              "(--fuse off needs none): %s",
              dlerror());
     n = NEW(memo_arena(ctx), Nvrtc);
-#define X(name) *(void **)&n->name = dlsym(library, "nvrtc" #name);
+#define X(name) *(void **)&n->name = find_function(ctx, library, "nvrtc" #name);
     FUNCTIONS(X)
 #undef X
     memo_put(ctx, key, sizeof key, n);

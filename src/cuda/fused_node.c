@@ -180,12 +180,22 @@ static const char *packs(TextWriter *w, const Node *n, int i, const char *W)
     if (x->def || w->steps)
         return arena_printf(w->a, "[&](int, int, int k) { return packed<%s>(h%s%d[k]); }", W,
                             x->def ? "v" : "x", k);
+    const Access *from = &w->load[k];
+    if (access_even(w, from))
+        return arena_printf(w->a,
+                            "[&](int i, int count, int) {\n"
+                            "const Index p = o + i;\n"
+                            "return packed<%s>(load<%d>(in%d + (%s), %lld, count));\n}",
+                            W, w->together, from->index, access_offset(w, from),
+                            (long long)access_stride(from));
     return arena_printf(w->a,
                         "[&](int i, int count, int) {\n"
                         "const Index p = o + i;\n"
-                        "return packed<%s>(load<%d>(in%d + (%s), %lld, count));\n}",
-                        W, w->together, w->load[k].index, access_offset(w, &w->load[k]),
-                        (long long)access_stride(&w->load[k]));
+                        "Neighbours<%s, %d> x = {};\n"
+                        "for (int v = 0; v < count; v++) x.v[v] = in%d[%s];\n"
+                        "return packed<%s>(x);\n}",
+                        text_types[from->dtype], w->together, from->index,
+                        text_offset(w, &from->walk, "(p + v)"), W);
 }
 
 static const char *eps_of(const TextWriter *w, const Node *n)

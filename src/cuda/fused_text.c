@@ -176,6 +176,7 @@ static void write_arguments(const TextWriter *w, Buf *b)
         buf_printf(b, "%sconst %s *in%d", count++ ? ", " : "", text_types[c->in[i].dtype], i);
     for (int k = 0; k < c->nout; k++)
         buf_printf(b, "%s%s *out%d", count++ ? ", " : "", text_types[c->out[k].dtype], k);
+    buf_add(b, ", const int *stop");
     for (int k = 0; k < w->text.nstream; k++)
         buf_printf(b, ", unsigned stream%d", k);
 }
@@ -357,7 +358,7 @@ FusedText fused_text(Arena *a, const Call *c)
                w.wide ? "long long" : "unsigned");
     buf_printf(&head, "extern \"C\" __global__ void __launch_bounds__(%d) fused(", w.text.threads);
     write_arguments(&w, &head);
-    buf_printf(&head, ")\n{\n%s}\n", b.text);
+    buf_printf(&head, ")\n{\nif (all_stopped(stop)) return;\n%s}\n", b.text);
     w.text.text = indented(a, head.text);
     return w.text;
 }

@@ -140,10 +140,11 @@ __device__ static bool occurs(const ScatterLines &s, int64_t line, int64_t lo, i
     return false;
 }
 
-template <typename T> static __global__ void scatter_few(const T *x, T *y, ScatterLines s)
+template <typename T>
+static __global__ void scatter_few(const T *x, T *y, ScatterLines s, const int *stop)
 {
     int64_t i = thread_number(), j = quotient(i, s.line.nelem), at[3];
-    if (j >= s.along)
+    if (j >= s.along || stopped(stop))
         return;
     walk_at(s.line, i - j * s.line.nelem, at);
     int64_t id = index_at(s.ids, at[0] + j * s.id_step);
@@ -176,7 +177,7 @@ static int run_few(Call *c)
         return -1;
     BY_DTYPE(c->out[0].dtype, T,
              return LAUNCH(c, (scatter_few<T>), grid_for(s.line.nelem * s.along, THREADS), THREADS,
-                           0, data<T>(c->in[SRC]), data<T>(c->out[0]), s));
+                           0, data<T>(c->in[SRC]), data<T>(c->out[0]), s, c->stop));
     return 0;
 }
 

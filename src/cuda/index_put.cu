@@ -34,10 +34,11 @@ int cuda_check_index(Call *c, int i, int64_t least, int64_t size, int what)
 
 /* ---- copy ---- */
 
-template <typename U> static __global__ void copy_units(const U *x, U *y, WalkOf<2> w)
+template <typename U>
+static __global__ void copy_units(const U *x, U *y, WalkOf<2> w, const int *stop)
 {
     int64_t i = thread_number(), at[2];
-    if (i >= w.nelem)
+    if (i >= w.nelem || stopped(stop))
         return;
     walk_at(w, i, at);
     y[at[1]] = x[at[0]];
@@ -54,7 +55,7 @@ int cuda_copy_operand(Call *c)
     int64_t unit = walk_units(&w, 2, dtype_size(x.dtype), (uint64_t)x.data | (uint64_t)y.data);
     BY_SIZE(unit, U,
             return LAUNCH(c, (copy_units<U>), grid_for(w.nelem, THREADS), THREADS, 0, data<U>(x),
-                          data<U>(y), w));
+                          data<U>(y), w, c->stop));
     return 0;
 }
 
@@ -67,10 +68,11 @@ int64_t cuda_put_nwork(int64_t count)
 
 /* The thread of a place's first position, or, where the last stays, of the last, puts. */
 template <typename T>
-static __global__ void put_sorted(const SortItem *item, const T *x, T *y, Put p, int64_t columns)
+static __global__ void put_sorted(const SortItem *item, const T *x, T *y, Put p, int64_t columns,
+                                  const int *stop)
 {
     int64_t i = thread_number(), k = quotient(i, columns), at[2], last = p.at.nelem - 1;
-    if (k > last || item[k].key == (uint64_t)NOWHERE)
+    if (k > last || item[k].key == (uint64_t)NOWHERE || stopped(stop))
         return;
     uint64_t place = item[k].key;
     if (p.kind == PUT_LAST ? k < last && item[k + 1].key == place
@@ -102,6 +104,6 @@ int cuda_put_sorted(Call *c, const Put &p, const Tensor &source)
         return -1;
     BY_DTYPE(source.dtype, T,
              return LAUNCH(c, (put_sorted<T>), grid_for(count * columns, THREADS), THREADS, 0,
-                           sorted, data<T>(source), data<T>(c->out[0]), p, columns));
+                           sorted, data<T>(source), data<T>(c->out[0]), p, columns, c->stop));
     return 0;
 }

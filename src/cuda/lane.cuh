@@ -235,7 +235,7 @@ template <typename W> __device__ inline W remainder_of(W a, W b)
 template <typename W> __device__ inline W floor_of(W a, W b)
 {
     W r = fmod(a, b), q = (a - r) / b - W(r != 0 && (b < 0) != (r < 0));
-    return b == 0 ? a / b : rint(q);
+    return b == 0 ? a / b : q == 0 ? copysign(W(0), a / b) : rint(q);
 }
 
 /* The quotient towards 0, and what it leaves. */

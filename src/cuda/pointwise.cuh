@@ -33,6 +33,7 @@ struct Positions {
     bool narrow; /* below 2^31 positions */
     int64_t nelem, dim[TN_RANK], stride[OPERANDS + 1][TN_RANK];
     Divisor by[TN_RANK];
+    const int *stop; /* Call.stop */
 };
 
 inline Divisor divisor_of(int64_t d)
@@ -44,9 +45,10 @@ inline Divisor divisor_of(int64_t d)
     return {(uint32_t)((rest << 32) / (uint64_t)d + 1), shift};
 }
 
-inline Positions positions_of(const Walk *w)
+inline Positions positions_of(const Call *c, const Walk *w)
 {
-    Positions s = {.rank = w->rank, .narrow = w->nelem <= INT32_MAX, .nelem = w->nelem};
+    Positions s = {
+        .rank = w->rank, .narrow = w->nelem <= INT32_MAX, .nelem = w->nelem, .stop = c->stop};
     CHECK(w->count <= OPERANDS + 1);
     for (int d = 0; d < w->rank; d++) {
         s.dim[d] = w->dim[d];
@@ -115,7 +117,7 @@ template <int V, typename F, typename Y, typename... X, int... K>
 __device__ inline void run_at(const Positions &s, F f, Y *y, OperandNumbers<K...>, const X *...x)
 {
     int64_t i = thread_number(), at[1 + sizeof...(X)];
-    if (i >= s.nelem)
+    if (i >= s.nelem || stopped(s.stop))
         return;
     locate(s, i, at);
     *(RunOf<Y, V> *)(y + at[0]) =
@@ -282,6 +284,8 @@ __device__ inline void tile_at(const Positions &s, const TileAxes &t, F f, Y *y,
     int64_t at[1 + sizeof...(X)], col = (int64_t)(b - line * t.across) * side;
     int64_t row = (int64_t)(line % t.down) * side;
     int rows = (int)min(t.nrow - row, (int64_t)side), cols = (int)min(t.ncol - col, (int64_t)side);
+    if (stopped(s.stop))
+        rows = 0; /* the block's threads meet all the same */
     locate(s, line / t.down, at);
     for (int k = 0; k <= (int)sizeof...(X); k++)
         at[k] += row * t.row[k] + col * t.col[k];
@@ -396,7 +400,7 @@ int walk_run(Call *c, Walk w, F f, Y *y, const X *...x)
     if (fits) {
         walk_by(&w, V);
         return LAUNCH(c, (runs<V, F, Y, X...>), grid_for(w.nelem, BLOCK), BLOCK, 0,
-                      positions_of(&w), f, y, x...);
+                      positions_of(c, &w), f, y, x...);
     }
     if constexpr ((MADE & TILES) != 0) {
         constexpr int pack = tile_pack<Y, X...>();
@@ -405,10 +409,10 @@ int walk_run(Call *c, Walk w, F f, Y *y, const X *...x)
         const void *const place[] = {y, x...};
         if (find_tiles(&w, &t, pack, size, place))
             return LAUNCH(c, (tiles<pack, F, Y, X...>), grid_for(w.nelem * t.down * t.across, 1),
-                          BLOCK, 0, positions_of(&w), t, f, y, x...);
+                          BLOCK, 0, positions_of(c, &w), t, f, y, x...);
     }
-    return LAUNCH(c, (runs<1, F, Y, X...>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w), f,
-                  y, x...);
+    return LAUNCH(c, (runs<1, F, Y, X...>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(c, &w),
+                  f, y, x...);
 }
 
 template <int MADE, typename Y, typename... X, typename F, int... K>

@@ -51,7 +51,7 @@ template <int V, typename T, typename C> static int turn_by(Call *c, const Walk 
 {
     const Tensor &y = c->out[0], &x = c->in[0];
     int64_t half = x.dim[3] / 2;
-    return LAUNCH(c, (turn<V, T, C>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w),
+    return LAUNCH(c, (turn<V, T, C>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(c, &w),
                   half * y.stride[3], half * x.stride[3], c->node->attr[INVERSE].i, data<T>(y),
                   data<const T>(x), data<const C>(c->in[1]), data<const C>(c->in[2]));
 }

@@ -18,6 +18,7 @@ template <typename T, typename U> struct Update {
     U *m1;
     Tensor lr, scale;
     const uint8_t *apply;
+    const int *stop;
     int64_t n;
     bool fours;
     wide_t<U> decay, momentum;
@@ -28,7 +29,7 @@ template <typename T, typename U> static __global__ void update(Update<T, U> u)
 {
     typedef wide_t<U> W;
     W lr = (W)scalar(u.lr), scale = (W)scalar(u.scale);
-    bool apply = *u.apply;
+    bool apply = *u.apply && !stopped(u.stop);
     for (int64_t i = thread_number() * EACH; i < u.n; i += (int64_t)gridDim.x * THREADS * EACH) {
         Four<T> p = load_four(u.p, i, u.n, u.fours);
         Four<U> g = load_four(u.g, i, u.n, u.fours), m = {};
@@ -61,11 +62,12 @@ template <typename T, typename U> static int update_all(Call *c)
                       .lr = c->in[LR],
                       .scale = c->in[SCALE],
                       .apply = data<uint8_t>(c->in[APPLY]),
+                      .stop = c->stop,
                       .n = tensor_nelem(&c->in[P]),
                       .decay = (wide_t<U>)a[DECAY].f,
                       .momentum = (wide_t<U>)a[MOMENTUM].f,
                       .rounding = rounding_of(c, ROUNDING)};
-    u.fours = in_fours(u.p) && in_fours(u.g) && in_fours(u.m);
+    u.fours = in_fours(u.p) && in_fours(u.g) && in_fours(u.m) && in_fours(u.p1) && in_fours(u.m1);
     return LAUNCH(c, (update<T, U>), grid_of(u.n), THREADS, 0, u);
 }
 

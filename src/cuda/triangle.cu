@@ -30,7 +30,7 @@ template <int V, typename T>
 __global__ void __launch_bounds__(BLOCK) triangle(Positions s, Triangle t, T *y, const T *x)
 {
     int64_t i = thread_number(), at[2];
-    if (i >= s.nelem)
+    if (i >= s.nelem || stopped(s.stop))
         return;
     int64_t diagonal = clamped_sum(t.diagonal, t.shift ? *t.shift : 0);
     int64_t row = quotient(s, i, t.columns, t.by_columns),
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(BLOCK) triangle(Positions s, Triangle t, T *y,
 
 template <int V, typename T> static int run_by(Call *c, const Walk &w, Triangle t)
 {
-    Positions s = positions_of(&w);
+    Positions s = positions_of(c, &w);
     t.columns /= V;
     if (s.narrow && s.nelem) {
         t.by_rows = divisor_of(t.rows);

@@ -145,6 +145,34 @@ __device__ inline void rounding_words(const Rounding &r, int64_t i, int64_t n,
             word[k] = draw_word(s, position_of(r, i + k));
 }
 
+/* Rounding of a parameter that is a whole, which needs less room. */
+struct WholeRounding {
+    const int64_t *seed, *step; /* seed NULL: to nearest */
+    unsigned stream;
+};
+
+inline bool rounds_whole(const Rounding &r)
+{
+    int64_t size = 1;
+    for (int d = r.rank - 1; d >= 0; size *= r.dim[d--])
+        if (r.stride[d] != size)
+            return false;
+    return r.nrun == 0;
+}
+
+__device__ inline void rounding_words(const WholeRounding &r, int64_t i, int64_t n,
+                                      unsigned (&word)[EACH])
+{
+    if (!r.seed || i >= n)
+        return;
+    Stream s = {(unsigned long long)*r.seed, r.stream, (unsigned)*r.step};
+    if (i + EACH <= n)
+        draw_some(s, (unsigned long long)i, word);
+    else
+        for (int k = 0; k < EACH && i + k < n; k++)
+            word[k] = draw_word(s, (unsigned long long)(i + k));
+}
+
 /* x rounded to T, a word saying to which neighbour: what T has no bits for and as many bits of the
  * word are added, and the sum is cut off. */
 template <typename T> struct NarrowBy {
@@ -175,8 +203,8 @@ template <> struct NarrowBy<f16> {
 };
 
 /* x as rounding says. */
-template <typename T, typename W>
-__device__ inline T narrow_so(const Rounding &r, W x, unsigned word)
+template <typename T, typename R, typename W>
+__device__ inline T narrow_so(const R &r, W x, unsigned word)
 {
     return r.seed ? NarrowBy<T>::of(x, word) : narrow<T>(x);
 }

@@ -237,16 +237,6 @@ static void vary(CompileSearch *s, const CompileSetting *asked, bool rows)
 
 /* ---- searching ---- */
 
-CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *asked)
-{
-    CompileSetting level[COMPILE_LEVELS + 1];
-    int count = fill_accumulate(true, asked, level);
-    try_all(s, level, count, s->sliced);
-    CompileSetting found = s->best.nbytes ? s->best : s->least.nbytes ? s->least : level[0];
-    s->best = (CompileSetting){0};
-    return found;
-}
-
 /* Searches the settings that may need fewer bytes than all that were planned, where nothing fits.
  */
 static void search_least(CompileSearch *s)
@@ -260,6 +250,22 @@ static void search_least(CompileSearch *s)
         if (!find_tried(s, &x) && try_one(s, &x))
             consider(s, &x);
     }
+}
+
+/* Where nothing fits, the setting that needs least was maybe only judged by one with all computed
+ * again: it is searched as asked. */
+CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *asked)
+{
+    CompileSetting level[COMPILE_LEVELS + 1];
+    int count = fill_accumulate(true, asked, level);
+    try_all(s, level, count, s->sliced);
+    if (!s->best.nbytes)
+        search_least(s);
+    CompileSetting found = s->best.nbytes ? s->best : s->least.nbytes ? s->least : level[0];
+    s->best = (CompileSetting){0};
+    found.recompute = asked->recompute;
+    try_one(s, &found);
+    return found;
 }
 
 void compile_search(CompileSearch *s, const CompileSetting *asked)

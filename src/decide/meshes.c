@@ -116,7 +116,7 @@ static void bound_setting(const PassWalk *w, const PlanFor *to, MeshSetting *s)
     Plan *p = trial_plan(a, w, g, &o, &rough, false);
     s->bound = s->estimate = plan_step_bound(p, a, 0);
     if (to->limit)
-        s->least = p->by_category[CAT_OTHER] + p->reserve +
+        s->least = plan_kept_by_others(p) + p->reserve +
                    order_bound(flow_new(p->g, to->device, to->machine, a), a);
     arena_reset(a);
 }

@@ -57,11 +57,11 @@ struct Collective {
     int left;       /* waits that have not come since it started: all of them while it runs */
     int ntensor, n; /* operands, of which each has its result; members */
     CommJob job;
-    MemberBytes **path; /* by round, of those that exchange: by tensor and member */
-    CallSum *sum;       /* by tensor; NULL: it does not reduce, or the library does */
-    void *group;        /* the device's; NULL: comm moves its bytes */
-    const DeviceRanks *ranks;
-    Event begun, ended; /* on the device */
+    MemberBytes **path;       /* by round, of those that exchange: by tensor and member */
+    CallSum *sum;             /* by tensor; NULL: it does not reduce, or the library does */
+    const DeviceRanks *ranks; /* that move its bytes; NULL: comm does */
+    void *group;              /* theirs */
+    Event begun, ended;       /* on the device */
 };
 
 /* While a program's jobs are made. */
@@ -114,7 +114,7 @@ static CommGroup *find_group(Join *j, const Node *n)
         fail_node(j->x->plan->g, n, "group \"%s\": expected one of at most %d of the mesh", name,
                   COMM_GROUPS - 1);
     j->name[j->ngroup] = name;
-    j->group[j->ngroup] = comm_group(j->x->comm, j->a, id, (int)count, rank, j->fast);
+    j->group[j->ngroup] = comm_group(j->x->comm, j->a, id, (int)count, rank);
     return j->group[j->ngroup++];
 }
 
@@ -329,7 +329,7 @@ static bool comm_op(const Node *n, CommOp *op)
 static bool make_fast(CollectiveMake *m, bool scatter)
 {
     CommRound r = {.kind = ROUND_REDUCE, .scatter = scatter};
-    if (!m->j->fast || !(m->k->group || comm_reduces(m->k->job.group)) ||
+    if (!m->j->fast || !(m->k->ranks || comm_reduces(m->k->job.group)) ||
         !comm_op(m->c->node, &r.op) || !comm_type(m->c->in[0].dtype, &r.type))
         return false;
     for (int t = 0; t < m->k->ntensor; t++) {
@@ -390,9 +390,6 @@ static void use_device(Join *j, Collective *k)
     const Driver *d = j->x->driver;
     CHECK(d->ranks);
     k->ranks = d->ranks;
-    if (!j->x->ranks)
-        j->x->ranks = d->ranks->open(j->x->comm, j->x->plan->number);
-    k->group = d->ranks->group(j->x->ranks, k->job.group);
     d->event(j->a, &k->begun);
     d->event(j->a, &k->ended);
 }
@@ -484,6 +481,21 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
     late_prepare(x, a);
 }
 
+void program_library(Program *x, Ctx *ctx)
+{
+    for (int i = 0; i < x->plan->nstep; i++) {
+        Collective *k = &x->collective[i];
+        const CommJob *job = &k->job;
+        if (k->ranks && !x->ranks)
+            x->ranks = k->ranks->open(x->comm, x->plan->number);
+        if (k->ranks)
+            k->group = k->ranks->group(x->ranks, job->group);
+        for (int r = 0; r < job->nround && !k->ranks; r++)
+            if (job->round[r].kind == ROUND_REDUCE)
+                comm_library(job->group, ctx);
+    }
+}
+
 /* ---- running ---- */
 
 static void *address_of(const Call *c, int t, const CallBytes *b)
@@ -525,7 +537,7 @@ static Collective *collective_of(const Program *x, int i)
 
 bool collective_on_device(const Program *x, int i)
 {
-    return collective_of(x, i)->group;
+    return collective_of(x, i)->ranks;
 }
 
 /* The sums of all its tensors. */
@@ -545,6 +557,7 @@ static int device_step(const Program *x, int i, const Call *c, char *message)
     Collective *k = collective_of(x, i);
     if (k != &x->collective[i])
         return k->ranks->wait(c->stream, &k->ended, message);
+    CHECK(k->group);
     fill_addresses(k, c);
     return k->ranks->start(x->ranks, k->group, c->stream, &k->job, sum_on, &k->begun, &k->ended,
                            message);

@@ -29,8 +29,8 @@ typedef struct Cuda {
 } Cuda;
 
 struct Recording {
-    cudaGraphExec_t run; /* NULL: nothing was recorded */
-    bool capturing, warm;
+    cudaGraphExec_t run;           /* NULL: nothing was recorded */
+    bool capturing, warm, refused; /* refused: runs are given step by step from then on */
 };
 
 /* Keeps the first error of a queue's work. */
@@ -91,6 +91,15 @@ static int64_t used(Queues *q)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)(all - left) : 0;
 }
 
+static void unmap(Memory *m)
+{
+    if (m->on_host)
+        cudaFreeHost(m->mapped);
+    else
+        cudaFree(m->mapped);
+    m->mapped = NULL;
+}
+
 static int map(Memory *m)
 {
     size_t nbytes = (size_t)m->nbytes + 2 * (size_t)GUARD;
@@ -103,22 +112,15 @@ static int map(Memory *m)
         e = cudaMemset(p, 0, nbytes);
     if (e == cudaSuccess)
         e = cudaDeviceSynchronize(); /* streams do not wait for that */
+    m->mapped = p;
     if (e != cudaSuccess) {
+        if (p)
+            unmap(m);
         cudaGetLastError(); /* or the next call would report it */
         return e == cudaErrorMemoryAllocation ? ENOMEM : EIO;
     }
-    m->mapped = p;
     m->at = m->work_at = m->mapped + GUARD;
     return 0;
-}
-
-static void unmap(Memory *m)
-{
-    if (m->on_host)
-        cudaFreeHost(m->mapped);
-    else
-        cudaFree(m->mapped);
-    m->mapped = NULL;
 }
 
 static void free_host(void *p)
@@ -148,11 +150,27 @@ static void close_queues(void *arg)
     }
 }
 
+static void free_device(void *p)
+{
+    cudaFree(p);
+}
+
+/* What kernels note, and on the device whether they have: they would read the host's slowly. */
+static Fault *open_fault(Arena *a)
+{
+    Fault *f = host_memory(a, sizeof *f);
+    void *stop;
+    must(a, cudaMalloc(&stop, sizeof *f->stop), "memory");
+    arena_defer(a, free_device, stop);
+    f->stop = stop;
+    return f;
+}
+
 static Queues *open_queues(Arena *a, int number)
 {
     Cuda *c = NEW(a, Cuda);
     c->number = number;
-    c->queues.fault = host_memory(a, sizeof *c->queues.fault);
+    c->queues.fault = open_fault(a);
     arena_defer(a, close_queues, c);
     for (int i = 0; i < MAX_QUEUE; i++) {
         must(a, cudaStreamCreateWithFlags(&c->stream[i], cudaStreamNonBlocking), "stream");
@@ -246,27 +264,45 @@ static Recording *recording(Arena *a)
     return r;
 }
 
+/* As if nothing had been recorded, from now on: a graph takes memory, which there may not be, when
+ * it is made and when it is launched. A run that fails for another reason says so when it is given
+ * step by step. */
+static void refuse(Cuda *c, Recording *r)
+{
+    if (r->run)
+        cudaGraphExecDestroy(r->run);
+    r->run = NULL;
+    r->refused = true;
+    c->queues.failed = false;
+    c->nrun++; /* of events those count that are recorded from now on */
+    cudaGetLastError();
+}
+
 static bool begin(Queues *q, Recording *r)
 {
     Cuda *c = (Cuda *)q;
     cudaSetDevice(c->number);
     if (r->run) {
-        good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
-        return false;
+        if (good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE])))
+            return false;
+        refuse(c, r);
+    } else if (r->warm && !r->refused) {
+        r->capturing = good(
+            c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
+        if (!r->capturing)
+            refuse(c, r);
     }
-    r->capturing = r->warm && good(c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE],
-                                                             cudaStreamCaptureModeThreadLocal));
     r->warm = true;
     return true;
 }
 
 /* The other streams, which the run's start has drawn into the capture, join that of kernels. */
-static void end(Queues *q, Recording *r)
+static bool end(Queues *q, Recording *r)
 {
     Cuda *c = (Cuda *)q;
     cudaGraph_t graph = NULL;
     if (!r->capturing)
-        return;
+        return true;
     for (int i = QUEUE_COMPUTE + 1; i < MAX_QUEUE; i++)
         if (good(c, cudaEventRecord(c->joined[i], c->stream[i])))
             good(c, cudaStreamWaitEvent(c->stream[QUEUE_COMPUTE], c->joined[i], 0));
@@ -275,6 +311,11 @@ static void end(Queues *q, Recording *r)
         good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
     if (graph)
         cudaGraphDestroy(graph);
+    bool given = !q->failed;
+    r->capturing = false;
+    if (!given)
+        refuse(c, r);
+    return given;
 }
 
 static const Recorder recorder = {.make = recording, .begin = begin, .end = end};

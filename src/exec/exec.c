@@ -146,7 +146,7 @@ Program *program_make(Arena *a, const Plan *p, bool check, int64_t nbytes)
 
 void program_check(Program *x, Arena *a, bool on)
 {
-    x->check = on && !x->shares;
+    x->check = on && !x->host;
     if (x->check && !x->dying_at)
         check_prepare(x, a);
 }
@@ -178,12 +178,27 @@ static void check_shared(const Plan *p, const Program *host)
         fail(ctx, TN_FAIL, "the plan does not keep the persistent part of the arena to be shared");
 }
 
+/* By storage of p: that of q which has the same persistent input, or -1. */
+static int *host_storages(Arena *a, const Plan *p, const Plan *q)
+{
+    int *of = NEWN(a, int, p->nstorage);
+    for (int i = 0; i < p->nstorage; i++)
+        of[i] = -1;
+    for (int i = 0; i < p->nin; i++) {
+        const PlanPort *same = find(q->in, q->nin, p->in[i].role, p->in[i].name);
+        if (same && p->storage[p->in[i].storage].persistent)
+            of[p->in[i].storage] = same->storage;
+    }
+    return of;
+}
+
 Program *program_share(Arena *a, const Plan *p, Program *host)
 {
     check_shared(p, host);
     Program *x = new_program(a, p);
     const Memory *there = host->memory[SPACE_HOST];
-    x->shares = true;
+    x->host = host;
+    x->host_storage = host_storages(a, p, host->plan);
     x->queues = host->queues;
     use_memory(x, SPACE_MAIN, host->memory[SPACE_MAIN]);
     if (there && there->nbytes >= p->space[SPACE_HOST].peak)
@@ -206,7 +221,8 @@ void *program_data(const Program *x, const PlanPort *port)
     const Storage *s = &x->plan->storage[port->storage];
     if (port_set_once(port))
         return x->scalar + PLAN_ALIGN * (port - x->plan->in);
-    return x->bound[port->storage]        ? x->bound[port->storage]
+    char *bound = program_bound(x, port->storage);
+    return bound                          ? bound
            : x->memory[s->space]->on_host ? x->memory[s->space]->at + s->offset
                                           : NULL;
 }
@@ -260,7 +276,7 @@ const char *program_bind(Program *x, const PlanPort *port, void *data)
     const Plan *p = x->plan;
     const Storage *s = &p->storage[port->storage];
     bool output = port >= p->out && port < p->out + p->nout;
-    if (!device_is_host(p->device) || x->shares)
+    if (!device_is_host(p->device) || x->host)
         return "a program of the host's memory, in an arena of its own, is needed";
     if (port_set_once(port))
         return "scalars are written";

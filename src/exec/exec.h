@@ -96,7 +96,9 @@ typedef struct Recorder {
     /* False where r holds a run, which has then been given; else what is given until end() is
      * recorded and given. */
     bool (*begin)(Queues *q, Recording *r);
-    void (*end)(Queues *q, Recording *r);
+    /* False where that could not be: nothing has run, and r records nothing any more; it must be
+     * given once more. */
+    bool (*end)(Queues *q, Recording *r);
 } Recorder;
 
 /* Makes on a stream what a round of comm makes on its thread (CommRound.call). 0, or -1 with the
@@ -182,8 +184,9 @@ struct Program {
                                   an earlier one runs it; NULL: no step has one */
     Call **together;           /* room for their calls */
     char *scalar; /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
-    bool shares;  /* the arena is another program's */
-    bool check;   /* poison dead buffers, watch guards, look for values that are not finite */
+    const struct Program *host; /* whose arena it has, and what is bound there; NULL: its own */
+    int *host_storage;          /* by storage: the host's, where it is an input of both, or -1 */
+    bool check; /* poison dead buffers, watch guards, look for values that are not finite */
     /* check: what dies with step i is dying[dying_at[i + 1]] to before dying[dying_at[i]] */
     struct Dying *dying;
     int ndying, capdying, *dying_at;
@@ -211,11 +214,21 @@ void program_check(Program *x, Arena *a, bool on);
  * it. Fails if the plan's persistent part differs or its peak is above the host's arena. */
 Program *program_share(Arena *a, const Plan *p, Program *host);
 
+/* What is bound in the place of a storage, of the host's where that is another program's; or NULL.
+ */
+static inline char *program_bound(const Program *x, int storage)
+{
+    for (; x->host && storage >= 0; x = x->host)
+        storage = x->host_storage[storage];
+    return storage < 0 ? NULL : x->bound[storage];
+}
+
 /* Where work finds a storage. */
 static inline char *program_storage(const Program *x, int storage)
 {
     const Storage *s = &x->plan->storage[storage];
-    return x->bound[storage] ? x->bound[storage] : x->base[s->space] + s->offset;
+    char *bound = program_bound(x, storage);
+    return bound ? bound : x->base[s->space] + s->offset;
 }
 
 /* From the next run on an input or output lies at data, NULL: in the arena again. Returns NULL, or
@@ -258,9 +271,13 @@ void join_prepare(Program *x, Arena *a);
 /* ---- collective.c: collectives as jobs of the rank's comm ---- */
 
 /* Lets the program's collectives run, each as jobs made ready here; c outlives the program. All
- * ranks join alike. fast: reductions are the library's, where it has them. Fails where the mesh has
- * another number of ranks. */
+ * ranks join alike, and none waits for another, so that one may fail alone. fast: reductions are
+ * the library's, where it has them, after program_library(). Fails where the mesh has another
+ * number of ranks. */
 void program_join(Program *x, Arena *a, Comm *c, bool fast);
+/* Makes what the library needs for its reductions, or the device's for its collectives: all ranks
+ * together, once all have joined. */
+void program_library(Program *x, Ctx *ctx);
 /* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
@@ -380,5 +397,11 @@ void stream_free(Stream *s);
 /* Bytes read and written per second by the fastest stream of each kind over them. */
 void stream_rates(const Stream *s, double (*clock)(void), double rate[NSTREAM]);
 double median_sec(double *sec, int n); /* sorts them; 0 of none */
+
+/* ---- device_ceiling.c: the most that a device beside the host can do ---- */
+
+/* The same on the device of a plan: of the result's dtype the product's operands are. */
+double device_product_sec(Arena *tmp, const Plan *like, const Product *p, double (*clock)(void));
+void device_stream_rates(Arena *tmp, const Plan *like, double (*clock)(void), double rate[NSTREAM]);
 
 #endif

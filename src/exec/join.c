@@ -4,7 +4,7 @@
  * whose steps are looked at one by one do not join them. */
 #include "exec.h"
 
-enum { MOST_JOINED = 256, MOST_TOUCHED = 16 };
+enum { MOST_JOINED = 1024, MOST_TOUCHED = 16 };
 
 /* The ranges that a step touches. */
 typedef struct Touched {
@@ -64,19 +64,28 @@ static int find_joined(const Program *x, int first, Touched *touched)
     return n;
 }
 
+/* At most, that could run as one. */
+static int count_joins(const Program *x)
+{
+    int n = 0;
+    for (int i = 0; i < x->plan->nstep; i++)
+        n += joins(x, i);
+    return MIN(n, MOST_JOINED);
+}
+
 void join_prepare(Program *x, Arena *a)
 {
     const Plan *p = x->plan;
-    Touched *touched = NULL;
+    int most = count_joins(x);
+    if (!most)
+        return;
+    Touched *touched = NEWN(a, Touched, most);
+    x->joined = NEWN(a, int, p->nstep);
+    x->together = NEWN(a, Call *, most);
     for (int i = 0, depth = 0; i < p->nstep; i++) {
         depth += (p->step[i].kind == STEP_LOOP) - (p->step[i].kind == STEP_END);
         if (!joins(x, i))
             continue;
-        if (!touched) {
-            touched = NEWN(a, Touched, MOST_JOINED);
-            x->joined = NEWN(a, int, p->nstep);
-            x->together = NEWN(a, Call *, MOST_JOINED);
-        }
         int n = depth ? 0 : find_joined(x, i, touched);
         x->joined[i] = MAX(n, 1);
         i += MAX(n, 1) - 1;

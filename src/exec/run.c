@@ -19,7 +19,10 @@ static int start_compute(const Work *w, char *message)
     (void)message;
     const Program *x = w->x;
     const Plan *p = x->plan;
+    const Fault *fault = x->queues->fault;
     par_set_threads(p->nthread);
+    if (fault && fault->stop) /* before all else: other queues wait for what is given here */
+        x->driver->work->fill(w->stream, fault->stop, 0, sizeof *fault->stop);
     for (int i = 0; i < p->nin; i++) {
         if (port_set_once(&p->in[i]))
             x->driver->work->copy(w->stream, program_storage(x, p->in[i].storage),
@@ -49,6 +52,15 @@ static void say(char *message, const Step *s, const char *what)
              s->node->nout ? s->node->out[0]->name : "", what);
 }
 
+/* Whether a result of the step's outlives the run. */
+static bool renews(const Plan *p, const Step *s)
+{
+    for (int k = s->call.nin; k < s->call.nin + s->call.nout; k++)
+        if (p->storage[s->arg[k].storage].persistent)
+            return true;
+    return false;
+}
+
 /* The step's call, with its addresses. */
 static Call *call_at(const Work *w, int step)
 {
@@ -63,6 +75,7 @@ static Call *call_at(const Work *w, int step)
         c->work = program_storage(x, s->work);
     c->stream = w->stream;
     c->fault = x->queues->fault;
+    c->stop = c->fault && renews(x->plan, s) ? c->fault->stop : NULL;
     c->step = step;
     return c;
 }
@@ -230,8 +243,11 @@ static void give_run(Program *x)
     late_begin(x);
     give_starts(x);
     give_steps(x);
-    if (records)
-        x->driver->recorder->end(x->queues, x->recording);
+    if (!records || x->driver->recorder->end(x->queues, x->recording))
+        return;
+    late_begin(x);
+    give_starts(x);
+    give_steps(x);
 }
 
 /* Writes what a kernel noted as the run's message, unless ranks have failed; whether one did. */
@@ -252,7 +268,7 @@ static bool noted(Program *x)
     snprintf(what, sizeof what, s->kernel->faults[f->what], f->value[0], f->value[1], f->value[2],
              f->value[3]);
     say(x->message, s, what);
-    *f = (Fault){0};
+    f->noted = 0;
     return true;
 }
 

@@ -2,11 +2,12 @@
  *
  * An operand can be joined if only the cat reads it, through views that keep it row-major, and if
  * its kernel gives the same bits when it writes with gaps between rows. The parts of a ring
- * (cat_ring) have no gaps; they are joined whoever else reads them, as long as no result may lie
- * over them, and all or none, as no step may then write where they lie. The result is then alive
- * from the first of these kernels on, which may be long before the cat. So operands are joined one
- * by one, those computed last first, as long as no more bytes are alive in between than before: no
- * peak rises. A cat whose operands are all joined takes no step.
+ * (cat_ring) have no gaps; kernels that may not write parts of a tensor make those that are aligned
+ * as a storage is, and collectives any. They are joined whoever else reads them, as long as no
+ * result may lie over them, and all or none, as no step may then write where they lie. The result
+ * is then alive from the first of these kernels on, which may be long before the cat. So operands
+ * are joined one by one, those computed last first, as long as no more bytes are alive in between
+ * than before: no peak rises. A cat whose operands are all joined takes no step.
  *
  * Runs last, on a flow that is not edited any more. A cat of n operands makes n tries that cost n
  * each; one of more than MOST operands copies all. */
@@ -74,6 +75,13 @@ static bool may_spread(const Flow *f, const FlowValue *y, bool gaps)
            r->renews < 0 && !r->kept && !x->part.count;
 }
 
+/* Whether the item's step may write there, where no gaps are. */
+static bool may_begin_at(const FlowItem *x, const Type *t, const Place *at)
+{
+    return x->call.kernel->strided_out || x->node->op->class == CLASS_COLLECTIVE ||
+           at->at.offset * dtype_size(t->dtype) % FLOW_ALIGN == 0;
+}
+
 /* Whether operand i of a ring, perhaps a collective's result behind its wait, can be joined. */
 static bool find_ring_part(Flow *f, const FlowItem *x, int i, Joined *p)
 {
@@ -86,7 +94,8 @@ static bool find_ring_part(Flow *f, const FlowItem *x, int i, Joined *p)
         v = &f->value[p->value];
         def = &f->item[v->item];
     }
-    return def->node && !node_aliases(def->node) && only_read(f, x, v) && may_spread(f, v, false);
+    return def->node && !node_aliases(def->node) && only_read(f, x, v) && may_spread(f, v, false) &&
+           may_begin_at(def, &v->v->type, &p->at);
 }
 
 /* Whether operand i of the cat can be joined. */

@@ -42,6 +42,9 @@ static void check_names(Arena *a, const char *path, int n, const TensorOut *t)
 {
     Map seen = {.a = a};
     for (int i = 0; i < n; i++) {
+        if (!text_utf8(t[i].name))
+            fail(arena_ctx(a), TN_FAIL, "%s: expected names of tensors in UTF-8, found \"%s\"",
+                 path, t[i].name);
         if (map_find(&seen, t[i].name) || !strcmp(t[i].name, "__metadata__"))
             fail(arena_ctx(a), TN_FAIL, "%s: two tensors are named \"%s\"", path, t[i].name);
         map_put(&seen, t[i].name, (void *)(intptr_t)1);

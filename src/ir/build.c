@@ -86,8 +86,7 @@ Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *
         memcpy(n->in, in, sizeof *in * (size_t)nin);
     n->attr = (Attr *)attr;
     if (nin < op->nin_least || (op->nin_most >= 0 && nin > op->nin_most))
-        fail_node(g, n, "takes %d%s inputs, found %d", op->nin_least,
-                  op->nin_most == op->nin_least ? "" : " or more", nin);
+        fail_node(g, n, "takes %s inputs, found %d", op_takes(g->a, op), nin);
     bool random = op->class == CLASS_RANDOM;
     if (random != (stream >= 0))
         fail_node(g, n, random ? "needs a stream" : "takes no stream");

@@ -299,8 +299,7 @@ typedef struct Op {
     int nin_least, nin_most; /* -1: any number */
     int nout;                /* -1: attributes or bodies say */
     OpClass class;
-    bool commutes, view, identity, copy, counts;
-    bool async, to_host, wait, barrier;
+    bool commutes, view, identity, copy, counts, async, to_host, wait, barrier;
     const char *linear; /* op/op.h's op_linear reads it */
     const char *bf16;   /* the pass precision does */
     RegionKind region;
@@ -313,9 +312,10 @@ static inline bool op_starts(const Op *op)
     return op->async || op->class == CLASS_COLLECTIVE;
 }
 const char *class_name(OpClass c);
-const Op *op_find(const char *name);                    /* NULL where unknown */
-const Op *op_get(Ctx *ctx, const char *name);           /* fails, naming the nearest op */
-const AttrField *op_attrs(const Op *op);                /* ends with ATTR_END; never NULL */
+const Op *op_find(const char *name);          /* NULL where unknown */
+const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */
+const AttrField *op_attrs(const Op *op);      /* ends with ATTR_END; never NULL */
+const char *op_takes(Arena *a, const Op *op); /* how many inputs: "2", "2 to 3", "2 or more" */
 int op_infer(const Graph *g, const Node *n, Type *out); /* number of outputs */
 
 /* ---- graph.c ---- */

@@ -86,6 +86,8 @@ static void lex_string(Lexer *x, Token *t)
         s += escaped;
         buf_addn(&b, escaped && *s == 'n' ? "\n" : s, 1);
     }
+    if (!text_utf8(b.text))
+        lex_fail(x, t, "expected a string of UTF-8, found other bytes");
     t->kind = TOK_STRING;
     t->s = b.text;
     t->len = (int)(s + 1 - t->begin);
@@ -319,6 +321,8 @@ static double parse_float(Lexer *x)
     if (lex_take(x, "nan"))
         return __builtin_nan("");
     TokenKind kind = x->t.kind == TOK_INT ? TOK_INT : TOK_FLOAT;
+    if (kind == TOK_INT && (x->t.f >= 0x1p63 || (int64_t)x->t.f != x->t.i))
+        lex_expected(x, "a number that a double has");
     return lex_token(x, kind, "a number").f;
 }
 

@@ -106,8 +106,7 @@ static void check_op(const Scan *s, const Node *n)
 {
     const Op *op = n->op;
     if (n->nin < op->nin_least || (op->nin_most >= 0 && n->nin > op->nin_most))
-        fail_node(s->g, n, "takes %d%s operands, found %d", op->nin_least,
-                  op->nin_most == op->nin_least ? "" : " or more", n->nin);
+        fail_node(s->g, n, "takes %s operands, found %d", op_takes(s->g->a, op), n->nin);
     if (op->class == CLASS_RANDOM ? n->stream < 0 || n->stream > UINT32_MAX : n->stream != -1)
         fail_node(s->g, n, "expected %s, found stream %lld",
                   op->class == CLASS_RANDOM ? "a stream of 32 bits"

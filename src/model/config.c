@@ -48,7 +48,8 @@ const char *config_preset_name(int i)
 int64_t config_longest(const ModelConfig *c)
 {
     bool stretched = c->kind != MODEL_GPT2 && c->rope.kind == ROPE_LINEAR;
-    return (int64_t)((double)c->npos * (stretched ? fmax(1, c->rope.factor) : 1));
+    const double longest = (double)c->npos * (stretched ? fmax(1, c->rope.factor) : 1);
+    return (int64_t)fmin(longest, INT32_MAX);
 }
 
 /* ---- text ---- */

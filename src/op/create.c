@@ -24,8 +24,7 @@ static int full_infer(const Graph *g, const Node *n, Type *out)
         if (size->ints[d] < 0)
             fail_node(g, n, "size: expected sizes of 0 or more, found %lld",
                       (long long)size->ints[d]);
-    if (!dtype_float(dtype) && !(fabs(x) < 0x1p63 && x == floor(x)))
-        fail_node(g, n, "fill_value: expected an integer for %s, found %g", dtype_name(dtype), x);
+    need_number(g, n, "fill_value", x, dtype);
     out[0] = type_make(dtype, (int)size->i, size->ints);
     return 1;
 }
@@ -107,21 +106,26 @@ static const AttrField arange_attrs[] = {
 static int arange_infer(const Graph *g, const Node *n, Type *out)
 {
     int64_t start = n->attr[START].i, end = n->attr[END].i, step = n->attr[STEP].i;
+    const DType dtype = (DType)n->attr[ARANGE_DTYPE].i;
     int64_t span;
     Type scalar = type_make(I64, 0, NULL);
     if (n->nin)
         need_type(g, n, 0, &scalar);
     if (step == 0)
         fail_node(g, n, "step: expected other than 0");
-    if (n->attr[ARANGE_DTYPE].i == BOOL)
+    if (dtype == BOOL)
         fail_node(g, n, "dtype: expected numbers, found bool");
-    if (__builtin_sub_overflow(end, start, &span))
+    if (__builtin_sub_overflow(end, start, &span) || span == INT64_MIN)
         fail_node(g, n, "end - start: expected below 2^63");
     if (span != 0 && (span < 0) != (step < 0))
         fail_node(g, n, "step: expected to lead from %lld to %lld, found %lld", (long long)start,
                   (long long)end, (long long)step);
     int64_t count = span / step + (span % step != 0);
-    out[0] = type_make((DType)n->attr[ARANGE_DTYPE].i, 1, &count);
+    if (count && dtype != I64) {
+        need_number(g, n, "start", (double)start, dtype);
+        need_number(g, n, "end", (double)(start + (count - 1) * step), dtype);
+    }
+    out[0] = type_make(dtype, 1, &count);
     return 1;
 }
 

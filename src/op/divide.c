@@ -58,7 +58,7 @@ static Cost cost(const Node *n)
     INLINE T floor_divide_##suffix(T a, T b)                                                       \
     {                                                                                              \
         T r = (T)fmod##suffix(a, b), q = (a - r) / b - (T)(r != 0 && (b < 0) != (r < 0));          \
-        return b == 0 ? a / b : nearbyint##suffix(q);                                            \
+        return b == 0 ? a / b : q == 0 ? (T)copysign##suffix(0, a / b) : nearbyint##suffix(q);     \
     }                                                                                              \
     INLINE T trunc_divide_##suffix(T a, T b)                                                       \
     {                                                                                              \
@@ -67,6 +67,7 @@ static Cost cost(const Node *n)
 /* clang-format on */
 #define fmodd      fmod
 #define nearbyintd nearbyint
+#define copysignd  copysign
 #define truncd     trunc
 FLOATS(double, d)
 FLOATS(float, f)

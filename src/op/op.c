@@ -112,8 +112,19 @@ const AttrField *op_attrs(const Op *op)
     return op->rules->attrs ? op->rules->attrs : none;
 }
 
+const char *op_takes(Arena *a, const Op *op)
+{
+    if (op->nin_most == op->nin_least)
+        return arena_printf(a, "%d", op->nin_least);
+    if (op->nin_most < 0)
+        return arena_printf(a, "%d or more", op->nin_least);
+    return arena_printf(a, "%d to %d", op->nin_least, op->nin_most);
+}
+
 int op_infer(const Graph *g, const Node *n, Type *out)
 {
+    if (n->op->nout < 0 && !n->region && n->nin > TN_MAX_OUT)
+        fail_node(g, n, "takes at most %d inputs, found %d", TN_MAX_OUT, n->nin);
     return n->op->rules->infer(g, n, out);
 }
 

@@ -219,6 +219,7 @@ Factors *node_factors(Arena *a, const Node *n);
 typedef struct Fault {
     int noted, step, what; /* Call.step; which of Kernel.faults */
     long long value[4];
+    int *stop; /* in the device's memory, 1 once it is noted; NULL: nobody asks */
 } Fault;
 
 /* One call of one kernel on one node's tensors. */
@@ -232,9 +233,11 @@ typedef struct Call {
     void *state;       /* what prepare() made */
     char message[200]; /* why run() returned nonzero */
     /* On a device that computes after run() has returned: */
-    void *stream; /* the queue, a cudaStream_t */
-    Fault *fault; /* where kernels note what is wrong */
-    int step;     /* of the plan */
+    void *stream;    /* the queue, a cudaStream_t */
+    Fault *fault;    /* where kernels note what is wrong */
+    const int *stop; /* of a call that renews what outlives the run: not 0, it leaves that as it is;
+                        NULL: it need not look */
+    int step;        /* of the plan */
 } Call;
 
 typedef struct Kernel {
@@ -485,6 +488,9 @@ bool widens(DType from, DType to);
 /* The dtype that attribute `name` asks for a result made of `from`: that itself where it names
  * none, else one to which it widens. */
 DType need_out_dtype(const Graph *g, const Node *n, const char *name, DType from);
+/* That attribute `name` is a number that d has: for integers a whole one in their range, which for
+ * u8 has negative ones too, modulo 256, as in PyTorch. */
+void need_number(const Graph *g, const Node *n, const char *name, double x, DType d);
 /* A dim attribute in [-rank, rank) as a non-negative axis; fails otherwise. */
 int need_axis(const Graph *g, const Node *n, int64_t dim, int rank);
 /* Sum dy over the axes that broadcasting to it from t had added or stretched. */
@@ -495,6 +501,8 @@ Value *emit_full(Build *b, double x, DType d);
 Value *emit_zeros(Build *b, const Type *t);
 /* v in dtype d: v itself where it has it, else by the op `_to_copy`. */
 Value *emit_cast(Build *b, Value *v, DType d);
+/* v / x in v's dtype, rounded once: 16 bits may not have x. */
+Value *emit_quotient(Build *b, Value *v, double x);
 /* No flops; every operand read once, every output written once. */
 Cost cost_bytes(const Node *n);
 

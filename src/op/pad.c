@@ -162,8 +162,7 @@ static int pad_infer(const Graph *g, const Node *n, Type *out)
     if (pad->i % 2 || pad->i > 2 * x->rank)
         fail_node(g, n, "pad: expected two numbers for at most %d axes, found %lld", x->rank,
                   (long long)pad->i);
-    if (!dtype_float(x->dtype) && !(fabs(value) < 0x1p63 && value == floor(value)))
-        fail_node(g, n, "value: expected an integer for %s, found %g", dtype_name(x->dtype), value);
+    need_number(g, n, "value", value, x->dtype);
     out[0] = *x;
     for (int d = 0; d < x->rank; d++) {
         int64_t *dim = &out[0].dim[d];

@@ -135,9 +135,7 @@ double reduce_count(const Node *n)
 
 static void mean_diff(Grad *d)
 {
-    Value *count = emit_full(d->b, reduce_count(d->n), d->dy[0]->type.dtype);
-    Value *share = emit1(d->b, "div", IN(d->dy[0], count), NOATTRS);
-    d->dx[0] = reduce_stretch(d->b, d->n, share);
+    d->dx[0] = reduce_stretch(d->b, d->n, emit_quotient(d->b, d->dy[0], reduce_count(d->n)));
 }
 
 /* dy where x = y, shared equally among the elements that tie. */

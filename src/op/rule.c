@@ -1,6 +1,7 @@
 /* Helpers for the rules of ops: checks with messages, broadcasting, factors. */
 #include "op.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- inference ---- */
@@ -72,8 +73,18 @@ DType need_out_dtype(const Graph *g, const Node *n, const char *name, DType from
     return to;
 }
 
+void need_number(const Graph *g, const Node *n, const char *name, double x, DType d)
+{
+    const double most = d == U8 ? 0x1p8 : d == I32 ? 0x1p31 : 0x1p63;
+    const double least = d == U8 ? -most + 1 : -most;
+    if (!dtype_float(d) && !(x >= least && x < most && x == floor(x)))
+        fail_node(g, n, "%s: expected an integer that %s has, found %.17g", name, dtype_name(d), x);
+}
+
 int need_axis(const Graph *g, const Node *n, int64_t dim, int rank)
 {
+    if (rank == 0)
+        fail_node(g, n, "dim: expected a tensor with axes, found one without");
     if (dim < -rank || dim >= rank)
         fail_node(g, n, "dim: expected -%d to %d, found %lld", rank, rank - 1, (long long)dim);
     return (int)(dim < 0 ? dim + rank : dim);
@@ -106,6 +117,13 @@ Value *emit_zeros(Build *b, const Type *t)
     return emit1(b, "full", 0, NULL,
                  ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
                        A_DTYPE("dtype", t->dtype)));
+}
+
+Value *emit_quotient(Build *b, Value *v, double x)
+{
+    const DType d = v->type.dtype, wide = d == F64 ? F64 : F32;
+    v = emit_cast(b, v, wide);
+    return emit_cast(b, emit1(b, "div", IN(v, emit_full(b, x, wide)), NOATTRS), d);
 }
 
 Value *emit_cast(Build *b, Value *v, DType d)

@@ -138,8 +138,8 @@ void tensor_set(const Tensor *t, int64_t at, double x)
     case F16: ((uint16_t *)t->data)[at] = f32_to_f16((float)x); break;
     case BF16: ((uint16_t *)t->data)[at] = f32_to_bf16((float)x); break;
     case I64: ((int64_t *)t->data)[at] = (int64_t)x; break;
-    case I32: ((int32_t *)t->data)[at] = (int32_t)x; break;
-    case U8: ((uint8_t *)t->data)[at] = (uint8_t)x; break;
+    case I32: ((int32_t *)t->data)[at] = (int32_t)(int64_t)x; break;
+    case U8: ((uint8_t *)t->data)[at] = (uint8_t)(int64_t)x; break;
     case BOOL: ((uint8_t *)t->data)[at] = x != 0; break;
     case NDTYPE: break;
     }

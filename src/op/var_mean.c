@@ -41,16 +41,17 @@ static void diff(Grad *d)
 {
     Build *b = d->b;
     Node *n = d->n;
-    DType dtype = n->in[0]->type.dtype;
+    DType dtype = n->in[0]->type.dtype, wide = dtype == F64 ? F64 : F32;
     Value *dx = NULL;
     if (d->dy[0]) {
         Value *from_mean = emit1(b, "sub", IN(n->in[0], reduce_stretch(b, n, n->out[1])), NOATTRS);
-        Value *scale = emit1(b, "mul", IN(d->dy[0], emit_full(b, 2 / divisor(n), dtype)), NOATTRS);
+        Value *scale = emit_cast(b, d->dy[0], wide);
+        scale = emit1(b, "mul", IN(scale, emit_full(b, 2 / divisor(n), wide)), NOATTRS);
+        scale = emit_cast(b, scale, dtype);
         dx = emit1(b, "mul", IN(from_mean, reduce_stretch(b, n, scale)), NOATTRS);
     }
     if (d->dy[1]) {
-        Value *share = emit1(b, "div", IN(d->dy[1], emit_full(b, reduce_count(n), dtype)), NOATTRS);
-        share = reduce_stretch(b, n, share);
+        Value *share = reduce_stretch(b, n, emit_quotient(b, d->dy[1], reduce_count(n)));
         dx = dx ? emit1(b, "add", IN(dx, share), NOATTRS) : share;
     }
     d->dx[0] = dx;

@@ -25,14 +25,6 @@ static void set_column(Column *c, int step, const int64_t *live, int64_t total)
         c->live[k] = live[k];
 }
 
-int64_t plan_kept_by_others(const Plan *p)
-{
-    int64_t others = p->persistent_nbytes;
-    for (int i = 0; i < p->nstorage; i++)
-        others -= p->storage[i].persistent ? p->storage[i].nbytes : 0;
-    return others;
-}
-
 static void fill_live(Picture *d, Arena *tmp)
 {
     int64_t(*change)[NCATEGORY] =

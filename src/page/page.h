@@ -77,8 +77,6 @@ static inline bool storage_shown(const Storage *s)
 }
 
 Picture picture_make(Arena *a, const PageSide *s, char id);
-/* Bytes of the persistent part that belong to another plan; always alive. */
-int64_t plan_kept_by_others(const Plan *p);
 /* Names, sizes and lives of the named buffers and what each column is, for the page's script. */
 void page_data(Page *x, const Picture *d);
 /* The op of a step as people read it: "mm", "fused: add, gelu", "end of loop". */

@@ -28,17 +28,21 @@ static const char what[] = "cannot be cut into microbatches";
 
 static Slices find_batch(const Graph *g, const PassOptions *o)
 {
-    int64_t rows = 0, count = o->accumulate;
+    int64_t rows = -1, count = o->accumulate;
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
         if (p->role != ROLE_BATCH)
             continue;
-        if (!p->v->type.rank || (rows && p->v->type.dim[0] != rows))
+        if (!p->v->type.rank)
+            fail(g->ctx, TN_FAIL,
+                 "accumulate: batch input %%%s: expected an axis of rows, found %s", p->v->name,
+                 type_text(g->a, &p->v->type));
+        if (rows >= 0 && p->v->type.dim[0] != rows)
             fail(g->ctx, TN_FAIL, "accumulate: batch input %%%s: expected %lld rows, found %s",
                  p->v->name, (long long)rows, type_text(g->a, &p->v->type));
         rows = p->v->type.dim[0];
     }
-    if (!rows)
+    if (rows <= 0)
         fail(g->ctx, TN_USAGE, "accumulate: the graph has no batch input with rows");
     Slices s = slices_of(rows, count);
     if (s.n + (s.rest > 0) != count)

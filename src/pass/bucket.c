@@ -274,7 +274,8 @@ static Buckets find_buckets(const Bucketing *x, const Graph *g, const BucketRole
         const char *unit = x->most ? "" : c.unit[i];
         const char *key = arena_printf(x->tmp, "%s %s %d", c.key[i], unit, c.barriers[i]);
         Bucket *b = map_find(&open, key);
-        if (!b || (x->most && b->nbytes + sent_bytes(c.node[i]) > x->most)) {
+        if (!b || b->count == TN_MAX_OUT ||
+            (x->most && b->nbytes + sent_bytes(c.node[i]) > x->most)) {
             b = NEW(x->tmp, Bucket);
             PUSH(x->tmp, list.at, list.count, list.cap, b);
             map_put(&open, key, b);

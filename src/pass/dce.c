@@ -5,7 +5,8 @@
  * A region stays if any of its results is needed. Its unread results are removed, with the ports
  * and the nodes in its bodies that only they need. A carried result is also needed if needed nodes
  * of the bodies read the carry; so marking starts at the results that are read and repeats while a
- * carry is added. A fused node also keeps a result that exists only after its last row (a loss)
+ * carry is added. A region that stays for a barrier in its bodies keeps its first result, as it must
+ * have one. A fused node also keeps a result that exists only after its last row (a loss)
  * if its body computes it for another result. */
 #include "pass.h"
 
@@ -65,6 +66,7 @@ static void mark_region(const Node *n, const bool *used, bool *wanted, bool *por
     const Region *r = n->region;
     for (int k = 0; k < r->nout; k++)
         wanted[k] = used[n->out[k]->id];
+    wanted[0] |= !any_used(n, used);
     for (bool again = true; again;) {
         again = false;
         mark_ports(n, wanted, port, tmp);

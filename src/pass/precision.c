@@ -310,6 +310,9 @@ static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, const 
 static void rewrite_region(Precision *s, Node *n)
 {
     const Region *r = n->region;
+    bool *given = NEWN(s->tmp, bool, n->nin); /* by operand, before casts take their places */
+    for (int i = 0; i < n->nin; i++)
+        given[i] = s->weight[n->in[i]->id];
     set_operands(s, n);
     EACH_BODY(b, n) {
         bool *weight = NEWN(s->tmp, bool, r->body[b]->nin);
@@ -317,7 +320,7 @@ static void rewrite_region(Precision *s, Node *n)
         for (int j = 0; j < r->nin; j++) {
             int i = r->in[j].at[b];
             if (i >= 0 && r->in[j].kind == PORT_WHOLE)
-                weight[i] = s->weight[n->in[r->in[j].arg]->id];
+                weight[i] = given[r->in[j].arg];
         }
         for (int i = 0; i < r->body[b]->nin; i++)
             wide[i] = F32;

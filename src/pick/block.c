@@ -115,7 +115,7 @@ static void fold_edge(PickBlock *b, BlockBucket *x, const ModelEdge *e)
 static void join_edge(PickBlock *b, BlockBucket *x, const ModelEdge *e, int at)
 {
     const BlockBucket *y = &b->bucket[at];
-    double *val = NEWN(b->a, double, x->k * y->k);
+    double *val = NEWN(b->a, double, (int64_t)x->k * y->k);
     for (int j = 0; j < y->k; j++) {
         const double *row = model_edge_row(b->m, e, x->u, y->label[j]);
         for (int i = 0; i < x->k; i++)

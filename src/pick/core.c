@@ -91,7 +91,7 @@ static void add_edge(Core *c, const PickEdge *from)
     if (at < 0) {
         at = c->nedge++;
         Var *u = &c->var[from->u], *v = &c->var[from->v];
-        c->edge[at] = (CoreEdge){from->u, from->v, SPARSE(c->a, double, u->k * v->k)};
+        c->edge[at] = (CoreEdge){from->u, from->v, SPARSE(c->a, double, (int64_t)u->k * v->k)};
         PUSH(c->a, u->edge, u->nedge, u->edge_cap, at);
         PUSH(c->a, v->edge, v->nedge, v->edge_cap, at);
     }

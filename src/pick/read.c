@@ -25,7 +25,8 @@ typedef struct Columns {
     Arena *a;
     JsonScan *s;
     NumberRows cost, usage, interval, ends, matrix, same; /* same: empty rows where there is none */
-    double limit;                                         /* negative: there is none */
+    NumberRows shape; /* by edge, of Tenon's own form: how long each row of its matrix is */
+    double limit;     /* negative: there is none */
 } Columns;
 
 static void push_value(JsonScan *s, NumberRows *r, double x)
@@ -102,13 +103,17 @@ static void read_rows(JsonScan *s, NumberRows *r, Element element)
         read_row(s, r, element);
 }
 
-/* A row made of rows. */
-static void read_flat(JsonScan *s, NumberRows *r, Element element)
+/* A row made of rows, whose lengths go to `shape`. */
+static void read_flat(JsonScan *s, NumberRows *r, NumberRows *shape, Element element)
 {
     begin_row(r);
+    begin_row(shape);
     scan_open(s, '[');
-    for (int64_t count = 0; scan_more(s, ']', &count);)
+    for (int64_t count = 0; scan_more(s, ']', &count);) {
+        const int before = r->nvalue;
         read_elements(s, r, element);
+        push_value(s, shape, r->nvalue - before);
+    }
 }
 
 /* ---- objects ---- */
@@ -245,7 +250,7 @@ static void own_ends(Columns *x)
 
 static void own_matrix(Columns *x)
 {
-    read_flat(x->s, &x->matrix, read_cost);
+    read_flat(x->s, &x->matrix, &x->shape, read_cost);
 }
 
 /* A node has costs of its own, or as many strategies as the one before it whose strategy it has. */
@@ -345,8 +350,12 @@ static void fill_node(const Columns *x, PickProblem *p, int i, double *left)
     }
     p->start[i] = (int64_t)at[0];
     p->end[i] = (int64_t)at[1];
+    if (!p->contest && at[0] > at[1])
+        BAD(x, "%s: nodes: interval[%d]: expected a begin and an end, found %.0f and %.0f",
+            x->s->title, i, at[0], at[1]);
     if ((*left -= most) < 0)
-        BAD(x, "%s: nodes: usages: their sum is beyond %lld", x->s->title, (long long)PICK_MOST);
+        BAD(x, "%s: nodes: usages: their sum is beyond %lld%s", x->s->title,
+            (long long)(x->limit < 0 ? PICK_MOST : LARGEST), x->limit < 0 ? "" : ", with a limit");
 }
 
 static void fill_same(const Columns *x, PickProblem *p)
@@ -358,7 +367,8 @@ static void fill_same(const Columns *x, PickProblem *p)
 
 static void fill_nodes(const Columns *x, PickProblem *p)
 {
-    double left = (double)PICK_MOST;
+    double left =
+        (double)(x->limit < 0 ? PICK_MOST : LARGEST); /* sums that are compared are exact */
     need_rows(x, "nodes: usages", &x->usage, "costs", p->n);
     need_rows(x, "nodes: intervals", &x->interval, "costs", p->n);
     p->first = NEWN(x->a, int, p->n + 1);
@@ -373,6 +383,20 @@ static void fill_nodes(const Columns *x, PickProblem *p)
         fill_node(x, p, i, &left);
     if (x->same.nvalue)
         fill_same(x, p);
+}
+
+/* A matrix has a row for each strategy of u, with a number for each of v. */
+static void check_shape(const Columns *x, int i, int ku, int kv)
+{
+    const int n = row_len(&x->shape, i);
+    for (int k = 0; k < n || k < ku; k++) {
+        const double len = k < n ? row_of(&x->shape, i)[k] : 0;
+        if (n != ku || len != kv)
+            BAD(x,
+                "%s: edges: cost[%d]: expected %d rows of %d numbers, found %d rows, row %d of "
+                "%.0f",
+                x->s->title, i, ku, kv, n, k, len);
+    }
 }
 
 static void fill_edge(const Columns *x, const PickProblem *p, int i, PickEdge *e)
@@ -390,6 +414,8 @@ static void fill_edge(const Columns *x, const PickProblem *p, int i, PickEdge *e
                 "another one",
                 x->s->title, i, ends[k]);
     *e = (PickEdge){(int)ends[0], (int)ends[1], x->matrix.first[i]};
+    if (!p->contest)
+        check_shape(x, i, pick_strategies(p, e->u), pick_strategies(p, e->v));
     need_len(x, "edges: costs", &x->matrix, i,
              (int64_t)pick_strategies(p, e->u) * pick_strategies(p, e->v));
 }
@@ -448,7 +474,12 @@ static PickProblem *read_either(Columns *x)
     scan_open(x->s, '{');
     for (int64_t count = 0; scan_more(x->s, '}', &count);) {
         scan_key(x->s, word);
-        if (!strcmp(word, "problem") && !contest && !seen) {
+        const bool problem = !strcmp(word, "problem");
+        if (problem && contest)
+            scan_fail(x->s, "key \"problem\" stands twice");
+        if (problem && seen)
+            scan_fail(x->s, "expected \"problem\" as the first key");
+        if (problem) {
             contest = true;
             read_object(x, contest_keys);
         } else if (contest)
@@ -465,7 +496,7 @@ static PickProblem *read_either(Columns *x)
 static PickProblem *read_scan(Arena *a, JsonScan *s)
 {
     Columns x = {.a = a, .s = s, .limit = -1};
-    NumberRows *rows[] = {&x.cost, &x.usage, &x.interval, &x.ends, &x.matrix, &x.same};
+    NumberRows *rows[] = {&x.cost, &x.usage, &x.interval, &x.ends, &x.matrix, &x.same, &x.shape};
     for (int i = 0; i < LEN(rows); i++)
         rows[i]->a = a;
     return read_either(&x);

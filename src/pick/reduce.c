@@ -124,9 +124,9 @@ static bool drop_separable(Core *c, int at)
 static bool functional(const Core *c, const CoreEdge *e, int u, int *to)
 {
     int kv = c->var[e->v].k, other = c->var[edge_other(e, u)].k;
-    int stride = e->u == u ? 1 : kv;
+    const int64_t stride = e->u == u ? 1 : kv;
     for (int i = 0; i < c->var[u].k; i++) {
-        const double *m = e->m + (e->u == u ? i * kv : i);
+        const double *m = e->m + (e->u == u ? (int64_t)i * kv : i);
         to[i] = -1;
         for (int j = 0; j < other; j++)
             if (m[j * stride] < INFINITY) {
@@ -142,7 +142,7 @@ static bool functional(const Core *c, const CoreEdge *e, int u, int *to)
 
 static double edge_cost(const Core *c, const CoreEdge *e, int u, int i, int j)
 {
-    int kv = c->var[e->v].k;
+    const int64_t kv = c->var[e->v].k;
     return e->u == u ? e->m[i * kv + j] : e->m[j * kv + i];
 }
 
@@ -150,7 +150,8 @@ static double edge_cost(const Core *c, const CoreEdge *e, int u, int i, int j)
 static void move_edge(Core *c, int at, int v, int u, const int *to)
 {
     CoreEdge *e = &c->edge[at];
-    int w = edge_other(e, v), there = core_find_edge(c, u, w), kw = c->var[w].k;
+    int w = edge_other(e, v), there = core_find_edge(c, u, w);
+    const int64_t kw = c->var[w].k;
     double *m = NEWN(c->a, double, c->var[u].k *kw);
     for (int i = 0; i < c->var[u].k; i++)
         for (int j = 0; j < kw; j++)
@@ -193,6 +194,18 @@ static int weight(const Core *c, int u)
     return c->var[u].nedge + c->var[u].nmember;
 }
 
+/* Whether v can be contracted into u: u decides it, and no edge's matrix gets beyond a size. */
+static bool contractible(const Core *c, int at, int u, int v, int *to)
+{
+    enum { MOST = 1 << 24 };
+    bool small = functional(c, &c->edge[at], u, to);
+    for (int i = 0; i < c->var[v].nedge && small; i++) {
+        const int w = edge_other(&c->edge[c->var[v].edge[i]], v);
+        small = w == u || (int64_t)c->var[u].k * c->var[w].k <= MOST;
+    }
+    return small;
+}
+
 /* Contracts where it can: the end with less into the other if both decide each other. */
 static int contract_edge(Core *c, int at)
 {
@@ -203,9 +216,9 @@ static int contract_edge(Core *c, int at)
         v = e->u;
     }
     int *to = NEWN(c->a, int, MAX(c->var[u].k, c->var[v].k));
-    if (functional(c, e, u, to))
+    if (contractible(c, at, u, v, to))
         contract(c, at, u, v, to);
-    else if (functional(c, e, v, to))
+    else if (contractible(c, at, v, u, to))
         contract(c, at, v, u, to), u = v;
     else
         return -1;

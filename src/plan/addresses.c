@@ -58,19 +58,29 @@ static void remember(Placements *known, const PlaceBuf *buf, int n, int effort, 
     known->first = x;
 }
 
-/* Fills buf[].offset. If greedy orders alone were tried before, only the search is left. */
-static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Placements *known)
+/* The peak below which no one gains by a lower one: less than a page, and than a small part, above
+ * the bound. */
+static int64_t near_bound(int64_t bound)
+{
+    enum { PAGE = 4096, PART = 128 };
+    return bound + MIN(PAGE, bound / PART);
+}
+
+/* Fills buf[].offset, for a peak of at most `enough` if that is found. If greedy orders alone were
+ * tried before, only the search is left. */
+static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int64_t enough, int effort,
+                               Placements *known)
 {
     const Placement *x = find(known, buf, n);
     PlaceResult r;
     if (x)
         copy_offsets(buf, x->buf, n);
-    if (x && (x->effort >= effort || x->result.peak == x->result.bound))
+    if (x && (x->effort >= effort || x->result.peak <= enough))
         return x->result;
     if (x && !x->effort)
-        r = place_on(tmp, buf, n, 0, effort);
+        r = place_on(tmp, buf, n, enough, effort);
     else
-        r = place(tmp, buf, n, 0, effort);
+        r = place(tmp, buf, n, enough, effort);
     if (known)
         remember(known, buf, n, effort, r);
     return r;
@@ -79,12 +89,12 @@ static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Pla
 enum { WITHIN_EFFORT = 1 }; /* of lowering a peak that is no more than was asked for */
 
 /* The same within `most` bytes: full effort goes to that alone. */
-static PlaceResult place_within(Arena *tmp, PlaceBuf *buf, int n, int effort, int64_t most,
-                                Placements *known)
+static PlaceResult place_within(Arena *tmp, PlaceBuf *buf, int n, int64_t enough, int effort,
+                                int64_t most, Placements *known)
 {
-    PlaceResult r = place_known(tmp, buf, n, 0, known);
+    PlaceResult r = place_known(tmp, buf, n, enough, 0, known);
     if (r.peak <= most)
-        return place_known(tmp, buf, n, MIN(effort, WITHIN_EFFORT), known);
+        return place_known(tmp, buf, n, enough, MIN(effort, WITHIN_EFFORT), known);
     return place_on(tmp, buf, n, most, effort);
 }
 
@@ -133,8 +143,9 @@ static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t mo
                         Placements *known, Arena *tmp)
 {
     const SpaceBufs x = gather_bufs(p, space, tmp);
-    PlaceResult r = most ? place_within(tmp, x.buf, x.n, effort, most - at, known)
-                         : place_known(tmp, x.buf, x.n, effort, known);
+    const int64_t enough = near_bound(p->space[space].bound - at);
+    PlaceResult r = most ? place_within(tmp, x.buf, x.n, enough, effort, most - at, known)
+                         : place_known(tmp, x.buf, x.n, enough, effort, known);
     CHECK(!effort || place_check(tmp, x.buf, x.n).first < 0);
     take_bufs(p, space, at, &x, r);
 }

@@ -134,11 +134,19 @@ Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
+int64_t plan_kept_by_others(const Plan *p)
+{
+    int64_t others = p->persistent_nbytes;
+    for (int i = 0; i < p->nstorage; i++)
+        others -= p->storage[i].persistent ? p->storage[i].nbytes : 0;
+    return others;
+}
+
 void plan_fill_bound(Plan *p, const PlanFor *to)
 {
     Arena *tmp = arena_tmp(p->g->a);
-    int64_t others = p->by_category[CAT_OTHER]; /* nothing else is counted there */
-    p->order_bound = others + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
+    p->order_bound = plan_kept_by_others(p) +
+                     order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
 }
 
@@ -494,7 +502,7 @@ static bool order_fitting(Graph *g, const PlanFor *to)
     Fitting x = {arena_tmp(g->a), to, 0};
     Plan *p = plan_measured(tmp, g, to);
     fill_reserve(p);
-    x.most = to->limit - MAX(p->reserve, to->reserve) - p->by_category[CAT_OTHER];
+    x.most = to->limit - MAX(p->reserve, to->reserve) - plan_kept_by_others(p);
     const bool fits = order_within(g, to->device, to->machine, tmp, x.most, is_placed_within, &x);
     arena_reset(tmp);
     return fits;

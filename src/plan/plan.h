@@ -192,6 +192,9 @@ int64_t plan_bound(Graph *g, const Device *d);
 /* The bytes that libraries keep for a step in each program: its part of Plan.handles. */
 int64_t plan_step_handles(const Step *s);
 
+/* Bytes of the persistent part that belong to another plan; always alive. */
+int64_t plan_kept_by_others(const Plan *p);
+
 /* Fills p's order_bound, where its plan was made without. */
 void plan_fill_bound(Plan *p, const PlanFor *to);
 

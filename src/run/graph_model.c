@@ -272,13 +272,22 @@ Graph *graph_model_graph(const tn_model *m, Arena *a)
     return g;
 }
 
-/* Every reader of a dropout's result reads its operand. */
-static void drop_dropout(Node *n)
+/* Every reader of a dropout's result reads its operand, in the bodies of g too. */
+static void drop_dropout(Graph *g)
 {
-    for (Node *r = n->next; r; r = r->next)
-        for (int i = 0; i < r->nin; i++)
-            if (r->in[i] == n->out[0])
-                r->in[i] = n->in[0];
+    EACH_NODE(n, g) {
+        EACH_BODY(b, n)
+            drop_dropout(n->region->body[b]);
+        if (!node_is(n, OP_dropout) && !node_is(n, OP_native_dropout))
+            continue;
+        for (Node *r = n->next; r; r = r->next)
+            for (int i = 0; i < r->nin; i++)
+                if (r->in[i] == n->out[0])
+                    r->in[i] = n->in[0];
+        for (int i = 0; i < g->nout; i++)
+            if (g->out[i].v == n->out[0])
+                g->out[i].v = n->in[0];
+    }
 }
 
 static bool is_read(const Graph *g, const Value *v)
@@ -319,9 +328,7 @@ void graph_model_evaluates(Graph *g)
     Port loss = *graph_find_output(g, ROLE_LOSS, NULL);
     g->out[0] = loss;
     g->nout = 1;
-    EACH_NODE(n, g)
-        if (node_is(n, OP_dropout) || node_is(n, OP_native_dropout))
-            drop_dropout(n);
+    drop_dropout(g);
     graph_prune(g, arena_tmp(g->a));
     drop_inputs(g, arena_tmp(g->a));
 }

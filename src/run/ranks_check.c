@@ -207,11 +207,20 @@ static int let_run(tn_program *x, Comm *c)
     return tried(&t);
 }
 
+static int make_library(tn_program *x)
+{
+    TRY(t, &x->h.owner->ctx)
+        program_library(x->x, &x->h.owner->ctx);
+    return tried(&t);
+}
+
 int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o)
 {
     tn_context *ctx = p->h.owner;
     code = tn_agree_code(ctx, code);
     if (!code)
         code = compare_all(p, o);
-    return code ? code : tn_agree_code(ctx, let_run(x, ctx->comm));
+    if (!code)
+        code = tn_agree_code(ctx, let_run(x, ctx->comm));
+    return code ? code : tn_agree_code(ctx, make_library(x));
 }

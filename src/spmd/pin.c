@@ -54,6 +54,28 @@ static Pin *parse(const Graph *g, Arena *a, const Mesh *m, const char *option, c
     return p;
 }
 
+/* A pin that nowhere holds, as later ones hold another form for all that it matches. */
+static void check_contradiction(const Graph *g, const PinList *list, const Pin *p, int naxes)
+{
+    const Pin *over = NULL;
+    for (const Node *n = g->first; n; n = n->next) {
+        const Pin *now = p->of[n->id] ? pin_of(list, n) : NULL;
+        if (now == p)
+            return;
+        over = now && !cuts_equal(naxes, now->cut, p->cut) ? now : over;
+    }
+    if (over)
+        fail(g->ctx, TN_USAGE,
+             "%s \"%.300s\": contradicts \"%.300s\", which holds for all that it matches",
+             p->option, p->text, over->text);
+}
+
+void pins_check(const Graph *g, const PinList *list, int naxes)
+{
+    for (int i = 0; i < list->count; i++)
+        check_contradiction(g, list, list->pin[i], naxes);
+}
+
 PinList pins_parse(const Graph *g, Arena *a, const Mesh *m, const char *option, const Globs *texts)
 {
     PinList list = {.pin = NEWN(a, Pin *, texts->count), .count = texts->count};

@@ -185,6 +185,8 @@ static void list_whole(Maker *m, EqualClass *q)
     *t = strategy_room(m->a, q->n);
     q->sec = NEWN(m->a, double, 1);
     PUSH(m->a, q->list.list, q->list.count, q->list.cap, t);
+    if (q->pin && !cuts_equal(MAX_MESH, t->out[0], q->pin->cut))
+        fail_pin(m, q, &q->list);
 }
 
 static void list_port(Maker *m, EqualClass *q)
@@ -312,19 +314,21 @@ static bool gathers_no_more(const Maker *m, const ReadGroup *r, const Reading *x
  * form. */
 static double *add_edge(Maker *m, int u, int v, bool hidden, const Reading *shared)
 {
-    PickProblem *p = &m->p->pick;
-    int count = p->nedge;
+    int count = m->p->pick.nedge;
     PUSH(m->a, m->p->of_edge, count, m->p->capof_edge, ((EdgeNote){hidden, shared}));
     int64_t size =
         (int64_t)(m->in_first[u + 1] - m->in_first[u]) * (m->in_first[v + 1] - m->in_first[v]);
-    PUSH(m->a, m->edge, p->nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
+    if (m->nmatrix + size > 1 << 28) /* 2 GiB */
+        fail(arena_ctx(m->a), TN_USAGE,
+             "shard auto: over %d mesh axes, nodes can be cut in too many ways",
+             m->price->x->mesh->naxes);
+    PUSH(m->a, m->edge, m->p->pick.nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
     if (m->nmatrix + size > m->capmatrix) {
-        int64_t cap = 2 * (m->nmatrix + size);
-        double *more = SPARSE(m->a, double, cap);
+        m->capmatrix = 2 * (m->nmatrix + size);
+        double *more = SPARSE(m->a, double, m->capmatrix);
         if (m->nmatrix)
             memcpy(more, m->matrix, sizeof *more * (size_t)m->nmatrix);
         m->matrix = more;
-        m->capmatrix = cap;
     }
     m->nmatrix += size;
     return &m->matrix[m->nmatrix - size];

@@ -318,7 +318,7 @@ static void try_pins(const Solution *of, const Spmd *x, ShardReport *y)
         all.pin[pins->count] = more.pin[i];
         Solution s = solve(of->flat, a, x, of->in, of->out, &all);
         double sec = s.r.feasible ? shard_problem_sec(s.p, x, s.strategy) : INFINITY;
-        y->what_if[y->nwhat_if++] = (ShardWhatIf){texts->pattern[i], sec, 0};
+        y->what_if[y->nwhat_if++] = (ShardWhatIf){arena_strdup(y->a, texts->pattern[i]), sec, 0};
     }
 }
 
@@ -328,6 +328,7 @@ Solution *solved_choose(const Graph *g, Arena *a, const Spmd *x, const Sharding 
     Solution *s = NEW(a, Solution);
     const FlatGraph *flat = flat_graph(g, a);
     PinList pins = pins_parse(flat->g, a, x->mesh, "pin", &x->o->pins);
+    pins_check(flat->g, &pins, x->mesh->naxes);
     *s = solve(flat, a, x, in, out, &pins);
     return s;
 }

@@ -86,6 +86,8 @@ typedef struct PinList {
 
 /* Fails where a pin cannot be read, or matches nothing. */
 PinList pins_parse(const Graph *g, Arena *a, const Mesh *m, const char *option, const Globs *texts);
+/* Fails where a pin contradicts later ones on all that it matches. */
+void pins_check(const Graph *g, const PinList *list, int naxes);
 const Pin *pin_of(const PinList *list, const Node *n); /* the last that matches, or NULL */
 
 /* ---- equal.c: nodes and ports that are to be cut alike ---- */

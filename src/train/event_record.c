@@ -114,6 +114,7 @@ int event_read(FILE *f, EventMessage *m)
 {
     uint64_t len;
     uint32_t sum;
+    m->n = 0;
     if (fread(&len, sizeof len, 1, f) != 1 || fread(&sum, sizeof sum, 1, f) != 1)
         return 0;
     if (sum != masked_sum(&len, sizeof len) || len > sizeof m->byte)

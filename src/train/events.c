@@ -69,6 +69,15 @@ static bool is_own(const Trainer *r, const char *name)
     return is_events(name) && dot && *r->folder.run && !strcmp(dot + 1, r->folder.run);
 }
 
+/* Whether there is nothing but zeros from `at` on. */
+static bool zeros_follow(FILE *f, off_t at)
+{
+    int c = fseeko(f, at, SEEK_SET) ? 1 : 0;
+    while (!c)
+        c = getc(f);
+    return c == EOF;
+}
+
 /* The bytes of a file's records that the run keeps when it goes on. */
 static int find_kept(Trainer *r, FILE *f, const char *path, off_t *nbytes)
 {
@@ -78,6 +87,8 @@ static int find_kept(Trainer *r, FILE *f, const char *path, off_t *nbytes)
     bool evaluated = false, all = true;
     *nbytes = 0;
     while (all && (code = event_read(f, &m))) {
+        if (code < 0 && zeros_follow(f, *nbytes + (off_t)(m.n ? EVENT_FRAME + m.n : 0)))
+            break; /* torn, and filled up by the file system */
         if (code < 0 || !event_key(m.byte, m.n, &k))
             return tn_context_fail(r->ctx, TN_CODE_FAIL,
                                    "%s: at byte %" PRId64 ": expected a record of events", path,

@@ -122,9 +122,41 @@ static void ring(void)
         EXPECT(p[i] == size);
 }
 
+/* Messages of long and short parts, each in memory of its own, around all ranks: of a part that is
+ * cut, the rest goes with the short ones that follow. */
+static void parts(void)
+{
+    static const int64_t length[][4] = {
+        {1500, 300, 2, 0}, {1500, 0, 300, 2600}, {1, 2999, 1, 1000}, {999, 1001, 999, 1}};
+    enum { NMESSAGE = LEN(length), NPART = LEN(length[0]), MOST = 3000 };
+    static unsigned char out[NMESSAGE][NPART][MOST], in[NMESSAGE][NPART][MOST];
+    static Handle request[2][NMESSAGE];
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (int m = 0; m < NMESSAGE; m++) {
+        CommPart part[NPART];
+        for (int k = 0; k < NPART; k++) {
+            part[k] = (CommPart){out[m][k], in[m][k], length[m][k], length[m][k],
+                                 k + 1 < NPART ? &part[k + 1] : NULL};
+            for (int i = 0; i < length[m][k]; i++)
+                out[m][k][i] = byte_of(rank, k, m, i);
+        }
+        for (int i = 0; i < 2; i++)
+            request[i][m].request = request[i][m].room;
+        EXPECT(!t->receive(self, before, 5, part, &request[0][m].request, message));
+        EXPECT(!t->send(self, next, 5, part, &request[1][m].request, message));
+        EXPECT(wait_for(&request[0][m]) && wait_for(&request[1][m]));
+        int same = 0, nbytes = 0;
+        for (int k = 0; k < NPART; k++)
+            for (int i = 0; i < MOST; i++, nbytes++)
+                same += in[m][k][i] == (i < length[m][k] ? byte_of(before, k, m, i) : 0);
+        EXPECT(same == nbytes);
+    }
+}
+
 static void messages(void)
 {
     ring();
+    parts();
     for (int tag = 0; tag < 3; tag++)
         all_to_all(16000 * tag);
 }

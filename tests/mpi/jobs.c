@@ -25,7 +25,9 @@ static CommGroup *group_of(Comm *c, Arena *a, int id)
     for (int i = 0; i < comm_size(c); i++)
         if (!id || (id == 1 ? i / 2 == rank / 2 : i % 2 == rank % 2))
             of[n++] = i;
-    return comm_group(c, a, id, n, of, true);
+    CommGroup *g = comm_group(c, a, id, n, of);
+    comm_library(g, &ctx);
+    return g;
 }
 
 static void prepare(Sum *s, Comm *c, Arena *a, int id)

@@ -105,6 +105,16 @@ static void test_shared(void)
     EXPECT(!tn_graph_parse(ctx, text, "text", &g) && !tn_plan_new(g, &o, 0, &p) &&
            !tn_program_share(p, host, &x));
     LEAVES(tn_program_bind(x, "w", memory), TN_CODE_FAIL, "an arena of its own");
+    tn_program *other = x;
+    x = host;
+    memory[0] = memory[1] = 5;
+    DOES(tn_program_bind(host, "w", memory)); /* which it reads then, too */
+    x = other;
+    EXPECT(data("w") == memory);
+    *data("lr") = 0.5f;
+    data("x")[0] = 3, data("x")[1] = 4;
+    DOES(tn_program_run(x));
+    EXPECT(*data("loss") == 35);
 }
 
 int main(void)

@@ -188,7 +188,7 @@ static int make_groups(const Trial *t, Comm *c, Arena *a, CommGroup **group)
         int member[MAX_RANK], begin = rank - rank / stride % size * stride;
         for (int i = 0; i < size; i++)
             member[i] = begin + i * stride;
-        group[count++] = comm_group(c, a, 1 + axis, size, member, false);
+        group[count++] = comm_group(c, a, 1 + axis, size, member);
         stride *= size;
         left /= size;
     }
@@ -363,7 +363,7 @@ static void unwind_one(Trial *t, Comm *c, Arena *a, int rank)
     int all[MAX_RANK];
     for (int i = 0; i < t->n; i++)
         all[i] = i;
-    Work *w = make_work(t, own, comm_group(c, own, t->seed ? 0 : 5, t->n, all, false), 0);
+    Work *w = make_work(t, own, comm_group(c, own, t->seed ? 0 : 5, t->n, all), 0);
     w->job.what = "all_gather %x";
     comm_start(c, &w->job);
     if (rank && comm_wait(c, &w->job, t->message[rank]))

@@ -1,8 +1,10 @@
 /* Looking at memory on CUDA (exec/memory.cu), and notes of faults (op/cuda.cuh), on the processor
  * (simt.h): what is found, and by how many atomics, which all take turns: one of a block at most,
- * not one of a thread. */
+ * not one of a thread; and that what renews parameters or state leaves them once a fault is noted.
+ */
 #include "../../src/cuda/memory.h"
 #include "../../src/op/op.h"
+#include "../shared/case.h"
 #include "../shared/simt.h"
 #include "../shared/test.h"
 
@@ -87,7 +89,8 @@ static void check_note(Arena *a)
     const Node *n = emit1(&b, "floor_divide", IN(x, y), NOATTRS)->def;
     Tensor t = {.dtype = I64, .rank = 1, .dim = {N}, .stride = {1}};
     t.data = arena_alloc(a, N * sizeof(int64_t));
-    Fault fault = {0};
+    int stop = 0;
+    Fault fault = {.stop = &stop};
     Call c = {.node = n,
               .in = (Tensor[]){t, t},
               .out = &t,
@@ -101,8 +104,123 @@ static void check_note(Arena *a)
     long before = simt_natomic;
     if (!EXPECT(k && k->name) || !EXPECT(!k->run(&c)))
         return;
-    EXPECT(fault.noted == 1 && fault.step == 7);
+    EXPECT(fault.noted == 1 && fault.step == 7 && stop == 1);
     EXPECT(natomic(before) == 1);
+}
+
+/* ---- calls that renew what outlives the run ---- */
+
+static const char *const renewals[] = {
+    "graph t(%p: f32[700], %g: f32[700], %m: f32[700], %v: f32[700], %lr: f32[], %n: i64[], "
+    "%s: f32[], %b: bool[]) {\n"
+    "  %x: f32[700], %y: f32[700], %z: f32[700] = adamw(%p, %g, %m, %v, %lr, %n, %s, %b)  "
+    "optimizer\n  return %x, %y, %z\n}\n",
+    "graph t(%p: bf16[700], %g: f32[700], %m: f32[700], %v: f32[700], %lr: f32[], %n: i64[], "
+    "%s: f32[], %b: bool[]) {\n"
+    "  %x: bf16[700], %y: f32[700], %z: f32[700] = adamw(%p, %g, %m, %v, %lr, %n, %s, %b)  "
+    "optimizer\n  return %x, %y, %z\n}\n",
+    "graph t(%p: f32[700], %g: f32[700], %lr: f32[], %s: f32[], %b: bool[], %m: f32[700]) {\n"
+    "  %x: f32[700], %y: f32[700] = sgd(%p, %g, %lr, %s, %b, %m, momentum=0.9)  optimizer\n"
+    "  return %x, %y\n}\n",
+    "graph t(%x: f32[700], %y: f32[700]) {\n"
+    "  %z: f32[700] = add(%x, %y)  forward\n  return %z\n}\n",
+    "graph t(%x: i64[], %y: i64[]) {\n"
+    "  %z: i64[] = add(%x, %y)  forward\n  return %z\n}\n",
+    "graph t(%x: f32[70, 9]) {\n  %y: f32[9, 70] = transpose(%x, dim0=0, dim1=1)  forward\n"
+    "  %z: f32[9, 70] = exp(%y)  forward\n  return %z\n}\n",
+    "graph t(%x: bf16[700]) {\n  %z: bf16[700] = clone(%x)  forward\n  return %z\n}\n",
+    "graph t(%x: f32[2, 9, 3, 5], %y: f32[2, 4, 3, 5], %i: i64[]) {\n"
+    "  %z: f32[2, 9, 3, 5] = cache_update(%x, %y, %i)  forward\n  return %z\n}\n",
+    "graph t(%x: f32[7, 5], %y: f32[4, 5], %i: i64[4]) {\n"
+    "  %z: f32[7, 5] = index_put(%x, %y, %i, dims=[0], accumulate=true)  forward\n"
+    "  return %z\n}\n",
+    "graph t(%x: f32[7, 5], %i: i64[4, 5], %y: f32[4, 5]) {\n"
+    "  %z: f32[7, 5] = scatter_add(%x, %i, %y, dim=0)  forward\n  return %z\n}\n",
+    "graph t(%x: f32[70, 5], %i: i64[40, 5], %y: f32[40, 5]) {\n"
+    "  %z: f32[70, 5] = scatter_add(%x, %i, %y, dim=0)  forward\n  return %z\n}\n",
+};
+
+static Tensor tensor_of(Arena *a, const Type *t, double value)
+{
+    Tensor x = {.dtype = t->dtype, .rank = t->rank};
+    memcpy(x.dim, t->dim, sizeof x.dim);
+    tensor_fill_strides(&x);
+    x.data = arena_alloc(a, (size_t)tensor_nbytes(&x) + 1);
+    for (int64_t i = 0; i < tensor_nelem(&x); i++)
+        tensor_set(&x, i, dtype_float(t->dtype) ? value : 1);
+    return x;
+}
+
+/* Operands of which results take the place where they may. */
+static Call renewal_of(Arena *a, const Node *n)
+{
+    Call c = {.node = n, .nin = n->nin, .nout = n->nout};
+    unsigned taken = 0;
+    c.in = NEWN(a, Tensor, n->nin);
+    c.out = NEWN(a, Tensor, n->nout);
+    for (int i = 0; i < n->nin; i++) {
+        const Node *view = n->in[i]->def;
+        c.in[i] = tensor_of(a, &(view ? view->in[0] : n->in[i])->type, 0.5 + i / 8.0);
+        if (view) {
+            c.in[i].dim[0] = n->in[i]->type.dim[0];
+            c.in[i].dim[1] = n->in[i]->type.dim[1];
+            c.in[i].stride[0] = 1;
+            c.in[i].stride[1] = c.in[i].dim[0];
+        }
+    }
+    for (int k = 0; k < n->nout; k++) {
+        c.out[k] = tensor_of(a, &n->out[k]->type, 0);
+        for (int i = 0; i < n->nin && !n->in[i]->def; i++)
+            if (node_inplace(n, k) >> i & 1 && !(taken >> i & 1)) {
+                c.out[k].data = c.in[i].data;
+                taken |= 1U << i;
+                break;
+            }
+    }
+    return c;
+}
+
+/* Whether it leaves all results as they were; a fault, if there is any, was noted before. */
+static bool leaves(Arena *a, const Kernel *k, Call *c)
+{
+    bool same = true;
+    char **before = NEWN(a, char *, c->nout);
+    for (int i = 0; i < c->nout; i++) {
+        before[i] = arena_alloc(a, (size_t)tensor_nbytes(&c->out[i]) + 1);
+        memcpy(before[i], c->out[i].data, (size_t)tensor_nbytes(&c->out[i]));
+    }
+    EXPECT(!k->run(c));
+    for (int i = 0; i < c->nout; i++)
+        same &= !memcmp(before[i], c->out[i].data, (size_t)tensor_nbytes(&c->out[i]));
+    return same;
+}
+
+static void check_stop(void *arg)
+{
+    Arena *a = arg;
+    for (int i = 0; i < LEN(renewals); i++) {
+        Graph *g = graph_parse(a, arena_printf(a, "tenon 1\n%s", renewals[i]), "renewals");
+        const Node *n = g->last;
+        Call c = renewal_of(a, n);
+        Fault fault = {0};
+        int stop = 1, nkernel = 0;
+        c.fault = &fault;
+        for (const Kernel *k = op_kernels(n->op, KERNELS_CUDA); k && k->name; k++) {
+            if (!k->accepts(&c))
+                continue;
+            nkernel++;
+            kernel_prepare(k, &c, a);
+            c.work = arena_alloc(a, (size_t)c.nbytes_work + 1);
+            c.stop = &stop;
+            stop = 1;
+            if (!EXPECT(leaves(a, k, &c)))
+                printf("  %s, kernel %s: not left as it was\n", n->op->name, k->name);
+            stop = 0;
+            if (!EXPECT(!leaves(a, k, &c) || node_is(n, OP_clone)))
+                printf("  %s, kernel %s: not renewed\n", n->op->name, k->name);
+        }
+        EXPECT(nkernel > 0 && !fault.noted);
+    }
 }
 
 int main(void)
@@ -116,6 +234,8 @@ int main(void)
     simt_order(SIMT_FORWARD);
     each_any();
     check_note(a);
+    if (!EXPECT(!ctx_try(&ctx, check_stop, a)))
+        printf("  %s\n", ctx.message);
     arena_free(a);
     ctx_end(&ctx);
     return test_report();

@@ -444,6 +444,28 @@ static void test_errors(void)
     tn_model_free(m);
 }
 
+/* A start that has failed leaves nothing behind, and reads no text of the caller's. */
+static void test_starts_again(void)
+{
+    tn_options o = tn_options_default();
+    char reduce[] = "ordered";
+    tn_sampling s = tn_sampling_default();
+    tn_generator *x;
+    tn_model *m;
+    int64_t id, ids[] = {1, 2};
+    OK(tn_model_open(ctx, "tests/ref/llama-tiny", &m));
+    o.reduce = reduce;
+    OK(tn_generator_new(m, 16, &o, &x));
+    memset(reduce, 'x', sizeof reduce - 1);
+    tn_model_close_files(m);
+    EXPECT(tn_generator_start(x, NULL) == 1);
+    EXPECT(tn_generator_start(x, NULL) == 1);
+    OK(tn_generator_feed(x, 2, ids));
+    expect_error(tn_generator_next(x, &s, &id), 2, "not started");
+    tn_generator_free(x);
+    tn_model_free(m);
+}
+
 int main(void)
 {
     ctx = tn_context_new();
@@ -457,6 +479,7 @@ int main(void)
     test_sampling_edges();
     test_texts();
     test_errors();
+    test_starts_again();
     tn_context_free(ctx);
     return test_report();
 }

@@ -123,6 +123,7 @@ static Program *make_cuda(Arena *a, const Job *j, Comm *c)
     Graph *g = graph_clone(a, j->cuda.g[comm_rank(c)]);
     Program *x = program_make(a, plan_ordered(a, g, &to), j->check, 0);
     program_join(x, a, c, j->fast);
+    program_library(x, arena_ctx(a));
     program_fill(x, POISON);
     return x;
 }

@@ -79,6 +79,27 @@ static void test_bits(void)
             "%a, %b", 1, 1);
 }
 
+/* Parts of a ring are made inside by kernels that write parts of a tensor anywhere, and by others
+ * where they begin as a storage does. */
+static void test_ring(void)
+{
+    static const char text[] = /* the last node is where most bytes are alive */
+        "graph t(%%x: f32[%d, 4], %%w: f32[4, 4], %%v: f32[4, 1000]) {\n"
+        "  %%a: f32[%d, 4] = %s  forward\n"
+        "  %%b: f32[%d, 4] = %s  forward\n"
+        "  %%c: f32[%d, 4] = cat_ring(%%a, %%b, first=1)  forward\n"
+        "  %%d: f32[%d, 1000] = mm(%%c, %%v)  forward\n"
+        "  return %%d\n}\n";
+    for (int rows = 3; rows <= 4; rows++) /* of 48 or 64 bytes */
+        for (int own = 0; own < 2; own++) {
+            const char *one = own ? "sin(%x)" : "mm(%x, %w)", *two = own ? "cos(%x)" : "mm(%a, %w)";
+            Graph *g = parse(arena_printf(a, text, rows, rows, one, rows, two, 2 * rows, 2 * rows));
+            int want = rows == 3 && !own, steps = count_steps(g, "cat_ring");
+            if (!EXPECT(steps == want))
+                printf("  %d rows, %s: %d steps, expected %d\n", rows, one, steps, want);
+        }
+}
+
 /* What nothing reads is there until the cat. */
 static void test_unread(void)
 {
@@ -136,6 +157,7 @@ static void run(void *arg)
 {
     (void)arg;
     test_bits();
+    test_ring();
     test_unread();
     test_unread_result();
     test_peak();

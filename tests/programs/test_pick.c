@@ -95,7 +95,7 @@ static void test_wrong(void)
     WRONG(NODES "\"edges\": [{\"nodes\": [0, 2], \"cost\": [[1]]}]}",
           "edges: nodes[0]: expected 0 to 1, found 2");
     WRONG(NODES "\"edges\": [{\"nodes\": [0, 1], \"cost\": [[1, 2]]}]}",
-          "edges: costs[0]: expected 4 numbers, found 2");
+          "edges: cost[0]: expected 2 rows of 2 numbers, found 1 rows, row 0 of 2");
     WRONG(NODES "\"edges\": [{\"nodes\": [0], \"cost\": [[1, 2]]}]}",
           "expected 2 numbers, found 1");
     WRONG("{\"problem\": {\"nodes\": {}, \"edges\": {}}}", "key \"intervals\" is missing");

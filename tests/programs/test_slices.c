@@ -46,7 +46,7 @@ static void wait_for_job(Arena *a, Comm *c, CommJob *j)
 static void run_between(Arena *a, Comm *c, void *arg)
 {
     Between x = {false, false};
-    CommGroup *g = comm_group(c, a, 1, 2, (int[]){0, 1}, false);
+    CommGroup *g = comm_group(c, a, 1, 2, (int[]){0, 1});
     CommJob *sum = call_job(a, comm_world(c), wait_for_other, &x);
     CommJob *other = call_job(a, g, end_other, &x);
     (void)arg;

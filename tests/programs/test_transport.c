@@ -1,7 +1,7 @@
 /* What an end makes of a transport that refuses, whose aborts kill (here they are counted), that
  * tells whether the other rank lives, and that reduces by itself: one over that of threads, for two
  * ranks. */
-#include "../../src/comm/comm.h"
+#include "../../src/exec/exec.h"
 #include "../shared/test.h"
 
 #include <time.h>
@@ -25,7 +25,7 @@ typedef struct Fake {
     Sum *sum; /* of the ranks */
     double *to;
     double until; /* when the other rank is last heard of */
-    int naborted, nclosed, nbeat, code;
+    int naborted, nclosed, nbeat, ngroup, code;
 } Fake;
 
 static int refuse(const Fake *f, Refuse what, char *message)
@@ -73,6 +73,7 @@ static int fake_done(void *self, void *request, bool *done, char *message)
 static int fake_group(void *self, int n, const int *rank, void **group, char *message)
 {
     CHECK(n == NRANK && rank[1] == 1);
+    ((Fake *)self)->ngroup++;
     *group = self;
     return refuse(self, REFUSE_GROUP, message);
 }
@@ -154,7 +155,7 @@ static void open_alone(void *arg)
 static void make_group(void *arg)
 {
     Alone *x = arg;
-    comm_group(x->c, x->group, 1, NRANK, (int[]){0, 1}, true);
+    comm_library(comm_group(x->c, x->group, 1, NRANK, (int[]){0, 1}), arena_ctx(x->group));
 }
 
 static Alone alone(Refuse what)
@@ -224,7 +225,7 @@ static void fail_and_close(Alone *x)
 static void drop_group(Alone *x)
 {
     char message[COMM_MESSAGE];
-    CommGroup *g = comm_group(x->c, x->group, 1, NRANK, (int[]){0, 1}, false);
+    CommGroup *g = comm_group(x->c, x->group, 1, NRANK, (int[]){0, 1});
     CommPart part[NRANK] = {{0}, {.receive = arena_alloc(x->group, 9), .nreceive = 9}};
     CommRound round = {.kind = ROUND_EXCHANGE, .part = part};
     CommJob job = {.group = g, .what = "work", .round = &round, .nround = 1};
@@ -319,6 +320,7 @@ static void test_refusals(void)
 typedef struct Reducer {
     Fake f;
     int rank;
+    bool joins;
     Ctx ctx;
     Arena *a;
     bool good;
@@ -329,7 +331,7 @@ static void reduce_all(void *arg)
     Reducer *x = arg;
     char message[COMM_MESSAGE];
     Comm *c = comm_open(x->a, &fake, &x->f, &(CommOptions){0});
-    CommGroup *g = comm_group(c, x->a, 1, NRANK, (int[]){0, 1}, true);
+    CommGroup *g = comm_group(c, x->a, 1, NRANK, (int[]){0, 1});
     double from[NSUM], to[NSUM];
     for (int i = 0; i < NSUM; i++)
         from[i] = i * 10 + x->rank;
@@ -341,23 +343,55 @@ static void reduce_all(void *arg)
                        .count = NSUM};
     CommJob job = {.group = g, .what = "all_reduce", .round = &round, .nround = 1};
     comm_prepare(x->a, &job);
+    x->good = comm_reduces(g) && !x->f.ngroup;
+    comm_library(g, &x->ctx);
+    comm_library(g, &x->ctx);
     comm_start(c, &job);
-    x->good = comm_reduces(g) && !comm_reduces(comm_world(c)) && !comm_wait(c, &job, message);
+    x->good = x->good && !comm_wait(c, &job, message) && x->f.ngroup == 1;
     for (int i = 0; i < NSUM; i++)
         x->good = x->good && to[i] == i * 20 + 1;
     x->good = x->good && comm_count(c).nreceived == sizeof to;
+}
+
+/* A program's: none waits for the other before both have joined. */
+static void join_all(void *arg)
+{
+    static const char text[] = "tenon 1\n"
+                               "graph t mesh(dp=2) at(%d) (%%x: f64[3]) {\n"
+                               "  %%y: f64[3] = all_reduce(%%x, reduce_op=\"sum\", group=\"dp\")  "
+                               "backward\n"
+                               "  %%z: f64[3] = wait_tensor(%%y, %%x)  backward\n"
+                               "  return %%z\n}\n";
+    Reducer *x = arg;
+    Comm *c = comm_open(x->a, &fake, &x->f, &(CommOptions){0});
+    Graph *g = graph_parse(x->a, arena_printf(x->a, text, x->rank), "t");
+    Program *p = program_make(x->a, plan_make(x->a, g, NULL), false, 0);
+    double from[NSUM], to[NSUM];
+    for (int i = 0; i < NSUM; i++)
+        from[i] = i * 10 + x->rank;
+    program_join(p, x->a, c, true);
+    x->good = !x->f.ngroup;
+    program_library(p, &x->ctx);
+    x->good = x->good && x->f.ngroup == 1;
+    program_write(p, p->plan->in, 0, sizeof from, from);
+    x->good = x->good && !program_run(p);
+    program_read(p, p->plan->out, 0, sizeof to, to);
+    for (int i = 0; i < NSUM; i++)
+        x->good = x->good && to[i] == i * 20 + 1;
 }
 
 static void *reduce_thread(void *arg)
 {
     Reducer *x = arg;
     x->a = arena_new(&x->ctx);
-    x->good = !ctx_try(&x->ctx, reduce_all, x) && x->good;
+    x->good = !ctx_try(&x->ctx, x->joins ? join_all : reduce_all, x) && x->good;
+    if (*x->ctx.message)
+        printf("  %s\n", x->ctx.message);
     arena_free(x->a);
     return NULL;
 }
 
-static void test_reduce(void)
+static void test_reduce(bool joins)
 {
     Arena *a = arena_new(&ctx);
     CommShared *shared = comm_shared(a, NRANK);
@@ -366,6 +400,7 @@ static void test_reduce(void)
     pthread_t thread[NRANK];
     for (int i = 0; i < NRANK; i++) {
         x[i].rank = i;
+        x[i].joins = joins;
         x[i].f.sum = &sum;
         x[i].f.t = comm_threads(shared, i, &x[i].f.self);
         CHECK(!pthread_create(&thread[i], NULL, reduce_thread, &x[i]));
@@ -413,7 +448,8 @@ int main(void)
     test_kills();
     test_beats();
     test_refusals();
-    test_reduce();
+    test_reduce(false);
+    test_reduce(true);
     test_options();
     return test_report();
 }

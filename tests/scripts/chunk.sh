@@ -100,6 +100,13 @@ gives 0 '' plan "$dir/head.tn" --passes grad,accumulate,chunk --accumulate 2 --c
 ok "a region within a loop" grep -q '>2 iterations, in it [a-z, ]*head[a-z, ]*: 4 slices<' "$dir/nested.html"
 gives 0 '"slices_made": 2' plan $head --json --compare '--chunk head=2' '--chunk head=4'
 ok "each side has its own" grep -q '"slices_made": 4' "$dir/out"
+# numbers A B: the names of those that differ, or may.
+numbers() {
+    gives 0 '"difference"' plan $head --json --compare "$1" "$2"
+    sed -n '/^ "difference"/,$ s/": .*//p' "$dir/out"
+}
+chosen='--recompute auto --memory 1GiB'
+ok "the same numbers either way" [ "$(numbers '--chunk off' "$chosen" | sort)" = "$(numbers "$chosen" '--chunk off' | sort)" ]
 gives 2 '--pareto is not for one side' plan $head --compare '--pareto' ''
 gives 2 '--ranks is not for one side' plan $head --compare '--ranks 4' ''
 gives 2 'plan: --compare, A: --mesh auto lists meshes; name one' plan demo --batch-size 4 --seq-len 16 --compare '--mesh auto' ''

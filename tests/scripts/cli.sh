@@ -287,6 +287,21 @@ gives 1 'largest relative error' check "$dir/g.tn" "$dir/h.tn"
 ok "and where" grep -q ' at s$' "$dir/out"
 gives 0 'largest relative error' check "$dir/g.tn" "$dir/h.tn" --tolerance 1e9
 gives 1 'have' check "$dir/g.tn" "$dir/x.tn"
+# Integers that doubles do not tell apart; a tensor that is another input's; names that are no text.
+for i in 0 1; do
+    printf 'tenon 1\ngraph g(%%x: f32[0]) {\n  %%y = arange(start=900719925474099%d, end=900719925474099%d)\n  return %%y\n}\n' \
+        $((2 + i)) $((3 + i)) >"$dir/far$i.tn"
+done
+gives 1 'largest relative error' check "$dir/far0.tn" "$dir/far1.tn"
+printf 'tenon 1\ngraph g(%%a: f32[1] param "b", %%b: f32[1]) {\n  %%y = add(%%a, %%b)\n  return %%y\n}\n' >"$dir/named.tn"
+tensors "$dir/b.safetensors" '{"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\0\0'
+gives 1 'input "a": expected f32[1], found no such tensor' run "$dir/named.tn" --inputs "$dir/b.safetensors"
+printf 'tenon 1\ngraph g(%%a: f32[1] param "a\377") {\n  return %%a\n}\n' >"$dir/bytes.tn"
+gives 1 'expected a string of UTF-8, found other bytes' show "$dir/bytes.tn"
+printf 'tenon 1\ngraph g(%%a: f32[1]) {\n  %%y = neg(%%a)  @"b\\"c"\n  return %%y\n}\n' >"$dir/quote.tn"
+gives 0 'label="neg\nb\"c"' show --dot "$dir/quote.tn"
+sed 's/"vocab_size"/"rope_scaling": {"type": "linear", "factor": 1e300}, "vocab_size"/' tests/ref/llama-tiny/config.json >"$dir/longest.json"
+gives 0 '' plan "$dir/longest.json" --batch-size 1 --seq-len 8
 cat >"$dir/ids.tn" <<'END'
 tenon 1
 graph forward(%w: f32[4, 3], %i: i64[8]) {
@@ -445,6 +460,13 @@ for measured in ops step; do
     mv "$dir/out" "$dir/$measured.json"
     gives 1 "expected a JSON object" plan "$dir/$measured.json" --batch-size 1 --seq-len 8
 done
+# On a device beside the host the same lines, with limits of its own.
+gives 0 "limit: streams, update" bench step --model $ref --batch-size 2 --seq-len 16 --backend emulated --runs 1 --clock cpu --json
+names() {
+    sed -n 's/.*"name": "\([^"]*\)".*/\1/p' "$1" | grep -v '^way of ' | sort -u
+}
+ok "bench step: emulated: the lines of the processor" [ "$(names "$dir/out")" = "$(names "$dir/step.json")" ]
+gives 2 'bench: --clock cpu counts the processor' bench step --backend cuda --clock cpu
 ok "bench step: the ratio" grep -q 'step / products alone", "value": [0-9]' "$dir/step.json"
 ok "bench step: products by their ways" \
     grep -q 'products alone, by the ways taken", "value": [0-9.e-]*, "unit": "s", "limit": [0-9]' "$dir/step.json"

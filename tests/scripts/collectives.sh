@@ -68,4 +68,31 @@ ok "so much higher is the peak, but for the head, which both have gathered there
 
 gives 0 '"persistent_bytes": 1505673984' plan $model --batch-size 16 --mesh fsdp=8,tp=8 --json
 
+# ---- as many values in one call as a node can have ----
+
+# sums N FILE CALLS: a graph of N values that are summed, each in a call of its own or (one) all in one.
+sums() {
+    awk -v n="$1" -v calls="$3" 'BEGIN {
+        printf "tenon 1\ngraph g mesh(dp=2) at(0) (%%x: f32[4] param \"x\") {\n"
+        for (i = 0; i < n; i++)
+            if (calls == "one") {
+                to = to (i ? ", " : "") "%a" i; from = from (i ? ", " : "") "%x"
+            } else {
+                printf "  %%a%d = all_reduce(%%x, reduce_op=\"sum\", group=\"dp\")  backward\n", i
+                printf "  %%w%d = wait_tensor(%%a%d, %%x)  backward\n", i, i
+                outs = outs (i ? ", " : "") "%w" i
+            }
+        if (calls == "one") {
+            printf "  %s = all_reduce(%s, reduce_op=\"sum\", group=\"dp\")  backward\n", to, from
+            outs = "%x"
+        }
+        printf "  return %s\n}\n", outs
+    }' >"$2"
+}
+sums 257 "$dir/many.tn" one
+gives 1 'all_reduce: takes at most 256 inputs, found 257' show "$dir/many.tn"
+sums 300 "$dir/each.tn" each
+gives 0 '' opt "$dir/each.tn" --passes bucket --bucket 1GiB
+ok "two calls" [ "$(grep -c 'all_reduce(' "$dir/out")" = 2 ]
+
 totals

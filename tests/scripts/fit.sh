@@ -152,6 +152,17 @@ for parts in 2 4 8 16; do
     ok "auto is as fast as $parts parts" awk -v auto="$seconds" -v now="$(sed -n 's/^ "est_step_sec": \([^,]*\),*$/\1/p' "$dir/out")" \
         'BEGIN { exit !(auto <= now) }'
 done
+# The least that would do is so with what is chosen to be computed again, whatever the limit.
+cat >"$dir/three.json" <<'END'
+{"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,
+ "num_attention_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
+END
+set -- "$dir/three.json" --batch-size 4 --seq-len 32 --threads 1 --accumulate auto
+gives 3 '' plan "$@" --memory 1 --json
+least=$(sed -n 's/^ "least_feasible_bytes": \([0-9]*\),*$/\1/p' "$dir/out")
+gives 3 "the least that would do is $least" plan "$@" --memory $((least - 1))
+gives 0 '' plan "$@" --memory "$least"
+set -- demo --batch-size 16 --seq-len 128 --recompute none
 if [ -n "$TN_LONG" ]; then
     refused plan "$@" --accumulate auto --memory 22MiB
     ok "auto becomes a number" not grep -q -e '--accumulate auto' "$dir/err"

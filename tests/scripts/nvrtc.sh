@@ -28,6 +28,13 @@ if [ -x "$build/tests/nvrtc" ]; then
         count=$(grep -c "$(printf '\f')" "$dir/$arch.texts")
         ok "$arch: $(grep -v '^0 passed' "$dir/$arch" | head -5)" grep -qx "$count passed, 0 failed" "$dir/$arch"
     done
+    # A library of the name that has not what is needed.
+    mkdir "$dir/other"
+    echo 'const char *nvrtcGetErrorString(int e) { return "an error"; }' >"$dir/other.c"
+    ${CC:-cc} -shared -fPIC "$dir/other.c" -o "$dir/other/libnvrtc.so.13"
+    head -c 3000 "$dir/texts" | LD_LIBRARY_PATH=$dir/other "$build/tests/nvrtc" >"$dir/out" 2>"$dir/err"
+    ok "what another libnvrtc lacks is said: $(cat "$dir/out" "$dir/err")" \
+        grep -q 'expected libnvrtc of CUDA 12 or 13, found one without nvrtcCreateProgram' "$dir/out"
 else
     echo "note: $count texts of fused bodies were not compiled: this build found no nvcc (CUDA_HOME)"
 fi

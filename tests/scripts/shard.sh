@@ -73,6 +73,49 @@ done
 echo '{"nodes": [{"cost": [1e308, 1e308]}, {"cost": [1e308]}], "edges": []}' >"$dir/large.json"
 gives 1 "$dir/large.json: costs: expected a sum of at most 1.07151e+301, found " shard "$dir/large.json"
 
+# ---- sizes, sums and keys that do not go together ----
+
+# refuses TEXT PROBLEM
+refuses() {
+    echo "$2" >"$dir/odd.json"
+    gives 1 "$1" shard "$dir/odd.json"
+}
+pair='"nodes": [{"cost": [0, 1]}, {"cost": [0, 0, 0]}]'
+refuses 'edges: cost[0]: expected 2 rows of 3 numbers, found 3 rows, row 0 of 2' \
+    "{$pair, \"edges\": [{\"nodes\": [0, 1], \"cost\": [[1, 2], [3, 4], [5, 6]]}]}"
+refuses 'edges: cost[0]: expected 2 rows of 3 numbers, found 2 rows, row 0 of 1' \
+    "{$pair, \"edges\": [{\"nodes\": [0, 1], \"cost\": [[1], [2, 3, 4, 5, 6]]}]}"
+refuses 'nodes: interval[0]: expected a begin and an end, found 3 and 0' \
+    '{"nodes": [{"cost": [0], "usage": [1], "interval": [3, 0]}], "edges": []}'
+most='{"cost": [0], "usage": [9007199254740992], "interval": [0, 1]}'
+refuses 'usages: their sum is beyond 9007199254740992, with a limit' \
+    "{\"usage_limit\": 9007199254740992, \"nodes\": [$most, {\"cost\": [0], \"usage\": [1], \"interval\": [0, 1]}], \"edges\": []}"
+one='{"nodes": {"intervals": [[0, 1]], "costs": [[1]], "usages": [[0]]}, "edges": {"nodes": [], "costs": []}}'
+refuses 'key "problem" stands twice' "{\"problem\": $one, \"problem\": $one}"
+refuses 'expected "problem" as the first key' "{\"usage_limit\": 5, \"problem\": $one}"
+# Two nodes of many strategies, one of which decides the other.
+awk 'BEGIN {
+    n = 50000
+    printf "{\"nodes\": ["
+    for (k = 0; k < 3; k++) {
+        printf "%s{\"cost\": [0", k ? "," : ""
+        for (i = 1; i < (k == 1 ? 2 : n); i++) printf ",0"
+        printf "]}"
+    }
+    printf "], \"edges\": [{\"nodes\": [0, 1], \"cost\": ["
+    for (i = 0; i < n; i++) printf "%s[%s]", i ? "," : "", i % 2 ? "null,0" : "0,null"
+    printf "]}, {\"nodes\": [1, 2], \"cost\": ["
+    for (k = 0; k < 2; k++) {
+        printf "%s[1", k ? "," : ""
+        for (i = 1; i < n; i++) printf ",%d", (i * 7 + k * 3 * i) % 5
+        printf "]"
+    }
+    print "]}]}"
+}' >"$dir/wide.json"
+gives 0 'feasible yes' shard "$dir/wide.json"
+gives 2 '--mesh: expected AXIS=N,..., the mesh of the problem, found auto' shard demo --batch-size 4 --seq-len 8 --mesh auto -o "$dir/x.json"
+gives 2 '--output: expected a file for the problem, found /dev/null, which is none' shard demo --batch-size 4 --seq-len 8 --mesh dp=2 -o /dev/null
+
 # ---- the same again ----
 
 awk 'function draw(below) {

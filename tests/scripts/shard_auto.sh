@@ -75,7 +75,7 @@ ok "a share is renewed" [ "$(grep -c ' % exposed .* a step by the clock' "$dir/o
 # ---- as data, as a page ----
 
 gives 0 '"sharding": {' plan $step --shard auto --what-if 'layers.0::add=1:tp' --explain --json
-for key in taken objective_sec emitted_sec gap form readers others added_sec pin; do
+for key in taken objective_sec emitted_sec rest_sec gap form readers others added_sec pin; do
     ok "key $key" grep -q "\"$key\": " "$dir/out"
 done
 said=$(sed -n '/"pin": /,/}/s/^ *"[a-z_]*sec": \([^,]*\),*$/\1/p' "$dir/out")
@@ -122,6 +122,9 @@ gives 2 'what-if "a=0:fsdp": expected shard auto' plan $step --what-if a=0:fsdp
 gives 2 'result by its name, such as "layers.0.self_attn.q_proj::mm" or "mm"' plan $step --shard auto --pin a=0:fsdp
 gives 2 'pin "*::mm=0:x": the mesh fsdp=2,tp=2 has no axis "x"' plan $step --shard auto --pin '*::mm=0:x'
 gives 2 'pin "*::mm": expected PATTERN=AXIS:MESH_AXES' plan $step --shard auto --pin '*::mm'
+gives 2 'pin "*::mm=0:fsdp": contradicts "*::mm=1:fsdp", which holds for all that it matches' \
+    plan $step --shard auto --pin '*::mm=0:fsdp' --pin '*::mm=1:fsdp'
+gives 2 'pin "*::norm_of=0:fsdp"' plan $step --shard auto --pin '*::norm_of=0:fsdp'
 gives 2 'it makes it as: whole' plan $step --shard auto --pin '*.down_proj::mm=0:7,fsdp'
 sed '/^---/,$d' tests/pass/dce/loop_carry.tn >"$dir/carry.tn"
 gives 2 'shard auto: expected loops over equal parts of the batch, as --accumulate makes them, found carry in %q' \

@@ -11,7 +11,8 @@ Plan *__wrap_plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 
 static Plan *checked(Arena *a, Plan *p)
 {
-    const char *fault = check_queue(a, p);
+    const bool low = p->order_bound <= p->space[SPACE_MAIN].bound;
+    const char *fault = low ? check_queue(a, p) : "its bound of any order is above its own";
     if (!fault)
         return p;
     Buf b = {.a = a};

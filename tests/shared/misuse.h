@@ -215,6 +215,8 @@ CALL(tn_program_ways, P(0), P(1), a[2].d, W(3), W(4), P(5), P(6))
 CALL_VOID(tn_program_random, P(0), (uint64_t)I(1))
 CALL(tn_limit_product, P(0), P(1), W(2), P(3))
 CALL(tn_limit_streams, P(0), W(1), P(2))
+CALL(tn_program_product, P(0), P(1), W(2), P(3))
+CALL(tn_program_streams, P(0), W(1), P(2))
 CALL(tn_tune, P(0), P(1), W(2), P(3))
 CALL(tn_tune_path, P(0), P(1))
 CALL(tn_tune_path_for, P(0), P(1), P(2))
@@ -322,6 +324,7 @@ static const Row rows[] = {
     ROW(tn_program_calls, "Xrr"),        ROW(tn_program_ways, "Xp..zrr"),
     QUIET(tn_program_random, "Xi"),
     ROW(tn_limit_product, "Cpir"),       ROW(tn_limit_streams, "C.r"),
+    ROW(tn_program_product, "Xpir"),     ROW(tn_program_streams, "X.r"),
     ROW(tn_tune, "C0n0"),                ROW(tn_tune_path, "Cr"),
     ROW(tn_tune_path_for, "Cor"),
     QUIET(tn_program_free, "0"),         ROW(tn_generator_new, "Mnor"),

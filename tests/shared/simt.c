@@ -70,7 +70,7 @@ static struct {
 } s;
 
 SimtIndex threadIdx, blockIdx, blockDim, gridDim;
-long simt_natomic;
+long simt_natomic, simt_nlaunch;
 
 /* ---- changing stacks ---- */
 
@@ -378,6 +378,7 @@ void simt_run(SimtIndex grid, SimtIndex block, size_t nbytes_shared, const char 
 {
     Local l = {0};
     int64_t count = (int64_t)grid.x * grid.y * grid.z;
+    simt_nlaunch++;
     if (!s.stacks)
         s.stacks = mmap(NULL, (size_t)MOST * STACK, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

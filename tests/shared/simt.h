@@ -27,6 +27,7 @@ typedef struct SimtIndex {
 
 extern SimtIndex threadIdx, blockIdx, blockDim, gridDim;
 extern long simt_natomic; /* atomics so far */
+extern long simt_nlaunch; /* launches */
 
 enum { SIMT_BYTES = 128 }; /* at most, that a lane publishes */
 
