@@ -270,7 +270,7 @@ bench: all $(BUILD)/bench/place $(BUILD)/bench/chunk_head
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/src/cuda/memory.d $(BUILD)/simt/tests/shared/simt_try.d $(TEST_HELP:.o=.d) $(wildcard $(addprefix $(BUILD)/,bench/*.d tests/programs/*.d tests/mpi/*.d))
+-include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/src/cuda/memory.d $(BUILD)/simt/tests/shared/simt_try.d $(TEST_HELP:.o=.d) $(wildcard $(addprefix $(BUILD)/,bench/*.d tests/programs/*.d tests/mpi/*.d tests/shared/*_cuda.c.d))
 # A recipe that fails leaves no target behind that looks up to date.
 .DELETE_ON_ERROR:
 .PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \

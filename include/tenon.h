@@ -101,7 +101,8 @@ typedef struct tn_options {
     int check;                          /* poison dead buffers, guard the arena, look for values
                                          * not finite */
     int64_t device;                     /* 0 to 1023 (0): the number of the GPU that runs a plan
-                                         * for cuda */
+                                         * for cuda; the first rank on a host takes it, the
+                                         * others the next ones, around */
     const char *reduce;                 /* ordered|fast (ordered): sums over ranks: in the order
                                          * of the ranks, or the library's own, whose bits may
                                          * differ from run to run; NULL: ordered */
@@ -185,6 +186,9 @@ typedef struct tn_options {
     const char *reshard;                /* auto|always|never (auto): whether gathered parameters
                                          * are dropped after the forward: always, never, or auto:
                                          * where a limit wants it, without one always; NULL: auto */
+    const char *gpu_comm;               /* host|nccl (host): how ranks of cuda talk: host (by
+                                         * MPI, through the host's memory) or nccl (GPU to GPU);
+                                         * NULL: host */
     const char *bucket;                 /* auto|off|block|BYTES (auto): collectives of parameters
                                          * and of gradients that are made one call: off (none),
                                          * block (those of a block), or up to so many bytes;

@@ -35,7 +35,7 @@ $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
 # tests/shared each takes what it uses. Of the library objects, not the archive: the op
 # table's rows may be weak.
 TESTS := $(patsubst tests/programs/%.c,$(BUILD)/tests/%,$(filter-out $(if $(CUDA_HOME),,%_cuda.c),$(wildcard tests/programs/test_*.c)))
-TEST_HELP := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/shared/*.c))
+TEST_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard tests/shared/*.c)))
 # Programs for mpirun, and the modules with short messages cut as only long ones are.
 MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
 tests: $(TESTS) $(BUILD)/tests/fused_texts $(BUILD)/tests/export_cases $(MPI_TESTS) $(if $(CUDA_HOME),$(addprefix $(BUILD)/tests/,gpu_op gpu_ref nvrtc))
@@ -62,6 +62,10 @@ $(BUILD)/tests/nvrtc: $(BUILD)/tests/programs/nvrtc_cuda.c.o $(BUILD)/src/cuda/f
 
 # Have src/cuda/matmul_cuda.c and src/exec/device_cuda.c in themselves, and what stands in for CUDA's libraries.
 $(BUILD)/tests/programs/test_lt_cuda.o $(BUILD)/tests/programs/test_device_cuda.o: CFLAGS += -I$(CUDA_HOME)/include
+
+# The driver of GPUs, and what stands in for CUDA's runtime, its kernels but that of ranks' sums, and for NCCL.
+$(BUILD)/tests/test_gpu_ranks_cuda: $(BUILD)/src/exec/device_cuda.c.o $(BUILD)/tests/shared/runtime_cuda.c.o \
+    $(addprefix $(BUILD)/,tests/shared/nccl_cuda.c.o tests/shared/simt.o simt/src/cuda/collective.o)
 
 # The same as test_cuda and test_ref, on a GPU.
 $(BUILD)/tests/gpu_op: $(BUILD)/tests/programs/gpu_op_cuda.c.o
@@ -146,7 +150,7 @@ race:
 #  - the longest tests, which only test-long runs so.
 # What is undefined traps there: words for it make objects three times as large, which take twice as long to compile. Of
 # a trap AddressSanitizer shows the line; `make sanitized` in a BUILD of its own, as test-long has it, says the words.
-SLOW := test_shard_models test_shard_limits test_decide test_compile test_overlap test_meshes test_short test_shard_found test_shard_imported test_ring test_bound test_decide_cbc test_pick_cbc test_decide_enum test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_cuda_update test_device_cuda test_lt_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged test_large test_vmath test_onednn test_step_bound
+SLOW := test_shard_models test_shard_limits test_decide test_compile test_overlap test_meshes test_short test_shard_found test_shard_imported test_ring test_bound test_decide_cbc test_pick_cbc test_decide_enum test_scale test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_cuda_update test_device_cuda test_lt_cuda test_gpu_ranks_cuda test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged test_large test_vmath test_onednn test_step_bound
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:

@@ -55,6 +55,7 @@ MEMBERS = [
     ("shard_memory", "int64"),
     ("shard_problem", "text"),
     ("reshard", "text"),
+    ("gpu_comm", "text"),
     ("bucket", "text"),
     ("overlap", "text"),
     ("sequence_parallel", "int"),

@@ -21,7 +21,7 @@ PlanFor plan_for(tn_context *ctx, const tn_options *o, const Device *device, con
     return (PlanFor){.device = device,
                      .overlap = !o->overlap || strcmp(o->overlap, "off") != 0,
                      .machine = machine,
-                     .number = (int)o->device,
+                     .number = ranks_device(ctx, device, o->device),
                      .limit = o->goal_memory ? o->goal_memory : o->memory,
                      .persistent = {o->persistent, o->persistent_host},
                      .reserve = o->reserve};

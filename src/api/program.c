@@ -38,8 +38,10 @@ static tn_program *start(tn_program *x)
 {
     stage_make(x);
     scalars_start(x);
-    if (!ranks_run(x->plan) && joins_alone(x->plan->p))
+    if (!ranks_run(x->plan) && joins_alone(x->plan->p)) {
         program_join(x->x, x->h.a, comm_alone(x->h.a), x->fast);
+        program_library(x->x, arena_ctx(x->h.a));
+    }
     return x;
 }
 

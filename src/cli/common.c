@@ -136,7 +136,8 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
     const char *mesh = x->o.mesh;
     if (!mesh) {
         code = options_refuse(
-            c, table, "rank shard pin what-if sequence-parallel reduce comm-timeout log-ranks",
+            c, table,
+            "rank shard pin what-if sequence-parallel reduce comm-timeout log-ranks gpu-comm",
             "needs --mesh");
         if (code < 0 && !remat)
             code = options_refuse(c, table, "reshard",
@@ -148,7 +149,9 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
             code = options_refuse(c, table, "overlap", "needs --mesh");
         return code;
     }
-    if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))
+    if (!tn_backend_is_gpu(x->o.backend))
+        code = options_refuse(c, table, "gpu-comm", "needs --backend cuda");
+    if (code < 0 && passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))
         code = options_refuse(c, table, "mesh", "changes nothing without the pass spmd");
     if (code < 0 && !has_axis(mesh, "tp") && !mesh_auto(&x->o))
         code = options_refuse(c, table, "sequence-parallel", "needs a mesh with an axis tp");

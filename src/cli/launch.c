@@ -361,10 +361,27 @@ static int run_rank(tn_context *ctx, void *arg)
 /* Says what --reduce fast comes to. */
 static void note_reduce(const tn_options *o, bool processes)
 {
-    if (o->reduce && !strcmp(o->reduce, "fast"))
-        fprintf(stderr, "tenon: note: --reduce fast: %s\n",
-                processes ? "sums over ranks are MPI's own: bits may differ from run to run"
-                          : "ranks that are threads sum in their order all the same");
+    bool nccl = o->gpu_comm && !strcmp(o->gpu_comm, "nccl");
+    if (o->reduce && !strcmp(o->reduce, "fast") && processes)
+        fprintf(
+            stderr,
+            "tenon: note: --reduce fast: sums over ranks are %s own: bits may differ from run to "
+            "run\n",
+            nccl ? "NCCL's" : "MPI's");
+    else if (o->reduce && !strcmp(o->reduce, "fast"))
+        fprintf(stderr, "tenon: note: --reduce fast: ranks that are threads sum in their order all "
+                        "the same\n");
+}
+
+/* Fails (2) where ranks of a GPU would be threads; else -1. */
+static int check_processes(const Launch *l, const Common *x, int64_t n)
+{
+    if (n < 2 || tn_ranks(l->ctx) > 1 || !tn_backend_is_gpu(x->o.backend))
+        return -1;
+    return report(TN_CODE_USAGE,
+                  "%s: ranks of --backend %s are processes: start them by a launcher, such as "
+                  "mpirun -n %lld, with a GPU for each",
+                  l->c->name, x->o.backend, (long long)n);
 }
 
 /* Runs it on n ranks, those that a launcher has started or threads; `of` says whose ranks: "",
@@ -392,6 +409,7 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
     int64_t n = launch_mesh_ranks(mesh);
     RankCommand all = {run, arg, x->threads};
     int code = check_launch(l, mesh, n);
+    code = code < 0 ? check_processes(l, x, n) : code;
     if (code >= 0)
         return code;
     if (n > 1 && rank_first(l->ctx))
@@ -413,5 +431,6 @@ int launch_each(Launch *l, const Common *x, int n,
                             "%s: expected %s, one for each rank that the launcher has started, "
                             "found %d",
                             l->c->name, tn_count_text(launched, "file", count, sizeof count), n);
-    return run_ranks(l, n, "", x->comm_timeout, &all);
+    int code = check_processes(l, x, n);
+    return code < 0 ? run_ranks(l, n, "", x->comm_timeout, &all) : code;
 }

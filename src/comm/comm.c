@@ -107,7 +107,8 @@ static Comm *make_comm(Arena *a)
     pthread_cond_init(&c->done, NULL);
     pthread_condattr_destroy(&clock);
     c->process = getpid();
-    c->size = c->here = 1;
+    c->a = a;
+    c->place = (CommPlace){.size = 1, .here = 1};
     for (int i = 0; i < COMM_GROUPS; i++)
         c->group[i] = (CommGroup){.c = c, .id = i};
     arena_defer(a, close_comm, c);
@@ -117,16 +118,16 @@ static Comm *make_comm(Arena *a)
 /* Makes what needs the number of ranks. */
 static void make_small(Comm *c, Arena *a)
 {
-    int *all = NEWN(a, int, c->size);
-    for (int i = 0; i < c->size; i++)
+    int *all = NEWN(a, int, c->place.size);
+    for (int i = 0; i < c->place.size; i++)
         all[i] = i;
     for (int i = 0; i < COMM_GROUPS; i++)
-        c->group[i].rank = NEWN(a, int, c->size);
-    c->small.part = NEWN(a, CommPart, c->size);
-    c->small.number = NEWN(a, int64_t, (c->size + 1) * MAX_NUMBERS);
+        c->group[i].rank = NEWN(a, int, c->place.size);
+    c->small.part = NEWN(a, CommPart, c->place.size);
+    c->small.number = NEWN(a, int64_t, (c->place.size + 1) * MAX_NUMBERS);
     c->small.round = (CommRound){.kind = ROUND_EXCHANGE, .part = c->small.part};
     c->small.job = (CommJob){.round = &c->small.round, .nround = 1};
-    c->small.job.group = comm_group(c, a, 0, c->size, all);
+    c->small.job.group = comm_group(c, a, 0, c->place.size, all);
     comm_prepare(a, &c->small.job);
 }
 
@@ -162,17 +163,52 @@ Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o)
 
 int comm_rank(const Comm *c)
 {
-    return c->rank;
+    return c->place.rank;
 }
 
 int comm_size(const Comm *c)
 {
-    return c->size;
+    return c->place.size;
 }
 
 int comm_here(const Comm *c)
 {
-    return c->here;
+    return c->place.here;
+}
+
+bool comm_is_threads(const Comm *c)
+{
+    return c->t && !c->t->kills;
+}
+
+int comm_local(const Comm *c)
+{
+    int local = c->t && c->t->kills ? comm_launched_local() : -1;
+    return local >= 0 ? local : c->place.local;
+}
+
+double comm_timeout(const Comm *c)
+{
+    return c->options.timeout;
+}
+
+bool comm_failed(Comm *c, char *message)
+{
+    pthread_mutex_lock(&c->lock);
+    bool failed = c->failed;
+    if (failed)
+        memcpy(message, c->message, COMM_MESSAGE);
+    if (!c->listens && c->t)
+        engine_tell(c);
+    c->listens = true;
+    pthread_mutex_unlock(&c->lock);
+    return failed;
+}
+
+void **comm_own(Comm *c, Arena **a)
+{
+    *a = c->a;
+    return &c->other;
 }
 
 void comm_stop_by(Comm *c, const volatile int *stop)
@@ -191,7 +227,7 @@ static void fill_group(CommGroup *g, int n, const int *rank)
     g->library = NULL;
     for (int i = 0; i < n; i++) {
         g->rank[i] = rank[i];
-        if (rank[i] == g->c->rank)
+        if (rank[i] == g->c->place.rank)
             g->member = i;
     }
     CHECK(g->member >= 0);
@@ -242,7 +278,7 @@ int comm_group_id(const Comm *c, int n, const int *rank)
 
 CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank)
 {
-    CHECK(id >= 0 && id < COMM_GROUPS && n >= 1 && n <= c->size);
+    CHECK(id >= 0 && id < COMM_GROUPS && n >= 1 && n <= c->place.size);
     CommGroup *g = &c->group[id];
     if (!has_ranks(g, n, rank)) {
         CHECK(!g->nuser);
@@ -261,6 +297,11 @@ CommGroup *comm_world(Comm *c)
 int comm_group_size(const CommGroup *g)
 {
     return g->n;
+}
+
+int comm_group_rank(const CommGroup *g, int member)
+{
+    return g->rank[member];
 }
 
 int comm_member(const CommGroup *g)
@@ -349,19 +390,19 @@ static int run_small(Comm *c, const char *what, bool patient, char *message)
 
 static void gather_parts(Comm *c, const void *mine, int64_t nbytes, void *all)
 {
-    for (int i = 0; i < c->size; i++)
+    for (int i = 0; i < c->place.size; i++)
         c->small.part[i] = (CommPart){mine, (char *)all + i * nbytes, nbytes, nbytes, NULL};
 }
 
 int comm_max(Comm *c, int64_t *x, int n, char *message)
 {
     CHECK(n <= MAX_NUMBERS);
-    int64_t *mine = c->small.number + (int64_t)c->size * MAX_NUMBERS;
+    int64_t *mine = c->small.number + (int64_t)c->place.size * MAX_NUMBERS;
     memcpy(mine, x, sizeof *x * (size_t)n);
     gather_parts(c, mine, (int64_t)sizeof *x * n, c->small.number);
     if (run_small(c, "a maximum of all ranks", false, message))
         return -1;
-    for (int i = 0; i < c->size * n; i++)
+    for (int i = 0; i < c->place.size * n; i++)
         x[i % n] = MAX(x[i % n], c->small.number[i]);
     return 0;
 }
@@ -374,7 +415,7 @@ int comm_gather(Comm *c, const void *mine, int64_t nbytes, void *all, bool patie
 
 int comm_exchange(Comm *c, const CommPart *part, bool patient, char *message)
 {
-    memcpy(c->small.part, part, sizeof *part * (size_t)c->size);
+    memcpy(c->small.part, part, sizeof *part * (size_t)c->place.size);
     return run_small(c, "what all ranks exchange", patient, message);
 }
 

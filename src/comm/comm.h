@@ -44,19 +44,25 @@ static inline int64_t part_receives(const CommPart *p)
 typedef enum { COMM_F64, COMM_F32, COMM_I64, COMM_I32, NCOMM_TYPE } CommType;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
 
+/* This rank's place among all, and among those on its host. */
+typedef struct CommPlace {
+    int rank, size;
+    int local, here; /* its number on this host, of `here` ranks */
+} CommPlace;
+
 /* Called by one thread. Those that return int: 0, or -1 with COMM_MESSAGE bytes of reason. A
  * request is gone once it was told that it is done; it comes as COMM_ROOM bytes, aligned to 16,
  * that the transport may use until then. Messages from one rank to another with one tag arrive in
  * the order in which they were sent. Nothing here waits, but open(), group() and close().
  */
-enum { TRANSPORT_VERSION = 4 };
+enum { TRANSPORT_VERSION = 5 };
 typedef enum { BEAT_NONE, BEAT_HEARD, BEAT_OVER } CommBeat;
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
     const char *name; /* "Open MPI 4.1.4" */
     bool kills;       /* abort() ends processes, after the message, if any, on stderr */
-    /* *self comes as comm_open was given it. `here`: ranks on this host, this one included. */
-    int (*open)(void **self, int *rank, int *size, int *here, char *message);
+    /* *self comes as comm_open was given it. */
+    int (*open)(void **self, CommPlace *place, char *message);
     /* Sends or receives all of p as one message; p stays until that is over. */
     int (*send)(void *self, int to, int tag, const CommPart *p, void **request, char *message);
     int (*receive)(void *self, int from, int tag, const CommPart *p, void **request, char *message);
@@ -107,6 +113,17 @@ Comm *comm_alone(Arena *a); /* of one rank: no thread */
 int comm_rank(const Comm *c);
 int comm_size(const Comm *c);
 int comm_here(const Comm *c); /* ranks on this host */
+int comm_local(
+    const Comm *c); /* this one's number among them: the launcher's, or the transport's */
+/* Whether ranks are threads of one process. */
+bool comm_is_threads(const Comm *c);
+double comm_timeout(const Comm *c);
+/* Whether nothing comes any more, with the reason; from the first call on the thread notices while
+ * it has no job, too, that another rank has ended all. */
+bool comm_failed(Comm *c, char *message);
+/* A place for what another library has of these ranks, NULL at first; and an arena that lives as
+ * long as c. */
+void **comm_own(Comm *c, Arena **a);
 /* Names where a request to stop is noted, until c goes: once *stop is not 0, a rank may be silent
  * for seconds only. */
 void comm_stop_by(Comm *c, const volatile int *stop);
@@ -125,6 +142,7 @@ void comm_library(CommGroup *g, Ctx *ctx);
 int comm_group_id(const Comm *c, int n, const int *rank);
 CommGroup *comm_world(Comm *c);
 int comm_group_size(const CommGroup *g);
+int comm_group_rank(const CommGroup *g, int member);
 int comm_member(const CommGroup *g);   /* this rank's place in it */
 bool comm_reduces(const CommGroup *g); /* whether the library can, after comm_library() */
 
@@ -147,6 +165,8 @@ typedef struct CommRound {
     const void *from;
     void *to;
     int64_t count; /* of the result */
+    /* Of an exchange: each member's bytes to all, in a row, for libraries that have that. */
+    bool gathers;
 } CommRound;
 
 /* One collective: rounds, each after the one before. Made once, started often, never while it runs;
@@ -201,6 +221,8 @@ const Transport *comm_threads(CommShared *s, int rank, void **self);
 int comm_launched(void);
 /* Whether this process is the first of them on this host; true where there was none. */
 bool comm_launched_first(void);
+/* By the same: this process's number among the ranks of its host; -1: the launcher says none. */
+int comm_launched_local(void);
 /* Loads the module; fails where there is none for that MPI, with what to install: alike on all
  * ranks of a host, which is TN_USAGE. */
 const Transport *comm_mpi(Ctx *ctx);

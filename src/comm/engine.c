@@ -14,8 +14,7 @@
  * ends so.
  *
  * An error here fails all waits of this rank, and then ends all ranks: at once where they are
- * threads, whose waits fail with the same message. Where that kills processes, a caller has some
- * seconds to do it first.
+ * threads, whose waits fail with its message, else some seconds later, so that callers do it first.
  *
  * Messages do not show whether another process still runs, as its caller may take any time before
  * it sends. But its thread is always there: so each tells the next of all ranks, several times in a
@@ -79,7 +78,7 @@ static int begin_send(Comm *c, CommGroup *g, const CommRound *r, int i, double n
     uint64_t number = c->own.nsent++;
     if (!c->options.delay)
         return post_send(c, g, r, i);
-    float share = random_uniform(c->options.seed, (uint32_t)c->rank, 0, number);
+    float share = random_uniform(c->options.seed, (uint32_t)c->place.rank, 0, number);
     m->due = now + 1e-6 * (double)c->options.delay * (double)share;
     m->state = MESSAGE_LATER;
     return 0;
@@ -288,7 +287,7 @@ static void say_late(const Comm *c, const CommGroup *g, char *message)
 
 static bool has_beats(const Comm *c)
 {
-    return c->t->beat && c->size > 1;
+    return c->t->beat && c->place.size > 1;
 }
 
 /* Where a member is late, others end all first: who misses its beats, then members after it. */
@@ -341,7 +340,7 @@ static bool misses(Comm *c)
     if (silent)
         snprintf(c->own.why, COMM_MESSAGE,
                  "rank %d has not answered for %.4g s: it hangs or has died",
-                 (c->rank + c->size - 1) % c->size, sec);
+                 (c->place.rank + c->place.size - 1) % c->place.size, sec);
     else if (late)
         say_late(c, late, c->own.why);
     return silent || late;
@@ -523,7 +522,7 @@ static void serve_asked(Comm *c, Ask ask, CommGroup *g, int code)
 static void serve_once(Comm *c)
 {
     c->news = false;
-    bool busy = take_jobs(c), failed = c->failed, ended = c->ended;
+    bool busy = take_jobs(c), failed = c->failed, ended = c->ended, listens = c->listens;
     Ask ask = c->asked.kind;
     CommGroup *asked = c->asked.group;
     int code = c->asked.code;
@@ -535,7 +534,7 @@ static void serve_once(Comm *c)
     } else if (failed && !ended && now >= c->own.patience) {
         end_ranks(c, TN_FAIL, c->message);
     } else if (!failed) {
-        look_around(c, busy, now);
+        look_around(c, busy || listens, now);
     }
     pthread_mutex_lock(&c->lock);
     if (!c->news && before == c->own.moved)
@@ -568,8 +567,8 @@ void *engine_serve(void *comm)
 {
     Comm *c = comm;
     take_turns();
-    bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->own.why);
-    c->own.crowded = c->here > sysconf(_SC_NPROCESSORS_ONLN);
+    bool good = !c->t->open(&c->self, &c->place, c->own.why);
+    c->own.crowded = c->place.here > sysconf(_SC_NPROCESSORS_ONLN);
     if (good && c->t->tell)
         c->t->tell(c->self, note_news, c);
     pthread_mutex_lock(&c->lock);

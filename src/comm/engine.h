@@ -75,7 +75,9 @@ struct Comm {
     const Transport *t; /* NULL: one rank, or no thread */
     void *self;
     CommOptions options;
-    int rank, size, here;
+    CommPlace place;
+    Arena *a;    /* in which it is */
+    void *other; /* comm_own */
     CommGroup group[COMM_GROUPS];
     SmallJob small;
     EngineState own;
@@ -85,9 +87,10 @@ struct Comm {
     pthread_cond_t wake;  /* for the thread: there is something new */
     pthread_cond_t done;  /* for the others: a job, or what was asked, is */
     bool opened, stop;
-    bool failed; /* nothing of what waits, or will, comes any more: `message` says why */
-    bool ended;  /* on all ranks */
-    bool news;   /* since the thread last looked */
+    bool failed;  /* nothing of what waits, or will, comes any more: `message` says why */
+    bool ended;   /* on all ranks */
+    bool news;    /* since the thread last looked */
+    bool listens; /* without a job, too, it is to notice that another rank has ended all */
     const volatile int *stopping; /* NULL: nothing asks for it */
     CommAsked asked;
     char message[COMM_MESSAGE];

@@ -67,6 +67,28 @@ bool comm_launched_first(void)
     return !local || !strcmp(local, "0");
 }
 
+/* The number in a variable; -1: none. */
+static int number_of(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    long n = text && *text ? strtol(text, &end, 10) : -1;
+    return n >= 0 && n <= INT_MAX && !*end ? (int)n : -1;
+}
+
+/* The launcher's own variable, or one of its relatives. SLURM_LOCALID is in the environment of a
+ * batch script too, where it is 0: it counts where srun alone can have started the ranks. */
+int comm_launched_local(void)
+{
+    static const char *const names[] = {"MV2_COMM_WORLD_LOCAL_RANK", "PMI_LOCAL_RANK",
+                                        "PALS_LOCAL_RANKID"};
+    const Launcher *l = launcher();
+    int local = l ? number_of(l->local) : -1;
+    for (int i = 0; l && local < 0 && i < LEN(names); i++)
+        local = number_of(names[i]);
+    return local;
+}
+
 /* ---- modules ---- */
 
 static const char *const mpis[] = {"openmpi", "mpich"};

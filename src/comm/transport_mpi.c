@@ -513,32 +513,33 @@ static int start(Mpi *m, char *message)
     return -1;
 }
 
-static int find_place(Mpi *m, int *rank, int *size, int *here, char *message)
+static int find_place(Mpi *m, CommPlace *p, char *message)
 {
     MPI_Comm host;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (check(MPI_Comm_dup(MPI_COMM_WORLD, &m->world), "copying the world", message))
         return -1;
     MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(m->world, rank);
-    MPI_Comm_size(m->world, size);
+    MPI_Comm_rank(m->world, &p->rank);
+    MPI_Comm_size(m->world, &p->size);
     if (check(MPI_Comm_split_type(m->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
               "finding the ranks of this host", message))
         return -1;
-    MPI_Comm_size(host, here);
-    m->beats = (Beats){.before = (*rank + *size - 1) % *size,
-                       .next = (*rank + 1) % *size,
+    MPI_Comm_rank(host, &p->local);
+    MPI_Comm_size(host, &p->here);
+    m->beats = (Beats){.before = (p->rank + p->size - 1) % p->size,
+                       .next = (p->rank + 1) % p->size,
                        .in = MPI_REQUEST_NULL,
                        .out = MPI_REQUEST_NULL};
     return check(MPI_Comm_free(&host), "finding the ranks of this host", message);
 }
 
-static int open_mpi(void **self, int *rank, int *size, int *here, char *message)
+static int open_mpi(void **self, CommPlace *place, char *message)
 {
     Mpi *m = calloc(1, sizeof *m);
     if (!m)
         return no_memory(message);
-    if (start(m, message) || find_place(m, rank, size, here, message)) {
+    if (start(m, message) || find_place(m, place, message)) {
         free(m);
         return -1;
     }

@@ -57,8 +57,11 @@ struct Collective {
     int left;       /* waits that have not come since it started: all of them while it runs */
     int ntensor, n; /* operands, of which each has its result; members */
     CommJob job;
-    MemberBytes **path; /* by round, of those that exchange: by tensor and member */
-    CallSum *sum;       /* by tensor; NULL: it does not reduce, or the library does */
+    MemberBytes **path;       /* by round, of those that exchange: by tensor and member */
+    CallSum *sum;             /* by tensor; NULL: it does not reduce, or the library does */
+    const DeviceRanks *ranks; /* that move its bytes; NULL: comm does */
+    void *group;              /* theirs */
+    Event begun, ended;       /* on the device */
 };
 
 /* While a program's jobs are made. */
@@ -143,6 +146,7 @@ static int64_t nbytes_of(const Tensor *t)
 static void make_gather(CollectiveMake *m)
 {
     MemberBytes *path = add_exchange(m);
+    m->k->job.round->gathers = true;
     for (int t = 0; t < m->k->ntensor; t++) {
         int64_t n = nbytes_of(&m->c->in[t]);
         for (int i = 0; i < m->n; i++)
@@ -325,8 +329,8 @@ static bool comm_op(const Node *n, CommOp *op)
 static bool make_fast(CollectiveMake *m, bool scatter)
 {
     CommRound r = {.kind = ROUND_REDUCE, .scatter = scatter};
-    if (!m->j->fast || !comm_reduces(m->k->job.group) || !comm_op(m->c->node, &r.op) ||
-        !comm_type(m->c->in[0].dtype, &r.type))
+    if (!m->j->fast || !(m->k->ranks || comm_reduces(m->k->job.group)) ||
+        !comm_op(m->c->node, &r.op) || !comm_type(m->c->in[0].dtype, &r.type))
         return false;
     for (int t = 0; t < m->k->ntensor; t++) {
         r.count = tensor_nelem(&m->c->out[t]);
@@ -366,14 +370,28 @@ static void fill_sizes(Collective *k)
         }
 }
 
-/* Messages are read and written by the host alone. A space without bytes has no memory. */
-static void check_reach(const Program *x, const Step *s)
+/* Whether the host reads and writes what the step does, as comm does; else it all is the device's.
+ * A space without bytes has no memory. */
+static bool is_on_host(const Program *x, const Step *s)
 {
+    int here = 0, there = 0;
     for (int k = 0; k <= s->narg; k++) {
         int storage = k < s->narg ? s->arg[k].storage : s->work;
         const Memory *m = storage < 0 ? NULL : x->memory[x->plan->storage[storage].space];
-        CHECK(!m || m->on_host);
+        here += m && m->on_host;
+        there += m && !m->on_host;
     }
+    CHECK(!here || !there);
+    return !there;
+}
+
+static void use_device(Join *j, Collective *k)
+{
+    const Driver *d = j->x->driver;
+    CHECK(d->ranks);
+    k->ranks = d->ranks;
+    d->event(j->a, &k->begun);
+    d->event(j->a, &k->ended);
 }
 
 static void make_job(Join *j, int i)
@@ -384,13 +402,14 @@ static void make_job(Join *j, int i)
     CollectiveMake m = {j, k, c, comm_group_size(g), comm_member(g), 0};
     for (int t = 0; t < c->nin; t++)
         CHECK(tensor_contiguous(&c->in[t]) && tensor_contiguous(&c->out[t]));
-    check_reach(j->x, &j->x->plan->step[i]);
     k->ntensor = c->nin;
     k->n = m.n;
     k->path = NEWN(j->a, MemberBytes *, MAX(ROUNDS, c->nin));
     k->job.round = NEWN(j->a, CommRound, MAX(ROUNDS, c->nin));
     k->job.group = g;
     k->job.what = arena_printf(j->a, "%s %%%s", c->node->op->name, c->node->out[0]->name);
+    if (!is_on_host(j->x, &j->x->plan->step[i]))
+        use_device(j, k);
     make_rounds(&m);
     fill_sizes(k);
     comm_prepare(j->a, &k->job);
@@ -408,8 +427,10 @@ static void check_mesh(const Join *j)
     if (j->mesh && mesh_rank(j->mesh) != rank)
         fail(ctx, TN_USAGE, "the plan is for rank %lld, found rank %d",
              (long long)mesh_rank(j->mesh), rank);
-    if (device_is_gpu(j->x->plan->device))
-        fail(ctx, TN_USAGE, "ranks run on cpu, found device %s", j->x->plan->device->name);
+    if (device_is_gpu(j->x->plan->device) && n > 1 && comm_is_threads(j->x->comm))
+        fail(ctx, TN_USAGE,
+             "ranks on device %s are processes, found threads of one: start them by mpirun or srun",
+             j->x->plan->device->name);
 }
 
 static bool is_collective(const Step *s)
@@ -457,13 +478,19 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
             make_job(j, i);
     }
     check_waits(j);
+    late_prepare(x, a);
 }
 
 void program_library(Program *x, Ctx *ctx)
 {
     for (int i = 0; i < x->plan->nstep; i++) {
-        const CommJob *job = &x->collective[i].job;
-        for (int r = 0; r < job->nround; r++)
+        Collective *k = &x->collective[i];
+        const CommJob *job = &k->job;
+        if (k->ranks && !x->ranks)
+            x->ranks = k->ranks->open(x->comm, x->plan->number);
+        if (k->ranks)
+            k->group = k->ranks->group(x->ranks, job->group);
+        for (int r = 0; r < job->nround && !k->ranks; r++)
             if (job->round[r].kind == ROUND_REDUCE)
                 comm_library(job->group, ctx);
     }
@@ -501,9 +528,46 @@ static void fill_addresses(Collective *k, const Call *c)
         fill_sum(&k->sum[t], c, t);
 }
 
+/* The collective of a step, or that for which it waits; NULL: none. */
+static Collective *collective_of(const Program *x, int i)
+{
+    int start = x->collective[i].start;
+    return &x->collective[start < 0 ? i : start];
+}
+
+bool collective_on_device(const Program *x, int i)
+{
+    return collective_of(x, i)->ranks;
+}
+
+/* The sums of all its tensors. */
+static int sum_on(void *arg, void *stream, char *message)
+{
+    const Collective *k = arg;
+    int bad = 0;
+    for (int t = 0; t < k->ntensor && !bad; t++) {
+        const LocalSum *r = &k->sum[t].sum;
+        bad = k->ranks->sum(stream, r->node, r->count, r->x, r->nelem, r->y, message);
+    }
+    return bad;
+}
+
+static int device_step(const Program *x, int i, const Call *c, char *message)
+{
+    Collective *k = collective_of(x, i);
+    if (k != &x->collective[i])
+        return k->ranks->wait(c->stream, &k->ended, message);
+    CHECK(k->group);
+    fill_addresses(k, c);
+    return k->ranks->start(x->ranks, k->group, c->stream, &k->job, sum_on, &k->begun, &k->ended,
+                           message);
+}
+
 int collective_step(Program *x, int i, const Call *c, char *message)
 {
     Collective *k = &x->collective[i];
+    if (collective_on_device(x, i))
+        return device_step(x, i, c, message);
     if (k->start < 0) {
         if (k->left == k->ntensor) { /* comm's thread still reads its addresses */
             snprintf(message, RUN_MESSAGE, "%s still runs, of a run that has failed", k->job.what);

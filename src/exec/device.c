@@ -15,6 +15,11 @@ const Driver *driver_of(const Device *d)
     return drivers[d->id];
 }
 
+int device_of_rank(int first, int local, int count)
+{
+    return count > 0 && first < count ? (int)(((int64_t)first + local) % count) : first;
+}
+
 int memory_map(Memory *m, size_t edge)
 {
     size_t inner = (size_t)m->nbytes + 2 * (size_t)GUARD;

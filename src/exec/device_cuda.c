@@ -3,7 +3,8 @@
  * run. The second run of a program is captured as one CUDA graph, which it and all later ones
  * launch: a plan's addresses do not change, and scalars, which do, are copied from pinned memory in
  * each run. The first run is given step by step, as libraries load what they need when it is first
- * launched, and so are runs that are traced or checked.
+ * launched, and so are runs that are traced or checked. Messages of ranks lie in the host's memory,
+ * and are sent by a function of the host that the stream, or the graph, calls (late.c).
  *
  * The arena is one cudaMalloc, the host's memory is pinned. */
 #include "../cuda/memory.h"
@@ -13,6 +14,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+enum { WATCH_NSEC = 20000 };
+
+extern const DeviceRanks ranks_cuda; /* nccl_cuda.c */
 
 typedef struct Cuda {
     Queues queues; /* first: what callers have of it */
@@ -64,6 +70,12 @@ static void ready(Ctx *ctx, int number)
     e = cudaSetDevice(number);
     if (e != cudaSuccess)
         fail(ctx, TN_FAIL, "--backend cuda: GPU %d: %s", number, cudaGetErrorString(e));
+}
+
+static int count(void)
+{
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
 static int64_t available(void)
@@ -207,11 +219,31 @@ static void wait(Queues *q, Queue in, Event *e)
         good(c, cudaStreamWaitEvent(c->stream[in], e->handle, 0));
 }
 
+/* Until the stream is done, or ranks have failed, which frees it. */
+static void await_ranks(Cuda *c, cudaStream_t stream)
+{
+    bool failed = false;
+    while (!failed && cudaStreamQuery(stream) == cudaErrorNotReady) {
+        char why[RUN_MESSAGE];
+        failed = ranks_cuda.watch(c->queues.ranks, why);
+        if (failed && !c->queues.failed)
+            memcpy(c->queues.message, why, RUN_MESSAGE);
+        c->queues.failed |= failed;
+        c->queues.left |= failed;
+        nanosleep(&(struct timespec){.tv_nsec = WATCH_NSEC}, NULL);
+    }
+}
+
 static int finish(Queues *q, char *message)
 {
     Cuda *c = (Cuda *)q;
-    for (int i = 0; i < MAX_QUEUE; i++)
+    for (int i = 0; i < MAX_QUEUE; i++) {
+        if (q->ranks)
+            await_ranks(c, c->stream[i]);
         good(c, cudaStreamSynchronize(c->stream[i]));
+    }
+    if (q->ranks)
+        ranks_cuda.watched(q->ranks);
     good(c, cudaGetLastError());
     c->nrun++;
     cudaGetLastError(); /* or a later run would meet it */
@@ -302,6 +334,12 @@ static void fill(void *stream, void *to, uint8_t byte, int64_t nbytes)
     cudaMemsetAsync(to, byte, (size_t)nbytes, stream);
 }
 
+/* A node of the host where the stream is being captured. */
+static bool later(void *stream, void (*fn)(void *arg), void *arg)
+{
+    return cudaLaunchHostFunc(stream, fn, arg) == cudaSuccess;
+}
+
 static void wait_for(void *stream)
 {
     cudaStreamSynchronize(stream);
@@ -351,12 +389,14 @@ static bool any(void *stream, const Tensor *t, Unsound what)
 static const StreamWork work = {.copy = copy,
                                 .fill = fill,
                                 .store = cuda_store,
+                                .later = later,
                                 .wait_for = wait_for,
                                 .high = high,
                                 .any = any};
 
 const Driver driver_cuda = {
     .ready = ready,
+    .count = count,
     .available = available,
     .used = used,
     .map = map,
@@ -369,5 +409,6 @@ const Driver driver_cuda = {
     .wait = wait,
     .finish = finish,
     .recorder = &recorder,
+    .ranks = &ranks_cuda,
     .work = &work,
 };

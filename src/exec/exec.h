@@ -12,6 +12,7 @@ typedef struct Trace Trace;
 typedef struct Program Program;
 typedef struct Collective Collective;
 typedef struct Hashes Hashes;
+typedef struct Late Late;
 
 /* ---- device.c, device_NAME.c: memory and queues of a device ---- */
 
@@ -66,6 +67,8 @@ typedef struct Queues {
     char message[RUN_MESSAGE];
     Delay delay;  /* to be changed only while nothing runs */
     Fault *fault; /* what kernels note; NULL: theirs say it themselves */
+    void *ranks;  /* what DeviceRanks opened, in runs that have work of it; else NULL */
+    bool left;    /* they have failed: what kernels note after that comes of it */
 } Queues;
 
 /* Operations of work on memory, by its stream and by addresses that it reaches. */
@@ -73,6 +76,10 @@ typedef struct StreamWork {
     void (*copy)(void *stream, void *to, const void *from, int64_t nbytes);
     void (*fill)(void *stream, void *to, uint8_t byte, int64_t nbytes);
     void (*store)(void *stream, int64_t *to, int64_t x);
+    /* Has the host call fn(arg) when the stream is there; what the stream is given later waits
+     * until it has returned. It calls nothing of the device, and may wait for other ranks. False:
+     * it cannot. NULL: work runs where the stream is, and may do it itself. */
+    bool (*later)(void *stream, void (*fn)(void *arg), void *arg);
     /* These wait for what the stream was given before. */
     void (*wait_for)(void *stream); /* NULL: nothing is left to wait for */
     /* The end of the last line of PLAN_ALIGN bytes of which one is another; 0: none. */
@@ -94,10 +101,33 @@ typedef struct Recorder {
     bool (*end)(Queues *q, Recording *r);
 } Recorder;
 
+/* Makes on a stream what a round of comm makes on its thread (CommRound.call). 0, or -1 with the
+ * reason. */
+typedef int DeviceSum(void *arg, void *stream, char *message);
+
+/* Collectives between the memories of devices, by a library of theirs. Functions that return int:
+ * 0, or -1 with RUN_MESSAGE bytes of reason. What wait() lets run may be captured. */
+typedef struct DeviceRanks {
+    void *(*open)(Comm *c, int number);              /* once for each rank; fails */
+    void *(*group)(void *ranks, const CommGroup *g); /* all ranks of the run call it alike; fails */
+    /* Gives the job's rounds to the group's stream, behind what `stream` was given. */
+    int (*start)(void *ranks, void *group, void *stream, const CommJob *j, DeviceSum *sum,
+                 const Event *begun, const Event *ended, char *message);
+    int (*wait)(void *stream, const Event *ended,
+                char *message); /* has `stream` wait for its end */
+    /* y = what the reduction n makes of the members' elements x[i], in that order. */
+    int (*sum)(void *stream, const Node *n, int count, const void *const *x, int64_t nelem, void *y,
+               char *message);
+    /* While streams are waited for: -1: nothing ends any more, and streams were freed. */
+    int (*watch)(void *ranks, char *message);
+    void (*watched)(void *ranks); /* they have ended */
+} DeviceRanks;
+
 /* The running half of a Device: device_NAME.c ends with one. */
 typedef struct Driver {
     /* Fails where the device of that number cannot be used; NULL: it always can. */
     void (*ready)(Ctx *ctx, int number);
+    int (*count)(void);         /* how many devices there are; NULL: their numbers mean nothing */
     int64_t (*available)(void); /* bytes that a map() of SPACE_MAIN can have; -1: unknown */
     int64_t (*used)(Queues *q); /* bytes in use of the device's memory; NULL: it is the host's */
     int (*map)(Memory *m);      /* m->nbytes of m->space; returns 0 or an errno */
@@ -113,6 +143,7 @@ typedef struct Driver {
     void (*wait)(Queues *q, Queue in, Event *e);   /* for the latest record; none: not at all */
     int (*finish)(Queues *q, char *message);       /* waits for all; the first error, or 0 */
     const Recorder *recorder;                      /* NULL: each run gives its steps anew */
+    const DeviceRanks *ranks;                      /* NULL: ranks talk in the host's memory alone */
     const StreamWork *work;
 } Driver;
 
@@ -121,6 +152,9 @@ typedef struct Driver {
 DEVICES(DEVICE_DRIVER)
 #undef DEVICE_DRIVER
 const Driver *driver_of(const Device *d);
+/* Of `count` devices of a host the one of its rank `local`, where the first rank has `first` and
+ * those after it take the next ones, around. */
+int device_of_rank(int first, int local, int count);
 
 /* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and after them that
  * nobody can touch. Returns 0 or an errno. */
@@ -161,6 +195,8 @@ struct Program {
     char message[RUN_MESSAGE];        /* why the last run failed */
     Comm *comm;                       /* NULL: collectives are refused */
     Collective *collective;           /* by step: of collectives and their waits */
+    void *ranks;                      /* what DeviceRanks opened; NULL: no collective is its */
+    Late *late;                       /* NULL: collectives run where their steps do */
     Hashes *hashes;                   /* NULL: results are not hashed */
     Trace *trace;                     /* NULL: no run is recorded */
     bool traced;                      /* this run is */
@@ -239,11 +275,23 @@ void join_prepare(Program *x, Arena *a);
  * the library's, where it has them, after program_library(). Fails where the mesh has another
  * number of ranks. */
 void program_join(Program *x, Arena *a, Comm *c, bool fast);
-/* Makes what the library needs for its reductions: all ranks together, once all have joined. */
+/* Makes what the library needs for its reductions, or the device's for its collectives: all ranks
+ * together, once all have joined. */
 void program_library(Program *x, Ctx *ctx);
 /* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
+/* Whether step i, one of these, is the business of the device's own library. */
+bool collective_on_device(const Program *x, int i);
+
+/* ---- late.c: collectives that a stream comes to later than they are given ---- */
+
+void late_prepare(Program *x, Arena *a); /* of a program that joins; where its device has streams */
+void late_begin(Program *x);             /* a run gives its steps anew */
+/* Gives the stream a step as collective_step has it. 0, or -1 with the reason. */
+int late_give(Program *x, void *stream, int step, const Call *c, char *message);
+/* After a run, which was bad or 0: -1, with the reason in x->message, where one of them failed. */
+int late_end(Program *x, int bad);
 
 /* ---- hash_results.c: for debugging ---- */
 

@@ -89,6 +89,19 @@ static int run_joined(const Work *w, const Kernel *k, int n)
     return k->run_all(c, n);
 }
 
+/* A collective or its wait: where its stream comes to it, or here. */
+static int talk(const Work *w, const Call *c, char *message)
+{
+    Program *x = w->x;
+    const StreamWork *s = x->driver->work;
+    bool device = collective_on_device(x, w->step);
+    if (!device && x->late && !x->traced && !x->check)
+        return late_give(x, w->stream, w->step, c, message);
+    if (!device && s->wait_for)
+        s->wait_for(w->stream);
+    return collective_step(x, w->step, c, message);
+}
+
 static int call(const Work *w, char *message)
 {
     Program *x = w->x;
@@ -105,7 +118,7 @@ static int call(const Work *w, char *message)
     }
     Call *c = call_at(w, w->step);
     if (rank)
-        return collective_step(x, w->step, c, message);
+        return talk(w, c, message);
     int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
     if (!bad)
         return 0;
@@ -227,20 +240,28 @@ static void give_run(Program *x)
     bool records = x->recording && !x->traced && !x->check;
     if (records && !x->driver->recorder->begin(x->queues, x->recording))
         return;
+    late_begin(x);
     give_starts(x);
     give_steps(x);
     if (!records || x->driver->recorder->end(x->queues, x->recording))
         return;
+    late_begin(x);
     give_starts(x);
     give_steps(x);
 }
 
-/* Writes what a kernel noted as the run's message; whether one did. */
+/* Writes what a kernel noted as the run's message, unless ranks have failed; whether one did. */
 static bool noted(Program *x)
 {
     Fault *f = x->queues->fault;
+    bool left = x->queues->left;
+    x->queues->left = false;
     if (!f || !f->noted)
         return false;
+    if (left) {
+        *f = (Fault){0};
+        return true;
+    }
     char what[200];
     const Step *s = &x->plan->step[f->step];
     /* formats of the kernel's table, all of long longs */
@@ -261,8 +282,10 @@ static int run_queues(Program *x)
         par_set_threads(x->plan->nthread);
         signals_hold(&before);
     }
+    x->queues->ranks = x->ranks;
     give_run(x);
     int bad = x->driver->finish(x->queues, x->message);
+    x->queues->ranks = NULL;
     if (here)
         signals_release(&before);
     return bad;
@@ -277,6 +300,7 @@ int program_run(Program *x)
         hash_run(x);
     int bad = run_queues(x);
     bad = noted(x) ? -1 : bad;
+    bad = late_end(x, bad);
     par_set_threads(before);
     if (x->traced)
         trace_end(x->trace, !bad);

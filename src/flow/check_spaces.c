@@ -51,9 +51,24 @@ static void check_operands(const Flow *f, const FlowItem *x)
                       i, name_of(operand_value(f, x, i)));
 }
 
-/* Other ranks reach the host's memory alone. */
+static void check_one_space(const Flow *f, const FlowItem *x)
+{
+    bool first = in_host(f, operand_value(f, x, 0)->at.buffer);
+    for (int i = 1; i < x->node->nin; i++)
+        if (in_host(f, operand_value(f, x, i)->at.buffer) != first)
+            fail_node(f->g, x->node,
+                      "operand %d: expected all operands in one memory, found %%%s in another than "
+                      "%%%s",
+                      i, name_of(operand_value(f, x, i)), name_of(operand_value(f, x, 0)));
+}
+
+/* Other ranks reach the host's memory alone, but those of GPUs each other's by a library. */
 static void check_ranks(const Flow *f, const FlowItem *x)
 {
+    if (device_is_gpu(f->device)) {
+        check_one_space(f, x);
+        return;
+    }
     for (int i = 0; i < x->node->nin && f->nspace > 1 && graph_mesh(f->g); i++)
         if (!in_host(f, operand_value(f, x, i)->at.buffer))
             fail_node(f->g, x->node,

@@ -332,7 +332,7 @@ static int64_t received_elements(int64_t ranks, int64_t nelem)
     return (ranks - 1) * ((nelem + ranks - 1) / ranks);
 }
 
-static int64_t received(Ctx *ctx, const Call *c)
+int64_t collective_received(Ctx *ctx, const Call *c)
 {
     int64_t ranks = group_ranks(c->mesh, c->node), nelem = 0;
     (void)ctx;
@@ -341,7 +341,7 @@ static int64_t received(Ctx *ctx, const Call *c)
     return nelem * dtype_size(c->in[0].dtype);
 }
 
-static int refuse(Call *c)
+int collective_alone(Call *c)
 {
     const char *group = text_attr(c->node, "group");
     return run_fail(c,
@@ -350,9 +350,13 @@ static int refuse(Call *c)
                     group);
 }
 
-static const Kernel move_kernels[] = {{.name = "ranks", .accepts = accepts, .run = refuse}, {0}};
+static const Kernel move_kernels[] = {
+    {.name = "ranks", .accepts = accepts, .run = collective_alone}, {0}};
 static const Kernel reduce_kernels[] = {
-    {.name = "ranks", .accepts = accepts, .workspace = received, .run = refuse},
+    {.name = "ranks",
+     .accepts = accepts,
+     .workspace = collective_received,
+     .run = collective_alone},
     {0},
 };
 
@@ -382,7 +386,7 @@ static void inner_factors(const Node *n, Factors *f)
                                .cost = cost_bytes,                              \
                                .factors = axes,                                 \
                                .kernels = list,                                 \
-                               .ref = refuse,                                   \
+                               .ref = collective_alone,                         \
                                .alias = aliases};
 #define FUNCTIONAL(name, ...) RULES(name, __VA_ARGS__, "_c10d_functional." #name ".default")
 

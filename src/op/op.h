@@ -464,6 +464,10 @@ int64_t group_ranks(const Mesh *mesh, const Node *n); /* collective.c */
 /* Reduces the elements x[0], x[1], ... of `count` members, in that order, as n says; y may be one
  * of them. In one thread. */
 void collective_reduce(const Node *n, int count, const void *const *x, int64_t nelem, void *y);
+/* For kernels of collectives: bytes of the workspace into which others' parts come; run(), which
+ * fails, as the ranks have not joined. */
+int64_t collective_received(Ctx *ctx, const Call *c);
+int collective_alone(Call *c);
 int cat_axis(const Node *n); /* along which n, a cat, lays its operands; -1: it is none (cat.c) */
 int64_t cat_start(const Node *n, int i); /* of its operand i on that axis */
 /* Whether n is its operand, but no gradient passes, or none is known to (view.c). */

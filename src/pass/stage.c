@@ -20,9 +20,13 @@
  * that is compiled again recomputes or saves all of them or none. Its result's policy `offload` is
  * then the reload's: the host has the value already (offload).
  *
+ * GPUs that talk by NCCL (--gpu-comm nccl) need none of it.
+ *
  * It adds only copies and waits, so bits stay. Collectives that are staged already are left alone:
  * idempotent. Each body of a loop is a graph of its own. Linear. */
 #include "pass.h"
+
+#include <string.h>
 
 typedef struct StagedGraph {
     Graph *g;
@@ -91,9 +95,9 @@ static void check_device(const StagedGraph *x, const Node *n)
 {
     if (!op_kernels(n->op, x->device->kernels))
         fail_node(x->g, n,
-                  "expected a back end whose ranks communicate, found %s, for which there is no "
-                  "communication between GPUs (NCCL) yet: take --backend %s",
-                  x->device->name, device_at(DEVICE_cpu)->name);
+                  "expected a back end whose ranks communicate, found %s, which has no %s: take "
+                  "--backend %s",
+                  x->device->name, n->op->name, device_at(DEVICE_cpu)->name);
 }
 
 static void stage_operand(StagedGraph *x, Node *n, int k)
@@ -188,5 +192,6 @@ static int stage_graph(Graph *g, Arena *tmp, const Device *d)
 
 int pass_stage(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return device_is_host(o->device) || !g->mesh ? 0 : stage_graph(g, tmp, o->device);
+    bool direct = device_is_gpu(o->device) && o->gpu_comm && !strcmp(o->gpu_comm, "nccl");
+    return device_is_host(o->device) || !g->mesh || direct ? 0 : stage_graph(g, tmp, o->device);
 }

@@ -31,8 +31,9 @@ static int64_t mpi_reserve(const Graph *g)
     return n > 1 ? (10 << 20) + MIN(n, 64) * (1 << 19) : 0;
 }
 
-/* CUDA's context, the kernels' code and cuBLASLt on a GPU, beside the arena. */
-enum { CUDA_RESERVE = 640 << 20 };
+/* CUDA's context, the kernels' code and cuBLASLt on a GPU, beside the arena; buffers of NCCL, which
+ * nobody has measured. */
+enum { CUDA_RESERVE = 640 << 20, NCCL_RESERVE = 512 << 20 };
 
 /* The bytes of the operands of a call by the packed gemm, which bound its buffers; 0 for other
  * calls. */
@@ -46,11 +47,22 @@ static int64_t gemm_nbytes(const Step *s)
     return nbytes;
 }
 
+/* Whether a collective is between memories of devices. */
+static bool talks_directly(const Plan *p)
+{
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE && s->narg)
+            return p->storage[s->arg[0].storage].space == SPACE_MAIN;
+    }
+    return false;
+}
+
 /* The bytes that oneDNN allocates by itself beside its scratchpads (onednn.h). */
 static void fill_reserve(Plan *p)
 {
     if (device_is_gpu(p->device)) {
-        p->reserve = CUDA_RESERVE + mpi_reserve(p->g);
+        p->reserve = CUDA_RESERVE + mpi_reserve(p->g) + (talks_directly(p) ? NCCL_RESERVE : 0);
         return;
     }
     OneKeeps k = onednn_keeps();

@@ -109,8 +109,11 @@ int64_t memory_less_margin(int64_t nbytes)
 /* How many ranks of a step share the memory. */
 static int64_t count_sharing(tn_context *ctx, Arena *tmp, const tn_options *o, const Device *d)
 {
-    if (device_is_gpu(d))
-        return 1;
+    const Driver *driver = driver_of(d);
+    if (device_is_gpu(d)) { /* in turn; a single one that a launcher shows each rank is its own */
+        int count = ctx->comm && driver->count ? driver->count() : 0;
+        return count > 1 ? (tn_ranks_here(ctx) + count - 1) / count : 1;
+    }
     if (ctx->comm)
         return tn_ranks_here(ctx);
     return o->mesh && strcmp(o->mesh, "none") ? mesh_nranks(mesh_parse(&ctx->ctx, tmp, o->mesh))
@@ -122,7 +125,7 @@ static int64_t find_free(tn_context *ctx, Arena *tmp, const tn_options *o)
     const Device *d = device_get(&ctx->ctx, o->backend);
     const Driver *driver = driver_of(d);
     if (driver->ready)
-        driver->ready(&ctx->ctx, (int)o->device);
+        driver->ready(&ctx->ctx, ranks_device(ctx, d, o->device));
     int64_t left = device_is_gpu(d) ? driver->available() : memory_free_under("");
     if (left < 0)
         fail(&ctx->ctx, TN_FAIL, "%s does not say how much memory it has free: expected bytes",

@@ -132,6 +132,13 @@ int tn_ranks(const tn_context *ctx)
     return ctx && ctx->comm ? comm_size(ctx->comm) : ctx != NULL;
 }
 
+int ranks_device(const tn_context *ctx, const Device *d, int64_t first)
+{
+    const Driver *driver = driver_of(d);
+    bool many = ctx->comm && comm_size(ctx->comm) > 1 && driver && driver->count;
+    return many ? device_of_rank((int)first, comm_local(ctx->comm), driver->count()) : (int)first;
+}
+
 int tn_ranks_here(const tn_context *ctx)
 {
     return ctx && ctx->comm ? comm_here(ctx->comm) : ctx != NULL;

@@ -323,6 +323,9 @@ Comm *write_ranks(const tn_program *x);
  * one rank. */
 void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg);
 void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /* rank 0's */
+/* The number of the device of this rank, where the first rank of its host has `first`: the others
+ * take the next ones, around, so that several share one where there are fewer. */
+int ranks_device(const tn_context *ctx, const Device *d, int64_t first);
 void ranks_leave(tn_context *ctx); /* closes what the context has joined */
 /* The solutions of sharding problems that this process's ranks share; NULL: it has one rank. */
 ShardShare *ranks_solutions(const tn_context *ctx);

@@ -382,7 +382,10 @@ int main(int argc, char **argv)
             printf("%s\n", ctx.message);
             return 1;
         }
-        EXPECT(!t->open(&self, &rank, &size, &here, message) && size == comm_launched());
+        CommPlace p = {0};
+        EXPECT(!t->open(&self, &p, message) && p.size == comm_launched());
+        rank = p.rank, size = p.size, here = p.here;
+        EXPECT(p.local == rank && comm_launched_local() == rank); /* all are on this host */
         if (!rank)
             printf("%s: %d ranks, %d here\n", t->name, size, here);
         tests[i].run();

@@ -36,11 +36,11 @@ static int refuse(const Fake *f, Refuse what, char *message)
     return -1;
 }
 
-static int fake_open(void **self, int *rank, int *size, int *here, char *message)
+static int fake_open(void **self, CommPlace *place, char *message)
 {
     Fake *f = *self;
     int bad = refuse(f, REFUSE_OPEN, message);
-    return bad ? bad : f->t->open(&f->self, rank, size, here, message);
+    return bad ? bad : f->t->open(&f->self, place, message);
 }
 
 static int fake_send(void *self, int to, int tag, const CommPart *p, void **request, char *message)

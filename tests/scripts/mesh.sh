@@ -18,6 +18,8 @@ gives 2 'opt: --rank needs --mesh' opt tests/ir/flat.tn --rank 1 --passes cse,sp
 gives 2 'opt: --reshard needs --mesh' opt tests/ir/flat.tn --reshard never --passes cse
 gives 2 'plan: --sequence-parallel needs a mesh with an axis tp' plan $small --mesh fsdp=2 --sequence-parallel off
 gives 2 'plan: --bucket needs --mesh' plan $small --bucket off
+gives 2 'plan: --gpu-comm needs --mesh' plan $small --gpu-comm nccl
+gives 2 'plan: --gpu-comm needs --backend cuda' plan $small --mesh fsdp=2 --gpu-comm nccl
 gives 2 'opt: --bucket needs --mesh' opt tests/ir/flat.tn --bucket off --passes cse
 gives 0 '' opt tests/ir/flat.tn --bucket off --passes bucket
 gives 2 'bucket: expected auto, off, block or a number of bytes above 0, found "often"' plan $small --mesh fsdp=2 --bucket often

@@ -91,13 +91,15 @@ static void check_apart(PlanFault *f, Space space)
 }
 
 /* In which space an operand may lie: kernels compute in one, copies go from one to the other, a
- * wait for them touches both, and ranks reach the host's alone. */
-static bool space_fits(const Step *s, Space space, bool out)
+ * wait for them touches both, and ranks reach the host's alone; those of GPUs another's too, all
+ * operands in one. */
+static bool space_fits(const Plan *p, const Step *s, Space space, bool out)
 {
     if (s->kind == STEP_CALL && s->node->op->wait)
         return true;
     if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE && s->call.mesh)
-        return space == SPACE_HOST;
+        return space ==
+               (device_is_gpu(p->device) ? p->storage[s->arg[0].storage].space : SPACE_HOST);
     if (s->queue == QUEUE_COMPUTE)
         return space == SPACE_MAIN;
     return space == ((s->queue == QUEUE_OUT) == out ? SPACE_HOST : SPACE_MAIN);
@@ -116,7 +118,7 @@ static void check_step(PlanFault *f, int i)
     for (int k = 0; k < s->narg && !flow && !device_is_host(f->p->device); k++) {
         bool over = s->kind == STEP_CALL && s->node->op->to_host && k == 1; /* the old value */
         bool out = s->kind != STEP_CALL || k >= s->call.nin || over;
-        if (!space_fits(s, f->p->storage[s->arg[k].storage].space, out))
+        if (!space_fits(f->p, s, f->p->storage[s->arg[k].storage].space, out))
             fault_add(f, "%s: operand %d lies in the wrong space", fault_step(f, i), k);
     }
 }
