@@ -294,7 +294,7 @@ static const char *name_beside(const tn_task *task)
                        : NULL;
 }
 
-/* Whose need it is that does not fit, where the step alone does. */
+/* The subject of a refusal where the step alone fits. */
 static const char *need_beside(Arena *a, const char *beside)
 {
     if (!beside || !strcmp(beside, "the other graphs"))
@@ -325,8 +325,8 @@ static bool may_move_state(const Compile *x)
 {
     bool asked = false;
     for (int i = 0; i < x->o->nrules; i++)
-        asked |= !strcmp(x->o->rules[i].policy, "offload") &&
-                 !strcmp(x->o->rules[i].pattern, "state");
+        asked |=
+            !strcmp(x->o->rules[i].policy, "offload") && !strcmp(x->o->rules[i].pattern, "state");
     return !asked && !device_is_host(device_get(&x->ctx->ctx, x->o->backend));
 }
 
@@ -349,7 +349,8 @@ static int64_t try_state(Compile *x, const CompileSetting *asked)
 }
 
 /* The same as an option beside the others that need fewer bytes. */
-static void add_state(Compile *x, Arena *tmp, const CompileSetting *asked, int64_t least, FitText *t)
+static void add_state(Compile *x, Arena *tmp, const CompileSetting *asked, int64_t least,
+                      FitText *t)
 {
     char all[40];
     int64_t nbytes = may_move_state(x) ? try_state(x, asked) : 0;

@@ -4,10 +4,9 @@
  *     CUDA_KERNELS(sgd) = {{.name = "sgd", .accepts = accepts, .run = run}, {}};
  * like that of the processor: accepts() and workspace() are asked without a device; run() launches
  * on c->stream and returns; nothing is allocated, waited for or read on the host. A scalar operand
- * is read by the kernel. Same call, same bits: no atomics whose order shows. What a kernel finds
- * wrong with its data it notes (note()), and the run fails after it; kernels that come later and
- * renew parameters or state leave them as they are (stopped()), as the processor, which stops
- * there.
+ * is read by the kernel. Same call, same bits: no atomics whose order shows. A kernel notes what
+ * is wrong with its data (note()), and the run fails after it; kernels that come later and renew
+ * parameters or state leave them as they are (stopped()), as the processor, which stops there.
  *
  * Products are not contracted to fma (-fmad=false), so that a function gives the same bits wherever
  * it is compiled into; write fma() where it is meant.

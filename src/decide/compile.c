@@ -259,7 +259,7 @@ CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *aske
     CompileSetting level[COMPILE_LEVELS + 1];
     int count = fill_accumulate(true, asked, level);
     try_all(s, level, count, s->sliced);
-    if (!s->best.nbytes)
+    if (!s->best.nbytes && s->recompute && !strcmp(asked->recompute, "auto"))
         search_least(s);
     CompileSetting found = s->best.nbytes ? s->best : s->least.nbytes ? s->least : level[0];
     s->best = (CompileSetting){0};

@@ -157,7 +157,8 @@ static void free_device(void *p)
     cudaFree(p);
 }
 
-/* What kernels note, and on the device whether they have: they would read the host's slowly. */
+/* Kernels note faults here; a word on the device says whether one has, as they would read the
+ * host's slowly. */
 static Fault *open_fault(Arena *a)
 {
     Fault *f = host_memory(a, sizeof *f);
@@ -276,7 +277,7 @@ static void refuse(Cuda *c, Recording *r)
     r->run = NULL;
     r->refused = true;
     c->queues.failed = false;
-    c->nrun++; /* of events those count that are recorded from now on */
+    c->nrun++; /* events count only if they are recorded from now on */
     cudaGetLastError();
 }
 
@@ -309,8 +310,11 @@ static bool end(Queues *q, Recording *r)
         if (good(c, cudaEventRecord(c->joined[i], c->stream[i])))
             good(c, cudaStreamWaitEvent(c->stream[QUEUE_COMPUTE], c->joined[i], 0));
     good(c, cudaStreamEndCapture(c->stream[QUEUE_COMPUTE], &graph));
-    if (!q->failed && good(c, cudaGraphInstantiate(&r->run, graph, 0)))
+    cudaGraphExec_t made;
+    if (!q->failed && good(c, cudaGraphInstantiate(&made, graph, 0))) {
+        r->run = made;
         good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
+    }
     if (graph)
         cudaGraphDestroy(graph);
     bool given = !q->failed;

@@ -18,8 +18,8 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
-/* The most bytes of an arena that can be mapped where so many cannot, to a thousandth of these; of a
- * device what it says is free, as a trial there would take its time. */
+/* The most bytes of an arena that can be mapped where so many cannot, to a thousandth of these; of
+ * a device what it says is free, as a trial there would take its time. */
 static int64_t find_most(const Plan *p, int64_t nbytes)
 {
     const Driver *d = driver_of(p->device);
@@ -127,11 +127,12 @@ _Noreturn static void fail_host(Arena *a, const Plan *p, int64_t nbytes, int64_t
     Buf b = {.a = a};
     if (available >= 0)
         buf_printf(&b, "; available are %lld", (long long)available);
-    fail(p->g->ctx, why == ENOMEM ? TN_FIT : TN_FAIL,
-         "cannot map an arena in the host's memory: asked for %lld bytes, of them %lld of optimizer "
-         "state: %s%s",
-         (long long)nbytes, (long long)p->space[SPACE_HOST].persistent, strerror(why),
-         b.len ? b.text : "");
+    fail(
+        p->g->ctx, why == ENOMEM ? TN_FIT : TN_FAIL,
+        "cannot map an arena in the host's memory: asked for %lld bytes, of them %lld of optimizer "
+        "state: %s%s",
+        (long long)nbytes, (long long)p->space[SPACE_HOST].persistent, strerror(why),
+        b.len ? b.text : "");
 }
 
 /* Memory that a system promises may not be there when it is touched, so it is asked before. */
@@ -198,12 +199,10 @@ static void check_shared(const Plan *p, const Program *host)
         if (!same && p->in[i].role == ROLE_CACHE && s->offset >= q->space[s->space].persistent)
             continue; /* of its own */
         if (!same || q->storage[same->storage].offset != s->offset ||
-            q->storage[same->storage].space != s->space ||
-            !type_equal(&same->type, &p->in[i].type))
+            q->storage[same->storage].space != s->space || !type_equal(&same->type, &p->in[i].type))
             fail(ctx, TN_FAIL, "the plans do not share \"%s\"", p->in[i].name);
     }
-    if (p->storage && p->nstep &&
-        q->space[SPACE_MAIN].persistent > p->space[SPACE_MAIN].persistent)
+    if (p->storage && p->nstep && q->space[SPACE_MAIN].persistent > p->space[SPACE_MAIN].persistent)
         fail(ctx, TN_FAIL, "the plan does not keep the persistent part of the arena to be shared");
 }
 

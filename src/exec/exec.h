@@ -214,8 +214,8 @@ void program_check(Program *x, Arena *a, bool on);
  * it. Fails if the plan's persistent part differs or its peak is above the host's arena. */
 Program *program_share(Arena *a, const Plan *p, Program *host);
 
-/* What is bound in the place of a storage, of the host's where that is another program's; or NULL.
- */
+/* The memory that is bound in the place of a storage, or of the host's that is the same input; or
+ * NULL. */
 static inline char *program_bound(const Program *x, int storage)
 {
     for (; x->host && storage >= 0; x = x->host)
@@ -400,7 +400,7 @@ double median_sec(double *sec, int n); /* sorts them; 0 of none */
 
 /* ---- device_ceiling.c: the most that a device beside the host can do ---- */
 
-/* The same on the device of a plan: of the result's dtype the product's operands are. */
+/* The same on the device of a plan; the operands of the product have its result's dtype. */
 double device_product_sec(Arena *tmp, const Plan *like, const Product *p, double (*clock)(void));
 void device_stream_rates(Arena *tmp, const Plan *like, double (*clock)(void), double rate[NSTREAM]);
 

@@ -123,7 +123,7 @@ static int arange_infer(const Graph *g, const Node *n, Type *out)
     int64_t count = span / step + (span % step != 0);
     if (count && dtype != I64) {
         need_number(g, n, "start", (double)start, dtype);
-        need_number(g, n, "end", (double)(start + (count - 1) * step), dtype);
+        need_number(g, n, "the last element", (double)(start + (count - 1) * step), dtype);
     }
     out[0] = type_make(dtype, 1, &count);
     return 1;

@@ -1,6 +1,6 @@
 /* offload, reload: a copy in the host's memory, and one back in the memory where kernels compute.
- * offload's operand 1 is a value of the host's memory in whose place the copy may lie: a state's old
- * value. wait_tensor: what such a copy makes, once it is there.
+ * offload's operand 1 is a value of the host's memory in whose place the copy may lie: a state's
+ * old value. wait_tensor: what such a copy makes, once it is there.
  *
  * On a device with queues the copies run beside the kernels: until its wait_tensor the result is
  * unfinished and the operand is still being read. So only a wait_tensor may read the result, and

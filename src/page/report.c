@@ -235,8 +235,8 @@ static void print_step_bound(Buf *b, const Plan *p)
 
 static void print_host(Buf *b, const PlanSpace *x)
 {
-    buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld",
-               (long long)x->peak, mib(x->peak), (long long)x->bound);
+    buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld", (long long)x->peak,
+               mib(x->peak), (long long)x->bound);
     if (x->persistent)
         buf_printf(b, "; %lld of optimizer state", (long long)x->persistent);
     buf_add(b, ")\n");

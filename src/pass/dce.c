@@ -5,9 +5,9 @@
  * A region stays if any of its results is needed. Its unread results are removed, with the ports
  * and the nodes in its bodies that only they need. A carried result is also needed if needed nodes
  * of the bodies read the carry; so marking starts at the results that are read and repeats while a
- * carry is added. A region that stays for a barrier in its bodies keeps its first result, as it must
- * have one. A fused node also keeps a result that exists only after its last row (a loss)
- * if its body computes it for another result. */
+ * carry is added. A region that stays for a barrier in its bodies keeps its first result, as it
+ * must have one. A fused node also keeps a result that exists only after its last row (a loss) if
+ * its body computes it for another result. */
 #include "pass.h"
 
 /* ---- marking ---- */

@@ -192,7 +192,8 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
         d.sec += t->times * 2 * copy_sec(x->o->prices, (double)type_nbytes(&n->out[k]->type));
         refuse_device(t->s.g, x->o->device, n);
         if (!already)
-            PUSH(x->tmp, t->list, t->count, t->cap, ((Transfer){.x = n->out[k], .scope = n->scope, .phase = n->phase}));
+            PUSH(x->tmp, t->list, t->count, t->cap,
+                 ((Transfer){.x = n->out[k], .scope = n->scope, .phase = n->phase}));
     }
     for (int k = 0; k < n->nout && !d.offload; k++)
         d.nbytes += type_nbytes(&n->out[k]->type);

@@ -28,8 +28,8 @@ typedef struct OffloadSource {
     Reads *read; /* by value id */
     /* by place: */
     bool *later;        /* the node reads what the host may have had */
-    int *above, *below; /* one more than places: the nearest node that stands alone: itself, or before it (-1: none) and
-                           after it (count: none) */
+    int *above, *below; /* one more than places: the nearest node that stands alone: itself, or
+                           before it (-1: none) and after it (count: none) */
 } OffloadSource;
 
 typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
@@ -41,12 +41,12 @@ typedef struct Transfer {
     const char *scope; /* of its copies */
     Phase phase;       /* of those that are not for the backward */
     bool state;
-    Value *old; /* of a new value the old one, in whose place it goes; NULL: it is none */
-    int copied, turn;          /* place of copy; its number among the copies */
-    int least, freed;          /* of host: the first possible, and where the copy is done */
-    int needed;                /* of back, and of load before it is moved */
-    int begun, loaded;         /* of load: where its copy begins in time, and where it stands */
-    Node *node[NPART];         /* copy, host: NULL by an earlier compilation */
+    Value *old;        /* of a new value the old one, in whose place it goes; NULL: it is none */
+    int copied, turn;  /* place of copy; its number among the copies */
+    int least, freed;  /* of host: the first possible, and where the copy is done */
+    int needed;        /* of back, and of load before it is moved */
+    int begun, loaded; /* of load: where its copy begins in time, and where it stands */
+    Node *node[NPART]; /* copy, host: NULL by an earlier compilation */
     bool deferred, prefetched; /* host, load were moved */
 } Transfer;
 

@@ -1,5 +1,5 @@
-/* offload_state: keeps the optimizer's state in the host's memory (`--offload state`). Each input of
- * the role state becomes one of the host's memory. For such an input m, with the new value n,
+/* offload_state: keeps the optimizer's state in the host's memory (`--offload state`). Each input
+ * of the role state becomes one of the host's memory. For such an input m, with the new value n,
  *
  *     m_load = reload(m)
  *     m_back = wait_tensor(m_load, m)       right before m's first reader; all read this one
@@ -60,8 +60,8 @@ static StateReaders read_phases(const Graph *g, Arena *tmp)
     return x;
 }
 
-/* Whether a state is the optimizer's: no other phase reads it, and the optimizer does or its name is
- * of a parameter. Buffers of the model are states too, which evaluation reads where they lie. */
+/* Whether a state is the optimizer's: no other phase reads it, and the optimizer does or its name
+ * is of a parameter. Buffers of the model are states too, which evaluation reads where they lie. */
 static bool is_optimizers(const StateReaders *x, const Port *p)
 {
     return p->role == ROLE_STATE && !x->other[p->v->id] &&
@@ -308,7 +308,7 @@ void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
     for (int i = 0; i < s->g->nin; i++) {
         const Port *p = &s->g->in[i], *new = p->host ? map_find(&renewed, p->name) : NULL;
         const int first = readers[p->v->id];
-        if (!p->host || (new && new->v->def->op->wait) ||
+        if (!p->host || (new &&new->v->def->op->wait) ||
             (first < s->count && node_moves(s->at[first])))
             continue; /* or by an earlier compilation */
         const char *scope = state_scope(s, readers, &params, p);
@@ -319,11 +319,9 @@ void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
             add_transfer(t, tmp, o,
                          (Transfer){.x = p->v, .scope = scope, .phase = s->at[first]->phase});
         if (new)
-            add_transfer(t, tmp, o,
-                         (Transfer){.x = new->v,
-                                    .scope = scope,
-                                    .phase = new->v->def->phase,
-                                    .old = p->v});
+            add_transfer(
+                t, tmp, o,
+                (Transfer){.x = new->v, .scope = scope, .phase = new->v->def->phase, .old = p->v});
     }
 }
 

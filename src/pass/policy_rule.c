@@ -1,8 +1,8 @@
 /* policy_rule: policies by rules, for the forward nodes and clones whose scope and op match two
  * patterns. A rule for a view counts for its base, one for a clone for its original; the last of
  * several rules for a node holds. A rule that matches nothing is an error that names the nearest
- * scope or op; so is must_save for a clone whose original is gone. The rule `state` is offload's own.
- * Linear for each rule. */
+ * scope or op; so is must_save for a clone whose original is gone. The rule `state` is offload's
+ * own. Linear for each rule. */
 #include "pass.h"
 
 #include <string.h>

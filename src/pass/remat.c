@@ -290,7 +290,8 @@ static int make_clones(const RematSource *s, Arena *tmp, const RematChoice *c)
         replace_operands(&clones, m);
         for (int k = 0; k < n->nout; k++)
             replace_with(&clones, n, k, m->out[k]);
-        clones.node[n->id] = NULL; /* order edges stay at n: the clone may come later than they do */
+        clones.node[n->id] =
+            NULL; /* order edges stay at n: the clone may come later than they do */
         count++;
     }
     return count;

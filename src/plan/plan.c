@@ -1,7 +1,8 @@
 /* Makes a plan: has orders searched and scores them by what they need with addresses; lowers the
  * graph, computes live ranges and gives each buffer an address. In each space parameters and
  * optimizer state lie first, in the graph's order, so that other plans for the same model can share
- * them; then caches, after what such a plan keeps there; src/place puts the rest after. Last the addresses say which steps of other queues a step waits for. */
+ * them; then caches, after what such a plan keeps there; src/place puts the rest after. Last the
+ * addresses say which steps of other queues a step waits for. */
 #include "plan.h"
 #include "order.h"
 #include "../pass/pass.h"
@@ -154,8 +155,8 @@ int64_t plan_kept_by_others(const Plan *p)
 void plan_fill_bound(Plan *p, const PlanFor *to)
 {
     Arena *tmp = arena_tmp(p->g->a);
-    p->order_bound = plan_kept_by_others(p) +
-                     order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
+    p->order_bound =
+        plan_kept_by_others(p) + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
 }
 
@@ -220,6 +221,12 @@ static int place_effort(const Plan *p, const PlanFor *to)
     return to->rough ? 0 : less ? LESS_EFFORT : PLACE_EFFORT;
 }
 
+/* Whether a peak near its bound is low enough. */
+static bool is_near_enough(const PlanFor *to)
+{
+    return !to->limit && !to->lowest;
+}
+
 /* The bytes of p, without its reserve, within which its addresses are good enough; 0: the fewest
  * are sought. */
 static int64_t enough_of(const Plan *p, const PlanFor *to)
@@ -241,7 +248,7 @@ Plan *plan_placed(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placement
     else if (enough)
         plan_place_enough(p, place_effort(p, to), enough);
     else
-        plan_place(p, place_effort(p, to), most, known);
+        plan_place(p, (PlaceWish){place_effort(p, to), is_near_enough(to)}, most, known);
     plan_waits(p, a);
     p->number = to->number;
     p->machine = to->machine;
@@ -292,7 +299,9 @@ static int64_t score(Graph *g, void *arg)
     int64_t cost = INT64_MAX;
     if (x->bound <= s->best) {
         fill_reserve(p);
-        plan_place(p, MIN(quick_effort(p), place_effort(p, &s->to)), 0, s->known);
+        plan_place(
+            p, (PlaceWish){MIN(quick_effort(p), place_effort(p, &s->to)), is_near_enough(&s->to)},
+            0, s->known);
         cost = x->bound + s->waste * (x->peak - x->bound);
     }
     s->found |= cost <= s->best;
@@ -497,9 +506,9 @@ static bool is_placed_within(Graph *g, void *arg)
     PlanFor to = *x->to;
     memset(to.persistent, 0, sizeof to.persistent);
     Plan *p = plan_measured(x->tmp, g, &to);
-    plan_place(p, 0, 0, NULL);
+    plan_place(p, (PlaceWish){0, false}, 0, NULL);
     if (p->space[SPACE_MAIN].peak > x->most)
-        plan_place(p, quick_effort(p), x->most, NULL);
+        plan_place(p, (PlaceWish){quick_effort(p), false}, x->most, NULL);
     const bool fits = p->space[SPACE_MAIN].peak <= x->most;
     arena_reset(x->tmp);
     return fits;
@@ -526,7 +535,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     if (x.tried && order_fitting(g, &x)) {
         p = plan_placed(a, g, &x, 0, NULL);
         if (!within(p, x.limit))
-            plan_place(p, quick_effort(p), x.limit - p->reserve, NULL);
+            plan_place(p, (PlaceWish){quick_effort(p), false}, x.limit - p->reserve, NULL);
     } else if (x.quick || !x.limit) {
         p = order_once(a, x.room ? graph_clone(a, g) : g, &x, apart);
     } else {

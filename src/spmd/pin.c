@@ -65,9 +65,11 @@ static void check_contradiction(const Graph *g, const PinList *list, const Pin *
         over = now && !cuts_equal(naxes, now->cut, p->cut) ? now : over;
     }
     if (over)
-        fail(g->ctx, TN_USAGE,
-             "%s \"%.300s\": contradicts \"%.300s\", which holds for all that it matches",
-             p->option, p->text, over->text);
+        fail(
+            g->ctx, TN_USAGE,
+            "%s \"%.300s\": contradicts later ones, such as \"%.300s\", which hold for all that it "
+            "matches",
+            p->option, p->text, over->text);
 }
 
 void pins_check(const Graph *g, const PinList *list, int naxes)

@@ -69,13 +69,21 @@ static bool is_own(const Trainer *r, const char *name)
     return is_events(name) && dot && *r->folder.run && !strcmp(dot + 1, r->folder.run);
 }
 
-/* Whether there is nothing but zeros from `at` on. */
-static bool zeros_follow(FILE *f, off_t at)
+/* Whether a record at `at` that cannot be read is torn: zeros fill the file from within its head,
+ * or from within what it says that it has (nbytes, 0: its head is not whole), to the end. */
+static bool is_torn(FILE *f, off_t at, size_t nbytes)
 {
-    int c = fseeko(f, at, SEEK_SET) ? 1 : 0;
-    while (!c)
-        c = getc(f);
-    return c == EOF;
+    enum { HEAD = 12 };
+    const off_t last = at + (off_t)(nbytes ? EVENT_FRAME + nbytes : HEAD);
+    off_t zeros = at, here = at; /* from `zeros` on there is nothing else */
+    bool any = false;
+    if (fseeko(f, at, SEEK_SET))
+        return false;
+    for (int c; (c = getc(f)) != EOF; here++) {
+        any = !c;
+        zeros = c ? here + 1 : zeros;
+    }
+    return any && !ferror(f) && zeros <= last;
 }
 
 /* The bytes of a file's records that the run keeps when it goes on. */
@@ -87,7 +95,7 @@ static int find_kept(Trainer *r, FILE *f, const char *path, off_t *nbytes)
     bool evaluated = false, all = true;
     *nbytes = 0;
     while (all && (code = event_read(f, &m))) {
-        if (code < 0 && zeros_follow(f, *nbytes + (off_t)(m.n ? EVENT_FRAME + m.n : 0)))
+        if (code < 0 && is_torn(f, *nbytes, m.n))
             break; /* torn, and filled up by the file system */
         if (code < 0 || !event_key(m.byte, m.n, &k))
             return tn_context_fail(r->ctx, TN_CODE_FAIL,

@@ -152,6 +152,13 @@ for parts in 2 4 8 16; do
     ok "auto is as fast as $parts parts" awk -v auto="$seconds" -v now="$(sed -n 's/^ "est_step_sec": \([^,]*\),*$/\1/p' "$dir/out")" \
         'BEGIN { exit !(auto <= now) }'
 done
+# The lower bound and the reserve are enough wherever the whole plan needs no more.
+for model in gpt2-tiny:3:17 mistral-tiny:7:19; do
+    set -- "tests/ref/${model%%:*}" --batch-size "$(echo $model | cut -d: -f2)" --seq-len "${model##*:}" --threads 1 --recompute full
+    gives 3 '' plan "$@" --memory 1 --json
+    set -- "$@" --memory "$(sed -n 's/^ "least_feasible_bytes": \([0-9]*\),*$/\1/p' "$dir/out")" --json
+    gives 0 '"waste_bytes": 0' plan "$@"
+done
 # The least that would do is so with what is chosen to be computed again, whatever the limit.
 cat >"$dir/three.json" <<'END'
 {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,

@@ -122,7 +122,7 @@ gives 2 'what-if "a=0:fsdp": expected shard auto' plan $step --what-if a=0:fsdp
 gives 2 'result by its name, such as "layers.0.self_attn.q_proj::mm" or "mm"' plan $step --shard auto --pin a=0:fsdp
 gives 2 'pin "*::mm=0:x": the mesh fsdp=2,tp=2 has no axis "x"' plan $step --shard auto --pin '*::mm=0:x'
 gives 2 'pin "*::mm": expected PATTERN=AXIS:MESH_AXES' plan $step --shard auto --pin '*::mm'
-gives 2 'pin "*::mm=0:fsdp": contradicts "*::mm=1:fsdp", which holds for all that it matches' \
+gives 2 'pin "*::mm=0:fsdp": contradicts later ones, such as "*::mm=1:fsdp", which hold for all that it matches' \
     plan $step --shard auto --pin '*::mm=0:fsdp' --pin '*::mm=1:fsdp'
 gives 2 'pin "*::norm_of=0:fsdp"' plan $step --shard auto --pin '*::norm_of=0:fsdp'
 gives 2 'it makes it as: whole' plan $step --shard auto --pin '*.down_proj::mm=0:7,fsdp'
