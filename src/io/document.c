@@ -32,7 +32,8 @@ static json_t *get_string(const RecordReader *r, const json_t *record, const cha
 {
     json_t *v = find(record, key);
     if (!json_is_string(v))
-        records_fail(r, "\"%s\": expected a string, found %s", key, kind_of(v));
+        records_fail(r, "\"%s\": expected a string, found %s", key,
+                     kind_of(json_object_get(record, key)));
     return v;
 }
 

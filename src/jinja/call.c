@@ -60,6 +60,11 @@ static JinjaValue neighbour(const JinjaLoop *l, int at)
 static JinjaValue loop_attribute(JinjaRun *r, JinjaValue x, const char *name)
 {
     const JinjaLoop *l = x.u.loop;
+    const bool all_of = !strncmp(name, "revindex", 8) || !strcmp(name, "length");
+    jinja_loop_reach(r, x.u.loop,
+                     all_of                                               ? INT32_MAX
+                     : !strcmp(name, "last") || !strcmp(name, "nextitem") ? l->at + 1
+                                                                          : 0);
     const struct {
         const char *name;
         JinjaValue value;
@@ -70,8 +75,8 @@ static JinjaValue loop_attribute(JinjaRun *r, JinjaValue x, const char *name)
                {"first", jinja_bool(!l->at)},
                {"last", jinja_bool(l->at + 1 == l->all->count)},
                {"length", jinja_int(l->all->count)},
-               {"depth", jinja_int(l->depth)},
-               {"depth0", jinja_int(l->depth - 1)},
+               {"depth", jinja_int(1)}, /* of recursive loops, which are refused */
+               {"depth0", jinja_int(0)},
                {"previtem", neighbour(l, l->at - 1)},
                {"nextitem", neighbour(l, l->at + 1)}};
     for (int i = 0; i < LEN(all); i++)
@@ -240,6 +245,13 @@ static JinjaValue string_method(JinjaRun *r, JinjaValue s, const char *name, con
 {
 #define IS(word) (!strcmp(name, word))
     s.markup = false;
+    jinja_check_args(
+        r, name,
+        IS("split") || IS("rsplit") ? "sep maxsplit"
+        : IS("replace")             ? "old new count"
+        : IS("upper") || IS("lower") || IS("title") || IS("capitalize") || IS("isdigit") ? ""
+                                                                                         : "-",
+        args);
     if (IS("strip") || IS("lstrip") || IS("rstrip"))
         return jinja_strip(s, string_arg(r, args, 0, NULL),
                            IS("strip")    ? JINJA_BOTH
@@ -272,6 +284,7 @@ static JinjaValue string_method(JinjaRun *r, JinjaValue s, const char *name, con
 
 static JinjaValue dict_method(JinjaRun *r, JinjaValue x, const char *name, const JinjaArgs *args)
 {
+    jinja_check_args(r, name, IS("get") ? "- -" : "", args);
     if (IS("items"))
         return jinja_filter(r, "items", x, args);
     if (IS("keys"))

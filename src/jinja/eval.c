@@ -448,34 +448,34 @@ static JinjaValue eval(JinjaRun *r, JinjaScope *s, const JinjaNode *n)
 
 /* ---- statements ---- */
 
-/* The items that the condition of a loop lets through. */
-static const JinjaList *chosen(JinjaRun *r, JinjaScope *outer, const JinjaNode *n)
+void jinja_loop_reach(JinjaRun *r, JinjaLoop *l, int at)
 {
-    const JinjaList *all = jinja_items(r, eval(r, outer, n->kid[0]));
-    if (!n->kid[1])
-        return all;
-    JinjaValue some = jinja_list(r->a);
-    for (int i = 0; i < all->count; i++) {
-        JinjaScope *s = new_scope(r, outer);
-        bind_targets(r, s, n, all->item[i]);
-        if (jinja_true(eval(r, s, n->kid[1])))
-            jinja_push(r->a, some, all->item[i]);
+    while (l->from && l->all->count <= at && l->next < l->from->count) {
+        JinjaScope *s = new_scope(r, l->outer);
+        const JinjaValue x = l->from->item[l->next++];
+        bind_targets(r, s, l->node, x);
+        if (jinja_true(eval(r, s, l->node->kid[1])))
+            jinja_push(r->a, l->passed, x);
     }
-    return some.u.list;
 }
 
 static void run_for(JinjaRun *r, JinjaScope *outer, const JinjaNode *n)
 {
     JinjaLoop *loop = NEW(r->a, JinjaLoop);
-    *loop = (JinjaLoop){.all = chosen(r, outer, n), .depth = ++r->loops};
-    for (; loop->at < loop->all->count; loop->at++) {
+    const JinjaList *all = jinja_items(r, eval(r, outer, n->kid[0]));
+    *loop = (JinjaLoop){.all = all, .outer = outer, .node = n};
+    if (n->kid[1]) {
+        loop->from = all;
+        loop->passed = jinja_list(r->a);
+        loop->all = loop->passed.u.list;
+    }
+    for (; jinja_loop_reach(r, loop, loop->at), loop->at < loop->all->count; loop->at++) {
         JinjaScope *s = new_scope(r, outer);
         bind(r, s, "loop", (JinjaValue){.kind = JINJA_IS_LOOP, .u.loop = loop});
         bind_targets(r, s, n, loop->all->item[loop->at]);
         if (run(r, s, n->body) == BREAKS)
             break;
     }
-    r->loops--;
     if (!loop->all->count)
         run(r, new_scope(r, outer), n->other);
 }

@@ -7,6 +7,7 @@
 typedef struct JinjaFilter {
     const char *name;
     JinjaValue (*run)(JinjaRun *r, JinjaValue x, const JinjaArgs *args);
+    const char *words; /* of its arguments, by place; NULL: any */
 } JinjaFilter;
 
 const JinjaValue *jinja_arg(const JinjaArgs *args, int at, const char *word)
@@ -17,6 +18,13 @@ const JinjaValue *jinja_arg(const JinjaArgs *args, int at, const char *word)
         place += !args->word[i];
     }
     return NULL;
+}
+
+/* The same, but none is as if it were absent. */
+static const JinjaValue *arg_some(const JinjaArgs *args, int at, const char *word)
+{
+    const JinjaValue *x = jinja_arg(args, at, word);
+    return x && x->kind != JINJA_IS_NONE ? x : NULL;
 }
 
 static bool arg_true(const JinjaArgs *args, int at, const char *word)
@@ -188,6 +196,8 @@ static bool read_number(JinjaValue x, double *value)
 static JinjaValue to_int(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 {
     double value = 0;
+    if (arg_int(r, args, 1, "base", 10) != 10)
+        jinja_fail(r, "int: a base other than 10 is not supported");
     if (x.kind == JINJA_IS_INT)
         return x;
     if (x.kind == JINJA_IS_BOOL)
@@ -285,7 +295,7 @@ static JinjaValue by_path(JinjaRun *r, JinjaValue x, JinjaValue path)
 static JinjaValue join(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 {
     const JinjaValue *between = arg_string(r, args, 0, "d");
-    const JinjaValue *path = jinja_arg(args, 1, "attribute");
+    const JinjaValue *path = arg_some(args, 1, "attribute");
     const JinjaList *all = jinja_items(r, x);
     Buf b = {.a = r->a};
     buf_addn(&b, "", 0);
@@ -355,7 +365,7 @@ static JinjaValue sort_items(JinjaRun *r, JinjaValue all, const JinjaValue *path
 
 static JinjaValue sort(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 {
-    return sort_items(r, x, jinja_arg(args, 2, "attribute"), arg_true(args, 1, "case_sensitive"),
+    return sort_items(r, x, arg_some(args, 2, "attribute"), arg_true(args, 1, "case_sensitive"),
                       arg_true(args, 0, "reverse"));
 }
 
@@ -371,11 +381,12 @@ static JinjaValue dictsort(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 
 static JinjaValue unique(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 {
-    (void)args;
+    const JinjaValue *path = arg_some(args, 1, "attribute");
+    const bool cased = arg_true(args, 0, "case_sensitive");
     const JinjaList *all = jinja_items(r, x);
     JinjaValue some = jinja_list(r->a), keys = jinja_list(r->a);
     for (int i = 0; i < all->count; i++) {
-        JinjaValue key = sort_key(r, all->item[i], false);
+        JinjaValue key = sort_key(r, path ? by_path(r, all->item[i], *path) : all->item[i], cased);
         jinja_step(r, keys.u.list->count);
         if (jinja_in(r, key, keys))
             continue;
@@ -387,7 +398,7 @@ static JinjaValue unique(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 
 static JinjaValue map(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 {
-    const JinjaValue *path = jinja_arg(args, -1, "attribute");
+    const JinjaValue *path = arg_some(args, -1, "attribute");
     const JinjaValue *other = jinja_arg(args, -1, "default"), *name = arg_string(r, args, 0, "");
     const JinjaList *all = jinja_items(r, x);
     JinjaValue made = jinja_list(r->a);
@@ -448,38 +459,38 @@ static JinjaValue rejectattr(JinjaRun *r, JinjaValue x, const JinjaArgs *args)
 /* ---- all of them ---- */
 
 static const JinjaFilter filters[] = {
-    {"abs", absolute},
-    {"capitalize", capitalize},
-    {"count", length},
-    {"d", otherwise},
-    {"default", otherwise},
-    {"dictsort", dictsort},
-    {"e", escape},
-    {"escape", escape},
-    {"first", first},
-    {"float", to_real},
-    {"int", to_int},
-    {"items", items},
-    {"join", join},
-    {"last", last},
-    {"length", length},
-    {"list", list},
-    {"lower", lower},
-    {"map", map},
-    {"reject", reject_items},
-    {"rejectattr", rejectattr},
-    {"replace", replace},
-    {"reverse", reverse},
-    {"safe", safe},
-    {"select", select_items},
-    {"selectattr", selectattr},
-    {"sort", sort},
-    {"string", string},
-    {"title", title},
-    {"tojson", tojson},
-    {"trim", trim},
-    {"unique", unique},
-    {"upper", upper},
+    {"abs", absolute, ""},
+    {"capitalize", capitalize, ""},
+    {"count", length, ""},
+    {"d", otherwise, "default_value boolean"},
+    {"default", otherwise, "default_value boolean"},
+    {"dictsort", dictsort, "case_sensitive by reverse"},
+    {"e", escape, ""},
+    {"escape", escape, ""},
+    {"first", first, ""},
+    {"float", to_real, "default"},
+    {"int", to_int, "default base"},
+    {"items", items, ""},
+    {"join", join, "d attribute"},
+    {"last", last, ""},
+    {"length", length, ""},
+    {"list", list, ""},
+    {"lower", lower, ""},
+    {"map", map, NULL},
+    {"reject", reject_items, NULL},
+    {"rejectattr", rejectattr, NULL},
+    {"replace", replace, "old new count"},
+    {"reverse", reverse, ""},
+    {"safe", safe, ""},
+    {"select", select_items, NULL},
+    {"selectattr", selectattr, NULL},
+    {"sort", sort, "reverse case_sensitive attribute"},
+    {"string", string, ""},
+    {"title", title, ""},
+    {"tojson", tojson, "ensure_ascii indent separators sort_keys"},
+    {"trim", trim, "chars"},
+    {"unique", unique, "case_sensitive attribute"},
+    {"upper", upper, ""},
 };
 
 static const JinjaFilter *find_filter(const char *name)
@@ -488,6 +499,30 @@ static const JinjaFilter *find_filter(const char *name)
         if (!strcmp(filters[i].name, name))
             return &filters[i];
     return NULL;
+}
+
+/* The place of a word among others, or how many these are. */
+static int place_of(const char *words, const char *word, size_t n)
+{
+    int place = 0;
+    for (size_t len; *words; words += len + (words[len] == ' '), place++)
+        if ((len = strcspn(words, " ")) == n && !memcmp(words, word, n))
+            break;
+    return place;
+}
+
+void jinja_check_args(JinjaRun *r, const char *name, const char *words, const JinjaArgs *args)
+{
+    const int most = place_of(words, "", 0);
+    int places = 0;
+    for (int i = 0; i < args->count; i++) {
+        const char *word = args->word[i];
+        if (word && place_of(words, word, strlen(word)) == most)
+            jinja_fail(r, "%s: the argument %s is not supported", name, word);
+        places += !word;
+    }
+    if (places > most)
+        jinja_fail(r, "%s: expected at most %d arguments, found %d", name, most, places);
 }
 
 bool jinja_filter_known(const char *name)
@@ -499,5 +534,7 @@ JinjaValue jinja_filter(JinjaRun *r, const char *name, JinjaValue x, const Jinja
 {
     const JinjaFilter *f = find_filter(name);
     CHECK(f);
+    if (f->words)
+        jinja_check_args(r, name, f->words, args);
     return f->run(r, x, args);
 }

@@ -109,8 +109,13 @@ typedef struct JinjaDict { /* in the order in which keys came */
 } JinjaDict;
 
 typedef struct JinjaLoop {
-    const JinjaList *all;
-    int at, depth;
+    const JinjaList *all; /* of several, with a condition: those that it lets through so far */
+    int at;
+    const JinjaList *from; /* with a condition: all items; else NULL */
+    int next;              /* of them, to be tested */
+    JinjaValue passed;     /* a list */
+    struct JinjaScope *outer;
+    const struct JinjaNode *node;
 } JinjaLoop;
 
 typedef struct JinjaMethod {
@@ -124,7 +129,7 @@ typedef struct JinjaRun {
     Arena *a;
     Ctx *ctx;
     int line; /* of the node that is evaluated */
-    int depth, loops;
+    int depth;
     int64_t left; /* steps that it may still take */
     Buf *out;     /* where text goes now, */
     Buf *root;    /* and that of the whole */
@@ -157,6 +162,9 @@ bool jinja_in(const JinjaRun *r, JinjaValue x, JinjaValue y);
 const char *jinja_kind(JinjaValue x); /* for messages, as Python names it */
 bool jinja_is_string(JinjaValue x, const char *s);
 /* The items that a loop over it meets; fails where it has none. */
+/* Tests items of a loop with a condition until `at` is one that it lets through, or none is left.
+ */
+void jinja_loop_reach(JinjaRun *r, JinjaLoop *l, int at);
 const JinjaList *jinja_items(JinjaRun *r, JinjaValue x);
 
 /* ---- show.c: values as text ---- */
@@ -263,6 +271,8 @@ typedef struct JinjaArgs {
 /* Argument `at` by place, or that of the name; NULL where neither is there. */
 const JinjaValue *jinja_arg(const JinjaArgs *args, int at, const char *word);
 bool jinja_filter_known(const char *name);
+/* Fails where an argument is beyond these words, of one place each. */
+void jinja_check_args(JinjaRun *r, const char *name, const char *words, const JinjaArgs *args);
 JinjaValue jinja_filter(JinjaRun *r, const char *name, JinjaValue x, const JinjaArgs *args);
 bool jinja_test_known(const char *name);
 bool jinja_test(JinjaRun *r, const char *name, JinjaValue x, const JinjaArgs *args);

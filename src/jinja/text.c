@@ -57,10 +57,11 @@ JinjaValue jinja_cut(Arena *a, JinjaValue s, int64_t from, int64_t to, int64_t s
         return jinja_string(s.u.s + begin, end - begin);
     }
     buf_addn(&b, "", 0);
-    for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
-        size_t at = byte_of(s, i);
-        buf_addn(&b, s.u.s + at, jinja_char(s.u.s + at, s.n - at));
-    }
+    size_t *byte = NEWN(a, size_t, s.n + 1), at = 0; /* by character */
+    for (int64_t k = 0; at < s.n; k++, at += jinja_char(s.u.s + at, s.n - at))
+        byte[k] = at;
+    for (int64_t i = from; step > 0 ? i < to : i > to; i += step)
+        buf_addn(&b, s.u.s + byte[i], jinja_char(s.u.s + byte[i], s.n - byte[i]));
     return jinja_string(b.text, b.len);
 }
 
@@ -228,7 +229,7 @@ static JinjaValue split_spaces(Arena *a, JinjaValue s, int64_t most)
         if (at >= s.n)
             return list;
         if (most >= 0 && list.u.list->count >= most) {
-            jinja_push(a, list, jinja_strip(rest_of(s, at), NULL, JINJA_RIGHT));
+            jinja_push(a, list, rest_of(s, at));
             return list;
         }
         size_t begin = at;

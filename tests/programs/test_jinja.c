@@ -153,6 +153,12 @@ static void test_refused(Ctx *ctx)
         {"{{ '\\ud800' }}", "T:1: a string: expected a character after a backslash, found none of "
                             "that number"},
         {"\n\n{{ raise_exception('because') }}", "T:3: the template refuses this chat: because"},
+        {"{{ l|unique(1, 2, 3) }}", "T:1: unique: expected at most 2 arguments, found 3"},
+        {"{{ s|trim(odd=1) }}", "T:1: trim: the argument odd is not supported"},
+        {"{{ '1f'|int(0, 16) }}", "T:1: int: a base other than 10 is not supported"},
+        {"{{ s.startswith('o', 1) }}", "T:1: startswith: expected at most 1 arguments, found 2"},
+        {"{{ s.count('e', 2) }}", "T:1: count: expected at most 1 arguments, found 2"},
+        {"{{ d.get('b', default=3) }}", "T:1: get: the argument default is not supported"},
         {"{{ x.y }}", "T:1: \"x\" is undefined, so it has no \"y\""},
         {"{{ x() }}", "T:1: \"x\" is undefined, so it cannot be called"},
         {"{{ s.center(3) }}", "T:1: the method center of a string is not supported"},

@@ -142,6 +142,14 @@ b' }} {{ True }} {{ None }}{{ d.a if d.a is defined else 'no' }}
 {{ 3 < 'a' }}
 {% for x in none %}{% endfor %}
 {{ l | length() }} {{ 'x' | default }} {{ d.a is divisibleby(1) }} {{ strftime_now('%Y-%m-%d %B') }}
+{{ ld|unique(attribute='n')|list|length }}
+{{ ['a','A']|unique(true)|join }}
+{{ ld|map(attribute='n')|join('-', none) }}
+{% set ns = namespace(found=false) %}{% for x in l if not ns.found %}{{ x }}{% set ns.found = true %}{% endfor %}
+{% for x in l if x != 2 %}{{ loop.index }}{{ loop.last }}{{ loop.revindex }}{{ loop.nextitem }};{% endfor %}
+{{ 'a b  c '.split(None, 1)|join('|') }}
+{% for x in l %}{% for y in l %}{{ loop.depth }}{{ loop.depth0 }}{% break %}{% endfor %}{% endfor %}
+{{ 'aéz'[::-1] }}{{ 'abcdef'[4:1:-2] }}{{ 'abc'[::2] }}
 """
 
 VARIABLES = {"s": "some text", "l": [1, 2, 3], "d": {"a": 1, "b c": "two"},
