@@ -206,7 +206,7 @@ static bool find_token(TextStage *s, const char *text, size_t n, bool end)
     if (v == TOKEN_OPEN)
         return false;
     s->searched += len;
-    if (v == TOKEN_NOT)
+    if (v == TOKEN_NOT || lo >= hi) /* nothing of it is left by the token before */
         return true;
     take(s->next, text + s->given, lo > s->given ? lo - s->given : 0, true);
     s->e->put(s->e->arg, &x->id, 1);

@@ -303,4 +303,18 @@ gives 1 "text.txt: text or bytes, but shard has tokens of 2 bytes" train M $run 
 ok "a file that cannot be written: exit code 1" [ $? = 1 ]
 said "limit/tokens.bin: cannot write"
 ok "nothing is left" [ -z "$(find limit -type f)" ]
+# ---- a token of white space that strips on both sides ----
+
+cat >"$dir/lines.json" <<'END'
+{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
+ "post_processor": null, "decoder": null,
+ "added_tokens": [{"id": 2, "content": "\n", "single_word": false, "lstrip": true, "rstrip": true,
+   "normalized": false, "special": true}],
+ "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+   "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": {"a": 0, "b": 1}, "merges": []}}
+END
+printf 'ab\n\na' >"$dir/lines.txt"
+gives 0 '4 tokens' tokenize "$dir/lines.txt" --tokenizer "$dir/lines.json" -o "$dir/lines.bin" # Hugging Face's 0 1 2 0
+ok "one token for both lines" [ "$(od -A n -t u2 "$dir/lines.bin" | tr -s ' ')" = " 0 1 2 0" ]
+
 totals
