@@ -86,8 +86,6 @@ static void lex_string(Lexer *x, Token *t)
         s += escaped;
         buf_addn(&b, escaped && *s == 'n' ? "\n" : s, 1);
     }
-    if (!text_utf8(b.text))
-        lex_fail(x, t, "expected a string of UTF-8, found other bytes");
     t->kind = TOK_STRING;
     t->s = b.text;
     t->len = (int)(s + 1 - t->begin);

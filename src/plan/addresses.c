@@ -58,29 +58,19 @@ static void remember(Placements *known, const PlaceBuf *buf, int n, int effort, 
     known->first = x;
 }
 
-/* The peak below which no one gains by a lower one: less than a page, and than a small part, above
- * the bound. */
-static int64_t near_bound(int64_t bound)
-{
-    enum { PAGE = 4096, PART = 128 };
-    return bound + MIN(PAGE, bound / PART);
-}
-
-/* Fills buf[].offset, for a peak of at most `enough` if that is found. If greedy orders alone were
- * tried before, only the search is left. */
-static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int64_t enough, int effort,
-                               Placements *known)
+/* Fills buf[].offset. If greedy orders alone were tried before, only the search is left. */
+static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Placements *known)
 {
     const Placement *x = find(known, buf, n);
     PlaceResult r;
     if (x)
         copy_offsets(buf, x->buf, n);
-    if (x && (x->effort >= effort || x->result.peak <= MAX(enough, x->result.bound)))
+    if (x && (x->effort >= effort || x->result.peak == x->result.bound))
         return x->result;
     if (x && !x->effort)
-        r = place_on(tmp, buf, n, enough, effort);
+        r = place_on(tmp, buf, n, 0, effort);
     else
-        r = place(tmp, buf, n, enough, effort);
+        r = place(tmp, buf, n, 0, effort);
     if (known)
         remember(known, buf, n, effort, r);
     return r;
@@ -92,9 +82,9 @@ enum { WITHIN_EFFORT = 1 }; /* of lowering a peak that is no more than was asked
 static PlaceResult place_within(Arena *tmp, PlaceBuf *buf, int n, int effort, int64_t most,
                                 Placements *known)
 {
-    PlaceResult r = place_known(tmp, buf, n, 0, 0, known);
+    PlaceResult r = place_known(tmp, buf, n, 0, known);
     if (r.peak <= most)
-        return place_known(tmp, buf, n, 0, MIN(effort, WITHIN_EFFORT), known);
+        return place_known(tmp, buf, n, MIN(effort, WITHIN_EFFORT), known);
     return place_on(tmp, buf, n, most, effort);
 }
 
@@ -139,22 +129,22 @@ static void take_bufs(Plan *p, Space space, int64_t at, const SpaceBufs *x, Plac
 }
 
 /* Places what is not kept, from `at` on. */
-static void place_space(Plan *p, Space space, int64_t at, PlaceWish w, int64_t most,
+static void place_space(Plan *p, Space space, int64_t at, int effort, int64_t most,
                         Placements *known, Arena *tmp)
 {
     const SpaceBufs x = gather_bufs(p, space, tmp);
-    const int64_t bound = p->space[space].bound - at, enough = w.near ? near_bound(bound) : bound;
-    PlaceResult r = most ? place_within(tmp, x.buf, x.n, w.effort, most - at, known)
-                         : place_known(tmp, x.buf, x.n, enough, w.effort, known);
-    CHECK(!w.effort || place_check(tmp, x.buf, x.n).first < 0);
+    PlaceResult r = most ? place_within(tmp, x.buf, x.n, effort, most - at, known)
+                         : place_known(tmp, x.buf, x.n, effort, known);
+    CHECK(!effort || place_check(tmp, x.buf, x.n).first < 0);
     take_bufs(p, space, at, &x, r);
 }
 
-void plan_place(Plan *p, PlaceWish w, int64_t most, Placements *known)
+void plan_place(Plan *p, int effort, int64_t most, Placements *known)
 {
     Arena *tmp = arena_tmp(p->g->a);
     for (int s = 0; s < device_nspace(p->device); s++) {
-        place_space(p, (Space)s, p->space[s].persistent, w, s == SPACE_MAIN ? most : 0, known, tmp);
+        place_space(p, (Space)s, p->space[s].persistent, effort, s == SPACE_MAIN ? most : 0, known,
+                    tmp);
         arena_reset(tmp);
     }
 }

@@ -119,14 +119,21 @@ static void leave_unplaced(Plan *p)
         p->space[s].peak = p->space[s].bound;
 }
 
-/* Refuses buffers of more than 2^62 bytes together, so that no sum of them overflows. */
-Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
+/* What a plan of g computes, with what it leaves out: what is computed again as it was, copies. */
+static Flow *planned_flow(Graph *g, const PlanFor *to, Arena *a)
 {
     Flow *f = flow_new(g, to->device, to->machine, a);
     flow_check_spaces(f);
     flow_alike(f);
     flow_join(f);
     flow_lay_over_wider(f);
+    return f;
+}
+
+/* Refuses buffers of more than 2^62 bytes together, so that no sum of them overflows. */
+Plan *plan_measured(Arena *a, Graph *g, const PlanFor *to)
+{
+    Flow *f = planned_flow(g, to, a);
     Plan *p = plan_lower(a, f);
     double nbytes = (double)to->persistent[SPACE_MAIN] + (double)to->persistent[SPACE_HOST];
     for (int i = 0; i < p->nstorage; i++)
@@ -155,8 +162,7 @@ int64_t plan_kept_by_others(const Plan *p)
 void plan_fill_bound(Plan *p, const PlanFor *to)
 {
     Arena *tmp = arena_tmp(p->g->a);
-    p->order_bound =
-        plan_kept_by_others(p) + order_bound(flow_new(p->g, to->device, to->machine, tmp), tmp);
+    p->order_bound = plan_kept_by_others(p) + order_bound(planned_flow(p->g, to, tmp), tmp);
     arena_reset(tmp);
 }
 
@@ -221,12 +227,6 @@ static int place_effort(const Plan *p, const PlanFor *to)
     return to->rough ? 0 : less ? LESS_EFFORT : PLACE_EFFORT;
 }
 
-/* Whether a peak near its bound is low enough. */
-static bool is_near_enough(const PlanFor *to)
-{
-    return !to->limit && !to->lowest;
-}
-
 /* The bytes of p, without its reserve, within which its addresses are good enough; 0: the fewest
  * are sought. */
 static int64_t enough_of(const Plan *p, const PlanFor *to)
@@ -248,7 +248,7 @@ Plan *plan_placed(Arena *a, Graph *g, const PlanFor *to, int64_t most, Placement
     else if (enough)
         plan_place_enough(p, place_effort(p, to), enough);
     else
-        plan_place(p, (PlaceWish){place_effort(p, to), is_near_enough(to)}, most, known);
+        plan_place(p, place_effort(p, to), most, known);
     plan_waits(p, a);
     p->number = to->number;
     p->machine = to->machine;
@@ -299,9 +299,7 @@ static int64_t score(Graph *g, void *arg)
     int64_t cost = INT64_MAX;
     if (x->bound <= s->best) {
         fill_reserve(p);
-        plan_place(
-            p, (PlaceWish){MIN(quick_effort(p), place_effort(p, &s->to)), is_near_enough(&s->to)},
-            0, s->known);
+        plan_place(p, MIN(quick_effort(p), place_effort(p, &s->to)), 0, s->known);
         cost = x->bound + s->waste * (x->peak - x->bound);
     }
     s->found |= cost <= s->best;
@@ -506,9 +504,9 @@ static bool is_placed_within(Graph *g, void *arg)
     PlanFor to = *x->to;
     memset(to.persistent, 0, sizeof to.persistent);
     Plan *p = plan_measured(x->tmp, g, &to);
-    plan_place(p, (PlaceWish){0, false}, 0, NULL);
+    plan_place(p, 0, 0, NULL);
     if (p->space[SPACE_MAIN].peak > x->most)
-        plan_place(p, (PlaceWish){quick_effort(p), false}, x->most, NULL);
+        plan_place(p, quick_effort(p), x->most, NULL);
     const bool fits = p->space[SPACE_MAIN].peak <= x->most;
     arena_reset(x->tmp);
     return fits;
@@ -535,7 +533,7 @@ static Plan *ordered(Arena *a, Graph *g, const PlanFor *to, bool apart)
     if (x.tried && order_fitting(g, &x)) {
         p = plan_placed(a, g, &x, 0, NULL);
         if (!within(p, x.limit))
-            plan_place(p, (PlaceWish){quick_effort(p), false}, x.limit - p->reserve, NULL);
+            plan_place(p, quick_effort(p), x.limit - p->reserve, NULL);
     } else if (x.quick || !x.limit) {
         p = order_once(a, x.room ? graph_clone(a, g) : g, &x, apart);
     } else {

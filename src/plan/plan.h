@@ -214,16 +214,10 @@ Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
 /* Placements made so far, so that equal buffers are not placed twice. They live in a. */
 typedef struct Placements Placements;
 Placements *placements_new(Arena *a);
-/* How addresses are sought: with that effort of src/place, down to the bound or near it. Where a
- * limit is to be kept, or the least is to be said, near it is not enough. */
-typedef struct PlaceWish {
-    int effort;
-    bool near;
-} PlaceWish;
 /* Gives the storages that are not kept their addresses. known: NULL, or what is looked up first and
  * added to; a placement found in it that took less effort goes on from there. most: the peak within
  * which little effort is enough; 0: none is. */
-void plan_place(Plan *p, PlaceWish w, int64_t most, Placements *known);
+void plan_place(Plan *p, int effort, int64_t most, Placements *known);
 /* The same, where a peak of so many bytes is good enough, or, if none is possible, any. */
 void plan_place_enough(Plan *p, int effort, int64_t enough);
 

@@ -55,7 +55,7 @@ static void test_json(void)
     EXPECT(count == 7);
     EXPECT_FAIL(&ctx, get_range, &j, "x.json: key \"n\": expected 0 to 6, found 7");
     EXPECT_FAIL(&ctx, get_kind, &j, "x.json: key \"n\": expected a string, found an integer");
-    EXPECT_FAIL(&ctx, get_missing, &j, "x.json: key \"null\" is missing");
+    EXPECT_FAIL(&ctx, get_missing, &j, "x.json: key \"null\" is null");
 }
 
 /* ---- files ---- */

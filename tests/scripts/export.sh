@@ -17,15 +17,13 @@ cat >"$dir/far.tn" <<'END'
 tenon 1
 graph far(%x: f32[2]) {
   %a: f32[2] = full(size=[2], fill_value=-1e+300, dtype=f32)
-  %b: u8[2] = full(size=[2], fill_value=300, dtype=u8)
-  %c: i32[2] = full(size=[2], fill_value=2147483648, dtype=i32)
   %d: f16[2] = full(size=[2], fill_value=65519, dtype=f16)
   %e: bf16[2] = full(size=[2], fill_value=3.4e+38, dtype=bf16)
-  return %a, %b, %c, %d, %e
+  return %a, %d, %e
 }
 END
 "$tenon" export fx "$dir/far.tn" >"$dir/far.py" 2>"$dir/err"
-for number in -inf 44 -2147483648 65519 inf; do
+for number in -inf 65519 inf; do
     ok "numbers that a dtype cannot hold: $number" grep -q "full\..*$number" "$dir/far.py"
 done
 
