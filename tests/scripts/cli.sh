@@ -296,8 +296,9 @@ gives 1 'largest relative error' check "$dir/far0.tn" "$dir/far1.tn"
 printf 'tenon 1\ngraph g(%%a: f32[1] param "b", %%b: f32[1]) {\n  %%y = add(%%a, %%b)\n  return %%y\n}\n' >"$dir/named.tn"
 tensors "$dir/b.safetensors" '{"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\0\0'
 gives 1 'input "a": expected f32[1], found no such tensor' run "$dir/named.tn" --inputs "$dir/b.safetensors"
-printf 'tenon 1\ngraph g(%%a: f32[1] param "a\377") {\n  return %%a\n}\n' >"$dir/bytes.tn"
-gives 1 'expected names of tensors in UTF-8' run "$dir/bytes.tn" --outputs "$dir/bytes.safetensors"
+printf 'tenon 1\ngraph g(%%a: f32[1] param "a\377") {\n  %%y = neg(%%a)\n  return new "a\377" %%y\n}\n' >"$dir/bytes.tn"
+tensors "$dir/a.safetensors" '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\0\0'
+gives 1 'expected names of tensors in UTF-8' run "$dir/bytes.tn" --inputs "$dir/a.safetensors" --outputs "$dir/bytes.safetensors"
 printf 'tenon 1\ngraph g(%%a: f32[1]) {\n  %%y = neg(%%a)  @"b\\"c"\n  return %%y\n}\n' >"$dir/quote.tn"
 gives 0 'label="neg\nb\"c"' show --dot "$dir/quote.tn"
 sed 's/"vocab_size"/"rope_scaling": {"type": "linear", "factor": 1e300}, "vocab_size"/' tests/ref/llama-tiny/config.json >"$dir/longest.json"
