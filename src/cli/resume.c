@@ -153,7 +153,6 @@ static bool is_chunked(const json_t *x)
     return json_is_string(x) && !strcmp(json_string_value(x), "chunked");
 }
 
-/* An option that is not what it was: an exit code, or -1 where that may be. */
 /* The rules of a list but for that of the optimizer's state, which may lie anywhere: bits stay. */
 static json_t *without_state(const json_t *rules)
 {
@@ -177,6 +176,7 @@ static bool differ_in_state(const Option *o, const json_t *before, const json_t 
     return same;
 }
 
+/* An option that is not what it was: an exit code, or -1 where that may be. */
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
     if (differ_in_state(o, before, now))
@@ -232,12 +232,21 @@ static bool is_of_mesh(const Option *table, const json_t *stored, const Option *
     if (!mesh->kind || !mesh->given || !before)
         return false;
     const char *now = *(const char **)mesh->into;
-    bool of_ranks = word_among("reduce log-ranks bucket overlap", o->name) && !strcmp(now, "none");
+    bool of_ranks =
+        word_among("reduce log-ranks bucket overlap gpu-comm", o->name) && !strcmp(now, "none");
     bool other = word_among("shard reshard sequence-parallel", o->name) && strcmp(before, now);
     if (other)
         fprintf(stderr, "tenon: note: --%s of the run was for --mesh %s: it is not taken to %s\n",
                 o->name, before, now);
     return other || of_ranks;
+}
+
+/* Whether an option of the run is for a GPU, and it goes on without one. */
+static bool is_of_gpu(const Option *table, const Option *o)
+{
+    const Option *backend = find(table, "backend");
+    return !strcmp(o->name, "gpu-comm") && backend->kind && backend->given &&
+           !tn_backend_is_gpu(*(const char **)backend->into);
 }
 
 /* Rules of the run without --offload, where it goes on without a memory beside the host's: then
@@ -286,7 +295,7 @@ int options_resume(Option *table, const json_t *stored, const char *where)
             *(int64_t *)o->into = json_integer_value(before); /* what the run has found */
         else if (o->given)
             code = differs(o, before, now);
-        else if (is_of_mesh(table, stored, o))
+        else if (is_of_mesh(table, stored, o) || is_of_gpu(table, o))
             ;
         else if (!take(o, before))
             code = report(TN_CODE_FAIL, "%s/state.json: \"%s\" is not an option's value", where,

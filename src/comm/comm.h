@@ -165,7 +165,7 @@ typedef struct CommRound {
     const void *from;
     void *to;
     int64_t count; /* of the result */
-    /* Of an exchange: each member's bytes to all, in a row, for libraries that have that. */
+    /* In an exchange: each member's bytes to all, in a row, for libraries that have that. */
     bool gathers;
 } CommRound;
 

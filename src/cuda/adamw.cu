@@ -56,7 +56,7 @@ constexpr int ARGUMENTS = 4096;
 #endif
 constexpr int IN_COMMON = 512; /* at most, of them that all tensors of a launch share */
 
-/* How many tensors fit into them, */
+/* The number of tensors that fit into them, */
 template <typename T, typename U, typename R>
 constexpr int most = (ARGUMENTS - IN_COMMON) / (int)sizeof(One<T, U, R>);
 

@@ -15,7 +15,7 @@ enum { THREADS = 256, MOST_MEMBERS = 256 };
 
 typedef enum { SUM, AVG, LARGER, SMALLER, PRODUCT } Reduction;
 
-/* What the members have: by value, as kernels take it. */
+/* The members' data: by value, as kernels take it. */
 struct Members {
     const void *x[MOST_MEMBERS];
 };

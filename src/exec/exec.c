@@ -135,11 +135,12 @@ _Noreturn static void fail_host(Arena *a, const Plan *p, int64_t nbytes, int64_t
         b.len ? b.text : "");
 }
 
-/* Memory that a system promises may not be there when it is touched, so it is asked before. */
+/* Memory that a system promises may not be there when it is touched, so it is asked before where
+ * all of it will be: of state. */
 static void map_host(Program *x, Arena *a, int64_t nbytes)
 {
     const int64_t available = memory_available();
-    if (available >= 0 && nbytes > available)
+    if (x->plan->space[SPACE_HOST].persistent && available >= 0 && nbytes > available)
         fail_host(a, x->plan, nbytes, available, ENOMEM);
     Memory *m = NEW(a, Memory);
     *m = (Memory){.space = SPACE_HOST, .number = x->plan->number, .nbytes = nbytes};

@@ -106,7 +106,7 @@ typedef struct Recorder {
 typedef int DeviceSum(void *arg, void *stream, char *message);
 
 /* Collectives between the memories of devices, by a library of theirs. Functions that return int:
- * 0, or -1 with RUN_MESSAGE bytes of reason. What wait() lets run may be captured. */
+ * 0, or -1 with RUN_MESSAGE bytes of reason. Work that wait() lets run may be captured. */
 typedef struct DeviceRanks {
     void *(*open)(Comm *c, int number);              /* once for each rank; fails */
     void *(*group)(void *ranks, const CommGroup *g); /* all ranks of the run call it alike; fails */
@@ -152,8 +152,8 @@ typedef struct Driver {
 DEVICES(DEVICE_DRIVER)
 #undef DEVICE_DRIVER
 const Driver *driver_of(const Device *d);
-/* Of `count` devices of a host the one of its rank `local`, where the first rank has `first` and
- * those after it take the next ones, around. */
+/* Gives, of `count` devices of a host, that of its rank `local`, where the first rank has `first`
+ * and those after it take the next ones, around. */
 int device_of_rank(int first, int local, int count);
 
 /* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and after them that

@@ -30,7 +30,7 @@ static bool talks(const Step *s)
            (s->node->op->class == CLASS_COLLECTIVE || node_waits_for(s->node));
 }
 
-/* How often a run comes to steps that talk. */
+/* The number of times that a run comes to steps that talk. */
 static int count_times(const Plan *p)
 {
     int64_t times[TN_MAX_DEPTH + 1] = {1}, count = 0;

@@ -246,7 +246,7 @@ static void *make_group(void *nccl, const CommGroup *g)
 
 /* ---- rounds ---- */
 
-/* What a rank sends itself. */
+/* Copies that a rank sends itself. */
 static int copy_own(const NcclGroup *g, const CommRound *r, char *message)
 {
     int bad = 0;
@@ -272,7 +272,7 @@ static int exchange_with(const Nccl *x, const NcclGroup *g, const CommPart *part
     return result;
 }
 
-/* Of each tensor. */
+/* For each tensor. */
 static int gather(const Nccl *x, const NcclGroup *g, const CommRound *r, char *message)
 {
     const CommPart *first = &r->part[0];

@@ -87,10 +87,9 @@ int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o)
     int taken = 0, states = 0;
     for (int i = 0; i < g->nin; i++) {
         Port *p = &g->in[i];
-        if (!is_optimizers(&readers, p))
-            continue;
-        states++;
-        if (p->host)
+        const bool is = p->host || is_optimizers(&readers, p);
+        states += is;
+        if (!is || p->host)
             continue;
         if (device_is_host(o->device))
             fail(g->ctx, TN_USAGE,
@@ -229,6 +228,19 @@ static void settle(Moving *x, Node *n, Node *before)
             settle(x, node_source(n, i), n);
 }
 
+/* Whether each node comes behind those that it needs. */
+static bool is_ordered(const Graph *g, Arena *tmp)
+{
+    bool *seen = NEWN(tmp, bool, g->nnode);
+    for (const Node *n = g->first; n; n = n->next) {
+        for (int i = 0; i < node_nsource(n); i++)
+            if (node_source(n, i) && !seen[node_source(n, i)->id])
+                return false;
+        seen[n->id] = true;
+    }
+    return true;
+}
+
 void offload_order_updates(Graph *g, Arena *tmp, const PassOptions *o)
 {
     const int64_t peak = flow_peak(pass_flow(g, o, tmp));
@@ -244,7 +256,7 @@ void offload_order_updates(Graph *g, Arena *tmp, const PassOptions *o)
         settle(&x, list[i].n, before);
         tail = list[i].n;
     }
-    if (count && flow_peak(pass_flow(g, o, tmp)) > peak)
+    if (count && (!is_ordered(g, tmp) || flow_peak(pass_flow(g, o, tmp)) > peak))
         for (int p = 0; p < x.count; p++)
             node_move(g, x.at[p], NULL);
 }
@@ -299,6 +311,16 @@ static const char *state_scope(const OffloadSource *s, const int *first, const M
     return reader < s->count ? s->at[reader]->scope : "";
 }
 
+/* Whether an earlier compilation has made the copies of a state: that of its new value, or that
+ * which its first reader is. */
+static bool has_copies(const Value *state, const Port *renewed, const Node *reader)
+{
+    const Node *wait = renewed ? renewed->v->def : NULL;
+    const Node *out = wait && wait->op->wait ? wait->in[0]->def : NULL;
+    return node_is(reader, OP_reload) ||
+           (node_is(out, OP_offload) && out->nin > 1 && out->in[1] == state);
+}
+
 void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
 {
     OffloadSource *s = &t->s;
@@ -308,9 +330,9 @@ void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
     for (int i = 0; i < s->g->nin; i++) {
         const Port *p = &s->g->in[i], *new = p->host ? map_find(&renewed, p->name) : NULL;
         const int first = readers[p->v->id];
-        if (!p->host || (new &&new->v->def->op->wait) ||
-            (first < s->count && node_moves(s->at[first])))
-            continue; /* or by an earlier compilation */
+        if (!p->host || device_is_host(o->device) ||
+            has_copies(p->v, new, first < s->count ? s->at[first] : NULL))
+            continue;
         const char *scope = state_scope(s, readers, &params, p);
         s->read[p->v->id].host = p->v;
         s->read[p->v->id].first = first;

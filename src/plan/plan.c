@@ -119,7 +119,7 @@ static void leave_unplaced(Plan *p)
         p->space[s].peak = p->space[s].bound;
 }
 
-/* What a plan of g computes, with what it leaves out: what is computed again as it was, copies. */
+/* The flow of g as it is planned: without copies and equal nodes that a plan leaves out. */
 static Flow *planned_flow(Graph *g, const PlanFor *to, Arena *a)
 {
     Flow *f = flow_new(g, to->device, to->machine, a);

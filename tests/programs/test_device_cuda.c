@@ -1,6 +1,6 @@
 /* The device cuda where there is no GPU: its driver (src/exec/device_cuda.c, which this file has in
  * itself) on functions that stand in for CUDA's runtime, in the host's memory, with kernels on the
- * processor (simt.h). What fails gives its memory back; a recording that cannot be is done without;
+ * processor (simt.h). A failure gives its memory back; a recording that cannot be is done without;
  * after a fault that a kernel has noted nothing is renewed. */
 #include "../../src/exec/device_cuda.c"
 

@@ -19,7 +19,7 @@
 
 enum { ALL = -1, STEPS = 5, ROWS = 8, SEQ = 12, MOST_RANKS = 4 };
 
-/* What ranks do instead of their last step: one fails; all but one do not come. */
+/* Ranks do this instead of their last step: one fails; all but one do not come. */
 typedef enum { GO_ON, FAIL, STAY_AWAY } Deed;
 
 typedef struct Job {

@@ -152,6 +152,12 @@ for words in '--overlap off' '--bucket off'; do
     gives 0 'trained 2 steps' train --resume --out "$dir/again" --steps 2 $words
     rm -r "$dir/again"
 done
+for words in '--mesh none' '--backend cpu'; do # a run whose GPUs talked by NCCL goes on without any
+    cp -r "$dir/two" "$dir/again"
+    sed -i '/"crc32c"/d; s/"gpu-comm": "[a-z]*"/"gpu-comm": "nccl"/' "$dir/again/latest/state.json"
+    gives 0 'trained 2 steps' train --resume --out "$dir/again" --steps 2 $words
+    rm -r "$dir/again"
+done
 gives 0 'warning: --resume: --overlap chunked: bits may differ' train --resume --out "$dir/two" --steps 2 --overlap chunked
 if [ -n "$TN_LONG" ]; then
     gives 3 'the least that would do is ' "$@" 1 --memory 1 --mesh fsdp=2 --threads 1 --out "$dir/least"

@@ -90,4 +90,20 @@ ok "parameters (half of what the host has) and state fit" [ $((planned * 2)) -lt
 gives 3 'with --offload state it is' $large --memory 270MiB --out "$dir/none"
 gives 2 'the back end cpu computes in it' plan demo --batch-size 2 --seq-len 16 --offload state
 gives 2 'offload "state": matches nothing' grad $ref --batch $ref/batch.safetensors --out "$dir/grad" $state
+
+# ---- compiled again, with loads that were moved into the backward ----
+
+cat >"$dir/small.tn" <<'END'
+tenon 1
+graph small(%x: f32[64, 4] batch, %w: f32[4, 8] param "w") {
+  %h: f32[64, 8] = mm(%x, %w)
+  %l: f32[] = sum(%h)  loss
+  return loss %l
+}
+END
+gives 0 '' opt "$dir/small.tn" --passes grad,optimizer,offload $state --clip 0 -o "$dir/once.tn"
+sed -i '/reload/s/)  optimizer/)  backward/' "$dir/once.tn"
+gives 0 '' opt "$dir/once.tn" --passes offload $state -o "$dir/twice.tn"
+ok "nothing is moved twice" cmp "$dir/once.tn" "$dir/twice.tn"
+
 totals

@@ -1,6 +1,6 @@
 /* NCCL without a GPU: its functions, which src/exec/nccl_cuda.c (that this file has in itself)
- * opens, over streams of tests/shared/runtime_cuda.c, for ranks that are threads. What a group of
- * calls sends and receives is one task of the stream: it posts what it sends, and takes from each
+ * opens, over streams of tests/shared/runtime_cuda.c, for ranks that are threads. A group of calls
+ * is one task of the stream: it posts what it sends, and takes from each
  * member the oldest post that is for it, which must be as long as expected. The library's own sums
  * go from the last rank to the first, so that they have other bits than ours. An abort ends the
  * tasks of its communicator, and what others of the clique wait for. */
@@ -185,7 +185,7 @@ typedef struct Piece {
     int peer;
 } Piece;
 
-/* What a group of calls does, and then sums of what has come, if it is a reduction. */
+/* Runs a group of calls, and then sums of what has come, if it is a reduction. */
 typedef struct Moves {
     NcclCommunicator *comm;
     int npiece;

@@ -1,4 +1,4 @@
-/* What stands in for NCCL in tests; and what goes wrong in it. */
+/* A stand-in for NCCL in tests; and the failures that it can be told to have. */
 #ifndef TENON_NCCL_STAND_IN_H
 #define TENON_NCCL_STAND_IN_H
 

@@ -1,4 +1,4 @@
-/* What stands in for CUDA's runtime, in the host's memory, for tests of src/exec/device_cuda.c
+/* A stand-in for CUDA's runtime, in the host's memory, for tests of src/exec/device_cuda.c
  * where there is no GPU. */
 #ifndef TENON_RUNTIME_CUDA_H
 #define TENON_RUNTIME_CUDA_H
