@@ -20,20 +20,12 @@ struct Members {
     const void *x[MOST_MEMBERS];
 };
 
-template <typename T> struct Sum {
+/* The type of sums: of integers i64, else that of kernels. */
+template <typename T, bool floating> struct Sum {
     typedef int64_t type;
 };
-template <> struct Sum<double> {
-    typedef double type;
-};
-template <> struct Sum<float> {
-    typedef float type;
-};
-template <> struct Sum<bf16> {
-    typedef float type;
-};
-template <> struct Sum<f16> {
-    typedef float type;
+template <typename T> struct Sum<T, true> {
+    typedef wide_t<T> type;
 };
 
 /* The next member's element x to that of those before, y; integers wrap, a NaN stays. */
@@ -68,7 +60,7 @@ template <typename T>
 __global__ static void merge_members(Members m, int count, Reduction op, bool truth, int64_t n,
                                      T *to)
 {
-    typedef typename Sum<T>::type S;
+    typedef typename Sum<T, is_floating<T>>::type S;
     int64_t i = thread_number();
     if (i >= n)
         return;

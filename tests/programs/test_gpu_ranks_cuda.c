@@ -5,7 +5,7 @@
  * too (tests/shared/nccl_cuda.c); NCCL's own sums are near. So have all collectives, and the kernel
  * of our sums. A rank that fails or does not come, a call or a communicator of NCCL that fails, end
  * the runs of all, with the rank and the reason. Ranks that are threads are refused, so that here
- * they are said to be processes. Which GPU a rank takes. TN_LONG=1: one mesh more. */
+ * they are said to be processes. A rank takes the GPU of its number. TN_LONG=1: one mesh more. */
 #include "../../src/model/model.h"
 #include "../../src/pass/pass.h"
 #include "../shared/nccl_stand_in.h"
