@@ -188,7 +188,7 @@ static const char *reason(Arena *a, const BucketChoice *r, double least)
 static bool take_told(const Parts *x, BucketChoice *r)
 {
     const AgainReport *again = &x->to->graph[0]->again;
-    r->told = again->chosen.room && again->apart > FAR;
+    r->told = again->apart > FAR;
     r->apart = r->told ? again->apart * r->joined : 0;
     return r->told;
 }
