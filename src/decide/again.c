@@ -16,10 +16,10 @@
  * blocks, along it too. The fastest is taken. Tiny steps at last choose among all sets
  * (again_all.c).
  *
- * On ranks, and where scopes name no blocks, there is a search too where all saved fits: computing
- * again may take less time than it hides of collectives, or than fusion gains by it. Where
- * collectives run beside computing, plans with less effort say little of the time, and
- * again_moved.c searches.
+ * On ranks, on devices with memory of their own, and where scopes name no blocks, there is a search
+ * too where all saved fits: computing again may take less time than it hides of collectives, or
+ * than fusion gains by it. Where collectives run beside computing, plans with less effort say
+ * little of the time, and again_moved.c searches.
  *
  * A larger limit never gives a slower step, as each of these searches does not, but for tiny steps
  * whose sets are too many to be planned. What is computed again has the same bits, so any choice
@@ -558,7 +558,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     r->bound = has_bound(&d) ? 0 : NAN;
     r->fits = plan_fits(&d, &r->none);
     r->chosen = r->none;
-    bool always = d.g->mesh || (values && !d.blocks.scoped && !d.task->to.quick);
+    const bool fused = t->fuses && !device_is_host(t->to.device);
+    const bool always = d.g->mesh || (values && (fused || !d.blocks.scoped) && !t->to.quick);
     if ((!r->fits || always) && r->none.need >= 0 && values) {
         search(&d);
         if (!r->fits)

@@ -47,7 +47,6 @@ static const Asked cases[] = {
     {"tests/ref/gpt2-tiny", "f32", "adamw", "fsdp=2", NULL, "emulated", 16, 32, 1},
 };
 enum { QUICK = 3 };
-#define SAVED_FASTER 1.005
 
 static const char *case_text(const Asked *c)
 {
@@ -176,9 +175,7 @@ static void test_budgets(const Asked *c)
     for (int i = 0; i < n; i++) {
         int64_t memory = budget(least, none.need, i, n);
         Outcome x = plan_within(&m, o, memory);
-        /* where all fits saved nothing is searched, also if fusion made less than that faster */
-        bool all = x.need == none.need && x.sec == none.sec && x.sec <= SAVED_FASTER * last.sec;
-        if (!EXPECT(x.code == TN_CODE_OK && x.need <= memory && (x.sec <= last.sec || all)))
+        if (!EXPECT(x.code == TN_CODE_OK && x.need <= memory && x.sec <= last.sec))
             printf("  %s: %lld bytes: code %d, needs %lld, %.9g us; %lld bytes: %.9g us\n",
                    case_text(c), (long long)memory, x.code, (long long)x.need, 1e6 * x.sec,
                    (long long)from, 1e6 * last.sec);
@@ -187,8 +184,12 @@ static void test_budgets(const Asked *c)
         if (2 * i == n - 1) /* half of the range */
             once = x;
     }
-    /* ranks can keep gathered parameters besides, which is faster */
-    EXPECT(c->mesh ? last.sec <= none.sec : last.sec == none.sec && !strcmp(last.hash, none.hash));
+    /* ranks can keep gathered parameters besides, and fused kernels compute again, which is faster
+     */
+    if (c->mesh || c->backend)
+        EXPECT(last.sec <= none.sec);
+    else
+        EXPECT(last.sec == none.sec && !strcmp(last.hash, none.hash));
     if (n % 2 == 0)
         once = plan_within(&m, o, budget(least, none.need, 1, 3));
     Outcome again = plan_within(&m, o, budget(least, none.need, 1, 3));
