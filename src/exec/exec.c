@@ -96,6 +96,33 @@ static void make_events(Program *x, Arena *a)
             x->driver->event(a, &x->event[i]);
 }
 
+static void touch(void *arg, int step, int storage, ByteRange b, bool write)
+{
+    uint64_t *high = arg;
+    (void)step;
+    (void)write;
+    high[storage] = MAX(high[storage], b.high);
+}
+
+/* By storage: the bytes from its start to the last that steps touch, as an output may lie where a
+ * larger value was before it. */
+static uint64_t *storage_reach(Arena *a, const Plan *p)
+{
+    uint64_t *reach = NEWN(a, uint64_t, p->nstorage + 1);
+    int loop[TN_MAX_DEPTH], depth = 0;
+    for (int i = 0; i < p->nstep; i++) {
+        if (p->step[i].kind == STEP_LOOP)
+            loop[depth++] = i;
+        step_each_access(p, i, loop, depth, touch, reach);
+        depth -= p->step[i].kind == STEP_END;
+    }
+    for (int i = 0; i < p->nstorage; i++) {
+        const Arg all = {.storage = i};
+        reach[i] -= MIN(reach[i], arg_bytes(p, &all, NULL, 0, loop, 0).low);
+    }
+    return reach;
+}
+
 static Program *new_program(Arena *a, const Plan *p)
 {
     Program *x = NEW(a, Program);
@@ -111,6 +138,7 @@ static Program *new_program(Arena *a, const Plan *p)
                                           : arena_alloc(a, (size_t)nscalar);
     x->scalar = memory + PLAN_ALIGN - (uintptr_t)memory % PLAN_ALIGN;
     x->bound = NEWN(a, char *, p->nstorage + 1);
+    x->reach = storage_reach(a, p);
     x->recording = x->driver->recorder ? x->driver->recorder->make(a) : NULL;
     return x;
 }
@@ -318,21 +346,20 @@ static int count_ports(const Plan *p, int storage)
 const char *program_bind(Program *x, const PlanPort *port, void *data)
 {
     const Plan *p = x->plan;
-    const Storage *s = &p->storage[port->storage];
-    bool output = port >= p->out && port < p->out + p->nout;
+    const int at = port->storage;
+    const bool output = port >= p->out && port < p->out + p->nout;
     if (!device_is_host(p->device) || x->host)
         return "a program of the host's memory, in an arena of its own, is needed";
     if (port_set_once(port))
         return "scalars are written";
-    if (!output && !s->persistent)
+    if (!output && !p->storage[at].persistent)
         return "its memory is used again within a step; inputs of the roles param, state, const "
                "and cache stay";
-    if (output &&
-        (count_ports(p, port->storage) > 1 || s->nbytes >= type_nbytes(&port->type) + PLAN_ALIGN))
+    if ((output && count_ports(p, at) > 1) || x->reach[at] > (uint64_t)type_nbytes(&port->type))
         return "it shares its memory with other values";
     if ((uintptr_t)data % PLAN_ALIGN)
         return "an address of 64 bytes' alignment is needed";
-    x->bound[port->storage] = data;
+    x->bound[at] = data;
     return NULL;
 }
 

@@ -177,6 +177,7 @@ struct Program {
     Memory *memory[MAX_SPACE]; /* likewise; NULL: it needs none there */
     char *base[MAX_SPACE];     /* where work finds them */
     char **bound;              /* by storage: memory of the caller's in its place, or NULL */
+    uint64_t *reach;           /* by storage: bytes from its start that steps touch */
     Event *event;              /* by step; in the end that of the run's start */
     Recording *recording;      /* NULL: runs are not recorded */
     Call *call;                /* by step: the plan's, with data, workspace and state */

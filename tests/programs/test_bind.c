@@ -33,13 +33,13 @@ static float *data(const char *name)
     return p;
 }
 
-static tn_program *start(void)
+static tn_program *start(const char *graph)
 {
     tn_options o = tn_options_default();
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     x = NULL;
-    expect(tn_graph_parse(ctx, text, "text", &g) || tn_plan_new(g, &o, 0, &p) ||
+    expect(tn_graph_parse(ctx, graph, "text", &g) || tn_plan_new(g, &o, 0, &p) ||
                tn_program_new(p, &o, &x),
            0, "", tn_error(ctx), __LINE__);
     return x;
@@ -57,7 +57,7 @@ static void fill(void)
 static void test_runs(void)
 {
     _Alignas(64) float weight[16] = {2, 2}, loss[16] = {0}, other[16] = {10, 10};
-    start();
+    start(text);
     float *own = data("w");
     DOES(tn_program_bind(x, "the.weight", weight));
     DOES(tn_program_bind(x, "loss", loss));
@@ -86,7 +86,7 @@ static void test_refused(void)
                                         {"out3", "shares its memory"},
                                         {"new.the.weight", "shares its memory"}};
     _Alignas(64) float memory[32] = {0};
-    start();
+    start(text);
     for (int i = 0; i < LEN(no); i++)
         LEAVES(tn_program_bind(x, no[i][0], memory), TN_CODE_FAIL, no[i][1]);
     LEAVES(tn_program_bind(x, "w", memory + 1), TN_CODE_FAIL, "64 bytes");
@@ -101,7 +101,7 @@ static void test_shared(void)
     tn_options o = tn_options_default();
     tn_graph *g = NULL;
     tn_plan *p = NULL;
-    tn_program *host = start();
+    tn_program *host = start(text);
     EXPECT(!tn_graph_parse(ctx, text, "text", &g) && !tn_plan_new(g, &o, 0, &p) &&
            !tn_program_share(p, host, &x));
     LEAVES(tn_program_bind(x, "w", memory), TN_CODE_FAIL, "an arena of its own");
@@ -117,12 +117,41 @@ static void test_shared(void)
     EXPECT(*data("loss") == 35);
 }
 
+/* An output that lies where a larger value was: both are of 64 bytes, rounded up, and the caller's
+ * memory has room for the output alone. */
+static void test_larger(void)
+{
+    static const char *const narrow = "tenon 1\n"
+                                      "graph g(%x: i64[4] batch) {\n"
+                                      "  %y: i64[4] = mul(%x, %x)\n"
+                                      "  %z: i32[4] = _to_copy(%y, dtype=i32)\n"
+                                      "  return metric \"m\" %z\n"
+                                      "}\n";
+    _Alignas(64) int32_t memory[16] = {0};
+    int64_t *in;
+    void *at = NULL;
+    start(narrow);
+    for (int i = 4; i < 16; i++)
+        memory[i] = -1;
+    const int bound = tn_program_bind(x, "metric.m", memory) == TN_CODE_OK;
+    DOES(tn_program_data(x, "x", &at, NULL));
+    in = at;
+    for (int i = 0; i < 4; i++)
+        in[i] = i;
+    DOES(tn_program_run(x));
+    for (int i = 4; i < 16; i++)
+        EXPECT(memory[i] == -1);
+    DOES(tn_program_data(x, "metric.m", &at, NULL));
+    EXPECT((at == memory) == bound && ((int32_t *)at)[3] == 9);
+}
+
 int main(void)
 {
     ctx = tn_context_new();
     test_runs();
     test_refused();
     test_shared();
+    test_larger();
     tn_context_free(ctx);
     return test_report();
 }
