@@ -239,7 +239,7 @@ static void put_graph_ports(Buf *b, const char *key, const Graph *g, const Port 
         put_type(b, &p[i].v->type);
         buf_add(b, ", ");
         put_text(b, "cut", g->mesh ? cuts_text(b->a, g->mesh, p[i].cut) : "");
-        buf_add(b, "}");
+        buf_add(b, p[i].host ? ", \"host\": true}" : "}");
     }
     buf_add(b, "],\n");
 }

@@ -254,7 +254,7 @@ static void copy_inputs(Making *k)
             k->s->nbytes += role_kept(p->role) ? flow_round(type_nbytes(&p->v->type)) : 0;
             continue;
         }
-        k->value[p->v->id] = graph_input(k->to, p->v->name, p->v->type, p->role, p->name);
+        k->value[p->v->id] = graph_input_like(k->to, p, NULL);
         k->to->in[k->to->nin - 1].cut = p->cut;
     }
 }

@@ -259,7 +259,7 @@ static bool noted(Program *x)
     if (!f || !f->noted)
         return false;
     if (left) {
-        *f = (Fault){0};
+        f->noted = 0;
         return true;
     }
     char what[200];

@@ -88,6 +88,28 @@ Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *ro
     return v;
 }
 
+static const char **clone_names(Arena *a, const char **name)
+{
+    const char **to = NULL;
+    int n = 0, cap = 0;
+    for (const char **s = name; s && *s; s++)
+        PUSH(a, to, n, cap, arena_strdup(a, *s));
+    if (n)
+        PUSH(a, to, n, cap, NULL);
+    return to;
+}
+
+Value *graph_input_like(Graph *g, const Port *p, const Type *t)
+{
+    Value *v = graph_input(g, p->v->name, t ? *t : p->v->type, p->role, p->name);
+    Port *q = &g->in[g->nin - 1];
+    q->tied = clone_names(g->a, p->tied);
+    q->host = p->host;
+    q->line = p->line;
+    q->column = p->column;
+    return v;
+}
+
 void graph_output(Graph *g, Value *v, Role role, const char *role_name)
 {
     Port p = {.v = v, .role = role, .name = role_name ? arena_strdup(g->a, role_name) : NULL};
@@ -234,17 +256,6 @@ static void clone_node(Clone *c, const Node *n)
     m->region = n->region ? region_clone(c->to, n->region) : NULL;
     put_before(c->to, m, NULL);
     c->node[n->id] = m;
-}
-
-static const char **clone_names(Arena *a, const char **name)
-{
-    const char **to = NULL;
-    int n = 0, cap = 0;
-    for (const char **s = name; s && *s; s++)
-        PUSH(a, to, n, cap, arena_strdup(a, *s));
-    if (n)
-        PUSH(a, to, n, cap, NULL);
-    return to;
 }
 
 static void clone_into(Graph *to, const Graph *g)

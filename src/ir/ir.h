@@ -439,12 +439,12 @@ const Mesh *graph_mesh(const Graph *g); /* of a body that of the graph around it
 int graph_depth(const Graph *g);        /* 1, and one more for each region around it */
 
 Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name);
+Value *graph_input_like(Graph *g, const Port *p, const Type *t); /* t NULL: as p; no cut */
 void graph_output(Graph *g, Value *v, Role role, const char *role_name);
 Port *graph_find_input(const Graph *g, Role role, const char *name); /* name may be NULL */
 Port *graph_find_output(const Graph *g, Role role, const char *name);
 bool graph_is_output(const Graph *g, const Value *v);
-/* The values of a role among ports, by name: for callers that look up many. */
-Map graph_named(const Port *p, int count, Role role, Arena *tmp);
+Map graph_named(const Port *p, int count, Role role, Arena *tmp); /* of that role, by name */
 /* The parameter, of those by name, whose state has this name: "PARAM.m"; NULL: it is a buffer. */
 Value *graph_state_param(const Map *params, const char *state);
 

@@ -469,14 +469,17 @@ static void run_for(JinjaRun *r, JinjaScope *outer, const JinjaNode *n)
         loop->passed = jinja_list(r->a);
         loop->all = loop->passed.u.list;
     }
+    bool ended = false; /* some body, neither left nor cut short */
     for (; jinja_loop_reach(r, loop, loop->at), loop->at < loop->all->count; loop->at++) {
         JinjaScope *s = new_scope(r, outer);
         bind(r, s, "loop", (JinjaValue){.kind = JINJA_IS_LOOP, .u.loop = loop});
         bind_targets(r, s, n, loop->all->item[loop->at]);
-        if (run(r, s, n->body) == BREAKS)
+        const Flow flow = run(r, s, n->body);
+        ended |= flow == GOES_ON;
+        if (flow == BREAKS)
             break;
     }
-    if (!loop->all->count)
+    if (!ended)
         run(r, new_scope(r, outer), n->other);
 }
 

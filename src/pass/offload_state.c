@@ -80,6 +80,17 @@ static const char *find_stay(const Graph *g, const Port *p, const Port *renewed)
     return renewed && !renewed->v->def ? "its new value is an input" : NULL;
 }
 
+/* Whether it does; says why. */
+static bool stays(const Graph *g, const Port *p, const Port *renewed, Arena *tmp,
+                  const PassOptions *o)
+{
+    const char *why = find_stay(g, p, renewed);
+    if (why && o->warn)
+        o->warn(o->warn_arg,
+                arena_printf(tmp, "offload: the state \"%s\" stays: %s", p->name, why));
+    return why != NULL;
+}
+
 int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o)
 {
     const Map renewed = renewals(g, tmp);
@@ -96,12 +107,8 @@ int offload_take_states(Graph *g, Arena *tmp, const PassOptions *o)
                  "offload: the state \"%s\" cannot be moved to the host's memory: the back end %s "
                  "computes in it, there is no other; --backend %s has one",
                  p->name, o->device->name, device_at(DEVICE_emulated)->name);
-        const char *stays = find_stay(g, p, map_find(&renewed, p->name));
-        p->host = !stays;
+        p->host = !stays(g, p, map_find(&renewed, p->name), tmp, o);
         taken += p->host;
-        if (stays && o->warn)
-            o->warn(o->warn_arg,
-                    arena_printf(tmp, "offload: the state \"%s\" stays: %s", p->name, stays));
     }
     if (!states)
         fail(g->ctx, TN_USAGE,
@@ -328,10 +335,14 @@ void offload_list_states(Transfers *t, Arena *tmp, const PassOptions *o)
     const Map params = graph_named(s->g->in, s->g->nin, ROLE_PARAM, tmp);
     const int *readers = first_readers(s, tmp);
     for (int i = 0; i < s->g->nin; i++) {
-        const Port *p = &s->g->in[i], *new = p->host ? map_find(&renewed, p->name) : NULL;
+        Port *p = &s->g->in[i];
+        const Port *new = p->host ? map_find(&renewed, p->name) : NULL;
         const int first = readers[p->v->id];
         if (!p->host || device_is_host(o->device) ||
             has_copies(p->v, new, first < s->count ? s->at[first] : NULL))
+            continue;
+        p->host = !stays(s->g, p, new, tmp, o); /* what the text says */
+        if (!p->host)
             continue;
         const char *scope = state_scope(s, readers, &params, p);
         s->read[p->v->id].host = p->v;

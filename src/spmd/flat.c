@@ -244,7 +244,7 @@ FlatGraph *flat_graph(const Graph *g, Arena *a)
     y->g = flat;
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        x.now[p->v->id] = graph_input(flat, p->v->name, p->v->type, p->role, p->name);
+        x.now[p->v->id] = graph_input_like(flat, p, NULL);
         x.param[p->v->id] = p->role == ROLE_PARAM;
     }
     add_nodes(&x);

@@ -214,12 +214,10 @@ static void add_inputs(SpmdGraph *s, const Sharding *in)
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
         Type t = cut_local_type(&p->v->type, m, in[i].cut);
-        Value *v = graph_input(s->to, p->v->name, t, p->role, p->name);
+        Value *v = graph_input_like(s->to, p, &t);
         Cut *cut = NEWN(s->to->a, Cut, m->naxes);
         memcpy(cut, in[i].cut, sizeof *cut * (size_t)m->naxes);
         s->to->in[i].cut = cut;
-        s->to->in[i].line = p->line;
-        s->to->in[i].column = p->column;
         LogicalValue *k = spmd_logical(s, p->v);
         k->param = p->role == ROLE_PARAM;
         k->alone = p->role == ROLE_PARAM || p->role == ROLE_SEED || p->role == ROLE_STEP;

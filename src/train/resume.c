@@ -389,14 +389,42 @@ static bool other_mesh(const Trainer *r, const json_t *now)
     return other;
 }
 
-/* Another back end fuses otherwise, and so has another graph of the same step. */
+static bool keeps_state(const json_t *options)
+{
+    const json_t *rules = json_object_get(options, "offload");
+    for (size_t i = 0; i < json_array_size(rules); i++) {
+        const char *rule = json_string_value(json_array_get(rules, i));
+        if (rule && !strcmp(rule, "offload=state"))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the optimizer's state was elsewhere, in the device's memory or in the host's; where
+ * slices are chosen by what is alive at the peak, says so. */
+static bool other_state(const Trainer *r)
+{
+    const json_t *options = json_object_get(r->t->resume->state, "options");
+    const bool now = keeps_state(r->t->described);
+    if (keeps_state(options) == now)
+        return false;
+    if (json_array_size(json_object_get(options, "chunk")))
+        fprintf(r->log,
+                "tenon: warning: --resume: the run began %s --offload state, with which --chunk "
+                "may cut otherwise: bits may differ\n",
+                now ? "without" : "with");
+    return true;
+}
+
+/* Another back end fuses otherwise, and so has another graph of the same step; as one whose state
+ * is elsewhere has. */
 static int compare(const Trainer *r, const json_t *plan)
 {
     char text[1500];
     int before = r->t->resume->threads, now = tn_threads_used();
     bool backend = other_backend(r, plan), machine = other_machine(r, plan);
     *text = 0;
-    if (!backend)
+    if (!other_state(r) && !backend)
         compare_plans(r, plan, machine, text, sizeof text);
     if (before != now)
         fprintf(r->log,

@@ -64,6 +64,10 @@ resumed() {
 resumed "with the option, both times" "$state" ""
 resumed "on cpu" "$state" "--backend cpu"
 resumed "from cpu" "" "$state"
+resumed "on a device that kept it" "--backend emulated" "--offload state"
+rm -rf "$dir/host"
+gives 0 '' train $data --threads 1 --out "$dir/host" --steps 2 --backend emulated --chunk 2
+gives 0 'may cut otherwise: bits may differ' train --resume --threads 1 --out "$dir/host" --steps 4 --offload state
 
 # ---- plans ----
 
@@ -105,5 +109,32 @@ gives 0 '' opt "$dir/small.tn" --passes grad,optimizer,offload $state --clip 0 -
 sed -i '/reload/s/)  optimizer/)  backward/' "$dir/once.tn"
 gives 0 '' opt "$dir/once.tn" --passes offload $state -o "$dir/twice.tn"
 ok "nothing is moved twice" cmp "$dir/once.tn" "$dir/twice.tn"
+
+# ---- graphs whose text says that a state is the host's ----
+
+# own NEW: a graph whose state has this new value.
+own() {
+    cat >"$dir/own.tn" <<END
+tenon 1
+graph own(%w: f32[8, 8] param "w" "w.tied", %a: f32[8, 8] state "a" host, %x: f32[8, 8] batch) {
+  %l: f32[] = sum(%x)  loss
+  %d: f32[8, 8] = add(%w, %a)  optimizer
+  return loss %l, new "w" %d, new "a" $1
+}
+END
+}
+own %x
+gives 0 'the state "a" stays: its new value is an input' plan "$dir/own.tn" --backend emulated --passes default
+own %a
+gives 0 'the state "a" stays: it is an output as it is' plan "$dir/own.tn" --backend emulated --passes default
+own %d
+gives 0 'the state "a" stays: its new value is another output too' plan "$dir/own.tn" --backend emulated --passes default
+sed -i '/%d:/{p;s/%d/%e/}; s/new "w" %d, new "a" %d/new "w" %d, new "a" %e/; s/%e: f32\[8, 8\] = add/%e: f32[8, 8] = mul/' "$dir/own.tn"
+gives 0 'offload(%e, %a)' opt "$dir/own.tn" --backend emulated --passes default
+gives 0 '%a: f32[8, 8] state "a" host' opt "$dir/own.tn" --backend emulated --passes default --mesh fsdp=2
+ok "a tied name stays too" grep -q 'param "w" "w.tied"' "$dir/out"
+gives 0 '' opt "$dir/own.tn" --backend emulated --passes default -o "$dir/done.tn"
+gives 0 '' export json "$dir/done.tn" --backend emulated -o "$dir/own.json"
+ok "JSON says it" grep -q '"of": "a".*"host": true' "$dir/own.json"
 
 totals
