@@ -12,6 +12,7 @@
 #include "index.h"
 
 #include "view.h"
+#include "vmath.h"
 
 #include <math.h>
 
@@ -425,15 +426,54 @@ INLINE uint64_t merit(const Tensor *x, int64_t at, bool greatest)
     return greatest || nan ? key : ~key;
 }
 
-/* Lines of f32 are searched without keys. */
-INLINE int64_t search_f32(const float *x, int64_t n, int64_t stride, bool greatest)
+/* Lines of f32, f16 and bf16 are searched without keys, so many side by side where there are as
+ * many. */
+enum { ABREAST = 16 };
+
+INLINE float float_at(const char *x, DType t, int64_t at)
 {
-    float best = x[0];
+    const uint16_t *half = (const uint16_t *)(const void *)x;
+    return t == F32    ? ((const float *)(const void *)x)[at]
+           : t == BF16 ? bits_to_f32((uint32_t)half[at] << 16)
+                       : f16_to_f32(half[at]);
+}
+
+/* Whether element `own` comes before the best so far; the first NaN comes before all. */
+INLINE bool is_better(float own, float best, bool greatest)
+{
+    const bool worse = greatest ? own <= best : own >= best; /* not of a NaN */
+    return !worse & (best == best);
+}
+
+INLINE void search_abreast(const LineSearch *s, DType t, bool greatest, const int64_t *from,
+                           int64_t *y)
+{
+    const char *x = s->c->in[0].data;
+    const int64_t stride = s->line.rank ? s->line.stride[0] : 1;
+    float best[ABREAST];
+    int32_t at[ABREAST] = {0};
+    for (int k = 0; k < ABREAST; k++)
+        best[k] = float_at(x, t, from[k]);
+    for (int32_t i = 1; i < (int32_t)s->n; i++)
+        for (int k = 0; k < ABREAST; k++) {
+            const float own = float_at(x, t, from[k] + i * stride);
+            const bool better = is_better(own, best[k], greatest);
+            best[k] = better ? own : best[k];
+            at[k] = better ? i : at[k];
+        }
+    for (int k = 0; k < ABREAST; k++)
+        y[k] = at[k];
+}
+
+INLINE int64_t search_line(const LineSearch *s, DType t, bool greatest, int64_t from)
+{
+    const char *x = s->c->in[0].data;
+    const int64_t stride = s->line.rank ? s->line.stride[0] : 1;
+    float best = float_at(x, t, from);
     int64_t at = 0;
-    for (int64_t i = 1; i < n; i++) {
-        float own = x[i * stride];
-        bool better = greatest ? own > best : own < best;
-        if (better || (isnan(own) && !isnan(best))) {
+    for (int64_t i = 1; i < s->n; i++) {
+        const float own = float_at(x, t, from + i * stride);
+        if (is_better(own, best, greatest)) {
             best = own;
             at = i;
         }
@@ -441,16 +481,30 @@ INLINE int64_t search_f32(const float *x, int64_t n, int64_t stride, bool greate
     return at;
 }
 
-static void search_rows_f32(void *arg, int64_t lo, int64_t hi)
+INLINE void search_floats(const LineSearch *s, DType t, bool greatest, int64_t lo, int64_t hi)
+{
+    int64_t *y = (int64_t *)(void *)s->c->out[0].data, from[ABREAST], row = lo;
+    for (; row + ABREAST <= hi; row += ABREAST) {
+        for (int k = 0; k < ABREAST; k++)
+            from[k] = row_offset(&s->rows, row + k);
+        search_abreast(s, t, greatest, from, y + row);
+    }
+    for (; row < hi; row++)
+        y[row] = search_line(s, t, greatest, row_offset(&s->rows, row));
+}
+
+static void search_rows_float(void *arg, int64_t lo, int64_t hi)
 {
     const LineSearch *s = arg;
-    const float *x = (const float *)(void *)s->c->in[0].data;
-    int64_t *y = (int64_t *)(void *)s->c->out[0].data,
-            stride = s->line.rank ? s->line.stride[0] : 1;
-    for (int64_t row = lo; row < hi; row++) {
-        const float *line = x + row_offset(&s->rows, row);
-        y[row] = s->greatest ? search_f32(line, s->n, stride, true)
-                             : search_f32(line, s->n, stride, false);
+    switch (s->c->in[0].dtype) {
+    case F32:
+        s->greatest ? search_floats(s, F32, true, lo, hi) : search_floats(s, F32, false, lo, hi);
+        break;
+    case BF16:
+        s->greatest ? search_floats(s, BF16, true, lo, hi) : search_floats(s, BF16, false, lo, hi);
+        break;
+    default:
+        s->greatest ? search_floats(s, F16, true, lo, hi) : search_floats(s, F16, false, lo, hi);
     }
 }
 
@@ -476,8 +530,9 @@ static void search_rows(void *arg, int64_t lo, int64_t hi)
 static int arg_run(Call *c)
 {
     LineSearch s = search_of(c);
-    bool plain = c->in[0].dtype == F32 && s.line.rank <= 1;
-    par_for(tensor_nelem(&c->out[0]), row_grain(s.n), plain ? search_rows_f32 : search_rows, &s);
+    const DType t = c->in[0].dtype;
+    const bool plain = (t == F32 || t == F16 || t == BF16) && s.line.rank <= 1 && s.n <= INT32_MAX;
+    par_for(tensor_nelem(&c->out[0]), row_grain(s.n), plain ? search_rows_float : search_rows, &s);
     return 0;
 }
 
