@@ -50,6 +50,19 @@ def row_of(plan, name):
     return {"name": name, "peak": plan.peak, "reserve": plan.reserve, "categories": plan.categories}
 
 
+class NoHook:
+    """A handle of no hook."""
+
+    def remove(self):
+        pass
+
+
+def without_hooks(p):
+    """p, whose gradient nobody asks for, as the tracker takes it: it gives each parameter hooks, and PyTorch refuses them."""
+    p.register_hook = p.register_post_accumulate_grad_hook = lambda hook: NoHook()
+    return p
+
+
 class Twin:
     """The tensors of a captured step without data: parameters, buffers, arguments, and the optimizer with its state."""
 
@@ -59,6 +72,9 @@ class Twin:
         fake = self.mode.from_tensor
         self.parameters = {name: torch.nn.Parameter(fake(p.detach()), p.requires_grad)
                            for name, p in self.holder.named_parameters()}
+        for p in self.parameters.values():
+            if not p.requires_grad:
+                without_hooks(p)
         self.buffers = {name: fake(b.detach()) for name, b in self.holder.named_buffers()}
         self.inputs = [fake(captured.leaves[i].detach()) for i in captured.places]
         self.bag = torch.nn.Module()  # for the tracker, which asks modules what is a parameter

@@ -76,6 +76,16 @@ class TestCompare(unittest.TestCase):
         parts = self.planned(Checkpointed(**self.sizes), None).compare(budgets=()).rows[1]["peak"]
         self.assertLess(parts, 0.8 * whole)
 
+    def test_frozen_parameters(self):
+        model = GPT2(**self.sizes)
+        whole = self.planned(model).compare(budgets=()).rows[1]["peak"]
+        model.wte.weight.requires_grad_(False)
+        plan = tenon.plan(tenon.capture(lambda *args: model(*args), *self.args,
+                                        optimizer=torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)))
+        eager, saved = (row["peak"] for row in plan.compare(budgets=(1,)).rows[1:])
+        self.assertLess(eager, whole)
+        self.assertLess(saved, whole)
+
     def test_two_plans_and_pytorch(self):
         plan = self.planned(GPT2(**self.sizes))
         other = tenon.plan(plan.captured, recompute="full")
