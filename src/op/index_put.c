@@ -104,19 +104,38 @@ typedef struct RoundedPut {
     DType dtype;
 } RoundedPut;
 
+KERNEL(void, widen_bf16, (float *wide, const uint16_t *y, int64_t n), (wide, y, n))
+{
+    for (int64_t i = 0; i < n; i++)
+        wide[i] = v_bf16_to_f32(y[i]);
+}
+
+KERNEL(void, narrow_bf16, (uint16_t * y, const float *wide, int64_t n), (y, wide, n))
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = v_f32_to_bf16(wide[i]);
+}
+
 static void widen(void *arg, int64_t lo, int64_t hi)
 {
     const RoundedPut *r = arg;
-    for (int64_t i = lo; i < hi; i++)
-        r->wide[i] = half_get(r->narrow, i, r->dtype);
+    const uint16_t *y = (const uint16_t *)(const void *)r->narrow;
+    if (r->dtype == BF16)
+        widen_bf16(r->wide + lo, y + lo, hi - lo);
+    else
+        for (int64_t i = lo; i < hi; i++)
+            r->wide[i] = f16_to_f32(y[i]);
 }
 
 static void narrow(void *arg, int64_t lo, int64_t hi)
 {
     const RoundedPut *r = arg;
     uint16_t *y = (uint16_t *)(void *)r->narrow;
-    for (int64_t i = lo; i < hi; i++)
-        y[i] = r->dtype == BF16 ? f32_to_bf16(r->wide[i]) : f32_to_f16(r->wide[i]);
+    if (r->dtype == BF16)
+        narrow_bf16(y + lo, r->wide + lo, hi - lo);
+    else
+        for (int64_t i = lo; i < hi; i++)
+            y[i] = f32_to_f16(r->wide[i]);
 }
 
 Target put_begin(Call *c, bool add, char *work)

@@ -434,8 +434,8 @@ INLINE float float_at(const char *x, DType t, int64_t at)
 {
     const uint16_t *half = (const uint16_t *)(const void *)x;
     return t == F32    ? ((const float *)(const void *)x)[at]
-           : t == BF16 ? bits_to_f32((uint32_t)half[at] << 16)
-                       : f16_to_f32(half[at]);
+           : t == BF16 ? v_bf16_to_f32(half[at])
+                       : v_f16_to_f32(half[at]);
 }
 
 /* Whether element `own` comes before the best so far; the first NaN comes before all. */
@@ -445,22 +445,27 @@ INLINE bool is_better(float own, float best, bool greatest)
     return !worse & (best == best);
 }
 
-INLINE void search_abreast(const LineSearch *s, DType t, bool greatest, const int64_t *from,
-                           int64_t *y)
+INLINE void abreast(const LineSearch *s, DType t, bool greatest, const int64_t *from, int64_t *y)
 {
+    enum { TAKEN = 16 }; /* elements of each line at a time */
     const char *x = s->c->in[0].data;
     const int64_t stride = s->line.rank ? s->line.stride[0] : 1;
-    float best[ABREAST];
+    float own[TAKEN][ABREAST], best[ABREAST];
     int32_t at[ABREAST] = {0};
     for (int k = 0; k < ABREAST; k++)
         best[k] = float_at(x, t, from[k]);
-    for (int32_t i = 1; i < (int32_t)s->n; i++)
-        for (int k = 0; k < ABREAST; k++) {
-            const float own = float_at(x, t, from[k] + i * stride);
-            const bool better = is_better(own, best[k], greatest);
-            best[k] = better ? own : best[k];
-            at[k] = better ? i : at[k];
-        }
+    for (int32_t first = 1; first < (int32_t)s->n; first += TAKEN) {
+        const int32_t n = MIN(TAKEN, (int32_t)s->n - first);
+        for (int32_t i = 0; i < n; i++)
+            for (int k = 0; k < ABREAST; k++)
+                own[i][k] = float_at(x, t, from[k] + (first + i) * stride);
+        for (int32_t i = 0; i < n; i++)
+            for (int k = 0; k < ABREAST; k++) {
+                const bool better = is_better(own[i][k], best[k], greatest);
+                best[k] = better ? own[i][k] : best[k];
+                at[k] = better ? first + i : at[k];
+            }
+    }
     for (int k = 0; k < ABREAST; k++)
         y[k] = at[k];
 }
@@ -481,32 +486,25 @@ INLINE int64_t search_line(const LineSearch *s, DType t, bool greatest, int64_t 
     return at;
 }
 
-INLINE void search_floats(const LineSearch *s, DType t, bool greatest, int64_t lo, int64_t hi)
-{
-    int64_t *y = (int64_t *)(void *)s->c->out[0].data, from[ABREAST], row = lo;
-    for (; row + ABREAST <= hi; row += ABREAST) {
-        for (int k = 0; k < ABREAST; k++)
-            from[k] = row_offset(&s->rows, row + k);
-        search_abreast(s, t, greatest, from, y + row);
+#define SEARCH(t, order, greatest)                                                  \
+    static void search_##t##_##order(void *arg, int64_t lo, int64_t hi)             \
+    {                                                                               \
+        const LineSearch *s = arg;                                                  \
+        int64_t *y = (int64_t *)(void *)s->c->out[0].data, from[ABREAST], row = lo; \
+        for (; row + ABREAST <= hi; row += ABREAST) {                               \
+            for (int k = 0; k < ABREAST; k++)                                       \
+                from[k] = row_offset(&s->rows, row + k);                            \
+            abreast(s, t, greatest, from, y + row);                                 \
+        }                                                                           \
+        for (; row < hi; row++)                                                     \
+            y[row] = search_line(s, t, greatest, row_offset(&s->rows, row));        \
     }
-    for (; row < hi; row++)
-        y[row] = search_line(s, t, greatest, row_offset(&s->rows, row));
-}
-
-static void search_rows_float(void *arg, int64_t lo, int64_t hi)
-{
-    const LineSearch *s = arg;
-    switch (s->c->in[0].dtype) {
-    case F32:
-        s->greatest ? search_floats(s, F32, true, lo, hi) : search_floats(s, F32, false, lo, hi);
-        break;
-    case BF16:
-        s->greatest ? search_floats(s, BF16, true, lo, hi) : search_floats(s, BF16, false, lo, hi);
-        break;
-    default:
-        s->greatest ? search_floats(s, F16, true, lo, hi) : search_floats(s, F16, false, lo, hi);
-    }
-}
+SEARCH(F32, greatest, true)
+SEARCH(F32, least, false)
+SEARCH(BF16, greatest, true)
+SEARCH(BF16, least, false)
+SEARCH(F16, greatest, true)
+SEARCH(F16, least, false)
 
 static void search_rows(void *arg, int64_t lo, int64_t hi)
 {
@@ -530,9 +528,15 @@ static void search_rows(void *arg, int64_t lo, int64_t hi)
 static int arg_run(Call *c)
 {
     LineSearch s = search_of(c);
-    const DType t = c->in[0].dtype;
-    const bool plain = (t == F32 || t == F16 || t == BF16) && s.line.rank <= 1 && s.n <= INT32_MAX;
-    par_for(tensor_nelem(&c->out[0]), row_grain(s.n), plain ? search_rows_float : search_rows, &s);
+    void (*fn)(void *arg, int64_t lo, int64_t hi) = search_rows;
+    if (s.line.rank <= 1 && s.n <= INT32_MAX)
+        switch (c->in[0].dtype) {
+        case F32: fn = s.greatest ? search_F32_greatest : search_F32_least; break;
+        case BF16: fn = s.greatest ? search_BF16_greatest : search_BF16_least; break;
+        case F16: fn = s.greatest ? search_F16_greatest : search_F16_least; break;
+        default: break;
+        }
+    par_for(tensor_nelem(&c->out[0]), row_grain(s.n), fn, &s);
     return 0;
 }
 
