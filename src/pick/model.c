@@ -202,7 +202,6 @@ PickModel *model_new(Arena *a, Core *c)
     m->steps = NEWN(a, UseSteps, c->nvar);
     m->base = NEWN(a, double, m->ntime + 1);
     m->load = NEWN(a, double, m->ntime + 1);
-    m->taken = NEWN(a, bool, m->ntime);
     m->is_row = NEWN(a, bool, m->ntime);
     fill_vars(m);
     fill_edges(m);
@@ -392,46 +391,55 @@ void model_set_limit(PickModel *m, double limit)
     m->limit = limit;
 }
 
-/* The worst time that is above the limit and not taken; or -1. */
-static int worst_time(const PickModel *m)
+enum { HILLS = 4 };
+
+/* Times that follow each other, at all of which the use is above the limit. */
+typedef struct Hill {
+    int peak;
+    bool has_row;
+} Hill;
+
+/* Puts a hill among the highest, in descending order; the earlier first where two are as high. */
+static int add_hill(const PickModel *m, Hill *hill, int n, Hill x)
 {
-    int worst = -1;
-    for (int t = 0; t < m->ntime; t++)
-        if (!m->taken[t] && m->load[t] > m->limit && (worst < 0 || m->load[t] > m->load[worst]))
-            worst = t;
-    return worst;
+    int i = MIN(n, HILLS - 1);
+    if (n == HILLS && m->load[hill[i].peak] >= m->load[x.peak])
+        return n;
+    for (; i > 0 && m->load[hill[i - 1].peak] < m->load[x.peak]; i--)
+        hill[i] = hill[i - 1];
+    hill[i] = x;
+    return MIN(n + 1, HILLS);
 }
 
-/* Takes the times around t at which the use is above the limit too; whether one of them is a row's.
- */
-static bool take_hill(PickModel *m, int t)
+/* The highest hills; how many. */
+static int find_hills(const PickModel *m, Hill *hill)
 {
-    bool has_row = false;
-    for (int i = t; i < m->ntime && m->load[i] > m->limit; i++) {
-        m->taken[i] = true;
-        has_row |= m->is_row[i];
+    int n = 0;
+    for (int t = 0; t < m->ntime; t++) {
+        if (!(m->load[t] > m->limit))
+            continue;
+        Hill x = {t, m->is_row[t]};
+        for (; t + 1 < m->ntime && m->load[t + 1] > m->limit; t++) {
+            x.peak = m->load[t + 1] > m->load[x.peak] ? t + 1 : x.peak;
+            x.has_row |= m->is_row[t + 1];
+        }
+        n = add_hill(m, hill, n, x);
     }
-    for (int i = t; i >= 0 && m->load[i] > m->limit; i--) {
-        m->taken[i] = true;
-        has_row |= m->is_row[i];
-    }
-    return has_row;
+    return n;
 }
 
 bool model_fits(PickModel *m, const int *x)
 {
-    enum { HILLS = 4 };
+    Hill hill[HILLS];
     double over;
     if (!m->ntime)
         return true;
     model_peak(m, x, &over);
     if (over <= 0)
         return true;
-    memset(m->taken, 0, sizeof *m->taken * (size_t)m->ntime);
-    for (int i = 0, t; i < HILLS && (t = worst_time(m)) >= 0; i++) {
-        if (!take_hill(m, t) && m->nrow < MOST_ROWS)
-            add_row(m, t);
-    }
+    for (int i = 0, n = find_hills(m, hill); i < n; i++)
+        if (!hill[i].has_row && m->nrow < MOST_ROWS)
+            add_row(m, hill[i].peak);
     return false;
 }
 

@@ -53,8 +53,8 @@ typedef struct PickModel {
     int *from, *to;  /* of a node: the times at which it uses something */
     UseSteps *steps; /* of each variable */
     double *base;    /* of a time: the use of all that is decided */
-    double *load;    /* room for one use of all times, and for marks */
-    bool *taken, *is_row;
+    double *load;    /* room for one use of all times */
+    bool *is_row;
     double limit;
     int nrow;
     Row row[MOST_ROWS];

@@ -22,6 +22,7 @@ typedef struct Solve {
     double most;  /* no choice that is not forbidden costs more */
     Dual *d;
     Search *s;
+    double *room;  /* for its blocks */
     int64_t begun; /* the steps when the search began */
     bool proved;
     bool near; /* it has labels near a bound of the problem alone */
@@ -231,7 +232,7 @@ static void begin(Solve *x, Core *c)
     x->c = c;
     PickModel *m = model_new(x->a, c);
     x->d = dual_new(x->a, m);
-    x->s = search_new(x->a, m);
+    x->s = search_new(x->a, m, x->room);
     x->s->guide = x->d->price;
     x->s->steps = steps;
     x->most = most_cost(m);
@@ -437,6 +438,7 @@ static Solve solve_of(Arena *a, const PickProblem *p, int effort)
     return (Solve){.a = a,
                    .tmp = arena_tmp(a),
                    .p = p,
+                   .room = SPARSE(a, double, SEARCH_ROOM),
                    .effort = effort,
                    .integral = true,
                    .known = -INFINITY};
@@ -564,6 +566,7 @@ PickResult pick(Arena *a, const PickProblem *p, int effort, PickProgress *progre
     Solve x = solve_of(a, p, effort);
     x.progress = progress;
     x.arg = arg;
+    arena_keep_blocks(a);
     PickResult r = pick_within(&x, NULL, strategy);
     if (!r.feasible && !(r.proved && r.forbidden))
         find_least(a, p, effort, &r, strategy);
