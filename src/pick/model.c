@@ -162,6 +162,14 @@ static double *transpose(Arena *a, const double *m, int rows, int columns)
     return t;
 }
 
+static void add_edge(PickModel *m, int u, int v, const double *costs)
+{
+    const int ku = model_labels(m, u), kv = model_labels(m, v);
+    ModelEdge *e = &m->edge[m->nedge++];
+    *e = (ModelEdge){.u = u, .v = v, .m = costs, .t = transpose(m->a, costs, ku, kv)};
+    edge_find_alike(m->a, e, ku, kv);
+}
+
 static void fill_edges(PickModel *m)
 {
     const Core *c = m->core;
@@ -172,8 +180,7 @@ static void fill_edges(PickModel *m)
     for (int e = 0; e < c->nedge; e++) {
         const CoreEdge *x = &c->edge[e];
         if (x->u >= 0)
-            m->edge[m->nedge++] = (ModelEdge){
-                at[x->u], at[x->v], x->m, transpose(m->a, x->m, c->var[x->u].k, c->var[x->v].k)};
+            add_edge(m, at[x->u], at[x->v], x->m);
     }
     index_edges(m);
 }
@@ -237,8 +244,11 @@ void model_drop(PickModel *m, const bool *dead)
         m->nlabel += x->k;
     }
     m->first[m->n] = m->nlabel;
-    for (ModelEdge *e = m->edge; e < m->edge + m->nedge; e++)
-        transpose_into(e->t, e->m, model_labels(m, e->u), model_labels(m, e->v));
+    for (ModelEdge *e = m->edge; e < m->edge + m->nedge; e++) {
+        const int ku = model_labels(m, e->u), kv = model_labels(m, e->v);
+        transpose_into(e->t, e->m, ku, kv);
+        edge_find_alike(m->a, e, ku, kv);
+    }
     m->sweep_steps = 0;
     count_steps(m);
 }
@@ -450,27 +460,4 @@ int model_least(const double *x, int n)
         if (x[i] < x[least])
             least = i;
     return least;
-}
-
-/* Sums and comparisons alone, so that all processors find the same. */
-KERNEL(void, least_pairs,
-       (const double *restrict m, int n, int k, double sign, const double *restrict with,
-        double *restrict least),
-       (m, n, k, sign, with, least))
-{
-    for (int i = 0; i < k; i++)
-        least[i] = INFINITY;
-    for (int j = 0; j < n; j++, m += k) {
-        const double more = sign * with[j];
-        for (int i = 0; i < k; i++) {
-            double x = m[i] + more;
-            least[i] = x < least[i] ? x : least[i];
-        }
-    }
-}
-
-void model_least_pairs(const double *m, int n, int k, double sign, const double *with,
-                       double *least)
-{
-    least_pairs(m, n, k, sign, with, least);
 }
