@@ -266,11 +266,12 @@ static int decide_left(ShardWays *y, const tn_options *asked)
 /* Which of those that were chosen without a limit of bytes is the fastest. */
 static int fastest_free(const ShardReport *y)
 {
-    int best = 0;
-    for (int i = 1; i < y->ntried; i++)
-        if (y->tried[i].exposed > 0 && !y->tried[i].limit && y->tried[i].sec < y->tried[best].sec)
+    int best = -1;
+    for (int i = 0; i < y->ntried; i++)
+        if (y->tried[i].exposed > 0 && !y->tried[i].limit &&
+            (best < 0 || y->tried[i].sec < y->tried[best].sec))
             best = i;
-    return best;
+    return MAX(best, 0);
 }
 
 /* Whether what was planned last is the choice of the fewest bytes. */
@@ -339,17 +340,37 @@ static int plan_solved(ShardWays *x, const tn_options *asked)
     return code;
 }
 
+/* Plans the step of the fewest bytes, where the setting before did not fit with its own, and none
+ * is searched for what it computes again; whether it does not fit either. */
+static bool is_scarce(ShardWays *x, const tn_options *asked, int *code)
+{
+    const int64_t goal = asked->goal_memory;
+    const bool searched = !asked->recompute || !strcmp(asked->recompute, "auto");
+    if (!x->one.quick || !goal || searched || !x->one.known->scarce)
+        return false;
+    *code = plan_way(x, asked, shard_shares[0], LEAST);
+    return !*code && x->y->tried[0].nbytes > goal;
+}
+
 /* Plans the step so, and with the forms of the recipes if there are any; where memory is short,
  * also with limits of bytes. Keeps what is the fastest by the clock of those that fit, the least
  * where none does, and the first of equals. */
 static int plan_ways(ShardWays *x, const tn_options *asked)
 {
-    int code = plan_solved(x, asked);
+    int code = 0;
+    if (is_scarce(x, asked, &code) || code)
+        return code;
+    code = plan_solved(x, asked);
     if (!code && !asked->npins) /* which recipes do not obey */
         code = plan_way(x, asked, 0, 0);
     for (int64_t limit; !code && (limit = next_limit(x, asked->goal_memory)); x->nlimited++)
         code = plan_way(x, asked, x->y->tried[fastest_free(x->y)].exposed, limit);
-    return code ? code : decide_left(x, asked);
+    if (code)
+        return code;
+    ShardKnown *known = x->one.known;
+    known->scarce =
+        (known->scarce || is_least(x->y)) && x->y->tried[x->y->taken].nbytes > asked->goal_memory;
+    return decide_left(x, asked);
 }
 
 /* *y gets what was tried. */

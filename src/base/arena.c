@@ -10,6 +10,7 @@ enum {
     ALIGN = 16,
     FIRST_BLOCK = 4096,
     LAST_BLOCK = 1 << 20,
+    LEAST_SPARE = 1 << 16, /* of a block that a spare one may be instead */
     FIRST_LIST = 64,
     LEAST_MAPPED = 1 << 16, /* bytes: less is cheaper to clear than to map */
     MAPPED_ARRAYS = 16,     /* for so many like the first there is room in a mapping */
@@ -87,6 +88,8 @@ static void add_block(Arena *a, size_t least)
 {
     size_t size = a->block ? MIN(a->block->size * 2, (size_t)LAST_BLOCK) : (size_t)FIRST_BLOCK;
     size = MAX(size, least);
+    if (a->ctx->spare && size >= LEAST_SPARE && size < LAST_BLOCK)
+        size = LAST_BLOCK;
     ArenaBlock *b = new_block(a->ctx, size);
     if (!b)
         fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", size);

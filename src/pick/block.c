@@ -181,53 +181,70 @@ double block_sum(const BlockBucket *x)
 
 enum { LANES = 4, FEW_FACTORS = 4 };
 
-/* The least of the sums of n <= FEW_FACTORS tables and the unary costs, added up as sum_labels()
- * does. */
-INLINE double least_of(const double *restrict unary, const double *const *val, int n, int k)
+/* The least of the sums of n tables and the costs sum[], added up as sum_labels() does. */
+INLINE double least_of(const double *restrict sum, const double *const *val, int n, int k)
 {
     double least[LANES] = {INFINITY, INFINITY, INFINITY, INFINITY};
     int i = 0;
-    for (; i + LANES <= k; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            double sum = unary[i + j];
-            for (int f = 0; f < n; f++)
-                sum += val[f][i + j];
-            least[j] = sum < least[j] ? sum : least[j];
-        }
-    for (; i < k; i++) {
-        double sum = unary[i];
+    for (; i + LANES <= k; i += LANES) {
+        double x[LANES];
+        for (int j = 0; j < LANES; j++)
+            x[j] = sum[i + j];
         for (int f = 0; f < n; f++)
-            sum += val[f][i];
-        least[0] = sum < least[0] ? sum : least[0];
+            for (int j = 0; j < LANES; j++)
+                x[j] += val[f][i + j];
+        for (int j = 0; j < LANES; j++)
+            least[j] = x[j] < least[j] ? x[j] : least[j];
+    }
+    for (; i < k; i++) {
+        double x = sum[i];
+        for (int f = 0; f < n; f++)
+            x += val[f][i];
+        least[0] = x < least[0] ? x : least[0];
     }
     double a = least[0] < least[1] ? least[0] : least[1];
     double b = least[2] < least[3] ? least[2] : least[3];
     return a < b ? a : b;
 }
 
-/* The values along the scope's first, whose place is 0, with the others as place[] says. */
+/* The values along the scope's first, of which n tables depend, at first at at[]. */
+INLINE void step_row(const BlockBucket *x, const double **at, int n, int count, double *val)
+{
+    const PickFactor *factor = x->factor + x->nfixed;
+    for (int i = 0; i < count; i++) {
+        val[i] = least_of(x->sum, at, n, x->k);
+        for (int f = 0; f < n; f++)
+            at[f] += factor[f].step[0];
+    }
+}
+
 INLINE void fill_row(const BlockBucket *x, int n, int count, double *val)
 {
     const double *at[FEW_FACTORS];
     for (int f = 0; f < n; f++)
-        at[f] = x->factor[f].val + x->place[f];
-    for (int i = 0; i < count; i++) {
-        val[i] = least_of(x->unary, at, n, x->k);
-        for (int f = 0; f < n; f++)
-            at[f] += x->factor[f].step[0];
-    }
+        at[f] = x->factor[x->nfixed + f].val + x->place[x->nfixed + f];
+    step_row(x, at, n, count, val);
 }
 
 /* The same of any number of tables. */
-INLINE void fill_long_row(BlockBucket *x, int count, double *val)
+INLINE void fill_long_row(const BlockBucket *x, int count, double *val)
 {
-    for (int i = 0; i < count; i++) {
-        val[i] = sum_labels(x);
-        for (int f = 0; f < x->nfactor; f++)
-            x->place[f] += x->factor[f].step[0];
+    const int n = x->nfactor - x->nfixed;
+    for (int f = 0; f < n; f++)
+        x->at[f] = x->factor[x->nfixed + f].val + x->place[x->nfixed + f];
+    step_row(x, x->at, n, count, val);
+}
+
+/* The costs that are the same along a row: in sum[]. */
+INLINE void sum_fixed(const BlockBucket *x)
+{
+    double *restrict sum = x->sum;
+    memcpy(sum, x->unary, sizeof *sum * (size_t)x->k);
+    for (int f = 0; f < x->nfixed; f++) {
+        const double *restrict val = x->factor[f].val + x->place[f];
+        for (int i = 0; i < x->k; i++)
+            sum[i] += val[i];
     }
-    for (int f = 0; f < x->nfactor; f++)
-        x->place[f] -= (int64_t)x->factor[f].step[0] * count;
 }
 
 /* The next combination of the scope behind its first. */
@@ -250,7 +267,8 @@ KERNEL(void, fill_values, (const PickBlock *b, BlockBucket *x, int64_t size), (b
     const int count = x->nscope ? b->bucket[x->scope[0]].k : 1;
     for (int64_t i = 0; i < size; i += count) {
         double *val = x->val + i;
-        switch (x->nfactor) {
+        sum_fixed(x);
+        switch (x->nfactor - x->nfixed) {
         case 0: fill_row(x, 0, count, val); break;
         case 1: fill_row(x, 1, count, val); break;
         case 2: fill_row(x, 2, count, val); break;
@@ -262,6 +280,31 @@ KERNEL(void, fill_values, (const PickBlock *b, BlockBucket *x, int64_t size), (b
     }
 }
 
+/* Puts the tables that do not depend on the scope's first before the others. */
+static void sort_factors(const PickBlock *b, BlockBucket *x)
+{
+    PickFactor *to = NEWN(b->a, PickFactor, x->nfactor);
+    int n = 0;
+    for (int varies = 0; varies < 2; varies++) {
+        for (int f = 0; f < x->nfactor; f++)
+            if (varies == (x->factor[f].step[0] > 0))
+                to[n++] = x->factor[f];
+        if (!varies)
+            x->nfixed = n;
+    }
+    x->factor = to;
+}
+
+/* Not cleared: memory that every block uses again, as far as it goes. */
+static double *table_room(PickBlock *b, int64_t size)
+{
+    Search *s = b->s;
+    if (SEARCH_ROOM - s->room_used < size)
+        return SPARSE(b->a, double, size);
+    s->room_used += size;
+    return s->room + s->room_used - size;
+}
+
 static void fill_table(PickBlock *b, BlockBucket *x)
 {
     int step[MOST_SCOPE];
@@ -270,8 +313,10 @@ static void fill_table(PickBlock *b, BlockBucket *x)
         step[d] = (int)size;
         size *= b->bucket[x->scope[d]].k;
     }
+    sort_factors(b, x);
     x->place = NEWN(b->a, int64_t, x->nfactor);
-    x->val = SPARSE(b->a, double, size);
+    x->at = (const double **)NEWN(b->a, double *, x->nfactor);
+    x->val = table_room(b, size);
     fill_values(b, x, size);
     b->s->steps += size * x->k * (x->nfactor + 1);
     if (x->nscope)
@@ -283,6 +328,7 @@ BlockAnswer block_improve(Arena *tmp, Search *s, int n, const int *var, BlockLim
     PickBlock b = {.a = tmp, .s = s, .m = s->m, .cells = limits.cells, .whole = true};
     double least = 0;
     search_refresh(s);
+    s->room_used = 0;
     begin(&b, n, var, &limits);
     for (int i = 0; i < b.n; i++)
         fill_costs(&b, i);

@@ -28,10 +28,12 @@ typedef struct BlockBucket {
     int nscope;
     int scope[MOST_SCOPE]; /* buckets, the first that is taken out first */
     int nfactor, factor_cap;
+    int nfixed; /* of them that do not depend on the scope's first, which come first */
     PickFactor *factor;
-    double *val;    /* of each combination of the scope; the first changes fastest */
-    double *sum;    /* of each label, for one combination */
-    int64_t *place; /* in each factor */
+    double *val;       /* of each combination of the scope; the first changes fastest */
+    double *sum;       /* of each label, for one combination */
+    int64_t *place;    /* in each factor */
+    const double **at; /* room for one place a factor */
     int nuse, use_cap;
     BucketUse *use;
     int chosen; /* while solutions are visited */

@@ -91,7 +91,8 @@ static void add_edge(Core *c, const PickEdge *from)
     if (at < 0) {
         at = c->nedge++;
         Var *u = &c->var[from->u], *v = &c->var[from->v];
-        c->edge[at] = (CoreEdge){from->u, from->v, SPARSE(c->a, double, (int64_t)u->k * v->k)};
+        c->edge[at] =
+            (CoreEdge){from->u, from->v, SPARSE(c->a, double, (int64_t)u->k * v->k), false};
         PUSH(c->a, u->edge, u->nedge, u->edge_cap, at);
         PUSH(c->a, v->edge, v->nedge, v->edge_cap, at);
     }
@@ -119,6 +120,7 @@ Core *core_new(Arena *a, const PickProblem *p)
 static void keep_columns(CoreEdge *e, int ku, int kv, const bool *du, const bool *dv)
 {
     double *to = e->m;
+    e->stays = false;
     for (int i = 0; i < ku; i++)
         for (int j = 0; j < kv && !(du && du[i]); j++)
             if (!dv || !dv[j])
@@ -198,6 +200,7 @@ Core *core_without(Arena *a, const Core *c, bool *const *dead)
     for (int i = 0; i < c->nedge; i++) {
         const CoreEdge *e = &c->edge[i];
         y->edge[i] = *e;
+        y->edge[i].stays &= e->u >= 0 && !dead[e->u] && !dead[e->v];
         if (e->u >= 0)
             y->edge[i].m =
                 copy_columns(a, e, c->var[e->u].k, c->var[e->v].k, dead[e->u], dead[e->v]);

@@ -21,8 +21,9 @@ typedef struct Var {
 } Var;
 
 typedef struct CoreEdge {
-    int u, v;  /* u < 0: the edge is gone */
-    double *m; /* of labels i and j: m[i * (labels of v) + j] */
+    int u, v;   /* u < 0: the edge is gone */
+    double *m;  /* of labels i and j: m[i * (labels of v) + j] */
+    bool stays; /* known: these costs can neither be dropped nor contract the edge */
 } CoreEdge;
 
 typedef struct Core {

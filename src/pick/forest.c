@@ -155,8 +155,7 @@ static void send_up(Forest *f, int u)
     const ModelEdge *e = &m->edge[f->via[u]];
     int v = model_other(e, u), k = model_labels(m, v);
     double *least = f->s->scratch, *to = f->value + m->first[v];
-    model_least_pairs(model_edge_row(m, e, v, 0), model_labels(m, u), k, 1, f->value + m->first[u],
-                      least);
+    model_message(m, e, v, 1, f->value + m->first[u], least);
     for (int j = 0; j < k; j++)
         to[j] += least[j];
 }

@@ -162,6 +162,14 @@ static double *transpose(Arena *a, const double *m, int rows, int columns)
     return t;
 }
 
+static void add_edge(PickModel *m, int u, int v, const double *costs)
+{
+    const int ku = model_labels(m, u), kv = model_labels(m, v);
+    ModelEdge *e = &m->edge[m->nedge++];
+    *e = (ModelEdge){.u = u, .v = v, .m = costs, .t = transpose(m->a, costs, ku, kv)};
+    edge_find_alike(m->a, e, ku, kv);
+}
+
 static void fill_edges(PickModel *m)
 {
     const Core *c = m->core;
@@ -172,8 +180,7 @@ static void fill_edges(PickModel *m)
     for (int e = 0; e < c->nedge; e++) {
         const CoreEdge *x = &c->edge[e];
         if (x->u >= 0)
-            m->edge[m->nedge++] = (ModelEdge){
-                at[x->u], at[x->v], x->m, transpose(m->a, x->m, c->var[x->u].k, c->var[x->v].k)};
+            add_edge(m, at[x->u], at[x->v], x->m);
     }
     index_edges(m);
 }
@@ -202,7 +209,6 @@ PickModel *model_new(Arena *a, Core *c)
     m->steps = NEWN(a, UseSteps, c->nvar);
     m->base = NEWN(a, double, m->ntime + 1);
     m->load = NEWN(a, double, m->ntime + 1);
-    m->taken = NEWN(a, bool, m->ntime);
     m->is_row = NEWN(a, bool, m->ntime);
     fill_vars(m);
     fill_edges(m);
@@ -238,8 +244,11 @@ void model_drop(PickModel *m, const bool *dead)
         m->nlabel += x->k;
     }
     m->first[m->n] = m->nlabel;
-    for (ModelEdge *e = m->edge; e < m->edge + m->nedge; e++)
-        transpose_into(e->t, e->m, model_labels(m, e->u), model_labels(m, e->v));
+    for (ModelEdge *e = m->edge; e < m->edge + m->nedge; e++) {
+        const int ku = model_labels(m, e->u), kv = model_labels(m, e->v);
+        transpose_into(e->t, e->m, ku, kv);
+        edge_find_alike(m->a, e, ku, kv);
+    }
     m->sweep_steps = 0;
     count_steps(m);
 }
@@ -392,46 +401,55 @@ void model_set_limit(PickModel *m, double limit)
     m->limit = limit;
 }
 
-/* The worst time that is above the limit and not taken; or -1. */
-static int worst_time(const PickModel *m)
+enum { HILLS = 4 };
+
+/* Times that follow each other, at all of which the use is above the limit. */
+typedef struct Hill {
+    int peak;
+    bool has_row;
+} Hill;
+
+/* Puts a hill among the highest, in descending order; the earlier first where two are as high. */
+static int add_hill(const PickModel *m, Hill *hill, int n, Hill x)
 {
-    int worst = -1;
-    for (int t = 0; t < m->ntime; t++)
-        if (!m->taken[t] && m->load[t] > m->limit && (worst < 0 || m->load[t] > m->load[worst]))
-            worst = t;
-    return worst;
+    int i = MIN(n, HILLS - 1);
+    if (n == HILLS && m->load[hill[i].peak] >= m->load[x.peak])
+        return n;
+    for (; i > 0 && m->load[hill[i - 1].peak] < m->load[x.peak]; i--)
+        hill[i] = hill[i - 1];
+    hill[i] = x;
+    return MIN(n + 1, HILLS);
 }
 
-/* Takes the times around t at which the use is above the limit too; whether one of them is a row's.
- */
-static bool take_hill(PickModel *m, int t)
+/* The highest hills; how many. */
+static int find_hills(const PickModel *m, Hill *hill)
 {
-    bool has_row = false;
-    for (int i = t; i < m->ntime && m->load[i] > m->limit; i++) {
-        m->taken[i] = true;
-        has_row |= m->is_row[i];
+    int n = 0;
+    for (int t = 0; t < m->ntime; t++) {
+        if (!(m->load[t] > m->limit))
+            continue;
+        Hill x = {t, m->is_row[t]};
+        for (; t + 1 < m->ntime && m->load[t + 1] > m->limit; t++) {
+            x.peak = m->load[t + 1] > m->load[x.peak] ? t + 1 : x.peak;
+            x.has_row |= m->is_row[t + 1];
+        }
+        n = add_hill(m, hill, n, x);
     }
-    for (int i = t; i >= 0 && m->load[i] > m->limit; i--) {
-        m->taken[i] = true;
-        has_row |= m->is_row[i];
-    }
-    return has_row;
+    return n;
 }
 
 bool model_fits(PickModel *m, const int *x)
 {
-    enum { HILLS = 4 };
+    Hill hill[HILLS];
     double over;
     if (!m->ntime)
         return true;
     model_peak(m, x, &over);
     if (over <= 0)
         return true;
-    memset(m->taken, 0, sizeof *m->taken * (size_t)m->ntime);
-    for (int i = 0, t; i < HILLS && (t = worst_time(m)) >= 0; i++) {
-        if (!take_hill(m, t) && m->nrow < MOST_ROWS)
-            add_row(m, t);
-    }
+    for (int i = 0, n = find_hills(m, hill); i < n; i++)
+        if (!hill[i].has_row && m->nrow < MOST_ROWS)
+            add_row(m, hill[i].peak);
     return false;
 }
 
@@ -442,27 +460,4 @@ int model_least(const double *x, int n)
         if (x[i] < x[least])
             least = i;
     return least;
-}
-
-/* Sums and comparisons alone, so that all processors find the same. */
-KERNEL(void, least_pairs,
-       (const double *restrict m, int n, int k, double sign, const double *restrict with,
-        double *restrict least),
-       (m, n, k, sign, with, least))
-{
-    for (int i = 0; i < k; i++)
-        least[i] = INFINITY;
-    for (int j = 0; j < n; j++, m += k) {
-        const double more = sign * with[j];
-        for (int i = 0; i < k; i++) {
-            double x = m[i] + more;
-            least[i] = x < least[i] ? x : least[i];
-        }
-    }
-}
-
-void model_least_pairs(const double *m, int n, int k, double sign, const double *with,
-                       double *least)
-{
-    least_pairs(m, n, k, sign, with, least);
 }

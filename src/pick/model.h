@@ -5,10 +5,18 @@
 
 #include "core.h"
 
+/* Labels of one kind cost the same with every label of the other end. */
+typedef struct EdgeKinds {
+    int u, v;         /* kinds of labels of each end */
+    int *of_u, *of_v; /* of each label */
+    double *m, *t;    /* by kinds, as those of the edge by labels; NULL: too many differ */
+} EdgeKinds;
+
 typedef struct ModelEdge {
     int u, v;
     const double *m; /* of labels i and j: m[i * (labels of v) + j] */
     double *t;       /* the same at t[j * (labels of u) + i] */
+    EdgeKinds kinds;
 } ModelEdge;
 
 /* The limit at one time. What a variable uses there is counted from the least of its labels on. */
@@ -53,8 +61,8 @@ typedef struct PickModel {
     int *from, *to;  /* of a node: the times at which it uses something */
     UseSteps *steps; /* of each variable */
     double *base;    /* of a time: the use of all that is decided */
-    double *load;    /* room for one use of all times, and for marks */
-    bool *taken, *is_row;
+    double *load;    /* room for one use of all times */
+    bool *is_row;
     double limit;
     int nrow;
     Row row[MOST_ROWS];
@@ -103,15 +111,19 @@ static inline const double *model_edge_row(const PickModel *m, const ModelEdge *
 
 /* The place of the least of n costs. */
 int model_least(const double *x, int n);
-/* Fills least[i] with the least of m[j * k + i] + sign * with[j] over the rows j, of k costs each.
- */
-void model_least_pairs(const double *m, int n, int k, double sign, const double *with,
-                       double *least);
-
 /* Behind the last; NULL where there are none. */
 static inline const Use *uses_end(const Uses *x)
 {
     return x->n ? x->use + x->n : x->use;
 }
+
+/* ---- message.c ---- */
+
+/* Finds the labels of each end, ku and kv, that are alike. */
+void edge_find_alike(Arena *a, ModelEdge *e, int ku, int kv);
+/* Fills least[i], for each label i of u, with the least that the edge costs with a label of the
+ * other end and sign times what with[] has for that. */
+void model_message(const PickModel *m, const ModelEdge *e, int u, double sign, const double *with,
+                   double *least);
 
 #endif

@@ -160,7 +160,7 @@ static void move_edge(Core *c, int at, int v, int u, const int *to)
     core_drop_edge(c, at);
     if (there >= 0)
         core_drop_edge(c, there);
-    *e = (CoreEdge){u, w, m};
+    *e = (CoreEdge){u, w, m, false};
     PUSH(c->a, c->var[u].edge, c->var[u].nedge, c->var[u].edge_cap, at);
     PUSH(c->a, c->var[w].edge, c->var[w].nedge, c->var[w].edge_cap, at);
 }
@@ -194,11 +194,11 @@ static int weight(const Core *c, int u)
     return c->var[u].nedge + c->var[u].nmember;
 }
 
-/* Whether v can be contracted into u: u decides it, and no edge's matrix gets beyond a size. */
-static bool contractible(const Core *c, int at, int u, int v, int *to)
+/* Whether v, which u decides, can be contracted into it: no edge's matrix gets beyond a size. */
+static bool contractible(const Core *c, int u, int v)
 {
     enum { MOST = 1 << 24 };
-    bool small = functional(c, &c->edge[at], u, to);
+    bool small = true;
     for (int i = 0; i < c->var[v].nedge && small; i++) {
         const int w = edge_other(&c->edge[c->var[v].edge[i]], v);
         small = w == u || (int64_t)c->var[u].k * c->var[w].k <= MOST;
@@ -209,20 +209,25 @@ static bool contractible(const Core *c, int at, int u, int v, int *to)
 /* Contracts where it can: the end with less into the other if both decide each other. */
 static int contract_edge(Core *c, int at)
 {
-    const CoreEdge *e = &c->edge[at];
+    CoreEdge *e = &c->edge[at];
     int u = e->u, v = e->v;
     if (weight(c, u) < weight(c, v)) {
         u = e->v;
         v = e->u;
     }
     int *to = NEWN(c->a, int, MAX(c->var[u].k, c->var[v].k));
-    if (contractible(c, at, u, v, to))
+    bool first = functional(c, e, u, to);
+    if (first && contractible(c, u, v)) {
         contract(c, at, u, v, to);
-    else if (contractible(c, at, v, u, to))
-        contract(c, at, v, u, to), u = v;
-    else
-        return -1;
-    return u;
+        return u;
+    }
+    bool second = functional(c, e, v, to);
+    if (second && contractible(c, v, u)) {
+        contract(c, at, v, u, to);
+        return v;
+    }
+    e->stays = !first && !second;
+    return -1;
 }
 
 static bool shorten(Core *c)
@@ -235,7 +240,7 @@ static bool shorten(Core *c)
     while (q.n) {
         int at = q.item[--q.n], u;
         q.in[at] = false;
-        if (c->edge[at].u < 0)
+        if (c->edge[at].u < 0 || c->edge[at].stays)
             continue;
         if (drop_separable(c, at))
             any = true;

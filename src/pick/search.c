@@ -35,10 +35,10 @@ static const Manner *manner(const Search *s)
     return search_is_small(s) ? &small : &large;
 }
 
-Search *search_new(Arena *a, PickModel *m)
+Search *search_new(Arena *a, PickModel *m, double *room)
 {
     Search *s = NEW(a, Search);
-    *s = (Search){.m = m, .cost = INFINITY, .keep = INFINITY, .bound = -INFINITY};
+    *s = (Search){.m = m, .cost = INFINITY, .keep = INFINITY, .bound = -INFINITY, .room = room};
     s->x = NEWN(a, int, m->n);
     s->best = NEWN(a, int, m->n);
     s->run = NEWN(a, int, m->n);

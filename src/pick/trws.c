@@ -69,9 +69,8 @@ static void fill_least(const Trws *t, int at, int u, double *restrict least)
     const ModelEdge *e = &m->edge[at];
     bool second = e->u != u;
     const double *own = t->side[2 * at + second], *other = t->side[2 * at + !second];
-    int k = model_labels(m, u), n = model_labels(m, model_other(e, u));
-    model_least_pairs(model_edge_row(m, e, u, 0), n, k, -1, other, least);
-    for (int i = 0; i < k; i++)
+    model_message(m, e, u, -1, other, least);
+    for (int i = 0, k = model_labels(m, u); i < k; i++)
         least[i] -= own[i];
 }
 
