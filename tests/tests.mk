@@ -106,6 +106,9 @@ $(BUILD)/tests/test_op: LDLIBS += -Wl,-u,__wrap_amx_has -Wl,--wrap=amx_has
 # Counts the elements that references get and set.
 $(BUILD)/tests/test_work: LDLIBS += $(foreach f,get int set,-Wl,--wrap=tensor_$(f))
 
+# Counts searches for addresses.
+$(BUILD)/tests/test_share: LDLIBS += -Wl,--wrap=place_on
+
 # Counts what oneDNN is asked to make.
 $(BUILD)/tests/test_workspace: LDLIBS += \
     $(foreach f,engine stream primitive primitive_desc matmul_primitive_desc memory,-Wl,--wrap=dnnl_$(f)_create)
@@ -137,7 +140,7 @@ test-long: all race
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.
 RACES := test_ring test_slices test_concurrent test_data_batch test_device test_emulated test_comm test_transport test_ranks_api test_train_ranks \
-         test_ranks_run test_ranks_staged test_rank_files
+         test_ranks_run test_ranks_staged test_rank_files test_share
 race:
 	tools/deps.sh lint
 	$(Q)$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/race OPT="-O1 -g1" OPENMP= \

@@ -435,7 +435,6 @@ static int compile(Compile *x, Arena *tmp, tn_compiled *c)
     const tn_options *o = x->o;
     CompileNeed need = {0};
     x->tmp = x->known.a = x->known.solved.a = x->known.seconds.a = tmp;
-    x->known.share = ranks_solutions(x->ctx);
     begin(x, tmp);
     CompileSetting asked = {.recompute = o->recompute ? o->recompute : "auto",
                             .accumulate = o->accumulate ? o->accumulate : 1,

@@ -71,6 +71,7 @@ typedef struct Ctx {
     Memo memo;
     struct ArenaBlock *spare; /* what arenas have left, while keepers want it */
     int keepers;
+    struct Share *share; /* of answers with other threads; NULL: there are none here */
 } Ctx;
 
 /* Frees what the context remembers. Every arena of the context must have been freed before. */
@@ -206,6 +207,23 @@ const char *names_hint(const char *word, const char *const *candidates, int n, c
 void *memo_find(const Ctx *ctx, const void *key, size_t nbytes);     /* NULL where absent */
 void memo_put(Ctx *ctx, const void *key, size_t nbytes, void *what); /* a key that is absent */
 Arena *memo_arena(Ctx *ctx); /* for what is remembered; freed by ctx_end */
+
+/* ---- share.c: answers that threads of one process find once, by keys of bytes ---- */
+
+typedef struct Share Share;
+
+Share *share_new(Arena *a); /* it ends with the arena */
+/* Fills value by fill(arg), or with what another thread's context of the same share has filled for
+ * that key. Waits where another thread is about to; a failure is told to the caller alone. */
+void share_once(Ctx *ctx, const void *key, size_t nkey, void *value, size_t size,
+                void (*fill)(void *arg), void *arg);
+/* Copies the answer of that key and size; false: there is none, and the caller is the one that
+ * finds it and calls _put. Waits where another thread does. */
+bool share_get(Share *s, const void *key, size_t nkey, void *value, size_t size);
+/* value NULL: it was not found, and others look for it. */
+void share_put(Share *s, const void *key, size_t nkey, const void *value, size_t size);
+/* How many were found, and how often one was taken. */
+void share_count(Share *s, int *found, int *taken);
 
 /* ---- glob.c: names chosen by shell patterns ---- */
 

@@ -115,25 +115,12 @@ typedef struct ShardWhatIf {
     double sec;       /* by the clock; 0: not planned; INFINITY: no step with it fits */
 } ShardWhatIf;
 
-/* Solutions that ranks of one process share; of src/spmd/shard_share.c. */
-typedef struct ShardShare ShardShare;
-
-ShardShare *shard_share_new(Arena *a); /* it ends with the arena */
-/* Copies the solution of that key and size; false: there is none, and the caller is the one that
- * finds it and calls _put. Waits where another rank does. */
-bool shard_share_get(ShardShare *s, const char *key, void *value, size_t size);
-/* value NULL: it was not found, and others look for it. */
-void shard_share_put(ShardShare *s, const char *key, const void *value, size_t size);
-/* How many were found, and how often one was taken. */
-void shard_share_count(ShardShare *s, int *solved, int *taken);
-
 /* What is known of steps of one task with several forms, by who plans them one after the other. */
 typedef struct ShardKnown {
     Arena *a;
-    Map solved;        /* by problem: its solution (solved.c) */
-    Map seconds;       /* by type and mesh: between forms (form_table.c) */
-    ShardShare *share; /* of solutions with other ranks; NULL: there are none here */
-    bool stops;        /* spmd fails where it has made the graph of a step that was planned */
+    Map solved;  /* by problem: its solution (solved.c) */
+    Map seconds; /* by type and mesh: between forms (form_table.c) */
+    bool stops;  /* spmd fails where it has made the graph of a step that was planned */
     uint64_t seen[MOST_SHARD_TRIES]; /* of these */
     int nseen;
     uint64_t hash; /* of the last graph that was made where it stops, and which of those it is; -1:

@@ -1,8 +1,12 @@
 /* Gives storages their addresses (src/place), and remembers placements: while a plan is made,
  * buffers of equal lives and sizes are placed several times, as orders are scored, of the graph and
- * of the one whose fused nodes are taken apart, and at last for the plan itself. */
+ * of the one whose fused nodes are taken apart, and at last for the plan itself. Ranks that are
+ * threads of one process plan the same step at once: where greedy orders do not reach the bound,
+ * one of them searches for all. */
 #include "plan.h"
 #include "../place/place.h"
+
+#include <string.h>
 
 typedef struct Placement {
     struct Placement *next;
@@ -58,19 +62,70 @@ static void remember(Placements *known, const PlaceBuf *buf, int n, int effort, 
     known->first = x;
 }
 
-/* Fills buf[].offset. If greedy orders alone were tried before, only the search is left. */
+/* A search below greedy orders. */
+typedef struct Searching {
+    Arena *tmp;
+    PlaceBuf *buf;
+    int n;
+    int64_t most;
+    int effort;
+    struct Searched *to;
+} Searching;
+
+typedef struct Searched {
+    PlaceResult result;
+    int64_t offset[];
+} Searched;
+
+static void search(void *arg)
+{
+    const Searching *x = arg;
+    x->to->result = place_on(x->tmp, x->buf, x->n, x->most, x->effort);
+    for (int i = 0; i < x->n; i++)
+        x->to->offset[i] = x->buf[i].offset;
+}
+
+/* All that a search depends on, as the greedy orders that it begins with do. */
+static int64_t *search_key(const Searching *x, size_t *nbytes)
+{
+    enum { HEAD = 2, EACH = 3 };
+    int64_t *key = NEWN(x->tmp, int64_t, HEAD + EACH * x->n), *at = key;
+    *at++ = x->effort;
+    *at++ = x->most;
+    for (int i = 0; i < x->n; i++) {
+        *at++ = x->buf[i].start;
+        *at++ = x->buf[i].end;
+        *at++ = x->buf[i].nbytes;
+    }
+    *nbytes = (size_t)(at - key) * sizeof *key;
+    return key;
+}
+
+/* Searches for a peak of at most `most`, or the fewest bytes, below that of the greedy orders,
+ * which buf has; once for all ranks of this process. */
+static PlaceResult place_searched(Arena *tmp, PlaceBuf *buf, int n, int64_t most, int effort)
+{
+    const size_t size = sizeof(Searched) + (size_t)n * sizeof(int64_t);
+    Searching x = {tmp, buf, n, most, effort, arena_alloc(tmp, size)};
+    size_t nkey;
+    int64_t *key = search_key(&x, &nkey);
+    share_once(arena_ctx(tmp), key, nkey, x.to, size, search, &x);
+    for (int i = 0; i < n; i++)
+        buf[i].offset = x.to->offset[i];
+    return x.to->result;
+}
+
+/* Fills buf[].offset. */
 static PlaceResult place_known(Arena *tmp, PlaceBuf *buf, int n, int effort, Placements *known)
 {
     const Placement *x = find(known, buf, n);
-    PlaceResult r;
     if (x)
         copy_offsets(buf, x->buf, n);
     if (x && (x->effort >= effort || x->result.peak == x->result.bound))
         return x->result;
-    if (x && !x->effort)
-        r = place_on(tmp, buf, n, 0, effort);
-    else
-        r = place(tmp, buf, n, 0, effort);
+    PlaceResult r = x && !x->effort ? x->result : place(tmp, buf, n, 0, 0);
+    if (effort && r.peak > r.bound)
+        r = place_searched(tmp, buf, n, 0, effort);
     if (known)
         remember(known, buf, n, effort, r);
     return r;
@@ -85,7 +140,7 @@ static PlaceResult place_within(Arena *tmp, PlaceBuf *buf, int n, int effort, in
     PlaceResult r = place_known(tmp, buf, n, 0, known);
     if (r.peak <= most)
         return place_known(tmp, buf, n, MIN(effort, WITHIN_EFFORT), known);
-    return place_on(tmp, buf, n, most, effort);
+    return place_searched(tmp, buf, n, most, effort);
 }
 
 /* A library may leave the end of its workspace unwritten. If only workspaces reach the top, the

@@ -23,7 +23,6 @@ typedef struct RankTeam {
     int (*run)(tn_context *ctx, void *arg);
     void *arg;
     struct RankThread *rank;
-    ShardShare *share;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     bool go, never; /* whether to begin, or not at all */
@@ -39,11 +38,6 @@ typedef struct RankThread {
     bool ends; /* it has called tn_ranks_end */
     bool own;  /* its failure is no other's */
 } RankThread;
-
-ShardShare *ranks_solutions(const tn_context *ctx)
-{
-    return ctx->thread ? ctx->thread->team->share : NULL;
-}
 
 static void note_end(RankThread *r)
 {
@@ -407,7 +401,7 @@ static void make_ranks(RankTeam *t, double timeout)
 {
     CommShared *shared = comm_shared(t->a, t->n);
     t->rank = NEWN(t->a, RankThread, t->n);
-    t->share = shard_share_new(t->a);
+    Share *share = share_new(t->a);
     for (int i = 0; i < t->n; i++) {
         RankThread *r = &t->rank[i];
         r->team = t;
@@ -415,6 +409,7 @@ static void make_ranks(RankTeam *t, double timeout)
         if (!r->ctx)
             fail(&t->ctx, TN_FAIL, "out of memory");
         r->ctx->thread = r;
+        r->ctx->ctx.share = share;
         int code = join_by(r->ctx, shared, i, timeout);
         if (code)
             fail(&t->ctx, (Code)code, "%s", tn_error(r->ctx));

@@ -327,8 +327,6 @@ void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /
  * take the next ones, around, so that several share one where there are fewer. */
 int ranks_device(const tn_context *ctx, const Device *d, int64_t first);
 void ranks_leave(tn_context *ctx); /* closes what the context has joined */
-/* The solutions of sharding problems that this process's ranks share; NULL: it has one rank. */
-ShardShare *ranks_solutions(const tn_context *ctx);
 
 /* ---- ranks_check.c ---- */
 

@@ -253,18 +253,6 @@ static void pick_known(void *arg)
     x->to->r = pick(x->tmp, x->p, EFFORT, NULL, NULL, x->to->strategy);
 }
 
-/* The same once for all ranks of this process: whoever comes to it first. */
-static void pick_shared_once(const Picking *x, ShardShare *share, const char *key, size_t size)
-{
-    Ctx *ctx = arena_ctx(x->tmp);
-    if (shard_share_get(share, key, x->to, size))
-        return;
-    const bool failed = ctx_try(ctx, pick_known, (void *)(uintptr_t)x) != TN_OK;
-    shard_share_put(share, key, failed ? NULL : x->to, size);
-    if (failed)
-        fail_again(ctx, "");
-}
-
 /* Chooses strategies, or takes those that were chosen for an equal problem. */
 static PickResult pick_once(Arena *a, const PickProblem *p, ShardKnown *known, int *strategy)
 {
@@ -274,11 +262,11 @@ static PickResult pick_once(Arena *a, const PickProblem *p, ShardKnown *known, i
     Known *y = known ? map_find(&known->solved, key) : NULL;
     if (!y) {
         y = arena_alloc(known ? known->a : a, size);
-        const Picking x = {tmp, p, y};
-        if (known && known->share)
-            pick_shared_once(&x, known->share, key, size);
+        Picking x = {tmp, p, y};
+        if (key)
+            share_once(arena_ctx(tmp), key, strlen(key), y, size, pick_known, &x);
         else
-            pick_known((void *)(uintptr_t)&x);
+            pick_known(&x);
         arena_reset(tmp);
         if (known)
             map_put(&known->solved, key, y);

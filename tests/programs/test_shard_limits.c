@@ -126,58 +126,10 @@ static void test(const char *folder, const char *mesh, bool all)
     ctx_end(&ctx);
 }
 
-/* ---- solutions that threads share ---- */
-
-enum { SOLUTIONS = 50, THREADS = 4 };
-
-/* Another thread finds what one does not. */
-static void *share_all(void *arg)
-{
-    ShardShare *share = arg;
-    intptr_t wrong = 0;
-    for (int i = 0; i < SOLUTIONS; i++) {
-        char key[20];
-        int value[3] = {0};
-        snprintf(key, sizeof key, "problem %d", i);
-        while (!shard_share_get(share, key, value, sizeof value)) {
-            const bool lost = i % 7 == 3 && !value[0];
-            for (int k = 0; k < LEN(value); k++)
-                value[k] = i + k;
-            shard_share_put(share, key, lost ? NULL : value, sizeof value);
-            if (!lost)
-                break;
-        }
-        for (int k = 0; k < LEN(value); k++)
-            wrong += value[k] != i + k;
-    }
-    return (void *)wrong;
-}
-
-static void check_shared(void)
-{
-    Ctx ctx = {0};
-    Arena *a = arena_new(&ctx);
-    ShardShare *share = shard_share_new(a);
-    pthread_t thread[THREADS];
-    int solved, taken;
-    for (int i = 0; i < THREADS; i++)
-        CHECK(!pthread_create(&thread[i], NULL, share_all, share));
-    for (int i = 0; i < THREADS; i++) {
-        void *wrong;
-        pthread_join(thread[i], &wrong);
-        EXPECT(!wrong);
-    }
-    shard_share_count(share, &solved, &taken);
-    EXPECT(solved == SOLUTIONS && taken == (THREADS - 1) * SOLUTIONS);
-    arena_free(a);
-    ctx_end(&ctx);
-}
-
 int main(int argc, char **argv)
 {
     bool all = getenv("TN_LONG") || argc > 1;
     par_set_threads(1);
-    check_shared();
     if (!all)
         test("qwen2-tiny", "fsdp=4,tp=2", false);
     if (!all)
