@@ -60,6 +60,7 @@ class Holder(torch.nn.Module):
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
         self.records = True
+        self.autocast = _watch.around()
 
     @contextlib.contextmanager
     def plain(self):
@@ -82,7 +83,7 @@ class Holder(torch.nn.Module):
         for at, tensor in zip(self.places, tensors):
             leaves[at] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        with contextlib.ExitStack() as stack:
+        with torch.autocast(**self.autocast), contextlib.ExitStack() as stack:
             if self.records:
                 stack.enter_context(Scopes(self))
                 stack.enter_context(_loop.refused(user_line))
@@ -181,7 +182,9 @@ def joint(stack, holder, tensors, mode=None):
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # it takes a second of its own
 
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    for context in (_calls.alignments(), torch.enable_grad(), fx_traceback.preserve_node_meta(),
+    # The backward runs where loss.backward() would, outside of any autocast that is around the step.
+    for context in (_calls.alignments(), torch.enable_grad(), torch.autocast("cpu", enabled=False),
+                    fx_traceback.preserve_node_meta(),
                     torch._guards.tracing(torch._guards.TracingContext(mode)), compiling()):
         stack.enter_context(context)
     return aot_export_joint_with_descriptors(stack, holder, tuple(tensors))
@@ -338,6 +341,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
 
 def record(captured, holder, names, ranks=None):
     """Records a holder's step; gives the Builder of its graph."""
+    holder.autocast = _watch.around()
     holder.outside = _outside.Outside(*holder.refers)
     holder.effects = _effects.Effects(user_line, by_torch)
     with ranks.whole() if ranks else contextlib.nullcontext():

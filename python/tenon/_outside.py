@@ -19,9 +19,9 @@ import torch
 
 from ._chains import chains_in
 from ._errors import NotSupported
-from ._places import (CALLED, CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
+from ._places import (CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
                       copied, is_of_user, is_plain, kind_of, place_of, same)
-from ._watch import HOOKS, Calls
+from ._watch import HOOKS, SETTINGS, Calls, Setting
 
 MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
@@ -353,13 +353,14 @@ def memory(x):
 
 class Fixed:
     """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, the
-    code of modules, and tensors that are constants in it."""
+    code of modules, settings of PyTorch, and tensors that are constants in it."""
 
     def __init__(self, places, constants, lines, modules):
         self.modules, self.code = modules, Calls(modules)
         self.constants = [(x, x._version, line) for x, line in zip(constants, lines) if not x.is_inference()]
         known = {memory(x) for x in constants} - {None}
         self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        self.settings = [Setting(name).entry() for name in SETTINGS]
         self.turn, self.tries, self.keep = 0, collections.Counter(), []
         self.calls, self.last = 0, -SOON
         self.take([p for p in places if not isinstance(p.then, torch.Tensor)])
@@ -387,13 +388,13 @@ class Fixed:
 
     def check(self, again, every=False):
         """Raises NotSupported where one is another, and the graph would be. Looks at what the user's lines have, and at some
-        of the others, or at all. again(): the step recorded again: "" if it is the same graph now, else True
-        or a text of why not, and its Fixed."""
+        of the others and at PyTorch's settings, or at all others. again(): the step recorded again: "" if it is the same graph
+        now, else True or a text of why not, and its Fixed."""
         self.check_tensors()
         self.calls += 1
         self.turn = (self.turn + 1) % len(self.turns)
         found = [p for p in self.slow if p.now() is not p.then]
-        for turn in [self.always, *(self.turns if every else [self.turns[self.turn]])]:
+        for turn in [self.always, *(self.turns if every else [self.turns[self.turn], self.settings])]:
             try:
                 found += [p for p, box, key, then in turn if box[key] is not then]
             except (KeyError, IndexError):  # one is gone
@@ -425,8 +426,7 @@ class Fixed:
         why, fixed = again()
         if why:
             p = found[0]
-            how = "" if isinstance(p.then, CALLED) else "give it as an argument that is a tensor, or "
-            raise NotSupported(f"{p.difference()} when the step was captured, in which it is fixed{where(p)}; {how}capture "
+            raise NotSupported(f"{p.difference()} when the step was captured, in which it is fixed{where(p)}; {p.advice()}capture "
                                f"again{why if why is not True else ''}")
         soon, self.last = self.calls - self.last < SOON, self.calls
         for p in found:
@@ -437,7 +437,7 @@ class Fixed:
                               RuntimeWarning, stacklevel=5)
         self.take([p for p in fixed.places() if self.tries[place_of(p.box, p.key)] < TRIES])
         self.code = Calls([(path, m) for path, m in self.modules if self.tries[place_of(m, "forward")] < TRIES])
-        self.tensors = fixed.tensors
+        self.tensors, self.settings = fixed.tensors, [x for x in fixed.settings if self.tries[place_of(x[1], x[2])] < TRIES]
         self.keep += found  # whose boxes have those addresses
 
 

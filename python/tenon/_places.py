@@ -158,6 +158,9 @@ class Place:
             return f"{self.path} is another {type(now).__name__} than"
         return f"{self.path} is {brief(now)}, and was {brief(self.then)}"
 
+    def advice(self):
+        return "" if isinstance(self.then, CALLED) else "give it as an argument that is a tensor, or "
+
     def makes(self):
         """Whether looking into the box would make what it has not, or there was nothing."""
         return self.then is MISSING or (isinstance(self.box, dict) and hasattr(type(self.box), "__missing__"))

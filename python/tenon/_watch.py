@@ -8,6 +8,7 @@ import weakref
 import torch
 
 from ._errors import NotSupported
+from ._places import Place
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 optimizers = sys.modules[torch.optim.Optimizer.__module__]  # the module, which torch.optim deletes from its names
@@ -15,6 +16,42 @@ optimizers = sys.modules[torch.optim.Optimizer.__module__]  # the module, which 
 
 def nothing():
     return None
+
+
+def around():
+    """The words of the torch.autocast that is on, or off, now."""
+    return {"device_type": "cpu", "dtype": torch.get_autocast_dtype("cpu"), "enabled": torch.is_autocast_enabled("cpu")}
+
+
+def autocast():
+    """The dtype of autocast where it is on, "off" where not."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else "off"
+
+
+SETTINGS = {"torch.autocast on the CPU": autocast, "torch.get_default_dtype()": torch.get_default_dtype}
+
+
+class Settings:
+    """Settings of PyTorch by which it computes what a step writes, as a box of these."""
+
+    def __getitem__(self, key):
+        return SETTINGS[key]()
+
+
+class Setting(Place):
+    """One of Settings, which are around a step and not in it."""
+
+    def __init__(self, name):
+        super().__init__(settings, name, name, "")
+
+    def difference(self):
+        return f"{self.path} is {self.now()}, and was {self.then}"
+
+    def advice(self):
+        return "call the Step with it as it was then, or "
+
+
+settings = Settings()
 
 
 class Called:
@@ -27,6 +64,9 @@ class Called:
 
     def difference(self):
         return f"{self.path or type(self.box).__name__} has another class, forward or hook than"
+
+    def advice(self):
+        return ""
 
 
 class Calls:
