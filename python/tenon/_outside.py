@@ -19,7 +19,7 @@ import torch
 
 from ._chains import chains_in
 from ._errors import NotSupported
-from ._places import (CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
+from ._places import (CHANGING, MISSING, PLAIN, Cell, Code, Members, Methods, Place, box_of, entries, functions_of, holds, is_installed,
                       copied, is_of_user, is_plain, kind_of, place_of, same)
 from ._watch import HOOKS, SETTINGS, Calls, Setting
 
@@ -27,6 +27,7 @@ MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
 ALWAYS = 1_000    # values of the user's lines that each call of a Step looks at
 LOOKED = 400      # of the others, or fifty times as many entries of a list, that one call of a Step looks at
+FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType)
 TRIES = 3         # changes of a value, soon after others, that made no difference, after which it is not looked at
 SOON = 50         # calls of a Step
 WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE",
@@ -51,7 +52,7 @@ class Reader:
     def __init__(self):
         self.functions = False
         self.reads, self.variables, self.objects, self.containers = {}, {}, [], []
-        self.known, self.keep, self.cells, self.lines = {}, [], collections.defaultdict(list), {}
+        self.known, self.keep, self.cells, self.lines, self.ran = {}, [], collections.defaultdict(list), {}, set()
 
     def add(self, x, path):
         """Takes an object as one that is outside."""
@@ -106,8 +107,9 @@ class Reader:
         if kind == "python":
             return None
         chains, mine = chains_in(frame.f_code), kind == "user"
-        first = frame.f_code.co_varnames[:1]
-        self.functions |= bool(first) and isinstance(frame.f_locals.get(first[0]), torch.autograd.function.FunctionCtx)
+        first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_varnames else None
+        self.functions |= isinstance(first, torch.autograd.function.FunctionCtx)
+        self.runs(frame, first if isinstance(first, type) else type(first), mine)
 
         def at(frame, event, _):
             if event == "opcode":
@@ -118,6 +120,29 @@ class Reader:
         frame.f_trace_opcodes = True
         return at
 
+    def runs(self, frame, kind, mine):
+        """Notes where the function of a frame is found: in its file, or in a class, that of its first argument."""
+        code, name = frame.f_code, frame.f_code.co_name
+        if (code, kind) in self.ran:
+            return
+        self.ran.add((code, kind))
+        line = f"{code.co_filename}:{code.co_firstlineno}" if mine else ""
+        if code_of(frame.f_globals.get(name)) is code:
+            self.code(frame.f_globals, name, f"{frame.f_globals.get('__name__')}.{name}", line)
+        if code_of(next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)) is code:
+            self.code(Methods(kind), name, f"{kind.__name__}.{name}", line)
+
+    def code(self, box, key, path, line):
+        self.keep.append(box)
+        self.reads.setdefault(place_of(box, key), Code(box, key, path, line))
+
+    def installed(self, module, key, line):
+        """A member of a module that is not the user's, which is noted if it is code."""
+        x = vars(module).get(key, MISSING)
+        if isinstance(x, FUNCTIONS):
+            self.code(vars(module), key, f"{module.__name__}.{key}", line)
+        return x
+
     def look(self, frame, chain, mine):
         line = f"{frame.f_code.co_filename}:{chain.line}" if mine else ""
         variables = frame.f_locals
@@ -125,10 +150,18 @@ class Reader:
         if box is not None:
             x = self.read(box, chain.name, chain.name, line, chain.stores and not chain.steps)
             self.variables.setdefault(place_of(box, chain.name), Place(box, chain.name, chain.name, line))
+        elif chain.root != "global":
+            x = variables.get(chain.name, MISSING)
         else:
-            x = variables.get(chain.name, MISSING) if chain.root != "global" else MISSING
+            x = frame.f_globals.get(chain.name, MISSING)
+            if isinstance(x, types.FunctionType) and not mine:
+                self.code(frame.f_globals, chain.name, f"{frame.f_globals.get('__name__')}.{chain.name}", "")
+            x = x if isinstance(x, types.ModuleType) else MISSING
         for i, (kind, key) in enumerate(chain.steps):
             path = self.known.get(id(x))
+            if path is None and kind == "member" and isinstance(x, types.ModuleType):
+                x = self.installed(x, key, line)
+                continue
             if path is None:
                 return
             if kind in ("at", "named"):
@@ -181,6 +214,13 @@ class Reader:
         for key, y in list(x.items() if isinstance(x, dict) else () if isinstance(x, set) else enumerate(x)):
             if isinstance(y, torch.Tensor):
                 self.reads.setdefault(place_of(x, key), Place(x, key, f"{path}[{key!r}]", line))
+
+
+def code_of(x):
+    """The code of a function, or of what one decorates, or of a method or property; None of other objects."""
+    if isinstance(x, (property, classmethod, staticmethod)):
+        x = x.fget if isinstance(x, property) else x.__func__
+    return getattr(inspect.unwrap(x), "__code__", None) if isinstance(x, types.FunctionType) else None
 
 
 # ---- what a step changes, and reads ----
@@ -329,7 +369,8 @@ class Outside:
     def fixed(self, constants, lines):
         """A Fixed of the values that must stay as they are for a graph that has these tensors as constants, each with its
         line."""
-        own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written]
+        own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written
+               and not (isinstance(p, Code) and p.now() is not p.then)]  # which was another only while the step was recorded
         self.keep = self.reads = None
         return Fixed(own, constants, lines, self.modules)
 
@@ -373,7 +414,7 @@ class Fixed:
             if p.makes():
                 continue
             cost = 1 + (len(p.then) // 50 if p.key is MISSING else 0)
-            if p.line and cost == 1 and rooms[0] > 0:
+            if (p.line or p.often) and cost == 1 and rooms[0] > 0:
                 rooms[0] -= 1
                 self.always.append(p.entry())
                 continue

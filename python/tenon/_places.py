@@ -132,9 +132,21 @@ class Members:
         delattr(self.of, key)
 
 
+class Methods(Members):
+    """Functions of a class, its own and those of its bases."""
+
+    def __getitem__(self, key):
+        try:
+            return getattr(self.of, key)
+        except AttributeError:
+            raise KeyError from None
+
+
 class Place:
     """A variable, member or entry. path: its name for people; line: where the user's code has it, "" where only a
     package's has; then: its value when it was found. key: MISSING: the list `box` itself, of which `then` is a copy."""
+
+    often = False  # whether it is looked at before every step though no line of the user's has it
 
     def __init__(self, box, key, path, line):
         self.box, self.key, self.path, self.line = box, key, path, line
@@ -174,6 +186,12 @@ class Place:
             self.box[self.key] = value
         elif self.now() is not MISSING:
             del self.box[self.key]
+
+
+class Code(Place):
+    """A function, method or class where the step's code finds it: in a class, or in a file that is not the user's."""
+
+    often = True
 
 
 def place_of(box, key):

@@ -1,8 +1,10 @@
 """What a graph has fixed beside the values that a step's lines name: settings of PyTorch, code that is replaced, contents of
 arrays, other containers than Python's own. A Step refuses where they are others than at the capture, with the name."""
 import unittest
+from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tenon
@@ -58,6 +60,69 @@ class TestSettings(Case):
         finally:
             torch.set_default_dtype(torch.float32)
         made(self.x)
+
+
+class Base(nn.Module):
+    def gain(self):
+        return 2.0
+
+
+class Gained(Base):
+    def __init__(self):
+        super().__init__()
+        self.net, self.act = nn.Linear(4, 2), nn.GELU()
+
+    def forward(self, x):
+        return (self.act(self.net(x)) * self.gain()).square().mean()
+
+
+def gained(x):
+    return x * 2
+
+
+class TestCode(Case):
+    """Code that is replaced where all of its kind have it, as libraries do that patch others."""
+
+    def patched(self, words, step, owner, name, other):
+        """A Step refuses while a member of a class or module is another, and runs before and after."""
+        made, _ = self.told(step, self.x)
+        want = made(self.x).item()
+        self.assertAlmostEqual(want, step(self.x).item(), delta=1e-5)
+        with mock.patch.object(owner, name, other), self.assertRaisesRegex(tenon.NotSupported, words):
+            made(self.x)
+        made(self.x)
+        with mock.patch.object(owner, name, getattr(owner, name)):  # by itself
+            self.assertEqual(made(self.x).item(), want)
+
+    def test_classes(self):
+        made = Gained()
+        words = rf"^Gained.{{}} is another function than when the step was captured, .*\(\S*{HERE}\); capture again$"
+        self.patched(words.format("forward"), made, Gained, "forward", lambda m, x: m.net(x).sum())
+        self.patched(words.format("gain"), made, Base, "gain", lambda m: 3.0)
+        self.patched("^Linear.forward is another function than", made, nn.Linear, "forward", lambda m, x: F.linear(x, m.weight))
+
+    def test_functions(self):
+        """Of a file that the step calls, of PyTorch's that it names itself, or that PyTorch's modules do."""
+        here = __import__(__name__)
+        self.patched("^gained is another function", lambda x: gained(self.net(x)).sum(), here, "gained", lambda x: x * 3)
+        self.patched("^torch.nn.functional.gelu is a function, and was a builtin", lambda x: F.gelu(self.net(x)).sum(), F, "gelu",
+                     lambda x: x.relu())
+        self.patched("^torch.nn.functional.relu is another function", lambda x: torch.nn.functional.relu(self.net(x)).sum(), F,
+                     "relu", lambda x: x)
+        self.patched("^torch.nn.functional.gelu is a function", Gained(), F, "gelu", lambda x, approximate: x.relu())
+
+    def test_hooks_of_all_modules(self):
+        every, step = nn.modules.module, lambda x: self.net(x).square().mean()
+        for register, hook in ((every.register_module_forward_hook, lambda m, x, y: y * 2),
+                               (every.register_module_forward_pre_hook, lambda m, x: (x[0] * 2,)),
+                               (every.register_module_full_backward_hook, lambda m, x, y: (x[0] * 2,))):
+            kept = []
+            self.other("^torch.nn.modules.module has other hooks of all modules", step, lambda: kept.append(register(hook)), self.x,
+                       back=lambda: kept.pop().remove())
+        kept = [every.register_module_forward_hook(lambda m, x, y: None)]
+        made, _ = self.told(step, self.x)
+        kept.pop().remove()
+        self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
 
 
 if __name__ == "__main__":
