@@ -18,6 +18,7 @@ import warnings
 import torch
 
 from ._chains import chains_in
+from ._contents import LARGE, Array, Contents, is_array, memory, tensor_of
 from ._errors import NotSupported
 from ._places import (CHANGING, MISSING, PLAIN, Cell, Code, Members, Methods, Place, box_of, entries, functions_of, holds, is_installed,
                       copied, is_of_user, is_plain, kind_of, place_of, same)
@@ -43,6 +44,7 @@ class Reader:
     reads       {place: Place} of what is read
     variables   {place: Place} of variables that are read or written
     objects     (path, an object, its members as they were)
+    arrays      {place: Array} of NumPy's arrays that are read
     containers  (path, a list, dict or set, its copy)
     inner       of each of the step's modules those inside of it, by name, as they were
     hooks       and its hooks, a dict for each of ALL_HOOKS
@@ -51,7 +53,7 @@ class Reader:
 
     def __init__(self):
         self.functions = False
-        self.reads, self.variables, self.objects, self.containers = {}, {}, [], []
+        self.reads, self.variables, self.arrays, self.objects, self.containers = {}, {}, {}, [], []
         self.known, self.keep, self.cells, self.lines, self.ran = {}, [], collections.defaultdict(list), {}, set()
 
     def add(self, x, path):
@@ -173,11 +175,14 @@ class Reader:
             if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):
                 if isinstance(x, CHANGING):
                     self.mention(x, path, line, key in READERS)
+                self.array(x, path, line)
                 return
             name = f"{path}.{key}" if kind == "member" and path else key if kind == "member" else f"{path}[{key!r}]"
             if box is x:
                 self.mention(x, path, line, False)
             x = self.read(box, key, name, line, chain.stores and i == len(chain.steps) - 1)
+        if id(x) in self.known:
+            self.array(x, self.known[id(x)], line)
         if isinstance(x, (*CHANGING, tuple)) and id(x) in self.known:
             every = type(x) in (list, tuple) and len(x) <= MANY and all(map(is_plain, x))
             self.mention(x, self.known[id(x)], line, every or chain.end in WHOLE)
@@ -202,6 +207,13 @@ class Reader:
             self.reads.setdefault(where, place)
         self.add(place.then, path)
         return place.then
+
+    def array(self, x, path, line):
+        """Notes that an array is used, if it is one of NumPy's."""
+        if is_array(x) and x.nbytes <= LARGE and tensor_of(x) is not None:
+            where = place_of(x, MISSING)
+            self.lines[where] = self.lines.get(where) or line
+            self.arrays.setdefault(where, Array(x, path, line))
 
     def mention(self, x, path, line, whole):
         """Notes that a container is used, and, of one that is read as a whole, each entry."""
@@ -239,7 +251,7 @@ class Outside:
     def __init__(self, step, args, modules):
         self.modules = modules  # (path, module)
         self.step, self.args, self.reader, self.keep = step, args, None, []
-        self.reads, self.changed, self.written = {}, {}, set()
+        self.reads, self.arrays, self.changed, self.written = {}, {}, {}, set()
 
     @contextlib.contextmanager
     def buffers(self):
@@ -309,7 +321,7 @@ class Outside:
         """What a step has changed is as it was."""
         if self.reader:
             self.restore(self.reader)
-            self.reads = {**self.reader.reads, **self.reads}
+            self.reads, self.arrays = {**self.reader.reads, **self.reads}, {**self.reader.arrays, **self.arrays}
             self.keep += self.reader.keep
             self.reader = None
 
@@ -319,6 +331,10 @@ class Outside:
                 self.note(path, [place_of(x, MISSING)], reader)
                 x.clear()
                 x.update(old) if isinstance(x, (dict, set)) else x.extend(old)
+        for where, p in reader.arrays.items():
+            if not p.is_same():
+                self.note(p.path, [where], reader)
+                p.put(p.then)
         for path, x, old in reader.objects:
             box = Members(x) if isinstance(x, type) else x.__dict__
             for key in [k for k in {**vars(x), **old} if not (isinstance(x, torch.nn.Module) and k in OF_ALL)]:
@@ -371,8 +387,9 @@ class Outside:
         line."""
         own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written
                and not (isinstance(p, Code) and p.now() is not p.then)]  # which was another only while the step was recorded
-        self.keep = self.reads = None
-        return Fixed(own, constants, lines, self.modules)
+        arrays = [x for where, x in self.arrays.items() if where not in self.written]
+        self.keep = self.reads = self.arrays = None
+        return Fixed(own, constants, lines, self.modules, arrays)
 
 
 def write(path, buffer, now):
@@ -384,23 +401,23 @@ def write(path, buffer, now):
         buffer.copy_(now)
 
 
-def memory(x):
-    """A tensor's memory and form; None of one without data."""
-    try:
-        return x.data_ptr(), x.dtype, x.shape, x.stride()
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 class Fixed:
     """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, the
-    code of modules, settings of PyTorch, and tensors that are constants in it."""
+    code of modules, settings of PyTorch, contents of arrays, and tensors that are constants in it."""
 
-    def __init__(self, places, constants, lines, modules):
+    def __init__(self, places, constants, lines, modules, arrays):
         self.modules, self.code = modules, Calls(modules)
-        self.constants = [(x, x._version, line) for x, line in zip(constants, lines) if not x.is_inference()]
-        known = {memory(x) for x in constants} - {None}
-        self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        constants = list(zip(constants, lines))
+        self.constants = [(x, x._version, line) for x, line in constants if not x.is_inference()]
+        known = {memory(x): x for x, _ in constants if memory(x)}
+        self.tensors = [[p, p.then._version, p.then.data_ptr()] for p in places
+                        if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        by_memory = {memory(p.then): p for p, *_ in self.tensors}
+        self.contents, self.arrays = Contents(), Contents()
+        for x, line in constants:
+            self.contents.add(by_memory.get(memory(x)) or (x, line), x)
+        for x in arrays:
+            self.arrays.add(x, tensor_of(x.box))
         self.settings = [Setting(name).entry() for name in SETTINGS]
         self.turn, self.tries, self.keep = 0, collections.Counter(), []
         self.calls, self.last = 0, -SOON
@@ -431,7 +448,7 @@ class Fixed:
         """Raises NotSupported where one is another, and the graph would be. Looks at what the user's lines have, and at some
         of the others and at PyTorch's settings, or at all others. again(): the step recorded again: "" if it is the same graph
         now, else True or a text of why not, and its Fixed."""
-        self.check_tensors()
+        self.check_tensors(every)
         self.calls += 1
         self.turn = (self.turn + 1) % len(self.turns)
         found = [p for p in self.slow if p.now() is not p.then]
@@ -440,27 +457,28 @@ class Fixed:
                 found += [p for p, box, key, then in turn if box[key] is not then]
             except (KeyError, IndexError):  # one is gone
                 found += [p for p, *_ in turn]
-        found = [p for p in found if not p.is_same()] + self.code.others()
+        found = [p for p in found + self.arrays.others(every) if not p.is_same()] + self.code.others()
         if found:
             self.other(found, again)
 
-    def check_tensors(self):
+    def check_tensors(self, every):
         for entry in self.tensors:
-            p, version = entry
+            p, version, address = entry
             now, then = p.now(), p.then
-            if then._version != version:
-                raise NotSupported(f"{p.path} was written to since the step was captured, in which it is a constant"
-                                   f"{where(p)}; give it as an argument, make it a buffer (register_buffer), or capture again")
+            if then._version != version or then.data_ptr() != address:
+                raise written(p)
             if now is then:
                 continue
             if not isinstance(now, torch.Tensor) or now.dtype != then.dtype or not torch.equal(now, then):
                 raise NotSupported(f"{p.path} is another tensor than when the step was captured, in which it is a constant"
                                    f"{where(p)}; give it as an argument, or capture again")
-            p.then, entry[1] = now, now._version
+            p.then, entry[1:] = now, (now._version, now.data_ptr())
+            self.contents.add(p, now)
         for x, version, line in self.constants:
             if x._version != version:
-                raise NotSupported(f"a tensor of {list(x.shape)} was written to since the step was captured, in which it is a "
-                                   f"constant{line}; give its module in model=, or it as an argument, or capture again")
+                raise written((x, line))
+        for owner in self.contents.others(every):
+            raise written(owner)
 
     def other(self, found, again):
         """Records the step again, as values are others now."""
@@ -478,8 +496,18 @@ class Fixed:
                               RuntimeWarning, stacklevel=5)
         self.take([p for p in fixed.places() if self.tries[place_of(p.box, p.key)] < TRIES])
         self.code = Calls([(path, m) for path, m in self.modules if self.tries[place_of(m, "forward")] < TRIES])
-        self.tensors, self.settings = fixed.tensors, [x for x in fixed.settings if self.tries[place_of(x[1], x[2])] < TRIES]
+        self.tensors, self.arrays, self.settings = fixed.tensors, fixed.arrays, [x for x in fixed.settings if self.tries[place_of(x[1], x[2])] < TRIES]
+        self.arrays.keep(lambda p: self.tries[place_of(p.box, p.key)] < TRIES)
         self.keep += found  # whose boxes have those addresses
+
+
+def written(owner):
+    """The error for a constant that was written to: a place's, or (a tensor, its line)."""
+    if isinstance(owner, Place):
+        return NotSupported(f"{owner.path} was written to since the step was captured, in which it is a constant{where(owner)}; "
+                            "give it as an argument, make it a buffer (register_buffer), or capture again")
+    return NotSupported(f"a tensor of {list(owner[0].shape)} was written to since the step was captured, in which it is a "
+                        f"constant{owner[1]}; give its module in model=, or it as an argument, or capture again")
 
 
 def where(place):

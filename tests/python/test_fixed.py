@@ -1,11 +1,17 @@
 """What a graph has fixed beside the values that a step's lines name: settings of PyTorch, code that is replaced, contents of
 arrays, other containers than Python's own. A Step refuses where they are others than at the capture, with the name."""
 import unittest
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
 
 import tenon
 from test_outside import HERE as OUTSIDE, Case
@@ -59,6 +65,58 @@ class TestSettings(Case):
                 made(self.x)
         finally:
             torch.set_default_dtype(torch.float32)
+        made(self.x)
+
+
+class TestContents(Case):
+    """Memory that is written to without PyTorch's count of it."""
+
+    def test_data(self):
+        y = torch.ones(2)
+        step = lambda x: (self.net(x) - y).square().mean()
+        words = rf"^y was written to since the step was captured, in which it is a constant \(\S*{HERE}\)"
+        self.other(words, step, lambda: y.data.fill_(3), self.x, back=lambda: y.data.fill_(1))
+        self.other(words, step, lambda: setattr(y, "data", torch.zeros(2)), self.x)
+
+    def test_unnamed(self):
+        words = SimpleNamespace(y0=torch.ones(2))
+        step = lambda x: (self.net(x) - getattr(words, "y" + str(0))).square().mean()
+        self.other(rf"^a tensor of \[2\] was written to since .* constant \(made by \S*{HERE}", step,
+                   lambda: words.y0.data.fill_(3), self.x, back=lambda: words.y0.data.fill_(1))
+
+    def arrays(self, words, step, array):
+        """A Step refuses where an array is written in place."""
+        before = array.copy()
+        self.other(words, step, lambda: array.__setitem__(-1, 5), self.x, back=lambda: array.__setitem__(..., before))
+
+    @unittest.skipUnless(numpy, "numpy cannot be imported")
+    def test_arrays(self):
+        w, of = numpy.ones(2, numpy.float32), SimpleNamespace(w=numpy.ones(2), rows=[numpy.ones(2, numpy.float32)])
+        t, large = torch.from_numpy(w), numpy.ones((2000, 2), numpy.float32)
+        fixed = rf"^{{}} has other contents than when the step was captured, in which it is fixed \(\S*{HERE}\); give it as an arg"
+        self.arrays("was written to", lambda x: (self.net(x) * torch.as_tensor(w)).sum(), w)
+        self.arrays("^t was written to", lambda x: (self.net(x) * t).sum(), w)
+        self.arrays(fixed.format("of.w"), lambda x: self.net(x).sum() * float(of.w[1]), of.w)
+        self.arrays(fixed.format("of.w"), lambda x: self.net(x).sum() * of.w.sum(), of.w)
+        self.arrays(r"rows\[0\]", lambda x: self.net(x).sum() * sum(float(row[1]) for row in of.rows), of.rows[0])
+        made, _ = self.told(lambda x: self.net(x).sum() * float(large.sum()), self.x)
+        large[-1] = 5
+        with self.assertRaisesRegex(tenon.NotSupported, "large has other contents"):
+            for _ in range(9):
+                made(self.x)
+
+    @unittest.skipUnless(numpy, "numpy cannot be imported")
+    def test_array_of_the_step(self):
+        """One that the step writes is as before, and the capture tells."""
+        seen = numpy.zeros(2)
+
+        def step(x):
+            seen[0] += 1
+            return self.net(x).sum()
+        made, said = self.told(step, self.x)
+        self.assertEqual(seen.tolist(), [0, 0])
+        self.assertRegex(said[0], "^tenon: the step changes seen, which a Step does not")
+        seen[1] = 1
         made(self.x)
 
 
