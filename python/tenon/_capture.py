@@ -349,6 +349,7 @@ def record(captured, holder, names, ranks=None):
             _arguments.check_plain(holder.path(name), x)
         try:
             with contextlib.ExitStack() as stack:
+                stack.callback(holder.effects.iterators.clear)
                 stack.enter_context(holder.outside.followed())
                 gm = joint(stack, holder, [holder.leaves[i] for i in holder.places], ranks and ranks.mode).graph_module
         except Error:

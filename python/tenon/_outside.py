@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import time
 import types
 import warnings
 
@@ -19,9 +20,10 @@ import torch
 
 from ._chains import chains_in
 from ._contents import LARGE, Array, Contents, is_array, memory, tensor_of
-from ._errors import NotSupported
-from ._places import (CHANGING, MISSING, PLAIN, Cell, Code, Members, Methods, Place, box_of, entries, functions_of, holds, is_installed,
-                      copied, is_of_user, is_plain, kind_of, place_of, same)
+from ._effects import DRAWN, state_of
+from ._errors import CaptureError, NotSupported
+from ._places import (BUFFERS, CHANGING, MAPPINGS, MISSING, PLAIN, WHOLES, Cell, Code, Members, Methods, Place, box_of, copied,
+                      entries, functions_of, holds, is_installed, is_of_user, is_plain, kind_of, place_of, same, unwrapped)
 from ._watch import HOOKS, SETTINGS, Calls, Setting
 
 MANY = 10_000     # entries of a list that is read as a whole
@@ -33,6 +35,8 @@ TRIES = 3         # changes of a value, soon after others, that made no differen
 SOON = 50         # calls of a Step
 WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE",
          "CALL_FUNCTION_EX")  # what reads all of a container
+CLOCKS = {getattr(time, name + ns) for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+          for ns in ("", "_ns")}
 READERS = ("items", "keys", "values", "copy", "index", "count")
 ALL_HOOKS = (*HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 OF_ALL = set(vars(torch.nn.Module())) | {"training"}  # members of every module
@@ -44,6 +48,8 @@ class Reader:
     reads       {place: Place} of what is read
     variables   {place: Place} of variables that are read or written
     objects     (path, an object, its members as they were)
+    generators  (path, an object that draws random numbers, its state, the line that reads it)
+    clocks      lines that ask for the time
     arrays      {place: Array} of NumPy's arrays that are read
     containers  (path, a list, dict or set, its copy)
     inner       of each of the step's modules those inside of it, by name, as they were
@@ -54,22 +60,28 @@ class Reader:
     def __init__(self):
         self.functions = False
         self.reads, self.variables, self.arrays, self.objects, self.containers = {}, {}, {}, [], []
+        self.generators, self.clocks = [], []
         self.known, self.keep, self.cells, self.lines, self.ran = {}, [], collections.defaultdict(list), {}, set()
 
-    def add(self, x, path):
-        """Takes an object as one that is outside."""
+    def add(self, x, path, line=""):
+        """Takes an object as one that is outside, which a line reads."""
         if isinstance(x, (*PLAIN, bytes, torch.Tensor)) or id(x) in self.known or len(self.known) >= OBJECTS:
             return
         if isinstance(x, types.ModuleType) and is_installed(getattr(x, "__file__", None) or "<frozen>"):
             return
         self.known[id(x)] = path
         self.keep.append(x)
+        state = state_of(x)
+        if state is not None:
+            self.generators.append((path, x, state, line))
         if isinstance(x, types.FunctionType):
             self.add_function(x)
+            self.add_defaults(x, path or x.__name__, line)
         elif isinstance(x, types.MethodType):
             self.add(x.__self__, type(x.__self__).__name__)
             self.add(x.__func__, "")
         elif isinstance(x, functools.partial):
+            self.mention(x.keywords, f"{path}.keywords", line, True)
             for y in (x.func, *x.args, *x.keywords.values()):
                 self.add(y, "")
         else:
@@ -83,6 +95,14 @@ class Reader:
             self.cells[code].append(cells)
             inner = [y for y in code.co_consts if isinstance(y, types.CodeType)]
             level += [(y, {name: cells[name] for name in y.co_freevars if name in cells}) for y in inner]
+
+    def add_defaults(self, x, path, line):
+        """Notes the defaults of a function of the user's, which can be set."""
+        if kind_of(x.__code__.co_filename) == "user":
+            self.mention(x.__kwdefaults__ or {}, f"{path}.__kwdefaults__", line, True)
+            for key in ("__defaults__", "__kwdefaults__"):
+                if getattr(x, key):
+                    self.reads.setdefault((id(x), key), Place(Members(x), key, f"{path}.{key}", line))
 
     def add_object(self, x, path):
         if isinstance(x, CHANGING):
@@ -143,6 +163,8 @@ class Reader:
         x = vars(module).get(key, MISSING)
         if isinstance(x, FUNCTIONS):
             self.code(vars(module), key, f"{module.__name__}.{key}", line)
+        elif isinstance(x, MAPPINGS):
+            self.add(x, f"{module.__name__}.{key}")
         return x
 
     def look(self, frame, chain, mine):
@@ -160,6 +182,7 @@ class Reader:
                 self.code(frame.f_globals, chain.name, f"{frame.f_globals.get('__name__')}.{chain.name}", "")
             x = x if isinstance(x, types.ModuleType) else MISSING
         for i, (kind, key) in enumerate(chain.steps):
+            x = self.inside(x) if kind != "member" or key in READERS else x
             path = self.known.get(id(x))
             if path is None and kind == "member" and isinstance(x, types.ModuleType):
                 x = self.installed(x, key, line)
@@ -173,19 +196,29 @@ class Reader:
                     return
             box = box_of(x, key) if kind == "member" else x if holds(x, key) else None
             if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):
-                if isinstance(x, CHANGING):
-                    self.mention(x, path, line, key in READERS)
+                if isinstance(x, (*CHANGING, *MAPPINGS, *BUFFERS)):
+                    self.mention(x, path, line, key in READERS or isinstance(x, BUFFERS))
                 self.array(x, path, line)
                 return
             name = f"{path}.{key}" if kind == "member" and path else key if kind == "member" else f"{path}[{key!r}]"
             if box is x:
                 self.mention(x, path, line, False)
             x = self.read(box, key, name, line, chain.stores and i == len(chain.steps) - 1)
+        if mine and isinstance(x, types.BuiltinFunctionType) and x in CLOCKS and line not in self.clocks:
+            self.clocks.append(line)
+        x = self.inside(x)
         if id(x) in self.known:
             self.array(x, self.known[id(x)], line)
-        if isinstance(x, (*CHANGING, tuple)) and id(x) in self.known:
-            every = type(x) in (list, tuple) and len(x) <= MANY and all(map(is_plain, x))
+        if isinstance(x, (*CHANGING, *MAPPINGS, *BUFFERS, tuple, frozenset)) and id(x) in self.known:
+            every = isinstance(x, BUFFERS) or (type(x) in WHOLES and len(x) <= MANY and all(map(is_plain, x)))
             self.mention(x, self.known[id(x)], line, every or chain.end in WHOLE)
+
+    def inside(self, x):
+        """What an object that is a container by another inside of it has there, as its own."""
+        inner, path = unwrapped(x), self.known.get(id(x))
+        if inner is not x and path is not None:
+            self.add(inner, path)
+        return inner
 
     def variable(self, frame, chain, variables):
         """The box of a chain's variable, if it is one of the file or of a closure outside."""
@@ -205,7 +238,7 @@ class Reader:
         place = Place(box, key, path, line)
         if not stores:
             self.reads.setdefault(where, place)
-        self.add(place.then, path)
+        self.add(place.then, path, line)
         return place.then
 
     def array(self, x, path, line):
@@ -221,9 +254,12 @@ class Reader:
         self.lines[where] = self.lines.get(where) or line
         if not whole or len(x) > MANY or where in self.reads:
             return
-        if isinstance(x, CHANGING):
+        if isinstance(x, (*CHANGING, *MAPPINGS, *BUFFERS)):
             self.reads[where] = Place(x, MISSING, path, line)
-        for key, y in list(x.items() if isinstance(x, dict) else () if isinstance(x, set) else enumerate(x)):
+            self.keep.append(x)
+        if isinstance(x, (set, frozenset, *BUFFERS)):
+            return
+        for key, y in list(x.items() if isinstance(x, (dict, *MAPPINGS)) else enumerate(x)):
             if isinstance(y, torch.Tensor):
                 self.reads.setdefault(place_of(x, key), Place(x, key, f"{path}[{key!r}]", line))
 
@@ -251,7 +287,7 @@ class Outside:
     def __init__(self, step, args, modules):
         self.modules = modules  # (path, module)
         self.step, self.args, self.reader, self.keep = step, args, None, []
-        self.reads, self.arrays, self.changed, self.written = {}, {}, {}, set()
+        self.reads, self.arrays, self.changed, self.written, self.clocks = {}, {}, {}, set(), []
 
     @contextlib.contextmanager
     def buffers(self):
@@ -313,7 +349,12 @@ class Outside:
             sys.settrace(trace)
 
     def forward_ends(self):
-        """The backward is followed only where code of the step's may run in it: following takes time."""
+        """The backward is followed only where code of the step's may run in it: following takes time. Raises CaptureError
+        where the forward has drawn of a generator outside of it."""
+        for path, x, state, line in self.reader.generators:
+            if state_of(x) != state:
+                raise CaptureError(DRAWN.format(f"{path}, a {type(x).__name__}", line and f" ({line})"))
+        self.clocks = self.reader.clocks
         if not (self.in_backward or self.reader.functions):
             sys.settrace(None)
 
@@ -373,7 +414,10 @@ class Outside:
             self.changed.setdefault(path, line or "")
 
     def warn(self):
-        """Says what the step has changed: a Step does not."""
+        """Says what the step has changed, and that it asks for the time: a Step does not."""
+        if self.clocks:
+            warnings.warn(f"tenon: the step asks for the time ({self.clocks[0]}), which a Step does not: it has that of the capture; "
+                          "measure around the Step, or give the time as an argument that is a tensor", RuntimeWarning, stacklevel=3)
         if self.changed:
             some, more = list(self.changed)[:3], len(self.changed) - 3
             line = next(filter(None, self.changed.values()), "")

@@ -1,4 +1,5 @@
 """Places where a step's values are: variables, members of objects, entries of containers; and whose code is whose."""
+import array
 import collections
 import functools
 import inspect
@@ -16,6 +17,9 @@ CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
 NUMBERS = (bool, int, float, complex)
 SEQUENCES = (list, tuple, collections.deque)
 CHANGING = (list, dict, set, collections.deque)
+WHOLES = (list, tuple, set, frozenset, collections.deque)  # of which any mention may be of every entry
+MAPPINGS = (collections.ChainMap, types.MappingProxyType, type(os.environ))  # which are looked into by their own ways
+BUFFERS = (bytearray, array.array)
 PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
 PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
     sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages())})
@@ -75,7 +79,10 @@ def same(a, b):
 
 
 def copied(x):
-    """A copy of a list, dict, set or deque, of its base class, as others may be made in ways of their own."""
+    """A copy of a list, dict, set or deque, of its base class, as others may be made in ways of their own; of a buffer, or of
+    a mapping as a dict."""
+    if isinstance(x, (*BUFFERS, *MAPPINGS)):
+        return x[:] if isinstance(x, BUFFERS) else dict(x)
     return next(kind for kind in CHANGING if isinstance(x, kind))(x)
 
 
@@ -232,4 +239,9 @@ def box_of(x, key):
 
 def holds(x, key):
     """Whether a container may have an entry under a key."""
-    return isinstance(x, (*CHANGING, tuple)) and isinstance(key, (int, str, tuple))
+    return isinstance(x, (*CHANGING, *MAPPINGS, tuple)) and isinstance(key, (int, str, tuple))
+
+
+def unwrapped(x):
+    """The container that one of collections is around."""
+    return x.data if isinstance(x, (collections.UserDict, collections.UserList)) and isinstance(x.data, CHANGING) else x

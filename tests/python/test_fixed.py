@@ -1,6 +1,16 @@
 """What a graph has fixed beside the values that a step's lines name: settings of PyTorch, code that is replaced, contents of
 arrays, other containers than Python's own. A Step refuses where they are others than at the capture, with the name."""
+import array
+import collections
+import functools
+import itertools
+import os
+import random
+import re
+import time
+import types
 import unittest
+from time import monotonic as clock
 from types import SimpleNamespace
 from unittest import mock
 
@@ -66,6 +76,110 @@ class TestSettings(Case):
         finally:
             torch.set_default_dtype(torch.float32)
         made(self.x)
+
+
+def alpha(x, beta=2.0, *, gamma=2.0):
+    return x * beta * gamma
+
+
+class Described:
+    """A descriptor."""
+
+    def __get__(self, of, _):
+        return of.__dict__["_beta"]
+
+
+class WithDescribed:
+    beta = Described()
+
+    def __init__(self):
+        self._beta = 2.0
+
+
+G = 2.0
+
+
+class TestWays(Case):
+    """Ways in which a step's line reads a value."""
+
+    def fixed(self, name, now, then, step, change, back):
+        self.other(rf"^{re.escape(name)} is {re.escape(now)}, and was {re.escape(then)} when the step was captured, in which it is "
+                   rf"fixed \(\S*{HERE}\)", lambda x: self.net(x).sum() * step(), change, self.x, back=back)
+
+    def test_members(self):
+        of, made, g = SimpleNamespace(beta=2.0), WithDescribed(), globals()
+        beta = "of.beta", "3.0", "2.0"
+        change = lambda: setattr(of, "beta", 3.0), lambda: setattr(of, "beta", 2.0)
+        self.fixed(*beta, lambda: vars(of)["beta"], *change)
+        self.fixed(*beta, lambda: of.__dict__["beta"], *change)
+        self.fixed(*beta, lambda: vars(of).get("beta"), *change)
+        self.fixed("of.zeta", "1", "gone", lambda: 3 if hasattr(of, "zeta") else 2, lambda: setattr(of, "zeta", 1),
+                   lambda: delattr(of, "zeta"))
+        self.fixed("made._beta", "3.0", "2.0", lambda: made.beta, lambda: setattr(made, "_beta", 3.0),
+                   lambda: setattr(made, "_beta", 2.0))
+        self.fixed("G", "3.0", "2.0", lambda: globals()["G"], lambda: g.update(G=3.0), lambda: g.update(G=2.0))
+
+    def test_environment(self):
+        change = lambda: os.environ.update(TENON_BETA="3"), lambda: os.environ.update(TENON_BETA="2")
+        change[1]()
+        beta = "os.environ['TENON_BETA']", "'3'", "'2'"
+        self.fixed(*beta, lambda: float(os.environ["TENON_BETA"]), *change)
+        self.fixed(*beta, lambda: float(os.environ.get("TENON_BETA", 2)), *change)
+        self.fixed(*beta, lambda: float(os.getenv("TENON_BETA")), *change)
+        self.fixed("os.environ['TENON_GAMMA']", "'3'", "gone", lambda: float(os.getenv("TENON_GAMMA", "2")),
+                   lambda: os.environ.update(TENON_GAMMA="3"), lambda: os.environ.pop("TENON_GAMMA"))
+
+    def test_containers(self):
+        inner = {"beta": 2.0}
+        words, rows, chained = collections.UserDict(beta=2.0), collections.UserList([2.0]), collections.ChainMap({}, inner)
+        shown, seen, some = types.MappingProxyType(inner), collections.deque([2.0]), {2.0}
+        raw, numbers = bytearray([2]), array.array("d", [2.0])
+        self.fixed("words['beta']", "3.0", "2.0", lambda: words["beta"], lambda: words.update(beta=3.0), lambda: words.update(beta=2.0))
+        self.fixed("rows[0]", "3.0", "2.0", lambda: rows[0], lambda: rows.__setitem__(0, 3.0), lambda: rows.__setitem__(0, 2.0))
+        for name, step in (("chained", lambda: chained["beta"]), ("shown", lambda: shown["beta"])):
+            self.fixed(f"{name}['beta']", "3.0", "2.0", step, lambda: inner.update(beta=3.0), lambda: inner.update(beta=2.0))
+        self.fixed("seen", "deque([2.0, 3.0])", "deque([2.0])", lambda: sum(seen) / len(seen), lambda: seen.append(3.0), seen.pop)
+        self.fixed("some", "{2.0, 3.0}", "{2.0}", lambda: max(some), lambda: some.add(3.0), lambda: some.remove(3.0))
+        self.fixed("raw", "a bytearray", "a bytearray", lambda: sum(raw), lambda: raw.append(3), raw.pop)
+        self.fixed("numbers", "a array", "a array", lambda: sum(numbers), lambda: numbers.append(3), numbers.pop)
+
+    def test_bound(self):
+        """Values of a partial and defaults."""
+        part = functools.partial(lambda b: b, b=2.0)
+        self.fixed("part.keywords", "{'b': 3.0}", "{'b': 2.0}", lambda: part(), lambda: part.keywords.update(b=3.0),
+                   lambda: part.keywords.update(b=2.0))
+        self.fixed("alpha.__defaults__", "(3.0,)", "(2.0,)", lambda: alpha(1), lambda: setattr(alpha, "__defaults__", (3.0,)),
+                   lambda: setattr(alpha, "__defaults__", (2.0,)))
+        self.fixed("alpha.__kwdefaults__", "{'gamma': 3.0}", "{'gamma': 2.0}", lambda: alpha(1),
+                   lambda: alpha.__kwdefaults__.update(gamma=3.0), lambda: alpha.__kwdefaults__.update(gamma=2.0))
+
+
+class TestOnce(Case):
+    """Objects that give another value at each call."""
+
+    def test_generators(self):
+        drawn = rf"draws random numbers of {{}} \(\S*{HERE}\), which would be those of the capture"
+        of = SimpleNamespace(rng=random.Random(0))
+        self.refused(drawn.format("of.rng, a Random"), lambda x: self.net(x).sum() * of.rng.random(), self.x)
+        tenon.capture(lambda x: self.net(x).sum() * (of.rng is not None), self.x)
+        if numpy:
+            of.rng, old = numpy.random.default_rng(0), numpy.random.RandomState(0)
+            self.refused(drawn.format("of.rng, a Generator"), lambda x: self.net(x).sum() * of.rng.uniform(), self.x)
+            self.refused(drawn.format("old, a RandomState"), lambda x: self.net(x).sum() * old.rand(), self.x)
+
+    def test_iterators(self):
+        def schedule():
+            while True:
+                yield 2.0
+        words = rf"takes {{}} from an iterator that was there before \(next, \S*{HERE}.*as an argument that is a tensor"
+        for now, iterator in (("2", itertools.count(2)), ("3.0", itertools.cycle([3.0])), ("2.0", schedule()), ("7", iter([7]))):
+            self.refused(words.format(now), lambda x: self.net(x).sum() * next(iterator), self.x)
+        tenon.capture(lambda x: self.net(x).sum() * next(itertools.count(2)), self.x)
+
+    def test_clocks(self):
+        words = rf"^tenon: the step asks for the time \(\S*{HERE}\), which a Step does not"
+        for step in (lambda x: self.net(x).sum() * time.perf_counter(), lambda x: self.net(x).sum() * clock()):
+            self.assertRegex(self.told(step, self.x)[1][0], words)
 
 
 class TestContents(Case):
