@@ -241,6 +241,7 @@ class Captured:
         self.parameters, self.frozen, self.buffers, self.constants = {}, {}, {}, {}
         self.inputs, self.types = [], []
         self.constant_lines = []
+        self.strides = {}    # of inputs that as_strided looks into
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
         self.training = []   # (module, whether it was in training mode)
@@ -372,6 +373,17 @@ def without_scopes(text):
     return re.sub(r'  @"[^"]*"', "", text)
 
 
+def strided(nodes):
+    """The inputs whose memory as_strided looks into, through views or not."""
+    found = []
+    for node in nodes:
+        if node.op == "call_function" and node.target in (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default):
+            while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
+                node = node.args[0]
+            found.append(node)
+    return found
+
+
 def effect(node):
     """Why an input is refused that orders calls with effects, by the first of these; "" of any other."""
     call = next((user for user in node.users if user.target is torch.ops.higher_order.with_effects), None)
@@ -438,6 +450,9 @@ class Builder:
         self.tangent = None
         self.by_line = self.code.nodes
         words = self.name_inputs([n for n in nodes if n.op == "placeholder"])
+        inputs = [node.meta["desc"] for node in strided(nodes) if node.op == "placeholder"]
+        at = [desc.idx for desc in inputs if isinstance(desc, aot.PlainAOTInput)]
+        self.captured.strides = {self.input_names[i]: self.tensors[i].stride() for i in at}
         self.code.add(f"def forward(self, {', '.join(words)}):")
         output = nodes[-1]
         loss = self.find_loss(output)

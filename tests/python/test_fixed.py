@@ -182,6 +182,20 @@ class TestOnce(Case):
             self.assertRegex(self.told(step, self.x)[1][0], words)
 
 
+class TestStrides(Case):
+    def test_as_strided(self):
+        """An argument's strides are of the graph where the step reads its memory by them, and not elsewhere."""
+        column = self.x.t().contiguous().t()
+        for read in (lambda x: torch.as_strided(x, (5,), (1,)), lambda x: torch.as_strided(x[1:], (5,), (1,))):
+            step = lambda x: self.net(x).sum() * read(x).sum()
+            made, _ = self.told(step, column)
+            self.assertAlmostEqual(made(column).item(), step(column).item(), delta=1e-5)
+            with self.assertRaisesRegex(ValueError, r"^x: expected strides \(1, 3\), .* found \(4, 1\)"):
+                made(self.x)
+        made, _ = self.told(lambda x: self.net(x).square().sum(), column)
+        self.assertAlmostEqual(made(column).item(), made(self.x).item(), delta=1e-6)
+
+
 class TestContents(Case):
     """Memory that is written to without PyTorch's count of it."""
 
