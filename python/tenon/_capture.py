@@ -60,6 +60,7 @@ class Holder(torch.nn.Module):
         self.out_spec = self.loss_at = None
         self.out_leaves = self.out_is_tensor = ()
         self.records = True
+        self.autocast = _watch.around()
 
     @contextlib.contextmanager
     def plain(self):
@@ -82,7 +83,7 @@ class Holder(torch.nn.Module):
         for at, tensor in zip(self.places, tensors):
             leaves[at] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        with contextlib.ExitStack() as stack:
+        with torch.autocast(**self.autocast), contextlib.ExitStack() as stack:
             if self.records:
                 stack.enter_context(Scopes(self))
                 stack.enter_context(_loop.refused(user_line))
@@ -181,7 +182,9 @@ def joint(stack, holder, tensors, mode=None):
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors  # it takes a second of its own
 
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    for context in (_calls.alignments(), torch.enable_grad(), fx_traceback.preserve_node_meta(),
+    # The backward runs where loss.backward() would, outside of any autocast that is around the step.
+    for context in (_calls.alignments(), torch.enable_grad(), torch.autocast("cpu", enabled=False),
+                    fx_traceback.preserve_node_meta(),
                     torch._guards.tracing(torch._guards.TracingContext(mode)), compiling()):
         stack.enter_context(context)
     return aot_export_joint_with_descriptors(stack, holder, tuple(tensors))
@@ -238,6 +241,7 @@ class Captured:
         self.parameters, self.frozen, self.buffers, self.constants = {}, {}, {}, {}
         self.inputs, self.types = [], []
         self.constant_lines = []
+        self.strides = {}    # of inputs that as_strided looks into
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
         self.training = []   # (module, whether it was in training mode)
@@ -338,6 +342,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
 
 def record(captured, holder, names, ranks=None):
     """Records a holder's step; gives the Builder of its graph."""
+    holder.autocast = _watch.around()
     holder.outside = _outside.Outside(*holder.refers)
     holder.effects = _effects.Effects(user_line, by_torch)
     with ranks.whole() if ranks else contextlib.nullcontext():
@@ -345,6 +350,7 @@ def record(captured, holder, names, ranks=None):
             _arguments.check_plain(holder.path(name), x)
         try:
             with contextlib.ExitStack() as stack:
+                stack.callback(holder.effects.iterators.clear)
                 stack.enter_context(holder.outside.followed())
                 gm = joint(stack, holder, [holder.leaves[i] for i in holder.places], ranks and ranks.mode).graph_module
         except Error:
@@ -365,6 +371,17 @@ def outputs_equal(x, y):
 def without_scopes(text):
     """A graph's text but for names of modules, which an equal one in a module's place may have other."""
     return re.sub(r'  @"[^"]*"', "", text)
+
+
+def strided(nodes):
+    """The inputs whose memory as_strided looks into, through views or not."""
+    found = []
+    for node in nodes:
+        if node.op == "call_function" and node.target in (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default):
+            while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
+                node = node.args[0]
+            found.append(node)
+    return found
 
 
 def effect(node):
@@ -433,6 +450,9 @@ class Builder:
         self.tangent = None
         self.by_line = self.code.nodes
         words = self.name_inputs([n for n in nodes if n.op == "placeholder"])
+        inputs = [node.meta["desc"] for node in strided(nodes) if node.op == "placeholder"]
+        at = [desc.idx for desc in inputs if isinstance(desc, aot.PlainAOTInput)]
+        self.captured.strides = {self.input_names[i]: self.tensors[i].stride() for i in at}
         self.code.add(f"def forward(self, {', '.join(words)}):")
         output = nodes[-1]
         loss = self.find_loss(output)

@@ -41,11 +41,33 @@ def key_of(x):
     return ("at", x.value) if x.op in ROOTS and x.op.startswith("LOAD") else None
 
 
+def members_of(steps):
+    """Steps in which an entry of `__dict__` is a member."""
+    out = []
+    for kind, key in steps:
+        if out and out[-1] == ("member", "__dict__") and kind in ("entry", "at") and isinstance(key, str):
+            out[-1] = ("member" if kind == "entry" else "named", key)
+        else:
+            out.append((kind, key))
+    return tuple(out)
+
+
+def is_call(code, at):
+    return at < len(code) and code[at].op.startswith("CALL")
+
+
 def chain_at(code, i):
     """The chain that begins at an instruction."""
-    x, steps, at = code[i], [], i + 1
+    x, steps, at, name = code[i], [], i + 1, code[i].value
     stores = not x.op.startswith("LOAD")
-    by_name = i and code[i - 1].op in ("LOAD_GLOBAL", "LOAD_NAME") and code[i - 1].value == "getattr"
+    around = code[i - 1].value if i and code[i - 1].op in ("LOAD_GLOBAL", "LOAD_NAME") else None
+    by_name = around in ("getattr", "hasattr")
+    if around == "vars" and not stores and is_call(code, at):
+        steps, at = [("member", "__dict__")], at + 1
+    if x.op == "LOAD_GLOBAL" and name == "globals" and is_call(code, at) and at + 2 < len(code) and code[at + 2].op in ENTRY:
+        key = key_of(code[at + 1])
+        if key and key[0] == "entry" and isinstance(key[1], str):
+            name, at, stores = key[1], at + 3, not code[at + 2].op.startswith("BINARY")
     while not stores and at + 1 < len(code):
         key = key_of(code[at])
         if code[at].op in MEMBER:
@@ -55,6 +77,8 @@ def chain_at(code, i):
             at += 1
         elif key and steps and steps[-1] == ("member", "get"):
             steps[-1] = key
+        elif key and steps and steps[-1] == ("member", "getenv"):
+            steps[-1:] = [("member", "environ"), key]
         elif by_name and key and isinstance(key[1], str):
             steps.append(("member" if key[0] == "entry" else "named", key[1]))
             by_name = False
@@ -62,7 +86,7 @@ def chain_at(code, i):
             break
         stores = not code[at].op.startswith(("LOAD", "BINARY"))
         at += 1
-    return Chain(ROOTS[x.op], x.value, tuple(steps), stores, code[at].op if at < len(code) else "", x.line)
+    return Chain(ROOTS[x.op], name, members_of(steps), stores, code[at].op if at < len(code) else "", x.line)
 
 
 @functools.lru_cache(4096)

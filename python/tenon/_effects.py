@@ -5,6 +5,7 @@ import builtins
 import contextlib
 import functools
 import gc
+import pickle
 import random
 import sys
 import threading
@@ -16,10 +17,12 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from ._errors import CaptureError
-from ._places import is_installed, kind_of
+from ._places import brief, is_installed, kind_of
 
 FETCH = ("the step takes a batch from {} ({}), which it would have at every call; give what it takes as arguments: "
          "Step(*next(batches))")
+TAKEN = ("the step takes {} from an iterator that was there before (next, {}), which it would have at every call; give what it "
+         "takes as an argument that is a tensor")
 DRAWN = ("the step draws random numbers of {}{}, which would be those of the capture at every call; draw them with torch, or "
          "give them as an argument that is a tensor")
 SEED = ("the step calls {} ({}), which would set it once, when the step is captured; write it before loss = Step(...), which "
@@ -36,17 +39,26 @@ def states():
 
 
 def found_before():
-    """The iterators that there are, by their ids, and caches of functools, but Python's and PyTorch's own, with their counts
+    """The iterators that there are, {id: iterator}, so that no other gets an id of theirs, and caches of functools, but Python's and PyTorch's own, with their counts
     of misses."""
     every = gc.get_objects()
     kinds = {kind for kind in set(map(type, every)) if hasattr(kind, "__next__")}
     caches = [x for x in every if type(x) is functools._lru_cache_wrapper and hasattr(x.__wrapped__, "__code__")]
-    return ({id(x) for x in every if type(x) in kinds},
+    return ({id(x): x for x in every if type(x) in kinds},
             [(x, x.cache_info().misses) for x in caches if kind_of(x.__wrapped__.__code__.co_filename) != "python"])
 
 
 def has_data(x):
     return type(x) is torch.Tensor and x.device.type != "meta"
+
+
+def state_of(x):
+    """The state of an object that draws random numbers, Python's or NumPy's; None of any other."""
+    of_numpy = type(x).__module__.startswith("numpy.random")
+    try:
+        return pickle.dumps(x) if isinstance(x, random.Random) or of_numpy else None
+    except Exception:  # of a class that has none, as SystemRandom
+        return None
 
 
 class Effects:
@@ -116,9 +128,10 @@ class Effects:
     def next(self, original):
         def call(*args):
             x, frame = original(*args), sys._getframe(2)
-            old = args and id(args[0]) in self.iterators
-            if old and not is_installed(frame.f_code.co_filename) and any(map(has_data, pytree.tree_leaves(x))):
-                raise CaptureError(FETCH.format("next", self.line_of(frame)))
+            if args and id(args[0]) in self.iterators and not is_installed(frame.f_code.co_filename):
+                line = self.line_of(frame)
+                batch = any(map(has_data, pytree.tree_leaves(x)))
+                raise CaptureError(FETCH.format("next", line) if batch else TAKEN.format(brief(x), line))
             return x
         return call
 

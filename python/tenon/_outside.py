@@ -12,25 +12,31 @@ import contextlib
 import functools
 import inspect
 import sys
+import time
 import types
 import warnings
 
 import torch
 
 from ._chains import chains_in
-from ._errors import NotSupported
-from ._places import (CALLED, CHANGING, MISSING, PLAIN, Cell, Members, Place, box_of, entries, functions_of, holds, is_installed,
-                      copied, is_of_user, is_plain, kind_of, place_of, same)
-from ._watch import HOOKS, Calls
+from ._contents import LARGE, Array, Contents, is_array, memory, tensor_of
+from ._effects import DRAWN, state_of
+from ._errors import CaptureError, NotSupported
+from ._places import (BUFFERS, CHANGING, MAPPINGS, MISSING, PLAIN, WHOLES, Cell, Code, Members, Methods, Place, box_of, copied,
+                      entries, functions_of, holds, is_installed, is_of_user, is_plain, kind_of, place_of, same, unwrapped)
+from ._watch import HOOKS, SETTINGS, Calls, Setting
 
 MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
 ALWAYS = 1_000    # values of the user's lines that each call of a Step looks at
 LOOKED = 400      # of the others, or fifty times as many entries of a list, that one call of a Step looks at
+FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType)
 TRIES = 3         # changes of a value, soon after others, that made no difference, after which it is not looked at
 SOON = 50         # calls of a Step
 WHOLE = ("GET_ITER", "CONTAINS_OP", "UNPACK_SEQUENCE", "LIST_EXTEND", "SET_UPDATE", "DICT_MERGE", "DICT_UPDATE",
          "CALL_FUNCTION_EX")  # what reads all of a container
+CLOCKS = {getattr(time, name + ns) for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+          for ns in ("", "_ns")}
 READERS = ("items", "keys", "values", "copy", "index", "count")
 ALL_HOOKS = (*HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 OF_ALL = set(vars(torch.nn.Module())) | {"training"}  # members of every module
@@ -42,6 +48,9 @@ class Reader:
     reads       {place: Place} of what is read
     variables   {place: Place} of variables that are read or written
     objects     (path, an object, its members as they were)
+    generators  (path, an object that draws random numbers, its state, the line that reads it)
+    clocks      lines that ask for the time
+    arrays      {place: Array} of NumPy's arrays that are read
     containers  (path, a list, dict or set, its copy)
     inner       of each of the step's modules those inside of it, by name, as they were
     hooks       and its hooks, a dict for each of ALL_HOOKS
@@ -50,23 +59,29 @@ class Reader:
 
     def __init__(self):
         self.functions = False
-        self.reads, self.variables, self.objects, self.containers = {}, {}, [], []
-        self.known, self.keep, self.cells, self.lines = {}, [], collections.defaultdict(list), {}
+        self.reads, self.variables, self.arrays, self.objects, self.containers = {}, {}, {}, [], []
+        self.generators, self.clocks = [], []
+        self.known, self.keep, self.cells, self.lines, self.ran = {}, [], collections.defaultdict(list), {}, set()
 
-    def add(self, x, path):
-        """Takes an object as one that is outside."""
+    def add(self, x, path, line=""):
+        """Takes an object as one that is outside, which a line reads."""
         if isinstance(x, (*PLAIN, bytes, torch.Tensor)) or id(x) in self.known or len(self.known) >= OBJECTS:
             return
         if isinstance(x, types.ModuleType) and is_installed(getattr(x, "__file__", None) or "<frozen>"):
             return
         self.known[id(x)] = path
         self.keep.append(x)
+        state = state_of(x)
+        if state is not None:
+            self.generators.append((path, x, state, line))
         if isinstance(x, types.FunctionType):
             self.add_function(x)
+            self.add_defaults(x, path or x.__name__, line)
         elif isinstance(x, types.MethodType):
             self.add(x.__self__, type(x.__self__).__name__)
             self.add(x.__func__, "")
         elif isinstance(x, functools.partial):
+            self.mention(x.keywords, f"{path}.keywords", line, True)
             for y in (x.func, *x.args, *x.keywords.values()):
                 self.add(y, "")
         else:
@@ -80,6 +95,14 @@ class Reader:
             self.cells[code].append(cells)
             inner = [y for y in code.co_consts if isinstance(y, types.CodeType)]
             level += [(y, {name: cells[name] for name in y.co_freevars if name in cells}) for y in inner]
+
+    def add_defaults(self, x, path, line):
+        """Notes the defaults of a function of the user's, which can be set."""
+        if kind_of(x.__code__.co_filename) == "user":
+            self.mention(x.__kwdefaults__ or {}, f"{path}.__kwdefaults__", line, True)
+            for key in ("__defaults__", "__kwdefaults__"):
+                if getattr(x, key):
+                    self.reads.setdefault((id(x), key), Place(Members(x), key, f"{path}.{key}", line))
 
     def add_object(self, x, path):
         if isinstance(x, CHANGING):
@@ -106,8 +129,9 @@ class Reader:
         if kind == "python":
             return None
         chains, mine = chains_in(frame.f_code), kind == "user"
-        first = frame.f_code.co_varnames[:1]
-        self.functions |= bool(first) and isinstance(frame.f_locals.get(first[0]), torch.autograd.function.FunctionCtx)
+        first = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_varnames else None
+        self.functions |= isinstance(first, torch.autograd.function.FunctionCtx)
+        self.runs(frame, first if isinstance(first, type) else type(first), mine)
 
         def at(frame, event, _):
             if event == "opcode":
@@ -118,6 +142,31 @@ class Reader:
         frame.f_trace_opcodes = True
         return at
 
+    def runs(self, frame, kind, mine):
+        """Notes where the function of a frame is found: in its file, or in a class, that of its first argument."""
+        code, name = frame.f_code, frame.f_code.co_name
+        if (code, kind) in self.ran:
+            return
+        self.ran.add((code, kind))
+        line = f"{code.co_filename}:{code.co_firstlineno}" if mine else ""
+        if code_of(frame.f_globals.get(name)) is code:
+            self.code(frame.f_globals, name, f"{frame.f_globals.get('__name__')}.{name}", line)
+        if code_of(next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)) is code:
+            self.code(Methods(kind), name, f"{kind.__name__}.{name}", line)
+
+    def code(self, box, key, path, line):
+        self.keep.append(box)
+        self.reads.setdefault(place_of(box, key), Code(box, key, path, line))
+
+    def installed(self, module, key, line):
+        """A member of a module that is not the user's, which is noted if it is code."""
+        x = vars(module).get(key, MISSING)
+        if isinstance(x, FUNCTIONS):
+            self.code(vars(module), key, f"{module.__name__}.{key}", line)
+        elif isinstance(x, MAPPINGS):
+            self.add(x, f"{module.__name__}.{key}")
+        return x
+
     def look(self, frame, chain, mine):
         line = f"{frame.f_code.co_filename}:{chain.line}" if mine else ""
         variables = frame.f_locals
@@ -125,10 +174,19 @@ class Reader:
         if box is not None:
             x = self.read(box, chain.name, chain.name, line, chain.stores and not chain.steps)
             self.variables.setdefault(place_of(box, chain.name), Place(box, chain.name, chain.name, line))
+        elif chain.root != "global":
+            x = variables.get(chain.name, MISSING)
         else:
-            x = variables.get(chain.name, MISSING) if chain.root != "global" else MISSING
+            x = frame.f_globals.get(chain.name, MISSING)
+            if isinstance(x, types.FunctionType) and not mine:
+                self.code(frame.f_globals, chain.name, f"{frame.f_globals.get('__name__')}.{chain.name}", "")
+            x = x if isinstance(x, types.ModuleType) else MISSING
         for i, (kind, key) in enumerate(chain.steps):
+            x = self.inside(x) if kind != "member" or key in READERS else x
             path = self.known.get(id(x))
+            if path is None and kind == "member" and isinstance(x, types.ModuleType):
+                x = self.installed(x, key, line)
+                continue
             if path is None:
                 return
             if kind in ("at", "named"):
@@ -138,16 +196,29 @@ class Reader:
                     return
             box = box_of(x, key) if kind == "member" else x if holds(x, key) else None
             if box is None or (key in OF_ALL and isinstance(x, torch.nn.Module)):
-                if isinstance(x, CHANGING):
-                    self.mention(x, path, line, key in READERS)
+                if isinstance(x, (*CHANGING, *MAPPINGS, *BUFFERS)):
+                    self.mention(x, path, line, key in READERS or isinstance(x, BUFFERS))
+                self.array(x, path, line)
                 return
             name = f"{path}.{key}" if kind == "member" and path else key if kind == "member" else f"{path}[{key!r}]"
             if box is x:
                 self.mention(x, path, line, False)
             x = self.read(box, key, name, line, chain.stores and i == len(chain.steps) - 1)
-        if isinstance(x, (*CHANGING, tuple)) and id(x) in self.known:
-            every = type(x) in (list, tuple) and len(x) <= MANY and all(map(is_plain, x))
+        if mine and isinstance(x, types.BuiltinFunctionType) and x in CLOCKS and line not in self.clocks:
+            self.clocks.append(line)
+        x = self.inside(x)
+        if id(x) in self.known:
+            self.array(x, self.known[id(x)], line)
+        if isinstance(x, (*CHANGING, *MAPPINGS, *BUFFERS, tuple, frozenset)) and id(x) in self.known:
+            every = isinstance(x, BUFFERS) or (type(x) in WHOLES and len(x) <= MANY and all(map(is_plain, x)))
             self.mention(x, self.known[id(x)], line, every or chain.end in WHOLE)
+
+    def inside(self, x):
+        """What an object that is a container by another inside of it has there, as its own."""
+        inner, path = unwrapped(x), self.known.get(id(x))
+        if inner is not x and path is not None:
+            self.add(inner, path)
+        return inner
 
     def variable(self, frame, chain, variables):
         """The box of a chain's variable, if it is one of the file or of a closure outside."""
@@ -167,8 +238,15 @@ class Reader:
         place = Place(box, key, path, line)
         if not stores:
             self.reads.setdefault(where, place)
-        self.add(place.then, path)
+        self.add(place.then, path, line)
         return place.then
+
+    def array(self, x, path, line):
+        """Notes that an array is used, if it is one of NumPy's."""
+        if is_array(x) and x.nbytes <= LARGE and tensor_of(x) is not None:
+            where = place_of(x, MISSING)
+            self.lines[where] = self.lines.get(where) or line
+            self.arrays.setdefault(where, Array(x, path, line))
 
     def mention(self, x, path, line, whole):
         """Notes that a container is used, and, of one that is read as a whole, each entry."""
@@ -176,11 +254,21 @@ class Reader:
         self.lines[where] = self.lines.get(where) or line
         if not whole or len(x) > MANY or where in self.reads:
             return
-        if isinstance(x, CHANGING):
+        if isinstance(x, (*CHANGING, *MAPPINGS, *BUFFERS)):
             self.reads[where] = Place(x, MISSING, path, line)
-        for key, y in list(x.items() if isinstance(x, dict) else () if isinstance(x, set) else enumerate(x)):
+            self.keep.append(x)
+        if isinstance(x, (set, frozenset, *BUFFERS)):
+            return
+        for key, y in list(x.items() if isinstance(x, (dict, *MAPPINGS)) else enumerate(x)):
             if isinstance(y, torch.Tensor):
                 self.reads.setdefault(place_of(x, key), Place(x, key, f"{path}[{key!r}]", line))
+
+
+def code_of(x):
+    """The code of a function, or of what one decorates, or of a method or property; None of other objects."""
+    if isinstance(x, (property, classmethod, staticmethod)):
+        x = x.fget if isinstance(x, property) else x.__func__
+    return getattr(inspect.unwrap(x), "__code__", None) if isinstance(x, types.FunctionType) else None
 
 
 # ---- what a step changes, and reads ----
@@ -199,7 +287,7 @@ class Outside:
     def __init__(self, step, args, modules):
         self.modules = modules  # (path, module)
         self.step, self.args, self.reader, self.keep = step, args, None, []
-        self.reads, self.changed, self.written = {}, {}, set()
+        self.reads, self.arrays, self.changed, self.written, self.clocks = {}, {}, {}, set(), []
 
     @contextlib.contextmanager
     def buffers(self):
@@ -261,7 +349,12 @@ class Outside:
             sys.settrace(trace)
 
     def forward_ends(self):
-        """The backward is followed only where code of the step's may run in it: following takes time."""
+        """The backward is followed only where code of the step's may run in it: following takes time. Raises CaptureError
+        where the forward has drawn of a generator outside of it."""
+        for path, x, state, line in self.reader.generators:
+            if state_of(x) != state:
+                raise CaptureError(DRAWN.format(f"{path}, a {type(x).__name__}", line and f" ({line})"))
+        self.clocks = self.reader.clocks
         if not (self.in_backward or self.reader.functions):
             sys.settrace(None)
 
@@ -269,7 +362,7 @@ class Outside:
         """What a step has changed is as it was."""
         if self.reader:
             self.restore(self.reader)
-            self.reads = {**self.reader.reads, **self.reads}
+            self.reads, self.arrays = {**self.reader.reads, **self.reads}, {**self.reader.arrays, **self.arrays}
             self.keep += self.reader.keep
             self.reader = None
 
@@ -279,6 +372,10 @@ class Outside:
                 self.note(path, [place_of(x, MISSING)], reader)
                 x.clear()
                 x.update(old) if isinstance(x, (dict, set)) else x.extend(old)
+        for where, p in reader.arrays.items():
+            if not p.is_same():
+                self.note(p.path, [where], reader)
+                p.put(p.then)
         for path, x, old in reader.objects:
             box = Members(x) if isinstance(x, type) else x.__dict__
             for key in [k for k in {**vars(x), **old} if not (isinstance(x, torch.nn.Module) and k in OF_ALL)]:
@@ -317,7 +414,10 @@ class Outside:
             self.changed.setdefault(path, line or "")
 
     def warn(self):
-        """Says what the step has changed: a Step does not."""
+        """Says what the step has changed, and that it asks for the time: a Step does not."""
+        if self.clocks:
+            warnings.warn(f"tenon: the step asks for the time ({self.clocks[0]}), which a Step does not: it has that of the capture; "
+                          "measure around the Step, or give the time as an argument that is a tensor", RuntimeWarning, stacklevel=3)
         if self.changed:
             some, more = list(self.changed)[:3], len(self.changed) - 3
             line = next(filter(None, self.changed.values()), "")
@@ -329,9 +429,11 @@ class Outside:
     def fixed(self, constants, lines):
         """A Fixed of the values that must stay as they are for a graph that has these tensors as constants, each with its
         line."""
-        own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written]
-        self.keep = self.reads = None
-        return Fixed(own, constants, lines, self.modules)
+        own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written
+               and not (isinstance(p, Code) and p.now() is not p.then)]  # which was another only while the step was recorded
+        arrays = [x for where, x in self.arrays.items() if where not in self.written]
+        self.keep = self.reads = self.arrays = None
+        return Fixed(own, constants, lines, self.modules, arrays)
 
 
 def write(path, buffer, now):
@@ -343,23 +445,24 @@ def write(path, buffer, now):
         buffer.copy_(now)
 
 
-def memory(x):
-    """A tensor's memory and form; None of one without data."""
-    try:
-        return x.data_ptr(), x.dtype, x.shape, x.stride()
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 class Fixed:
     """What a graph has as it was when it was captured: values, objects, functions and modules that variables have, the
-    code of modules, and tensors that are constants in it."""
+    code of modules, settings of PyTorch, contents of arrays, and tensors that are constants in it."""
 
-    def __init__(self, places, constants, lines, modules):
+    def __init__(self, places, constants, lines, modules, arrays):
         self.modules, self.code = modules, Calls(modules)
-        self.constants = [(x, x._version, line) for x, line in zip(constants, lines) if not x.is_inference()]
-        known = {memory(x) for x in constants} - {None}
-        self.tensors = [[p, p.then._version] for p in places if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        constants = list(zip(constants, lines))
+        self.constants = [(x, x._version, line) for x, line in constants if not x.is_inference()]
+        known = {memory(x): x for x, _ in constants if memory(x)}
+        self.tensors = [[p, p.then._version, p.then.data_ptr()] for p in places
+                        if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        by_memory = {memory(p.then): p for p, *_ in self.tensors}
+        self.contents, self.arrays = Contents(), Contents()
+        for x, line in constants:
+            self.contents.add(by_memory.get(memory(x)) or (x, line), x)
+        for x in arrays:
+            self.arrays.add(x, tensor_of(x.box))
+        self.settings = [Setting(name).entry() for name in SETTINGS]
         self.turn, self.tries, self.keep = 0, collections.Counter(), []
         self.calls, self.last = 0, -SOON
         self.take([p for p in places if not isinstance(p.then, torch.Tensor)])
@@ -372,7 +475,7 @@ class Fixed:
             if p.makes():
                 continue
             cost = 1 + (len(p.then) // 50 if p.key is MISSING else 0)
-            if p.line and cost == 1 and rooms[0] > 0:
+            if (p.line or p.often) and cost == 1 and rooms[0] > 0:
                 rooms[0] -= 1
                 self.always.append(p.entry())
                 continue
@@ -387,46 +490,46 @@ class Fixed:
 
     def check(self, again, every=False):
         """Raises NotSupported where one is another, and the graph would be. Looks at what the user's lines have, and at some
-        of the others, or at all. again(): the step recorded again: "" if it is the same graph now, else True
-        or a text of why not, and its Fixed."""
-        self.check_tensors()
+        of the others and at PyTorch's settings, or at all others. again(): the step recorded again: "" if it is the same graph
+        now, else True or a text of why not, and its Fixed."""
+        self.check_tensors(every)
         self.calls += 1
         self.turn = (self.turn + 1) % len(self.turns)
         found = [p for p in self.slow if p.now() is not p.then]
-        for turn in [self.always, *(self.turns if every else [self.turns[self.turn]])]:
+        for turn in [self.always, *(self.turns if every else [self.turns[self.turn], self.settings])]:
             try:
                 found += [p for p, box, key, then in turn if box[key] is not then]
             except (KeyError, IndexError):  # one is gone
                 found += [p for p, *_ in turn]
-        found = [p for p in found if not p.is_same()] + self.code.others()
+        found = [p for p in found + self.arrays.others(every) if not p.is_same()] + self.code.others()
         if found:
             self.other(found, again)
 
-    def check_tensors(self):
+    def check_tensors(self, every):
         for entry in self.tensors:
-            p, version = entry
+            p, version, address = entry
             now, then = p.now(), p.then
-            if then._version != version:
-                raise NotSupported(f"{p.path} was written to since the step was captured, in which it is a constant"
-                                   f"{where(p)}; give it as an argument, make it a buffer (register_buffer), or capture again")
+            if then._version != version or then.data_ptr() != address:
+                raise written(p)
             if now is then:
                 continue
             if not isinstance(now, torch.Tensor) or now.dtype != then.dtype or not torch.equal(now, then):
                 raise NotSupported(f"{p.path} is another tensor than when the step was captured, in which it is a constant"
                                    f"{where(p)}; give it as an argument, or capture again")
-            p.then, entry[1] = now, now._version
+            p.then, entry[1:] = now, (now._version, now.data_ptr())
+            self.contents.add(p, now)
         for x, version, line in self.constants:
             if x._version != version:
-                raise NotSupported(f"a tensor of {list(x.shape)} was written to since the step was captured, in which it is a "
-                                   f"constant{line}; give its module in model=, or it as an argument, or capture again")
+                raise written((x, line))
+        for owner in self.contents.others(every):
+            raise written(owner)
 
     def other(self, found, again):
         """Records the step again, as values are others now."""
         why, fixed = again()
         if why:
             p = found[0]
-            how = "" if isinstance(p.then, CALLED) else "give it as an argument that is a tensor, or "
-            raise NotSupported(f"{p.difference()} when the step was captured, in which it is fixed{where(p)}; {how}capture "
+            raise NotSupported(f"{p.difference()} when the step was captured, in which it is fixed{where(p)}; {p.advice()}capture "
                                f"again{why if why is not True else ''}")
         soon, self.last = self.calls - self.last < SOON, self.calls
         for p in found:
@@ -437,8 +540,18 @@ class Fixed:
                               RuntimeWarning, stacklevel=5)
         self.take([p for p in fixed.places() if self.tries[place_of(p.box, p.key)] < TRIES])
         self.code = Calls([(path, m) for path, m in self.modules if self.tries[place_of(m, "forward")] < TRIES])
-        self.tensors = fixed.tensors
+        self.tensors, self.arrays, self.settings = fixed.tensors, fixed.arrays, [x for x in fixed.settings if self.tries[place_of(x[1], x[2])] < TRIES]
+        self.arrays.keep(lambda p: self.tries[place_of(p.box, p.key)] < TRIES)
         self.keep += found  # whose boxes have those addresses
+
+
+def written(owner):
+    """The error for a constant that was written to: a place's, or (a tensor, its line)."""
+    if isinstance(owner, Place):
+        return NotSupported(f"{owner.path} was written to since the step was captured, in which it is a constant{where(owner)}; "
+                            "give it as an argument, make it a buffer (register_buffer), or capture again")
+    return NotSupported(f"a tensor of {list(owner[0].shape)} was written to since the step was captured, in which it is a "
+                        f"constant{owner[1]}; give its module in model=, or it as an argument, or capture again")
 
 
 def where(place):

@@ -1,4 +1,5 @@
 """Places where a step's values are: variables, members of objects, entries of containers; and whose code is whose."""
+import array
 import collections
 import functools
 import inspect
@@ -16,6 +17,9 @@ CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
 NUMBERS = (bool, int, float, complex)
 SEQUENCES = (list, tuple, collections.deque)
 CHANGING = (list, dict, set, collections.deque)
+WHOLES = (list, tuple, set, frozenset, collections.deque)  # of which any mention may be of every entry
+MAPPINGS = (collections.ChainMap, types.MappingProxyType, type(os.environ))  # which are looked into by their own ways
+BUFFERS = (bytearray, array.array)
 PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
 PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
     sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages())})
@@ -75,7 +79,10 @@ def same(a, b):
 
 
 def copied(x):
-    """A copy of a list, dict, set or deque, of its base class, as others may be made in ways of their own."""
+    """A copy of a list, dict, set or deque, of its base class, as others may be made in ways of their own; of a buffer, or of
+    a mapping as a dict."""
+    if isinstance(x, (*BUFFERS, *MAPPINGS)):
+        return x[:] if isinstance(x, BUFFERS) else dict(x)
     return next(kind for kind in CHANGING if isinstance(x, kind))(x)
 
 
@@ -132,9 +139,21 @@ class Members:
         delattr(self.of, key)
 
 
+class Methods(Members):
+    """Functions of a class, its own and those of its bases."""
+
+    def __getitem__(self, key):
+        try:
+            return getattr(self.of, key)
+        except AttributeError:
+            raise KeyError from None
+
+
 class Place:
     """A variable, member or entry. path: its name for people; line: where the user's code has it, "" where only a
     package's has; then: its value when it was found. key: MISSING: the list `box` itself, of which `then` is a copy."""
+
+    often = False  # whether it is looked at before every step though no line of the user's has it
 
     def __init__(self, box, key, path, line):
         self.box, self.key, self.path, self.line = box, key, path, line
@@ -158,6 +177,9 @@ class Place:
             return f"{self.path} is another {type(now).__name__} than"
         return f"{self.path} is {brief(now)}, and was {brief(self.then)}"
 
+    def advice(self):
+        return "" if isinstance(self.then, CALLED) else "give it as an argument that is a tensor, or "
+
     def makes(self):
         """Whether looking into the box would make what it has not, or there was nothing."""
         return self.then is MISSING or (isinstance(self.box, dict) and hasattr(type(self.box), "__missing__"))
@@ -171,6 +193,12 @@ class Place:
             self.box[self.key] = value
         elif self.now() is not MISSING:
             del self.box[self.key]
+
+
+class Code(Place):
+    """A function, method or class where the step's code finds it: in a class, or in a file that is not the user's."""
+
+    often = True
 
 
 def place_of(box, key):
@@ -211,4 +239,9 @@ def box_of(x, key):
 
 def holds(x, key):
     """Whether a container may have an entry under a key."""
-    return isinstance(x, (*CHANGING, tuple)) and isinstance(key, (int, str, tuple))
+    return isinstance(x, (*CHANGING, *MAPPINGS, tuple)) and isinstance(key, (int, str, tuple))
+
+
+def unwrapped(x):
+    """The container that one of collections is around."""
+    return x.data if isinstance(x, (collections.UserDict, collections.UserList)) and isinstance(x.data, CHANGING) else x

@@ -363,6 +363,10 @@ class Step:
                                  f"{OTHER_SIZES if given and now.shape != shape else ''}")
             if now.layout is not torch.strided:
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
+            strides = c.strides and c.strides.get(c.inputs[len(tensors)])
+            if strides and now.stride() != strides:
+                raise ValueError(f"{c.inputs[len(tensors)]}: expected strides {strides}, by which the step's as_strided reads it, "
+                                 f"found {now.stride()}")
             if now.requires_grad:
                 raise NotSupported(f"{c.inputs[len(tensors)]} requires a gradient: a Step gives gradients of parameters only; "
                                    "detach() it")

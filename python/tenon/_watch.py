@@ -6,15 +6,54 @@ import sys
 import weakref
 
 import torch
+from torch.nn.modules import module as nn_module
 
 from ._errors import NotSupported
+from ._places import Place
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
+OF_ALL = [getattr(nn_module, f"_global{kind}") for kind in HOOKS]
 optimizers = sys.modules[torch.optim.Optimizer.__module__]  # the module, which torch.optim deletes from its names
 
 
 def nothing():
     return None
+
+
+def around():
+    """The words of the torch.autocast that is on, or off, now."""
+    return {"device_type": "cpu", "dtype": torch.get_autocast_dtype("cpu"), "enabled": torch.is_autocast_enabled("cpu")}
+
+
+def autocast():
+    """The dtype of autocast where it is on, "off" where not."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else "off"
+
+
+SETTINGS = {"torch.autocast on the CPU": autocast, "torch.get_default_dtype()": torch.get_default_dtype}
+
+
+class Settings:
+    """Settings of PyTorch by which it computes what a step writes, as a box of these."""
+
+    def __getitem__(self, key):
+        return SETTINGS[key]()
+
+
+class Setting(Place):
+    """One of Settings, which are around a step and not in it."""
+
+    def __init__(self, name):
+        super().__init__(settings, name, name, "")
+
+    def difference(self):
+        return f"{self.path} is {self.now()}, and was {self.then}"
+
+    def advice(self):
+        return "call the Step with it as it was then, or "
+
+
+settings = Settings()
 
 
 class Called:
@@ -28,19 +67,37 @@ class Called:
     def difference(self):
         return f"{self.path or type(self.box).__name__} has another class, forward or hook than"
 
+    def advice(self):
+        return ""
+
+
+class Everywhere(Called):
+    """Hooks of all modules, which are others than they were."""
+
+    def __init__(self):
+        super().__init__("", nn_module)
+
+    def difference(self):
+        return "torch.nn.modules.module has other hooks of all modules (register_module_forward_hook and the like) than"
+
 
 class Calls:
-    """By what code modules run, (path, module): their classes, what members they have in the place of `forward`, hooks."""
+    """By what code modules run, (path, module): their classes, what members they have in the place of `forward`, hooks, and
+    those of all modules."""
 
     def __init__(self, modules):
         self.modules = [(path, m, code_of(m)) for path, m in modules]
         self.objects, self.types = [m for _, m in modules], [type(m) for _, m in modules]
         self.no_hooks = [x for m in self.objects for x in hooks_of(m) if not x]
         self.no_forward = [vars(m) for m in self.objects if "forward" not in vars(m)]
+        self.everywhere = hooks_of_all()
         self.some = [(m, code) for _, m, code in self.modules if len(code) > 2 or code[1] is not None]
 
     def others(self):
         """A Called of each module that runs by other code now."""
+        return ([Everywhere()] if hooks_of_all() != self.everywhere else []) + self.of_modules()
+
+    def of_modules(self):
         if (not any(self.no_hooks) and list(map(type, self.objects)) == self.types
                 and not any(map(operator.contains, self.no_forward, itertools.repeat("forward")))
                 and all(code_of(m) == code for m, code in self.some)):
@@ -50,6 +107,10 @@ class Calls:
 
 def hooks_of(module):
     return [getattr(module, kind) for kind in HOOKS]
+
+
+def hooks_of_all():
+    return [hook for hooks in OF_ALL for hook in hooks.values()]
 
 
 def code_of(module):
