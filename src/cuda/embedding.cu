@@ -47,10 +47,11 @@ __device__ static int64_t row_of(const Ids &s, int64_t i)
     return row < (uint64_t)s.rows ? (int64_t)row : NOWHERE;
 }
 
-/* Ids of a part may be anywhere. */
+/* Ids of a part of which no number of all rows is known may be anywhere. */
 static int check_ids(Call *c, int64_t rows)
 {
-    return first_of(c) ? 0 : cuda_check_index(c, 1, 0, rows, 0);
+    const int64_t all = c->node->attr[attr_index(c->node->op, "rows")].i;
+    return !all && first_of(c) ? 0 : cuda_check_index(c, 1, 0, all ? all : rows, 0);
 }
 
 /* ---- embedding ---- */

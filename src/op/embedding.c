@@ -5,7 +5,8 @@
  *
  * With a last operand `first`, i64[], the table, or its gradient, is the part of a larger one that
  * begins at row `first`: ids outside of it give zeros and are skipped, so that parts along V add
- * up. padding_idx counts from the first row of all.
+ * up. padding_idx counts from the first row of all. There ids are checked by `rows`, the number of
+ * all rows, where it is not 0; and in a table that is padded.
  *
  * The backward's operand 2 may be `base`, of the result's type: the rows are added to it, in the
  * order of the positions, (base + dy[i]) + dy[j]; in its place only rows that some id has are
@@ -20,18 +21,20 @@
 
 enum { BASE = 2 }; /* the backward's optional operand, before `first` */
 
-enum { PADDING, BY_FREQUENCY };
+enum { PADDING, BY_FREQUENCY, ROWS };
 static const AttrField attrs[] = {
     {"padding_idx", ATTR_INT, .i = -1},
     {"scale_grad_by_freq", ATTR_BOOL, .i = 0},
+    {"rows", ATTR_INT, .i = 0},
     {0},
 };
 
-enum { NUM_WEIGHTS, OUT_DTYPE, BACKWARD_PADDING };
+enum { NUM_WEIGHTS, OUT_DTYPE, BACKWARD_PADDING, BACKWARD_ROWS };
 static const AttrField backward_attrs[] = {
     {"num_weights", ATTR_INT, .required = true},
     {"out_dtype", ATTR_DTYPE, .i = NDTYPE},
     {"padding_idx", ATTR_INT, .i = -1},
+    {"rows", ATTR_INT, .i = 0},
     {0},
 };
 
@@ -52,13 +55,16 @@ static Value *first_row(const Node *n)
     return i < 0 ? NULL : n->in[i];
 }
 
-/* In a part the number of all rows is not known. */
-static void check_padding(const Graph *g, const Node *n, int64_t padding, int64_t rows)
+/* rows: of the table; all: by the attribute. In a part the number of all rows may not be known. */
+static void check_padding(const Graph *g, const Node *n, int64_t padding, int64_t rows, int64_t all)
 {
     Type scalar = type_make(I64, 0, NULL);
     int first = first_operand(n);
     if (first >= 0)
         need_type(g, n, first, &scalar);
+    if (all < 0 || (all > rows && first < 0))
+        fail_node(g, n, "rows: expected 0 to %lld, found %lld",
+                  first < 0 ? (long long)rows : (long long)INT64_MAX, (long long)all);
     if (padding < -1 || (padding >= rows && first < 0))
         fail_node(g, n, "padding_idx: expected -1 to %lld, found %lld", (long long)rows - 1,
                   (long long)padding);
@@ -77,7 +83,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_rank(g, n, 0, 2, 2);
     need_rank(g, n, 1, 0, TN_RANK - 1);
     need_ids(g, n, 1);
-    check_padding(g, n, n->attr[PADDING].i, w->dim[0]);
+    check_padding(g, n, n->attr[PADDING].i, w->dim[0], n->attr[ROWS].i);
     out[0] = *ids;
     out[0].dtype = w->dtype;
     out[0].dim[out[0].rank++] = w->dim[1];
@@ -95,7 +101,8 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     if (n->attr[NUM_WEIGHTS].i < 0)
         fail_node(g, n, "num_weights: expected at least 0, found %lld",
                   (long long)n->attr[NUM_WEIGHTS].i);
-    check_padding(g, n, n->attr[BACKWARD_PADDING].i, n->attr[NUM_WEIGHTS].i);
+    check_padding(g, n, n->attr[BACKWARD_PADDING].i, n->attr[NUM_WEIGHTS].i,
+                  n->attr[BACKWARD_ROWS].i);
     out[0] = type_make(need_out_dtype(g, n, "out_dtype", dy->dtype), 2,
                        (int64_t[]){n->attr[NUM_WEIGHTS].i, dy->dim[dy->rank - 1]});
     if (base_of(n) || n->nin > BASE + 1)
@@ -127,7 +134,8 @@ static void diff(Grad *d)
     if (d->need[0] && d->dy[0])
         d->dx[0] = emit1(d->b, "embedding_dense_backward", d->n->nin, in,
                          ATTRS(A_INT("num_weights", w->type.dim[0]),
-                               A_INT("padding_idx", d->n->attr[PADDING].i)));
+                               A_INT("padding_idx", d->n->attr[PADDING].i),
+                               A_INT("rows", d->n->attr[ROWS].i)));
 }
 
 static void backward_diff(Grad *d)
@@ -139,7 +147,8 @@ static void backward_diff(Grad *d)
         d->dx[BASE] = d->dy[0];
     if (!d->need[0] || !d->dy[0])
         return;
-    Value *rows = emit1(b, "embedding", in[2] ? 3 : 2, in, NOATTRS);
+    Value *rows =
+        emit1(b, "embedding", in[2] ? 3 : 2, in, ATTRS(A_INT("rows", d->n->attr[BACKWARD_ROWS].i)));
     if (padding >= 0) {
         Value *is =
             emit1(b, "eq", IN(ids, emit_full(b, (double)padding, ids->type.dtype)), NOATTRS);
@@ -225,10 +234,26 @@ static Value *part_first(const Part *p)
     return start ? emit1(p->b, "add", IN(p->in[first], start), NOATTRS) : p->in[first];
 }
 
+/* Notes in attribute i how many rows there are, where a part has some of all `rows`. */
+static void note_rows(const Part *p, Attr *attr, int i, int64_t own, int64_t rows)
+{
+    if (!attr[i].i && own < rows && first_operand(p->n) < 0)
+        attr[i].i = rows;
+}
+
+static void part(Part *p)
+{
+    Attr *attr = part_attr(p);
+    note_rows(p, attr, ROWS, p->in[0]->type.dim[0], p->n->in[0]->type.dim[0]);
+    part_same(p, attr);
+}
+
 static void backward_part(Part *p)
 {
     Attr *attr = part_attr(p);
+    const int64_t rows = attr[NUM_WEIGHTS].i;
     attr[NUM_WEIGHTS].i = part_dims(p)[0];
+    note_rows(p, attr, BACKWARD_ROWS, attr[NUM_WEIGHTS].i, rows);
     if (!p->partials) {
         part_same(p, attr);
         return;
@@ -260,12 +285,15 @@ static int64_t first_of(const Call *c)
     return i < 0 ? 0 : tensor_int(&c->in[i], 0);
 }
 
-/* Fails unless every id is in [0, rows); ids of a part may be anywhere. */
+/* Fails unless every id is in [0, all), or [0, rows) where this is all; ids of a part of which
+ * nothing more is known may be anywhere. */
 static int check_ids(Call *c, int64_t rows)
 {
     const Tensor *ids = &c->in[1];
     Rows at = rows_of(ids, ids->rank);
-    int64_t count = first_operand(c->node) < 0 ? tensor_nelem(ids) : 0;
+    const int64_t all = c->node->attr[attr_index(c->node->op, "rows")].i;
+    const int64_t count = all || first_operand(c->node) < 0 ? tensor_nelem(ids) : 0;
+    rows = all ? all : rows;
     for (int64_t i = 0; i < count; i++) {
         int64_t id = tensor_int(ids, row_offset(&at, i));
         if (id < 0 || id >= rows)
@@ -525,6 +553,7 @@ const OpRules op_embedding = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .part = part,
     .kernels = kernels,
     .ref = ref,
     .alias = "aten.embedding.default",

@@ -218,6 +218,18 @@ static bool bears_padding(const Pad *x, const Node *n, int i)
     return (node_is(n, OP_norm_of) || node_is(n, OP_sum_squares)) && dtype_float(v->type.dtype);
 }
 
+/* Has an embedding of a table that gets padded check ids by the rows that it had. */
+static void note_rows(const Graph *g, Node *n)
+{
+    const int at = node_is(n, OP_embedding) ? attr_index(n->op, "rows") : -1;
+    if (at < 0 || n->attr[at].i)
+        return;
+    Attr *attr = NEWN(g->a, Attr, op_nattr(n->op));
+    memcpy(attr, n->attr, sizeof *attr * (size_t)op_nattr(n->op));
+    attr[at].i = n->in[0]->type.dim[0];
+    n->attr = attr;
+}
+
 /* Gives n, a reader of padded values, what it may read. */
 static void pad_reader(Pad *x, Replace *r, Node *n)
 {
@@ -226,8 +238,12 @@ static void pad_reader(Pad *x, Replace *r, Node *n)
         replace_with(r, n, 0, wide);
     else if (!wide || !widen_result(x, n))
         for (int i = 0; i < n->nin; i++)
-            if ((wide = wide_of(x, n->in[i])))
-                n->in[i] = bears_padding(x, n, i) ? wide : thin_of(x, n->in[i], n);
+            if ((wide = wide_of(x, n->in[i]))) {
+                const bool bears = bears_padding(x, n, i);
+                if (bears)
+                    note_rows(x->g, n);
+                n->in[i] = bears ? wide : thin_of(x, n->in[i], n);
+            }
 }
 
 /* Gives all nodes what they may read; pad_updates() sees to updates of the whole graph. A reader of
@@ -261,7 +277,9 @@ static Value *more_rows(Build *b, const Node *n, const Type *t)
 {
     Attr *attr = NEWN(b->g->a, Attr, op_nattr(n->op));
     memcpy(attr, n->attr, sizeof *attr * (size_t)op_nattr(n->op));
-    attr[attr_index(n->op, "num_weights")].i = t->dim[0];
+    Attr *rows = &attr[attr_index(n->op, "rows")], *all = &attr[attr_index(n->op, "num_weights")];
+    rows->i = rows->i ? rows->i : all->i;
+    all->i = t->dim[0];
     const char *name = graph_fresh(b->g, arena_printf(b->g->a, "%s_padded", n->out[0]->name));
     return emit_named(b, n->op, n->nin, n->in, attr, NULL, -1, &name, 1)->out[0];
 }

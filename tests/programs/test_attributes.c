@@ -161,7 +161,8 @@ static bool matters(const Case *c, int field)
     return found;
 }
 
-/* Of these the operands' shapes leave one value alone, or others that mean the same. */
+/* Of these the operands' shapes leave one value alone, or others that mean the same; or they only
+ * say what is refused. */
 static bool bound_by_shapes(const char *op, const char *field)
 {
     static const char *const bound[][2] = {{"split", "dim"},
@@ -171,6 +172,8 @@ static bool bound_by_shapes(const char *op, const char *field)
                                            {"slice_scatter", "end"},
                                            {"native_layer_norm", "normalized_shape"},
                                            {"index_put", "dims"},
+                                           {"embedding", "rows"},
+                                           {"embedding_dense_backward", "rows"},
                                            {"dropout", "extents"},
                                            {"native_dropout", "extents"},
                                            {"rand_like", "extents"}};
