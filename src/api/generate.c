@@ -205,12 +205,16 @@ int tn_generator_feed(tn_generator *x, int64_t count, const int64_t *ids)
     if (!GIVEN(args_owner(x), x) || !WITHIN(args_owner(x), 0, INT32_MAX, count) ||
         (count && !GIVEN(args_owner(x), ids)))
         return TN_CODE_USAGE;
+    const int64_t first = MAX(count - x->capacity, 0); /* the window holds no more */
     for (int64_t i = 0; i < count; i++) {
         if (ids[i] < 0 || ids[i] >= x->vocab)
             return tn_context_fail(context_of(x), TN_CODE_FAIL,
                                    "token %lld is %lld, but the model has %lld tokens",
                                    (long long)i, (long long)ids[i], (long long)x->vocab);
-        append(x, ids[i]);
+        if (i == first && first)
+            x->count = x->cached = 0;
+        if (i >= first)
+            append(x, ids[i]);
     }
     return TN_CODE_OK;
 }

@@ -297,10 +297,12 @@ static int leave_original(Trainer *r, const char *path, char own[CHECKPOINT_PATH
 
 int open_events(Trainer *r)
 {
-    char own[CHECKPOINT_PATH];
+    char own[CHECKPOINT_PATH], to[CHECKPOINT_PATH];
     const char *path = r->t->tensorboard;
-    if (!path ||
-        !metrics_claim(r, path, r->t->tensorboard_stored, has_own, "event files", "--tensorboard"))
+    const bool stored = r->t->tensorboard_stored;
+    if (path)
+        path = metrics_moved(r, path, stored, has_own, "tensorboard", to);
+    if (!path || !metrics_claim(r, path, stored, has_own, "event files", "--tensorboard"))
         return 0;
     int code = check_plain(r, path);
     if (!code && r->t->resume && metrics_original(r, path)) {

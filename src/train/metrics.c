@@ -328,6 +328,22 @@ static bool is_own(const Trainer *r, const char *path)
     return own;
 }
 
+const char *metrics_moved(const Trainer *r, const char *path, bool stored,
+                          bool (*own)(const Trainer *r, const char *path), const char *option,
+                          char to[CHECKPOINT_PATH])
+{
+    const char *slash = strrchr(path, '/');
+    struct stat st;
+    if (!stored || !strcmp(path, "-") || !stat(path, &st) ||
+        snprintf(to, CHECKPOINT_PATH, "%s/%s", r->t->out, slash ? slash + 1 : path) >=
+            CHECKPOINT_PATH ||
+        !own(r, to))
+        return path;
+    fprintf(r->log, "tenon: note: --resume: --%s goes on in %s, as %s is gone\n", option, to, path);
+    json_object_set_new(r->t->described, option, json_string(to));
+    return to;
+}
+
 bool metrics_claim(const Trainer *r, const char *path, bool stored,
                    bool (*own)(const Trainer *r, const char *path), const char *what,
                    const char *option)
@@ -365,12 +381,14 @@ static void put_head(const Trainer *r)
 
 int open_metrics(Trainer *r)
 {
+    char to[CHECKPOINT_PATH];
     const char *path = r->t->metrics;
     if (r->t->resume)
         find_originals(r);
     if (!path)
         return 0;
     bool file = strcmp(path, "-") != 0;
+    path = metrics_moved(r, path, r->t->metrics_stored, is_own, "metrics", to);
     if (snprintf(r->metrics.path, sizeof r->metrics.path, "%s", file ? path : "standard output") >=
         (int)sizeof r->metrics.path)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", path);

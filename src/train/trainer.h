@@ -364,6 +364,12 @@ bool metrics_inside(const Trainer *r, const char *path);
 /* Whether a path has the metrics of the run that this one is a copy of. */
 bool metrics_original(const Trainer *r, const char *path);
 
+/* The path that a checkpoint names (stored); where nothing is there, as the run's folder was moved,
+ * that in the folder, if it is the run's own. Says so. */
+const char *metrics_moved(const Trainer *r, const char *path, bool stored,
+                          bool (*own)(const Trainer *r, const char *path), const char *option,
+                          char to[CHECKPOINT_PATH]);
+
 /* Whether a file or folder is the run's to go on with: the user named it (`option`), or the
  * checkpoint did and it is in the run's folder or has the run's `what` already, as `own` finds. A
  * checkpoint may be someone else's, and is not to name what is written. Says why not. */

@@ -183,11 +183,12 @@ static void test_window_slides(void)
         drop_forward(&f);
     }
     tn_generator *y = start(m, WINDOW); /* all at once */
-    const float *p, *q;
+    const float *q;
     OK(tn_generator_feed(y, LEN(text), text));
-    OK(tn_generator_logits(x, &p));
     OK(tn_generator_logits(y, &q));
-    EXPECT(difference(p, q, 61) < 1e-5);
+    Forward f = forward(m, text + LEN(text) - WINDOW, WINDOW); /* the last that it holds */
+    EXPECT(difference(q, f.logits + (WINDOW - 1) * 61, 61) < 1e-5);
+    drop_forward(&f);
     tn_generator_free(x);
     tn_generator_free(y);
     tn_model_free(m);

@@ -99,6 +99,12 @@ ok "the window of training" grep -q '^window: 32 tokens (--seq-len of its traini
 ok "a text longer than the window" [ "$(wc -c <"$dir/out")" = $((3 + 90 + 1)) ]
 gives 0 "prompt: $bytes tokens" generate "$dir/run" --prompt "$(cat "$dir/text")" --tokens 1 --context 1000
 gives 0 "prompt: $bytes tokens" generate "$dir/run" --prompt "$(cat "$dir/text")" --tokens 1 --context 7
+# Of a longer prompt the model sees as many of its last tokens as the window holds.
+head -c 40 "$dir/text" >"$dir/long"
+gives 0 'the model sees the last 32' generate "$dir/run" --prompt "$(cat "$dir/long")" --tokens 8 --temperature 0 --context 32
+tail -c 8 "$dir/out" >"$dir/seen"
+gives 0 '' generate "$dir/run" --prompt "$(tail -c 32 "$dir/long")" --tokens 8 --temperature 0 --context 32
+ok "as of these alone" [ "$(tail -c 8 "$dir/out")" = "$(cat "$dir/seen")" ]
 next=$(head -c 4 "$dir/a" | tail -c 1)
 write --tokens 25 --temperature 0 --end "$next"
 ok "ends at a token" [ "$(wc -c <"$dir/out")" = 4 ]

@@ -156,6 +156,12 @@ ok "nothing of them is lost" [ "$(cat "$dir"/board/p~1/* | cksum)" = "$(cksum <"
 train_gives 0 "does not have this run's event files, though the checkpoint names it" --resume --out "$dir/p" --steps 5
 train_gives 0 '' --resume --out "$dir/p" --steps 6 --tensorboard "$dir/board/new"
 ok "where it was asked for" [ "$(events "$dir"/board/new/* | grep -c ' loss ')" = 1 ]
+train_gives 0 '' "$@" --steps 2 --out "$dir/m" --tensorboard "$dir/m/tb" --metrics "$dir/m/m.csv"
+mv "$dir/m" "$dir/moved"
+train_gives 0 "metrics goes on in $dir/moved/m.csv, as $dir/m/m.csv is gone" --resume --out "$dir/moved" --steps 3
+train_gives 0 '' --resume --out "$dir/moved" --steps 4
+ok "a folder that was moved has the metrics of all steps" [ "$(wc -l <"$dir/moved/m.csv")" = 5 ]
+ok "and the events" [ "$(events "$dir"/moved/tb/* | grep -c ' loss ')" = 4 ]
 train_gives 0 "are now in $dir/p.csv~1" "$@" --steps 2 --out "$dir/d" --metrics "$dir/p.csv"
 
 # ---- what is refused ----
