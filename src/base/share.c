@@ -9,17 +9,17 @@
 
 enum { MOST = 64 << 20 }; /* bytes of keys and answers; beyond that each thread finds its own */
 
-typedef struct Answer {
-    struct Answer *next;
+typedef struct SharedAnswer {
+    struct SharedAnswer *next;
     bool done; /* else a thread is about to find it */
     void *key, *value;
     size_t nkey, size;
-} Answer;
+} SharedAnswer;
 
 struct Share {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
-    Answer *first;
+    SharedAnswer *first;
     size_t nbytes;
     int found, taken;
 };
@@ -27,7 +27,7 @@ struct Share {
 static void drop(void *what)
 {
     Share *s = what;
-    for (Answer *x = s->first, *next; x; x = next) {
+    for (SharedAnswer *x = s->first, *next; x; x = next) {
         next = x->next;
         free(x->key);
         free(x->value);
@@ -46,9 +46,9 @@ Share *share_new(Arena *a)
     return s;
 }
 
-static Answer *find(const Share *s, const void *key, size_t nkey)
+static SharedAnswer *find(const Share *s, const void *key, size_t nkey)
 {
-    Answer *x = s->first;
+    SharedAnswer *x = s->first;
     while (x && (x->nkey != nkey || memcmp(x->key, key, nkey) != 0))
         x = x->next;
     return x;
@@ -58,13 +58,14 @@ static Answer *find(const Share *s, const void *key, size_t nkey)
 static void begin(Share *s, const void *key, size_t nkey, size_t size)
 {
     const bool full = s->nbytes + nkey + size > MOST;
-    Answer *x = full ? NULL : calloc(1, sizeof *x);
+    SharedAnswer *x = full ? NULL : calloc(1, sizeof *x);
     void *copy = x ? malloc(nkey) : NULL;
     if (!copy) {
         free(x);
         return;
     }
-    *x = (Answer){.next = s->first, .key = memcpy(copy, key, nkey), .nkey = nkey, .size = size};
+    *x = (SharedAnswer){
+        .next = s->first, .key = memcpy(copy, key, nkey), .nkey = nkey, .size = size};
     s->first = x;
     s->nbytes += nkey + size;
 }
@@ -72,7 +73,7 @@ static void begin(Share *s, const void *key, size_t nkey, size_t size)
 bool share_get(Share *s, const void *key, size_t nkey, void *value, size_t size)
 {
     pthread_mutex_lock(&s->lock);
-    const Answer *x = find(s, key, nkey);
+    const SharedAnswer *x = find(s, key, nkey);
     while (x && !x->done) {
         pthread_cond_wait(&s->changed, &s->lock);
         x = find(s, key, nkey);
@@ -87,9 +88,9 @@ bool share_get(Share *s, const void *key, size_t nkey, void *value, size_t size)
     return known;
 }
 
-static void remove_answer(Share *s, Answer *x)
+static void remove_answer(Share *s, SharedAnswer *x)
 {
-    Answer **at = &s->first;
+    SharedAnswer **at = &s->first;
     while (*at != x)
         at = &(*at)->next;
     *at = x->next;
@@ -105,7 +106,7 @@ void share_put(Share *s, const void *key, size_t nkey, const void *value, size_t
         memcpy(copy, value, size);
     pthread_mutex_lock(&s->lock);
     s->found += value != NULL;
-    Answer *x = find(s, key, nkey);
+    SharedAnswer *x = find(s, key, nkey);
     if (x && !x->done && !copy) {
         remove_answer(s, x);
     } else if (x && !x->done) {

@@ -36,11 +36,19 @@ both() {
 
 # ---- one batch ----
 
-for more in "--clip 0" "--accumulate 2 --recompute full" "--dtype bf16 --param-dtype bf16" \
-    "--optimizer sgd --momentum 0.9 --fuse off" "--freeze wte*" "--mesh fsdp=2"; do
-    both "$more" $ref --batch $ref/batch.safetensors --steps 3 $more
-done
+# Each with a model whose buffers need no long search for addresses.
 set -f
+while read -r model more; do
+    model=tests/ref/$model
+    both "$more" $model --batch $model/batch.safetensors --steps 3 $more
+done <<END
+gpt2-tiny --clip 0
+gpt2-tiny --accumulate 2 --recompute full
+qwen2-tiny --dtype bf16 --param-dtype bf16
+llama-tiny --optimizer sgd --momentum 0.9 --fuse off
+qwen2-tiny --freeze *embed_tokens*
+qwen2-tiny --mesh fsdp=2
+END
 state="$state --offload *::*"
 both "both" $ref --batch $ref/batch.safetensors --steps 3
 set +f
@@ -48,7 +56,8 @@ state="--backend emulated --offload state"
 
 # ---- data, with evaluation and samples in the same arena; gone on with ----
 
-sed 's/"vocab_size": *[0-9]*/"vocab_size": 256/' $ref/config.json >"$dir/config.json"
+bytes() { sed 's/"vocab_size": *[0-9]*/"vocab_size": 256/' "$1/config.json"; } # of a model of bytes
+bytes tests/ref/qwen2-tiny >"$dir/config.json"
 data="$dir/config.json --data docs/chunking.md --token-type byte --batch-size 2 --seq-len 16 --schedule constant \
     --eval-every 2 --eval-windows 4 --sample-tokens 4"
 both data $data --steps 4
@@ -84,8 +93,8 @@ gives 0 'optimizer state' plan demo --batch-size 2 --seq-len 16 $state --html "$
 
 # ---- less memory than parameters and state need; what cannot be ----
 
-sed 's/"n_embd": *[0-9]*/"n_embd": 512/; s/"n_layer": *[0-9]*/"n_layer": 8/; s/"n_head": *[0-9]*/"n_head": 8/' \
-    "$dir/config.json" >"$dir/large.json"
+bytes $ref | sed 's/"n_embd": *[0-9]*/"n_embd": 512/; s/"n_layer": *[0-9]*/"n_layer": 8/; s/"n_head": *[0-9]*/"n_head": 8/' \
+    >"$dir/large.json"
 large="train $dir/large.json --data docs/chunking.md --token-type byte --batch-size 1 --seq-len 8 --steps 1 --threads 1 \
     --backend emulated"
 gives 0 '' $large --offload state --memory 270MiB --out "$dir/large" --metrics "$dir/metrics"
