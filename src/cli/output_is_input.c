@@ -103,6 +103,23 @@ static bool option_has(const Option *o, const struct stat *out)
     return false;
 }
 
+/* Whether a file that is made there would be one of a folder of which all files are read. */
+static bool would_be_input(const Option *o, const char *path)
+{
+    char parent[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const Texts *t = o->into;
+    struct stat st;
+    const int n = slash ? (int)(slash - path) + !(slash - path) : 1;
+    if (o->kind != OPT_INS || n >= (int)sizeof parent)
+        return false;
+    snprintf(parent, sizeof parent, "%.*s", n, slash ? path : ".");
+    for (int i = 0; i < t->count; i++)
+        if (!stat(t->text[i], &st) && S_ISDIR(st.st_mode) && path_same(t->text[i], parent))
+            return true;
+    return false;
+}
+
 static int check_output(const Command *c, const Option *table, const Texts *args, const Option *out)
 {
     struct stat st;
@@ -121,6 +138,10 @@ static int check_output(const Command *c, const Option *table, const Texts *args
         if (option_has(o, &st))
             return report(TN_CODE_USAGE, "%s: --%s: %s is an input (--%s)", c->name, out->name,
                           path, o->name);
+    for (const Option *o = table; !there && o->kind; o++)
+        if (would_be_input(o, path))
+            return report(TN_CODE_USAGE, "%s: --%s: %s would be one of the files of --%s", c->name,
+                          out->name, path, o->name);
     for (int i = 0; there && i < args->count; i++)
         if (has(args->text[i], &st))
             return report(TN_CODE_USAGE, "%s: --%s: %s is an input (%s)", c->name, out->name, path,
