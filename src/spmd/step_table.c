@@ -3,12 +3,13 @@
  * again.
  *
  * A step's key has the numbers of each mesh axis' cut before and after it. Open addressing, at most
- * half full; a table numbers MOST_CUTS cuts. */
+ * half full; a slot is the product's highest bits, the only ones that all bits of a key reach. A
+ * table numbers MOST_CUTS cuts. */
 #include "rewrite.h"
 
 #include <string.h>
 
-enum { MOST_CUTS = 127, CUT_BITS = 7, FIRST_SLOTS = 256 };
+enum { MOST_CUTS = 127, CUT_BITS = 7, FIRST_SHIFT = 56 };
 
 typedef struct StepSlot {
     uint64_t key; /* 0: free */
@@ -19,6 +20,7 @@ struct StepTable {
     Arena *a;
     Cut cut[MOST_CUTS];
     int ncut, nslot, nused;
+    int shift; /* of 64 bits to a slot: nslot is 1 << (64 - shift) */
     StepSlot *slot;
 };
 
@@ -26,7 +28,8 @@ StepTable *step_table(Arena *a)
 {
     StepTable *y = NEW(a, StepTable);
     y->a = a;
-    y->slot = NEWN(a, StepSlot, y->nslot = FIRST_SLOTS);
+    y->shift = FIRST_SHIFT;
+    y->slot = NEWN(a, StepSlot, y->nslot = 1 << (64 - FIRST_SHIFT));
     return y;
 }
 
@@ -45,7 +48,7 @@ int64_t step_cut(StepTable *y, Cut c, int axis)
 static StepSlot *find_slot(const StepTable *y, uint64_t key)
 {
     const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15);
-    uint64_t at = (key * golden >> 32) & (uint64_t)(y->nslot - 1);
+    uint64_t at = key * golden >> y->shift;
     while (y->slot[at].key && y->slot[at].key != key)
         at = (at + 1) & (uint64_t)(y->nslot - 1);
     return &y->slot[at];
@@ -55,6 +58,7 @@ static void widen(StepTable *y)
 {
     StepTable old = *y;
     y->slot = NEWN(y->a, StepSlot, y->nslot *= 2);
+    y->shift--;
     for (int i = 0; i < old.nslot; i++)
         if (old.slot[i].key)
             *find_slot(y, old.slot[i].key) = old.slot[i];
