@@ -135,12 +135,12 @@ static void group(const Call *c, const Flash *f, float *work, int64_t b, int64_t
         float top = (narrow ? scores_bf16 : scores_f32)(s, row_at(q, b, h), row_at(k, b, head),
                                                         k->stride[1] * width, seen, f->size,
                                                         (float)f->scale);
-        float sum = exponentials(s, seen, top);
+        float sum = exponentials(s, seen, top == -INFINITY ? 0 : top);
         (narrow ? values_bf16 : values_f32)(to, s, row_at(v, b, head), v->stride[1] * width, seen,
-                                            f->size, 1 / sum);
+                                            f->size, sum == 0 ? 0 : 1 / sum);
         if (narrow)
             flash_store(o, b, 0, h, 1, row, f->size);
-        f32(lse)[tensor_index(lse, (int64_t[]){b, h, 0})] = top + logf(sum);
+        f32(lse)[tensor_index(lse, (int64_t[]){b, h, 0})] = sum == 0 ? INFINITY : top + logf(sum);
     }
 }
 
