@@ -1,7 +1,7 @@
 """Contents of tensors that are constants of a graph, and of NumPy arrays that a step reads. NumPy, and PyTorch's own .data, write
 into them without a count (_version), so their bytes are compared: small ones before every step, of larger ones some parts."""
-import ctypes
 import sys
+from ctypes import string_at
 
 import torch
 
@@ -67,8 +67,9 @@ class Contents:
         first = tensor.storage_offset() * tensor.element_size()
         if size > LARGE or storage.nbytes() < first + size:
             return
-        parts = [(owner, storage, at, min(PART, first + size - at)) for at in range(first, first + size, PART)]
-        parts = [(*part, bytes_of(*part[1:])) for part in parts]
+        parts = [(owner, storage.nbytes, storage.data_ptr, at, min(PART, first + size - at))
+                 for at in range(first, first + size, PART)]
+        parts = [(*part, string_at(part[2]() + part[3], part[4])) for part in parts]
         (self.small if len(parts) == 1 and len(self.small) < SMALL else self.parts).extend(parts)
 
     def keep(self, wanted):
@@ -77,11 +78,10 @@ class Contents:
 
     def others(self, every):
         """The owners of what has other bytes now, of all or of what this call looks at."""
-        some = self.parts
+        found, some = self.small, self.parts
         if len(some) > PARTS and not every:
             some, self.at = some[self.at:self.at + PARTS], self.at + PARTS if self.at + PARTS < len(some) else 0
-        return [x[0] for found in (self.small, some) for x in found if bytes_of(x[1], x[2], x[3]) != x[4]]
-
-
-def bytes_of(storage, at, size):
-    return ctypes.string_at(storage.data_ptr() + at, size) if storage.nbytes() >= at + size else None
+        if some:
+            found = found + some
+        return [owner for owner, nbytes, address, at, size, then in found
+                if nbytes() < at + size or string_at(address() + at, size) != then]

@@ -76,7 +76,7 @@ class Reader:
             self.generators.append((path, x, state, line))
         if isinstance(x, types.FunctionType):
             self.add_function(x)
-            self.add_defaults(x, path or x.__name__, line)
+            self.add_defaults(x, path if line else x.__name__, line)
         elif isinstance(x, types.MethodType):
             self.add(x.__self__, type(x.__self__).__name__)
             self.add(x.__func__, "")
@@ -99,9 +99,9 @@ class Reader:
     def add_defaults(self, x, path, line):
         """Notes the defaults of a function of the user's, which can be set."""
         if kind_of(x.__code__.co_filename) == "user":
-            self.mention(x.__kwdefaults__ or {}, f"{path}.__kwdefaults__", line, True)
             for key in ("__defaults__", "__kwdefaults__"):
                 if getattr(x, key):
+                    self.mention(getattr(x, key), f"{path}.{key}", line, True)
                     self.reads.setdefault((id(x), key), Place(Members(x), key, f"{path}.{key}", line))
 
     def add_object(self, x, path):
