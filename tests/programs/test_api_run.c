@@ -350,8 +350,8 @@ static void test_files(void)
     OK(tn_program_write_file(r.x, in_folder("all"), ""));
     OK(tn_program_write_file(r.x, in_folder("new"), "new."));
     FAILS(tn_program_write_file(r.x, "/dev/full", ""), TN_CODE_FAIL, "/dev/full: cannot write");
-    FAILS(tn_program_write_file(r.x, "/nonexistent/x", ""), TN_CODE_FAIL,
-          "/nonexistent/x: cannot create");
+    FAILS(tn_program_write_file(r.x, "tests/no folder/x", ""), TN_CODE_FAIL,
+          "tests/no folder/x: cannot create");
     FAILS(tn_program_read_file(r.x, in_folder("all")), TN_CODE_FAIL,
           "input \"x\": expected f32[2]");
     FAILS(tn_program_read_file(r.x, in_folder("none")), TN_CODE_FAIL, "none: cannot open");

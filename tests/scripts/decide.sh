@@ -238,10 +238,10 @@ gives 2 'expected --recompute auto' "$@" --pareto --recompute full
 gives 2 'exclude each other' "$@" --pareto --chunk auto
 gives 2 'is not for --pareto' "$@" --pareto --memory 1GiB
 gives 2 'expects the passes' plan tests/ir/flat.tn --pareto
-gives 1 '/nonexistent/curve.html: cannot create' "$@" --pareto --html /nonexistent/curve.html
+gives 1 "$dir/none/curve.html: cannot create" "$@" --pareto --html "$dir/none/curve.html"
 gives 2 'freeze "none": matches no parameter' "$@" --pareto --freeze none
 # A file that cannot be written is refused before anything is planned.
-gives 1 '/nonexistent/curve.html: cannot create' "$@" --pareto --freeze none --html /nonexistent/curve.html
+gives 1 "$dir/none/curve.html: cannot create" "$@" --pareto --freeze none --html "$dir/none/curve.html"
 gives 1 '/dev/full: cannot write' "$@" --pareto --freeze none --html /dev/full
 gives 0 '' "$@" --pareto --json --html "$dir/curve.html"
 ok "--pareto: 12 points within their limits, monotone, from a bound to all saved" awk '

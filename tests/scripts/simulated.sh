@@ -127,7 +127,7 @@ ok "one queue has no such picture" not grep -q 'Queues over time' "$dir/one.html
 
 # ---- what is refused ----
 
-gives 1 '/nonexistent/t.json: cannot create' "$@" --trace /nonexistent/t.json
+gives 1 "$dir/none/t.json: cannot create" "$@" --trace "$dir/none/t.json"
 gives 2 'exclude each other' "$@" --json --trace -
 gives 2 'exclude each other' "$@" --html - --trace -
 gives 2 'is not for --pareto' "$@" --pareto --trace "$dir/t.json"
