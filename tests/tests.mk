@@ -31,9 +31,6 @@ $(BUILD)/simt/fused_texts.o: $(BUILD)/simt/fused_texts.cu $(patsubst %,src/cuda/
 	$(Q)$(CXX) $(SIMTFLAGS) -fno-strict-aliasing -Isrc/cuda -x c++ -c $< -o $@
 $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
 
-# Programs that only tests run are linked by gold where gcc has it: in half the time.
-TEST_LD := $(if $(findstring clang,$(CC)),,$(if $(shell command -v ld.gold),-fuse-ld=gold))
-
 # Every tests/programs/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # tests/shared each takes what it uses. Of the library objects, not the archive: the op
 # table's rows may be weak.
@@ -48,10 +45,10 @@ $(BUILD)/tests/help.a: $(TEST_HELP)
 
 $(BUILD)/tests/%: $(BUILD)/tests/programs/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
-	$(Q)$(CC) $(CFLAGS) $(TEST_LD) $^ -o $@ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 $(BUILD)/tests/mpi/%: $(BUILD)/tests/mpi/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
-	$(Q)$(CC) $(CFLAGS) $(TEST_LD) $^ -o $@ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .SECONDARY: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/programs/*.c tests/mpi/*.c))
 
 $(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
