@@ -88,7 +88,7 @@ static void add_block(Arena *a, size_t least)
 {
     size_t size = a->block ? MIN(a->block->size * 2, (size_t)LAST_BLOCK) : (size_t)FIRST_BLOCK;
     size = MAX(size, least);
-    if (a->ctx->spare && size >= LEAST_SPARE && size < LAST_BLOCK)
+    if (a->ctx && a->ctx->spare && size >= LEAST_SPARE && size < LAST_BLOCK)
         size = LAST_BLOCK;
     ArenaBlock *b = new_block(a->ctx, size);
     if (!b)
