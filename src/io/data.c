@@ -311,6 +311,14 @@ static void add_folder(Arena *a, DataSet *s, const char *path, TokenType type)
         add_file(a, s, name[i], type);
 }
 
+_Noreturn static void fail_missing(const DataSet *s, const char *path)
+{
+    char here[1024];
+    const bool relative = *path != '/' && getcwd(here, sizeof here);
+    fail(s->ctx, TN_FAIL, "%s: no such file, and no file matches it%s%s", path,
+         relative ? ", in " : "", relative ? here : "");
+}
+
 static void add_path(Arena *a, DataSet *s, const char *path, TokenType type)
 {
     if (is_folder(path)) {
@@ -327,7 +335,7 @@ static void add_path(Arena *a, DataSet *s, const char *path, TokenType type)
     if (code == GLOB_NOSPACE)
         fail(s->ctx, TN_FAIL, "%s: out of memory", path);
     if (code)
-        fail(s->ctx, TN_FAIL, "%s: no such file, and no file matches it", path);
+        fail_missing(s, path);
     for (size_t i = 0; i < g->gl_pathc; i++)
         add_file(a, s, g->gl_pathv[i], type);
 }

@@ -72,7 +72,7 @@ json_t *records_keep(RecordReader *r, json_t *record)
 
 static const char *kind_of(const json_t *v)
 {
-    return json_is_array(v)    ? "an array"
+    return json_is_array(v)    ? json_array_size(v) ? "an array" : "an array that is empty"
            : json_is_string(v) ? "a string"
            : json_is_number(v) ? "a number"
            : json_is_null(v)   ? "null"

@@ -88,7 +88,7 @@ set -- train demo --batch-size 1 --seq-len 8 --out run --seed 3
 gives 0 'trained 2 steps' "$@" --data old/a --data old/b --steps 2
 mv old/a old/b new
 again="train --resume --out run --steps 3"
-gives 1 'old/a: no such file, and no file matches it' $again
+gives 1 "old/a: no such file, and no file matches it, in $PWD" $again
 ok "how to name the new place" grep -q '^  where data has moved, --data names the new place$' err
 gives 1 'data files, now there are 1' $again --data new/a
 gives 1 'new/b: the run began with 3' $again --data new/b --data new/a
