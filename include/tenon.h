@@ -2484,7 +2484,7 @@ TN_API int tn_generator_start(tn_generator *x, tn_program *host);
 TN_API void tn_generator_reset(tn_generator *x);
 
 /* Appends tokens to the text. They are run when logits are asked for. Where the window is full its
- * later half is kept, as if the text began there; of more tokens at once than it holds the last ones.
+ * later half is kept, as if the text began there. If more tokens come at once than it holds, it keeps the last ones.
  * in: generator; count; ids i64[count]
  * out: nothing
  * error: an id outside of the vocabulary; those before it are appended, but for what the window does not hold

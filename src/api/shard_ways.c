@@ -340,8 +340,8 @@ static int plan_solved(ShardWays *x, const tn_options *asked)
     return code;
 }
 
-/* Plans the step of the fewest bytes, where the setting before did not fit with its own, and none
- * is searched for what it computes again; whether it does not fit either. */
+/* Where the setting before did not fit with its fewest bytes: plans this one with its own, unless
+ * what it computes again is searched for. Whether it does not fit either. */
 static bool is_scarce(ShardWays *x, const tn_options *asked, int *code)
 {
     const int64_t goal = asked->goal_memory;

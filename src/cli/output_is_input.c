@@ -103,20 +103,24 @@ static bool option_has(const Option *o, const struct stat *out)
     return false;
 }
 
-/* Whether a file that is made there would be one of a folder of which all files are read. */
+/* Whether a file that is made there would be one of a folder of which all files are read, but for
+ * hidden ones, or one that a pattern matches. */
 static bool would_be_input(const Option *o, const char *path)
 {
     char parent[PATH_MAX];
-    const char *slash = strrchr(path, '/');
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const Texts *t = o->into;
     struct stat st;
-    const int n = slash ? (int)(slash - path) + !(slash - path) : 1;
-    if (o->kind != OPT_INS || n >= (int)sizeof parent)
+    const int n = slash ? (int)(slash - path) + (slash == path) : 1;
+    if (o->kind != OPT_INS || *name == '.' || n >= (int)sizeof parent)
         return false;
     snprintf(parent, sizeof parent, "%.*s", n, slash ? path : ".");
-    for (int i = 0; i < t->count; i++)
-        if (!stat(t->text[i], &st) && S_ISDIR(st.st_mode) && path_same(t->text[i], parent))
+    for (int i = 0; i < t->count; i++) {
+        const bool there = !stat(t->text[i], &st);
+        if (there ? S_ISDIR(st.st_mode) && path_same(t->text[i], parent)
+                  : !fnmatch(t->text[i], path, FNM_PATHNAME | FNM_PERIOD))
             return true;
+    }
     return false;
 }
 

@@ -80,7 +80,7 @@ static const char *find_stay(const Graph *g, const Port *p, const Port *renewed)
     return renewed && !renewed->v->def ? "its new value is an input" : NULL;
 }
 
-/* Whether it does; says why. */
+/* Whether a state stays on the device; says why. */
 static bool stays(const Graph *g, const Port *p, const Port *renewed, Arena *tmp,
                   const PassOptions *o)
 {

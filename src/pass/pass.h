@@ -126,8 +126,7 @@ typedef struct ShardKnown {
     uint64_t hash; /* of the last graph that was made where it stops, and which of those it is; -1:
                       none */
     int twin;
-    bool
-        scarce; /* a setting did not fit with the fewest bytes that were found, nor has one since */
+    bool scarce; /* a setting did not fit with the fewest bytes, nor has one since */
 } ShardKnown;
 
 /* How spmd has chosen all forms at once (--shard auto). */

@@ -1,9 +1,9 @@
 /* The least that an edge costs with each label of an end.
  *
  * Most labels of a sharding problem cost the same as some others with every label of the other end,
- * as they give or take a value in the same form. Of an edge's matrix only those rows and columns
- * are read that differ, a fiftieth of it as a rule. What is found is the same to the last bit, as
- * the least of some sums with one addend is the sum of that with the least of the others. */
+ * as they give or take a value in the same form. Only those rows and columns of an edge's matrix
+ * are read that differ, a fiftieth of it as a rule. The result is the same to the last bit, as the
+ * least of some sums with one addend is the sum of that with the least of the others. */
 #include "model.h"
 
 #include <string.h>

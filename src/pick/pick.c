@@ -1,6 +1,5 @@
-/* The driver: reductions, then prices and a bound, then search; before each,
- * all variables at once, which settles small problems. Where nothing fits, the
- * limit is raised until something does. */
+/* The driver: reductions, then prices and a bound, then search; before each, all variables at once,
+ * which settles small problems. Where nothing fits, the limit is raised until something does. */
 #include "solve.h"
 
 #include <string.h>
@@ -115,8 +114,8 @@ static void tell(const Solve *x)
         x->progress(x->arg, x->s->best_cost, bound_of(x));
 }
 
-/* Nothing is cheaper than the best; or nothing fits, as prices of the rows
- * raise the bound above what any choice costs. */
+/* Nothing is cheaper than the best; or nothing fits, as prices of the rows raise the bound above
+ * what any choice costs. */
 static bool closed(const Solve *x)
 {
     return x->proved || bound_of(x) >= x->s->best_cost || x->d->bound > x->most;
@@ -149,8 +148,7 @@ static void raise_bound(Solve *x, int64_t steps)
     x->s->above = x->d->above;
 }
 
-/* From what message passing found, or from the best, if that is wanted or the
- * other is forbidden.
+/* From what message passing found, or from the best, if that is wanted or the other is forbidden.
  */
 static void walk(Solve *x, bool best, int64_t steps)
 {
@@ -171,8 +169,8 @@ static void search(Solve *x)
     tell(x);
 }
 
-/* Whether the search has found nothing better for half of the steps that it may
- * take, and there is little to be found. */
+/* Whether the search has found nothing better for half of the steps that it may take, and there is
+ * little to be found. */
 static bool rests(const Solve *x)
 {
     const double little = 0.01;
@@ -190,8 +188,7 @@ static void solve_small(Solve *x, int64_t end)
         search(x);
 }
 
-/* In turns a long walk, from the best or from what message passing found, and
- * blocks. */
+/* In turns a long walk, from the best or from what message passing found, and blocks. */
 static void solve_large(Solve *x, int64_t end)
 {
     enum { LONG = 2 };
@@ -249,8 +246,8 @@ static void offer_strategies(Solve *x, const int *strategy)
         search_offer(x->s, label);
 }
 
-/* Marks labels that are more than `keep` above the bound, those of `best`
- * excepted (NULL: none is); returns how many stay. By variable of the core. */
+/* Marks labels that are more than `keep` above the bound, those of `best` excepted (NULL: none is);
+ * returns how many stay. By variable of the core. */
 static int mark_dead(Solve *x, double keep, const int *best, bool **dead)
 {
     const PickModel *m = x->s->m;
@@ -279,8 +276,7 @@ static bool is_alone(const PickModel *m, const ModelEdge *e, int u, int i, const
     return true;
 }
 
-/* Marks what has no label left at an end of u's edges; whether there was any.
- */
+/* Marks what has no label left at an end of u's edges; whether there was any. */
 static bool mark_alone(const PickModel *m, int u, bool *dead)
 {
     bool any = false;
@@ -324,8 +320,7 @@ static void drop_labels(Solve *x)
 
 static void solve(Solve *x);
 
-/* The labels that are the least far above the bound, so many for each variable
- * on average. */
+/* The labels that are the least far above the bound, so many for each variable on average. */
 static double near_labels(Solve *x, int each)
 {
     const PickModel *m = x->s->m;
@@ -341,8 +336,7 @@ static double near_labels(Solve *x, int each)
     return low;
 }
 
-/* Solves the problem of the labels that are near the bound, and takes what that
- * finds. */
+/* Solves the problem of the labels that are near the bound, and takes what that finds. */
 static void solve_near(Solve *x, int each)
 {
     Solve y = *x;
@@ -369,8 +363,7 @@ static void solve_near(Solve *x, int each)
     tell(x);
 }
 
-/* Raises the bound, looks for solutions near it and drops what is too far above
- * it, in turns. */
+/* Raises the bound, looks for solutions near it and drops what is too far above it, in turns. */
 static void narrow(Solve *x)
 {
     enum { ROUNDS = 12, SWEEPS = 30, EACH = 3 };
@@ -425,8 +418,8 @@ static PickResult finish(Solve *x, int *strategy)
     return r;
 }
 
-/* Reduces the problem and makes its model, which has labels for the strategies
- * `from` (NULL: for none); false: every choice is forbidden. */
+/* Reduces the problem and makes its model, which has labels for the strategies `from` (NULL: for
+ * none); false: every choice is forbidden. */
 static bool begin_problem(Solve *x, const int *from)
 {
     Core *c = core_new(x->a, x->p);
@@ -480,8 +473,8 @@ static PickResult try_limit(Arena *a, const PickProblem *p, int64_t limit, int e
 
 /* ---- the least limit ---- */
 
-/* Whether something within that limit is found; strategy gets it. Messages and
- * prices go on from those of the limit before. */
+/* Whether something within that limit is found; strategy gets it. Messages and prices go on from
+ * those of the limit before. */
 static bool find_within(Solve *x, int64_t limit, int *strategy)
 {
     enum { SWEEPS = 500 };
@@ -505,9 +498,8 @@ static bool find_within(Solve *x, int64_t limit, int *strategy)
     return x->s->best_cost < INFINITY;
 }
 
-/* The problem with what labels use, over all times, as their costs: what is
- * cheap then is what fits little room, and far more labels dominate others and
- * more edges decide nothing. */
+/* The problem with what labels use, over all times, as their costs: what is cheap then is what fits
+ * little room, and far more labels dominate others and more edges decide nothing. */
 static PickProblem problem_of_use(Arena *a, const PickProblem *p)
 {
     PickProblem q = *p;
@@ -528,8 +520,7 @@ static PickProblem problem_of_use(Arena *a, const PickProblem *p)
     return q;
 }
 
-/* Moves the limit down from what r found as far as something fits, to within a
- * part in NEAR. */
+/* Moves the limit down from what r found as far as something fits, to within a part in NEAR. */
 static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strategy)
 {
     enum { TRIES = 40, NEAR = 4000 };
@@ -552,8 +543,7 @@ static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strate
     }
 }
 
-/* Finds the fewest bytes, as far as a few tries do, and what is cheap within
- * them. */
+/* Finds the fewest bytes, as far as a few tries do, and what is cheap within them. */
 static void find_least(Arena *a, const PickProblem *p, int effort, PickResult *r, int *strategy)
 {
     const PickProblem use = problem_of_use(a, p);

@@ -85,7 +85,7 @@ static void search(void *arg)
         x->to->offset[i] = x->buf[i].offset;
 }
 
-/* All that a search depends on, as the greedy orders that it begins with do. */
+/* A search depends on this alone, as the greedy orders that it begins with do. */
 static int64_t *search_key(const Searching *x, size_t *nbytes)
 {
     enum { HEAD = 2, EACH = 3 };

@@ -170,6 +170,8 @@ mkdir "$dir/texts"
 cp "$dir/text" "$dir/texts/a.txt"
 gives 2 "$dir/texts/m.csv would be one of the files of --data" train "$ref" --data "$dir/texts" --token-type byte --steps 2 \
     --out "$dir/texts/run" --metrics "$dir/texts/m.csv"
+gives 2 "$dir/texts/m.csv would be one of the files of --data" train "$ref" --data "$dir/texts/*" --token-type byte --steps 2 \
+    --out "$dir/texts/run" --metrics "$dir/texts/m.csv"
 
 last=$(ls "$dir"/board/new/*)
 printf '\377' | dd of="$last" bs=1 seek=30 conv=notrunc 2>/dev/null
