@@ -248,8 +248,8 @@ static void add_gatherer(const Tying *y, Gatherers *of, const char *name)
     PUSH(y->tmp, of->name, of->count, of->cap, name);
 }
 
-/* Those who gather what n reads of a parameter: n, or who reads it if it is a view; n NULL: an
- * output. What is kept is gathered once. */
+/* Those who gather what n reads of a parameter: n, or the readers of a view; n NULL: an output.
+ * What is kept is gathered once. */
 static Gatherers gatherers_of(const Tying *y, const Node *n)
 {
     const EqualGraph *e = y->e;
