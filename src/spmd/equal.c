@@ -14,6 +14,12 @@
 
 enum { ALL_NUMBERS = INT_MAX };
 
+/* The names of those that gather a parameter; see gatherer(). */
+typedef struct Gatherers {
+    const char **name;
+    int count, cap;
+} Gatherers;
+
 typedef struct Tying {
     EqualGraph *e;
     Arena *tmp;
@@ -24,7 +30,8 @@ typedef struct Tying {
     Map params;    /* of inputs, by name */
     Reading *read; /* by value, from first[id] on */
     const char **block;
-    int *first, nread;
+    int *first;
+    Gatherers *of_view; /* by node id, of a view of a parameter: who reads it, through more views */
 } Tying;
 
 static int find_number(const Map *m, const char *key)
@@ -222,36 +229,95 @@ static const char *gatherer(const EqualGraph *e, Arena *a, const Node *n, const 
                  : arena_printf(a, "%s%s", n ? n->scope : "", in);
 }
 
-static void add_reading(Tying *y, const Value *v, int *fill, Reading r, const Node *n)
+static bool is_read(const EqualGraph *e, const Node *n)
 {
-    int at = y->first[v->id] + fill[v->id]++;
-    y->read[at] = r;
-    y->block[at] = gatherer(y->e, y->tmp, n, n ? flat_node(y->e->flat, n).loop : NULL);
+    return !e->class[e->of_node[n->id]].skipped;
 }
 
-static void find_readings(Tying *y)
+/* Whether each reader makes what n makes again, of what it gathers of a parameter. */
+static bool is_param_view(const EqualGraph *e, const Node *n)
+{
+    return n->op->view && e->param[n->out[0]->id];
+}
+
+static void add_gatherer(const Tying *y, Gatherers *of, const char *name)
+{
+    for (int i = 0; i < of->count; i++)
+        if (!strcmp(of->name[i], name))
+            return;
+    PUSH(y->tmp, of->name, of->count, of->cap, name);
+}
+
+/* Those who gather what n reads of a parameter: n, or the readers of a view; n NULL: an output.
+ * What is kept is gathered once. */
+static Gatherers gatherers_of(const Tying *y, const Node *n)
 {
     const EqualGraph *e = y->e;
-    const Graph *g = e->g;
-    int *fill = NEWN(y->tmp, int, g->nvalue);
-    y->first = NEWN(y->tmp, int, g->nvalue + 1);
-    for (const Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin; i++)
-            y->first[n->in[i]->id + 1]++;
+    if (n && !e->how.keep && y->of_view[n->id].count)
+        return y->of_view[n->id];
+    Gatherers own = {0};
+    add_gatherer(y, &own, gatherer(e, y->tmp, n, n ? flat_node(e->flat, n).loop : NULL));
+    return own;
+}
+
+static void tell_view(Tying *y, const Value *v, const Gatherers *who)
+{
+    if (v->def && is_param_view(y->e, v->def))
+        for (int i = 0; i < who->count; i++)
+            add_gatherer(y, &y->of_view[v->def->id], who->name[i]);
+}
+
+static void find_gatherers(Tying *y)
+{
+    const Graph *g = y->e->g;
+    y->of_view = NEWN(y->tmp, Gatherers, g->nnode);
+    const Gatherers outputs = gatherers_of(y, NULL);
     for (int i = 0; i < g->nout; i++)
-        y->first[g->out[i].v->id + 1]++;
+        tell_view(y, g->out[i].v, &outputs);
+    for (const Node *n = g->last; n; n = n->prev) {
+        const Gatherers who = gatherers_of(y, n);
+        for (int i = 0; i < n->nin && is_read(y->e, n); i++)
+            tell_view(y, n->in[i], &who);
+    }
+}
+
+/* n NULL: an output reads v. fill: NULL: readings are counted alone. */
+static void add_reading(Tying *y, const Value *v, int *fill, Reading r, const Node *n)
+{
+    const Gatherers who = y->e->param[v->id] ? gatherers_of(y, n) : (Gatherers){.count = 1};
+    for (int i = 0; i < who.count; i++) {
+        if (!fill) {
+            y->first[v->id + 1]++;
+            continue;
+        }
+        int at = y->first[v->id] + fill[v->id]++;
+        y->read[at] = r;
+        y->block[at] = who.name ? who.name[i] : "";
+    }
+}
+
+static void add_readings(Tying *y, int *fill)
+{
+    const EqualGraph *e = y->e;
+    for (const Node *n = e->g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && is_read(e, n); i++)
+            add_reading(y, n->in[i], fill, (Reading){e->of_node[n->id], i}, n);
+    for (int i = 0; i < e->g->nout; i++)
+        add_reading(y, e->g->out[i].v, fill, (Reading){e->of_out[i], -1}, NULL);
+}
+
+/* Where a view of a parameter reads it, each gatherer of the view does. */
+static void find_readings(Tying *y)
+{
+    const Graph *g = y->e->g;
+    find_gatherers(y);
+    y->first = NEWN(y->tmp, int, g->nvalue + 1);
+    add_readings(y, NULL);
     for (int v = 0; v < g->nvalue; v++)
         y->first[v + 1] += y->first[v];
     y->read = NEWN(y->tmp, Reading, y->first[g->nvalue]);
     y->block = NEWN(y->tmp, const char *, y->first[g->nvalue]);
-    for (const Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin && !e->class[e->of_node[n->id]].skipped; i++)
-            add_reading(y, n->in[i], fill, (Reading){e->of_node[n->id], i}, n);
-    for (int i = 0; i < g->nout; i++)
-        add_reading(y, g->out[i].v, fill, (Reading){e->of_out[i], -1}, NULL);
-    for (int v = 0; v < g->nvalue; v++) /* what is skipped leaves room at the end */
-        for (int k = y->first[v] + fill[v]; k < y->first[v + 1]; k++)
-            y->read[k].reader = -1;
+    add_readings(y, NEWN(y->tmp, int, g->nvalue));
 }
 
 static const char *readers_name(Arena *a, const char *value, const char *block, bool param)

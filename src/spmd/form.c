@@ -5,7 +5,8 @@
  * scope; reductions stand after the node whose result they reduce and carry that one's scope.
  *
  * Where all forms are chosen at once, a reader starts from the form that the choice has for it, and
- * the backward keeps no other one of the forward's: a choice that gathers twice wants the bytes.
+ * the backward keeps no other one of the forward's: a choice that gathers twice wants the bytes. A
+ * view that was put off starts from the form of its operand that the choice has for it.
  *
  * A gathered parameter belongs to the block that reads it and is gathered again for each block.
  * With --reshard never it is kept, and made before all loops. A view is made again from the form of
@@ -539,6 +540,16 @@ static void get_shared(SpmdGraph *s, const Value *v, const Cut *need, const Node
     form_make(s, v, shared, reader);
 }
 
+/* Brings the operand of a view that was put off to the form that the choice has for it, from which
+ * the view's readers go on. */
+static void get_viewed(SpmdGraph *s, const Value *v, const Node *reader)
+{
+    const RankForm *later = put_off_form(spmd_logical(s, v));
+    Remake y;
+    if (s->x->free && later && reader && !reader->region && find_remake(s, v, later->cut, &y))
+        form_get(s, v->def->in[0], y.in[0], reader);
+}
+
 Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader)
 {
     get_shared(s, v, need, reader);
@@ -563,8 +574,10 @@ static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Nod
     Price again = remake_price(s, v, need, reader, 0, &y);
     bool stays =
         h && !k->param && v->def && (v->def->nin || price_free(now)) && chosen_source(s, v, reader);
-    if (!stays && better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE))
+    if (!stays && better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE)) {
+        get_viewed(s, v, reader);
         return remake(s, v, need, &y, reader, block);
+    }
     const RankForm *later = h ? NULL : put_off_form(k);
     if (later && price_is(remake_price(s, v, later->cut, reader, 0, &y))) {
         remake(s, v, later->cut, &y, reader, block);

@@ -126,7 +126,8 @@ typedef struct Reading {
     int reader, operand; /* of a class; operand -1: a port */
 } Reading;
 
-/* Values of a class that equal readers read, in one block if they are parameters. */
+/* Values of a class that equal readers read, in one block if they are parameters: a view of one
+ * reads it in each block that reads the view. */
 typedef struct ReadGroup {
     int value, count; /* of a ValueClass, so many */
     bool param;       /* parameters, or parameters through casts and views */
