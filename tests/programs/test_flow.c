@@ -322,11 +322,11 @@ int main(int argc, char **argv)
     int most = getenv("TN_QUICK") ? 50 : getenv("TN_LONG") ? 5000 : 250;
     walk_random(&w, most);
     EXPECT(!ctx_try(&ctx, walk_known, &w));
-    EXPECT(w.moved > most && w.sent > most && w.named > most / 4);
+    EXPECT(w.moved > most && w.sent > most / 2 && w.named > most / 4); /* by chance, about twice */
     printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone; "
-           "%lld values in the host's memory; %lld calls by named kernels\n",
+           "%lld values in the host's memory, %lld sent; %lld calls by named kernels\n",
            w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6],
-           (long long)w.moved, (long long)w.named);
+           (long long)w.moved, (long long)w.sent, (long long)w.named);
     arena_free(a);
     return test_report();
 }
