@@ -364,9 +364,9 @@ class Step:
             if now.layout is not torch.strided:
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
             strides = c.strides and c.strides.get(c.inputs[len(tensors)])
-            if strides and now.stride() != strides:
+            if strides and any(n > 1 and a != b for n, a, b in zip(shape, now.stride(), strides)):
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected strides {strides}, by which the step's as_strided reads it, "
-                                 f"found {now.stride()}")
+                                 f"found {now.stride()}: where it was captured contiguous, give .contiguous()")
             if now.requires_grad:
                 raise NotSupported(f"{c.inputs[len(tensors)]} requires a gradient: a Step gives gradients of parameters only; "
                                    "detach() it")
