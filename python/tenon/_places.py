@@ -181,7 +181,7 @@ class Place:
 
     def difference(self):
         now = self.now()
-        if type(now) is type(self.then) and isinstance(now, CALLED):
+        if type(now) is type(self.then) and (isinstance(now, CALLED) or is_array(now)):
             return f"{self.path} is another {type(now).__name__} than"
         return f"{self.path} is {brief(now)}, and was {brief(self.then)}"
 

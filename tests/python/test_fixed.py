@@ -214,7 +214,7 @@ class TestStrides(Case):
             step = lambda x: self.net(x).sum() * read(x).sum()
             made, _ = self.told(step, column)
             self.assertAlmostEqual(made(column).item(), step(column).item(), delta=1e-5)
-            with self.assertRaisesRegex(ValueError, r"^x: expected strides \(1, 3\), .* found \(4, 1\)"):
+            with self.assertRaisesRegex(ValueError, r"^x: expected strides \(1, 3\), .* found \(4, 1\)$"):
                 made(self.x)
         made, _ = self.told(lambda x: self.net(x).square().sum(), column)
         self.assertAlmostEqual(made(column).item(), made(self.x).item(), delta=1e-6)
@@ -226,7 +226,7 @@ class TestStrides(Case):
         made, _ = self.told(step, self.x[:1])
         self.assertAlmostEqual(made(wide[:1, :4]).item(), step(wide[:1, :4]).item(), delta=1e-5)
         made, _ = self.told(step, self.x)
-        with self.assertRaisesRegex(ValueError, r"found \(8, 1\): .*\.contiguous\(\)$"):
+        with self.assertRaisesRegex(ValueError, r"found \(8, 1\); give its \.contiguous\(\)$"):
             made(wide[:3, :4])
         self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
 
@@ -321,7 +321,7 @@ class TestEqual(Case):
                 self.of.w = numpy.ones(2, numpy.float32)
                 made(self.x)
         self.of.w = numpy.full(2, 3, numpy.float32)
-        with self.assertRaisesRegex(tenon.NotSupported, r"\.w "):
+        with self.assertRaisesRegex(tenon.NotSupported, r"\.w is another ndarray than"):
             made(self.x)
 
 
