@@ -22,7 +22,7 @@ def check(name, x):
     if isinstance(x, torch.optim.Optimizer):
         raise TypeError(f"{name} is an optimizer: give it by its name, tenon.capture(step, ..., optimizer=optimizer)")
     if not isinstance(x, torch.Tensor):
-        of_torch = type(x).__module__.split(".")[0] == "torch" or isinstance(x, torch.nn.Module)
+        of_torch = str(type(x).__module__).split(".")[0] == "torch" or isinstance(x, torch.nn.Module)
         members = {} if of_torch else getattr(x, "__dict__", {})
         inside = next((k for k, y in members.items() if any(map(is_data, pytree.tree_leaves(y)))), None)
         if inside is not None:

@@ -258,28 +258,34 @@ class Captured:
 
     def again(self, *args, **kwargs):
         """Captures the same step with other arguments, of other sizes say: the same modules and the same optimizer, with
-        the state that it has now. A Step that is compiled of it takes the parameters over."""
+        the state that it has now, under the autocast that was around the capture. A Step that is compiled of it takes the
+        parameters over."""
         step, model = self.source
-        return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
+        with torch.autocast(**self.autocast):
+            return capture(step, *args, model=model, optimizer=self.optimizer, **kwargs)
 
     def check(self):
         """Raises NotSupported where the model is another than this graph's: its members, hooks, or what is fixed."""
         self.watch.check()
-        self.fixed.check(self.recorded_again, every=True)
+        self.fixed.check(lambda: self.recorded_again(self.autocast), every=True)
         _watch.check_hooks(self.parameters, self.optimizer)
         _watch.check_trainable(self)
 
-    def recorded_again(self):
-        """The step recorded again: "" if it is this same graph now, else the reason, or True; and its Fixed."""
+    def recorded_again(self, autocast=None):
+        """The step recorded again: "" if it is this same graph now, whose constants it then has, and its Fixed; else the
+        reason, or True, and None. autocast: that which is around it; None: that which is on now."""
         other = Captured()
         try:
-            builder = record(other, self.holder, self.names)
+            builder = record(other, self.holder, self.names, autocast=autocast)
         except Error as error:
             return f". It would not be captured now: {error}", None
         constants = zip(self.constants.values(), other.constants.values())
         equal = (without_scopes(builder.graph_text) == self.recorded and all(torch.equal(a, b) for a, b in constants)
                  and outputs_equal(self, self.holder))
-        return "" if equal else True, self.holder.outside.fixed(other.constants.values(), other.constant_lines)
+        if not equal:
+            return True, None
+        self.constants.update(zip(self.constants, other.constants.values()))
+        return "", self.holder.outside.fixed(self.constants, other.constant_lines)
 
     def save(self, folder):
         """Writes step.tn, the graph, and weights.safetensors, its parameters, buffers and constants as they are now,
@@ -327,9 +333,9 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
         captured.ranks = ranks
     holder.outside.warn()
     holder.effects.warn()
-    captured.fixed = holder.outside.fixed(captured.constants.values(), captured.constant_lines)
+    captured.fixed = holder.outside.fixed(captured.constants, captured.constant_lines)
     captured.names, captured.recorded = names, without_scopes(builder.graph_text)
-    captured.source = (step, model)
+    captured.source, captured.autocast = (step, model), holder.autocast
     captured.holder, captured.optimizer, captured.update = holder, optimizer, update
     captured.leaves, captured.spec, captured.places = leaves, spec, places
     captured.out_spec, captured.out_leaves, captured.loss_at = holder.out_spec, holder.out_leaves, holder.loss_at
@@ -340,9 +346,9 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     return captured
 
 
-def record(captured, holder, names, ranks=None):
+def record(captured, holder, names, ranks=None, autocast=None):
     """Records a holder's step; gives the Builder of its graph."""
-    holder.autocast = _watch.around()
+    holder.autocast = autocast or _watch.around()
     holder.outside = _outside.Outside(*holder.refers)
     holder.effects = _effects.Effects(user_line, by_torch)
     with ranks.whole() if ranks else contextlib.nullcontext():

@@ -1,27 +1,26 @@
 """Contents of tensors that are constants of a graph, and of NumPy arrays that a step reads. NumPy, and PyTorch's own .data, write
-into them without a count (_version), so their bytes are compared: small ones before every step, of larger ones some parts."""
+into them without a count (_version), so their bytes are compared: those of small ones before every step, some parts of larger
+ones."""
 import sys
+import warnings
 from ctypes import string_at
 
 import torch
 
-from ._places import Place
+from ._places import LARGE, Place
 from ._watch import span
 
-PART = 4 << 10    # bytes that are compared at once
-LARGE = 4 << 20   # of a tensor or an array that is looked at
-SMALL = 64        # tensors of one part that are looked at before every step
-PARTS = 8         # of all others
-
-
-def is_array(x):
-    return isinstance(x, getattr(sys.modules.get("numpy"), "ndarray", ()))
+PART = 4 << 10    # the bytes that are compared at once
+SMALL = 64        # the most tensors of one part that are looked at before every step
+PARTS = 8         # parts of all others that one step looks at
 
 
 def tensor_of(array):
     """A tensor over an array's memory; None of what PyTorch has no dtype or strides for."""
     try:
-        return torch.from_numpy(array)
+        with warnings.catch_warnings():  # PyTorch tells of one that is only read, and nothing is written here
+            warnings.filterwarnings("ignore", ".*not writable")
+            return torch.from_numpy(array)
     except (TypeError, ValueError):
         return None
 
@@ -54,27 +53,58 @@ class Array(Place):
             self.box[...] = value
 
 
+class Part:
+    """Some bytes of a tensor's memory, from its byte `at` on, as they are now."""
+
+    def __init__(self, owner, tensor, at):
+        self.owner, self.form, self.itemsize = owner, (tensor.shape, tensor.stride()), tensor.element_size()
+        storage, self.at, self.elements = tensor.untyped_storage(), at, span(tensor)
+        self.nbytes, self.address = storage.nbytes, storage.data_ptr
+        self.first = tensor.storage_offset() * self.itemsize + at
+        self.size = min(PART, self.elements * self.itemsize - at)
+        self.then = self.bytes()
+
+    def bytes(self):
+        """The bytes; None where the memory has become smaller."""
+        return string_at(self.address() + self.first, self.size) if self.nbytes() >= self.first + self.size else None
+
+    def is_other(self):
+        now = self.bytes()
+        if now == self.then:
+            return False
+        if now is None or self.differs(now):
+            return True
+        self.then = now
+        return False
+
+    def differs(self, now):
+        """Whether elements of the tensor itself are others, not only such as lie between those of a view."""
+        own = torch.zeros(self.elements, dtype=torch.bool, device="cpu")
+        own.as_strided(*self.form).fill_(True)
+        own = own.repeat_interleave(self.itemsize)[self.at:self.at + self.size]
+        return any(mine and a != b for mine, a, b in zip(own.tolist(), now, self.then))
+
+
 class Contents:
-    """Of tensors, each of an owner, the bytes that they have now."""
+    """The bytes that tensors, each of an owner, have now."""
 
     def __init__(self):
         self.small, self.parts, self.at = [], [], 0
 
     def add(self, owner, tensor):
+        """Takes an owner's tensor."""
         if memory(tensor) is None or tensor.device.type != "cpu":
             return
         storage, size = tensor.untyped_storage(), span(tensor) * tensor.element_size()
         first = tensor.storage_offset() * tensor.element_size()
         if size > LARGE or storage.nbytes() < first + size:
             return
-        parts = [(owner, storage.nbytes, storage.data_ptr, at, min(PART, first + size - at))
-                 for at in range(first, first + size, PART)]
-        parts = [(*part, string_at(part[2]() + part[3], part[4])) for part in parts]
+        parts = [Part(owner, tensor, at) for at in range(0, size, PART)]
         (self.small if len(parts) == 1 and len(self.small) < SMALL else self.parts).extend(parts)
 
     def keep(self, wanted):
         """Leaves those whose owner is wanted."""
-        self.small, self.parts = [x for x in self.small if wanted(x[0])], [x for x in self.parts if wanted(x[0])]
+        self.small, self.parts = [x for x in self.small if wanted(x.owner)], [x for x in self.parts if wanted(x.owner)]
 
     def others(self, every):
         """The owners of what has other bytes now, of all or of what this call looks at."""
@@ -83,5 +113,4 @@ class Contents:
             some, self.at = some[self.at:self.at + PARTS], self.at + PARTS if self.at + PARTS < len(some) else 0
         if some:
             found = found + some
-        return [owner for owner, nbytes, address, at, size, then in found
-                if nbytes() < at + size or string_at(address() + at, size) != then]
+        return [part.owner for part in found if part.is_other()]

@@ -5,6 +5,7 @@ import builtins
 import contextlib
 import functools
 import gc
+import itertools
 import pickle
 import random
 import sys
@@ -39,8 +40,8 @@ def states():
 
 
 def found_before():
-    """The iterators that there are, {id: iterator}, so that no other gets an id of theirs, and caches of functools, but Python's and PyTorch's own, with their counts
-    of misses."""
+    """The iterators that there are, {id: iterator}, so that no other gets an id of theirs, and caches of functools, but
+    Python's and PyTorch's own, with their counts of misses."""
     every = gc.get_objects()
     kinds = {kind for kind in set(map(type, every)) if hasattr(kind, "__next__")}
     caches = [x for x in every if type(x) is functools._lru_cache_wrapper and hasattr(x.__wrapped__, "__code__")]
@@ -54,7 +55,7 @@ def has_data(x):
 
 def state_of(x):
     """The state of an object that draws random numbers, Python's or NumPy's; None of any other."""
-    of_numpy = type(x).__module__.startswith("numpy.random")
+    of_numpy = str(type(x).__module__).startswith("numpy.random")
     try:
         return pickle.dumps(x) if isinstance(x, random.Random) or of_numpy else None
     except Exception:  # of a class that has none, as SystemRandom
@@ -65,11 +66,12 @@ class Effects:
     """Calls that a recorded step makes once, and a Step does not. line_of: gives the user's line, of a frame; by_torch:
     whether PyTorch made the call in it.
 
-    prints  lines of what prints, or makes text of a tensor"""
+    prints  lines of what prints, or makes text of a tensor
+    counts  {line: the number that it takes of an itertools.count}, of which a step may make names"""
 
     def __init__(self, line_of, by_torch):
         self.line_of, self.by_torch = line_of, by_torch
-        self.prints, self.before = [], {}
+        self.prints, self.counts, self.before = [], {}, {}
         self.iterators, self.caches = found_before()
 
     @contextlib.contextmanager
@@ -130,6 +132,9 @@ class Effects:
             x, frame = original(*args), sys._getframe(2)
             if args and id(args[0]) in self.iterators and not is_installed(frame.f_code.co_filename):
                 line = self.line_of(frame)
+                if type(args[0]) is itertools.count:
+                    self.counts.setdefault(line, x)
+                    return x
                 batch = any(map(has_data, pytree.tree_leaves(x)))
                 raise CaptureError(FETCH.format("next", line) if batch else TAKEN.format(brief(x), line))
             return x
@@ -146,7 +151,11 @@ class Effects:
         return call
 
     def warn(self):
-        """Says where the step prints."""
+        """Says where the step prints, or counts."""
+        for line, number in list(self.counts.items())[:1]:
+            warnings.warn(f"tenon: the step takes {brief(number)} from an itertools.count (next, {line}), which a Step has at every "
+                          "call; if something is computed with it, give it as an argument that is a tensor", RuntimeWarning,
+                          stacklevel=3)
         if self.prints:
             more = f" and {len(self.prints) - 1} more" if len(self.prints) > 1 else ""
             warnings.warn(f"tenon: the step prints, or makes text of a tensor ({self.prints[0]}{more}), which a Step does not: "

@@ -8,6 +8,7 @@ import types
 import torch
 
 from ._chains import variables_in
+from ._places import undecorated
 
 DEEP = 4        # steps from the function to a module
 MANY = 10_000   # members of a container that is looked through
@@ -21,13 +22,13 @@ def members(x):
     if isinstance(x, types.MethodType):
         return [("self", x.__self__), ("", x.__func__)]
     if inspect.isfunction(x):
-        inner = inspect.unwrap(x)
+        inner = undecorated(x)
         return of_function(inner) if inspect.isfunction(inner) else [("", inner)]
     if isinstance(x, dict):
         return [(str(k), y) for k, y in x.items()] if len(x) <= MANY else []
     if isinstance(x, (list, tuple, set, frozenset)):
         return [(f"module{i}", y) for i, y in enumerate(x)] if len(x) <= MANY else []
-    if isinstance(x, LEAVES) or type(x).__module__.split(".")[0] in ("torch", "builtins"):
+    if isinstance(x, LEAVES) or str(type(x).__module__).split(".")[0] in ("torch", "builtins"):
         return []
     call = getattr(type(x), "__call__", None)
     return [*getattr(x, "__dict__", {}).items(), *([("", call)] if inspect.isfunction(call) else [])]

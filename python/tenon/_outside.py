@@ -19,12 +19,13 @@ import warnings
 import torch
 
 from ._chains import chains_in
-from ._contents import LARGE, Array, Contents, is_array, memory, tensor_of
+from ._contents import Array, Contents, memory, tensor_of
 from ._effects import DRAWN, state_of
 from ._errors import CaptureError, NotSupported
-from ._places import (BUFFERS, CHANGING, MAPPINGS, MISSING, PLAIN, WHOLES, Cell, Code, Members, Methods, Place, box_of, copied,
-                      entries, functions_of, holds, is_installed, is_of_user, is_plain, kind_of, place_of, same, unwrapped)
-from ._watch import HOOKS, SETTINGS, Calls, Setting
+from ._places import (BUFFERS, CHANGING, LARGE, MAPPINGS, MISSING, PLAIN, WHOLES, Cell, Code, Members, Methods, Place,
+                      box_of, copied, entries, functions_of, holds, is_array, is_installed, is_of_user, is_plain, kind_of,
+                      place_of, same, undecorated, unwrapped)
+from ._watch import HOOKS, SETTINGS, Called, Calls, Everywhere, Setting
 
 MANY = 10_000     # entries of a list that is read as a whole
 OBJECTS = 20_000  # functions, objects and containers that are looked at
@@ -112,7 +113,7 @@ class Reader:
                 self.add(y, f"{path}[{key!r}]")
         kind = x if isinstance(x, type) else type(x)
         module = isinstance(x, torch.nn.Module)
-        if kind.__module__.split(".")[0] == "torch" and not module:
+        if str(kind.__module__).split(".")[0] == "torch" and not module:
             return
         for function in functions_of(kind):
             self.add_function(function)
@@ -268,7 +269,7 @@ def code_of(x):
     """The code of a function, or of what one decorates, or of a method or property; None of other objects."""
     if isinstance(x, (property, classmethod, staticmethod)):
         x = x.fget if isinstance(x, property) else x.__func__
-    return getattr(inspect.unwrap(x), "__code__", None) if isinstance(x, types.FunctionType) else None
+    return getattr(undecorated(x), "__code__", None) if isinstance(x, types.FunctionType) else None
 
 
 # ---- what a step changes, and reads ----
@@ -427,8 +428,8 @@ class Outside:
                           RuntimeWarning, stacklevel=3)
 
     def fixed(self, constants, lines):
-        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants, each with its
-        line."""
+        """A Fixed of the values that must stay as they are for a graph that has these tensors as constants, {name: tensor},
+        each with its line."""
         own = [p for where, p in self.reads.items() if where not in self.written and (id(p.box), MISSING) not in self.written
                and not (isinstance(p, Code) and p.now() is not p.then)]  # which was another only while the step was recorded
         arrays = [x for where, x in self.arrays.items() if where not in self.written]
@@ -451,14 +452,15 @@ class Fixed:
 
     def __init__(self, places, constants, lines, modules, arrays):
         self.modules, self.code = modules, Calls(modules)
-        constants = list(zip(constants, lines))
-        self.constants = [(x, x._version, line) for x, line in constants if not x.is_inference()]
-        known = {memory(x): x for x, _ in constants if memory(x)}
-        self.tensors = [[p, p.then._version, p.then.data_ptr()] for p in places
-                        if isinstance(p.then, torch.Tensor) and memory(p.then) in known]
+        self.constants, self.versions = constants, {name: (version(x), line) for (name, x), line in zip(constants.items(), lines)}
+        known = collections.defaultdict(list)
+        for name, x in constants.items():
+            known[memory(x)].append(name)
+        self.tensors = [[p, version(p.then), p.then.data_ptr(), known[memory(p.then)]] for p in places
+                        if isinstance(p.then, torch.Tensor) and memory(p.then) and memory(p.then) in known]
         by_memory = {memory(p.then): p for p, *_ in self.tensors}
         self.contents, self.arrays = Contents(), Contents()
-        for x, line in constants:
+        for (name, x), line in zip(constants.items(), lines):
             self.contents.add(by_memory.get(memory(x)) or (x, line), x)
         for x in arrays:
             self.arrays.add(x, tensor_of(x.box))
@@ -507,22 +509,31 @@ class Fixed:
 
     def check_tensors(self, every):
         for entry in self.tensors:
-            p, version, address = entry
+            p, count, address, names = entry
             now, then = p.now(), p.then
-            if then._version != version or then.data_ptr() != address:
+            if version(then) != count:
                 raise written(p)
-            if now is then:
+            if now is then and then.data_ptr() == address:
                 continue
-            if not isinstance(now, torch.Tensor) or now.dtype != then.dtype or not torch.equal(now, then):
-                raise NotSupported(f"{p.path} is another tensor than when the step was captured, in which it is a constant"
-                                   f"{where(p)}; give it as an argument, or capture again")
-            p.then, entry[1:] = now, (now._version, now.data_ptr())
-            self.contents.add(p, now)
-        for x, version, line in self.constants:
-            if x._version != version:
-                raise written((x, line))
+            if not equal(now, self.constants[names[0]]):
+                raise written(p) if now is then else NotSupported(
+                    f"{p.path} is another tensor than when the step was captured, in which it is a constant{where(p)}; give it "
+                    "as an argument, or capture again")
+            self.moved(entry, now)
+        for name, (count, line) in self.versions.items():
+            if version(self.constants[name]) != count:
+                raise written((self.constants[name], line))
         for owner in self.contents.others(every):
             raise written(owner)
+
+    def moved(self, entry, now):
+        """Takes an equal tensor in the place of a constant, or the same one whose memory is another."""
+        p, _, _, names = entry
+        p.then, entry[1:3] = now, (version(now), now.data_ptr())
+        self.contents.keep(lambda owner: owner is not p)
+        self.contents.add(p, now)
+        for name in names:
+            self.constants[name], self.versions[name] = now.detach(), (version(now), self.versions[name][1])
 
     def other(self, found, again):
         """Records the step again, as values are others now."""
@@ -539,10 +550,21 @@ class Fixed:
                               f"{TRIES} times, and is not looked at any more; if something depends on it, give that as a tensor",
                               RuntimeWarning, stacklevel=5)
         self.take([p for p in fixed.places() if self.tries[place_of(p.box, p.key)] < TRIES])
-        self.code = Calls([(path, m) for path, m in self.modules if self.tries[place_of(m, "forward")] < TRIES])
-        self.tensors, self.arrays, self.settings = fixed.tensors, fixed.arrays, [x for x in fixed.settings if self.tries[place_of(x[1], x[2])] < TRIES]
-        self.arrays.keep(lambda p: self.tries[place_of(p.box, p.key)] < TRIES)
+        wanted = lambda p: self.tries[place_of(p.box, p.key)] < TRIES
+        self.code = Calls([(path, m) for path, m in self.modules if wanted(Called(path, m))], wanted(Everywhere()))
+        self.tensors, self.versions, self.contents, self.arrays = fixed.tensors, fixed.versions, fixed.contents, fixed.arrays
+        self.settings = [x for x in fixed.settings if wanted(x[0])]
+        self.arrays.keep(wanted)
         self.keep += found  # whose boxes have those addresses
+
+
+def version(x):
+    """A tensor's count of writes into it; 0 of one that has none, made under torch.inference_mode."""
+    return 0 if x.is_inference() else x._version
+
+
+def equal(x, y):
+    return isinstance(x, torch.Tensor) and x.dtype == y.dtype and torch.equal(x, y)
 
 
 def written(owner):

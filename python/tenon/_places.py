@@ -17,8 +17,8 @@ CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
 NUMBERS = (bool, int, float, complex)
 SEQUENCES = (list, tuple, collections.deque)
 CHANGING = (list, dict, set, collections.deque)
-WHOLES = (list, tuple, set, frozenset, collections.deque)  # of which any mention may be of every entry
-MAPPINGS = (collections.ChainMap, types.MappingProxyType, type(os.environ))  # which are looked into by their own ways
+WHOLES = (list, tuple, set, frozenset, collections.deque)  # a mention of one may be of every entry
+MAPPINGS = (collections.ChainMap, types.MappingProxyType, type(os.environ))  # these are looked into by their own ways
 BUFFERS = (bytearray, array.array)
 PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
 PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
@@ -26,6 +26,7 @@ PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
 OWN = tuple(os.path.dirname(os.path.realpath(path)) + os.sep for path in (torch.__file__, __file__))
 MODULES = os.path.join(OWN[0], "nn", "modules", "")
 LONG = 200  # entries
+LARGE = 4 << 20  # the most bytes of a tensor or an array that is looked at
 MISSING = object()
 
 
@@ -60,12 +61,19 @@ def kind_in(x, kinds):
     return next((kind for kind in kinds if isinstance(x, kind)), None)
 
 
+def is_array(x):
+    return isinstance(x, getattr(sys.modules.get("numpy"), "ndarray", ()))
+
+
 def same(a, b):
     """Whether two values that are no tensors are one: 1, True and 1.0 are three, but in what is too long to look at each
     entry at every step; a NaN is one of itself."""
     if a is b:
         return True
     try:
+        if is_array(a) and is_array(b):
+            alike = a.dtype == b.dtype and a.shape == b.shape and a.nbytes <= LARGE and not a.dtype.hasobject
+            return alike and a.tobytes() == b.tobytes()
         inner = kind_in(a, (*SEQUENCES, dict))
         if inner and inner is kind_in(b, (*SEQUENCES, dict)):
             if len(a) != len(b) or len(a) > LONG or (inner is dict and a.keys() != b.keys()):
@@ -173,7 +181,7 @@ class Place:
 
     def difference(self):
         now = self.now()
-        if type(now) is type(self.then) and isinstance(now, CALLED):
+        if type(now) is type(self.then) and (isinstance(now, CALLED) or is_array(now)):
             return f"{self.path} is another {type(now).__name__} than"
         return f"{self.path} is {brief(now)}, and was {brief(self.then)}"
 
@@ -242,6 +250,15 @@ def holds(x, key):
     return isinstance(x, (*CHANGING, *MAPPINGS, tuple)) and isinstance(key, (int, str, tuple))
 
 
+def undecorated(x):
+    """The function that decorators are around; the object itself where they go around in a circle."""
+    try:
+        return inspect.unwrap(x)
+    except ValueError:
+        return x
+
+
 def unwrapped(x):
     """The container that one of collections is around."""
-    return x.data if isinstance(x, (collections.UserDict, collections.UserList)) and isinstance(x.data, CHANGING) else x
+    inner = getattr(x, "data", None) if isinstance(x, (collections.UserDict, collections.UserList)) else None
+    return inner if isinstance(inner, CHANGING) else x

@@ -20,6 +20,7 @@ from ._library import USAGE, lib
 from ._places import same, short
 from ._plan import Plan, plan as make_plan
 
+CONTIGUOUS = "; give its .contiguous()"
 OTHER_SIZES = "; a plan is of fixed sizes: tenon.compile(captured.again(...)), with these arguments, makes a Step of theirs"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -158,6 +159,11 @@ class Program:
     def has(self, name):
         from ._library import Port
         return lib.tn_program_port(self.pointer, name.encode(), byref(Port())) == 0
+
+
+def is_dense(shape, strides):
+    """Whether strides are those of a contiguous tensor."""
+    return torch.empty(shape, device="meta").stride() == strides
 
 
 class Step:
@@ -364,9 +370,9 @@ class Step:
             if now.layout is not torch.strided:
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected a dense tensor, found {now.layout}")
             strides = c.strides and c.strides.get(c.inputs[len(tensors)])
-            if strides and now.stride() != strides:
+            if strides and any(n > 1 and a != b for n, a, b in zip(shape, now.stride(), strides)):
                 raise ValueError(f"{c.inputs[len(tensors)]}: expected strides {strides}, by which the step's as_strided reads it, "
-                                 f"found {now.stride()}")
+                                 f"found {now.stride()}{CONTIGUOUS if is_dense(shape, strides) else ''}")
             if now.requires_grad:
                 raise NotSupported(f"{c.inputs[len(tensors)]} requires a gradient: a Step gives gradients of parameters only; "
                                    "detach() it")

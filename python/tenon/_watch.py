@@ -62,10 +62,10 @@ class Called:
     line, key = "", "forward"
 
     def __init__(self, path, module):
-        self.path, self.box, self.then = path, module, module
+        self.path, self.box, self.then = path or type(module).__name__, module, module
 
     def difference(self):
-        return f"{self.path or type(self.box).__name__} has another class, forward or hook than"
+        return f"{self.path} has another class, forward or hook than"
 
     def advice(self):
         return ""
@@ -75,7 +75,7 @@ class Everywhere(Called):
     """Hooks of all modules, which are others than they were."""
 
     def __init__(self):
-        super().__init__("", nn_module)
+        super().__init__("hooks of all modules", nn_module)
 
     def difference(self):
         return "torch.nn.modules.module has other hooks of all modules (register_module_forward_hook and the like) than"
@@ -83,19 +83,20 @@ class Everywhere(Called):
 
 class Calls:
     """By what code modules run, (path, module): their classes, what members they have in the place of `forward`, hooks, and
-    those of all modules."""
+    those of all modules, which `everywhere` says whether to look at."""
 
-    def __init__(self, modules):
+    def __init__(self, modules, everywhere=True):
         self.modules = [(path, m, code_of(m)) for path, m in modules]
         self.objects, self.types = [m for _, m in modules], [type(m) for _, m in modules]
         self.no_hooks = [x for m in self.objects for x in hooks_of(m) if not x]
         self.no_forward = [vars(m) for m in self.objects if "forward" not in vars(m)]
-        self.everywhere = hooks_of_all()
+        self.everywhere = hooks_of_all() if everywhere else None
         self.some = [(m, code) for _, m, code in self.modules if len(code) > 2 or code[1] is not None]
 
     def others(self):
         """A Called of each module that runs by other code now."""
-        return ([Everywhere()] if hooks_of_all() != self.everywhere else []) + self.of_modules()
+        other = self.everywhere is not None and hooks_of_all() != self.everywhere
+        return ([Everywhere()] if other else []) + self.of_modules()
 
     def of_modules(self):
         if (not any(self.no_hooks) and list(map(type, self.objects)) == self.types

@@ -10,6 +10,7 @@ import re
 import time
 import types
 import unittest
+import warnings
 from time import monotonic as clock
 from types import SimpleNamespace
 from unittest import mock
@@ -66,6 +67,18 @@ class TestSettings(Case):
         got, self.net.weight.grad = self.net.weight.grad, None
         loss.backward()
         torch.testing.assert_close(got, self.net.weight.grad, rtol=1e-5, atol=1e-6)
+
+    def test_again(self):
+        """Another capture of a step, and one for a compile, are under the autocast of the first."""
+        of = SimpleNamespace(n=1)
+        step = lambda x: self.net(x).square().mean() if of.n else None
+        with torch.autocast("cpu", torch.bfloat16):
+            captured = tenon.capture(step, self.x)
+        of.n = 2
+        made, more = tenon.compile(captured), tenon.compile(captured.again(self.x[:2]))
+        with torch.autocast("cpu", torch.bfloat16):
+            for run, x in ((made, self.x), (more, self.x[:2])):
+                self.assertAlmostEqual(run(x).item(), step(x).item(), delta=1e-3)
 
     def test_default_dtype(self):
         made, _ = self.told(lambda x: (self.net(x) * torch.ones(2)).sum(), self.x)
@@ -172,9 +185,20 @@ class TestOnce(Case):
             while True:
                 yield 2.0
         words = rf"takes {{}} from an iterator that was there before \(next, \S*{HERE}.*as an argument that is a tensor"
-        for now, iterator in (("2", itertools.count(2)), ("3.0", itertools.cycle([3.0])), ("2.0", schedule()), ("7", iter([7]))):
+        for now, iterator in (("3.0", itertools.cycle([3.0])), ("2.0", schedule()), ("7", iter([7]))):
             self.refused(words.format(now), lambda x: self.net(x).sum() * next(iterator), self.x)
         tenon.capture(lambda x: self.net(x).sum() * next(itertools.count(2)), self.x)
+
+    def test_counts(self):
+        """A step may make names by an itertools.count, which is told and not refused."""
+        numbers = itertools.count(2)
+
+        def step(x):
+            name = f"call-{next(numbers)}"
+            return self.net(x).sum() * bool(name)
+        made, said = self.told(step, self.x)
+        self.assertRegex(said[0], rf"^tenon: the step takes \d+ from an itertools.count \(next, \S*{HERE}.*, which a Step has")
+        made(self.x)
 
     def test_clocks(self):
         words = rf"^tenon: the step asks for the time \(\S*{HERE}\), which a Step does not"
@@ -190,10 +214,115 @@ class TestStrides(Case):
             step = lambda x: self.net(x).sum() * read(x).sum()
             made, _ = self.told(step, column)
             self.assertAlmostEqual(made(column).item(), step(column).item(), delta=1e-5)
-            with self.assertRaisesRegex(ValueError, r"^x: expected strides \(1, 3\), .* found \(4, 1\)"):
+            with self.assertRaisesRegex(ValueError, r"^x: expected strides \(1, 3\), .* found \(4, 1\)$"):
                 made(self.x)
         made, _ = self.told(lambda x: self.net(x).square().sum(), column)
         self.assertAlmostEqual(made(column).item(), made(self.x).item(), delta=1e-6)
+
+    def test_one_entry(self):
+        """An axis of one entry has no stride; a batch that was contiguous is asked for so."""
+        wide = torch.randn(4, 8)
+        step = lambda x: self.net(torch.as_strided(x, (x.shape[0], 4), (x.stride(0), x.stride(1)))).square().sum()
+        made, _ = self.told(step, self.x[:1])
+        self.assertAlmostEqual(made(wide[:1, :4]).item(), step(wide[:1, :4]).item(), delta=1e-5)
+        made, _ = self.told(step, self.x)
+        with self.assertRaisesRegex(ValueError, r"found \(8, 1\); give its \.contiguous\(\)$"):
+            made(wide[:3, :4])
+        self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
+
+
+class TestEqual(Case):
+    """Constants in whose place equal ones come, or whose memory is another."""
+
+    def setUp(self):
+        super().setUp()
+        self.w = torch.ones(2)
+        self.of = SimpleNamespace(w=self.w, n=0)
+
+    def step(self, x):
+        return (self.net(x) * self.of.w).sum()
+
+    def stays(self, change):
+        """A Step runs after a change; it refuses where the constant that it has since is written to."""
+        made, _ = self.told(self.step, self.x)
+        want = made(self.x).item()
+        change()
+        self.assertEqual(made(self.x).item(), want)
+        self.assertEqual(tenon.compile(made.captured)(self.x).item(), want)
+        self.of.w.data.mul_(2)
+        with self.assertRaisesRegex(tenon.NotSupported, r"\.w was written to since"):
+            made(self.x)
+
+    def test_replaced(self):
+        """Those that were there earlier are no longer of the step."""
+        made, _ = self.told(self.step, self.x)
+        want, earlier = made(self.x).item(), [self.of.w]
+        for n in range(3):
+            self.of.n += n  # the step is recorded again too
+            self.of.w = torch.ones(2)
+            made(self.x)
+            earlier.append(self.of.w)
+        fixed = made.captured.fixed
+        self.assertEqual(len(fixed.contents.small) + len(fixed.contents.parts), 1)
+        for w in earlier[:-1]:
+            w.mul_(2)
+            self.assertEqual(made(self.x).item(), want)
+        self.assertEqual(tenon.compile(made.captured)(self.x).item(), want)
+        earlier[-1].mul_(2)
+        with self.assertRaisesRegex(tenon.NotSupported, r"\.w was written to since"):
+            made(self.x)
+
+    def test_recorded_again(self):
+        """Nor are they where the step was recorded again for another value."""
+        step = lambda x: self.step(x) if self.of.n < 9 else self.step(x) * 2
+        made, _ = self.told(step, self.x)
+        want = made(self.x).item()
+        for n in range(2):
+            earlier, self.of.w, self.of.n = self.of.w, torch.ones(2), n
+            self.assertEqual(made(self.x).item(), want)
+            earlier.mul_(2)
+        self.assertEqual(made(self.x).item(), want)
+
+    def test_shared(self):
+        self.stays(lambda: self.of.w.share_memory_())
+
+    def test_data(self):
+        self.stays(lambda: setattr(self.of.w, "data", self.of.w.data.clone()))
+
+    def test_buffer_of_another(self):
+        """A constant that is another model's buffer, which moves when that is compiled."""
+        other = nn.BatchNorm1d(4, affine=False)
+        other.register_buffer("w", self.of.w)
+        end = nn.Linear(4, 1)
+        self.stays(lambda: tenon.compile(tenon.capture(lambda x: (end(other(x)) * other.w).sum(), self.x)))
+
+    def test_inference(self):
+        with torch.inference_mode():
+            self.of.w = torch.ones(2)
+        made, _ = self.told(lambda x: (self.net(x) + self.of.w).sum(), self.x)
+        made(self.x)
+
+    @unittest.skipUnless(numpy, "numpy cannot be imported")
+    def test_view(self):
+        """Elements between those of a view are not of it."""
+        columns = numpy.ones((2, 3), numpy.float32)
+        self.of.w = torch.from_numpy(columns)[:, 1]
+        self.stays(lambda: columns.__setitem__((slice(None), 2), 5))
+
+    @unittest.skipUnless(numpy, "numpy cannot be imported")
+    def test_arrays(self):
+        """An equal array is no change, however often it comes."""
+        self.of.w = numpy.ones(2, numpy.float32)
+        step = lambda x: self.net(x).sum() * float(self.of.w[0])
+        made, _ = self.told(step, self.x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(5):
+                self.of.w = numpy.ones(2, numpy.float32)
+                made(self.x)
+        self.of.w = numpy.full(2, 3, numpy.float32)
+        with self.assertRaisesRegex(tenon.NotSupported, r"\.w is another ndarray than"):
+            made(self.x)
 
 
 class TestContents(Case):
@@ -309,6 +438,57 @@ class TestCode(Case):
         made, _ = self.told(step, self.x)
         kept.pop().remove()
         self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
+
+    def test_hooks_that_come_and_go(self):
+        """Those that make no difference are looked at three times."""
+        made, _ = self.told(lambda x: self.net(x).square().mean(), self.x)
+        with warnings.catch_warnings(record=True) as found, mock.patch.object(made.captured, "recorded_again",
+                                                                              wraps=made.captured.recorded_again) as again:
+            warnings.simplefilter("always")
+            for _ in range(8):
+                kept = nn.modules.module.register_module_forward_hook(lambda m, x, y: None)
+                made(self.x)
+                kept.remove()
+                made(self.x)
+        self.assertLess(again.call_count, 8)
+        self.assertEqual([str(x.message)[:54] for x in found], ["tenon: the step reads hooks of all modules, which chan"])
+
+
+class TestOdd(Case):
+    """Objects that have not all that others of their kind have."""
+
+    def test_of_python(self):
+        class Empty(collections.UserDict):
+            def __init__(self):
+                pass
+
+            def __getitem__(self, key):
+                return 2.0
+
+        class Nowhere:
+            beta = 2.0
+        Nowhere.__module__ = None
+        empty, nowhere = Empty(), Nowhere()
+
+        def around(x):
+            return self.net(x).sum() * empty["beta"] * nowhere.beta
+        around.__wrapped__ = around
+        made, _ = self.told(around, self.x)
+        self.assertAlmostEqual(made(self.x).item(), around(self.x).item(), delta=1e-5)
+
+    @unittest.skipUnless(numpy, "numpy cannot be imported")
+    def test_array_that_is_only_read(self):
+        """PyTorch says once in a process that it has been given one."""
+        w = numpy.ones(2)
+        w.setflags(write=False)
+        torch.set_warn_always(True)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                made = tenon.compile(tenon.capture(lambda x: self.net(x).sum() * float(w[0]), self.x))
+        finally:
+            torch.set_warn_always(False)
+        made(self.x)
 
 
 if __name__ == "__main__":
