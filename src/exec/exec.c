@@ -109,16 +109,10 @@ static void touch(void *arg, int step, int storage, ByteRange b, bool write)
 static uint64_t *storage_reach(Arena *a, const Plan *p)
 {
     uint64_t *reach = NEWN(a, uint64_t, p->nstorage + 1);
-    int loop[TN_MAX_DEPTH], depth = 0;
-    for (int i = 0; i < p->nstep; i++) {
-        if (p->step[i].kind == STEP_LOOP)
-            loop[depth++] = i;
-        step_each_access(p, i, loop, depth, touch, reach);
-        depth -= p->step[i].kind == STEP_END;
-    }
+    plan_each_access(p, touch, reach);
     for (int i = 0; i < p->nstorage; i++) {
         const Arg all = {.storage = i};
-        reach[i] -= MIN(reach[i], arg_bytes(p, &all, NULL, 0, loop, 0).low);
+        reach[i] -= MIN(reach[i], arg_bytes(p, &all, NULL, 0, NULL, 0).low);
     }
     return reach;
 }

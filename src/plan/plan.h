@@ -270,6 +270,8 @@ typedef void StepAccess(void *arg, int step, int storage, ByteRange b, bool writ
 /* Calls see for each operand, result and workspace of step i, and for what it fills itself; loop:
  * the steps of the loops around it, outermost first. */
 void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAccess *see, void *arg);
+/* The same of all steps, in their order. */
+void plan_each_access(const Plan *p, StepAccess *see, void *arg);
 
 bool plan_one_queue(const Plan *p); /* then no step waits for another */
 /* Fills which steps of other queues each step waits for, from the addresses; a: the plan's. */

@@ -128,6 +128,17 @@ void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAcce
         see(arg, i, s->arg->storage, arg_bytes(p, s->arg, NULL, s->nbytes, loop, depth), true);
 }
 
+void plan_each_access(const Plan *p, StepAccess *see, void *arg)
+{
+    int loop[TN_MAX_DEPTH], depth = 0;
+    for (int i = 0; i < p->nstep; i++) {
+        if (p->step[i].kind == STEP_LOOP)
+            loop[depth++] = i;
+        step_each_access(p, i, loop, depth, see, arg);
+        depth -= p->step[i].kind == STEP_END;
+    }
+}
+
 static void add_edges(void *arg, int step, int storage, ByteRange b, bool write)
 {
     WaitWalk *x = arg;
@@ -156,27 +167,21 @@ static int find_edge(const WaitWalk *x, uint64_t address)
 static void add_access(void *arg, int step, int storage, ByteRange b, bool write)
 {
     WaitWalk *x = arg;
-    (void)step;
     (void)storage;
     int first = find_edge(x, b.low), last = MIN(find_edge(x, b.high), x->nedge - 1);
     if (first == x->nedge || x->edge[first] > b.low)
         first = MAX(first - 1, 0);
     if (b.low < b.high && first < last)
         PUSH(x->tmp, x->access, x->naccess, x->capaccess, ((SpaceAccess){first, last, write}));
+    x->at[step + 1] = x->naccess;
 }
 
-static void each_step(WaitWalk *x, StepAccess *see)
+/* Lists the accesses of all steps. */
+static void list_accesses(WaitWalk *x)
 {
-    const Plan *p = x->p;
-    int loop[TN_MAX_DEPTH], depth = 0;
-    for (int i = 0; i < p->nstep; i++) {
-        x->at[i] = x->naccess;
-        if (p->step[i].kind == STEP_LOOP)
-            loop[depth++] = i;
-        step_each_access(p, i, loop, depth, see, x);
-        depth -= p->step[i].kind == STEP_END;
-    }
-    x->at[p->nstep] = x->naccess;
+    plan_each_access(x->p, add_access, x);
+    for (int i = 0; i < x->p->nstep; i++) /* some have none */
+        x->at[i + 1] = MAX(x->at[i + 1], x->at[i]);
 }
 
 static int by_address(const void *s, const void *t)
@@ -348,9 +353,9 @@ static WaitWalk *walk_new(Plan *p, Arena *tmp)
     x->at = NEWN(tmp, int, p->nstep + 1);
     x->last = NEWN(tmp, int, p->nstep);
     x->of = NEWN(tmp, Waits, p->nstep);
-    each_step(x, add_edges);
+    plan_each_access(p, add_edges, x);
     sort_edges(x);
-    each_step(x, add_access);
+    list_accesses(x);
     while (x->size < x->nedge)
         x->size *= 2;
     x->whole = NEWN(tmp, Mark, 2 * x->size);

@@ -161,9 +161,9 @@ static bool matters(const Case *c, int field)
     return found;
 }
 
-/* Of these the operands' shapes leave one value alone, or others that mean the same; or they only
- * say what is refused. */
-static bool bound_by_shapes(const char *op, const char *field)
+/* Whether an attribute need not change anything: the operands' shapes leave one value alone, or
+ * others that mean the same; or it only says what is refused. */
+static bool may_change_nothing(const char *op, const char *field)
 {
     static const char *const bound[][2] = {{"split", "dim"},
                                            {"slice_backward", "dim"},
@@ -200,7 +200,7 @@ static void test_op(Arena *a, const Op *op)
         return;
     const Case *c = case_read(a, op, path, &count);
     for (int k = 0; f[k].kind; k++) {
-        bool found = f[k].kind == ATTR_DTYPE || bound_by_shapes(op->name, f[k].name);
+        bool found = f[k].kind == ATTR_DTYPE || may_change_nothing(op->name, f[k].name);
         for (int i = 0; i < count && !found; i++)
             found = small(&c[i]) && matters(&c[i], k);
         if (!EXPECT(found))
