@@ -543,7 +543,7 @@ Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
         d.known->of.a = d.keep;
     }
     r->memory = t->memory;
-    r->made = (PlanMade){0};
+    memset(r->made, 0, sizeof r->made);
     r->none = (Planned){0};
     return d;
 }
@@ -570,21 +570,6 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     fill_nodes(&d);
     arena_reset(d.keep);
     arena_reset(d.tmp);
-}
-
-Plan *again_made(AgainReport *r, const Graph *g, const PlanFor *to, bool ordered)
-{
-    const PlanMade m = r->made;
-    r->made = (PlanMade){0};
-    if (!m.a)
-        return NULL;
-    if (m.ordered == ordered && m.p->nthread == par_threads() && plan_for_equal(&m.to, to) &&
-        graph_hash(m.g) == graph_hash(g)) {
-        plan_fill_bound(m.p, to);
-        return m.p;
-    }
-    arena_reset(m.a);
-    return NULL;
 }
 
 void again_apply(const AgainReport *r, Graph *g, PassOptions *o)

@@ -379,18 +379,20 @@ static void plan_choice(void *arg)
     t->made = (PlanMade){d->tmp, g, to, d->task->ordered, p};
 }
 
-/* Keeps a try's plan, with its arena, if it is as the step will be planned, and the best so far. */
+/* Keeps a try's plan, with its arena, if it is as the step will be planned: that of the best so
+ * far, and one more, as a search may choose what is not the best. */
 static void keep_plan(const PlanTry *t)
 {
     Decider *d = t->d;
-    PlanMade *kept = &d->r->made;
-    const bool last = d->task->keeps && !t->quick && !t->told && !d->s && !t->x->loose &&
-                      (t->limit == d->r->memory || t->x->room);
-    if (!last || (kept->a && planned_first(d, &d->best, t->x)))
+    PlanMade *made = d->r->made;
+    if (!d->task->keeps || t->quick || t->told || d->s || t->x->loose ||
+        (t->limit != d->r->memory && !t->x->room))
         return;
-    d->tmp = kept->a ? kept->a : arena_tmp(d->r->a);
-    *kept = t->made;
-    d->best = *t->x;
+    const bool best = !made[0].a || !planned_first(d, &d->best, t->x);
+    d->tmp = made[1].a ? made[1].a : arena_tmp(d->r->a);
+    made[1] = best ? made[0] : t->made;
+    made[0] = best ? t->made : made[0];
+    d->best = best ? *t->x : d->best;
 }
 
 /* The levels as text, which equal ones of equal steps have; in tmp. Less effort knows no limit. */

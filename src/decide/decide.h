@@ -92,8 +92,8 @@ typedef struct PlanMade {
 
 /* What was chosen, and among what. */
 typedef struct AgainReport {
-    Arena *a;       /* in which the rest lives */
-    PlanMade made;  /* of what was chosen, as a rule */
+    Arena *a;         /* in which the rest lives */
+    PlanMade made[2]; /* of the best choice, as a rule what was chosen; of another */
     bool searched;  /* the step did not fit with all values saved */
     bool replayed;  /* it was decided before */
     bool drops;     /* its text is for steps that may lack some of its nodes */
