@@ -22,8 +22,9 @@
  * Each choice forecloses others. So the search runs several times, of which the first rounds make
  * the nearest fill alone, none, one, two or all that help, and the fastest order is taken. Nearest
  * fills count the seconds of collectives that they pass, and so stay near. The rounds with which
- * several searches begin run once. Where the step is to be below a rival's seconds, and is far
- * above them after some rounds, the search ends.
+ * several searches begin run once. Every other search runs where the step's seconds are but
+ * compared with others'. Where the step is to be below a rival's seconds, and is far above them
+ * after some rounds, the search ends.
  *
  * What a start's tries come to depends on the places that they read and on those that a try times
  * anew. Where none of these has changed since tries were of no use, they are not made again.
@@ -454,12 +455,14 @@ static void search_on(Overlap *x, const Overlap *from, BestOrder *best)
 static void search_all(Overlap *x, Arena *tmp, BestOrder *best)
 {
     static const int near[] = {0, 1, 2, ROUNDS};
+    const int by = x->told ? 2 : 1;
     bool moved = true;
     for (int i = 0; i < x->q->n; i++)
         if (x->started[i].nwait > 1 && reduces(overlap_node(x, i)))
             pull(x, i);
     Overlap *from = overlap_like(x, tmp);
-    for (int i = 0, round = 0; i < LEN(near) && moved && !(i && is_behind(x, best->least)); i++) {
+    for (int i = 0, round = 0; i < LEN(near) && moved && !(i && is_behind(x, best->least));
+         i += by) {
         overlap_copy(x, from);
         x->near = true;
         for (; round < near[i] && moved; round++) {
@@ -478,6 +481,7 @@ static double overlap_problem(const Problem *q, const Flow *joined, const Machin
     Overlap *x = overlap_new(q, joined, m, tmp);
     x->beside = b->beside;
     x->rival = b->rival;
+    x->told = b->told;
     Graph *g = flow_graph(q->flow);
     Node **node = NEWN(tmp, Node *, q->n);
     BestOrder best = {NEWN(tmp, int, q->n), INFINITY};

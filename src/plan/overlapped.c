@@ -52,7 +52,7 @@ static Plan *overlap_within(Arena *a, const Plan *p, const PlanFor *to, Placemen
 {
     Arena *tmp = arena_tmp(p->g->a);
     Graph *g = graph_clone(a, p->g);
-    OverlapBytes b = {.more = more, .beside = r->beside, .rival = to->rival};
+    OverlapBytes b = {.more = more, .beside = r->beside, .rival = to->rival, .told = to->loose};
     double sec = order_overlap(g, to->device, to->machine, tmp, &b);
     r->same = b.lacking - 1;
     r->slower = sec >= r->least;
