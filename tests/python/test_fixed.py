@@ -231,6 +231,30 @@ class TestStrides(Case):
         self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
 
 
+    def test_part(self):
+        """A slice of a larger tensor has not the memory that its strides reach over."""
+        wide = torch.randn(4, 8)
+        step = lambda x: self.net(torch.as_strided(x, (3, 4), (x.stride(0), x.stride(1)))).square().sum()
+        self.refused(r"^aten.as_strided.default: it reads the memory of x, a part of a larger tensor, of which a Step has the part "
+                     rf"alone; give its \.contiguous\(\) \(.*{HERE}", step, wide[:3, :4])
+        made, _ = self.told(step, wide[:3, :4].contiguous())
+        self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
+
+
+class TestComplex(Case):
+    def test_results(self):
+        """Results beside the loss that are complex are complex tensors, not pairs."""
+        turns = torch.polar(torch.ones(3), torch.arange(3.0))
+
+        def step(x):
+            z = torch.view_as_complex(self.net(x)) * turns
+            return torch.view_as_real(z).square().mean(), {"z": z}, z.abs()
+        got, want = self.told(step, self.x)[0](self.x), step(self.x)
+        for a, b in ((got[1]["z"], want[1]["z"]), (got[2], want[2])):
+            self.assertEqual(a.dtype, b.dtype)
+            torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-6)
+
+
 class TestEqual(Case):
     """Constants in whose place equal ones come, or whose memory is another."""
 
