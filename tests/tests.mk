@@ -76,7 +76,8 @@ $(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref: $(BUILD)/tests/help.a $(LIB) $(CUD
 
 # Every plan that a test makes is checked (tests/shared/check_plans.c), but where allocations are counted or made
 # to fail, where planning is timed, and where rough plans, of which addresses are left out, are chosen among.
-UNCHECKED := test_alloc test_decide test_decide_cbc test_decide_enum test_fault test_meshes test_scale test_tune
+UNCHECKED := test_alloc test_decide test_decide_cbc test_decide_enum test_decide_graph test_fault test_meshes \
+    test_scale test_tune
 $(filter-out $(UNCHECKED:%=$(BUILD)/tests/%),$(TESTS)): LDLIBS += -Wl,-u,__wrap_plan_make \
     -Wl,--wrap=plan_make -Wl,--wrap=plan_ordered
 

@@ -244,6 +244,7 @@ class Captured:
         self.strides = {}    # of inputs that as_strided looks into
         self.tied = {}       # other names of parameters
         self.metrics = []    # names of outputs beside the loss, in the order of the step's result
+        self.pairs = set()   # of a program's outputs those that are complex tensors, of which it has pairs
         self.training = []   # (module, whether it was in training mode)
         self.trainable = {}  # by a parameter's name whether it required a gradient
         self.optimizer = self.update = self.ranks = None
@@ -520,6 +521,8 @@ class Builder:
                 role = ("loss", "") if desc.idx == 0 else ("metric", f"out{desc.idx}")
                 if desc.idx:
                     c.metrics.append(role[1])
+                    if node.meta["val"].is_complex():
+                        c.pairs.add(f"metric.{role[1]}")
                 values.append((name, role))
             elif isinstance(desc, aot.GradAOTOutput):
                 path = self.holder.path(desc.grad_of.target)
@@ -565,8 +568,16 @@ class Builder:
             try:
                 text, self.captured.summary = _tn.import_fx(path)
             except Error as error:
-                raise CaptureError(self.named(str(error), path)) from None
+                raise CaptureError(self.part(self.named(str(error), path))) from None
         return text
+
+    def part(self, message):
+        """A message that strides are not known, where they are those of an argument that is a part of a larger tensor."""
+        parts = [name for name, x in zip(self.input_names, self.tensors)
+                 if name in self.captured.strides and _watch.span(x) != x.numel()]
+        said = f"it reads the memory of {' and '.join(parts)}, a part of a larger tensor, of which a Step has the part alone; " \
+               "give its .contiguous()"
+        return re.sub("the strides of what self is a view of .* tells them", said, message) if parts else message
 
     def named(self, message, path):
         """An importer's message with the user's line in the place of the code's."""

@@ -7,6 +7,7 @@ outside are the step's modules, arguments and variables, what these have, and so
 Changes that a recorded step makes outside are undone and told, as a Step does not make them. Numbers and texts that it
 reads there are fixed in the graph, and tensors are constants. Where one is another since, the step is recorded again: a
 Step refuses to run if its graph would be another one too."""
+import builtins
 import collections
 import contextlib
 import functools
@@ -56,17 +57,20 @@ class Reader:
     inner       of each of the step's modules those inside of it, by name, as they were
     hooks       and its hooks, a dict for each of ALL_HOOKS
     lines       {place: the user's line}, "" where only a package's code has it
+    own         places that the step has written first
     functions   whether there is a torch.autograd.Function among it, whose backward runs later"""
 
     def __init__(self):
         self.functions = False
         self.reads, self.variables, self.arrays, self.objects, self.containers = {}, {}, {}, [], []
         self.generators, self.clocks = [], []
-        self.known, self.keep, self.cells, self.lines, self.ran = {}, [], collections.defaultdict(list), {}, set()
+        self.known, self.keep, self.cells, self.lines, self.ran, self.own = {}, [], collections.defaultdict(list), {}, set(), set()
 
     def add(self, x, path, line=""):
         """Takes an object as one that is outside, which a line reads."""
         if isinstance(x, (*PLAIN, bytes, torch.Tensor)) or id(x) in self.known or len(self.known) >= OBJECTS:
+            return
+        if x is vars(builtins) or x is sys.modules:  # of which a dict of a file's variables has one, and which no step owns
             return
         if isinstance(x, types.ModuleType) and is_installed(getattr(x, "__file__", None) or "<frozen>"):
             return
@@ -232,12 +236,14 @@ class Reader:
         return None
 
     def read(self, box, key, path, line, stores):
-        """Notes that a place is read, and gives its value."""
+        """Notes that a place is read, and gives its value. One that the step writes before it reads it has the step's own."""
         where = place_of(box, key)
         self.lines[where] = self.lines.get(where) or line
         self.keep.append(box)
         place = Place(box, key, path, line)
-        if not stores:
+        if stores:
+            self.own.add(where)
+        elif where not in self.own:
             self.reads.setdefault(where, place)
         self.add(place.then, path, line)
         return place.then

@@ -23,6 +23,7 @@ BUFFERS = (bytearray, array.array)
 PYTHON = tuple({os.path.join(os.path.realpath(sysconfig.get_path(kind)), "") for kind in ("stdlib", "platstdlib")})
 PACKAGES = tuple({os.path.join(os.path.realpath(path), "") for path in (
     sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages())})
+FOLDERS = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))  # of any environment that is on the path
 OWN = tuple(os.path.dirname(os.path.realpath(path)) + os.sep for path in (torch.__file__, __file__))
 MODULES = os.path.join(OWN[0], "nn", "modules", "")
 LONG = 200  # entries
@@ -34,7 +35,12 @@ MISSING = object()
 def is_python(path):
     """Whether a file is of Python's own library."""
     real = os.path.realpath(path)
-    return real.startswith(PYTHON) and not real.startswith(PACKAGES)
+    return real.startswith(PYTHON) and not in_packages(real)
+
+
+def in_packages(real):
+    """Whether a file lies where packages are installed, of this environment or of another (PYTHONPATH, a .pth file)."""
+    return real.startswith(PACKAGES) or any(name in real for name in FOLDERS)
 
 
 @functools.lru_cache(4096)
@@ -46,7 +52,7 @@ def kind_of(path):
         return "package"
     if path.startswith("<frozen") or real.startswith(OWN) or is_python(path):
         return "python"
-    return "package" if real.startswith(PACKAGES) else "user"
+    return "package" if in_packages(real) else "user"
 
 
 def is_installed(path):

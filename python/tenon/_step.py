@@ -430,7 +430,7 @@ class Step:
         if out.numel():
             self.program.check(lib.tn_program_read(self.program.pointer, name.encode(), out.data_ptr(),
                                                    out.numel() * out.element_size()))
-        return out
+        return torch.view_as_complex(out) if name in self.captured.pairs else out
 
     def _result(self):
         c = self.captured

@@ -86,6 +86,7 @@ static int make_graph(Parts *x, int i, const tn_options *o)
         return code;
     (*g)->unpriced = x->unpriced;
     (*g)->known = x->known;
+    (*g)->reorder = !x->task->keep_order;
     return tn_graph_passes(*g, passes, o, NULL, NULL);
 }
 

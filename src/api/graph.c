@@ -295,7 +295,7 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     int64_t goal = o->goal_memory ? o->goal_memory : o->memory;
     if (chunks || goal) {
         DecideTask t = {.to = plan_for(g->h.owner, o, p.device, p.prices),
-                        .ordered = g->rows > 0,
+                        .ordered = g->rows > 0 || g->reorder,
                         .keeps = true,
                         .memory = goal,
                         .chunk = &asked,

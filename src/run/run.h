@@ -66,6 +66,7 @@ struct tn_graph {
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies after the others */
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
+    bool reorder;         /* its plan is ordered by plan_ordered, whatever its rows */
     bool unpriced;        /* its report needs no prices of other forms */
     ShardKnown *known;    /* of the same step with other forms; NULL: nothing is */
     int asked_shardings;  /* rules that are not of a choice; 0: all */

@@ -231,6 +231,30 @@ class TestStrides(Case):
         self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
 
 
+    def test_part(self):
+        """A slice of a larger tensor has not the memory that its strides reach over."""
+        wide = torch.randn(4, 8)
+        step = lambda x: self.net(torch.as_strided(x, (3, 4), (x.stride(0), x.stride(1)))).square().sum()
+        self.refused(r"^aten.as_strided.default: it reads the memory of x, a part of a larger tensor, of which a Step has the part "
+                     rf"alone; give its \.contiguous\(\) \(.*{HERE}", step, wide[:3, :4])
+        made, _ = self.told(step, wide[:3, :4].contiguous())
+        self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
+
+
+class TestComplex(Case):
+    def test_results(self):
+        """Results beside the loss that are complex are complex tensors, not pairs."""
+        turns = torch.polar(torch.ones(3), torch.arange(3.0))
+
+        def step(x):
+            z = torch.view_as_complex(self.net(x)) * turns
+            return torch.view_as_real(z).square().mean(), {"z": z}, z.abs()
+        got, want = self.told(step, self.x)[0](self.x), step(self.x)
+        for a, b in ((got[1]["z"], want[1]["z"]), (got[2], want[2])):
+            self.assertEqual(a.dtype, b.dtype)
+            torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-6)
+
+
 class TestEqual(Case):
     """Constants in whose place equal ones come, or whose memory is another."""
 
@@ -452,6 +476,44 @@ class TestCode(Case):
                 made(self.x)
         self.assertLess(again.call_count, 8)
         self.assertEqual([str(x.message)[:54] for x in found], ["tenon: the step reads hooks of all modules, which chan"])
+
+
+class TestOwn(Case):
+    """What is not looked at: a step's own values, and those of packages."""
+
+    def unwatched(self, step, change):
+        made, found = self.told(step, self.x)
+        want = made(self.x).item()
+        change()
+        with mock.patch.object(made.captured, "recorded_again", wraps=made.captured.recorded_again) as again:
+            for _ in range(4):
+                self.assertEqual(made(self.x).item(), want)
+        self.assertEqual((again.call_count, found), (0, []))
+
+    def test_what_a_step_writes_before_it_reads_it(self):
+        """A flag that is on within a step is that of the step, whatever it was outside."""
+        flags, table = SimpleNamespace(on=False), {"k": 1.0}
+
+        def step(x):
+            flags.on = True
+            table["k"] = 2.0
+            out = (self.net(x) * (table["k"] if flags.on else 1)).sum()
+            flags.on, table["k"] = False, 1.0
+            return out
+        self.unwatched(step, lambda: (setattr(flags, "on", 5), table.update(k=7.0)))
+        table["k"], flags.on = 1.0, 1.0
+        self.other(r"^table\['k'\] is 3.0, and was 1.0", lambda x: self.written_after(x, table), lambda: table.update(k=3.0), self.x)
+
+    def written_after(self, x, table):
+        out = (self.net(x) * table["k"]).sum()
+        table["k"] = table["k"] + 0.0
+        return out
+
+    def test_packages_of_another_environment(self):
+        """One that a .pth file or PYTHONPATH finds is a package's code as those of this environment are."""
+        words = {}
+        exec(compile("class Of: k = 2.0\nof = Of()\ndef scaled(x): return x * of.k", "/elsewhere/site-packages/a/b.py", "exec"), words)
+        self.unwatched(lambda x: self.net(words["scaled"](x)).sum(), lambda: setattr(words["of"], "k", 3.0))
 
 
 class TestOdd(Case):
