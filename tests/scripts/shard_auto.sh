@@ -43,6 +43,13 @@ if [ -n "$TN_LONG" ]; then
     ok "a reader of the form that was made pays nothing: $(grep '^  objective' "$dir/out")" grep -q "$same" "$dir/out"
 fi
 
+# ---- what it takes ----
+
+gives 2 'shard auto: expected at most 67108864 pairs of ways to cut .* over 4 mesh axes' plan $model --batch-size 8 \
+    --seq-len 16 --mesh dp=2,fsdp=2,tp=2,ep=2 --shard auto
+(ulimit -v 500000 && "$tenon" plan $model --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --shard auto) >"$dir/small" 2>&1
+ok "a tiny model in 500,000 KiB of addresses: $(tail -n 1 "$dir/small")" grep -q 'ms a step' "$dir/small"
+
 # ---- rules and pins hold ----
 
 gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
