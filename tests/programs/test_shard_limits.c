@@ -28,7 +28,7 @@ static const char *const meshes[] = {"fsdp=4,tp=2", "tp=8", "fsdp=8", "dp=2,fsdp
 static const struct {
     int64_t accumulate;
     const char *reshard;
-} ways[] = {{1, "auto"}, {2, "never"}, {1, "never"}, {2, "auto"}, {2, "always"}, {4, "never"}};
+} ways[] = {{1, "auto"}, {2, "never"}, {1, "never"}, {2, "auto"}, {2, "always"}};
 
 enum { PARTS = 4 }; /* of the bytes between the fewest and those of the choice without a limit */
 

@@ -45,10 +45,13 @@ fi
 
 # ---- what it takes ----
 
-gives 2 'shard auto: expected at most 67108864 pairs of ways to cut .* over 4 mesh axes' plan $model --batch-size 8 \
-    --seq-len 16 --mesh dp=2,fsdp=2,tp=2,ep=2 --shard auto
-(ulimit -v 500000 && "$tenon" plan $model --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --shard auto) >"$dir/small" 2>&1
-ok "a tiny model in 500,000 KiB of addresses: $(tail -n 1 "$dir/small")" grep -q 'ms a step' "$dir/small"
+gives 2 'shard auto: expected at most 67108864 pairs of ways to cut' plan $model --batch-size 8 --seq-len 16 \
+    --mesh dp=2,fsdp=2,tp=2,ep=2 --shard auto
+few="ulimit -v 150000" # KiB of addresses, which are too few for a sanitized program
+if (eval "$few" && "$tenon" ops) >/dev/null 2>&1; then
+    (eval "$few" && "$tenon" plan $model --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --shard auto) >"$dir/few" 2>&1
+    ok "a tiny model in few addresses: $(tail -n 1 "$dir/few")" grep -q 'ms a step' "$dir/few"
+fi
 
 # ---- rules and pins hold ----
 
