@@ -167,19 +167,17 @@ static bool try_level(CompileSearch *s, CompileSetting *x, bool sliced)
 }
 
 /* Numbers of microbatches, ascending. Where bytes are counted, a number in the middle is the first;
- * then more, until two in a row count no fewer bytes than one before and nothing fits: iterations
- * have no less then; then fewer, until one is of no use; and the fewest, which may need no
- * accumulators. */
+ * then more, until two in a row are of no use and count no fewer bytes than one before; then fewer,
+ * until one is of no use; and the fewest, which may need no accumulators. */
 static void try_levels(CompileSearch *s, CompileSetting *level, int count, bool sliced)
 {
     enum { IN_A_ROW = 2 };
     const int first = s->counts ? count / 2 : 0;
     int64_t fewest = INT64_MAX;
-    for (int i = first, more = 0; i < count && (more < IN_A_ROW || s->best.nbytes); i++) {
-        try_level(s, &level[i], sliced);
-        const int64_t counted = level[i].counted;
-        more = counted && counted >= fewest ? more + 1 : 0;
-        fewest = counted ? MIN(fewest, counted) : fewest;
+    for (int i = first, vain = 0; i < count && vain < IN_A_ROW; i++) {
+        const bool useless = try_level(s, &level[i], sliced);
+        vain = useless && level[i].counted >= fewest ? vain + 1 : 0;
+        fewest = level[i].counted ? MIN(fewest, level[i].counted) : fewest;
     }
     for (int i = first - 1; i > 0 && !try_level(s, &level[i], sliced);)
         i--;
