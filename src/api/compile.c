@@ -219,6 +219,18 @@ typedef struct Compile {
     bool still; /* tries are asked for bytes, which moving collectives does not take off: none is */
 } Compile;
 
+/* The fewest bytes that a choice of all forms counted, of those that were tried; 0: there was none.
+ */
+static int64_t counted_bytes(const tn_compiled *c)
+{
+    int64_t fewest = 0;
+    for (int i = 0; c->graph[0] && i < c->graph[0]->sharded.ntried; i++) {
+        const int64_t kept = c->graph[0]->sharded.tried[i].kept;
+        fewest = kept && (!fewest || kept < fewest) ? kept : fewest;
+    }
+    return fewest;
+}
+
 /* Plans a setting; where that is not `sliced`, without what chunk "auto" would choose. */
 static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *to,
                         CompileNeed *need)
@@ -251,6 +263,7 @@ static int plan_setting(Compile *x, CompileSetting *s, bool quiet, tn_compiled *
     to->handles = parts.handles;
     s->peak = need->arena;
     s->nbytes = code ? 0 : need->arena + need->reserve;
+    s->counted = strcmp(s->recompute, "auto") ? counted_bytes(to) : 0; /* it saves more */
     s->sec = need->sec;
     return code;
 }
@@ -413,6 +426,7 @@ static void begin(Compile *x, Arena *tmp)
                                 .recompute = x->task->vary & TN_VARY_RECOMPUTE,
                                 .accumulate = x->task->vary & TN_VARY_ACCUMULATE,
                                 .rows = x->task->vary & TN_VARY_BATCH,
+                                .counts = x->task->part[0].passes && o->mesh && shardings_auto(o),
                                 .chunk = word_given(o, "off", false),
                                 .sliced = word_given(o, "auto", true),
                                 .plan = try_setting,

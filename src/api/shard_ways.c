@@ -280,6 +280,13 @@ static bool is_least(const ShardReport *y)
     return y->tried[y->ntried - 1].limit == LEAST;
 }
 
+/* The same, or one within a limit that no choice was found to keep: it has the fewest bytes too. */
+static bool has_least(const ShardReport *y)
+{
+    const ShardTry *last = &y->tried[y->ntried - 1];
+    return last->limit && last->kept > last->limit;
+}
+
 /* A limit for the bytes that the next choice counts; 0: no other one is of use. What is counted
  * differs from what a plan needs, so what a plan has too much is taken off what its choice counts;
  * at last twice that, or the least where nothing fits yet. A choice that does not fit is of use
@@ -369,7 +376,7 @@ static int plan_ways(ShardWays *x, const tn_options *asked)
         return code;
     ShardKnown *known = x->one.known;
     known->scarce =
-        (known->scarce || is_least(x->y)) && x->y->tried[x->y->taken].nbytes > asked->goal_memory;
+        (known->scarce || has_least(x->y)) && x->y->tried[x->y->taken].nbytes > asked->goal_memory;
     return decide_left(x, asked);
 }
 

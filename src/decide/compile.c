@@ -99,7 +99,7 @@ static int64_t hoped(const CompileSearch *s, const CompileSetting *full)
 
 /* Whether a search for what is computed again may end within the limit. One that did not has ended
  * at its least, and the others are judged by it and by one plan with all computed again. */
-static bool may_fit(CompileSearch *s, const CompileSetting *x)
+static bool may_fit(CompileSearch *s, CompileSetting *x)
 {
     enum { NEAR = 500 };
     CompileSetting full = *x;
@@ -107,6 +107,7 @@ static bool may_fit(CompileSearch *s, const CompileSetting *x)
     if (!s->recompute || strcmp(x->recompute, "auto") != 0 || s->share <= 0)
         return true;
     try_one(s, &full);
+    x->counted = full.counted;
     return !full.nbytes || hoped(s, &full) <= s->limit + s->limit / NEAR;
 }
 
@@ -153,6 +154,35 @@ static void try_all(CompileSearch *s, CompileSetting *level, int count, bool sli
     for (int i = 0; i < count; i++)
         if (try_setting(s, &level[i], sliced))
             consider(s, &level[i]);
+}
+
+/* One number of microbatches; whether it is of no use, as is any that counts as many bytes: they
+ * are more than the limit and than another one was planned with. */
+static bool try_level(CompileSearch *s, CompileSetting *x, bool sliced)
+{
+    const bool fits = try_setting(s, x, sliced);
+    if (fits)
+        consider(s, x);
+    return !fits && s->least.nbytes && x->counted > MAX(s->limit, s->least.nbytes);
+}
+
+/* Numbers of microbatches, ascending. Where bytes are counted, a number in the middle is the first;
+ * then more, until two in a row are of no use and count no fewer bytes than one before; then fewer,
+ * until one is of no use; and the fewest, which may need no accumulators. */
+static void try_levels(CompileSearch *s, CompileSetting *level, int count, bool sliced)
+{
+    enum { IN_A_ROW = 2 };
+    const int first = s->counts ? count / 2 : 0;
+    int64_t fewest = INT64_MAX;
+    for (int i = first, vain = 0; i < count && vain < IN_A_ROW; i++) {
+        const bool useless = try_level(s, &level[i], sliced);
+        vain = useless && level[i].counted >= fewest ? vain + 1 : 0;
+        fewest = level[i].counted ? MIN(fewest, level[i].counted) : fewest;
+    }
+    for (int i = first - 1; i > 0 && !try_level(s, &level[i], sliced);)
+        i--;
+    if (first)
+        try_level(s, level, sliced);
 }
 
 /* Whether it fits: with all computed again, as a search for less would; else by that search. */
@@ -231,7 +261,7 @@ static void vary(CompileSearch *s, const CompileSetting *asked, bool rows)
         if (rows)
             bisect(s, level, count);
         else
-            try_all(s, level, count, false);
+            try_levels(s, level, count, false);
     }
 }
 
@@ -258,7 +288,7 @@ CompileSetting compile_microbatches(CompileSearch *s, const CompileSetting *aske
 {
     CompileSetting level[COMPILE_LEVELS + 1];
     int count = fill_accumulate(true, asked, level);
-    try_all(s, level, count, s->sliced);
+    try_levels(s, level, count, s->sliced);
     if (!s->best.nbytes && s->recompute && !strcmp(asked->recompute, "auto"))
         search_least(s);
     CompileSetting found = s->best.nbytes ? s->best : s->least.nbytes ? s->least : level[0];

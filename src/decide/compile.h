@@ -36,6 +36,8 @@ typedef struct CompileSetting {
     bool sliced;    /* what --chunk auto chooses runs in slices */
     int64_t peak;   /* bytes of the arena */
     int64_t nbytes; /* with the library's reserve; 0: it cannot be planned */
+    int64_t
+        counted; /* the fewest that a choice of forms counted, before it was planned; 0: unknown */
     double sec;
 } CompileSetting;
 
@@ -49,6 +51,7 @@ typedef struct CompileSearch {
     /* the task */
     int64_t limit;                    /* bytes, more than 0 */
     bool recompute, accumulate, rows; /* which may change; rows only if nothing else fits */
+    bool counts;                      /* whether forms are chosen, by bytes that are counted */
     bool chunk, sliced;               /* whether any slices were asked for; whether "auto" was */
     void (*plan)(void *arg, CompileSetting *x); /* fills what it comes to */
     void (*tell)(void *arg, int count);         /* before each; NULL: nobody is told */

@@ -295,14 +295,25 @@ static void sort_factors(const PickBlock *b, BlockBucket *x)
     x->factor = to;
 }
 
-/* Not cleared: memory that every block uses again, as far as it goes. */
+/* Makes the room as large as the block before would have it. */
+static void begin_room(SearchRoom *r)
+{
+    if (r->wanted > r->size && r->size < MOST_ROOM) {
+        r->size = MIN(2 * r->wanted, MOST_ROOM);
+        r->at = SPARSE(r->a, double, r->size);
+    }
+    r->used = r->wanted = 0;
+}
+
+/* Not cleared. */
 static double *table_room(PickBlock *b, int64_t size)
 {
-    Search *s = b->s;
-    if (SEARCH_ROOM - s->room_used < size)
+    SearchRoom *r = b->s->room;
+    r->wanted += size;
+    if (r->size - r->used < size)
         return SPARSE(b->a, double, size);
-    s->room_used += size;
-    return s->room + s->room_used - size;
+    r->used += size;
+    return r->at + r->used - size;
 }
 
 static void fill_table(PickBlock *b, BlockBucket *x)
@@ -328,7 +339,7 @@ BlockAnswer block_improve(Arena *tmp, Search *s, int n, const int *var, BlockLim
     PickBlock b = {.a = tmp, .s = s, .m = s->m, .cells = limits.cells, .whole = true};
     double least = 0;
     search_refresh(s);
-    s->room_used = 0;
+    begin_room(s->room);
     begin(&b, n, var, &limits);
     for (int i = 0; i < b.n; i++)
         fill_costs(&b, i);

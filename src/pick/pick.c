@@ -22,7 +22,7 @@ typedef struct Solve {
     double most;  /* no choice that is not forbidden costs more */
     Dual *d;
     Search *s;
-    double *room;  /* for its blocks */
+    SearchRoom *room;
     int64_t begun; /* the steps when the search began */
     bool proved;
     bool near; /* it has labels near a bound of the problem alone */
@@ -435,19 +435,35 @@ static bool begin_problem(Solve *x, const int *from)
 
 static Solve solve_of(Arena *a, const PickProblem *p, int effort)
 {
+    SearchRoom *room = NEW(a, SearchRoom);
+    room->a = a;
     return (Solve){.a = a,
                    .tmp = arena_tmp(a),
                    .p = p,
-                   .room = SPARSE(a, double, SEARCH_ROOM),
+                   .room = room,
                    .effort = effort,
                    .integral = true,
                    .known = -INFINITY};
+}
+
+/* What the nodes use at least at some time, whatever the others do. */
+static int64_t least_alone(Arena *tmp, const PickProblem *p)
+{
+    int *strategy = NEWN(tmp, int, p->n);
+    for (int i = 0; i < p->n; i++)
+        for (int k = 1; k < pick_strategies(p, i); k++)
+            if (p->usage[p->first[i] + k] < p->usage[p->first[i] + strategy[i]])
+                strategy[i] = k;
+    return pick_check(tmp, p, strategy).peak;
 }
 
 /* With the limit that the problem has, from strategies on (NULL: from none). */
 static PickResult pick_within(Solve *x, const int *from, int *strategy)
 {
     memset(strategy, 0, sizeof *strategy * (size_t)x->p->n);
+    const int64_t alone = x->p->limit < PICK_MOST ? least_alone(x->a, x->p) : 0;
+    if (alone > x->p->limit)
+        return (PickResult){.cost = INFINITY, .bound = INFINITY, .proved = true, .least = alone};
     if (!begin_problem(x, from))
         return (PickResult){.cost = INFINITY, .bound = INFINITY, .proved = true, .forbidden = true};
     const int64_t least = least_use(x->s->m, least_of_labels(x->a, x->c));
@@ -526,10 +542,11 @@ static void move_down(Arena *a, const PickProblem *p, PickResult *r, int *strate
     enum { TRIES = 40, NEAR = 4000 };
     PickProblem q = *p; /* its limit, which is one, is not read again */
     Solve x = solve_of(a, &q, 0);
-    int64_t low = MAX(r->least, p->limit + 1); /* nothing was found below */
     int *other = NEWN(a, int, p->n);
     if (!begin_problem(&x, NULL))
         return;
+    r->least = MAX(r->least, least_use(x.s->m, least_of_labels(a, x.c)));
+    int64_t low = MAX(r->least, p->limit + 1); /* nothing was found below */
     for (int i = 0; i < TRIES && low < r->found - r->found / NEAR; i++) {
         int64_t middle = low + (r->found - low) / 2;
         if (find_within(&x, middle, other)) {

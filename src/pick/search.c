@@ -35,7 +35,7 @@ static const Manner *manner(const Search *s)
     return search_is_small(s) ? &small : &large;
 }
 
-Search *search_new(Arena *a, PickModel *m, double *room)
+Search *search_new(Arena *a, PickModel *m, SearchRoom *room)
 {
     Search *s = NEW(a, Search);
     *s = (Search){.m = m, .cost = INFINITY, .keep = INFINITY, .bound = -INFINITY, .room = room};

@@ -28,7 +28,15 @@ void trws_fill_above(Trws *t, double *above);
 
 /* ---- search.c: a solution, made better ---- */
 
-enum { MOST_POOL = 12, MATES = 3, SEARCH_ROOM = 1 << 23 };
+enum { MOST_POOL = 12, MATES = 3, MOST_ROOM = 1 << 23 };
+
+/* Memory for the tables of a block, which every block uses again: it gets as large as one wants, up
+ * to MOST_ROOM. */
+typedef struct SearchRoom {
+    Arena *a;
+    double *at;
+    int64_t size, used, wanted; /* by the block */
+} SearchRoom;
 
 /* A solution within the limits, and what tells where to look for a better one. */
 typedef struct Search {
@@ -60,11 +68,10 @@ typedef struct Search {
     /* room */
     double *scratch; /* for one variable's labels */
     int *at, *slot;  /* -1 of each variable and row, for blocks */
-    double *room;    /* SEARCH_ROOM, for a block's tables */
-    int64_t room_used;
+    SearchRoom *room;
 } Search;
 
-Search *search_new(Arena *a, PickModel *m, double *room);
+Search *search_new(Arena *a, PickModel *m, SearchRoom *room);
 bool search_is_small(const Search *s);           /* blocks may hold all variables */
 uint32_t search_draw(Search *s, uint32_t below); /* a number from 0 */
 void search_refresh(Search *s);                  /* makes used[] known */

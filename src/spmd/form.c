@@ -248,7 +248,8 @@ static void note_again(SpmdGraph *s, RankForm *h, const Node *reader)
 static const Cut *chosen_source(const SpmdGraph *s, const Value *v, const Node *reader)
 {
     const Picker *p = s->x->picker;
-    return p && p->shared && !s->nremade ? p->shared(p->arg, s, v, reader) : NULL;
+    const bool asks = !s->nremade || spmd_logical((SpmdGraph *)s, v)->param;
+    return p && p->shared && asks ? p->shared(p->arg, s, v, reader) : NULL;
 }
 
 /* Whether the choice lets the reader start from h: from the form `from`, merged or not, and from
@@ -528,7 +529,7 @@ static void get_shared(SpmdGraph *s, const Value *v, const Cut *need, const Node
 {
     const LogicalValue *k = spmd_logical(s, v);
     int naxes = s->x->mesh->naxes;
-    if (k->param && (!reader || reader->region))
+    if (k->param && (!reader || (reader->region && !s->nremade)))
         return; /* a loop takes a parameter as it is */
     const char *block = block_for(s, k, reader);
     const Cut *shared = chosen_source(s, v, reader);

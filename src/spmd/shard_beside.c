@@ -164,7 +164,7 @@ static void add_edges(ShardProblem *p, const Spmd *x, const BesideList *all)
         fill_edges(p, x, b, matrix + at, matrix + read);
         for (int k = 0; k < 2; k++) {
             int count = y->nedge;
-            PUSH(y->a, p->of_edge, count, p->capof_edge, ((EdgeNote){false, NULL}));
+            PUSH(y->a, p->of_edge, count, p->capof_edge, ((EdgeNote){.group = -1}));
             edge[y->nedge++] =
                 k ? (PickEdge){b->node, b->reader, read} : (PickEdge){b->from, b->node, at};
         }

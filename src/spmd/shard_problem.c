@@ -26,8 +26,8 @@ typedef struct Maker {
     Arena *a;
     int capedge, capfirst, *in_first;
     PickEdge *edge;
-    double *matrix;
-    int64_t nmatrix, capmatrix;
+    double *matrix; /* room for all pairs, which are counted before any is filled */
+    int64_t nmatrix;
     double *cost;
     int ncost, capcost;
     int **need, **made; /* forms: by class, strategy and operand; by value and strategy */
@@ -310,26 +310,19 @@ static bool gathers_no_more(const Maker *m, const ReadGroup *r, const Reading *x
     return r->param && m->price->x->keep && n && n->phase == BACKWARD;
 }
 
-/* Room for a matrix of an edge between nodes u and v of the problem; shared: who reads a shared
- * form. */
-static double *add_edge(Maker *m, int u, int v, bool hidden, const Reading *shared)
+static int group_of(const Maker *m, const ReadGroup *r)
+{
+    return (int)(r - m->e->group);
+}
+
+/* Room for a matrix of an edge between nodes u and v of the problem. */
+static double *add_edge(Maker *m, int u, int v, EdgeNote note)
 {
     int count = m->p->pick.nedge;
-    PUSH(m->a, m->p->of_edge, count, m->p->capof_edge, ((EdgeNote){hidden, shared}));
+    PUSH(m->a, m->p->of_edge, count, m->p->capof_edge, note);
     int64_t size =
         (int64_t)(m->in_first[u + 1] - m->in_first[u]) * (m->in_first[v + 1] - m->in_first[v]);
-    if (m->nmatrix + size > 1 << 28) /* 2 GiB */
-        fail(arena_ctx(m->a), TN_USAGE,
-             "shard auto: over %d mesh axes, nodes can be cut in too many ways",
-             m->price->x->mesh->naxes);
     PUSH(m->a, m->edge, m->p->pick.nedge, m->capedge, ((PickEdge){u, v, m->nmatrix}));
-    if (m->nmatrix + size > m->capmatrix) {
-        m->capmatrix = 2 * (m->nmatrix + size);
-        double *more = SPARSE(m->a, double, m->capmatrix);
-        if (m->nmatrix)
-            memcpy(more, m->matrix, sizeof *more * (size_t)m->nmatrix);
-        m->matrix = more;
-    }
     m->nmatrix += size;
     return &m->matrix[m->nmatrix - size];
 }
@@ -402,7 +395,7 @@ static void add_direct(Maker *m, const ReadGroup *r)
     const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
                              .times = m->e->class[x->reader].times,
                              .port = within_port(m, r, x)};
-    double *y = add_edge(m, v->of, x->reader, hidden, NULL);
+    double *y = add_edge(m, v->of, x->reader, (EdgeNote){hidden, false, group_of(m, r), x});
     fill_pairs(m, r, &price, n, m->made[r->value], k, needed_forms(m, v->forms, x), y);
 }
 
@@ -426,7 +419,7 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     bool hidden = sharing_may_hide(m, r);
     const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
                              .times = group_times(m, r)};
-    double *y = add_edge(m, v->of, at, hidden, NULL);
+    double *y = add_edge(m, v->of, at, (EdgeNote){hidden, false, group_of(m, r), NULL});
     fill_pairs(m, r, &price, n, m->made[r->value], count, form, y);
 }
 
@@ -440,17 +433,18 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
     const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
                              .times = m->e->class[x->reader].times,
                              .kept = gathers_no_more(m, r, x)};
-    double *y = add_edge(m, at, x->reader, hidden, x);
+    double *y = add_edge(m, at, x->reader, (EdgeNote){hidden, true, group_of(m, r), x});
     fill_pairs(m, r, &price, count, form, n, needed_forms(m, t, x), y);
 }
 
-static void add_shared(Maker *m, int group)
+/* The forms that a group's maker makes or its readers need; returns how many. */
+static int shared_forms(const Maker *m, const ReadGroup *r, int **form)
 {
-    const ReadGroup *r = &m->e->group[group];
     const ValueClass *v = &m->e->value[r->value];
     FormTable *t = v->forms;
     bool *use = NEWN(m->a, bool, t->count);
-    int *form = NEWN(m->a, int, t->count), count = 0, at = m->p->pick.n;
+    int count = 0;
+    *form = NEWN(m->a, int, t->count);
     for (int i = 0; i < m->e->class[v->of].list.count; i++)
         use[made_form(m, r->value, i)] = true;
     for (int j = 0; j < r->nread; j++)
@@ -458,13 +452,53 @@ static void add_shared(Maker *m, int group)
             use[needed_form(m, t, &r->read[j], i)] = true;
     for (int f = 0; f < t->count; f++)
         if (use[f])
-            form[count++] = f;
+            (*form)[count++] = f;
+    return count;
+}
+
+static void add_shared(Maker *m, int group)
+{
+    const ReadGroup *r = &m->e->group[group];
+    int *form, count = shared_forms(m, r, &form), at = m->p->pick.n;
     add_variable(m, count, NEWN(m->a, double, count));
     m->e->group[group].shared = m->p->nshared;
     PUSH(m->a, m->p->shared, m->p->nshared, m->p->capshared, ((SharedForm){group, count, form}));
     join_maker(m, r, form, count, at);
     for (int j = 0; j < r->nread; j++)
         join_reader(m, r, &r->read[j], form, count, at);
+}
+
+/* ---- the whole ---- */
+
+/* The pairs of strategies for which edges of a group have costs. */
+static int64_t count_pairs(const Maker *m, const ReadGroup *r)
+{
+    const EqualGraph *e = m->e;
+    const int of = e->value[r->value].of;
+    const int64_t made = e->class[of].list.count;
+    int64_t sum = made;
+    int *form;
+    if (r->nread == 1)
+        return r->read->reader == of ? 0 : made * e->class[r->read->reader].list.count;
+    for (int j = 0; j < r->nread; j++)
+        sum += e->class[r->read[j].reader].list.count;
+    return sum * shared_forms(m, r, &form);
+}
+
+/* Makes room for the costs of all pairs, or fails where they are too many. */
+static void make_room(Maker *m)
+{
+    enum { MOST_PAIRS = 1 << 26 }; /* 512 MiB; some five times that are needed to solve it */
+    int64_t count = 0;
+    for (int g = 0; g < m->e->ngroup; g++)
+        count += count_pairs(m, &m->e->group[g]);
+    if (count > MOST_PAIRS)
+        fail(arena_ctx(m->a), TN_USAGE,
+             "shard auto: expected at most %d pairs of ways to cut what makes a value and what "
+             "reads it, found %lld over %d mesh axes; with fewer axes there are fewer, and "
+             "without --shard auto the recipes choose",
+             MOST_PAIRS, (long long)count, m->price->x->mesh->naxes);
+    m->matrix = SPARSE(m->a, double, MAX(count, 1));
 }
 
 /* Draws all costs that are finite, for tests: whatever is legal may then be chosen. */
@@ -489,6 +523,7 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     for (int c = 0; c < e->nclass; c++)
         add_class(&m, c);
     number_forms(&m);
+    make_room(&m);
     for (int g = 0; g < e->ngroup; g++)
         if (e->group[g].nread == 1)
             add_direct(&m, &e->group[g]);
@@ -505,96 +540,4 @@ ShardProblem *shard_problem(EqualGraph *e, const Pricer *price)
     if (price->x->o->shard_memory)
         y->limit = price->x->o->shard_memory;
     return p;
-}
-
-/* ---- what is emitted ---- */
-
-/* The forms of a group's value that are there while the walk comes to its readers, in order. */
-typedef struct FormsThere {
-    const Spmd *x;
-    const Type *type;
-    const Cut *made, *shared;
-    int count, cap;
-    Cut (*form)[MAX_MESH]; /* made from the shared one */
-    bool *late;            /* for readers of the backward or after it */
-} FormsThere;
-
-/* Notes the forms that come about between two. */
-static void add_steps(FormsThere *y, const Cut *from, const Cut *to, bool late)
-{
-    Reshard r;
-    if (!reshard_find(y->x->machine, y->x->mesh, y->type, from, to, &r))
-        return;
-    for (int i = 0; i < r.nstep && y->count < y->cap; i++, y->count++) {
-        memcpy(y->form[y->count], r.step[i].to, sizeof r.step[i].to);
-        y->late[y->count] = late;
-    }
-}
-
-/* Whether a reader (n NULL: an output) has its form without a step. */
-static bool has_form(const FormsThere *y, const Cut *need, const Node *n, bool late)
-{
-    int naxes = y->x->mesh->naxes;
-    if (cuts_equal(naxes, need, y->made) || cuts_equal(naxes, need, y->shared))
-        return true;
-    for (int i = 0; i < y->count; i++)
-        if ((!n || y->late[i] == late) && cuts_equal(naxes, need, y->form[i]))
-            return true;
-    return false;
-}
-
-static const Cut *needed_cut(const EqualGraph *e, const Reading *r, const int *strategy)
-{
-    const Strategy *t = e->class[r->reader].list.list[strategy[r->reader]];
-    return r->operand < 0 ? t->out[0] : t->in[r->operand];
-}
-
-/* Begins with the forms of shared form i. */
-static FormsThere forms_of(const ShardProblem *p, const Spmd *x, int i, const int *strategy)
-{
-    const EqualGraph *e = p->e;
-    const ReadGroup *g = &e->group[p->shared[i].group];
-    const ValueClass *v = &e->value[g->value];
-    FormsThere y = {.x = x, .type = &v->type, .cap = g->param ? 0 : (g->nread + 1) * MAX_RESHARD};
-    y.made = e->class[v->of].list.list[strategy[v->of]]->out[v->result];
-    y.shared = v->forms->form[p->shared[i].form[strategy[e->nclass + i]]];
-    y.form = arena_alloc(e->a, sizeof *y.form * (size_t)MAX(y.cap, 1));
-    y.late = NEWN(e->a, bool, y.cap);
-    const Node *n = e->class[g->read[0].reader].n;
-    add_steps(&y, y.made, y.shared, n && n->phase >= BACKWARD);
-    return y;
-}
-
-/* Whether a reader of a shared form takes a form that is there; if not, its own is there now. */
-static bool reads_there(const EqualGraph *e, FormsThere *y, const Reading *r, const int *strategy)
-{
-    const EqualClass *q = &e->class[r->reader];
-    const Node *n = q->kind == FLAT_SUM ? NULL : q->n;
-    const bool late = n && n->phase >= BACKWARD;
-    const Cut *need = needed_cut(e, r, strategy);
-    if (has_form(y, need, n, late))
-        return true;
-    add_steps(y, y->shared, need, late);
-    return false;
-}
-
-double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy)
-{
-    const PickProblem *y = &p->pick;
-    FormsThere there = {0};
-    double cost = 0;
-    for (int i = 0; i < y->n; i++)
-        cost += y->cost[y->first[i] + strategy[i]];
-    for (int i = 0; i < y->nedge; i++) {
-        const PickEdge *e = &y->edge[i];
-        const EdgeNote *note = &p->of_edge[i];
-        double pair =
-            y->matrix[e->at + (int64_t)strategy[e->u] * pick_strategies(y, e->v) + strategy[e->v]];
-        if (e->v >= p->e->nclass && e->v < p->e->nclass + p->nshared && !note->shared)
-            there = forms_of(p, x, e->v - p->e->nclass, strategy); /* its readers follow */
-        if (note->shared && reads_there(p->e, &there, note->shared, strategy))
-            continue;
-        cost += note->hidden ? pair / x->o->shard_exposed : pair;
-    }
-    return cost * PROBLEM_UNIT;
 }

@@ -1,8 +1,9 @@
 /* solved: shared by the files that choose how all nodes are cut at once, by solving a problem of
  * src/pick: flat (a loop's nodes among the others), equal (which nodes are equal), pin (forms that
  * are asked for), units (where values may be cut), strategies (the legal ways to cut a node), price
- * (what they cost), shard_problem, shard_bytes and shard_beside (what they keep in memory), explain
- * (what is told of a choice) and solved (the driver). */
+ * (what they cost), shard_problem, shard_emitted (the seconds of a solution), shard_bytes and
+ * shard_beside (what they keep in memory), explain (what is told of a choice) and solved (the
+ * driver). */
 #ifndef TENON_SPMD_SOLVED_H
 #define TENON_SPMD_SOLVED_H
 
@@ -210,7 +211,9 @@ typedef struct SharedForm {
 
 typedef struct EdgeNote {
     bool hidden;           /* computing may hide it, so that it counts in part */
-    const Reading *shared; /* the reader, of an edge from a shared form; or NULL */
+    bool shared;           /* from a shared form */
+    int group;             /* whose values it brings to another form; -1: none */
+    const Reading *reader; /* which needs that form; NULL: it is a shared one */
 } EdgeNote;
 
 /* A graph's problem: first a node for each class, then one for each shared form, whose strategies
@@ -227,6 +230,8 @@ typedef struct ShardProblem {
 #define PROBLEM_UNIT 1e-9
 
 ShardProblem *shard_problem(EqualGraph *e, const Pricer *p);
+/* ---- shard_emitted.c ---- */
+
 /* Seconds of a solution, all edges in full. A reader that needs the form that was made takes that,
  * while the problem has it go on from the shared form: there it may cost more, never less. */
 double shard_problem_sec(const ShardProblem *p, const Spmd *x, const int *strategy);

@@ -136,6 +136,49 @@ static void test_microbatches(void)
     }
 }
 
+/* Bytes that are counted before a setting is planned, which needs some more. */
+static void plan_counted(void *arg, CompileSetting *x)
+{
+    Made *m = arg;
+    const int64_t rows = (x->batch + x->accumulate - 1) / x->accumulate;
+    m->planned++;
+    x->counted = m->floor + MAX(rows, (int64_t)m->seed) * m->slope + (x->accumulate > 1 ? 150 : 0);
+    x->nbytes = x->counted + 60;
+    x->sec = 1 + 0.1 * (double)x->accumulate;
+}
+
+/* The fastest that fits, or the least, though not all numbers of microbatches are planned: of
+ * iterations that have the same from 1, 2, 4 ... rows on. */
+static void test_counted(void)
+{
+    enum { ROWS = 64, LEVELS = 7 };
+    int fewer = 0;
+    for (int64_t flat = 1; flat <= ROWS; flat *= 2)
+        for (int64_t limit = 200; limit < 8000; limit += 300) {
+            Made m = {.slope = 100, .floor = 300, .seed = (uint64_t)flat};
+            CompileSetting asked = {.recompute = "full", .accumulate = 1, .batch = ROWS},
+                           best = {0};
+            int64_t least = INT64_MAX;
+            for (int64_t k = 1; k <= ROWS; k *= 2) {
+                CompileSetting x = {.recompute = "full", .accumulate = k, .batch = ROWS};
+                plan_counted(&m, &x);
+                least = MIN(least, x.nbytes);
+                if (x.nbytes <= limit && (!best.nbytes || x.sec < best.sec))
+                    best = x;
+            }
+            m.planned = 0;
+            CompileSearch s = search_of(&m, limit);
+            s.recompute = s.rows = false;
+            s.counts = true;
+            s.plan = plan_counted;
+            CompileSetting x = compile_microbatches(&s, &asked);
+            EXPECT(best.nbytes ? x.accumulate == best.accumulate : x.nbytes == least);
+            EXPECT(m.planned <= LEVELS);
+            fewer += m.planned < LEVELS;
+        }
+    EXPECT(fewer > 20);
+}
+
 /* ---- goals ---- */
 
 /* A step that has any goal of at least 100, with an evaluation that needs 30 more than it, once
@@ -438,6 +481,7 @@ int main(void)
     test_search();
     test_sliced();
     test_microbatches();
+    test_counted();
     test_within();
     test_free();
     test_shared();

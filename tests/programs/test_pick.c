@@ -214,7 +214,7 @@ static void test_bounds(int count)
         }
         PickModel *m = model_new(a, c);
         Dual *d = dual_new(a, m);
-        Search *s = search_new(a, m, SPARSE(a, double, SEARCH_ROOM));
+        Search *s = search_new(a, m, &(SearchRoom){.a = a});
         s->guide = d->price;
         for (int k = 0; k < 200; k++)
             dual_step(d, s);

@@ -43,6 +43,16 @@ if [ -n "$TN_LONG" ]; then
     ok "a reader of the form that was made pays nothing: $(grep '^  objective' "$dir/out")" grep -q "$same" "$dir/out"
 fi
 
+# ---- what it takes ----
+
+gives 2 'shard auto: expected at most 67108864 pairs of ways to cut' plan $model --batch-size 8 --seq-len 16 \
+    --mesh dp=2,fsdp=2,tp=2,ep=2 --shard auto
+few="ulimit -v 150000" # KiB of addresses, which are too few for a sanitized program
+if (eval "$few" && "$tenon" ops) >/dev/null 2>&1; then
+    (eval "$few" && "$tenon" plan $model --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --shard auto) >"$dir/few" 2>&1
+    ok "a tiny model in few addresses: $(tail -n 1 "$dir/few")" grep -q 'ms a step' "$dir/few"
+fi
+
 # ---- rules and pins hold ----
 
 gives 0 '' plan $step --shard auto --shard '*.up_proj.weight=1:fsdp' --pin 'layers.*.mlp.down_proj::mm=0:fsdp;1:tp' --explain
