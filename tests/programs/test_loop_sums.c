@@ -19,7 +19,8 @@ static const struct {
 } cases[] = {
     {"%w: T[1] param \"w\"", "%y = mul(%c, %w)", NULL},
     {"%w: T[1, 1] param \"w\"", "%e = mm(%x, %w)\n %y = mul(%e, %c)", NULL},
-    {"%w: T[1, 1] param \"w\", %b: T[1] param \"b\"", "%e = addmm(%b, %x, %w)\n %y = mul(%e, %c)"},
+    {"%w: T[1, 1] param \"w\", %b: T[1] param \"b\"", "%e = addmm(%b, %x, %w)\n %y = mul(%e, %c)",
+     NULL},
     {"%w: T[1, 1, 1] param \"w\"",
      "%q = view(%x, size=[514, 1, 1])\n %z = expand(%w, size=[514, 1, 1])\n %o = bmm(%q, %z)\n"
      " %e = view(%o, size=[514, 1])\n %y = mul(%e, %c)",
@@ -27,14 +28,16 @@ static const struct {
     {"%w: T[1, 1, 1] param \"w\", %b: T[1] param \"b\"",
      "%q = view(%x, size=[514, 1, 1])\n"
      " %o = convolution(%q, %w, %b, stride=[1], padding=[0], dilation=[1])\n"
-     " %e = view(%o, size=[514, 1])\n %y = mul(%e, %c)"},
+     " %e = view(%o, size=[514, 1])\n %y = mul(%e, %c)",
+     NULL},
     {"%w: T[3, 1] param \"w\"", "%e = embedding(%w, %i)\n %y = mul(%e, %c)", NULL},
     {"%w: T[3, 1] param \"w\"", "%e = index(%w, %i, dims=[0])\n %y = mul(%e, %c)", NULL},
     {"%w: T[3, 1] param \"w\"",
      "%j = view(%i, size=[514, 1])\n %e = gather(%w, %j, dim=0)\n %y = mul(%e, %c)", NULL},
     {"%w: T[2] param \"w\", %b: T[2] param \"b\"",
      "%n = neg(%x)\n %q = cat(%x, %n, dim=1)\n"
-     " %e, %m, %r = native_layer_norm(%q, %w, %b, normalized_shape=[2])\n %y = mul(%e, %c)"},
+     " %e, %m, %r = native_layer_norm(%q, %w, %b, normalized_shape=[2])\n %y = mul(%e, %c)",
+     NULL},
     {"%w: T[1] param \"w\"", "%e, %r = rms_norm(%x, %w)\n %y = mul(%e, %c)", NULL},
     /* used twice: the terms are added in the iteration */
     {"%w: T[1, 1] param \"w\"", "%e = mm(%x, %w)\n %u = mm(%c, %w)\n %y = mul(%e, %u)", NULL},
