@@ -128,7 +128,8 @@ static void part(Part *p)
     DType d = p->in[0]->type.dtype;
     if (p->partials) {
         attr[REDUCTION].i = REDUCE_SUM;
-        attr[OUT_DTYPE].i = dtype_size(d) == 2 ? F32 : (int64_t)d;
+        if (dtype_size(d) == 2)
+            attr[OUT_DTYPE].i = F32;
     }
     part_same(p, attr);
 }

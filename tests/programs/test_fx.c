@@ -399,6 +399,10 @@ static const char *const masks[][2] = {
     {"  m = torch.ops.aten.index.Tensor(x, [None, y > 0])\n"
      "  return torch.ops.aten.sum.dim_IntList(m, [-1])",
      "sum(%m.where, dim=[-1])"},
+    /* numbers of two dtypes */
+    {"  j = torch.ops.aten._to_copy.default(i, dtype = torch.int32)\n"
+     "  a = torch.ops.aten.index.Tensor(x, [i, j])\n  return a",
+     "_to_copy(%j, dtype=i64)"},
 };
 
 static const char *const mask_errors[][2] = {
