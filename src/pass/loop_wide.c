@@ -64,20 +64,20 @@ static WideWay way_of(const LoopPart *p, const Node *n)
 /* ---- which values ---- */
 
 /* By value id: how many readers of a value take it wide. */
-typedef struct Search {
+typedef struct WideSearch {
     const LoopPart *p;
     const ProductSums *sums;
     WideSums *y;
     int *want;
-} Search;
+} WideSearch;
 
-static bool is_sum(const Search *x, const Value *v)
+static bool is_sum(const WideSearch *x, const Value *v)
 {
     return is_narrow(v) && x->p->cut.value[v->id].kind == CUT_SUM;
 }
 
 /* A node that is left out of the bodies: the terms among its operands join the carry. */
-static void want_terms(const Search *x, const Node *n)
+static void want_terms(const WideSearch *x, const Node *n)
 {
     for (int i = 0; i < n->nin; i++) {
         const ProductSum *s = x->sums->term[n->in[i]->id];
@@ -85,7 +85,7 @@ static void want_terms(const Search *x, const Node *n)
     }
 }
 
-static void find_node(const Search *x, const int *readers, const Node *n)
+static void find_node(const WideSearch *x, const int *readers, const Node *n)
 {
     WideWay way = way_of(x->p, n);
     bool wide = false;
@@ -102,7 +102,7 @@ static void find_node(const Search *x, const int *readers, const Node *n)
 }
 
 /* A product that is scaled after the loop, and the views that lead from it. */
-static void find_product(const Search *x, const int *readers, const Value *v)
+static void find_product(const WideSearch *x, const int *readers, const Value *v)
 {
     const Node *n = x->p->yielded[v->id] ? loop_wide_product(x->p, readers, v) : NULL;
     for (; n; v = v->def->in[0]) {
@@ -115,7 +115,7 @@ static void find_product(const Search *x, const int *readers, const Value *v)
 WideSums wide_sums(const Graph *g, Arena *tmp, const LoopPart *p, const ProductSums *sums)
 {
     WideSums y = {SPARSE(tmp, bool, g->nvalue), SPARSE(tmp, bool, g->nvalue)};
-    Search x = {p, sums, &y, SPARSE(tmp, int, g->nvalue)};
+    WideSearch x = {p, sums, &y, SPARSE(tmp, int, g->nvalue)};
     const int *readers = loop_readers(g, tmp, p);
     Node *const *first = loop_nodes(g, tmp, p), *const *at = first;
     while (*at)
