@@ -7,6 +7,17 @@
 #include <math.h>
 #include <string.h>
 
+/* Index tensors of i32 beside others of i64 are cast, as `index` takes one dtype. */
+static void common_index(Site *s, Value **in, int n)
+{
+    bool wide = false;
+    for (int i = 0; i < n; i++)
+        wide |= in[i]->type.dtype == I64;
+    for (int i = 0; i < n && wide; i++)
+        if (in[i]->type.dtype == I32)
+            in[i] = lower_cast(s, in[i], I64);
+}
+
 /* x and the index tensors of "indices" after it from `in` on; the axes in dims. */
 static int indices(Site *s, Value **in, int64_t *dims)
 {
@@ -25,6 +36,7 @@ static int indices(Site *s, Value **in, int64_t *dims)
     }
     if (!n)
         site_fail(s, "argument indices: expected at least one tensor");
+    common_index(s, in, n);
     return n;
 }
 

@@ -121,10 +121,12 @@ static Value *emit_same(Build *b, Value *x, Value *y)
     return emit_cast(b, emit1(b, "eq", IN(x, y), NOATTRS), x->type.dtype);
 }
 
-/* dy where x or src is y, shared equally among all that went to one place and are. */
+/* dy where x or src is y, shared equally among all that went to one place and are. 16 bits do not
+ * hold every number of these. */
 static void extreme_diff(Grad *d)
 {
     Build *b = d->b;
+    const DType own = d->dy[0]->type.dtype, wide = dtype_size(own) == 2 ? F32 : own;
     Value *y = d->n->out[0], *ids = d->n->in[INDEX], *src = d->n->in[SRC];
     for (int k = 0; k < ids->type.rank; k++)
         if (ids->type.dim[k] < src->type.dim[k])
@@ -132,8 +134,10 @@ static void extreme_diff(Grad *d)
                 emit1(b, "slice", IN(src), ATTRS(A_INT("dim", k), A_INT("end", ids->type.dim[k])));
     Value *x_is = emit_same(b, d->n->in[0], y);
     Value *src_is = emit_same(b, src, emit_dim(d, "gather", IN(y, ids)));
-    Value *ties = emit_dim(d, "scatter_add", IN(x_is, ids, src_is));
-    Value *share = emit1(b, "div", IN(d->dy[0], ties), NOATTRS);
+    Value *ties =
+        emit_dim(d, "scatter_add", IN(emit_cast(b, x_is, wide), ids, emit_cast(b, src_is, wide)));
+    Value *share = emit1(b, "div", IN(emit_cast(b, d->dy[0], wide), ties), NOATTRS);
+    share = emit_cast(b, share, own);
     if (d->need[0])
         d->dx[0] = emit1(b, "mul", IN(x_is, share), NOATTRS);
     if (d->need[SRC])

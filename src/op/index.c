@@ -1,12 +1,12 @@
 /* index, index_put: advanced indexing by integer tensors, as ATen's index.Tensor and index_put.
  *
- * Index tensor j, of several that broadcast to one shape, indexes axis dims[j] of x (ATen's list
- * with None for the other axes). The axes of that shape stand in the result where the indexed axes
- * stood if those are neighbours, else in front. Negative indices count from the end; others outside
- * are an error of the run. index_put: y = x, where `values` (broadcast to the result of index) are
- * assigned or, with `accumulate`, added; of values for one place the last one stays, sums are
- * formed in row-major order (index_put.c). A mask as an index is refused: the shape would depend on
- * data.
+ * Index tensor j, of several of one dtype that broadcast to one shape, indexes axis dims[j] of x
+ * (ATen's list with None for the other axes). The axes of that shape stand in the result where the
+ * indexed axes stood if those are neighbours, else in front. Negative indices count from the end;
+ * others outside are an error of the run. index_put: y = x, where `values` (broadcast to the result
+ * of index) are assigned or, with `accumulate`, added; of values for one place the last one stays,
+ * sums are formed in row-major order (index_put.c). A mask as an index is refused: the shape would
+ * depend on data.
  *
  * Kernels take any dtype and strides: the offsets that index positions stand for are computed once;
  * then runs of the axes after the indices are moved. */

@@ -8,8 +8,9 @@
  *   dx[i, t] = -w[t] dloss, / total_weight for reduction 1; 0 elsewhere
  *
  * Rows whose target is ignore_index count as 0; any other target outside of [0, C) is an error of
- * the run. Operands: x, target [, weight]; and dloss, x, target, total_weight [, weight]. The
- * backward reads x's type alone. The weights have no gradient, as in ATen.
+ * the run. Operands: x, target [, weight]; and dloss, x, target, total_weight [, weight]. Where x
+ * has 16 bits, the loss and total_weight may be f32, by out_dtype, and so may what the backward
+ * reads of them. The backward reads x's type alone. The weights have no gradient, as in ATen.
  *
  * Numerics: sums in double, row after row. The forward reads one element a row, so its reference
  * is its kernel; the backward's clears rows in parallel and sets one element in each. */
@@ -18,10 +19,17 @@
 #include <math.h>
 #include <string.h>
 
-enum { REDUCTION, IGNORE_INDEX };
+enum { REDUCTION, IGNORE_INDEX, OUT_DTYPE };
 enum { DLOSS, X, TARGET, TOTAL, WEIGHT }; /* of the backward */
 
 static const AttrField attrs[] = {
+    {"reduction", ATTR_INT, .i = REDUCE_MEAN},
+    {"ignore_index", ATTR_INT, .i = -100},
+    {"out_dtype", ATTR_DTYPE, .i = NDTYPE},
+    {0},
+};
+
+static const AttrField backward_attrs[] = {
     {"reduction", ATTR_INT, .i = REDUCE_MEAN},
     {"ignore_index", ATTR_INT, .i = -100},
     {0},
@@ -48,13 +56,17 @@ static Type need_operands(const Graph *g, const Node *n, int i, int w)
 static int infer(const Graph *g, const Node *n, Type *out)
 {
     out[0] = need_operands(g, n, 0, 2);
+    out[0].dtype = need_out_dtype(g, n, "out_dtype", out[0].dtype);
     out[1] = type_make(out[0].dtype, 0, NULL);
     return 2;
 }
 
 static int backward_infer(const Graph *g, const Node *n, Type *out)
 {
-    Type loss = need_operands(g, n, X, WEIGHT), total = type_make(loss.dtype, 0, NULL);
+    Type loss = need_operands(g, n, X, WEIGHT);
+    if (widens(loss.dtype, n->in[DLOSS]->type.dtype))
+        loss.dtype = n->in[DLOSS]->type.dtype;
+    Type total = type_make(loss.dtype, 0, NULL);
     need_type(g, n, DLOSS, &loss);
     need_type(g, n, TOTAL, &total);
     out[0] = n->in[X]->type;
@@ -109,19 +121,25 @@ static void factors(const Node *n, Factors *f)
          (Axes *[]){&f->in[0], n->nin == 3 ? &f->in[2] : NULL, NULL}, (int[]){1, 0});
 }
 
-/* Parts of a mean are sums. */
+/* Parts of a mean are sums, which keep what 16 bits would round. */
 static void part(Part *p)
 {
     Attr *attr = part_attr(p);
-    if (p->partials)
+    DType d = p->in[0]->type.dtype;
+    if (p->partials) {
         attr[REDUCTION].i = REDUCE_SUM;
+        if (dtype_size(d) == 2)
+            attr[OUT_DTYPE].i = F32;
+    }
     part_same(p, attr);
 }
 
 static void finish(Part *p, Value *const *merged)
 {
-    p->out[0] = emit1(p->b, "div", IN(merged[0], merged[1]), NOATTRS);
-    p->out[1] = merged[1];
+    const Node *n = p->n;
+    Value *mean = emit1(p->b, "div", IN(merged[0], merged[1]), NOATTRS);
+    p->out[0] = emit_cast(p->b, mean, n->out[0]->type.dtype);
+    p->out[1] = emit_cast(p->b, merged[1], n->out[1]->type.dtype);
 }
 
 static void backward_factors(const Node *n, Factors *f)
@@ -246,7 +264,7 @@ const OpRules op_nll_loss_forward = {
 const OpRules op_nll_loss_backward = {
     .math = "dx[i, t] = -weight[t] dloss (/ total_weight for reduction 1), t = target[i]; else 0",
     .example = "f32[] f32[4, 6] i64[4] f32[]",
-    .attrs = attrs,
+    .attrs = backward_attrs,
     .infer = backward_infer,
     .cost = backward_cost,
     .factors = backward_factors,

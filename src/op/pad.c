@@ -146,6 +146,8 @@ static const AttrField pad_attrs[] = {
     {0},
 };
 
+static const int64_t MAX_PAD = 1LL << 62; /* a position and a padding add up */
+
 /* The padding before (side 0) or after (side 1) axis d. */
 static int64_t pad_at(const Node *n, int d, int side)
 {
@@ -163,6 +165,10 @@ static int pad_infer(const Graph *g, const Node *n, Type *out)
         fail_node(g, n, "pad: expected two numbers for at most %d axes, found %lld", x->rank,
                   (long long)pad->i);
     need_number(g, n, "value", value, x->dtype);
+    for (int i = 0; i < pad->i; i++)
+        if (pad->ints[i] < -MAX_PAD || pad->ints[i] > MAX_PAD)
+            fail_node(g, n, "pad: expected numbers of at most 2^62, found %lld",
+                      (long long)pad->ints[i]);
     out[0] = *x;
     for (int d = 0; d < x->rank; d++) {
         int64_t *dim = &out[0].dim[d];

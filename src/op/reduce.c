@@ -138,17 +138,21 @@ static void mean_diff(Grad *d)
     d->dx[0] = reduce_stretch(d->b, d->n, emit_quotient(d->b, d->dy[0], reduce_count(d->n)));
 }
 
-/* dy where x = y, shared equally among the elements that tie. */
+/* dy where x = y, shared equally among the elements that tie. 16 bits do not hold every number of
+ * these. */
 static void extreme_diff(Grad *d)
 {
     Build *b = d->b;
     Value *x = d->n->in[0], *y = with_axes(b, d->n, d->n->out[0]);
     const Attr *dim = &d->n->attr[DIM];
+    const DType own = x->type.dtype, wide = dtype_size(own) == 2 ? F32 : own;
+    const AttrArg over = A_INTS("dim", dim->i, dim->ints), keep = A_BOOL("keepdim", 1);
     Value *is = emit1(b, "eq", IN(x, y), NOATTRS);
-    is = emit1(b, "_to_copy", IN(is), ATTRS(A_DTYPE("dtype", x->type.dtype)));
-    Value *ties =
-        emit1(b, "sum", IN(is), ATTRS(A_INTS("dim", dim->i, dim->ints), A_BOOL("keepdim", 1)));
-    Value *share = emit1(b, "div", IN(with_axes(b, d->n, d->dy[0]), ties), NOATTRS);
+    is = emit1(b, "_to_copy", IN(is), ATTRS(A_DTYPE("dtype", own)));
+    Value *ties = wide == own ? emit1(b, "sum", IN(is), ATTRS(over, keep))
+                              : emit1(b, "sum", IN(is), ATTRS(over, keep, A_DTYPE("dtype", wide)));
+    Value *dy = emit_cast(b, with_axes(b, d->n, d->dy[0]), wide);
+    Value *share = emit_cast(b, emit1(b, "div", IN(dy, ties), NOATTRS), own);
     d->dx[0] = emit1(b, "mul", IN(is, share), NOATTRS);
 }
 

@@ -26,8 +26,10 @@ static int64_t clamp_bound(int64_t x, int64_t size)
 
 Range slice_range(const Attr *attr, const Type *x)
 {
-    Range r = {.axis = axis_of(attr[DIM].i, x->rank), .step = attr[STEP].i};
+    Range r = {.axis = axis_of(attr[DIM].i, x->rank)};
     int64_t size = x->dim[r.axis], end = clamp_bound(attr[END].i, size);
+    r.step =
+        MIN(attr[STEP].i, MAX(size, 2)); /* beyond it one element is taken: no stride overflows */
     r.start = clamp_bound(attr[START].i, size);
     if (end > r.start)
         r.count = (end - r.start - 1) / r.step + 1;

@@ -179,7 +179,7 @@ static bool unfold_view(const Node *n, int k, const Layout *in, Layout *out)
     int axis = unfold_axis(n);
     *out = *in;
     out->stride[n->in[0]->type.rank] = in->stride[axis];
-    out->stride[axis] *= n->attr[STEP].i;
+    out->stride[axis] *= MIN(n->attr[STEP].i, n->in[0]->type.dim[axis]); /* beyond: one window */
     return true;
 }
 

@@ -38,9 +38,9 @@ typedef struct Loop {
     Node *const *node;  /* those inside, in order, up to a NULL */
     Node *first;        /* the nodes before it are not concerned */
     bool *trails;       /* by node id: it does not run before the loop */
-    bool *wide;         /* by node id: a product that bodies make in f32 */
     Value **ones[NBODY];
     ProductSums sums;
+    WideSums wide;
     int nsource, nin, nresult, capsource, capin, capport, capout, capresult;
     int nnode, nvalue; /* of the graph before */
 } Loop;
@@ -48,11 +48,6 @@ typedef struct Loop {
 _Noreturn static void refuse(const Loop *x, const Node *n, const char *why)
 {
     fail_node(x->g, n, "%s: %s", x->p->what, why);
-}
-
-static int64_t units_of(const Loop *x, int t)
-{
-    return t == TAIL ? x->p->slices.rest : x->p->slices.part;
 }
 
 static Cut cut_of(const Loop *x, const Value *v)
@@ -63,13 +58,6 @@ static Cut cut_of(const Loop *x, const Value *v)
 static bool made_inside(const Loop *x, const Value *v, Cut need)
 {
     return v->def && x->p->inside[v->def->id] && cut_equal(cut_of(x, v), need);
-}
-
-/* The type of what an iteration has of a value of type `type`. */
-static Type part_type(const Loop *x, const Type *type, Cut c, int t)
-{
-    PartCut cut = {.count = x->p->slices.units, .units = units_of(x, t)};
-    return cut_type(type, 1, &cut, &c);
 }
 
 static Value *emit_view(Build *b, Value *v, const Type *to)
@@ -95,7 +83,7 @@ static int add_port(Loop *x, PortIn p, PortSource s, const char *name)
     for (int b = 0; b < region_nbody(r); b++) {
         Type type = p.kind == PORT_OFFSET ? type_make(I64, 0, NULL) : source_type(&s);
         if (p.kind == PORT_SLICE)
-            type = part_type(x, &type, (Cut){CUT_SLICE, p.axis, 1}, b);
+            type = loop_part_type(x->p, &type, (Cut){CUT_SLICE, p.axis, 1}, b);
         graph_input(r->body[b], graph_fresh(r->body[b], name), type, ROLE_NONE, NULL);
         p.at[b] = r->nin;
     }
@@ -137,7 +125,7 @@ static Value *flat_slice(Loop *x, int j, Cut need, int t)
     PortSource *s = &x->source[j];
     if (!s->flat[t]) {
         Build b = {.g = x->r->body[t]};
-        Type type = part_type(x, &s->v->type, need, t);
+        Type type = loop_part_type(x->p, &s->v->type, need, t);
         s->flat[t] = emit_view(&b, x->r->body[t]->in[j].v, &type);
     }
     return s->flat[t];
@@ -146,7 +134,7 @@ static Value *flat_slice(Loop *x, int j, Cut need, int t)
 /* Body t's ones in the place of v. */
 static Value *ones_like(Loop *x, const Node *n, const Value *v, Cut need, int t)
 {
-    Type type = part_type(x, &v->type, need, t);
+    Type type = loop_part_type(x->p, &v->type, need, t);
     Value *known = x->ones[t][v->id];
     if (known && type_equal(&known->type, &type))
         return known;
@@ -194,28 +182,45 @@ static Value *start(void *arg, Build *b, int64_t step)
 typedef struct Body {
     Loop *loop;
     int t;
-    Value **now;
+    Value **now, **wide; /* in the graph's dtypes; in f32 (NULL: as in the graph) */
 } Body;
+
+/* What the body has of v in the wider dtype. */
+static Value *widest(const Body *y, const Value *v)
+{
+    return y->wide[v->id] ? y->wide[v->id] : y->now[v->id];
+}
 
 static Value **find_operands(const Body *y, const Node *n)
 {
     Loop *x = y->loop;
+    bool wide = wide_node(&x->wide, n);
     const Cut *need = loop_needs(x->tmp, &x->p->cut, n);
     Value **in = NEWN(x->tmp, Value *, n->nin);
     for (int i = 0; i < n->nin; i++) {
         Value *v = n->in[i];
         in[i] = x->p->one && x->p->one[v->id] ? ones_like(x, n, v, need[i], y->t)
-                : made_inside(x, v, need[i])  ? y->now[v->id]
+                : made_inside(x, v, need[i])  ? (wide ? widest(y, v) : y->now[v->id])
                                               : operand_input(x, n, v, need[i], y->t);
     }
     return in;
+}
+
+/* Orders m, of n's part, as n is. */
+static void order_node(const Body *y, const Node *n, Node *m)
+{
+    if (!n->nafter)
+        return;
+    m->after = NEWN(y->loop->g->a, Node *, n->nafter);
+    for (int i = 0; i < n->nafter; i++)
+        m->after[m->nafter++] = y->now[n->after[i]->out[0]->id]->def;
 }
 
 static void part_node(const Body *y, const Node *n)
 {
     Loop *x = y->loop;
     Iteration it = {x, y->t};
-    PartCut cut = {x->p->slices.units, units_of(x, y->t), start, &it};
+    PartCut cut = {x->p->slices.units, loop_units(x->p, y->t), start, &it};
     const NodeCut *how = &x->p->cut.node[n->id];
     Value **in = find_operands(y, n), **out = NEWN(x->tmp, Value *, n->nout);
     Build b = build_like(x->r->body[y->t], NULL, n);
@@ -224,16 +229,15 @@ static void part_node(const Body *y, const Node *n)
     } else if (n->region) {
         Node *m = emit_like(&b, n, in, region_clone(b.g, n->region), "");
         memcpy(out, m->out, sizeof *out * (size_t)n->nout);
+    } else if (wide_node(&x->wide, n)) {
+        WidePart part = {&x->wide, x->p, x->g, x->tmp, &b, &cut, y->wide};
+        wide_part(&part, n, in, out);
     } else {
-        const Node *m = x->wide[n->id] ? loop_wide_node(x->g, x->tmp, n) : n;
-        cut_part(&b, m, node_factors(x->tmp, m), 1, &cut, how, in, out);
+        cut_part(&b, n, node_factors(x->tmp, n), 1, &cut, how, in, out);
     }
     for (int k = 0; k < n->nout; k++)
         y->now[n->out[k]->id] = out[k];
-    Node *m = out[0]->def;
-    m->after = NEWN(x->g->a, Node *, n->nafter);
-    for (int i = 0; i < n->nafter; i++)
-        m->after[m->nafter++] = y->now[n->after[i]->out[0]->id]->def;
+    order_node(y, n, out[0]->def);
 }
 
 /* The body's output for v. */
@@ -241,7 +245,7 @@ static void yield_value(const Body *y, const Value *v)
 {
     Loop *x = y->loop;
     Graph *body = x->r->body[y->t];
-    Value *now = y->now[v->id];
+    Value *now = widest(y, v);
     Cut c = cut_of(x, v);
     if (c.kind == CUT_SLICE && c.outer > 1) {
         Build b = build_like(body, NULL, v->def);
@@ -274,14 +278,14 @@ static void add_terms(const Body *y, const Node *n)
         ProductSum *s = y->loop->sums.term[n->out[k]->id];
         if (!s)
             continue;
-        Value *term = emit_cast(&b, y->now[n->out[k]->id], s->type.dtype);
+        Value *term = emit_cast(&b, widest(y, n->out[k]), s->type.dtype);
         s->now[y->t] = emit1(&b, "add", IN(s->now[y->t], term), NOATTRS);
     }
 }
 
 static void make_body(Loop *x, int t)
 {
-    Body y = {x, t, SPARSE(x->tmp, Value *, x->nvalue)};
+    Body y = {x, t, SPARSE(x->tmp, Value *, x->nvalue), SPARSE(x->tmp, Value *, x->nvalue)};
     for (Node *const *at = x->node; *at; at++) {
         const Node *n = *at;
         if (x->sums.within[n->id]) {
@@ -331,16 +335,10 @@ static void add_result(Loop *x, Value *v)
 
 static void find_results(Loop *x)
 {
-    const int *readers = loop_readers(x->g, x->tmp, x->p);
-    x->wide = SPARSE(x->tmp, bool, x->nnode);
     for (Node *const *at = x->node; *at; at++)
         for (int k = 0; k < (*at)->nout; k++)
-            if (x->p->yielded[(*at)->out[k]->id]) {
-                const Node *wide = loop_wide_product(x->p, readers, (*at)->out[k]);
+            if (x->p->yielded[(*at)->out[k]->id])
                 add_result(x, (*at)->out[k]);
-                if (wide)
-                    x->wide[wide->id] = true;
-            }
     if (!x->nresult)
         fail(x->g->ctx, TN_FAIL, "%s: a loop without results", x->p->what);
 }
@@ -591,6 +589,7 @@ Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p)
         x.ones[t] = p->one ? SPARSE(tmp, Value *, g->nvalue) : NULL;
     find_leads(&x);
     x.sums = product_sums(g, tmp, p);
+    x.wide = wide_sums(g, tmp, p, &x.sums);
     find_results(&x);
     for (int t = 0; t < region_nbody(r); t++)
         make_body(&x, t);

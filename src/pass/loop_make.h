@@ -53,6 +53,10 @@ Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
 
 /* At most `count` slices, as even as they can be: the last may be shorter. */
 Slices slices_of(int64_t units, int64_t count);
+/* The units of an iteration with body t. */
+int64_t loop_units(const LoopPart *p, int t);
+/* The type of what an iteration with body t has of a value of type `type`. */
+Type loop_part_type(const LoopPart *p, const Type *type, Cut c, int t);
 /* The cuts that n's parts need of its operands. */
 const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
 /* The dtype in which the loop adds values of dtype d. */
@@ -68,8 +72,6 @@ Type loop_split_type(const Type *t, int axis, int64_t outer);
 /* The product that makes v, a result of slices that are scaled after the loop, with nothing but
  * views between: they are rounded only there, if they are of 16 bits. NULL: there is none. */
 const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value *v);
-/* n, a product, with a result in f32. */
-const Node *loop_wide_node(Graph *g, Arena *tmp, const Node *n);
 /* By node id: whether it makes a scale from results of nodes inside. */
 bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside);
 
@@ -93,5 +95,33 @@ typedef struct ProductSums {
 /* Finds the sums of p that are carried: those with an mm as a term, directly or through casts and
  * additions, that nothing else reads, after these through views of one operand. */
 ProductSums product_sums(const Graph *g, Arena *tmp, const LoopPart *p);
+
+/* ---- loop_wide.c: what bodies make in f32 of 16 bits ---- */
+
+/* By value id. */
+typedef struct WideSums {
+    bool *made;    /* bodies make it in f32, where the graph has 16 bits */
+    bool *rounded; /* then: a node inside reads it in the graph's dtype */
+} WideSums;
+
+/* Finds them, given the sums that are carried. */
+WideSums wide_sums(const Graph *g, Arena *tmp, const LoopPart *p, const ProductSums *sums);
+/* Whether a result of n is made wide. */
+bool wide_node(const WideSums *y, const Node *n);
+
+/* Where the part of a node goes that makes a wide result. */
+typedef struct WidePart {
+    const WideSums *y;
+    const LoopPart *p;
+    Graph *g; /* of the loop */
+    Arena *tmp;
+    Build *b; /* the body */
+    const PartCut *cut;
+    Value **wide; /* by value id: filled with what is made wide */
+} WidePart;
+
+/* Emits n's part. in: its operands, wide where they are made so; changed. out: its results, as
+ * nodes read them that take them in the graph's dtype. */
+void wide_part(const WidePart *x, const Node *n, Value **in, Value **out);
 
 #endif

@@ -12,6 +12,17 @@ Slices slices_of(int64_t units, int64_t count)
     return s;
 }
 
+int64_t loop_units(const LoopPart *p, int t)
+{
+    return t == TAIL ? p->slices.rest : p->slices.part;
+}
+
+Type loop_part_type(const LoopPart *p, const Type *type, Cut c, int t)
+{
+    PartCut cut = {.count = p->slices.units, .units = loop_units(p, t)};
+    return cut_type(type, 1, &cut, &c);
+}
+
 /* The cut of an operand of which bodies see c through port p: cut_enter() the other way. */
 static Cut cut_before(const Region *r, const PortIn *p, Cut c)
 {
@@ -93,14 +104,6 @@ const Node *loop_wide_product(const LoopPart *p, const int *readers, const Value
     const Node *n = v->def;
     bool product = node_is(n, OP_mm) || node_is(n, OP_bmm) || node_is(n, OP_addmm);
     return product && readers[v->id] == 1 && dtype_size(v->type.dtype) == 2 ? n : NULL;
-}
-
-const Node *loop_wide_node(Graph *g, Arena *tmp, const Node *n)
-{
-    Node *m = NEW(tmp, Node);
-    *m = *n;
-    m->attr = attrs_make(g, n->op, ATTRS(A_DTYPE("out_dtype", F32)));
-    return m;
 }
 
 bool *loop_scales(const Graph *g, Arena *tmp, const LoopPart *p, Node *const *inside)

@@ -44,8 +44,11 @@ static Value *emit_total(Build *b, const Node *n)
     DType d = n->out[1]->type.dtype;
     if (attr_int(n, "reduction") == REDUCE_NONE)
         return emit_full(b, 0, d);
-    if (n->nin == 3)
-        return emit1(b, "sum", IN(emit_weights(b, n)), NOATTRS);
+    if (n->nin == 3) {
+        Value *each = emit_weights(b, n);
+        return emit1(b, "sum", IN(each),
+                     each->type.dtype == d ? NOATTRS : ATTRS(A_DTYPE("dtype", d)));
+    }
     AttrArg ignore = A_INT("ignore_index", attr_int(n, "ignore_index"));
     return emit_cast(b, emit1(b, "count_labels", IN(n->in[1]), ATTRS(ignore)), d);
 }

@@ -4,8 +4,9 @@
  * the second, of one name; of a view its base is handed over, and the view made again. Nothing is
  * decided here: what is saved, recomputed or gathered again stands in the graph, so that both
  * halves have together what the whole has, collectives too. An input is one of each half that reads
- * it or renews it. A fused node of both halves is taken apart. Order edges across the cut hold by
- * themselves. Linear. */
+ * it or renews it. The forward renews no input that the second half reads: what renews that is
+ * handed over, and the second half renews it. A fused node of both halves is taken apart. Order
+ * edges across the cut hold by themselves. Linear. */
 #include "pass.h"
 
 #include <string.h>
@@ -15,6 +16,9 @@ typedef struct StepSplit {
     Arena *tmp;
     bool *crosses; /* by value id: handed over */
     bool *again;   /* by node id: a view of the forward that the backward makes again */
+    bool *late;    /* by output: it belongs to the second half */
+    bool *read;    /* by input: the second half reads it */
+    int *renews;   /* by input: the output that renews it; -1: none does */
 } StepSplit;
 
 static bool is_forward(const Node *n)
@@ -36,13 +40,35 @@ static void check_halves(const Graph *g)
                           "(accumulate)");
 }
 
-/* The second half reads v. */
-static void hand_over(StepSplit *s, const Value *v)
+/* The value of the forward, or the input, of which the second half's v is a view. */
+static const Value *find_base(StepSplit *s, const Value *v)
 {
     for (; v->def && is_forward(v->def) && v->def->op->view; v = v->def->in[0])
         s->again[v->def->id] = true;
+    return v;
+}
+
+/* The second half reads the input: so the first must not renew it. The value that the second half
+ * then gives for it; NULL: what it gives anyway. */
+static const Value *read_input(StepSplit *s, const Value *v)
+{
+    int i = s->renews[v->index];
+    bool late = s->read[v->index] || i < 0 || s->late[i];
+    s->read[v->index] = true;
+    if (late)
+        return NULL;
+    s->late[i] = true;
+    return s->g->out[i].v;
+}
+
+/* The second half reads v. */
+static void hand_over(StepSplit *s, const Value *v)
+{
+    for (v = find_base(s, v); !v->def; v = find_base(s, v))
+        if (!(v = read_input(s, v)))
+            return;
     const Node *n = v->def;
-    if (!n || !is_forward(n))
+    if (!is_forward(n))
         return;
     const Node *made = n->op->wait && n->in[0]->def ? n->in[0]->def : n;
     if (made == n && (n->op->async || n->op->class == CLASS_COLLECTIVE))
@@ -54,41 +80,75 @@ static void hand_over(StepSplit *s, const Value *v)
     s->crosses[v->id] = true;
 }
 
-/* Whether an output belongs to the second half. */
-static bool is_of_backward(const Port *p)
+/* Finds which outputs renew inputs, and which are of the second half in any case: then true. */
+static bool *find_late(const Graph *g, Arena *tmp, int *renews)
 {
-    bool named = p->role == ROLE_GRAD || p->role == ROLE_NEW;
-    return p->v->def ? !is_forward(p->v->def) : named;
+    bool *late = NEWN(tmp, bool, g->nout);
+    Map named = {.a = tmp};
+    for (int i = 0; i < g->nin; i++) {
+        renews[i] = -1;
+        if (role_renewed(g->in[i].role))
+            map_put(&named, g->in[i].name, &g->in[i]);
+    }
+    for (int i = 0; i < g->nout; i++) {
+        const Port *p = &g->out[i], *in = p->role == ROLE_NEW ? map_find(&named, p->name) : NULL;
+        if (in)
+            renews[in - g->in] = i;
+        late[i] = p->v->def ? !is_forward(p->v->def) : p->role == ROLE_GRAD || p->role == ROLE_NEW;
+    }
+    return late;
 }
 
 static StepSplit find_crossing(Graph *g, Arena *tmp)
 {
-    StepSplit s = {g, tmp, NEWN(tmp, bool, g->nvalue), NEWN(tmp, bool, g->nnode)};
+    int *renews = NEWN(tmp, int, g->nin);
+    StepSplit s = {.g = g,
+                   .tmp = tmp,
+                   .crosses = NEWN(tmp, bool, g->nvalue),
+                   .again = NEWN(tmp, bool, g->nnode),
+                   .late = find_late(g, tmp, renews),
+                   .read = NEWN(tmp, bool, g->nin),
+                   .renews = renews};
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin && !is_forward(n); i++)
             hand_over(&s, n->in[i]);
+    for (int i = 0; i < g->nout; i++)
+        if (s.late[i])
+            hand_over(&s, g->out[i].v);
     return s;
 }
 
 /* ---- the halves ---- */
 
 /* Keeps the outputs of one half. */
-static void keep_outputs(Graph *g, bool backward)
+static void keep_outputs(const StepSplit *s, bool backward)
 {
+    Graph *g = s->g;
     int count = 0;
     for (int i = 0; i < g->nout; i++)
-        if (is_of_backward(&g->out[i]) == backward)
+        if (s->late[i] == backward)
             g->out[count++] = g->out[i];
     g->nout = count;
+}
+
+/* By value id: whether it is an output without a role. */
+static const bool *find_plain(const Graph *g, Arena *tmp)
+{
+    bool *plain = NEWN(tmp, bool, g->nvalue);
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_NONE)
+            plain[g->out[i].v->id] = true;
+    return plain;
 }
 
 static void make_forward(const StepSplit *s)
 {
     Graph *g = s->g;
-    keep_outputs(g, false);
+    keep_outputs(s, false);
+    const bool *plain = find_plain(g, s->tmp);
     for (const Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++)
-            if (s->crosses[n->out[k]->id] && !graph_is_output(g, n->out[k]))
+            if (s->crosses[n->out[k]->id] && !plain[n->out[k]->id])
                 graph_output(g, n->out[k], ROLE_NONE, NULL);
     for (Node *n = g->last, *before; n; n = before) {
         before = n->prev;
@@ -117,7 +177,7 @@ static void make_backward(const StepSplit *s)
 {
     Graph *g = s->g;
     Replace r = replace_start(g, s->tmp);
-    keep_outputs(g, true);
+    keep_outputs(s, true);
     EACH_NODE(n, g) {
         replace_operands(&r, n);
         if (!is_forward(n)) {

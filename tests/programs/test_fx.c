@@ -22,9 +22,8 @@ static void test_accepted(void)
     expect_text("  return torch.ops.aten.mm.default(x, torch.ops.aten.t.default(x))",
                 "mm(%x, %result.t)");
     /* operators, chains, unpacking, a nested index */
-    expect_text(
-        "  a, b = torch.ops.aten.split.Tensor(y, 2)\n  c = d = a - b * 2\n  return (c, d)\n",
-        "%c: f32[2] = sub(%a, %c.mul)");
+    expect_text("  a, b = torch.ops.aten.split.Tensor(y, 2)\n  c = d = a - b * 2\n  return (c, d)",
+                "%c: f32[2] = sub(%a, %c.mul)");
     expect_text("  a, b = torch.ops.aten.sort.default(s, 0)\n"
                 "  return torch.ops.aten.sort.default(a, -1)[1]",
                 "sort(%result.view_2, dim=0)");
@@ -399,6 +398,9 @@ static const char *const masks[][2] = {
     {"  m = torch.ops.aten.index.Tensor(x, [None, y > 0])\n"
      "  return torch.ops.aten.sum.dim_IntList(m, [-1])",
      "sum(%m.where, dim=[-1])"},
+    {"  j = torch.ops.aten._to_copy.default(i, dtype = torch.int32)\n"
+     "  return torch.ops.aten.index.Tensor(x, [i, j])",
+     "dtype=i64)"},
 };
 
 static const char *const mask_errors[][2] = {

@@ -1,8 +1,8 @@
 /* Steps cut in two (src/pass/split.c): the forward and then the backward, which gets what the first
  * hands over, give every output of the whole to the bit, by plan and, with collectives, by the
  * interpreter; no node is lost or made twice but views and constants; what one half must not hand
- * to the other is refused. Small models in many ways to compile them, the graphs of tests/pass, and
- * one by its text. */
+ * to the other is refused. The second half reads a state as it was before the first. Small models
+ * in many ways to compile them, the graphs of tests/pass, and one by its text. */
 #include "../../src/model/model.h"
 #include "../shared/graphs.h"
 #include "../shared/test.h"
@@ -37,14 +37,26 @@ static const Tensor *find_value(const Port *p, int count, const Tensor *t, const
     return NULL;
 }
 
-/* g's inputs: those of the whole, or what the forward handed over. */
+/* What the forward gives in the place of an input; NULL: nothing. */
+static const Tensor *renewed(const Graph *forward, const Tensor *saved, const Port *in)
+{
+    for (int i = 0; i < forward->nout && role_renewed(in->role); i++)
+        if (forward->out[i].role == ROLE_NEW && !strcmp(forward->out[i].name, in->name))
+            return &saved[i];
+    return NULL;
+}
+
+/* g's inputs: those of the whole, renewed by the forward where it does, or what that handed over.
+ */
 static Tensor *inputs_of(Arena *a, const Graph *g, const Graph *whole, const Tensor *in,
                          const Graph *forward, const Tensor *saved)
 {
     Tensor *t = NEWN(a, Tensor, g->nin);
     for (int i = 0; i < g->nin; i++) {
         const char *name = g->in[i].v->name;
-        const Tensor *x = find_value(whole->in, whole->nin, in, name);
+        const Tensor *x = forward ? renewed(forward, saved, &g->in[i]) : NULL;
+        if (!x)
+            x = find_value(whole->in, whole->nin, in, name);
         if (!x && forward)
             x = find_value(forward->out, forward->nout, saved, name);
         if (!EXPECT(x))
@@ -267,6 +279,58 @@ static void split_text(void *arg)
     expect_text(a, graph_split(a, a, g, true), second);
 }
 
+/* ---- states that the forward renews ---- */
+
+/* The backward reads the state, a view of one, or one that becomes another; a metric crosses. */
+static const char *const states[] = {
+    "tenon 1\ngraph g(%p: f32[3] param \"p\", %s: f32[3] state \"mean\") {\n"
+    "  %m = mul(%p, %s)  forward\n  %l = sum(%m)  loss\n  %n = exp(%s)  forward\n"
+    "  %d = mul(%s, %s)  backward\n"
+    "  return loss %l, new \"mean\" %n, grad \"p\" %d\n}\n",
+    "tenon 1\ngraph g(%p: f32[3] param \"p\", %s: f32[1, 3] state \"mean\") {\n"
+    "  %v = view(%s, size=[3])  forward\n  %m = mul(%p, %v)  forward\n  %l = sum(%m)  loss\n"
+    "  %n = exp(%s)  forward\n  %d = mul(%v, %v)  backward\n"
+    "  return loss %l, new \"mean\" %n, grad \"p\" %d\n}\n",
+    "tenon 1\ngraph g(%p: f32[3] param \"p\", %s: f32[3] state \"a\", %t: f32[1, 3] state \"b\",\n"
+    "        %u: f32[3] state \"c\") {\n"
+    "  %m = mul(%p, %s)  forward\n  %l = sum(%m)  loss\n  %v = view(%t, size=[3])  forward\n"
+    "  %w = exp(%t)  forward\n  %n = exp(%u)  forward\n  %d = mul(%s, %s)  backward\n"
+    "  return loss %l, new \"a\" %v, new \"b\" %w, new \"c\" %n, grad \"p\" %d\n}\n",
+    "tenon 1\ngraph g(%p: f32[3] param \"p\", %s: f32[3] state \"a\", %t: f32[3] state \"b\") {\n"
+    "  %m = mul(%p, %s)  forward\n  %l = sum(%m)  loss\n  %w = exp(%t)  forward\n"
+    "  %d = add(%p, %p)  backward\n"
+    "  return loss %l, new \"a\" %t, new \"b\" %w, grad \"p\" %d\n}\n",
+    "tenon 1\ngraph g(%p: f32[3] param \"p\", %s: f32[3] state \"mean\") {\n"
+    "  %y = exp(%p)  forward\n  %z = mul(%s, %s)  forward\n  %m = mul(%y, %z)  forward\n"
+    "  %l = sum(%m)  loss\n  %d = mul(%y, %z)  backward\n"
+    "  return loss %l, metric \"act\" %y, new \"mean\" %z, grad \"p\" %d\n}\n",
+};
+
+typedef struct State {
+    Arena *a;
+    int i;
+} State;
+
+static bool hands_on(const Graph *forward, const char *name)
+{
+    for (int i = 0; i < forward->nout; i++)
+        if (forward->out[i].role == ROLE_NONE && !strcmp(forward->out[i].v->name, name))
+            return true;
+    return false;
+}
+
+static void split_state(void *arg)
+{
+    const State *x = arg;
+    Graph *g = graph_parse(x->a, states[x->i], "state.tn");
+    graph_verify(g);
+    check_split(x->a, g, arena_printf(x->a, "states, %d", x->i));
+    const Graph *f = graph_split(x->a, x->a, g, false), *b = graph_split(x->a, x->a, g, true);
+    for (int i = 0; i < b->nin; i++)
+        if (b->in[i].role == ROLE_NONE && !EXPECT(hands_on(f, b->in[i].v->name)))
+            printf("  the forward of %d does not hand over %%%s\n", x->i, b->in[i].v->name);
+}
+
 /* ---- refused ---- */
 
 typedef struct Text {
@@ -317,6 +381,10 @@ int main(void)
     CHECK(a);
     EXPECT(!ctx_try(&ctx, split_text, a) || !printf("  %s\n", ctx.message));
     test_refused(a);
+    for (int i = 0; i < LEN(states); i++) {
+        State x = {a, i};
+        EXPECT(!ctx_try(&ctx, split_state, &x) || !printf("  %s\n", ctx.message));
+    }
     arena_free(a);
     for (int i = 0; i < 2 * LEN(ways); i++) {
         Job x = {arena_new(&ctx), i % 2, i / 2};
