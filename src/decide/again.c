@@ -446,7 +446,8 @@ static void consider_full(Decider *d, Planned x)
 
 double again_left(const Decider *d, int64_t nbytes)
 {
-    return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);
+    const int64_t reserve = d->reserve < INT64_MAX ? d->reserve : 0; /* no plan has told it */
+    return (double)(nbytes - reserve) - again_kept_bytes(d->g);
 }
 
 /* Plans a few others as they would run too, where they seem faster than the chosen one is. */

@@ -260,6 +260,15 @@ for how in "--mesh fsdp=2,tp=2 --overlap off --bucket off" ${TN_LONG:+"--accumul
     ok "$how: no point adds less than the bound" awk '
     /"added_sec"/ { sec = $2 + 0 } /"bound_sec"/ { n += $2 + 0 > 0; bad += $2 + 0 > sec + 1e-12 } END { exit bad || !n }' "$dir/out"
 done
+# Nor where all that a point tries is known from those before it.
+for how in dp=2 ${TN_LONG:+dp=4} dp=2,tp=2; do
+    gives 0 '' plan tests/ref/gpt2-tiny --batch-size 4 --seq-len 16 --mesh $how --overlap off --pareto --json
+    ok "$how: no point of few rows adds less than the bound" awk '
+    /"added_sec"/ { sec = $2 + 0 } /"bound_sec"/ { n++; bad += $2 + 0 > sec + 1e-12 } END { exit bad || n != 12 }' "$dir/out"
+done
+# A step that cannot be planned fails as it does without.
+gives 1 'expected sizes of at most' plan tests/ref/gpt2-tiny --batch-size 70000000 --seq-len 32 --pareto
+
 # Where nothing is known of a bound there is none, which is another thing than 0; what is offloaded is told.
 for how in "--chunk 2" ${TN_LONG:+"--backend emulated" "--mesh fsdp=2 --overlap on"}; do
     gives 0 '' "$@" --pareto $how
