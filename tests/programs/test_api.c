@@ -146,6 +146,7 @@ static void test_tables(void)
     OK(tn_passes(ctx, &text));
     EXPECT(strstr(text, "grad") && strstr(text, "accumulate") && strstr(text, "cse"));
     EXPECT(tn_passes_have("default", "optimizer") && tn_passes_have("dce,default", "remat"));
+    EXPECT(tn_passes_have("grad,dce", "grad") && !tn_passes_have("grad,default", "optimizer"));
     EXPECT(!tn_passes_have("gradients", "optimizer") && tn_passes_have("cse,remat", "policies"));
     EXPECT(!tn_passes_have("forward", "remat") && !tn_passes_have("cse,dce_", "dce"));
     EXPECT(!tn_passes_have("dce", "remat") && !tn_passes_have("saved", "remat"));
