@@ -89,7 +89,7 @@ static char *title_of(const Bench *b)
 
 static void print_line(const char *title, const Result *r, double ratio)
 {
-    printf("%s  %-34s %12.6g %-6s", title, r->name, r->value, r->unit);
+    printf("%s  %-34s %12.6g %-6s", title, r->name, plain_nan(r->value), r->unit);
     if (r->limit > 0)
         printf("  limit %10.6g  ratio %.3f", r->limit, ratio);
     if (r->runs > 1)

@@ -426,9 +426,10 @@ static int sum_ops(Limits *l, const tn_call *c, int n, OpSum *sum)
             continue;
         nsum += k == nsum;
         OpSum *s = &sum[k];
-        double times = (double)c[i].count, lost = c[i].sec - limit_sec(l, &c[i]);
+        const double sec = c[i].ntimes ? c[i].sec : NAN; /* no run of it was recorded */
+        double times = (double)c[i].count, lost = sec - limit_sec(l, &c[i]);
         s->op = c[i].op;
-        s->sec += times * c[i].sec;
+        s->sec += times * sec;
         s->least += times * c[i].min;
         s->most += times * c[i].max;
         s->limit += times * limit_sec(l, &c[i]);
@@ -453,7 +454,7 @@ static void print_sum(Bench *b, const OpSum *s)
     if (b->json)
         bench_print(b, &r);
     else
-        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", 1e3 * s->lost, 1e3 * s->sec,
+        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", 1e3 * s->lost, plain_nan(1e3 * s->sec),
                1e3 * s->limit, s->sec > 0 ? s->limit / s->sec : 0, (long long)s->count, s->op);
 }
 
