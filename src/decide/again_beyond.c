@@ -4,8 +4,8 @@
  * they would run. So a choice that fits as it would run may lie beyond the limit by its try, where
  * the search for a somewhat larger limit finds it. Such searches are made for a few limits, a part
  * of the arena above what is asked for, or, where nothing fits, above the least that is found, as
- * long as that gets lower. Their tries are mostly known; what they choose is planned within the
- * limit. The least so does not depend on the limit.
+ * long as that gets lower: one alone, unless it does. Their tries are mostly known; what they
+ * choose is planned within the limit. The least so does not depend on the limit.
  *
  * They are left out of steps whose plans take long, of those for which a short one stands, which
  * are planned as they would run until they fit, and of tiny ones, which choose among all sets. */
@@ -47,15 +47,15 @@ static Planned find_within(Decider *d, int64_t memory)
     return x;
 }
 
-/* Takes the best of what is chosen and of what the searches above so many bytes find; whether it is
- * another. */
-static bool take_beyond(Decider *d, int64_t above)
+/* Takes the best of what is chosen and of what the first searches above so many bytes find; whether
+ * it is another. */
+static bool take_beyond(Decider *d, int64_t above, int searches)
 {
     AgainReport *r = d->r;
     Planned best = r->chosen;
     const int64_t arena = best.peak;
     bool any = false;
-    for (int i = 0; i < LEN(parts); i++) {
+    for (int i = 0; i < searches; i++) {
         const Planned x = find_within(d, above + arena / parts[i]);
         const bool better = x.need >= 0 && !planned_first(d, &best, &x);
         best = better ? x : best;
@@ -68,7 +68,7 @@ static bool take_beyond(Decider *d, int64_t above)
 void again_find_faster(Decider *d)
 {
     if (is_searched(d) && d->r->chosen.sec > d->r->none.sec)
-        take_beyond(d, d->task->memory);
+        take_beyond(d, d->task->memory, LEN(parts));
 }
 
 void again_find_least(Decider *d)
@@ -78,8 +78,9 @@ void again_find_least(Decider *d)
     d->task = task_within(d, NO_MEMORY);
     if (task->memory > NO_MEMORY)
         again_find(d);
-    for (int i = 0; i < MOST_LOWER && is_searched(d) && take_beyond(d, r->chosen.need); i++)
-        continue;
+    bool lower = is_searched(d) && take_beyond(d, r->chosen.need, 1);
+    for (int i = 0; i < MOST_LOWER && lower; i++)
+        lower = take_beyond(d, r->chosen.need, LEN(parts));
     d->task = task;
     if (!plan_fits(d, &r->chosen) || !is_searched(d))
         return;

@@ -231,6 +231,21 @@ for mesh in ${TN_LONG:+fsdp=2 fsdp=2,tp=2}; do
     done
 done
 
+# Just above the least none needs less than that, or is slower than with less memory: choices that need less as they
+# would run than tries tell are found for smaller limits too.
+for how in "llama-tiny --lora r=2" ${TN_LONG:+"gpt2-tiny --lora r=2 --mesh dp=2,tp=2 --overlap off" "llama-tiny --lora r=2 --mesh tp=2"}; do
+    # shellcheck disable=SC2086 # words
+    set -- tests/ref/$how --batch-size 4 --seq-len 16
+    all=$(needs "$@" --recompute none) least=$(needs "$@" --memory 1) last=
+    for part in 0 2 4; do
+        fits $((least + (all - least) * part / 40)) "$@"
+        ok "$how: needs $(total), the least is $least" [ "$(total)" -ge "$least" ]
+        ok "$how: $(seconds) s, with less memory $last s" \
+            awk -v now="$(seconds)" -v last="${last:-$(seconds)}" 'BEGIN { exit !(now > 0 && now <= last * (1 + 1e-9)) }'
+        last=$(seconds)
+    done
+done
+
 # A curve over 12 limits: none is slower than one with less memory, or faster than the bound by more than what fused
 # nodes gain; the last has all saved.
 set -- plan tests/ref/gpt2-tiny --batch-size 16 --seq-len 32
