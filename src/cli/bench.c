@@ -64,7 +64,7 @@ static void put_settings(const Bench *b, FILE *f)
     for (int i = 0; i < b->o.nshardings; i++)
         fprintf(f, "%s%s", i ? " " : " shard ", b->o.shardings[i]);
     for (const Option *o = b->table; o->kind; o++)
-        if (o->given && o->value && (o->pass || word_among("reduce threads", o->name)) &&
+        if (o->given && o->value && (o->pass || !strcmp(o->name, "reduce")) &&
             !word_among("dtype recompute mesh chunk shard", o->name))
             fprintf(f, " %s %s", o->name, o->value);
 }
