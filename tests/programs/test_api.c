@@ -326,6 +326,27 @@ static int run_passes(const char *source, const char *names, const tn_options *o
     return code;
 }
 
+/* A pipeline is another one for a graph that is a step already. */
+static void test_passes_have(void)
+{
+    const tn_options o = tn_options_default();
+    tn_graph *g = NULL;
+    int has = 0;
+    OK(tn_graph_parse(ctx, good, "good.tn", &g));
+    OK(tn_graph_passes_have(g, "default", "optimizer", &has));
+    EXPECT(has);
+    OK(tn_graph_passes_have(g, "grad,default", "optimizer", &has));
+    EXPECT(!has);
+    OK(tn_graph_passes(g, "grad", &o, NULL, NULL));
+    OK(tn_graph_passes_have(g, "default", "optimizer", &has));
+    EXPECT(!has);
+    OK(tn_graph_passes_have(g, "optimizer,default", "optimizer", &has));
+    EXPECT(has);
+    OK(tn_graph_passes_have(g, "default", "remat", &has));
+    EXPECT(has);
+    tn_graph_free(g);
+}
+
 static void test_passes(void)
 {
     tn_options o = tn_options_default();
@@ -538,6 +559,7 @@ int main(void)
     test_tables();
     test_text();
     test_build();
+    test_passes_have();
     test_passes();
     test_verified();
     test_plan_texts();
